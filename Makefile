@@ -1,0 +1,94 @@
+# Identity Matters. `make` alone lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# The first Python of at least 3.11; PYTHON=... names another.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+
+# What to compute on: auto, cpu, cuda12, cuda13 or tpu; auto looks for a TPU, then for an NVIDIA driver.
+ACCEL ?= auto
+ifeq ($(ACCEL),auto)
+override ACCEL := $(shell \
+	if ls /dev/accel0 /dev/vfio/0 >/dev/null 2>&1; then echo tpu; \
+	elif v=$$(nvidia-smi 2>/dev/null | grep -o 'CUDA Version: [0-9]*' | grep -o '[0-9]*$$'); then \
+		[ "$$v" -ge 13 ] && echo cuda13 || echo cuda12; \
+	else echo cpu; fi)
+endif
+
+# Where runs go and which seeds they use; EXPERIMENTS and JOBS are for `make reproduce`.
+RESULTS_DIR ?= results/local
+SEEDS ?= 0
+VENV := .venv
+MODULE := $(VENV)/bin/python -m
+INSTALLED := $(VENV)/.installed-$(ACCEL)
+EXPERIMENTS := $(shell sed -n 's/^    "\([a-z_]*\)",$$/\1/p' experiments/suite.py 2>/dev/null)
+
+.PHONY: help setup test lint reproduce report report-reference compare promote bench lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z%<>-]+:.*## ' $(MAKEFILE_LIST) | sed 's/%/<experiment>/' | \
+		awk -F ':.*## ' '{printf "  make %-24s %s\n", $$1, $$2}'
+	@echo "  experiments: $(EXPERIMENTS)"
+	@echo '  variables: ACCEL=auto|cpu|cuda12|cuda13|tpu  SEEDS="0 1 2"  RESULTS_DIR=results/local  PYTHON=python3'
+
+setup: $(INSTALLED) ## make the environment .venv from the lock (done by itself where needed)
+
+$(INSTALLED): requirements/$(ACCEL).txt setup.cfg pyproject.toml
+	@test -n "$(PYTHON)" || { echo "no Python of at least 3.11 found; name one: make PYTHON=..."; exit 2; }
+	@echo "installing requirements/$(ACCEL).txt into $(VENV)"
+	if command -v uv >/dev/null; then \
+		uv venv --quiet --allow-existing --python "$(PYTHON)" $(VENV); \
+		uv pip sync --quiet --python $(VENV) requirements/$(ACCEL).txt; \
+		uv pip install --quiet --python $(VENV) --no-deps --editable .; \
+	else \
+		$(PYTHON) -m venv $(VENV); \
+		$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/$(ACCEL).txt; \
+		$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .; \
+	fi
+	rm -f $(VENV)/.installed-*
+	touch $@
+
+test: setup ## run the tests
+	$(MODULE) pytest
+
+lint: setup ## check style
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+reproduce: setup ## run every experiment that has no finished run yet, then report and compare
+	$(MODULE) experiments.reproduce --results_dir=$(RESULTS_DIR) --seeds="$(SEEDS)"
+	$(MODULE) experiments.report --results_dir=$(RESULTS_DIR)
+	$(MODULE) experiments.compare --results_dir=$(RESULTS_DIR)
+
+reproduce-%: setup ## run one experiment, all its variants, for each seed of SEEDS
+	$(MODULE) experiments.reproduce --results_dir=$(RESULTS_DIR) --seeds="$(SEEDS)" --only=$(subst -,_,$*)
+
+report: setup ## write the report of reference and local runs to results/local/
+	$(MODULE) experiments.report --results_dir=$(RESULTS_DIR)
+
+report-reference: setup ## rewrite the committed report in results/ from results/reference alone
+	$(MODULE) experiments.report --reference_only
+
+compare: setup ## print paper | reference | yours; fails where a run contradicts its claim
+	$(MODULE) experiments.compare --results_dir=$(RESULTS_DIR)
+
+promote: setup ## copy a finished run into results/reference: make promote RUN=results/local/...
+	@test -n "$(RUN)" || { echo "name the run: make promote RUN=results/local/EXPERIMENT/VARIANT/seed=0"; exit 2; }
+	$(MODULE) experiments.promote $(RUN)
+
+bench: setup ## measure the speed of the core computations against bare ones
+	$(MODULE) benchmarks.linear --results_dir=$(RESULTS_DIR) --overwrite
+
+lock: ## resolve the requirements anew (needs uv)
+	uv pip compile setup.cfg --quiet --extra dev --universal --python-version 3.11 --upgrade \
+		--no-annotate --no-header -o requirements/cpu.txt
+	for accel in cuda12 cuda13 tpu; do \
+		uv pip compile setup.cfg --quiet --extra dev --extra $$accel --universal --python-version 3.11 \
+			--upgrade --no-annotate --no-header -o requirements/$$accel.txt; \
+	done
+
+clean: ## remove the environment and this machine's results
+	rm -rf $(VENV) results/local

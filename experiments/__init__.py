@@ -1,0 +1,1 @@
+"""Entry points: ``python -m experiments.NAME``, each a claim, figure or table of the paper."""

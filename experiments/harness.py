@@ -1,0 +1,268 @@
+"""The command line and the run of an experiment: everything but its mathematics.
+
+An experiment is a list of cells, settings that are measured one by one. Each measured cell is one
+line of metrics.jsonl, so that a run killed at any moment goes on at the first cell that is missing.
+Bad input ends in one line and exit code 2 before anything is written; a failure while measuring is
+a traceback, exit code 1 and status "failed"; SIGTERM and Ctrl-C leave status "interrupted" behind.
+"""
+
+import dataclasses
+import functools
+import logging as std_logging
+import os
+import pathlib
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+import jax
+import ml_collections
+import tqdm
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+from identity_matters import records
+
+CONFIGS = pathlib.Path(__file__).resolve().parent / "configs"
+USAGE_ERROR = 2
+# The flags that `run` defines count as those of the entry point, so that --help shows them.
+flags.disclaim_key_flags()
+_COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
+
+
+@dataclasses.dataclass(frozen=True)
+class Conclusion:
+    """What the records of a finished run say; the fields of the same names in summary.json."""
+
+    claim: str
+    metrics: dict
+    verdict: str
+    paper: dict = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """An experiment as plain functions.
+
+    Attributes:
+      name: the entry point's name, and its directory under the results directory.
+      plan: ``plan(**config) -> list of cells``, JSON-able dicts; raises ValueError on bad settings.
+      measure: ``measure(cell, key) -> dict`` of JSON-able values; `key` belongs to this cell alone.
+      conclude: ``conclude(config, records) -> Conclusion`` from the lines of metrics.jsonl.
+    """
+
+    name: str
+    plan: Callable[..., list]
+    measure: Callable[..., dict]
+    conclude: Callable[..., Conclusion]
+
+
+class UsageError(Exception):
+    """The command cannot be carried out as given; nothing has been written."""
+
+
+class _Interrupted(BaseException):
+    """SIGTERM came. No Exception, so that no code on the way takes it for a failure."""
+
+
+def run(experiment: Experiment) -> None:
+    """Parses the command line, runs `experiment` and exits. Call it from ``__main__``."""
+    config_file = config_flags.DEFINE_config_file(
+        "config",
+        str(CONFIGS / f"{experiment.name}.py"),
+        "Settings, FILE[:VARIANT]; --config.FIELD=VALUE changes one.",
+        lock_config=True,
+    )
+    flags.DEFINE_integer("seed", 0, "Root of all randomness, 0 or more.")
+    flags.DEFINE_string("results_dir", "results/local", "Where the run directory goes.")
+    flags.DEFINE_boolean("overwrite", False, "Replace a run of the same name.")
+    parser = functools.partial(_parse_flags, experiment=experiment)
+    app.run(lambda _: sys.exit(_main(experiment, config_file)), flags_parser=parser)
+
+
+def _parse_flags(argv, experiment: Experiment):
+    # absl and ml_collections answer some mistakes with a traceback; users get a line.
+    try:
+        arguments = flags.FLAGS(_with_default_file(argv, experiment))
+        flags.FLAGS.config.to_dict()  # raises OSError where the file could not be read
+    except (AttributeError, KeyError) as error:
+        name = _first_line(error).strip("'\"")
+        _exit_with(experiment, f"there is no setting {name} (--config.{name})")
+    except OSError:
+        given = next((a for a in argv if a.startswith("--config=")), "the configuration file")
+        _exit_with(experiment, f"cannot read the settings from {given}")
+    except (flags.Error, TypeError, ValueError) as error:
+        _exit_with(experiment, _first_line(error))
+    if arguments[1:]:
+        _exit_with(experiment, f"unknown argument {arguments[1]!r}")
+    return arguments
+
+
+def _exit_with(experiment: Experiment, message: str):
+    print(f"{experiment.name}: {message.rstrip(':')}", file=sys.stderr)
+    sys.exit(USAGE_ERROR)
+
+
+def _with_default_file(argv, experiment: Experiment) -> list[str]:
+    """Lets ``--config=:variant`` name a variant of the experiment's own configuration file."""
+    own = f"--config={CONFIGS / experiment.name}.py:"
+    return [own + a.removeprefix("--config=:") if a.startswith("--config=:") else a for a in argv]
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error.args[0] if error.args else error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def _main(experiment: Experiment, config_file) -> int:
+    logging.set_verbosity(logging.INFO)
+    # JAX logs every accelerator that this machine does not have.
+    std_logging.getLogger("jax").setLevel(std_logging.WARNING)
+    config = config_file.value
+    try:
+        summary = execute(
+            experiment,
+            config,
+            seed=flags.FLAGS.seed,
+            results_dir=flags.FLAGS.results_dir,
+            overwrite=flags.FLAGS.overwrite,
+            changed=bool(config_flags.get_override_values(flags.FLAGS["config"])),
+        )
+    except (UsageError, records.RunError) as error:
+        _exit_with(experiment, str(error))
+    if summary["status"] == "done":
+        logging.info("%s: %s", summary["claim"], summary["verdict"])
+    return 0
+
+
+def execute(
+    experiment: Experiment,
+    config: ml_collections.ConfigDict,
+    *,
+    seed: int,
+    results_dir,
+    overwrite: bool = False,
+    changed: bool = False,
+) -> dict:
+    """Runs or resumes one run of `experiment`; returns its summary.
+
+    Args:
+      changed: whether any setting differs from the variant's own; such a run is of scale "reduced".
+    Raises:
+      UsageError: a setting, the seed or the results directory will not do; nothing was written.
+      records.RunError: see `records.RunDir.create`.
+    """
+    settings = config.to_dict()
+    scale = settings.pop("scale")
+    variant = settings["variant"]
+    _use_float64()
+    try:
+        if seed < 0:
+            raise ValueError(f"seed must be 0 or more, got {seed}")
+        cells = experiment.plan(**settings)
+        _check_writable(records.run_path(results_dir, experiment.name, variant, seed))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    run_dir = records.RunDir.create(
+        results_dir,
+        experiment=experiment.name,
+        variant=variant,
+        seed=seed,
+        config=settings,
+        scale="reduced" if changed else scale,
+        overwrite=overwrite,
+    )
+    logging.info("writing %s", run_dir.path)
+    previous_handler = signal.signal(signal.SIGTERM, _raise_interrupted)
+    try:
+        _measure_cells(experiment, cells, jax.random.key(seed), run_dir)
+        conclusion = experiment.conclude(settings, run_dir.records)
+    except (_Interrupted, KeyboardInterrupt) as stop:
+        logging.warning("interrupted; the same command goes on from here")
+        summary = run_dir.finish("interrupted")
+        if isinstance(stop, KeyboardInterrupt):
+            raise
+        return summary
+    except BaseException as error:
+        run_dir.finish("failed", error=f"{type(error).__name__}: {_first_line(error)}")
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, previous_handler)
+    return run_dir.finish(
+        "done",
+        claim=conclusion.claim,
+        metrics=conclusion.metrics,
+        paper=conclusion.paper,
+        verdict=conclusion.verdict,
+        seconds=_phase_seconds(run_dir.records),
+    )
+
+
+def _use_float64() -> None:
+    jax.config.update("jax_enable_x64", True)
+
+
+def _raise_interrupted(signum, frame):
+    del signum, frame
+    raise _Interrupted
+
+
+def _check_writable(path: pathlib.Path) -> None:
+    """Raises ValueError unless a directory at `path` can be made and written, without making it."""
+    existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    if not existing.is_dir():
+        raise ValueError(f"results_dir is not writable: {existing} is not a directory")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ValueError(f"results_dir is not writable: no permission to write in {existing}")
+
+
+def _measure_cells(experiment: Experiment, cells: list, key, run_dir: records.RunDir) -> None:
+    recorded = {record["cell"] for record in run_dir.records}
+    if recorded:
+        logging.info("resuming: %d of %d cells are recorded", len(recorded), len(cells))
+    compiling = _CompileClock()
+    on_terminal = sys.stderr.isatty()
+    with compiling, tqdm.tqdm(total=len(cells), disable=not on_terminal, unit="cell") as progress:
+        progress.update(len(recorded))
+        for index, cell in enumerate(cells):
+            if index in recorded:
+                continue
+            compiling.seconds = 0.0
+            started = time.perf_counter()
+            measured = experiment.measure(cell, jax.random.fold_in(key, index))
+            seconds = time.perf_counter() - started
+            timing = {"compile_seconds": compiling.seconds, "seconds": seconds}
+            run_dir.append({"cell": index, **cell, **measured, **timing})
+            progress.update()
+            if not on_terminal:
+                logging.info("cell %d of %d: %.1f s", index + 1, len(cells), seconds)
+
+
+class _CompileClock:
+    """Counts the seconds that XLA compiles while it is entered."""
+
+    def __init__(self):
+        self.seconds = 0.0
+
+    def _listen(self, event: str, duration_seconds: float, **_):
+        if event == _COMPILE_EVENT:
+            self.seconds += duration_seconds
+
+    def __enter__(self):
+        jax.monitoring.register_event_duration_secs_listener(self._listen)
+        return self
+
+    def __exit__(self, *_):
+        jax.monitoring.unregister_event_duration_listener(self._listen)
+
+
+def _phase_seconds(run_records: list[dict]) -> dict:
+    """Seconds by phase over all cells, those of earlier, interrupted processes included."""
+    compile_seconds = sum(record["compile_seconds"] for record in run_records)
+    measure_seconds = sum(record["seconds"] for record in run_records) - compile_seconds
+    return {
+        "compile": round(compile_seconds, 3),
+        "measure": round(measure_seconds, 3),
+        "total": round(compile_seconds + measure_seconds, 3),
+    }

@@ -1,0 +1,132 @@
+"""Attacks on eq. (2.3): an adversarial optimisation, and a lattice search in exact arithmetic."""
+
+import dataclasses
+import fractions
+import itertools
+
+import jax.numpy as jnp
+
+from identity_matters.linear import landscape, network, projected, risk
+
+# Keeps the second moment of the search positive definite; the optimum is far above it.
+_LEAST_EIGENVALUE = 1e-3
+
+
+def worst_case(A, E, Sigma, tau, form: str, *, steps: int, learning_rate: float):
+    """Maximises right/left of eq. (2.3) over ``|||A||| <= tau``, R and ``||Sigma|| <= 1``.
+
+    The target is written ``R = (I + A_l) ... (I + A_1) - E`` with E free: without that the
+    optimiser mostly learns to move E about through R. All of A, E, Sigma and a lower bound m of
+    sigma_min(Sigma) are variables; on the way right is taken at (tau, m), which is smooth, and not
+    at the measured |||A||| and sigma_min(Sigma), so evaluate the result with
+    `landscape.bound_terms`. Vmappable in all array arguments.
+
+    Args:
+      A: f64[depth, d, d], E and Sigma: f64[d, d], tau: f64[] in (0, 1): the start and the radius.
+      form: one of `landscape.FORMS`.
+      steps, learning_rate: of `projected.minimise`.
+    Returns:
+      ``(A, R, Sigma)`` of the worst point found.
+    """
+    bound = landscape.bound_function(form)
+
+    def target(layers, error):
+        return network.product(layers) - error
+
+    def objective(parameters):
+        layers, error, second_moment, least = parameters
+        excess, gradient = risk.excess_risk_and_gradient(
+            layers, target(layers, error), second_moment
+        )
+        right = bound(layers.shape[0], tau, least, excess)
+        return jnp.log(jnp.sum(gradient**2)) - jnp.log(right)
+
+    def project(parameters):
+        layers, error, second_moment, least = parameters
+        least = jnp.clip(least, _LEAST_EIGENVALUE, 1.0)
+        return (
+            projected.clip_singular_values(layers, tau),
+            error / jnp.linalg.norm(error),
+            projected.clip_eigenvalues(second_moment, least, 1.0),
+            least,
+        )
+
+    start = (A, E, Sigma, jnp.linalg.eigvalsh(Sigma)[0])
+    (layers, error, second_moment, _), _ = projected.minimise(
+        objective, project, start, steps=steps, learning_rate=learning_rate
+    )
+    return layers, target(layers, error), second_moment
+
+
+@dataclasses.dataclass(frozen=True)
+class ScalarPoint:
+    """A point with d = 1 and both sides of eq. (2.3) there, all exact."""
+
+    a: tuple[fractions.Fraction, ...]
+    R: fractions.Fraction
+    Sigma: fractions.Fraction
+    squared_gradient: fractions.Fraction
+    right: fractions.Fraction
+
+    @property
+    def fails(self) -> bool:
+        """Whether the right-hand side exceeds the squared gradient, with no rounding at all."""
+        return self.right > self.squared_gradient
+
+
+def scalar_point(a, R, Sigma, form: str) -> ScalarPoint:
+    """Both sides of eq. (2.3) for d = 1 in exact rational arithmetic.
+
+    An implementation of its own (Lemma 2.4 for numbers), shared with no floating-point code:
+    ``df/da_i = 2 E Sigma prod_{j != i} (1 + a_j)``, ``f - C = E^2 Sigma``.
+
+    Args:
+      a: the layers A_i, rational numbers (int or Fraction) with ``max |a_i| < 1``.
+      R, Sigma: rational numbers, ``Sigma > 0``.
+      form: one of `landscape.FORMS`.
+    Raises:
+      ValueError: no layer, some ``|a_i| >= 1``, or ``Sigma <= 0``.
+    """
+    a = tuple(fractions.Fraction(value) for value in a)
+    R, Sigma = fractions.Fraction(R), fractions.Fraction(Sigma)
+    if not a:
+        raise ValueError("a must hold at least 1 layer, got none")
+    tau = max(abs(value) for value in a)
+    if tau >= 1:
+        raise ValueError(f"eq. (2.3) needs max |a_i| < 1, got {tau}")
+    if Sigma <= 0:
+        raise ValueError(f"Sigma must be positive, got {Sigma}")
+    product = fractions.Fraction(1)
+    for value in a:
+        product *= 1 + value
+    E = product - R
+    squared_gradient = sum((2 * E * Sigma * product / (1 + value)) ** 2 for value in a)
+    right = landscape.bound_function(form)(len(a), tau, Sigma, E**2 * Sigma)
+    return ScalarPoint(a, R, Sigma, squared_gradient, right)
+
+
+def smallest_scalar_counterexample(
+    form: str, *, max_depth: int, max_integer: int, max_sigma: int
+) -> ScalarPoint | None:
+    """The first d = 1 point that violates eq. (2.3), in order of depth, R, Sigma, then A.
+
+    Layers are taken from {0, -1/2, 1/2}, R from 1 ... max_integer (det R > 0), Sigma from
+    1 ... max_sigma, smallest R + Sigma first. None where no point of this lattice fails.
+
+    Raises:
+      ValueError: see `scalar_point`; or a size below 1.
+    """
+    sizes = {"max_depth": max_depth, "max_integer": max_integer, "max_sigma": max_sigma}
+    for name, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    half = fractions.Fraction(1, 2)
+    data = itertools.product(range(1, max_integer + 1), range(1, max_sigma + 1))
+    ordered = sorted(data, key=lambda pair: (sum(pair), pair))
+    for depth in range(1, max_depth + 1):
+        for R, Sigma in ordered:
+            for a in itertools.product((fractions.Fraction(0), -half, half), repeat=depth):
+                point = scalar_point(a, R, Sigma, form)
+                if point.fails:
+                    return point
+    return None

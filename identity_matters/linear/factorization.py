@@ -1,0 +1,224 @@
+"""Factorizations ``R = (I + A_l) ... (I + A_1)`` into layers of small norm (Theorem 2.1).
+
+    R      f64[d, d], the target, det R > 0      gamma  max(|log sigma_max|, |log sigma_min|)
+    U K V^T  its singular value decomposition    Q P    its polar form, Q = U V^T, P = V K V^T
+    l      depth                                 theta  the largest rotation angle of Q
+
+Only `svd` is the paper's construction; the others are ours. The bounds that the paper prints are
+functions of `identity_matters.paper`.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from identity_matters.linear import roots
+from identity_matters.linear.lower_bound import norm_lower_bound
+from identity_matters.linear.rotation import RotationForm, real_rotation_form, rotate_rows
+from identity_matters.linear.shortest_path import PathSettings, layers_of_path, shorten
+from identity_matters.linear.spectral_norm import max_spectral_norm
+from identity_matters.linear.target import Target, check_depth, check_target
+
+__all__ = ["METHODS", "PathSettings", "factorize", "norm_lower_bound", "polar_bound"]
+
+_CHUNK_ENTRIES = 2**21
+
+
+@dataclasses.dataclass(frozen=True)
+class Factorization:
+    """A factorization whose layers are not made yet: thousands of them may take gigabytes.
+
+    Attributes:
+      norm: |||A|||.
+      build: makes A, f64[depth, d, d].
+    """
+
+    norm: float
+    build: Callable[[], np.ndarray]
+
+
+def polar_bound(gamma: float, depth: int) -> float:
+    """``(pi + 3 gamma) / l``, which the polar factorization never exceeds for l >= 3 gamma.
+
+    ``||Q^{1/l} P^{1/l} - I|| <= 2 sin(theta / 2l) + e^{gamma/l} - 1``, and e^t - 1 <= 3 t for
+    t <= 1/3.
+    """
+    return (np.pi + 3 * gamma) / depth
+
+
+def factorize(
+    R,
+    depth: int,
+    method: str = "best",
+    *,
+    path_max_dimension: int = 16,
+    path_settings: PathSettings | None = None,
+) -> np.ndarray:
+    """Writes R as a product of `depth` layers ``I + A_i`` of small norm.
+
+    Methods:
+      svd: the paper's appendix A.1: q layers for V^T, p for K, q for U, 2 q + p = l, with the
+        whole numbers p and q that make the norm least. Needs 3 layers where there is both to turn
+        and to stretch, 2 where R is orthogonal.
+      polar: R = Q P, a turn and a stretch in every layer at once, which all have the norm
+        ``||Q^{1/l} P^{1/l} - I||``; at most `polar_bound` at every depth.
+      psd: R^{1/l} for a symmetric positive definite R.
+      root: the principal root R^{1/l}, where R has no eigenvalue on the negative real axis. For
+        normal R it attains `norm_lower_bound` at every depth.
+      path: a shortest path from I to R, sought numerically from the polar factorization (both ways
+        round) and the root; seconds for d = 16, and never worse than the best of its starts. For
+        d = 2 it finds the exact length, `lower_bound.plane_path_length`.
+      best: the least |||A||| of all these that apply. Only `path` is costly; it is tried up to
+        `path_max_dimension`.
+
+    Args:
+      R: f64[d, d] with det R > 0.
+      depth: l >= 3 gamma.
+      path_max_dimension: the largest d for which "best" tries "path".
+      path_settings: how hard "path" looks; None stands for `PathSettings()`.
+    Returns:
+      A: f64[depth, d, d]; ``A[0]`` is the paper's A_1.
+    Raises:
+      ValueError: R is not an invertible matrix of positive determinant (see `check_target`); depth
+        is below 3 gamma or too small for `svd`; `method` is unknown or does not apply to R.
+    """
+    if method != "best" and method not in METHODS:
+        raise ValueError(f"method must be one of {('best', *METHODS)}, got {method!r}")
+    target = check_target(R)
+    reason = f" = ceil(3 gamma) with gamma = {target.gamma:.6g}"
+    depth = check_depth(depth, target.least_depth, reason if target.least_depth > 1 else "")
+    settings = path_settings or PathSettings()
+    if method != "best":
+        return METHODS[method](target, depth, settings).build()
+    candidates = []
+    for name, factorization in METHODS.items():
+        if name == "path" and len(target.R) > path_max_dimension:
+            continue
+        try:
+            candidates.append(factorization(target, depth, settings))
+        except NotApplicableError:
+            continue
+    return min(candidates, key=lambda candidate: candidate.norm).build()
+
+
+class NotApplicableError(ValueError):
+    """The method cannot factorize this R at this depth; others can."""
+
+
+def _constant(layer: np.ndarray, depth: int) -> Factorization:
+    norm = float(np.linalg.norm(layer, 2))
+    return Factorization(norm, lambda: np.tile(layer, (depth, 1, 1)))
+
+
+def _psd(target: Target, depth: int, settings: PathSettings) -> Factorization:
+    del settings
+    if not target.is_symmetric:
+        asymmetry = np.abs(target.R - target.R.T).max()
+        raise NotApplicableError(f"method psd needs a symmetric R, got |R - R^T| = {asymmetry:.3g}")
+    eigenvalues, V = np.linalg.eigh(target.R)
+    if eigenvalues[0] <= 0:
+        raise NotApplicableError(
+            f"method psd needs a positive definite R, got eigenvalue {eigenvalues[0]:.6g}"
+        )
+    return _constant((V * np.expm1(np.log(eigenvalues) / depth)) @ V.T, depth)
+
+
+def _root(target: Target, depth: int, settings: PathSettings) -> Factorization:
+    del settings
+    try:
+        return _constant(roots.principal_root_minus_identity(target.R, depth), depth)
+    except roots.NoPrincipalRootError as error:
+        raise NotApplicableError(f"method root: {error}") from None
+
+
+def _polar_form(target: Target) -> RotationForm:
+    return real_rotation_form(target.U @ target.Vt)
+
+
+def _polar_layer(target: Target, turn: RotationForm, depth: int) -> np.ndarray:
+    """``Q^{1/l} P^{1/l} - I``."""
+    stretch = (target.Vt.T * target.K ** (1 / depth)) @ target.Vt
+    return turn.power(1 / depth) @ stretch - np.eye(len(target.R))
+
+
+def _polar_layers(target: Target, turn: RotationForm, depth: int) -> np.ndarray:
+    """``X_i X_{i-1}^{-1} - I`` for ``X_i = Q^{i/l} P^{i/l}``: layer 1, turned by Q^{(i-1)/l}."""
+    S, d = turn.basis, len(target.R)
+    layer = S.T @ _polar_layer(target, turn, depth) @ S
+    A = np.empty((depth, d, d))
+    chunk_layers = max(1, _CHUNK_ENTRIES // d**2)
+    for start in range(0, depth, chunk_layers):
+        steps = np.arange(start, min(start + chunk_layers, depth))
+        angles = turn.angles * (steps / depth)[:, None]
+        turned = np.swapaxes(rotate_rows(layer, angles), 1, 2)
+        turned = np.swapaxes(rotate_rows(turned, angles), 1, 2)
+        np.matmul(S @ turned, S.T, out=A[start : start + len(steps)])
+    return A
+
+
+def _polar(target: Target, depth: int, settings: PathSettings) -> Factorization:
+    del settings
+    turn = _polar_form(target)
+    norm = float(np.linalg.norm(_polar_layer(target, turn, depth), 2))
+    return Factorization(norm, lambda: _polar_layers(target, turn, depth))
+
+
+def _svd(target: Target, depth: int, settings: PathSettings) -> Factorization:
+    """Appendix A.1; |||A||| is the largest of the three parts' norms."""
+    del settings
+    U, Vt = target.U.copy(), target.Vt.copy()
+    if np.linalg.slogdet(U)[0] < 0:
+        # det R > 0, so det V = -1 as well; the same sign goes over to both last vectors.
+        U[:, -1] *= -1
+        Vt[-1] *= -1
+    left, right = real_rotation_form(U), real_rotation_form(Vt)
+    angle = max(left.largest_angle, right.largest_angle)
+    rounding = len(U) * np.finfo(float).eps
+    turns, stretches = angle > rounding, target.gamma > rounding
+    q = np.arange(1 if turns else 0, (depth - (1 if stretches else 0)) // 2 + 1)
+    if len(q) == 0:
+        raise NotApplicableError(
+            f"method svd needs depth at least {2 * turns + stretches}, got {depth}: one layer for"
+            " V^T, one for K and one for U"
+        )
+    p = depth - 2 * q
+    turn_norms = 2 * np.sin(angle / (2 * np.maximum(q, 1)))
+    stretch_norms = np.where(p > 0, np.expm1(target.gamma / np.maximum(p, 1)), 0.0)
+    norms = np.maximum(turn_norms, stretch_norms)
+    best = np.argmin(norms)
+    q, p = int(q[best]), int(p[best])
+    identity = np.eye(len(U))
+
+    def build() -> np.ndarray:
+        parts = [(p, np.diag(target.K ** (1 / max(p, 1))))]
+        if q > 0:
+            parts = [(q, right.power(1 / q)), *parts, (q, left.power(1 / q))]
+        return np.concatenate([np.tile(layer - identity, (n, 1, 1)) for n, layer in parts])
+
+    return Factorization(float(norms[best]), build)
+
+
+def _path(target: Target, depth: int, settings: PathSettings) -> Factorization:
+    """The best of the starts and of the paths that they were shortened to."""
+    m = min(depth, settings.pieces)
+    turn = _polar_form(target)
+    turns = [turn, turn.the_other_way()] if len(target.R) > 2 else [turn]
+    starts = [(_polar_layers(target, t, m), _polar_layers(target, t, depth)) for t in turns]
+    try:
+        pieces = roots.principal_root_minus_identity(target.R, m)
+        layers = roots.principal_root_minus_identity(target.R, depth)
+        starts.append((np.tile(pieces, (m, 1, 1)), np.tile(layers, (depth, 1, 1))))
+    except roots.NoPrincipalRootError:
+        pass
+    norms = [max_spectral_norm(layers) for _, layers in starts]
+    found = [layers for _, layers in starts]
+    for index in np.argsort(norms)[: settings.starts]:
+        pieces = shorten(np.eye(len(target.R)) + starts[index][0], depth, settings)
+        found.append(layers_of_path(pieces, depth))
+        norms.append(max_spectral_norm(found[-1]))
+    best = int(np.argmin(norms))
+    return Factorization(norms[best], lambda: found[best])
+
+
+METHODS = {"svd": _svd, "polar": _polar, "psd": _psd, "root": _root, "path": _path}

@@ -1,0 +1,173 @@
+"""The gradient inequality behind Theorem 2.2, in its two printed forms and corrected (eq. 2.3).
+
+Every form has the shape ``||grad f||_F^2 >= right(l, tau, sigma_min(Sigma), f - C)`` for all A
+with ``|||A||| <= tau < 1``:
+
+===========  ==================================================================
+``iclr2017``  as printed at ICLR 2017; false (`paper.gradient_bound_iclr2017`)
+``v3``        as printed in arXiv v3; false (`paper.gradient_bound_v3`)
+``corrected`` ``4 l (1-tau)^{2l-2} sigma_min(Sigma) (f - C)``; true and tight
+===========  ==================================================================
+
+Why the printed forms cannot be true: replacing Sigma by s Sigma multiplies the squared gradient by
+s^2, the excess risk by s and hence the printed right-hand sides by s^3. So every point of B_tau
+that is not optimal violates them once the data are scaled up enough. The corrected form multiplies
+by s^2 on both sides. Symbols as in `identity_matters.linear`.
+"""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+
+from identity_matters import paper
+from identity_matters.linear import network, risk
+
+
+def gradient_bound_corrected(depth, tau, sigma_min, excess):
+    """``4 l (1-tau)^{2l-2} sigma_min(Sigma) (f - C)``, at most ``||grad f||_F^2`` in B_tau.
+
+    Proof. By Lemma 2.4, ``df/dA_i = 2 L_i^T (E Sigma) N_i^T``, where L_i and N_i are products of
+    the other l-1 factors ``I + A_j``, each of which has ``sigma_min(I + A_j) >= 1 - tau``.
+    Hence ``||df/dA_i||_F^2 >= 4 (1-tau)^{2(l-1)} ||E Sigma||_F^2``, and summing over i gives l.
+    Last, ``||E Sigma||_F^2 = ||(E Sigma^{1/2}) Sigma^{1/2}||_F^2 >= sigma_min(Sigma) (f - C)``.
+    All three are equalities at ``A_i = -tau I``, ``Sigma = s I``. (The printed forms bound
+    ``||E Sigma||_F^2`` by ``sigma_min^2 ||E||_F^2`` and then take ``||E||_F^2 >= f - C``, which
+    needs ``||Sigma|| <= 1``.)
+
+    Args:
+      depth, tau, sigma_min, excess: numbers, or arrays that broadcast, with 0 <= tau < 1.
+    """
+    return 4 * depth * (1 - tau) ** (2 * depth - 2) * sigma_min * excess
+
+
+_BOUNDS = {
+    "iclr2017": paper.gradient_bound_iclr2017,
+    "v3": paper.gradient_bound_v3,
+    "corrected": gradient_bound_corrected,
+}
+FORMS = tuple(_BOUNDS)
+
+
+def bound_function(form: str):
+    """The right-hand side of eq. (2.3) as a function of ``(depth, tau, sigma_min, excess)``.
+
+    Pure arithmetic: it may be traced by JAX, and with `fractions.Fraction` arguments it is exact.
+
+    Raises:
+      ValueError: `form` is not one of `FORMS`.
+    """
+    if form not in _BOUNDS:
+        raise ValueError(f"form must be one of {FORMS}, got {form!r}")
+    return _BOUNDS[form]
+
+
+def gradient_lower_bound_in_jit(A, Sigma, excess, form="corrected"):
+    """`gradient_lower_bound` without the tests of values, to be called inside jit, grad and vmap.
+
+    Where ``|||A||| >= 1`` the result means nothing; the caller must look at |||A|||.
+    """
+    tau = network.max_spectral_norm(A)
+    return bound_function(form)(A.shape[0], tau, jnp.linalg.eigvalsh(Sigma)[0], excess)
+
+
+def gradient_lower_bound(A, Sigma, excess, form="corrected"):
+    """The right-hand side of eq. (2.3) at A, with ``tau = |||A|||`` as measured there.
+
+    Args:
+      A: f64[depth, d, d].
+      Sigma: f64[d, d], symmetric positive semidefinite; ``sigma_min(Sigma) = 0`` gives 0.
+      excess: f64[], ``f(A) - C`` from `risk.excess_risk`, at least 0.
+      form: one of `FORMS`; only "corrected" is a true lower bound of ``||grad f||_F^2``.
+    Returns:
+      f64[].
+    Raises:
+      TypeError: an array is not float64.
+      ValueError: another shape or form; Sigma is not symmetric positive semidefinite; excess < 0;
+        or ``|||A||| >= 1``, about which eq. (2.3) says nothing.
+    """
+    network.check_stack(A)
+    network.check_square(Sigma, "Sigma", A.shape[1])
+    network.require_float64(Sigma, "Sigma")
+    bound_function(form)
+    check_second_moment(Sigma)
+    if not float(excess) >= 0:
+        raise ValueError(f"excess must be at least 0, got {float(excess)}")
+    tau = float(network.max_spectral_norm(A))
+    if not tau < 1:
+        raise ValueError(f"eq. (2.3) needs |||A||| < 1, got {tau}")
+    return gradient_lower_bound_in_jit(A, Sigma, excess, form)
+
+
+def check_second_moment(Sigma) -> None:
+    """Raises ValueError unless Sigma, f64[d, d], is symmetric positive semidefinite to rounding."""
+    matrix = np.asarray(Sigma)
+    rounding = len(matrix) * np.finfo(np.float64).eps * np.abs(matrix).max()
+    if not np.abs(matrix - matrix.T).max() <= rounding:
+        raise ValueError(
+            f"Sigma must be symmetric, but |Sigma - Sigma^T| reaches {np.abs(matrix - matrix.T).max()}"
+        )
+    least = np.linalg.eigvalsh(matrix)[0]
+    if not least >= -rounding:
+        raise ValueError(f"Sigma must be positive semidefinite, but has the eigenvalue {least}")
+
+
+def bound_terms(A, R, Sigma, depth):
+    """Everything that eq. (2.3) compares, at one point; a vmapped caller may mix depths.
+
+    The stack may be padded: its layers from `depth` on must be zero. They are factors I, which
+    change neither the map nor the gradient of the others, and their own gradient is not counted.
+
+    Args:
+      A: f64[max_depth, d, d].
+      R, Sigma: f64[d, d].
+      depth: int[], number of leading layers that count.
+    Returns:
+      dict of f64[]: "squared_gradient" ``||grad f||_F^2``, "excess" ``f - C``, "tau" ``|||A|||``,
+      "sigma_min" of Sigma.
+    """
+    excess, gradient = risk.excess_risk_and_gradient(A, R, Sigma)
+    of_layers = jnp.sum(gradient**2, axis=(1, 2))
+    # For the largest singular value eigvalsh is as accurate as an SVD, in half the time.
+    gram = jnp.swapaxes(A, 1, 2) @ A
+    counted = jnp.where(jnp.arange(A.shape[0]) < depth, of_layers, 0.0)
+    return {
+        "squared_gradient": jnp.sum(counted),
+        "excess": excess,
+        "tau": jnp.sqrt(jnp.max(jnp.linalg.eigvalsh(gram))),
+        "sigma_min": jnp.linalg.eigvalsh(Sigma)[0],
+    }
+
+
+def minus_tau_identity(depth: int, width: int, tau: float):
+    """``A_i = -tau I`` for all i, f64[depth, width, width]: corrected eq. (2.3) is tight there."""
+    return jnp.broadcast_to(-tau * jnp.eye(width), (depth, width, width))
+
+
+def squared_gradient_floor(R, Sigma, depth: int, tau: float) -> float:
+    """A lower bound of ``||grad f||_F^2`` over B_tau when ``det R < 0``: no critical point inside.
+
+    ``4 l (1-tau)^{2l-2} sigma_min(Sigma)^2 ((1-tau)^l + sigma_min(R))^2``, with equality for d = 1
+    at ``A_i = -tau``. Proof: every product M of the ball has ``det M > 0`` and
+    ``sigma_min(M) >= (1-tau)^l``. The segment from M to R crosses a singular matrix, so that
+    ``(1-t) M x = -t R x`` for some unit x and 0 < t < 1; M x and R x are opposite and
+    ``||E|| >= ||M x - R x|| = ||M x|| + ||R x||``. Then ``f - C >= sigma_min(Sigma) ||E||_F^2``
+    goes into the corrected eq. (2.3).
+
+    Args:
+      R: f64[d, d] with ``det R < 0``.
+      Sigma: f64[d, d], symmetric positive definite.
+    Raises:
+      ValueError: depth < 1, tau outside [0, 1), or det R >= 0.
+    """
+    if depth < 1:
+        raise ValueError(f"depth must be at least 1, got {depth}")
+    if not 0 <= tau < 1:
+        raise ValueError(f"tau must lie in [0, 1), got {tau}")
+    determinant = float(np.linalg.det(np.asarray(R)))
+    if not determinant < 0:
+        raise ValueError(f"the floor needs det R < 0, got {determinant}")
+    sigma_min = float(np.linalg.eigvalsh(np.asarray(Sigma))[0])
+    distance = (1 - tau) ** depth + float(np.linalg.svd(np.asarray(R), compute_uv=False)[-1])
+    excess = sigma_min * math.pow(distance, 2)
+    return gradient_bound_corrected(depth, tau, sigma_min, excess)

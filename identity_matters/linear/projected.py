@@ -1,0 +1,50 @@
+"""Adam with projections: minimisation over B_tau and over bounded second moments, vmappable."""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+
+def clip_singular_values(A, tau):
+    """The point of B_tau nearest to A in Frobenius norm: f64[..., d, d] -> f64[..., d, d]."""
+    left, values, right = jnp.linalg.svd(A, full_matrices=False)
+    return (left * jnp.minimum(values, tau)[..., None, :]) @ right
+
+
+def clip_eigenvalues(S, low, high):
+    """The symmetric matrix with eigenvalues in [low, high] nearest to S, f64[d, d]."""
+    values, vectors = jnp.linalg.eigh((S + S.T) / 2)
+    return (vectors * jnp.clip(values, low, high)[None, :]) @ vectors.T
+
+
+def minimise(objective, project, start, *, steps: int, learning_rate: float):
+    """The best of `steps` projected Adam iterates; the learning rate falls to 0 along a cosine.
+
+    Args:
+      objective: ``parameters -> f64[]``, differentiable.
+      project: ``parameters -> parameters``, onto the feasible set; not differentiated.
+      start: a pytree of f64 arrays, projected first.
+      steps: number of updates, at least 1.
+      learning_rate: of the first update.
+    Returns:
+      ``(parameters, objective there)`` of the best iterate, the start included.
+    """
+    optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
+    value_and_grad = jax.value_and_grad(objective)
+
+    def update(carry, _):
+        parameters, state, best, best_value = carry
+        value, gradient = value_and_grad(parameters)
+        better = value < best_value
+        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), parameters, best)
+        updates, state = optimizer.update(gradient, state)
+        parameters = project(optax.apply_updates(parameters, updates))
+        return (parameters, state, best, jnp.where(better, value, best_value)), None
+
+    start = project(start)
+    carry = (start, optimizer.init(start), start, objective(start))
+    (last, _, best, best_value), _ = jax.lax.scan(update, carry, length=steps)
+    last_value = objective(last)
+    better = last_value < best_value
+    best = jax.tree.map(lambda new, old: jnp.where(better, new, old), last, best)
+    return best, jnp.where(better, last_value, best_value)

@@ -1,0 +1,99 @@
+"""Fractional powers of orthogonal matrices, by the real Schur form (paper, appendix A.1).
+
+    Q     orthogonal with det Q = 1, d x d
+    S     orthonormal basis in which Q is block diagonal
+    theta the rotation angles: Q = S diag(T(theta_1), T(theta_2), ..., [1]) S^T
+    T     T(theta) = [[cos theta, -sin theta], [sin theta, cos theta]]
+"""
+
+import dataclasses
+
+import numpy as np
+import scipy.linalg
+
+
+@dataclasses.dataclass(frozen=True)
+class RotationForm:
+    """``Q = S diag(T(theta_1), T(theta_2), ...) S^T``; an odd d leaves the last axis fixed.
+
+    Attributes:
+      basis: S, f64[d, d] with orthonormal columns; columns 2j and 2j+1 span plane j.
+      angles: theta, f64[d // 2], radians.
+    """
+
+    basis: np.ndarray
+    angles: np.ndarray
+
+    @property
+    def largest_angle(self) -> float:
+        """max |theta_j| in radians, 0 where d = 1."""
+        return float(np.max(np.abs(self.angles), initial=0.0))
+
+    def power(self, exponent: float) -> np.ndarray:
+        """``Q^t``, f64[d, d]: every plane turned by ``t theta_j``."""
+        rotated = rotate_rows(self.basis.T, exponent * self.angles)
+        return self.basis @ rotated
+
+    def the_other_way(self) -> "RotationForm":
+        """The same Q, with its largest angle replaced by the one that turns the other way round.
+
+        For d >= 3 there are two classes of paths from I to Q that cannot be deformed into each
+        other; this changes the class.
+        """
+        angles = self.angles.copy()
+        largest = np.argmax(np.abs(angles))
+        angles[largest] -= np.copysign(2 * np.pi, angles[largest])
+        return RotationForm(self.basis, angles)
+
+
+def rotate_rows(matrix: np.ndarray, angles: np.ndarray) -> np.ndarray:
+    """``diag(T(angles_1), T(angles_2), ...) matrix``, for stacks too.
+
+    Args:
+      matrix: f64[..., d, k].
+      angles: f64[..., d // 2], radians; leading axes broadcast against those of `matrix`.
+    Returns:
+      f64[..., d, k].
+    """
+    planes = angles.shape[-1]
+    cos, sin = np.cos(angles)[..., None], np.sin(angles)[..., None]
+    first, second = matrix[..., 0 : 2 * planes : 2, :], matrix[..., 1 : 2 * planes : 2, :]
+    stack = np.broadcast_shapes(matrix.shape[:-2], angles.shape[:-1])
+    rotated = np.empty(stack + matrix.shape[-2:])
+    rotated[..., 0 : 2 * planes : 2, :] = cos * first - sin * second
+    rotated[..., 1 : 2 * planes : 2, :] = sin * first + cos * second
+    rotated[..., 2 * planes :, :] = matrix[..., 2 * planes :, :]
+    return rotated
+
+
+def real_rotation_form(Q: np.ndarray) -> RotationForm:
+    """Finds the planes and angles of an orthogonal matrix of determinant 1.
+
+    Eigenvalues -1 pair up into T(pi), eigenvalues 1 into T(0); angles are in (-pi, pi].
+
+    Args:
+      Q: f64[d, d], orthogonal up to rounding.
+    Raises:
+      ValueError: det Q = -1, seen by an odd number of eigenvalues -1.
+    """
+    T, S = scipy.linalg.schur(Q, output="real")
+    d = len(Q)
+    planes, angles, kept, reversed_ = [], [], [], []
+    j = 0
+    while j < d:
+        if j + 1 < d and T[j + 1, j] != 0:
+            # The halves of sums average away the rounding by which the block is no rotation.
+            sin, cos = (T[j + 1, j] - T[j, j + 1]) / 2, (T[j, j] + T[j + 1, j + 1]) / 2
+            planes += [j, j + 1]
+            angles.append(np.arctan2(sin, cos))
+            j += 2
+        else:
+            (kept if T[j, j] > 0 else reversed_).append(j)
+            j += 1
+    if len(reversed_) % 2:
+        raise ValueError(
+            f"an orthogonal matrix of determinant 1 is needed, got {len(reversed_)} eigenvalues"
+            " -1, an odd number: determinant -1"
+        )
+    angles += [np.pi] * (len(reversed_) // 2) + [0.0] * (len(kept) // 2)
+    return RotationForm(S[:, planes + reversed_ + kept], np.array(angles))

@@ -1,0 +1,163 @@
+"""Numerical shortest paths from I to R: the least |||A||| that we can find for small d.
+
+    M_i      pieces of the path, M_m ... M_1 = R, f64[m, d, d]
+    Y_i      moves of the nodes, Y_0 = Y_m = I: M_i becomes Y_i M_i Y_{i-1}^{-1}, R stays
+    s        m / l, the share of a piece that one layer takes
+    G_i      (M_i^s - I) / s, l/m times the layer of piece i; log M_i as s -> 0, M_i - I at s = 1
+    p        exponent of the smoothed maximum, (sum_i tr (G_i^T G_i)^{p/2})^{1/p}
+"""
+
+import dataclasses
+
+import numpy as np
+import scipy.linalg
+import scipy.optimize
+
+
+@dataclasses.dataclass(frozen=True)
+class PathSettings:
+    """How hard to look for a short path.
+
+    Attributes:
+      pieces: m, at most (never more than the depth).
+      exponents: the values of p, minimised for one after the other; even numbers.
+      iterations: L-BFGS steps for each exponent.
+      starts: how many starting paths are shortened, the ones with the least norm first.
+      series_terms: terms of the binomial series for M_i^s; none is needed when every piece is one
+        layer. The layers themselves are not made from the series.
+    """
+
+    pieces: int = 24
+    exponents: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 256)
+    iterations: int = 100
+    starts: int = 2
+    series_terms: int = 8
+
+
+def shorten(pieces: np.ndarray, depth: int, settings: PathSettings) -> np.ndarray:
+    """Moves the nodes of a path so that the largest layer becomes small.
+
+    Args:
+      pieces: M, f64[m, d, d], near I, ``pieces[0]`` first.
+      depth: l, the number of layers to be made of the m pieces.
+    Returns:
+      f64[m, d, d], with the same product.
+    """
+    m, d, _ = pieces.shape
+    if m == 1:
+        return pieces
+    still = np.tile(np.eye(d), (m - 1, 1, 1)).ravel()
+    coefficients = _power_series(m / depth, settings.series_terms)
+    for exponent in settings.exponents:
+        found = scipy.optimize.minimize(
+            smoothed_norm_and_gradient,
+            still,
+            (pieces, coefficients, exponent),
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": settings.iterations, "maxcor": 20},
+        )
+        # The next moves start from these pieces, so that they stay near I and well-conditioned.
+        pieces = _moved(found.x, pieces)[0]
+    return pieces
+
+
+def _power_series(share: float, terms: int) -> list[float]:
+    """Coefficients c_1, c_2, ... of ``((1 + a)^s - 1) / s = c_1 a + c_2 a^2 + ...``."""
+    coefficients = [1.0]
+    for k in range(1, terms if share < 1 else 1):
+        coefficients.append(coefficients[-1] * (share - k) / (k + 1))
+    return coefficients
+
+
+def _moved(moves: np.ndarray, pieces: np.ndarray):
+    """The moved pieces and the inverses of the moves Y_1 ... Y_{m-1}."""
+    m, d, _ = pieces.shape
+    identity = np.eye(d)[None]
+    Y = np.concatenate([identity, moves.reshape(m - 1, d, d), identity])
+    inverses = np.linalg.inv(Y)
+    return Y[1:] @ pieces @ inverses[:-1], inverses[1:-1]
+
+
+def smoothed_norm_and_gradient(moves, pieces, coefficients, exponent):
+    """``log (sum_i tr (G_i^T G_i)^{p/2})^{1/p}`` and its gradient in the moves.
+
+    The eigenvalues of G^T G give the value and the closed-form gradient of the trace alike, with
+    no derivative of an eigenvector and no overflow; G is a polynomial of A = M - I, in Horner form.
+
+    Args:
+      moves: f64[(m - 1) d d], the Y_1 ... Y_{m-1}.
+      pieces: M, f64[m, d, d].
+      coefficients: c_1, c_2, ... of G = c_1 A + c_2 A^2 + ...
+      exponent: p.
+    Returns:
+      (float, f64[(m - 1) d d]).
+    """
+    M, inverse_moves = _moved(moves, pieces)
+    identity = np.eye(M.shape[-1])
+    A = M - identity
+    horner = [np.broadcast_to(coefficients[-1] * identity, A.shape)]
+    for c in reversed(coefficients[:-1]):
+        horner.append(c * identity + A @ horner[-1])
+    G = A @ horner[-1]
+
+    squares, V = np.linalg.eigh(_transposed(G) @ G)
+    logs = np.log(np.maximum(squares, np.finfo(float).tiny))
+    half = exponent / 2
+    log_sum = half * logs.max() + np.log(np.sum(np.exp(half * (logs - logs.max()))))
+    weights = np.exp((half - 1) * logs - log_sum)
+    G_gradient = G @ ((V * weights[:, None, :]) @ _transposed(V))
+
+    A_gradient = np.zeros_like(A)
+    for power in reversed(horner):
+        A_gradient += G_gradient @ _transposed(power)
+        G_gradient = _transposed(A) @ G_gradient
+    ends = A_gradient[:-1] @ _transposed(M[:-1])
+    begins = _transposed(M[1:]) @ A_gradient[1:]
+    gradient = (ends - begins) @ _transposed(inverse_moves)
+    return log_sum / exponent, gradient.ravel()
+
+
+def _transposed(stack: np.ndarray) -> np.ndarray:
+    return np.swapaxes(stack, -1, -2)
+
+
+def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
+    """Cuts a path into `depth` layers of equal length.
+
+    Piece i is run through at constant speed as ``exp(t log M_i)``, for a time in proportion to
+    ``||log M_i||``; a layer that crosses nodes is a product of such parts.
+
+    Args:
+      pieces: M, f64[m, d, d], near I, with m <= depth.
+    Returns:
+      A: f64[depth, d, d]. For m = depth every piece is a layer.
+    """
+    m, d, _ = pieces.shape
+    if m == depth:
+        return pieces - np.eye(d)
+    logs = np.array([scipy.linalg.logm(piece).real for piece in pieces])
+    lengths = np.linalg.norm(logs, 2, axis=(1, 2))
+    if not lengths.any():
+        return np.zeros((depth, d, d))
+    nodes = np.concatenate([[0.0], np.cumsum(lengths)])
+    cuts = np.linspace(0.0, nodes[-1], depth + 1)
+    begins = np.maximum(cuts[:-1, None], nodes[:-1])
+    ends = np.minimum(cuts[1:, None], nodes[1:])
+    # shares[k, i] is how much of piece i is run through in layer k.
+    shares = np.maximum(ends - begins, 0) / np.where(lengths > 0, lengths, 1)
+    A = np.empty((depth, d, d))
+    within = {}
+    for k, layer_shares in enumerate(shares):
+        touched = np.flatnonzero(layer_shares)
+        # Layers within one piece are all the same one.
+        if len(touched) == 1 and touched[0] in within:
+            A[k] = within[touched[0]]
+            continue
+        layer = np.eye(d)
+        for i in touched:
+            layer = scipy.linalg.expm(layer_shares[i] * logs[i]) @ layer
+        A[k] = layer - np.eye(d)
+        if len(touched) == 1:
+            within[touched[0]] = A[k]
+    return A

@@ -1,0 +1,90 @@
+"""What Theorem 2.1 asks of the target R, and its gamma."""
+
+import dataclasses
+import operator
+
+import numpy as np
+
+# 3 gamma is computed from singular values, so a whole number may come out a rounding too large.
+_ROUNDING_LAYERS = 1e-9
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A checked target with its singular value decomposition ``R = U diag(K) V^T``.
+
+    Attributes:
+      R: f64[d, d].
+      U, Vt: f64[d, d], as NumPy's SVD gives them.
+      K: f64[d], positive, in decreasing order.
+      gamma: ``max(|log sigma_max|, |log sigma_min|)`` (Theorem 2.1).
+    """
+
+    R: np.ndarray
+    U: np.ndarray
+    K: np.ndarray
+    Vt: np.ndarray
+    gamma: float
+
+    @property
+    def least_depth(self) -> int:
+        """``max(1, ceil(3 gamma))``, the fewest layers that Theorem 2.1 allows."""
+        return max(1, int(np.ceil(3 * self.gamma - _ROUNDING_LAYERS)))
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether ``R = R^T`` up to the rounding of its entries."""
+        d = len(self.R)
+        return bool(np.abs(self.R - self.R.T).max() <= d * np.finfo(float).eps * self.K[0])
+
+
+def check_target(R) -> Target:
+    """Checks that R can be a product of layers of norm below 1, and decomposes it.
+
+    Args:
+      R: square matrix of real numbers, d x d with d >= 1.
+    Raises:
+      ValueError: R is not a square matrix, is not finite, is singular to float64 precision
+        (``sigma_min <= d eps sigma_max``), or has a negative determinant. Every ``I + A_i`` with
+        ``||A_i|| < 1`` has a positive one, so no product of them is such an R.
+    """
+    R = np.asarray(R)
+    if R.ndim != 2 or R.shape[0] != R.shape[1] or R.shape[0] == 0:
+        raise ValueError(f"R must be a square matrix, got shape {R.shape}")
+    if not (np.issubdtype(R.dtype, np.floating) or np.issubdtype(R.dtype, np.integer)):
+        raise ValueError(f"R must hold real numbers, got dtype {R.dtype}")
+    R = R.astype(np.float64)
+    if not np.isfinite(R).all():
+        row, column = np.argwhere(~np.isfinite(R))[0]
+        raise ValueError(f"R must be finite, got R[{row}, {column}] = {R[row, column]}")
+    U, K, Vt = np.linalg.svd(R)
+    if K[-1] <= len(R) * np.finfo(float).eps * K[0]:
+        raise ValueError(
+            f"R must be invertible, got smallest singular value {K[-1]:.3g} beside the largest"
+            f" {K[0]:.3g}"
+        )
+    sign, log_determinant = np.linalg.slogdet(R)
+    if sign < 0:
+        raise ValueError(
+            f"R must have a positive determinant, got det R = -exp({log_determinant:.6g})"
+            f" = {-np.exp(min(log_determinant, 700.0)):.6g}"
+        )
+    gamma = float(max(abs(np.log(K[0])), abs(np.log(K[-1]))))
+    return Target(R, U, K, Vt, gamma)
+
+
+def check_depth(depth, least: int = 1, reason: str = "") -> int:
+    """Returns `depth` as an int.
+
+    Raises:
+      ValueError: `depth` is not a whole number, or below `least`; `reason` says why that is needed.
+    """
+    try:
+        if isinstance(depth, bool):
+            raise TypeError
+        depth = operator.index(depth)
+    except TypeError:
+        raise ValueError(f"depth must be a whole number, got {depth!r}") from None
+    if depth < least:
+        raise ValueError(f"depth must be at least {least}{reason}, got {depth}")
+    return depth

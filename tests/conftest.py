@@ -1,0 +1,14 @@
+"""Strict JAX for every test: float64, no silent rank promotion, four virtual CPU devices."""
+
+import jax
+import pytest
+
+jax.config.update("jax_num_cpu_devices", 4)
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(scope="session")
+def key():
+    """The one root key of the tests; fold or split it."""
+    return jax.random.key(0)
