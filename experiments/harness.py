@@ -90,7 +90,7 @@ def _parse_flags(argv, experiment: Experiment):
         name = _first_line(error).strip("'\"")
         _exit_with(experiment, f"there is no setting {name} (--config.{name})")
     except OSError:
-        given = next((a for a in argv if a.startswith("--config=")), "the configuration file")
+        given = next((a for a in reversed(argv) if a.startswith("--config=")), "--config")
         _exit_with(experiment, f"cannot read the settings from {given}")
     except (flags.Error, TypeError, ValueError) as error:
         _exit_with(experiment, _first_line(error))
@@ -233,10 +233,21 @@ def _measure_cells(experiment: Experiment, cells: list, key, run_dir: records.Ru
             measured = experiment.measure(cell, jax.random.fold_in(key, index))
             seconds = time.perf_counter() - started
             timing = {"compile_seconds": compiling.seconds, "seconds": seconds}
-            run_dir.append({"cell": index, **cell, **measured, **timing})
+            run_dir.append(_joined({"cell": index}, cell, measured, timing))
             progress.update()
             if not on_terminal:
                 logging.info("cell %d of %d: %.1f s", index + 1, len(cells), seconds)
+
+
+def _joined(*parts: dict) -> dict:
+    """The union of `parts`; raises ValueError where a name stands in two of them."""
+    joined = {}
+    for part in parts:
+        for name in part:
+            if name in joined:
+                raise ValueError(f"{name!r} stands in the cell and in what was measured")
+        joined.update(part)
+    return joined
 
 
 class _CompileClock:

@@ -60,9 +60,9 @@ def _command() -> list[str]:
     """The command line without what differs from machine to machine."""
     arguments = [a for a in sys.argv[1:] if not a.startswith(("--results_dir", "--overwrite"))]
     here = f"{pathlib.Path.cwd()}{os.sep}"
-    script = pathlib.Path(sys.argv[0])
-    module = f"{script.parent.name}.{script.stem}"
-    return ["python", "-m", module, *(a.replace(here, "") for a in arguments)]
+    spec = sys.modules["__main__"].__spec__
+    program = ["-m", spec.name] if spec else [pathlib.Path(sys.argv[0]).name]
+    return ["python", *program, *(a.replace(here, "") for a in arguments)]
 
 
 def _package_version(name: str) -> str | None:

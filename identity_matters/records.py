@@ -262,6 +262,14 @@ def read_run(path) -> Run:
     return Run(path, config, environment, summary, records)
 
 
+def read_status(path) -> str | None:
+    """The status of the run at `path`, or None where there is no readable run."""
+    try:
+        return read_run(path).status
+    except (RunError, MalformedFileError):
+        return None
+
+
 def read_collection(root) -> tuple[list[Run], list[Problem]]:
     """All runs below `root`, in order of path, and the directories that could not be read."""
     root = pathlib.Path(root)

@@ -56,8 +56,8 @@ def standard_product(W):
 def product(A):
     """``(I + A_l) ... (I + A_1)``, the map of a linear residual network.
 
-    Each step adds ``A_i M`` to M instead of forming ``I + A_i``, so that layers of norm far below
-    the rounding unit still count.
+    Each step adds ``A_i M`` to M instead of forming ``I + A_i``, which would round off the last
+    digits of a small A_i.
 
     Args:
       A: f64[depth, d, d]; ``A[0]`` is applied to the input first.

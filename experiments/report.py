@@ -1,0 +1,41 @@
+"""Writes the report of the reference runs and yours: REPORT.md, report.html, tables/, figures/.
+
+Command: make report (into results/local/), or make report-reference, which rewrites the committed
+report in results/ from results/reference alone.
+"""
+
+import pathlib
+import sys
+
+from absl import app, flags
+
+from identity_matters.report import build
+
+_RESULTS_DIR = flags.DEFINE_string("results_dir", "results/local", "Your runs; the report's place.")
+_REFERENCE_DIR = flags.DEFINE_string("reference_dir", "results/reference", "The committed runs.")
+_REFERENCE_ONLY = flags.DEFINE_boolean(
+    "reference_only", False, "Report the reference alone, beside its directory."
+)
+
+
+def _main(argv) -> int:
+    if argv[1:]:
+        print(f"report: unknown argument {argv[1]!r}", file=sys.stderr)
+        return 2
+    reference = pathlib.Path(_REFERENCE_DIR.value)
+    collections = [build.read("reference", reference, "results/reference")]
+    directory = reference.parent
+    if not _REFERENCE_ONLY.value:
+        directory = pathlib.Path(_RESULTS_DIR.value)
+        directory.mkdir(parents=True, exist_ok=True)
+        collections.append(build.read("yours", directory, "results/local"))
+    for collection in collections:
+        for problem in collection.problems:
+            print(f"skipped: {problem.reason}", file=sys.stderr)
+    for path in build.write(collections, directory):
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    app.run(lambda argv: sys.exit(_main(argv)))

@@ -1,0 +1,1 @@
+"""The report reads run directories (`records`) alone and writes tables, figures and pages."""

@@ -1,0 +1,77 @@
+"""The layout that DESIGN asks for, read from the import statements."""
+
+import ast
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LIBRARY = ROOT / "identity_matters"
+ARMS = ("linear", "expressivity", "models", "data", "training")
+LEAVES = ("paper", "records", "diagnostics", "environment", "json_files")
+# Library -> the only part of identity_matters that may import it ("" for none).
+CONFINED = {
+    "absl": "",
+    "ml_collections": "",
+    "rich": "",
+    "matplotlib": "report",
+    "tensorflow_datasets": "data",
+    "grain": "data",
+}
+FILES = sorted(LIBRARY.rglob("*.py"))
+LINES_AT_MOST = 300
+
+
+def imports(path: pathlib.Path, top_level_only: bool = False) -> list[str]:
+    """The dotted names that the file at `path` imports."""
+    tree = ast.parse(path.read_text())
+    names = []
+    for node in tree.body if top_level_only else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
+
+
+def part(path: pathlib.Path) -> str:
+    """The part of the library that a file belongs to: a package or a leaf module."""
+    return path.relative_to(LIBRARY).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(LIBRARY)))
+def test_imports_form_a_star(path):
+    for name in imports(path):
+        package, *rest = name.split(".")
+        assert package not in ("experiments", "tests", "benchmarks"), f"{path} imports {name}"
+        if package in CONFINED:
+            assert part(path) == CONFINED[package], f"{path} may not import {name}"
+        if package == "identity_matters" and part(path) in ARMS:
+            assert rest[0] in (part(path), *LEAVES), f"{path} may not import {name}"
+        if package == "identity_matters" and part(path) in LEAVES:
+            assert rest[0] in LEAVES, f"{path} is a leaf and imports {name}"
+
+
+def test_only_one_file_says_pmap():
+    users = [path for path in FILES if "pmap" in path.read_text()]
+    assert users in ([], [LIBRARY / "training" / "parallel.py"])
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(LIBRARY)))
+def test_files_stay_small(path):
+    assert len(path.read_text().splitlines()) <= LINES_AT_MOST
+
+
+def test_the_records_do_not_wait_for_jax():
+    """Commands that only read records must not pay for starting JAX."""
+    for name in ("records", "environment", "json_files", "paper"):
+        top = imports(LIBRARY / f"{name}.py", top_level_only=True)
+        assert not any(entry.split(".")[0] in ("jax", "scipy", "matplotlib") for entry in top)
+
+
+def test_every_entry_point_opens_with_its_claim_and_command():
+    for path in sorted((ROOT / "experiments").glob("*.py")):
+        text = path.read_text()
+        if 'if __name__ == "__main__":' in text:
+            assert "Command:" in ast.get_docstring(ast.parse(text)), path.name

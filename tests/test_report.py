@@ -1,0 +1,233 @@
+"""The report: grouping, contradictions, Markdown, HTML, figures with their points."""
+
+import csv
+import html.parser
+import io
+import pathlib
+import shutil
+
+import pytest
+
+from identity_matters import paper, records
+from identity_matters.report import build, document, figure, figures, page, tables
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+REFERENCE = ROOT / "results" / "reference"
+
+
+def write_run(root, seed=0, scale="paper", status="done", **changes):
+    run = records.RunDir.create(
+        root, experiment="toy", variant="plain", seed=seed, config={}, scale=scale
+    )
+    run.append({"cell": 0, "depth": 2, "norm": 0.5 + seed})
+    fields = {
+        "claim": "Theorem 2.1",
+        "metrics": {"norm": 0.5 + seed, "cells": 1},
+        "paper": {"norm": 1.25},
+        "verdict": "reproduced",
+        **changes,
+    }
+    run.finish(status, **fields)
+    return run.path
+
+
+def groups_of(root):
+    runs, _ = records.read_collection(root)
+    return tables.group_runs(runs)
+
+
+def test_a_metric_is_mean_and_spread_over_the_seeds(tmp_path):
+    for seed in (0, 1, 2):
+        write_run(tmp_path, seed)
+    (group,) = groups_of(tmp_path)
+    # Values 0.5, 1.5, 2.5: mean 1.5, standard deviation 1.
+    assert group.metric("norm") == "1.5 ± 1"
+    assert group.metric("cells") == "1"
+
+
+def test_reduced_runs_are_a_group_of_their_own_and_marked(tmp_path):
+    write_run(tmp_path, 0)
+    write_run(tmp_path, 1, scale="reduced")
+    groups = groups_of(tmp_path)
+    assert [(g.scale, len(g.runs)) for g in groups] == [("paper", 1), ("reduced", 1)]
+    row = next(r for r in tables.claims_table({"yours": groups}).rows if r[0] == "Theorem 2.1")
+    assert "reproduced; reproduced (reduced)" in row
+
+
+def test_every_claim_has_a_row_and_a_claim_without_runs_says_so():
+    table = tables.claims_table({"reference": []})
+    assert [row[0] for row in table.rows] == list(paper.CLAIMS)
+    assert {row[3] for row in table.rows} == {"not run"}
+
+
+def test_seeds_that_disagree_are_both_named(tmp_path):
+    write_run(tmp_path, 0)
+    write_run(tmp_path, 1, verdict="not reproduced")
+    (group,) = groups_of(tmp_path)
+    assert group.verdict == "not reproduced / reproduced"
+    assert len(tables.contradictions({"yours": [group]})) == 1
+
+
+def test_a_contradiction_needs_paper_scale(tmp_path):
+    write_run(tmp_path, 0, scale="reduced", verdict="not reproduced")
+    assert tables.contradictions({"yours": groups_of(tmp_path)}) == []
+
+
+def test_a_verdict_other_than_the_references_is_a_contradiction(tmp_path):
+    write_run(tmp_path / "a", verdict="counterexample found")
+    write_run(tmp_path / "b")
+    found = tables.contradictions(
+        {"reference": groups_of(tmp_path / "a"), "yours": groups_of(tmp_path / "b")}
+    )
+    assert len(found) == 1
+    assert "the reference says 'counterexample found'" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1000000, "1,000,000"), (0.123456, "0.1235"), (1e-11, "1e-11"), (True, "true"), (0.0, "0")],
+)
+def test_numbers_in_tables(value, text):
+    assert tables.format_number(value) == text
+
+
+def test_bars_do_not_break_a_markdown_table():
+    table = document.Table(("|||A|||",), (("a|b\nc",),))
+    assert document.markdown_table(table) == "| \\|\\|\\|A\\|\\|\\| |\n| --- |\n| a\\|b c |"
+
+
+class Checker(html.parser.HTMLParser):
+    """Counts open elements, collects anchors, links and everything that a browser would fetch."""
+
+    VOID = ("meta", "img", "br", "link")
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.ids, self.links, self.fetched = [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if "id" in attributes:
+            self.ids.append(attributes["id"])
+        if tag == "a":
+            self.links.append(attributes["href"])
+        self.fetched += [value for name, value in attrs if name == "src"]
+        assert tag not in ("script", "link", "iframe")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+TOY_FIGURE = figure.Figure(
+    name="toy_norms",
+    experiment="toy",
+    title="Norms & <bounds>",
+    caption="Norm over depth.",
+    points=lambda runs: [{"depth": r["depth"], "norm": r["norm"]} for x in runs for r in x.records],
+    draw=lambda points, canvas: canvas.subplots().plot(
+        [p["depth"] for p in points], [p["norm"] for p in points], "o"
+    ),
+)
+
+
+def write_report(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "FIGURES", (TOY_FIGURE,))
+    write_run(tmp_path / "reference", 0)
+    write_run(tmp_path / "local", 1, scale="reduced")
+    write_run(tmp_path / "local", 2, status="interrupted")
+    (tmp_path / "local" / "toy" / "plain" / "seed=9").mkdir()
+    collections = [
+        build.read("reference", tmp_path / "reference", "results/reference"),
+        build.read("yours", tmp_path / "local", "results/local"),
+    ]
+    build.write(collections, tmp_path / "out")
+    return tmp_path / "out"
+
+
+def test_the_report_names_everything_it_read_and_everything_it_skipped(tmp_path, monkeypatch):
+    text = (write_report(tmp_path, monkeypatch) / "REPORT.md").read_text()
+    assert "| norm | 1.25 | 0.5 | 1.5 |" in text
+    assert "reference, n = 1 | yours (reduced), n = 1" in text
+    assert "| seed=2 | toy/plain | interrupted |" in text
+    assert "seed=9/summary.json: missing" in text
+    assert "![Norms & <bounds>](figures/toy_norms.svg)" in text
+
+
+def test_a_figure_comes_with_the_points_it_plots(tmp_path, monkeypatch):
+    out = write_report(tmp_path, monkeypatch)
+    rows = list(csv.DictReader(io.StringIO((out / "figures" / "toy_norms.csv").read_text())))
+    assert rows == [{"depth": "2", "norm": "1.5"}]
+    assert (out / "figures" / "toy_norms.svg").read_text().startswith("<?xml")
+
+
+def test_the_page_is_whole_and_fetches_nothing(tmp_path, monkeypatch):
+    out = write_report(tmp_path, monkeypatch)
+    checker = Checker()
+    checker.feed((out / "report.html").read_text())
+    assert checker.open == []
+    assert len(set(checker.ids)) == len(checker.ids)
+    assert all(source.startswith("data:") for source in checker.fetched)
+    for link in checker.links:
+        if link.startswith("#"):
+            assert link[1:] in checker.ids
+        else:
+            assert (out / link).is_file()
+
+
+def test_two_headings_of_one_name_are_refused():
+    blocks = [document.Heading("Title", 1), document.Heading("title!", 2)]
+    with pytest.raises(ValueError, match="'title'"):
+        page.render_html("Title", blocks)
+
+
+def test_the_same_points_give_the_same_figure():
+    points = [{"depth": 1, "norm": 2.0}, {"depth": 2, "norm": 1.0}]
+    assert figure.render_svg(TOY_FIGURE, points) == figure.render_svg(TOY_FIGURE, points)
+
+
+def test_what_is_no_longer_made_is_removed(tmp_path, monkeypatch):
+    out = write_report(tmp_path, monkeypatch)
+    (out / "figures" / "old.svg").write_text("old")
+    build.write([build.read("reference", tmp_path / "reference", "results/reference")], out)
+    assert not (out / "figures" / "old.svg").exists()
+
+
+def test_figure_names_are_unique():
+    names = [one.name for one in figures.FIGURES]
+    assert len(set(names)) == len(names)
+
+
+def relative_files(directory):
+    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+
+
+def without_pictures(text):
+    """A page without its pictures, whose bytes depend on the version of matplotlib."""
+    parts = text.split('src="data:image/svg+xml;base64,')
+    return [parts[0], *(part.split('"', 1)[1] for part in parts[1:])]
+
+
+def test_the_committed_report_is_what_the_reference_runs_say(tmp_path):
+    """Mend a failure with `make report-reference`."""
+    shutil.copytree(REFERENCE, tmp_path / "reference")
+    build.write([build.read("reference", REFERENCE, "results/reference")], tmp_path)
+    for name in ("figures", "tables"):
+        assert relative_files(tmp_path / name) == relative_files(ROOT / "results" / name)
+    for path in sorted(tmp_path.rglob("*")):
+        committed = ROOT / "results" / path.relative_to(tmp_path)
+        if path.suffix in (".md", ".csv"):
+            assert committed.read_text() == path.read_text(), committed
+    made, committed = ((d / "report.html").read_text() for d in (tmp_path, ROOT / "results"))
+    assert without_pictures(made) == without_pictures(committed)
+
+
+def test_every_reference_run_reads_is_done_and_was_made_at_a_clean_commit():
+    runs, problems = records.read_collection(REFERENCE)
+    assert problems == []
+    for run in runs:
+        assert run.status == "done", run.path
+        assert run.environment["dirty"] is False, run.path
+        assert len(run.environment["commit"]) == 40, run.path
+    assert tables.contradictions({"reference": tables.group_runs(runs)}) == []
