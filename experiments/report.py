@@ -13,6 +13,7 @@ from identity_matters.report import build
 
 _RESULTS_DIR = flags.DEFINE_string("results_dir", "results/local", "Your runs; the report's place.")
 _REFERENCE_DIR = flags.DEFINE_string("reference_dir", "results/reference", "The committed runs.")
+_README = flags.DEFINE_string("readme", "README.md", "Its table of claims follows the reference.")
 _REFERENCE_ONLY = flags.DEFINE_boolean(
     "reference_only", False, "Report the reference alone, beside its directory."
 )
@@ -34,6 +35,11 @@ def _main(argv) -> int:
             print(f"skipped: {problem.reason}", file=sys.stderr)
     for path in build.write(collections, directory):
         print(path)
+    if _REFERENCE_ONLY.value:
+        readme = pathlib.Path(_README.value)
+        text = build.with_claims(readme.read_text(encoding="utf-8"), collections[0])
+        readme.write_text(text, encoding="utf-8")
+        print(readme)
     return 0
 
 

@@ -223,6 +223,12 @@ def test_the_committed_report_is_what_the_reference_runs_say(tmp_path):
     assert without_pictures(made) == without_pictures(committed)
 
 
+def test_the_readme_shows_the_verdicts_of_the_reference_runs():
+    text = (ROOT / "README.md").read_text()
+    reference = build.read("reference", REFERENCE, "results/reference")
+    assert build.with_claims(text, reference) == text
+
+
 def test_every_reference_run_reads_is_done_and_was_made_at_a_clean_commit():
     runs, problems = records.read_collection(REFERENCE)
     assert problems == []

@@ -21,6 +21,9 @@ from identity_matters.report.document import (
 from identity_matters.report.page import render_html
 
 TITLE = "Identity Matters: what the paper claims and what the runs say"
+# Between these two lines of the README stands a table that `with_claims` writes.
+CLAIMS_BEGIN = "<!-- claims: written by `make report-reference` -->"
+CLAIMS_END = "<!-- end of claims -->"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +59,14 @@ def write(collections: list[Collection], directory: pathlib.Path) -> list[pathli
     markdown.write_text(render_markdown(blocks), encoding="utf-8")
     page.write_text(render_html(TITLE, blocks), encoding="utf-8")
     return [markdown, page]
+
+
+def with_claims(text: str, collection: Collection) -> str:
+    """The README's `text` with the table between its two claims marks made from `collection`."""
+    table = markdown_table(tables.summary_table(tables.group_runs(list(collection.runs))))
+    before, rest = text.split(CLAIMS_BEGIN)
+    _, after = rest.split(CLAIMS_END)
+    return f"{before}{CLAIMS_BEGIN}\n\n{table}\n\n{CLAIMS_END}{after}"
 
 
 def _pictures(collections: list[Collection], directory: pathlib.Path) -> dict[str, list[Picture]]:

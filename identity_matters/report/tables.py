@@ -127,6 +127,21 @@ def claims_table(collections: dict[str, list[Group]]) -> Table:
     return Table(("claim", "statement", "source", *collections, "n (seeds)"), tuple(rows))
 
 
+def summary_table(groups: list[Group]) -> Table:
+    """One row a claim for the README: what it says, our verdict, seeds, seconds and command."""
+    rows = []
+    for claim in paper.CLAIMS.values():
+        own = [group for group in groups if group.claim == claim.key]
+        seconds = sum(run.summary["seconds"]["total"] for g in own for run in g.runs)
+        experiments = dict.fromkeys(group.first.experiment for group in own)
+        commands = ", ".join(f"`make reproduce-{name}`" for name in experiments)
+        runs = str(sum(len(group.runs) for group in own)) if own else ""
+        cells = (_verdict_cell(own), runs, f"{seconds:.0f}" if own else "", commands)
+        rows.append((claim.key, claim.statement, *cells))
+    columns = ("claim", "statement", "our verdict", "runs", "seconds", "command")
+    return Table(columns, tuple(rows))
+
+
 def metrics_table(collections: dict[str, Group]) -> Table:
     """One row a metric of one variant: the paper's value and the value of each collection."""
     groups = list(collections.values())
