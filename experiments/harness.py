@@ -26,6 +26,8 @@ from identity_matters import records
 
 CONFIGS = pathlib.Path(__file__).resolve().parent / "configs"
 USAGE_ERROR = 2
+# Programs that compile faster than this are not worth a file.
+CACHED_FROM_SECONDS = 0.2
 # The flags that `run` defines count as those of the entry point, so that --help shows them.
 flags.disclaim_key_flags()
 _COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
@@ -70,8 +72,9 @@ def run(experiment: Experiment) -> None:
     """Parses the command line, runs `experiment` and exits. Call it from ``__main__``."""
     config_file = config_flags.DEFINE_config_file(
         "config",
-        str(CONFIGS / f"{experiment.name}.py"),
-        "Settings, FILE[:VARIANT]; --config.FIELD=VALUE changes one.",
+        None,
+        "Settings, FILE[:VARIANT], or :VARIANT of the experiment's own file;"
+        " --config.FIELD=VALUE changes one.",
         lock_config=True,
     )
     flags.DEFINE_integer("seed", 0, "Root of all randomness, 0 or more.")
@@ -93,7 +96,7 @@ def _parse_flags(argv, experiment: Experiment):
         given = next((a for a in reversed(argv) if a.startswith("--config=")), "--config")
         _exit_with(experiment, f"cannot read the settings from {given}")
     except (flags.Error, TypeError, ValueError) as error:
-        _exit_with(experiment, _first_line(error))
+        _exit_with(experiment, _first_line(_first_cause(error)))
     if arguments[1:]:
         _exit_with(experiment, f"unknown argument {arguments[1]!r}")
     return arguments
@@ -105,9 +108,18 @@ def _exit_with(experiment: Experiment, message: str):
 
 
 def _with_default_file(argv, experiment: Experiment) -> list[str]:
-    """Lets ``--config=:variant`` name a variant of the experiment's own configuration file."""
-    own = f"--config={CONFIGS / experiment.name}.py:"
-    return [own + a.removeprefix("--config=:") if a.startswith("--config=:") else a for a in argv]
+    """Puts in the experiment's own settings file for ``--config=:VARIANT`` and for no --config."""
+    own = f"--config={CONFIGS / experiment.name}.py"
+    if not any(argument.startswith("--config=") for argument in argv):
+        return [argv[0], own, *argv[1:]]
+    return [own + a.removeprefix("--config=") if a.startswith("--config=:") else a for a in argv]
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """What a settings file itself raised; ml_collections only says that something did."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
 
 
 def _first_line(error: BaseException) -> str:
@@ -156,7 +168,7 @@ def execute(
     settings = config.to_dict()
     scale = settings.pop("scale")
     variant = settings["variant"]
-    _use_float64()
+    _configure_jax()
     try:
         if seed < 0:
             raise ValueError(f"seed must be 0 or more, got {seed}")
@@ -199,8 +211,13 @@ def execute(
     )
 
 
-def _use_float64() -> None:
+def _configure_jax() -> None:
+    """Float64 for the theory; compiled programs are kept for the next run."""
     jax.config.update("jax_enable_x64", True)
+    if jax.config.jax_compilation_cache_dir is None:
+        caches = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+        jax.config.update("jax_compilation_cache_dir", str(caches / "identity_matters" / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", CACHED_FROM_SECONDS)
 
 
 def _raise_interrupted(signum, frame):

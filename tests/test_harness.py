@@ -88,6 +88,19 @@ def test_bad_input_ends_in_one_line_before_anything_is_written(tmp_path, argumen
     assert not (tmp_path / "new").exists()
 
 
+def test_a_misspelt_setting_without_a_config_ends_in_one_line():
+    finished = subprocess.run(
+        [sys.executable, "-m", "experiments.landscape", "--config.nothing=1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert finished.returncode == 2
+    assert finished.stderr == "landscape: there is no setting nothing (--config.nothing)\n"
+
+
 def test_a_finished_run_is_refused_in_one_line(tmp_path):
     execute(tmp_path)
     finished = run_toy(tmp_path)

@@ -8,18 +8,18 @@ import jax.numpy as jnp
 
 from identity_matters.linear import landscape, network, projected, risk
 
-# Keeps the second moment of the search positive definite; the optimum is far above it.
-_LEAST_EIGENVALUE = 1e-3
+# log of the least sigma_min(Sigma) that the search admits and starts from, far below the optimum.
+_LEAST_LOG_EIGENVALUE = -7.0
 
 
 def worst_case(A, E, Sigma, tau, form: str, *, steps: int, learning_rate: float):
     """Maximises right/left of eq. (2.3) over ``|||A||| <= tau``, R and ``||Sigma|| <= 1``.
 
     The target is written ``R = (I + A_l) ... (I + A_1) - E`` with E free: without that the
-    optimiser mostly learns to move E about through R. All of A, E, Sigma and a lower bound m of
-    sigma_min(Sigma) are variables; on the way right is taken at (tau, m), which is smooth, and not
-    at the measured |||A||| and sigma_min(Sigma), so evaluate the result with
-    `landscape.bound_terms`. Vmappable in all array arguments.
+    optimiser mostly learns to move E about through R. Variables are A, E, Sigma and the logarithm
+    of a lower bound m of sigma_min(Sigma). On the way right is taken at (tau, m), which is smooth,
+    and not at the measured |||A||| and sigma_min(Sigma), so evaluate the result with
+    `landscape.right_over_left`. Vmappable in all array arguments.
 
     Args:
       A: f64[depth, d, d], E and Sigma: f64[d, d], tau: f64[] in (0, 1): the start and the radius.
@@ -34,24 +34,22 @@ def worst_case(A, E, Sigma, tau, form: str, *, steps: int, learning_rate: float)
         return network.product(layers) - error
 
     def objective(parameters):
-        layers, error, second_moment, least = parameters
+        layers, error, second_moment, log_least = parameters
         excess, gradient = risk.excess_risk_and_gradient(
             layers, target(layers, error), second_moment
         )
-        right = bound(layers.shape[0], tau, least, excess)
+        right = bound(layers.shape[0], tau, jnp.exp(log_least), excess)
         return jnp.log(jnp.sum(gradient**2)) - jnp.log(right)
 
     def project(parameters):
-        layers, error, second_moment, least = parameters
-        least = jnp.clip(least, _LEAST_EIGENVALUE, 1.0)
-        return (
-            projected.clip_singular_values(layers, tau),
-            error / jnp.linalg.norm(error),
-            projected.clip_eigenvalues(second_moment, least, 1.0),
-            least,
+        layers, error, second_moment, log_least = parameters
+        log_least = jnp.clip(log_least, _LEAST_LOG_EIGENVALUE, 0.0)
+        layers, second_moment = projected.clip_layers_and_second_moment(
+            layers, second_moment, tau, jnp.exp(log_least), 1.0
         )
+        return layers, error / jnp.linalg.norm(error), second_moment, log_least
 
-    start = (A, E, Sigma, jnp.linalg.eigvalsh(Sigma)[0])
+    start = (A, E, Sigma, jnp.asarray(_LEAST_LOG_EIGENVALUE))
     (layers, error, second_moment, _), _ = projected.minimise(
         objective, project, start, steps=steps, learning_rate=learning_rate
     )
@@ -108,10 +106,10 @@ def scalar_point(a, R, Sigma, form: str) -> ScalarPoint:
 def smallest_scalar_counterexample(
     form: str, *, max_depth: int, max_integer: int, max_sigma: int
 ) -> ScalarPoint | None:
-    """The first d = 1 point that violates eq. (2.3), in order of depth, R, Sigma, then A.
+    """The first d = 1 point that violates eq. (2.3), in order of depth, then A, then R + Sigma.
 
-    Layers are taken from {0, -1/2, 1/2}, R from 1 ... max_integer (det R > 0), Sigma from
-    1 ... max_sigma, smallest R + Sigma first. None where no point of this lattice fails.
+    Layers are taken from 0, -1/2 and 1/2 in this order, R from 1 ... max_integer (det R > 0),
+    Sigma from 1 ... max_sigma. None where no point of this lattice fails.
 
     Raises:
       ValueError: see `scalar_point`; or a size below 1.
@@ -124,8 +122,8 @@ def smallest_scalar_counterexample(
     data = itertools.product(range(1, max_integer + 1), range(1, max_sigma + 1))
     ordered = sorted(data, key=lambda pair: (sum(pair), pair))
     for depth in range(1, max_depth + 1):
-        for R, Sigma in ordered:
-            for a in itertools.product((fractions.Fraction(0), -half, half), repeat=depth):
+        for a in itertools.product((fractions.Fraction(0), -half, half), repeat=depth):
+            for R, Sigma in ordered:
                 point = scalar_point(a, R, Sigma, form)
                 if point.fails:
                     return point

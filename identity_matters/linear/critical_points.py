@@ -1,11 +1,15 @@
-"""Critical points of the risk of a linear residual net: where they are, and where none can be."""
+"""Critical points of the risk of a linear residual net: where they are, and where none can be.
+
+The searches take padded stacks as `landscape.squared_gradient_and_excess` does: layers from `depth`
+on are zero and stay zero, so that one compilation serves all depths.
+"""
 
 import functools
 
 import jax
 import jax.numpy as jnp
 
-from identity_matters.linear import projected, risk
+from identity_matters.linear import landscape, projected, risk
 
 # Bounds of the relative damping: from a Newton step up to a vanishing one. Below the lower bound
 # H^2 + damping |H|^2 I would be singular to rounding wherever H is.
@@ -29,23 +33,25 @@ def risk_hessian(A, R, Sigma):
     return hessian.reshape(A.size, A.size)
 
 
-def find_critical_point(A, R, Sigma, *, steps: int, gradient_tolerance: float):
+def find_critical_point(A, R, Sigma, depth, *, steps: int, gradient_tolerance: float):
     """Levenberg-Marquardt on ``grad f = 0`` from the start A; vmappable.
 
     Minimises ``||grad f||^2``, whose Gauss-Newton matrix is H^2 with H the Hessian of f, so it is
     drawn to saddles and maxima of f as much as to minima. The damping is relative to ||H||_F^2.
 
     Args:
-      A: f64[depth, d, d], the start; R and Sigma: f64[d, d].
+      A: f64[max_depth, d, d], the start; R and Sigma: f64[d, d]; depth: int[].
       steps: the most steps to take.
       gradient_tolerance: stop once ``||grad f||_F`` is at most this.
     Returns:
-      ``(A, gradient_norm, steps_taken)``: f64[depth, d, d], f64[], int[]. The point may be a
+      ``(A, gradient_norm, steps_taken)``: f64[max_depth, d, d], f64[], int[]. The point may be a
       mere minimum of ``||grad f||``: look at gradient_norm.
     """
 
     def gradient_at(layers):
-        return risk.risk_gradient(layers, R, Sigma)
+        return landscape.leading_layers(risk.risk_gradient(layers, R, Sigma), depth)
+
+    counted = landscape.leading_layers(jnp.ones_like(A), depth).ravel()
 
     def unfinished(state):
         _, gradient, _, step = state
@@ -53,7 +59,7 @@ def find_critical_point(A, R, Sigma, *, steps: int, gradient_tolerance: float):
 
     def attempt(state):
         layers, gradient, damping, step = state
-        H = risk_hessian(layers, R, Sigma)
+        H = risk_hessian(layers, R, Sigma) * counted[:, None] * counted[None, :]
         # The smallest normal number keeps the system solvable where H vanishes.
         scale = jnp.sum(H**2) + jnp.finfo(H.dtype).tiny
         normal = H @ H + damping * scale * jnp.eye(layers.size)
@@ -73,43 +79,52 @@ def find_critical_point(A, R, Sigma, *, steps: int, gradient_tolerance: float):
     return layers, jnp.linalg.norm(gradient), taken
 
 
-@functools.partial(jax.jit, static_argnames=("steps", "gradient_tolerance"))
-def find_critical_points(A, R, Sigma, *, steps: int, gradient_tolerance: float):
+@jax.jit
+def find_critical_points(A, R, Sigma, depth, *, steps: int, gradient_tolerance: float):
     """`find_critical_point` for a batch of starts.
 
     Args:
-      A: f64[n, depth, d, d]; R and Sigma: f64[n, d, d].
+      A: f64[n, max_depth, d, d]; R and Sigma: f64[n, d, d]; depth: int[], of all of them.
     Returns:
-      dict: "A" f64[n, depth, d, d], "gradient_norm" f64[n], "steps_taken" int[n], "excess" f64[n].
+      dict: "A" f64[n, max_depth, d, d]; "gradient_norm" and "excess" f64[n]; "steps_taken" int[n].
     """
-    find = functools.partial(
-        find_critical_point, steps=steps, gradient_tolerance=gradient_tolerance
-    )
+
+    def find(start, target, second_moment):
+        return find_critical_point(
+            start,
+            target,
+            second_moment,
+            depth,
+            steps=steps,
+            gradient_tolerance=gradient_tolerance,
+        )
+
     layers, gradient_norm, taken = jax.vmap(find)(A, R, Sigma)
     excess = jax.vmap(risk.excess_risk)(layers, R, Sigma)
     return {"A": layers, "gradient_norm": gradient_norm, "steps_taken": taken, "excess": excess}
 
 
 @functools.partial(jax.jit, static_argnames=("steps", "learning_rate"))
-def least_gradients(A, R, Sigma, tau, *, steps: int, learning_rate: float):
+def least_gradients(A, R, Sigma, tau, depth, *, steps: int, learning_rate: float):
     """Minimises ``||grad f||_F`` over B_tau from each start, by projected Adam on its logarithm.
 
     Args:
-      A: f64[n, depth, d, d]; R and Sigma: f64[n, d, d]; tau: f64[n], radii in (0, 1).
+      A: f64[n, max_depth, d, d]; R and Sigma: f64[n, d, d]; tau: f64[n], radii in (0, 1);
+        depth: int[].
     Returns:
-      ``(A, gradient_norm)``: f64[n, depth, d, d] with ``|||A||| <= tau`` and f64[n].
+      ``(A, gradient_norm)``: f64[n, max_depth, d, d] with ``|||A||| <= tau`` and f64[n].
     """
 
     def one(layers, target, second_moment, radius):
         def objective(point):
-            return jnp.log(jnp.sum(risk.risk_gradient(point, target, second_moment) ** 2))
+            squared, _ = landscape.squared_gradient_and_excess(point, target, second_moment, depth)
+            return jnp.log(squared)
+
+        def project(point):
+            return projected.clip_singular_values(landscape.leading_layers(point, depth), radius)
 
         best, value = projected.minimise(
-            objective,
-            lambda point: projected.clip_singular_values(point, radius),
-            layers,
-            steps=steps,
-            learning_rate=learning_rate,
+            objective, project, layers, steps=steps, learning_rate=learning_rate
         )
         return best, jnp.exp(value / 2)
 

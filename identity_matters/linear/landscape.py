@@ -17,6 +17,7 @@ by s^2 on both sides. Symbols as in `identity_matters.linear`.
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -103,17 +104,16 @@ def check_second_moment(Sigma) -> None:
     """Raises ValueError unless Sigma, f64[d, d], is symmetric positive semidefinite to rounding."""
     matrix = np.asarray(Sigma)
     rounding = len(matrix) * np.finfo(np.float64).eps * np.abs(matrix).max()
-    if not np.abs(matrix - matrix.T).max() <= rounding:
-        raise ValueError(
-            f"Sigma must be symmetric, but |Sigma - Sigma^T| reaches {np.abs(matrix - matrix.T).max()}"
-        )
+    asymmetry = np.abs(matrix - matrix.T).max()
+    if not asymmetry <= rounding:
+        raise ValueError(f"Sigma must be symmetric, but |Sigma - Sigma^T| reaches {asymmetry}")
     least = np.linalg.eigvalsh(matrix)[0]
     if not least >= -rounding:
         raise ValueError(f"Sigma must be positive semidefinite, but has the eigenvalue {least}")
 
 
-def bound_terms(A, R, Sigma, depth):
-    """Everything that eq. (2.3) compares, at one point; a vmapped caller may mix depths.
+def squared_gradient_and_excess(A, R, Sigma, depth):
+    """``(||grad f||_F^2, f - C)`` at one point; a vmapped caller may mix depths.
 
     The stack may be padded: its layers from `depth` on must be zero. They are factors I, which
     change neither the map nor the gradient of the others, and their own gradient is not counted.
@@ -123,20 +123,50 @@ def bound_terms(A, R, Sigma, depth):
       R, Sigma: f64[d, d].
       depth: int[], number of leading layers that count.
     Returns:
-      dict of f64[]: "squared_gradient" ``||grad f||_F^2``, "excess" ``f - C``, "tau" ``|||A|||``,
-      "sigma_min" of Sigma.
+      ``(f64[], f64[])``.
     """
     excess, gradient = risk.excess_risk_and_gradient(A, R, Sigma)
-    of_layers = jnp.sum(gradient**2, axis=(1, 2))
-    # For the largest singular value eigvalsh is as accurate as an SVD, in half the time.
-    gram = jnp.swapaxes(A, 1, 2) @ A
-    counted = jnp.where(jnp.arange(A.shape[0]) < depth, of_layers, 0.0)
-    return {
-        "squared_gradient": jnp.sum(counted),
-        "excess": excess,
-        "tau": jnp.sqrt(jnp.max(jnp.linalg.eigvalsh(gram))),
-        "sigma_min": jnp.linalg.eigvalsh(Sigma)[0],
-    }
+    return jnp.sum(leading_layers(gradient, depth) ** 2), excess
+
+
+def leading_layers(stack, depth):
+    """`stack`, f64[max_depth, d, d], with zeros in place of all layers from `depth` (int[]) on."""
+    return jnp.where((jnp.arange(stack.shape[0]) < depth)[:, None, None], stack, 0.0)
+
+
+_evaluate = jax.jit(jax.vmap(squared_gradient_and_excess))
+
+
+def right_over_left(A, R, Sigma, depth, form: str) -> np.ndarray:
+    """Right-hand side of eq. (2.3) over ``||grad f||_F^2`` at a batch of points; above 1 it fails.
+
+    Args:
+      A: f64[n, max_depth, d, d] with ``|||A||| < 1``; zero layers from `depth` on.
+      R, Sigma: f64[n, d, d].
+      depth: int[n].
+      form: one of `FORMS`.
+    Returns:
+      f64[n]; nan where both sides vanish, as at an optimum.
+    Raises:
+      ValueError: `form` is not one of `FORMS`.
+    """
+    bound = bound_function(form)
+    pending = _evaluate(A, R, Sigma, depth)
+    # NumPy, not JAX, takes the eigenvalues: two independent batched LAPACK calls in one compiled
+    # function wait for each other for ever on a CPU with two threads (seen with jaxlib 0.10.2).
+    # XLA evaluates the gradients meanwhile.
+    tau = spectral_norms(np.asarray(A)).max(axis=1)
+    sigma_min = np.linalg.eigvalsh(np.asarray(Sigma))[:, 0]
+    squared_gradient, excess = (np.asarray(value) for value in pending)
+    with np.errstate(invalid="ignore"):
+        return bound(np.asarray(depth), tau, sigma_min, excess) / squared_gradient
+
+
+def spectral_norms(matrices: np.ndarray) -> np.ndarray:
+    """Largest singular value of each matrix: f64[..., d, d] -> f64[...]."""
+    # eigvalsh of the Gram matrix takes half the time of an SVD and is as accurate for the largest.
+    gram = np.swapaxes(matrices, -1, -2) @ matrices
+    return np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[..., -1], 0.0))
 
 
 def minus_tau_identity(depth: int, width: int, tau: float):

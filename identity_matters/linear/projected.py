@@ -11,10 +11,26 @@ def clip_singular_values(A, tau):
     return (left * jnp.minimum(values, tau)[..., None, :]) @ right
 
 
-def clip_eigenvalues(S, low, high):
-    """The symmetric matrix with eigenvalues in [low, high] nearest to S, f64[d, d]."""
-    values, vectors = jnp.linalg.eigh((S + S.T) / 2)
-    return (vectors * jnp.clip(values, low, high)[None, :]) @ vectors.T
+def clip_layers_and_second_moment(A, Sigma, tau, low, high):
+    """Both constraints of the search at once: |||A||| <= tau, eigenvalues of Sigma in [low, high].
+
+    One batched SVD serves both. As two LAPACK calls that do not depend on one another they would,
+    under vmap, wait for each other for ever on a CPU with two threads (seen with jaxlib 0.10.2).
+
+    Args:
+      A: f64[depth, d, d].
+      Sigma: f64[d, d]; eigenvalues above -1, so that ``Sigma + I`` is positive definite and its
+        SVD is its eigendecomposition.
+      tau, low, high: f64[].
+    Returns:
+      f64[depth, d, d] and f64[d, d], symmetric, each nearest in Frobenius norm.
+    """
+    eye = jnp.eye(Sigma.shape[0])
+    shifted = (Sigma + Sigma.T) / 2 + eye
+    left, values, right = jnp.linalg.svd(jnp.concatenate([A, shifted[None]]))
+    layers = (left[:-1] * jnp.minimum(values[:-1], tau)[:, None, :]) @ right[:-1]
+    eigenvalues = jnp.clip(values[-1] - 1, low, high)
+    return layers, (left[-1] * eigenvalues[None, :]) @ left[-1].T
 
 
 def minimise(objective, project, start, *, steps: int, learning_rate: float):

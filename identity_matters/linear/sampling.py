@@ -14,6 +14,8 @@ import dataclasses
 
 import numpy as np
 
+from identity_matters.linear.landscape import spectral_norms
+
 SAMPLERS = ("uniform", "boundary", "diagonal", "mixture", "extremal")
 # The least relative size of the noise around -tau I; below it the point is -tau I to rounding.
 _LEAST_NOISE_LOG10 = -8.0
@@ -43,13 +45,6 @@ class Points:
     Sigma: np.ndarray
     depth: np.ndarray
     tau: np.ndarray
-
-
-def spectral_norms(matrices: np.ndarray) -> np.ndarray:
-    """Largest singular value of each matrix: f64[..., d, d] -> f64[...]."""
-    # eigvalsh of the Gram matrix takes half the time of an SVD and is as accurate for the largest.
-    gram = np.swapaxes(matrices, -1, -2) @ matrices
-    return np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[..., -1], 0.0))
 
 
 def orthogonal_matrices(rng: np.random.Generator, shape: tuple[int, ...], width: int):

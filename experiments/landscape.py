@@ -1,0 +1,265 @@
+"""Theorem 2.2: inside B_tau, tau < 1, every critical point of a linear residual net is optimal.
+
+Command: python -m experiments.landscape --config=experiments/configs/landscape.py:critical_points
+Hardware and time: 2 CPU cores, about 10 s for each of the three variants.
+
+* critical_points: from random starts inside and outside the ball, grad f = 0 is solved by
+  Levenberg-Marquardt, which finds saddles as readily as minima. Expected: about 700 critical
+  points inside, all optimal, and as many that are not optimal, none of them below the wall at
+  ``|||A||| = 1`` (0.9998 is reached where a search stops short of a degenerate point of norm 1;
+  ``A_i = -I`` has norm exactly 1).
+* hessian_at_origin: at zero weights a standard net has gradient 0 from two layers on and a Hessian
+  that is exactly 0 from three layers on (Kawaguchi 2016); a residual net has gradient
+  ``2 (I - R) Sigma`` in every layer, not 0 unless R = I.
+* negative_determinant: with det R < 0 the ball holds no critical point at all. The least gradient
+  found over B_tau stays above ``landscape.squared_gradient_floor``, and for d = 1 reaches it.
+
+Verdict: reproduced, for all three.
+"""
+
+import jax
+import numpy as np
+
+from experiments import harness
+from identity_matters.linear import landscape_checks
+
+CLAIMS = {
+    "critical_points": "Theorem 2.2",
+    "hessian_at_origin": "Section 1.1: the origin",
+    "negative_determinant": "Theorem 2.2 without det R > 0",
+}
+
+
+def plan(*, variant: str, max_condition_log10: float, widths, depths, **settings) -> list[dict]:
+    """One cell for each width and depth; `settings` are those of the variant, see its planner.
+
+    Raises:
+      ValueError: a setting that cannot be used, with its value and what is needed.
+    """
+    if variant not in CLAIMS:
+        raise ValueError(f"variant must be one of {tuple(CLAIMS)}, got {variant!r}")
+    _require_all("max_condition_log10", (max_condition_log10,), lambda v: v >= 0, "at least 0")
+    _require_counts("widths", *widths)
+    _require_counts("depths", *depths)
+    own = _PLAN[variant](max(depths), **settings)
+    common = {"kind": variant, "max_condition_log10": max_condition_log10, **own}
+    return [{**common, "width": width, "depth": depth} for width in widths for depth in depths]
+
+
+def _plan_critical_points(
+    max_depth: int,
+    *,
+    target_sizes,
+    start_taus,
+    outside_norms,
+    starts: int,
+    steps: int,
+    gradient_tolerance: float,
+    wall_margin: float,
+    excess_tolerance: float,
+    least_inside: int,
+) -> dict:
+    _require_sizes(target_sizes)
+    _require_radii("start_taus", *start_taus)
+    _require_all("outside_norms", outside_norms, lambda value: value >= 1, "at least 1")
+    _require_counts("starts, steps and least_inside", starts, steps, least_inside)
+    _require_positive(
+        "gradient_tolerance and excess_tolerance", gradient_tolerance, excess_tolerance
+    )
+    _require_radii("wall_margin", wall_margin)
+    return {
+        "target_sizes": list(target_sizes),
+        "start_norms": [*start_taus, *outside_norms],
+        "starts": starts,
+        "steps": steps,
+        "gradient_tolerance": gradient_tolerance,
+        "max_depth": max_depth,
+    }
+
+
+def _plan_hessian(max_depth: int, *, target_sizes) -> dict:
+    del max_depth
+    _require_sizes(target_sizes)
+    return {"target_sizes": list(target_sizes)}
+
+
+def _plan_negative_determinant(
+    max_depth: int,
+    *,
+    taus,
+    problems: int,
+    starts: int,
+    steps: int,
+    learning_rate: float,
+    relative_tolerance: float,
+) -> dict:
+    _require_radii("taus", *taus)
+    _require_counts("problems, starts and steps", problems, starts, steps)
+    _require_positive("learning_rate and relative_tolerance", learning_rate, relative_tolerance)
+    return {
+        "taus": list(taus),
+        "problems": problems,
+        "starts": starts,
+        "steps": steps,
+        "learning_rate": learning_rate,
+        "max_depth": max_depth,
+    }
+
+
+def _require_all(name: str, values, fits, needed: str) -> None:
+    if len(values) == 0:
+        raise ValueError(f"{name} must be {needed}, but is empty")
+    for value in values:
+        if not fits(value):
+            raise ValueError(f"{name} must be {needed}, got {value}")
+
+
+def _require_counts(name: str, *values) -> None:
+    _require_all(name, values, lambda value: value >= 1, "at least 1")
+
+
+def _require_radii(name: str, *values) -> None:
+    _require_all(name, values, lambda value: 0 < value < 1, "between 0 and 1")
+
+
+def _require_positive(name: str, *values) -> None:
+    _require_all(name, values, lambda value: 0 < value < np.inf, "positive")
+
+
+def _require_sizes(target_sizes) -> None:
+    _require_all("target_sizes", target_sizes, lambda value: value >= 0, "at least 0")
+
+
+def measure(cell: dict, key) -> dict:
+    """Measures one width and depth; see `plan` and `identity_matters.linear.landscape_checks`."""
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    settings = {name: value for name, value in cell.items() if name != "kind"}
+    return _MEASURE[cell["kind"]](rng, **settings)
+
+
+def conclude(config: dict, records: list[dict]) -> harness.Conclusion:
+    """Metrics and verdict of one variant; see the module's docstring."""
+    metrics, holds = _CONCLUDE[config["variant"]](config, records)
+    verdict = "reproduced" if holds else "not reproduced"
+    return harness.Conclusion(CLAIMS[config["variant"]], metrics, verdict)
+
+
+def _conclude_critical_points(config: dict, records: list[dict]) -> tuple[dict, bool]:
+    def gathered(name):
+        # Without the last point of each cell, A_i = -I, which was put there and not found.
+        return np.concatenate([record[name][:-1] for record in records])
+
+    start_norm, norm, excess = (
+        gathered(name) for name in ("started_at_norms", "norms", "relative_excess")
+    )
+    critical = gathered("gradient_norms") <= config["gradient_tolerance"]
+    optimal = excess <= config["excess_tolerance"]
+    inside = norm <= 1 - config["wall_margin"]
+    bad = critical & ~optimal
+    from_inside = start_norm < 1
+    minus_identity = [record for record in records if record["depth"] >= 2]
+    metrics = {
+        "starts": len(norm),
+        "starts_inside": int(from_inside.sum()),
+        "critical_points": int(critical.sum()),
+        "critical_points_inside": int((critical & inside).sum()),
+        "critical_points_inside_not_optimal": int((bad & inside).sum()),
+        "largest_relative_excess_inside": float(excess[critical & inside].max(initial=0.0)),
+        "critical_points_not_optimal": int(bad.sum()),
+        "least_norm_of_critical_points_not_optimal": float(norm[bad].min(initial=np.inf))
+        if bad.any()
+        else None,
+        "starts_inside_that_left": int((from_inside & (norm >= 1)).sum()),
+        "starts_without_critical_point": int((~critical).sum()),
+        "largest_right_over_left_at_starts": max(r["largest_right_over_left"] for r in records),
+        "minus_identity_largest_gradient_norm": max(
+            (record["gradient_norms"][-1] for record in minus_identity), default=0.0
+        ),
+        "minus_identity_least_relative_excess": min(
+            (record["relative_excess"][-1] for record in minus_identity), default=1.0
+        ),
+    }
+    holds = (
+        metrics["critical_points_inside"] >= config["least_inside"]
+        and metrics["critical_points_inside_not_optimal"] == 0
+        and metrics["minus_identity_largest_gradient_norm"] == 0
+    )
+    return metrics, holds
+
+
+def _conclude_hessian(config: dict, records: list[dict]) -> tuple[dict, bool]:
+    rows = [{**net, "depth": record["depth"]} for record in records for net in record["nets"]]
+    standard = [row for row in rows if row["net"] == "standard"]
+    residual = [row for row in rows if row["net"] == "residual" and row["target_size"] > 0]
+    at_identity = [row for row in rows if row["net"] == "residual" and row["target_size"] == 0]
+
+    def largest(name, some_rows):
+        return max((row[name] for row in some_rows), default=0.0)
+
+    deep = [row for row in standard if row["depth"] >= 3]
+    metrics = {
+        "standard_largest_gradient_norm_from_2_layers": largest(
+            "gradient_norm", [row for row in standard if row["depth"] >= 2]
+        ),
+        "standard_largest_hessian_entry_from_3_layers": largest("largest_hessian_entry", deep),
+        "standard_least_excess": min(row["excess"] for row in standard),
+        "residual_least_gradient_norm": min(
+            (row["gradient_norm"] for row in residual), default=None
+        ),
+        "residual_least_largest_hessian_entry": min(
+            (row["largest_hessian_entry"] for row in residual), default=None
+        ),
+        "residual_largest_gradient_norm_at_identity_target": largest("gradient_norm", at_identity),
+    }
+    holds = (
+        len(deep) > 0
+        and len(residual) > 0
+        and metrics["standard_largest_gradient_norm_from_2_layers"] == 0
+        and metrics["standard_largest_hessian_entry_from_3_layers"] == 0
+        and metrics["standard_least_excess"] > 0
+        and metrics["residual_least_gradient_norm"] > 0
+        and metrics["residual_largest_gradient_norm_at_identity_target"] == 0
+    )
+    return metrics, holds
+
+
+def _conclude_negative_determinant(config: dict, records: list[dict]) -> tuple[dict, bool]:
+    scalar = [record["largest_over_floor"] for record in records if record["width"] == 1]
+    balls = sum(len(record["taus"]) * record["problems"] for record in records)
+    metrics = {
+        "balls": balls,
+        "starts": balls * config["starts"],
+        "least_gradient_over_floor": min(record["least_over_floor"] for record in records),
+        "largest_gradient_over_floor_width_1": max(scalar, default=None),
+        "least_gradient_norm": min(
+            float(np.min(record["least_gradient_norms"])) for record in records
+        ),
+        "largest_norm_over_tau": max(record["largest_norm_over_tau"] for record in records),
+    }
+    holds = (
+        metrics["least_gradient_over_floor"] >= 1 - config["relative_tolerance"]
+        and metrics["largest_norm_over_tau"] <= 1 + config["relative_tolerance"]
+    )
+    return metrics, holds
+
+
+_PLAN = {
+    "critical_points": _plan_critical_points,
+    "hessian_at_origin": _plan_hessian,
+    "negative_determinant": _plan_negative_determinant,
+}
+_MEASURE = {
+    "critical_points": landscape_checks.from_many_starts,
+    "hessian_at_origin": landscape_checks.at_origin,
+    "negative_determinant": landscape_checks.negative_determinant,
+}
+_CONCLUDE = {
+    "critical_points": _conclude_critical_points,
+    "hessian_at_origin": _conclude_hessian,
+    "negative_determinant": _conclude_negative_determinant,
+}
+
+EXPERIMENT = harness.Experiment("landscape", plan, measure, conclude)
+
+if __name__ == "__main__":
+    harness.run(EXPERIMENT)

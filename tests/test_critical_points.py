@@ -1,0 +1,121 @@
+"""Levenberg-Marquardt, Hessians and least gradients where the answers are known."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from identity_matters.linear import critical_points, landscape, network, risk
+
+R = jnp.array([[1.2, 0.3], [-0.1, 0.9]])
+SIGMA = jnp.array([[1.0, 0.2], [0.2, 0.5]])
+
+
+def minus_identity(depth):
+    return -jnp.ones((depth, 1, 1)) * jnp.eye(2)[None]
+
+
+def test_hessian_matches_reverse_mode_on_the_risk(key):
+    A = 0.5 * jax.random.normal(key, (3, 2, 2))
+    reference = jax.hessian(lambda a: risk.excess_risk(a, R, SIGMA))(A).reshape(12, 12)
+    # Entries of order 10, a few dozen roundings.
+    np.testing.assert_allclose(critical_points.risk_hessian(A, R, SIGMA), reference, atol=1e-13)
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_minus_identity_is_critical_and_not_optimal(depth):
+    # Zero weights of a standard net: the residual net at A_i = -I, of norm exactly 1.
+    A = minus_identity(depth)
+    assert not risk.risk_gradient(A, R, SIGMA).any()
+    assert network.max_spectral_norm(A) == 1.0
+    assert risk.excess_risk(A, R, SIGMA) == pytest.approx(float(jnp.trace(R @ SIGMA @ R.T)))
+
+
+@pytest.mark.parametrize(("depth", "vanishes"), [(2, False), (3, True)])
+def test_hessian_of_a_standard_net_at_zero(depth, vanishes):
+    hessian = critical_points.risk_hessian(minus_identity(depth), R, SIGMA)
+    # Exactly zero: every term has a product with a zero factor.
+    assert bool(jnp.all(hessian == 0)) == vanishes
+
+
+def test_hessian_of_a_scalar_net_by_hand():
+    # f = ((1 + a)(1 + b) - r)^2 at a = b = -1: f_aa = f_bb = 0, f_ab = -2 r.
+    A = -jnp.ones((2, 1, 1))
+    hessian = critical_points.risk_hessian(A, jnp.full((1, 1), 3.0), jnp.ones((1, 1)))
+    np.testing.assert_array_equal(hessian, [[0.0, -6.0], [-6.0, 0.0]])
+
+
+COUNT, MAX_DEPTH = 3, 3
+
+
+def find(A, steps=60):
+    """Searches from A, f64[COUNT, depth, 2, 2]; all stacks padded alike to compile once."""
+    depth = A.shape[1]
+    padded = jnp.pad(A, ((0, 0), (0, MAX_DEPTH - depth), (0, 0), (0, 0)))
+    targets, moments = (jnp.broadcast_to(M, (COUNT, 2, 2)) for M in (R, SIGMA))
+    found = critical_points.find_critical_points(
+        padded, targets, moments, depth, steps=steps, gradient_tolerance=1e-12
+    )
+    assert not found["A"][:, depth:].any()
+    found["A"] = found["A"][:, :depth]
+    return {name: np.asarray(value) for name, value in found.items()}
+
+
+def test_one_layer_has_one_critical_point(key):
+    # One layer is linear least squares: A = R - I is the only critical point.
+    found = find(jax.random.normal(key, (COUNT, 1, 2, 2)))
+    optimum = np.broadcast_to(R - jnp.eye(2), (COUNT, 1, 2, 2))
+    # Gradient up to 1e-12 over the least curvature 2 sigma_min(Sigma) = 0.87.
+    np.testing.assert_allclose(found["A"], optimum, atol=1e-11)
+    assert found["gradient_norm"].max() <= 1e-12
+
+
+def test_starts_near_the_origin_reach_the_optimum(key):
+    found = find(0.1 * jax.random.normal(key, (COUNT, 2, 2, 2)))
+    assert found["gradient_norm"].max() <= 1e-12
+    # f - C <= ||grad||^2 / (4 l (1-tau)^{2l-2} sigma_min), here about 1e-24.
+    assert found["excess"].max() < 1e-22
+
+
+def test_critical_starts_are_left_where_they_are():
+    found = find(jnp.stack([minus_identity(3)] * COUNT))
+    np.testing.assert_array_equal(found["A"][0], minus_identity(3))
+    assert found["steps_taken"][0] == 0
+
+
+def test_saddles_are_found_as_well():
+    # Beside A = -I with two layers, where the Hessian is regular, the saddle is the nearest root.
+    found = find(jnp.stack([minus_identity(2)] * COUNT) + 0.01)
+    np.testing.assert_allclose(found["A"][0], minus_identity(2), atol=1e-10)
+    assert found["excess"][0] > 0.5
+
+
+def test_a_step_is_taken_only_if_the_gradient_falls(key):
+    starts = 2 * jax.random.normal(key, (COUNT, 3, 2, 2))
+    norms = [find(starts, steps=steps)["gradient_norm"] for steps in range(8)]
+    assert np.all(np.diff(norms, axis=0) <= 0)
+
+
+def test_steps_are_limited(key):
+    found = find(jax.random.normal(key, (COUNT, 2, 2, 2)), steps=2)
+    assert list(found["steps_taken"]) == [2] * COUNT
+
+
+def test_least_gradient_of_a_scalar_net_reaches_its_floor():
+    target, moment = jnp.full((1, 1), -1.5), jnp.full((1, 1), 0.7)
+    tau = np.array([0.3, 0.9])
+    A = np.zeros((2, 3, 1, 1))
+    best, gradient_norm = critical_points.least_gradients(
+        A,
+        jnp.stack([target] * 2),
+        jnp.stack([moment] * 2),
+        tau,
+        2,
+        steps=100,
+        learning_rate=0.05,
+    )
+    floor = [landscape.squared_gradient_floor(target, moment, 2, t) for t in tau]
+    # The minimum is a corner of the ball, which clipping reaches to rounding.
+    np.testing.assert_allclose(gradient_norm**2, floor, rtol=1e-12)
+    np.testing.assert_allclose(best[:, :2, 0, 0], -np.stack([tau, tau], axis=1), rtol=1e-14)
+    assert not best[:, 2].any()

@@ -1,0 +1,160 @@
+"""Eq. (2.3) by hand, on its tight family and under scaling; what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from identity_matters.linear import landscape, risk
+
+
+def scalar(*values):
+    return jnp.array(values).reshape(-1, 1, 1)
+
+
+def squared_gradient(A, R, Sigma):
+    return float(jnp.sum(risk.risk_gradient(A, R, Sigma) ** 2))
+
+
+@pytest.mark.parametrize(("form", "right"), [("iclr2017", 32.0), ("v3", 32.0), ("corrected", 16.0)])
+def test_smallest_counterexample_by_hand(form, right):
+    # d = l = 1, A = 0, R = 2, Sigma = 2: E = -1, gradient 2 E Sigma = -4, f - C = 2.
+    A, R, Sigma = scalar(0.0), jnp.full((1, 1), 2.0), jnp.full((1, 1), 2.0)
+    excess = risk.excess_risk(A, R, Sigma)
+    assert squared_gradient(A, R, Sigma) == 16.0
+    assert landscape.gradient_lower_bound(A, Sigma, excess, form) == right
+
+
+@pytest.mark.parametrize(
+    ("form", "right"), [("iclr2017", 2.25), ("v3", 1.125), ("corrected", 1.125)]
+)
+def test_exponent_by_hand(form, right):
+    # A = (-1/2, -1/2), R = 1, Sigma = 1: E = -3/4, each gradient 2 (1/2) E = -3/4.
+    A, R, Sigma = scalar(-0.5, -0.5), jnp.ones((1, 1)), jnp.ones((1, 1))
+    excess = risk.excess_risk(A, R, Sigma)
+    assert squared_gradient(A, R, Sigma) == 1.125
+    assert landscape.gradient_lower_bound(A, Sigma, excess, form) == right
+
+
+@pytest.mark.parametrize("depth", [1, 16])
+@pytest.mark.parametrize("tau", [0.1, 0.9])
+def test_corrected_form_is_tight(depth, tau):
+    A = landscape.minus_tau_identity(depth, 3, tau)
+    R = jnp.array([[1.0, 2.0, 0.0], [0.0, -1.0, 3.0], [0.5, 0.0, 1.0]])
+    Sigma = 0.3 * jnp.eye(3)
+    right = landscape.gradient_lower_bound(A, Sigma, risk.excess_risk(A, R, Sigma))
+    # Rounding of tau is amplified by 2 l / (1 - tau), here at most 320 eps = 7e-14.
+    assert right == pytest.approx(squared_gradient(A, R, Sigma), rel=1e-12)
+
+
+def test_scaling_of_the_data():
+    A = scalar(0.25, -0.5)
+    R, Sigma = jnp.full((1, 1), 3.0), jnp.ones((1, 1))
+
+    def sides(s):
+        excess = risk.excess_risk(A, R, s * Sigma)
+        rights = [landscape.gradient_lower_bound(A, s * Sigma, excess, f) for f in landscape.FORMS]
+        return np.array([squared_gradient(A, R, s * Sigma), *rights])
+
+    # Powers of two: exact.
+    np.testing.assert_array_equal(sides(4.0) / sides(1.0), [16.0, 64.0, 64.0, 16.0])
+
+
+def random_points(count=50, depth=3, width=2):
+    rng = np.random.default_rng(0)
+    A = 0.3 * rng.uniform(-1, 1, (count, depth, width, width))
+    R = rng.standard_normal((count, width, width))
+    factor = rng.standard_normal((count, width, width))
+    return A, R, factor @ np.swapaxes(factor, 1, 2)
+
+
+def test_batch_agrees_with_single_points_and_corrected_form_holds():
+    A, R, Sigma = random_points()
+    depth = np.full(len(A), A.shape[1])
+    for form in landscape.FORMS:
+        batch = landscape.right_over_left(A, R, Sigma, depth, form)
+        single = [
+            float(landscape.gradient_lower_bound(a, s, risk.excess_risk(a, r, s), form))
+            / squared_gradient(a, r, s)
+            for a, r, s in zip(A, R, (jnp.asarray(s) for s in Sigma), strict=True)
+        ]
+        # Two LAPACK routes to sigma_min; cond(Sigma) is below 1e4 for these draws.
+        np.testing.assert_allclose(batch, single, rtol=1e-10)
+    assert batch.max() < 1
+
+
+def test_padding_changes_nothing():
+    A, R, Sigma = random_points()
+    depth = np.full(len(A), A.shape[1])
+    padded = np.concatenate([A, np.zeros_like(A)], axis=1)
+    np.testing.assert_allclose(
+        landscape.right_over_left(padded, R, Sigma, depth, "corrected"),
+        landscape.right_over_left(A, R, Sigma, depth, "corrected"),
+        rtol=1e-13,  # a few roundings in another order
+    )
+
+
+def test_bound_inside_jit():
+    A = scalar(-0.5, -0.5)
+    bound = jax.jit(landscape.gradient_lower_bound_in_jit, static_argnames="form")
+    assert bound(A, jnp.ones((1, 1)), 0.5625, form="iclr2017") == 2.25
+
+
+def test_spectral_norms_match_svd():
+    A = np.random.default_rng(1).standard_normal((4, 3, 5, 5))
+    np.testing.assert_allclose(
+        landscape.spectral_norms(A), np.linalg.svd(A, compute_uv=False)[..., 0], rtol=1e-14
+    )
+
+
+def test_floor_for_negative_determinants_is_reached_for_one_dimension():
+    depth, tau = 3, 0.75
+    R, Sigma = jnp.full((1, 1), -2.0), jnp.full((1, 1), 0.5)
+    # (1/4)^3 + 2 = 129/64; 4 * 3 * (1/4)^4 * (1/2)^2 * (129/64)^2, all binary fractions.
+    expected = 12 / 256 * 0.25 * (129 / 64) ** 2
+    assert landscape.squared_gradient_floor(R, Sigma, depth, tau) == expected
+    A = landscape.minus_tau_identity(depth, 1, tau)
+    assert squared_gradient(A, R, Sigma) == expected
+
+
+GOOD = {"A": scalar(0.0), "Sigma": jnp.ones((1, 1)), "excess": 1.0, "form": "v3"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"form": "v2"}, r"form must be one of .*, got 'v2'"),
+        ({"A": scalar(1.0)}, r"needs \|\|\|A\|\|\| < 1, got 1.0"),
+        ({"A": scalar(jnp.nan)}, r"\|\|\|A\|\|\| < 1, got nan"),
+        ({"A": jnp.zeros((1, 1))}, r"\[depth, d, d\]"),
+        ({"excess": -1.0}, "excess must be at least 0, got -1.0"),
+        ({"Sigma": jnp.ones((2, 2))}, "Sigma must be 1 x 1"),
+        ({"Sigma": -jnp.ones((1, 1))}, "positive semidefinite, but has the eigenvalue -1.0"),
+        (
+            {"A": jnp.zeros((1, 2, 2)), "Sigma": jnp.array([[1.0, 2.0], [0.0, 1.0]])},
+            "Sigma must be symmetric, .* reaches 2.0",
+        ),
+    ],
+)
+def test_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        landscape.gradient_lower_bound(**{**GOOD, **change})
+
+
+def test_single_precision_is_refused():
+    with pytest.raises(TypeError, match="Sigma must be float64"):
+        landscape.gradient_lower_bound(scalar(0.0), jnp.ones((1, 1), jnp.float32), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"depth": 0}, "depth must be at least 1, got 0"),
+        ({"tau": 1.0}, r"tau must lie in \[0, 1\), got 1.0"),
+        ({"R": jnp.ones((1, 1))}, "det R < 0, got 1.0"),
+    ],
+)
+def test_floor_refuses(change, message):
+    good = {"R": -jnp.ones((1, 1)), "Sigma": jnp.ones((1, 1)), "depth": 1, "tau": 0.5}
+    with pytest.raises(ValueError, match=message):
+        landscape.squared_gradient_floor(**{**good, **change})

@@ -1,0 +1,186 @@
+"""The checks of Theorem 2.2 at small sizes, and the experiment made of them."""
+
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from experiments import landscape
+from experiments.configs import landscape as configs
+from identity_matters.linear import landscape_checks
+from identity_matters.records import Run
+from identity_matters.report.figures import landscape as figures
+
+SMALL = {
+    "critical_points": {
+        "widths": (2,),
+        "depths": (1, 2),
+        "target_sizes": (0.2, 0.8),
+        "start_taus": (0.1, 0.9),
+        "outside_norms": (2.0,),
+        "starts": 3,
+        "steps": 60,
+        "least_inside": 5,
+    },
+    "hessian_at_origin": {"widths": (1,), "depths": (2, 3)},
+    "negative_determinant": {
+        "widths": (1,),
+        "depths": (1, 2),
+        "taus": (0.3, 0.9),
+        "problems": 2,
+        "starts": 2,
+        "steps": 60,
+    },
+}
+
+
+def settings(variant, **changes):
+    config = configs.get_config(variant)
+    config.update({**SMALL[variant], **changes})
+    config = config.to_dict()
+    del config["scale"]
+    return config
+
+
+@pytest.fixture(scope="module")
+def runs():
+    key = jax.random.key(0)
+    finished = {}
+    for variant in configs.VARIANTS:
+        config = settings(variant)
+        cells = landscape.plan(**config)
+        records = [
+            {**cell, **landscape.measure(cell, jax.random.fold_in(key, index))}
+            for index, cell in enumerate(cells)
+        ]
+        finished[variant] = (config, records)
+    return finished
+
+
+@pytest.mark.parametrize("variant", configs.VARIANTS)
+def test_verdicts(runs, variant):
+    assert landscape.conclude(*runs[variant]).verdict == "reproduced"
+
+
+def test_bad_critical_points_are_found_but_only_outside(runs):
+    metrics = landscape.conclude(*runs["critical_points"]).metrics
+    assert metrics["starts"] == 2 * 2 * 3 * 3
+    assert metrics["critical_points_inside"] >= 5
+    assert metrics["critical_points_not_optimal"] > 0
+    # Searches that end at a degenerate point stop a little before it.
+    assert metrics["least_norm_of_critical_points_not_optimal"] > 0.99
+    assert metrics["largest_right_over_left_at_starts"] <= 1 + 1e-12
+    assert metrics["minus_identity_largest_gradient_norm"] == 0
+
+
+def changed(runs, variant, change):
+    config, records = runs[variant]
+    return config, [change(record) for record in records]
+
+
+def one_bad_point_inside(record):
+    return {
+        **record,
+        "norms": [0.5, *record["norms"][1:]],
+        "relative_excess": [0.1, *record["relative_excess"][1:]],
+        "gradient_norms": [0.0, *record["gradient_norms"][1:]],
+    }
+
+
+def no_critical_points(record):
+    return {**record, "gradient_norms": [1.0] * (len(record["norms"]) - 1) + [0.0]}
+
+
+def first_net(**change):
+    return lambda record: {**record, "nets": [{**record["nets"][0], **change}, *record["nets"][1:]]}
+
+
+@pytest.mark.parametrize(
+    ("variant", "change"),
+    [
+        ("critical_points", one_bad_point_inside),
+        ("critical_points", no_critical_points),
+        ("hessian_at_origin", first_net(gradient_norm=1e-300)),
+        ("hessian_at_origin", first_net(largest_hessian_entry=1e-300)),
+        ("negative_determinant", lambda record: {**record, "least_over_floor": 0.999}),
+        ("negative_determinant", lambda record: {**record, "largest_norm_over_tau": 1.001}),
+    ],
+)
+def test_verdicts_can_fail(runs, variant, change):
+    assert landscape.conclude(*changed(runs, variant, change)).verdict == "not reproduced"
+
+
+def test_nets_at_the_origin_by_hand():
+    measured = landscape_checks.at_origin(
+        np.random.default_rng(0), width=1, depth=2, target_sizes=(0.0,), max_condition_log10=0.0
+    )
+    # R = Sigma = 1. Standard: f = (ab - 1)^2 at 0. Residual: at its optimum, f'' = 2 (1,1)(1,1)^T.
+    standard, residual = measured["nets"]
+    assert (standard["gradient_norm"], standard["excess"]) == (0.0, 1.0)
+    assert standard["hessian_eigenvalues"] == pytest.approx([-2.0, 2.0])
+    assert (residual["gradient_norm"], residual["excess"]) == (0.0, 0.0)
+    # The zero eigenvalue comes with the rounding of the other, 4.
+    assert residual["hessian_eigenvalues"] == pytest.approx([0.0, 4.0], abs=1e-14)
+
+
+def test_targets_keep_the_sign_of_the_determinant():
+    R = landscape_checks.random_targets(np.random.default_rng(0), np.full(50, 1.5), 3)
+    assert np.linalg.det(R).min() > 0
+    identity = landscape_checks.random_targets(np.random.default_rng(0), np.zeros(1), 3)
+    np.testing.assert_array_equal(identity[0], np.eye(3))
+
+
+@pytest.mark.parametrize(
+    ("variant", "change", "message"),
+    [
+        ("critical_points", {"depths": (0,)}, "depths must be at least 1, got 0"),
+        ("critical_points", {"widths": ()}, "widths must be at least 1, but is empty"),
+        ("critical_points", {"start_taus": (1.0,)}, "start_taus must be between 0 and 1, got 1.0"),
+        ("critical_points", {"outside_norms": (0.5,)}, "outside_norms must be at least 1, got 0.5"),
+        ("critical_points", {"wall_margin": 0.0}, "wall_margin must be between 0 and 1, got 0.0"),
+        ("critical_points", {"steps": 0}, "must be at least 1, got 0"),
+        ("critical_points", {"gradient_tolerance": 0.0}, "must be positive, got 0.0"),
+        ("hessian_at_origin", {"target_sizes": (-1.0,)}, "target_sizes must be at least 0, got -1"),
+        ("hessian_at_origin", {"max_condition_log10": -1.0}, "must be at least 0, got -1.0"),
+        ("negative_determinant", {"taus": (0.5, 2.0)}, "taus must be between 0 and 1, got 2.0"),
+        ("negative_determinant", {"problems": 0}, "must be at least 1, got 0"),
+        ("negative_determinant", {"learning_rate": -1.0}, "must be positive, got -1.0"),
+    ],
+)
+def test_plan_refuses(variant, change, message):
+    with pytest.raises(ValueError, match=message):
+        landscape.plan(**settings(variant, **change))
+
+
+def test_plan_and_config_refuse_an_unknown_variant():
+    with pytest.raises(ValueError, match="got 'wall'"):
+        landscape.plan(variant="wall", max_condition_log10=0.0, widths=(1,), depths=(1,))
+    with pytest.raises(ValueError, match="got 'wall'"):
+        configs.get_config("wall")
+
+
+def test_figures_draw_what_was_measured(runs):
+    from matplotlib.figure import Figure
+
+    finished = [
+        Run(
+            path=pathlib.Path(variant),
+            config=config,
+            environment={},
+            summary={"experiment": "landscape", "variant": variant, "seed": 0},
+            records=records,
+        )
+        for variant, (config, records) in runs.items()
+    ]
+    metrics = landscape.conclude(*runs["critical_points"]).metrics
+    wall, origin, negative = (figure.points(finished) for figure in figures.FIGURES)
+    # And those reached from A_i = -I, which is critical with two layers and moves on with one.
+    assert len(wall) == metrics["critical_points"] + 2
+    assert len(origin) == 2 * (2 + 3)
+    assert len(negative) == 2 * 2
+    for figure, points in zip(figures.FIGURES, (wall, origin, negative), strict=True):
+        canvas = Figure(layout="constrained")
+        figure.draw(points, canvas)
+        assert all(axes.lines for axes in canvas.axes)
+        assert figure.points([]) == []
