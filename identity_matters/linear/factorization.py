@@ -137,9 +137,10 @@ def _polar_form(target: Target) -> RotationForm:
 
 
 def _polar_layer(target: Target, turn: RotationForm, depth: int) -> np.ndarray:
-    """``Q^{1/l} P^{1/l} - I``."""
-    stretch = (target.Vt.T * target.K ** (1 / depth)) @ target.Vt
-    return turn.power(1 / depth) @ stretch - np.eye(len(target.R))
+    """``Q^{1/l} P^{1/l} - I``, summed from small parts so that l such layers lose no digits."""
+    turning = turn.power_minus_identity(1 / depth)
+    stretching = (target.Vt.T * np.expm1(np.log(target.K) / depth)) @ target.Vt
+    return turning + stretching + turning @ stretching
 
 
 def _polar_layers(target: Target, turn: RotationForm, depth: int) -> np.ndarray:
@@ -151,9 +152,10 @@ def _polar_layers(target: Target, turn: RotationForm, depth: int) -> np.ndarray:
     for start in range(0, depth, chunk_layers):
         steps = np.arange(start, min(start + chunk_layers, depth))
         angles = turn.angles * (steps / depth)[:, None]
-        turned = np.swapaxes(rotate_rows(layer, angles), 1, 2)
-        turned = np.swapaxes(rotate_rows(turned, angles), 1, 2)
-        np.matmul(S @ turned, S.T, out=A[start : start + len(steps)])
+        # Q^{(i-1)/l} = S D S^T; these are the (S D)^T.
+        frames = rotate_rows(S.T, -angles)
+        chunk = A[start : start + len(steps)]
+        np.matmul(np.swapaxes(frames, 1, 2), layer @ frames, out=chunk)
     return A
 
 
@@ -188,13 +190,16 @@ def _svd(target: Target, depth: int, settings: PathSettings) -> Factorization:
     norms = np.maximum(turn_norms, stretch_norms)
     best = np.argmin(norms)
     q, p = int(q[best]), int(p[best])
-    identity = np.eye(len(U))
 
     def build() -> np.ndarray:
-        parts = [(p, np.diag(target.K ** (1 / max(p, 1))))]
+        A = np.empty((depth, *U.shape))
+        # A part without layers has no layer to make either: 1 / q would be infinite.
         if q > 0:
-            parts = [(q, right.power(1 / q)), *parts, (q, left.power(1 / q))]
-        return np.concatenate([np.tile(layer - identity, (n, 1, 1)) for n, layer in parts])
+            A[:q] = right.power_minus_identity(1 / q)
+            A[depth - q :] = left.power_minus_identity(1 / q)
+        if p > 0:
+            A[q : q + p] = np.diag(np.expm1(np.log(target.K) / p))
+        return A
 
     return Factorization(float(norms[best]), build)
 

@@ -1,17 +1,22 @@
 """How small can |||A||| be? Lower bounds for every factorization of R (ours, not the paper's).
 
-    R    f64[d, d], the target          l    depth
-    tau  |||A||| = max_i ||A_i||        phi  angle between x and R x, in [0, pi]
+R    f64[d, d], the target          l    depth
+tau  |||A||| = max_i ||A_i||        phi  angle between x and R x, in [0, pi]
 """
+
+import functools
 
 import numpy as np
 import scipy.optimize
 
+from identity_matters.linear import lbfgs
 from identity_matters.linear.rotation import real_rotation_form
 from identity_matters.linear.target import check_depth, check_target
 
 
-def norm_lower_bound(R, depth: int, *, ascents: int = 8, random_directions: int = 64) -> float:
+def norm_lower_bound(
+    R, depth: int, *, ascents: int = 16, iterations: int = 200, random_directions: int = 64
+) -> float:
     """A number that |||A||| of no factorization ``R = (I + A_l) ... (I + A_1)`` goes below.
 
     For every x != 0, with ``w(x) = log(|R x| / |x|) + i phi``,
@@ -41,6 +46,7 @@ def norm_lower_bound(R, depth: int, *, ascents: int = 8, random_directions: int 
       R: f64[d, d], invertible with det R > 0.
       depth: l >= 1.
       ascents: from how many of the best starts to climb, for R and R^T each.
+      iterations: steps of each climb, at most.
       random_directions: starts besides the singular and eigenvectors; always the same ones.
     Returns:
       The bound, true up to rounding.
@@ -52,13 +58,15 @@ def norm_lower_bound(R, depth: int, *, ascents: int = 8, random_directions: int 
     R = target.R
     if depth == 1:
         return float(np.linalg.norm(R - np.eye(len(R)), 2))
-    bounds = [_best_direction(M, depth, ascents, random_directions) for M in (R, R.T)]
+    bounds = [
+        _best_direction(M, depth, ascents, iterations, random_directions) for M in (R, R.T)
+    ]
     if len(R) == 2:
         bounds.append(-np.expm1(-plane_path_length(R) / depth))
     return float(min(1.0, max(bounds)))
 
 
-def _best_direction(R: np.ndarray, depth: int, ascents: int, random_directions: int) -> float:
+def _best_direction(R, depth: int, ascents: int, iterations: int, random_directions: int) -> float:
     """The largest ``|exp(w(x) / l) - 1|`` found."""
     d = len(R)
     eigenvectors = np.linalg.eig(R)[1]
@@ -73,10 +81,13 @@ def _best_direction(R: np.ndarray, depth: int, ascents: int, random_directions: 
     values = depth * np.abs(np.expm1(_log_length_and_angle(R, X) / depth))
     best = values.max()
     for index in np.argsort(-values)[:ascents]:
-        climb = scipy.optimize.minimize(
-            _negated_bound_and_gradient, X[:, index], (R, depth), jac=True, method="L-BFGS-B"
+        _, lowest = lbfgs.minimize(
+            functools.partial(_negated_bound_and_gradient, R=R, depth=depth),
+            X[:, index] / np.linalg.norm(X[:, index]),
+            iterations=iterations,
+            tolerance=1e-12,
         )
-        best = max(best, -climb.fun)
+        best = max(best, -lowest)
     return float(best / depth)
 
 

@@ -1,9 +1,9 @@
 """Fractional powers of orthogonal matrices, by the real Schur form (paper, appendix A.1).
 
-    Q     orthogonal with det Q = 1, d x d
-    S     orthonormal basis in which Q is block diagonal
-    theta the rotation angles: Q = S diag(T(theta_1), T(theta_2), ..., [1]) S^T
-    T     T(theta) = [[cos theta, -sin theta], [sin theta, cos theta]]
+Q     orthogonal with det Q = 1, d x d
+S     orthonormal basis in which Q is block diagonal
+theta the rotation angles: Q = S diag(T(theta_1), T(theta_2), ..., [1]) S^T
+T     T(theta) = [[cos theta, -sin theta], [sin theta, cos theta]]
 """
 
 import dataclasses
@@ -29,10 +29,18 @@ class RotationForm:
         """max |theta_j| in radians, 0 where d = 1."""
         return float(np.max(np.abs(self.angles), initial=0.0))
 
-    def power(self, exponent: float) -> np.ndarray:
-        """``Q^t``, f64[d, d]: every plane turned by ``t theta_j``."""
-        rotated = rotate_rows(self.basis.T, exponent * self.angles)
-        return self.basis @ rotated
+    def power_minus_identity(self, exponent: float) -> np.ndarray:
+        """``Q^t - I``, f64[d, d]: every plane turned by ``t theta_j``.
+
+        Small angles keep all their digits, which forming Q^t first would cost.
+        """
+        planes = 2 * len(self.angles)
+        turns = exponent * self.angles
+        halves = self.basis[:, :planes].T.reshape(-1, 2, len(self.basis))
+        quarter_turned = np.stack([-halves[:, 1], halves[:, 0]], axis=1)
+        shrink, turn = -2 * np.sin(turns / 2) ** 2, np.sin(turns)
+        moved = shrink[:, None, None] * halves + turn[:, None, None] * quarter_turned
+        return self.basis[:, :planes] @ moved.reshape(planes, len(self.basis))
 
     def the_other_way(self) -> "RotationForm":
         """The same Q, with its largest angle replaced by the one that turns the other way round.

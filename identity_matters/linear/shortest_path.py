@@ -1,17 +1,21 @@
 """Numerical shortest paths from I to R: the least |||A||| that we can find for small d.
 
-    M_i      pieces of the path, M_m ... M_1 = R, f64[m, d, d]
-    Y_i      moves of the nodes, Y_0 = Y_m = I: M_i becomes Y_i M_i Y_{i-1}^{-1}, R stays
-    s        m / l, the share of a piece that one layer takes
-    G_i      (M_i^s - I) / s, l/m times the layer of piece i; log M_i as s -> 0, M_i - I at s = 1
-    p        exponent of the smoothed maximum, (sum_i tr (G_i^T G_i)^{p/2})^{1/p}
+M_i      pieces of the path, M_m ... M_1 = R, f64[m, d, d]
+Y_i      moves of the nodes, Y_0 = Y_m = I: M_i becomes Y_i M_i Y_{i-1}^{-1}, R stays
+s        m / l, the share of a piece that one layer takes
+G_i      (M_i^s - I) / s, l/m times the layer of piece i; log M_i as s -> 0, M_i - I at s = 1
+p        exponent of the smoothed maximum, (sum_i tr (G_i^T G_i)^{p/2})^{1/p}
 """
 
 import dataclasses
+import functools
 
 import numpy as np
-import scipy.linalg
-import scipy.optimize
+
+from identity_matters.linear import lbfgs
+
+# The series converge in a dozen terms for pieces near I; this many mean that they do not.
+_MOST_TERMS = 400
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,16 +53,18 @@ def shorten(pieces: np.ndarray, depth: int, settings: PathSettings) -> np.ndarra
     still = np.tile(np.eye(d), (m - 1, 1, 1)).ravel()
     coefficients = _power_series(m / depth, settings.series_terms)
     for exponent in settings.exponents:
-        found = scipy.optimize.minimize(
-            smoothed_norm_and_gradient,
+        moves, _ = lbfgs.minimize(
+            functools.partial(
+                smoothed_norm_and_gradient,
+                pieces=pieces,
+                coefficients=coefficients,
+                exponent=exponent,
+            ),
             still,
-            (pieces, coefficients, exponent),
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxiter": settings.iterations, "maxcor": 20},
+            iterations=settings.iterations,
         )
         # The next moves start from these pieces, so that they stay near I and well-conditioned.
-        pieces = _moved(found.x, pieces)[0]
+        pieces = _moved(moves, pieces)[0]
     return pieces
 
 
@@ -132,11 +138,13 @@ def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
       pieces: M, f64[m, d, d], near I, with m <= depth.
     Returns:
       A: f64[depth, d, d]. For m = depth every piece is a layer.
+    Raises:
+      ValueError: a piece is too far from I for its logarithm.
     """
     m, d, _ = pieces.shape
     if m == depth:
         return pieces - np.eye(d)
-    logs = np.array([scipy.linalg.logm(piece).real for piece in pieces])
+    logs = _logarithms(pieces)
     lengths = np.linalg.norm(logs, 2, axis=(1, 2))
     if not lengths.any():
         return np.zeros((depth, d, d))
@@ -146,18 +154,50 @@ def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
     ends = np.minimum(cuts[1:, None], nodes[1:])
     # shares[k, i] is how much of piece i is run through in layer k.
     shares = np.maximum(ends - begins, 0) / np.where(lengths > 0, lengths, 1)
-    A = np.empty((depth, d, d))
-    within = {}
-    for k, layer_shares in enumerate(shares):
-        touched = np.flatnonzero(layer_shares)
-        # Layers within one piece are all the same one.
-        if len(touched) == 1 and touched[0] in within:
-            A[k] = within[touched[0]]
-            continue
-        layer = np.eye(d)
-        for i in touched:
-            layer = scipy.linalg.expm(layer_shares[i] * logs[i]) @ layer
-        A[k] = layer - np.eye(d)
-        if len(touched) == 1:
-            within[touched[0]] = A[k]
+    crossing = np.count_nonzero(shares, axis=1) > 1
+    # Layers within one piece are all the same one.
+    within = nodes[-1] / depth / np.where(lengths > 0, lengths, np.inf)
+    A = _exponentials_minus_identity(within[:, None, None] * logs)[shares.argmax(axis=1)]
+    for k in np.flatnonzero(crossing):
+        touched = np.flatnonzero(shares[k])
+        parts = _exponentials_minus_identity(shares[k, touched, None, None] * logs[touched])
+        A[k] = parts[0]
+        for part in parts[1:]:
+            A[k] += part + part @ A[k]
     return A
+
+
+def _logarithms(pieces: np.ndarray) -> np.ndarray:
+    """``log M = 2 artanh C = 2 (C + C^3/3 + ...)`` with ``C = (M - I) (M + I)^{-1}``."""
+    identity = np.eye(pieces.shape[-1])
+    # From an eigenvalue in the closed left half-plane on, the series diverges.
+    if np.linalg.eigvals(pieces).real.min() <= 0:
+        raise _too_far(pieces)
+    C = np.linalg.solve(pieces + identity, pieces - identity)
+    square = C @ C
+    power, total = C, C.copy()
+    for n in range(3, _MOST_TERMS, 2):
+        power = power @ square
+        total += power / n
+        if np.abs(power).max() <= np.finfo(float).eps * np.abs(total).max():
+            return 2 * total
+    raise _too_far(pieces)
+
+
+def _too_far(pieces: np.ndarray) -> ValueError:
+    distance = np.linalg.norm(pieces - np.eye(pieces.shape[-1]), 2, axis=(1, 2)).max()
+    return ValueError(
+        f"more pieces are needed for this R: a path of {len(pieces)} has one at distance"
+        f" {distance:.3g} from I"
+    )
+
+
+def _exponentials_minus_identity(exponents: np.ndarray) -> np.ndarray:
+    """``exp(B) - I = B + B^2/2 + ...``, small B keeping all their digits."""
+    term, total = exponents, exponents.copy()
+    for n in range(2, _MOST_TERMS):
+        term = term @ exponents / n
+        total += term
+        if np.abs(term).max() <= np.finfo(float).eps * np.abs(total).max():
+            break
+    return total

@@ -1,0 +1,187 @@
+"""Theorem 2.1: every method against cases that can be done by hand, the bounds, and bad input."""
+
+import math
+
+import numpy as np
+import pytest
+
+from identity_matters import paper
+from identity_matters.linear.factorization import (
+    METHODS,
+    PathSettings,
+    factorize,
+    norm_lower_bound,
+    polar_bound,
+)
+from identity_matters.linear.spectral_norm import max_spectral_norm, relative_product_error
+from identity_matters.linear.target import check_target
+from identity_matters.linear.target_families import draw_target
+
+# Measured: below 1e-13. A principal root may be ill-conditioned and is refused from 1e-10 on.
+PRODUCT_ERROR = 1e-12
+ROOT_PRODUCT_ERROR = 1e-10
+# max_spectral_norm is good to 1e-9.
+NORM_RTOL = 1e-8
+QUICK = PathSettings(pieces=8, exponents=(4, 16, 64), iterations=30)
+
+
+def turn(angle):
+    return np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+
+
+def test_rotation_is_split_into_equal_turns():
+    A = factorize(turn(2.5), 10, "polar")
+    np.testing.assert_allclose(A, np.tile(turn(0.25) - np.eye(2), (10, 1, 1)), atol=1e-15)
+
+
+@pytest.mark.parametrize("method", ["polar", "path", "best"])
+@pytest.mark.parametrize("R", [np.diag([-1.0, -1.0, 1.0, 1.0]), -np.eye(4)])
+def test_eigenvalues_minus_1_pair_into_half_turns(R, method):
+    # RECIPES: an optimum with norm 2 sin(pi/16) = 0.39 exists for 8 layers.
+    A = factorize(R, 8, method)
+    assert relative_product_error(A, R) < 1e-14
+    assert max_spectral_norm(A) == pytest.approx(2 * math.sin(math.pi / 16), rel=NORM_RTOL)
+
+
+@pytest.mark.parametrize("method", ["svd", "polar", "psd", "root", "path", "best"])
+def test_one_number_takes_equal_roots(method):
+    A = factorize([[2.0]], 4, method)
+    assert A.shape == (4, 1, 1)
+    # svd has no rotation to pay for in one dimension, so all the layers stretch.
+    np.testing.assert_allclose(A, 2**0.25 - 1, rtol=1e-14)
+
+
+def test_principal_root_of_a_shear():
+    shear = np.array([[1.0, 3.0], [0.0, 1.0]])
+    np.testing.assert_allclose(factorize(shear, 6, "root")[2], [[0, 0.5], [0, 0]], atol=1e-14)
+
+
+def test_positive_root_by_hand():
+    # 3 log 16 = 8.3.
+    A = factorize(np.diag([16.0, 1.0]), 9, "psd")
+    np.testing.assert_allclose(A[4], np.diag([16 ** (1 / 9) - 1, 0]), atol=1e-15)
+
+
+@pytest.mark.parametrize("method", ["best", "svd", "polar", "psd", "root", "path"])
+def test_identity_needs_nothing(method):
+    assert not factorize(np.eye(3), 5, method).any()
+
+
+def test_svd_shares_out_whole_layers():
+    # -diag(e, 1/e): U or V^T is the half turn, whatever the signs; 2 q + p = 10.
+    R = -np.diag([math.e, 1 / math.e])
+    norms = np.linalg.norm(factorize(R, 10, "svd"), 2, axis=(1, 2))
+    turns = {q: 2 * math.sin(math.pi / 2 / q) for q in range(1, 5)}
+    stretches = {q: math.exp(1 / (10 - 2 * q)) - 1 for q in turns}
+    q = min(turns, key=lambda q: max(turns[q], stretches[q]))
+    assert q == 4
+    np.testing.assert_allclose(norms[4:6], stretches[4], rtol=1e-12)
+    assert sorted([norms[0], norms[-1]]) == pytest.approx([0, turns[4]], abs=1e-12)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 5, 8, 33])
+@pytest.mark.parametrize(
+    ("family", "strength"),
+    [
+        ("random", 1.0),
+        ("orthogonal", 1.0),
+        ("near_minus_identity", 0.0),
+        ("near_minus_identity", 1e-9),
+        ("psd", 1.0),
+        ("ill_conditioned", 1e8),
+        ("normal", 1.0),
+    ],
+)
+def test_products_and_bounds(family, strength, d):
+    R = draw_target(family, d, strength, np.random.default_rng(d))
+    target = check_target(R)
+    for depth in sorted({target.least_depth, target.least_depth + 1, 64}):
+        lower = norm_lower_bound(R, depth, ascents=2)
+        polar = factorize(R, depth, "polar")
+        assert max_spectral_norm(polar) <= polar_bound(target.gamma, depth) * (1 + NORM_RTOL)
+        for method in METHODS:
+            if method == "path" and d > 5:
+                continue
+            try:
+                A = factorize(R, depth, method, path_settings=QUICK)
+            except ValueError:
+                assert method in ("psd", "root") or (method == "svd" and depth < 3)
+                continue
+            allowed = ROOT_PRODUCT_ERROR if method in ("root", "path") else PRODUCT_ERROR
+            assert relative_product_error(A, R) <= allowed
+            norm = max_spectral_norm(A)
+            assert norm >= lower * (1 - NORM_RTOL) - 1e-14
+            if method == "svd":
+                assert norm <= paper.theorem_2_1_bound_v3(target.gamma, depth)
+            if method == "psd":
+                assert norm <= paper.theorem_2_1_bound_psd(target.gamma, depth)
+            if method == "path":
+                assert norm <= max_spectral_norm(polar) * (1 + NORM_RTOL)
+
+
+@pytest.mark.parametrize("family", ["orthogonal", "psd", "normal"])
+def test_principal_root_of_a_normal_matrix_is_optimal(family):
+    R = draw_target(family, 7, 1.0, np.random.default_rng(2))
+    A = factorize(R, 40, "root")
+    # Equality in exact arithmetic: both are max |lambda^{1/l} - 1|.
+    assert max_spectral_norm(A) == pytest.approx(norm_lower_bound(R, 40), rel=1e-12)
+
+
+def test_svd_keeps_the_v3_bound_with_whole_numbers_of_layers():
+    for gamma in (1e-9, 1e-3, 0.1, 1.0, 3.0, 9.0):
+        R = -np.diag([math.exp(gamma), math.exp(-gamma)])
+        for depth in range(max(3, math.ceil(3 * gamma)), 80):
+            norm = max_spectral_norm(factorize(R, depth, "svd"))
+            assert norm <= paper.theorem_2_1_bound_v3(gamma, depth)
+
+
+def test_svd_misses_the_iclr2017_bound_where_whole_numbers_pinch_and_polar_does_not():
+    # A half turn and next to no stretch: K still takes 1 or 2 of the layers.
+    R, gamma = -np.diag([1 + 1e-9, 1 - 1e-9]), 1e-9
+    for depth in (4, 65):
+        bound = paper.theorem_2_1_bound_iclr2017(gamma, depth)
+        assert max_spectral_norm(factorize(R, depth, "svd")) > bound
+        assert max_spectral_norm(factorize(R, depth, "polar")) < bound
+
+
+def test_4096_layers_of_an_ill_conditioned_target():
+    R = draw_target("ill_conditioned", 24, 1e8, np.random.default_rng(0))
+    for method in ("svd", "polar"):
+        assert relative_product_error(factorize(R, 4096, method), R) < PRODUCT_ERROR
+
+
+@pytest.mark.parametrize(
+    ("R", "depth", "method", "message"),
+    [
+        (np.ones((2, 3)), 4, "best", r"square matrix, got shape \(2, 3\)"),
+        (np.ones(4), 4, "best", r"square matrix, got shape \(4,\)"),
+        (np.empty((0, 0)), 4, "best", r"square matrix, got shape \(0, 0\)"),
+        (np.array([[1.0, np.nan], [0, 1]]), 4, "best", r"finite, got R\[0, 1\] = nan"),
+        (np.array([[1.0, 0], [np.inf, 1]]), 4, "best", r"finite, got R\[1, 0\] = inf"),
+        (np.array([[1j]]), 4, "best", "real numbers, got dtype complex128"),
+        (np.diag([1.0, 0.0]), 4, "best", "invertible, got smallest singular value 0 "),
+        (np.diag([1.0, 1e-16]), 400, "best", "invertible, got smallest singular value 1e-16"),
+        (np.diag([-2.0, 1.0]), 4, "best", r"positive determinant, got det R = .* = -2"),
+        (np.diag([math.e, 1.0]), 2, "polar", r"at least 3 = ceil\(3 gamma\) with gamma = 1, got 2"),
+        (np.eye(2), 0, "best", "depth must be at least 1, got 0"),
+        (np.eye(2), 2.5, "best", "depth must be a whole number, got 2.5"),
+        (np.eye(2), True, "best", "depth must be a whole number, got True"),
+        (np.eye(2), 3, "cholesky", "method must be one of .*, got 'cholesky'"),
+        (turn(1.0), 3, "psd", r"symmetric R, got \|R - R\^T\| = 1.68"),
+        (-np.eye(2), 3, "psd", "positive definite R, got eigenvalue -1"),
+        (-np.eye(2), 3, "root", "no real eigenvalue <= 0 .*, got -1"),
+        (draw_target("random", 3, 1.0, np.random.default_rng(3)) / 4, 1, "svd", "at least"),
+        (turn(1.0), 1, "svd", "depth at least 2, got 1"),
+    ],
+)
+def test_refusals_name_the_value(R, depth, method, message):
+    with pytest.raises(ValueError, match=message):
+        factorize(R, depth, method)
+
+
+def test_gamma_that_is_a_whole_number_of_layers_is_not_rounded_up():
+    frames = [turn(angle) for angle in np.linspace(0, 3, 50)]
+    targets = [check_target(Q @ np.diag([math.e, 1 / math.e]) @ Q.T) for Q in frames]
+    # Some singular values come out a rounding too large.
+    assert any(3 * target.gamma > 3 for target in targets)
+    assert all(target.least_depth == 3 for target in targets)

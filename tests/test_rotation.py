@@ -1,0 +1,68 @@
+"""Real Schur forms of rotations, with the cases that rounding makes hard."""
+
+import numpy as np
+import pytest
+
+from identity_matters.linear.rotation import real_rotation_form, rotate_rows
+
+
+def rotation(angles, fixed, seed=0):
+    d = 2 * len(angles) + fixed
+    S = np.linalg.qr(np.random.default_rng(seed).standard_normal((d, d)))[0]
+    return S @ rotate_rows(S.T, np.array([*angles, *[0.0] * (fixed // 2)]))
+
+
+@pytest.mark.parametrize(
+    ("angles", "fixed"),
+    [
+        ([2.5], 0),
+        ([2.5], 1),
+        ([1.0, 1.0, 1.0], 0),
+        ([np.pi, np.pi], 0),
+        ([np.pi], 3),
+        ([np.pi - 1e-9, np.pi - 1e-8, np.pi], 1),
+        ([1e-9, 1e-8], 1),
+        ([], 1),
+        ([], 4),
+    ],
+)
+def test_powers_turn_every_plane(angles, fixed):
+    Q = rotation(angles, fixed)
+    form = real_rotation_form(Q)
+    identity = np.eye(len(Q))
+    np.testing.assert_allclose(form.basis @ form.basis.T, identity, atol=1e-13)
+    largest = max(angles, default=0.0)
+    # A Schur form finds the angles to a few roundings of entries of size 1.
+    assert form.largest_angle == pytest.approx(largest, abs=1e-14)
+    np.testing.assert_allclose(identity + form.power_minus_identity(1.0), Q, atol=1e-13)
+    fifth = identity + form.power_minus_identity(0.2)
+    np.testing.assert_allclose(np.linalg.matrix_power(fifth, 5), Q, atol=1e-13)
+    norm = np.linalg.norm(form.power_minus_identity(0.2), 2)
+    assert norm == pytest.approx(2 * np.sin(largest / 10), abs=1e-14)
+
+
+def test_small_powers_keep_their_digits():
+    form = real_rotation_form(rotation([1.0], 0))
+    # Written as cos - 1, the diagonal, 5e-17, would be lost in rounding.
+    assert np.trace(form.power_minus_identity(1e-8)) == pytest.approx(-1e-16, rel=1e-10)
+
+
+def test_the_other_way_round_ends_in_the_same_place():
+    form = real_rotation_form(rotation([2.0, -3.0], 1))
+    other = form.the_other_way()
+    assert other.largest_angle == pytest.approx(2 * np.pi - 3.0)
+    np.testing.assert_allclose(
+        other.power_minus_identity(1.0), form.power_minus_identity(1.0), atol=1e-13
+    )
+
+
+def test_reflections_are_refused():
+    with pytest.raises(ValueError, match="3 eigenvalues -1, an odd number"):
+        real_rotation_form(-np.eye(3))
+
+
+def test_rotate_rows_of_a_stack():
+    matrix = np.arange(6.0).reshape(3, 2)
+    turned = rotate_rows(matrix, np.array([[0.0], [np.pi / 2]]))
+    np.testing.assert_allclose(turned[0], matrix)
+    np.testing.assert_allclose(turned[1], [[-2, -3], [0, 1], [4, 5]], atol=1e-15)
