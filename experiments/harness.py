@@ -96,7 +96,8 @@ def _parse_flags(argv, experiment: Experiment):
         given = next((a for a in reversed(argv) if a.startswith("--config=")), "--config")
         _exit_with(experiment, f"cannot read the settings from {given}")
     except (flags.Error, TypeError, ValueError) as error:
-        _exit_with(experiment, _first_line(_first_cause(error)))
+        hidden = "Error whilst parsing config file" in str(error)
+        _exit_with(experiment, _first_line(_first_cause(error) if hidden else error))
     if arguments[1:]:
         _exit_with(experiment, f"unknown argument {arguments[1]!r}")
     return arguments
@@ -175,7 +176,9 @@ def execute(
         cells = experiment.plan(**settings)
         _check_writable(records.run_path(results_dir, experiment.name, variant, seed))
     except ValueError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(_first_line(error)) from None
+    except TypeError as error:
+        raise UsageError(f"a setting is of the wrong type: {_first_line(error)}") from None
     run_dir = records.RunDir.create(
         results_dir,
         experiment=experiment.name,

@@ -8,6 +8,7 @@ import pytest
 
 from experiments import suite
 from identity_matters import records
+from identity_matters.report import build
 from tests.test_report import write_run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -39,6 +40,96 @@ def test_reproduce_refuses_bad_input_in_one_line(arguments, message):
     assert finished.returncode == 2
     assert message in finished.stderr
     assert len(finished.stderr.strip().splitlines()) == 1
+
+
+# Every entry point in a run of seconds, with as little of everything as its settings allow.
+TINY_RUNS = {
+    "experiments.factorization:random": [
+        "dimensions=(2,3)",
+        "depths=(8,)",
+        "large_cells=()",
+        "path_iterations=5",
+        "path_exponents=(4,)",
+    ],
+    "experiments.gradient_bound:v3": [
+        "random.points=200",
+        "random.batch_points=40",
+        "random.widths=(2,)",
+        "random.depth_caps=(3,)",
+        "search.widths=(1,)",
+        "search.depths=(2,)",
+        "search.taus=(0.5,)",
+        "search.starts=2",
+        "search.steps=100",
+        "tight.widths=(2,)",
+        "tight.depths=(1,3)",
+        "tight.taus=(0.5,)",
+        "scaling.width=2",
+        "scaling.max_depth=3",
+        "scaling.points=40",
+    ],
+    "experiments.landscape:critical_points": [
+        "widths=(2,)",
+        "depths=(1,2)",
+        "target_sizes=(0.2,0.8)",
+        "start_taus=(0.1,0.9)",
+        "outside_norms=(2.0,)",
+        "starts=3",
+        "steps=60",
+        "least_inside=5",
+    ],
+    "experiments.landscape:hessian_at_origin": ["widths=(1,)", "depths=(2,3)"],
+    "experiments.landscape:negative_determinant": [
+        "widths=(1,)",
+        "depths=(1,2)",
+        "taus=(0.3,0.9)",
+        "problems=2",
+        "starts=2",
+        "steps=60",
+    ],
+    "experiments.linear_training:depth": [
+        "problem.depths=(1,8)",
+        "problem.width=2",
+        "problem.angles_radians=(0.5,)",
+        "problem.sigma_eigenvalues=(0.5,1.5)",
+        "problem.starts=1",
+        "descent.max_updates=20",
+    ],
+    "experiments.linear_training:stuck_targets": [
+        "problem.depth=3",
+        "problem.map_widths=(4,)",
+        "problem.repeats=1",
+        "descent.max_updates=20",
+    ],
+    "benchmarks.linear:default": ["depths=(2,4)", "width=4", "layers_per_run=8", "repeats=1"],
+}
+
+
+@pytest.mark.parametrize("entry", TINY_RUNS)
+def test_every_entry_point_runs_to_its_end(entry, tmp_path):
+    module, variant = entry.split(":")
+    changes = [f"--config.{change}" for change in TINY_RUNS[entry]]
+    config = [] if variant == "default" else [f"--config=:{variant}"]
+    finished = subprocess.run(
+        [sys.executable, "-m", module, *config, *changes, f"--results_dir={tmp_path}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    (run,), problems = records.read_collection(tmp_path)
+    assert problems == []
+    assert (run.status, run.summary["scale"]) == ("done", "reduced")
+    assert run.summary["metrics"]
+    # What was measured at this scale can still be drawn, where there is enough of it.
+    build.write([build.read("yours", tmp_path, "results/local")], tmp_path / "report")
+
+
+def test_every_experiment_of_the_suite_has_a_tiny_run():
+    tested = {entry.split(":")[0].removeprefix("experiments.") for entry in TINY_RUNS}
+    assert set(suite.EXPERIMENTS) <= tested
 
 
 def test_reproduce_skips_what_is_finished(tmp_path):

@@ -58,9 +58,7 @@ def norm_lower_bound(
     R = target.R
     if depth == 1:
         return float(np.linalg.norm(R - np.eye(len(R)), 2))
-    bounds = [
-        _best_direction(M, depth, ascents, iterations, random_directions) for M in (R, R.T)
-    ]
+    bounds = [_best_direction(M, depth, ascents, iterations, random_directions) for M in (R, R.T)]
     if len(R) == 2:
         bounds.append(-np.expm1(-plane_path_length(R) / depth))
     return float(min(1.0, max(bounds)))

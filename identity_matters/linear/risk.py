@@ -110,16 +110,17 @@ def excess_risk_and_gradient(A, R, Sigma, *, input_map=None, output_map=None):
     def forward(M, layer):
         return M + layer @ M, M
 
-    def backward(W, layer_and_input):
+    # Carries W^T, for then no product has a transposed factor, which costs a fifth more on CPUs.
+    def backward(Wt, layer_and_input):
         layer, M = layer_and_input
-        return W + layer.T @ W, W @ M.T
+        return Wt + Wt @ layer, M @ Wt
 
     end_to_end, layer_inputs = jax.lax.scan(forward, start, A)
     E = _residual(end_to_end, R, output_map)
     weighted = E @ Sigma
     W = 2.0 * (weighted if output_map is None else output_map.T @ weighted)
-    _, gradient = jax.lax.scan(backward, W, (A, layer_inputs), reverse=True)
-    return jnp.sum(E * weighted), gradient
+    _, transposed = jax.lax.scan(backward, W.T, (A, layer_inputs), reverse=True)
+    return jnp.sum(E * weighted), jnp.swapaxes(transposed, 1, 2)
 
 
 def risk_gradient(A, R, Sigma, *, input_map=None, output_map=None):

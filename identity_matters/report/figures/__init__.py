@@ -1,3 +1,15 @@
 """The figures of the report, a module an experiment, in the order in which they are shown."""
 
-FIGURES = ()
+from identity_matters.report.figures import (
+    factorization,
+    gradient_bound,
+    landscape,
+    linear_training,
+)
+
+FIGURES = (
+    *factorization.FIGURES,
+    *gradient_bound.FIGURES,
+    *landscape.FIGURES,
+    *linear_training.FIGURES,
+)

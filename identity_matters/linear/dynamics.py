@@ -1,0 +1,255 @@
+"""Gradient descent on linear networks, with the curves that eq. (2.3) speaks about.
+
+``A <- A - learning_rate * grad f(A)``, exact (population) gradients, one jitted loop. Residual and
+standard networks are the same iteration from different starts (``A_i = W_i - I``, see `risk`).
+
+Every curve is recorded "after t updates", t = 0 included. Eq. (2.3) in its corrected form,
+
+    ||grad f||_F^2 >= 2 mu (f - C),   mu = 2 l (1 - tau)^{2l-2} sigma_min(Sigma),   |||A||| <= tau,
+
+gives linear convergence for as long as the iterates stay in B_tau: an update with a learning rate
+eta <= 1/L, where L is the curvature along it, multiplies f - C by at most ``1 - eta mu``.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from identity_matters.linear import landscape, network, risk
+
+# Why a run of gradient descent stopped; the position in this tuple is the code inside the loop.
+STOPPED = ("", "risk below tolerance", "stalled", "diverged", "max updates")
+_RUNNING, _CONVERGED, _STALLED, _DIVERGED, _MAX_UPDATES = range(len(STOPPED))
+# Room for records is made in blocks, so that runs of different lengths share a compilation.
+_RECORD_BLOCK = 64
+
+
+class Curves(NamedTuple):
+    """Values after ``updates[i]`` updates; arrays of one length, f64 but for the first and last.
+
+    Attributes:
+      updates: int, 0 first; the last entry is where the run stopped.
+      excess_risk: f - C.
+      gradient_norm: ``||grad f||_F`` over all layers.
+      norm: ``|||A|||``.
+      squared_gradient_bound: the right-hand side of corrected eq. (2.3) with tau = |||A||| there;
+        NaN where |||A||| >= 1 or the network has input or output maps, which it does not cover.
+      inside: bool, whether every iterate up to here, recorded or not, had |||A||| < 1.
+    """
+
+    updates: np.ndarray
+    excess_risk: np.ndarray
+    gradient_norm: np.ndarray
+    norm: np.ndarray
+    squared_gradient_bound: np.ndarray
+    inside: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Descent:
+    """A finished run: the last weights (f64[depth, m, m]), one of `STOPPED`, and the curves."""
+
+    A: jax.Array
+    stopped: str
+    curves: Curves
+
+    @property
+    def updates(self) -> int:
+        """How many updates were made."""
+        return int(self.curves.updates[-1])
+
+    @property
+    def converged(self) -> bool:
+        """Whether the excess risk reached the tolerance."""
+        return self.stopped == STOPPED[_CONVERGED]
+
+
+class _Point(NamedTuple):
+    """The state of the loop; `excess` and `gradient` belong to `A`."""
+
+    A: jax.Array
+    updates: jax.Array
+    first_excess: jax.Array
+    excess: jax.Array
+    gradient: jax.Array
+    inside: jax.Array
+    stop: jax.Array
+
+
+def guaranteed_decrease(depth: int, tau: float, sigma_min: float, learning_rate: float) -> float:
+    """The least decrease of ``log(f - C)`` per update that corrected eq. (2.3) promises in B_tau.
+
+    ``-log(1 - eta mu)``; 0.0 for tau >= 1, where eq. (2.3) promises nothing.
+
+    Args:
+      depth: number of layers.
+      tau: radius of a ball that holds all iterates.
+      sigma_min: least eigenvalue of Sigma.
+      learning_rate: eta, at most 1/L along the path.
+    """
+    if tau >= 1:
+        return 0.0
+    mu = landscape.gradient_bound_corrected(depth, tau, sigma_min, 1.0) / 2
+    return -math.log1p(-learning_rate * mu)
+
+
+def gradient_descent(
+    A,
+    R,
+    Sigma,
+    *,
+    learning_rate: float,
+    max_updates: int,
+    record_every: int,
+    risk_tolerance: float,
+    stall_tolerance: float,
+    divergence_factor: float,
+    input_map=None,
+    output_map=None,
+) -> Descent:
+    """Minimises the excess risk over A by gradient descent until one of its rules stops it.
+
+    Memory beyond the records is a few copies of A, however many updates are made. Every iterate is
+    tested for ``|||A||| < 1``: its Frobenius norms certify that at once near zero, and a batched
+    SVD decides where they do not. |||A||| itself is computed at recorded points only.
+
+    Args:
+      A: f64[depth, m, m], the start.
+      R, Sigma, input_map, output_map: see `risk.excess_risk`.
+      learning_rate: step size eta, above 0.
+      max_updates: most updates to make, 0 or more.
+      record_every: updates between two records, at least 1; the last point is always recorded.
+      risk_tolerance: stop ("risk below tolerance") once ``f - C`` is at most this.
+      stall_tolerance: stop ("stalled") once ``eta ||grad f||_F^2 <= stall_tolerance (f - C)``, that
+        is where an update promises a relative decrease below it; 0 stops at a zero gradient only.
+      divergence_factor: stop ("diverged") once f - C exceeds this many times its first value, or
+        is not finite; above 1.
+    Returns:
+      A `Descent`.
+    Raises:
+      TypeError: an array is not float64.
+      ValueError: a shape or a setting does not fit; the message names its value.
+    """
+    A, R, Sigma = (jnp.asarray(array) for array in (A, R, Sigma))
+    risk.check_problem(A, R, Sigma, input_map, output_map)
+    _check_settings(
+        learning_rate, max_updates, record_every, risk_tolerance, stall_tolerance, divergence_factor
+    )
+    needed = math.ceil(max_updates / record_every) + 1
+    point, records, count = _descend(
+        A,
+        R,
+        Sigma,
+        input_map,
+        output_map,
+        (learning_rate, risk_tolerance, stall_tolerance, divergence_factor),
+        (max_updates, record_every),
+        blocks=math.ceil(needed / _RECORD_BLOCK),
+    )
+    curves = Curves(*(np.asarray(curve)[: int(count)] for curve in records))
+    return Descent(point.A, STOPPED[int(point.stop)], curves)
+
+
+def _check_settings(
+    learning_rate, max_updates, record_every, risk_tolerance, stall_tolerance, divergence_factor
+) -> None:
+    if not 0 < learning_rate < math.inf:
+        raise ValueError(f"learning_rate must be positive and finite, got {learning_rate}")
+    if max_updates < 0:
+        raise ValueError(f"max_updates must be 0 or more, got {max_updates}")
+    if record_every < 1:
+        raise ValueError(f"record_every must be at least 1, got {record_every}")
+    if not risk_tolerance >= 0:
+        raise ValueError(f"risk_tolerance must be 0 or more, got {risk_tolerance}")
+    if not stall_tolerance >= 0:
+        raise ValueError(f"stall_tolerance must be 0 or more, got {stall_tolerance}")
+    if not divergence_factor > 1:
+        raise ValueError(f"divergence_factor must be above 1, got {divergence_factor}")
+
+
+@functools.partial(jax.jit, static_argnames="blocks")
+def _descend(A, R, Sigma, input_map, output_map, rules, counts, *, blocks: int):
+    """The loop of `gradient_descent`: an inner loop between records, an outer loop over records."""
+    learning_rate, risk_tolerance, stall_tolerance, divergence_factor = rules
+    max_updates, record_every = counts
+
+    def update(point):
+        A = point.A - learning_rate * point.gradient
+        excess, gradient = risk.excess_risk_and_gradient(
+            A, R, Sigma, input_map=input_map, output_map=output_map
+        )
+        updates = point.updates + 1
+        first_excess = jnp.where(updates == 0, excess, point.first_excess)
+        stop = jnp.select(
+            [
+                ~(excess <= divergence_factor * first_excess),
+                excess <= risk_tolerance,
+                learning_rate * jnp.sum(gradient**2) <= stall_tolerance * excess,
+                updates >= max_updates,
+            ],
+            [jnp.int32(c) for c in (_DIVERGED, _CONVERGED, _STALLED, _MAX_UPDATES)],
+            jnp.int32(_RUNNING),
+        )
+        inside = point.inside & _is_inside(A)
+        return _Point(A, updates, first_excess, excess, gradient, inside, stop)
+
+    def update_and_record(carry):
+        point, records, count = carry
+        point = jax.lax.while_loop(
+            lambda p: (p.stop == _RUNNING) & (p.updates < record_every * count), update, point
+        )
+        row = _record(point, sigma_min)
+        records = Curves(*(curve.at[count].set(x) for curve, x in zip(records, row, strict=True)))
+        return point, records, count + 1
+
+    has_maps = input_map is not None or output_map is not None
+    sigma_min = jnp.nan if has_maps else jnp.linalg.eigvalsh(Sigma)[0]
+    nothing = jnp.zeros((), A.dtype)
+    # "Update 0" goes along a zero gradient: it only evaluates the start, so that the network is
+    # compiled once, and the first record is the start.
+    before = _Point(
+        A,
+        jnp.int32(-1),
+        nothing,
+        nothing,
+        jnp.zeros_like(A),
+        jnp.array(True),
+        jnp.int32(_RUNNING),
+    )
+    shapes = jax.eval_shape(_record, before, nothing)
+    empty = Curves(*(jnp.zeros(blocks * _RECORD_BLOCK, curve.dtype) for curve in shapes))
+    return jax.lax.while_loop(
+        lambda carry: carry[0].stop == _RUNNING,
+        update_and_record,
+        (before, empty, jnp.int32(0)),
+    )
+
+
+def _record(point: _Point, sigma_min) -> Curves:
+    """One entry of every curve."""
+    norm = network.max_spectral_norm(point.A)
+    bound = landscape.gradient_bound_corrected(point.A.shape[0], norm, sigma_min, point.excess)
+    return Curves(
+        updates=point.updates,
+        excess_risk=point.excess,
+        gradient_norm=jnp.sqrt(jnp.sum(point.gradient**2)),
+        norm=norm,
+        squared_gradient_bound=jnp.where(norm < 1, bound, jnp.nan),
+        inside=point.inside,
+    )
+
+
+def _is_inside(A):
+    """``|||A||| < 1``, by the Frobenius norms where those suffice: bool[]."""
+    largest_frobenius = jnp.sqrt(jnp.max(jnp.sum(A**2, axis=(1, 2))))
+    return jax.lax.cond(
+        largest_frobenius < 1,
+        lambda _: jnp.array(True),
+        lambda A: network.max_spectral_norm(A) < 1,
+        A,
+    )

@@ -1,0 +1,185 @@
+"""Gradient descent against updates made by hand, its stop rules, and what it records."""
+
+import math
+
+import numpy as np
+import pytest
+
+from identity_matters.linear import dynamics, landscape, network, risk
+
+# No rule but the number of updates stops a run of these settings.
+_NEVER = {"risk_tolerance": 0.0, "stall_tolerance": 0.0, "divergence_factor": 1e300}
+
+
+def _descend(A, R, Sigma=None, **settings):
+    Sigma = np.eye(R.shape[1]) if Sigma is None else Sigma
+    defaults = {"learning_rate": 0.1, "max_updates": 10, "record_every": 1} | _NEVER
+    return dynamics.gradient_descent(A, R, Sigma, **(defaults | settings))
+
+
+def test_one_number_by_hand():
+    # f - C = s (1 + a - R)^2 with s = 2, R = 2: a <- a - 0.1 * 4 (a - 1) maps 1 - a to 0.6 (1 - a).
+    run = _descend(np.zeros((1, 1, 1)), np.array([[2.0]]), np.array([[2.0]]), max_updates=4)
+    left = 0.6 ** np.arange(5)
+    np.testing.assert_array_equal(run.curves.updates, [0, 1, 2, 3, 4])
+    # Four roundings a step.
+    np.testing.assert_allclose(run.curves.excess_risk, 2 * left**2, rtol=1e-14)
+    np.testing.assert_allclose(run.curves.gradient_norm, 4 * left, rtol=1e-14)
+    np.testing.assert_allclose(run.curves.norm, 1 - left, rtol=1e-14, atol=1e-16)
+    # d = l = 1: corrected eq. (2.3) is an equality, 4 s (f - C) = grad^2.
+    np.testing.assert_allclose(
+        run.curves.squared_gradient_bound, run.curves.gradient_norm**2, rtol=1e-14
+    )
+    assert (run.stopped, run.updates, run.converged) == ("max updates", 4, False)
+
+
+def test_two_layers_against_a_plain_loop():
+    rng = np.random.default_rng(0)
+    A, R = 0.1 * rng.standard_normal((2, 3, 3)), rng.standard_normal((3, 3))
+    Sigma = np.diag([0.5, 1.0, 2.0])
+    run = _descend(A, R, Sigma, learning_rate=0.02, max_updates=7, record_every=3)
+    iterates = [A]
+    for _ in range(7):
+        iterates.append(
+            iterates[-1] - 0.02 * np.asarray(risk.risk_gradient(iterates[-1], R, Sigma))
+        )
+    np.testing.assert_array_equal(run.curves.updates, [0, 3, 6, 7])
+    np.testing.assert_allclose(run.A, iterates[7], rtol=1e-12)
+    for row, t in enumerate(run.curves.updates):
+        excess, gradient = risk.excess_risk_and_gradient(iterates[t], R, Sigma)
+        norm = float(network.max_spectral_norm(iterates[t]))
+        np.testing.assert_allclose(run.curves.excess_risk[row], excess, rtol=1e-12)
+        np.testing.assert_allclose(
+            run.curves.gradient_norm[row], np.linalg.norm(gradient), rtol=1e-12
+        )
+        np.testing.assert_allclose(run.curves.norm[row], norm, rtol=1e-12)
+        if norm < 1:
+            bound = landscape.gradient_bound_corrected(2, norm, 0.5, float(excess))
+            np.testing.assert_allclose(run.curves.squared_gradient_bound[row], bound, rtol=1e-12)
+
+
+def test_stops_at_the_first_update_below_the_risk_tolerance():
+    # Excess risks 1, 0.36, 0.1296, ... of the problem above with s = 1 and learning rate 0.2.
+    run = _descend(
+        np.zeros((1, 1, 1)),
+        np.array([[2.0]]),
+        learning_rate=0.2,
+        max_updates=100,
+        record_every=10,
+        risk_tolerance=0.13,
+    )
+    assert (run.stopped, run.updates, run.converged) == ("risk below tolerance", 2, True)
+    np.testing.assert_array_equal(run.curves.updates, [0, 2])
+
+
+def test_stops_at_the_start_where_it_is_optimal():
+    run = _descend(np.zeros((2, 2, 2)), np.eye(2))
+    assert (run.stopped, run.updates) == ("risk below tolerance", 0)
+    np.testing.assert_array_equal(run.curves.excess_risk, [0.0])
+
+
+def test_stops_where_an_update_promises_too_little():
+    # a = 1e-3 of two standard layers: f - C ~ 1 and eta ||grad||^2 = 0.1 * 2 * (2 * 1e-3)^2 = 8e-7.
+    start, R = np.full((2, 1, 1), 1e-3) - 1, np.array([[1.0]])
+    assert _descend(start, R, stall_tolerance=1e-6).stopped == "stalled"
+    assert _descend(start, R, stall_tolerance=1e-7).stopped == "max updates"
+    # At zero weights the gradient is exactly 0, which any tolerance stops at.
+    at_zero = _descend(np.full((2, 1, 1), -1.0), R)
+    assert (at_zero.stopped, at_zero.updates) == ("stalled", 0)
+
+
+@pytest.mark.parametrize("factor", [2.0, 1e300])
+def test_stops_where_it_diverges(factor):
+    # The error is multiplied by 1 - 2 * 2 = -3, the excess risk by 9; for two layers it explodes.
+    run = _descend(
+        np.zeros((2, 1, 1)),
+        np.array([[3.0]]),
+        learning_rate=2.0,
+        max_updates=1000,
+        divergence_factor=factor,
+    )
+    assert run.stopped == "diverged"
+    assert run.updates < 20
+    assert not run.curves.inside[-1]
+
+
+def test_not_a_number_is_divergence():
+    run = _descend(np.full((1, 2, 2), np.nan), np.eye(2))
+    assert (run.stopped, run.updates) == ("diverged", 0)
+
+
+def test_leaving_the_unit_ball_is_noticed_between_records_and_remembered():
+    # l = 1: a overshoots to 1.9 after one update (R - 1 = 1, factor 1.9) and comes back to 0.19.
+    settings = {"learning_rate": 0.95, "max_updates": 2}
+    every = _descend(np.zeros((1, 1, 1)), np.array([[2.0]]), **settings)
+    np.testing.assert_allclose(every.curves.norm, [0.0, 1.9, 0.19], atol=1e-15)
+    np.testing.assert_array_equal(every.curves.inside, [True, False, False])
+    np.testing.assert_array_equal(np.isnan(every.curves.squared_gradient_bound), [0, 1, 0])
+    ends = _descend(np.zeros((1, 1, 1)), np.array([[2.0]]), record_every=2, **settings)
+    np.testing.assert_array_equal(ends.curves.inside, [True, False])
+
+
+def test_inside_is_about_the_spectral_norm_not_the_frobenius_norm():
+    A = np.array([0.9 * np.eye(3)])  # Frobenius norm 1.56, spectral norm 0.9
+    assert _descend(A, np.eye(3), max_updates=0).curves.inside[0]
+    assert not _descend(A / 0.9, np.eye(3), max_updates=0).curves.inside[0]
+
+
+def test_symmetric_targets_with_a_negative_eigenvalue_stall_at_its_square():
+    # Bartlett, Helmbold & Long 2018; the distance falls like t^{-l/(l-2)}, here t^{-2}.
+    run = _descend(
+        np.zeros((4, 2, 2)),
+        np.diag([1.0, -0.5]),
+        max_updates=3000,
+        record_every=3000,
+    )
+    assert abs(run.curves.excess_risk[-1] - 0.25) < 1e-5
+    assert 0.9 < run.curves.norm[-1] < 1
+    assert run.curves.inside[-1]
+
+
+def test_fixed_maps():
+    """With C = [1; 0] and B = [0, 1] only one entry matters: sum_i A_i[1, 0] = R (hand)."""
+    maps = {"input_map": np.array([[1.0], [0.0]]), "output_map": np.array([[0.0, 1.0]])}
+    # Curvature 2 l = 4, so a learning rate of 1/4 is one Newton step: A_i[1, 0] = -3/2.
+    run = _descend(
+        np.zeros((2, 2, 2)), np.array([[-3.0]]), learning_rate=0.25, max_updates=1, **maps
+    )
+    np.testing.assert_array_equal(run.A, [[[0, 0], [-1.5, 0]]] * 2)
+    np.testing.assert_array_equal(run.curves.excess_risk, [9.0, 0.0])
+    assert np.isnan(run.curves.squared_gradient_bound).all()
+
+
+def test_guaranteed_decrease_is_reached_exactly_in_one_dimension():
+    # l = d = 1, s = 1: mu = 2 and an update multiplies f - C by (1 - 2 eta)^2 <= 1 - eta mu.
+    promised = dynamics.guaranteed_decrease(1, 0.5, 1.0, 0.1)
+    assert promised == pytest.approx(-math.log(0.8), rel=1e-15)
+    run = _descend(np.zeros((1, 1, 1)), np.array([[1.5]]), max_updates=5)
+    assert np.all(-np.diff(np.log(run.curves.excess_risk)) >= promised)
+    # mu = 2 l (1 - tau)^{2l-2} sigma_min = 2 * 2 * 0.25 * 3 = 3.
+    assert dynamics.guaranteed_decrease(2, 0.5, 3.0, 0.1) == pytest.approx(-math.log(0.7))
+    assert dynamics.guaranteed_decrease(2, 1.0, 3.0, 0.1) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("learning_rate", 0.0),
+        ("learning_rate", math.nan),
+        ("max_updates", -1),
+        ("record_every", 0),
+        ("risk_tolerance", -1.0),
+        ("stall_tolerance", math.nan),
+        ("divergence_factor", 1.0),
+    ],
+)
+def test_bad_settings_are_named(setting, value):
+    with pytest.raises(ValueError, match=f"{setting} must be .*, got {value}"):
+        _descend(np.zeros((1, 2, 2)), np.eye(2), **{setting: value})
+
+
+def test_bad_shapes_and_types_are_named():
+    with pytest.raises(ValueError, match=r"R must be 2 x 2 .* got shape \(3, 3\)"):
+        _descend(np.zeros((1, 2, 2)), np.eye(3))
+    with pytest.raises(TypeError, match="A must be float64"):
+        _descend(np.zeros((1, 2, 2), np.float32), np.eye(2))

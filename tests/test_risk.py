@@ -1,0 +1,161 @@
+"""Claim 2.3 by simulation, Lemma 2.4 against automatic differentiation, and the product order."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from identity_matters.linear import risk
+
+
+def _problem(seed, depth, width, inputs=None, outputs=None, dtype=np.float64):
+    """Random ``(A, R, Sigma, maps)``; maps are given where `inputs` and `outputs` are."""
+    rng = np.random.default_rng(seed)
+    d_in, d_out = inputs or width, outputs or width
+    A = 0.3 * rng.standard_normal((depth, width, width)) / np.sqrt(depth)
+    R = rng.standard_normal((d_out, d_in))
+    root = rng.standard_normal((d_in, d_in))
+    maps = {}
+    if inputs:
+        maps["input_map"] = rng.standard_normal((width, inputs)).astype(dtype)
+    if outputs:
+        maps["output_map"] = rng.standard_normal((outputs, width)).astype(dtype)
+    return A.astype(dtype), R.astype(dtype), (root @ root.T).astype(dtype), maps
+
+
+def _plain_excess(A, R, Sigma, input_map=None, output_map=None):
+    """||E Sigma^{1/2}||_F^2 written out with a square root of Sigma and a Python loop."""
+    M = jnp.eye(A.shape[1]) if input_map is None else input_map
+    for layer in A:
+        M = (jnp.eye(len(layer)) + layer) @ M
+    E = (M if output_map is None else output_map @ M) - R
+    return jnp.sum((E @ jnp.linalg.cholesky(Sigma)) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("depth", "width", "inputs", "outputs"),
+    [(1, 1, None, None), (7, 4, None, None), (3, 5, 2, 4), (2, 3, None, 1)],
+)
+def test_gradient_is_that_of_automatic_differentiation(depth, width, inputs, outputs):
+    A, R, Sigma, maps = _problem(depth, depth, width, inputs, outputs)
+    excess, gradient = risk.excess_risk_and_gradient(A, R, Sigma, **maps)
+    expected, expected_gradient = jax.jit(jax.value_and_grad(_plain_excess))(A, R, Sigma, **maps)
+    # Two orders of summation of some hundred terms: a few hundred roundings.
+    np.testing.assert_allclose(excess, expected, rtol=1e-13)
+    np.testing.assert_allclose(
+        gradient, expected_gradient, rtol=0, atol=1e-13 * np.abs(expected_gradient).max()
+    )
+    np.testing.assert_array_equal(risk.risk_gradient(A, R, Sigma, **maps), gradient)
+    np.testing.assert_allclose(risk.excess_risk(A, R, Sigma, **maps), expected, rtol=1e-13)
+
+
+def test_the_first_layer_is_applied_first():
+    A = np.array([[[0.0, 1.0], [0.0, 0.0]], [[0.0, 0.0], [1.0, 0.0]]])
+    # (I + A_2)(I + A_1) = [[1, 0], [1, 1]] [[1, 1], [0, 1]] = [[1, 1], [1, 2]].
+    in_order, reverse = np.array([[1.0, 1.0], [1.0, 2.0]]), np.array([[2.0, 1.0], [1.0, 1.0]])
+    assert risk.excess_risk(A, in_order, np.eye(2)) == 0.0
+    # The two products differ by diag(-1, 1).
+    assert risk.excess_risk(A, reverse, np.eye(2)) == 2.0
+    # With E = diag(-1, 1): 2 (I + A_2)^T E = [[-2, 2], [0, 2]] for layer 1 and
+    # 2 E (I + A_1)^T = [[-2, 0], [2, 2]] for layer 2.
+    np.testing.assert_array_equal(
+        risk.risk_gradient(A, reverse, np.eye(2)),
+        [[[-2.0, 2.0], [0.0, 2.0]], [[-2.0, 0.0], [2.0, 2.0]]],
+    )
+
+
+def test_one_number():
+    # f - C = (1 + a - R)^2 s = (1.5 - 2)^2 3, and df/da = 2 (1.5 - 2) 3.
+    excess, gradient = risk.excess_risk_and_gradient(
+        np.array([[[0.5]]]), np.array([[2.0]]), np.array([[3.0]])
+    )
+    assert (float(excess), float(gradient[0, 0, 0])) == (0.75, -3.0)
+
+
+def test_claim_2_3_by_simulation():
+    """E||y - yhat||^2 - E||xi||^2 over a sample is ||E Sigma^{1/2}||_F^2 with that Sigma."""
+    A, R, root, _ = _problem(0, 3, 2)
+    rng, samples = np.random.default_rng(1), 400_000
+    x = root @ rng.standard_normal((2, samples))
+    xi = rng.standard_normal((2, samples))
+    predicted = (np.eye(2) + A[2]) @ (np.eye(2) + A[1]) @ (np.eye(2) + A[0]) @ x
+    losses = np.sum((R @ x + xi - predicted) ** 2, axis=0)
+    standard_error = losses.std() / np.sqrt(samples)
+    # C = E||xi||^2 = d = 2, not E[x x^T] as the paper's proof prints.
+    expected = float(risk.excess_risk(A, R, root @ root.T)) + 2
+    assert abs(losses.mean() - expected) < 4 * standard_error
+    assert standard_error < 0.01 * expected
+
+
+def _products(jaxpr, times=1):
+    """How many matrix products a jaxpr carries out, scans counted by their length."""
+    count = 0
+    for equation in jaxpr.eqns:
+        inner = times * equation.params.get("length", 1)
+        count += times * (equation.primitive.name == "dot_general")
+        for value in equation.params.values():
+            if hasattr(value, "jaxpr"):
+                count += _products(value.jaxpr, inner)
+    return count
+
+
+@pytest.mark.parametrize("depth", [10, 1000])
+def test_a_gradient_takes_three_products_per_layer(depth):
+    A, R, Sigma, _ = _problem(0, depth, 2)
+    # One more for E Sigma.
+    gradient = jax.make_jaxpr(risk.risk_gradient)(A, R, Sigma)
+    assert _products(gradient.jaxpr) == 3 * depth + 1
+    excess = jax.make_jaxpr(risk.excess_risk)(A, R, Sigma)
+    assert _products(excess.jaxpr) == depth + 1
+
+
+def test_standard_networks_are_residual_ones_shifted_by_the_identity():
+    W, R, Sigma, _ = _problem(3, 3, 4)
+
+    @jax.jit
+    @jax.grad
+    def standard_gradient(W):
+        return jnp.sum(((W[2] @ W[1] @ W[0] - R) @ jnp.linalg.cholesky(Sigma)) ** 2)
+
+    # Rounding of I + (W - I) enters at 1e-16 a factor.
+    np.testing.assert_allclose(
+        risk.risk_gradient(W - np.eye(4), R, Sigma), standard_gradient(W), rtol=0, atol=1e-12
+    )
+
+
+def test_vmaps_over_problems():
+    A, R, Sigma, _ = _problem(4, 3, 2)
+    stacked = risk.excess_risk_and_gradient
+    values, gradients = jax.vmap(stacked)(
+        np.stack([A, 2 * A]), np.stack([R, R]), np.stack([Sigma, Sigma])
+    )
+    for i, layers in enumerate([A, 2 * A]):
+        value, gradient = stacked(layers, R, Sigma)
+        # Batched products may be summed in another order.
+        np.testing.assert_allclose(values[i], value, rtol=1e-14)
+        np.testing.assert_allclose(gradients[i], gradient, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"A": np.zeros((3, 3))}, r"A must have shape .*, got \(3, 3\)"),
+        ({"A": np.zeros((0, 3, 3))}, r"depth and d at least 1, got \(0, 3, 3\)"),
+        ({"R": np.zeros((3, 2))}, r"R must be 3 x 3 .* got shape \(3, 2\)"),
+        ({"Sigma": np.zeros((2, 2))}, r"Sigma must be 3 x 3 .* got shape \(2, 2\)"),
+        ({"input_map": np.zeros((2, 3))}, r"input_map must be 3 x any .* got shape \(2, 3\)"),
+        ({"output_map": np.zeros((3, 4))}, r"output_map must be any x 3 .* got shape \(3, 4\)"),
+        ({"output_map": np.zeros((5, 3))}, r"R must be 5 x 3 .* got shape \(3, 3\)"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(changed, message):
+    A, R, Sigma, _ = _problem(0, 2, 3)
+    arguments = {"A": A, "R": R, "Sigma": Sigma} | changed
+    with pytest.raises(ValueError, match=message):
+        risk.excess_risk_and_gradient(**arguments)
+
+
+def test_float32_is_refused():
+    A, R, Sigma, _ = _problem(0, 2, 3, dtype=np.float32)
+    with pytest.raises(TypeError, match=r"A must be float64.* float32"):
+        risk.excess_risk(A, R, Sigma)
