@@ -16,6 +16,7 @@ from identity_matters.report import build, tables
 _RESULTS_DIR = flags.DEFINE_string("results_dir", "results/local", "Your runs.")
 _REFERENCE_DIR = flags.DEFINE_string("reference_dir", "results/reference", "The committed runs.")
 _METRICS = flags.DEFINE_integer("metrics", 4, "How many of each run's metrics to print.")
+_PLAIN_WIDTH = 180  # columns, where the output is no terminal
 _STYLES = {"reproduced": "green", "not reproduced": "red", "counterexample found": "yellow"}
 
 
@@ -28,7 +29,8 @@ def _main(argv) -> int:
         build.read("yours", _RESULTS_DIR.value, _RESULTS_DIR.value),
     ]
     groups = {c.name: tables.group_runs(list(c.runs)) for c in collections}
-    console = rich.console.Console()
+    # Without a terminal rich would cut the names of the metrics to fit 80 columns.
+    console = rich.console.Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
     console.print(_comparison(groups))
     for collection in collections:
         for problem in collection.problems:
@@ -44,7 +46,9 @@ def _main(argv) -> int:
 
 def _comparison(groups: dict[str, list[tables.Group]]) -> rich.table.Table:
     """Rows of run and metric with the paper's value, the reference's and yours."""
-    shown = rich.table.Table("run", "metric", "paper", "reference", "yours")
+    shown = rich.table.Table()
+    for column in ("run", "metric", "paper", "reference", "yours"):
+        shown.add_column(column, overflow="fold")
     for name, members in tables.by_variant(groups).items():
         verdicts = [_verdict(members, collection) for collection in ("reference", "yours")]
         shown.add_row(name, next(iter(members.values())).claim, "", *verdicts, style="bold")

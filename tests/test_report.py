@@ -57,7 +57,7 @@ def test_reduced_runs_are_a_group_of_their_own_and_marked(tmp_path):
 def test_every_claim_has_a_row_and_a_claim_without_runs_says_so():
     table = tables.claims_table({"reference": []})
     assert [row[0] for row in table.rows] == list(paper.CLAIMS)
-    assert {row[3] for row in table.rows} == {"not run"}
+    assert {row[1] for row in table.rows} == {"not run"}
 
 
 def test_seeds_that_disagree_are_both_named(tmp_path):

@@ -135,6 +135,10 @@ def _claim_blocks(claim: paper.Claim, own, pictures, shown: set[str]) -> list[Bl
     blocks: list[Block] = [Heading(claim.key, 2), Paragraph(f"{claim.statement} ({claim.source}.)")]
     if claim.note:
         blocks.append(Paragraph(f"Note: {claim.note}"))
+    for experiment in dict.fromkeys(name.split("/")[0] for name in own):
+        if experiment not in shown:
+            shown.add(experiment)
+            blocks += pictures.get(experiment, [])
     for name, members in own.items():
         last = list(members.values())[-1]
         verdicts = "; ".join(f"{label}: {group.verdict}" for label, group in members.items())
@@ -145,10 +149,6 @@ def _claim_blocks(claim: paper.Claim, own, pictures, shown: set[str]) -> list[Bl
             Paragraph(f"Measured on {tables.hardware(last.first)}. To run it:"),
             Command(tables.command(last.first)),
         ]
-    for experiment in dict.fromkeys(name.split("/")[0] for name in own):
-        if experiment not in shown:
-            shown.add(experiment)
-            blocks += pictures.get(experiment, [])
     return blocks
 
 

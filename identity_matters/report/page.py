@@ -25,6 +25,7 @@ table { border-collapse: collapse; font-size: .86rem; min-width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .35rem .6rem;
   border-bottom: 1px solid var(--line); }
 th { background: var(--soft); }
+td { min-width: 5rem; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 pre { background: var(--soft); padding: .6rem .8rem; overflow-x: auto; font-size: .85rem; }
 figure { margin: 1.6rem 0; } figure img { width: 100%; max-width: 46rem; height: auto;

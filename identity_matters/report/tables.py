@@ -117,14 +117,14 @@ def _verdict_cell(groups: list[Group]) -> str:
 
 
 def claims_table(collections: dict[str, list[Group]]) -> Table:
-    """One row a claim of the paper: statement, source and the verdict of each collection."""
+    """One row a claim: the verdict of each collection, the statement and where it stands."""
     rows = []
     for claim in paper.CLAIMS.values():
         own = [[g for g in groups if g.claim == claim.key] for groups in collections.values()]
         seeds = max((len(g.runs) for groups in own for g in groups), default=0)
         verdicts = [_verdict_cell(groups) for groups in own]
-        rows.append((claim.key, claim.statement, claim.source, *verdicts, str(seeds)))
-    return Table(("claim", "statement", "source", *collections, "n (seeds)"), tuple(rows))
+        rows.append((claim.key, *verdicts, str(seeds), claim.statement, claim.source))
+    return Table(("claim", *collections, "seeds", "statement", "source"), tuple(rows))
 
 
 def summary_table(groups: list[Group]) -> Table:
@@ -133,13 +133,17 @@ def summary_table(groups: list[Group]) -> Table:
     for claim in paper.CLAIMS.values():
         own = [group for group in groups if group.claim == claim.key]
         seconds = sum(run.summary["seconds"]["total"] for g in own for run in g.runs)
-        experiments = dict.fromkeys(group.first.experiment for group in own)
-        commands = ", ".join(f"`make reproduce-{name}`" for name in experiments)
+        commands = ", ".join(dict.fromkeys(_make_target(group.first) for group in own))
         runs = str(sum(len(group.runs) for group in own)) if own else ""
         cells = (_verdict_cell(own), runs, f"{seconds:.0f}" if own else "", commands)
         rows.append((claim.key, claim.statement, *cells))
     columns = ("claim", "statement", "our verdict", "runs", "seconds", "command")
     return Table(columns, tuple(rows))
+
+
+def _make_target(run: Run) -> str:
+    is_benchmark = any(word.startswith("benchmarks.") for word in run.environment["command"])
+    return "`make bench`" if is_benchmark else f"`make reproduce-{run.experiment}`"
 
 
 def metrics_table(collections: dict[str, Group]) -> Table:

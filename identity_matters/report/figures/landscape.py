@@ -53,7 +53,7 @@ def draw_wall(points: list[dict], figure) -> None:
     axes.set_xlim(0, _LARGEST_DRAWN_NORM)
     axes.set_xlabel("|||A||| of the critical point")
     axes.set_ylabel("excess risk / risk of the map 0")
-    axes.legend(loc="center left")
+    axes.legend(loc="center right")
 
 
 def origin_points(runs) -> list[dict]:
