@@ -21,12 +21,14 @@ endif
 # Where runs go and which seeds they use; EXPERIMENTS and JOBS are for `make reproduce`.
 RESULTS_DIR ?= results/local
 SEEDS ?= 0
+DATASETS ?= cifar10
+DATA_DIR ?= data
 VENV := .venv
 MODULE := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed-$(ACCEL)
 EXPERIMENTS := $(shell sed -n 's/^    "\([a-z_]*\)",$$/\1/p' experiments/suite.py 2>/dev/null)
 
-.PHONY: help setup test lint reproduce report report-reference compare promote bench lock clean
+.PHONY: help setup data test lint reproduce report report-reference compare promote bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z%<>-]+:.*## ' $(MAKEFILE_LIST) | sed 's/%/<experiment>/' | \
@@ -36,20 +38,33 @@ help: ## list the targets
 
 setup: $(INSTALLED) ## make the environment .venv from the lock (done by itself where needed)
 
-$(INSTALLED): requirements/$(ACCEL).txt setup.cfg pyproject.toml
+# install(environment, lock): makes or updates an environment to hold just what the lock says.
+define install
 	@test -n "$(PYTHON)" || { echo "no Python of at least 3.11 found; name one: make PYTHON=..."; exit 2; }
-	@echo "installing requirements/$(ACCEL).txt into $(VENV)"
+	@echo "installing $(2) into $(1)"
 	if command -v uv >/dev/null; then \
-		uv venv --quiet --allow-existing --python "$(PYTHON)" $(VENV); \
-		uv pip sync --quiet --python $(VENV) requirements/$(ACCEL).txt; \
-		uv pip install --quiet --python $(VENV) --no-deps --editable .; \
+		uv venv --quiet --allow-existing --python "$(PYTHON)" $(1); \
+		uv pip sync --quiet --python $(1) $(2); \
+		uv pip install --quiet --python $(1) --no-deps --editable .; \
 	else \
-		$(PYTHON) -m venv $(VENV); \
-		$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/$(ACCEL).txt; \
-		$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .; \
+		$(PYTHON) -m venv $(1); \
+		$(1)/bin/python -m pip install --quiet --disable-pip-version-check -r $(2); \
+		$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .; \
 	fi
+endef
+
+$(INSTALLED): requirements/$(ACCEL).txt setup.cfg pyproject.toml
+	$(call install,$(VENV),requirements/$(ACCEL).txt)
 	rm -f $(VENV)/.installed-*
 	touch $@
+
+# Preparing data needs TensorFlow, which stays out of the environment that computes.
+$(VENV)-prepare/.installed: requirements/prepare.txt setup.cfg pyproject.toml
+	$(call install,$(VENV)-prepare,requirements/prepare.txt)
+	touch $@
+
+data: $(VENV)-prepare/.installed ## download and decode data sets: make data DATASETS="cifar10 cifar100"
+	$(VENV)-prepare/bin/python -m experiments.prepare_data --datasets="$(DATASETS)" --data_dir=$(DATA_DIR)
 
 test: setup ## run the tests
 	$(MODULE) pytest
@@ -85,10 +100,12 @@ bench: setup ## measure the speed of the core computations against bare ones
 lock: ## resolve the requirements anew (needs uv)
 	uv pip compile setup.cfg --quiet --extra dev --universal --python-version 3.11 --upgrade \
 		--no-annotate --no-header -o requirements/cpu.txt
+	uv pip compile setup.cfg --quiet --extra prepare --universal --python-version 3.11 --upgrade \
+		--no-annotate --no-header -o requirements/prepare.txt
 	for accel in cuda12 cuda13 tpu; do \
 		uv pip compile setup.cfg --quiet --extra dev --extra $$accel --universal --python-version 3.11 \
 			--upgrade --no-annotate --no-header -o requirements/$$accel.txt; \
 	done
 
 clean: ## remove the environment and this machine's results
-	rm -rf $(VENV) results/local
+	rm -rf $(VENV) $(VENV)-prepare results/local

@@ -69,6 +69,12 @@ def gradient_bound_v3(depth, tau, sigma_min, excess):
     return 4 * depth * (1 - tau) ** (2 * depth - 2) * sigma_min**2 * excess
 
 
+def theorem_3_2_width(examples: int, rho: float) -> int:
+    """Theorem 3.2: k = c log n / rho^2 with c = 10, rounded up, for n examples rho apart."""
+    constant = NUMBERS["expressivity_width_constant"].value
+    return math.ceil(constant * math.log(examples) / rho**2)
+
+
 PAPER = "Hardt & Ma 2016"
 
 _CLAIMS = (

@@ -101,6 +101,13 @@ TINY_RUNS = {
         "problem.repeats=1",
         "descent.max_updates=20",
     ],
+    "experiments.expressivity:synthetic": [
+        "fit.examples=(64,)",
+        "separation.examples=(64,)",
+        "minimal_width.examples=(64,)",
+        "minimal_width.max_width=2",
+        "precision.pairs=8",
+    ],
     "benchmarks.linear:default": ["depths=(2,4)", "width=4", "layers_per_run=8", "repeats=1"],
 }
 

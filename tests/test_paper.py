@@ -32,6 +32,12 @@ def test_the_printed_gradient_bounds_differ_in_the_exponent():
     assert paper.gradient_bound_v3(**point) == 12 * 0.0625
 
 
+def test_width_of_theorem_3_2():
+    # 10 log(7) / 4 = 4.86 and 10 log(8) / 4 = 5.20, rounded up.
+    assert paper.theorem_3_2_width(7, 2.0) == 5
+    assert paper.theorem_3_2_width(8, 2.0) == 6
+
+
 def test_claims_and_numbers_say_where_they_come_from():
     assert all(claim.source and claim.statement for claim in paper.CLAIMS.values())
     rows = [number for row in paper.TABLE_2.values() for number in row.values()]

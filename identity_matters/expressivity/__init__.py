@@ -9,6 +9,8 @@ h + T(h) with T(h) = V ReLU(U h + s).
 * `paper_method`: Lemmas B.1 and B.2 to the letter, with their assumptions checked.
 * `adaptive`: biases and order chosen from the data, for any distinct inputs and any width.
 * `surrogates`: the surrogate labels of the adaptive method.
+* `plan`, `examples`: what a method decides, and the checks of what it is given.
 * `certificate`: the margins, and the precision that they need.
+* `descent`: the same network trained by gradient descent, for contrast.
 * `capacity`: parameter counts, separation and the widths that the theorem asks for.
 """

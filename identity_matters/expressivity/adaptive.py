@@ -6,7 +6,7 @@ to come has <z_i, z_j> <= |z_i| |z_j| <= |z_i|^2, with equality only for z_j = z
 
     |z_i|^2 - <z_i, z_j> = (|z_i|^2 - |z_j|^2 + |z_i - z_j|^2) / 2 > 0
 
-is at least half the squared distance, and the threshold t_i goes into its middle. Surrogate labels
+is at least half the squared distance, and the threshold t_i goes into it. Surrogate labels
 lie within half the smallest distance from c, where no unit ever fires.
 
 Inside one block, a unit can only disturb points that are farther from c than its own, so the
@@ -32,8 +32,14 @@ from identity_matters.expressivity.surrogates import spread_directions
 
 # The viewpoint moves away from the data until the nearest point is at least this fraction as far as
 # the farthest: surrogate labels lie within half the smallest distance, and need room.
-CLEARANCE = 1 / 8
+CLEARANCE = 1 / 3
 SURROGATE_RADIUS = 1 / 2
+# Where in its gap a threshold lies: near the other points, where the unit only has to stay silent,
+# because the activation on the unit's own point is what rounding errors are divided by.
+THRESHOLD_POSITION = 1 / 8
+# Points of one block must not come closer to each other's units than this part of the smallest
+# gap to be expected anywhere, see above; asking for more makes too many points wait.
+LEAST_GAP_FRACTION = 1 / 8
 # A block looks for points that do not disturb each other among this many widths of candidates.
 CANDIDATE_WIDTHS = 4
 # Variances along the axes are equalised up to this ratio of the smallest to the largest.
@@ -177,7 +183,8 @@ def place_units(h, order, viewpoint, surrogates, width, tile_points, tolerance, 
     )
     at_surrogates = np.max(ordered @ (surrogates - viewpoint).T, axis=1, initial=0.0)
     squared_norms = np.sum(ordered**2, axis=1)
-    threshold = (squared_norms + np.maximum(others, at_surrogates)) / 2
+    closest = np.maximum(others, at_surrogates)
+    threshold = closest + THRESHOLD_POSITION * (squared_norms - closest)
     along_viewpoint = ordered @ viewpoint
     s = (-threshold - along_viewpoint).astype(dtype).astype(np.float64)
     # What the rounded bias really asks for.
@@ -195,8 +202,7 @@ def plan_adaptive(h, num_classes: int, width: int, tile_points: int, rng, dtype)
     radius = SURROGATE_RADIUS * np.linalg.norm(z, axis=1).min()
     directions = spread_directions(num_classes, width, rng)
     surrogates = (viewpoint + radius * directions).astype(dtype).astype(np.float64)
-    # Closer than typical gaps, but not so close that a waiting point spoils the margin.
-    tolerance = min(1 / 8, len(h) ** (-4 / (width + 1)))
+    tolerance = LEAST_GAP_FRACTION * len(h) ** (-4 / (width + 1))
     order = fill_blocks(z, width, tolerance)
     U, s, *silences = place_units(
         h, order, viewpoint, surrogates, width, tile_points, tolerance, dtype

@@ -1,0 +1,279 @@
+import jax
+import numpy as np
+import pytest
+
+from identity_matters.expressivity import adaptive, construction, descent
+from identity_matters.expressivity.block import forward
+from identity_matters.expressivity.certificate import PrecisionError
+from identity_matters.expressivity.construction import apply, memorize, verify
+from identity_matters.expressivity.paper_method import AssumptionError
+
+
+def _points(n, features, num_classes, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((n, features)), rng.integers(0, num_classes, n)
+
+
+def _assert_fits(x, y, num_classes, width, **settings):
+    network, certificate = memorize(x, y, num_classes, width, key=jax.random.key(1), **settings)
+    # Not through `verify`: one plain pass over every input.
+    outputs = np.asarray(forward(network, np.asarray(x, network.U.dtype)), np.float64)
+    error = np.abs(outputs - np.eye(num_classes)[y]).max()
+    assert certificate.holds
+    assert error <= certificate.output_error_bound < 0.5
+    assert verify(network, x, y) == construction.Verification(len(x), 0, pytest.approx(error))
+    return network, certificate
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 8, 20])
+def test_any_labels_at_any_width_in_float64(width):
+    x, y = _points(601, 10, 5)  # a prime: the last block is never full
+    network, _ = _assert_fits(x, y, 5, width)
+    assert network.U.shape == (-(-601 // width), width, width)
+
+
+@pytest.mark.parametrize("width", [4, 8])
+def test_float32_where_margins_allow_it(width):
+    x, y = _points(600, 10, 5)
+    network, certificate = _assert_fits(x.astype(np.float32), y, 5, width)
+    assert network.U.dtype == np.float32
+    assert certificate.precision == "float32"
+    assert certificate.margin_over_rounding > 1
+
+
+@pytest.mark.parametrize(
+    "n, features, num_classes, width",
+    [
+        (1, 3, 1, 1),  # one example, one class, one unit
+        (1, 1, 4, 8),  # one example, fewer features than units
+        (2, 1, 2, 8),  # n < k
+        (3, 5, 20, 4),  # r > n
+        (50, 4, 1, 3),  # r = 1: the output has to be 1 everywhere
+        (40, 1, 3, 1),  # k = d = 1: points on a line
+        (40, 1, 3, 5),  # points on a line in five dimensions
+        (30, 50, 30, 2),  # every point its own class
+    ],
+)
+def test_small_and_lopsided_shapes(n, features, num_classes, width):
+    x, _ = _points(n, features, num_classes, seed=n)
+    _assert_fits(x, np.arange(n) % num_classes, num_classes, width)
+
+
+@pytest.mark.parametrize("shift, scale", [(0.0, 1e-6), (0.0, 1e6), (50.0, 1.0), (-3.0, 1e3)])
+def test_unnormalised_and_uncentred_inputs(shift, scale):
+    x, y = _points(300, 6, 3)
+    _assert_fits(scale * (x + shift), y, 3, 4)
+
+
+def test_a_zero_input_and_integer_inputs():
+    _assert_fits(np.zeros((1, 3)), np.array([2]), 3, 2)
+    x = np.random.default_rng(0).permutation(256).astype(np.uint8).reshape(128, 2)
+    network, _ = _assert_fits(x, np.arange(128) % 4, 4, 8)
+    assert network.U.dtype == np.float32
+
+
+def test_duplicates_with_equal_labels_take_one_unit():
+    x, y = _points(21, 4, 3)
+    network, _ = _assert_fits(np.concatenate([x, x[:7]]), np.concatenate([y, y[:7]]), 3, 3)
+    assert len(network.U) == 7
+
+
+def test_duplicates_with_different_labels_are_named():
+    x, _ = _points(10, 4, 2)
+    x[3, 0] = 0.0
+    x[8] = x[3]
+    x[8, 0] = -0.0  # the same number
+    with pytest.raises(ValueError, match=r"inputs 3 and 8 are identical but have labels 1 and 0"):
+        memorize(x, np.arange(10) % 2, 2, 3, key=jax.random.key(0))
+
+
+def test_inputs_that_become_equal_in_float32_count_as_duplicates():
+    x = np.array([[1.0], [1.0 + 1e-12]])
+    with pytest.raises(ValueError, match="inputs 0 and 1 are identical"):
+        memorize(x, np.array([0, 1]), 2, 1, key=jax.random.key(0), dtype=np.float32)
+    _assert_fits(x, np.array([0, 1]), 2, 1)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"x": np.array([[1.0], [np.nan]])}, r"x\[1\] holds NaN"),
+        ({"x": np.array([[np.inf], [0.0]])}, r"x\[0\] holds NaN or infinity"),
+        ({"x": np.zeros((0, 1)), "y": np.zeros(0, int)}, r"n and d at least 1, got \(0, 1\)"),
+        ({"x": np.zeros(2)}, r"shape \[n, d\]"),
+        ({"y": np.array([0, 5])}, r"0 ... 1, but y\[1\] = 5"),
+        ({"y": np.array([-1, 0])}, r"y\[0\] = -1"),
+        ({"y": np.array([0.0, 1.0])}, r"2 integers.*float64"),
+        ({"y": np.array([0])}, r"2 integers.*\(1,\)"),
+        ({"num_classes": 0}, "num_classes must be at least 1, got 0"),
+        ({"width": 0}, "width must be at least 1, got 0"),
+        ({"method": "magic"}, "'magic'"),
+        ({"dtype": np.float16}, "float32 or float64, got float16"),
+    ],
+)
+def test_bad_input_is_named(changes, message):
+    arguments = {"x": np.array([[1.0], [2.0]]), "y": np.array([0, 1]), "num_classes": 2, "width": 1}
+    with pytest.raises(ValueError, match=message):
+        memorize(**{**arguments, **changes}, key=jax.random.key(0))
+
+
+def test_inputs_whose_projection_overflows_are_refused():
+    x = np.array([[3e38] * 500, [1.0] * 500], np.float32)
+    with pytest.raises(ValueError, match=r"overflows float32: scale the inputs.* 3e\+38"):
+        memorize(x, np.array([0, 1]), 2, 8, key=jax.random.key(0))
+
+
+def test_too_coarse_arithmetic_is_refused_and_float64_holds():
+    # On a line, 4,000 points leave gaps of n^-2, below what float32 resolves.
+    x, y = _points(4000, 3, 4)
+    with pytest.raises(PrecisionError, match="float64"):
+        memorize(x, y, 4, 1, key=jax.random.key(0), dtype=np.float32)
+    _assert_fits(x, y, 4, 1)
+
+
+def test_an_uncertified_network_is_returned_on_request():
+    x, y = _points(3000, 5, 3)
+    network, certificate = memorize(
+        x, y, 3, 2, key=jax.random.key(0), dtype=np.float32, certified=False
+    )
+    assert not certificate.holds
+    with pytest.raises(PrecisionError, match="float32 is too coarse"):
+        certificate.require()
+    assert verify(network, x, y).examples == 3000
+
+
+def test_the_key_decides_everything():
+    x, y = _points(100, 5, 3)
+
+    def build(seed):
+        return memorize(x, y, 3, 4, key=jax.random.key(seed))[0]
+
+    for first, second in zip(build(0), build(0), strict=True):
+        np.testing.assert_array_equal(first, second)
+    assert not np.allclose(build(0).input_map, build(1).input_map)
+
+
+def test_verification_sees_a_wrong_network():
+    x, y = _points(64, 5, 3)
+    network, _ = memorize(x, y, 3, 4, key=jax.random.key(0))
+    wrong = y.copy()
+    wrong[[5, 60]] = (wrong[[5, 60]] + 1) % 3
+    result = verify(network, x, wrong, batch_examples=50)  # the second is in a partial batch
+    assert (result.examples, result.errors) == (64, 2)
+    assert result.max_abs_error == pytest.approx(1.0, abs=1e-6)
+    broken = network._replace(V=network.V.at[0, 0, 0].set(np.nan))
+    assert verify(broken, x, y).errors == 64
+    # One block less, and the points of that block stay where they are.
+    shorter = network._replace(U=network.U[:-1], s=network.s[:-1], V=network.V[:-1])
+    assert verify(shorter, x, y).errors == 4
+
+
+def test_apply_gives_the_same_for_any_batch_and_checks_shapes():
+    x, y = _points(30, 5, 3)
+    network, _ = memorize(x, y, 3, 4, key=jax.random.key(0))
+    # The same sums of five terms, perhaps in another order.
+    np.testing.assert_allclose(apply(network, x), apply(network, x, 7), atol=1e-10)
+    assert apply(network, x).shape == (30, 3)
+    with pytest.raises(ValueError, match=r"shape \[n, 5\]"):
+        apply(network, x[:, :4])
+
+
+def test_units_leave_all_other_points_alone():
+    """Each block moves its own k points onto surrogate labels, and no bit of any other point."""
+    x, y = _points(50, 6, 3)
+    network, _ = memorize(x, y, 3, 4, key=jax.random.key(0))
+    h = np.asarray(network.input_map @ x.T)
+    moved_points = []
+    for U, s, V in zip(network.U, network.s, network.V, strict=True):
+        after = np.asarray(h + V @ np.maximum(U @ h + s[:, None], 0))
+        moved = np.flatnonzero((after != h).any(0))
+        moved_points += moved.tolist()
+        h = after
+    assert sorted(moved_points) == list(range(50))
+    # All ends are three surrogate labels, up to rounding.
+    for label in range(3):
+        ends = h[:, y == label]
+        assert np.ptp(ends, axis=1).max() < 1e-9
+
+
+def test_largest_later_products_by_brute_force():
+    z = np.random.default_rng(0).standard_normal((23, 3))
+    width = 4
+    expected = [
+        max([0.0] + [z[i] @ z[j] for j in range(23) if j // width > i // width]) for i in range(23)
+    ]
+    for tile_points in (1, 9, 100):
+        found = adaptive.largest_later_products(z, width, tile_points)
+        np.testing.assert_allclose(found, expected, rtol=1e-12)  # sums of three terms
+
+
+def test_blocks_avoid_points_that_disturb_each_other():
+    # On a line from the viewpoint every farther point is disturbed by every nearer one: of two
+    # opposite rays, a block can take one point each, and has to fill up for the rest.
+    z = np.array([[4.0, 0.0], [3.0, 0.0], [0.0, 3.5], [0.0, 2.5]])
+    order = adaptive.fill_blocks(z, 2, tolerance=1e-3)
+    assert sorted(order[:2]) == [0, 2] and sorted(order[2:]) == [1, 3]
+    line = np.arange(1.0, 7.0)[:, None] * np.ones((1, 2))
+    assert adaptive.fill_blocks(line, 3, tolerance=1e-3).tolist() == [5, 4, 3, 2, 1, 0]
+
+
+def test_the_viewpoint_has_clearance():
+    for k in (1, 2, 5):
+        h = np.random.default_rng(k).standard_normal((200, k))
+        distances = np.linalg.norm(h - adaptive.choose_viewpoint(h), axis=1)
+        assert distances.min() >= adaptive.CLEARANCE * distances.max()
+
+
+def test_paper_method_fits_nearly_orthogonal_inputs():
+    x, y = _points(600, 2048, 4)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    network, certificate = _assert_fits(x, y, 4, 512, method="paper")
+    assert len(network.U) == 2
+    assert certificate.disturbed_pairs == 0
+    # Lemma B.1: row i of U is a_i, all biases are equal.
+    a = np.asarray(network.input_map @ x[:512].T).T
+    np.testing.assert_allclose(network.U[0], a, atol=1e-12)
+    assert len(np.unique(network.s[0])) == 1
+
+
+def test_paper_method_says_which_assumption_fails():
+    x, y = _points(100, 50, 4)
+    with pytest.raises(AssumptionError, match=r"\|x\[\d+\]\| = .*divide each input"):
+        memorize(x, y, 4, 64, key=jax.random.key(0), method="paper")
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    with pytest.raises(AssumptionError, match=r"times too small; a width of \d+ would satisfy it"):
+        memorize(x, y, 4, 64, key=jax.random.key(0), method="paper")
+    with pytest.raises(AssumptionError, match=r"k > 4 log r .* width 5 <= 5.545 = 4 log 4"):
+        memorize(x, y, 4, 5, key=jax.random.key(0), method="paper")
+
+
+def test_descent_trains_the_same_network():
+    x, y = _points(24, 5, 3)
+    network = descent.init(jax.random.key(0), 24, 5, 3, 4)
+    built, _ = memorize(x.astype(np.float32), y, 3, 4, key=jax.random.key(0))
+    assert jax.tree.map(np.shape, network) == jax.tree.map(np.shape, built)
+    curve = descent.train(
+        network,
+        x,
+        y,
+        key=jax.random.key(1),
+        learning_rate=0.05,
+        momentum=0.9,
+        batch_examples=24,
+        steps=40,
+        steps_per_evaluation=20,
+    )
+    assert [point["step"] for point in curve] == [20, 40]
+    assert curve[1]["loss"] < curve[0]["loss"]
+    with pytest.raises(ValueError, match="multiple of steps_per_evaluation, got 30 and 20"):
+        descent.train(
+            network,
+            x,
+            y,
+            key=jax.random.key(1),
+            learning_rate=0.05,
+            momentum=0.9,
+            batch_examples=24,
+            steps=30,
+            steps_per_evaluation=20,
+        )
