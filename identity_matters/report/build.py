@@ -74,14 +74,25 @@ def _pictures(collections: list[Collection], directory: pathlib.Path) -> dict[st
     pictures: dict[str, list[Picture]] = {}
     for one in figures.FIGURES:
         for collection in reversed(collections):
-            done = [run for run in collection.runs if run.status == "done"]
-            svg = figure.save(one, done, directory)
+            drawn = _first_seeds(collection)
+            svg = figure.save(one, drawn, directory)
             if svg is not None:
-                caption = f"{one.caption} ({collection.name} runs.)"
+                seeds = {run.seed for run in drawn if run.experiment == one.experiment}
+                named = ", ".join(map(str, sorted(seeds)))
+                caption = f"{one.caption} ({collection.name} runs, seed {named}.)"
                 picture = Picture(one.name, one.title, caption, svg)
                 pictures.setdefault(one.experiment, []).append(picture)
                 break
     return pictures
+
+
+def _first_seeds(collection: Collection) -> list[records.Run]:
+    """The finished run of the least seed of every variant: figures show one, tables average all."""
+    first: dict[tuple, records.Run] = {}
+    for run in sorted(collection.runs, key=lambda run: (run.summary["scale"], run.seed)):
+        if run.status == "done":
+            first.setdefault((run.experiment, run.variant), run)
+    return list(first.values())
 
 
 def _write_tables(collections, groups, directory: pathlib.Path) -> None:
