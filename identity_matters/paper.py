@@ -75,6 +75,28 @@ def theorem_3_2_width(examples: int, rho: float) -> int:
     return math.ceil(constant * math.log(examples) / rho**2)
 
 
+def theorem_3_2_order(examples: int, num_classes: int) -> float:
+    """Theorem 3.2: n log n + r^2, the expression inside the O for parameters, no constant."""
+    return examples * math.log(examples) + num_classes**2
+
+
+def yun_2019_order(examples: int) -> float:
+    """Yun, Sra & Jadbabaie 2019 (arXiv 1810.07770): Theta(sqrt n) hidden nodes fit n points.
+
+    Two hidden layers of that width have Theta(n) weights between them: the expression inside the
+    Theta for parameters, without its constant. From memory of the paper: unverified.
+    """
+    return float(examples)
+
+
+def vardi_2021_order(examples: int) -> float:
+    """Vardi, Yehudai & Shamir 2021 (arXiv 2110.03187): O~(sqrt n) parameters fit n points.
+
+    The expression inside the O~, without constant and logarithms. From memory: unverified.
+    """
+    return math.sqrt(examples)
+
+
 PAPER = "Hardt & Ma 2016"
 
 _CLAIMS = (
@@ -149,7 +171,13 @@ _CLAIMS = (
         " labels out of r.",
         f"{PAPER}, Theorem 3.2 and appendix B",
         "The printed width 10 log n / ρ² is far above the sample size on real images; the adaptive"
-        " construction of this project needs a fixed small width.",
+        " construction of this project needs a fixed small width. Lemma B.1 is false as printed:"
+        " the proof needs ‖a_i − a_j‖² ≥ 6ρ′.",
+    ),
+    Claim(
+        "Theorem 3.2: the cost of the construction",
+        "Building a network for n points takes about one n x n x k product, running it two.",
+        "this project",
     ),
     Claim(
         "Table 2, CIFAR-10",

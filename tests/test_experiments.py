@@ -108,6 +108,7 @@ TINY_RUNS = {
         "minimal_width.max_width=2",
         "precision.pairs=8",
     ],
+    "benchmarks.expressivity:default": ["examples=(64,128)"],
     "benchmarks.linear:default": ["depths=(2,4)", "width=4", "layers_per_run=8", "repeats=1"],
 }
 

@@ -38,6 +38,12 @@ def test_width_of_theorem_3_2():
     assert paper.theorem_3_2_width(8, 2.0) == 6
 
 
+def test_orders_of_the_parameter_counts():
+    assert paper.theorem_3_2_order(1, 3) == 9.0
+    assert paper.yun_2019_order(16) == 16.0
+    assert paper.vardi_2021_order(16) == 4.0
+
+
 def test_claims_and_numbers_say_where_they_come_from():
     assert all(claim.source and claim.statement for claim in paper.CLAIMS.values())
     rows = [number for row in paper.TABLE_2.values() for number in row.values()]

@@ -1,6 +1,7 @@
 """The figures of the report, a module an experiment, in the order in which they are shown."""
 
 from identity_matters.report.figures import (
+    expressivity,
     factorization,
     gradient_bound,
     landscape,
@@ -12,4 +13,5 @@ FIGURES = (
     *gradient_bound.FIGURES,
     *landscape.FIGURES,
     *linear_training.FIGURES,
+    *expressivity.FIGURES,
 )
