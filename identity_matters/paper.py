@@ -143,6 +143,9 @@ _CLAIMS = (
         " layers and beyond, with its iterates inside B_τ; standard nets of the same depth do not"
         " move.",
         f"{PAPER}, sections 1.1 and 2; He et al. 2015 for the 1202 layers",
+        "The verdict asks for iterates inside the unit ball where Theorem 2.1's bound is below 1"
+        " (one layer must leave it if ‖R − I‖ > 1), and for standard nets that do not move from"
+        " eight layers on.",
     ),
     Claim(
         "Theorem 2.2 without det R > 0",
