@@ -146,7 +146,8 @@ FIGURES = (
         caption=(
             "Theorem 2.1: R = (I + A_l)…(I + A_1) with |||A||| ≤ (4π + 3γ)/l [v3] or"
             " 2(√π + √(3γ))²/l [ICLR 2017], at the largest depth measured for each dimension. The"
-            " construction of appendix A.1 (svd) keeps both; the polar factorization keeps"
+            " construction of appendix A.1 (svd) keeps both here, but whole numbers of layers can"
+            " make it miss the second by a hair; the polar factorization keeps"
             " (π + 3γ)/l; the shortest path comes close to a bound that no factorization can beat."
         ),
         points=_norm_points,
@@ -160,7 +161,7 @@ FIGURES = (
             "Excess of |||A||| over the lower bound max_x |exp((log(|Rx|/|x|) + i∠(x, Rx))/l) − 1|,"
             " the largest over depths: 0 means that the factorization is optimal. Best includes the"
             " numerical shortest path in small dimensions only. For normal R, orthogonal and"
-            " positive definite ones included, nothing is open."
+            " positive definite ones included, nothing is open wherever the bound is below 1."
         ),
         points=_gap_points,
         draw=_draw_gaps,
