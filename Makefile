@@ -22,6 +22,7 @@ endif
 RESULTS_DIR ?= results/local
 SEEDS ?= 0
 DATASETS ?= cifar10
+DATASET ?=
 DATA_DIR ?= data
 VENV := .venv
 MODULE := $(VENV)/bin/python -m
@@ -78,8 +79,9 @@ reproduce: setup ## run every experiment that has no finished run yet, then repo
 	$(MODULE) experiments.report --results_dir=$(RESULTS_DIR)
 	$(MODULE) experiments.compare --results_dir=$(RESULTS_DIR)
 
-reproduce-%: setup ## run one experiment, all its variants, for each seed of SEEDS
-	$(MODULE) experiments.reproduce --results_dir=$(RESULTS_DIR) --seeds="$(SEEDS)" --only=$(subst -,_,$*)
+reproduce-%: setup ## run one experiment for each seed of SEEDS; DATASET=... names a variant
+	$(MODULE) experiments.reproduce --results_dir=$(RESULTS_DIR) --seeds="$(SEEDS)" --only=$(subst -,_,$*) \
+		$(if $(DATASET),--variants=$(DATASET))
 
 report: setup ## write the report of reference and local runs to results/local/
 	$(MODULE) experiments.report --results_dir=$(RESULTS_DIR)
@@ -96,6 +98,7 @@ promote: setup ## copy a finished run into results/reference: make promote RUN=r
 
 bench: setup ## measure the speed of the core computations against bare ones
 	$(MODULE) benchmarks.linear --results_dir=$(RESULTS_DIR) --overwrite
+	$(MODULE) benchmarks.expressivity --results_dir=$(RESULTS_DIR) --overwrite
 
 lock: ## resolve the requirements anew (needs uv)
 	uv pip compile setup.cfg --quiet --extra dev --universal --python-version 3.11 --upgrade \

@@ -26,6 +26,8 @@ from identity_matters import records
 
 CONFIGS = pathlib.Path(__file__).resolve().parent / "configs"
 USAGE_ERROR = 2
+# Settings that say where data lies: changing them changes nothing that is measured.
+PLACE_SETTINGS = ("data_dir", "cache")
 # Programs that compile faster than this are not worth a file.
 CACHED_FROM_SECONDS = 0.2
 # The flags that `run` defines count as those of the entry point, so that --help shows them.
@@ -81,7 +83,19 @@ def run(experiment: Experiment) -> None:
     flags.DEFINE_string("results_dir", "results/local", "Where the run directory goes.")
     flags.DEFINE_boolean("overwrite", False, "Replace a run of the same name.")
     parser = functools.partial(_parse_flags, experiment=experiment)
-    app.run(lambda _: sys.exit(_main(experiment, config_file)), flags_parser=parser)
+    app.run(lambda _: _leave(_main(experiment, config_file)), flags_parser=parser)
+
+
+def _leave(code: int):
+    """Ends the process without the interpreter's teardown; all that a run writes is on disk by now.
+
+    XLA's threads outlive the interpreter, and about one process in a thousand died of SIGSEGV in
+    the teardown: a finished run then looked like a failed one.
+    """
+    logging.flush()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _parse_flags(argv, experiment: Experiment):
@@ -140,13 +154,18 @@ def _main(experiment: Experiment, config_file) -> int:
             seed=flags.FLAGS.seed,
             results_dir=flags.FLAGS.results_dir,
             overwrite=flags.FLAGS.overwrite,
-            changed=bool(config_flags.get_override_values(flags.FLAGS["config"])),
+            changed=changes_scale(config_flags.get_override_values(flags.FLAGS["config"])),
         )
     except (UsageError, records.RunError) as error:
         _exit_with(experiment, str(error))
     if summary["status"] == "done":
         logging.info("%s: %s", summary["claim"], summary["verdict"])
     return 0
+
+
+def changes_scale(overrides: dict) -> bool:
+    """Whether any of the settings in `overrides`, by their full names, says more than a place."""
+    return any(setting.split(".")[-1] not in PLACE_SETTINGS for setting in overrides)
 
 
 def execute(
@@ -161,7 +180,8 @@ def execute(
     """Runs or resumes one run of `experiment`; returns its summary.
 
     Args:
-      changed: whether any setting differs from the variant's own; such a run is of scale "reduced".
+      changed: whether a setting that matters differs from the variant's own; such a run is of scale
+        "reduced".
     Raises:
       UsageError: a setting, the seed or the results directory will not do; nothing was written.
       records.RunError: see `records.RunDir.create`.

@@ -1,6 +1,7 @@
 """Runs the whole suite: every variant of every experiment that has no finished run yet.
 
 Command: make reproduce, or python -m experiments.reproduce [--only=a,b] [--seeds="0 1"]
+    [--variants=c,d]
 Each run is a process of its own whose command is printed and can be given by hand. A failure does
 not stop the others; the exit code is 1 if any run failed.
 """
@@ -19,6 +20,10 @@ _RESULTS_DIR = flags.DEFINE_string("results_dir", "results/local", "Where the ru
 _SEEDS = flags.DEFINE_string("seeds", "0", "Seeds, separated by blanks or commas.")
 _ONLY = flags.DEFINE_list("only", [], "Experiments to run; all of the suite if empty.")
 
+_VARIANTS = flags.DEFINE_list(
+    "variants", [], "Variants to run, of one experiment; those of the reproduction if empty."
+)
+
 
 def _main(argv) -> int:
     if argv[1:]:
@@ -27,6 +32,14 @@ def _main(argv) -> int:
     if unknown:
         known = ", ".join(suite.EXPERIMENTS)
         return _usage_error(f"there is no experiment {unknown[0]!r}; there are {known}")
+    if _VARIANTS.value and len(_ONLY.value) != 1:
+        return _usage_error("--variants needs one experiment, named by --only")
+    for name in _ONLY.value if _VARIANTS.value else ():
+        known = suite.variants(name) + suite.other_variants(name)
+        unknown = [variant for variant in _VARIANTS.value if variant not in known]
+        if unknown:
+            there = ", ".join(known)
+            return _usage_error(f"{name} has no variant {unknown[0]!r}; it has {there}")
     try:
         seeds = [int(seed) for seed in _SEEDS.value.replace(",", " ").split()]
     except ValueError:
@@ -36,7 +49,7 @@ def _main(argv) -> int:
     jobs = [
         (name, variant, seed)
         for name in _ONLY.value or suite.EXPERIMENTS
-        for variant in suite.variants(name)
+        for variant in _VARIANTS.value or suite.variants(name)
         for seed in seeds
     ]
     failed = [job for job in jobs if not _run_unless_finished(*job)]

@@ -32,6 +32,11 @@ def run_module(name, *arguments):
         (["--seeds=one"], "--seeds must be whole numbers, got 'one'"),
         (["--seeds=-1"], "--seeds must be one or more numbers from 0 up"),
         (["--seeds="], "--seeds must be one or more numbers from 0 up"),
+        (["--variants=digits"], "--variants needs one experiment, named by --only"),
+        (
+            ["--only=expressivity", "--variants=mnist"],
+            "expressivity has no variant 'mnist'; it has digits, synthetic, paper_method, cifar10",
+        ),
         (["more"], "unknown argument 'more'"),
     ],
 )
@@ -100,6 +105,15 @@ TINY_RUNS = {
         "problem.map_widths=(4,)",
         "problem.repeats=1",
         "descent.max_updates=20",
+    ],
+    "experiments.expressivity:digits": [
+        "fit.examples=(64,)",
+        "fit.networks=((2,'float64'),)",
+        "separation.examples=(64,)",
+        "sgd.examples=(32,)",
+        "sgd.steps=2",
+        "sgd.steps_per_evaluation=1",
+        "sgd.learning_rates=(0.01,)",
     ],
     "experiments.expressivity:synthetic": [
         "fit.examples=(64,)",

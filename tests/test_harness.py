@@ -62,6 +62,13 @@ def test_a_changed_setting_makes_a_reduced_run(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("setting", "changes"), [("fit.data_dir", False), ("data.cache", False), ("fit.width", True)]
+)
+def test_only_settings_that_matter_change_the_scale(setting, changes):
+    assert harness.changes_scale({setting: "other"}) is changes
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--config.depth=3"], "there is no setting depth"),
