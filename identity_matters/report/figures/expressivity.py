@@ -149,7 +149,7 @@ def draw_precision(points: list[dict], figure) -> None:
     axes.set_yscale("log")
     axes.set_xlabel("distance of the two inputs of each pair")
     axes.set_ylabel("max |ŷ − y|")
-    axes.legend()
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def descent_points(runs) -> list[dict]:
