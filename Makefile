@@ -24,15 +24,18 @@ SEEDS ?= 0
 DATASETS ?= cifar10
 DATASET ?=
 DATA_DIR ?= data
+MODELS := all_conv_residual all_cnn_c resnet densenet
+, := ,
 VENV := .venv
 MODULE := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed-$(ACCEL)
 EXPERIMENTS := $(shell sed -n 's/^    "\([a-z_]*\)",$$/\1/p' experiments/suite.py 2>/dev/null)
 
-.PHONY: help setup data test lint reproduce report report-reference compare promote bench lock clean
+.PHONY: help setup data test lint reproduce reproduce-cifar10 reproduce-cifar100 reproduce-table2 \
+	reproduce-figure1 report report-reference compare promote bench bench-train lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z%<>-]+:.*## ' $(MAKEFILE_LIST) | sed 's/%/<experiment>/' | \
+	@grep -hE '^[a-z0-9 %<>-]+:.*## ' $(MAKEFILE_LIST) | sed 's/%/<experiment>/' | \
 		awk -F ':.*## ' '{printf "  make %-24s %s\n", $$1, $$2}'
 	@echo "  experiments: $(EXPERIMENTS)"
 	@echo '  variables: ACCEL=auto|cpu|cuda12|cuda13|tpu  SEEDS="0 1 2"  RESULTS_DIR=results/local  PYTHON=python3'
@@ -75,6 +78,7 @@ lint: setup ## check style
 	$(VENV)/bin/ruff format --check .
 
 reproduce: setup ## run every experiment that has no finished run yet, then report and compare
+	$(if $(filter-out cpu,$(ACCEL)),$(MAKE) data DATASETS="cifar10 cifar100")
 	$(MODULE) experiments.reproduce --results_dir=$(RESULTS_DIR) --seeds="$(SEEDS)"
 	$(MODULE) experiments.report --results_dir=$(RESULTS_DIR)
 	$(MODULE) experiments.compare --results_dir=$(RESULTS_DIR)
@@ -82,6 +86,17 @@ reproduce: setup ## run every experiment that has no finished run yet, then repo
 reproduce-%: setup ## run one experiment for each seed of SEEDS; DATASET=... names a variant
 	$(MODULE) experiments.reproduce --results_dir=$(RESULTS_DIR) --seeds="$(SEEDS)" --only=$(subst -,_,$*) \
 		$(if $(DATASET),--variants=$(DATASET))
+
+REPRODUCE := $(MODULE) experiments.reproduce --results_dir=$(RESULTS_DIR) --seeds="$(SEEDS)" --only=cifar
+
+reproduce-cifar10 reproduce-cifar100: reproduce-%: setup ## Table 2, CIFAR-10 or CIFAR-100: takes an accelerator
+	$(REPRODUCE) --variants=$*/all_conv_residual
+
+reproduce-table2: setup ## the CIFAR columns of Table 2, all rows: takes an accelerator and many hours
+	$(REPRODUCE) --variants=$(subst $(eval) ,$(,),$(foreach d,cifar10 cifar100,$(foreach m,$(MODELS),$d/$m)))
+
+reproduce-figure1: reproduce-cifar10 reproduce-cifar100 ## Figure 1, training and test error over steps
+	$(MODULE) experiments.report --results_dir=$(RESULTS_DIR)
 
 report: setup ## write the report of reference and local runs to results/local/
 	$(MODULE) experiments.report --results_dir=$(RESULTS_DIR)
@@ -99,6 +114,13 @@ promote: setup ## copy a finished run into results/reference: make promote RUN=r
 bench: setup ## measure the speed of the core computations against bare ones
 	$(MODULE) benchmarks.linear --results_dir=$(RESULTS_DIR) --overwrite
 	$(MODULE) benchmarks.expressivity --results_dir=$(RESULTS_DIR) --overwrite
+
+bench-train: setup ## training speed against PyTorch, which it installs (large, on a GPU)
+	$(VENV)/bin/python -c "import torch" 2>/dev/null || \
+		if command -v uv >/dev/null; then uv pip install --python $(VENV) torch; \
+		else $(MODULE) pip install torch; fi
+	$(MODULE) benchmarks.train_step --config=:$(if $(filter cpu,$(ACCEL)),cpu,gpu) \
+		--results_dir=$(RESULTS_DIR) --overwrite
 
 lock: ## resolve the requirements anew (needs uv)
 	uv pip compile setup.cfg --quiet --extra dev --universal --python-version 3.11 --upgrade \

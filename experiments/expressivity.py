@@ -20,7 +20,7 @@ import itertools
 import numpy as np
 
 from experiments import harness
-from experiments.expressivity_measures import MEASURES, PRECISIONS, SYNTHETIC
+from experiments.expressivity_measures import MEASURES, PRECISIONS, SYNTHETIC, split_to_fit
 from identity_matters.data import arrays, sources
 from identity_matters.expressivity import construction
 
@@ -55,9 +55,9 @@ def _plan_data(dataset, examples, features, num_classes, data_dir) -> list[dict]
         _check_positive(features=features, num_classes=num_classes, examples=min(examples))
         sizes, size = examples, {"features": features, "num_classes": num_classes}
     else:
-        source = sources.find_source(dataset)
-        arrays.require_prepared(dataset, "train", data_dir)
-        available = source.splits["train"]
+        source, split = sources.find_source(dataset), split_to_fit(dataset)
+        arrays.require_prepared(dataset, split, data_dir)
+        available = source.splits[split]
         if min(examples) < 0 or max(examples) > available:
             raise ValueError(f"examples must lie in 0 ... {available} of {dataset}, got {examples}")
         sizes = [n or available for n in examples]

@@ -19,6 +19,11 @@ SYNTHETIC = "synthetic"
 PRECISIONS = ("float32", "float64")
 
 
+def split_to_fit(dataset: str) -> str:
+    """All examples of a data set without a published split, the training split of the others."""
+    return "all" if "all" in sources.find_source(dataset).splits else "train"
+
+
 def _rng(key) -> np.random.Generator:
     return np.random.default_rng(np.asarray(jax.random.bits(key, (4,), np.uint32)))
 
@@ -31,7 +36,7 @@ def _unit_rows(x) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)
 def _load_images(dataset, data_dir):
-    images, labels = arrays.load(dataset, "train", data_dir)
+    images, labels = arrays.load(dataset, split_to_fit(dataset), data_dir)
     x = images.reshape(len(images), -1).astype(np.float32)
     x /= sources.find_source(dataset).pixel_max
     return _unit_rows(x), labels

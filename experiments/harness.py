@@ -2,8 +2,10 @@
 
 An experiment is a list of cells, settings that are measured one by one. Each measured cell is one
 line of metrics.jsonl, so that a run killed at any moment goes on at the first cell that is missing.
+A cell that trains a network writes lines while it goes and keeps checkpoints: see `training_log`.
 Bad input ends in one line and exit code 2 before anything is written; a failure while measuring is
-a traceback, exit code 1 and status "failed"; SIGTERM and Ctrl-C leave status "interrupted" behind.
+a traceback, exit code 1 and status "failed"; a loss that is not finite ends in one line, exit code
+1 and status "diverged"; SIGTERM and Ctrl-C leave status "interrupted" behind.
 """
 
 import dataclasses
@@ -22,6 +24,7 @@ import tqdm
 from absl import app, flags, logging
 from ml_collections import config_flags
 
+from experiments.training_log import RESULT, TrainingLog
 from identity_matters import records
 
 CONFIGS = pathlib.Path(__file__).resolve().parent / "configs"
@@ -53,21 +56,52 @@ class Experiment:
       name: the entry point's name, and its directory under the results directory.
       plan: ``plan(**config) -> list of cells``, JSON-able dicts; raises ValueError on bad settings.
       measure: ``measure(cell, key) -> dict`` of JSON-able values; `key` belongs to this cell alone.
-      conclude: ``conclude(config, records) -> Conclusion`` from the lines of metrics.jsonl.
+      conclude: ``conclude(config, records) -> Conclusion`` from the lines of metrics.jsonl;
+        `config` holds the settings and the scale of the run.
+      trains: the cells are trainings: `measure` gets a `TrainingLog` as third argument, computes in
+        float32, on one virtual device a core where there is no accelerator, and ends early by
+        raising `Interrupted` once ``log.stop_requested()``, or `DivergedError`.
     """
 
     name: str
     plan: Callable[..., list]
     measure: Callable[..., dict]
     conclude: Callable[..., Conclusion]
+    trains: bool = False
 
 
 class UsageError(Exception):
     """The command cannot be carried out as given; nothing has been written."""
 
 
-class _Interrupted(BaseException):
+class Interrupted(BaseException):
     """SIGTERM came. No Exception, so that no code on the way takes it for a failure."""
+
+
+class DivergedError(Exception):
+    """A training met a value that is not finite; the message names step and metric."""
+
+
+class _StopSignal:
+    """SIGTERM: asks a training to stop, which saves first; anything else is stopped at once."""
+
+    def __init__(self, asks_first: bool):
+        self._asks = asks_first
+        self.requested = False
+
+    def __enter__(self):
+        self._previous = signal.signal(signal.SIGTERM, self._handle)
+        return self
+
+    def __exit__(self, *_):
+        signal.signal(signal.SIGTERM, self._previous)
+
+    def _handle(self, signum, frame):
+        del signum, frame
+        if self._asks and not self.requested:
+            self.requested = True
+        else:
+            raise Interrupted
 
 
 def run(experiment: Experiment) -> None:
@@ -82,6 +116,9 @@ def run(experiment: Experiment) -> None:
     flags.DEFINE_integer("seed", 0, "Root of all randomness, 0 or more.")
     flags.DEFINE_string("results_dir", "results/local", "Where the run directory goes.")
     flags.DEFINE_boolean("overwrite", False, "Replace a run of the same name.")
+    if experiment.trains:
+        flags.DEFINE_boolean("tensorboard", False, "Write event files for TensorBoard, too.")
+        flags.DEFINE_string("profile", "", "A directory for a jax.profiler trace of some steps.")
     parser = functools.partial(_parse_flags, experiment=experiment)
     app.run(lambda _: _leave(_main(experiment, config_file)), flags_parser=parser)
 
@@ -155,9 +192,14 @@ def _main(experiment: Experiment, config_file) -> int:
             results_dir=flags.FLAGS.results_dir,
             overwrite=flags.FLAGS.overwrite,
             changed=changes_scale(config_flags.get_override_values(flags.FLAGS["config"])),
+            tensorboard=experiment.trains and flags.FLAGS.tensorboard,
+            profile_dir=flags.FLAGS.profile if experiment.trains else "",
         )
     except (UsageError, records.RunError) as error:
         _exit_with(experiment, str(error))
+    except DivergedError as error:
+        print(f"{experiment.name}: {error}", file=sys.stderr)
+        return 1
     if summary["status"] == "done":
         logging.info("%s: %s", summary["claim"], summary["verdict"])
     return 0
@@ -176,20 +218,24 @@ def execute(
     results_dir,
     overwrite: bool = False,
     changed: bool = False,
+    tensorboard: bool = False,
+    profile_dir: str = "",
 ) -> dict:
     """Runs or resumes one run of `experiment`; returns its summary.
 
     Args:
       changed: whether a setting that matters differs from the variant's own; such a run is of scale
         "reduced".
+      tensorboard, profile_dir: see the flags of the same names; trainings only.
     Raises:
+      DivergedError: a training met a value that is not finite; the run is closed as "diverged".
       UsageError: a setting, the seed or the results directory will not do; nothing was written.
       records.RunError: see `records.RunDir.create`.
     """
     settings = config.to_dict()
     scale = settings.pop("scale")
     variant = settings["variant"]
-    _configure_jax()
+    _configure_jax(experiment.trains)
     try:
         if seed < 0:
             raise ValueError(f"seed must be 0 or more, got {seed}")
@@ -209,43 +255,46 @@ def execute(
         overwrite=overwrite,
     )
     logging.info("writing %s", run_dir.path)
-    previous_handler = signal.signal(signal.SIGTERM, _raise_interrupted)
     try:
-        _measure_cells(experiment, cells, jax.random.key(seed), run_dir)
-        conclusion = experiment.conclude(settings, run_dir.records)
-    except (_Interrupted, KeyboardInterrupt) as stop:
+        with _StopSignal(asks_first=experiment.trains) as stop_signal:
+            log = TrainingLog(run_dir, stop_signal, tensorboard, profile_dir)
+            _measure_cells(experiment, cells, jax.random.key(seed), run_dir, log)
+            scaled = {**settings, "scale": run_dir.scale}
+            conclusion = experiment.conclude(scaled, run_dir.records)
+    except (Interrupted, KeyboardInterrupt) as stop:
         logging.warning("interrupted; the same command goes on from here")
         summary = run_dir.finish("interrupted")
         if isinstance(stop, KeyboardInterrupt):
             raise
         return summary
+    except DivergedError as error:
+        run_dir.finish("diverged", error=str(error))
+        raise
     except BaseException as error:
         run_dir.finish("failed", error=f"{type(error).__name__}: {_first_line(error)}")
         raise
-    finally:
-        signal.signal(signal.SIGTERM, previous_handler)
     return run_dir.finish(
         "done",
         claim=conclusion.claim,
         metrics=conclusion.metrics,
         paper=conclusion.paper,
         verdict=conclusion.verdict,
-        seconds=_phase_seconds(run_dir.records),
+        seconds=_phase_seconds(run_dir.records, experiment.trains),
     )
 
 
-def _configure_jax() -> None:
-    """Float64 for the theory; compiled programs are kept for the next run."""
-    jax.config.update("jax_enable_x64", True)
+def _configure_jax(trains: bool) -> None:
+    """Float64 for the theory, float32 for training; compiled programs are kept for the next run."""
+    jax.config.update("jax_enable_x64", not trains)
+    if trains and "JAX_NUM_CPU_DEVICES" not in os.environ:
+        # One device a core is faster than one device with a thread a core, and a power of two
+        # divides the batch.
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        jax.config.update("jax_num_cpu_devices", 1 << (cores.bit_length() - 1))
     if jax.config.jax_compilation_cache_dir is None:
         caches = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
         jax.config.update("jax_compilation_cache_dir", str(caches / "identity_matters" / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", CACHED_FROM_SECONDS)
-
-
-def _raise_interrupted(signum, frame):
-    del signum, frame
-    raise _Interrupted
 
 
 def _check_writable(path: pathlib.Path) -> None:
@@ -257,25 +306,34 @@ def _check_writable(path: pathlib.Path) -> None:
         raise ValueError(f"results_dir is not writable: no permission to write in {existing}")
 
 
-def _measure_cells(experiment: Experiment, cells: list, key, run_dir: records.RunDir) -> None:
-    recorded = {record["cell"] for record in run_dir.records}
-    if recorded:
+def _measure_cells(experiment: Experiment, cells: list, key, run_dir, log: TrainingLog) -> None:
+    recorded = {
+        record["cell"]
+        for record in run_dir.records
+        if not experiment.trains or record["kind"] == RESULT
+    }
+    if run_dir.records:
         logging.info("resuming: %d of %d cells are recorded", len(recorded), len(cells))
     compiling = _CompileClock()
-    on_terminal = sys.stderr.isatty()
-    with compiling, tqdm.tqdm(total=len(cells), disable=not on_terminal, unit="cell") as progress:
+    hidden = experiment.trains or not sys.stderr.isatty()
+    with compiling, tqdm.tqdm(total=len(cells), disable=hidden, unit="cell") as progress:
         progress.update(len(recorded))
         for index, cell in enumerate(cells):
             if index in recorded:
                 continue
             compiling.seconds = 0.0
             started = time.perf_counter()
-            measured = experiment.measure(cell, jax.random.fold_in(key, index))
+            arguments = (cell, jax.random.fold_in(key, index))
+            if experiment.trains:
+                with log.cell(index, len(cells)):
+                    measured = {"kind": RESULT, **experiment.measure(*arguments, log)}
+            else:
+                measured = experiment.measure(*arguments)
             seconds = time.perf_counter() - started
             timing = {"compile_seconds": compiling.seconds, "seconds": seconds}
             run_dir.append(_joined({"cell": index}, cell, measured, timing))
             progress.update()
-            if not on_terminal:
+            if hidden:
                 logging.info("cell %d of %d: %.1f s", index + 1, len(cells), seconds)
 
 
@@ -308,12 +366,18 @@ class _CompileClock:
         jax.monitoring.unregister_event_duration_listener(self._listen)
 
 
-def _phase_seconds(run_records: list[dict]) -> dict:
+def _phase_seconds(run_records: list[dict], trains: bool) -> dict:
     """Seconds by phase over all cells, those of earlier, interrupted processes included."""
-    compile_seconds = sum(record["compile_seconds"] for record in run_records)
-    measure_seconds = sum(record["seconds"] for record in run_records) - compile_seconds
-    return {
-        "compile": round(compile_seconds, 3),
-        "measure": round(measure_seconds, 3),
-        "total": round(compile_seconds + measure_seconds, 3),
-    }
+    if trains:
+        phases = dict.fromkeys(("compile", "train", "evaluate"), 0.0)
+        for record in run_records:
+            phase = {"train": "train", "evaluation": "evaluate"}.get(record["kind"])
+            if phase:
+                phases["compile"] += record["compile_seconds"]
+                phases[phase] += record["seconds"]
+    else:
+        compile_seconds = sum(record["compile_seconds"] for record in run_records)
+        seconds = sum(record["seconds"] for record in run_records)
+        phases = {"compile": compile_seconds, "measure": seconds - compile_seconds}
+    phases["total"] = sum(phases.values())
+    return {phase: round(seconds, 3) for phase, seconds in phases.items()}

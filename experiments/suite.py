@@ -8,6 +8,8 @@ EXPERIMENTS = (
     "landscape",
     "linear_training",
     "expressivity",
+    "cifar",
+    "ablations",
 )
 
 
@@ -17,8 +19,30 @@ def variants(experiment: str) -> tuple[str, ...]:
 
 
 def other_variants(experiment: str) -> tuple[str, ...]:
-    """Those that need prepared data, more time or an accelerator, and run only when named."""
+    """Those that need prepared data or more time, and run only when named."""
     return getattr(_configs(experiment), "OTHER_VARIANTS", ())
+
+
+def accelerator_variants(experiment: str) -> tuple[str, ...]:
+    """Those that belong to the reproduction where there is an accelerator."""
+    return getattr(_configs(experiment), "ACCELERATOR_VARIANTS", ())
+
+
+def find_variants(experiment: str, name: str) -> list[str]:
+    """The variants called `name`, or all of the data set `name` where they are DATASET/MODEL.
+
+    Raises:
+      ValueError: there is none; the message lists those there are.
+    """
+    known = (
+        *variants(experiment),
+        *accelerator_variants(experiment),
+        *other_variants(experiment),
+    )
+    found = [variant for variant in known if variant == name or variant.startswith(f"{name}/")]
+    if not found:
+        raise ValueError(f"{experiment} has no variant {name!r}; it has {', '.join(known)}")
+    return found
 
 
 def _configs(experiment: str):

@@ -20,7 +20,6 @@ import re
 import shutil
 import time
 
-from identity_matters import paper
 from identity_matters.environment import describe_environment
 from identity_matters.json_files import (
     MalformedFileError,
@@ -30,22 +29,9 @@ from identity_matters.json_files import (
     to_json,
     write_json,
 )
+from identity_matters.summary import FINISHED, SCALES, SCHEMA, check_summary
 
-SCHEMA = 1
-FINISHED = ("done", "diverged")
-STATUSES = ("running", *FINISHED, "interrupted", "failed")
-VERDICTS = ("reproduced", "not reproduced", "counterexample found", "not comparable")
-SCALES = ("paper", "reduced")
 _VARIANT = re.compile(r"[A-Za-z0-9_.+-]+(/[A-Za-z0-9_.+-]+)*")
-# The fields of a finished summary and what each must be; `_check_summary` adds the rest.
-_FIELDS = {
-    "claim": str,
-    "metrics": dict,
-    "paper": dict,
-    "verdict": str,
-    "scale": str,
-    "seconds": dict,
-}
 
 
 class RunError(Exception):
@@ -69,6 +55,7 @@ class RunDir:
     def __init__(self, path: pathlib.Path, summary: dict, records: list[dict], lock: int):
         self.path = path
         self.records = records
+        self.scale = summary["scale"]
         self._summary = summary
         self._lock = lock
         self._started_seconds = time.monotonic()
@@ -127,6 +114,24 @@ class RunDir:
             os.fsync(file.fileno())
         self.records.append(from_json(json.loads(line)))
 
+    def rewind(self, count: int) -> None:
+        """Keeps the first `count` lines of metrics.jsonl: a resumed training writes the rest anew.
+
+        Raises:
+          RunError: there are fewer lines.
+        """
+        if count > len(self.records):
+            raise RunError(
+                f"{self.path}: metrics.jsonl has {len(self.records)} lines, but its checkpoint was"
+                f" saved after {count}; --overwrite runs it anew"
+            )
+        with open(self.path / "metrics.jsonl", "rb+") as file:
+            for _ in range(count):
+                file.readline()
+            file.truncate(file.tell())
+            os.fsync(file.fileno())
+        del self.records[count:]
+
     def finish(self, status: str, **fields) -> dict:
         """Writes the last summary.json, with `fields` of the contract, and lets the run go.
 
@@ -137,7 +142,7 @@ class RunDir:
         summary.setdefault("seconds", {})
         total_seconds = round(time.monotonic() - self._started_seconds, 3)
         summary["seconds"] = {"total": total_seconds, **summary["seconds"]}
-        _check_summary(summary)
+        check_summary(summary)
         write_json(self.path / "summary.json", summary)
         os.close(self._lock)
         return summary
@@ -177,31 +182,6 @@ def _check_resumable(path: pathlib.Path, config: dict) -> bool:
                 f" {name}={config.get(name)!r}; --overwrite replaces it"
             )
     return True
-
-
-def _check_summary(summary: dict) -> None:
-    """Raises ValueError where `summary` breaks the contract."""
-    if summary.get("schema") != SCHEMA:
-        raise ValueError(f"schema must be {SCHEMA}, is {summary.get('schema')!r}")
-    for name, kind in {"experiment": str, "variant": str, "seed": int, "status": str}.items():
-        if not isinstance(summary.get(name), kind):
-            raise ValueError(f"{name} must be {kind.__name__}, is {summary.get(name)!r}")
-    if summary["status"] not in STATUSES:
-        raise ValueError(f"status must be one of {STATUSES}, is {summary['status']!r}")
-    if summary.get("scale") not in SCALES:
-        raise ValueError(f"scale must be one of {SCALES}, is {summary.get('scale')!r}")
-    if summary["status"] != "done":
-        return
-    for name, kind in _FIELDS.items():
-        if not isinstance(summary.get(name), kind):
-            raise ValueError(f"{name} must be {kind.__name__}, is {summary.get(name)!r}")
-    if summary["verdict"] not in VERDICTS:
-        raise ValueError(f"verdict must be one of {VERDICTS}, is {summary['verdict']!r}")
-    if summary["claim"] not in paper.CLAIMS:
-        raise ValueError(f"claim must be a key of paper.CLAIMS, is {summary['claim']!r}")
-    unknown = summary["paper"].keys() - summary["metrics"].keys()
-    if unknown:
-        raise ValueError(f"paper has values of {sorted(unknown)}, which metrics lacks")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,7 +229,7 @@ def read_run(path) -> Run:
     path = pathlib.Path(path)
     summary = read_json(path / "summary.json")
     try:
-        _check_summary(summary)
+        check_summary(summary)
     except ValueError as error:
         raise RunError(f"{path / 'summary.json'}: {error}") from None
     config = read_json(path / "config.json")

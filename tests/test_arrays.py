@@ -21,25 +21,28 @@ def _write(data_dir, split="train"):
     n = SMALL.splits[split]
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (n, *SMALL.image_shape), np.uint8)
-    labels = rng.integers(0, 10, n)
+    labels = np.arange(n) * 9 // (n - 1)
     arrays.write(SMALL, split, data_dir, images, labels)
     return images, labels
 
 
-def test_digits_come_with_scikit_learn():
-    images, labels = arrays.load("digits", "train", data_dir="/nowhere")
-    assert images.shape == (1797, 8, 8, 1) and images.dtype == np.uint8 and images.max() == 16
-    # As published: 178 zeros, 182 ones, ... 180 nines.
-    assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+def test_digits_are_those_of_scikit_learn():
+    images, labels = arrays.load("digits", "all", data_dir="/nowhere")
+    assert images.dtype == np.uint8 and labels.dtype == np.int64
+    from sklearn.datasets import load_digits  # seconds, which every worker would wait for
+
+    published = load_digits()
+    np.testing.assert_array_equal(images[..., 0], published.images)
+    np.testing.assert_array_equal(labels, published.target)
 
 
-def test_what_was_written_is_read(small_cifar10, tmp_path):
-    images, labels = _write(tmp_path)
-    read_images, read_labels = arrays.load("cifar10", "train", tmp_path)
-    np.testing.assert_array_equal(read_images, images)
-    np.testing.assert_array_equal(read_labels, labels)
-    assert read_labels.dtype == np.int64
-    arrays.require_prepared("cifar10", "train", tmp_path)
+def test_digits_are_split_in_their_order():
+    (images, labels), (train_images, train_labels), (test_images, test_labels) = (
+        arrays.load("digits", split, data_dir="/nowhere") for split in ("all", "train", "test")
+    )
+    assert (len(train_labels), len(test_labels)) == (1347, 450)
+    np.testing.assert_array_equal(np.concatenate([train_images, test_images]), images)
+    np.testing.assert_array_equal(np.concatenate([train_labels, test_labels]), labels)
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "delete", "manifest"])
@@ -63,7 +66,7 @@ def test_wrong_arrays_are_not_kept(tmp_path):
     images, labels = _write(tmp_path)
     with pytest.raises(ValueError, match=r"uint8\[6, 32, 32, 3\] images, got uint8\[5, 32"):
         arrays.write(SMALL, "train", tmp_path, images[:5], labels)
-    with pytest.raises(ValueError, match=r"6 labels below 10, got \(6,\) from 10 to 10"):
+    with pytest.raises(ValueError, match=r"6 labels from 0 to 9, got \(6,\) from 10 to 10"):
         arrays.write(SMALL, "train", tmp_path, images, np.full(6, 10))
 
 
@@ -87,6 +90,16 @@ def test_prepare_leaves_what_is_there_and_digits_alone(small_cifar10, tmp_path):
     assert arrays.load("cifar10", "test", tmp_path)[0].shape == (4, 32, 32, 3)
 
 
+def test_prepared_but_not_decoded_without_tensorflow_datasets(monkeypatch, tmp_path):
+    directory = tmp_path / "cifar10" / "3.0.2"
+    directory.mkdir(parents=True)
+    (directory / "dataset_info.json").write_text("{}")
+    monkeypatch.setattr(arrays.importlib.util, "find_spec", lambda name: None)
+    for check in (arrays.load, arrays.require_prepared):
+        with pytest.raises(ValueError, match=r"not installed; run: make data DATASETS=cifar10$"):
+            check("cifar10", "train", tmp_path)
+
+
 class _Builder:
     """What `arrays.decode` asks of a prepared tensorflow_datasets builder."""
 
@@ -102,6 +115,21 @@ class _Builder:
 
     def __getitems__(self, indices):
         return [dict(zip(("image", "label"), self._rows[i], strict=True)) for i in indices]
+
+
+def test_tensorflow_datasets_gives_the_fine_labels_of_cifar100(tmp_path):
+    tfds = pytest.importorskip("tensorflow_datasets", reason="only `make data` installs it")
+    source = SOURCES["cifar100"]
+    with tfds.testing.mock_data(num_examples=50):
+        builder = tfds.builder(source.tfds_name, data_dir=tmp_path)
+        assert builder.info.features["label"].num_classes == source.num_classes
+        examples = builder.as_data_source(split="train")
+        # The imitation cannot be read in chunks.
+        rows = [(examples[i]["image"], examples[i]["label"]) for i in range(50)]
+    images, labels = arrays.decode(source, "train", _Builder(*zip(*rows, strict=True)))
+    assert images.shape == (50, 32, 32, 3) and images.any()
+    # The 20 coarse labels end at 19.
+    assert 19 < labels.max() < 100
 
 
 def test_decoding_in_chunks(monkeypatch, tmp_path):

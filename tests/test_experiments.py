@@ -122,6 +122,19 @@ TINY_RUNS = {
         "minimal_width.max_width=2",
         "precision.pairs=8",
     ],
+    "experiments.cifar:digits/all_conv_residual": [
+        "model.blocks_per_stage=(1,1)",
+        "model.stem_width=4",
+        "model.widths=(4,8)",
+        "train.steps=2",
+        "train.steps_per_log=1",
+    ],
+    "experiments.ablations:digits/identity": [
+        "model.stem_width=2",
+        "model.widths=(2,2,2)",
+        "train.steps=2",
+        "train.steps_per_log=1",
+    ],
     "benchmarks.expressivity:default": ["examples=(64,128)"],
     "benchmarks.linear:default": ["depths=(2,4)", "width=4", "layers_per_run=8", "repeats=1"],
 }

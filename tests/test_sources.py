@@ -8,7 +8,7 @@ from identity_matters.data.sources import SOURCES, find_source
 def test_published_sizes():
     assert SOURCES["cifar10"].splits == {"train": 50_000, "test": 10_000}
     assert SOURCES["cifar100"].num_classes == 100
-    assert SOURCES["digits"].splits == {"train": 1797}
+    assert SOURCES["digits"].splits == {"all": 1797, "train": 1347, "test": 450}
     assert all(name == source.name for name, source in SOURCES.items())
 
 

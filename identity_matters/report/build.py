@@ -19,6 +19,7 @@ from identity_matters.report.document import (
     render_markdown,
 )
 from identity_matters.report.page import render_html
+from identity_matters.report.table_2 import table_2
 
 TITLE = "Identity Matters: what the paper claims and what the runs say"
 # Between these two lines of the README stands a table that `with_claims` writes.
@@ -98,6 +99,7 @@ def _first_seeds(collection: Collection) -> list[records.Run]:
 def _write_tables(collections, groups, directory: pathlib.Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     made = {"claims": tables.claims_table(groups)}
+    made["table_2"] = table_2([group for c in collections for group in groups[c.name]])
     for collection in collections:
         made[f"runs-{collection.name}"] = tables.runs_table(
             groups[collection.name], collection.root
@@ -126,6 +128,12 @@ def _blocks(collections, groups, pictures) -> list[Block]:
         ),
         Heading("Claims", 2),
         tables.claims_table(groups),
+        Heading("Table 2", 2),
+        Paragraph(
+            "Test errors at the paper's scale. The comparison rows come from different models and"
+            " protocols, and a published number may be that of the best step over training."
+        ),
+        table_2([group for c in collections for group in groups[c.name]]),
     ]
     variants = tables.by_variant(groups)
     shown: set[str] = set()

@@ -1,6 +1,8 @@
 """The figures of the report, a module an experiment, in the order in which they are shown."""
 
 from identity_matters.report.figures import (
+    ablations,
+    cifar,
     expressivity,
     factorization,
     gradient_bound,
@@ -14,4 +16,6 @@ FIGURES = (
     *landscape.FIGURES,
     *linear_training.FIGURES,
     *expressivity.FIGURES,
+    *cifar.FIGURES,
+    *ablations.FIGURES,
 )

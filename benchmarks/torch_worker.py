@@ -1,0 +1,115 @@
+"""The all-convolutional residual net of Table 1 in plain PyTorch, timed on request.
+
+`benchmarks.train_step` starts this file in a process of its own, writes the settings as one line of
+JSON to its standard input, reads one line that describes the machine, and then writes a number of
+steps a line and reads the seconds that they took. Batches are drawn once and lie on the device:
+nothing but forward pass, backward pass and the update is timed.
+"""
+
+import json
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Block(nn.Module):
+    """x + C2(ReLU(C1 x)); average pool and zero channels on the shortcut where shapes change."""
+
+    def __init__(self, channels_in: int, channels: int, kernel: int, stride: int):
+        super().__init__()
+        padding = kernel // 2
+        self.conv1 = nn.Conv2d(channels_in, channels, kernel, stride, padding, bias=False)
+        self.conv2 = nn.Conv2d(channels, channels, kernel, 1, padding, bias=False)
+        self.stride = stride
+        self.before = (channels - channels_in) // 2
+        self.after = channels - channels_in - self.before
+        for conv in (self.conv1, self.conv2):
+            nn.init.normal_(conv.weight, std=1 / (kernel**2 * channels))
+
+    def forward(self, x):
+        h = self.conv2(functional.relu(self.conv1(x)))
+        if self.stride > 1:
+            x = functional.avg_pool2d(x, self.stride)
+        if self.before + self.after:
+            x = functional.pad(x, (0, 0, 0, 0, self.before, self.after))
+        return x + h
+
+
+class AllConvResidual(nn.Module):
+    """Stem, stages of blocks, global mean, fixed random projection."""
+
+    def __init__(self, blocks_per_stage, widths, stem_width, kernel, num_classes):
+        super().__init__()
+        self.stem = nn.Conv2d(3, stem_width, kernel, padding=kernel // 2, bias=False)
+        nn.init.normal_(self.stem.weight, std=1 / (kernel * stem_width**0.5))
+        blocks, channels = [], stem_width
+        for stage, (count, width) in enumerate(zip(blocks_per_stage, widths, strict=True)):
+            for index in range(count):
+                stride = 2 if stage > 0 and index == 0 else 1
+                blocks.append(Block(channels, width, kernel, stride))
+                channels = width
+        self.blocks = nn.Sequential(*blocks)
+        limit = (3 / channels) ** 0.5
+        projection = torch.empty(channels, num_classes).uniform_(-limit, limit)
+        self.register_buffer("projection", projection)
+
+    def forward(self, x):
+        return self.blocks(self.stem(x)).float().mean((2, 3)) @ self.projection
+
+
+def main() -> None:
+    settings = json.loads(sys.stdin.readline())
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.set_float32_matmul_precision("high")
+    net = AllConvResidual(
+        settings["blocks_per_stage"],
+        settings["widths"],
+        settings["stem_width"],
+        settings["kernel_size"],
+        settings["num_classes"],
+    ).to(device, memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(
+        net.parameters(), lr=settings["learning_rate"], momentum=0.9, weight_decay=1e-4
+    )
+    batch = settings["batch_examples"]
+    size = settings["image_pixels_per_side"]
+    images = torch.randn(batch, 3, size, size, device=device)
+    images = images.contiguous(memory_format=torch.channels_last)
+    labels = torch.randint(settings["num_classes"], (batch,), device=device)
+    # On a CPU eager PyTorch is what its users run.
+    forward = torch.compile(net) if device == "cuda" else net
+    half = settings["compute_dtype"] == "bfloat16"
+
+    def step():
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=half):
+            loss = functional.cross_entropy(forward(images).float(), labels)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    step()
+    parameters = sum(p.numel() for p in net.parameters())
+    described = {
+        "torch": torch.__version__,
+        "device": device,
+        "threads": torch.get_num_threads(),
+        "parameters": parameters,
+    }
+    print(json.dumps(described), flush=True)
+    for line in sys.stdin:
+        steps = int(line)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        started = time.perf_counter()
+        for _ in range(steps):
+            loss = step()
+        value = loss.item()  # waits for the device
+        print(json.dumps({"seconds": time.perf_counter() - started, "loss": value}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

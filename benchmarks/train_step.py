@@ -1,0 +1,246 @@
+"""Training speed: images per second of our step against plain PyTorch, on the same machine.
+
+Our side is a whole step of this suite: gathering the batch from the device, augmentation, forward
+and backward pass, weight decay and momentum, with its metrics read as a training reads them.
+PyTorch's side (see torch_worker.py) has its batch drawn beforehand and augments nothing:
+channels_last, bf16 autocast and torch.compile on a GPU; eager float32 on a CPU. The two take turns,
+round by round; the medians are compared.
+Goals: on a CPU at least level with PyTorch; on a GPU 1.2 times its images per second, and on an
+H200 33,000 images per second.
+
+Command: python -m benchmarks.train_step    # needs PyTorch: make bench-train installs it
+Hardware: any. Time: about ten minutes on 2 CPU cores.
+"""
+
+import functools
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+
+from experiments import harness, image_training
+from identity_matters import diagnostics
+from identity_matters.data import augment, batches
+from identity_matters.models import registry
+from identity_matters.training import optimizer, parallel, peaks, schedule, steps, task
+
+CLAIM = "Section 4: training speed"
+_WORKER = pathlib.Path(__file__).resolve().parent / "torch_worker.py"
+_ORDER_SEED = 0
+
+
+def plan(
+    *,
+    variant,
+    nets,
+    batch_examples,
+    compute_dtype,
+    steps_per_round,
+    steps_per_dispatch,
+    rounds,
+    examples,
+    image_pixels_per_side,
+    num_classes,
+    pad_pixels_per_side,
+    learning_rate,
+    least_speedup,
+) -> list[dict]:
+    """One cell for each net."""
+    if variant not in ("cpu", "gpu"):
+        raise ValueError(f"variant must be cpu or gpu, got {variant!r}")
+    if not nets:
+        raise ValueError("nets must name at least one network, got none")
+    if not least_speedup > 0:
+        raise ValueError(f"least_speedup must be positive, got {least_speedup}")
+    size = {
+        "batch_examples": batch_examples,
+        "compute_dtype": compute_dtype,
+        "steps_per_round": steps_per_round,
+        "steps_per_dispatch": steps_per_dispatch,
+        "rounds": rounds,
+        "examples": examples,
+        "image_pixels_per_side": image_pixels_per_side,
+        "num_classes": num_classes,
+        "pad_pixels_per_side": pad_pixels_per_side,
+        "learning_rate": learning_rate,
+    }
+    for name, value in size.items():
+        if name not in ("compute_dtype", "pad_pixels_per_side") and not value > 0:
+            raise ValueError(f"{name} must be positive, got {value}")
+    if steps_per_round % steps_per_dispatch:
+        raise ValueError(
+            f"steps_per_round must be a multiple of steps_per_dispatch, got {steps_per_round} and"
+            f" {steps_per_dispatch}"
+        )
+    try:
+        import torch  # noqa: F401 - only whether it is there
+    except ImportError:
+        raise ValueError("this benchmark needs PyTorch; run: make bench-train") from None
+    return [{"net": name, **net, **size} for name, net in nets.items()]
+
+
+def measure(cell: dict, key, log) -> dict:
+    """Median images per second of both, in rounds that take turns."""
+    del log
+    settings = dict(cell)
+    del settings["net"]
+    work, flops = _make_task(key, settings)
+    devices = image_training.pick_devices(0, cell["batch_examples"])
+    ours = _Ours(work, key, devices, settings)
+    torch_settings = {**settings, "stem_width": 16, "kernel_size": 3}
+    with _Torch(torch_settings) as theirs:
+        variables = jax.eval_shape(work.init, jax.random.key(0))
+        parameters = diagnostics.count_parameters(variables["params"])
+        if parameters != theirs.described["parameters"]:
+            raise RuntimeError(
+                f"the nets differ: {parameters} parameters here and"
+                f" {theirs.described['parameters']} in PyTorch"
+            )
+        seconds = {"ours": [], "torch": []}
+        for _ in range(cell["rounds"] + 1):
+            seconds["ours"].append(ours.run())
+            seconds["torch"].append(theirs.run(cell["steps_per_round"]))
+    # The first round of each compiles or warms up.
+    images = cell["steps_per_round"] * cell["batch_examples"]
+    rates = {name: images / statistics.median(s[1:]) for name, s in seconds.items()}
+    peak = peaks.peak_flops_per_second(devices[0].device_kind, cell["compute_dtype"])
+    return {
+        "parameters": parameters,
+        "torch_described": theirs.described,
+        "devices": len(devices),
+        "device_kind": devices[0].device_kind,
+        "images_per_second": rates["ours"],
+        "torch_images_per_second": rates["torch"],
+        "speedup": rates["ours"] / rates["torch"],
+        "model_flops_per_second": rates["ours"] * flops,
+        "utilization_percent": None if peak is None else 100 * rates["ours"] * flops / peak,
+        "round_seconds": seconds,
+    }
+
+
+def _make_task(key, settings: dict):
+    """Random images, Table 1's blocks at the widths of this cell, the paper's optimiser."""
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    side, examples = settings["image_pixels_per_side"], settings["examples"]
+    images = rng.integers(0, 256, (examples, side, side, 3), np.uint8)
+    labels = rng.integers(0, settings["num_classes"], examples).astype(np.int32)
+    net = registry.MODELS["all_conv_residual"](
+        num_classes=settings["num_classes"],
+        blocks_per_stage=settings["blocks_per_stage"],
+        widths=settings["widths"],
+        compute_dtype=settings["compute_dtype"],
+        axis_name=parallel.AXIS_NAME,
+    )
+    train_input, eval_input = augment.make_inputs(
+        "per_image", {}, pad_pixels_per_side=settings["pad_pixels_per_side"], flip=True
+    )
+    rate = schedule.learning_rate_schedule(
+        schedule="constant", learning_rate=settings["learning_rate"], steps=1
+    )
+    work = task.Task(
+        init=functools.partial(net.init, image_shape=(side, side, 3)),
+        apply=net.apply,
+        train_input=train_input,
+        eval_input=eval_input,
+        batch_plan=functools.partial(
+            batches.batch_plan, _ORDER_SEED, examples, settings["batch_examples"]
+        ),
+        example_keys=batches.example_keys,
+        train_images=images,
+        train_labels=labels,
+        test_images=images[:1],
+        test_labels=labels[:1],
+        optimizer=optimizer.make_optimizer(
+            rate, momentum=0.9, nesterov=False, weight_decay=1e-4, decayed="convolutions"
+        ),
+        schedule=rate,
+        flops_per_example=0.0,
+    )
+    flops = diagnostics.training_flops(image_training.forward_flops(net, (side, side, 3)))
+    return work, flops
+
+
+class _Ours:
+    """A training of this suite, round by round."""
+
+    def __init__(self, work, key, devices, settings):
+        self.work = work
+        self.steps = settings["steps_per_round"]
+        self.per_dispatch = settings["steps_per_dispatch"]
+        self.done = 0
+        init_key, augmentation_key, dropout_key = jax.random.split(key, 3)
+        self.parallel = parallel.ParallelSteps(
+            work,
+            augmentation_key=augmentation_key,
+            dropout_key=dropout_key,
+            devices=devices,
+            batch_examples=settings["batch_examples"],
+            evaluation_batch_examples=len(devices),
+        )
+        state = steps.initial_state(work.init(init_key), work.optimizer)
+        self.state = self.parallel.replicate(jax.device_get(state))
+
+    def run(self) -> float:
+        """Seconds for one round of steps, the sums of the last dispatch read at its end."""
+        started = time.perf_counter()
+        indices, epochs = self.work.batch_plan(self.done, self.steps)
+        for first in range(0, self.steps, self.per_dispatch):
+            rows = slice(first, first + self.per_dispatch)
+            self.state, sums = self.parallel.train(self.state, indices[rows], epochs[rows])
+            if self.parallel.on_cpu:
+                self.parallel.read(sums)
+        self.parallel.read(sums)
+        self.done += self.steps
+        return time.perf_counter() - started
+
+
+class _Torch:
+    """torch_worker.py in a process of its own."""
+
+    def __init__(self, settings: dict):
+        self._process = subprocess.Popen(
+            [sys.executable, str(_WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.described = self._ask(json.dumps(settings))
+
+    def _ask(self, line: str) -> dict:
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError("PyTorch's process ended; its error is above")
+        return json.loads(answer)
+
+    def run(self, count: int) -> float:
+        """Seconds for `count` steps."""
+        return self._ask(str(count))["seconds"]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def conclude(config: dict, records: list[dict]) -> harness.Conclusion:
+    """Reproduced iff every net reaches the goal over PyTorch."""
+    metrics = {"least_speedup_asked": config["least_speedup"]}
+    for record in records:
+        for name in ("images_per_second", "torch_images_per_second", "speedup"):
+            metrics[f"{name}/{record['net']}"] = record[name]
+        if record["utilization_percent"] is not None:
+            metrics[f"utilization_percent/{record['net']}"] = record["utilization_percent"]
+    reached = all(record["speedup"] >= config["least_speedup"] for record in records)
+    return harness.Conclusion(CLAIM, metrics, "reproduced" if reached else "not reproduced")
+
+
+EXPERIMENT = harness.Experiment("benchmark_train_step", plan, measure, conclude, trains=True)
+
+if __name__ == "__main__":
+    harness.run(EXPERIMENT)

@@ -1,0 +1,146 @@
+"""What is measured on networks: residual ratios, parameter and operation counts, operator norms."""
+
+import functools
+import math
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+
+# The usual convention: the backward pass costs two products for each one of the forward pass, the
+# gradients with respect to the weights and to the inputs.
+FORWARD_PASSES_PER_TRAINING_STEP = 3
+
+
+def residual_ratio(x, h):
+    """||h|| / ||x|| of each example, over the whole map; 0 where h = 0.
+
+    The size of a residual block's h(x) next to what it is added to, which the paper's section 2
+    wants small. Where a block changes the shape, x is what its shortcut makes of the input.
+
+    Args:
+      x, h: f[n, ...].
+    Returns:
+      f32[n], computed in float32.
+    Raises:
+      ValueError: not the same number of examples.
+    """
+    if len(x) != len(h):
+        raise ValueError(f"x and h must hold the same examples, got {len(x)} and {len(h)}")
+    numerator, denominator = _norms(h), _norms(x)
+    return jnp.where(numerator == 0, numerator, numerator / denominator)
+
+
+def _norms(x):
+    squares = jnp.square(x.astype(jnp.float32))
+    return jnp.sqrt(jnp.sum(squares, axis=tuple(range(1, x.ndim))))
+
+
+def count_parameters(tree) -> int:
+    """The number of numbers in a pytree of arrays or of `jax.ShapeDtypeStruct`."""
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+
+
+def count_flops(function, *args) -> int:
+    """Floating-point operations of the convolutions and matrix products in `function(*args)`.
+
+    A multiplication and an addition count as two. Everything else is free, and the zeros of padding
+    and dilation count as numbers. A loop of known length counts as often as it turns; of branches
+    the dearest counts.
+
+    Args:
+      function: a function that JAX can trace; it is not run.
+      *args: pytrees of arrays or of `jax.ShapeDtypeStruct`.
+    Raises:
+      ValueError: a product inside a loop whose number of turns is not known before it runs.
+    """
+    return _jaxpr_flops(jax.make_jaxpr(function)(*args).jaxpr)
+
+
+def training_flops(forward_flops: float) -> float:
+    """Operations of a training step from those of the forward pass: three times as many.
+
+    Utilization of a device is stated by this convention, what a step needs rather than what a
+    program does: recomputation and the optimizer do not count.
+    """
+    return FORWARD_PASSES_PER_TRAINING_STEP * forward_flops
+
+
+def _jaxpr_flops(jaxpr) -> int:
+    return sum(_equation_flops(equation) for equation in jaxpr.eqns)
+
+
+def _equation_flops(equation) -> int:
+    name, params = equation.primitive.name, equation.params
+    if name == "conv_general_dilated":
+        kernel = equation.invars[1].aval.shape
+        _, input_axis, *spatial_axes = params["dimension_numbers"].rhs_spec
+        # The kernel's own number of inputs is that of one group already.
+        products = math.prod(kernel[axis] for axis in (input_axis, *spatial_axes))
+        return 2 * equation.outvars[0].aval.size * products
+    if name == "dot_general":
+        (contracted, _), _ = params["dimension_numbers"]
+        products = math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
+        return 2 * equation.outvars[0].aval.size * products
+    inner = [_jaxpr_flops(jaxpr) for jaxpr in _inner_jaxprs(params)]
+    if name == "cond":
+        return max(inner)
+    if name == "while" and sum(inner):
+        raise ValueError(
+            "cannot count the products in a while loop, whose number of turns is not known; give"
+            " count_flops a function with a loop of fixed length (jax.lax.scan)"
+        )
+    return sum(inner) * params.get("length", 1) if name == "scan" else sum(inner)
+
+
+def _inner_jaxprs(params: dict) -> list:
+    found = []
+    for value in params.values():
+        for candidate in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(candidate, jax.extend.core.ClosedJaxpr):
+                found.append(candidate.jaxpr)
+            elif isinstance(candidate, jax.extend.core.Jaxpr):
+                found.append(candidate)
+    return found
+
+
+def convolution_norm(kernel, height: int, width: int, *, stride: int, iterations: int, key):
+    """The spectral norm of a convolution of maps of height x width, zero-padded ("SAME").
+
+    Power iteration on A^T A from a random map, A the convolution as a linear map; the value grows
+    with `iterations` towards the norm and never beyond it.
+
+    Args:
+      kernel: f[k, k, in, out].
+      key: draws the first map.
+      iterations: how often, at least once.
+    Returns:
+      f[], of the kernel's dtype.
+    Raises:
+      ValueError: no iterations.
+    """
+    if iterations < 1:
+        raise ValueError(f"iterations must be at least 1, got {iterations}")
+    x = jax.random.normal(key, (height, width, kernel.shape[2]), kernel.dtype)
+    # Not a loop of JAX's: on CPU gradients of convolutions inside one are many times slower.
+    for _ in range(iterations):
+        x, norm = _power_step(x, kernel, stride)
+    return norm
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _power_step(x, kernel, stride: int):
+    """(A^T A u, ||A u||) for u = x / ||x||."""
+
+    def convolve(x):
+        return jax.lax.conv_general_dilated(
+            x[None],
+            kernel,
+            (stride, stride),
+            "SAME",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            precision=jax.lax.Precision.HIGHEST,
+        )[0]
+
+    y, transposed = jax.vjp(convolve, x / jnp.linalg.norm(x.ravel()))
+    return transposed(y)[0], jnp.linalg.norm(y.ravel())

@@ -1,0 +1,93 @@
+"""All-CNN-C (Springenberg et al., arXiv 1412.6806), the first row of Table 2.
+
+    dropout 0.2 | 3x3 96, 3x3 96, 3x3 96 stride 2, dropout 0.5
+                | 3x3 192, 3x3 192, 3x3 192 stride 2, dropout 0.5
+                | 3x3 192 without padding, 1x1 192, 1x1 classes | mean over the map
+
+A ReLU follows every convolution, the last included. 1,369,738 parameters for 10 classes, biases
+among them. Initial kernels are Caffe's "xavier", U(-sqrt(3 / m), sqrt(3 / m)) for m inputs, and
+biases 0, as in the Caffe version that shared its settings (mateuszbuda/ALL-CNN); the paper does not
+say.
+"""
+
+import flax.linen as nn
+
+from identity_matters.models import initializers, layers
+from identity_matters.models.checks import check_at_least, check_choice, check_rate
+from identity_matters.models.interface import Model, from_module
+
+# Channels, kernel size, stride, zeros on each side, and whether dropout follows; the last
+# convolution, to the classes, comes on top.
+CONVOLUTIONS = (
+    (96, 3, 1, 1, False),
+    (96, 3, 1, 1, False),
+    (96, 3, 2, 1, True),
+    (192, 3, 1, 1, False),
+    (192, 3, 1, 1, False),
+    (192, 3, 2, 1, True),
+    (192, 3, 1, 0, False),
+    (192, 1, 1, 0, False),
+)
+# Two strides of 2 must leave the 3x3 convolution without padding at least one position.
+LEAST_SIDE_PIXELS = 9
+
+
+def all_cnn_c(
+    *,
+    num_classes: int,
+    input_dropout: float = 0.2,
+    dropout: float = 0.5,
+    compute_dtype: str = "float32",
+    axis_name: str | None = None,
+) -> Model:
+    """All-CNN-C, for images of at least 9 pixels a side.
+
+    Args:
+      num_classes: the number of logits.
+      input_dropout, dropout: probabilities of setting to zero the numbers of the image, and of the
+        two maps after a stride of 2.
+      compute_dtype: "float32" or "bfloat16", the type of the convolutions.
+      axis_name: taken because every factory takes it; nothing here depends on the batch.
+    Raises:
+      ValueError: an argument is out of range.
+    """
+    del axis_name
+    check_at_least("num_classes", num_classes, 1)
+    check_rate("input_dropout", input_dropout)
+    check_rate("dropout", dropout)
+    check_choice("compute_dtype", compute_dtype, layers.COMPUTE_DTYPES)
+    module = _Network(num_classes, input_dropout, dropout, compute_dtype)
+    return from_module(module, lambda path, shape: initializers.uniform_unit_scaling(shape))
+
+
+class _Network(nn.Module):
+    num_classes: int
+    input_dropout: float
+    dropout: float
+    dtype: str
+
+    @nn.compact
+    def __call__(self, x, *, train: bool, keys=None):
+        if min(x.shape[1:3]) < LEAST_SIDE_PIXELS:
+            raise ValueError(
+                f"All-CNN-C needs images of at least {LEAST_SIDE_PIXELS} pixels a side, got"
+                f" {x.shape[1]} x {x.shape[2]}"
+            )
+        if train:
+            x = layers.dropout(x, keys, self.input_dropout, layer=0)
+        last = (self.num_classes, 1, 1, 0, False)
+        for index, row in enumerate((*CONVOLUTIONS, last), start=1):
+            channels, kernel_size, stride, zeros, dropout_follows = row
+            convolution = layers.convolution(
+                channels,
+                kernel_size,
+                stride=stride,
+                padding=zeros,
+                use_bias=True,
+                dtype=self.dtype,
+                name=f"conv{index}",
+            )
+            x = nn.relu(convolution(x))
+            if train and dropout_follows:
+                x = layers.dropout(x, keys, self.dropout, layer=index)
+        return layers.global_average_pool(x), []

@@ -1,0 +1,165 @@
+"""The statements that experiments check, by the key that summary.json carries."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """One statement that an experiment checks. `key` is the "claim" field of summary.json."""
+
+    key: str
+    statement: str
+    source: str
+    note: str = ""
+
+
+PAPER = "Hardt & Ma 2016"
+
+_CLAIMS = (
+    Claim(
+        "Theorem 2.1",
+        "If l ≥ 3γ and det R > 0, some global optimum has |||A||| ≤ (4π + 3γ)/l"
+        " [ICLR 2017: 2(√π + √(3γ))²/l].",
+        f"{PAPER}, Theorem 2.1 and appendix A.1",
+        "det R > 0 is missing from the ICLR 2017 statement; without it the statement is false,"
+        " because every I + A_i with ‖A_i‖ < 1 has a positive determinant.",
+    ),
+    Claim(
+        "Theorem 2.2",
+        "For τ < 1, every critical point with |||A||| ≤ τ is a global minimum.",
+        f"{PAPER}, Theorem 2.2",
+    ),
+    Claim(
+        "Equation 2.3 [ICLR 2017]",
+        "‖∇f‖² ≥ 4l (1−τ)^{l−1} σ_min(Σ)² (f − C) in B_τ.",
+        f"{PAPER}, eq. (2.3) as printed at ICLR 2017",
+        "False as printed: the exponent is that of the un-squared bound, and ‖E‖² ≥ f − C needs"
+        " ‖Σ‖ ≤ 1.",
+    ),
+    Claim(
+        "Equation 2.3 [v3]",
+        "‖∇f‖² ≥ 4l (1−τ)^{2l−2} σ_min(Σ)² (f − C) in B_τ.",
+        f"{PAPER}, eq. (2.3) as printed in arXiv v3",
+        "False as printed: ‖E‖² ≥ f − C needs ‖Σ‖ ≤ 1. Both sides scale differently with the data.",
+    ),
+    Claim(
+        "Equation 2.3, corrected",
+        "‖∇f‖² ≥ 4l (1−τ)^{2l−2} σ_min(Σ) (f − C) in B_τ, with equality at A_i = −τI, Σ = sI.",
+        "this project; the proof is in identity_matters/linear/landscape.py",
+    ),
+    Claim(
+        "Section 1.1: the origin",
+        "All-zero weights are always a bad critical point of a standard linear net, with a zero"
+        " Hessian from three layers on, and never one of a residual net unless R = I.",
+        f"{PAPER}, section 1.1; Kawaguchi 2016 (arXiv 1605.07110) for the Hessian",
+    ),
+    Claim(
+        "Section 1.1: training at depth",
+        "Gradient descent from near-zero weights trains linear residual nets at any depth, to 1202"
+        " layers and beyond, with its iterates inside B_τ; standard nets of the same depth do not"
+        " move.",
+        f"{PAPER}, sections 1.1 and 2; He et al. 2015 for the 1202 layers",
+        "The verdict asks for iterates inside the unit ball where Theorem 2.1's bound is below 1"
+        " (one layer must leave it if ‖R − I‖ > 1), and for standard nets that do not move from"
+        " eight layers on.",
+    ),
+    Claim(
+        "Theorem 2.2 without det R > 0",
+        "If det R < 0 there is no critical point in B_τ at all, so gradient descent cannot reach"
+        " the optimum inside.",
+        "this project, from Theorem 2.2 and the sign of the determinant",
+    ),
+    Claim(
+        "Landscape is not dynamics",
+        "Gradient descent from zero stalls at the squares of the negative eigenvalues of a"
+        " symmetric R, even where det R > 0 and a small-norm optimum exists; fixed input and output"
+        " maps, or a last layer at −I, cure it.",
+        "Bartlett, Helmbold & Long 2018 (arXiv 1802.06093); Zou, Long & Gu 2020 (arXiv 2003.01094);"
+        " Wu, Wang & Ma 2019 (arXiv 1911.00645)",
+    ),
+    Claim(
+        "Lemma 2.4: the cost of a gradient",
+        "The gradients of all layers together cost 3l matrix products: the time of an exact step is"
+        " linear in depth and at most twice that of a plain chain of as many products.",
+        "this project, from Lemma 2.4",
+        "As printed the lemma has the transposed factors in the reverse order.",
+    ),
+    Claim(
+        "Theorem 3.2",
+        "A ReLU residual network with O(n log n + r²) parameters maps any n distinct inputs to any"
+        " labels out of r.",
+        f"{PAPER}, Theorem 3.2 and appendix B",
+        "The printed width 10 log n / ρ² is far above the sample size on real images; the adaptive"
+        " construction of this project needs a fixed small width. Lemma B.1 is false as printed:"
+        " the proof needs ‖a_i − a_j‖² ≥ 6ρ′.",
+    ),
+    Claim(
+        "Theorem 3.2: the cost of the construction",
+        "Building a network for n points takes about one n x n x k product, running it two.",
+        "this project",
+    ),
+    Claim(
+        "Table 2, CIFAR-10",
+        "The all-convolutional residual net without batch norm reaches 6.38 % test error.",
+        f"{PAPER}, section 4, Table 2",
+        "Possibly the best step rather than the last.",
+    ),
+    Claim(
+        "Table 2, CIFAR-100",
+        "The same net reaches 24.64 % test error on CIFAR-100.",
+        f"{PAPER}, section 4, Table 2",
+    ),
+    Claim(
+        "Table 2, other rows",
+        "All-CNN-C, ResNet and DenseNet reach the errors that Table 2 quotes for them.",
+        f"{PAPER}, section 4, Table 2; He et al. 2015; Springenberg et al. 2014; Huang et al. 2016",
+        "The rows come from different models and test protocols; see TABLE_2.",
+    ),
+    Claim(
+        "Section 4: the net on digits",
+        "The paper's block, initialisation and fixed projection fit 8 x 8 digits without an error,"
+        " and err less on unseen ones than a linear classifier.",
+        "this project; digits stand in where CIFAR is not at hand",
+    ),
+    Claim(
+        "Section 4: the identity",
+        "With the identity nets of every depth train; the same nets without it stay at chance once"
+        " they are deep.",
+        f"{PAPER}, sections 1 and 4",
+        "The paper says so of residual nets in general and shows no such run of its own.",
+    ),
+    Claim(
+        "Section 4: the initialisation",
+        "Residual convolutions drawn with deviation 1/(k²c) instead of 1/(k√c) substantially help.",
+        f"{PAPER}, section 4",
+        "Our verdict asks for half the training loss of the standard initialisation.",
+    ),
+    Claim(
+        "Section 4: the projection",
+        "A fixed random last map has a slightly lower test error than a trained one.",
+        f"{PAPER}, section 4",
+    ),
+    Claim(
+        "Section 4: batch normalisation",
+        "A net of this size with batch normalisation overfits.",
+        f"{PAPER}, section 4",
+    ),
+    Claim(
+        "Section 4: the activation",
+        "What the text leaves open: a leak of 0.1, and an activation in front of each block.",
+        "this project; both are in the code that the paper's was derived from",
+    ),
+    Claim(
+        "Section 4: training speed",
+        "A step of this suite takes at most the time of the same step in PyTorch.",
+        "this project; the paper's run took 24 hours on one Tesla K40",
+    ),
+    Claim(
+        "Table 2, ImageNet",
+        "An all-convolutional residual net reaches 35.29 % top-1 and 14.17 % top-5 error.",
+        f"{PAPER}, section 4, Table 2",
+        "35.7M parameters do not follow from the 34-layer net with 3x3 blocks, which has 21.1M.",
+    ),
+)
+
+CLAIMS = {claim.key: claim for claim in _CLAIMS}

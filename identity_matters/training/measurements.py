@@ -1,0 +1,143 @@
+"""From the sums of steps to the records of a run, and from the records to its result.
+
+All fields of a record but `TIMING_FIELDS` are the same in an uninterrupted run and in one that was
+killed and resumed.
+"""
+
+import dataclasses
+import math
+import statistics
+
+TIMING_FIELDS = (
+    "images_per_second",
+    "model_flops_per_second",
+    "utilization_percent",
+    "seconds",
+    "compile_seconds",
+)
+
+
+class NonFiniteError(Exception):
+    """A metric is NaN or infinite: the run has diverged.
+
+    Attributes:
+      step: the update that showed it, counted from 1, or the updates made before an evaluation.
+      metric: its name in the records.
+      value: NaN or an infinity.
+    """
+
+    def __init__(self, step: int, metric: str, value: float):
+        super().__init__(f"{metric} is {value} at step {step}")
+        self.step, self.metric, self.value = step, metric, value
+
+
+def check_finite(step: int, metric: str, value: float) -> None:
+    """Raises NonFiniteError where `value` is not finite."""
+    if not math.isfinite(value):
+        raise NonFiniteError(step, metric, float(value))
+
+
+@dataclasses.dataclass
+class SinceLog:
+    """What was measured since the last train record; part of a checkpoint."""
+
+    loss: float = 0.0
+    errors: int = 0
+    examples: int = 0
+    gradient_norm: float = 0.0
+    learning_rate: float = 0.0
+    seconds: float = 0.0
+    compile_seconds: float = 0.0
+
+    def add(self, first_step: int, sums: dict) -> None:
+        """Takes in the steps of one dispatch, of which `first_step` is the first.
+
+        Args:
+          sums: see `steps.make_training_step`, each [steps].
+        Raises:
+          NonFiniteError: the loss or the gradient of a step is not finite.
+        """
+        for i, examples in enumerate(sums["examples"]):
+            loss = float(sums["loss"][i])
+            self.gradient_norm = float(sums["gradient_norm"][i])
+            check_finite(first_step + i, "loss", loss)
+            check_finite(first_step + i, "gradient_norm", self.gradient_norm)
+            self.loss += loss
+            self.errors += int(sums["errors"][i])
+            self.examples += int(examples)
+            self.learning_rate = float(sums["learning_rate"][i])
+
+
+def train_record(
+    step: int, epoch: float, since: SinceLog, flops_per_example: float, peak: float | None
+) -> dict:
+    """The record of the steps in `since`.
+
+    Args:
+      step, epoch: updates made, and how often they went through the training split.
+      peak: floating-point operations per second that all devices can do together, if known.
+    """
+    images_per_second = since.examples / since.seconds
+    flops_per_second = images_per_second * flops_per_example
+    return {
+        "kind": "train",
+        "step": step,
+        "epoch": epoch,
+        "loss": since.loss / since.examples,
+        "error_percent": 100 * since.errors / since.examples,
+        "learning_rate": since.learning_rate,
+        "gradient_norm": since.gradient_norm,
+        "images_per_second": images_per_second,
+        "model_flops_per_second": flops_per_second,
+        "utilization_percent": None if peak is None else 100 * flops_per_second / peak,
+        "seconds": since.seconds,
+        "compile_seconds": since.compile_seconds,
+    }
+
+
+def evaluation_record(
+    step: int, epoch: float, sums: dict, seconds: float, compile_seconds: float
+) -> dict:
+    """The record of one evaluation.
+
+    Args:
+      sums: see `steps.make_evaluation_step`, over all examples.
+    Raises:
+      NonFiniteError: the loss is not finite.
+    """
+    examples = int(sums["examples"])
+    loss = float(sums["loss"]) / examples
+    check_finite(step, "test_loss", loss)
+    return {
+        "kind": "evaluation",
+        "step": step,
+        "epoch": epoch,
+        "test_loss": loss,
+        "test_error_percent": 100 * int(sums["errors"]) / examples,
+        "test_examples": examples,
+        "residual_ratio": (sums["residual_ratio"] / examples).tolist(),
+        "seconds": seconds,
+        "compile_seconds": compile_seconds,
+    }
+
+
+def result(records: list[dict]) -> dict:
+    """What the records of a complete run say, those of earlier, killed processes included."""
+    train = [record for record in records if record["kind"] == "train"]
+    evaluations = [record for record in records if record["kind"] == "evaluation"]
+    last = evaluations[-1]
+    best = min(evaluations, key=lambda record: record["test_error_percent"])
+    return {
+        "steps": last["step"],
+        "test_error_percent": last["test_error_percent"],
+        "test_error_best_percent": best["test_error_percent"],
+        "best_step": best["step"],
+        "test_loss": last["test_loss"],
+        "test_examples": last["test_examples"],
+        "train_error_percent": train[-1]["error_percent"],
+        "train_loss": train[-1]["loss"],
+        "images_per_second": statistics.median(r["images_per_second"] for r in train),
+        "compile_seconds": sum(record["compile_seconds"] for record in train + evaluations),
+        "train_seconds": sum(record["seconds"] for record in train),
+        "evaluate_seconds": sum(record["seconds"] for record in evaluations),
+    }

@@ -1,0 +1,130 @@
+"""What one step computes, on one device or on its share of a batch; pure functions.
+
+The state of a training run is one dict:
+
+* ``step``         i32[], updates made so far
+* ``params``       what is trained, float32
+* ``fixed``        drawn once, never trained: the paper's random projection (section 4)
+* ``batch_stats``  running statistics of batch norm
+* ``opt_state``    the optimizer's own state
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+
+
+def initial_state(variables: dict, optimizer: optax.GradientTransformation) -> dict:
+    """The state before the first update, for `variables` as ``Task.init`` gives them."""
+    return {
+        "step": jnp.zeros((), jnp.int32),
+        "params": variables["params"],
+        "fixed": variables["fixed"],
+        "batch_stats": variables["batch_stats"],
+        "opt_state": optimizer.init(variables["params"]),
+    }
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def draw_state(init: Callable, optimizer: optax.GradientTransformation, key) -> dict:
+    """`initial_state` of what ``init(key)`` draws, compiled as one program."""
+    return initial_state(init(key), optimizer)
+
+
+def make_training_step(
+    apply: Callable,
+    optimizer: optax.GradientTransformation,
+    schedule: Callable,
+    *,
+    axis_name: str | None = None,
+) -> Callable:
+    """``step(state, x: f32[n, h, w, c], labels: i32[n], keys[n]) -> (state, sums)``.
+
+    The loss is the mean softmax cross-entropy over the whole batch; the L2 penalty is the
+    optimizer's business and no part of the loss. With `axis_name` each device of that mapped axis
+    sees an equal share of the batch, and gradient and sums are those of the whole batch: the mean
+    over equal shares of their mean gradients.
+
+    `sums` holds over the whole batch: loss f32[] (sum), errors i32[], examples i32[];
+    gradient_norm f32[], the norm of the loss's gradient, and learning_rate f32[] of this update.
+    """
+    total, mean = _collectives(axis_name)
+
+    def loss_of(params, state, x, labels, keys):
+        variables = {**_variables(state), "params": params}
+        logits, intermediates = apply(variables, x, train=True, keys=keys)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        return jnp.mean(losses), (logits, intermediates["batch_stats"])
+
+    def step(state, x, labels, keys):
+        value_and_gradient = jax.value_and_grad(loss_of, has_aux=True)
+        (loss, (logits, batch_stats)), gradient = value_and_gradient(
+            state["params"], state, x, labels, keys
+        )
+        gradient = mean(gradient)
+        updates, opt_state = optimizer.update(gradient, state["opt_state"], state["params"])
+        new_state = {
+            "step": state["step"] + 1,
+            "params": optax.apply_updates(state["params"], updates),
+            "fixed": state["fixed"],
+            # Equal on all devices already where the model averages over them; where it does not,
+            # the devices would drift apart without this.
+            "batch_stats": mean(batch_stats),
+            "opt_state": opt_state,
+        }
+        sums = total(
+            {
+                "loss": loss * len(labels),
+                "errors": jnp.sum(jnp.argmax(logits, axis=-1) != labels, dtype=jnp.int32),
+                "examples": jnp.int32(len(labels)),
+            }
+        )
+        squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradient)]
+        sums["gradient_norm"] = jnp.sqrt(sum(squares))
+        sums["learning_rate"] = schedule(state["step"])
+        return new_state, sums
+
+    return step
+
+
+def make_evaluation_step(apply: Callable, *, axis_name: str | None = None) -> Callable:
+    """``step(state, x: f32[n, h, w, c], labels: i32[n], is_real: bool[n]) -> sums``.
+
+    `sums` runs over the examples with `is_real`, on all devices of `axis_name`: loss f32[],
+    errors i32[], examples i32[], and residual_ratio f32[blocks], each block's ``||h(x)|| / ||x||``.
+    """
+    total, _ = _collectives(axis_name)
+
+    def step(state, x, labels, is_real):
+        logits, intermediates = apply(_variables(state), x, train=False)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        errors = jnp.argmax(logits, axis=-1) != labels
+        ratios = intermediates["residual_ratio"]
+        # `where`, not a product: padding may hold values whose loss is not finite.
+        return total(
+            {
+                "loss": jnp.sum(jnp.where(is_real, losses, 0)),
+                "errors": jnp.sum(errors & is_real, dtype=jnp.int32),
+                "examples": jnp.sum(is_real, dtype=jnp.int32),
+                "residual_ratio": jnp.sum(jnp.where(is_real[None, :], ratios, 0), axis=1),
+            }
+        )
+
+    return step
+
+
+def _variables(state: dict) -> dict:
+    return {name: state[name] for name in ("params", "fixed", "batch_stats")}
+
+
+def _collectives(axis_name: str | None) -> tuple[Callable, Callable]:
+    """Sum and mean of a pytree over the devices of a mapped axis; the identity without one."""
+    if axis_name is None:
+        return (lambda tree: tree), (lambda tree: tree)
+    return (
+        lambda tree: jax.lax.psum(tree, axis_name),
+        lambda tree: jax.lax.pmean(tree, axis_name),
+    )

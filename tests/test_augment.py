@@ -1,0 +1,219 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from identity_matters.data import augment
+from identity_matters.data.augment import NORMALIZATIONS, fit_normalization, make_inputs
+
+SHAPE = (4, 5, 2)
+RNG_SEED = 0
+
+
+def _images(examples, shape=SHAPE):
+    return np.random.default_rng(RNG_SEED).integers(0, 256, (examples, *shape), np.uint8)
+
+
+def _inputs(name, images, pad=0, flip=False, pixel_max=255):
+    constants = fit_normalization(name, images, pixel_max)
+    return make_inputs(name, constants, pad_pixels_per_side=pad, flip=flip)
+
+
+def _keys(key, examples):
+    return jax.random.split(key, examples)
+
+
+def _crops(image, pad, flip):
+    """Every crop of `image` [h, w, c] padded by zeros, by hand: (row, column, flipped) -> crop."""
+    height, width, _ = image.shape
+    padded = np.pad(image, ((pad, pad), (pad, pad), (0, 0)))
+    crops = {
+        (row, column, False): padded[row : row + height, column : column + width]
+        for row in range(2 * pad + 1)
+        for column in range(2 * pad + 1)
+    }
+    if flip:
+        crops |= {(r, c, True): crop[:, ::-1] for (r, c, _), crop in crops.items()}
+    return crops
+
+
+@pytest.mark.parametrize(("pad", "flip"), [(0, True), (2, True)])
+def test_all_crops_and_flips_happen_equally_often_and_nothing_else(key, pad, flip):
+    # Values that no shift or flip of the image repeats.
+    image = np.arange(1, 41, dtype=np.uint8).reshape(SHAPE)
+    crops = _crops(image, pad, flip)
+    draws = 100 * len(crops)
+    train_input, _ = _inputs("scale", image[None], pad, flip, pixel_max=1)
+    images = np.broadcast_to(image, (draws, *SHAPE))
+    inputs = np.asarray(jax.jit(train_input)(images, _keys(key, draws)))
+    counts = {place: int(np.sum((inputs == crop).all((1, 2, 3)))) for place, crop in crops.items()}
+    assert sum(counts.values()) == draws
+    # Each is Binomial(draws, 1/len(crops)), of standard deviation 10 at most; five of them.
+    assert all(abs(count - 100) <= 50 for count in counts.values())
+
+
+def test_an_image_shifted_by_hand(key):
+    image = np.array([[1, 2], [3, 4]], np.uint8)[..., None]
+    train_input, _ = _inputs("scale", image[None], pad=1, flip=False, pixel_max=1)
+    images = np.broadcast_to(image, (200, 2, 2, 1))
+    inputs = np.asarray(jax.jit(train_input)(images, _keys(key, 200)), int)
+    found = {tuple(x.ravel().tolist()) for x in inputs}
+    assert found == {
+        *((0, 0, 0, 1), (0, 0, 1, 2), (0, 0, 2, 0)),
+        *((0, 1, 0, 3), (1, 2, 3, 4), (2, 0, 4, 0)),
+        *((0, 3, 0, 0), (3, 4, 0, 0), (4, 0, 0, 0)),
+    }
+
+
+def test_images_may_be_left_as_they_are(key):
+    images = _images(3)
+    train_input, eval_input = _inputs("scale", images)
+    np.testing.assert_array_equal(train_input(images, _keys(key, 3)), eval_input(images))
+
+
+def test_flips_do_not_change_the_crops(key):
+    images = _images(16)
+    plain, _ = _inputs("scale", images, pad=2, flip=False)
+    flipped, _ = _inputs("scale", images, pad=2, flip=True)
+    keys = _keys(key, 16)
+    x, y = (np.asarray(jax.jit(f)(images, keys)) for f in (plain, flipped))
+    same, mirrored = (x == y).all((1, 2, 3)), (x[:, :, ::-1] == y).all((1, 2, 3))
+    assert (same | mirrored).all() and same.any() and mirrored.any()
+
+
+@pytest.mark.parametrize("name", ["per_image", "mean_std", "gcn_zca"])
+def test_an_example_does_not_depend_on_its_batch(key, name):
+    images, keys = _images(6), _keys(key, 6)
+    train_input, _ = _inputs(name, images, pad=1, flip=True)
+    train_input = jax.jit(train_input)
+    whole = np.asarray(train_input(images, keys))
+    parts = [train_input(images[i : i + 2], keys[i : i + 2]) for i in (0, 2, 4)]
+    # The crops are the same; a sum may be rounded in another order, inputs are of order 1.
+    np.testing.assert_allclose(np.concatenate(parts), whole, atol=1e-5)
+    assert whole.dtype == np.float32
+
+
+def _standardized(image):
+    x = image.astype(np.float64)
+    return (x - x.mean()) / max(x.std(), 1 / np.sqrt(x.size))
+
+
+def test_per_image_standardization_is_that_of_tensorflow():
+    images = _images(3)
+    images[1] = 77
+    images[2] = 0
+    images[2, 0, 0, 0] = 1
+    # The last has the standard deviation sqrt(39)/40, just below 1/sqrt(40).
+    assert images[2].std() < 40**-0.5
+    _, eval_input = _inputs("per_image", images)
+    expected = np.stack([_standardized(image) for image in images])
+    np.testing.assert_allclose(eval_input(images), expected, rtol=1e-5, atol=1e-6)
+    assert not np.any(eval_input(images[1:2]))
+
+
+def test_per_image_standardization_counts_the_padding(key):
+    image = np.arange(200, 240, dtype=np.uint8).reshape(SHAPE)
+    train_input, _ = _inputs("per_image", image[None], pad=1, flip=False)
+    copies = np.broadcast_to(image, (64, *SHAPE))
+    inputs = np.asarray(jax.jit(train_input)(copies, _keys(key, 64)))
+    expected = np.stack([_standardized(crop) for crop in _crops(image, 1, False).values()])
+    distances = np.abs(inputs[:, None] - expected[None]).max((2, 3, 4))
+    assert distances.min(1).max() < 1e-5
+    assert set(distances.argmin(1)) == set(range(9))
+
+
+@pytest.mark.parametrize("name", ["mean_std", "per_pixel_mean", "gcn_zca"])
+def test_the_others_pad_what_is_normalised(key, name):
+    images = np.maximum(_images(12), 1)
+    train_input, eval_input = _inputs(name, images, pad=1, flip=False)
+    whole = np.asarray(eval_input(images[:1]))[0]
+    copies = np.broadcast_to(images[0], (64, *SHAPE))
+    inputs = np.asarray(jax.jit(train_input)(copies, _keys(key, 64)))
+    crops = np.stack(list(_crops(whole, 1, False).values()))
+    distances = np.abs(inputs[:, None] - crops[None]).max((2, 3, 4))
+    assert distances.min(1).max() < 1e-5
+    assert set(distances.argmin(1)) == set(range(9))
+
+
+def test_mean_std_of_each_channel(monkeypatch):
+    monkeypatch.setattr(augment, "_CHUNK_EXAMPLES", 4)  # 10 images: full chunks and a partial one
+    images = _images(10)
+    constants = fit_normalization("mean_std", images, 255)
+    x = images.astype(np.float64)
+    np.testing.assert_allclose(constants["shift"].ravel(), x.mean((0, 1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(constants["divisor"].ravel(), x.std((0, 1, 2)), rtol=1e-6)
+    _, eval_input = make_inputs("mean_std", constants, pad_pixels_per_side=0, flip=False)
+    y = np.asarray(eval_input(images), np.float64)
+    np.testing.assert_allclose(y.mean((0, 1, 2)), 0, atol=1e-6)
+    np.testing.assert_allclose(y.std((0, 1, 2)), 1, rtol=1e-6)
+
+
+def test_per_pixel_mean_and_scale():
+    images = _images(10)
+    _, eval_input = _inputs("per_pixel_mean", images)
+    expected = (images - images.mean(0)) / 255
+    np.testing.assert_allclose(eval_input(images), expected, atol=1e-6)
+    _, eval_input = _inputs("scale", images // 16, pixel_max=16)
+    np.testing.assert_allclose(eval_input(images), images / 16, rtol=1e-6)
+
+
+def _contrast_normalized(images):
+    x = images.reshape(len(images), -1).astype(np.float64)
+    x -= x.mean(1, keepdims=True)
+    norms = np.linalg.norm(x, axis=1, keepdims=True)
+    return 55 * x / np.where(norms == 0, 1, norms)
+
+
+def test_contrast_is_normalised_before_whitening():
+    images = _images(4)
+    images[2] = 9
+    x = augment._normalize_contrast(jnp.asarray(images, jnp.float32)).reshape(4, -1)
+    np.testing.assert_allclose(x, _contrast_normalized(images), atol=1e-4)
+    np.testing.assert_allclose(np.linalg.norm(x, axis=1), [55, 55, 0, 55], rtol=1e-5)
+
+
+def test_zca_whitens_the_training_images(monkeypatch):
+    monkeypatch.setattr(augment, "_CHUNK_EXAMPLES", 64)  # 300 images: full chunks and a partial one
+    images = _images(300, (2, 2, 3))
+    constants = fit_normalization("gcn_zca", images, 255)
+    whitening = constants["whitening"]
+    np.testing.assert_array_equal(whitening, whitening.T)
+    _, eval_input = make_inputs("gcn_zca", constants, pad_pixels_per_side=0, flip=False)
+    y = np.asarray(eval_input(images), np.float64).reshape(300, -1)
+    # C (C + 0.1 I)^{-1}: the identity but for 0.1 in variances of about 3025/12, and for the
+    # constant direction, which contrast normalisation takes away.
+    covariance = np.cov(_contrast_normalized(images), rowvar=False, bias=True)
+    expected = covariance @ np.linalg.inv(covariance + 0.1 * np.eye(12))
+    np.testing.assert_allclose(np.cov(y, rowvar=False, bias=True), expected, atol=1e-5)
+    np.testing.assert_allclose(expected, np.eye(12) - 1 / 12, atol=1e-3)
+    np.testing.assert_allclose(y.mean(0), 0, atol=1e-4)
+
+
+def test_no_constants_where_none_are_needed():
+    assert fit_normalization("per_image", _images(2), 255) == {}
+    for name in NORMALIZATIONS:
+        constants = fit_normalization(name, _images(5), 255)
+        assert all(value.dtype == np.float32 for value in constants.values())
+
+
+def test_unusable_settings_are_refused(key):
+    images = _images(2)
+    with pytest.raises(ValueError, match=r"normalization must be one of .*, got 'zca'"):
+        fit_normalization("zca", images, 255)
+    with pytest.raises(ValueError, match=r"normalization must be one of .*, got 'zca'"):
+        make_inputs("zca", {}, pad_pixels_per_side=2, flip=True)
+    with pytest.raises(ValueError, match=r"images must be uint8\[n, h, w, c\], got float32\[2, 4"):
+        fit_normalization("scale", images.astype(np.float32), 255)
+    with pytest.raises(ValueError, match="at least one, got none"):
+        fit_normalization("mean_std", images[:0], 255)
+    with pytest.raises(ValueError, match="every channel of images must vary, got variances"):
+        fit_normalization("mean_std", np.full_like(images, 3), 255)
+    with pytest.raises(ValueError, match=r"constants of gcn_zca .*'whitening'\), got \(\)"):
+        make_inputs("gcn_zca", {}, pad_pixels_per_side=2, flip=True)
+    with pytest.raises(ValueError, match="pad_pixels_per_side must be at least 0, got -1"):
+        make_inputs("per_image", {}, pad_pixels_per_side=-1, flip=True)
+    train_input, eval_input = _inputs("per_image", images)
+    with pytest.raises(ValueError, match=r"got uint8\[4, 5, 2\]"):
+        eval_input(images[0])
+    with pytest.raises(ValueError, match=r"one for each image, got \(3,\) for 2 images"):
+        train_input(images, _keys(key, 3))

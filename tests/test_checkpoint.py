@@ -1,0 +1,222 @@
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from identity_matters.training.checkpoint import Checkpoints
+from identity_matters.training.checkpoint_contents import CheckpointMismatchError
+
+SETTINGS = {"optim": {"learning_rate": 0.05, "boundary_steps": (3, 5)}, "name": "cifar10"}
+# Larger than what tensorstore keeps in its index, so that it has a file of its own.
+LARGE = (64, 64)
+
+
+def state_of(step):
+    rng = np.random.default_rng(step)
+    return {
+        "params": {"conv": {"kernel": rng.normal(size=LARGE).astype(np.float32)}},
+        "step": np.int32(step),
+        "empty": {},
+        "opt_state": (rng.normal(size=3).astype(jnp.bfloat16), ()),
+    }
+
+
+def extra_of(step):
+    return {"records": step, "since_log": {"loss": 0.1 + step}, "note": None}
+
+
+def like(tree):
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), tree)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A directory to which steps 1, 2 and 3 were saved."""
+    directory = tmp_path_factory.mktemp("saved") / "checkpoints"
+    with Checkpoints(directory, settings=SETTINGS, keep=2) as checkpoints:
+        assert checkpoints.restore(state_of(0)) is None
+        assert not directory.exists()
+        for step in (1, 2, 3):
+            checkpoints.save(step, state_of(step), extra_of(step))
+    return directory
+
+
+@pytest.fixture
+def directory(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "checkpoints")
+
+
+def restore(directory, settings=SETTINGS, expected=None):
+    """(what was restored, warnings); the state must be just what was saved as that step."""
+    warned = []
+    with Checkpoints(directory, settings=settings, on_warning=warned.append) as checkpoints:
+        restored = checkpoints.restore(expected or like(state_of(0)))
+    if restored is not None:
+        step, state, extra = restored
+        assert extra == extra_of(step)
+        assert jax.tree.structure(state) == jax.tree.structure(state_of(step))
+        jax.tree.map(np.testing.assert_array_equal, state, state_of(step))
+        assert all(type(leaf) is np.ndarray for leaf in jax.tree.leaves(state))
+        assert jax.tree.map(lambda x: x.dtype, state) == jax.tree.map(
+            lambda x: x.dtype, state_of(step)
+        )
+    return restored, warned
+
+
+def content(directory):
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_the_newest_is_restored_and_only_two_are_kept(directory):
+    before = content(directory)
+    restored, warned = restore(directory)
+    assert restored[0] == 3 and warned == []
+    assert sorted(path.name for path in directory.iterdir()) == ["2", "3"]
+    assert content(directory) == before
+
+
+def test_relative_paths_will_do(directory, monkeypatch):
+    monkeypatch.chdir(directory.parent)
+    assert restore(directory.name)[0][0] == 3
+
+
+def damage(path, how):
+    held = bytearray(path.read_bytes())
+    if how == "delete":
+        path.unlink()
+        return
+    if how == "flip":
+        held[len(held) // 2] ^= 4
+    elif how == "truncate":
+        del held[len(held) // 2 :]
+    path.write_bytes(held)
+
+
+def file_names(directory):
+    return sorted(str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file())
+
+
+@pytest.mark.parametrize("how", ["flip", "truncate", "delete"])
+def test_damage_to_any_file_never_restores_wrong_numbers(saved, tmp_path, how):
+    """A file that matters: step 2 with a warning; one that does not: step 3."""
+    fell_back = set()
+    for name in file_names(saved / "3"):
+        directory = shutil.copytree(saved, tmp_path / "copy", dirs_exist_ok=True)
+        damage(directory / "3" / name, how)
+        damaged = content(directory / "3")
+        restored, warned = restore(directory)
+        if restored[0] == 2:
+            assert len(warned) == 1 and "checkpoint 3 is damaged" in warned[0]
+            assert "checkpoint 2 is used" in warned[0]
+            # Moved, not deleted; and seen no more.
+            assert content(directory / "damaged" / "3") == damaged
+            fell_back.add(name)
+        else:
+            assert restored[0] == 3 and warned == []
+        shutil.rmtree(directory)
+    assert "metadata/metadata" in fell_back
+    largest = max(file_names(saved / "3"), key=lambda name: (saved / "3" / name).stat().st_size)
+    assert largest in fell_back
+
+
+def test_a_run_goes_on_after_damage(directory):
+    damage(directory / "3" / "metadata" / "metadata", "flip")
+    for earlier in range(2):
+        warned = []
+        with Checkpoints(directory, settings=SETTINGS, on_warning=warned.append) as checkpoints:
+            assert checkpoints.restore(like(state_of(0)))[0] == 2
+            checkpoints.save(3, state_of(3), extra_of(3))
+        assert len(warned) == 1
+        assert restore(directory)[0][0] == 3
+        assert (directory / "damaged" / ("3" if not earlier else "3.1")).exists()
+        damage(directory / "3" / "metadata" / "metadata", "flip")
+
+
+def test_with_all_damaged_there_is_nothing_to_restore(directory):
+    for step in (2, 3):
+        damage(directory / str(step) / "metadata" / "metadata", "truncate")
+    restored, warned = restore(directory)
+    assert restored is None and len(warned) == 2
+    assert all("there is no older one" in line for line in warned)
+
+
+def test_a_damaged_setting_is_not_taken_for_another_one(directory):
+    path = directory / "3" / "metadata" / "metadata"
+    held = path.read_bytes()
+    assert held.count(b"0.05") == 1
+    path.write_bytes(held.replace(b"0.05", b"0.07"))
+    restored, warned = restore(directory)
+    assert restored[0] == 2 and "its metadata are not those that were saved" in warned[0]
+
+
+def test_a_renamed_checkpoint_is_not_taken_for_another_step(directory):
+    (directory / "3").rename(directory / "7")
+    restored, warned = restore(directory)
+    assert restored[0] == 2 and "it was saved as step 3" in warned[0]
+
+
+def test_other_settings_are_refused_by_name_and_nothing_is_touched(directory):
+    # The damaged newest stays too: the directory belongs to another run.
+    damage(directory / "3" / "metadata" / "metadata", "flip")
+    before = content(directory)
+    settings = {**SETTINGS, "optim": {"learning_rate": 0.1, "boundary_steps": [3, 5]}, "new": 1}
+    with pytest.raises(CheckpointMismatchError) as error:
+        restore(directory, settings)
+    assert str(error.value) == (
+        f"the checkpoint {directory}/2 is of another run: the setting new is 'absent' there and 1"
+        " here; the setting optim.learning_rate is 0.05 there and 0.1 here"
+    )
+    assert content(directory) == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"step": np.zeros((), np.int64)}, r"array step is 'int32\[\]' there and 'int64\[\]' here"),
+        (
+            {"params": {"conv": {"kernel": np.zeros((64, 65), np.float32)}}},
+            r"params.conv.kernel is 'float32\[64, 64\]' there and 'float32\[64, 65\]' here",
+        ),
+        (
+            {"opt_state": ()},
+            r"opt_state.0 is 'bfloat16\[3\]' there and 'absent' here",
+        ),
+    ],
+)
+def test_another_state_is_refused_by_name(directory, changed, message):
+    before = content(directory)
+    with pytest.raises(CheckpointMismatchError, match=message):
+        restore(directory, expected=like({**state_of(0), **changed}))
+    assert content(directory) == before
+
+
+def test_a_failed_save_is_raised_by_the_next_wait(directory):
+    with Checkpoints(directory, settings=SETTINGS) as checkpoints:
+        checkpoints.save(3, state_of(3), extra_of(3))
+        with pytest.raises(ValueError, match=r"step must be above 3, the newest in .*, got 3"):
+            checkpoints.wait()
+        checkpoints.save(4, state_of(4), {"loss": float("nan")})
+        checkpoints.wait()
+        checkpoints.save(5, state_of(5), extra_of(5))
+    assert restore(directory)[0][0] == 5
+
+
+def test_what_a_killed_save_left_is_ignored_and_cleared(directory):
+    half_written = shutil.copytree(directory / "3", directory / "9.orbax-checkpoint-tmp")
+    assert restore(directory)[0][0] == 3
+    assert half_written.exists()
+    with Checkpoints(directory, settings=SETTINGS) as checkpoints:
+        checkpoints.save(4, state_of(4), extra_of(4))
+    assert not half_written.exists()
+    assert restore(directory)[0][0] == 4
+
+
+def test_keeping_none_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="keep must be at least 1, got 0"):
+        Checkpoints(tmp_path, settings={}, keep=0)

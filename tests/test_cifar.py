@@ -1,0 +1,152 @@
+"""experiments/cifar.py and ablations.py: settings, verdicts, and what users type wrong."""
+
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+
+from experiments import ablations, cifar, image_training
+from experiments.configs import ablations as ablation_configs
+from experiments.configs import cifar as cifar_configs
+from experiments.configs import training_groups
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+ALL = cifar_configs.VARIANTS + cifar_configs.ACCELERATOR_VARIANTS + cifar_configs.OTHER_VARIANTS
+
+
+def groups_of(config):
+    return {name: config[name].to_dict() for name in ("data", "model", "optim", "train")}
+
+
+@pytest.mark.parametrize("variant", ALL)
+def test_every_variant_names_settings_that_exist(variant, monkeypatch):
+    monkeypatch.setattr(image_training.arrays, "require_prepared", lambda *_: None)
+    image_training.check_cell(**groups_of(cifar_configs.get_config(variant)))
+
+
+def test_table_1_is_the_default_net():
+    model = cifar_configs.get_config("cifar10/all_conv_residual").model.to_dict()
+    assert model.pop("compute_dtype") == "bfloat16"
+    assert model == {
+        "name": "all_conv_residual",
+        "blocks_per_stage": (9, 9, 9),
+        "widths": (64, 128, 256),
+        "stem_width": 16,
+        "kernel_size": 3,
+        "residual_init": "paper",
+        "initial_scale": 1.0,
+        "leak": 0.0,
+        "activate_first": False,
+        "projection": "fixed",
+        "identity": True,
+        "batch_norm": False,
+    }
+
+
+def test_epochs_become_steps():
+    assert training_groups.steps_at(256, 200, 350) == (39_062, 68_359)
+
+
+def run_cifar(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "experiments.cifar", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config.data.cache=nowhere"], "nowhere"),
+        (["--config.train.batch_examples=3", "--config.train.devices=2"], "multiple of"),
+        (["--config.train.devices=4096"], "train.devices must be at most"),
+        (["--config.train.steps=0"], "train.steps must be at least 1, got 0"),
+        (["--config.model.widths=(16,32)"], "widths"),
+        (["--config.model.depth=3"], "there is no setting"),
+        (["--config.data.dataset=mnist"], "there is no data set 'mnist'"),
+        (["--config.data.normalization=none"], "data.normalization must be one of"),
+        (["--config.optim.schedule_name=steps"], "schedule must be one of"),
+        (["--config=:mnist/resnet"], "variant must be one of"),
+    ],
+)
+def test_bad_input_ends_in_one_line_with_nothing_written(arguments, message, tmp_path):
+    finished = run_cifar(*arguments, f"--results_dir={tmp_path}")
+    assert finished.returncode == 2, finished.stderr
+    assert message in finished.stderr
+    assert len(finished.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unprepared_data_are_refused_within_seconds(tmp_path):
+    started = time.perf_counter()
+    finished = run_cifar(
+        "--config=:cifar10/all_conv_residual",
+        f"--config.data.data_dir={tmp_path}",
+        f"--results_dir={tmp_path}",
+    )
+    # Five seconds on a machine that does nothing else; the tests share two cores.
+    assert time.perf_counter() - started < 20
+    assert finished.returncode == 2
+    assert "make data DATASETS=cifar10" in finished.stderr
+    assert len(finished.stderr.strip().splitlines()) == 1
+
+
+def conclude_cifar(best_percent, scale):
+    config = cifar_configs.get_config("cifar10/all_conv_residual").to_dict() | {"scale": scale}
+    result = {"kind": "result", "test_error_percent": 9.0, "test_error_best_percent": best_percent}
+    return cifar.conclude(config, [{"kind": "train"}, result])
+
+
+def test_a_published_error_is_reproduced_within_the_window():
+    assert conclude_cifar(6.88, "paper").verdict == "reproduced"
+    assert conclude_cifar(6.89, "paper").verdict == "not reproduced"
+    assert conclude_cifar(6.0, "paper").paper == {"test_error_percent": 6.38}
+    assert conclude_cifar(6.0, "reduced").verdict == "not comparable"
+
+
+def net(name, blocks, identity, train_error_percent, diverged=False, loss=1.0):
+    return {
+        "net": name,
+        "model": {"blocks_per_stage": blocks, "identity": identity},
+        "train_error_percent": train_error_percent,
+        "train_loss": loss,
+        "diverged": diverged,
+        "num_classes": 10,
+    }
+
+
+def test_the_identity_matters_only_if_nets_without_it_stay_at_chance():
+    shallow, deep = (1, 1, 1), (3, 3, 3)
+    both = [net("a", shallow, True, 1.0), net("b", deep, True, 4.9)]
+    assert ablations.identity_holds(
+        [*both, net("c", shallow, False, 2.0), net("d", deep, False, 89.0)]
+    )
+    assert not ablations.identity_holds([*both, net("d", deep, False, 60.0)])
+    assert not ablations.identity_holds(
+        [net("a", shallow, True, 20.0), net("d", deep, False, 89.0)]
+    )
+    assert not ablations.identity_holds(both)
+
+
+def test_an_initialisation_helps_if_the_other_diverges_or_ends_at_twice_the_loss():
+    def with_standard(**outcome):
+        ours = net("paper", (1,), True, 1.0, loss=0.1)
+        return [ours, net("standard", (1,), True, 1.0, **outcome)]
+
+    assert ablations.initialisation_helps(with_standard(loss=0.2))
+    assert not ablations.initialisation_helps(with_standard(loss=0.19))
+    assert ablations.initialisation_helps(with_standard(diverged=True))
+
+
+def test_nets_change_settings_that_they_have():
+    config = ablation_configs.get_config("digits/initialisation").to_dict()
+    del config["scale"]
+    config["nets"] = {"deep": {"depth": 2}}
+    with pytest.raises(ValueError, match=r"nets.deep changes \['depth'\]"):
+        ablations.plan(**config)
