@@ -26,7 +26,6 @@ import numpy as np
 from experiments import harness, image_training
 from identity_matters import diagnostics
 from identity_matters.data import augment, batches
-from identity_matters.models import registry
 from identity_matters.training import optimizer, parallel, peaks, schedule, steps, task
 
 CLAIM = "Section 4: training speed"
@@ -129,13 +128,9 @@ def _make_task(key, settings: dict):
     side, examples = settings["image_pixels_per_side"], settings["examples"]
     images = rng.integers(0, 256, (examples, side, side, 3), np.uint8)
     labels = rng.integers(0, settings["num_classes"], examples).astype(np.int32)
-    net = registry.MODELS["all_conv_residual"](
-        num_classes=settings["num_classes"],
-        blocks_per_stage=settings["blocks_per_stage"],
-        widths=settings["widths"],
-        compute_dtype=settings["compute_dtype"],
-        axis_name=parallel.AXIS_NAME,
-    )
+    names = ("blocks_per_stage", "widths", "compute_dtype")
+    own = {name: settings[name] for name in names} | {"convolution": "auto"}
+    net = image_training.make_net("all_conv_residual", own, settings["num_classes"])
     train_input, eval_input = augment.make_inputs(
         "per_image", {}, pad_pixels_per_side=settings["pad_pixels_per_side"], flip=True
     )

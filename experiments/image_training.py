@@ -38,7 +38,7 @@ def check_cell(*, data: dict, model: dict, optim: dict, train: dict) -> None:
     name = settings.pop("name")
     _check_names(registry.MODELS, "model.name", name)
     _check_known(registry.MODELS[name], settings, "model")
-    registry.MODELS[name](num_classes=source.num_classes, **settings)
+    make_net(name, settings, source.num_classes)
     _check_train(**train)
     _make_optimizer(steps=train["steps"], **optim)
 
@@ -220,7 +220,7 @@ def make_task(
     """
     source, train, test, (train_input, eval_input) = _load(key, **data)
     name, own = model["name"], {k: v for k, v in model.items() if k != "name"}
-    net = registry.MODELS[name](num_classes=source.num_classes, axis_name=parallel.AXIS_NAME, **own)
+    net = make_net(name, own, source.num_classes)
     transformation, rate = _make_optimizer(steps=steps, **optim)
     order_seed = int(jax.random.bits(jax.random.fold_in(key, _ORDER), dtype="uint32"))
     return task.Task(
@@ -238,6 +238,15 @@ def make_task(
         schedule=rate,
         flops_per_example=diagnostics.training_flops(forward_flops(net, source.image_shape)),
     )
+
+
+def make_net(name: str, settings: dict, num_classes: int):
+    """The Model called `name`; its batch norm averages over all devices of a step."""
+    if settings.get("convolution") == "auto":
+        on_cpu = jax.default_backend() == "cpu"
+        settings = {**settings, "convolution": "winograd" if on_cpu else "direct"}
+    axis = parallel.AXIS_NAME
+    return registry.MODELS[name](num_classes=num_classes, axis_name=axis, **settings)
 
 
 def forward_flops(net, image_shape) -> int:

@@ -42,6 +42,7 @@ def test_table_1_is_the_default_net():
         "projection": "fixed",
         "identity": True,
         "batch_norm": False,
+        "convolution": "auto",
     }
 
 

@@ -24,7 +24,7 @@ OTHER_VARIANTS = (
 
 def _digits(dataset: str) -> dict:
     # Claim: the paper's block and initialisation train on any images. Reduced: 19 convolutions of a
-    # quarter of the paper's width, 8 x 8 images. 2 CPU cores: a minute. Expected: about 5 %.
+    # quarter of the paper's width, 8 x 8 images. 2 CPU cores: half a minute. Expected: 6 %.
     return {
         "scale": "reduced",
         "data": groups.data(dataset),

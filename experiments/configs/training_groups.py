@@ -49,6 +49,8 @@ def all_conv_residual(**changes) -> dict:
         "batch_norm": False,
         # float32 or bfloat16, of convolutions; parameters are float32.
         "compute_dtype": "float32",
+        # How convolutions are computed: auto is winograd on a CPU, else direct.
+        "convolution": "auto",
         **changes,
     }
 

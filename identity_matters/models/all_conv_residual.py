@@ -42,6 +42,7 @@ def all_conv_residual(
     identity: bool = True,
     batch_norm: bool = False,
     compute_dtype: str = "float32",
+    convolution: str = "direct",
     axis_name: str | None = None,
 ) -> Model:
     """Table 1's network at the defaults.
@@ -67,6 +68,7 @@ def all_conv_residual(
       compute_dtype: "float32" or "bfloat16", the type of the convolutions. The sum over blocks is
         float32 always: at the paper's initialization ||h|| / ||x|| is 0.0012 in the first stage and
         0.0003 in the last, and bfloat16 rounds by up to 0.004.
+      convolution: "direct", or "winograd", which is faster on a CPU; see `winograd`.
       axis_name: the mapped axis over which batch norm averages in training.
     Raises:
       ValueError: an argument is out of range.
@@ -77,6 +79,7 @@ def all_conv_residual(
     check_rate("leak", leak)
     check_choice("projection", projection, ("fixed", "trained"))
     check_choice("compute_dtype", compute_dtype, layers.COMPUTE_DTYPES)
+    check_choice("convolution", convolution, tuple(layers.METHODS))
     module = _Network(
         num_classes=num_classes,
         blocks_per_stage=tuple(blocks_per_stage),
@@ -89,6 +92,7 @@ def all_conv_residual(
         identity=identity,
         batch_norm=batch_norm,
         dtype=compute_dtype,
+        convolution=convolution,
         axis_name=axis_name,
     )
     residual = initializers.paper if residual_init == "paper" else initializers.standard
@@ -130,11 +134,16 @@ class _Residual(nn.Module):
     activate_first: bool
     norm: functools.partial | None
     dtype: str
+    convolution: str
 
     @nn.compact
     def __call__(self, x):
         convolution = functools.partial(
-            layers.convolution, self.channels, self.kernel_size, dtype=self.dtype
+            layers.convolution,
+            self.channels,
+            self.kernel_size,
+            dtype=self.dtype,
+            method=self.convolution,
         )
         if self.norm:
             x = self.norm(name="norm1")(x)
@@ -158,6 +167,7 @@ class _Network(nn.Module):
     identity: bool
     batch_norm: bool
     dtype: str
+    convolution: str
     axis_name: str | None
 
     def _norm(self, train: bool):
@@ -183,6 +193,7 @@ class _Network(nn.Module):
             activate_first=self.activate_first,
             norm=norm,
             dtype=self.dtype,
+            convolution=self.convolution,
         )
         stem = layers.convolution(self.stem_width, self.kernel_size, dtype=self.dtype, name="stem")
         x = stem(x).astype(jnp.float32)

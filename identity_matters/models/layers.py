@@ -8,7 +8,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from identity_matters.models import winograd
+
 COMPUTE_DTYPES = ("float32", "bfloat16")
+# How a convolution is computed.
+METHODS = {"direct": None, "winograd": winograd.conv_general_dilated}
 
 
 def convolution(
@@ -20,11 +24,13 @@ def convolution(
     stride: int = 1,
     padding: str | int = "SAME",
     use_bias: bool = False,
+    method: str = "direct",
 ) -> nn.Conv:
     """A convolution to `channels` channels. `initializers` draws its kernel, not flax.
 
     `padding` is "SAME", TensorFlow's rule, which at stride 2 and even sides pads 3x3 kernels at
     the lower right only; or the number of zeros on each side, as Torch and Caffe count them.
+    `method` is one of METHODS: "direct", XLA's own, or "winograd", see `winograd`.
     """
     return nn.Conv(
         channels,
@@ -35,6 +41,7 @@ def convolution(
         dtype=dtype,
         param_dtype=jnp.float32,
         kernel_init=nn.initializers.zeros_init(),
+        conv_general_dilated=METHODS[method],
         name=name,
     )
 

@@ -71,8 +71,9 @@ FIGURES = (
     _figure(
         "initialisation",
         "The initial scale of the residual convolutions",
-        "Deviations are 1/(k²c) (paper), three times that, and 1/(k√c) (standard). From zero"
-        " nothing moves: the origin is a critical point of all residual weights.",
+        "Deviations are 1/(k²c) (paper), three times that, and 1/(k√c) (standard; a curve that ends"
+        " has diverged). From zero the residual weights cannot move, for the origin is a critical"
+        " point of them: the stem learns alone.",
     ),
     _figure(
         "projection", "A fixed or a trained last map", "Test errors stand in the table of the run."
