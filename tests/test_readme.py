@@ -1,5 +1,6 @@
 """What the README shows is run: its library example, its make targets, its commands."""
 
+import importlib
 import pathlib
 import re
 import subprocess
@@ -9,7 +10,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
-TARGETS = sorted(set(re.findall(r"(?:^|`)make ([a-z_-]+)", README, re.MULTILINE)))
+TARGETS = sorted(set(re.findall(r"(?:^|`)make ([a-z0-9_-]+)", README, re.MULTILINE)))
+VARIANTS = sorted(set(re.findall(r"-m experiments\.(\w+) --config=:([\w/]+)", README)))
 
 
 def run(*command):
@@ -31,7 +33,7 @@ def test_the_library_example_factorizes_r():
 
 def make_targets():
     makefile = (ROOT / "Makefile").read_text()
-    return set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    return set(re.findall(r"^([a-z0-9-]+):", makefile, re.MULTILINE))
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -39,6 +41,12 @@ def test_every_make_target_of_the_readme_is_there(target):
     assert target in make_targets() or target.startswith("reproduce-")
     finished = run("make", "--dry-run", "ACCEL=cpu", "RUN=a_run", target.removesuffix("-"))
     assert finished.returncode == 0, finished.stderr
+
+
+@pytest.mark.parametrize(("experiment", "variant"), VARIANTS)
+def test_every_variant_of_the_readme_is_there(experiment, variant):
+    configs = importlib.import_module(f"experiments.configs.{experiment}")
+    assert configs.get_config(variant).variant == variant
 
 
 def test_every_target_explains_itself():
