@@ -64,6 +64,7 @@ def main() -> None:
     settings = json.loads(sys.stdin.readline())
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = True
     net = AllConvResidual(
         settings["blocks_per_stage"],
         settings["widths"],

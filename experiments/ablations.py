@@ -26,6 +26,8 @@ TRAINED_PERCENT = 5.0
 CHANCE_MARGIN_PERCENT = 10.0
 # How much lower the training loss has to be before an initialisation has "substantially helped".
 HELPED_LOSS_RATIO = 0.5
+# Below this loss a net has fitted its images, and ratios say nothing.
+LEAST_LOSS = 0.01
 
 
 def plan(
@@ -60,6 +62,8 @@ def conclude(config: dict, records: list[dict]) -> harness.Conclusion:
         for metric in ("train_error_percent", "test_error_percent", "train_loss"):
             if metric in result:
                 metrics[f"{metric}/{result['net']}"] = result[metric]
+        if result["diverged"]:
+            metrics[f"diverged_step/{result['net']}"] = result["diverged_step"]
     decide = {"identity": identity_holds, "initialisation": initialisation_helps}.get(question)
     verdict = "not comparable"
     if decide is not None:
@@ -98,7 +102,8 @@ def initialisation_helps(results: list[dict]) -> bool:
     ours, standard = nets["paper"], nets["standard"]
     if ours["diverged"] or standard["diverged"]:
         return standard["diverged"] and not ours["diverged"]
-    return ours["train_loss"] <= HELPED_LOSS_RATIO * standard["train_loss"]
+    losses = max(ours["train_loss"], LEAST_LOSS), max(standard["train_loss"], LEAST_LOSS)
+    return losses[0] <= HELPED_LOSS_RATIO * losses[1]
 
 
 EXPERIMENT = harness.Experiment("ablations", plan, measure, conclude, trains=True)

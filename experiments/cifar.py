@@ -27,6 +27,10 @@ ROWS = {
 CLAIMS = {"cifar10": "Table 2, CIFAR-10", "cifar100": "Table 2, CIFAR-100"}
 DIGITS_CLAIM = "Section 4: the net on digits"
 BASELINE_CLAIM = "Table 2, other rows"
+# Table 2 prints for these the error of another net; see paper.TABLE_2.
+FIGURES_OF_OTHER_NETS = (("cifar100", "resnet"), ("cifar100", "all_cnn_c"))
+# At most so much training error counts as having fitted the digits: one batch in error.
+FITTED_PERCENT = 0.5
 # Until logistic regression on digits has converged.
 LINEAR_ITERATIONS = 5000
 
@@ -76,6 +80,7 @@ def conclude(config: dict, records: list[dict]) -> harness.Conclusion:
         "steps",
         "parameters",
         "images_per_second",
+        "model_flops_per_second",
         "utilization_percent",
         "linear_classifier_test_error_percent",
         "train_seconds",
@@ -84,15 +89,23 @@ def conclude(config: dict, records: list[dict]) -> harness.Conclusion:
     metrics = {name: result[name] for name in names if result.get(name) is not None}
     if dataset not in CLAIMS:
         linear = metrics["linear_classifier_test_error_percent"]
-        holds = metrics["test_error_percent"] < linear and result["train_error_percent"] == 0
+        holds = (
+            metrics["test_error_percent"] < linear
+            and result["train_error_percent"] <= FITTED_PERCENT
+        )
         return harness.Conclusion(DIGITS_CLAIM, metrics, _verdict(holds))
     claim = CLAIMS[dataset] if model == "all_conv_residual" else BASELINE_CLAIM
-    published = paper.TABLE_2[ROWS[model]][dataset].value
     if config["scale"] != "paper":
         return harness.Conclusion(claim, metrics, "not comparable")
+    published = paper.TABLE_2[ROWS[model]][dataset].value
     holds = metrics["test_error_best_percent"] <= published + WINDOW_PERCENT
+    comparable = (dataset, model) not in FIGURES_OF_OTHER_NETS
+    names = ("test_error_percent", "test_error_best_percent")
     return harness.Conclusion(
-        claim, metrics, _verdict(holds), paper={"test_error_percent": published}
+        claim,
+        metrics,
+        _verdict(holds) if comparable else "not comparable",
+        paper=dict.fromkeys(names, published),
     )
 
 

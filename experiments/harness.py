@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import jax
 import ml_collections
@@ -29,8 +30,8 @@ from identity_matters import records
 
 CONFIGS = pathlib.Path(__file__).resolve().parent / "configs"
 USAGE_ERROR = 2
-# Settings that say where data lies: changing them changes nothing that is measured.
-PLACE_SETTINGS = ("data_dir", "cache")
+# Shares of a batch get too small with more.
+MOST_CPU_DEVICES = 8
 # Programs that compile faster than this are not worth a file.
 CACHED_FROM_SECONDS = 0.2
 # The flags that `run` defines count as those of the entry point, so that --help shows them.
@@ -184,6 +185,8 @@ def _main(experiment: Experiment, config_file) -> int:
     # JAX logs every accelerator that this machine does not have.
     std_logging.getLogger("jax").setLevel(std_logging.WARNING)
     config = config_file.value
+    if experiment.trains and flags.FLAGS.tensorboard and not find_spec("tensorboardX"):
+        _exit_with(experiment, "--tensorboard needs tensorboardX, which is not installed here")
     try:
         summary = execute(
             experiment,
@@ -207,7 +210,7 @@ def _main(experiment: Experiment, config_file) -> int:
 
 def changes_scale(overrides: dict) -> bool:
     """Whether any of the settings in `overrides`, by their full names, says more than a place."""
-    return any(setting.split(".")[-1] not in PLACE_SETTINGS for setting in overrides)
+    return any(setting.split(".")[-1] not in records.PLACE_SETTINGS for setting in overrides)
 
 
 def execute(
@@ -262,7 +265,7 @@ def execute(
             scaled = {**settings, "scale": run_dir.scale}
             conclusion = experiment.conclude(scaled, run_dir.records)
     except (Interrupted, KeyboardInterrupt) as stop:
-        logging.warning("interrupted; the same command goes on from here")
+        logging.warning("interrupted; the same command, without --overwrite, goes on from here")
         summary = run_dir.finish("interrupted")
         if isinstance(stop, KeyboardInterrupt):
             raise
@@ -290,7 +293,8 @@ def _configure_jax(trains: bool) -> None:
         # One device a core is faster than one device with a thread a core, and a power of two
         # divides the batch.
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        jax.config.update("jax_num_cpu_devices", 1 << (cores.bit_length() - 1))
+        devices = min(1 << (cores.bit_length() - 1), MOST_CPU_DEVICES)
+        jax.config.update("jax_num_cpu_devices", devices)
     if jax.config.jax_compilation_cache_dir is None:
         caches = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
         jax.config.update("jax_compilation_cache_dir", str(caches / "identity_matters" / "jax"))
@@ -331,6 +335,8 @@ def _measure_cells(experiment: Experiment, cells: list, key, run_dir, log: Train
                 measured = experiment.measure(*arguments)
             seconds = time.perf_counter() - started
             timing = {"compile_seconds": compiling.seconds, "seconds": seconds}
+            # A training that was resumed knows what earlier processes compiled.
+            timing = {name: value for name, value in timing.items() if name not in measured}
             run_dir.append(_joined({"cell": index}, cell, measured, timing))
             progress.update()
             if hidden:
@@ -368,13 +374,13 @@ class _CompileClock:
 
 def _phase_seconds(run_records: list[dict], trains: bool) -> dict:
     """Seconds by phase over all cells, those of earlier, interrupted processes included."""
-    if trains:
+    phase_of = {"train": "train", "evaluation": "evaluate"}
+    logged = [record for record in run_records if record.get("kind") in phase_of]
+    if trains and logged:
         phases = dict.fromkeys(("compile", "train", "evaluate"), 0.0)
-        for record in run_records:
-            phase = {"train": "train", "evaluation": "evaluate"}.get(record["kind"])
-            if phase:
-                phases["compile"] += record["compile_seconds"]
-                phases[phase] += record["seconds"]
+        for record in logged:
+            phases["compile"] += record["compile_seconds"]
+            phases[phase_of[record["kind"]]] += record["seconds"]
     else:
         compile_seconds = sum(record["compile_seconds"] for record in run_records)
         seconds = sum(record["seconds"] for record in run_records)

@@ -26,8 +26,8 @@ from identity_matters.training import (
     task,
 )
 
-# On an accelerator the host would be the bottleneck at one step a dispatch; on a CPU convolutions
-# inside a scan are several times slower.
+# On an accelerator the host would be the bottleneck at one step a dispatch; on a CPU the steps of a
+# dispatch are unrolled, which only takes longer to compile.
 ACCELERATOR_STEPS_PER_DISPATCH = 100
 
 
@@ -38,7 +38,9 @@ def check_cell(*, data: dict, model: dict, optim: dict, train: dict) -> None:
     name = settings.pop("name")
     _check_names(registry.MODELS, "model.name", name)
     _check_known(registry.MODELS[name], settings, "model")
-    make_net(name, settings, source.num_classes)
+    net = make_net(name, settings, source.num_classes)
+    # Tracing the net finds out whether it can take images of this size.
+    jax.eval_shape(lambda key: net.init(key, source.image_shape), jax.random.key(0))
     _check_train(**train)
     _make_optimizer(steps=train["steps"], **optim)
 
@@ -150,6 +152,9 @@ def measure(cell: dict, key, log, *, keep_diverged: bool = False) -> dict:
     settings = groups["train"]
     keep = settings.pop("keep_final_checkpoint")
     devices = pick_devices(settings.pop("devices"), settings["batch_examples"])
+    # Zeros fill the last batch; they are not counted.
+    batch = settings["evaluation_batch_examples"]
+    settings["evaluation_batch_examples"] = -(-batch // len(devices)) * len(devices)
     work = make_task(
         key,
         groups["data"],
@@ -187,18 +192,19 @@ def measure(cell: dict, key, log, *, keep_diverged: bool = False) -> dict:
     except measurements.NonFiniteError as error:
         if not keep_diverged:
             raise harness.DivergedError(str(error)) from None
-        return {**size, "diverged": True, "diverged_step": error.step}
+        result = {"diverged": True, "diverged_step": error.step}
+    else:
+        result = {"diverged": False, **result}
     finally:
         checkpoints.close()
     if not keep:
-        shutil.rmtree(log.checkpoint_dir)
-    del result["compile_seconds"]  # the harness counts all compilation
-    return {**size, "diverged": False, **result}
+        shutil.rmtree(log.checkpoint_dir, ignore_errors=True)
+    return {**size, **result}
 
 
 def _identity(cell: dict, key) -> dict:
     """What a checkpoint must agree in with the training that goes on from it."""
-    data = {k: v for k, v in cell["data"].items() if k not in harness.PLACE_SETTINGS}
+    data = {k: v for k, v in cell["data"].items() if k not in records.PLACE_SETTINGS}
     return {**cell, "data": data, "key": np.asarray(jax.random.key_data(key)).tolist()}
 
 
@@ -218,7 +224,10 @@ def make_task(
       steps: the length of the schedule.
       batch_examples: of a step, over all devices.
     """
-    source, train, test, (train_input, eval_input) = _load(key, **data)
+    try:
+        source, train, test, (train_input, eval_input) = _load(key, **data)
+    except ValueError as error:
+        raise harness.UsageError(str(error)) from None
     name, own = model["name"], {k: v for k, v in model.items() if k != "name"}
     net = make_net(name, own, source.num_classes)
     transformation, rate = _make_optimizer(steps=steps, **optim)
@@ -236,7 +245,9 @@ def make_task(
         test_labels=test[1].astype(np.int32),
         optimizer=transformation,
         schedule=rate,
-        flops_per_example=diagnostics.training_flops(forward_flops(net, source.image_shape)),
+        flops_per_example=diagnostics.training_flops(
+            forward_flops(name, own, source.num_classes, source.image_shape)
+        ),
     )
 
 
@@ -249,8 +260,13 @@ def make_net(name: str, settings: dict, num_classes: int):
     return registry.MODELS[name](num_classes=num_classes, axis_name=axis, **settings)
 
 
-def forward_flops(net, image_shape) -> int:
-    """Floating-point operations of one image's forward pass; a product with its sum counts two."""
+def forward_flops(name: str, settings: dict, num_classes: int, image_shape) -> int:
+    """Floating-point operations of one image's forward pass; a product with its sum counts two.
+
+    They are those of direct convolutions, however the convolutions are computed.
+    """
+    direct = {"convolution": "direct"} if "convolution" in settings else {}
+    net = make_net(name, {**settings, **direct}, num_classes)
     variables = jax.eval_shape(lambda key: net.init(key, image_shape), jax.random.key(0))
     image = jax.ShapeDtypeStruct((1, *image_shape), "float32")
     return diagnostics.count_flops(lambda v, x: net.apply(v, x, train=False)[0], variables, image)

@@ -94,6 +94,9 @@ def _usage_error(message: str) -> int:
 def _run_unless_finished(name: str, variant: str, seed: int) -> bool:
     """Runs one job and says how long it took; whether it has a finished run afterwards."""
     path = records.run_path(_RESULTS_DIR.value, name, variant, seed)
+    if records.read_status(path) == "diverged":
+        print(f"{path}: diverged; --overwrite runs it anew")
+        return False
     if _is_finished(path):
         print(f"{path}: finished")
         return True

@@ -34,8 +34,6 @@ class TrainingLog:
         self._index = index
         own = [i for i, record in enumerate(self._run_dir.records) if record["cell"] == index]
         self._first = own[0] if own else len(self._run_dir.records)
-        if self._tensorboard:
-            self._writer = _event_writer(self._run_dir.path / "tensorboard" / f"cell={index}")
         description = f"cell {index + 1} of {count}" if count > 1 else None
         self._bar = tqdm.tqdm(disable=not sys.stderr.isatty(), unit="step", desc=description)
         try:
@@ -44,6 +42,7 @@ class TrainingLog:
             self._bar.close()
             if self._writer is not None:
                 self._writer.close()
+                self._writer = None
 
     @property
     def checkpoint_dir(self) -> pathlib.Path:
@@ -61,8 +60,8 @@ class TrainingLog:
         if self._bar.disable:
             shown = {name: value for name, value in record.items() if not isinstance(value, list)}
             logging.info(" ".join(f"{name}={_short(value)}" for name, value in shown.items()))
-        if self._writer is not None:
-            _write_events(self._writer, record)
+        if self._tensorboard:
+            self._write_events(record)
 
     def rewind(self, count: int) -> None:
         """Keeps the first `count` lines of this cell."""
@@ -77,22 +76,21 @@ class TrainingLog:
         self._bar.total = steps
         self._bar.update(step - self._bar.n)
 
+    def _write_events(self, record: dict) -> None:
+        step = record["step"]
+        if self._writer is None:
+            import tensorboardX
+
+            # A resumed training writes anew what came after its checkpoint.
+            directory = self._run_dir.path / "tensorboard" / f"cell={self._index}"
+            self._writer = tensorboardX.SummaryWriter(str(directory), purge_step=step)
+        for name, value in record.items():
+            if isinstance(value, int | float) and name != "step":
+                self._writer.add_scalar(f"{record['kind']}/{name}", value, step)
+            elif isinstance(value, list):
+                for index, one in enumerate(value, start=1):
+                    self._writer.add_scalar(f"{record['kind']}/{name}/{index}", one, step)
+
 
 def _short(value) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _event_writer(directory: pathlib.Path):
-    try:
-        import tensorboardX
-    except ImportError:
-        raise ModuleNotFoundError(
-            "--tensorboard needs tensorboardX: .venv/bin/python -m pip install tensorboardX"
-        ) from None
-    return tensorboardX.SummaryWriter(str(directory))
-
-
-def _write_events(writer, record: dict) -> None:
-    for name, value in record.items():
-        if isinstance(value, int | float) and name != "step" and "step" in record:
-            writer.add_scalar(f"{record['kind']}/{name}", value, record["step"])

@@ -31,6 +31,8 @@ from identity_matters.json_files import (
 )
 from identity_matters.summary import FINISHED, SCALES, SCHEMA, check_summary
 
+# Settings that say where data lies: changing them changes nothing that is measured.
+PLACE_SETTINGS = ("data_dir", "cache")
 _VARIANT = re.compile(r"[A-Za-z0-9_.+-]+(/[A-Za-z0-9_.+-]+)*")
 
 
@@ -175,13 +177,23 @@ def _check_resumable(path: pathlib.Path, config: dict) -> bool:
         raise RunError(f"{error}; --overwrite runs it anew") from None
     if status in FINISHED:
         raise FinishedRunError(f"{path}: this run is {status}; --overwrite runs it anew")
-    for name in sorted(previous.keys() | config.keys()):
-        if previous.get(name) != config.get(name):
+    before, now = _flat(previous), _flat(config)
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name) and name.split(".")[-1] not in PLACE_SETTINGS:
             raise RunError(
-                f"{path}: an unfinished run has {name}={previous.get(name)!r}, this one"
-                f" {name}={config.get(name)!r}; --overwrite replaces it"
+                f"{path}: an unfinished run has {name}={before.get(name)!r}, this one"
+                f" {name}={now.get(name)!r}; --overwrite replaces it"
             )
     return True
+
+
+def _flat(settings: dict, prefix: str = "") -> dict:
+    """{"optim": {"momentum": 0.9}} -> {"optim.momentum": 0.9}."""
+    flat = {}
+    for name, value in settings.items():
+        nested = isinstance(value, dict) and value
+        flat |= _flat(value, f"{prefix}{name}.") if nested else {prefix + name: value}
+    return flat
 
 
 @dataclasses.dataclass(frozen=True)

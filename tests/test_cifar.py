@@ -1,5 +1,6 @@
 """experiments/cifar.py and ablations.py: settings, verdicts, and what users type wrong."""
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from experiments import ablations, cifar, image_training
 from experiments.configs import ablations as ablation_configs
 from experiments.configs import cifar as cifar_configs
 from experiments.configs import training_groups
+from identity_matters import records
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ALL = cifar_configs.VARIANTS + cifar_configs.ACCELERATOR_VARIANTS + cifar_configs.OTHER_VARIANTS
@@ -73,6 +75,13 @@ def run_cifar(*arguments):
         (["--config.data.dataset=mnist"], "there is no data set 'mnist'"),
         (["--config.data.normalization=none"], "data.normalization must be one of"),
         (["--config.optim.schedule_name=steps"], "schedule must be one of"),
+        (
+            [
+                "--config.model.blocks_per_stage=(1,1,1,1,1)",
+                "--config.model.widths=(16,16,16,16,16)",
+            ],
+            "sides",
+        ),
         (["--config=:mnist/resnet"], "variant must be one of"),
     ],
 )
@@ -98,8 +107,36 @@ def test_unprepared_data_are_refused_within_seconds(tmp_path):
     assert len(finished.stderr.strip().splitlines()) == 1
 
 
-def conclude_cifar(best_percent, scale):
-    config = cifar_configs.get_config("cifar10/all_conv_residual").to_dict() | {"scale": scale}
+def test_sixteen_devices_share_what_they_can(tmp_path):
+    finished = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "experiments.cifar",
+            "--config.model.stem_width=4",
+            "--config.model.blocks_per_stage=(1,1)",
+            "--config.model.widths=(4,8)",
+            "--config.train.steps=1",
+            "--tensorboard",
+            f"--results_dir={tmp_path}",
+        ],
+        cwd=ROOT,
+        env={**os.environ, "JAX_NUM_CPU_DEVICES": "16"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    (run,), _ = records.read_collection(tmp_path)
+    result = run.records[-1]
+    # 1000 test examples a batch do not divide by 16; all are counted once all the same.
+    assert (result["devices"], result["test_examples"]) == (16, 450)
+    assert list(run.path.glob("tensorboard/cell=0/*"))
+
+
+def conclude_cifar(best_percent, scale, variant="cifar10/all_conv_residual"):
+    config = cifar_configs.get_config(variant).to_dict() | {"scale": scale}
     result = {"kind": "result", "test_error_percent": 9.0, "test_error_best_percent": best_percent}
     return cifar.conclude(config, [{"kind": "train"}, result])
 
@@ -107,8 +144,28 @@ def conclude_cifar(best_percent, scale):
 def test_a_published_error_is_reproduced_within_the_window():
     assert conclude_cifar(6.88, "paper").verdict == "reproduced"
     assert conclude_cifar(6.89, "paper").verdict == "not reproduced"
-    assert conclude_cifar(6.0, "paper").paper == {"test_error_percent": 6.38}
+    published = {"test_error_percent": 6.38, "test_error_best_percent": 6.38}
+    assert conclude_cifar(6.0, "paper").paper == published
     assert conclude_cifar(6.0, "reduced").verdict == "not comparable"
+
+
+def test_a_figure_of_another_net_is_no_contradiction():
+    conclusion = conclude_cifar(27.2, "paper", "cifar100/resnet")
+    assert conclusion.verdict == "not comparable"
+    assert conclusion.paper["test_error_percent"] == 25.16
+
+
+def test_flops_are_those_of_the_model_however_it_is_computed():
+    own = {"blocks_per_stage": (1,), "widths": (64,), "stem_width": 64}
+    counts = {
+        method: image_training.forward_flops(
+            "all_conv_residual", {**own, "convolution": method}, 10, (8, 8, 3)
+        )
+        for method in ("direct", "winograd")
+    }
+    # Stem and two convolutions on 8 x 8 pixels, and the projection; two operations a product.
+    assert counts["direct"] == 2 * (64 * 9 * 64 * (3 + 2 * 64) + 64 * 10)
+    assert counts["winograd"] == counts["direct"]
 
 
 def net(name, blocks, identity, train_error_percent, diverged=False, loss=1.0):

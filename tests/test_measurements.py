@@ -97,6 +97,8 @@ def test_the_result_names_last_and_best_step_and_adds_up_seconds():
         "train_error_percent": 37.5,
         "train_loss": 6.0,
         "images_per_second": 4.0,  # of 2, 4 and 6
+        "model_flops_per_second": 4.0,
+        "utilization_percent": None,
         "compile_seconds": 4.0,
         "train_seconds": pytest.approx(8 + 4 + 16 / 6),
         "evaluate_seconds": 2.0,

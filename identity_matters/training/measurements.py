@@ -126,6 +126,7 @@ def result(records: list[dict]) -> dict:
     train = [record for record in records if record["kind"] == "train"]
     evaluations = [record for record in records if record["kind"] == "evaluation"]
     last = evaluations[-1]
+    utilizations = [r["utilization_percent"] for r in train if r["utilization_percent"] is not None]
     best = min(evaluations, key=lambda record: record["test_error_percent"])
     return {
         "steps": last["step"],
@@ -137,6 +138,8 @@ def result(records: list[dict]) -> dict:
         "train_error_percent": train[-1]["error_percent"],
         "train_loss": train[-1]["loss"],
         "images_per_second": statistics.median(r["images_per_second"] for r in train),
+        "model_flops_per_second": statistics.median(r["model_flops_per_second"] for r in train),
+        "utilization_percent": statistics.median(utilizations) if utilizations else None,
         "compile_seconds": sum(record["compile_seconds"] for record in train + evaluations),
         "train_seconds": sum(record["seconds"] for record in train),
         "evaluate_seconds": sum(record["seconds"] for record in evaluations),

@@ -1,5 +1,7 @@
 """A trace of a few dispatches for TensorBoard or Perfetto."""
 
+import warnings
+
 import jax
 
 # The first dispatches warm up caches; a trace of all would be too large to open.
@@ -37,3 +39,9 @@ class Profiler:
     def __exit__(self, *_):
         if self._tracing:
             self._stop()
+        elif self._directory and self._started <= SKIPPED_DISPATCHES:
+            warnings.warn(
+                f"no trace was written: it starts after {SKIPPED_DISPATCHES} dispatches, and there"
+                f" were {self._started}",
+                stacklevel=2,
+            )
