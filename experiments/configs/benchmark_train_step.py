@@ -30,7 +30,7 @@ def get_config(variant: str = "cpu") -> ml_collections.ConfigDict:
     config.learning_rate = 0.01
     # Goal: our images per second over PyTorch's, at least.
     config.least_speedup = 1.2 if on_gpu else 1.0
-    # Goal: images per second of every net, by a part of the device's name.
+    # Goal: images per second, by a part of the device's name.
     config.images_per_second_goals = {"H200": 33_000}
     # The interpreter of an environment with PyTorch.
     config.torch_python = ".venv-torch/bin/python"

@@ -151,8 +151,8 @@ _CLAIMS = (
     ),
     Claim(
         "Section 4: training speed",
-        "A step of this suite takes at most the time of the same step in PyTorch on a CPU, and at"
-        " most five sixths of it on a GPU.",
+        "A training step of Table 1's net takes at most the time of the same step in PyTorch on a"
+        " CPU, and at most five sixths of it on a GPU.",
         "this project; the paper's run took 24 hours on one Tesla K40",
     ),
     Claim(
