@@ -6,8 +6,8 @@ PyTorch's side (see torch_worker.py) has its batch drawn beforehand and augments
 channels_last, bf16 autocast and torch.compile on a GPU; eager float32 on a CPU. The two take turns,
 round by round; the medians are compared. PyTorch lives in an environment of its own, .venv-torch.
 Goals for Table 1's net: on a CPU at least level with PyTorch; on a GPU 1.2 times its images per
-second, and on an H200 33,000 images per second. On a CPU a net of a quarter of the width is measured
-beside it, for which there is no goal: on two cores it reaches three quarters of PyTorch's speed.
+second, and on an H200 33,000 images per second. On a CPU a net of a quarter of the width is
+measured beside it, without a goal: on two cores it reaches three quarters of PyTorch's speed.
 
 Command: python -m benchmarks.train_step    # needs PyTorch: make bench-train installs it
 Hardware: any. Time: about ten minutes on 2 CPU cores.
