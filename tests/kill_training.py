@@ -22,6 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SMALL = (
     "--config.model.blocks_per_stage=(1,1)",
     "--config.model.stem_width=4",
+    "--config.model.stage_strides=(1,2)",
     "--config.model.widths=(4,8)",
     "--config.train.batch_examples=16",
     "--config.train.steps_per_log=10",

@@ -9,10 +9,20 @@ import numpy as np
 import pytest
 
 from identity_matters import diagnostics
-from identity_matters.models.all_conv_residual import BATCH_NORM_EPSILON, all_conv_residual
+from identity_matters.models.all_conv_residual import (
+    BATCH_NORM_EPSILON,
+    IMAGENET,
+    all_conv_residual,
+)
 from tests import numpy_layers
 
-TINY = {"blocks_per_stage": (2, 1), "widths": (4, 7), "stem_width": 2, "num_classes": 3}
+TINY = {
+    "blocks_per_stage": (2, 1),
+    "widths": (4, 7),
+    "stage_strides": (1, 2),
+    "stem_width": 2,
+    "num_classes": 3,
+}
 IMAGES = np.random.default_rng(7).normal(size=(3, 4, 6, 2)).astype(np.float32)
 
 
@@ -41,6 +51,26 @@ def run(train=False, dtype="float32", scale=1.0, **options):
 
 
 # Counts.
+
+
+@pytest.mark.parametrize(
+    ("reading", "parameters", "multiplications"),
+    [
+        # Of a 7x7 stem at 112 pixels a side, and stages at 56, 28, 14 and 7.
+        ("blocks_of_34_layers", 21_095_616, 3.5e9),
+        ("parameters_as_printed", 35_693_760, 5.2e9),
+    ],
+)
+def test_both_readings_of_the_imagenet_net(reading, parameters, multiplications):
+    model = all_conv_residual(num_classes=1000, **IMAGENET[reading])
+    variables = shapes_of(model, (224, 224, 3))
+    assert diagnostics.count_parameters(variables["params"]) == parameters
+    assert variables["fixed"]["projection"]["kernel"].shape == (512, 1000)
+    images = jax.ShapeDtypeStruct((1, 224, 224, 3), "float32")
+    flops = diagnostics.count_flops(
+        lambda v, x: model.apply(v, x, train=False)[0], variables, images
+    )
+    assert flops / 2 == pytest.approx(multiplications, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +238,12 @@ def test_bfloat16_is_what_the_convolutions_compute_in():
 )
 def test_deviations_of_initial_weights(key, options, deviation):
     model = all_conv_residual(
-        num_classes=100, blocks_per_stage=(1,), widths=(32,), stem_width=32, **options
+        num_classes=100,
+        blocks_per_stage=(1,),
+        widths=(32,),
+        stage_strides=(1,),
+        stem_width=32,
+        **options,
     )
     variables = model.init(key, (8, 8, 3))
     block, stem = variables["params"]["stage1_block1"], variables["params"]["stem"]
@@ -249,7 +284,7 @@ def test_the_projection_is_not_trained(key):
         ({"leak": 1.5}, "leak must be at least 0 and below 1, got 1.5"),
         ({"initial_scale": -1.0}, "initial_scale must be at least 0, got -1.0"),
         ({"num_classes": 0}, "num_classes must be at least 1, got 0"),
-        ({"widths": (4, 7, 9)}, r"one entry for each stage, got \(2, 1\) and \(4, 7, 9\)"),
+        ({"widths": (4, 7, 9)}, r"one entry for each stage, got \(2, 1\), \(4, 7, 9\)"),
         ({"widths": (7, 4)}, r"widths must not shrink from stem_width 2 on, .* got \(7, 4\)"),
         ({"stem_width": 5}, r"from stem_width 5 on, .* got \(4, 7\)"),
         ({"blocks_per_stage": (2, 0)}, "blocks_per_stage must be at least 1, got 0"),

@@ -35,7 +35,10 @@ def test_table_1_is_the_default_net():
         "name": "all_conv_residual",
         "blocks_per_stage": (9, 9, 9),
         "widths": (64, 128, 256),
+        "stage_strides": (1, 2, 2),
         "stem_width": 16,
+        "stem_kernel_size": 3,
+        "stem_stride": 1,
         "kernel_size": 3,
         "residual_init": "paper",
         "initial_scale": 1.0,
@@ -75,13 +78,7 @@ def run_cifar(*arguments):
         (["--config.data.dataset=mnist"], "there is no data set 'mnist'"),
         (["--config.data.normalization=none"], "data.normalization must be one of"),
         (["--config.optim.schedule_name=steps"], "schedule must be one of"),
-        (
-            [
-                "--config.model.blocks_per_stage=(1,1,1,1,1)",
-                "--config.model.widths=(16,16,16,16,16)",
-            ],
-            "sides",
-        ),
+        (["--config.model.stage_strides=(2,4,2)"], "sides"),
         (["--config=:mnist/resnet"], "variant must be one of"),
     ],
 )
@@ -115,6 +112,7 @@ def test_sixteen_devices_share_what_they_can(tmp_path):
             "experiments.cifar",
             "--config.model.stem_width=4",
             "--config.model.blocks_per_stage=(1,1)",
+            "--config.model.stage_strides=(1,2)",
             "--config.model.widths=(4,8)",
             "--config.train.steps=1",
             "--tensorboard",
@@ -156,7 +154,7 @@ def test_a_figure_of_another_net_is_no_contradiction():
 
 
 def test_flops_are_those_of_the_model_however_it_is_computed():
-    own = {"blocks_per_stage": (1,), "widths": (64,), "stem_width": 64}
+    own = {"blocks_per_stage": (1,), "widths": (64,), "stage_strides": (1,), "stem_width": 64}
     counts = {
         method: image_training.forward_flops(
             "all_conv_residual", {**own, "convolution": method}, 10, (8, 8, 3)

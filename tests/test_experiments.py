@@ -124,6 +124,7 @@ TINY_RUNS = {
     ],
     "experiments.cifar:digits/all_conv_residual": [
         "model.blocks_per_stage=(1,1)",
+        "model.stage_strides=(1,2)",
         "model.stem_width=4",
         "model.widths=(4,8)",
         "train.steps=2",

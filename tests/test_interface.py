@@ -14,6 +14,7 @@ from identity_matters.models.registry import MODELS
 SMALL = {
     "all_conv_residual": {
         "blocks_per_stage": (1, 1),
+        "stage_strides": (1, 2),
         "widths": (4, 6),
         "stem_width": 2,
         "residual_init": "standard",

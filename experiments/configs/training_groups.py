@@ -32,7 +32,11 @@ def all_conv_residual(**changes) -> dict:
         # Residual blocks and channels of the three stages.
         "blocks_per_stage": (9, 9, 9),
         "widths": (64, 128, 256),
+        # Strides of their first convolutions.
+        "stage_strides": (1, 2, 2),
         "stem_width": 16,
+        "stem_kernel_size": 3,
+        "stem_stride": 1,
         "kernel_size": 3,
         # Standard deviation of residual convolutions: paper, 1/(k^2 c), or standard, 1/(k sqrt c);
         # times initial_scale.

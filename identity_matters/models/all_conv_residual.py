@@ -9,6 +9,10 @@
 shortcut averages 2x2 pixels and pads with zero channels, half on each side. Padding is TensorFlow's
 "SAME", as in the paper's base code (tensorflow/models, `resnet`, 2016).
 
+The ImageNet net, "an all-convolutional variant of the 34-layer network" with 35.7M parameters, is
+not in a table. `IMAGENET` has two readings: the 34-layer net's blocks, 21,095,616 parameters, and
+the blocks whose count agrees with the printed one, 35,693,760. Strides replace max pooling.
+
 What the text leaves open, or remarks on, is an option; the defaults follow its formulas.
 """
 
@@ -26,6 +30,19 @@ from identity_matters.models.interface import Model, from_module
 BATCH_NORM_DECAY = 0.9
 BATCH_NORM_EPSILON = 1e-3
 
+# Settings for images of 224 pixels a side, by blocks a stage.
+_IMAGENET = {
+    "widths": (64, 128, 256, 512),
+    "stem_width": 64,
+    "stem_kernel_size": 7,
+    "stem_stride": 2,
+    "stage_strides": (2, 2, 2, 2),
+}
+IMAGENET = {
+    "blocks_of_34_layers": {"blocks_per_stage": (3, 4, 6, 3), **_IMAGENET},
+    "parameters_as_printed": {"blocks_per_stage": (5, 5, 6, 6), **_IMAGENET},
+}
+
 
 def all_conv_residual(
     *,
@@ -33,6 +50,9 @@ def all_conv_residual(
     blocks_per_stage: tuple[int, ...] = (9, 9, 9),
     widths: tuple[int, ...] = (64, 128, 256),
     stem_width: int = 16,
+    stem_kernel_size: int = 3,
+    stem_stride: int = 1,
+    stage_strides: tuple[int, ...] = (1, 2, 2),
     kernel_size: int = 3,
     residual_init: str = "paper",
     initial_scale: float = 1.0,
@@ -49,10 +69,10 @@ def all_conv_residual(
 
     Args:
       num_classes: the number of logits.
-      blocks_per_stage, widths: residual blocks and channels of each stage. Every stage but the
-        first halves the map; image sides must allow it.
-      stem_width: channels after the first convolution.
-      kernel_size: of all convolutions.
+      blocks_per_stage, widths, stage_strides: residual blocks and channels of each stage, and the
+        stride of its first convolution; image sides must allow it.
+      stem_width, stem_kernel_size, stem_stride: of the first convolution.
+      kernel_size: of all others.
       residual_init: "paper", standard deviation 1 / (k^2 c), or "standard", 1 / (k sqrt(c)), of the
         convolutions in blocks, for kernel size k and c output channels. The stem's is standard.
       initial_scale: a factor on that deviation; 0 makes every block the identity.
@@ -73,7 +93,11 @@ def all_conv_residual(
     Raises:
       ValueError: an argument is out of range.
     """
-    _check_sizes(num_classes, blocks_per_stage, widths, stem_width, kernel_size)
+    check_at_least("num_classes", num_classes, 1)
+    check_at_least("stem_kernel_size", stem_kernel_size, 1)
+    check_at_least("stem_stride", stem_stride, 1)
+    check_at_least("kernel_size", kernel_size, 1)
+    _check_stages(blocks_per_stage, widths, stage_strides, stem_width)
     check_choice("residual_init", residual_init, ("paper", "standard"))
     check_at_least("initial_scale", initial_scale, 0)
     check_rate("leak", leak)
@@ -85,6 +109,9 @@ def all_conv_residual(
         blocks_per_stage=tuple(blocks_per_stage),
         widths=tuple(widths),
         stem_width=stem_width,
+        stem_kernel_size=stem_kernel_size,
+        stem_stride=stem_stride,
+        stage_strides=tuple(stage_strides),
         kernel_size=kernel_size,
         leak=leak,
         activate_first=activate_first,
@@ -107,16 +134,16 @@ def all_conv_residual(
     return from_module(module, rule)
 
 
-def _check_sizes(num_classes, blocks_per_stage, widths, stem_width, kernel_size) -> None:
-    check_at_least("num_classes", num_classes, 1)
+def _check_stages(blocks_per_stage, widths, stage_strides, stem_width) -> None:
     check_at_least("stem_width", stem_width, 1)
-    check_at_least("kernel_size", kernel_size, 1)
-    if not widths or len(blocks_per_stage) != len(widths):
+    lengths = {len(blocks_per_stage), len(widths), len(stage_strides)}
+    if not widths or len(lengths) > 1:
         raise ValueError(
-            "blocks_per_stage and widths must have one entry for each stage, got"
-            f" {tuple(blocks_per_stage)} and {tuple(widths)}"
+            "blocks_per_stage, widths and stage_strides must have one entry for each stage, got"
+            f" {tuple(blocks_per_stage)}, {tuple(widths)} and {tuple(stage_strides)}"
         )
     check_at_least("blocks_per_stage", min(blocks_per_stage), 1)
+    check_at_least("stage_strides", min(stage_strides), 1)
     if list(widths) != sorted(widths) or widths[0] < stem_width:
         raise ValueError(
             f"widths must not shrink from stem_width {stem_width} on, because a shortcut only adds"
@@ -160,6 +187,9 @@ class _Network(nn.Module):
     blocks_per_stage: tuple[int, ...]
     widths: tuple[int, ...]
     stem_width: int
+    stem_kernel_size: int
+    stem_stride: int
+    stage_strides: tuple[int, ...]
     kernel_size: int
     leak: float
     activate_first: bool
@@ -195,15 +225,20 @@ class _Network(nn.Module):
             dtype=self.dtype,
             convolution=self.convolution,
         )
-        stem = layers.convolution(self.stem_width, self.kernel_size, dtype=self.dtype, name="stem")
+        stem = layers.convolution(
+            self.stem_width,
+            self.stem_kernel_size,
+            stride=self.stem_stride,
+            dtype=self.dtype,
+            name="stem",
+        )
         x = stem(x).astype(jnp.float32)
         ratios = []
-        for stage, (blocks, channels) in enumerate(
-            zip(self.blocks_per_stage, self.widths, strict=True)
-        ):
+        stages = zip(self.blocks_per_stage, self.widths, self.stage_strides, strict=True)
+        for stage, (blocks, channels, first_stride) in enumerate(stages, start=1):
             for index in range(blocks):
-                stride = 2 if stage and not index else 1
-                name = f"stage{stage + 1}_block{index + 1}"
+                stride = 1 if index else first_stride
+                name = f"stage{stage}_block{index + 1}"
                 h = block(channels=channels, stride=stride, name=name)(x).astype(jnp.float32)
                 shortcut = layers.pad_channels(layers.average_pool(x, stride), channels)
                 ratios.append(diagnostics.residual_ratio(shortcut, h))
