@@ -6,7 +6,13 @@ from identity_matters.models.registry import MODELS
 
 
 def test_names():
-    assert sorted(MODELS) == ["all_cnn_c", "all_conv_residual", "densenet", "resnet"]
+    assert sorted(MODELS) == [
+        "all_cnn_c",
+        "all_conv_residual",
+        "densenet",
+        "resnet",
+        "resnet_imagenet",
+    ]
     for name, factory in MODELS.items():
         assert factory.__name__ == name
 
