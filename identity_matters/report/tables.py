@@ -41,8 +41,18 @@ class Group:
         return " / ".join(verdicts)
 
     def metric(self, name: str) -> str:
-        """Mean +- standard deviation over the seeds; one value stands alone."""
-        values = [run.summary["metrics"][name] for run in self.runs]
+        """Mean +- standard deviation over the seeds that have it; one value stands alone."""
+        metrics = [run.summary["metrics"] for run in self.runs]
+        values = [one[name] for one in metrics if name in one]
+        if not values:
+            return ""
+        if len(values) < len(metrics):
+            # What a seed lacks, the error of a net that diverged say, must not look measured.
+            return f"{self._spread(values)} (n = {len(values)})"
+        return self._spread(values)
+
+    @staticmethod
+    def _spread(values: list) -> str:
         if not all(isinstance(value, int | float) for value in values):
             return ", ".join(dict.fromkeys(str(value) for value in values))
         if len(values) == 1 or len(set(values)) == 1:
@@ -149,16 +159,14 @@ def _make_target(run: Run) -> str:
 def metrics_table(collections: dict[str, Group]) -> Table:
     """One row a metric of one variant: the paper's value and the value of each collection."""
     groups = list(collections.values())
-    metrics = dict.fromkeys(m for group in groups for m in group.first.summary["metrics"])
+    metrics = dict.fromkeys(
+        m for group in groups for run in group.runs for m in run.summary["metrics"]
+    )
     published = {k: v for group in groups for k, v in group.first.summary["paper"].items()}
     rows = []
     for metric in metrics:
         quoted = format_number(published[metric]) if metric in published else ""
-        values = [
-            group.metric(metric) if metric in group.first.summary["metrics"] else ""
-            for group in groups
-        ]
-        rows.append((metric, quoted, *values))
+        rows.append((metric, quoted, *(group.metric(metric) for group in groups)))
     return Table(("metric", "paper", *collections), tuple(rows))
 
 
