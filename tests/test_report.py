@@ -10,6 +10,7 @@ import pytest
 
 from identity_matters import paper, records
 from identity_matters.report import build, document, figure, figures, page, tables
+from identity_matters.report.table_2 import table_2
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "results" / "reference"
@@ -43,6 +44,37 @@ def test_a_metric_is_mean_and_spread_over_the_seeds(tmp_path):
     # Values 0.5, 1.5, 2.5: mean 1.5, standard deviation 1.
     assert group.metric("norm") == "1.5 ± 1"
     assert group.metric("cells") == "1"
+
+
+def test_a_metric_that_a_seed_lacks_says_of_how_many_it_is(tmp_path):
+    write_run(tmp_path, 0, metrics={"norm": 1.0, "diverged": 0})
+    write_run(tmp_path, 1, metrics={"diverged": 1}, paper={})
+    (group,) = groups_of(tmp_path)
+    assert group.metric("norm") == "1 (n = 1)"
+    assert group.metric("other") == ""
+    assert [row[0] for row in tables.metrics_table({"yours": group}).rows] == ["norm", "diverged"]
+
+
+def test_table_2_has_a_row_for_each_published_error_and_ours_at_paper_scale(tmp_path):
+    for seed, scale in ((0, "paper"), (1, "paper"), (0, "reduced")):
+        run = records.RunDir.create(
+            tmp_path / scale,
+            experiment="cifar",
+            variant="cifar10/all_conv_residual",
+            seed=seed,
+            config={},
+            scale=scale,
+        )
+        metrics = {"test_error_percent": 7.0 + seed, "test_error_best_percent": 6.5}
+        run.finish(
+            "done", claim="Table 2, CIFAR-10", metrics=metrics, paper={}, verdict="reproduced"
+        )
+    rows = {row[:2]: row[2:6] for row in table_2(groups_of(tmp_path / "paper")).rows}
+    assert len(rows) == sum(len(numbers) for numbers in paper.TABLE_2.values())
+    assert rows["this paper", "CIFAR-10"] == ("6.38", "7.5 ± 0.71", "6.5", "2")
+    assert rows["this paper", "CIFAR-100"] == ("24.64", "not run", "not run", "0")
+    reduced = {row[:2]: row[2:6] for row in table_2(groups_of(tmp_path / "reduced")).rows}
+    assert reduced["this paper", "CIFAR-10"] == ("6.38", "not run", "not run", "0")
 
 
 def test_reduced_runs_are_a_group_of_their_own_and_marked(tmp_path):
