@@ -13,30 +13,26 @@ import functools
 import logging as std_logging
 import os
 import pathlib
-import signal
 import sys
-import time
 from collections.abc import Callable
 from importlib.util import find_spec
 
 import jax
 import ml_collections
-import tqdm
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from experiments.training_log import RESULT, TrainingLog
+from experiments import command_line
+from experiments.cells import Interrupted, StopSignal, measure_cells, phase_seconds
+from experiments.training_log import TrainingLog
 from identity_matters import records
 
-CONFIGS = pathlib.Path(__file__).resolve().parent / "configs"
-USAGE_ERROR = 2
 # Shares of a batch get too small with more.
 MOST_CPU_DEVICES = 8
 # Programs that compile faster than this are not worth a file.
 CACHED_FROM_SECONDS = 0.2
 # The flags that `run` defines count as those of the entry point, so that --help shows them.
 flags.disclaim_key_flags()
-_COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,34 +71,8 @@ class UsageError(Exception):
     """The command cannot be carried out as given; nothing has been written."""
 
 
-class Interrupted(BaseException):
-    """SIGTERM came. No Exception, so that no code on the way takes it for a failure."""
-
-
 class DivergedError(Exception):
     """A training met a value that is not finite; the message names step and metric."""
-
-
-class _StopSignal:
-    """SIGTERM: asks a training to stop, which saves first; anything else is stopped at once."""
-
-    def __init__(self, asks_first: bool):
-        self._asks = asks_first
-        self.requested = False
-
-    def __enter__(self):
-        self._previous = signal.signal(signal.SIGTERM, self._handle)
-        return self
-
-    def __exit__(self, *_):
-        signal.signal(signal.SIGTERM, self._previous)
-
-    def _handle(self, signum, frame):
-        del signum, frame
-        if self._asks and not self.requested:
-            self.requested = True
-        else:
-            raise Interrupted
 
 
 def run(experiment: Experiment) -> None:
@@ -120,7 +90,7 @@ def run(experiment: Experiment) -> None:
     if experiment.trains:
         flags.DEFINE_boolean("tensorboard", False, "Write event files for TensorBoard, too.")
         flags.DEFINE_string("profile", "", "A directory for a jax.profiler trace of some steps.")
-    parser = functools.partial(_parse_flags, experiment=experiment)
+    parser = functools.partial(command_line.parse_flags, name=experiment.name)
     app.run(lambda _: _leave(_main(experiment, config_file)), flags_parser=parser)
 
 
@@ -136,57 +106,15 @@ def _leave(code: int):
     os._exit(code)
 
 
-def _parse_flags(argv, experiment: Experiment):
-    # absl and ml_collections answer some mistakes with a traceback; users get a line.
-    try:
-        arguments = flags.FLAGS(_with_default_file(argv, experiment))
-        flags.FLAGS.config.to_dict()  # raises OSError where the file could not be read
-    except (AttributeError, KeyError) as error:
-        name = _first_line(error).strip("'\"")
-        _exit_with(experiment, f"there is no setting {name} (--config.{name})")
-    except OSError:
-        given = next((a for a in reversed(argv) if a.startswith("--config=")), "--config")
-        _exit_with(experiment, f"cannot read the settings from {given}")
-    except (flags.Error, TypeError, ValueError) as error:
-        hidden = "Error whilst parsing config file" in str(error)
-        _exit_with(experiment, _first_line(_first_cause(error) if hidden else error))
-    if arguments[1:]:
-        _exit_with(experiment, f"unknown argument {arguments[1]!r}")
-    return arguments
-
-
-def _exit_with(experiment: Experiment, message: str):
-    print(f"{experiment.name}: {message.rstrip(':')}", file=sys.stderr)
-    sys.exit(USAGE_ERROR)
-
-
-def _with_default_file(argv, experiment: Experiment) -> list[str]:
-    """Puts in the experiment's own settings file for ``--config=:VARIANT`` and for no --config."""
-    own = f"--config={CONFIGS / experiment.name}.py"
-    if not any(argument.startswith("--config=") for argument in argv):
-        return [argv[0], own, *argv[1:]]
-    return [own + a.removeprefix("--config=") if a.startswith("--config=:") else a for a in argv]
-
-
-def _first_cause(error: BaseException) -> BaseException:
-    """What a settings file itself raised; ml_collections only says that something did."""
-    while error.__context__ is not None:
-        error = error.__context__
-    return error
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error.args[0] if error.args else error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
-
-
 def _main(experiment: Experiment, config_file) -> int:
     logging.set_verbosity(logging.INFO)
     # JAX logs every accelerator that this machine does not have.
     std_logging.getLogger("jax").setLevel(std_logging.WARNING)
     config = config_file.value
     if experiment.trains and flags.FLAGS.tensorboard and not find_spec("tensorboardX"):
-        _exit_with(experiment, "--tensorboard needs tensorboardX, which is not installed here")
+        command_line.exit_with(
+            experiment.name, "--tensorboard needs tensorboardX, which is not installed here"
+        )
     try:
         summary = execute(
             experiment,
@@ -199,7 +127,7 @@ def _main(experiment: Experiment, config_file) -> int:
             profile_dir=flags.FLAGS.profile if experiment.trains else "",
         )
     except (UsageError, records.RunError) as error:
-        _exit_with(experiment, str(error))
+        command_line.exit_with(experiment.name, str(error))
     except DivergedError as error:
         print(f"{experiment.name}: {error}", file=sys.stderr)
         return 1
@@ -245,9 +173,11 @@ def execute(
         cells = experiment.plan(**settings)
         _check_writable(records.run_path(results_dir, experiment.name, variant, seed))
     except ValueError as error:
-        raise UsageError(_first_line(error)) from None
+        raise UsageError(command_line.first_line(error)) from None
     except TypeError as error:
-        raise UsageError(f"a setting is of the wrong type: {_first_line(error)}") from None
+        raise UsageError(
+            f"a setting is of the wrong type: {command_line.first_line(error)}"
+        ) from None
     run_dir = records.RunDir.create(
         results_dir,
         experiment=experiment.name,
@@ -259,9 +189,9 @@ def execute(
     )
     logging.info("writing %s", run_dir.path)
     try:
-        with _StopSignal(asks_first=experiment.trains) as stop_signal:
+        with StopSignal(asks_first=experiment.trains) as stop_signal:
             log = TrainingLog(run_dir, stop_signal, tensorboard, profile_dir)
-            _measure_cells(experiment, cells, jax.random.key(seed), run_dir, log)
+            measure_cells(experiment, cells, jax.random.key(seed), run_dir, log)
             scaled = {**settings, "scale": run_dir.scale}
             conclusion = experiment.conclude(scaled, run_dir.records)
     except (Interrupted, KeyboardInterrupt) as stop:
@@ -274,7 +204,7 @@ def execute(
         run_dir.finish("diverged", error=str(error))
         raise
     except BaseException as error:
-        run_dir.finish("failed", error=f"{type(error).__name__}: {_first_line(error)}")
+        run_dir.finish("failed", error=f"{type(error).__name__}: {command_line.first_line(error)}")
         raise
     return run_dir.finish(
         "done",
@@ -282,7 +212,7 @@ def execute(
         metrics=conclusion.metrics,
         paper=conclusion.paper,
         verdict=conclusion.verdict,
-        seconds=_phase_seconds(run_dir.records, experiment.trains),
+        seconds=phase_seconds(run_dir.records, experiment.trains),
     )
 
 
@@ -308,82 +238,3 @@ def _check_writable(path: pathlib.Path) -> None:
         raise ValueError(f"results_dir is not writable: {existing} is not a directory")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise ValueError(f"results_dir is not writable: no permission to write in {existing}")
-
-
-def _measure_cells(experiment: Experiment, cells: list, key, run_dir, log: TrainingLog) -> None:
-    recorded = {
-        record["cell"]
-        for record in run_dir.records
-        if not experiment.trains or record["kind"] == RESULT
-    }
-    if run_dir.records:
-        logging.info("resuming: %d of %d cells are recorded", len(recorded), len(cells))
-    compiling = _CompileClock()
-    hidden = experiment.trains or not sys.stderr.isatty()
-    with compiling, tqdm.tqdm(total=len(cells), disable=hidden, unit="cell") as progress:
-        progress.update(len(recorded))
-        for index, cell in enumerate(cells):
-            if index in recorded:
-                continue
-            compiling.seconds = 0.0
-            started = time.perf_counter()
-            arguments = (cell, jax.random.fold_in(key, index))
-            if experiment.trains:
-                with log.cell(index, len(cells)):
-                    measured = {"kind": RESULT, **experiment.measure(*arguments, log)}
-            else:
-                measured = experiment.measure(*arguments)
-            seconds = time.perf_counter() - started
-            timing = {"compile_seconds": compiling.seconds, "seconds": seconds}
-            # A training that was resumed knows what earlier processes compiled.
-            timing = {name: value for name, value in timing.items() if name not in measured}
-            run_dir.append(_joined({"cell": index}, cell, measured, timing))
-            progress.update()
-            if hidden:
-                logging.info("cell %d of %d: %.1f s", index + 1, len(cells), seconds)
-
-
-def _joined(*parts: dict) -> dict:
-    """The union of `parts`; raises ValueError where a name stands in two of them."""
-    joined = {}
-    for part in parts:
-        for name in part:
-            if name in joined:
-                raise ValueError(f"{name!r} stands in the cell and in what was measured")
-        joined.update(part)
-    return joined
-
-
-class _CompileClock:
-    """Counts the seconds that XLA compiles while it is entered."""
-
-    def __init__(self):
-        self.seconds = 0.0
-
-    def _listen(self, event: str, duration_seconds: float, **_):
-        if event == _COMPILE_EVENT:
-            self.seconds += duration_seconds
-
-    def __enter__(self):
-        jax.monitoring.register_event_duration_secs_listener(self._listen)
-        return self
-
-    def __exit__(self, *_):
-        jax.monitoring.unregister_event_duration_listener(self._listen)
-
-
-def _phase_seconds(run_records: list[dict], trains: bool) -> dict:
-    """Seconds by phase over all cells, those of earlier, interrupted processes included."""
-    phase_of = {"train": "train", "evaluation": "evaluate"}
-    logged = [record for record in run_records if record.get("kind") in phase_of]
-    if trains and logged:
-        phases = dict.fromkeys(("compile", "train", "evaluate"), 0.0)
-        for record in logged:
-            phases["compile"] += record["compile_seconds"]
-            phases[phase_of[record["kind"]]] += record["seconds"]
-    else:
-        compile_seconds = sum(record["compile_seconds"] for record in run_records)
-        seconds = sum(record["seconds"] for record in run_records)
-        phases = {"compile": compile_seconds, "measure": seconds - compile_seconds}
-    phases["total"] = sum(phases.values())
-    return {phase: round(seconds, 3) for phase, seconds in phases.items()}
