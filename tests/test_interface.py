@@ -22,9 +22,16 @@ SMALL = {
     },
     "all_cnn_c": {"input_dropout": 0.0},
     "resnet": {"depth": 8, "width": 2},
+    "resnet_imagenet": {"depth": 18, "width": 2},
     "densenet": {"depth": 7, "growth": 2, "stem_width": 2},
 }
-BLOCKS = {"all_conv_residual": 2, "all_cnn_c": 0, "resnet": 3, "densenet": 0}
+BLOCKS = {
+    "all_conv_residual": 2,
+    "all_cnn_c": 0,
+    "resnet": 3,
+    "resnet_imagenet": 8,
+    "densenet": 0,
+}
 IMAGES = np.random.default_rng(0).normal(size=(4, 12, 12, 3)).astype(np.float32)
 # Halves of different brightness, so that statistics of a half are not those of the whole.
 IMAGES[2:] += 1
