@@ -77,7 +77,7 @@ def resize(
 
 
 def _prepared_directory(data_dir) -> pathlib.Path:
-    """Where the prepared data set lies; reading it once raises the errors of `EncodedImages`."""
+    """Where the files of the prepared data set lie; ValueError where it is not prepared."""
     data_dir = pathlib.Path(data_dir).expanduser()
     if not data_dir.is_dir() or not (builder := imagenet.builder(data_dir)).is_prepared():
         raise ValueError(
