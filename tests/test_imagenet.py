@@ -74,7 +74,18 @@ def assert_same(found, expected):
 
 def test_what_lies_on_disk_is_read_as_it_is(train, examples):
     assert len(train) == TRAIN
-    assert train.read(np.array([7, 0, 25])) == [examples["train"][i] for i in (7, 0, 25)]
+    assert list(train.read(np.array([7, 0, 25]))) == [examples["train"][i] for i in (7, 0, 25)]
+    assert list(train.read(range(TRAIN))) == examples["train"]
+
+
+def test_records_are_parsed_as_tensorflow_datasets_does(train, data_dir):
+    import tensorflow_datasets as tfds
+
+    source = imagenet.builder(data_dir).as_data_source(
+        split="train", decoders={"image": tfds.decode.SkipDecoding()}
+    )
+    expected = [(item["image"], item["label"], item["file_name"].decode()) for item in source]
+    assert list(train.read(range(TRAIN))) == expected
 
 
 def test_batches_have_the_promised_shapes(train):
