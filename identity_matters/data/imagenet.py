@@ -26,8 +26,6 @@ PUBLISHED_EXAMPLES = {"train": 1_281_167, "validation": 50_000}
 IMAGE_PIXELS = 224
 # Evaluation resizes the shorter side to this before it takes the central crop.
 EVAL_SHORTER_SIDE_PIXELS = 256
-# Records read at once, in parallel: that hides the latency of a disk; more would leave the cache.
-_READ_TOGETHER = 16
 _NEEDED = ("tensorflow_datasets", "array_record", "grain", "cv2")
 
 
@@ -61,10 +59,9 @@ class EncodedImages:
 
     def read(self, indices) -> Iterator[tuple[bytes, int, str]]:
         """(encoded image, label, file name) of each of `indices`: int[n], in turn."""
-        for start in range(0, len(indices), _READ_TOGETHER):
-            chunk = [int(index) for index in indices[start : start + _READ_TOGETHER]]
-            for record in self._source.__getitems__(chunk):
-                yield _parse(record)
+        # One by one: array_record's `__getitems__` starts new threads for each call, one a file.
+        for index in indices:
+            yield _parse(self._source[int(index)])
 
 
 def _parse(record: bytes) -> tuple[bytes, int, str]:

@@ -9,6 +9,7 @@ compiler. It releases Python's interpreter lock, so that threads are enough to u
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -122,13 +123,13 @@ def draw_view(height: int, width: int, *, seed: int, epoch: int, example: int) -
     raw = generator.random_raw(2 * ATTEMPTS + 3)
     uniform = ((raw >> np.uint64(11)) * 2.0**-53).tolist()
     down, across, mirror = uniform[:3]
-    low, high = np.log(ASPECT_RATIO)
+    low, high = math.log(ASPECT_RATIO[0]), math.log(ASPECT_RATIO[1])
     for attempt in range(ATTEMPTS):
         area_draw, aspect_draw = uniform[3 + 2 * attempt : 5 + 2 * attempt]
         share = AREA_SHARE[0] + (AREA_SHARE[1] - AREA_SHARE[0]) * area_draw
         area = share * height * width
-        aspect = float(np.exp(low + (high - low) * aspect_draw))
-        crop_width, crop_height = round((area * aspect) ** 0.5), round((area / aspect) ** 0.5)
+        aspect = math.exp(low + (high - low) * aspect_draw)
+        crop_width, crop_height = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if 0 < crop_width <= width and 0 < crop_height <= height:
             top = int(down * (height - crop_height + 1))
             left = int(across * (width - crop_width + 1))

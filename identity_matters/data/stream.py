@@ -15,7 +15,8 @@ class Reading:
     """How batches are made: this changes the speed, never the data.
 
     Attributes:
-      worker_threads: batches in the making at once, in each process that makes some.
+      worker_threads: batches in the making at once, in each process that makes some; about one a
+        core, more where storage answers slowly.
       worker_processes: processes that make batches beside this one; 0: threads of this one do,
         which is enough unless many cores wait for Python's lock.
       prefetch_batches: batches made ahead, in each process that makes some; a batch of 256 takes
