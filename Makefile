@@ -32,7 +32,7 @@ INSTALLED := $(VENV)/.installed-$(ACCEL)
 EXPERIMENTS := $(shell sed -n 's/^    "\([a-z_]*\)",$$/\1/p' experiments/suite.py 2>/dev/null)
 
 .PHONY: help setup data test lint reproduce reproduce-cifar10 reproduce-cifar100 reproduce-table2 \
-	reproduce-figure1 report report-reference compare promote bench bench-train lock clean
+	reproduce-figure1 report report-reference compare promote bench bench-input bench-train data-imagenet-256 lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9 %<>-]+:.*## ' $(MAKEFILE_LIST) | sed 's/%/<experiment>/' | \
@@ -69,6 +69,10 @@ $(VENV)-prepare/.installed: requirements/prepare.txt setup.cfg pyproject.toml
 
 data: $(VENV)-prepare/.installed ## download and decode data sets: make data DATASETS="cifar10 cifar100"
 	$(VENV)-prepare/bin/python -m experiments.prepare_data --datasets="$(DATASETS)" --data_dir=$(DATA_DIR)
+
+data-imagenet-256: $(VENV)-prepare/.installed ## a copy of the prepared ImageNet with shorter sides of 256 pixels
+	$(VENV)-prepare/bin/python -m experiments.prepare_imagenet_256 \
+		--source_dir=$(DATA_DIR) --target_dir=$(DATA_DIR)/imagenet-256
 
 test: setup ## run the tests
 	$(MODULE) pytest
@@ -124,6 +128,9 @@ $(VENV)-torch/.installed:
 		$(@D)/bin/python -m pip install --quiet --disable-pip-version-check torch; \
 	fi
 	touch $@
+
+bench-input: setup ## speed of ImageNet's input pipeline against the bare decoder
+	$(MODULE) benchmarks.input_pipeline --results_dir=$(RESULTS_DIR) --overwrite
 
 bench-train: setup $(VENV)-torch/.installed ## training speed against PyTorch, which it installs (large)
 	$(MODULE) benchmarks.train_step --config=:$(if $(filter cpu,$(ACCEL)),cpu,gpu) \

@@ -5,13 +5,17 @@ Command: make data DATASETS="cifar10 cifar100", or
 
 CIFAR-10 takes about a minute and 500 MB after its download of 170 MB. Preparing needs TensorFlow,
 reading what was prepared does not. A data set that is there already is left as it is.
+
+ImageNet (imagenet2012) cannot be downloaded by a program: put its two archives,
+ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar, into DATA_DIR/downloads/manual/ first. It takes
+as much space again as the archives, 145 GB. We have run it on small archives only.
 """
 
 import sys
 
 from absl import app, flags
 
-from identity_matters.data import prepare, sources
+from identity_matters.data import prepare
 
 _DATASETS = flags.DEFINE_list("datasets", [], "Which data sets, separated by commas or spaces.")
 _DATA_DIR = flags.DEFINE_string("data_dir", "data", "Where they go.")
@@ -21,10 +25,10 @@ USAGE_ERROR = 2
 def main(_) -> int:
     names = " ".join(_DATASETS.value).split()
     if not names:
-        return _refuse(f"name some of {', '.join(sources.SOURCES)}: --datasets=cifar10")
+        return _refuse(f"name some of {', '.join(prepare.NAMES)}: --datasets=cifar10")
     try:
         for name in names:
-            sources.find_source(name)
+            prepare.check_name(name)
         for name in names:
             print(f"{name}: preparing in {_DATA_DIR.value}", flush=True)
             for directory in prepare.prepare(name, _DATA_DIR.value):

@@ -137,13 +137,24 @@ TINY_RUNS = {
         "train.steps_per_log=1",
     ],
     "benchmarks.expressivity:default": ["examples=(64,128)"],
+    "benchmarks.input_pipeline:default": [
+        "images=8",
+        "cores=(1,)",
+        "batch_examples=4",
+        "batches_per_round=1",
+        "rounds=1",
+    ],
     "benchmarks.linear:default": ["depths=(2,4)", "width=4", "layers_per_run=8", "repeats=1"],
 }
+# What an entry point needs beside the packages that are always there.
+NEEDED = {"benchmarks.input_pipeline": ("tensorflow_datasets", "array_record", "grain", "cv2")}
 
 
 @pytest.mark.parametrize("entry", TINY_RUNS)
 def test_every_entry_point_runs_to_its_end(entry, tmp_path):
     module, variant = entry.split(":")
+    for package in NEEDED.get(module, ()):
+        pytest.importorskip(package, reason=f"{package} is not installed (extra imagenet)")
     changes = [f"--config.{change}" for change in TINY_RUNS[entry]]
     config = [] if variant == "default" else [f"--config=:{variant}"]
     finished = subprocess.run(

@@ -1,0 +1,270 @@
+"""ImageNet input: images per second on each core, beside the bare decoder's in the same run.
+
+The pipeline is what a training reads: records from disk, decoding, random resized crop 224 and
+flip, whole batches in order. The bare decoder has its images in memory and its crops drawn
+beforehand: one OpenCV call decodes, one resizes, one mirrors every other image, in as many threads
+as there are cores. The two take turns, round by round; medians are compared. Afterwards a step of
+an accelerator is simulated by sleeping, a little longer than a batch takes to make, and the share
+of time that it waits for input is measured.
+Each cell runs in a process of its own, bound to its cores where the system can do that.
+Goals: at least 80 % of the bare decoder's rate, evaluation and pre-resized copy included, and less
+than 5 % of the time spent waiting.
+
+Command: python -m benchmarks.input_pipeline --config.data_dir=DIRECTORY
+Without a data_dir JPEGs of ImageNet's usual size are generated. It takes tensorflow-datasets,
+grain, array-record and opencv-python-headless. Hardware: any. Time: about 2 minutes.
+"""
+
+import concurrent.futures
+import multiprocessing
+import os
+import pathlib
+import statistics
+import tempfile
+import time
+
+import jax
+import numpy as np
+
+from experiments import harness
+from identity_matters.data import imagenet, jpeg, miniature, resize
+from identity_matters.data.stream import Reading
+
+CLAIM = "Section 4: input for ImageNet"
+KINDS = ("train", "evaluation", "train_256")
+
+
+def plan(
+    variant,
+    data_dir,
+    images,
+    cores,
+    batch_examples,
+    batches_per_round,
+    rounds,
+    step_over_batch_seconds,
+    least_share_of_decoder_percent,
+    most_wait_percent,
+) -> list[dict]:
+    """One cell for each kind of stream and number of cores."""
+    if variant != "imagenet":
+        raise ValueError(f"variant must be imagenet, got {variant!r}")
+    size = {
+        "images": images,
+        "batch_examples": batch_examples,
+        "batches_per_round": batches_per_round,
+        "rounds": rounds,
+        "step_over_batch_seconds": step_over_batch_seconds,
+    }
+    goals = (least_share_of_decoder_percent, most_wait_percent)
+    for name, value in {**size, "goals": min(goals)}.items():
+        if not value > 0:
+            raise ValueError(f"{name} must be positive, got {value}")
+    if data_dir and not pathlib.Path(data_dir).is_dir():
+        raise ValueError(f"data_dir is no directory: {data_dir}")
+    available = len(_available_cores())
+    counts = sorted({count or available for count in cores})
+    if not counts or counts[0] < 1 or counts[-1] > available:
+        raise ValueError(f"cores must be from 0 (all) to {available} here, got {cores}")
+    imagenet.require_packages()
+    return [
+        {"kind": kind, "cores": count, "data_dir": data_dir, **size}
+        for kind in KINDS
+        for count in counts
+    ]
+
+
+def _available_cores() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count()))
+
+
+def measure(cell: dict, key) -> dict:
+    """Median images per second of pipeline and decoder, and how long the consumer waited."""
+    seed = int(np.asarray(jax.random.key_data(key))[-1])
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(_measure_here, cell, seed).result()
+
+
+def _measure_here(cell: dict, seed: int) -> dict:
+    cores = cell["cores"]
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, _available_cores()[:cores])
+    with tempfile.TemporaryDirectory() as scratch:
+        encoded = _open(cell, pathlib.Path(scratch), seed)
+        reading = Reading(cores, 0, 2 * cores)
+        count = cell["batches_per_round"] * cell["batch_examples"]
+        decoder = _Decoder(encoded, count, cell["kind"], cores, seed)
+        seconds = {"pipeline": [], "decoder": [], "imdecode": []}
+        with _endless(encoded, cell, reading, seed) as stream:
+            for _ in range(reading.prefetch_batches + 1):
+                next(stream)
+            for _ in range(cell["rounds"]):
+                # Nothing is made ahead while the decoder has its turn, but for what fits the
+                # buffer; as much is under way at the end of the pipeline's turn as at its start.
+                time.sleep(1.5 * reading.prefetch_batches * decoder.seconds_per_batch(cell))
+                seconds["decoder"].append(decoder.run(with_view=True))
+                seconds["imdecode"].append(decoder.run(with_view=False))
+                seconds["pipeline"].append(_drain(stream, cell["batches_per_round"], reading))
+            rates = {name: count / statistics.median(all_) for name, all_ in seconds.items()}
+            step_seconds = (
+                cell["step_over_batch_seconds"] * cell["batch_examples"] / rates["pipeline"]
+            )
+            waited, total = _simulate_training(stream, 2 * cell["batches_per_round"], step_seconds)
+    return {
+        "images_per_second": rates["pipeline"],
+        "images_per_second_per_core": rates["pipeline"] / cores,
+        "decoder_images_per_second_per_core": rates["decoder"] / cores,
+        "imdecode_images_per_second_per_core": rates["imdecode"] / cores,
+        "share_of_decoder_percent": 100 * rates["pipeline"] / rates["decoder"],
+        "wait_percent": 100 * waited / total,
+        "image_kilobytes": decoder.bytes / count / 1000,
+        "round_seconds": seconds,
+    }
+
+
+def _open(cell: dict, scratch: pathlib.Path, seed: int) -> imagenet.EncodedImages:
+    """The prepared data set, or a miniature of it made in `scratch`."""
+    data_dir = pathlib.Path(cell["data_dir"])
+    split = "validation" if cell["kind"] == "evaluation" else "train"
+    if not cell["data_dir"] or not (data_dir / imagenet.NAME).is_dir():
+        if cell["data_dir"]:
+            images = [path.read_bytes() for path in sorted(data_dir.glob("*.JPEG"))]
+            if not images:
+                raise ValueError(f"{data_dir} holds neither {imagenet.NAME} nor *.JPEG files")
+        else:
+            images = miniature.generate_jpegs(min(cell["images"], 64), seed)
+        examples = [(images[i % len(images)], 0, f"n0_{i}.JPEG") for i in range(cell["images"])]
+        data_dir = scratch / "original"
+        miniature.write(data_dir, {split: examples})
+        if cell["kind"] == "train_256":
+            resize.resize(data_dir, scratch / "resized", processes=1)
+            data_dir = scratch / "resized"
+    return imagenet.EncodedImages(data_dir, split)
+
+
+class _Again:
+    """A split read over and over: evaluation streams end after one pass."""
+
+    def __init__(self, encoded, examples: int):
+        self._encoded, self._examples = encoded, examples
+
+    def __len__(self) -> int:
+        return self._examples
+
+    def read(self, indices):
+        return self._encoded.read([int(index) % len(self._encoded) for index in indices])
+
+
+def _endless(encoded, cell: dict, reading: Reading, seed: int):
+    """A stream with more batches than this benchmark takes."""
+    batches = 4 * (cell["rounds"] + 4) * (cell["batches_per_round"] + reading.prefetch_batches)
+    if cell["kind"] == "evaluation":
+        again = _Again(encoded, batches * cell["batch_examples"])
+        return imagenet.eval_stream(again, reading, batch_examples=cell["batch_examples"])
+    return imagenet.train_stream(
+        encoded,
+        reading,
+        seed=seed,
+        batch_examples=cell["batch_examples"],
+        first_step=0,
+        steps=batches,
+    )
+
+
+def _drain(stream, batches: int, reading: Reading) -> float:
+    """Seconds for `batches` batches, the buffer emptied of finished ones first."""
+    for _ in range(reading.prefetch_batches):
+        next(stream)
+    started = time.perf_counter()
+    for _ in range(batches):
+        next(stream)
+    return time.perf_counter() - started
+
+
+def _simulate_training(stream, steps: int, step_seconds: float) -> tuple[float, float]:
+    """(seconds waited, seconds in all) of a consumer that takes `step_seconds` a batch."""
+    next(stream)
+    stream.take_seconds()
+    for _ in range(steps):
+        time.sleep(step_seconds)
+        next(stream)
+    return stream.take_seconds()
+
+
+class _Decoder:
+    """The bare decoder: encoded images in memory, views drawn, OpenCV and nothing else."""
+
+    def __init__(self, encoded, count: int, kind: str, threads: int, seed: int):
+        import cv2
+
+        cv2.setNumThreads(1)
+        self._cv2 = cv2
+        order = np.random.default_rng(seed).integers(0, len(encoded), count)
+        self._images = [np.frombuffer(image, np.uint8) for image, _, _ in encoded.read(order)]
+        self.bytes = sum(image.size for image in self._images)
+        self._views = None
+        if kind != "evaluation":
+            shapes = [self._decode(image).shape for image in self._images]
+            self._views = [
+                jpeg.draw_view(*shape[:2], seed=seed, epoch=0, example=i)
+                for i, shape in enumerate(shapes)
+            ]
+        self._out = np.empty((count, imagenet.IMAGE_PIXELS, imagenet.IMAGE_PIXELS, 3), np.uint8)
+        self._threads = threads
+
+    def _decode(self, image):
+        return self._cv2.imdecode(image, self._cv2.IMREAD_COLOR_RGB)
+
+    def _work(self, rows: range, with_view: bool) -> None:
+        for i in rows:
+            image = self._decode(self._images[i])
+            if not with_view:
+                continue
+            if self._views is None:
+                jpeg.eval_view(image, imagenet.EVAL_SHORTER_SIDE_PIXELS, self._out[i])
+            else:
+                jpeg.train_view(image, self._views[i], self._out[i])
+
+    def run(self, with_view: bool) -> float:
+        """Seconds for all images."""
+        shares = [range(start, len(self._images), self._threads) for start in range(self._threads)]
+        started = time.perf_counter()
+        with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
+            list(pool.map(lambda rows: self._work(rows, with_view), shares))
+        return time.perf_counter() - started
+
+    def seconds_per_batch(self, cell: dict) -> float:
+        """Roughly how long a batch takes one thread; measured once."""
+        if not hasattr(self, "_batch_seconds"):
+            seconds = self.run(with_view=True) * self._threads
+            self._batch_seconds = seconds * cell["batch_examples"] / len(self._images)
+        return self._batch_seconds
+
+
+def conclude(config: dict, records: list[dict]) -> harness.Conclusion:
+    """Reproduced iff all streams reach both goals."""
+    least, most = config["least_share_of_decoder_percent"], config["most_wait_percent"]
+    metrics = {"least_share_of_decoder_percent_asked": least, "most_wait_percent_asked": most}
+    names = (
+        "images_per_second_per_core",
+        "decoder_images_per_second_per_core",
+        "share_of_decoder_percent",
+        "wait_percent",
+    )
+    for record in records:
+        for name in names:
+            metrics[f"{name}/{record['kind']}/cores={record['cores']}"] = record[name]
+    reached = all(
+        record["share_of_decoder_percent"] >= least and record["wait_percent"] <= most
+        for record in records
+    )
+    return harness.Conclusion(CLAIM, metrics, "reproduced" if reached else "not reproduced")
+
+
+EXPERIMENT = harness.Experiment("benchmark_input_pipeline", plan, measure, conclude)
+
+if __name__ == "__main__":
+    harness.run(EXPERIMENT)

@@ -1,0 +1,228 @@
+"""ImageNet (ILSVRC2012) as streams of batches: tensorflow_datasets' `imagenet2012`, read by grain.
+
+The batch of a step depends on seed and step alone (see `batches.batch_plan`), not on how many
+threads, worker processes or hosts read, nor on where the stream began. With several processes,
+each reads an equal, contiguous share of every batch: process 0 the first rows, and so on.
+
+It takes tensorflow_datasets, array-record, grain and OpenCV, not TensorFlow; `prepare` needs that.
+"""
+
+import dataclasses
+import functools
+import importlib.util
+import pathlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from identity_matters.data import batches, jpeg
+from identity_matters.data.stream import ALONE, Reading, Share, Stream
+
+NAME = "imagenet2012"
+FILE_FORMAT = "array_record"
+NUM_CLASSES = 1000
+# Examples as published; a smaller data set will do, but not for a result.
+PUBLISHED_EXAMPLES = {"train": 1_281_167, "validation": 50_000}
+IMAGE_PIXELS = 224
+# Evaluation resizes the shorter side to this before it takes the central crop.
+EVAL_SHORTER_SIDE_PIXELS = 256
+_NEEDED = ("tensorflow_datasets", "array_record", "grain", "cv2")
+
+
+class EncodedImages:
+    """The images of a split as they lie on disk: random access, from any thread or process.
+
+    Args:
+      data_dir: where `make data DATASETS=imagenet2012` put the data set, or a pre-resized copy.
+      split: "train" or "validation".
+    Raises:
+      ValueError: an unknown split, a missing package, or nothing prepared in `data_dir`.
+    """
+
+    def __init__(self, data_dir, split: str):
+        if split not in PUBLISHED_EXAMPLES:
+            raise ValueError(f"{NAME} has the splits {', '.join(PUBLISHED_EXAMPLES)}, not {split}")
+        self.data_dir = pathlib.Path(data_dir).expanduser()
+        self.split = split
+        self._num_examples = len(self._source)
+
+    @functools.cached_property
+    def _source(self):
+        return _open(self.data_dir, self.split)
+
+    def __getstate__(self):
+        # Worker processes open the files themselves.
+        return {name: value for name, value in vars(self).items() if name != "_source"}
+
+    def __len__(self) -> int:
+        return self._num_examples
+
+    def read(self, indices) -> Iterator[tuple[bytes, int, str]]:
+        """(encoded image, label, file name) of each of `indices`: int[n], in turn."""
+        # One by one: array_record's `__getitems__` starts new threads for each call, one a file.
+        for index in indices:
+            yield _parse(self._source[int(index)])
+
+
+def _parse(record: bytes) -> tuple[bytes, int, str]:
+    """What `EncodedImages.read` gives of a record, a serialized tf.train.Example.
+
+    tensorflow_datasets with `SkipDecoding` reads the same out of it, four times as slowly.
+    """
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    feature = tf_example_pb2.Example.FromString(record).features.feature
+    return (
+        feature["image"].bytes_list.value[0],
+        feature["label"].int64_list.value[0],
+        feature["file_name"].bytes_list.value[0].decode(),
+    )
+
+
+def builder(data_dir):
+    """The `imagenet2012` builder of tensorflow_datasets for `data_dir`, prepared or not.
+
+    Raises:
+      ValueError: tensorflow_datasets is not installed.
+    """
+    _require(("tensorflow_datasets",))
+    import tensorflow_datasets as tfds
+
+    return tfds.builder(NAME, data_dir=data_dir, file_format=FILE_FORMAT)
+
+
+def require_packages() -> None:
+    """Raises ValueError where a package that reading takes is not installed."""
+    _require(_NEEDED)
+
+
+def _require(modules) -> None:
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(
+            f"reading {NAME} needs {', '.join(missing)};"
+            " run: pip install 'identity-matters[imagenet]'"
+        )
+
+
+def _open(data_dir: pathlib.Path, split: str):
+    require_packages()
+    import tensorflow_datasets as tfds
+
+    advice = f"{NAME} is not prepared in {data_dir}; see: make data DATASETS={NAME}"
+    prepared = builder(data_dir) if data_dir.is_dir() else None
+    if prepared is None or not prepared.is_prepared():
+        raise ValueError(advice)
+    if prepared.info.file_format.value != FILE_FORMAT:
+        raise ValueError(f"{advice} ({prepared.data_dir} holds no {FILE_FORMAT} files)")
+    if split not in prepared.info.splits:
+        raise ValueError(f"{prepared.data_dir} has no {split} split; was its archive missing?")
+    raw = tfds.decode.DeserializeMethod.RAW_BYTES
+    return prepared.as_data_source(split=split, deserialize_method=raw)
+
+
+@dataclasses.dataclass(frozen=True)
+class _TrainBatch:
+    """step -> {"images": u8[b, p, p, 3], "labels": i32[b]}, b this process's share."""
+
+    encoded: EncodedImages
+    seed: int
+    batch_examples: int
+    rows: slice
+    pixels: int
+
+    def __call__(self, step: int) -> dict:
+        indices, epochs = batches.batch_plan(
+            self.seed, len(self.encoded), self.batch_examples, int(step), 1
+        )
+        indices, epochs = indices[0, self.rows], epochs[0, self.rows]
+        images = np.empty((len(indices), self.pixels, self.pixels, 3), np.uint8)
+        labels = np.empty(len(indices), np.int32)
+        for i, (data, label, name) in enumerate(self.encoded.read(indices)):
+            image = jpeg.decode(data, name)
+            view = jpeg.draw_view(
+                *image.shape[:2], seed=self.seed, epoch=int(epochs[i]), example=int(indices[i])
+            )
+            jpeg.train_view(image, view, images[i])
+            labels[i] = label
+        return {"images": images, "labels": labels}
+
+
+@dataclasses.dataclass(frozen=True)
+class _EvalBatch:
+    """batch number -> {"images", "labels", "is_real": bool[b]}; zeros where none is left."""
+
+    encoded: EncodedImages
+    batch_examples: int
+    rows: slice
+    pixels: int
+    shorter_side_pixels: int
+
+    def __call__(self, number: int) -> dict:
+        first = int(number) * self.batch_examples
+        positions = np.arange(first, first + self.batch_examples)[self.rows]
+        is_real = positions < len(self.encoded)
+        images = np.zeros((len(positions), self.pixels, self.pixels, 3), np.uint8)
+        labels = np.zeros(len(positions), np.int32)
+        for i, (data, label, name) in enumerate(self.encoded.read(positions[is_real])):
+            jpeg.eval_view(jpeg.decode(data, name), self.shorter_side_pixels, images[i])
+            labels[i] = label
+        return {"images": images, "labels": labels, "is_real": is_real}
+
+
+def train_stream(
+    encoded: EncodedImages,
+    reading: Reading,
+    *,
+    seed: int,
+    batch_examples: int,
+    first_step: int,
+    steps: int,
+    share: Share = ALONE,
+    pixels: int = IMAGE_PIXELS,
+) -> Stream:
+    """Training batches of the steps `first_step`, ..., `first_step + steps - 1`.
+
+    Every epoch visits each example exactly once, in an order of its own, with a random crop and
+    flip that depend on (seed, epoch, example). Where the number of examples is no multiple of the
+    batch, a batch reaches over into the next epoch.
+
+    Args:
+      batch_examples: over all processes.
+    Returns:
+      a stream of {"images": u8[b, pixels, pixels, 3], "labels": i32[b]} with
+      b = batch_examples / process_count. Its iteration raises ValueError for an image that is
+      truncated or damaged, with its name.
+    Raises:
+      ValueError: a number below its least value, or a batch that the processes cannot share.
+    """
+    batches.batch_plan(seed, len(encoded), batch_examples, first_step, 1)
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    make = _TrainBatch(encoded, seed, batch_examples, share.rows(batch_examples), pixels)
+    return Stream(make, first_step, steps, reading)
+
+
+def eval_stream(
+    encoded: EncodedImages,
+    reading: Reading,
+    *,
+    batch_examples: int,
+    share: Share = ALONE,
+    pixels: int = IMAGE_PIXELS,
+    shorter_side_pixels: int = EVAL_SHORTER_SIDE_PIXELS,
+) -> Stream:
+    """Every image once, in order, over all processes together; all get equally many batches.
+
+    Args:
+      batch_examples: over all processes.
+      shorter_side_pixels: what images are resized to before the central crop of `pixels`.
+    Returns:
+      a stream of {"images": u8[b, pixels, pixels, 3], "labels": i32[b], "is_real": bool[b]} with
+      b = batch_examples / process_count; the last batch is filled up with zeros, not `is_real`.
+    Raises:
+      ValueError: as `train_stream`.
+    """
+    rows = share.rows(batch_examples)
+    make = _EvalBatch(encoded, batch_examples, rows, pixels, shorter_side_pixels)
+    return Stream(make, 0, -(-len(encoded) // batch_examples), reading)

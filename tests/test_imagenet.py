@@ -1,0 +1,252 @@
+"""Streams of a miniature imagenet2012: order, shares, position, evaluation, errors.
+
+The images are generated; IMAGENET_SAMPLE=DIRECTORY takes the *.JPEG files there instead.
+"""
+
+import os
+import pathlib
+import time
+
+import numpy as np
+import pytest
+
+from identity_matters.data import batches, imagenet, jpeg, miniature
+from identity_matters.data.stream import Reading, Share, Stream
+
+for _module in ("tensorflow_datasets", "array_record", "grain", "cv2"):
+    pytest.importorskip(_module, reason=f"{_module} is not installed (extra imagenet)")
+
+TRAIN, VALIDATION = 26, 11
+PIXELS = 32
+QUICK = Reading(worker_threads=2, worker_processes=0, prefetch_batches=4)
+
+
+def sample(count: int) -> list[bytes]:
+    """`count` JPEGs."""
+    directory = os.environ.get("IMAGENET_SAMPLE")
+    if not directory:
+        return miniature.generate_jpegs(count, seed=0, scale=0.25)
+    files = sorted(pathlib.Path(directory).glob("*.JPEG"))
+    return [files[i % len(files)].read_bytes() for i in range(count)]
+
+
+@pytest.fixture(scope="module")
+def examples():
+    """(encoded, label, name) of both splits; labels are the positions, so that they tell images."""
+    images = sample(TRAIN + VALIDATION)
+    train = [(image, i, f"n{i:08}_{i}.JPEG") for i, image in enumerate(images[:TRAIN])]
+    validation = [(image, i, f"val_{i}.JPEG") for i, image in enumerate(images[TRAIN:])]
+    return {"train": train, "validation": validation}
+
+
+@pytest.fixture(scope="module")
+def data_dir(examples, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("imagenet")
+    miniature.write(directory, examples, shards=3)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def train(data_dir):
+    return imagenet.EncodedImages(data_dir, "train")
+
+
+@pytest.fixture(scope="module")
+def validation(data_dir):
+    return imagenet.EncodedImages(data_dir, "validation")
+
+
+def take(encoded, reading=QUICK, **options) -> list[dict]:
+    """All batches of a training stream."""
+    settings = {"seed": 5, "batch_examples": 8, "first_step": 0, "pixels": PIXELS, **options}
+    with imagenet.train_stream(encoded, reading, **settings) as stream:
+        return [{name: np.array(array) for name, array in batch.items()} for batch in stream]
+
+
+def assert_same(found, expected):
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.keys() == other.keys()
+        for name, array in one.items():
+            assert array.dtype == other[name].dtype
+            np.testing.assert_array_equal(array, other[name])
+
+
+def test_what_lies_on_disk_is_read_as_it_is(train, examples):
+    assert len(train) == TRAIN
+    assert list(train.read(np.array([7, 0, 25]))) == [examples["train"][i] for i in (7, 0, 25)]
+    assert list(train.read(range(TRAIN))) == examples["train"]
+
+
+def test_records_are_parsed_as_tensorflow_datasets_does(train, data_dir):
+    import tensorflow_datasets as tfds
+
+    source = imagenet.builder(data_dir).as_data_source(
+        split="train", decoders={"image": tfds.decode.SkipDecoding()}
+    )
+    expected = [(item["image"], item["label"], item["file_name"].decode()) for item in source]
+    assert list(train.read(range(TRAIN))) == expected
+
+
+def test_batches_have_the_promised_shapes(train):
+    batch = take(train, steps=1, pixels=224)[0]
+    assert batch["images"].shape == (8, 224, 224, 3) and batch["images"].dtype == np.uint8
+    assert batch["labels"].shape == (8,) and batch["labels"].dtype == np.int32
+
+
+def test_every_epoch_visits_each_example_once_in_another_order(train):
+    # 13 steps of 8 are 4 epochs of 26 examples.
+    labels = np.concatenate([batch["labels"] for batch in take(train, steps=13)])
+    epochs = labels.reshape(4, TRAIN)
+    assert all(sorted(epoch) == list(range(TRAIN)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+    other_seed = np.concatenate([batch["labels"] for batch in take(train, steps=13, seed=6)])
+    assert not np.array_equal(labels, other_seed)
+    indices, _ = batches.batch_plan(5, TRAIN, 8, 0, 13)
+    np.testing.assert_array_equal(labels, indices.reshape(-1))
+
+
+def test_images_are_the_views_of_their_epoch_and_example(train, examples):
+    indices, epochs = batches.batch_plan(5, TRAIN, 8, 3, 1)
+    batch = take(train, first_step=3, steps=1)[0]
+    for i, (index, epoch) in enumerate(zip(indices[0], epochs[0], strict=True)):
+        image = jpeg.decode(examples["train"][index][0], "")
+        view = jpeg.draw_view(*image.shape[:2], seed=5, epoch=epoch, example=index)
+        expected = np.empty((PIXELS, PIXELS, 3), np.uint8)
+        jpeg.train_view(image, view, expected)
+        np.testing.assert_array_equal(batch["images"][i], expected)
+
+
+@pytest.mark.parametrize("process_count", [2, 4])
+def test_the_shares_of_all_processes_are_the_batch_of_one(train, process_count):
+    whole = take(train, steps=5)
+    shares = [
+        take(train, steps=5, share=Share(index, process_count)) for index in range(process_count)
+    ]
+    joined = [
+        {name: np.concatenate([share[step][name] for share in shares]) for name in whole[step]}
+        for step in range(5)
+    ]
+    assert_same(joined, whole)
+
+
+def test_the_position_is_a_step_number(train):
+    whole = take(train, steps=9)
+    settings = {"seed": 5, "batch_examples": 8, "pixels": PIXELS}
+    with imagenet.train_stream(train, QUICK, first_step=0, steps=9, **settings) as stream:
+        for _ in range(4):
+            next(stream)
+        position = stream.step
+    assert position == 4
+    # Prefetched batches are not taken for consumed ones, and other threads read on.
+    one_thread = Reading(worker_threads=1, worker_processes=0, prefetch_batches=1)
+    assert_same(take(train, one_thread, first_step=position, steps=5), whole[4:])
+
+
+def test_worker_processes_make_the_same_batches(train):
+    from absl import flags
+
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+    workers = Reading(worker_threads=1, worker_processes=2, prefetch_batches=1)
+    # Neither number is a multiple of two workers.
+    assert_same(take(train, workers, first_step=1, steps=5), take(train, first_step=1, steps=5))
+
+
+@pytest.mark.parametrize("process_count", [1, 2, 3])
+@pytest.mark.parametrize("batch_examples", [6, 12])
+def test_evaluation_visits_every_image_once(validation, examples, process_count, batch_examples):
+    shares = []
+    for index in range(process_count):
+        with imagenet.eval_stream(
+            validation, QUICK, batch_examples=batch_examples, share=Share(index, process_count)
+        ) as stream:
+            shares.append(list(stream))
+    assert {len(share) for share in shares} == {-(-VALIDATION // batch_examples)}
+    rows = [batch for step in zip(*shares, strict=True) for batch in step]
+    images, labels, is_real = (
+        np.concatenate([batch[name] for batch in rows]) for name in ("images", "labels", "is_real")
+    )
+    assert images.dtype == np.uint8 and labels.dtype == np.int32 and is_real.dtype == np.bool_
+    assert is_real.tolist() == [True] * VALIDATION + [False] * (len(is_real) - VALIDATION)
+    assert labels[is_real].tolist() == list(range(VALIDATION))
+    assert not images[~is_real].any() and not labels[~is_real].any()
+    expected = np.empty((224, 224, 3), np.uint8)
+    for i in range(VALIDATION):
+        jpeg.eval_view(jpeg.decode(examples["validation"][i][0], ""), 256, expected)
+        np.testing.assert_array_equal(images[i], expected)
+
+
+def test_a_truncated_image_is_named(examples, tmp_path):
+    broken = list(examples["train"])
+    broken[9] = (broken[9][0][:-100], 9, "n00000009_9.JPEG")
+    miniature.write(tmp_path, {"train": broken})
+    with pytest.raises(ValueError, match=r"n00000009_9\.JPEG is truncated"):
+        take(imagenet.EncodedImages(tmp_path, "train"), steps=4)
+
+
+def test_waiting_is_measured():
+    def slow(step):
+        time.sleep(0.02)
+        return {"step": step}
+
+    reading = Reading(worker_threads=1, worker_processes=0, prefetch_batches=1)
+    with Stream(slow, 0, 8, reading) as stream:
+        assert stream.take_seconds() == (0.0, 0.0)
+        assert [next(stream)["step"] for _ in range(4)] == [0, 1, 2, 3]
+        waited, total = stream.take_seconds()
+        # A consumer that does nothing else waits all the time.
+        assert 0.06 < waited <= total and waited > 0.9 * total
+        for _ in range(4):
+            time.sleep(0.06)
+            next(stream)
+        waited, total = stream.take_seconds()
+        # One that takes longer than a batch does finds each one ready.
+        assert total > 0.24 and waited < 0.2 * total
+        assert stream.step == 8 and list(stream) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch_examples": 9, "share": Share(0, 2)}, "batch_examples=9 and 2 processes"),
+        ({"batch_examples": 0}, "batch_examples must be at least 1, got 0"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"first_step": -1}, "first_step must be at least 0, got -1"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+    ],
+)
+def test_bad_settings_are_refused(train, settings, message):
+    with pytest.raises(ValueError, match=message):
+        take(train, **{"steps": 1, **settings})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Reading(0, 0, 1), "worker_threads must be at least 1, got 0"),
+        (lambda: Reading(1, -1, 1), "worker_processes must be at least 0, got -1"),
+        (lambda: Reading(3, 0, 2), "prefetch_batches must be at least worker_threads.* 2 and 3"),
+        (lambda: Share(2, 2), "process_index must be from 0 .* got 2 and 2"),
+    ],
+)
+def test_bad_readings_and_shares_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_what_is_not_there_is_named(data_dir, examples, tmp_path):
+    with pytest.raises(ValueError, match="has the splits train, validation, not test"):
+        imagenet.EncodedImages(data_dir, "test")
+    for empty in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(ValueError, match=f"not prepared in {empty}; see: make data"):
+            imagenet.EncodedImages(empty, "train")
+    miniature.write(tmp_path, {"train": examples["train"]})
+    with pytest.raises(ValueError, match="has no validation split"):
+        imagenet.EncodedImages(tmp_path, "validation")
+
+
+def test_a_missing_package_is_named(data_dir, monkeypatch):
+    monkeypatch.setattr(imagenet, "_NEEDED", ("grain", "no_such_package"))
+    with pytest.raises(ValueError, match="imagenet2012 needs no_such_package; run: pip install"):
+        imagenet.EncodedImages(data_dir, "train")
