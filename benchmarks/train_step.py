@@ -26,7 +26,7 @@ import numpy as np
 from experiments import harness, image_training
 from identity_matters import diagnostics
 from identity_matters.data import augment, batches
-from identity_matters.training import optimizer, parallel, peaks, schedule, steps, task
+from identity_matters.training import feeds, optimizer, parallel, peaks, schedule, steps, task
 
 CLAIM = "Section 4: training speed"
 # Table 1, whose speed is the claim; others are measured beside it.
@@ -154,14 +154,16 @@ def _make_task(key, settings: dict):
         apply=net.apply,
         train_input=train_input,
         eval_input=eval_input,
-        batch_plan=functools.partial(
-            batches.batch_plan, _ORDER_SEED, examples, settings["batch_examples"]
-        ),
         example_keys=batches.example_keys,
-        train_images=images,
-        train_labels=labels,
-        test_images=images[:1],
-        test_labels=labels[:1],
+        data=task.Arrays(
+            batch_plan=functools.partial(
+                batches.batch_plan, _ORDER_SEED, examples, settings["batch_examples"]
+            ),
+            train_images=images,
+            train_labels=labels,
+            test_images=images[:1],
+            test_labels=labels[:1],
+        ),
         optimizer=optimizer.make_optimizer(
             rate, momentum=0.9, nesterov=False, weight_decay=1e-4, decayed="convolutions"
         ),
@@ -192,16 +194,16 @@ class _Ours:
             batch_examples=settings["batch_examples"],
             evaluation_batch_examples=len(devices),
         )
+        self.feed = feeds.ArrayFeed(work.data, self.parallel.rows)
         state = steps.initial_state(work.init(init_key), work.optimizer)
         self.state = self.parallel.replicate(jax.device_get(state))
 
     def run(self) -> float:
         """Seconds for one round of steps, the sums of the last dispatch read at its end."""
         started = time.perf_counter()
-        indices, epochs = self.work.batch_plan(self.done, self.steps)
-        for first in range(0, self.steps, self.per_dispatch):
-            rows = slice(first, first + self.per_dispatch)
-            self.state, sums = self.parallel.train(self.state, indices[rows], epochs[rows])
+        for first in range(self.done, self.done + self.steps, self.per_dispatch):
+            batch = self.parallel.place(self.feed.take(first, first + self.per_dispatch))
+            self.state, sums = self.parallel.train(self.state, batch)
             if self.parallel.on_cpu:
                 self.parallel.read(sums)
         self.parallel.read(sums)

@@ -22,10 +22,11 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from experiments import command_line
+from experiments import command_line, several
 from experiments.cells import Interrupted, StopSignal, measure_cells, phase_seconds
 from experiments.training_log import TrainingLog
 from identity_matters import records
+from identity_matters.training import processes
 
 # Shares of a batch get too small with more.
 MOST_CPU_DEVICES = 8
@@ -90,8 +91,25 @@ def run(experiment: Experiment) -> None:
     if experiment.trains:
         flags.DEFINE_boolean("tensorboard", False, "Write event files for TensorBoard, too.")
         flags.DEFINE_string("profile", "", "A directory for a jax.profiler trace of some steps.")
+        flags.DEFINE_string(
+            "checkpoint_dir",
+            "",
+            "Where checkpoints go, gs://BUCKET/DIRECTORY say; the run directory if empty.",
+        )
+        several.define_flags()
     parser = functools.partial(command_line.parse_flags, name=experiment.name)
-    app.run(lambda _: _leave(_main(experiment, config_file)), flags_parser=parser)
+    app.run(lambda _: _enter(experiment, config_file), flags_parser=parser)
+
+
+def _enter(experiment: Experiment, config_file) -> None:
+    main = functools.partial(_main, experiment, config_file)
+    try:
+        joined = experiment.trains and several.join()
+    except ValueError as error:
+        command_line.exit_with(experiment.name, command_line.first_line(error))
+    if joined:
+        several.leave_with(main)
+    _leave(main())
 
 
 def _leave(code: int):
@@ -125,6 +143,7 @@ def _main(experiment: Experiment, config_file) -> int:
             changed=changes_scale(config_flags.get_override_values(flags.FLAGS["config"])),
             tensorboard=experiment.trains and flags.FLAGS.tensorboard,
             profile_dir=flags.FLAGS.profile if experiment.trains else "",
+            checkpoint_dir=flags.FLAGS.checkpoint_dir if experiment.trains else "",
         )
     except (UsageError, records.RunError) as error:
         command_line.exit_with(experiment.name, str(error))
@@ -151,13 +170,14 @@ def execute(
     changed: bool = False,
     tensorboard: bool = False,
     profile_dir: str = "",
+    checkpoint_dir: str = "",
 ) -> dict:
     """Runs or resumes one run of `experiment`; returns its summary.
 
     Args:
       changed: whether a setting that matters differs from the variant's own; such a run is of scale
         "reduced".
-      tensorboard, profile_dir: see the flags of the same names; trainings only.
+      tensorboard, profile_dir, checkpoint_dir: see the flags of these names; trainings only.
     Raises:
       DivergedError: a training met a value that is not finite; the run is closed as "diverged".
       UsageError: a setting, the seed or the results directory will not do; nothing was written.
@@ -167,18 +187,27 @@ def execute(
     scale = settings.pop("scale")
     variant = settings["variant"]
     _configure_jax(experiment.trains)
+    if not processes.is_first():
+        logging.set_verbosity(logging.WARNING)
+    cells, problem = [], None
     try:
         if seed < 0:
             raise ValueError(f"seed must be 0 or more, got {seed}")
         cells = experiment.plan(**settings)
-        _check_writable(records.run_path(results_dir, experiment.name, variant, seed))
+        if processes.is_first():
+            _check_writable(records.run_path(results_dir, experiment.name, variant, seed))
+    except (ValueError, TypeError) as error:
+        problem = error
+    try:
+        several.require_alike(settings, {"experiment": experiment.name, "seed": seed}, problem)
     except ValueError as error:
         raise UsageError(command_line.first_line(error)) from None
     except TypeError as error:
         raise UsageError(
             f"a setting is of the wrong type: {command_line.first_line(error)}"
         ) from None
-    run_dir = records.RunDir.create(
+    create = functools.partial(
+        records.RunDir.create,
         results_dir,
         experiment=experiment.name,
         variant=variant,
@@ -187,10 +216,13 @@ def execute(
         scale="reduced" if changed else scale,
         overwrite=overwrite,
     )
+    run_dir = several.open_run(create)
     logging.info("writing %s", run_dir.path)
     try:
         with StopSignal(asks_first=experiment.trains) as stop_signal:
-            log = TrainingLog(run_dir, stop_signal, tensorboard, profile_dir)
+            log = TrainingLog(run_dir, stop_signal, tensorboard, profile_dir, checkpoint_dir)
+            if overwrite and checkpoint_dir:
+                log.delete_checkpoints()
             measure_cells(experiment, cells, jax.random.key(seed), run_dir, log)
             scaled = {**settings, "scale": run_dir.scale}
             conclusion = experiment.conclude(scaled, run_dir.records)

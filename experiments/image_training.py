@@ -7,14 +7,13 @@ in experiments/configs/training_groups.py.
 
 import functools
 import inspect
-import shutil
 
 import jax
 import numpy as np
 
-from experiments import harness
+from experiments import harness, image_data
 from identity_matters import diagnostics, records
-from identity_matters.data import arrays, augment, batches, sources
+from identity_matters.data import batches
 from identity_matters.models import registry
 from identity_matters.training import (
     checkpoint,
@@ -22,6 +21,7 @@ from identity_matters.training import (
     measurements,
     optimizer,
     parallel,
+    processes,
     schedule,
     task,
 )
@@ -29,25 +29,23 @@ from identity_matters.training import (
 # On an accelerator the host would be the bottleneck at one step a dispatch; on a CPU the steps of a
 # dispatch are unrolled, which only takes longer to compile.
 ACCELERATOR_STEPS_PER_DISPATCH = 100
+# The second figure that the paper gives for ImageNet; it says little where classes are few.
+TOP_K = 5
+LEAST_CLASSES_FOR_TOP_K = 1000
 
 
 def check_cell(*, data: dict, model: dict, optim: dict, train: dict) -> None:
     """Raises ValueError or TypeError where `measure` would, as far as that takes no computing."""
-    source = _check_data(**data)
+    num_classes, image_shape = image_data.check(data)
     settings = dict(model)
     name = settings.pop("name")
-    _check_names(registry.MODELS, "model.name", name)
+    image_data.require_choice(registry.MODELS, "model.name", name)
     _check_known(registry.MODELS[name], settings, "model")
-    net = make_net(name, settings, source.num_classes)
+    net = make_net(name, settings, num_classes)
     # Tracing the net finds out whether it can take images of this size.
-    jax.eval_shape(lambda key: net.init(key, source.image_shape), jax.random.key(0))
+    jax.eval_shape(lambda key: net.init(key, image_shape), jax.random.key(0))
     _check_train(**train)
     _make_optimizer(steps=train["steps"], **optim)
-
-
-def _check_names(known, what: str, name: str) -> None:
-    if name not in known:
-        raise ValueError(f"{what} must be one of {', '.join(known)}, got {name!r}")
 
 
 def _check_known(function, settings: dict, group: str) -> None:
@@ -55,21 +53,6 @@ def _check_known(function, settings: dict, group: str) -> None:
     for name in settings:
         if name not in known:
             raise ValueError(f"{function.__name__} has no setting {group}.{name}")
-
-
-def _check_data(
-    dataset, normalization, pad_pixels_per_side, flip, random_labels, data_dir, cache
-) -> sources.Source:
-    source = sources.find_source(dataset)
-    _check_names(augment.NORMALIZATIONS, "data.normalization", normalization)
-    if pad_pixels_per_side < 0:
-        raise ValueError(f"data.pad_pixels_per_side must be 0 or more, got {pad_pixels_per_side}")
-    for name, value in {"flip": flip, "random_labels": random_labels}.items():
-        if not isinstance(value, bool):
-            raise ValueError(f"data.{name} must be True or False, got {value!r}")
-    for split in ("train", "test"):
-        arrays.require_prepared(dataset, split, data_dir, cache)
-    return source
 
 
 def _check_train(
@@ -80,6 +63,7 @@ def _check_train(
     steps_per_evaluation,
     steps_per_checkpoint,
     evaluation_batch_examples,
+    gradient_accumulation,
     devices,
     keep_final_checkpoint,
 ) -> None:
@@ -90,6 +74,7 @@ def _check_train(
         "steps_per_evaluation": steps_per_evaluation,
         "steps_per_checkpoint": steps_per_checkpoint,
         "evaluation_batch_examples": evaluation_batch_examples,
+        "gradient_accumulation": gradient_accumulation,
     }
     for name, value in least_one.items():
         if value < 1:
@@ -101,12 +86,29 @@ def _check_train(
         raise ValueError(
             f"train.keep_final_checkpoint must be True or False, got {keep_final_checkpoint!r}"
         )
-    pick_devices(devices, batch_examples)
+    share = batch_examples // len(pick_devices(devices, batch_examples))
+    if share % gradient_accumulation:
+        raise ValueError(
+            "train.gradient_accumulation must divide a device's share of a batch, got"
+            f" {gradient_accumulation} and a share of {share}"
+        )
 
 
 def pick_devices(count: int, batch_examples: int) -> list:
-    """The first `count` devices; for 0 as many as divide the batch."""
-    available = jax.local_devices()
+    """The first `count` devices; for 0 as many as divide the batch. All, if of several processes.
+
+    Raises:
+      ValueError: there are fewer, or they cannot share the batch evenly.
+    """
+    available = processes.devices()
+    if jax.process_count() > 1:
+        if count not in (0, len(available)) or batch_examples % len(available):
+            raise ValueError(
+                f"{jax.process_count()} processes train with all their devices: train.devices must"
+                f" be 0 and train.batch_examples a multiple of {len(available)}, got {count} and"
+                f" {batch_examples}"
+            )
+        return available
     if count > len(available):
         raise ValueError(f"train.devices must be at most {len(available)} here, got {count}")
     if count and batch_examples % count:
@@ -155,22 +157,19 @@ def measure(cell: dict, key, log, *, keep_diverged: bool = False) -> dict:
     # Zeros fill the last batch; they are not counted.
     batch = settings["evaluation_batch_examples"]
     settings["evaluation_batch_examples"] = -(-batch // len(devices)) * len(devices)
-    work = make_task(
-        key,
-        groups["data"],
-        groups["model"],
-        groups["optim"],
-        settings["steps"],
-        settings["batch_examples"],
-    )
+    examples = _load_alike(key, groups["data"], settings["batch_examples"])
+    work = make_task(examples, groups["model"], groups["optim"], settings["steps"])
     if not settings["steps_per_dispatch"]:
-        on_cpu = devices[0].platform == "cpu"
-        settings["steps_per_dispatch"] = 1 if on_cpu else ACCELERATOR_STEPS_PER_DISPATCH
+        streamed = isinstance(examples.examples, task.Streams)
+        one_by_one = streamed or devices[0].platform == "cpu"
+        settings["steps_per_dispatch"] = 1 if one_by_one else ACCELERATOR_STEPS_PER_DISPATCH
     size = {
         "parameters": count_trained(work),
         "training_flops_per_example": work.flops_per_example,
-        "num_classes": sources.find_source(groups["data"]["dataset"]).num_classes,
+        "num_classes": examples.num_classes,
+        "train_examples": examples.examples.train_examples,
         "devices": len(devices),
+        "processes": jax.process_count(),
         "device_kind": devices[0].device_kind,
     }
     checkpoints = checkpoint.Checkpoints(log.checkpoint_dir, settings=_identity(cell, key))
@@ -187,7 +186,7 @@ def measure(cell: dict, key, log, *, keep_diverged: bool = False) -> dict:
         )
     except loop.StopRequested:
         raise harness.Interrupted from None
-    except checkpoint.CheckpointMismatchError as error:
+    except (checkpoint.CheckpointMismatchError, processes.FirstProcessError) as error:
         raise records.RunError(f"{error}; move it away, or use another --results_dir") from None
     except measurements.NonFiniteError as error:
         if not keep_diverged:
@@ -197,9 +196,25 @@ def measure(cell: dict, key, log, *, keep_diverged: bool = False) -> dict:
         result = {"diverged": False, **result}
     finally:
         checkpoints.close()
-    if not keep:
-        shutil.rmtree(log.checkpoint_dir, ignore_errors=True)
+    if not keep and processes.is_first():
+        checkpoint.delete(log.checkpoint_dir)
     return {**size, **result}
+
+
+def _load_alike(key, data: dict, batch_examples: int) -> image_data.ImageData:
+    """The data; raises harness.UsageError where they fail, or differ from another process's."""
+    found, error = None, None
+    try:
+        found = image_data.load(key, data, batch_examples)
+    except ValueError as problem:
+        error = str(problem)
+        if jax.process_count() == 1:
+            raise harness.UsageError(error) from None
+    try:
+        processes.check_agreement({} if found is None else {"data": found.fingerprint}, error)
+    except processes.DisagreementError as problem:
+        raise harness.UsageError(str(problem)) from None
+    return found
 
 
 def _identity(cell: dict, key) -> dict:
@@ -213,41 +228,29 @@ def count_trained(work: task.Task) -> int:
     return diagnostics.count_parameters(jax.eval_shape(work.init, jax.random.key(0))["params"])
 
 
-def make_task(
-    key, data: dict, model: dict, optim: dict, steps: int, batch_examples: int
-) -> task.Task:
-    """The pure functions and arrays that `training.loop` runs.
+def make_task(examples: image_data.ImageData, model: dict, optim: dict, steps: int) -> task.Task:
+    """The pure functions and data that `training.loop` runs.
 
     Args:
-      key: as in `measure`.
-      data, model, optim: groups of settings.
+      model, optim: groups of settings.
       steps: the length of the schedule.
-      batch_examples: of a step, over all devices.
     """
-    try:
-        source, train, test, (train_input, eval_input) = _load(key, **data)
-    except ValueError as error:
-        raise harness.UsageError(str(error)) from None
     name, own = model["name"], {k: v for k, v in model.items() if k != "name"}
-    net = make_net(name, own, source.num_classes)
+    net = make_net(name, own, examples.num_classes)
     transformation, rate = _make_optimizer(steps=steps, **optim)
-    order_seed = int(jax.random.bits(jax.random.fold_in(key, _ORDER), dtype="uint32"))
     return task.Task(
-        init=functools.partial(net.init, image_shape=source.image_shape),
+        init=functools.partial(net.init, image_shape=examples.image_shape),
         apply=net.apply,
-        train_input=train_input,
-        eval_input=eval_input,
-        batch_plan=functools.partial(batches.batch_plan, order_seed, len(train[0]), batch_examples),
+        train_input=examples.train_input,
+        eval_input=examples.eval_input,
         example_keys=batches.example_keys,
-        train_images=train[0],
-        train_labels=train[1].astype(np.int32),
-        test_images=test[0],
-        test_labels=test[1].astype(np.int32),
+        data=examples.examples,
         optimizer=transformation,
         schedule=rate,
         flops_per_example=diagnostics.training_flops(
-            forward_flops(name, own, source.num_classes, source.image_shape)
+            forward_flops(name, own, examples.num_classes, examples.image_shape)
         ),
+        top_k=TOP_K if examples.num_classes >= LEAST_CLASSES_FOR_TOP_K else 0,
     )
 
 
@@ -270,23 +273,3 @@ def forward_flops(name: str, settings: dict, num_classes: int, image_shape) -> i
     variables = jax.eval_shape(lambda key: net.init(key, image_shape), jax.random.key(0))
     image = jax.ShapeDtypeStruct((1, *image_shape), "float32")
     return diagnostics.count_flops(lambda v, x: net.apply(v, x, train=False)[0], variables, image)
-
-
-# Purposes that the cell's key is split into here; the loop folds in others of its own.
-_ORDER, _LABELS = 2**31 - 1, 2**31 - 2
-
-
-def _load(
-    key, dataset, normalization, pad_pixels_per_side, flip, random_labels, data_dir, cache
-):  # fmt: skip
-    source = sources.find_source(dataset)
-    train, test = (arrays.load(dataset, split, data_dir, cache) for split in ("train", "test"))
-    if random_labels:
-        label_key = jax.random.fold_in(key, _LABELS)
-        labels = jax.random.randint(label_key, train[1].shape, 0, source.num_classes)
-        train = train[0], np.asarray(labels)
-    constants = augment.fit_normalization(normalization, train[0], source.pixel_max)
-    inputs = augment.make_inputs(
-        normalization, constants, pad_pixels_per_side=pad_pixels_per_side, flip=flip
-    )
-    return source, train, test, inputs

@@ -1,13 +1,12 @@
 """What a training cell writes while it goes: lines, checkpoints, TensorBoard events, progress."""
 
 import contextlib
-import pathlib
 import sys
 
 import tqdm
 from absl import logging
 
-from identity_matters import records
+from identity_matters.training import checkpoint, processes
 
 # The kind of a cell's last line; a cell that has one is finished.
 RESULT = "result"
@@ -20,11 +19,16 @@ class TrainingLog:
     lines that it wrote before, and drops with `rewind` those that came after its checkpoint.
     """
 
-    def __init__(self, run_dir: records.RunDir, stop_signal, tensorboard: bool, profile_dir: str):
-        self.profile_dir = profile_dir
+    def __init__(
+        self, run_dir, stop_signal, tensorboard: bool, profile_dir: str, checkpoint_dir: str
+    ):
+        # Of several processes one writes.
+        self._writes = processes.is_first()
+        self.profile_dir = profile_dir if self._writes else ""
+        self._checkpoint_root = checkpoint_dir
         self._run_dir = run_dir
         self._stop_signal = stop_signal
-        self._tensorboard = tensorboard
+        self._tensorboard = tensorboard and self._writes
         self._writer = None
         self._bar = None
 
@@ -35,7 +39,8 @@ class TrainingLog:
         own = [i for i, record in enumerate(self._run_dir.records) if record["cell"] == index]
         self._first = own[0] if own else len(self._run_dir.records)
         description = f"cell {index + 1} of {count}" if count > 1 else None
-        self._bar = tqdm.tqdm(disable=not sys.stderr.isatty(), unit="step", desc=description)
+        hidden = not (self._writes and sys.stderr.isatty())
+        self._bar = tqdm.tqdm(disable=hidden, unit="step", desc=description)
         try:
             yield
         finally:
@@ -45,9 +50,20 @@ class TrainingLog:
                 self._writer = None
 
     @property
-    def checkpoint_dir(self) -> pathlib.Path:
+    def checkpoint_dir(self) -> str:
         """Where the checkpoints of this cell are kept."""
-        return self._run_dir.path / "checkpoints" / f"cell={self._index}"
+        return f"{self._all_checkpoints}/cell={self._index}"
+
+    @property
+    def _all_checkpoints(self) -> str:
+        if not self._checkpoint_root:
+            return str(self._run_dir.path / "checkpoints")
+        return f"{self._checkpoint_root.rstrip('/')}/{self._run_dir.name}"
+
+    def delete_checkpoints(self) -> None:
+        """Removes those of all cells, wherever they are."""
+        if self._writes:
+            checkpoint.delete(self._all_checkpoints)
 
     @property
     def records(self) -> list[dict]:

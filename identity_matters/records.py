@@ -31,8 +31,8 @@ from identity_matters.json_files import (
 )
 from identity_matters.summary import FINISHED, SCALES, SCHEMA, check_summary
 
-# Settings that say where data lies: changing them changes nothing that is measured.
-PLACE_SETTINGS = ("data_dir", "cache")
+# Settings that say where data lies and how they are read: changing them changes no result.
+PLACE_SETTINGS = ("data_dir", "cache", "worker_threads", "worker_processes", "prefetch_batches")
 _VARIANT = re.compile(r"[A-Za-z0-9_.+-]+(/[A-Za-z0-9_.+-]+)*")
 
 
@@ -61,6 +61,12 @@ class RunDir:
         self._summary = summary
         self._lock = lock
         self._started_seconds = time.monotonic()
+
+    @property
+    def name(self) -> str:
+        """Where it is below its results directory: EXPERIMENT/VARIANT/seed=K."""
+        named = (self._summary[field] for field in ("experiment", "variant", "seed"))
+        return str(run_path("", *named))
 
     @classmethod
     def create(

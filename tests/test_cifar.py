@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from experiments import ablations, cifar, image_training
+from experiments import ablations, cifar, image_data, image_training
 from experiments.configs import ablations as ablation_configs
 from experiments.configs import cifar as cifar_configs
 from experiments.configs import training_groups
@@ -24,7 +24,7 @@ def groups_of(config):
 
 @pytest.mark.parametrize("variant", ALL)
 def test_every_variant_names_settings_that_exist(variant, monkeypatch):
-    monkeypatch.setattr(image_training.arrays, "require_prepared", lambda *_: None)
+    monkeypatch.setattr(image_data.arrays, "require_prepared", lambda *_: None)
     image_training.check_cell(**groups_of(cifar_configs.get_config(variant)))
 
 

@@ -107,8 +107,8 @@ def test_records_come_when_they_are_due(uninterrupted):
     train = [record for record in records if record["kind"] == "train"]
     assert list(train[0]) == [
         *("kind", "step", "epoch", "loss", "error_percent", "learning_rate", "gradient_norm"),
-        *("images_per_second", "model_flops_per_second", "utilization_percent", "seconds"),
-        "compile_seconds",
+        *("images_per_second", "model_flops_per_second", "utilization_percent"),
+        *("input_wait_percent", "seconds", "compile_seconds"),
     ]
     assert train[0]["epoch"] == 3 * 8 / 20
     assert [record["learning_rate"] for record in train] == np.float32([0.1, 0.01, 0.01]).tolist()

@@ -21,7 +21,7 @@ def test_a_train_record_by_hand():
     since = measurements.SinceLog()
     since.add(1, sums([8, 16]))
     since.add(3, sums([24]))
-    since.seconds = 2.0
+    since.seconds, since.input_wait_seconds = 2.0, 0.5
     record = measurements.train_record(3, 0.25, since, flops_per_example=1e9, peak=1e12)
     assert record == {
         "kind": "train",
@@ -34,6 +34,7 @@ def test_a_train_record_by_hand():
         "images_per_second": 12.0,
         "model_flops_per_second": 12e9,
         "utilization_percent": 1.2,
+        "input_wait_percent": 25.0,
         "seconds": 2.0,
         "compile_seconds": 0.0,
     }
@@ -99,6 +100,7 @@ def test_the_result_names_last_and_best_step_and_adds_up_seconds():
         "images_per_second": 4.0,  # of 2, 4 and 6
         "model_flops_per_second": 4.0,
         "utilization_percent": None,
+        "input_wait_percent": 0.0,
         "compile_seconds": 4.0,
         "train_seconds": pytest.approx(8 + 4 + 16 / 6),
         "evaluate_seconds": 2.0,

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from identity_matters.training import parallel, steps
+from identity_matters.training.feeds import make_feed
 from tests import toy_training as toy
 
 STEPS = 4
@@ -21,6 +22,12 @@ def make_steps(key, num_devices, evaluation_batch_examples=8, **changed):
     return task, parallel_steps
 
 
+def take(task, parallel_steps, first, steps):
+    """The batches of some steps as `train` takes them."""
+    batch = make_feed(task.data, parallel_steps.rows, steps).take(first, first + steps)
+    return parallel_steps.place(batch)
+
+
 @pytest.fixture(scope="module")
 def start(key):
     return jax.device_get(steps.draw_state(toy.init, toy.make_task().optimizer, key))
@@ -36,10 +43,10 @@ def single_steps(four, start):
     """States and sums of four dispatches of one step each, on four devices."""
     task, on_four = four
     state, all_sums = on_four.replicate(start), []
-    indices, epochs = task.batch_plan(0, STEPS)
     for i in range(STEPS):
-        state, sums = on_four.train(state, indices[i : i + 1], epochs[i : i + 1])
+        state, sums = on_four.train(state, take(task, on_four, i, 1))
         all_sums.append(on_four.read(sums))
+    assert not any(one.pop("stop") for one in all_sums)
     sums = {name: np.concatenate([one[name] for one in all_sums]) for name in all_sums[0]}
     return on_four.read(state), sums
 
@@ -58,11 +65,11 @@ def test_replicating_and_reading_are_inverse(four, start):
 
 def test_one_device_and_four_agree(key, start, single_steps):
     task, on_one = make_steps(key, 1)
-    indices, epochs = task.batch_plan(0, STEPS)
     state, all_sums = on_one.replicate(start), []
     for i in range(STEPS):
-        state, sums = on_one.train(state, indices[i : i + 1], epochs[i : i + 1])
+        state, sums = on_one.train(state, take(task, on_one, i, 1))
         all_sums.append(on_one.read(sums))
+    all_sums[0].pop("stop")
     # Sums of float32 in another order; a step adds its own rounding to that of those before.
     first = {name: sums[:1] for name, sums in single_steps[1].items()}
     assert_close(all_sums[0], first, 1e-5)
@@ -71,9 +78,10 @@ def test_one_device_and_four_agree(key, start, single_steps):
 
 def test_many_steps_in_a_dispatch_are_the_same_steps(four, start, single_steps):
     task, on_four = four
-    state, sums = on_four.train(on_four.replicate(start), *task.batch_plan(0, STEPS))
+    state, sums = on_four.train(on_four.replicate(start), take(task, on_four, 0, STEPS))
     assert sums["loss"].shape == (4, STEPS)
     state, sums = on_four.read(state), on_four.read(sums)
+    sums.pop("stop")
     assert state["step"] == STEPS
     assert sums["examples"].tolist() == [8] * STEPS
     # Two programs, so not bit for bit.
@@ -84,7 +92,7 @@ def test_the_state_given_is_given_up(four, start):
     task, on_four = four
     state = on_four.replicate(start)
     copy = on_four.read(state)
-    new, _ = on_four.train(state, *task.batch_plan(0, 1))
+    new, _ = on_four.train(state, take(task, on_four, 0, 1))
     jax.block_until_ready(new)
     assert state["params"]["stem"]["kernel"].is_deleted()
     jax.tree.map(np.testing.assert_array_equal, copy, start)
@@ -93,14 +101,14 @@ def test_the_state_given_is_given_up(four, start):
 def by_hand(task, start):
     """The sums over the test split in one piece."""
     variables = {name: start[name] for name in ("params", "fixed", "batch_stats")}
-    x = toy.eval_input(task.test_images)
+    x = toy.eval_input(task.data.test_images)
     logits, intermediates = jax.jit(lambda v, x: toy.make_apply(None)(v, x, train=False))(
         variables, x
     )
     logs = np.asarray(jax.nn.log_softmax(logits))
     return {
-        "loss": -logs[np.arange(len(x)), task.test_labels].sum(),
-        "errors": np.sum(np.argmax(logits, axis=1) != task.test_labels),
+        "loss": -logs[np.arange(len(x)), task.data.test_labels].sum(),
+        "errors": np.sum(np.argmax(logits, axis=1) != task.data.test_labels),
         "examples": len(x),
         "residual_ratio": np.sum(intermediates["residual_ratio"], axis=1),
     }
@@ -134,10 +142,10 @@ def test_compiling_is_timed_apart(key, start):
     task, on_one = make_steps(key, 1)
     state = on_one.replicate(start)
     assert on_one.compile_seconds == 0
-    state, _ = on_one.train(state, *task.batch_plan(0, 1))
+    state, _ = on_one.train(state, take(task, on_one, 0, 1))
     once = on_one.compile_seconds
     assert once > 0
-    on_one.train(state, *task.batch_plan(1, 1))
+    on_one.train(state, take(task, on_one, 1, 1))
     assert on_one.compile_seconds == once
 
 

@@ -26,4 +26,4 @@ from tests import toy_training as toy
 )
 def test_arrays_are_checked(changed, message):
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(toy.make_task(), **changed)
+        dataclasses.replace(toy.make_task().data, **changed)

@@ -7,7 +7,7 @@ import numpy as np
 from identity_matters.training.optimizer import make_optimizer
 from identity_matters.training.parallel import AXIS_NAME
 from identity_matters.training.schedule import learning_rate_schedule
-from identity_matters.training.task import Task
+from identity_matters.training.task import Arrays, Task
 
 TRAIN_EXAMPLES = 20
 TEST_EXAMPLES = 13
@@ -88,17 +88,21 @@ def make_task(batch_examples: int = 8, learning_rate: float = 0.1, **changed) ->
     schedule = learning_rate_schedule(
         schedule="step", learning_rate=learning_rate, steps=12, boundary_steps=(5,)
     )
+    arrays = {
+        "batch_plan": make_batch_plan(batch_examples),
+        "train_images": rng.integers(0, 256, (TRAIN_EXAMPLES, 4, 4, 1), np.uint8),
+        "train_labels": rng.integers(0, CLASSES, TRAIN_EXAMPLES),
+        "test_images": rng.integers(0, 256, (TEST_EXAMPLES, 4, 4, 1), np.uint8),
+        "test_labels": rng.integers(0, CLASSES, TEST_EXAMPLES),
+    }
+    arrays |= {name: changed.pop(name) for name in arrays if name in changed}
     settings = {
         "init": init,
         "apply": make_apply(),
         "train_input": train_input,
         "eval_input": eval_input,
-        "batch_plan": make_batch_plan(batch_examples),
         "example_keys": example_keys,
-        "train_images": rng.integers(0, 256, (TRAIN_EXAMPLES, 4, 4, 1), np.uint8),
-        "train_labels": rng.integers(0, CLASSES, TRAIN_EXAMPLES),
-        "test_images": rng.integers(0, 256, (TEST_EXAMPLES, 4, 4, 1), np.uint8),
-        "test_labels": rng.integers(0, CLASSES, TEST_EXAMPLES),
+        "data": Arrays(**arrays),
         "optimizer": make_optimizer(schedule, momentum=0.9, nesterov=False, weight_decay=1e-3),
         "schedule": schedule,
         "flops_per_example": FLOPS_PER_EXAMPLE,

@@ -90,6 +90,8 @@ def train(**changes) -> dict:
         "steps_per_evaluation": 1000,
         "steps_per_checkpoint": 1000,
         "evaluation_batch_examples": 1000,
+        # In so many parts, one after the other, each device works through its share of a batch.
+        "gradient_accumulation": 1,
         # 0: as many of this machine's devices as divide the batch.
         "devices": 0,
         "keep_final_checkpoint": True,

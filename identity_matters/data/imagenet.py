@@ -9,6 +9,7 @@ It takes tensorflow_datasets, array-record, grain and OpenCV, not TensorFlow; `p
 
 import dataclasses
 import functools
+import hashlib
 import importlib.util
 import pathlib
 from collections.abc import Iterator
@@ -27,6 +28,14 @@ IMAGE_PIXELS = 224
 # Evaluation resizes the shorter side to this before it takes the central crop.
 EVAL_SHORTER_SIDE_PIXELS = 256
 _NEEDED = ("tensorflow_datasets", "array_record", "grain", "cv2")
+# Mean and deviation of the training images' channels, in pixel values, as they are commonly given
+# (torchvision's 0.485, 0.456, 0.406 and 0.229, 0.224, 0.225), for `augment`'s mean_std.
+CHANNEL_CONSTANTS = {
+    "shift": np.float32([[[[123.675, 116.28, 103.53]]]]),
+    "divisor": np.float32([[[[58.395, 57.12, 57.375]]]]),
+}
+# Of so many records a fingerprint takes label and name.
+_FINGERPRINTED = 64
 
 
 class EncodedImages:
@@ -56,6 +65,14 @@ class EncodedImages:
 
     def __len__(self) -> int:
         return self._num_examples
+
+    def fingerprint(self) -> dict:
+        """JSON-able: how many examples there are, and a digest of some labels and file names."""
+        some = np.unique(np.linspace(0, len(self) - 1, _FINGERPRINTED).astype(np.int64))
+        digest = hashlib.sha256()
+        for image, label, name in self.read(some):
+            digest.update(f"{name} {label} {len(image)}\n".encode())
+        return {"examples": len(self), "sha256": digest.hexdigest()}
 
     def read(self, indices) -> Iterator[tuple[bytes, int, str]]:
         """(encoded image, label, file name) of each of `indices`: int[n], in turn."""
@@ -123,7 +140,7 @@ def _open(data_dir: pathlib.Path, split: str):
 
 @dataclasses.dataclass(frozen=True)
 class _TrainBatch:
-    """step -> {"images": u8[b, p, p, 3], "labels": i32[b]}, b this process's share."""
+    """step -> {"images": u8[b, p, p, 3], "labels", "indices", "epochs": i32[b]}, b our share."""
 
     encoded: EncodedImages
     seed: int
@@ -145,7 +162,7 @@ class _TrainBatch:
             )
             jpeg.train_view(image, view, images[i])
             labels[i] = label
-        return {"images": images, "labels": labels}
+        return {"images": images, "labels": labels, "indices": indices, "epochs": epochs}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +207,7 @@ def train_stream(
     Args:
       batch_examples: over all processes.
     Returns:
-      a stream of {"images": u8[b, pixels, pixels, 3], "labels": i32[b]} with
+      a stream of {"images": u8[b, pixels, pixels, 3], "labels", "indices", "epochs": i32[b]} with
       b = batch_examples / process_count. Its iteration raises ValueError for an image that is
       truncated or damaged, with its name.
     Raises:

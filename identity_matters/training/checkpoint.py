@@ -24,7 +24,7 @@ _NOT_DAMAGE = (CheckpointMismatchError, MemoryError, PermissionError)
 
 
 class Checkpoints:
-    """The newest few states of one run in one directory.
+    """The newest few states of one run in one directory; of several processes, one uses it.
 
     Args:
       directory: where they go, made when the first one is saved; a ``gs://`` path will do.
@@ -101,12 +101,7 @@ class Checkpoints:
           this one fail, a ValueError if `step` is not larger.
         """
         self.wait()
-        if jax.process_count() == 1:
-            self._pending = self._executor.submit(self._write, step, state, extra)
-        else:
-            # orbax synchronises the processes by a computation on their devices, which must not
-            # race with the steps that this thread dispatches.
-            self._write(step, state, extra)
+        self._pending = self._executor.submit(self._write, step, state, extra)
 
     def wait(self) -> None:
         """Returns when everything saved is on disk; raises what made a save fail."""
@@ -160,6 +155,13 @@ class Checkpoints:
         earlier = sum(path.name.split(".")[0] == str(step) for path in aside.iterdir())
         target = aside / (f"{step}.{earlier}" if earlier else str(step))
         return (_path(self.directory) / str(step)).rename(target)
+
+
+def delete(directory) -> None:
+    """Removes a directory of checkpoints, which nobody may be writing, if it is there."""
+    path = _path(str(directory))
+    if path.exists():
+        path.rmtree()
 
 
 def _path(directory: str):

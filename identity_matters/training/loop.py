@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from identity_matters.training import measurements, peaks
+from identity_matters.training import measurements, peaks, processes
 from identity_matters.training.checkpoint import Checkpoints
-from identity_matters.training.checkpoint_contents import CheckpointMismatchError
+from identity_matters.training.feeds import ArrayFeed, StreamFeed, make_feed
 from identity_matters.training.intervals import Intervals
 from identity_matters.training.measurements import SinceLog
 from identity_matters.training.parallel import ParallelSteps
 from identity_matters.training.profiling import Profiler
+from identity_matters.training.restoring import restore_newest
 from identity_matters.training.steps import draw_state
 from identity_matters.training.task import Task
 
@@ -47,9 +48,13 @@ def fit(
     devices: Sequence[jax.Device],
     compute_dtype: str,
     checkpoints: Checkpoints,
+    gradient_accumulation: int = 1,
     profile_dir="",
 ) -> dict:
     """Trains `task` for `steps` updates, from the newest checkpoint on if there is one.
+
+    Several processes make the same call, each with the devices of all of them; what they log is
+    the same but for timings, and the first one writes the checkpoints.
 
     Args:
       task: what is trained, see `task.Task`.
@@ -61,6 +66,7 @@ def fit(
       steps_per_dispatch: at most so many steps run without the host; 1 on CPU, see `parallel`.
       steps_per_log, steps_per_evaluation, steps_per_checkpoint: all are also due at the last step,
         an evaluation before the first one too.
+      devices: see `parallel.ParallelSteps`, as for `gradient_accumulation`.
       compute_dtype: "float32" or "bfloat16"; only for the devices' peak.
       profile_dir: where a trace of a few dispatches goes, if given.
     Returns:
@@ -82,6 +88,7 @@ def fit(
         devices=devices,
         batch_examples=batch_examples,
         evaluation_batch_examples=evaluation_batch_examples,
+        gradient_accumulation=gradient_accumulation,
     )
     peak = peaks.peak_flops_per_second(devices[0].device_kind, compute_dtype)
     with Profiler(profile_dir) as profiler:
@@ -90,18 +97,20 @@ def fit(
             log=log,
             intervals=intervals,
             parallel=parallel,
+            feed=make_feed(task.data, parallel.rows, steps),
             checkpoints=checkpoints,
             profiler=profiler,
             key_data=np.asarray(jax.random.key_data(key)).tolist(),
-            epochs_of=lambda step: step * batch_examples / len(task.train_labels),
+            epochs_of=lambda step: step * batch_examples / task.data.train_examples,
             flops_peak=None if peak is None else peak * len(devices),
         )
         try:
             run.start(init_key)
             run.go_on()
         finally:
+            run.feed.close()
             checkpoints.wait()
-    return measurements.result(log.records)
+    return measurements.result(log.records, task.top_k)
 
 
 @dataclasses.dataclass
@@ -112,6 +121,7 @@ class _Run:
       step: updates made, of which the results have been taken in.
       evaluated: whether the evaluation that is due at `step` has been made.
       saved_step: that of the newest checkpoint.
+      stopping: whether this process, or any of several, has been told to stop.
       clock: when the results of the last dispatch came in.
     """
 
@@ -119,6 +129,7 @@ class _Run:
     log: object
     intervals: Intervals
     parallel: ParallelSteps
+    feed: ArrayFeed | StreamFeed
     checkpoints: Checkpoints
     profiler: Profiler
     key_data: list
@@ -128,23 +139,20 @@ class _Run:
     step: int = 0
     evaluated: bool = False
     saved_step: int | None = None
+    stopping: bool = False
     since_log: SinceLog = dataclasses.field(default_factory=SinceLog)
     clock: float = 0.0
 
     def start(self, init_key) -> None:
         """Takes up the newest checkpoint, or draws the initial state."""
         draw = functools.partial(draw_state, self.task.init, self.task.optimizer)
-        restored = self.checkpoints.restore(jax.eval_shape(draw, init_key))
+        like = jax.eval_shape(draw, init_key)
+        restored = restore_newest(self.checkpoints, like, self.key_data)
         if restored is None:
             self.log.rewind(0)
             state = jax.device_get(draw(init_key))
         else:
             self.step, state, extra = restored
-            if extra["key"] != self.key_data:
-                raise CheckpointMismatchError(
-                    f"the checkpoint {self.checkpoints.directory}/{self.step} is of another run:"
-                    f" its key is {extra['key']} there and {self.key_data} here"
-                )
             self.log.rewind(extra["records"])
             self.saved_step = self.step
             self.evaluated = extra["evaluated"]
@@ -157,7 +165,7 @@ class _Run:
         while True:
             if due("evaluation", self.step) and not self.evaluated:
                 self.evaluate()
-            stopping = self.log.stop_requested()
+            stopping = self.stop_requested()
             unsaved = self.saved_step != self.step
             if unsaved and (stopping or (due("checkpoint", self.step) and self.step)):
                 self.save()
@@ -168,9 +176,14 @@ class _Run:
                 raise StopRequested(self.step)
             self.train(self.intervals.next_due(self.step, "evaluation", "checkpoint"))
 
+    def stop_requested(self) -> bool:
+        """Whether to stop; with several processes only what the last dispatch told all of them."""
+        if self.parallel.process_count == 1:
+            self.stopping = self.stopping or self.log.stop_requested()
+        return self.stopping
+
     def train(self, until: int) -> None:
         """Runs the steps up to `until`, or fewer where the log asks to stop."""
-        indices, epochs = self.task.batch_plan(self.step, until - self.step)
         first = issued = self.step
         for steps in self.intervals.dispatch_lengths(first, until):
             self.parallel.prepare(self.state, steps)
@@ -178,26 +191,39 @@ class _Run:
         in_flight = collections.deque()
         # On accelerators the next dispatch is under way while the sums of this one are read.
         ahead = 0 if self.parallel.on_cpu else 1
-        stopping = False
+        batch = None
         self.clock = time.perf_counter()
         while issued < until or in_flight:
-            stopping = stopping or self.log.stop_requested()
+            stopping = self.stop_requested()
             if issued < until and not stopping:
-                end = self.intervals.dispatch_end(issued)
-                rows = slice(issued - first, end - first)
+                batch = self.next_batch(issued) if batch is None else batch
                 self.profiler.dispatch_starts()
-                self.state, sums = self.parallel.train(self.state, indices[rows], epochs[rows])
-                in_flight.append((end, sums))
-                issued = end
+                wanted = self.log.stop_requested()
+                self.state, sums = self.parallel.train(self.state, batch, wanted)
+                compile_seconds = self.take_compile_seconds()
+                self.since_log.compile_seconds += compile_seconds
+                self.clock += compile_seconds
+                issued = self.intervals.dispatch_end(issued)
+                in_flight.append((issued, sums))
+                # The next images travel while this dispatch computes.
+                batch = self.next_batch(issued) if issued < until else None
             elif not in_flight:
                 return
             if len(in_flight) > ahead or issued == until or stopping:
                 self.take_in(*in_flight.popleft())
 
+    def next_batch(self, step: int):
+        """What the dispatch after `step` takes, on its way to the devices."""
+        started = time.perf_counter()
+        batch = self.feed.take(step, self.intervals.dispatch_end(step))
+        self.since_log.input_wait_seconds += time.perf_counter() - started
+        return self.parallel.place(batch)
+
     def take_in(self, end: int, sums) -> None:
         """Reads the sums of the dispatch that ended at `end`, and logs where that is due."""
         sums = self.parallel.read(sums)
         self.profiler.dispatch_done()
+        self.stopping = self.stopping or bool(sums["stop"])
         now = time.perf_counter()
         self.since_log.seconds += now - self.clock
         self.clock = now
@@ -216,19 +242,24 @@ class _Run:
     def evaluate(self) -> None:
         """Evaluates and logs; leaves it undone where the log asks to stop."""
         started = time.perf_counter()
-        sums = self.parallel.evaluate(self.state, self.log.stop_requested)
+        sums = self.parallel.evaluate(self.state, self.stop_requested)
         if sums is None:
             return
-        if sums["examples"] != len(self.task.test_labels):
+        if sums["examples"] != self.task.data.test_examples:
             raise RuntimeError(
                 f"the evaluation counted {sums['examples']:.0f} examples of"
-                f" {len(self.task.test_labels)}"
+                f" {self.task.data.test_examples}"
             )
         compile_seconds = self.take_compile_seconds()
         seconds = time.perf_counter() - started - compile_seconds
         self.log.append(
             measurements.evaluation_record(
-                self.step, self.epochs_of(self.step), sums, seconds, compile_seconds
+                self.step,
+                self.epochs_of(self.step),
+                sums,
+                seconds,
+                compile_seconds,
+                self.task.top_k,
             )
         )
         self.evaluated = True
@@ -240,7 +271,8 @@ class _Run:
             "evaluated": self.evaluated,
             "since_log": dataclasses.asdict(self.since_log),
         }
-        self.checkpoints.save(self.step, self.parallel.read(self.state), extra)
+        if processes.is_first():
+            self.checkpoints.save(self.step, self.parallel.read(self.state), extra)
         self.saved_step = self.step
 
     def take_compile_seconds(self) -> float:

@@ -12,6 +12,7 @@ TIMING_FIELDS = (
     "images_per_second",
     "model_flops_per_second",
     "utilization_percent",
+    "input_wait_percent",
     "seconds",
     "compile_seconds",
 )
@@ -47,6 +48,7 @@ class SinceLog:
     gradient_norm: float = 0.0
     learning_rate: float = 0.0
     seconds: float = 0.0
+    input_wait_seconds: float = 0.0
     compile_seconds: float = 0.0
 
     def add(self, first_step: int, sums: dict) -> None:
@@ -90,30 +92,37 @@ def train_record(
         "images_per_second": images_per_second,
         "model_flops_per_second": flops_per_second,
         "utilization_percent": None if peak is None else 100 * flops_per_second / peak,
+        # An upper bound of what the devices lost: they may have been busy meanwhile.
+        "input_wait_percent": 100 * since.input_wait_seconds / since.seconds,
         "seconds": since.seconds,
         "compile_seconds": since.compile_seconds,
     }
 
 
 def evaluation_record(
-    step: int, epoch: float, sums: dict, seconds: float, compile_seconds: float
+    step: int, epoch: float, sums: dict, seconds: float, compile_seconds: float, top_k: int = 0
 ) -> dict:
     """The record of one evaluation.
 
     Args:
       sums: see `steps.make_evaluation_step`, over all examples.
+      top_k: that of the sums; above 0 there is a test_top{top_k}_error_percent.
     Raises:
       NonFiniteError: the loss is not finite.
     """
     examples = int(sums["examples"])
     loss = float(sums["loss"]) / examples
     check_finite(step, "test_loss", loss)
+    top = {}
+    if top_k:
+        top[top_name(top_k)] = 100 * int(sums["top_k_errors"]) / examples
     return {
         "kind": "evaluation",
         "step": step,
         "epoch": epoch,
         "test_loss": loss,
         "test_error_percent": 100 * int(sums["errors"]) / examples,
+        **top,
         "test_examples": examples,
         "residual_ratio": (sums["residual_ratio"] / examples).tolist(),
         "seconds": seconds,
@@ -121,18 +130,32 @@ def evaluation_record(
     }
 
 
-def result(records: list[dict]) -> dict:
-    """What the records of a complete run say, those of earlier, killed processes included."""
+def top_name(top_k: int) -> str:
+    """The name in the records of the share of examples whose label is not among the `top_k`."""
+    return f"test_top{top_k}_error_percent"
+
+
+def result(records: list[dict], top_k: int = 0) -> dict:
+    """What the records of a complete run say, those of earlier, killed processes included.
+
+    Args:
+      top_k: that of the evaluations; above 0 their top error is given, at the last and best step.
+    """
     train = [record for record in records if record["kind"] == "train"]
     evaluations = [record for record in records if record["kind"] == "evaluation"]
     last = evaluations[-1]
     utilizations = [r["utilization_percent"] for r in train if r["utilization_percent"] is not None]
     best = min(evaluations, key=lambda record: record["test_error_percent"])
+    top = {}
+    if top_k:
+        name = top_name(top_k)
+        top = {name: last[name], name.replace("_percent", "_best_percent"): best[name]}
     return {
         "steps": last["step"],
         "test_error_percent": last["test_error_percent"],
         "test_error_best_percent": best["test_error_percent"],
         "best_step": best["step"],
+        **top,
         "test_loss": last["test_loss"],
         "test_examples": last["test_examples"],
         "train_error_percent": train[-1]["error_percent"],
@@ -140,6 +163,7 @@ def result(records: list[dict]) -> dict:
         "images_per_second": statistics.median(r["images_per_second"] for r in train),
         "model_flops_per_second": statistics.median(r["model_flops_per_second"] for r in train),
         "utilization_percent": statistics.median(utilizations) if utilizations else None,
+        "input_wait_percent": statistics.median(r["input_wait_percent"] for r in train),
         "compile_seconds": sum(record["compile_seconds"] for record in train + evaluations),
         "train_seconds": sum(record["seconds"] for record in train),
         "evaluate_seconds": sum(record["seconds"] for record in evaluations),

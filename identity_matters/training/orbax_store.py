@@ -1,9 +1,15 @@
-"""One directory of checkpoints as orbax keeps it; importing this takes a second, so do it late."""
+"""One directory of checkpoints as orbax keeps it, for one process; importing it takes a second.
+
+orbax could write with all processes of a run at once. Their states are the same, so that one of
+them is enough, and the others need not see its storage.
+"""
 
 import logging
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from etils import epath
 
 
 class OrbaxStore:
@@ -17,11 +23,23 @@ class OrbaxStore:
 
     def __init__(self, directory: str, *, keep: int, for_writing: bool):
         _quieten_orbax()
+        alone = ocp.options.MultiprocessingOptions()
+        if jax.process_count() > 1:
+            # Whoever opens a store has it to itself: the others are told what was read.
+            own = jax.process_index()
+            alone = ocp.options.MultiprocessingOptions(
+                primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process{own}"
+            )
+        if for_writing:
+            epath.Path(directory).mkdir(parents=True, exist_ok=True)
         registry = ocp.type_handlers.create_type_handler_registry((np.ndarray, _OneByOne()))
         self._manager = ocp.CheckpointManager(
             directory,
             options=ocp.CheckpointManagerOptions(
-                max_to_keep=keep, create=for_writing, cleanup_tmp_directories=for_writing
+                max_to_keep=keep,
+                create=False,
+                cleanup_tmp_directories=for_writing,
+                multiprocessing_options=alone,
             ),
             item_handlers={
                 "state": ocp.PyTreeCheckpointHandler(type_handler_registry=registry),

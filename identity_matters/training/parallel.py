@@ -1,7 +1,8 @@
-"""Steps on many devices: the one file that says `jax.pmap`.
+"""Steps on many devices, of one process or several: the one file that says `jax.pmap`.
 
-Every device holds the state and the whole training split; a dispatch takes only the indices of the
-examples, and runs one step or many. Each device works on an equal share of every batch.
+Every device holds the state, and the whole training split where that is arrays; a dispatch then
+takes only the indices of its examples. Where the data are streams it takes the images themselves.
+A dispatch runs one step or many, and each device works on an equal share of every batch.
 
 On accelerators the steps of a dispatch are a rolled loop. On CPU XLA's gradients of convolutions
 are some fifty times slower within a loop, so there the loop is unrolled: one step a dispatch is
@@ -14,11 +15,13 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from identity_matters.training import steps as training_steps
-from identity_matters.training.task import Task
+from identity_matters.training import programs
+from identity_matters.training.task import Arrays, Task
 
 # The mapped axis: models that average over the whole batch, as batch norm does, name it.
 AXIS_NAME = "devices"
+# Batches of an evaluation that are on their way to the devices or being computed.
+_EVALUATIONS_IN_FLIGHT = 2
 
 
 def check_even_split(argument: str, examples: int, num_devices: int) -> None:
@@ -31,16 +34,22 @@ def check_even_split(argument: str, examples: int, num_devices: int) -> None:
 
 
 class ParallelSteps:
-    """The training and evaluation steps of a task, compiled for some devices, with its data there.
+    """The training and evaluation steps of a task, compiled for some devices.
 
     Args:
       task: what is trained.
       augmentation_key, dropout_key: typed keys; with epoch and index they give every example its
         own randomness, whatever device it is on.
-      devices: those to use; in a run of several processes, the devices of all of them.
+      devices: those to use, in the order of processes where there are several; all processes must
+        name the same ones.
       batch_examples, evaluation_batch_examples: sizes of a batch over all devices together.
+      gradient_accumulation: in so many parts, one after the other, each device works through its
+        share of a batch.
+    Attributes:
+      rows: those of a batch over all devices that are this process's.
+      process_count: how many processes have devices among them.
     Raises:
-      ValueError: no devices, or a batch that they cannot share evenly.
+      ValueError: no devices, devices in another order, or a batch that they cannot share evenly.
     """
 
     def __init__(
@@ -52,77 +61,125 @@ class ParallelSteps:
         devices: Sequence[jax.Device],
         batch_examples: int,
         evaluation_batch_examples: int,
+        gradient_accumulation: int = 1,
     ):
         if not devices:
             raise ValueError("devices must name at least one device, got none")
         check_even_split("batch_examples", batch_examples, len(devices))
         check_even_split("evaluation_batch_examples", evaluation_batch_examples, len(devices))
+        share = batch_examples // len(devices)
+        if gradient_accumulation < 1 or share % gradient_accumulation:
+            raise ValueError(
+                f"gradient_accumulation must divide a device's share of a batch, {share} examples,"
+                f" got {gradient_accumulation}"
+            )
+        order = [device.process_index for device in devices]
+        if order != sorted(order):
+            raise ValueError(f"devices must be in the order of their processes, got {order}")
         self.compile_seconds = 0.0
         self.on_cpu = devices[0].platform == "cpu"
+        self.process_count = len(set(order))
         self._task = task
         self._devices = list(devices)
-        self._batch_examples = batch_examples
-        mine = jax.process_index()
-        self._local = [i for i, device in enumerate(devices) if device.process_index == mine]
+        self._local = order.count(jax.process_index())
+        first = order.index(jax.process_index())
+        self.rows = slice(first * share, (first + self._local) * share)
+        self._first_local = first
+        self._evaluation_batch_examples = evaluation_batch_examples
         self._programs = {}
-        train = _training_function(task, unroll=self.on_cpu)
+        train = programs.training(task, AXIS_NAME, gradient_accumulation, unroll=self.on_cpu)
         self._train = self._map(train, donate_argnums=0)
-        self._evaluate = self._map(_evaluation_function(task))
-        self._train_data = self.replicate(
-            {
-                "images": task.train_images,
-                "labels": task.train_labels.astype(np.int32),
-                "augmentation_key": augmentation_key,
-                "dropout_key": dropout_key,
+        self._identity = self._map(lambda tree: tree)
+        resident = {"augmentation_key": augmentation_key, "dropout_key": dropout_key}
+        if isinstance(task.data, Arrays):
+            resident |= {
+                "images": task.data.train_images,
+                "labels": task.data.train_labels.astype(np.int32),
             }
-        )
-        self._test_data = self._share_test_set(evaluation_batch_examples)
+            self._test_data = self._share_test_set(task.data)
+            self._evaluate = self._map(programs.evaluation_by_position(task, AXIS_NAME))
+        else:
+            self._evaluate = self._map(programs.evaluation_of_images(task, AXIS_NAME))
+        self._resident = self.replicate(resident)
 
     def replicate(self, tree):
         """`tree`, arrays on the host, with a copy on each device: the form that steps take."""
         # An identity under the same map leaves arrays laid out as the steps want them in every
         # version of JAX; `jax.device_put` needs another sharding from version to version.
         identity = self._map(lambda tree, _: tree, in_axes=(None, 0))
-        return identity(tree, np.zeros(len(self._local), np.int8))
+        return identity(tree, np.zeros(self._local, np.int8))
+
+    def place(self, batch: dict):
+        """A batch as `train` takes it; images begin their way to the devices.
+
+        Args:
+          batch: what a feed gave for `rows`, arrays [steps, rows, ...] by name.
+        """
+        split = {name: self._split(rows) for name, rows in batch.items()}
+        # Indices are small enough to travel with the call.
+        return self._identity(split) if "images" in split else split
 
     def prepare(self, state, steps: int) -> None:
-        """Compiles `train` for that many rows, unless it has been compiled."""
-        if ("train", steps) not in self._programs:
-            rows = np.zeros((steps, self._batch_examples), np.int32)
-            self._compiled("train", self._train, self._arguments(state, rows, rows), steps)
+        """Compiles `train` for that many rows, unless it has been, or its first call does that."""
+        if ("train", steps) in self._programs or self.process_count > 1:
+            return
+        shape = (steps, self.rows.stop - self.rows.start)
+        batch = {name: np.zeros(shape, np.int32) for name in ("indices", "epochs")}
+        if not isinstance(self._task.data, Arrays):
+            batch["images"] = np.zeros((*shape, *self._task.data.image_shape), np.uint8)
+            batch["labels"] = np.zeros(shape, np.int32)
+        arguments = (state, self._resident, self.place(batch), self._flags(False))
+        self._compile("train", self._train, arguments, steps)
 
-    def train(self, state, indices, epochs):
-        """Runs one step for each row; returns before they are done.
+    def train(self, state, batch, stop: bool = False):
+        """Runs the steps of a batch; returns before they are done.
 
         Args:
           state: as `replicate` gave it, or this function; its buffers are given up.
-          indices, epochs: i32[steps, batch_examples], see `Task.batch_plan`.
+          batch: as `place` gave it.
+          stop: whether this process wants to stop.
         Returns:
-          (state, sums): `sums` of `steps.make_training_step`, each [steps]; see `read`.
+          (state, sums): `sums` of `steps.make_training_step`, each [steps], and "stop", whether any
+          process wants to; see `read`.
         """
-        arguments = self._arguments(state, indices, epochs)
-        return self._compiled("train", self._train, arguments, len(indices))(*arguments)
+        steps = jax.tree.leaves(batch)[0].shape[1]
+        arguments = (state, self._resident, batch, self._flags(stop))
+        return self._call("train", self._train, arguments, steps)
 
     def evaluate(self, state, should_stop: Callable[[], bool] = lambda: False) -> dict | None:
         """Runs over every test example once; None if `should_stop` said so on the way.
+
+        With several processes `should_stop` must say the same in all of them.
 
         Returns:
           the sums of `steps.make_evaluation_step` as float64; "examples" is the number counted.
         """
         sums = []
-        for batch in range(self._test_batches):
+        # Several programs with collectives at once can starve a CPU's devices of threads.
+        in_flight = 1 if self.on_cpu else _EVALUATIONS_IN_FLIGHT
+        for arguments in self._evaluation_arguments(state):
             if should_stop():
                 return None
-            position = np.full(len(self._local), batch, np.int32)
-            arguments = (state, self._test_data, position)
-            sums.append(self._compiled("evaluate", self._evaluate, arguments)(*arguments))
-            if self.on_cpu:
-                # Several programs with collectives at once can starve each other of threads.
-                jax.block_until_ready(sums)
+            sums.append(self._call("evaluate", self._evaluate, arguments))
+            jax.block_until_ready(sums[-in_flight:][0])
         read = [self.read(one) for one in sums]
         return {
             name: np.sum([one[name] for one in read], axis=0, dtype=np.float64) for name in read[0]
         }
+
+    def _evaluation_arguments(self, state):
+        """Those of each batch of an evaluation."""
+        if isinstance(self._task.data, Arrays):
+            for batch in range(self._test_batches):
+                yield state, self._test_data, np.full(self._local, batch, np.int32)
+            return
+        stream = self._task.data.open_test(self._evaluation_batch_examples)
+        try:
+            for batch in stream:
+                one = {name: self._split(rows[None]) for name, rows in batch.items()}
+                yield state, self._identity(one)
+        finally:
+            stream.close()
 
     @staticmethod
     def read(tree):
@@ -136,71 +193,50 @@ class ParallelSteps:
     def _map(self, function, **options):
         return jax.pmap(function, axis_name=AXIS_NAME, devices=self._devices, **options)
 
-    def _compiled(self, name: str, mapped, arguments, steps: int = 1):
-        """The compiled program; compiling is timed apart, not hidden in a first call."""
+    def _call(self, name: str, mapped, arguments, steps: int = 1):
+        """``mapped(*arguments)``; compiling is timed apart, not hidden in a first call."""
+        if self.process_count == 1:
+            self._compile(name, mapped, arguments, steps)
+            return self._programs[name, steps](*arguments)
+        # A program compiled ahead takes the arrays of all processes, which none of them has; the
+        # first call is little else than compiling, since it does not wait for its results.
+        started = time.perf_counter()
+        results = mapped(*arguments)
+        if (name, steps) not in self._programs:
+            self._programs[name, steps] = mapped
+            self.compile_seconds += time.perf_counter() - started
+        return results
+
+    def _compile(self, name: str, mapped, arguments, steps: int) -> None:
         if (name, steps) not in self._programs:
             started = time.perf_counter()
             self._programs[name, steps] = mapped.lower(*arguments).compile()
             self.compile_seconds += time.perf_counter() - started
-        return self._programs[name, steps]
 
-    def _arguments(self, state, indices, epochs) -> tuple:
-        """Those of a dispatch; the rows become i32[local devices, steps, share]."""
+    def _flags(self, value: bool):
+        return np.full(self._local, value, np.bool_)
 
-        def split(rows):
-            shares = np.reshape(rows, (len(rows), len(self._devices), -1)).swapaxes(0, 1)
-            return np.ascontiguousarray(shares[self._local], np.int32)
+    def _split(self, rows):
+        """[steps, rows, ...] -> [local devices, steps, share, ...]."""
+        shares = np.reshape(rows, (len(rows), self._local, -1, *rows.shape[2:]))
+        return np.ascontiguousarray(shares.swapaxes(0, 1))
 
-        return state, self._train_data, split(indices), split(epochs)
-
-    def _share_test_set(self, batch_examples: int):
+    def _share_test_set(self, data: Arrays):
         """Each device's share of every test batch; zeros fill the last batch."""
-        examples = len(self._task.test_labels)
+        batch_examples = self._evaluation_batch_examples
+        examples = data.test_examples
         self._test_batches = -(-examples // batch_examples)
         padding = self._test_batches * batch_examples - examples
-        data = {
-            "images": self._task.test_images,
-            "labels": self._task.test_labels.astype(np.int32),
+        arrays = {
+            "images": data.test_images,
+            "labels": data.test_labels.astype(np.int32),
             "is_real": np.ones(examples, np.bool_),
         }
+        local = slice(self._first_local, self._first_local + self._local)
 
         def share(array):
             padded = np.concatenate([array, np.zeros((padding, *array.shape[1:]), array.dtype)])
             shape = (self._test_batches, len(self._devices), -1, *array.shape[1:])
-            return np.ascontiguousarray(padded.reshape(shape).swapaxes(0, 1)[self._local])
+            return np.ascontiguousarray(padded.reshape(shape).swapaxes(0, 1)[local])
 
-        return self._map(lambda tree: tree)(jax.tree.map(share, data))
-
-
-def _training_function(task: Task, *, unroll: bool) -> Callable:
-    """What a device runs in one dispatch, for indices and epochs i32[steps, share]."""
-    step = training_steps.make_training_step(
-        task.apply, task.optimizer, task.schedule, axis_name=AXIS_NAME
-    )
-
-    def one_step(state, data, index, epoch):
-        augmentation_keys = task.example_keys(data["augmentation_key"], epoch, index)
-        dropout_keys = task.example_keys(data["dropout_key"], epoch, index)
-        x = task.train_input(data["images"][index], augmentation_keys)
-        return step(state, x, data["labels"][index], dropout_keys)
-
-    def many_steps(state, data, indices, epochs):
-        if len(indices) == 1:
-            state, sums = one_step(state, data, indices[0], epochs[0])
-            return state, jax.tree.map(lambda x: x[None], sums)
-        return jax.lax.scan(
-            lambda state, row: one_step(state, data, *row), state, (indices, epochs), unroll=unroll
-        )
-
-    return many_steps
-
-
-def _evaluation_function(task: Task) -> Callable:
-    """What a device runs for one test batch, for its share of all of them."""
-    step = training_steps.make_evaluation_step(task.apply, axis_name=AXIS_NAME)
-
-    def one_batch(state, data, position):
-        images, labels, is_real = (data[name][position] for name in ("images", "labels", "is_real"))
-        return step(state, task.eval_input(images), labels, is_real)
-
-    return one_batch
+        return self._identity(jax.tree.map(share, arrays))

@@ -40,6 +40,8 @@ def make_training_step(
     schedule: Callable,
     *,
     axis_name: str | None = None,
+    gradient_accumulation: int = 1,
+    unroll: bool = False,
 ) -> Callable:
     """``step(state, x: f32[n, h, w, c], labels: i32[n], keys[n]) -> (state, sums)``.
 
@@ -50,20 +52,48 @@ def make_training_step(
 
     `sums` holds over the whole batch: loss f32[] (sum), errors i32[], examples i32[];
     gradient_norm f32[], the norm of the loss's gradient, and learning_rate f32[] of this update.
+
+    Args:
+      gradient_accumulation: in so many equal parts, one after the other, a share is worked through;
+        it takes as much less memory, and the sum is the same but for rounding. Batch norm averages
+        over the part, on all devices, and updates its running statistics once a part.
+      unroll: the parts are written out one after the other instead of a loop, see `parallel`.
     """
     total, mean = _collectives(axis_name)
 
-    def loss_of(params, state, x, labels, keys):
-        variables = {**_variables(state), "params": params}
+    def loss_of(params, state, batch_stats, x, labels, keys):
+        variables = {**_variables(state), "params": params, "batch_stats": batch_stats}
         logits, intermediates = apply(variables, x, train=True, keys=keys)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        return jnp.mean(losses), (logits, intermediates["batch_stats"])
+        errors = jnp.sum(jnp.argmax(logits, axis=-1) != labels, dtype=jnp.int32)
+        return jnp.mean(losses), (errors, intermediates["batch_stats"])
+
+    def gradient_of(state, batch_stats, x, labels, keys):
+        value_and_gradient = jax.value_and_grad(loss_of, has_aux=True)
+        (loss, (errors, batch_stats)), gradient = value_and_gradient(
+            state["params"], state, batch_stats, x, labels, keys
+        )
+        return batch_stats, (gradient, loss, errors)
+
+    def accumulated(state, x, labels, keys):
+        parts = gradient_accumulation
+        if parts == 1:
+            return gradient_of(state, state["batch_stats"], x, labels, keys)
+        batch = [y.reshape(parts, len(y) // parts, *y.shape[1:]) for y in (x, labels, keys)]
+
+        def one(carry, part):
+            batch_stats, so_far = carry
+            batch_stats, new = gradient_of(state, batch_stats, *part)
+            return (batch_stats, jax.tree.map(jnp.add, so_far, new)), None
+
+        zeros = jax.tree.map(jnp.zeros_like, state["params"]), jnp.float32(0), jnp.int32(0)
+        (batch_stats, (gradient, loss, errors)), _ = jax.lax.scan(
+            one, (state["batch_stats"], zeros), tuple(batch), unroll=unroll
+        )
+        return batch_stats, (jax.tree.map(lambda g: g / parts, gradient), loss / parts, errors)
 
     def step(state, x, labels, keys):
-        value_and_gradient = jax.value_and_grad(loss_of, has_aux=True)
-        (loss, (logits, batch_stats)), gradient = value_and_gradient(
-            state["params"], state, x, labels, keys
-        )
+        batch_stats, (gradient, loss, errors) = accumulated(state, x, labels, keys)
         gradient = mean(gradient)
         updates, opt_state = optimizer.update(gradient, state["opt_state"], state["params"])
         new_state = {
@@ -75,13 +105,8 @@ def make_training_step(
             "batch_stats": mean(batch_stats),
             "opt_state": opt_state,
         }
-        sums = total(
-            {
-                "loss": loss * len(labels),
-                "errors": jnp.sum(jnp.argmax(logits, axis=-1) != labels, dtype=jnp.int32),
-                "examples": jnp.int32(len(labels)),
-            }
-        )
+        examples = jnp.int32(len(labels))
+        sums = total({"loss": loss * len(labels), "errors": errors, "examples": examples})
         squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradient)]
         sums["gradient_norm"] = jnp.sqrt(sum(squares))
         sums["learning_rate"] = schedule(state["step"])
@@ -90,11 +115,15 @@ def make_training_step(
     return step
 
 
-def make_evaluation_step(apply: Callable, *, axis_name: str | None = None) -> Callable:
+def make_evaluation_step(
+    apply: Callable, *, top_k: int = 0, axis_name: str | None = None
+) -> Callable:
     """``step(state, x: f32[n, h, w, c], labels: i32[n], is_real: bool[n]) -> sums``.
 
     `sums` runs over the examples with `is_real`, on all devices of `axis_name`: loss f32[],
     errors i32[], examples i32[], and residual_ratio f32[blocks], each block's ``||h(x)|| / ||x||``.
+    With `top_k` above 0 there is top_k_errors i32[], the examples whose label is not among the
+    `top_k` largest logits; of equal logits the first ones count as larger, as in `argmax`.
     """
     total, _ = _collectives(axis_name)
 
@@ -104,14 +133,17 @@ def make_evaluation_step(apply: Callable, *, axis_name: str | None = None) -> Ca
         errors = jnp.argmax(logits, axis=-1) != labels
         ratios = intermediates["residual_ratio"]
         # `where`, not a product: padding may hold values whose loss is not finite.
-        return total(
-            {
-                "loss": jnp.sum(jnp.where(is_real, losses, 0)),
-                "errors": jnp.sum(errors & is_real, dtype=jnp.int32),
-                "examples": jnp.sum(is_real, dtype=jnp.int32),
-                "residual_ratio": jnp.sum(jnp.where(is_real[None, :], ratios, 0), axis=1),
-            }
-        )
+        sums = {
+            "loss": jnp.sum(jnp.where(is_real, losses, 0)),
+            "errors": jnp.sum(errors & is_real, dtype=jnp.int32),
+            "examples": jnp.sum(is_real, dtype=jnp.int32),
+            "residual_ratio": jnp.sum(jnp.where(is_real[None, :], ratios, 0), axis=1),
+        }
+        if top_k:
+            largest = jax.lax.top_k(logits, top_k)[1]
+            missed = jnp.all(largest != labels[:, None], axis=-1)
+            sums["top_k_errors"] = jnp.sum(missed & is_real, dtype=jnp.int32)
+        return total(sums)
 
     return step
 

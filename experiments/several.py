@@ -1,0 +1,141 @@
+"""A run of several processes: all measure, and process 0 writes.
+
+Every process is started with the same command but for its own index. What they must agree in is
+compared before anything is written.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import sys
+import traceback
+from collections.abc import Callable
+
+import jax
+from absl import flags, logging
+from flax import traverse_util
+
+from experiments import command_line
+from identity_matters import json_files, records
+from identity_matters.environment import describe_environment
+from identity_matters.training import processes
+
+
+def define_flags() -> None:
+    """The flags of entry points that can run as several processes."""
+    flags.DEFINE_boolean(
+        "distributed",
+        False,
+        "One of several processes, on Cloud TPU, SLURM, Open MPI or Kubernetes, which JAX"
+        " recognises; anywhere else give the next three flags.",
+    )
+    flags.DEFINE_string("coordinator_address", None, "HOST:PORT of process 0, for all processes.")
+    flags.DEFINE_integer("num_processes", None, "How many processes there are.")
+    flags.DEFINE_integer("process_id", None, "Which one this is, from 0.")
+    flags.DEFINE_integer(
+        "heartbeat_timeout_seconds",
+        processes.HEARTBEAT_TIMEOUT_SECONDS,
+        "A process that has not been heard of for so long is lost, which ends the others.",
+        lower_bound=1,
+    )
+
+
+def join() -> bool:
+    """Joins the other processes if the flags ask for it; raises ValueError where it cannot."""
+    chosen = flags.FLAGS
+    explicit = (chosen.coordinator_address, chosen.num_processes, chosen.process_id)
+    if not chosen.distributed and all(value is None for value in explicit):
+        return False
+    processes.initialize(*explicit, chosen.heartbeat_timeout_seconds)
+    return True
+
+
+def leave_with(main: Callable[[], int]) -> None:
+    """Runs ``main()`` and ends this process of several with what it returns.
+
+    An error that all processes share ends them together. One that only this process has ends it at
+    once: waiting for the others would be in vain, as they wait for it; JAX ends them.
+    """
+    try:
+        code = main()
+    except SystemExit as stop:
+        code = stop.code
+    except BaseException:
+        traceback.print_exc()
+        _flush()
+        os._exit(1)
+    _flush()
+    # Whoever is still missing has failed at the very end; what this process wrote is on disk.
+    with contextlib.suppress(RuntimeError):
+        processes.leave()
+    os._exit(code)
+
+
+def _flush() -> None:
+    logging.flush()
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def require_alike(settings: dict, others: dict, error: ValueError | TypeError | None) -> None:
+    """Raises `error`, or ValueError where another process has one, or was started otherwise.
+
+    Args:
+      settings: the groups of settings; those that only say where data lies may differ.
+      others: JSON-able, more that must be the same.
+      error: what is wrong in this process.
+    """
+    if jax.process_count() == 1:
+        if error is not None:
+            raise error
+        return
+    flat = traverse_util.flatten_dict(json_files.to_json(settings), sep=".")
+    compared = {k: v for k, v in flat.items() if k.split(".")[-1] not in records.PLACE_SETTINGS}
+    compared |= {"jax": jax.__version__, "commit": describe_environment()["commit"], **others}
+    message = None if error is None else command_line.first_line(error)
+    try:
+        processes.check_agreement(compared, message)
+    except processes.DisagreementError as disagreement:
+        raise ValueError(str(disagreement)) from None
+
+
+def open_run(create: Callable[[], records.RunDir]):
+    """The run directory, as process 0 makes it; a `SilentRun` with the same lines elsewhere.
+
+    Raises:
+      records.RunError: process 0 could not make it.
+    """
+    made = None
+
+    def make():
+        nonlocal made
+        made = create()
+        described = {"path": str(made.path), "name": made.name, "scale": made.scale}
+        return {**described, "records": made.records}
+
+    try:
+        found = processes.on_first(make)
+    except processes.FirstProcessError as error:
+        raise records.RunError(str(error)) from None
+    return made or SilentRun(**found)
+
+
+class SilentRun:
+    """What a process that does not write has for a `records.RunDir`: the same lines, in memory."""
+
+    def __init__(self, path: str, name: str, scale: str, records: list):
+        self.path = pathlib.Path(path)
+        self.name = name
+        self.scale = scale
+        self.records = json_files.from_json(records)
+
+    def append(self, record: dict) -> None:
+        line = json.dumps(json_files.to_json(record), allow_nan=False)
+        self.records.append(json_files.from_json(json.loads(line)))
+
+    def rewind(self, count: int) -> None:
+        del self.records[count:]
+
+    def finish(self, status: str, **fields) -> dict:
+        return {"status": status, **fields}
