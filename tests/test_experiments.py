@@ -136,6 +136,21 @@ TINY_RUNS = {
         "train.steps=2",
         "train.steps_per_log=1",
     ],
+    "experiments.imagenet:miniature/all_conv_residual": [
+        "data.miniature_examples=20",
+        "data.image_pixels=16",
+        "data.eval_shorter_side_pixels=16",
+        "data.data_dir=TEMPORARY",
+        "model.blocks_per_stage=(1,)",
+        "model.widths=(4,)",
+        "model.stage_strides=(2,)",
+        "model.stem_width=4",
+        "optim.warmup_steps=0",
+        "train.steps=2",
+        "train.batch_examples=4",
+        "train.gradient_accumulation=2",
+        "train.steps_per_log=1",
+    ],
     "benchmarks.expressivity:default": ["examples=(64,128)"],
     "benchmarks.input_pipeline:default": [
         "images=8",
@@ -147,7 +162,8 @@ TINY_RUNS = {
     "benchmarks.linear:default": ["depths=(2,4)", "width=4", "layers_per_run=8", "repeats=1"],
 }
 # What an entry point needs beside the packages that are always there.
-NEEDED = {"benchmarks.input_pipeline": ("tensorflow_datasets", "array_record", "grain", "cv2")}
+_IMAGENET = ("tensorflow_datasets", "array_record", "grain", "cv2")
+NEEDED = {"benchmarks.input_pipeline": _IMAGENET, "experiments.imagenet": _IMAGENET}
 
 
 @pytest.mark.parametrize("entry", TINY_RUNS)
@@ -155,7 +171,9 @@ def test_every_entry_point_runs_to_its_end(entry, tmp_path):
     module, variant = entry.split(":")
     for package in NEEDED.get(module, ()):
         pytest.importorskip(package, reason=f"{package} is not installed (extra imagenet)")
-    changes = [f"--config.{change}" for change in TINY_RUNS[entry]]
+    changes = [
+        f"--config.{change}".replace("TEMPORARY", str(tmp_path)) for change in TINY_RUNS[entry]
+    ]
     config = [] if variant == "default" else [f"--config=:{variant}"]
     finished = subprocess.run(
         [sys.executable, "-m", module, *config, *changes, f"--results_dir={tmp_path}"],

@@ -169,6 +169,25 @@ def test_uneven_shares_are_refused(key, batch_examples, evaluation_batch_example
         )
 
 
+def test_parts_must_divide_a_share(key):
+    with pytest.raises(ValueError, match="share of a batch, 2 examples, got 3"):
+        parallel.ParallelSteps(
+            toy.make_task(),
+            augmentation_key=key,
+            dropout_key=key,
+            devices=jax.devices(),
+            batch_examples=8,
+            evaluation_batch_examples=8,
+            gradient_accumulation=3,
+        )
+
+
+def test_a_wish_to_stop_reaches_the_sums(four, start):
+    task, on_four = four
+    _, sums = on_four.train(on_four.replicate(start), take(task, on_four, 0, 1), stop=True)
+    assert on_four.read(sums)["stop"]
+
+
 def test_no_devices_are_refused(key):
     with pytest.raises(ValueError, match="devices must name at least one device"):
         make_steps(key, 0)

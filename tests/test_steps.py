@@ -108,3 +108,41 @@ def test_evaluation_counts_only_real_examples(batch, state):
     assert sums["examples"] == 5 and sums["examples"].dtype == jnp.int32
     ratios = np.sum(intermediates["residual_ratio"], axis=1)
     np.testing.assert_allclose(sums["residual_ratio"], ratios, rtol=1e-6)
+
+
+@pytest.mark.parametrize("unroll", [True, False])
+@pytest.mark.parametrize("parts", [2, 4])
+def test_parts_of_a_batch_give_the_step_of_the_whole(batch, state, whole, parts, unroll):
+    task = toy.make_task()
+    step = steps.make_training_step(
+        toy.make_apply(None),
+        task.optimizer,
+        task.schedule,
+        gradient_accumulation=parts,
+        unroll=unroll,
+    )
+    new, sums = jax.jit(step)(state, *batch)
+    # The running mean alone is another one: it is updated once a part.
+    expected = np.float32(0)
+    for part in np.split(batch[0], parts):
+        expected = 0.5 * expected + 0.5 * np.mean(part)
+    assert new["batch_stats"]["mean"] == pytest.approx(expected, rel=1e-6)
+    new["batch_stats"] = whole[0]["batch_stats"]
+    for ours, theirs in zip(jax.tree.leaves((new, sums)), jax.tree.leaves(whole), strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_the_largest_logits_are_counted(state):
+    """Labels 0, 1, 2, 3 of logits 3 > 2 > 1 > 0, a tie, and one example that is none."""
+    logits = jnp.float32([[3, 2, 1, 0]] * 4 + [[1, 1, 1, 1]] * 2 + [[0, 1, 2, 3]])
+    labels = jnp.int32([0, 1, 2, 3, 1, 2, 0])
+    is_real = jnp.array([True] * 6 + [False])
+
+    def apply(variables, x, *, train):
+        return logits, {"residual_ratio": jnp.zeros((0, len(logits)), jnp.float32)}
+
+    step = jax.jit(steps.make_evaluation_step(apply, top_k=2))
+    sums = step(state, jnp.zeros((7, 1, 1, 1), jnp.float32), labels, is_real)
+    # Not among the two largest: 2, 3, and of equal ones label 2.
+    assert sums["top_k_errors"] == 3 and sums["errors"] == 5
