@@ -97,10 +97,9 @@ class _Worker:
     """scaling_worker.py on so many virtual devices, in a process of its own."""
 
     def __init__(self, devices: int, settings: dict):
-        flags = (
-            f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-        )
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags.strip()}
+        count = f"--xla_force_host_platform_device_count={devices}"
+        flags = f"{os.environ.get('XLA_FLAGS', '')} {count}".strip()
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
         # It would win over the flag.
         environment.pop("JAX_NUM_CPU_DEVICES", None)
         self._process = subprocess.Popen(

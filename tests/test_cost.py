@@ -1,8 +1,7 @@
 """The cost page: its arithmetic by hand, its limits, and that the committed one is current."""
 
 import pathlib
-import subprocess
-import sys
+import re
 
 import pytest
 
@@ -52,15 +51,15 @@ def test_a_hundred_classes_cost_as_much_as_ten(works):
 
 def test_table_2_holds_its_first_row_and_the_ablations_are_all_there(works):
     parts = works["CIFAR columns of Table 2"].parts
-    assert len(parts) == 8
-    assert works["CIFAR-10, the paper's net"].parts[0] in parts
+    assert [count for count, *_ in parts] == [2, 2, 2, 2]
+    assert works["CIFAR-10, the paper's net"].parts[0][1:] == parts[0][1:]
     # 6 nets with and without identity, 4 starts, 2 projections, 2 with batch norm, 4 activations.
     assert len(works["Ablations on CIFAR-10"].parts) == 18
 
 
 def test_settings_that_are_left_out_change_no_product():
     """What `cost_works` leaves out of a net changes its operations by nothing."""
-    base = {"name": "all_conv_residual", "blocks_per_stage": (1, 1), "widths": (4, 8),
+    base = {"name": "all_conv_residual", "blocks_per_stage": (1, 1), "widths": (16, 32),
             "stage_strides": (1, 2)}  # fmt: skip
     count = cost_works.image_training.forward_flops
     settings = {name: value for name, value in base.items() if name != "name"}
@@ -91,7 +90,7 @@ def test_imagenet_nets_by_hand():
         for name, net in nets.items()
     }  # fmt: skip
     assert sizes["all-conv, 35.7M"][0] == 35_693_760
-    assert sizes["all-conv, 21.1M"][0] == 21_095_616 + 7 * 7 * 3 * 64
+    assert sizes["all-conv, 21.1M"][0] == 21_095_616
     # He et al. 2015, Table 1: 3.6e9 multiply-adds, without counting all.
     assert sizes["ResNet-34"] == (21_797_672, pytest.approx(2 * 3.6e9, rel=0.03))
 
@@ -188,14 +187,9 @@ def test_prices_are_given_only_where_asked():
         ("v5e-8=cheap", "v5e-8 needs a number, got 'cheap'"),
     ],
 )
-def test_a_bad_price_is_refused_in_one_line(words, message):
-    finished = subprocess.run(
-        [sys.executable, "-m", "experiments.cost", f"--price_per_hour={words}", "--output=-"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert finished.returncode == 2
-    assert message in finished.stderr
-    assert len(finished.stderr.splitlines()) == 1
+def test_a_bad_price_is_refused(words, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        cost._parse_prices([words])
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.0656, "0.066"), (1234.5, "1,200"), (10.0, "10")])

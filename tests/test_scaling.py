@@ -9,7 +9,7 @@ SETTINGS = benchmark_scaling.get_config().to_dict()
 SCALE = SETTINGS.pop("scale")
 TINY = {
     "device_counts": (2,),
-    "net": {"blocks_per_stage": (1, 1, 1), "widths": (4, 4, 4)},
+    "net": {"blocks_per_stage": (1, 1, 1), "widths": (16, 16, 16)},
     "batch_examples": 4,
     "examples": 8,
     "image_pixels_per_side": 8,
@@ -50,24 +50,48 @@ def test_the_verdict_is_that_of_the_dearest():
     assert good.metrics["overhead/4_devices"] == 1.5
 
 
-def test_two_devices_find_what_one_finds(key):
+def tiny_cell():
     (cell,) = scaling.plan(**{**SETTINGS, **TINY})
-    result = scaling.measure(cell, key)
-    ((alone, shared),) = result["round_seconds"]
-    assert result["overhead"] == pytest.approx(shared / alone)
-    assert result["step_seconds"] == shared
-    assert result["first_loss"] > 0
+    return cell
 
 
-def test_steps_that_are_not_the_same_are_not_compared(key, monkeypatch):
-    class Odd(scaling._Worker):
+def test_a_worker_trains_on_as_many_devices_as_it_is_told():
+    settings = {name: tiny_cell()[name] for name in TINY if name not in ("device_counts", "rounds")}
+    settings |= {"num_classes": 10, "key": [0, 1]}
+    # It raises unless it has two; the first loss of ten classes is near log 10 = 2.30.
+    with scaling._Worker(2, settings) as worker:
+        assert worker.first_loss == pytest.approx(2.3, abs=0.1)
+        assert 0 < worker.run() < 10
+
+
+def fake_workers(monkeypatch, seconds, losses):
+    """Workers whose rounds take `seconds` and that find `losses`, by their number of devices."""
+
+    class Fake(scaling._Worker):
         def __init__(self, devices, settings):
-            self.first_loss = float(devices)
+            assert "key" in settings
+            self.first_loss = losses[devices]
+            self._seconds = iter(seconds[devices])
+
+        def run(self):
+            return next(self._seconds)
 
         def __exit__(self, *_):
             pass
 
-    monkeypatch.setattr(scaling, "_Worker", Odd)
-    (cell,) = scaling.plan(**{**SETTINGS, **TINY})
+    monkeypatch.setattr(scaling, "_Worker", Fake)
+
+
+def test_rounds_are_compared_in_pairs(key, monkeypatch):
+    # Ratios 2, 1.5 and 1; steps of a third of a round.
+    fake_workers(monkeypatch, {1: [3, 6, 9], 2: [6, 9, 9]}, {1: 2.3, 2: 2.3001})
+    result = scaling.measure({**tiny_cell(), "rounds": 3, "steps_per_round": 3}, key)
+    assert result["overhead"] == 1.5
+    assert result["one_device_step_seconds"] == 2
+    assert result["step_seconds"] == 3
+
+
+def test_steps_that_are_not_the_same_are_not_compared(key, monkeypatch):
+    fake_workers(monkeypatch, {1: [], 2: []}, {1: 2.3, 2: 2.31})
     with pytest.raises(RuntimeError, match="these are not the same steps"):
-        scaling.measure(cell, key)
+        scaling.measure(tiny_cell(), key)

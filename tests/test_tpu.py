@@ -203,9 +203,9 @@ def test_create_asks_anew_where_a_tpu_was_taken_away(cloud, state):
 
 
 def test_create_waits_no_longer_than_told(cloud):
-    finished, calls = cloud("create", "", "WAITING_FOR_RESOURCES", WAIT_SECONDS="1")
+    finished, calls = cloud("create", "", "WAITING_FOR_RESOURCES", WAIT_SECONDS="2")
     assert finished.returncode == 1
-    assert "a-tpu is not there after 1 s (WAITING_FOR_RESOURCES)" in finished.stderr
+    assert "a-tpu is not there after 2 s (WAITING_FOR_RESOURCES)" in finished.stderr
     assert calls.count("create") == 1
 
 

@@ -120,7 +120,7 @@ def test_a_training_ends_with_its_results_in_the_bucket(machine):
 
 # The bucket's copy breaks off at the first, second or third of the commands that make it, at once
 # or after some whole copies; 0 is never.
-@pytest.mark.parametrize("copies", [0, 4, 5, 6, 7, 8])
+@pytest.mark.parametrize("copies", [0, 4, 5, 6])
 def test_what_a_machine_leaves_in_the_bucket_can_be_taken_up(machine, copies):
     assert machine.call("pull", BUCKET).returncode == 0
     if copies:

@@ -14,7 +14,7 @@ import time
 
 STEPS = 60
 STEPS_PER_CHECKPOINT = 3
-STEP_SECONDS = 0.02
+STEP_SECONDS = 0.01
 
 
 def main() -> int:
