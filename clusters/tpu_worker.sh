@@ -130,6 +130,10 @@ start() {
     return
   fi
   mkdir -p "$RESULTS"
+  find_machines
+  # A machine that was started anew has lost its mount, and would train on checkpoints of its own.
+  ((machine == 0)) || mountpoint --quiet "$RESULTS" ||
+    die "$RESULTS is not that of machine 0; make tpu-setup mounts it"
   rm -f "$STATUS" "$PID"
   setsid --fork nohup clusters/tpu_worker.sh train "$@" >"$LOG" 2>&1 </dev/null
   # `follow` asks for the process id.
@@ -146,11 +150,12 @@ train() {
   shift
   exec 9>"$LOCK"
   flock --nonblock 9 || die "a training goes on here already"
+  echo $$ >"$PID"
+  trap 'echo "$?" >"$STATUS"' EXIT
   find_machines
   .venv/bin/python -m "$@" --distributed --results_dir="$RESULTS" &
   child=$!
   trap 'kill -TERM "$child" 2>/dev/null' TERM INT
-  echo $$ >"$PID"
   next=$((SECONDS + SYNC_SECONDS))
   while kill -0 "$child" 2>/dev/null; do
     if ((machine == 0 && SECONDS >= next)); then
@@ -166,7 +171,7 @@ train() {
       ((code)) || code=1
     }
   fi
-  echo "$code" >"$STATUS"
+  exit "$code"
 }
 
 follow() {

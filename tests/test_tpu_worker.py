@@ -195,6 +195,11 @@ SEVERAL = "x:1:10.0.0.1,y:2:10.0.0.2,z:3:10.0.0.3"
 
 def test_the_other_machines_train_and_copy_nothing(tmp_path):
     machine = Machine(tmp_path, number=2, endpoints=SEVERAL)
+    machine.add_program("mountpoint", "exit 1")
+    refused = machine.call("start", BUCKET, "toy")
+    assert refused.returncode == 1
+    assert "is not that of machine 0; make tpu-setup mounts it" in refused.stderr
+    machine.add_program("mountpoint", "exit 0")
     assert machine.call("start", BUCKET, "toy").returncode == 0
     assert machine.call("follow").returncode == 0
     assert machine.calls() == []
