@@ -1,7 +1,7 @@
 """The training of benchmarks/scaling.py on all virtual devices of this process; see there.
 
-Reads one JSON value a line: first the settings, answered with the number of devices and the first
-loss; then anything at all, answered with the seconds that a round of steps takes.
+Reads one JSON value a line: first the settings, answered with the number of devices and the loss
+that a first round of steps ends with; then anything at all, answered with the seconds that a round of steps takes.
 """
 
 import json
@@ -22,9 +22,10 @@ def main() -> None:
     settings = {**settings, **settings.pop("net"), **_STEP, "learning_rate": _LEARNING_RATE}
     work, _ = train_step.make_task(key, settings)
     training = train_step.Training(work, key, jax.devices(), settings)
-    first_loss = training.first_loss()
-    training.run()  # the first round still fills caches
-    _answer({"devices": jax.device_count(), "first_loss": first_loss})
+    training.run()  # compiles, and fills caches
+    sums = training.parallel.read(training.sums)
+    loss = float(sums["loss"][-1] / sums["examples"][-1])
+    _answer({"devices": jax.device_count(), "loss": loss})
     for _ in sys.stdin:
         _answer({"seconds": training.run()})
 

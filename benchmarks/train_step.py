@@ -181,7 +181,7 @@ def make_task(key, settings: dict):
 
 
 class Training:
-    """A training of this suite, round by round."""
+    """A training of this suite, round by round; `sums` are those of its last dispatch."""
 
     def __init__(self, work, key, devices, settings):
         self.work = work
@@ -200,14 +200,6 @@ class Training:
         state = steps.initial_state(work.init(init_key), work.optimizer)
         self.state = self.parallel.replicate(jax.device_get(state))
 
-    def first_loss(self) -> float:
-        """Makes the first step; its mean loss."""
-        indices, epochs = self.work.batch_plan(self.done, 1)
-        self.state, sums = self.parallel.train(self.state, indices, epochs)
-        self.done += 1
-        sums = self.parallel.read(sums)
-        return float(sums["loss"][0] / sums["examples"][0])
-
     def run(self) -> float:
         """Seconds for one round of steps, the sums of the last dispatch read at its end."""
         started = time.perf_counter()
@@ -219,6 +211,7 @@ class Training:
                 self.parallel.read(sums)
         self.parallel.read(sums)
         self.done += self.steps
+        self.sums = sums
         return time.perf_counter() - started
 
 

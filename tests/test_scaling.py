@@ -58,9 +58,9 @@ def tiny_cell():
 def test_a_worker_trains_on_as_many_devices_as_it_is_told():
     settings = {name: tiny_cell()[name] for name in TINY if name not in ("device_counts", "rounds")}
     settings |= {"num_classes": 10, "key": [0, 1]}
-    # It raises unless it has two; the first loss of ten classes is near log 10 = 2.30.
+    # It raises unless it has two; the loss of ten classes is near log 10 = 2.30.
     with scaling._Worker(2, settings) as worker:
-        assert worker.first_loss == pytest.approx(2.3, abs=0.1)
+        assert worker.loss == pytest.approx(2.3, abs=0.1)
         assert 0 < worker.run() < 10
 
 
@@ -70,7 +70,7 @@ def fake_workers(monkeypatch, seconds, losses):
     class Fake(scaling._Worker):
         def __init__(self, devices, settings):
             assert "key" in settings
-            self.first_loss = losses[devices]
+            self.loss = losses[devices]
             self._seconds = iter(seconds[devices])
 
         def run(self):
