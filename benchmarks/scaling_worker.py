@@ -1,7 +1,8 @@
 """The training of benchmarks/scaling.py on all virtual devices of this process; see there.
 
 Reads one JSON value a line: first the settings, answered with the number of devices and the loss
-that a first round of steps ends with; then anything at all, answered with the seconds that a round of steps takes.
+that a first round of steps ends with; then anything at all, answered with the seconds that a round
+of steps takes.
 """
 
 import json
