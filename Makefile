@@ -32,7 +32,10 @@ INSTALLED := $(VENV)/.installed-$(ACCEL)
 EXPERIMENTS := $(shell sed -n 's/^    "\([a-z_]*\)",$$/\1/p' experiments/suite.py 2>/dev/null)
 
 .PHONY: help setup data test lint reproduce reproduce-cifar10 reproduce-cifar100 reproduce-table2 \
-	reproduce-figure1 report report-reference compare promote bench bench-input bench-train data-imagenet-256 lock clean
+	reproduce-figure1 report report-reference compare promote bench bench-input bench-train \
+	bench-scaling cost data-imagenet-256 lock clean
+
+include clusters/tpu.mk
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9 %<>-]+:.*## ' $(MAKEFILE_LIST) | sed 's/%/<experiment>/' | \
@@ -135,6 +138,12 @@ bench-input: setup ## speed of ImageNet's input pipeline against the bare decode
 bench-train: setup $(VENV)-torch/.installed ## training speed against PyTorch, which it installs (large)
 	$(MODULE) benchmarks.train_step --config=:$(if $(filter cpu,$(ACCEL)),cpu,gpu) \
 		--results_dir=$(RESULTS_DIR) --overwrite
+
+bench-scaling: setup ## what dividing a step over virtual devices costs; a few minutes, on an idle machine
+	$(MODULE) benchmarks.scaling --results_dir=$(RESULTS_DIR) --overwrite
+
+cost: setup ## write docs/cost.md: hours of the trainings on accelerators, computed or measured
+	$(MODULE) experiments.cost
 
 lock: ## resolve the requirements anew (needs uv)
 	uv pip compile setup.cfg --quiet --extra dev --universal --python-version 3.11 --upgrade \

@@ -96,11 +96,11 @@ def measure(cell: dict, key, log) -> dict:
     settings = dict(cell)
     del settings["net"]
     torch_python = settings.pop("torch_python")
-    work, flops = _make_task(key, settings)
+    work, flops = make_task(key, settings)
     # All virtual devices of a CPU, but one accelerator: PyTorch uses no more.
     on_cpu = jax.default_backend() == "cpu"
     devices = image_training.pick_devices(0 if on_cpu else 1, cell["batch_examples"])
-    ours = _Ours(work, key, devices, settings)
+    ours = Training(work, key, devices, settings)
     torch_settings = {**settings, "stem_width": 16, "kernel_size": 3}
     with _Torch(torch_python, torch_settings) as theirs:
         variables = jax.eval_shape(work.init, jax.random.key(0))
@@ -134,8 +134,13 @@ def measure(cell: dict, key, log) -> dict:
     }
 
 
-def _make_task(key, settings: dict):
-    """Random images, Table 1's blocks at the widths of this cell, the paper's optimiser."""
+def make_task(key, settings: dict):
+    """(task, operations an image): random images, Table 1's blocks, the paper's optimiser.
+
+    Args:
+      key: draws the images.
+      settings: those of a cell of `plan` that say how large net, images and batch are.
+    """
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     side, examples = settings["image_pixels_per_side"], settings["examples"]
     images = rng.integers(0, 256, (examples, side, side, 3), np.uint8)
@@ -177,8 +182,8 @@ def _make_task(key, settings: dict):
     return work, flops
 
 
-class _Ours:
-    """A training of this suite, round by round."""
+class Training:
+    """A training of this suite, round by round; `sums` are those of its last dispatch."""
 
     def __init__(self, work, key, devices, settings):
         self.work = work
@@ -208,6 +213,7 @@ class _Ours:
                 self.parallel.read(sums)
         self.parallel.read(sums)
         self.done += self.steps
+        self.sums = sums
         return time.perf_counter() - started
 
 

@@ -5,7 +5,8 @@ line of metrics.jsonl, so that a run killed at any moment goes on at the first c
 A cell that trains a network writes lines while it goes and keeps checkpoints: see `training_log`.
 Bad input ends in one line and exit code 2 before anything is written; a failure while measuring is
 a traceback, exit code 1 and status "failed"; a loss that is not finite ends in one line, exit code
-1 and status "diverged"; SIGTERM and Ctrl-C leave status "interrupted" behind.
+1 and status "diverged"; SIGTERM and Ctrl-C leave status "interrupted" behind, SIGTERM with exit
+code 75, which says to a scheduler that the same command has more to do.
 """
 
 import dataclasses
@@ -32,6 +33,8 @@ from identity_matters.training import processes
 MOST_CPU_DEVICES = 8
 # Programs that compile faster than this are not worth a file.
 CACHED_FROM_SECONDS = 0.2
+# EX_TEMPFAIL of sysexits.h: try again. A cluster that took 0 for an answer would not.
+INTERRUPTED_CODE = 75
 # The flags that `run` defines count as those of the entry point, so that --help shows them.
 flags.disclaim_key_flags()
 
@@ -150,8 +153,9 @@ def _main(experiment: Experiment, config_file) -> int:
     except DivergedError as error:
         print(f"{experiment.name}: {error}", file=sys.stderr)
         return 1
-    if summary["status"] == "done":
-        logging.info("%s: %s", summary["claim"], summary["verdict"])
+    if summary["status"] == "interrupted":
+        return INTERRUPTED_CODE
+    logging.info("%s: %s", summary["claim"], summary["verdict"])
     return 0
 
 

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 
+from experiments import harness
 from identity_matters.training.measurements import TIMING_FIELDS
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -102,7 +103,7 @@ def run_with_kills(results_dir, steps: int, kills: int, sent=signal.SIGKILL, see
             break
         process.send_signal(sent)
         _, errors = process.communicate()
-        if process.returncode not in (0, -sent):
+        if process.returncode not in (0, harness.INTERRUPTED_CODE, -sent):
             raise AssertionError(errors)
         if status(results_dir) == "done":
             break

@@ -141,7 +141,7 @@ def test_sigterm_leaves_an_interrupted_run_that_goes_on(tmp_path):
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
+    assert process.returncode == harness.INTERRUPTED_CODE, errors
     run = records.read_run(metrics.parent)
     assert run.status == "interrupted"
     assert 1 <= len(run.records) < 3

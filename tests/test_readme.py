@@ -32,8 +32,9 @@ def test_the_library_example_factorizes_r():
 
 
 def make_targets():
-    makefile = (ROOT / "Makefile").read_text()
-    return set(re.findall(r"^([a-z0-9-]+):", makefile, re.MULTILINE))
+    files = (ROOT / "Makefile", ROOT / "clusters" / "tpu.mk")
+    text = "".join(path.read_text() for path in files)
+    return set(re.findall(r"^([a-z0-9-]+):", text, re.MULTILINE))
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -68,7 +68,7 @@ def _paper_schedule(steps: int, batch_examples: int) -> dict:
 
 def _as_the_paper(blocks: str) -> dict:
     # Claim: Table 2, 35.29 % top-1, 14.17 % top-5 (which net that is, see models). One H200 at 40 %
-    # of its peak: some two days (estimate).
+    # of its peak: four hours (estimate), if the host decodes as fast.
     return {
         "scale": "paper",
         "data": _data(),
@@ -81,7 +81,7 @@ def _as_the_paper(blocks: str) -> dict:
 def _cosine(blocks: str) -> dict:
     # Claim: the paper expects better schedules to help. 90 epochs of 1024 images, five of them to
     # warm up, half a cosine: the recipe of many a ResNet, here without batch norm; our choice and
-    # not tried. One H200: some ten hours (estimate). Expected: below 35.29 %.
+    # not tried. One H200: three hours (estimate). Expected: below 35.29 %.
     batch_examples = 1024
     steps = 90 * TRAIN_EXAMPLES // batch_examples
     return {
@@ -100,7 +100,7 @@ def _cosine(blocks: str) -> dict:
 
 def _resnet_34() -> dict:
     # Claim: the baseline with batch norm that the paper quotes, 25.03 % at ten crops; 26.7 % at one
-    # (fb.resnet.torch). 90 epochs of 256, rate 0.1 over ten every 30 epochs. One H200: some ten
+    # (fb.resnet.torch). 90 epochs of 256, rate 0.1 over ten every 30 epochs. One H200: two
     # hours (estimate).
     batch_examples = 256
     decays = tuple(epoch * TRAIN_EXAMPLES // batch_examples for epoch in (30, 60))
