@@ -1,6 +1,7 @@
 """Downloads and decodes a data set with tensorflow_datasets; needs TensorFlow, once."""
 
 import importlib.util
+import os
 import pathlib
 
 from identity_matters.data import arrays
@@ -10,7 +11,7 @@ from identity_matters.data.sources import find_source
 DOWNLOAD_RETRIES = 1
 
 
-def prepare(name: str, data_dir) -> list[pathlib.Path]:
+def prepare(name: str, data_dir: str | os.PathLike[str]) -> list[pathlib.Path]:
     """Makes data set `name` ready for `arrays.load`.
 
     Without access to its host, put the original archive into DATA_DIR/downloads/manual/ first.

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from identity_matters.linear import roots
 from identity_matters.linear.lower_bound import norm_lower_bound
@@ -43,12 +44,15 @@ def polar_bound(gamma: float, depth: int) -> float:
 
     ``||Q^{1/l} P^{1/l} - I|| <= 2 sin(theta / 2l) + e^{gamma/l} - 1``, and e^t - 1 <= 3 t for
     t <= 1/3.
+
+    >>> round(polar_bound(gamma=0.5, depth=16), 4)
+    0.2901
     """
     return (np.pi + 3 * gamma) / depth
 
 
 def factorize(
-    R,
+    R: ArrayLike,
     depth: int,
     method: str = "best",
     *,
@@ -56,6 +60,20 @@ def factorize(
     path_settings: PathSettings | None = None,
 ) -> np.ndarray:
     """Writes R as a product of `depth` layers ``I + A_i`` of small norm.
+
+    It computes with NumPy in float64, whatever the dtype of R and whether or not JAX's 64-bit types
+    are switched on; hand the result to functions of JAX only after
+    ``jax.config.update("jax_enable_x64", True)``, or it becomes float32 there.
+
+    >>> R = np.array([[0.0, -2.0], [2.0, 0.0]])  # a quarter turn and a stretch by 2
+    >>> A = factorize(R, depth=8, method="polar")
+    >>> bool(np.allclose(np.linalg.matrix_power(np.eye(2) + A[0], 8), R))  # all layers are alike
+    True
+    >>> np.linalg.norm(A, 2, axis=(1, 2)).round(4)
+    array([0.2238, 0.2238, 0.2238, 0.2238, 0.2238, 0.2238, 0.2238, 0.2238])
+    >>> factorize(np.diag([1.0, -1.0]), depth=8)
+    Traceback (most recent call last):
+    ValueError: R must have a positive determinant, got det R = -exp(0) = -1
 
     Methods:
       svd: the paper's appendix A.1: q layers for V^T, p for K, q for U, 2 q + p = l, with the

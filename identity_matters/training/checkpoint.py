@@ -11,6 +11,7 @@ import concurrent.futures
 import os
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -52,7 +53,7 @@ class Checkpoints:
         self._pending = None
         self._executor = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
 
-    def restore(self, like):
+    def restore(self, like: Any) -> tuple | None:
         """The newest checkpoint that is whole, or None where there is none.
 
         Damaged ones newer than it are moved to DIRECTORY/damaged/, each with a warning.
@@ -89,7 +90,7 @@ class Checkpoints:
             )
         return found
 
-    def save(self, step: int, state, extra: dict) -> None:
+    def save(self, step: int, state: Any, extra: dict) -> None:
         """Writes a checkpoint in the background; waits first for the one before.
 
         Args:

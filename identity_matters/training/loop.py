@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -34,9 +35,9 @@ class StopRequested(Exception):
 
 def fit(
     task: Task,
-    log,
+    log: Any,
     *,
-    key,
+    key: jax.Array,
     steps: int,
     batch_examples: int,
     steps_per_dispatch: int,
@@ -47,7 +48,7 @@ def fit(
     devices: Sequence[jax.Device],
     compute_dtype: str,
     checkpoints: Checkpoints,
-    profile_dir="",
+    profile_dir: str = "",
 ) -> dict:
     """Trains `task` for `steps` updates, from the newest checkpoint on if there is one.
 

@@ -10,6 +10,7 @@ the right choice for a large net on CPU.
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -78,20 +79,20 @@ class ParallelSteps:
         )
         self._test_data = self._share_test_set(evaluation_batch_examples)
 
-    def replicate(self, tree):
+    def replicate(self, tree: Any) -> Any:
         """`tree`, arrays on the host, with a copy on each device: the form that steps take."""
         # An identity under the same map leaves arrays laid out as the steps want them in every
         # version of JAX; `jax.device_put` needs another sharding from version to version.
         identity = self._map(lambda tree, _: tree, in_axes=(None, 0))
         return identity(tree, np.zeros(len(self._local), np.int8))
 
-    def prepare(self, state, steps: int) -> None:
+    def prepare(self, state: Any, steps: int) -> None:
         """Compiles `train` for that many rows, unless it has been compiled."""
         if ("train", steps) not in self._programs:
             rows = np.zeros((steps, self._batch_examples), np.int32)
             self._compiled("train", self._train, self._arguments(state, rows, rows), steps)
 
-    def train(self, state, indices, epochs):
+    def train(self, state: Any, indices: np.ndarray, epochs: np.ndarray) -> tuple:
         """Runs one step for each row; returns before they are done.
 
         Args:
@@ -103,7 +104,7 @@ class ParallelSteps:
         arguments = self._arguments(state, indices, epochs)
         return self._compiled("train", self._train, arguments, len(indices))(*arguments)
 
-    def evaluate(self, state, should_stop: Callable[[], bool] = lambda: False) -> dict | None:
+    def evaluate(self, state: Any, should_stop: Callable[[], bool] = lambda: False) -> dict | None:
         """Runs over every test example once; None if `should_stop` said so on the way.
 
         Returns:
@@ -125,7 +126,7 @@ class ParallelSteps:
         }
 
     @staticmethod
-    def read(tree):
+    def read(tree: Any) -> Any:
         """One device's copy of a replicated tree as NumPy arrays of our own; waits for it."""
         shards = jax.tree.map(lambda x: x.addressable_shards[0].data, tree)
         for shard in jax.tree.leaves(shards):
