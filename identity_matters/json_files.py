@@ -46,7 +46,7 @@ def flat(settings: dict, prefix: str = "") -> dict:
     >>> flat({"seed": 0, "optim": {"momentum": 0.9, "nesterov": False}, "nets": {}})
     {'seed': 0, 'optim.momentum': 0.9, 'optim.nesterov': False, 'nets': {}}
     """
-    named = {}
+    named: dict[str, Any] = {}
     for name, value in settings.items():
         nested = isinstance(value, dict) and value
         named |= flat(value, f"{prefix}{name}.") if nested else {prefix + name: value}

@@ -157,7 +157,10 @@ def _check(source: Source, split: str, images, labels):
 
 def _load_digits(source: Source, split: str):
     # Importing scikit-learn takes 3 s of CPU time, reading its file 6 ms.
-    package = pathlib.Path(importlib.util.find_spec("sklearn").origin).parent
+    spec = importlib.util.find_spec("sklearn")
+    if spec is None or spec.origin is None:
+        raise ValueError("digits comes with scikit-learn, which is not installed here")
+    package = pathlib.Path(spec.origin).parent
     path = package / "datasets" / "data" / "digits.csv.gz"
     # A row holds the pixels and the label.
     table = np.loadtxt(path, delimiter=",", dtype=np.uint8)

@@ -177,7 +177,7 @@ def _fit_zca(images, pixel_max):
     """Mean m f32[d] and ``W = (C + ZCA_BIAS I)^{-1/2}`` f32[d, d], C the covariance of images."""
     del pixel_max
     normalize = jax.jit(_normalize_contrast)
-    total, products = 0.0, 0.0
+    total, products = np.zeros(()), np.zeros(())
     for start in range(0, len(images), _CHUNK_EXAMPLES):
         chunk = images[start : start + _CHUNK_EXAMPLES]
         x = np.asarray(normalize(chunk.astype(np.float32)), np.float64).reshape(len(chunk), -1)

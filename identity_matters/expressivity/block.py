@@ -67,7 +67,7 @@ def apply_block(h: Array, U: Array, V: Array, s: Array) -> jax.Array:
             f"a block on h of shape {h.shape} needs U and V of shape {(k, k)} and s of shape"
             f" {(k,)}, got U {U.shape}, V {V.shape}, s {s.shape}"
         )
-    return h + transform(h, U, V, s)
+    return jnp.asarray(h) + transform(h, U, V, s)
 
 
 @jax.jit

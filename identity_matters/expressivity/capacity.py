@@ -144,8 +144,8 @@ def _nearest_squares(z, tile_points: int) -> np.ndarray:
     # Infinite norms keep the points that fill up the last tile away from all others.
     squared_norms = np.full(tiles.shape[:2], np.inf, np.float32)
     squared_norms.reshape(-1)[:n] = np.sum(z**2, axis=1)
-    tiles, squared_norms = jnp.asarray(tiles), jnp.asarray(squared_norms)
-    rows = [_nearest_of_tile(tiles, squared_norms, row) for row in range(len(tiles))]
+    on_device = jnp.asarray(tiles), jnp.asarray(squared_norms)
+    rows = [_nearest_of_tile(*on_device, row) for row in range(len(tiles))]
     return np.concatenate([np.asarray(row, np.float64) for row in rows])[:n]
 
 

@@ -101,34 +101,34 @@ def memorize(
       certificate.PrecisionError: a ValueError; `dtype` is too coarse for the margins.
       TypeError: the network would be float64 while JAX has 64-bit types switched off.
     """
-    x, y = np.asarray(x), np.asarray(y)
+    inputs, labels = np.asarray(x), np.asarray(y)
     if method not in METHODS:
         raise ValueError(f"method must be one of {METHODS}, got {method!r}")
     if width < 1:
         raise ValueError(f"width must be at least 1, got {width}")
-    dtype = _check_dtype(x, dtype)
+    dtype = _check_dtype(inputs, dtype)
     if num_classes is None:
-        num_classes = _count_classes(y)
-    check_examples(x, y, num_classes)
-    kept = distinct_examples(x, y, dtype)
-    if len(kept) < len(x):
-        x, y = x[kept], y[kept]
+        num_classes = _count_classes(labels)
+    check_examples(inputs, labels, num_classes)
+    kept = distinct_examples(inputs, labels, dtype)
+    if len(kept) < len(inputs):
+        inputs, labels = inputs[kept], labels[kept]
 
     map_key, label_key = jax.random.split(jax.random.key(0) if key is None else key)
     rng = np.random.default_rng(np.asarray(jax.random.bits(label_key, (4,), np.uint32)))
-    input_map = _draw_input_map(map_key, (width, x.shape[1]), dtype)
+    input_map = _draw_input_map(map_key, (width, inputs.shape[1]), dtype)
     if method == "paper":
-        paper_method.check_unit_norms(x)
-        h, eps_h = _project(input_map, x)
-        plan = paper_method.plan_paper(h, separation(x).rho, num_classes, rng, dtype)
+        paper_method.check_unit_norms(inputs)
+        h, eps_h = _project(input_map, inputs)
+        plan = paper_method.plan_paper(h, separation(inputs).rho, num_classes, rng, dtype)
     else:
-        h, _ = _project(input_map, x)
+        h, _ = _project(input_map, inputs)
         input_map = (adaptive.whitening(h) @ input_map).astype(dtype)
-        h, eps_h = _project(input_map, x)
+        h, eps_h = _project(input_map, inputs)
         plan = adaptive.plan_adaptive(h, num_classes, width, tile_points, rng, dtype)
-    V, own, pre_activations = certificate.solve_blocks(plan, h, y, dtype)
+    V, own, pre_activations = certificate.solve_blocks(plan, h, labels, dtype)
     output_V = certificate.solve_output(plan, dtype)
-    bounds = certificate.certify(plan, h, y, V, own, pre_activations, output_V, eps_h, dtype)
+    bounds = certificate.certify(plan, h, labels, V, own, pre_activations, output_V, eps_h, dtype)
     if certified:
         bounds.require()
     parts = (input_map, plan.U, plan.s, V, plan.output_U, plan.output_s, output_V)

@@ -57,7 +57,8 @@ def distinct_examples(x: np.ndarray, y: np.ndarray, dtype: DTypeLike) -> np.ndar
     Raises:
       ConflictingLabelsError: two equal rows have different labels; no function of x can fit both.
     """
-    first, kept, zero = {}, [], np.zeros((), dtype)
+    first: dict[bytes, int] = {}
+    kept, zero = [], np.zeros((), dtype)
     for i, row in enumerate(x):
         # Adding zero turns -0.0, whose bits differ, into 0.0.
         digest = hashlib.blake2b((row.astype(dtype) + zero).tobytes(), digest_size=16).digest()

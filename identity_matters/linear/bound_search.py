@@ -98,22 +98,23 @@ def scalar_point(a: Sequence[Rational], R: Rational, Sigma: Rational, form: str)
     Raises:
       ValueError: no layer, some ``|a_i| >= 1``, or ``Sigma <= 0``.
     """
-    a = tuple(fractions.Fraction(value) for value in a)
+    layers = tuple(fractions.Fraction(value) for value in a)
     R, Sigma = fractions.Fraction(R), fractions.Fraction(Sigma)
-    if not a:
+    if not layers:
         raise ValueError("a must hold at least 1 layer, got none")
-    tau = max(abs(value) for value in a)
+    tau = max(abs(value) for value in layers)
     if tau >= 1:
         raise ValueError(f"eq. (2.3) needs max |a_i| < 1, got {tau}")
     if Sigma <= 0:
         raise ValueError(f"Sigma must be positive, got {Sigma}")
     product = fractions.Fraction(1)
-    for value in a:
+    for value in layers:
         product *= 1 + value
     E = product - R
-    squared_gradient = sum((2 * E * Sigma * product / (1 + value)) ** 2 for value in a)
-    right = landscape.bound_function(form)(len(a), tau, Sigma, E**2 * Sigma)
-    return ScalarPoint(a, R, Sigma, squared_gradient, right)
+    squares = [(2 * E * Sigma * product / (1 + value)) ** 2 for value in layers]
+    squared_gradient = sum(squares, start=fractions.Fraction(0))
+    right = landscape.bound_function(form)(len(layers), tau, Sigma, E**2 * Sigma)
+    return ScalarPoint(layers, R, Sigma, squared_gradient, right)
 
 
 def smallest_scalar_counterexample(

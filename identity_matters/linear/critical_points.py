@@ -77,7 +77,7 @@ def find_critical_point(
             step + 1,
         )
 
-    start = (A, gradient_at(A), jnp.asarray(1e-2), 0)
+    start = (jnp.asarray(A), gradient_at(A), jnp.asarray(1e-2), jnp.asarray(0))
     layers, gradient, _, taken = jax.lax.while_loop(unfinished, attempt, start)
     return layers, jnp.linalg.norm(gradient), taken
 

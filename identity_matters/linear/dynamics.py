@@ -43,12 +43,12 @@ class Curves(NamedTuple):
       inside: bool, whether every iterate up to here, recorded or not, had |||A||| < 1.
     """
 
-    updates: np.ndarray
-    excess_risk: np.ndarray
-    gradient_norm: np.ndarray
-    norm: np.ndarray
-    squared_gradient_bound: np.ndarray
-    inside: np.ndarray
+    updates: Array
+    excess_risk: Array
+    gradient_norm: Array
+    norm: Array
+    squared_gradient_bound: Array
+    inside: Array
 
 
 @dataclasses.dataclass(frozen=True)

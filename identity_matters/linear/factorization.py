@@ -196,18 +196,18 @@ def _svd(target: Target, depth: int, settings: PathSettings) -> Factorization:
     angle = max(left.largest_angle, right.largest_angle)
     rounding = len(U) * np.finfo(float).eps
     turns, stretches = angle > rounding, target.gamma > rounding
-    q = np.arange(1 if turns else 0, (depth - (1 if stretches else 0)) // 2 + 1)
-    if len(q) == 0:
+    choices = np.arange(1 if turns else 0, (depth - (1 if stretches else 0)) // 2 + 1)
+    if len(choices) == 0:
         raise NotApplicableError(
             f"method svd needs depth at least {2 * turns + stretches}, got {depth}: one layer for"
             " V^T, one for K and one for U"
         )
-    p = depth - 2 * q
-    turn_norms = 2 * np.sin(angle / (2 * np.maximum(q, 1)))
-    stretch_norms = np.where(p > 0, np.expm1(target.gamma / np.maximum(p, 1)), 0.0)
+    rest = depth - 2 * choices
+    turn_norms = 2 * np.sin(angle / (2 * np.maximum(choices, 1)))
+    stretch_norms = np.where(rest > 0, np.expm1(target.gamma / np.maximum(rest, 1)), 0.0)
     norms = np.maximum(turn_norms, stretch_norms)
     best = np.argmin(norms)
-    q, p = int(q[best]), int(p[best])
+    q, p = int(choices[best]), int(rest[best])
 
     def build() -> np.ndarray:
         A = np.empty((depth, *U.shape))

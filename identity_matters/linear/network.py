@@ -54,7 +54,7 @@ def standard_product(W: Array) -> jax.Array:
     """
     check_stack(W, "W")
     identity = jnp.eye(W.shape[1], dtype=W.dtype)
-    end_to_end, _ = jax.lax.scan(lambda M, layer: (layer @ M, None), identity, W)
+    end_to_end, _ = jax.lax.scan(lambda M, layer: (layer @ M, None), identity, jnp.asarray(W))
     return end_to_end
 
 
@@ -78,7 +78,7 @@ def product(A: Array) -> jax.Array:
     """
     check_stack(A)
     identity = jnp.eye(A.shape[1], dtype=A.dtype)
-    end_to_end, _ = jax.lax.scan(lambda M, layer: (M + layer @ M, None), identity, A)
+    end_to_end, _ = jax.lax.scan(lambda M, layer: (M + layer @ M, None), identity, jnp.asarray(A))
     return end_to_end
 
 

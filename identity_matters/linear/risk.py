@@ -109,7 +109,7 @@ def excess_risk(
     """
     check_problem(A, R, Sigma, input_map, output_map)
     start = jnp.eye(A.shape[1], dtype=A.dtype) if input_map is None else input_map
-    end_to_end, _ = jax.lax.scan(lambda M, layer: (M + layer @ M, None), start, A)
+    end_to_end, _ = jax.lax.scan(lambda M, layer: (M + layer @ M, None), start, jnp.asarray(A))
     E = _residual(end_to_end, R, output_map)
     return jnp.sum(E * (E @ Sigma))
 

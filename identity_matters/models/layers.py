@@ -100,7 +100,7 @@ def pad_channels(x: Array, channels: int) -> jax.Array:
     if missing < 0:
         raise ValueError(f"a shortcut cannot go from {x.shape[-1]} to {channels} channels")
     if not missing:
-        return x
+        return jnp.asarray(x)
     return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (missing // 2, missing - missing // 2)))
 
 
@@ -121,7 +121,7 @@ def dropout(x: Array, keys: jax.Array | None, rate: float, layer: int) -> jax.Ar
       ValueError: not one key for each example.
     """
     if not rate:
-        return x
+        return jnp.asarray(x)
     if keys is None or keys.shape != x.shape[:1]:
         found = "none" if keys is None else f"keys of shape {keys.shape}"
         raise ValueError(f"dropout needs one key for each of {len(x)} examples, got {found}")

@@ -49,7 +49,9 @@ def conv_general_dilated(
         and all(np.all(np.equal(options.get(name) or 1, one)) for name, one in simple.items())
     )
     if not applies:
-        return lax.conv_general_dilated(lhs, rhs, window_strides, padding, **options)
+        return lax.conv_general_dilated(
+            jnp.asarray(lhs), jnp.asarray(rhs), window_strides, padding, **options
+        )
     return convolve(lhs, rhs)
 
 

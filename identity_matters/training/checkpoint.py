@@ -49,8 +49,8 @@ class Checkpoints:
         self._settings = contents.as_json(settings)
         self._keep = keep
         self._on_warning = on_warning
-        self._store = None
-        self._pending = None
+        self._store: Any = None
+        self._pending: concurrent.futures.Future | None = None
         self._executor = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
 
     def restore(self, like: Any) -> tuple | None:
@@ -81,12 +81,12 @@ class Checkpoints:
                     damaged[step] = error
         # Only now: had the one before been of another run, nothing would have been touched.
         instead = "there is no older one" if found is None else f"checkpoint {found[0]} is used"
-        for step, error in damaged.items():
+        for step, failure in damaged.items():
             target = self._move_aside(step)
-            reason = (str(error).strip().splitlines() or [""])[0]
+            reason = (str(failure).strip().splitlines() or [""])[0]
             self._on_warning(
-                f"checkpoint {step} is damaged ({type(error).__name__}: {reason}) and was moved to"
-                f" {target}; {instead}"
+                f"checkpoint {step} is damaged ({type(failure).__name__}: {reason}) and was moved"
+                f" to {target}; {instead}"
             )
         return found
 

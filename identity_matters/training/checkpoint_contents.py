@@ -85,7 +85,7 @@ def _digest(leaves: dict) -> str:
     digest = hashlib.sha256()
     for name, description in sorted(_descriptions(leaves).items()):
         digest.update(f"{name} {description}\n".encode())
-        digest.update(np.ascontiguousarray(leaves[name]).reshape(-1).view(np.uint8))
+        digest.update(np.ascontiguousarray(leaves[name]).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 

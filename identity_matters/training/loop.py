@@ -117,7 +117,7 @@ class _Run:
     """
 
     task: Task
-    log: object
+    log: Any
     intervals: Intervals
     parallel: ParallelSteps
     checkpoints: Checkpoints
@@ -176,7 +176,7 @@ class _Run:
         for steps in self.intervals.dispatch_lengths(first, until):
             self.parallel.prepare(self.state, steps)
         self.since_log.compile_seconds += self.take_compile_seconds()
-        in_flight = collections.deque()
+        in_flight: collections.deque = collections.deque()
         # On accelerators the next dispatch is under way while the sums of this one are read.
         ahead = 0 if self.parallel.on_cpu else 1
         stopping = False

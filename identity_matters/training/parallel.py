@@ -65,7 +65,7 @@ class ParallelSteps:
         self._batch_examples = batch_examples
         mine = jax.process_index()
         self._local = [i for i, device in enumerate(devices) if device.process_index == mine]
-        self._programs = {}
+        self._programs: dict = {}
         train = _training_function(task, unroll=self.on_cpu)
         self._train = self._map(train, donate_argnums=0)
         self._evaluate = self._map(_evaluation_function(task))

@@ -109,8 +109,8 @@ def draw_widths(points: list[dict], figure: Canvas) -> None:
                 color=colour,
                 label=f"{precision}, {label}",
             )
-    rows = {p["examples"]: p["theorem_width"] for p in points if p["theorem_width"] is not None}
-    axes.plot(list(rows), list(rows.values()), "k^:", label="10 log n / ρ² (Theorem 3.2)")
+    printed = {p["examples"]: p["theorem_width"] for p in points if p["theorem_width"] is not None}
+    axes.plot(list(printed), list(printed.values()), "k^:", label="10 log n / ρ² (Theorem 3.2)")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("examples n")

@@ -1,5 +1,7 @@
 """Figures of experiments/gradient_bound.py: eq. (2.3) in its two printed forms and corrected."""
 
+from typing import Any
+
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
@@ -8,7 +10,7 @@ from identity_matters.records import Run
 from identity_matters.report.figure import COLOURS, Figure
 
 _LABELS = {"iclr2017": "printed at ICLR 2017", "v3": "printed in v3", "corrected": "corrected"}
-_STYLES = {"iclr2017": ":", "v3": "--", "corrected": "-"}
+_STYLES: dict[str, Any] = {"iclr2017": ":", "v3": "--", "corrected": "-"}
 
 
 def _of_kind(run, kind: str) -> list[dict]:
@@ -23,7 +25,8 @@ def distribution_points(runs: list[Run]) -> list[dict]:
         if run.seed != 0 or not cells:
             continue
         counts = np.sum([cell["histogram_counts"] for cell in cells], axis=0)
-        edges = np.linspace(*cells[0]["histogram_log10"], cells[0]["histogram_bins"] + 1)
+        low, high = cells[0]["histogram_log10"]
+        edges = np.linspace(low, high, cells[0]["histogram_bins"] + 1)
         total, failures = (sum(cell[name] for cell in cells) for name in ("points", "failures"))
         rows += [
             {
