@@ -31,7 +31,7 @@ MODULE := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed-$(ACCEL)
 EXPERIMENTS := $(shell sed -n 's/^    "\([a-z_]*\)",$$/\1/p' experiments/suite.py 2>/dev/null)
 
-.PHONY: help setup data test lint reproduce reproduce-cifar10 reproduce-cifar100 reproduce-table2 \
+.PHONY: help setup data test coverage lint reproduce reproduce-cifar10 reproduce-cifar100 reproduce-table2 \
 	reproduce-figure1 report report-reference compare promote bench bench-input bench-train \
 	bench-scaling cost data-imagenet-256 lock clean
 
@@ -80,9 +80,13 @@ data-imagenet-256: $(VENV)-prepare/.installed ## a copy of the prepared ImageNet
 test: setup ## run the tests
 	$(MODULE) pytest
 
-lint: setup ## check style
+coverage: setup ## run the tests and report which lines of the library they miss
+	$(MODULE) pytest --cov
+
+lint: setup ## check style and types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
 
 reproduce: setup ## run every experiment that has no finished run yet, then report and compare
 	$(if $(filter-out cpu,$(ACCEL)),$(MAKE) data DATASETS="cifar10 cifar100" || true)

@@ -264,7 +264,9 @@ def conclude(config: dict, records: list[dict]) -> harness.Conclusion:
     return harness.Conclusion(CLAIM, metrics, "reproduced" if reached else "not reproduced")
 
 
-EXPERIMENT = harness.Experiment("benchmark_train_step", plan, measure, conclude, trains=True)
+EXPERIMENT = harness.Experiment(
+    "benchmark_train_step", plan, measure, conclude, trains=True, logs_steps=False
+)
 
 if __name__ == "__main__":
     harness.run(EXPERIMENT)

@@ -20,6 +20,13 @@ import jax
 import numpy as np
 
 from experiments import harness
+from experiments.settings_checks import (
+    require_at_least_0,
+    require_counts,
+    require_positive,
+    require_radii,
+    require_range,
+)
 from identity_matters.linear import bound_checks, landscape, sampling
 
 CLAIMS = {
@@ -50,11 +57,11 @@ def plan(
       ValueError: a setting that cannot be used, with its value and what is needed.
     """
     landscape.bound_function(variant)
-    _require_positive("relative_tolerance", relative_tolerance)
-    _require_positive("tight_tolerance", tight_tolerance)
-    _require_radii("max_tau", max_tau)
-    _require_range("sigma_norm_log10", sigma_norm_log10)
-    _require("max_condition_log10", max_condition_log10, lambda v: v >= 0, "at least 0")
+    require_positive("relative_tolerance", relative_tolerance)
+    require_positive("tight_tolerance", tight_tolerance)
+    require_radii("max_tau", max_tau)
+    require_range("sigma_norm_log10", sigma_norm_log10)
+    require_at_least_0("max_condition_log10", max_condition_log10)
     form = {"form": variant}
     data = {
         "relative_tolerance": relative_tolerance,
@@ -72,16 +79,16 @@ def plan(
 
 
 def _exact_settings(*, max_depth: int, max_integer: int) -> dict:
-    _require_counts("exact.max_depth", max_depth)
-    _require_counts("exact.max_integer", max_integer)
+    require_counts("exact.max_depth", max_depth)
+    require_counts("exact.max_integer", max_integer)
     return {"max_depth": max_depth, "max_integer": max_integer}
 
 
 def _tight_settings(*, widths, depths, taus, scales) -> dict:
-    _require_counts("tight.widths", *widths)
-    _require_counts("tight.depths", *depths)
-    _require_radii("tight.taus", *taus)
-    _require_positive("tight.scales", *scales)
+    require_counts("tight.widths", *widths)
+    require_counts("tight.depths", *depths)
+    require_radii("tight.taus", *taus)
+    require_positive("tight.scales", *scales)
     return {
         "widths": list(widths),
         "depths": list(depths),
@@ -91,7 +98,7 @@ def _tight_settings(*, widths, depths, taus, scales) -> dict:
 
 
 def _scaling_settings(*, width: int, max_depth: int, points: int, scales_log10) -> dict:
-    _require_counts("scaling.width, max_depth and points", width, max_depth, points)
+    require_counts("scaling.width, max_depth and points", width, max_depth, points)
     scales = list(scales_log10)
     if len(scales) < 2 or scales != sorted(set(scales)):
         raise ValueError(f"scaling.scales_log10 must hold 2 increasing numbers, got {scales}")
@@ -101,11 +108,11 @@ def _scaling_settings(*, width: int, max_depth: int, points: int, scales_log10) 
 def _search_settings(
     *, widths, depths, taus, starts: int, steps: int, learning_rate: float
 ) -> list[dict]:
-    _require_counts("search.widths", *widths)
-    _require_counts("search.depths", *depths)
-    _require_radii("search.taus", *taus)
-    _require_counts("search.starts and steps", starts, steps)
-    _require_positive("search.learning_rate", learning_rate)
+    require_counts("search.widths", *widths)
+    require_counts("search.depths", *depths)
+    require_radii("search.taus", *taus)
+    require_counts("search.starts and steps", starts, steps)
+    require_positive("search.learning_rate", learning_rate)
     if len(widths) != len(depths):
         raise ValueError(
             "search.widths and search.depths must be equally long, got"
@@ -125,10 +132,10 @@ def _random_settings(
     *, points: int, widths, depth_caps, batch_points: int, histogram_log10, histogram_bins: int
 ) -> list[dict]:
     """Shapes with their numbers of batches for each sampler, inversely as the size of A."""
-    _require_counts("random.points, batch_points and bins", points, batch_points, histogram_bins)
-    _require_counts("random.widths", *widths)
-    _require_counts("random.depth_caps", *depth_caps)
-    _require_range("random.histogram_log10", histogram_log10)
+    require_counts("random.points, batch_points and bins", points, batch_points, histogram_bins)
+    require_counts("random.widths", *widths)
+    require_counts("random.depth_caps", *depth_caps)
+    require_range("random.histogram_log10", histogram_log10)
     if list(depth_caps) != sorted(set(depth_caps)):
         raise ValueError(f"random.depth_caps must increase, got {tuple(depth_caps)}")
     lows = (1, *(cap + 1 for cap in depth_caps[:-1]))
@@ -149,35 +156,6 @@ def _random_settings(
         }
         for shape, count in zip(shapes, per_sampler, strict=True)
     ]
-
-
-def _require(name: str, value, fits, needed: str) -> None:
-    if not fits(value):
-        raise ValueError(f"{name} must be {needed}, got {value}")
-
-
-def _require_all(name: str, values, fits, needed: str) -> None:
-    if not values:
-        raise ValueError(f"{name} must be {needed}, but is empty")
-    for value in values:
-        _require(name, value, fits, needed)
-
-
-def _require_counts(name: str, *values) -> None:
-    _require_all(name, values, lambda value: value >= 1, "at least 1")
-
-
-def _require_radii(name: str, *values) -> None:
-    _require_all(name, values, lambda value: 0 < value < 1, "between 0 and 1")
-
-
-def _require_positive(name: str, *values) -> None:
-    _require_all(name, values, lambda value: 0 < value < math.inf, "positive")
-
-
-def _require_range(name: str, bounds) -> None:
-    if len(bounds) != 2 or not -math.inf < bounds[0] < bounds[1] < math.inf:
-        raise ValueError(f"{name} must be (low, high) with low < high, got {tuple(bounds)}")
 
 
 def measure(cell: dict, key) -> dict:

@@ -62,6 +62,7 @@ class Experiment:
       trains: the cells are trainings: `measure` gets a `TrainingLog` as third argument, computes in
         float32, on one virtual device a core where there is no accelerator, and ends early by
         raising `Interrupted` once ``log.stop_requested()``, or `DivergedError`.
+      logs_steps: of trainings: they log their steps, so --tensorboard and --profile say something.
     """
 
     name: str
@@ -69,6 +70,12 @@ class Experiment:
     measure: Callable[..., dict]
     conclude: Callable[..., Conclusion]
     trains: bool = False
+    logs_steps: bool = True
+
+    @property
+    def has_step_flags(self) -> bool:
+        """Whether the command line has --tensorboard and --profile."""
+        return self.trains and self.logs_steps
 
 
 class UsageError(Exception):
@@ -91,7 +98,7 @@ def run(experiment: Experiment) -> None:
     flags.DEFINE_integer("seed", 0, "Root of all randomness, 0 or more.")
     flags.DEFINE_string("results_dir", "results/local", "Where the run directory goes.")
     flags.DEFINE_boolean("overwrite", False, "Replace a run of the same name.")
-    if experiment.trains:
+    if experiment.has_step_flags:
         flags.DEFINE_boolean("tensorboard", False, "Write event files for TensorBoard, too.")
         flags.DEFINE_string("profile", "", "A directory for a jax.profiler trace of some steps.")
         flags.DEFINE_string(
@@ -107,7 +114,7 @@ def run(experiment: Experiment) -> None:
 def _enter(experiment: Experiment, config_file) -> None:
     main = functools.partial(_main, experiment, config_file)
     try:
-        joined = experiment.trains and several.join()
+        joined = experiment.has_step_flags and several.join()
     except ValueError as error:
         command_line.exit_with(experiment.name, command_line.first_line(error))
     if joined:
@@ -132,7 +139,7 @@ def _main(experiment: Experiment, config_file) -> int:
     # JAX logs every accelerator that this machine does not have.
     std_logging.getLogger("jax").setLevel(std_logging.WARNING)
     config = config_file.value
-    if experiment.trains and flags.FLAGS.tensorboard and not find_spec("tensorboardX"):
+    if experiment.has_step_flags and flags.FLAGS.tensorboard and not find_spec("tensorboardX"):
         command_line.exit_with(
             experiment.name, "--tensorboard needs tensorboardX, which is not installed here"
         )
@@ -144,9 +151,9 @@ def _main(experiment: Experiment, config_file) -> int:
             results_dir=flags.FLAGS.results_dir,
             overwrite=flags.FLAGS.overwrite,
             changed=changes_scale(config_flags.get_override_values(flags.FLAGS["config"])),
-            tensorboard=experiment.trains and flags.FLAGS.tensorboard,
-            profile_dir=flags.FLAGS.profile if experiment.trains else "",
-            checkpoint_dir=flags.FLAGS.checkpoint_dir if experiment.trains else "",
+            tensorboard=experiment.has_step_flags and flags.FLAGS.tensorboard,
+            profile_dir=flags.FLAGS.profile if experiment.has_step_flags else "",
+            checkpoint_dir=flags.FLAGS.checkpoint_dir if experiment.has_step_flags else "",
         )
     except (UsageError, records.RunError) as error:
         command_line.exit_with(experiment.name, str(error))

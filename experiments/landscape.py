@@ -21,6 +21,12 @@ import jax
 import numpy as np
 
 from experiments import harness
+from experiments.settings_checks import (
+    require_at_least_0,
+    require_counts,
+    require_positive,
+    require_radii,
+)
 from identity_matters.linear import landscape_checks
 
 CLAIMS = {
@@ -38,9 +44,9 @@ def plan(*, variant: str, max_condition_log10: float, widths, depths, **settings
     """
     if variant not in CLAIMS:
         raise ValueError(f"variant must be one of {tuple(CLAIMS)}, got {variant!r}")
-    _require_all("max_condition_log10", (max_condition_log10,), lambda v: v >= 0, "at least 0")
-    _require_counts("widths", *widths)
-    _require_counts("depths", *depths)
+    require_at_least_0("max_condition_log10", max_condition_log10)
+    require_counts("widths", *widths)
+    require_counts("depths", *depths)
     own = _PLAN[variant](max(depths), **settings)
     common = {"kind": variant, "max_condition_log10": max_condition_log10, **own}
     return [{**common, "width": width, "depth": depth} for width in widths for depth in depths]
@@ -59,14 +65,14 @@ def _plan_critical_points(
     excess_tolerance: float,
     least_inside: int,
 ) -> dict:
-    _require_sizes(target_sizes)
-    _require_radii("start_taus", *start_taus)
-    _require_all("outside_norms", outside_norms, lambda value: value >= 1, "at least 1")
-    _require_counts("starts, steps and least_inside", starts, steps, least_inside)
-    _require_positive(
+    require_at_least_0("target_sizes", *target_sizes)
+    require_radii("start_taus", *start_taus)
+    require_counts("outside_norms", *outside_norms)
+    require_counts("starts, steps and least_inside", starts, steps, least_inside)
+    require_positive(
         "gradient_tolerance and excess_tolerance", gradient_tolerance, excess_tolerance
     )
-    _require_radii("wall_margin", wall_margin)
+    require_radii("wall_margin", wall_margin)
     return {
         "target_sizes": list(target_sizes),
         "start_norms": [*start_taus, *outside_norms],
@@ -79,7 +85,7 @@ def _plan_critical_points(
 
 def _plan_hessian(max_depth: int, *, target_sizes) -> dict:
     del max_depth
-    _require_sizes(target_sizes)
+    require_at_least_0("target_sizes", *target_sizes)
     return {"target_sizes": list(target_sizes)}
 
 
@@ -93,9 +99,9 @@ def _plan_negative_determinant(
     learning_rate: float,
     relative_tolerance: float,
 ) -> dict:
-    _require_radii("taus", *taus)
-    _require_counts("problems, starts and steps", problems, starts, steps)
-    _require_positive("learning_rate and relative_tolerance", learning_rate, relative_tolerance)
+    require_radii("taus", *taus)
+    require_counts("problems, starts and steps", problems, starts, steps)
+    require_positive("learning_rate and relative_tolerance", learning_rate, relative_tolerance)
     return {
         "taus": list(taus),
         "problems": problems,
@@ -104,30 +110,6 @@ def _plan_negative_determinant(
         "learning_rate": learning_rate,
         "max_depth": max_depth,
     }
-
-
-def _require_all(name: str, values, fits, needed: str) -> None:
-    if len(values) == 0:
-        raise ValueError(f"{name} must be {needed}, but is empty")
-    for value in values:
-        if not fits(value):
-            raise ValueError(f"{name} must be {needed}, got {value}")
-
-
-def _require_counts(name: str, *values) -> None:
-    _require_all(name, values, lambda value: value >= 1, "at least 1")
-
-
-def _require_radii(name: str, *values) -> None:
-    _require_all(name, values, lambda value: 0 < value < 1, "between 0 and 1")
-
-
-def _require_positive(name: str, *values) -> None:
-    _require_all(name, values, lambda value: 0 < value < np.inf, "positive")
-
-
-def _require_sizes(target_sizes) -> None:
-    _require_all("target_sizes", target_sizes, lambda value: value >= 0, "at least 0")
 
 
 def measure(cell: dict, key) -> dict:

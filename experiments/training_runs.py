@@ -4,13 +4,8 @@ import math
 
 import numpy as np
 
+from experiments.settings_checks import require
 from identity_matters.linear import dynamics, risk
-
-
-def require(condition: bool, name: str, needed: str, found) -> None:
-    """Raises ValueError with the value found, unless `condition` holds."""
-    if not condition:
-        raise ValueError(f"{name} must be {needed}, got {found}")
 
 
 def check_descent(

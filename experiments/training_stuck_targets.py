@@ -5,7 +5,8 @@ import math
 import numpy as np
 
 from experiments import harness
-from experiments.training_runs import descend, require
+from experiments.settings_checks import require
+from experiments.training_runs import descend
 from identity_matters.linear import factorization, training_setup
 
 PLANE, NEGATIVE, POSITIVE, ROTATION = "plane", "negative", "positive", "rotation"

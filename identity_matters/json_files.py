@@ -9,6 +9,7 @@ import json
 import math
 import os
 import pathlib
+from typing import Any
 
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -17,7 +18,7 @@ class MalformedFileError(Exception):
     """A file is missing or not what it should be; the message names it and says what is wrong."""
 
 
-def to_json(value):
+def to_json(value: Any) -> Any:
     """`value` with arrays and scalars of NumPy or JAX as plain numbers, ready for `json.dumps`."""
     if isinstance(value, dict):
         return {str(key): to_json(entry) for key, entry in value.items()}
@@ -30,13 +31,26 @@ def to_json(value):
     return value
 
 
-def from_json(value):
+def from_json(value: Any) -> Any:
     """The inverse of `to_json` for text that `json.loads` has read."""
     if isinstance(value, dict):
         return {key: from_json(entry) for key, entry in value.items()}
     if isinstance(value, list):
         return [from_json(entry) for entry in value]
     return NON_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+def flat(settings: dict, prefix: str = "") -> dict:
+    """Nested settings by their full names.
+
+    >>> flat({"seed": 0, "optim": {"momentum": 0.9, "nesterov": False}, "nets": {}})
+    {'seed': 0, 'optim.momentum': 0.9, 'optim.nesterov': False, 'nets': {}}
+    """
+    named: dict[str, Any] = {}
+    for name, value in settings.items():
+        nested = isinstance(value, dict) and value
+        named |= flat(value, f"{prefix}{name}.") if nested else {prefix + name: value}
+    return named
 
 
 def write_atomically(path: pathlib.Path, text: str) -> None:
@@ -54,7 +68,7 @@ def write_atomically(path: pathlib.Path, text: str) -> None:
         os.close(directory)
 
 
-def write_json(path: pathlib.Path, value) -> None:
+def write_json(path: pathlib.Path, value: Any) -> None:
     """Writes `value` (see `to_json`) to `path`, atomically."""
     text = json.dumps(to_json(value), indent=2, sort_keys=False, allow_nan=False)
     write_atomically(path, text + "\n")

@@ -23,6 +23,7 @@ import time
 from identity_matters.environment import describe_environment
 from identity_matters.json_files import (
     MalformedFileError,
+    flat,
     from_json,
     read_complete_lines,
     read_json,
@@ -44,7 +45,9 @@ class FinishedRunError(RunError):
     """The run is finished and may not be appended to."""
 
 
-def run_path(results_dir, experiment: str, variant: str, seed: int) -> pathlib.Path:
+def run_path(
+    results_dir: str | os.PathLike[str], experiment: str, variant: str, seed: int
+) -> pathlib.Path:
     """``<results_dir>/<experiment>/<variant>/seed=<seed>``."""
     if not _VARIANT.fullmatch(variant) or ".." in variant:
         raise ValueError(f"variant must be a relative path of plain names, got {variant!r}")
@@ -70,8 +73,16 @@ class RunDir:
 
     @classmethod
     def create(
-        cls, results_dir, *, experiment, variant, seed, config: dict, scale="paper", overwrite=False
-    ):
+        cls,
+        results_dir: str | os.PathLike[str],
+        *,
+        experiment: str,
+        variant: str,
+        seed: int,
+        config: dict,
+        scale: str = "paper",
+        overwrite: bool = False,
+    ) -> "RunDir":
         """Starts a run, or resumes the unfinished one of the same name and settings.
 
         Raises:
@@ -183,7 +194,7 @@ def _check_resumable(path: pathlib.Path, config: dict) -> bool:
         raise RunError(f"{error}; --overwrite runs it anew") from None
     if status in FINISHED:
         raise FinishedRunError(f"{path}: this run is {status}; --overwrite runs it anew")
-    before, now = _flat(previous), _flat(config)
+    before, now = flat(previous), flat(config)
     for name in sorted(before.keys() | now.keys()):
         if before.get(name) != now.get(name) and name.split(".")[-1] not in PLACE_SETTINGS:
             raise RunError(
@@ -191,15 +202,6 @@ def _check_resumable(path: pathlib.Path, config: dict) -> bool:
                 f" {name}={now.get(name)!r}; --overwrite replaces it"
             )
     return True
-
-
-def _flat(settings: dict, prefix: str = "") -> dict:
-    """{"optim": {"momentum": 0.9}} -> {"optim.momentum": 0.9}."""
-    flat = {}
-    for name, value in settings.items():
-        nested = isinstance(value, dict) and value
-        flat |= _flat(value, f"{prefix}{name}.") if nested else {prefix + name: value}
-    return flat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,7 +239,7 @@ class Problem:
     reason: str
 
 
-def read_run(path) -> Run:
+def read_run(path: str | os.PathLike[str]) -> Run:
     """Reads one run directory.
 
     Raises:
@@ -260,7 +262,7 @@ def read_run(path) -> Run:
     return Run(path, config, environment, summary, records)
 
 
-def read_status(path) -> str | None:
+def read_status(path: str | os.PathLike[str]) -> str | None:
     """The status of the run at `path`, or None where there is no readable run."""
     try:
         return read_run(path).status
@@ -268,7 +270,7 @@ def read_status(path) -> str | None:
         return None
 
 
-def read_collection(root) -> tuple[list[Run], list[Problem]]:
+def read_collection(root: str | os.PathLike[str]) -> tuple[list[Run], list[Problem]]:
     """All runs below `root`, in order of path, and the directories that could not be read."""
     root = pathlib.Path(root)
     runs, problems = [], []

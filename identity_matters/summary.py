@@ -7,8 +7,8 @@ FINISHED = ("done", "diverged")
 STATUSES = ("running", *FINISHED, "interrupted", "failed")
 VERDICTS = ("reproduced", "not reproduced", "counterexample found", "not comparable")
 SCALES = ("paper", "reduced")
-# The fields of a finished summary and what each must be; `_check_summary` adds the rest.
-_FIELDS = {
+# The fields of a finished summary and what each must be; `check_summary` adds the rest.
+FIELDS = {
     "claim": str,
     "metrics": dict,
     "paper": dict,
@@ -31,7 +31,7 @@ def check_summary(summary: dict) -> None:
         raise ValueError(f"scale must be one of {SCALES}, is {summary.get('scale')!r}")
     if summary["status"] != "done":
         return
-    for name, kind in _FIELDS.items():
+    for name, kind in FIELDS.items():
         if not isinstance(summary.get(name), kind):
             raise ValueError(f"{name} must be {kind.__name__}, is {summary.get(name)!r}")
     if summary["verdict"] not in VERDICTS:

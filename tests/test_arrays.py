@@ -90,6 +90,12 @@ def test_prepare_leaves_what_is_there_and_digits_alone(small_cifar10, tmp_path):
     assert arrays.load("cifar10", "test", tmp_path)[0].shape == (4, 32, 32, 3)
 
 
+def test_digits_without_scikit_learn_says_so(monkeypatch):
+    monkeypatch.setattr(arrays.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="scikit-learn, which is not installed here"):
+        arrays.load("digits", "test", data_dir="")
+
+
 def test_prepared_but_not_decoded_without_tensorflow_datasets(monkeypatch, tmp_path):
     directory = tmp_path / "cifar10" / "3.0.2"
     directory.mkdir(parents=True)

@@ -6,6 +6,7 @@ from identity_matters.expressivity import adaptive, construction, descent
 from identity_matters.expressivity.block import forward
 from identity_matters.expressivity.certificate import PrecisionError
 from identity_matters.expressivity.construction import apply, memorize, verify
+from identity_matters.expressivity.examples import ConflictingLabelsError
 from identity_matters.expressivity.paper_method import AssumptionError
 
 
@@ -83,8 +84,23 @@ def test_duplicates_with_different_labels_are_named():
     x[3, 0] = 0.0
     x[8] = x[3]
     x[8, 0] = -0.0  # the same number
-    with pytest.raises(ValueError, match=r"inputs 3 and 8 are identical but have labels 1 and 0"):
+    message = "inputs 3 and 8 are identical but have labels 1 and 0"
+    with pytest.raises(ConflictingLabelsError, match=message) as caught:
         memorize(x, np.arange(10) % 2, 2, 3, key=jax.random.key(0))
+    assert caught.value.indices == (3, 8)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_inputs_and_labels_are_enough():
+    x, y = _points(40, 4, 3)
+    memorized = memorize(x.tolist(), y.tolist())
+    assert memorized.network.U.shape == (5, 8, 8)  # width 8, and as many classes as labels say
+    assert memorized(x).shape == (40, 3)
+    np.testing.assert_array_equal(memorized.predict(x), y)
+    network, certificate = memorized
+    assert certificate.holds and network.U.dtype == np.float64
+    again = memorize(x, y, 3, key=jax.random.key(0)).network
+    np.testing.assert_array_equal(network.V, again.V)
 
 
 def test_inputs_that_become_equal_in_float32_count_as_duplicates():

@@ -171,3 +171,18 @@ def test_measured_values_may_not_hide_settings(tmp_path):
     )
     with pytest.raises(ValueError, match="'value' stands in the cell and in what was measured"):
         harness.execute(spy, config.get_config(), seed=0, results_dir=tmp_path)
+
+
+@pytest.mark.parametrize("flag", ["--tensorboard", "--profile=trace"])
+def test_a_benchmark_of_steps_refuses_flags_that_it_could_not_honour(flag, tmp_path):
+    finished = subprocess.run(
+        [sys.executable, "-m", "benchmarks.train_step", f"--results_dir={tmp_path}", flag],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert finished.returncode == 2
+    assert f"Unknown command line flag '{flag.strip('-').split('=')[0]}'" in finished.stderr
+    assert list(tmp_path.iterdir()) == []

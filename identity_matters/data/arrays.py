@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import os
 import pathlib
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,9 @@ CHUNK_EXAMPLES = 1000
 _READ_BYTES = 1 << 20
 
 
-def load(name: str, split: str, data_dir, cache="") -> tuple[np.ndarray, np.ndarray]:
+def load(
+    name: str, split: str, data_dir: str | os.PathLike[str], cache: str | os.PathLike[str] = ""
+) -> tuple[np.ndarray, np.ndarray]:
     """All images and labels of a split.
 
     Args:
@@ -52,7 +55,9 @@ def load(name: str, split: str, data_dir, cache="") -> tuple[np.ndarray, np.ndar
     return _check(source, split, *_read(directory, advice))
 
 
-def require_prepared(name: str, split: str, data_dir, cache="") -> None:
+def require_prepared(
+    name: str, split: str, data_dir: str | os.PathLike[str], cache: str | os.PathLike[str] = ""
+) -> None:
     """Raises the ValueError of `load` for data that are not there, without reading any."""
     source = find_source(name, split)
     if cache:
@@ -61,7 +66,13 @@ def require_prepared(name: str, split: str, data_dir, cache="") -> None:
         _prepared_builder(source, data_dir)
 
 
-def write(source: Source, split: str, data_dir, images, labels) -> None:
+def write(
+    source: Source,
+    split: str,
+    data_dir: str | os.PathLike[str],
+    images: np.ndarray,
+    labels: np.ndarray,
+) -> None:
     """Keeps a decoded split below `data_dir`; the manifest comes last and makes it valid."""
     _check(source, split, images, labels)
     directory = _directory(source, split, data_dir)
@@ -146,7 +157,10 @@ def _check(source: Source, split: str, images, labels):
 
 def _load_digits(source: Source, split: str):
     # Importing scikit-learn takes 3 s of CPU time, reading its file 6 ms.
-    package = pathlib.Path(importlib.util.find_spec("sklearn").origin).parent
+    spec = importlib.util.find_spec("sklearn")
+    if spec is None or spec.origin is None:
+        raise ValueError("digits comes with scikit-learn, which is not installed here")
+    package = pathlib.Path(spec.origin).parent
     path = package / "datasets" / "data" / "digits.csv.gz"
     # A row holds the pixels and the label.
     table = np.loadtxt(path, delimiter=",", dtype=np.uint8)
@@ -184,7 +198,7 @@ def _read_prepared(source: Source, split: str, data_dir):
     return decode(source, split, _prepared_builder(source, data_dir))
 
 
-def decode(source: Source, split: str, builder) -> tuple[np.ndarray, np.ndarray]:
+def decode(source: Source, split: str, builder: Any) -> tuple[np.ndarray, np.ndarray]:
     """Images and labels of a split of a prepared builder, without TensorFlow."""
     examples = builder.as_data_source(split=split)
     images = np.empty((len(examples), *source.image_shape), np.uint8)

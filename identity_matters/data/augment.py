@@ -59,6 +59,14 @@ def make_inputs(
 ) -> tuple[Callable, Callable]:
     """The network's inputs from raw images, for training and for evaluation.
 
+    >>> constants = fit_normalization("scale", np.zeros((1, 4, 4, 1), np.uint8), pixel_max=255)
+    >>> train_input, eval_input = make_inputs("scale", constants, pad_pixels_per_side=1, flip=True)
+    >>> images = np.full((2, 4, 4, 1), 255, np.uint8)
+    >>> float(eval_input(images).min())  # the whole image
+    1.0
+    >>> train_input(images, jax.random.split(jax.random.key(0), 2)).shape  # a crop of its size
+    (2, 4, 4, 1)
+
     Args:
       name: one of `NORMALIZATIONS`, and its `constants` from `fit_normalization`.
       pad_pixels_per_side: how far a crop may be off the image; 0 takes the whole image.
@@ -169,7 +177,7 @@ def _fit_zca(images, pixel_max):
     """Mean m f32[d] and ``W = (C + ZCA_BIAS I)^{-1/2}`` f32[d, d], C the covariance of images."""
     del pixel_max
     normalize = jax.jit(_normalize_contrast)
-    total, products = 0.0, 0.0
+    total, products = np.zeros(()), np.zeros(())
     for start in range(0, len(images), _CHUNK_EXAMPLES):
         chunk = images[start : start + _CHUNK_EXAMPLES]
         x = np.asarray(normalize(chunk.astype(np.float32)), np.float64).reshape(len(chunk), -1)

@@ -12,6 +12,8 @@ import functools
 import jax
 import numpy as np
 
+from identity_matters.array_types import Array
+
 # The others (rbg) draw different numbers from a key when it comes in a batch of keys.
 _GENERATOR = "threefry2x32"
 
@@ -22,6 +24,12 @@ def batch_plan(
     """The examples of the steps `first_step`, ..., `first_step + steps - 1`.
 
     Takes O(batch_examples * steps + num_examples) wherever `first_step` lies.
+
+    >>> indices, epochs = batch_plan(0, 5, 2, first_step=0, steps=5)
+    >>> epochs.ravel()
+    array([0, 0, 0, 0, 0, 1, 1, 1, 1, 1], dtype=int32)
+    >>> sorted(indices[epochs == 1].tolist())
+    [0, 1, 2, 3, 4]
 
     Returns:
       indices i32[steps, batch_examples], which examples, and epochs i32[steps, batch_examples],
@@ -58,7 +66,7 @@ def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
     return order
 
 
-def example_keys(key, epochs, indices):
+def example_keys(key: jax.Array, epochs: Array, indices: Array) -> jax.Array:
     """A key for each example in each epoch, which depends on nothing else; jittable.
 
     Args:

@@ -31,8 +31,8 @@ _NEEDED = ("tensorflow_datasets", "array_record", "grain", "cv2")
 # Mean and deviation of the training images' channels, in pixel values, as they are commonly given
 # (torchvision's 0.485, 0.456, 0.406 and 0.229, 0.224, 0.225), for `augment`'s mean_std.
 CHANNEL_CONSTANTS = {
-    "shift": np.float32([[[[123.675, 116.28, 103.53]]]]),
-    "divisor": np.float32([[[[58.395, 57.12, 57.375]]]]),
+    "shift": np.array([[[[123.675, 116.28, 103.53]]]], np.float32),
+    "divisor": np.array([[[[58.395, 57.12, 57.375]]]], np.float32),
 }
 # Of so many records a fingerprint takes label and name.
 _FINGERPRINTED = 64

@@ -1,6 +1,7 @@
 """Downloads and decodes a data set with tensorflow_datasets; needs TensorFlow, once."""
 
 import importlib.util
+import os
 import pathlib
 
 from identity_matters.data import arrays, imagenet
@@ -13,7 +14,7 @@ NAMES = (*SOURCES, imagenet.NAME)
 IMAGENET_ARCHIVES = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar")
 
 
-def prepare(name: str, data_dir) -> list[pathlib.Path]:
+def prepare(name: str, data_dir: str | os.PathLike[str]) -> list[pathlib.Path]:
     """Makes data set `name` ready for `arrays.load`, imagenet2012 for `imagenet.EncodedImages`.
 
     Without access to its host, put the original archive into DATA_DIR/downloads/manual/ first;

@@ -61,7 +61,7 @@ def resize(
     settings = {"shorter_side_pixels": shorter_side_pixels, "jpeg_quality": jpeg_quality}
     _claim(target, settings | {"splits": [_size(split) for split in info["splits"]]})
     shards = sorted(source.glob(f"*.{imagenet.FILE_FORMAT}-*"))
-    arguments = [(shard, target / shard.name, *settings.values()) for shard in shards]
+    arguments: list = [(shard, target / shard.name, *settings.values()) for shard in shards]
     missing = [entry for entry in arguments if not entry[1].exists()]
     progress(len(shards) - len(missing), len(shards))
     for done, _ in enumerate(_map(resize_shard, missing, processes), 1):

@@ -98,7 +98,7 @@ class Stream:
             )
         self._batches = iter(dataset)
         self._waited_seconds = 0.0
-        self._since = None
+        self._since: float | None = None
 
     def __iter__(self):
         return self
@@ -120,7 +120,8 @@ class Stream:
         """
         now = time.perf_counter()
         waited, total = self._waited_seconds, now - (now if self._since is None else self._since)
-        self._waited_seconds, self._since = 0.0, now
+        self._waited_seconds = 0.0
+        self._since = now
         return waited, total
 
     def close(self) -> None:

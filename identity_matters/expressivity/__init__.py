@@ -13,4 +13,63 @@ h + T(h) with T(h) = V ReLU(U h + s).
 * `certificate`: the margins, and the precision that they need.
 * `descent`: the same network trained by gradient descent, for contrast.
 * `capacity`: parameter counts, separation and the widths that the theorem asks for.
+
+The names below can be imported from here; everything else from its module.
+
+>>> import numpy as np
+>>> from identity_matters.expressivity import memorize
+>>> rng = np.random.default_rng(0)
+>>> x = rng.standard_normal((100, 5)).astype(np.float32)
+>>> labels = rng.integers(0, 3, 100)
+>>> memorized = memorize(x, labels)
+>>> bool((memorized.predict(x) == labels).all())
+True
+>>> memorized.network.U.shape, memorized.certificate.holds
+((13, 8, 8), True)
 """
+
+from typing import TYPE_CHECKING
+
+from identity_matters import lazy
+
+if TYPE_CHECKING:
+    from identity_matters.expressivity.block import Network, forward
+    from identity_matters.expressivity.capacity import network_parameters, separation
+    from identity_matters.expressivity.certificate import Certificate, PrecisionError
+    from identity_matters.expressivity.construction import (
+        Memorized,
+        Verification,
+        apply,
+        memorize,
+        verify,
+    )
+    from identity_matters.expressivity.examples import ConflictingLabelsError
+    from identity_matters.expressivity.paper_method import AssumptionError
+
+__all__ = [
+    "AssumptionError",
+    "Certificate",
+    "ConflictingLabelsError",
+    "Memorized",
+    "Network",
+    "PrecisionError",
+    "Verification",
+    "apply",
+    "forward",
+    "memorize",
+    "network_parameters",
+    "separation",
+    "verify",
+]
+
+__getattr__ = lazy.attach(
+    __name__,
+    {
+        "block": ["Network", "forward"],
+        "capacity": ["network_parameters", "separation"],
+        "certificate": ["Certificate", "PrecisionError"],
+        "construction": ["Memorized", "Verification", "apply", "memorize", "verify"],
+        "examples": ["ConflictingLabelsError"],
+        "paper_method": ["AssumptionError"],
+    },
+)

@@ -25,6 +25,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import DTypeLike
 
 from identity_matters.expressivity.block import matmul
 from identity_matters.expressivity.plan import Plan, in_blocks
@@ -46,7 +47,7 @@ CANDIDATE_WIDTHS = 4
 LEAST_VARIANCE_RATIO = 1e-4
 
 
-def whitening(h) -> np.ndarray:
+def whitening(h: np.ndarray) -> np.ndarray:
     """W such that the columns of ``h W^T`` have variance about one: f64[n, k] to f64[k, k].
 
     Axis 0 gets the direction of the largest variance. Directions of (almost) no variance are
@@ -59,7 +60,7 @@ def whitening(h) -> np.ndarray:
     return (axes / np.sqrt(np.maximum(variance, LEAST_VARIANCE_RATIO * largest))).T
 
 
-def choose_viewpoint(h) -> np.ndarray:
+def choose_viewpoint(h: np.ndarray) -> np.ndarray:
     """A point c with room around it: min |h_i - c| >= CLEARANCE max |h_i - c|.
 
     Starts at the mean and goes outwards along axis 0, either way.
@@ -76,7 +77,7 @@ def choose_viewpoint(h) -> np.ndarray:
         distance = 2 * distance or 1 / 2
 
 
-def fill_blocks(z, width: int, tolerance: float) -> np.ndarray:
+def fill_blocks(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
     """Orders points for blocks of `width` so that units disturb no point of their own block.
 
     Goes through the points in decreasing norm. A candidate whose unit would come within `tolerance`
@@ -137,7 +138,7 @@ def _largest_products_of_tile(tiles, row, width):
     return jax.lax.fori_loop(row + 1, len(tiles), visit, largest)
 
 
-def largest_later_products(z, width: int, tile_points: int) -> np.ndarray:
+def largest_later_products(z: np.ndarray, width: int, tile_points: int) -> np.ndarray:
     """``max(0, max_j <z_i, z_j>)`` over all j in blocks after that of i.
 
     This is the cost of the construction: the upper half of one n x n x k product, tile by tile.
@@ -154,7 +155,9 @@ def largest_later_products(z, width: int, tile_points: int) -> np.ndarray:
     return np.concatenate([np.asarray(row, np.float64) for row in rows])[: len(z)]
 
 
-def same_block_products(z, order, width: int, tolerance: float) -> np.ndarray:
+def same_block_products(
+    z: np.ndarray, order: np.ndarray, width: int, tolerance: float
+) -> np.ndarray:
     """Largest ``<z_i, z_j>`` over the j in i's block that unit i is to leave alone: f64[n].
 
     These are the points after i, which it cannot disturb, and those before it that it does not.
@@ -167,7 +170,16 @@ def same_block_products(z, order, width: int, tolerance: float) -> np.ndarray:
     return np.where(excluded, -np.inf, products).max(2).reshape(-1)[: len(order)]
 
 
-def place_units(h, order, viewpoint, surrogates, width, tile_points, tolerance, dtype):
+def place_units(
+    h: np.ndarray,
+    order: np.ndarray,
+    viewpoint: np.ndarray,
+    surrogates: np.ndarray,
+    width: int,
+    tile_points: int,
+    tolerance: float,
+    dtype: DTypeLike,
+) -> tuple[np.ndarray, ...]:
     """Rows of U, biases and silences for the points `h` in `order`; see `Plan` for the last four.
 
     Returns:
@@ -195,7 +207,14 @@ def place_units(h, order, viewpoint, surrogates, width, tile_points, tolerance, 
     return ordered, s, threshold - others, threshold - at_surrogates, search_error
 
 
-def plan_adaptive(h, num_classes: int, width: int, tile_points: int, rng, dtype) -> Plan:
+def plan_adaptive(
+    h: np.ndarray,
+    num_classes: int,
+    width: int,
+    tile_points: int,
+    rng: np.random.Generator,
+    dtype: DTypeLike,
+) -> Plan:
     """Chooses viewpoint, surrogate labels, order and biases for the points ``h``: f64[n, k]."""
     viewpoint = choose_viewpoint(h)
     z = h - viewpoint

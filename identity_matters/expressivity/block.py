@@ -11,6 +11,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from identity_matters.array_types import Array
+
 matmul = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
 
@@ -32,7 +34,7 @@ class Network(NamedTuple):
     output_V: jax.Array
 
 
-def transform(h, U, V, s):
+def transform(h: Array, U: Array, V: Array, s: Array) -> jax.Array:
     """``T(h) = V ReLU(U h + s)``, the paper's ``T_{U,V,s}``.
 
     Args:
@@ -47,7 +49,7 @@ def transform(h, U, V, s):
     return matmul(V, jax.nn.relu(matmul(U, h) + bias))
 
 
-def apply_block(h, U, V, s):
+def apply_block(h: Array, U: Array, V: Array, s: Array) -> jax.Array:
     """One residual block, ``h + V ReLU(U h + s)``.
 
     Args:
@@ -65,17 +67,17 @@ def apply_block(h, U, V, s):
             f"a block on h of shape {h.shape} needs U and V of shape {(k, k)} and s of shape"
             f" {(k,)}, got U {U.shape}, V {V.shape}, s {s.shape}"
         )
-    return h + transform(h, U, V, s)
+    return jnp.asarray(h) + transform(h, U, V, s)
 
 
 @jax.jit
-def project(input_map, x):
+def project(input_map: Array, x: Array) -> jax.Array:
     """``h_0 = A_0 x`` in columns: f[k, d] and f[n, d] to f[k, n]."""
     return matmul(input_map, x.T)
 
 
 @jax.jit
-def forward(network: Network, x):
+def forward(network: Network, x: Array) -> jax.Array:
     """The whole network, block after block: f[n, d] to f[n, r]. Memory does not grow with depth."""
     h = project(network.input_map, x)
     blocks = (network.U, network.V, network.s)

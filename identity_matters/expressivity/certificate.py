@@ -14,6 +14,7 @@ on the outputs that follows from the errors of the moving points stays below 1/2
 import dataclasses
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from identity_matters.expressivity.plan import Plan, in_blocks
 
@@ -63,7 +64,9 @@ class Certificate:
         return f"use dtype float64, or {wider}" if self.precision == "float32" else wider
 
 
-def solve_blocks(plan: Plan, h, y, dtype):
+def solve_blocks(
+    plan: Plan, h: np.ndarray, y: np.ndarray, dtype: DTypeLike
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """V of every block, and bounds on the error of every point after its move.
 
     Column i of V is the move of point i divided by its activation, once the disturbances inside the
@@ -98,7 +101,17 @@ def solve_blocks(plan: Plan, h, y, dtype):
     return V.astype(dtype).astype(np.float64), own, pre_activations
 
 
-def certify(plan: Plan, h, y, V, own, pre_activations, output_V, eps_h: float, dtype):
+def certify(
+    plan: Plan,
+    h: np.ndarray,
+    y: np.ndarray,
+    V: np.ndarray,
+    own: np.ndarray,
+    pre_activations: np.ndarray,
+    output_V: np.ndarray,
+    eps_h: float,
+    dtype: DTypeLike,
+) -> Certificate:
     """Bounds the effect of rounding on the network; see the module docstring for the symbols.
 
     Args:
@@ -181,7 +194,7 @@ def _output_error(plan, output_V, landing, labels, u) -> float:
     return error[:, np.unique(labels)].max()
 
 
-def solve_output(plan: Plan, dtype) -> np.ndarray:
+def solve_output(plan: Plan, dtype: DTypeLike) -> np.ndarray:
     """output_V, f64[r, r], with ``output_V relu(output_U q_j + output_s) = e_j`` for all j."""
     activations = np.maximum(plan.output_U @ plan.surrogates.T + plan.output_s[:, None], 0)
     return np.linalg.inv(activations).astype(dtype).astype(np.float64)

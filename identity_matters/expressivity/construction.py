@@ -1,18 +1,24 @@
 """Builds the network of Theorem 3.2 for given examples, runs it, and checks it by running it.
 
-network, certificate = memorize(x, y, num_classes=10, width=8, key=jax.random.key(0))
-verify(network, x, y).errors  # 0
+>>> x = np.array([[0.0], [1.0], [2.0], [3.0]], np.float32)
+>>> network, certificate = memorize(x, np.array([0, 1, 0, 1]))
+>>> verify(network, x, np.array([0, 1, 0, 1])).errors
+0
 """
 
 import dataclasses
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from identity_matters.expressivity import adaptive, certificate, paper_method
 from identity_matters.expressivity.block import Network, forward, project
 from identity_matters.expressivity.capacity import separation
+from identity_matters.expressivity.certificate import Certificate
 from identity_matters.expressivity.examples import check_examples, distinct_examples
 
 METHODS = ("adaptive", "paper")
@@ -22,79 +28,129 @@ BATCH_EXAMPLES = 4096
 TILE_POINTS = 2048
 
 
+class Memorized(NamedTuple):
+    """A network that was built for its examples, and what is known about it; unpacks into the two.
+
+    Attributes:
+      network: the parameters; `apply` and `block.forward` run it.
+      certificate: its margins, and whether rounding stays below them.
+    """
+
+    network: Network
+    certificate: Certificate
+
+    def __call__(self, x: ArrayLike) -> np.ndarray:
+        """The outputs for any inputs f[n, d], see `apply`: f[n, r], one-hot where memorised."""
+        return apply(self.network, x)
+
+    def predict(self, x: ArrayLike) -> np.ndarray:
+        """The labels of any inputs f[n, d]: i64[n], the largest output of each."""
+        return np.argmax(self(x), axis=1)
+
+
 def memorize(
-    x,
-    y,
-    num_classes: int,
-    width: int,
+    x: ArrayLike,
+    y: ArrayLike,
+    num_classes: int | None = None,
+    width: int = 8,
     *,
-    key,
+    key: jax.Array | None = None,
     method: str = "adaptive",
-    dtype=None,
+    dtype: DTypeLike | None = None,
     certified: bool = True,
     tile_points: int = TILE_POINTS,
-):
+) -> Memorized:
     """A residual network that maps every ``x[i]`` to the one-hot vector of ``y[i]``.
+
+    It is built, not trained (Theorem 3.2). Inputs need no normalisation.
+
+    >>> x = np.array([[0.1, 0.2], [0.3, 0.1], [0.2, 0.2]], np.float32)
+    >>> memorized = memorize(x, np.array([0, 1, 0]), width=2)
+    >>> memorized.predict(x)
+    array([0, 1, 0])
+    >>> memorized(x).round(3) + 0.0
+    array([[1., 0.],
+           [0., 1.],
+           [1., 0.]], dtype=float32)
+    >>> try:
+    ...     memorize(x[[0, 1, 0]], np.array([0, 1, 1]))
+    ... except ValueError as error:
+    ...     print(error, error.indices)
+    inputs 0 and 2 are identical but have labels 0 and 1: no network can fit both (0, 2)
 
     Args:
       x: f[n, d], any distinct finite inputs; equal inputs with equal labels are fine.
       y: integer[n], labels in 0 ... r - 1.
-      num_classes: r.
-      width: k, at least 1. There are ceil(m / k) blocks for m distinct inputs.
-      key: typed key; draws the input map and the surrogate labels.
+      num_classes: r; one more than the largest label if None.
+      width: k, at least 1. There are ceil(m / k) blocks for m distinct inputs. In float32 8 is
+        wide enough for tens of thousands of points; in float64 1 is.
+      key: typed key; draws the input map and the surrogate labels. None stands for
+        ``jax.random.key(0)``: the construction works with almost any draw.
       method: "adaptive", see `adaptive`, or "paper", see `paper_method`.
-      dtype: float32 or float64 of the network; that of `x` if None (float32 for integers).
+      dtype: float32 or float64 of the network; that of `x` if None (float32 for integers). float64
+        needs ``jax.config.update("jax_enable_x64", True)``.
       certified: whether to raise where the certificate does not hold; otherwise the network is
         returned as it is, perhaps wrong.
       tile_points: memory of the construction is O(tile_points^2 + n k + n d).
     Returns:
-      (Network, Certificate).
+      Memorized: call it for outputs, ``predict`` for labels; or unpack (network, certificate).
     Raises:
-      ValueError: bad input; two equal inputs with different labels.
+      ValueError: bad input; ConflictingLabelsError, with the indices, where two equal inputs have
+        different labels.
       paper_method.AssumptionError: a ValueError; the data do not satisfy the lemmas ("paper").
       certificate.PrecisionError: a ValueError; `dtype` is too coarse for the margins.
-      TypeError: `dtype` is float64 while JAX has 64-bit types switched off.
+      TypeError: the network would be float64 while JAX has 64-bit types switched off.
     """
-    x, y = np.asarray(x), np.asarray(y)
+    inputs, labels = np.asarray(x), np.asarray(y)
     if method not in METHODS:
         raise ValueError(f"method must be one of {METHODS}, got {method!r}")
     if width < 1:
         raise ValueError(f"width must be at least 1, got {width}")
-    dtype = _check_dtype(x, dtype)
-    check_examples(x, y, num_classes)
-    kept = distinct_examples(x, y, dtype)
-    if len(kept) < len(x):
-        x, y = x[kept], y[kept]
+    dtype = _check_dtype(inputs, dtype)
+    if num_classes is None:
+        num_classes = _count_classes(labels)
+    check_examples(inputs, labels, num_classes)
+    kept = distinct_examples(inputs, labels, dtype)
+    if len(kept) < len(inputs):
+        inputs, labels = inputs[kept], labels[kept]
 
-    map_key, label_key = jax.random.split(key)
+    map_key, label_key = jax.random.split(jax.random.key(0) if key is None else key)
     rng = np.random.default_rng(np.asarray(jax.random.bits(label_key, (4,), np.uint32)))
-    input_map = _draw_input_map(map_key, (width, x.shape[1]), dtype)
+    input_map = _draw_input_map(map_key, (width, inputs.shape[1]), dtype)
     if method == "paper":
-        paper_method.check_unit_norms(x)
-        h, eps_h = _project(input_map, x)
-        plan = paper_method.plan_paper(h, separation(x).rho, num_classes, rng, dtype)
+        paper_method.check_unit_norms(inputs)
+        h, eps_h = _project(input_map, inputs)
+        plan = paper_method.plan_paper(h, separation(inputs).rho, num_classes, rng, dtype)
     else:
-        h, _ = _project(input_map, x)
+        h, _ = _project(input_map, inputs)
         input_map = (adaptive.whitening(h) @ input_map).astype(dtype)
-        h, eps_h = _project(input_map, x)
+        h, eps_h = _project(input_map, inputs)
         plan = adaptive.plan_adaptive(h, num_classes, width, tile_points, rng, dtype)
-    V, own, pre_activations = certificate.solve_blocks(plan, h, y, dtype)
+    V, own, pre_activations = certificate.solve_blocks(plan, h, labels, dtype)
     output_V = certificate.solve_output(plan, dtype)
-    bounds = certificate.certify(plan, h, y, V, own, pre_activations, output_V, eps_h, dtype)
+    bounds = certificate.certify(plan, h, labels, V, own, pre_activations, output_V, eps_h, dtype)
     if certified:
         bounds.require()
     parts = (input_map, plan.U, plan.s, V, plan.output_U, plan.output_s, output_V)
-    return Network(*(jnp.asarray(part, dtype) for part in parts)), bounds
+    return Memorized(Network(*(jnp.asarray(part, dtype) for part in parts)), bounds)
 
 
-def _check_dtype(x, dtype) -> np.dtype:
+def _count_classes(y: np.ndarray) -> int:
+    """One more than the largest label; what is no label is left to `check_examples`."""
+    labelled = y.size and np.issubdtype(y.dtype, np.integer)
+    return max(1, int(y.max()) + 1) if labelled else 1
+
+
+def _check_dtype(x: np.ndarray, dtype: DTypeLike | None) -> np.dtype:
     if dtype is None:
         dtype = x.dtype if np.issubdtype(x.dtype, np.floating) else np.float32
     dtype = np.dtype(dtype)
     if dtype not in (np.float32, np.float64):
         raise ValueError(f"dtype must be float32 or float64, got {dtype}")
     if jnp.result_type(dtype) != dtype:
-        raise TypeError('float64 needs jax.config.update("jax_enable_x64", True) first')
+        raise TypeError(
+            'float64 needs jax.config.update("jax_enable_x64", True) first; or pass dtype="float32"'
+        )
     return dtype
 
 
@@ -128,7 +184,7 @@ def _project(input_map, x) -> tuple[np.ndarray, float]:
     return h, float(2 * difference + np.finfo(input_map.dtype).eps * largest)
 
 
-def apply(network: Network, x, batch_examples: int = BATCH_EXAMPLES) -> np.ndarray:
+def apply(network: Network, x: ArrayLike, batch_examples: int = BATCH_EXAMPLES) -> np.ndarray:
     """The network's outputs for the rows of `x`, computed batch by batch.
 
     Args:
@@ -140,7 +196,9 @@ def apply(network: Network, x, batch_examples: int = BATCH_EXAMPLES) -> np.ndarr
     return np.concatenate([outputs for _, outputs in _batches(network, x, batch_examples)])
 
 
-def _batches(network: Network, x, batch_examples: int):
+def _batches(
+    network: Network, x: ArrayLike, batch_examples: int
+) -> Iterator[tuple[slice, np.ndarray]]:
     """Yields the slice of each batch of `x` and the network's outputs on it."""
     d, dtype = network.input_map.shape[1], network.input_map.dtype
     x = np.asarray(x)
@@ -167,8 +225,20 @@ class Verification:
     max_abs_error: float
 
 
-def verify(network: Network, x, y, batch_examples: int = BATCH_EXAMPLES) -> Verification:
-    """Runs the whole network on every example, knowing nothing of how it was built."""
+def verify(
+    network: Network, x: ArrayLike, y: ArrayLike, batch_examples: int = BATCH_EXAMPLES
+) -> Verification:
+    """Runs the whole network on every example, knowing nothing of how it was built.
+
+    >>> x, y = np.arange(6.0, dtype=np.float32)[:, None], np.array([0, 1, 0, 1, 1, 0])
+    >>> network, _ = memorize(x, y)
+    >>> verify(network, x, y).errors, verify(network, x, 1 - y).errors
+    (0, 6)
+
+    Args:
+      x: f[n, d].
+      y: integer[n].
+    """
     y = np.asarray(y)
     errors, max_abs_error = 0, 0.0
     for rows, outputs in _batches(network, x, batch_examples):

@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from numpy.typing import ArrayLike
 
 from identity_matters.expressivity.block import Network, forward
 
 
-def init(key, n: int, features: int, num_classes: int, width: int) -> Network:
+def init(key: jax.Array, n: int, features: int, num_classes: int, width: int) -> Network:
     """A random float32 network of the shape that `construction.memorize` gives n points."""
     keys = jax.random.split(key, 5)
     k, r, blocks = width, num_classes, -(-n // width)
@@ -60,10 +61,10 @@ def _count_errors(network, x, y):
 
 def train(
     network: Network,
-    x,
-    y,
+    x: ArrayLike,
+    y: ArrayLike,
     *,
-    key,
+    key: jax.Array,
     learning_rate: float,
     momentum: float,
     batch_examples: int,

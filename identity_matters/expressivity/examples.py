@@ -3,12 +3,22 @@
 import hashlib
 
 import numpy as np
+from numpy.typing import DTypeLike
+
+
+class ConflictingLabelsError(ValueError):
+    """Two equal inputs have different labels; `indices` are theirs, the first pair in order."""
+
+    def __init__(self, message: str, indices: tuple[int, int]):
+        super().__init__(message)
+        self.indices = indices
+
 
 # Rows checked at once, so that no array of the size of x is made.
 CHECKED_ROWS = 4096
 
 
-def check_examples(x, y, num_classes: int) -> None:
+def check_examples(x: np.ndarray, y: np.ndarray, num_classes: int) -> None:
     """Raises ValueError unless `x` and `y` are n labelled examples in d dimensions.
 
     Args:
@@ -35,7 +45,7 @@ def check_examples(x, y, num_classes: int) -> None:
             raise ValueError(f"x must be finite, but x[{i}] holds NaN or infinity")
 
 
-def distinct_examples(x, y, dtype) -> np.ndarray:
+def distinct_examples(x: np.ndarray, y: np.ndarray, dtype: DTypeLike) -> np.ndarray:
     """Indices of the first occurrences of the distinct rows of `x`, in order.
 
     Args:
@@ -45,9 +55,10 @@ def distinct_examples(x, y, dtype) -> np.ndarray:
     Returns:
       i64[m], m <= n.
     Raises:
-      ValueError: two equal rows have different labels, which no function of x can fit.
+      ConflictingLabelsError: two equal rows have different labels; no function of x can fit both.
     """
-    first, kept, zero = {}, [], np.zeros((), dtype)
+    first: dict[bytes, int] = {}
+    kept, zero = [], np.zeros((), dtype)
     for i, row in enumerate(x):
         # Adding zero turns -0.0, whose bits differ, into 0.0.
         digest = hashlib.blake2b((row.astype(dtype) + zero).tobytes(), digest_size=16).digest()
@@ -55,8 +66,9 @@ def distinct_examples(x, y, dtype) -> np.ndarray:
         if j == i:
             kept.append(i)
         elif y[i] != y[j]:
-            raise ValueError(
+            raise ConflictingLabelsError(
                 f"inputs {j} and {i} are identical but have labels {y[j]} and {y[i]}:"
-                " no network can fit both"
+                " no network can fit both",
+                (j, i),
             )
     return np.array(kept)

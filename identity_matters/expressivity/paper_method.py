@@ -14,6 +14,7 @@ module checks 6 rho'.
 import math
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from identity_matters.expressivity.capacity import separation, sufficient_width
 from identity_matters.expressivity.plan import Plan, in_blocks
@@ -28,7 +29,7 @@ class AssumptionError(ValueError):
     """The data do not satisfy an assumption of the paper's lemmas."""
 
 
-def check_unit_norms(x) -> None:
+def check_unit_norms(x: np.ndarray) -> None:
     """Raises AssumptionError unless every row of `x`, f[n, d], has norm one (Assumption 3.1)."""
     norms = np.linalg.norm(x, axis=1)
     i = np.argmax(np.abs(norms - 1))
@@ -39,7 +40,7 @@ def check_unit_norms(x) -> None:
         )
 
 
-def choose_rho(h, surrogates, rho: float) -> tuple[float, float]:
+def choose_rho(h: np.ndarray, surrogates: np.ndarray, rho: float) -> tuple[float, float]:
     """rho' of Lemma B.1 and the smallest squared distance, for points and surrogate labels.
 
     Args:
@@ -68,7 +69,9 @@ def choose_rho(h, surrogates, rho: float) -> tuple[float, float]:
     return float((deviations[worst] + largest) / 2), pair.rho
 
 
-def plan_paper(h, rho: float, num_classes: int, rng, dtype) -> Plan:
+def plan_paper(
+    h: np.ndarray, rho: float, num_classes: int, rng: np.random.Generator, dtype: DTypeLike
+) -> Plan:
     """Lemma B.2: blocks of k points in their given order, all with the bias of Lemma B.1.
 
     Args:

@@ -35,7 +35,7 @@ class Plan:
     search_error: np.ndarray
 
 
-def in_blocks(rows, width: int) -> np.ndarray:
+def in_blocks(rows: np.ndarray, width: int) -> np.ndarray:
     """``f[n, ...] -> f[l, k, ...]``, the last block filled up with zeros."""
     blocks = -(-len(rows) // width)
     padding = np.zeros((blocks * width - len(rows), *rows.shape[1:]), rows.dtype)

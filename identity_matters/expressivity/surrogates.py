@@ -6,7 +6,7 @@ import numpy as np
 CANDIDATES_PER_CLASS = 32
 
 
-def spread_directions(num_classes: int, width: int, rng) -> np.ndarray:
+def spread_directions(num_classes: int, width: int, rng: np.random.Generator) -> np.ndarray:
     """r points in the closed unit ball of R^k, far from each other.
 
     On the line they are evenly spaced from -1 to 1. From two dimensions on they are unit vectors,

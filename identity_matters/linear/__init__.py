@@ -12,4 +12,65 @@ Symbols, throughout this package (the paper's letters on the left):
 ``tau``    ``|||A||| = max_i ||A_i||`` in spectral norm; ``B_tau`` is the ball of that radius
 ``gamma``  ``max(|log sigma_max(R)|, |log sigma_min(R)|)`` (Theorem 2.1)
 =========  =========================================================================
+
+The names below can be imported from here; everything else from its module. Functions that take
+NumPy arrays (`factorize` and the bounds) compute in float64 whatever JAX is set to. Functions of
+JAX (`product`, the risk, gradient descent) refuse float32, and JAX makes float64 arrays only after
+``jax.config.update("jax_enable_x64", True)``.
+
+>>> import numpy as np
+>>> from identity_matters.linear import factorize, norm_lower_bound
+>>> R = np.diag([-1.0, -1.0, 1.0, 1.0])
+>>> A = factorize(R, depth=16)
+>>> A.shape, A.dtype
+((16, 4, 4), dtype('float64'))
+>>> norms = np.linalg.norm(A, 2, axis=(1, 2))
+>>> round(norms.max(), 12), round(norm_lower_bound(R, depth=16), 12)
+(np.float64(0.196034280659), 0.196034280659)
 """
+
+from typing import TYPE_CHECKING
+
+from identity_matters import lazy
+
+if TYPE_CHECKING:
+    from identity_matters.linear.dynamics import Descent, gradient_descent
+    from identity_matters.linear.factorization import METHODS, PathSettings, factorize, polar_bound
+    from identity_matters.linear.landscape import gradient_lower_bound
+    from identity_matters.linear.lower_bound import norm_lower_bound, plane_path_length
+    from identity_matters.linear.network import max_spectral_norm, product, standard_product
+    from identity_matters.linear.risk import excess_risk, excess_risk_and_gradient, risk_gradient
+    from identity_matters.linear.target import Target, check_target
+
+__all__ = [
+    "METHODS",
+    "Descent",
+    "PathSettings",
+    "Target",
+    "check_target",
+    "excess_risk",
+    "excess_risk_and_gradient",
+    "factorize",
+    "gradient_descent",
+    "gradient_lower_bound",
+    "max_spectral_norm",
+    "norm_lower_bound",
+    "plane_path_length",
+    "polar_bound",
+    "product",
+    "risk_gradient",
+    "standard_product",
+]
+
+__getattr__ = lazy.attach(
+    __name__,
+    {
+        "dynamics": ["Descent", "gradient_descent"],
+        "factorization": ["METHODS", "PathSettings", "factorize", "polar_bound"],
+        "landscape": ["gradient_lower_bound"],
+        "lower_bound": ["norm_lower_bound", "plane_path_length"],
+        "network": ["max_spectral_norm", "product", "standard_product"],
+        "risk": ["excess_risk", "excess_risk_and_gradient", "risk_gradient"],
+        "target": ["Target", "check_target"],
+    },
+)

@@ -139,8 +139,8 @@ def tight_family(
     for width in widths:
         grid = [(d, t, s) for d in depths for t in taus for s in scales]
         A = np.zeros((len(grid), max(depths), width, width))
-        for point, (depth, tau, _) in enumerate(grid):
-            A[point, :depth] = landscape.minus_tau_identity(depth, width, tau)
+        for point, (layers, radius, _) in enumerate(grid):
+            A[point, :layers] = landscape.minus_tau_identity(layers, width, radius)
         depth, tau, scale = (np.array(values) for values in zip(*grid, strict=True))
         R = rng.standard_normal((len(grid), width, width))
         Sigma = scale[:, None, None] * np.eye(width)

@@ -3,16 +3,29 @@
 import dataclasses
 import fractions
 import itertools
+from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 
+from identity_matters.array_types import Array
 from identity_matters.linear import landscape, network, projected, risk
 
+Rational = fractions.Fraction | int
 # log of the least sigma_min(Sigma) that the search admits and starts from, far below the optimum.
 _LEAST_LOG_EIGENVALUE = -7.0
 
 
-def worst_case(A, E, Sigma, tau, form: str, *, steps: int, learning_rate: float):
+def worst_case(
+    A: Array,
+    E: Array,
+    Sigma: Array,
+    tau: float | Array,
+    form: str,
+    *,
+    steps: int,
+    learning_rate: float,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Maximises right/left of eq. (2.3) over ``|||A||| <= tau``, R and ``||Sigma|| <= 1``.
 
     The target is written ``R = (I + A_l) ... (I + A_1) - E`` with E free: without that the
@@ -72,7 +85,7 @@ class ScalarPoint:
         return self.right > self.squared_gradient
 
 
-def scalar_point(a, R, Sigma, form: str) -> ScalarPoint:
+def scalar_point(a: Sequence[Rational], R: Rational, Sigma: Rational, form: str) -> ScalarPoint:
     """Both sides of eq. (2.3) for d = 1 in exact rational arithmetic.
 
     An implementation of its own (Lemma 2.4 for numbers), shared with no floating-point code:
@@ -85,22 +98,23 @@ def scalar_point(a, R, Sigma, form: str) -> ScalarPoint:
     Raises:
       ValueError: no layer, some ``|a_i| >= 1``, or ``Sigma <= 0``.
     """
-    a = tuple(fractions.Fraction(value) for value in a)
+    layers = tuple(fractions.Fraction(value) for value in a)
     R, Sigma = fractions.Fraction(R), fractions.Fraction(Sigma)
-    if not a:
+    if not layers:
         raise ValueError("a must hold at least 1 layer, got none")
-    tau = max(abs(value) for value in a)
+    tau = max(abs(value) for value in layers)
     if tau >= 1:
         raise ValueError(f"eq. (2.3) needs max |a_i| < 1, got {tau}")
     if Sigma <= 0:
         raise ValueError(f"Sigma must be positive, got {Sigma}")
     product = fractions.Fraction(1)
-    for value in a:
+    for value in layers:
         product *= 1 + value
     E = product - R
-    squared_gradient = sum((2 * E * Sigma * product / (1 + value)) ** 2 for value in a)
-    right = landscape.bound_function(form)(len(a), tau, Sigma, E**2 * Sigma)
-    return ScalarPoint(a, R, Sigma, squared_gradient, right)
+    squares = [(2 * E * Sigma * product / (1 + value)) ** 2 for value in layers]
+    squared_gradient = sum(squares, start=fractions.Fraction(0))
+    right = landscape.bound_function(form)(len(layers), tau, Sigma, E**2 * Sigma)
+    return ScalarPoint(layers, R, Sigma, squared_gradient, right)
 
 
 def smallest_scalar_counterexample(

@@ -9,6 +9,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from identity_matters.array_types import Array
 from identity_matters.linear import landscape, projected, risk
 
 # Bounds of the relative damping: from a Newton step up to a vanishing one. Below the lower bound
@@ -21,7 +22,7 @@ _GROW = 4.0
 
 
 @jax.jit
-def risk_hessian(A, R, Sigma):
+def risk_hessian(A: Array, R: Array, Sigma: Array) -> jax.Array:
     """The Hessian of the risk in the layers, by forward-mode differentiation of Lemma 2.4.
 
     Args:
@@ -33,7 +34,9 @@ def risk_hessian(A, R, Sigma):
     return hessian.reshape(A.size, A.size)
 
 
-def find_critical_point(A, R, Sigma, depth, *, steps: int, gradient_tolerance: float):
+def find_critical_point(
+    A: Array, R: Array, Sigma: Array, depth: int | Array, *, steps: int, gradient_tolerance: float
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Levenberg-Marquardt on ``grad f = 0`` from the start A; vmappable.
 
     Minimises ``||grad f||^2``, whose Gauss-Newton matrix is H^2 with H the Hessian of f, so it is
@@ -74,13 +77,15 @@ def find_critical_point(A, R, Sigma, depth, *, steps: int, gradient_tolerance: f
             step + 1,
         )
 
-    start = (A, gradient_at(A), jnp.asarray(1e-2), 0)
+    start = (jnp.asarray(A), gradient_at(A), jnp.asarray(1e-2), jnp.asarray(0))
     layers, gradient, _, taken = jax.lax.while_loop(unfinished, attempt, start)
     return layers, jnp.linalg.norm(gradient), taken
 
 
 @jax.jit
-def find_critical_points(A, R, Sigma, depth, *, steps: int, gradient_tolerance: float):
+def find_critical_points(
+    A: Array, R: Array, Sigma: Array, depth: int | Array, *, steps: int, gradient_tolerance: float
+) -> dict[str, jax.Array]:
     """`find_critical_point` for a batch of starts.
 
     Args:
@@ -105,7 +110,16 @@ def find_critical_points(A, R, Sigma, depth, *, steps: int, gradient_tolerance: 
 
 
 @functools.partial(jax.jit, static_argnames=("steps", "learning_rate"))
-def least_gradients(A, R, Sigma, tau, depth, *, steps: int, learning_rate: float):
+def least_gradients(
+    A: Array,
+    R: Array,
+    Sigma: Array,
+    tau: Array,
+    depth: int | Array,
+    *,
+    steps: int,
+    learning_rate: float,
+) -> tuple[jax.Array, jax.Array]:
     """Minimises ``||grad f||_F`` over B_tau from each start, by projected Adam on its logarithm.
 
     Args:

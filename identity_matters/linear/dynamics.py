@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from identity_matters.array_types import Array
 from identity_matters.linear import landscape, network, risk
 
 # Why a run of gradient descent stopped; the position in this tuple is the code inside the loop.
@@ -42,12 +43,12 @@ class Curves(NamedTuple):
       inside: bool, whether every iterate up to here, recorded or not, had |||A||| < 1.
     """
 
-    updates: np.ndarray
-    excess_risk: np.ndarray
-    gradient_norm: np.ndarray
-    norm: np.ndarray
-    squared_gradient_bound: np.ndarray
-    inside: np.ndarray
+    updates: Array
+    excess_risk: Array
+    gradient_norm: Array
+    norm: Array
+    squared_gradient_bound: Array
+    inside: Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,9 +100,9 @@ def guaranteed_decrease(depth: int, tau: float, sigma_min: float, learning_rate:
 
 
 def gradient_descent(
-    A,
-    R,
-    Sigma,
+    A: Array,
+    R: Array,
+    Sigma: Array,
     *,
     learning_rate: float,
     max_updates: int,
@@ -109,14 +110,24 @@ def gradient_descent(
     risk_tolerance: float,
     stall_tolerance: float,
     divergence_factor: float,
-    input_map=None,
-    output_map=None,
+    input_map: Array | None = None,
+    output_map: Array | None = None,
 ) -> Descent:
     """Minimises the excess risk over A by gradient descent until one of its rules stops it.
 
     Memory beyond the records is a few copies of A, however many updates are made. Every iterate is
     tested for ``|||A||| < 1``: its Frobenius norms certify that at once near zero, and a batched
     SVD decides where they do not. |||A||| itself is computed at recorded points only.
+
+    >>> jax.config.update("jax_enable_x64", True)
+    >>> run = gradient_descent(
+    ...     np.zeros((4, 1, 1)), np.array([[2.0]]), np.eye(1), learning_rate=0.05, max_updates=100,
+    ...     record_every=10, risk_tolerance=1e-12, stall_tolerance=0.0, divergence_factor=1e3
+    ... )
+    >>> run.stopped, run.converged
+    ('risk below tolerance', True)
+    >>> np.asarray(1 + run.A.ravel()).round(4)  # four equal layers: 2^{1/4}
+    array([1.1892, 1.1892, 1.1892, 1.1892])
 
     Args:
       A: f64[depth, m, m], the start.

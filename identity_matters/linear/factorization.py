@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from identity_matters.linear import roots
 from identity_matters.linear.lower_bound import norm_lower_bound
@@ -43,12 +44,15 @@ def polar_bound(gamma: float, depth: int) -> float:
 
     ``||Q^{1/l} P^{1/l} - I|| <= 2 sin(theta / 2l) + e^{gamma/l} - 1``, and e^t - 1 <= 3 t for
     t <= 1/3.
+
+    >>> round(polar_bound(gamma=0.5, depth=16), 4)
+    0.2901
     """
     return (np.pi + 3 * gamma) / depth
 
 
 def factorize(
-    R,
+    R: ArrayLike,
     depth: int,
     method: str = "best",
     *,
@@ -56,6 +60,20 @@ def factorize(
     path_settings: PathSettings | None = None,
 ) -> np.ndarray:
     """Writes R as a product of `depth` layers ``I + A_i`` of small norm.
+
+    It computes with NumPy in float64, whatever the dtype of R and whether or not JAX's 64-bit types
+    are switched on; hand the result to functions of JAX only after
+    ``jax.config.update("jax_enable_x64", True)``, or it becomes float32 there.
+
+    >>> R = np.array([[0.0, -2.0], [2.0, 0.0]])  # a quarter turn and a stretch by 2
+    >>> A = factorize(R, depth=8, method="polar")
+    >>> bool(np.allclose(np.linalg.matrix_power(np.eye(2) + A[0], 8), R))  # all layers are alike
+    True
+    >>> np.linalg.norm(A, 2, axis=(1, 2)).round(4)
+    array([0.2238, 0.2238, 0.2238, 0.2238, 0.2238, 0.2238, 0.2238, 0.2238])
+    >>> factorize(np.diag([1.0, -1.0]), depth=8)
+    Traceback (most recent call last):
+    ValueError: R must have a positive determinant, got det R = -exp(0) = -1
 
     Methods:
       svd: the paper's appendix A.1: q layers for V^T, p for K, q for U, 2 q + p = l, with the
@@ -178,18 +196,18 @@ def _svd(target: Target, depth: int, settings: PathSettings) -> Factorization:
     angle = max(left.largest_angle, right.largest_angle)
     rounding = len(U) * np.finfo(float).eps
     turns, stretches = angle > rounding, target.gamma > rounding
-    q = np.arange(1 if turns else 0, (depth - (1 if stretches else 0)) // 2 + 1)
-    if len(q) == 0:
+    choices = np.arange(1 if turns else 0, (depth - (1 if stretches else 0)) // 2 + 1)
+    if len(choices) == 0:
         raise NotApplicableError(
             f"method svd needs depth at least {2 * turns + stretches}, got {depth}: one layer for"
             " V^T, one for K and one for U"
         )
-    p = depth - 2 * q
-    turn_norms = 2 * np.sin(angle / (2 * np.maximum(q, 1)))
-    stretch_norms = np.where(p > 0, np.expm1(target.gamma / np.maximum(p, 1)), 0.0)
+    rest = depth - 2 * choices
+    turn_norms = 2 * np.sin(angle / (2 * np.maximum(choices, 1)))
+    stretch_norms = np.where(rest > 0, np.expm1(target.gamma / np.maximum(rest, 1)), 0.0)
     norms = np.maximum(turn_norms, stretch_norms)
     best = np.argmin(norms)
-    q, p = int(q[best]), int(p[best])
+    q, p = int(choices[best]), int(rest[best])
 
     def build() -> np.ndarray:
         A = np.empty((depth, *U.shape))

@@ -16,16 +16,19 @@ by s^2 on both sides. Symbols as in `identity_matters.linear`.
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from identity_matters import paper
+from identity_matters.array_types import Array
 from identity_matters.linear import network, risk
 
 
-def gradient_bound_corrected(depth, tau, sigma_min, excess):
+def gradient_bound_corrected(depth: Any, tau: Any, sigma_min: Any, excess: Any) -> Any:
     """``4 l (1-tau)^{2l-2} sigma_min(Sigma) (f - C)``, at most ``||grad f||_F^2`` in B_tau.
 
     Proof. By Lemma 2.4, ``df/dA_i = 2 L_i^T (E Sigma) N_i^T``, where L_i and N_i are products of
@@ -50,7 +53,7 @@ _BOUNDS = {
 FORMS = tuple(_BOUNDS)
 
 
-def bound_function(form: str):
+def bound_function(form: str) -> Callable[..., Any]:
     """The right-hand side of eq. (2.3) as a function of ``(depth, tau, sigma_min, excess)``.
 
     Pure arithmetic: it may be traced by JAX, and with `fractions.Fraction` arguments it is exact.
@@ -63,7 +66,9 @@ def bound_function(form: str):
     return _BOUNDS[form]
 
 
-def gradient_lower_bound_in_jit(A, Sigma, excess, form="corrected"):
+def gradient_lower_bound_in_jit(
+    A: Array, Sigma: Array, excess: float | Array, form: str = "corrected"
+) -> jax.Array:
     """`gradient_lower_bound` without the tests of values, to be called inside jit, grad and vmap.
 
     Where ``|||A||| >= 1`` the result means nothing; the caller must look at |||A|||.
@@ -72,8 +77,18 @@ def gradient_lower_bound_in_jit(A, Sigma, excess, form="corrected"):
     return bound_function(form)(A.shape[0], tau, jnp.linalg.eigvalsh(Sigma)[0], excess)
 
 
-def gradient_lower_bound(A, Sigma, excess, form="corrected"):
+def gradient_lower_bound(
+    A: Array, Sigma: Array, excess: float | Array, form: str = "corrected"
+) -> jax.Array:
     """The right-hand side of eq. (2.3) at A, with ``tau = |||A|||`` as measured there.
+
+    The smallest counterexample to the printed forms: the squared gradient is 16.
+
+    >>> jax.config.update("jax_enable_x64", True)
+    >>> A, R, Sigma = jnp.zeros((1, 1, 1)), jnp.full((1, 1), 2.0), jnp.full((1, 1), 2.0)
+    >>> excess = risk.excess_risk(A, R, Sigma)
+    >>> [float(gradient_lower_bound(A, Sigma, excess, form)) for form in FORMS]
+    [32.0, 32.0, 16.0]
 
     Args:
       A: f64[depth, d, d].
@@ -100,7 +115,7 @@ def gradient_lower_bound(A, Sigma, excess, form="corrected"):
     return gradient_lower_bound_in_jit(A, Sigma, excess, form)
 
 
-def check_second_moment(Sigma) -> None:
+def check_second_moment(Sigma: Array) -> None:
     """Raises ValueError unless Sigma, f64[d, d], is symmetric positive semidefinite to rounding."""
     matrix = np.asarray(Sigma)
     rounding = len(matrix) * np.finfo(np.float64).eps * np.abs(matrix).max()
@@ -112,7 +127,9 @@ def check_second_moment(Sigma) -> None:
         raise ValueError(f"Sigma must be positive semidefinite, but has the eigenvalue {least}")
 
 
-def squared_gradient_and_excess(A, R, Sigma, depth):
+def squared_gradient_and_excess(
+    A: Array, R: Array, Sigma: Array, depth: int | Array
+) -> tuple[jax.Array, jax.Array]:
     """``(||grad f||_F^2, f - C)`` at one point; a vmapped caller may mix depths.
 
     The stack may be padded: its layers from `depth` on must be zero. They are factors I, which
@@ -129,7 +146,7 @@ def squared_gradient_and_excess(A, R, Sigma, depth):
     return jnp.sum(leading_layers(gradient, depth) ** 2), excess
 
 
-def leading_layers(stack, depth):
+def leading_layers(stack: Array, depth: int | Array) -> jax.Array:
     """`stack`, f64[max_depth, d, d], with zeros in place of all layers from `depth` (int[]) on."""
     return jnp.where((jnp.arange(stack.shape[0]) < depth)[:, None, None], stack, 0.0)
 
@@ -137,7 +154,7 @@ def leading_layers(stack, depth):
 _evaluate = jax.jit(jax.vmap(squared_gradient_and_excess))
 
 
-def right_over_left(A, R, Sigma, depth, form: str) -> np.ndarray:
+def right_over_left(A: Array, R: Array, Sigma: Array, depth: int | Array, form: str) -> np.ndarray:
     """Right-hand side of eq. (2.3) over ``||grad f||_F^2`` at a batch of points; above 1 it fails.
 
     Args:
@@ -169,12 +186,12 @@ def spectral_norms(matrices: np.ndarray) -> np.ndarray:
     return np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[..., -1], 0.0))
 
 
-def minus_tau_identity(depth: int, width: int, tau: float):
+def minus_tau_identity(depth: int, width: int, tau: float) -> jax.Array:
     """``A_i = -tau I`` for all i, f64[depth, width, width]: corrected eq. (2.3) is tight there."""
     return jnp.broadcast_to(-tau * jnp.eye(width), (depth, width, width))
 
 
-def squared_gradient_floor(R, Sigma, depth: int, tau: float) -> float:
+def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> float:
     """A lower bound of ``||grad f||_F^2`` over B_tau when ``det R < 0``: no critical point inside.
 
     ``4 l (1-tau)^{2l-2} sigma_min(Sigma)^2 ((1-tau)^l + sigma_min(R))^2``, with equality for d = 1

@@ -10,7 +10,7 @@ import scipy.linalg
 from identity_matters.linear import critical_points, landscape, risk, sampling
 
 
-def random_targets(rng, sizes: np.ndarray, width: int) -> np.ndarray:
+def random_targets(rng: np.random.Generator, sizes: np.ndarray, width: int) -> np.ndarray:
     """``R = exp(size * Gaussian / sqrt(d))``: det R > 0; f64[n] -> f64[n, width, width]."""
     gaussian = rng.standard_normal((len(sizes), width, width)) / np.sqrt(width)
     return scipy.linalg.expm(sizes[:, None, None] * gaussian)

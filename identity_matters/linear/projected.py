@@ -1,17 +1,24 @@
 """Adam with projections: minimisation over B_tau and over bounded second moments, vmappable."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
 
+from identity_matters.array_types import Array
 
-def clip_singular_values(A, tau):
+
+def clip_singular_values(A: Array, tau: float | Array) -> jax.Array:
     """The point of B_tau nearest to A in Frobenius norm: f64[..., d, d] -> f64[..., d, d]."""
     left, values, right = jnp.linalg.svd(A, full_matrices=False)
     return (left * jnp.minimum(values, tau)[..., None, :]) @ right
 
 
-def clip_layers_and_second_moment(A, Sigma, tau, low, high):
+def clip_layers_and_second_moment(
+    A: Array, Sigma: Array, tau: float | Array, low: float | Array, high: float | Array
+) -> tuple[jax.Array, jax.Array]:
     """Both constraints of the search at once: |||A||| <= tau, eigenvalues of Sigma in [low, high].
 
     One batched SVD serves both. As two LAPACK calls that do not depend on one another they would,
@@ -33,7 +40,14 @@ def clip_layers_and_second_moment(A, Sigma, tau, low, high):
     return layers, (left[-1] * eigenvalues[None, :]) @ left[-1].T
 
 
-def minimise(objective, project, start, *, steps: int, learning_rate: float):
+def minimise(
+    objective: Callable[[Any], jax.Array],
+    project: Callable[[Any], Any],
+    start: Any,
+    *,
+    steps: int,
+    learning_rate: float,
+) -> tuple[Any, jax.Array]:
     """The best of `steps` projected Adam iterates; the learning rate falls to 0 along a cosine.
 
     Args:

@@ -39,7 +39,7 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
         if layer is None or not np.isfinite(layer).all():
             continue
         power = np.linalg.matrix_power(np.eye(len(R)) + layer, depth)
-        error = np.linalg.norm(power - R) / np.linalg.norm(R)
+        error = float(np.linalg.norm(power - R) / np.linalg.norm(R))
         if error <= LARGEST_ERROR:
             return layer
     raise NoPrincipalRootError(

@@ -86,7 +86,10 @@ def real_rotation_form(Q: np.ndarray) -> RotationForm:
     """
     T, S = scipy.linalg.schur(Q, output="real")
     d = len(Q)
-    planes, angles, kept, reversed_ = [], [], [], []
+    planes: list[int] = []
+    angles: list[float] = []
+    kept: list[int] = []
+    reversed_: list[int] = []
     j = 0
     while j < d:
         if j + 1 < d and T[j + 1, j] != 0:

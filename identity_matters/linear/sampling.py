@@ -47,7 +47,7 @@ class Points:
     tau: np.ndarray
 
 
-def orthogonal_matrices(rng: np.random.Generator, shape: tuple[int, ...], width: int):
+def orthogonal_matrices(rng: np.random.Generator, shape: tuple[int, ...], width: int) -> np.ndarray:
     """Random orthogonal matrices, f64[*shape, width, width], of either determinant."""
     q, r = np.linalg.qr(rng.standard_normal((*shape, width, width)))
     return q * np.sign(np.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
@@ -58,7 +58,9 @@ def _of_norm(matrices: np.ndarray, norms: np.ndarray) -> np.ndarray:
     return matrices * (norms / spectral_norms(matrices))[..., None, None]
 
 
-def sample_layers(rng, sampler: str, tau: np.ndarray, max_depth: int, width: int) -> np.ndarray:
+def sample_layers(
+    rng: np.random.Generator, sampler: str, tau: np.ndarray, max_depth: int, width: int
+) -> np.ndarray:
     """Layers with ``|||A||| <= tau`` up to rounding: f64[len(tau), max_depth, width, width].
 
     Raises:
@@ -99,7 +101,9 @@ def sample_layers(rng, sampler: str, tau: np.ndarray, max_depth: int, width: int
     return directions * radius[..., None, None]
 
 
-def sample_second_moments(rng, count: int, width: int, data: DataRange) -> np.ndarray:
+def sample_second_moments(
+    rng: np.random.Generator, count: int, width: int, data: DataRange
+) -> np.ndarray:
     """Random Sigma, f64[count, width, width]; every second one is a multiple of the identity."""
     scale = 10 ** rng.uniform(*data.scale_log10, (count, 1))
     condition_log10 = rng.uniform(0, data.max_condition_log10, (count, 1))
@@ -115,7 +119,7 @@ def sample_second_moments(rng, count: int, width: int, data: DataRange) -> np.nd
     return (Sigma + np.swapaxes(Sigma, -1, -2)) / 2
 
 
-def sample_targets(rng, A: np.ndarray) -> np.ndarray:
+def sample_targets(rng: np.random.Generator, A: np.ndarray) -> np.ndarray:
     """Random R for the layers A, f64[n, depth, d, d] -> f64[n, d, d].
 
     A third is Gaussian of log-uniform size (half of them with det R < 0), a third is the product of

@@ -9,6 +9,7 @@ p        exponent of the smoothed maximum, (sum_i tr (G_i^T G_i)^{p/2})^{1/p}
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -85,7 +86,9 @@ def _moved(moves: np.ndarray, pieces: np.ndarray):
     return Y[1:] @ pieces @ inverses[:-1], inverses[1:-1]
 
 
-def smoothed_norm_and_gradient(moves, pieces, coefficients, exponent):
+def smoothed_norm_and_gradient(
+    moves: np.ndarray, pieces: np.ndarray, coefficients: Sequence[float], exponent: float
+) -> tuple[float, np.ndarray]:
     """``log (sum_i tr (G_i^T G_i)^{p/2})^{1/p}`` and its gradient in the moves.
 
     The eigenvalues of G^T G give the value and the closed-form gradient of the trace alike, with

@@ -2,8 +2,10 @@
 
 import dataclasses
 import operator
+from typing import SupportsIndex
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 # 3 gamma is computed from singular values, so a whole number may come out a rounding too large.
 _ROUNDING_LAYERS = 1e-9
@@ -38,7 +40,7 @@ class Target:
         return bool(np.abs(self.R - self.R.T).max() <= d * np.finfo(float).eps * self.K[0])
 
 
-def check_target(R) -> Target:
+def check_target(R: ArrayLike) -> Target:
     """Checks that R can be a product of layers of norm below 1, and decomposes it.
 
     Args:
@@ -73,7 +75,7 @@ def check_target(R) -> Target:
     return Target(R, U, K, Vt, gamma)
 
 
-def check_depth(depth, least: int = 1, reason: str = "") -> int:
+def check_depth(depth: SupportsIndex, least: int = 1, reason: str = "") -> int:
     """Returns `depth` as an int.
 
     Raises:

@@ -5,8 +5,10 @@ seeds, because compiling a random generator for each of many shapes takes second
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
 def _random_basis(rng: np.random.Generator, width: int) -> np.ndarray:
@@ -14,7 +16,7 @@ def _random_basis(rng: np.random.Generator, width: int) -> np.ndarray:
     return np.linalg.qr(rng.standard_normal((width, width)))[0]
 
 
-def rotation(width: int, angles_radians) -> np.ndarray:
+def rotation(width: int, angles_radians: Sequence[float]) -> np.ndarray:
     """Plane rotations by the given angles on the diagonal, then ones: f64[width, width].
 
     Raises:
@@ -29,7 +31,9 @@ def rotation(width: int, angles_radians) -> np.ndarray:
     return Q
 
 
-def random_target(rng: np.random.Generator, width: int, angles_radians, gamma: float) -> np.ndarray:
+def random_target(
+    rng: np.random.Generator, width: int, angles_radians: Sequence[float], gamma: float
+) -> np.ndarray:
     """``R = Q P`` with det R > 0: Q turns by the given angles, P stretches by e^{-gamma..gamma}.
 
     Both get their own random basis, so that they do not commute.
@@ -48,7 +52,7 @@ def random_target(rng: np.random.Generator, width: int, angles_radians, gamma: f
     return Q @ (stretched * stretches) @ stretched.T
 
 
-def random_second_moment(rng: np.random.Generator, eigenvalues) -> np.ndarray:
+def random_second_moment(rng: np.random.Generator, eigenvalues: Sequence[float]) -> np.ndarray:
     """``Sigma`` with the given eigenvalues in a random basis: f64[d, d], symmetric."""
     basis = _random_basis(rng, len(eigenvalues))
     Sigma = (basis * np.asarray(eigenvalues, np.float64)) @ basis.T
@@ -85,7 +89,13 @@ def last_layer_minus_identity(depth: int, width: int) -> np.ndarray:
     return A
 
 
-def largest_stable_learning_rate(R, Sigma, depth: int, input_map=None, output_map=None) -> float:
+def largest_stable_learning_rate(
+    R: ArrayLike,
+    Sigma: ArrayLike,
+    depth: int,
+    input_map: ArrayLike | None = None,
+    output_map: ArrayLike | None = None,
+) -> float:
     """1/L, L an upper bound of the curvature at a balanced optimum (our choice of step size).
 
     At an optimum E = 0 the Hessian of f is that of ``||sum_i P_i dA_i N_i Sigma^{1/2}||_F^2`` with

@@ -9,6 +9,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -83,7 +84,7 @@ def draw(key: jax.Array, shapes: dict, rule: Rule) -> dict:
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
     kernels = {}  # index of the leaf -> its distribution
-    drawn = []
+    drawn: list[Any] = []
     for path, leaf in leaves:
         names = tuple(entry.key for entry in path)
         if names[-1] in CONSTANTS:

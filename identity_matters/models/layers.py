@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from identity_matters.array_types import Array
 from identity_matters.models import winograd
 
 COMPUTE_DTYPES = ("float32", "bfloat16")
@@ -67,12 +68,12 @@ def batch_norm(
     )
 
 
-def leaky_relu(x, leak: float):
+def leaky_relu(x: Array, leak: float) -> jax.Array:
     """max(x, leak x); plain ReLU, with derivative 0 at 0, for leak = 0."""
     return nn.leaky_relu(x, leak) if leak else nn.relu(x)
 
 
-def average_pool(x, size: int):
+def average_pool(x: Array, size: int) -> jax.Array:
     """Means over size x size squares that do not overlap: [n, h, w, c] to [n, h/size, w/size, c].
 
     Raises:
@@ -89,7 +90,7 @@ def average_pool(x, size: int):
     return squares.mean(axis=(2, 4))
 
 
-def pad_channels(x, channels: int):
+def pad_channels(x: Array, channels: int) -> jax.Array:
     """Zero channels added on both sides, half of them first (rounded down): to [n, h, w, channels].
 
     Raises:
@@ -99,16 +100,16 @@ def pad_channels(x, channels: int):
     if missing < 0:
         raise ValueError(f"a shortcut cannot go from {x.shape[-1]} to {channels} channels")
     if not missing:
-        return x
+        return jnp.asarray(x)
     return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (missing // 2, missing - missing // 2)))
 
 
-def global_average_pool(x):
+def global_average_pool(x: Array) -> jax.Array:
     """Means over the whole map, in float32: [n, h, w, c] to f32[n, c]."""
     return x.astype(jnp.float32).mean(axis=(1, 2))
 
 
-def dropout(x, keys, rate: float, layer: int):
+def dropout(x: Array, keys: jax.Array | None, rate: float, layer: int) -> jax.Array:
     """Sets each number to 0 with probability `rate` and divides the others by 1 - rate.
 
     Args:
@@ -120,7 +121,7 @@ def dropout(x, keys, rate: float, layer: int):
       ValueError: not one key for each example.
     """
     if not rate:
-        return x
+        return jnp.asarray(x)
     if keys is None or keys.shape != x.shape[:1]:
         found = "none" if keys is None else f"keys of shape {keys.shape}"
         raise ValueError(f"dropout needs one key for each of {len(x)} examples, got {found}")

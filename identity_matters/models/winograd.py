@@ -11,9 +11,15 @@ The result differs from the direct one by rounding only, about 1e-6 of the large
 float32. On accelerators the vendor's libraries choose such methods themselves.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+
+from identity_matters.array_types import Array
 
 # With fewer channels the matrix products are too thin to pay, on smaller maps too few.
 LEAST_CHANNELS = 64
@@ -24,7 +30,9 @@ _A_T = np.array([[1, 1, 1, 0], [0, 1, -1, -1]])
 _TILE, _OUTPUTS = 4, 2
 
 
-def conv_general_dilated(lhs, rhs, window_strides, padding, **options):
+def conv_general_dilated(
+    lhs: Array, rhs: Array, window_strides: Sequence[int], padding: Any, **options
+) -> jax.Array:
     """As `jax.lax.conv_general_dilated`, by Winograd's method where that applies and pays.
 
     It does for 3x3 kernels at stride 1 and padding "SAME", no dilation or groups, even sides of
@@ -41,11 +49,13 @@ def conv_general_dilated(lhs, rhs, window_strides, padding, **options):
         and all(np.all(np.equal(options.get(name) or 1, one)) for name, one in simple.items())
     )
     if not applies:
-        return lax.conv_general_dilated(lhs, rhs, window_strides, padding, **options)
+        return lax.conv_general_dilated(
+            jnp.asarray(lhs), jnp.asarray(rhs), window_strides, padding, **options
+        )
     return convolve(lhs, rhs)
 
 
-def convolve(x, kernel):
+def convolve(x: Array, kernel: Array) -> jax.Array:
     """The convolution of x [n, h, w, c] with kernel [3, 3, c, d], stride 1, "SAME" padding.
 
     Returns:

@@ -1,6 +1,7 @@
 """The paper's bounds as functions, and orders of growth that others have published."""
 
 import math
+from typing import Any
 
 from identity_matters.paper.numbers import NUMBERS
 
@@ -11,7 +12,11 @@ def theorem_2_1_bound_iclr2017(gamma: float, depth: int) -> float:
 
 
 def theorem_2_1_bound_v3(gamma: float, depth: int) -> float:
-    """Theorem 2.1 [v3]: for det R > 0 an optimum has |||A||| <= (4 pi + 3 gamma) / l."""
+    """Theorem 2.1 [v3]: for det R > 0 an optimum has |||A||| <= (4 pi + 3 gamma) / l.
+
+    >>> round(theorem_2_1_bound_v3(gamma=0.5, depth=16), 3)
+    0.879
+    """
     return (4 * math.pi + 3 * gamma) / depth
 
 
@@ -25,7 +30,7 @@ def theorem_2_1_least_depth(gamma: float) -> int:
     return max(1, math.ceil(3 * gamma))
 
 
-def gradient_bound_iclr2017(depth, tau, sigma_min, excess):
+def gradient_bound_iclr2017(depth: Any, tau: Any, sigma_min: Any, excess: Any) -> Any:
     """Eq. (2.3) [ICLR 2017]: ||grad f||_F^2 >= 4 l (1-tau)^{l-1} sigma_min(Sigma)^2 (f - C).
 
     False as printed, for two reasons: see the claim of the same name. The arguments may be floats
@@ -34,7 +39,7 @@ def gradient_bound_iclr2017(depth, tau, sigma_min, excess):
     return 4 * depth * (1 - tau) ** (depth - 1) * sigma_min**2 * excess
 
 
-def gradient_bound_v3(depth, tau, sigma_min, excess):
+def gradient_bound_v3(depth: Any, tau: Any, sigma_min: Any, excess: Any) -> Any:
     """Eq. (2.3) [v3]: ||grad f||_F^2 >= 4 l (1-tau)^{2l-2} sigma_min(Sigma)^2 (f - C).
 
     False as printed: sigma_min(Sigma) belongs to the first power. Arguments as above.

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import os
 import pathlib
 import shutil
 
@@ -37,7 +38,7 @@ class Collection:
     problems: tuple[records.Problem, ...]
 
 
-def read(name: str, directory, root: str) -> Collection:
+def read(name: str, directory: str | os.PathLike[str], root: str) -> Collection:
     """Reads the collection in `directory`, which need not exist."""
     runs, problems = records.read_collection(directory)
     return Collection(name, root, tuple(runs), tuple(problems))

@@ -9,6 +9,7 @@ import dataclasses
 import io
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import matplotlib
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -18,8 +19,9 @@ from identity_matters.records import Run
 
 # Okabe and Ito's colours, which readers with colour blindness can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_STYLE = {
-    "axes.prop_cycle": matplotlib.cycler(color=COLOURS),
+_STYLE: dict[Any, Any] = {
+    # Matplotlib re-exports this name, and its stubs do not.
+    "axes.prop_cycle": matplotlib.cycler(color=COLOURS),  # type: ignore[attr-defined]
     "axes.grid": True,
     "axes.spines.right": False,
     "axes.spines.top": False,

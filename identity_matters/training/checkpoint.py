@@ -11,6 +11,7 @@ import concurrent.futures
 import os
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -48,11 +49,11 @@ class Checkpoints:
         self._settings = contents.as_json(settings)
         self._keep = keep
         self._on_warning = on_warning
-        self._store = None
-        self._pending = None
+        self._store: Any = None
+        self._pending: concurrent.futures.Future | None = None
         self._executor = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
 
-    def restore(self, like):
+    def restore(self, like: Any) -> tuple | None:
         """The newest checkpoint that is whole, or None where there is none.
 
         Damaged ones newer than it are moved to DIRECTORY/damaged/, each with a warning.
@@ -80,16 +81,16 @@ class Checkpoints:
                     damaged[step] = error
         # Only now: had the one before been of another run, nothing would have been touched.
         instead = "there is no older one" if found is None else f"checkpoint {found[0]} is used"
-        for step, error in damaged.items():
+        for step, failure in damaged.items():
             target = self._move_aside(step)
-            reason = (str(error).strip().splitlines() or [""])[0]
+            reason = (str(failure).strip().splitlines() or [""])[0]
             self._on_warning(
-                f"checkpoint {step} is damaged ({type(error).__name__}: {reason}) and was moved to"
-                f" {target}; {instead}"
+                f"checkpoint {step} is damaged ({type(failure).__name__}: {reason}) and was moved"
+                f" to {target}; {instead}"
             )
         return found
 
-    def save(self, step: int, state, extra: dict) -> None:
+    def save(self, step: int, state: Any, extra: dict) -> None:
         """Writes a checkpoint in the background; waits first for the one before.
 
         Args:

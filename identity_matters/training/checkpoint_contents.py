@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,13 +21,13 @@ class DamagedError(Exception):
     """A checkpoint does not hold what was saved."""
 
 
-def named_leaves(tree) -> dict:
+def named_leaves(tree: Any) -> dict:
     """Leaf by name, "params.stem.kernel" say, in the order of the tree."""
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in flat}
 
 
-def as_json(value):
+def as_json(value: Any) -> Any:
     """`value` as it comes back from a JSON file."""
     return json.loads(json.dumps(json_files.to_json(value), allow_nan=False))
 
@@ -64,7 +65,8 @@ def check_same_run(where: str, body: dict, settings: dict, leaves: dict) -> None
     Args:
       settings, leaves: those of this run; leaves need a shape and a dtype only.
     """
-    _check_equal(where, "the setting", _flat(body["settings"]), _flat(settings))
+    saved, ours = json_files.flat(body["settings"]), json_files.flat(settings)
+    _check_equal(where, "the setting", saved, ours)
     _check_equal(where, "the array", body["arrays"], _descriptions(leaves))
 
 
@@ -83,19 +85,8 @@ def _digest(leaves: dict) -> str:
     digest = hashlib.sha256()
     for name, description in sorted(_descriptions(leaves).items()):
         digest.update(f"{name} {description}\n".encode())
-        digest.update(np.ascontiguousarray(leaves[name]).reshape(-1).view(np.uint8))
+        digest.update(np.ascontiguousarray(leaves[name]).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
-
-
-def _flat(settings: dict, prefix: str = "") -> dict:
-    """{"optim": {"momentum": 0.9}} -> {"optim.momentum": 0.9}."""
-    flat = {}
-    for name, value in settings.items():
-        if isinstance(value, dict) and value:
-            flat.update(_flat(value, f"{prefix}{name}."))
-        else:
-            flat[prefix + name] = value
-    return flat
 
 
 def _check_equal(where: str, what: str, saved: dict, ours: dict) -> None:

@@ -1,5 +1,7 @@
 """The batches of a run, dispatch by dispatch, whether its data are arrays or streams."""
 
+from typing import Any
+
 import numpy as np
 
 from identity_matters.training.task import Arrays, Streams
@@ -37,8 +39,8 @@ class StreamFeed:
     def __init__(self, data: Streams, steps: int):
         self._data = data
         self._steps = steps
-        self._stream = None
-        self._step = None
+        self._stream: Any = None
+        self._step = 0
 
     def take(self, first: int, end: int) -> dict:
         """As `ArrayFeed.take`, with "images": u8[steps, rows, h, w, c] and "labels" beside them.

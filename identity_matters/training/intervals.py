@@ -11,6 +11,10 @@ import dataclasses
 class Intervals:
     """When things happen, in steps.
 
+    >>> every = Intervals(100, 10, 25, 50, 50)
+    >>> every.dispatch_end(20), every.next_due(20, "evaluation"), every.is_due("log", 75)
+    (25, 50, True)
+
     Raises:
       ValueError: one of them is below 1.
     """

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -35,9 +36,9 @@ class StopRequested(Exception):
 
 def fit(
     task: Task,
-    log,
+    log: Any,
     *,
-    key,
+    key: jax.Array,
     steps: int,
     batch_examples: int,
     steps_per_dispatch: int,
@@ -49,7 +50,7 @@ def fit(
     compute_dtype: str,
     checkpoints: Checkpoints,
     gradient_accumulation: int = 1,
-    profile_dir="",
+    profile_dir: str = "",
 ) -> dict:
     """Trains `task` for `steps` updates, from the newest checkpoint on if there is one.
 
@@ -126,7 +127,7 @@ class _Run:
     """
 
     task: Task
-    log: object
+    log: Any
     intervals: Intervals
     parallel: ParallelSteps
     feed: ArrayFeed | StreamFeed
@@ -188,7 +189,7 @@ class _Run:
         for steps in self.intervals.dispatch_lengths(first, until):
             self.parallel.prepare(self.state, steps)
         self.since_log.compile_seconds += self.take_compile_seconds()
-        in_flight = collections.deque()
+        in_flight: collections.deque = collections.deque()
         # On accelerators the next dispatch is under way while the sums of this one are read.
         ahead = 0 if self.parallel.on_cpu else 1
         batch = None

@@ -11,6 +11,7 @@ the right choice for a large net on CPU.
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -86,7 +87,7 @@ class ParallelSteps:
         self.rows = slice(first * share, (first + self._local) * share)
         self._first_local = first
         self._evaluation_batch_examples = evaluation_batch_examples
-        self._programs = {}
+        self._programs: dict = {}
         train = programs.training(task, AXIS_NAME, gradient_accumulation, unroll=self.on_cpu)
         self._train = self._map(train, donate_argnums=0)
         self._identity = self._map(lambda tree: tree)
@@ -102,14 +103,14 @@ class ParallelSteps:
             self._evaluate = self._map(programs.evaluation_of_images(task, AXIS_NAME))
         self._resident = self.replicate(resident)
 
-    def replicate(self, tree):
+    def replicate(self, tree: Any) -> Any:
         """`tree`, arrays on the host, with a copy on each device: the form that steps take."""
         # An identity under the same map leaves arrays laid out as the steps want them in every
         # version of JAX; `jax.device_put` needs another sharding from version to version.
         identity = self._map(lambda tree, _: tree, in_axes=(None, 0))
         return identity(tree, np.zeros(self._local, np.int8))
 
-    def place(self, batch: dict):
+    def place(self, batch: dict) -> Any:
         """A batch as `train` takes it; images begin their way to the devices.
 
         Args:
@@ -119,7 +120,7 @@ class ParallelSteps:
         # Indices are small enough to travel with the call.
         return self._identity(split) if "images" in split else split
 
-    def prepare(self, state, steps: int) -> None:
+    def prepare(self, state: Any, steps: int) -> None:
         """Compiles `train` for that many rows, unless it has been, or its first call does that."""
         if ("train", steps) in self._programs or self.process_count > 1:
             return
@@ -131,7 +132,7 @@ class ParallelSteps:
         arguments = (state, self._resident, self.place(batch), self._flags(False))
         self._compile("train", self._train, arguments, steps)
 
-    def train(self, state, batch, stop: bool = False):
+    def train(self, state: Any, batch: Any, stop: bool = False) -> tuple:
         """Runs the steps of a batch; returns before they are done.
 
         Args:
@@ -146,7 +147,7 @@ class ParallelSteps:
         arguments = (state, self._resident, batch, self._flags(stop))
         return self._call("train", self._train, arguments, steps)
 
-    def evaluate(self, state, should_stop: Callable[[], bool] = lambda: False) -> dict | None:
+    def evaluate(self, state: Any, should_stop: Callable[[], bool] = lambda: False) -> dict | None:
         """Runs over every test example once; None if `should_stop` said so on the way.
 
         With several processes `should_stop` must say the same in all of them.
@@ -182,7 +183,7 @@ class ParallelSteps:
             stream.close()
 
     @staticmethod
-    def read(tree):
+    def read(tree: Any) -> Any:
         """One device's copy of a replicated tree as NumPy arrays of our own; waits for it."""
         shards = jax.tree.map(lambda x: x.addressable_shards[0].data, tree)
         for shard in jax.tree.leaves(shards):

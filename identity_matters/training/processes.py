@@ -52,7 +52,7 @@ def initialize(
             "coordinator_address, num_processes and process_id belong together, got"
             f" {coordinator_address}, {num_processes} and {process_id}"
         )
-    if process_id is not None and not 0 <= process_id < num_processes:
+    if process_id is not None and num_processes is not None and not 0 <= process_id < num_processes:
         raise ValueError(
             "process_id must be from 0 to num_processes - 1, got"
             f" process_id={process_id} and num_processes={num_processes}"

@@ -23,6 +23,12 @@ def learning_rate_schedule(
     The paper (section 4) divides 0.05 by 10 at steps 30,000 and 50,000; cosine and warm-up are our
     additions.
 
+    >>> rate = learning_rate_schedule(
+    ...     schedule="step", learning_rate=0.05, steps=60_000, boundary_steps=(30_000, 50_000)
+    ... )
+    >>> [round(float(rate(step)), 6) for step in (0, 29_999, 30_000, 50_000)]
+    [0.05, 0.05, 0.005, 0.0005]
+
     Args:
       schedule: "step" multiplies by `decay_factor` from each of `boundary_steps` on; "cosine" falls
         from `learning_rate` after the warm-up to 0 after the last step, along half a cosine;

@@ -29,7 +29,7 @@ def initial_state(variables: dict, optimizer: optax.GradientTransformation) -> d
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def draw_state(init: Callable, optimizer: optax.GradientTransformation, key) -> dict:
+def draw_state(init: Callable, optimizer: optax.GradientTransformation, key: jax.Array) -> dict:
     """`initial_state` of what ``init(key)`` draws, compiled as one program."""
     return initial_state(init(key), optimizer)
 

@@ -1,9 +1,10 @@
 """Figures of experiments/ablations.py: training curves of the nets that are compared."""
 
+from identity_matters.records import Run
 from identity_matters.report.figure import COLOURS, Figure
 
 
-def curve_points(runs) -> list[dict]:
+def curve_points(runs: list[Run]) -> list[dict]:
     """One row for each logged step of every net."""
     points = []
     for run in runs:

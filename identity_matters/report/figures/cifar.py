@@ -1,6 +1,9 @@
 """Figures of experiments/cifar.py: convergence (the paper's Figure 1) and what the blocks do."""
 
+from matplotlib.figure import Figure as Canvas
+
 from identity_matters import paper
+from identity_matters.records import Run
 from identity_matters.report.figure import COLOURS, Figure
 
 _PLATEAU_STEP = int(paper.NUMBERS["cifar_plateau_steps"].value)
@@ -10,7 +13,7 @@ def _rows(runs, kind: str) -> list[tuple]:
     return [(run, record) for run in runs for record in run.records if record["kind"] == kind]
 
 
-def convergence_points(runs) -> list[dict]:
+def convergence_points(runs: list[Run]) -> list[dict]:
     """One row for each logged step of training, and one for each evaluation."""
     train = [
         {
@@ -46,7 +49,7 @@ def _panels(points: list[dict], figure):
         yield one, [point for point in points if point["variant"] == variant]
 
 
-def draw_convergence(points: list[dict], figure) -> None:
+def draw_convergence(points: list[dict], figure: Canvas) -> None:
     for axes, rows in _panels(points, figure):
         for colour, kind in zip(COLOURS, ("train", "test"), strict=False):
             own = [row for row in rows if row["kind"] == kind]
@@ -62,7 +65,7 @@ def draw_convergence(points: list[dict], figure) -> None:
         axes.legend()
 
 
-def ratio_points(runs) -> list[dict]:
+def ratio_points(runs: list[Run]) -> list[dict]:
     """||h(x)|| / ||x|| of every block before training and at the end."""
     points = []
     for run in runs:
@@ -82,7 +85,7 @@ def ratio_points(runs) -> list[dict]:
     return points
 
 
-def draw_ratio(points: list[dict], figure) -> None:
+def draw_ratio(points: list[dict], figure: Canvas) -> None:
     for axes, rows in _panels(points, figure):
         for colour, step in zip(COLOURS, sorted({row["step"] for row in rows}), strict=False):
             own = [row for row in rows if row["step"] == step]

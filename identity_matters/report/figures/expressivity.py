@@ -1,6 +1,9 @@
 """Figures of experiments/expressivity.py: what it takes to memorise n labels."""
 
+from matplotlib.figure import Figure as Canvas
+
 from identity_matters import paper
+from identity_matters.records import Run
 from identity_matters.report.figure import COLOURS, Figure
 
 _PRECISIONS = ("float32", "float64")
@@ -10,7 +13,7 @@ def _of_kind(runs, kind: str) -> list[tuple]:
     return [(run, record) for run in runs for record in run.records if record["kind"] == kind]
 
 
-def parameter_points(runs) -> list[dict]:
+def parameter_points(runs: list[Run]) -> list[dict]:
     """One row for each network that fits all its labels, and the curves at its n and r."""
     return [
         {
@@ -40,7 +43,7 @@ _CURVES = {
 }
 
 
-def draw_parameters(points: list[dict], figure) -> None:
+def draw_parameters(points: list[dict], figure: Canvas) -> None:
     axes = figure.subplots()
     groups = sorted({(p["method"], p["precision"], p["width"]) for p in points})
     markers = "osD^vPX*"
@@ -67,7 +70,7 @@ def draw_parameters(points: list[dict], figure) -> None:
     axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def width_points(runs) -> list[dict]:
+def width_points(runs: list[Run]) -> list[dict]:
     """Least widths against n, and one row for each n and precision."""
     return [
         {
@@ -90,7 +93,7 @@ def _theorem_widths(run) -> dict:
     return {cell["examples"]: cell["theorem_width"] for cell in cells}
 
 
-def draw_widths(points: list[dict], figure) -> None:
+def draw_widths(points: list[dict], figure: Canvas) -> None:
     axes = figure.subplots()
     names = {
         "least_fitting_width": ("fits all labels", "o-"),
@@ -106,8 +109,8 @@ def draw_widths(points: list[dict], figure) -> None:
                 color=colour,
                 label=f"{precision}, {label}",
             )
-    rows = {p["examples"]: p["theorem_width"] for p in points if p["theorem_width"] is not None}
-    axes.plot(list(rows), list(rows.values()), "k^:", label="10 log n / ρ² (Theorem 3.2)")
+    printed = {p["examples"]: p["theorem_width"] for p in points if p["theorem_width"] is not None}
+    axes.plot(list(printed), list(printed.values()), "k^:", label="10 log n / ρ² (Theorem 3.2)")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("examples n")
@@ -115,7 +118,7 @@ def draw_widths(points: list[dict], figure) -> None:
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def precision_points(runs) -> list[dict]:
+def precision_points(runs: list[Run]) -> list[dict]:
     """Error against margin in both precisions, a row for each network that was run."""
     return [
         {
@@ -134,7 +137,7 @@ def precision_points(runs) -> list[dict]:
     ]
 
 
-def draw_precision(points: list[dict], figure) -> None:
+def draw_precision(points: list[dict], figure: Canvas) -> None:
     axes = figure.subplots()
     for colour, precision in zip(COLOURS, _PRECISIONS, strict=False):
         rows = [point for point in points if point["precision"] == precision]
@@ -152,7 +155,7 @@ def draw_precision(points: list[dict], figure) -> None:
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def descent_points(runs) -> list[dict]:
+def descent_points(runs: list[Run]) -> list[dict]:
     """Errors of SGD over steps, beside those of the network constructed for the same labels."""
     return [
         {
@@ -170,7 +173,7 @@ def descent_points(runs) -> list[dict]:
     ]
 
 
-def draw_descent(points: list[dict], figure) -> None:
+def draw_descent(points: list[dict], figure: Canvas) -> None:
     axes = figure.subplots()
     rates = sorted({point["learning_rate"] for point in points})
     for colour, rate in zip(COLOURS[1:], rates, strict=False):

@@ -1,6 +1,7 @@
 """Figures of Theorem 2.1: the norms of the factorizations, and how far from optimal they are."""
 
 import collections
+from typing import Any
 
 from identity_matters.linear.factorization import METHODS
 from identity_matters.report.figure import Figure
@@ -69,9 +70,13 @@ def _draw_norms(points, figure) -> None:
             if not chosen:
                 continue
             if curve in methods:
-                style = {"color": methods[curve], "marker": "o", "linestyle": "none"}
-                # Hollow, so that an equal norm of another method shows through.
-                style["markerfacecolor"] = "none"
+                style: dict[str, Any] = {
+                    "color": methods[curve],
+                    "marker": "o",
+                    "linestyle": "none",
+                    # Hollow, so that an equal norm of another method shows through.
+                    "markerfacecolor": "none",
+                }
                 label = _METHOD_LABELS[curve]
             else:
                 label, line = _BOUND_STYLES[curve]
@@ -80,7 +85,7 @@ def _draw_norms(points, figure) -> None:
         axis.set(yscale="log", title=variant.replace("_", " "))
         _scale_dimensions(axis)
     axes[0].set_ylabel("l · |||A|||")
-    entries = {}
+    entries: dict[str, Any] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
@@ -116,7 +121,7 @@ def _draw_gaps(points, figure) -> None:
     variants = sorted({p["variant"] for p in points})
     for axis, method in zip(axes, methods, strict=True):
         for i, variant in enumerate(variants):
-            largest = collections.defaultdict(float)
+            largest: dict[int, float] = collections.defaultdict(float)
             for p in points:
                 if p["variant"] == variant and p["method"] == method:
                     ratio = p["norm_over_lower_bound"] - 1

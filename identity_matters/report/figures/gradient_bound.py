@@ -1,19 +1,23 @@
 """Figures of experiments/gradient_bound.py: eq. (2.3) in its two printed forms and corrected."""
 
+from typing import Any
+
 import numpy as np
+from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 
+from identity_matters.records import Run
 from identity_matters.report.figure import COLOURS, Figure
 
 _LABELS = {"iclr2017": "printed at ICLR 2017", "v3": "printed in v3", "corrected": "corrected"}
-_STYLES = {"iclr2017": ":", "v3": "--", "corrected": "-"}
+_STYLES: dict[str, Any] = {"iclr2017": ":", "v3": "--", "corrected": "-"}
 
 
 def _of_kind(run, kind: str) -> list[dict]:
     return [record for record in run.records if record["kind"] == kind]
 
 
-def distribution_points(runs) -> list[dict]:
+def distribution_points(runs: list[Run]) -> list[dict]:
     """One row for each form and bin of log10(right/left), over all random points of the run."""
     rows = []
     for run in runs:
@@ -21,7 +25,8 @@ def distribution_points(runs) -> list[dict]:
         if run.seed != 0 or not cells:
             continue
         counts = np.sum([cell["histogram_counts"] for cell in cells], axis=0)
-        edges = np.linspace(*cells[0]["histogram_log10"], cells[0]["histogram_bins"] + 1)
+        low, high = cells[0]["histogram_log10"]
+        edges = np.linspace(low, high, cells[0]["histogram_bins"] + 1)
         total, failures = (sum(cell[name] for cell in cells) for name in ("points", "failures"))
         rows += [
             {
@@ -37,7 +42,7 @@ def distribution_points(runs) -> list[dict]:
     return rows
 
 
-def draw_distribution(points: list[dict], figure) -> None:
+def draw_distribution(points: list[dict], figure: Canvas) -> None:
     axes = figure.subplots()
     for colour, (form, label) in zip(COLOURS, _LABELS.items(), strict=False):
         rows = [point for point in points if point["form"] == form]
@@ -60,7 +65,7 @@ def draw_distribution(points: list[dict], figure) -> None:
     axes.legend(loc="upper left")
 
 
-def tight_family_points(runs) -> list[dict]:
+def tight_family_points(runs: list[Run]) -> list[dict]:
     """right/left at A_i = -tau I, Sigma = s I for each form, depth, tau, s and width."""
     return [
         {"form": run.variant, **row}
@@ -71,7 +76,7 @@ def tight_family_points(runs) -> list[dict]:
     ]
 
 
-def draw_tight_family(points: list[dict], figure) -> None:
+def draw_tight_family(points: list[dict], figure: Canvas) -> None:
     width = min(point["width"] for point in points)
     scales = sorted({point["scale"] for point in points})
     depths = sorted({point["depth"] for point in points})

@@ -1,5 +1,8 @@
 """Figures of experiments/landscape.py: the wall at |||A||| = 1, the origin, and det R < 0."""
 
+from matplotlib.figure import Figure as Canvas
+
+from identity_matters.records import Run
 from identity_matters.report.figure import COLOURS, Figure
 
 # Excess risks of rounding size, 0 included, are drawn at this height of the logarithmic axis.
@@ -13,7 +16,7 @@ def _records(runs, variant: str) -> list[dict]:
     ]
 
 
-def wall_points(runs) -> list[dict]:
+def wall_points(runs: list[Run]) -> list[dict]:
     """One row for each critical point reached: |||A||| and its relative excess risk."""
     rows = []
     for record in _records(runs, "critical_points"):
@@ -32,7 +35,7 @@ def wall_points(runs) -> list[dict]:
     return rows
 
 
-def draw_wall(points: list[dict], figure) -> None:
+def draw_wall(points: list[dict], figure: Canvas) -> None:
     axes = figure.subplots()
     groups = {
         "start inside the ball": [point for point in points if point["started_at_norm"] < 1],
@@ -56,7 +59,7 @@ def draw_wall(points: list[dict], figure) -> None:
     axes.legend(loc="center right")
 
 
-def origin_points(runs) -> list[dict]:
+def origin_points(runs: list[Run]) -> list[dict]:
     """One row for each Hessian eigenvalue at zero weights; R far from I, the first width."""
     records = _records(runs, "hessian_at_origin")
     if not records:
@@ -79,7 +82,7 @@ def origin_points(runs) -> list[dict]:
     ]
 
 
-def draw_origin(points: list[dict], figure) -> None:
+def draw_origin(points: list[dict], figure: Canvas) -> None:
     spectrum, gradient = figure.subplots(1, 2)
     for colour, marker, offset, net in (
         (COLOURS[1], "x", -0.12, "standard"),
@@ -97,7 +100,7 @@ def draw_origin(points: list[dict], figure) -> None:
         axes.legend()
 
 
-def negative_determinant_points(runs) -> list[dict]:
+def negative_determinant_points(runs: list[Run]) -> list[dict]:
     """One row for each ball of the first R and Sigma: the least ||grad f||_F in it, its floor."""
     return [
         {
@@ -114,7 +117,7 @@ def negative_determinant_points(runs) -> list[dict]:
     ]
 
 
-def draw_negative_determinant(points: list[dict], figure) -> None:
+def draw_negative_determinant(points: list[dict], figure: Canvas) -> None:
     widths = sorted({point["width"] for point in points})
     panels = figure.subplots(1, len(widths), sharey=True, squeeze=False)[0]
     for axes, width in zip(panels, widths, strict=True):

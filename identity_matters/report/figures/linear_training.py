@@ -1,5 +1,8 @@
 """Figures of experiments/linear_training.py: training over depth, and the targets that stall."""
 
+from matplotlib.figure import Figure as Canvas
+
+from identity_matters.records import Run
 from identity_matters.report.figure import COLOURS, Figure
 
 # Gradients that are exactly 0 in float64 are drawn at the bottom of the logarithmic axis.
@@ -28,7 +31,7 @@ def _records(runs, variant: str) -> list[dict]:
     ]
 
 
-def depth_points(runs) -> list[dict]:
+def depth_points(runs: list[Run]) -> list[dict]:
     """One row for each trained network."""
     return [
         {
@@ -43,7 +46,7 @@ def depth_points(runs) -> list[dict]:
     ]
 
 
-def draw_depth(points: list[dict], figure) -> None:
+def draw_depth(points: list[dict], figure: Canvas) -> None:
     gradient, updates = figure.subplots(1, 2)
     for network, (colour, marker, label) in _NETWORKS.items():
         rows = [point for point in points if point["network"] == network]
@@ -73,7 +76,7 @@ def draw_depth(points: list[dict], figure) -> None:
     gradient.legend(loc="lower left", fontsize=7)
 
 
-def norm_points(runs) -> list[dict]:
+def norm_points(runs: list[Run]) -> list[dict]:
     """One row for each residual net: |||A||| l at convergence, and what theory says of it."""
     rows = []
     for record in _records(runs, "depth"):
@@ -92,7 +95,7 @@ def norm_points(runs) -> list[dict]:
     return rows
 
 
-def draw_norm(points: list[dict], figure) -> None:
+def draw_norm(points: list[dict], figure: Canvas) -> None:
     axes = figure.subplots()
     rows = sorted(points, key=lambda row: row["depth"])
     with_least = [row for row in rows if row["least_norm_times_depth"] != ""]
@@ -118,7 +121,7 @@ def draw_norm(points: list[dict], figure) -> None:
     axes.legend(loc="center right")
 
 
-def stuck_points(runs) -> list[dict]:
+def stuck_points(runs: list[Run]) -> list[dict]:
     """One row for each point of the curves; of repeated runs the first, the widest maps."""
     records = [r for r in _records(runs, "stuck_targets") if r["repeat"] == 0]
     widest = max((r["width"] for r in records), default=0)
@@ -139,7 +142,7 @@ def stuck_points(runs) -> list[dict]:
     ]
 
 
-def draw_stuck(points: list[dict], figure) -> None:
+def draw_stuck(points: list[dict], figure: Canvas) -> None:
     panels = figure.subplots(1, 2, sharey=True)
     titles = {"plane": "two eigenvalues −1, det R > 0", "negative": "one eigenvalue < 0, det R < 0"}
     for axes, (target, title) in zip(panels, titles.items(), strict=True):

@@ -1,0 +1,262 @@
+"""The numbered statements of docs/theory, step by step; each page says which test checks which."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+
+from identity_matters.expressivity import adaptive, certificate, paper_method
+from identity_matters.expressivity.block import apply_block
+from identity_matters.expressivity.plan import in_blocks
+from identity_matters.linear import landscape, lower_bound, risk, sampling
+from identity_matters.linear.factorization import factorize
+from identity_matters.linear.rotation import real_rotation_form
+from identity_matters.linear.target import check_target
+from identity_matters.linear.target_families import draw_target
+
+# Rounding of norms and of products of a few well-conditioned matrices.
+ROUNDING = 1e-12
+
+
+def product(factors, width):
+    """The factors multiplied from left to right; I for none."""
+    return functools.reduce(np.matmul, factors, np.eye(width))
+
+
+def points(count=200, width=3, seed=0):
+    """Random points of all samplers, the tight ones included."""
+    rng = np.random.default_rng(seed)
+    data = sampling.DataRange((-1.0, 1.0), 2.0)
+    for sampler in sampling.SAMPLERS:
+        drawn = sampling.sample_points(rng, sampler, count, width, (1, 5), 0.95, data)
+        for A, R, Sigma, depth in zip(drawn.A, drawn.R, drawn.Sigma, drawn.depth, strict=True):
+            yield A[:depth], R, Sigma
+
+
+def test_each_step_of_the_gradient_bound():
+    """G3 to G6, at each of a thousand points by NumPy alone."""
+    least_slack = math.inf
+    for A, R, Sigma in points():
+        depth, width, _ = A.shape
+        factors = np.eye(width) + A
+        tau = np.linalg.norm(A, 2, axis=(1, 2)).max()
+        E = product(factors[::-1], width) - R
+        smallest = np.linalg.svd(factors, compute_uv=False)[:, -1]
+        assert smallest.min() >= (1 - tau) * (1 - ROUNDING) - ROUNDING  # G4
+        weighted = np.linalg.norm(E @ Sigma) ** 2
+        total = 0.0
+        for i in range(depth):
+            after = product(factors[:i:-1], width)
+            before = product(factors[:i][::-1], width)
+            squared = np.sum((2 * after.T @ E @ Sigma @ before.T) ** 2)
+            # The smallest factors are formed with an error of eps, so relative eps / (1 - tau).
+            assert squared >= 4 * (1 - tau) ** (2 * depth - 2) * weighted * (1 - 1e-9)  # G5
+            total += squared
+        excess = np.trace(E @ Sigma @ E.T)
+        sigma_min = np.linalg.eigvalsh(Sigma)[0]
+        assert weighted >= sigma_min * excess * (1 - 1e-9)  # G6
+        right = landscape.gradient_bound_corrected(depth, tau, sigma_min, excess)
+        assert total >= right * (1 - 1e-9)  # G3
+        least_slack = min(least_slack, total / right)
+    # Some of the points are near A_i = -tau I, Sigma = s I, where both sides are equal.
+    assert least_slack < 1.01
+
+
+def test_no_gradient_below_its_floor_where_the_determinant_is_negative():
+    """G10: the floor at random points, and at A_i = -tau I, which for d = 1 attains it."""
+    rng = np.random.default_rng(1)
+    seen = 0
+    for A, R, Sigma in points(50, seed=1):
+        if np.linalg.det(R) > 0:
+            R = R[::-1]
+        if abs(np.linalg.det(R)) < 1e-9:
+            continue
+        tau = min(0.999, np.linalg.norm(A, 2, axis=(1, 2)).max() * (1 + ROUNDING))
+        squared = np.sum(np.asarray(risk.risk_gradient(A, R, Sigma)) ** 2)
+        assert squared >= landscape.squared_gradient_floor(R, Sigma, len(A), tau) * (1 - 1e-9)
+        seen += 1
+    assert seen > 200
+    R, Sigma, tau = -rng.uniform(0.5, 2, (1, 1)), rng.uniform(0.5, 2, (1, 1)), 0.4
+    A = np.asarray(landscape.minus_tau_identity(3, 1, tau))
+    squared = np.sum(np.asarray(risk.risk_gradient(A, R, Sigma)) ** 2)
+    floor = landscape.squared_gradient_floor(R, Sigma, 3, tau)
+    assert squared == pytest.approx(floor, rel=ROUNDING)
+
+
+TARGETS = [
+    draw_target(family, d, strength, np.random.default_rng(d))
+    for d in (1, 2, 5, 8)
+    for family, strength in (("random", 1.0), ("near_minus_identity", 0.1), ("normal", 1.0))
+]
+
+
+@pytest.mark.parametrize("R", TARGETS, ids=lambda R: f"d={len(R)}")
+def test_polar_layers_all_have_the_norm_of_the_first(R):
+    depth = check_target(R).least_depth + 3
+    A = factorize(R, depth, "polar")
+    norms = np.linalg.norm(A, 2, axis=(1, 2))
+    np.testing.assert_allclose(norms, norms[0], rtol=0, atol=ROUNDING)
+    # A_1 = Q^{1/l} P^{1/l} - I, the powers taken another way.
+    target = check_target(R)
+    turn = real_rotation_form(target.U @ target.Vt)
+    Q = np.eye(len(R)) + turn.power_minus_identity(1 / depth)
+    P = (target.Vt.T * target.K ** (1 / depth)) @ target.Vt
+    np.testing.assert_allclose(A[0], Q @ P - np.eye(len(R)), rtol=0, atol=ROUNDING)
+    np.testing.assert_allclose(
+        np.linalg.matrix_power(Q, depth) @ np.linalg.matrix_power(P, depth), R, atol=1e-10
+    )
+
+
+@pytest.mark.parametrize("R", TARGETS, ids=lambda R: f"d={len(R)}")
+def test_the_polar_bound_step_by_step(R):
+    """F2 and F3 at the least depth that the theorem allows, and deeper."""
+    target = check_target(R)
+    theta = real_rotation_form(target.U @ target.Vt).largest_angle
+    constant = 3 * math.expm1(1 / 3)
+    assert constant < 1.19
+    for depth in (target.least_depth, 2 * target.least_depth, 500):
+        norm = np.linalg.norm(factorize(R, depth, "polar")[0], 2)
+        step = 2 * math.sin(theta / (2 * depth)) + math.expm1(target.gamma / depth)
+        assert norm <= step * (1 + ROUNDING) + ROUNDING  # F2
+        better = (theta + constant * target.gamma) / depth
+        assert step <= better * (1 + ROUNDING)  # F3
+        assert better <= (math.pi + 3 * target.gamma) / depth
+    u = np.linspace(1e-6, 1 / 3, 1000)
+    assert np.all(np.expm1(u) <= constant * u * (1 + ROUNDING))
+
+
+def test_no_vector_gets_further_than_its_layers_carry_it():
+    """F4, F6 and F7 for random layers, and every step of the proof of F4."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        d, depth, tau = int(rng.integers(2, 6)), int(rng.integers(2, 6)), rng.uniform(0.05, 0.95)
+        A = sampling.sample_layers(rng, "boundary", np.array([tau]), depth, d)[0]
+        path = [rng.standard_normal(d)]
+        for layer in A:
+            path.append(path[-1] + layer @ path[-1])
+        norms = np.linalg.norm(path, axis=1)
+        cosines = np.sum(np.array(path[1:]) * path[:-1], axis=1) / (norms[1:] * norms[:-1])
+        steps = np.log(norms[1:] / norms[:-1]) + 1j * np.arccos(np.clip(cosines, -1, 1))
+        assert np.all(np.abs(np.expm1(steps)) <= tau * (1 + 1e-7))
+        phi = np.arccos(np.clip(path[-1] @ path[0] / (norms[-1] * norms[0]), -1, 1))
+        assert steps.imag.sum() >= phi - 1e-7
+        w = np.log(norms[-1] / norms[0]) + 1j * phi
+        assert abs(np.expm1(w / depth)) <= tau * (1 + 1e-7)  # F4
+        assert math.sin(phi / depth) <= tau * (1 + 1e-7)  # F7
+        R = product((np.eye(d) + A)[::-1], d)
+        K = np.linalg.svd(R, compute_uv=False)
+        assert K[0] ** (1 / depth) - 1 <= tau * (1 + 1e-9)  # F6
+        assert 1 - K[-1] ** (1 / depth) <= tau * (1 + 1e-9)
+        found = lower_bound.norm_lower_bound(R, depth, ascents=0, random_directions=4)
+        assert found <= tau * (1 + 1e-7)
+
+
+@pytest.mark.parametrize("tau", [0.1, 0.5, 0.9, 0.99])
+def test_the_logarithm_of_a_disc_is_convex(tau):
+    """F5: the tangent of log(1 + tau e^it) turns one way, and once around."""
+    t = np.linspace(0, 2 * math.pi, 20_001)
+    z = tau * np.exp(1j * t)
+    velocity = 1j * z / (1 + z)
+    turns = np.angle(velocity[1:] / velocity[:-1])
+    assert turns.min() > 0
+    assert turns.sum() == pytest.approx(2 * math.pi)
+    # The derivative of the argument by differences; the curve is sampled every 3e-4.
+    rate = np.real(1 / (1 + z))
+    np.testing.assert_allclose(turns / np.diff(t), (rate[1:] + rate[:-1]) / 2, rtol=2e-3)
+
+
+def points_of_lemma_b1(rho, squared_distance_over_rho, k=4):
+    """k points with |a|^2 = 1 + rho', all at that squared distance from each other: f64[k, k]."""
+    # a_i = x e_i + y 1 has |a_i - a_j|^2 = 2 x^2 and |a_i|^2 = x^2 + 2 x y + k y^2.
+    x = math.sqrt(squared_distance_over_rho * rho / 2)
+    y = (-x + math.sqrt(x**2 + k * (1 + rho - x**2))) / k
+    a = x * np.eye(k) + y
+    np.testing.assert_allclose(np.sum(a**2, axis=1), 1 + rho)
+    np.testing.assert_allclose(np.sum((a[0] - a[1]) ** 2), squared_distance_over_rho * rho)
+    return a
+
+
+def block_of_lemma_b1(a, b, rho):
+    """(U, V, s) as the lemma has them, for all points at once."""
+    threshold = 1 - 2 * rho
+    V = ((b - a) / (np.sum(a**2, axis=1) - threshold)[:, None]).T
+    return a, V, np.full(len(a), -threshold)
+
+
+@pytest.mark.parametrize("rho", [0.01, 0.1, 0.3])
+def test_lemma_b1_with_the_corrected_constant(rho):
+    a = points_of_lemma_b1(rho, paper_method.SEPARATION_OVER_RHO)
+    activations = a @ a.T - (1 - 2 * rho)
+    others = activations[~np.eye(len(a), dtype=bool)]
+    assert others.max() <= ROUNDING  # E1, with equality here
+    assert np.diag(activations).min() >= rho - ROUNDING  # E2
+    # Moved a little apart, so that rounding does not decide what is silent.
+    a = points_of_lemma_b1(rho, paper_method.SEPARATION_OVER_RHO + 0.01)
+    b = np.random.default_rng(0).standard_normal(a.shape)
+    moved = np.asarray(apply_block(a.T, *block_of_lemma_b1(a, b, rho))).T
+    np.testing.assert_allclose(moved, b, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("rho", [0.01, 0.1, 0.3])
+def test_lemma_b1_fails_with_the_printed_constant(rho):
+    """E3 and E4: the printed distances are kept, and points of other blocks are moved."""
+    for squared_over_rho, value in ((3.0, 1.5 * rho), (9 * rho, 3 * rho - 4.5 * rho**2)):
+        a = points_of_lemma_b1(rho, squared_over_rho, k=2)
+        assert a[0] @ a[1] - (1 - 2 * rho) == pytest.approx(value)
+        b = a + 1.0
+        U, V, s = block_of_lemma_b1(a, b, rho)
+        # S = {0}: point 1 is to stay, and its unit is not there.
+        U, V, s = U * [[1], [0]], V * [[1, 0]], s * [1, 0]
+        moved = np.asarray(apply_block(a.T, U, V, s)).T
+        np.testing.assert_allclose(moved[0], b[0], atol=ROUNDING)
+        shift = value / (3 * rho) * (b[0] - a[0])
+        np.testing.assert_allclose(moved[1] - a[1], shift, atol=ROUNDING)
+        assert np.abs(shift).max() > 0.1
+
+
+@pytest.fixture(scope="module", params=[1, 2, 5])
+def plan(request):
+    """(points, labels, plan) of the adaptive method at one width."""
+    rng = np.random.default_rng(request.param)
+    h, y = rng.standard_normal((101, request.param)), rng.integers(0, 4, 101)
+    return h, y, adaptive.plan_adaptive(h, 4, request.param, 16, rng, np.float64)
+
+
+def test_the_gaps_that_thresholds_go_into(plan):
+    """E6 in decreasing norm, E7, and the property of the code's own order that the proof uses."""
+    h, _, decided = plan
+    viewpoint = adaptive.choose_viewpoint(h)
+    z = h - viewpoint
+    by_norm = z[np.argsort(-np.linalg.norm(z, axis=1))]
+    squares = np.sum(by_norm**2, axis=1)
+    later = np.triu(np.ones((len(z), len(z)), bool), 1)
+    gaps = squares[:, None] - by_norm @ by_norm.T
+    half_distances = np.sum((by_norm[:, None] - by_norm[None]) ** 2, axis=2) / 2
+    assert np.all((gaps - half_distances)[later] >= -ROUNDING)
+    ordered = z[decided.order]
+    assert np.all((np.sum(ordered**2, axis=1)[:, None] - ordered @ ordered.T)[later] > 0)
+    reach = ordered @ (decided.surrogates - viewpoint).T
+    assert np.all(reach <= np.sum(ordered**2, axis=1)[:, None] / 2 * (1 + ROUNDING))
+
+
+def test_activations_of_a_block_are_triangular(plan):
+    """E8, and that no unit sees a surrogate label or a point of a later block."""
+    h, y, decided = plan
+    width = h.shape[1]
+    U, s = (rows.reshape(-1, *rows.shape[2:])[: len(h)] for rows in (decided.U, decided.s))
+    activations = np.maximum(U @ h[decided.order].T + s[:, None], 0)
+    assert np.all(np.diag(activations) > 0)
+    assert not np.triu(activations, 1).any()
+    assert not np.maximum(U @ decided.surrogates.T + s[:, None], 0).any()
+    V, _, _ = certificate.solve_blocks(decided, h, y, np.float64)
+    moves = in_blocks(decided.surrogates[y[decided.order]] - h[decided.order], width)
+    own = np.stack(
+        [activations[i : i + width, i : i + width] for i in range(0, len(h) - width + 1, width)]
+    )
+    full = len(own)
+    np.testing.assert_allclose(V[:full] @ own, np.swapaxes(moves, 1, 2)[:full], atol=1e-8)
+    # The last block: V' relu(U' q_j + s') = e_j.
+    output_V = certificate.solve_output(decided, np.float64)
+    hidden = decided.output_U @ decided.surrogates.T + decided.output_s[:, None]
+    np.testing.assert_allclose(output_V @ np.maximum(hidden, 0), np.eye(4), atol=1e-9)
