@@ -33,6 +33,13 @@ ACCELERATOR_STEPS_PER_DISPATCH = 100
 
 def check_cell(*, data: dict, model: dict, optim: dict, train: dict) -> None:
     """Raises ValueError or TypeError where `measure` would, as far as that takes no computing."""
+    check_net(data, model)
+    _check_train(**train)
+    make_optimizer(steps=train["steps"], **optim)
+
+
+def check_net(data: dict, model: dict) -> None:
+    """`check_cell` for the groups `data` and `model` alone."""
     source = _check_data(**data)
     settings = dict(model)
     name = settings.pop("name")
@@ -41,8 +48,6 @@ def check_cell(*, data: dict, model: dict, optim: dict, train: dict) -> None:
     net = make_net(name, settings, source.num_classes)
     # Tracing the net finds out whether it can take images of this size.
     jax.eval_shape(lambda key: net.init(key, source.image_shape), jax.random.key(0))
-    _check_train(**train)
-    _make_optimizer(steps=train["steps"], **optim)
 
 
 def _check_names(known, what: str, name: str) -> None:
@@ -118,10 +123,11 @@ def pick_devices(count: int, batch_examples: int) -> list:
     return available[: count or next(divisors)]
 
 
-def _make_optimizer(
+def make_optimizer(
     *, steps, schedule_name, learning_rate, boundary_steps, decay_factor, warmup_steps, momentum,
     nesterov, weight_decay, decayed,
 ):  # fmt: skip
+    """The group `optim` as (optax transformation, schedule); ValueError for one that won't do."""
     rate = schedule.learning_rate_schedule(
         schedule=schedule_name,
         learning_rate=learning_rate,
@@ -225,12 +231,12 @@ def make_task(
       batch_examples: of a step, over all devices.
     """
     try:
-        source, train, test, (train_input, eval_input) = _load(key, **data)
+        source, train, test, (train_input, eval_input) = load_data(key, **data)
     except ValueError as error:
         raise harness.UsageError(str(error)) from None
     name, own = model["name"], {k: v for k, v in model.items() if k != "name"}
     net = make_net(name, own, source.num_classes)
-    transformation, rate = _make_optimizer(steps=steps, **optim)
+    transformation, rate = make_optimizer(steps=steps, **optim)
     order_seed = int(jax.random.bits(jax.random.fold_in(key, _ORDER), dtype="uint32"))
     return task.Task(
         init=functools.partial(net.init, image_shape=source.image_shape),
@@ -276,9 +282,10 @@ def forward_flops(name: str, settings: dict, num_classes: int, image_shape) -> i
 _ORDER, _LABELS = 2**31 - 1, 2**31 - 2
 
 
-def _load(
+def load_data(
     key, dataset, normalization, pad_pixels_per_side, flip, random_labels, data_dir, cache
 ):  # fmt: skip
+    """The group `data`: source, (images, labels) of train and of test, `augment.make_inputs`."""
     source = sources.find_source(dataset)
     train, test = (arrays.load(dataset, split, data_dir, cache) for split in ("train", "test"))
     if random_labels:

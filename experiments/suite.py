@@ -10,6 +10,7 @@ EXPERIMENTS = (
     "expressivity",
     "cifar",
     "ablations",
+    "deep_mlp",
 )
 
 
