@@ -11,6 +11,7 @@ import optax
 import scipy.linalg
 
 from experiments import image_training
+from identity_matters import diagnostics
 from identity_matters.data import batches
 from identity_matters.models import mlp
 from identity_matters.training import steps
@@ -74,7 +75,7 @@ class Programs(NamedTuple):
 
     step(state, rate, x f32[b, h, w, c], labels i32[b]) -> (state, sums), one update.
     evaluate(state, x f32[n, h, w, c], labels i32[n]) -> (losses f32[n], is wrong bool[n], norms
-        f32[depth - 1], the mean of ||h_j||).
+        f32[depth - 1], the mean of ||h_j||, effective dimension f32[] of the last hidden layer).
     """
 
     optimizer: optax.GradientTransformation
@@ -100,7 +101,9 @@ def _programs(optim: tuple, step_count: int) -> Programs:
     def evaluate(state, x, labels):
         logits, passed = mlp.forward(state, x.reshape(len(x), -1))
         wrong = jnp.argmax(logits, axis=1) != labels
-        return steps.squared_error(logits, labels), wrong, jnp.mean(passed["norm"], axis=1)
+        dimension = diagnostics.effective_dimension(passed["last_hidden"])
+        norms = jnp.mean(passed["norm"], axis=1)
+        return steps.squared_error(logits, labels), wrong, norms, dimension
 
     optimizer = optax.chain(descent, optax.scale(1.0))
     return Programs(optimizer, jax.jit(step, donate_argnums=0), jax.jit(evaluate))
@@ -111,6 +114,7 @@ class Training:
 
     Attributes:
       variables: the initial weights, NumPy arrays.
+      indices: i32[step_count, batch_examples], the examples of each update.
       is_square: bool[depth], which matrices are square and hence may have the identity.
     """
 
@@ -119,6 +123,7 @@ class Training:
     ):
         init_key, order_key = jax.random.split(key)
         self._split = split
+        self._depth = model["depth"]
         self._programs = _programs(tuple(optim.items()), step_count)
         settings = {name: value for name, value in model.items() if name != "name"}
         net = image_training.make_net(model["name"], settings, split.num_classes)
@@ -127,14 +132,14 @@ class Training:
         self.is_square = np.array([mlp.is_square(kernel.shape) for kernel in kernels])
         self.is_square[-1] = False
         seed = int(jax.random.bits(order_key, dtype=jnp.uint32))
-        self._indices, _ = batches.batch_plan(seed, len(split.x), batch_examples, 0, step_count)
+        self.indices, _ = batches.batch_plan(seed, len(split.x), batch_examples, 0, step_count)
 
     def start(self) -> dict:
         """The state before the first update, in arrays of its own, for `advance` takes them."""
         variables = jax.tree.map(jnp.array, self.variables)
         return steps.initial_state(variables, self._programs.optimizer)
 
-    def advance(self, state: dict, rate: float, first: int, count: int):
+    def advance(self, state: dict, rate_times_depth: float, first: int, count: int):
         """`count` updates from the `first` on.
 
         Returns:
@@ -143,9 +148,10 @@ class Training:
           below float32's least number), which moves no weight.
         """
         losses, moved = np.full(count, np.inf), False
-        for i, indices in enumerate(self._indices[first : first + count]):
+        rate = jnp.float32(rate_times_depth / self._depth)
+        for i, indices in enumerate(self.indices[first : first + count]):
             x, labels = self._split.x[indices], self._split.labels[indices]
-            state, sums = self._programs.step(state, jnp.float32(rate), x, labels)
+            state, sums = self._programs.step(state, rate, x, labels)
             loss = float(sums["loss"]) / len(indices)
             gradient_norm = float(sums["gradient_norm"])
             if not (loss <= DIVERGED_LOSS and np.isfinite(gradient_norm)):
@@ -154,18 +160,26 @@ class Training:
             moved = moved or gradient_norm > 0
         return state, losses, not moved
 
-    def evaluate(self, state: dict) -> tuple[dict, np.ndarray]:
-        """Loss and error over every training example, and f64[depth - 1], the means of ||h_j||."""
-        losses, wrong, norms = self._programs.evaluate(state, self._split.x, self._split.labels)
-        measured = {
-            "train_loss": float(np.mean(losses, dtype=np.float64)),
-            "train_error_percent": float(100 * np.mean(wrong)),
+    def evaluate(self, state: dict) -> dict:
+        """What a net does to every training example.
+
+        Returns:
+          "loss" and "error_percent"; "signal_norms" f64[depth - 1], the means of ||h_j||;
+          "effective_dimension" of the last hidden layer, see `diagnostics`, or None where it is 0.
+        """
+        losses, wrong, norms, dimension = jax.device_get(
+            self._programs.evaluate(state, self._split.x, self._split.labels)
+        )
+        return {
+            "loss": float(np.mean(losses, dtype=np.float64)),
+            "error_percent": float(100 * np.mean(wrong)),
+            "signal_norms": norms.astype(np.float64),
+            "effective_dimension": float(dimension) if np.isfinite(dimension) else None,
         }
-        return measured, np.asarray(norms, np.float64)
 
     def gradient_norms(self) -> np.ndarray:
         """Frobenius norms of the first batch's gradient to each layer at the start, f64[depth]."""
-        indices = self._indices[0]
+        indices = self.indices[0]
         x, labels = self._split.x[indices], self._split.labels[indices]
         state, _ = self._programs.step(self.start(), jnp.float32(0), x, labels)
         # The velocity after one update is that update's gradient.
@@ -178,7 +192,7 @@ class Outcome(NamedTuple):
 
     Attributes:
       state: None where every rate diverged.
-      rate: of the run that is reported.
+      rate_times_depth: of the run that is reported.
       losses: mean loss of each of its batches, infinite after it diverged.
       pilot_losses: what the rates were chosen by, infinite where one diverged.
       watched: the values of `watch` along the run.
@@ -186,15 +200,17 @@ class Outcome(NamedTuple):
     """
 
     state: dict | None
-    rate: float
+    rate_times_depth: float
     losses: np.ndarray
     pilot_losses: list[float]
     watched: list
     frozen: bool
 
 
-def train(training: Training, rates, step_count: int, pilot_steps: int, watch) -> Outcome:
-    """Trains with the best of `rates`, by one rule for all nets.
+def train(
+    training: Training, rates_times_depth, step_count: int, pilot_steps: int, watch
+) -> Outcome:
+    """Trains with the best of some rates, by one rule for all nets.
 
     Each rate runs for `pilot_steps` on the same batches. The one with the least mean loss over the
     last half of them goes on to the end; should it diverge later, the next best does instead. Of
@@ -205,7 +221,7 @@ def train(training: Training, rates, step_count: int, pilot_steps: int, watch) -
       watch: ``watch(state)``, called after each `pilot_steps` updates of what goes on.
     """
     pilots = []
-    for rate in rates:
+    for rate in rates_times_depth:
         state, losses, frozen = training.advance(training.start(), rate, 0, pilot_steps)
         pilots.append((float(np.mean(losses[pilot_steps // 2 :])), rate, state, losses))
         if frozen:

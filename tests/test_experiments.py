@@ -136,6 +136,13 @@ TINY_RUNS = {
         "train.steps=2",
         "train.steps_per_log=1",
     ],
+    "experiments.deep_mlp:digits/relu": [
+        "depths=(2,5)",
+        "train.rates_times_depth=(0.3,0.1)",
+        "train.pilot_steps=2",
+        "train.step_count=4",
+        "layer_points=3",
+    ],
     "benchmarks.expressivity:default": ["examples=(64,128)"],
     "benchmarks.linear:default": ["depths=(2,4)", "width=4", "layers_per_run=8", "repeats=1"],
 }

@@ -51,8 +51,8 @@ def get_config(variant: str = VARIANTS[0]) -> ml_collections.ConfigDict:
                 "data_dir": "data",
                 "cache": "",
             },
-            # Layers l of the nets.
-            "depths": (2, 4, 8, 16, 32, 64, 128, 256, 1200),
+            # Layers l of the nets; 2 needs as many units as there are inputs.
+            "depths": (*((2,) if dataset == "digits" else ()), 4, 8, 16, 32, 64, 128, 256, 1200),
             "model": {
                 "name": "mlp",
                 # Digits have 64 pixels, so that the first layer is square, too.
@@ -69,7 +69,7 @@ def get_config(variant: str = VARIANTS[0]) -> ml_collections.ConfigDict:
                 schedule_name="cosine", learning_rate=1.0, boundary_steps=(), weight_decay=0.0
             ),
             "train": {
-                "rates_times_depth": (3.0, 1.0, 0.3, 0.1),
+                "rates_times_depth": (3.0, 1.0, 0.3, 0.1, 0.03),
                 # Updates with every rate, before the best goes on; see deep_mlp_training.train.
                 "pilot_steps": 10,
                 "step_count": 70 if dataset == "digits" else 1400,
@@ -87,7 +87,7 @@ def get_config(variant: str = VARIANTS[0]) -> ml_collections.ConfigDict:
                 # as gradients that flow through.
                 "even_gradient_ratio": 10.0,
                 # Weights count as of order 1/l if l |||A||| at the end differs by at most this
-                # factor among depths from `order_from_depth` on.
+                # factor among nets of one l x rate, of depths from `order_from_depth` on.
                 "norm_times_depth_ratio": 3.0,
                 "order_from_depth": 8,
             },

@@ -167,7 +167,8 @@ def forward(variables, x, compute_dtype: str = "float32"):
     Returns:
       (logits f32[n, num_classes], {
         "norm": f32[depth - 1, n], ``||h_j||``, j = 1 ... depth - 1,
-        "ratio": f32[square layers, n], ``||W_j phi(h_{j-1})|| / ||h_{j-1}||``}).
+        "ratio": f32[square layers, n], ``||W_j phi(h_{j-1})|| / ||h_{j-1}||``,
+        "last_hidden": h_{depth-1} f32[n, width]}).
     Raises:
       ValueError: x does not fit the first kernel.
     """
@@ -192,11 +193,12 @@ def forward(variables, x, compute_dtype: str = "float32"):
     h, passed = jax.lax.scan(
         lambda h, kernel: square_layer(h, _product(phi(h), kernel, compute_dtype)), h, hidden
     )
-    logits = _product(phi(h).astype(jnp.float32), last, "float32")
-    return logits, {
-        name: jnp.concatenate([entered[name][None], passed[name]]) if name in entered else rest
+    h = h.astype(jnp.float32)
+    sizes = {
+        name: jnp.concatenate([entered[name][None], rest]) if name in entered else rest
         for name, rest in passed.items()
     }
+    return _product(phi(h), last, "float32"), {**sizes, "last_hidden": h}
 
 
 def _norms(h):
@@ -227,5 +229,6 @@ def kernels_in_order(params) -> list[np.ndarray]:
 
 def square_kernels(params) -> np.ndarray:
     """The matrices that the identity is added to, f64[layers, width, width]."""
-    *kernels, _ = kernels_in_order(params)
-    return np.stack([kernel for kernel in kernels if is_square(kernel.shape)])
+    first, hidden = (np.asarray(params[name]["kernel"]) for name in ("first", "hidden"))
+    stack = np.concatenate([first[None], hidden]) if is_square(first.shape) else hidden
+    return stack.astype(np.float64)
