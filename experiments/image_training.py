@@ -36,6 +36,13 @@ LEAST_CLASSES_FOR_TOP_K = 1000
 
 def check_cell(*, data: dict, model: dict, optim: dict, train: dict) -> None:
     """Raises ValueError or TypeError where `measure` would, as far as that takes no computing."""
+    check_net(data, model)
+    _check_train(**train)
+    make_optimizer(steps=train["steps"], **optim)
+
+
+def check_net(data: dict, model: dict) -> None:
+    """`check_cell` for the groups `data` and `model` alone."""
     num_classes, image_shape = image_data.check(data)
     settings = dict(model)
     name = settings.pop("name")
@@ -44,8 +51,6 @@ def check_cell(*, data: dict, model: dict, optim: dict, train: dict) -> None:
     net = make_net(name, settings, num_classes)
     # Tracing the net finds out whether it can take images of this size.
     jax.eval_shape(lambda key: net.init(key, image_shape), jax.random.key(0))
-    _check_train(**train)
-    _make_optimizer(steps=train["steps"], **optim)
 
 
 def _check_known(function, settings: dict, group: str) -> None:
@@ -120,10 +125,11 @@ def pick_devices(count: int, batch_examples: int) -> list:
     return available[: count or next(divisors)]
 
 
-def _make_optimizer(
+def make_optimizer(
     *, steps, schedule_name, learning_rate, boundary_steps, decay_factor, warmup_steps, momentum,
     nesterov, weight_decay, decayed,
 ):  # fmt: skip
+    """The group `optim` as (optax transformation, schedule); ValueError for one that won't do."""
     rate = schedule.learning_rate_schedule(
         schedule=schedule_name,
         learning_rate=learning_rate,
@@ -237,7 +243,7 @@ def make_task(examples: image_data.ImageData, model: dict, optim: dict, steps: i
     """
     name, own = model["name"], {k: v for k, v in model.items() if k != "name"}
     net = make_net(name, own, examples.num_classes)
-    transformation, rate = _make_optimizer(steps=steps, **optim)
+    transformation, rate = make_optimizer(steps=steps, **optim)
     return task.Task(
         init=functools.partial(net.init, image_shape=examples.image_shape),
         apply=net.apply,

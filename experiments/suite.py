@@ -11,6 +11,7 @@ EXPERIMENTS = (
     "cifar",
     "ablations",
     "imagenet",
+    "deep_mlp",
 )
 
 

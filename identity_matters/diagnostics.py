@@ -38,6 +38,24 @@ def residual_ratio(x: Array, h: Array) -> jax.Array:
     return jnp.where(numerator == 0, numerator, numerator / denominator)
 
 
+def effective_dimension(h):
+    """In how many directions vectors point, whatever their lengths: from 1 to their dimension.
+
+    ``1 / ||M||_F^2``, M the mean of ``u u^T`` over the vectors' directions u: 1 where all lie on
+    one line, k where they are spread evenly over k orthogonal ones. NaN where a vector is 0.
+
+    Args:
+      h: f[n, d].
+    Returns:
+      f[], of the dtype of h.
+    """
+    # Tiny vectors would vanish when their entries are squared.
+    h = h / jnp.max(jnp.abs(h), axis=1, keepdims=True)
+    u = h / jnp.linalg.norm(h, axis=1, keepdims=True)
+    M = jnp.matmul(u.T, u, precision=jax.lax.Precision.HIGHEST) / len(u)
+    return 1 / jnp.sum(jnp.square(M))
+
+
 def _norms(x):
     squares = jnp.square(x.astype(jnp.float32))
     return jnp.sqrt(jnp.sum(squares, axis=tuple(range(1, x.ndim))))

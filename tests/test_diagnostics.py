@@ -145,3 +145,13 @@ def test_convolution_norm_against_the_dense_matrix(key, stride):
 def test_convolution_norm_refuses_no_iterations(key):
     with pytest.raises(ValueError, match="iterations must be at least 1, got 0"):
         diagnostics.convolution_norm(jnp.ones((1, 1, 1, 1)), 2, 2, stride=1, iterations=0, key=key)
+
+
+def test_effective_dimension_by_hand():
+    """On a line 1; evenly over k axes k; weights 3/4 and 1/4 of two axes 1/(9/16 + 1/16) = 1.6."""
+    line = np.outer([1.0, -5.0, 1e-30], [3.0, 4.0]).astype(np.float32)
+    assert diagnostics.effective_dimension(line) == pytest.approx(1.0, rel=1e-6)
+    assert diagnostics.effective_dimension(np.eye(4, dtype=np.float32)) == 4.0
+    uneven = np.array([[1.0, 0], [2, 0], [-3, 0], [0, 9]], np.float32)
+    assert diagnostics.effective_dimension(uneven) == pytest.approx(1.6, rel=1e-6)
+    assert np.isnan(diagnostics.effective_dimension(np.zeros((2, 2), np.float32)))

@@ -151,6 +151,13 @@ TINY_RUNS = {
         "train.gradient_accumulation=2",
         "train.steps_per_log=1",
     ],
+    "experiments.deep_mlp:digits/relu": [
+        "depths=(2,5)",
+        "train.rates_times_depth=(0.3,0.1)",
+        "train.pilot_steps=2",
+        "train.step_count=4",
+        "layer_points=3",
+    ],
     "benchmarks.expressivity:default": ["examples=(64,128)"],
     "benchmarks.input_pipeline:default": [
         "images=8",

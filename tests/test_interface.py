@@ -24,6 +24,7 @@ SMALL = {
     "resnet": {"depth": 8, "width": 2},
     "resnet_imagenet": {"depth": 18, "width": 2},
     "densenet": {"depth": 7, "growth": 2, "stem_width": 2},
+    "mlp": {"depth": 5, "width": 6, "initialization": "standard"},
 }
 BLOCKS = {
     "all_conv_residual": 2,
@@ -31,6 +32,7 @@ BLOCKS = {
     "resnet": 3,
     "resnet_imagenet": 8,
     "densenet": 0,
+    "mlp": 3,
 }
 IMAGES = np.random.default_rng(0).normal(size=(4, 12, 12, 3)).astype(np.float32)
 # Halves of different brightness, so that statistics of a half are not those of the whole.

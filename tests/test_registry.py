@@ -10,6 +10,7 @@ def test_names():
         "all_cnn_c",
         "all_conv_residual",
         "densenet",
+        "mlp",
         "resnet",
         "resnet_imagenet",
     ]

@@ -146,3 +146,27 @@ def test_the_largest_logits_are_counted(state):
     sums = step(state, jnp.zeros((7, 1, 1, 1), jnp.float32), labels, is_real)
     # Not among the two largest: 2, 3, and of equal ones label 2.
     assert sums["top_k_errors"] == 3 and sums["errors"] == 5
+
+
+def test_squared_error_by_hand():
+    # (1 - 0.5)^2 + 2^2 = 4.25; (0 - 3)^2 + (1 - 1)^2 = 9.
+    losses = steps.squared_error(jnp.array([[0.5, 2], [3, 1]], jnp.float32), jnp.array([0, 1]))
+    assert losses.tolist() == [4.25, 9.0]
+
+
+def test_another_loss_is_trained_and_evaluated(batch, state):
+    x, labels, keys = batch
+    task, apply = toy.make_task(), toy.make_apply(None)
+    train = steps.make_training_step(
+        apply, task.optimizer, task.schedule, losses_of=steps.squared_error
+    )
+    evaluate = steps.make_evaluation_step(apply, losses_of=steps.squared_error)
+    variables = {name: state[name] for name in ("params", "fixed", "batch_stats")}
+    sums = {
+        True: jax.jit(train)(state, x, labels, keys)[1],
+        False: jax.jit(evaluate)(state, x, labels, np.ones(BATCH, bool)),
+    }
+    for training, found in sums.items():
+        logits = np.asarray(apply(variables, x, train=training, keys=keys)[0])
+        expected = np.sum((np.eye(logits.shape[1])[labels] - logits) ** 2)
+        assert float(found["loss"]) == pytest.approx(expected, rel=1e-5)

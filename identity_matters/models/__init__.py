@@ -5,6 +5,7 @@ A network is a `Model`: pure `init` and `apply` around a flax module, images in 
 * `interface`: `Model`, and what `init` and `apply` take and return.
 * `all_conv_residual`: the paper's network, with an option for everything that the text leaves open.
 * `all_cnn`, `resnet`, `densenet`: the networks that Table 2 compares it with.
+* `mlp`: multilayer perceptrons to 1200 layers, with and without the identity.
 * `layers`, `initializers`, `checks`: what they share.
 * `registry`: the factories by name.
 """

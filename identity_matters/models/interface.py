@@ -58,7 +58,7 @@ def _init(module, rule, key, image_shape):
 
 
 def _apply(module, variables, x, *, train, keys=None):
-    _check_images(x)
+    check_images(x)
     (logits, ratios), changed = module.apply(
         variables, x, train=train, keys=keys, mutable=["batch_stats"] if train else []
     )
@@ -69,6 +69,7 @@ def _apply(module, variables, x, *, train, keys=None):
     return logits, intermediates
 
 
-def _check_images(x) -> None:
+def check_images(x) -> None:
+    """Raises ValueError unless x is f32[n, h, w, c]."""
     if x.ndim != 4 or x.dtype != jnp.float32:
         raise ValueError(f"x must be float32[n, h, w, c], got {x.dtype}{list(x.shape)}")

@@ -3,6 +3,7 @@
 from identity_matters.models.all_cnn import all_cnn_c
 from identity_matters.models.all_conv_residual import all_conv_residual
 from identity_matters.models.densenet import densenet
+from identity_matters.models.mlp import mlp
 from identity_matters.models.resnet import resnet
 from identity_matters.models.resnet_imagenet import resnet_imagenet
 
@@ -12,4 +13,5 @@ MODELS = {
     "resnet": resnet,
     "resnet_imagenet": resnet_imagenet,
     "densenet": densenet,
+    "mlp": mlp,
 }

@@ -14,6 +14,7 @@ class Claim:
 
 
 PAPER = "Hardt & Ma 2016"
+BLOG_POST = "S. Bhattacharya, sagnibak.github.io/blog/identity-matters"
 
 _CLAIMS = (
     Claim(
@@ -62,6 +63,30 @@ _CLAIMS = (
         "The verdict asks for iterates inside the unit ball where Theorem 2.1's bound is below 1"
         " (one layer must leave it if ‖R − I‖ > 1), and for standard nets that do not move from"
         " eight layers on.",
+    ),
+    Claim(
+        "Blog post: ReLU nets at depth",
+        "Perceptrons from zero-centred weights of small variance are harder to train the deeper"
+        " they are, for the gradient to a layer is attenuated by the others; with W_i + I instead"
+        " of W_i gradients flow, and even 1200 layers train.",
+        BLOG_POST,
+        "Our verdict asks for every depth with the identity, and for none from 64 layers on without"
+        " it, whether from the same weights or from He et al.'s initialisation.",
+    ),
+    Claim(
+        "Blog post: linear nets at depth",
+        "The same of linear nets, for which no matrix W_i needs to go further than O(1/l) from"
+        " zero.",
+        f"{BLOG_POST}; {PAPER}, Theorem 2.1 for the last part",
+    ),
+    Claim(
+        "Orthogonal weights instead of the identity",
+        "Linear perceptrons without the identity train at any depth from random orthogonal weights;"
+        " ReLU ones do not.",
+        "Saxe, McClelland & Ganguli 2013 (arXiv 1312.6120); Pennington, Schoenholz & Ganguli 2017"
+        " (arXiv 1711.04735) for ReLU",
+        "The blog post says that a start of small variance is necessary and that it makes depth"
+        " hard; this start is neither small nor makes linear nets hard to train.",
     ),
     Claim(
         "Theorem 2.2 without det R > 0",

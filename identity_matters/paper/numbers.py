@@ -60,6 +60,12 @@ NUMBERS = {
     "deepest_residual_net_layers": Number(
         1202, "layers", "section 1.1", "He et al. 2015, trained with no optimization difficulty"
     ),
+    "blog_post_deepest_layers": Number(
+        1200,
+        "layers",
+        "sagnibak.github.io/blog/identity-matters",
+        "of He et al. 2016, whose net has 1202",
+    ),
     "cifar_plateau_steps": Number(
         50_000, "steps", "section 4 and Figure 1", "peak performance at around 50k steps"
     ),

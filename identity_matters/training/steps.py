@@ -17,6 +17,12 @@ import jax.numpy as jnp
 import optax
 
 
+def squared_error(logits, labels):
+    """``||y - f(x)||^2`` of each example, y the unit vector of its label: f32[n]."""
+    targets = jax.nn.one_hot(labels, logits.shape[1], dtype=logits.dtype)
+    return jnp.sum(jnp.square(logits - targets), axis=1)
+
+
 def initial_state(variables: dict, optimizer: optax.GradientTransformation) -> dict:
     """The state before the first update, for `variables` as ``Task.init`` gives them."""
     return {
@@ -39,16 +45,17 @@ def make_training_step(
     optimizer: optax.GradientTransformation,
     schedule: Callable,
     *,
+    losses_of: Callable = optax.softmax_cross_entropy_with_integer_labels,
     axis_name: str | None = None,
     gradient_accumulation: int = 1,
     unroll: bool = False,
 ) -> Callable:
     """``step(state, x: f32[n, h, w, c], labels: i32[n], keys[n]) -> (state, sums)``.
 
-    The loss is the mean softmax cross-entropy over the whole batch; the L2 penalty is the
-    optimizer's business and no part of the loss. With `axis_name` each device of that mapped axis
-    sees an equal share of the batch, and gradient and sums are those of the whole batch: the mean
-    over equal shares of their mean gradients.
+    The loss is the mean of ``losses_of(logits, labels) -> f32[n]`` over the whole batch; the L2
+    penalty is the optimizer's business and no part of the loss. With `axis_name` each device of
+    that mapped axis sees an equal share of the batch, and gradient and sums are those of the whole
+    batch: the mean over equal shares of their mean gradients.
 
     `sums` holds over the whole batch: loss f32[] (sum), errors i32[], examples i32[];
     gradient_norm f32[], the norm of the loss's gradient, and learning_rate f32[] of this update.
@@ -64,7 +71,7 @@ def make_training_step(
     def loss_of(params, state, batch_stats, x, labels, keys):
         variables = {**_variables(state), "params": params, "batch_stats": batch_stats}
         logits, intermediates = apply(variables, x, train=True, keys=keys)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        losses = losses_of(logits, labels)
         errors = jnp.sum(jnp.argmax(logits, axis=-1) != labels, dtype=jnp.int32)
         return jnp.mean(losses), (errors, intermediates["batch_stats"])
 
@@ -116,7 +123,11 @@ def make_training_step(
 
 
 def make_evaluation_step(
-    apply: Callable, *, top_k: int = 0, axis_name: str | None = None
+    apply: Callable,
+    *,
+    losses_of: Callable = optax.softmax_cross_entropy_with_integer_labels,
+    top_k: int = 0,
+    axis_name: str | None = None,
 ) -> Callable:
     """``step(state, x: f32[n, h, w, c], labels: i32[n], is_real: bool[n]) -> sums``.
 
@@ -129,7 +140,7 @@ def make_evaluation_step(
 
     def step(state, x, labels, is_real):
         logits, intermediates = apply(_variables(state), x, train=False)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        losses = losses_of(logits, labels)
         errors = jnp.argmax(logits, axis=-1) != labels
         ratios = intermediates["residual_ratio"]
         # `where`, not a product: padding may hold values whose loss is not finite.

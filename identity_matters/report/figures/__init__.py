@@ -3,6 +3,7 @@
 from identity_matters.report.figures import (
     ablations,
     cifar,
+    deep_mlp,
     expressivity,
     factorization,
     gradient_bound,
@@ -18,4 +19,5 @@ FIGURES = (
     *expressivity.FIGURES,
     *cifar.FIGURES,
     *ablations.FIGURES,
+    *deep_mlp.FIGURES,
 )

@@ -1,0 +1,246 @@
+"""The trainer of experiments/deep_mlp.py, its rule for the rate, and verdicts that can fail."""
+
+import copy
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import deep_mlp, deep_mlp_training
+from experiments.configs import deep_mlp as configs
+from identity_matters.models import mlp
+
+LABELS = np.random.default_rng(0).integers(0, 3, 48).astype(np.int32)
+X = np.random.default_rng(1).normal(size=(48, 2, 2, 1)).astype(np.float32)
+SPLIT = deep_mlp_training.Split(X, LABELS, 3, 0.5, 10.0)
+OPTIM = configs.get_config("digits/linear").to_dict()["optim"]
+MODEL = {"name": "mlp", "depth": 5, "width": 4, "activation": "relu", "identity": True}
+
+
+def make_training(step_count=6, **changes):
+    model = {**MODEL, **changes}
+    return deep_mlp_training.Training(SPLIT, jax.random.key(0), model, OPTIM, step_count, 8)
+
+
+def test_least_squares_by_hand():
+    # One feature, constant 1: the best constant is (2/3, 1/3), its mean loss 4/9, its error 1/3.
+    loss, error = deep_mlp_training.linear_optimum(np.ones((3, 1)), np.array([0, 0, 1]), 2)
+    assert loss == pytest.approx(4 / 9, rel=1e-12)
+    assert error == pytest.approx(100 / 3)
+
+
+def test_no_map_is_better_than_least_squares():
+    x = X.reshape(48, 4)
+    loss, _ = deep_mlp_training.linear_optimum(x, LABELS, 3)
+    y = np.eye(3)[LABELS]
+    best, *_ = np.linalg.lstsq(x.astype(np.float64), y)
+    for W, tolerance in ((best, 1e-12), (best + 0.01, -1e-6)):
+        other = np.mean(np.sum((y - x @ W) ** 2, axis=1))
+        assert loss <= other * (1 + tolerance)
+
+
+def test_updates_are_momentum_descent_of_the_squared_error():
+    """Two updates against NumPy's, with gradients by autodiff of the whole expression."""
+    training = make_training(step_count=2)
+    state, losses, frozen = training.advance(training.start(), 0.5, 0, 2)
+    fixed = training.variables["fixed"]
+
+    def loss_of(params, indices):
+        x, labels = jnp.asarray(X)[indices].reshape(8, 4), jnp.asarray(LABELS)[indices]
+        logits, _ = mlp.forward({"params": params, "fixed": fixed}, x)
+        return jnp.mean(jnp.sum((logits - jnp.eye(3)[labels]) ** 2, axis=1))
+
+    params = training.variables["params"]
+    velocity = jax.tree.map(np.zeros_like, params)
+    # The rate is that over the depth; a cosine over two updates halves it for the second.
+    value_and_gradient = jax.jit(jax.value_and_grad(loss_of))
+    for indices, rate, loss in zip(training.indices, (0.1, 0.05), losses, strict=True):
+        value, gradient = value_and_gradient(params, indices)
+        assert loss == pytest.approx(float(value), rel=1e-5)
+        gradient = jax.tree.map(np.asarray, gradient)
+        velocity = jax.tree.map(lambda v, g: 0.9 * v + g, velocity, gradient)
+        params = jax.tree.map(lambda p, v, rate=rate: p - np.float32(rate) * v, params, velocity)
+    for ours, theirs in zip(jax.tree.leaves(state["params"]), jax.tree.leaves(params), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+    assert not frozen
+
+
+def test_gradient_norms_are_those_of_the_first_batch():
+    training = make_training()
+    indices = training.indices[0]
+
+    def loss_of(params):
+        variables = {**training.variables, "params": params}
+        logits, _ = mlp.forward(variables, X[indices].reshape(8, 4))
+        return jnp.mean(jnp.sum((logits - jnp.eye(3)[LABELS[indices]]) ** 2, axis=1))
+
+    gradient = jax.jit(jax.grad(loss_of))(training.variables["params"])
+    expected = [np.linalg.norm(kernel) for kernel in mlp.kernels_in_order(gradient)]
+    np.testing.assert_allclose(training.gradient_norms(), expected, rtol=1e-4)
+    assert training.is_square.tolist() == [True, True, True, True, False]
+
+
+def test_what_a_net_does_is_over_every_example():
+    training = make_training(identity=True, initial_scale=0.0)
+    found = training.evaluate(training.start())
+    x = X.reshape(48, 4).astype(np.float64)
+    logits = np.maximum(x, 0) @ training.variables["params"]["last"]["kernel"]
+    loss = np.mean(np.sum((logits - np.eye(3)[LABELS]) ** 2, axis=1))
+    assert found["loss"] == pytest.approx(loss, rel=1e-5)
+    assert found["error_percent"] == pytest.approx(100 * np.mean(logits.argmax(1) != LABELS))
+    norms = np.full(4, np.mean(np.linalg.norm(x, axis=1)))
+    np.testing.assert_allclose(found["signal_norms"], norms, rtol=1e-5)
+
+
+class Scripted:
+    """A training whose losses are given for each rate; its state counts updates."""
+
+    def __init__(self, losses):
+        self.losses = losses
+
+    def start(self):
+        return 0
+
+    def advance(self, state, rate, first, count):
+        assert state == first
+        losses = np.array(self.losses[rate][first : first + count], float)
+        return first + count, losses, rate == "frozen"
+
+
+def run(losses):
+    watched = lambda state: state  # noqa: E731
+    return deep_mlp_training.train(Scripted(losses), list(losses), 4, 2, watched)
+
+
+def test_the_rate_with_the_least_loss_at_the_end_of_its_pilot_goes_on():
+    outcome = run({"high": [9, 5, 1, 1], "middle": [9, 4, 3, 2], "low": [1, 6, 5, 4]})
+    assert (outcome.rate_times_depth, outcome.state) == ("middle", 4)
+    assert outcome.losses.tolist() == [9, 4, 3, 2]
+    assert outcome.pilot_losses == [5, 4, 6]
+    assert outcome.watched == [2, 4]
+
+
+def test_of_equal_rates_the_first_goes_on():
+    assert run({"high": [1, 1, 1, 1], "low": [1, 1, 1, 1]}).rate_times_depth == "high"
+
+
+def test_the_next_best_takes_over_where_the_best_diverges():
+    outcome = run({"high": [9, 3, np.inf, np.inf], "low": [9, 5, 4, 3]})
+    assert (outcome.rate_times_depth, outcome.state) == ("low", 4)
+
+
+def test_a_net_that_diverges_with_every_rate_has_no_state():
+    outcome = run({"high": [np.inf] * 4, "low": [9, 3, np.inf, np.inf]})
+    assert outcome.state is None
+
+
+def test_a_net_that_no_gradient_moves_is_not_trained_further():
+    outcome = run({"frozen": [1, 1, 1, 1], "never": [0, 0, 0, 0]})
+    assert (outcome.frozen, outcome.state, outcome.watched) == (True, 0, [])
+
+
+def test_divergence_is_seen():
+    training = make_training(identity=False, initialization="standard", activation="linear")
+    _, losses, frozen = training.advance(training.start(), 1e6, 0, 6)
+    assert np.isfinite(losses[0]) and np.isinf(losses[-1]) and not frozen
+
+
+def test_a_dead_net_is_frozen():
+    training = make_training(identity=False, initial_scale=0.0)
+    _, losses, frozen = training.advance(training.start(), 1.0, 0, 6)
+    assert frozen and losses.tolist() == [1.0] * 6
+
+
+def records_of(question):
+    """What runs would record where every claim holds."""
+    config = configs.get_config(f"digits/{question}").to_dict()
+    config["depths"] = (8, 64)
+    records = []
+    for cell in deep_mlp.plan(**{name: v for name, v in config.items() if name != "scale"}):
+        hard = cell["depth"] == 64
+        identity = cell["model"]["identity"]
+        linear = cell["model"]["activation"] == "linear"
+        good = identity or not hard or (question == "orthogonal" and linear)
+        gradient = 1.0 if identity else 1e-9
+        records.append(
+            {
+                **cell,
+                "diverged": False,
+                "frozen": False,
+                "gap_closed_percent": 95.0 if good else 10.0,
+                "train_loss": 0.3,
+                "train_error_percent": 5.0,
+                "start_effective_dimension": 4.0,
+                "least_gradient_norm": gradient,
+                "largest_gradient_norm": 2 * gradient,
+                "rate_times_depth": 1.0,
+                "norm": 3 / cell["depth"],
+                "linear_optimum_loss": 0.29,
+                "linear_optimum_error_percent": 4.0,
+            }
+        )
+    return config, records
+
+
+@pytest.mark.parametrize("question", configs.QUESTIONS)
+def test_a_verdict_holds_where_all_is_as_claimed(question):
+    config, records = records_of(question)
+    conclusion = deep_mlp.conclude(config, records)
+    assert conclusion.verdict == "reproduced"
+    assert conclusion.paper.keys() <= conclusion.metrics.keys()
+
+
+@pytest.mark.parametrize(
+    ("question", "net", "change"),
+    [
+        ("relu", "identity", {"gap_closed_percent": 89.0}),
+        ("relu", "identity", {"diverged": True, "gap_closed_percent": None}),
+        ("relu", "plain_standard", {"gap_closed_percent": 91.0}),
+        ("relu", "plain_near_zero", {"gap_closed_percent": 91.0}),
+        ("relu", "plain_near_zero", {"largest_gradient_norm": 1.0}),
+        ("relu", "identity", {"least_gradient_norm": 0.1}),
+        ("linear", "identity", {"norm": 0.3}),
+        ("orthogonal", "linear", {"gap_closed_percent": 50.0}),
+        ("orthogonal", "relu", {"gap_closed_percent": 95.0}),
+    ],
+)
+def test_a_verdict_fails_with_each_of_its_conditions(question, net, change):
+    config, records = records_of(question)
+    changed = copy.deepcopy(records)
+    (record,) = [r for r in changed if r["net"] == net and r["depth"] == 64]
+    record.update(change)
+    if record["gap_closed_percent"] is None:
+        del record["gap_closed_percent"]
+    assert deep_mlp.conclude(config, changed).verdict == "not reproduced"
+
+
+def test_norms_are_compared_among_nets_of_one_rate():
+    config, records = records_of("linear")
+    for record in records:
+        if record["depth"] == 64:
+            record["rate_times_depth"], record["norm"] = 3.0, 1.0
+    conclusion = deep_mlp.conclude(config, records)
+    assert conclusion.metrics["identity_norm_times_depth_ratio_at_equal_rates"] is None
+    assert conclusion.verdict == "not reproduced"
+
+
+@pytest.mark.parametrize(
+    ("group", "change", "message"),
+    [
+        ("train", {"step_count": 7}, "step_count must be a multiple of train.pilot_steps"),
+        ("train", {"rates_times_depth": (0.1, -1.0)}, "rates_times_depth must be positive"),
+        ("train", {"batch_examples": 0}, "batch_examples must be at least 1, got 0"),
+        ("verdict", {"trained_percent": 0.0}, "trained_percent must be within 0 and 100, got 0.0"),
+        ("verdict", {"hard_from_depth": 0}, "verdict.hard_from_depth must be at least 1, got 0"),
+        ("model", {"width": 32}, "a net of 2 layers needs"),
+        ("model", {"widht": 32}, "mlp has no setting model.widht"),
+        ("data", {"dataset": "mnist"}, "there is no data set 'mnist'"),
+    ],
+)
+def test_settings_that_are_refused(group, change, message):
+    config = configs.get_config("digits/relu").to_dict()
+    del config["scale"]
+    config[group].update(change)
+    with pytest.raises(ValueError, match=message):
+        deep_mlp.plan(**config)

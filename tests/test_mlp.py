@@ -1,0 +1,170 @@
+"""Perceptrons against NumPy loops and unrolled nets; their initial weights; what is refused."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from identity_matters.models import mlp
+
+IMAGES = np.random.default_rng(0).normal(size=(7, 2, 3, 1)).astype(np.float32)
+FORWARD = jax.jit(mlp.forward)
+VECTORS = IMAGES.reshape(7, 6)
+# d = 6 inputs: the first layer is square at width 6 and has no identity at width 5.
+NETS = pytest.mark.parametrize(
+    ("depth", "width", "identity", "activation"),
+    [
+        (2, 6, True, "relu"),
+        (4, 6, True, "relu"),
+        (4, 5, True, "linear"),
+        (5, 6, False, "relu"),
+        (5, 5, False, "linear"),
+    ],
+)
+
+
+def make(depth, width=6, identity=True, activation="relu", initialization="standard", **settings):
+    net = mlp.mlp(
+        num_classes=3,
+        depth=depth,
+        width=width,
+        identity=identity,
+        activation=activation,
+        initialization=initialization,
+        **settings,
+    )
+    return net, net.init(jax.random.key(1), IMAGES.shape[1:])
+
+
+def unrolled(kernels, x, identity, activation, xp=np):
+    """Outputs and the list of h_1 ... h_{l-1}, by a loop over matrices."""
+    hidden = []
+    for j, W in enumerate(kernels[:-1]):
+        argument = xp.maximum(x, 0) if j and activation == "relu" else x
+        y = argument @ W
+        x = x + y if identity and W.shape[0] == W.shape[1] else y
+        hidden.append(x)
+    argument = xp.maximum(x, 0) if activation == "relu" else x
+    return argument @ kernels[-1], hidden
+
+
+@NETS
+def test_scan_equals_a_numpy_loop(depth, width, identity, activation):
+    net, variables = make(depth, width, identity, activation)
+    logits, intermediates = jax.jit(functools.partial(net.apply, train=False))(variables, IMAGES)
+    kernels = mlp.kernels_in_order(variables["params"])
+    assert [kernel.shape for kernel in kernels] == [
+        (6, width),
+        *[(width, width)] * (depth - 2),
+        (width, 3),
+    ]
+    expected, hidden = unrolled(kernels, VECTORS.astype(np.float64), identity, activation)
+    # float32 against float64, a handful of layers.
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
+    _, passed = FORWARD(variables, VECTORS)
+    norms = [np.linalg.norm(h, axis=1) for h in hidden]
+    np.testing.assert_allclose(passed["norm"], norms, rtol=1e-5)
+    np.testing.assert_allclose(passed["last_hidden"], hidden[-1], rtol=1e-4, atol=1e-5)
+    assert intermediates["residual_ratio"].shape == (depth - 2 + (width == 6), 7)
+
+
+@NETS
+def test_gradients_by_layer_are_those_of_the_unrolled_net(depth, width, identity, activation):
+    net, variables = make(depth, width, identity, activation)
+
+    def scanned(params):
+        logits, _ = net.apply({**variables, "params": params}, IMAGES, train=True)
+        return jnp.sum(logits**2)
+
+    def looped(kernels):
+        return jnp.sum(unrolled(kernels, VECTORS, identity, activation, xp=jnp)[0] ** 2)
+
+    found = mlp.kernels_in_order(jax.jit(jax.grad(scanned))(variables["params"]))
+    kernels = [jnp.asarray(k, jnp.float32) for k in mlp.kernels_in_order(variables["params"])]
+    expected = jax.jit(jax.grad(looped))(kernels)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("depth", [2, 40])
+def test_zero_weights_are_the_identity_map_with_it_and_zero_without(depth):
+    for identity, expected in ((True, VECTORS), (False, np.zeros_like(VECTORS))):
+        _, variables = make(depth, 6, identity, "linear", "near_zero", initial_scale=0.0)
+        _, passed = FORWARD(variables, VECTORS)
+        np.testing.assert_array_equal(passed["last_hidden"], expected)
+
+
+def test_one_layer_by_hand():
+    """d = width = 1, l = 3: h_1 = 2 - 3 * 2 = -4, h_2 = -4 + 5 max(-4, 0) = -4, output 7 * 0."""
+    _, variables = make(3, 6)
+    kernels = {"first": [[-3.0]], "hidden": [[[5.0]]], "last": [[7.0]]}
+    params = {name: {"kernel": jnp.array(k, jnp.float32)} for name, k in kernels.items()}
+    x = jnp.full((1, 1), 2.0, jnp.float32)
+    logits, passed = FORWARD({**variables, "params": params}, x)
+    assert (logits.item(), passed["last_hidden"].item()) == (0.0, -4.0)
+    # Linear: h_2 = -4 + 5 (-4) = -24, output 7 * -24; without the identity 2 * -3 * 5 * 7 = -210.
+    for identity, expected in ((True, -168.0), (False, -210.0)):
+        fixed = make(3, 6, identity, "linear")[1]["fixed"]
+        assert FORWARD({"fixed": fixed, "params": params}, x)[0].item() == expected
+
+
+@pytest.mark.parametrize("activation", ["relu", "linear"])
+def test_initial_weights(activation):
+    gain = {"relu": math.sqrt(2), "linear": 1.0}[activation]
+    images = (8, 8, 1)
+    for initialization, scale in (("near_zero", 1 / 70), ("standard", gain), ("orthogonal", gain)):
+        settings = {"identity": False, "activation": activation, "initialization": initialization}
+        net = mlp.mlp(num_classes=10, depth=70, width=64, initial_scale=0.5, **settings)
+        variables = net.init(jax.random.key(0), images)
+        square = mlp.square_kernels(variables["params"])
+        assert square.shape == (69, 64, 64)
+        assert len(np.unique(square[:, 0, 0])) == 69
+        if initialization == "orthogonal":
+            gram = np.swapaxes(square, 1, 2) @ square
+            expected = np.broadcast_to((0.5 * gain) ** 2 * np.eye(64), gram.shape)
+            np.testing.assert_allclose(gram, expected, atol=1e-5)
+        else:
+            # 280,000 numbers: their deviation is known to 0.15 %.
+            assert np.std(square) == pytest.approx(0.5 * scale / 8, rel=0.01)
+        # 640 numbers, deviation 1/64 in every net: known to 3 %.
+        assert np.std(variables["params"]["last"]["kernel"]) == pytest.approx(1 / 64, rel=0.1)
+
+
+def test_nets_of_a_size_share_a_program():
+    """What tells them apart is handed over, so that the grid of nets compiles once a depth."""
+    traced = []
+
+    @jax.jit
+    def run(variables, x):
+        traced.append(x.shape)
+        return mlp.forward(variables, x)
+
+    for identity in (True, False):
+        for activation in ("relu", "linear"):
+            run(make(3, 6, identity, activation)[1], VECTORS)
+    assert len(traced) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"depth": 1}, "depth must be at least 2, got 1"),
+        ({"width": 0}, "width must be at least 1, got 0"),
+        ({"activation": "tanh"}, "activation must be one of 'relu', 'linear', got 'tanh'"),
+        ({"initialization": "he"}, "initialization must be one of .*, got 'he'"),
+        ({"identity": 2}, "identity must be one of True, False, got 2"),
+        ({"initial_scale": -1.0}, "initial_scale must be at least 0, got -1.0"),
+    ],
+)
+def test_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        mlp.mlp(**{"num_classes": 3, "depth": 3, "width": 6, **change})
+
+
+def test_vectors_of_another_length_are_refused():
+    _, variables = make(3)
+    with pytest.raises(ValueError, match=r"x must be \[n, 6\] for these weights, got \[7, 5\]"):
+        mlp.forward(variables, jnp.asarray(VECTORS[:, :5]))
