@@ -1,6 +1,7 @@
 """Figures of experiments/landscape.py: the wall at |||A||| = 1, the origin, and det R < 0."""
 
 from identity_matters.report.figure import COLOURS, Figure
+from identity_matters.report.hover import at_least
 
 # Excess risks of rounding size, 0 included, are drawn at this height of the logarithmic axis.
 _DRAWN_ZERO = 1e-24
@@ -41,7 +42,7 @@ def draw_wall(points: list[dict], figure) -> None:
     for colour, (label, rows) in zip(COLOURS, groups.items(), strict=False):
         axes.plot(
             [row["norm"] for row in rows],
-            [max(row["relative_excess"], _DRAWN_ZERO) for row in rows],
+            [at_least(row["relative_excess"], _DRAWN_ZERO) for row in rows],
             "o",
             color=colour,
             alpha=0.5,
