@@ -13,8 +13,8 @@ FORMULAS: dict[str, tuple[str, ...]] = {
     "Theorem 2.1": (
         rf"R=(I+A_l)\cdots(I+A_1),\qquad {_NORM}=\max_i\lVert A_i\rVert"
         r"\le\frac{4\pi+3\gamma}{l}",
-        r"\gamma=\max\{|\log\sigma_{\max}(R)|,\;|\log\sigma_{\min}(R)|\},\qquad l\ge 3\gamma,"
-        r"\qquad\det R>0",
+        r"\gamma=\max\{\lvert\log\sigma_{\max}(R)\rvert,\;\lvert\log\sigma_{\min}(R)\rvert\},"
+        r"\qquad l\ge 3\gamma,\qquad\det R>0",
     ),
     "Theorem 2.2": (
         r"f(A)=\mathbb{E}\,\lVert y-(I+A_l)\cdots(I+A_1)\,x\rVert^2",

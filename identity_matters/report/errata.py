@@ -72,7 +72,7 @@ def _determinant() -> Erratum:
     return Erratum(
         "Theorem 2.1, ICLR 2017",
         r"|||A|||\le\frac{2(\sqrt{\pi}+\sqrt{3\gamma})^2}{l}\quad\text{for any }R",
-        r"\text{the same for }\det R>0",
+        r"\text{the same, for }\det R>0",
         "Where |||A||| < 1 every factor I + A_i has a positive determinant; so has the product.",
         (
             ("take", "d = 1, R = −1, so that γ = |log 1| = 0"),
@@ -90,6 +90,10 @@ _BOUNDS = {
 }
 
 
+def _signed(value) -> str:
+    return str(value).replace("-", "−")
+
+
 def _gradient_bound(form: str, place: str, max_sigma: int, why: str) -> Erratum:
     point = bound_search.smallest_scalar_counterexample(form, **_LATTICE, max_sigma=max_sigma)
     right = bound_search.scalar_point(point.a, point.R, point.Sigma, "corrected").right
@@ -103,8 +107,8 @@ def _gradient_bound(form: str, place: str, max_sigma: int, why: str) -> Erratum:
         why,
         (
             ("take", f"d = 1, l = {len(point.a)}, R = {point.R}, Σ = {point.Sigma}"),
-            ("layers A_i", ", ".join(map(str, point.a)) + f", so that τ = {tau}"),
-            ("E = (1 + A_l)⋯(1 + A_1) − R", f"{product} − {point.R} = {error}"),
+            ("layers A_i", ", ".join(map(_signed, point.a)) + f", so that τ = {tau}"),
+            ("E = (1 + A_l)⋯(1 + A_1) − R", f"{product} − {point.R} = {_signed(error)}"),
             ("f − C = E²Σ", str(error**2 * point.Sigma)),
             ("‖∇f‖² = Σ_i (2EΣ Π_{j≠i} (1 + A_j))²", str(point.squared_gradient)),
             ("right-hand side as printed", f"{point.right} > {point.squared_gradient}"),
@@ -199,7 +203,7 @@ def _parameter_counts() -> list[Erratum]:
     cifar = Erratum(
         "Section 4, the CIFAR net",
         rf"\text{{{text / 1e6:.2f} million trainable parameters}}",
-        rf"{sum(parts.values())}",
+        f"{sum(parts.values()):,}".replace(",", "{,}"),
         "Table 1 rounds its count correctly to 13.5 million; the text matches no reading of it.",
         (
             ("3 x 3 x 3 x 16", f"{parts[16]:,}"),

@@ -38,7 +38,7 @@ _STYLE = {
 
 # What is drawn in the colour on the left is drawn in that on the right where the reader's screen is
 # dark. Text has no colour of its own in matplotlib's SVG.
-_DARK = {
+DARK = {
     "#ffffff": "#15181c",
     "#000000": "#e4e7eb",
     "#333333": "#c4cad0",
@@ -52,7 +52,7 @@ _DARK = {
 }
 _DARK_RULES = "".join(
     f'[style*="{kind}: {light}"]{{{kind}:{dark} !important}}'
-    for light, dark in _DARK.items()
+    for light, dark in DARK.items()
     for kind in ("fill", "stroke")
 )
 _DARK_STYLE = f"@media (prefers-color-scheme: dark){{text{{fill:#e4e7eb}}{_DARK_RULES}}}"

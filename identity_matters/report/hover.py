@@ -32,7 +32,11 @@ def _keeping_row(operation):
 
 
 class _Arithmetic:
-    """Sums, differences, products and quotients of a traced number have its row, too."""
+    """Sums, differences, products and quotients of a traced number have its row, too.
+
+    But for a plain float on the left of a traced int, where Python asks the float alone: the result
+    has no row, and its point is shown by its axes.
+    """
 
     __add__, __radd__ = _keeping_row(operator.add)
     __sub__, __rsub__ = _keeping_row(operator.sub)

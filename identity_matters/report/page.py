@@ -31,6 +31,7 @@ from identity_matters.report.document import (
 )
 
 _HERE = pathlib.Path(__file__).parent
+_BAR = '<mo stretchy="false">&#x0007C;</mo>'
 _NUMBER = re.compile(r"-?[\d.,]+(e[+-]?\d+)?( ± [\d.e+-]+)?( %)?( \(n = \d+\))?")
 # The first word that fits decides; "not reproduced" holds "reproduced".
 _VERDICT_CLASSES = (
@@ -38,6 +39,16 @@ _VERDICT_CLASSES = (
     ("counterexample found", "odd"),
     ("reproduced", "good"),
 )
+
+
+def style() -> str:
+    """The page's style sheet."""
+    return (_HERE / "page.css").read_text(encoding="utf-8")
+
+
+def script() -> str:
+    """The page's script."""
+    return (_HERE / "page.js").read_text(encoding="utf-8")
 
 
 def _content(cell: Cell) -> str:
@@ -90,6 +101,8 @@ def _picture(picture: Picture) -> str:
 
 def _formula(latex: str) -> str:
     math = latex2mathml.converter.convert(latex, display="block")
+    # The three bars of |||A||| are one symbol, which LaTeX spells as three.
+    math = math.replace(3 * _BAR, '<mo stretchy="false" lspace="0" rspace="0">|||</mo>')
     return (
         f'<div class="scroll formula" tabindex="0" role="region" aria-label="formula">{math}</div>'
     )
@@ -131,12 +144,11 @@ def render_html(title: str, blocks: list[Block]) -> str:
     links = "".join(f'<li><a href="#{anchor(n)}">{html.escape(n)}</a></li>' for n in named)
     first, *rest = map(_block, blocks)
     body = "\n".join([first, f'<nav aria-label="parts"><ul>{links}</ul></nav>', *rest])
-    style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         # A page without an icon of its own would ask its server for one.
         '<link rel="icon" href="data:,">\n'
-        f"<title>{html.escape(title)}</title>\n<style>\n{style}</style>\n</head>\n"
-        f"<body>\n<main>\n{body}\n</main>\n<script>\n{script}</script>\n</body>\n</html>\n"
+        f"<title>{html.escape(title)}</title>\n<style>\n{style()}</style>\n</head>\n"
+        f"<body>\n<main>\n{body}\n</main>\n<script>\n{script()}</script>\n</body>\n</html>\n"
     )
