@@ -59,6 +59,8 @@
       ring.hidden = false;
       fill(data, one, point);
       tip.hidden = false;
+      // In the corner first: near the right edge the text would wrap and be measured too narrow.
+      tip.style.left = tip.style.top = "0";
       // Beside the point, on the side where there is room.
       const box = plot.getBoundingClientRect();
       const [x, y] = [box.left + point[0] * box.width, box.top + point[1] * box.height];

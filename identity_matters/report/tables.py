@@ -167,7 +167,7 @@ def provenance_table(group: Group, root: str) -> Table:
     for run in group.runs:
         place = f"{group.name}/seed={run.seed}"
         seconds = duration(run.summary["seconds"]["total"])
-        started = run.environment["started"]
+        started = run.environment["started"][:16].replace("T", " ") + " UTC"
         rows.append((Link(place, f"{root}/{place}"), commit(run), started, machine(run), seconds))
     columns = ("run directory", "commit", "started", "machine", "took")
     return Table(columns, tuple(rows), cards=True)
