@@ -101,6 +101,12 @@ def test_all_figures_and_formulas_are_drawn(width):
     assert all(w > 20 and h > 8 for w, h in found["formulas"])
 
 
+def test_every_command_in_the_formulas_is_understood():
+    """What latex2mathml does not know it writes out, backslash and all."""
+    formulas = re.findall(r"<math.*?</math>", PAGE)
+    assert [formula for formula in formulas if "\\" in formula] == []
+
+
 def shown_as(text: str) -> str:
     """A value of a .csv as page.js shows it: numbers to six digits, truth in small letters."""
     try:

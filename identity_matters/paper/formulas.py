@@ -49,7 +49,7 @@ FORMULAS: dict[str, tuple[str, ...]] = {
         r"\left((1-\tau)^l+\sigma_{\min}(R)\right)",
     ),
     "Landscape is not dynamics": (
-        r"R=R^{\top},\quad\Sigma=I,\quad A^{(0)}=0\quad\Longrightarrow\quad"
+        r"R=R^{\top},\quad\Sigma=I,\quad A^{(0)}=0\quad\Longrightarrow\quad "
         r"f(A^{(t)})-C\;\to\sum_{\lambda_i(R)<0}\lambda_i(R)^2",
     ),
     "Lemma 2.4: the cost of a gradient": (
@@ -58,10 +58,10 @@ FORMULAS: dict[str, tuple[str, ...]] = {
     ),
     "Theorem 3.2": (
         r"h\mapsto h+V\,\mathrm{ReLU}(U h+s),\qquad x_i\mapsto e_{y_i}\quad(i=1,\dots,n)",
-        r"O(n\log n+r^2)\ \text{ parameters},\qquad k=\frac{10\,\log n}{\rho^2}",
+        r"O(n\,\log n+r^2)\ \text{ parameters},\qquad k=\frac{10\,\log\,n}{\rho^2}",
     ),
     "Theorem 3.2: the cost of the construction": (
-        r"\text{building}\approx 1,\qquad\text{running}\approx 2\qquad"
+        r"\text{building}\approx 1,\qquad\text{running}\approx 2\qquad "
         r"\text{products of sizes }(n\times k)(k\times n)",
     ),
     "Table 2, CIFAR-10": (r"x\mapsto x+C_2\,\mathrm{ReLU}(C_1 x)",),
@@ -73,23 +73,23 @@ FORMULAS: dict[str, tuple[str, ...]] = {
     ),
     "Section 4: the net on digits": (r"x\mapsto x+C_2\,\mathrm{ReLU}(C_1 x)",),
     "Section 4: the identity": (
-        r"x\mapsto x+C_2\,\mathrm{ReLU}(C_1 x)\qquad\text{against}\qquad"
+        r"x\mapsto x+C_2\,\mathrm{ReLU}(C_1 x)\qquad\text{against}\qquad "
         r"x\mapsto C_2\,\mathrm{ReLU}(C_1 x)",
     ),
     "Section 4: the initialisation": (
-        r"C_j\sim N(0,\sigma^2),\qquad\sigma=\frac{1}{k^2 c}\quad\text{against}\quad"
+        r"C_j\sim N(0,\sigma^2),\qquad\sigma=\frac{1}{k^2 c}\quad\text{against}\quad "
         r"\sigma=\frac{1}{k\sqrt{c}}",
     ),
     "Section 4: the projection": (
         r"\hat y=P\,h,\qquad P\ \text{ random and fixed, against trained}",
     ),
     "Section 4: batch normalisation": (
-        r"x\mapsto x+C_2\,\mathrm{ReLU}(C_1 x)\qquad\text{against}\qquad"
+        r"x\mapsto x+C_2\,\mathrm{ReLU}(C_1 x)\qquad\text{against}\qquad "
         r"x\mapsto x+C_2\,\mathrm{ReLU}\,\mathrm{BN}\,C_1\,\mathrm{BN}\,x",
     ),
     "Section 4: the activation": (
         r"\max(z,\,0)\quad\text{against}\quad\max(z,\,0.1\,z)",
-        r"x+C_2\,\mathrm{ReLU}(C_1 x)\quad\text{against}\quad"
+        r"x+C_2\,\mathrm{ReLU}(C_1 x)\quad\text{against}\quad "
         r"x+C_2\,\mathrm{ReLU}(C_1\,\mathrm{ReLU}(x))",
     ),
     "Section 4: training speed": (

@@ -157,6 +157,7 @@ def _blocks(collections, groups, roots: dict[str, str], pictures) -> list[Block]
             " Every number was written by a run whose directory, code, machine and command are"
             " named beside it; this report reads those directories and nothing else, but for the"
             " errata, which it computes. Values are means ± standard deviation over n seeds."
+            " The reference is the runs that come with the code."
         ),
         *sections.findings_blocks(groups[collections[0].name]),
         Heading("Claims", 2),

@@ -143,8 +143,8 @@ def _markdown(block: Block) -> str:
         case Facts(pairs):
             return "\n".join(f"* **{name}**: {_markdown_cell(cell)}" for name, cell in pairs)
         case Picture(name, title, caption, _):
-            link = f"![{title}](figures/{name}.svg)"
-            return f"{link}\n\n{caption} Points: [{name}.csv](figures/{name}.csv)"
+            image = f"![{title}](figures/{name}.svg)"
+            return f"{image}\n\n{caption} Points: [{name}.csv](figures/{name}.csv)"
         case Details(summary, blocks):
             inside = "\n\n".join(map(_markdown, blocks))
             return f"<details>\n<summary>{summary}</summary>\n\n{inside}\n\n</details>"

@@ -96,8 +96,10 @@ def _signed(value) -> str:
 
 def _gradient_bound(form: str, place: str, max_sigma: int, why: str) -> Erratum:
     point = bound_search.smallest_scalar_counterexample(form, **_LATTICE, max_sigma=max_sigma)
+    if point is None:
+        raise ValueError(f"no point of the lattice {_LATTICE} violates the form {form!r}")
     right = bound_search.scalar_point(point.a, point.R, point.Sigma, "corrected").right
-    product = math.prod(1 + a for a in point.a)
+    product = math.prod((1 + a for a in point.a), start=fractions.Fraction(1))
     error = product - point.R
     tau = max(abs(a) for a in point.a)
     return Erratum(
@@ -157,7 +159,8 @@ def _order_of_factors() -> Erratum:
 def _lemma_b_1() -> Erratum:
     rho = fractions.Fraction(1, 4)
     half = fractions.Fraction(1, 2)
-    a, other = (1, half), (1, -half)
+    one = fractions.Fraction(1)
+    a, other = (one, half), (one, -half)
     squared_norm, inner = (sum(x * y for x, y in zip(a, b, strict=True)) for b in (a, other))
     distance = 2 * (squared_norm - inner)
     fires = inner - (1 - 2 * rho)

@@ -38,6 +38,8 @@ class _Arithmetic:
     has no row, and its point is shown by its axes.
     """
 
+    row: int
+
     __add__, __radd__ = _keeping_row(operator.add)
     __sub__, __rsub__ = _keeping_row(operator.sub)
     __mul__, __rmul__ = _keeping_row(operator.mul)
@@ -83,28 +85,32 @@ def _rows(values) -> list[int | None]:
 
 
 class Axes(matplotlib.axes.Axes):
-    """Axes that remember on each line, scatter plot, bar and stair the rows that it shows."""
+    """Axes that remember of each line, scatter plot, group of bars and stairs the rows it shows."""
+
+    def __init__(self, *args, **kwargs):
+        self.rows_of = {}
+        super().__init__(*args, **kwargs)
 
     def plot(self, *args, **kwargs):
         lines = super().plot(*args, **kwargs)
         data = [argument for argument in args if not isinstance(argument, str)]
         if len(lines) == 1 and len(data) in (1, 2):
-            lines[0].rows = _rows(data[-1])
+            self.rows_of[lines[0]] = _rows(data[-1])
         return lines
 
     def scatter(self, x, y, *args, **kwargs):
         drawn = super().scatter(x, y, *args, **kwargs)
-        drawn.rows = _rows(y)
+        self.rows_of[drawn] = _rows(y)
         return drawn
 
     def stairs(self, values, *args, **kwargs):
         drawn = super().stairs(values, *args, **kwargs)
-        drawn.rows = _rows(values)
+        self.rows_of[drawn] = _rows(values)
         return drawn
 
     def bar(self, x, height, *args, **kwargs):
         drawn = super().bar(x, height, *args, **kwargs)
-        drawn.rows = _rows(height)
+        self.rows_of[drawn] = _rows(height)
         return drawn
 
 
@@ -159,10 +165,11 @@ def drawn_series(canvas) -> list[dict]:
     """
     series = []
     for axes in canvas.axes:
+        rows_of = getattr(axes, "rows_of", {})
         x_label = _label_of(axes, axes.get_shared_x_axes().get_siblings(axes), "x")
         y_label = _label_of(axes, axes.get_shared_y_axes().get_siblings(axes), "y")
         for artist, colour, x, y in _artists(axes):
-            points = _points(axes, getattr(artist, "rows", []), x, y)
+            points = _points(axes, rows_of.get(artist, []), x, y)
             if points:
                 label = str(artist.get_label())
                 series.append(

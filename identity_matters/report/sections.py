@@ -4,6 +4,7 @@ from identity_matters import paper
 from identity_matters.report import claim_tables, errata, findings, headlines, tables
 from identity_matters.report.document import (
     Block,
+    Cell,
     Command,
     Details,
     Facts,
@@ -70,7 +71,7 @@ def claim_blocks(
     ]
     if claim.note:
         blocks.append(Paragraph(f"Note: {claim.note}"))
-    facts = [("paper", headlines.paper_says(claim.key))]
+    facts: list[tuple[str, Cell]] = [("paper", headlines.paper_says(claim.key))]
     for name, members in own.items():
         facts.append((name, headlines.ours(claim.key, groups[name])))
         facts.append((f"verdict, {name}", claim_tables.verdict(members)))
@@ -78,8 +79,8 @@ def claim_blocks(
     facts.append(("command", claim_tables.command(claim.key, ran)))
     blocks.append(Facts(tuple((name, cell) for name, cell in facts if cell)))
     blocks += pictures
-    for variant, members in tables.by_variant(own).items():
-        blocks.append(_evidence(variant, members, collections))
+    for variant, columns in tables.by_variant(own).items():
+        blocks.append(_evidence(variant, columns, collections))
     return blocks
 
 
