@@ -13,7 +13,9 @@ from identity_matters.report import build
 
 _RESULTS_DIR = flags.DEFINE_string("results_dir", "results/local", "Your runs; the report's place.")
 _REFERENCE_DIR = flags.DEFINE_string("reference_dir", "results/reference", "The committed runs.")
-_README = flags.DEFINE_string("readme", "README.md", "Its table of claims follows the reference.")
+_README = flags.DEFINE_string(
+    "readme", "README.md", "Its findings and claims follow the reference."
+)
 _REFERENCE_ONLY = flags.DEFINE_boolean(
     "reference_only", False, "Report the reference alone, beside its directory."
 )
@@ -37,7 +39,7 @@ def _main(argv) -> int:
         print(path)
     if _REFERENCE_ONLY.value:
         readme = pathlib.Path(_README.value)
-        text = build.with_claims(readme.read_text(encoding="utf-8"), collections[0])
+        text = build.with_results(readme.read_text(encoding="utf-8"), collections[0])
         readme.write_text(text, encoding="utf-8")
         print(readme)
     return 0

@@ -3,14 +3,19 @@
 import importlib
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
 import pytest
 
+from experiments import suite
+from identity_matters import paper
+from identity_matters.data import prepare
+from identity_matters.report import document
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
-TARGETS = sorted(set(re.findall(r"(?:^|`)make ([a-z0-9_-]+)", README, re.MULTILINE)))
 VARIANTS = sorted(set(re.findall(r"-m experiments\.(\w+) --config=:([\w/]+)", README)))
 
 
@@ -37,11 +42,46 @@ def make_targets():
     return set(re.findall(r"^([a-z0-9-]+):", text, re.MULTILINE))
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_every_make_target_of_the_readme_is_there(target):
-    assert target in make_targets() or target.startswith("reproduce-")
-    finished = run("make", "--dry-run", "ACCEL=cpu", "RUN=a_run", target.removesuffix("-"))
+def make_commands():
+    """Every make command with its variables, in code blocks, code spans and the table of claims."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    lines = [line.split("#")[0] for block in blocks for line in block.splitlines()]
+    spans = re.findall(r"`([^`\n]+)`", README)
+    parts = [part.strip() for text in (*lines, *spans) for part in text.split("&&")]
+    return sorted({part for part in parts if re.match(r"make [a-z]", part) and "<" not in part})
+
+
+@pytest.mark.parametrize("command", make_commands())
+def test_every_make_command_of_the_readme_would_run(command):
+    """A dry run with its variables; what DATASET names must be there."""
+    words = shlex.split(command)
+    assert words[1] in make_targets() or words[1].startswith("reproduce-")
+    finished = run("make", "--dry-run", "ACCEL=cpu", "RUN=a_run", *words[1:])
     assert finished.returncode == 0, finished.stderr
+    for word in words:
+        name, _, value = word.partition("=")
+        if name == "DATASET":
+            (target,) = (w for w in words if w.startswith("reproduce-"))
+            assert suite.find_variants(target.removeprefix("reproduce-"), value)
+        if name == "DATASETS":
+            assert set(value.split()) <= set(prepare.NAMES)
+
+
+def test_every_relative_link_of_the_readme_leads_to_a_file_or_heading():
+    links = re.findall(r"\]\(([^()\s]+)\)", README)
+    relative = [link for link in links if "://" not in link]
+    assert len(relative) > len(paper.CLAIMS)
+    for link in relative:
+        path, _, heading = link.partition("#")
+        assert (ROOT / path).exists(), link
+        if heading:
+            headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(), re.MULTILINE)
+            assert heading in map(document.anchor, headings), link
+
+
+def test_every_experiment_is_named_in_the_readme():
+    for experiment in suite.EXPERIMENTS:
+        assert f"`{experiment}`" in README
 
 
 @pytest.mark.parametrize(("experiment", "variant"), VARIANTS)

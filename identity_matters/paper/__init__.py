@@ -19,11 +19,13 @@ from identity_matters.paper.bounds import (
     yun_2019_order,
 )
 from identity_matters.paper.claims import CLAIMS, PAPER, Claim
+from identity_matters.paper.formulas import FORMULAS
 from identity_matters.paper.numbers import ARXIV, NUMBERS, TABLE_2, Number
 
 __all__ = [
     "ARXIV",
     "CLAIMS",
+    "FORMULAS",
     "NUMBERS",
     "PAPER",
     "TABLE_2",

@@ -8,32 +8,30 @@ import pathlib
 import shutil
 
 from identity_matters import paper, records
-from identity_matters.report import figure, figures, tables
+from identity_matters.report import claim_tables, figure, figures, findings, sections, tables
 from identity_matters.report.document import (
     Block,
-    Command,
     Heading,
     Paragraph,
     Picture,
     Table,
     markdown_table,
+    plain,
     render_markdown,
 )
 from identity_matters.report.page import render_html
 from identity_matters.report.table_2 import table_2
 
 TITLE = "Identity Matters: what the paper claims and what the runs say"
-# Between these two lines of the README stands a table that `with_claims` writes.
-CLAIMS_BEGIN = "<!-- claims: written by `make report-reference` -->"
-CLAIMS_END = "<!-- end of claims -->"
 
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
-    """The runs below one directory. `root` is how the report names that directory."""
+    """The runs below `directory`. `root` is how the report names that directory."""
 
     name: str
     root: str
+    directory: pathlib.Path
     runs: tuple[records.Run, ...]
     problems: tuple[records.Problem, ...]
 
@@ -41,7 +39,7 @@ class Collection:
 def read(name: str, directory: str | os.PathLike[str], root: str) -> Collection:
     """Reads the collection in `directory`, which need not exist."""
     runs, problems = records.read_collection(directory)
-    return Collection(name, root, tuple(runs), tuple(problems))
+    return Collection(name, root, pathlib.Path(directory), tuple(runs), tuple(problems))
 
 
 def write(collections: list[Collection], directory: pathlib.Path) -> list[pathlib.Path]:
@@ -55,37 +53,70 @@ def write(collections: list[Collection], directory: pathlib.Path) -> list[pathli
         shutil.rmtree(directory / name, ignore_errors=True)
     pictures = _pictures(collections, directory / "figures")
     groups = {c.name: tables.group_runs(list(c.runs)) for c in collections}
-    _write_tables(collections, groups, directory / "tables")
-    blocks = _blocks(collections, groups, pictures)
+    roots = {c.name: os.path.relpath(c.directory, directory) for c in collections}
+    _write_tables(groups, roots, directory / "tables")
+    blocks = _blocks(collections, groups, roots, pictures)
     markdown, page = directory / "REPORT.md", directory / "report.html"
     markdown.write_text(render_markdown(blocks), encoding="utf-8")
     page.write_text(render_html(TITLE, blocks), encoding="utf-8")
     return [markdown, page]
 
 
-def with_claims(text: str, collection: Collection) -> str:
-    """The README's `text` with the table between its two claims marks made from `collection`."""
-    table = markdown_table(tables.summary_table(tables.group_runs(list(collection.runs))))
-    before, rest = text.split(CLAIMS_BEGIN)
-    _, after = rest.split(CLAIMS_END)
-    return f"{before}{CLAIMS_BEGIN}\n\n{table}\n\n{CLAIMS_END}{after}"
+def readme_parts(collection: Collection) -> dict[str, str]:
+    """The parts of the README that are made from `collection`, by the name in their marks."""
+    groups = tables.group_runs(list(collection.runs))
+    found = "\n".join(f"* **{finding.title}** {text}" for finding, text in findings.found(groups))
+    table = claim_tables.readme_table(groups, "results/reference", "results/REPORT.md")
+    return {
+        "findings": found,
+        "claims": f"{markdown_table(table)}\n\n{claim_tables.total_time(groups)}",
+    }
+
+
+def with_results(text: str, collection: Collection) -> str:
+    """The README's `text` with what stands between its marks made from `collection`.
+
+    Raises:
+      ValueError: a mark is missing or stands twice.
+    """
+    for name, part in readme_parts(collection).items():
+        marks = (f"<!-- {name}: written by `make report-reference` -->", f"<!-- end of {name} -->")
+        for mark in marks:
+            if text.count(mark) != 1:
+                raise ValueError(
+                    f"the README must have {mark} once, has it {text.count(mark)} times"
+                )
+        before, rest = text.split(marks[0])
+        _, after = rest.split(marks[1])
+        text = f"{before}{marks[0]}\n\n{part}\n\n{marks[1]}{after}"
+    return text
 
 
 def _pictures(collections: list[Collection], directory: pathlib.Path) -> dict[str, list[Picture]]:
-    """The figures that can be drawn, by experiment."""
+    """The figures that can be drawn, by the first claim whose runs they show."""
     pictures: dict[str, list[Picture]] = {}
     for one in figures.FIGURES:
         for collection in reversed(collections):
             drawn = _first_seeds(collection)
-            svg = figure.save(one, drawn, directory)
-            if svg is not None:
+            drawing = figure.save(one, drawn, directory)
+            if drawing is not None:
                 seeds = {run.seed for run in drawn if run.experiment == one.experiment}
                 named = ", ".join(map(str, sorted(seeds)))
                 caption = f"{one.caption} ({collection.name} runs, seed {named}.)"
-                picture = Picture(one.name, one.title, caption, svg)
-                pictures.setdefault(one.experiment, []).append(picture)
+                picture = Picture(one.name, one.title, caption, drawing)
+                pictures.setdefault(_claim_of(one, drawn), []).append(picture)
                 break
     return pictures
+
+
+def _claim_of(one: figure.Figure, runs: list[records.Run]) -> str:
+    """The first claim whose runs alone give the figure points, else the first of its experiment."""
+    own = [run.summary["claim"] for run in runs if run.experiment == one.experiment]
+    claims = [key for key in paper.CLAIMS if key in own]
+    for key in claims:
+        if figure.own_points(one, [run for run in runs if run.summary["claim"] == key]):
+            return key
+    return claims[0]
 
 
 def _first_seeds(collection: Collection) -> list[records.Run]:
@@ -97,14 +128,12 @@ def _first_seeds(collection: Collection) -> list[records.Run]:
     return list(first.values())
 
 
-def _write_tables(collections, groups, directory: pathlib.Path) -> None:
+def _write_tables(groups, roots: dict[str, str], directory: pathlib.Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    made = {"claims": tables.claims_table(groups)}
-    made["table_2"] = table_2([group for c in collections for group in groups[c.name]])
-    for collection in collections:
-        made[f"runs-{collection.name}"] = tables.runs_table(
-            groups[collection.name], collection.root
-        )
+    made = {"claims": claim_tables.claims_table(groups, "../REPORT.md")}
+    made["table_2"] = table_2([group for members in groups.values() for group in members])
+    for name, members in groups.items():
+        made[f"runs-{name}"] = tables.runs_table(members, os.path.join("..", roots[name]))
     for name, members in tables.by_variant(groups).items():
         made[name.replace("/", "-")] = tables.metrics_table(members)
     for name, table in made.items():
@@ -114,77 +143,39 @@ def _write_tables(collections, groups, directory: pathlib.Path) -> None:
 
 def _table_csv(table: Table) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([table.columns, *table.rows])
+    rows = [[plain(cell) for cell in row] for row in table.rows]
+    csv.writer(text, lineterminator="\n").writerows([table.columns, *rows])
     return text.getvalue()
 
 
-def _blocks(collections, groups, pictures) -> list[Block]:
+def _blocks(collections, groups, roots: dict[str, str], pictures) -> list[Block]:
+    every = [group for c in collections for group in groups[c.name]]
     blocks: list[Block] = [
         Heading(TITLE, 1),
         Paragraph(
             "Hardt & Ma, “Identity Matters in Deep Learning” (arXiv 1611.04231), claim by claim."
-            " Every number below was written by a run whose directory and command are named; this"
-            " report reads those directories and nothing else. Values are means ± standard"
-            " deviation over seeds where n > 1."
+            " Every number was written by a run whose directory, code, machine and command are"
+            " named beside it; this report reads those directories and nothing else, but for the"
+            " errata, which it computes. Values are means ± standard deviation over n seeds."
+            " The reference is the runs that come with the code."
         ),
+        *sections.findings_blocks(groups[collections[0].name]),
         Heading("Claims", 2),
-        tables.claims_table(groups),
+        claim_tables.claims_table(groups),
+        *sections.errata_blocks(),
         Heading("Table 2", 2),
         Paragraph(
             "Test errors at the paper's scale. The comparison rows come from different models and"
             " protocols, and a published number may be that of the best step over training."
         ),
-        table_2([group for c in collections for group in groups[c.name]]),
+        table_2(every),
     ]
-    variants = tables.by_variant(groups)
-    shown: set[str] = set()
+    blocks.append(Heading("Evidence, claim by claim", 2))
     for claim in paper.CLAIMS.values():
-        own = {n: m for n, m in variants.items() if next(iter(m.values())).claim == claim.key}
-        if own:
-            blocks += _claim_blocks(claim, own, pictures, shown)
+        own = pictures.get(claim.key, [])
+        blocks += sections.claim_blocks(claim, roots, groups, own)
     blocks.append(Heading("Runs", 2))
     for collection in collections:
-        blocks.append(Heading(f"{collection.name}: {collection.root}", 3))
-        blocks.append(tables.runs_table(groups[collection.name], collection.root))
-        blocks += _problem_blocks(collection)
-    return blocks
-
-
-def _claim_blocks(claim: paper.Claim, own, pictures, shown: set[str]) -> list[Block]:
-    """Statement, erratum, measured values, commands and figures of one claim."""
-    blocks: list[Block] = [Heading(claim.key, 2), Paragraph(f"{claim.statement} ({claim.source}.)")]
-    if claim.note:
-        blocks.append(Paragraph(f"Note: {claim.note}"))
-    for experiment in dict.fromkeys(name.split("/")[0] for name in own):
-        if experiment not in shown:
-            shown.add(experiment)
-            blocks += pictures.get(experiment, [])
-    for name, members in own.items():
-        last = list(members.values())[-1]
-        verdicts = "; ".join(f"{label}: {group.verdict}" for label, group in members.items())
-        blocks += [
-            Heading(name, 3),
-            Paragraph(f"Verdict: {verdicts}."),
-            tables.metrics_table(members),
-            Paragraph(f"Measured on {tables.hardware(last.first)}. To run it:"),
-            Command(tables.command(last.first)),
-        ]
-    return blocks
-
-
-def _problem_blocks(collection: Collection) -> list[Block]:
-    """What is not in the tables: unfinished runs and directories that could not be read."""
-    rows = [
-        (str(run.path.name), f"{run.experiment}/{run.variant}", run.status)
-        for run in collection.runs
-        if run.status != "done"
-    ]
-    blocks: list[Block] = []
-    if rows:
-        blocks.append(Paragraph("Runs that are not done, and enter no table:"))
-        blocks.append(Table(("seed", "run", "status"), tuple(rows)))
-    if collection.problems:
-        blocks.append(Paragraph("Directories that could not be read, and were skipped:"))
-        reasons = tuple((problem.reason,) for problem in collection.problems)
-        blocks.append(Table(("reason",), reasons))
+        name = collection.name
+        blocks += sections.runs_blocks(collection, roots[name], groups[name])
     return blocks

@@ -1,7 +1,7 @@
 """A figure as data: the points that it plots, taken from runs, and how they are drawn.
 
 `draw` sees only the points, and the points are what is saved as CSV, so that a figure cannot show
-what its CSV does not hold.
+what its CSV does not hold. The SVG brings its own colours for dark surroundings.
 """
 
 import csv
@@ -16,6 +16,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
 
 from identity_matters.records import Run
+from identity_matters.report import hover
 
 # Okabe and Ito's colours, which readers with colour blindness can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -35,6 +36,43 @@ _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "identity-matters",
 }
+
+
+# What is drawn in the colour on the left is drawn in that on the right where the reader's screen is
+# dark. Text has no colour of its own in matplotlib's SVG.
+DARK = {
+    "#ffffff": "#15181c",
+    "#000000": "#e4e7eb",
+    "#333333": "#c4cad0",
+    "#808080": "#a5adb5",
+    "#0072b2": "#4aa3e0",
+    "#d55e00": "#ff8a3c",
+    "#009e73": "#2fc99b",
+    "#cc79a7": "#e59cc5",
+    "#e69f00": "#ffc04d",
+    "#56b4e9": "#a5dcff",
+}
+_DARK_RULES = "".join(
+    f'[style*="{kind}: {light}"]{{{kind}:{dark} !important}}'
+    for light, dark in DARK.items()
+    for kind in ("fill", "stroke")
+)
+_DARK_STYLE = f"@media (prefers-color-scheme: dark){{text{{fill:#e4e7eb}}{_DARK_RULES}}}"
+
+
+class _Canvas(Canvas):
+    """A matplotlib Figure whose axes remember which rows they show."""
+
+    def add_subplot(self, *args, **kwargs):
+        return super().add_subplot(*args, **{"axes_class": hover.Axes, **kwargs})
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    """A drawn figure: its SVG and what `hover.hover_data` says of its points."""
+
+    svg: str
+    hover: dict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,25 +106,32 @@ def points_csv(points: list[dict]) -> str:
     return text.getvalue()
 
 
-def render_svg(figure: Figure, points: list[dict]) -> str:
-    """The figure as SVG text."""
+def render(figure: Figure, points: list[dict]) -> Drawing:
+    """The figure as SVG text, with the places of its points."""
     with matplotlib.rc_context(_STYLE):
-        canvas = Canvas()
-        figure.draw(points, canvas)
+        canvas = _Canvas()
+        figure.draw(hover.traced(points), canvas)
         buffer = io.BytesIO()
         FigureCanvasSVG(canvas).print_svg(buffer, metadata={"Date": None, "Title": figure.title})
     # Matplotlib pads some lines with blanks, which diffs and editors then complain about.
     lines = buffer.getvalue().decode().splitlines()
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    svg = "\n".join(line.rstrip() for line in lines) + "\n"
+    svg = svg.replace("</style>", f"{_DARK_STYLE}</style>", 1)
+    return Drawing(svg, hover.hover_data(points, hover.drawn_series(canvas)))
 
 
-def save(figure: Figure, runs: list[Run], directory: pathlib.Path) -> str | None:
-    """Writes <name>.svg and <name>.csv to `directory`; returns the SVG, or None without points."""
-    points = figure.points([run for run in runs if run.experiment == figure.experiment])
+def own_points(figure: Figure, runs: list[Run]) -> list[dict]:
+    """The points that the figure takes from these runs; empty where they hold nothing for it."""
+    return figure.points([run for run in runs if run.experiment == figure.experiment])
+
+
+def save(figure: Figure, runs: list[Run], directory: pathlib.Path) -> Drawing | None:
+    """Writes <name>.svg and <name>.csv to `directory`; None, and no file, without points."""
+    points = own_points(figure, runs)
     if not points:
         return None
     directory.mkdir(parents=True, exist_ok=True)
-    svg = render_svg(figure, points)
-    (directory / f"{figure.name}.svg").write_text(svg, encoding="utf-8")
+    drawing = render(figure, points)
+    (directory / f"{figure.name}.svg").write_text(drawing.svg, encoding="utf-8")
     (directory / f"{figure.name}.csv").write_text(points_csv(points), encoding="utf-8")
-    return svg
+    return drawing

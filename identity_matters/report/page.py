@@ -1,41 +1,38 @@
-"""The report as one HTML page that needs nothing from the network."""
+"""The report as one HTML page that needs nothing from the network.
+
+Its style is page.css and its script page.js, which shows the values of a figure's points; without
+the script the page lacks nothing else. Formulas are MathML, which browsers know.
+"""
 
 import base64
 import html
+import json
+import pathlib
 import re
 
-from identity_matters.report.document import Block, Command, Heading, Paragraph, Picture, Table
+import latex2mathml.converter
 
-_CSS = """
-:root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --soft: #f3f5f7;
-  --line: #d5dae0; --link: #0b5cad; --good: #11703a; --bad: #b3261e; --odd: #8a5300; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e4e7eb; --paper: #15181c; --soft: #1f242a;
-  --line: #39414a; --link: #79b8ff; --good: #6fd08c; --bad: #ff8a80; --odd: #f0b860; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--paper); color: var(--ink);
-  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", sans-serif; }
-main { max-width: 62rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
-h1 { font-size: 1.7rem; line-height: 1.25; } h2 { margin-top: 2.6rem; padding-top: .6rem;
-  border-top: 1px solid var(--line); } h3 { margin-top: 1.8rem; font-size: 1.05rem; }
-h1, h2, h3 { overflow-wrap: anywhere; }
-a { color: var(--link); }
-nav ul { columns: 18rem; padding-left: 1.1rem; margin: .5rem 0; }
-.scroll { overflow-x: auto; margin: .8rem 0; }
-table { border-collapse: collapse; font-size: .86rem; min-width: 100%; }
-th, td { text-align: left; vertical-align: top; padding: .35rem .6rem;
-  border-bottom: 1px solid var(--line); }
-th { background: var(--soft); }
-td { min-width: 5rem; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-pre { background: var(--soft); padding: .6rem .8rem; overflow-x: auto; font-size: .85rem; }
-figure { margin: 1.6rem 0; } figure img { width: 100%; max-width: 46rem; height: auto;
-  background: #fff; border: 1px solid var(--line); border-radius: 4px; }
-figcaption { font-size: .9rem; max-width: 46rem; }
-.good { color: var(--good); } .bad { color: var(--bad); } .odd { color: var(--odd); }
-.good, .bad, .odd { font-weight: 600; }
-@media print { main { max-width: none; } figure, tr { break-inside: avoid; } }
-"""
-_NUMBER = re.compile(r"-?[\d.,]+(e[+-]?\d+)?( ± .*)?%?")
+from identity_matters.json_files import to_json
+from identity_matters.report.document import (
+    Block,
+    Cell,
+    Code,
+    Command,
+    Details,
+    Facts,
+    Formula,
+    Heading,
+    Link,
+    Paragraph,
+    Picture,
+    Table,
+    anchor,
+    plain,
+)
+
+_HERE = pathlib.Path(__file__).parent
+_BAR = '<mo stretchy="false">&#x0007C;</mo>'
+_NUMBER = re.compile(r"-?[\d.,]+(e[+-]?\d+)?( ± [\d.e+-]+)?( %)?( \(n = \d+\))?")
 # The first word that fits decides; "not reproduced" holds "reproduced".
 _VERDICT_CLASSES = (
     ("not reproduced", "bad"),
@@ -44,71 +41,114 @@ _VERDICT_CLASSES = (
 )
 
 
-def _anchor(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+def style() -> str:
+    """The page's style sheet."""
+    return (_HERE / "page.css").read_text(encoding="utf-8")
 
 
-def _cell(text: str) -> str:
-    content = html.escape(text)
-    if _NUMBER.fullmatch(text):
-        return f'<td class="number">{content}</td>'
-    css_class = next((name for word, name in _VERDICT_CLASSES if text.startswith(word)), None)
-    return (
-        f'<td><span class="{css_class}">{content}</span></td>'
-        if css_class
-        else f"<td>{content}</td>"
-    )
+def script() -> str:
+    """The page's script."""
+    return (_HERE / "page.js").read_text(encoding="utf-8")
+
+
+def _content(cell: Cell) -> str:
+    """A cell's HTML; verdicts have their colour."""
+    match cell:
+        case Link(text, target, after):
+            link = f'<a href="{html.escape(target)}">{html.escape(text)}</a>'
+            return f"{link} <small>{html.escape(after)}</small>" if after else link
+        case Code(text):
+            return f"<code>{html.escape(text)}</code>"
+        case _:
+            words = html.escape(cell)
+            found = (name for word, name in _VERDICT_CLASSES if cell.startswith(word))
+            css_class = next(found, None)
+            return f'<span class="{css_class}">{words}</span>' if css_class else words
+
+
+def _cell(cell: Cell, column: str) -> str:
+    css_class = ' class="number"' if _NUMBER.fullmatch(plain(cell)) else ""
+    return f'<td{css_class} data-label="{html.escape(column)}">{_content(cell)}</td>'
 
 
 def _table(table: Table) -> str:
     head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in table.columns)
-    rows = "\n".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in table.rows)
+    rows = "\n".join(
+        "<tr>" + "".join(map(_cell, row, table.columns)) + "</tr>" for row in table.rows
+    )
+    css_class = ' class="cards"' if table.cards else ""
     return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="table"><table>'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>"
+        '<div class="scroll" tabindex="0" role="region" aria-label="table">'
+        f"<table{css_class}><thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>"
     )
 
 
 def _picture(picture: Picture) -> str:
-    data = base64.b64encode(picture.svg.encode()).decode()
+    data = base64.b64encode(picture.drawing.svg.encode()).decode()
+    # Within a script element only "</" could end the JSON too early.
+    points = json.dumps(to_json(picture.drawing.hover), ensure_ascii=False, separators=(",", ":"))
+    points = points.replace("</", r"<\/")
+    title = html.escape(picture.title)
     return (
-        f'<figure id="{picture.name}">'
-        f'<img alt="{html.escape(picture.title)}" src="data:image/svg+xml;base64,{data}">'
-        f"<figcaption><b>{html.escape(picture.title)}.</b> {html.escape(picture.caption)} Points:"
+        f'<figure id="{picture.name}"><div class="scroll"><div class="plot" tabindex="0"'
+        f' role="group" aria-label="{title}. The arrow keys go through its points.">'
+        f'<img alt="{title}" src="data:image/svg+xml;base64,{data}">'
+        f'<script type="application/json">{points}</script></div></div>'
+        f"<figcaption><b>{title}.</b> {html.escape(picture.caption)} Points:"
         f' <a href="figures/{picture.name}.csv">{picture.name}.csv</a></figcaption></figure>'
+    )
+
+
+def _formula(latex: str) -> str:
+    math = latex2mathml.converter.convert(latex, display="block")
+    # The three bars of |||A||| are one symbol, which LaTeX spells as three.
+    math = math.replace(3 * _BAR, '<mo stretchy="false" lspace="0" rspace="0">|||</mo>')
+    return (
+        f'<div class="scroll formula" tabindex="0" role="region" aria-label="formula">{math}</div>'
     )
 
 
 def _block(block: Block) -> str:
     match block:
         case Heading(text, level):
-            return f'<h{level} id="{_anchor(text)}">{html.escape(text)}</h{level}>'
-        case Paragraph(text):
-            return f"<p>{html.escape(text)}</p>"
+            return f'<h{level} id="{anchor(text)}">{html.escape(text)}</h{level}>'
+        case Paragraph(text, link):
+            return f"<p>{html.escape(text)}{f' {_content(link)}' if link else ''}</p>"
+        case Formula(latex):
+            return _formula(latex)
         case Command(text):
-            return f"<pre><code>{html.escape(text)}</code></pre>"
+            return f'<pre tabindex="0"><code>{html.escape(text)}</code></pre>'
         case Table():
             return _table(block)
+        case Facts(pairs):
+            items = (f"<dt>{html.escape(n)}</dt><dd>{_content(cell)}</dd>" for n, cell in pairs)
+            return f"<dl>{''.join(items)}</dl>"
         case Picture():
             return _picture(block)
+        case Details(summary, blocks):
+            inside = "\n".join(map(_block, blocks))
+            return f"<details><summary>{html.escape(summary)}</summary>\n{inside}\n</details>"
 
 
 def render_html(title: str, blocks: list[Block]) -> str:
     """The document as HTML with its styles and figures inside; a list of its sections comes first.
 
-    Raises ValueError where two headings would get the same anchor.
+    Raises:
+      ValueError: two headings would get the same anchor.
     """
-    anchors = [_anchor(block.text) for block in blocks if isinstance(block, Heading)]
-    twice = {anchor for anchor in anchors if anchors.count(anchor) > 1}
+    anchors = [anchor(block.text) for block in blocks if isinstance(block, Heading)]
+    twice = {name for name in anchors if anchors.count(name) > 1}
     if twice:
         raise ValueError(f"headings need different names, {sorted(twice)} stand twice")
-    sections = [block.text for block in blocks if isinstance(block, Heading) and block.level == 2]
-    links = "".join(f'<li><a href="#{_anchor(s)}">{html.escape(s)}</a></li>' for s in sections)
+    named = [block.text for block in blocks if isinstance(block, Heading) and block.level == 2]
+    links = "".join(f'<li><a href="#{anchor(n)}">{html.escape(n)}</a></li>' for n in named)
     first, *rest = map(_block, blocks)
-    body = "\n".join([first, f"<nav><ul>{links}</ul></nav>", *rest])
+    body = "\n".join([first, f'<nav aria-label="parts"><ul>{links}</ul></nav>', *rest])
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(title)}</title>\n<style>{_CSS}</style>\n</head>\n"
-        f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+        # A page without an icon of its own would ask its server for one.
+        '<link rel="icon" href="data:,">\n'
+        f"<title>{html.escape(title)}</title>\n<style>\n{style()}</style>\n</head>\n"
+        f"<body>\n<main>\n{body}\n</main>\n<script>\n{script()}</script>\n</body>\n</html>\n"
     )

@@ -43,4 +43,4 @@ def table_2(groups: list[Group]) -> Table:
         "n",
         "what the published number is",
     )
-    return Table(columns, tuple(rows))
+    return Table(columns, tuple(rows), cards=True)

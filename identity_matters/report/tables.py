@@ -7,7 +7,7 @@ import statistics
 
 from identity_matters import paper
 from identity_matters.records import Run
-from identity_matters.report.document import Table
+from identity_matters.report.document import Link, Table
 
 CONTRADICTION = "not reproduced"
 
@@ -48,17 +48,18 @@ class Group:
             return ""
         if len(values) < len(metrics):
             # What a seed lacks, the error of a net that diverged say, must not look measured.
-            return f"{self._spread(values)} (n = {len(values)})"
-        return self._spread(values)
+            return f"{spread(values)} (n = {len(values)})"
+        return spread(values)
 
-    @staticmethod
-    def _spread(values: list) -> str:
-        if not all(isinstance(value, int | float) for value in values):
-            return ", ".join(dict.fromkeys(str(value) for value in values))
-        if len(values) == 1 or len(set(values)) == 1:
-            return format_number(values[0])
-        spread = statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
-        return f"{format_number(statistics.fmean(values))} ± {format_number(spread, digits=2)}"
+
+def spread(values: list) -> str:
+    """Mean ± standard deviation, or the value alone where all are the same."""
+    if not all(isinstance(value, int | float) for value in values):
+        return ", ".join(dict.fromkeys(str(value) for value in values))
+    if len(values) == 1 or len(set(values)) == 1:
+        return format_number(values[0])
+    deviation = statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
+    return f"{format_number(statistics.fmean(values))} ± {format_number(deviation, digits=2)}"
 
 
 def format_number(value: float, digits: int = 4) -> str:
@@ -97,63 +98,37 @@ def command(run: Run) -> str:
     return shlex.join(run.environment["command"])
 
 
-def hardware(run: Run) -> str:
-    """What the run ran on, in a line."""
+def machine(run: Run) -> str:
+    """What the run computed on, in a few words."""
     environment = run.environment
-    packages = ", ".join(f"{name} {v}" for name, v in environment["packages"].items())
-    commit = (environment["commit"] or "no commit known")[:12]
-    if environment["dirty"]:
-        commit += " with uncommitted changes"
     if environment["backend"] == "cpu":
-        machine = f"{environment['cpu']}, {environment['cpu_cores']} cores"
-    else:
-        machine = f"{len(environment['devices'])} x {environment['devices'][0]}"
-    return f"{machine}; Python {environment['python']}, {packages}; commit {commit}"
+        return f"{environment['cpu']}, {environment['cpu_cores']} cores"
+    return f"{len(environment['devices'])} x {environment['devices'][0]}"
+
+
+def versions(run: Run) -> str:
+    """The versions of Python and of the packages that can change a number."""
+    packages = run.environment["packages"]
+    return ", ".join(
+        [f"Python {run.environment['python']}", *(f"{name} {v}" for name, v in packages.items())]
+    )
+
+
+def commit(run: Run) -> str:
+    """The commit that the run was made at, and whether the code differed from it."""
+    name = (run.environment["commit"] or "no commit known")[:12]
+    return f"{name} with uncommitted changes" if run.environment["dirty"] else name
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that suits them: "42 s", "5.3 min", "2.1 h"."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _seeds(group: Group) -> str:
     return f"{len(group.runs)} (seed {', '.join(str(run.seed) for run in group.runs)})"
-
-
-def _verdict_cell(groups: list[Group]) -> str:
-    """The verdicts of a claim's runs at paper scale, counted; reduced ones apart and marked."""
-    cells = []
-    for scale, mark in (("paper", ""), ("reduced", " (reduced)")):
-        verdicts = [group.verdict for group in groups if group.scale == scale]
-        for verdict in dict.fromkeys(verdicts):
-            count = verdicts.count(verdict)
-            cells.append(f"{verdict}{f' x {count}' if count > 1 else ''}{mark}")
-    return "; ".join(cells) or "not run"
-
-
-def claims_table(collections: dict[str, list[Group]]) -> Table:
-    """One row a claim: the verdict of each collection, the statement and where it stands."""
-    rows = []
-    for claim in paper.CLAIMS.values():
-        own = [[g for g in groups if g.claim == claim.key] for groups in collections.values()]
-        seeds = max((len(g.runs) for groups in own for g in groups), default=0)
-        verdicts = [_verdict_cell(groups) for groups in own]
-        rows.append((claim.key, *verdicts, str(seeds), claim.statement, claim.source))
-    return Table(("claim", *collections, "seeds", "statement", "source"), tuple(rows))
-
-
-def summary_table(groups: list[Group]) -> Table:
-    """One row a claim for the README: what it says, our verdict, seeds, seconds and command."""
-    rows = []
-    for claim in paper.CLAIMS.values():
-        own = [group for group in groups if group.claim == claim.key]
-        seconds = sum(run.summary["seconds"]["total"] for g in own for run in g.runs)
-        commands = ", ".join(dict.fromkeys(_make_target(group.first) for group in own))
-        runs = str(sum(len(group.runs) for group in own)) if own else ""
-        cells = (_verdict_cell(own), runs, f"{seconds:.0f}" if own else "", commands)
-        rows.append((claim.key, claim.statement, *cells))
-    columns = ("claim", "statement", "our verdict", "runs", "seconds", "command")
-    return Table(columns, tuple(rows))
-
-
-def _make_target(run: Run) -> str:
-    is_benchmark = any(word.startswith("benchmarks.") for word in run.environment["command"])
-    return "`make bench`" if is_benchmark else f"`make reproduce-{run.experiment}`"
 
 
 def metrics_table(collections: dict[str, Group]) -> Table:
@@ -171,15 +146,31 @@ def metrics_table(collections: dict[str, Group]) -> Table:
 
 
 def runs_table(groups: list[Group], root: str) -> Table:
-    """One row a variant: verdict, n, scale, seconds, and where its run directories are."""
+    """One row a variant: verdict, n, scale, seconds, and where its run directories are.
+
+    Args:
+      root: the collection's directory as seen from the report.
+    """
     rows = []
     for group in groups:
         seconds = sum(run.summary["seconds"]["total"] for run in group.runs) / len(group.runs)
-        place = f"{root}/{group.name}"
-        row = (group.name, group.claim, group.verdict, _seeds(group), group.scale)
-        rows.append((*row, f"{seconds:.1f}", place))
-    columns = ("run", "claim", "verdict", "n", "scale", "seconds a run", "directory")
-    return Table(columns, tuple(rows))
+        place = Link(group.name, f"{root}/{group.name}")
+        row = (place, group.claim, group.verdict, _seeds(group), group.scale)
+        rows.append((*row, f"{seconds:.1f}"))
+    columns = ("run directory", "claim", "verdict", "n", "scale", "seconds a run")
+    return Table(columns, tuple(rows), cards=True)
+
+
+def provenance_table(group: Group, root: str) -> Table:
+    """One row a seed: where its files are, what code it ran, when, on what and how long."""
+    rows = []
+    for run in group.runs:
+        place = f"{group.name}/seed={run.seed}"
+        seconds = duration(run.summary["seconds"]["total"])
+        started = run.environment["started"][:16].replace("T", " ") + " UTC"
+        rows.append((Link(place, f"{root}/{place}"), commit(run), started, machine(run), seconds))
+    columns = ("run directory", "commit", "started", "machine", "took")
+    return Table(columns, tuple(rows), cards=True)
 
 
 def contradictions(collections: dict[str, list[Group]]) -> list[str]:

@@ -31,7 +31,7 @@ def _draw(points: list[dict], figure) -> None:
     nets = list(dict.fromkeys(p["net"] for p in points))
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    figure.set_size_inches(max(6.0, 2.6 * columns + 1.6), 2.6 * rows + 0.8)
+    figure.set_size_inches(max(6.0, 2.4 * columns), 2.4 * rows + 0.8)
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
     for unused in grid[len(panels) :]:
         unused.remove()

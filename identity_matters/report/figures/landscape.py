@@ -4,6 +4,7 @@ from matplotlib.figure import Figure as Canvas
 
 from identity_matters.records import Run
 from identity_matters.report.figure import COLOURS, Figure
+from identity_matters.report.hover import at_least
 
 # Excess risks of rounding size, 0 included, are drawn at this height of the logarithmic axis.
 _DRAWN_ZERO = 1e-24
@@ -44,7 +45,7 @@ def draw_wall(points: list[dict], figure: Canvas) -> None:
     for colour, (label, rows) in zip(COLOURS, groups.items(), strict=False):
         axes.plot(
             [row["norm"] for row in rows],
-            [max(row["relative_excess"], _DRAWN_ZERO) for row in rows],
+            [at_least(row["relative_excess"], _DRAWN_ZERO) for row in rows],
             "o",
             color=colour,
             alpha=0.5,

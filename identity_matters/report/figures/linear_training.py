@@ -4,6 +4,7 @@ from matplotlib.figure import Figure as Canvas
 
 from identity_matters.records import Run
 from identity_matters.report.figure import COLOURS, Figure
+from identity_matters.report.hover import at_least
 
 # Gradients that are exactly 0 in float64 are drawn at the bottom of the logarithmic axis.
 _DRAWN_ZERO = 1e-320
@@ -52,7 +53,7 @@ def draw_depth(points: list[dict], figure: Canvas) -> None:
         rows = [point for point in points if point["network"] == network]
         gradient.plot(
             [row["depth"] for row in rows],
-            [max(row["start_gradient_norm"], _DRAWN_ZERO) for row in rows],
+            [at_least(row["start_gradient_norm"], _DRAWN_ZERO) for row in rows],
             marker,
             color=colour,
             label=label,
@@ -152,7 +153,7 @@ def draw_stuck(points: list[dict], figure: Canvas) -> None:
             if curve:
                 axes.plot(
                     [row["updates"] for row in curve],
-                    [max(row["excess_risk"], _DRAWN_ZERO_RISK) for row in curve],
+                    [at_least(row["excess_risk"], _DRAWN_ZERO_RISK) for row in curve],
                     color=colour,
                     marker="o" if len(curve) < 6 else "",
                     label=label,

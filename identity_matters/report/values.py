@@ -1,0 +1,74 @@
+"""Sentences with measured values in them: ``{experiment/variant:metric}`` stands for a metric.
+
+A value is the mean ± standard deviation over the seeds, as in the tables. ``{experiment/*:metric}``
+is the largest over the variants of the experiment, seed by seed. Runs at paper scale come before
+reduced ones.
+"""
+
+from identity_matters.report.tables import Group, spread
+
+
+class MissingValueError(Exception):
+    """No run has the value that a sentence asks for; the message names it."""
+
+
+class _Variants:
+    """Some variants' runs, to be formatted with a metric's name."""
+
+    def __init__(self, groups: list[Group]):
+        self._groups = groups
+
+    def __format__(self, metric: str) -> str:
+        largest: dict[int, float] = {}
+        for group in self._groups:
+            for run in group.runs:
+                if metric in run.summary["metrics"]:
+                    value = run.summary["metrics"][metric]
+                    largest[run.seed] = max(value, largest.get(run.seed, value))
+        if not largest:
+            raise MissingValueError(metric)
+        of_all = len(largest) == max(len(group.runs) for group in self._groups)
+        return spread(list(largest.values())) + ("" if of_all else f" (n = {len(largest)})")
+
+
+class _Runs(dict):
+    """For `str.format_map`: finds the runs of a name and remembers which were asked for."""
+
+    def __init__(self, groups: list[Group]):
+        super().__init__()
+        self._groups = groups
+        self.used: list[Group] = []
+
+    def __missing__(self, name: str) -> _Variants:
+        for scale in ("paper", "reduced"):
+            found = [g for g in self._groups if g.scale == scale and _fits(g, name)]
+            if found:
+                self.used += found
+                return _Variants(found)
+        raise MissingValueError(name)
+
+
+def _fits(group: Group, name: str) -> bool:
+    if name.endswith("/*"):
+        return group.first.experiment == name.removesuffix("/*")
+    return group.name == name
+
+
+def fill(sentence: str, groups: list[Group]) -> tuple[str, list[Group]]:
+    """`sentence` with its values put in, and for each of them its groups.
+
+    Raises:
+      MissingValueError: there is no such run or metric.
+    """
+    runs = _Runs(groups)
+    return sentence.format_map(runs), runs.used
+
+
+def with_count(sentence: str, groups: list[Group]) -> str:
+    """`sentence` filled, and over how many seeds: "0.5 ± 0.1 of the bound (n = 3)"."""
+    text, used = fill(sentence, groups)
+    counts = sorted({len(group.runs) for group in used})
+    marks = [f"n = {' and '.join(map(str, counts))}"] if counts else []
+    if any(group.scale == "reduced" for group in used):
+        marks.append("reduced")
+    return f"{text} ({', '.join(marks)})" if marks else text
