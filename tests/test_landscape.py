@@ -129,6 +129,7 @@ GOOD = {"A": scalar(0.0), "Sigma": jnp.ones((1, 1)), "excess": 1.0, "form": "v3"
         ({"A": jnp.zeros((1, 1))}, r"\[depth, d, d\]"),
         ({"excess": -1.0}, "excess must be at least 0, got -1.0"),
         ({"Sigma": jnp.ones((2, 2))}, "Sigma must be 1 x 1"),
+        ({"Sigma": jnp.ones(2)}, r"Sigma must be a square matrix, got shape \(2,\)"),
         ({"Sigma": -jnp.ones((1, 1))}, "positive semidefinite, but has the eigenvalue -1.0"),
         (
             {"A": jnp.zeros((1, 2, 2)), "Sigma": jnp.array([[1.0, 2.0], [0.0, 1.0]])},

@@ -200,3 +200,24 @@ def test_a_run_survives_kill_9_at_any_moment(tmp_path):
         assert len(run.records) > written
         written = len(run.records)
         assert len(json.loads((run.path / "state.json").read_text())["filler"]) == 20000
+
+
+def test_a_rewound_run_keeps_its_first_lines_and_goes_on(tmp_path):
+    run = create(tmp_path)
+    for value in range(4):
+        run.append({"cell": 0, "value": value})
+    run.rewind(2)
+    run.append({"cell": 0, "value": 9})
+    assert [record["value"] for record in run.records] == [0, 1, 9]
+    with pytest.raises(records.RunError, match="has 3 lines, but its checkpoint was saved after 4"):
+        run.rewind(4)
+    run.finish("done", **DONE)
+    assert records.read_run(run.path).records == run.records
+
+
+def test_a_scale_that_is_none_and_a_place_that_is_a_file_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"scale must be one of .*, got 'huge'"):
+        create(tmp_path, scale="huge")
+    (tmp_path / "toy").write_text("a file")
+    with pytest.raises(records.RunError, match="cannot be made"):
+        create(tmp_path)
