@@ -52,7 +52,7 @@ def get_config(variant: str = VARIANTS[0]) -> ml_collections.ConfigDict:
                 "cache": "",
             },
             # Layers l of the nets; 2 needs as many units as there are inputs.
-            "depths": (*((2,) if dataset == "digits" else ()), 4, 8, 16, 32, 64, 128, 256, 1200),
+            "depths": (*((2,) if dataset == "digits" else ()), 4, 8, 16, 32, 64, 256, 1200),
             "model": {
                 "name": "mlp",
                 # Digits have 64 pixels, so that the first layer is square, too.
