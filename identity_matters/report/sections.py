@@ -38,7 +38,7 @@ def errata_blocks() -> list[Block]:
         Heading("Errata", 2),
         Paragraph(
             "What is wrong in print, with numbers small enough to check by hand. They come from no"
-            " run: the report computes them in exact arithmetic when it is written."
+            " run: the report computes them, in whole numbers and fractions, when it is written."
         ),
     ]
     for erratum in errata.errata():
