@@ -153,8 +153,9 @@ def test_text_can_be_told_from_its_background(dark):
 
 
 @needs_browser
-def test_what_is_folded_away_is_printed():
-    found = probed(False)[1280]["printing"]
+@pytest.mark.parametrize("width", WIDTHS)
+def test_what_is_folded_away_is_printed_and_fits_when_unfolded(width):
+    found = probed(False)[width]["printing"]
     assert found["before"] == found["after"] == PAGE.count("<details>") > 0
     assert found["during"] == 0
     assert found["wide"] == []

@@ -185,7 +185,7 @@ def test_bars_do_not_break_a_markdown_table():
 class Checker(html.parser.HTMLParser):
     """Counts open elements, collects anchors, links and everything that a browser would fetch."""
 
-    VOID = ("meta", "img", "br", "link")
+    VOID = ("meta", "img", "br", "link", "wbr")
 
     def __init__(self):
         super().__init__()

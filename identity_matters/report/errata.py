@@ -1,6 +1,7 @@
-"""What is wrong in print, each with numbers that can be checked by hand: all exact, all computed.
+"""What is wrong in print, each with numbers that can be checked by hand: all of them computed.
 
-Nothing here comes from a run. Where the arithmetic is rational it is done in fractions.
+Nothing here comes from a run. All arithmetic is in whole numbers and fractions, but for one bound
+with a pi in it.
 """
 
 import dataclasses
@@ -167,10 +168,10 @@ def _lemma_b_1() -> Erratum:
     share = fires / (squared_norm - (1 - 2 * rho))
     return Erratum(
         "Lemma B.1",
-        r"\lVert a_i-a_j\rVert\ge 3\rho'\quad\text{(squared where it is used)}",
+        r"\lVert a_i-a_j\rVert\ge 3\rho'",
         r"\lVert a_i-a_j\rVert^2\ge 6\rho'",
-        "Unit i must not fire on a_j, that is ⟨a_i, a_j⟩ ≤ 1 − 2ρ′. From ‖a_i‖², ‖a_j‖² ≤ 1 + ρ′"
-        " this follows with 6ρ′, not with 3ρ′.",
+        "Unit i must not fire on a_j, that is ⟨a_i, a_j⟩ ≤ 1 − 2ρ′. With ‖a_i‖², ‖a_j‖² ≤ 1 + ρ′"
+        " this follows from ‖a_i − a_j‖² ≥ 6ρ′; 3ρ′ is too little, with the square and without it.",
         (
             ("take", f"ρ′ = {rho}, a_1 = (1, {half}), a_2 = (1, −{half})"),
             ("‖a_1‖² = ‖a_2‖²", f"{squared_norm}, which is 1 + ρ′"),

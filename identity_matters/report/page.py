@@ -60,7 +60,8 @@ def _content(cell: Cell) -> str:
         case Code(text):
             return f"<code>{html.escape(text)}</code>"
         case _:
-            words = html.escape(cell)
+            # Long names of metrics may be broken after their underscores.
+            words = html.escape(cell).replace("_", "_<wbr>")
             found = (name for word, name in _VERDICT_CLASSES if cell.startswith(word))
             css_class = next(found, None)
             return f'<span class="{css_class}">{words}</span>' if css_class else words

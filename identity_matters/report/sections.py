@@ -1,5 +1,7 @@
 """The parts of the report as blocks: findings, claims, errata, one section a claim, runs."""
 
+import itertools
+
 from identity_matters import paper
 from identity_matters.report import claim_tables, errata, findings, headlines, tables
 from identity_matters.report.document import (
@@ -38,7 +40,7 @@ def errata_blocks() -> list[Block]:
         Heading("Errata", 2),
         Paragraph(
             "What is wrong in print, with numbers small enough to check by hand. They come from no"
-            " run: the report computes them in exact arithmetic when it is written."
+            " run: the report computes them, in whole numbers and fractions, when it is written."
         ),
     ]
     for erratum in errata.errata():
@@ -86,7 +88,7 @@ def claim_blocks(
 
 def _evidence(variant: str, members: dict[str, Group], collections) -> Details:
     """All measured values of a variant, by column, and the provenance of each column."""
-    table = tables.metrics_table(members)
+    table = _without_empty_columns(tables.metrics_table(members))
     verdicts = "; ".join(f"{label}: {group.verdict}" for label, group in members.items())
     blocks: list[Block] = [Paragraph(f"Verdict: {verdicts}."), table]
     for label, group in members.items():
@@ -99,6 +101,13 @@ def _evidence(variant: str, members: dict[str, Group], collections) -> Details:
             Command(tables.command(group.first)),
         ]
     return Details(f"{variant}: {len(table.rows)} measured values and their origin", tuple(blocks))
+
+
+def _without_empty_columns(table: Table) -> Table:
+    """Few metrics have a published value, and a phone has no room for an empty column."""
+    kept = [any(column) for column in zip(*table.rows, strict=True)]
+    rows = (tuple(itertools.compress(row, kept)) for row in table.rows)
+    return Table(tuple(itertools.compress(table.columns, kept)), tuple(rows))
 
 
 def runs_blocks(collection, root: str, groups: list[Group]) -> list[Block]:
