@@ -106,6 +106,22 @@ TINY_RUNS = {
         "problem.repeats=1",
         "descent.max_updates=20",
     ],
+    "experiments.nonlinear_conjecture:origin": [
+        "nets=((1,2,2,False),)",
+        "problems=2",
+        "hexagon.sizes=(1.0,)",
+        "hexagon.starts=2",
+        "hexagon.steps=20",
+    ],
+    "experiments.nonlinear_conjecture:search": [
+        "nets=((1,1,2,False,4),(1,2,2,False,8))",
+        "problems=2",
+        "starts=2",
+        "steps=30",
+        "by_hand.depths=(1,)",
+        "by_hand.widths=(1,)",
+        "control.starts=2",
+    ],
     "experiments.expressivity:digits": [
         "fit.examples=(64,)",
         "fit.networks=((2,'float64'),)",
