@@ -53,8 +53,8 @@ def _count(**values) -> None:
             raise ValueError(f"{name} must be at least 1, got {value}")
 
 
-def _nets(nets, teacher_width: int, names: tuple[str, ...]) -> list[dict]:
-    """A dict for each tuple of `nets`; the teacher is at most as wide as the student."""
+def _nets(nets, names: tuple[str, ...], teacher_width: int | None) -> list[dict]:
+    """A dict for each tuple of `nets`; a teacher, if any, is at most as wide as the student."""
     if not nets:
         raise ValueError("nets must name at least one net, is empty")
     cells = []
@@ -63,7 +63,9 @@ def _nets(nets, teacher_width: int, names: tuple[str, ...]) -> list[dict]:
             raise ValueError(f"each of nets must be {names}, got {tuple(net)}")
         cell = dict(zip(names, net, strict=True))
         _count(**{name: cell[name] for name in names if name != "bias"})
-        cells.append({**cell, "teacher_width": min(teacher_width, cell["width"])})
+        if teacher_width is not None:
+            cell["teacher_width"] = min(teacher_width, cell["width"])
+        cells.append(cell)
     return cells
 
 
@@ -71,7 +73,7 @@ def _plan_origin(*, nets, teacher_width: int, hexagon: dict, form_tolerance: flo
     _count(problems=common["problems"], escape_starts=common["escape_starts"])
     _positive(form_tolerance=form_tolerance, step_size=common["step_size"])
     names = ("depth", "width", "lifted_width", "bias")
-    for cell in _nets(nets, teacher_width, names):
+    for cell in _nets(nets, names, teacher_width):
         yield "at_origin", {**common, **cell}
     hexagon = dict(hexagon)
     hexagon.pop("flat_tolerance")
@@ -79,21 +81,24 @@ def _plan_origin(*, nets, teacher_width: int, hexagon: dict, form_tolerance: flo
         yield "on_hexagon", {**hexagon, "size": size, "escape_starts": common["escape_starts"]}
 
 
-def _plan_dead_units(*, nets, teacher_width: int, laws, deviations: float, **common):
+def _plan_dead_units(*, nets, laws, deviations: float, **common):
     _count(samples=common["samples"], circle_points=common["circle_points"])
     _positive(deviations=deviations)
     unknown = set(laws) - {"gaussian", "no bias", "s >= 0"}
     if unknown:
         raise ValueError(f"laws must be 'gaussian', 'no bias' or 's >= 0', got {unknown.pop()!r}")
-    for cell in _nets(nets, teacher_width, ("depth", "width", "width_in")):
+    for cell in _nets(nets, ("depth", "width", "width_in"), None):
         for law in laws:
-            yield "dead", {**common, **cell, "lifted_width": cell["width_in"], "law": law}
+            yield "dead", {**common, **cell, "law": law}
 
 
-def _plan_search(*, nets, teacher_width: int, by_hand: dict, control: dict, **common):
+def _plan_search(
+    *, nets, teacher_width: int, by_hand: dict, control: dict, independent_from: float, **common
+):
+    _positive(independent_from=independent_from)
     _count(problems=common["problems"], starts=common["starts"], steps=common["steps"])
     _positive(radius=common["radius"], gradient_tolerance=common["gradient_tolerance"])
-    for cell in _nets(nets, teacher_width, ("depth", "width", "lifted_width", "bias", "pairs")):
+    for cell in _nets(nets, ("depth", "width", "lifted_width", "bias", "pairs"), teacher_width):
         yield "search", {**common, **cell}
     yield "by_hand", dict(by_hand)
     shared = ("width_in", "start_norms", "steps", "radius", "gradient_tolerance", "optimal_share")
@@ -103,7 +108,7 @@ def _plan_search(*, nets, teacher_width: int, by_hand: dict, control: dict, **co
 def _plan_gradient_ratio(*, nets, teacher_width: int, rounding: float, **common):
     _count(samples=common["samples"], searched=common["searched"], steps=common["steps"])
     _positive(rounding=rounding, learning_rate=common["learning_rate"])
-    for cell in _nets(nets, teacher_width, ("depth", "width", "lifted_width", "bias")):
+    for cell in _nets(nets, ("depth", "width", "lifted_width", "bias"), teacher_width):
         yield "gradient_ratio", {**common, **cell}
 
 

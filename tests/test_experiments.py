@@ -106,21 +106,10 @@ TINY_RUNS = {
         "problem.repeats=1",
         "descent.max_updates=20",
     ],
-    "experiments.nonlinear_conjecture:origin": [
-        "nets=((1,2,2,False),)",
-        "problems=2",
-        "hexagon.sizes=(1.0,)",
-        "hexagon.starts=2",
-        "hexagon.steps=20",
-    ],
-    "experiments.nonlinear_conjecture:search": [
-        "nets=((1,1,2,False,4),(1,2,2,False,8))",
-        "problems=2",
-        "starts=2",
-        "steps=30",
-        "by_hand.depths=(1,)",
-        "by_hand.widths=(1,)",
-        "control.starts=2",
+    "experiments.nonlinear_conjecture:dead_units": [
+        "nets=((1,1,1),(1,1,2))",
+        "circle_points=8",
+        "samples=500",
     ],
     "experiments.expressivity:digits": [
         "fit.examples=(64,)",

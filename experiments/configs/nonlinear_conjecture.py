@@ -12,15 +12,23 @@ def get_config(variant: str = "search") -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.variant = variant
     config.scale = "paper"  # the conjecture has no size; all sizes and counts are our choice
-    config.width_in = 2  # d_in, inputs and outputs of the net
-    config.teacher_norm = 0.5  # |||theta||| of the teacher, which has risk 0
-    config.teacher_width = 2  # its units a block, at most the student's
-    globals()[f"_{variant}"](config)
+    _SETTINGS[variant](config)
     return config
 
 
+def _problems(
+    config, *, pairs: int | None, teacher_norm: float = 0.5, teacher_width: int = 2
+) -> None:
+    """Settings of the random problems."""
+    config.width_in = 2  # d_in, inputs and outputs of the net
+    if pairs is not None:  # it stands in nets else
+        config.pairs = pairs  # the sample is this many x and their -x: n is twice this
+    config.teacher_norm = teacher_norm  # |||theta||| of the teacher, which has risk 0
+    config.teacher_width = teacher_width  # its units a block, at most the student's
+
+
 def _origin(config) -> None:
-    config.pairs = 8  # the sample is this many x and their -x: n = 16
+    _problems(config, pairs=8)
     config.nets = ((1, 2, 2, False), (3, 2, 2, True), (2, 4, 4, False), (2, 4, 4, True))
     config.problems = 8  # for each (depth, width, lifted width d, bias) of nets
     config.escape_starts = 200  # starts of the power iteration for the steepest descent
@@ -38,7 +46,6 @@ def _origin(config) -> None:
 
 
 def _dead_units(config) -> None:
-    config.pairs = 1  # of the teacher's data, which those below replace
     # (depth, width, d): data at -1, 1 for d = 1 and on a circle for d = 2.
     config.nets = ((1, 1, 1), (1, 2, 1), (2, 1, 1), (2, 2, 1), (1, 1, 2), (1, 2, 2), (2, 1, 2))
     config.laws = ("gaussian", "no bias", "s >= 0")
@@ -50,6 +57,7 @@ def _dead_units(config) -> None:
 
 
 def _search(config) -> None:
+    _problems(config, pairs=None)
     # (depth, width, lifted width d, bias, pairs); no maps for d = width_in.
     config.nets = (
         (1, 1, 2, False, 8),
@@ -89,7 +97,7 @@ def _search(config) -> None:
 
 
 def _gradient_ratio(config) -> None:
-    config.pairs = 2  # n = 4, so that width 8 has independent features
+    _problems(config, pairs=2)  # so that width 8 has independent features
     # (depth, width, lifted width d, bias)
     config.nets = (
         (1, 2, 2, False),
@@ -107,9 +115,7 @@ def _gradient_ratio(config) -> None:
 
 
 def _noise(config) -> None:
-    config.pairs = 8  # n = 16
-    config.teacher_width = 1
-    config.teacher_norm = 0.7
+    _problems(config, pairs=8, teacher_norm=0.7, teacher_width=1)
     config.depths = (1, 2)
     config.widths = (1, 2, 4, 16)
     config.biases = (False, True)
@@ -122,3 +128,12 @@ def _noise(config) -> None:
     config.least_success_share = (
         0.9  # mean over nets and scales of the largest width, for the verdict
     )
+
+
+_SETTINGS = {
+    "origin": _origin,
+    "dead_units": _dead_units,
+    "search": _search,
+    "gradient_ratio": _gradient_ratio,
+    "noise": _noise,
+}

@@ -62,21 +62,6 @@ def strictly_dead(blocks: Blocks, problem: Problem):
     return jax.vmap(one)(blocks)
 
 
-def dead_blocks(
-    rng: np.random.Generator, problem: Problem, depth: int, width: int, norm: float
-) -> Blocks:
-    """A strictly dead net with ``|||theta||| <= norm``: s < -||u|| b in every unit, V arbitrary."""
-    dimension = problem.A.shape[0]
-    many = network.random_blocks(rng, np.array([norm]), depth, width, dimension, bias=True)
-    blocks = jax.tree.map(lambda part: part[0], many)
-    reach = np.linalg.norm(np.asarray(problem.x) @ np.asarray(problem.A).T, axis=1).max()
-    # |s_i| = norm / sqrt(k) in every unit, and rows of U short enough for all data.
-    s = np.full((depth, width), -norm / np.sqrt(width))
-    longest = np.linalg.norm(blocks.U, axis=2).max()
-    shrink = min(1.0, 0.5 * norm / (np.sqrt(width) * reach * longest))
-    return Blocks(shrink * blocks.U, blocks.V, s)
-
-
 def hull_depth(points: np.ndarray) -> float:
     """``min_u max_i u . p_i`` over ``max_j |u_j| = 1``: positive iff 0 is inside the convex hull.
 

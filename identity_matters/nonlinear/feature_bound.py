@@ -55,6 +55,7 @@ def bound_and_squared_gradient(blocks: Blocks, problem: Problem):
     return coefficient(blocks, problem) * value, network.squared_norm(gradient), value
 
 
+@jax.jit
 def coefficient(blocks: Blocks, problem: Problem):
     """The factor in front of f in the proposition, f64[]."""
     _, _, pre = network.forward(blocks, problem)

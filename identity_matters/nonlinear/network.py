@@ -54,6 +54,7 @@ def pre_activation(U, s, h):
     return h @ U.T if s is None else h @ U.T + s[None, :]
 
 
+@jax.jit
 def forward(blocks: Blocks, problem: Problem):
     """The pass through all blocks.
 
@@ -76,6 +77,7 @@ def residuals(blocks: Blocks, problem: Problem):
     return (predictions - problem.y) / np.sqrt(problem.x.shape[0])
 
 
+@jax.jit
 def risk(blocks: Blocks, problem: Problem):
     """``f = (1/n) sum_i ||yhat_i - y_i||^2``, f64[]."""
     return jnp.sum(residuals(blocks, problem) ** 2)
