@@ -69,7 +69,7 @@ def test_the_bound_is_tight_where_v_is_zero():
         feature_bound.tight_problem(narrow, examples.two_points(0.0, 1.0), 0.1)
 
 
-def test_the_search_finds_nets_without_gradient_but_none_below_the_bound():
+def test_the_search_finds_nets_without_gradient():
     rng = np.random.default_rng(9)
     sample, _ = problems.realizable(rng, 8, SETTING)
     norms = np.full(8, 0.5)
@@ -79,8 +79,5 @@ def test_the_search_finds_nets_without_gradient_but_none_below_the_bound():
     least = feature_bound.search(blocks, sample, norms, objective="ratio", **settings)
     assert (np.asarray(least) <= np.asarray(left / value) * (1 + 1e-12)).all()
     assert np.asarray(least).min() < 1e-3 * np.asarray(left / value).min()
-    slack = feature_bound.search(blocks, sample, norms, objective="slack", **settings)
-    assert np.asarray(slack).min() >= 1 - 1e-9
-    assert np.isfinite(np.asarray(slack)).any()
     with pytest.raises(ValueError, match="got 'risk'"):
         feature_bound.search(blocks, sample, norms, objective="risk", **settings)

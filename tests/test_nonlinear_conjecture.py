@@ -25,10 +25,10 @@ SMALL = {
     "noise": {"depths": (1,), "widths": (1, 8), "biases": (False,), "starts": 6, "updates": 2000},
 }
 NESTED = {
-    "origin": {"hexagon": {"sizes": (1.0,), "starts": 4, "steps": 60}},
+    "origin": {"hexagon": {"sizes": (1.0,), "width": 2, "starts": 8, "steps": 60}},
     "search": {
         "by_hand": {"depths": (2,), "widths": (2,), "nearby_points": 20},
-        "control": {"starts": 4},
+        "control": {"depth": 1, "starts": 4},
     },
 }
 EXPECTED = {
