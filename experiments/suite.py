@@ -7,6 +7,7 @@ EXPERIMENTS = (
     "gradient_bound",
     "landscape",
     "linear_training",
+    "nonlinear_conjecture",
     "expressivity",
     "cifar",
     "ablations",

@@ -106,6 +106,11 @@ TINY_RUNS = {
         "problem.repeats=1",
         "descent.max_updates=20",
     ],
+    "experiments.nonlinear_conjecture:dead_units": [
+        "nets=((1,1,1),(1,1,2))",
+        "circle_points=8",
+        "samples=500",
+    ],
     "experiments.expressivity:digits": [
         "fit.examples=(64,)",
         "fit.networks=((2,'float64'),)",

@@ -103,6 +103,34 @@ _CLAIMS = (
         " Wu, Wang & Ma 2019 (arXiv 1911.00645)",
     ),
     Claim(
+        "Section 5: the nonlinear conjecture",
+        "Residual nets of blocks h + V ReLU(U h + s) have no critical point of small norm that is"
+        " not a global minimum.",
+        f"{PAPER}, section 5",
+        "Read literally it fails at the origin, a critical point of every such net. With biases the"
+        " origin is a saddle unless it is optimal among all functions of the input.",
+    ),
+    Claim(
+        "Section 5: away from the origin",
+        "The same, of all critical points but the origin.",
+        "this project, after section 5",
+        "Local minima that are not global fill open sets where units are dead, and exist without"
+        " biases and without dead units, for targets that a net in the same ball meets exactly.",
+    ),
+    Claim(
+        "Section 5: independent features",
+        "‖∇f‖² ≥ (4/n) σ_min(B)² Σ_j σ_n(Φ_j)² Π_{m>j} (1−‖V_m‖‖U_m‖)² f, so that a critical point"
+        " in B_τ at which the features Φ_j of some block are independent over the n examples is"
+        " optimal.",
+        "this project; the proof is in identity_matters/nonlinear/feature_bound.py",
+    ),
+    Claim(
+        "Section 5: noise breaks the symmetry",
+        "From zero weights gradient descent never moves; from small Gaussian ones it reaches a"
+        " realizable optimum, almost always if the blocks are wide.",
+        f"{PAPER}, sections 4 and 5, of the noise; the width is this project's",
+    ),
+    Claim(
         "Lemma 2.4: the cost of a gradient",
         "The gradients of all layers together cost 3l matrix products: the time of an exact step is"
         " linear in depth and at most twice that of a plain chain of as many products.",

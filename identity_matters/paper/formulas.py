@@ -64,6 +64,24 @@ FORMULAS: dict[str, tuple[str, ...]] = {
         r"R=R^{\top},\quad\Sigma=I,\quad A^{(0)}=0\quad\Longrightarrow\quad "
         r"f(A^{(t)})-C\;\to\sum_{\lambda_i(R)<0}\lambda_i(R)^2",
     ),
+    "Section 5: the nonlinear conjecture": (
+        r"h\mapsto h+V\,\mathrm{ReLU}(U h+s),\qquad f(\varepsilon\theta)=f(0)+\varepsilon^2"
+        r" q(\theta)+O(\varepsilon^4)",
+        r"\min_{\lVert\theta\rVert=1}q=-\max_{\lVert w\rVert=1}"
+        r"\left\lVert\frac{1}{n}\sum_i B^{\top}e_i\,\mathrm{ReLU}(w\cdot z_i)\right\rVert",
+    ),
+    "Section 5: away from the origin": (
+        r"\nabla f(\theta)=0,\quad 0<|||\theta|||\le\tau<1\quad\Longrightarrow\quad "
+        r"f(\theta)=\min f\quad\text{(false)}",
+    ),
+    "Section 5: independent features": (
+        r"\lVert\nabla f\rVert^2\ge\frac{4}{n}\,\sigma_{\min}(B)^2\sum_j\sigma_n(\Phi_j)^2"
+        r"\prod_{m>j}\left(1-\lVert V_m\rVert\lVert U_m\rVert\right)^2 f",
+    ),
+    "Section 5: noise breaks the symmetry": (
+        r"\theta^{(0)}=0\;\Longrightarrow\;\theta^{(t)}=0,\qquad "
+        r"\theta^{(0)}\sim N(0,\sigma^2)\;\Longrightarrow\;f(\theta^{(t)})\to\min f",
+    ),
     "Lemma 2.4: the cost of a gradient": (
         r"\frac{\partial f}{\partial A_i}=2\,(I+A_{i+1}^{\top})\cdots(I+A_l^{\top})\,E\,\Sigma\,"
         r"(I+A_1^{\top})\cdots(I+A_{i-1}^{\top})",

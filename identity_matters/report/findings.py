@@ -55,6 +55,23 @@ FINDINGS = (
         "Theorem 3.2",
     ),
     Finding(
+        "The nonlinear conjecture fails at the origin, and away from it.",
+        "Theorem 2.2 has no literal analogue for blocks h + V ReLU(U h + s): zero weights are a"
+        " critical point of every net, here of {nonlinear_conjecture/origin:problems} with a"
+        " gradient of {nonlinear_conjecture/origin:largest_gradient_entry}. With biases it is a"
+        " saddle unless it is optimal, but nets without a live unit fill open sets of every ball:"
+        " {nonlinear_conjecture/dead_units:dead_nets_that_move} of"
+        " {nonlinear_conjecture/dead_units:dead_nets} of them move. Even without biases, dead units"
+        " or kinks {nonlinear_conjecture/search:bad_smooth_critical_points_inside} of"
+        " {nonlinear_conjecture/search:critical_points_inside} critical points found inside the"
+        " ball are not optimal, though a net in the same ball is;"
+        " {nonlinear_conjecture/search:proved_local_minima} are proved to be local minima in"
+        " rational arithmetic. The same search finds"
+        " {nonlinear_conjecture/search:linear_bad_inside} for linear residual nets. What is left is"
+        " a gradient bound where the features of a block are independent over the sample.",
+        "Section 5: the nonlinear conjecture",
+    ),
+    Finding(
         "Theorem 2.1 needs det R > 0, and its constant can be better.",
         "Rotating and stretching in every layer at once gives |||A||| ≤ (π + 3γ)/l instead of"
         " (4π + 3γ)/l. A lower bound from the curve that a vector takes shows what is left: for"
@@ -75,6 +92,19 @@ FINDINGS = (
         " the residual weights cannot move at all:"
         " {ablations/digits/initialisation:train_error_percent/zero} %.",
         "Section 4: the identity",
+    ),
+    Finding(
+        "The blog post's 1200 layers train, and linear ones do without the identity, too.",
+        "Perceptrons with the identity fit digits at"
+        " {deep_mlp/digits/relu:identity_deepest_trained_layers} layers, ReLU and linear, by one"
+        " rule for the rate at every depth; plain ones from the standard weights stop at"
+        " {deep_mlp/digits/relu:plain_standard_deepest_trained_layers} (ReLU) and"
+        " {deep_mlp/digits/linear:plain_standard_deepest_trained_layers} (linear). From random"
+        " orthogonal weights linear nets without the identity train to"
+        " {deep_mlp/digits/orthogonal:linear_deepest_trained_layers} layers, ReLU nets to"
+        " {deep_mlp/digits/orthogonal:relu_deepest_trained_layers}: depth alone is not what the"
+        " identity cures.",
+        "Blog post: ReLU nets at depth",
     ),
 )
 

@@ -98,6 +98,43 @@ HEADLINES: dict[str, Headline] = {
             " {linear_training/stuck_targets:cure_runs} cures work",
         ),
     ),
+    "Section 5: the nonlinear conjecture": Headline(
+        "conjectured",
+        (
+            "zero gradient at the origin of all {nonlinear_conjecture/origin:problems} nets tried,"
+            " with risk {nonlinear_conjecture/origin:least_risk} and more; f falls along the"
+            " steepest direction by {nonlinear_conjecture/origin:least_escape_curvature} ε² and"
+            " more",
+        ),
+    ),
+    "Section 5: away from the origin": Headline(
+        NOT_IN_PAPER,
+        (
+            "{nonlinear_conjecture/search:bad_smooth_critical_points_inside} of"
+            " {nonlinear_conjecture/search:critical_points_inside} critical points inside are bad"
+            " and smooth, {nonlinear_conjecture/search:proved_local_minima} proved local minima;"
+            " linear nets: {nonlinear_conjecture/search:linear_bad_inside} of"
+            " {nonlinear_conjecture/search:linear_critical_inside}",
+            "{nonlinear_conjecture/dead_units:dead_nets} of {nonlinear_conjecture/dead_units:nets}"
+            " random nets are dead, and {nonlinear_conjecture/dead_units:dead_nets_that_move} of"
+            " them move",
+        ),
+    ),
+    "Section 5: independent features": Headline(
+        NOT_IN_PAPER,
+        (
+            "right over left up to {nonlinear_conjecture/gradient_ratio:largest_right_over_left} at"
+            " {nonlinear_conjecture/gradient_ratio:nets} nets",
+        ),
+    ),
+    "Section 5: noise breaks the symmetry": Headline(
+        "noise “mainly as a symmetry breaker”",
+        (
+            "optimal in {nonlinear_conjecture/noise:success_share_at_width_1} of starts at width 1,"
+            " {nonlinear_conjecture/noise:success_share_at_width_16} at width 16; step from zero"
+            " {nonlinear_conjecture/noise:largest_step_from_zero}",
+        ),
+    ),
     "Lemma 2.4: the cost of a gradient": Headline(
         NOT_IN_PAPER,
         (

@@ -9,6 +9,7 @@ from identity_matters.report.figures import (
     gradient_bound,
     landscape,
     linear_training,
+    nonlinear_conjecture,
 )
 
 FIGURES = (
@@ -16,6 +17,7 @@ FIGURES = (
     *gradient_bound.FIGURES,
     *landscape.FIGURES,
     *linear_training.FIGURES,
+    *nonlinear_conjecture.FIGURES,
     *expressivity.FIGURES,
     *cifar.FIGURES,
     *ablations.FIGURES,

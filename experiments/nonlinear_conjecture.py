@@ -1,0 +1,171 @@
+"""Section 5: is there a Theorem 2.2 for residual blocks with one ReLU, h + V ReLU(U h + s)?
+
+Command: python -m experiments.nonlinear_conjecture --config=:search
+Hardware and time: 2 CPU cores, about 90 s for the five variants, 30 of them for search.
+
+The paper conjectures that nets of such blocks have no critical point of small norm that is not a
+global minimum. All targets here come from a teacher inside the ball ``|||theta||| <= tau < 1``.
+
+* origin: zero weights are a critical point of every net, and not optimal. Its second-order form is
+  known: see `identity_matters.nonlinear.origin`. Expected: gradient exactly 0, the steepest descent
+  at second order as the formula says.
+* dead_units: with biases every ball holds open sets of critical points, the nets without a live
+  unit. Expected: their share is p^{l k}, and no such net moves.
+* search: local minima away from the origin, by hand, by search, and proved in rational arithmetic;
+  linear residual nets as the control. Expected: about 1,100 critical points inside the ball,
+  250 to 300 of them smooth and bad, a handful of local minima proved, none for linear nets.
+* gradient_ratio: what is left of eq. (2.3), a bound on the gradient where a block's features are
+  independent over the sample. Expected: never broken, and met with equality at V = 0.
+* noise: gradient descent from exactly zero never moves; from small Gaussian weights it reaches the
+  optimum in about 65 % of starts at the teacher's width 1, and nearly always at width 16.
+
+Verdicts: counterexample found for the first three, reproduced for the others.
+"""
+
+import jax
+import numpy as np
+
+from experiments import harness, nonlinear_conclusions, nonlinear_measures, nonlinear_search
+
+LITERAL = "Section 5: the nonlinear conjecture"
+AWAY = "Section 5: away from the origin"
+CLAIMS = {
+    "origin": LITERAL,
+    "dead_units": AWAY,
+    "search": AWAY,
+    "gradient_ratio": "Section 5: independent features",
+    "noise": "Section 5: noise breaks the symmetry",
+}
+
+
+def plan(*, variant: str, **settings) -> list[dict]:
+    """The cells of one variant; `settings` are those of its settings file.
+
+    Raises:
+      ValueError: a setting that cannot be used, with its value and what is needed.
+    """
+    if variant not in CLAIMS:
+        raise ValueError(f"variant must be one of {tuple(CLAIMS)}, got {variant!r}")
+    return [{"measured": kind, **cell} for kind, cell in _PLAN[variant](**settings)]
+
+
+def _count(**values) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def _nets(nets, names: tuple[str, ...], teacher_width: int | None) -> list[dict]:
+    """A dict for each tuple of `nets`; a teacher, if any, is at most as wide as the student."""
+    if not nets:
+        raise ValueError("nets must name at least one net, is empty")
+    cells = []
+    for net in nets:
+        if len(net) != len(names):
+            raise ValueError(f"each of nets must be {names}, got {tuple(net)}")
+        cell = dict(zip(names, net, strict=True))
+        _count(**{name: cell[name] for name in names if name != "bias"})
+        if teacher_width is not None:
+            cell["teacher_width"] = min(teacher_width, cell["width"])
+        cells.append(cell)
+    return cells
+
+
+def _plan_origin(*, nets, teacher_width: int, hexagon: dict, form_tolerance: float, **common):
+    _count(problems=common["problems"], escape_starts=common["escape_starts"])
+    _positive(form_tolerance=form_tolerance, step_size=common["step_size"])
+    names = ("depth", "width", "lifted_width", "bias")
+    for cell in _nets(nets, names, teacher_width):
+        yield "at_origin", {**common, **cell}
+    hexagon = dict(hexagon)
+    hexagon.pop("flat_tolerance")
+    for size in hexagon.pop("sizes"):
+        yield "on_hexagon", {**hexagon, "size": size, "escape_starts": common["escape_starts"]}
+
+
+def _plan_dead_units(*, nets, laws, deviations: float, **common):
+    _count(samples=common["samples"], circle_points=common["circle_points"])
+    _positive(deviations=deviations)
+    unknown = set(laws) - {"gaussian", "no bias", "s >= 0"}
+    if unknown:
+        raise ValueError(f"laws must be 'gaussian', 'no bias' or 's >= 0', got {unknown.pop()!r}")
+    for cell in _nets(nets, ("depth", "width", "width_in"), None):
+        for law in laws:
+            yield "dead", {**common, **cell, "law": law}
+
+
+def _plan_search(
+    *, nets, teacher_width: int, by_hand: dict, control: dict, independent_from: float, **common
+):
+    _positive(independent_from=independent_from)
+    _count(problems=common["problems"], starts=common["starts"], steps=common["steps"])
+    _positive(radius=common["radius"], gradient_tolerance=common["gradient_tolerance"])
+    for cell in _nets(nets, ("depth", "width", "lifted_width", "bias", "pairs"), teacher_width):
+        yield "search", {**common, **cell}
+    yield "by_hand", dict(by_hand)
+    shared = ("width_in", "start_norms", "steps", "radius", "gradient_tolerance", "optimal_share")
+    yield "linear_control", {**{name: common[name] for name in shared}, **control}
+
+
+def _plan_gradient_ratio(*, nets, teacher_width: int, rounding: float, **common):
+    _count(samples=common["samples"], searched=common["searched"], steps=common["steps"])
+    _positive(rounding=rounding, learning_rate=common["learning_rate"])
+    for cell in _nets(nets, ("depth", "width", "lifted_width", "bias"), teacher_width):
+        yield "gradient_ratio", {**common, **cell}
+
+
+def _plan_noise(*, depths, widths, biases, least_success_share: float, **common):
+    _count(starts=common["starts"], updates=common["updates"], records=common["records"])
+    _positive(least_success_share=least_success_share, learning_rate=common["learning_rate"])
+    if common["updates"] % common["records"]:
+        raise ValueError(f"records must divide updates, got {common['records']}")
+    for bias in biases:
+        for depth in depths:
+            for width in widths:
+                net = {"depth": depth, "width": width, "bias": bias}
+                yield "noise", {**common, **net, "lifted_width": common["width_in"]}
+
+
+def _positive(**values) -> None:
+    for name, value in values.items():
+        if not 0 < value < np.inf:
+            raise ValueError(f"{name} must be positive, got {value}")
+
+
+_PLAN = {
+    "origin": _plan_origin,
+    "dead_units": _plan_dead_units,
+    "search": _plan_search,
+    "gradient_ratio": _plan_gradient_ratio,
+    "noise": _plan_noise,
+}
+
+
+_MEASURE = {
+    "at_origin": nonlinear_measures.at_origin,
+    "on_hexagon": nonlinear_measures.on_hexagon,
+    "dead": nonlinear_measures.dead,
+    "search": nonlinear_search.search,
+    "by_hand": nonlinear_search.by_hand,
+    "linear_control": nonlinear_search.linear_control,
+    "gradient_ratio": nonlinear_measures.gradient_ratio,
+    "noise": nonlinear_measures.noise,
+}
+
+
+def measure(cell: dict, key) -> dict:
+    """Measures one cell; see `nonlinear_measures` and `nonlinear_search`."""
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    return _MEASURE[cell["measured"]](rng, cell)
+
+
+def conclude(config: dict, records: list[dict]) -> harness.Conclusion:
+    """Metrics and verdict of one variant; see the module's docstring."""
+    metrics, verdict = nonlinear_conclusions.CONCLUDE[config["variant"]](config, records)
+    return harness.Conclusion(CLAIMS[config["variant"]], metrics, verdict)
+
+
+EXPERIMENT = harness.Experiment("nonlinear_conjecture", plan, measure, conclude)
+
+if __name__ == "__main__":
+    harness.run(EXPERIMENT)

@@ -1,0 +1,139 @@
+"""What is left of eq. (2.3): a gradient bound where the features of a block are independent.
+
+**Proposition.** Let ``Phi_j = [ReLU(U_j h_{j-1}(x_i) + s_j)]_i`` in R^{k x n} be the features of
+block j on the n examples, and ``sigma_n`` a matrix's n-th singular value, 0 for k < n. Then
+
+    ||grad f||^2 >= c f,   c = (4/n) sigma_min(B)^2 sum_j sigma_n(Phi_j)^2 prod_{m > j} room_m^2,
+    room_m = 1 - ||V_m|| ||U_m||,
+
+wherever ``||V_m|| ||U_m|| <= 1``, with sigma_min(B) = 0 unless B has full row rank. In B_tau with
+tau < 1 the product is at least ``(1 - tau^2)^{2(l-j)}``. Hence: *a critical point in B_tau at which
+the features of some block are linearly independent over the examples (so k >= n) is a global
+minimum, with f = 0.* Equality holds where all V = 0 and each ``(B^T e_i)_i`` lies along the last
+singular vectors.
+
+Proof. ``df/dV_j = (2/n) G_j Phi_j^T`` with ``G_j`` the d x n matrix of ``J_{j,i}^T B^T e_i`` (up to
+sign) and ``J_{j,i} = prod_{m > j} (I + V_m D_{m,i} U_m)``, D_{m,i} the 0-1 matrix of active units.
+``||G Phi^T||_F >= sigma_n(Phi) ||G||_F``. Each factor of J has least singular value at least
+``1 - ||V_m|| ||U_m||`` since ``||D|| <= 1``: this is where the identity enters, as in Lemma 2.4. So
+``||G_j||_F^2 >= prod (...)^2 sigma_min(B)^2 n f``. Add the blocks. Where V = 0 every J = I and
+df/dU = df/ds = 0, and the first inequality is an equality for errors along the last singular
+vector of every Phi_j. A kink changes nothing: V enters linearly.
+
+At the origin all features vanish and the bound says nothing, as it must.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from identity_matters.nonlinear import network
+from identity_matters.nonlinear.network import Blocks, Problem
+
+
+@jax.jit
+def batched_coefficient(blocks: Blocks, problem: Problem):
+    """`coefficient` for a leading axis of nets and problems, f64[m]."""
+    return jax.vmap(coefficient)(blocks, problem)
+
+
+@jax.jit
+def batched_bound(blocks: Blocks, problem: Problem):
+    """`bound_and_squared_gradient` for a leading axis of nets and problems; f64[m] each."""
+    return jax.vmap(bound_and_squared_gradient)(blocks, problem)
+
+
+@jax.jit
+def bound_and_squared_gradient(blocks: Blocks, problem: Problem):
+    """``(right, left, f)`` of the proposition; f64[] each.
+
+    Args:
+      blocks, problem: see `network`; ``||V_m|| ||U_m||`` above 1 counts as 1, where the bound is 0.
+    """
+    value, gradient = network.risk_and_gradient(blocks, problem)
+    return coefficient(blocks, problem) * value, network.squared_norm(gradient), value
+
+
+@jax.jit
+def coefficient(blocks: Blocks, problem: Problem):
+    """The factor in front of f in the proposition, f64[]."""
+    _, _, pre = network.forward(blocks, problem)
+    count, width = pre.shape[1:]
+    outputs, dimension = problem.B.shape
+    if width < count or outputs > dimension:
+        return jnp.zeros(())
+    features = jnp.linalg.svd(network.relu(pre), compute_uv=False)[:, -1]
+    room = 1 - jnp.linalg.norm(blocks.V, 2, axis=(1, 2)) * jnp.linalg.norm(blocks.U, 2, axis=(1, 2))
+    room = jnp.maximum(room, 0.0) ** 2
+    # The product over the blocks above j: 1 for the last.
+    above = jnp.append(jnp.cumprod(room[::-1])[::-1][1:], 1.0)
+    output = jnp.linalg.svd(problem.B, compute_uv=False)[-1] ** 2
+    return 4 / count * output * jnp.sum(features**2 * above)
+
+
+def tight_problem(blocks: Blocks, problem: Problem, size: float) -> Problem:
+    """`problem` with y such that the bound holds with equality, if V = 0 and all blocks are alike.
+
+    The errors are put along the last singular vector of the first block's features, in the first
+    output, with f = size^2.
+
+    Raises:
+      ValueError: some V is not 0, the width is below n, or B does not keep angles.
+    """
+    if jnp.any(blocks.V != 0):
+        raise ValueError(f"V must be 0, has norm {float(jnp.linalg.norm(blocks.V)):.3g}")
+    singular = jnp.linalg.svd(problem.B, compute_uv=False)
+    if singular[0] - singular[-1] > 1e-12 * singular[0]:
+        raise ValueError(f"B must be orthogonal up to a factor, has singular values {singular}")
+    predictions, _, pre = network.forward(blocks, problem)
+    if pre.shape[2] < pre.shape[1]:
+        raise ValueError(f"width must be at least n = {pre.shape[1]}, is {pre.shape[2]}")
+    vectors, _, _ = jnp.linalg.svd(network.relu(pre[0]), full_matrices=False)
+    direction = vectors[:, -1]
+    errors = jnp.zeros_like(predictions).at[:, 0].set(direction)
+    return problem._replace(y=predictions + size * jnp.sqrt(len(direction)) * errors)
+
+
+@functools.partial(jax.jit, static_argnames=("steps", "learning_rate", "objective"))
+def search(blocks: Blocks, problem: Problem, norm, *, objective: str, steps: int, learning_rate):
+    """Normalised gradient descent on a log ratio over nets whose blocks keep their norms.
+
+    Minimises ``||grad f||^2 / f`` ("ratio"), or it over the bound's coefficient ("slack"). After
+    every update each U_j, V_j and s_j longer than `norm` is scaled back to it.
+
+    Args:
+      blocks, problem: with a leading axis of m; norm: f64[m], the radius of each ball.
+    Returns:
+      f64[m], the least ratio met on each path.
+    """
+    if objective not in ("ratio", "slack"):
+        raise ValueError(f"objective must be 'ratio' or 'slack', got {objective!r}")
+
+    def log_ratio(some, sample):
+        value, gradient = jax.value_and_grad(network.risk)(some, sample)
+        ratio = jnp.log(network.squared_norm(gradient)) - jnp.log(value)
+        return ratio if objective == "ratio" else ratio - jnp.log(coefficient(some, sample))
+
+    def clip(leaf, radius):
+        axes = tuple(range(1, leaf.ndim))
+        length = jnp.sqrt(jnp.sum(leaf**2, axis=axes, keepdims=True))
+        return leaf * jnp.minimum(1.0, radius / jnp.maximum(length, jnp.finfo(leaf.dtype).tiny))
+
+    def one(start, sample, radius):
+        def update(index, state):
+            point, least = state
+            value, slope = jax.value_and_grad(log_ratio)(point, sample)
+            usable = jnp.isfinite(value)
+            least = jnp.minimum(least, jnp.where(jnp.isnan(value), jnp.inf, value))
+            length = jnp.sqrt(network.squared_norm(slope))
+            step = learning_rate * radius * (1 - index / steps)
+            factor = jnp.where(usable & (length > 0) & jnp.isfinite(length), step / length, 0.0)
+            moved = jax.tree.map(lambda a, g: clip(a - factor * g, radius), point, slope)
+            kept = jax.tree.map(lambda new, old: jnp.where(factor > 0, new, old), moved, point)
+            return kept, least
+
+        _, least = jax.lax.fori_loop(0, steps, update, (start, jnp.asarray(jnp.inf)))
+        return jnp.exp(least)
+
+    return jax.vmap(one)(blocks, problem, norm)
