@@ -27,13 +27,14 @@ def _labelled(runs):
 
 
 def trainability_points(runs) -> list[dict]:
-    """One row for each net: its training loss and error, and the best linear map's."""
+    """One row for each net: its loss and error, and how many directions are left at its start."""
     return [
         {
             **labels,
-            "train_loss": min(record.get("train_loss", float("inf")), _DRAWN_DIVERGED_LOSS),
+            "train_loss": record.get("train_loss", float("inf")),
             "train_error_percent": record.get("train_error_percent"),
             "linear_optimum_loss": record["linear_optimum_loss"],
+            "start_effective_dimension": record["start_effective_dimension"],
         }
         for labels, record in _labelled(runs)
     ]
@@ -87,11 +88,19 @@ def _shared_legend(figure) -> None:
     figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=2)
 
 
+def _over_depth(axes, points: list[dict]) -> None:
+    depths = sorted({point["depth"] for point in points})
+    axes.set_xscale("log")
+    axes.set_xticks(depths, map(str, depths))
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("layers l")
+
+
 def draw_trainability(points: list[dict], figure) -> None:
     for axes, own in _panels(points, figure):
         for colour, net, rows in _by_net(own):
-            depths, losses = ([row[name] for row in rows] for name in ("depth", "train_loss"))
-            axes.plot(depths, losses, "o-", color=colour, label=net)
+            losses = [min(row["train_loss"], _DRAWN_DIVERGED_LOSS) for row in rows]
+            axes.plot([row["depth"] for row in rows], losses, "o-", color=colour, label=net)
         axes.axhline(
             own[0]["linear_optimum_loss"],
             color="black",
@@ -99,9 +108,19 @@ def draw_trainability(points: list[dict], figure) -> None:
             linewidth=1,
             label="best linear map",
         )
-        axes.set_xscale("log", base=2)
-        axes.set_xlabel("layers l")
+        _over_depth(axes, own)
     figure.axes[0].set_ylabel("training loss E ‖y − f(x)‖²")
+    _shared_legend(figure)
+
+
+def draw_directions(points: list[dict], figure) -> None:
+    for axes, own in _panels(points, figure):
+        for colour, net, rows in _by_net(own):
+            there = [row for row in rows if row["start_effective_dimension"] is not None]
+            dimensions = [row["start_effective_dimension"] for row in there]
+            axes.plot([row["depth"] for row in there], dimensions, "o-", color=colour, label=net)
+        _over_depth(axes, own)
+    figure.axes[0].set_ylabel("effective dimension of h_{l−1}")
     _shared_legend(figure)
 
 
@@ -126,10 +145,9 @@ def draw_gradients(points: list[dict], figure) -> None:
 
 
 def draw_norms(points: list[dict], figure) -> None:
+    rates = sorted({point["rate_times_depth"] for point in points})
     for axes, own in _panels(points, figure):
-        for colour, rate in zip(
-            COLOURS, sorted({p["rate_times_depth"] for p in own}), strict=False
-        ):
+        for colour, rate in zip(COLOURS, rates, strict=False):
             rows = [row for row in own if row["rate_times_depth"] == rate]
             axes.plot(
                 [row["depth"] for row in rows],
@@ -138,11 +156,10 @@ def draw_norms(points: list[dict], figure) -> None:
                 color=colour,
                 label=f"l × rate = {rate:g}",
             )
-        axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        axes.set_xlabel("layers l")
-        axes.legend(fontsize=7)
+        _over_depth(axes, own)
     figure.axes[0].set_ylabel("l |||A||| after training")
+    _shared_legend(figure)
 
 
 FIGURES = (
@@ -159,6 +176,20 @@ FIGURES = (
         ),
         points=trainability_points,
         draw=draw_trainability,
+    ),
+    Figure(
+        name="deep_mlp_directions",
+        experiment="deep_mlp",
+        title="What is left of the inputs in the last hidden layer before training",
+        caption=(
+            "1 / ‖M‖², M the mean of uuᵀ over the directions u of the last hidden layer for every"
+            " training image: 1 where all images lie on one line, so that the net cannot tell them"
+            " apart. It is the inputs' own with the identity and from orthogonal weights in linear"
+            " nets, the two that train at every depth. Where a signal is 0 in float32 there is no"
+            " point."
+        ),
+        points=trainability_points,
+        draw=draw_directions,
     ),
     Figure(
         name="deep_mlp_gradients",
