@@ -38,7 +38,7 @@ def residual_ratio(x: Array, h: Array) -> jax.Array:
     return jnp.where(numerator == 0, numerator, numerator / denominator)
 
 
-def effective_dimension(h):
+def effective_dimension(h: Array) -> jax.Array:
     """In how many directions vectors point, whatever their lengths: from 1 to their dimension.
 
     ``1 / ||M||_F^2``, M the mean of ``u u^T`` over the vectors' directions u: 1 where all lie on

@@ -11,8 +11,10 @@ import dataclasses
 import functools
 import hashlib
 import importlib.util
+import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +50,7 @@ class EncodedImages:
       ValueError: an unknown split, a missing package, or nothing prepared in `data_dir`.
     """
 
-    def __init__(self, data_dir, split: str):
+    def __init__(self, data_dir: str | os.PathLike[str], split: str):
         if split not in PUBLISHED_EXAMPLES:
             raise ValueError(f"{NAME} has the splits {', '.join(PUBLISHED_EXAMPLES)}, not {split}")
         self.data_dir = pathlib.Path(data_dir).expanduser()
@@ -74,7 +76,7 @@ class EncodedImages:
             digest.update(f"{name} {label} {len(image)}\n".encode())
         return {"examples": len(self), "sha256": digest.hexdigest()}
 
-    def read(self, indices) -> Iterator[tuple[bytes, int, str]]:
+    def read(self, indices: Iterable[int]) -> Iterator[tuple[bytes, int, str]]:
         """(encoded image, label, file name) of each of `indices`: int[n], in turn."""
         # One by one: array_record's `__getitems__` starts new threads for each call, one a file.
         for index in indices:
@@ -96,7 +98,7 @@ def _parse(record: bytes) -> tuple[bytes, int, str]:
     )
 
 
-def builder(data_dir):
+def builder(data_dir: str | os.PathLike[str]) -> Any:
     """The `imagenet2012` builder of tensorflow_datasets for `data_dir`, prepared or not.
 
     Raises:

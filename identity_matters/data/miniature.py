@@ -27,7 +27,7 @@ _TRAIN_EXAMPLES_PER_VALIDATION = 4
 _SEED = 0
 
 
-def prepare(data_dir, train_examples: int) -> pathlib.Path:
+def prepare(data_dir: str | os.PathLike[str], train_examples: int) -> pathlib.Path:
     """Makes a data set of `CLASSES` classes below `data_dir`, unless it is there.
 
     The images of a class share the relation of their three colours and are otherwise random. A
@@ -96,7 +96,7 @@ def generate_jpegs(
     return encoded
 
 
-def write(data_dir, splits: dict, *, shards: int = 2) -> pathlib.Path:
+def write(data_dir: str | os.PathLike[str], splits: dict, *, shards: int = 2) -> pathlib.Path:
     """Writes a prepared `imagenet2012` below `data_dir`.
 
     Args:

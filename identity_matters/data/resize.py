@@ -26,8 +26,8 @@ _SETTINGS = "resized.json"
 
 
 def resize(
-    source_dir,
-    target_dir,
+    source_dir: str | os.PathLike[str],
+    target_dir: str | os.PathLike[str],
     *,
     shorter_side_pixels: int = SHORTER_SIDE_PIXELS,
     jpeg_quality: int = JPEG_QUALITY,

@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from identity_matters.array_types import Array
 from identity_matters.models import initializers
 
 COLLECTIONS = ("params", "fixed", "batch_stats")
@@ -69,7 +70,7 @@ def _apply(module, variables, x, *, train, keys=None):
     return logits, intermediates
 
 
-def check_images(x) -> None:
+def check_images(x: Array) -> None:
     """Raises ValueError unless x is f32[n, h, w, c]."""
     if x.ndim != 4 or x.dtype != jnp.float32:
         raise ValueError(f"x must be float32[n, h, w, c], got {x.dtype}{list(x.shape)}")

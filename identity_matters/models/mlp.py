@@ -32,6 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from identity_matters import diagnostics
+from identity_matters.array_types import Array
 from identity_matters.models import initializers, layers
 from identity_matters.models.checks import check_at_least, check_choice
 from identity_matters.models.interface import Model, check_images
@@ -157,7 +158,9 @@ def _apply(compute_dtype, variables, x, *, train, keys=None):
     return logits, {"residual_ratio": passed["ratio"], "batch_stats": {}}
 
 
-def forward(variables, x, compute_dtype: str = "float32"):
+def forward(
+    variables: dict, x: Array, compute_dtype: str = "float32"
+) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The net on vectors, and how large the signal is on its way.
 
     Args:
@@ -184,7 +187,7 @@ def forward(variables, x, compute_dtype: str = "float32"):
         after = c.astype(h.dtype) * h + y
         return after, {"norm": _norms(after), "ratio": diagnostics.residual_ratio(h, y)}
 
-    h = x.astype(compute_dtype)
+    h = jnp.asarray(x).astype(compute_dtype)
     y = _product(h, first, compute_dtype)
     if is_square(first.shape):
         h, entered = square_layer(h, y)
@@ -205,7 +208,7 @@ def _norms(h):
     return jnp.linalg.norm(h.astype(jnp.float32), axis=1)
 
 
-def is_square(shape) -> bool:
+def is_square(shape: tuple[int, ...]) -> bool:
     """Whether a kernel of this shape maps vectors to vectors of their own length."""
     return shape[-2] == shape[-1]
 
@@ -215,7 +218,7 @@ def _product(h, kernel, dtype):
     return jnp.matmul(h, kernel.astype(dtype), precision=jax.lax.Precision.HIGHEST)
 
 
-def kernels_in_order(params) -> list[np.ndarray]:
+def kernels_in_order(params: dict) -> list[np.ndarray]:
     """The matrices of a net, or of a gradient in its structure, from the first to the last layer.
 
     Returns:
@@ -227,7 +230,7 @@ def kernels_in_order(params) -> list[np.ndarray]:
     return [first, *hidden, last]
 
 
-def square_kernels(params) -> np.ndarray:
+def square_kernels(params: dict) -> np.ndarray:
     """The matrices that the identity is added to, f64[layers, width, width]."""
     first, hidden = (np.asarray(params[name]["kernel"]) for name in ("first", "hidden"))
     stack = np.concatenate([first[None], hidden]) if is_square(first.shape) else hidden

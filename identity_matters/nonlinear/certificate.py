@@ -35,6 +35,7 @@ import fractions
 import math
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from identity_matters.nonlinear import origin
 from identity_matters.nonlinear.network import Blocks, Problem
@@ -72,7 +73,7 @@ class Certificate:
     active_examples: tuple[int, ...]
 
 
-def exact(array) -> np.ndarray:
+def exact(array: ArrayLike) -> np.ndarray:
     """Floats as the rational numbers that they are."""
     array = np.asarray(array, np.float64)
     return np.array([Fraction(float(v)) for v in array.ravel()], object).reshape(array.shape)
@@ -101,7 +102,7 @@ def _targets(teacher: Blocks, B, z) -> np.ndarray:
     """``t_i = B V ReLU(W z_i)`` of the teacher, exactly: n x d_out."""
     W, V = exact(origin.unit_weights(teacher)), exact(teacher.V[0])
     pre = z @ W.T
-    return np.where(pre > 0, pre, Fraction(0)) @ V.T @ B.T
+    return (pre * exact(pre > 0)) @ V.T @ B.T
 
 
 def _system(V, W, active, B, z, t):
@@ -140,15 +141,16 @@ def _orbit_tangents(V, W) -> np.ndarray:
 
 def _least_pivot(matrix) -> Fraction:
     """The least pivot of the elimination of a symmetric matrix; positive iff it is definite."""
-    matrix, least = matrix.copy(), None
+    matrix = matrix.copy()
+    pivots: list[Fraction] = []
     for k in range(len(matrix)):
         pivot = matrix[k, k]
-        least = pivot if least is None else min(least, pivot)
+        pivots.append(pivot)
         if pivot <= 0:
             return pivot
         factors = matrix[k + 1 :, k] / pivot
         matrix[k + 1 :, k:] -= factors[:, None] * matrix[k, k:][None, :]
-    return least
+    return min(pivots)
 
 
 def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate:
@@ -172,7 +174,7 @@ def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate
     V_float, W_float = np.asarray(candidate.V[0]), origin.unit_weights(candidate)
     V, W = exact(V_float), exact(W_float)
     pre = z @ W.T
-    active = np.where(pre > 0, Fraction(1), Fraction(0))
+    active = exact(pre > 0)
     r, gradient, hessian = _system(V, W, active, B, z, t)
     T_float = _orbit_tangents(V_float, W_float)
     T = exact(T_float)

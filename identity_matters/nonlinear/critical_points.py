@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from identity_matters.array_types import Array
 from identity_matters.nonlinear import least_squares, network
 from identity_matters.nonlinear.network import Blocks, Problem
 
@@ -43,7 +44,9 @@ def _flat_functions(blocks: Blocks, problem: Problem):
 
 
 @functools.partial(jax.jit, static_argnames=("steps", "tolerance"))
-def find(blocks: Blocks, problem: Problem, descends, *, steps: int, tolerance: float):
+def find(
+    blocks: Blocks, problem: Problem, descends: Array, *, steps: int, tolerance: float
+) -> tuple[Blocks, dict[str, jax.Array]]:
     """Where a search ends from each of a batch of starts.
 
     Args:
@@ -80,7 +83,7 @@ def find(blocks: Blocks, problem: Problem, descends, *, steps: int, tolerance: f
 
 
 @jax.jit
-def kink_margins(blocks: Blocks, problem: Problem):
+def kink_margins(blocks: Blocks, problem: Problem) -> dict[str, jax.Array]:
     """How far each limit is from a kink, and its lengths; batched over a leading axis.
 
     Returns:

@@ -46,7 +46,7 @@ def dead_share_on_ball(dimension: int, radius: float) -> float:
 
 
 @jax.jit
-def strictly_dead(blocks: Blocks, problem: Problem):
+def strictly_dead(blocks: Blocks, problem: Problem) -> jax.Array:
     """Whether every unit of every block has only negative pre-activations on the sample.
 
     Args:

@@ -12,7 +12,7 @@ from identity_matters.nonlinear.network import Blocks, Problem
 @functools.partial(jax.jit, static_argnames=("updates", "records"))
 def gradient_descent(
     blocks: Blocks, problem: Problem, *, learning_rate: float, updates: int, records: int
-):
+) -> tuple[Blocks, jax.Array, jax.Array]:
     """``theta <- theta - learning_rate grad f(theta)`` for a batch of starts.
 
     Args:

@@ -1,11 +1,12 @@
 """Problems whose critical points can be found by hand."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from identity_matters.nonlinear.network import Blocks, Problem
 
 
-def plain_problem(x, y) -> Problem:
+def plain_problem(x: ArrayLike, y: ArrayLike) -> Problem:
     """A sample without input and output maps: x f64[n, d], y f64[n, d]."""
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     return Problem(x, y, np.eye(x.shape[1]), np.eye(x.shape[1]))

@@ -28,24 +28,27 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from identity_matters.array_types import Array
 from identity_matters.nonlinear import network
 from identity_matters.nonlinear.network import Blocks, Problem
 
 
 @jax.jit
-def batched_coefficient(blocks: Blocks, problem: Problem):
+def batched_coefficient(blocks: Blocks, problem: Problem) -> jax.Array:
     """`coefficient` for a leading axis of nets and problems, f64[m]."""
     return jax.vmap(coefficient)(blocks, problem)
 
 
 @jax.jit
-def batched_bound(blocks: Blocks, problem: Problem):
+def batched_bound(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.Array, jax.Array]:
     """`bound_and_squared_gradient` for a leading axis of nets and problems; f64[m] each."""
     return jax.vmap(bound_and_squared_gradient)(blocks, problem)
 
 
 @jax.jit
-def bound_and_squared_gradient(blocks: Blocks, problem: Problem):
+def bound_and_squared_gradient(
+    blocks: Blocks, problem: Problem
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """``(right, left, f)`` of the proposition; f64[] each.
 
     Args:
@@ -56,7 +59,7 @@ def bound_and_squared_gradient(blocks: Blocks, problem: Problem):
 
 
 @jax.jit
-def coefficient(blocks: Blocks, problem: Problem):
+def coefficient(blocks: Blocks, problem: Problem) -> jax.Array:
     """The factor in front of f in the proposition, f64[]."""
     _, _, pre = network.forward(blocks, problem)
     count, width = pre.shape[1:]
@@ -96,7 +99,15 @@ def tight_problem(blocks: Blocks, problem: Problem, size: float) -> Problem:
 
 
 @functools.partial(jax.jit, static_argnames=("steps", "learning_rate", "objective"))
-def search(blocks: Blocks, problem: Problem, norm, *, objective: str, steps: int, learning_rate):
+def search(
+    blocks: Blocks,
+    problem: Problem,
+    norm: Array,
+    *,
+    objective: str,
+    steps: int,
+    learning_rate: float,
+) -> jax.Array:
     """Normalised gradient descent on a log ratio over nets whose blocks keep their norms.
 
     Minimises ``||grad f||^2 / f`` ("ratio"), or it over the bound's coefficient ("slack"). After

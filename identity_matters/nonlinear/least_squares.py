@@ -1,7 +1,11 @@
 """Levenberg-Marquardt as a pure function that can be batched, for a few dozen unknowns."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
+
+from identity_matters.array_types import Array
 
 # A success divides the damping by the first, a failure multiplies it by the second.
 _SHRINK = 5.0
@@ -15,7 +19,13 @@ _FIRST_DAMPING = 5e-2
 _SLOPE_SHARE = 1e-3
 
 
-def minimise(residual, theta, *, steps, tolerance: float):
+def minimise(
+    residual: Callable[[jax.Array], jax.Array],
+    theta: Array,
+    *,
+    steps: int | Array,
+    tolerance: float,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Minimises ``||residual(theta)||^2``; vmappable.
 
     Args:
@@ -54,6 +64,7 @@ def minimise(residual, theta, *, steps, tolerance: float):
         trial = point - jnp.linalg.solve(shifted, jacobian.T @ value)
         return point, trial, (value, jacobian), damping, step + 1
 
+    theta = jnp.asarray(theta)
     rows = jax.eval_shape(residual, theta)
     # The start is the first trial, and better than this.
     nothing = (jnp.full(rows.shape, jnp.inf), jnp.ones((rows.size, theta.size)))

@@ -6,13 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from identity_matters.array_types import Array
+
 
 class Blocks(NamedTuple):
     """The weights of l residual blocks: U f64[l, k, d], V f64[l, d, k], s f64[l, k] or None."""
 
-    U: jax.Array
-    V: jax.Array
-    s: jax.Array | None
+    U: Array
+    V: Array
+    s: Array | None
 
 
 class Problem(NamedTuple):
@@ -21,10 +23,10 @@ class Problem(NamedTuple):
     x f64[n, d_in], y f64[n, d_out], input map A f64[d, d_in], output map B f64[d_out, d].
     """
 
-    x: jax.Array
-    y: jax.Array
-    A: jax.Array
-    B: jax.Array
+    x: Array
+    y: Array
+    A: Array
+    B: Array
 
 
 def check_shapes(blocks: Blocks, problem: Problem) -> None:
@@ -44,25 +46,25 @@ def check_shapes(blocks: Blocks, problem: Problem) -> None:
         )
 
 
-def relu(z):
+def relu(z: Array) -> jax.Array:
     """``max(z, 0)`` with derivative 0 at 0, so that gradients at dead units are exact zeros."""
     return jnp.where(z > 0, z, jnp.zeros_like(z))
 
 
-def pre_activation(U, s, h):
+def pre_activation(U: Array, s: Array | None, h: Array) -> Array:
     """``U h + s`` of one block: f64[k, d], f64[k] or None, f64[n, d] -> f64[n, k]."""
     return h @ U.T if s is None else h @ U.T + s[None, :]
 
 
 @jax.jit
-def forward(blocks: Blocks, problem: Problem):
+def forward(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The pass through all blocks.
 
     Returns:
       ``(yhat, hidden, pre)``: f64[n, d_out]; the inputs of the blocks, f64[l, n, d]; their
       pre-activations, f64[l, n, k].
     """
-    h = problem.x @ problem.A.T
+    h = jnp.asarray(problem.x @ problem.A.T)
     hidden, pre = [], []
     for j in range(blocks.U.shape[0]):
         hidden.append(h)
@@ -71,39 +73,39 @@ def forward(blocks: Blocks, problem: Problem):
     return h @ problem.B.T, jnp.stack(hidden), jnp.stack(pre)
 
 
-def residuals(blocks: Blocks, problem: Problem):
+def residuals(blocks: Blocks, problem: Problem) -> jax.Array:
     """``(yhat - y) / sqrt(n)``, f64[n, d_out]; the risk is the sum of its squares."""
     predictions, _, _ = forward(blocks, problem)
     return (predictions - problem.y) / np.sqrt(problem.x.shape[0])
 
 
 @jax.jit
-def risk(blocks: Blocks, problem: Problem):
+def risk(blocks: Blocks, problem: Problem) -> jax.Array:
     """``f = (1/n) sum_i ||yhat_i - y_i||^2``, f64[]."""
     return jnp.sum(residuals(blocks, problem) ** 2)
 
 
 @jax.jit
-def risk_and_gradient(blocks: Blocks, problem: Problem):
+def risk_and_gradient(blocks: Blocks, problem: Problem) -> tuple[jax.Array, Blocks]:
     """``(f, grad f)``: f64[] and a `Blocks`. Where a unit is at its kink, relu'(0) = 0."""
     return jax.value_and_grad(risk)(blocks, problem)
 
 
 @jax.jit
-def batched_forward(blocks: Blocks, problem: Problem):
+def batched_forward(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.Array, jax.Array]:
     """`forward` for a leading axis of nets and problems."""
     return jax.vmap(forward)(blocks, problem)
 
 
 @jax.jit
-def batched_risk_and_gradient(blocks: Blocks, problem: Problem):
+def batched_risk_and_gradient(blocks: Blocks, problem: Problem) -> tuple[jax.Array, Blocks]:
     """`risk_and_gradient` for a leading axis of nets and problems."""
     return jax.vmap(jax.value_and_grad(risk))(blocks, problem)
 
 
-def squared_norm(blocks: Blocks):
+def squared_norm(blocks: Blocks) -> jax.Array:
     """``||theta||^2`` over all weights, f64[]."""
-    return sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(blocks))
+    return sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(blocks)), jnp.zeros(()))
 
 
 def max_norm(blocks: Blocks) -> np.ndarray:

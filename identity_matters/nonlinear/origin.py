@@ -31,6 +31,7 @@ Consequences, for every depth, width, input and output map:
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from identity_matters.nonlinear import network
 from identity_matters.nonlinear.network import Blocks, Problem
@@ -53,7 +54,7 @@ def risk_at_origin(problem: Problem) -> np.ndarray:
     return np.mean(np.sum(errors(problem) ** 2, axis=-1), axis=-1)
 
 
-def error_correlation(W, problem: Problem) -> np.ndarray:
+def error_correlation(W: ArrayLike, problem: Problem) -> np.ndarray:
     """``m(w)`` for the rows of W: f64[k, d + 1] (biases last) or f64[k, d] -> f64[k, d].
 
     Raises:
@@ -82,7 +83,9 @@ def second_order_form(blocks: Blocks, problem: Problem) -> float:
     return float(-2 * np.sum(v * error_correlation(unit_weights(blocks), problem)))
 
 
-def escape_curvature(problem: Problem, bias: bool, rng: np.random.Generator, starts: int):
+def escape_curvature(
+    problem: Problem, bias: bool, rng: np.random.Generator, starts: int
+) -> tuple[float, np.ndarray]:
     """``kappa = max_{||w|| = 1} ||m(w)||`` and its w, from below.
 
     On the cone of one activation pattern m is linear, so power iteration ``w <- M^T M w`` with the
@@ -111,7 +114,7 @@ def escape_curvature(problem: Problem, bias: bool, rng: np.random.Generator, sta
     return best, best_w
 
 
-def escape_direction(w, problem: Problem, depth: int, width: int) -> Blocks:
+def escape_direction(w: ArrayLike, problem: Problem, depth: int, width: int) -> Blocks:
     """The unit vector theta with ``q(theta) = -||m(w)||``, in the first unit of the first block."""
     w = np.asarray(w)
     dimension = problem.A.shape[0]
@@ -120,9 +123,9 @@ def escape_direction(w, problem: Problem, depth: int, width: int) -> Blocks:
         raise ValueError("the errors do not correlate with the unit: m(w) = 0")
     blocks = network.zeros(depth, width, dimension, bias=len(w) == dimension + 1)
     half = np.sqrt(0.5)
-    U = blocks.U.at[0, 0].set(half * w[:dimension])
-    V = blocks.V.at[0, :, 0].set(half * m / np.linalg.norm(m))
-    s = None if blocks.s is None else blocks.s.at[0, 0].set(half * w[dimension])
+    U = jnp.asarray(blocks.U).at[0, 0].set(half * w[:dimension])
+    V = jnp.asarray(blocks.V).at[0, :, 0].set(half * m / np.linalg.norm(m))
+    s = None if blocks.s is None else jnp.asarray(blocks.s).at[0, 0].set(half * w[dimension])
     return Blocks(U, V, s)
 
 

@@ -1,6 +1,7 @@
 """Random samples with a teacher inside the ball, so that the least risk in it is known to be 0."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
@@ -85,11 +86,11 @@ def realizable(rng: np.random.Generator, count: int, setting: Setting) -> tuple[
     raise ArithmeticError(f"fewer than {count} of {_DRAWS_AT_MOST * count} teachers see the sample")
 
 
-def repeat(tree, times: int):
+def repeat(tree: Any, times: int) -> Any:
     """Every member of the leading axis `times` times over, one after the other."""
     return jax.tree.map(lambda part: np.repeat(np.asarray(part), times, axis=0), tree)
 
 
-def member(tree, index: int):
+def member(tree: Any, index: int) -> Any:
     """One member of the leading axis."""
     return jax.tree.map(lambda part: np.asarray(part)[index], tree)

@@ -1,7 +1,6 @@
 """Puts the report together: from collections of runs to REPORT.md, report.html, tables, figures."""
 
 import csv
-import dataclasses
 import io
 import os
 import pathlib
@@ -21,19 +20,9 @@ from identity_matters.report.document import (
 )
 from identity_matters.report.page import render_html
 from identity_matters.report.table_2 import table_2
+from identity_matters.report.tables import Collection
 
 TITLE = "Identity Matters: what the paper claims and what the runs say"
-
-
-@dataclasses.dataclass(frozen=True)
-class Collection:
-    """The runs below `directory`. `root` is how the report names that directory."""
-
-    name: str
-    root: str
-    directory: pathlib.Path
-    runs: tuple[records.Run, ...]
-    problems: tuple[records.Problem, ...]
 
 
 def read(name: str, directory: str | os.PathLike[str], root: str) -> Collection:

@@ -7,13 +7,17 @@ finished figure where each point stands. A builder of figures need not know of a
 
 import math
 import operator
+from typing import Any
 
 import matplotlib.axes
 import numpy as np
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.container import BarContainer
+from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
 from matplotlib.patches import StepPatch
+from numpy.typing import ArrayLike
 
 # Points this much outside the axes still count as inside: half of a marker on the edge.
 _EDGE_PIXELS = 2.0
@@ -58,7 +62,7 @@ class _TracedFloat(_Arithmetic, float):
         return float(self)
 
 
-def trace(value, row: int | None):
+def trace(value: Any, row: int | None) -> Any:
     """`value` if it is no number or `row` is None, else an equal number whose `.row` is `row`."""
     if row is None or isinstance(value, bool) or not isinstance(value, int | float):
         return value
@@ -91,24 +95,26 @@ class Axes(matplotlib.axes.Axes):
         self.rows_of = {}
         super().__init__(*args, **kwargs)
 
-    def plot(self, *args, **kwargs):
+    def plot(self, *args, **kwargs) -> list[Line2D]:
         lines = super().plot(*args, **kwargs)
         data = [argument for argument in args if not isinstance(argument, str)]
         if len(lines) == 1 and len(data) in (1, 2):
             self.rows_of[lines[0]] = _rows(data[-1])
         return lines
 
-    def scatter(self, x, y, *args, **kwargs):
+    def scatter(
+        self, x: float | ArrayLike, y: float | ArrayLike, *args, **kwargs
+    ) -> PathCollection:
         drawn = super().scatter(x, y, *args, **kwargs)
         self.rows_of[drawn] = _rows(y)
         return drawn
 
-    def stairs(self, values, *args, **kwargs):
+    def stairs(self, values: ArrayLike, *args, **kwargs) -> StepPatch:
         drawn = super().stairs(values, *args, **kwargs)
         self.rows_of[drawn] = _rows(values)
         return drawn
 
-    def bar(self, x, height, *args, **kwargs):
+    def bar(self, x: float | ArrayLike, height: float | ArrayLike, *args, **kwargs) -> BarContainer:
         drawn = super().bar(x, height, *args, **kwargs)
         self.rows_of[drawn] = _rows(height)
         return drawn
@@ -157,7 +163,7 @@ def _points(axes, rows, x, y) -> list[list]:
     return points
 
 
-def drawn_series(canvas) -> list[dict]:
+def drawn_series(canvas: Canvas) -> list[dict]:
     """What a finished figure shows, a dict for each curve: its labels, colour and points in view.
 
     Args:

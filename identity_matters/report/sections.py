@@ -18,7 +18,7 @@ from identity_matters.report.document import (
     Table,
     anchor,
 )
-from identity_matters.report.tables import Group
+from identity_matters.report.tables import Collection, Group
 from identity_matters.report.values import MissingValueError
 
 
@@ -57,7 +57,10 @@ def errata_blocks() -> list[Block]:
 
 
 def claim_blocks(
-    claim: paper.Claim, collections, groups: dict[str, list[Group]], pictures: list[Picture]
+    claim: paper.Claim,
+    collections: dict[str, str],
+    groups: dict[str, list[Group]],
+    pictures: list[Picture],
 ) -> list[Block]:
     """Statement, verdicts, figures, and folded away the measured values and where they are from.
 
@@ -110,7 +113,7 @@ def _without_empty_columns(table: Table) -> Table:
     return Table(tuple(itertools.compress(table.columns, kept)), tuple(rows))
 
 
-def runs_blocks(collection, root: str, groups: list[Group]) -> list[Block]:
+def runs_blocks(collection: Collection, root: str, groups: list[Group]) -> list[Block]:
     """What was read, and what is not in the tables: unfinished runs and unreadable directories."""
     blocks: list[Block] = [
         Heading(f"{collection.name}: {collection.root}", 3),

@@ -1,15 +1,27 @@
-"""Groups of runs and what the report's tables say of them."""
+"""Collections and groups of runs, and what the report's tables say of them."""
 
 import dataclasses
 import math
+import pathlib
 import shlex
 import statistics
 
 from identity_matters import paper
-from identity_matters.records import Run
+from identity_matters.records import Problem, Run
 from identity_matters.report.document import Link, Table
 
 CONTRADICTION = "not reproduced"
+
+
+@dataclasses.dataclass(frozen=True)
+class Collection:
+    """The runs below `directory`. `root` is how the report names that directory."""
+
+    name: str
+    root: str
+    directory: pathlib.Path
+    runs: tuple[Run, ...]
+    problems: tuple[Problem, ...]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,7 +36,7 @@ class Checkpoints:
 
     def __init__(
         self,
-        directory,
+        directory: str | os.PathLike[str],
         *,
         settings: dict,
         keep: int = 2,
@@ -158,7 +158,7 @@ class Checkpoints:
         return (_path(self.directory) / str(step)).rename(target)
 
 
-def delete(directory) -> None:
+def delete(directory: str | os.PathLike[str]) -> None:
     """Removes a directory of checkpoints, which nobody may be writing, if it is there."""
     path = _path(str(directory))
     if path.exists():

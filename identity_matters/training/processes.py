@@ -11,6 +11,7 @@ the latest when it has not been heard of for `HEARTBEAT_TIMEOUT_SECONDS`, are ab
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -79,7 +80,7 @@ def devices() -> list:
     return sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
 
 
-def gather(value) -> list:
+def gather(value: Any) -> list:
     """The JSON-able `value` of every process, in their order."""
     if jax.process_count() == 1:
         return [json.loads(json.dumps(value))]
@@ -122,7 +123,7 @@ def check_agreement(values: dict, error: str | None = None) -> None:
                 )
 
 
-def on_first(function: Callable):
+def on_first(function: Callable[[], Any]) -> Any:
     """What ``function()``, JSON-able, returns in the first process, in all of them.
 
     Raises:
@@ -145,7 +146,7 @@ def on_first(function: Callable):
     return outcome["value"]
 
 
-def arrays_from_first(tree, like):
+def arrays_from_first(tree: Any, like: Any) -> Any:
     """The NumPy arrays that the first process has in `tree`, bit for bit, in all of them.
 
     Args:

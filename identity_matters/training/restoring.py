@@ -1,11 +1,13 @@
 """The newest checkpoint for all processes of a run, of which the first reads it."""
 
+from typing import Any
+
 from identity_matters.training import processes
 from identity_matters.training.checkpoint import Checkpoints
 from identity_matters.training.checkpoint_contents import CheckpointMismatchError
 
 
-def restore_newest(checkpoints: Checkpoints, like, key_data: list):
+def restore_newest(checkpoints: Checkpoints, like: Any, key_data: list) -> tuple | None:
     """(step, state, extra) of the newest whole checkpoint, or None where there is none.
 
     Args:

@@ -16,8 +16,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from identity_matters.array_types import Array
 
-def squared_error(logits, labels):
+
+def squared_error(logits: Array, labels: Array) -> jax.Array:
     """``||y - f(x)||^2`` of each example, y the unit vector of its label: f32[n]."""
     targets = jax.nn.one_hot(labels, logits.shape[1], dtype=logits.dtype)
     return jnp.sum(jnp.square(logits - targets), axis=1)

@@ -1,5 +1,8 @@
 """Figures of experiments/deep_mlp.py: trainability, gradients and weights over depth."""
 
+from matplotlib.figure import Figure as Canvas
+
+from identity_matters.records import Run
 from identity_matters.report.figure import COLOURS, Figure
 
 # Losses of nets that diverged are drawn at this height, and gradients below float32 at that.
@@ -26,7 +29,7 @@ def _labelled(runs):
                 yield {"activation": activation, "net": net, "depth": depth}, record
 
 
-def trainability_points(runs) -> list[dict]:
+def trainability_points(runs: list[Run]) -> list[dict]:
     """One row for each net: its loss and error, and how many directions are left at its start."""
     return [
         {
@@ -40,7 +43,7 @@ def trainability_points(runs) -> list[dict]:
     ]
 
 
-def gradient_points(runs) -> list[dict]:
+def gradient_points(runs: list[Run]) -> list[dict]:
     """One row for each layer of the deepest nets and of those of 16 layers."""
     nets = list(_labelled(runs))
     deepest = max((labels["depth"] for labels, _ in nets), default=0)
@@ -52,7 +55,7 @@ def gradient_points(runs) -> list[dict]:
     ]
 
 
-def norm_points(runs) -> list[dict]:
+def norm_points(runs: list[Run]) -> list[dict]:
     """One row for each net with the identity: l |||A||| at its end, and its l x rate."""
     return [
         {
@@ -96,7 +99,7 @@ def _over_depth(axes, points: list[dict]) -> None:
     axes.set_xlabel("layers l")
 
 
-def draw_trainability(points: list[dict], figure) -> None:
+def draw_trainability(points: list[dict], figure: Canvas) -> None:
     for axes, own in _panels(points, figure):
         for colour, net, rows in _by_net(own):
             losses = [min(row["train_loss"], _DRAWN_DIVERGED_LOSS) for row in rows]
@@ -113,7 +116,7 @@ def draw_trainability(points: list[dict], figure) -> None:
     _shared_legend(figure)
 
 
-def draw_directions(points: list[dict], figure) -> None:
+def draw_directions(points: list[dict], figure: Canvas) -> None:
     for axes, own in _panels(points, figure):
         for colour, net, rows in _by_net(own):
             there = [row for row in rows if row["start_effective_dimension"] is not None]
@@ -124,7 +127,7 @@ def draw_directions(points: list[dict], figure) -> None:
     _shared_legend(figure)
 
 
-def draw_gradients(points: list[dict], figure) -> None:
+def draw_gradients(points: list[dict], figure: Canvas) -> None:
     for axes, own in _panels(points, figure):
         for colour, net, rows in _by_net(own):
             for depth, style in zip(
@@ -144,7 +147,7 @@ def draw_gradients(points: list[dict], figure) -> None:
     _shared_legend(figure)
 
 
-def draw_norms(points: list[dict], figure) -> None:
+def draw_norms(points: list[dict], figure: Canvas) -> None:
     rates = sorted({point["rate_times_depth"] for point in points})
     for axes, own in _panels(points, figure):
         for colour, rate in zip(COLOURS, rates, strict=False):

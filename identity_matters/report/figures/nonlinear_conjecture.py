@@ -1,5 +1,8 @@
 """Figures of experiments/nonlinear_conjecture.py: bad critical points, gradient ratios, noise."""
 
+from matplotlib.figure import Figure as Canvas
+
+from identity_matters.records import Run
 from identity_matters.report.figure import COLOURS, Figure
 
 # Shares of rounding size, 0 included, are drawn at this height of a logarithmic axis.
@@ -14,7 +17,7 @@ def _records(runs, variant: str) -> list[dict]:
     ]
 
 
-def limit_points(runs) -> list[dict]:
+def limit_points(runs: list[Run]) -> list[dict]:
     """One row for each critical point that the searches reached, those at kinks left out."""
     rows = []
     for record in _records(runs, "search"):
@@ -40,7 +43,7 @@ def limit_points(runs) -> list[dict]:
     return rows
 
 
-def draw_limits(points: list[dict], figure) -> None:
+def draw_limits(points: list[dict], figure: Canvas) -> None:
     axes = figure.subplots()
     for colour, kind in zip(COLOURS, _DRAWN_KINDS, strict=False):
         rows = [point for point in points if point["kind"] == kind]
@@ -61,7 +64,7 @@ def draw_limits(points: list[dict], figure) -> None:
     axes.legend(loc="center right", fontsize=8)
 
 
-def ratio_points(runs) -> list[dict]:
+def ratio_points(runs: list[Run]) -> list[dict]:
     """One row for each net and norm: least, median and searched ‖∇f‖² / f."""
     return [
         {
@@ -82,7 +85,7 @@ def ratio_points(runs) -> list[dict]:
     ]
 
 
-def draw_ratio(points: list[dict], figure) -> None:
+def draw_ratio(points: list[dict], figure: Canvas) -> None:
     axes = figure.subplots()
     nets = dict.fromkeys((p["depth"], p["width"], p["bias"]) for p in points)
     for colour, (depth, width, bias) in zip(COLOURS, nets, strict=False):
@@ -100,7 +103,7 @@ def draw_ratio(points: list[dict], figure) -> None:
     axes.legend(fontsize=8)
 
 
-def noise_points(runs) -> list[dict]:
+def noise_points(runs: list[Run]) -> list[dict]:
     """One row for each net and deviation of the start: how often the optimum was reached."""
     return [
         {
@@ -123,7 +126,7 @@ def noise_points(runs) -> list[dict]:
     ]
 
 
-def draw_noise(points: list[dict], figure) -> None:
+def draw_noise(points: list[dict], figure: Canvas) -> None:
     by_width, by_scale = figure.subplots(1, 2)
     nets = dict.fromkeys((p["depth"], p["bias"]) for p in points)
     for colour, (depth, bias) in zip(COLOURS, nets, strict=False):
