@@ -42,6 +42,17 @@ def test_arithmetic_gives_the_same_number_of_the_same_row(computed, value):
     assert number.row == 5
 
 
+def test_what_several_rows_give_is_of_no_row():
+    def draw(points, canvas):
+        first, second, third = (p["norm"] for p in points)
+        heights = [first + second, sum([first, second, third]) / 3, sum([third]) / 1, first / first]
+        canvas.subplots().plot([1, 2, 3, 4], heights)
+
+    (one,) = figure.render(toy(draw), ROWS).hover["series"]
+    assert [point[3] for point in one["points"]] == [110.0, 370.0, 1000.0, 1.0]
+    assert [point[4] for point in one["points"]] == [None, None, 0, 1]
+
+
 def test_traced_numbers_are_formatted_hashed_and_sorted_as_plain_ones():
     count, share = trace(1200, 0), trace(0.5, 1)
     assert f"{count:,} {share:.2f} {count}" == "1,200 0.50 1200"

@@ -21,13 +21,16 @@ from numpy.typing import ArrayLike
 
 # Points this much outside the axes still count as inside: half of a marker on the edge.
 _EDGE_PIXELS = 2.0
+# The row of a number that was computed from several rows: it is a value of none of them.
+_SEVERAL = -1
 
 
 def _keeping_row(operation):
     """`operation` with its left and its right operand a traced number, which passes on its row."""
 
     def left(self, other):
-        return trace(operation(self.plain, other), self.row)
+        row = self.row if getattr(other, "row", self.row) == self.row else _SEVERAL
+        return trace(operation(self.plain, getattr(other, "plain", other)), row)
 
     def right(self, other):
         return trace(operation(other, self.plain), self.row)
@@ -85,7 +88,10 @@ def at_least(value: float, floor: float) -> float:
 
 
 def _rows(values) -> list[int | None]:
-    return [getattr(value, "row", None) for value in values] if np.iterable(values) else []
+    if not np.iterable(values):
+        return []
+    rows = (getattr(value, "row", None) for value in values)
+    return [None if row == _SEVERAL else row for row in rows]
 
 
 class Axes(matplotlib.axes.Axes):
