@@ -1,4 +1,7 @@
-"""Settings of experiments/deep_mlp.py: DATASET/QUESTION. Each lists the nets that it compares."""
+"""Settings of experiments/deep_mlp.py: DATASET/QUESTION, or digits/long/QUESTION for more updates.
+
+Each lists the nets that it compares.
+"""
 
 import ml_collections
 
@@ -6,8 +9,10 @@ from experiments.configs import training_groups as groups
 
 QUESTIONS = ("relu", "linear", "orthogonal")
 VARIANTS = tuple(f"digits/{question}" for question in QUESTIONS)
-# They need prepared data, and an accelerator for their deepest nets.
-OTHER_VARIANTS = tuple(f"cifar10/{question}" for question in QUESTIONS)
+# About a minute each; cifar10 needs prepared data, and an accelerator for its deepest nets.
+OTHER_VARIANTS = tuple(
+    f"{data}/{question}" for data in ("digits/long", "cifar10") for question in QUESTIONS
+)
 
 
 def _nets(question: str) -> dict:
@@ -39,7 +44,11 @@ def get_config(variant: str = VARIANTS[0]) -> ml_collections.ConfigDict:
     known = VARIANTS + OTHER_VARIANTS
     if variant not in known:
         raise ValueError(f"variant must be one of {known}, got {variant!r}")
-    dataset, question = variant.split("/")
+    dataset, *_, question = variant.split("/")
+    digits, long = dataset == "digits", "/long/" in variant
+    short = digits and not long
+    # 2 layers need as many units as there are inputs.
+    depths = (2, 4, 8, 16, 32, 64, 256, 1200) if digits else (4, 8, 16, 32, 64, 256, 1200)
     return ml_collections.ConfigDict(
         {
             "variant": variant,
@@ -51,12 +60,11 @@ def get_config(variant: str = VARIANTS[0]) -> ml_collections.ConfigDict:
                 "data_dir": "data",
                 "cache": "",
             },
-            # Layers l of the nets; 2 needs as many units as there are inputs.
-            "depths": (*((2,) if dataset == "digits" else ()), 4, 8, 16, 32, 64, 256, 1200),
+            "depths": (16, 32, 64, 256) if long else depths,  # layers l
             "model": {
                 "name": "mlp",
                 # Digits have 64 pixels, so that the first layer is square, too.
-                "width": 64 if dataset == "digits" else 256,
+                "width": 64 if digits else 256,
                 # Where `nets` does not say otherwise; see models/mlp.py.
                 "initialization": "near_zero",
                 "initial_scale": 1.0,
@@ -71,9 +79,9 @@ def get_config(variant: str = VARIANTS[0]) -> ml_collections.ConfigDict:
             "train": {
                 "rates_times_depth": (3.0, 1.0, 0.3, 0.1, 0.03),
                 # Updates with every rate, before the best goes on; see deep_mlp_training.train.
-                "pilot_steps": 10,
-                "step_count": 70 if dataset == "digits" else 1400,
-                "batch_examples": 32 if dataset == "digits" else 128,
+                "pilot_steps": 10 if short else 100,
+                "step_count": 70 if short else 2000,
+                "batch_examples": 32 if digits else 128,
             },
             # At most so many layers of each net are written down.
             "layer_points": 65,
@@ -81,8 +89,9 @@ def get_config(variant: str = VARIANTS[0]) -> ml_collections.ConfigDict:
                 # A net has trained if its loss has gone this part of the way from that of the map
                 # 0 to that of the best linear map.
                 "trained_percent": 90.0,
-                # From here on nets without the identity are claimed not to train.
-                "hard_from_depth": 64,
+                # From here on nets without the identity are claimed not to train. What is hard is
+                # slow at first: 30 times the updates train nets of 32 layers, too.
+                "hard_from_depth": 64 if short else 256,
                 # The largest ratio of the gradients of two square layers at the start that counts
                 # as gradients that flow through.
                 "even_gradient_ratio": 10.0,

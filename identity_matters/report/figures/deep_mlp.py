@@ -8,6 +8,7 @@ from identity_matters.report.figure import COLOURS, Figure
 # Losses of nets that diverged are drawn at this height, and gradients below float32 at that.
 _DRAWN_DIVERGED_LOSS = 2.0
 _DRAWN_ZERO_GRADIENT = 1e-24
+_VARIANTS = ("digits/relu", "digits/linear", "digits/orthogonal")
 _ACTIVATIONS = {"linear": "linear nets", "relu": "ReLU nets"}
 # (identity, initialization) -> label.
 _NETS = {
@@ -21,7 +22,7 @@ _NETS = {
 def _labelled(runs):
     """The nets of the default variants' first seed: (labels, record)."""
     for run in runs:
-        if run.seed == 0 and run.variant.startswith("digits/"):
+        if run.seed == 0 and run.variant in _VARIANTS:
             for record in run.records:
                 model = record["model"]
                 net = _NETS[model["identity"], model["initialization"]]
