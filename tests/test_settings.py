@@ -24,7 +24,10 @@ def entry_module(config: str) -> str:
 
 
 def reachable_files(module: str) -> set[pathlib.Path]:
-    """The file of `module` and of all of this repository that it imports, settings left out."""
+    """The file of `module` and all of this repository that it imports or starts with ``python -m``.
+
+    Settings are left out.
+    """
     pending, found = [module], set()
     while pending:
         name = pending.pop()
@@ -38,6 +41,8 @@ def reachable_files(module: str) -> set[pathlib.Path]:
                 pending += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 pending += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Constant) and str(node.value).startswith("benchmarks."):
+                pending.append(node.value)
     return found
 
 

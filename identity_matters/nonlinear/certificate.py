@@ -21,7 +21,7 @@ every critical point; with T the unit tangents of these orbits at the candidate 
    and ``||D r_i|| <= ||B|| ||z_i|| ||theta||``.
 2. *It is critical.* grad f is orthogonal to every orbit: ``t_c(theta*) . F(theta*) = 0`` leaves
    ``(t_c(theta*) . T_c) T_c . (theta* - theta_0) = 0``, and t_c(theta*) . T_c > 0 because
-   ``||t_c(theta_0)|| > rho``. So F(theta*) = grad f(theta*) = 0.
+   ``t_c(theta_0) . T_c > rho ||T_c||``. So F(theta*) = grad f(theta*) = 0.
 3. *The piece.* ``|w_c . z_i| > rho ||z_i||`` for all units and examples.
 4. *Local minimum.* ``H(theta_0) + T T^T - L rho I`` is positive definite (all pivots of its
    elimination are positive), so that the Hessian at theta* is positive on the slice across the
@@ -129,14 +129,14 @@ def _system(V, W, active, B, z, t):
 
 
 def _orbit_tangents(V, W) -> np.ndarray:
-    """T, size x width: unit tangents up to rounding, (v_c, -w_c) in the order of `_system`."""
+    """t_c, size x width: the tangents (v_c, -w_c) in the order of `_system`."""
     (dimension, width), width_z = V.shape, W.shape[1]
     tangents = np.zeros((dimension * width + width * width_z, width))
     for c in range(width):
         tangents[[a * width + c for a in range(dimension)], c] = V[:, c]
         start = dimension * width + c * width_z
         tangents[start : start + width_z, c] = -W[c]
-    return tangents / np.linalg.norm(tangents, axis=0)
+    return tangents
 
 
 def _least_pivot(matrix) -> Fraction:
@@ -176,8 +176,9 @@ def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate
     pre = z @ W.T
     active = exact(pre > 0)
     r, gradient, hessian = _system(V, W, active, B, z, t)
-    T_float = _orbit_tangents(V_float, W_float)
-    T = exact(T_float)
+    tangents = _orbit_tangents(V_float, W_float)
+    # Unit vectors up to rounding, which the proof does not need to be exact.
+    tangents, T = exact(tangents), exact(tangents / np.linalg.norm(tangents, axis=0))
     derivative = hessian + T @ T.T
     spectrum = np.linalg.eigvalsh(derivative.astype(np.float64))
     # A flat direction that is no rescaling: more than one net gives these predictions.
@@ -192,8 +193,8 @@ def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate
     third = 6 * gain**2 * sum(v * v for v in z_norms) / len(z) * (length + rho)
     rate = Z + _norm(inverse) * third * rho
     _require(Y + rate * rho <= rho and rate < 1, "no contraction, rate", rate, 1)
-    tangent_square = min(_square(V[:, c]) + _square(W[c]) for c in range(len(W)))
-    _require(tangent_square > rho**2, "a unit is too short", tangent_square, rho**2)
+    moved = [along - rho * _norm(T[:, c]) for c, along in enumerate((tangents * T).sum(axis=0))]
+    _require(min(moved) > 0, "a unit is too short", min(moved), 0)
     kink = min(abs(p) / norm for row, norm in zip(pre, z_norms, strict=True) for p in row)
     _require(kink > rho, "a kink is too near", kink, rho)
     return _conclude(V, W, teacher, r, z_norms, active, derivative, third, rho, kink, gain, length)

@@ -4,6 +4,7 @@ from matplotlib.figure import Figure as Canvas
 
 from identity_matters.records import Run
 from identity_matters.report.figure import COLOURS, Figure
+from identity_matters.report.hover import at_least
 
 # Losses of nets that diverged are drawn at this height, and gradients below float32 at that.
 _DRAWN_DIVERGED_LOSS = 2.0
@@ -137,7 +138,7 @@ def draw_gradients(points: list[dict], figure: Canvas) -> None:
                 line = [row for row in rows if row["depth"] == depth]
                 axes.plot(
                     [row["layer"] / depth for row in line],
-                    [max(row["gradient_norm"], _DRAWN_ZERO_GRADIENT) for row in line],
+                    [at_least(row["gradient_norm"], _DRAWN_ZERO_GRADIENT) for row in line],
                     style,
                     color=colour,
                     label=f"{net}, l = {depth}",

@@ -4,6 +4,7 @@ from matplotlib.figure import Figure as Canvas
 
 from identity_matters.records import Run
 from identity_matters.report.figure import COLOURS, Figure
+from identity_matters.report.hover import at_least
 
 # Shares of rounding size, 0 included, are drawn at this height of a logarithmic axis.
 _DRAWN_ZERO = 1e-20
@@ -49,7 +50,7 @@ def draw_limits(points: list[dict], figure: Canvas) -> None:
         rows = [point for point in points if point["kind"] == kind]
         axes.plot(
             [row["norm"] for row in rows],
-            [max(row["risk_share"], _DRAWN_ZERO) for row in rows],
+            [at_least(row["risk_share"], _DRAWN_ZERO) for row in rows],
             "o",
             color=colour,
             alpha=0.5,
@@ -93,7 +94,7 @@ def draw_ratio(points: list[dict], figure: Canvas) -> None:
         norms = [row["norm"] for row in rows]
         label = f"l = {depth}, k = {width}, {'biases' if bias else 'no biases'}"
         for style, name in (("-", "median_ratio"), (":", "least_ratio"), ("x", "searched_ratio")):
-            heights = [max(row[name], _DRAWN_ZERO) for row in rows]
+            heights = [at_least(row[name], _DRAWN_ZERO) for row in rows]
             shown = label if name == "median_ratio" else None
             axes.plot(norms, heights, style, color=colour, label=shown)
     axes.set_xscale("log")
