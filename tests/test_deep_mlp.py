@@ -78,6 +78,11 @@ def test_gradient_norms_are_those_of_the_first_batch():
     gradient = jax.jit(jax.grad(loss_of))(training.variables["params"])
     expected = [np.linalg.norm(kernel) for kernel in mlp.kernels_in_order(gradient)]
     np.testing.assert_allclose(training.gradient_norms(), expected, rtol=1e-4)
+
+
+def test_the_last_matrix_never_has_the_identity():
+    split = SPLIT._replace(num_classes=4)
+    training = deep_mlp_training.Training(split, jax.random.key(0), MODEL, OPTIM, 1, 8)
     assert training.is_square.tolist() == [True, True, True, True, False]
 
 
