@@ -194,3 +194,12 @@ def test_encoding_round_trips():
     data = jpeg.encode(image, 95)
     assert np.abs(jpeg.decode(data, "again").astype(int) - image).mean() < 2
     assert len(jpeg.encode(image, 50)) < len(data)
+
+
+def test_a_generator_used_again_is_as_a_new_one():
+    for key, counter in (((3, 1), (0, 7, 1, 0)), ((2**63, 0), (0, 2**64 - 1, 1, 0))):
+        arrays = {"key": np.array(key, np.uint64), "counter": np.array(counter, np.uint64)}
+        expected = np.random.Philox(**arrays).random_raw(23)
+        for _ in range(2):  # whatever it was used for before
+            np.testing.assert_array_equal(jpeg._philox(key, counter).random_raw(23), expected)
+            jpeg._philox((1, 1), (1, 1, 1, 1)).random_raw(5)
