@@ -12,18 +12,16 @@ SETTING = problems.Setting(2, 2, 3, 2, 1, 0.5, True)
 
 
 def test_the_coefficient_by_hand():
-    # n = 2, units +-x/2: features diag(1/2, 1/2), sigma_2 = 1/2. Blocks above block 1:
-    # 1 - ||V_2|| ||U_2|| = 1 - 0.5 ||V_2||. With V_2 = 0 c = 4/2 (1/4 + 1/4) = 1.
+    # n = 2, units +-x/2: features diag(1/2, 1/2), sigma_2 = 1/2. With V = 0 c = 4/2 (1/4 + 1/4).
     U = np.array([[[0.5], [-0.5]]] * 2)
     problem = examples.two_points(0.3, 0.7)
     flat = Blocks(U, np.zeros((2, 1, 2)), None)
     assert feature_bound.coefficient(flat, problem) == pytest.approx(1.0)
-    V = np.zeros((2, 1, 2))
-    V[1, 0, 0] = 0.5
-    # ||U_2|| = sqrt(1/2): c = 2 (1/4 (1 - sqrt(1/8))^2 + 1/4).
-    room = 1 - 0.5 * np.sqrt(0.5)
-    bent = feature_bound.coefficient(Blocks(U, V, None), problem)
-    assert bent == pytest.approx(0.5 * (room**2 + 1))
+    # V = (1/2, 0): h_1 = (5/4, -1), features diag(5/8, 1/2) in block 2, and room 1 - sqrt(1/8)
+    # above block 1: c = 2 (1/4 room^2 + 1/4).
+    bent = flat._replace(V=np.array([[[0.5, 0.0]]] * 2))
+    room = 1 - np.sqrt(1 / 8)
+    assert feature_bound.coefficient(bent, problem) == pytest.approx(0.5 * (room**2 + 1))
 
 
 def test_too_narrow_or_too_long_blocks_promise_nothing():

@@ -5,6 +5,7 @@ import pathlib
 
 import jax
 import pytest
+from matplotlib.figure import Figure
 
 from experiments import nonlinear_conjecture
 from experiments.configs import nonlinear_conjecture as configs
@@ -50,26 +51,16 @@ def settings(variant, **changes):
     return config
 
 
-@pytest.fixture(scope="module")
-def runs():
-    key = jax.random.key(0)
-    finished = {}
-    for variant in configs.VARIANTS:
-        config = settings(variant)
-        cells = nonlinear_conjecture.plan(**config)
-        records = [
-            {**cell, **nonlinear_conjecture.measure(cell, jax.random.fold_in(key, index))}
-            for index, cell in enumerate(cells)
-        ]
-        finished[variant] = (config, records)
-    return finished
-
-
-@pytest.mark.parametrize("variant", configs.VARIANTS)
-def test_the_verdict_is_that_of_the_numbers(runs, variant):
-    conclusion = nonlinear_conjecture.conclude(*runs[variant])
-    assert conclusion.verdict == EXPECTED[variant], conclusion.metrics
-    assert conclusion.claim == nonlinear_conjecture.CLAIMS[variant]
+def run(variant):
+    config = settings(variant)
+    records = [
+        {
+            **cell,
+            **nonlinear_conjecture.measure(cell, jax.random.fold_in(jax.random.key(0), index)),
+        }
+        for index, cell in enumerate(nonlinear_conjecture.plan(**config))
+    ]
+    return config, records
 
 
 # What a record would hold if the claim were otherwise, and the verdict then.
@@ -90,21 +81,33 @@ TURNS = [
 ]
 
 
-@pytest.mark.parametrize(("variant", "kind", "change", "verdict"), TURNS)
-def test_other_numbers_turn_the_verdict(runs, variant, kind, change, verdict):
-    config, records = runs[variant]
+def verdict_with(config, records, kind, change):
     records = copy.deepcopy(records)
     for record in records:
         if record["measured"] == kind:
             record.update(change)
         if record["measured"] == "search":
             record["certificates"] = []
-    assert nonlinear_conjecture.conclude(config, records).verdict == verdict
+    return nonlinear_conjecture.conclude(config, records).verdict
 
 
-def test_a_proof_alone_is_a_counterexample(runs):
-    config, records = runs["search"]
-    records = copy.deepcopy(records)
+# One test a variant, so that workers in parallel measure each of them once.
+@pytest.mark.parametrize("variant", configs.VARIANTS)
+def test_the_verdict_is_that_of_the_numbers_and_figures_draw_them(variant):
+    config, records = run(variant)
+    conclusion = nonlinear_conjecture.conclude(config, records)
+    assert conclusion.verdict == EXPECTED[variant], conclusion.metrics
+    assert conclusion.claim == nonlinear_conjecture.CLAIMS[variant]
+    for turned, kind, change, verdict in TURNS:
+        if turned == variant:
+            assert verdict_with(config, records, kind, change) == verdict, change
+    if variant == "search":
+        check_that_a_proof_is_a_counterexample(config, records)
+    if variant in FIGURES:
+        check_figure(*FIGURES[variant], variant, config, records)
+
+
+def check_that_a_proof_is_a_counterexample(config, records):
     names = ("risk_share", "norm", "teacher_norm", "kink_distance", "curvature", "radius")
     for record in records:
         if record["measured"] == "by_hand":
@@ -141,23 +144,22 @@ def test_plan_and_config_refuse_an_unknown_variant():
         configs.get_config("leaky")
 
 
-def test_figures_draw_what_was_measured(runs):
-    from matplotlib.figure import Figure
+# Variant -> its figure and how many points the small run has at least.
+FIGURES = dict(
+    zip(
+        ("search", "gradient_ratio", "noise"),
+        zip(figures.FIGURES, (5, 2, 8), strict=True),
+        strict=True,
+    )
+)
 
-    finished = [
-        Run(
-            path=pathlib.Path(variant),
-            config=config,
-            environment={},
-            summary={"experiment": "nonlinear_conjecture", "variant": variant, "seed": 0},
-            records=records,
-        )
-        for variant, (config, records) in runs.items()
-    ]
-    for figure, least in zip(figures.FIGURES, (5, 2, 8), strict=True):
-        points = figure.points(finished)
-        assert len(points) >= least
-        canvas = Figure(layout="constrained")
-        figure.draw(points, canvas)
-        assert all(axes.lines for axes in canvas.axes)
-        assert figure.points([]) == []
+
+def check_figure(figure, least, variant, config, records):
+    summary = {"experiment": "nonlinear_conjecture", "variant": variant, "seed": 0}
+    finished = Run(pathlib.Path(variant), config, {}, summary, records)
+    points = figure.points([finished])
+    assert len(points) >= least
+    canvas = Figure(layout="constrained")
+    figure.draw(points, canvas)
+    assert all(axes.lines for axes in canvas.axes)
+    assert figure.points([]) == []
