@@ -60,13 +60,14 @@ FINDINGS = (
         " critical point of every net, here of {nonlinear_conjecture/origin:problems} with a"
         " gradient of {nonlinear_conjecture/origin:largest_gradient_entry}. With biases it is a"
         " saddle unless it is optimal, but nets without a live unit fill open sets of every ball:"
-        " {nonlinear_conjecture/dead_units:dead_nets_that_move} of"
-        " {nonlinear_conjecture/dead_units:dead_nets} of them move. Even without biases, dead units"
+        " {nonlinear_conjecture/dead_units:dead_nets} were drawn, and of those whose gradient was"
+        " computed, up to 500 of each shape, {nonlinear_conjecture/dead_units:dead_nets_that_move}"
+        " move. Even without biases, dead units"
         " or kinks {nonlinear_conjecture/search:bad_smooth_critical_points_inside} of"
         " {nonlinear_conjecture/search:critical_points_inside} critical points found inside the"
         " ball are not optimal, though a net in the same ball is;"
-        " {nonlinear_conjecture/search:proved_local_minima} are proved to be local minima in"
-        " rational arithmetic. The same search finds"
+        " next to {nonlinear_conjecture/search:proved_local_minima} of them an exact local minimum"
+        " is proved in rational arithmetic. The same search finds"
         " {nonlinear_conjecture/search:linear_bad_inside} for linear residual nets. What is left is"
         " a gradient bound where the features of a block are independent over the sample.",
         "Section 5: the nonlinear conjecture",

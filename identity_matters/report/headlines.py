@@ -112,12 +112,13 @@ HEADLINES: dict[str, Headline] = {
         (
             "{nonlinear_conjecture/search:bad_smooth_critical_points_inside} of"
             " {nonlinear_conjecture/search:critical_points_inside} critical points inside are bad"
-            " and smooth, {nonlinear_conjecture/search:proved_local_minima} proved local minima;"
+            " and smooth, {nonlinear_conjecture/search:proved_local_minima} beside a proved local"
+            " minimum;"
             " linear nets: {nonlinear_conjecture/search:linear_bad_inside} of"
             " {nonlinear_conjecture/search:linear_critical_inside}",
             "{nonlinear_conjecture/dead_units:dead_nets} of {nonlinear_conjecture/dead_units:nets}"
             " random nets are dead, and {nonlinear_conjecture/dead_units:dead_nets_that_move} of"
-            " them move",
+            " those whose gradient was computed move",
         ),
     ),
     "Section 5: independent features": Headline(
