@@ -13,6 +13,7 @@ from experiments.configs import ablations as ablation_configs
 from experiments.configs import cifar as cifar_configs
 from experiments.configs import training_groups
 from identity_matters import records
+from tests import forked
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ALL = cifar_configs.VARIANTS + cifar_configs.ACCELERATOR_VARIANTS + cifar_configs.OTHER_VARIANTS
@@ -56,14 +57,7 @@ def test_epochs_become_steps():
 
 
 def run_cifar(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "experiments.cifar", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return forked.run("experiments.cifar", *arguments)
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,16 @@
 """Entry points that put the suite together: reproduce, report, compare, promote."""
 
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
 from experiments import suite
 from identity_matters import records
 from identity_matters.report import build
+from tests import forked
 from tests.test_report import write_run
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def run_module(name, *arguments):
-    return subprocess.run(
-        [sys.executable, "-m", f"experiments.{name}", *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    return forked.run(f"experiments.{name}", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -187,14 +175,7 @@ def test_every_entry_point_runs_to_its_end(entry, tmp_path):
         f"--config.{change}".replace("TEMPORARY", str(tmp_path)) for change in TINY_RUNS[entry]
     ]
     config = [] if variant == "default" else [f"--config=:{variant}"]
-    finished = subprocess.run(
-        [sys.executable, "-m", module, *config, *changes, f"--results_dir={tmp_path}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    finished = forked.run(module, *config, *changes, f"--results_dir={tmp_path}")
     assert finished.returncode == 0, finished.stderr
     (run,), problems = records.read_collection(tmp_path)
     assert problems == []

@@ -12,6 +12,7 @@ import pytest
 
 from experiments import harness
 from identity_matters import records
+from tests import forked
 from tests.toy import config, experiment
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -19,14 +20,7 @@ COMMAND = [sys.executable, "-m", "tests.toy.experiment", "--config=tests/toy/con
 
 
 def run_toy(results_dir, *arguments):
-    return subprocess.run(
-        [*COMMAND, f"--results_dir={results_dir}", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return forked.run(*COMMAND[2:], f"--results_dir={results_dir}", *arguments)
 
 
 def execute(results_dir, changes=None, **settings):
@@ -96,14 +90,7 @@ def test_bad_input_ends_in_one_line_before_anything_is_written(tmp_path, argumen
 
 
 def test_a_misspelt_setting_without_a_config_ends_in_one_line():
-    finished = subprocess.run(
-        [sys.executable, "-m", "experiments.landscape", "--config.nothing=1"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    finished = forked.run("experiments.landscape", "--config.nothing=1")
     assert finished.returncode == 2
     assert finished.stderr == "landscape: there is no setting nothing (--config.nothing)\n"
 
@@ -175,14 +162,7 @@ def test_measured_values_may_not_hide_settings(tmp_path):
 
 @pytest.mark.parametrize("flag", ["--tensorboard", "--profile=trace"])
 def test_a_benchmark_of_steps_refuses_flags_that_it_could_not_honour(flag, tmp_path):
-    finished = subprocess.run(
-        [sys.executable, "-m", "benchmarks.train_step", f"--results_dir={tmp_path}", flag],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    finished = forked.run("benchmarks.train_step", f"--results_dir={tmp_path}", flag)
     assert finished.returncode == 2
     assert f"Unknown command line flag '{flag.strip('-').split('=')[0]}'" in finished.stderr
     assert list(tmp_path.iterdir()) == []
