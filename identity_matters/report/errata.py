@@ -231,7 +231,7 @@ def _parameter_counts() -> list[Erratum]:
     imagenet = Erratum(
         "Section 4, the ImageNet net",
         rf"\text{{a variant of the 34-layer net, {quoted / 1e6:.1f} million parameters}}",
-        r"\text{the 34-layer net has blocks }(3,4,6,3)",
+        r"\text{the 34-layer net has blocks (3, 4, 6, 3)}",
         "Blocks of two 3 x 3 convolutions behind a 7 x 7 stem do not give this count at 34 layers.",
         tuple(
             (

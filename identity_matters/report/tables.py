@@ -75,9 +75,14 @@ def spread(values: list) -> str:
 
 
 def format_number(value: float, digits: int = 4) -> str:
-    """A number as the tables print it: whole numbers in full, others to `digits` digits."""
+    """A number as the tables print it: whole numbers in full, others to `digits` digits.
+
+    From 10**digits to a million others lose their fraction, too, instead of taking an exponent.
+    """
     if isinstance(value, bool) or (isinstance(value, int) and abs(value) < 10**15):
         return f"{value:,}" if not isinstance(value, bool) else str(value).lower()
+    if 10**digits <= abs(value) < 10**6:
+        return f"{value:,.0f}"
     return f"{value:.{digits}g}"
 
 
@@ -114,7 +119,8 @@ def machine(run: Run) -> str:
     """What the run computed on, in a few words."""
     environment = run.environment
     if environment["backend"] == "cpu":
-        return f"{environment['cpu']}, {environment['cpu_cores']} cores"
+        cores = environment["cpu_cores"]
+        return f"{environment['cpu']}, {cores} core{'' if cores == 1 else 's'}"
     return f"{len(environment['devices'])} x {environment['devices'][0]}"
 
 
