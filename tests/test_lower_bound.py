@@ -105,4 +105,7 @@ def test_shortest_path_reaches_the_exact_length_in_the_plane(theta, g):
     assert exact < theta + g <= depth * polar_bound(g, depth)
     # 24 pieces follow an arc to about (length / 24)^2 / 24; the layers add length / 2 l.
     assert exact * (1 - exact / depth) <= depth * norm <= exact * 1.005
-    assert norm >= norm_lower_bound(R, depth) >= -math.expm1(-exact / depth)
+    lower = norm_lower_bound(R, depth)
+    assert norm >= lower >= -math.expm1(-exact / depth)
+    # sup |w| is at most the length, and |e^z - 1| at most e^|z| - 1.
+    assert depth * math.log1p(lower) <= exact * (1 + 1e-12)

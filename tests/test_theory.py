@@ -199,6 +199,37 @@ def test_lemma_b1_with_the_corrected_constant(rho):
 
 
 @pytest.mark.parametrize("rho", [0.01, 0.1, 0.3])
+def test_lemma_b1_moves_the_points_of_a_set_and_no_others(rho):
+    """Squared norms anywhere in [1 - rho, 1 + rho], and points that are not to move."""
+    rng = np.random.default_rng(3)
+    count = 0
+    for _ in range(50):
+        directions = rng.standard_normal((6, 128))
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        a = directions * np.sqrt(rng.uniform(1 - rho, 1 + rho, (6, 1)))
+        apart = ((a[:, None] - a) ** 2).sum(-1) >= 6 * rho + 1e-9
+        # As many as there are that are far enough from all the others, at most four of the six.
+        chosen = np.flatnonzero(apart.sum(1) == len(a) - 1)[:4]
+        count += len(chosen)
+        activations = a @ a[chosen].T - (1 - 2 * rho)
+        own = activations[chosen, np.arange(len(chosen))]
+        assert (own >= rho - ROUNDING).all()  # E2
+        b = rng.standard_normal(a.shape)
+        U, V, s = block_of_lemma_b1(a[chosen], b[chosen], rho)
+        unused = a.shape[1] - len(chosen)
+        U, V, s = (
+            np.pad(U, ((0, unused), (0, 0))),
+            np.pad(V, ((0, 0), (0, unused))),
+            np.pad(s, (0, unused)),
+        )
+        moved = np.asarray(apply_block(a.T, U, V, s)).T
+        expected = a.copy()
+        expected[chosen] = b[chosen]
+        np.testing.assert_allclose(moved, expected, atol=1e-12)
+    assert count > 100
+
+
+@pytest.mark.parametrize("rho", [0.01, 0.1, 0.3])
 def test_lemma_b1_fails_with_the_printed_constant(rho):
     """E3 and E4: the printed distances are kept, and points of other blocks are moved."""
     for squared_over_rho, value in ((3.0, 1.5 * rho), (9 * rho, 3 * rho - 4.5 * rho**2)):
