@@ -23,7 +23,7 @@ Expected: with the identity all depths train. Without it nothing does from 64 la
 weights the gradient is 0 in float32 from 32 layers on; standard weights keep most of it, but send
 all inputs to one line. Linear nets of orthogonal weights train like those with the identity, ReLU
 nets of such weights up to four or eight layers. With 2,000 updates the standard start reaches 32
-layers with ReLU and about 64 without, and not 256; the small one still does not move from 16 on.
+layers with ReLU and 32 to 64 without, and not 256; the small one still does not move from 16 on.
 """
 
 import math

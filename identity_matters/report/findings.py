@@ -98,13 +98,16 @@ FINDINGS = (
         "The blog post's 1200 layers train, and linear ones do without the identity, too.",
         "Perceptrons with the identity fit digits at"
         " {deep_mlp/digits/relu:identity_deepest_trained_layers} layers, ReLU and linear, by one"
-        " rule for the rate at every depth; plain ones from the standard weights, given as few"
-        " updates, stop at {deep_mlp/digits/relu:plain_standard_deepest_trained_layers} (ReLU) and"
-        " {deep_mlp/digits/linear:plain_standard_deepest_trained_layers} (linear). From random"
+        " rule for the rate at every depth; plain ones from the standard weights stop at"
+        " {deep_mlp/digits/relu:plain_standard_deepest_trained_layers} (ReLU) and"
+        " {deep_mlp/digits/linear:plain_standard_deepest_trained_layers} (linear) in as few"
+        " updates, and in 2,000 at {deep_mlp/digits/long/relu:plain_standard_deepest_trained_layers} and"
+        " {deep_mlp/digits/long/linear:plain_standard_deepest_trained_layers}. From random"
         " orthogonal weights linear nets without the identity train to"
         " {deep_mlp/digits/orthogonal:linear_deepest_trained_layers} layers, ReLU nets to"
-        " {deep_mlp/digits/orthogonal:relu_deepest_trained_layers}: depth alone is not what the"
-        " identity cures.",
+        " {deep_mlp/digits/orthogonal:relu_deepest_trained_layers}, or"
+        " {deep_mlp/digits/long/orthogonal:relu_deepest_trained_layers} in 2,000 updates: depth"
+        " alone is not what the identity cures.",
         "Blog post: ReLU nets at depth",
     ),
 )
