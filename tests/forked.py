@@ -14,7 +14,18 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PRELOADED = ["experiments.harness", "flax.linen", "jax", "optax", "scipy.optimize", "tests.forked"]
+PRELOADED = [
+    "experiments.image_training",
+    "flax.linen",
+    "identity_matters.report.build",
+    "matplotlib.pyplot",
+    "optax",
+    "orbax.checkpoint",
+    "scipy.optimize",
+    "sklearn.datasets",
+    "sklearn.linear_model",
+    "tests.forked",
+]
 
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(PRELOADED)

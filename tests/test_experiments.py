@@ -123,7 +123,8 @@ TINY_RUNS = {
         "train.steps=2",
         "train.steps_per_log=1",
     ],
-    "experiments.ablations:digits/identity": [
+    "experiments.ablations:digits/initialisation": [
+        "model.blocks_per_stage=(1,1,1)",
         "model.stem_width=2",
         "model.widths=(2,2,2)",
         "train.steps=2",

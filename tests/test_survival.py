@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from tests import kill_training
+from tests import forked, kill_training
 
 STEPS = 300
 
@@ -48,8 +48,13 @@ def run(results_dir, *arguments, **environment):
     )
 
 
+def run_forked(results_dir, *arguments):
+    _, _, module, *own = kill_training.command(results_dir, 40)
+    return forked.run(module, *own, *arguments)
+
+
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
-    finished = run(tmp_path, "--config.optim.learning_rate=1e6")
+    finished = run_forked(tmp_path, "--config.optim.learning_rate=1e6")
     assert finished.returncode == 1
     directory = kill_training.run_directory(tmp_path)
     summary = json.loads((directory / "summary.json").read_text())
@@ -60,14 +65,14 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
 
 
 def test_other_settings_are_refused_by_name_and_nothing_is_deleted(whole, tmp_path):
-    finished = run(tmp_path)
+    finished = run_forked(tmp_path)
     assert finished.returncode == 0, finished.stderr
     directory = kill_training.run_directory(tmp_path)
     # As if the records had been lost and the checkpoints kept.
     for name in ("summary.json", "config.json", "metrics.jsonl", "environment.json"):
         (directory / name).unlink()
     before = sorted(path for path in directory.rglob("*") if "checkpoints" in path.parts)
-    finished = run(tmp_path, "--config.optim.momentum=0.8")
+    finished = run_forked(tmp_path, "--config.optim.momentum=0.8")
     assert finished.returncode == 2
     assert "optim.momentum is 0.9 there and 0.8 here" in finished.stderr
     assert "Traceback" not in finished.stderr
