@@ -21,10 +21,15 @@ usage_error() {
 }
 
 need() {
-  local name
+  local name missing=()
   for name; do
-    [[ -n ${!name:-} ]] || usage_error "$name is not set: make tpu-$step $name=..."
+    [[ -n ${!name:-} ]] || missing+=("$name")
   done
+  case ${#missing[@]} in
+    0) ;;
+    1) usage_error "${missing[0]} is not set: make tpu-$step ${missing[0]}=..." ;;
+    *) usage_error "${missing[*]} are not set: make tpu-$step$(printf ' %s=...' "${missing[@]}")" ;;
+  esac
 }
 
 # The command, readable and as a shell would read it.
@@ -79,7 +84,7 @@ runtime_version() {
 }
 
 create() {
-  need TPU_TYPE WAIT_SECONDS
+  need WAIT_SECONDS
   local version deadline now asked=
   version=${TPU_VERSION:-$(runtime_version)}
   deadline=$((SECONDS + WAIT_SECONDS))
@@ -138,7 +143,6 @@ setup() {
 }
 
 run() {
-  need RUN
   # RUN stands as it is: the machine's shell reads it as yours would have.
   on_workers 0 "clusters/tpu_worker.sh pull '$results'"
   on_workers all "clusters/tpu_worker.sh start '$results' $RUN"
@@ -164,8 +168,9 @@ delete() {
 
 step=${1:-}
 case $step in
-  create | setup | delete) need TPU_NAME ZONE PROJECT ;;
-  run) need TPU_NAME ZONE PROJECT BUCKET ;;
+  create) need TPU_NAME ZONE PROJECT TPU_TYPE ;;
+  setup | delete) need TPU_NAME ZONE PROJECT ;;
+  run) need TPU_NAME ZONE PROJECT BUCKET RUN ;;
   fetch) need TPU_NAME BUCKET ;;
   *) usage_error "the step must be create, setup, run, fetch or delete, got '$step'" ;;
 esac

@@ -4,6 +4,7 @@ Command: make report (into results/local/), or make report-reference, which rewr
 report in results/ from results/reference alone.
 """
 
+import logging
 import pathlib
 import sys
 
@@ -25,6 +26,8 @@ def _main(argv) -> int:
     if argv[1:]:
         print(f"report: unknown argument {argv[1]!r}", file=sys.stderr)
         return 2
+    # It misses fonts that no text here is in.
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     reference = pathlib.Path(_REFERENCE_DIR.value)
     collections = [build.read("reference", reference, "results/reference")]
     directory = reference.parent

@@ -25,9 +25,18 @@ def run(*command):
     )
 
 
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_second_library_example_leaves_the_ball():
+    finished = run(sys.executable, "-c", EXAMPLES[1])
+    assert finished.returncode == 0, finished.stderr
+    assert tuple(map(float, finished.stdout.split())) == (1.0, 0.0, 1.0)
+    assert len(EXAMPLES) == 2
+
+
 def test_the_library_example_factorizes_r():
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    finished = run(sys.executable, "-c", example)
+    finished = run(sys.executable, "-c", EXAMPLES[0])
     assert finished.returncode == 0, finished.stderr
     error, norm, least = map(float, finished.stdout.split())
     assert error < 1e-12

@@ -144,6 +144,14 @@ def test_the_training_is_given_as_it_was_written():
     assert remote[-1] == "--config.optim.x=(1, 2)"
 
 
+def test_all_missing_variables_are_named_at_once():
+    finished = tpu("create", DRY_RUN="1", ZONE="", TPU_TYPE="")
+    assert finished.returncode == 2
+    message = "tpu: ZONE TPU_TYPE are not set: make tpu-create ZONE=... TPU_TYPE=...\n"
+    assert finished.stderr == message
+    assert finished.stdout == ""
+
+
 @pytest.mark.parametrize(("step", "name"), [(s, n) for s, names in NEEDED.items() for n in names])
 def test_a_missing_variable_is_refused_in_one_line(step, name):
     finished = tpu(step, DRY_RUN="1", **{name: ""})
