@@ -23,7 +23,7 @@ import ml_collections
 import numpy as np
 
 from experiments import run
-from identity_matters import runs
+from identity_matters import environment, runs
 from identity_matters.memorize import construct
 from identity_matters.memorize.network import in_blocks, matmul
 
@@ -137,7 +137,7 @@ def measure(trial: dict, key) -> dict:
         "build_ratio": medians["build_seconds"] / medians["inner_products_seconds"],
         "verify_ratio": medians["verify_seconds"] / medians["block_products_seconds"],
         "errors": construct.verify(network, x, y, batch).errors,
-        "load_per_core": os.getloadavg()[0] / runs.usable_cores(),
+        "load_per_core": os.getloadavg()[0] / environment.usable_cores(),
         "peak_memory_gigabytes": _peak_memory_gigabytes(seed, trial),
     }
 

@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 import jax
 from absl import flags, logging
+from etils import epath
 from flax import traverse_util
 
-from identity_matters import runs
+from identity_matters import environment, runs
 from identity_matters.train import multihost
 
 
@@ -89,7 +90,7 @@ def require_alike(settings: dict, others: dict, error: ValueError | TypeError | 
         return
     flat = traverse_util.flatten_dict(runs.to_json(settings), sep=".")
     compared = {k: v for k, v in flat.items() if k.split(".")[-1] not in runs.PLACE_SETTINGS}
-    compared |= {"jax": jax.__version__, "commit": runs.code_version()["commit"], **others}
+    compared |= {"jax": jax.__version__, "commit": environment.code_version()["commit"], **others}
     message = None if error is None else runs.first_line(error)
     try:
         multihost.check_agreement(compared, message)
@@ -108,8 +109,7 @@ def open_run(create: Callable[[], runs.RunDir]):
     def make():
         nonlocal made
         made = create()
-        described = {"path": str(made.path), "name": made.name, "scale": made.scale}
-        return {**described, "records": made.records}
+        return {"path": str(made.path), "name": made.name, "records": made.records}
 
     try:
         found = multihost.on_process_0(make)
@@ -121,10 +121,9 @@ def open_run(create: Callable[[], runs.RunDir]):
 class SilentRun:
     """What a process that does not write has for a `runs.RunDir`: the same lines, in memory."""
 
-    def __init__(self, path: str, name: str, scale: str, records: list):
-        self.path = runs.as_path(path)
+    def __init__(self, path: str, name: str, records: list):
+        self.path = epath.Path(path)
         self.name = name
-        self.scale = scale
         self.records = runs.from_json(records)
 
     def append(self, record: dict) -> None:

@@ -10,8 +10,6 @@ import pathlib
 import tomllib
 from typing import Any
 
-ARXIV = "arXiv:1611.04231"
-
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
@@ -62,33 +60,26 @@ class Number:
 
 
 def _text(value: Any) -> Any:
-    """A value of claims.toml without the line breaks that its texts are wrapped by."""
+    """What claims.toml holds, without the line breaks that its texts are wrapped by."""
+    if isinstance(value, dict):
+        return {name: _text(entry) for name, entry in value.items()}
     if isinstance(value, list):
         return tuple(map(_text, value))
     return " ".join(value.split()) if isinstance(value, str) else value
 
 
-def _texts(entry: dict) -> dict[str, Any]:
-    return {name: _text(value) for name, value in entry.items()}
-
-
-def _table_2(rows: list[dict]) -> dict[str, dict[str, Number]]:
-    """Method -> data set -> published error."""
-    table: dict[str, dict[str, Number]] = {}
-    for row in rows:
-        number = Number(
-            row["error_percent"], "percent of test examples, top-1", "Table 2", row.get("note", "")
-        )
-        table.setdefault(row["method"], {})[row["data_set"]] = number
-    return table
-
-
-_DATA = tomllib.loads((pathlib.Path(__file__).parent / "claims.toml").read_text(encoding="utf-8"))
-CLAIMS = {name: Claim(name, **_texts(entry)) for name, entry in _DATA["claim"].items()}
-FINDINGS = tuple(Finding(**_texts(entry)) for entry in _DATA["finding"])
-FIGURES = {name: Caption(**_texts(entry)) for name, entry in _DATA["figure"].items()}
-NUMBERS = {name: Number(**_texts(entry)) for name, entry in _DATA["number"].items()}
-TABLE_2 = _table_2(_DATA["table-2"])
+_FILE = pathlib.Path(__file__).with_name("claims.toml")
+_DATA = _text(tomllib.loads(_FILE.read_text(encoding="utf-8")))
+CLAIMS = {name: Claim(name, **entry) for name, entry in _DATA["claim"].items()}
+FINDINGS = tuple(Finding(**entry) for entry in _DATA["finding"])
+FIGURES = {name: Caption(**entry) for name, entry in _DATA["figure"].items()}
+NUMBERS = {name: Number(**entry) for name, entry in _DATA["number"].items()}
+_TOP_1: dict[str, Any] = {"unit": "percent of test examples, top-1", "place": "Table 2"}
+# Method -> data set -> published error.
+TABLE_2 = {
+    method: {data_set: Number(**entry, **_TOP_1) for data_set, entry in row.items()}
+    for method, row in _DATA["table-2"].items()
+}
 
 
 def claim_id(name: str) -> str:
@@ -100,8 +91,8 @@ def claim_id(name: str) -> str:
     >>> claim_id("theorem-2-1"), claim_id("Theorem 2.1")
     ('theorem-2-1', 'theorem-2-1')
     """
-    found = _DATA["alias"].get(name, name) if isinstance(name, str) else name
-    if not isinstance(found, str) or found not in CLAIMS:
+    found = _DATA["alias"].get(name, name) if isinstance(name, str) else None
+    if found not in CLAIMS:
         raise ValueError(f"claim must be an id of claims.toml, is {name!r}")
     return found
 
@@ -123,11 +114,6 @@ def theorem_2_1_bound_v3(gamma: float, depth: int) -> float:
 def theorem_2_1_bound_psd(gamma: float, depth: int) -> float:
     """Theorem 2.1, positive semidefinite R: A_i = R^{1/l} - I has |||A||| <= 3 gamma / l."""
     return 3 * gamma / depth
-
-
-def theorem_2_1_least_depth(gamma: float) -> int:
-    """Theorem 2.1 asks for l >= 3 gamma layers, hence for at least ceil(3 gamma), and for one."""
-    return max(1, math.ceil(3 * gamma))
 
 
 def gradient_bound_iclr2017(depth: Any, tau: Any, sigma_min: Any, excess: Any) -> Any:

@@ -5,7 +5,7 @@ One run is one directory ``<results_dir>/<experiment>/<variant>/seed=<k>/`` that
 * ``config.json``       the settings it ran with,
 * ``environment.json``  the code, versions, hardware and command (and those of every resumption),
 * ``metrics.jsonl``     one JSON object a line, appended as the run goes,
-* ``summary.json``      the contract that tables and scripts rely on (`SCHEMA`, `check_summary`).
+* ``summary.json``      the contract that tables and scripts rely on (see `check_summary`).
 
 Whole files are written aside, synced and renamed: a reader finds the old text or the new one. A
 line of metrics.jsonl that a crash cut short is dropped when the run resumes. Every line ends with
@@ -17,21 +17,19 @@ A directory may be in a bucket (gs://...). There are no locks there: start a run
 
 import contextlib
 import dataclasses
-import datetime
 import errno
 import hashlib
-import importlib.metadata
 import json
 import math
 import os
-import pathlib
-import platform
 import re
-import shutil
-import subprocess
 import sys
 import time
 from typing import Any
+
+from etils import epath
+
+from identity_matters import environment
 
 SCHEMA = 2
 READABLE_SCHEMAS = (1, 2)  # 1: without "chain", and with titles for the ids of claims
@@ -49,21 +47,14 @@ VERDICTS = {
 SCALES = ("paper", "reduced")
 # Settings that say where data lies and how they are read: changing them changes no result.
 PLACE_SETTINGS = ("data_dir", "cache", "worker_threads", "worker_processes", "prefetch_batches")
+# The end of each line: `, "chain": "16 digits"}` and a newline.
+_LINE_END = 31
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
-# The packages that can change a number.
-PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "optax", "flax")
-GIT_TIMEOUT_SECONDS = 30
 _NAME = re.compile(r"[A-Za-z0-9_.+@-]+(/[A-Za-z0-9_.+@-]+)*")
-_CHAIN_DIGITS = 16
 
 
 class RunError(Exception):
     """A run directory cannot be used; the message names it and says what to do."""
-
-
-class FinishedRunError(RunError):
-    """The run is finished and may not be appended to."""
 
 
 class MalformedFileError(RunError):
@@ -128,9 +119,13 @@ def differences(before: dict, now: dict) -> dict[str, tuple]:
     }
 
 
-def write_atomically(path: pathlib.Path, text: str) -> None:
+def _in_bucket(path: os.PathLike[str]) -> bool:
+    return "://" in os.fspath(path)
+
+
+def write_atomically(path: Any, text: str) -> None:
     """Replaces the file at `path` by `text`: all of it or, after a crash, none of it."""
-    if not _is_local(path):  # a bucket replaces an object as a whole
+    if _in_bucket(path):  # which replaces an object as a whole
         path.write_text(text)
         return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -140,10 +135,8 @@ def write_atomically(path: pathlib.Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    finally:
+        temporary.unlink(missing_ok=True)
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)
@@ -151,12 +144,12 @@ def write_atomically(path: pathlib.Path, text: str) -> None:
         os.close(directory)
 
 
-def write_json(path: pathlib.Path, value: Any) -> None:
+def write_json(path: Any, value: Any) -> None:
     """Writes `value` (see `to_json`) to `path`, atomically."""
     write_atomically(path, json.dumps(to_json(value), indent=2, allow_nan=False) + "\n")
 
 
-def read_json(path: pathlib.Path) -> dict:
+def read_json(path: Any) -> dict:
     """The JSON object in the file at `path`; raises MalformedFileError."""
     try:
         value = json.loads(path.read_bytes())
@@ -167,149 +160,6 @@ def read_json(path: pathlib.Path) -> dict:
     if not isinstance(value, dict):
         raise MalformedFileError(f"{path}: must hold a JSON object, holds {type(value).__name__}")
     return from_json(value)
-
-
-def as_path(path: str | os.PathLike[str]) -> Any:
-    """`path` as a pathlib.Path, or for gs:// and the like as a path of the same methods."""
-    if "://" not in os.fspath(path):
-        return pathlib.Path(path)
-    from etils import epath
-
-    return epath.Path(os.fspath(path))
-
-
-def _is_local(path: Any) -> bool:
-    return isinstance(path, pathlib.Path) and "://" not in os.fspath(path)
-
-
-# The lines of metrics.jsonl
-
-
-def _chained(line: bytes, before: str) -> str:
-    return hashlib.sha256(before.encode() + line).hexdigest()[:_CHAIN_DIGITS]
-
-
-def _as_line(record: dict, before: str) -> tuple[bytes, str]:
-    """The line of `record`, with its newline, after lines that end in the digest `before`."""
-    text = json.dumps(to_json(record), allow_nan=False)
-    chain = _chained(text.encode(), before)
-    body = f"{text[:-1]}, " if record else "{"
-    return f'{body}"chain": "{chain}"}}\n'.encode(), chain
-
-
-def _read_lines(path: Any, chained: bool) -> tuple[list[dict], list[bytes]]:
-    """The records of a .jsonl file without their "chain", and its complete lines.
-
-    A last line without its newline was cut short by a crash and is left out.
-
-    Raises:
-      MalformedFileError: a line is not what `RunDir.append` wrote after the line before it.
-    """
-    if not path.exists():
-        return [], []
-    content = path.read_bytes()
-    lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
-    entries, chain = [], ""
-    for number, line in enumerate(lines, start=1):
-        try:
-            entry = json.loads(line)
-        except ValueError as error:
-            raise MalformedFileError(f"{path}:{number}: not JSON ({error})") from None
-        if not isinstance(entry, dict):
-            raise MalformedFileError(f"{path}:{number}: must be a JSON object")
-        found = entry.pop("chain", None)
-        if chained:
-            expected, chain = _as_line(entry, chain)
-            if found != chain or line != expected:
-                raise MalformedFileError(
-                    f"{path}:{number}: this line was changed, or one before it was changed, lost or"
-                    " doubled; --overwrite runs it anew"
-                )
-        entries.append(from_json(entry))
-    return entries, lines
-
-
-# What a run ran on
-
-
-def describe_environment() -> dict:
-    """The commit, package versions, devices and command of this process, JSON-able."""
-    import jax
-
-    devices = jax.devices()
-    return {
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        **code_version(),
-        "command": _command(),
-        "python": platform.python_version(),
-        "packages": {name: version for name in PACKAGES if (version := _package_version(name))},
-        "platform": f"{platform.system()} {platform.machine()}",
-        "backend": devices[0].platform,
-        "devices": [device.device_kind for device in devices],
-        "cpu": _cpu_model(),
-        "cpu_cores": usable_cores(),
-    }
-
-
-def code_version() -> dict:
-    """The commit, and whether the work tree differs from it outside results/.
-
-    None where that is not known: git fails or is not there, or this copy of the library is no work
-    tree of its own (an installed one may lie inside a repository of the user's).
-    """
-    top = _git("rev-parse", "--show-toplevel")
-    if top is None or pathlib.Path(top).resolve() != REPOSITORY:
-        return {"commit": None, "dirty": None}
-    status = _git("status", "--porcelain", "--", ".", ":!results")
-    return {"commit": _git("rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
-
-
-def _git(*arguments: str) -> str | None:
-    try:
-        finished = subprocess.run(
-            # Without this a killed `git status` leaves .git/index.lock behind.
-            ["git", "--no-optional-locks", *arguments],
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            timeout=GIT_TIMEOUT_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return finished.stdout.strip() if finished.returncode == 0 else None
-
-
-def _command() -> list[str]:
-    """The command line without what differs from machine to machine."""
-    arguments = [a for a in sys.argv[1:] if not a.startswith(("--results_dir", "--overwrite"))]
-    here = f"{pathlib.Path.cwd()}{os.sep}"
-    spec = sys.modules["__main__"].__spec__
-    program = ["-m", spec.name] if spec else [pathlib.Path(sys.argv[0]).name]
-    return ["python", *program, *(a.replace(here, "") for a in arguments)]
-
-
-def _package_version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _cpu_model() -> str:
-    try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor()
-
-
-def usable_cores() -> int:
-    """The processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 # Writing a run
@@ -326,7 +176,7 @@ def run_path(results_dir: str | os.PathLike[str], experiment: str, variant: str,
             raise ValueError(f"{what} must be a relative path of plain names, got {name!r}")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ValueError(f"seed must be a whole number from 0 up, got {seed!r}")
-    return as_path(results_dir) / experiment / variant / f"seed={seed}"
+    return epath.Path(results_dir) / experiment / variant / f"seed={seed}"
 
 
 class RunDir:
@@ -335,16 +185,14 @@ class RunDir:
     Attributes:
       path: its directory.
       records: the lines of metrics.jsonl so far.
-      scale: "paper" or "reduced".
     """
 
-    def __init__(self, path: Any, summary: dict, lines: list[bytes], lock: int | None):
+    def __init__(self, path: Any, summary: dict, lines: list[bytes], records: list[dict]):
         self.path = path
-        self.scale = summary["scale"]
+        self.records = records
         self._summary = summary
         self._lines = lines
-        self.records = [_without_chain(line) for line in lines]
-        self._lock = lock
+        self._held = contextlib.ExitStack()
         self._started_seconds = time.monotonic()
 
     @property
@@ -371,58 +219,44 @@ class RunDir:
         Args:
           extra: more JSON-able fields of summary.json.
         Raises:
-          RunError: a finished run is there already, an unfinished one has other settings or is
-            damaged, or another process is writing it. `overwrite` replaces a run instead.
+          RunError: the directory cannot be written, a finished run is there already, an unfinished
+            one has other settings or is damaged, or another process is writing it. `overwrite`
+            replaces a run instead.
         """
         path = run_path(results_dir, experiment, variant, seed)
-        if scale not in SCALES:
-            raise ValueError(f"scale must be one of {SCALES}, got {scale!r}")
+        summary = {"schema": SCHEMA, "experiment": experiment, "variant": variant, "seed": seed}
+        summary |= {"scale": scale, "status": "running", **extra}
+        check_summary(summary)
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            with contextlib.ExitStack() as held:
+                path.mkdir(parents=True, exist_ok=True)
+                if not _in_bucket(path):
+                    _lock_directory(path, held)
+                    for left in path.glob(".*.tmp"):  # by earlier writers that were killed
+                        left.unlink()
+                for entry in path.iterdir() if overwrite else ():
+                    entry.rmtree() if entry.is_dir() else entry.unlink()
+                config = from_json(to_json(config))
+                found: tuple[list[bytes], list[dict]] = ([], [])
+                ran_on = environment.describe()
+                if _can_resume(path, config):
+                    first = read_json(path / "environment.json")
+                    ran_on = {**first, "resumed": [*first.get("resumed", []), ran_on]}
+                    found = _read_lines(path / "metrics.jsonl", SCHEMA)
+                write_json(path / "config.json", config)
+                write_json(path / "environment.json", ran_on)
+                run = cls(path, summary, *found)
+                run._write(len(run.records))
+                write_json(path / "summary.json", summary)
+                run._held = held.pop_all()
+                return run
         except (OSError, ImportError) as error:
-            raise RunError(f"{path}: cannot be made ({first_line(error)})") from None
-        lock = _lock_directory(path) if _is_local(path) else None
-        try:
-            if _is_local(path):  # what earlier writers left when they were killed
-                for left in path.glob(".*.tmp"):
-                    left.unlink()
-            if overwrite:
-                _clear_run(path)
-            config = from_json(to_json(config))
-            resumed = _check_resumable(path, config)
-            environment = describe_environment()
-            lines: list[bytes] = []
-            if resumed:
-                first = read_json(path / "environment.json")
-                environment = {**first, "resumed": [*first.get("resumed", []), environment]}
-                _, lines = _read_lines(path / "metrics.jsonl", chained=True)
-            write_json(path / "config.json", config)
-            write_json(path / "environment.json", environment)
-            summary = {"schema": SCHEMA, "experiment": experiment, "variant": variant, "seed": seed}
-            run = cls(path, {**summary, "scale": scale, **extra}, lines, lock)
-            run._cut(len(lines))
-            write_json(path / "summary.json", {**run._summary, "status": "running"})
-        except BaseException:
-            _unlock(lock)
-            raise
-        return run
+            raise RunError(f"{path}: cannot be written ({first_line(error)})") from None
 
     def append(self, record: dict) -> None:
         """Adds one line to metrics.jsonl, on disk when this returns."""
-        line, _ = _as_line(record, self._chain)
-        if _is_local(self.path):
-            with open(self.path / "metrics.jsonl", "ab") as file:
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
-        else:  # objects in a bucket cannot grow
-            (self.path / "metrics.jsonl").write_bytes(b"".join([*self._lines, line]))
-        self._lines.append(line)
-        self.records.append(_without_chain(line))
-
-    @property
-    def _chain(self) -> str:
-        return json.loads(self._lines[-1])["chain"] if self._lines else ""
+        text = json.dumps(to_json(record), allow_nan=False).encode()
+        self._write(len(self._lines), _chained(text, self._lines))
 
     def rewind(self, count: int) -> None:
         """Keeps the first `count` lines of metrics.jsonl: a resumed training writes the rest anew.
@@ -435,17 +269,21 @@ class RunDir:
                 f"{self.path}: metrics.jsonl has {len(self.records)} lines, but its checkpoint was"
                 f" saved after {count}; --overwrite runs it anew"
             )
-        self._cut(count)
+        self._write(count)
 
-    def _cut(self, count: int) -> None:
-        del self._lines[count:], self.records[count:]
-        kept, path = b"".join(self._lines), self.path / "metrics.jsonl"
-        if not _is_local(self.path):
-            path.write_bytes(kept)
-            return
-        with open(path, "ab") as file:
-            file.truncate(len(kept))
-            os.fsync(file.fileno())
+    def _write(self, count: int, *new: bytes) -> None:
+        """Keeps the first `count` lines of metrics.jsonl and adds `new` ones."""
+        kept, path = self._lines[:count], self.path / "metrics.jsonl"
+        if _in_bucket(path):  # objects in a bucket cannot grow
+            path.write_bytes(b"".join([*kept, *new]))
+        else:
+            with open(path, "ab") as file:
+                file.truncate(sum(map(len, kept)))
+                file.writelines(new)
+                file.flush()
+                os.fsync(file.fileno())
+        self._lines[count:] = new
+        self.records[count:] = map(_as_record, new)
 
     def finish(self, status: str, **fields) -> dict:
         """Writes the last summary.json, with `fields` of the contract, and lets the run go.
@@ -456,95 +294,108 @@ class RunDir:
         summary = {**self._summary, "status": status, **fields}
         total_seconds = round(time.monotonic() - self._started_seconds, 3)
         summary["seconds"] = {"total": total_seconds, **summary.get("seconds", {})}
-        summary["records"] = {"lines": len(self._lines), "chain": self._chain}
+        summary["records"] = _noted(self._lines)
         check_summary(summary)
-        try:
+        with self._held:
             write_json(self.path / "summary.json", summary)
-        finally:
-            _unlock(self._lock)
-            self._lock = None
         return summary
 
 
-def _without_chain(line: bytes) -> dict:
+# The lines of metrics.jsonl
+
+
+def _digest(lines: list[bytes]) -> bytes:
+    """The digest that the last of `lines` has of itself and those before it."""
+    return lines[-1][-19:-3] if lines else b""
+
+
+def _noted(lines: list[bytes]) -> dict:
+    """What summary.json says of the lines."""
+    return {"lines": len(lines), "chain": _digest(lines).decode()}
+
+
+def _chained(text: bytes, before: list[bytes]) -> bytes:
+    """The line of a record, `text` in JSON, after the lines `before`."""
+    chain = hashlib.sha256(_digest(before) + text).hexdigest()[:16]
+    return b'%b, "chain": "%b"}\n' % (text[:-1], chain.encode())
+
+
+def _as_record(line: bytes) -> dict:
+    """What a line says, without its digest."""
     record = json.loads(line)
     record.pop("chain", None)
-    return from_json(record)
+    # Few lines have any, and a look at every value takes longer than all else.
+    return from_json(record) if b'NaN"' in line or b'Infinity"' in line else record
 
 
-def _lock_directory(path: pathlib.Path) -> int | None:
-    # The kernel drops this lock with the process, however it dies, so no stale lock can be left.
+def _read_lines(file: Any, schema: int) -> tuple[list[bytes], list[dict]]:
+    """The lines of metrics.jsonl, but for a last one that a crash cut short, and what they say.
+
+    Raises:
+      MalformedFileError: a line is not what `RunDir.append` wrote after the line before it.
+    """
+    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+    if lines and not lines[-1].endswith(b"\n"):
+        lines.pop()
+    records = []
+    for index, line in enumerate(lines):
+        if schema > 1 and line != _chained(line[:-_LINE_END] + b"}", lines[index - 1 : index]):
+            raise MalformedFileError(
+                f"{file}:{index + 1}: this line was changed, or one before it was changed, lost or"
+                " doubled; --overwrite runs it anew"
+            )
+        try:
+            records.append(_as_record(line))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise MalformedFileError(f"{file}:{index + 1}: no JSON object ({error})") from None
+    return lines, records
+
+
+def _lock_directory(path: Any, held: contextlib.ExitStack) -> None:
+    """Locks `path` until `held` is closed; the kernel drops the lock with the process."""
     import fcntl
 
     descriptor = os.open(path, os.O_RDONLY)
+    held.callback(os.close, descriptor)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(descriptor)
         raise RunError(f"{path}: another process is writing this run") from None
     except OSError as error:
-        os.close(descriptor)
         if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
             raise
-        print(
-            f"{path}: this file system has no locks ({error.strerror}); start a run only once",
-            file=sys.stderr,
-        )
-        return None
-    return descriptor
+        why = f"this file system has no locks ({error.strerror})"
+        print(f"{path}: {why}; start a run only once", file=sys.stderr)
 
 
-def _unlock(lock: int | None) -> None:
-    if lock is not None:
-        os.close(lock)
-
-
-def _clear_run(path: Any) -> None:
-    for entry in path.iterdir():
-        if not entry.is_dir():
-            entry.unlink()
-        elif _is_local(path):
-            shutil.rmtree(entry)
-        else:
-            entry.rmtree()
-
-
-def _check_resumable(path: Any, config: dict) -> bool:
+def _can_resume(path: Any, config: dict) -> bool:
     """Whether an unfinished run of the same settings is there; raises where it may not go on."""
+    again = "--overwrite runs it anew"
     if not (path / "summary.json").exists():
-        lines = path / "metrics.jsonl"
-        found = [lines] if lines.exists() and lines.read_bytes() else []
-        checkpoints = path / "checkpoints"
-        found += [checkpoints] if checkpoints.exists() and any(checkpoints.iterdir()) else []
-        if found:
-            raise RunError(
-                f"{path / 'summary.json'}: missing beside {found[0].name}, which holds results; put"
-                " it back, or --overwrite runs it anew"
-            )
+        for left in (path / "metrics.jsonl", path / "checkpoints"):
+            if left.exists() and (any(left.iterdir()) if left.is_dir() else left.read_bytes()):
+                raise RunError(
+                    f"{path / 'summary.json'}: missing beside {left.name}, which holds results; put"
+                    f" it back, or {again}"
+                )
         return False
     try:
         summary = read_json(path / "summary.json")
         changed = differences(read_json(path / "config.json"), config)
     except MalformedFileError as error:
-        raise RunError(f"{error}; --overwrite runs it anew") from None
+        raise RunError(f"{error}; {again}") from None
     status, schema = summary.get("status"), summary.get("schema")
-    name, (before, now) = next(iter(changed.items()), ("", ("", "")))
+    with_what = ""
+    for name, (before, now) in list(changed.items())[:1]:
+        with_what = f" with {name}={before!r}, this one has {now!r}"
     if status in FINISHED:
-        with_what = f" with {name}={before!r}, this one has {now!r}" if changed else ""
-        raise FinishedRunError(
-            f"{path}: this run is {status}{with_what}; --overwrite runs it anew, another"
-            " --results_dir keeps it"
-        )
+        keep = "another --results_dir keeps it"
+        raise RunError(f"{path}: this run is {status}{with_what}; {again}, {keep}")
     if changed:
-        raise RunError(
-            f"{path}: an unfinished run has {name}={before!r}, this one {name}={now!r};"
-            " --overwrite replaces it"
-        )
+        raise RunError(f"{path}: there is an unfinished run{with_what}; {again}")
     if schema != SCHEMA or status not in STATUSES:
-        raise RunError(
-            f"{path}: cannot be resumed, its summary.json has schema={schema!r} and"
-            f" status={status!r}; --overwrite runs it anew"
-        )
+        why = f"its summary.json has schema={schema!r} and status={status!r}"
+        raise RunError(f"{path}: cannot be resumed, {why}; {again}")
     return True
 
 
@@ -586,41 +437,24 @@ class Problem:
     reason: str
 
 
-# The fields of every summary, and those of one that is done, and what each must be.
-ALWAYS = {
-    "schema": int,
-    "experiment": str,
-    "variant": str,
-    "seed": int,
-    "status": str,
-    "scale": str,
-}
-WHEN_DONE = {"claim": str, "metrics": dict, "paper": dict, "verdict": str, "seconds": dict}
+# What the fields of every summary must be, a type or one of some values, and those of a done one.
+_ALWAYS = {"experiment": str, "variant": str, "seed": int}
+_ALWAYS_ONE_OF = {"schema": READABLE_SCHEMAS, "status": STATUSES, "scale": SCALES}
+_WHEN_DONE = {"claim": str, "metrics": dict, "paper": dict, "seconds": dict}
 
 
 def check_summary(summary: dict) -> None:
     """Raises ValueError where `summary` breaks the contract of summary.json."""
-
-    def check_one_of(name: str, known: tuple) -> None:
+    done = summary.get("status") == "done"
+    for name, kind in (_ALWAYS | (_WHEN_DONE if done else {})).items():
+        value = summary.get(name)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise ValueError(f"{name} must be {kind.__name__}, is {value!r}")
+    one_of = _ALWAYS_ONE_OF | ({"verdict": tuple(VERDICTS)} if done else {})
+    for name, known in one_of.items():
         if summary.get(name) not in known:
             raise ValueError(f"{name} must be one of {known}, is {summary.get(name)!r}")
-
-    def check_kinds(kinds: dict) -> None:
-        for name, kind in kinds.items():
-            value = summary.get(name)
-            if not isinstance(value, kind) or isinstance(value, bool):
-                raise ValueError(f"{name} must be {kind.__name__}, is {value!r}")
-
-    check_one_of("schema", READABLE_SCHEMAS)
-    check_kinds(ALWAYS)
-    check_one_of("status", STATUSES)
-    check_one_of("scale", SCALES)
-    if summary["status"] != "done":
-        return
-    check_kinds(WHEN_DONE)
-    check_one_of("verdict", tuple(VERDICTS))
-    unknown = summary["paper"].keys() - summary["metrics"].keys()
-    if unknown:
+    if done and (unknown := summary["paper"].keys() - summary["metrics"].keys()):
         raise ValueError(f"paper has values of {sorted(unknown)}, which metrics lacks")
 
 
@@ -630,7 +464,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     Raises:
       RunError: a file is missing, malformed or breaks the contract; the message names it.
     """
-    place = as_path(path)
+    place = epath.Path(path)
     summary = read_json(place / "summary.json")
     if summary.get("verdict") == "counterexample found":  # as schema 1 says it
         summary["verdict"] = "counterexample"
@@ -638,43 +472,27 @@ def read_run(path: str | os.PathLike[str]) -> Run:
         check_summary(summary)
     except ValueError as error:
         raise RunError(f"{place / 'summary.json'}: {error}") from None
-    config = read_json(place / "config.json")
-    environment = read_json(place / "environment.json")
-    file, chained = place / "metrics.jsonl", summary["schema"] > 1
-    records, lines = _read_lines(file, chained)
+    config, ran_on = (read_json(place / f"{name}.json") for name in ("config", "environment"))
+    file = place / "metrics.jsonl"
+    lines, records = _read_lines(file, summary["schema"])
     if summary["status"] in FINISHED:
-        _check_complete(file, lines, summary.get("records") if chained else None)
-    return Run(place, config, environment, summary, records)
-
-
-def _check_complete(file: Any, lines: list[bytes], noted: dict | None) -> None:
-    """Raises RunError unless a finished run has all the lines that its summary noted."""
-    if not file.exists():
-        raise RunError(f"{file}: missing from a finished run")
-    if b"".join(lines) != file.read_bytes():
-        raise RunError(f"{file}: the last line of a finished run is cut short")
-    if noted is not None:
-        chain = json.loads(lines[-1])["chain"] if lines else ""
-        if noted != {"lines": len(lines), "chain": chain}:
+        if not file.exists():
+            raise RunError(f"{file}: missing from a finished run")
+        if sum(map(len, lines)) < file.stat().length:
+            raise RunError(f"{file}: the last line of a finished run is cut short")
+        noted = summary.get("records")
+        if summary["schema"] > 1 and noted != _noted(lines):
             raise RunError(f"{file}: not as the run left it: {len(lines)} lines, noted {noted}")
-
-
-def read_status(path: str | os.PathLike[str]) -> str | None:
-    """The status of the run at `path`, or None where there is no readable run."""
-    try:
-        return read_run(path).status
-    except RunError:
-        return None
+    return Run(place, config, ran_on, summary, records)
 
 
 def read_collection(root: str | os.PathLike[str]) -> tuple[list[Run], list[Problem]]:
     """All runs below `root`, in order of path, and the directories that could not be read."""
     found: list[Run] = []
     problems = []
-    top = as_path(root)
     # Buckets have no "**"; variants are up to three names deep.
-    patterns = ["**"] if _is_local(top) else ["*", "*/*", "*/*/*", "*/*/*/*"]
-    for path in sorted(path for at in patterns for path in top.glob(f"{at}/seed=*")):
+    top, depths = epath.Path(root), ("*", "*/*", "*/*/*", "*/*/*/*")
+    for path in sorted(path for depth in depths for path in top.glob(f"{depth}/seed=*")):
         try:
             run = read_run(path)
             expected = run_path(root, run.experiment, run.variant, run.seed)

@@ -11,6 +11,7 @@ ARMS = ("linear", "relu", "memorize", "nets", "images", "train")
 LEAVES = (
     "paper",
     "runs",
+    "environment",
     "flops",
     "array_types",
     "random_matrices",

@@ -21,11 +21,6 @@ def test_bounds_of_theorem_2_1():
     assert paper.theorem_2_1_bound_psd(2.0, 12) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(("gamma", "depth"), [(0.0, 1), (1.0, 3), (1.01, 4)])
-def test_least_depth_of_theorem_2_1(gamma, depth):
-    assert paper.theorem_2_1_least_depth(gamma) == depth
-
-
 def test_both_printed_gradient_bounds_are_32_at_the_smallest_counterexample():
     """d = l = 1, A = 0, R = 2, Sigma = 2: f - C = 2, ||grad f||^2 = (2 * 1 * 2)^2 = 16 < 32."""
     for bound in (paper.gradient_bound_iclr2017, paper.gradient_bound_v3):

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from fsspec.implementations import memory
 
-from identity_matters import runs
+from identity_matters import environment, runs
 
 DONE = {
     "claim": "theorem-2-1",
@@ -66,7 +66,7 @@ def test_a_finished_run_reads_back_as_written(tmp_path):
 def test_a_finished_run_is_refused_and_left_alone(tmp_path):
     path = finished_run(tmp_path)
     before = {entry.name: entry.read_bytes() for entry in path.iterdir()}
-    with pytest.raises(runs.FinishedRunError, match="--overwrite"):
+    with pytest.raises(runs.RunError, match="--overwrite"):
         create(tmp_path)
     assert {entry.name: entry.read_bytes() for entry in path.iterdir()} == before
 
@@ -75,7 +75,7 @@ def test_overwrite_starts_from_nothing(tmp_path):
     finished_run(tmp_path)
     run = create(tmp_path, overwrite=True)
     assert run.records == []
-    assert runs.read_status(run.path) == "running"
+    assert runs.read_run(run.path).status == "running"
     run.finish("interrupted")
 
 
@@ -96,7 +96,7 @@ def test_an_unfinished_run_goes_on_where_it_stood(tmp_path):
 
 def test_other_settings_are_refused_by_name(tmp_path):
     create(tmp_path).finish("interrupted")
-    with pytest.raises(runs.RunError, match=r"depth=\[1, 2\], this one depth=\[3\]"):
+    with pytest.raises(runs.RunError, match=r"depth=\[1, 2\], this one has \[3\]"):
         create(tmp_path, config={"depth": [3]})
 
 
@@ -223,17 +223,17 @@ def test_the_commit_is_known_only_where_it_is_ours(tmp_path, monkeypatch):
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", "file")
     git(tmp_path, *identity, "commit", "-qm", "one")
-    monkeypatch.setattr(runs, "REPOSITORY", tmp_path)
-    known = runs.code_version()
+    monkeypatch.setattr(environment, "REPOSITORY", tmp_path)
+    known = environment.code_version()
     assert len(known["commit"]) == 40 and known["dirty"] is False
     (tmp_path / "file").write_text("other")
-    assert runs.code_version()["dirty"] is True
+    assert environment.code_version()["dirty"] is True
     # A status that fails says nothing; that it was clean least of all.
     (tmp_path / ".git" / "index").write_bytes(b"x")
-    assert runs.code_version()["dirty"] is None
+    assert environment.code_version()["dirty"] is None
     # An installed copy inside somebody's repository is not at that repository's commit.
-    monkeypatch.setattr(runs, "REPOSITORY", tmp_path / "copy")
-    assert runs.code_version() == {"commit": None, "dirty": None}
+    monkeypatch.setattr(environment, "REPOSITORY", tmp_path / "copy")
+    assert environment.code_version() == {"commit": None, "dirty": None}
 
 
 def test_a_git_that_does_not_answer_is_given_up(monkeypatch):
@@ -241,7 +241,7 @@ def test_a_git_that_does_not_answer_is_given_up(monkeypatch):
         raise subprocess.TimeoutExpired("git", settings["timeout"])
 
     monkeypatch.setattr(subprocess, "run", wait)
-    assert runs.code_version() == {"commit": None, "dirty": None}
+    assert environment.code_version() == {"commit": None, "dirty": None}
 
 
 class Bucket(memory.MemoryFileSystem):
@@ -259,7 +259,7 @@ class Bucket(memory.MemoryFileSystem):
 def test_a_bucket_that_cannot_be_reached_is_one_line(monkeypatch):
     monkeypatch.setenv("EPATH_USE_TF", "0")
     monkeypatch.setitem(sys.modules, "gcsfs", None)
-    with pytest.raises(runs.RunError, match=r"cannot be made .*gcsfs"):
+    with pytest.raises(runs.RunError, match=r"cannot be written .*gcsfs"):
         create("gs://bucket/results")
 
 
@@ -273,7 +273,7 @@ def test_a_run_in_a_bucket_resumes_and_reads_back(monkeypatch):
     assert second.records == [{"cell": 0}]
     second.append({"cell": 1})
     second.finish("done", **DONE)
-    with pytest.raises(runs.FinishedRunError):
+    with pytest.raises(runs.RunError):
         create("gs://bucket/results")
     (run,), problems = runs.read_collection("gs://bucket/results")
     assert problems == [] and len(run.records) == 2
@@ -344,12 +344,12 @@ def test_a_contract_breach_is_not_written(tmp_path):
     run = create(tmp_path)
     with pytest.raises(ValueError, match="verdict"):
         run.finish("done", **{**DONE, "verdict": "quite so"})
-    assert runs.read_status(run.path) == "running"
+    assert runs.read_run(run.path).status == "running"
 
 
 WRITER = """
 import sys
-from identity_matters import runs
+from identity_matters import environment, runs
 run = runs.RunDir.create(sys.argv[1], experiment="toy", variant="kill", seed=0, config={})
 print("started", flush=True)
 for value in range(len(run.records), 10**9):
@@ -393,10 +393,10 @@ def test_a_rewound_run_keeps_its_first_lines_and_goes_on(tmp_path):
 
 
 def test_a_scale_that_is_none_and_a_place_that_is_a_file_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"scale must be one of .*, got 'huge'"):
+    with pytest.raises(ValueError, match=r"scale must be one of .*, is 'huge'"):
         create(tmp_path, scale="huge")
     (tmp_path / "toy").write_text("a file")
-    with pytest.raises(runs.RunError, match="cannot be made"):
+    with pytest.raises(runs.RunError, match="cannot be written"):
         create(tmp_path)
 
 

@@ -1,0 +1,84 @@
+"""What a run ran on: the code, the versions of what it uses, the machine and the command."""
+
+import contextlib
+import datetime
+import importlib.metadata
+import os
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+from typing import Any
+
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+# The packages that can change a number.
+PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "optax", "flax")
+GIT_TIMEOUT_SECONDS = 30
+
+
+def describe() -> dict:
+    """The commit, package versions, devices and command of this process, JSON-able."""
+    import jax
+
+    devices = jax.devices()
+    return {
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **code_version(),
+        "command": _command(),
+        "python": platform.python_version(),
+        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "platform": f"{platform.system()} {platform.machine()}",
+        "backend": devices[0].platform,
+        "devices": [device.device_kind for device in devices],
+        "cpu": _cpu_model(),
+        "cpu_cores": usable_cores(),
+    }
+
+
+def code_version() -> dict:
+    """The commit, and whether the work tree differs from it outside results/.
+
+    None where that is not known: git fails or is not there, or this copy of the library is no work
+    tree of its own (an installed one may lie inside a repository of the user's).
+    """
+    top = _git("rev-parse", "--show-toplevel")
+    if top is None or pathlib.Path(top).resolve() != REPOSITORY:
+        return {"commit": None, "dirty": None}
+    status = _git("status", "--porcelain", "--", ".", ":!results")
+    return {"commit": _git("rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
+
+
+def _git(*arguments: str) -> str | None:
+    # Without --no-optional-locks a killed `git status` leaves .git/index.lock behind.
+    command = ["git", "--no-optional-locks", *arguments]
+    settings: dict[str, Any] = {"cwd": REPOSITORY, "capture_output": True, "text": True}
+    try:
+        finished = subprocess.run(command, timeout=GIT_TIMEOUT_SECONDS, check=True, **settings)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return finished.stdout.strip()
+
+
+def _command() -> list[str]:
+    """The command line without what differs from machine to machine."""
+    arguments = [a for a in sys.argv[1:] if not a.startswith(("--results_dir", "--overwrite"))]
+    here = f"{pathlib.Path.cwd()}{os.sep}"
+    spec = sys.modules["__main__"].__spec__
+    program = ["-m", spec.name] if spec else [pathlib.Path(sys.argv[0]).name]
+    return ["python", *program, *(a.replace(here, "") for a in arguments)]
+
+
+def _cpu_model() -> str:
+    with contextlib.suppress(OSError):
+        text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        if found := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
+            return found[1]
+    return platform.processor()
+
+
+def usable_cores() -> int:
+    """The processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
