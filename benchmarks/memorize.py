@@ -23,7 +23,7 @@ import ml_collections
 import numpy as np
 
 from experiments import run
-from identity_matters import environment, runs
+from identity_matters import environment
 from identity_matters.memorize import construct
 from identity_matters.memorize.network import in_blocks, matmul
 

@@ -12,23 +12,21 @@ import sys
 
 import rich.console
 import rich.text
-from absl import app, flags
+from absl import flags
 
+from experiments import commands
 from identity_matters import paper
 from identity_matters.report import groups
 
-_RESULTS_DIR = flags.DEFINE_string("results_dir", "results/local", "Your runs.")
-_REFERENCE_DIR = flags.DEFINE_string("reference_dir", "results/reference", "The committed runs.")
 _STYLES = {"not reproduced": "red", "counterexample": "yellow", "": "green"}
 
 
-def _main(argv: list[str]) -> int:
-    directory = pathlib.Path(_RESULTS_DIR.value)
-    if argv[1:]:
-        return _refuse(f"unknown argument {argv[1]!r}")
+def _main(_: list[str]) -> int:
+    directory = pathlib.Path(commands.RESULTS_DIR.value)
     if not directory.is_dir():
-        return _refuse(f"{directory}: there is no such directory; `make reproduce` makes runs")
-    reference = groups.read("reference", _REFERENCE_DIR.value, "results/reference")
+        message = f"{directory}: there is no such directory; `make reproduce` makes runs"
+        raise flags.ValidationError(message)
+    reference = groups.read("reference", commands.REFERENCE_DIR.value, "results/reference")
     yours = groups.read("yours", directory, str(directory))
     found = {c.name: groups.group_runs(c.runs) for c in (reference, yours)}
     # Without a terminal rich would cut lines at 80 columns.
@@ -41,7 +39,7 @@ def _main(argv: list[str]) -> int:
     for line in (
         *(f"skipped: {problem.reason}" for problem in problems),
         *(f"{run.path}: {run.status}" for run in yours.runs if run.status != "done"),
-        *_versions(found),
+        *versions(found),
     ):
         console.print(rich.text.Text(line, "yellow"))
     against = groups.contradictions(found)
@@ -56,11 +54,6 @@ def _main(argv: list[str]) -> int:
         f" {directory / 'report.html'} (make report)"
     )
     return 1 if against or problems or not runs else 0
-
-
-def _refuse(message: str) -> int:
-    print(f"compare: {message}", file=sys.stderr)
-    return 2
 
 
 def _print_claim(
@@ -80,7 +73,7 @@ def _print_claim(
             console.print(rich.text.Text(f"    {name:<10} {text}"))
 
 
-def _versions(found: dict[str, list[groups.Group]]) -> list[str]:
+def versions(found: dict[str, list[groups.Group]]) -> list[str]:
     """A line for each of your versions of jax that no reference run was made with."""
     used = {
         name: {group.first.environment["packages"].get("jax", "unknown") for group in every}
@@ -92,4 +85,4 @@ def _versions(found: dict[str, list[groups.Group]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    app.run(lambda argv: sys.exit(_main(argv)))
+    commands.run(_main)

@@ -7,25 +7,18 @@ changes may be a reference: otherwise nobody could make it again.
 
 import pathlib
 import shutil
-import sys
 
-from absl import app, flags
-
+from experiments import commands
 from identity_matters import runs
 
-_REFERENCE_DIR = flags.DEFINE_string("reference_dir", "results/reference", "Where it goes.")
 _FILES = ("config.json", "environment.json", "metrics.jsonl", "summary.json")
 
 
-def _main(argv) -> int:
-    if len(argv) < 2:
-        print("promote: name one or more run directories", file=sys.stderr)
-        return 2
+def _main(paths: list[str]) -> int:
     try:
-        copies = [_promotable(pathlib.Path(path)) for path in argv[1:]]
-    except (runs.RunError, ValueError, OSError) as error:
-        print(f"promote: {error}", file=sys.stderr)
-        return 2
+        copies = [_promotable(pathlib.Path(path)) for path in paths]
+    except (ValueError, OSError) as error:
+        raise runs.RunError(str(error)) from None
     for source, target in copies:
         target.mkdir(parents=True, exist_ok=True)
         for name in _FILES:
@@ -55,11 +48,11 @@ def _promotable(path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
     place = runs.run_path("", run.experiment, run.variant, run.seed)
     if path.resolve().parts[-len(place.parts) :] != place.parts:
         raise runs.RunError(f"{path}: its summary.json belongs at {place}")
-    target = pathlib.Path(_REFERENCE_DIR.value) / place
+    target = pathlib.Path(commands.REFERENCE_DIR.value) / place
     if target.resolve() == path.resolve():
         raise runs.RunError(f"{path}: is in the reference already")
     return path, target
 
 
 if __name__ == "__main__":
-    app.run(lambda argv: sys.exit(_main(argv)))
+    commands.run(_main, takes="one or more run directories")

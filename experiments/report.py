@@ -8,13 +8,12 @@ import logging
 import pathlib
 import sys
 
-from absl import app, flags
+from absl import flags
 
+from experiments import commands
 from identity_matters.report import build
 from identity_matters.runs import write_atomically
 
-_RESULTS_DIR = flags.DEFINE_string("results_dir", "results/local", "Your runs; the report's place.")
-_REFERENCE_DIR = flags.DEFINE_string("reference_dir", "results/reference", "The committed runs.")
 _README = flags.DEFINE_string(
     "readme", "README.md", "Its findings and claims follow the reference."
 )
@@ -23,17 +22,14 @@ _REFERENCE_ONLY = flags.DEFINE_boolean(
 )
 
 
-def _main(argv) -> int:
-    if argv[1:]:
-        print(f"report: unknown argument {argv[1]!r}", file=sys.stderr)
-        return 2
+def _main(_: list[str]) -> int:
     # It misses fonts that no text here is in.
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
-    reference = pathlib.Path(_REFERENCE_DIR.value)
+    reference = pathlib.Path(commands.REFERENCE_DIR.value)
     collections = [build.read("reference", reference, "results/reference")]
     directory = reference.parent
     if not _REFERENCE_ONLY.value:
-        directory = pathlib.Path(_RESULTS_DIR.value)
+        directory = pathlib.Path(commands.RESULTS_DIR.value)
         collections.append(build.read("yours", directory, "results/local"))
     for collection in collections:
         for problem in collection.problems:
@@ -53,4 +49,4 @@ def _main(argv) -> int:
 
 
 if __name__ == "__main__":
-    app.run(lambda argv: sys.exit(_main(argv)))
+    commands.run(_main)

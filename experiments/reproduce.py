@@ -16,7 +16,6 @@ import contextlib
 import ctypes
 import dataclasses
 import glob
-import json
 import os
 import pathlib
 import shlex
@@ -25,17 +24,17 @@ import statistics
 import subprocess
 import sys
 import time
+from typing import Any
 
 import rich.console
 import rich.progress
 import rich.table
-from absl import app, flags
+from absl import flags
 
-from experiments import suite
+from experiments import commands, compare, suite
 from identity_matters import runs
+from identity_matters.report import groups
 
-_RESULTS_DIR = flags.DEFINE_string("results_dir", "results/local", "Where the runs go.")
-_REFERENCE_DIR = flags.DEFINE_string("reference_dir", "results/reference", "The committed runs.")
 _SEEDS = flags.DEFINE_string("seeds", "0", "Seeds, separated by blanks or commas.")
 _ONLY = flags.DEFINE_list("only", [], "Experiments to run; all of the suite if empty.")
 _VARIANTS = flags.DEFINE_list(
@@ -57,52 +56,48 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Stopped(BaseException):
-    """A signal asked to stop; `code` is the exit code that says so."""
-
-    def __init__(self, code: int):
-        super().__init__(code)
-        self.code = code
+    """A signal asked to stop; its argument is the exit code that says so."""
 
 
 @dataclasses.dataclass
 class Job:
-    """One run: what it is, how long its reference took, and its process once it has one."""
+    """One run: what it is, how long its reference took and what it said, and its process."""
 
     name: str
     variant: str
     seed: int
-    path: pathlib.Path
     expected_seconds: float
     reference: dict | None
+    process: subprocess.Popen | None = None
     overwrite: bool = False
     core: int | None = None
-    process: subprocess.Popen | None = None
     started: float = 0.0
-    seconds: float = 0.0
 
     @property
     def title(self) -> str:
         return f"{self.name} {self.variant} seed={self.seed}"
 
     @property
+    def path(self) -> Any:
+        return runs.run_path(commands.RESULTS_DIR.value, self.name, self.variant, self.seed)
+
+    @property
     def log(self) -> pathlib.Path:
-        file = f"{self.name}-{self.variant}-seed={self.seed}.txt".replace("/", "-")
-        return pathlib.Path(_RESULTS_DIR.value) / "logs" / file
+        file = f"{self.title}.txt".replace("/", "-").replace(" ", "-")
+        return pathlib.Path(commands.RESULTS_DIR.value) / "logs" / file
 
     def command(self) -> list[str]:
         """The command of the run, as one could give it by hand."""
         settings = [f"--config=:{self.variant}", f"--seed={self.seed}"]
-        if _RESULTS_DIR.value != "results/local":
-            settings.append(f"--results_dir={_RESULTS_DIR.value}")
+        if commands.RESULTS_DIR.value != "results/local":
+            settings.append(f"--results_dir={commands.RESULTS_DIR.value}")
         return ["-m", suite.MODULES[self.name], *settings, *["--overwrite"][: self.overwrite]]
 
     def last_line(self) -> str:
         """What the run said last."""
-        try:
-            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            return ""
-        return lines[-1][:60] if lines else ""
+        with contextlib.suppress(OSError, IndexError):
+            return self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-1][:60]
+        return ""
 
     def summary(self) -> dict | None:
         """Its summary.json if it is done."""
@@ -114,23 +109,21 @@ class Job:
 
 def main(argv) -> int:
     """Runs what the flags name; the exit code."""
+    del argv
     try:
-        jobs = _jobs(argv)
+        jobs = _jobs()
     except ValueError as error:
-        print(f"reproduce: {error}", file=sys.stderr)
-        return 2
+        raise flags.ValidationError(str(error)) from None
     console = rich.console.Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     waiting, refused = [], []
     for job in jobs:
-        why = _why_not_finished(job)
-        if why == "":
-            job.overwrite = False
-        elif why is None or _OVERWRITE.value:
-            job.overwrite = why is not None
-            waiting.append(job)
-        else:
+        why = _why_not(job)
+        if why and not _OVERWRITE.value:
             refused.append(job)
             console.print(f"{job.path}: {why}; make reproduce OVERWRITE=1 runs it anew")
+        elif why or job.summary() is None:
+            job.overwrite = why is not None
+            waiting.append(job)
     for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(sent, _stop)
     started = time.monotonic()
@@ -140,28 +133,24 @@ def main(argv) -> int:
         for job in waiting:
             _end(job)
         console.print("interrupted; the same command resumes")
-        return stop.code
+        return stop.args[0]
     if _REPORT.value:
         _write_report(console)
     return _conclude(jobs, refused, time.monotonic() - started, console)
 
 
-def _jobs(argv) -> list[Job]:
+def _jobs() -> list[Job]:
     """The runs that the flags name; raises ValueError where they name none."""
-    if argv[1:]:
-        raise ValueError(f"unknown argument {argv[1]!r}")
     unknown = [name for name in _ONLY.value if name not in suite.EXPERIMENTS]
     if unknown:
         known = ", ".join(suite.EXPERIMENTS)
         raise ValueError(f"there is no experiment {unknown[0]!r}; there are {known}")
     if _VARIANTS.value and len(_ONLY.value) != 1:
         raise ValueError("--variants needs one experiment, named by --only")
-    try:
-        seeds = [int(seed) for seed in _SEEDS.value.replace(",", " ").split()]
-    except ValueError:
-        raise ValueError(f"--seeds must be whole numbers, got {_SEEDS.value!r}") from None
-    if not seeds or min(seeds) < 0:
+    words = _SEEDS.value.replace(",", " ").split()
+    if not words or not all(word.isdecimal() for word in words):
         raise ValueError(f"--seeds must be one or more numbers from 0 up, got {_SEEDS.value!r}")
+    seeds = list(map(int, words))
     names = _ONLY.value or suite.EXPERIMENTS
     chosen = [v for name in _VARIANTS.value for v in suite.find_variants(names[0], name)]
     found = [
@@ -179,34 +168,33 @@ def _jobs(argv) -> list[Job]:
 def _job(name: str, variant: str, seed: int) -> Job:
     """A job, with what the reference run of the same name, of any seed, took and said."""
     summaries = []
-    for path in sorted((pathlib.Path(_REFERENCE_DIR.value) / name / variant).glob("seed=*")):
+    for path in sorted(
+        (pathlib.Path(commands.REFERENCE_DIR.value) / name / variant).glob("seed=*")
+    ):
         with contextlib.suppress(runs.RunError):
             summaries.append(runs.read_json(path / "summary.json"))
     took = [s["seconds"]["total"] for s in summaries if s.get("status") == "done"]
-    expected = statistics.median(took) if took else UNKNOWN_SECONDS
-    path = runs.run_path(_RESULTS_DIR.value, name, variant, seed)
-    return Job(name, variant, seed, path, expected, summaries[0] if summaries else None)
+    expected = statistics.median(took or [UNKNOWN_SECONDS])
+    return Job(name, variant, seed, expected, summaries[0] if summaries else None)
 
 
 def _default_variants(name: str) -> tuple[str, ...]:
     """Those of the reproduction on this machine; says what is left out, and its command."""
-    on_accelerator = suite.accelerator_variants(name)
+    on_accelerator = suite.variants(name, "ACCELERATOR_VARIANTS")
     if _has_accelerator():
-        return suite.variants(name) + on_accelerator
+        return suite.variants(name, "VARIANTS") + on_accelerator
     for variant in on_accelerator if not _DEMO.value else ():
         command = f"python -m {suite.MODULES[name]} --config=:{variant}"
         print(f"left out, it takes an accelerator: {name} {variant} ({command})")
-    return suite.variants(name)
+    return suite.variants(name, "VARIANTS")
 
 
 def _has_accelerator() -> bool:
-    return bool(glob.glob("/dev/nvidia[0-9]*") or glob.glob("/dev/accel[0-9]*")) or (
-        os.path.exists("/dev/vfio/0")
-    )
+    return any(glob.glob(f"/dev/{at}") for at in ("nvidia[0-9]*", "accel[0-9]*", "vfio/0"))
 
 
-def _why_not_finished(job: Job) -> str | None:
-    """ "" if its run is finished, None if it can be started or resumed, else what is wrong."""
+def _why_not(job: Job) -> str | None:
+    """Why the run that is there is neither finished nor can be resumed; None if it is or can."""
     if not (job.path / "summary.json").exists():
         return None
     try:
@@ -215,16 +203,11 @@ def _why_not_finished(job: Job) -> str | None:
         return str(error)
     if run.status not in runs.FINISHED:
         return None
-    own = {k: v for k, v in _own_settings(job).items() if k != "scale"}
-    changed = runs.differences(run.config, own)
-    if changed:
-        name, (before, now) = next(iter(changed.items()))
+    own = suite.experiment(job.name).own_settings(job.variant)
+    own.pop("scale", None)
+    for name, (before, now) in runs.differences(run.config, own).items():
         return f"was made with {name}={before!r}, which is {now!r} now"
-    return "diverged" if run.status == "diverged" else ""
-
-
-def _own_settings(job: Job) -> dict:
-    return suite.experiment(job.name).own_settings(job.variant) or {}
+    return "diverged" if run.status == "diverged" else None
 
 
 # Processes
@@ -281,76 +264,58 @@ def _end(job: Job) -> None:
 
 def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
     """Runs the jobs, the longest first, and shows how far they are."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    at_once = _JOBS.value or (1 if _has_accelerator() else len(cores) or 1)
-    at_once = min(at_once, len(jobs))
-    if at_once <= 1:
-        for job in jobs:
-            console.print(f"$ python {shlex.join(job.command())}")
-            _start(job, None)
-            job.process.wait()
-            job.seconds = time.monotonic() - job.started
-        return
-    free: list[int | None] = [cores[i % len(cores)] if cores else None for i in range(at_once)]
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None]
+    at_once = min(_JOBS.value or (1 if _has_accelerator() else len(cores)), len(jobs))
+    # One at a time may use all cores, and writes to the terminal.
+    alone = at_once <= 1
+    free = [None] if alone else [cores[i % len(cores)] for i in range(at_once)]
     waiting = sorted(jobs, key=lambda job: job.expected_seconds)
     running: list[Job] = []
-    done: list[Job] = []
+    finished: list[Job] = []
     columns = [
         rich.progress.TextColumn("{task.description:45}"),
         rich.progress.BarColumn(20),
         rich.progress.TimeElapsedColumn(),
+        rich.progress.TimeRemainingColumn(compact=True),
         rich.progress.TextColumn("{task.fields[note]}"),
     ]
-    # No thread of its own: `_start` forks.
-    with rich.progress.Progress(*columns, console=console, auto_refresh=False) as shown:
-        whole = shown.add_task(f"{len(jobs)} runs, {at_once} at a time", total=len(jobs), note="")
+    # No thread of its own: `_start` forks. All that was seen so far counts for the time left.
+    with rich.progress.Progress(
+        *columns, console=console, auto_refresh=False, disable=alone, speed_estimate_period=1e9
+    ) as shown:
+        expected = sum(job.expected_seconds for job in jobs)
+        whole = shown.add_task(f"{len(jobs)} runs, {at_once} at a time", total=expected, note="")
         tasks = {}
         while waiting or running:
             while waiting and free:
                 job = waiting.pop()
+                if alone:
+                    console.print(f"$ python {shlex.join(job.command())}")
                 _start(job, free.pop())
                 running.append(job)
                 tasks[job.title] = shown.add_task(job.title, total=job.expected_seconds, note="")
             time.sleep(0.25)
+            passed = {job.title: time.monotonic() - job.started for job in running}
             for job in list(running):
-                elapsed = time.monotonic() - job.started
-                shown.update(
-                    tasks[job.title],
-                    completed=min(elapsed, 0.99 * job.expected_seconds),
-                    note=job.last_line() if console.is_terminal else "",
-                )
+                note = job.last_line() if console.is_terminal else ""
+                shown.update(tasks[job.title], completed=passed[job.title], note=note)
                 if job.process.poll() is None:
                     continue
-                job.seconds = elapsed
                 running.remove(job)
-                done.append(job)
+                finished.append(job)
                 free.append(job.core)
                 shown.remove_task(tasks[job.title])
                 summary = job.summary()
-                said = summary["verdict"] if summary else f"FAILED, see {job.log}"
-                left = _seconds_left(waiting, running, done, at_once)
-                line = f"run {len(done)} of {len(jobs)}: {job.title}: {said}, {elapsed:.0f} s"
-                shown.print(f"{line}; about {_in_words(left)} left" if left else line)
-            left = _seconds_left(waiting, running, done, at_once)
-            shown.update(whole, completed=len(done), note=f"about {_in_words(left)} left")
+                said = summary["verdict"] if summary else "FAILED"
+                line = f"run {len(finished)} of {len(jobs)}: {job.title}: {said}"
+                left = shown.tasks[0].time_remaining
+                about = f", about {groups.duration(left)} left" if left and running else ""
+                shown.print(f"{line}, {groups.duration(passed[job.title])}{about}", soft_wrap=True)
+            behind = sum(min(passed[job.title], job.expected_seconds) for job in running)
+            behind += sum(job.expected_seconds for job in finished)
+            shown.update(whole, completed=behind)
             if console.is_terminal:
                 shown.refresh()
-
-
-def _seconds_left(waiting: list[Job], running: list[Job], done: list[Job], at_once: int) -> float:
-    """From what the reference runs took, and how this machine compares with theirs so far."""
-
-    def expected(jobs) -> float:
-        return sum(job.expected_seconds + START_SECONDS for job in jobs)
-
-    pace = sum(job.seconds for job in done) / expected(done) if done else 1.0
-    now = time.monotonic()
-    left = [max(pace * expected([job]) - (now - job.started), 1.0) for job in running]
-    return max([*left, (pace * expected(waiting) + sum(left)) / at_once]) if left else 0.0
-
-
-def _in_words(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 # The end
@@ -358,7 +323,10 @@ def _in_words(seconds: float) -> str:
 
 def _write_report(console: rich.console.Console) -> None:
     console.print("writing the report")
-    places = [f"--results_dir={_RESULTS_DIR.value}", f"--reference_dir={_REFERENCE_DIR.value}"]
+    places = [
+        f"--results_dir={commands.RESULTS_DIR.value}",
+        f"--reference_dir={commands.REFERENCE_DIR.value}",
+    ]
     command = [sys.executable, "-m", "experiments.report", *places]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     if finished.returncode or finished.stderr:
@@ -368,60 +336,53 @@ def _write_report(console: rich.console.Console) -> None:
 def _conclude(
     jobs: list[Job], refused: list[Job], seconds: float, console: rich.console.Console
 ) -> int:
-    """The table of all runs, and what is to be said of them; the exit code."""
+    """The last screen: a line an experiment, and what is to be said of its runs; the exit code."""
     table = rich.table.Table(box=None, pad_edge=False)
-    for name in ("run", "verdict", "in the reference", "seconds", "there"):
-        table.add_column(name, justify="right" if name in ("seconds", "there") else "left")
-    counts: collections.Counter = collections.Counter()
-    failed, against = [], []
-    for job in jobs:
-        summary = None if job in refused else job.summary()
-        theirs = job.reference["verdict"] if job.reference else "no run"
-        if summary is None:
-            failed.append(job)
-            table.add_row(job.title, "[red]failed[/]", theirs, "", "")
-            continue
-        verdict = summary["verdict"]
-        counts[verdict] += 1
-        differs = job.reference is not None and verdict != theirs
-        if differs or (job.reference is None and verdict == "not reproduced"):
-            against.append(job)
-        there = f"{job.expected_seconds:.0f}" if job.reference else ""
-        took = f"{summary['seconds']['total']:.0f}"
-        table.add_row(job.title, f"[red]{verdict}[/]" if differs else verdict, theirs, took, there)
+    for name in ("experiment", "runs", "verdicts", "seconds", "in the reference"):
+        table.add_column(name, justify="left" if name in ("experiment", "verdicts") else "right")
+    every: collections.Counter = collections.Counter()
+    notes = []
+    for name in dict.fromkeys(job.name for job in jobs):
+        counts: collections.Counter = collections.Counter()
+        took = there = 0.0
+        own = [job for job in jobs if job.name == name]
+        for job in own:
+            summary = None if job in refused else job.summary()
+            if summary is None:
+                counts["failed"] += 1
+                where = "refused, see above" if job in refused else f"{job.last_line()} ({job.log})"
+                notes.append(f"failed: {job.title}: {where}")
+                continue
+            verdict = summary["verdict"]
+            counts[verdict] += 1
+            took += summary["seconds"]["total"]
+            there += job.expected_seconds if job.reference else 0.0
+            theirs = job.reference["verdict"] if job.reference else "no run"
+            if verdict != theirs and (job.reference or verdict == "not reproduced"):
+                notes.append(f"contradicts: {job.title}: {verdict}; the reference: {theirs}")
+        table.add_row(
+            name, str(len(own)), _counted(counts), f"{took:.0f}", f"{there:.0f}" if there else ""
+        )
+        every += counts
     console.print(table)
-    counted = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
-    console.print(f"{len(jobs)} runs in {_in_words(seconds)}: {counted or 'none finished'}")
-    for job in failed:
-        where = "refused, see above" if job in refused else f"{job.last_line()} ({job.log})"
-        console.print(f"failed: {job.title}: {where}", style="red", markup=False)
-    for job in against:
-        theirs = job.reference["verdict"] if job.reference else "no run"
-        line = f"{job.title}: {job.summary()['verdict']}; the reference: {theirs}"
-        console.print(f"contradicts: {line}", style="red", markup=False)
-    for line in _versions(jobs):
+    console.print(f"{len(jobs)} runs in {groups.duration(seconds)}: {_counted(every)}")
+    for note in notes:
+        console.print(note, style="red", markup=False)
+    places = {"yours": commands.RESULTS_DIR.value, "reference": commands.REFERENCE_DIR.value}
+    read = {name: groups.read(name, at, at).runs for name, at in places.items()}
+    named = {name: groups.group_runs(every) for name, every in read.items()}
+    for line in compare.versions(named):
         console.print(line, style="yellow", markup=False)
-    report = pathlib.Path(_RESULTS_DIR.value) / "report.html"
+    report = pathlib.Path(commands.RESULTS_DIR.value) / "report.html"
     if report.exists():
         console.print(f"report: {report.resolve().as_uri()}", markup=False)
-    return 1 if failed or against else 0
+    console.print("`make compare` prints the paper's words, the reference's and yours, by claim")
+    return 1 if notes else 0
 
 
-def _versions(jobs: list[Job]) -> list[str]:
-    """A line for each version of jax here that the reference runs were not made with."""
-    here, there = set(), set()
-    for job in jobs:
-        for paths, found in (
-            ([job.path], here),
-            (pathlib.Path(_REFERENCE_DIR.value).glob(f"{job.name}/{job.variant}/seed=*"), there),
-        ):
-            for path in paths:
-                with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                    environment = json.loads((path / "environment.json").read_text())
-                    found.add(environment["packages"]["jax"])
-    known = ", ".join(sorted(there))
-    return [f"jax {v} here, {known} in the reference" for v in sorted(here - there) if known]
+def _counted(counts: collections.Counter) -> str:
+    return ", ".join(f"{count} {said}" for said, count in counts.most_common())
 
 
 if __name__ == "__main__":
-    app.run(lambda argv: sys.exit(main(argv)))
+    commands.run(main)

@@ -19,14 +19,11 @@ import errno
 import functools
 import hashlib
 import importlib.util
-import inspect
 import json
 import logging as std_logging
 import math
 import os
 import pathlib
-import re
-import runpy
 import signal
 import sys
 import time
@@ -38,11 +35,12 @@ import jax
 import ml_collections
 import tqdm
 from absl import flags, logging
-from ml_collections import config_flags
 
-from experiments import several
+from experiments import command_line, several
+from experiments.command_line import UsageError
 from experiments.images.log import RESULT, TrainingLog
 from identity_matters import paper, runs
+from identity_matters.report import groups
 from identity_matters.train import multihost
 
 # Shares of a batch get too small with more.
@@ -52,8 +50,10 @@ CACHED_FROM_SECONDS = 0.2
 # A key is made of 32 bits of a seed; larger ones would repeat the runs of smaller ones.
 SEEDS = 2**32
 USAGE_ERROR, INTERRUPTED_CODE, CTRL_C_CODE = 2, 75, 130
+# What the entries of a setting are called.
+_LEAVES = {int: "whole numbers", float: "finite numbers", str: "text", bool: "True or False"}
 _COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
-# The flags that `main` defines count as those of the entry point, so that --help shows them.
+# The flags that `main` has defined count as those of the entry point, so that --help shows them.
 flags.disclaim_key_flags()
 
 
@@ -100,23 +100,16 @@ class Experiment:
         """Whether the command line has --tensorboard and --profile."""
         return self.trains and self.logs_steps
 
+    @property
     def settings_module(self):
         """The module that holds get_config and VARIANTS."""
-        if self.get_config is not None:
-            return sys.modules[self.get_config.__module__]
-        own = sys.modules[self.trials.__module__]
-        return own if hasattr(own, "get_config") else None
+        return sys.modules[(self.get_config or self.trials).__module__]
 
-    def own_settings(self, variant: str) -> dict | None:
-        """The settings that the experiment has for `variant`, or None where it has none."""
-        try:
-            return self.settings_module().get_config(variant).to_dict()
-        except (AttributeError, ValueError):
-            return None
-
-
-class UsageError(Exception):
-    """The command cannot be carried out as given; nothing has been written."""
+    def own_settings(self, variant: str) -> dict:
+        """The settings that the experiment has for `variant`; none where it has no such variant."""
+        with contextlib.suppress(ValueError):
+            return self.settings_module.get_config(variant).to_dict()
+        return {}
 
 
 def require_between(low: float, high: float, **settings: Any) -> None:
@@ -161,15 +154,12 @@ class StopSignal:
             raise Interrupted
 
 
-# The command line
-
-
 def main(experiment: Experiment) -> None:
     """Parses the command line, runs `experiment` and exits. Call it from ``__main__``."""
     try:
         try:
-            _define_flags(experiment)
-            config, own = _parse(experiment, sys.argv)
+            command_line.define_flags(experiment)
+            config, own = command_line.parse(experiment, sys.argv)
             joined = experiment.has_step_flags and several.join()
         except (UsageError, ValueError) as error:
             raise SystemExit(_say(experiment, runs.first_line(error), USAGE_ERROR)) from None
@@ -198,114 +188,6 @@ def main(experiment: Experiment) -> None:
 def _say(experiment: Experiment, message: str, code: int) -> int:
     print(f"{experiment.name}: {message.rstrip(':')}", file=sys.stderr)
     return code
-
-
-def _define_flags(experiment: Experiment) -> None:
-    flags.DEFINE_integer("seed", 0, "Root of all randomness, from 0 to 2^32 - 1.")
-    flags.DEFINE_string("results_dir", "results/local", "Where the run directory goes.")
-    flags.DEFINE_boolean("overwrite", False, "Replace a run of the same name.")
-    if experiment.has_step_flags:
-        flags.DEFINE_boolean("tensorboard", False, "Write event files for TensorBoard, too.")
-        flags.DEFINE_string("profile", "", "A directory for a jax.profiler trace of some steps.")
-        flags.DEFINE_string(
-            "checkpoint_dir", "", "Where checkpoints go; the run directory if empty."
-        )
-        several.define_flags()
-
-
-def _parse(experiment: Experiment, argv: list[str]) -> tuple[ml_collections.ConfigDict, dict]:
-    """The settings that the command line names, and those of the variant as it is.
-
-    ``--config=[FILE][:VARIANT]`` chooses the variant, ``--config.NAME=VALUE`` changes a setting.
-
-    Raises:
-      UsageError: with a line for what is wrong.
-    """
-    chosen = [a.removeprefix("--config=") for a in argv if a.startswith("--config=")]
-    file, _, variant = (chosen or [""])[-1].partition(":")
-    config = _load(experiment, file, variant)
-    own = experiment.own_settings(config.variant) or config.to_dict()
-    if {"--help", "-h", "--helpshort", "--helpfull"} & set(argv):
-        print(_help(experiment, config))
-        raise SystemExit(0)
-    argv = [a for a in argv if not a.startswith("--config=")]
-    try:
-        config_flags.DEFINE_config_dict("config", config, lock_config=True, sys_argv=argv)
-        rest = flags.FLAGS(argv)
-    except (AttributeError, KeyError) as error:
-        setting = runs.first_line(error).strip("'\"")
-        raise UsageError(f"there is no setting {setting}; --help lists them") from None
-    except (flags.Error, TypeError, ValueError) as error:
-        raise UsageError(runs.first_line(error)) from None
-    if rest[1:]:
-        raise UsageError(f"unknown argument {rest[1]!r}")
-    if any(a.startswith(("--config.scale=", "--config.variant=")) for a in argv):
-        raise UsageError("scale and variant belong to a variant and cannot be changed")
-    if not flags.FLAGS.results_dir:
-        raise UsageError("results_dir must name a directory, is empty")
-    return config, own
-
-
-def _load(experiment: Experiment, file: str, variant: str) -> ml_collections.ConfigDict:
-    module = experiment.settings_module()
-    get_config = module.get_config if module else None
-    if file:
-        try:
-            get_config = runpy.run_path(file)["get_config"]
-        except KeyError:
-            raise UsageError(f"--config={file} has no function get_config") from None
-        except (Exception, SystemExit) as error:
-            why = f"{type(error).__name__}: {runs.first_line(error)}"
-            raise UsageError(f"cannot read the settings from --config={file} ({why})") from None
-    if get_config is None:
-        raise UsageError("name a file of settings: --config=FILE[:VARIANT]")
-    return get_config(variant) if variant else get_config()
-
-
-def _help(experiment: Experiment, config: ml_collections.ConfigDict) -> str:
-    """What --help prints: the docstring, the variants, the settings with a line each, the flags."""
-    module = experiment.settings_module()
-    lines = [sys.modules["__main__"].__doc__.strip(), "", "variants (--config=:VARIANT):"]
-    for kind, note in (
-        ("VARIANTS", ""),
-        ("ACCELERATOR_VARIANTS", "needs an accelerator"),
-        ("OTHER_VARIANTS", "only when named"),
-    ):
-        known = getattr(module, kind, ())
-        for variant in known:
-            about = [known[variant]] if isinstance(known, dict) else []
-            lines.append(f"  {variant:30} {'; '.join([*about, note]).strip('; ')}".rstrip())
-    lines += ["", f"settings of {config.variant} (--config.NAME=VALUE changes one):"]
-    sources = "\n".join(map(inspect.getsource, _settings_sources(module))) if module else ""
-    for name, value in runs.flat(config.to_dict()).items():
-        if name not in ("variant", "scale"):
-            lines.append(f"  {name} = {value!r}"[:100])
-            lines += [f"      {text}" for text in _comment_on(name.split(".")[-1], sources)]
-    return "\n".join([*lines, "", "flags:", flags.FLAGS.main_module_help()])
-
-
-def _settings_sources(module) -> list:
-    """`module`, and the modules of settings that it imports."""
-    others = [value for value in vars(module).values() if inspect.ismodule(value)]
-    return [module, *(m for m in others if m.__name__.startswith("experiments."))]
-
-
-def _comment_on(setting: str, source: str) -> list[str]:
-    """The comment beside or above the line of `source` that gives `setting` its value."""
-    lines = source.splitlines()
-    given = re.compile(rf"""^\s*(config\.|["'])?{re.escape(setting)}["']?\s*[:=][^=]""")
-    for number, line in enumerate(lines):
-        if not given.match(line):
-            continue
-        if "  # " in line:
-            return [line.split("  # ", 1)[1]]
-        above: list[str] = []
-        while number and lines[number - 1].lstrip().startswith("# "):
-            number -= 1
-            above.insert(0, lines[number].strip("# "))
-        if above:
-            return above
-    return []
 
 
 # A run
@@ -411,18 +293,15 @@ def execute(
         if not trials:
             raise ValueError("these settings leave nothing to measure; see --help for them")
         subjects = [experiment.build(**t) for t in trials] if experiment.build else trials
-        if multihost.is_process_0() and "://" not in str(results_dir):
-            _check_writable(runs.run_path(results_dir, experiment.name, place, seed))
     except (ValueError, TypeError, OverflowError, MemoryError) as error:
-        problem = error
+        wrong = "a setting is of the wrong type: " if isinstance(error, TypeError) else ""
+        problem = ValueError(f"{wrong}{runs.first_line(error)}")
+    data = [getattr(subject, "fingerprint", None) for subject in subjects]
+    alike = {"experiment": experiment.name, "seed": seed, "data": data}
     try:
-        data = [getattr(subject, "fingerprint", None) for subject in subjects]
-        alike = {"experiment": experiment.name, "seed": seed, "data": data}
         several.require_alike(settings, alike, problem)
-    except TypeError as error:
-        raise UsageError(f"a setting is of the wrong type: {runs.first_line(error)}") from None
-    except (ValueError, OverflowError, MemoryError) as error:
-        raise UsageError(runs.first_line(error)) from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     create = functools.partial(
         runs.RunDir.create,
         results_dir,
@@ -459,7 +338,8 @@ def execute(
         with contextlib.suppress(OSError):  # on a full disk the status stays "running"
             run_dir.finish("failed", error=f"{type(error).__name__}: {runs.first_line(error)}")
         raise
-    _say_result(summary, run_dir.path, changes)
+    if multihost.is_process_0():
+        logging.info("%s", _result(summary, run_dir.path))
     return summary
 
 
@@ -475,26 +355,14 @@ def _check_types(own: dict, settings: dict) -> None:
     """
     before, now = runs.flat(own), runs.flat(settings)
     for name in before.keys() & now.keys():
-        if before[name] == now[name]:
+        kinds = set(map(type, jax.tree.leaves(before[name])))
+        kind = float if kinds == {int, float} else kinds.pop() if len(kinds) == 1 else None
+        if before[name] == now[name] or kind not in _LEAVES:
             continue
-        for kind, needed in _leaf_types(before[name]).items():
-            for value in _leaves(now[name]):
-                fits = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
-                fits = fits or (kind is float and type(value) is int)
-                if not fits or (isinstance(value, float) and not math.isfinite(value)):
-                    raise ValueError(f"{name} must hold {needed}, got {value!r}")
-
-
-def _leaves(value: Any) -> list:
-    return [x for entry in value for x in _leaves(entry)] if isinstance(value, tuple) else [value]
-
-
-def _leaf_types(value: Any) -> dict[type, str]:
-    """The one type of all entries of a setting, and what it is called; nothing if it is mixed."""
-    named = {int: "whole numbers", float: "finite numbers", str: "text", bool: "True or False"}
-    found = {type(entry) for entry in _leaves(value)}
-    found = {float} if found == {int, float} else found
-    return {kind: named[kind] for kind in found if len(found) == 1 and kind in named}
+        for value in jax.tree.leaves(now[name]):
+            fits = type(value) is kind or (kind is float and type(value) is int)
+            if not fits or (kind is float and not math.isfinite(value)):
+                raise ValueError(f"{name} must hold {_LEAVES[kind]}, got {value!r}")
 
 
 def _configure_jax(trains: bool) -> None:
@@ -511,29 +379,23 @@ def _configure_jax(trains: bool) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", CACHED_FROM_SECONDS)
 
 
-def _check_writable(path: pathlib.Path) -> None:
-    """Raises ValueError unless a directory at `path` can be made and written, without making it."""
-    existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
-    if not existing.is_dir():
-        raise ValueError(f"results_dir is not writable: {existing} is not a directory")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise ValueError(f"results_dir is not writable: no permission to write in {existing}")
-
-
-def _say_result(summary: dict, path: Any, changes: dict) -> None:
-    """The end of a run: verdict, its figures beside the published ones, and where to look."""
+def _result(summary: dict, path: Any) -> str:
+    """How a run ends: the verdict, the paper's words beside ours, and where to look further."""
     claim = paper.CLAIMS[paper.claim_id(summary["claim"])]
-    lines = [f"{claim.title}: {summary['verdict']}"]
-    if changes:
-        name, (own, now) = next(iter(changes.items()))
-        lines[0] += f", as {name} is {now} and not {own}"
-    metrics = summary["metrics"]
-    for name in summary["paper"] or list(metrics)[:4]:
-        quoted = f" (paper: {summary['paper'][name]:g})" if name in summary["paper"] else ""
-        value = f"{metrics[name]:.4g}" if isinstance(metrics[name], float) else metrics[name]
-        lines.append(f"  {name} = {value}{quoted}")
-    lines.append(f"  {path}/summary.json has all of it; make report shows it beside the reference")
-    logging.info("\n".join(lines))
+    changed = "".join(f", with {n}={value!r}" for n, value in summary.get("changed", {}).items())
+    said = groups.headline(claim.id, groups.group_runs([runs.read_run(path)]))
+    if not said:  # the sentences of the claim are of other variants
+        shown = list(summary["metrics"].items())[:4]
+        said = ", ".join(f"{name} = {groups.format_number(value)}" for name, value in shown)
+    report = path.parents[len(summary["variant"].split("/")) + 1] / "report.html"
+    lines = (
+        f"{claim.title}: {summary['verdict']}{changed}",
+        f"  paper   {claim.published}",
+        f"  ours    {said}",
+        f"  all     {path}/summary.json, every trial in metrics.jsonl",
+        f"  report  {report}, which `make report` writes; `make compare` prints all claims",
+    )
+    return "\n".join(lines)
 
 
 # Trials
@@ -552,15 +414,17 @@ def run_trials(
         _delete_unless_kept(subjects[index], index, log)
     if run_dir.records:
         logging.info("resuming: %d of %d trials are recorded", len(recorded), len(trials))
-    compiling = _CompileClock()
     hidden = experiment.trains or not sys.stderr.isatty()
     done_seconds: list[float] = []
-    with compiling, tqdm.tqdm(total=len(trials), disable=hidden, unit="trial") as progress:
+    with (
+        _compile_clock() as compiling,
+        tqdm.tqdm(total=len(trials), disable=hidden, unit="trial") as progress,
+    ):
         progress.update(len(recorded))
         for index, (trial, subject) in enumerate(zip(trials, subjects, strict=True)):
             if index in recorded:
                 continue
-            compiling.seconds = 0.0
+            compiling["seconds"] = 0.0
             started = time.perf_counter()
             own_key = jax.random.fold_in(key, index)
             if experiment.trains:
@@ -569,10 +433,11 @@ def run_trials(
             else:
                 measured = experiment.measure(subject, own_key)
             seconds = time.perf_counter() - started
-            timing = {"compile_seconds": compiling.seconds, "seconds": seconds}
+            timing = {"compile_seconds": compiling["seconds"], "seconds": seconds}
             # A training that was resumed knows what earlier processes compiled.
             timing = {name: value for name, value in timing.items() if name not in measured}
-            run_dir.append(_joined({"cell": index}, trial, measured, timing))
+            # No setting hides behind a measured value: dict refuses a name that comes twice.
+            run_dir.append(dict(cell=index, **trial, **measured, **timing))
             _delete_unless_kept(subject, index, log)
             progress.update()
             done_seconds.append(seconds)
@@ -606,33 +471,19 @@ def _label(trial: dict, trials: list[dict]) -> str:
     return f" ({text})" if text else ""
 
 
-def _joined(*parts: dict) -> dict:
-    """The union of `parts`; raises ValueError where a name is in two of them."""
-    joined: dict[str, Any] = {}
-    for part in parts:
-        for name in part:
-            if name in joined:
-                raise ValueError(f"{name!r} stands in the trial and in what was measured")
-        joined.update(part)
-    return joined
+@contextlib.contextmanager
+def _compile_clock():
+    """Gives a dict in which "seconds" grows by what XLA compiles, until it is left."""
+    clock = {"seconds": 0.0}
 
+    def listen(event: str, duration_seconds: float, **_):
+        clock["seconds"] += duration_seconds if event == _COMPILE_EVENT else 0.0
 
-class _CompileClock:
-    """Counts the seconds that XLA compiles while it is entered."""
-
-    def __init__(self):
-        self.seconds = 0.0
-
-    def _listen(self, event: str, duration_seconds: float, **_):
-        if event == _COMPILE_EVENT:
-            self.seconds += duration_seconds
-
-    def __enter__(self):
-        jax.monitoring.register_event_duration_secs_listener(self._listen)
-        return self
-
-    def __exit__(self, *_):
-        jax.monitoring.unregister_event_duration_listener(self._listen)
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield clock
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def phase_seconds(records: list[dict], trains: bool) -> dict:

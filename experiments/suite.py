@@ -5,6 +5,13 @@ import importlib
 import pathlib
 
 HERE = pathlib.Path(__file__).resolve().parent
+# Where a module lists variants, and what --help says of those. The first belong to the
+# reproduction, the second where there is an accelerator; the others need prepared data or time.
+KINDS = {
+    "VARIANTS": "",
+    "ACCELERATOR_VARIANTS": "needs an accelerator",
+    "OTHER_VARIANTS": "only when named",
+}
 
 
 def _find() -> dict[str, str]:
@@ -25,23 +32,10 @@ def experiment(name: str):
     return importlib.import_module(MODULES[name]).EXPERIMENT
 
 
-def _listed(name: str, kind: str) -> tuple[str, ...]:
-    return tuple(getattr(experiment(name).settings_module(), kind, ()))
-
-
-def variants(name: str) -> tuple[str, ...]:
-    """The variants of an experiment that belong to the reproduction."""
-    return _listed(name, "VARIANTS")
-
-
-def other_variants(name: str) -> tuple[str, ...]:
-    """Those that need prepared data or more time, and run only when named."""
-    return _listed(name, "OTHER_VARIANTS")
-
-
-def accelerator_variants(name: str) -> tuple[str, ...]:
-    """Those that belong to the reproduction where there is an accelerator."""
-    return _listed(name, "ACCELERATOR_VARIANTS")
+def variants(name: str, *kinds: str) -> tuple[str, ...]:
+    """The variants of an experiment, of some of `KINDS` or of all."""
+    module = experiment(name).settings_module
+    return tuple(v for kind in kinds or KINDS for v in getattr(module, kind, ()))
 
 
 def find_variants(name: str, wanted: str) -> list[str]:
@@ -50,7 +44,7 @@ def find_variants(name: str, wanted: str) -> list[str]:
     Raises:
       ValueError: there is none; the message lists those there are.
     """
-    known = (*variants(name), *accelerator_variants(name), *other_variants(name))
+    known = variants(name)
     found = [variant for variant in known if variant == wanted or variant.startswith(f"{wanted}/")]
     if not found:
         raise ValueError(f"{name} has no variant {wanted!r}; it has {', '.join(known)}")

@@ -12,7 +12,7 @@ import ml_collections
 from experiments import run
 
 VARIANTS = {"plain": "three numbers, at once"}
-OTHER_VARIANTS = {"slow": "three numbers, a second each"}
+OTHER_VARIANTS = {"slow": "eight numbers, half a second each"}
 
 
 def get_config(variant: str = "plain") -> ml_collections.ConfigDict:
@@ -22,9 +22,10 @@ def get_config(variant: str = "plain") -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.variant = variant
     config.scale = "paper"
-    config.values = (1, 2, 3)  # the numbers whose squares are summed
+    last = 8 if variant == "slow" else 3
+    config.values = tuple(range(1, last + 1))  # the numbers whose squares are summed
     # How long each of them takes.
-    config.pause_seconds = 1.0 if variant == "slow" else 0.0
+    config.pause_seconds = 0.5 if variant == "slow" else 0.0
     config.action = "none"  # none, raise, memory or terminate
     return config
 

@@ -3,14 +3,10 @@
 Command: python -m tests.toy.reproduce --only=toy
 """
 
-import sys
-
-from absl import app
-
-from experiments import reproduce, suite
+from experiments import commands, reproduce, suite
 
 suite.MODULES = {"toy": "tests.toy.experiment"}
 suite.EXPERIMENTS = ("toy",)
 
 if __name__ == "__main__":
-    app.run(lambda argv: sys.exit(reproduce.main(argv)))
+    commands.run(reproduce.main)

@@ -1,0 +1,112 @@
+"""The command line of an experiment: flags, settings, and what --help says of them."""
+
+import inspect
+import re
+import runpy
+import sys
+from typing import Any
+
+import ml_collections
+from absl import flags
+from ml_collections import config_flags
+
+from experiments import several, suite
+from identity_matters import runs
+
+# See the same line of run.py.
+flags.disclaim_key_flags()
+
+
+class UsageError(Exception):
+    """The command cannot be carried out as given; nothing has been written."""
+
+
+def define_flags(experiment: Any) -> None:
+    """Those of every experiment, and those of trainings."""
+    flags.DEFINE_integer("seed", 0, "Root of all randomness, from 0 to 2^32 - 1.")
+    flags.DEFINE_string("results_dir", "results/local", "Where the run directory goes.")
+    flags.DEFINE_boolean("overwrite", False, "Replace a run of the same name.")
+    if experiment.has_step_flags:
+        flags.DEFINE_boolean("tensorboard", False, "Write event files for TensorBoard, too.")
+        flags.DEFINE_string("profile", "", "A directory for a jax.profiler trace of some steps.")
+        flags.DEFINE_string(
+            "checkpoint_dir", "", "Where checkpoints go; the run directory if empty."
+        )
+        several.define_flags()
+
+
+def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, dict]:
+    """The settings that the command line names, and those of the variant as it is.
+
+    ``--config=[FILE][:VARIANT]`` chooses the variant, ``--config.NAME=VALUE`` changes a setting.
+
+    Raises:
+      UsageError: with a line for what is wrong.
+    """
+    chosen = [a.removeprefix("--config=") for a in argv if a.startswith("--config=")]
+    file, _, variant = (chosen or [""])[-1].partition(":")
+    config = _load(experiment, file, variant)
+    own = experiment.own_settings(config.variant) or config.to_dict()
+    if {"--help", "-h", "--helpshort", "--helpfull"} & set(argv):
+        print(_help(experiment, config))
+        raise SystemExit(0)
+    argv = [a for a in argv if not a.startswith("--config=")]
+    try:
+        config_flags.DEFINE_config_dict("config", config, lock_config=True, sys_argv=argv)
+        rest = flags.FLAGS(argv)
+    except (AttributeError, KeyError) as error:
+        setting = runs.first_line(error).strip("'\"")
+        raise UsageError(f"there is no setting {setting}; --help lists them") from None
+    except (flags.Error, TypeError, ValueError) as error:
+        raise UsageError(runs.first_line(error)) from None
+    if rest[1:]:
+        raise UsageError(f"unknown argument {rest[1]!r}")
+    if any(a.startswith(("--config.scale=", "--config.variant=")) for a in argv):
+        raise UsageError("scale and variant belong to a variant and cannot be changed")
+    if not flags.FLAGS.results_dir:
+        raise UsageError("results_dir must name a directory, is empty")
+    return config, own
+
+
+def _load(experiment: Any, file: str, variant: str) -> ml_collections.ConfigDict:
+    get_config = experiment.settings_module.get_config
+    if file:
+        try:
+            get_config = runpy.run_path(file)["get_config"]
+        except KeyError:
+            raise UsageError(f"--config={file} has no function get_config") from None
+        except (Exception, SystemExit) as error:
+            why = f"{type(error).__name__}: {runs.first_line(error)}"
+            raise UsageError(f"cannot read the settings from --config={file} ({why})") from None
+    return get_config(variant) if variant else get_config()
+
+
+def _help(experiment: Any, config: ml_collections.ConfigDict) -> str:
+    """What --help prints: the docstring, the variants, the settings with a line each, the flags."""
+    module = experiment.settings_module
+    lines = [sys.modules["__main__"].__doc__.strip(), "", "variants (--config=:VARIANT):"]
+    for kind, note in suite.KINDS.items():
+        known = getattr(module, kind, ())
+        for variant in known:
+            about = [known[variant]] if isinstance(known, dict) else []
+            lines.append(f"  {variant:30} {'; '.join([*about, note]).strip('; ')}".rstrip())
+    lines += ["", f"settings of {config.variant} (--config.NAME=VALUE changes one):"]
+    # Some settings are in a module that several experiments share.
+    others = [value for value in vars(module).values() if inspect.ismodule(value)]
+    shared = [value for value in others if value.__name__.startswith("experiments.")]
+    source = "\n".join(map(inspect.getsource, [module, *shared]))
+    for name, value in runs.flat(config.to_dict()).items():
+        if name not in ("variant", "scale"):
+            lines.append(f"  {name} = {value!r}"[:100])
+            lines += [f"      {text}" for text in _comment_on(name.split(".")[-1], source)]
+    return "\n".join([*lines, "", "flags:", flags.FLAGS.main_module_help()])
+
+
+def _comment_on(setting: str, source: str) -> list[str]:
+    """The comment beside or above the first line that gives `setting` its value and has one."""
+    value = rf"""(?:config\.|["'])?{re.escape(setting)}["']?\s*[:=][^=\n].*?"""
+    pattern = rf"((?:^[ ]*# .*\n)*)^[ ]*{value}(?:  # (.*))?$"
+    for above, beside in re.findall(pattern, source, re.MULTILINE):
+        if above or beside:
+            return [beside] if beside else [line.strip("# ") for line in above.splitlines()]
+    return []

@@ -1,0 +1,34 @@
+"""What the commands share: where runs are, and one line for what is wrong with a command line."""
+
+import pathlib
+import sys
+from collections.abc import Callable
+
+from absl import app, flags
+
+from identity_matters import runs
+
+RESULTS_DIR = flags.DEFINE_string("results_dir", "results/local", "Your runs, and their report.")
+REFERENCE_DIR = flags.DEFINE_string("reference_dir", "results/reference", "The committed runs.")
+
+
+def run(main: Callable[[list[str]], int], takes: str = "") -> None:
+    """Calls `main` with the arguments that are no flags, and exits with its code.
+
+    Where a flag, an argument, or with a RunError or ValidationError `main` says so, the command
+    line will not do: one line and exit code 2.
+
+    Args:
+      takes: what the arguments are; none are taken if empty.
+    """
+    app.define_help_flags()
+    try:
+        arguments = flags.FLAGS(sys.argv)[1:]
+        if bool(arguments) != bool(takes):
+            wrong = f"name {takes}" if takes else f"unknown argument {arguments[0]!r}"
+            raise flags.ValidationError(wrong)
+        code = main(arguments)
+    except (flags.Error, runs.RunError) as error:
+        print(f"{pathlib.Path(sys.argv[0]).stem}: {runs.first_line(error)}", file=sys.stderr)
+        code = 2
+    sys.exit(code)
