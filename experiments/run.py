@@ -39,12 +39,12 @@ from absl import flags, logging
 from experiments import command_line, several
 from experiments.command_line import UsageError
 from experiments.images.log import RESULT, TrainingLog
-from identity_matters import paper, runs
+from identity_matters import environment, paper, runs
 from identity_matters.report import groups
 from identity_matters.train import multihost
 
 # XLA's gradient of a convolution's kernel is slow for many images at once: on two cores, a step of
-# `cifar10/small` is twice as fast on eight devices as on two. Every device holds a copy of the data.
+# `cifar10/small` is twice as fast on eight devices as on two. Each device holds a copy of the data.
 CPU_DEVICES_PER_CORE = 4
 MOST_CPU_DEVICES = 16
 # Programs that compile faster than this are not worth a file.
@@ -372,7 +372,7 @@ def _configure_jax(trains: bool) -> None:
     jax.config.update("jax_enable_x64", not trains)
     if trains and "JAX_NUM_CPU_DEVICES" not in os.environ:
         # A power of two divides the batch.
-        cores = 1 << (runs.usable_cores().bit_length() - 1)
+        cores = 1 << (environment.usable_cores().bit_length() - 1)
         devices = min(CPU_DEVICES_PER_CORE * cores, MOST_CPU_DEVICES)
         jax.config.update("jax_num_cpu_devices", devices)
     if jax.config.jax_compilation_cache_dir is None:
