@@ -172,10 +172,9 @@ def main(experiment: Experiment) -> None:
             code = go()
     except SystemExit as stop:
         code = stop.code
-    except KeyboardInterrupt:
-        code = _say(experiment, "interrupted before anything was measured", CTRL_C_CODE)
-    except Interrupted:
-        code = _say(experiment, "interrupted before anything was measured", INTERRUPTED_CODE)
+    except (KeyboardInterrupt, Interrupted) as stop:
+        code = INTERRUPTED_CODE if isinstance(stop, Interrupted) else CTRL_C_CODE
+        _say(experiment, "interrupted before anything was measured", code)
     except BaseException:
         traceback.print_exc()
         code = 1
@@ -190,9 +189,6 @@ def main(experiment: Experiment) -> None:
 def _say(experiment: Experiment, message: str, code: int) -> int:
     print(f"{experiment.name}: {message.rstrip(':')}", file=sys.stderr)
     return code
-
-
-# A run
 
 
 def _run(experiment: Experiment, config: ml_collections.ConfigDict, own: dict) -> int:
@@ -280,9 +276,11 @@ def execute(
     scale, variant = settings.pop("scale"), settings["variant"]
     own = {k: v for k, v in (own or settings).items() if k != "scale"}
     changes = runs.differences(own, settings)
-    place = variant
+    place, extra = variant, {}
     if changes:
-        place, scale = f"{variant}@{_digest(changes)}", "reduced"
+        extra["changed"] = {name: now for name, (_, now) in changes.items()}
+        digest = hashlib.sha256(json.dumps(extra["changed"], sort_keys=True).encode()).hexdigest()
+        place, scale = f"{variant}@{digest[:8]}", "reduced"
     _configure_jax(experiment.trains)
     if not multihost.is_process_0():
         logging.set_verbosity(logging.WARNING)
@@ -313,7 +311,7 @@ def execute(
         config=settings,
         scale=scale,
         overwrite=overwrite,
-        **({"changed": {name: now for name, (_, now) in changes.items()}} if changes else {}),
+        **extra,
     )
     run_dir = several.open_run(create)
     logging.info("writing %s", run_dir.path)
@@ -343,11 +341,6 @@ def execute(
     if multihost.is_process_0():
         logging.info("%s", _result(summary, run_dir.path))
     return summary
-
-
-def _digest(changes: dict) -> str:
-    now = {name: value for name, (_, value) in changes.items()}
-    return hashlib.sha256(json.dumps(now, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _check_types(own: dict, settings: dict) -> None:

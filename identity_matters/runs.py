@@ -68,9 +68,6 @@ def first_line(error: BaseException) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-# JSON
-
-
 def to_json(value: Any) -> Any:
     """`value` with arrays and scalars of NumPy or JAX as plain numbers, ready for `json.dumps`.
 
@@ -292,8 +289,8 @@ class RunDir:
         fewer (error, say) for one that is not. Returns the summary.
         """
         summary = {**self._summary, "status": status, **fields}
-        total_seconds = round(time.monotonic() - self._started_seconds, 3)
-        summary["seconds"] = {"total": total_seconds, **summary.get("seconds", {})}
+        total = round(time.monotonic() - self._started_seconds, 3)
+        summary["seconds"] = {"total": total, **summary.get("seconds", {})}
         summary["records"] = _noted(self._lines)
         check_summary(summary)
         with self._held:
@@ -310,7 +307,6 @@ def _digest(lines: list[bytes]) -> bytes:
 
 
 def _noted(lines: list[bytes]) -> dict:
-    """What summary.json says of the lines."""
     return {"lines": len(lines), "chain": _digest(lines).decode()}
 
 
@@ -385,9 +381,8 @@ def _can_resume(path: Any, config: dict) -> bool:
     except MalformedFileError as error:
         raise RunError(f"{error}; {again}") from None
     status, schema = summary.get("status"), summary.get("schema")
-    with_what = ""
-    for name, (before, now) in list(changed.items())[:1]:
-        with_what = f" with {name}={before!r}, this one has {now!r}"
+    each = (f"{name}={a!r}, this one has {b!r}" for name, (a, b) in changed.items())
+    with_what = f" with {next(each)}" if changed else ""
     if status in FINISHED:
         keep = "another --results_dir keeps it"
         raise RunError(f"{path}: this run is {status}{with_what}; {again}, {keep}")
@@ -489,7 +484,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
 def read_collection(root: str | os.PathLike[str]) -> tuple[list[Run], list[Problem]]:
     """All runs below `root`, in order of path, and the directories that could not be read."""
     found: list[Run] = []
-    problems = []
+    problems: list[Problem] = []
     # Buckets have no "**"; variants are up to three names deep.
     top, depths = epath.Path(root), ("*", "*/*", "*/*/*", "*/*/*/*")
     for path in sorted(path for depth in depths for path in top.glob(f"{depth}/seed=*")):
@@ -498,8 +493,7 @@ def read_collection(root: str | os.PathLike[str]) -> tuple[list[Run], list[Probl
             expected = run_path(root, run.experiment, run.variant, run.seed)
             if expected != path:
                 raise RunError(f"{path}: its summary.json belongs at {expected}")
+            found.append(run)
         except (RunError, ValueError, OSError) as error:
             problems.append(Problem(path, str(error)))
-        else:
-            found.append(run)
     return found, problems

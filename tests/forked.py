@@ -2,7 +2,7 @@
 
 A process of its own, with its own flags, devices and exit status, forked from a server that
 imported the heavy libraries once and computed nothing; it saves the seconds in which every new
-interpreter imports them. Tests of signals and of start-up itself start real interpreters.
+interpreter imports them. Tests of start-up itself start real interpreters.
 """
 
 import multiprocessing
@@ -12,6 +12,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PRELOADED = [
@@ -27,8 +28,8 @@ PRELOADED = [
     "tests.forked",
 ]
 
-_server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(PRELOADED)
+server = multiprocessing.get_context("forkserver")
+server.set_forkserver_preload(PRELOADED)
 
 
 def _run(module: str, arguments: list[str], outputs: tuple[str, str]) -> None:
@@ -41,23 +42,42 @@ def _run(module: str, arguments: list[str], outputs: tuple[str, str]) -> None:
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-def run(
-    module: str, *arguments: object, timeout_seconds: float = 280
-) -> subprocess.CompletedProcess:
-    """What `subprocess.run` of the command gives, with its output as text.
+class Started:
+    """The command, running: `process` is that of multiprocessing."""
 
-    Raises:
-        subprocess.TimeoutExpired: after `timeout_seconds`; the process is killed.
-    """
-    texts = [str(argument) for argument in arguments]
-    with tempfile.TemporaryDirectory() as directory:
-        outputs = (os.path.join(directory, "stdout"), os.path.join(directory, "stderr"))
-        process = _server.Process(target=_run, args=(module, texts, outputs))
-        process.start()
-        process.join(timeout_seconds)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-            raise subprocess.TimeoutExpired([module, *texts], timeout_seconds)
-        stdout, stderr = (pathlib.Path(name).read_text() for name in outputs)
-        return subprocess.CompletedProcess([module, *texts], process.exitcode, stdout, stderr)
+    def __init__(self, module: str, *arguments: object):
+        self._command = [module, *map(str, arguments)]
+        self._directory = tempfile.TemporaryDirectory()
+        names = [os.path.join(self._directory.name, name) for name in ("stdout", "stderr")]
+        self._outputs = (names[0], names[1])
+        target = (module, self._command[1:], self._outputs)
+        self.process = server.Process(target=_run, args=target)
+        self.process.start()
+
+    def wait(self, timeout_seconds: float = 280) -> subprocess.CompletedProcess:
+        """What `subprocess.run` of the command gives, with its output as text.
+
+        Raises:
+            subprocess.TimeoutExpired: after `timeout_seconds`; the process is killed.
+        """
+        with self._directory:
+            self.process.join(timeout_seconds)
+            if self.process.exitcode is None:
+                self.process.kill()
+                self.process.join()
+                raise subprocess.TimeoutExpired(self._command, timeout_seconds)
+            texts = [pathlib.Path(name).read_text() for name in self._outputs]
+            return subprocess.CompletedProcess(self._command, self.process.exitcode, *texts)
+
+
+def run(module: str, *arguments: object) -> subprocess.CompletedProcess:
+    """Runs the command to its end."""
+    return Started(module, *arguments).wait()
+
+
+def until(condition, process, timeout_seconds: float = 100) -> None:
+    """Waits until ``condition()`` is true while `process` lives."""
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        assert process.is_alive() and time.monotonic() < deadline
+        time.sleep(0.02)

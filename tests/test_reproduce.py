@@ -1,19 +1,15 @@
 """`make reproduce`: what it runs, what it refuses, and that nothing outlives it."""
 
+import os
 import pathlib
 import shutil
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
 from experiments import run, suite
 from identity_matters import runs
 from tests import forked
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.parametrize(
@@ -129,38 +125,39 @@ def processes_of(results_dir):
 def test_nothing_outlives_it_and_the_same_command_resumes_at_once(tmp_path):
     """One reproduction of two runs, stopped three times."""
     command = [
-        *(sys.executable, "-m", "tests.toy.reproduce", "--only=toy", "--variants=slow"),
-        *("--jobs=2", "--seeds=0 1", f"--results_dir={tmp_path / 'local'}"),
-        f"--reference_dir={tmp_path / 'none'}",
+        *("tests.toy.reproduce", "--only=toy", "--variants=slow", "--jobs=2", "--seeds=0 1"),
+        *(f"--results_dir={tmp_path / 'local'}", f"--reference_dir={tmp_path / 'none'}"),
     ]
     kept = {}
+
+    def lines():
+        return {path: path.read_bytes() for path in tmp_path.rglob("metrics.jsonl")}
+
+    def both_write():
+        found = lines()
+        return len(found) == 2 and all(found.values()) and found != kept
+
     for sent, code in (
         (signal.SIGKILL, -signal.SIGKILL),
         (signal.SIGINT, run.CTRL_C_CODE),
         (signal.SIGTERM, run.INTERRUPTED_CODE),
         (None, 0),
     ):
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        deadline = time.monotonic() + 100
-        while sent and time.monotonic() < deadline and process.poll() is None:
-            lines = {path: path.read_bytes() for path in tmp_path.rglob("metrics.jsonl")}
-            if len(lines) == 2 and all(lines.values()) and lines != kept:
-                # Both runs, unless one was fast and is through.
-                assert len(processes_of(tmp_path)) in (2, 3)
-                process.send_signal(sent)
-                break
-            time.sleep(0.05)
-        output, _ = process.communicate(timeout=100)
-        assert process.returncode == code, output
-        assert "Traceback" not in output
+        started = forked.Started(*command)
+        if sent:
+            forked.until(both_write, started.process)
+            # Both runs, unless one was fast and is through.
+            assert len(processes_of(tmp_path)) in (1, 2)
+            os.kill(started.process.pid, sent)
+        finished = started.wait()
+        assert finished.returncode == code, finished.stderr
+        assert "Traceback" not in finished.stdout + finished.stderr
         if sent in (signal.SIGINT, signal.SIGTERM):
-            assert output.strip().endswith("interrupted; the same command resumes")
+            assert finished.stdout.strip().endswith("interrupted; the same command resumes")
             assert processes_of(tmp_path) == []
             assert "interrupted" in statuses(tmp_path).values()
-        found = {path: path.read_bytes() for path in tmp_path.rglob("metrics.jsonl")}
-        assert all(found[path].startswith(lines) for path, lines in kept.items())
+        found = lines()
+        assert all(found[path].startswith(before) for path, before in kept.items())
         kept = found
     assert statuses(tmp_path) == {"slow 0": "done", "slow 1": "done"}
 

@@ -5,9 +5,6 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
@@ -17,11 +14,11 @@ from tests import forked
 from tests.toy import experiment
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-COMMAND = [sys.executable, "-m", "tests.toy.experiment"]
+TOY = "tests.toy.experiment"
 
 
 def run_toy(results_dir, *arguments):
-    return forked.run(*COMMAND[2:], f"--results_dir={results_dir}", *arguments)
+    return forked.run(TOY, f"--results_dir={results_dir}", *arguments)
 
 
 def execute(results_dir, changes=None, **settings):
@@ -216,20 +213,19 @@ def test_failures_of_the_machine_are_one_line(error, message):
     [(signal.SIGTERM, run.INTERRUPTED_CODE), (signal.SIGINT, run.CTRL_C_CODE)],
 )
 def test_a_signal_leaves_an_interrupted_run_that_resumes(tmp_path, sent, code):
-    arguments = [*COMMAND, f"--results_dir={tmp_path}", "--config.pause_seconds=0.5"]
-    process = subprocess.Popen(arguments, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        started = [path for path in tmp_path.glob("**/metrics.jsonl") if path.stat().st_size]
-        if started:
-            break
-        time.sleep(0.02)
-    (metrics,) = started
-    os.kill(process.pid, sent)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == code, errors
-    assert "Traceback" not in errors
-    assert errors.strip().splitlines()[-1].endswith("resumes")
+    arguments = [f"--results_dir={tmp_path}", "--config.pause_seconds=0.5"]
+    started = forked.Started(TOY, *arguments)
+
+    def written():
+        return [path for path in tmp_path.glob("**/metrics.jsonl") if path.stat().st_size]
+
+    forked.until(written, started.process)
+    (metrics,) = written()
+    os.kill(started.process.pid, sent)
+    finished = started.wait(60)
+    assert finished.returncode == code, finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert finished.stderr.strip().splitlines()[-1].endswith("resumes")
     found = runs.read_run(metrics.parent)
     assert found.status == "interrupted"
     assert 1 <= len(found.records) < 3

@@ -2,10 +2,10 @@
 
 import errno
 import fcntl
+import functools
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +18,7 @@ import pytest
 from fsspec.implementations import memory
 
 from identity_matters import environment, runs
+from tests import forked
 
 DONE = {
     "claim": "theorem-2-1",
@@ -347,29 +348,28 @@ def test_a_contract_breach_is_not_written(tmp_path):
     assert runs.read_run(run.path).status == "running"
 
 
-WRITER = """
-import sys
-from identity_matters import environment, runs
-run = runs.RunDir.create(sys.argv[1], experiment="toy", variant="kill", seed=0, config={})
-print("started", flush=True)
-for value in range(len(run.records), 10**9):
-    run.append({"value": value, "filler": "x" * 2000})
-    runs.write_json(run.path / "state.json", {"value": value, "filler": "y" * 20000})
-"""
+def write_for_ever(results_dir):
+    run = create(results_dir, config={})
+    for value in range(len(run.records), 10**9):
+        run.append({"value": value, "filler": "x" * 2000})
+        runs.write_json(run.path / "state.json", {"value": value, "filler": "y" * 20000})
+
+
+def has_grown(results_dir, lines):
+    path = results_dir / "toy" / "a" / "b" / "seed=3"
+    return (path / "state.json").exists() and len(lines_of(path)) > lines
 
 
 def test_a_run_survives_kill_9_at_any_moment(tmp_path):
     """Killed four times while it writes, it never loses a line nor shows half a file."""
     written = 0
     for round_number in range(4):
-        process = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE
-        )
-        assert process.stdout.readline() == b"started\n"
-        time.sleep(0.05 + 0.026 * round_number)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
+        process = forked.server.Process(target=write_for_ever, args=(str(tmp_path),))
+        process.start()
+        forked.until(functools.partial(has_grown, tmp_path, written), process)
+        time.sleep(0.026 * round_number)
+        process.kill()
+        process.join()
         (run,), problems = runs.read_collection(tmp_path)
         assert not problems
         assert run.status == "running"
