@@ -6,7 +6,7 @@ beforehand: one OpenCV call decodes, one resizes, one mirrors every other image,
 as there are cores. The two take turns, round by round; medians are compared. Afterwards a step of
 an accelerator is simulated by sleeping, a little longer than a batch takes to make, and the share
 of time that it waits for input is measured.
-Each cell runs in a process of its own, bound to its cores where the system can do that.
+Each trial runs in a process of its own, bound to its cores where the system can do that.
 Goals: at least 80 % of the bare decoder's rate in training and evaluation, on one core and on all,
 and less than 5 % of the time spent waiting.
 
@@ -71,7 +71,7 @@ def trials(
     least_share_of_decoder_percent,
     most_wait_percent,
 ) -> list[dict]:
-    """One cell for each kind of stream and number of cores."""
+    """One trial for each kind of stream and number of cores."""
     if variant != "imagenet":
         raise ValueError(f"variant must be imagenet, got {variant!r}")
     size = {
@@ -105,39 +105,39 @@ def _available_cores() -> list[int]:
     return list(range(os.cpu_count()))
 
 
-def measure(cell: dict, key) -> dict:
+def measure(trial: dict, key) -> dict:
     """Median images per second of pipeline and decoder, and how long the consumer waited."""
     seed = int(np.asarray(jax.random.key_data(key))[-1])
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(_measure_here, cell, seed).result()
+        return pool.submit(_measure_here, trial, seed).result()
 
 
-def _measure_here(cell: dict, seed: int) -> dict:
-    cores = cell["cores"]
+def _measure_here(trial: dict, seed: int) -> dict:
+    cores = trial["cores"]
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, _available_cores()[:cores])
     with tempfile.TemporaryDirectory() as scratch:
-        encoded = _open(cell, pathlib.Path(scratch), seed)
+        encoded = _open(trial, pathlib.Path(scratch), seed)
         reading = Reading(cores, 0, 2 * cores)
-        count = cell["batches_per_round"] * cell["batch_examples"]
-        decoder = _Decoder(encoded, count, cell["kind"], cores, seed)
+        count = trial["batches_per_round"] * trial["batch_examples"]
+        decoder = _Decoder(encoded, count, trial["kind"], cores, seed)
         seconds = {"pipeline": [], "decoder": [], "imdecode": []}
-        with _endless(encoded, cell, reading, seed) as stream:
+        with _endless(encoded, trial, reading, seed) as stream:
             for _ in range(reading.prefetch_batches + 1):
                 next(stream)
-            for _ in range(cell["rounds"]):
+            for _ in range(trial["rounds"]):
                 # Nothing is made ahead while the decoder has its turn, but for what fits the
                 # buffer; as much is under way at the end of the pipeline's turn as at its start.
-                time.sleep(1.5 * reading.prefetch_batches * decoder.seconds_per_batch(cell))
+                time.sleep(1.5 * reading.prefetch_batches * decoder.seconds_per_batch(trial))
                 seconds["decoder"].append(decoder.run(with_view=True))
                 seconds["imdecode"].append(decoder.run(with_view=False))
-                seconds["pipeline"].append(_drain(stream, cell["batches_per_round"], reading))
+                seconds["pipeline"].append(_drain(stream, trial["batches_per_round"], reading))
             rates = {name: count / statistics.median(all_) for name, all_ in seconds.items()}
             step_seconds = (
-                cell["step_over_batch_seconds"] * cell["batch_examples"] / rates["pipeline"]
+                trial["step_over_batch_seconds"] * trial["batch_examples"] / rates["pipeline"]
             )
-            waited, total = _simulate_training(stream, 2 * cell["batches_per_round"], step_seconds)
+            waited, total = _simulate_training(stream, 2 * trial["batches_per_round"], step_seconds)
     return {
         "images_per_second": rates["pipeline"],
         "images_per_second_per_core": rates["pipeline"] / cores,
@@ -150,18 +150,18 @@ def _measure_here(cell: dict, seed: int) -> dict:
     }
 
 
-def _open(cell: dict, scratch: pathlib.Path, seed: int) -> imagenet.EncodedImages:
+def _open(trial: dict, scratch: pathlib.Path, seed: int) -> imagenet.EncodedImages:
     """The prepared data set, or a miniature of it made in `scratch`."""
-    data_dir = pathlib.Path(cell["data_dir"])
-    split = "validation" if cell["kind"] == "evaluation" else "train"
-    if not cell["data_dir"] or not (data_dir / imagenet.NAME).is_dir():
-        if cell["data_dir"]:
+    data_dir = pathlib.Path(trial["data_dir"])
+    split = "validation" if trial["kind"] == "evaluation" else "train"
+    if not trial["data_dir"] or not (data_dir / imagenet.NAME).is_dir():
+        if trial["data_dir"]:
             images = [path.read_bytes() for path in sorted(data_dir.glob("*.JPEG"))]
             if not images:
                 raise ValueError(f"{data_dir} holds neither {imagenet.NAME} nor *.JPEG files")
         else:
-            images = miniature.generate_jpegs(min(cell["images"], 64), seed)
-        examples = [(images[i % len(images)], 0, f"n0_{i}.JPEG") for i in range(cell["images"])]
+            images = miniature.generate_jpegs(min(trial["images"], 64), seed)
+        examples = [(images[i % len(images)], 0, f"n0_{i}.JPEG") for i in range(trial["images"])]
         data_dir = scratch / "original"
         miniature.write(data_dir, {split: examples})
     return imagenet.EncodedImages(data_dir, split)
@@ -180,17 +180,17 @@ class _Again:
         return self._encoded.read([int(index) % len(self._encoded) for index in indices])
 
 
-def _endless(encoded, cell: dict, reading: Reading, seed: int):
+def _endless(encoded, trial: dict, reading: Reading, seed: int):
     """A stream with more batches than this benchmark takes."""
-    batches = 4 * (cell["rounds"] + 4) * (cell["batches_per_round"] + reading.prefetch_batches)
-    if cell["kind"] == "evaluation":
-        again = _Again(encoded, batches * cell["batch_examples"])
-        return imagenet.eval_stream(again, reading, batch_examples=cell["batch_examples"])
+    batches = 4 * (trial["rounds"] + 4) * (trial["batches_per_round"] + reading.prefetch_batches)
+    if trial["kind"] == "evaluation":
+        again = _Again(encoded, batches * trial["batch_examples"])
+        return imagenet.eval_stream(again, reading, batch_examples=trial["batch_examples"])
     return imagenet.train_stream(
         encoded,
         reading,
         seed=seed,
-        batch_examples=cell["batch_examples"],
+        batch_examples=trial["batch_examples"],
         first_step=0,
         steps=batches,
     )
@@ -258,11 +258,11 @@ class _Decoder:
             list(pool.map(lambda rows: self._work(rows, with_view), shares))
         return time.perf_counter() - started
 
-    def seconds_per_batch(self, cell: dict) -> float:
+    def seconds_per_batch(self, trial: dict) -> float:
         """Roughly how long a batch takes one thread; measured once."""
         if not hasattr(self, "_batch_seconds"):
             seconds = self.run(with_view=True) * self._threads
-            self._batch_seconds = seconds * cell["batch_examples"] / len(self._images)
+            self._batch_seconds = seconds * trial["batch_examples"] / len(self._images)
         return self._batch_seconds
 
 

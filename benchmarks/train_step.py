@@ -92,7 +92,7 @@ def trials(
     images_per_second_goals,
     torch_python,
 ) -> list[dict]:
-    """One cell for each net."""
+    """One trial for each net."""
     if variant not in ("cpu", "gpu"):
         raise ValueError(f"variant must be cpu or gpu, got {variant!r}")
     if not nets:
@@ -130,15 +130,15 @@ def trials(
     return [{"net": name, **net, **size} for name, net in nets.items()]
 
 
-def measure(cell: dict, key, log) -> dict:
+def measure(trial: dict, key, log) -> dict:
     """Median images per second of both, in rounds that take turns."""
-    settings = dict(cell)
+    settings = dict(trial)
     del settings["net"]
     torch_python = settings.pop("torch_python")
     work, flops = make_task(key, settings)
     # All virtual devices of a CPU, but one accelerator: PyTorch uses no more.
     on_cpu = jax.default_backend() == "cpu"
-    devices = parallel.pick_devices(0 if on_cpu else 1, cell["batch_examples"])
+    devices = parallel.pick_devices(0 if on_cpu else 1, trial["batch_examples"])
     ours = Training(work, key, devices, settings)
     torch_settings = {**settings, "stem_width": 16, "kernel_size": 3}
     with _Torch(torch_python, torch_settings) as theirs:
@@ -150,15 +150,15 @@ def measure(cell: dict, key, log) -> dict:
                 f" {theirs.described['parameters']} in PyTorch"
             )
         seconds = {"ours": [], "torch": []}
-        for _ in range(cell["rounds"] + 1):
+        for _ in range(trial["rounds"] + 1):
             if log.stop_requested():
                 raise run.Interrupted
             seconds["ours"].append(ours.run())
-            seconds["torch"].append(theirs.run(cell["steps_per_round"]))
+            seconds["torch"].append(theirs.run(trial["steps_per_round"]))
     # The first round of each compiles or warms up.
-    images = cell["steps_per_round"] * cell["batch_examples"]
+    images = trial["steps_per_round"] * trial["batch_examples"]
     rates = {name: images / statistics.median(s[1:]) for name, s in seconds.items()}
-    peak = counts.peak_flops_per_second(devices[0].device_kind, cell["compute_dtype"])
+    peak = counts.peak_flops_per_second(devices[0].device_kind, trial["compute_dtype"])
     return {
         "parameters": parameters,
         "torch_described": theirs.described,
@@ -178,7 +178,7 @@ def make_task(key, settings: dict):
 
     Args:
       key: draws the images.
-      settings: those of a cell of `plan` that say how large net, images and batch are.
+      settings: those of a trial that say how large net, images and batch are.
     """
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     side, examples = settings["image_pixels_per_side"], settings["examples"]
