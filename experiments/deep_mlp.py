@@ -237,7 +237,8 @@ def _step(descent, state: dict, rate, x, labels):
     updates, opt_state = descent.update(gradient, state["opt_state"])
     updates = jax.tree.map(lambda update: rate * update, updates)
     params = optax.apply_updates(state["params"], updates)
-    return {**state, "params": params, "opt_state": opt_state}, loss, optax.global_norm(gradient)
+    squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradient)]
+    return {**state, "params": params, "opt_state": opt_state}, loss, jnp.sqrt(sum(squares))
 
 
 @jax.jit
@@ -346,7 +347,7 @@ def train(training, *, rates_times_depth, step_count: int, pilot_steps: int, wat
         state, losses, frozen = training.advance(training.start(), rate, 0, pilot_steps)
         pilots.append((float(np.mean(losses[pilot_steps // 2 :])), rate, state, losses))
         if frozen:
-            pilots, state, step_count = pilots[-1:], training.start(), pilot_steps
+            pilots, step_count = pilots[-1:], pilot_steps
             break
     record = {"pilot_losses": [pilot[0] for pilot in pilots], "frozen": frozen}
     for _, rate, state, losses in sorted(pilots, key=lambda pilot: pilot[0]):

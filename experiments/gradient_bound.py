@@ -149,19 +149,21 @@ def _shapes(*, points: int, widths, depth_caps, batch_points: int, **histogram) 
 
 def build(**trial) -> dict:
     """The trial itself; raises ValueError for settings that its attack cannot use."""
-    ranges = ("sigma_norm_log10", "max_condition_log10", "histogram_log10", "scales_log10")
-    require_positive(trial, but=ranges)
-    for name in ("taus", "max_tau"):
-        run.require_between(0, 1, **{name: trial.get(name, 0.5)})
+    kind = trial["kind"]
+    named = {f"{kind}.{name}": v for name, v in trial.items() if not name.endswith("_log10")}
+    require_positive(named)
+    for name in (f"{kind}.taus", f"{kind}.max_tau"):
+        run.require_between(0, 1, **{name: named.get(name, 0.5)})
     if "max_tau" in trial:
-        random_matrices.second_moments(
-            np.random.default_rng(0), 1, trial["width"], _data_range(trial)
-        )
-    increasing = {"depth_caps": (trial.get("min_depth", 1), trial.get("max_depth", 1) + 1)}
-    increasing |= {name: trial[name] for name in ranges[2:] if name in trial}
+        rng = np.random.default_rng(0)
+        random_matrices.second_moments(rng, 1, trial["width"], _data_range(trial))
+    increasing = {
+        name: trial[name] for name in ("histogram_log10", "scales_log10") if name in trial
+    }
+    increasing["depth_caps"] = (trial.get("min_depth", 1), trial.get("max_depth", 1) + 1)
     for name, values in increasing.items():
         if len(values) < 2 or list(values) != sorted(set(values)):
-            raise ValueError(f"{name} must increase, got {values}")
+            raise ValueError(f"{kind}.{name} must increase, got {values}")
     return trial
 
 
