@@ -255,6 +255,7 @@ class Training:
     Attributes:
       variables: the initial weights, NumPy arrays.
       indices: i32[step_count, batch_examples], the examples of each update.
+      is_square: bool[depth], which matrices are square and hence may have the identity.
     """
 
     def __init__(self, subject: Subject, key):
@@ -267,6 +268,9 @@ class Training:
         self._descent = _descent(steps, subject.train["momentum"])
         variables = nets.init_variables(subject.net, init_key, self._split.x.shape[1:])
         self.variables = jax.device_get(variables)
+        kernels = mlp.kernels_in_order(self.variables["params"])
+        # The last matrix never has the identity, square or not.
+        self.is_square = np.array([mlp.is_square(k.shape) for k in kernels[:-1]] + [False])
         seed = int(jax.random.bits(order_key, dtype=jnp.uint32))
         self.indices, _ = batches.batch_plan(
             seed, len(self._split.x), subject.train["batch_examples"], 0, steps
@@ -366,10 +370,7 @@ def train(training, *, rates_times_depth, step_count: int, pilot_steps: int, wat
 def measure(subject: Subject, key) -> dict:
     """Gradient and signal of one net at the start by layer, its training, its weights by layer."""
     training, split, net = Training(subject, key), subject.split, subject.net
-    kernels = mlp.kernels_in_order(training.variables["params"])
-    # The last matrix never has the identity, square or not.
-    square = np.array([mlp.is_square(kernel.shape) for kernel in kernels[:-1]] + [False])
-    gradient = training.gradient_norms()
+    gradient, square = training.gradient_norms(), training.is_square
     start = training.evaluate(training.start())
 
     def layer_norms(state):
