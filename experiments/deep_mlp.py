@@ -37,7 +37,7 @@ import optax
 import scipy.linalg
 
 from experiments import run
-from experiments.shared import config, require_positive, total, where
+from experiments.shared import config, largest, least, require_positive, total, where
 from identity_matters import nets, paper, random_matrices
 from identity_matters.images import augment, batches, datasets
 from identity_matters.nets import mlp
@@ -49,6 +49,11 @@ CLAIMS = {
 }
 # A batch loss above so many times that of the map 0, which is 1, ends a training as diverged.
 DIVERGED_LOSS = 1e4
+# What the metrics say of the deepest net of each kind.
+_OF_DEEPEST = (
+    *("train_loss", "train_error_percent", "start_effective_dimension"),
+    *("least_gradient_norm", "largest_gradient_norm"),
+)
 
 # Settings
 
@@ -201,8 +206,8 @@ def build(*, net: str, depth: int, layer_points: int, data: dict, model: dict, t
     inputs = math.prod(split.x.shape[1:])
     if depth == 2 and model["width"] != inputs:
         raise ValueError(
-            "a net of 2 layers needs as many units as there are inputs to have a square layer,"
-            f" got model.width={model['width']} for {inputs} inputs; leave 2 out of depths"
+            f"a net of 2 layers needs a square layer: model.width must be {inputs} as the inputs,"
+            f" got {model['width']}; or leave 2 out of depths"
         )
     perceptron = nets.make_net("mlp", num_classes=split.num_classes, **model)
     return Subject(split, perceptron, train, layer_points)
@@ -260,11 +265,8 @@ class Training:
 
     def __init__(self, subject: Subject, key):
         init_key, order_key = jax.random.split(key)
-        self._split, self._depth, steps = (
-            subject.split,
-            subject.net.depth,
-            subject.train["step_count"],
-        )
+        self._split, self._depth = subject.split, subject.net.depth
+        steps = subject.train["step_count"]
         self._descent = _descent(steps, subject.train["momentum"])
         variables = nets.init_variables(subject.net, init_key, self._split.x.shape[1:])
         self.variables = jax.device_get(variables)
@@ -397,9 +399,8 @@ def measure(subject: Subject, key) -> dict:
         return measured
     end = training.evaluate(state)
     gap = 1 - split.linear_optimum_loss  # the loss of the map 0 is ||y||^2 = 1
-    measured["train_loss"] = end["loss"]
-    measured["train_error_percent"] = end["error_percent"]
     measured["gap_closed_percent"] = 100 * (1 - end["loss"]) / gap
+    measured |= {f"train_{name}": end[name] for name in ("loss", "error_percent")}
     if net.identity:
         norms = layer_norms(state)
         measured["norm"] = float(norms.max())
@@ -414,21 +415,34 @@ def measure(subject: Subject, key) -> dict:
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Metrics and verdict of one variant; see the module's docstring and CLAIMS."""
     question, rules = settings["variant"].split("/")[-1], settings["verdict"]
-    of_net = {name: where(records, net=name) for name in settings["nets"]}
+    # Percent of the way to the best linear map's loss; none for a net that diverged.
+    closed = [record.get("gap_closed_percent", -np.inf) for record in records]
+    judged = [
+        {**record, "closed": percent, "trained": percent >= rules["trained_percent"]}
+        for record, percent in zip(records, closed, strict=True)
+    ]
+    of_net = {name: where(judged, net=name) for name in settings["nets"]}
     deep = {
         name: [r for r in own if r["depth"] >= rules["hard_from_depth"]]
         for name, own in of_net.items()
     }
+
+    def all_train(some):
+        return all(record["trained"] for record in some)
+
+    def none_trains(some):
+        return len(some) > 0 and not any(record["trained"] for record in some)
+
     metrics = {
         "deepest_layers": max(settings["depths"]),
         "linear_optimum_loss": records[0]["linear_optimum_loss"],
         "linear_optimum_error_percent": records[0]["linear_optimum_error_percent"],
     }
     for name, own in of_net.items():
-        metrics |= _net_metrics(name, own, rules)
+        metrics |= _net_metrics(name, own)
     if question == "orthogonal":
         published = {}
-        holds = _all_train(of_net["linear"], rules) and _none_trains(deep["relu"], rules)
+        holds = all_train(of_net["linear"]) and none_trains(deep["relu"])
     else:
         layers = paper.NUMBERS["blog_post_deepest_layers"].value
         published = {"identity_deepest_trained_layers": layers}
@@ -437,8 +451,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
             r["largest_gradient_norm"] <= rules["even_gradient_ratio"] * r["least_gradient_norm"]
             for r in identity.values()
         )
-        # Every gradient of the plain net of the same weights must be smaller than all of the net's
-        # with the identity.
+        # In every layer less than in any layer of the net with the identity.
         attenuated = all(
             r["largest_gradient_norm"] < identity[r["depth"]]["least_gradient_norm"]
             for r in deep["plain_near_zero"]
@@ -450,9 +463,9 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         metrics["identity_largest_norm_times_depth"] = max(everywhere, default=None)
         metrics["identity_norm_times_depth_ratio_at_equal_rates"] = ratio
         holds = (
-            _all_train(of_net["identity"], rules)
-            and _none_trains(deep["plain_near_zero"], rules)
-            and _none_trains(deep["plain_standard"], rules)
+            all_train(of_net["identity"])
+            and none_trains(deep["plain_near_zero"])
+            and none_trains(deep["plain_standard"])
             and even
             and attenuated
         )
@@ -462,38 +475,17 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     return run.Verdict(CLAIMS[question], metrics, decided, published)
 
 
-def _closed(record: dict) -> float:
-    """Percent of the way to the best linear map's loss; none for a net that diverged."""
-    return record.get("gap_closed_percent", -np.inf)
-
-
-def _all_train(records: list[dict], rules: dict) -> bool:
-    return all(_closed(record) >= rules["trained_percent"] for record in records)
-
-
-def _none_trains(records: list[dict], rules: dict) -> bool:
-    """Whether there are records and none is of a net that trained."""
-    return bool(records) and all(_closed(r) < rules["trained_percent"] for r in records)
-
-
-def _net_metrics(name: str, records: list[dict], rules: dict) -> dict:
-    deepest = max(records, key=lambda r: r["depth"])
-    trained, failed = (
-        [r["depth"] for r in records if (_closed(r) >= rules["trained_percent"]) == has_trained]
-        for has_trained in (True, False)
-    )
+def _net_metrics(name: str, records: list[dict]) -> dict:
     metrics = {
-        "deepest_trained_layers": max(trained, default=0),
-        "shallowest_untrained_layers": min(failed, default=None),
+        "deepest_trained_layers": largest(where(records, trained=True), "depth", 0),
+        "shallowest_untrained_layers": least(where(records, trained=False), "depth"),
         "diverged_nets": total(records, "diverged"),
         "frozen_nets": total(records, "frozen"),
-        "least_gap_closed_percent": min(map(_closed, records)),
+        "least_gap_closed_percent": least(records, "closed"),
     }
-    for of_deepest in (
-        *("train_loss", "train_error_percent", "start_effective_dimension"),
-        *("least_gradient_norm", "largest_gradient_norm"),
-    ):
-        metrics[f"deepest_{of_deepest}"] = deepest.get(of_deepest)
+    deepest = max(records, key=lambda record: record["depth"])
+    for measured in _OF_DEEPEST:
+        metrics[f"deepest_{measured}"] = deepest.get(measured)
     return {f"{name}_{metric}": value for metric, value in metrics.items()}
 
 

@@ -20,17 +20,15 @@ import itertools
 import time
 
 import jax
-import jax.numpy as jnp
 import ml_collections
 import numpy as np
-import optax
 import scipy.special
 
 from experiments import run
 from experiments.shared import config, largest, least, total, where
 from identity_matters import paper
 from identity_matters.images import datasets
-from identity_matters.memorize import construct, few_numbers, network
+from identity_matters.memorize import construct, descent, few_numbers, network
 from identity_matters.memorize.certificate import PrecisionError
 from identity_matters.memorize.paper_method import AssumptionError
 from identity_matters.memorize.separation import separation, sufficient_width
@@ -82,6 +80,7 @@ def _few_numbers(dataset: str) -> dict:
     return {**_data(dataset), "group_points": (5, 9, 11, 13), "batch_examples": 4096}
 
 
+_BOTH_LABELS = {"labels": ("random", "true")}
 _POINTS = _data("synthetic", (256, 1024, 4096, 16384), features=64, num_classes=10)
 # In so many dimensions random unit vectors are nearly orthogonal, as the lemma needs. The width
 # printed for points of this separation is 22; a width that suffices is 481.
@@ -91,7 +90,7 @@ _SETTINGS = {
     "digits": {
         "fit": _fit(
             _data("digits"),
-            labels=("random", "true"),
+            **_BOTH_LABELS,
             # The narrowest network in each precision, and where one stops to suffice.
             networks=tuple(
                 sorted((*itertools.product((1, 8), PRECISIONS), (2, "float32"), (4, "float32")))
@@ -134,11 +133,7 @@ _SETTINGS = {
     "few_numbers": {"few_numbers": _few_numbers("digits")},
     "few_numbers_cifar10": {"few_numbers": _few_numbers("cifar10")},
     "cifar10": {
-        "fit": _fit(
-            _data("cifar10"),
-            labels=("random", "true"),
-            networks=((8, "float32"), (1, "float64")),
-        ),
+        "fit": _fit(_data("cifar10"), **_BOTH_LABELS, networks=((8, "float32"), (1, "float64"))),
         "separation": _data("cifar10"),
     },
     "synthetic_large": {"fit": _fit(_data("synthetic", (32768, 65536, 131072), 64, 10))},
@@ -199,9 +194,7 @@ def split_to_fit(dataset: str) -> str:
 
 def build(**trial) -> dict:
     """The trial, once its data are known to be prepared and its settings to be usable."""
-    choices = {
-        "labels": ("random", "true"), "precision": PRECISIONS, "method": construct.METHODS,
-    }  # fmt: skip
+    choices = {**_BOTH_LABELS, "precision": PRECISIONS, "method": construct.METHODS}
     for name in trial.keys() & choices.keys():
         if trial[name] not in choices[name]:
             raise ValueError(f"{name} must be one of {choices[name]}, got {trial[name]!r}")
@@ -425,10 +418,10 @@ def _measure_sgd(key, trial):
     data_key, label_key, init_key, train_key, build_key = jax.random.split(key, 5)
     x, y = _labelled_points(data_key, label_key, trial)
     sizes = trial["num_classes"], trial["width"]
-    start = random_network(init_key, *x.shape, *sizes)
+    start = descent.random_network(init_key, *x.shape, *sizes)
     settings = ("learning_rate", "momentum", "batch_examples", "steps", "steps_per_evaluation")
     started = time.perf_counter()
-    curve = train(start, x, y, key=train_key, **{name: trial[name] for name in settings})
+    curve = descent.train(start, x, y, key=train_key, **{name: trial[name] for name in settings})
     return {
         "curve": curve,
         "errors": curve[-1]["errors"],
@@ -447,58 +440,6 @@ MEASURES = {
     "precision": _measure_precision,
     "sgd": _measure_sgd,
 }
-
-# The contrast: the same network trained by gradient descent
-
-
-def random_network(key, n, features, num_classes, width) -> network.Network:
-    """A float32 network of the shape that `memorize` gives n points, at the usual scale.
-
-    N(0, 1/k) for the input map and every U, N(0, 1/(k l)) for V, so that the l blocks together
-    change h by its own size, N(0, 1/k) and N(0, 1/r) in the last block, and zero biases.
-    """
-    k, r, blocks = width, num_classes, -(-n // width)
-    shapes = ((k, features), (blocks, k, k), (blocks, k), (blocks, k, k), (r, k), (r,), (r, r))
-    variances = (1 / k, 1 / k, 0, 1 / (k * blocks), 1 / k, 0, 1 / r)
-    draws = [
-        jax.random.normal(key, shape, jnp.float32) * np.float32(variance) ** 0.5
-        for key, shape, variance in zip(jax.random.split(key, 7), shapes, variances, strict=True)
-    ]
-    return network.Network(*draws)
-
-
-def train(
-    start, x, y, *, key, learning_rate, momentum, batch_examples, steps, steps_per_evaluation
-):
-    """Momentum on the cross-entropy, batches drawn with replacement; one dict an evaluation.
-
-    A network with NaN outputs counts as wrong everywhere.
-    """
-    x, y = jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.int32)
-    optimizer = optax.sgd(learning_rate, momentum)
-
-    def loss(weights, rows):
-        logits = network.forward(weights, x[rows])
-        return optax.softmax_cross_entropy_with_integer_labels(logits, y[rows]).mean()
-
-    def step(state, rows):
-        weights, velocity = state
-        value, gradient = jax.value_and_grad(loss)(weights, rows)
-        updates, velocity = optimizer.update(gradient, velocity)
-        return (optax.apply_updates(weights, updates), velocity), value
-
-    run_steps = jax.jit(lambda state, batches: jax.lax.scan(step, state, batches))
-    state, curve = (start, optimizer.init(start)), []
-    for last in range(steps_per_evaluation, steps + 1, steps_per_evaluation):
-        shape = steps_per_evaluation, batch_examples
-        rows = jax.random.randint(jax.random.fold_in(key, last), shape, 0, len(x))
-        state, losses = run_steps(state, rows)
-        wrong = jnp.argmax(network.forward(state[0], x), axis=1) != y
-        mean = float(losses.mean())
-        errors = int(wrong.sum()) if np.isfinite(mean) else len(x)
-        curve.append({"step": last, "loss": mean, "errors": errors})
-    return curve
-
 
 # What the records say
 

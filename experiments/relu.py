@@ -30,17 +30,7 @@ import jax
 import ml_collections
 import numpy as np
 
-from experiments import relu_search, run
-from experiments.shared import (
-    config,
-    generator,
-    joined,
-    largest,
-    least,
-    require_positive,
-    total,
-    where,
-)
+from experiments import relu_search, run, shared
 from identity_matters.relu import (
     critical_points,
     dead_units,
@@ -48,8 +38,7 @@ from identity_matters.relu import (
     model,
     origin,
     problems,
-)
-from identity_matters.relu.model import Blocks
+)  # fmt: skip
 
 CLAIMS = {
     "origin": "nonlinear-conjecture",
@@ -146,13 +135,14 @@ _OF_VERDICT = (
 
 def get_config(variant: str = "search") -> ml_collections.ConfigDict:
     """The settings of `variant`, one of VARIANTS."""
-    return config(variant, _SETTINGS, {})
+    return shared.config(variant, _SETTINGS, {})
 
 
 def trials(*, variant: str, **settings) -> list[dict]:
     """The trials of one variant; "measured" says what is measured in each."""
     fields = {name: value for name, value in settings.items() if name not in _OF_VERDICT}
-    return list(_TRIALS[variant](**fields))
+    list_trials, _ = _PARTS[variant]
+    return list(list_trials(**fields))
 
 
 def _origin_trials(*, nets, teacher_width: int, hexagon: dict, **common):
@@ -188,7 +178,7 @@ def build(*, measured: str, **trial):
     Raises:
       ValueError: a setting cannot be used.
     """
-    require_positive(trial, but=("scales",))
+    shared.require_positive(trial, but=("scales",))
     if trial.get("law", "gaussian") not in ("gaussian", "no bias", "s >= 0"):
         raise ValueError(f"laws must be 'gaussian', 'no bias' or 's >= 0', got {trial['law']!r}")
     if measured == "dead" and trial["width_in"] > 2:
@@ -205,7 +195,7 @@ def build(*, measured: str, **trial):
 def measure(subject, key) -> dict:
     """Measures one trial; see `at_origin` and the like, and `relu_search`."""
     measured, trial = subject
-    return _MEASURE[measured](generator(key), trial)
+    return _MEASURE[measured](shared.generator(key), trial)
 
 
 def at_origin(rng, trial) -> dict:
@@ -295,10 +285,12 @@ def dead(rng, trial) -> dict:
     }
 
 
-def _gaussian(rng, scale: float, count: int, depth: int, width: int, dimension: int) -> Blocks:
+def _gaussian(
+    rng, scale: float, count: int, depth: int, width: int, dimension: int
+) -> model.Blocks:
     """Nets with independent Gaussian weights: the rows w have spherically symmetric directions."""
     shapes = (depth, width, dimension), (depth, dimension, width), (depth, width)
-    return Blocks(*(scale * rng.standard_normal((count, *shape)) for shape in shapes))
+    return model.Blocks(*(scale * rng.standard_normal((count, *shape)) for shape in shapes))
 
 
 def gradient_ratio(rng, trial) -> dict:
@@ -397,25 +389,27 @@ def noise(rng, trial) -> dict:
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Metrics and verdict of one variant; see the module's docstring."""
-    variant = settings["variant"]
-    return run.Verdict(CLAIMS[variant], *_JUDGES[variant](settings, records))
+    _, judge = _PARTS[settings["variant"]]
+    return run.Verdict(CLAIMS[settings["variant"]], *judge(settings, records))
 
 
 def _origin_verdict(settings: dict, records: list[dict]):
-    nets, hexagons = (where(records, measured=kind) for kind in ("at_origin", "on_hexagon"))
-    predicted = joined(nets, "escape_curvature")
-    curvature_errors = np.abs(joined(nets, "measured_curvature") / predicted - 1)
-    form_errors = joined(nets, "form_error") / predicted
+    nets, hexagons = (shared.where(records, measured=kind) for kind in ("at_origin", "on_hexagon"))
+    predicted = shared.joined(nets, "escape_curvature")
+    curvature_errors = np.abs(shared.joined(nets, "measured_curvature") / predicted - 1)
+    form_errors = shared.joined(nets, "form_error") / predicted
     metrics = {
         "problems": len(predicted),
-        "largest_gradient_entry": largest(nets, "largest_gradient_entry"),
-        "least_risk": float(joined(nets, "risk").min()),
-        "largest_autodiff_hessian_entry": largest(nets, "largest_autodiff_hessian_entry"),
+        "largest_gradient_entry": shared.largest(nets, "largest_gradient_entry"),
+        "least_risk": float(shared.joined(nets, "risk").min()),
+        "largest_autodiff_hessian_entry": shared.largest(nets, "largest_autodiff_hessian_entry"),
         "least_escape_curvature": float(predicted.min()),
         "largest_relative_error_of_the_escape_curvature": float(curvature_errors.max()),
         "largest_relative_error_of_the_form": float(form_errors.max()),
-        "hexagon_largest_curvature_without_bias": largest(hexagons, "curvature_without_bias"),
-        "hexagon_least_curvature_with_bias": least(hexagons, "curvature_with_bias"),
+        "hexagon_largest_curvature_without_bias": shared.largest(
+            hexagons, "curvature_without_bias"
+        ),
+        "hexagon_least_curvature_with_bias": shared.least(hexagons, "curvature_with_bias"),
         "hexagon_largest_risk_share_found": max(
             r["least_risk_found"] / r["risk"] for r in hexagons
         ),
@@ -432,7 +426,7 @@ def _origin_verdict(settings: dict, records: list[dict]):
 
 
 def _dead_verdict(settings: dict, records: list[dict]):
-    gaussian = where(records, law="gaussian")
+    gaussian = shared.where(records, law="gaussian")
     others = [record for record in records if record["law"] != "gaussian"]
     shares, off = [], []
     for record in gaussian:
@@ -442,13 +436,13 @@ def _dead_verdict(settings: dict, records: list[dict]):
         shares.append(share)
         off.append(max(low - share, share - high, 0.0) / deviation)
     metrics = {
-        "gaussian_nets": total(gaussian, "samples"),
-        "dead_gaussian_nets": total(gaussian, "dead"),
+        "gaussian_nets": shared.total(gaussian, "samples"),
+        "dead_gaussian_nets": shared.total(gaussian, "dead"),
         "largest_dead_share": max(shares, default=0.0),
         "largest_deviations_from_the_formula": float(max(off, default=0.0)),
-        "nets_without_negative_biases": total(others, "samples"),
-        "dead_nets_without_negative_biases": total(others, "dead"),
-        "least_hull_depth": least(records, "hull_depth"),
+        "nets_without_negative_biases": shared.total(others, "samples"),
+        "dead_nets_without_negative_biases": shared.total(others, "dead"),
+        "least_hull_depth": shared.least(records, "hull_depth"),
     }
     found = metrics["dead_gaussian_nets"] > 0
     as_proved = (
@@ -462,10 +456,12 @@ def _ratio_verdict(settings: dict, records: list[dict]):
     tight = [r for record in records for r in record["tight_right_over_left"] if r is not None]
     metrics = {
         "nets": sum(record["samples"] * len(record["norms"]) for record in records),
-        "largest_right_over_left": max([largest(records, "largest_right_over_left"), *tight]),
+        "largest_right_over_left": max(
+            [shared.largest(records, "largest_right_over_left"), *tight]
+        ),
         "least_tight_right_over_left": min(tight, default=None),
-        "largest_share_of_zero_gradients": float(joined(records, "share_zero").max()),
-        "least_ratio_found": float(joined(records, "searched_ratio").min()),
+        "largest_share_of_zero_gradients": float(shared.joined(records, "share_zero").max()),
+        "least_ratio_found": float(shared.joined(records, "searched_ratio").min()),
     }
     if metrics["largest_right_over_left"] > 1 + settings["rounding"]:
         return metrics, "counterexample"
@@ -480,15 +476,15 @@ def _noise_verdict(settings: dict, records: list[dict]):
         for record in records
         for scale, *values in zip(record["scales"], *(record[n] for n in names), strict=True)
     ]
-    from_zero = where(by_scale, scale=0)
-    metrics = {"largest_step_from_zero": largest(from_zero, "largest_travelled")}
+    from_zero = shared.where(by_scale, scale=0)
+    metrics = {"largest_step_from_zero": shared.largest(from_zero, "largest_travelled")}
     for width in sorted({record["width"] for record in records}):
-        noisy = [r for r in where(by_scale, width=width) if r["scale"] != 0]
-        optimal = joined(noisy, "final_risk_share") <= settings["optimal_share"]
-        stalled = ~optimal & joined(noisy, "stalled").astype(bool)
+        noisy = [r for r in shared.where(by_scale, width=width) if r["scale"] != 0]
+        optimal = shared.joined(noisy, "final_risk_share") <= settings["optimal_share"]
+        stalled = ~optimal & shared.joined(noisy, "stalled").astype(bool)
         metrics |= {
             f"starts_at_width_{width}": len(optimal),
-            f"halved_share_at_width_{width}": float(joined(noisy, "halved_share").mean()),
+            f"halved_share_at_width_{width}": float(shared.joined(noisy, "halved_share").mean()),
             f"optimal_share_at_width_{width}": float(optimal.mean()),
             f"stalled_share_at_width_{width}": float(stalled.mean()),
             f"unfinished_share_at_width_{width}": float((~optimal & ~stalled).mean()),
@@ -500,22 +496,15 @@ def _noise_verdict(settings: dict, records: list[dict]):
     return metrics, "reproduced" if holds else "not reproduced"
 
 
-_TRIALS = {
-    "origin": _origin_trials,
-    "dead_units": _dead_trials,
-    "search": relu_search.trials,
-    "gradient_ratio": _ratio_trials,
-    "noise": _noise_trials,
+_PARTS = {
+    "origin": (_origin_trials, _origin_verdict),
+    "dead_units": (_dead_trials, _dead_verdict),
+    "search": (relu_search.trials, relu_search.verdict),
+    "gradient_ratio": (_ratio_trials, _ratio_verdict),
+    "noise": (_noise_trials, _noise_verdict),
 }
 _MEASURED = (at_origin, on_hexagon, dead, gradient_ratio, noise, relu_search.search)
 _MEASURE = {f.__name__: f for f in (*_MEASURED, relu_search.linear_control)}
-_JUDGES = {
-    "origin": _origin_verdict,
-    "dead_units": _dead_verdict,
-    "search": relu_search.verdict,
-    "gradient_ratio": _ratio_verdict,
-    "noise": _noise_verdict,
-}
 EXPERIMENT = run.Experiment("relu", trials, measure, verdict, build=build, get_config=get_config)
 
 if __name__ == "__main__":

@@ -212,7 +212,7 @@ def test_norms_are_compared_among_nets_of_one_rate():
         ("train", {"step_count": 7}, "step_count must be a multiple of train.pilot_steps"),
         ("train", {"rates_times_depth": (0.1, -1.0)}, "rates_times_depth must be above 0"),
         ("train", {"batch_examples": 0}, "batch_examples must be above 0, got 0"),
-        ("model", {"width": 32}, "a net of 2 layers needs"),
+        ("model", {"width": 32}, "a net of 2 layers needs a square"),
         ("data", {"dataset": "mnist"}, "there is no data set 'mnist'"),
     ],
 )
