@@ -22,6 +22,7 @@ import ml_collections
 import numpy as np
 
 from experiments import run
+from experiments.shared import config, generator, largest, require_positive
 from identity_matters import random_matrices
 from identity_matters.linear import descent, model
 
@@ -29,55 +30,30 @@ from identity_matters.linear import descent, model
 PRODUCTS_PER_LAYER = 3
 
 
-VARIANTS = ("gradient_step",)
+VARIANTS = {"gradient_step": "steps at seven depths against plain chains of products; 40 s"}
+_SETTINGS = {
+    "depths": (64, 128, 256, 512, 1024, 2048, 4096),  # layers; they and the width are our goal's
+    "width": 64,  # d
+    # Steps in one dispatch: so many that they cover layers_per_run layers, for shallow nets are
+    # timed badly otherwise, and at least five, so that memory is not allocated for each.
+    "layers_per_run": 2048,
+    "least_updates_per_run": 5,
+    "repeats": 3,  # timed rounds; each round times the steps and both chains in turn
+    "largest_ratio": 2.0,  # goal: time of a step over that of the faster chain, at most
+    "exponent_tolerance": 0.15,  # goal: step time grows as depth^p with |p - 1| at most this
+}
 
 
 def get_config(variant: str = "gradient_step") -> ml_collections.ConfigDict:
     """The settings of `variant`, one of VARIANTS."""
-    if variant not in VARIANTS:
-        raise ValueError(f"variant must be one of {VARIANTS}, got {variant!r}")
-    config = ml_collections.ConfigDict()
-    config.variant = variant
-    config.scale = "paper"  # the paper times nothing; depths and width are our goal's
-    config.depths = (64, 128, 256, 512, 1024, 2048, 4096)  # layers
-    config.width = 64  # d
-    # Steps in one dispatch: so many that they cover layers_per_run layers, for shallow nets are
-    # timed badly otherwise, and at least five, so that memory is not allocated for each.
-    config.layers_per_run = 2048
-    config.least_updates_per_run = 5
-    config.repeats = 3  # timed rounds; each round times the steps and both chains in turn
-    config.largest_ratio = 2.0  # goal: time of a step over that of the faster chain, at most
-    config.exponent_tolerance = 0.15  # goal: step time grows as depth^p with |p - 1| at most this
-    return config
+    return config(variant, dict.fromkeys(VARIANTS, ()), _SETTINGS)
 
 
-def trials(
-    variant,
-    depths,
-    width,
-    layers_per_run,
-    least_updates_per_run,
-    repeats,
-    largest_ratio,
-    exponent_tolerance,
-) -> list[dict]:
-    """One cell for each depth."""
-    if variant != "gradient_step":
-        raise ValueError(f"variant must be gradient_step, got {variant!r}")
+def trials(*, depths, width, layers_per_run, least_updates_per_run, repeats, **goals) -> list[dict]:
+    """One trial for each depth."""
+    del goals
     if len(set(depths)) < 2 or min(depths) < 1:
         raise ValueError(f"depths must be at least two different depths of 1 or more, got {depths}")
-    if width < 1:
-        raise ValueError(f"width must be at least 1, got {width}")
-    if layers_per_run < 1:
-        raise ValueError(f"layers_per_run must be at least 1, got {layers_per_run}")
-    if least_updates_per_run < 1:
-        raise ValueError(f"least_updates_per_run must be at least 1, got {least_updates_per_run}")
-    if repeats < 1:
-        raise ValueError(f"repeats must be at least 1, got {repeats}")
-    if not largest_ratio > 0:
-        raise ValueError(f"largest_ratio must be positive, got {largest_ratio}")
-    if not exponent_tolerance > 0:
-        raise ValueError(f"exponent_tolerance must be positive, got {exponent_tolerance}")
     return [
         {
             "depth": depth,
@@ -87,6 +63,12 @@ def trials(
         }
         for depth in depths
     ]
+
+
+def build(**trial) -> dict:
+    """The trial, once its sizes are known to be usable."""
+    require_positive(trial)
+    return trial
 
 
 @jax.jit
@@ -115,10 +97,10 @@ def _looped_chain(A, M, passes):
     return M
 
 
-def measure(cell: dict, key) -> dict:
+def measure(trial: dict, key) -> dict:
     """Median seconds of a step and of both chains at one depth."""
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    depth, width = cell["depth"], cell["width"]
+    rng = generator(key)
+    depth, width = trial["depth"], trial["width"]
     # A net near its start. The chain multiplies orthogonal layers, so that its numbers stay of
     # order 1: products that underflow would be timed at another speed.
     residual = rng.standard_normal((depth, width, width)) / (depth * width)
@@ -128,7 +110,7 @@ def measure(cell: dict, key) -> dict:
     rate = descent.largest_stable_learning_rate(R, Sigma, depth)
     A, layers = jnp.asarray(residual), jnp.asarray(orthogonal)
     R, Sigma, M_device = jnp.asarray(R), jnp.asarray(Sigma), jnp.asarray(M)
-    updates = cell["updates_per_run"]
+    updates = trial["updates_per_run"]
     passes = PRODUCTS_PER_LAYER * updates
     candidates = {
         "step": lambda: _steps(A, R, Sigma, rate, updates),
@@ -138,7 +120,7 @@ def measure(cell: dict, key) -> dict:
     for candidate in candidates.values():
         jax.block_until_ready(candidate())  # compiles, and fills the caches
     seconds = {name: [] for name in candidates}
-    for _ in range(cell["repeats"]):
+    for _ in range(trial["repeats"]):
         for name, candidate in candidates.items():
             started = time.perf_counter()
             jax.block_until_ready(candidate())
@@ -153,31 +135,29 @@ def measure(cell: dict, key) -> dict:
     }
 
 
-def verdict(config: dict, records: list[dict]) -> run.Verdict:
+def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Fits the exponent of the step time over depth and compares with the goal."""
     depths = [record["depth"] for record in records]
     steps = [record["step_seconds"] for record in records]
     exponent = float(np.polyfit(np.log(depths), np.log(steps), 1)[0])
-    largest_ratio = max(record["ratio"] for record in records)
+    largest_ratio = largest(records, "ratio")
     deepest = max(records, key=lambda record: record["depth"])
-    linear = abs(exponent - 1) <= config["exponent_tolerance"]
-    return run.Verdict(
-        claim="gradient-cost",
-        metrics={
-            "step_time_exponent": exponent,
-            "largest_step_over_chain_ratio": largest_ratio,
-            "median_step_over_chain_ratio": statistics.median(r["ratio"] for r in records),
-            "deepest_layers": deepest["depth"],
-            "deepest_step_seconds": deepest["step_seconds"],
-            "deepest_microseconds_per_layer": 1e6 * deepest["step_seconds"] / deepest["depth"],
-        },
-        verdict="reproduced"
-        if linear and largest_ratio <= config["largest_ratio"]
-        else "not reproduced",
-    )
+    metrics = {
+        "step_time_exponent": exponent,
+        "largest_step_over_chain_ratio": largest_ratio,
+        "median_step_over_chain_ratio": statistics.median(r["ratio"] for r in records),
+        "deepest_layers": deepest["depth"],
+        "deepest_step_seconds": deepest["step_seconds"],
+        "deepest_microseconds_per_layer": 1e6 * deepest["step_seconds"] / deepest["depth"],
+    }
+    linear = abs(exponent - 1) <= settings["exponent_tolerance"]
+    reached = linear and largest_ratio <= settings["largest_ratio"]
+    return run.Verdict("gradient-cost", metrics, "reproduced" if reached else "not reproduced")
 
 
-EXPERIMENT = run.Experiment("benchmark_linear", trials, measure, verdict, get_config=get_config)
+EXPERIMENT = run.Experiment(
+    "benchmark_linear", trials, measure, verdict, build=build, get_config=get_config
+)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

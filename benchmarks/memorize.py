@@ -23,6 +23,7 @@ import ml_collections
 import numpy as np
 
 from experiments import run
+from experiments.shared import config, largest, total
 from identity_matters import environment
 from identity_matters.memorize import construct
 from identity_matters.memorize.network import in_blocks, matmul
@@ -30,35 +31,32 @@ from identity_matters.memorize.network import in_blocks, matmul
 _GIGABYTE = 1e9
 _BYTES_PER_KIBIBYTE = 1024
 
-
 # Settings
 
 VARIANTS = {"construction": "building and verifying, against bare products; two minutes"}
 
 
+_SETTINGS = {
+    "examples": (16_384, 32_768, 65_536, 131_072),  # n
+    "features": 64,  # d; small, so that products of n x n x k dominate
+    "num_classes": 10,  # r
+    "width": 8,  # k
+    "tile_points": 2048,  # points whose inner products are formed at once
+    "batch_examples": 4096,  # inputs that pass through the network at once
+    "repeats": 1,  # timed rounds; each times all candidates in turn
+    "largest_ratio": 2.0,  # goal: time over that of the bare products, at most
+    "largest_exponent": 2.2,  # goal: time grows as n^p with p at most this
+    # Goal: peak memory of a process that builds and verifies.
+    "largest_memory_gigabytes": 2.0,
+    # Load average, over cores, above which times say nothing about the construction. A run of
+    # its own brings it near 1.
+    "largest_load_per_core": 1.25,
+}
+
+
 def get_config(variant: str = "construction") -> ml_collections.ConfigDict:
     """The settings of `variant`, one of VARIANTS."""
-    if variant not in VARIANTS:
-        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
-    settings = {
-        "variant": variant,
-        "scale": "paper",  # the paper times nothing; the sizes are our goal's
-        "examples": (16_384, 32_768, 65_536, 131_072),  # n
-        "features": 64,  # d; small, so that products of n x n x k dominate
-        "num_classes": 10,  # r
-        "width": 8,  # k
-        "tile_points": 2048,  # points whose inner products are formed at once
-        "batch_examples": 4096,  # inputs that pass through the network at once
-        "repeats": 1,  # timed rounds; each times all candidates in turn
-        "largest_ratio": 2.0,  # goal: time over that of the bare products, at most
-        "largest_exponent": 2.2,  # goal: time grows as n^p with p at most this
-        # Goal: peak memory of a process that builds and verifies.
-        "largest_memory_gigabytes": 2.0,
-        # Load average, over cores, above which times say nothing about the construction. A run of
-        # its own brings it near 1.
-        "largest_load_per_core": 1.25,
-    }
-    return ml_collections.ConfigDict(settings)
+    return config(variant, dict.fromkeys(VARIANTS, ()), _SETTINGS)
 
 
 def trials(*, examples, variant, **settings) -> list[dict]:
@@ -168,11 +166,11 @@ def _build_and_verify_alone(seed, trial: dict) -> float:
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Compares ratios, growth and memory with the goals; undecided on a loaded machine."""
     n = [record["examples"] for record in records]
-    largest = max(records, key=lambda record: record["examples"])
+    at_most = max(records, key=lambda record: record["examples"])
     metrics = {
-        "examples": largest["examples"],
-        "errors": sum(record["errors"] for record in records),
-        "peak_memory_gigabytes": largest["peak_memory_gigabytes"],
+        "examples": at_most["examples"],
+        "errors": total(records, "errors"),
+        "peak_memory_gigabytes": at_most["peak_memory_gigabytes"],
     }
     reached = [
         metrics["errors"] == 0,
@@ -181,14 +179,14 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     for phase in ("build", "verify"):
         seconds = [record[f"{phase}_seconds"] for record in records]
         exponent = float(np.polyfit(np.log(n), np.log(seconds), 1)[0])
-        metrics[f"{phase}_seconds"] = largest[f"{phase}_seconds"]
+        metrics[f"{phase}_seconds"] = at_most[f"{phase}_seconds"]
         metrics[f"{phase}_time_exponent"] = exponent
-        metrics[f"{phase}_over_bare_products_ratio"] = largest[f"{phase}_ratio"]
+        metrics[f"{phase}_over_bare_products_ratio"] = at_most[f"{phase}_ratio"]
         reached += [
-            largest[f"{phase}_ratio"] <= settings["largest_ratio"],
+            at_most[f"{phase}_ratio"] <= settings["largest_ratio"],
             exponent <= settings["largest_exponent"],
         ]
-    load = max(record["load_per_core"] for record in records)
+    load = largest(records, "load_per_core")
     metrics["load_per_core"] = load
     outcome = "reproduced" if all(reached) else "not reproduced"
     if metrics["errors"] == 0 and load > settings["largest_load_per_core"]:

@@ -18,7 +18,6 @@ that is the gap in the figure. Predicted and measured updates agree to a few per
 190 at every depth.
 """
 
-import dataclasses
 import functools
 import math
 
@@ -28,8 +27,9 @@ import ml_collections
 import numpy as np
 
 from experiments import run
+from experiments.shared import config, generator, joined, largest, total, where
 from identity_matters import random_matrices
-from identity_matters.linear import convergence, escape
+from identity_matters.linear import convergence, escape, model
 
 CLAIMS = {"inside": "iterates-stay-inside", "escape": "time-to-escape"}
 _RISK_FLOOR = 1e-13  # of f(0) - C: below it rounding decides whether the risk falls
@@ -42,73 +42,64 @@ VARIANTS = {
 }
 
 
+_SETTINGS = {
+    "inside": {
+        "depths": (1, 2, 4, 8, 32),  # l, each with every width
+        "widths": (1, 2, 4),  # d
+        "problems": 670,  # certified problems of each depth and width: 10,050 in all
+        "updates": 100,  # of gradient descent on each
+        "shares": (0.05, 0.999),  # s_0 over the largest that is certified, uniform in between
+        "sigma_condition_log10": 3.0,  # log10 of the largest condition number of Sigma
+        "singular_percent": 25.0,  # of the Sigma of d > 1 lose an eigenvalue
+        "beyond_excess_over_sigma": (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0),
+        "beyond_shapes": ((2, 2), (8, 2), (2, 4), (8, 4)),  # l and d
+        "beyond_problems": 40,  # of each size and shape
+        "beyond_condition_log10": 1.0,  # as sigma_condition_log10; none is singular
+        "beyond_updates": 2000,  # step size 1 / (4 l ||Sigma|| (1 + s_0)^2)
+        "beyond_converged": 1e-6,  # f - C over f(0) - C that counts as converged
+    },
+    "escape": {
+        "depths": (2, 3, 4, 5, 6),  # l
+        "noises": (0.01, 0.05, 0.2),  # standard deviation of the start, cut at 3 of them
+        "draws": 32,  # starts of each depth and noise
+        "targets": ((-0.5,), (-2.0,), (-0.5, -1.5, 0.8), (0.5,), (2.0,)),  # diagonals of R
+        # Times l sigma (1 + max |r|)^2: the step size, small enough to follow the flow.
+        "learning_rate_scale": 0.1,
+        "risk": 1e-6,  # f - C of an entry that counts as reached
+        "max_updates": 3_000_000,  # a start predicted to need more than half is not run
+        "largest_factor": 2.0,  # between predicted and measured, either way; above 1
+    },
+}
+
+
 def get_config(variant: str = "inside") -> ml_collections.ConfigDict:
     """The settings of `variant`, one of VARIANTS."""
-    if variant not in VARIANTS:
-        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
-    config = ml_collections.ConfigDict({"variant": variant, "scale": "paper"})
-    if variant == "inside":
-        config.depths = (1, 2, 4, 8, 32)  # l, each with every width
-        config.widths = (1, 2, 4)  # d
-        config.problems = 670  # certified problems of each depth and width: 10,050 in all
-        config.updates = 100  # of gradient descent on each
-        config.shares = (0.05, 0.999)  # s_0 over the largest that is certified, uniform in between
-        config.sigma_condition_log10 = 3.0  # log10 of the largest condition number of Sigma
-        config.singular_percent = 25.0  # of the Sigma of d > 1 lose an eigenvalue
-        config.beyond_excess_over_sigma = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-        config.beyond_shapes = ((2, 2), (8, 2), (2, 4), (8, 4))  # l and d
-        config.beyond_problems = 40  # of each size and shape
-        config.beyond_condition_log10 = 1.0  # as sigma_condition_log10; none is singular
-        config.beyond_updates = 2000  # step size 1 / (4 l ||Sigma|| (1 + s_0)^2)
-        config.beyond_converged = 1e-6  # f - C over f(0) - C that counts as converged
-    else:
-        config.depths = (2, 3, 4, 5, 6)  # l
-        config.noises = (0.01, 0.05, 0.2)  # standard deviation of the start, cut at 3 of them
-        config.draws = 32  # starts of each depth and noise
-        config.targets = ((-0.5,), (-2.0,), (-0.5, -1.5, 0.8), (0.5,), (2.0,))  # diagonals of R
-        # Times l sigma (1 + max |r|)^2: the step size, small enough to follow the flow.
-        config.learning_rate_scale = 0.1
-        config.risk = 1e-6  # f - C of an entry that counts as reached
-        config.max_updates = 3_000_000  # a start predicted to need more than half is not run
-        config.largest_factor = 2.0  # between predicted and measured, either way
-    return config
-
-
-@dataclasses.dataclass(frozen=True)
-class EscapeRule:
-    """What the verdict of `escape` asks for."""
-
-    largest_factor: float
-
-    def __post_init__(self):
-        if not self.largest_factor > 1:
-            raise ValueError(f"largest_factor must be above 1, got {self.largest_factor}")
+    return config(variant, _SETTINGS, {})
 
 
 # Trials
 
 
-def trials(*, variant: str, **settings) -> list[dict]:
+def trials(*, variant: str, depths, **settings) -> list[dict]:
     """One for each depth and width (inside), or for each depth and target (escape)."""
-    if variant == "inside":
-        depths, widths = settings.pop("depths"), settings.pop("widths")
-        shapes = settings.pop("beyond_shapes")
-        beyond = {k.removeprefix("beyond_"): v for k, v in settings.items() if "beyond_" in k}
-        certified = {k: v for k, v in settings.items() if "beyond_" not in k}
+    if variant == "escape":
+        run.require_between(1, math.inf, largest_factor=settings.pop("largest_factor"))
+        targets = settings.pop("targets")
         return [
-            *(
-                {"question": "certified", "depth": depth, "width": width, **certified}
-                for depth in depths
-                for width in widths
-            ),
-            *({"question": "beyond", "depth": depth, "width": d, **beyond} for depth, d in shapes),
+            {"question": "escape", "depth": depth, "target": list(target), **settings}
+            for depth in depths
+            for target in targets
         ]
-    EscapeRule(settings.pop("largest_factor"))
-    depths, targets = settings.pop("depths"), settings.pop("targets")
-    return [
-        {"question": "escape", "depth": depth, "target": list(target), **settings}
+    widths, shapes = settings.pop("widths"), settings.pop("beyond_shapes")
+    beyond = {k.removeprefix("beyond_"): v for k, v in settings.items() if "beyond_" in k}
+    certified = {k: v for k, v in settings.items() if "beyond_" not in k}
+    inside = [
+        {"question": "certified", "depth": depth, "width": width, **certified}
         for depth in depths
-        for target in targets
+        for width in widths
+    ]
+    return inside + [
+        {"question": "beyond", "depth": depth, "width": width, **beyond} for depth, width in shapes
     ]
 
 
@@ -126,12 +117,8 @@ def build(**trial) -> dict:
 
 def measure(trial: dict, key) -> dict:
     """Measures one trial; `key` is the root of its draws."""
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     settings = {name: value for name, value in trial.items() if name != "question"}
-    measures = {
-        "certified": measure_certified, "beyond": measure_beyond, "escape": measure_escape,
-    }  # fmt: skip
-    return measures[trial["question"]](rng, **settings)
+    return MEASURES[trial["question"]](generator(key), **settings)
 
 
 # The iterates stay inside
@@ -168,16 +155,11 @@ def measure_certified(
         for R, Sigma in zip(targets, data, strict=True)
     ]
     kept = [i for i, certificate in enumerate(found) if certificate is not None]
-    certificates = [found[i] for i in kept]
-    radii = np.array([certificate.norm for certificate in certificates])
-    _, _, norms, decreases = _descend(
-        np.stack([targets[i] for i in kept]),
-        np.stack([data[i] for i in kept]),
-        np.array([certificate.learning_rate for certificate in certificates]),
-        np.array([certificate.factor for certificate in certificates]),
-        depth=depth,
-        updates=updates,
-    )
+    radii, rates, factors = np.array(
+        [(found[i].norm, found[i].learning_rate, found[i].factor) for i in kept]
+    ).T
+    R, Sigma = (np.stack(stack)[kept] for stack in (targets, data))
+    _, _, norms, decreases = map(np.asarray, _descent(R, Sigma, rates, factors, depth, updates))
     return {
         "certified": len(kept),
         "not_certified": problems - len(kept),
@@ -198,14 +180,11 @@ def measure_beyond(
         s0 = math.sqrt(excess)
         data = [random_sigma(rng, width, condition_log10, 0.0) for _ in range(problems)]
         targets = [target_at(rng, Sigma, s0) for Sigma in data]
-        largest = np.array([np.linalg.norm(Sigma, 2) for Sigma in data])
-        first, last, norms, _ = _descend(
-            np.stack(targets),
-            np.stack(data),
-            1 / (4 * depth * largest * (1 + s0) ** 2),
-            np.ones(problems),
-            depth=depth,
-            updates=updates,
+        norms_of_sigma = np.array([np.linalg.norm(Sigma, 2) for Sigma in data])
+        rates = 1 / (4 * depth * norms_of_sigma * (1 + s0) ** 2)
+        first, last, norms, _ = map(
+            np.asarray,
+            _descent(np.stack(targets), np.stack(data), rates, np.ones(problems), depth, updates),
         )
         shares.append((last <= converged * first, norms < 1))
     return {
@@ -222,18 +201,12 @@ def _descent(R, Sigma, learning_rate, factor, depth, updates):
     The norm is the 16-norm of the singular values: at least the largest, and 9 % more at most
     for d = 4. It is quick to compute at every update.
     """
-    identity = jnp.eye(R.shape[0])
 
     def evaluate(A):
-        M, inputs = jax.lax.scan(lambda M, layer: (M + layer @ M, M), identity, A)
-        E = M - R
-        _, gradient = jax.lax.scan(
-            lambda W, pair: (W + pair[0].T @ W, W @ pair[1].T), 2 * E @ Sigma, (A, inputs),
-            reverse=True,
-        )  # fmt: skip
-        return jnp.sum(E * (E @ Sigma)), gradient
+        return model.excess_risk_and_gradient(A, R, Sigma)
 
-    first, gradient = evaluate(jnp.zeros((depth, *R.shape)))
+    zero = jnp.zeros((depth, *R.shape))
+    first, gradient = evaluate(zero)
 
     def update(_, carry):
         A, excess, gradient, norm, worst = carry
@@ -246,13 +219,9 @@ def _descent(R, Sigma, learning_rate, factor, depth, updates):
         bound = jnp.max(jnp.trace(power, axis1=1, axis2=2)) ** (1 / 16)
         return A, after, gradient, jnp.maximum(norm, bound), jnp.maximum(worst, decrease)
 
-    start = (jnp.zeros((depth, *R.shape)), first, gradient, 0.0, 0.0)
+    start = (zero, first, gradient, 0.0, 0.0)
     _, last, _, norm, worst = jax.lax.fori_loop(0, updates, update, start)
     return first, last, norm, worst
-
-
-def _descend(R, Sigma, rates, factors, *, depth: int, updates: int):
-    return (np.asarray(x) for x in _descent(R, Sigma, rates, factors, depth, updates))
 
 
 # The time to escape
@@ -316,6 +285,8 @@ def _updates_needed(w, r, learning_rate, risk, max_updates):
     return count
 
 
+MEASURES = {"certified": measure_certified, "beyond": measure_beyond, "escape": measure_escape}
+
 # Verdict
 
 
@@ -327,23 +298,16 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def _inside_verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    certified = [record for record in records if record["question"] == "certified"]
-    beyond = [record for record in records if record["question"] == "beyond"]
-
-    def total(name):
-        return sum(record[name] for record in certified)
-
+    certified, beyond = (where(records, question=name) for name in ("certified", "beyond"))
     converged = np.mean([record["converged_percent"] for record in beyond], axis=0)
-    sizes = settings["beyond_excess_over_sigma"]
+    up_to_1 = np.array(settings["beyond_excess_over_sigma"]) <= 1
     metrics = {
-        "certified_problems": total("certified"),
-        "not_certified_problems": total("not_certified"),
-        "left_the_ball": total("left_the_ball"),
-        "fell_too_slowly": total("fell_too_slowly"),
-        "largest_norm_over_radius": max(r["largest_norm_over_radius"] for r in certified),
-        "least_converged_percent_up_to_1_sigma": float(
-            min(share for share, size in zip(converged, sizes, strict=True) if size <= 1)
-        ),
+        "certified_problems": total(certified, "certified"),
+        "not_certified_problems": total(certified, "not_certified"),
+        "left_the_ball": total(certified, "left_the_ball"),
+        "fell_too_slowly": total(certified, "fell_too_slowly"),
+        "largest_norm_over_radius": largest(certified, "largest_norm_over_radius"),
+        "least_converged_percent_up_to_1_sigma": float(converged[up_to_1].min()),
         "converged_percent_at_largest_excess": float(converged[-1]),
     }
     failed = metrics["left_the_ball"] + metrics["fell_too_slowly"]
@@ -351,34 +315,32 @@ def _inside_verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def _escape_verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    runs = [(record, entry) for record in records for entry in record["by_noise"]]
-    ratios = [ratio for _, entry in runs for ratio in entry["predicted_over_measured"]]
-    lost = sum(entry["not_reached"] for _, entry in runs)
-    deepest = max(settings["depths"])
+    runs = [
+        {"depth": record["depth"], "target": record["target"], **entry}
+        for record in records
+        for entry in record["by_noise"]
+    ]
+    ratios = joined(runs, "predicted_over_measured")
+    shallowest, deepest = min(settings["depths"]), max(settings["depths"])
 
     def median(depth, negative):
-        chosen = [
-            entry["predicted_updates"]
-            for record, entry in runs
-            if record["depth"] == depth
-            and len(record["target"]) == 1
-            and (record["target"][0] < 0) == negative
-            and entry["noise"] == min(settings["noises"])
-        ]
-        return float(np.median(np.concatenate(chosen)))
+        some = where(runs, depth=depth, noise=min(settings["noises"]))
+        scalar = [r for r in some if len(r["target"]) == 1 and (r["target"][0] < 0) == negative]
+        return float(np.median(joined(scalar, "predicted_updates")))
 
     metrics = {
         "runs": len(ratios),
-        "not_run": sum(entry["not_run"] for _, entry in runs),
-        "not_reached": lost,
-        "least_predicted_over_measured": min(ratios),
-        "largest_predicted_over_measured": max(ratios),
-        "median_updates_negative_shallowest": median(min(settings["depths"]), True),
+        "not_run": total(runs, "not_run"),
+        "not_reached": total(runs, "not_reached"),
+        "least_predicted_over_measured": float(ratios.min()),
+        "largest_predicted_over_measured": float(ratios.max()),
+        "median_updates_negative_shallowest": median(shallowest, True),
         "median_updates_negative_deepest": median(deepest, True),
         "median_updates_positive_deepest": median(deepest, False),
     }
-    factor = EscapeRule(settings["largest_factor"]).largest_factor
-    holds = not lost and 1 / factor <= min(ratios) and max(ratios) <= factor
+    factor = settings["largest_factor"]
+    within = 1 / factor <= ratios.min() and ratios.max() <= factor
+    holds = within and not metrics["not_reached"]
     return run.Verdict(CLAIMS["escape"], metrics, "reproduced" if holds else "not reproduced")
 
 

@@ -24,11 +24,10 @@ most of it, but send all inputs to one line. Linear nets of orthogonal weights t
 the identity.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +37,7 @@ import optax
 import scipy.linalg
 
 from experiments import run
+from experiments.shared import config, largest, least, require_positive, total, where
 from identity_matters import nets, paper, random_matrices
 from identity_matters.images import augment, batches, datasets
 from identity_matters.nets import mlp
@@ -49,6 +49,11 @@ CLAIMS = {
 }
 # A batch loss above so many times that of the map 0, which is 1, ends a training as diverged.
 DIVERGED_LOSS = 1e4
+# What the metrics say of the deepest net of each kind.
+_OF_DEEPEST = (
+    *("train_loss", "train_error_percent", "start_effective_dimension"),
+    *("least_gradient_norm", "largest_gradient_norm"),
+)
 
 # Settings
 
@@ -61,36 +66,25 @@ OTHER_VARIANTS = {
     "digits/long/relu": "2,000 updates instead of 70; a minute and a half",
     "digits/long/linear": "the same for linear nets",
     "digits/long/orthogonal": "the same for orthogonal weights",
-    "cifar10/relu": "256 units, 2,000 updates; the deepest nets take an accelerator",
-    "cifar10/linear": "the same for linear nets",
-    "cifar10/orthogonal": "the same for orthogonal weights",
 }
 
 
 def get_config(variant: str = "digits/relu") -> ml_collections.ConfigDict:
-    """The settings of `variant`, DATASET[/long]/QUESTION."""
-    known = VARIANTS | OTHER_VARIANTS
-    if variant not in known:
-        raise ValueError(f"variant must be one of {', '.join(known)}, got {variant!r}")
-    dataset, *_, question = variant.split("/")
-    digits, long = dataset == "digits", "/long/" in variant
-    short = digits and not long
-    # 2 layers need as many units as there are inputs.
-    depths = (2, 4, 8, 16, 32, 64, 256, 1200) if digits else (4, 8, 16, 32, 64, 256, 1200)
-    settings = {
-        "variant": variant,
+    """The settings of `variant`, digits[/long]/QUESTION."""
+    question, long = variant.split("/")[-1], "/long/" in variant
+    common = {
         # The deepest net has the 1200 layers that the blog post names; it names no data.
-        "scale": "paper",
         "data": {
-            "dataset": dataset,
+            "dataset": "digits",
             "normalization": "per_image",
             "data_dir": "data",  # where `make data` put the data sets
             "cache": "",  # or one decoded data set alone, a copy of DATA_DIR/arrays/NAME
         },
-        "depths": (16, 32, 64, 256) if long else depths,  # layers l
+        # layers l
+        "depths": (16, 32, 64, 256) if long else (2, 4, 8, 16, 32, 64, 256, 1200),
         # Where `nets` does not say otherwise; see the docstring of the net.
         "model": {
-            "width": 64 if digits else 256,  # digits have 64 pixels: the first layer is square, too
+            "width": 64,  # digits have 64 pixels: the first layer is square, too
             "initialization": "near_zero",  # near_zero, standard or orthogonal
             "initial_scale": 1.0,
             "compute_dtype": "float32",
@@ -101,10 +95,9 @@ def get_config(variant: str = "digits/relu") -> ml_collections.ConfigDict:
             # layers at the identity grows like l. Each rate falls to 0 along half a cosine.
             "rates_times_depth": (3.0, 1.0, 0.3, 0.1, 0.03),
             "momentum": 0.9,
-            # Updates with every rate, before the best goes on.
-            "pilot_steps": 10 if short else 100,
-            "step_count": 70 if short else 2000,  # updates in all, a multiple of pilot_steps
-            "batch_examples": 32 if digits else 128,
+            "pilot_steps": 100 if long else 10,  # updates with every rate, before the best goes on
+            "step_count": 2000 if long else 70,  # updates in all, a multiple of pilot_steps
+            "batch_examples": 32,
         },
         "layer_points": 65,  # at most so many layers of each net are written down
         "verdict": {
@@ -124,7 +117,7 @@ def get_config(variant: str = "digits/relu") -> ml_collections.ConfigDict:
             "order_from_depth": 8,
         },
     }
-    return ml_collections.ConfigDict(settings)
+    return config(variant, dict.fromkeys(VARIANTS | OTHER_VARIANTS, ()), common)
 
 
 def _nets(question: str) -> dict:
@@ -141,37 +134,12 @@ def _nets(question: str) -> dict:
     }
 
 
-@dataclasses.dataclass(frozen=True)
-class Rules:
-    """The group `verdict` of the settings."""
-
-    trained_percent: float
-    hard_from_depth: int
-    even_gradient_ratio: float
-    norm_times_depth_ratio: float
-    order_from_depth: int
-
-    def __post_init__(self):
-        if not 0 < self.trained_percent < 100:
-            raise ValueError(
-                f"verdict.trained_percent must be within 0 and 100, got {self.trained_percent}"
-            )
-        for name, value in dataclasses.asdict(self).items():
-            if value < 1:
-                raise ValueError(f"verdict.{name} must be at least 1, got {value}")
-
-
 # Trials
 
 
-def trials(
-    *, variant: str, data: dict, depths, model: dict, nets: dict, train: dict, layer_points: int,
-    verdict: dict,
-) -> list[dict]:  # fmt: skip
+def trials(*, variant: str, depths, model: dict, nets: dict, verdict: dict, **common) -> list[dict]:
     """One for each net and depth."""
-    del variant
-    Rules(**verdict)
-    common = {"layer_points": layer_points, "data": data, "train": train}
+    del variant, verdict
     return [
         {"net": name, "depth": depth, "model": {**model, **changes, "depth": depth}, **common}
         for depth in depths
@@ -216,114 +184,74 @@ def linear_optimum(x, labels, num_classes: int) -> tuple[float, float]:
     return float(np.mean(np.sum((y - fitted) ** 2, axis=1))), float(100 * np.mean(errors))
 
 
-def effective_dimension(h: jax.Array) -> jax.Array:
-    """In how many directions vectors point, whatever their lengths: from 1 to their dimension.
+class Subject(NamedTuple):
+    """What a trial measures: data, a net without weights, and the settings of its training."""
 
-    ``1 / ||M||_F^2``, M the mean of ``u u^T`` over the vectors' directions u: 1 where all lie on
-    one line, k where they are spread evenly over k orthogonal ones. NaN where a vector is 0.
-
-    Args:
-      h: f[n, d].
-    Returns:
-      f[], of the dtype of h.
-    """
-    # Tiny vectors would vanish when their entries are squared.
-    h = h / jnp.max(jnp.abs(h), axis=1, keepdims=True)
-    u = h / jnp.linalg.norm(h, axis=1, keepdims=True)
-    M = jnp.matmul(u.T, u, precision=jax.lax.Precision.HIGHEST) / len(u)
-    return 1 / jnp.sum(jnp.square(M))
-
-
-class Programs(NamedTuple):
-    """What is compiled, once for all nets of a depth: what tells them apart is in the state.
-
-    start(variables) -> state, in arrays of its own.
-    step(state, rate, x f32[b, h, w, c], labels i32[b]) -> (state, loss, gradient norm), one update.
-    evaluate(state, x f32[n, h, w, c], labels i32[n]) -> (losses f32[n], is wrong bool[n], norms
-        f32[depth - 1], the mean of ||h_j||, effective dimension f32[] of the last hidden layer).
-    """
-
-    start: Callable
-    step: Callable
-    evaluate: Callable
-
-
-@functools.cache
-def _programs(step_count: int, momentum: float) -> Programs:
-    # The schedule starts at 1 and is multiplied by the rate, so that one program is for all.
-    descent = optax.sgd(optax.cosine_decay_schedule(1.0, step_count), momentum)
-
-    def forward(state, x):
-        return mlp.forward(state, x.reshape(len(x), -1))
-
-    def losses(logits, labels):
-        targets = jax.nn.one_hot(labels, logits.shape[1], dtype=logits.dtype)
-        return jnp.sum(jnp.square(logits - targets), axis=1)
-
-    def start(variables):
-        state = {name: jax.tree.map(jnp.array, variables[name]) for name in ("params", "fixed")}
-        return {**state, "opt_state": descent.init(state["params"])}
-
-    def step(state, rate, x, labels):
-        def loss_of(params):
-            logits, _ = forward({**state, "params": params}, x)
-            return jnp.mean(losses(logits, labels))
-
-        loss, gradient = jax.value_and_grad(loss_of)(state["params"])
-        updates, opt_state = descent.update(gradient, state["opt_state"])
-        updates = jax.tree.map(lambda update: rate * update, updates)
-        params = optax.apply_updates(state["params"], updates)
-        new = {"params": params, "fixed": state["fixed"], "opt_state": opt_state}
-        squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradient)]
-        return new, loss, jnp.sqrt(sum(squares))
-
-    def evaluate(state, x, labels):
-        logits, passed = forward(state, x)
-        wrong = jnp.argmax(logits, axis=1) != labels
-        dimension = effective_dimension(passed["last_hidden"])
-        return losses(logits, labels), wrong, jnp.mean(passed["norm"], axis=1), dimension
-
-    return Programs(start, jax.jit(step, donate_argnums=0), jax.jit(evaluate))
-
-
-class Subject:
-    """A net and how it is trained: what a trial measures, without weights yet."""
-
-    def __init__(
-        self, split: Split, model: dict, *, rates_times_depth, momentum: float, pilot_steps: int,
-        step_count: int, batch_examples: int,
-    ):  # fmt: skip
-        if len(rates_times_depth) == 0 or min(rates_times_depth) <= 0:
-            raise ValueError(f"train.rates_times_depth must be positive, got {rates_times_depth}")
-        if pilot_steps < 2 or step_count < 1 or step_count % pilot_steps:
-            raise ValueError(
-                "train.step_count must be a multiple of train.pilot_steps, which must be at least"
-                f" 2, got {step_count} and {pilot_steps}"
-            )
-        if batch_examples < 1:
-            raise ValueError(f"train.batch_examples must be at least 1, got {batch_examples}")
-        inputs = math.prod(split.x.shape[1:])
-        if model["depth"] == 2 and model["width"] != inputs:
-            raise ValueError(
-                "a net of 2 layers needs as many units as there are inputs to have a square layer,"
-                f" got model.width={model['width']} for {inputs} inputs; leave 2 out of depths"
-            )
-        self.split, self.model = split, model
-        self.net = nets.make_net("mlp", num_classes=split.num_classes, **model)
-        self.rates, self.momentum = rates_times_depth, momentum
-        self.pilot_steps, self.step_count = pilot_steps, step_count
-        self.batch_examples = batch_examples
-        self.layer_points = 2
+    split: Split
+    net: mlp.Mlp
+    train: dict
+    layer_points: int
 
 
 def build(*, net: str, depth: int, layer_points: int, data: dict, model: dict, train: dict):
     """The `Subject` of a trial; raises ValueError for settings that cannot be used."""
-    del net, depth
-    if layer_points < 2:
-        raise ValueError(f"layer_points must be at least 2, got {layer_points}")
-    subject = Subject(load_split(**data), model, **train)
-    subject.layer_points = layer_points
-    return subject
+    del net
+    require_positive({"layer_points": layer_points, **train})
+    if train["pilot_steps"] < 2 or train["step_count"] % train["pilot_steps"]:
+        raise ValueError(
+            "train.step_count must be a multiple of train.pilot_steps, which must be at least 2,"
+            f" got {train['step_count']} and {train['pilot_steps']}"
+        )
+    split = load_split(**data)
+    inputs = math.prod(split.x.shape[1:])
+    if depth == 2 and model["width"] != inputs:
+        raise ValueError(
+            f"a net of 2 layers needs a square layer: model.width must be {inputs} as the inputs,"
+            f" got {model['width']}; or leave 2 out of depths"
+        )
+    perceptron = nets.make_net("mlp", num_classes=split.num_classes, **model)
+    return Subject(split, perceptron, train, layer_points)
+
+
+# Training
+
+
+@functools.cache
+def _descent(step_count: int, momentum: float) -> optax.GradientTransformation:
+    # The schedule starts at 1 and is multiplied by the rate, so that one program is for all.
+    return optax.sgd(optax.cosine_decay_schedule(1.0, step_count), momentum)
+
+
+def _forward(state: dict, x, labels):
+    """The squared error of each example, f32[n], the outputs, and what `mlp.forward` measures."""
+    logits, passed = mlp.forward(state, x.reshape(len(x), -1))
+    targets = jax.nn.one_hot(labels, logits.shape[1], dtype=logits.dtype)
+    return jnp.sum(jnp.square(logits - targets), axis=1), logits, passed
+
+
+# Compiled once for all nets of a depth: what tells them apart is in the state.
+@functools.partial(jax.jit, static_argnames="descent", donate_argnames="state")
+def _step(descent, state: dict, rate, x, labels):
+    """One update: the new state, the mean loss of the batch, and the norm of its gradient."""
+
+    def loss_of(params):
+        losses, _, _ = _forward({**state, "params": params}, x, labels)
+        return jnp.mean(losses)
+
+    loss, gradient = jax.value_and_grad(loss_of)(state["params"])
+    updates, opt_state = descent.update(gradient, state["opt_state"])
+    updates = jax.tree.map(lambda update: rate * update, updates)
+    params = optax.apply_updates(state["params"], updates)
+    squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradient)]
+    return {**state, "params": params, "opt_state": opt_state}, loss, jnp.sqrt(sum(squares))
+
+
+@jax.jit
+def _evaluate(state: dict, x, labels):
+    losses, logits, passed = _forward(state, x, labels)
+    wrong = jnp.argmax(logits, axis=1) != labels
+    norms = jnp.mean(passed["norm"], axis=1)
+    return losses, wrong, norms, mlp.effective_dimension(passed["last_hidden"])
 
 
 class Training:
@@ -337,21 +265,30 @@ class Training:
 
     def __init__(self, subject: Subject, key):
         init_key, order_key = jax.random.split(key)
-        self._split, self._depth = subject.split, subject.model["depth"]
-        self._programs = _programs(subject.step_count, subject.momentum)
+        self._split, self._depth = subject.split, subject.net.depth
+        steps = subject.train["step_count"]
+        self._descent = _descent(steps, subject.train["momentum"])
         variables = nets.init_variables(subject.net, init_key, self._split.x.shape[1:])
         self.variables = jax.device_get(variables)
         kernels = mlp.kernels_in_order(self.variables["params"])
-        self.is_square = np.array([mlp.is_square(kernel.shape) for kernel in kernels])
-        self.is_square[-1] = False
+        # The last matrix never has the identity, square or not.
+        self.is_square = np.array([mlp.is_square(k.shape) for k in kernels[:-1]] + [False])
         seed = int(jax.random.bits(order_key, dtype=jnp.uint32))
         self.indices, _ = batches.batch_plan(
-            seed, len(self._split.x), subject.batch_examples, 0, subject.step_count
+            seed, len(self._split.x), subject.train["batch_examples"], 0, steps
         )
 
     def start(self) -> dict:
         """The state before the first update, in arrays of its own, for `advance` takes them."""
-        return self._programs.start(self.variables)
+        state = {
+            name: jax.tree.map(jnp.array, self.variables[name]) for name in ("params", "fixed")
+        }
+        return {**state, "opt_state": self._descent.init(state["params"])}
+
+    def _step(self, state: dict, rate: float, step: int):
+        indices = self.indices[step]
+        x, labels = self._split.x[indices], self._split.labels[indices]
+        return _step(self._descent, state, jnp.float32(rate), x, labels)
 
     def advance(self, state: dict, rate_times_depth: float, first: int, count: int):
         """`count` updates from the `first` on.
@@ -362,15 +299,12 @@ class Training:
           below float32's least number), which moves no weight.
         """
         losses, moved = np.full(count, np.inf), False
-        rate = jnp.float32(rate_times_depth / self._depth)
-        for i, indices in enumerate(self.indices[first : first + count]):
-            x, labels = self._split.x[indices], self._split.labels[indices]
-            state, loss, gradient_norm = self._programs.step(state, rate, x, labels)
-            loss, gradient_norm = float(loss), float(gradient_norm)
-            if not (loss <= DIVERGED_LOSS and np.isfinite(gradient_norm)):
+        for i in range(count):
+            state, loss, norm = self._step(state, rate_times_depth / self._depth, first + i)
+            if not (loss <= DIVERGED_LOSS and np.isfinite(norm)):
                 return state, losses, False
             losses[i] = loss
-            moved = moved or gradient_norm > 0
+            moved = moved or norm > 0
         return state, losses, not moved
 
     def evaluate(self, state: dict) -> dict:
@@ -381,7 +315,7 @@ class Training:
           "effective_dimension" of the last hidden layer, or None where it is 0.
         """
         losses, wrong, norms, dimension = jax.device_get(
-            self._programs.evaluate(state, self._split.x, self._split.labels)
+            _evaluate(state, self._split.x, self._split.labels)
         )
         return {
             "loss": float(np.mean(losses, dtype=np.float64)),
@@ -392,55 +326,36 @@ class Training:
 
     def gradient_norms(self) -> np.ndarray:
         """Frobenius norms of the first batch's gradient to each layer at the start, f64[depth]."""
-        indices = self.indices[0]
-        x, labels = self._split.x[indices], self._split.labels[indices]
-        state, _, _ = self._programs.step(self.start(), jnp.float32(0), x, labels)
+        state, _, _ = self._step(self.start(), 0.0, 0)
         # The velocity after one update is that update's gradient.
         gradient = optax.tree_utils.tree_get(state["opt_state"], "trace")
         return np.array([np.linalg.norm(kernel) for kernel in mlp.kernels_in_order(gradient)])
 
 
-class Outcome(NamedTuple):
-    """What `train` ends with.
-
-    Attributes:
-      state: None where every rate diverged.
-      rate_times_depth: of the run that is reported.
-      losses: mean loss of each of its batches, infinite after it diverged.
-      pilot_losses: what the rates were chosen by, infinite where one diverged.
-      watched: the values of `watch` along the run.
-      frozen: no gradient moved a weight, so that the state is that of the start.
-    """
-
-    state: Any
-    rate_times_depth: float
-    losses: np.ndarray
-    pilot_losses: list[float]
-    watched: list
-    frozen: bool
-
-
-def train(
-    training, rates_times_depth, step_count: int, pilot_steps: int, watch: Callable
-) -> Outcome:
+def train(training, *, rates_times_depth, step_count: int, pilot_steps: int, watch: Callable):
     """Trains with the best of some rates, by one rule for all nets.
 
     Each rate runs for `pilot_steps` on the same batches. The one with the least mean loss over the
     last half of them goes on to the end; should it diverge later, the next best does instead. Of
-    equal ones the first goes on.
+    equal ones the first goes on. A net that no gradient moves stays as it is.
 
     Args:
       training: a `Training`.
       step_count: updates in all, a multiple of `pilot_steps`.
       watch: ``watch(state)``, called after each `pilot_steps` updates of what goes on.
+    Returns:
+      The last state, or None where every rate diverged; the values of `watch`; and what goes into
+      the record: the rate of the run that is reported, what the rates were chosen by, the mean loss
+      of each batch, infinite after it diverged, and whether no gradient moved a weight.
     """
     pilots = []
     for rate in rates_times_depth:
         state, losses, frozen = training.advance(training.start(), rate, 0, pilot_steps)
         pilots.append((float(np.mean(losses[pilot_steps // 2 :])), rate, state, losses))
         if frozen:
-            return Outcome(training.start(), rate, losses, [pilots[-1][0]], [], True)
-    chosen_by = [pilot[0] for pilot in pilots]
+            pilots, step_count = pilots[-1:], pilot_steps
+            break
+    record = {"pilot_losses": [pilot[0] for pilot in pilots], "frozen": frozen}
     for _, rate, state, losses in sorted(pilots, key=lambda pilot: pilot[0]):
         watched = [watch(state)]
         while np.isfinite(losses[-1]) and len(losses) < step_count:
@@ -448,23 +363,25 @@ def train(
             losses = np.concatenate([losses, more])
             watched.append(watch(state))
         if np.isfinite(losses[-1]):
-            return Outcome(state, rate, losses, chosen_by, watched, False)
-    return Outcome(None, rate, losses, chosen_by, watched, False)
+            break
+    else:
+        state = None
+    return state, watched, {**record, "rate_times_depth": rate, "batch_losses": losses.tolist()}
 
 
 def measure(subject: Subject, key) -> dict:
     """Gradient and signal of one net at the start by layer, its training, its weights by layer."""
-    training, split = Training(subject, key), subject.split
-    depth, has_identity = subject.model["depth"], subject.model["identity"]
+    training, split, net = Training(subject, key), subject.split, subject.net
     gradient, square = training.gradient_norms(), training.is_square
     start = training.evaluate(training.start())
 
-    def largest_norm(state):
-        return random_matrices.largest_spectral_norm(mlp.square_kernels(state["params"]))
+    def layer_norms(state):
+        return random_matrices.spectral_norms(mlp.square_kernels(state["params"]))
 
-    watch = largest_norm if has_identity else (lambda state: None)
-    outcome = train(training, subject.rates, subject.step_count, subject.pilot_steps, watch)
-    points = np.unique(np.linspace(0, depth - 1, subject.layer_points).round().astype(int))
+    watch = (lambda state: float(layer_norms(state).max())) if net.identity else (lambda _: None)
+    rule = {n: subject.train[n] for n in ("rates_times_depth", "step_count", "pilot_steps")}
+    state, norm_curve, trained = train(training, **rule, watch=watch)
+    points = np.unique(np.linspace(0, net.depth - 1, subject.layer_points).round().astype(int))
     measured = {
         "layers": (points + 1).tolist(),
         "gradient_norms": gradient[points].tolist(),
@@ -473,26 +390,22 @@ def measure(subject: Subject, key) -> dict:
         "signal_norms": start["signal_norms"][points[:-1]].tolist(),
         "start_loss": start["loss"],
         "start_effective_dimension": start["effective_dimension"],
-        "rate_times_depth": outcome.rate_times_depth,
-        "pilot_losses": outcome.pilot_losses,
-        "batch_losses": outcome.losses.tolist(),
-        "diverged": outcome.state is None,
-        "frozen": outcome.frozen,
+        **trained,
+        "diverged": state is None,
         "linear_optimum_loss": split.linear_optimum_loss,
         "linear_optimum_error_percent": split.linear_optimum_error_percent,
     }
-    if outcome.state is None:
+    if state is None:
         return measured
-    end = training.evaluate(outcome.state)
+    end = training.evaluate(state)
     gap = 1 - split.linear_optimum_loss  # the loss of the map 0 is ||y||^2 = 1
-    measured["train_loss"] = end["loss"]
-    measured["train_error_percent"] = end["error_percent"]
     measured["gap_closed_percent"] = 100 * (1 - end["loss"]) / gap
-    if has_identity:
-        norms = random_matrices.spectral_norms(mlp.square_kernels(outcome.state["params"]))
+    measured |= {f"train_{name}": end[name] for name in ("loss", "error_percent")}
+    if net.identity:
+        norms = layer_norms(state)
         measured["norm"] = float(norms.max())
         measured["layer_norms"] = norms[np.unique(np.minimum(points, len(norms) - 1))].tolist()
-        measured["norm_curve"] = outcome.watched
+        measured["norm_curve"] = norm_curve
     return measured
 
 
@@ -501,34 +414,79 @@ def measure(subject: Subject, key) -> dict:
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Metrics and verdict of one variant; see the module's docstring and CLAIMS."""
-    question = settings["variant"].split("/")[-1]
-    rules = Rules(**settings["verdict"])
-    trained = [r for r in records if _closed(r) >= rules.trained_percent]
-    kinds = {name: [r for r in records if r["net"] == name] for name in settings["nets"]}
+    question, rules = settings["variant"].split("/")[-1], settings["verdict"]
+    # Percent of the way to the best linear map's loss; none for a net that diverged.
+    closed = [record.get("gap_closed_percent", -np.inf) for record in records]
+    judged = [
+        {**record, "closed": percent, "trained": percent >= rules["trained_percent"]}
+        for record, percent in zip(records, closed, strict=True)
+    ]
+    of_net = {name: where(judged, net=name) for name in settings["nets"]}
+    deep = {
+        name: [r for r in own if r["depth"] >= rules["hard_from_depth"]]
+        for name, own in of_net.items()
+    }
+
+    def all_train(some):
+        return all(record["trained"] for record in some)
+
+    def none_trains(some):
+        return len(some) > 0 and not any(record["trained"] for record in some)
+
     metrics = {
         "deepest_layers": max(settings["depths"]),
         "linear_optimum_loss": records[0]["linear_optimum_loss"],
         "linear_optimum_error_percent": records[0]["linear_optimum_error_percent"],
     }
-    for name, own in kinds.items():
-        metrics |= _net_metrics(name, own, [r for r in own if r in trained])
+    for name, own in of_net.items():
+        metrics |= _net_metrics(name, own)
     if question == "orthogonal":
-        holds = _orthogonal_holds(kinds, trained, rules)
         published = {}
+        holds = all_train(of_net["linear"]) and none_trains(deep["relu"])
     else:
-        holds = _identity_holds(kinds, trained, rules)
-        norms = _norms_times_depth(kinds["identity"], rules.order_from_depth)
+        layers = paper.NUMBERS["blog_post_deepest_layers"].value
+        published = {"identity_deepest_trained_layers": layers}
+        identity = {r["depth"]: r for r in of_net["identity"]}
+        even = all(
+            r["largest_gradient_norm"] <= rules["even_gradient_ratio"] * r["least_gradient_norm"]
+            for r in identity.values()
+        )
+        # In every layer less than in any layer of the net with the identity.
+        attenuated = all(
+            r["largest_gradient_norm"] < identity[r["depth"]]["least_gradient_norm"]
+            for r in deep["plain_near_zero"]
+        )
+        norms = _norms_times_depth(of_net["identity"], rules["order_from_depth"])
         everywhere = [norm for own in norms.values() for norm in own]
         ratio = max((max(own) / min(own) for own in norms.values() if len(own) > 1), default=None)
         metrics["identity_least_norm_times_depth"] = min(everywhere, default=None)
         metrics["identity_largest_norm_times_depth"] = max(everywhere, default=None)
         metrics["identity_norm_times_depth_ratio_at_equal_rates"] = ratio
+        holds = (
+            all_train(of_net["identity"])
+            and none_trains(deep["plain_near_zero"])
+            and none_trains(deep["plain_standard"])
+            and even
+            and attenuated
+        )
         if question == "linear":
-            holds = holds and ratio is not None and ratio <= rules.norm_times_depth_ratio
-        layers = paper.NUMBERS["blog_post_deepest_layers"].value
-        published = {"identity_deepest_trained_layers": layers}
+            holds = holds and ratio is not None and ratio <= rules["norm_times_depth_ratio"]
     decided = "reproduced" if holds else "not reproduced"
     return run.Verdict(CLAIMS[question], metrics, decided, published)
+
+
+def _net_metrics(name: str, records: list[dict]) -> dict:
+    metrics = {
+        "deepest_trained_layers": largest(where(records, trained=True), "depth", 0),
+        "shallowest_untrained_layers": least(where(records, trained=False), "depth"),
+        "diverged_nets": total(records, "diverged"),
+        "frozen_nets": total(records, "frozen"),
+        "least_gap_closed_percent": least(records, "closed"),
+    }
+    deepest = max(records, key=lambda record: record["depth"])
+    for measured in _OF_DEEPEST:
+        metrics[f"deepest_{measured}"] = deepest.get(measured)
+    return {f"{name}_{metric}": value for metric, value in metrics.items()}
 
 
 def _norms_times_depth(records: list[dict], from_depth: int) -> dict[float, list[float]]:
@@ -543,65 +501,6 @@ def _norms_times_depth(records: list[dict], from_depth: int) -> dict[float, list
             own = norms.setdefault(record["rate_times_depth"], [])
             own.append(record["norm"] * record["depth"])
     return norms
-
-
-def _closed(record: dict) -> float:
-    """Percent of the way to the best linear map's loss; none for a net that diverged."""
-    return record.get("gap_closed_percent", -np.inf)
-
-
-def _net_metrics(name: str, records: list[dict], trained: list[dict]) -> dict:
-    deepest = max(records, key=lambda r: r["depth"])
-    failed = [r["depth"] for r in records if r not in trained]
-    return {
-        f"{name}_deepest_trained_layers": max((r["depth"] for r in trained), default=0),
-        f"{name}_shallowest_untrained_layers": min(failed, default=None),
-        f"{name}_diverged_nets": sum(r["diverged"] for r in records),
-        f"{name}_frozen_nets": sum(r["frozen"] for r in records),
-        f"{name}_least_gap_closed_percent": min(map(_closed, records)),
-        f"{name}_deepest_train_loss": deepest.get("train_loss"),
-        f"{name}_deepest_train_error_percent": deepest.get("train_error_percent"),
-        f"{name}_deepest_start_effective_dimension": deepest["start_effective_dimension"],
-        f"{name}_deepest_least_gradient_norm": deepest["least_gradient_norm"],
-        f"{name}_deepest_largest_gradient_norm": deepest["largest_gradient_norm"],
-    }
-
-
-def _identity_holds(kinds: dict, trained: list[dict], rules: Rules) -> bool:
-    """Nets with the identity train at every depth and get even gradients; deep plain ones do not.
-
-    The gradient of the plain net of the same weights must be smaller than that of the net with the
-    identity in all layers, from `hard_from_depth` on.
-    """
-    identity = {r["depth"]: r for r in kinds["identity"]}
-    near_zero, standard = (
-        [r for r in kinds[name] if r["depth"] >= rules.hard_from_depth]
-        for name in ("plain_near_zero", "plain_standard")
-    )
-    even = all(
-        r["largest_gradient_norm"] <= rules.even_gradient_ratio * r["least_gradient_norm"]
-        for r in identity.values()
-    )
-    attenuated = all(
-        r["largest_gradient_norm"] < identity[r["depth"]]["least_gradient_norm"] for r in near_zero
-    )
-    return (
-        all(r in trained for r in identity.values())
-        and bool(near_zero and standard)
-        and not any(r in trained for r in near_zero + standard)
-        and even
-        and attenuated
-    )
-
-
-def _orthogonal_holds(kinds: dict, trained: list[dict], rules: Rules) -> bool:
-    """Linear nets train at every depth, ReLU nets do not from `hard_from_depth` on."""
-    hard = [r for r in kinds["relu"] if r["depth"] >= rules.hard_from_depth]
-    return (
-        all(r in trained for r in kinds["linear"])
-        and bool(hard)
-        and not any(r in trained for r in hard)
-    )
 
 
 EXPERIMENT = run.Experiment(

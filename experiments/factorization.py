@@ -27,11 +27,11 @@ import operator
 import pathlib
 import statistics
 
-import jax
 import ml_collections
 import numpy as np
 
 from experiments import run
+from experiments.shared import config, generator, largest, where
 from identity_matters import paper, random_matrices
 from identity_matters.linear.factorization import (
     METHODS,
@@ -92,39 +92,35 @@ _CHANGES = {
 }
 
 
+_COMMON = {
+    "file": "",  # variant "file" only: a .npy file that holds R, d x d
+    "dimensions": (2, 3, 5, 8, 16, 32, 64),  # d of the random targets
+    # ill_conditioned: condition numbers of R; near_minus_identity: distances of the angles from
+    # pi, radians; negative_even, negative_odd: deviations of the logarithms of the moduli; the
+    # other families have one target a dimension and ignore the value.
+    "strengths": (1.0,),
+    "depths": (64, 4096),  # l, in layers, besides the least one, ceil(3 gamma)
+    "max_stack_megabytes": 150.0,  # larger stacks of layers are left to large_cells
+    # Pairs (d, l) measured with large_methods alone, at the first of the strengths.
+    "large_cells": (),
+    "large_methods": ("svd", "polar"),
+    "path_max_dimension": 8,  # the largest d for which a shortest path is sought
+    "path_pieces": 24,  # pieces of the path, at most (then cut into l layers)
+    "path_exponents": (4, 8, 16, 32, 64, 128, 256),  # p of the smoothed maximum, in turn
+    "path_iterations": 100,  # L-BFGS steps for each exponent
+    "path_starts": 2,  # starting paths that are shortened
+    "ascents": 16,  # local maximisations of the lower bound, for R and R^T each
+    "max_product_error": 1e-10,  # relative, Frobenius: what counts as a factorization of R
+    # Norms are measured to 1e-9; a bound that holds with equality may be missed by so much.
+    "norm_tolerance": 1e-8,
+    # What the verdict asks of the best norm; infinite where none is known to be optimal.
+    "max_best_over_lower_bound": math.inf,
+}
+
+
 def get_config(variant: str = "random") -> ml_collections.ConfigDict:
     """The settings of one family of targets, or of "file"."""
-    known = VARIANTS | OTHER_VARIANTS
-    if variant not in known:
-        raise ValueError(f"variant must be one of {', '.join(known)}, got {variant!r}")
-    settings = {
-        "variant": variant,
-        "scale": "paper",  # Theorem 2.1 is about any R, so there is no smaller scale
-        "file": "",  # variant "file" only: a .npy file that holds R, d x d
-        "dimensions": (2, 3, 5, 8, 16, 32, 64),  # d of the random targets
-        # ill_conditioned: condition numbers of R; near_minus_identity: distances of the angles from
-        # pi, radians; negative_even, negative_odd: deviations of the logarithms of the moduli; the
-        # other families have one target a dimension and ignore the value.
-        "strengths": (1.0,),
-        "depths": (64, 4096),  # l, in layers, besides the least one, ceil(3 gamma)
-        "max_stack_megabytes": 150.0,  # larger stacks of layers are left to large_cells
-        # Pairs (d, l) measured with large_methods alone, at the first of the strengths.
-        "large_cells": (),
-        "large_methods": ("svd", "polar"),
-        "path_max_dimension": 8,  # the largest d for which a shortest path is sought
-        "path_pieces": 24,  # pieces of the path, at most (then cut into l layers)
-        "path_exponents": (4, 8, 16, 32, 64, 128, 256),  # p of the smoothed maximum, in turn
-        "path_iterations": 100,  # L-BFGS steps for each exponent
-        "path_starts": 2,  # starting paths that are shortened
-        "ascents": 16,  # local maximisations of the lower bound, for R and R^T each
-        "max_product_error": 1e-10,  # relative, Frobenius: what counts as a factorization of R
-        # Norms are measured to 1e-9; a bound that holds with equality may be missed by so much.
-        "norm_tolerance": 1e-8,
-        # What the verdict asks of the best norm; infinite where none is known to be optimal.
-        "max_best_over_lower_bound": math.inf,
-        **_CHANGES[variant],
-    }
-    return ml_collections.ConfigDict(settings)
+    return config(variant, _CHANGES, _COMMON)
 
 
 # Trials
@@ -136,14 +132,11 @@ def trials(
     norm_tolerance: float, max_best_over_lower_bound: float, **search,
 ) -> list[dict]:  # fmt: skip
     """One trial for each target R, with all of its depths; `search` are path_... and ascents."""
-    del max_best_over_lower_bound  # of the verdict, as these are:
-    run.require_between(
-        0, math.inf, max_product_error=max_product_error, norm_tolerance=norm_tolerance
-    )
-    common = {"family": variant, **search}
+    del max_product_error, norm_tolerance, max_best_over_lower_bound  # of the verdict
+    common = {"family": variant, **search, "least_depth_too": True}
     if variant == "file":
         every = {"methods": tuple(METHODS), "path_max_dimension": path_max_dimension}
-        return [{**common, "file": file, "depths": depths, "least_depth_too": True, **every}]
+        return [{**common, "file": file, "depths": depths, **every}]
     most_numbers = max_stack_megabytes * _MEGABYTE / _FLOAT64_BYTES
     listed = [
         {
@@ -151,7 +144,6 @@ def trials(
             "dimension": dimension,
             "strength": strength,
             "depths": tuple(depth for depth in depths if depth * dimension**2 <= most_numbers),
-            "least_depth_too": True,
             "methods": _methods_for(dimension, METHODS, path_max_dimension),
         }
         for dimension in dimensions
@@ -209,9 +201,8 @@ def measure(subject: dict, key) -> dict:
         target = subject["target"]
         measured = {"dimension": len(target.R)}
     else:
-        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         drawn = (subject["family"], subject["dimension"], subject["strength"])
-        target = check_target(random_matrices.target(rng, *drawn))
+        target = check_target(random_matrices.target(generator(key), *drawn))
         measured = {}
     depths = {depth for depth in subject["depths"] if depth >= target.least_depth}
     if subject["least_depth_too"]:
@@ -269,47 +260,49 @@ def _measure_depth(target: Target, depth: int, subject: dict) -> dict:
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Holds: every product is R, and the best norm is below both printed bounds everywhere."""
-    rows = [row for record in records for row in record["rows"]]
-    compared = [row for row in rows if not row["lower_bound_is_1"]]
+    rows = [
+        {**row, "gamma": record["gamma"], "best": row["norms"][row["best_method"]]}
+        for record in records
+        for row in record["rows"]
+    ]
+    compared = where(rows, lower_bound_is_1=False)
 
-    def largest(method: str | None, bound: str) -> float | None:
+    def worst(method: str, bound: str) -> float | None:
         """The largest norm over `bound` of one method, or of the best one at each depth."""
-        among = compared if bound == "lower_bound" else rows
-        ratios = [
-            row["norms"][method or row["best_method"]] / row[bound]
-            for row in among
-            if (method or row["best_method"]) in row["norms"] and row[bound] > 0
+        norms = [
+            (row["best"] if method == "best" else row["norms"].get(method), row[bound])
+            for row in (compared if bound == "lower_bound" else rows)
         ]
+        ratios = [norm / limit for norm, limit in norms if norm is not None and limit > 0]
         return max(ratios, default=None)
 
+    psd = [row for row in rows if "psd" in row["norms"] and row["gamma"] > 0]
     ratios = [row["best_over_lower_bound"] for row in compared] or [1.0]
     metrics = {
         "targets": len(records),
         "depths_compared_with_lower_bound": len(compared),
         "factorizations": sum(len(row["norms"]) for row in rows),
-        "largest_dimension": max(record["dimension"] for record in records),
-        "largest_depth_layers": max(row["depth"] for row in rows),
+        "largest_dimension": largest(records, "dimension"),
+        "largest_depth_layers": largest(rows, "depth"),
         "max_relative_product_error": max(
             error for row in rows for error in row["relative_product_errors"].values()
         ),
-        "max_norm_over_v3_bound": largest(None, "bound_v3"),
-        "max_norm_over_iclr2017_bound": largest(None, "bound_iclr2017"),
-        "max_svd_norm_over_v3_bound": largest("svd", "bound_v3"),
-        "max_svd_norm_over_iclr2017_bound": largest("svd", "bound_iclr2017"),
-        "max_polar_norm_over_polar_bound": largest("polar", "bound_polar"),
+        "max_norm_over_v3_bound": worst("best", "bound_v3"),
+        "max_norm_over_iclr2017_bound": worst("best", "bound_iclr2017"),
+        "max_svd_norm_over_v3_bound": worst("svd", "bound_v3"),
+        "max_svd_norm_over_iclr2017_bound": worst("svd", "bound_iclr2017"),
+        "max_polar_norm_over_polar_bound": worst("polar", "bound_polar"),
         "max_psd_norm_over_psd_bound": max(
             (
-                row["norms"]["psd"] / paper.theorem_2_1_bound_psd(record["gamma"], row["depth"])
-                for record in records
-                for row in record["rows"]
-                if "psd" in row["norms"] and record["gamma"] > 0
+                row["norms"]["psd"] / paper.theorem_2_1_bound_psd(row["gamma"], row["depth"])
+                for row in psd
             ),
             default=None,
         ),
-        "max_svd_norm_over_lower_bound": largest("svd", "lower_bound"),
-        "max_polar_norm_over_lower_bound": largest("polar", "lower_bound"),
-        "max_root_norm_over_lower_bound": largest("root", "lower_bound"),
-        "max_path_norm_over_lower_bound": largest("path", "lower_bound"),
+        **{
+            f"max_{method}_norm_over_lower_bound": worst(method, "lower_bound")
+            for method in ("svd", "polar", "root", "path")
+        },
         "max_best_norm_over_lower_bound": max(ratios),
         "median_best_norm_over_lower_bound": statistics.median(ratios),
         "min_best_norm_over_lower_bound": min(ratios),

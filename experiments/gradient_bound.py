@@ -27,6 +27,7 @@ import ml_collections
 import numpy as np
 
 from experiments import run
+from experiments.shared import config, generator, joined, largest, require_positive, total, where
 from identity_matters import random_matrices
 from identity_matters.linear import gradient_bound, model
 
@@ -49,54 +50,52 @@ VARIANTS = {
 }
 
 
+_SETTINGS = {
+    # A point fails if right > left (1 + relative_tolerance). Rounding enters as
+    # cond(Sigma) eps + 2 l eps / (1 - tau), at most about 1e-11 here.
+    "relative_tolerance": 1e-9,
+    "max_tau": 0.99,  # radii of the balls of random points lie in (0, max_tau)
+    "sigma_norm_log10": (-3.0, 3.0),  # range of log10 ||Sigma|| of random data, log-uniform
+    "max_condition_log10": 4.0,  # largest log10 of the condition number of Sigma
+    "random": {  # random points of B_tau
+        "points": 1_000_000,  # at least so many in all, in proportion to 1 / (d^2 l)
+        "widths": (1, 2, 3, 5, 8),  # d; of searches: one for each search
+        "depth_caps": (4, 16),  # l is uniform on 1 ... 4 in one group, on 5 ... 16 in another
+        "batch_points": 1000,  # points evaluated by one call
+        "histogram_log10": (-12.0, 6.0),  # of log10(right / left); the end bins take the rest
+        "histogram_bins": 72,  # bins over that range
+    },
+    # The same with singular Sigma of rank 1 ... d - 1; for the corrected form alone.
+    "singular": {"points": 100_000, "widths": (2, 3, 5, 8)},
+    "search": {  # maximise right / left, ||Sigma|| <= 1
+        "widths": (1, 1, 2),
+        "depths": (1, 2, 3),  # l; of searches: one for each search
+        "taus": (0.2, 0.5, 0.8),  # radii, all in every search
+        "starts": 20,  # random starts for each radius
+        "steps": 500,  # updates of projected Adam
+        "learning_rate": 0.1,  # of the first update, falls to 0
+    },
+    "tight": {  # the family A_i = -tau I, Sigma = s I
+        "widths": (1, 3),
+        "depths": (1, 2, 4, 8, 16),
+        "taus": tuple(round(0.05 * k, 2) for k in range(1, 20)),
+        "scales": (0.5, 1.0, 2.0),  # s
+    },
+    "tight_tolerance": 1e-12,  # largest relative error of the equality on that family
+    "scaling": {  # random points, Sigma -> s Sigma
+        "width": 3,  # d
+        "max_depth": 4,  # largest l; in the exact search layers are 0, -1/2 or 1/2
+        "points": 1000,
+        "scales_log10": tuple(range(-3, 19)),  # log10 of the factors s, increasing
+    },
+    # d = 1, rational arithmetic; R and Sigma are whole numbers from 1 up to max_integer.
+    "exact": {"max_depth": 2, "max_integer": 4},
+}
+
+
 def get_config(variant: str = "iclr2017") -> ml_collections.ConfigDict:
     """The settings of `variant`, a form of eq. (2.3)."""
-    if variant not in VARIANTS:
-        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
-    settings = {
-        "variant": variant,
-        "scale": "paper",  # the statement has no size; 10^6 points is our choice
-        # A point fails if right > left (1 + relative_tolerance). Rounding enters as
-        # cond(Sigma) eps + 2 l eps / (1 - tau), at most about 1e-11 here.
-        "relative_tolerance": 1e-9,
-        "max_tau": 0.99,  # radii of the balls of random points lie in (0, max_tau)
-        "sigma_norm_log10": (-3.0, 3.0),  # range of log10 ||Sigma|| of random data, log-uniform
-        "max_condition_log10": 4.0,  # largest log10 of the condition number of Sigma
-        "random": {  # random points of B_tau
-            "points": 1_000_000,  # at least so many in all, in proportion to 1 / (d^2 l)
-            "widths": (1, 2, 3, 5, 8),  # d; of searches: one for each search
-            "depth_caps": (4, 16),  # l is uniform on 1 ... 4 in one group, on 5 ... 16 in another
-            "batch_points": 1000,  # points evaluated by one call
-            "histogram_log10": (-12.0, 6.0),  # of log10(right / left); the end bins take the rest
-            "histogram_bins": 72,  # bins over that range
-        },
-        # The same with singular Sigma of rank 1 ... d - 1; for the corrected form alone.
-        "singular": {"points": 100_000, "widths": (2, 3, 5, 8)},
-        "search": {  # maximise right / left, ||Sigma|| <= 1
-            "widths": (1, 1, 2),
-            "depths": (1, 2, 3),  # l; of searches: one for each search
-            "taus": (0.2, 0.5, 0.8),  # radii, all in every search
-            "starts": 20,  # random starts for each radius
-            "steps": 500,  # updates of projected Adam
-            "learning_rate": 0.1,  # of the first update, falls to 0
-        },
-        "tight": {  # the family A_i = -tau I, Sigma = s I
-            "widths": (1, 3),
-            "depths": (1, 2, 4, 8, 16),
-            "taus": tuple(round(0.05 * k, 2) for k in range(1, 20)),
-            "scales": (0.5, 1.0, 2.0),  # s
-        },
-        "tight_tolerance": 1e-12,  # largest relative error of the equality on that family
-        "scaling": {  # random points, Sigma -> s Sigma
-            "width": 3,  # d
-            "max_depth": 4,  # largest l; in the exact search layers are 0, -1/2 or 1/2
-            "points": 1000,
-            "scales_log10": tuple(range(-3, 19)),  # log10 of the factors s, increasing
-        },
-        # d = 1, rational arithmetic; R and Sigma are whole numbers from 1 up to max_integer.
-        "exact": {"max_depth": 2, "max_integer": 4},
-    }
-    return ml_collections.ConfigDict(settings)
+    return config(variant, dict.fromkeys(VARIANTS, ()), _SETTINGS)
 
 
 # Trials
@@ -111,7 +110,7 @@ def trials(
     `data` are the settings of random data and the tolerance. Singular Sigma are for the corrected
     form alone: the printed ones are trivial there.
     """
-    run.require_between(0, math.inf, tight_tolerance=tight_tolerance)
+    del tight_tolerance  # of the verdict
     search = dict(search)
     widths, depths = search.pop("widths"), search.pop("depths")
     if len(widths) != len(depths):
@@ -151,26 +150,26 @@ def _shapes(*, points: int, widths, depth_caps, batch_points: int, **histogram) 
 def build(**trial) -> dict:
     """The trial itself; raises ValueError for settings that its attack cannot use."""
     kind = trial["kind"]
-    gradient_bound.bound_function(trial["form"])
+    named = {f"{kind}.{name}": v for name, v in trial.items() if not name.endswith("_log10")}
+    require_positive(named)
+    for name in (f"{kind}.taus", f"{kind}.max_tau"):
+        run.require_between(0, 1, **{name: named.get(name, 0.5)})
     if "max_tau" in trial:
-        _data_range(trial)
-    for name, value in trial.items():
-        if name not in ("kind", "form") and not name.endswith("_log10"):
-            low = 1 if (kind, name) == ("singular", "width") else 0
-            high = 1 if name in ("taus", "max_tau") else math.inf
-            run.require_between(low, high, **{f"{kind}.{name}": value})
-    depths = (trial.get("min_depth", 1), trial.get("max_depth", 1) + 1)
-    for name in ("depth_caps", "scales_log10", "histogram_log10"):
-        values = list({"depth_caps": depths, **trial}.get(name, (0, 1)))
-        if len(values) < 2 or values != sorted(set(values)):
+        rng = np.random.default_rng(0)
+        random_matrices.second_moments(rng, 1, trial["width"], _data_range(trial))
+    increasing = {
+        name: trial[name] for name in ("histogram_log10", "scales_log10") if name in trial
+    }
+    increasing["depth_caps"] = (trial.get("min_depth", 1), trial.get("max_depth", 1) + 1)
+    for name, values in increasing.items():
+        if len(values) < 2 or list(values) != sorted(set(values)):
             raise ValueError(f"{kind}.{name} must increase, got {values}")
     return trial
 
 
 def measure(trial: dict, key) -> dict:
     """What the attack finds; see the functions of `ATTACKS`."""
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    return ATTACKS[trial["kind"]](trial, rng)
+    return ATTACKS[trial["kind"]](trial, generator(key))
 
 
 def _ratios(trial: dict, points: random_matrices.Points) -> np.ndarray:
@@ -193,13 +192,11 @@ def exact_counterexamples(trial: dict, rng) -> dict:
     In exact numbers, and with both sides once more in float64 by the general code.
     """
     del rng
+    sizes = {name: trial[name] for name in ("max_depth", "max_integer")}
     found = {}
     for name, max_sigma in (("smallest", trial["max_integer"]), ("smallest_with_sigma_1", 1)):
         point = gradient_bound.smallest_scalar_counterexample(
-            trial["form"],
-            max_depth=trial["max_depth"],
-            max_integer=trial["max_integer"],
-            max_sigma=max_sigma,
+            trial["form"], **sizes, max_sigma=max_sigma
         )
         found[name] = None if point is None else _describe(point, trial["form"])
     return found
@@ -282,16 +279,9 @@ def scaled_data(trial: dict, rng) -> dict:
     The slopes are those of log10(right/left) over log10 s between the first and the last s, over
     the points: 1 for the printed forms, 0 for the corrected one.
     """
-    depths, exponents = (1, trial["max_depth"]), trial["scales_log10"]
-    drawn = random_matrices.points(
-        rng,
-        "uniform",
-        trial["points"],
-        trial["width"],
-        depths,
-        trial["max_tau"],
-        _data_range(trial),
-    )
+    exponents = trial["scales_log10"]
+    shape = (trial["points"], trial["width"], (1, trial["max_depth"]))
+    drawn = random_matrices.points(rng, "uniform", *shape, trial["max_tau"], _data_range(trial))
     scaled = [dataclasses.replace(drawn, Sigma=10.0**s * drawn.Sigma) for s in exponents]
     ratios = np.stack([_ratios(trial, points) for points in scaled])
     slopes = np.log10(ratios[-1] / ratios[0]) / (exponents[-1] - exponents[0])
@@ -359,16 +349,18 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
     That the printed forms are false is settled by one exact counterexample.
     """
-    of = {kind: [r for r in records if r["kind"] == kind] for kind in ATTACKS}
-    (exact,), (tight,), (scaling,) = (of[kind] for kind in ("exact", "tight", "scaling"))
+    (exact,), (tight,), (scaling,), random, searches, singular = (
+        where(records, kind=kind)
+        for kind in ("exact", "tight", "scaling", "random", "search", "singular")
+    )
     metrics = {
-        **_random_metrics(of["random"]),
+        **_random_metrics(random),
         # The distribution that the shares of failures are of.
         "least_sigma_norm_drawn": 10.0 ** settings["sigma_norm_log10"][0],
         "largest_sigma_norm_drawn": 10.0 ** settings["sigma_norm_log10"][1],
         "largest_tau_drawn": settings["max_tau"],
-        "largest_depth_drawn": max(record["max_depth"] for record in of["random"]),
-        **_search_metrics(of["search"]),
+        "largest_depth_drawn": largest(random, "max_depth"),
+        **_search_metrics(searches),
         "tight_family_largest_error": tight["largest_error"],
         "scaling_least_slope": scaling["least_slope"],
         "scaling_largest_slope": scaling["largest_slope"],
@@ -380,17 +372,17 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
             metrics[f"{name}_counterexample_depth"] = exact[name]["depth"]
             metrics[f"{name}_squared_gradient"] = exact[name]["squared_gradient_float64"]
             metrics[f"{name}_right_hand_side"] = exact[name]["right_float64"]
-    if of["singular"]:
-        attacked = _random_metrics(of["singular"])
+    if singular:
+        attacked = _random_metrics(singular)
         for name in ("points", "failures", "largest_right_over_left"):
             metrics[f"singular_{name}"] = attacked[name]
     failed = (
-        metrics["failures"] + metrics.get("singular_failures", 0) > 0
+        metrics["failures"] + total(singular, "failures") > 0
         or metrics["search_largest_right_over_left"] > 1 + settings["relative_tolerance"]
     )
     attacked_enough = (
         metrics["points"] >= settings["random"]["points"]
-        and metrics.get("singular_points", 0) >= settings["singular"]["points"]
+        and total(singular, "points") >= settings["singular"]["points"]
         and metrics["tight_family_largest_error"] <= settings["tight_tolerance"]
     )
     if settings["variant"] != "corrected":
@@ -403,41 +395,32 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def _random_metrics(records: list[dict]) -> dict:
-    def total(name):
-        return sum(record[name] for record in records)
-
-    points = total("points")
+    points, failures = total(records, "points"), total(records, "failures")
     # Every sampler drew the same number of points.
     drawn = points / len(random_matrices.SAMPLERS)
-    by_sampler = {
-        f"failures_{sampler}_percent": 100
-        * sum(record["failures_by_sampler"][sampler] for record in records)
-        / drawn
-        for sampler in random_matrices.SAMPLERS
-    }
-    largest = max(record["largest_ratio"] for record in records)
+    by_sampler = [record["failures_by_sampler"] for record in records]
+    over = largest(records, "largest_ratio")
     return {
         "points": points,
-        "failures": total("failures"),
-        "failures_percent": 100 * total("failures") / points,
-        **by_sampler,
-        "negative_determinants_percent": 100 * total("negative_determinants") / points,
-        "largest_right_over_left": largest,
-        "smallest_slack_left_over_right_minus_1": 1 / largest - 1,
+        "failures": failures,
+        "failures_percent": 100 * failures / points,
+        **{
+            f"failures_{sampler}_percent": 100 * total(by_sampler, sampler) / drawn
+            for sampler in random_matrices.SAMPLERS
+        },
+        "negative_determinants_percent": 100 * total(records, "negative_determinants") / points,
+        "largest_right_over_left": over,
+        "smallest_slack_left_over_right_minus_1": 1 / over - 1,
     }
 
 
 def _search_metrics(records: list[dict]) -> dict:
-    pairs = [
-        pair
-        for record in records
-        for pair in zip(record["largest_ratios"], record["predicted_ratios"], strict=True)
-    ]
+    found, predicted = (joined(records, f"{name}_ratios") for name in ("largest", "predicted"))
     thresholds = [record["least_failing_sigma_norm"] for record in records]
     metrics = {
-        "search_largest_right_over_left": max(found for found, _ in pairs),
-        "search_over_prediction_least": min(found / predicted for found, predicted in pairs),
-        "search_over_prediction_largest": max(found / predicted for found, predicted in pairs),
+        "search_largest_right_over_left": float(found.max()),
+        "search_over_prediction_least": float((found / predicted).min()),
+        "search_over_prediction_largest": float((found / predicted).max()),
     }
     if None not in thresholds:
         metrics["search_least_failing_sigma_norm"] = min(thresholds)

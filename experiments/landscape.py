@@ -21,14 +21,12 @@ attacks that could show an error in the proof or the code; one that succeeds is 
 and too few of them leave the verdict undecided.
 """
 
-import math
-
-import jax
 import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
 from experiments import run
+from experiments.shared import config, generator, joined, largest, least, require_positive, where
 from identity_matters import random_matrices
 from identity_matters.linear import critical_points, gradient_bound, model
 
@@ -45,72 +43,62 @@ VARIANTS = {
     "hessian_at_origin": "gradient and Hessian at zero weights; 10 s",
     "negative_determinant": "the least gradient over the ball where det R < 0; 10 s",
 }
+_COMMON = {
+    "max_condition_log10": 1.0,  # largest log10 of the condition number of Sigma
+    "widths": (1, 2, 3),  # d
+    "depths": (1, 2, 3),  # l
+}
+_SETTINGS = {
+    "critical_points": {
+        "depths": (1, 2, 3, 4),
+        # Targets R = exp(size * Gaussian / sqrt(d)), so that det R > 0; from near I to far from it.
+        "target_sizes": (0.2, 0.6, 1.2),
+        "start_taus": (0.1, 0.5, 0.9, 0.99),  # norms of the starts inside the ball
+        "outside_norms": (1.5, 3.0),  # norms of the starts outside, for contrast
+        "starts": 8,  # for each target size and norm, or each ball, each with its own data
+        "steps": 100,  # most steps of Levenberg-Marquardt; or updates of projected Adam
+        "gradient_tolerance": 1e-11,  # a point with ||grad f||_F up to this is critical
+        "wall_margin": 0.01,  # inside means |||A||| <= 1 - wall_margin
+        "excess_tolerance": 1e-9,  # optimal means (f - C) / ||R Sigma^{1/2}||^2 up to this
+        "least_inside": 100,  # critical points inside that the verdict needs
+    },
+    "hessian_at_origin": {
+        "widths": (2,),
+        "depths": (1, 2, 3, 4, 5, 6),
+        "target_sizes": (0.0, 0.6),  # 0 gives R = I
+    },
+    "negative_determinant": {
+        "taus": (0.1, 0.3, 0.5, 0.7, 0.9, 0.99),  # radii of the balls
+        "problems": 4,  # pairs of R and Sigma for each width and depth, the same in every ball
+        "starts": 5,
+        "steps": 300,
+        "learning_rate": 0.05,  # of the first update, falls to 0
+        # The floor may be passed by rounding alone: relative, about 2 l eps / (1 - tau).
+        "relative_tolerance": 1e-9,
+    },
+}
+# Settings of the verdict, which no trial needs.
+_OF_VERDICT = ("wall_margin", "excess_tolerance", "least_inside", "relative_tolerance")
 
 
 def get_config(variant: str = "critical_points") -> ml_collections.ConfigDict:
     """The settings of `variant`."""
-    if variant not in VARIANTS:
-        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
-    settings = {
-        "variant": variant,
-        "scale": "paper",  # the theorem has no size; widths, depths and counts are our choice
-        "max_condition_log10": 1.0,  # largest log10 of the condition number of Sigma
-        "widths": (1, 2, 3),  # d
-        "depths": (1, 2, 3),  # l
-    }
-    if variant == "critical_points":
-        settings |= {
-            "depths": (1, 2, 3, 4),
-            # Targets R = exp(size * Gaussian / sqrt(d)), so that det R > 0; from near I to far
-            # from it.
-            "target_sizes": (0.2, 0.6, 1.2),
-            "start_taus": (0.1, 0.5, 0.9, 0.99),  # norms of the starts inside the ball
-            "outside_norms": (1.5, 3.0),  # norms of the starts outside, for contrast
-            "starts": 8,  # for each target size and norm, or each ball, each with its own data
-            "steps": 100,  # most steps of Levenberg-Marquardt; or updates of projected Adam
-            "gradient_tolerance": 1e-11,  # a point with ||grad f||_F up to this is critical
-            "wall_margin": 0.01,  # inside means |||A||| <= 1 - wall_margin
-            "excess_tolerance": 1e-9,  # optimal means (f - C) / ||R Sigma^{1/2}||^2 up to this
-            "least_inside": 100,  # critical points inside that the verdict needs
-        }
-    elif variant == "hessian_at_origin":
-        settings |= {
-            "widths": (2,),
-            "depths": (1, 2, 3, 4, 5, 6),
-            "target_sizes": (0.0, 0.6),  # 0 gives R = I
-        }
-    else:
-        settings |= {
-            "taus": (0.1, 0.3, 0.5, 0.7, 0.9, 0.99),  # radii of the balls
-            "problems": 4,  # pairs of R and Sigma for each width and depth, the same in every ball
-            "starts": 5,
-            "steps": 300,
-            "learning_rate": 0.05,  # of the first update, falls to 0
-            # The floor may be passed by rounding alone: relative, about 2 l eps / (1 - tau).
-            "relative_tolerance": 1e-9,
-        }
-    return ml_collections.ConfigDict(settings)
+    return config(variant, _SETTINGS, _COMMON)
 
 
 # Trials
 
-# Settings of the verdict, which no trial needs.
-_OF_VERDICT = {"wall_margin", "excess_tolerance", "least_inside", "relative_tolerance"}
-
 
 def trials(*, variant: str, widths, depths, **settings) -> list[dict]:
     """One trial for each width and depth."""
-    for name in settings.keys() & _OF_VERDICT:
-        high = 1 if name == "wall_margin" else math.inf
-        run.require_between(0, high, **{name: settings[name]})
-    common = {name: value for name, value in settings.items() if name not in _OF_VERDICT}
+    fields = {name: value for name, value in settings.items() if name not in _OF_VERDICT}
     if variant == "critical_points":
-        common["start_norms"] = (*common.pop("start_taus"), *common.pop("outside_norms"))
+        fields["start_norms"] = (*fields.pop("start_taus"), *fields.pop("outside_norms"))
     if variant != "hessian_at_origin":
         # Arrays are padded to so many layers, so that all depths share one compilation.
-        common["max_depth"] = max(depths, default=0)
+        fields["max_depth"] = max(depths, default=0)
     return [
-        {"kind": variant, **common, "width": width, "depth": depth}
+        {"kind": variant, **fields, "width": width, "depth": depth}
         for width in widths
         for depth in depths
     ]
@@ -119,19 +107,16 @@ def trials(*, variant: str, widths, depths, **settings) -> list[dict]:
 def build(**trial) -> dict:
     """The trial itself; raises ValueError for settings that its search cannot use."""
     _data_range(trial)
-    for name, value in trial.items():
-        if name == "target_sizes":
-            if min(value, default=-1) < 0:
-                raise ValueError(f"target_sizes must be 0 or more, got {value}")
-        elif name not in ("kind", "max_condition_log10"):
-            run.require_between(0, 1 if name == "taus" else math.inf, **{name: value})
+    require_positive(trial, but=("max_condition_log10", "target_sizes"))
+    run.require_between(0, 1, taus=trial.get("taus", 0.5))
+    if min(trial.get("target_sizes", (0.0,)), default=-1) < 0:
+        raise ValueError(f"target_sizes must be 0 or more, got {trial['target_sizes']}")
     return trial
 
 
 def measure(trial: dict, key) -> dict:
     """Measures one width and depth; see the functions of `SEARCHES`."""
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    return SEARCHES[trial["kind"]](trial, rng)
+    return SEARCHES[trial["kind"]](trial, generator(key))
 
 
 def _data_range(trial: dict) -> random_matrices.DataRange:
@@ -273,19 +258,15 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def _critical_points(settings: dict, records: list[dict]) -> tuple[dict, bool, bool]:
-    def gathered(name):
-        # Without the last point of each cell, A_i = -I, which was put there and not found.
-        return np.concatenate([record[name][:-1] for record in records])
-
-    start_norm, norm, excess = (
-        gathered(name) for name in ("started_at_norms", "norms", "relative_excess")
-    )
-    critical = gathered("gradient_norms") <= settings["gradient_tolerance"]
-    optimal = excess <= settings["excess_tolerance"]
+    # The last point of each trial is A_i = -I, which was put there and not found.
+    names = ("started_at_norms", "norms", "relative_excess", "gradient_norms")
+    found = [{name: record[name][:-1] for name in names} for record in records]
+    put = [{name: record[name][-1] for name in names} for record in records if record["depth"] >= 2]
+    from_inside = joined(found, "started_at_norms") < 1
+    norm, excess = joined(found, "norms"), joined(found, "relative_excess")
+    critical = joined(found, "gradient_norms") <= settings["gradient_tolerance"]
     inside = norm <= 1 - settings["wall_margin"]
-    bad = critical & ~optimal
-    from_inside = start_norm < 1
-    minus_identity = [record for record in records if record["depth"] >= 2]
+    bad = critical & (excess > settings["excess_tolerance"])
     metrics = {
         "starts": len(norm),
         "starts_inside": int(from_inside.sum()),
@@ -298,13 +279,9 @@ def _critical_points(settings: dict, records: list[dict]) -> tuple[dict, bool, b
         "least_norm_of_critical_points_not_optimal": min(norm[bad].tolist(), default=None),
         "starts_inside_that_left": int((from_inside & (norm >= 1)).sum()),
         "starts_without_critical_point": int((~critical).sum()),
-        "largest_right_over_left_at_starts": max(r["largest_right_over_left"] for r in records),
-        "minus_identity_largest_gradient_norm": max(
-            (record["gradient_norms"][-1] for record in minus_identity), default=0.0
-        ),
-        "minus_identity_least_relative_excess": min(
-            (record["relative_excess"][-1] for record in minus_identity), default=1.0
-        ),
+        "largest_right_over_left_at_starts": largest(records, "largest_right_over_left"),
+        "minus_identity_largest_gradient_norm": largest(put, "gradient_norms", 0.0),
+        "minus_identity_least_relative_excess": least(put, "relative_excess", 1.0),
     }
     enough = metrics["critical_points_inside"] >= settings["least_inside"]
     stayed = metrics["minus_identity_largest_gradient_norm"] == 0
@@ -313,29 +290,23 @@ def _critical_points(settings: dict, records: list[dict]) -> tuple[dict, bool, b
 
 def _hessian(settings: dict, records: list[dict]) -> tuple[dict, bool, bool]:
     rows = [{**net, "depth": record["depth"]} for record in records for net in record["nets"]]
-    standard = [row for row in rows if row["net"] == "standard"]
-    residual = [row for row in rows if row["net"] == "residual" and row["target_size"] > 0]
-    at_identity = [row for row in rows if row["net"] == "residual" and row["target_size"] == 0]
-
-    def largest(name, some_rows):
-        return max((row[name] for row in some_rows), default=0.0)
-
-    deep = [row for row in standard if row["depth"] >= 3]
+    standard, residual = (where(rows, net=net) for net in ("standard", "residual"))
+    at_identity = where(residual, target_size=0)
+    elsewhere = [row for row in residual if row["target_size"] > 0]
+    from_2, from_3 = ([row for row in standard if row["depth"] >= layers] for layers in (2, 3))
     metrics = {
-        "standard_largest_gradient_norm_from_2_layers": largest(
-            "gradient_norm", [row for row in standard if row["depth"] >= 2]
+        "standard_largest_gradient_norm_from_2_layers": largest(from_2, "gradient_norm", 0.0),
+        "standard_largest_hessian_entry_from_3_layers": largest(
+            from_3, "largest_hessian_entry", 0.0
         ),
-        "standard_largest_hessian_entry_from_3_layers": largest("largest_hessian_entry", deep),
-        "standard_least_excess": min(row["excess"] for row in standard),
-        "residual_least_gradient_norm": min(
-            (row["gradient_norm"] for row in residual), default=None
+        "standard_least_excess": least(standard, "excess"),
+        "residual_least_gradient_norm": least(elsewhere, "gradient_norm"),
+        "residual_least_largest_hessian_entry": least(elsewhere, "largest_hessian_entry"),
+        "residual_largest_gradient_norm_at_identity_target": largest(
+            at_identity, "gradient_norm", 0.0
         ),
-        "residual_least_largest_hessian_entry": min(
-            (row["largest_hessian_entry"] for row in residual), default=None
-        ),
-        "residual_largest_gradient_norm_at_identity_target": largest("gradient_norm", at_identity),
     }
-    attacked = len(deep) > 0 and len(residual) > 0
+    attacked = len(from_3) > 0 and len(elsewhere) > 0
     refuted = attacked and (
         metrics["standard_largest_gradient_norm_from_2_layers"] > 0
         or metrics["standard_largest_hessian_entry_from_3_layers"] > 0
@@ -347,17 +318,16 @@ def _hessian(settings: dict, records: list[dict]) -> tuple[dict, bool, bool]:
 
 
 def _negative_determinant(settings: dict, records: list[dict]) -> tuple[dict, bool, bool]:
-    scalar = [record["largest_over_floor"] for record in records if record["width"] == 1]
     balls = sum(len(record["taus"]) * record["problems"] for record in records)
     metrics = {
         "balls": balls,
         "starts": balls * settings["starts"],
-        "least_gradient_over_floor": min(record["least_over_floor"] for record in records),
-        "largest_gradient_over_floor_width_1": max(scalar, default=None),
-        "least_gradient_norm": min(
-            float(np.min(record["least_gradient_norms"])) for record in records
+        "least_gradient_over_floor": least(records, "least_over_floor"),
+        "largest_gradient_over_floor_width_1": largest(
+            where(records, width=1), "largest_over_floor"
         ),
-        "largest_norm_over_tau": max(record["largest_norm_over_tau"] for record in records),
+        "least_gradient_norm": float(joined(records, "least_gradient_norms").min()),
+        "largest_norm_over_tau": largest(records, "largest_norm_over_tau"),
     }
     inside = metrics["largest_norm_over_tau"] <= 1 + settings["relative_tolerance"]
     below = metrics["least_gradient_over_floor"] < 1 - settings["relative_tolerance"]

@@ -31,11 +31,11 @@ import math
 import statistics
 from typing import NamedTuple
 
-import jax
 import ml_collections
 import numpy as np
 
 from experiments import run
+from experiments.shared import config, generator, joined, largest, least, where
 from identity_matters import paper, random_matrices
 from identity_matters.linear import descent, factorization, lower_bound, model
 
@@ -58,161 +58,127 @@ VARIANTS = {
 }
 
 
-def get_config(variant: str = "depth") -> ml_collections.ConfigDict:
-    """The settings of `variant`, one of VARIANTS."""
-    if variant not in VARIANTS:
-        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
-    config = ml_collections.ConfigDict({"variant": variant, "scale": "paper"})
-    config.descent = ml_collections.ConfigDict()  # gradient descent, the same for every network
-    config.descent.relative_risk_tolerance = 1e-8  # of ||(I - R) Sigma^{1/2}||_F^2: "converged"
-    config.descent.divergence_factor = 1e3  # stop above this many times the first excess risk
-    config.descent.max_updates = 20_000
-    if variant == "depth":
-        config.descent.max_updates = 1000  # about ten times what the residual nets need
-        config.descent.record_every = 5  # updates between two records
-        config.descent.stall_tolerance = 1e-12  # least relative decrease an update must promise
-        config.depths = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1202)  # layers
-        config.width = 6  # d
+_STUCK_DIAGONALS = {
+    "plane_diagonal": (-1.0, -1.0, 1.0, 1.0),  # R with det R > 0 that stalls from zero
+    "negative_diagonal": (1.0, 1.0, 1.0, -0.5),  # R with det R < 0 that stalls from zero
+}
+_DESCENT = {  # gradient descent, the same for every network
+    "relative_risk_tolerance": 1e-8,  # of ||(I - R) Sigma^{1/2}||_F^2: "converged"
+    "divergence_factor": 1e3,  # stop above this many times the first excess risk
+    "max_updates": 20_000,
+}
+_SETTINGS = {
+    "depth": {
+        "descent": {
+            **_DESCENT,
+            "max_updates": 1000,  # about ten times what the residual nets need
+            "record_every": 5,  # updates between two records
+            "stall_tolerance": 1e-12,  # least relative decrease an update must promise
+        },
+        "depths": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1202),  # layers
+        "width": 6,  # d
         # One R and Sigma each, the same at every depth; --seed draws the weights.
-        config.problem_seeds = (0, 1, 2)
-        config.gammas = (0.5, 0.3, 0.8)  # gamma of each R: singular values in e^-gamma..e^gamma
-        config.angles_radians = ((1.5, 0.8), (2.5,), (0.6, 0.4, 0.2))  # by which each turns planes
-        config.sigma_eigenvalues = (0.5, 0.7, 0.9, 1.1, 1.3, 1.5)  # of Sigma = E[x x^T]
+        "problem_seeds": (0, 1, 2),
+        "gammas": (0.5, 0.3, 0.8),  # gamma of each R: singular values in e^-gamma..e^gamma
+        "angles_radians": ((1.5, 0.8), (2.5,), (0.6, 0.4, 0.2)),  # by which each turns planes
+        "sigma_eigenvalues": (0.5, 0.7, 0.9, 1.1, 1.3, 1.5),  # of Sigma = E[x x^T]
         # Standard deviation of near-zero weights, times depth: |||A||| l starts at about 5 times.
-        config.near_zero_std_times_depth = 0.1
+        "near_zero_std_times_depth": 0.1,
         # Multiples of 1/L (descent.largest_stable_learning_rate). The standard nets take the best
         # of three, so that the residual nets have no advantage by the step size.
-        config.residual_rate_factors = (1.0,)
-        config.standard_rate_factors = (0.25, 1.0, 4.0)
-        config.stuck_from_depth = 8  # from here on standard nets near zero are claimed not to move
-        config.moved_relative_decrease = 0.01  # a net has moved if its excess risk fell by this
-        return config
-    config.plane_diagonal = (-1.0, -1.0, 1.0, 1.0)  # R with det R > 0 that stalls from zero
-    config.negative_diagonal = (1.0, 1.0, 1.0, -0.5)  # R with det R < 0 that stalls from zero
-    if variant == "stuck_targets":
-        config.depth = 8  # layers
-        config.positive_diagonal = (2.0, 1.5, 1.0, 0.5)  # R that is learned from zero
-        config.rotation_radians = 2.5  # angle of a plane rotation that is learned from zero
-        config.map_widths = (8, 32, 128)  # m, width of the nets with fixed Gaussian maps
-        config.repeats = 3  # draws of each random start or pair of maps
-        config.factorization_noise_std = 0.03  # of the noise added to the constructed factorization
-        config.stall_tolerance = 1e-3  # relative distance from the predicted excess: a match
-        config.drift_tolerance = 0.01  # the same, of the distance 1 - |||A||| from the ball's edge
-    else:
-        config.depths = (2, 4, 8)  # layers
-        config.noise_stds = (1e-3, 1e-2, 0.03, 0.1, 0.2)  # of the entries of the initial weights
-        config.draws = 8  # of each size of the noise
-        config.least_freed_share = 0.5  # of its draws some size frees at every depth (our choice)
-    return config
+        "residual_rate_factors": (1.0,),
+        "standard_rate_factors": (0.25, 1.0, 4.0),
+        "stuck_from_depth": 8,  # from here on standard nets near zero are claimed not to move
+        "moved_relative_decrease": 0.01,  # a net has moved if its excess risk fell by this
+    },
+    "stuck_targets": {
+        **_STUCK_DIAGONALS,
+        "depth": 8,  # layers
+        "positive_diagonal": (2.0, 1.5, 1.0, 0.5),  # R that is learned from zero
+        "rotation_radians": 2.5,  # angle of a plane rotation that is learned from zero
+        "map_widths": (8, 32, 128),  # m, width of the nets with fixed Gaussian maps
+        "repeats": 3,  # draws of each random start or pair of maps
+        "factorization_noise_std": 0.03,  # of the noise added to the constructed factorization
+        "stall_tolerance": 1e-3,  # relative distance from the predicted excess: a match
+        "drift_tolerance": 0.01,  # the same, of the distance 1 - |||A||| from the ball's edge
+    },
+    "noise": {
+        **_STUCK_DIAGONALS,
+        "depths": (2, 4, 8),  # layers
+        "noise_stds": (1e-3, 1e-2, 0.03, 0.1, 0.2),  # of the entries of the initial weights
+        "draws": 8,  # of each size of the noise
+        "least_freed_share": 0.5,  # of its draws some size frees at every depth (our choice)
+    },
+}
 
 
-@dataclasses.dataclass(frozen=True)
-class Rules:
-    """What the verdict of a variant asks for; the settings of the others are None."""
-
-    stuck_from_depth: int | None = None
-    moved_relative_decrease: float | None = None
-    stall_tolerance: float | None = None
-    drift_tolerance: float | None = None
-    least_freed_share: float | None = None
-
-    def __post_init__(self):
-        for name, value in dataclasses.asdict(self).items():
-            if value is not None and not (value >= 1 if name == "stuck_from_depth" else value > 0):
-                raise ValueError(f"{name} must be positive, got {value}")
-        for name in ("moved_relative_decrease", "least_freed_share"):
-            if (getattr(self, name) or 0) > 1:
-                raise ValueError(f"{name} must be at most 1, got {getattr(self, name)}")
-
-    @classmethod
-    def of(cls, settings: dict) -> "Rules":
-        names = [field.name for field in dataclasses.fields(cls)]
-        return cls(**{name: settings[name] for name in names if name in settings})
+def get_config(variant: str = "depth") -> ml_collections.ConfigDict:
+    """The settings of `variant`, one of VARIANTS."""
+    return config(variant, _SETTINGS, {"descent": _DESCENT})
 
 
 # Trials
 
 
-def trials(*, variant: str, **settings) -> list[dict]:
+def trials(*, variant: str, descent: dict, **settings) -> list[dict]:
     """One for each network to train; in noise one for each target and depth."""
-    Rules.of(settings)
     listed = {"depth": _depth_trials, "stuck_targets": _stuck_trials, "noise": _noise_trials}
-    shared = {"variant": variant, "descent": settings["descent"]}
-    return [shared | trial for trial in listed[variant](ml_collections.ConfigDict(settings))]
+    return [{"variant": variant, "descent": descent, **t} for t in listed[variant](**settings)]
 
 
-def _depth_trials(settings) -> list[dict]:
-    return [
-        {
-            "network": network,
-            "depth": depth,
-            "rate_factors": settings.residual_rate_factors
-            if network == RESIDUAL
-            else settings.standard_rate_factors,
-            "std": 1 / math.sqrt(settings.width)
-            if network == SCALED
-            else settings.near_zero_std_times_depth / max(depth, 1),
-            "width": settings.width,
-            "problem_seed": seed,
-            "gamma": gamma,
-            "angles_radians": angles,
-            "sigma_eigenvalues": settings.sigma_eigenvalues,
-        }
-        for depth in settings.depths
-        for network in (RESIDUAL, STANDARD, SCALED)
-        for seed, gamma, angles in zip(
-            settings.problem_seeds, settings.gammas, settings.angles_radians, strict=True
-        )
-    ]
+def _depth_trials(
+    *, depths, width, problem_seeds, gammas, angles_radians, sigma_eigenvalues,
+    near_zero_std_times_depth, residual_rate_factors, standard_rate_factors, **_,
+):  # fmt: skip
+    factors = {RESIDUAL: residual_rate_factors}
+    for depth in depths:
+        stds = {SCALED: 1 / math.sqrt(width)}
+        for network in (RESIDUAL, STANDARD, SCALED):
+            for seed, gamma, angles in zip(problem_seeds, gammas, angles_radians, strict=True):
+                yield {
+                    "network": network,
+                    "depth": depth,
+                    "rate_factors": factors.get(network, standard_rate_factors),
+                    "std": stds.get(network, near_zero_std_times_depth / max(depth, 1)),
+                    "width": width,
+                    "problem_seed": seed,
+                    "gamma": gamma,
+                    "angles_radians": angles,
+                    "sigma_eigenvalues": sigma_eigenvalues,
+                }
 
 
-def _stuck_trials(settings) -> list[dict]:
-    dimension, repeats = len(settings.plane_diagonal), settings.repeats
+def _stuck_trials(
+    *, plane_diagonal, negative_diagonal, positive_diagonal, rotation_radians, depth, map_widths,
+    repeats, factorization_noise_std, **_,
+):  # fmt: skip
+    dimension = len(plane_diagonal)
+    rotation = random_matrices.rotate_rows(np.eye(dimension), np.array([rotation_radians]))
     targets = {
-        PLANE: np.diag(settings.plane_diagonal),
-        NEGATIVE: np.diag(settings.negative_diagonal),
-        POSITIVE: np.diag(settings.positive_diagonal),
-        ROTATION: random_matrices.rotate_rows(
-            np.eye(dimension), np.array([settings.rotation_radians])
-        ),
+        PLANE: np.diag(plane_diagonal).tolist(),
+        NEGATIVE: np.diag(negative_diagonal).tolist(),
+        POSITIVE: np.diag(positive_diagonal).tolist(),
+        ROTATION: rotation.tolist(),
     }
     # (target, start, width of the layers, repeats)
     cases = [(target, "zero", dimension, 1) for target in targets]
     for target in (PLANE, NEGATIVE):
-        cases += [(target, "gaussian_maps", width, repeats) for width in settings.map_widths]
+        cases += [(target, "gaussian_maps", width, repeats) for width in map_widths]
         cases += [(target, "modified_identity_maps", 2 * dimension, 1)]
         cases += [(target, "last_layer_minus_identity", dimension, 1)]
     cases += [(PLANE, "factorization", dimension, repeats)]
-    return [
-        {
-            "target": target,
-            "R": targets[target].tolist(),
-            "start": start,
-            "depth": settings.depth,
-            "width": width,
-            "repeat": repeat,
-            "noise_std": settings.factorization_noise_std if start == "factorization" else 0.0,
-        }
-        for target, start, width, count in cases
-        for repeat in range(count)
-    ]
+    for target, start, width, count in cases:
+        noise = {"noise_std": factorization_noise_std if start == "factorization" else 0.0}
+        common = {"target": target, "R": targets[target], "start": start, "depth": depth, **noise}
+        for repeat in range(count):
+            yield {**common, "width": width, "repeat": repeat}
 
 
-def _noise_trials(settings) -> list[dict]:
-    return [
-        {
-            "target": target,
-            "R": np.diag(diagonal).tolist(),
-            "depth": depth,
-            "noise_stds": settings.noise_stds,
-            "draws": settings.draws,
-        }
-        for target, diagonal in (
-            (NEGATIVE, settings.negative_diagonal),
-            (PLANE, settings.plane_diagonal),
-        )
-        for depth in settings.depths
-    ]
+def _noise_trials(*, plane_diagonal, negative_diagonal, depths, noise_stds, draws, **_):
+    for target, diagonal in ((NEGATIVE, negative_diagonal), (PLANE, plane_diagonal)):
+        common = {"target": target, "R": np.diag(diagonal).tolist()}
+        for depth in depths:
+            yield {**common, "depth": depth, "noise_stds": noise_stds, "draws": draws}
 
 
 # Measurements
@@ -254,10 +220,8 @@ def build(**trial) -> Problem:
 
 def measure(problem: Problem, key) -> dict:
     """Trains the networks of one trial."""
-    # NumPy draws the weights: JAX would compile a generator for every shape.
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     measures = {"depth": measure_depth, "stuck_targets": measure_stuck, "noise": measure_noise}
-    return measures[problem.trial["variant"]](problem, rng)
+    return measures[problem.trial["variant"]](problem, generator(key))
 
 
 def descend(problem: Problem, A, rules: descent.Rules, **maps) -> dict:
@@ -371,62 +335,60 @@ def measure_noise(problem: Problem, rng) -> dict:
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Reproduced if every part of the variant's claim holds."""
-    variant, rules = settings["variant"], Rules.of(settings)
+    variant = settings["variant"]
     judges = {"depth": judge_depth, "stuck_targets": judge_stuck, "noise": judge_noise}
-    metrics, holds, published = judges[variant](rules, records)
+    metrics, holds, published = judges[variant](settings, records)
     answer = "reproduced" if holds else "not reproduced"
     return run.Verdict(CLAIMS[variant], metrics, answer, published)
 
 
-def judge_depth(rules: Rules, records: list[dict]) -> tuple[dict, bool, dict]:
+def judge_depth(settings: dict, records: list[dict]) -> tuple[dict, bool, dict]:
     """Residual nets train and stay inside as fast as eq. (2.3) promises; standard ones stay put."""
     residual, standard, scaled = (
-        [r for r in records if r["network"] == network] for network in (RESIDUAL, STANDARD, SCALED)
+        where(records, network=network) for network in (RESIDUAL, STANDARD, SCALED)
     )
     # Theorem 2.1 puts an optimum inside B_1 from the depth on where its bound falls below 1.
     in_theorem = [r for r in residual if r["bound_v3_times_depth"] < r["depth"]]
-    left_in_theorem = sum(not r["stayed_in_unit_ball"] for r in in_theorem)
-    near_zero = [r for r in standard if r["depth"] >= rules.stuck_from_depth]
-    left = 1 - rules.moved_relative_decrease
+    left_in_theorem = where(in_theorem, stayed_in_unit_ball=False)
+    near_zero = [r for r in standard if r["depth"] >= settings["stuck_from_depth"]]
+    left = 1 - settings["moved_relative_decrease"]
     moved = sum(r["excess_risk"] < left * r["start_excess_risk"] for r in near_zero)
-    trained = [r["depth"] for r in residual if r["converged"]]
+    trained = where(residual, converged=True)
+    promised = [r for r in residual if r["promised_decrease_per_update"] > 0]
     rate_ratio = min(
-        (
-            r["least_decrease_per_update"] / r["promised_decrease_per_update"]
-            for r in residual
-            if r["promised_decrease_per_update"] > 0
-        ),
+        (r["least_decrease_per_update"] / r["promised_decrease_per_update"] for r in promised),
         default=math.inf,
     )
-
-    def largest_norm_over(name):
-        return max(r["norm"] * r["depth"] / r[name] for r in residual)
-
+    norms = np.array([r["norm"] * r["depth"] for r in residual])
     metrics = {
         "targets": len({r["problem_seed"] for r in records}),
-        "deepest_trained_residual_layers": max(trained, default=0),
+        "deepest_trained_residual_layers": largest(trained, "depth", 0),
         "residual_runs": len(residual),
         "residual_converged_runs": len(trained),
-        "residual_left_unit_ball_runs": sum(not r["stayed_in_unit_ball"] for r in residual),
+        "residual_left_unit_ball_runs": len(where(residual, stayed_in_unit_ball=False)),
         "residual_in_theorem_2_1_runs": len(in_theorem),
-        "residual_in_theorem_2_1_left_unit_ball_runs": left_in_theorem,
-        "residual_most_updates": max(r["updates"] for r in residual),
-        "residual_fewest_updates": min(r["updates"] for r in residual),
-        "residual_largest_norm_times_depth": max(r["norm"] * r["depth"] for r in residual),
-        "residual_largest_norm_over_bound_v3": largest_norm_over("bound_v3_times_depth"),
-        "residual_largest_norm_over_least_possible": largest_norm_over("least_norm_times_depth"),
+        "residual_in_theorem_2_1_left_unit_ball_runs": len(left_in_theorem),
+        "residual_most_updates": largest(residual, "updates"),
+        "residual_fewest_updates": least(residual, "updates"),
+        "residual_largest_norm_times_depth": float(norms.max()),
+        "residual_largest_norm_over_bound_v3": (
+            norms / joined(residual, "bound_v3_times_depth")
+        ).max(),
+        "residual_largest_norm_over_least_possible": (
+            norms / joined(residual, "least_norm_times_depth")
+        ).max(),
         "least_measured_over_promised_rate": rate_ratio,
-        "standard_stuck_from_layers": rules.stuck_from_depth,
+        "standard_stuck_from_layers": settings["stuck_from_depth"],
         "standard_stuck_depth_runs": len(near_zero),
         "standard_stuck_depth_moved_runs": moved,
     }
-    deepest = max(r["depth"] for r in records)
+    deepest = largest(records, "depth")
     for name, of_network in ((RESIDUAL, residual), (STANDARD, standard), (SCALED, scaled)):
-        norms = [r["start_gradient_norm"] for r in of_network if r["depth"] == deepest]
-        metrics[f"{name}_start_gradient_norm_deepest"] = float(np.mean(norms))
+        starts = joined(where(of_network, depth=deepest), "start_gradient_norm")
+        metrics[f"{name}_start_gradient_norm_deepest"] = float(np.mean(starts))
         if name != RESIDUAL:
-            converged = [r["depth"] for r in of_network if r["converged"]]
-            metrics[f"{name}_deepest_converged_layers"] = max(converged, default=0)
+            converged = where(of_network, converged=True)
+            metrics[f"{name}_deepest_converged_layers"] = largest(converged, "depth", 0)
     everything = len(trained) == len(residual) and not left_in_theorem
     published = {
         "deepest_trained_residual_layers": paper.NUMBERS["deepest_residual_net_layers"].value
@@ -434,13 +396,13 @@ def judge_depth(rules: Rules, records: list[dict]) -> tuple[dict, bool, dict]:
     return metrics, everything and rate_ratio >= 1 and not moved, published
 
 
-def judge_stuck(rules: Rules, records: list[dict]) -> tuple[dict, bool, dict]:
+def judge_stuck(settings: dict, records: list[dict]) -> tuple[dict, bool, dict]:
     """Two targets stall from zero as predicted; the other two and every cure converge."""
 
     def stalled(r):
         risk, distance = r["predicted_stall_excess_risk"], r["predicted_distance_to_edge"]
-        near = abs(r["excess_risk"] - risk) <= rules.stall_tolerance * risk
-        drifts = abs(1 - r["norm"] - distance) <= rules.drift_tolerance * distance
+        near = abs(r["excess_risk"] - risk) <= settings["stall_tolerance"] * risk
+        drifts = abs(1 - r["norm"] - distance) <= settings["drift_tolerance"] * distance
         return near and drifts and not r["converged"]
 
     cured = [r for r in records if r["start"] != "zero"]
@@ -465,7 +427,7 @@ def judge_stuck(rules: Rules, records: list[dict]) -> tuple[dict, bool, dict]:
     return metrics, holds, {}
 
 
-def judge_noise(rules: Rules, records: list[dict]) -> tuple[dict, bool, dict]:
+def judge_noise(settings: dict, records: list[dict]) -> tuple[dict, bool, dict]:
     """Some size of the noise frees enough draws of every target, at every depth."""
     metrics, freed = {"draws": records[0]["draws"]}, []
     for r in records:
@@ -478,7 +440,7 @@ def judge_noise(rules: Rules, records: list[dict]) -> tuple[dict, bool, dict]:
             metrics[f"{r['target']}_median_updates/{name}"] = statistics.median_low(times)
         freed.append(max(float(np.mean(converged)) for *_, converged in ends))
     metrics["least_freed_share"] = min(freed)
-    return metrics, min(freed) >= rules.least_freed_share, {}
+    return metrics, min(freed) >= settings["least_freed_share"], {}
 
 
 EXPERIMENT = run.Experiment(

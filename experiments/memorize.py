@@ -6,7 +6,6 @@ input; the run counts inputs with any output 1/2 or more off, certified or not.
 
 Command: python -m experiments.memorize
     python -m experiments.memorize --config=:cifar10        # after make data DATASETS=cifar10
-    python -m experiments.memorize --config=:synthetic_imagenet   # on an accelerator
 
 Hardware: 2 CPU cores; the times are those of the variants.
 Expected: 0 errors. CIFAR-10's 50,000 training images with random labels take 850,000 parameters in
@@ -21,26 +20,22 @@ import itertools
 import time
 
 import jax
-import jax.numpy as jnp
 import ml_collections
 import numpy as np
-import optax
 import scipy.special
 
 from experiments import run
+from experiments.shared import config, largest, least, total, where
 from identity_matters import paper
 from identity_matters.images import datasets
-from identity_matters.memorize import construct, few_numbers, network
+from identity_matters.memorize import construct, descent, few_numbers, network
 from identity_matters.memorize.certificate import PrecisionError
 from identity_matters.memorize.paper_method import AssumptionError
 from identity_matters.memorize.separation import separation, sufficient_width
 
 PRECISIONS = ("float32", "float64")
-CHOICES = {
-    "labels": ("random", "true"),
-    "precision": PRECISIONS,
-    "method": construct.METHODS,
-}
+# Fields of records that hold a network beside those of a fit.
+_ALSO_BUILT = ("constructed", *(f"{precision}_result" for precision in PRECISIONS))
 
 # Settings
 
@@ -54,7 +49,6 @@ OTHER_VARIANTS = {
     "cifar10": "50,000 images, which `make data` prepares; a minute",
     "few_numbers_cifar10": "the same images by fewer than 20,000 numbers; two minutes",
     "synthetic_large": "up to 131,072 points; three minutes",
-    "synthetic_imagenet": "as many points and classes as ImageNet; meant for an accelerator",
 }
 
 
@@ -81,78 +75,69 @@ def _fit(data: dict, **changes) -> dict:
     }
 
 
-def _groups(variant: str) -> dict:
-    """What a variant measures: kind of trial -> its settings."""
-    if variant == "digits":
-        digits = _data("digits")
-        # The narrowest network in each precision, and where one stops to suffice.
-        networks = (*itertools.product((1, 8), PRECISIONS), (2, "float32"), (4, "float32"))
-        sgd = {
+def _few_numbers(dataset: str) -> dict:
+    # Neighbours on the line that share a threshold, a hash constant and a word of labels.
+    return {**_data(dataset), "group_points": (5, 9, 11, 13), "batch_examples": 4096}
+
+
+_BOTH_LABELS = {"labels": ("random", "true")}
+_POINTS = _data("synthetic", (256, 1024, 4096, 16384), features=64, num_classes=10)
+# In so many dimensions random unit vectors are nearly orthogonal, as the lemma needs. The width
+# printed for points of this separation is 22; a width that suffices is 481.
+_NEARLY_ORTHOGONAL = _data("synthetic", (1536,), features=4096, num_classes=10)
+# What each variant measures: kind of trial -> its settings.
+_SETTINGS = {
+    "digits": {
+        "fit": _fit(
+            _data("digits"),
+            **_BOTH_LABELS,
+            # The narrowest network in each precision, and where one stops to suffice.
+            networks=tuple(
+                sorted((*itertools.product((1, 8), PRECISIONS), (2, "float32"), (4, "float32")))
+            ),
+        ),
+        "separation": _data("digits"),
+        "sgd": {
+            **_data("digits", (512,)),
             "width": 8,  # of the network, which has as many blocks as the constructed one
             "learning_rates": (0.01, 0.03, 0.1),  # our small grid around the best rate
             "momentum": 0.9,
             "batch_examples": 128,
             "steps": 4000,  # our budget
             "steps_per_evaluation": 200,  # how often the errors over all examples are counted
-        }
-        return {
-            "fit": _fit(digits, labels=("random", "true"), networks=tuple(sorted(networks))),
-            "separation": digits,
-            "sgd": {**_data("digits", (512,)), **sgd},
-        }
-    if variant == "synthetic":
-        points = _data("synthetic", (256, 1024, 4096, 16384), features=64, num_classes=10)
-        precision = {
+        },
+    },
+    "synthetic": {
+        "fit": _fit(_POINTS),
+        "separation": _POINTS,
+        # The search for the smallest width ends at max_width.
+        "minimal_width": {**_POINTS, "precisions": PRECISIONS, "max_width": 16},
+        "precision": {
             # Distances of the two unit vectors of each pair.
             "pair_distances": (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6),
             "pairs": 512,
             "features": 64,
             "num_classes": 10,
             "width": 8,
-        }
-        return {
-            "fit": _fit(points),
-            "separation": points,
-            # The search for the smallest width ends at max_width.
-            "minimal_width": {**points, "precisions": PRECISIONS, "max_width": 16},
-            "precision": precision,
-        }
-    if variant == "paper_method":
-        # In so many dimensions random unit vectors are nearly orthogonal, as the lemma needs. The
-        # width printed for points of this separation is 22; a width that suffices is 481.
-        points = _data("synthetic", (1536,), features=4096, num_classes=10)
-        return {
-            "fit": _fit(points, networks=((22, "float32"), (512, "float32")), method="paper"),
-            "separation": points,
-            # Random maps of the printed width. "With high probability" is refuted where fewer than
-            # this share of them keep all norms.
-            "printed_width": {**points, "draws": 20, "least_inside_share": 0.5},
-        }
-    if variant in ("few_numbers", "few_numbers_cifar10"):
-        data = _data("digits" if variant == "few_numbers" else "cifar10")
-        # Neighbours on the line that share a threshold, a hash constant and a word of labels.
-        few = {**data, "group_points": (5, 9, 11, 13), "batch_examples": 4096}
-        return {"few_numbers": few}
-    if variant == "cifar10":
-        networks = ((8, "float32"), (1, "float64"))
-        fit = _fit(_data("cifar10"), labels=("random", "true"), networks=networks)
-        return {"fit": fit, "separation": _data("cifar10")}
-    if variant == "synthetic_large":
-        return {"fit": _fit(_data("synthetic", (32768, 65536, 131072), 64, 10))}
-    # ImageNet's size; meant for an accelerator, where larger tiles and batches pay.
-    points = _data("synthetic", (1_281_167,), features=64, num_classes=1000)
-    large = {"tile_points": 8192, "batch_examples": 131_072}
-    return {"fit": _fit(points, networks=((16, "float32"),), **large)}
-
-
-def get_config(variant: str = "digits") -> ml_collections.ConfigDict:
-    """The settings of `variant`; it has only the groups of what it measures."""
-    known = VARIANTS | OTHER_VARIANTS
-    if variant not in known:
-        raise ValueError(f"variant must be one of {', '.join(known)}, got {variant!r}")
-    return ml_collections.ConfigDict({"variant": variant, "scale": "paper", **_groups(variant)})
-
-
+        },
+    },
+    "paper_method": {
+        "fit": _fit(
+            _NEARLY_ORTHOGONAL, networks=((22, "float32"), (512, "float32")), method="paper"
+        ),
+        "separation": _NEARLY_ORTHOGONAL,
+        # Random maps of the printed width. "With high probability" is refuted where fewer than
+        # this share of them keep all norms.
+        "printed_width": {**_NEARLY_ORTHOGONAL, "draws": 20, "least_inside_share": 0.5},
+    },
+    "few_numbers": {"few_numbers": _few_numbers("digits")},
+    "few_numbers_cifar10": {"few_numbers": _few_numbers("cifar10")},
+    "cifar10": {
+        "fit": _fit(_data("cifar10"), **_BOTH_LABELS, networks=((8, "float32"), (1, "float64"))),
+        "separation": _data("cifar10"),
+    },
+    "synthetic_large": {"fit": _fit(_data("synthetic", (32768, 65536, 131072), 64, 10))},
+}
 # Each setting that holds several values, and what the trials call their parts.
 _SEVERAL = {
     "labels": ("labels",),
@@ -162,6 +147,14 @@ _SEVERAL = {
     "learning_rates": ("learning_rate",),
     "group_points": ("group_points",),
 }
+
+
+def get_config(variant: str = "digits") -> ml_collections.ConfigDict:
+    """The settings of `variant`; it has only the groups of what it measures."""
+    return config(variant, _SETTINGS, {})
+
+
+# Trials
 
 
 def trials(*, variant: str, **groups) -> list[dict]:
@@ -174,9 +167,9 @@ def trials(*, variant: str, **groups) -> list[dict]:
         if "dataset" in group:
             several = [[_size(n, **fixed) for n in group["examples"]]]
         for name, parts in _SEVERAL.items():
-            if name in fixed:
-                values = fixed.pop(name)
-                rows = values if len(parts) > 1 else [(value,) for value in values]
+            rows = fixed.pop(name, None)
+            if rows is not None:
+                rows = rows if len(parts) > 1 else [(row,) for row in rows]
                 several.append([dict(zip(parts, row, strict=True)) for row in rows])
         for parts in itertools.product(*several):
             listed.append({"kind": kind, **fixed, **functools.reduce(dict.__or__, parts)})
@@ -199,34 +192,33 @@ def split_to_fit(dataset: str) -> str:
     return "all" if "all" in datasets.find_source(dataset).splits else "train"
 
 
-# The points
-
-
 def build(**trial) -> dict:
     """The trial, once its data are known to be prepared and its settings to be usable."""
-    for name in trial.keys() & CHOICES.keys():
-        if trial[name] not in CHOICES[name]:
-            raise ValueError(f"{name} must be one of {CHOICES[name]}, got {trial[name]!r}")
+    choices = {**_BOTH_LABELS, "precision": PRECISIONS, "method": construct.METHODS}
+    for name in trial.keys() & choices.keys():
+        if trial[name] not in choices[name]:
+            raise ValueError(f"{name} must be one of {choices[name]}, got {trial[name]!r}")
     for name, value in trial.items():
         if isinstance(value, int):
             construct.check_whole(name, value)
-    if trial.get("labels") == "true" and trial["dataset"] == "synthetic":
-        raise ValueError("synthetic points have random labels only, got labels 'true'")
-    if trial.get("dataset", "synthetic") != "synthetic":
-        dataset, split = trial["dataset"], split_to_fit(trial["dataset"])
-        available = datasets.find_source(dataset).splits[split]
+    dataset = trial.get("dataset", "synthetic")
+    if dataset != "synthetic":
+        available = datasets.find_source(dataset).splits[split_to_fit(dataset)]
         if trial["examples"] > available:
             raise ValueError(f"examples must lie in 0 ... {available}, got {trial['examples']}")
-        datasets.require_prepared(dataset, split, trial["data_dir"])
+        datasets.require_prepared(dataset, split_to_fit(dataset), trial["data_dir"])
+    elif trial.get("labels") == "true" or trial["kind"] == "few_numbers":
+        raise ValueError("synthetic points have random labels only, and few_numbers takes images")
     if trial["kind"] == "few_numbers":
         few_numbers.check_group(trial["group_points"], trial["num_classes"])
-        if trial["dataset"] == "synthetic":
-            raise ValueError("few_numbers takes inputs of whole numbers: images, got synthetic")
     if trial["kind"] == "precision" and not 0 < trial["pair_distance"] <= 2:
         raise ValueError(f"pair_distances must lie in (0, 2], got {trial['pair_distance']}")
     if trial["kind"] == "sgd" and trial["steps"] % trial["steps_per_evaluation"]:
         raise ValueError(f"steps_per_evaluation must divide steps, {trial['steps']}")
     return trial
+
+
+# The points
 
 
 def _rng(key) -> np.random.Generator:
@@ -260,6 +252,12 @@ def _random_labels(key, trial: dict, examples: int) -> np.ndarray:
     return _rng(key).integers(0, trial["num_classes"], examples)
 
 
+def _labelled_points(data_key, label_key, trial: dict):
+    """The points of a trial, with random labels unless it asks for the true ones."""
+    x, y = _points(data_key, **trial)
+    return x, y if trial.get("labels") == "true" else _random_labels(label_key, trial, len(x))
+
+
 # What each kind of trial measures
 
 
@@ -268,27 +266,36 @@ def measure(trial: dict, key) -> dict:
     return MEASURES[trial["kind"]](key, trial)
 
 
-def _build_and_verify(key, x, y, num_classes, width, batch_examples=4096, **settings) -> dict:
-    """Builds a network, certified or not, and runs it on all of `x`."""
+def _build_and_verify(build_network, x, y, batch_examples=4096, forward=network.forward):
+    """What `build_network` makes and certifies, and its outputs on all of `x`, with both times."""
     started = time.perf_counter()
-    try:
-        built, certificate = construct.memorize(
-            x, y, num_classes, width, key=key, certified=False, **settings
-        )
-    except (AssumptionError, PrecisionError) as error:
-        return {"refused": str(error)}
-    build_seconds = time.perf_counter() - started
-    started = time.perf_counter()
-    result = construct.verify(built, x, y, batch_examples)
-    return {
+    built, certificate = build_network()
+    verifying = time.perf_counter()
+    result = construct.verify(built, x, y, batch_examples, forward)
+    measured = {
         "verified_examples": result.examples,
         "errors": result.errors,
         "max_abs_error": result.max_abs_error,
-        "build_seconds": build_seconds,
-        "verify_seconds": time.perf_counter() - started,
+        "build_seconds": verifying - started,
+        "verify_seconds": time.perf_counter() - verifying,
+        "certified": certificate.holds,
+    }
+    return measured, built, certificate
+
+
+def _memorize(key, x, y, num_classes, width, batch_examples=4096, **settings) -> dict:
+    """Builds a network, certified or not, and runs it on all of `x`."""
+    build_network = functools.partial(
+        construct.memorize, x, y, num_classes, width, key=key, certified=False, **settings
+    )
+    try:
+        measured, built, certificate = _build_and_verify(build_network, x, y, batch_examples)
+    except (AssumptionError, PrecisionError) as error:
+        return {"refused": str(error)}
+    return {
+        **measured,
         "block_parameters": network.count_parameters((built.U, built.s, built.V)),
         "parameters": network.count_parameters(built),
-        "certified": certificate.holds,
         "smallest_margin": certificate.smallest_margin,
         "margin_over_rounding": certificate.margin_over_rounding,
         "output_error_bound": certificate.output_error_bound,
@@ -298,46 +305,39 @@ def _build_and_verify(key, x, y, num_classes, width, batch_examples=4096, **sett
 
 def _measure_fit(key, trial):
     data_key, label_key, build_key = jax.random.split(key, 3)
-    x, y = _points(data_key, **trial)
-    if trial["labels"] == "random":
-        y = _random_labels(label_key, trial, len(x))
+    x, y = _labelled_points(data_key, label_key, trial)
     dtype = np.dtype(trial["precision"])
-    bits = 8 * dtype.itemsize
     settings = {name: trial[name] for name in ("method", "tile_points", "batch_examples")}
     sizes = trial["num_classes"], trial["width"]
     return {
-        "counting_lower_bound": network.counting_lower_bound(len(x), sizes[0], bits),
-        **_build_and_verify(build_key, x, y, *sizes, dtype=dtype, **settings),
+        "counting_lower_bound": network.counting_lower_bound(len(x), sizes[0], 8 * dtype.itemsize),
+        **_memorize(build_key, x, y, *sizes, dtype=dtype, **settings),
     }
 
 
 def _measure_few_numbers(key, trial):
     label_key, build_key = jax.random.split(key)
-    dataset = trial["dataset"]
+    dataset, num_classes = trial["dataset"], trial["num_classes"]
     images, _ = datasets.load(dataset, split_to_fit(dataset), trial["data_dir"])
     x = images[: trial["examples"]].reshape(trial["examples"], -1)
     y = _random_labels(label_key, trial, len(x))
-    started = time.perf_counter()
-    built, certificate = few_numbers.memorize_with_few_numbers(
-        x, y, trial["num_classes"], group_points=trial["group_points"], key=build_key
+    build_network = functools.partial(
+        few_numbers.memorize_with_few_numbers,
+        *(x, y, num_classes),
+        group_points=trial["group_points"],
+        key=build_key,
     )
-    build_seconds = time.perf_counter() - started
-    started = time.perf_counter()
-    result = construct.verify(built, x, y, trial["batch_examples"], few_numbers.forward)
+    measured, built, certificate = _build_and_verify(
+        build_network, x, y, trial["batch_examples"], few_numbers.forward
+    )
+    bits = few_numbers.EXACT_BITS
     return {
-        "verified_examples": result.examples,
-        "errors": result.errors,
-        "max_abs_error": result.max_abs_error,
-        "build_seconds": build_seconds,
-        "verify_seconds": time.perf_counter() - started,
+        **measured,
         "numbers": network.count_parameters(built),
         "projection_numbers": built.input_map.size,
         "group_numbers": 3 * built.thresholds.size,
-        "certified": certificate.holds,
         "largest_integer": certificate.largest_integer,
-        "counting_lower_bound": network.counting_lower_bound(
-            len(x), trial["num_classes"], few_numbers.EXACT_BITS
-        ),
+        "counting_lower_bound": network.counting_lower_bound(len(x), num_classes, bits),
     }
 
 
@@ -378,21 +378,17 @@ def _measure_printed_width(key, trial):
 def _measure_minimal_width(key, trial):
     """Tries widths 1, 2, ... until a network is certified, or `max_width`."""
     data_key, label_key, build_key = jax.random.split(key, 3)
-    x, _ = _points(data_key, **trial)
-    y = _random_labels(label_key, trial, len(x))
-    tried = []
+    x, y = _labelled_points(data_key, label_key, trial)
+    dtype, tried = np.dtype(trial["precision"]), []
     for width in range(1, trial["max_width"] + 1):
-        sizes = trial["num_classes"], width
-        result = _build_and_verify(build_key, x, y, *sizes, dtype=np.dtype(trial["precision"]))
+        result = _memorize(build_key, x, y, trial["num_classes"], width, dtype=dtype)
         tried.append({"width": width, **result})
         if result.get("certified"):
             break
-    fitting = [row["width"] for row in tried if row.get("errors") == 0]
-    last = tried[-1]
     return {
         "tried": tried,
-        "least_fitting_width": fitting[0] if fitting else None,
-        "least_certified_width": last["width"] if last.get("certified") else None,
+        "least_fitting_width": next((t["width"] for t in tried if t.get("errors") == 0), None),
+        "least_certified_width": next((t["width"] for t in tried if t.get("certified")), None),
     }
 
 
@@ -412,7 +408,7 @@ def _measure_precision(key, trial):
     y = _random_labels(label_key, trial, len(x))
     sizes = trial["num_classes"], trial["width"]
     return {
-        f"{name}_result": _build_and_verify(build_key, x, y, *sizes, dtype=np.dtype(name))
+        f"{name}_result": _memorize(build_key, x, y, *sizes, dtype=np.dtype(name))
         for name in PRECISIONS
     }
 
@@ -420,19 +416,18 @@ def _measure_precision(key, trial):
 def _measure_sgd(key, trial):
     """Trains a network from scratch on random labels, and constructs one of the same shape."""
     data_key, label_key, init_key, train_key, build_key = jax.random.split(key, 5)
-    x, _ = _points(data_key, **trial)
-    y = _random_labels(label_key, trial, len(x))
+    x, y = _labelled_points(data_key, label_key, trial)
     sizes = trial["num_classes"], trial["width"]
-    start = random_network(init_key, *x.shape, *sizes)
+    start = descent.random_network(init_key, *x.shape, *sizes)
     settings = ("learning_rate", "momentum", "batch_examples", "steps", "steps_per_evaluation")
     started = time.perf_counter()
-    curve = train(start, x, y, key=train_key, **{name: trial[name] for name in settings})
+    curve = descent.train(start, x, y, key=train_key, **{name: trial[name] for name in settings})
     return {
         "curve": curve,
         "errors": curve[-1]["errors"],
         "parameters": network.count_parameters(start),
         "train_seconds": time.perf_counter() - started,
-        "constructed": _build_and_verify(build_key, x, y, *sizes),
+        "constructed": _memorize(build_key, x, y, *sizes),
     }
 
 
@@ -446,58 +441,6 @@ MEASURES = {
     "sgd": _measure_sgd,
 }
 
-# The contrast: the same network trained by gradient descent
-
-
-def random_network(key, n, features, num_classes, width) -> network.Network:
-    """A float32 network of the shape that `memorize` gives n points, at the usual scale.
-
-    N(0, 1/k) for the input map and every U, N(0, 1/(k l)) for V, so that the l blocks together
-    change h by its own size, N(0, 1/k) and N(0, 1/r) in the last block, and zero biases.
-    """
-    k, r, blocks = width, num_classes, -(-n // width)
-    shapes = ((k, features), (blocks, k, k), (blocks, k), (blocks, k, k), (r, k), (r,), (r, r))
-    variances = (1 / k, 1 / k, 0, 1 / (k * blocks), 1 / k, 0, 1 / r)
-    draws = [
-        jax.random.normal(key, shape, jnp.float32) * np.float32(variance) ** 0.5
-        for key, shape, variance in zip(jax.random.split(key, 7), shapes, variances, strict=True)
-    ]
-    return network.Network(*draws)
-
-
-def train(
-    start, x, y, *, key, learning_rate, momentum, batch_examples, steps, steps_per_evaluation
-):
-    """Momentum on the cross-entropy, batches drawn with replacement; one dict an evaluation.
-
-    A network with NaN outputs counts as wrong everywhere.
-    """
-    x, y = jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.int32)
-    optimizer = optax.sgd(learning_rate, momentum)
-
-    def loss(weights, rows):
-        logits = network.forward(weights, x[rows])
-        return optax.softmax_cross_entropy_with_integer_labels(logits, y[rows]).mean()
-
-    def step(state, rows):
-        weights, velocity = state
-        value, gradient = jax.value_and_grad(loss)(weights, rows)
-        updates, velocity = optimizer.update(gradient, velocity)
-        return (optax.apply_updates(weights, updates), velocity), value
-
-    run_steps = jax.jit(lambda state, batches: jax.lax.scan(step, state, batches))
-    state, curve = (start, optimizer.init(start)), []
-    for last in range(steps_per_evaluation, steps + 1, steps_per_evaluation):
-        shape = steps_per_evaluation, batch_examples
-        rows = jax.random.randint(jax.random.fold_in(key, last), shape, 0, len(x))
-        state, losses = run_steps(state, rows)
-        wrong = jnp.argmax(network.forward(state[0], x), axis=1) != y
-        mean = float(losses.mean())
-        errors = int(wrong.sum()) if np.isfinite(mean) else len(x)
-        curve.append({"step": last, "loss": mean, "errors": errors})
-    return curve
-
-
 # What the records say
 
 
@@ -507,25 +450,27 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     Networks that were refused, and errors of networks that are not certified, are counted apart.
     "c = 10 works" is refuted iff too few draws of the input map keep all norms.
     """
-    built = _constructed(records)
-    certified = [net for net in built if net.get("certified")]
-    uncertified = [net for net in built if net.get("certified") is False]
     fits = [record for record in records if record["kind"] in ("fit", "few_numbers")]
-    fitting = [fit for fit in fits if fit.get("certified")]
-    errors = sum(net["errors"] for net in certified)
+    built = list(fits)
+    for record in records:
+        built += record.get("tried", [])
+        built += [record[name] for name in _ALSO_BUILT if name in record]
+    certified, uncertified, fitting = (
+        [net for net in nets if net.get("certified") is holds]
+        for nets, holds in ((built, True), (built, False), (fits, True))
+    )
     metrics = {
         "networks": len(built),
         "refused_networks": sum("refused" in net for net in built),
         "uncertified_networks": len(uncertified),
-        "uncertified_errors": sum(net["errors"] for net in uncertified),
+        "uncertified_errors": total(uncertified, "errors"),
         "certified_networks": len(certified),
-        "certified_errors": errors,
-        **_fit_metrics(fitting),
+        "certified_errors": total(certified, "errors"),
+        **(_fit_metrics(fitting) if fitting else {}),
     }
     for record in records:
         metrics |= _trial_metrics(record)
-    trained = [record for record in records if record["kind"] == "sgd"]
-    if trained:
+    if trained := where(records, kind="sgd"):
         best = min(trained, key=lambda record: record["errors"])
         metrics["sgd_examples"] = best["examples"]
         for name in ("errors", "learning_rate", "train_seconds"):
@@ -535,46 +480,37 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         refuted = share < settings["printed_width"]["least_inside_share"]
         outcome = "counterexample" if refuted else "undecided"
         return run.Verdict("theorem-3-2-constant", metrics, outcome)
-    labellings = [
-        {(f["dataset"], f["examples"], f.get("labels")) for f in s} for s in (fits, fitting)
-    ]
-    complete = certified and labellings[0] == labellings[1]
+    wanted, reached = (
+        {(fit["dataset"], fit["examples"], fit.get("labels")) for fit in some}
+        for some in (fits, fitting)
+    )
+    complete = certified and wanted == reached
+    errors = metrics["certified_errors"]
     outcome = "counterexample" if errors else "holds" if complete else "undecided"
-    few = "few_numbers" in settings
-    claim = "few-numbers" if few else "theorem-3-2"
+    claim = "few-numbers" if "few_numbers" in settings else "theorem-3-2"
     return run.Verdict(claim, metrics, outcome)
-
-
-def _constructed(records: list[dict]) -> list[dict]:
-    """All networks that were built and run in these records, one dict each."""
-    results = [record for record in records if record["kind"] in ("fit", "few_numbers")]
-    for record in records:
-        results += record.get("tried", [])
-        results += [record["constructed"]] if "constructed" in record else []
-        results += [record[f"{p}_result"] for p in PRECISIONS if f"{p}_result" in record]
-    return results
 
 
 def _fit_metrics(fits: list[dict]) -> dict:
     """Of the certified fits; the most examples, and the fewest parameters that fit them all."""
-    if not fits:
-        return {}
-    examples = max(fit["examples"] for fit in fits)
-    largest = [fit for fit in fits if fit["examples"] == examples]
-    seconds = [fit["build_seconds"] + fit["verify_seconds"] for fit in largest]
+    examples = largest(fits, "examples")
+    most = where(fits, examples=examples)
     metrics = {
         "examples": examples,
-        "errors": sum(fit["errors"] for fit in largest),
-        "max_abs_error": max(fit["max_abs_error"] for fit in largest),
-        "build_and_verify_seconds_max": max(seconds),
+        "errors": total(most, "errors"),
+        "max_abs_error": largest(most, "max_abs_error"),
+        "build_and_verify_seconds_max": max(
+            fit["build_seconds"] + fit["verify_seconds"] for fit in most
+        ),
     }
-    if "numbers" in largest[0]:
-        fewest = min(largest, key=lambda fit: fit["numbers"])
-        names = ("numbers", "group_points", "largest_integer", "counting_lower_bound")
-        metrics |= {f"fewest_{name}" if name == "numbers" else name: fewest[name] for name in names}
-        return metrics
-    sizes = [fit["block_parameters"] for fit in largest]
-    return metrics | {"block_parameters_min": min(sizes), "block_parameters_max": max(sizes)}
+    if "numbers" in most[0]:
+        fewest = min(most, key=lambda fit: fit["numbers"])
+        metrics["fewest_numbers"] = fewest["numbers"]
+        names = ("group_points", "largest_integer", "counting_lower_bound")
+        return metrics | {name: fewest[name] for name in names}
+    metrics["block_parameters_min"] = least(most, "block_parameters")
+    metrics["block_parameters_max"] = largest(most, "block_parameters")
+    return metrics
 
 
 def _trial_metrics(record: dict) -> dict:

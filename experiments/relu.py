@@ -23,13 +23,14 @@ Verdicts: counterexample for the first three, holds for gradient_ratio, reproduc
 """
 
 import dataclasses
+import itertools
 import types
 
 import jax
 import ml_collections
 import numpy as np
 
-from experiments import relu_search, run
+from experiments import relu_search, run, shared
 from identity_matters.relu import (
     critical_points,
     dead_units,
@@ -37,8 +38,7 @@ from identity_matters.relu import (
     model,
     origin,
     problems,
-)
-from identity_matters.relu.model import Blocks
+)  # fmt: skip
 
 CLAIMS = {
     "origin": "nonlinear-conjecture",
@@ -57,15 +57,6 @@ VARIANTS = {
     "gradient_ratio": "the bound where features are independent; 20 s",
     "noise": "gradient descent from small Gaussian weights; 15 s",
 }
-
-
-def get_config(variant: str = "search") -> ml_collections.ConfigDict:
-    """The settings of `variant`, one of VARIANTS."""
-    if variant not in VARIANTS:
-        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
-    # The conjecture has no size: all sizes and counts are our choice.
-    settings = {"variant": variant, "scale": "paper", **_SETTINGS[variant]}
-    return ml_collections.ConfigDict(settings)
 
 
 _SETTINGS = {
@@ -135,45 +126,50 @@ _SETTINGS = {
 }
 
 
+# Settings of the verdicts, which no trial needs.
+_OF_VERDICT = (
+    *("form_tolerance", "deviations", "rounding", "least_halved_share"),
+    *("independent_from", "least_proved_minima"),
+)
+
+
+def get_config(variant: str = "search") -> ml_collections.ConfigDict:
+    """The settings of `variant`, one of VARIANTS."""
+    return shared.config(variant, _SETTINGS, {})
+
+
 def trials(*, variant: str, **settings) -> list[dict]:
     """The trials of one variant; "measured" says what is measured in each."""
+    fields = {name: value for name, value in settings.items() if name not in _OF_VERDICT}
     list_trials, _ = _PARTS[variant]
-    return list(list_trials(**settings))
+    return list(list_trials(**fields))
 
 
-def _origin_trials(*, nets, teacher_width: int, hexagon: dict, form_tolerance: float, **common):
-    inner = dict(hexagon)
-    sizes, flat_tolerance = inner.pop("sizes"), inner.pop("flat_tolerance")
-    relu_search.check_positive(form_tolerance=form_tolerance, flat_tolerance=flat_tolerance)
+def _origin_trials(*, nets, teacher_width: int, hexagon: dict, **common):
     for net in relu_search.list_nets(nets, "depth width lifted_width bias", teacher_width):
         yield {"measured": "at_origin", **common, **net}
-    for size in sizes:
+    own = {k: v for k, v in hexagon.items() if k not in ("sizes", "flat_tolerance")}
+    for size in hexagon["sizes"]:
         starts = common["escape_starts"]
-        yield {"measured": "on_hexagon", **inner, "size": size, "escape_starts": starts}
+        yield {"measured": "on_hexagon", **own, "size": size, "escape_starts": starts}
 
 
-def _dead_trials(*, nets, laws, deviations: float, **common):
-    relu_search.check_positive(deviations=deviations)
+def _dead_trials(*, nets, laws, **common):
     for net in relu_search.list_nets(nets, "depth width width_in"):
         for law in laws:
             yield {"measured": "dead", **common, **net, "law": law}
 
 
-def _ratio_trials(*, nets, teacher_width: int, rounding: float, **common):
-    relu_search.check_positive(rounding=rounding)
+def _ratio_trials(*, nets, teacher_width: int, **common):
     for net in relu_search.list_nets(nets, "depth width lifted_width bias", teacher_width):
         yield {"measured": "gradient_ratio", **common, **net}
 
 
-def _noise_trials(
-    *, depths, widths, biases, least_halved_share: float, optimal_share: float, **common
-):
-    relu_search.check_positive(least_halved_share=least_halved_share, optimal_share=optimal_share)
-    for bias in biases:
-        for depth in depths:
-            for width in widths:
-                net = {"depth": depth, "width": width, "bias": bias}
-                yield {"measured": "noise", **common, **net, "lifted_width": common["width_in"]}
+def _noise_trials(*, depths, widths, biases, optimal_share: float, **common):
+    del optimal_share  # of the verdict
+    for bias, depth, width in itertools.product(biases, depths, widths):
+        net = {"depth": depth, "width": width, "bias": bias}
+        yield {"measured": "noise", **common, **net, "lifted_width": common["width_in"]}
 
 
 def build(*, measured: str, **trial):
@@ -182,8 +178,7 @@ def build(*, measured: str, **trial):
     Raises:
       ValueError: a setting cannot be used.
     """
-    # Every number of every trial is a size, a count or a tolerance; a deviation may be 0.
-    relu_search.check_positive(**{k: v for k, v in trial.items() if k != "scales"})
+    shared.require_positive(trial, but=("scales",))
     if trial.get("law", "gaussian") not in ("gaussian", "no bias", "s >= 0"):
         raise ValueError(f"laws must be 'gaussian', 'no bias' or 's >= 0', got {trial['law']!r}")
     if measured == "dead" and trial["width_in"] > 2:
@@ -200,8 +195,7 @@ def build(*, measured: str, **trial):
 def measure(subject, key) -> dict:
     """Measures one trial; see `at_origin` and the like, and `relu_search`."""
     measured, trial = subject
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    return _MEASURE[measured](rng, trial)
+    return _MEASURE[measured](shared.generator(key), trial)
 
 
 def at_origin(rng, trial) -> dict:
@@ -291,47 +285,44 @@ def dead(rng, trial) -> dict:
     }
 
 
-def _gaussian(rng, scale: float, count: int, depth: int, width: int, dimension: int) -> Blocks:
+def _gaussian(
+    rng, scale: float, count: int, depth: int, width: int, dimension: int
+) -> model.Blocks:
     """Nets with independent Gaussian weights: the rows w have spherically symmetric directions."""
     shapes = (depth, width, dimension), (depth, dimension, width), (depth, width)
-    return Blocks(*(scale * rng.standard_normal((count, *shape)) for shape in shapes))
+    return model.Blocks(*(scale * rng.standard_normal((count, *shape)) for shape in shapes))
 
 
 def gradient_ratio(rng, trial) -> dict:
     """The feature bound on random nets, in a search against it, and where it is tight."""
     sample, _ = problems.realizable(rng, trial.samples, trial.setting)
     shape = (trial.depth, trial.width, trial.lifted_width)
-    measured: dict[str, list] = {
-        name: [] for name in ("least_ratio", "median_ratio", "share_zero", "searched_ratio")
-    }
-    largest = 0.0
+    measured = {name: [] for name in ("least_ratio", "median_ratio", "share_zero")}
+    searched, largest = [], 0.0
     for norm in trial.norms:
         norms = np.full(trial.samples, norm)
         blocks = model.random_blocks(rng, norms, *shape, trial.bias)
-        right, left, value = (
-            np.asarray(v)
-            for v in jax.vmap(feature_bound.bound_and_squared_gradient)(blocks, sample)
+        right, left, value = map(
+            np.asarray, jax.vmap(feature_bound.bound_and_squared_gradient)(blocks, sample)
         )
         largest = max(largest, float((right[left > 0] / left[left > 0]).max(initial=0.0)))
         measured["least_ratio"].append(float((left / value).min()))
         measured["median_ratio"].append(float(np.median(left / value)))
         measured["share_zero"].append(float((left == 0).mean()))
         some = jax.tree.map(lambda part: np.asarray(part)[: trial.searched], (blocks, sample))
-
-        def least(objective, some=some, norm=norm):
-            return feature_bound.search(
-                *some,
-                norm,
-                objective=objective,
-                steps=trial.steps,
-                learning_rate=trial.learning_rate,
-            ).min()
-
-        measured["searched_ratio"].append(float(least("ratio")))
+        descent = {"steps": trial.steps, "learning_rate": trial.learning_rate}
+        ratio = feature_bound.search(*some, norm, objective="ratio", **descent)
+        searched.append(float(ratio.min()))
         if trial.width >= 2 * trial.pairs:
-            largest = max(largest, float(1 / least("slack")))
+            slack = feature_bound.search(*some, norm, objective="slack", **descent)
+            largest = max(largest, float(1 / slack.min()))
     tight = [_tight_ratio(rng, trial, norm) for norm in trial.norms]
-    return {**measured, "largest_right_over_left": largest, "tight_right_over_left": tight}
+    return {
+        **measured,
+        "searched_ratio": searched,
+        "largest_right_over_left": largest,
+        "tight_right_over_left": tight,
+    }
 
 
 def _tight_ratio(rng, trial, norm: float) -> float | None:
@@ -403,60 +394,55 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def _origin_verdict(settings: dict, records: list[dict]):
-    nets, hexagons = (
-        [r for r in records if r["measured"] == kind] for kind in ("at_origin", "on_hexagon")
-    )
-
-    def joined(name):
-        return np.concatenate([np.ravel(record[name]) for record in nets])
-
-    predicted, measured = joined("escape_curvature"), joined("measured_curvature")
+    nets, hexagons = (shared.where(records, measured=kind) for kind in ("at_origin", "on_hexagon"))
+    predicted = shared.joined(nets, "escape_curvature")
+    curvature_errors = np.abs(shared.joined(nets, "measured_curvature") / predicted - 1)
+    form_errors = shared.joined(nets, "form_error") / predicted
     metrics = {
         "problems": len(predicted),
-        "largest_gradient_entry": float(joined("largest_gradient_entry").max()),
-        "least_risk": float(joined("risk").min()),
-        "largest_autodiff_hessian_entry": float(joined("largest_autodiff_hessian_entry").max()),
+        "largest_gradient_entry": shared.largest(nets, "largest_gradient_entry"),
+        "least_risk": float(shared.joined(nets, "risk").min()),
+        "largest_autodiff_hessian_entry": shared.largest(nets, "largest_autodiff_hessian_entry"),
         "least_escape_curvature": float(predicted.min()),
-        "largest_relative_error_of_the_escape_curvature": float(
-            np.abs(measured / predicted - 1).max()
+        "largest_relative_error_of_the_escape_curvature": float(curvature_errors.max()),
+        "largest_relative_error_of_the_form": float(form_errors.max()),
+        "hexagon_largest_curvature_without_bias": shared.largest(
+            hexagons, "curvature_without_bias"
         ),
-        "largest_relative_error_of_the_form": float((joined("form_error") / predicted).max()),
-        "hexagon_largest_curvature_without_bias": max(
-            r["curvature_without_bias"] for r in hexagons
-        ),
-        "hexagon_least_curvature_with_bias": min(r["curvature_with_bias"] for r in hexagons),
+        "hexagon_least_curvature_with_bias": shared.least(hexagons, "curvature_with_bias"),
         "hexagon_largest_risk_share_found": max(
             r["least_risk_found"] / r["risk"] for r in hexagons
         ),
     }
     found = metrics["largest_gradient_entry"] == 0 and metrics["least_risk"] > 0
+    flat = settings["hexagon"]["flat_tolerance"]
     as_proved = (
         metrics["largest_relative_error_of_the_escape_curvature"] <= settings["form_tolerance"]
         and metrics["largest_relative_error_of_the_form"] <= settings["form_tolerance"]
-        and metrics["hexagon_largest_curvature_without_bias"]
-        <= settings["hexagon"]["flat_tolerance"]
+        and metrics["hexagon_largest_curvature_without_bias"] <= flat
         and metrics["hexagon_largest_risk_share_found"] < 1
     )
     return metrics, "counterexample" if found and as_proved else "undecided"
 
 
 def _dead_verdict(settings: dict, records: list[dict]):
-    gaussian = [record for record in records if record["law"] == "gaussian"]
+    gaussian = shared.where(records, law="gaussian")
     others = [record for record in records if record["law"] != "gaussian"]
-    off = []
+    shares, off = [], []
     for record in gaussian:
         share = record["dead"] / record["samples"]
         low, high = record["least_expected_share"], record["largest_expected_share"]
         deviation = np.sqrt(high * (1 - high) / record["samples"])
+        shares.append(share)
         off.append(max(low - share, share - high, 0.0) / deviation)
     metrics = {
-        "gaussian_nets": sum(record["samples"] for record in gaussian),
-        "dead_gaussian_nets": sum(record["dead"] for record in gaussian),
-        "largest_dead_share": max((r["dead"] / r["samples"] for r in gaussian), default=0.0),
+        "gaussian_nets": shared.total(gaussian, "samples"),
+        "dead_gaussian_nets": shared.total(gaussian, "dead"),
+        "largest_dead_share": max(shares, default=0.0),
         "largest_deviations_from_the_formula": float(max(off, default=0.0)),
-        "nets_without_negative_biases": sum(record["samples"] for record in others),
-        "dead_nets_without_negative_biases": sum(record["dead"] for record in others),
-        "least_hull_depth": min(record["hull_depth"] for record in records),
+        "nets_without_negative_biases": shared.total(others, "samples"),
+        "dead_nets_without_negative_biases": shared.total(others, "dead"),
+        "least_hull_depth": shared.least(records, "hull_depth"),
     }
     found = metrics["dead_gaussian_nets"] > 0
     as_proved = (
@@ -470,10 +456,12 @@ def _ratio_verdict(settings: dict, records: list[dict]):
     tight = [r for record in records for r in record["tight_right_over_left"] if r is not None]
     metrics = {
         "nets": sum(record["samples"] * len(record["norms"]) for record in records),
-        "largest_right_over_left": max([r["largest_right_over_left"] for r in records] + tight),
+        "largest_right_over_left": max(
+            [shared.largest(records, "largest_right_over_left"), *tight]
+        ),
         "least_tight_right_over_left": min(tight, default=None),
-        "largest_share_of_zero_gradients": max(max(r["share_zero"]) for r in records),
-        "least_ratio_found": min(min(r["searched_ratio"]) for r in records),
+        "largest_share_of_zero_gradients": float(shared.joined(records, "share_zero").max()),
+        "least_ratio_found": float(shared.joined(records, "searched_ratio").min()),
     }
     if metrics["largest_right_over_left"] > 1 + settings["rounding"]:
         return metrics, "counterexample"
@@ -482,27 +470,24 @@ def _ratio_verdict(settings: dict, records: list[dict]):
 
 
 def _noise_verdict(settings: dict, records: list[dict]):
-    metrics: dict = {"largest_step_from_zero": None}
+    names = ("final_risk_share", "stalled", "halved_share", "largest_travelled")
+    by_scale = [
+        {"width": record["width"], "scale": scale, **dict(zip(names, values, strict=True))}
+        for record in records
+        for scale, *values in zip(record["scales"], *(record[n] for n in names), strict=True)
+    ]
+    from_zero = shared.where(by_scale, scale=0)
+    metrics = {"largest_step_from_zero": shared.largest(from_zero, "largest_travelled")}
     for width in sorted({record["width"] for record in records}):
-        shares, stalled, halved = [], [], []
-        for record in (record for record in records if record["width"] == width):
-            for index, scale in enumerate(record["scales"]):
-                if scale == 0:
-                    metrics["largest_step_from_zero"] = max(
-                        metrics["largest_step_from_zero"] or 0.0, record["largest_travelled"][index]
-                    )
-                    continue
-                shares += record["final_risk_share"][index]
-                stalled += record["stalled"][index]
-                halved.append(record["halved_share"][index])
-        optimal = np.array(shares) <= settings["optimal_share"]
-        stopped = ~optimal & np.array(stalled, bool)
+        noisy = [r for r in shared.where(by_scale, width=width) if r["scale"] != 0]
+        optimal = shared.joined(noisy, "final_risk_share") <= settings["optimal_share"]
+        stalled = ~optimal & shared.joined(noisy, "stalled").astype(bool)
         metrics |= {
-            f"starts_at_width_{width}": len(shares),
-            f"halved_share_at_width_{width}": float(np.mean(halved)),
+            f"starts_at_width_{width}": len(optimal),
+            f"halved_share_at_width_{width}": float(shared.joined(noisy, "halved_share").mean()),
             f"optimal_share_at_width_{width}": float(optimal.mean()),
-            f"stalled_share_at_width_{width}": float(stopped.mean()),
-            f"unfinished_share_at_width_{width}": float((~optimal & ~stopped).mean()),
+            f"stalled_share_at_width_{width}": float(stalled.mean()),
+            f"unfinished_share_at_width_{width}": float((~optimal & ~stalled).mean()),
         }
     holds = (
         metrics["largest_step_from_zero"] == 0
@@ -518,11 +503,8 @@ _PARTS = {
     "gradient_ratio": (_ratio_trials, _ratio_verdict),
     "noise": (_noise_trials, _noise_verdict),
 }
-_MEASURED = (at_origin, on_hexagon, dead, gradient_ratio, noise)
-_MEASURE = {
-    function.__name__: function
-    for function in (*_MEASURED, relu_search.search, relu_search.linear_control)
-}
+_MEASURED = (at_origin, on_hexagon, dead, gradient_ratio, noise, relu_search.search)
+_MEASURE = {f.__name__: f for f in (*_MEASURED, relu_search.linear_control)}
 EXPERIMENT = run.Experiment("relu", trials, measure, verdict, build=build, get_config=get_config)
 
 if __name__ == "__main__":

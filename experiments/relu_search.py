@@ -16,6 +16,7 @@ import dataclasses
 import jax
 import numpy as np
 
+from experiments.shared import joined, least, total, where
 from identity_matters.relu import (
     certificate,
     critical_points,
@@ -89,14 +90,6 @@ _THRESHOLDS = (
 )
 
 
-def check_positive(**settings) -> None:
-    """Raises ValueError unless all numbers, also those in tuples, are positive and finite."""
-    for name, value in settings.items():
-        for entry in value if isinstance(value, tuple) else (value,):
-            if not isinstance(entry, str | bool) and not 0 < entry < np.inf:
-                raise ValueError(f"{name} must be positive, got {entry}")
-
-
 def list_nets(values, names: str, teacher_width: int | None = None) -> list[dict]:
     """A dict for each tuple of `values`; a teacher, if any, is at most as wide as the student."""
     if not values:
@@ -111,22 +104,8 @@ def list_nets(values, names: str, teacher_width: int | None = None) -> list[dict
     return found
 
 
-def trials(
-    *,
-    nets: tuple,
-    teacher_width: int,
-    control: dict,
-    independent_from: float,
-    least_proved_minima: int,
-    rounding: float,
-    **common,
-):
+def trials(*, nets, teacher_width: int, control: dict, **common):
     """A search for each of `nets`, and one of linear nets for each depth of `control`."""
-    check_positive(
-        independent_from=independent_from,
-        least_proved_minima=least_proved_minima,
-        rounding=rounding,
-    )
     for net in list_nets(nets, "depth width lifted_width bias pairs", teacher_width):
         yield {"measured": "search", **common, **net}
     shared = {name: common[name] for name in _SHARED_WITH_CONTROL}
@@ -267,50 +246,43 @@ def linear_control(rng, trial) -> dict:
 
 def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
     """Metrics, and "counterexample" or "undecided"."""
-    searches, controls = (
-        [r for r in records if r["measured"] == kind] for kind in ("search", "linear_control")
-    )
-
-    def joined(name):
-        return np.concatenate([record[name] for record in searches])
-
+    searches, controls = (where(records, measured=kind) for kind in ("search", "linear_control"))
     names = searches[0]["kind_names"]
-    kinds, descends = np.array(names)[joined("kinds")], joined("descends").astype(bool)
+    kinds = np.array(names)[joined(searches, "kinds")]
+    descends = joined(searches, "descends").astype(bool)
     bad = np.isin(kinds, _BAD)
-    independent = joined("bound_coefficient") > settings["independent_from"]
-    proofs = [proof for record in searches for proof in record["certificates"]]
-    ratios = [
-        r["least_functional_ratio"] for r in searches if r["least_functional_ratio"] is not None
-    ]
+    independent = joined(searches, "bound_coefficient") > settings["independent_from"]
+    certificates = [record["certificates"] for record in searches]
+    proofs = [proof for found in certificates for proof in found]
+    # None where a search met no bad point.
+    ratios = joined(searches, "least_functional_ratio").astype(float)
+    ratios = ratios[~np.isnan(ratios)].tolist()
+    at_rest = [p for p in proofs if p["functional_gradient"] <= settings["gradient_tolerance"]]
     metrics = {
         "starts": len(kinds),
         **{f"ended_{name.replace(' ', '_')}": int((kinds == name).sum()) for name in names},
         "descents": int(descends.sum()),
         "descents_that_ended_at_a_bad_one": int((bad & descends).sum()),
-        **_counts([r for r in searches if not r["bias"]], "without_biases"),
-        **_counts([r for r in searches if r["bias"]], "with_biases"),
-        "distinct_proved_minima": sum(_distinct(r["certificates"]) for r in searches),
+        **_counts(where(searches, bias=False), "without_biases"),
+        **_counts(where(searches, bias=True), "with_biases"),
+        "distinct_proved_minima": sum(map(_distinct, certificates)),
         "independent_features_optimal": int((independent & (kinds == "optimal")).sum()),
         "independent_features_bad": int((independent & bad).sum()),
         **_of_proofs(proofs),
         # The gradient in the maps, and 0 as for the gradient in the weights.
         "least_functional_ratio_at_bad": min(ratios, default=None),
-        "least_functional_ratio_at_proofs": min(
-            (proof["functional_ratio"] for proof in proofs), default=None
-        ),
-        "proofs_with_a_functional_gradient": sum(
-            proof["functional_gradient"] > settings["gradient_tolerance"] for proof in proofs
-        ),
-        "linear_starts": sum(len(record["risk_share"]) for record in controls),
-        "linear_critical_inside": sum(record["critical_inside"] for record in controls),
-        "linear_bad_inside": sum(record["bad_inside"] for record in controls),
+        "least_functional_ratio_at_proofs": least(proofs, "functional_ratio"),
+        "proofs_with_a_functional_gradient": len(proofs) - len(at_rest),
+        "linear_starts": len(joined(controls, "risk_share")),
+        "linear_critical_inside": total(controls, "critical_inside"),
+        "linear_bad_inside": total(controls, "bad_inside"),
     }
     found = metrics["distinct_proved_minima"] >= settings["least_proved_minima"]
     as_proved = (
         metrics["linear_bad_inside"] == 0
         and metrics["independent_features_bad"] == 0
         and min(ratios, default=1.0) >= 1 - settings["rounding"]
-        and metrics["proofs_with_a_functional_gradient"] == len(proofs)
+        and not at_rest
     )
     return metrics, "counterexample" if found and as_proved else "undecided"
 

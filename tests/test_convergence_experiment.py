@@ -68,12 +68,10 @@ def test_every_draw_must_be_predicted_within_the_factor():
     ("variant", "changes", "message"),
     [
         ("inside", {"depths": (0,)}, "depth must be at least 1, got 0"),
-        ("inside", {"widths": (0,)}, "d x d"),
         ("inside", {"shares": (0.5, 1.0)}, "shares must"),
-        ("escape", {"depths": (0,)}, "row of positive numbers"),
         ("escape", {"targets": ((0.0,),)}, "r = 0"),
         ("escape", {"risk": 1.0}, "risk below"),
-        ("escape", {"largest_factor": 1.0}, "largest_factor must be above 1"),
+        ("escape", {"largest_factor": 1.0}, "largest_factor must be above 1, got 1.0"),
     ],
 )
 def test_settings_that_cannot_be_used_are_refused_before_a_run(variant, changes, message):

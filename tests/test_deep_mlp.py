@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from experiments import deep_mlp
+from identity_matters import nets
 from identity_matters.nets import mlp
 
 LABELS = np.random.default_rng(0).integers(0, 3, 48).astype(np.int32)
@@ -18,18 +19,15 @@ MODEL = {"depth": 5, "width": 4, "activation": "relu", "identity": True}
 
 
 def make_training(step_count=6, split=SPLIT, **changes):
-    subject = deep_mlp.Subject(split, {**MODEL, **changes}, step_count=step_count, **TRAIN)
+    net = nets.make_net("mlp", num_classes=split.num_classes, **{**MODEL, **changes})
+    subject = deep_mlp.Subject(split, net, {**TRAIN, "step_count": step_count}, 2)
     return deep_mlp.Training(subject, jax.random.key(0))
 
 
-def test_least_squares_by_hand():
-    # One feature, constant 1: the best constant is (2/3, 1/3), its mean loss 4/9, its error 1/3.
-    loss, error = deep_mlp.linear_optimum(np.ones((3, 1)), np.array([0, 0, 1]), 2)
-    assert loss == pytest.approx(4 / 9, rel=1e-12)
-    assert error == pytest.approx(100 / 3)
-
-
 def test_no_map_is_better_than_least_squares():
+    # One feature, constant 1: the best constant is (2/3, 1/3), its mean loss 4/9, its error 1/3.
+    by_hand = deep_mlp.linear_optimum(np.ones((3, 1)), np.array([0, 0, 1]), 2)
+    assert by_hand == pytest.approx((4 / 9, 100 / 3))
     x = X.reshape(48, 4)
     loss, _ = deep_mlp.linear_optimum(x, LABELS, 3)
     y = np.eye(3)[LABELS]
@@ -54,29 +52,18 @@ def test_updates_are_momentum_descent_of_the_squared_error():
     velocity = jax.tree.map(np.zeros_like, params)
     # The rate is that over the depth; a cosine over two updates halves it for the second.
     value_and_gradient = jax.jit(jax.value_and_grad(loss_of))
+    gradients = []
     for indices, rate, loss in zip(training.indices, (0.1, 0.05), losses, strict=True):
         value, gradient = value_and_gradient(params, indices)
         assert loss == pytest.approx(float(value), rel=1e-5)
-        gradient = jax.tree.map(np.asarray, gradient)
-        velocity = jax.tree.map(lambda v, g: 0.9 * v + g, velocity, gradient)
+        gradients.append(jax.tree.map(np.asarray, gradient))
+        velocity = jax.tree.map(lambda v, g: 0.9 * v + g, velocity, gradients[-1])
         params = jax.tree.map(lambda p, v, rate=rate: p - np.float32(rate) * v, params, velocity)
     for ours, theirs in zip(jax.tree.leaves(state["params"]), jax.tree.leaves(params), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
     assert not frozen
-
-
-def test_gradient_norms_are_those_of_the_first_batch():
-    training = make_training()
-    indices = training.indices[0]
-
-    def loss_of(params):
-        variables = {**training.variables, "params": params}
-        logits, _ = mlp.forward(variables, X[indices].reshape(8, 4))
-        return jnp.mean(jnp.sum((logits - jnp.eye(3)[LABELS[indices]]) ** 2, axis=1))
-
-    gradient = jax.jit(jax.grad(loss_of))(training.variables["params"])
-    expected = [np.linalg.norm(kernel) for kernel in mlp.kernels_in_order(gradient)]
-    np.testing.assert_allclose(training.gradient_norms(), expected, rtol=1e-4)
+    at_start = [np.linalg.norm(kernel) for kernel in mlp.kernels_in_order(gradients[0])]
+    np.testing.assert_allclose(training.gradient_norms(), at_start, rtol=1e-4)
 
 
 def test_the_last_matrix_never_has_the_identity():
@@ -111,47 +98,38 @@ class Scripted:
         return first + count, losses, rate == "frozen"
 
 
-def run(losses):
-    watched = lambda state: state  # noqa: E731
-    return deep_mlp.train(Scripted(losses), list(losses), 4, 2, watched)
+@pytest.mark.parametrize(
+    ("losses", "rate", "state", "watched"),
+    [
+        # The least loss at the end of its pilot goes on; of equal ones the first.
+        (
+            {"high": [9, 5, 1, 1], "middle": [9, 4, 3, 2], "low": [1, 6, 5, 4]},
+            *("middle", 4, [2, 4]),
+        ),
+        ({"high": [1, 1, 1, 1], "low": [1, 1, 1, 1]}, "high", 4, [2, 4]),
+        # The next best takes over where the best diverges; with every rate there is no state.
+        ({"high": [9, 3, np.inf, np.inf], "low": [9, 5, 4, 3]}, "low", 4, [2, 4]),
+        ({"high": [np.inf] * 4, "low": [9, 3, np.inf, np.inf]}, "high", None, [2]),
+        # What no gradient moves is not trained further, and no other rate is tried.
+        ({"frozen": [1, 1, 1, 1], "never": [0, 0, 0, 0]}, "frozen", 2, [2]),
+    ],
+)
+def test_the_rule_for_the_rate(losses, rate, state, watched):
+    rule = {"rates_times_depth": list(losses), "step_count": 4, "pilot_steps": 2}
+    found = deep_mlp.train(Scripted(losses), **rule, watch=lambda state: state)
+    assert (found[0], found[1], found[2]["rate_times_depth"]) == (state, watched, rate)
+    assert found[2]["frozen"] == (rate == "frozen")
+    assert found[2]["batch_losses"] == (losses[rate][:2] if state in (2, None) else losses[rate])
+    pilots = [1] if rate == "frozen" else [own[1] for own in losses.values()]
+    assert found[2]["pilot_losses"] == pilots
 
 
-def test_the_rate_with_the_least_loss_at_the_end_of_its_pilot_goes_on():
-    outcome = run({"high": [9, 5, 1, 1], "middle": [9, 4, 3, 2], "low": [1, 6, 5, 4]})
-    assert (outcome.rate_times_depth, outcome.state) == ("middle", 4)
-    assert outcome.losses.tolist() == [9, 4, 3, 2]
-    assert outcome.pilot_losses == [5, 4, 6]
-    assert outcome.watched == [2, 4]
-
-
-def test_of_equal_rates_the_first_goes_on():
-    assert run({"high": [1, 1, 1, 1], "low": [1, 1, 1, 1]}).rate_times_depth == "high"
-
-
-def test_the_next_best_takes_over_where_the_best_diverges():
-    outcome = run({"high": [9, 3, np.inf, np.inf], "low": [9, 5, 4, 3]})
-    assert (outcome.rate_times_depth, outcome.state) == ("low", 4)
-
-
-def test_a_net_that_diverges_with_every_rate_has_no_state():
-    outcome = run({"high": [np.inf] * 4, "low": [9, 3, np.inf, np.inf]})
-    assert outcome.state is None
-
-
-def test_a_net_that_no_gradient_moves_is_not_trained_further():
-    outcome = run({"frozen": [1, 1, 1, 1], "never": [0, 0, 0, 0]})
-    assert (outcome.frozen, outcome.state, outcome.watched) == (True, 0, [])
-
-
-def test_divergence_is_seen():
+def test_divergence_and_dead_nets_are_seen():
     training = make_training(identity=False, initialization="standard", activation="linear")
     _, losses, frozen = training.advance(training.start(), 1e6, 0, 6)
     assert np.isfinite(losses[0]) and np.isinf(losses[-1]) and not frozen
-
-
-def test_a_dead_net_is_frozen():
-    training = make_training(identity=False, initial_scale=0.0)
-    _, losses, frozen = training.advance(training.start(), 1.0, 0, 6)
+    dead = make_training(identity=False, initial_scale=0.0)
+    _, losses, frozen = dead.advance(dead.start(), 1.0, 0, 6)
     assert frozen and losses.tolist() == [1.0] * 6
 
 
@@ -232,11 +210,9 @@ def test_norms_are_compared_among_nets_of_one_rate():
     ("group", "change", "message"),
     [
         ("train", {"step_count": 7}, "step_count must be a multiple of train.pilot_steps"),
-        ("train", {"rates_times_depth": (0.1, -1.0)}, "rates_times_depth must be positive"),
-        ("train", {"batch_examples": 0}, "batch_examples must be at least 1, got 0"),
-        ("verdict", {"trained_percent": 0.0}, "trained_percent must be within 0 and 100, got 0.0"),
-        ("verdict", {"hard_from_depth": 0}, "verdict.hard_from_depth must be at least 1, got 0"),
-        ("model", {"width": 32}, "a net of 2 layers needs"),
+        ("train", {"rates_times_depth": (0.1, -1.0)}, "rates_times_depth must be above 0"),
+        ("train", {"batch_examples": 0}, "batch_examples must be above 0, got 0"),
+        ("model", {"width": 32}, "a net of 2 layers needs a square"),
         ("data", {"dataset": "mnist"}, "there is no data set 'mnist'"),
     ],
 )
@@ -247,14 +223,3 @@ def test_settings_that_are_refused(group, change, message):
     with pytest.raises(ValueError, match=message):
         for trial in deep_mlp.trials(**config):
             deep_mlp.build(**trial)
-
-
-def test_effective_dimension_by_hand():
-    """On a line 1; evenly over k axes k; weights 3/4 and 1/4 of two axes 1/(9/16 + 1/16) = 1.6."""
-    dimension = deep_mlp.effective_dimension
-    line = np.outer([1.0, -5.0, 1e-30], [3.0, 4.0]).astype(np.float32)
-    assert dimension(line) == pytest.approx(1.0, rel=1e-6)
-    assert dimension(np.eye(4, dtype=np.float32)) == 4.0
-    uneven = np.array([[1.0, 0], [2, 0], [-3, 0], [0, 9]], np.float32)
-    assert dimension(uneven) == pytest.approx(1.6, rel=1e-6)
-    assert np.isnan(dimension(np.zeros((2, 2), np.float32)))

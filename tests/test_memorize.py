@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.memorize import random_network, train
 from identity_matters.memorize import adaptive, construct
 from identity_matters.memorize.certificate import PrecisionError
 from identity_matters.memorize.construct import ConflictingLabelsError, apply, memorize, verify
+from identity_matters.memorize.descent import random_network, train
 from identity_matters.memorize.network import (
     Network,
     apply_block,

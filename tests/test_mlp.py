@@ -165,3 +165,14 @@ def test_vectors_of_another_length_are_refused():
     _, variables = make(3)
     with pytest.raises(ValueError, match=r"x must be \[n, 6\] for these weights, got \[7, 5\]"):
         mlp.forward(variables, jnp.asarray(VECTORS[:, :5]))
+
+
+def test_effective_dimension_by_hand():
+    """On a line 1; evenly over k axes k; weights 3/4 and 1/4 of two axes 1/(9/16 + 1/16) = 1.6."""
+    dimension = jax.jit(mlp.effective_dimension)
+    line = np.outer([1.0, -5.0, 1e-30], [3.0, 4.0]).astype(np.float32)
+    assert dimension(line) == pytest.approx(1.0, rel=1e-6)
+    assert dimension(np.eye(4, dtype=np.float32)) == 4.0
+    uneven = np.array([[1.0, 0], [2, 0], [-3, 0], [0, 9]], np.float32)
+    assert dimension(uneven) == pytest.approx(1.6, rel=1e-6)
+    assert np.isnan(dimension(np.zeros((2, 2), np.float32)))

@@ -165,6 +165,24 @@ def forward(
     return _product(phi(h), last, "float32"), {**sizes, "last_hidden": h}
 
 
+def effective_dimension(h: jax.Array) -> jax.Array:
+    """In how many directions vectors point, whatever their lengths: from 1 to their dimension.
+
+    ``1 / ||M||_F^2``, M the mean of ``u u^T`` over the vectors' directions u: 1 where all lie on
+    one line, k where they are spread evenly over k orthogonal ones. NaN where a vector is 0.
+
+    Args:
+      h: f[n, d].
+    Returns:
+      f[], of the dtype of h.
+    """
+    # Tiny vectors would vanish when their entries are squared.
+    h = h / jnp.max(jnp.abs(h), axis=1, keepdims=True)
+    u = h / jnp.linalg.norm(h, axis=1, keepdims=True)
+    M = jnp.matmul(u.T, u, precision=jax.lax.Precision.HIGHEST) / len(u)
+    return 1 / jnp.sum(jnp.square(M))
+
+
 def is_square(shape: tuple[int, ...]) -> bool:
     """Whether a kernel of this shape maps vectors to vectors of their own length."""
     return shape[-2] == shape[-1]

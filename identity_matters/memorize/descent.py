@@ -1,0 +1,57 @@
+"""The contrast to the construction: a network of its shape trained by gradient descent."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from identity_matters.memorize import network
+
+
+def random_network(key, n, features, num_classes, width) -> network.Network:
+    """A float32 network of the shape that `memorize` gives n points, at the usual scale.
+
+    N(0, 1/k) for the input map and every U, N(0, 1/(k l)) for V, so that the l blocks together
+    change h by its own size, N(0, 1/k) and N(0, 1/r) in the last block, and zero biases.
+    """
+    k, r, blocks = width, num_classes, -(-n // width)
+    shapes = ((k, features), (blocks, k, k), (blocks, k), (blocks, k, k), (r, k), (r,), (r, r))
+    variances = (1 / k, 1 / k, 0, 1 / (k * blocks), 1 / k, 0, 1 / r)
+    draws = [
+        jax.random.normal(key, shape, jnp.float32) * np.float32(variance) ** 0.5
+        for key, shape, variance in zip(jax.random.split(key, 7), shapes, variances, strict=True)
+    ]
+    return network.Network(*draws)
+
+
+def train(
+    start, x, y, *, key, learning_rate, momentum, batch_examples, steps, steps_per_evaluation
+):
+    """Momentum on the cross-entropy, batches drawn with replacement; one dict an evaluation.
+
+    A network with NaN outputs counts as wrong everywhere.
+    """
+    x, y = jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.int32)
+    optimizer = optax.sgd(learning_rate, momentum)
+
+    def loss(weights, rows):
+        logits = network.forward(weights, x[rows])
+        return optax.softmax_cross_entropy_with_integer_labels(logits, y[rows]).mean()
+
+    def step(state, rows):
+        weights, velocity = state
+        value, gradient = jax.value_and_grad(loss)(weights, rows)
+        updates, velocity = optimizer.update(gradient, velocity)
+        return (optax.apply_updates(weights, updates), velocity), value
+
+    run_steps = jax.jit(lambda state, batches: jax.lax.scan(step, state, batches))
+    state, curve = (start, optimizer.init(start)), []
+    for last in range(steps_per_evaluation, steps + 1, steps_per_evaluation):
+        shape = steps_per_evaluation, batch_examples
+        rows = jax.random.randint(jax.random.fold_in(key, last), shape, 0, len(x))
+        state, losses = run_steps(state, rows)
+        wrong = jnp.argmax(network.forward(state[0], x), axis=1) != y
+        mean = float(losses.mean())
+        errors = int(wrong.sum()) if np.isfinite(mean) else len(x)
+        curve.append({"step": last, "loss": mean, "errors": errors})
+    return curve
