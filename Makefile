@@ -38,7 +38,7 @@ EXPERIMENTS := $(notdir $(basename $(shell grep -l '^EXPERIMENT = ' experiments/
 
 .PHONY: help setup setup-dev data test coverage lint reproduce demo reproduce-cifar10 reproduce-cifar100 \
 	reproduce-table2 reproduce-figure1 report report-reference compare promote bench bench-input \
-	bench-train compile-check lock clean
+	bench-train compile-check cost lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9 %<>-]+:.*## ' $(MAKEFILE_LIST) | sed 's/%/<experiment>/' | \
@@ -160,6 +160,9 @@ $(VENV)-%/.installed: requirements/%.txt setup.cfg pyproject.toml
 
 compile-check: $(VENV)-tpu/.installed ## compile every training for TPUs that are not here: hours; resumes
 	JAX_PLATFORMS=cpu $(VENV)-tpu/bin/python -m benchmarks.compile_check --results_dir="$$RESULTS_DIR"
+
+cost: setup ## write docs/cost.md from the programs that compile-check compiled
+	$(MODULE) benchmarks.cost "$$RESULTS_DIR"/benchmark_compile_check/*/seed=0
 
 UV := $(shell command -v uv || echo $(VENV)-uv/bin/uv)
 # pyarrow is for features of TFDS that nothing here uses, and the largest package but one.

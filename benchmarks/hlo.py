@@ -55,24 +55,17 @@ class Traffic:
 
     Attributes:
       memory_bytes: read from and written to the chip's memory, padding of tiles included.
-      all_bytes: of all memories, those inside the chip included.
       collectives: opcode -> [how many, bytes of their results].
     """
 
     memory_bytes: float = 0.0
-    all_bytes: float = 0.0
-    collectives: dict = dataclasses.field(default_factory=lambda: collections.defaultdict(_none))
+    collectives: dict = dataclasses.field(default_factory=dict)
 
     def add(self, other: "Traffic", times: int) -> None:
         self.memory_bytes += times * other.memory_bytes
-        self.all_bytes += times * other.all_bytes
-        for opcode, (count, size) in other.collectives.items():
-            self.collectives[opcode][0] += times * count
-            self.collectives[opcode][1] += times * size
-
-
-def _none() -> list:
-    return [0, 0.0]
+        for opcode, more in other.collectives.items():
+            before = self.collectives.get(opcode, (0, 0.0))
+            self.collectives[opcode] = [a + times * b for a, b in zip(before, more, strict=True)]
 
 
 def traffic(text: str) -> Traffic:
@@ -155,8 +148,7 @@ def _arrays(shape: str) -> list[tuple[float, bool]]:
 
 
 def _sum(arrays: list[tuple[float, bool]]) -> Traffic:
-    inside = sum(size for size, _ in arrays)
-    return Traffic(sum(size for size, in_memory in arrays if in_memory), inside)
+    return Traffic(sum(size for size, in_memory in arrays if in_memory))
 
 
 def _turns(condition: list[Instruction]) -> int:

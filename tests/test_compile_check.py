@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import compile_check, hlo
+from benchmarks import compile_check, cost, hlo
 from experiments.images import cifar, imagenet, train
 from identity_matters import flops
 from identity_matters.train.step import initial_state
@@ -189,3 +189,28 @@ def test_the_network_of_theorem_3_2_has_a_unit_for_each_image_of_imagenet():
     assert f"tensor<{blocks}x{width}x{width}xf32>" in lowered.as_text()
     last = 2 * (width * 1000 + 1000 * 1000)
     assert operations == 2 * 64 * width + 4 * blocks * width**2 + last
+
+
+def test_the_page_of_costs_has_least_hours_by_hand_and_what_failed():
+    settings = {
+        "train": {"steps": 100, "steps_per_evaluation": 50},
+        "data": {"dataset": "cifar10"},
+    }
+    step = {"arithmetic_seconds": 0.36, "memory_seconds": 0.2, "examples": 128}
+    evaluation = {"arithmetic_seconds": 0.1, "memory_seconds": 0.18, "examples": 1000}
+    # 100 steps of 0.36 s, then two evaluations of 10,000 examples in batches of 1000.
+    assert cost.training_hours(settings, step, evaluation) == pytest.approx((36 + 3.6) / 3600)
+    record = {
+        "program": compile_check.NETS[0], "slice": "v5e-8", "fits": True, "devices": 8,
+        "argument_bytes": 1e9, "result_bytes": 0, "temporary_bytes": 2e9, "code_bytes": 0,
+        "device_memory_bytes": 16e9, "moved_bytes": 5e8, "compiler_seconds": 60.0,
+    }  # fmt: skip
+    both = [{**record, **step, "part": "train"}, {**record, **evaluation, "part": "evaluate"}]
+    failed = {**record, "program": "p", "part": "train", "fits": False, "problem": "too large"}
+    text = cost.page([*both, failed])
+    # 60,000 steps at 0.36 s, and 60 evaluations of 10 batches at 0.18 s: 6.03 hours.
+    row = "| cifar10/all_conv_residual | v5e-8 | 8 | 360.00 | products | 0.50 | 3.0 of 16 |"
+    assert f"{row} 6 to 24 | 2 |" in text
+    assert "* p, train, on v5e-8: too large." in text
+    assert "not fit" not in cost.page(both)
+    assert "Compiled, not measured" in text
