@@ -29,7 +29,7 @@ from experiments import memorize, run, suite
 from experiments.images import data as image_data
 from experiments.images import train
 from identity_matters import flops, runs
-from identity_matters.images import augment, datasets, imagenet
+from identity_matters.images import augment, batches, datasets, imagenet
 from identity_matters.memorize import network
 from identity_matters.train.step import Arrays, Streams
 
@@ -182,7 +182,10 @@ def stand_in(data: dict) -> image_data.ImageData:
     if data["dataset"] == imagenet.NAME:
         size = imagenet.PUBLISHED_EXAMPLES
         constants = imagenet.CHANNEL_CONSTANTS
-        examples = Streams(shape, size["train"], size["validation"], None, None)
+
+        def examples(batch):
+            return Streams(shape, size["train"], size["validation"], None, None)
+
     else:
         options = {option: data[option] for option in options}
         constants = _constants(name, shape)
@@ -192,9 +195,15 @@ def stand_in(data: dict) -> image_data.ImageData:
             for count in (splits["train"], splits["test"])
             for sides, kind in ((shape, np.uint8), ((), np.int64))
         ]
-        examples = Arrays(None, *arrays)
+
+        def examples(batch):
+            plan = functools.partial(
+                batches.batch_plan, num_examples=splits["train"], batch_examples=batch
+            )
+            return Arrays(plan, *arrays)
+
     inputs = augment.make_inputs(name, constants, **options)
-    return image_data.ImageData(num_classes, shape, lambda batch: examples, *inputs, {})
+    return image_data.ImageData(num_classes, shape, examples, *inputs, {})
 
 
 @functools.cache
