@@ -16,6 +16,7 @@ grain, array-record and opencv-python-headless. Hardware: any. Time: about 2 min
 """
 
 import concurrent.futures
+import math
 import multiprocessing
 import os
 import pathlib
@@ -60,31 +61,12 @@ def get_config(variant: str = "imagenet") -> ml_collections.ConfigDict:
 
 
 def trials(
-    variant,
-    data_dir,
-    images,
-    cores,
-    batch_examples,
-    batches_per_round,
-    rounds,
-    step_over_batch_seconds,
-    least_share_of_decoder_percent,
-    most_wait_percent,
+    *, variant, data_dir, cores, least_share_of_decoder_percent, most_wait_percent, **size
 ) -> list[dict]:
     """One trial for each kind of stream and number of cores."""
-    if variant != "imagenet":
-        raise ValueError(f"variant must be imagenet, got {variant!r}")
-    size = {
-        "images": images,
-        "batch_examples": batch_examples,
-        "batches_per_round": batches_per_round,
-        "rounds": rounds,
-        "step_over_batch_seconds": step_over_batch_seconds,
-    }
+    del variant
     goals = (least_share_of_decoder_percent, most_wait_percent)
-    for name, value in {**size, "goals": min(goals)}.items():
-        if not value > 0:
-            raise ValueError(f"{name} must be positive, got {value}")
+    run.require_between(0, math.inf, goals=goals, **size)
     if data_dir and not pathlib.Path(data_dir).is_dir():
         raise ValueError(f"data_dir is no directory: {data_dir}")
     available = len(_available_cores())

@@ -13,8 +13,8 @@ Command: python -m benchmarks.train_step    # needs PyTorch: make bench-train in
 Hardware: any. Time: about ten minutes on 2 CPU cores.
 """
 
-import functools
 import json
+import math
 import pathlib
 import statistics
 import subprocess
@@ -22,14 +22,13 @@ import time
 
 import jax
 import ml_collections
-import numpy as np
 
+from benchmarks import compile_check
 from experiments import run
+from experiments.images import data as image_data
 from experiments.images import train
 from identity_matters import flops as counts
-from identity_matters import nets
-from identity_matters.images import augment, batches
-from identity_matters.train import optim, parallel
+from identity_matters.train import parallel
 from identity_matters.train import step as steps
 
 CLAIM = "training-speed"
@@ -59,11 +58,6 @@ def get_config(variant: str = "cpu") -> ml_collections.ConfigDict:
     config.steps_per_round = 400 if on_gpu else 3
     config.steps_per_dispatch = 100 if on_gpu else 1
     config.rounds = 5
-    # Random images of CIFAR's shape: their values do not matter for speed.
-    config.examples = 50_000 if on_gpu else 5_000
-    config.image_pixels_per_side = 32
-    config.num_classes = 10
-    config.pad_pixels_per_side = 2
     config.learning_rate = 0.01
     # Goal: our images per second over PyTorch's, at least.
     config.least_speedup = 1.2 if on_gpu else 1.0
@@ -75,75 +69,38 @@ def get_config(variant: str = "cpu") -> ml_collections.ConfigDict:
 
 
 def trials(
-    *,
-    variant,
-    nets,
-    batch_examples,
-    compute_dtype,
-    steps_per_round,
-    steps_per_dispatch,
-    rounds,
-    examples,
-    image_pixels_per_side,
-    num_classes,
-    pad_pixels_per_side,
-    learning_rate,
-    least_speedup,
-    images_per_second_goals,
-    torch_python,
+    *, variant, nets, least_speedup, images_per_second_goals, torch_python, **size
 ) -> list[dict]:
     """One trial for each net."""
-    if variant not in ("cpu", "gpu"):
-        raise ValueError(f"variant must be cpu or gpu, got {variant!r}")
     if not nets:
         raise ValueError("nets must name at least one network, got none")
-    if not least_speedup > 0:
-        raise ValueError(f"least_speedup must be positive, got {least_speedup}")
-    size = {
-        "batch_examples": batch_examples,
-        "compute_dtype": compute_dtype,
-        "steps_per_round": steps_per_round,
-        "steps_per_dispatch": steps_per_dispatch,
-        "rounds": rounds,
-        "examples": examples,
-        "image_pixels_per_side": image_pixels_per_side,
-        "num_classes": num_classes,
-        "pad_pixels_per_side": pad_pixels_per_side,
-        "learning_rate": learning_rate,
-    }
-    for name, value in size.items():
-        if name not in ("compute_dtype", "pad_pixels_per_side") and not value > 0:
-            raise ValueError(f"{name} must be positive, got {value}")
-    if steps_per_round % steps_per_dispatch:
+    goals = (least_speedup, *images_per_second_goals.values())
+    numbers = {name: value for name, value in size.items() if name != "compute_dtype"}
+    run.require_between(0, math.inf, goals=goals, **numbers)
+    if size["steps_per_round"] % size["steps_per_dispatch"]:
         raise ValueError(
-            f"steps_per_round must be a multiple of steps_per_dispatch, got {steps_per_round} and"
-            f" {steps_per_dispatch}"
+            f"steps_per_round must be a multiple of steps_per_dispatch, got"
+            f" {size['steps_per_round']} and {size['steps_per_dispatch']}"
         )
-    if not images_per_second_goals.values() or min(images_per_second_goals.values()) <= 0:
-        raise ValueError(f"images_per_second_goals must be positive, got {images_per_second_goals}")
     on_cpu = jax.default_backend() == "cpu"
     if on_cpu != (variant == "cpu"):
         raise ValueError(f"variant {variant} does not fit this machine's {jax.default_backend()}")
     if not pathlib.Path(torch_python).exists():
         raise ValueError(f"there is no {torch_python} with PyTorch; run: make bench-train")
-    size["torch_python"] = torch_python
-    return [{"net": name, **net, **size} for name, net in nets.items()]
+    return [
+        {"net": name, **net, **size, "torch_python": torch_python} for name, net in nets.items()
+    ]
 
 
 def measure(trial: dict, key, log) -> dict:
     """Median images per second of both, in rounds that take turns."""
-    settings = dict(trial)
-    del settings["net"]
-    torch_python = settings.pop("torch_python")
-    work, flops = make_task(key, settings)
-    # All virtual devices of a CPU, but one accelerator: PyTorch uses no more.
-    on_cpu = jax.default_backend() == "cpu"
-    devices = parallel.pick_devices(0 if on_cpu else 1, trial["batch_examples"])
-    ours = Training(work, key, devices, settings)
-    torch_settings = {**settings, "stem_width": 16, "kernel_size": 3}
-    with _Torch(torch_python, torch_settings) as theirs:
-        variables = jax.eval_shape(work.init, jax.random.key(0))
-        parameters = counts.count_parameters(variables["params"])
+    ours = Rounds(trial, key)
+    image, *_ = ours.training.data.image_shape
+    settings = {**trial, "stem_width": 16, "kernel_size": 3, "image_pixels_per_side": image}
+    settings["num_classes"] = ours.training.data.num_classes
+    devices, parameters = ours.parallel.devices, ours.training.parameters
+    flops = ours.training.task.flops_per_example
+    with _Torch(trial["torch_python"], settings) as theirs:
         if parameters != theirs.described["parameters"]:
             raise RuntimeError(
                 f"the nets differ: {parameters} parameters here and"
@@ -173,70 +130,35 @@ def measure(trial: dict, key, log) -> dict:
     }
 
 
-def make_task(key, settings: dict):
-    """(task, operations an image): random images, Table 1's blocks, the paper's optimiser.
+class Rounds:
+    """Table 1's blocks and the paper's optimizer on images of CIFAR's shape, round by round.
 
-    Args:
-      key: draws the images.
-      settings: those of a trial that say how large net, images and batch are.
+    `sums` are those of the last dispatch.
     """
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    side, examples = settings["image_pixels_per_side"], settings["examples"]
-    images = rng.integers(0, 256, (examples, side, side, 3), np.uint8)
-    labels = rng.integers(0, settings["num_classes"], examples).astype(np.int32)
-    names = ("blocks_per_stage", "widths", "compute_dtype")
-    own = {name: settings[name] for name in names}
-    model = {"name": "all_conv_residual", **own}
-    net, _, forward = train.make_net(model, settings["num_classes"], (side, side, 3))
-    train_input, eval_input = augment.make_inputs(
-        "per_image", {}, pad_pixels_per_side=settings["pad_pixels_per_side"], flip=True
-    )
-    rate = optim.learning_rate_schedule(
-        schedule="constant", learning_rate=settings["learning_rate"], steps=1
-    )
-    work = steps.Task(
-        init=functools.partial(nets.init_variables, net, image_shape=(side, side, 3)),
-        apply=functools.partial(nets.apply_net, net),
-        train_input=train_input,
-        eval_input=eval_input,
-        example_keys=batches.example_keys,
-        data=steps.Arrays(
-            batch_plan=functools.partial(
-                batches.batch_plan,
-                num_examples=examples,
-                batch_examples=settings["batch_examples"],
+
+    def __init__(self, trial: dict, key):
+        # All virtual devices of a CPU, but one accelerator: PyTorch uses no more.
+        on_cpu = jax.default_backend() == "cpu"
+        batch_examples, data = trial["batch_examples"], image_data.settings("cifar10")
+        model = {name: trial[name] for name in ("blocks_per_stage", "widths", "compute_dtype")}
+        self.steps, self.per_dispatch = trial["steps_per_round"], trial["steps_per_dispatch"]
+        self.training = train.Training(
+            data=data,
+            model=train.all_conv_residual_settings(**model),
+            optim=train.optim_settings(
+                schedule="constant", boundary_steps=(), learning_rate=trial["learning_rate"]
             ),
-            train_images=images,
-            train_labels=labels,
-            test_images=images[:1],
-            test_labels=labels[:1],
-        ),
-        optimizer=optim.momentum_sgd(
-            rate, momentum=0.9, nesterov=False, weight_decay=1e-4, decayed="convolutions"
-        ),
-        schedule=rate,
-        flops_per_example=0.0,
-    )
-    return work, counts.training_flops(forward)
-
-
-class Training:
-    """A training of this suite, round by round; `sums` are those of its last dispatch."""
-
-    def __init__(self, work, key, devices, settings):
-        self.work = work
-        self.steps = settings["steps_per_round"]
-        self.per_dispatch = settings["steps_per_dispatch"]
+            train=train.train_settings(
+                batch_examples=batch_examples, steps_per_dispatch=self.per_dispatch
+            ),
+            devices=parallel.pick_devices(0 if on_cpu else 1, batch_examples),
+            images=compile_check.stand_in(data),
+        )
+        self.parallel, task = self.training.parallel, self.training.task
         self.done = 0
         init_key, step_key = jax.random.split(key)
-        self.parallel = parallel.ParallelSteps(
-            work,
-            devices=devices,
-            batch_examples=settings["batch_examples"],
-            evaluation_batch_examples=len(devices),
-        )
-        self.feed = steps.Feed(work.data, self.parallel.rows, self.steps, _ORDER_SEED)
-        state = steps.initial_state(work.init(init_key), work.optimizer)
+        self.feed = steps.Feed(task.data, self.parallel.rows, self.steps, _ORDER_SEED)
+        state = steps.initial_state(task.init(init_key), task.optimizer)
         self.state = self.parallel.start(step_key, jax.device_get(state))
 
     def run(self) -> float:

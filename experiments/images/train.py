@@ -129,12 +129,19 @@ class Training(dict):
       net: a flax module.
       task, parallel, intervals: what `loop.fit` takes.
       fingerprint: of the data; several processes must agree in it.
+    Args:
+      devices: those to use; by default as the settings say.
+      images: an `image_data.ImageData` in place of the one that `data` describes.
     Raises:
       ValueError or TypeError: a setting or data that will not do.
     """
 
-    def __init__(self, *, data: dict, model: dict, optim: dict, train: dict, **labels):
+    def __init__(
+        self, *, data: dict, model: dict, optim: dict, train: dict, devices=None, images=None,
+        **labels,
+    ):  # fmt: skip
         super().__init__(labels, data=data, model=model, optim=optim, train=train)
+        self._devices, self._images = devices, images
         num_classes, shape = image_data.size(data)
         self.net, self.parameters, forward = make_net(model, num_classes, shape)
         optimizer, rate = make_optimizer(steps=train["steps"], **optim)
@@ -150,7 +157,7 @@ class Training(dict):
                 f"keep_final_checkpoint must be True or False, got {keep_final_checkpoint!r}"
             )
         self.keeps_checkpoint = keep_final_checkpoint
-        chosen = parallel.pick_devices(devices, batch_examples)
+        chosen = self._devices or parallel.pick_devices(devices, batch_examples)
         streamed = self["data"]["dataset"] == image_data.imagenet.NAME
         one_by_one = streamed or chosen[0].platform == "cpu"
         self.intervals = loop.Intervals(
@@ -160,7 +167,7 @@ class Training(dict):
             steps_per_evaluation,
             steps_per_checkpoint,
         )
-        self.data = image_data.load(self["data"])
+        self.data = self._images or image_data.load(self["data"])
         self.fingerprint = self.data.fingerprint
         self.task = Task(
             init=functools.partial(

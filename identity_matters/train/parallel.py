@@ -20,6 +20,7 @@ from identity_matters.train import multihost
 from identity_matters.train.step import (
     Arrays,
     Task,
+    initial_state,
     make_dispatch,
     make_evaluation_step,
     make_training_step,
@@ -165,6 +166,40 @@ class ParallelSteps:
             batch["images"] = np.zeros((*shape, *self._task.data.image_shape), np.uint8)
             batch["labels"] = np.zeros(shape, np.int32)
         self._compile("train", self._train, self._arguments(state, self.place(batch), False), steps)
+
+    def lower(self, part: str, steps: int) -> tuple[jax.stages.Lowered, int, int]:
+        """The program of `train` or `evaluate` from shapes alone: no device need be there.
+
+        Args:
+          part: "train" or "evaluate".
+          steps: of a dispatch; an evaluation has one batch at a time.
+        Returns:
+          the program, not yet compiled, its steps, and the examples of a step over all devices.
+        """
+        data, like = self._task.data, jax.ShapeDtypeStruct
+        resident = isinstance(data, Arrays)
+        image = data.train_images.shape[1:] if isinstance(data, Arrays) else data.image_shape
+        key = jax.random.key(0)
+        state = initial_state(self._task.init(key), self._task.optimizer)
+
+        def examples(*shape):
+            return {"images": like((*shape, *image), np.uint8), "labels": like(shape, np.int32)}
+
+        arguments: tuple
+        if part == "train":
+            program, share = self._train, self.batch_examples // len(self.devices)
+            batch = {name: like((steps, share), np.int32) for name in ("indices", "epochs")}
+            stays = {"key": key, **(examples(data.train_examples) if resident else {})}
+            batch |= {} if resident else examples(steps, share)
+            arguments = state, stays, batch, like((), np.bool_)
+        else:
+            program, share, steps = self._evaluate, self._test_share, 1
+            batches = -(-data.test_examples // (share * len(self.devices))) if resident else 1
+            batch = {**examples(batches, share), "is_real": like((batches, share), np.bool_)}
+            arguments = state, batch, like((), np.int32)
+        # Each of this process's devices has its own.
+        arguments = jax.tree.map(lambda x: like((self._local, *x.shape), x.dtype), arguments)
+        return program.lower(*arguments), steps, share * len(self.devices)
 
     def train(self, state: Any, batch: Any, stop: bool = False) -> tuple:
         """Runs the steps of a dispatch; returns before they are done.

@@ -1,0 +1,111 @@
+"""Writes docs/cost.md: the hours of each training, from the programs that `compile_check` compiled.
+
+Command: make cost, or python -m benchmarks.cost RUN_DIRECTORY [--page=docs/cost.md]
+"""
+
+import math
+import pathlib
+import sys
+
+from absl import app, flags
+
+from benchmarks import compile_check
+from experiments import suite
+from identity_matters import runs
+from identity_matters.images import datasets, imagenet
+
+_PAGE = flags.DEFINE_string("page", "docs/cost.md", "Where it goes.")
+# The upper end of the hours: a step is assumed to reach at least this share of its bound. Ours;
+# nothing was measured.
+LEAST_SHARE_OF_BOUND = 0.25
+_HEAD = """# What the trainings cost
+
+**Compiled, not measured.** `make compile-check` compiled these programs for accelerators that were
+not there; `make cost` wrote this page from its records. A step takes at least as long as its
+products take at the peak of the chips, and at least as long as its traffic with their memory takes
+at full bandwidth: the larger of the two gives the *least hours*, which no run will beat. The
+*most hours* assume that a step reaches {share:.0%} of that bound; this is a guess. Evaluations are
+counted, while compiling, reading ImageNet from disk and talk between chips are not.
+
+{columns}
+{rule}
+"""
+_COLUMNS = (
+    "Training", "on", "chips", "ms a step, at least", "limited by", "GB moved a step and chip",
+    "GB of a chip's memory", "hours, least to most", "minutes to compile",
+)  # fmt: skip
+
+
+def training_hours(settings: dict, step: dict, evaluation: dict) -> float:
+    """The least hours of a training: every step and every evaluation at its bound.
+
+    Args:
+      settings: of the training's variant.
+      step, evaluation: the records of its two programs.
+    """
+    train, dataset = settings["train"], settings["data"]["dataset"]
+    if dataset == imagenet.NAME:
+        test_examples = imagenet.PUBLISHED_EXAMPLES["validation"]
+    else:
+        test_examples = datasets.find_source(dataset).splits["test"]
+    batches = math.ceil(test_examples / evaluation["examples"])
+    evaluations = math.ceil(train["steps"] / train["steps_per_evaluation"])
+    seconds = train["steps"] * _bound(step) + evaluations * batches * _bound(evaluation)
+    return seconds / 3600
+
+
+def _bound(record: dict) -> float:
+    return max(record["arithmetic_seconds"], record["memory_seconds"])
+
+
+def page(records: list[dict]) -> str:
+    """docs/cost.md, from the records of `compile_check`; what is missing there has no row."""
+    programs = {(one["slice"], one["program"], one["part"]): one for one in records}
+    rows, failed = [], []
+    for (slice_, program, part), step in programs.items():
+        evaluation = programs.get((slice_, program, "evaluate"))
+        if not step["fits"]:
+            failed.append(f"* {program}, {part}, on {slice_}: {step['problem']}.")
+        elif part == "train" and evaluation and evaluation["fits"]:
+            rows.append(_row(slice_, program, step, evaluation))
+    head = _HEAD.format(
+        share=LEAST_SHARE_OF_BOUND,
+        columns=f"| {' | '.join(_COLUMNS)} |",
+        rule=f"| {' | '.join(['---'] * len(_COLUMNS))} |",
+    )
+    problems = ["", "What does not compile or does not fit:", "", *failed] if failed else []
+    return head + "\n".join([*rows, *problems]) + "\n"
+
+
+def _row(slice_: str, program: str, step: dict, evaluation: dict) -> str:
+    experiment, _, variant = program.partition(":")
+    settings = suite.experiment(experiment).own_settings(variant)
+    hours = training_hours(settings, step, evaluation)
+    limit = "products" if step["arithmetic_seconds"] >= step["memory_seconds"] else "memory"
+    needed = sum(step[f"{name}_bytes"] for name in ("argument", "result", "temporary", "code"))
+    cells = (
+        variant, slice_, step["devices"], f"{1e3 * _bound(step):.2f}", limit,
+        f"{step['moved_bytes'] / 1e9:.2f}",
+        f"{needed / 1e9:.1f} of {step['device_memory_bytes'] / 1e9:.0f}",
+        f"{hours:.2g} to {hours / LEAST_SHARE_OF_BOUND:.2g}",
+        f"{(step['compiler_seconds'] + evaluation['compiler_seconds']) / 60:.0f}",
+    )  # fmt: skip
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _main(argv) -> int:
+    try:
+        found = [runs.read_run(path) for path in argv[1:]]
+        others = [run.path for run in found if run.experiment != compile_check.EXPERIMENT.name]
+        if others or not found:
+            raise runs.RunError(f"name runs of {compile_check.EXPERIMENT.name}, got {others}")
+    except (runs.RunError, OSError) as error:
+        print(f"cost: {error}", file=sys.stderr)
+        return 2
+    text = page([record for run in found for record in run.records])
+    runs.write_atomically(pathlib.Path(_PAGE.value), text)
+    return 0
+
+
+if __name__ == "__main__":
+    app.run(lambda argv: sys.exit(_main(argv)))
