@@ -43,7 +43,7 @@ def draw_inside(points: list[dict], canvas: Canvas) -> None:
     for label, (threshold, style) in _CERTIFIED.items():
         axes.axvline(threshold, color="black", linestyle=style, linewidth=1, label=label)
     axes.set(xscale="log", xlabel="(f(0) − C) / σ_min(Σ)", ylabel="converged from zero, %")
-    axes.legend(loc="lower left", fontsize=7)
+    canvas.legend(loc="outside lower center", ncols=4, fontsize=8)
 
 
 def escape_points(run: Run) -> list[dict]:

@@ -143,9 +143,10 @@ def noise_points(run: Run) -> list[dict]:
 def draw_noise(points: list[dict], canvas: Canvas) -> None:
     depths = {depth: f"l = {depth}" for depth in sorted(split(points, "depth"))}
     places = {label: place for place, label in enumerate(depths.values())}
+    targets = dict(reversed(_TARGETS.items()))
     looks: Looks = {"xlabel": "standard deviation of the noise", "xscale": "log", "yscale": "log"}
     looks["ylabel"] = "updates to the tolerance (x: not reached)"
-    for axes, own in panels(canvas, points, "target", _TARGETS, legend=len(depths), **looks):
+    for axes, own in panels(canvas, points, "target", targets, legend=len(depths), **looks):
         for style, some in series(own, "depth", depths):
             # Depths side by side, not over one another.
             shift = 1.12 ** (places[style["label"]] - len(depths) / 2)

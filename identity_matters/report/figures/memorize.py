@@ -26,7 +26,7 @@ _CURVES = {
     "vardi_2021": ("√n (Vardi et al. 2021, without constant and logs)", ":"),
     "counting_bound": ("counting bound n log₂ r / 32 bits", "-."),
 }
-_BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+_BELOW: Looks = {"loc": "outside lower center", "ncols": 2, "fontsize": 8}
 
 
 def parameter_points(run: Run) -> list[dict]:
@@ -46,6 +46,7 @@ def parameter_points(run: Run) -> list[dict]:
 
 
 def draw_parameters(points: list[dict], canvas: Canvas) -> None:
+    canvas.set_size_inches(7.0, 5.4)
     axes = canvas.subplots()
     markers = zip(itertools.cycle("osD^vPX*"), itertools.cycle(COLOURS), strict=False)
     groups = sorted(split(points, "method", "precision", "width").items())
@@ -61,7 +62,7 @@ def draw_parameters(points: list[dict], canvas: Canvas) -> None:
         curve(axes, single, "examples", name, style, color="grey", linewidth=1, label=label)
     axes.set(xscale="log", yscale="log")
     axes.set(xlabel="examples n", ylabel="parameters in the blocks")
-    axes.legend(fontsize=7, **_BESIDE)
+    canvas.legend(**_BELOW)
 
 
 def width_points(run: Run) -> list[dict]:
@@ -84,7 +85,7 @@ def draw_widths(points: list[dict], canvas: Canvas) -> None:
     label = "10 log n / ρ² (proof of Theorem 3.2)"
     curve(axes, points, "examples", "theorem_width", "^:", color="black", label=label)
     axes.set(xscale="log", yscale="log", xlabel="examples n", ylabel="width k")
-    axes.legend(**_BESIDE)
+    canvas.legend(**_BELOW)
 
 
 def _by_precision(axes: Any, points: list[dict], x: str, columns: dict) -> None:
@@ -117,7 +118,7 @@ def draw_precision(points: list[dict], canvas: Canvas) -> None:
     axes.axhline(0.5, color="black", linestyle="--", linewidth=1)
     axes.set(xscale="log", yscale="log")
     axes.set(xlabel="distance of the two inputs of each pair", ylabel="max |ŷ − y|")
-    axes.legend(**_BESIDE)
+    canvas.legend(**_BELOW)
 
 
 def descent_points(run: Run) -> list[dict]:
