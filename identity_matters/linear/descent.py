@@ -163,15 +163,8 @@ def gradient_descent(
     A, R, Sigma = (jnp.asarray(array) for array in (A, R, Sigma))
     model.check_problem(A, R, Sigma, input_map, output_map)
     needed = math.ceil(rules.max_updates / rules.record_every) + 1
-    point, records, count = _descend(
-        A,
-        R,
-        Sigma,
-        input_map,
-        output_map,
-        dataclasses.asdict(rules),
-        blocks=math.ceil(needed / _RECORD_BLOCK),
-    )
+    blocks, settings = math.ceil(needed / _RECORD_BLOCK), dataclasses.asdict(rules)
+    point, records, count = _descend(A, R, Sigma, input_map, output_map, settings, blocks=blocks)
     curves = Curves(*(np.asarray(curve)[: int(count)] for curve in records))
     return Descent(point.A, STOPPED[int(point.stop)], curves)
 
