@@ -298,17 +298,14 @@ def exponential_targets(rng: np.random.Generator, sizes: ArrayLike, width: int) 
 def polar_target(
     rng: np.random.Generator, width: int, angles_radians: Sequence[float], gamma: float
 ) -> np.ndarray:
-    """``R = Q P`` with det R > 0: Q turns by the given angles, P stretches by e^{-gamma..gamma}.
+    """``R = Q P``, f64[d, d]: Q turns by the given angles, P stretches by e^{-gamma..gamma}.
 
     Both get their own random basis, so that they do not commute.
 
     Args:
-      rng: generator of the two bases.
       width: d, at least 2.
       angles_radians: angles of Q in its planes; the others are not turned.
       gamma: Theorem 2.1's gamma of R exactly; log singular values are evenly spaced.
-    Returns:
-      f64[width, width].
     Raises:
       ValueError: there are more angles than planes.
     """
@@ -348,7 +345,7 @@ def check_family(family: str, strength: float) -> None:
         raise ValueError(f"the distance from pi must be between 0 and pi, got {strength}")
     if family == "ill_conditioned" and not strength >= 1:
         raise ValueError(f"the condition number must be at least 1, got {strength}")
-    if family in ("negative_even", "negative_odd") and not strength >= 0:
+    if family.startswith("negative") and not strength >= 0:
         raise ValueError(f"the deviation of the logarithms must be at least 0, got {strength}")
 
 
@@ -356,18 +353,12 @@ def _balanced(singular_values: np.ndarray) -> np.ndarray:
     return singular_values / np.sqrt(singular_values.max() * singular_values.min())
 
 
-def _gaussian(rng, d: int, strength: float) -> np.ndarray:
+def _gaussian(rng, d: int, _strength: float) -> np.ndarray:
     """Gaussian entries; one row's sign makes the determinant positive."""
-    del strength
     R = rng.standard_normal((d, d))
     R[0] *= np.linalg.slogdet(R)[0]
     K = np.linalg.svd(R, compute_uv=False)
     return R / np.sqrt(K[0] * K[-1])
-
-
-def _orthogonal(rng, d: int, strength: float) -> np.ndarray:
-    del strength
-    return rotation(rng, d)
 
 
 def _near_minus_identity(rng, d: int, strength: float) -> np.ndarray:
@@ -376,9 +367,8 @@ def _near_minus_identity(rng, d: int, strength: float) -> np.ndarray:
     return S @ rotate_rows(S.T, np.pi - strength * rng.uniform(size=d // 2))
 
 
-def _psd(rng, d: int, strength: float) -> np.ndarray:
+def _psd(rng, d: int, _strength: float) -> np.ndarray:
     """Symmetric positive definite, with log-normal eigenvalues."""
-    del strength
     return symmetric(rng, _balanced(np.exp(rng.standard_normal(d))))
 
 
@@ -388,12 +378,11 @@ def _ill_conditioned(rng, d: int, strength: float) -> np.ndarray:
     return (rotation(rng, d) * K) @ rotation(rng, d).T
 
 
-def _normal(rng, d: int, strength: float) -> np.ndarray:
+def _normal(rng, d: int, _strength: float) -> np.ndarray:
     """``S diag(r_j T(theta_j), ...) S^T`` with log-normal r_j and uniform angles.
 
     No eigenvalue is negative: see `_negative`.
     """
-    del strength
     S = rotation(rng, d)
     planes = d // 2
     moduli = _balanced(np.exp(rng.standard_normal(d - planes)))
@@ -418,7 +407,7 @@ def _negative(rng, d: int, strength: float, multiplicity: int) -> np.ndarray:
 
 FAMILIES: dict[str, Callable[[np.random.Generator, int, float], np.ndarray]] = {
     "random": _gaussian,
-    "orthogonal": _orthogonal,
+    "orthogonal": lambda rng, d, _: rotation(rng, d),
     "near_minus_identity": _near_minus_identity,
     "psd": _psd,
     "ill_conditioned": _ill_conditioned,

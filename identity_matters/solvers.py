@@ -162,12 +162,9 @@ def lbfgs(
     Returns:
       The last point, f64[n], and its value, never above that of `x`.
     """
+    options = {"maxiter": iterations, "maxcor": memory, "ftol": tolerance, "gtol": 0.0}
     with _blas().limit(limits=1, user_api="blas"):
         found = scipy.optimize.minimize(
-            value_and_gradient,
-            x,
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxiter": iterations, "maxcor": memory, "ftol": tolerance, "gtol": 0.0},
+            value_and_gradient, x, jac=True, method="L-BFGS-B", options=options
         )
     return found.x, float(found.fun)

@@ -22,15 +22,6 @@ def test_hessian_matches_reverse_mode_on_the_risk(key):
     np.testing.assert_allclose(critical_points.risk_hessian(A, R, SIGMA), reference, atol=1e-13)
 
 
-@pytest.mark.parametrize("depth", [2, 3])
-def test_minus_identity_is_critical_and_not_optimal(depth):
-    # Zero weights of a standard net: the residual net at A_i = -I, of norm exactly 1.
-    A = minus_identity(depth)
-    assert not model.risk_gradient(A, R, SIGMA).any()
-    assert model.max_spectral_norm(A) == 1.0
-    assert model.excess_risk(A, R, SIGMA) == pytest.approx(float(jnp.trace(R @ SIGMA @ R.T)))
-
-
 @pytest.mark.parametrize(("depth", "vanishes"), [(2, False), (3, True)])
 def test_hessian_of_a_standard_net_at_zero(depth, vanishes):
     hessian = critical_points.risk_hessian(minus_identity(depth), R, SIGMA)
@@ -84,11 +75,6 @@ def test_critical_points_inside_are_optimal_for_singular_data_too(key):
     assert np.linalg.norm(found["A"], 2, axis=(2, 3)).max() < 0.9
     # As above, with sigma_+(Sigma) = 2 and 1 - tau > 0.1: below 1e-23.
     assert found["excess"].max() < 1e-22
-
-
-def test_critical_starts_are_left_where_they_are():
-    found = find(jnp.stack([minus_identity(3)] * COUNT))
-    np.testing.assert_array_equal(found["A"][0], minus_identity(3))
 
 
 def test_saddles_are_found_as_well():

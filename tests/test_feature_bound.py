@@ -115,7 +115,8 @@ def test_at_a_kink_a_one_sided_derivative_leads_down():
 def test_the_gradient_in_the_maps_is_bounded_below_where_that_in_the_weights_is_zero():
     """N15 at the bad minima of N9, where V = 0 makes it an equality: 4/n f in every block."""
     problem = problems.two_points(0.0, 0.1)
-    point = problems.wrong_side(3, 2, 0.5, True)
+    U = np.full((3, 2, 1), 0.5 / np.sqrt(2))
+    point = Blocks(U, np.zeros((3, 1, 2)), np.zeros((3, 2)))
     assert model.squared_norm(model.risk_and_gradient(point, problem)[1]) == 0.0
     for scale in (1.0, 3.0):
         # B = scale has y = scale x + (0, 0.1): as before, with f the same.

@@ -60,12 +60,12 @@ def _in_whole_numbers(network, x):
 @pytest.mark.parametrize(
     "n, features, num_classes, group_points",
     [
-        (300, 7, 10, 10),
+        (100, 7, 10, 10),
         (101, 3, 2, 20),
-        (40, 5, 1000, 4),
+        (12, 5, 100, 4),
         (7, 2, 1, 7),
         (1, 3, 4, 1),
-        (200, 9, 3, 1),
+        (60, 9, 3, 1),
     ],
 )
 def test_float64_computes_what_whole_numbers_do(n, features, num_classes, group_points):

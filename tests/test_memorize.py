@@ -41,7 +41,7 @@ def _assert_fits(x, y, num_classes, width, **settings):
     return network, certificate
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 8, 20])
+@pytest.mark.parametrize("width", [1, 3, 20])
 def test_any_labels_at_any_width_in_float64(width):
     x, y = _points(601, 10, 5)  # a prime: the last block is never full
     network, _ = _assert_fits(x, y, 5, width)
@@ -61,11 +61,9 @@ def test_float32_where_margins_allow_it(width):
     "n, features, num_classes, width",
     [
         (1, 3, 1, 1),  # one example, one class, one unit
-        (1, 1, 4, 8),  # one example, fewer features than units
-        (2, 1, 2, 8),  # n < k
+        (2, 1, 4, 8),  # n < k, fewer features than units
         (3, 5, 20, 4),  # r > n
-        (50, 4, 1, 3),  # r = 1: the output has to be 1 everywhere
-        (40, 1, 3, 1),  # k = d = 1: points on a line
+        (50, 1, 1, 1),  # r = 1: the output has to be 1 everywhere; k = d = 1
         (40, 1, 3, 5),  # points on a line in five dimensions
         (30, 50, 30, 2),  # every point its own class
     ],
@@ -231,20 +229,18 @@ def test_float64_inputs_work_where_jax_has_no_64_bits():
 def test_too_coarse_arithmetic_is_refused_and_float64_holds():
     # On a line, 4,000 points leave gaps of n^-2, below what float32 resolves.
     x, y = _points(4000, 3, 4)
-    with pytest.raises(PrecisionError, match="float64"):
-        memorize(x, y, 4, 1, key=jax.random.key(0), dtype=np.float32)
+    with pytest.raises(PrecisionError, match=r"float32 .* use dtype float64"):
+        memorize(x, y, 4, 1, dtype=np.float32)
     _assert_fits(x, y, 4, 1)
 
 
 def test_an_uncertified_network_is_returned_on_request():
-    x, y = _points(3000, 5, 3)
-    network, certificate = memorize(
-        x, y, 3, 2, key=jax.random.key(0), dtype=np.float32, certified=False
-    )
+    x, y = _points(1000, 5, 3)
+    network, certificate = memorize(x, y, 3, 1, dtype=np.float32, certified=False)
     assert not certificate.holds
+    assert verify(network, x, y).examples == 1000
     with pytest.raises(PrecisionError, match="float32 is too coarse"):
-        certificate.require()
-    assert verify(network, x, y).examples == 3000
+        memorize(x, y, 3, 1, dtype=np.float32)
 
 
 def test_the_key_decides_everything():
@@ -330,13 +326,13 @@ def test_the_viewpoint_has_clearance():
 
 
 def test_paper_method_fits_nearly_orthogonal_inputs():
-    x, y = _points(600, 2048, 4)
+    x, y = _points(300, 1024, 4)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
-    network, certificate = _assert_fits(x, y, 4, 512, method="paper")
+    network, certificate = _assert_fits(x, y, 4, 256, method="paper")
     assert len(network.U) == 2
     assert certificate.disturbed_pairs == 0
-    # Lemma B.1: row i of U is a_i, all biases are equal.
-    a = np.asarray(network.input_map @ x[:512].T).T
+    # Lemma B.1: row i of U is a_i.
+    a = np.asarray(network.input_map @ x[:256].T).T
     np.testing.assert_allclose(network.U[0], a, atol=1e-12)
     # A bias for each unit: the larger its point, the higher its threshold.
     order = np.argsort(np.sum(a**2, axis=1))
@@ -375,14 +371,6 @@ V = np.array([[5.0, 2.0], [7.0, -1.0]])
 def test_a_block_by_hand():
     np.testing.assert_array_equal(transform(H, U, V, S), [6.0, -3.0])
     np.testing.assert_array_equal(apply_block(H, U, V, S), [7.0, -1.0])
-
-
-def test_columns_are_points():
-    h = np.random.default_rng(0).standard_normal((2, 5))
-    together = apply_block(h, U, V, S)
-    alone = np.stack([apply_block(column, U, V, S) for column in h.T], axis=1)
-    # Sums of two terms: equal up to the order of one addition.
-    np.testing.assert_allclose(together, alone, rtol=1e-15, atol=1e-15)
 
 
 def _random_network(depth: int) -> Network:
@@ -476,13 +464,5 @@ def test_the_sufficient_width_satisfies_the_lemma():
     x = np.random.default_rng(0).standard_normal((n, 400))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     width = separation.sufficient_width(n, num_classes, separation.separation(x).rho)
-    for seed in range(3):
-        _, certificate = memorize(
-            x,
-            np.arange(n) % num_classes,
-            num_classes,
-            width,
-            key=jax.random.key(seed),
-            method="paper",
-        )
-        assert certificate.holds
+    y, key = np.arange(n) % num_classes, jax.random.key(1)
+    assert memorize(x, y, num_classes, width, key=key, method="paper").certificate.holds

@@ -138,12 +138,6 @@ def test_symmetric_matrices_have_their_eigenvalues():
     )
 
 
-def test_exponential_targets():
-    R = random_matrices.exponential_targets(np.random.default_rng(0), [0.0, 1.2, 1.2], 3)
-    np.testing.assert_array_equal(R[0], np.eye(3))
-    assert np.linalg.det(R).min() > 0 and np.abs(R[1] - R[2]).max() > 0.1
-
-
 def test_polar_targets_have_their_gamma_and_angles():
     R = random_matrices.polar_target(np.random.default_rng(0), 5, (1.5, 0.8), 0.5)
     U, K, Vt = np.linalg.svd(R)
@@ -151,10 +145,13 @@ def test_polar_targets_have_their_gamma_and_angles():
     angles = np.abs(np.angle(np.linalg.eigvals(U @ Vt)))
     np.testing.assert_allclose(np.sort(angles), [0, 0.8, 0.8, 1.5, 1.5], atol=1e-13)
     assert np.linalg.det(R) > 0
+    R = random_matrices.exponential_targets(np.random.default_rng(0), [0.0, 1.2, 1.2], 3)
+    np.testing.assert_array_equal(R[0], np.eye(3))
+    assert np.linalg.det(R).min() > 0 and np.abs(R[1] - R[2]).max() > 0.1
 
 
 @pytest.mark.parametrize("family", random_matrices.FAMILIES)
-@pytest.mark.parametrize("d", [1, 2, 5, 8])
+@pytest.mark.parametrize("d", [1, 2, 5])
 def test_families_have_a_positive_determinant_and_a_balanced_scale(family, d):
     R = draw_target(family, d, STRENGTH.get(family, 1.0), seed=d)
     target = check_target(R)

@@ -116,7 +116,10 @@ def test_the_two_points_by_hand():
 @pytest.mark.parametrize(("depth", "width"), [(1, 1), (3, 2)])
 def test_the_wrong_side_is_a_bad_local_minimum(depth, width, bias):
     problem = problems.two_points(0.0, 0.01)
-    point = problems.wrong_side(depth, width, 0.3, bias)
+    # V = 0, U > 0 of norm 0.3 and s = 0: units see x = +1, where nothing is wrong, and not x = -1.
+    s = np.zeros((depth, width)) if bias else None
+    U = np.full((depth, width, 1), 0.3 / np.sqrt(width))
+    point = Blocks(U, np.zeros((depth, 1, width)), s)
     value, gradient = model.risk_and_gradient(point, problem)
     assert value == pytest.approx(0.01**2 / 2)
     assert not any(leaf.any() for leaf in jax.tree.leaves(gradient))
@@ -126,7 +129,9 @@ def test_the_wrong_side_is_a_bad_local_minimum(depth, width, bias):
     risks, _ = model.batched_risk_and_gradient(around, batch)
     # Without a smaller risk in a cube of half side 0.1, but for rounding.
     assert float(risks.min()) >= float(value) * (1 - 1e-12)
-    best = problems.realizing_unit(depth, width, 0.01, bias)
+    U, V = np.zeros((depth, width, 1)), np.zeros((depth, 1, width))
+    U[0, 0, 0], V[0, 0, 0] = -0.1, 0.1
+    best = Blocks(U, V, s)
     assert model.risk(best, problem) < 1e-30
     assert model.max_norm(best) == pytest.approx(0.1)
 

@@ -108,9 +108,3 @@ def test_lbfgs_on_rosenbrock():
     # The minimum is 0 at (1, 1).
     np.testing.assert_allclose(x, 1.0, atol=1e-5)
     assert value < 1e-10
-
-
-def test_lbfgs_stops_at_a_kink_and_never_rises():
-    x, value = solvers.lbfgs(lambda x: (abs(x[0]), np.sign(x)), np.array([0.7]), iterations=50)
-    assert 0 <= value <= 0.7
-    assert abs(x[0]) == value

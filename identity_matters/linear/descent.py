@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from identity_matters.array_types import Array
+from identity_matters.array_types import Array, check_whole
 from identity_matters.linear import gradient_bound, model
 
 # Why a run of gradient descent stopped; the position in this tuple is the code inside the loop.
@@ -123,9 +123,7 @@ def guaranteed_decrease(depth: int, tau: float, sigma_min: float, learning_rate:
     ``-log(1 - eta mu)``; 0.0 for tau >= 1, where eq. (2.3) promises nothing.
 
     Args:
-      depth: number of layers.
-      tau: radius of a ball that holds all iterates.
-      sigma_min: least eigenvalue of Sigma.
+      depth, tau, sigma_min: of the net, a ball that holds all iterates, and Sigma.
       learning_rate: eta, at most 1/L along the path.
     """
     if tau >= 1:
@@ -159,24 +157,14 @@ def gradient_descent(
     Args:
       A: f64[depth, m, m], the start.
       R, Sigma, input_map, output_map: see `model.excess_risk`.
-    Returns:
-      A `Descent`.
     Raises:
-      TypeError: an array is not float64.
-      ValueError: a shape does not fit; the message names it.
+      TypeError, ValueError: see `model.check_problem`.
     """
     A, R, Sigma = (jnp.asarray(array) for array in (A, R, Sigma))
     model.check_problem(A, R, Sigma, input_map, output_map)
     needed = math.ceil(rules.max_updates / rules.record_every) + 1
-    point, records, count = _descend(
-        A,
-        R,
-        Sigma,
-        input_map,
-        output_map,
-        dataclasses.asdict(rules),
-        blocks=math.ceil(needed / _RECORD_BLOCK),
-    )
+    blocks, settings = math.ceil(needed / _RECORD_BLOCK), dataclasses.asdict(rules)
+    point, records, count = _descend(A, R, Sigma, input_map, output_map, settings, blocks=blocks)
     curves = Curves(*(np.asarray(curve)[: int(count)] for curve in records))
     return Descent(point.A, STOPPED[int(point.stop)], curves)
 
@@ -209,11 +197,9 @@ def descend_many(A: Array, R: Array, rules: Rules) -> Ends:
 
     Args:
       A: f64[starts, depth, d, d].
-      R: f64[d, d], the same for all.
-      rules: the same for all.
+      R, rules: f64[d, d] and the rules, the same for all.
     Raises:
-      TypeError: an array is not float64.
-      ValueError: a shape does not fit; the message names it.
+      TypeError, ValueError: see `model.check_problem`.
     """
     A, R = jnp.asarray(A), jnp.asarray(R)
     if A.ndim != 4 or len(A) == 0:
@@ -287,22 +273,12 @@ def _descend(A, R, Sigma, input_map, output_map, rules, *, blocks: int):
     nothing = jnp.zeros((), A.dtype)
     # "Update 0" goes along a zero gradient: it only evaluates the start, so that the network is
     # compiled once, and the first record is the start.
-    before = _Point(
-        A,
-        jnp.int32(-1),
-        nothing,
-        nothing,
-        jnp.zeros_like(A),
-        jnp.array(True),
-        jnp.int32(_RUNNING),
-    )
+    updates, inside, stop = jnp.int32(-1), jnp.array(True), jnp.int32(_RUNNING)
+    before = _Point(A, updates, nothing, nothing, jnp.zeros_like(A), inside, stop)
     shapes = jax.eval_shape(_record, before)
     empty = Curves(*(jnp.zeros(blocks * _RECORD_BLOCK, curve.dtype) for curve in shapes))
-    return jax.lax.while_loop(
-        lambda carry: carry[0].stop == _RUNNING,
-        update_and_record,
-        (before, empty, jnp.int32(0)),
-    )
+    start = (before, empty, jnp.int32(0))
+    return jax.lax.while_loop(lambda carry: carry[0].stop == _RUNNING, update_and_record, start)
 
 
 def _record(point: _Point) -> Curves:
@@ -375,13 +351,10 @@ def largest_stable_learning_rate(
     Args:
       R, Sigma, input_map, output_map: see `model.excess_risk`; None stands for the identity.
       depth: number of layers.
-    Returns:
-      The learning rate.
     Raises:
       ValueError: depth is below 1.
     """
-    if depth < 1:
-        raise ValueError(f"depth must be at least 1, got {depth}")
+    check_whole("depth", depth)
     maps = [m for m in (input_map, output_map) if m is not None]
     squared_maps = math.prod(float(np.linalg.norm(m, 2)) ** 2 for m in maps)
     stretch = max(1.0, float(np.linalg.norm(R, 2))) ** 2

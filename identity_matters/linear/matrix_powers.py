@@ -7,6 +7,7 @@ T     T(theta) = [[cos theta, -sin theta], [sin theta, cos theta]]
 """
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 import scipy.linalg
@@ -139,9 +140,8 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
             f"R must have no real eigenvalue <= 0 for a principal root, got {on_axis[0].real:.6g}"
         )
     error = np.inf
-    for attempt in (_by_schur_vectors, _by_eigenvectors, _by_logarithm):
-        layer = attempt(R, depth, eigenvalues, V)
-        if layer is None or not np.isfinite(layer).all():
+    for layer in _roots_minus_identity(R, depth, eigenvalues, V):
+        if not np.isfinite(layer).all():
             continue
         power = np.linalg.matrix_power(np.eye(len(R)) + layer, depth)
         error = float(np.linalg.norm(power - R) / np.linalg.norm(R))
@@ -153,24 +153,13 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
     )
 
 
-def _by_schur_vectors(R, depth, eigenvalues, V):
-    del eigenvalues, V
+def _roots_minus_identity(R, depth, eigenvalues, V) -> Iterator[np.ndarray]:
+    """By Schur vectors, by eigenvectors, as far as R has them, and by the logarithm."""
     T, Z = scipy.linalg.schur(R, output="complex")
-    diagonal = np.diag(T)
-    if np.abs(np.triu(T, 1)).max(initial=0) > len(R) * np.finfo(float).eps * np.abs(T).max():
-        return None
-    return ((Z * np.expm1(np.log(diagonal) / depth)) @ Z.conj().T).real
-
-
-def _by_eigenvectors(R, depth, eigenvalues, V):
+    if np.abs(np.triu(T, 1)).max(initial=0) <= len(R) * np.finfo(float).eps * np.abs(T).max():
+        yield ((Z * np.expm1(np.log(np.diag(T)) / depth)) @ Z.conj().T).real
     # A defective R has no eigenvectors to speak of; the check of the power would refuse it too.
-    if np.linalg.cond(V) > 1 / np.sqrt(np.finfo(float).eps):
-        return None
-    scaled = V * np.expm1(np.log(eigenvalues.astype(complex)) / depth)
-    return np.linalg.solve(V.T, scaled.T).T.real
-
-
-def _by_logarithm(R, depth, eigenvalues, V):
-    del eigenvalues, V
-    logarithm = scipy.linalg.logm(R).real
-    return scipy.linalg.expm(logarithm / depth) - np.eye(len(R))
+    if np.linalg.cond(V) <= 1 / np.sqrt(np.finfo(float).eps):
+        scaled = V * np.expm1(np.log(eigenvalues.astype(complex)) / depth)
+        yield np.linalg.solve(V.T, scaled.T).T.real
+    yield scipy.linalg.expm(scipy.linalg.logm(R).real / depth) - np.eye(len(R))

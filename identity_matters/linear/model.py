@@ -51,10 +51,13 @@ def check_stack(A: Array) -> None:
     require_float64(A, "A")
 
 
-def _through_layers(A: Array, start) -> jax.Array:
-    """``(I + A_l) ... (I + A_1) start``; adding ``A_i M`` to M keeps the digits of a small A_i."""
-    end_to_end, _ = jax.lax.scan(lambda M, layer: (M + layer @ M, None), start, A)
-    return end_to_end
+def _through_layers(A: Array, M: Array | None) -> tuple[jax.Array, jax.Array]:
+    """``(I + A_l) ... (I + A_1) M``, where None stands for M = I, and the input of every layer.
+
+    Adding ``A_i M`` to M keeps the digits of a small A_i, which forming ``I + A_i`` would lose.
+    """
+    start = jnp.eye(A.shape[1], dtype=A.dtype) if M is None else jnp.asarray(M)
+    return jax.lax.scan(lambda M, layer: (M + layer @ M, M), start, jnp.asarray(A))
 
 
 @jax.jit
@@ -73,7 +76,7 @@ def product(A: Array) -> jax.Array:
       TypeError, ValueError: see `check_stack`.
     """
     check_stack(A)
-    return _through_layers(A, jnp.eye(A.shape[1], dtype=A.dtype))
+    return _through_layers(A, None)[0]
 
 
 @jax.jit
@@ -144,11 +147,6 @@ def check_problem(
     check_matrix(Sigma, "Sigma", (inputs, inputs), f"like the {inputs} columns of R")
 
 
-def _residual(end_to_end, R, output_map):
-    """``E = B M_l - R``, f64[d_out, d_in]."""
-    return (end_to_end if output_map is None else output_map @ end_to_end) - R
-
-
 @jax.jit
 def excess_risk(
     A: Array,
@@ -179,8 +177,8 @@ def excess_risk(
       TypeError, ValueError: see `check_problem`.
     """
     check_problem(A, R, Sigma, input_map, output_map)
-    start = jnp.eye(A.shape[1], dtype=A.dtype) if input_map is None else input_map
-    E = _residual(_through_layers(A, start), R, output_map)
+    end_to_end, _ = _through_layers(A, input_map)
+    E = (end_to_end if output_map is None else output_map @ end_to_end) - R
     return jnp.sum(E * (E @ Sigma))
 
 
@@ -207,18 +205,14 @@ def excess_risk_and_gradient(
       TypeError, ValueError: see `check_problem`.
     """
     check_problem(A, R, Sigma, input_map, output_map)
-    start = jnp.eye(A.shape[1], dtype=A.dtype) if input_map is None else input_map
-
-    def forward(M, layer):
-        return M + layer @ M, M
 
     # Carries W^T, for then no product has a transposed factor, which costs a fifth more on CPUs.
     def backward(Wt, layer_and_input):
         layer, M = layer_and_input
         return Wt + Wt @ layer, M @ Wt
 
-    end_to_end, layer_inputs = jax.lax.scan(forward, start, A)
-    E = _residual(end_to_end, R, output_map)
+    end_to_end, layer_inputs = _through_layers(A, input_map)
+    E = (end_to_end if output_map is None else output_map @ end_to_end) - R
     weighted = E @ Sigma
     W = 2.0 * (weighted if output_map is None else output_map.T @ weighted)
     _, transposed = jax.lax.scan(backward, W.T, (A, layer_inputs), reverse=True)

@@ -129,24 +129,6 @@ def two_points(right: float, left: float) -> Problem:
     return plain_problem([[1.0], [-1.0]], [[1.0 + right], [-1.0 + left]])
 
 
-def wrong_side(depth: int, width: int, norm: float, bias: bool) -> Blocks:
-    """A bad local minimum of ``two_points(0, left)`` for every depth, width and norm.
-
-    V = 0, U > 0 with ``||U_j|| = norm``, and s = 0 where there are biases: all units see x = +1,
-    where nothing is wrong, and are inactive at x = -1, also after a small change of all weights.
-    """
-    U = np.full((depth, width, 1), norm / np.sqrt(width))
-    return Blocks(U, np.zeros((depth, 1, width)), np.zeros((depth, width)) if bias else None)
-
-
-def realizing_unit(depth: int, width: int, left: float, bias: bool) -> Blocks:
-    """The global minimum of ``two_points(0, left)``, risk 0, with |||theta||| = sqrt(|left|)."""
-    size = np.sqrt(abs(left))
-    U, V = np.zeros((depth, width, 1)), np.zeros((depth, 1, width))
-    U[0, 0, 0], V[0, 0, 0] = -size, np.sign(left) * size
-    return Blocks(U, V, np.zeros((depth, width)) if bias else None)
-
-
 def hexagon(size: float) -> Problem:
     """The corners of a regular hexagon, with errors ``size (-1)^i`` in the first output.
 
