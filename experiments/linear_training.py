@@ -65,7 +65,7 @@ _STUCK_DIAGONALS = {
 _DESCENT = {  # gradient descent, the same for every network
     "relative_risk_tolerance": 1e-8,  # of ||(I - R) Sigma^{1/2}||_F^2: "converged"
     "divergence_factor": 1e3,  # stop above this many times the first excess risk
-    "max_updates": 20_000,
+    "max_updates": 20_000,  # at most so many
 }
 _SETTINGS = {
     "depth": {

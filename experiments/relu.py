@@ -23,6 +23,7 @@ Verdicts: counterexample for the first three, holds for gradient_ratio, reproduc
 """
 
 import dataclasses
+import functools
 import itertools
 import types
 
@@ -145,9 +146,13 @@ def trials(*, variant: str, **settings) -> list[dict]:
     return list(list_trials(**fields))
 
 
-def _origin_trials(*, nets, teacher_width: int, hexagon: dict, **common):
+def _net_trials(measured: str, *, nets, teacher_width: int, **common):
     for net in relu_search.list_nets(nets, "depth width lifted_width bias", teacher_width):
-        yield {"measured": "at_origin", **common, **net}
+        yield {"measured": measured, **common, **net}
+
+
+def _origin_trials(*, hexagon: dict, **common):
+    yield from _net_trials("at_origin", **common)
     own = {k: v for k, v in hexagon.items() if k not in ("sizes", "flat_tolerance")}
     for size in hexagon["sizes"]:
         starts = common["escape_starts"]
@@ -158,11 +163,6 @@ def _dead_trials(*, nets, laws, **common):
     for net in relu_search.list_nets(nets, "depth width width_in"):
         for law in laws:
             yield {"measured": "dead", **common, **net, "law": law}
-
-
-def _ratio_trials(*, nets, teacher_width: int, **common):
-    for net in relu_search.list_nets(nets, "depth width lifted_width bias", teacher_width):
-        yield {"measured": "gradient_ratio", **common, **net}
 
 
 def _noise_trials(*, depths, widths, biases, optimal_share: float, **common):
@@ -221,8 +221,8 @@ def at_origin(rng, trial) -> dict:
     zero, along, other = np.asarray(risks).reshape(3, count)
     return {
         "risk": zero.tolist(),
-        "largest_gradient_entry": max(
-            float(abs(g[:count]).max()) for g in jax.tree.leaves(gradient)
+        "largest_gradient_entry": float(
+            max(abs(g[:count]).max() for g in jax.tree.leaves(gradient))
         ),
         "largest_autodiff_hessian_entry": origin.largest_autodiff_hessian_entry(
             problems.member(sample, 0), trial.depth, trial.width, bias
@@ -297,32 +297,27 @@ def gradient_ratio(rng, trial) -> dict:
     """The feature bound on random nets, in a search against it, and where it is tight."""
     sample, _ = problems.realizable(rng, trial.samples, trial.setting)
     shape = (trial.depth, trial.width, trial.lifted_width)
-    measured = {name: [] for name in ("least_ratio", "median_ratio", "share_zero")}
-    searched, largest = [], 0.0
+    names = ("least_ratio", "median_ratio", "share_zero", "searched_ratio")
+    measured, bound = {name: [] for name in names}, 0.0
     for norm in trial.norms:
         norms = np.full(trial.samples, norm)
         blocks = model.random_blocks(rng, norms, *shape, trial.bias)
         right, left, value = map(
             np.asarray, jax.vmap(feature_bound.bound_and_squared_gradient)(blocks, sample)
         )
-        largest = max(largest, float((right[left > 0] / left[left > 0]).max(initial=0.0)))
+        bound = max(bound, float((right[left > 0] / left[left > 0]).max(initial=0.0)))
         measured["least_ratio"].append(float((left / value).min()))
         measured["median_ratio"].append(float(np.median(left / value)))
         measured["share_zero"].append(float((left == 0).mean()))
         some = jax.tree.map(lambda part: np.asarray(part)[: trial.searched], (blocks, sample))
         descent = {"steps": trial.steps, "learning_rate": trial.learning_rate}
         ratio = feature_bound.search(*some, norm, objective="ratio", **descent)
-        searched.append(float(ratio.min()))
+        measured["searched_ratio"].append(float(ratio.min()))
         if trial.width >= 2 * trial.pairs:
             slack = feature_bound.search(*some, norm, objective="slack", **descent)
-            largest = max(largest, float(1 / slack.min()))
+            bound = max(bound, float(1 / slack.min()))
     tight = [_tight_ratio(rng, trial, norm) for norm in trial.norms]
-    return {
-        **measured,
-        "searched_ratio": searched,
-        "largest_right_over_left": largest,
-        "tight_right_over_left": tight,
-    }
+    return {**measured, "largest_right_over_left": bound, "tight_right_over_left": tight}
 
 
 def _tight_ratio(rng, trial, norm: float) -> float | None:
@@ -398,6 +393,7 @@ def _origin_verdict(settings: dict, records: list[dict]):
     predicted = shared.joined(nets, "escape_curvature")
     curvature_errors = np.abs(shared.joined(nets, "measured_curvature") / predicted - 1)
     form_errors = shared.joined(nets, "form_error") / predicted
+    shares_found = shared.joined(hexagons, "least_risk_found") / shared.joined(hexagons, "risk")
     metrics = {
         "problems": len(predicted),
         "largest_gradient_entry": shared.largest(nets, "largest_gradient_entry"),
@@ -410,9 +406,7 @@ def _origin_verdict(settings: dict, records: list[dict]):
             hexagons, "curvature_without_bias"
         ),
         "hexagon_least_curvature_with_bias": shared.least(hexagons, "curvature_with_bias"),
-        "hexagon_largest_risk_share_found": max(
-            r["least_risk_found"] / r["risk"] for r in hexagons
-        ),
+        "hexagon_largest_risk_share_found": float(shares_found.max()),
     }
     found = metrics["largest_gradient_entry"] == 0 and metrics["least_risk"] > 0
     flat = settings["hexagon"]["flat_tolerance"]
@@ -500,7 +494,7 @@ _PARTS = {
     "origin": (_origin_trials, _origin_verdict),
     "dead_units": (_dead_trials, _dead_verdict),
     "search": (relu_search.trials, relu_search.verdict),
-    "gradient_ratio": (_ratio_trials, _ratio_verdict),
+    "gradient_ratio": (functools.partial(_net_trials, "gradient_ratio"), _ratio_verdict),
     "noise": (_noise_trials, _noise_verdict),
 }
 _MEASURED = (at_origin, on_hexagon, dead, gradient_ratio, noise, relu_search.search)
