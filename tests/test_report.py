@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import html.parser
-import json
 import pathlib
 import random
 import shutil
@@ -107,6 +106,8 @@ def test_reduced_runs_give_way_to_those_at_paper_scale(tmp_path):
     write_run(tmp_path, 0)
     assert groups.fill("{toy/plain:norm}", groups_of(tmp_path))[0] == "0.50"
     assert groups.verdicts(groups_of(tmp_path)) == "reproduced; reproduced (reduced)"
+    drawn = build._drawn_runs("toy", groups.read("yours", tmp_path, ""))
+    assert [run.seed for run in drawn] == [0]
 
 
 # Verdicts
@@ -370,17 +371,14 @@ def test_no_change_of_a_record_stops_the_report(tmp_path, monkeypatch):
     assert refused > 3
 
 
-def test_a_record_that_a_figure_cannot_use_is_listed_and_the_rest_is_drawn(tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, "FIGURES", (TOY,))
-    write_run(tmp_path, 0)
-    for seed, record in ((1, '{"depth": 2}'), (2, '{"depth": 2, "norm": "wide"}')):
-        path = write_run(tmp_path, seed)
-        run = runs.read_run(path)
-        shown = runs.Run(path, {}, run.environment, run.summary, [json.loads(record)])
-        good = runs.read_run(tmp_path / "toy/plain/seed=0")
-        drawn, problems = figure.save(TOY, [good, shown], tmp_path)
-        assert [one.seed for one in drawn] == [0]
-        assert "figure toy_norms" in problems[0].reason
+def test_a_record_that_a_figure_cannot_use_is_listed_and_the_rest_is_drawn(tmp_path):
+    first, bad, last = (runs.read_run(write_run(tmp_path, seed)) for seed in (0, 1, 2))
+    for record in ({"depth": 2}, {"depth": 2, "norm": "wide"}):
+        read = [first, dataclasses.replace(bad, records=[record]), last]
+        drawn, problems = figure.save(TOY, read, tmp_path)
+        assert [one.seed for one in drawn] == [0, 2]
+        assert "seed=1: figure toy_norms" in problems[0].reason
+        assert len((tmp_path / "toy_norms.csv").read_text().splitlines()) == 3
 
 
 # What is committed
