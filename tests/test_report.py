@@ -349,7 +349,7 @@ def test_no_change_of_a_record_stops_the_report(tmp_path, monkeypatch):
     monkeypatch.setitem(figure._STYLE, "figure.constrained_layout.use", False)
     read = [runs.read_run(REFERENCE / name / f"seed={i}") for name in variants for i in (0, 1)]
     rng, refused = random.Random(0), 0
-    for round_ in range(16):
+    for round_ in range(10):
         shown, place = list(read), 1 + 2 * (round_ % 2)
         field = rng.choice(("summary", "environment", "records", "records"))
         value = getattr(shown[place], field)
@@ -368,7 +368,7 @@ def test_no_change_of_a_record_stops_the_report(tmp_path, monkeypatch):
         made = {path.stem for path in (tmp_path / "out" / "figures").glob("*.svg")}
         assert made == {one.name for one in drawn}
         refused += "## Left out" in (tmp_path / "out" / "REPORT.md").read_text()
-    assert refused > 3
+    assert refused >= 2
 
 
 def test_a_record_that_a_figure_cannot_use_is_listed_and_the_rest_is_drawn(tmp_path):
