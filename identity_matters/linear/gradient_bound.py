@@ -3,11 +3,9 @@
 Every form has the shape ``||grad f||_F^2 >= right(l, tau, sigma_min(Sigma), f - C)`` for all A
 with ``|||A||| <= tau < 1``:
 
-===========  ==================================================================
-``iclr2017``  as printed at ICLR 2017; false (`paper.gradient_bound_iclr2017`)
-``v3``        as printed in arXiv v3; false (`paper.gradient_bound_v3`)
-``corrected`` ``4 l (1-tau)^{2l-2} sigma_+(Sigma) (f - C)``; true and tight
-===========  ==================================================================
+* ``iclr2017``: as printed at ICLR 2017; false (`paper.gradient_bound_iclr2017`)
+* ``v3``: as printed in arXiv v3; false (`paper.gradient_bound_v3`)
+* ``corrected``: ``4 l (1-tau)^{2l-2} sigma_+(Sigma) (f - C)``; true and tight
 
 ``sigma_+`` is the least eigenvalue that is not 0, so that the corrected form says something about
 singular data as well; the printed ones are trivial there, sigma_min(Sigma) being 0.

@@ -188,7 +188,8 @@ def format_number(value: float, digits: int = 4) -> str:
     if isinstance(value, int) and abs(value) < 10**15:
         return f"{value:,}"
     text = f"{value:.{digits}g}"
-    return f"{value:,.0f}" if "e+" in text and abs(value) < 10**6 else text
+    whole = 1000 <= abs(value) < 10**6 or ("e+" in text and abs(value) < 10**6)
+    return f"{value:,.0f}" if whole else text
 
 
 def mean_sd(values: list) -> str:
