@@ -13,6 +13,7 @@ LEAVES = (
     "runs",
     "flops",
     "array_types",
+    "batches",
     "random_matrices",
     "solvers",
 )
