@@ -196,7 +196,7 @@ def test_a_stream_opens_once():
         opened.append(Opened(**arguments))
         return opened[-1]
 
-    feed = Feed(Streams(20, 5, open_train, None), 4, slice(0, 2), steps=7, seed=90)
+    feed = Feed(Streams((1, 1, 1), 20, 5, open_train, None), 4, slice(0, 2), steps=7, seed=90)
     feed.close()
     assert not opened
     one = feed.take(3, 4)

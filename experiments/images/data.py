@@ -131,6 +131,7 @@ def _load_imagenet(
         data_dir = miniature.prepare(data_dir, miniature_examples)
     train, test = (imagenet.EncodedImages(data_dir, split) for split in ("train", "validation"))
     examples = Streams(
+        (image_pixels, image_pixels, 3),
         len(train),
         len(test),
         functools.partial(imagenet.train_stream, train, reading, pixels=image_pixels),

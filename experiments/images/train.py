@@ -145,6 +145,9 @@ def make_net(model: dict, num_classes: int, image_shape) -> tuple:
 class Training:
     """One training, built of its settings.
 
+    Args:
+      devices: those to use; by default as the settings say.
+      images: an `image_data.ImageData` in place of the one that `data` describes.
     Attributes:
       dataset, data: its name, and an `image_data.ImageData`.
       net: a flax module; `parameters` counts its own.
@@ -155,12 +158,15 @@ class Training:
       ValueError or TypeError: a setting or data that will not do.
     """
 
-    def __init__(self, *, data: dict, model: dict, optim: dict, train: dict, **labels):
+    def __init__(
+        self, *, data: dict, model: dict, optim: dict, train: dict, devices=None, images=None,
+        **labels,
+    ):  # fmt: skip
         self.dataset = data["dataset"]
         num_classes, shape = image_data.size(data)
         self.net, self.parameters, forward = make_net(model, num_classes, shape)
         optimizer, rate = make_optimizer(steps=train["steps"], **optim)
-        devices = parallel.pick_devices(train["devices"], train["batch_examples"])
+        devices = devices or parallel.pick_devices(train["devices"], train["batch_examples"])
         streamed = self.dataset == image_data.imagenet.NAME
         one_by_one = streamed or devices[0].platform == "cpu"
         self.intervals = loop.Intervals(
@@ -170,7 +176,7 @@ class Training:
             train["steps_per_evaluation"],
             train["steps_per_checkpoint"],
         )
-        self.data = image_data.load(data)
+        self.data = images or image_data.load(data)
         self.fingerprint = self.data.fingerprint
         self.keeps_checkpoint = train["keep_final_checkpoint"]
         self._settings = {**labels, "data": data, "model": model, "optim": optim, "train": train}

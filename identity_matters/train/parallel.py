@@ -19,6 +19,7 @@ import numpy as np
 from identity_matters.train.step import (
     Arrays,
     Task,
+    initial_state,
     make_dispatch,
     make_evaluation_step,
     make_training_step,
@@ -144,6 +145,40 @@ class ParallelSteps:
         # Indices are small enough to travel with the call.
         return self._to_devices(split) if "images" in split else split
 
+    def lower(self, part: str, steps: int) -> tuple[jax.stages.Lowered, int, int]:
+        """The program of `train` or `evaluate` from shapes alone: no device need be there.
+
+        Args:
+          part: "train" or "evaluate".
+          steps: of a dispatch; an evaluation has one batch at a time.
+        Returns:
+          the program, not yet compiled, its steps, and the examples of a step over all devices.
+        """
+        data, like = self._task.data, jax.ShapeDtypeStruct
+        resident = isinstance(data, Arrays)
+        image = data.train_images.shape[1:] if isinstance(data, Arrays) else data.image_shape
+        key = jax.random.key(0)
+        state = initial_state(self._task.init(key), self._task.optimizer)
+
+        def examples(*shape):
+            return {"images": like((*shape, *image), np.uint8), "labels": like(shape, np.int32)}
+
+        arguments: tuple
+        if part == "train":
+            program, share = self._train, self.batch_examples // len(self.devices)
+            batch = {name: like((steps, share), np.int32) for name in ("indices", "epochs")}
+            stays = {"key": key, **(examples(data.train_examples) if resident else {})}
+            batch |= {} if resident else examples(steps, share)
+            arguments = state, stays, batch, like((), np.bool_)
+        else:
+            program, share, steps = self._evaluate, self._test_share, 1
+            batches = -(-data.test_examples // (share * len(self.devices))) if resident else 1
+            batch = {**examples(batches, share), "is_real": like((batches, share), np.bool_)}
+            arguments = state, batch, like((), np.int32)
+        # Each of this process's devices has its own.
+        arguments = jax.tree.map(lambda x: like((self._local, *x.shape), x.dtype), arguments)
+        return program.lower(*arguments), steps, share * len(self.devices)
+
     def train(self, state: Any, batch: Any, stop: bool = False) -> tuple:
         """Runs the steps of a dispatch; returns before they are done.
 
@@ -154,9 +189,8 @@ class ParallelSteps:
         Returns:
           (state, sums): for the sums, each [steps], see `step.make_dispatch` and `read`.
         """
-        stops = np.full(self._local, stop, np.bool_)
         steps = jax.tree.leaves(batch)[0].shape[1]
-        return self._call(("train", steps), self._train, state, self._resident, batch, stops)
+        return self._call(("train", steps), self._train, self._arguments(state, batch, stop))
 
     def evaluate(
         self, state: Any, should_stop: Callable[[int], bool] = lambda examples: False
@@ -172,23 +206,25 @@ class ParallelSteps:
         sums: list[Any] = []
         # On CPU, several programs with collectives at once can starve the devices of threads.
         in_flight = 1 if self.on_cpu else _EVALUATIONS_IN_FLIGHT
-        for batches, i in self._evaluation_batches():
+        for arguments in self._evaluation_arguments(state):
             if should_stop(len(sums) * self._test_share * len(self.devices)):
                 return None
-            which = np.full(self._local, i, np.int32)
-            sums.append(self._call("evaluate", self._evaluate, state, batches, which))
+            sums.append(self._call("evaluate", self._evaluate, arguments))
             jax.block_until_ready(sums[-in_flight:][0])
         read = [self.read(one) for one in sums]
         return {
             name: np.sum([one[name] for one in read], axis=0, dtype=np.float64) for name in read[0]
         }
 
-    def _evaluation_batches(self):
-        """(batches on the devices, which of them) for each batch of an evaluation."""
+    def _arguments(self, state, batch, stop: bool) -> tuple:
+        return state, self._resident, batch, np.full(self._local, stop, np.bool_)
+
+    def _evaluation_arguments(self, state):
+        """Those of each batch of an evaluation."""
         data = self._task.data
         if isinstance(data, Arrays):
             for i in range(self._test_batches["labels"].shape[1]):
-                yield self._test_batches, i
+                yield state, self._test_batches, np.full(self._local, i, np.int32)
             return
         share = self._test_share
         rows = slice(self._own.start * share, self._own.stop * share)
@@ -196,7 +232,7 @@ class ParallelSteps:
         try:
             for batch in stream:
                 one = {name: self._split(rows[None]) for name, rows in batch.items()}
-                yield self._to_devices(one), 0
+                yield state, self._to_devices(one), np.zeros(self._local, np.int32)
         finally:
             stream.close()
 
@@ -218,7 +254,7 @@ class ParallelSteps:
         identity = self._map(lambda tree, _: tree, in_axes=(None, 0))
         return identity(tree, np.zeros(self._local, np.int8))
 
-    def _call(self, program, mapped, *arguments):
+    def _call(self, program, mapped, arguments):
         """``mapped(*arguments)``; compiling is timed apart.
 
         The first call is little else than compiling, since no call waits for its results.

@@ -65,6 +65,7 @@ class Streams:
     """Splits too large for memory: batches come one by one, and each process reads its share.
 
     Attributes:
+      image_shape: (h, w, c) of what the streams give.
       train_examples, test_examples: how many there are.
       open_train: ``open_train(seed=..., batch_examples=..., rows=..., first_step=..., steps=...)``:
         an iterator with ``close()`` over {"images": u8[b, h, w, c], "labels": i32[b], "indices":
@@ -75,6 +76,7 @@ class Streams:
         process gets equally many batches.
     """
 
+    image_shape: tuple[int, int, int]
     train_examples: int
     test_examples: int
     open_train: Callable
