@@ -206,7 +206,8 @@ class _Run:
             self.step = self.saved_step = found["step"]
             self.evaluated = found["evaluated"]
             self.sums = metrics.MetricSums(**found["sums"])
-        self.state = self.parallel.start(step_key, multihost.arrays_from_process_0(state))
+            state = multihost.arrays_from_process_0(state)
+        self.state = self.parallel.start(step_key, state)
 
     def go_on(self) -> None:
         """Runs to the last step; raises StopRequested after saving where the log asks for it."""
