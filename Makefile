@@ -38,7 +38,7 @@ EXPERIMENTS := $(notdir $(basename $(shell grep -l '^EXPERIMENT = ' experiments/
 
 .PHONY: help setup setup-dev data test coverage lint api-docs reproduce demo reproduce-cifar10 reproduce-cifar100 \
 	reproduce-table2 reproduce-figure1 report report-reference compare promote bench bench-input \
-	bench-train lock clean
+	bench-train compile-check lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9 %<>-]+:.*## ' $(MAKEFILE_LIST) | sed 's/%/<experiment>/' | \
@@ -156,6 +156,14 @@ bench-train: setup $(VENV)-torch/.installed ## training speed against PyTorch, w
 	$(MODULE) benchmarks.train_step --config=:$(if $(filter cpu,$(ACCEL)),cpu,gpu) \
 		--results_dir="$$RESULTS_DIR" --overwrite
 
+# Compiling needs the accelerator's compiler, not the accelerator.
+$(VENV)-%/.installed: requirements/%.txt setup.cfg pyproject.toml
+	$(call install,$(VENV)-$*,$<)
+	touch $@
+
+compile-check: $(VENV)-tpu/.installed ## compile every training for TPUs that are not here: hours; resumes
+	JAX_PLATFORMS=cpu $(VENV)-tpu/bin/python -m benchmarks.compile_check --results_dir="$$RESULTS_DIR"
+
 UV := $(shell command -v uv || echo $(VENV)-uv/bin/uv)
 # pyarrow is for features of TFDS that nothing here uses, and the largest package but one.
 COMPILE = $(UV) pip compile setup.cfg --quiet --universal --python-version 3.11 --upgrade \
@@ -176,4 +184,4 @@ lock: $(UV) ## resolve the requirements anew
 	rm requirements/dev.txt.tmp
 
 clean: ## remove the environment and this machine's results
-	rm -rf $(VENV) $(VENV)-prepare $(VENV)-torch $(VENV)-uv results/local
+	rm -rf $(VENV) $(VENV)-prepare $(VENV)-torch $(VENV)-tpu $(VENV)-cuda13 $(VENV)-uv results/local

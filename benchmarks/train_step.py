@@ -28,7 +28,7 @@ from experiments import run
 from experiments.images import train
 from identity_matters import flops as counts
 from identity_matters import nets
-from identity_matters.images import augment, batches
+from identity_matters.images import augment
 from identity_matters.train import optim, parallel
 from identity_matters.train import step as steps
 
@@ -199,13 +199,7 @@ def make_task(key, settings: dict):
         apply=functools.partial(nets.apply_net, net),
         train_input=train_input,
         eval_input=eval_input,
-        example_keys=batches.example_keys,
         data=steps.Arrays(
-            batch_plan=functools.partial(
-                batches.batch_plan,
-                num_examples=examples,
-                batch_examples=settings["batch_examples"],
-            ),
             train_images=images,
             train_labels=labels,
             test_images=images[:1],
@@ -235,7 +229,9 @@ class Training:
             batch_examples=settings["batch_examples"],
             evaluation_batch_examples=len(devices),
         )
-        self.feed = steps.Feed(work.data, self.parallel.rows, self.steps, _ORDER_SEED)
+        self.feed = steps.Feed(
+            work.data, settings["batch_examples"], self.parallel.rows, self.steps, _ORDER_SEED
+        )
         state = steps.initial_state(work.init(init_key), work.optimizer)
         self.state = self.parallel.start(step_key, jax.device_get(state))
 

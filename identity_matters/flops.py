@@ -10,31 +10,33 @@ import jax.extend
 # The usual convention: the backward pass costs two products for each one of the forward pass, the
 # gradients with respect to the weights and to the inputs.
 FORWARD_PASSES_PER_TRAINING_STEP = 3
-_TERA = 1e12
-# Dense peaks from the makers' data sheets, in tera-operations per second, without sparsity.
+_GIGA, _TERA = 1e9, 1e12
+# Dense peaks from the makers' data sheets, in tera-operations per second, without sparsity, then
+# the memory's size in gigabytes and its bandwidth in gigabytes per second (None: not looked up).
+# TPUs: cloud.google.com/tpu/docs/v4, v5e, v5p and v6e; GPUs: NVIDIA's data sheets of each product.
 # "float32" is what JAX does with float32 by default: TF32 on NVIDIA GPUs from Ampere on, plain
 # float32 on older ones, one bfloat16 pass on TPUs.
-# Words that all stand in the device's name -> (bfloat16, float32); the first match counts.
-# TPU v2 and v3 show each core as a device, so theirs is half of a chip.
-_PEAKS = (
-    (("NVIDIA", "H200"), 989.5, 494.7),
-    (("NVIDIA", "H100", "PCIe"), 756.0, 378.0),
-    (("NVIDIA", "H100", "NVL"), 835.5, 417.5),
-    (("NVIDIA", "H100"), 989.5, 494.7),
-    (("NVIDIA", "A100"), 312.0, 156.0),
-    (("NVIDIA", "L4"), 121.0, 60.5),
-    (("V100", "PCIE"), None, 14.0),
-    (("V100",), None, 15.7),
-    (("T4",), None, 8.1),
-    (("TPU", "v2"), 22.5, 22.5),
-    (("TPU", "v3"), 61.5, 61.5),
-    (("TPU", "v4"), 275.0, 275.0),
-    (("TPU", "v5", "lite"), 197.0, 197.0),
-    (("TPU", "v5e"), 197.0, 197.0),
-    (("TPU", "v5"), 459.0, 459.0),
-    (("TPU", "v5p"), 459.0, 459.0),
-    (("TPU", "v6", "lite"), 918.0, 918.0),
-    (("TPU", "v6e"), 918.0, 918.0),
+# Words that all stand in the device's name -> (bfloat16, float32, size, bandwidth); the first match
+# counts. TPU v2 and v3 show each core as a device, so theirs is half of a chip.
+_LIMITS = (
+    (("NVIDIA", "H200"), 989.5, 494.7, 141, 4800),
+    (("NVIDIA", "H100", "PCIe"), 756.0, 378.0, 80, 2000),
+    (("NVIDIA", "H100", "NVL"), 835.5, 417.5, 94, 3900),
+    (("NVIDIA", "H100"), 989.5, 494.7, 80, 3350),
+    (("NVIDIA", "A100"), 312.0, 156.0, None, None),
+    (("NVIDIA", "L4"), 121.0, 60.5, 24, 300),
+    (("V100", "PCIE"), None, 14.0, None, None),
+    (("V100",), None, 15.7, None, None),
+    (("T4",), None, 8.1, None, None),
+    (("TPU", "v2"), 22.5, 22.5, None, None),
+    (("TPU", "v3"), 61.5, 61.5, None, None),
+    (("TPU", "v4"), 275.0, 275.0, 32, 1200),
+    (("TPU", "v5", "lite"), 197.0, 197.0, 16, 819),
+    (("TPU", "v5e"), 197.0, 197.0, 16, 819),
+    (("TPU", "v5"), 459.0, 459.0, 95, 2765),
+    (("TPU", "v5p"), 459.0, 459.0, 95, 2765),
+    (("TPU", "v6", "lite"), 918.0, 918.0, 32, 1638),
+    (("TPU", "v6e"), 918.0, 918.0, 32, 1638),
 )
 
 
@@ -125,9 +127,24 @@ def peak_flops_per_second(device_kind: str, compute_dtype: str) -> float | None:
     """
     if compute_dtype not in ("bfloat16", "float32"):
         raise ValueError(f"compute_dtype must be bfloat16 or float32, got {compute_dtype!r}")
+    bfloat16, float32, *_ = _limits(device_kind)
+    peak = bfloat16 if compute_dtype == "bfloat16" else float32
+    return None if peak is None else peak * _TERA
+
+
+def memory_limits(device_kind: str) -> tuple[float | None, float | None]:
+    """(bytes, bytes per second) of one device's memory; None where they are not known.
+
+    >>> memory_limits("TPU v5 lite")
+    (16000000000.0, 819000000000.0)
+    """
+    *_, size, bandwidth = _limits(device_kind)
+    return size and size * _GIGA, bandwidth and bandwidth * _GIGA
+
+
+def _limits(device_kind: str) -> tuple:
     words = device_kind.replace("-", " ").split()
-    for needed, bfloat16, float32 in _PEAKS:
+    for needed, *limits in _LIMITS:
         if set(needed) <= set(words):
-            peak = bfloat16 if compute_dtype == "bfloat16" else float32
-            return None if peak is None else peak * _TERA
-    return None
+            return tuple(limits)
+    return (None,) * 4

@@ -1,0 +1,248 @@
+"""Every program of a training, compiled for accelerators that are not there.
+
+Claim: each training and evaluation of the suite, and the forward pass of Theorem 3.2's network at
+ImageNet's size, compiles for TPU v5e-8, v4-32 and v6e-8 and fits their memory. libtpu compiles for
+any slice without a TPU, and gets here what `parallel.ParallelSteps` would run, `jax.pmap` included;
+the images are zeros. Nothing is run and nothing is timed but the compiler: the images per second
+are what peak arithmetic and the chip's memory bandwidth allow at most, whichever is less.
+
+The variants h100 and h200 do the same by XLA's compiler for GPUs, which JAX offers only through
+private calls of the version that is locked; where these are gone, the command says so.
+
+Command: make compile-check                   # TPUs; in an environment of its own, .venv-tpu
+    make compile-check VARIANT=h100           # or h200, in .venv-cuda
+Hardware: 2 CPU cores, 8 GB of memory. Time: two to ten minutes for each of the 51 programs. A
+command that was stopped goes on at the next program.
+"""
+
+import functools
+import os
+import time
+
+import jax
+import ml_collections
+import numpy as np
+from jax.experimental import topologies
+
+from benchmarks import hlo
+from experiments import memorize, run, suite
+from experiments.images import data as image_data
+from experiments.images import train
+from identity_matters import flops, runs
+from identity_matters.images import augment, datasets, imagenet
+from identity_matters.memorize import network
+from identity_matters.train.step import Arrays, Streams
+
+CLAIM = "compiled-programs"
+# What Cloud TPU calls a slice -> libtpu's name of it and how its chips and hosts are set up.
+SLICES = {
+    "v5e-1": ("v5e:1x1", {"chips_per_host_bounds": (1, 1, 1)}),
+    "v5e-8": ("v5e:2x4", {"chips_per_host_bounds": (2, 4, 1)}),
+    "v4-32": ("v4:2x2x4", {"chip_config_name": "megacore"}),
+    "v6e-8": ("v6e:2x4", {"chips_per_host_bounds": (2, 4, 1)}),
+}
+VARIANTS = {"tpu": ("v5e-8", "v4-32", "v6e-8"), "one_chip": ("v5e-1",)}
+NETS = (
+    "cifar:cifar10/all_conv_residual",
+    "cifar:cifar100/all_conv_residual",
+    "cifar:cifar10/all_cnn_c",
+    "cifar:cifar10/resnet",
+    "cifar:cifar10/densenet",
+    "imagenet:imagenet2012/parameters_as_printed",
+    "imagenet:imagenet2012/blocks_of_34_layers",
+    "imagenet:imagenet2012/resnet_34",
+)
+MEMORIZE = "memorize:synthetic_imagenet"
+# Images of which a normalisation is fitted; its constants are in the programs.
+_FITTED_EXAMPLES = 8
+
+
+def get_config(variant: str = "tpu") -> ml_collections.ConfigDict:
+    """The settings of `variant`, one of VARIANTS."""
+    if variant not in VARIANTS:
+        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
+    programs = NETS[:1] if variant == "one_chip" else (*NETS, MEMORIZE)
+    settings = {"slices": VARIANTS[variant], "programs": programs}
+    return ml_collections.ConfigDict({"variant": variant, "scale": "paper", **settings})
+
+
+@functools.cache
+def devices_of(name: str) -> list[jax.Device]:
+    """The devices of a slice, good for compiling only."""
+    if name not in SLICES:
+        raise ValueError(f"slices must be among {', '.join(SLICES)}, got {name!r}")
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+    topology, layout = SLICES[name]
+    try:
+        return topologies.get_topology_desc(topology, "tpu", **layout).devices
+    except RuntimeError as error:
+        reason = runs.first_line(error)
+        raise ValueError(f"no compiler for {name}: {reason}; run: make compile-check") from None
+
+
+def trials(*, variant: str, slices: tuple, programs: tuple) -> list[dict]:
+    """One trial for each slice, program and part of it; the slices' compiler must be there."""
+    del variant
+    for name in slices:
+        devices_of(name)
+    return [
+        {"slice": name, "program": program, "part": part}
+        for name in slices
+        for program in programs
+        for part in (("forward",) if program == MEMORIZE else ("train", "evaluate"))
+    ]
+
+
+def measure(trial: dict, key, log) -> dict:
+    """Compiles one program; see `attempt`."""
+    del key
+    # A program out of the cache would take the compiler no time.
+    jax.config.update("jax_enable_compilation_cache", False)
+    devices = devices_of(trial["slice"])
+    experiment, _, variant = trial["program"].partition(":")
+    settings = suite.experiment(experiment).own_settings(variant)
+    lower = lower_memorize if trial["program"] == MEMORIZE else lower_training
+    found = attempt(lambda: lower(settings, trial["part"], devices), devices)
+    if not found["fits"]:
+        log.say(f"{trial['program']} ({trial['part']}) on {trial['slice']}: {found['problem']}")
+    return found
+
+
+def attempt(lower, devices: list, memory_bytes: float | None = None) -> dict:
+    """Compiles a program; that it will not compile, or will not fit, is a result.
+
+    Args:
+      lower: ``lower() -> (lowered, steps in the program, examples of a step, operations on an
+        example, compute_dtype)``.
+      memory_bytes: of a device; by default as its name says.
+    Returns:
+      "fits", with the fields that docs/metrics.md explains; where it is False, "problem".
+    """
+    kind = devices[0].device_kind
+    result = {"devices": len(devices), "device_kind": kind, "fits": False}
+    try:
+        lowered, steps, examples, operations, dtype = lower()
+        started = time.perf_counter()
+        compiled = lowered.compile()
+    except (ValueError, jax.errors.JaxRuntimeError) as error:
+        return {**result, "problem": runs.first_line(error)}
+    result["compiler_seconds"] = time.perf_counter() - started
+    memory, moved = compiled.memory_analysis(), hlo.traffic(compiled.as_text())
+    needed = {
+        "argument_bytes": memory.argument_size_in_bytes,
+        "result_bytes": memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        "temporary_bytes": memory.temp_size_in_bytes,
+        "code_bytes": memory.generated_code_size_in_bytes,
+    }
+    total = sum(needed.values())
+    size, bandwidth = flops.memory_limits(kind)
+    size = memory_bytes or size
+    result["fits"] = size is None or total <= size
+    if not result["fits"]:
+        result["problem"] = f"needs {total:.4g} of {size:.4g} bytes"
+    peak = flops.peak_flops_per_second(kind, dtype)
+    share = operations * examples / len(devices)
+    seconds = {
+        "arithmetic_seconds": peak and share / peak,
+        "memory_seconds": bandwidth and moved.memory_bytes / steps / bandwidth,
+    }
+    return {
+        **result,
+        **needed,
+        **seconds,
+        "device_memory_bytes": size,
+        "steps": steps,
+        "examples": examples,
+        "operations_per_device": share,
+        "moved_bytes": moved.memory_bytes / steps,
+        # As XLA counts: a loop for one pass, and the memories inside the chip as well.
+        "accessed_bytes_by_xla": (compiled.cost_analysis() or {}).get("bytes accessed"),
+        "collectives": {name: count / steps for name, (count, _) in moved.collectives.items()},
+        "collective_bytes": sum(size for _, size in moved.collectives.values()) / steps,
+        "images_per_second_at_most": peak and bandwidth and examples / max(seconds.values()),
+    }
+
+
+def lower_training(groups: dict, part: str, devices: list) -> tuple:
+    """A training of these settings as a run would compile it, with images that are zeros."""
+    groups = {name: groups[name] for name in ("data", "model", "optim", "train")}
+    training = train.Training(**groups, devices=devices, images=stand_in(groups["data"]))
+    lowered = training.parallel.lower(part, training.intervals.steps_per_dispatch)
+    operations = training.task.flops_per_example
+    if part == "evaluate":
+        operations /= flops.FORWARD_PASSES_PER_TRAINING_STEP
+    return *lowered, operations, groups["model"]["compute_dtype"]
+
+
+def stand_in(data: dict) -> image_data.ImageData:
+    """Zeros in place of a data set, of its published size."""
+    num_classes, shape = image_data.size(data)
+    name, options, size = data["normalization"], {"pad_pixels_per_side": 0, "flip": False}, {}
+    if data["dataset"] == imagenet.NAME:
+        size = imagenet.PUBLISHED_EXAMPLES
+        constants = imagenet.CHANNEL_CONSTANTS
+        examples = Streams(shape, size["train"], size["validation"], None, None)
+    else:
+        options = {option: data[option] for option in options}
+        constants = _constants(name, shape)
+        splits = datasets.find_source(data["dataset"]).splits
+        arrays = [
+            np.zeros((count, *sides), kind)
+            for count in (splits["train"], splits["test"])
+            for sides, kind in ((shape, np.uint8), ((), np.int64))
+        ]
+        examples = Arrays(*arrays)
+    inputs = augment.make_inputs(name, constants, **options)
+    return image_data.ImageData(num_classes, shape, examples, *inputs, {})
+
+
+@functools.cache
+def _constants(name: str, shape: tuple) -> dict:
+    images = np.random.default_rng(0).integers(0, 256, (_FITTED_EXAMPLES, *shape), np.uint8)
+    return augment.fit_normalization(name, images)
+
+
+def lower_memorize(groups: dict, part: str, devices: list) -> tuple:
+    """The network of Theorem 3.2 on one device, with the points that `apply` gives it at once."""
+    del part
+    fit = groups["fit"]
+    ((width, dtype),) = fit["networks"]
+    sizes = fit["examples"][0], fit["features"], fit["num_classes"], width
+    here = jax.sharding.SingleDeviceSharding(devices[0])
+    net, x = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=here),
+        (
+            jax.eval_shape(lambda key: memorize.random_network(key, *sizes), jax.random.key(0)),
+            jax.ShapeDtypeStruct((fit["batch_examples"], sizes[1]), dtype),
+        ),
+    )
+    operations = flops.count_flops(network.forward, net, x) / len(x)
+    # The other devices have other points.
+    examples = len(devices) * len(x)
+    return network.forward.lower(net, x), 1, examples, operations, dtype
+
+
+def verdict(config: dict, records: list[dict]) -> run.Verdict:
+    """Reproduced iff every program compiles and fits."""
+    del config
+    failed = [record for record in records if not record["fits"]]
+    metrics = {"programs": len(records), "programs_that_fail": len(failed)}
+    for record in records:
+        name = f"{record['program']}/{record['part']}/{record['slice']}"
+        metrics[f"images_per_second_at_most/{name}"] = record.get("images_per_second_at_most")
+    return run.Verdict(CLAIM, metrics, "not reproduced" if failed else "reproduced")
+
+
+EXPERIMENT = run.Experiment(
+    "benchmark_compile_check",
+    trials,
+    measure,
+    verdict,
+    get_config=get_config,
+    trains=True,
+    logs_steps=False,
+)
+
+if __name__ == "__main__":
+    run.main(EXPERIMENT)

@@ -1,0 +1,223 @@
+"""What a compiled program moves, read from its HLO text.
+
+XLA's own count (`Compiled.cost_analysis`) takes a loop for one pass and does not tell the chip's
+memory (HBM on accelerators) from the memories inside the chip, which TPUs keep most activations of
+a small batch in. Here loops count as often as they turn, and places are told apart:
+
+    f32[128,32,32,64]{0,3,2,1:T(8,128)S(1)}    padded to tiles of 8 x 128, memory space 1: on chip
+
+Space 0, which is not printed, is the chip's memory.
+"""
+
+import collections
+import dataclasses
+import math
+import re
+
+_BYTES = {"pred": 1, "s4": 0.5, "u4": 0.5, "token": 0}
+_ARRAY = re.compile(r"([a-z]+\d*)[a-z\d]*\[([\d,]*)\](?:\{([^}]*)\})?")
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
+_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
+_COLLECTIVES = (
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
+)  # fmt: skip
+# These only name what is there already, or are counted where they are carried out.
+_FREE = (
+    "parameter", "get-tuple-element", "tuple", "bitcast", "constant", "after-all", "partition-id",
+    "replica-id", "iota", "opt-barrier",
+)  # fmt: skip
+# Reads of a part of their first operand; the result is as large as what they read.
+_PARTS = ("dynamic-slice", "gather", "slice")
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line: ``name = shape opcode(operands), rest``."""
+
+    name: str
+    shape: str
+    opcode: str
+    operands: list[str]
+    inside: (
+        str  # what stands in the parentheses: the number of a parameter, the value of a constant
+    )
+    rest: str
+    is_root: bool
+
+    def called(self, attribute: str) -> str:
+        """The computation that an attribute names."""
+        return re.search(rf"\b{attribute}=%?([\w.\-]+)", self.rest)[1]
+
+
+@dataclasses.dataclass
+class Traffic:
+    """Bytes of one run of a program on one device.
+
+    Attributes:
+      memory_bytes: read from and written to the chip's memory, padding of tiles included.
+      all_bytes: of all memories, those inside the chip included.
+      collectives: opcode -> [how many, bytes of their results].
+    """
+
+    memory_bytes: float = 0.0
+    all_bytes: float = 0.0
+    collectives: dict = dataclasses.field(default_factory=lambda: collections.defaultdict(_none))
+
+    def add(self, other: "Traffic", times: int) -> None:
+        self.memory_bytes += times * other.memory_bytes
+        self.all_bytes += times * other.all_bytes
+        for opcode, (count, size) in other.collectives.items():
+            self.collectives[opcode][0] += times * count
+            self.collectives[opcode][1] += times * size
+
+
+def _none() -> list:
+    return [0, 0.0]
+
+
+def traffic(text: str) -> Traffic:
+    """The bytes that a run of the program `text`, ``Compiled.as_text()``, moves.
+
+    A loop counts as often as the one number says that its condition compares with; of branches the
+    one that moves most counts. A fusion that reads a part of an operand, or writes a part of its
+    result in place, is counted by the part.
+
+    Raises:
+      ValueError: a loop whose number of turns is not in its condition.
+    """
+    computations, entry = _parse(text)
+    done: dict[str, Traffic] = {}
+
+    def walk(name: str) -> Traffic:
+        if name not in done:
+            total = Traffic()
+            shapes = {one.name: one.shape for one in computations[name]}
+            for one in computations[name]:
+                if one.opcode == "while":
+                    turns = _turns(computations[one.called("condition")])
+                    total.add(walk(one.called("body")), turns)
+                elif one.opcode == "call":
+                    total.add(walk(one.called("to_apply")), 1)
+                elif one.opcode == "conditional":
+                    branches = re.findall(r"%([\w.\-]+)", one.rest.split("metadata")[0])
+                    ways = [walk(branch) for branch in branches if branch in computations]
+                    total.add(max(ways, key=lambda way: way.memory_bytes), 1)
+                elif one.opcode not in _FREE and not one.opcode.endswith("-done"):
+                    total.add(_moved(one, shapes, computations), 1)
+            done[name] = total
+        return done[name]
+
+    return walk(entry)
+
+
+def _parse(text: str) -> tuple[dict[str, list[Instruction]], str]:
+    computations: dict[str, list[Instruction]] = {}
+    entry = current = ""
+    for line in text.splitlines():
+        if head := _COMPUTATION.match(line):
+            current = head[2]
+            computations[current] = []
+            entry = current if head[1] else entry
+        elif found := _INSTRUCTION.match(line):
+            shape, rest = _split(found[3]) if found[3][0] == "(" else found[3].split(" ", 1)
+            opcode = rest.lstrip().split("(", 1)[0]
+            inside, rest = _split(rest.lstrip()[len(opcode) :])
+            operands = re.findall(r"%([\w.\-]+)", inside)
+            computations[current].append(
+                Instruction(found[2], shape, opcode, operands, inside[1:-1], rest, bool(found[1]))
+            )
+    return computations, entry
+
+
+def _split(text: str) -> tuple[str, str]:
+    """What the parentheses that open `text` hold, themselves included, and what follows."""
+    depth = 0
+    for i, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if not depth:
+            return text[: i + 1], text[i + 1 :]
+    raise ValueError(f"a parenthesis is not closed in {text[:60]!r}")
+
+
+def _arrays(shape: str) -> list[tuple[float, bool]]:
+    """(bytes, whether in the chip's memory) of each array of a shape."""
+    found = []
+    for kind, axes, layout in _ARRAY.findall(shape):
+        sides = [int(axis) for axis in axes.split(",") if axis]
+        order = [int(axis) for axis in layout.split(":")[0].split(",") if axis.isdigit()]
+        tile = re.search(r"T\(([\d,]+)\)", layout)
+        for axis, step in zip(order, reversed(tile[1].split(",")) if tile else (), strict=False):
+            sides[axis] = -(-sides[axis] // int(step)) * int(step)
+        bits = re.search(r"\d+", kind)
+        each = _BYTES.get(kind, int(bits[0]) / 8 if bits else 0)
+        found.append((math.prod(sides) * each, "S(" not in layout))
+    return found
+
+
+def _sum(arrays: list[tuple[float, bool]]) -> Traffic:
+    inside = sum(size for size, _ in arrays)
+    return Traffic(sum(size for size, in_memory in arrays if in_memory), inside)
+
+
+def _turns(condition: list[Instruction]) -> int:
+    limits = [one.inside for one in condition if one.opcode == "constant"]
+    if len(limits) != 1 or not limits[0].isdigit():
+        raise ValueError(f"a loop does not say how often it turns; its condition has {limits}")
+    return int(limits[0])
+
+
+def _moved(one: Instruction, shapes: dict, computations: dict) -> Traffic:
+    """What one instruction reads and writes."""
+    results = _arrays(one.shape)
+    operands = [_arrays(shapes.get(name, "")) for name in one.operands]
+    if one.opcode in ("copy-start", "slice-start", "dynamic-slice-start"):
+        # (source, destination, context) in some order; as much is read as is written.
+        (_, source), (_, target) = results[:2]
+        size = min(results[0][0], results[1][0])
+        return _sum([(size, source), (size, target)])
+    if one.opcode in _PARTS:
+        return _sum(results + [(size, operands[0][0][1]) for size, _ in results])
+    if one.opcode == "dynamic-update-slice":
+        return _sum(operands[1] * 2)
+    if one.opcode == "fusion":
+        results, operands = _fused(computations[one.called("calls")], results, operands)
+    moved = _sum(results + [array for arrays in operands for array in arrays])
+    kind = one.opcode.removesuffix("-start")
+    if kind in _COLLECTIVES:
+        # An asynchronous one lists what it reads before what it gives.
+        own = results[len(results) // 2 :] if one.opcode != kind else results
+        moved.collectives[kind] = [1, sum(size for size, _ in own)]
+    return moved
+
+
+def _fused(body: list[Instruction], results: list, operands: list) -> tuple[list, list]:
+    """`results` and `operands` of a fusion, cut down to the parts that it touches."""
+    by_name = {one.name: one for one in body}
+
+    def source(name: str) -> Instruction:
+        one = by_name[name]
+        return source(one.operands[0]) if one.opcode == "bitcast" else one
+
+    users = collections.defaultdict(list)
+    for one in body:
+        if one.opcode != "bitcast":
+            for place, name in enumerate(one.operands):
+                users[source(name).name].append((one, place))
+    operands = list(operands)
+    for one in body:
+        if one.opcode == "parameter" and users[one.name]:
+            used = users[one.name]
+            if all(user.opcode in _PARTS and place == 0 for user, place in used):
+                number = int(one.inside)
+                size = sum(size for user, _ in used for size, _ in _arrays(user.shape))
+                operands[number] = [(size, operands[number][0][1])]
+            elif all(user.opcode == "dynamic-update-slice" and place == 0 for user, place in used):
+                operands[int(one.inside)] = []
+    (root,) = [one for one in body if one.is_root]
+    roots = root.operands if root.opcode == "tuple" else [root.name]
+    results = list(results)
+    for i, name in enumerate(roots):
+        if (written := source(name)).opcode == "dynamic-update-slice":
+            update = by_name[written.operands[1]]
+            results[i] = (sum(size for size, _ in _arrays(update.shape)), results[i][1])
+    return results, operands

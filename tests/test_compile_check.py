@@ -1,0 +1,191 @@
+"""benchmarks.compile_check: what programs move, what is refused, the very programs of a run."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks import compile_check, hlo
+from experiments.images import cifar, imagenet, train
+from identity_matters import flops
+from identity_matters.train.step import initial_state
+
+# A loop of 5 turns. Each multiplies a [2, 3] (padded to 8 x 128 in the chip's memory) with itself
+# into memory inside the chip, writes 12 bytes in place, and sums 24 bytes over the devices.
+PROGRAM = """
+HloModule by_hand
+
+%body (p: (s32[], f32[2,3])) -> (s32[], f32[2,3]) {
+  %p = (s32[], f32[2,3]{1,0:T(8,128)}, f32[100,3]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %x = f32[2,3]{1,0:T(8,128)} get-tuple-element(%p), index=1
+  %y = f32[100,3]{1,0} get-tuple-element(%p), index=2
+  %square = f32[2,3]{1,0:T(8,128)S(1)} multiply(%x, %x), metadata={op_name="jit(f)/mul"}
+  %row = f32[1,3]{1,0:S(1)} fusion(%y, %i), kind=kLoop, calls=%read
+  %z = f32[100,3]{1,0} fusion(%y, %row, %i), kind=kLoop, calls=%write
+  %sum = f32[2,3]{1,0:S(1)} all-reduce(%square), channel_id=1, to_apply=%add
+  ROOT %t = (s32[], f32[2,3]{1,0:T(8,128)}, f32[100,3]{1,0}) tuple(%i, %x, %z)
+}
+
+%read (a: f32[100,3], b: s32[]) -> f32[1,3] {
+  %a = f32[100,3]{1,0} parameter(0)
+  %b = s32[] parameter(1)
+  ROOT %c = f32[1,3]{1,0} dynamic-slice(%a, %b, %b), dynamic_slice_sizes={1,3}
+}
+
+%write (a: f32[100,3], u: f32[1,3], b: s32[]) -> f32[100,3] {
+  %a = f32[100,3]{1,0} parameter(0)
+  %u = f32[1,3]{1,0:S(1)} parameter(1)
+  %b = s32[] parameter(2)
+  ROOT %c = f32[100,3]{1,0} dynamic-update-slice(%a, %u, %b, %b)
+}
+
+%condition (p: (s32[], f32[2,3])) -> pred[] {
+  %p = (s32[], f32[2,3]{1,0}, f32[100,3]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %n = s32[] constant(5)
+  ROOT %less = pred[] compare(%i, %n), direction=LT
+}
+
+ENTRY %main (x: f32[2,3]) -> f32[2,3] {
+  %x = f32[2,3]{1,0:T(8,128)} parameter(0)
+  %start = (s32[], f32[2,3]{1,0:T(8,128)}, f32[100,3]{1,0}) tuple(%x)
+  %loop = (s32[], f32[2,3]{1,0}, f32[100,3]{1,0}) while(%start), condition=%condition, body=%body
+  %there = (f32[2,3]{1,0:T(8,128)}, f32[2,3]{1,0:T(8,128)S(1)}, u32[]) copy-start(%x)
+  ROOT %out = f32[2,3]{1,0:T(8,128)S(1)} copy-done(%there)
+}
+"""
+
+
+def test_bytes_of_a_program_by_hand():
+    found = hlo.traffic(PROGRAM)
+    padded = 8 * 128 * 4
+    # A turn reads x twice, one row, the index twice, and writes one row; then x is copied in.
+    assert found.memory_bytes == 5 * (2 * padded + 12 + 12 + 4 + 4) + padded
+    assert found.collectives == {"all-reduce": [5, 5 * 24]}
+    with pytest.raises(ValueError, match="does not say how often"):
+        hlo.traffic(PROGRAM.replace("constant(5)", "add(%i, %i)"))
+
+
+def test_bytes_agree_with_xla_where_it_counts_everything():
+    """On a CPU all is in one memory, and nothing of this loops."""
+
+    def function(x, kernel):
+        y = jax.lax.conv(x, kernel, (1, 1), "SAME")
+        return jnp.sum(jnp.tanh(y) @ y[..., ::-1]), y[:, 0] @ x[0, 0]
+
+    shapes = [jax.ShapeDtypeStruct(s, np.float32) for s in ((4, 3, 32, 32), (5, 3, 3, 3))]
+    compiled = jax.jit(function).lower(*shapes).compile()
+    expected = compiled.cost_analysis()["bytes accessed"]
+    found = hlo.traffic(compiled.as_text()).memory_bytes
+    assert found == pytest.approx(expected, rel=0.05)
+
+    def looped(x):
+        return jax.lax.scan(lambda x, _: (jnp.tanh(x) @ x, None), x, length=70)[0]
+
+    x = jax.ShapeDtypeStruct((64, 64), np.float32)
+    text = jax.jit(looped).lower(x).compile().as_text()
+    # tanh reads and writes a matrix, the product reads two and writes one; the loop may copy one.
+    matrices = hlo.traffic(text).memory_bytes / (64 * 64 * 4)
+    assert 70 * 5 <= matrices <= 70 * 7 + 10
+
+
+def tiny(settings):
+    """The groups of a variant with a net of one block."""
+    groups = settings.to_dict()
+    one = {"blocks_per_stage": (1,), "widths": (4,), "stage_strides": (1,), "stem_width": 4}
+    groups["model"].update(one)
+    return groups
+
+
+@pytest.mark.parametrize("part", ["train", "evaluate"])
+def test_a_program_from_shapes_is_the_one_that_a_run_compiles(part):
+    groups = {**tiny(cifar.get_config()), "devices": jax.devices()}
+    del groups["scale"], groups["variant"]
+    training = train.Training(**groups)
+    steps = training.parallel
+    lowered, count, examples = steps.lower(part, 2)
+    state = initial_state(training.task.init(jax.random.key(0)), training.task.optimizer)
+    state = steps.start(jax.random.key(1), jax.device_get(state))
+    if part == "train":
+        batch = steps.place({name: np.zeros((2, 128), np.int32) for name in ("indices", "epochs")})
+        expected = steps._train.lower(*steps._arguments(state, batch, False))
+        assert (count, examples) == (2, 128)
+    else:
+        expected = steps._evaluate.lower(*next(steps._evaluation_arguments(state)))
+        assert (count, examples) == (1, 1000)
+    assert lowered.as_text() == expected.as_text()
+
+
+def test_streams_are_compiled_with_their_images_as_arguments():
+    groups = tiny(imagenet.get_config("imagenet2012/parameters_as_printed"))
+    groups["data"].update(image_pixels=8, eval_shorter_side_pixels=8)
+    groups["train"]["batch_examples"] = 8
+    for part, share in (("train", 2), ("evaluate", 256)):
+        lowered, steps, *_ = compile_check.lower_training(groups, part, jax.devices())
+        assert steps == 1
+        assert f"tensor<4x1x{share}x8x8x3xui8>" in lowered.as_text()
+
+
+def test_what_compiles_is_measured_and_what_does_not_is_reported():
+    devices, groups = jax.devices(), tiny(cifar.get_config())
+
+    def attempt(groups, devices=devices, **limits):
+        lower = lambda: compile_check.lower_training(groups, "evaluate", devices)  # noqa: E731
+        return compile_check.attempt(lower, devices, **limits)
+
+    found = attempt(groups, memory_bytes=1e9)
+    assert found["fits"] and "problem" not in found
+    assert found["argument_bytes"] > 450 * 64 / 4
+    assert found["collectives"]["all-reduce"] >= 1
+    # The bounds need a device whose peaks are known.
+    assert found["images_per_second_at_most"] is None
+    refused = attempt(groups, memory_bytes=found["argument_bytes"])
+    assert not refused["fits"] and "bytes" in refused["problem"]
+    undivided = attempt(groups, devices=devices[:3])
+    assert not undivided["fits"] and "multiple of the number of devices" in undivided["problem"]
+    records = [
+        {"program": "p", "part": "train", "slice": str(i), **one}
+        for i, one in enumerate((found, refused, undivided))
+    ]
+    judged = compile_check.verdict({}, records)
+    assert (judged.verdict, judged.metrics["programs_that_fail"]) == ("not reproduced", 2)
+    assert compile_check.verdict({}, records[:1]).verdict == "reproduced"
+
+
+def test_bounds_are_the_lesser_of_arithmetic_and_memory(monkeypatch):
+    monkeypatch.setattr(flops, "peak_flops_per_second", lambda kind, dtype: 1e3)
+    x = jax.ShapeDtypeStruct((8, 8), np.float32)
+    lowered = jax.jit(jnp.matmul).lower(x, x)
+
+    def bound(bandwidth):
+        monkeypatch.setattr(flops, "memory_limits", lambda kind: (1e9, bandwidth))
+        lower = lambda: (lowered, 1, 8, 2 * 64, "float32")  # noqa: E731
+        return compile_check.attempt(lower, jax.devices()[:1])
+
+    assert bound(1e9)["images_per_second_at_most"] == 8 / (8 * 128 / 1e3)
+    # Two matrices are read and one is written.
+    assert bound(1e2)["images_per_second_at_most"] == 8 / (3 * 8 * 8 * 4 / 1e2)
+
+
+def test_a_compiler_that_is_missing_ends_in_one_line(monkeypatch):
+    def missing(*_, **__):
+        raise RuntimeError("no libtpu\nand more")
+
+    monkeypatch.setattr(compile_check.topologies, "get_topology_desc", missing)
+    with pytest.raises(ValueError, match=r"^no compiler for v5e-1: no libtpu; run: "):
+        compile_check.trials(variant="one_chip", slices=("v5e-1",), programs=("p",))
+    with pytest.raises(ValueError, match="slices must be among"):
+        compile_check.trials(variant="one_chip", slices=("v9",), programs=("p",))
+
+
+def test_the_network_of_theorem_3_2_has_a_unit_for_each_image_of_imagenet():
+    own = compile_check.suite.experiment("memorize").own_settings("synthetic_imagenet")
+    lowered, steps, examples, operations, dtype = compile_check.lower_memorize(
+        own, "forward", jax.devices()[:1]
+    )
+    assert (steps, examples, dtype) == (1, 131_072, "float32")
+    blocks, width = 80_073, 16
+    assert f"tensor<{blocks}x{width}x{width}xf32>" in lowered.as_text()
+    last = 2 * (width * 1000 + 1000 * 1000)
+    assert operations == 2 * 64 * width + 4 * blocks * width**2 + last
