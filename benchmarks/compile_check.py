@@ -25,12 +25,12 @@ import numpy as np
 from jax.experimental import topologies
 
 from benchmarks import hlo
-from experiments import memorize, run, suite
+from experiments import run, suite
 from experiments.images import data as image_data
 from experiments.images import train
 from identity_matters import flops, runs
-from identity_matters.images import augment, batches, datasets, imagenet
-from identity_matters.memorize import network
+from identity_matters.images import augment, datasets, imagenet
+from identity_matters.memorize import descent, network
 from identity_matters.train.step import Arrays, Streams
 
 CLAIM = "compiled-programs"
@@ -182,10 +182,7 @@ def stand_in(data: dict) -> image_data.ImageData:
     if data["dataset"] == imagenet.NAME:
         size = imagenet.PUBLISHED_EXAMPLES
         constants = imagenet.CHANNEL_CONSTANTS
-
-        def examples(batch):
-            return Streams(shape, size["train"], size["validation"], None, None)
-
+        examples = Streams(shape, size["train"], size["validation"], None, None)
     else:
         options = {option: data[option] for option in options}
         constants = _constants(name, shape)
@@ -195,13 +192,7 @@ def stand_in(data: dict) -> image_data.ImageData:
             for count in (splits["train"], splits["test"])
             for sides, kind in ((shape, np.uint8), ((), np.int64))
         ]
-
-        def examples(batch):
-            plan = functools.partial(
-                batches.batch_plan, num_examples=splits["train"], batch_examples=batch
-            )
-            return Arrays(plan, *arrays)
-
+        examples = Arrays(*arrays)
     inputs = augment.make_inputs(name, constants, **options)
     return image_data.ImageData(num_classes, shape, examples, *inputs, {})
 
@@ -209,7 +200,7 @@ def stand_in(data: dict) -> image_data.ImageData:
 @functools.cache
 def _constants(name: str, shape: tuple) -> dict:
     images = np.random.default_rng(0).integers(0, 256, (_FITTED_EXAMPLES, *shape), np.uint8)
-    return augment.fit_normalization(name, images, 255)
+    return augment.fit_normalization(name, images)
 
 
 def lower_memorize(groups: dict, part: str, devices: list) -> tuple:
@@ -222,7 +213,7 @@ def lower_memorize(groups: dict, part: str, devices: list) -> tuple:
     net, x = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=here),
         (
-            jax.eval_shape(lambda key: memorize.random_network(key, *sizes), jax.random.key(0)),
+            jax.eval_shape(lambda key: descent.random_network(key, *sizes), jax.random.key(0)),
             jax.ShapeDtypeStruct((fit["batch_examples"], sizes[1]), dtype),
         ),
     )

@@ -16,6 +16,7 @@ grain, array-record and opencv-python-headless. Hardware: any. Time: about 2 min
 """
 
 import concurrent.futures
+import contextlib
 import math
 import multiprocessing
 import os
@@ -105,7 +106,7 @@ def _measure_here(trial: dict, seed: int) -> dict:
         count = trial["batches_per_round"] * trial["batch_examples"]
         decoder = _Decoder(encoded, count, trial["kind"], cores, seed)
         seconds = {"pipeline": [], "decoder": [], "imdecode": []}
-        with _endless(encoded, trial, reading, seed) as stream:
+        with contextlib.closing(_endless(encoded, trial, reading, seed)) as stream:
             for _ in range(reading.prefetch_batches + 1):
                 next(stream)
             for _ in range(trial["rounds"]):
@@ -191,11 +192,13 @@ def _drain(stream, batches: int, reading: Reading) -> float:
 def _simulate_training(stream, steps: int, step_seconds: float) -> tuple[float, float]:
     """(seconds waited, seconds in all) of a consumer that takes `step_seconds` a batch."""
     next(stream)
-    stream.take_seconds()
+    waited, first = 0.0, time.perf_counter()
     for _ in range(steps):
         time.sleep(step_seconds)
+        started = time.perf_counter()
         next(stream)
-    return stream.take_seconds()
+        waited += time.perf_counter() - started
+    return waited, time.perf_counter() - first
 
 
 class _Decoder:

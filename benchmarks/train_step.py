@@ -157,7 +157,9 @@ class Rounds:
         self.parallel, task = self.training.parallel, self.training.task
         self.done = 0
         init_key, step_key = jax.random.split(key)
-        self.feed = steps.Feed(task.data, self.parallel.rows, self.steps, _ORDER_SEED)
+        self.feed = steps.Feed(
+            task.data, batch_examples, self.parallel.rows, self.steps, _ORDER_SEED
+        )
         state = steps.initial_state(task.init(init_key), task.optimizer)
         self.state = self.parallel.start(step_key, jax.device_get(state))
 

@@ -38,8 +38,8 @@ import scipy.linalg
 
 from experiments import run
 from experiments.shared import config, largest, least, require_positive, total, where
-from identity_matters import nets, paper, random_matrices
-from identity_matters.images import augment, batches, datasets
+from identity_matters import batches, nets, paper, random_matrices
+from identity_matters.images import augment, datasets
 from identity_matters.nets import mlp
 
 CLAIMS = {
@@ -78,7 +78,6 @@ def get_config(variant: str = "digits/relu") -> ml_collections.ConfigDict:
             "dataset": "digits",
             "normalization": "per_image",
             "data_dir": "data",  # where `make data` put the data sets
-            "cache": "",  # or one decoded data set alone, a copy of DATA_DIR/arrays/NAME
         },
         # layers l
         "depths": (16, 32, 64, 256) if long else (2, 4, 8, 16, 32, 64, 256, 1200),
@@ -158,11 +157,11 @@ class Split(NamedTuple):
 
 
 @functools.cache
-def load_split(dataset: str, normalization: str, data_dir: str, cache: str) -> Split:
+def load_split(dataset: str, normalization: str, data_dir: str) -> Split:
     """The training images of a data set as inputs; raises ValueError where there are none."""
     source = datasets.find_source(dataset)
-    images, labels = datasets.load(dataset, "train", data_dir, cache)
-    constants = augment.fit_normalization(normalization, images, source.pixel_max)
+    images, labels = datasets.load(dataset, "train", data_dir)
+    constants = augment.fit_normalization(normalization, images)
     _, as_input = augment.make_inputs(normalization, constants, pad_pixels_per_side=0, flip=False)
     x = np.asarray(as_input(images))
     optimum = linear_optimum(x.reshape(len(x), -1), labels, source.num_classes)

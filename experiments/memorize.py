@@ -49,6 +49,7 @@ OTHER_VARIANTS = {
     "cifar10": "50,000 images, which `make data` prepares; a minute",
     "few_numbers_cifar10": "the same images by fewer than 20,000 numbers; two minutes",
     "synthetic_large": "up to 131,072 points; three minutes",
+    "synthetic_imagenet": "as many points and classes as ImageNet; meant for an accelerator",
 }
 
 
@@ -137,6 +138,15 @@ _SETTINGS = {
         "separation": _data("cifar10"),
     },
     "synthetic_large": {"fit": _fit(_data("synthetic", (32768, 65536, 131072), 64, 10))},
+    # ImageNet's size; meant for an accelerator, where larger tiles and batches pay.
+    "synthetic_imagenet": {
+        "fit": _fit(
+            _data("synthetic", (1_281_167,), 64, 1000),
+            networks=((16, "float32"),),
+            tile_points=8192,
+            batch_examples=131_072,
+        )
+    },
 }
 # Each setting that holds several values, and what the trials call their parts.
 _SEVERAL = {

@@ -423,7 +423,7 @@ def run_trials(
             started = time.perf_counter()
             own_key = jax.random.fold_in(key, index)
             if experiment.trains:
-                with log.cell(index, len(trials)):
+                with log.trial(index, len(trials)):
                     measured = {"kind": RESULT, **experiment.measure(subject, own_key, log)}
             else:
                 measured = experiment.measure(subject, own_key)

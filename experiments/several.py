@@ -14,7 +14,6 @@ from collections.abc import Callable
 import jax
 from absl import flags, logging
 from etils import epath
-from flax import traverse_util
 
 from identity_matters import environment, runs
 from identity_matters.train import multihost
@@ -55,28 +54,25 @@ def leave_with(main: Callable[[], int]) -> None:
     An error that all processes share ends them together. One that only this process has ends it at
     once: waiting for the others would be in vain, as they wait for it; JAX ends them.
     """
+    code, shared = 1, True
     try:
         code = main()
     except SystemExit as stop:
         code = stop.code
     except BaseException:
         traceback.print_exc()
-        _flush()
-        os._exit(1)
-    _flush()
-    # Whoever is still missing has failed at the very end; what this process wrote is on disk.
-    with contextlib.suppress(RuntimeError):
-        multihost.leave()
-    os._exit(code)
-
-
-def _flush() -> None:
+        shared = False
     logging.flush()
     sys.stdout.flush()
     sys.stderr.flush()
+    if shared:
+        # Whoever is still missing has failed at the very end; what this process wrote is on disk.
+        with contextlib.suppress(RuntimeError):
+            jax.distributed.shutdown()
+    os._exit(code)
 
 
-def require_alike(settings: dict, others: dict, error: ValueError | TypeError | None) -> None:
+def require_alike(settings: dict, others: dict, error: Exception | None) -> None:
     """Raises `error`, or ValueError where another process has one, or was started otherwise.
 
     Args:
@@ -84,18 +80,8 @@ def require_alike(settings: dict, others: dict, error: ValueError | TypeError | 
       others: JSON-able, more that must be the same.
       error: what is wrong in this process.
     """
-    if jax.process_count() == 1:
-        if error is not None:
-            raise error
-        return
-    flat = traverse_util.flatten_dict(runs.to_json(settings), sep=".")
-    compared = {k: v for k, v in flat.items() if k.split(".")[-1] not in runs.PLACE_SETTINGS}
-    compared |= {"jax": jax.__version__, "commit": environment.code_version()["commit"], **others}
-    message = None if error is None else runs.first_line(error)
-    try:
-        multihost.check_agreement(compared, message)
-    except multihost.DisagreementError as disagreement:
-        raise ValueError(str(disagreement)) from None
+    versions = {"jax": jax.__version__, "commit": environment.code_version()["commit"]}
+    multihost.check_agreement(runs.flat(runs.to_json(settings)) | versions | others, error)
 
 
 def open_run(create: Callable[[], runs.RunDir]):
@@ -109,7 +95,8 @@ def open_run(create: Callable[[], runs.RunDir]):
     def make():
         nonlocal made
         made = create()
-        return {"path": str(made.path), "name": made.name, "records": made.records}
+        records = runs.to_json(made.records)
+        return {"path": str(made.path), "name": made.name, "records": records}
 
     try:
         found = multihost.on_process_0(make)

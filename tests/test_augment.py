@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from identity_matters.images import augment
-from identity_matters.images.augment import NORMALIZATIONS, fit_normalization, make_inputs
+from identity_matters.images.augment import fit_normalization, make_inputs
 
 SHAPE = (4, 5, 2)
 RNG_SEED = 0
@@ -14,8 +14,14 @@ def _images(examples, shape=SHAPE):
     return np.random.default_rng(RNG_SEED).integers(0, 256, (examples, *shape), np.uint8)
 
 
-def _inputs(name, images, pad=0, flip=False, pixel_max=255):
-    constants = fit_normalization(name, images, pixel_max)
+AS_IT_IS = {"shift": np.zeros((1, 1, 1, 1)), "divisor": np.ones((1, 1, 1, 1))}
+
+
+def _inputs(name, images, pad=0, flip=False):
+    """Of the normalisation `name`, or for "as_it_is" of pixels."""
+    if name == "as_it_is":
+        return make_inputs("mean_std", AS_IT_IS, pad_pixels_per_side=pad, flip=flip)
+    constants = fit_normalization(name, images)
     return make_inputs(name, constants, pad_pixels_per_side=pad, flip=flip)
 
 
@@ -43,7 +49,7 @@ def test_all_crops_and_flips_happen_equally_often_and_nothing_else(key, pad, fli
     image = np.arange(1, 41, dtype=np.uint8).reshape(SHAPE)
     crops = _crops(image, pad, flip)
     draws = 100 * len(crops)
-    train_input, _ = _inputs("scale", image[None], pad, flip, pixel_max=1)
+    train_input, _ = _inputs("as_it_is", image[None], pad, flip)
     images = np.broadcast_to(image, (draws, *SHAPE))
     inputs = np.asarray(jax.jit(train_input)(images, _keys(key, draws)))
     counts = {place: int(np.sum((inputs == crop).all((1, 2, 3)))) for place, crop in crops.items()}
@@ -54,7 +60,7 @@ def test_all_crops_and_flips_happen_equally_often_and_nothing_else(key, pad, fli
 
 def test_an_image_shifted_by_hand(key):
     image = np.array([[1, 2], [3, 4]], np.uint8)[..., None]
-    train_input, _ = _inputs("scale", image[None], pad=1, flip=False, pixel_max=1)
+    train_input, _ = _inputs("as_it_is", image[None], pad=1, flip=False)
     images = np.broadcast_to(image, (200, 2, 2, 1))
     inputs = np.asarray(jax.jit(train_input)(images, _keys(key, 200)), int)
     found = {tuple(x.ravel().tolist()) for x in inputs}
@@ -67,14 +73,14 @@ def test_an_image_shifted_by_hand(key):
 
 def test_images_may_be_left_as_they_are(key):
     images = _images(3)
-    train_input, eval_input = _inputs("scale", images)
+    train_input, eval_input = _inputs("as_it_is", images)
     np.testing.assert_array_equal(train_input(images, _keys(key, 3)), eval_input(images))
 
 
 def test_flips_do_not_change_the_crops(key):
     images = _images(16)
-    plain, _ = _inputs("scale", images, pad=2, flip=False)
-    flipped, _ = _inputs("scale", images, pad=2, flip=True)
+    plain, _ = _inputs("as_it_is", images, pad=2, flip=False)
+    flipped, _ = _inputs("as_it_is", images, pad=2, flip=True)
     keys = _keys(key, 16)
     x, y = (np.asarray(jax.jit(f)(images, keys)) for f in (plain, flipped))
     same, mirrored = (x == y).all((1, 2, 3)), (x[:, :, ::-1] == y).all((1, 2, 3))
@@ -122,7 +128,7 @@ def test_per_image_standardization_counts_the_padding(key):
     assert set(distances.argmin(1)) == set(range(9))
 
 
-@pytest.mark.parametrize("name", ["mean_std", "per_pixel_mean", "gcn_zca"])
+@pytest.mark.parametrize("name", ["mean_std", "gcn_zca"])
 def test_the_others_pad_what_is_normalised(key, name):
     images = np.maximum(_images(12), 1)
     train_input, eval_input = _inputs(name, images, pad=1, flip=False)
@@ -138,7 +144,7 @@ def test_the_others_pad_what_is_normalised(key, name):
 def test_mean_std_of_each_channel(monkeypatch):
     monkeypatch.setattr(augment, "_CHUNK_EXAMPLES", 4)  # 10 images: full chunks and a partial one
     images = _images(10)
-    constants = fit_normalization("mean_std", images, 255)
+    constants = fit_normalization("mean_std", images)
     x = images.astype(np.float64)
     np.testing.assert_allclose(constants["shift"].ravel(), x.mean((0, 1, 2)), rtol=1e-6)
     np.testing.assert_allclose(constants["divisor"].ravel(), x.std((0, 1, 2)), rtol=1e-6)
@@ -146,15 +152,6 @@ def test_mean_std_of_each_channel(monkeypatch):
     y = np.asarray(eval_input(images), np.float64)
     np.testing.assert_allclose(y.mean((0, 1, 2)), 0, atol=1e-6)
     np.testing.assert_allclose(y.std((0, 1, 2)), 1, rtol=1e-6)
-
-
-def test_per_pixel_mean_and_scale():
-    images = _images(10)
-    _, eval_input = _inputs("per_pixel_mean", images)
-    expected = (images - images.mean(0)) / 255
-    np.testing.assert_allclose(eval_input(images), expected, atol=1e-6)
-    _, eval_input = _inputs("scale", images // 16, pixel_max=16)
-    np.testing.assert_allclose(eval_input(images), images / 16, rtol=1e-6)
 
 
 def _contrast_normalized(images):
@@ -175,7 +172,7 @@ def test_contrast_is_normalised_before_whitening():
 def test_zca_whitens_the_training_images(monkeypatch):
     monkeypatch.setattr(augment, "_CHUNK_EXAMPLES", 64)  # 300 images: full chunks and a partial one
     images = _images(300, (2, 2, 3))
-    constants = fit_normalization("gcn_zca", images, 255)
+    constants = fit_normalization("gcn_zca", images)
     whitening = constants["whitening"]
     np.testing.assert_array_equal(whitening, whitening.T)
     _, eval_input = make_inputs("gcn_zca", constants, pad_pixels_per_side=0, flip=False)
@@ -189,31 +186,21 @@ def test_zca_whitens_the_training_images(monkeypatch):
     np.testing.assert_allclose(y.mean(0), 0, atol=1e-4)
 
 
-def test_no_constants_where_none_are_needed():
-    assert fit_normalization("per_image", _images(2), 255) == {}
-    for name in NORMALIZATIONS:
-        constants = fit_normalization(name, _images(5), 255)
-        assert all(value.dtype == np.float32 for value in constants.values())
-
-
-def test_unusable_settings_are_refused(key):
-    images = _images(2)
-    with pytest.raises(ValueError, match=r"normalization must be one of .*, got 'zca'"):
-        fit_normalization("zca", images, 255)
-    with pytest.raises(ValueError, match=r"normalization must be one of .*, got 'zca'"):
-        make_inputs("zca", {}, pad_pixels_per_side=2, flip=True)
-    with pytest.raises(ValueError, match=r"images must be uint8\[n, h, w, c\], got float32\[2, 4"):
-        fit_normalization("scale", images.astype(np.float32), 255)
-    with pytest.raises(ValueError, match="at least one, got none"):
-        fit_normalization("mean_std", images[:0], 255)
-    with pytest.raises(ValueError, match="every channel of images must vary, got variances"):
-        fit_normalization("mean_std", np.full_like(images, 3), 255)
-    with pytest.raises(ValueError, match=r"constants of gcn_zca .*'whitening'\), got \(\)"):
-        make_inputs("gcn_zca", {}, pad_pixels_per_side=2, flip=True)
-    with pytest.raises(ValueError, match="pad_pixels_per_side must be at least 0, got -1"):
-        make_inputs("per_image", {}, pad_pixels_per_side=-1, flip=True)
-    train_input, eval_input = _inputs("per_image", images)
-    with pytest.raises(ValueError, match=r"got uint8\[4, 5, 2\]"):
-        eval_input(images[0])
-    with pytest.raises(ValueError, match=r"one for each image, got \(3,\) for 2 images"):
-        train_input(images, _keys(key, 3))
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda images: fit_normalization("zca", images), "normalization must be one of .* 'zca'"),
+        (
+            lambda images: _inputs("as_it_is", images, pad=-1),
+            "pad_pixels_per_side must be at least",
+        ),
+        (
+            lambda images: fit_normalization("mean_std", np.full_like(images, 3)),
+            "every channel of images must vary, got variances",
+        ),
+        (lambda images: _inputs("per_image", images)[1](images[0]), r"got uint8\[4, 5, 2\]"),
+    ],
+)
+def test_unusable_settings_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(_images(2))

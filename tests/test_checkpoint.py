@@ -195,7 +195,7 @@ def test_other_settings_are_refused_by_name_and_nothing_is_touched(directory):
     with pytest.raises(CheckpointError) as error:
         restore(directory, settings)
     assert str(error.value) == (
-        f"the checkpoint {directory}/2 is of another run: the setting new is 'absent' there and 1"
+        f"the checkpoint {directory}/2 is of another run: the setting new is None there and 1"
         " here; the setting optim.learning_rate is 0.05 there and 0.1 here"
     )
     assert content(directory) == before
@@ -211,7 +211,7 @@ def test_other_settings_are_refused_by_name_and_nothing_is_touched(directory):
         ),
         (
             {"opt_state": ()},
-            r"opt_state.0 is 'bfloat16\[3\]' there and 'absent' here",
+            r"opt_state.0 is 'bfloat16\[3\]' there and None here",
         ),
     ],
 )

@@ -2,7 +2,6 @@
 
 import dataclasses
 import shutil
-import subprocess
 import sys
 import time
 
@@ -75,11 +74,10 @@ def test_wrong_arrays_are_not_kept(tmp_path):
 
 def test_unprepared_data_are_answered_quickly_with_what_to_run(tmp_path):
     started = time.perf_counter()
-    for check in (datasets.load, datasets.require_prepared):
-        with pytest.raises(ValueError) as error:
-            check("cifar10", "train", tmp_path)
-        expected = f"cifar10 is not prepared in {tmp_path}; run: make data DATASETS=cifar10"
-        assert str(error.value) == expected
+    with pytest.raises(ValueError) as error:
+        datasets.load("cifar10", "train", tmp_path)
+    expected = f"cifar10 is not prepared in {tmp_path}; run: make data DATASETS=cifar10"
+    assert str(error.value) == expected
     assert time.perf_counter() - started < 5
     assert list(tmp_path.iterdir()) == []
 
@@ -91,16 +89,6 @@ def test_prepare_leaves_what_is_there_and_digits_alone(small_cifar10, tmp_path):
     directories = datasets.prepare("cifar10", tmp_path)
     assert [directory.name for directory in directories] == ["train", "test"]
     assert datasets.load("cifar10", "test", tmp_path)[0].shape == (4, 32, 32, 3)
-
-
-def test_prepared_but_not_decoded_without_tensorflow_datasets(monkeypatch, tmp_path):
-    directory = tmp_path / "cifar10" / "3.0.2"
-    directory.mkdir(parents=True)
-    (directory / "dataset_info.json").write_text("{}")
-    monkeypatch.setattr(datasets.importlib.util, "find_spec", lambda name: None)
-    for check in (datasets.load, datasets.require_prepared):
-        with pytest.raises(ValueError, match=r"not installed; run: make data DATASETS=cifar10$"):
-            check("cifar10", "train", tmp_path)
 
 
 class _Builder:
@@ -143,35 +131,12 @@ def test_decoding_in_chunks(monkeypatch, tmp_path):
     np.testing.assert_array_equal(decoded_labels, labels)
 
 
-def test_a_prepared_directory_is_decoded_once(small_cifar10, monkeypatch, tmp_path):
-    images, labels = _write(tmp_path / "elsewhere")
-    builder = _Builder(images, labels)
-    monkeypatch.setattr(datasets, "_prepared_builder", lambda source, data_dir: builder)
-    for _ in range(2):
-        np.testing.assert_array_equal(datasets.load("cifar10", "train", tmp_path)[0], images)
-        monkeypatch.delattr(_Builder, "__getitems__", raising=False)
-
-
-def test_the_entry_point_answers_bad_names_with_one_line(tmp_path):
-    command = [sys.executable, "-m", "experiments.images.prepare_data", f"--data_dir={tmp_path}"]
-    for names, message in (("", "name some of digits"), ("mnist", "no data set 'mnist'")):
-        done = subprocess.run(
-            [*command, f"--datasets={names}"], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 2 and message in done.stderr
-        assert len(done.stderr.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-# A cache: a copy of the directory that `make data` writes.
-
-
 SIZES = {"train": 6, "test": 4}
 
 
 @pytest.fixture
-def cache(monkeypatch, tmp_path):
-    """A cache of a small CIFAR-10, moved from where it was made; nothing can be imported."""
+def copied(monkeypatch, tmp_path):
+    """arrays/cifar10 of a small CIFAR-10, moved from where it was made, and nothing to import."""
     for name in ("cifar10", "cifar100"):
         monkeypatch.setitem(SOURCES, name, dataclasses.replace(SOURCES[name], splits=SIZES))
     for module in ("tensorflow", "tensorflow_datasets", "array_record"):
@@ -180,14 +145,13 @@ def cache(monkeypatch, tmp_path):
     for split, n in SIZES.items():
         images = np.random.default_rng(n).integers(0, 256, (n, *source.image_shape), np.uint8)
         datasets.write(source, split, tmp_path / "made", images, np.arange(n) * 9 // (n - 1))
-    shutil.move(tmp_path / "made" / "arrays" / "cifar10", tmp_path / "cache")
-    return tmp_path / "cache"
+    shutil.move(tmp_path / "made" / "arrays", tmp_path / "copied" / "arrays")
+    return tmp_path / "copied"
 
 
 @pytest.mark.parametrize("split", SIZES)
-def test_the_cache_is_all_that_is_needed(cache, split):
-    datasets.require_prepared("cifar10", split, "/nowhere", cache)
-    images, labels = datasets.load("cifar10", split, "/nowhere", str(cache))
+def test_a_copy_of_the_arrays_is_all_that_is_needed(copied, split):
+    images, labels = datasets.load("cifar10", split, str(copied))
     n = SIZES[split]
     expected = np.random.default_rng(n).integers(0, 256, (n, 32, 32, 3), np.uint8)
     np.testing.assert_array_equal(images, expected)
@@ -195,47 +159,18 @@ def test_the_cache_is_all_that_is_needed(cache, split):
     assert labels.dtype == np.int64
 
 
-def _one_line(call, *arguments) -> str:
+def test_the_arrays_of_another_data_set_are_refused(copied):
+    arrays = copied / "arrays"
+    (arrays / "cifar10").rename(arrays / "cifar100")
     with pytest.raises(ValueError) as error:
-        call(*arguments)
-    message = str(error.value)
-    assert "\n" not in message
-    return message
-
-
-def test_a_cache_without_the_split_is_answered_quickly(cache):
-    shutil.rmtree(cache / "test")
-    started = time.perf_counter()
-    for directory, split in ((cache, "test"), (cache / "nowhere", "train")):
-        for call in (datasets.load, datasets.require_prepared):
-            # Data prepared in data_dir do not stand in for a cache.
-            assert _one_line(call, "cifar10", split, cache.parent, directory) == (
-                f"cache {directory} holds no {split} split of cifar10; copy DATA_DIR/arrays/cifar10"
-                " there from a machine that ran: make data DATASETS=cifar10"
-            )
-    assert time.perf_counter() - started < 5
-
-
-def test_a_damaged_cache_is_named(cache):
-    path = cache / "train" / "images.npy"
-    path.write_bytes(path.read_bytes()[:-3])
-    message = _one_line(datasets.load, "cifar10", "train", "/nowhere", cache)
-    assert str(path) in message and message.endswith(f"; copy {cache / 'train'} anew")
-
-
-def test_the_cache_of_another_data_set_is_refused(cache):
-    message = _one_line(datasets.load, "cifar100", "train", "/nowhere", cache)
-    assert message == (
-        f"{cache / 'train'} is of another data set: cifar100 train should hold 6 labels from 0"
-        " to 99, got (6,) from 0 to 9"
+        datasets.load("cifar100", "train", copied)
+    assert str(error.value) == (
+        f"{arrays / 'cifar100' / 'train'} is of another data set: cifar100 train should hold 6"
+        " labels from 0 to 99, got (6,) from 0 to 9"
     )
-    shutil.rmtree(cache / "train")
-    (cache / "test").rename(cache / "train")
-    message = _one_line(datasets.load, "cifar10", "train", "/nowhere", cache)
-    assert "should hold uint8[6, 32, 32, 3] images, got uint8[4, 32, 32, 3]" in message
-
-
-def test_a_cache_that_would_never_be_read_is_refused(cache):
-    for call in (datasets.load, datasets.require_prepared):
-        message = _one_line(call, "digits", "train", "/nowhere", cache)
-        assert message == f"digits comes with scikit-learn: cache must be empty, got {cache}"
+    shutil.rmtree(arrays / "cifar100" / "train")
+    (arrays / "cifar100" / "test").rename(arrays / "cifar100" / "train")
+    with pytest.raises(
+        ValueError, match=r"uint8\[6, 32, 32, 3\] images, got uint8\[4, 32, 32, 3\]"
+    ):
+        datasets.load("cifar100", "train", copied)

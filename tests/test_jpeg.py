@@ -55,7 +55,7 @@ def test_an_orientation_is_ignored():
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.97])
+@pytest.mark.parametrize("share", [0.5, 0.97])
 def test_a_truncated_file_is_refused_by_name(name, share):
     data = FILES[name][: int(len(FILES[name]) * share)]
     with pytest.raises(ValueError, match=rf"^val_7\.JPEG is truncated: {len(data)} bytes"):
@@ -176,11 +176,6 @@ def test_evaluation_takes_the_centre_of_the_resized_image(height, width):
     top, left = (resized.height - 224) // 2, (resized.width - 224) // 2
     expected = np.asarray(resized, np.int64)[top : top + 224, left : left + 224]
     assert np.abs(out - expected).max() <= 2
-
-
-def test_evaluation_refuses_a_crop_larger_than_the_image():
-    with pytest.raises(ValueError, match="got 224 and 200 pixels"):
-        jpeg.eval_view(smooth_image(300, 300), 200, np.empty((224, 224, 3), np.uint8))
 
 
 def test_encoding_round_trips():

@@ -1,5 +1,3 @@
-import math
-
 import jax
 import numpy as np
 import pytest
@@ -210,27 +208,16 @@ def test_a_loss_that_is_not_finite_stops_at_once(run, tmp_path):
         run(tmp_path, log)
 
 
-def _lose_one(records):
-    del records[0]
-
-
-def _double_one(records):
-    records.insert(0, records[0])
-
-
-def _change_a_digit(records):
-    records[1] = {**records[1], "loss": records[1]["loss"] + 1e-6}
-
-
-@pytest.mark.parametrize("damage", [_lose_one, _double_one, _change_a_digit, list.clear])
-def test_records_that_are_not_those_of_the_checkpoint_are_refused(run, tmp_path, damage):
+def test_records_that_were_lost_are_noticed(run, tmp_path):
     log = toy.Log(stop_at_step=4)
     with pytest.raises(loop.StopRequested):
         run(tmp_path, log)
     damaged = toy.Log(log.records)
-    damage(damaged.records)
+    del damaged.records[0]
     before = list(damaged.records)
-    with pytest.raises(CheckpointError, match=r"metrics\.jsonl is not as it was when checkpoint 4"):
+    with pytest.raises(
+        CheckpointError, match=r"has 1 lines of this training, but checkpoint 4 was saved after 2"
+    ):
         run(tmp_path, damaged)
     assert damaged.records == before
 
@@ -279,14 +266,10 @@ def test_four_devices_and_several_steps_a_dispatch(run, uninterrupted, tmp_path)
 
 def test_the_time_left_is_that_of_steps_and_evaluations(compiled):
     intervals = loop.Intervals(100, 1, 10, 30, 50)
-    run = loop._Run(TASK, toy.Log(), intervals, compiled, None, None, "", None)
-    run.step, run.step_seconds, run.evaluation_seconds = 40, 2.0, 7.0
+    run = loop._Run(TASK, compiled, intervals, toy.Log(), None, None, "")
+    run.step = 40
     # 60 steps; evaluations at 60, 90 and 100.
-    assert run.seconds_left() == 60 * 2 + 3 * 7
-    # Two batches of 8 examples half a second apart: an image in 1/16 s, its training in 3/16 s.
-    images = 60 * 8
-    assert run.guess([1.0, 1.5], 16) == pytest.approx(3 / 16 * images + 3 * 13 / 16)
-    assert math.isfinite(run.seconds_left())
+    assert run.seconds_left(2.0, 7.0) == 60 * 2 + 3 * 7
 
 
 def test_dispatches_end_where_something_is_due():

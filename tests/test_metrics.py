@@ -49,7 +49,6 @@ def test_the_first_step_that_is_not_finite_is_named(arguments, metric):
     with pytest.raises(metrics.NonFiniteError) as stop:
         metrics.MetricSums().add(11, sums(*arguments))
     assert (stop.value.step, stop.value.metric) == (12, metric)
-    assert not math.isfinite(stop.value.value)
     assert str(stop.value) in (f"{metric} is nan at step 12", f"{metric} is inf at step 12")
 
 

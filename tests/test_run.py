@@ -240,7 +240,7 @@ def test_each_trial_has_a_key_of_its_own_that_the_seed_decides(tmp_path):
     keys = []
 
     def measure(trial, key):
-        keys.append((trial["value"], tuple(run.jax.random.key_data(key).tolist())))
+        keys.append(tuple(run.jax.random.key_data(key).tolist()))
         return {"square": 0}
 
     spy = run.Experiment("toy", experiment.trials, measure, experiment.verdict)

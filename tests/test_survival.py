@@ -1,92 +1,234 @@
-"""A training that is killed or told to stop ends as one that was left alone, bit for bit.
+"""Trainings that are killed or told to stop end as those left alone, bit for bit.
 
-Two kills and one SIGTERM here; `python -m tests.kill_training --kills=20` does it twenty times.
+One process, and two of two virtual devices that train as one of four does.
+SURVIVAL_SIGNALS=20 sends so many signals instead of two.
 """
 
+import importlib.util
+import itertools
 import json
 import os
+import pathlib
+import random
 import signal
+import socket
 import subprocess
+import sys
+import time
 
 import pytest
 
-from tests import forked, kill_training
+from experiments.run import INTERRUPTED_CODE
+from identity_matters.train.metrics import TIMING_FIELDS
+from tests import forked
 
-STEPS = 300
+# A net of a few milliseconds a step, with checkpoints that are old by the time it is killed.
+SMALL = (
+    "--config.model.blocks_per_stage=(1,1)",
+    "--config.model.stem_width=4",
+    "--config.model.stage_strides=(1,2)",
+    "--config.model.widths=(4,8)",
+    "--config.train.batch_examples=16",
+    "--config.train.steps=300",
+    "--config.train.steps_per_log=10",
+    "--config.train.steps_per_evaluation=150",
+    "--config.train.steps_per_checkpoint=25",
+)
+# 42 training and 10 validation images: neither batch divides its split.
+SMALL_IMAGENET = (
+    "--config.data.miniature_examples=42",
+    "--config.data.image_pixels=16",
+    "--config.data.eval_shorter_side_pixels=18",
+    "--config.model.blocks_per_stage=(1,)",
+    "--config.model.widths=(4,)",
+    "--config.model.stage_strides=(2,)",
+    "--config.model.stem_width=4",
+    "--config.optim.warmup_steps=0",
+    "--config.train.batch_examples=8",
+    "--config.train.evaluation_batch_examples=4",
+    "--config.train.steps=24",
+    "--config.train.steps_per_log=4",
+    "--config.train.steps_per_evaluation=8",
+    "--config.train.steps_per_checkpoint=4",
+)
+SIGNALS = int(os.environ.get("SURVIVAL_SIGNALS", "2"))
+# The heartbeat below, JAX's margin on top of it, and the start of a process.
+LONGEST_WAIT_SECONDS = 120
+HEARTBEAT_SECONDS = 5
+# The digest of lines is of their timings, too.
+TIMINGS = {*TIMING_FIELDS, "train_seconds", "evaluate_seconds", "chain"}
+needs_imagenet = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("tensorflow_datasets", "array_record", "grain", "cv2"))),
+    reason="the extra imagenet is not installed",
+)
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return kill_training.run_to_the_end(tmp_path_factory.mktemp("whole"), STEPS)
+class Run:
+    """One run of a command, started as some processes; the settings of the last may differ."""
+
+    def __init__(self, results_dir, module="cifar", settings=SMALL, count=1, devices=2):
+        self._results_dir = pathlib.Path(results_dir)
+        self._command = [sys.executable, "-m", f"experiments.images.{module}", *settings]
+        self._command.append(f"--results_dir={results_dir}")
+        self._count = count
+        self._environment = {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)}
+
+    @property
+    def directory(self) -> pathlib.Path:
+        return next(self._results_dir.glob("*/*/*/seed=0"), self._results_dir / "none")
+
+    def start(self, *changes) -> None:
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+        self.processes = []
+        for index in range(self._count):
+            together = [
+                f"--coordinator_address=localhost:{port}",
+                f"--num_processes={self._count}",
+                f"--process_id={index}",
+                f"--heartbeat_timeout_seconds={HEARTBEAT_SECONDS}",
+            ]
+            command = [*self._command, *(together if self._count > 1 else ())]
+            self.processes.append(
+                subprocess.Popen(
+                    [*command, *(changes if index == self._count - 1 else ())],
+                    cwd=forked.ROOT,
+                    env=self._environment,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+
+    def wait(self) -> list[tuple[int, str]]:
+        """(exit code, what it said) of each."""
+        try:
+            said = [p.communicate(timeout=LONGEST_WAIT_SECONDS)[1] for p in self.processes]
+        finally:
+            for process in self.processes:
+                process.kill()
+        return [(p.returncode, error) for p, error in zip(self.processes, said, strict=True)]
+
+    def signal_in_training(self, sent: int, after_seconds: float) -> None:
+        """Sends a signal to the last process a little after the run has written a line."""
+        lines, size = self.directory / "metrics.jsonl", 0
+        deadline = time.monotonic() + LONGEST_WAIT_SECONDS
+        while True:
+            # A resumed training first cuts the file back to its checkpoint.
+            before, lines = size, self.directory / "metrics.jsonl"
+            size = lines.stat().st_size if lines.exists() else 0
+            if size > before > 0:
+                break
+            assert time.monotonic() < deadline, "it logs nothing"
+            assert all(process.poll() is None for process in self.processes), self.wait()
+            time.sleep(0.02)
+        time.sleep(after_seconds)
+        self.processes[-1].send_signal(sent)
+
+    def status(self) -> str:
+        return json.loads((self.directory / "summary.json").read_text())["status"]
+
+    def end(self) -> dict:
+        """Runs to the end: all lines but for their timings, and the last checkpoint's digests."""
+        self.start()
+        for code, error in self.wait():
+            assert code == 0, error
+        lines = map(json.loads, (self.directory / "metrics.jsonl").read_text().splitlines())
+        metadata = max(
+            self.directory.glob("checkpoints/cell=0/*/metadata/metadata"),
+            key=lambda path: int(path.parts[-3]),
+        )
+        return {
+            "status": self.status(),
+            "lines": [{k: v for k, v in line.items() if k not in TIMINGS} for line in lines],
+            "arrays": json.loads(json.loads(metadata.read_text())["text"])["arrays"],
+        }
 
 
-def test_killed_twice_it_ends_the_same(whole, tmp_path):
-    assert kill_training.run_with_kills(tmp_path, STEPS, kills=2) >= 1
-    if kill_training.status(tmp_path) != "done":
-        kill_training.run_to_the_end(tmp_path, STEPS)
-    assert kill_training.end_state(tmp_path) == whole
-
-
-def test_told_to_stop_it_saves_and_says_interrupted(whole, tmp_path):
-    assert kill_training.run_with_kills(tmp_path, STEPS, kills=1, sent=signal.SIGTERM) == 1
-    stopped = kill_training.end_state(tmp_path)
-    assert stopped["status"] == "interrupted"
-    # Where it was; it may have come before the first step.
-    assert 0 <= stopped["step"] < STEPS
-    assert kill_training.run_to_the_end(tmp_path, STEPS) == whole
-
-
-def run(results_dir, *arguments, **environment):
-    return subprocess.run(
-        [*kill_training.command(results_dir, 40), *arguments],
-        cwd=kill_training.ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
-
-
-def run_forked(results_dir, *arguments):
-    _, _, module, *own = kill_training.command(results_dir, 40)
-    return forked.run(module, *own, *arguments)
+def test_killed_and_told_to_stop_it_ends_the_same(tmp_path):
+    whole = Run(tmp_path / "whole").end()
+    assert whole["status"] == "done" and len(whole["arrays"]) > 5
+    run, rng, met = Run(tmp_path / "disturbed"), random.Random(0), 0
+    for sent in itertools.islice(itertools.cycle((signal.SIGKILL, signal.SIGTERM)), SIGNALS):
+        run.start()
+        run.signal_in_training(sent, rng.uniform(0, 0.3))
+        ((code, error),) = run.wait()
+        assert code in (0, INTERRUPTED_CODE, -sent), error
+        if run.status() == "done":
+            break
+        assert run.status() == ("running" if sent == signal.SIGKILL else "interrupted")
+        met += 1
+    assert met >= 1
+    if run.status() != "done":
+        assert run.end() == whole
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
-    finished = run_forked(tmp_path, "--config.optim.learning_rate=1e6")
+    settings = [*SMALL, "--config.optim.learning_rate=1e6", f"--results_dir={tmp_path}"]
+    finished = forked.run("experiments.images.cifar", *settings)
     assert finished.returncode == 1
-    directory = kill_training.run_directory(tmp_path)
-    summary = json.loads((directory / "summary.json").read_text())
+    (path,) = tmp_path.glob("*/*/*/seed=0/summary.json")
+    summary = json.loads(path.read_text())
     assert summary["status"] == "diverged"
-    assert " at step " in summary["error"]
-    assert summary["error"] in finished.stderr
+    assert " at step " in summary["error"] and summary["error"] in finished.stderr
     assert "Traceback" not in finished.stderr
 
 
-def test_checkpoints_without_records_are_refused_and_not_deleted(tmp_path):
-    finished = run_forked(tmp_path)
-    assert finished.returncode == 0, finished.stderr
-    directory = kill_training.run_directory(tmp_path)
-    for name in ("summary.json", "config.json", "metrics.jsonl", "environment.json"):
-        (directory / name).unlink()
-    before = sorted(path for path in directory.rglob("*") if "checkpoints" in path.parts)
-    finished = run_forked(tmp_path)
-    assert finished.returncode == 2
-    assert "summary.json: missing beside checkpoints" in finished.stderr
-    assert "Traceback" not in finished.stderr
-    after = sorted(path for path in directory.rglob("*") if "checkpoints" in path.parts)
-    assert after == before != []
+@needs_imagenet
+def test_two_processes_train_as_one_and_survive_as_one(tmp_path):
+    def make(name, count):
+        settings = (*SMALL_IMAGENET, f"--config.data.data_dir={tmp_path}")
+        return Run(tmp_path / name, "imagenet", settings, count, devices=4 // count)
+
+    alone, whole = make("alone", 1).end(), make("whole", 2).end()
+    assert alone["lines"][-1]["processes"] == 1 and whole["lines"][-1]["processes"] == 2
+    assert len(alone["lines"]) == len(whole["lines"])
+    for ours, theirs in zip(alone["lines"], whole["lines"], strict=True):
+        assert ours["kind"] == theirs["kind"]
+        for name in {"loss", "test_loss", "gradient_norm"} & ours.keys():
+            # Sums in another order, over a few tens of steps.
+            assert ours[name] == pytest.approx(theirs[name], rel=1e-3)
+        if ours["kind"] == "evaluation":
+            # Every validation image once: 10 of them, in batches of 4 over 4 devices.
+            assert ours["test_examples"] == theirs["test_examples"] == 10
+            assert {"test_error_percent", "test_top5_error_percent"} <= ours.keys()
+    run = make("disturbed", 2)
+    run.start()
+    run.signal_in_training(signal.SIGKILL, 0)
+    killed = time.monotonic()
+    (first_code, _), (second_code, _) = run.wait()
+    # A step is milliseconds: it waits for the other at once and is not left hanging.
+    assert time.monotonic() - killed < LONGEST_WAIT_SECONDS / 2
+    assert first_code != 0 and second_code == -signal.SIGKILL
+    assert run.status() in ("running", "failed")
+    run.start()
+    run.signal_in_training(signal.SIGTERM, 0)
+    for code, error in run.wait():
+        assert code == INTERRUPTED_CODE, error
+    assert run.status() == "interrupted"
+    assert run.end() == whole
 
 
-def test_one_and_two_devices_agree(tmp_path):
-    ends = []
-    for devices in (1, 2):
-        results = tmp_path / str(devices)
-        finished = run(results, f"--config.train.devices={devices}", JAX_NUM_CPU_DEVICES="2")
-        assert finished.returncode == 0, finished.stderr
-        ends.append(kill_training.end_state(results)["records"])
-    losses = [[r["loss"] for r in records if r["kind"] == "train"] for records in ends]
-    # Sums in another order; a few tens of steps make 1e-3 of a rounding error at most.
-    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
-    assert ends[0][0]["test_examples"] == ends[1][0]["test_examples"] == 450
+@needs_imagenet
+def test_other_data_are_refused(tmp_path):
+    """As many examples in both processes, but other images."""
+    from identity_matters.images import miniature
+
+    for index in (0, 1):
+        splits = {
+            split: [(image, 0, f"{split}_{i}") for i, image in enumerate(images)]
+            for split, images in (
+                ("train", miniature.generate_jpegs(42, 5 + index, scale=0.1)),
+                ("validation", miniature.generate_jpegs(10, 6, scale=0.1)),
+            )
+        }
+        miniature.write(tmp_path / str(index) / "imagenet_miniature_42", splits)
+    settings = (*SMALL_IMAGENET, f"--config.data.data_dir={tmp_path / '0'}")
+    run = Run(tmp_path / "results", "imagenet", settings, count=2)
+    run.start(f"--config.data.data_dir={tmp_path / '1'}")
+    for code, error in run.wait():
+        assert code == 2, error
+        assert "process 1 has data=" in error and "process 0 has data=" in error
+        assert "Traceback" not in error
+    assert not run.directory.exists()

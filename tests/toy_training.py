@@ -67,30 +67,12 @@ def eval_input(images):
     return images.astype(jnp.float32) / 255
 
 
-def example_keys(key, epochs, indices):
-    return jax.vmap(jax.random.fold_in, (None, 0))(key, epochs * TRAIN_EXAMPLES + indices)
-
-
-def make_batch_plan(batch_examples: int):
-    """Batches in the order of the examples, epoch after epoch."""
-
-    def batch_plan(seed, first_step, steps):
-        del seed
-        start = first_step * batch_examples
-        seen = np.arange(start, start + steps * batch_examples, dtype=np.int32)
-        seen = seen.reshape(steps, batch_examples)
-        return seen % np.int32(TRAIN_EXAMPLES), seen // np.int32(TRAIN_EXAMPLES)
-
-    return batch_plan
-
-
-def make_task(batch_examples: int = 8, learning_rate: float = 0.1, **changed) -> Task:
+def make_task(**changed) -> Task:
     rng = np.random.default_rng(0)
     schedule = learning_rate_schedule(
-        schedule="step", learning_rate=learning_rate, steps=12, boundary_steps=(5,)
+        schedule="step", learning_rate=0.1, steps=12, boundary_steps=(5,)
     )
     arrays = {
-        "batch_plan": make_batch_plan(batch_examples),
         "train_images": rng.integers(0, 256, (TRAIN_EXAMPLES, 4, 4, 1), np.uint8),
         "train_labels": rng.integers(0, CLASSES, TRAIN_EXAMPLES),
         "test_images": rng.integers(0, 256, (TEST_EXAMPLES, 4, 4, 1), np.uint8),
@@ -102,7 +84,6 @@ def make_task(batch_examples: int = 8, learning_rate: float = 0.1, **changed) ->
         "apply": make_apply(),
         "train_input": train_input,
         "eval_input": eval_input,
-        "example_keys": example_keys,
         "data": Arrays(**arrays),
         "optimizer": momentum_sgd(schedule, momentum=0.9, nesterov=False, weight_decay=1e-3),
         "schedule": schedule,

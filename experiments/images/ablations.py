@@ -17,13 +17,6 @@ from experiments.images import data as image_data
 from experiments.images import train
 from experiments.images.log import RESULT
 
-CLAIMS = {
-    "identity": "identity",
-    "initialisation": "initialisation",
-    "projection": "projection",
-    "batch_norm": "batch-norm",
-    "activation": "activation",
-}
 # A net has trained if its training error is at most the first, and has not if it is within the
 # second of pure chance, percentage points. Our choice.
 TRAINED_PERCENT = 5.0
@@ -33,9 +26,8 @@ HELPED_LOSS_RATIO = 0.5
 # Below this loss a net has fitted its images, and ratios say nothing.
 LEAST_LOSS = 0.01
 
-# What `make reproduce` runs on any machine, and what it goes on to where there is an accelerator.
+# What `make reproduce` runs on any machine.
 VARIANTS = ("digits/identity", "digits/initialisation")
-ACCELERATOR_VARIANTS = ()
 # At the paper's size, for an accelerator; a few minutes a net on one H200 (estimate).
 OTHER_VARIANTS = (
     "cifar10/identity",
@@ -97,7 +89,7 @@ def _nets(dataset: str, question: str) -> dict:
 
 
 def get_config(variant: str = VARIANTS[0]) -> ml_collections.ConfigDict:
-    known = VARIANTS + ACCELERATOR_VARIANTS + OTHER_VARIANTS
+    known = VARIANTS + OTHER_VARIANTS
     if variant not in known:
         raise ValueError(f"variant must be one of {known}, got {variant!r}")
     dataset, question = variant.split("/")
@@ -121,14 +113,11 @@ def get_config(variant: str = VARIANTS[0]) -> ml_collections.ConfigDict:
     )
 
 
-def trials(*, variant: str, model: dict, nets: dict, **groups) -> list[train.Training]:
+def trials(*, variant: str, model: dict, nets: dict, **groups) -> list[dict]:
     """One training for each net that is compared."""
     del variant
-    if not nets:
-        raise ValueError("nets must name at least one net, got none")
     return [
-        train.Training(net=name, model={**model, **changes}, **groups)
-        for name, changes in nets.items()
+        {"net": name, "model": {**model, **changes}, **groups} for name, changes in nets.items()
     ]
 
 
@@ -151,8 +140,8 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     decide = {"identity": identity_holds, "initialisation": initialisation_helps}.get(question)
     said = "not comparable"
     if decide is not None:
-        said = "reproduced" if decide(results) else "not reproduced"
-    return run.Verdict(CLAIMS[question], metrics, said)
+        said = train.reproduced(decide(results))
+    return run.Verdict(question.replace("_", "-"), metrics, said)
 
 
 def _trained(result: dict) -> bool:
@@ -190,7 +179,9 @@ def initialisation_helps(results: list[dict]) -> bool:
     return losses[0] <= HELPED_LOSS_RATIO * losses[1]
 
 
-EXPERIMENT = run.Experiment("ablations", trials, measure, verdict, trains=True)
+EXPERIMENT = run.Experiment(
+    "ablations", trials, measure, verdict, build=train.Training, trains=True
+)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

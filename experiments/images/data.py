@@ -6,13 +6,12 @@ Small data sets are arrays in memory, ImageNet is streams: both end in one `Imag
 import dataclasses
 import functools
 import hashlib
-import os
 from collections.abc import Callable
 
-import jax
 import numpy as np
 
-from identity_matters.images import augment, batches, datasets, imagenet, miniature
+from identity_matters import environment
+from identity_matters.images import augment, datasets, imagenet, miniature
 from identity_matters.train.step import Arrays, Streams
 
 CIFAR_TRAIN_EXAMPLES = 50_000
@@ -25,7 +24,7 @@ def settings(dataset: str, **changes) -> dict:
     return {
         # digits, cifar10 or cifar100; the latter two need `make data`.
         "dataset": dataset,
-        # per_image (the paper's), mean_std, per_pixel_mean, gcn_zca or scale.
+        # per_image (the paper's), mean_std or gcn_zca.
         "normalization": "per_image",
         # Random crops after padding: 2 as in the paper's base code, 4 as others do; 0 for digits,
         # whose strokes reach the border.
@@ -34,8 +33,6 @@ def settings(dataset: str, **changes) -> dict:
         "flip": dataset != "digits",
         # Where `make data` put the data sets.
         "data_dir": "data",
-        # Or one decoded data set alone, a copy of DATA_DIR/arrays/NAME.
-        "cache": "",
         **changes,
     }
 
@@ -71,14 +68,14 @@ class ImageData:
 
     Attributes:
       num_classes, image_shape: labels are 0 ... num_classes - 1; (height, width, channels).
-      examples: ``examples(batch_examples)``, see `step.Arrays` and `step.Streams`.
+      examples: the splits.
       train_input, eval_input: see `step.Task`.
       fingerprint: JSON-able; differs where the examples do, for all that is likely.
     """
 
     num_classes: int
     image_shape: tuple[int, int, int]
-    examples: Callable[[int], Arrays | Streams]
+    examples: Arrays | Streams
     train_input: Callable
     eval_input: Callable
     fingerprint: dict
@@ -99,43 +96,26 @@ def load(data: dict) -> ImageData:
       ValueError: a setting that will not do; a data set that is not there, or damaged.
     """
     make = _load_imagenet if data["dataset"] == imagenet.NAME else _load_arrays
-    return make(**data)
+    return ImageData(*size(data), *make(**data))
 
 
 @functools.lru_cache(maxsize=1)
-def _load_arrays(dataset, normalization, pad_pixels_per_side, flip, data_dir, cache) -> ImageData:
-    source = datasets.find_source(dataset)
-    for split in ("train", "test"):
-        datasets.require_prepared(dataset, split, data_dir, cache)
-    train, test = (datasets.load(dataset, split, data_dir, cache) for split in ("train", "test"))
-    constants = augment.fit_normalization(normalization, train[0], source.pixel_max)
-    train_input, eval_input = augment.make_inputs(
+def _load_arrays(dataset, normalization, pad_pixels_per_side, flip, data_dir) -> tuple:
+    train, test = (datasets.load(dataset, split, data_dir) for split in ("train", "test"))
+    constants = augment.fit_normalization(normalization, train[0])
+    inputs = augment.make_inputs(
         normalization, constants, pad_pixels_per_side=pad_pixels_per_side, flip=flip
     )
     digest = hashlib.sha256()
     for array in (*train, *test):
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-
-    def examples(batch_examples):
-        plan = functools.partial(
-            batches.batch_plan, num_examples=len(train[0]), batch_examples=batch_examples
-        )
-        return Arrays(plan, *train, *test)
-
-    return ImageData(
-        source.num_classes,
-        source.image_shape,
-        examples,
-        train_input,
-        eval_input,
-        {"sha256 of the images and labels": digest.hexdigest()},
-    )
+    return Arrays(*train, *test), *inputs, {"sha256": digest.hexdigest()}
 
 
 def _load_imagenet(
     dataset, data_dir, miniature_examples, image_pixels, eval_shorter_side_pixels, normalization,
     worker_threads, worker_processes,
-) -> ImageData:  # fmt: skip
+) -> tuple:  # fmt: skip
     del dataset
     if normalization not in ("mean_std", "per_image"):
         raise ValueError(f"normalization must be mean_std or per_image, got {normalization!r}")
@@ -145,43 +125,21 @@ def _load_imagenet(
             f" {image_pixels} and {eval_shorter_side_pixels}"
         )
     imagenet.require_packages()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads = worker_threads or cores
+    threads = worker_threads or environment.usable_cores()
     reading = imagenet.Reading(threads, worker_processes, BATCHES_PER_THREAD * threads)
     if miniature_examples:
         data_dir = miniature.prepare(data_dir, miniature_examples)
     train, test = (imagenet.EncodedImages(data_dir, split) for split in ("train", "validation"))
-    share = imagenet.Share(jax.process_index(), jax.process_count())
-    shape = (image_pixels, image_pixels, 3)
-
-    def examples(batch_examples):
-        def open_train(seed, first_step, steps):
-            return imagenet.train_stream(
-                train,
-                reading,
-                seed=seed,
-                batch_examples=batch_examples,
-                first_step=first_step,
-                steps=steps,
-                share=share,
-                pixels=image_pixels,
-            )
-
-        def open_test(batch_examples):
-            return imagenet.eval_stream(
-                test,
-                reading,
-                batch_examples=batch_examples,
-                share=share,
-                pixels=image_pixels,
-                shorter_side_pixels=eval_shorter_side_pixels,
-            )
-
-        return Streams(shape, len(train), len(test), open_train, open_test)
-
+    examples = Streams(
+        (image_pixels, image_pixels, 3),
+        len(train),
+        len(test),
+        functools.partial(imagenet.train_stream, train, reading, pixels=image_pixels),
+        functools.partial(
+            imagenet.eval_stream, test, reading, pixels=image_pixels,
+            shorter_side_pixels=eval_shorter_side_pixels,
+        ),
+    )  # fmt: skip
     constants = imagenet.CHANNEL_CONSTANTS if normalization == "mean_std" else {}
-    train_input, eval_input = augment.make_inputs(
-        normalization, constants, pad_pixels_per_side=0, flip=False
-    )
-    prints = {"train": train.fingerprint(), "validation": test.fingerprint()}
-    return ImageData(imagenet.NUM_CLASSES, shape, examples, train_input, eval_input, prints)
+    inputs = augment.make_inputs(normalization, constants, pad_pixels_per_side=0, flip=False)
+    return examples, *inputs, {"train": train.fingerprint(), "validation": test.fingerprint()}

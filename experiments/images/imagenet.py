@@ -18,7 +18,6 @@ import ml_collections
 from experiments import run
 from experiments.images import data as image_data
 from experiments.images import train
-from experiments.images.log import RESULT
 from identity_matters import paper
 from identity_matters.images import imagenet, miniature
 from identity_matters.nets.all_conv_residual import IMAGENET
@@ -32,142 +31,79 @@ WINDOW_PERCENT = 1.0
 # Most top-1 error on the miniature that counts as having learned; its classes have equally many
 # validation images, and guessing among them errs for nine out of ten.
 MINIATURE_LEARNED_PERCENT = 100 * (1 - 1 / miniature.CLASSES) / 3
-NAMES = (
-    "test_error_percent",
-    "test_error_best_percent",
-    "best_step",
-    "test_top5_error_percent",
-    "test_top5_error_best_percent",
-    "test_examples",
-    "train_examples",
-    "train_error_percent",
-    "train_loss",
-    "steps",
-    "parameters",
-    "images_per_second",
-    "model_flops_per_second",
-    "utilization_percent",
-    "input_wait_percent",
-    "train_seconds",
-    "evaluate_seconds",
-)
-
 TRAIN_EXAMPLES = imagenet.PUBLISHED_EXAMPLES["train"]
 # The paper: 32 images on each of 8 GPUs of a machine, 6 machines with asynchronous updates.
 PAPER_BATCH_EXAMPLES = 256
 PAPER_STEPS = 700_000
 EPOCHS_PER_DECAY = 2
 
-VARIANTS = ("miniature/all_conv_residual",)
-OTHER_VARIANTS = (
-    "imagenet2012/parameters_as_printed",
-    "imagenet2012/blocks_of_34_layers",
-    "imagenet2012/parameters_as_printed_cosine",
-    "imagenet2012/blocks_of_34_layers_cosine",
-    "imagenet2012/resnet_34",
-)
 
-
-def _train(**changes) -> dict:
-    return train.train_settings(
-        **{
-            "steps": PAPER_STEPS,
-            "batch_examples": PAPER_BATCH_EXAMPLES,
-            "steps_per_evaluation": 10_000,
-            "steps_per_checkpoint": 1000,
-            "evaluation_batch_examples": 1024,
-            **changes,
-        }
-    )
-
-
-def _paper_schedule(steps: int, batch_examples: int) -> dict:
-    """0.1, multiplied by 0.94 every two epochs, staircase-like; weight decay as for CIFAR."""
-    every = EPOCHS_PER_DECAY * TRAIN_EXAMPLES // batch_examples
-    return train.optim_settings(
-        learning_rate=0.1, boundary_steps=tuple(range(every, steps, every)), decay_factor=0.94
-    )
+def _settings(model: dict, optim: dict, **changes) -> dict:
+    lengths = {
+        "steps": PAPER_STEPS,
+        "batch_examples": PAPER_BATCH_EXAMPLES,
+        "steps_per_evaluation": 10_000,
+        "evaluation_batch_examples": 1024,
+        **changes,
+    }
+    return train.variant_settings("paper", image_data.imagenet_settings(), model, optim, **lengths)
 
 
 def _as_the_paper(blocks: str) -> dict:
-    # Claim: Table 2, 35.29 % top-1, 14.17 % top-5 (which net that is, see models). One H200 at 40 %
-    # of its peak: four hours (estimate), if the host decodes as fast.
-    return {
-        "scale": "paper",
-        "data": image_data.imagenet_settings(),
-        "model": train.all_conv_residual_settings(**IMAGENET[blocks], compute_dtype="bfloat16"),
-        "optim": _paper_schedule(PAPER_STEPS, PAPER_BATCH_EXAMPLES),
-        "train": _train(),
-    }
+    # Claim: Table 2, 35.29 % top-1, 14.17 % top-5 (which net that is, see models). Rate 0.1 times
+    # 0.94 every two epochs; weight decay as for CIFAR. One H200 at 40 % of its peak: four hours
+    # (estimate), if the host decodes as fast.
+    every = EPOCHS_PER_DECAY * TRAIN_EXAMPLES // PAPER_BATCH_EXAMPLES
+    decays = tuple(range(every, PAPER_STEPS, every))
+    return _settings(
+        train.all_conv_residual_settings(**IMAGENET[blocks], compute_dtype="bfloat16"),
+        train.optim_settings(learning_rate=0.1, boundary_steps=decays, decay_factor=0.94),
+    )
 
 
 def _cosine(blocks: str) -> dict:
     # Claim: the paper expects better schedules to help. 90 epochs of 1024 images, five of them to
     # warm up, half a cosine: the recipe of many a ResNet, here without batch norm; our choice and
     # not tried. One H200: three hours (estimate). Expected: below 35.29 %.
-    batch_examples = 1024
-    steps = 90 * TRAIN_EXAMPLES // batch_examples
-    return {
-        "scale": "paper",
-        "data": image_data.imagenet_settings(),
-        "model": train.all_conv_residual_settings(**IMAGENET[blocks], compute_dtype="bfloat16"),
-        "optim": train.optim_settings(
-            schedule="cosine",
-            boundary_steps=(),
-            learning_rate=0.2,
-            warmup_steps=5 * TRAIN_EXAMPLES // batch_examples,
+    warmup_steps, steps = (epochs * TRAIN_EXAMPLES // 1024 for epochs in (5, 90))
+    return _settings(
+        train.all_conv_residual_settings(**IMAGENET[blocks], compute_dtype="bfloat16"),
+        train.optim_settings(
+            schedule="cosine", boundary_steps=(), learning_rate=0.2, warmup_steps=warmup_steps
         ),
-        "train": _train(steps=steps, batch_examples=batch_examples, steps_per_evaluation=2500),
-    }
+        steps=steps, batch_examples=1024, steps_per_evaluation=2500,
+    )  # fmt: skip
 
 
 def _resnet_34() -> dict:
     # Claim: the baseline with batch norm that the paper quotes, 25.03 % at ten crops; 26.7 % at one
     # (fb.resnet.torch). 90 epochs of 256, rate 0.1 over ten every 30 epochs. One H200: two
     # hours (estimate).
-    batch_examples = 256
-    decays = tuple(epoch * TRAIN_EXAMPLES // batch_examples for epoch in (30, 60))
-    return {
-        "scale": "paper",
-        "data": image_data.imagenet_settings(),
-        "model": {
-            "name": "resnet_imagenet",
-            "depth": 34,
-            "width": 64,
-            "compute_dtype": "bfloat16",
-        },
-        "optim": train.optim_settings(learning_rate=0.1, boundary_steps=decays, decayed="kernels"),
-        "train": _train(steps=90 * TRAIN_EXAMPLES // batch_examples),
-    }
+    *decays, steps = (epoch * TRAIN_EXAMPLES // PAPER_BATCH_EXAMPLES for epoch in (30, 60, 90))
+    return _settings(
+        {"name": "resnet_imagenet", "depth": 34, "width": 64, "compute_dtype": "bfloat16"},
+        train.optim_settings(learning_rate=0.1, boundary_steps=tuple(decays), decayed="kernels"),
+        steps=steps,
+    )
 
 
 def _miniature() -> dict:
     # Claim: everything but the size is as with ImageNet: archives, decoding, crops, streams, top-5.
     # Generated images of ten classes, 64 pixels, a small net of the same blocks. 2 CPU cores: about
     # half a minute. Expected: a top-1 error of 1 to 2 %; chance is 90 %.
-    return {
-        "scale": "reduced",
-        "data": image_data.imagenet_settings(
+    return train.variant_settings(
+        "reduced",
+        image_data.imagenet_settings(
             miniature_examples=400, image_pixels=64, eval_shorter_side_pixels=72
         ),
-        "model": train.all_conv_residual_settings(
-            blocks_per_stage=(1, 1),
-            widths=(16, 32),
-            stage_strides=(2, 2),
-            stem_width=16,
-            stem_kernel_size=7,
-            stem_stride=2,
+        train.all_conv_residual_settings(
+            blocks_per_stage=(1, 1), widths=(16, 32), stage_strides=(2, 2),
+            stem_kernel_size=7, stem_stride=2,
         ),
-        "optim": train.optim_settings(learning_rate=0.005, boundary_steps=(330,), warmup_steps=20),
-        "train": train.train_settings(
-            steps=400,
-            batch_examples=32,
-            steps_per_log=20,
-            steps_per_evaluation=50,
-            steps_per_checkpoint=50,
-            evaluation_batch_examples=64,
-        ),
-    }
+        train.optim_settings(learning_rate=0.005, boundary_steps=(330,), warmup_steps=20),
+        steps=400, batch_examples=32, steps_per_log=20, steps_per_evaluation=50,
+        steps_per_checkpoint=50, evaluation_batch_examples=64,
+    )  # fmt: skip
 
 
 _SETTINGS = {
@@ -178,6 +114,7 @@ _SETTINGS = {
     "imagenet2012/blocks_of_34_layers_cosine": lambda: _cosine("blocks_of_34_layers"),
     "imagenet2012/resnet_34": _resnet_34,
 }
+VARIANTS, OTHER_VARIANTS = tuple(_SETTINGS)[:1], tuple(_SETTINGS)[1:]
 
 
 def get_config(variant: str = VARIANTS[0]) -> ml_collections.ConfigDict:
@@ -186,58 +123,43 @@ def get_config(variant: str = VARIANTS[0]) -> ml_collections.ConfigDict:
     return ml_collections.ConfigDict({"variant": variant, **_SETTINGS[variant]()})
 
 
-def trials(*, variant: str, **groups) -> list[train.Training]:
-    """The one training that the settings describe."""
-    del variant
-    return [train.Training(**groups)]
-
-
-def measure(training: train.Training, key, log) -> dict:
-    """Trains; see `train.Training.run`."""
-    return training.run(key, log)
-
-
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
-    """Reproduced iff top-1 and top-5 error are at most `WINDOW_PERCENT` above the published ones.
-
-    The published figures may be those of the best step; the last step's errors are given beside.
-    """
-    (result,) = [record for record in records if record["kind"] == RESULT]
-    metrics = {name: result[name] for name in NAMES if result.get(name) is not None}
+    """See `train.compared`: top-1 and top-5 error, over all images of both splits."""
+    metrics = train.result_metrics(
+        records,
+        "test_top5_error_percent",
+        "test_top5_error_best_percent",
+        "train_examples",
+        "input_wait_percent",
+    )
     if config["data"]["miniature_examples"]:
         learned = metrics["test_error_percent"] <= MINIATURE_LEARNED_PERCENT
         metrics["test_error_asked_percent"] = MINIATURE_LEARNED_PERCENT
-        return run.Verdict(MINIATURE_CLAIM, metrics, _verdict(learned))
+        return run.Verdict(MINIATURE_CLAIM, metrics, train.reproduced(learned))
     is_net = config["model"]["name"] == "all_conv_residual"
     claim = CLAIM if is_net else BASELINE_CLAIM
     found = (metrics["train_examples"], metrics["test_examples"])
     if config["scale"] != "paper" or found != tuple(imagenet.PUBLISHED_EXAMPLES.values()):
         return run.Verdict(claim, metrics, "not comparable")
+    published = {
+        "test_error": paper.TABLE_2["this paper"]["imagenet"].value,
+        "test_top5_error": paper.NUMBERS["imagenet_top5_error_percent"].value,
+    }
     if not is_net:
         published = {"test_error": paper.NUMBERS["resnet34_imagenet_error_percent"].value}
-    else:
-        published = {
-            "test_error": paper.TABLE_2["this paper"]["imagenet"].value,
-            "test_top5_error": paper.NUMBERS["imagenet_top5_error_percent"].value,
-        }
-    holds = all(
-        metrics[f"{name}_best_percent"] <= value + WINDOW_PERCENT
-        for name, value in published.items()
-    )
-    both = {
-        f"{name}{step}_percent": value
-        for name, value in published.items()
-        for step in ("", "_best")
-    }
     # Ten crops in the published figure for ResNet-34, one here.
-    return run.Verdict(claim, metrics, _verdict(holds) if is_net else "not comparable", paper=both)
+    return train.compared(claim, metrics, published, WINDOW_PERCENT, comparable=is_net)
 
 
-def _verdict(holds: bool) -> str:
-    return "reproduced" if holds else "not reproduced"
-
-
-EXPERIMENT = run.Experiment("imagenet", trials, measure, verdict, trains=True)
+EXPERIMENT = run.Experiment(
+    "imagenet",
+    train.one_training,
+    train.Training.run,
+    verdict,
+    build=train.Training,
+    get_config=get_config,
+    trains=True,
+)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

@@ -9,9 +9,10 @@ import time
 
 import tqdm
 from absl import logging
+from etils import epath
 
 from identity_matters import runs
-from identity_matters.train import checkpoint, metrics, multihost
+from identity_matters.train import metrics, multihost
 
 # The kind of a training's last line; a training that has one is finished.
 RESULT = "result"
@@ -35,7 +36,9 @@ class TrainingLog:
         # Of several processes one writes.
         self._writes = multihost.is_process_0()
         self.profile_dir = profile_dir if self._writes else ""
-        self._checkpoint_root = checkpoint_dir
+        root = f"{checkpoint_dir.rstrip('/')}/{run_dir.name}"
+        self._shares_checkpoints = bool(checkpoint_dir) and "://" not in checkpoint_dir
+        self._checkpoints = root if checkpoint_dir else str(run_dir.path / "checkpoints")
         self._run_dir = run_dir
         self._stop_signal = stop_signal
         self._tensorboard = tensorboard and self._writes
@@ -43,7 +46,7 @@ class TrainingLog:
         self._bar = None
 
     @contextlib.contextmanager
-    def cell(self, index: int, count: int):
+    def trial(self, index: int, count: int):
         """Everything that is logged inside belongs to training `index` of `count`."""
         self._index = index
         own = [i for i, record in enumerate(self._run_dir.records) if record["cell"] == index]
@@ -51,50 +54,39 @@ class TrainingLog:
         self._name = f"run {index + 1} of {count}, " if count > 1 else ""
         self._dispatches, self._told = 0, False
         self._shown: dict[str, str] = {}
-        lock = self._lock_checkpoints()
-        try:
-            yield
-        finally:
-            if lock is not None:
-                os.close(lock)
-            if self._bar is not None:
-                self._bar.close()
-                self._bar = None
-            if self._writer is not None:
-                self._writer.close()
-                self._writer = None
+        with contextlib.ExitStack() as stack:
+            if self._writes and self._shares_checkpoints:
+                self._lock_checkpoints(stack)
+            try:
+                yield
+            finally:
+                for shown in (self._bar, self._writer):
+                    if shown is not None:
+                        shown.close()
+                self._bar = self._writer = None
 
-    def _lock_checkpoints(self) -> int | None:
+    def _lock_checkpoints(self, stack) -> None:
         """Keeps a run in another results directory from writing to the same --checkpoint_dir."""
-        if not self._writes or not self._checkpoint_root or "://" in self._checkpoint_root:
-            return None
-        os.makedirs(self._all_checkpoints, exist_ok=True)
-        descriptor = os.open(self._all_checkpoints, os.O_RDONLY)
+        os.makedirs(self._checkpoints, exist_ok=True)
+        descriptor = os.open(self._checkpoints, os.O_RDONLY)
+        stack.callback(os.close, descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(descriptor)
             raise runs.RunError(
-                f"{self._all_checkpoints}: another process writes its checkpoints here"
+                f"{self._checkpoints}: another process writes its checkpoints here"
             ) from None
-        return descriptor
 
     @property
     def checkpoint_dir(self) -> str:
         """Where the checkpoints of this training are kept."""
-        return f"{self._all_checkpoints}/cell={self._index}"
-
-    @property
-    def _all_checkpoints(self) -> str:
-        if not self._checkpoint_root:
-            return str(self._run_dir.path / "checkpoints")
-        return f"{self._checkpoint_root.rstrip('/')}/{self._run_dir.name}"
+        return f"{self._checkpoints}/cell={self._index}"
 
     def delete_checkpoints(self, index: int | None = None) -> None:
         """Removes those of training `index`, or of all, wherever they are."""
-        if self._writes:
-            own = "" if index is None else f"/cell={index}"
-            checkpoint.delete(f"{self._all_checkpoints}{own}")
+        path = self._checkpoints if index is None else f"{self._checkpoints}/cell={index}"
+        if self._writes and epath.Path(path).exists():
+            epath.Path(path).rmtree()
 
     @property
     def records(self) -> list[dict]:
@@ -104,11 +96,12 @@ class TrainingLog:
     def append(self, record: dict) -> None:
         """Writes one line of metrics.jsonl, and the same as text and events where asked for."""
         self._run_dir.append({"cell": self._index, **record})
-        self.say(metrics.as_line(record))
         if "test_error_percent" in record:
             self._shown["test error"] = f"{record['test_error_percent']:.2f} %"
         if "images_per_second" in record:
             self._shown["images/s"] = f"{record['images_per_second']:.4g}"
+        left = f"; {self._shown['left']} left" if "left" in self._shown else ""
+        self.say(metrics.as_line(record) + left)
         if self._tensorboard:
             self._write_events(record)
 
@@ -134,7 +127,7 @@ class TrainingLog:
             self._bar = tqdm.tqdm(
                 disable=hidden, total=steps, initial=step, bar_format=_BAR, postfix=[""]
             )
-        elif name == "compiling" and step and not self._dispatches:
+        elif name == "compiling" and step:
             self.say(f"resuming from step {step} of {steps}")
         self._bar.set_description_str(f"{self._name}{name}", refresh=False)
         self._move_to(step)
@@ -172,8 +165,7 @@ class TrainingLog:
             directory = self._run_dir.path / "tensorboard" / f"cell={self._index}"
             self._writer = tensorboardX.SummaryWriter(str(directory), purge_step=step)
         for name, value in record.items():
-            if isinstance(value, int | float) and name != "step":
-                self._writer.add_scalar(f"{record['kind']}/{name}", value, step)
-            elif isinstance(value, list):
-                for index, one in enumerate(value, start=1):
-                    self._writer.add_scalar(f"{record['kind']}/{name}/{index}", one, step)
+            for place, one in enumerate(value if isinstance(value, list) else [value], start=1):
+                if isinstance(one, int | float) and name != "step":
+                    suffix = f"/{place}" if isinstance(value, list) else ""
+                    self._writer.add_scalar(f"{record['kind']}/{name}{suffix}", one, step)

@@ -26,9 +26,11 @@ def main(_) -> int:
     names = " ".join(_DATASETS.value).split()
     if not names:
         return _refuse(f"name some of {', '.join(datasets.NAMES)}: --datasets=cifar10")
+    for name in names:
+        if name not in datasets.NAMES:
+            known = ", ".join(datasets.NAMES)
+            return _refuse(f"there is no data set {name!r}; there are {known}")
     try:
-        for name in names:
-            datasets.check_name(name)
         for name in names:
             print(f"{name}: preparing in {_DATA_DIR.value}", flush=True)
             for directory in datasets.prepare(name, _DATA_DIR.value):

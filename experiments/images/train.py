@@ -1,7 +1,7 @@
 """Settings to trainings: one trial of `cifar`, `imagenet` and `ablations` is one `Training`.
 
-Its settings are four groups, `data` (see `data`), `model`, `optim` and `train`; each is splatted
-into what uses it, which refuses what will not do. A trained net comes back in three lines:
+Its settings are four groups, `data` (see `data`), `model`, `optim` and `train`; what uses them
+refuses what will not do. A trained net comes back in three lines:
 
     training, state = load("results/local/cifar/digits/all_conv_residual/seed=0")
     print(training.evaluate(state)["test_error_percent"])
@@ -16,7 +16,6 @@ from experiments import run
 from experiments.images import data as image_data
 from experiments.images.log import RESULT
 from identity_matters import flops, nets, runs
-from identity_matters.images import batches
 from identity_matters.train import checkpoint, loop, metrics, multihost, optim, parallel
 from identity_matters.train.step import Task, initial_state
 
@@ -26,6 +25,22 @@ ACCELERATOR_STEPS_PER_DISPATCH = 100
 # The second figure that the paper gives for ImageNet; it says little where classes are few.
 TOP_K = 5
 LEAST_CLASSES_FOR_TOP_K = 1000
+# What a verdict takes over from the result of a training, where it is there.
+METRICS = (
+    "test_error_percent",
+    "test_error_best_percent",
+    "best_step",
+    "test_examples",
+    "train_error_percent",
+    "train_loss",
+    "steps",
+    "parameters",
+    "images_per_second",
+    "model_flops_per_second",
+    "utilization_percent",
+    "train_seconds",
+    "evaluate_seconds",
+)
 
 
 def all_conv_residual_settings(**changes) -> dict:
@@ -97,6 +112,12 @@ def train_settings(**changes) -> dict:
     }
 
 
+def variant_settings(scale: str, data: dict, model: dict, optim: dict, **train) -> dict:
+    """The settings of a variant but for its name; `train` changes those of `train_settings`."""
+    groups = {"data": data, "model": model, "optim": optim, "train": train_settings(**train)}
+    return {"scale": scale, **groups}
+
+
 def make_optimizer(*, steps, momentum, nesterov, weight_decay, decayed, **schedule):
     """The group `optim` as (optax transformation, schedule)."""
     rate = optim.learning_rate_schedule(steps=steps, **schedule)
@@ -121,17 +142,18 @@ def make_net(model: dict, num_classes: int, image_shape) -> tuple:
     return net, flops.count_parameters(variables["params"]), forward
 
 
-class Training(dict):
-    """One training: a dict of its settings, as they are recorded, with what they make, built once.
+class Training:
+    """One training, built of its settings.
 
-    Attributes:
-      data: an `image_data.ImageData`.
-      net: a flax module.
-      task, parallel, intervals: what `loop.fit` takes.
-      fingerprint: of the data; several processes must agree in it.
     Args:
       devices: those to use; by default as the settings say.
       images: an `image_data.ImageData` in place of the one that `data` describes.
+    Attributes:
+      dataset, data: its name, and an `image_data.ImageData`.
+      net: a flax module; `parameters` counts its own.
+      task, parallel, intervals: what `loop.fit` takes.
+      fingerprint: of the data; several processes must agree in it.
+      keeps_checkpoint: whether its last checkpoint stays.
     Raises:
       ValueError or TypeError: a setting or data that will not do.
     """
@@ -140,54 +162,40 @@ class Training(dict):
         self, *, data: dict, model: dict, optim: dict, train: dict, devices=None, images=None,
         **labels,
     ):  # fmt: skip
-        super().__init__(labels, data=data, model=model, optim=optim, train=train)
-        self._devices, self._images = devices, images
+        self.dataset = data["dataset"]
         num_classes, shape = image_data.size(data)
         self.net, self.parameters, forward = make_net(model, num_classes, shape)
         optimizer, rate = make_optimizer(steps=train["steps"], **optim)
-        self._prepare(optimizer, rate, forward, **train)
-
-    def _prepare(
-        self, optimizer, rate, forward, *, steps, batch_examples, steps_per_dispatch,
-        steps_per_log, steps_per_evaluation, steps_per_checkpoint, evaluation_batch_examples,
-        devices, keep_final_checkpoint,
-    ):  # fmt: skip
-        if not isinstance(keep_final_checkpoint, bool):
-            raise ValueError(
-                f"keep_final_checkpoint must be True or False, got {keep_final_checkpoint!r}"
-            )
-        self.keeps_checkpoint = keep_final_checkpoint
-        chosen = self._devices or parallel.pick_devices(devices, batch_examples)
-        streamed = self["data"]["dataset"] == image_data.imagenet.NAME
-        one_by_one = streamed or chosen[0].platform == "cpu"
+        devices = devices or parallel.pick_devices(train["devices"], train["batch_examples"])
+        streamed = self.dataset == image_data.imagenet.NAME
+        one_by_one = streamed or devices[0].platform == "cpu"
         self.intervals = loop.Intervals(
-            steps,
-            steps_per_dispatch or (1 if one_by_one else ACCELERATOR_STEPS_PER_DISPATCH),
-            steps_per_log,
-            steps_per_evaluation,
-            steps_per_checkpoint,
+            train["steps"],
+            train["steps_per_dispatch"] or (1 if one_by_one else ACCELERATOR_STEPS_PER_DISPATCH),
+            train["steps_per_log"],
+            train["steps_per_evaluation"],
+            train["steps_per_checkpoint"],
         )
-        self.data = self._images or image_data.load(self["data"])
+        self.data = images or image_data.load(data)
         self.fingerprint = self.data.fingerprint
+        self.keeps_checkpoint = train["keep_final_checkpoint"]
+        self._settings = {**labels, "data": data, "model": model, "optim": optim, "train": train}
         self.task = Task(
-            init=functools.partial(
-                nets.init_variables, self.net, image_shape=self.data.image_shape
-            ),
+            init=functools.partial(nets.init_variables, self.net, image_shape=shape),
             apply=functools.partial(nets.apply_net, self.net),
             train_input=self.data.train_input,
             eval_input=self.data.eval_input,
-            example_keys=batches.example_keys,
-            data=self.data.examples(batch_examples),
+            data=self.data.examples,
             optimizer=optimizer,
             schedule=rate,
             flops_per_example=flops.training_flops(forward),
-            top_k=TOP_K if self.data.num_classes >= LEAST_CLASSES_FOR_TOP_K else 0,
+            top_k=TOP_K if num_classes >= LEAST_CLASSES_FOR_TOP_K else 0,
         )
         self.parallel = parallel.ParallelSteps(
             self.task,
-            devices=chosen,
-            batch_examples=batch_examples,
-            evaluation_batch_examples=evaluation_batch_examples,
+            devices=devices,
+            batch_examples=train["batch_examples"],
+            evaluation_batch_examples=train["evaluation_batch_examples"],
         )
 
     def run(self, key, log, *, keep_diverged: bool = False) -> dict:
@@ -203,7 +211,7 @@ class Training(dict):
           runs.RunError: checkpoints that cannot be used.
         """
         devices = self.parallel.devices
-        kind, dtype = devices[0].device_kind, self["model"]["compute_dtype"]
+        kind, dtype = devices[0].device_kind, self._settings["model"]["compute_dtype"]
         peak = flops.peak_flops_per_second(kind, dtype)
         size = {
             "parameters": self.parameters,
@@ -215,9 +223,8 @@ class Training(dict):
             "device_kind": kind,
             "steps_per_dispatch": self.intervals.steps_per_dispatch,
         }
-        checkpoints = checkpoint.Checkpoints(
-            log.checkpoint_dir, settings=self._identity(key), on_warning=log.say
-        )
+        # What a checkpoint must agree in with the training that goes on from it.
+        identity = {**self._settings, "key": np.asarray(jax.random.key_data(key))}
         try:
             result, _ = loop.fit(
                 self.task,
@@ -225,7 +232,9 @@ class Training(dict):
                 self.intervals,
                 log,
                 key=key,
-                checkpoints=checkpoints,
+                checkpoints=checkpoint.Checkpoints(
+                    log.checkpoint_dir, settings=identity, on_warning=log.say
+                ),
                 peak_flops_per_second=None if peak is None else peak * len(devices),
                 profile_dir=log.profile_dir,
             )
@@ -239,8 +248,6 @@ class Training(dict):
             if not keep_diverged:
                 raise run.DivergedError(str(error)) from None
             return {**size, "diverged": True, "diverged_step": error.step}
-        finally:
-            checkpoints.close()
         return {**size, "diverged": False, **result}
 
     def evaluate(self, state: dict) -> dict:
@@ -249,11 +256,6 @@ class Training(dict):
         step, examples = int(state["step"]), self.task.data.train_examples
         epoch = step * self.parallel.batch_examples / examples
         return metrics.evaluation_record(step, epoch, sums, 0.0, 0.0, self.task.top_k)
-
-    def _identity(self, key) -> dict:
-        """What a checkpoint must agree in with the training that goes on from it."""
-        data = {k: v for k, v in self["data"].items() if k not in runs.PLACE_SETTINGS}
-        return {**self, "data": data, "key": np.asarray(jax.random.key_data(key)).tolist()}
 
 
 def load(run_dir: str, trial: int = 0) -> tuple[Training, dict]:
@@ -266,21 +268,58 @@ def load(run_dir: str, trial: int = 0) -> tuple[Training, dict]:
       checkpoint.CheckpointError: there is no checkpoint, or it is damaged.
       runs.RunError: the run cannot be read, or that training is not finished.
     """
-    run = runs.read_run(run_dir)
-    results = [r for r in run.records if r.get("kind") == RESULT and r["cell"] == trial]
+    found = runs.read_run(run_dir)
+    results = [r for r in found.records if r.get("kind") == RESULT and r["cell"] == trial]
     if not results:
         raise runs.RunError(f"{run_dir}: training {trial} is not finished")
     groups = {name: _with_tuples(results[0][name]) for name in ("data", "model", "optim", "train")}
     training = Training(**groups)
-    directory = run.path / "checkpoints" / f"cell={trial}"
+    directory = found.path / "checkpoints" / f"cell={trial}"
     like = initial_state(training.task.init(jax.random.key(0)), training.task.optimizer)
     with checkpoint.Checkpoints(directory, settings=None) as checkpoints:
-        found = checkpoints.restore(like)
-    if found is None:
+        restored = checkpoints.restore(like)
+    if restored is None:
         raise checkpoint.CheckpointError(f"there is no checkpoint in {directory}")
-    return training, found[1]
+    return training, restored[1]
 
 
 def _with_tuples(settings: dict) -> dict:
     """Lists, which is what JSON makes of tuples, as tuples again."""
     return {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
+
+
+def one_training(*, variant: str, **groups) -> list[dict]:
+    """The trials of a variant that is one training."""
+    del variant
+    return [groups]
+
+
+def result_metrics(records: list[dict], *more: str) -> dict:
+    """`METRICS`, and `more`, of the one training of a run, where they are there."""
+    (result,) = [record for record in records if record["kind"] == RESULT]
+    return {name: result[name] for name in (*METRICS, *more) if result.get(name) is not None}
+
+
+def compared(
+    claim: str, measured: dict, published: dict, window_percent: float, comparable: bool = True
+) -> run.Verdict:
+    """Reproduced iff the best step's errors are at most `window_percent` above the published ones.
+
+    Args:
+      published: error by name, "test_error" say. They may be those of the best step; the last
+        step's error is given beside.
+      comparable: whether the published errors are those of this very net.
+    """
+    steps = [f"{name}{step}_percent" for name in published for step in ("", "_best")]
+    printed = dict(zip(steps, np.repeat(list(published.values()), 2).tolist(), strict=True))
+    holds = all(
+        measured[f"{name}_best_percent"] <= value + window_percent
+        for name, value in published.items()
+    )
+    said = reproduced(holds) if comparable else "not comparable"
+    return run.Verdict(claim, measured, said, paper=printed)
+
+
+def reproduced(holds: bool) -> str:
+    """The verdict on an empirical statement."""
+    return "reproduced" if holds else "not reproduced"

@@ -7,17 +7,14 @@ from the training split:
 * ``per_image``      (x - mean) / max(std, 1/sqrt(values)) over all values of one image, as in the
   TensorFlow code that the paper's derives from (`per_image_standardization`);
 * ``mean_std``       (x - mean) / std for each channel;
-* ``per_pixel_mean`` (x - mean image) / pixel_max (He et al. 2015 subtract that mean);
-* ``gcn_zca``        global contrast normalisation, then ZCA whitening (All-CNN);
-* ``scale``          x / pixel_max.
+* ``gcn_zca``        global contrast normalisation, then ZCA whitening (All-CNN).
 
 A crop is taken of the image padded on each side by zeros: of raw pixels before ``per_image``, as
-in that code, so that the padding counts in mean and std; of normalised values for all others.
+in that code, so that the padding counts in mean and std; of normalised values for the others.
 """
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,25 +29,21 @@ ZCA_BIAS = 0.1
 _CHUNK_EXAMPLES = 4096
 
 
-def fit_normalization(name: str, images: np.ndarray, pixel_max: int) -> dict:
+def fit_normalization(name: str, images: np.ndarray) -> dict:
     """The constants of a normalisation.
 
-    For ``gcn_zca`` on CIFAR-10 this takes 20 s on 2 CPU cores, for all others 0.2 s at most.
+    For ``gcn_zca`` on CIFAR-10 this takes 20 s on 2 CPU cores, for the others 0.2 s at most.
 
     Args:
       name: one of `NORMALIZATIONS`.
       images: the training images, uint8[n, h, w, c].
-      pixel_max: the largest pixel value.
     Returns:
       f32 arrays by name, a few numbers to [h w c, h w c]; {} for ``per_image``.
     Raises:
-      ValueError: an unknown name, other images than these, or a channel of one value alone.
+      ValueError: an unknown name, or a channel of one value alone.
     """
     _check_name(name)
-    _check_images(images)
-    if not len(images):
-        raise ValueError("images must hold at least one, got none")
-    constants = _NORMALIZATIONS[name].fit(images, pixel_max)
+    constants = _NORMALIZATIONS[name][0](images)
     return {key: np.asarray(value, np.float32) for key, value in constants.items()}
 
 
@@ -59,8 +52,10 @@ def make_inputs(
 ) -> tuple[Callable, Callable]:
     """The network's inputs from raw images, for training and for evaluation.
 
-    >>> constants = fit_normalization("scale", np.zeros((1, 4, 4, 1), np.uint8), pixel_max=255)
-    >>> train_input, eval_input = make_inputs("scale", constants, pad_pixels_per_side=1, flip=True)
+    >>> constants = {"shift": np.zeros((1, 1, 1, 1)), "divisor": np.full((1, 1, 1, 1), 255)}
+    >>> train_input, eval_input = make_inputs(
+    ...     "mean_std", constants, pad_pixels_per_side=1, flip=True
+    ... )
     >>> images = np.full((2, 4, 4, 1), 255, np.uint8)
     >>> float(eval_input(images).min())  # the whole image
     1.0
@@ -74,36 +69,24 @@ def make_inputs(
     Returns:
       train_input(images uint8[b, h, w, c], keys[b]) -> f32[b, h, w, c], with typed keys, one for
       each example; and eval_input(images uint8[b, h, w, c]) -> f32[b, h, w, c], which leaves the
-      images whole. Both raise ValueError for arrays of other shapes or types.
+      images whole. Both raise ValueError for images of another shape or type.
     Raises:
-      ValueError: an unknown name, constants of another normalisation, or a negative padding.
+      ValueError: an unknown name, or a negative padding.
     """
     _check_name(name)
-    expected = _NORMALIZATIONS[name].constants
-    if set(constants) != set(expected):
-        raise ValueError(f"constants of {name} must be {expected}, got {tuple(constants)}")
     if pad_pixels_per_side < 0:
         raise ValueError(f"pad_pixels_per_side must be at least 0, got {pad_pixels_per_side}")
 
     def normalize(x):
-        return _NORMALIZATIONS[name].apply(constants, x)
+        return _NORMALIZATIONS[name][1](constants, x)
 
     def train_input(images, keys):
-        _check_images(images)
-        if keys.shape != images.shape[:1]:
-            raise ValueError(
-                f"keys must be one for each image, got {keys.shape} for {len(images)} images"
-            )
-        x = jnp.asarray(images, jnp.float32)
+        x = _as_float32(images)
         if name == "per_image":
             return normalize(_crop_and_flip(x, keys, pad_pixels_per_side, flip))
         return _crop_and_flip(normalize(x), keys, pad_pixels_per_side, flip)
 
-    def eval_input(images):
-        _check_images(images)
-        return normalize(jnp.asarray(images, jnp.float32))
-
-    return train_input, eval_input
+    return train_input, lambda images: normalize(_as_float32(images))
 
 
 def _check_name(name: str) -> None:
@@ -111,9 +94,10 @@ def _check_name(name: str) -> None:
         raise ValueError(f"normalization must be one of {NORMALIZATIONS}, got {name!r}")
 
 
-def _check_images(images) -> None:
+def _as_float32(images):
     if images.dtype != np.uint8 or images.ndim != 4:
         raise ValueError(f"images must be uint8[n, h, w, c], got {images.dtype}{[*images.shape]}")
+    return jnp.asarray(images, jnp.float32)
 
 
 def _crop_and_flip(x, keys, pad: int, flip: bool):
@@ -143,12 +127,16 @@ def _shift_and_divide(constants, x):
     return (x - constants["shift"]) / constants["divisor"]
 
 
-def _fit_mean_std(images, pixel_max):
-    del pixel_max
-    total, squares = 0, 0
+def _chunks(images):
     for start in range(0, len(images), _CHUNK_EXAMPLES):
+        yield images[start : start + _CHUNK_EXAMPLES]
+
+
+def _fit_mean_std(images):
+    total, squares = 0, 0
+    for chunk in _chunks(images):
         # Summed over images first, which is many times faster than over all axes but the last.
-        chunk = images[start : start + _CHUNK_EXAMPLES].astype(np.uint32)
+        chunk = chunk.astype(np.uint32)
         total = total + np.sum(chunk, axis=0, dtype=np.uint32).sum(axis=(0, 1), dtype=np.int64)
         chunk *= chunk
         squares = squares + np.sum(chunk, axis=0, dtype=np.uint32).sum(axis=(0, 1), dtype=np.int64)
@@ -161,11 +149,6 @@ def _fit_mean_std(images, pixel_max):
     return {"shift": mean.reshape(shape), "divisor": np.sqrt(variance).reshape(shape)}
 
 
-def _fit_per_pixel_mean(images, pixel_max):
-    mean = images.mean(axis=0, keepdims=True, dtype=np.float64)
-    return {"shift": mean, "divisor": np.full((1, 1, 1, 1), pixel_max)}
-
-
 def _normalize_contrast(x):
     """x less its mean, rescaled to the norm GCN_NORM, for each image of x f32[b, h, w, c]."""
     x = x - jnp.mean(x, axis=(1, 2, 3), keepdims=True)
@@ -173,13 +156,11 @@ def _normalize_contrast(x):
     return x / jnp.where(divisor < GCN_LEAST_NORM, 1.0, divisor)
 
 
-def _fit_zca(images, pixel_max):
+def _fit_zca(images):
     """Mean m f32[d] and ``W = (C + ZCA_BIAS I)^{-1/2}`` f32[d, d], C the covariance of images."""
-    del pixel_max
     normalize = jax.jit(_normalize_contrast)
     total, products = np.zeros(()), np.zeros(())
-    for start in range(0, len(images), _CHUNK_EXAMPLES):
-        chunk = images[start : start + _CHUNK_EXAMPLES]
+    for chunk in _chunks(images):
         x = np.asarray(normalize(chunk.astype(np.float32)), np.float64).reshape(len(chunk), -1)
         total, products = total + x.sum(axis=0), products + x.T @ x
     mean = total / len(images)
@@ -197,27 +178,10 @@ def _whiten(constants, x):
     return whitened.reshape(x.shape)
 
 
-class _Normalization(NamedTuple):
-    """fit(images, pixel_max) -> constants by name; apply(constants, x f32[b, h, w, c])."""
-
-    constants: tuple[str, ...]
-    fit: Callable
-    apply: Callable
-
-
-_AFFINE = ("shift", "divisor")
-_NORMALIZATIONS = {
-    "per_image": _Normalization((), lambda images, pixel_max: {}, _standardize),
-    "mean_std": _Normalization(_AFFINE, _fit_mean_std, _shift_and_divide),
-    "per_pixel_mean": _Normalization(_AFFINE, _fit_per_pixel_mean, _shift_and_divide),
-    "gcn_zca": _Normalization(("mean", "whitening"), _fit_zca, _whiten),
-    "scale": _Normalization(
-        _AFFINE,
-        lambda images, pixel_max: {
-            "shift": np.zeros((1, 1, 1, 1)),
-            "divisor": np.full((1, 1, 1, 1), pixel_max),
-        },
-        _shift_and_divide,
-    ),
+# Name -> (fit(images) -> constants by name, apply(constants, x f32[b, h, w, c])).
+_NORMALIZATIONS: dict[str, tuple[Callable, Callable]] = {
+    "per_image": (lambda images: {}, _standardize),
+    "mean_std": (_fit_mean_std, _shift_and_divide),
+    "gcn_zca": (_fit_zca, _whiten),
 }
 NORMALIZATIONS = tuple(_NORMALIZATIONS)

@@ -2,11 +2,8 @@
 
 `digits` comes with scikit-learn. The others are read from a directory that `make data` fills:
 DATA_DIR/arrays/NAME/SPLIT/ holds images.npy, labels.npy and manifest.json, which gives size and
-sha256 of the two. A directory that tensorflow_datasets has prepared with array_record files will
-do as well; the arrays are then decoded once and kept. Only `prepare` needs TensorFlow or a network.
-
-DATA_DIR/arrays/NAME can be copied to machines that have nothing else of the data set, not even
-tensorflow_datasets: it is a `cache`.
+sha256 of the two. DATA_DIR/arrays/NAME is all that a machine needs that has nothing else of the
+data set, not even tensorflow_datasets. Only `prepare` needs TensorFlow or a network.
 """
 
 import dataclasses
@@ -53,8 +50,20 @@ class Source:
     origin: str
 
 
-_SOURCES = (
-    Source(
+def _cifar(num_classes: int, note: str) -> Source:
+    return Source(
+        name=f"cifar{num_classes}",
+        image_shape=(32, 32, 3),
+        pixel_max=255,
+        num_classes=num_classes,
+        splits={"train": 50_000, "test": 10_000},
+        tfds_name=f"cifar{num_classes}:3.0.2",
+        origin=f"Krizhevsky 2009, https://www.cs.toronto.edu/~kriz/cifar.html{note}",
+    )
+
+
+SOURCES = {
+    "digits": Source(
         name="digits",
         image_shape=(8, 8, 1),
         pixel_max=16,
@@ -65,79 +74,61 @@ _SOURCES = (
         " (UCI), as scikit-learn carries it, which defines no split; ours: train is the first 1347"
         " images in its order, test the other 450, all is both",
     ),
-    Source(
-        name="cifar10",
-        image_shape=(32, 32, 3),
-        pixel_max=255,
-        num_classes=10,
-        splits={"train": 50_000, "test": 10_000},
-        tfds_name="cifar10:3.0.2",
-        origin="Krizhevsky 2009, https://www.cs.toronto.edu/~kriz/cifar.html",
-    ),
-    Source(
-        name="cifar100",
-        image_shape=(32, 32, 3),
-        pixel_max=255,
-        num_classes=100,
-        splits={"train": 50_000, "test": 10_000},
-        tfds_name="cifar100:3.0.2",
-        origin="Krizhevsky 2009, https://www.cs.toronto.edu/~kriz/cifar.html; fine labels",
-    ),
-)
-
-SOURCES = {source.name: source for source in _SOURCES}
+    "cifar10": _cifar(10, ""),
+    "cifar100": _cifar(100, "; fine labels"),
+}
 NAMES = (*SOURCES, imagenet.NAME)
 
 
-def find_source(name: str, split: str | None = None) -> Source:
-    """The record of data set `name`; raises ValueError for an unknown name or split."""
+def find_source(name: str) -> Source:
+    """The record of data set `name`; raises ValueError for an unknown name."""
     if name not in SOURCES:
         raise ValueError(f"there is no data set {name!r}; there are {', '.join(SOURCES)}")
-    source = SOURCES[name]
-    if split is not None and split not in source.splits:
-        raise ValueError(f"{name} has the splits {', '.join(source.splits)}, not {split!r}")
-    return source
+    return SOURCES[name]
 
 
-def load(
-    name: str, split: str, data_dir: str | os.PathLike[str], cache: str | os.PathLike[str] = ""
-) -> tuple[np.ndarray, np.ndarray]:
+def load(name: str, split: str, data_dir: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray]:
     """All images and labels of a split.
 
     Args:
       name, split: those of a record of SOURCES.
       data_dir: where `make data` put the data sets; `digits` needs none.
-      cache: a copy of DATA_DIR/arrays/NAME. Where it is given the split is read from it alone,
-        without a look at `data_dir`.
     Returns:
       uint8[n, height, width, channels] and int64[n].
     Raises:
-      ValueError: an unknown name or split; the data set is not prepared in `data_dir` or not in
-        `cache`, and how to get it there; a damaged file, and which; another data set's files; a
-        `cache` of `digits`, which never reads one.
+      ValueError: an unknown name; the data set is not prepared in `data_dir`, and how to get it
+        there; a damaged file, and which; another data set's files.
     """
-    source = find_source(name, split)
-    if cache:
-        return _read_cache(source, split, cache)
+    source = find_source(name)
     if not source.tfds_name:
         return _check(source, split, *_load_digits(source, split))
+    require_prepared(name, split, data_dir)
     directory = _directory(source, split, data_dir)
-    if not (directory / "manifest.json").exists():
-        builder = _prepared_builder(source, data_dir)
-        write(source, split, data_dir, *decode(source, split, builder))
     advice = f"delete {directory} and run make data again"
-    return _check(source, split, *_read(directory, advice))
+    try:
+        manifest = runs.read_json(directory / "manifest.json")
+    except runs.MalformedFileError as error:
+        raise ValueError(f"{error}; {advice}") from None
+    arrays = []
+    for file in ("images.npy", "labels.npy"):
+        path = directory / file
+        found = _fingerprint(path) if path.exists() else "no such file"
+        if found != manifest.get(file):
+            raise ValueError(
+                f"{path} is damaged: expected {manifest.get(file)}, found {found}; {advice}"
+            )
+        arrays.append(np.load(path, allow_pickle=False))
+    try:
+        return _check(source, split, *arrays)
+    except ValueError as error:
+        raise ValueError(f"{directory} is of another data set: {error}") from None
 
 
-def require_prepared(
-    name: str, split: str, data_dir: str | os.PathLike[str], cache: str | os.PathLike[str] = ""
-) -> None:
+def require_prepared(name: str, split: str, data_dir: str | os.PathLike[str]) -> None:
     """Raises the ValueError of `load` for data that are not there, without reading any."""
-    source = find_source(name, split)
-    if cache:
-        _find_cache(source, split, cache)
-    elif source.tfds_name and not (_directory(source, split, data_dir) / "manifest.json").exists():
-        _prepared_builder(source, data_dir)
+    source = find_source(name)
+    if source.tfds_name and not (_directory(source, split, data_dir) / "manifest.json").exists():
+        raise ValueError(f"{name} is not prepared in {data_dir}; run: make data DATASETS={name}")
 
 
 def write(
@@ -171,44 +162,6 @@ def _fingerprint(path: pathlib.Path) -> dict:
     return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
 
 
-def _read(directory: pathlib.Path, advice: str):
-    try:
-        manifest = runs.read_json(directory / "manifest.json")
-    except runs.MalformedFileError as error:
-        raise ValueError(f"{error}; {advice}") from None
-    arrays = []
-    for name in ("images.npy", "labels.npy"):
-        path = directory / name
-        found = _fingerprint(path) if path.exists() else "no such file"
-        if found != manifest.get(name):
-            raise ValueError(
-                f"{path} is damaged: expected {manifest.get(name)}, found {found}; {advice}"
-            )
-        arrays.append(np.load(path, allow_pickle=False))
-    return arrays
-
-
-def _find_cache(source: Source, split: str, cache) -> pathlib.Path:
-    if not source.tfds_name:
-        raise ValueError(f"{source.name} comes with scikit-learn: cache must be empty, got {cache}")
-    directory = pathlib.Path(cache).expanduser() / split
-    if not (directory / "manifest.json").exists():
-        raise ValueError(
-            f"cache {cache} holds no {split} split of {source.name}; copy DATA_DIR/arrays/"
-            f"{source.name} there from a machine that ran: make data DATASETS={source.name}"
-        )
-    return directory
-
-
-def _read_cache(source: Source, split: str, cache):
-    directory = _find_cache(source, split, cache)
-    images, labels = _read(directory, advice=f"copy {directory} anew")
-    try:
-        return _check(source, split, images, labels)
-    except ValueError as error:
-        raise ValueError(f"{directory} is of another data set: {error}") from None
-
-
 def _check(source: Source, split: str, images, labels):
     """Returns the arrays; raises ValueError unless they are what `source` says."""
     shape = (source.splits[split], *source.image_shape)
@@ -232,38 +185,12 @@ def _load_digits(source: Source, split: str):
     spec = importlib.util.find_spec("sklearn")
     if spec is None or spec.origin is None:
         raise ValueError("digits comes with scikit-learn, which is not installed here")
-    package = pathlib.Path(spec.origin).parent
-    path = package / "datasets" / "data" / "digits.csv.gz"
+    path = pathlib.Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
     # A row holds the pixels and the label.
     table = np.loadtxt(path, delimiter=",", dtype=np.uint8)
-    train_examples = source.splits["train"]
-    rows = {
-        "all": slice(None),
-        "train": slice(train_examples),
-        "test": slice(train_examples, None),
-    }[split]
-    return table[rows, :-1].reshape(-1, *source.image_shape), table[rows, -1]
-
-
-def _prepared_builder(source: Source, data_dir):
-    """The tensorflow_datasets builder of a data set; ValueError where it is not prepared."""
-    dataset, version = source.tfds_name.split(":")
-    data_dir = pathlib.Path(data_dir).expanduser()
-    advice = f"{source.name} is not prepared in {data_dir}; run: make data DATASETS={source.name}"
-    # Asking tensorflow_datasets takes seconds, and it cannot be prepared without this file.
-    if not (data_dir / dataset / version / "dataset_info.json").exists():
-        raise ValueError(advice)
-    if importlib.util.find_spec("tensorflow_datasets") is None:
-        raise ValueError(
-            f"{source.name} lies undecoded in {data_dir}, and tensorflow_datasets is not installed;"
-            f" run: make data DATASETS={source.name}"
-        )
-    import tensorflow_datasets as tfds
-
-    builder = tfds.builder(source.tfds_name, data_dir=data_dir, file_format=imagenet.FILE_FORMAT)
-    if not builder.is_prepared() or builder.info.file_format.value != imagenet.FILE_FORMAT:
-        raise ValueError(f"{advice} ({builder.data_dir} holds no {imagenet.FILE_FORMAT} files)")
-    return builder
+    first = 0 if split != "test" else source.splits["train"]
+    table = table[first : first + source.splits[split]]
+    return table[:, :-1].reshape(-1, *source.image_shape), table[:, -1]
 
 
 def decode(source: Source, split: str, builder: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -283,6 +210,7 @@ def prepare(name: str, data_dir: str | os.PathLike[str]) -> list[pathlib.Path]:
 
     It takes tensorflow_datasets and TensorFlow. Without access to its host, put the original
     archive into DATA_DIR/downloads/manual/ first; those of imagenet2012 must always be put there.
+    What tensorflow_datasets has prepared there already, as array_record files, is only decoded.
 
     Args:
       name: one of `NAMES`; `digits` needs no preparation.
@@ -292,7 +220,6 @@ def prepare(name: str, data_dir: str | os.PathLike[str]) -> list[pathlib.Path]:
     Raises:
       ValueError: an unknown name, TensorFlow or an archive is missing, or the download fails.
     """
-    check_name(name)
     data_dir = pathlib.Path(data_dir).expanduser()
     if name == imagenet.NAME:
         return [_prepare_imagenet(data_dir)]
@@ -305,12 +232,6 @@ def prepare(name: str, data_dir: str | os.PathLike[str]) -> list[pathlib.Path]:
         for split in source.splits:
             write(source, split, data_dir, *decode(source, split, builder))
     return directories
-
-
-def check_name(name: str) -> None:
-    """Raises ValueError for a name that is not one of `NAMES`."""
-    if name not in NAMES:
-        raise ValueError(f"there is no data set {name!r}; there are {', '.join(NAMES)}")
 
 
 def _require_tensorflow(name: str) -> None:
@@ -326,11 +247,9 @@ def _prepare_imagenet(data_dir: pathlib.Path) -> pathlib.Path:
     """Packs the two archives into array_record files; CMYK and PNG files become RGB JPEGs."""
     _require_tensorflow(imagenet.NAME)
     builder = imagenet.builder(data_dir)
-    if builder.is_prepared():
-        return pathlib.Path(builder.data_dir)
     manual = data_dir / "downloads" / "manual"
     missing = [name for name in IMAGENET_ARCHIVES if not (manual / name).exists()]
-    if missing:
+    if missing and not builder.is_prepared():
         raise ValueError(
             f"{manual} lacks {' and '.join(missing)}; get the archives from"
             " https://image-net.org/download-images (it asks for an account) and run this again"

@@ -8,7 +8,7 @@ Grain gets step numbers to work on: one element is the whole batch of one step, 
 the order of steps whoever makes them. The position of a stream is therefore a step number and
 nothing else; grain's own iterator state would be bound to the number of workers.
 
-It takes tensorflow_datasets, array-record, grain and OpenCV, not TensorFlow; `prepare` needs that.
+It takes tensorflow_datasets, array-record, grain and OpenCV, not TensorFlow.
 """
 
 import dataclasses
@@ -19,13 +19,13 @@ import multiprocessing
 import os
 import pathlib
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from identity_matters.images import batches, jpeg
+from identity_matters import batches
+from identity_matters.images import jpeg
 
 NAME = "imagenet2012"
 FILE_FORMAT = "array_record"
@@ -53,13 +53,11 @@ class EncodedImages:
       data_dir: where `make data DATASETS=imagenet2012` put the data set.
       split: "train" or "validation".
     Raises:
-      ValueError: an unknown split, a missing package, or nothing prepared in `data_dir`.
+      ValueError: a missing package, or nothing prepared in `data_dir`.
         Reading raises it for a damaged file, and says which.
     """
 
     def __init__(self, data_dir: str | os.PathLike[str], split: str):
-        if split not in PUBLISHED_EXAMPLES:
-            raise ValueError(f"{NAME} has the splits {', '.join(PUBLISHED_EXAMPLES)}, not {split}")
         self.data_dir = pathlib.Path(data_dir).expanduser()
         self.split = split
         self._num_examples = len(self._source)
@@ -119,12 +117,7 @@ def _parse(record: bytes) -> tuple[bytes, int, str]:
 
 
 def builder(data_dir: str | os.PathLike[str]) -> Any:
-    """The `imagenet2012` builder of tensorflow_datasets for `data_dir`, prepared or not.
-
-    Raises:
-      ValueError: tensorflow_datasets is not installed.
-    """
-    _require(("tensorflow_datasets",))
+    """The `imagenet2012` builder of tensorflow_datasets for `data_dir`, prepared or not."""
     import tensorflow_datasets as tfds
 
     return tfds.builder(NAME, data_dir=data_dir, file_format=FILE_FORMAT)
@@ -132,11 +125,7 @@ def builder(data_dir: str | os.PathLike[str]) -> Any:
 
 def require_packages() -> None:
     """Raises ValueError where a package that reading takes is not installed."""
-    _require(_NEEDED)
-
-
-def _require(modules) -> None:
-    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(
             f"reading {NAME} needs {', '.join(missing)};"
@@ -149,8 +138,8 @@ def _open(data_dir: pathlib.Path, split: str):
     import tensorflow_datasets as tfds
 
     advice = f"{NAME} is not prepared in {data_dir}; see: make data DATASETS={NAME}"
-    prepared = builder(data_dir) if data_dir.is_dir() else None
-    if prepared is None or not prepared.is_prepared():
+    prepared = builder(data_dir)
+    if not prepared.is_prepared():
         raise ValueError(advice)
     if prepared.info.file_format.value != FILE_FORMAT:
         raise ValueError(f"{advice} ({prepared.data_dir} holds no {FILE_FORMAT} files)")
@@ -172,7 +161,8 @@ class Reading:
       prefetch_batches: batches made ahead, in each process that makes some; a batch of 256 takes
         39 MB.
     Raises:
-      ValueError: a number below its least value, or fewer batches ahead than threads.
+      ValueError: a number below its least value, or fewer batches ahead than threads, which would
+        idle.
     """
 
     worker_threads: int
@@ -180,47 +170,12 @@ class Reading:
     prefetch_batches: int
 
     def __post_init__(self):
-        for name, least in (("worker_threads", 1), ("worker_processes", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if self.prefetch_batches < self.worker_threads:
+        enough_ahead = self.prefetch_batches >= self.worker_threads
+        if self.worker_threads < 1 or self.worker_processes < 0 or not enough_ahead:
             raise ValueError(
-                "prefetch_batches must be at least worker_threads, or threads would idle, got"
-                f" {self.prefetch_batches} and {self.worker_threads}"
+                "worker_threads must be at least 1, worker_processes at least 0 and"
+                f" prefetch_batches at least worker_threads, got {self}"
             )
-
-
-@dataclasses.dataclass(frozen=True)
-class Share:
-    """This process among those that train together; raises ValueError for one outside of them."""
-
-    process_index: int = 0
-    process_count: int = 1
-
-    def __post_init__(self):
-        if not 0 <= self.process_index < self.process_count:
-            raise ValueError(
-                "process_index must be from 0 to process_count - 1, got"
-                f" {self.process_index} and {self.process_count}"
-            )
-
-    def rows(self, batch_examples: int) -> slice:
-        """Which rows of a batch over all processes are this process's."""
-        if batch_examples < 1 or batch_examples % self.process_count:
-            raise ValueError(
-                "batch_examples must be a multiple of the number of processes, got"
-                f" batch_examples={batch_examples} and {self.process_count} processes"
-            )
-        size = batch_examples // self.process_count
-        return slice(self.process_index * size, (self.process_index + 1) * size)
-
-
-ALONE = Share()
-
-
-def _make_beside_parent(make_batch, step):
-    _end_with_parent()
-    return make_batch(step)
 
 
 @functools.cache
@@ -236,121 +191,23 @@ def _end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-class Stream:
-    """Batches of consecutive steps, made ahead; counts how long its consumer waits for them.
-
-    Iterating gives dicts of arrays and ends after the last step. Close it, or use it in a `with`
-    statement, to end its threads and processes.
+def _stream(make_batch: Callable[[int], dict], first_step: int, steps: int, reading: Reading):
+    """An iterator over ``make_batch(step)``, made ahead; ``close()`` ends its threads, processes.
 
     Args:
-      make_batch: ``make_batch(step) -> dict of arrays``, picklable where there are worker
-        processes; an error it raises comes out of the iteration.
+      make_batch: picklable; an error it raises comes out of the iteration.
       first_step, steps: the batches are those of first_step, ..., first_step + steps - 1.
-      reading: how they are made.
-    Attributes:
-      step: the step of the next batch; a stream opened with `first_step` there goes on with it.
     """
+    import grain.python as grain
 
-    def __init__(
-        self, make_batch: Callable[[int], dict], first_step: int, steps: int, reading: Reading
-    ):
-        import grain.python as grain
-
-        self.step = first_step
-        make = functools.partial(_make_beside_parent, make_batch)
-        dataset = grain.MapDataset.range(first_step, first_step + steps).map(make)
-        options = grain.ReadOptions(reading.worker_threads, reading.prefetch_batches)
-        dataset = dataset.to_iter_dataset(options)
-        if reading.worker_processes:
-            dataset = dataset.mp_prefetch(
-                grain.MultiprocessingOptions(reading.worker_processes, reading.prefetch_batches)
-            )
-        self._batches = iter(dataset)
-        self._waited_seconds = 0.0
-        self._since: float | None = None
-
-    def __iter__(self):
-        return self
-
-    def __next__(self) -> dict:
-        started = time.perf_counter()
-        if self._since is None:
-            self._since = started
-        batch = next(self._batches)
-        self._waited_seconds += time.perf_counter() - started
-        self.step += 1
-        return batch
-
-    def take_seconds(self) -> tuple[float, float]:
-        """(seconds waited for batches, seconds in all) since the last call.
-
-        The first count begins when the first batch is asked for, and so holds the start of the
-        threads and processes.
-        """
-        now = time.perf_counter()
-        waited, total = self._waited_seconds, now - (now if self._since is None else self._since)
-        self._waited_seconds = 0.0
-        self._since = now
-        return waited, total
-
-    def close(self) -> None:
-        """Ends threads and processes; batches under way are dropped."""
-        self._batches.close()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-
-@dataclasses.dataclass(frozen=True)
-class _TrainBatch:
-    """step -> {"images": u8[b, p, p, 3], "labels", "indices", "epochs": i32[b]}, b our share."""
-
-    encoded: EncodedImages
-    seed: int
-    batch_examples: int
-    rows: slice
-    pixels: int
-
-    def __call__(self, step: int) -> dict:
-        indices, epochs = batches.batch_plan(
-            self.seed, len(self.encoded), self.batch_examples, int(step), 1
+    dataset = grain.MapDataset.range(first_step, first_step + steps).map(make_batch)
+    options = grain.ReadOptions(reading.worker_threads, reading.prefetch_batches)
+    dataset = dataset.to_iter_dataset(options)
+    if reading.worker_processes:
+        dataset = dataset.mp_prefetch(
+            grain.MultiprocessingOptions(reading.worker_processes, reading.prefetch_batches)
         )
-        indices, epochs = indices[0, self.rows], epochs[0, self.rows]
-        images = np.empty((len(indices), self.pixels, self.pixels, 3), np.uint8)
-        labels = np.empty(len(indices), np.int32)
-        for i, (data, label, name) in enumerate(self.encoded.read(indices)):
-            image = jpeg.decode(data, name)
-            view = jpeg.draw_view(
-                *image.shape[:2], seed=self.seed, epoch=int(epochs[i]), example=int(indices[i])
-            )
-            jpeg.train_view(image, view, images[i])
-            labels[i] = label
-        return {"images": images, "labels": labels, "indices": indices, "epochs": epochs}
-
-
-@dataclasses.dataclass(frozen=True)
-class _EvalBatch:
-    """batch number -> {"images", "labels", "is_real": bool[b]}; zeros where none is left."""
-
-    encoded: EncodedImages
-    batch_examples: int
-    rows: slice
-    pixels: int
-    shorter_side_pixels: int
-
-    def __call__(self, number: int) -> dict:
-        first = int(number) * self.batch_examples
-        positions = np.arange(first, first + self.batch_examples)[self.rows]
-        is_real = positions < len(self.encoded)
-        images = np.zeros((len(positions), self.pixels, self.pixels, 3), np.uint8)
-        labels = np.zeros(len(positions), np.int32)
-        for i, (data, label, name) in enumerate(self.encoded.read(positions[is_real])):
-            jpeg.eval_view(jpeg.decode(data, name), self.shorter_side_pixels, images[i])
-            labels[i] = label
-        return {"images": images, "labels": labels, "is_real": is_real}
+    return iter(dataset)
 
 
 def train_stream(
@@ -361,9 +218,9 @@ def train_stream(
     batch_examples: int,
     first_step: int,
     steps: int,
-    share: Share = ALONE,
+    rows: slice = slice(None),
     pixels: int = IMAGE_PIXELS,
-) -> Stream:
+) -> Any:
     """Training batches of the steps `first_step`, ..., `first_step + steps - 1`.
 
     Every epoch visits each example exactly once, in an order of its own, with a random crop and
@@ -372,18 +229,29 @@ def train_stream(
 
     Args:
       batch_examples: over all processes.
+      rows: those of a batch that are this process's, b of them.
     Returns:
-      a stream of {"images": u8[b, pixels, pixels, 3], "labels", "indices", "epochs": i32[b]} with
-      b = batch_examples / process_count. Its iteration raises ValueError for an image that is
-      truncated or damaged, with its name.
-    Raises:
-      ValueError: a number below its least value, or a batch that the processes cannot share.
+      an iterator over {"images": u8[b, pixels, pixels, 3], "labels", "indices", "epochs": i32[b]}
+      with ``close()``. Its iteration raises ValueError for an image that is truncated or damaged,
+      with its name.
     """
-    batches.batch_plan(seed, len(encoded), batch_examples, first_step, 1)
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
-    make = _TrainBatch(encoded, seed, batch_examples, share.rows(batch_examples), pixels)
-    return Stream(make, first_step, steps, reading)
+    make = functools.partial(_train_batch, encoded, seed, batch_examples, rows, pixels)
+    return _stream(make, first_step, steps, reading)
+
+
+def _train_batch(encoded, seed, batch_examples, rows, pixels, step) -> dict:
+    _end_with_parent()
+    plan = batches.batch_plan(seed, len(encoded), batch_examples, int(step), 1)
+    indices, epochs = (part[0, rows] for part in plan)
+    images = np.empty((len(indices), pixels, pixels, 3), np.uint8)
+    labels = np.empty(len(indices), np.int32)
+    for i, (data, label, name) in enumerate(encoded.read(indices)):
+        image = jpeg.decode(data, name)
+        epoch, example = int(epochs[i]), int(indices[i])
+        view = jpeg.draw_view(*image.shape[:2], seed=seed, epoch=epoch, example=example)
+        jpeg.train_view(image, view, images[i])
+        labels[i] = label
+    return {"images": images, "labels": labels, "indices": indices, "epochs": epochs}
 
 
 def eval_stream(
@@ -391,21 +259,34 @@ def eval_stream(
     reading: Reading,
     *,
     batch_examples: int,
-    share: Share = ALONE,
+    rows: slice = slice(None),
     pixels: int = IMAGE_PIXELS,
     shorter_side_pixels: int = EVAL_SHORTER_SIDE_PIXELS,
-) -> Stream:
+) -> Any:
     """Every image once, in order, over all processes together; all get equally many batches.
 
     Args:
       batch_examples: over all processes.
+      rows: those of a batch that are this process's, b of them.
       shorter_side_pixels: what images are resized to before the central crop of `pixels`.
     Returns:
-      a stream of {"images": u8[b, pixels, pixels, 3], "labels": i32[b], "is_real": bool[b]} with
-      b = batch_examples / process_count; the last batch is filled up with zeros, not `is_real`.
-    Raises:
-      ValueError: as `train_stream`.
+      an iterator over {"images": u8[b, pixels, pixels, 3], "labels": i32[b], "is_real": bool[b]}
+      with ``close()``; the last batch is filled up with zeros, not `is_real`.
     """
-    rows = share.rows(batch_examples)
-    make = _EvalBatch(encoded, batch_examples, rows, pixels, shorter_side_pixels)
-    return Stream(make, 0, -(-len(encoded) // batch_examples), reading)
+    make = functools.partial(
+        _eval_batch, encoded, batch_examples, rows, pixels, shorter_side_pixels
+    )
+    return _stream(make, 0, -(-len(encoded) // batch_examples), reading)
+
+
+def _eval_batch(encoded, batch_examples, rows, pixels, shorter_side_pixels, number) -> dict:
+    _end_with_parent()
+    first = int(number) * batch_examples
+    positions = np.arange(first, first + batch_examples)[rows]
+    is_real = positions < len(encoded)
+    images = np.zeros((len(positions), pixels, pixels, 3), np.uint8)
+    labels = np.zeros(len(positions), np.int32)
+    for i, (data, label, name) in enumerate(encoded.read(positions[is_real])):
+        jpeg.eval_view(jpeg.decode(data, name), shorter_side_pixels, images[i])
+        labels[i] = label
+    return {"images": images, "labels": labels, "is_real": is_real}

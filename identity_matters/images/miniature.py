@@ -36,7 +36,7 @@ def prepare(data_dir: str | os.PathLike[str], train_examples: int) -> pathlib.Pa
     Returns:
       the directory to open it from.
     Raises:
-      ValueError: fewer training examples than classes, or tensorflow_datasets is missing.
+      ValueError: fewer training examples than classes.
     """
     if train_examples < CLASSES:
         raise ValueError(f"train_examples must be at least {CLASSES}, got {train_examples}")
@@ -104,8 +104,6 @@ def write(data_dir: str | os.PathLike[str], splits: dict, *, shards: int = 2) ->
       shards: files of each split.
     Returns:
       its directory, which is valid once this returns.
-    Raises:
-      ValueError: tensorflow_datasets is missing.
     """
     builder = imagenet.builder(data_dir)
     import tensorflow_datasets as tfds

@@ -7,7 +7,8 @@ same width - 2x2 mean; at the end BN - ReLU - mean over the map - linear layer. 
 growth 24 give 27,249,082 parameters for 10 classes, the 27.2M that its authors print. Their
 released code has 2 `growth` stem channels, with which the network has 28,071,706.
 
-Initial weights and batch norm are those of that code (liuzhuang13/DenseNet).
+Initial weights and batch norm are those of that code (liuzhuang13/DenseNet); dropout, which its
+authors use without data augmentation only, is left out.
 """
 
 import functools
@@ -30,8 +31,6 @@ class DenseNet(nn.Module):
       depth: 3 m + 4 for m layers a dense block.
       growth: channels that a layer adds.
       stem_width: channels after the first convolution.
-      dropout: probability of setting to zero a number after each convolution but the first. The
-        authors use 0.2 without data augmentation and 0 with it.
       compute_dtype: "float32" or "bfloat16", the type of the convolutions and of the maps between
         them; statistics, the last mean and the last layer are float32.
       axis_name: the mapped axis over which batch norm averages in training.
@@ -43,13 +42,12 @@ class DenseNet(nn.Module):
     depth: int = 100
     growth: int = 24
     stem_width: int = 16
-    dropout: float = 0.0
     compute_dtype: str = "float32"
     axis_name: str | None = None
 
     def __post_init__(self):
         super().__post_init__()
-        layers.check(self, at_least={"growth": 1, "stem_width": 1}, rates=("dropout",))
+        layers.check(self, at_least={"growth": 1, "stem_width": 1})
         if self.depth < 7 or (self.depth - 4) % 3:
             raise ValueError(
                 f"depth must be 3 m + 4 for m >= 1 layers a dense block, got {self.depth}"
@@ -57,25 +55,23 @@ class DenseNet(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train: bool, keys=None):
+        del keys
         norm = layers.batch_norm(self, train, BATCH_NORM_EPSILON)
         conv = functools.partial(
             nn.Conv, use_bias=False, dtype=self.compute_dtype, kernel_init=layers.HE_FAN_OUT
         )
 
-        def composite(x, channels, size, name, layer):
-            """BN - ReLU - convolution - dropout."""
+        def composite(x, channels, size, name):
+            """BN - ReLU - convolution."""
             x = nn.relu(norm(name=f"{name}_norm")(x))
-            x = conv(channels, (size, size), name=f"{name}_conv")(x)
-            return layers.dropout(x, keys, self.dropout, layer) if train else x
+            return conv(channels, (size, size), name=f"{name}_conv")(x)
 
         x = conv(self.stem_width, (3, 3), name="stem")(x)
-        layer = 0
         for block in range(1, DENSE_BLOCKS + 1):
             for index in range(1, (self.depth - 4) // 3 + 1):
-                name, layer = f"block{block}_layer{index}", layer + 1
-                x = jnp.concatenate([x, composite(x, self.growth, 3, name, layer)], axis=-1)
+                new = composite(x, self.growth, 3, f"block{block}_layer{index}")
+                x = jnp.concatenate([x, new], axis=-1)
             if block < DENSE_BLOCKS:
-                name, layer = f"transition{block}", layer + 1
-                x = layers.average_pool(composite(x, x.shape[-1], 1, name, layer), 2)
+                x = layers.average_pool(composite(x, x.shape[-1], 1, f"transition{block}"), 2)
         x = nn.relu(norm(name="norm")(x))
         return layers.classifier(self.num_classes)(layers.global_average_pool(x)), []

@@ -12,18 +12,18 @@ import numpy as np
 
 from identity_matters import flops
 from identity_matters.train import metrics
-from identity_matters.train.checkpoint import Checkpoints
+from identity_matters.train.checkpoint import COLLECTIONS, Checkpoints
 from identity_matters.train.loop import Intervals, fit
 from identity_matters.train.optim import learning_rate_schedule, momentum_sgd
 from identity_matters.train.parallel import ParallelSteps, pick_devices
 from identity_matters.train.step import Arrays, Task
 
-COLLECTIONS = ("params", "fixed", "batch_stats")
+# Records of a training, about.
 LOGS = 10
 
 
 class MemoryLog:
-    """A log that keeps its records, and prints a line for each if it is told to."""
+    """A `loop.Log` that keeps its records, and prints a line for each if it is told to."""
 
     def __init__(self, verbose: bool = False):
         self.records: list[dict] = []
@@ -85,21 +85,9 @@ def train(
       metrics.NonFiniteError: the training diverges.
     """
     every = max(steps // LOGS, 1)
-    intervals = Intervals(steps, 1, every, every, steps)
-    data = Arrays(
-        batch_plan=functools.partial(
-            _batch_plan, num_examples=len(x), batch_examples=batch_examples
-        ),
-        train_images=_as_images(x),
-        train_labels=np.asarray(y),
-        test_images=_as_images(x_test),
-        test_labels=np.asarray(y_test),
-    )
+    data = Arrays(_as_images(x), np.asarray(y), _as_images(x_test), np.asarray(y_test))
     rate = learning_rate_schedule(
         schedule=schedule, learning_rate=learning_rate, steps=steps, warmup_steps=warmup_steps
-    )
-    optimizer = momentum_sgd(
-        rate, momentum=momentum, nesterov=False, weight_decay=weight_decay, decayed="kernels"
     )
     start = {name: variables.get(name, {}) for name in COLLECTIONS}
     example = jax.ShapeDtypeStruct((1, *data.train_images.shape[1:]), jnp.float32)
@@ -109,9 +97,10 @@ def train(
         apply=functools.partial(_apply, net),
         train_input=lambda images, keys: _as_input(images),
         eval_input=_as_input,
-        example_keys=jax.vmap(_example_key, (None, 0, 0)),
         data=data,
-        optimizer=optimizer,
+        optimizer=momentum_sgd(
+            rate, momentum=momentum, nesterov=False, weight_decay=weight_decay, decayed="kernels"
+        ),
         schedule=rate,
         flops_per_example=flops.training_flops(forward),
     )
@@ -121,7 +110,7 @@ def train(
         batch_examples=batch_examples,
         evaluation_batch_examples=batch_examples,
     )
-    log = MemoryLog(verbose)
+    log, intervals = MemoryLog(verbose), Intervals(steps, 1, every, every, steps)
     _, state = fit(task, parallel, intervals, log, key=jax.random.key(seed))
     return {name: state[name] for name in COLLECTIONS}, log.records
 
@@ -153,24 +142,6 @@ def _as_images(x) -> np.ndarray:
 def _as_input(images):
     scale = 255 if images.dtype == np.uint8 else 1
     return jnp.asarray(images, jnp.float32) / scale
-
-
-def _batch_plan(seed: int, num_examples: int, batch_examples: int, first_step: int, steps: int):
-    """A permutation of the examples an epoch; see `step.Arrays`."""
-    places = np.arange(first_step * batch_examples, (first_step + steps) * batch_examples)
-    epochs, offsets = np.divmod(places, num_examples)
-    orders = {
-        epoch: np.random.default_rng([seed, epoch]).permutation(num_examples)
-        for epoch in np.unique(epochs)
-    }
-    chosen = [orders[epoch][offset] for epoch, offset in zip(epochs, offsets, strict=True)]
-    indices = np.asarray(chosen, np.int32)
-    shape = (steps, batch_examples)
-    return indices.reshape(shape), epochs.astype(np.int32).reshape(shape)
-
-
-def _example_key(key, epoch, index):
-    return jax.random.fold_in(jax.random.fold_in(key, epoch), index)
 
 
 def _apply(net, variables, x, *, train, keys=None):

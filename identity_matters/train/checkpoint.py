@@ -17,14 +17,17 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import flax.traverse_util
 import jax
 import numpy as np
 from etils import epath
 
 from identity_matters import runs
 
+# The variables of a net.
+COLLECTIONS = ("params", "fixed", "batch_stats")
 # How many differences a message names.
-_NAMED_AT_MOST = 5
+_NAMED = 5
 # What storage answers that cannot be read now; it says nothing about the files.
 _STORAGE = re.compile(
     r"UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAUTHENTICATED|RESOURCE_EXHAUSTED"
@@ -45,8 +48,8 @@ class Checkpoints:
 
     Args:
       directory: where they go, made when the first one is saved; a ``gs://`` path will do.
-      settings: JSON-able; what a checkpoint must agree on with the run that restores it. None: a
-        reader that takes any.
+      settings: JSON-able; what a checkpoint must agree on with the run that restores it, but for
+        the places of data. None: a reader that takes any.
       keep: how many of the newest checkpoints stay.
       on_warning: called with one line for each damaged checkpoint.
     """
@@ -59,9 +62,9 @@ class Checkpoints:
         keep: int = 2,
         on_warning: Callable[[str], Any] = warnings.warn,
     ):
-        path = epath.Path(directory)
-        self.directory = path if "://" in str(directory) else epath.Path(os.path.abspath(path))
-        self._settings = None if settings is None else _as_json(settings)
+        path = os.fspath(directory)
+        self.directory = epath.Path(path if "://" in path else os.path.abspath(path))
+        self._settings = settings
         self._keep = keep
         self._on_warning = on_warning
 
@@ -71,13 +74,11 @@ class Checkpoints:
 
         # orbax tells some ten lines about each save to absl's logger, which programs share.
         logging.getLogger("absl").addFilter(_is_not_of_orbax)
-        processes = ocp.options.MultiprocessingOptions()
-        if jax.process_count() > 1:
-            # The states of all processes are the same: one writes, the others need no storage.
-            own = jax.process_index()
-            processes = ocp.options.MultiprocessingOptions(
-                primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process{own}"
-            )
+        # The states of all processes are the same: one writes, the others need no storage.
+        own = jax.process_index()
+        alone = ocp.options.MultiprocessingOptions(
+            primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process{own}"
+        )
         self.directory.mkdir(parents=True, exist_ok=True)
         return ocp.CheckpointManager(
             self.directory,
@@ -85,12 +86,12 @@ class Checkpoints:
                 max_to_keep=self._keep,
                 create=False,
                 cleanup_tmp_directories=self._settings is not None,
-                multiprocessing_options=processes,
+                multiprocessing_options=alone,
             ),
         )
 
     def save(self, step: int, state: Any, extra: dict) -> None:
-        """Begins to write a checkpoint; the next `save`, `wait` or `close` raises what fails.
+        """Begins to write a checkpoint; the next `save` or `close` raises what fails.
 
         Args:
           step: larger than that of every checkpoint there.
@@ -109,11 +110,18 @@ class Checkpoints:
                 " saved; does another run write here?"
             )
         arrays = {name: np.asarray(leaf) for name, leaf in _named_leaves(state).items()}
+        held = {
+            "step": step,
+            "settings": self._settings,
+            "arrays": {name: (_describe(x), _digest(x)) for name, x in arrays.items()},
+            "extra": extra,
+        }
+        text = json.dumps(runs.to_json(held), allow_nan=False)
         self._manager.save(
             step,
             args=ocp.args.Composite(
                 state=ocp.args.StandardSave(arrays),
-                metadata=ocp.args.JsonSave(_seal(step, self._settings, arrays, extra)),
+                metadata=ocp.args.JsonSave({"text": text, "sha256": _digest(text.encode())}),
             ),
         )
 
@@ -143,8 +151,7 @@ class Checkpoints:
                 raise
             # orbax raises bare Exception too, by what is damaged.
             except Exception as error:
-                line = (str(error).strip().splitlines() or [""])[0]
-                line = f"{type(error).__name__}: {line}"
+                line = f"{type(error).__name__}: {runs.first_line(error)}"
                 missing = isinstance(error, FileNotFoundError | NotADirectoryError)
                 if (isinstance(error, OSError) and not missing) or _STORAGE.search(str(error)):
                     raise CheckpointError(
@@ -165,13 +172,8 @@ class Checkpoints:
             self._manager.reload()
         return found
 
-    def wait(self) -> None:
-        """Returns when everything saved is on disk; raises what made a save fail."""
-        if "_manager" in self.__dict__:
-            self._manager.wait_until_finished()
-
     def close(self) -> None:
-        """Waits, and lets the threads go."""
+        """Returns when everything saved is on disk; raises what made a save fail."""
         if "_manager" in self.__dict__:
             self._manager.close()
 
@@ -188,19 +190,36 @@ class Checkpoints:
         def restore(item, how):
             return self._manager.restore(step, args=ocp.args.Composite(**{item: how}))[item]
 
-        body = _unseal(restore("metadata", ocp.args.JsonRestore()), step)
-        where = f"the checkpoint {self.directory / str(step)} is of another run"
+        metadata = restore("metadata", ocp.args.JsonRestore())
+        if _digest(metadata["text"].encode()) != metadata["sha256"]:
+            raise _DamagedError("its metadata are not those that were saved")
+        held = json.loads(metadata["text"])
+        if held["step"] != step:
+            raise _DamagedError(f"it was saved as step {held['step']}")
+        there, here = {}, {}
         if self._settings is not None:
-            saved, ours = (runs.flat(one) for one in (body["settings"], self._settings))
-            _require_same(where, "the setting", saved, ours)
+            there["the setting"], here["the setting"] = held["settings"], self._settings
         if like is not None:
-            _require_same(where, "the array", body["arrays"], _describe(_named_leaves(like)))
-        shapes = {name: _blank(described) for name, described in body["arrays"].items()}
-        arrays = restore("state", ocp.args.StandardRestore(shapes))
-        arrays = {name: np.asarray(arrays[name]) for name in shapes}
-        if _digest(arrays) != body["digest"]:
+            there["the array"] = {
+                name: described for name, (described, _) in held["arrays"].items()
+            }
+            here["the array"] = {name: _describe(x) for name, x in _named_leaves(like).items()}
+        different = [
+            f"{name.replace('.', ' ', 1)} is {a!r} there and {b!r} here"
+            for name, (a, b) in runs.differences(there, here).items()
+        ]
+        if different:
+            more = f"; and {len(different) - _NAMED} more" if len(different) > _NAMED else ""
+            raise CheckpointError(
+                f"the checkpoint {self.directory / str(step)} is of another run:"
+                f" {'; '.join(different[:_NAMED])}{more}"
+            )
+        blank = {name: _blank(described) for name, (described, _) in held["arrays"].items()}
+        arrays = restore("state", ocp.args.StandardRestore(blank))
+        arrays = {name: np.asarray(arrays[name]) for name in blank}
+        if any(_digest(arrays[name]) != digest for name, (_, digest) in held["arrays"].items()):
             raise _DamagedError("its arrays are not those that were saved")
-        extra = runs.from_json(body["extra"])
+        extra = runs.from_json(held["extra"])
         if like is None:
             return arrays, extra
         leaves = [arrays[name] for name in _named_leaves(like)]
@@ -225,22 +244,8 @@ def load_variables(directory: str | os.PathLike[str]) -> dict:
         found = checkpoints.restore()
     if found is None:
         raise CheckpointError(f"there is no checkpoint in {directory}")
-    variables: dict = {"params": {}, "fixed": {}, "batch_stats": {}}
-    for name, array in found[1].items():
-        *path, last = name.split(".")
-        if path and path[0] in variables:
-            node = variables
-            for part in path:
-                node = node.setdefault(part, {})
-            node[last] = array
-    return variables
-
-
-def delete(directory: str | os.PathLike[str]) -> None:
-    """Removes a directory of checkpoints, which nobody may be writing, if it is there."""
-    path = epath.Path(directory)
-    if path.exists():
-        path.rmtree()
+    state = flax.traverse_util.unflatten_dict(found[1], sep=".")
+    return {name: state.get(name, {}) for name in COLLECTIONS}
 
 
 def _is_not_of_orbax(record: logging.LogRecord) -> bool:
@@ -253,36 +258,8 @@ def _named_leaves(tree: Any) -> dict:
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in flat}
 
 
-def _as_json(value: Any) -> Any:
-    """`value` as it comes back from a JSON file."""
-    return json.loads(json.dumps(runs.to_json(value), allow_nan=False))
-
-
-def _seal(step: int, settings: dict | None, arrays: dict, extra: dict) -> dict:
-    """The metadata of a checkpoint: one text with its own digest, so that damage is noticed."""
-    body = json.dumps(
-        {
-            "step": step,
-            "settings": settings,
-            "arrays": _describe(arrays),
-            "digest": _digest(arrays),
-            "extra": _as_json(extra),
-        }
-    )
-    return {"body": body, "sha256": hashlib.sha256(body.encode()).hexdigest()}
-
-
-def _unseal(metadata: dict, step: int) -> dict:
-    if hashlib.sha256(metadata["body"].encode()).hexdigest() != metadata["sha256"]:
-        raise _DamagedError("its metadata are not those that were saved")
-    body = json.loads(metadata["body"])
-    if body["step"] != step:
-        raise _DamagedError(f"it was saved as step {body['step']}")
-    return body
-
-
-def _describe(leaves: dict) -> dict:
-    return {name: f"{np.dtype(x.dtype).name}{list(x.shape)}" for name, x in leaves.items()}
+def _describe(leaf) -> str:
+    return f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}"
 
 
 def _blank(described: str) -> np.ndarray:
@@ -291,26 +268,8 @@ def _blank(described: str) -> np.ndarray:
     return np.empty([int(n) for n in shape.split(",") if n], jax.numpy.dtype(dtype))
 
 
-def _digest(leaves: dict) -> str:
-    """sha256 over names, types and bytes."""
-    digest = hashlib.sha256()
-    for name, description in sorted(_describe(leaves).items()):
-        digest.update(f"{name} {description}\n".encode())
-        digest.update(np.ascontiguousarray(leaves[name]).reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
-
-
-def _require_same(where: str, what: str, saved: dict, ours: dict) -> None:
-    """Raises CheckpointError with what differs, and both values."""
-    absent = "absent"
-    different = [
-        f"{what} {name} is {saved.get(name, absent)!r} there and {ours.get(name, absent)!r} here"
-        for name in sorted(saved.keys() | ours.keys())
-        if saved.get(name, absent) != ours.get(name, absent)
-    ]
-    if different:
-        more = len(different) - _NAMED_AT_MOST
-        raise CheckpointError(
-            f"{where}: {'; '.join(different[:_NAMED_AT_MOST])}"
-            + (f"; and {more} more" if more > 0 else "")
-        )
+def _digest(held) -> str:
+    """sha256 of bytes, or of those of an array."""
+    if isinstance(held, np.ndarray):
+        held = np.ascontiguousarray(held).reshape(-1).view(np.uint8).data
+    return hashlib.sha256(held).hexdigest()

@@ -6,14 +6,11 @@ ones and writes them anew.
 
 import collections
 import dataclasses
-import hashlib
-import json
 import time
 from typing import Any, Protocol
 
 import jax
 
-from identity_matters import runs
 from identity_matters.train import metrics, multihost
 from identity_matters.train.checkpoint import CheckpointError, Checkpoints
 from identity_matters.train.parallel import ParallelSteps
@@ -35,7 +32,7 @@ class Log(Protocol):
     """What `fit` writes to.
 
     `records` are those of this training so far, on disk when `append` returns. `progress` comes
-    after each dispatch, and without a loss once before the first.
+    after each dispatch, and before the first one without a loss.
     """
 
     records: list
@@ -109,29 +106,21 @@ def fit(
       task, parallel: what is trained, and the steps made of it.
       log: on disk when ``log.append`` returns.
       key: a typed key, the root of all randomness.
-      checkpoints: None keeps none.
+      checkpoints: closed at the end; None keeps none.
       peak_flops_per_second: of all devices together, if it is known.
       profile_dir: where a trace of a few dispatches goes, if given.
     Returns:
       (`metrics.result` of all records, the last state as NumPy arrays).
     Raises:
-      CheckpointError: see `Checkpoints.restore`, or the records are not those that were there when
-        the checkpoint was saved.
+      CheckpointError: see `Checkpoints.restore`, or there are fewer records than when the
+        checkpoint was saved.
       metrics.NonFiniteError: a loss or gradient is not finite.
       StopRequested: `log` asked to stop, and the state has been saved.
     """
+    run = _Run(task, parallel, intervals, log, checkpoints, peak_flops_per_second, profile_dir)
     init_key, order_key, step_key = jax.random.split(key, 3)
     order_seed = int(jax.random.bits(order_key, dtype="uint32"))
-    run = _Run(
-        task=task,
-        log=log,
-        intervals=intervals,
-        parallel=parallel,
-        feed=Feed(task.data, parallel.rows, intervals.steps, order_seed),
-        checkpoints=checkpoints,
-        profile_dir=profile_dir,
-        peak=peak_flops_per_second,
-    )
+    run.feed = Feed(task.data, parallel.batch_examples, parallel.rows, intervals.steps, order_seed)
     try:
         run.start(init_key, step_key)
         run.go_on()
@@ -141,7 +130,7 @@ def fit(
         run.stop_trace()
         parallel.stop()
         if checkpoints is not None:
-            checkpoints.wait()
+            checkpoints.close()
     return metrics.result(log.records, task.top_k), state
 
 
@@ -160,13 +149,13 @@ class _Run:
     """
 
     task: Task
-    log: Log
-    intervals: Intervals
     parallel: ParallelSteps
-    feed: Feed
+    intervals: Intervals
+    log: Log
     checkpoints: Checkpoints | None
-    profile_dir: str
     peak: float | None
+    profile_dir: str
+    feed: Any = None
     state: Any = None
     step: int = 0
     evaluated: bool = False
@@ -183,50 +172,42 @@ class _Run:
         """Takes up the newest checkpoint, or draws the initial state."""
         self.phase("restoring")
         drawn = initial_state(self.task.init(init_key), self.task.optimizer)
-        restored = self.restore(drawn)
-        if restored is None:
-            self.log.rewind(0)
-            state = jax.device_get(drawn)
-        else:
-            self.step, state, extra = restored
-            self.log.rewind(extra["records"])
-            self.saved_step = self.step
-            self.evaluated = extra["evaluated"]
-            self.sums = metrics.MetricSums(**extra["sums"])
-        self.state = self.parallel.start(step_key, state)
+        state = jax.device_get(drawn)
 
-    def restore(self, like) -> tuple | None:
-        """(step, state, extra) for all processes; process 0 reads the checkpoint."""
-        if self.checkpoints is None:
-            return None
-        checkpoints, state = self.checkpoints, None
-
-        def read():
+        def restore():
             nonlocal state
-            found = checkpoints.restore(like)
+            found = None if self.checkpoints is None else self.checkpoints.restore(drawn)
             if found is None:
                 # The first checkpoint is on disk before the second one is due.
                 behind = max((record["step"] for record in self.log.records), default=0)
-                if behind > 2 * self.intervals.steps_per_checkpoint:
+                if (
+                    self.checkpoints is not None
+                    and behind > 2 * self.intervals.steps_per_checkpoint
+                ):
                     raise CheckpointError(
                         f"metrics.jsonl goes on to step {behind}, but there is no checkpoint in"
-                        f" {checkpoints.directory}"
+                        f" {self.checkpoints.directory}"
                     )
                 return None
             step, state, extra = found
-            records = self.log.records[: extra["records"]]
-            if len(records) < extra["records"] or _digest(records) != extra["records_sha256"]:
+            if len(self.log.records) < extra["records"]:
                 raise CheckpointError(
-                    f"metrics.jsonl is not as it was when checkpoint {step} in"
-                    f" {checkpoints.directory} was saved: lines are lost or changed, or the"
+                    f"metrics.jsonl has {len(self.log.records)} lines of this training, but"
+                    f" checkpoint {step} was saved after {extra['records']}: lines are lost, or the"
                     " checkpoints are those of another results_dir"
                 )
-            return {"step": step, "extra": extra}
+            return {"step": step, **extra}
 
-        found = multihost.on_process_0(read)
+        found = multihost.on_process_0(restore)
         if found is None:
-            return None
-        return found["step"], multihost.arrays_from_process_0(state, like), found["extra"]
+            self.log.rewind(0)
+        else:
+            self.log.rewind(found["records"])
+            self.step = self.saved_step = found["step"]
+            self.evaluated = found["evaluated"]
+            self.sums = metrics.MetricSums(**found["sums"])
+            state = multihost.arrays_from_process_0(state)
+        self.state = self.parallel.start(step_key, state)
 
     def go_on(self) -> None:
         """Runs to the last step; raises StopRequested after saving where the log asks for it."""
@@ -241,8 +222,6 @@ class _Run:
             if self.step == self.intervals.steps and self.evaluated:
                 return
             if stopping:
-                if self.checkpoints is not None:
-                    self.checkpoints.wait()
                 raise StopRequested(self.step)
             self.train(self.intervals.next_due(self.step, "evaluation", "checkpoint"))
 
@@ -254,13 +233,8 @@ class _Run:
 
     def train(self, until: int) -> None:
         """Runs the steps up to `until`, or fewer where the log asks to stop."""
-        self.phase("compiling")
-        step = issued = self.step
-        while step < until:
-            step, first = self.intervals.dispatch_end(step), step
-            self.parallel.prepare(self.state, step - first)
-        self.sums.compile_seconds += self.take_compile_seconds()
-        self.phase("training")
+        self.phase("training" if self.dispatches else "compiling")
+        issued = self.step
         in_flight: collections.deque = collections.deque()
         # On accelerators the next dispatch is under way while the sums of this one are read.
         ahead = 0 if self.parallel.on_cpu else 1
@@ -270,12 +244,14 @@ class _Run:
             stopping = self.stop_requested()
             if issued < until and not stopping:
                 batch = self.next_batch(issued) if batch is None else batch
-                self.start_trace()
+                self.trace()
                 wanted = self.log.stop_requested()
                 self.state, sums = self.parallel.train(self.state, batch, wanted)
                 compile_seconds = self.take_compile_seconds()
                 self.sums.compile_seconds += compile_seconds
                 self.clock += compile_seconds
+                if compile_seconds:
+                    self.phase("training")
                 issued = self.intervals.dispatch_end(issued)
                 in_flight.append((issued, sums))
                 # The next images travel while this dispatch computes.
@@ -295,8 +271,6 @@ class _Run:
     def consume(self, end: int, device_sums) -> None:
         """Reads the sums of the dispatch that ended at `end`, and logs where that is due."""
         sums = self.parallel.read(device_sums)
-        if self.dispatches >= SKIPPED_DISPATCHES + TRACED_DISPATCHES:
-            self.stop_trace()
         self.stopping = self.stopping or bool(sums["stop"])
         now = time.perf_counter()
         seconds, self.clock = now - self.clock, now
@@ -312,54 +286,47 @@ class _Run:
             record = metrics.train_record(end, self.epochs, self.sums, flops, self.peak)
             self.log.append(record)
             self.sums = metrics.MetricSums()
-        self.log.progress(end, loss, self.seconds_left())
+        left = self.seconds_left(self.step_seconds, self.evaluation_seconds)
+        self.log.progress(end, loss, left)
 
     def evaluate(self) -> None:
         """Evaluates and logs; leaves it undone where the log asks to stop."""
         self.phase("evaluating")
-        started = time.perf_counter()
-        first_seconds: list[float] = []
+        started, test_examples = time.perf_counter(), self.task.data.test_examples
 
-        def on_batch(examples):
-            # Before the first step, this is all that is known of how long a run will take.
-            if not self.step_seconds and len(first_seconds) < 2:
-                first_seconds.append(time.perf_counter() - started)
-                if len(first_seconds) == 2:
-                    self.log.progress(self.step, None, self.guess(first_seconds, examples))
+        def should_stop(examples):
+            # Before the first step, this is all that is known of how long a run will take:
+            # training on an image takes three times as long as evaluating it.
+            if examples and not self.step_seconds:
+                seconds = time.perf_counter() - started - self.parallel.compile_seconds
+                step_seconds = 3 * seconds / examples * self.parallel.batch_examples
+                left = self.seconds_left(step_seconds, seconds / examples * test_examples)
+                self.log.progress(self.step, None, left)
+            return self.stop_requested()
 
-        sums = self.parallel.evaluate(self.state, self.stop_requested, on_batch)
+        sums = self.parallel.evaluate(self.state, should_stop)
         if sums is None:
             return
-        if sums["examples"] != self.task.data.test_examples:
+        if sums["examples"] != test_examples:
             raise RuntimeError(
-                f"the evaluation counted {sums['examples']:.0f} examples of"
-                f" {self.task.data.test_examples}"
+                f"the evaluation counted {sums['examples']:.0f} examples of {test_examples}"
             )
         compile_seconds = self.take_compile_seconds()
-        seconds = time.perf_counter() - started - compile_seconds
-        self.evaluation_seconds = seconds
+        self.evaluation_seconds = time.perf_counter() - started - compile_seconds
         self.log.append(
             metrics.evaluation_record(
-                self.step, self.epochs, sums, seconds, compile_seconds, self.task.top_k
+                self.step, self.epochs, sums, self.evaluation_seconds, compile_seconds,
+                self.task.top_k,
             )
-        )
+        )  # fmt: skip
         self.evaluated = True
 
-    def guess(self, first_seconds: list[float], examples: int) -> float:
-        """Seconds to the end, from two test batches: training takes three times as long."""
-        batch_seconds = first_seconds[1] - first_seconds[0]
-        each = batch_seconds / (examples / 2)
-        left = (self.intervals.steps - self.step) * self.parallel.batch_examples
-        evaluations = (self.intervals.steps - self.step) // self.intervals.steps_per_evaluation + 1
-        return each * (3 * left + evaluations * self.task.data.test_examples)
-
-    def seconds_left(self) -> float:
-        """To the end of the run, evaluations included."""
+    def seconds_left(self, step_seconds: float, evaluation_seconds: float) -> float:
+        """To the end of the run, at so many seconds a step and an evaluation."""
         intervals = self.intervals
         evaluations = -(-intervals.steps // intervals.steps_per_evaluation)
         evaluations -= self.step // intervals.steps_per_evaluation
-        steps = intervals.steps - self.step
-        return steps * self.step_seconds + evaluations * self.evaluation_seconds
+        return (intervals.steps - self.step) * step_seconds + evaluations * evaluation_seconds
 
     @property
     def epochs(self) -> float:
@@ -370,7 +337,6 @@ class _Run:
         if self.checkpoints is not None and multihost.is_process_0():
             extra = {
                 "records": len(self.log.records),
-                "records_sha256": _digest(self.log.records),
                 "evaluated": self.evaluated,
                 "sums": dataclasses.asdict(self.sums),
             }
@@ -385,19 +351,16 @@ class _Run:
         seconds, self.parallel.compile_seconds = self.parallel.compile_seconds, 0.0
         return seconds
 
-    def start_trace(self) -> None:
-        """Called before each dispatch."""
+    def trace(self) -> None:
+        """Starts and ends the trace, before the dispatches at which that is due."""
         if self.profile_dir and self.dispatches == SKIPPED_DISPATCHES:
             jax.profiler.start_trace(self.profile_dir)
             self.tracing = True
+        if self.dispatches == SKIPPED_DISPATCHES + TRACED_DISPATCHES:
+            self.stop_trace()
         self.dispatches += 1
 
     def stop_trace(self) -> None:
         if self.tracing:
             jax.profiler.stop_trace()
-            self.tracing, self.profile_dir = False, ""
-
-
-def _digest(records: list) -> str:
-    lines = json.dumps(runs.to_json(records), sort_keys=True)
-    return hashlib.sha256(lines.encode()).hexdigest()
+            self.tracing = False

@@ -24,12 +24,11 @@ class NonFiniteError(Exception):
     Attributes:
       step: the update that showed it, counted from 1, or the updates made before an evaluation.
       metric: its name in the records.
-      value: NaN or an infinity.
     """
 
     def __init__(self, step: int, metric: str, value: float):
         super().__init__(f"{metric} is {value} at step {step}")
-        self.step, self.metric, self.value = step, metric, value
+        self.step, self.metric = step, metric
 
 
 def check_finite(step: int, metric: str, value: float) -> None:
@@ -59,14 +58,13 @@ class MetricSums:
         Raises:
           NonFiniteError: the loss or the gradient of a step is not finite.
         """
-        for i, examples in enumerate(sums["examples"]):
-            loss = float(sums["loss"][i])
+        for i, loss in enumerate(sums["loss"]):
             self.gradient_norm = float(sums["gradient_norm"][i])
             check_finite(first_step + i, "loss", loss)
             check_finite(first_step + i, "gradient_norm", self.gradient_norm)
-            self.loss += loss
+            self.loss += float(loss)
             self.errors += int(sums["errors"][i])
-            self.examples += int(examples)
+            self.examples += int(sums["examples"][i])
             self.learning_rate = float(sums["learning_rate"][i])
 
 
@@ -113,16 +111,15 @@ def evaluation_record(
     examples = int(sums["examples"])
     loss = float(sums["loss"]) / examples
     check_finite(step, "test_loss", loss)
-    top = {}
+    errors = {"test_error_percent": "errors"}
     if top_k:
-        top[top_name(top_k)] = 100 * int(sums["top_k_errors"]) / examples
+        errors[top_name(top_k)] = "top_k_errors"
     return {
         "kind": "evaluation",
         "step": step,
         "epoch": epoch,
         "test_loss": loss,
-        "test_error_percent": 100 * int(sums["errors"]) / examples,
-        **top,
+        **{name: 100 * int(sums[counted]) / examples for name, counted in errors.items()},
         "test_examples": examples,
         "residual_ratio": (sums["residual_ratio"] / examples).tolist(),
         "seconds": seconds,
@@ -132,12 +129,11 @@ def evaluation_record(
 
 def as_line(record: dict) -> str:
     """A record as one line of text for a terminal; lists are left out."""
-    short = {
-        name: f"{value:.4g}" if isinstance(value, float) else str(value)
+    return " ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in record.items()
         if not isinstance(value, list) and value is not None
-    }
-    return " ".join(f"{name}={value}" for name, value in short.items())
+    )
 
 
 def top_name(top_k: int) -> str:
@@ -154,26 +150,30 @@ def result(records: list[dict], top_k: int = 0) -> dict:
     train = [record for record in records if record["kind"] == "train"]
     evaluations = [record for record in records if record["kind"] == "evaluation"]
     last = evaluations[-1]
-    utilizations = [r["utilization_percent"] for r in train if r["utilization_percent"] is not None]
     best = min(evaluations, key=lambda record: record["test_error_percent"])
-    top = {}
-    if top_k:
-        name = top_name(top_k)
-        top = {name: last[name], name.replace("_percent", "_best_percent"): best[name]}
+    errors: dict = {}
+    for name in ("test_error_percent", *([top_name(top_k)] if top_k else [])):
+        errors |= {name: last[name], name.replace("_percent", "_best_percent"): best[name]}
+
+    def median(name):
+        known = [record[name] for record in train if record[name] is not None]
+        return statistics.median(known) if known else None
+
+    speeds = (
+        "images_per_second",
+        "model_flops_per_second",
+        "utilization_percent",
+        "input_wait_percent",
+    )
     return {
         "steps": last["step"],
-        "test_error_percent": last["test_error_percent"],
-        "test_error_best_percent": best["test_error_percent"],
+        **errors,
         "best_step": best["step"],
-        **top,
         "test_loss": last["test_loss"],
         "test_examples": last["test_examples"],
         "train_error_percent": train[-1]["error_percent"],
         "train_loss": train[-1]["loss"],
-        "images_per_second": statistics.median(r["images_per_second"] for r in train),
-        "model_flops_per_second": statistics.median(r["model_flops_per_second"] for r in train),
-        "utilization_percent": statistics.median(utilizations) if utilizations else None,
-        "input_wait_percent": statistics.median(r["input_wait_percent"] for r in train),
+        **{name: median(name) for name in speeds},
         "compile_seconds": sum(record["compile_seconds"] for record in train + evaluations),
         "train_seconds": sum(record["seconds"] for record in train),
         "evaluate_seconds": sum(record["seconds"] for record in evaluations),

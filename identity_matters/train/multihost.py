@@ -1,15 +1,14 @@
-"""Several processes that train together: joining, agreeing, and leaving.
+"""Several processes that train together: joining, agreeing, and sharing what process 0 read.
 
 JAX finds its own way on Cloud TPU, SLURM, Open MPI and Kubernetes; anywhere else the address of
 process 0, the number of processes and each one's index are given. Process 0 writes records and
 checkpoints, and tells the others what it found on disk, so that no other process needs the storage
-that they lie on. With one process everything here does nothing.
+that they lie on.
 
 A process that is lost ends the others: those that wait for it in a collective get an error or, at
 the latest when it has not been heard of for `HEARTBEAT_TIMEOUT_SECONDS`, are aborted by JAX.
 """
 
-import contextlib
 import json
 import socket
 import time
@@ -20,14 +19,12 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from identity_matters import runs
+
 # Much longer than a slow file system keeps a process busy; JAX's own default is 100.
 HEARTBEAT_TIMEOUT_SECONDS = 30
 # How long processes wait for one another to start; JAX's own default.
 START_TIMEOUT_SECONDS = 300
-
-
-class DisagreementError(Exception):
-    """The processes were not started alike; every process raises it with the same reason."""
 
 
 class Process0Error(Exception):
@@ -49,10 +46,11 @@ def initialize(
       num_processes: how many there are.
       process_id: which one this is, from 0.
       heartbeat_timeout_seconds: a process that has not been heard of for so long is lost.
-      start_timeout_seconds: how long to wait for the others, where the address is given.
+      start_timeout_seconds: how long to wait for the others. JAX aborts the process if one that is
+        not process 0 does not come.
     Raises:
       ValueError: some but not all of the three are given, they make no sense, JAX finds no cluster,
-        or the other processes do not come.
+        or process 0 does not answer.
     """
     given = (coordinator_address, num_processes, process_id)
     if any(x is None for x in given) and any(x is not None for x in given):
@@ -65,70 +63,37 @@ def initialize(
             "process_id must be from 0 to num_processes - 1, got"
             f" process_id={process_id} and num_processes={num_processes}"
         )
-    if coordinator_address is not None and num_processes is not None and process_id is not None:
-        _meet(coordinator_address, num_processes, process_id, start_timeout_seconds)
+    if coordinator_address is not None and process_id:
+        _wait_for_process_0(coordinator_address, start_timeout_seconds)
     try:
         jax.distributed.initialize(
             coordinator_address,
             num_processes,
             process_id,
+            initialization_timeout=int(start_timeout_seconds),
             heartbeat_timeout_seconds=heartbeat_timeout_seconds,
         )
     except (ValueError, RuntimeError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"the processes could not be joined: {reason}") from None
+        raise ValueError(f"the processes could not be joined: {runs.first_line(error)}") from None
 
 
-def _meet(address: str, num_processes: int, process_id: int, timeout_seconds: float) -> None:
-    """Returns once all processes are there: JAX would abort those that wait in vain.
-
-    Process 0 listens; each of the others names itself, and is answered when all have come.
-    """
+def _wait_for_process_0(address: str, timeout_seconds: float) -> None:
+    """Returns once something listens at `address`: JAX would abort where nothing ever does."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ValueError(f"coordinator_address must be HOST:PORT, got {address!r}")
     deadline = time.monotonic() + timeout_seconds
-    if process_id == 0:
-        with contextlib.ExitStack() as sockets:
-            try:
-                listener = sockets.enter_context(socket.create_server(("", int(port))))
-            except OSError as error:
-                raise ValueError(
-                    f"process 0 cannot listen at {address}: {error.strerror}"
-                ) from None
-            arrived: dict[int, socket.socket] = {}
-            while len(arrived) < num_processes - 1:
-                listener.settimeout(max(deadline - time.monotonic(), 0.001))
-                try:
-                    caller = sockets.enter_context(listener.accept()[0])
-                    caller.settimeout(5)
-                    arrived[int(caller.recv(16))] = caller
-                except (TimeoutError, ValueError):
-                    if time.monotonic() < deadline:
-                        continue  # a caller that is none of ours
-                    missing = sorted(set(range(1, num_processes)) - arrived.keys())
-                    raise ValueError(
-                        f"processes {missing} did not come to {address} within"
-                        f" {timeout_seconds:.0f} s"
-                    ) from None
-            for caller in arrived.values():
-                caller.sendall(b"come")
-        return
     while True:
         try:
-            with socket.create_connection((host, int(port)), timeout=5) as link:
-                link.sendall(str(process_id).encode())
-                link.settimeout(max(deadline - time.monotonic(), 0.001))
-                if link.recv(4) == b"come":
-                    return
-        except OSError:
-            pass
-        if time.monotonic() > deadline:
-            raise ValueError(
-                f"process 0 did not answer at {address} within {timeout_seconds:.0f} s, or other"
-                " processes did not come"
-            )
-        time.sleep(0.2)
+            socket.create_connection((host, int(port)), timeout=5).close()
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise ValueError(
+                    f"process 0 did not answer at {address} within {timeout_seconds:.0f} s"
+                    f" ({runs.first_line(error)})"
+                ) from None
+            time.sleep(0.2)
 
 
 def is_process_0() -> bool:
@@ -136,52 +101,35 @@ def is_process_0() -> bool:
     return jax.process_index() == 0
 
 
-def devices() -> list:
-    """The devices of all processes, those of process 0 first."""
-    return sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
-
-
 def gather(value: Any) -> list:
     """The JSON-able `value` of every process, in their order."""
-    if jax.process_count() == 1:
-        return [json.loads(json.dumps(value))]
     encoded = json.dumps(value).encode()
+    if jax.process_count() == 1:
+        return [json.loads(encoded)]
     sizes = multihost_utils.process_allgather(np.int32(len(encoded)))
-    padded = np.zeros(max(sizes), np.uint8)
-    padded[: len(encoded)] = np.frombuffer(encoded, np.uint8)
-    rows = multihost_utils.process_allgather(padded)
-    return [
-        json.loads(np.asarray(row[:size], np.uint8).tobytes())
-        for row, size in zip(rows, sizes, strict=True)
-    ]
+    padded = np.frombuffer(encoded.ljust(max(sizes)), np.uint8)
+    return [json.loads(bytes(row)) for row in multihost_utils.process_allgather(padded)]
 
 
-def check_agreement(values: dict, error: str | None = None) -> None:
-    """Raises DisagreementError, in all processes, unless `values` are the same in all of them.
+def check_agreement(values: dict, error: Exception | None = None) -> None:
+    """Raises ValueError, in all processes, unless `values` are the same in all of them.
 
     Args:
-      values: JSON-able, by name.
+      values: JSON-able, by name; those that only say where data lie may differ.
       error: why this process cannot go on, if it cannot; then the others must not, either.
     Raises:
-      DisagreementError: it names the first value that differs, and both; or the process that
-        cannot go on.
+      ValueError: it names the first value that differs, and both; or the process that cannot go on.
+      `error` itself where there is one process alone.
     """
-    if jax.process_count() == 1:
-        return
-    gathered = gather({"values": values, "error": error})
+    gathered = gather({"values": values, "error": error and runs.first_line(error)})
+    if error is not None and len(gathered) == 1:
+        raise error
     for index, other in enumerate(gathered):
         if other["error"] is not None:
-            raise DisagreementError(f"process {index}: {other['error']}")
-    absent = "absent"
-    first = gathered[0]["values"]
+            raise ValueError(f"process {index}: {other['error']}")
     for index, other in enumerate(gathered):
-        theirs = other["values"]
-        for name in sorted(first.keys() | theirs.keys()):
-            if first.get(name, absent) != theirs.get(name, absent):
-                raise DisagreementError(
-                    f"process {index} has {name}={theirs.get(name, absent)!r}, process 0 has"
-                    f" {name}={first.get(name, absent)!r}"
-                )
+        for name, (first, own) in runs.differences(gathered[0]["values"], other["values"]).items():
+            raise ValueError(f"process {index} has {name}={own!r}, process 0 has {name}={first!r}")
 
 
 def on_process_0(function: Callable[[], Any]) -> Any:
@@ -190,8 +138,6 @@ def on_process_0(function: Callable[[], Any]) -> Any:
     Raises:
       Process0Error: it failed there; process 0 raises its own error.
     """
-    if jax.process_count() == 1:
-        return function()
     outcome, failure = None, None
     if is_process_0():
         try:
@@ -207,32 +153,15 @@ def on_process_0(function: Callable[[], Any]) -> Any:
     return outcome["value"]
 
 
-def arrays_from_process_0(tree: Any, like: Any) -> Any:
-    """The NumPy arrays that process 0 has in `tree`, bit for bit, in all of them.
-
-    Args:
-      tree: read in process 0 only.
-      like: a pytree with their shapes and dtypes; `jax.ShapeDtypeStruct` will do.
-    """
+def arrays_from_process_0(tree: Any) -> Any:
+    """The arrays of process 0, bit for bit, in all; the others give any of the same shapes."""
     if jax.process_count() == 1:
         return tree
-    leaves = jax.tree.leaves(tree) if is_process_0() else [None] * len(jax.tree.leaves(like))
-    received = []
-    for leaf, shape in zip(leaves, jax.tree.leaves(like), strict=True):
+
+    def send(leaf):
         # Bytes: the broadcast is a sum, in which -0.0 would lose its sign.
-        size = int(np.prod(shape.shape)) * np.dtype(shape.dtype).itemsize
-        own = np.zeros(size, np.uint8) if leaf is None else _bytes(leaf)
-        sent = multihost_utils.broadcast_one_to_all(own, is_source=is_process_0())
-        sent = np.asarray(sent, np.uint8)
-        received.append(sent.view(shape.dtype).reshape(shape.shape))
-    return jax.tree.unflatten(jax.tree.structure(like), received)
+        own = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
+        sent = np.asarray(multihost_utils.broadcast_one_to_all(own), np.uint8)
+        return sent.view(leaf.dtype).reshape(leaf.shape)
 
-
-def _bytes(array) -> np.ndarray:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def leave() -> None:
-    """Waits until all processes come here, and lets go; call it where all of them end."""
-    if jax.process_count() > 1:
-        jax.distributed.shutdown()
+    return jax.tree.map(send, tree)

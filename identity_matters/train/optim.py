@@ -13,7 +13,6 @@ DECAYED = {
     "kernels": lambda name, ndim: name == "kernel",
     "all": lambda name, ndim: True,
 }
-SCHEDULES = ("step", "cosine", "linear", "constant")
 
 
 def learning_rate_schedule(
@@ -50,8 +49,18 @@ def learning_rate_schedule(
     Raises:
       ValueError: an argument that will not do, with its value.
     """
-    if schedule not in SCHEDULES:
-        raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
+    falling_steps = steps - warmup_steps
+    schedules: dict[str, Callable[[], optax.Schedule]] = {
+        # optax counts from where a joined schedule begins.
+        "step": lambda: optax.piecewise_constant_schedule(
+            learning_rate, {step - warmup_steps: decay_factor for step in boundary_steps}
+        ),
+        "cosine": lambda: optax.cosine_decay_schedule(learning_rate, falling_steps),
+        "linear": lambda: optax.linear_schedule(learning_rate, 0.0, falling_steps),
+        "constant": lambda: optax.constant_schedule(learning_rate),
+    }
+    if schedule not in schedules:
+        raise ValueError(f"schedule must be one of {', '.join(schedules)}, got {schedule!r}")
     if not 0 < learning_rate < math.inf:
         raise ValueError(f"learning_rate must be above 0 and finite, got {learning_rate}")
     if steps < 1:
@@ -60,31 +69,13 @@ def learning_rate_schedule(
         raise ValueError(f"warmup_steps must be from 0 to below steps={steps}, got {warmup_steps}")
     if not 0 < decay_factor <= 1:
         raise ValueError(f"decay_factor must be above 0 and at most 1, got {decay_factor}")
-    if boundary_steps and schedule != "step":
+    ascend = all(a < b for a, b in itertools.pairwise((warmup_steps, *boundary_steps)))
+    if boundary_steps and (schedule != "step" or not ascend):
         raise ValueError(
-            f"boundary_steps belong to the schedule 'step', got {tuple(boundary_steps)} for"
-            f" {schedule!r}"
+            "boundary_steps belong to the schedule 'step' and must ascend from above"
+            f" warmup_steps={warmup_steps}, got {tuple(boundary_steps)} for {schedule!r}"
         )
-    bounds = (warmup_steps, *boundary_steps)
-    if not all(a < b for a, b in itertools.pairwise(bounds)):
-        raise ValueError(
-            f"boundary_steps must ascend from above warmup_steps={warmup_steps}, got"
-            f" {tuple(boundary_steps)}"
-        )
-    falling_steps = steps - warmup_steps
-    after: optax.Schedule
-    if schedule == "step":
-        # optax counts from where a joined schedule begins.
-        after = optax.piecewise_constant_schedule(
-            learning_rate,
-            {step - warmup_steps: decay_factor for step in boundary_steps},
-        )
-    elif schedule == "cosine":
-        after = optax.cosine_decay_schedule(learning_rate, falling_steps)
-    elif schedule == "linear":
-        after = optax.linear_schedule(learning_rate, 0.0, falling_steps)
-    else:
-        after = optax.constant_schedule(learning_rate)
+    after = schedules[schedule]()
     if not warmup_steps:
         return after
     first = learning_rate / warmup_steps
@@ -116,16 +107,15 @@ def momentum_sgd(
       ValueError: an argument that will not do, with its value; when the optimizer meets parameters
         of which `decayed` names none although `weight_decay` is above 0.
     """
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum must be 0 or more and below 1, got {momentum}")
-    if not 0 <= weight_decay < 1:
-        raise ValueError(f"weight_decay must be 0 or more and below 1, got {weight_decay}")
+    for name, value in (("momentum", momentum), ("weight_decay", weight_decay)):
+        if not 0 <= value < 1:
+            raise ValueError(f"{name} must be 0 or more and below 1, got {value}")
     if decayed not in DECAYED:
         raise ValueError(f"decayed must be one of {', '.join(DECAYED)}, got {decayed!r}")
 
     def is_decayed(params):
         mask = jax.tree_util.tree_map_with_path(
-            lambda path, leaf: DECAYED[decayed](_name(path), leaf.ndim), params
+            lambda path, leaf: DECAYED[decayed](path[-1].key, leaf.ndim), params
         )
         if not any(jax.tree.leaves(mask)):
             raise ValueError(
@@ -137,8 +127,3 @@ def momentum_sgd(
     if not weight_decay:
         return velocity
     return optax.chain(optax.add_decayed_weights(weight_decay, is_decayed), velocity)
-
-
-def _name(path) -> str:
-    """The last key of a tree path: "kernel" of ['stem']['kernel']."""
-    return jax.tree_util.keystr(path[-1:], simple=True) if path else ""

@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from identity_matters.train import multihost
 from identity_matters.train.step import (
     Arrays,
     Task,
@@ -34,12 +33,11 @@ _EVALUATIONS_IN_FLIGHT = 2
 
 def pick_devices(count: int, batch_examples: int) -> list[jax.Device]:
     """The first `count` devices; for 0, as many as divide the batch. Several processes use all."""
-    available = multihost.devices()
-    if count == 0 and jax.process_count() == 1:
+    available = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+    if count == 0:
         divides = (n for n in range(len(available), 0, -1) if batch_examples % n == 0)
-        count = next(divides)
-    count = count or len(available)
-    if jax.process_count() > 1 and count < len(available):
+        count = next(divides) if jax.process_count() == 1 else len(available)
+    if jax.process_count() > 1 and count != len(available):
         raise ValueError(
             f"several processes train with all of their {len(available)} devices: devices must be"
             f" 0, got {count}"
@@ -57,8 +55,7 @@ class ParallelSteps:
 
     Args:
       task: what is trained.
-      devices: those to use, in the order of processes where there are several; all processes must
-        name the same ones.
+      devices: those to use, as `pick_devices` gives them; all processes must name the same ones.
       batch_examples: of a training step, over all devices together.
       evaluation_batch_examples: the same for evaluations, rounded up to a multiple of the devices;
         padding fills the last batch and is not counted.
@@ -68,7 +65,7 @@ class ParallelSteps:
       on_cpu: whether the devices are CPUs.
       compile_seconds: spent on compiling; whoever has recorded them may set it to 0.
     Raises:
-      ValueError: no devices, devices in another order, or a batch that they cannot share evenly.
+      ValueError: a batch that the devices cannot share evenly.
     """
 
     def __init__(
@@ -79,8 +76,6 @@ class ParallelSteps:
         batch_examples: int,
         evaluation_batch_examples: int,
     ):
-        if not devices:
-            raise ValueError("devices must name at least one device, got none")
         if batch_examples < 1 or batch_examples % len(devices):
             raise ValueError(
                 f"batch_examples must be a multiple of the number of devices, got {batch_examples}"
@@ -90,29 +85,23 @@ class ParallelSteps:
             raise ValueError(
                 f"evaluation_batch_examples must be at least 1, got {evaluation_batch_examples}"
             )
-        order = [device.process_index for device in devices]
-        if order != sorted(order):
-            raise ValueError(f"devices must be in the order of their processes, got {order}")
         self.devices = list(devices)
         self.batch_examples = batch_examples
         self.compile_seconds = 0.0
         self.on_cpu = devices[0].platform == "cpu"
+        order = [device.process_index for device in devices]
         self.process_count = len(set(order))
         self._task = task
-        self._local = order.count(jax.process_index())
-        self._first_local = order.index(jax.process_index())
+        first, self._local = order.index(jax.process_index()), order.count(jax.process_index())
+        self._own = slice(first, first + self._local)
         share = batch_examples // len(devices)
-        self.rows = slice(self._first_local * share, (self._first_local + self._local) * share)
+        self.rows = slice(first * share, (first + self._local) * share)
         self._test_share = -(-evaluation_batch_examples // len(devices))
-        self._programs: dict = {}
+        self._compiled: set = set()
         step = make_training_step(
-            task.apply,
-            task.optimizer,
-            task.schedule,
-            train_input=task.train_input,
-            example_keys=task.example_keys,
+            task.apply, task.optimizer, task.schedule, train_input=task.train_input,
             axis_name=AXIS_NAME,
-        )
+        )  # fmt: skip
         dispatch = make_dispatch(step, AXIS_NAME, unroll=self.on_cpu)
         self._train = self._map(dispatch, donate_argnums=0)
         evaluate = make_evaluation_step(
@@ -155,17 +144,6 @@ class ParallelSteps:
         split = {name: self._split(rows) for name, rows in batch.items()}
         # Indices are small enough to travel with the call.
         return self._to_devices(split) if "images" in split else split
-
-    def prepare(self, state: Any, steps: int) -> None:
-        """Compiles `train` for so many steps a dispatch, unless it has been compiled already."""
-        if ("train", steps) in self._programs or self.process_count > 1:
-            return
-        shape = (steps, self.rows.stop - self.rows.start)
-        batch = {name: np.zeros(shape, np.int32) for name in ("indices", "epochs")}
-        if not isinstance(self._task.data, Arrays):
-            batch["images"] = np.zeros((*shape, *self._task.data.image_shape), np.uint8)
-            batch["labels"] = np.zeros(shape, np.int32)
-        self._compile("train", self._train, self._arguments(state, self.place(batch), False), steps)
 
     def lower(self, part: str, steps: int) -> tuple[jax.stages.Lowered, int, int]:
         """The program of `train` or `evaluate` from shapes alone: no device need be there.
@@ -212,19 +190,16 @@ class ParallelSteps:
           (state, sums): for the sums, each [steps], see `step.make_dispatch` and `read`.
         """
         steps = jax.tree.leaves(batch)[0].shape[1]
-        return self._call("train", self._train, self._arguments(state, batch, stop), steps)
+        return self._call(("train", steps), self._train, self._arguments(state, batch, stop))
 
     def evaluate(
-        self,
-        state: Any,
-        should_stop: Callable[[], bool] = lambda: False,
-        on_batch: Callable[[int], Any] = lambda examples: None,
+        self, state: Any, should_stop: Callable[[int], bool] = lambda examples: False
     ) -> dict | None:
         """Runs over every test example once; None if `should_stop` said so on the way.
 
         Args:
-          should_stop: with several processes it must say the same in all of them.
-          on_batch: called after each batch with the number of examples behind it, padding included.
+          should_stop: asked before each batch, with the number of examples behind it, padding
+            included; with several processes it must say the same in all of them.
         Returns:
           the sums of `step.make_evaluation_step` as float64; "examples" is the number counted.
         """
@@ -232,24 +207,28 @@ class ParallelSteps:
         # On CPU, several programs with collectives at once can starve the devices of threads.
         in_flight = 1 if self.on_cpu else _EVALUATIONS_IN_FLIGHT
         for arguments in self._evaluation_arguments(state):
-            if should_stop():
+            if should_stop(len(sums) * self._test_share * len(self.devices)):
                 return None
             sums.append(self._call("evaluate", self._evaluate, arguments))
             jax.block_until_ready(sums[-in_flight:][0])
-            on_batch(len(sums) * self._test_share * len(self.devices))
         read = [self.read(one) for one in sums]
         return {
             name: np.sum([one[name] for one in read], axis=0, dtype=np.float64) for name in read[0]
         }
 
+    def _arguments(self, state, batch, stop: bool) -> tuple:
+        return state, self._resident, batch, np.full(self._local, stop, np.bool_)
+
     def _evaluation_arguments(self, state):
         """Those of each batch of an evaluation."""
         data = self._task.data
         if isinstance(data, Arrays):
-            for i in range(len(self._test_batches["labels"][0])):
+            for i in range(self._test_batches["labels"].shape[1]):
                 yield state, self._test_batches, np.full(self._local, i, np.int32)
             return
-        stream = data.open_test(self._test_share * len(self.devices))
+        share = self._test_share
+        rows = slice(self._own.start * share, self._own.stop * share)
+        stream = data.open_test(batch_examples=share * len(self.devices), rows=rows)
         try:
             for batch in stream:
                 one = {name: self._split(rows[None]) for name, rows in batch.items()}
@@ -275,28 +254,17 @@ class ParallelSteps:
         identity = self._map(lambda tree, _: tree, in_axes=(None, 0))
         return identity(tree, np.zeros(self._local, np.int8))
 
-    def _arguments(self, state, batch, stop: bool) -> tuple:
-        return state, self._resident, batch, np.full(self._local, stop, np.bool_)
+    def _call(self, program, mapped, arguments):
+        """``mapped(*arguments)``; compiling is timed apart.
 
-    def _call(self, name: str, mapped, arguments, steps: int = 1):
-        """``mapped(*arguments)``; compiling is timed apart, not hidden in a first call."""
-        if self.process_count == 1:
-            self._compile(name, mapped, arguments, steps)
-            return self._programs[name, steps](*arguments)
-        # A program compiled ahead takes the arrays of all processes, which none of them has; the
-        # first call is little else than compiling, since it does not wait for its results.
+        The first call is little else than compiling, since no call waits for its results.
+        """
         started = time.perf_counter()
         results = mapped(*arguments)
-        if (name, steps) not in self._programs:
-            self._programs[name, steps] = mapped
+        if program not in self._compiled:
+            self._compiled.add(program)
             self.compile_seconds += time.perf_counter() - started
         return results
-
-    def _compile(self, name: str, mapped, arguments, steps: int) -> None:
-        if (name, steps) not in self._programs:
-            started = time.perf_counter()
-            self._programs[name, steps] = mapped.lower(*arguments).compile()
-            self.compile_seconds += time.perf_counter() - started
 
     def _split(self, rows):
         """[steps, rows, ...] -> [local devices, steps, share, ...]."""
@@ -305,18 +273,17 @@ class ParallelSteps:
 
     def _share_test_split(self, data: Arrays):
         """Each device's share of every test batch; padding fills the last batch."""
-        batch = self._test_share * len(self.devices)
-        padding = -data.test_examples % batch
+        examples = data.test_examples
+        padding = -examples % (self._test_share * len(self.devices))
         arrays = {
             "images": data.test_images,
             "labels": data.test_labels.astype(np.int32),
-            "is_real": np.ones(data.test_examples, np.bool_),
+            "is_real": np.ones(examples, np.bool_),
         }
-        local = slice(self._first_local, self._first_local + self._local)
 
         def share(array):
             padded = np.concatenate([array, np.zeros((padding, *array.shape[1:]), array.dtype)])
             shape = (-1, len(self.devices), self._test_share, *array.shape[1:])
-            return np.ascontiguousarray(padded.reshape(shape).swapaxes(0, 1)[local])
+            return np.ascontiguousarray(padded.reshape(shape).swapaxes(0, 1)[self._own])
 
         return self._to_devices(jax.tree.map(share, arrays))

@@ -19,24 +19,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from identity_matters.array_types import Array
+from identity_matters.batches import batch_plan, example_keys
+from identity_matters.train.checkpoint import COLLECTIONS
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Arrays:
-    """Whole splits, of which every device holds a copy.
+    """Whole splits, of which every device holds a copy: images u8 or f32[n, ...], labels int[n].
 
-    Attributes:
-      batch_plan: ``batch_plan(seed, first_step=..., steps=...) -> (indices: i32[steps, batch],
-        epochs: the same)``: which training examples each step sees; a step's row depends on seed
-        and step alone.
-      train_images, test_images: u8 or f32[n, ...].
-      train_labels, test_labels: int[n].
     Raises:
       ValueError: arrays of the wrong type, or images and labels that do not go together.
     """
 
-    batch_plan: Callable
     train_images: np.ndarray
     train_labels: np.ndarray
     test_images: np.ndarray
@@ -70,17 +64,16 @@ class Arrays:
 class Streams:
     """Splits too large for memory: batches come one by one, and each process reads its share.
 
-    The share of process p are the rows p * b, ..., (p + 1) * b - 1 of every batch.
-
     Attributes:
       image_shape: (h, w, c) of what the streams give.
       train_examples, test_examples: how many there are.
-      open_train: ``open_train(seed, first_step=..., steps=...)``: an iterator with ``close()`` over
-        {"images": u8[b, h, w, c], "labels": i32[b], "indices": i32[b], "epochs": i32[b]}, the
-        shares of the batches of those steps; a step's batch depends on seed and step alone.
-      open_test: ``open_test(batch_examples)``: the same over {"images", "labels", "is_real":
-        bool[b]}; over all processes together every example is real once, and each process gets
-        equally many batches.
+      open_train: ``open_train(seed=..., batch_examples=..., rows=..., first_step=..., steps=...)``:
+        an iterator with ``close()`` over {"images": u8[b, h, w, c], "labels": i32[b], "indices":
+        i32[b], "epochs": i32[b]}, those rows of the batches of those steps, see
+        `batches.batch_plan`.
+      open_test: ``open_test(batch_examples=..., rows=...)``: the same over {"images", "labels",
+        "is_real": bool[b]}; over all processes together every example is real once, and each
+        process gets equally many batches.
     """
 
     image_shape: tuple[int, int, int]
@@ -96,41 +89,39 @@ class Feed:
     Args:
       data: of `Arrays` a batch is only the indices, for the examples stay on the devices. `Streams`
         open at the first step taken and run to the last.
+      batch_examples: of a step, over all processes.
       rows: this process's part of a batch.
       steps: of the whole run.
       seed: of the order of the examples.
     """
 
-    def __init__(self, data: Arrays | Streams, rows: slice, steps: int, seed: int):
+    def __init__(
+        self, data: Arrays | Streams, batch_examples: int, rows: slice, steps: int, seed: int
+    ):
         self._data = data
+        self._batch_examples = batch_examples
         self._rows = rows
         self._steps = steps
         self._seed = seed
         self._stream: Any = None
-        self._next = 0
 
     def take(self, first: int, end: int) -> dict:
         """What the steps `first`, ..., `end` - 1 see, each value [steps, rows, ...].
 
-        {"indices", "epochs"}: i32; of streams also {"images": u8, "labels": i32}.
-
-        Raises:
-          ValueError: a stream would have to jump.
+        {"indices", "epochs"}: i32; of streams also {"images": u8, "labels": i32}. The steps of a
+        stream can only be taken one after the other.
         """
+        seed, batch_examples = self._seed, self._batch_examples
         if isinstance(self._data, Arrays):
-            indices, epochs = self._data.batch_plan(self._seed, first_step=first, steps=end - first)
+            examples = self._data.train_examples
+            indices, epochs = batch_plan(seed, examples, batch_examples, first, end - first)
             return {"indices": indices[:, self._rows], "epochs": epochs[:, self._rows]}
         if self._stream is None:
             self._stream = self._data.open_train(
-                self._seed, first_step=first, steps=self._steps - first
-            )
-            self._next = first
-        if first != self._next:
-            raise ValueError(
-                f"first must be {self._next}, the next step of the stream, got {first}"
-            )
+                seed=seed, batch_examples=batch_examples, rows=self._rows,
+                first_step=first, steps=self._steps - first,
+            )  # fmt: skip
         batches = [next(self._stream) for _ in range(first, end)]
-        self._next = end
         if len(batches) == 1:
             # A view: a batch of ImageNet is 39 MB.
             return {name: value[None] for name, value in batches[0].items()}
@@ -155,7 +146,6 @@ class Task:
         averages over the whole batch does so over `parallel.AXIS_NAME`.
       train_input: ``train_input(images, keys[n]) -> f32[n, ...]``.
       eval_input: ``eval_input(images) -> f32[n, ...]``.
-      example_keys: ``example_keys(key, epochs: i32[n], indices: i32[n]) -> keys[n]``.
       data: the examples.
       optimizer, schedule: see `optim`; ``schedule(step) -> f32[]`` is for the log.
       flops_per_example: floating-point operations of training on one example.
@@ -167,7 +157,6 @@ class Task:
     apply: Callable
     train_input: Callable
     eval_input: Callable
-    example_keys: Callable
     data: Arrays | Streams
     optimizer: optax.GradientTransformation
     schedule: Callable
@@ -175,17 +164,11 @@ class Task:
     top_k: int = 0
 
 
-def squared_error(logits: Array, labels: Array) -> jax.Array:
-    """``||y - f(x)||^2`` of each example, y the unit vector of its label: f32[n]."""
-    targets = jax.nn.one_hot(labels, logits.shape[1], dtype=logits.dtype)
-    return jnp.sum(jnp.square(logits - targets), axis=1)
-
-
 def initial_state(variables: dict, optimizer: optax.GradientTransformation) -> dict:
     """The state before the first update, for `variables` as ``Task.init`` gives them."""
     return {
         "step": jnp.zeros((), jnp.int32),
-        **{name: variables[name] for name in ("params", "fixed", "batch_stats")},
+        **_variables(variables),
         "opt_state": optimizer.init(variables["params"]),
     }
 
@@ -196,16 +179,13 @@ def make_training_step(
     schedule: Callable,
     *,
     train_input: Callable = lambda images, keys: images,
-    example_keys: Callable | None = None,
-    losses_of: Callable = optax.softmax_cross_entropy_with_integer_labels,
     axis_name: str | None = None,
 ) -> Callable:
     """``step(state, batch, key) -> (state, sums)``; for the arguments see `Task`.
 
     A batch is {"images": [n, ...], "labels": i32[n], "indices": i32[n], "epochs": i32[n]}. Each
-    example has its own randomness, from `key`, epoch and index; without `example_keys` there is
-    none, and the last two are not needed. The loss is the mean of ``losses_of(logits, labels) ->
-    f32[n]`` over the whole batch; the L2 penalty is the optimizer's business and no part of it.
+    example has its own randomness, from `key`, epoch and index. The loss is the mean cross entropy
+    over the whole batch; the L2 penalty is the optimizer's business and no part of it.
     With `axis_name`, each device of that mapped axis sees an equal share of the batch, and the
     gradient and the sums are those of the whole batch.
 
@@ -214,20 +194,17 @@ def make_training_step(
     """
     total, mean = _collectives(axis_name)
 
-    def keys_of(batch, key):
-        if example_keys is None:
-            return None, None
-        purposes = jax.random.split(key)
-        return [example_keys(one, batch["epochs"], batch["indices"]) for one in purposes]
-
     def loss_of(params, state, x, labels, keys):
         variables = {**_variables(state), "params": params}
         logits, intermediates = apply(variables, x, train=True, keys=keys)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         errors = jnp.sum(jnp.argmax(logits, axis=-1) != labels, dtype=jnp.int32)
-        return jnp.mean(losses_of(logits, labels)), (errors, intermediates["batch_stats"])
+        return jnp.mean(losses), (errors, intermediates["batch_stats"])
 
     def step(state, batch, key):
-        augmentation_keys, dropout_keys = keys_of(batch, key)
+        augmentation_keys, dropout_keys = (
+            example_keys(one, batch["epochs"], batch["indices"]) for one in jax.random.split(key)
+        )
         x, labels = train_input(batch["images"], augmentation_keys), batch["labels"]
         (loss, (errors, batch_stats)), gradient = jax.value_and_grad(loss_of, has_aux=True)(
             state["params"], state, x, labels, dropout_keys
@@ -265,20 +242,18 @@ def make_dispatch(step: Callable, axis_name: str, *, unroll: bool) -> Callable:
       whether any process wants to.
     """
 
-    def one_step(state, resident, batch):
-        if "images" not in batch:
-            taken = {name: resident[name][batch["indices"]] for name in ("images", "labels")}
-            batch = {**batch, **taken}
-        return step(state, batch, resident["key"])
-
     def many_steps(state, resident, batches, stop):
+        def one_step(state, batch):
+            if "images" not in batch:
+                taken = {name: resident[name][batch["indices"]] for name in ("images", "labels")}
+                batch = {**batch, **taken}
+            return step(state, batch, resident["key"])
+
         if len(batches["indices"]) == 1:
-            state, sums = one_step(state, resident, jax.tree.map(lambda x: x[0], batches))
+            state, sums = one_step(state, jax.tree.map(lambda x: x[0], batches))
             sums = jax.tree.map(lambda x: x[None], sums)
         else:
-            state, sums = jax.lax.scan(
-                lambda state, batch: one_step(state, resident, batch), state, batches, unroll=unroll
-            )
+            state, sums = jax.lax.scan(one_step, state, batches, unroll=unroll)
         # All processes learn at the same step that one of them is told to stop.
         wanting = jax.lax.psum(stop.astype(np.int32), axis_name)
         return state, {**sums, "stop": wanting > 0}
@@ -290,7 +265,6 @@ def make_evaluation_step(
     apply: Callable,
     *,
     eval_input: Callable = lambda images: images,
-    losses_of: Callable = optax.softmax_cross_entropy_with_integer_labels,
     top_k: int = 0,
     axis_name: str | None = None,
 ) -> Callable:
@@ -306,7 +280,7 @@ def make_evaluation_step(
     def step(state, batch):
         labels, is_real = batch["labels"], batch["is_real"]
         logits, intermediates = apply(_variables(state), eval_input(batch["images"]), train=False)
-        losses = losses_of(logits, labels)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         errors = jnp.argmax(logits, axis=-1) != labels
         ratios = intermediates["residual_ratio"]
         # `where`, not a product: padding may hold values whose loss is not finite.
@@ -326,7 +300,7 @@ def make_evaluation_step(
 
 
 def _variables(state: dict) -> dict:
-    return {name: state[name] for name in ("params", "fixed", "batch_stats")}
+    return {name: state[name] for name in COLLECTIONS}
 
 
 def _collectives(axis_name: str | None) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:

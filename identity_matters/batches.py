@@ -31,17 +31,12 @@ def batch_plan(
     >>> sorted(indices[epochs == 1].tolist())
     [0, 1, 2, 3, 4]
 
+    Args:
+      seed, first_step: from 0; all others from 1.
     Returns:
       indices i32[steps, batch_examples], which examples, and epochs i32[steps, batch_examples],
       in which epoch, from 0.
-    Raises:
-      ValueError: a number below its least value.
     """
-    least = {"seed": 0, "num_examples": 1, "batch_examples": 1, "first_step": 0, "steps": 1}
-    given = (seed, num_examples, batch_examples, first_step, steps)
-    for (name, minimum), value in zip(least.items(), given, strict=True):
-        if value < minimum:
-            raise ValueError(f"{name} must be at least {minimum}, got {value}")
     start, stop = first_step * batch_examples, (first_step + steps) * batch_examples
     epochs, offsets = np.divmod(np.arange(start, stop), num_examples)
     indices = np.empty(len(epochs), np.int32)
@@ -71,20 +66,14 @@ def example_keys(key: jax.Array, epochs: Array, indices: Array) -> jax.Array:
 
     Args:
       key: the typed root key of the data, of JAX's threefry.
-      epochs, indices: i32[...] of one shape, as `batch_plan` returns them.
+      epochs, indices: i32[n], as `batch_plan` returns them.
     Returns:
-      keys[...] of the same shape, ``fold_in(fold_in(key, epoch), index)``.
+      keys[n], ``fold_in(fold_in(key, epoch), index)``.
     Raises:
-      ValueError: the shapes differ, or the keys are not threefry's.
+      ValueError: the keys are not threefry's.
     """
-    if epochs.shape != indices.shape:
-        raise ValueError(
-            f"epochs and indices must have one shape, got {epochs.shape} and {indices.shape}"
-        )
     generator = jax.random.key_impl(key)
     if generator != _GENERATOR:
         raise ValueError(f"key must be of the generator {_GENERATOR}, got {generator}")
-    keys = jax.vmap(lambda epoch, index: jax.random.fold_in(jax.random.fold_in(key, epoch), index))(
-        epochs.reshape(-1), indices.reshape(-1)
-    )
-    return keys.reshape(epochs.shape)
+    fold = jax.random.fold_in
+    return jax.vmap(lambda epoch, index: fold(fold(key, epoch), index))(epochs, indices)
