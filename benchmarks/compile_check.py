@@ -9,8 +9,9 @@ are what peak arithmetic and the bandwidth of the chip's memory allow at most, t
 Command: make compile-check    # in an environment of its own, .venv-tpu
     make compile-check PROGRAMS='("cifar:cifar10/all_conv_residual",)'    # some of them
     make cost                  # writes docs/cost.md
-Hardware: 2 CPU cores, 4 GB of memory. Time: two to ten minutes for each of the 51 programs. A
-command that was stopped goes on at the next program.
+Hardware: 2 CPU cores, 4 GB of memory. Time: for each of the 51 programs, 4 to 16 minutes where the
+first ones were compiled, beside much other work. A command that was stopped goes on at the next
+program.
 """
 
 import functools
