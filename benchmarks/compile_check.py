@@ -96,6 +96,8 @@ def trials(*, variant: str, slices: tuple, programs: tuple) -> list[dict]:
 def measure(trial: dict, key, log) -> dict:
     """Compiles one program; see `attempt`."""
     del key
+    if log.stop_requested():
+        raise run.Interrupted
     # A program out of the cache would take the compiler no time.
     jax.config.update("jax_enable_compilation_cache", False)
     devices = devices_of(trial["slice"])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import compile_check, cost, hlo
+from experiments import run
 from experiments.images import cifar, imagenet, train
 from identity_matters import flops
 from identity_matters.train.step import initial_state
@@ -177,6 +178,15 @@ def test_a_compiler_that_is_missing_ends_in_one_line(monkeypatch):
         compile_check.trials(variant="one_chip", slices=("v5e-1",), programs=("p",))
     with pytest.raises(ValueError, match="slices must be among"):
         compile_check.trials(variant="one_chip", slices=("v9",), programs=("p",))
+
+
+def test_a_stop_is_heard_before_the_next_program():
+    class Log:
+        def stop_requested(self):
+            return True
+
+    with pytest.raises(run.Interrupted):
+        compile_check.measure({}, None, Log())
 
 
 def test_the_network_of_theorem_3_2_has_a_unit_for_each_image_of_imagenet():
