@@ -162,7 +162,8 @@ $(VENV)-%/.installed: requirements/%.txt setup.cfg pyproject.toml
 	touch $@
 
 compile-check: $(VENV)-tpu/.installed ## compile every training for TPUs that are not here: hours; resumes
-	JAX_PLATFORMS=cpu $(VENV)-tpu/bin/python -m benchmarks.compile_check --results_dir="$$RESULTS_DIR"
+	JAX_PLATFORMS=cpu $(VENV)-tpu/bin/python -m benchmarks.compile_check \
+		--results_dir="$$RESULTS_DIR" $(if $(PROGRAMS),'--config.programs=$(PROGRAMS)')
 
 cost: setup ## write docs/cost.md from the programs that compile-check compiled
 	$(MODULE) benchmarks.cost "$$RESULTS_DIR"/benchmark_compile_check/*/seed=0
@@ -187,4 +188,4 @@ lock: $(UV) ## resolve the requirements anew
 	rm requirements/dev.txt.tmp
 
 clean: ## remove the environment and this machine's results
-	rm -rf $(VENV) $(VENV)-prepare $(VENV)-torch $(VENV)-tpu $(VENV)-cuda13 $(VENV)-uv results/local
+	rm -rf $(VENV) $(VENV)-prepare $(VENV)-torch $(VENV)-tpu $(VENV)-uv results/local

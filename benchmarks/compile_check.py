@@ -4,15 +4,14 @@ Claim: each training and evaluation of the suite, and the forward pass of Theore
 ImageNet's size, compiles for TPU v5e-8, v4-32 and v6e-8 and fits their memory. libtpu compiles for
 any slice without a TPU, and gets here what `parallel.ParallelSteps` would run, `jax.pmap` included;
 the images are zeros. Nothing is run and nothing is timed but the compiler: the images per second
-are what peak arithmetic and the chip's memory bandwidth allow at most, whichever is less.
+are what peak arithmetic and the bandwidth of the chip's memory allow at most, the lesser of both.
 
-The variants h100 and h200 do the same by XLA's compiler for GPUs, which JAX offers only through
-private calls of the version that is locked; where these are gone, the command says so.
-
-Command: make compile-check                   # TPUs; in an environment of its own, .venv-tpu
-    make compile-check VARIANT=h100           # or h200, in .venv-cuda
-Hardware: 2 CPU cores, 8 GB of memory. Time: two to ten minutes for each of the 51 programs. A
-command that was stopped goes on at the next program.
+Command: make compile-check    # in an environment of its own, .venv-tpu
+    make compile-check PROGRAMS='("cifar:cifar10/all_conv_residual",)'    # some of them
+    make cost                  # writes docs/cost.md
+Hardware: 2 CPU cores, 4 GB of memory. Time: for each of the 51 programs, 4 to 16 minutes where the
+first ones were compiled, beside much other work. A command that was stopped goes on at the next
+program.
 """
 
 import functools
@@ -97,6 +96,8 @@ def trials(*, variant: str, slices: tuple, programs: tuple) -> list[dict]:
 def measure(trial: dict, key, log) -> dict:
     """Compiles one program; see `attempt`."""
     del key
+    if log.stop_requested():
+        raise run.Interrupted
     # A program out of the cache would take the compiler no time.
     jax.config.update("jax_enable_compilation_cache", False)
     devices = devices_of(trial["slice"])

@@ -23,16 +23,17 @@ _HEAD = """# What the trainings cost
 **Compiled, not measured.** `make compile-check` compiled these programs for accelerators that were
 not there; `make cost` wrote this page from its records. A step takes at least as long as its
 products take at the peak of the chips, and at least as long as its traffic with their memory takes
-at full bandwidth: the larger of the two gives the *least hours*, which no run will beat. The
-*most hours* assume that a step reaches {share:.0%} of that bound; this is a guess. Evaluations are
-counted, while compiling, reading ImageNet from disk and talk between chips are not.
+at full bandwidth: the larger of the two gives the *least hours*. The *most hours* assume that a
+step reaches {share} of that bound; this is a guess. Evaluations are counted; compiling, reading
+ImageNet from disk and talk between chips are not. Products are counted in the usual way, the zeros
+of padding as numbers. Traffic inside the chip, where TPUs keep what fits, is not counted.
 
 {columns}
 {rule}
 """
 _COLUMNS = (
     "Training", "on", "chips", "ms a step, at least", "limited by", "GB moved a step and chip",
-    "GB of a chip's memory", "hours, least to most", "minutes to compile",
+    "GB of a chip's memory", "hours, least to most",
 )  # fmt: skip
 
 
@@ -69,7 +70,7 @@ def page(records: list[dict]) -> str:
         elif part == "train" and evaluation and evaluation["fits"]:
             rows.append(_row(slice_, program, step, evaluation))
     head = _HEAD.format(
-        share=LEAST_SHARE_OF_BOUND,
+        share=f"{LEAST_SHARE_OF_BOUND:.0%}",
         columns=f"| {' | '.join(_COLUMNS)} |",
         rule=f"| {' | '.join(['---'] * len(_COLUMNS))} |",
     )
@@ -88,7 +89,6 @@ def _row(slice_: str, program: str, step: dict, evaluation: dict) -> str:
         f"{step['moved_bytes'] / 1e9:.2f}",
         f"{needed / 1e9:.1f} of {step['device_memory_bytes'] / 1e9:.0f}",
         f"{hours:.2g} to {hours / LEAST_SHARE_OF_BOUND:.2g}",
-        f"{(step['compiler_seconds'] + evaluation['compiler_seconds']) / 60:.0f}",
     )  # fmt: skip
     return f"| {' | '.join(map(str, cells))} |"
 
