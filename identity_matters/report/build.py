@@ -11,10 +11,10 @@ import tempfile
 from identity_matters import paper
 from identity_matters.report import figure, figures, groups, page, tables
 from identity_matters.report.groups import Collection, Group, read
-from identity_matters.report.tables import Table, escape
+from identity_matters.report.tables import escape
 from identity_matters.runs import Problem, Run
 
-__all__ = ["read", "readme_parts", "with_results", "write"]
+__all__ = ["read", "with_results", "write"]
 
 TITLE = "Identity Matters: what the paper claims and what the runs say"
 _INTRODUCTION = (
@@ -61,31 +61,23 @@ def write(collections: list[Collection], directory: pathlib.Path) -> list[pathli
     return [directory / "REPORT.md", directory / "report.html"]
 
 
-def readme_parts(collection: Collection) -> dict[str, str]:
-    """The parts of the README that are made from `collection`, by the name in their marks."""
-    members = groups.group_runs(collection.runs)
-    report = "results/REPORT.md"
-    found = [
-        f"* [{finding.title}]({report}#{tables.anchor(paper.CLAIMS[finding.claim].title)})"
-        for finding, _ in _findings(members)
-    ]
-    table = tables.readme_table(members, report)
-    return {"findings": "\n".join(found), "claims": table.markdown()}
-
-
 def with_results(text: str, collection: Collection) -> str:
     """The README's `text` with what is between its marks made from `collection`.
 
     Raises:
       ValueError: a mark is missing or comes twice.
     """
-    for name, part in readme_parts(collection).items():
+    members, report = groups.group_runs(collection.runs), "results/REPORT.md"
+    titles = {f.title: paper.CLAIMS[f.claim].title for f, _ in _findings(members)}
+    found = [f"* [{title}]({report}#{tables.anchor(of)})" for title, of in titles.items()]
+    claims = tables.claims_table(
+        [paper.CLAIMS[name] for name in tables.README_CLAIMS], {"ours": members}, report
+    )
+    for name, part in {"findings": "\n".join(found), "claims": claims.markdown()}.items():
         marks = (f"<!-- {name}: written by `make report-reference` -->", f"<!-- end of {name} -->")
         for mark in marks:
             if text.count(mark) != 1:
-                raise ValueError(
-                    f"the README must have {mark} once, has it {text.count(mark)} times"
-                )
+                raise ValueError(f"the README must have {mark} once, not {text.count(mark)} times")
         before, rest = text.split(marks[0])
         _, after = rest.split(marks[1])
         text = f"{before}{marks[0]}\n\n{part}\n\n{marks[1]}{after}"
@@ -142,7 +134,6 @@ def _markdown(
     pictures: dict[str, tuple[str, str]],
     problems: list[Problem],
 ) -> str:
-    every = [group for c in collections for group in members[c.name]]
     parts = [f"# {TITLE}", _INTRODUCTION]
     opening = set()
     findings = _findings(members[collections[0].name])
@@ -153,12 +144,13 @@ def _markdown(
         if finding.figure in pictures and finding.figure not in opening:
             opening.add(finding.figure)
             parts.append(pictures[finding.figure][1])
-    parts += ["## Claims", tables.claims_table(members).markdown()]
     parts += [
+        "## Claims",
+        tables.claims_table(paper.CLAIMS.values(), members).markdown(),
         "## Table 2",
         "Test errors at the paper's scale. The comparison rows come from different models and"
         " protocols, and a published number may be that of the best step over training.",
-        tables.table_2(every).markdown(),
+        tables.table_2([group for part in members.values() for group in part]).markdown(),
         "## Evidence, claim by claim",
     ]
     for claim in paper.CLAIMS.values():
@@ -168,12 +160,11 @@ def _markdown(
             for name, text in own.items()
         ]
         parts += _claim_section(claim, roots, members, shown)
-    parts.append("## Runs")
-    for collection in collections:
-        parts += _runs_section(collection, roots[collection.name], members[collection.name])
-    if problems:
-        rows = [(escape(problem.reason),) for problem in problems]
-        parts += ["### Left out of figures", Table(("reason",), rows).markdown()]
+    left_out = [f"{p.reason}: skipped" for c in collections for p in c.problems]
+    left_out += [f"{r.path}: {r.status}" for c in collections for r in c.runs if r.status != "done"]
+    left_out += [problem.reason for problem in problems]
+    if left_out:
+        parts += ["## Left out", "\n".join(f"* {escape(reason)}" for reason in left_out)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -182,14 +173,13 @@ def _claim_section(
 ) -> list[str]:
     """Statement, verdicts, figures, and folded away the measured values and where they are from."""
     own = {name: groups.of_claim(claim.id, members[name]) for name in roots}
-    ran = [group for part in own.values() for group in part]
     facts = {"paper": claim.published, "first shown by": claim.first}
     for name, part in own.items():
         facts[name] = groups.headline(claim.id, members[name])
         facts[f"verdict, {name}"] = groups.verdicts(part)
+    ran = [group for part in own.values() for group in part]
     facts["hardware and time"] = tables.hardware_and_time(ran)
-    command = tables.command(claim, ran)
-    facts["command"] = f"`{command}`" if command else ""
+    facts["command"] = tables.command(claim, ran)
     return [
         f"### {claim.title}",
         *(f"```math\n{formula}\n```" for formula in claim.latex),
@@ -204,42 +194,15 @@ def _claim_section(
 def _evidence(variant: str, columns: dict[str, Group], roots: dict[str, str]) -> str:
     """All measured values of a variant, by column, and the provenance of each column."""
     table = tables.metrics_table(columns)
+    title = f"{html.escape(variant)}: {len(table.rows)} measured values, and their origin"
     verdicts = "; ".join(f"{label}: {group.verdict}" for label, group in columns.items())
-    parts = [
-        "<details>",
-        f"<summary>{html.escape(variant)}: {len(table.rows)} measured values, and their origin"
-        "</summary>",
-        f"Verdict: {verdicts}.",
-        table.markdown(),
-    ]
+    parts = ["<details>", f"<summary>{title}</summary>", f"Verdict: {verdicts}.", table.markdown()]
     for label, group in columns.items():
         origin = groups.origin(group.first)
+        root = roots[label.split(",")[0].removesuffix(" (reduced)")]
         parts += [
             f"“{label}” was written by these runs ({escape(origin.versions)}):",
-            tables.provenance_table(
-                group, roots[label.split(",")[0].removesuffix(" (reduced)")]
-            ).markdown(),
+            tables.provenance_table(group, root).markdown(),
             f"```bash\n{' '.join(origin.command.split())}\n```",
         ]
     return "\n\n".join([*parts, "</details>"])
-
-
-def _runs_section(collection: Collection, root: str, members: list[Group]) -> list[str]:
-    """What was read, and what is not in the tables: unfinished runs and unreadable directories."""
-    parts = [
-        f"### {collection.name}: {collection.root}",
-        tables.runs_table(members, root).markdown(),
-    ]
-    rows = [
-        (run.path.name, escape(f"{run.experiment}/{run.variant}"), run.status)
-        for run in collection.runs
-        if run.status != "done"
-    ]
-    if rows:
-        parts.append("Runs that are not done, and enter no table:")
-        parts.append(Table(("seed", "run", "status"), rows).markdown())
-    if collection.problems:
-        reasons = [(escape(problem.reason),) for problem in collection.problems]
-        parts.append("Directories that could not be read, and were skipped:")
-        parts.append(Table(("reason",), reasons).markdown())
-    return parts

@@ -8,10 +8,12 @@ the range. The SVG brings its own colours for dark surroundings.
 import csv
 import dataclasses
 import io
+import itertools
 import math
+import operator
 import pathlib
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import matplotlib
@@ -21,6 +23,10 @@ from matplotlib.figure import Figure as Canvas
 from identity_matters import paper
 from identity_matters.report.groups import MALFORMED
 from identity_matters.runs import Problem, Run
+
+Names = str | tuple[str, ...]
+Looks = dict[str, Any]
+Labels = Mapping[Any, str] | Callable[[Any], str]
 
 # Okabe and Ito's colours, which readers with colour blindness can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -87,27 +93,72 @@ def of_kind(run: Run, kind: str, name: str = "kind") -> list[dict]:
 
 def split(points: list[dict], *names: str) -> dict[Any, list[dict]]:
     """The points by the value of a column, or by a tuple of several, in order of appearance."""
+    key = operator.itemgetter(*names)
     parts: dict[Any, list[dict]] = {}
     for point in points:
-        key = tuple(point[name] for name in names)
-        parts.setdefault(key if len(names) > 1 else key[0], []).append(point)
+        parts.setdefault(key(point), []).append(point)
     return parts
 
 
+def pick(record: dict, *names: str) -> dict:
+    """Some fields of a record."""
+    return {name: record[name] for name in names}
+
+
+def zipped(same: dict, **lists: list) -> list[dict]:
+    """One row for each place of parallel lists, a column each; every row has the fields `same`."""
+    columns = lists.values()
+    return [same | dict(zip(lists, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def series(
+    points: list[dict], by: Names, labels: Labels = str
+) -> Iterator[tuple[Looks, list[dict]]]:
+    """({"color": ..., "label": ...}, points) for each value of a column, or of several.
+
+    `labels` gives each value its label. A dict also gives the order, so that a value has the same
+    colour in every panel; values that it lacks are left out.
+    """
+    parts = split(points, by) if isinstance(by, str) else split(points, *by)
+    named = labels if isinstance(labels, Mapping) else {value: labels(value) for value in parts}
+    for colour, (value, label) in zip(itertools.cycle(COLOURS), named.items(), strict=False):
+        if value in parts:
+            yield {"color": colour, "label": label}, parts[value]
+
+
 def panels(
-    parts: dict[str, list[dict]], canvas: Canvas, columns: int = 3, **options: Any
+    canvas: Canvas,
+    points: list[dict],
+    by: Names,
+    titles: Labels = str,
+    *,
+    columns: int = 3,
+    legend: int = 0,
+    ylabel: str = "",
+    **settings: Any,
 ) -> Iterator[tuple[Any, list[dict]]]:
-    """(axes, points) for each part, its name as the title; `options` go to `Canvas.subplots`."""
+    """(axes, points) for each value of a column, named by `titles` as in `series`; one y axis.
+
+    `settings` go to `Axes.set`. Once all are drawn, `legend` columns below them have each label.
+    """
+    parts = list(series(points, by, titles))
     columns = min(columns, len(parts))
-    rows = -(-len(parts) // columns)
-    if rows > 1:
-        canvas.set_size_inches(2.4 * columns + 0.6, 2.4 * rows + 0.8)
-    grid = canvas.subplots(rows, columns, squeeze=False, **options).flatten()
+    height = -(-len(parts) // columns)
+    if height > 1:
+        canvas.set_size_inches(2.4 * columns + 0.6, 2.4 * height + 0.8)
+    grid = canvas.subplots(height, columns, squeeze=False, sharey=True).flatten()
     for unused in grid[len(parts) :]:
         unused.remove()
-    for axes, (title, points) in zip(grid, parts.items(), strict=False):
-        axes.set_title(title, fontsize=9)
-        yield axes, points
+    for place, (axes, (looks, own)) in enumerate(zip(grid, parts, strict=False)):
+        axes.set_title(looks["label"], fontsize=9)
+        axes.set(ylabel="" if place % columns else ylabel, **settings)
+        yield axes, own
+    if legend:
+        entries: dict[str, Any] = {}
+        for axes in canvas.axes:
+            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+                entries.setdefault(label, handle)
+        canvas.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=legend)
 
 
 def curve(
@@ -118,20 +169,13 @@ def curve(
     style: str = "o-",
     *,
     floor: float = -math.inf,
-    each_seed: bool = False,
     **options: Any,
 ) -> None:
     """Draws the median of column y at each value of column x, and the range where there is one.
 
     Points without a value are left out, lower ones than `floor` are drawn there: 0 has no place on
-    a logarithmic axis. `each_seed` draws a line a seed instead, where seeds end at different x and
-    a median would jump. `options` go to `axes.plot`.
+    a logarithmic axis. `options` go to `axes.plot`.
     """
-    if each_seed:
-        for own in split(points, "seed").values():
-            curve(axes, own, x, y, style, floor=floor, **options)
-            options["label"] = None
-        return
     heights: dict[float, list[float]] = {}
     for point in points:
         if point[y] is not None and not math.isnan(point[y]):
@@ -149,25 +193,19 @@ def curve(
     if line.get_linestyle() == "None" or len(places) == 1:
         axes.vlines(places, least, largest, color=colour, alpha=0.6)
     else:
-        step = line.get_drawstyle().removeprefix("steps-")
-        axes.fill_between(
-            places,
-            least,
-            largest,
-            step=step if step in ("pre", "mid", "post") else None,
-            color=colour,
-            alpha=0.2,
-            linewidth=0,
-        )
+        step = line.get_drawstyle().partition("-")[2] or None
+        looks: Looks = {"color": colour, "alpha": 0.2, "linewidth": 0}
+        axes.fill_between(places, least, largest, step=step, **looks)
 
 
-def shared_legend(canvas: Canvas, columns: int) -> None:
-    """One legend below all axes with each label once."""
-    entries: dict[str, Any] = {}
-    for axes in canvas.axes:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            entries.setdefault(label, handle)
-    canvas.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
+def scatter(
+    axes: Any, points: list[dict], x: str, y: str, marker: str = "o", **options: Any
+) -> None:
+    """Draws every point, discs see-through; lower ones than the option `floor` are drawn there."""
+    floor = options.pop("floor", -math.inf)
+    disc: Looks = {"alpha": 0.5, "markeredgewidth": 0} if marker == "o" else {}
+    heights = [max(point[y], floor) for point in points]
+    axes.plot([point[x] for point in points], heights, marker, **disc | options)
 
 
 def render(figure: Figure, points: list[dict]) -> str:
@@ -189,10 +227,6 @@ def points_of(figure: Figure, run: Run) -> list[dict]:
     return [{"variant": run.variant, "seed": run.seed, **row} for row in figure.points(run)]
 
 
-def _problem(figure: Figure, run: Run, error: Exception) -> Problem:
-    return Problem(run.path, f"{run.path}: figure {figure.name}: {type(error).__name__} {error}")
-
-
 def save(
     figure: Figure, runs: list[Run], directory: pathlib.Path
 ) -> tuple[list[Run], list[Problem]]:
@@ -201,38 +235,32 @@ def save(
     Returns:
       The runs that are shown, and those whose records are not what the figure reads, with reasons.
     """
-    points: dict[int, list[dict]] = {}
+    shown: list[Run] = []
+    points: list[dict] = []
+    svg = ""
     problems = []
-    for index, run in enumerate(runs):
-        try:
-            if rows := points_of(figure, run):
-                points[index] = rows
-        except MALFORMED as error:
-            problems.append(_problem(figure, run, error))
-    svg = None
-    while points and svg is None:
-        try:
-            svg = render(figure, [row for rows in points.values() for row in rows])
-        except MALFORMED as error:
-            # Some run's values cannot be drawn: those that cannot be drawn alone are left out.
-            failed = {index: e for index, rows in points.items() if (e := _fails(figure, rows))}
-            for index, reason in (failed or dict.fromkeys(points, error)).items():
-                problems.append(_problem(figure, runs[index], reason))
-                del points[index]
-    if svg is not None:
+    try:
+        shown, points, svg = _drawn(figure, runs)
+    except MALFORMED:
+        # Run by run: each that can be drawn together with those before it.
+        for run in runs:
+            try:
+                shown, points, svg = _drawn(figure, [*shown, run])
+            except MALFORMED as error:
+                reason = f"{run.path}: figure {figure.name}: {type(error).__name__} {error}"
+                problems.append(Problem(run.path, reason))
+    if points:
         (directory / f"{figure.name}.svg").write_text(svg, encoding="utf-8")
-        shown = [row for rows in points.values() for row in rows]
-        columns = list(dict.fromkeys(name for row in shown for name in row))
+        columns = list(dict.fromkeys(name for row in points for name in row))
         with open(directory / f"{figure.name}.csv", "w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, columns, lineterminator="\n")
             writer.writeheader()
-            writer.writerows(shown)
-    return [runs[index] for index in points], problems
+            writer.writerows(points)
+    return shown, problems
 
 
-def _fails(figure: Figure, points: list[dict]) -> Exception | None:
-    try:
-        render(figure, points)
-    except MALFORMED as error:
-        return error
-    return None
+def _drawn(figure: Figure, runs: list[Run]) -> tuple[list[Run], list[dict], str]:
+    """The runs that have points, the points, and the figure of them."""
+    found = [(run, points_of(figure, run)) for run in runs]
+    points = [row for _, own in found for row in own]
+    return [run for run, own in found if own], points, render(figure, points) if points else ""

@@ -2,18 +2,21 @@
 
 Sentences hold values as ``{experiment/variant:metric}``, of all seeds (see `in_words`), to two
 digits or to three as ``{experiment/variant:metric~3}``; ``:max metric`` and ``:min metric`` are the
-greatest and the least of the seeds alone.
+greatest, rounded up, and the least of the seeds, rounded down: "at most" and "at least" stay true.
 ``{experiment/*:metric}`` is the largest over the variants of an experiment, seed by seed. Runs at
 paper scale come before reduced ones.
 This module loads neither JAX nor Matplotlib: commands that only compare runs must not wait.
 """
 
 import dataclasses
+import decimal
 import os
 import pathlib
+import re
 import shlex
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from identity_matters import paper
 from identity_matters.runs import Problem, Run, read_collection
@@ -23,25 +26,23 @@ NOT_RUN = "not run"
 _UNDECIDED = {"undecided", "not comparable"}
 # What a record raises that is not as its experiment writes it.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-
-
-_PICKS: dict[str, Callable[[list], float]] = {"max": max, "min": min}
+# {experiment/variant:max metric~digits}
+_VALUE = re.compile(r"\{([^{}:]+):(?:(max|min) )?([^{}~]+)(?:~(\d))?\}")
 
 
 class MissingValueError(Exception):
     """No run has the value that a sentence asks for; the message names it."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """Where a run's numbers come from, in words; `seconds` is how long it took."""
 
-    command: str
     commit: str
     started: str
     machine: str
-    versions: str
     seconds: float
+    command: str
+    versions: str
 
 
 def origin(run: Run) -> Origin:
@@ -200,79 +201,69 @@ def mean_sd(values: list) -> str:
     return f"{format_number(statistics.fmean(values))} ± {deviation}"
 
 
-def in_words(values: list, digits: int = 2) -> str:
+def in_words(values: list, digits: int = 2, extreme: str | None = None) -> str:
     """Values as a sentence has them: least to greatest, or one where they agree in `digits` digits.
+
+    `extreme` is "max" or "min" for that value alone, rounded so that it bounds all.
 
     >>> in_words([4, 8, 4]), in_words([0.6012, 0.6026]), in_words([50_000]), in_words([1.6e32])
     ('4–8', '0.60', '50,000', '1.6 × 10^32')
+    >>> in_words([0.6386, 0.6412], extreme="min"), in_words([0.6386, 0.6412], extreme="max")
+    ('0.63', '0.65')
     """
     if not all(map(_is_number, values)):
         return ", ".join(dict.fromkeys(map(str, values)))
+    if extreme == "max":
+        return _in_words(max(values), digits, decimal.ROUND_CEILING)
+    if extreme == "min":
+        return _in_words(min(values), digits, decimal.ROUND_FLOOR)
     ends = (_in_words(value, digits) for value in (min(values), max(values)))
     return "–".join(dict.fromkeys(ends))
 
 
-def _in_words(value: float, digits: int) -> str:
-    if isinstance(value, int) or value.is_integer() or abs(value) >= 10**digits:
+def _in_words(value: float, digits: int, rounding: str | None = None) -> str:
+    if isinstance(value, int) or (value.is_integer() and abs(value) < 10**15):
         shown = format_number(value, digits)
-    else:  # a rounded 1 keeps the zero that says how far: 1.0
-        shown = f"{value:#.{digits}g}"
+    else:
+        if rounding:
+            # What arithmetic in float64 has added is dropped first: 1 + 2e-16 is at most 1.0.
+            exact = decimal.Context(prec=9).create_decimal_from_float(value)
+            # Below a million the whole part is printed in full.
+            kept = max(digits, exact.adjusted() + 1) if abs(value) < 10**6 else digits
+            value = float(decimal.Context(prec=kept, rounding=rounding).create_decimal(exact))
+        # A rounded 1 keeps the zero that says how far: 1.0.
+        large = abs(value) >= 10**digits
+        shown = format_number(value, digits) if large else f"{value:#.{digits}g}"
     mantissa, _, exponent = shown.partition("e")
     return f"{mantissa} × 10^{int(exponent)}" if exponent else mantissa.removesuffix(".")
 
 
-class _Variants:
-    """Some variants' runs, to be formatted with a metric's name."""
-
-    def __init__(self, groups: list[Group]):
-        self._groups = groups
-
-    def __format__(self, spec: str) -> str:
-        pick, _, metric = spec.rpartition(" ")
-        metric, _, digits = metric.partition("~")
-        largest: dict[int, float] = {}
-        for run in (run for group in self._groups for run in group.runs):
-            if metric in run.summary["metrics"]:
-                value = run.summary["metrics"][metric]
-                largest[run.seed] = max(value, largest.get(run.seed, value))
-        if not largest:
-            raise MissingValueError(metric)
-        seeds = max(len(group.runs) for group in self._groups)
-        of_some = f" (in {len(largest)} of {seeds} runs)" if len(largest) < seeds else ""
-        values = list(largest.values())
-        return in_words([_PICKS[pick](values)] if pick else values, int(digits or 2)) + of_some
-
-
-class _Runs(dict):
-    """For `str.format_map`: finds the runs of a name and remembers which were asked for."""
-
-    def __init__(self, groups: list[Group]):
-        super().__init__()
-        self._groups = groups
-        self.used: list[Group] = []
-
-    def __missing__(self, name: str) -> _Variants:
-        for scale in ("paper", "reduced"):
-            found = [g for g in self._groups if g.scale == scale and _fits(g, name)]
-            if found:
-                self.used += found
-                return _Variants(found)
-        raise MissingValueError(name)
-
-
-def _fits(group: Group, name: str) -> bool:
-    return name in (group.name, f"{group.first.experiment}/*")
-
-
 def fill(sentence: str, groups: list[Group]) -> tuple[str, list[Group]]:
-    """`sentence` with its values put in, and for each of them its groups.
+    """`sentence` with its values put in, and the groups that they are from.
 
     Raises:
       MissingValueError: there is no such run or metric, or the values cannot be compared.
     """
-    runs = _Runs(groups)
+    used: list[Group] = []
+
+    def value(match: re.Match) -> str:
+        name, extreme, metric, digits = match.groups()
+        named = [g for g in groups if name in (g.name, f"{g.first.experiment}/*")]
+        found = [g for g in named if g.scale == "paper"] or named
+        largest: dict[int, float] = {}
+        for run in (run for group in found for run in group.runs):
+            if metric in run.summary["metrics"]:
+                shown = run.summary["metrics"][metric]
+                largest[run.seed] = max(shown, largest.get(run.seed, shown))
+        if not largest:
+            raise MissingValueError(match[0])
+        used.extend(found)
+        seeds = max(len(group.runs) for group in found)
+        of_some = f" (in {len(largest)} of {seeds} runs)" if len(largest) < seeds else ""
+        return in_words(list(largest.values()), int(digits or 2), extreme) + of_some
+
     try:
-        return sentence.format_map(runs), runs.used
+        return _VALUE.sub(value, sentence), used
     except TypeError as error:
         raise MissingValueError(f"{sentence}: {error}") from None
 

@@ -3,9 +3,8 @@
 import csv
 import dataclasses
 import io
-import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from identity_matters import paper
 from identity_matters.report import groups as runs_in
@@ -85,38 +84,32 @@ def hardware_and_time(groups: list[Group]) -> str:
 
 def command(claim: paper.Claim, groups: list[Group]) -> str:
     """What makes the runs of a claim: its own command, or the target of its experiments."""
-    if claim.command:
-        return claim.command
     targets = [
         "make bench" if "benchmark" in group.name else f"make reproduce-{group.first.experiment}"
         for group in groups
     ]
-    return " && ".join(dict.fromkeys(targets))
+    found = claim.command or " && ".join(dict.fromkeys(targets))
+    return f"`{found}`" if found else ""
 
 
-def claims_table(collections: dict[str, list[Group]]) -> Table:
-    """One row a claim: what the paper says, what each collection says, and its verdict."""
+def claims_table(
+    claims: Iterable[paper.Claim], collections: dict[str, list[Group]], report: str = ""
+) -> Table:
+    """One row a claim: what the paper says, what each collection says, and its verdict.
+
+    Args:
+      report: the page that has the sections of the claims, where that is another one.
+    """
+    of = ", {}" if len(collections) > 1 else ""
+    columns = [part for name in collections for part in (name, f"verdict{of.format(name)}")]
     rows = []
-    for claim in paper.CLAIMS.values():
-        cells = [f"{claim_link(claim)} {claim.statement}", claim.published, claim.first]
-        own: list[Group] = []
+    for claim in claims:
+        cells = [claim_link(claim, report), claim.published]
         for groups in collections.values():
-            members = runs_in.of_claim(claim.id, groups)
-            own = members or own
-            cells += [runs_in.headline(claim.id, groups), runs_in.verdicts(members)]
-        rows.append((*cells, hardware_and_time(own)))
-    columns = [part for name in collections for part in (name, f"verdict, {name}")]
-    return Table(("claim", "paper", "first shown by", *columns, "hardware and time"), rows)
-
-
-def readme_table(groups: list[Group], report: str) -> Table:
-    """The claims of `README_CLAIMS`; `report` is the page of the report, from the README."""
-    rows = []
-    for claim in (paper.CLAIMS[name] for name in README_CLAIMS):
-        verdict = runs_in.verdicts(runs_in.of_claim(claim.id, groups))
-        ours = runs_in.headline(claim.id, groups)
-        rows.append((claim_link(claim, report), claim.published, ours, verdict))
-    return Table(("claim", "paper", "ours", "verdict"), rows)
+            cells.append(runs_in.headline(claim.id, groups))
+            cells.append(runs_in.verdicts(runs_in.of_claim(claim.id, groups)))
+        rows.append(tuple(cells))
+    return Table(("claim", "paper", *columns), rows)
 
 
 def table_2(groups: list[Group]) -> Table:
@@ -125,30 +118,17 @@ def table_2(groups: list[Group]) -> Table:
     Args:
       groups: of several runs of the same name the last counts.
     """
-    ours = {group.name: group for group in groups if group.scale == "paper"}
+    ours = {group.first.variant: group for group in groups if group.scale == "paper"}
     rows = []
     for method, numbers in paper.TABLE_2.items():
         for dataset, number in numbers.items():
-            variant = f"{dataset}/{_NETS[method]}"
-            group = next((g for name, g in ours.items() if name.endswith(f"/{variant}")), None)
             cells = (runs_in.NOT_RUN, runs_in.NOT_RUN, "0")
-            if group is not None:
+            if group := ours.get(f"{dataset}/{_NETS[method]}"):
                 last, best = map(group.metric, ("test_error_percent", "test_error_best_percent"))
                 cells = (last, best, str(len(group.runs)))
-            published = f"{number.value:g}"
-            rows.append((method, _DATA_SETS[dataset], published, *cells, number.note))
-    return Table(
-        (
-            "method",
-            "data set",
-            "published (%)",
-            "ours, last step (%)",
-            "ours, best step (%)",
-            "n",
-            "what the published number is",
-        ),
-        rows,
-    )
+            rows.append((method, _DATA_SETS[dataset], f"{number.value:g}", *cells, number.note))
+    errors = ("published (%)", "ours, last step (%)", "ours, best step (%)")
+    return Table(("method", "data set", *errors, "n", "what the published number is"), rows)
 
 
 def metrics_table(columns: dict[str, Group]) -> Table:
@@ -172,22 +152,6 @@ def provenance_table(group: Group, root: str) -> Table:
         facts = (origin.commit, origin.started, origin.machine, runs_in.duration(origin.seconds))
         rows.append((f"[{place}]({root}/{place})", *map(escape, facts)))
     return Table(("run directory", "commit", "started", "machine", "took"), rows)
-
-
-def runs_table(groups: list[Group], root: str) -> Table:
-    """One row a variant: verdict, n, scale, seconds, and where its run directories are.
-
-    Args:
-      root: the collection's directory as seen from the report.
-    """
-    rows = []
-    for group in groups:
-        seconds = sum(runs_in.origin(run).seconds for run in group.runs) / len(group.runs)
-        seeds = f"{len(group.runs)} (seed {', '.join(str(run.seed) for run in group.runs)})"
-        place = f"[{group.name}]({os.path.join(root, group.name)})"
-        title = escape(paper.CLAIMS[group.claim].title)
-        rows.append((place, title, group.verdict, seeds, group.scale, f"{seconds:.1f}"))
-    return Table(("run directory", "claim", "verdict", "n", "scale", "seconds a run"), rows)
 
 
 def every_metric(collections: list[Collection]) -> Table:

@@ -1,18 +1,8 @@
 """Figures of experiments/images/ablations.py: training curves of the nets that are compared."""
 
-import itertools
-
 from matplotlib.figure import Figure as Canvas
 
-from identity_matters.report.figure import (
-    COLOURS,
-    Figure,
-    curve,
-    of_kind,
-    panels,
-    shared_legend,
-    split,
-)
+from identity_matters.report.figure import Figure, Looks, curve, of_kind, panels, series, split
 from identity_matters.runs import Run
 
 
@@ -33,18 +23,22 @@ def curve_points(run: Run) -> list[dict]:
     ]
 
 
+def _title(panel: tuple[str, int]) -> str:
+    variant, convolutions = panel
+    return f"{variant.split('/')[0]}, {convolutions} convolutions"
+
+
 def _draw(points: list[dict], canvas: Canvas) -> None:
-    nets = dict(zip(split(points, "net"), itertools.cycle(COLOURS), strict=False))
-    parts = {
-        f"{variant.split('/')[0]}, {convolutions} convolutions": own
-        for (variant, convolutions), own in split(points, "variant", "convolutions").items()
+    nets = {net: net for net in split(points, "net")}
+    looks: Looks = {
+        "yscale": "log",
+        "xlabel": "steps",
+        "ylabel": "training loss",
+        "legend": len(nets),
     }
-    for axes, own in panels(parts, canvas, sharey=True):
-        for net, rows in split(own, "net").items():
-            curve(axes, rows, "step", "loss", "-", color=nets[net], label=net)
-        axes.set(yscale="log", xlabel="steps", ylabel="training loss")
-        axes.label_outer()
-    shared_legend(canvas, len(nets))
+    for axes, own in panels(canvas, points, ("variant", "convolutions"), _title, **looks):
+        for style, rows in series(own, "net", nets):
+            curve(axes, rows, "step", "loss", "-", **style)
 
 
 def _figure(question: str) -> Figure:

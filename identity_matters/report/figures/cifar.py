@@ -3,11 +3,12 @@
 from matplotlib.figure import Figure as Canvas
 
 from identity_matters import paper
-from identity_matters.report.figure import COLOURS, Figure, curve, of_kind, panels, split
+from identity_matters.report.figure import Figure, Looks, curve, of_kind, panels, series
 from identity_matters.runs import Run
 
 _PLATEAU_STEP = int(paper.NUMBERS["cifar_plateau_steps"].value)
 _ERRORS = {"train": "error_percent", "evaluation": "test_error_percent"}
+_LABELS = {"train": "training batches", "evaluation": "test"}
 
 
 def convergence_points(run: Run) -> list[dict]:
@@ -20,36 +21,37 @@ def convergence_points(run: Run) -> list[dict]:
 
 
 def draw_convergence(points: list[dict], canvas: Canvas) -> None:
-    for axes, own in panels(split(points, "variant"), canvas, columns=2):
-        for colour, (kind, rows) in zip(COLOURS, split(own, "kind").items(), strict=False):
-            label = "training batches" if kind == "train" else "test"
-            curve(axes, rows, "step", "error_percent", "-", color=colour, label=label, linewidth=1)
+    looks: Looks = {"columns": 2, "xlabel": "steps", "ylabel": "error (percent)"}
+    for axes, own in panels(canvas, points, "variant", **looks):
+        for style, rows in series(own, "kind", _LABELS):
+            curve(axes, rows, "step", "error_percent", "-", linewidth=1, **style)
         if max(row["step"] for row in own) >= _PLATEAU_STEP:
             label = "the paper's best: about 50,000 steps"
             axes.axvline(_PLATEAU_STEP, color="grey", linestyle=":", label=label)
         axes.set_ylim(bottom=0)
-        axes.set(xlabel="steps", ylabel="error (percent)")
         axes.legend()
 
 
 def ratio_points(run: Run) -> list[dict]:
     """||h(x)|| / ||x|| of every block before training and at the end."""
     evaluations = of_kind(run, "evaluation")
-    if not evaluations or not evaluations[0]["residual_ratio"]:
-        return []
     return [
         {"step": record["step"], "block": block, "residual_ratio": ratio}
-        for record in (evaluations[0], evaluations[-1])
+        for record in evaluations[:1] + evaluations[1:][-1:]
         for block, ratio in enumerate(record["residual_ratio"], start=1)
     ]
 
 
 def draw_ratio(points: list[dict], canvas: Canvas) -> None:
-    for axes, own in panels(split(points, "variant"), canvas, columns=2):
-        for colour, (step, rows) in zip(COLOURS, split(own, "step").items(), strict=False):
-            label = f"after {step:,} steps"
-            curve(axes, rows, "block", "residual_ratio", color=colour, label=label)
-        axes.set(yscale="log", xlabel="block", ylabel="mean of ‖h(x)‖ / ‖x‖")
+    looks: Looks = {
+        "columns": 2,
+        "yscale": "log",
+        "xlabel": "block",
+        "ylabel": "mean of ‖h(x)‖ / ‖x‖",
+    }
+    for axes, own in panels(canvas, points, "variant", **looks):
+        for style, rows in series(own, "step", "after {:,} steps".format):
+            curve(axes, rows, "block", "residual_ratio", **style)
         axes.legend()
 
 

@@ -1,12 +1,11 @@
 """Figures of experiments/deep_mlp.py: trainability, gradients and weights over depth."""
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
 from matplotlib.figure import Figure as Canvas
 
-from identity_matters.report.figure import COLOURS, Figure, curve, panels, shared_legend, split
+from identity_matters.report.figure import Figure, Looks, curve, panels, series, split, zipped
 from identity_matters.runs import Run
 
 # Losses of nets that diverged are drawn at this height, and gradients below float32 at that.
@@ -21,7 +20,7 @@ _NETS = {
     (False, "standard"): "without, standard (He et al.)",
     (False, "orthogonal"): "without, orthogonal",
 }
-_NET_COLOURS = dict(zip(_NETS.values(), COLOURS, strict=False))
+_LABELS = {net: net for net in _NETS.values()}
 
 
 def _labelled(run: Run) -> Iterator[tuple[dict, dict]]:
@@ -53,10 +52,15 @@ def gradient_points(run: Run) -> list[dict]:
     nets = list(_labelled(run))
     deepest = max((labels["depth"] for labels, _ in nets), default=0)
     return [
-        {**labels, "layer": layer, "place": layer / labels["depth"], "gradient_norm": norm}
+        row
         for labels, record in nets
         if labels["depth"] in (16, deepest)
-        for layer, norm in zip(record["layers"], record["gradient_norms"], strict=True)
+        for row in zipped(
+            labels,
+            layer=record["layers"],
+            place=[layer / labels["depth"] for layer in record["layers"]],
+            gradient_norm=record["gradient_norms"],
+        )
     ]
 
 
@@ -74,68 +78,55 @@ def norm_points(run: Run) -> list[dict]:
     ]
 
 
-def _over_depth(axes: Any, points: list[dict]) -> None:
+def _over_depth(points: list[dict], canvas: Canvas, ylabel: str) -> Iterator[tuple[Any, list]]:
+    """Panels by activation over the depths that there are, with one legend."""
     depths = sorted({point["depth"] for point in points})
-    axes.set_xscale("log")
-    axes.set_xticks(depths, map(str, depths))
-    axes.set_xticks([], minor=True)
-    axes.set_xlabel("layers l")
+    looks: Looks = {"ylabel": ylabel, "xscale": "log", "xlabel": "layers l", "legend": 2}
+    for axes, own in panels(canvas, points, "activation", **looks):
+        axes.set_xticks(depths, map(str, depths))
+        axes.set_xticks([], minor=True)
+        yield axes, own
 
 
 def draw_trainability(points: list[dict], canvas: Canvas) -> None:
-    for axes, own in panels(split(points, "activation"), canvas, sharey=True):
-        for net, rows in split(own, "net").items():
-            rows = [
-                {**row, "train_loss": min(row["train_loss"], _DRAWN_DIVERGED_LOSS)} for row in rows
-            ]
-            curve(axes, rows, "depth", "train_loss", color=_NET_COLOURS[net], label=net)
+    for axes, own in _over_depth(points, canvas, "training loss E ‖y − f(x)‖²"):
+        for style, rows in series(own, "net", _LABELS):
+            losses = [min(row["train_loss"], _DRAWN_DIVERGED_LOSS) for row in rows]
+            shown = [{"depth": r["depth"], "loss": x} for r, x in zip(rows, losses, strict=True)]
+            curve(axes, shown, "depth", "loss", **style)
         best = own[0]["linear_optimum_loss"]
         axes.axhline(best, color="black", linestyle="--", linewidth=1, label="best linear map")
-        _over_depth(axes, own)
-    canvas.axes[0].set_ylabel("training loss E ‖y − f(x)‖²")
-    shared_legend(canvas, 2)
 
 
 def draw_directions(points: list[dict], canvas: Canvas) -> None:
-    for axes, own in panels(split(points, "activation"), canvas, sharey=True):
-        for net, rows in split(own, "net").items():
-            colour = _NET_COLOURS[net]
-            curve(axes, rows, "depth", "start_effective_dimension", color=colour, label=net)
-        _over_depth(axes, own)
-    canvas.axes[0].set_ylabel("effective dimension of h_{l−1}")
-    shared_legend(canvas, 2)
+    for axes, own in _over_depth(points, canvas, "effective dimension of h_{l−1}"):
+        for style, rows in series(own, "net", _LABELS):
+            curve(axes, rows, "depth", "start_effective_dimension", **style)
 
 
 def draw_gradients(points: list[dict], canvas: Canvas) -> None:
     deepest = max(point["depth"] for point in points)
-    for axes, own in panels(split(points, "activation"), canvas, sharey=True):
-        for (net, depth), rows in split(own, "net", "depth").items():
-            curve(
-                axes,
-                rows,
-                "place",
-                "gradient_norm",
-                "-" if depth == deepest else "--",
-                floor=_DRAWN_ZERO_GRADIENT,
-                color=_NET_COLOURS[net],
-                label=f"{net}, l = {depth}",
-            )
-        axes.set(yscale="log", xlabel="layer j / l")
-    canvas.axes[0].set_ylabel("norm of the gradient to W_j")
-    shared_legend(canvas, 2)
+    looks: Looks = {
+        "yscale": "log",
+        "xlabel": "layer j / l",
+        "ylabel": "norm of the gradient to W_j",
+    }
+    for axes, own in panels(canvas, points, "activation", legend=2, **looks):
+        for net, several in series(own, "net", _LABELS):
+            for depth, rows in split(several, "depth").items():
+                style = net | {"label": f"{net['label']}, l = {depth}"}
+                line = "-" if depth == deepest else "--"
+                curve(
+                    axes, rows, "place", "gradient_norm", line, floor=_DRAWN_ZERO_GRADIENT, **style
+                )
 
 
 def draw_norms(points: list[dict], canvas: Canvas) -> None:
-    rates = sorted({point["rate_times_depth"] for point in points})
-    colours = dict(zip(rates, itertools.cycle(COLOURS), strict=False))
-    for axes, own in panels(split(points, "activation"), canvas, sharey=True):
-        for rate, rows in split(own, "rate_times_depth").items():
-            label = f"l × rate = {rate:g}"
-            curve(axes, rows, "depth", "norm_times_depth", color=colours[rate], label=label)
+    rates = {rate: f"l × rate = {rate:g}" for rate in sorted(split(points, "rate_times_depth"))}
+    for axes, own in _over_depth(points, canvas, "l |||A||| after training"):
         axes.set_yscale("log")
-        _over_depth(axes, own)
-    canvas.axes[0].set_ylabel("l |||A||| after training")
-    shared_legend(canvas, 2)
+        for style, rows in series(own, "rate_times_depth", rates):
+            curve(axes, rows, "depth", "norm_times_depth", **style)
 
 
 FIGURES = (

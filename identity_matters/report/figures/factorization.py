@@ -1,10 +1,11 @@
 """Figures of Theorem 2.1: the norms of the factorizations, and how far from optimal they are."""
 
+import itertools
 from typing import Any
 
 from matplotlib.figure import Figure as Canvas
 
-from identity_matters.report.figure import COLOURS, Figure, curve, panels, shared_legend, split
+from identity_matters.report.figure import Figure, Looks, curve, panels, series, split
 from identity_matters.runs import Run
 
 _BOUND_STYLES = {
@@ -20,7 +21,7 @@ _METHODS = {
     "root": "principal root",
     "path": "shortest path",
 }
-_PANELS = ("random", "ill_conditioned", "normal")
+_PANELS = {"random": "random", "ill_conditioned": "ill-conditioned", "normal": "normal"}
 
 
 def norm_points(run: Run) -> list[dict]:
@@ -47,22 +48,16 @@ def norm_points(run: Run) -> list[dict]:
 
 
 def draw_norms(points: list[dict], canvas: Canvas) -> None:
-    variants = split(points, "variant")
-    parts = {name.replace("_", " "): variants[name] for name in _PANELS if name in variants}
-    for axes, own in panels(parts, canvas, sharey=True):
-        curves = split(own, "curve")
-        for name, (label, line) in _BOUND_STYLES.items():
-            rows = curves.get(name, [])
-            style: dict[str, Any] = {"color": "0.2", "linewidth": 1.0, "label": label}
-            curve(axes, rows, "dimension", "depth_times_norm", line, **style)
-        for colour, (name, label) in zip(COLOURS, _METHODS.items(), strict=False):
-            # Hollow, so that an equal norm of another method shows through.
-            style = {"color": colour, "markerfacecolor": "none", "label": label}
-            curve(axes, curves.get(name, []), "dimension", "depth_times_norm", "o", **style)
-        axes.set_yscale("log")
+    looks: Looks = {"ylabel": "l · |||A|||", "yscale": "log"}
+    for axes, own in panels(canvas, points, "variant", _PANELS, legend=4, **looks):
         _scale_dimensions(axes)
-    canvas.axes[0].set_ylabel("l · |||A|||")
-    shared_legend(canvas, 4)
+        for name, (label, line) in _BOUND_STYLES.items():
+            rows = [point for point in own if point["curve"] == name]
+            style: Looks = {"color": "0.2", "linewidth": 1.0, "label": label}
+            curve(axes, rows, "dimension", "depth_times_norm", line, **style)
+        for style, rows in series(own, "curve", _METHODS):
+            # Hollow, so that an equal norm of another method shows through.
+            curve(axes, rows, "dimension", "depth_times_norm", "o", markerfacecolor="none", **style)
 
 
 def _scale_dimensions(axes: Any) -> None:
@@ -90,18 +85,16 @@ def gap_points(run: Run) -> list[dict]:
 
 
 def draw_gaps(points: list[dict], canvas: Canvas) -> None:
-    variants = sorted(split(points, "variant"))
-    parts = {f"{name} factorization": own for name, own in split(points, "method").items()}
-    for axes, own in panels(parts, canvas, sharey=True):
-        for index, (variant, rows) in enumerate(sorted(split(own, "variant").items())):
-            style = {"color": COLOURS[index % len(COLOURS)], "label": variant.replace("_", " ")}
-            marker = "osv^Dx*P"[variants.index(variant) % 8]
-            curve(axes, rows, "dimension", "excess_percent", f"{marker}-", **style)
+    variants = {name: name.replace("_", " ") for name in sorted(split(points, "variant"))}
+    markers = dict(zip(variants.values(), itertools.cycle("osv^Dx*P"), strict=False))
+    # Optimal to rounding is 0, which a logarithmic axis has no place for.
+    looks: Looks = {"ylabel": "excess over the lower bound, percent", "ylim": (0, 100)}
+    for axes, own in panels(canvas, points, "method", "{} factorization".format, **looks):
         _scale_dimensions(axes)
-        # Optimal to rounding is 0, which a logarithmic axis has no place for.
         axes.set_yscale("symlog", linthresh=0.01)
-        axes.set_ylim(bottom=0, top=100)
-    canvas.axes[0].set_ylabel("excess over the lower bound, percent")
+        for style, rows in series(own, "variant", variants):
+            marker = markers[style["label"]]
+            curve(axes, rows, "dimension", "excess_percent", f"{marker}-", **style)
     canvas.axes[-1].legend()
 
 

@@ -1,16 +1,16 @@
 """Figures of experiments/gradient_bound.py: eq. (2.3) in its two printed forms and corrected."""
 
-from typing import Any
+import statistics
 
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 
-from identity_matters.report.figure import COLOURS, Figure, curve, of_kind, panels, split
+from identity_matters.report.figure import Figure, Looks, curve, of_kind, panels, series, split
 from identity_matters.runs import Run
 
 _LABELS = {"iclr2017": "printed at ICLR 2017", "v3": "printed in v3", "corrected": "corrected"}
-_STYLES: dict[str, Any] = {"iclr2017": ":", "v3": "--", "corrected": "-"}
+_STYLES: Looks = {"iclr2017": ":", "v3": "--", "corrected": "-"}
 
 
 def distribution_points(run: Run) -> list[dict]:
@@ -38,26 +38,15 @@ def distribution_points(run: Run) -> list[dict]:
 
 def draw_distribution(points: list[dict], canvas: Canvas) -> None:
     axes = canvas.subplots()
-    forms = split(points, "form")
-    for colour, (form, label) in zip(COLOURS, _LABELS.items(), strict=False):
-        if form in forms:
-            shares = [row["failures_percent"] for row in forms[form]]
-            curve(
-                axes,
-                forms[form],
-                "log10_ratio",
-                "points_percent",
-                "-",
-                drawstyle="steps-mid",
-                color=colour,
-                label=f"{label}: fails at {sum(shares) / len(shares):.3g} %",
-            )
+    for style, rows in series(points, "form", _LABELS):
+        share = statistics.fmean(row["failures_percent"] for row in rows)
+        style["label"] += f": fails at {share:.3g} %"
+        curve(axes, rows, "log10_ratio", "points_percent", "-", drawstyle="steps-mid", **style)
     axes.axvline(0.0, color="black", linestyle="--", linewidth=1)
-    axes.set_yscale("log")
+    axes.set(yscale="log", ylabel="percent of random points per bin")
     axes.set_xlabel(
         "log10(right-hand side / squared gradient); right of the line the form is false"
     )
-    axes.set_ylabel("percent of random points per bin")
     axes.legend(loc="upper left")
 
 
@@ -72,20 +61,20 @@ def tight_family_points(run: Run) -> list[dict]:
 
 def draw_tight_family(points: list[dict], canvas: Canvas) -> None:
     narrowest = min(point["width"] for point in points)
-    depths = sorted({point["depth"] for point in points})
-    colours = dict(zip(depths, COLOURS, strict=False))
+    depths = {depth: f"l = {depth}" for depth in sorted(split(points, "depth"))}
     shown = sorted((p for p in points if p["width"] == narrowest), key=lambda p: p["scale"])
-    parts = {f"Σ = {scale:g} I": own for scale, own in split(shown, "scale").items()}
-    for axes, own in panels(parts, canvas, columns=len(parts), sharey=True):
-        for (form, depth), rows in split(own, "form", "depth").items():
-            curve(axes, rows, "tau", "ratio", _STYLES[form], color=colours[depth])
-        axes.set_yscale("log")
-        # Beyond six decades nothing new is to be seen: the ICLR form goes on as (1-tau)^{-(l-1)}.
-        axes.set_ylim(0.1, 1e6)
-        axes.set_xlabel("τ")
-    canvas.axes[0].set_ylabel("right-hand side / squared gradient")
+    # Beyond six decades nothing new is to be seen: the ICLR form goes on as (1-tau)^{-(l-1)}.
+    looks: Looks = {
+        "xlabel": "τ",
+        "ylabel": "right-hand side / squared gradient",
+        "ylim": (0.1, 1e6),
+    }
+    for axes, own in panels(canvas, shown, "scale", "Σ = {:g} I".format, yscale="log", **looks):
+        for style, some in series(own, "depth", depths):
+            for form, rows in split(some, "form").items():
+                curve(axes, rows, "tau", "ratio", _STYLES[form], color=style["color"])
     handles = [
-        *(Line2D([], [], color=colour, label=f"l = {depth}") for depth, colour in colours.items()),
+        *(Line2D([], [], **style) for style, _ in series(shown, "depth", depths)),
         *(Line2D([], [], color="black", linestyle=_STYLES[f], label=_LABELS[f]) for f in _LABELS),
     ]
     canvas.legend(handles=handles, loc="outside lower center", ncols=4)

@@ -6,7 +6,16 @@ from typing import Any
 from matplotlib.figure import Figure as Canvas
 
 from identity_matters import paper
-from identity_matters.report.figure import COLOURS, Figure, curve, of_kind, split
+from identity_matters.report.figure import (
+    COLOURS,
+    Figure,
+    Looks,
+    curve,
+    of_kind,
+    pick,
+    series,
+    split,
+)
 from identity_matters.runs import Run
 
 _PRECISIONS = ("float32", "float64")
@@ -24,7 +33,7 @@ def parameter_points(run: Run) -> list[dict]:
     names = ("labels", "method", "precision", "width", "examples", "block_parameters", "parameters")
     return [
         {
-            **{name: fit[name] for name in (*names, "certified", "errors")},
+            **pick(fit, *names, "certified", "errors"),
             "theorem_3_2": paper.theorem_3_2_order(fit["examples"], fit["num_classes"]),
             "yun_2019": paper.yun_2019_order(fit["examples"]),
             "vardi_2021": paper.vardi_2021_order(fit["examples"]),
@@ -59,35 +68,37 @@ def width_points(run: Run) -> list[dict]:
     printed = {one["examples"]: one["theorem_width"] for one in of_kind(run, "separation")}
     names = ("precision", "examples", "least_fitting_width", "least_certified_width")
     return [
-        {**{name: record[name] for name in names}, "theorem_width": printed.get(record["examples"])}
+        {**pick(record, *names), "theorem_width": printed.get(record["examples"])}
         for record in of_kind(run, "minimal_width")
     ]
 
 
 def draw_widths(points: list[dict], canvas: Canvas) -> None:
     axes = canvas.subplots()
-    for colour, (precision, rows) in zip(COLOURS, split(points, "precision").items(), strict=False):
-        for name, label, style in (
-            ("least_fitting_width", "fits all labels", "o-"),
-            ("least_certified_width", "certified", "s--"),
-        ):
-            shown = f"{precision}, {label}"
-            curve(axes, rows, "examples", name, style, color=colour, label=shown)
+    columns: Looks = {
+        "least_fitting_width": ("fits all labels", "o-"),
+        "least_certified_width": ("certified", "s--"),
+    }
+    _by_precision(axes, points, "examples", columns)
     label = "10 log n / ρ² (proof of Theorem 3.2)"
     curve(axes, points, "examples", "theorem_width", "^:", color="black", label=label)
     axes.set(xscale="log", yscale="log", xlabel="examples n", ylabel="width k")
     axes.legend(**_BESIDE)
 
 
+def _by_precision(axes: Any, points: list[dict], x: str, columns: dict) -> None:
+    """A curve of each column, named by (label, line), in each precision."""
+    for style, rows in series(points, "precision"):
+        for column, (label, line) in columns.items():
+            shown = f"{style['label']}, {label}"
+            curve(axes, rows, x, column, line, **style | {"label": shown})
+
+
 def precision_points(run: Run) -> list[dict]:
     """Error against margin in both precisions, a row for each network that was run."""
     names = ("smallest_margin", "max_abs_error", "output_error_bound", "errors", "certified")
     return [
-        {
-            "precision": precision,
-            "pair_distance": record["pair_distance"],
-            **{name: result[name] for name in names},
-        }
+        {"precision": precision, "pair_distance": record["pair_distance"], **pick(result, *names)}
         for record in of_kind(run, "precision")
         for precision in _PRECISIONS
         for result in [record[f"{precision}_result"]]
@@ -97,13 +108,11 @@ def precision_points(run: Run) -> list[dict]:
 
 def draw_precision(points: list[dict], canvas: Canvas) -> None:
     axes = canvas.subplots()
-    for colour, (precision, rows) in zip(COLOURS, split(points, "precision").items(), strict=False):
-        for name, label, style in (
-            ("max_abs_error", "measured", "o-"),
-            ("output_error_bound", "certificate's bound", "s:"),
-        ):
-            shown = f"{precision}, {label}"
-            curve(axes, rows, "pair_distance", name, style, color=colour, label=shown)
+    columns: Looks = {
+        "max_abs_error": ("measured", "o-"),
+        "output_error_bound": ("certificate's bound", "s:"),
+    }
+    _by_precision(axes, points, "pair_distance", columns)
     axes.axhline(0.5, color="black", linestyle="--", linewidth=1)
     axes.set(xscale="log", yscale="log")
     axes.set(xlabel="distance of the two inputs of each pair", ylabel="max |ŷ − y|")
@@ -114,8 +123,7 @@ def descent_points(run: Run) -> list[dict]:
     """Errors of SGD over steps, beside those of the network constructed for the same labels."""
     return [
         {
-            "examples": record["examples"],
-            "learning_rate": record["learning_rate"],
+            **pick(record, "examples", "learning_rate"),
             "step": point["step"],
             "errors_percent": 100 * point["errors"] / record["examples"],
             "constructed_errors_percent": 100
@@ -129,14 +137,14 @@ def descent_points(run: Run) -> list[dict]:
 
 def draw_descent(points: list[dict], canvas: Canvas) -> None:
     axes = canvas.subplots()
-    rates = sorted(split(points, "learning_rate").items())
-    for colour, (rate, rows) in zip(COLOURS[1:], rates, strict=False):
-        label = f"SGD with momentum, rate {rate:g}"
-        curve(axes, rows, "step", "errors_percent", color=colour, label=label)
+    rates = {
+        rate: f"SGD with momentum, rate {rate:g}" for rate in sorted(split(points, "learning_rate"))
+    }
+    for style, rows in series(points, "learning_rate", rates):
+        curve(axes, rows, "step", "errors_percent", **style)
     constructed = max(point["constructed_errors_percent"] for point in points)
-    axes.axhline(constructed, color=COLOURS[0], linewidth=2, label="constructed")
-    axes.set(xlabel="steps", ylabel="training errors (percent)")
-    axes.set_ylim(-3, 100)
+    axes.axhline(constructed, color="black", linewidth=2, label="constructed")
+    axes.set(xlabel="steps", ylabel="training errors (percent)", ylim=(-3, 100))
     axes.legend()
 
 

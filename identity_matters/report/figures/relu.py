@@ -2,7 +2,18 @@
 
 from matplotlib.figure import Figure as Canvas
 
-from identity_matters.report.figure import COLOURS, Figure, curve, of_kind, panels, split
+from identity_matters.report.figure import (
+    Figure,
+    Looks,
+    curve,
+    of_kind,
+    panels,
+    pick,
+    scatter,
+    series,
+    split,
+    zipped,
+)
 from identity_matters.runs import Run
 
 # Shares of rounding size, 0 included, are drawn at this height of a logarithmic axis.
@@ -15,51 +26,38 @@ _DRAWN_KINDS = ("optimal", "no negative curvature", "saddle", "all dead", "zero 
 
 def limit_points(run: Run) -> list[dict]:
     """One row for each critical point that the searches reached, those at kinks left out."""
-    columns = ("kinds", "descends", "max_norm", "risk_share")
     return [
-        {
-            "depth": record["depth"],
-            "width": record["width"],
-            "maps": record["lifted_width"] > record["width_in"],
-            "bias": record["bias"],
-            "pairs": record["pairs"],
-            "descends": descends,
-            "kind": record["kind_names"][kind],
-            "norm": norm,
-            "risk_share": share,
-        }
+        {**row, "kind": record["kind_names"][row["kind"]]}
         for record in of_kind(run, "search", "measured")
-        for kind, descends, norm, share in zip(*(record[n] for n in columns), strict=True)
-        if record["kind_names"][kind] in _DRAWN_KINDS
+        for row in zipped(
+            {
+                **pick(record, "depth", "width"),
+                "maps": record["lifted_width"] > record["width_in"],
+                **pick(record, "bias", "pairs"),
+            },
+            descends=record["descends"],
+            kind=record["kinds"],
+            norm=record["max_norm"],
+            risk_share=record["risk_share"],
+        )
+        if record["kind_names"][row["kind"]] in _DRAWN_KINDS
     ]
 
 
 def draw_limits(points: list[dict], canvas: Canvas) -> None:
-    biases = split(points, "bias")
-    parts = {"with biases" if bias else "without biases": biases[bias] for bias in sorted(biases)}
-    for axes, own in panels(parts, canvas, sharey=True):
-        kinds = split(own, "kind")
-        for colour, kind in zip(COLOURS, _DRAWN_KINDS, strict=False):
-            rows = kinds.get(kind, [])
-            axes.plot(
-                [row["norm"] for row in rows],
-                [max(row["risk_share"], _DRAWN_ZERO) for row in rows],
-                "o",
-                color=colour,
-                alpha=0.5,
-                markeredgewidth=0,
-                label=f"{kind} ({len(rows)})",
-            )
+    titles = {False: "without biases", True: "with biases"}
+    looks: Looks = {
+        "xlabel": "|||θ||| of the critical point",
+        "ylabel": "f / f(0); the teacher has 0",
+    }
+    looks |= {"xlim": (0, _LARGEST_DRAWN_NORM), "yscale": "log"}
+    kinds = {kind: kind for kind in _DRAWN_KINDS}
+    for axes, own in panels(canvas, points, "bias", titles, **looks):
+        for style, rows in series(own, "kind", kinds):
+            style["label"] += f" ({len(rows)})"
+            scatter(axes, rows, "norm", "risk_share", floor=_DRAWN_ZERO, **style)
         axes.axvline(1.0, color="black", linestyle="--", linewidth=1)
-        axes.set_yscale("log")
-        axes.set_xlim(0, _LARGEST_DRAWN_NORM)
-        axes.set_xlabel("|||θ||| of the critical point")
         axes.legend(loc="center right", fontsize=7)
-    canvas.axes[0].set_ylabel("f / f(0); the teacher has 0")
-
-
-def _net(record: dict) -> dict:
-    return {name: record[name] for name in ("depth", "width", "bias")}
 
 
 def _biases(bias: bool) -> str:
@@ -68,29 +66,28 @@ def _biases(bias: bool) -> str:
 
 def ratio_points(run: Run) -> list[dict]:
     """One row for each net and norm: least, median and searched ‖∇f‖² / f."""
-    names = ("norms", "median_ratio", "least_ratio", "searched_ratio")
+    names = ("median_ratio", "least_ratio", "searched_ratio")
     return [
-        {
-            **_net(record),
-            "examples": 2 * record["pairs"],
-            "norm": norm,
-            "median_ratio": median,
-            "least_ratio": least,
-            "searched_ratio": searched,
-        }
+        row
         for record in of_kind(run, "gradient_ratio", "measured")
-        for norm, median, least, searched in zip(*(record[n] for n in names), strict=True)
+        for row in zipped(
+            {**pick(record, "depth", "width", "bias"), "examples": 2 * record["pairs"]},
+            norm=record["norms"],
+            **pick(record, *names),
+        )
     ]
 
 
 def draw_ratio(points: list[dict], canvas: Canvas) -> None:
     axes = canvas.subplots()
-    nets = split(points, "depth", "width", "bias").items()
-    for colour, ((depth, width, bias), rows) in zip(COLOURS, nets, strict=False):
-        label = f"l = {depth}, k = {width}, {_biases(bias)}"
-        for style, name in (("-", "median_ratio"), (":", "least_ratio"), ("x", "searched_ratio")):
-            shown = label if name == "median_ratio" else None
-            curve(axes, rows, "norm", name, style, floor=_DRAWN_ZERO, color=colour, label=shown)
+    nets = {
+        net: f"l = {net[0]}, k = {net[1]}, {_biases(net[2])}"
+        for net in split(points, "depth", "width", "bias")
+    }
+    for style, rows in series(points, ("depth", "width", "bias"), nets):
+        for line, name in (("-", "median_ratio"), (":", "least_ratio"), ("x", "searched_ratio")):
+            curve(axes, rows, "norm", name, line, floor=_DRAWN_ZERO, **style)
+            style["label"] = None
     axes.set(xscale="log", yscale="log")
     axes.set(xlabel="norm of every U_j, V_j and s_j", ylabel="‖∇f‖² / f")
     axes.legend(fontsize=8)
@@ -102,11 +99,15 @@ def noise_points(run: Run) -> list[dict]:
     The share is that of all noisy starts of the run with a final risk up to the bound.
     """
     records = of_kind(run, "noise", "measured")
-    rows: list[dict] = [
-        {**_net(record), "deviation": scale, "median_updates_to_half": updates}
+    rows = [
+        row
         for record in records
-        for scale, updates in zip(record["scales"], record["median_updates_to_half"], strict=True)
-        if updates is not None
+        for row in zipped(
+            pick(record, "depth", "width", "bias"),
+            deviation=record["scales"],
+            median_updates_to_half=record["median_updates_to_half"],
+        )
+        if row["median_updates_to_half"] is not None
     ]
     for width, own in split(records, "width").items():
         ends = [
@@ -132,27 +133,22 @@ def noise_points(run: Run) -> list[dict]:
 def draw_noise(points: list[dict], canvas: Canvas) -> None:
     by_bound, by_scale = canvas.subplots(1, 2)
     shares = [point for point in points if "share_of_starts" in point]
-    for colour, (width, rows) in zip(COLOURS, split(shares, "width").items(), strict=False):
-        label = f"width {width}"
-        names = ("bound_of_risk_share", "share_of_starts")
-        curve(by_bound, rows, *names, ".-", color=colour, label=label)
-    for optimal in {point["optimal_share"] for point in shares}:
+    for style, rows in series(shares, "width", "width {}".format):
+        curve(by_bound, rows, "bound_of_risk_share", "share_of_starts", ".-", **style)
+    for optimal in split(shares, "optimal_share"):
         by_bound.axvline(optimal, color="black", linestyle="--", linewidth=1)
-    by_bound.set_xscale("log")
+    by_bound.set(xlabel="bound of f / f(0)", ylabel="share of starts that end below it")
     by_bound.set_ylim(0, 1.05)
-    by_bound.set_xlabel("bound of f / f(0)")
-    by_bound.set_ylabel("share of starts that end below it")
-    by_bound.legend(fontsize=8)
     times = [point for point in points if "median_updates_to_half" in point]
     widest = [p for p in times if p["width"] == max(point["width"] for point in times)]
-    nets = split(widest, "depth", "bias").items()
-    for colour, ((depth, bias), rows) in zip(COLOURS, nets, strict=False):
-        label = f"l = {depth}, {_biases(bias)}"
-        curve(by_scale, rows, "deviation", "median_updates_to_half", color=colour, label=label)
-    by_scale.set_xscale("log")
-    by_scale.set_xlabel("deviation of the start, widest net")
-    by_scale.set_ylabel("median updates to half the risk")
-    by_scale.legend(fontsize=8)
+    for style, rows in series(widest, ("depth", "bias"), lambda n: f"l = {n[0]}, {_biases(n[1])}"):
+        curve(by_scale, rows, "deviation", "median_updates_to_half", **style)
+    by_scale.set(
+        xlabel="deviation of the start, widest net", ylabel="median updates to half the risk"
+    )
+    for axes in (by_bound, by_scale):
+        axes.set_xscale("log")
+        axes.legend(fontsize=8)
 
 
 FIGURES = (
