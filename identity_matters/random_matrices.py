@@ -327,7 +327,7 @@ def target(rng: np.random.Generator, family: str, d: int, strength: float) -> np
       d: dimension of R.
       strength: the condition number for "ill_conditioned", the largest distance of an angle from
         pi in radians for "near_minus_identity", the standard deviation of the logarithms of the
-        moduli for "negative_even" and "negative_odd"; the other families have none and ignore it.
+        moduli for "negative_..."; the other families have none and ignore it.
     Returns:
       f64[d, d].
     Raises:
@@ -348,7 +348,7 @@ def check_family(family: str, strength: float) -> None:
         raise ValueError(f"the distance from pi must be between 0 and pi, got {strength}")
     if family == "ill_conditioned" and not strength >= 1:
         raise ValueError(f"the condition number must be at least 1, got {strength}")
-    if family in ("negative_even", "negative_odd") and not strength >= 0:
+    if family.startswith("negative_") and not strength >= 0:
         raise ValueError(f"the deviation of the logarithms must be at least 0, got {strength}")
 
 
@@ -416,6 +416,18 @@ def _negative(rng, d: int, strength: float, multiplicity: int) -> np.ndarray:
     return _in_basis(S, eigenvalues)
 
 
+def _negative_normal(rng, d: int, strength: float) -> np.ndarray:
+    """Normal; about half of its eigenvalues are negative and simple, the others not real."""
+    negative = min(d - d % 2, 2 * ((d + 3) // 4))
+    turned = (d - negative) // 2
+    moduli = np.exp(strength * rng.standard_normal(d - turned))
+    K = _balanced(np.concatenate([np.repeat(moduli[:turned], 2), moduli[turned:]]))
+    # The last axis of an odd d is neither turned nor reversed.
+    K[2 * turned : 2 * turned + negative] *= -1
+    S = rotation(rng, d)
+    return S @ rotate_rows(K[:, None] * S.T, rng.uniform(-np.pi, np.pi, turned))
+
+
 FAMILIES: dict[str, Callable[[np.random.Generator, int, float], np.ndarray]] = {
     "random": _gaussian,
     "orthogonal": _orthogonal,
@@ -425,4 +437,5 @@ FAMILIES: dict[str, Callable[[np.random.Generator, int, float], np.ndarray]] = {
     "normal": _normal,
     "negative_even": functools.partial(_negative, multiplicity=2),
     "negative_odd": functools.partial(_negative, multiplicity=1),
+    "negative_normal": _negative_normal,
 }

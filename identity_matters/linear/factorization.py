@@ -309,7 +309,8 @@ def _path(target: Target, depth: int, settings: PathSettings) -> Factorization:
     # A small exponent would lead a paired path out of its valley.
     large = tuple(p for p in settings.exponents if p >= _LEAST_EXPONENT_FOR_PAIRS)
     steep = dataclasses.replace(settings, exponents=large or settings.exponents)
-    for planes in range(1, 1 + max(d > 1, np.count_nonzero(np.abs(turn.angles) > np.pi / 2))):
+    beyond = int(np.count_nonzero(np.abs(turn.angles) > np.pi / 2))
+    for planes in range(1, 1 + max(min(d - 1, 1), beyond)):
         paired = _paired_form(target, turn, planes)
         starts.append((paired, _rest_root(target, paired), steep))
     found, ways = [], []

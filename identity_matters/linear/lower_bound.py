@@ -25,6 +25,7 @@ def norm_lower_bound(
     depth: int,
     *,
     ascents: int = 16,
+    half_turns: bool = True,
 ) -> float:
     """A number that |||A||| of no factorization ``R = (I + A_l) ... (I + A_1)`` goes below.
 
@@ -60,6 +61,7 @@ def norm_lower_bound(
       R: f64[d, d], invertible with det R > 0.
       depth: l >= 1.
       ascents: from how many of the best starts to climb, for R and R^T each.
+      half_turns: whether `half_turn_bound` counts, too.
     Returns:
       The bound, true up to rounding.
     Raises:
@@ -73,7 +75,8 @@ def norm_lower_bound(
     bounds = []
     for M in (R,) if target.is_symmetric else (R, R.T):
         bounds.append(_best_direction(M, depth, ascents))
-        bounds.append(half_turn_bound(M, depth))
+        if half_turns:
+            bounds.append(half_turn_bound(M, depth))
     return float(min(1.0, max(bounds)))
 
 
