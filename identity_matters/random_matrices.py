@@ -417,7 +417,10 @@ def _negative(rng, d: int, strength: float, multiplicity: int) -> np.ndarray:
 
 
 def _negative_normal(rng, d: int, strength: float) -> np.ndarray:
-    """Normal; about half of its eigenvalues are negative and simple, the others not real."""
+    """Normal; about half of its eigenvalues are negative and simple, the others not real.
+
+    These are within pi/4 of the negative axis, where they come between the negative ones.
+    """
     negative = min(d - d % 2, 2 * ((d + 3) // 4))
     turned = (d - negative) // 2
     moduli = np.exp(strength * rng.standard_normal(d - turned))
@@ -425,7 +428,7 @@ def _negative_normal(rng, d: int, strength: float) -> np.ndarray:
     # The last axis of an odd d is neither turned nor reversed.
     K[2 * turned : 2 * turned + negative] *= -1
     S = rotation(rng, d)
-    return S @ rotate_rows(K[:, None] * S.T, rng.uniform(-np.pi, np.pi, turned))
+    return S @ rotate_rows(K[:, None] * S.T, np.pi * rng.uniform(0.75, 1, turned))
 
 
 FAMILIES: dict[str, Callable[[np.random.Generator, int, float], np.ndarray]] = {

@@ -20,6 +20,7 @@ _METHODS = {
     "psd": "positive root",
     "root": "principal root",
     "path": "shortest path",
+    "paired": "paired",
 }
 _PANELS = {"random": "random", "ill_conditioned": "ill-conditioned", "normal": "normal"}
 
