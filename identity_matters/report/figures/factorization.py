@@ -124,7 +124,11 @@ _BOUNDS_OF_PATHS = {
 
 def draw_shortest(points: list[dict], canvas: Canvas) -> None:
     looks: Looks = {"ylabel": "excess of the shortest path, percent", "ylim": (0, 100)}
-    for axes, own in panels(canvas, points, "variant", "{}".format, **looks):
+    titles = {
+        "shortest_normal": "normal R, simple negative eigenvalues",
+        "shortest_random": "Gaussian R",
+    }
+    for axes, own in panels(canvas, points, "variant", titles, legend=2, **looks):
         axes.set_yscale("symlog", linthresh=0.01)
         axes.set_xlabel("target, by dimension")
         order = sorted({(row["dimension"], row["target"], row["seed"]) for row in own})
@@ -135,7 +139,6 @@ def draw_shortest(points: list[dict], canvas: Canvas) -> None:
             ]
             curve(axes, places, "place", "excess_percent", "o", **style)
         axes.axhline(2, color="0.2", linewidth=1.0, linestyle="--")
-    canvas.axes[-1].legend()
 
 
 FIGURES = (
