@@ -36,7 +36,7 @@ MODULE := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed-$(ACCEL)
 EXPERIMENTS := $(notdir $(basename $(shell grep -l '^EXPERIMENT = ' experiments/*.py experiments/images/*.py 2>/dev/null)))
 
-.PHONY: help setup setup-dev data test coverage lint reproduce demo reproduce-cifar10 reproduce-cifar100 \
+.PHONY: help setup setup-dev data test coverage lint api-docs reproduce demo reproduce-cifar10 reproduce-cifar100 \
 	reproduce-table2 reproduce-figure1 report report-reference compare promote bench bench-input \
 	bench-train lock clean
 
@@ -95,6 +95,9 @@ lint: setup-dev ## check style and types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+api-docs: setup-dev ## write the library's API as web pages to site/
+	$(MODULE) pdoc --math --docformat google -o site identity_matters
 
 REPRODUCE := $(MODULE) experiments.reproduce --results_dir="$$RESULTS_DIR" --seeds="$$SEEDS" --jobs="$$JOBS" \
 	$(if $(OVERWRITE),--overwrite)

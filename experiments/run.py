@@ -45,8 +45,9 @@ from experiments.images.log import RESULT, TrainingLog
 from identity_matters import paper, runs
 from identity_matters.train import multihost
 
-# XLA's gradient of a convolution's kernel is slow for many images at once: on two cores, a step of
-# `cifar10/small` is twice as fast on eight devices as on two. Every device holds a copy of the data.
+# XLA's gradient of a convolution's kernel is slow for many images at once: on two cores a step of
+# `cifar10/small` is twice as fast on eight devices as on two. Every device holds a copy of the
+# data.
 CPU_DEVICES_PER_CORE = 4
 MOST_CPU_DEVICES = 16
 # Programs that compile faster than this are not worth a file.

@@ -136,9 +136,9 @@ def test_a_negative_determinant_is_never_certified():
     [
         (np.eye(2), np.eye(3), 2, "got shapes"),
         (np.full((1, 1), np.nan), np.eye(1), 2, "finite"),
-        (np.eye(1), -np.eye(1), 2, "least eigenvalue is -1"),
+        (np.eye(1), -np.eye(1), 2, "has the eigenvalue -1.0"),
         (np.eye(2), np.array([[1.0, 0.5], [0.0, 1.0]]), 2, "symmetric"),
-        (np.eye(1), np.zeros((1, 1)), 2, "not zero"),
+        (np.eye(1), np.zeros((1, 1)), 2, "not be zero"),
         (np.eye(1), np.eye(1), 0, "depth must be at least 1"),
     ],
 )

@@ -49,11 +49,10 @@ def _in_whole_numbers(network, x):
         h = block(h, U, V, s - np.array([threshold, 0, 0, 0, 0, 0], object))
     for stage in network.stages:
         for _ in range(int(stage.repeats)):
-            for part in stage.parts:
-                blocks = list(zip(*map(whole, part[:3]), strict=True))
-                for _ in range(int(part.repeats)):
-                    for parts in blocks:
-                        h = block(h, *parts)
+            for (stacked,), repeats in stage.parts:
+                blocks = list(zip(*map(whole, stacked), strict=True))
+                for parts in blocks * int(repeats):
+                    h = block(h, *parts)
     U, V, s = map(whole, (network.output_U, network.output_V, network.output_s))
     return product(V, np.maximum(product(U, h) + s[:, None], 0)).T, largest
 

@@ -116,7 +116,7 @@ def test_pixels_that_never_light_up_make_a_singular_second_moment():
     # Three of the 64 pixels are 0 in every image.
     dark = np.count_nonzero(~images.any(axis=0))
     assert dark == 3
-    assert gradient_bound.least_nonzero_eigenvalue(jnp.asarray(eigenvalues)) == eigenvalues[dark]
+    assert gradient_bound.least_nonzero_eigenvalue(eigenvalues) == eigenvalues[dark]
     A = 0.1 * np.random.default_rng(0).standard_normal((3, 64, 64)) / 16
     R = 2 * np.eye(64)
     excess = model.excess_risk(A, R, Sigma)
@@ -177,7 +177,7 @@ GOOD = {"A": scalar(0.0), "Sigma": jnp.ones((1, 1)), "excess": 1.0, "form": "v3"
         ({"A": jnp.zeros((1, 1))}, r"\[depth, d, d\]"),
         ({"excess": -1.0}, "excess must be at least 0, got -1.0"),
         ({"Sigma": jnp.ones((2, 2))}, "Sigma must be 1 x 1"),
-        ({"Sigma": jnp.ones(2)}, r"Sigma must be a square matrix, got shape \(2,\)"),
+        ({"Sigma": jnp.ones(2)}, r"Sigma must be 1 x 1 like the layers, got shape \(2,\)"),
         ({"Sigma": -jnp.ones((1, 1))}, "positive semidefinite, but has the eigenvalue -1.0"),
         (
             {"A": jnp.zeros((1, 2, 2)), "Sigma": jnp.array([[1.0, 2.0], [0.0, 1.0]])},

@@ -177,8 +177,8 @@ def _in_plain_numpy(network, x):
     "dtype, too_small, sizes",
     [
         # Below these sizes the inputs that are subnormal themselves matter more than rounding.
-        ("float32", (-44, -40, -38, -37), (-33, -30, -20, 20, 30, 35, 36, 37, 38)),
-        ("float64", (-322, -310, -307, -306), (-300, -160, -80, 80, 160, 200, 290, 307)),
+        ("float32", (-44, -38, -37), (-33, -20, 20, 36, 38)),
+        ("float64", (-322, -307, -306), (-300, -160, 160, 307)),
     ],
 )
 def test_inputs_of_any_size_are_right_in_ieee_arithmetic_or_refused(dtype, too_small, sizes, width):
@@ -226,16 +226,6 @@ def test_float64_inputs_work_where_jax_has_no_64_bits():
         np.testing.assert_array_equal(memorized.predict(x), y)
         with pytest.raises(TypeError, match="jax_enable_x64"):
             memorize(x, y, dtype="float64")
-
-
-def test_a_network_shows_its_shapes_and_not_its_weights():
-    x, y = _points(20, 4, 3)
-    memorized = memorize(x, y)
-    assert repr(memorized) == (
-        "Memorized(3 blocks of width 8, 4 features to 3 classes, 476 parameters in float64,"
-        " certified)"
-    )
-    assert repr(memorized.network).startswith("Network(input_map=float64[8, 4], U=float64[3, 8, 8]")
 
 
 def test_too_coarse_arithmetic_is_refused_and_float64_holds():
@@ -395,13 +385,6 @@ def test_columns_are_points():
     np.testing.assert_allclose(together, alone, rtol=1e-15, atol=1e-15)
 
 
-@pytest.mark.parametrize("name", ["U", "V", "s"])
-def test_shapes_that_do_not_fit_are_named(name):
-    parts = {"U": U, "V": V, "s": S} | {name: np.ones((3, 3))[: len(S) + 1]}
-    with pytest.raises(ValueError, match=r"a block on h of shape \(2,\)"):
-        apply_block(H, **parts)
-
-
 def _random_network(depth: int) -> Network:
     rng = np.random.default_rng(1)
     shapes = ((2, 3), (depth, 2, 2), (depth, 2), (depth, 2, 2), (4, 2), (4,), (4, 4))
@@ -436,13 +419,6 @@ def test_products_ask_for_full_precision():
     assert jax.lax.Precision.HIGHEST.name == "HIGHEST"
 
 
-def test_cifar10_takes_850000_parameters_at_width_8():
-    # 6,250 blocks of 2 * 64 + 8 = 136.
-    assert block_parameters(50_000, 8) == 850_000
-    # One unit per block: u, v and s for each example.
-    assert block_parameters(50_000, 1) == 150_000
-
-
 @pytest.mark.parametrize("n, width, num_classes", [(7, 3, 2), (5, 8, 4), (1, 1, 1)])
 def test_formula_and_counting_agree(n, width, num_classes):
     x = np.random.default_rng(0).standard_normal((n, 6))
@@ -452,6 +428,8 @@ def test_formula_and_counting_agree(n, width, num_classes):
     assert count_parameters(network) == expected
     blocks = count_parameters((network.U, network.s, network.V))
     assert blocks == block_parameters(n, width)
+    # CIFAR-10: 6,250 blocks of 2 * 64 + 8 = 136; one unit a block has u, v and s a point.
+    assert (block_parameters(50_000, 8), block_parameters(50_000, 1)) == (850_000, 150_000)
 
 
 def test_counting_lower_bound_by_hand():
@@ -508,7 +486,3 @@ def test_the_sufficient_width_satisfies_the_lemma():
             method="paper",
         )
         assert certificate.holds
-
-
-def test_count_parameters_counts_every_leaf():
-    assert count_parameters({"a": jnp.ones((2, 3)), "b": [jnp.ones(4)]}) == 10

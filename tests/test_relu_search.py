@@ -4,11 +4,10 @@ import dataclasses
 import fractions
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from identity_matters.relu import certificate, critical_points, model, problems
+from identity_matters.relu import certificate, critical_points, model, origin, problems
 from identity_matters.relu.model import Blocks
 
 
@@ -138,13 +137,15 @@ def test_what_is_no_bad_minimum_is_not_proved(right, u, v, message):
         certificate.certify(candidate, teacher, problem)
 
 
+def unit_blocks(*rows):
+    """Blocks for d = 1, each a list of units (u, v, s)."""
+    u, v, s = np.moveaxis(np.array(rows), -1, 0)
+    return Blocks(u[:, :, None], v[:, None], s)
+
+
 def test_dead_units_and_dead_blocks_are_left_out():
     """The proof of the live unit alone, next to a dead one, and above and below a dead block."""
-
-    def blocks(*rows):
-        u, v, s = np.moveaxis(np.array(rows), -1, 0)
-        return Blocks(u[:, :, None], v[:, None], s)
-
+    blocks = unit_blocks
     problem = problems.plain_problem([[-1.0], [1.0], [2.0]], np.zeros((3, 1)))
     # The live unit fits 0.2 and 0.45 at 1 and 2, and leaves 0.49 at -1.
     live, dead, woken = (0.5, 0.5 + 1e-9, -0.1), (0.1, 0.7, -0.3), (0.1, 0.7, 0.0)
@@ -165,7 +166,8 @@ def test_dead_units_and_dead_blocks_are_left_out():
     # Dead at h_1(2) = 2.45 + 9e-10, but only by 1e-10, which is less than it may move by.
     near = (0.1, 0.7, -0.245 - 1.9e-10)
     for net, message in [
-        (blocks([live], [woken]), "blocks with live units: 2 against 1"),
+        # Active at h_1(2) = 2.45 only, and with too little data to tell its weights apart.
+        (blocks([live], [woken]), "the Hessian is flat"),
         (blocks([live], [near]), "a dead unit may come to life"),
         (blocks([dead]), "blocks with live units: 0 against 1"),
     ]:
@@ -179,24 +181,87 @@ def test_only_nets_that_match_are_taken():
         certificate.certify(teacher._replace(s=np.zeros((1, 2))), teacher, problem)
 
 
+def two_live_blocks(v=(0.8, 0.5)):
+    """x = -1, 1/2, 1, 2, 3 with error 1/4 at -1, and a net that fits the others by two blocks.
+
+    Its kinks are at 1/4 and, in block 2, at x = 17/10; the second unit of each block is dead.
+    """
+    problem = problems.plain_problem([[-1.0], [0.5], [1.0], [2.0], [3.0]], np.zeros((5, 1)))
+    (v1, v2), dead = v, (0.1, 0.1, -0.5)
+    first, second = (0.5, v1, -0.125), (0.25, v2, -0.57)
+    # In place of the first dead unit the teacher has one that is active at x = -1 only.
+    student = unit_blocks([first, dead], [second, dead])
+    return problem, student, unit_blocks([first, (-0.5, 0.5, 0.0)], [second, dead])
+
+
+def test_a_bad_local_minimum_with_live_units_in_two_blocks_is_proved():
+    problem, student, teacher = two_live_blocks()
+    proof = certificate.certify(student, teacher, problem)
+    # The error at -1 is 1/4, of five examples; the others are fitted.
+    assert proof.risk < 1 / 80 < proof.risk_above < 1 / 80 + 1e-12
+    assert (proof.active_examples, proof.dead_units) == ((4, 2), 2)
+    assert proof.norm < 1 and proof.teacher_norm < 1 and proof.curvature > 0
+    # A candidate beside it: a larger ball, and the same minimum.
+    _, beside, _ = two_live_blocks((0.8 + 1e-9, 0.5))
+    near = certificate.certify(beside, teacher, problem)
+    assert 1e-10 < near.radius < 1e-6 and near.risk < 1 / 80 < near.risk_above
+    # Without the last example two numbers of block 2 have one equation.
+    fewer = problems.plain_problem(problem.x[:-1], problem.y[:-1])
+    with pytest.raises(certificate.NotCertifiedError, match="the Hessian is flat"):
+        certificate.certify(student, teacher, fewer)
+
+
 def test_the_exact_system_is_what_differentiation_says():
+    """Two blocks of two units with biases, between maps; all units live, no residual is 0."""
     rng = np.random.default_rng(6)
-    V, W, B = rng.standard_normal((2, 2)), rng.standard_normal((2, 3)), rng.standard_normal((2, 2))
-    z, t = rng.standard_normal((4, 3)), rng.standard_normal((4, 2))
+    net = Blocks(*(rng.standard_normal(shape) for shape in ((2, 2, 2), (2, 2, 2), (2, 2))))
+    x, y, A, B = (rng.standard_normal(shape) for shape in ((6, 2), (6, 2), (2, 2), (2, 2)))
+    problem = model.Problem(x, y, A, B)
+    z = certificate.exact(origin.unit_inputs(problem, bias=True))
+    _, blocks = certificate._pass(net, z)
+    W = np.concatenate([net.U, net.s[:, :, None]], axis=2)
 
     def risk(flat):
-        V, W = flat[:4].reshape(2, 2), flat[4:].reshape(2, 3)
-        return jnp.mean(jnp.sum((model.relu(z @ W.T) @ V.T @ B.T - t) ** 2, axis=1))
+        V, W = flat.reshape(2, -1)[:, :4], flat.reshape(2, -1)[:, 4:].reshape(2, 2, 3)
+        return model.risk(Blocks(W[:, :, :2], V.reshape(2, 2, 2), W[:, :, 2]), problem)
 
-    flat = np.concatenate([V.ravel(), W.ravel()])
-    exact = [certificate.exact(part) for part in (V, W, B, z, t)]
-    active = certificate.exact((z @ W.T > 0).astype(float))
-    r, gradient, hessian = certificate._system(exact[0], exact[1], active, *exact[2:])
-    assert float(sum(v * v for v in r.ravel()) / 4) == pytest.approx(float(risk(flat)))
-    np.testing.assert_allclose(gradient.astype(float), jax.jit(jax.grad(risk))(flat), rtol=1e-12)
+    flat = np.concatenate([net.V.reshape(2, -1), W.reshape(2, -1)], axis=1).ravel()
+    r = certificate.exact(model.forward(net, problem)[0] - y)
+    gradient, hessian = certificate._system(blocks, certificate.exact(B), r)
+    np.testing.assert_allclose(gradient.astype(float), jax.jit(jax.grad(risk))(flat), rtol=1e-11)
     np.testing.assert_allclose(
-        hessian.astype(float), jax.jit(jax.hessian(risk))(flat), rtol=1e-11, atol=1e-13
+        hessian.astype(float), jax.jit(jax.hessian(risk))(flat), rtol=1e-10, atol=1e-12
     )
+
+
+def test_third_derivatives_stay_below_their_bound():
+    """N10: along random lines from random nets, by exact differences of a polynomial."""
+    rng = np.random.default_rng(7)
+    closest = 0.0
+    for depth in (1, 2, 3):
+        for _ in range(20):
+            net = Blocks(*(0.7 * rng.standard_normal((depth, 1, 1)) for _ in range(2)), None)
+            line = Blocks(*(rng.standard_normal((depth, 1, 1)) for _ in range(2)), None)
+            length = np.sqrt(sum(np.sum(part**2) for part in line[:2]))
+            # At x = 1 with all units active: the product of the 1 + v u.
+            factors = [
+                np.polynomial.Polynomial([1, 0])
+                + np.polynomial.Polynomial([u, du / length])
+                * np.polynomial.Polynomial([v, dv / length])
+                for u, v, du, dv in zip(*map(np.ravel, (*net[:2], *line[:2])), strict=True)
+            ]
+            output = np.prod(factors)
+            blocks = [
+                certificate._Block(*map(certificate.exact, (V, U, [[1.0]], [[1.0]])))
+                for U, V in zip(net.U, net.V, strict=True)
+            ]
+            size = np.sqrt(sum(np.sum(part**2) for part in net[:2]))
+            rates = certificate._output_rates(blocks, certificate.exact(size)[()], 0)
+            for order, rate in enumerate(rates, start=1):
+                derivative = abs(output.deriv(order)(0.0))
+                assert derivative <= float(rate) * (1 + 1e-12)
+                closest = max(closest, derivative / float(rate) if rate else 0.0)
+    assert closest > 0.9
 
 
 def test_roots_are_rounded_up():

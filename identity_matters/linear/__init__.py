@@ -39,7 +39,6 @@ from identity_matters.linear.model import (
     max_spectral_norm,
     product,
     risk_gradient,
-    standard_product,
 )
 from identity_matters.linear.target import Target, check_target
 
@@ -61,5 +60,4 @@ __all__ = [
     "polar_bound",
     "product",
     "risk_gradient",
-    "standard_product",
 ]

@@ -23,12 +23,13 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
+from identity_matters.array_types import check_whole
+from identity_matters.linear import gradient_bound
+
 # l |||A||| <= a is used with a <= 1, for which (1 - a/l)^{l-1} >= e^{-a}.
 LARGEST_PATH_S0 = (1 - math.exp(-3)) / 3
 # 1 / (1 - eta beta / 2) at the step size eta = 1 / (2 beta).
 _KAPPA = 4 / 3
-# Eigenvalues of Sigma below this share of the largest count as zero.
-_RANK_TOLERANCE = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +100,7 @@ def will_converge(R: ArrayLike, Sigma: ArrayLike, depth: int) -> Convergence:
         semidefinite or is zero, or a depth below 1.
     """
     target, eigenvalues, root = _checked(R, Sigma, depth)
-    sigma = eigenvalues[eigenvalues > _RANK_TOLERANCE * eigenvalues[-1]][0]
+    sigma = float(gradient_bound.least_nonzero_eigenvalue(eigenvalues))
     phi0 = float(np.linalg.norm((np.eye(len(target)) - target) @ root))
     s0 = phi0 / math.sqrt(sigma)
     flow = [_path(s0, sigma, depth)]
@@ -153,14 +154,10 @@ def _checked(
         raise ValueError(f"R and Sigma must be d x d, got shapes {R.shape} and {Sigma.shape}")
     if not (np.isfinite(R).all() and np.isfinite(Sigma).all()):
         raise ValueError("R and Sigma must be finite")
-    if depth < 1:
-        raise ValueError(f"depth must be at least 1, got {depth}")
+    check_whole("depth", depth)
+    gradient_bound.second_moment_eigenvalues(Sigma)
+    if not Sigma.any():
+        raise ValueError("Sigma must not be zero")
     eigenvalues, vectors = np.linalg.eigh(Sigma)
-    tolerance = _RANK_TOLERANCE * max(abs(eigenvalues[-1]), abs(eigenvalues[0]))
-    if np.abs(Sigma - Sigma.T).max() > tolerance or eigenvalues[0] < -tolerance or not tolerance:
-        raise ValueError(
-            "Sigma must be symmetric positive semidefinite and not zero, its least eigenvalue is"
-            f" {eigenvalues[0]}"
-        )
     eigenvalues = np.maximum(eigenvalues, 0.0)
     return R, eigenvalues, (vectors * np.sqrt(eigenvalues)) @ vectors.T

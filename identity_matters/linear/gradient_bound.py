@@ -29,9 +29,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from identity_matters import paper, random_matrices, solvers
-from identity_matters.array_types import Array
+from identity_matters.array_types import Array, check_whole
 from identity_matters.linear import model
 
 Rational = fractions.Fraction | int
@@ -61,23 +62,24 @@ def gradient_bound_corrected(depth: Any, tau: Any, sigma: Any, excess: Any) -> A
     return 4 * depth * (1 - tau) ** (2 * depth - 2) * sigma * excess
 
 
-def least_nonzero_eigenvalue(eigenvalues: Array) -> jax.Array:
-    """The least eigenvalue of Sigma that is not 0 to rounding; may be traced by JAX.
+def least_nonzero_eigenvalue(eigenvalues: ArrayLike) -> np.ndarray:
+    """The least eigenvalue of Sigma that is not 0 to rounding.
 
     Args:
       eigenvalues: f64[..., d], of positive semidefinite matrices, in increasing order.
     Returns:
       f64[...]; 0 for Sigma = 0, where f is constant.
 
-    >>> float(least_nonzero_eigenvalue(jnp.array([-1e-17, 0.5, 2.0])))
+    >>> float(least_nonzero_eigenvalue([-1e-17, 0.5, 2.0]))
     0.5
     """
+    eigenvalues = np.asarray(eigenvalues)
     largest = eigenvalues[..., -1:]
-    rounding = _RANK_ROUNDINGS * eigenvalues.shape[-1] * jnp.finfo(eigenvalues.dtype).eps
-    return jnp.where(eigenvalues > rounding * largest, eigenvalues, largest).min(axis=-1)
+    rounding = _RANK_ROUNDINGS * eigenvalues.shape[-1] * np.finfo(np.float64).eps
+    return np.where(eigenvalues > rounding * largest, eigenvalues, largest).min(axis=-1)
 
 
-def _sigma(form: str, eigenvalues: Array) -> Array:
+def _sigma(form: str, eigenvalues: np.ndarray) -> np.ndarray:
     """What a form takes for the size of Sigma: sigma_+, and as printed sigma_min."""
     return least_nonzero_eigenvalue(eigenvalues) if form == "corrected" else eigenvalues[..., 0]
 
@@ -131,29 +133,34 @@ def gradient_lower_bound(
         or ``|||A||| >= 1``, about which eq. (2.3) says nothing.
     """
     model.check_stack(A)
-    model.check_square(Sigma, "Sigma", A.shape[1])
-    model.require_float64(Sigma, "Sigma")
-    bound_function(form)
-    check_second_moment(Sigma)
+    model.check_matrix(Sigma, "Sigma", (A.shape[1], A.shape[2]), "like the layers")
+    bound = bound_function(form)
+    eigenvalues = second_moment_eigenvalues(Sigma)
     if not float(excess) >= 0:
         raise ValueError(f"excess must be at least 0, got {float(excess)}")
     tau = float(model.max_spectral_norm(A))
     if not tau < 1:
         raise ValueError(f"eq. (2.3) needs |||A||| < 1, got {tau}")
-    sigma = _sigma(form, jnp.linalg.eigvalsh(Sigma))
-    return bound_function(form)(A.shape[0], tau, sigma, excess)
+    return bound(A.shape[0], tau, _sigma(form, eigenvalues), excess)
 
 
-def check_second_moment(Sigma: Array) -> None:
-    """Raises ValueError unless Sigma, f64[d, d], is symmetric positive semidefinite to rounding."""
+def second_moment_eigenvalues(Sigma: ArrayLike) -> np.ndarray:
+    """The eigenvalues of Sigma, f64[d, d], in increasing order: f64[d].
+
+    Raises:
+      ValueError: Sigma is not symmetric positive semidefinite to rounding.
+    """
     matrix = np.asarray(Sigma)
-    rounding = len(matrix) * np.finfo(np.float64).eps * np.abs(matrix).max()
+    rounding = _RANK_ROUNDINGS * len(matrix) * np.finfo(np.float64).eps * np.abs(matrix).max()
     asymmetry = np.abs(matrix - matrix.T).max()
     if not asymmetry <= rounding:
         raise ValueError(f"Sigma must be symmetric, but |Sigma - Sigma^T| reaches {asymmetry}")
-    least = np.linalg.eigvalsh(matrix)[0]
-    if not least >= -rounding:
-        raise ValueError(f"Sigma must be positive semidefinite, but has the eigenvalue {least}")
+    eigenvalues = np.linalg.eigvalsh(matrix)
+    if not eigenvalues[0] >= -rounding:
+        raise ValueError(
+            f"Sigma must be positive semidefinite, but has the eigenvalue {eigenvalues[0]}"
+        )
+    return eigenvalues
 
 
 def squared_gradient_and_excess(
@@ -229,8 +236,7 @@ def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> fl
     Raises:
       ValueError: depth < 1, tau outside [0, 1), or det R >= 0.
     """
-    if depth < 1:
-        raise ValueError(f"depth must be at least 1, got {depth}")
+    check_whole("depth", depth)
     if not 0 <= tau < 1:
         raise ValueError(f"tau must lie in [0, 1), got {tau}")
     determinant = float(np.linalg.det(np.asarray(R)))
@@ -238,8 +244,7 @@ def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> fl
         raise ValueError(f"the floor needs det R < 0, got {determinant}")
     sigma_min = float(np.linalg.eigvalsh(np.asarray(Sigma))[0])
     distance = (1 - tau) ** depth + float(np.linalg.svd(np.asarray(R), compute_uv=False)[-1])
-    excess = sigma_min * math.pow(distance, 2)
-    return gradient_bound_corrected(depth, tau, sigma_min, excess)
+    return gradient_bound_corrected(depth, tau, sigma_min, sigma_min * distance**2)
 
 
 def _clip_layers_and_second_moment(
@@ -357,9 +362,7 @@ def scalar_point(a: Sequence[Rational], R: Rational, Sigma: Rational, form: str)
         raise ValueError(f"eq. (2.3) needs max |a_i| < 1, got {tau}")
     if Sigma <= 0:
         raise ValueError(f"Sigma must be positive, got {Sigma}")
-    product = fractions.Fraction(1)
-    for value in layers:
-        product *= 1 + value
+    product = math.prod((1 + value for value in layers), start=fractions.Fraction(1))
     E = product - R
     squares = [(2 * E * Sigma * product / (1 + value)) ** 2 for value in layers]
     squared_gradient = sum(squares, start=fractions.Fraction(0))
@@ -378,10 +381,9 @@ def smallest_scalar_counterexample(
     Raises:
       ValueError: see `scalar_point`; or a size below 1.
     """
-    sizes = {"max_depth": max_depth, "max_integer": max_integer, "max_sigma": max_sigma}
-    for name, value in sizes.items():
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    check_whole("max_depth", max_depth)
+    check_whole("max_integer", max_integer)
+    check_whole("max_sigma", max_sigma)
     half = fractions.Fraction(1, 2)
     data = itertools.product(range(1, max_integer + 1), range(1, max_sigma + 1))
     ordered = sorted(data, key=lambda pair: (sum(pair), pair))

@@ -26,27 +26,18 @@ from numpy.typing import ArrayLike
 
 from identity_matters.array_types import Array
 
-ENABLE_X64 = 'call jax.config.update("jax_enable_x64", True) before creating the array'
-
 
 def require_float64(array: ArrayLike, name: str) -> None:
     """Raises TypeError unless `array` is float64: the theory is checked to more than 7 digits."""
     # result_type, not array.dtype: without x64 a float64 NumPy array would silently become float32.
     if jnp.result_type(array) != jnp.float64:
-        raise TypeError(f"{name} must be float64, is {jnp.result_type(array)} here; {ENABLE_X64}")
-
-
-def check_square(matrix: Array, name: str, size: int | None = None) -> None:
-    """Raises ValueError unless `matrix` has shape [d, d] (with d = `size` where that is given)."""
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(f"{name} must be a square matrix, got shape {matrix.shape}")
-    if size is not None and matrix.shape[0] != size:
-        raise ValueError(
-            f"{name} must be {size} x {size} like the layers, got shape {matrix.shape}"
+        raise TypeError(
+            f"{name} must be float64, is {jnp.result_type(array)} here; call"
+            ' jax.config.update("jax_enable_x64", True) before creating the array'
         )
 
 
-def check_stack(A: Array, name: str = "A") -> None:
+def check_stack(A: Array) -> None:
     """Raises unless `A` is a stack of layers, f64[depth, d, d] with depth and d at least 1.
 
     Raises:
@@ -55,35 +46,20 @@ def check_stack(A: Array, name: str = "A") -> None:
     """
     if A.ndim != 3 or A.shape[1] != A.shape[2] or 0 in A.shape:
         raise ValueError(
-            f"{name} must have shape [depth, d, d] with depth and d at least 1, got {A.shape}"
+            f"A must have shape [depth, d, d] with depth and d at least 1, got {A.shape}"
         )
-    require_float64(A, name)
+    require_float64(A, "A")
 
 
-@jax.jit
-def standard_product(W: Array) -> jax.Array:
-    """``W_l ... W_1``, the map of a deep linear network in the standard parameterisation.
-
-    >>> standard_product(jnp.array([[[2.0]], [[3.0]]], jnp.float64))
-    Array([[6.]], dtype=float64)
-
-    Args:
-      W: f64[depth, d, d]; ``W[0]`` is applied to the input first.
-    Returns:
-      f64[d, d].
-    """
-    check_stack(W, "W")
-    identity = jnp.eye(W.shape[1], dtype=W.dtype)
-    end_to_end, _ = jax.lax.scan(lambda M, layer: (layer @ M, None), identity, jnp.asarray(W))
+def _through_layers(A: Array, start) -> jax.Array:
+    """``(I + A_l) ... (I + A_1) start``; adding ``A_i M`` to M keeps the digits of a small A_i."""
+    end_to_end, _ = jax.lax.scan(lambda M, layer: (M + layer @ M, None), start, A)
     return end_to_end
 
 
 @jax.jit
 def product(A: Array) -> jax.Array:
     """``(I + A_l) ... (I + A_1)``, the map of a linear residual network.
-
-    Each step adds ``A_i M`` to M instead of forming ``I + A_i``, which would round off the last
-    digits of a small A_i.
 
     >>> jax.config.update("jax_enable_x64", True)
     >>> product(jnp.array([[[1.0]], [[2.0]]]))
@@ -97,9 +73,7 @@ def product(A: Array) -> jax.Array:
       TypeError, ValueError: see `check_stack`.
     """
     check_stack(A)
-    identity = jnp.eye(A.shape[1], dtype=A.dtype)
-    end_to_end, _ = jax.lax.scan(lambda M, layer: (M + layer @ M, None), identity, jnp.asarray(A))
-    return end_to_end
+    return _through_layers(A, jnp.eye(A.shape[1], dtype=A.dtype))
 
 
 @jax.jit
@@ -124,7 +98,7 @@ def clip_singular_values(A: Array, tau: float | Array) -> jax.Array:
     return (left * jnp.minimum(values, tau)[..., None, :]) @ right
 
 
-def _check_matrix(matrix, name: str, shape: tuple[int | None, int | None], like: str) -> None:
+def check_matrix(matrix, name: str, shape: tuple[int | None, int | None], like: str) -> None:
     """Raises unless `matrix` is f64 of `shape`, where None stands for any size of at least 1."""
     fits = (
         matrix.ndim == 2
@@ -160,14 +134,14 @@ def check_problem(
     width = A.shape[1]
     inputs = outputs = width
     if input_map is not None:
-        _check_matrix(input_map, "input_map", (width, None), f"(layers of width {width})")
+        check_matrix(input_map, "input_map", (width, None), f"(layers of width {width})")
         inputs = input_map.shape[1]
     if output_map is not None:
-        _check_matrix(output_map, "output_map", (None, width), f"(layers of width {width})")
+        check_matrix(output_map, "output_map", (None, width), f"(layers of width {width})")
         outputs = output_map.shape[0]
     fit = f"to fit layers of width {width} and the input and output maps"
-    _check_matrix(R, "R", (outputs, inputs), fit)
-    _check_matrix(Sigma, "Sigma", (inputs, inputs), f"like the {inputs} columns of R")
+    check_matrix(R, "R", (outputs, inputs), fit)
+    check_matrix(Sigma, "Sigma", (inputs, inputs), f"like the {inputs} columns of R")
 
 
 def _residual(end_to_end, R, output_map):
@@ -206,8 +180,7 @@ def excess_risk(
     """
     check_problem(A, R, Sigma, input_map, output_map)
     start = jnp.eye(A.shape[1], dtype=A.dtype) if input_map is None else input_map
-    end_to_end, _ = jax.lax.scan(lambda M, layer: (M + layer @ M, None), start, jnp.asarray(A))
-    E = _residual(end_to_end, R, output_map)
+    E = _residual(_through_layers(A, start), R, output_map)
     return jnp.sum(E * (E @ Sigma))
 
 
@@ -252,18 +225,10 @@ def excess_risk_and_gradient(
     return jnp.sum(E * weighted), jnp.swapaxes(transposed, 1, 2)
 
 
-def risk_gradient(
-    A: Array,
-    R: Array,
-    Sigma: Array,
-    *,
-    input_map: Array | None = None,
-    output_map: Array | None = None,
-) -> jax.Array:
+def risk_gradient(A: Array, R: Array, Sigma: Array, **maps: Array | None) -> jax.Array:
     """``df/dA_i`` for every layer (Lemma 2.4): f64[depth, m, m]. See `excess_risk_and_gradient`.
 
     >>> risk_gradient(jnp.zeros((2, 1, 1)), jnp.full((1, 1), 2.0), jnp.ones((1, 1))).ravel()
     Array([-2., -2.], dtype=float64)
     """
-    _, gradient = excess_risk_and_gradient(A, R, Sigma, input_map=input_map, output_map=output_map)
-    return gradient
+    return excess_risk_and_gradient(A, R, Sigma, **maps)[1]

@@ -1,14 +1,17 @@
 """What Theorem 2.1 asks of the target R, and its gamma."""
 
 import dataclasses
-import operator
-from typing import SupportsIndex
+import functools
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from identity_matters.array_types import check_whole
+
 # 3 gamma is computed from singular values, so a whole number may come out a rounding too large.
 _ROUNDING_LAYERS = 1e-9
+
+check_depth = functools.partial(check_whole, "depth")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,20 +76,3 @@ def check_target(R: ArrayLike) -> Target:
         )
     gamma = float(max(abs(np.log(K[0])), abs(np.log(K[-1]))))
     return Target(R, U, K, Vt, gamma)
-
-
-def check_depth(depth: SupportsIndex, least: int = 1, reason: str = "") -> int:
-    """Returns `depth` as an int.
-
-    Raises:
-      ValueError: `depth` is not a whole number, or below `least`; `reason` says why that is needed.
-    """
-    try:
-        if isinstance(depth, bool):
-            raise TypeError
-        depth = operator.index(depth)
-    except TypeError:
-        raise ValueError(f"depth must be a whole number, got {depth!r}") from None
-    if depth < least:
-        raise ValueError(f"depth must be at least {least}{reason}, got {depth}")
-    return depth

@@ -80,17 +80,10 @@ def choose_viewpoint(h: np.ndarray) -> np.ndarray:
 
 
 def spread_directions(num_classes: int, width: int, rng: np.random.Generator) -> np.ndarray:
-    """r points in the closed unit ball of R^k, far from each other.
+    """r points in the closed unit ball of R^k, far from each other: f64[r, k].
 
     On the line they are evenly spaced from -1 to 1. From two dimensions on they are unit vectors,
     each chosen from random candidates as the one farthest from those before it.
-
-    Args:
-      num_classes: r.
-      width: k.
-      rng: numpy random generator.
-    Returns:
-      f64[r, k].
     """
     if width == 1:
         return np.linspace(-1.0, 1.0, num_classes)[:, None] if num_classes > 1 else np.ones((1, 1))
@@ -146,8 +139,8 @@ def _take(z, squared_norms, width: int, tolerance: float) -> list[int]:
             if len(taken) == width:
                 return taken
     # The disturbances that are left are undone exactly by the triangular system.
-    others = [i for i in range(len(z)) if i not in taken]
-    return sorted(taken + others[: width - len(taken)])
+    others = np.delete(np.arange(len(z)), taken)
+    return sorted([*taken, *others[: width - len(taken)]])
 
 
 @functools.partial(jax.jit, static_argnames="width")

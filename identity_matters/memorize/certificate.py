@@ -87,12 +87,8 @@ def certify(
     """Bounds the effect of rounding on the network; see the module docstring for the symbols.
 
     Args:
-      h: f64[n, k], the points a_i as the network computes them.
-      y: integer[n].
-      V, own, pre_activations, output_V: see `construct.solve_blocks` and `solve_output`.
+      h, y, V, own, pre_activations, output_V: see `construct.solve_blocks` and `solve_output`.
       eps_h: bound on the error of A_0 x, in the norm of R^k.
-    Returns:
-      Certificate.
     """
     n, width = h.shape
     u = np.finfo(dtype).eps / 2

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import operator
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -20,12 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from identity_matters.array_types import check_whole
 from identity_matters.memorize import adaptive, certificate, paper_method
 from identity_matters.memorize.certificate import Certificate, PrecisionError, remedy
 from identity_matters.memorize.network import (
     Network,
     Plan,
-    count_parameters,
     forward,
     in_blocks,
     network_parameters,
@@ -40,12 +39,10 @@ BATCH_EXAMPLES = 4096
 TILE_POINTS = 2048
 # How far the powers of two of A_0 stay away from underflow and overflow.
 ROOM_BITS = 28
-# More classes than this are not inferred from fewer examples: such labels are names, not 0 ... r-1.
+# More classes than this are not inferred from fewer examples: such labels are names.
 MOST_INFERRED_CLASSES = 1000
 # Arrays of float64 that building holds at a time, each of the size of the network.
 WORKING_COPIES = 6
-# Rows checked at once, so that no array of the size of x is made.
-CHECKED_ROWS = 4096
 
 
 class Memorized(NamedTuple):
@@ -66,16 +63,6 @@ class Memorized(NamedTuple):
     def predict(self, x: ArrayLike) -> np.ndarray:
         """The labels of any inputs f[n, d]: i64[n], the largest output of each."""
         return np.argmax(self(x), axis=1)
-
-    def __repr__(self) -> str:
-        """Sizes, not weights."""
-        blocks, width, _ = self.network.U.shape
-        (classes, _), (_, features) = self.network.output_V.shape, self.network.input_map.shape
-        return (
-            f"Memorized({blocks} blocks of width {width}, {features} features to {classes} classes,"
-            f" {count_parameters(self.network):,} parameters in {self.certificate.precision},"
-            f" {'' if self.certificate.holds else 'not '}certified)"
-        )
 
 
 def memorize(
@@ -134,29 +121,18 @@ def memorize(
       certificate.PrecisionError: a ValueError; `dtype` is too coarse for the margins.
       TypeError: `dtype` is float64 while JAX has 64-bit types switched off.
     """
-    inputs, labels = np.asarray(x), np.asarray(y)
     if method not in METHODS:
         raise ValueError(f"method must be one of {METHODS}, got {method!r}")
-    dtype = check_dtype(inputs, dtype)
+    dtype = check_dtype(np.asarray(x), dtype)
     width = check_whole("width", width)
-    if num_classes is None:
-        num_classes = count_classes(labels)
-    check_examples(inputs, labels, check_whole("num_classes", num_classes))
+    inputs, labels, num_classes = distinct_examples(x, y, num_classes, dtype)
     check_memory(len(inputs), inputs.shape[1], num_classes, width)
-    # Not np.abs(inputs): a copy of x would be most of the memory.
-    largest = max(float(inputs.max()), -float(inputs.min()))
-    if largest > float(np.finfo(dtype).max):
-        raise ValueError(
-            f"x has entries up to {largest:.3g}, which overflow {dtype}: scale the inputs down, or"
-            " use dtype float64"
-        )
-    kept = distinct_examples(inputs, labels, dtype)
-    if len(kept) < len(inputs):
-        inputs, labels = inputs[kept], labels[kept]
-
+    largest = largest_entry(inputs)
     map_key, label_key = jax.random.split(jax.random.key(0) if key is None else key)
     rng = np.random.default_rng(np.asarray(jax.random.bits(label_key, (4,), np.uint32)))
-    input_map = _draw_input_map(map_key, (width, inputs.shape[1]), dtype)
+    # Independent N(0, 1/k) entries, which keep norms on average.
+    input_map = np.asarray(jax.random.normal(map_key, (width, inputs.shape[1]), dtype))
+    input_map = input_map / np.sqrt(width).astype(dtype)
     if method == "paper":
         paper_method.check_unit_norms(inputs)
         h, eps_h = _project(input_map, inputs, largest)
@@ -176,11 +152,6 @@ def memorize(
         bounds.require()
     parts = (input_map, plan.U, plan.s, V, plan.output_U, plan.output_s, output_V)
     return Memorized(Network(*(jnp.asarray(part, dtype) for part in parts)), bounds)
-
-
-def _draw_input_map(key, shape, dtype) -> np.ndarray:
-    """A_0 with independent N(0, 1/k) entries, which keep norms on average: dtype[k, d]."""
-    return np.asarray(jax.random.normal(key, shape, dtype)) / np.sqrt(shape[0]).astype(dtype)
 
 
 def _normal_product(whitening, input_map) -> np.ndarray:
@@ -274,29 +245,24 @@ def solve_output(plan: Plan, dtype: DTypeLike) -> np.ndarray:
     return np.linalg.inv(activations).astype(dtype).astype(np.float64)
 
 
-def apply(network: Network, x: ArrayLike, batch_examples: int = BATCH_EXAMPLES) -> np.ndarray:
+def apply(
+    network: Any, x: ArrayLike, batch_examples: int = BATCH_EXAMPLES, run: Callable = forward
+) -> np.ndarray:
     """The network's outputs for the rows of `x`, computed batch by batch.
 
     Args:
       x: f[n, d]; converted to the network's type.
       batch_examples: inputs per batch; memory is O(batch_examples (d + k)), whatever the depth.
+      run: the forward pass, ``run(network, x)``; `few_numbers.forward` for its networks.
     Returns:
       f[n, r], a NumPy array of the network's type.
     """
-    return np.concatenate([outputs for _, outputs in _batches(network, x, batch_examples)])
-
-
-def _batches(
-    network: Any, x: ArrayLike, batch_examples: int, run: Callable = forward
-) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yields the slice of each batch of `x` and the network's outputs on it."""
     d, dtype = network.input_map.shape[1], network.input_map.dtype
     x = np.asarray(x)
     if x.ndim != 2 or x.shape[1] != d or not len(x):
         raise ValueError(f"x must have shape [n, {d}] for this network, n > 0, got {x.shape}")
-    for start in range(0, len(x), batch_examples):
-        rows = slice(start, start + batch_examples)
-        yield rows, np.asarray(run(network, x[rows].astype(dtype)))
+    batches = (x[i : i + batch_examples] for i in range(0, len(x), batch_examples))
+    return np.concatenate([np.asarray(run(network, rows.astype(dtype))) for rows in batches])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -332,18 +298,14 @@ def verify(
     Args:
       x: f[n, d].
       y: integer[n].
-        run: the forward pass, ``run(network, x)``; `few_numbers.forward` for its networks.
+      batch_examples, run: see `apply`.
     """
-    y = np.asarray(y)
-    errors, max_abs_error = 0, 0.0
-    for rows, outputs in _batches(network, x, batch_examples, run):
-        difference = outputs.astype(np.float64)
-        difference[np.arange(len(outputs)), y[rows]] -= 1.0
-        worst = np.abs(difference).max(1)
-        # Not "worst >= 1/2": NaN has to count as an error.
-        errors += int(np.sum(~(worst < certificate.OUTPUT_TOLERANCE)))
-        max_abs_error = float(np.maximum(max_abs_error, worst.max()))
-    return Verification(len(y), errors, max_abs_error)
+    difference = apply(network, x, batch_examples, run).astype(np.float64)
+    difference[np.arange(len(difference)), np.asarray(y)] -= 1.0
+    worst = np.abs(difference).max(1)
+    # Not "worst >= 1/2": NaN has to count as an error.
+    errors = int(np.sum(~(worst < certificate.OUTPUT_TOLERANCE)))
+    return Verification(len(worst), errors, float(worst.max()))
 
 
 # Checks of what `memorize` is given
@@ -357,47 +319,55 @@ class ConflictingLabelsError(ValueError):
         self.indices = indices
 
 
-def check_examples(x: np.ndarray, y: np.ndarray, num_classes: int) -> None:
-    """Raises ValueError unless `x` and `y` are n labelled examples in d dimensions.
+def largest_entry(x: np.ndarray) -> float:
+    """The largest absolute value in `x`; not of np.abs(x), a copy that would be most memory."""
+    return max(float(x.max()), -float(x.min()))
+
+
+def distinct_examples(
+    x: ArrayLike, y: ArrayLike, num_classes: int | None, dtype: DTypeLike
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """The checked examples without repeated inputs, in order, and the number of classes r.
 
     Args:
-      x: array[n, d] of finite numbers, n and d at least 1.
-      y: integer array[n] with values in 0 ... num_classes - 1.
-      num_classes: r, at least 1.
+      x: array[n, d] of finite numbers, n and d at least 1. Rows count as equal when every entry is
+        (0.0 and -0.0 are).
+      y: integer[n] with values in 0 ... r - 1.
+      num_classes: r, at least 1; one more than the largest label if None.
+      dtype: the type in which inputs are compared.
+    Raises:
+      ValueError: other shapes or values, or x that overflows `dtype`.
+      ConflictingLabelsError: two equal rows have different labels; no function of x can fit both.
     """
+    x, y = np.asarray(x), np.asarray(y)
     if x.dtype.kind in "cOSUmM":
         raise ValueError(f"x must hold real numbers, got {x.dtype}")
     if x.ndim != 2 or 0 in x.shape:
         raise ValueError(f"x must have shape [n, d] with n and d at least 1, got {x.shape}")
-    if num_classes < 1:
-        raise ValueError(f"num_classes must be at least 1, got {num_classes}")
     if y.shape != x.shape[:1] or not np.issubdtype(y.dtype, np.integer):
         raise ValueError(
             f"y must be {len(x)} integers, one for each row of x, got {y.dtype}{y.shape}"
         )
+    inferred = max(1, int(y.max()) + 1)
+    if num_classes is None and inferred > max(MOST_INFERRED_CLASSES, len(y)):
+        raise ValueError(
+            f"labels go up to {inferred - 1}: number them 0 ... r - 1, as np.unique(y,"
+            " return_inverse=True)[1] does, or pass num_classes"
+        )
+    num_classes = inferred if num_classes is None else check_whole("num_classes", num_classes)
     outside = np.flatnonzero((y < 0) | (y >= num_classes))
     if outside.size:
         i = outside[0]
         raise ValueError(f"labels must lie in 0 ... {num_classes - 1}, but y[{i}] = {y[i]}")
-    for start in range(0, len(x), CHECKED_ROWS):
-        finite = np.isfinite(x[start : start + CHECKED_ROWS]).all(1)
-        if not finite.all():
-            i = start + np.argmin(finite)
-            raise ValueError(f"x must be finite, but x[{i}] holds NaN or infinity")
-
-
-def distinct_examples(x: np.ndarray, y: np.ndarray, dtype: DTypeLike) -> np.ndarray:
-    """Indices of the first occurrences of the distinct rows of `x`, in order.
-
-    Args:
-      x: array[n, d]; rows count as equal when every entry is (0.0 and -0.0 are).
-      y: integer[n].
-      dtype: the type in which they are compared.
-    Returns:
-      i64[m], m <= n.
-    Raises:
-      ConflictingLabelsError: two equal rows have different labels; no function of x can fit both.
-    """
+    largest = largest_entry(x)
+    if not np.isfinite(largest):
+        i = np.argmin(np.isfinite(x).all(1))
+        raise ValueError(f"x must be finite, but x[{i}] holds NaN or infinity")
+    if largest > float(np.finfo(dtype).max):
+        raise ValueError(
+            f"x has entries up to {largest:.3g}, which overflow {dtype}: scale the inputs down, or"
+            " use dtype float64"
+        )
     first: dict[bytes, int] = {}
     kept, zero = [], np.zeros((), dtype)
     for i, row in enumerate(x):
@@ -414,30 +384,8 @@ def distinct_examples(x: np.ndarray, y: np.ndarray, dtype: DTypeLike) -> np.ndar
             raise ConflictingLabelsError(
                 f"inputs {j} and {i} are {what} but have labels {y[j]} and {y[i]}: {so}", (j, i)
             )
-    return np.array(kept)
-
-
-def count_classes(y: np.ndarray) -> int:
-    """One more than the largest label; what is no label is left to `check_examples`."""
-    labelled = y.size and np.issubdtype(y.dtype, np.integer)
-    num_classes = max(1, int(y.max()) + 1) if labelled else 1
-    if num_classes > max(MOST_INFERRED_CLASSES, y.size):
-        raise ValueError(
-            f"{y.size} labels go up to {num_classes - 1}: number them 0 ... r - 1, as"
-            " np.unique(y, return_inverse=True)[1] does, or pass num_classes"
-        )
-    return num_classes
-
-
-def check_whole(name: str, value: Any) -> int:
-    """`value` as an int; raises ValueError unless it is a whole number of at least 1."""
-    try:
-        whole = operator.index(value)
-    except TypeError:
-        raise ValueError(f"{name} must be a whole number, got {value!r}") from None
-    if whole < 1:
-        raise ValueError(f"{name} must be at least 1, got {whole}")
-    return whole
+    # Without a copy of x where all are distinct.
+    return (x, y, num_classes) if len(kept) == len(x) else (x[kept], y[kept], num_classes)
 
 
 def check_memory(n: int, features: int, num_classes: int, width: int) -> None:

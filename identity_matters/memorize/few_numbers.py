@@ -25,17 +25,15 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from identity_matters.array_types import Array
+from identity_matters.array_types import Array, check_whole
 from identity_matters.memorize.certificate import PrecisionError
 from identity_matters.memorize.construct import (
     BATCH_EXAMPLES,
     check_dtype,
-    check_examples,
-    check_whole,
-    count_classes,
     distinct_examples,
+    largest_entry,
 )
-from identity_matters.memorize.network import apply_block, matmul, transform
+from identity_matters.memorize.network import apply_block, matmul, run_blocks, transform
 
 EXACT_BITS = 53
 # What the entries of h hold: the point, its word, its constant (later a digit), what a step has
@@ -55,19 +53,13 @@ SEARCH_HASHES = 2**21
 SEARCH_DRAWS = 1500
 
 
-class Blocks(NamedTuple):
-    """b blocks, applied `repeats` times: U f64[b, 6, 6], V f64[b, 6, 6], s f64[b, 6]."""
+class Repeated(NamedTuple):
+    """Parts, applied one after the other, and all of it `repeats` times.
 
-    U: jax.Array
-    V: jax.Array
-    s: jax.Array
-    repeats: jax.Array
+    A part is Repeated itself, or (U f64[b, 6, 6], V f64[b, 6, 6], s f64[b, 6]) of b blocks.
+    """
 
-
-class Stage(NamedTuple):
-    """Some blocks and then others, all of it `repeats` times."""
-
-    parts: tuple[Blocks, ...]
+    parts: tuple
     repeats: jax.Array
 
 
@@ -79,7 +71,7 @@ class FewNumbers(NamedTuple):
       start: f64[6], added to the input (a x, 0, 0, 0, 0, 0).
       thresholds, word_jumps, constant_jumps: f64[G], three numbers for each of G groups.
       select: the block that all groups share, U f64[6, 6], V f64[6, 6], s f64[6].
-      stages: the blocks of the hash and of the extraction.
+      stages: the blocks of the hash, of the place and of the extraction.
       output_U, output_V, output_s: the last block, from the label to its one-hot vector.
     """
 
@@ -89,7 +81,7 @@ class FewNumbers(NamedTuple):
     word_jumps: jax.Array
     constant_jumps: jax.Array
     select: tuple[jax.Array, ...]
-    stages: tuple[Stage, ...]
+    stages: tuple[Repeated, ...]
     output_U: jax.Array
     output_V: jax.Array
     output_s: jax.Array
@@ -108,11 +100,11 @@ class ExactCertificate:
     holds: bool
 
 
-def _repeat(h: jax.Array, blocks: Blocks) -> jax.Array:
-    def once(_, h):
-        return jax.lax.scan(lambda h, block: (apply_block(h, *block), None), h, blocks[:3])[0]
-
-    return jax.lax.fori_loop(0, blocks.repeats, once, h)
+def _run(h: jax.Array, part: Repeated | tuple) -> jax.Array:
+    if isinstance(part, Repeated):
+        once = functools.partial(functools.reduce, _run, part.parts)
+        return jax.lax.fori_loop(0, part.repeats, lambda _, h: once(h), h)
+    return run_blocks(h, part)
 
 
 @jax.jit
@@ -129,10 +121,7 @@ def forward(network: FewNumbers, x: Array) -> jax.Array:
 
     groups = network.thresholds, network.word_jumps, network.constant_jumps
     h, _ = jax.lax.scan(select, h, groups)
-    for stage in network.stages:
-        h = jax.lax.fori_loop(
-            0, stage.repeats, lambda _, h, parts=stage.parts: functools.reduce(_repeat, parts, h), h
-        )
+    h = functools.reduce(_run, network.stages, h)
     return transform(h, network.output_U, network.output_V, network.output_s).T
 
 
@@ -164,54 +153,42 @@ def memorize_with_few_numbers(
       PrecisionError: a ValueError; the integers that the inputs need exceed 2^53.
       TypeError: JAX has 64-bit types switched off.
     """
-    points, labels = np.asarray(x), np.asarray(y)
-    check_dtype(points, np.float64)
-    r = count_classes(labels) if num_classes is None else check_whole("num_classes", num_classes)
-    check_examples(points, labels, r)
+    check_dtype(np.asarray(x), np.float64)
+    points, labels, r = distinct_examples(x, y, num_classes, np.float64)
     check_group(group_points, r)
     if points.dtype.kind == "f" and not (points == np.rint(points)).all():
         raise ValueError("x must hold whole numbers, as pixels are: multiply x and round")
-    kept = distinct_examples(points, labels, np.float64)
-    points, labels = points[kept], labels[kept]
     seed = jax.random.bits(jax.random.key(0) if key is None else key, (4,), np.uint32)
     rng = np.random.default_rng(np.asarray(seed))
     a, t, size = _project_to_line(points, rng)
     order = np.argsort(t)
     first, t, labels = int(t.min()), t[order] - t.min(), labels[order]
+    group = np.arange(len(t)) // group_points
     small = max(int(t[-1]) + 1, LEAST_MODULUS)
     moduli = small, int(small * rng.uniform(*MODULUS_RATIO))
     doublings = min(MOST_DOUBLINGS, 61 - moduli[-1].bit_length())
     full = len(t) // group_points * group_points
-    parts = [t[:full].reshape(-1, group_points), t[full:][None]]
+    groups = [t[:full].reshape(-1, group_points), t[full:][None]]
     constants = np.concatenate(
-        [_find_constants(part, moduli, doublings, r, rng) for part in parts if part.size]
+        [_find_constants(some, moduli, doublings, r, rng) for some in groups if some.size]
     )
-    places = _hash_places(t, constants[np.arange(len(t)) // group_points], moduli, doublings, r)
+    places = _hash_places(t, constants[group], moduli, doublings, r)
     words = np.zeros(len(constants), np.int64)
-    np.add.at(
-        words, np.arange(len(t)) // group_points, labels * max(2, r) ** (slots(r) - 1 - places)
-    )
-    thresholds = t[group_points::group_points]
+    np.add.at(words, group, labels * max(2, r) ** (slots(r) - 1 - places))
     # From the last group down; a block measures its own step and takes the one before it.
-    backwards = slice(None, None, -1)
-    jumps = [np.append(0, -np.diff(numbers)[backwards]) for numbers in (words, constants)]
+    thresholds = np.append(t[group_points::group_points][::-1], moduli[-1])
+    jumps = [np.append(0, -np.diff(own)[::-1]) for own in (words, constants)]
     start = np.zeros(CHANNELS)
     start[[POINT, WORD, CONSTANT]] = -first, words[-1], constants[-1]
-    stages = _stages(*moduli, doublings, r)
+    numbers: tuple = _as_float64(a[None], start, thresholds, *jumps)
+    numbers += (_as_float64(*_SELECT), _stages(*moduli, doublings, r))
+    network = FewNumbers(*numbers, *_as_float64(*_one_hot(r)))
     largest = max(size + abs(first), 2 * moduli[-1], max(2, r) ** slots(r), 2 * r * slots(r))
-    float64 = functools.partial(jnp.asarray, dtype=jnp.float64)
-    U, V, bias = map(float64, _SELECT)
-    network = FewNumbers(
-        float64(a[None]),
-        float64(start),
-        float64(np.append(thresholds[backwards], moduli[-1])),
-        float64(jumps[0]),
-        float64(jumps[1]),
-        (U, V, bias),
-        stages,
-        *map(float64, _one_hot(r)),
-    )
     return network, ExactCertificate(largest, largest <= 2**EXACT_BITS)
+
+
+def _as_float64(*arrays: np.ndarray) -> tuple[jax.Array, ...]:
+    return tuple(jnp.asarray(array, jnp.float64) for array in arrays)
 
 
 def slots(num_classes: int) -> int:
@@ -233,7 +210,7 @@ def check_group(group_points: int, num_classes: int) -> None:
 
 def _project_to_line(x, rng) -> tuple[np.ndarray, np.ndarray, int]:
     """Whole a f64[d], t = x a i64[n] with distinct entries, and a bound on all sums behind them."""
-    largest = max(1, int(max(x.max(), -x.min())))
+    largest = max(1, int(largest_entry(x)))
     bits = max(1, int(len(x) ** 2 // largest).bit_length())
     while True:
         a = rng.integers(-(2**bits), 2**bits, x.shape[1], endpoint=True)
@@ -260,7 +237,6 @@ def _hash_places(t, constants, moduli, doublings: int, num_classes: int) -> np.n
 
 
 def _place_bits(num_classes: int) -> int:
-    """b, the bits of a place."""
     return (slots(num_classes) - 1).bit_length()
 
 
@@ -307,12 +283,12 @@ def _if_at_least(reads: dict, threshold: int, jumps: dict, *units) -> list:
     return [measure, _block(below, _FORGET, ({}, 1, jumps), *units)]
 
 
-def _repeated(repeats: int, *blocks) -> Blocks:
-    U, V, bias = (jnp.asarray(np.stack(part)) for part in zip(*blocks, strict=True))
-    return Blocks(U, V, bias, jnp.asarray(repeats))
+def _repeated(repeats: int, *blocks) -> Repeated:
+    stacked = _as_float64(*map(np.stack, zip(*blocks, strict=True)))
+    return Repeated((stacked,), jnp.asarray(repeats))
 
 
-def _stages(small: int, large: int, doublings: int, r: int) -> tuple[Stage, ...]:
+def _stages(small: int, large: int, doublings: int, r: int) -> tuple[Repeated, ...]:
     """The hash of h[POINT] to h[PLACE], and the digit of h[WORD] there to h[LABEL]."""
     r, back = max(2, r), {POINT: -large}
     double, add = ({POINT: 1}, 0, {POINT: 1}), ({CONSTANT: 1}, 0, {POINT: 1})
@@ -341,11 +317,8 @@ def _stages(small: int, large: int, doublings: int, r: int) -> tuple[Stage, ...]
         _repeated(r - 1, *_if_at_least({WORD: 1}, top, {WORD: -top, CONSTANT: 1})),
         _repeated(1, distance, _block(chosen, clear, _FORGET, *following)),
     )
-    return (
-        Stage(rounds, jnp.asarray(HASH_ROUNDS)),
-        Stage(place, jnp.asarray(1)),
-        Stage(digits, jnp.asarray(slots(r))),
-    )
+    repeats = (HASH_ROUNDS, 1, slots(r))
+    return tuple(map(Repeated, (rounds, place, digits), map(jnp.asarray, repeats)))
 
 
 def _one_hot(r: int) -> tuple[np.ndarray, ...]:

@@ -49,10 +49,7 @@ def transform(h: Array, U: Array, V: Array, s: Array) -> jax.Array:
     """``T(h) = V ReLU(U h + s)``, the paper's ``T_{U,V,s}``.
 
     Args:
-      h: f[k], or f[k, n] for n points in columns.
-      U: f[m, k].
-      V: f[p, m].
-      s: f[m].
+      h: f[k], or f[k, n] for n points in columns; U: f[m, k]; V: f[p, m]; s: f[m].
     Returns:
       f[p] or f[p, n].
     """
@@ -64,20 +61,10 @@ def apply_block(h: Array, U: Array, V: Array, s: Array) -> jax.Array:
     """One residual block, ``h + V ReLU(U h + s)``.
 
     Args:
-      h: f[k], or f[k, n] for n points in columns.
-      U, V: f[k, k].
-      s: f[k].
+      h: f[k], or f[k, n] for n points in columns; U, V: f[k, k]; s: f[k].
     Returns:
       the shape of `h`.
-    Raises:
-      ValueError: the shapes do not fit each other.
     """
-    k = h.shape[0]
-    if h.ndim not in (1, 2) or U.shape != (k, k) or V.shape != (k, k) or s.shape != (k,):
-        raise ValueError(
-            f"a block on h of shape {h.shape} needs U and V of shape {(k, k)} and s of shape"
-            f" {(k,)}, got U {U.shape}, V {V.shape}, s {s.shape}"
-        )
     return jnp.asarray(h) + transform(h, U, V, s)
 
 
@@ -87,16 +74,18 @@ def project(input_map: Array, x: Array) -> jax.Array:
     return matmul(input_map, x.T)
 
 
+def run_blocks(h: jax.Array, blocks: tuple[Array, ...]) -> jax.Array:
+    """The points h, f[k, n], after the blocks (U, V, s), each stacked along a leading axis."""
+    return jax.lax.scan(lambda h, block: (apply_block(h, *block), None), h, blocks)[0]
+
+
 @jax.jit
 def forward(network: Network, x: Array) -> jax.Array:
     """The whole network, block after block: f[n, d] to f[n, r]. Memory does not grow with depth."""
     h = project(network.input_map, x)
     blocks = (network.U, network.V, network.s)
-    h, _ = jax.lax.scan(lambda h, block: (apply_block(h, *block), None), h, blocks)
+    h = run_blocks(h, blocks)
     return transform(h, network.output_U, network.output_V, network.output_s).T
-
-
-# Plans: which unit moves which point, and where to
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,9 +123,6 @@ def in_blocks(rows: np.ndarray, width: int) -> np.ndarray:
     blocks = -(-len(rows) // width)
     padding = np.zeros((blocks * width - len(rows), *rows.shape[1:]), rows.dtype)
     return np.concatenate([rows, padding]).reshape(blocks, width, *rows.shape[1:])
-
-
-# Numbers of parameters
 
 
 def block_parameters(n: int, width: int) -> int:

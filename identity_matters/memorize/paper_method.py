@@ -78,22 +78,10 @@ def plan_paper(
     surrogates /= np.linalg.norm(surrogates, axis=1, keepdims=True)
     surrogates = surrogates.astype(dtype).astype(np.float64)
     closest = closest_squares(h, surrogates, rho)
-    squared_norms = [np.sum(points**2, axis=1) for points in (h, surrogates)]
-    largest = max(squares.max() for squares in squared_norms)
+    squares = np.sum(np.concatenate([h, surrogates]) ** 2, axis=1)
     # Each threshold is halfway between the unit's own value and the largest that others can have.
-    s, output_s = (
-        (-(3 * squares + largest - closest) / 4).astype(dtype).astype(np.float64)
-        for squares in squared_norms
-    )
-    silence = -s - (squared_norms[0] + largest - closest) / 2
-    return Plan(
-        order=np.arange(n),
-        U=in_blocks(h, width),
-        s=in_blocks(s, width),
-        surrogates=surrogates,
-        output_U=surrogates,
-        output_s=output_s,
-        silence=silence,
-        surrogate_silence=silence,
-        search_error=np.zeros(n),
-    )
+    s = (-(3 * squares + squares.max() - closest) / 4).astype(dtype).astype(np.float64)
+    silence = (-s - (squares + squares.max() - closest) / 2)[:n]
+    blocks = in_blocks(h, width), in_blocks(s[:n], width)
+    outputs = surrogates, surrogates, s[n:]
+    return Plan(np.arange(n), *blocks, *outputs, silence, silence, np.zeros(n))

@@ -65,7 +65,10 @@ def separation(x: ArrayLike, tile_points: int = TILE_POINTS) -> Separation:
     """
     x = np.asarray(x)
     projected = _project_to_principal_axes(x)
-    squared_norms, rounding = np.sum(projected**2, axis=1), _rounding(projected)
+    squared_norms = np.sum(projected**2, axis=1)
+    # Bound on the error of |z_i - z_j|^2 when it is computed in float32 from inner products.
+    terms = projected.shape[1] + 4
+    rounding = float(4 * terms * np.finfo(np.float32).eps * np.max(squared_norms))
     bounds = _nearest_squares(projected, tile_points) - rounding
     best = Separation(math.inf, (0, 0))
     for i in np.argsort(bounds):
@@ -80,19 +83,10 @@ def separation(x: ArrayLike, tile_points: int = TILE_POINTS) -> Separation:
 
 
 def _closest(x, i, others, best: Separation) -> Separation:
-    squares = _squares(x[others], x[i])
+    squares = np.sum(np.subtract(x[others], x[i], dtype=np.float64) ** 2, axis=1)
     if squares.size and squares.min() < best.rho:
         return Separation(float(squares.min()), (int(i), int(others[np.argmin(squares)])))
     return best
-
-
-def _squares(rows, point) -> np.ndarray:
-    return np.sum(np.subtract(rows, point, dtype=np.float64) ** 2, axis=1)
-
-
-def _rounding(z) -> float:
-    """Bound on the error of |z_i - z_j|^2 when it is computed in float32 from inner products."""
-    return float(4 * (z.shape[1] + 4) * np.finfo(np.float32).eps * np.max(np.sum(z**2, axis=1)))
 
 
 def _project_to_principal_axes(x) -> np.ndarray:

@@ -1,9 +1,8 @@
 """A computer-assisted proof that a bad local minimum lies near a point that a search returned.
 
-For nets with live units in one block only: those of depth 1, and deeper ones whose other blocks are
-strictly dead. A strictly dead unit is inactive on every example; f does not depend on its weights
-nearby, so the proof leaves it out. All numbers of the problem, inputs, maps, teacher and candidate,
-are taken for what they are, binary fractions, and every inequality of N10 and N11 in
+For nets of any depth. A strictly dead unit is inactive on every example; f does not depend on its
+weights nearby, so the proof leaves it out. All numbers of the problem, inputs, maps, teacher and
+candidate, are taken for what they are, binary fractions, and every inequality of N10 and N11 in
 docs/theory/relu.md is checked in exact rational arithmetic (`fractions.Fraction`), so that no
 rounding enters the proof.
 
@@ -21,6 +20,7 @@ candidate theta_0 the proof looks at ``F(theta) = grad f(theta) + T T^T (theta -
 import dataclasses
 import fractions
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,7 +29,7 @@ from identity_matters.relu import origin
 from identity_matters.relu.model import Blocks, Problem
 
 Fraction = fractions.Fraction
-# Square roots are rounded up to a multiple of this.
+# Square roots are rounded up to a multiple of one over this.
 _ROOT_UNIT = 10**40
 # Share of the largest eigenvalue below which the least one is given up on at once.
 _FLAT = 1e-9
@@ -89,82 +89,104 @@ def _require(condition: bool, text: str, left, right) -> None:
         raise NotCertifiedError(f"{text}: {float(left):.3g} against {float(right):.3g}")
 
 
-def _pass(blocks: Blocks, z) -> tuple[np.ndarray, list, list]:
-    """The exact pass: h_l - h_0, n x d, and of each block W, k x width_z, and pre-activations."""
+class _Block(NamedTuple):
+    """Exact: V d x k, W k x width_z; of its inputs z n x width_z, and pre-activations n x k."""
+
+    V: np.ndarray
+    W: np.ndarray
+    z: np.ndarray
+    pre: np.ndarray
+
+    @property
+    def alive(self) -> np.ndarray:
+        """bool[k], whether each unit is not strictly dead."""
+        return np.any(self.pre >= 0, axis=0)
+
+    def live(self) -> "_Block":
+        """The same with its live units only."""
+        return _Block(self.V[:, self.alive], self.W[self.alive], self.z, self.pre[:, self.alive])
+
+
+def _pass(blocks: Blocks, z) -> tuple[np.ndarray, list[_Block]]:
+    """The exact pass from z, n x width_z: h_l - h_0, n x d, and all blocks."""
     depth, width, d = blocks.U.shape
-    W = exact(origin.unit_weights(blocks)).reshape(depth, width, -1)
-    added, pre = np.zeros_like(z), []
-    for block, V in zip(W, exact(blocks.V), strict=True):
-        pre.append((z + added) @ block.T)
-        added[:, :d] += (pre[-1] * exact(pre[-1] > 0)) @ V.T
-    return added[:, :d], list(W), pre
+    weights = exact(origin.unit_weights(blocks)).reshape(depth, width, -1)
+    found: list[_Block] = []
+    start = z
+    for W, V in zip(weights, exact(blocks.V), strict=True):
+        found.append(_Block(V, W, z, z @ W.T))
+        z = z.copy()
+        z[:, :d] += (found[-1].pre * exact(found[-1].pre > 0)) @ V.T
+    return (z - start)[:, :d], found
 
 
-def _system(V, W, active, B, z, t):
-    """``(r, grad f, Hessian)`` at (V, W), weights in the order V row by row, then W."""
-    (n, width_z), (dimension, width) = z.shape, V.shape
-    pre = (z @ W.T) * active
-    r = pre @ V.T @ B.T - t
-    size = dimension * width + width * width_z
-    jacobian = np.full((n, r.shape[1], size), Fraction(0))
-    offset = dimension * width
-    hessian = np.full((size, size), Fraction(0))
-    BV, rB = B @ V, r @ B
-    for c in range(width):
-        for a in range(dimension):
-            jacobian[:, :, a * width + c] = pre[:, c, None] * B[None, :, a]
-        for b in range(width_z):
-            column = offset + c * width_z + b
-            jacobian[:, :, column] = (active[:, c] * z[:, b])[:, None] * BV[None, :, c]
-            for a in range(dimension):
-                mixed = (rB[:, a] * active[:, c] * z[:, b]).sum()
-                hessian[a * width + c, column] = hessian[column, a * width + c] = mixed
-    flat = jacobian.reshape(-1, size)
-    return r, flat.T @ r.ravel() * Fraction(2, n), (flat.T @ flat + hessian) * Fraction(2, n)
+def _system(blocks: list[_Block], B, r):
+    """``(grad f, Hessian)`` where all pre-activations keep their signs.
 
-
-def _orbit_tangents(V, W) -> np.ndarray:
-    """t_c, size x width: the tangents (v_c, -w_c) in the order of `_system`."""
-    (dimension, width), width_z = V.shape, W.shape[1]
-    tangents = np.zeros((dimension * width + width * width_z, width))
-    for c in range(width):
-        tangents[[a * width + c for a in range(dimension)], c] = V[:, c]
-        start = dimension * width + c * width_z
-        tangents[start : start + width_z, c] = -W[c]
-    return tangents
-
-
-def _least_pivot(matrix) -> Fraction:
-    """The least pivot of the elimination of a symmetric matrix; positive iff it is definite."""
-    matrix = matrix.copy()
-    pivots: list[Fraction] = []
-    for k in range(len(matrix)):
-        pivot = matrix[k, k]
-        pivots.append(pivot)
-        if pivot <= 0:
-            return pivot
-        factors = matrix[k + 1 :, k] / pivot
-        matrix[k + 1 :, k:] -= factors[:, None] * matrix[k, k:][None, :]
-    return min(pivots)
-
-
-def _live_part(blocks: Blocks, z) -> tuple[np.ndarray, np.ndarray, np.ndarray, list]:
-    """V, W and pre-activations of the live units, and ``(w, pre-activations)`` of all units above.
-
-    Blocks below the one with live units add nothing, so that it sees z.
+    Weights come block by block, V row by row and then W. r f[n, d_out] are the residuals.
     """
-    _, weights, pre = _pass(blocks, z)
-    alive = [(block >= 0).any(axis=0) for block in pre]
-    live_blocks = [j for j, units in enumerate(alive) if units.any()]
-    _require(len(live_blocks) == 1, "blocks with live units", len(live_blocks), 1)
-    (j,) = live_blocks
-    above = [
-        (row, values)
-        for W, block in zip(weights[j + 1 :], pre[j + 1 :], strict=True)
-        for row, values in zip(W, block.T, strict=True)
-    ]
-    V = exact(blocks.V[j])
-    return V[:, alive[j]], weights[j][alive[j]], pre[j][:, alive[j]], above
+    n, (d, _) = len(r), blocks[0].V.shape
+    active = [exact(block.pre > 0) for block in blocks]
+    # The gradients of half the sum of squares in the outputs of each block, n x d.
+    pulled = [r @ B]
+    for (V, W, _, _), on in zip(blocks[:0:-1], active[:0:-1], strict=True):
+        pulled.insert(0, pulled[0] + ((pulled[0] @ V) * on) @ W[:, :d])
+    size = sum(block.V.size + block.W.size for block in blocks)
+    # The derivatives of the output of the blocks so far, n x d x size.
+    moved = np.full((n, d, size), Fraction(0))
+    mixed = np.full((size, size), Fraction(0))
+    offset = 0
+    for (V, W, z, pre), on, G in zip(blocks, active, pulled, strict=True):
+        (_, width), width_z = V.shape, W.shape[1]
+        at_W = offset + d * width
+        # Of the active pre-activations in the weights of the blocks below.
+        inner = np.einsum("cb,nbp->ncp", W[:, :d], moved[:, :, :offset]) * on[:, :, None]
+        GV = (G @ V) * on
+        below = moved[:, :, :offset].copy()
+        moved[:, :, :offset] += np.einsum("ac,ncp->nap", V, inner)
+        for c in range(width):
+            of_V = [offset + a * width + c for a in range(d)]
+            of_W = [at_W + c * width_z + b for b in range(width_z)]
+            lit = on[:, c, None] * z
+            mixed[np.ix_(of_V, of_W)] = G.T @ lit
+            mixed[of_V, :offset] = np.einsum("na,np->ap", G, inner[:, c])
+            mixed[of_W[:d], :offset] = np.einsum("n,nbp->bp", GV[:, c], below)
+            for a in range(d):
+                moved[:, a, of_V[a]] = on[:, c] * pre[:, c]
+                moved[:, a, of_W] = V[a, c] * lit
+        offset = at_W + W.size
+    jacobian = np.einsum("oa,nap->nop", B, moved).reshape(-1, size)
+    share = Fraction(2, n)
+    return jacobian.T @ r.ravel() * share, (jacobian.T @ jacobian + mixed + mixed.T) * share
+
+
+def _orbit_tangents(blocks: list[_Block]) -> np.ndarray:
+    """t_c, f64[size, units]: the tangents (v_c, -w_c) in the order of `_system`."""
+    columns = []
+    for j, block in enumerate(blocks):
+        for c in range(len(block.W)):
+            parts = [np.zeros(part.shape) for other in blocks for part in (other.V, other.W)]
+            parts[2 * j][:, c], parts[2 * j + 1][c] = block.V[:, c], -block.W[c]
+            columns.append(np.concatenate([part.ravel() for part in parts]))
+    return np.stack(columns, axis=1)
+
+
+def _is_definite(matrix) -> bool:
+    """Whether a symmetric matrix is positive definite, by its leading minors; False in doubt.
+
+    Entries are rounded to multiples of 1 / _ROOT_UNIT, which moves no eigenvalue by more than
+    size / _ROOT_UNIT; the rest is Bareiss's elimination, whose divisions leave no remainder.
+    """
+    rows = np.vectorize(round, otypes="O")(matrix * _ROOT_UNIT)
+    rows -= len(rows) * np.eye(len(rows), dtype=int)
+    before = 1
+    while len(rows):
+        pivot = rows[0, 0]
+        if pivot <= 0:
+            return False
+        rows = (pivot * rows[1:, 1:] - np.outer(rows[1:, 0], rows[0, 1:])) // before
+        before = pivot
+    return True
 
 
 def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate:
@@ -181,12 +203,12 @@ def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate
         raise ValueError("candidate and teacher must both have biases, or both none")
     z = exact(origin.unit_inputs(problem, bias=candidate.s is not None))
     B = exact(problem.B)
-    t = _pass(teacher, z)[0] @ B.T
-    V, W, pre, above = _live_part(candidate, z)
-    active = exact(pre > 0)
-    V_float, W_float = V.astype(np.float64), W.astype(np.float64)
-    r, gradient, hessian = _system(V, W, active, B, z, t)
-    tangents = _orbit_tangents(V_float, W_float)
+    added, blocks = _pass(candidate, z)
+    r = (added - _pass(teacher, z)[0]) @ B.T
+    live = [block.live() for block in blocks if block.alive.any()]
+    _require(len(live) > 0, "blocks with live units", len(live), 1)
+    gradient, hessian = _system(live, B, r)
+    tangents = _orbit_tangents(live)
     # Unit vectors up to rounding, which the proof does not need to be exact.
     tangents, T = exact(tangents), exact(tangents / np.linalg.norm(tangents, axis=0))
     derivative = hessian + T @ T.T
@@ -198,43 +220,79 @@ def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate
     Z = _norm(np.eye(len(gradient), dtype=int) - inverse @ derivative)
     _require(Fraction(1, 2) > Z, "||I - C F'|| must be below 1/2", Z, Fraction(1, 2))
     rho = 4 * Y + Fraction(1, 10**25)
-    length, gain = root_above(_square(V) + _square(W)), _norm(B)
+    # From here on, bounds within rho of theta_0: of the weights, of what the outputs of the live
+    # units move by, and of the third derivative of f.
+    length = _norm([w for V, W, _, _ in live for part in (V, W) for w in part.ravel()]) + rho
+    rates = _output_rates(live, length, rho)
     z_norms = [_norm(row) for row in z]
-    third = 6 * gain**2 * sum(v * v for v in z_norms) / len(z) * (length + rho)
+    moves = [norm * rates[0] * rho for norm in z_norms]
+    gain = _norm(B)
+    sizes = [(_norm(row), gain * move) for row, move in zip(r, moves, strict=True)]
+    third = Fraction(0)
+    for norm, (size, move) in zip(z_norms, sizes, strict=True):
+        first, second, last = (gain * norm * rate for rate in rates)
+        third += Fraction(2, len(z)) * (3 * first * second + (size + move) * last)
     rate = Z + _norm(inverse) * third * rho
     _require(Y + rate * rho <= rho and rate < 1, "no contraction, rate", rate, 1)
     moved = [along - rho * _norm(T[:, c]) for c, along in enumerate((tangents * T).sum(axis=0))]
     _require(min(moved) > 0, "a unit is too short", min(moved), 0)
-    kink = min(abs(p) / norm for row, norm in zip(pre, z_norms, strict=True) for p in row)
+    kink = _kink_distance(blocks, moves)
     _require(kink > rho, "a kink is too near", kink, rho)
-    # The outputs of the live units move by at most this; dead units above must not come to life.
-    moves = [norm * (length + rho) * rho for norm in z_norms]
-    for row, values in above:
-        reach = max(value + _norm(row) * move for value, move in zip(values, moves, strict=True))
-        _require(reach < 0, "a dead unit may come to life", reach, 0)
     # Steps 4 and 5.
     curvature = Fraction(float(spectrum[0])) / 2
-    pivot = _least_pivot(
-        derivative - (third * rho + curvature) * np.eye(len(derivative), dtype=int)
-    )
-    _require(pivot > 0, "no local minimum, least pivot", pivot, 0)
-    sizes = [(_norm(row), gain * move) for row, move in zip(r, moves, strict=True)]
+    left = derivative - (third * rho + curvature) * np.eye(len(derivative), dtype=int)
+    _require(_is_definite(left), "no local minimum, curvature", spectrum[0], curvature)
     risk = (_square(r) - sum(2 * size * move for size, move in sizes)) / len(r)
     risk_above = sum((size + move) ** 2 for size, move in sizes) / len(r)
     _require(risk > 0, "the risk must be positive", risk, 0)
     norm = _largest_norm(candidate) + rho
-    _require(norm < 1, "|||theta||| must be below 1", norm, 1)
+    teacher_norm = _largest_norm(teacher)
+    largest = max(norm, teacher_norm)
+    _require(largest < 1, "|||theta||| must be below 1, of the teacher too", largest, 1)
     return Certificate(
         radius=math.nextafter(float(rho), math.inf),
         risk=math.nextafter(float(risk), -math.inf),
         risk_above=math.nextafter(float(risk_above), math.inf),
         norm=math.nextafter(float(norm), math.inf),
-        teacher_norm=math.nextafter(float(_largest_norm(teacher)), math.inf),
+        teacher_norm=math.nextafter(float(teacher_norm), math.inf),
         kink_distance=math.nextafter(float(kink - rho), -math.inf),
         curvature=math.nextafter(float(curvature), -math.inf),
-        active_examples=tuple(int(count) for count in active.sum(axis=0)),
-        dead_units=candidate.U.shape[0] * candidate.U.shape[1] - len(W),
+        active_examples=tuple(int(n) for block in live for n in (block.pre > 0).sum(axis=0)),
+        dead_units=sum(int((~block.alive).sum()) for block in blocks),
     )
+
+
+def _output_rates(live: list[_Block], length, rho) -> tuple[Fraction, Fraction, Fraction]:
+    """D_1, D_2 and D_3 of N10: times |z_i|, bounds of the derivatives of the outputs."""
+    factors = [1 + (_norm(V) + rho) * (_norm(W) + rho) for V, W, _, _ in live]
+    others = math.prod(factors) / min(factors)
+    some, most = 1 - Fraction(1, len(live)), 1 - Fraction(2, len(live))
+    last = 3 * length * (len(live) > 1) + some * max(most, Fraction(0)) * length**3
+    return others * length, others * (1 + some * length**2), others * last
+
+
+def _kink_distance(blocks: list[_Block], moves: list[Fraction]) -> Fraction:
+    """The least distance of a live unit from its kink on an example, over the length of z there.
+
+    The inputs of the blocks above the first live one move by at most `moves`.
+
+    Raises:
+      NotCertifiedError: a dead unit may come to life.
+    """
+    shifts, kinks = [Fraction(0)] * len(moves), []
+    for block in blocks:
+        lengths = [_norm(row) + shift for row, shift in zip(block.z, shifts, strict=True)]
+        for w, values, lives in zip(block.W, block.pre.T, block.alive, strict=True):
+            reach = [_norm(w) * shift for shift in shifts]
+            if lives:
+                left = [abs(value) - far for value, far in zip(values, reach, strict=True)]
+                kinks += [room / size for room, size in zip(left, lengths, strict=True)]
+            else:
+                highest = max(value + far for value, far in zip(values, reach, strict=True))
+                _require(highest < 0, "a dead unit may come to life", highest, 0)
+        if block.alive.any():
+            shifts = moves
+    return min(kinks)
 
 
 def _largest_norm(blocks: Blocks) -> Fraction:

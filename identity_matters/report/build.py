@@ -71,7 +71,7 @@ def with_results(text: str, collection: Collection) -> str:
     titles = {f.title: paper.CLAIMS[f.claim].title for f, _ in _findings(members)}
     found = [f"* [{title}]({report}#{tables.anchor(of)})" for title, of in titles.items()]
     claims = tables.claims_table(
-        [paper.CLAIMS[name] for name in tables.README_CLAIMS], {"ours": members}, report
+        [paper.CLAIMS[name] for name in tables.README_CLAIMS], {"ours": members}, report, most=1
     )
     for name, part in {"findings": "\n".join(found), "claims": claims.markdown()}.items():
         marks = (f"<!-- {name}: written by `make report-reference` -->", f"<!-- end of {name} -->")

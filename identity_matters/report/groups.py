@@ -268,8 +268,8 @@ def fill(sentence: str, groups: list[Group]) -> tuple[str, list[Group]]:
         raise MissingValueError(f"{sentence}: {error}") from None
 
 
-def headline(claim: str, groups: list[Group]) -> str:
-    """What the runs say of a claim in a few words, with the number of seeds.
+def headline(claim: str, groups: list[Group], most: int | None = None) -> str:
+    """What the runs say of a claim in a few words, `most` sentences of them, with the seeds.
 
     "not run" where there is no run of the claim; empty where no run has the metrics of a sentence.
     """
@@ -285,7 +285,7 @@ def headline(claim: str, groups: list[Group]) -> str:
         marks = [f"n = {' and '.join(map(str, counts))}"] if counts else []
         marks += ["reduced"] if any(group.scale == "reduced" for group in used) else []
         found.append(f"{text} ({', '.join(marks)})" if marks else text)
-    return "; ".join(found)
+    return "; ".join(found[:most])
 
 
 def verdicts(groups: list[Group]) -> str:

@@ -93,12 +93,16 @@ def command(claim: paper.Claim, groups: list[Group]) -> str:
 
 
 def claims_table(
-    claims: Iterable[paper.Claim], collections: dict[str, list[Group]], report: str = ""
+    claims: Iterable[paper.Claim],
+    collections: dict[str, list[Group]],
+    report: str = "",
+    most: int | None = None,
 ) -> Table:
     """One row a claim: what the paper says, what each collection says, and its verdict.
 
     Args:
       report: the page that has the sections of the claims, where that is another one.
+      most: how many results of each claim are given, by default all.
     """
     of = ", {}" if len(collections) > 1 else ""
     columns = [part for name in collections for part in (name, f"verdict{of.format(name)}")]
@@ -106,7 +110,7 @@ def claims_table(
     for claim in claims:
         cells = [claim_link(claim, report), claim.published]
         for groups in collections.values():
-            cells.append(runs_in.headline(claim.id, groups))
+            cells.append(runs_in.headline(claim.id, groups, most))
             cells.append(runs_in.verdicts(runs_in.of_claim(claim.id, groups)))
         rows.append(tuple(cells))
     return Table(("claim", "paper", *columns), rows)

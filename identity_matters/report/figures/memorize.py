@@ -12,6 +12,7 @@ from identity_matters.report.figure import (
     Looks,
     curve,
     of_kind,
+    panels,
     pick,
     series,
     split,
@@ -148,9 +149,38 @@ def draw_descent(points: list[dict], canvas: Canvas) -> None:
     axes.legend()
 
 
+def few_numbers_points(run: Run) -> list[dict]:
+    """One row for each size of the groups whose labels share a word."""
+    names = ("dataset", "examples", "group_points", "numbers", "group_numbers", "certified")
+    return [
+        {
+            **pick(record, *names),
+            "counting_bound": record["counting_lower_bound"],
+            "numbers_per_example": record["numbers"] / record["examples"],
+            "group_numbers_per_example": record["group_numbers"] / record["examples"],
+            "counting_bound_per_example": record["counting_lower_bound"] / record["examples"],
+        }
+        for record in of_kind(run, "few_numbers")
+    ]
+
+
+def draw_few_numbers(points: list[dict], canvas: Canvas) -> None:
+    looks: Looks = {"yscale": "log", "ylabel": "stored numbers per example", "legend": 2}
+    titles = {"digits": "digits", "cifar10": "CIFAR-10, random labels"}
+    for axes, own in panels(canvas, points, "dataset", titles, xlabel="images per group", **looks):
+        for name, line, colour, label in (
+            ("numbers_per_example", "o-", COLOURS[0], "the whole network"),
+            ("group_numbers_per_example", "s--", COLOURS[1], "of them for the groups"),
+            ("counting_bound_per_example", ":", "black", "counting bound, numbers of 53 bits"),
+        ):
+            curve(axes, own, "group_points", name, line, color=colour, label=label)
+        axes.axhline(1.0, color="grey", linewidth=1, label="a number an example")
+
+
 FIGURES = (
     Figure("memorize_parameters", "memorize", parameter_points, draw_parameters),
     Figure("memorize_width", "memorize", width_points, draw_widths),
     Figure("memorize_precision", "memorize", precision_points, draw_precision),
     Figure("memorize_descent", "memorize", descent_points, draw_descent),
+    Figure("memorize_few_numbers", "memorize", few_numbers_points, draw_few_numbers),
 )
