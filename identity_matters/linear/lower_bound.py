@@ -49,7 +49,7 @@ def norm_lower_bound(
 
     Where R has negative eigenvalues, `half_turn_bound` is a second bound, which sees that no vector
     can go its shortest way if all must go together. For d = 2 and for symmetric R the larger of the
-    two is optimal in the limit of large l, and so it is for most normal R (F11, F12).
+    two is optimal in the limit of large l (F11, F12 of docs/theory/factorization.md).
 
     Should a value of 1 or more come out (only for a few layers), the proof says |||A||| >= 1 and
     no more, and 1 is returned; for one layer ||R - I|| is exact.
