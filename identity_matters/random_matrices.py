@@ -324,7 +324,7 @@ def target(rng: np.random.Generator, family: str, d: int, strength: float) -> np
       d: dimension of R.
       strength: the condition number for "ill_conditioned", the largest distance of an angle from
         pi in radians for "near_minus_identity", the standard deviation of the logarithms of the
-        moduli for "negative_even" and "negative_odd"; the other families have none and ignore it.
+        moduli for "negative_..."; the other families have none and ignore it.
     Returns:
       f64[d, d].
     Raises:
@@ -405,6 +405,21 @@ def _negative(rng, d: int, strength: float, multiplicity: int) -> np.ndarray:
     return _in_basis(S, eigenvalues)
 
 
+def _negative_normal(rng, d: int, strength: float) -> np.ndarray:
+    """Normal; about half of its eigenvalues are negative and simple, the others not real.
+
+    These are within pi/4 of the negative axis, where they come between the negative ones.
+    """
+    negative = min(d - d % 2, 2 * ((d + 3) // 4))
+    turned = (d - negative) // 2
+    moduli = np.exp(strength * rng.standard_normal(d - turned))
+    K = _balanced(np.concatenate([np.repeat(moduli[:turned], 2), moduli[turned:]]))
+    # The last axis of an odd d is neither turned nor reversed.
+    K[2 * turned : 2 * turned + negative] *= -1
+    S = rotation(rng, d)
+    return S @ rotate_rows(K[:, None] * S.T, np.pi * rng.uniform(0.75, 1, turned))
+
+
 FAMILIES: dict[str, Callable[[np.random.Generator, int, float], np.ndarray]] = {
     "random": _gaussian,
     "orthogonal": lambda rng, d, _: rotation(rng, d),
@@ -414,4 +429,5 @@ FAMILIES: dict[str, Callable[[np.random.Generator, int, float], np.ndarray]] = {
     "normal": _normal,
     "negative_even": functools.partial(_negative, multiplicity=2),
     "negative_odd": functools.partial(_negative, multiplicity=1),
+    "negative_normal": _negative_normal,
 }

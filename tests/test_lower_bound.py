@@ -1,14 +1,16 @@
 """The lower bound on |||A||| and the exact shortest path in the plane."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
 from identity_matters import random_matrices
-from identity_matters.linear.factorization import factorize, polar_bound
+from identity_matters.linear.factorization import PathSettings, factorize, polar_bound
 from identity_matters.linear.lower_bound import (
     _negated_bound_and_gradient,
+    half_turn_bound,
     norm_lower_bound,
     plane_path_length,
 )
@@ -50,16 +52,67 @@ def test_is_below_the_layers_it_was_made_of(d):
         assert norm_lower_bound(R, 5) <= random_matrices.largest_spectral_norm(A) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("depth", [4, 50])
-def test_is_at_least_the_printed_lower_bounds(depth):
-    R = random_matrices.target(np.random.default_rng(0), "random", 5, 1.0)
-    K = np.linalg.svd(R, compute_uv=False)
-    X = np.random.default_rng(1).standard_normal((5, 1000))
+def test_half_turn_bound_of_a_pair_by_brute_force():
+    """Of all x in the plane, at any determinant: the slowest goes the long way round."""
+    depth, t = 10**6, np.linspace(0, math.pi, 200_001)
+    for a, b in [(2.0, 0.5), (3.0, 0.2), (40.0, 0.1), (0.9, 0.03)]:
+        along, across = a * np.cos(t), b * np.sin(t)
+        length = np.hypot(along, across)
+        angle = np.arccos(np.clip((np.cos(t) * along + np.sin(t) * across) / length, -1, 1))
+        expected = np.hypot(np.log(length), math.pi + angle).max()
+        for R in (np.diag([-a, -b]), np.diag([-a, 7.0, -b])):
+            # The grid of 512 stretches is good to about its square.
+            assert depth * half_turn_bound(R, depth) == pytest.approx(expected, rel=2e-5)
+        assert plane_path_length(np.diag([-a, -b])) == pytest.approx(expected, rel=1e-8)
+
+
+def test_half_turn_bound_of_a_matrix_that_is_not_normal_by_sampling():
+    depth = 100
+    R = np.array([[-2.0, 1.0, 0.5], [0.0, -0.5, -1.0], [0.3, 0.0, 1.0]])
+    X = np.random.default_rng(0).standard_normal((3, 400_000))
     image = R @ X
-    cosines = np.sum(X * image, axis=0) / np.linalg.norm(X, axis=0) / np.linalg.norm(image, axis=0)
-    phi = np.arccos(cosines.min())
-    printed = max(K[0] ** (1 / depth) - 1, 1 - K[-1] ** (1 / depth), math.sin(phi / depth))
-    assert norm_lower_bound(R, depth) >= printed
+    lengths = np.linalg.norm(X, axis=0), np.linalg.norm(image, axis=0)
+    rho = lengths[1] / lengths[0]
+    alpha = np.arccos(np.sum(X * image, axis=0) / (lengths[0] * lengths[1]))
+    moduli = np.sort(np.abs([x.real for x in np.linalg.eigvals(R) if x.real < 0]))
+    sampled = 0.0
+    edges = np.geomspace(*moduli, 60)
+    for low, high in itertools.pairwise(edges):
+        among = (rho > low) & (rho < high)
+        w = np.log(np.sqrt(low * high)) + 1j * (2 * math.pi - alpha[among].max())
+        sampled = max(sampled, abs(np.expm1(w / depth)))
+    # Samples miss the largest angle, so theirs is the larger bound, by little.
+    assert half_turn_bound(R, depth) <= sampled * (1 + 1e-4)
+    assert half_turn_bound(R, depth) == pytest.approx(sampled, rel=0.01)
+    assert half_turn_bound(R, depth) > 1.02 * abs(np.expm1((np.log(2) + math.pi * 1j) / depth))
+
+
+def test_only_an_odd_number_of_negative_eigenvalues_makes_half_turns():
+    assert half_turn_bound(np.diag([2.0, 0.5, 1.0]), 8) == 0.0
+    # In pairs they take a half turn each, which the vectors in them know.
+    assert half_turn_bound(-np.eye(4), 8) == pytest.approx(2 * math.sin(math.pi / 16), rel=1e-13)
+    # Between 1 and 2 their number is even: -1 and -1 pair, and -2 and -2.
+    length = 10**6 * half_turn_bound(np.diag([-1.0, -2.0, -1.0, -2.0]), 10**6)
+    assert length == pytest.approx(abs(math.log(2) + math.pi * 1j), rel=1e-5)
+
+
+def test_half_turn_bound_is_below_products_of_layers_with_negative_eigenvalues():
+    generator, compared, closest = np.random.default_rng(0), 0, 0.0
+    for _ in range(600):
+        d, tau = int(generator.integers(2, 5)), generator.uniform(0.4, 0.95)
+        depth = math.ceil(3.3 / tau)
+        # Layers that turn much the same way, so that some products turn by more than pi.
+        same, noise = generator.standard_normal((d, d)), generator.standard_normal((depth, d, d))
+        A = (same - same.T) / 2 + 0.3 * noise
+        A *= tau / np.linalg.norm(A, 2, axis=(1, 2))[:, None, None]
+        R = np.eye(d)
+        for layer in A:
+            R = R + layer @ R
+        found = half_turn_bound(R, depth)
+        compared += found > 0
+        closest = max(closest, found / tau)
+    assert compared > 40
+    assert 0.95 < closest <= 1 + 1e-7
 
 
 def test_gradient_by_differences():
@@ -87,11 +140,15 @@ def test_plane_path_length_in_closed_form():
     assert math.atan(0.5) >= math.sinh(g) - math.atan(math.sinh(g))
 
 
-def test_plane_path_length_is_continuous_where_the_regimes_meet():
-    g = 1.2
-    theta = math.sinh(g) - math.atan(math.sinh(g))
-    inside = plane_path_length(stretched_turn(theta - 1e-6, g))
-    assert inside == pytest.approx(plane_path_length(stretched_turn(theta + 1e-6, g)), abs=1e-5)
+@pytest.mark.parametrize("seed", range(8))
+def test_paths_in_the_plane_are_as_short_as_the_bound_at_any_determinant(seed):
+    """F11: the first start of the path is optimal in the plane, whatever the determinant."""
+    R = np.random.default_rng(seed).standard_normal((2, 2))
+    R[0] *= np.sign(np.linalg.det(R))
+    depth, exact = 4096, plane_path_length(R)
+    A = factorize(R, depth, "path", path_settings=PathSettings(starts=0))
+    assert depth * np.linalg.norm(A[0], 2) == pytest.approx(exact, rel=exact / depth)
+    assert depth * norm_lower_bound(R, depth) == pytest.approx(exact, rel=exact / depth)
 
 
 @pytest.mark.parametrize(("theta", "g"), [(2.5, 1.0), (0.3, 1.5), (0.1, 2.0), (3.1, 0.3)])

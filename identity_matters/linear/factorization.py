@@ -8,14 +8,16 @@ Only `svd` is the paper's construction; the others are ours. The bounds that the
 functions of `identity_matters.paper`.
 """
 
+import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from identity_matters.linear import matrix_powers
-from identity_matters.linear.lower_bound import norm_lower_bound
+from identity_matters.linear.lower_bound import norm_lower_bound, slowest_in_plane
 from identity_matters.linear.matrix_powers import RotationForm, real_rotation_form
 from identity_matters.linear.shortest_path import PathSettings, layers_of_path, shorten
 from identity_matters.linear.target import Target, check_depth, check_target
@@ -24,6 +26,9 @@ from identity_matters.random_matrices import largest_spectral_norm, rotate_rows
 __all__ = ["METHODS", "PathSettings", "factorize", "norm_lower_bound", "polar_bound"]
 
 _CHUNK_ENTRIES = 2**21
+_LEAST_EXPONENT_FOR_PAIRS = 32
+# Makes M^{1/l} - I for a depth l.
+_Root = Callable[[int], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,9 +91,10 @@ def factorize(
       psd: R^{1/l} for a symmetric positive definite R.
       root: the principal root R^{1/l}, where R has no eigenvalue on the negative real axis; for
         normal R it is as good as the polar factorization.
-      path: a shortest path from I to R, sought numerically from the polar factorization (both ways
-        round) and the root; seconds for d = 16, and never worse than the best of its starts. For
-        d = 2 it finds the exact length, `lower_bound.plane_path_length`.
+      paired: where Q has eigenvalues -1: polar, but each pair's half turn goes on by the angle that
+        is optimal in its plane. For symmetric R and large l no factorization is shorter.
+      path: a shortest path from I to R, sought numerically from all that is above and from nearly
+        half turns paired like half turns; seconds for d = 16, and never worse than its starts.
       best: the least |||A||| of all these that apply. Only `path` is costly; it is tried up to
         `path_max_dimension`.
 
@@ -139,65 +145,120 @@ class NotApplicableError(ValueError):
     """The method cannot factorize this R at this depth; others can."""
 
 
-def _constant(layer: np.ndarray, depth: int) -> Factorization:
-    norm = float(np.linalg.norm(layer, 2))
-    return Factorization(norm, lambda: np.tile(layer, (depth, 1, 1)))
-
-
 def _psd(target: Target, depth: int, settings: PathSettings) -> Factorization:
     del settings
     if not target.is_symmetric:
         asymmetry = np.abs(target.R - target.R.T).max()
         raise NotApplicableError(f"method psd needs a symmetric R, got |R - R^T| = {asymmetry:.3g}")
-    eigenvalues, V = np.linalg.eigh(target.R)
-    if eigenvalues[0] <= 0:
+    least = np.linalg.eigvalsh(target.R)[0]
+    if least <= 0:
         raise NotApplicableError(
-            f"method psd needs a positive definite R, got eigenvalue {eigenvalues[0]:.6g}"
+            f"method psd needs a positive definite R, got eigenvalue {least:.6g}"
         )
-    return _constant((V * np.expm1(np.log(eigenvalues) / depth)) @ V.T, depth)
+    return _two_groups(_still(target), _positive_root(target), depth)
 
 
 def _root(target: Target, depth: int, settings: PathSettings) -> Factorization:
     del settings
-    try:
-        return _constant(matrix_powers.principal_root_minus_identity(target.R, depth), depth)
-    except matrix_powers.NoPrincipalRootError as error:
-        raise NotApplicableError(f"method root: {error}") from None
+    return _two_groups(_still(target), _rest_root(target, _still(target)), depth)
+
+
+def _still(target: Target) -> RotationForm:
+    return RotationForm(np.eye(len(target.R)), np.zeros(len(target.R) // 2))
 
 
 def _polar_form(target: Target) -> RotationForm:
+    return real_rotation_form(target.U @ target.Vt, _polar_factor(target))
+
+
+def _polar_factor(target: Target) -> np.ndarray:
     P = (target.Vt.T * target.K) @ target.Vt
-    return real_rotation_form(target.U @ target.Vt, (P + P.T) / 2)
+    return (P + P.T) / 2
 
 
-def _polar_layer(target: Target, turn: RotationForm, depth: int) -> np.ndarray:
-    """``Q^{1/l} P^{1/l} - I``, summed from small parts so that l such layers lose no digits."""
-    turning = turn.power_minus_identity(1 / depth)
-    stretching = (target.Vt.T * np.expm1(np.log(target.K) / depth)) @ target.Vt
-    return turning + stretching + turning @ stretching
+def _paired_form(target: Target, turn: RotationForm, planes: int) -> RotationForm:
+    """The largest turns, each going on by the psi that is best in its plane, its own if normal R.
+
+    More than one are made half turns and paired anew by P.
+    """
+    d = len(target.R)
+    largest = np.argsort(-np.abs(turn.angles), kind="stable")[:planes]
+    columns = np.ravel([[2 * j, 2 * j + 1] for j in largest])
+    half_turned = turn.basis[:, columns]
+    p, mixed = np.linalg.eigh(half_turned.T @ _polar_factor(target) @ half_turned)
+    # A reflection would turn the plane the other way round.
+    mixed[:, 0] *= np.linalg.slogdet(mixed)[0]
+    log_p = np.log(p).reshape(-1, 2)
+    turned = np.pi if planes > 1 else turn.angles[largest[0]]
+    psi = [slowest_in_plane(abs(turned), np.mean(pair), np.ptp(pair) / 2)[1] for pair in log_p]
+    angles = turned + np.copysign(psi, turned)
+    others = np.setdiff1d(np.arange(d), columns)
+    basis = np.concatenate([half_turned @ mixed, turn.basis[:, others]], axis=1)
+    return RotationForm(basis, np.concatenate([angles, np.delete(turn.angles, largest)]))
 
 
-def _polar_layers(target: Target, turn: RotationForm, depth: int) -> np.ndarray:
-    """``X_i X_{i-1}^{-1} - I`` for ``X_i = Q^{i/l} P^{i/l}``: layer 1, turned by Q^{(i-1)/l}."""
-    S, d = turn.basis, len(target.R)
-    layer = S.T @ _polar_layer(target, turn, depth) @ S
+def _two_groups(turn: RotationForm, root: _Root, depth: int) -> Factorization:
+    """The layers of the path ``X(t) = e^{t Theta} e^{t B}``, which all have the same norm.
+
+    Theta is the logarithm of `turn`; `root` makes ``e^{B/l} - I``, where ``e^B = e^{-Theta} R``.
+    """
+    turning, stretching = turn.power_minus_identity(1 / depth), root(depth)
+    # Summed from small parts, so that l such layers lose no digits.
+    layer = turning + stretching + turning @ stretching
+    return Factorization(
+        float(np.linalg.norm(layer, 2)), lambda: _turned_layers(turn, layer, depth)
+    )
+
+
+def _turned_layers(turn: RotationForm, layer: np.ndarray, depth: int) -> np.ndarray:
+    """Layer i is the first one, turned by ``e^{(i-1) Theta / l}``."""
+    S, d = turn.basis, len(layer)
+    if not turn.angles.any():
+        return np.tile(layer, (depth, 1, 1))
+    layer = S.T @ layer @ S
     A = np.empty((depth, d, d))
     chunk_layers = max(1, _CHUNK_ENTRIES // d**2)
     for start in range(0, depth, chunk_layers):
         steps = np.arange(start, min(start + chunk_layers, depth))
         angles = turn.angles * (steps / depth)[:, None]
-        # Q^{(i-1)/l} = S D S^T; these are the (S D)^T.
+        # e^{(i-1) Theta / l} = S D S^T; these are the (S D)^T.
         frames = rotate_rows(S.T, -angles)
         chunk = A[start : start + len(steps)]
         np.matmul(np.swapaxes(frames, 1, 2), layer @ frames, out=chunk)
     return A
 
 
+def _positive_root(target: Target) -> _Root:
+    """``P^{1/l} - I`` of the polar factor."""
+    return lambda depth: (target.Vt.T * np.expm1(np.log(target.K) / depth)) @ target.Vt
+
+
+def _rest_root(target: Target, turn: RotationForm) -> _Root:
+    """``(e^{-Theta} R)^{1/l} - I``, the principal root, of what `turn` leaves of R."""
+    rest = target.R + turn.power_minus_identity(-1.0) @ target.R
+
+    def root(depth: int) -> np.ndarray:
+        try:
+            return matrix_powers.principal_root_minus_identity(rest, depth)
+        except matrix_powers.NoPrincipalRootError as error:
+            raise NotApplicableError(f"method root: {error}") from None
+
+    return root
+
+
 def _polar(target: Target, depth: int, settings: PathSettings) -> Factorization:
     del settings
+    return _two_groups(_polar_form(target), _positive_root(target), depth)
+
+
+def _paired(target: Target, depth: int, settings: PathSettings) -> Factorization:
+    del settings
     turn = _polar_form(target)
-    norm = float(np.linalg.norm(_polar_layer(target, turn, depth), 2))
-    return Factorization(norm, lambda: _polar_layers(target, turn, depth))
+    planes = int(np.count_nonzero(turn.angles == np.pi))
+    if not planes:
+        raise NotApplicableError("method paired needs a polar factor Q with eigenvalues -1")
+    turn = _paired_form(target, turn, planes)
+    return _two_groups(turn, _rest_root(target, turn), depth)
 
 
 def _svd(target: Target, depth: int, settings: PathSettings) -> Factorization:
@@ -240,24 +301,35 @@ def _svd(target: Target, depth: int, settings: PathSettings) -> Factorization:
 
 def _path(target: Target, depth: int, settings: PathSettings) -> Factorization:
     """The best of the starts and of the paths that they were shortened to."""
-    m = min(depth, settings.pieces)
-    turn = _polar_form(target)
-    turns = [turn, turn.the_other_way()] if len(target.R) > 2 else [turn]
-    starts = [(_polar_layers(target, t, m), _polar_layers(target, t, depth)) for t in turns]
-    try:
-        pieces = matrix_powers.principal_root_minus_identity(target.R, m)
-        layers = matrix_powers.principal_root_minus_identity(target.R, depth)
-        starts.append((np.tile(pieces, (m, 1, 1)), np.tile(layers, (depth, 1, 1))))
-    except matrix_powers.NoPrincipalRootError:
-        pass
-    norms = [largest_spectral_norm(layers) for _, layers in starts]
-    found = [layers for _, layers in starts]
-    for index in np.argsort(norms)[: settings.starts]:
-        pieces = shorten(np.eye(len(target.R)) + starts[index][0], depth, settings)
-        found.append(layers_of_path(pieces, depth))
-        norms.append(largest_spectral_norm(found[-1]))
-    best = int(np.argmin(norms))
-    return Factorization(norms[best], lambda: found[best])
+    d, m = len(target.R), min(depth, settings.pieces)
+    turn, still, stretch = _polar_form(target), _still(target), _positive_root(target)
+    starts = [(turn, stretch, settings), (still, _rest_root(target, still), settings)]
+    if d > 2:
+        starts.append((turn.the_other_way(), stretch, settings))
+    # A small exponent would lead a paired path out of its valley.
+    large = tuple(p for p in settings.exponents if p >= _LEAST_EXPONENT_FOR_PAIRS)
+    steep = dataclasses.replace(settings, exponents=large or settings.exponents)
+    beyond = int(np.count_nonzero(np.abs(turn.angles) > np.pi / 2))
+    for planes in range(1, 1 + max(min(d - 1, 1), beyond)):
+        paired = _paired_form(target, turn, planes)
+        starts.append((paired, _rest_root(target, paired), steep))
+    found, ways = [], []
+    for turn, root, own in starts:
+        with contextlib.suppress(NotApplicableError):
+            found.append(_two_groups(turn, root, depth))
+            ways.append((found[-1].norm, _two_groups(turn, root, m), own))
+    for _, start, own in sorted(ways, key=lambda way: way[0])[: settings.starts]:
+        layers = layers_of_path(shorten(np.eye(d) + start.build(), depth, own), depth)
+        norm = largest_spectral_norm(layers)
+        found.append(Factorization(norm, functools.partial(np.asarray, layers)))
+    return min(found, key=lambda factorization: factorization.norm)
 
 
-METHODS = {"svd": _svd, "polar": _polar, "psd": _psd, "root": _root, "path": _path}
+METHODS = {
+    "svd": _svd,
+    "polar": _polar,
+    "psd": _psd,
+    "root": _root,
+    "paired": _paired,
+    "path": _path,
+}

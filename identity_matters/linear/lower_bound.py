@@ -14,14 +14,18 @@ from identity_matters import solvers
 from identity_matters.linear.matrix_powers import real_rotation_form
 from identity_matters.linear.target import check_depth, check_target
 
+# Of the climbs: starts besides the singular and eigenvectors, always the same, and steps at most.
+_RANDOM_DIRECTIONS, _ITERATIONS = 64, 200
+# How many stretches are tried in a search along a line.
+_RADII = 512
+
 
 def norm_lower_bound(
     R: ArrayLike,
     depth: int,
     *,
     ascents: int = 16,
-    iterations: int = 200,
-    random_directions: int = 64,
+    half_turns: bool = True,
 ) -> float:
     """A number that |||A||| of no factorization ``R = (I + A_l) ... (I + A_1)`` goes below.
 
@@ -43,8 +47,9 @@ def norm_lower_bound(
     give ``max |lambda^{1/l} - 1|``, which the polar factorization attains if every negative
     eigenvalue has even multiplicity.
 
-    For d = 2 there is also the length of the shortest path, `plane_path_length`: a layer of norm
-    tau has length at most -log(1 - tau), so |||A||| >= 1 - exp(-length / l).
+    Where R has negative eigenvalues, `half_turn_bound` is a second bound, which sees that no vector
+    can go its shortest way if all must go together. For d = 2 and for symmetric R the larger of the
+    two is optimal in the limit of large l (F11, F12 of docs/theory/factorization.md).
 
     Should a value of 1 or more come out (only for a few layers), the proof says |||A||| >= 1 and
     no more, and 1 is returned; for one layer ||R - I|| is exact.
@@ -56,8 +61,7 @@ def norm_lower_bound(
       R: f64[d, d], invertible with det R > 0.
       depth: l >= 1.
       ascents: from how many of the best starts to climb, for R and R^T each.
-      iterations: steps of each climb, at most.
-      random_directions: starts besides the singular and eigenvectors; always the same ones.
+      half_turns: whether `half_turn_bound` counts, too.
     Returns:
       The bound, true up to rounding.
     Raises:
@@ -68,13 +72,15 @@ def norm_lower_bound(
     R = target.R
     if depth == 1:
         return float(np.linalg.norm(R - np.eye(len(R)), 2))
-    bounds = [_best_direction(M, depth, ascents, iterations, random_directions) for M in (R, R.T)]
-    if len(R) == 2:
-        bounds.append(-np.expm1(-plane_path_length(R) / depth))
+    bounds = []
+    for M in (R,) if target.is_symmetric else (R, R.T):
+        bounds.append(_best_direction(M, depth, ascents))
+        if half_turns:
+            bounds.append(half_turn_bound(M, depth))
     return float(min(1.0, max(bounds)))
 
 
-def _best_direction(R, depth: int, ascents: int, iterations: int, random_directions: int) -> float:
+def _best_direction(R: np.ndarray, depth: int, ascents: int) -> float:
     """The largest ``|exp(w(x) / l) - 1|`` found."""
     d = len(R)
     eigenvectors = np.linalg.eig(R)[1]
@@ -83,7 +89,7 @@ def _best_direction(R, depth: int, ascents: int, iterations: int, random_directi
         np.linalg.svd(R)[2].T,
         eigenvectors.real,
         eigenvectors.imag[:, np.abs(eigenvectors.imag).max(axis=0) > 0],
-        generator.standard_normal((d, random_directions)),
+        generator.standard_normal((d, _RANDOM_DIRECTIONS)),
     ]
     X = np.concatenate(starts, axis=1)
     values = depth * np.abs(np.expm1(_log_length_and_angle(R, X) / depth))
@@ -92,7 +98,7 @@ def _best_direction(R, depth: int, ascents: int, iterations: int, random_directi
         _, lowest = solvers.lbfgs(
             functools.partial(_negated_bound_and_gradient, R=R, depth=depth),
             X[:, index] / np.linalg.norm(X[:, index]),
-            iterations=iterations,
+            iterations=_ITERATIONS,
             tolerance=1e-12,
         )
         best = max(best, -lowest)
@@ -130,20 +136,60 @@ def _negated_bound_and_gradient(x: np.ndarray, R: np.ndarray, depth: int):
     return -depth * abs(moved), -gradient
 
 
+def half_turn_bound(R: np.ndarray, depth: int) -> float:
+    """The largest ``|exp(w / l) - 1|`` from sets of vectors that enclose negative eigenvectors.
+
+    Let alpha be the largest angle between x and R x among the x with ``|R x| = rho |x|``. If the
+    number of negative eigenvalues of R above -rho is odd, then
+
+        |||A||| >= min(1, |exp(w / l) - 1|),   w = log rho + i (2 pi - alpha).
+
+    Proof (F10 of docs/theory/factorization.md): on the way from I to R the negative eigenvalues of
+    R^{-1} X(t) vanish. A lone one can leave {|R x| < rho |x|} only through an x on its boundary
+    with X(t) x = -s R x, s > 0, and this x turns by at least pi - alpha and then pi. By duality
+    ``rho cos alpha >= lambda_min((R + R^T) / 2 + y R^T R) - y rho^2`` for every y. Any rho and y
+    give a bound; we try many rho between paired neighbours -a < -b among the negative eigenvalues,
+    and y between 1/2a and 1/2b, where the best one is; for symmetric R it is 1/(a + b).
+
+    Args:
+      R: f64[d, d] with det R > 0.
+      depth: l >= 2.
+    Returns:
+      0 if R has no negative eigenvalue. True up to the rounding of eigenvalues.
+    """
+    eigenvalues = np.linalg.eigvals(R)
+    moduli = np.sort(-eigenvalues.real[(eigenvalues.imag == 0) & (eigenvalues.real < 0)])
+    symmetric_part, gram, norm = (R + R.T) / 2, R.T @ R, np.linalg.norm(R, 2)
+
+    def best_for(log_y: float, rho: np.ndarray) -> float:
+        y = np.exp(log_y)
+        # Less what rounding may add, or two equal eigenvalues would gain half of the digits.
+        rounding = 4 * len(R) * np.finfo(float).eps * (1 + y * norm) * norm
+        least = np.linalg.eigvalsh(symmetric_part + y * gram)[0] - rounding
+        alpha = np.arccos(np.clip(least / rho - y * rho, -1, 1))
+        w = np.log(rho) + 1j * (2 * np.pi - alpha)
+        return float(np.abs(np.expm1(w / depth)).max())
+
+    best = 0.0
+    # As det R > 0 they are even in number, unless rounding has moved one across 0.
+    for b, a in moduli.reshape(-1, 2) if len(moduli) % 2 == 0 else ():
+        rho = np.geomspace(b, a, _RADII)
+        found = scipy.optimize.minimize_scalar(
+            lambda log_y, rho=rho: -best_for(log_y, rho),
+            bounds=(-np.log(2 * a), -np.log(2 * b)),
+            method="bounded",
+            options={"xatol": 1e-3},
+        )
+        best = max(best, -found.fun, best_for(-np.log(a + b), rho))
+    return best
+
+
 def plane_path_length(R: np.ndarray) -> float:
-    """The length of a shortest path from I to a 2 x 2 matrix R, exact where det R = 1.
+    """The exact length of a shortest path from I to a 2 x 2 matrix R.
 
     Absolutely continuous paths X(t) in the matrices of positive determinant, length
     ``integral ||X' X^{-1}|| dt`` in the spectral norm; ``l |||A|||`` tends to the least length as l
-    grows. For X' = B X with B a turn at speed beta, a stretch at speed b and a scaling at speed
-    alpha, ``||B|| = sqrt(alpha^2 + beta^2) + |b|``. X mod rotations moves in the hyperbolic plane
-    at speed 2 |b|, from the origin to distance 2 g, where R = Q P turns by theta and stretches by
-    e^g and e^-g, and a path that encloses the area a with the geodesic turns the frame by a / 2 for
-    free (Gauss-Bonnet). So with det R = 1 one minimises L/2 + |theta - a/2| over curves of length
-    L: arcs of constant curvature, which is 1 (a horocycle, length theta + gd(g), gd(g) = arctan
-    sinh g) when theta >= sinh g - gd(g), and otherwise less, so that a = 2 theta. The polar
-    factorization takes theta + g. Where det R != 1, sqrt((log det R / 2)^2 + length^2) is still a
-    lower bound, as ``sqrt(alpha^2 + beta^2) + |b| >= |(alpha, |beta| + |b|)|``.
+    grows.
 
     >>> round(plane_path_length(np.array([[1.0, 1.0], [0.0, 1.0]])), 12)  # 2 arctan(1/2)
     0.927295218002
@@ -153,29 +199,34 @@ def plane_path_length(R: np.ndarray) -> float:
     """
     U, K, Vt = np.linalg.svd(R)
     theta = real_rotation_form(U @ Vt).largest_angle
-    g = (np.log(K[0]) - np.log(K[1])) / 2
-    scaling = (np.log(K[0]) + np.log(K[1])) / 2
-    return float(np.hypot(scaling, _unimodular_length(theta, g)))
+    return slowest_in_plane(theta, np.log(K[0] * K[1]) / 2, np.log(K[0] / K[1]) / 2)[0]
 
 
-def _unimodular_length(theta: float, g: float) -> float:
-    gd = np.arctan(np.sinh(g))
-    if theta >= np.sinh(g) - gd:
-        return theta + gd
+def slowest_in_plane(theta: float, m: float, g: float) -> tuple[float, float]:
+    """The shortest length for R = Q P in the plane, and the psi of the vector that needs it.
 
-    def length_and_area(base):
-        """Of the curve at constant distance r from a geodesic piece of length `base`."""
-        cosh_r = np.sinh(g) / np.sinh(base / 2)
-        curvature = np.sqrt(max(0.0, 1 - cosh_r**-2))
-        length = base * cosh_r
-        corner = np.arccos(min(1.0, np.cosh(base / 2) / np.cosh(g)))
-        return length, curvature * length - 2 * corner
+    Q turns by theta in [0, pi]; P stretches by ``e^{m+g}`` and ``e^{m-g}``, g >= 0. A vector that P
+    stretches by ``e^{m+q}`` it turns by psi, to either side, ``cos psi = cosh q / cosh g``. All
+    vectors turn together, so ``hypot(|m| + q, theta + psi)`` is a lower bound for every q in
+    [0, g]. The path ``e^{t Theta} e^{t B}`` with Theta a turn by theta + psi and
+    ``e^B = e^{-Theta} R`` attains the largest (F11 of docs/theory/factorization.md).
+    """
 
-    # A base of length 0 is the horocycle, the base 2 g the geodesic itself, which encloses nothing.
-    shortest_base = 1e-6 * g
-    if length_and_area(shortest_base)[1] <= 2 * theta:
-        return theta + gd
-    base = scipy.optimize.brentq(
-        lambda base: length_and_area(base)[1] - 2 * theta, shortest_base, 2 * g
+    def length_and_psi(u):
+        # In u = arcsin(q / g) the ends are smooth. arctan2 keeps its digits near 0.
+        q = g * np.sin(u)
+        sinh = np.sqrt(np.maximum(0, np.sinh(g) ** 2 - np.sinh(q) ** 2))
+        psi = np.arctan2(sinh, np.cosh(q))
+        return np.hypot(abs(m) + q, theta + psi), psi
+
+    # There may be two maxima, so a grid comes first.
+    grid = np.linspace(0, np.pi / 2, _RADII)
+    i = int(np.argmax(length_and_psi(grid)[0]))
+    found = scipy.optimize.minimize_scalar(
+        lambda u: -length_and_psi(u)[0],
+        bounds=(grid[max(i - 1, 0)], grid[min(i + 1, _RADII - 1)]),
+        method="bounded",
+        options={"xatol": 1e-9},
     )
-    return length_and_area(base)[0] / 2
+    length, psi = max(length_and_psi(grid[i]), length_and_psi(found.x))
+    return float(length), float(psi)

@@ -15,7 +15,7 @@ import numpy as np
 
 from identity_matters import solvers
 
-# The series converge in a dozen terms for pieces near I; this many mean that they do not.
+# The series converge in a dozen terms for pieces near I.
 _MOST_TERMS = 400
 
 
@@ -175,7 +175,11 @@ def _logarithms(pieces: np.ndarray) -> np.ndarray:
     identity = np.eye(pieces.shape[-1])
     # From an eigenvalue in the closed left half-plane on, the series diverges.
     if np.linalg.eigvals(pieces).real.min() <= 0:
-        raise _too_far(pieces)
+        distance = np.linalg.norm(pieces - identity, 2, axis=(1, 2)).max()
+        raise ValueError(
+            f"more pieces are needed for this R: a path of {len(pieces)} has one at distance"
+            f" {distance:.3g} from I"
+        )
     C = np.linalg.solve(pieces + identity, pieces - identity)
     square = C @ C
     power, total = C, C.copy()
@@ -183,16 +187,8 @@ def _logarithms(pieces: np.ndarray) -> np.ndarray:
         power = power @ square
         total += power / n
         if np.abs(power).max() <= np.finfo(float).eps * np.abs(total).max():
-            return 2 * total
-    raise _too_far(pieces)
-
-
-def _too_far(pieces: np.ndarray) -> ValueError:
-    distance = np.linalg.norm(pieces - np.eye(pieces.shape[-1]), 2, axis=(1, 2)).max()
-    return ValueError(
-        f"more pieces are needed for this R: a path of {len(pieces)} has one at distance"
-        f" {distance:.3g} from I"
-    )
+            break
+    return 2 * total
 
 
 def _exponentials_minus_identity(exponents: np.ndarray) -> np.ndarray:

@@ -20,6 +20,7 @@ _METHODS = {
     "psd": "positive root",
     "root": "principal root",
     "path": "shortest path",
+    "paired": "paired",
 }
 _PANELS = {"random": "random", "ill_conditioned": "ill-conditioned", "normal": "normal"}
 
@@ -98,7 +99,50 @@ def draw_gaps(points: list[dict], canvas: Canvas) -> None:
     canvas.axes[-1].legend()
 
 
+def shortest_points(run: Run) -> list[dict]:
+    """The excess of the best |||A||| over the bound from vectors alone, and with half turns."""
+    if not run.variant.startswith("shortest"):
+        return []
+    return [
+        {
+            "dimension": record["dimension"],
+            "target": target,
+            "bound": bound,
+            "excess_percent": 100 * (row["norms"][row["best_method"]] / row[bound] - 1),
+        }
+        for target, record in enumerate(run.records)
+        for row in record["rows"]
+        for bound in _BOUNDS_OF_PATHS
+    ]
+
+
+_BOUNDS_OF_PATHS = {
+    "vector_lower_bound": "vectors one by one (F4)",
+    "lower_bound": "and together (F10)",
+}
+
+
+def draw_shortest(points: list[dict], canvas: Canvas) -> None:
+    looks: Looks = {"ylabel": "excess of the shortest path, percent", "ylim": (0, 100)}
+    titles = {
+        "shortest_normal": "normal R, simple negative eigenvalues",
+        "shortest_random": "Gaussian R",
+    }
+    for axes, own in panels(canvas, points, "variant", titles, legend=2, **looks):
+        axes.set_yscale("symlog", linthresh=0.01)
+        axes.set_xlabel("target, by dimension")
+        order = sorted({(row["dimension"], row["target"], row["seed"]) for row in own})
+        for style, rows in series(own, "bound", _BOUNDS_OF_PATHS):
+            places = [
+                {**row, "place": order.index((row["dimension"], row["target"], row["seed"]))}
+                for row in rows
+            ]
+            curve(axes, places, "place", "excess_percent", "o", **style)
+        axes.axhline(2, color="0.2", linewidth=1.0, linestyle="--")
+
+
 FIGURES = (
     Figure("factorization_norms", "factorization", norm_points, draw_norms),
     Figure("factorization_gap", "factorization", gap_points, draw_gaps),
+    Figure("factorization_shortest", "factorization", shortest_points, draw_shortest),
 )
