@@ -145,7 +145,11 @@ def trials(
 ) -> list[dict]:  # fmt: skip
     """One trial for each target R, with all of its depths; `search` are path_... and ascents."""
     del max_product_error, norm_tolerance, max_best_over_lower_bound  # of the verdict
-    common = {"family": _FAMILIES.get(variant, variant), **search}
+    common = {
+        "family": _FAMILIES.get(variant, variant),
+        **search,
+        "least_depth_too": True,
+    }
     if variant == "file":
         every = {"methods": tuple(METHODS), "path_max_dimension": path_max_dimension}
         return [{**common, "file": file, "depths": depths, **every}]
