@@ -96,6 +96,24 @@ def test_only_an_odd_number_of_negative_eigenvalues_makes_half_turns():
     assert length == pytest.approx(abs(math.log(2) + math.pi * 1j), rel=1e-5)
 
 
+@pytest.mark.parametrize("d", [2, 3, 4, 5])
+def test_no_multiplier_gives_more_than_those_that_are_tried(d):
+    """F10 holds for every y; the best lies between 1/2a and 1/2b, whether R is normal or not."""
+    depth, a, b = 100, 2.0, 0.5
+    S = np.eye(d) + 0.3 * np.random.default_rng(d).standard_normal((d, d))
+    R = S @ np.diag([-a, -b, 0.7, 1.5, 3.0][:d]) @ np.linalg.inv(S)
+    rho, reached = np.geomspace(b, a, 200), 0.0
+    for y in [*np.linspace(-3 / b, 3 / b, 61), *np.geomspace(0.1 / a, 5 / b, 200)]:
+        least = np.linalg.eigvalsh((R + R.T) / 2 + y * R.T @ R)[0]
+        alpha = np.arccos(np.clip(least / rho - y * rho, -1, 1))
+        w = np.log(rho) + 1j * (2 * math.pi - alpha)
+        reached = max(reached, np.abs(np.expm1(w / depth)).max())
+    # At the ends of [b, a] alpha is pi, which vectors know; half turns must give more.
+    assert reached > 1.01 * abs(np.expm1((np.log(a) + math.pi * 1j) / depth))
+    # Either has a grid that the other misses by about the square of its step.
+    assert half_turn_bound(R, depth) == pytest.approx(reached, rel=1e-3)
+
+
 def test_half_turn_bound_is_below_products_of_layers_with_negative_eigenvalues():
     generator, compared, closest = np.random.default_rng(0), 0, 0.0
     for _ in range(600):
@@ -153,7 +171,7 @@ def test_paths_in_the_plane_are_as_short_as_the_bound_at_any_determinant(seed):
 
 @pytest.mark.parametrize(("theta", "g"), [(2.5, 1.0), (0.3, 1.5), (0.1, 2.0), (3.1, 0.3)])
 def test_shortest_path_reaches_the_exact_length_in_the_plane(theta, g):
-    """Two independent ways to one number: hyperbolic geometry and a numerical minimisation."""
+    """Two independent ways to one number: the formula and a numerical minimisation."""
     R = stretched_turn(theta, g)
     depth = 1024
     norm = random_matrices.largest_spectral_norm(factorize(R, depth, "path"))

@@ -47,9 +47,10 @@ def norm_lower_bound(
     give ``max |lambda^{1/l} - 1|``, which the polar factorization attains if every negative
     eigenvalue has even multiplicity.
 
-    Where R has negative eigenvalues, `half_turn_bound` is a second bound, which sees that no vector
-    can go its shortest way if all must go together. For d = 2 and for symmetric R the larger of the
-    two is optimal in the limit of large l (F11, F12 of docs/theory/factorization.md).
+    Where R has negative eigenvalues, `half_turn_bound` is a second bound, which sees that not all
+    vectors can go their shortest way if they go together. For d = 2 and for symmetric R the larger of the
+    two, at its maximum, is optimal in the limit of large l (F11, F12 of
+    docs/theory/factorization.md).
 
     Should a value of 1 or more come out (only for a few layers), the proof says |||A||| >= 1 and
     no more, and 1 is returned; for one layer ||R - I|| is exact.
@@ -155,7 +156,8 @@ def half_turn_bound(R: np.ndarray, depth: int) -> float:
       R: f64[d, d] with det R > 0.
       depth: l >= 2.
     Returns:
-      0 if R has no negative eigenvalue. True up to the rounding of eigenvalues.
+      0 if R has no negative eigenvalue. From 1 on it says no more than |||A||| >= 1. True of a
+      matrix within rounding of R, whose eigenvalues the computed ones are.
     """
     eigenvalues = np.linalg.eigvals(R)
     moduli = np.sort(-eigenvalues.real[(eigenvalues.imag == 0) & (eigenvalues.real < 0)])
