@@ -57,13 +57,14 @@ OTHER_VARIANTS = (
 
 def _digits(dataset: str) -> dict:
     # Claim: the paper's block and initialisation train on any images. Reduced: 19 convolutions of a
-    # quarter of the paper's width, 8 x 8 images. 2 CPU cores: half a minute. Expected: 6 %.
+    # quarter of the paper's width, 8 x 8 images. 2 CPU cores: a minute. Expected: 6 %.
     return train.variant_settings(
         "reduced",
         image_data.settings(dataset),
         train.all_conv_residual_settings(blocks_per_stage=(3, 3, 3), widths=(16, 32, 64)),
-        train.optim_settings(boundary_steps=(300, 450)),
-        steps=500, steps_per_log=50, steps_per_evaluation=100, steps_per_checkpoint=100,
+        # At the paper's 0.05 one seed in three diverged as the loss began to fall.
+        train.optim_settings(learning_rate=0.03, boundary_steps=(500, 650)),
+        steps=700, steps_per_log=50, steps_per_evaluation=100, steps_per_checkpoint=100,
     )  # fmt: skip
 
 
