@@ -48,8 +48,8 @@ def norm_lower_bound(
     eigenvalue has even multiplicity.
 
     Where R has negative eigenvalues, `half_turn_bound` is a second bound, which sees that not all
-    vectors can go their shortest way if they go together. For d = 2 and for symmetric R the larger of the
-    two, at its maximum, is optimal in the limit of large l (F11, F12 of
+    vectors can go their shortest way if they go together. For d = 2 and for symmetric R the larger
+    of the two, at its maximum, is optimal in the limit of large l (F11, F12 of
     docs/theory/factorization.md).
 
     Should a value of 1 or more come out (only for a few layers), the proof says |||A||| >= 1 and
