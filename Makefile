@@ -38,7 +38,7 @@ EXPERIMENTS := $(notdir $(basename $(shell grep -l '^EXPERIMENT = ' experiments/
 
 .PHONY: help setup setup-dev data test coverage lint api-docs reproduce demo reproduce-cifar10 reproduce-cifar100 \
 	reproduce-table2 reproduce-figure1 report report-reference compare promote bench bench-input \
-	bench-train compile-check cost lock clean
+	bench-train compile-check compile-check-gpu cost lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9 %<>-]+:.*## ' $(MAKEFILE_LIST) | sed 's/%/<experiment>/' | \
@@ -165,6 +165,14 @@ compile-check: $(VENV)-tpu/.installed ## compile every training for TPUs that ar
 	JAX_PLATFORMS=cpu $(VENV)-tpu/bin/python -m benchmarks.compile_check \
 		--results_dir="$$RESULTS_DIR" $(if $(PROGRAMS),'--config.programs=$(PROGRAMS)')
 
+$(VENV)-gpu/.installed: requirements/cuda12.txt setup.cfg pyproject.toml
+	$(call install,$(VENV)-gpu,$<)
+	touch $@
+
+compile-check-gpu: $(VENV)-gpu/.installed ## the paper's net for GPUs that are not here; private calls of JAX
+	JAX_PLATFORMS=cpu $(VENV)-gpu/bin/python -m benchmarks.compile_check --config=:gpu \
+		--results_dir="$$RESULTS_DIR"
+
 cost: setup ## write docs/cost.md from the programs that compile-check compiled
 	$(MODULE) benchmarks.cost "$$RESULTS_DIR"/benchmark_compile_check/*/seed=0
 
@@ -188,4 +196,4 @@ lock: $(UV) ## resolve the requirements anew
 	rm requirements/dev.txt.tmp
 
 clean: ## remove the environment and this machine's results
-	rm -rf $(VENV) $(VENV)-prepare $(VENV)-torch $(VENV)-tpu $(VENV)-uv results/local
+	rm -rf $(VENV) $(VENV)-prepare $(VENV)-torch $(VENV)-tpu $(VENV)-gpu $(VENV)-uv results/local

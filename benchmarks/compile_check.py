@@ -6,8 +6,13 @@ any slice without a TPU, and gets here what `parallel.ParallelSteps` would run, 
 the images are zeros. Nothing is run and nothing is timed but the compiler: the images per second
 are what peak arithmetic and the bandwidth of the chip's memory allow at most, the lesser of both.
 
+The variant "gpu" compiles the paper's net for one H100 and for one H200 with the compiler of JAX's
+CUDA plugin. It rests on private calls of JAX (see `gpu_devices`); where they break it says so in
+one line and is skipped. cuDNN picks its algorithms on the GPU, so their workspace is not counted.
+
 Command: make compile-check    # in an environment of its own, .venv-tpu
     make compile-check PROGRAMS='("cifar:cifar10/all_conv_residual",)'    # some of them
+    make compile-check-gpu     # in an environment of its own, .venv-gpu
     make cost                  # writes docs/cost.md
 Hardware: 2 CPU cores, 4 GB of memory. Time: for each of the 51 programs, 4 to 16 minutes where the
 first ones were compiled, beside much other work. A command that was stopped goes on at the next
@@ -16,9 +21,11 @@ program.
 
 import functools
 import os
+import sys
 import time
 
 import jax
+import jax.numpy as jnp
 import ml_collections
 import numpy as np
 from jax.experimental import topologies
@@ -40,7 +47,37 @@ SLICES = {
     "v4-32": ("v4:2x2x4", {"chip_config_name": "megacore"}),
     "v6e-8": ("v6e:2x4", {"chips_per_host_bounds": (2, 4, 1)}),
 }
-VARIANTS = {"tpu": ("v5e-8", "v4-32", "v6e-8"), "one_chip": ("v5e-1",)}
+# One GPU -> its name, bytes of memory, bytes per second. Facts from OpenXLA's h100_sxm.txtpb and
+# h200.txtpb (xla/backends/gpu/target_config/specs); the wheels of JAX do not hold them.
+GPUS = {
+    "h100": ("NVIDIA H100 80GB HBM3", 84_942_979_072, 3_352_320_000_000),
+    "h200": ("NVIDIA H200 141GB HBM3e", 151_397_597_184, 4_800_000_000_000),
+}
+# What the compiler must know of a GPU that is not there, a GpuTargetConfigProto; the two differ in
+# memory alone.
+_GPU_TARGET = """
+platform_name: "CUDA"
+device_description_str: "{name}"
+dnn_version_info {{ major: 9 minor: 10 }}
+gpu_device_info {{
+  name: "{name}"
+  device_memory_size: {memory_bytes} memory_bandwidth: {bandwidth} l2_cache_size: 52428800
+  cuda_compute_capability {{ major: 9 feature_extension: ACCELERATED_FEATURES }}
+  core_count: 132 fpus_per_core: 128 clock_rate_ghz: 1.98
+  threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
+  thread_dim_limit_x: 1024 thread_dim_limit_y: 1024 thread_dim_limit_z: 64
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  shared_memory_per_core: 233472 shared_memory_per_block: 49152
+  shared_memory_per_block_optin: 232448
+  runtime_version: "12.8.0" compile_time_toolkit_version: "12.8.0" dnn_version: "9.10.0"
+}}
+"""
+VARIANTS = {
+    "tpu": ("v5e-8", "v4-32", "v6e-8"),
+    "one_chip": ("v5e-1",),
+    "gpu": tuple(GPUS),
+}
 NETS = (
     "cifar:cifar10/all_conv_residual",
     "cifar:cifar100/all_conv_residual",
@@ -60,16 +97,18 @@ def get_config(variant: str = "tpu") -> ml_collections.ConfigDict:
     """The settings of `variant`, one of VARIANTS."""
     if variant not in VARIANTS:
         raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
-    programs = NETS[:1] if variant == "one_chip" else (*NETS, MEMORIZE)
+    programs = (*NETS, MEMORIZE) if variant == "tpu" else NETS[:1]
     settings = {"slices": VARIANTS[variant], "programs": programs}
     return ml_collections.ConfigDict({"variant": variant, "scale": "paper", **settings})
 
 
 @functools.cache
 def devices_of(name: str) -> list[jax.Device]:
-    """The devices of a slice, good for compiling only."""
+    """The devices of a slice, or one GPU, good for compiling only."""
+    if name in GPUS:
+        return gpu_devices(name)
     if name not in SLICES:
-        raise ValueError(f"slices must be among {', '.join(SLICES)}, got {name!r}")
+        raise ValueError(f"slices must be among {', '.join((*SLICES, *GPUS))}, got {name!r}")
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     topology, layout = SLICES[name]
@@ -78,6 +117,33 @@ def devices_of(name: str) -> list[jax.Device]:
     except RuntimeError as error:
         reason = runs.first_line(error)
         raise ValueError(f"no compiler for {name}: {reason}; run: make compile-check") from None
+
+
+def gpu_devices(name: str) -> list[jax.Device]:
+    """One of GPUS, good for compiling only; ends the command, as skipped, where that is impossible.
+
+    JAX compiles for GPUs that are not there only by private means: the options of the CUDA plugin's
+    topology, and `canonicalize_platform`, which must answer "cuda" although no GPU was found.
+    Whether the whole way works is seen on a small program.
+    """
+    model, memory_bytes, bandwidth = GPUS[name]
+    target = _GPU_TARGET.format(name=model, memory_bytes=memory_bytes, bandwidth=bandwidth)
+    try:
+        from jax._src import xla_bridge
+
+        devices = topologies.get_topology_desc(
+            "", "cuda", target_config=target, topology="1x1x1"
+        ).devices
+        canonical = xla_bridge.canonicalize_platform
+        xla_bridge.canonicalize_platform = lambda name: "cuda" if name == "gpu" else canonical(name)
+        here = jax.sharding.SingleDeviceSharding(devices[0])
+        jax.jit(jnp.sin).lower(jax.ShapeDtypeStruct((8,), np.float32, sharding=here)).compile()
+    # Private means may fail in any way.
+    except Exception as error:
+        reason = f"no compiler for {name}: {runs.first_line(error)}"
+        print(f"{EXPERIMENT.name}: skipped: {reason}", file=sys.stderr)
+        raise SystemExit(0) from None
+    return devices
 
 
 def trials(*, variant: str, slices: tuple, programs: tuple) -> list[dict]:

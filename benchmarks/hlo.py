@@ -71,12 +71,12 @@ class Traffic:
 def traffic(text: str) -> Traffic:
     """The bytes that a run of the program `text`, ``Compiled.as_text()``, moves.
 
-    A loop counts as often as the one number says that its condition compares with; of branches the
-    one that moves most counts. A fusion that reads a part of an operand, or writes a part of its
-    result in place, is counted by the part.
+    A loop counts as often as XLA found that it turns, or else as often as the one number says that
+    its condition compares with; of branches the one that moves most counts. A fusion that reads a
+    part of an operand, or writes a part of its result in place, is counted by the part.
 
     Raises:
-      ValueError: a loop whose number of turns is not in its condition.
+      ValueError: a loop whose number of turns is neither known to XLA nor in its condition.
     """
     computations, entry = _parse(text)
     done: dict[str, Traffic] = {}
@@ -87,7 +87,7 @@ def traffic(text: str) -> Traffic:
             shapes = {one.name: one.shape for one in computations[name]}
             for one in computations[name]:
                 if one.opcode == "while":
-                    turns = _turns(computations[one.called("condition")])
+                    turns = _turns(one, computations[one.called("condition")])
                     total.add(walk(one.called("body")), turns)
                 elif one.opcode == "call":
                     total.add(walk(one.called("to_apply")), 1)
@@ -151,7 +151,9 @@ def _sum(arrays: list[tuple[float, bool]]) -> Traffic:
     return Traffic(sum(size for size, in_memory in arrays if in_memory))
 
 
-def _turns(condition: list[Instruction]) -> int:
+def _turns(loop: Instruction, condition: list[Instruction]) -> int:
+    if known := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.rest):
+        return int(known[1])
     limits = [one.inside for one in condition if one.opcode == "constant"]
     if len(limits) != 1 or not limits[0].isdigit():
         raise ValueError(f"a loop does not say how often it turns; its condition has {limits}")

@@ -1,9 +1,12 @@
 """benchmarks.compile_check: what programs move, what is refused, the very programs of a run."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src import xla_bridge
 
 from benchmarks import compile_check, cost, hlo
 from experiments import run
@@ -64,6 +67,10 @@ def test_bytes_of_a_program_by_hand():
     # A turn reads x twice, one row, the index twice, and writes one row; then x is copied in.
     assert found.memory_bytes == 5 * (2 * padded + 12 + 12 + 4 + 4) + padded
     assert found.collectives == {"all-reduce": [5, 5 * 24]}
+    # What XLA found counts before what the condition says.
+    known = 'body=%body, backend_config={"known_trip_count":{"n":"7"}}'
+    more = hlo.traffic(PROGRAM.replace("body=%body", known))
+    assert more.collectives == {"all-reduce": [7, 7 * 24]}
     with pytest.raises(ValueError, match="does not say how often"):
         hlo.traffic(PROGRAM.replace("constant(5)", "add(%i, %i)"))
 
@@ -178,6 +185,51 @@ def test_a_compiler_that_is_missing_ends_in_one_line(monkeypatch):
         compile_check.trials(variant="one_chip", slices=("v5e-1",), programs=("p",))
     with pytest.raises(ValueError, match="slices must be among"):
         compile_check.trials(variant="one_chip", slices=("v9",), programs=("p",))
+
+
+def test_gpus_are_skipped_in_one_line_where_the_private_way_breaks(monkeypatch, capsys):
+    topologies = compile_check.topologies
+    jax.devices()
+    monkeypatch.delitem(xla_bridge._topology_factories, "cuda", raising=False)
+    compile_check.devices_of.cache_clear()
+
+    def skipped():
+        with pytest.raises(SystemExit) as stop:
+            compile_check.trials(variant="gpu", slices=("h100",), programs=("p",))
+        assert stop.value.code == 0
+        return capsys.readouterr().err
+
+    start = "benchmark_compile_check: skipped: no compiler for h100: "
+    assert skipped() == f"{start}topology not implemented for cuda\n"
+    # The plugin is there, but what is asked of JAX besides is not.
+    here = topologies.get_attached_topology("cpu")
+    monkeypatch.setattr(topologies, "get_topology_desc", lambda *_, **__: here)
+    monkeypatch.delattr(xla_bridge, "canonicalize_platform")
+    gone = "module 'jax._src.xla_bridge' has no attribute 'canonicalize_platform'"
+    assert skipped() == f"{start}{gone}\n"
+
+
+@pytest.mark.parametrize("name", compile_check.GPUS)
+def test_a_gpu_is_described_to_its_compiler_as_its_data_sheet_does(monkeypatch, name):
+    asked = []
+
+    def topology(_, platform, *, target_config, topology):
+        asked.append((platform, target_config, topology))
+        return compile_check.topologies.get_attached_topology("cpu")
+
+    monkeypatch.setattr(compile_check.topologies, "get_topology_desc", topology)
+    bare = xla_bridge.canonicalize_platform
+    monkeypatch.setattr(xla_bridge, "canonicalize_platform", bare)
+    compile_check.gpu_devices(name)
+    ((platform, target, grid),) = asked
+    assert (platform, grid) == ("cuda", "1x1x1")
+    assert target.count("{") == target.count("}") == 3
+    assert xla_bridge.canonicalize_platform("gpu") == "cuda"
+    said = dict(re.findall(r'(\w+): "?([^"\n]+?)(?="|\s\w+:|\n)', target))
+    size, bandwidth = flops.memory_limits(said["name"])
+    # The data sheet rounds; the size is in powers of ten there.
+    assert int(said["device_memory_size"]) == pytest.approx(size, rel=0.08)
+    assert int(said["memory_bandwidth"]) == pytest.approx(bandwidth, rel=1e-3)
 
 
 def test_a_stop_is_heard_before_the_next_program():
