@@ -37,8 +37,8 @@ INSTALLED := $(VENV)/.installed-$(ACCEL)
 EXPERIMENTS := $(notdir $(basename $(shell grep -l '^EXPERIMENT = ' experiments/*.py experiments/images/*.py 2>/dev/null)))
 
 .PHONY: help setup setup-dev data test coverage lint api-docs reproduce demo reproduce-cifar10 reproduce-cifar100 \
-	reproduce-table2 reproduce-figure1 report report-reference compare promote bench bench-input \
-	bench-train compile-check compile-check-gpu cost lock clean
+	reproduce-cifar-small reproduce-table2 reproduce-figure1 report report-reference compare promote \
+	bench bench-input bench-train compile-check compile-check-gpu cost lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9 %<>-]+:.*## ' $(MAKEFILE_LIST) | sed 's/%/<experiment>/' | \
@@ -114,6 +114,9 @@ reproduce-%: setup ## run one experiment for each seed of SEEDS; DATASET=... nam
 
 reproduce-cifar10 reproduce-cifar100: reproduce-%: setup ## Table 2, CIFAR-10 or CIFAR-100: takes an accelerator
 	@$(REPRODUCE) --only=cifar --variants=$*/all_conv_residual
+
+reproduce-cifar-small: setup ## small CIFAR nets beside Table 2: 3 hours each on two cores (estimate)
+	@$(REPRODUCE) --only=cifar --variants=cifar10/small,cifar100/small
 
 reproduce-table2: setup ## the CIFAR columns of Table 2, all rows: takes an accelerator and many hours
 	@$(REPRODUCE) --only=cifar \

@@ -157,6 +157,56 @@ def test_table_2_has_a_row_for_each_published_error_and_ours_at_paper_scale(tmp_
     assert rows["DenseNet", "CIFAR-10"][:4] == ("3.74", "not run", "not run", "0")
 
 
+def test_reduced_cifar_runs_have_their_share_of_the_papers_operations(tmp_path):
+    paper_flops = paper.cifar_training_flops(10)
+    metrics = {"parameters": 99, "steps": 600, "test_error_percent": 8.5}
+    for variant, scale in (("cifar10/small", "reduced"), ("digits/small", "reduced")):
+        write_run(tmp_path, 0, scale=scale, variant=variant, metrics=metrics, paper={})
+    (group, digits) = groups_of(tmp_path)
+    summary = {**group.first.summary, "experiment": "cifar"}
+    # A hundredth of the steps, half of the batch, an eighth of the operations of an example.
+    result = {
+        "kind": "result",
+        "steps": 600,
+        "train": {"batch_examples": 64},
+        "training_flops_per_example": paper_flops / (60_000 * 128) / 8,
+        "num_classes": 10,
+    }
+    records = [{"kind": "train"}, result]
+    run = dataclasses.replace(group.first, summary=summary, records=records)
+    on_digits = dataclasses.replace(digits.first, summary={**summary, "variant": "digits/small"})
+    full = dataclasses.replace(run, summary={**summary, "scale": "paper"})
+    every = [groups.Group((one,)) for one in (run, on_digits, full)]
+    (row,) = tables.reduced_cifar(every).rows
+    assert row == ("small", "CIFAR-10", "99", "600", "0.062", "6.38", "8.5", "", "1")
+    # Records that are not a training's leave the share out, and the report whole.
+    bad = dataclasses.replace(run, records=[{"kind": "result", "steps": "many"}])
+    assert tables.reduced_cifar([groups.Group((bad,))]).rows[0][4] == ""
+
+
+def test_figure_1_shows_the_small_nets_beside_the_published_error():
+    (figure_1,) = (one for one in figures.FIGURES if one.name == "cifar_convergence")
+    records = [
+        {"kind": "train", "step": 100, "error_percent": 60.0},
+        {"kind": "evaluation", "step": 100, "test_error_percent": 55.0},
+        {"kind": "result", "steps": 100},
+    ]
+    points = []
+    for variant in ("cifar10/small", "cifar100/small", "digits/all_conv_residual"):
+        summary = {"experiment": "cifar", "variant": variant, "seed": 0}
+        run = runs.Run(ROOT, {}, {}, summary, records)
+        points += figure.points_of(figure_1, run)
+    canvas = figure.Canvas()
+    figure_1.draw(points, canvas)
+    drawn = {axes.get_title(): [line.get_label() for line in axes.lines] for axes in canvas.axes}
+    curves = ["training batches", "test"]
+    assert drawn == {
+        "cifar10/small": [*curves, "the paper's test error: 6.38 %"],
+        "cifar100/small": [*curves, "the paper's test error: 24.64 %"],
+        "digits/all_conv_residual": curves,
+    }
+
+
 def test_every_claim_has_a_row_and_a_claim_without_runs_says_so():
     table = tables.claims_table(paper.CLAIMS.values(), {"reference": []})
     assert len(table.rows) == len(paper.CLAIMS)

@@ -26,6 +26,13 @@ _INTRODUCTION = (
     " `docs/theory/errata.md`."
 )
 
+_REDUCED_CIFAR = (
+    "Reduced runs of the paper's block on the same data, which Table 2 does not have: what smaller"
+    " nets and shorter trainings reach with a share of the operations of"
+    f" {paper.NUMBERS['cifar_steps'].value:,} steps of"
+    f" {paper.NUMBERS['cifar_batch_examples'].value} examples of Table 1's net."
+)
+
 
 def write(collections: list[Collection], directory: pathlib.Path) -> list[pathlib.Path]:
     """Writes the whole report to `directory` and returns the paths of its pages.
@@ -46,6 +53,7 @@ def write(collections: list[Collection], directory: pathlib.Path) -> list[pathli
         for name, table in (
             ("metrics", tables.every_metric(collections)),
             ("table_2", tables.table_2(every)),
+            ("reduced_cifar", tables.reduced_cifar(every)),
         ):
             (aside / "tables" / f"{name}.csv").write_text(table.csv(), encoding="utf-8")
         roots = {c.name: os.path.relpath(c.directory, directory) for c in collections}
@@ -134,6 +142,8 @@ def _markdown(
     pictures: dict[str, tuple[str, str]],
     problems: list[Problem],
 ) -> str:
+    every = [group for part in members.values() for group in part]
+    reduced = tables.reduced_cifar(every)
     parts = [f"# {TITLE}", _INTRODUCTION]
     opening = set()
     findings = _findings(members[collections[0].name])
@@ -150,7 +160,8 @@ def _markdown(
         "## Table 2",
         "Test errors at the paper's scale. The comparison rows come from different models and"
         " protocols, and a published number may be that of the best step over training.",
-        tables.table_2([group for part in members.values() for group in part]).markdown(),
+        tables.table_2(every).markdown(),
+        *([_REDUCED_CIFAR, reduced.markdown()] if reduced.rows else []),
         "## Evidence, claim by claim",
     ]
     for claim in paper.CLAIMS.values():

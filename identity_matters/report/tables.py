@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from identity_matters import paper
 from identity_matters.report import groups as runs_in
 from identity_matters.report.groups import Collection, Group
+from identity_matters.runs import Run
 
 # Row of the paper's table -> the name of the net in variants, DATASET/NET.
 _NETS = {
@@ -133,6 +134,38 @@ def table_2(groups: list[Group]) -> Table:
             rows.append((method, _DATA_SETS[dataset], f"{number.value:g}", *cells, number.note))
     errors = ("published (%)", "ours, last step (%)", "ours, best step (%)")
     return Table(("method", "data set", *errors, "n", "what the published number is"), rows)
+
+
+def reduced_cifar(groups: list[Group]) -> Table:
+    """Reduced CIFAR runs beside Table 2, with their share of the paper's operations.
+
+    The share is of `paper.cifar_training_flops`; it is empty where records do not tell it.
+    """
+    rows = []
+    for group in groups:
+        dataset, _, net = group.first.variant.partition("/")
+        published = paper.TABLE_2["this paper"].get(dataset)
+        if group.first.experiment != "cifar" or group.scale == "paper" or published is None:
+            continue
+        metrics = ("parameters", "steps", "test_error_percent", "test_error_best_percent")
+        parameters, steps, last, best = map(group.metric, metrics)
+        try:
+            share = runs_in.in_words(list(map(_operations_percent, group.runs)))
+        except runs_in.MALFORMED:
+            share = ""
+        cells = (escape(net), _DATA_SETS[dataset], parameters, steps, share)
+        rows.append((*cells, f"{published.value:g}", last, best, str(len(group.runs))))
+    size = ("parameters", "steps", "share of the paper's operations (%)")
+    errors = ("published (%)", "ours, last step (%)", "ours, best step (%)")
+    return Table(("net", "data set", *size, *errors, "n"), rows)
+
+
+def _operations_percent(run: Run) -> float:
+    """Operations of a training, as its records count them, over those of the paper's."""
+    (result,) = (record for record in run.records if record["kind"] == "result")
+    examples = result["steps"] * result["train"]["batch_examples"]
+    operations = result["training_flops_per_example"] * examples
+    return 100 * operations / paper.cifar_training_flops(result["num_classes"])
 
 
 def metrics_table(columns: dict[str, Group]) -> Table:

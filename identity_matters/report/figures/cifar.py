@@ -28,6 +28,9 @@ def draw_convergence(points: list[dict], canvas: Canvas) -> None:
         if max(row["step"] for row in own) >= _PLATEAU_STEP:
             label = "the paper's best: about 50,000 steps"
             axes.axvline(_PLATEAU_STEP, color="grey", linestyle=":", label=label)
+        if published := paper.TABLE_2["this paper"].get(own[0]["variant"].split("/")[0]):
+            label = f"the paper's test error: {published.value:g} %"
+            axes.axhline(published.value, color="grey", linewidth=0.8, label=label)
         axes.set_ylim(bottom=0)
         axes.legend()
 
