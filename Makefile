@@ -25,6 +25,7 @@ SEEDS ?= 0
 JOBS ?= 0
 OVERWRITE ?=
 DATASETS ?= cifar10
+DATASET_NAMES := digits cifar10 cifar100 imagenet2012
 DATASET ?=
 DATA_DIR ?= data
 RUN ?=
@@ -38,7 +39,7 @@ EXPERIMENTS := $(notdir $(basename $(shell grep -l '^EXPERIMENT = ' experiments/
 
 .PHONY: help setup setup-dev data test coverage lint api-docs reproduce demo reproduce-cifar10 reproduce-cifar100 \
 	reproduce-cifar-small reproduce-table2 reproduce-figure1 report report-reference compare promote \
-	bench bench-input bench-train compile-check compile-check-gpu cost lock clean
+	bench bench-input bench-train compile-check compile-check-gpu cost lock clean known-datasets
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9 %<>-]+:.*## ' $(MAKEFILE_LIST) | sed 's/%/<experiment>/' | \
@@ -82,7 +83,12 @@ $(VENV)-prepare/.installed: requirements/prepare.txt setup.cfg pyproject.toml
 	$(call install,$(VENV)-prepare,requirements/prepare.txt)
 	touch $@
 
-data: $(VENV)-prepare/.installed ## download and decode data sets: make data DATASETS="cifar10 cifar100"
+# Before TensorFlow is installed for a name that is none.
+known-datasets:
+	@for name in $${DATASETS//,/ }; do case " $(DATASET_NAMES) " in *" $$name "*) ;; \
+		*) echo "there is no data set '$$name'; there are $(DATASET_NAMES)"; exit 2;; esac; done
+
+data: known-datasets $(VENV)-prepare/.installed ## download and decode data sets: make data DATASETS="cifar10 cifar100"
 	$(VENV)-prepare/bin/python -m experiments.images.prepare_data --datasets="$$DATASETS" --data_dir="$$DATA_DIR"
 
 test: setup-dev ## run the tests

@@ -55,7 +55,9 @@ def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, 
         config_flags.DEFINE_config_dict("config", config, lock_config=True, sys_argv=argv)
         rest = flags.FLAGS(argv)
     except (AttributeError, KeyError) as error:
-        setting = runs.first_line(error).strip("'\"")
+        # Of a setting that is almost right it is an AttributeError around the KeyError.
+        cause = error.args[0] if isinstance(error.args[0], KeyError) else error
+        setting = runs.first_line(cause).strip("'\"")
         raise UsageError(f"there is no setting {setting}; --help lists them") from None
     except (flags.Error, TypeError, ValueError) as error:
         raise UsageError(runs.first_line(error)) from None

@@ -202,8 +202,9 @@ def load_target(file: str) -> Target:
     if not pathlib.Path(file).is_file():
         raise ValueError(f"file must be a .npy file that holds R, got {file!r}, which is no file")
     try:
-        R = np.load(file, allow_pickle=False)
-    except (ValueError, OSError, EOFError):
+        with open(file, "rb") as opened:
+            R = np.lib.format.read_array(opened, allow_pickle=False)
+    except (ValueError, OSError):
         # NumPy's own message suggests to unpickle what is no array, whoever made it.
         raise ValueError(
             f"file must be a .npy file that holds R, got {file}, which holds no array of numbers"

@@ -42,7 +42,9 @@ _VARIANTS = flags.DEFINE_list(
     [],
     "Variants to run, of one experiment; or all of a data set; those of the reproduction if empty.",
 )
-_JOBS = flags.DEFINE_integer("jobs", 0, "Runs at a time; as many as there are cores if 0.")
+_JOBS = flags.DEFINE_integer(
+    "jobs", 0, "Runs at a time; as many as there are cores if 0.", lower_bound=0
+)
 _DEMO = flags.DEFINE_boolean("demo", False, "The quickest variant of each quick experiment alone.")
 _REPORT = flags.DEFINE_boolean("report", False, "Write the report at the end.")
 _OVERWRITE = flags.DEFINE_boolean(

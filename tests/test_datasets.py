@@ -1,7 +1,9 @@
 """Splits in memory: `digits`, what `make data` writes, a copy of that, and what is refused."""
 
 import dataclasses
+import pathlib
 import shutil
+import subprocess
 import sys
 import time
 
@@ -80,6 +82,20 @@ def test_unprepared_data_are_answered_quickly_with_what_to_run(tmp_path):
     assert str(error.value) == expected
     assert time.perf_counter() - started < 5
     assert list(tmp_path.iterdir()) == []
+
+
+def test_make_refuses_an_unknown_data_set_before_it_installs_anything(tmp_path):
+    root = pathlib.Path(__file__).resolve().parent.parent
+    finished = subprocess.run(
+        ["make", "data", "DATASETS=cifar10 mnist", f"VENV={tmp_path}/venv", "PYTHON=false"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 2
+    known = " ".join(datasets.NAMES)
+    assert finished.stdout == f"there is no data set 'mnist'; there are {known}\n"
 
 
 def test_prepare_leaves_what_is_there_and_digits_alone(small_cifar10, tmp_path):

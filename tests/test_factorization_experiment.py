@@ -100,8 +100,11 @@ def test_files_that_hold_no_target_are_named(tmp_path):
         build_all(**settings("file", file="R.npy"))
     file = tmp_path / "R.npy"
     file.write_text("1 0\n0 1\n")
-    with pytest.raises(ValueError, match="holds no array of numbers"):
-        build_all(**settings("file", file=str(file)))
+    archive = tmp_path / "R.npz"
+    np.savez(archive, R=np.eye(2))
+    for no_array in (file, archive):
+        with pytest.raises(ValueError, match="holds no array of numbers"):
+            build_all(**settings("file", file=str(no_array)))
     np.save(file, np.diag([16.0, 1 / 16]))
     with pytest.raises(ValueError, match=r"at least 9 = ceil\(3 gamma\) .*, got 8"):
         build_all(**settings("file", file=str(file), depths=(8,)))

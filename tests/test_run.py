@@ -103,6 +103,7 @@ def test_settings_that_only_say_where_data_lie_change_nothing():
     ("arguments", "message"),
     [
         (["--config.depth=3"], "there is no setting depth; --help lists them"),
+        (["--config.valuez=3"], "there is no setting valuez; --help lists them"),
         (["--config.values=()"], "these settings leave nothing to measure"),
         (["--config.values=('a',)"], "values must hold whole numbers, got 'a'"),
         (["--config.values=(2.5,)"], "values must hold whole numbers, got 2.5"),
