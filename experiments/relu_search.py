@@ -6,9 +6,9 @@ local minimum are proved in rational arithmetic. Linear residual nets, searched 
 control. At every limit the gradient in the maps themselves is compared with its bound (N15).
 
 Expected: about 830 critical points inside the ball without biases and 510 with; 200 and 150 of them
-bad, the latter mostly with a dead unit. About 20 local minima proved, also for depth 2, where one
-block is dead, and for width 4 with 32 examples; no bad point for linear nets. The gradient in the
-maps is at least its bound everywhere, and not 0 at any proved minimum.
+bad, the latter mostly with a dead unit. 43 to 49 local minima proved a seed, 23 or 24 of them in
+nets of depth 2; no bad point for linear nets. The gradient in the maps is at least its bound
+everywhere, and not 0 at any proved minimum.
 """
 
 import dataclasses
