@@ -235,10 +235,13 @@ def _run(experiment: Experiment, config: ml_collections.ConfigDict, own: dict) -
 def _known_failure(error: Exception, results_dir: str) -> str | None:
     """One line about a failure of the machine; None where it is a mistake of the program."""
     text = runs.first_line(error)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    full = [errno.ENOSPC, errno.EDQUOT]
+    # orbax says so in words alone, and calls it RESOURCE_EXHAUSTED.
+    if getattr(error, "errno", None) in full or any(os.strerror(n) in str(error) for n in full):
         return (
-            f"the disk is full: free some space on that of {error.filename or results_dir}; the"
-            " same command resumes, nothing that was recorded is lost"
+            f"the disk is full: free some space on that of"
+            f" {getattr(error, 'filename', None) or results_dir}; the same command resumes, nothing"
+            " that was recorded is lost"
         )
     if isinstance(error, OSError) and error.errno in (errno.EIO, errno.EROFS, errno.ESTALE):
         return f"storage failed ({text}); once it works the same command resumes"

@@ -11,6 +11,8 @@ Whole files are written aside, synced and renamed: a reader finds the old text o
 line of metrics.jsonl that a crash cut short is dropped when the run resumes. Every line ends with
 "chain", a digest of itself and of all lines before it, and a closed run's summary.json repeats the
 last one and the number of lines: no changed, lost or doubled line is taken for a measurement.
+"digest" does the same for the values of environment.json, and in the summary of a closed run for
+those of the summary and of config.json.
 
 A directory may be in a bucket (gs://...). There are no locks there: start a run once.
 """
@@ -152,11 +154,24 @@ def read_json(path: Any) -> dict:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise MalformedFileError(f"{path}: missing") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MalformedFileError(f"{path}: not JSON ({error})") from None
     if not isinstance(value, dict):
         raise MalformedFileError(f"{path}: must hold a JSON object, holds {type(value).__name__}")
     return from_json(value)
+
+
+def _sealed(value: dict, *others: dict) -> dict:
+    """`value` with a "digest" of what it and `others` hold."""
+    held = {name: entry for name, entry in value.items() if name != "digest"}
+    text = json.dumps(to_json([held, *others]), sort_keys=True)
+    return {**held, "digest": hashlib.sha256(text.encode()).hexdigest()[:16]}
+
+
+def _check_seal(path: Any, value: dict, *others: dict) -> None:
+    """Raises MalformedFileError unless `_sealed` made `value`, or code that knew no digests did."""
+    if not value or value.get("digest") not in (None, _sealed(value, *others)["digest"]):
+        raise MalformedFileError(f"{path}: not what the run wrote, a value was changed")
 
 
 # Writing a run
@@ -184,9 +199,12 @@ class RunDir:
       records: the lines of metrics.jsonl so far.
     """
 
-    def __init__(self, path: Any, summary: dict, lines: list[bytes], records: list[dict]):
+    def __init__(
+        self, path: Any, config: dict, summary: dict, lines: list[bytes], records: list[dict]
+    ):
         self.path = path
         self.records = records
+        self._config = config
         self._summary = summary
         self._lines = lines
         self._held = contextlib.ExitStack()
@@ -238,11 +256,12 @@ class RunDir:
                 ran_on = environment.describe()
                 if _can_resume(path, config):
                     first = read_json(path / "environment.json")
+                    _check_seal(path / "environment.json", first)
                     ran_on = {**first, "resumed": [*first.get("resumed", []), ran_on]}
                     found = _read_lines(path / "metrics.jsonl", SCHEMA)
                 write_json(path / "config.json", config)
-                write_json(path / "environment.json", ran_on)
-                run = cls(path, summary, *found)
+                write_json(path / "environment.json", _sealed(ran_on))
+                run = cls(path, config, summary, *found)
                 run._write(len(run.records))
                 write_json(path / "summary.json", summary)
                 run._held = held.pop_all()
@@ -294,7 +313,7 @@ class RunDir:
         summary["records"] = _noted(self._lines)
         check_summary(summary)
         with self._held:
-            write_json(self.path / "summary.json", summary)
+            write_json(self.path / "summary.json", _sealed(summary, self._config))
         return summary
 
 
@@ -342,7 +361,7 @@ def _read_lines(file: Any, schema: int) -> tuple[list[bytes], list[dict]]:
             )
         try:
             records.append(_as_record(line))
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError, RecursionError) as error:
             raise MalformedFileError(f"{file}:{index + 1}: no JSON object ({error})") from None
     return lines, records
 
@@ -468,9 +487,11 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     except ValueError as error:
         raise RunError(f"{place / 'summary.json'}: {error}") from None
     config, ran_on = (read_json(place / f"{name}.json") for name in ("config", "environment"))
+    _check_seal(place / "environment.json", ran_on)
     file = place / "metrics.jsonl"
     lines, records = _read_lines(file, summary["schema"])
     if summary["status"] in FINISHED:
+        _check_seal(f"{place / 'summary.json'} or config.json", summary, config)
         if not file.exists():
             raise RunError(f"{file}: missing from a finished run")
         if sum(map(len, lines)) < file.stat().length:

@@ -212,6 +212,7 @@ def make_clean(path):
     """Lets the run at `path` look as if made at a commit without changes."""
     environment = runs.read_json(path / "environment.json")
     environment.update({"commit": "0" * 40, "dirty": False})
+    del environment["digest"]
     runs.write_json(path / "environment.json", environment)
 
 
@@ -262,7 +263,9 @@ def test_promote_refuses_a_run_whose_code_cannot_be_had_again(tmp_path, change, 
 def test_promote_writes_only_where_the_run_belongs(tmp_path, change, message):
     path = write_run(tmp_path / "local")
     make_clean(path)
-    runs.write_json(path / "summary.json", {**runs.read_json(path / "summary.json"), **change})
+    summary = runs.read_json(path / "summary.json") | change
+    del summary["digest"]  # as if it had been written so
+    runs.write_json(path / "summary.json", summary)
     finished = run_module("promote", f"--reference_dir={tmp_path / 'reference'}", path)
     assert finished.returncode == 2
     assert message in finished.stderr and len(finished.stderr.splitlines()) == 1

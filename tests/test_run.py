@@ -198,6 +198,7 @@ def test_a_verdict_that_the_contract_does_not_know_fails_the_run(tmp_path):
     [
         (MemoryError("Unable to allocate 8 TiB"), "out of memory (Unable to allocate 8 TiB)"),
         (RuntimeError("RESOURCE_EXHAUSTED: 74 GB"), "out of memory (RESOURCE_EXHAUSTED: 74 GB)"),
+        (ValueError("RESOURCE_EXHAUSTED: No space left on device"), "free some space on that of r"),
         (OSError(28, "No space left on device", "a/b"), "free some space on that of a/b"),
         (OSError(5, "Input/output error"), "storage failed ([Errno 5] Input/output error)"),
         (OSError(2, "No such file or directory"), None),

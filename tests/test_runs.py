@@ -59,6 +59,7 @@ def test_a_finished_run_reads_back_as_written(tmp_path):
         **DONE,
         "seconds": run.summary["seconds"],
         "records": run.summary["records"],
+        "digest": run.summary["digest"],
     }
     assert run.environment["packages"].keys() >= {"jax", "jaxlib", "numpy"}
     assert run.environment["backend"] == "cpu"
@@ -167,7 +168,7 @@ def test_records_that_are_not_as_written_are_refused(tmp_path, status, damage):
 
 
 @pytest.mark.parametrize("name", ["environment.json", "config.json", "summary.json"])
-@pytest.mark.parametrize("content", [None, b"", b"[]", b"{", b"\xff"])
+@pytest.mark.parametrize("content", [None, b"", b"[]", b"{", b"\xff", b"[" * 100_000])
 def test_a_damaged_file_ends_a_resumption_in_one_line(tmp_path, name, content):
     run = create(tmp_path)
     run.append({"cell": 0})
@@ -179,6 +180,29 @@ def test_a_damaged_file_ends_a_resumption_in_one_line(tmp_path, name, content):
         create(tmp_path)
     assert "\n" not in str(refused.value)
     assert len(lines_of(run.path)) == 1
+
+
+@pytest.mark.parametrize("name", ["environment.json", "config.json", "summary.json"])
+@pytest.mark.parametrize("status", ["done", "interrupted"])
+def test_a_changed_value_is_noticed(tmp_path, name, status):
+    run = create(tmp_path, config={"depth": 1, "rate": math.nan})
+    run.append({"cell": 0})
+    run.finish(status, **(DONE if status == "done" else {}))
+    value = runs.read_json(run.path / name)
+    field, changed = {
+        "environment.json": ("cpu_cores", 0),
+        "config.json": ("depth", 2),
+        "summary.json": ("scale", "reduced"),
+    }[name]
+    runs.write_json(run.path / name, value)
+    runs.read_run(run.path)
+    runs.write_json(run.path / name, {**value, field: changed})
+    if status == "done" or name == "environment.json":
+        with pytest.raises(runs.RunError, match=rf"{name}.*a value was changed"):
+            runs.read_run(run.path)
+    if status == "interrupted" and name != "summary.json":  # which a resumption writes anew
+        with pytest.raises(runs.RunError, match=r"a value was changed|depth=2"):
+            create(tmp_path, config={"depth": 1, "rate": math.nan})
 
 
 def test_what_killed_writers_left_goes(tmp_path):
@@ -309,6 +333,7 @@ def test_a_broken_contract_is_named_and_skipped(tmp_path, change, reason):
     path = finished_run(tmp_path)
     finished_run(tmp_path, seed=5)
     summary = json.loads((path / "summary.json").read_text())
+    del summary["digest"]
     (path / "summary.json").write_text(json.dumps({**summary, **change}))
     found, problems = runs.read_collection(tmp_path)
     assert [run.seed for run in found] == [5]
