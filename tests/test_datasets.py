@@ -87,7 +87,14 @@ def test_unprepared_data_are_answered_quickly_with_what_to_run(tmp_path):
 def test_make_refuses_an_unknown_data_set_before_it_installs_anything(tmp_path):
     root = pathlib.Path(__file__).resolve().parent.parent
     finished = subprocess.run(
-        ["make", "data", "DATASETS=cifar10 mnist", f"VENV={tmp_path}/venv", "PYTHON=false"],
+        [
+            "make",
+            "--no-print-directory",
+            "data",
+            "DATASETS=cifar10 mnist",
+            f"VENV={tmp_path}/venv",
+            "PYTHON=false",
+        ],
         cwd=root,
         capture_output=True,
         text=True,
