@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from identity_matters.nets import init_variables, layers
-from identity_matters.nets.resnet import ResNet
+from identity_matters.nets.rivals import ResNet
 
 
 def images(*shape, seed=0):

@@ -7,7 +7,7 @@ ones and writes them anew.
 import collections
 import dataclasses
 import time
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 
@@ -28,18 +28,25 @@ class StopRequested(Exception):
         self.step = step
 
 
-class Log(Protocol):
-    """What `fit` writes to.
+class Log:
+    """What `fit` writes to; this one keeps records in memory and is silent.
 
-    `records` are those of this training so far, on disk when `append` returns. `progress` comes
-    after each dispatch, and before the first one without a loss.
+    `records` are those of this training so far, where `append` and `rewind` leave them. `progress`
+    comes after each dispatch, and before the first one without a loss.
     """
 
-    records: list
+    def __init__(self) -> None:
+        self.records: list[dict] = []
 
-    def append(self, record: dict) -> None: ...
-    def rewind(self, count: int) -> None: ...
-    def stop_requested(self) -> bool: ...
+    def append(self, record: dict) -> None:
+        self.records.append(record)
+
+    def rewind(self, count: int) -> None:
+        del self.records[count:]
+
+    def stop_requested(self) -> bool:
+        return False
+
     def phase(self, name: str, step: int, steps: int) -> None: ...
     def progress(self, step: int, loss: float | None, seconds_left: float) -> None: ...
 

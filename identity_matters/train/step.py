@@ -11,7 +11,7 @@ dict:
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import jax
@@ -52,12 +52,25 @@ class Arrays:
                 )
 
     @property
+    def image_shape(self) -> tuple[int, ...]:
+        return self.train_images.shape[1:]
+
+    @property
     def train_examples(self) -> int:
         return len(self.train_labels)
 
     @property
     def test_examples(self) -> int:
         return len(self.test_labels)
+
+    def open_test(self, *, batch_examples: int, rows: slice) -> Generator[dict]:
+        """See `Streams`; the last example stands where the last batch is filled up."""
+        for first in range(0, self.test_examples, batch_examples):
+            positions = np.arange(first, first + batch_examples)[rows]
+            is_real = positions < self.test_examples
+            taken = np.minimum(positions, self.test_examples - 1)
+            labels = self.test_labels[taken].astype(np.int32)
+            yield {"images": self.test_images[taken], "labels": labels, "is_real": is_real}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
