@@ -154,7 +154,6 @@ class DenseNet(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train: bool, keys=None):
-        del keys
         conv, norm = _torch_parts(self, train)
 
         def composite(x, channels, size, name):
@@ -239,7 +238,6 @@ class ResNet(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train: bool, keys=None):
-        del keys
         conv, norm = _torch_parts(self, train)
         size, stride = (7, 2) if self.large else (3, 1)
         x = conv(self.width, (size, size), strides=stride, padding=size // 2, name="stem")(x)
