@@ -153,9 +153,6 @@ class AllConvResidual(nn.Module):
                 "projection": ("fixed", "trained"),
             },
         )
-        self._check_stages()
-
-    def _check_stages(self) -> None:
         blocks, widths, strides = map(
             tuple, (self.blocks_per_stage, self.widths, self.stage_strides)
         )
