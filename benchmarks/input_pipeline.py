@@ -30,6 +30,7 @@ import ml_collections
 import numpy as np
 
 from experiments import run
+from experiments.shared import require_between
 from identity_matters.images import imagenet, jpeg, miniature
 from identity_matters.images.imagenet import Reading
 
@@ -67,7 +68,7 @@ def trials(
     """One trial for each kind of stream and number of cores."""
     del variant
     goals = (least_share_of_decoder_percent, most_wait_percent)
-    run.require_between(0, math.inf, goals=goals, **size)
+    require_between(0, math.inf, goals=goals, **size)
     if data_dir and not pathlib.Path(data_dir).is_dir():
         raise ValueError(f"data_dir is no directory: {data_dir}")
     available = len(_available_cores())

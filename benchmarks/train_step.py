@@ -27,6 +27,7 @@ from benchmarks import compile_check
 from experiments import run
 from experiments.images import data as image_data
 from experiments.images import train
+from experiments.shared import require_between
 from identity_matters import flops as counts
 from identity_matters.train import parallel
 from identity_matters.train import step as steps
@@ -76,7 +77,7 @@ def trials(
         raise ValueError("nets must name at least one network, got none")
     goals = (least_speedup, *images_per_second_goals.values())
     numbers = {name: value for name, value in size.items() if name != "compute_dtype"}
-    run.require_between(0, math.inf, goals=goals, **numbers)
+    require_between(0, math.inf, goals=goals, **numbers)
     if size["steps_per_round"] % size["steps_per_dispatch"]:
         raise ValueError(
             f"steps_per_round must be a multiple of steps_per_dispatch, got"

@@ -20,12 +20,11 @@ import itertools
 import time
 
 import jax
-import ml_collections
 import numpy as np
 import scipy.special
 
 from experiments import run
-from experiments.shared import config, largest, least, total, where
+from experiments.shared import configs, grid, largest, least, total, where, without
 from identity_matters import paper
 from identity_matters.images import datasets
 from identity_matters.memorize import construct, descent, few_numbers, network
@@ -76,11 +75,8 @@ def _fit(data: dict, **changes) -> dict:
     }
 
 
-def _few_numbers(dataset: str) -> dict:
-    # Neighbours on the line that share a threshold, a hash constant and a word of labels.
-    return {**_data(dataset), "group_points": (5, 9, 11, 13), "batch_examples": 4096}
-
-
+# Neighbours on the line that share a threshold, a hash constant and a word of labels.
+_FEW_NUMBERS = {"group_points": (5, 9, 11, 13), "batch_examples": 4096}
 _BOTH_LABELS = {"labels": ("random", "true")}
 _POINTS = _data("synthetic", (256, 1024, 4096, 16384), features=64, num_classes=10)
 # In so many dimensions random unit vectors are nearly orthogonal, as the lemma needs. The width
@@ -131,8 +127,8 @@ _SETTINGS = {
         # this share of them keep all norms.
         "printed_width": {**_NEARLY_ORTHOGONAL, "draws": 20, "least_inside_share": 0.5},
     },
-    "few_numbers": {"few_numbers": _few_numbers("digits")},
-    "few_numbers_cifar10": {"few_numbers": _few_numbers("cifar10")},
+    "few_numbers": {"few_numbers": {**_data("digits"), **_FEW_NUMBERS}},
+    "few_numbers_cifar10": {"few_numbers": {**_data("cifar10"), **_FEW_NUMBERS}},
     "cifar10": {
         "fit": _fit(_data("cifar10"), **_BOTH_LABELS, networks=((8, "float32"), (1, "float64"))),
         "separation": _data("cifar10"),
@@ -148,20 +144,15 @@ _SETTINGS = {
         )
     },
 }
-# Each setting that holds several values, and what the trials call their parts.
+# Each setting that holds several values, but for `networks`, and what a trial calls one of them.
 _SEVERAL = {
-    "labels": ("labels",),
-    "networks": ("width", "precision"),
-    "precisions": ("precision",),
-    "pair_distances": ("pair_distance",),
-    "learning_rates": ("learning_rate",),
-    "group_points": ("group_points",),
+    "labels": "labels",
+    "precisions": "precision",
+    "pair_distances": "pair_distance",
+    "learning_rates": "learning_rate",
+    "group_points": "group_points",
 }
-
-
-def get_config(variant: str = "digits") -> ml_collections.ConfigDict:
-    """The settings of `variant`; it has only the groups of what it measures."""
-    return config(variant, _SETTINGS, {})
+get_config = configs(_SETTINGS)
 
 
 # Trials
@@ -172,29 +163,28 @@ def trials(*, variant: str, **groups) -> list[dict]:
     del variant
     listed = []
     for kind, group in groups.items():
-        fixed = {k: v for k, v in group.items() if k not in ("least_inside_share", "examples")}
-        several = [[{}]]
-        if "dataset" in group:
-            several = [[_size(n, **fixed) for n in group["examples"]]]
-        for name, parts in _SEVERAL.items():
-            rows = fixed.pop(name, None)
-            if rows is not None:
-                rows = rows if len(parts) > 1 else [(row,) for row in rows]
-                several.append([dict(zip(parts, row, strict=True)) for row in rows])
-        for parts in itertools.product(*several):
-            listed.append({"kind": kind, **fixed, **functools.reduce(dict.__or__, parts)})
+        fixed = without(group, "examples", "networks", "least_inside_share", *_SEVERAL)
+        for number, cell in itertools.product(group.get("examples", [None]), _cells(group)):
+            size = {} if number is None else _size(number, **fixed)
+            listed.append({"kind": kind, **fixed, **size, **cell})
     return listed
 
 
+def _cells(group: dict) -> list[dict]:
+    """Every combination but for the numbers of examples."""
+    cells = grid(**{part: group[name] for name, part in _SEVERAL.items() if name in group})
+    if "networks" not in group:
+        return cells
+    networks = [{"width": width, "precision": precision} for width, precision in group["networks"]]
+    return [{**cell, **network} for cell in cells for network in networks]
+
+
 def _size(examples: int, dataset: str, features: int, num_classes: int, **_) -> dict:
-    if dataset == "synthetic":
-        return {"examples": examples, "features": features, "num_classes": num_classes}
-    source = datasets.find_source(dataset)
-    return {
-        "examples": examples or source.splits[split_to_fit(dataset)],
-        "features": int(np.prod(source.image_shape)),
-        "num_classes": source.num_classes,
-    }
+    if dataset != "synthetic":
+        source = datasets.find_source(dataset)
+        examples = examples or source.splits[split_to_fit(dataset)]
+        features, num_classes = int(np.prod(source.image_shape)), source.num_classes
+    return {"examples": examples, "features": features, "num_classes": num_classes}
 
 
 def split_to_fit(dataset: str) -> str:
@@ -208,15 +198,15 @@ def build(**trial) -> dict:
     for name in trial.keys() & choices.keys():
         if trial[name] not in choices[name]:
             raise ValueError(f"{name} must be one of {choices[name]}, got {trial[name]!r}")
-    for name, value in trial.items():
-        if isinstance(value, int):
-            construct.check_whole(name, value)
+    for name in trial.keys() & {"examples", "features", "num_classes"}:
+        construct.check_whole(name, trial[name])
     dataset = trial.get("dataset", "synthetic")
     if dataset != "synthetic":
-        available = datasets.find_source(dataset).splits[split_to_fit(dataset)]
+        split = split_to_fit(dataset)
+        available = datasets.find_source(dataset).splits[split]
         if trial["examples"] > available:
             raise ValueError(f"examples must lie in 0 ... {available}, got {trial['examples']}")
-        datasets.require_prepared(dataset, split_to_fit(dataset), trial["data_dir"])
+        datasets.require_prepared(dataset, split, trial["data_dir"])
     elif trial.get("labels") == "true" or trial["kind"] == "few_numbers":
         raise ValueError("synthetic points have random labels only, and few_numbers takes images")
     if trial["kind"] == "few_numbers":
@@ -316,13 +306,11 @@ def _memorize(key, x, y, num_classes, width, batch_examples=4096, **settings) ->
 def _measure_fit(key, trial):
     data_key, label_key, build_key = jax.random.split(key, 3)
     x, y = _labelled_points(data_key, label_key, trial)
-    dtype = np.dtype(trial["precision"])
+    dtype, sizes = np.dtype(trial["precision"]), (trial["num_classes"], trial["width"])
     settings = {name: trial[name] for name in ("method", "tile_points", "batch_examples")}
-    sizes = trial["num_classes"], trial["width"]
-    return {
-        "counting_lower_bound": network.counting_lower_bound(len(x), sizes[0], 8 * dtype.itemsize),
-        **_memorize(build_key, x, y, *sizes, dtype=dtype, **settings),
-    }
+    bound = network.counting_lower_bound(len(x), sizes[0], 8 * dtype.itemsize)
+    measured = _memorize(build_key, x, y, *sizes, dtype=dtype, **settings)
+    return {"counting_lower_bound": bound, **measured}
 
 
 def _measure_few_numbers(key, trial):
@@ -331,11 +319,9 @@ def _measure_few_numbers(key, trial):
     images, _ = datasets.load(dataset, split_to_fit(dataset), trial["data_dir"])
     x = images[: trial["examples"]].reshape(trial["examples"], -1)
     y = _random_labels(label_key, trial, len(x))
+    options = {"group_points": trial["group_points"], "key": build_key}
     build_network = functools.partial(
-        few_numbers.memorize_with_few_numbers,
-        *(x, y, num_classes),
-        group_points=trial["group_points"],
-        key=build_key,
+        few_numbers.memorize_with_few_numbers, x, y, num_classes, **options
     )
     measured, built, certificate = _build_and_verify(
         build_network, x, y, trial["batch_examples"], few_numbers.forward
@@ -395,10 +381,12 @@ def _measure_minimal_width(key, trial):
         tried.append({"width": width, **result})
         if result.get("certified"):
             break
+    fitting = [net for net in tried if net.get("errors") == 0]
+    certified = [net for net in tried if net.get("certified")]
     return {
         "tried": tried,
-        "least_fitting_width": next((t["width"] for t in tried if t.get("errors") == 0), None),
-        "least_certified_width": next((t["width"] for t in tried if t.get("certified")), None),
+        "least_fitting_width": least(fitting, "width"),
+        "least_certified_width": least(certified, "width"),
     }
 
 
@@ -441,15 +429,11 @@ def _measure_sgd(key, trial):
     }
 
 
-MEASURES = {
-    "fit": _measure_fit,
-    "few_numbers": _measure_few_numbers,
-    "separation": _measure_separation,
-    "printed_width": _measure_printed_width,
-    "minimal_width": _measure_minimal_width,
-    "precision": _measure_precision,
-    "sgd": _measure_sgd,
-}
+_MEASURES = (
+    *(_measure_fit, _measure_few_numbers, _measure_separation, _measure_printed_width),
+    *(_measure_minimal_width, _measure_precision, _measure_sgd),
+)
+MEASURES = {function.__name__.removeprefix("_measure_"): function for function in _MEASURES}
 
 # What the records say
 
@@ -463,8 +447,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     fits = [record for record in records if record["kind"] in ("fit", "few_numbers")]
     built = list(fits)
     for record in records:
-        built += record.get("tried", [])
-        built += [record[name] for name in _ALSO_BUILT if name in record]
+        built += record.get("tried", []) + [record[name] for name in _ALSO_BUILT if name in record]
     certified, uncertified, fitting = (
         [net for net in nets if net.get("certified") is holds]
         for nets, holds in ((built, True), (built, False), (fits, True))
@@ -494,9 +477,8 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         {(fit["dataset"], fit["examples"], fit.get("labels")) for fit in some}
         for some in (fits, fitting)
     )
-    complete = certified and wanted == reached
-    errors = metrics["certified_errors"]
-    outcome = "counterexample" if errors else "holds" if complete else "undecided"
+    proved = "holds" if certified and wanted == reached else "undecided"
+    outcome = "counterexample" if metrics["certified_errors"] else proved
     claim = "few-numbers" if "few_numbers" in settings else "theorem-3-2"
     return run.Verdict(claim, metrics, outcome)
 
@@ -505,13 +487,12 @@ def _fit_metrics(fits: list[dict]) -> dict:
     """Of the certified fits; the most examples, and the fewest parameters that fit them all."""
     examples = largest(fits, "examples")
     most = where(fits, examples=examples)
+    seconds = max(fit["build_seconds"] + fit["verify_seconds"] for fit in most)
     metrics = {
         "examples": examples,
         "errors": total(most, "errors"),
         "max_abs_error": largest(most, "max_abs_error"),
-        "build_and_verify_seconds_max": max(
-            fit["build_seconds"] + fit["verify_seconds"] for fit in most
-        ),
+        "build_and_verify_seconds_max": seconds,
     }
     if "numbers" in most[0]:
         fewest = min(most, key=lambda fit: fit["numbers"])
@@ -525,9 +506,6 @@ def _fit_metrics(fits: list[dict]) -> dict:
 
 def _trial_metrics(record: dict) -> dict:
     """The metrics that one trial has to itself, with its size in their names."""
-    if record["kind"] == "separation":
-        names = ("rho", "theorem_width", "lemma_width")
-        return {f"{name}_n{record['examples']}": record[name] for name in names}
     if record["kind"] == "printed_width":
         outside = record["norms_outside"]
         return {
@@ -538,16 +516,16 @@ def _trial_metrics(record: dict) -> dict:
             "mean_norms_outside": float(np.mean(outside)),
             "expected_norms_outside": record["expected_norms_outside"],
         }
-    if record["kind"] == "minimal_width":
-        names = ("least_fitting_width", "least_certified_width")
-        size = f"{record['precision']}_n{record['examples']}"
-        return {f"{name}_{size}": record[name] for name in names}
-    return {}
+    names = {
+        "separation": ("rho", "theorem_width", "lemma_width"),
+        "minimal_width": ("least_fitting_width", "least_certified_width"),
+    }.get(record["kind"], ())
+    precision = f"_{record['precision']}" if "precision" in record else ""
+    return {f"{name}{precision}_n{record['examples']}": record[name] for name in names}
 
 
-EXPERIMENT = run.Experiment(
-    "memorize", trials, measure, verdict, build=build, get_config=get_config
-)
+_MAY_BE_0 = ("examples", "features", "num_classes")
+EXPERIMENT = run.Experiment("memorize", trials, measure, verdict, build, _MAY_BE_0)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

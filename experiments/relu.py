@@ -22,16 +22,27 @@ the ball ``|||theta||| <= tau < 1``. docs/theory/relu.md has the statements and 
 Verdicts: counterexample for the first three, holds for gradient_ratio, reproduced for noise.
 """
 
+import collections
 import dataclasses
 import functools
-import itertools
 import types
 
 import jax
-import ml_collections
 import numpy as np
 
-from experiments import relu_search, run, shared
+from experiments import relu_search, run
+from experiments.shared import (
+    configs,
+    generator,
+    grid,
+    joined,
+    largest,
+    least,
+    reproduced,
+    total,
+    where,
+    without,
+)
 from identity_matters.relu import (
     critical_points,
     dead_units,
@@ -39,7 +50,7 @@ from identity_matters.relu import (
     model,
     origin,
     problems,
-)  # fmt: skip
+)
 
 CLAIMS = {
     "origin": "nonlinear-conjecture",
@@ -48,6 +59,8 @@ CLAIMS = {
     "gradient_ratio": "independent-features",
     "noise": "nonlinear-noise",
 }
+
+_LAWS = ("gaussian", "no bias", "s >= 0")
 
 # Settings
 
@@ -85,7 +98,7 @@ _SETTINGS = {
     "dead_units": {
         # (depth, width, d): data at -1, 1 for d = 1 and on a circle for d = 2.
         "nets": ((1, 1, 1), (1, 2, 1), (2, 1, 1), (2, 2, 1), (1, 1, 2), (1, 2, 2), (2, 1, 2)),
-        "laws": ("gaussian", "no bias", "s >= 0"),
+        "laws": _LAWS,
         "circle_points": 64,
         "samples": 20_000,  # random nets for each of the above
         "scale_of_weights": 0.01,  # deviation of the Gaussian weights; the share is that of any
@@ -132,18 +145,15 @@ _OF_VERDICT = (
     *("form_tolerance", "deviations", "rounding", "least_halved_share"),
     *("independent_from", "least_proved_minima"),
 )
+get_config = configs(_SETTINGS)
 
-
-def get_config(variant: str = "search") -> ml_collections.ConfigDict:
-    """The settings of `variant`, one of VARIANTS."""
-    return shared.config(variant, _SETTINGS, {})
+# Trials
 
 
 def trials(*, variant: str, **settings) -> list[dict]:
     """The trials of one variant; "measured" says what is measured in each."""
-    fields = {name: value for name, value in settings.items() if name not in _OF_VERDICT}
     list_trials, _ = _PARTS[variant]
-    return list(list_trials(**fields))
+    return list(list_trials(**without(settings, *_OF_VERDICT)))
 
 
 def _net_trials(measured: str, *, nets, teacher_width: int, **common):
@@ -153,23 +163,21 @@ def _net_trials(measured: str, *, nets, teacher_width: int, **common):
 
 def _origin_trials(*, hexagon: dict, **common):
     yield from _net_trials("at_origin", **common)
-    own = {k: v for k, v in hexagon.items() if k not in ("sizes", "flat_tolerance")}
-    for size in hexagon["sizes"]:
-        starts = common["escape_starts"]
-        yield {"measured": "on_hexagon", **own, "size": size, "escape_starts": starts}
+    own = without(hexagon, "sizes", "flat_tolerance")
+    own["escape_starts"] = common["escape_starts"]
+    yield from ({"measured": "on_hexagon", **own, "size": size} for size in hexagon["sizes"])
 
 
 def _dead_trials(*, nets, laws, **common):
-    for net in relu_search.list_nets(nets, "depth width width_in"):
-        for law in laws:
-            yield {"measured": "dead", **common, **net, "law": law}
+    for cell in grid(net=relu_search.list_nets(nets, "depth width width_in"), law=laws):
+        yield {"measured": "dead", **common, **cell["net"], "law": cell["law"]}
 
 
 def _noise_trials(*, depths, widths, biases, optimal_share: float, **common):
     del optimal_share  # of the verdict
-    for bias, depth, width in itertools.product(biases, depths, widths):
-        net = {"depth": depth, "width": width, "bias": bias}
-        yield {"measured": "noise", **common, **net, "lifted_width": common["width_in"]}
+    common["lifted_width"] = common["width_in"]
+    for net in grid(bias=biases, depth=depths, width=widths):
+        yield {"measured": "noise", **common, **net}
 
 
 def build(*, measured: str, **trial):
@@ -178,9 +186,8 @@ def build(*, measured: str, **trial):
     Raises:
       ValueError: a setting cannot be used.
     """
-    shared.require_positive(trial, but=("scales",))
-    if trial.get("law", "gaussian") not in ("gaussian", "no bias", "s >= 0"):
-        raise ValueError(f"laws must be 'gaussian', 'no bias' or 's >= 0', got {trial['law']!r}")
+    if trial.get("law", "gaussian") not in _LAWS:
+        raise ValueError(f"laws must be among {_LAWS}, got {trial['law']!r}")
     if measured == "dead" and trial["width_in"] > 2:
         raise ValueError(f"d of nets must be 1 or 2, got {trial['width_in']}")
     if "teacher_width" in trial:
@@ -195,7 +202,7 @@ def build(*, measured: str, **trial):
 def measure(subject, key) -> dict:
     """Measures one trial; see `at_origin` and the like, and `relu_search`."""
     measured, trial = subject
-    return _MEASURE[measured](shared.generator(key), trial)
+    return _MEASURE[measured](generator(key), trial)
 
 
 def at_origin(rng, trial) -> dict:
@@ -297,8 +304,7 @@ def gradient_ratio(rng, trial) -> dict:
     """The feature bound on random nets, in a search against it, and where it is tight."""
     sample, _ = problems.realizable(rng, trial.samples, trial.setting)
     shape = (trial.depth, trial.width, trial.lifted_width)
-    names = ("least_ratio", "median_ratio", "share_zero", "searched_ratio")
-    measured, bound = {name: [] for name in names}, 0.0
+    measured, bound = collections.defaultdict(list), 0.0
     for norm in trial.norms:
         norms = np.full(trial.samples, norm)
         blocks = model.random_blocks(rng, norms, *shape, trial.bias)
@@ -310,12 +316,12 @@ def gradient_ratio(rng, trial) -> dict:
         measured["median_ratio"].append(float(np.median(left / value)))
         measured["share_zero"].append(float((left == 0).mean()))
         some = jax.tree.map(lambda part: np.asarray(part)[: trial.searched], (blocks, sample))
-        descent = {"steps": trial.steps, "learning_rate": trial.learning_rate}
-        ratio = feature_bound.search(*some, norm, objective="ratio", **descent)
-        measured["searched_ratio"].append(float(ratio.min()))
+        search = functools.partial(
+            feature_bound.search, *some, norm, steps=trial.steps, learning_rate=trial.learning_rate
+        )
+        measured["searched_ratio"].append(float(search(objective="ratio").min()))
         if trial.width >= 2 * trial.pairs:
-            slack = feature_bound.search(*some, norm, objective="slack", **descent)
-            bound = max(bound, float(1 / slack.min()))
+            bound = max(bound, float(1 / search(objective="slack").min()))
     tight = [_tight_ratio(rng, trial, norm) for norm in trial.norms]
     return {**measured, "largest_right_over_left": bound, "tight_right_over_left": tight}
 
@@ -389,23 +395,21 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def _origin_verdict(settings: dict, records: list[dict]):
-    nets, hexagons = (shared.where(records, measured=kind) for kind in ("at_origin", "on_hexagon"))
-    predicted = shared.joined(nets, "escape_curvature")
-    curvature_errors = np.abs(shared.joined(nets, "measured_curvature") / predicted - 1)
-    form_errors = shared.joined(nets, "form_error") / predicted
-    shares_found = shared.joined(hexagons, "least_risk_found") / shared.joined(hexagons, "risk")
+    nets, hexagons = (where(records, measured=kind) for kind in ("at_origin", "on_hexagon"))
+    predicted = joined(nets, "escape_curvature")
+    curvature_errors = np.abs(joined(nets, "measured_curvature") / predicted - 1)
+    form_errors = joined(nets, "form_error") / predicted
+    shares_found = joined(hexagons, "least_risk_found") / joined(hexagons, "risk")
     metrics = {
         "problems": len(predicted),
-        "largest_gradient_entry": shared.largest(nets, "largest_gradient_entry"),
-        "least_risk": float(shared.joined(nets, "risk").min()),
-        "largest_autodiff_hessian_entry": shared.largest(nets, "largest_autodiff_hessian_entry"),
+        "largest_gradient_entry": largest(nets, "largest_gradient_entry"),
+        "least_risk": float(joined(nets, "risk").min()),
+        "largest_autodiff_hessian_entry": largest(nets, "largest_autodiff_hessian_entry"),
         "least_escape_curvature": float(predicted.min()),
         "largest_relative_error_of_the_escape_curvature": float(curvature_errors.max()),
         "largest_relative_error_of_the_form": float(form_errors.max()),
-        "hexagon_largest_curvature_without_bias": shared.largest(
-            hexagons, "curvature_without_bias"
-        ),
-        "hexagon_least_curvature_with_bias": shared.least(hexagons, "curvature_with_bias"),
+        "hexagon_largest_curvature_without_bias": largest(hexagons, "curvature_without_bias"),
+        "hexagon_least_curvature_with_bias": least(hexagons, "curvature_with_bias"),
         "hexagon_largest_risk_share_found": float(shares_found.max()),
     }
     found = metrics["largest_gradient_entry"] == 0 and metrics["least_risk"] > 0
@@ -420,23 +424,22 @@ def _origin_verdict(settings: dict, records: list[dict]):
 
 
 def _dead_verdict(settings: dict, records: list[dict]):
-    gaussian = shared.where(records, law="gaussian")
+    gaussian = where(records, law="gaussian")
     others = [record for record in records if record["law"] != "gaussian"]
-    shares, off = [], []
-    for record in gaussian:
-        share = record["dead"] / record["samples"]
+    shares = [record["dead"] / record["samples"] for record in gaussian]
+    off = []
+    for share, record in zip(shares, gaussian, strict=True):
         low, high = record["least_expected_share"], record["largest_expected_share"]
         deviation = np.sqrt(high * (1 - high) / record["samples"])
-        shares.append(share)
         off.append(max(low - share, share - high, 0.0) / deviation)
     metrics = {
-        "gaussian_nets": shared.total(gaussian, "samples"),
-        "dead_gaussian_nets": shared.total(gaussian, "dead"),
+        "gaussian_nets": total(gaussian, "samples"),
+        "dead_gaussian_nets": total(gaussian, "dead"),
         "largest_dead_share": max(shares, default=0.0),
         "largest_deviations_from_the_formula": float(max(off, default=0.0)),
-        "nets_without_negative_biases": shared.total(others, "samples"),
-        "dead_nets_without_negative_biases": shared.total(others, "dead"),
-        "least_hull_depth": shared.least(records, "hull_depth"),
+        "nets_without_negative_biases": total(others, "samples"),
+        "dead_nets_without_negative_biases": total(others, "dead"),
+        "least_hull_depth": least(records, "hull_depth"),
     }
     found = metrics["dead_gaussian_nets"] > 0
     as_proved = (
@@ -450,12 +453,10 @@ def _ratio_verdict(settings: dict, records: list[dict]):
     tight = [r for record in records for r in record["tight_right_over_left"] if r is not None]
     metrics = {
         "nets": sum(record["samples"] * len(record["norms"]) for record in records),
-        "largest_right_over_left": max(
-            [shared.largest(records, "largest_right_over_left"), *tight]
-        ),
+        "largest_right_over_left": max([largest(records, "largest_right_over_left"), *tight]),
         "least_tight_right_over_left": min(tight, default=None),
-        "largest_share_of_zero_gradients": float(shared.joined(records, "share_zero").max()),
-        "least_ratio_found": float(shared.joined(records, "searched_ratio").min()),
+        "largest_share_of_zero_gradients": float(joined(records, "share_zero").max()),
+        "least_ratio_found": float(joined(records, "searched_ratio").min()),
     }
     if metrics["largest_right_over_left"] > 1 + settings["rounding"]:
         return metrics, "counterexample"
@@ -470,24 +471,21 @@ def _noise_verdict(settings: dict, records: list[dict]):
         for record in records
         for scale, *values in zip(record["scales"], *(record[n] for n in names), strict=True)
     ]
-    from_zero = shared.where(by_scale, scale=0)
-    metrics = {"largest_step_from_zero": shared.largest(from_zero, "largest_travelled")}
+    from_zero = where(by_scale, scale=0)
+    metrics = {"largest_step_from_zero": largest(from_zero, "largest_travelled")}
     for width in sorted({record["width"] for record in records}):
-        noisy = [r for r in shared.where(by_scale, width=width) if r["scale"] != 0]
-        optimal = shared.joined(noisy, "final_risk_share") <= settings["optimal_share"]
-        stalled = ~optimal & shared.joined(noisy, "stalled").astype(bool)
+        noisy = [r for r in where(by_scale, width=width) if r["scale"] != 0]
+        optimal = joined(noisy, "final_risk_share") <= settings["optimal_share"]
+        stalled = ~optimal & joined(noisy, "stalled").astype(bool)
         metrics |= {
             f"starts_at_width_{width}": len(optimal),
-            f"halved_share_at_width_{width}": float(shared.joined(noisy, "halved_share").mean()),
+            f"halved_share_at_width_{width}": float(joined(noisy, "halved_share").mean()),
             f"optimal_share_at_width_{width}": float(optimal.mean()),
             f"stalled_share_at_width_{width}": float(stalled.mean()),
             f"unfinished_share_at_width_{width}": float((~optimal & ~stalled).mean()),
         }
-    holds = (
-        metrics["largest_step_from_zero"] == 0
-        and metrics[f"halved_share_at_width_{width}"] >= settings["least_halved_share"]
-    )
-    return metrics, "reproduced" if holds else "not reproduced"
+    halved = metrics[f"halved_share_at_width_{width}"] >= settings["least_halved_share"]
+    return metrics, reproduced(halved and metrics["largest_step_from_zero"] == 0)
 
 
 _PARTS = {
@@ -499,7 +497,7 @@ _PARTS = {
 }
 _MEASURED = (at_origin, on_hexagon, dead, gradient_ratio, noise, relu_search.search)
 _MEASURE = {f.__name__: f for f in (*_MEASURED, relu_search.linear_control)}
-EXPERIMENT = run.Experiment("relu", trials, measure, verdict, build=build, get_config=get_config)
+EXPERIMENT = run.Experiment("relu", trials, measure, verdict, build, signed=("scales",))
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

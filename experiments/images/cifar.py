@@ -10,11 +10,10 @@ estimates from floating-point operations, and say so.
 A run stopped at any moment goes on from its newest checkpoint when the same command is given again.
 """
 
-import ml_collections
-
 from experiments import run
 from experiments.images import data as image_data
 from experiments.images import train
+from experiments.shared import configs, reproduced
 from identity_matters import paper
 from identity_matters.images import datasets
 
@@ -162,7 +161,7 @@ def _densenet(dataset: str) -> dict:
     )  # fmt: skip
 
 
-_SETTINGS = {
+_NETS = {
     "all_conv_residual": _all_conv_residual,
     "small": _small,
     "quarter_width": _quarter_width,
@@ -172,13 +171,12 @@ _SETTINGS = {
 }
 
 
-def get_config(variant: str = VARIANTS[0]) -> ml_collections.ConfigDict:
-    known = VARIANTS + ACCELERATOR_VARIANTS + OTHER_VARIANTS
-    if variant not in known:
-        raise ValueError(f"variant must be one of {known}, got {variant!r}")
-    dataset, model = variant.split("/")
-    settings = _digits(dataset) if dataset == "digits" else _SETTINGS[model](dataset)
-    return ml_collections.ConfigDict({"variant": variant, **settings})
+def _settings(variant: str) -> dict:
+    dataset, net = variant.split("/")
+    return _digits(dataset) if dataset == "digits" else _NETS[net](dataset)
+
+
+get_config = configs({v: _settings(v) for v in VARIANTS + ACCELERATOR_VARIANTS + OTHER_VARIANTS})
 
 
 def measure(training: train.Training, key, log) -> dict:
@@ -209,7 +207,7 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
         linear = metrics["linear_classifier_test_error_percent"]
         better = metrics["test_error_percent"] < linear
         fitted = metrics["train_error_percent"] <= FITTED_PERCENT
-        return run.Verdict(DIGITS_CLAIM, metrics, train.reproduced(better and fitted))
+        return run.Verdict(DIGITS_CLAIM, metrics, reproduced(better and fitted))
     claim = CLAIMS[dataset] if model == "all_conv_residual" else BASELINE_CLAIM
     if config["scale"] != "paper":
         return run.Verdict(claim, metrics, "not comparable")
@@ -219,13 +217,7 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
 
 
 EXPERIMENT = run.Experiment(
-    "cifar",
-    train.one_training,
-    measure,
-    verdict,
-    build=train.Training,
-    get_config=get_config,
-    trains=True,
+    "cifar", train.one_training, measure, verdict, train.Training, trains=True
 )
 
 if __name__ == "__main__":

@@ -13,11 +13,10 @@ but for the miniature, which alone has been run, the times are estimates (docs/c
 A run stopped at any moment goes on from its newest checkpoint when the same command is given again.
 """
 
-import ml_collections
-
 from experiments import run
 from experiments.images import data as image_data
 from experiments.images import train
+from experiments.shared import configs, reproduced
 from identity_matters import paper
 from identity_matters.images import imagenet, miniature
 from identity_matters.nets.all_conv_residual import IMAGENET
@@ -107,20 +106,15 @@ def _miniature() -> dict:
 
 
 _SETTINGS = {
-    "miniature/all_conv_residual": _miniature,
-    "imagenet2012/parameters_as_printed": lambda: _as_the_paper("parameters_as_printed"),
-    "imagenet2012/blocks_of_34_layers": lambda: _as_the_paper("blocks_of_34_layers"),
-    "imagenet2012/parameters_as_printed_cosine": lambda: _cosine("parameters_as_printed"),
-    "imagenet2012/blocks_of_34_layers_cosine": lambda: _cosine("blocks_of_34_layers"),
-    "imagenet2012/resnet_34": _resnet_34,
+    "miniature/all_conv_residual": _miniature(),
+    "imagenet2012/parameters_as_printed": _as_the_paper("parameters_as_printed"),
+    "imagenet2012/blocks_of_34_layers": _as_the_paper("blocks_of_34_layers"),
+    "imagenet2012/parameters_as_printed_cosine": _cosine("parameters_as_printed"),
+    "imagenet2012/blocks_of_34_layers_cosine": _cosine("blocks_of_34_layers"),
+    "imagenet2012/resnet_34": _resnet_34(),
 }
 VARIANTS, OTHER_VARIANTS = tuple(_SETTINGS)[:1], tuple(_SETTINGS)[1:]
-
-
-def get_config(variant: str = VARIANTS[0]) -> ml_collections.ConfigDict:
-    if variant not in _SETTINGS:
-        raise ValueError(f"variant must be one of {tuple(_SETTINGS)}, got {variant!r}")
-    return ml_collections.ConfigDict({"variant": variant, **_SETTINGS[variant]()})
+get_config = configs(_SETTINGS)
 
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
@@ -135,7 +129,7 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     if config["data"]["miniature_examples"]:
         learned = metrics["test_error_percent"] <= MINIATURE_LEARNED_PERCENT
         metrics["test_error_asked_percent"] = MINIATURE_LEARNED_PERCENT
-        return run.Verdict(MINIATURE_CLAIM, metrics, train.reproduced(learned))
+        return run.Verdict(MINIATURE_CLAIM, metrics, reproduced(learned))
     is_net = config["model"]["name"] == "all_conv_residual"
     claim = CLAIM if is_net else BASELINE_CLAIM
     found = (metrics["train_examples"], metrics["test_examples"])
@@ -152,13 +146,7 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
 
 
 EXPERIMENT = run.Experiment(
-    "imagenet",
-    train.one_training,
-    train.Training.run,
-    verdict,
-    build=train.Training,
-    get_config=get_config,
-    trains=True,
+    "imagenet", train.one_training, train.Training.run, verdict, train.Training, trains=True
 )
 
 if __name__ == "__main__":

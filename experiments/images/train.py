@@ -15,6 +15,7 @@ import numpy as np
 from experiments import run
 from experiments.images import data as image_data
 from experiments.images.log import RESULT
+from experiments.shared import reproduced
 from identity_matters import flops, nets, runs
 from identity_matters.train import checkpoint, loop, metrics, multihost, optim, parallel
 from identity_matters.train.step import Task, initial_state
@@ -318,8 +319,3 @@ def compared(
     )
     said = reproduced(holds) if comparable else "not comparable"
     return run.Verdict(claim, measured, said, paper=printed)
-
-
-def reproduced(holds: bool) -> str:
-    """The verdict on an empirical statement."""
-    return "reproduced" if holds else "not reproduced"
