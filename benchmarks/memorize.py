@@ -14,16 +14,13 @@ Hardware: 2 CPU cores. Time: about two minutes.
 import multiprocessing
 import os
 import pathlib
-import statistics
-import time
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 
 from experiments import run
-from experiments.shared import config, largest, total
+from experiments.shared import configs, largest, reproduced, seconds_in_turns, total
 from identity_matters import environment
 from identity_matters.memorize import construct
 from identity_matters.memorize.network import in_blocks, matmul
@@ -52,11 +49,7 @@ _SETTINGS = {
     # its own brings it near 1.
     "largest_load_per_core": 1.25,
 }
-
-
-def get_config(variant: str = "construction") -> ml_collections.ConfigDict:
-    """The settings of `variant`, one of VARIANTS."""
-    return config(variant, dict.fromkeys(VARIANTS, ()), _SETTINGS)
+get_config = configs({variant: {} for variant in VARIANTS}, _SETTINGS)
 
 
 def trials(*, examples, variant, **settings) -> list[dict]:
@@ -64,13 +57,6 @@ def trials(*, examples, variant, **settings) -> list[dict]:
     del variant
     sizes = {k: v for k, v in settings.items() if not k.startswith("largest_")}
     return [{"examples": n, **sizes} for n in examples]
-
-
-def build(**trial) -> dict:
-    """The trial, once its sizes are known to be usable."""
-    for name, value in trial.items():
-        construct.check_whole(name, value)
-    return trial
 
 
 @jax.jit
@@ -89,9 +75,11 @@ def _bare_inner_products(tiles) -> None:
 @jax.jit
 def _bare_blocks(U, V, h):
     """Two k x k products for each block and nothing else."""
-    return jax.lax.scan(lambda h, block: (matmul(block[1], matmul(block[0], h)), None), h, (U, V))[
-        0
-    ]
+
+    def block(h, layers):
+        return matmul(layers[1], matmul(layers[0], h)), None
+
+    return jax.lax.scan(block, h, (U, V))[0]
 
 
 def _rotations(rng, blocks: int, width: int):
@@ -123,13 +111,7 @@ def measure(trial: dict, key) -> dict:
     }
     for compile_candidate in ("inner_products", "block_products", "verify"):
         candidates[compile_candidate]()
-    seconds = {name: [] for name in candidates}
-    for _ in range(trial["repeats"]):
-        for name, candidate in candidates.items():
-            started = time.perf_counter()
-            candidate()
-            seconds[name].append(time.perf_counter() - started)
-    medians = {f"{name}_seconds": statistics.median(s) for name, s in seconds.items()}
+    medians = seconds_in_turns(candidates, trial["repeats"])
     return {
         **medians,
         "build_ratio": medians["build_seconds"] / medians["inner_products_seconds"],
@@ -188,19 +170,15 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         ]
     load = largest(records, "load_per_core")
     metrics["load_per_core"] = load
-    outcome = "reproduced" if all(reached) else "not reproduced"
+    outcome = reproduced(all(reached))
     if metrics["errors"] == 0 and load > settings["largest_load_per_core"]:
-        speeds = {
-            name: value for name, value in metrics.items() if name.endswith(("seconds", "ratio"))
-        }
+        speeds = {n: value for n, value in metrics.items() if n.endswith(("seconds", "ratio"))}
         print(f"undecided: load average {load:.2f} a core; {speeds}")
         outcome = "undecided"
     return run.Verdict("construction-cost", metrics, outcome)
 
 
-EXPERIMENT = run.Experiment(
-    "benchmark_memorize", trials, measure, verdict, build=build, get_config=get_config
-)
+EXPERIMENT = run.Experiment("benchmark_memorize", trials, measure, verdict)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

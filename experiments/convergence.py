@@ -26,19 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import run
-from experiments.shared import (
-    configs,
-    generator,
-    grid,
-    joined,
-    largest,
-    reproduced,
-    require_between,
-    total,
-    where,
-    without,
-)
+from experiments import run, shared
 from identity_matters import random_matrices
 from identity_matters.linear import convergence, escape, model
 
@@ -81,7 +69,7 @@ _SETTINGS = {
         "largest_factor": 2.0,  # between predicted and measured, either way; above 1
     },
 }
-get_config = configs(_SETTINGS)
+get_config = shared.configs(_SETTINGS)
 
 
 # Trials
@@ -90,14 +78,16 @@ get_config = configs(_SETTINGS)
 def trials(*, variant: str, depths, **settings) -> list[dict]:
     """One for each depth and width (inside), or for each depth and target (escape)."""
     if variant == "escape":
-        require_between(1, math.inf, largest_factor=settings["largest_factor"])
-        cells = grid(question=["escape"], depth=depths, target=map(list, settings["targets"]))
-        return [{**cell, **without(settings, "targets", "largest_factor")} for cell in cells]
+        shared.require_between(1, math.inf, largest_factor=settings["largest_factor"])
+        cells = shared.grid(
+            question=["escape"], depth=depths, target=map(list, settings["targets"])
+        )
+        return [{**cell, **shared.without(settings, "targets", "largest_factor")} for cell in cells]
     beyond = {k.removeprefix("beyond_"): v for k, v in settings.items() if "beyond_" in k}
     certified = {k: v for k, v in settings.items() if "beyond_" not in k}
-    cells = grid(question=["certified"], depth=depths, width=settings["widths"])
-    return [{**cell, **without(certified, "widths")} for cell in cells] + [
-        {"question": "beyond", "depth": depth, "width": width, **without(beyond, "shapes")}
+    cells = shared.grid(question=["certified"], depth=depths, width=settings["widths"])
+    return [{**cell, **shared.without(certified, "widths")} for cell in cells] + [
+        {"question": "beyond", "depth": depth, "width": width, **shared.without(beyond, "shapes")}
         for depth, width in settings["beyond_shapes"]
     ]
 
@@ -116,7 +106,7 @@ def build(**trial) -> dict:
 
 def measure(trial: dict, key) -> dict:
     """Measures one trial; `key` is the root of its draws."""
-    return MEASURES[trial["question"]](generator(key), **without(trial, "question"))
+    return MEASURES[trial["question"]](shared.generator(key), **shared.without(trial, "question"))
 
 
 # The iterates stay inside
@@ -293,15 +283,15 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def _judge_inside(settings: dict, records: list[dict]) -> tuple[dict, str]:
-    certified, beyond = (where(records, question=name) for name in ("certified", "beyond"))
+    certified, beyond = (shared.where(records, question=name) for name in ("certified", "beyond"))
     converged = np.mean([record["converged_percent"] for record in beyond], axis=0)
     up_to_1 = np.array(settings["beyond_excess_over_sigma"]) <= 1
     metrics = {
-        "certified_problems": total(certified, "certified"),
-        "not_certified_problems": total(certified, "not_certified"),
-        "left_the_ball": total(certified, "left_the_ball"),
-        "fell_too_slowly": total(certified, "fell_too_slowly"),
-        "largest_norm_over_radius": largest(certified, "largest_norm_over_radius"),
+        "certified_problems": shared.total(certified, "certified"),
+        "not_certified_problems": shared.total(certified, "not_certified"),
+        "left_the_ball": shared.total(certified, "left_the_ball"),
+        "fell_too_slowly": shared.total(certified, "fell_too_slowly"),
+        "largest_norm_over_radius": shared.largest(certified, "largest_norm_over_radius"),
         "least_converged_percent_up_to_1_sigma": float(converged[up_to_1].min()),
         "converged_percent_at_largest_excess": float(converged[-1]),
     }
@@ -315,18 +305,18 @@ def _judge_escape(settings: dict, records: list[dict]) -> tuple[dict, str]:
         for record in records
         for entry in record["by_noise"]
     ]
-    ratios = joined(runs, "predicted_over_measured")
+    ratios = shared.joined(runs, "predicted_over_measured")
     shallowest, deepest = min(settings["depths"]), max(settings["depths"])
 
     def median(depth, negative):
-        some = where(runs, depth=depth, noise=min(settings["noises"]))
+        some = shared.where(runs, depth=depth, noise=min(settings["noises"]))
         scalar = [r for r in some if len(r["target"]) == 1 and (r["target"][0] < 0) == negative]
-        return float(np.median(joined(scalar, "predicted_updates")))
+        return float(np.median(shared.joined(scalar, "predicted_updates")))
 
     metrics = {
         "runs": len(ratios),
-        "not_run": total(runs, "not_run"),
-        "not_reached": total(runs, "not_reached"),
+        "not_run": shared.total(runs, "not_run"),
+        "not_reached": shared.total(runs, "not_reached"),
         "least_predicted_over_measured": float(ratios.min()),
         "largest_predicted_over_measured": float(ratios.max()),
         "median_updates_negative_shallowest": median(shallowest, True),
@@ -335,7 +325,7 @@ def _judge_escape(settings: dict, records: list[dict]) -> tuple[dict, str]:
     }
     factor = settings["largest_factor"]
     within = 1 / factor <= ratios.min() and ratios.max() <= factor
-    return metrics, reproduced(within and not metrics["not_reached"])
+    return metrics, shared.reproduced(within and not metrics["not_reached"])
 
 
 _ANY_SIGN = ("targets", "sigma_condition_log10", "singular_percent", "beyond_condition_log10")

@@ -24,18 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import run
-from experiments.shared import (
-    configs,
-    generator,
-    grid,
-    joined,
-    largest,
-    require_between,
-    total,
-    where,
-    without,
-)
+from experiments import run, shared
 from identity_matters import random_matrices
 from identity_matters.linear import gradient_bound, model
 
@@ -101,7 +90,7 @@ _SETTINGS = {
     # d = 1, rational arithmetic; R and Sigma are whole numbers from 1 up to max_integer.
     "exact": {"max_depth": 2, "max_integer": 4},
 }
-get_config = configs({form: {} for form in VARIANTS}, _SETTINGS)
+get_config = shared.configs({form: {} for form in VARIANTS}, _SETTINGS)
 
 
 # Trials
@@ -115,7 +104,7 @@ def trials(
 
     Singular Sigma are for the corrected form alone: the printed ones are trivial there.
     """
-    data = without(rest, "tight_tolerance")
+    data = shared.without(rest, "tight_tolerance")
     sizes = search["widths"], search["depths"]
     if len(sizes[0]) != len(sizes[1]):
         raise ValueError("one search.depths for each of search.widths {}, got {}".format(*sizes))
@@ -124,7 +113,7 @@ def trials(
         {"kind": "tight", **tight},
         {"kind": "scaling", **data, **scaling},
     ]
-    search = without(search, "widths", "depths")
+    search = shared.without(search, "widths", "depths")
     for width, depth in zip(*sizes, strict=True):
         listed.append({"kind": "search", "width": width, "depth": depth, **search})
     listed += [{"kind": "random", **data, **shape} for shape in _shapes(**random)]
@@ -154,7 +143,7 @@ def build(**trial) -> dict:
     """The trial itself; raises ValueError for settings that its attack cannot use."""
     kind = trial["kind"]
     for name in trial.keys() & {"taus", "max_tau"}:
-        require_between(0, 1, **{f"{kind}.{name}": trial[name]})
+        shared.require_between(0, 1, **{f"{kind}.{name}": trial[name]})
     if "max_tau" in trial:
         rng = np.random.default_rng(0)
         random_matrices.second_moments(rng, 1, trial["width"], _data_range(trial))
@@ -168,7 +157,7 @@ def build(**trial) -> dict:
 
 def measure(trial: dict, key) -> dict:
     """What the attack finds; see the functions of `ATTACKS`."""
-    return ATTACKS[trial["kind"]](trial, generator(key))
+    return ATTACKS[trial["kind"]](trial, shared.generator(key))
 
 
 def _ratios(trial: dict, points: random_matrices.Points) -> np.ndarray:
@@ -221,7 +210,7 @@ def tight_family(trial: dict, rng) -> dict:
     """right/left at ``A_i = -tau I``, ``Sigma = s I`` and a Gaussian R, for all combinations."""
     rows = []
     for width in trial["widths"]:
-        cells = grid(depth=trial["depths"], tau=trial["taus"], scale=trial["scales"])
+        cells = shared.grid(depth=trial["depths"], tau=trial["taus"], scale=trial["scales"])
         A = np.zeros((len(cells), max(trial["depths"]), width, width))
         for layers, cell in zip(A, cells, strict=True):
             depth = cell["depth"]
@@ -350,7 +339,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     That the printed forms are false is settled by one exact counterexample.
     """
     (exact,), (tight,), (scaling,), random, searches, singular = (
-        where(records, kind=kind)
+        shared.where(records, kind=kind)
         for kind in ("exact", "tight", "scaling", "random", "search", "singular")
     )
     metrics = {
@@ -359,7 +348,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         "least_sigma_norm_drawn": 10.0 ** settings["sigma_norm_log10"][0],
         "largest_sigma_norm_drawn": 10.0 ** settings["sigma_norm_log10"][1],
         "largest_tau_drawn": settings["max_tau"],
-        "largest_depth_drawn": largest(random, "max_depth"),
+        "largest_depth_drawn": shared.largest(random, "max_depth"),
         **_search_metrics(searches),
         "tight_family_largest_error": tight["largest_error"],
         "scaling_least_slope": scaling["least_slope"],
@@ -373,16 +362,16 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
             metrics[f"{name}_squared_gradient"] = exact[name]["squared_gradient_float64"]
             metrics[f"{name}_right_hand_side"] = exact[name]["right_float64"]
     if singular:
-        metrics["singular_points"] = total(singular, "points")
-        metrics["singular_failures"] = total(singular, "failures")
-        metrics["singular_largest_right_over_left"] = largest(singular, "largest_ratio")
+        metrics["singular_points"] = shared.total(singular, "points")
+        metrics["singular_failures"] = shared.total(singular, "failures")
+        metrics["singular_largest_right_over_left"] = shared.largest(singular, "largest_ratio")
     failed = (
-        total(random + singular, "failures") > 0
+        shared.total(random + singular, "failures") > 0
         or metrics["search_largest_right_over_left"] > 1 + settings["relative_tolerance"]
     )
     attacked_enough = (
         metrics["points"] >= settings["random"]["points"]
-        and total(singular, "points") >= settings["singular"]["points"]
+        and shared.total(singular, "points") >= settings["singular"]["points"]
         and metrics["tight_family_largest_error"] <= settings["tight_tolerance"]
     )
     if settings["variant"] != "corrected":
@@ -395,27 +384,31 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def _random_metrics(records: list[dict]) -> dict:
-    points, failures = total(records, "points"), total(records, "failures")
+    points, failures = shared.total(records, "points"), shared.total(records, "failures")
     # Every sampler drew the same number of points.
     drawn = points / len(random_matrices.SAMPLERS)
     by_sampler = [record["failures_by_sampler"] for record in records]
-    over = largest(records, "largest_ratio")
+    over = shared.largest(records, "largest_ratio")
     return {
         "points": points,
         "failures": failures,
         "failures_percent": 100 * failures / points,
         **{
-            f"failures_{sampler}_percent": 100 * total(by_sampler, sampler) / drawn
+            f"failures_{sampler}_percent": 100 * shared.total(by_sampler, sampler) / drawn
             for sampler in random_matrices.SAMPLERS
         },
-        "negative_determinants_percent": 100 * total(records, "negative_determinants") / points,
+        "negative_determinants_percent": 100
+        * shared.total(records, "negative_determinants")
+        / points,
         "largest_right_over_left": over,
         "smallest_slack_left_over_right_minus_1": 1 / over - 1,
     }
 
 
 def _search_metrics(records: list[dict]) -> dict:
-    found, predicted = (joined(records, f"{name}_ratios") for name in ("largest", "predicted"))
+    found, predicted = (
+        shared.joined(records, f"{name}_ratios") for name in ("largest", "predicted")
+    )
     thresholds = [record["least_failing_sigma_norm"] for record in records]
     metrics = {
         "search_largest_right_over_left": float(found.max()),

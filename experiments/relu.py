@@ -30,19 +30,7 @@ import types
 import jax
 import numpy as np
 
-from experiments import relu_search, run
-from experiments.shared import (
-    configs,
-    generator,
-    grid,
-    joined,
-    largest,
-    least,
-    reproduced,
-    total,
-    where,
-    without,
-)
+from experiments import relu_search, run, shared
 from identity_matters.relu import (
     critical_points,
     dead_units,
@@ -145,7 +133,7 @@ _OF_VERDICT = (
     *("form_tolerance", "deviations", "rounding", "least_halved_share"),
     *("independent_from", "least_proved_minima"),
 )
-get_config = configs(_SETTINGS)
+get_config = shared.configs(_SETTINGS)
 
 # Trials
 
@@ -153,7 +141,7 @@ get_config = configs(_SETTINGS)
 def trials(*, variant: str, **settings) -> list[dict]:
     """The trials of one variant; "measured" says what is measured in each."""
     list_trials, _ = _PARTS[variant]
-    return list(list_trials(**without(settings, *_OF_VERDICT)))
+    return list(list_trials(**shared.without(settings, *_OF_VERDICT)))
 
 
 def _net_trials(measured: str, *, nets, teacher_width: int, **common):
@@ -163,20 +151,20 @@ def _net_trials(measured: str, *, nets, teacher_width: int, **common):
 
 def _origin_trials(*, hexagon: dict, **common):
     yield from _net_trials("at_origin", **common)
-    own = without(hexagon, "sizes", "flat_tolerance")
+    own = shared.without(hexagon, "sizes", "flat_tolerance")
     own["escape_starts"] = common["escape_starts"]
     yield from ({"measured": "on_hexagon", **own, "size": size} for size in hexagon["sizes"])
 
 
 def _dead_trials(*, nets, laws, **common):
-    for cell in grid(net=relu_search.list_nets(nets, "depth width width_in"), law=laws):
+    for cell in shared.grid(net=relu_search.list_nets(nets, "depth width width_in"), law=laws):
         yield {"measured": "dead", **common, **cell["net"], "law": cell["law"]}
 
 
 def _noise_trials(*, depths, widths, biases, optimal_share: float, **common):
     del optimal_share  # of the verdict
     common["lifted_width"] = common["width_in"]
-    for net in grid(bias=biases, depth=depths, width=widths):
+    for net in shared.grid(bias=biases, depth=depths, width=widths):
         yield {"measured": "noise", **common, **net}
 
 
@@ -202,7 +190,7 @@ def build(*, measured: str, **trial):
 def measure(subject, key) -> dict:
     """Measures one trial; see `at_origin` and the like, and `relu_search`."""
     measured, trial = subject
-    return _MEASURE[measured](generator(key), trial)
+    return _MEASURE[measured](shared.generator(key), trial)
 
 
 def at_origin(rng, trial) -> dict:
@@ -395,21 +383,23 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def _origin_verdict(settings: dict, records: list[dict]):
-    nets, hexagons = (where(records, measured=kind) for kind in ("at_origin", "on_hexagon"))
-    predicted = joined(nets, "escape_curvature")
-    curvature_errors = np.abs(joined(nets, "measured_curvature") / predicted - 1)
-    form_errors = joined(nets, "form_error") / predicted
-    shares_found = joined(hexagons, "least_risk_found") / joined(hexagons, "risk")
+    nets, hexagons = (shared.where(records, measured=kind) for kind in ("at_origin", "on_hexagon"))
+    predicted = shared.joined(nets, "escape_curvature")
+    curvature_errors = np.abs(shared.joined(nets, "measured_curvature") / predicted - 1)
+    form_errors = shared.joined(nets, "form_error") / predicted
+    shares_found = shared.joined(hexagons, "least_risk_found") / shared.joined(hexagons, "risk")
     metrics = {
         "problems": len(predicted),
-        "largest_gradient_entry": largest(nets, "largest_gradient_entry"),
-        "least_risk": float(joined(nets, "risk").min()),
-        "largest_autodiff_hessian_entry": largest(nets, "largest_autodiff_hessian_entry"),
+        "largest_gradient_entry": shared.largest(nets, "largest_gradient_entry"),
+        "least_risk": float(shared.joined(nets, "risk").min()),
+        "largest_autodiff_hessian_entry": shared.largest(nets, "largest_autodiff_hessian_entry"),
         "least_escape_curvature": float(predicted.min()),
         "largest_relative_error_of_the_escape_curvature": float(curvature_errors.max()),
         "largest_relative_error_of_the_form": float(form_errors.max()),
-        "hexagon_largest_curvature_without_bias": largest(hexagons, "curvature_without_bias"),
-        "hexagon_least_curvature_with_bias": least(hexagons, "curvature_with_bias"),
+        "hexagon_largest_curvature_without_bias": shared.largest(
+            hexagons, "curvature_without_bias"
+        ),
+        "hexagon_least_curvature_with_bias": shared.least(hexagons, "curvature_with_bias"),
         "hexagon_largest_risk_share_found": float(shares_found.max()),
     }
     found = metrics["largest_gradient_entry"] == 0 and metrics["least_risk"] > 0
@@ -424,7 +414,7 @@ def _origin_verdict(settings: dict, records: list[dict]):
 
 
 def _dead_verdict(settings: dict, records: list[dict]):
-    gaussian = where(records, law="gaussian")
+    gaussian = shared.where(records, law="gaussian")
     others = [record for record in records if record["law"] != "gaussian"]
     shares = [record["dead"] / record["samples"] for record in gaussian]
     off = []
@@ -433,13 +423,13 @@ def _dead_verdict(settings: dict, records: list[dict]):
         deviation = np.sqrt(high * (1 - high) / record["samples"])
         off.append(max(low - share, share - high, 0.0) / deviation)
     metrics = {
-        "gaussian_nets": total(gaussian, "samples"),
-        "dead_gaussian_nets": total(gaussian, "dead"),
+        "gaussian_nets": shared.total(gaussian, "samples"),
+        "dead_gaussian_nets": shared.total(gaussian, "dead"),
         "largest_dead_share": max(shares, default=0.0),
         "largest_deviations_from_the_formula": float(max(off, default=0.0)),
-        "nets_without_negative_biases": total(others, "samples"),
-        "dead_nets_without_negative_biases": total(others, "dead"),
-        "least_hull_depth": least(records, "hull_depth"),
+        "nets_without_negative_biases": shared.total(others, "samples"),
+        "dead_nets_without_negative_biases": shared.total(others, "dead"),
+        "least_hull_depth": shared.least(records, "hull_depth"),
     }
     found = metrics["dead_gaussian_nets"] > 0
     as_proved = (
@@ -453,10 +443,12 @@ def _ratio_verdict(settings: dict, records: list[dict]):
     tight = [r for record in records for r in record["tight_right_over_left"] if r is not None]
     metrics = {
         "nets": sum(record["samples"] * len(record["norms"]) for record in records),
-        "largest_right_over_left": max([largest(records, "largest_right_over_left"), *tight]),
+        "largest_right_over_left": max(
+            [shared.largest(records, "largest_right_over_left"), *tight]
+        ),
         "least_tight_right_over_left": min(tight, default=None),
-        "largest_share_of_zero_gradients": float(joined(records, "share_zero").max()),
-        "least_ratio_found": float(joined(records, "searched_ratio").min()),
+        "largest_share_of_zero_gradients": float(shared.joined(records, "share_zero").max()),
+        "least_ratio_found": float(shared.joined(records, "searched_ratio").min()),
     }
     if metrics["largest_right_over_left"] > 1 + settings["rounding"]:
         return metrics, "counterexample"
@@ -471,21 +463,21 @@ def _noise_verdict(settings: dict, records: list[dict]):
         for record in records
         for scale, *values in zip(record["scales"], *(record[n] for n in names), strict=True)
     ]
-    from_zero = where(by_scale, scale=0)
-    metrics = {"largest_step_from_zero": largest(from_zero, "largest_travelled")}
+    from_zero = shared.where(by_scale, scale=0)
+    metrics = {"largest_step_from_zero": shared.largest(from_zero, "largest_travelled")}
     for width in sorted({record["width"] for record in records}):
-        noisy = [r for r in where(by_scale, width=width) if r["scale"] != 0]
-        optimal = joined(noisy, "final_risk_share") <= settings["optimal_share"]
-        stalled = ~optimal & joined(noisy, "stalled").astype(bool)
+        noisy = [r for r in shared.where(by_scale, width=width) if r["scale"] != 0]
+        optimal = shared.joined(noisy, "final_risk_share") <= settings["optimal_share"]
+        stalled = ~optimal & shared.joined(noisy, "stalled").astype(bool)
         metrics |= {
             f"starts_at_width_{width}": len(optimal),
-            f"halved_share_at_width_{width}": float(joined(noisy, "halved_share").mean()),
+            f"halved_share_at_width_{width}": float(shared.joined(noisy, "halved_share").mean()),
             f"optimal_share_at_width_{width}": float(optimal.mean()),
             f"stalled_share_at_width_{width}": float(stalled.mean()),
             f"unfinished_share_at_width_{width}": float((~optimal & ~stalled).mean()),
         }
     halved = metrics[f"halved_share_at_width_{width}"] >= settings["least_halved_share"]
-    return metrics, reproduced(halved and metrics["largest_step_from_zero"] == 0)
+    return metrics, shared.reproduced(halved and metrics["largest_step_from_zero"] == 0)
 
 
 _PARTS = {

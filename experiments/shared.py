@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import statistics
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +64,17 @@ def reproduced(holds: bool) -> str:
 def generator(key) -> np.random.Generator:
     """NumPy's generator for a trial: for small arrays JAX would compile one for every shape."""
     return np.random.default_rng(np.asarray(jax.random.key_data(key)))
+
+
+def seconds_in_turns(candidates: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Median seconds of each candidate, ``NAME_seconds``; all take their turn in every round."""
+    seconds: dict[str, list[float]] = {f"{name}_seconds": [] for name in candidates}
+    for _ in range(rounds):
+        for own, candidate in zip(seconds.values(), candidates.values(), strict=True):
+            started = time.perf_counter()
+            jax.block_until_ready(candidate())
+            own.append(time.perf_counter() - started)
+    return {name: statistics.median(own) for name, own in seconds.items()}
 
 
 def where(records: list[dict], **values) -> list[dict]:

@@ -14,7 +14,8 @@ def settings(variant="random", **changes):
 
 
 def build_all(**config):
-    return [arm.build(**trial) for trial in arm.trials(**config)]
+    _, subjects = arm.EXPERIMENT.prepare(config, settings())
+    return subjects
 
 
 def test_large_cells_are_measured_by_the_cheap_methods_alone():
@@ -82,7 +83,7 @@ def test_each_criterion_flips_the_verdict(variant, changes, says):
     [
         ({"variant": "unitary"}, "variant must be one of .*, got 'unitary'"),
         ({"dimensions": (2, 0)}, "dimensions must be above 0, got 0"),
-        ({"depths": (2.5,)}, "depth must be a whole number, got 2.5"),
+        ({"depths": (2.5,)}, "depths must hold whole numbers, got 2.5"),
         ({"ascents": -1}, "ascents must be above -1, got -1"),
         ({"path_starts": 0}, "path_starts must be above 0, got 0"),
         ({"large_methods": ("qr",)}, "large_methods must be among .*, got 'qr'"),
@@ -92,7 +93,8 @@ def test_each_criterion_flips_the_verdict(variant, changes, says):
 def test_refused_before_anything_is_measured(change, message):
     with pytest.raises(ValueError, match=message):
         build_all(**settings(**change))
-    assert arm.trials(**settings(strengths=())) == []
+    with pytest.raises(ValueError, match="leave nothing to measure"):
+        build_all(**settings(strengths=()))
 
 
 def test_files_that_hold_no_target_are_named(tmp_path):
