@@ -92,7 +92,7 @@ def _measure_here(trial: dict, seed: int) -> dict:
         reading = Reading(cores, 0, 2 * cores)
         count = trial["batches_per_round"] * trial["batch_examples"]
         decoder = _Decoder(encoded, count, trial["kind"], cores, seed)
-        seconds = {"pipeline": [], "decoder": [], "imdecode": []}
+        seconds = {"pipeline": [], "decoder": []}
         with contextlib.closing(_endless(encoded, trial, reading, seed)) as stream:
             for _ in range(reading.prefetch_batches + 1):
                 next(stream)
@@ -101,8 +101,7 @@ def _measure_here(trial: dict, seed: int) -> dict:
                 # buffer; as much is under way at the end of the pipeline's turn as at its start.
                 ahead = reading.prefetch_batches * trial["batch_examples"]
                 time.sleep(1.5 * ahead * decoder.seconds_per_image)
-                seconds["decoder"].append(decoder.run(with_view=True))
-                seconds["imdecode"].append(decoder.run(with_view=False))
+                seconds["decoder"].append(decoder.run())
                 seconds["pipeline"].append(_drain(stream, trial["batches_per_round"], reading))
             rates = {name: count / statistics.median(all_) for name, all_ in seconds.items()}
             step_seconds = (
@@ -113,7 +112,6 @@ def _measure_here(trial: dict, seed: int) -> dict:
         "images_per_second": rates["pipeline"],
         "images_per_second_per_core": rates["pipeline"] / cores,
         "decoder_images_per_second_per_core": rates["decoder"] / cores,
-        "imdecode_images_per_second_per_core": rates["imdecode"] / cores,
         "share_of_decoder_percent": 100 * rates["pipeline"] / rates["decoder"],
         "wait_percent": 100 * waited / total,
         "image_kilobytes": decoder.bytes / count / 1000,
@@ -208,28 +206,26 @@ class _Decoder:
     def _decode(self, image):
         return self._cv2.imdecode(image, self._cv2.IMREAD_COLOR_RGB)
 
-    def _work(self, rows: range, with_view: bool) -> None:
+    def _work(self, rows: range) -> None:
         for i in rows:
             image = self._decode(self._images[i])
-            if not with_view:
-                continue
             if self._views is None:
                 jpeg.eval_view(image, imagenet.EVAL_SHORTER_SIDE_PIXELS, self._out[i])
             else:
                 jpeg.train_view(image, self._views[i], self._out[i])
 
-    def run(self, with_view: bool) -> float:
+    def run(self) -> float:
         """Seconds for all images."""
         shares = [range(start, len(self._images), self._threads) for start in range(self._threads)]
         started = time.perf_counter()
         with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
-            list(pool.map(lambda rows: self._work(rows, with_view), shares))
+            list(pool.map(self._work, shares))
         return time.perf_counter() - started
 
     @functools.cached_property
     def seconds_per_image(self) -> float:
         """Roughly how long an image takes one thread; measured once."""
-        return self.run(with_view=True) * self._threads / len(self._images)
+        return self.run() * self._threads / len(self._images)
 
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:

@@ -28,7 +28,6 @@ SMALL = {
     },
 }
 NESTED = {
-    "origin": {"hexagon": {"sizes": (1.0,), "width": 2, "starts": 8, "steps": 60}},
     "search": {"control": {"depths": (2,), "problems": 2}},
 }
 EXPECTED = {
@@ -71,7 +70,6 @@ TURNS = [
     ("origin", "at_origin", {"largest_gradient_entry": 0.1}, "undecided"),
     ("origin", "at_origin", {"risk": [0.0, 0.0]}, "undecided"),
     ("origin", "at_origin", {"measured_curvature": [1.0, 1.0]}, "undecided"),
-    ("origin", "on_hexagon", {"curvature_without_bias": 0.1}, "undecided"),
     ("dead_units", "dead", {"dead": 0}, "undecided"),
     ("dead_units", "dead", {"dead": 1900}, "undecided"),
     ("search", "search", {"certificates": []}, "undecided"),

@@ -60,20 +60,6 @@ def _as_the_paper(blocks: str) -> dict:
     )
 
 
-def _cosine(blocks: str) -> dict:
-    # Claim: the paper expects better schedules to help. 90 epochs of 1024 images, five of them to
-    # warm up, half a cosine: the recipe of many a ResNet, here without batch norm; our choice and
-    # not tried. One H200: three hours (estimate). Expected: below 35.29 %.
-    warmup_steps, steps = (epochs * TRAIN_EXAMPLES // 1024 for epochs in (5, 90))
-    return _settings(
-        train.all_conv_residual_settings(**IMAGENET[blocks], compute_dtype="bfloat16"),
-        train.optim_settings(
-            schedule="cosine", boundary_steps=(), learning_rate=0.2, warmup_steps=warmup_steps
-        ),
-        steps=steps, batch_examples=1024, steps_per_evaluation=2500,
-    )  # fmt: skip
-
-
 def _resnet_34() -> dict:
     # Claim: the baseline with batch norm that the paper quotes, 25.03 % at ten crops; 26.7 % at one
     # (fb.resnet.torch). 90 epochs of 256, rate 0.1 over ten every 30 epochs. One H200: two
@@ -109,8 +95,6 @@ _SETTINGS = {
     "miniature/all_conv_residual": _miniature(),
     "imagenet2012/parameters_as_printed": _as_the_paper("parameters_as_printed"),
     "imagenet2012/blocks_of_34_layers": _as_the_paper("blocks_of_34_layers"),
-    "imagenet2012/parameters_as_printed_cosine": _cosine("parameters_as_printed"),
-    "imagenet2012/blocks_of_34_layers_cosine": _cosine("blocks_of_34_layers"),
     "imagenet2012/resnet_34": _resnet_34(),
 }
 VARIANTS, OTHER_VARIANTS = tuple(_SETTINGS)[:1], tuple(_SETTINGS)[1:]
