@@ -26,7 +26,7 @@ from benchmarks import compile_check
 from experiments import run
 from experiments.images import data as image_data
 from experiments.images import train
-from experiments.shared import configs, reproduced, require_between
+from experiments.shared import configs, reproduced, require_between, without
 from identity_matters import flops as counts
 from identity_matters.train import parallel
 from identity_matters.train import step as steps
@@ -140,15 +140,20 @@ class Rounds:
         batch_examples, data = trial["batch_examples"], image_data.settings("cifar10")
         model = {name: trial[name] for name in ("blocks_per_stage", "widths", "compute_dtype")}
         self.steps, self.per_dispatch = trial["steps_per_round"], trial["steps_per_dispatch"]
+        groups = train.settings(
+            "paper",
+            data,
+            model,
+            {
+                "schedule": "constant",
+                "boundary_steps": (),
+                "learning_rate": trial["learning_rate"],
+            },
+            batch_examples=batch_examples,
+            steps_per_dispatch=self.per_dispatch,
+        )
         self.training = train.Training(
-            data=data,
-            model=train.all_conv_residual_settings(**model),
-            optim=train.optim_settings(
-                schedule="constant", boundary_steps=(), learning_rate=trial["learning_rate"]
-            ),
-            train=train.train_settings(
-                batch_examples=batch_examples, steps_per_dispatch=self.per_dispatch
-            ),
+            **without(groups, "scale"),
             devices=parallel.pick_devices(0 if on_cpu else 1, batch_examples),
             images=compile_check.stand_in(data),
         )

@@ -41,7 +41,6 @@ from identity_matters.linear.factorization import (
     polar_bound,
     relative_product_error,
 )
-from identity_matters.linear.lower_bound import plane_path_length
 from identity_matters.linear.target import Target, check_depth, check_target
 
 _MEGABYTE = 1e6
@@ -194,26 +193,18 @@ def load_target(file: str) -> Target:
 
 def measure(subject: dict, key) -> dict:
     """Factorizes the target at every depth by every method that applies."""
+    measured = {}
     if subject["family"] == "file":
         target = subject["target"]
-        measured = {"dimension": len(target.R)}
+        measured["dimension"] = len(target.R)
     else:
         drawn = (subject["family"], subject["dimension"], subject["strength"])
         target = check_target(random_matrices.target(generator(key), *drawn))
-        measured = {}
     depths = {depth for depth in subject["depths"] if depth >= target.least_depth}
     if subject["least_depth_too"]:
         depths.add(target.least_depth)
-    measured |= {
-        "gamma": target.gamma,
-        "log10_condition": float(np.log10(target.K[0] / target.K[-1])),
-        "rows": [_measure_depth(target, depth, subject) for depth in sorted(depths)],
-    }
-    if len(target.R) == 2:
-        # Exact where det R = 1, and else a lower bound.
-        measured["shortest_length"] = plane_path_length(target.R)
-        measured["log_determinant"] = float(np.linalg.slogdet(target.R)[1])
-    return measured
+    rows = [_measure_depth(target, depth, subject) for depth in sorted(depths)]
+    return {**measured, "gamma": target.gamma, "rows": rows}
 
 
 def _measure_depth(target: Target, depth: int, subject: dict) -> dict:

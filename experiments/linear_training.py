@@ -227,7 +227,6 @@ def descend(problem: Problem, A, rules: descent.Rules, **maps) -> dict:
     curves = done.curves
     decreases = -np.diff(np.log(np.maximum(curves.excess_risk, np.finfo(float).tiny)))
     decreases_per_update = decreases / np.diff(curves.updates)
-    last_half = decreases_per_update[len(decreases_per_update) // 2 :]
     kept = np.arange(len(curves.updates))
     if len(kept) > CURVE_POINTS:  # dense at the start of the curve, as on a logarithmic axis
         kept = np.unique(np.geomspace(1, len(kept), CURVE_POINTS).astype(int) - 1)
@@ -244,7 +243,6 @@ def descend(problem: Problem, A, rules: descent.Rules, **maps) -> dict:
         "largest_norm": float(np.max(curves.norm)),  # over the recorded iterates
         "norm": float(curves.norm[-1]),
         "least_decrease_per_update": float(np.min(decreases_per_update, initial=math.inf)),
-        "last_decrease_per_update": float(np.mean(last_half)) if len(last_half) else 0.0,
         "curve_updates": curves.updates[kept].tolist(),
         "curve_excess_risk": curves.excess_risk[kept].tolist(),
         "curve_norm": curves.norm[kept].tolist(),
@@ -257,26 +255,20 @@ def measure_depth(problem: Problem, rng) -> dict:
     A = trial["std"] * rng.standard_normal((depth, width, width))
     if trial["network"] != RESIDUAL:
         A = A - np.eye(width)
-    runs = [descend(problem, A, rules) for rules in problem.rules]
-
-    def preference(i):
-        """Those that converged by their updates, then the others by their excess risk."""
-        done = runs[i]
-        return (0, done["updates"]) if done["converged"] else (1, done["excess_risk"])
-
-    best = min(range(len(runs)), key=preference)
-    measured = runs[best] | {
-        "rate_factor": trial["rate_factors"][best],
-        "excess_by_rate_factor": [done["excess_risk"] for done in runs],
-        "promised_decrease_per_update": descent.guaranteed_decrease(
-            depth,
-            runs[best]["largest_norm"],
-            min(trial["sigma_eigenvalues"]),
-            runs[best]["learning_rate"],
-        ),
-        "bound_v3_times_depth": depth * paper.theorem_2_1_bound_v3(trial["gamma"], depth),
-        "bound_iclr2017_times_depth": depth
-        * paper.theorem_2_1_bound_iclr2017(trial["gamma"], depth),
+    runs = [
+        descend(problem, A, rules) | {"rate_factor": factor}
+        for rules, factor in zip(problem.rules, trial["rate_factors"], strict=True)
+    ]
+    # Those that converged by their updates, then the others by their excess risk.
+    best = min(runs, key=lambda r: (0, r["updates"]) if r["converged"] else (1, r["excess_risk"]))
+    gamma, sigma_min = trial["gamma"], min(trial["sigma_eigenvalues"])
+    promised = descent.guaranteed_decrease(
+        depth, best["largest_norm"], sigma_min, best["learning_rate"]
+    )
+    measured = best | {
+        "promised_decrease_per_update": promised,
+        "bound_v3_times_depth": depth * paper.theorem_2_1_bound_v3(gamma, depth),
+        "bound_iclr2017_times_depth": depth * paper.theorem_2_1_bound_iclr2017(gamma, depth),
     }
     if trial["network"] == RESIDUAL:
         measured["least_norm_times_depth"] = depth * lower_bound.norm_lower_bound(problem.R, depth)

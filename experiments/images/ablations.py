@@ -129,14 +129,12 @@ def _settings(variant: str) -> dict:
         "cifar10/small": (small, _TEN_EPOCHS_RATE, _TEN_EPOCHS),
         "cifar10": ({"compute_dtype": "bfloat16"}, {}, {}),
     }[size]
-    groups = train.variant_settings(
+    scale, data = (
         "paper" if size == "cifar10" else "reduced",
         image_data.settings(size.split("/")[0]),
-        # Settings of the net that are the same for all but where `nets` changes them.
-        train.all_conv_residual_settings(**net),
-        train.optim_settings(**optim),
-        **{"keep_final_checkpoint": False, **length},
     )
+    # `net` is the same for all but where `nets` changes it.
+    groups = train.settings(scale, data, net, optim, keep_final_checkpoint=False, **length)
     return {**groups, "nets": _nets(size, question)}
 
 
