@@ -129,10 +129,8 @@ def _settings(variant: str) -> dict:
         "cifar10/small": (small, _TEN_EPOCHS_RATE, _TEN_EPOCHS),
         "cifar10": ({"compute_dtype": "bfloat16"}, {}, {}),
     }[size]
-    scale, data = (
-        "paper" if size == "cifar10" else "reduced",
-        image_data.settings(size.split("/")[0]),
-    )
+    scale = "paper" if size == "cifar10" else "reduced"
+    data = image_data.settings(size.split("/")[0])
     # `net` is the same for all but where `nets` changes it.
     groups = train.settings(scale, data, net, optim, keep_final_checkpoint=False, **length)
     return {**groups, "nets": _nets(size, question)}

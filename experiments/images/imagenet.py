@@ -37,8 +37,8 @@ PAPER_STEPS = 700_000
 EPOCHS_PER_DECAY = 2
 
 
-# Rate 0.1 times 0.94 every two epochs; weight decay as for CIFAR. One H200 at 40 % of its peak: four
-# hours (estimate), if the host decodes as fast.
+# Rate 0.1 times 0.94 every two epochs; weight decay as for CIFAR. One H200 at 40 % of its peak:
+# four hours (estimate), if the host decodes as fast.
 _DECAY_STEPS = EPOCHS_PER_DECAY * TRAIN_EXAMPLES // PAPER_BATCH_EXAMPLES
 _AS_THE_PAPER = {
     "learning_rate": 0.1,
