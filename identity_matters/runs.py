@@ -199,14 +199,11 @@ class RunDir:
       records: the lines of metrics.jsonl so far.
     """
 
-    def __init__(
-        self, path: Any, config: dict, summary: dict, lines: list[bytes], records: list[dict]
-    ):
+    def __init__(self, path: Any, config: dict, summary: dict, found: tuple):
         self.path = path
-        self.records = records
         self._config = config
         self._summary = summary
-        self._lines = lines
+        self._lines, self.records = found
         self._held = contextlib.ExitStack()
         self._started_seconds = time.monotonic()
 
@@ -261,7 +258,7 @@ class RunDir:
                     found = _read_lines(path / "metrics.jsonl", SCHEMA)
                 write_json(path / "config.json", config)
                 write_json(path / "environment.json", _sealed(ran_on))
-                run = cls(path, config, summary, *found)
+                run = cls(path, config, summary, found)
                 run._write(len(run.records))
                 write_json(path / "summary.json", summary)
                 run._held = held.pop_all()
@@ -277,8 +274,7 @@ class RunDir:
     def rewind(self, count: int) -> None:
         """Keeps the first `count` lines of metrics.jsonl: a resumed training writes the rest anew.
 
-        Raises:
-          RunError: there are fewer lines.
+        It raises RunError where there are fewer.
         """
         if count > len(self.records):
             raise RunError(
@@ -302,10 +298,10 @@ class RunDir:
         self.records[count:] = map(_as_record, new)
 
     def finish(self, status: str, **fields) -> dict:
-        """Writes the last summary.json, with `fields` of the contract, and lets the run go.
+        """Writes the last summary.json, with `fields` of the contract, lets go, and returns it.
 
         `fields` are claim, metrics, paper, verdict and seconds for a run that is done, and may be
-        fewer (error, say) for one that is not. Returns the summary.
+        fewer (error, say) for one that is not.
         """
         summary = {**self._summary, "status": status, **fields}
         total = round(time.monotonic() - self._started_seconds, 3)
@@ -425,22 +421,10 @@ class Run:
     environment: dict
     summary: dict
     records: list
-
-    @property
-    def experiment(self) -> str:
-        return self.summary["experiment"]
-
-    @property
-    def variant(self) -> str:
-        return self.summary["variant"]
-
-    @property
-    def seed(self) -> int:
-        return self.summary["seed"]
-
-    @property
-    def status(self) -> str:
-        return self.summary["status"]
+    experiment = property(lambda self: self.summary["experiment"])
+    variant = property(lambda self: self.summary["variant"])
+    seed = property(lambda self: self.summary["seed"])
+    status = property(lambda self: self.summary["status"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -451,20 +435,18 @@ class Problem:
     reason: str
 
 
-# What the fields of every summary must be, a type or one of some values, and those of a done one.
-_ALWAYS = {"experiment": str, "variant": str, "seed": int}
-_ALWAYS_ONE_OF = {"schema": READABLE_SCHEMAS, "status": STATUSES, "scale": SCALES}
-_WHEN_DONE = {"claim": str, "metrics": dict, "paper": dict, "seconds": dict}
-
-
 def check_summary(summary: dict) -> None:
     """Raises ValueError where `summary` breaks the contract of summary.json."""
     done = summary.get("status") == "done"
-    for name, kind in (_ALWAYS | (_WHEN_DONE if done else {})).items():
+    kinds: dict[str, type] = {"experiment": str, "variant": str, "seed": int}
+    one_of = {"schema": READABLE_SCHEMAS, "status": STATUSES, "scale": SCALES}
+    if done:
+        kinds |= {"claim": str, "metrics": dict, "paper": dict, "seconds": dict}
+        one_of |= {"verdict": tuple(VERDICTS)}
+    for name, kind in kinds.items():
         value = summary.get(name)
         if not isinstance(value, kind) or isinstance(value, bool):
             raise ValueError(f"{name} must be {kind.__name__}, is {value!r}")
-    one_of = _ALWAYS_ONE_OF | ({"verdict": tuple(VERDICTS)} if done else {})
     for name, known in one_of.items():
         if summary.get(name) not in known:
             raise ValueError(f"{name} must be one of {known}, is {summary.get(name)!r}")
@@ -480,8 +462,6 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     """
     place = epath.Path(path)
     summary = read_json(place / "summary.json")
-    if summary.get("verdict") == "counterexample found":  # as schema 1 says it
-        summary["verdict"] = "counterexample"
     try:
         check_summary(summary)
     except ValueError as error:

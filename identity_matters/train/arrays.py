@@ -13,7 +13,7 @@ import numpy as np
 from identity_matters import flops
 from identity_matters.train import metrics
 from identity_matters.train.checkpoint import COLLECTIONS, Checkpoints
-from identity_matters.train.loop import Intervals, fit
+from identity_matters.train.loop import Intervals, Log, fit
 from identity_matters.train.optim import learning_rate_schedule, momentum_sgd
 from identity_matters.train.parallel import ParallelSteps, pick_devices
 from identity_matters.train.step import Arrays, Task
@@ -22,29 +22,12 @@ from identity_matters.train.step import Arrays, Task
 LOGS = 10
 
 
-class MemoryLog:
-    """A `loop.Log` that keeps its records, and prints a line for each if it is told to."""
-
-    def __init__(self, verbose: bool = False):
-        self.records: list[dict] = []
-        self._verbose = verbose
+class _PrintedLog(Log):
+    """Prints a line for each record."""
 
     def append(self, record: dict) -> None:
-        self.records.append(record)
-        if self._verbose:
-            print(metrics.as_line(record), flush=True)
-
-    def rewind(self, count: int) -> None:
-        del self.records[count:]
-
-    def stop_requested(self) -> bool:
-        return False
-
-    def phase(self, name: str, step: int, steps: int) -> None:
-        del name, step, steps
-
-    def progress(self, step: int, loss: float | None, seconds_left: float) -> None:
-        del step, loss, seconds_left
+        super().append(record)
+        print(metrics.as_line(record), flush=True)
 
 
 def train(
@@ -110,7 +93,7 @@ def train(
         batch_examples=batch_examples,
         evaluation_batch_examples=batch_examples,
     )
-    log, intervals = MemoryLog(verbose), Intervals(steps, 1, every, every, steps)
+    log, intervals = (_PrintedLog if verbose else Log)(), Intervals(steps, 1, every, every, steps)
     _, state = fit(task, parallel, intervals, log, key=jax.random.key(seed))
     return {name: state[name] for name in COLLECTIONS}, log.records
 
