@@ -29,6 +29,7 @@ import jax
 import ml_collections
 import numpy as np
 
+from benchmarks import load
 from experiments import run
 from identity_matters.images import imagenet, jpeg, miniature
 from identity_matters.images.imagenet import Reading
@@ -93,7 +94,8 @@ def measure(trial: dict, key) -> dict:
     seed = int(np.asarray(jax.random.key_data(key))[-1])
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(_measure_here, trial, seed).result()
+        measured = pool.submit(_measure_here, trial, seed).result()
+    return {**measured, "load_per_core": load.per_core()}
 
 
 def _measure_here(trial: dict, seed: int) -> dict:
@@ -268,7 +270,8 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
         record["share_of_decoder_percent"] >= least and record["wait_percent"] <= most
         for record in records
     )
-    return run.Verdict(CLAIM, metrics, "reproduced" if reached else "not reproduced")
+    found = run.Verdict(CLAIM, metrics, "reproduced" if reached else "not reproduced")
+    return load.judged(found, records)
 
 
 EXPERIMENT = run.Experiment(

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
+from benchmarks import load
 from experiments import run
 from experiments.shared import config, generator, largest, require_positive
 from identity_matters import random_matrices
@@ -132,6 +133,7 @@ def measure(trial: dict, key) -> dict:
         **medians,
         "products": PRODUCTS_PER_LAYER * depth,
         "ratio": medians["step_seconds"] / chain,
+        "load_per_core": load.per_core(),
     }
 
 
@@ -152,7 +154,8 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     }
     linear = abs(exponent - 1) <= settings["exponent_tolerance"]
     reached = linear and largest_ratio <= settings["largest_ratio"]
-    return run.Verdict("gradient-cost", metrics, "reproduced" if reached else "not reproduced")
+    found = run.Verdict("gradient-cost", metrics, "reproduced" if reached else "not reproduced")
+    return load.judged(found, records)
 
 
 EXPERIMENT = run.Experiment(

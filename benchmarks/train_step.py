@@ -23,7 +23,7 @@ import time
 import jax
 import ml_collections
 
-from benchmarks import compile_check
+from benchmarks import compile_check, load
 from experiments import run
 from experiments.images import data as image_data
 from experiments.images import train
@@ -127,6 +127,7 @@ def measure(trial: dict, key, log) -> dict:
         "model_flops_per_second": rates["ours"] * flops,
         "utilization_percent": None if peak is None else 100 * rates["ours"] * flops / peak,
         "round_seconds": seconds,
+        "load_per_core": load.per_core(),
     }
 
 
@@ -221,7 +222,8 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
                 metrics[f"images_per_second_goal/{record['net']}"] = goal
                 goals.append(record["images_per_second"] >= goal)
     reached = bool(goals) and all(goals)
-    return run.Verdict(CLAIM, metrics, "reproduced" if reached else "not reproduced")
+    found = run.Verdict(CLAIM, metrics, "reproduced" if reached else "not reproduced")
+    return load.judged(found, records)
 
 
 EXPERIMENT = run.Experiment(

@@ -29,6 +29,7 @@ import statistics
 
 import ml_collections
 import numpy as np
+from absl import logging
 
 from experiments import run
 from experiments.shared import config, generator, largest, where
@@ -62,7 +63,7 @@ VARIANTS = {
     "shortest_random": "25 Gaussian targets, d up to 8: how short the shortest path is",
     "shortest_normal": "25 normal targets with simple negative eigenvalues, as shortest_random",
 }
-OTHER_VARIANTS = {"file": "an R of your own, --config.file=R.npy"}
+OTHER_VARIANTS = {"file": "an R of your own, --config.file=R.npy; its layers go beside it"}
 
 # At most this far above the lower bound: F8 of docs/theory/factorization.md, with the rounding of
 # R's angles near pi.
@@ -229,6 +230,9 @@ def measure(subject: dict, key) -> dict:
         "log10_condition": float(np.log10(target.K[0] / target.K[-1])),
         "rows": [_measure_depth(target, depth, subject) for depth in sorted(depths)],
     }
+    if subject["family"] == "file":
+        for row in measured["rows"]:
+            _save_layers(target, row, subject)
     if len(target.R) == 2:
         # Exact where det R = 1, and else a lower bound.
         measured["shortest_length"] = plane_path_length(target.R)
@@ -236,14 +240,29 @@ def measure(subject: dict, key) -> dict:
     return measured
 
 
-def _measure_depth(target: Target, depth: int, subject: dict) -> dict:
-    R, gamma = target.R, target.gamma
-    settings = PathSettings(
+def _save_layers(target: Target, row: dict, subject: dict) -> None:
+    """Writes the best factorization at a depth beside the file of R, and says how good it is."""
+    depth, best = row["depth"], row["best_method"]
+    place = pathlib.Path(subject["file"])
+    layers = place.with_name(f"{place.stem}-depth={depth}.npy")
+    np.save(layers, factorize(target.R, depth, best, path_settings=_path_settings(subject)))
+    logging.info(
+        "%d layers: |||A||| = %.6g (%s), at least %.6g, at most %.6g by Theorem 2.1; A in %s",
+        *(depth, row["norms"][best], best, row["lower_bound"], row["bound_v3"], layers),
+    )
+
+
+def _path_settings(subject: dict) -> PathSettings:
+    return PathSettings(
         pieces=subject["path_pieces"],
         exponents=tuple(subject["path_exponents"]),
         iterations=subject["path_iterations"],
         starts=subject["path_starts"],
     )
+
+
+def _measure_depth(target: Target, depth: int, subject: dict) -> dict:
+    R, gamma, settings = target.R, target.gamma, _path_settings(subject)
     errors, norms = {}, {}
     for method in subject["methods"]:
         try:
