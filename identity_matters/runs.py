@@ -51,6 +51,8 @@ SCALES = ("paper", "reduced")
 PLACE_SETTINGS = ("data_dir", "cache", "worker_threads", "worker_processes", "prefetch_batches")
 # The end of each line: `, "chain": "16 digits"}` and a newline.
 _LINE_END = 31
+# What the system says where a disk, or a user's share of it, is full.
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _NAME = re.compile(r"[A-Za-z0-9_.+@-]+(/[A-Za-z0-9_.+@-]+)*")
 
@@ -234,6 +236,7 @@ class RunDir:
           RunError: the directory cannot be written, a finished run is there already, an unfinished
             one has other settings or is damaged, or another process is writing it. `overwrite`
             replaces a run instead.
+          OSError: the disk is full.
         """
         path = run_path(results_dir, experiment, variant, seed)
         summary = {"schema": SCHEMA, "experiment": experiment, "variant": variant, "seed": seed}
@@ -251,11 +254,18 @@ class RunDir:
                 config = from_json(to_json(config))
                 found: tuple[list[bytes], list[dict]] = ([], [])
                 ran_on = environment.describe()
-                if _can_resume(path, config):
+                if (before := _unfinished(path, config)) is not None:
                     first = read_json(path / "environment.json")
                     _check_seal(path / "environment.json", first)
                     ran_on = {**first, "resumed": [*first.get("resumed", []), ran_on]}
                     found = _read_lines(path / "metrics.jsonl", SCHEMA)
+                    # None where the last process was killed; what it lost is measured again.
+                    noted = before.get("records")
+                    if noted and _noted(found[0][: noted["lines"]]) != noted:
+                        raise RunError(
+                            f"{path / 'metrics.jsonl'}: has {len(found[0])} of the {noted['lines']}"
+                            " lines that the run wrote; put them back, or --overwrite runs it anew"
+                        )
                 write_json(path / "config.json", config)
                 write_json(path / "environment.json", _sealed(ran_on))
                 run = cls(path, config, summary, found)
@@ -264,6 +274,8 @@ class RunDir:
                 run._held = held.pop_all()
                 return run
         except (OSError, ImportError) as error:
+            if getattr(error, "errno", None) in FULL_DISK:
+                raise
             raise RunError(f"{path}: cannot be written ({first_line(error)})") from None
 
     def append(self, record: dict) -> None:
@@ -379,8 +391,8 @@ def _lock_directory(path: Any, held: contextlib.ExitStack) -> None:
         print(f"{path}: {why}; start a run only once", file=sys.stderr)
 
 
-def _can_resume(path: Any, config: dict) -> bool:
-    """Whether an unfinished run of the same settings is there; raises where it may not go on."""
+def _unfinished(path: Any, config: dict) -> dict | None:
+    """The summary of an unfinished run of these settings; raises where it may not go on."""
     again = "--overwrite runs it anew"
     if not (path / "summary.json").exists():
         for left in (path / "metrics.jsonl", path / "checkpoints"):
@@ -389,10 +401,12 @@ def _can_resume(path: Any, config: dict) -> bool:
                     f"{path / 'summary.json'}: missing beside {left.name}, which holds results; put"
                     f" it back, or {again}"
                 )
-        return False
+        return None
     try:
-        summary = read_json(path / "summary.json")
-        changed = differences(read_json(path / "config.json"), config)
+        summary, there = (read_json(path / f"{name}.json") for name in ("summary", "config"))
+        changed = differences(there, config)
+        if not changed:
+            _check_seal(path / "summary.json", summary, there)
     except MalformedFileError as error:
         raise RunError(f"{error}; {again}") from None
     status, schema = summary.get("status"), summary.get("schema")
@@ -406,7 +420,7 @@ def _can_resume(path: Any, config: dict) -> bool:
     if schema != SCHEMA or status not in STATUSES:
         why = f"its summary.json has schema={schema!r} and status={status!r}"
         raise RunError(f"{path}: cannot be resumed, {why}; {again}")
-    return True
+    return summary
 
 
 # Reading runs
@@ -496,5 +510,6 @@ def read_collection(root: str | os.PathLike[str]) -> tuple[list[Run], list[Probl
                 raise RunError(f"{path}: its summary.json belongs at {expected}")
             found.append(run)
         except (RunError, ValueError, OSError) as error:
-            problems.append(Problem(path, str(error)))
+            where = "" if str(path) in str(error) else f"{path}: "
+            problems.append(Problem(path, f"{where}{error}"))
     return found, problems

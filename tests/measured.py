@@ -12,9 +12,10 @@ from identity_matters.runs import Run
 
 def measure_all(arm, settings: dict) -> list[dict]:
     """The records that `arm`, a module of an experiment, makes of `settings`."""
+    trials, subjects = arm.EXPERIMENT.prepare(settings, settings)
     return [
-        {**trial, **arm.measure(arm.build(**trial), jax.random.fold_in(jax.random.key(0), index))}
-        for index, trial in enumerate(arm.trials(**settings))
+        {**trial, **arm.measure(subject, jax.random.fold_in(jax.random.key(0), index))}
+        for index, (trial, subject) in enumerate(zip(trials, subjects, strict=True))
     ]
 
 

@@ -78,7 +78,7 @@ def factorize(
     array([0.2238, 0.2238, 0.2238, 0.2238, 0.2238, 0.2238, 0.2238, 0.2238])
     >>> factorize(np.diag([1.0, -1.0]), depth=8)
     Traceback (most recent call last):
-    ValueError: R must have a positive determinant, got det R = -exp(0) = -1
+    ValueError: R must have a positive determinant, got det R = -exp(0) = -1; negate a row of R
 
     Methods:
       svd: the paper's appendix A.1: q layers for V^T, p for K, q for U, 2 q + p = l, with the

@@ -5,12 +5,13 @@ import inspect
 import os
 from typing import Any
 
+import flax.errors
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from identity_matters import flops
+from identity_matters import flops, runs
 from identity_matters.train import metrics
 from identity_matters.train.checkpoint import COLLECTIONS, Checkpoints
 from identity_matters.train.loop import Intervals, Log, fit
@@ -104,11 +105,22 @@ def predict(net: nn.Module, variables: dict, x: Any, *, batch_examples: int = 10
     Args:
       net, x: see `train`.
       variables: as `train` or `checkpoint.load_variables` gives them.
+    Raises:
+      ValueError: the net cannot take `x`, or there is nothing in it.
     """
     x = _as_images(x)
     logits = jax.jit(lambda images: _apply(net, variables, _as_input(images), train=False)[0])
-    starts = range(0, len(x), batch_examples)
-    return np.concatenate([np.asarray(logits(x[i : i + batch_examples])) for i in starts])
+    try:
+        starts = range(0, len(x), batch_examples)
+        found = np.concatenate([np.asarray(logits(x[i : i + batch_examples])) for i in starts])
+        if found.ndim != 2:
+            raise ValueError(f"its logits have shape {found.shape}")
+        return found
+    except (TypeError, ValueError, flax.errors.FlaxError) as error:
+        raise ValueError(
+            f"x must be [n, ...], n from 1, as the net takes it (one example is x[None]), got shape"
+            f" {x.shape}: {runs.first_line(error)}"
+        ) from error
 
 
 def save_variables(directory: str | os.PathLike[str], variables: dict) -> None:
