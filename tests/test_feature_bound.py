@@ -7,6 +7,7 @@ import pytest
 
 from identity_matters.relu import feature_bound, model, problems
 from identity_matters.relu.model import Blocks
+from tests.relu_problems import two_points
 
 SETTING = problems.Setting(2, 2, 3, 2, 1, 0.5, True)
 
@@ -14,7 +15,7 @@ SETTING = problems.Setting(2, 2, 3, 2, 1, 0.5, True)
 def test_the_coefficient_by_hand():
     # n = 2, units +-x/2: features diag(1/2, 1/2), sigma_2 = 1/2. With V = 0 c = 4/2 (1/4 + 1/4).
     U = np.array([[[0.5], [-0.5]]] * 2)
-    problem = problems.two_points(0.3, 0.7)
+    problem = two_points(0.3, 0.7)
     flat = Blocks(U, np.zeros((2, 1, 2)), None)
     assert feature_bound.coefficient(flat, problem) == pytest.approx(1.0)
     # V = (1/2, 0): h_1 = (5/4, -1), features diag(5/8, 1/2) in block 2, and room 1 - sqrt(1/8)
@@ -25,7 +26,7 @@ def test_the_coefficient_by_hand():
 
 
 def test_too_narrow_or_too_long_blocks_promise_nothing():
-    problem = problems.two_points(0.3, 0.7)
+    problem = two_points(0.3, 0.7)
     narrow = Blocks(np.ones((1, 1, 1)), np.zeros((1, 1, 1)), None)
     assert feature_bound.coefficient(narrow, problem) == 0.0
     U = np.array([[[0.5], [-0.5]], [[3.0], [-3.0]]])
@@ -75,7 +76,7 @@ def test_the_search_finds_nets_without_gradient():
 
 def test_at_a_kink_a_one_sided_derivative_leads_down():
     """N14: block 2 has its only unit at its kink at x = 1, so f has no derivative in V_1."""
-    problem = problems.two_points(0.3, 0.7)
+    problem = two_points(0.3, 0.7)
     net = Blocks(
         np.array([[[0.5], [-0.5]], [[0.5], [0.0]]]),
         np.array([[[0.0, 0.0]], [[0.5, 0.0]]]),
@@ -105,7 +106,7 @@ def test_at_a_kink_a_one_sided_derivative_leads_down():
 
 def test_the_gradient_in_the_maps_is_bounded_below_where_that_in_the_weights_is_zero():
     """N15 at the bad minima of N9, where V = 0 makes it an equality: 4/n f in every block."""
-    problem = problems.two_points(0.0, 0.1)
+    problem = two_points(0.0, 0.1)
     U = np.full((3, 2, 1), 0.5 / np.sqrt(2))
     point = Blocks(U, np.zeros((3, 1, 2)), np.zeros((3, 2)))
     assert model.squared_norm(model.risk_and_gradient(point, problem)[1]) == 0.0

@@ -6,6 +6,7 @@ import pytest
 
 from identity_matters.relu import dead_units, model, problems
 from identity_matters.relu.model import Blocks, Problem
+from tests.relu_problems import two_points
 
 SETTING = problems.Setting(
     pairs=3, width_in=2, lifted_width=3, depth=2, teacher_width=2, teacher_norm=0.5, bias=True
@@ -100,7 +101,7 @@ def test_hull_depth_tells_whether_zero_is_inside():
 
 def test_the_two_points_by_hand():
     # u > 0: f = ((right - v u)^2 + left^2) / 2.
-    problem = problems.two_points(0.2, 0.5)
+    problem = two_points(0.2, 0.5)
     net = scalar_net((0.5, 0.4, 0.0))._replace(s=None)
     value, gradient = model.risk_and_gradient(net, problem)
     assert value == pytest.approx(0.125)
@@ -113,7 +114,7 @@ def test_the_two_points_by_hand():
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("depth", "width"), [(1, 1), (3, 2)])
 def test_the_wrong_side_is_a_bad_local_minimum(depth, width, bias):
-    problem = problems.two_points(0.0, 0.01)
+    problem = two_points(0.0, 0.01)
     # V = 0, U > 0 of norm 0.3 and s = 0: units see x = +1, where nothing is wrong, and not x = -1.
     s = np.zeros((depth, width)) if bias else None
     U = np.full((depth, width, 1), 0.3 / np.sqrt(width))

@@ -6,6 +6,7 @@ import pytest
 
 from identity_matters.relu import model, origin, problems
 from identity_matters.relu.model import Blocks
+from tests.relu_problems import hexagon, two_points
 
 
 def problem_of(lifted_width, bias=True):
@@ -32,7 +33,7 @@ def test_the_form_is_the_second_order_term(lifted_width, bias):
 
 def test_the_form_by_hand():
     # x = 1, -1 with errors 1, 3; w = u = -2 sees x = -1 only: m = 3 2 / 2 = 3, q = -2 v m.
-    problem = problems.two_points(1.0, 3.0)
+    problem = two_points(1.0, 3.0)
     blocks = Blocks(np.full((1, 1, 1), -2.0), np.full((1, 1, 1), 0.5), None)
     np.testing.assert_array_equal(origin.error_correlation([[-2.0]], problem), [[3.0]])
     assert origin.second_order_form(blocks, problem) == -3.0
@@ -51,7 +52,7 @@ def test_the_gradient_at_the_origin_is_exactly_zero(bias):
 def test_escape_curvature_by_hand():
     # Without bias m(u) = u right / 2 for u > 0 and |u| left / 2 for u < 0.
     curvature, w = origin.escape_curvature(
-        problems.two_points(1.0, -3.0), False, np.random.default_rng(0), 8
+        two_points(1.0, -3.0), False, np.random.default_rng(0), 8
     )
     assert curvature == pytest.approx(1.5)
     np.testing.assert_allclose(w, [-1.0])
@@ -71,7 +72,7 @@ def test_escape_curvature_against_the_plane():
 
 
 def test_the_hexagon_is_flat_without_biases_only():
-    problem = problems.hexagon(1.0)
+    problem = hexagon(1.0)
     rng = np.random.default_rng(0)
     flat, w = origin.escape_curvature(problem, False, rng, 100)
     assert flat < 1e-15
