@@ -180,7 +180,8 @@ def _project_to_principal_axes(x) -> np.ndarray:
 
 def _nearest_squares(z, tile_points: int) -> np.ndarray:
     """Smallest squared distance of each row from all later rows, as float32 has it: f64[n]."""
-    squared_norms, nearest = np.sum(z**2, axis=1), []
+    squared_norms = np.sum(z**2, axis=1)
+    nearest = []
     for start in range(0, len(z), tile_points):
         own = z[start : start + tile_points]
         # Short of the own squared norm.

@@ -119,8 +119,8 @@ class Feed:
     def __init__(
         self, data: Arrays | Streams, batch_examples: int, rows: slice, steps: int, seed: int
     ):
-        settings = {"seed": seed, "batch_examples": batch_examples, "rows": rows}
-        self._open = functools.partial(data.open_train, **settings)
+        settings: dict[str, Any] = {"batch_examples": batch_examples, "rows": rows}
+        self._open = functools.partial(data.open_train, seed=seed, **settings)
         self._steps = steps
         self._stream: Any = None
 
