@@ -129,10 +129,10 @@ def test_streams_are_compiled_with_their_images_as_arguments():
     groups = tiny(imagenet.get_config("imagenet2012/parameters_as_printed"))
     groups["data"].update(image_pixels=8, eval_shorter_side_pixels=8)
     groups["train"]["batch_examples"] = 8
-    for part, share in (("train", 2), ("evaluate", 256)):
+    for part, shares in (("train", "1x2"), ("evaluate", "256")):
         lowered, steps, *_ = compile_check.lower_training(groups, part, jax.devices())
         assert steps == 1
-        assert f"tensor<4x1x{share}x8x8x3xui8>" in lowered.as_text()
+        assert f"tensor<4x{shares}x8x8x3xui8>" in lowered.as_text()
 
 
 def test_what_compiles_is_measured_and_what_does_not_is_reported():
