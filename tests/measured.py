@@ -1,4 +1,4 @@
-"""An experiment's trials measured in this process, and figures drawn from them."""
+"""An experiment's settings, its trials measured in this process, figures drawn from them."""
 
 import pathlib
 
@@ -6,14 +6,39 @@ import jax
 from matplotlib.figure import Figure as Canvas
 
 from identity_matters.report.figure import points_of
-from identity_matters.runs import Run
+from identity_matters.runs import Run, from_json, to_json
 
 
-def measure_all(arm, settings: dict) -> list[dict]:
-    """The records that `arm`, a module of an experiment, makes of `settings`."""
+def settings(arm, variant: str, **changes) -> dict:
+    """Those of `variant` as `arm.trials` takes them; "a.b" changes b of the group a."""
+    config = arm.get_config(variant)
+    config.update_from_flattened_dict(changes)
+    config = config.to_dict()
+    del config["scale"]
+    return config
+
+
+def trials(arm, variant: str, **changes) -> list[dict]:
+    """Those of `variant` with settings changed."""
+    return arm.trials(**settings(arm, variant, **changes))
+
+
+def build_all(arm, variant: str, **changes) -> list:
+    """What is measured of each trial; raises ValueError for settings that will not do."""
+    return [arm.build(**trial) for trial in trials(arm, variant, **changes)]
+
+
+def judged(arm, variant: str, records: list[dict]):
+    """The conclusion that `arm` draws from `records` of `variant`."""
+    return arm.verdict(settings(arm, variant), records)
+
+
+def measure_all(arm, config: dict) -> list[dict]:
+    """The records that `arm`, a module of an experiment, makes of its settings, as read back."""
     return [
-        {**trial, **arm.measure(arm.build(**trial), jax.random.fold_in(jax.random.key(0), index))}
-        for index, trial in enumerate(arm.trials(**settings))
+        from_json(to_json({**trial, **arm.measure(arm.build(**trial), key)}))
+        for index, trial in enumerate(arm.trials(**config))
+        for key in [jax.random.fold_in(jax.random.key(0), index)]
     ]
 
 

@@ -134,21 +134,13 @@ def slurm(tmp_path):
     return run_job
 
 
-@pytest.mark.parametrize("code", [run.INTERRUPTED_CODE, 143])
-def test_a_job_that_was_told_to_stop_queues_again(slurm, code):
+@pytest.mark.parametrize("code", [run.INTERRUPTED_CODE, 143, 0, 1, 2, 137])
+def test_a_job_that_was_told_to_stop_queues_again_and_no_other(slurm, code):
     finished, notes = slurm(code, "experiments.images.cifar", "--config=:a/b c")
     assert finished.returncode == code
-    expected = (
-        "-m experiments.images.cifar --config=:a/b c --distributed --results_dir=results/local"
-    )
-    assert notes[0].endswith(expected)
-    assert notes[1:] == ["scontrol requeue 17"]
-
-
-@pytest.mark.parametrize("code", [0, 1, 2, 137])
-def test_a_job_that_ended_otherwise_does_not(slurm, code):
-    finished, notes = slurm(code, "experiments.images.cifar")
-    assert (finished.returncode, len(notes)) == (code, 1)
+    flags = "--config=:a/b c --distributed --results_dir=results/local"
+    assert notes[0].endswith(f"-m experiments.images.cifar {flags}")
+    assert notes[1:] == (["scontrol requeue 17"] if code in (run.INTERRUPTED_CODE, 143) else [])
 
 
 def test_a_job_does_not_queue_for_ever_and_says_what_it_needs(slurm):

@@ -66,11 +66,6 @@ def test_updates_are_momentum_descent_of_the_squared_error():
     np.testing.assert_allclose(training.gradient_norms(), at_start, rtol=1e-4)
 
 
-def test_the_last_matrix_never_has_the_identity():
-    training = make_training(split=SPLIT._replace(num_classes=4))
-    assert training.is_square.tolist() == [True, True, True, True, False]
-
-
 def test_what_a_net_does_is_over_every_example():
     training = make_training(identity=True, initial_scale=0.0)
     found = training.evaluate(training.start())
@@ -204,22 +199,3 @@ def test_norms_are_compared_among_nets_of_one_rate():
     found = deep_mlp.verdict(config, records)
     assert found.metrics["identity_norm_times_depth_ratio_at_equal_rates"] is None
     assert found.verdict == "not reproduced"
-
-
-@pytest.mark.parametrize(
-    ("group", "change", "message"),
-    [
-        ("train", {"step_count": 7}, "step_count must be a multiple of train.pilot_steps"),
-        ("train", {"rates_times_depth": (0.1, -1.0)}, "rates_times_depth must be above 0"),
-        ("train", {"batch_examples": 0}, "batch_examples must be above 0, got 0"),
-        ("model", {"width": 32}, "a net of 2 layers needs a square"),
-        ("data", {"dataset": "mnist"}, "there is no data set 'mnist'"),
-    ],
-)
-def test_settings_that_are_refused(group, change, message):
-    config = deep_mlp.get_config("digits/relu").to_dict()
-    del config["scale"]
-    config[group].update(change)
-    with pytest.raises(ValueError, match=message):
-        for trial in deep_mlp.trials(**config):
-            deep_mlp.build(**trial)

@@ -78,19 +78,12 @@ def test_stops_where_an_update_promises_too_little():
     assert (at_zero.stopped, at_zero.updates) == ("stalled", 0)
 
 
-@pytest.mark.parametrize("factor", [2.0, 1e300])
-def test_stops_where_it_diverges(factor):
+def test_stops_where_it_diverges():
     # The error is multiplied by 1 - 2 * 2 = -3, the excess risk by 9; for two layers it explodes.
-    run = _descend(
-        np.zeros((2, 1, 1)), np.array([[3.0]]), learning_rate=2.0, max_updates=1000,
-        divergence_factor=factor,
-    )  # fmt: skip
-    assert run.stopped == "diverged"
-    assert run.updates < 20
+    settings = {"learning_rate": 2.0, "max_updates": 1000, "divergence_factor": 2.0}
+    run = _descend(np.zeros((2, 1, 1)), np.array([[3.0]]), **settings)
+    assert run.stopped == "diverged" and run.updates < 20
     assert not run.curves.inside[-1]
-
-
-def test_not_a_number_is_divergence():
     run = _descend(np.full((1, 2, 2), np.nan), np.eye(2))
     assert (run.stopped, run.updates) == ("diverged", 0)
 
@@ -109,14 +102,6 @@ def test_inside_is_about_the_spectral_norm_not_the_frobenius_norm():
     A = np.array([0.9 * np.eye(3)])  # Frobenius norm 1.56, spectral norm 0.9
     assert _descend(A, np.eye(3), max_updates=0).curves.inside[0]
     assert not _descend(A / 0.9, np.eye(3), max_updates=0).curves.inside[0]
-
-
-def test_symmetric_targets_with_a_negative_eigenvalue_stall_at_its_square():
-    # Bartlett, Helmbold & Long 2018; the distance falls like t^{-l/(l-2)}, here t^{-2}.
-    run = _descend(np.zeros((4, 2, 2)), np.diag([1.0, -0.5]), max_updates=3000, record_every=3000)
-    assert abs(run.curves.excess_risk[-1] - 0.25) < 1e-5
-    assert 0.9 < run.curves.norm[-1] < 1
-    assert run.curves.inside[-1]
 
 
 def test_fixed_maps():
@@ -209,5 +194,3 @@ def test_the_learning_rate_is_exact_where_the_bound_is_an_equality():
     assert rate <= 1 / curvature
     with_maps = descent.largest_stable_learning_rate(R, Sigma, depth, 5 * np.eye(2), 7 * np.eye(2))
     assert with_maps == pytest.approx(rate / (25 * 49), rel=1e-14)
-    with pytest.raises(ValueError, match="depth must be at least 1, got 0"):
-        descent.largest_stable_learning_rate(R, Sigma, 0)

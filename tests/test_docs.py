@@ -1,4 +1,4 @@
-"""Documentation is run: examples, commands, links, theory, tutorial; every metric is named."""
+"""Documentation is run: examples, notebooks, commands, links, theory, tutorial, metrics."""
 
 import collections
 import doctest
@@ -104,6 +104,20 @@ def test_every_module_and_variant_that_a_command_names_is_there(command):
     variant = re.search(r"--config=:([\w/]+)", command)
     if variant and variant[1] != "file":  # that one takes a file of the reader's
         assert suite.find_variants(module.split(".")[-1], variant[1])
+
+
+NOTEBOOKS = [ROOT / "notebooks" / f"{name}.ipynb" for name in ("theory", "train_and_memorize")]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=page_id)
+def test_every_notebook_runs_and_is_committed_without_outputs(path, tmp_path, monkeypatch):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] for cell in code)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    program = "\n".join("".join(cell["source"]) for cell in code)
+    finished = run(sys.executable, "-c", program, cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
 
 
 # Links and paths

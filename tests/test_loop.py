@@ -208,28 +208,17 @@ def test_a_loss_that_is_not_finite_stops_at_once(run, tmp_path):
         run(tmp_path, log)
 
 
-def test_records_that_were_lost_are_noticed(run, tmp_path):
+def test_records_or_checkpoints_that_were_lost_are_noticed(run, tmp_path):
     log = toy.Log(stop_at_step=4)
     with pytest.raises(loop.StopRequested):
-        run(tmp_path, log)
-    damaged = toy.Log(log.records)
-    del damaged.records[0]
-    before = list(damaged.records)
-    with pytest.raises(
-        CheckpointError, match=r"has 1 lines of this training, but checkpoint 4 was saved after 2"
-    ):
-        run(tmp_path, damaged)
-    assert damaged.records == before
-
-
-def test_checkpoints_that_are_gone_are_no_reason_to_begin_anew(run, tmp_path):
-    log = toy.Log(stop_at_step=6)
-    with pytest.raises(loop.StopRequested):
         run(tmp_path / "there", log)
-    before = list(log.records)
-    with pytest.raises(CheckpointError, match="goes on to step 6, but there is no checkpoint in"):
-        run(tmp_path / "elsewhere", toy.Log(log.records))
-    assert log.records == before
+    lost = r"has 1 lines of this training, but checkpoint 4 was saved after 2"
+    gone = "goes on to step 4, but there is no checkpoint in"
+    for place, records, message in (("there", log.records[1:], lost), ("away", log.records, gone)):
+        damaged = toy.Log(records)
+        with pytest.raises(CheckpointError, match=message):
+            run(tmp_path / place, damaged)
+        assert damaged.records == list(records)
 
 
 def test_examples_that_were_not_counted_are_an_error(run, compiled, tmp_path, monkeypatch):

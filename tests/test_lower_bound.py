@@ -9,7 +9,6 @@ import pytest
 from identity_matters import random_matrices
 from identity_matters.linear.factorization import PathSettings, factorize, polar_bound
 from identity_matters.linear.lower_bound import (
-    _negated_bound_and_gradient,
     half_turn_bound,
     norm_lower_bound,
     plane_path_length,
@@ -133,18 +132,6 @@ def test_half_turn_bound_is_below_products_of_layers_with_negative_eigenvalues()
     assert 0.95 < closest <= 1 + 1e-7
 
 
-def test_gradient_by_differences():
-    generator = np.random.default_rng(0)
-    R, x, e = generator.standard_normal((4, 4)), generator.standard_normal(4), np.eye(4)
-    _, gradient = _negated_bound_and_gradient(x, R, 7)
-    h = 1e-6
-    for i in range(4):
-        above = _negated_bound_and_gradient(x + h * e[i], R, 7)[0]
-        below = _negated_bound_and_gradient(x - h * e[i], R, 7)[0]
-        # Central differences are good to h^2 and to eps / h.
-        assert gradient[i] == pytest.approx((above - below) / (2 * h), abs=1e-8)
-
-
 def test_plane_path_length_in_closed_form():
     # A pure stretch and a pure turn are geodesics.
     assert plane_path_length(stretched_turn(0.0, 1.3)) == pytest.approx(1.3, rel=1e-9)
@@ -158,7 +145,7 @@ def test_plane_path_length_in_closed_form():
     assert math.atan(0.5) >= math.sinh(g) - math.atan(math.sinh(g))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_paths_in_the_plane_are_as_short_as_the_bound_at_any_determinant(seed):
     """F11: the first start of the path is optimal in the plane, whatever the determinant."""
     R = np.random.default_rng(seed).standard_normal((2, 2))
@@ -169,7 +156,7 @@ def test_paths_in_the_plane_are_as_short_as_the_bound_at_any_determinant(seed):
     assert depth * norm_lower_bound(R, depth) == pytest.approx(exact, rel=exact / depth)
 
 
-@pytest.mark.parametrize(("theta", "g"), [(2.5, 1.0), (0.3, 1.5), (0.1, 2.0), (3.1, 0.3)])
+@pytest.mark.parametrize(("theta", "g"), [(2.5, 1.0), (0.1, 2.0)])
 def test_shortest_path_reaches_the_exact_length_in_the_plane(theta, g):
     """Two independent ways to one number: the formula and a numerical minimisation."""
     R = stretched_turn(theta, g)

@@ -91,18 +91,6 @@ def test_reflections_are_refused():
         real_rotation_form(-np.eye(3))
 
 
-def test_rotate_rows_of_a_stack():
-    matrix = np.arange(6.0).reshape(3, 2)
-    turned = rotate_rows(matrix, np.array([[0.0], [np.pi / 2]]))
-    np.testing.assert_allclose(turned[0], matrix)
-    np.testing.assert_allclose(turned[1], [[-2, -3], [0, 1], [4, 5]], atol=1e-15)
-
-
-def test_diagonal_by_hand():
-    A = principal_root_minus_identity(np.diag([16.0, 81.0]), 4)
-    np.testing.assert_allclose(A, np.diag([1.0, 2.0]), rtol=1e-14, atol=1e-15)
-
-
 def test_defective_matrix_takes_the_logarithm():
     jordan = np.array([[4.0, 1.0], [0, 4.0]])
     # The square root of a Jordan block is [[2, 1/4], [0, 2]].

@@ -8,15 +8,6 @@ import pytest
 from identity_matters.linear import model
 
 
-def test_the_first_layer_is_applied_first():
-    shear = jnp.array([[0.0, 1.0], [0.0, 0.0]])
-    stretch = jnp.array([[1.0, 0.0], [0.0, 0.0]])
-    # (I + stretch)(I + shear) = [[2, 2], [0, 1]]; the other order would give [[2, 1], [0, 1]].
-    np.testing.assert_array_equal(
-        model.product(jnp.stack([shear, stretch])), [[2.0, 2.0], [0.0, 1.0]]
-    )
-
-
 def test_the_norm_is_the_largest_singular_value_of_any_layer():
     A = jnp.stack([jnp.diag(jnp.array([1.0, -3.0])), jnp.array([[0.0, 4.0], [0.0, 0.0]])])
     assert model.max_spectral_norm(A) == pytest.approx(4.0, rel=1e-15)
@@ -25,11 +16,6 @@ def test_the_norm_is_the_largest_singular_value_of_any_layer():
 def test_single_precision_is_refused():
     with pytest.raises(TypeError, match="A must be float64, is float32"):
         model.product(jnp.zeros((1, 2, 2), jnp.float32))
-
-
-def test_without_x64_the_error_says_how_to_enable_it():
-    with jax.enable_x64(False), pytest.raises(TypeError, match="jax_enable_x64"):
-        model.product(np.zeros((1, 2, 2)))
 
 
 def _problem(seed, depth, width, inputs=None, outputs=None, dtype=np.float64):
@@ -125,29 +111,13 @@ def test_a_gradient_takes_three_products_per_layer(depth):
     assert _products(excess.jaxpr) == depth + 1
 
 
-def test_standard_networks_are_residual_ones_shifted_by_the_identity():
-    W, R, Sigma, _ = _problem(3, 3, 4)
-
-    @jax.jit
-    @jax.grad
-    def standard_gradient(W):
-        return jnp.sum(((W[2] @ W[1] @ W[0] - R) @ jnp.linalg.cholesky(Sigma)) ** 2)
-
-    # Rounding of I + (W - I) enters at 1e-16 a factor.
-    np.testing.assert_allclose(
-        model.risk_gradient(W - np.eye(4), R, Sigma), standard_gradient(W), rtol=0, atol=1e-12
-    )
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"A": np.zeros((3, 3))}, r"A must have shape .*, got \(3, 3\)"),
-        ({"A": np.zeros((0, 3, 3))}, r"depth and d at least 1, got \(0, 3, 3\)"),
         ({"R": np.zeros((3, 2))}, r"R must be 3 x 3 .* got shape \(3, 2\)"),
         ({"Sigma": np.zeros((2, 2))}, r"Sigma must be 3 x 3 .* got shape \(2, 2\)"),
         ({"input_map": np.zeros((2, 3))}, r"input_map must be 3 x any .* got shape \(2, 3\)"),
-        ({"output_map": np.zeros((3, 4))}, r"output_map must be any x 3 .* got shape \(3, 4\)"),
         ({"output_map": np.zeros((5, 3))}, r"R must be 5 x 3 .* got shape \(3, 3\)"),
     ],
 )

@@ -60,12 +60,6 @@ def assert_close(ours, theirs, tolerance):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance / 10)
 
 
-def test_starting_and_reading_are_inverse(four, key, start):
-    replicated = four[1].start(key, start)
-    assert replicated["params"]["stem"]["kernel"].shape == (4, 3, 3, 1, 4)
-    jax.tree.map(np.testing.assert_array_equal, four[1].read(replicated), start)
-
-
 def test_one_device_and_four_agree(key, start, single_steps):
     state, sums = run_one_by_one(*make_steps(1), key, start)
     # Sums of float32 in another order; a step adds its own rounding to that of those before.
@@ -96,6 +90,7 @@ def test_the_state_given_is_given_up_and_what_was_read_stays(four, key, start):
     new, _ = on_four.train(state, take(task, on_four, 0, 1))
     jax.block_until_ready(new)
     assert state["params"]["stem"]["kernel"].is_deleted()
+    assert new["params"]["stem"]["kernel"].shape == (4, 3, 3, 1, 4)
     jax.tree.map(np.testing.assert_array_equal, copy, start)
 
 
@@ -114,8 +109,8 @@ def by_hand(task, start):
     }
 
 
-# 13 test examples: padded in the second batch, in the only one, on whole devices; 6 becomes 8.
-@pytest.mark.parametrize("evaluation_batch_examples", [8, 6, 16, 52])
+# 13 test examples: padded in the second batch (6 becomes 8), and in the only one, whole devices.
+@pytest.mark.parametrize("evaluation_batch_examples", [6, 52])
 def test_every_test_example_counts_once(key, start, evaluation_batch_examples):
     task, on_four = make_steps(4, evaluation_batch_examples)
     sums = on_four.evaluate(on_four.start(key, start))

@@ -133,12 +133,6 @@ DAMAGES = {
     "a line doubled": lambda lines: [lines[0], lines[0], *lines[1:]],
     "lines swapped": lambda lines: [lines[1], lines[0], lines[2]],
     "a digit changed": lambda lines: [lines[0].replace(b"0.25", b"0.26"), *lines[1:]],
-    "a field renamed": lambda lines: [lines[0].replace(b"value", b"valve"), *lines[1:]],
-    "another cell": lambda lines: [
-        lines[0],
-        lines[1].replace(b'"cell": 1', b'"cell": 0'),
-        lines[2],
-    ],
     "a line of garbage": lambda lines: [lines[0], b"garbage\n", *lines[1:]],
     "no digest": lambda lines: [b'{"cell": 0, "value": 0.25}\n', *lines[1:]],
 }
@@ -319,14 +313,12 @@ def test_a_variant_cannot_leave_its_directory(tmp_path, variant):
     [
         ({"schema": 3}, "schema must be one of"),
         ({"status": "fine"}, "status must be one of"),
-        ({"scale": "huge"}, "scale must be one of"),
         ({"verdict": "true"}, "verdict must be one of"),
         ({"claim": None}, "claim must be str"),
         ({"seed": True}, "seed must be int"),
         ({"metrics": 3}, "metrics must be dict"),
         ({"paper": {"other": 1}}, "paper has values of"),
         ({"seed": 4}, "belongs at"),
-        ({"seed": None}, "seed must be int"),
     ],
 )
 def test_a_broken_contract_is_named_and_skipped(tmp_path, change, reason):
@@ -423,20 +415,13 @@ def test_arrays_become_lists_and_scalars_numbers():
     assert runs.to_json(value) == {"a": [0, 1, 2], "b": 1.5, "2": [7, True, None, "text"]}
 
 
-@pytest.mark.parametrize("value", [math.inf, -math.inf])
-def test_non_finite_numbers_survive_a_run(tmp_path, value):
+def test_non_finite_numbers_survive_a_run_in_strict_json(tmp_path):
     run = create(tmp_path)
-    run.append({"cell": 0, "value": [1.5, value]})
+    run.append({"cell": 0, "value": [1.5, math.inf, -math.inf, math.nan]})
     run.finish("done", **DONE)
-    assert run.records == runs.read_run(run.path).records == [{"cell": 0, "value": [1.5, value]}]
-
-
-def test_non_finite_numbers_survive_strict_json():
-    text = json.dumps(runs.to_json([math.inf, -math.inf, math.nan]), allow_nan=False)
-    assert text == '["Infinity", "-Infinity", "NaN"]'
-    infinity, minus_infinity, nan = runs.from_json(json.loads(text))
-    assert (infinity, minus_infinity) == (math.inf, -math.inf)
-    assert math.isnan(nan)
+    assert b'[1.5, "Infinity", "-Infinity", "NaN"]' in lines_of(run.path)[0]
+    (record,) = runs.read_run(run.path).records
+    assert record["value"][:3] == [1.5, math.inf, -math.inf] and math.isnan(record["value"][3])
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path):

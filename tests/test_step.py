@@ -1,11 +1,68 @@
+"""Batches, and the steps of training and evaluation that take them."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from identity_matters.batches import example_keys
+from identity_matters.batches import batch_plan, example_keys
 from identity_matters.train import step as steps
 from tests import toy_training as toy
+
+# 7 examples in batches of 3: seven steps are three epochs, and most epochs end inside a batch.
+EXAMPLES, BATCH_EXAMPLES, STEPS = 7, 3, 7
+
+
+@pytest.mark.parametrize("batch_examples", [1, 3, 7, 20])
+def test_every_epoch_visits_each_example_once(batch_examples):
+    steps = 3 * EXAMPLES
+    indices, epochs = batch_plan(0, EXAMPLES, batch_examples, 0, steps)
+    assert indices.shape == epochs.shape == (steps, batch_examples)
+    assert indices.dtype == epochs.dtype == np.int32
+    # One epoch after the other, and none is left out.
+    np.testing.assert_array_equal(epochs.ravel(), np.arange(epochs.size) // EXAMPLES)
+    for epoch in range(3 * batch_examples):
+        assert sorted(indices[epochs == epoch]) == list(range(EXAMPLES))
+
+
+@pytest.mark.parametrize("first_step", [0, 2, STEPS - 1])
+def test_any_step_can_be_looked_up(first_step):
+    whole = batch_plan(5, EXAMPLES, BATCH_EXAMPLES, 0, STEPS)
+    for last in range(first_step + 1, STEPS + 1):
+        later = batch_plan(5, EXAMPLES, BATCH_EXAMPLES, first_step, last - first_step)
+        for found, expected in zip(later, whole, strict=True):
+            np.testing.assert_array_equal(found, expected[first_step:last])
+
+
+def test_epochs_and_seeds_differ():
+    orders = {
+        tuple(batch_plan(seed, 50, 50, epoch, 1)[0][0].tolist())
+        for seed in (0, 1, 2**63)
+        for epoch in range(4)
+    }
+    assert len(orders) == 12
+
+
+def test_the_order_is_the_same_on_every_machine_and_version():
+    assert batch_plan(0, 8, 8, 0, 1)[0].tolist() == [[0, 2, 1, 5, 4, 3, 6, 7]]
+
+
+def test_a_key_depends_on_epoch_and_example_alone(key):
+    epochs = np.array([0, 0, 1, 1, 2, 2], np.int32)
+    indices = np.array([4, 0, 4, 0, 0, 3], np.int32)
+    keys = jax.jit(example_keys)(key, epochs, indices)
+    assert keys.shape == (6,)
+    for place in range(6):
+        expected = jax.random.fold_in(jax.random.fold_in(key, epochs[place]), indices[place])
+        assert keys[place] == expected
+    assert len(np.unique(jax.random.key_data(keys).reshape(6, -1), axis=0)) == 6
+
+
+def test_unusable_keys_are_refused():
+    zeros = jnp.zeros(3, jnp.int32)
+    with pytest.raises(ValueError, match="generator threefry2x32, got rbg"):
+        example_keys(jax.random.key(0, impl="rbg"), zeros, zeros)
+
 
 BATCH = 8
 DEVICES = 4
