@@ -1,7 +1,5 @@
 """benchmarks.compile_check: what programs move, what is refused, the very programs of a run."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -195,29 +193,6 @@ def test_gpus_are_skipped_in_one_line_where_there_is_no_compiler_for_them(monkey
     assert stop.value.code == 0
     said = "no compiler for h100: topology not implemented for cuda"
     assert capsys.readouterr().err == f"benchmark_compile_check: skipped: {said}\n"
-
-
-@pytest.mark.parametrize("name", compile_check.GPUS)
-def test_a_gpu_is_described_to_its_compiler_as_its_data_sheet_does(monkeypatch, name):
-    asked = []
-
-    def topology(_, platform, *, target_config, topology):
-        asked.append((platform, target_config, topology))
-        return compile_check.topologies.get_attached_topology("cpu")
-
-    monkeypatch.setattr(compile_check.topologies, "get_topology_desc", topology)
-    bare = xla_bridge.canonicalize_platform
-    monkeypatch.setattr(xla_bridge, "canonicalize_platform", bare)
-    compile_check.gpu_devices(name)
-    ((platform, target, grid),) = asked
-    assert (platform, grid) == ("cuda", "1x1x1")
-    assert target.count("{") == target.count("}") == 3
-    assert xla_bridge.canonicalize_platform("gpu") == "cuda"
-    said = dict(re.findall(r'(\w+): "?([^"\n]+?)(?="|\s\w+:|\n)', target))
-    size, bandwidth = flops.memory_limits(said["name"])
-    # The data sheet rounds; the size is in powers of ten there.
-    assert int(said["device_memory_size"]) == pytest.approx(size, rel=0.08)
-    assert int(said["memory_bandwidth"]) == pytest.approx(bandwidth, rel=1e-3)
 
 
 def test_the_network_of_theorem_3_2_has_a_unit_for_each_image_of_imagenet():

@@ -159,15 +159,13 @@ def updates_needed(w, r, sigma, risk, step):
     raise AssertionError("no end")
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3, 5])
-@pytest.mark.parametrize("r", [-0.5, -2.0, 0.5, 3.0])
-def test_descent_takes_as_long_as_predicted(depth, r):
-    rng = np.random.default_rng(depth)
-    for sigma in (1.0, 0.3):
-        w = 1 + 0.2 * rng.uniform(-1, 1, depth)
-        step = 0.01 / (depth * sigma * (1 + abs(r)) ** 2)
-        predicted = escape.escape_time(w, r, sigma, 1e-4) / step
-        assert updates_needed(w, r, sigma, 1e-4, step) == pytest.approx(predicted, rel=0.03)
+@pytest.mark.parametrize("depth", [1, 2, 5])
+@pytest.mark.parametrize(("r", "sigma"), [(-2.0, 0.3), (-0.5, 1.0), (3.0, 0.3)])
+def test_descent_takes_as_long_as_predicted(depth, r, sigma):
+    w = 1 + 0.2 * np.random.default_rng(depth).uniform(-1, 1, depth)
+    step = 0.01 / (depth * sigma * (1 + abs(r)) ** 2)
+    predicted = escape.escape_time(w, r, sigma, 1e-4) / step
+    assert updates_needed(w, r, sigma, 1e-4, step) == pytest.approx(predicted, rel=0.03)
 
 
 def test_two_layers_by_hand():

@@ -16,6 +16,7 @@ import pytest
 
 from experiments import suite
 from identity_matters.report import tables
+from tests import forked
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -43,14 +44,23 @@ def run(*command, cwd=ROOT):
 # Examples and commands
 
 
+EXAMPLES = [
+    (path, code)
+    for path in PAGES
+    if path != TUTORIAL
+    # The first one of docs/training.md is that of tests/test_train.py.
+    for code in fences(path, "python")[path.name == "training.md" :]
+]
+
+
 @pytest.mark.parametrize(
     ("path", "code"),
-    [(path, code) for path in PAGES if path != TUTORIAL for code in fences(path, "python")],
+    EXAMPLES,
     ids=lambda value: page_id(value) if isinstance(value, pathlib.Path) else "",
 )
 def test_every_python_example_runs(path, code, tmp_path):
     """What an example prints, and says after `# prints`, is compared."""
-    finished = run(sys.executable, "-c", code, cwd=tmp_path)
+    finished = forked.run_code(code, tmp_path)
     assert finished.returncode == 0, finished.stderr
     for said in re.findall(r"# prints (.*)", code):
         assert said in finished.stdout
@@ -110,13 +120,13 @@ NOTEBOOKS = [ROOT / "notebooks" / f"{name}.ipynb" for name in ("theory", "train_
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=page_id)
-def test_every_notebook_runs_and_is_committed_without_outputs(path, tmp_path, monkeypatch):
+def test_every_notebook_runs_and_is_committed_without_outputs(path, tmp_path):
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     assert not any(cell["outputs"] for cell in code)
-    monkeypatch.setenv("MPLBACKEND", "agg")
-    program = "\n".join("".join(cell["source"]) for cell in code)
-    finished = run(sys.executable, "-c", program, cwd=tmp_path)
+    program = ["import matplotlib", "matplotlib.use('agg')"]
+    program += ["".join(cell["source"]) for cell in code]
+    finished = forked.run_code("\n".join(program), tmp_path)
     assert finished.returncode == 0, finished.stderr
 
 

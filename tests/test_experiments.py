@@ -18,114 +18,56 @@ def run_module(name, *arguments):
 
 # Every entry point in a run of seconds, with as little of everything as its settings allow.
 TINY_RUNS = {
-    "experiments.factorization:random": [
-        "dimensions=(2,3)",
-        "depths=(8,)",
-        "large_cells=()",
-        "path_iterations=5",
-        "path_exponents=(4,)",
-    ],
-    "experiments.linear_training:depth": [
-        "depths=(1,8)",
-        "width=2",
-        "problem_seeds=(0,)",
-        "gammas=(0.5,)",
-        "angles_radians=((0.5,),)",
-        "sigma_eigenvalues=(0.5,1.5)",
-        "descent.max_updates=20",
-    ],
-    "experiments.linear_training:stuck_targets": [
-        "depth=3",
-        "map_widths=(4,)",
-        "repeats=1",
-        "descent.max_updates=20",
-    ],
-    "experiments.linear_training:noise": [
-        "depths=(2,3)",
-        "noise_stds=(0.1,)",
-        "draws=2",
-        "descent.max_updates=20",
-    ],
-    "experiments.convergence:inside": [
-        "depths=(2,)",
-        "widths=(2,)",
-        "problems=2",
-        "updates=3",
-        "beyond_shapes=((2,2),)",
-        "beyond_problems=2",
-        "beyond_updates=3",
-    ],
-    "experiments.convergence:escape": [
-        "depths=(2,3)",
-        "noises=(0.2,)",
-        "draws=2",
-        "targets=((-0.5,),(0.5,))",
-    ],
-    "experiments.memorize:digits": [
-        "fit.examples=(64,)",
-        "fit.networks=((2,'float64'),)",
-        "separation.examples=(64,)",
-        "sgd.examples=(32,)",
-        "sgd.steps=2",
-        "sgd.steps_per_evaluation=1",
-        "sgd.learning_rates=(0.01,)",
-    ],
-    "experiments.memorize:synthetic": [
-        "fit.examples=(64,)",
-        "separation.examples=(64,)",
-        "minimal_width.examples=(64,)",
-        "minimal_width.max_width=2",
-        "precision.pairs=8",
-    ],
-    "experiments.images.cifar:digits/all_conv_residual": [
-        "model.blocks_per_stage=(1,1)",
-        "model.stage_strides=(1,2)",
-        "model.stem_width=4",
-        "model.widths=(4,8)",
-        "train.steps=2",
-        "train.steps_per_log=1",
-    ],
-    "experiments.images.ablations:digits/initialisation": [
-        "model.blocks_per_stage=(1,1,1)",
-        "model.stem_width=2",
-        "model.widths=(2,2,2)",
-        "train.steps=2",
-        "train.steps_per_log=1",
-    ],
-    "experiments.images.imagenet:miniature/all_conv_residual": [
-        "data.miniature_examples=20",
-        "data.image_pixels=16",
-        "data.eval_shorter_side_pixels=16",
-        "data.data_dir=TEMPORARY",
-        "model.blocks_per_stage=(1,)",
-        "model.widths=(4,)",
-        "model.stage_strides=(2,)",
-        "model.stem_width=4",
-        "optim.warmup_steps=0",
-        "train.steps=2",
-        "train.batch_examples=4",
-        "train.steps_per_log=1",
-    ],
-    "experiments.deep_mlp:digits/relu": [
-        "depths=(2,5)",
-        "train.rates_times_depth=(0.3,0.1)",
-        "train.pilot_steps=2",
-        "train.step_count=4",
-        "layer_points=3",
-    ],
-    "experiments.memorize:few_numbers": [
-        "few_numbers.examples=(64,)",
-        "few_numbers.group_points=(5,)",
-    ],
-    "benchmarks.memorize:default": ["examples=(64,128)"],
-    "benchmarks.input_pipeline:default": [
-        "images=8",
-        "cores=(1,)",
-        "batch_examples=4",
-        "batches_per_round=1",
-        "rounds=1",
-    ],
-    "benchmarks.linear:default": ["depths=(2,4)", "width=4", "layers_per_run=8", "repeats=1"],
+    "experiments.factorization:random": (
+        "dimensions=(2,3) depths=(8,) large_cells=() path_iterations=5 path_exponents=(4,)"
+    ),
+    "experiments.linear_training:depth": (
+        "depths=(1,8) width=2 problem_seeds=(0,) gammas=(0.5,) angles_radians=((0.5,),) "
+        "sigma_eigenvalues=(0.5,1.5) descent.max_updates=20"
+    ),
+    "experiments.linear_training:stuck_targets": (
+        "depth=3 map_widths=(4,) repeats=1 descent.max_updates=20"
+    ),
+    "experiments.linear_training:noise": (
+        "depths=(2,3) noise_stds=(0.1,) draws=2 descent.max_updates=20"
+    ),
+    "experiments.convergence:inside": (
+        "depths=(2,) widths=(2,) problems=2 updates=3 beyond_shapes=((2,2),) beyond_problems=2 "
+        "beyond_updates=3"
+    ),
+    "experiments.convergence:escape": "depths=(2,3) noises=(0.2,) draws=2 targets=((-0.5,),(0.5,))",
+    "experiments.memorize:digits": (
+        "fit.examples=(64,) fit.networks=((2,'float64'),) separation.examples=(64,) "
+        "sgd.examples=(32,) sgd.steps=2 sgd.steps_per_evaluation=1 sgd.learning_rates=(0.01,)"
+    ),
+    "experiments.memorize:synthetic": (
+        "fit.examples=(64,) separation.examples=(64,) minimal_width.examples=(64,) "
+        "minimal_width.max_width=2 precision.pairs=8"
+    ),
+    "experiments.images.cifar:digits/all_conv_residual": (
+        "model.blocks_per_stage=(1,1) model.stage_strides=(1,2) model.stem_width=4 "
+        "model.widths=(4,8) train.steps=2 train.steps_per_log=1"
+    ),
+    "experiments.images.ablations:digits/initialisation": (
+        "model.blocks_per_stage=(1,1,1) model.stem_width=2 model.widths=(2,2,2) train.steps=2 "
+        "train.steps_per_log=1"
+    ),
+    "experiments.images.imagenet:miniature/all_conv_residual": (
+        "data.miniature_examples=20 data.image_pixels=16 data.eval_shorter_side_pixels=16 "
+        "data.data_dir=TEMPORARY model.blocks_per_stage=(1,) model.widths=(4,) "
+        "model.stage_strides=(2,) model.stem_width=4 optim.warmup_steps=0 train.steps=2 "
+        "train.batch_examples=4 train.steps_per_log=1"
+    ),
+    "experiments.deep_mlp:digits/relu": (
+        "depths=(2,5) train.rates_times_depth=(0.3,0.1) train.pilot_steps=2 train.step_count=4 "
+        "layer_points=3"
+    ),
+    "experiments.memorize:few_numbers": "few_numbers.examples=(64,) few_numbers.group_points=(5,)",
+    "benchmarks.memorize:default": "examples=(64,128)",
+    "benchmarks.input_pipeline:default": (
+        "images=8 cores=(1,) batch_examples=4 batches_per_round=1 rounds=1"
+    ),
+    "benchmarks.linear:default": "depths=(2,4) width=4 layers_per_run=8 repeats=1",
 }
 # What an entry point needs beside the packages that are always there.
 _IMAGENET = ("tensorflow_datasets", "array_record", "grain", "cv2")
@@ -138,7 +80,8 @@ def test_every_entry_point_runs_to_its_end(entry, tmp_path):
     for package in NEEDED.get(module, ()):
         pytest.importorskip(package, reason=f"{package} is not installed (extra imagenet)")
     changes = [
-        f"--config.{change}".replace("TEMPORARY", str(tmp_path)) for change in TINY_RUNS[entry]
+        f"--config.{change}".replace("TEMPORARY", str(tmp_path))
+        for change in TINY_RUNS[entry].split()
     ]
     config = [] if variant == "default" else [f"--config=:{variant}"]
     finished = forked.run(module, *config, *changes, f"--results_dir={tmp_path}")

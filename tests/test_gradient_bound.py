@@ -19,23 +19,6 @@ def squared_gradient(A, R, Sigma):
     return float(jnp.sum(model.risk_gradient(A, R, Sigma) ** 2))
 
 
-# d = l = 1, A = 0, R = 2, Sigma = 2: E = -1, gradient 2 E Sigma = -4, f - C = 2. And
-# A = (-1/2, -1/2), R = 1, Sigma = 1: E = -3/4, each gradient 2 (1/2) E = -3/4.
-@pytest.mark.parametrize(
-    ("layers", "R", "Sigma", "left", "rights"),
-    [
-        ((0.0,), 2.0, 2.0, 16.0, (32.0, 32.0, 16.0)),
-        ((-0.5, -0.5), 1.0, 1.0, 1.125, (2.25, 1.125, 1.125)),
-    ],
-)
-def test_counterexamples_by_hand(layers, R, Sigma, left, rights):
-    A, R, Sigma = scalar(*layers), jnp.full((1, 1), R), jnp.full((1, 1), Sigma)
-    excess = model.excess_risk(A, R, Sigma)
-    assert squared_gradient(A, R, Sigma) == left
-    for form, right in zip(gradient_bound.FORMS, rights, strict=True):
-        assert gradient_bound.gradient_lower_bound(A, Sigma, excess, form) == right
-
-
 @pytest.mark.parametrize(("depth", "tau"), [(1, 0.9), (16, 0.1), (16, 0.9)])
 def test_corrected_form_is_tight(depth, tau):
     A = gradient_bound.minus_tau_identity(depth, 3, tau)
@@ -44,22 +27,6 @@ def test_corrected_form_is_tight(depth, tau):
     right = gradient_bound.gradient_lower_bound(A, Sigma, model.excess_risk(A, R, Sigma))
     # Rounding of tau is amplified by 2 l / (1 - tau), here at most 320 eps = 7e-14.
     assert right == pytest.approx(squared_gradient(A, R, Sigma), rel=1e-12)
-
-
-def test_scaling_of_the_data():
-    A = scalar(0.25, -0.5)
-    R, Sigma = jnp.full((1, 1), 3.0), jnp.ones((1, 1))
-
-    def sides(s):
-        excess = model.excess_risk(A, R, s * Sigma)
-        rights = [
-            gradient_bound.gradient_lower_bound(A, s * Sigma, excess, f)
-            for f in gradient_bound.FORMS
-        ]
-        return np.array([squared_gradient(A, R, s * Sigma), *rights])
-
-    # Powers of two: exact.
-    np.testing.assert_array_equal(sides(4.0) / sides(1.0), [16.0, 64.0, 64.0, 16.0])
 
 
 def random_points(count=50, depth=3, width=2):
@@ -117,17 +84,6 @@ def test_v3_fails_exactly_where_the_least_eigenvalue_exceeds_1(least):
     assert gradient_bound.right_over_left(*at, "v3") == pytest.approx(least, rel=1e-12)
     ratio = gradient_bound.right_over_left(*at, "iclr2017")
     assert ratio == pytest.approx(least * (1 - tau) ** -(depth - 1), rel=1e-12)
-
-
-def test_padding_changes_nothing():
-    A, R, Sigma = random_points()
-    depth = np.full(len(A), A.shape[1])
-    padded = np.concatenate([A, np.zeros_like(A)], axis=1)
-    np.testing.assert_allclose(
-        gradient_bound.right_over_left(padded, R, Sigma, depth, "corrected"),
-        gradient_bound.right_over_left(A, R, Sigma, depth, "corrected"),
-        rtol=1e-13,  # a few roundings in another order
-    )
 
 
 def test_floor_for_negative_determinants_is_reached_for_one_dimension():

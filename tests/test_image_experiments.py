@@ -1,9 +1,6 @@
 """experiments/images: settings, verdicts, what users type wrong, what a kill must not lose."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -15,7 +12,6 @@ from identity_matters import paper, runs
 from tests import forked
 from tests.measured import settings
 
-ROOT = forked.ROOT
 VARIANTS = [
     (module, variant)
     for module in (cifar, ablations, imagenet)
@@ -46,7 +42,7 @@ def no_data(monkeypatch):
         num_classes, shape = image_data.size(data)
         one = np.zeros((1, *shape), np.uint8), np.zeros(1, np.int32)
         arrays = image_data.Arrays(*one, *one)
-        return image_data.ImageData(num_classes, shape, arrays, None, None, {})
+        return image_data.ImageData(num_classes, shape, arrays, None, None, {"train": "one"})
 
     monkeypatch.setattr(image_data, "load", load)
 
@@ -58,6 +54,7 @@ def test_every_variant_makes_its_trainings(module, variant, no_data):
     for trial in trials:
         training = module.EXPERIMENT.build(**trial)
         assert training.keeps_checkpoint == (module is not ablations)
+        assert training.fingerprint == {"train": "one"}
         assert training.parameters == PARAMETERS.get(variant, training.parameters)
 
 
@@ -80,40 +77,16 @@ def test_schedules_by_hand():
     assert float(rate(small["train"]["steps"])) == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["--config=:cifar10/all_conv_residual", "--config.data.data_dir=/nowhere"],
-            "make data DATASETS=cifar10",
-        ),
-        (["--config.train.batch_examples=3", "--config.train.devices=2"], "multiple of"),
-        (["--config.data.normalization=none"], "normalization must be one of"),
-        (["--config.model.stage_strides=(2,4,2)"], "sides"),
-        (["--num_processes=2"], "num_processes and process_id belong together"),
-    ],
-)
-def test_bad_input_ends_in_one_line_with_nothing_written(arguments, message, tmp_path):
-    finished = forked.run("experiments.images.cifar", *arguments, f"--results_dir={tmp_path}")
-    assert finished.returncode == 2, finished.stderr
-    assert message in finished.stderr
-    assert len(finished.stderr.strip().splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
+SIXTEEN = """
+import jax, runpy
+jax.config.update("jax_num_cpu_devices", 16)
+runpy.run_module("experiments.images.cifar", run_name="__main__", alter_sys=True)
+"""
 
 
 def test_sixteen_devices_share_what_they_can(tmp_path):
-    finished = subprocess.run(
-        [
-            *(sys.executable, "-m", "experiments.images.cifar", *TINY),
-            *("--config.train.steps=1", "--tensorboard", f"--results_dir={tmp_path}"),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "JAX_NUM_CPU_DEVICES": "16"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    flags = ("--config.train.steps=1", "--tensorboard", f"--results_dir={tmp_path}")
+    finished = forked.run_code(SIXTEEN, tmp_path, *TINY, *flags)
     assert finished.returncode == 0, finished.stderr
     (run,), _ = runs.read_collection(tmp_path)
     result = run.records[-1]
@@ -187,13 +160,7 @@ def test_a_finished_net_is_not_lost_with_its_checkpoints(after, tmp_path):
     """Killed just before or after the first deletion, an ablation keeps the net that it trained."""
     command = ["--config=:digits/initialisation", *TINY, f"--results_dir={tmp_path}"]
     command += ["--config.train.steps=2", "--config.train.steps_per_log=1"]
-    killed = subprocess.run(
-        [sys.executable, "-c", KILL.format(after=after), *command],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    killed = forked.run_code(KILL.format(after=after), tmp_path, *command)
     assert killed.returncode == -9, killed.stderr
     (run,) = (tmp_path / "ablations" / "digits").glob("initialisation@*/seed=0")
     before = (run / "metrics.jsonl").read_text()

@@ -257,17 +257,6 @@ def test_units_leave_all_other_points_alone():
         assert np.ptp(ends, axis=1).max() < 1e-9
 
 
-def test_largest_later_products_by_brute_force():
-    z = np.random.default_rng(0).standard_normal((23, 3))
-    width = 4
-    expected = [
-        max([0.0] + [z[i] @ z[j] for j in range(23) if j // width > i // width]) for i in range(23)
-    ]
-    for tile_points in (1, 9, 100):
-        found = adaptive.largest_later_products(z, width, tile_points)
-        np.testing.assert_allclose(found, expected, rtol=1e-12)  # sums of three terms
-
-
 def test_blocks_avoid_points_that_disturb_each_other():
     # On a line from the viewpoint every farther point is disturbed by every nearer one: of two
     # opposite rays, a block can take one point each, and has to fill up for the rest.

@@ -173,44 +173,31 @@ def test_inputs_are_checked(shape, dtype):
 CIFAR, LARGE = (32, 32, 3), (224, 224, 3)
 
 
+TRAINED = {"projection": "trained"}
+BLOCKS_34, AS_PRINTED = IMAGENET["blocks_of_34_layers"], IMAGENET["parameters_as_printed"]
+
+
 @pytest.mark.parametrize(
-    ("name", "settings", "image_shape", "parameters", "convolutions"),
+    ("name", "settings", "num_classes", "parameters", "convolutions"),
     [
         # Table 1; its 13,541,306 and 13,564,436 with a trained head include biases, ours has none.
-        ("all_conv_residual", {}, CIFAR, 13_538_736, 55),
-        ("all_conv_residual", {"projection": "trained"}, CIFAR, 13_541_306 - 10, 55),
-        (
-            "all_conv_residual",
-            {"projection": "trained", "num_classes": 100},
-            CIFAR,
-            13_564_436 - 100,
-            55,
-        ),
+        ("all_conv_residual", {}, 10, 13_538_736, 55),
+        ("all_conv_residual", TRAINED, 10, 13_541_306 - 10, 55),
+        ("all_conv_residual", TRAINED, 100, 13_564_436 - 100, 55),
         # Both readings of "the 34-layer network".
-        (
-            "all_conv_residual",
-            {**IMAGENET["blocks_of_34_layers"], "num_classes": 1000},
-            LARGE,
-            21_095_616,
-            33,
-        ),
-        (
-            "all_conv_residual",
-            {**IMAGENET["parameters_as_printed"], "num_classes": 1000},
-            LARGE,
-            35_693_760,
-            45,
-        ),
-        ("all_cnn_c", {}, CIFAR, 1_369_738, 9),
+        ("all_conv_residual", BLOCKS_34, 1000, 21_095_616, 33),
+        ("all_conv_residual", AS_PRINTED, 1000, 35_693_760, 45),
+        ("all_cnn_c", {}, 10, 1_369_738, 9),
         # With the linear layer 110 layers; 34, and three shortcuts; 100.
-        ("resnet", {}, CIFAR, 1_727_962, 109),
-        ("resnet_imagenet", {"num_classes": 1000}, LARGE, 21_797_672, 33 + 3),
-        ("densenet", {}, CIFAR, 27_249_082, 99),
-        ("densenet", {"stem_width": 48}, CIFAR, 28_071_706, 99),
+        ("resnet", {}, 10, 1_727_962, 109),
+        ("resnet_imagenet", {}, 1000, 21_797_672, 33 + 3),
+        ("densenet", {}, 10, 27_249_082, 99),
+        ("densenet", {"stem_width": 48}, 10, 28_071_706, 99),
     ],
 )
-def test_published_counts(name, settings, image_shape, parameters, convolutions):
-    shapes = variable_shapes(make_net(name, **{"num_classes": 10, **settings}), image_shape)
+def test_published_counts(name, settings, num_classes, parameters, convolutions):
+    net = make_net(name, num_classes=num_classes, **settings)
+    shapes = variable_shapes(net, LARGE if num_classes == 1000 else CIFAR)
     assert flops.count_parameters(shapes["params"]) == parameters
     kernels = [leaf for leaf in jax.tree.leaves(shapes["params"]) if leaf.ndim == 4]
     assert len(kernels) == convolutions
@@ -221,8 +208,8 @@ def test_published_counts(name, settings, image_shape, parameters, convolutions)
     [
         ("all_conv_residual", {}, CIFAR, 1.973e9),
         # Of a 7x7 stem at 112 pixels a side, and stages at 56, 28, 14 and 7.
-        ("all_conv_residual", IMAGENET["blocks_of_34_layers"], LARGE, 3.50e9),
-        ("all_conv_residual", IMAGENET["parameters_as_printed"], LARGE, 5.2e9),
+        ("all_conv_residual", BLOCKS_34, LARGE, 3.50e9),
+        ("all_conv_residual", AS_PRINTED, LARGE, 5.2e9),
         # He et al. count 3.6e9 without shortcuts.
         ("resnet_imagenet", {}, LARGE, 3.66e9),
     ],
@@ -253,7 +240,7 @@ def test_multiplications_of_an_image(name, settings, image_shape, multiplication
         ("all_conv_residual", {"widths": (4, 7)}, r"one entry for each stage, got .* \(4, 7\)"),
         ("all_conv_residual", {"widths": (64, 48, 48)}, "must not shrink from stem_width 16 on"),
         ("all_conv_residual", {"blocks_per_stage": (2, 0, 1)}, "must be at least 1, got 0"),
-        ("mlp", {"depth": 1}, "depth must be at least 2, got 1"),
+        ("mlp", {"depth": 1, "width": 4}, "depth must be at least 2, got 1"),
     ],
 )
 def test_settings_out_of_range_are_named(name, settings, message):

@@ -128,21 +128,6 @@ def test_an_evaluation_can_be_watched_and_stopped(four, key, start):
     assert four[1].evaluate(state, lambda examples: examples == 8) is None
 
 
-def test_compiling_is_timed_apart(key, start):
-    task, on_one = make_steps(1)
-    state, _ = on_one.train(on_one.start(key, start), take(task, on_one, 0, 1))
-    once = on_one.compile_seconds
-    assert once > 0
-    on_one.train(state, take(task, on_one, 1, 1))
-    assert on_one.compile_seconds == once
-
-
-def test_a_wish_to_stop_reaches_the_sums(four, key, start):
-    task, on_four = four
-    _, sums = on_four.train(on_four.start(key, start), take(task, on_four, 0, 1), stop=True)
-    assert on_four.read(sums)["stop"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -164,31 +149,18 @@ def test_devices_are_picked():
         parallel.pick_devices(5, 8)
 
 
-class Opened:
-    """A stream of batches that hold their own step."""
-
-    def __init__(self, seed, batch_examples, rows, first_step, steps):
-        assert (batch_examples, rows) == (4, slice(0, 2))
-        self.batches = iter(
-            [
-                {"images": np.full((2, 1, 1, 1), step, np.uint8), "labels": np.full(2, step + seed)}
-                for step in range(first_step, first_step + steps)
-            ]
-        )
-        self.closed = False
-
-    def __next__(self):
-        return next(self.batches)
-
-    def close(self):
-        self.closed = True
-
-
 def test_a_stream_opens_once():
     opened = []
 
-    def open_train(**arguments):
-        opened.append(Opened(**arguments))
+    def open_train(seed, batch_examples, rows, first_step, steps):
+        assert (batch_examples, rows) == (4, slice(0, 2))
+        # Batches that hold their own step.
+        images = np.zeros((2, 1, 1, 1), np.uint8)
+        last = first_step + steps
+        opened.append(
+            {"images": images, "labels": np.full(2, step + seed)}
+            for step in range(first_step, last)
+        )
         return opened[-1]
 
     feed = Feed(Streams((1, 1, 1), 20, 5, open_train, None), 4, slice(0, 2), steps=7, seed=90)
@@ -197,10 +169,9 @@ def test_a_stream_opens_once():
     one = feed.take(3, 4)
     assert one["images"].shape == (1, 2, 1, 1, 1) and one["labels"].tolist() == [[93, 93]]
     assert feed.take(4, 6)["labels"].tolist() == [[94, 94], [95, 95]]
-    assert feed.take(6, 7)["labels"].tolist() == [[96, 96]]
     assert len(opened) == 1
     feed.close()
-    assert opened[0].closed
+    assert next(opened[0], None) is None
 
 
 def test_arrays_give_each_process_its_rows():

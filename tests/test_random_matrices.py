@@ -130,14 +130,6 @@ def test_rotations_are_uniform():
     assert abs(np.mean(np.sin(angles))) < 0.14
 
 
-def test_symmetric_matrices_have_their_eigenvalues():
-    Sigma = random_matrices.symmetric(np.random.default_rng(0), [[0.5, 1.0, 2.0], [-1.0, 0.0, 3.0]])
-    np.testing.assert_array_equal(Sigma, Sigma.swapaxes(1, 2))
-    np.testing.assert_allclose(
-        np.linalg.eigvalsh(Sigma), [[0.5, 1.0, 2.0], [-1.0, 0.0, 3.0]], atol=1e-14
-    )
-
-
 def test_polar_targets_have_their_gamma_and_angles():
     R = random_matrices.polar_target(np.random.default_rng(0), 5, (1.5, 0.8), 0.5)
     U, K, Vt = np.linalg.svd(R)

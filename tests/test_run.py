@@ -98,9 +98,8 @@ def test_settings_that_only_say_where_data_lie_change_nothing():
     assert runs.differences(before, now) == {"fit.width": (3, 4)}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+REFUSED = {
+    "tests.toy.experiment": [
         (["--config.depth=3"], "there is no setting depth; --help lists them"),
         (["--config.values=()"], "these settings leave nothing to measure"),
         (["--config.values=('a',)"], "values must hold whole numbers, got 'a'"),
@@ -112,19 +111,45 @@ def test_settings_that_only_say_where_data_lie_change_nothing():
         (["--config=README.md"], "cannot read the settings from --config=README.md (SyntaxError"),
         (["--config=tests/forked.py"], "--config=tests/forked.py has no function get_config"),
         (["--seed=4294967296"], "seed must be from 0 to 4294967295, got 4294967296"),
-        (["--seed=one"], "invalid literal for int()"),
         (["--results_dir="], "results_dir must name a directory, is empty"),
         (["--results_dir=/proc/nowhere"], "cannot be written"),
         (["--colour=red"], "Unknown command line flag 'colour'"),
         (["twice"], "unknown argument 'twice'"),
     ],
+    "experiments.images.cifar": [
+        (["--config=:cifar10/resnet", "--config.data.data_dir=/nowhere"], "make data DATASETS=cif"),
+        (["--config.train.batch_examples=3", "--config.train.devices=2"], "multiple of"),
+        (["--config.model.stage_strides=(2,4,2)"], "sides"),
+        (["--num_processes=2"], "num_processes and process_id belong together"),
+    ],
+    "experiments.reproduce": [
+        (["--only=nothing"], "there is no experiment 'nothing'; there are "),
+        (["--seeds=one"], "--seeds must be one or more numbers from 0 up, got 'one'"),
+        (["--jobs=-1"], "--jobs=-1"),
+        (["--variants=digits"], "--variants needs one experiment, named by --only"),
+        (["--only=memorize", "--variants=mnist"], "memorize has no variant 'mnist'; it has digits"),
+        (["more"], "unknown argument 'more'"),
+    ],
+    "experiments.images.prepare_data": [
+        (["--datasets=cifar10 imagenet"], "there is no data set 'imagenet'; there are digits"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "message"),
+    [(module, *row) for module, rows in REFUSED.items() for row in rows],
 )
-def test_bad_input_ends_in_one_line_before_anything_is_written(tmp_path, arguments, message):
-    finished = run_toy(tmp_path / "new", *arguments)
+def test_bad_input_ends_in_one_line_before_anything_is_written(
+    tmp_path, module, arguments, message
+):
+    place = [] if "prepare" in module else [f"--results_dir={tmp_path / 'new'}"]
+    finished = forked.run(module, *place, *arguments)
     assert finished.returncode == 2
     lines = finished.stderr.strip().splitlines()
     assert len(lines) == 1, finished.stderr
-    assert lines[0].startswith("toy: ")
+    name = {"tests.toy.experiment": "toy"}.get(module, module.split(".")[-1])
+    assert lines[0].startswith(f"{name}: ")
     assert message in lines[0]
     assert not (tmp_path / "new").exists()
 
@@ -229,11 +254,3 @@ def test_each_trial_has_a_key_of_its_own_that_the_seed_decides(tmp_path):
     for seed in (0, 1):
         run.execute(spy, experiment.get_config(), seed=seed, results_dir=tmp_path)
     assert len(set(keys)) == 6
-
-
-@pytest.mark.parametrize("flag", ["--tensorboard", "--profile=trace"])
-def test_a_benchmark_of_steps_refuses_flags_that_it_could_not_honour(flag, tmp_path):
-    finished = forked.run("benchmarks.train_step", f"--results_dir={tmp_path}", flag)
-    assert finished.returncode == 2
-    assert f"Unknown command line flag '{flag.strip('-').split('=')[0]}'" in finished.stderr
-    assert list(tmp_path.iterdir()) == []
