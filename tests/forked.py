@@ -84,6 +84,19 @@ def run_code(code: str, directory: pathlib.Path, *arguments: object) -> subproce
     return run(str(directory / "example.py"), *arguments, cwd=directory)
 
 
+def shell(*command: object, cwd: object = ROOT, **environment: str) -> subprocess.CompletedProcess:
+    """Runs any command with these variables besides its own; what it says comes as text."""
+    return subprocess.run(
+        [*map(str, command)],
+        cwd=str(cwd),
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
 def until(condition, process, timeout_seconds: float = 100) -> None:
     """Waits until ``condition()`` is true while `process` lives."""
     deadline = time.monotonic() + timeout_seconds

@@ -1,9 +1,7 @@
 """Splits in memory: `digits`, what `make data` writes, a copy of that, and what is refused."""
 
 import dataclasses
-import pathlib
 import shutil
-import subprocess
 import sys
 
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 
 from identity_matters.images import datasets
 from identity_matters.images.datasets import SOURCES
+from tests import forked
 
 SMALL = dataclasses.replace(SOURCES["cifar10"], splits={"train": 6, "test": 4})
 
@@ -70,11 +69,8 @@ def test_unprepared_data_are_answered_quickly_with_what_to_run(tmp_path):
 
 
 def test_make_refuses_an_unknown_data_set_before_it_installs_anything(tmp_path):
-    root = pathlib.Path(__file__).resolve().parent.parent
-    words = ["make", "--no-print-directory", "data", "DATASETS=cifar10 mnist", "PYTHON=false"]
-    finished = subprocess.run(
-        [*words, f"VENV={tmp_path}/venv"], cwd=root, capture_output=True, text=True, check=False
-    )
+    words = ("--no-print-directory", "data", "DATASETS=cifar10 mnist", "PYTHON=false")
+    finished = forked.shell("make", *words, f"VENV={tmp_path}/venv")
     assert finished.returncode == 2
     known = " ".join(datasets.NAMES)
     assert finished.stdout == f"there is no data set 'mnist'; there are {known}\n"

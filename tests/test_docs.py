@@ -9,7 +9,6 @@ import pathlib
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -18,7 +17,7 @@ from experiments import suite
 from identity_matters.report import tables
 from tests import forked
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = forked.ROOT
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 THEORY = sorted((DOCS / "theory").glob("*.md"))
@@ -33,12 +32,6 @@ def page_id(path):
 def fences(path, language):
     pattern = rf"^```{language}\n(.*?)^```"
     return re.findall(pattern, path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-
-
-def run(*command, cwd=ROOT):
-    return subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, timeout=280, check=False
-    )
 
 
 # Examples and commands
@@ -99,7 +92,7 @@ PYTHON = sorted({c for _, c in commands() if "python" in c and MADE_BY_TUTORIAL 
 def test_every_make_command_would_run(command):
     """A dry run with its variables; what DATASET names must be there."""
     words = shlex.split(command.replace("...", "x"))
-    finished = run("make", "--dry-run", "ACCEL=cpu", "RUN=a_run", *words[1:])
+    finished = forked.shell("make", "--dry-run", "ACCEL=cpu", "RUN=a_run", *words[1:])
     assert finished.returncode == 0, finished.stderr
     for word in words:
         if word.startswith("DATASET=") and word != "DATASET=x":
@@ -219,7 +212,7 @@ def test_the_tutorial_is_short_runs_and_leaves_no_work_for_the_linter(extended):
     assert len(ran) == 2
     for line in ran:
         arguments = line.replace('"', "").split()[1:]
-        finished = run(sys.executable, *arguments, cwd=extended)
+        finished = forked.shell(sys.executable, *arguments, cwd=extended)
         assert finished.returncode == 0, finished.stdout + finished.stderr
     trial = extended / "results" / "trial"
     (summary,) = (trial / "half_turn").rglob("summary.json")
@@ -227,7 +220,8 @@ def test_the_tutorial_is_short_runs_and_leaves_no_work_for_the_linter(extended):
     assert (written["status"], written["claim"]) == ("done", "half-turn")
     assert "A half turn" in (trial / "REPORT.md").read_text(encoding="utf-8")
     for command in (["check"], ["format", "--check"]):
-        finished = run(sys.executable, "-m", "ruff", *command, "experiments", "tests", cwd=extended)
+        words = ("-m", "ruff", *command, "experiments", "tests")
+        finished = forked.shell(sys.executable, *words, cwd=extended)
         assert finished.returncode == 0, finished.stdout
 
 

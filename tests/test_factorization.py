@@ -185,17 +185,6 @@ def test_a_nearly_half_turn_between_two_negative_eigenvalues_helps(angle):
     assert largest_spectral_norm(factorize(R, depth, "path")) < 1.02 * lower
 
 
-def test_the_polar_norm_does_not_depend_on_the_order_of_coordinates():
-    # Odd multiplicities, where the pairs are unequal.
-    eigenvalues = np.array([-4.0, -1.0, -2.0, -0.5, 1.0])
-    norms = [
-        largest_spectral_norm(factorize(np.diag(eigenvalues[list(order)]), 32, "polar"))
-        for order in itertools.permutations(range(5))
-    ]
-    norms.append(largest_spectral_norm(factorize(conjugated(eigenvalues, 5, seed=0), 32, "polar")))
-    np.testing.assert_allclose(norms, norms[0], rtol=NORM_RTOL)
-
-
 @pytest.mark.parametrize(
     ("gamma", "depth", "norm", "least_ratio"),
     [

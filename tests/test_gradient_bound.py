@@ -29,29 +29,6 @@ def test_corrected_form_is_tight(depth, tau):
     assert right == pytest.approx(squared_gradient(A, R, Sigma), rel=1e-12)
 
 
-def random_points(count=50, depth=3, width=2):
-    rng = np.random.default_rng(0)
-    A = 0.3 * rng.uniform(-1, 1, (count, depth, width, width))
-    R = rng.standard_normal((count, width, width))
-    factor = rng.standard_normal((count, width, width))
-    return A, R, factor @ np.swapaxes(factor, 1, 2)
-
-
-def test_batch_agrees_with_single_points_and_corrected_form_holds():
-    A, R, Sigma = random_points()
-    depth = np.full(len(A), A.shape[1])
-    for form in gradient_bound.FORMS:
-        batch = gradient_bound.right_over_left(A, R, Sigma, depth, form)
-        single = [
-            float(gradient_bound.gradient_lower_bound(a, s, model.excess_risk(a, r, s), form))
-            / squared_gradient(a, r, s)
-            for a, r, s in zip(A, R, (jnp.asarray(s) for s in Sigma), strict=True)
-        ]
-        # Two LAPACK routes to sigma_min; cond(Sigma) is below 1e4 for these draws.
-        np.testing.assert_allclose(batch, single, rtol=1e-10)
-    assert batch.max() < 1
-
-
 def test_fifty_singular_second_moments():
     """Never violated, and tight near A_i = -tau I with a multiple of a projection."""
     rng = np.random.default_rng(0)

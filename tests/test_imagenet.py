@@ -22,13 +22,13 @@ from PIL import Image
 from identity_matters import batches
 from identity_matters.images import datasets, imagenet, jpeg, miniature
 from identity_matters.images.imagenet import Reading
+from tests import forked
 
 for _module in ("tensorflow_datasets", "array_record", "grain", "cv2"):
     pytest.importorskip(_module, reason=f"{_module} is not installed (extra imagenet)")
 
 TRAIN, VALIDATION = 26, 11
 PIXELS = 32
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 QUICK = Reading(worker_threads=2, worker_processes=0, prefetch_batches=4)
 
 
@@ -213,7 +213,7 @@ def test_workers_make_the_same_batches_and_end_with_a_killed_parent(train, data_
     with open(tmp_path / "out", "w") as out:
         done = subprocess.run(
             [sys.executable, str(program), str(data_dir)],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(forked.ROOT)},
             stdout=out,
             timeout=120,
         )
@@ -257,7 +257,8 @@ def test_a_missing_package_is_named(data_dir, monkeypatch):
 
 # Preparing.
 
-PREPARE = pathlib.Path(os.environ.get("PREPARE_PYTHON", ROOT / ".venv-prepare" / "bin" / "python"))
+MADE = forked.ROOT / ".venv-prepare" / "bin" / "python"
+PREPARE = pathlib.Path(os.environ.get("PREPARE_PYTHON", MADE))
 
 # The first validation images' labels, as the builder has them; these are image 1, 2, 3.
 VALIDATION_LABELS = ("n01751748", "n09193705", "n02105855")
@@ -280,11 +281,9 @@ def tar(path: pathlib.Path, files: dict[str, bytes]) -> bytes:
     return path.read_bytes()
 
 
-def prepare_data(data_dir) -> subprocess.CompletedProcess:
-    command = [str(PREPARE), "-m", "experiments.images.prepare_data", "--datasets=imagenet2012"]
-    return subprocess.run(
-        [*command, f"--data_dir={data_dir}"], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
+def prepare_data(data_dir):
+    arguments = ("--datasets=imagenet2012", f"--data_dir={data_dir}")
+    return forked.shell(PREPARE, "-m", "experiments.images.prepare_data", *arguments)
 
 
 @pytest.mark.skipif(

@@ -247,6 +247,12 @@ def test_four_devices_and_several_steps_a_dispatch(run, uninterrupted, tmp_path)
             assert ours.get(name) == theirs.get(name)
         for name in ours.keys() & {"loss", "gradient_norm", "test_loss", "residual_ratio"}:
             assert ours[name] == pytest.approx(theirs[name], rel=1e-4)
+    for ours, theirs in zip(
+        jax.tree.leaves(final_checkpoint(tmp_path)[1]),
+        jax.tree.leaves(uninterrupted[1][1]),
+        strict=True,
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
     # Dispatches are cut where a log, an evaluation or a checkpoint is due.
     assert log.steps_seen == [2, 3, 4, 6, 8]
     assert list(profile_dir.rglob("*.xplane.pb"))

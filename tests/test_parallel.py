@@ -7,8 +7,6 @@ from identity_matters.train import parallel, step
 from identity_matters.train.step import Feed, Streams
 from tests import toy_training as toy
 
-STEPS = 4
-
 
 def make_steps(num_devices, evaluation_batch_examples=8, batch_examples=8):
     task = toy.make_task()
@@ -31,60 +29,8 @@ def start(key):
     return jax.device_get(step.initial_state(toy.init(key), toy.make_task().optimizer))
 
 
-@pytest.fixture(scope="module")
-def four(key, start):
+def test_the_state_given_is_given_up_and_what_was_read_stays(key, start):
     task, on_four = make_steps(4)
-    on_four.start(key, start)
-    return task, on_four
-
-
-def run_one_by_one(task, parallel_steps, key, start):
-    """State and sums after dispatches of one step each."""
-    state, all_sums = parallel_steps.start(key, start), []
-    for i in range(STEPS):
-        state, sums = parallel_steps.train(state, take(task, parallel_steps, i, 1))
-        all_sums.append(parallel_steps.read(sums))
-    assert not any(one.pop("stop") for one in all_sums)
-    sums = {name: np.concatenate([one[name] for one in all_sums]) for name in all_sums[0]}
-    return parallel_steps.read(state), sums
-
-
-@pytest.fixture(scope="module")
-def single_steps(four, key, start):
-    return run_one_by_one(*four, key, start)
-
-
-def assert_close(ours, theirs, tolerance):
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        assert a.dtype == b.dtype
-        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance / 10)
-
-
-def test_one_device_and_four_agree(key, start, single_steps):
-    state, sums = run_one_by_one(*make_steps(1), key, start)
-    # Sums of float32 in another order; a step adds its own rounding to that of those before.
-    assert_close(
-        {name: value[:1] for name, value in sums.items()},
-        {name: value[:1] for name, value in single_steps[1].items()},
-        1e-5,
-    )
-    assert_close(state, single_steps[0], 1e-4)
-
-
-def test_many_steps_in_a_dispatch_are_the_same_steps(four, key, start, single_steps):
-    task, on_four = four
-    state, sums = on_four.train(on_four.start(key, start), take(task, on_four, 0, STEPS))
-    assert sums["loss"].shape == (4, STEPS)
-    state, sums = on_four.read(state), on_four.read(sums)
-    sums.pop("stop")
-    assert state["step"] == STEPS
-    assert sums["examples"].tolist() == [8] * STEPS
-    # Two programs, so not bit for bit.
-    assert_close((state, sums), single_steps, 1e-5)
-
-
-def test_the_state_given_is_given_up_and_what_was_read_stays(four, key, start):
-    task, on_four = four
     state = on_four.start(key, start)
     copy = on_four.read(state)
     new, _ = on_four.train(state, take(task, on_four, 0, 1))
@@ -118,14 +64,6 @@ def test_every_test_example_counts_once(key, start, evaluation_batch_examples):
     for name, expected in by_hand(task, start).items():
         np.testing.assert_allclose(sums[name], expected, rtol=1e-6)
         assert sums[name].dtype == np.float64
-
-
-def test_an_evaluation_can_be_watched_and_stopped(four, key, start):
-    seen = []
-    state = four[1].start(key, start)
-    assert four[1].evaluate(state, lambda examples: bool(seen.append(examples)))
-    assert seen == [0, 8]
-    assert four[1].evaluate(state, lambda examples: examples == 8) is None
 
 
 @pytest.mark.parametrize(

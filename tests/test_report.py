@@ -4,19 +4,18 @@ import csv
 import dataclasses
 import html.parser
 import math
-import pathlib
 import random
 import shutil
 import string
-import subprocess
 import sys
 
 import pytest
 
 from identity_matters import paper, runs
 from identity_matters.report import build, figure, figures, groups, page, tables
+from tests import forked
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = forked.ROOT
 REFERENCE = ROOT / "results" / "reference"
 
 
@@ -493,7 +492,5 @@ def test_comparing_runs_waits_for_neither_jax_nor_matplotlib():
         "import sys, experiments.compare;"
         "print([name for name in ('jax', 'scipy', 'matplotlib') if name in sys.modules])"
     )
-    finished = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert finished.stdout.strip() == "[]"
+    finished = forked.shell(sys.executable, "-c", code)
+    assert finished.stdout.strip() == "[]", finished.stderr

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import signal
 
 import pytest
@@ -12,7 +11,6 @@ from identity_matters import runs
 from tests import forked
 from tests.toy import experiment
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOY = "tests.toy.experiment"
 
 
@@ -44,7 +42,7 @@ def test_a_run_writes_what_the_contract_says_and_ends_with_its_result(tmp_path):
     assert found.summary["seconds"].keys() == {"compile", "measure", "total"}
     command = ["python", "-m", "tests.toy.experiment", "--seed=7"]
     assert found.environment["command"] == command
-    assert str(ROOT) not in json.dumps(found.environment)
+    assert str(forked.ROOT) not in json.dumps(found.environment)
     last = finished.stderr.splitlines()[-5:]
     assert last[:3] == [
         "Theorem 2.1: holds",

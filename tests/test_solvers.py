@@ -25,15 +25,6 @@ def test_least_squares_solves_a_batch_of_nonlinear_systems():
     np.testing.assert_allclose(fit.jacobian[:, 1, 0], -20 * fit.theta[:, 0], rtol=1e-14)
 
 
-def test_least_squares_of_a_gradient_finds_saddles():
-    def gradient(x):
-        return jax.grad(lambda p: p[0] ** 2 - p[1] ** 2 + p[0] * p[1] ** 3)(x)
-
-    fit = solvers.least_squares(gradient, jnp.array([0.3, 0.2]), steps=50, tolerance=1e-12)
-    np.testing.assert_allclose(fit.theta, 0.0, atol=1e-12)
-    np.testing.assert_allclose(fit.jacobian, [[2.0, 0.0], [0.0, -2.0]], atol=1e-11)
-
-
 def test_least_squares_stops_where_it_is_told_to():
     def without_root(x):
         return jnp.array([x[0], 1.0])
@@ -71,16 +62,3 @@ def test_projected_adam_keeps_the_best_where_the_objective_ends():
         lambda x: jnp.log(x), lambda x: x, jnp.asarray(-1.0), steps=3, learning_rate=0.1
     )
     assert nowhere == jnp.inf
-
-
-def test_lbfgs_on_rosenbrock():
-    def value_and_gradient(x):
-        a, b = 1 - x[0], x[1] - x[0] ** 2
-        return a**2 + 100 * b**2, np.array([-2 * a - 400 * b * x[0], 200 * b])
-
-    x, value = solvers.lbfgs(
-        value_and_gradient, np.array([-1.2, 1.0]), iterations=200, tolerance=1e-15
-    )
-    # The minimum is 0 at (1, 1).
-    np.testing.assert_allclose(x, 1.0, atol=1e-5)
-    assert value < 1e-10
