@@ -11,10 +11,6 @@ from identity_matters import random_matrices
 from identity_matters.linear import gradient_bound, model
 
 
-def scalar(*values):
-    return jnp.array(values).reshape(-1, 1, 1)
-
-
 def squared_gradient(A, R, Sigma):
     return float(jnp.sum(model.risk_gradient(A, R, Sigma) ** 2))
 
