@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PRELOADED = [
@@ -32,13 +33,15 @@ server = multiprocessing.get_context("forkserver")
 server.set_forkserver_preload(PRELOADED)
 
 
-def _run(module: str, arguments: list[str], outputs: tuple[str, str], cwd: str) -> None:
+def _run(module: str, arguments: list[str], outputs: tuple[str, str], cwd: str, devices: int):
     for name, stream in zip(outputs, (sys.stdout, sys.stderr), strict=True):
         stream.flush()
         with open(name, "wb") as file:
             os.dup2(file.fileno(), stream.fileno())
     os.chdir(cwd)
     sys.argv = [module, *arguments]
+    if devices:
+        sys.modules["jax"].config.update("jax_num_cpu_devices", devices)
     if module.endswith(".py"):
         runpy.run_path(module, run_name="__main__")
     else:
@@ -46,14 +49,20 @@ def _run(module: str, arguments: list[str], outputs: tuple[str, str], cwd: str) 
 
 
 class Started:
-    """The command, running: `process` is that of multiprocessing."""
+    """The command, running: `process` is that of multiprocessing.
 
-    def __init__(self, module: str, *arguments: object, cwd: object = ROOT):
+    Args:
+      module: the module's name, or the path of a file.
+      cwd: the directory it runs in.
+      devices: how many CPU devices it has; 0 for as many as JAX makes of itself.
+    """
+
+    def __init__(self, module: str, *arguments: object, cwd: object = ROOT, devices: int = 0):
         self._command = [module, *map(str, arguments)]
         self._directory = tempfile.TemporaryDirectory()
         names = [os.path.join(self._directory.name, name) for name in ("stdout", "stderr")]
         self._outputs = (names[0], names[1])
-        target = (module, self._command[1:], self._outputs, str(cwd))
+        target = (module, self._command[1:], self._outputs, str(cwd), devices)
         self.process = server.Process(target=_run, args=target)
         self.process.start()
 
@@ -73,9 +82,9 @@ class Started:
             return subprocess.CompletedProcess(self._command, self.process.exitcode, *texts)
 
 
-def run(module: str, *arguments: object, cwd: object = ROOT) -> subprocess.CompletedProcess:
+def run(module: str, *arguments: object, **where: Any) -> subprocess.CompletedProcess:
     """Runs the command to its end."""
-    return Started(module, *arguments, cwd=cwd).wait()
+    return Started(module, *arguments, **where).wait()
 
 
 def run_code(code: str, directory: pathlib.Path, *arguments: object) -> subprocess.CompletedProcess:

@@ -77,16 +77,9 @@ def test_schedules_by_hand():
     assert float(rate(small["train"]["steps"])) == 0
 
 
-SIXTEEN = """
-import jax, runpy
-jax.config.update("jax_num_cpu_devices", 16)
-runpy.run_module("experiments.images.cifar", run_name="__main__", alter_sys=True)
-"""
-
-
 def test_sixteen_devices_share_what_they_can(tmp_path):
     flags = ("--config.train.steps=1", "--tensorboard", f"--results_dir={tmp_path}")
-    finished = forked.run_code(SIXTEEN, tmp_path, *TINY, *flags)
+    finished = forked.run("experiments.images.cifar", *TINY, *flags, devices=16)
     assert finished.returncode == 0, finished.stderr
     (run,), _ = runs.read_collection(tmp_path)
     result = run.records[-1]

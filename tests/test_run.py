@@ -18,13 +18,6 @@ def run_toy(results_dir, *arguments):
     return forked.run(TOY, f"--results_dir={results_dir}", *arguments)
 
 
-def execute(results_dir, changes=None, **settings):
-    toy = experiment.get_config()
-    toy.update(changes or {})
-    settings = {"seed": 0, "results_dir": results_dir, **settings}
-    return run.execute(experiment.EXPERIMENT, toy, **settings)
-
-
 def runs_below(path):
     found, problems = runs.read_collection(path)
     assert problems == []
@@ -153,7 +146,7 @@ def test_bad_input_ends_in_one_line_before_anything_is_written(
 
 
 def test_a_finished_run_is_refused_in_one_line(tmp_path):
-    execute(tmp_path)
+    assert run_toy(tmp_path).returncode == 0
     finished = run_toy(tmp_path)
     assert finished.returncode == 2
     assert "is done; --overwrite runs it anew" in finished.stderr
@@ -175,25 +168,20 @@ def test_help_lists_variants_settings_and_flags():
         assert said in finished.stdout
 
 
-def test_a_failure_is_recorded_raised_and_resumed_from(tmp_path):
-    with pytest.raises(FloatingPointError, match="second trial"):
-        execute(tmp_path, {"action": "raise"})
-    (found,) = runs_below(tmp_path)
+def test_a_mistake_of_the_program_is_recorded_and_a_traceback_and_not_one_of_the_user(tmp_path):
+    finished = run_toy(tmp_path / "a", "--config.action=raise")
+    assert finished.returncode == 1
+    assert "Traceback" in finished.stderr and "the second trial fails" in finished.stderr
+    (found,) = runs_below(tmp_path / "a")
     assert found.status == "failed"
     assert found.summary["error"] == "FloatingPointError: the second trial fails"
     assert [record["cell"] for record in found.records] == [0]
-
-
-def test_a_mistake_of_the_program_is_a_traceback_and_not_one_of_the_user(tmp_path):
-    finished = run_toy(tmp_path, "--config.action=raise")
-    assert finished.returncode == 1
-    assert "Traceback" in finished.stderr and "the second trial fails" in finished.stderr
-    finished = run_toy(tmp_path, "--config.action=memory")
+    finished = run_toy(tmp_path / "b", "--config.action=memory")
     assert finished.returncode == 1
     last = finished.stderr.splitlines()[-1]
     said = "toy: out of memory (cannot allocate 8 TiB); choose smaller settings"
     assert last == said and "Traceback" not in finished.stderr
-    assert {found.status for found in runs_below(tmp_path)} == {"failed"}
+    assert [found.status for found in runs_below(tmp_path / "b")] == ["failed"]
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,6 @@ import pathlib
 import random
 import signal
 import socket
-import subprocess
-import sys
 import time
 
 import pytest
@@ -54,24 +52,23 @@ needs_imagenet = pytest.mark.skipif(
 
 
 class Run:
-    """One run of a command, started as some processes; the settings of the last may differ."""
+    """One run of a command, started as some processes."""
 
     def __init__(self, results_dir, module="cifar", settings=SMALL, count=1, devices=2):
         self._results_dir = pathlib.Path(results_dir)
-        self._command = [sys.executable, "-m", f"experiments.images.{module}", *settings]
-        self._command.append(f"--results_dir={results_dir}")
+        self._command = [f"experiments.images.{module}", *settings, f"--results_dir={results_dir}"]
         self._count = count
-        self._environment = {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)}
+        self._devices = devices
 
     @property
     def directory(self) -> pathlib.Path:
         return next(self._results_dir.glob("*/*/*/seed=0"), self._results_dir / "none")
 
-    def start(self, *changes) -> None:
+    def start(self) -> None:
         with socket.socket() as free:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
-        self.processes = []
+        self.started = []
         for index in range(self._count):
             together = [
                 f"--coordinator_address=localhost:{port}",
@@ -80,25 +77,16 @@ class Run:
                 f"--heartbeat_timeout_seconds={HEARTBEAT_SECONDS}",
             ]
             command = [*self._command, *(together if self._count > 1 else ())]
-            self.processes.append(
-                subprocess.Popen(
-                    [*command, *(changes if index == self._count - 1 else ())],
-                    cwd=forked.ROOT,
-                    env=self._environment,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
+            self.started.append(forked.Started(*command, devices=self._devices))
 
     def wait(self) -> list[tuple[int, str]]:
         """(exit code, what it said) of each."""
         try:
-            said = [p.communicate(timeout=LONGEST_WAIT_SECONDS)[1] for p in self.processes]
+            ended = [one.wait(LONGEST_WAIT_SECONDS) for one in self.started]
         finally:
-            for process in self.processes:
-                process.kill()
-        return [(p.returncode, error) for p, error in zip(self.processes, said, strict=True)]
+            for one in self.started:
+                one.process.kill()
+        return [(one.returncode, one.stderr) for one in ended]
 
     def signal_in_training(self, sent: int, after_seconds: float) -> None:
         """Sends a signal to the last process a little after the run has written a line."""
@@ -111,10 +99,10 @@ class Run:
             if size > before > 0:
                 break
             assert time.monotonic() < deadline, "it logs nothing"
-            assert all(process.poll() is None for process in self.processes), self.wait()
+            assert all(one.process.is_alive() for one in self.started), self.wait()
             time.sleep(0.02)
         time.sleep(after_seconds)
-        self.processes[-1].send_signal(sent)
+        os.kill(self.started[-1].process.pid, sent)
 
     def status(self) -> str:
         return json.loads((self.directory / "summary.json").read_text())["status"]
