@@ -214,11 +214,12 @@ def test_a_loss_that_is_not_finite_stops_at_once(run, tmp_path):
 
 
 def test_records_or_checkpoints_that_were_lost_are_noticed(run, tmp_path):
-    log = toy.Log(stop_at_step=4)
+    log = toy.Log(stop_at_step=6)
     with pytest.raises(loop.StopRequested):
         run(tmp_path / "there", log)
-    lost = r"has 1 lines of this training, but checkpoint 4 was saved after 2"
-    gone = "goes on to step 4, but there is no checkpoint in"
+    lines = len(log.records)
+    lost = f"has {lines - 1} lines of this training, but checkpoint 6 was saved after {lines}"
+    gone = "goes on to step 6, but there is no checkpoint in"
     for place, records, message in (("there", log.records[1:], lost), ("away", log.records, gone)):
         damaged = toy.Log(records)
         with pytest.raises(CheckpointError, match=message):

@@ -399,8 +399,8 @@ def test_markup_in_a_run_is_shown_and_not_obeyed(tmp_path, monkeypatch):
     checked(text)
     assert "&lt;!--&lt;script&gt;" in text
     assert text.index("&lt;!--") < text.index('<td data-label="metric">cells</td>')
-    markdown = "<script>x</script>\n\n<details>\n\n<summary>s</summary>\n\nin\n\n</details>\n"
-    shown = page.render(markdown, ROOT)
+    details = "<details>\n\n<summary>s</summary>\n\nin\n\n</details>\n"
+    shown = page.render(f"# T\n\n<script>x</script>\n\n{details}", ROOT)
     checked(shown)
     assert "&lt;script&gt;" in shown and "<summary>s</summary>" in shown
 
