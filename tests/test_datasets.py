@@ -60,7 +60,7 @@ def test_a_damaged_file_is_named(small_cifar10, tmp_path, damage):
         datasets.load("cifar10", "train", tmp_path)
 
 
-def test_unprepared_data_are_answered_quickly_with_what_to_run(tmp_path):
+def test_unprepared_data_are_answered_with_what_to_run(tmp_path):
     with pytest.raises(ValueError) as error:
         datasets.load("cifar10", "train", tmp_path)
     expected = f"cifar10 is not prepared in {tmp_path}; run: make data DATASETS=cifar10"

@@ -79,10 +79,8 @@ def test_every_entry_point_runs_to_its_end(entry, tmp_path):
     module, variant = entry.split(":")
     for package in NEEDED.get(module, ()):
         pytest.importorskip(package, reason=f"{package} is not installed (extra imagenet)")
-    changes = [
-        f"--config.{change}".replace("TEMPORARY", str(tmp_path))
-        for change in TINY_RUNS[entry].split()
-    ]
+    words = TINY_RUNS[entry].replace("TEMPORARY", str(tmp_path)).split()
+    changes = [f"--config.{word}" for word in words]
     config = [] if variant == "default" else [f"--config=:{variant}"]
     finished = forked.run(module, *config, *changes, f"--results_dir={tmp_path}")
     assert finished.returncode == 0, finished.stderr
