@@ -16,6 +16,7 @@ from identity_matters.linear.factorization import (
     relative_product_error,
 )
 from identity_matters.linear.lower_bound import (
+    _negated_bound_and_gradient,
     half_turn_bound,
     norm_lower_bound,
     plane_path_length,
@@ -143,6 +144,18 @@ def test_half_turn_bound_is_below_products_of_layers_with_negative_eigenvalues()
         closest = max(closest, found / tau)
     assert compared > 40
     assert 0.95 < closest <= 1 + 1e-7
+
+
+def test_gradient_by_differences():
+    generator = np.random.default_rng(0)
+    R, x, e = generator.standard_normal((4, 4)), generator.standard_normal(4), np.eye(4)
+    _, gradient = _negated_bound_and_gradient(x, R, 7)
+    h = 1e-6
+    for i in range(4):
+        above = _negated_bound_and_gradient(x + h * e[i], R, 7)[0]
+        below = _negated_bound_and_gradient(x - h * e[i], R, 7)[0]
+        # Central differences are good to h^2 and to eps / h.
+        assert gradient[i] == pytest.approx((above - below) / (2 * h), abs=1e-8)
 
 
 def test_plane_path_length_in_closed_form():
