@@ -102,3 +102,13 @@ def test_who_waits_in_vain_for_process_0_is_told():
         address = f"localhost:{free.getsockname()[1]}"
         with pytest.raises(ValueError, match=f"process 0 did not answer at {address} within 0 s"):
             multihost.initialize(address, 2, 1, start_timeout_seconds=0)
+
+
+def test_a_silent_run_holds_the_lines_that_the_file_would():
+    run = several.SilentRun("r", "e/v/seed=0", [{"loss": "NaN"}])
+    run.append({"x": np.float32(0.5), "y": np.inf})
+    assert np.isnan(run.records[0]["loss"])
+    assert run.records[1] == {"x": 0.5, "y": np.inf}
+    run.rewind(1)
+    assert len(run.records) == 1
+    assert run.finish("done", verdict="reproduced")["status"] == "done"
