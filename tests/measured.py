@@ -6,6 +6,7 @@ import jax
 from matplotlib.figure import Figure as Canvas
 
 from identity_matters.report.figure import points_of
+from identity_matters.report.figures import FIGURES
 from identity_matters.runs import Run, from_json, to_json
 
 
@@ -25,7 +26,8 @@ def trials(arm, variant: str, **changes) -> list[dict]:
 
 def build_all(arm, variant: str, **changes) -> list:
     """What is measured of each trial; raises ValueError for settings that will not do."""
-    return [arm.build(**trial) for trial in trials(arm, variant, **changes)]
+    changed = settings(arm, variant, **changes)
+    return arm.EXPERIMENT.prepare(changed, settings(arm, variant))[1]
 
 
 def judged(arm, variant: str, records: list[dict]):
@@ -35,15 +37,19 @@ def judged(arm, variant: str, records: list[dict]):
 
 def measure_all(arm, config: dict) -> list[dict]:
     """The records that `arm`, a module of an experiment, makes of its settings, as read back."""
+    trials, subjects = arm.EXPERIMENT.prepare(config, config)
     return [
-        from_json(to_json({**trial, **arm.measure(arm.build(**trial), key)}))
-        for index, trial in enumerate(arm.trials(**config))
+        from_json(to_json({**trial, **arm.measure(subject, key)}))
+        for index, (trial, subject) in enumerate(zip(trials, subjects, strict=True))
         for key in [jax.random.fold_in(jax.random.key(0), index)]
     ]
 
 
-def draw(figures, arm, finished: dict[str, tuple[dict, list]]) -> list[list[dict]]:
-    """The points of each figure, from settings and records by variant; all are drawn."""
+def draw(arm, finished: dict[str, tuple[dict, list]], name: str = "") -> list[list[dict]]:
+    """The points of the figures of `arm` whose names begin with `name`; all are drawn.
+
+    `finished` holds settings and records by variant.
+    """
     runs = [
         Run(
             path=pathlib.Path(variant),
@@ -60,7 +66,8 @@ def draw(figures, arm, finished: dict[str, tuple[dict, list]]) -> list[list[dict
         for variant, (settings, records) in finished.items()
     ]
     drawn = []
-    for figure in figures:
+    own = [figure for figure in FIGURES if figure.experiment == arm.EXPERIMENT.name]
+    for figure in (figure for figure in own if figure.name.startswith(name)):
         canvas = Canvas(layout="constrained")
         drawn.append([row for run in runs for row in points_of(figure, run)])
         figure.draw(drawn[-1], canvas)

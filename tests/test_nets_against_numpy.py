@@ -10,7 +10,7 @@ import pytest
 
 from identity_matters.nets import apply_net, init_variables, layers, make_net, variable_shapes
 from identity_matters.nets.all_conv_residual import BATCH_NORM_EPSILON, AllConvResidual
-from identity_matters.nets.resnet import BATCH_NORM_EPSILON as RIVALS_EPSILON
+from identity_matters.nets.rivals import BATCH_NORM_EPSILON as RIVALS_EPSILON
 
 
 def convolve(x, kernel, stride=1, before=None, after=None):

@@ -73,8 +73,6 @@ def test_dead_share_on_a_ball_by_hand():
     assert dead_units.dead_share_on_ball(1, 1.0) == pytest.approx(0.25)
     assert dead_units.dead_share_on_ball(2, 1.0) == pytest.approx((1 - np.sqrt(0.5)) / 2)
     assert dead_units.dead_share_on_ball(5, 0.0) == pytest.approx(0.5)
-    with pytest.raises(ValueError, match="got 0, 1"):
-        dead_units.dead_share_on_ball(0, 1.0)
 
 
 def test_a_dead_net_does_not_move_and_neither_does_its_neighbourhood():
@@ -192,8 +190,6 @@ def test_the_form_by_hand():
     blocks = Blocks(np.full((1, 1, 1), -2.0), np.full((1, 1, 1), 0.5), None)
     np.testing.assert_array_equal(origin.error_correlation([[-2.0]], problem), [[3.0]])
     assert origin.second_order_form(blocks, problem) == -3.0
-    with pytest.raises(ValueError, match="W must have 1 or 2 columns, has 3"):
-        origin.error_correlation([[1.0, 2.0, 3.0]], problem)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -318,18 +314,11 @@ def test_the_bound_is_tight_where_v_is_zero():
     one = model.random_blocks(rng, np.full(1, 0.4), 1, 8, 3, True)
     blocks = jax.tree.map(lambda part: jnp.repeat(part[0], 3, axis=0), one)
     problem = problems.member(sample, 0)
-    with pytest.raises(ValueError, match="V must be 0"):
-        feature_bound.tight_problem(blocks, problem, 0.1)
     blocks = blocks._replace(V=jnp.zeros_like(blocks.V))
     tight = feature_bound.tight_problem(blocks, problem, 0.1)
     right, left, value = feature_bound.bound_and_squared_gradient(blocks, tight)
     assert value == pytest.approx(0.01)
     assert right == pytest.approx(float(left), rel=1e-9)
-    with pytest.raises(ValueError, match="B must be orthogonal"):
-        feature_bound.tight_problem(blocks, problem._replace(B=problem.B * [[1.0], [2.0]]), 0.1)
-    narrow = Blocks(np.ones((1, 1, 1)), np.zeros((1, 1, 1)), None)
-    with pytest.raises(ValueError, match="width must be at least n = 2, is 1"):
-        feature_bound.tight_problem(narrow, problems.two_points(0.0, 1.0), 0.1)
 
 
 def test_the_search_finds_nets_without_gradient():
@@ -341,8 +330,6 @@ def test_the_search_finds_nets_without_gradient():
     least = feature_bound.search(blocks, sample, 0.5, objective="ratio", **settings)
     assert (np.asarray(least) <= np.asarray(left / value) * (1 + 1e-12)).all()
     assert np.asarray(least).min() < 1e-3 * np.asarray(left / value).min()
-    with pytest.raises(ValueError, match="got 'risk'"):
-        feature_bound.search(blocks, sample, 0.5, objective="risk", **settings)
 
 
 def test_at_a_kink_a_one_sided_derivative_leads_down():

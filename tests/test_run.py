@@ -1,8 +1,11 @@
 """The command line of an experiment: what users type wrong, and what stops a run."""
 
+import dataclasses
 import json
 import os
 import signal
+import sys
+import types
 
 import pytest
 
@@ -92,13 +95,13 @@ def test_settings_that_only_say_where_data_lie_change_nothing():
 REFUSED = {
     "tests.toy.experiment": [
         (["--config.depth=3"], "there is no setting depth; --help lists them"),
-        (["--config.values=()"], "these settings leave nothing to measure"),
+        (["--config.values=()"], "values must hold one value at least, is empty"),
         (["--config.values=('a',)"], "values must hold whole numbers, got 'a'"),
         (["--config.pause_seconds=nan"], "pause_seconds must hold finite numbers, got nan"),
         (["--config.pause_seconds=-1"], "pause_seconds must be 0 or more, got -1.0"),
         (["--config.pause_seconds=soon"], "could not convert string to float: 'soon'"),
         (["--config.scale=reduced"], "scale and variant belong to a variant"),
-        (["--config=:fancy"], "variant must be plain or slow, got 'fancy'"),
+        (["--config=:fancy"], "variant must be one of plain, slow, got 'fancy'"),
         (["--config=README.md"], "cannot read the settings from --config=README.md (SyntaxError"),
         (["--config=tests/forked.py"], "--config=tests/forked.py has no function get_config"),
         (["--seed=4294967296"], "seed must be from 0 to 4294967295, got 4294967296"),
@@ -201,6 +204,18 @@ def test_failures_of_the_machine_are_one_line(error, message):
     assert found is None if message is None else message in found
 
 
+def test_only_what_comes_too_late_for_orbax_goes_untold(monkeypatch):
+    told: list = []
+    monkeypatch.setattr(sys, "__unraisablehook__", told.append)
+    failures = [
+        types.SimpleNamespace(exc_value=RuntimeError(text))
+        for text in ("Event loop is closed", "another")
+    ]
+    for failure in failures:
+        run._tell_unraisable(failure)
+    assert told == failures[1:]
+
+
 @pytest.mark.parametrize(
     ("sent", "code"),
     [(signal.SIGTERM, run.INTERRUPTED_CODE), (signal.SIGINT, run.CTRL_C_CODE)],
@@ -236,7 +251,7 @@ def test_each_trial_has_a_key_of_its_own_that_the_seed_decides(tmp_path):
         keys.append(tuple(run.jax.random.key_data(key).tolist()))
         return {"square": 0}
 
-    spy = run.Experiment("toy", experiment.trials, measure, experiment.verdict)
+    spy = dataclasses.replace(experiment.EXPERIMENT, measure=measure)
     for seed in (0, 1):
         run.execute(spy, experiment.get_config(), seed=seed, results_dir=tmp_path)
     assert len(set(keys)) == 6

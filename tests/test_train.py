@@ -63,3 +63,10 @@ def test_a_flax_module_of_ones_own():
     )
     assert records[-1]["test_error_percent"] < 5
     assert np.mean(train.predict(net, variables, x).argmax(1) == y) > 0.95
+
+
+@pytest.mark.parametrize("shape", [(0, 8, 8, 1), (8, 8, 1), (2, 9, 9, 3), ()])
+def test_what_a_net_cannot_predict_is_refused_in_one_line(shown, shape):
+    with pytest.raises(ValueError, match=r"x must be \[n, ...\], n from 1.*x\[None\]") as refused:
+        train.predict(shown["net"], shown["variables"], np.zeros(shape))
+    assert f"got shape {shape}" in str(refused.value) and "\n" not in str(refused.value)

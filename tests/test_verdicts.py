@@ -15,13 +15,14 @@ from experiments import (
     relu,
 )
 from identity_matters.images import datasets
+from identity_matters.linear.factorization import relative_product_error
 from tests.measured import build_all, judged, trials
 
 
 @pytest.mark.parametrize(
     ("arm", "variant", "change", "message"),
     [
-        (convergence, "inside", {"depths": (0,)}, "depth must be at least 1, got 0"),
+        (convergence, "inside", {"widths": ()}, "must hold one value at least, is empty"),
         (convergence, "inside", {"shares": (0.5, 1.0)}, "shares must"),
         (convergence, "escape", {"risk": 1.0}, "risk below"),
         (convergence, "escape", {"largest_factor": 1.0}, "must be above 1, got 1.0"),
@@ -30,9 +31,10 @@ from tests.measured import build_all, judged, trials
         (deep_mlp, "digits/relu", {"model.width": 32}, "a net of 2 layers needs a square"),
         (deep_mlp, "digits/relu", {"data.dataset": "mnist"}, "there is no data set 'mnist'"),
         (factorization, "unitary", {}, "variant must be one of .*, got 'unitary'"),
-        (factorization, "random", {"depths": (2.5,)}, "depth must be a whole number, got 2.5"),
+        (factorization, "random", {"depths": (2.5,)}, "depths must hold whole numbers, got 2.5"),
         (factorization, "random", {"ascents": -1}, "ascents must be above -1, got -1"),
         (factorization, "random", {"large_methods": ("qr",)}, "must be among .*, got 'qr'"),
+        (factorization, "random", {"strengths": ()}, "must hold one value|nothing to measure"),
         (factorization, "ill_conditioned", {"strengths": (0.5,)}, "condition number .* got 0.5"),
         (gradient_bound, "v3", {"max_tau": 1.0}, "max_tau must be between 0 and 1, got 1.0"),
         (gradient_bound, "v3", {"sigma_norm_log10": (1.0, 0.0)}, r"needs \(low, high\), got"),
@@ -40,16 +42,14 @@ from tests.measured import build_all, judged, trials
         (gradient_bound, "v3", {"search.depths": (2,)}, "for each of search.widths"),
         (gradient_bound, "corrected", {"singular.widths": (1, 2)}, "at least 2, got 1"),
         (gradient_bound, "v3", {"exact.max_depth": 0}, "exact.max_depth must be above 0, got 0"),
-        (landscape, "critical_points", {"depths": (0,)}, "depth must be above 0, got 0"),
+        (landscape, "critical_points", {"depths": (0,)}, "depths must be above 0, got"),
         (landscape, "hessian_at_origin", {"target_sizes": (-1.0,)}, "must be 0 or more"),
         (landscape, "negative_determinant", {"taus": (0.5, 2.0)}, "between 0 and 1, got .*2.0"),
-        (linear_training, "depth", {"depths": (0, 2)}, "depth must be at least 1, got 0"),
         (linear_training, "depth", {"gammas": (0.5,)}, "shorter"),
         (linear_training, "depth", {"sigma_eigenvalues": (1.0, 2.0)}, "6 x 6|Sigma must be"),
-        (linear_training, "depth", {"residual_rate_factors": (0.0,)}, "must be positive"),
-        (linear_training, "depth", {"descent.record_every": 0}, "record_every must be at least 1"),
+        (linear_training, "depth", {"residual_rate_factors": (0.0,)}, "must be above 0"),
+        (linear_training, "noise", {"descent.max_updates": -1}, "descent.max_updates must be abo"),
         (linear_training, "stuck_targets", {"depth": 2}, "at least 3"),
-        (relu, "origin", {"nets": ()}, "nets must name at least one net, is empty"),
         (relu, "origin", {"nets": ((1, 2, 2),)}, r"each of nets must be .*, got \(1, 2, 2\)"),
         (relu, "dead_units", {"laws": ("uniform",)}, "got 'uniform'"),
         (relu, "dead_units", {"nets": ((1, 1, 3),)}, "d of nets must be 1 or 2, got 3"),
@@ -237,6 +237,10 @@ def test_a_matrix_of_your_own(tmp_path, most, tried):
     # ceil(3 log 2) = 3 layers are the fewest; no layer need be more than 2^{1/l} - 1.
     assert [row["depth"] for row in record["rows"]] == [3, 8]
     assert record["rows"][1]["norms"]["psd"] == pytest.approx(2 ** (1 / 8) - 1)
+    A = np.load(tmp_path / "R-depth=8.npy")
+    assert relative_product_error(A, np.load(file)) < 1e-12
+    best = record["rows"][1]["norms"][record["rows"][1]["best_method"]]
+    assert np.linalg.norm(A, 2, axis=(1, 2)).max() == pytest.approx(best)
     assert judged(factorization, "file", [record]).verdict == "holds"
     for row in record["rows"]:
         row["norms"] = dict.fromkeys(row["norms"], 5.0)
