@@ -12,7 +12,7 @@ one line and is skipped. cuDNN picks its algorithms on the GPU, so their workspa
 
 Command: make compile-check    # in an environment of its own, .venv-tpu
     make compile-check PROGRAMS='("cifar:cifar10/all_conv_residual",)'    # some of them
-    make compile-check-gpu     # in an environment of its own, .venv-gpu
+    make compile-check-gpu     # in an environment of its own, .venv-cuda12
     make cost                  # writes docs/cost.md
 Hardware: 2 CPU cores, 4 GB of memory. Time: for each of the 51 programs, 4 to 16 minutes where the
 first ones were compiled, beside much other work. A command that was stopped goes on at the next

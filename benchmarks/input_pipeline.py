@@ -29,6 +29,7 @@ import time
 import jax
 import numpy as np
 
+from benchmarks import load
 from experiments import run
 from experiments.shared import configs, grid, reproduced, without
 from identity_matters.images import imagenet, jpeg, miniature
@@ -80,7 +81,8 @@ def measure(trial: dict, key) -> dict:
     seed = int(np.asarray(jax.random.key_data(key))[-1])
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(_measure_here, trial, seed).result()
+        measured = pool.submit(_measure_here, trial, seed).result()
+    return {**measured, "load_per_core": load.per_core()}
 
 
 def _measure_here(trial: dict, seed: int) -> dict:
@@ -245,7 +247,7 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
         record["share_of_decoder_percent"] >= least and record["wait_percent"] <= most
         for record in records
     )
-    return run.Verdict(CLAIM, metrics, reproduced(reached))
+    return load.judged(run.Verdict(CLAIM, metrics, reproduced(reached)), records)
 
 
 EXPERIMENT = run.Experiment("benchmark_input_pipeline", trials, measure, verdict, signed=("cores",))

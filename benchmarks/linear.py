@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import load
 from experiments import run
 from experiments.shared import configs, generator, largest, reproduced, seconds_in_turns
 from identity_matters import random_matrices
@@ -115,6 +116,7 @@ def measure(trial: dict, key) -> dict:
         **medians,
         "products": PRODUCTS_PER_LAYER * depth,
         "ratio": medians["step_seconds"] / chain,
+        "load_per_core": load.per_core(),
     }
 
 
@@ -135,7 +137,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     }
     linear = abs(exponent - 1) <= settings["exponent_tolerance"]
     reached = linear and largest_ratio <= settings["largest_ratio"]
-    return run.Verdict("gradient-cost", metrics, reproduced(reached))
+    return load.judged(run.Verdict("gradient-cost", metrics, reproduced(reached)), records)
 
 
 EXPERIMENT = run.Experiment("benchmark_linear", trials, measure, verdict)

@@ -12,16 +12,15 @@ Hardware: 2 CPU cores. Time: about two minutes.
 """
 
 import multiprocessing
-import os
 import pathlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import load
 from experiments import run
 from experiments.shared import configs, largest, reproduced, seconds_in_turns, total
-from identity_matters import environment
 from identity_matters.memorize import construct
 from identity_matters.memorize.network import in_blocks, matmul
 
@@ -45,9 +44,7 @@ _SETTINGS = {
     "largest_exponent": 2.2,  # goal: time grows as n^p with p at most this
     # Goal: peak memory of a process that builds and verifies.
     "largest_memory_gigabytes": 2.0,
-    # Load average, over cores, above which times say nothing about the construction. A run of
-    # its own brings it near 1.
-    "largest_load_per_core": 1.25,
+    "largest_load_per_core": load.MOST_PER_CORE,  # above it times say nothing
 }
 get_config = configs({variant: {} for variant in VARIANTS}, _SETTINGS)
 
@@ -117,7 +114,7 @@ def measure(trial: dict, key) -> dict:
         "build_ratio": medians["build_seconds"] / medians["inner_products_seconds"],
         "verify_ratio": medians["verify_seconds"] / medians["block_products_seconds"],
         "errors": construct.verify(network, x, y, batch).errors,
-        "load_per_core": os.getloadavg()[0] / environment.usable_cores(),
+        "load_per_core": load.per_core(),
         "peak_memory_gigabytes": _peak_memory_gigabytes(seed, trial),
     }
 
@@ -168,14 +165,11 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
             at_most[f"{phase}_ratio"] <= settings["largest_ratio"],
             exponent <= settings["largest_exponent"],
         ]
-    load = largest(records, "load_per_core")
-    metrics["load_per_core"] = load
-    outcome = reproduced(all(reached))
-    if metrics["errors"] == 0 and load > settings["largest_load_per_core"]:
-        speeds = {n: value for n, value in metrics.items() if n.endswith(("seconds", "ratio"))}
-        print(f"undecided: load average {load:.2f} a core; {speeds}")
-        outcome = "undecided"
-    return run.Verdict("construction-cost", metrics, outcome)
+    metrics["load_per_core"] = largest(records, "load_per_core")
+    found = run.Verdict("construction-cost", metrics, reproduced(all(reached)))
+    if metrics["errors"]:
+        return found
+    return load.judged(found, records, settings["largest_load_per_core"])
 
 
 EXPERIMENT = run.Experiment("benchmark_memorize", trials, measure, verdict)

@@ -22,7 +22,7 @@ import time
 
 import jax
 
-from benchmarks import compile_check
+from benchmarks import compile_check, load
 from experiments import run
 from experiments.images import data as image_data
 from experiments.images import train
@@ -125,6 +125,7 @@ def measure(trial: dict, key, log) -> dict:
         "model_flops_per_second": rates["ours"] * flops,
         "utilization_percent": None if peak is None else 100 * rates["ours"] * flops / peak,
         "round_seconds": seconds,
+        "load_per_core": load.per_core(),
     }
 
 
@@ -223,7 +224,8 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
             if kind in record["device_kind"] and record in judged:
                 metrics[f"images_per_second_goal/{record['net']}"] = goal
                 goals.append(record["images_per_second"] >= goal)
-    return run.Verdict(CLAIM, metrics, reproduced(bool(goals) and all(goals)))
+    found = run.Verdict(CLAIM, metrics, reproduced(bool(goals) and all(goals)))
+    return load.judged(found, records)
 
 
 EXPERIMENT = run.Experiment(

@@ -28,7 +28,7 @@ import numpy as np
 
 from experiments import run, shared
 from identity_matters import random_matrices
-from identity_matters.linear import convergence, escape, model
+from identity_matters.linear import convergence, model
 
 CLAIMS = {"inside": "iterates-stay-inside", "escape": "time-to-escape"}
 _RISK_FLOOR = 1e-13  # of f(0) - C: below it rounding decides whether the risk falls
@@ -96,7 +96,7 @@ def build(**trial) -> dict:
     """The trial itself, once the certificate or the integral has taken what it asks about."""
     if trial["question"] == "escape":
         for r in trial["target"]:
-            escape.escape_time(np.ones(trial["depth"]), r, 1.0, trial["risk"])
+            convergence.escape_time(np.ones(trial["depth"]), r, 1.0, trial["risk"])
         return trial
     convergence.will_converge(np.eye(trial["width"]), np.eye(trial["width"]), trial["depth"])
     if trial["question"] == "certified" and not 0 < trial["shares"][0] <= trial["shares"][1] < 1:
@@ -225,7 +225,10 @@ def measure_escape(
         w = 1 + noise * np.clip(rng.standard_normal((draws, r.size, depth)), -3, 3)
         predicted = np.array(
             [
-                max(escape.escape_time(*entry, 1.0, risk) for entry in zip(start, r, strict=True))
+                max(
+                    convergence.escape_time(*entry, 1.0, risk)
+                    for entry in zip(start, r, strict=True)
+                )
                 for start in w
             ]
         )

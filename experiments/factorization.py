@@ -28,6 +28,7 @@ import pathlib
 import statistics
 
 import numpy as np
+from absl import logging
 
 from experiments import run
 from experiments.shared import configs, generator, grid, largest, require_between, where, without
@@ -60,7 +61,7 @@ VARIANTS = {
     "shortest_random": "25 Gaussian targets, d up to 8: how short the shortest path is",
     "shortest_normal": "25 normal targets with simple negative eigenvalues, as shortest_random",
 }
-OTHER_VARIANTS = {"file": "an R of your own, --config.file=R.npy"}
+OTHER_VARIANTS = {"file": "an R of your own, --config.file=R.npy; its layers go beside it"}
 
 # At most this far above the lower bound: F8 of docs/theory/factorization.md, with the rounding of
 # R's angles near pi.
@@ -204,13 +205,31 @@ def measure(subject: dict, key) -> dict:
     if subject["least_depth_too"]:
         depths.add(target.least_depth)
     rows = [_measure_depth(target, depth, subject) for depth in sorted(depths)]
+    if subject["family"] == "file":
+        for row in rows:
+            _save_layers(target, row, subject)
     return {**measured, "gamma": target.gamma, "rows": rows}
 
 
-def _measure_depth(target: Target, depth: int, subject: dict) -> dict:
-    R, gamma = target.R, target.gamma
+def _save_layers(target: Target, row: dict, subject: dict) -> None:
+    """Writes the best factorization at a depth beside the file of R, and says how good it is."""
+    depth, best = row["depth"], row["best_method"]
+    place = pathlib.Path(subject["file"])
+    layers = place.with_name(f"{place.stem}-depth={depth}.npy")
+    np.save(layers, factorize(target.R, depth, best, path_settings=_path_settings(subject)))
+    logging.info(
+        "%d layers: |||A||| = %.6g (%s), at least %.6g, at most %.6g by Theorem 2.1; A in %s",
+        *(depth, row["norms"][best], best, row["lower_bound"], row["bound_v3"], layers),
+    )
+
+
+def _path_settings(subject: dict) -> PathSettings:
     names = ("pieces", "exponents", "iterations", "starts")
-    settings = PathSettings(**{name: subject[f"path_{name}"] for name in names})
+    return PathSettings(**{name: subject[f"path_{name}"] for name in names})
+
+
+def _measure_depth(target: Target, depth: int, subject: dict) -> dict:
+    R, gamma, settings = target.R, target.gamma, _path_settings(subject)
     errors, norms = {}, {}
     for method in subject["methods"]:
         try:

@@ -25,12 +25,11 @@ import scipy.special
 
 from experiments import run
 from experiments.shared import configs, grid, largest, least, total, where, without
-from identity_matters import paper
+from identity_matters import flops, paper
 from identity_matters.images import datasets
 from identity_matters.memorize import construct, descent, few_numbers, network
 from identity_matters.memorize.certificate import PrecisionError
-from identity_matters.memorize.paper_method import AssumptionError
-from identity_matters.memorize.separation import separation, sufficient_width
+from identity_matters.memorize.paper_method import AssumptionError, separation, sufficient_width
 
 PRECISIONS = ("float32", "float64")
 # Fields of records that hold a network beside those of a fit.
@@ -307,8 +306,8 @@ def _memorize(key, x, y, num_classes, width, batch_examples=4096, **settings) ->
         return {"refused": str(error)}
     return {
         **measured,
-        "block_parameters": network.count_parameters((built.U, built.s, built.V)),
-        "parameters": network.count_parameters(built),
+        "block_parameters": flops.count_parameters((built.U, built.s, built.V)),
+        "parameters": flops.count_parameters(built),
         "smallest_margin": certificate.smallest_margin,
         "margin_over_rounding": certificate.margin_over_rounding,
         "output_error_bound": certificate.output_error_bound,
@@ -342,7 +341,7 @@ def _measure_few_numbers(key, trial):
     bits = few_numbers.EXACT_BITS
     return {
         **measured,
-        "numbers": network.count_parameters(built),
+        "numbers": flops.count_parameters(built),
         "projection_numbers": built.input_map.size,
         "group_numbers": 3 * built.thresholds.size,
         "largest_integer": certificate.largest_integer,
@@ -436,7 +435,7 @@ def _measure_sgd(key, trial):
     return {
         "curve": curve,
         "errors": curve[-1]["errors"],
-        "parameters": network.count_parameters(start),
+        "parameters": flops.count_parameters(start),
         "train_seconds": time.perf_counter() - started,
         "constructed": _memorize(build_key, x, y, *sizes),
     }

@@ -165,6 +165,7 @@ class StopSignal:
 
 def main(experiment: Experiment) -> None:
     """Parses the command line, runs `experiment` and exits. Call it from ``__main__``."""
+    sys.unraisablehook = _tell_unraisable
     joined, shared = False, True
     try:
         try:
@@ -191,6 +192,15 @@ def main(experiment: Experiment) -> None:
     # Without the interpreter's teardown: XLA's threads outlive it, and about one process in a
     # thousand died of SIGSEGV in it. All that a run writes is on disk by now.
     os._exit(code)
+
+
+def _tell_unraisable(failure) -> None:
+    """Python's own hook, but for the tracebacks of tensorstore's threads after a failure.
+
+    orbax gives up at the first array that fails; what the others answer finds its loop closed.
+    """
+    if str(failure.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(failure)
 
 
 def _say(experiment: Experiment, message: str, code: int) -> int:
@@ -233,9 +243,9 @@ def _run(experiment: Experiment, config: ml_collections.ConfigDict, own: dict) -
 def _known_failure(error: Exception, results_dir: str) -> str | None:
     """One line about a failure of the machine; None where it is a mistake of the program."""
     text = runs.first_line(error)
-    full = [errno.ENOSPC, errno.EDQUOT]
     # orbax says so in words alone, and calls it RESOURCE_EXHAUSTED.
-    if getattr(error, "errno", None) in full or any(os.strerror(n) in str(error) for n in full):
+    words = [os.strerror(number) for number in runs.FULL_DISK]
+    if getattr(error, "errno", None) in runs.FULL_DISK or any(w in str(error) for w in words):
         return (
             f"the disk is full: free some space on that of"
             f" {getattr(error, 'filename', None) or results_dir}; the same command resumes, nothing"

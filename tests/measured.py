@@ -6,6 +6,7 @@ import jax
 from matplotlib.figure import Figure as Canvas
 
 from identity_matters.report.figure import points_of
+from identity_matters.report.figures import FIGURES
 from identity_matters.runs import Run
 
 
@@ -18,8 +19,11 @@ def measure_all(arm, settings: dict) -> list[dict]:
     ]
 
 
-def draw(figures, arm, finished: dict[str, tuple[dict, list]]) -> list[list[dict]]:
-    """The points of each figure, from settings and records by variant; all are drawn."""
+def draw(arm, finished: dict[str, tuple[dict, list]], name: str = "") -> list[list[dict]]:
+    """The points of the figures of `arm` whose names begin with `name`; all are drawn.
+
+    `finished` holds settings and records by variant.
+    """
     runs = [
         Run(
             path=pathlib.Path(variant),
@@ -36,7 +40,8 @@ def draw(figures, arm, finished: dict[str, tuple[dict, list]]) -> list[list[dict
         for variant, (settings, records) in finished.items()
     ]
     drawn = []
-    for figure in figures:
+    own = [figure for figure in FIGURES if figure.experiment == arm.EXPERIMENT.name]
+    for figure in (figure for figure in own if figure.name.startswith(name)):
         canvas = Canvas(layout="constrained")
         drawn.append([row for run in runs for row in points_of(figure, run)])
         figure.draw(drawn[-1], canvas)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from experiments import factorization as arm
+from identity_matters.linear.factorization import relative_product_error
 
 
 def settings(variant="random", **changes):
@@ -41,6 +42,10 @@ def test_a_matrix_of_your_own(tmp_path, most, tried):
     # ceil(3 log 2) = 3 layers are the fewest; no layer need be more than 2^{1/l} - 1.
     assert [row["depth"] for row in record["rows"]] == [3, 8]
     assert record["rows"][1]["norms"]["psd"] == pytest.approx(2 ** (1 / 8) - 1)
+    A = np.load(tmp_path / "R-depth=8.npy")
+    assert relative_product_error(A, np.load(file)) < 1e-12
+    best = record["rows"][1]["norms"][record["rows"][1]["best_method"]]
+    assert np.linalg.norm(A, 2, axis=(1, 2)).max() == pytest.approx(best)
     assert arm.verdict(settings("file"), [record]).verdict == "holds"
     for row in record["rows"]:
         row["norms"] = dict.fromkeys(row["norms"], 5.0)

@@ -4,7 +4,6 @@ import jax
 import pytest
 
 from experiments import gradient_bound as arm
-from identity_matters.report.figures import gradient_bound as figures
 from tests import measured
 
 SMALL = {
@@ -157,7 +156,7 @@ def test_refused_before_anything_is_measured(change, message):
 
 
 def test_figures_draw_what_was_measured(runs):
-    distribution, tight = measured.draw(figures.FIGURES, arm, runs)
+    distribution, tight = measured.draw(arm, runs)
     for form in runs:
         share = sum(row["points_percent"] for row in distribution if row["variant"] == form)
         assert share == pytest.approx(100)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from experiments import landscape as arm
-from identity_matters.report.figures import landscape as figures
 from tests import measured
 
 SMALL = {
@@ -128,7 +127,7 @@ def test_refused_before_anything_is_measured(variant, change, message):
 
 
 def test_figures_draw_what_was_measured(runs):
-    wall, origin, negative = measured.draw(figures.FIGURES, arm, runs)
+    wall, origin, negative = measured.draw(arm, runs)
     metrics = arm.verdict(*runs["critical_points"]).metrics
     # And those reached from A_i = -I, which is critical with two layers and moves on with one.
     assert len(wall) == metrics["critical_points"] + 2

@@ -5,6 +5,8 @@ import json
 import os
 import pathlib
 import signal
+import sys
+import types
 
 import pytest
 
@@ -208,6 +210,18 @@ def test_a_verdict_that_the_contract_does_not_know_fails_the_run(tmp_path):
 def test_failures_of_the_machine_are_one_line(error, message):
     found = run._known_failure(error, "results")
     assert found is None if message is None else message in found
+
+
+def test_only_what_comes_too_late_for_orbax_goes_untold(monkeypatch):
+    told: list = []
+    monkeypatch.setattr(sys, "__unraisablehook__", told.append)
+    failures = [
+        types.SimpleNamespace(exc_value=RuntimeError(text))
+        for text in ("Event loop is closed", "another")
+    ]
+    for failure in failures:
+        run._tell_unraisable(failure)
+    assert told == failures[1:]
 
 
 @pytest.mark.parametrize(

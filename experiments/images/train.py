@@ -266,9 +266,12 @@ def load(run_dir: str, trial: int = 0) -> tuple[Training, dict]:
       trial: which of its trainings.
     Raises:
       checkpoint.CheckpointError: there is no checkpoint, or it is damaged.
-      runs.RunError: the run cannot be read, or that training is not finished.
+      runs.RunError: the run cannot be read, is of another experiment, or that training is not
+        finished.
     """
     found = runs.read_run(run_dir)
+    if not {"model", "optim"} <= found.config.keys():
+        raise runs.RunError(f"{run_dir}: a run of {found.experiment}, which keeps no trained net")
     results = [r for r in found.records if r.get("kind") == RESULT and r["cell"] == trial]
     if not results:
         raise runs.RunError(f"{run_dir}: training {trial} is not finished")
