@@ -7,6 +7,7 @@ import pytest
 
 from identity_matters.relu import dead_units, feature_bound, model, origin, problems
 from identity_matters.relu.model import Blocks, Problem
+from tests.relu_problems import hexagon, two_points
 
 SETTING = problems.Setting(
     pairs=3, width_in=2, lifted_width=3, depth=2, teacher_width=2, teacher_norm=0.5, bias=True
@@ -101,7 +102,7 @@ def test_hull_depth_tells_whether_zero_is_inside():
 
 def test_the_two_points_by_hand():
     # u > 0: f = ((right - v u)^2 + left^2) / 2.
-    problem = problems.two_points(0.2, 0.5)
+    problem = two_points(0.2, 0.5)
     net = scalar_net((0.5, 0.4, 0.0))._replace(s=None)
     value, gradient = model.risk_and_gradient(net, problem)
     assert value == pytest.approx(0.125)
@@ -114,7 +115,7 @@ def test_the_two_points_by_hand():
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("depth", "width"), [(1, 1), (3, 2)])
 def test_the_wrong_side_is_a_bad_local_minimum(depth, width, bias):
-    problem = problems.two_points(0.0, 0.01)
+    problem = two_points(0.0, 0.01)
     # V = 0, U > 0 of norm 0.3 and s = 0: units see x = +1, where nothing is wrong, and not x = -1.
     s = np.zeros((depth, width)) if bias else None
     U = np.full((depth, width, 1), 0.3 / np.sqrt(width))
@@ -186,7 +187,7 @@ def test_the_form_is_the_second_order_term(lifted_width, bias):
 
 def test_the_form_by_hand():
     # x = 1, -1 with errors 1, 3; w = u = -2 sees x = -1 only: m = 3 2 / 2 = 3, q = -2 v m.
-    problem = problems.two_points(1.0, 3.0)
+    problem = two_points(1.0, 3.0)
     blocks = Blocks(np.full((1, 1, 1), -2.0), np.full((1, 1, 1), 0.5), None)
     np.testing.assert_array_equal(origin.error_correlation([[-2.0]], problem), [[3.0]])
     assert origin.second_order_form(blocks, problem) == -3.0
@@ -205,7 +206,7 @@ def test_the_gradient_at_the_origin_is_exactly_zero(bias):
 def test_escape_curvature_by_hand():
     # Without bias m(u) = u right / 2 for u > 0 and |u| left / 2 for u < 0.
     curvature, w = origin.escape_curvature(
-        problems.two_points(1.0, -3.0), False, np.random.default_rng(0), 8
+        two_points(1.0, -3.0), False, np.random.default_rng(0), 8
     )
     assert curvature == pytest.approx(1.5)
     np.testing.assert_allclose(w, [-1.0])
@@ -225,7 +226,7 @@ def test_escape_curvature_against_the_plane():
 
 
 def test_the_hexagon_is_flat_without_biases_only():
-    problem = problems.hexagon(1.0)
+    problem = hexagon(1.0)
     rng = np.random.default_rng(0)
     flat, w = origin.escape_curvature(problem, False, rng, 100)
     assert flat < 1e-15
@@ -273,7 +274,7 @@ FEATURES = problems.Setting(2, 2, 3, 2, 1, 0.5, True)
 def test_the_coefficient_by_hand():
     # n = 2, units +-x/2: features diag(1/2, 1/2), sigma_2 = 1/2. With V = 0 c = 4/2 (1/4 + 1/4).
     U = np.array([[[0.5], [-0.5]]] * 2)
-    problem = problems.two_points(0.3, 0.7)
+    problem = two_points(0.3, 0.7)
     flat = Blocks(U, np.zeros((2, 1, 2)), None)
     assert feature_bound.coefficient(flat, problem) == pytest.approx(1.0)
     # V = (1/2, 0): h_1 = (5/4, -1), features diag(5/8, 1/2) in block 2, and room 1 - sqrt(1/8)
@@ -284,7 +285,7 @@ def test_the_coefficient_by_hand():
 
 
 def test_too_narrow_or_too_long_blocks_promise_nothing():
-    problem = problems.two_points(0.3, 0.7)
+    problem = two_points(0.3, 0.7)
     narrow = Blocks(np.ones((1, 1, 1)), np.zeros((1, 1, 1)), None)
     assert feature_bound.coefficient(narrow, problem) == 0.0
     U = np.array([[[0.5], [-0.5]], [[3.0], [-3.0]]])
@@ -334,7 +335,7 @@ def test_the_search_finds_nets_without_gradient():
 
 def test_at_a_kink_a_one_sided_derivative_leads_down():
     """N14: block 2 has its only unit at its kink at x = 1, so f has no derivative in V_1."""
-    problem = problems.two_points(0.3, 0.7)
+    problem = two_points(0.3, 0.7)
     net = Blocks(
         np.array([[[0.5], [-0.5]], [[0.5], [0.0]]]),
         np.array([[[0.0, 0.0]], [[0.5, 0.0]]]),
@@ -364,7 +365,7 @@ def test_at_a_kink_a_one_sided_derivative_leads_down():
 
 def test_the_gradient_in_the_maps_is_bounded_below_where_that_in_the_weights_is_zero():
     """N15 at the bad minima of N9, where V = 0 makes it an equality: 4/n f in every block."""
-    problem = problems.two_points(0.0, 0.1)
+    problem = two_points(0.0, 0.1)
     U = np.full((3, 2, 1), 0.5 / np.sqrt(2))
     point = Blocks(U, np.zeros((3, 1, 2)), np.zeros((3, 2)))
     assert model.squared_norm(model.risk_and_gradient(point, problem)[1]) == 0.0

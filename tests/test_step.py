@@ -1,5 +1,7 @@
 """Batches, the steps of training and evaluation that take them, and their share of devices."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -88,13 +90,14 @@ def state(key):
 
 
 def make_step(axis_name=None, apply=None):
-    task = toy.make_task()
-    return steps.make_training_step(
-        apply or toy.make_apply(axis_name),
-        task.optimizer,
-        task.schedule,
-        axis_name=axis_name,
-    )
+    apply = apply or toy.make_apply(axis_name)
+    task = toy.make_task(apply=apply, train_input=lambda images, keys: images)
+    return functools.partial(steps.training_step, task, axis_name)
+
+
+def make_evaluation_step(apply, **settings):
+    task = toy.make_task(apply=apply, eval_input=lambda images: images, **settings)
+    return jax.jit(functools.partial(steps.evaluation_step, task, None))
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +166,7 @@ def test_randomness_is_that_of_key_epoch_and_index(batch, state, whole, key):
 
 def test_evaluation_counts_only_real_examples(batch, state):
     x, labels = batch["images"], batch["labels"]
-    step = jax.jit(steps.make_evaluation_step(toy.make_apply(None)))
+    step = make_evaluation_step(toy.make_apply(None))
     is_real = np.arange(BATCH) < 5
     padded = np.where(is_real[:, None, None, None], x, np.float32(np.nan))
     sums = step(state, {"images": padded, "labels": labels, "is_real": is_real})
@@ -189,7 +192,7 @@ def test_the_largest_logits_are_counted(state):
     def apply(variables, x, *, train):
         return logits, {"residual_ratio": jnp.zeros((0, len(logits)), jnp.float32)}
 
-    sums = jax.jit(steps.make_evaluation_step(apply, top_k=2))(state, batch)
+    sums = make_evaluation_step(apply, top_k=2)(state, batch)
     # Not among the two largest: 2, 3, and of equal ones label 2.
     assert sums["top_k_errors"] == 3 and sums["errors"] == 5
 
