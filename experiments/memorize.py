@@ -35,6 +35,12 @@ PRECISIONS = ("float32", "float64")
 # Fields of records that hold a network beside those of a fit.
 _ALSO_BUILT = ("constructed", *(f"{precision}_result" for precision in PRECISIONS))
 
+# Metrics of single trials, with the number of examples in their names.
+_BY_SIZE = {
+    "separation": ("rho", "theorem_width", "lemma_width"),
+    "minimal_width": ("least_fitting_width", "least_certified_width"),
+}
+
 # Settings
 
 VARIANTS = {
@@ -74,8 +80,11 @@ def _fit(data: dict, **changes) -> dict:
     }
 
 
-# Neighbours on the line that share a threshold, a hash constant and a word of labels.
-_FEW_NUMBERS = {"group_points": (5, 9, 11, 13), "batch_examples": 4096}
+_FEW_NUMBERS = {
+    # Neighbours on the line that share a threshold, a hash constant and a word of labels.
+    "group_points": (5, 9, 11, 13),
+    "batch_examples": 4096,
+}
 _BOTH_LABELS = {"labels": ("random", "true")}
 _POINTS = _data("synthetic", (256, 1024, 4096, 16384), features=64, num_classes=10)
 # In so many dimensions random unit vectors are nearly orthogonal, as the lemma needs. The width
@@ -464,21 +473,31 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         **(_fit_metrics(fitting) if fitting else {}),
     }
     for record in records:
-        metrics |= _trial_metrics(record)
+        precision = f"_{record['precision']}" if "precision" in record else ""
+        names = _BY_SIZE.get(record["kind"], ())
+        metrics |= {f"{name}{precision}_n{record['examples']}": record[name] for name in names}
     if trained := where(records, kind="sgd"):
         best = min(trained, key=lambda record: record["errors"])
-        metrics["sgd_examples"] = best["examples"]
-        for name in ("errors", "learning_rate", "train_seconds"):
-            metrics[f"sgd_best_{name}"] = best[name]
+        names = ("errors", "learning_rate", "train_seconds")
+        metrics |= {"sgd_examples": best["examples"], **{f"sgd_best_{n}": best[n] for n in names}}
     claim = "few-numbers" if "few_numbers" in settings else "theorem-3-2"
     wanted, reached = (
         {(fit["dataset"], fit["examples"], fit.get("labels")) for fit in some}
         for some in (fits, fitting)
     )
     refuted, holds = metrics["certified_errors"] > 0, bool(certified) and wanted == reached
-    if "printed_width" in settings:
+    for record in where(records, kind="printed_width"):
+        outside = record["norms_outside"]
+        metrics |= {
+            "printed_width": record["width"],
+            "draws": record["draws"],
+            "draws_with_all_norms_inside": outside.count(0),
+            "norms": record["examples"],
+            "mean_norms_outside": float(np.mean(outside)),
+            "expected_norms_outside": record["expected_norms_outside"],
+        }
         claim, holds = "theorem-3-2-constant", False
-        share = metrics["draws_with_all_norms_inside"] / metrics["draws"]
+        share = outside.count(0) / record["draws"]
         refuted = share < settings["printed_width"]["least_inside_share"]
     outcome = "counterexample" if refuted else "holds" if holds else "undecided"
     return run.Verdict(claim, metrics, outcome)
@@ -497,32 +516,10 @@ def _fit_metrics(fits: list[dict]) -> dict:
     }
     if "numbers" in most[0]:
         fewest = min(most, key=lambda fit: fit["numbers"])
-        metrics["fewest_numbers"] = fewest["numbers"]
         names = ("group_points", "largest_integer", "counting_lower_bound")
-        return metrics | {name: fewest[name] for name in names}
-    metrics["block_parameters_min"] = least(most, "block_parameters")
-    metrics["block_parameters_max"] = largest(most, "block_parameters")
-    return metrics
-
-
-def _trial_metrics(record: dict) -> dict:
-    """The metrics that one trial has to itself, with its size in their names."""
-    if record["kind"] == "printed_width":
-        outside = record["norms_outside"]
-        return {
-            "printed_width": record["width"],
-            "draws": record["draws"],
-            "draws_with_all_norms_inside": outside.count(0),
-            "norms": record["examples"],
-            "mean_norms_outside": float(np.mean(outside)),
-            "expected_norms_outside": record["expected_norms_outside"],
-        }
-    names = {
-        "separation": ("rho", "theorem_width", "lemma_width"),
-        "minimal_width": ("least_fitting_width", "least_certified_width"),
-    }.get(record["kind"], ())
-    precision = f"_{record['precision']}" if "precision" in record else ""
-    return {f"{name}{precision}_n{record['examples']}": record[name] for name in names}
+        return metrics | {"fewest_numbers": fewest["numbers"], **{n: fewest[n] for n in names}}
+    ends = least(most, "block_parameters"), largest(most, "block_parameters")
+    return metrics | dict(zip(("block_parameters_min", "block_parameters_max"), ends, strict=True))
 
 
 _MAY_BE_0 = ("examples", "features", "num_classes")
