@@ -15,13 +15,13 @@ from identity_matters.linear.factorization import (
     polar_bound,
     relative_product_error,
 )
-from identity_matters.linear.lower_bound import plane_path_length
 from identity_matters.linear.matrix_powers import (
     principal_root_minus_identity,
     real_rotation_form,
 )
 from identity_matters.linear.target import check_target
 from identity_matters.random_matrices import largest_spectral_norm, rotate_rows
+from tests.test_lower_bound import plane_path_length
 
 # Measured: below 1e-13. A principal root may be ill-conditioned and is refused from 1e-10 on.
 PRODUCT_ERROR = 1e-12

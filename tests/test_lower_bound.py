@@ -19,14 +19,22 @@ from identity_matters.linear.lower_bound import (
     _negated_bound_and_gradient,
     half_turn_bound,
     norm_lower_bound,
-    plane_path_length,
+    slowest_in_plane,
 )
+from identity_matters.linear.matrix_powers import real_rotation_form
 from identity_matters.linear.shortest_path import (
     _power_series,
     layers_of_path,
     shorten,
     smoothed_norm_and_gradient,
 )
+
+
+def plane_path_length(R):
+    """The exact length of a shortest path from I to a 2 x 2 matrix (F11)."""
+    U, K, Vt = np.linalg.svd(R)
+    theta = real_rotation_form(U @ Vt).largest_angle
+    return slowest_in_plane(theta, np.log(K[0] * K[1]) / 2, np.log(K[0] / K[1]) / 2)[0]
 
 
 def turn(angle):

@@ -30,7 +30,7 @@ JAX (`product`, the risk, gradient descent) refuse float32, and JAX makes float6
 from identity_matters.linear.descent import Descent, Rules, gradient_descent
 from identity_matters.linear.factorization import METHODS, PathSettings, factorize, polar_bound
 from identity_matters.linear.gradient_bound import gradient_lower_bound
-from identity_matters.linear.lower_bound import norm_lower_bound, plane_path_length
+from identity_matters.linear.lower_bound import norm_lower_bound
 from identity_matters.linear.model import (
     excess_risk,
     excess_risk_and_gradient,
@@ -54,7 +54,6 @@ __all__ = [
     "gradient_lower_bound",
     "max_spectral_norm",
     "norm_lower_bound",
-    "plane_path_length",
     "polar_bound",
     "product",
     "risk_gradient",

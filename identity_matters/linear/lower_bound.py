@@ -11,7 +11,6 @@ import scipy.optimize
 from numpy.typing import ArrayLike
 
 from identity_matters import solvers
-from identity_matters.linear.matrix_powers import real_rotation_form
 from identity_matters.linear.target import check_depth, check_target
 
 # Of the climbs: starts besides the singular and eigenvectors, always the same, and steps at most.
@@ -184,24 +183,6 @@ def half_turn_bound(R: np.ndarray, depth: int) -> float:
         )
         best = max(best, -found.fun, best_for(-np.log(a + b), rho))
     return best
-
-
-def plane_path_length(R: np.ndarray) -> float:
-    """The exact length of a shortest path from I to a 2 x 2 matrix R.
-
-    Absolutely continuous paths X(t) in the matrices of positive determinant, length
-    ``integral ||X' X^{-1}|| dt`` in the spectral norm; ``l |||A|||`` tends to the least length as l
-    grows.
-
-    >>> round(plane_path_length(np.array([[1.0, 1.0], [0.0, 1.0]])), 12)  # 2 arctan(1/2)
-    0.927295218002
-
-    Args:
-      R: f64[2, 2] with det R > 0.
-    """
-    U, K, Vt = np.linalg.svd(R)
-    theta = real_rotation_form(U @ Vt).largest_angle
-    return slowest_in_plane(theta, np.log(K[0] * K[1]) / 2, np.log(K[0] / K[1]) / 2)[0]
 
 
 def slowest_in_plane(theta: float, m: float, g: float) -> tuple[float, float]:
