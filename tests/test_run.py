@@ -114,6 +114,7 @@ def test_settings_that_only_say_where_data_lie_change_nothing():
         (["--config.pause_seconds=-1"], "pause_seconds must be 0 or more, got -1.0"),
         (["--config.pause_seconds=soon"], "could not convert string to float: 'soon'"),
         (["--config.scale=reduced"], "scale and variant belong to a variant"),
+        (["--config.variant", "slow"], "scale and variant belong to a variant"),
         (["--config=:fancy"], "variant must be plain or slow, got 'fancy'"),
         (["--config=nowhere.py"], "cannot read the settings from --config=nowhere.py"),
         (["--config=README.md"], "cannot read the settings from --config=README.md (SyntaxError"),
@@ -200,8 +201,8 @@ def test_a_verdict_that_the_contract_does_not_know_fails_the_run(tmp_path):
     [
         (MemoryError("Unable to allocate 8 TiB"), "out of memory (Unable to allocate 8 TiB)"),
         (RuntimeError("RESOURCE_EXHAUSTED: 74 GB"), "out of memory (RESOURCE_EXHAUSTED: 74 GB)"),
-        (ValueError("RESOURCE_EXHAUSTED: No space left on device"), "free some space on that of r"),
-        (OSError(28, "No space left on device", "a/b"), "free some space on that of a/b"),
+        (ValueError("RESOURCE_EXHAUSTED: No space left on device"), "the disk of results is full"),
+        (OSError(28, "No space left on device", "a/b"), "the disk of a/b is full: free"),
         (OSError(5, "Input/output error"), "storage failed ([Errno 5] Input/output error)"),
         (OSError(2, "No such file or directory"), None),
         (ZeroDivisionError("division by zero"), None),
