@@ -47,6 +47,7 @@ def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, 
     file, _, variant = (chosen or [""])[-1].partition(":")
     config = _load(experiment, file, variant)
     own = experiment.own_settings(config.variant) or config.to_dict()
+    fixed = config.scale, config.variant
     if {"--help", "-h", "--helpshort", "--helpfull"} & set(argv):
         print(_help(experiment, config))
         raise SystemExit(0)
@@ -63,7 +64,7 @@ def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, 
         raise UsageError(runs.first_line(error)) from None
     if rest[1:]:
         raise UsageError(f"unknown argument {rest[1]!r}")
-    if any(a.startswith(("--config.scale=", "--config.variant=")) for a in argv):
+    if (config.scale, config.variant) != fixed:
         raise UsageError("scale and variant belong to a variant and cannot be changed")
     if not flags.FLAGS.results_dir:
         raise UsageError("results_dir must name a directory, is empty")

@@ -247,9 +247,8 @@ def _known_failure(error: Exception, results_dir: str) -> str | None:
     words = [os.strerror(number) for number in runs.FULL_DISK]
     if getattr(error, "errno", None) in runs.FULL_DISK or any(w in str(error) for w in words):
         return (
-            f"the disk is full: free some space on that of"
-            f" {getattr(error, 'filename', None) or results_dir}; the same command resumes, nothing"
-            " that was recorded is lost"
+            f"the disk of {getattr(error, 'filename', None) or results_dir} is full: free some"
+            " space there; the same command resumes, nothing that was recorded is lost"
         )
     if isinstance(error, OSError) and error.errno in (errno.EIO, errno.EROFS, errno.ESTALE):
         return f"storage failed ({text}); once it works the same command resumes"
