@@ -137,6 +137,12 @@ TINY_RUNS = {
         "few_numbers.examples=(64,)",
         "few_numbers.group_points=(5,)",
     ],
+    "experiments.memorize:few_numbers_trade": [
+        "few_numbers.examples=(64,)",
+        "few_numbers.word_bits=(34,53)",
+        "few_numbers.widths=(6,7)",
+        "few_numbers.least_hash_chance=0.1",
+    ],
     "benchmarks.memorize:default": ["examples=(64,128)"],
     "benchmarks.input_pipeline:default": [
         "images=8",

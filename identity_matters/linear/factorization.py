@@ -17,7 +17,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from identity_matters.linear import matrix_powers
-from identity_matters.linear.lower_bound import norm_lower_bound, slowest_in_plane
+from identity_matters.linear.lower_bound import (
+    forced_vector,
+    norm_lower_bound,
+    slowest_in_plane,
+)
 from identity_matters.linear.matrix_powers import RotationForm, real_rotation_form
 from identity_matters.linear.shortest_path import PathSettings, layers_of_path, shorten
 from identity_matters.linear.target import Target, check_depth, check_target
@@ -197,6 +201,22 @@ def _paired_form(target: Target, turn: RotationForm, planes: int) -> RotationFor
     return RotationForm(basis, np.concatenate([angles, np.delete(turn.angles, largest)]))
 
 
+def _isoclinic_forms(R: np.ndarray) -> list[RotationForm]:
+    """In four dimensions: all vectors turn at the pace of the one that is forced round (F13)."""
+    x = forced_vector(R) if len(R) == 4 else None
+    if x is None:
+        return []
+    end = R @ x / np.linalg.norm(R @ x)
+    across = (x @ end) * x - end
+    size = np.linalg.norm(across)
+    angle = np.pi + np.arctan2(size, -x @ end)
+    # Of an eigenvector every plane will do.
+    plane = np.stack([x, across / size]) if size > np.finfo(float).eps else x[None]
+    rest = np.linalg.svd(plane)[2][len(plane) :]
+    basis = np.concatenate([plane, rest]).T
+    return [RotationForm(basis, np.array([angle, sign * angle])) for sign in (1, -1)]
+
+
 def _two_groups(turn: RotationForm, root: _Root, depth: int) -> Factorization:
     """The layers of the path ``X(t) = e^{t Theta} e^{t B}``, which all have the same norm.
 
@@ -313,6 +333,8 @@ def _path(target: Target, depth: int, settings: PathSettings) -> Factorization:
     for planes in range(1, 1 + max(min(d - 1, 1), beyond)):
         paired = _paired_form(target, turn, planes)
         starts.append((paired, _rest_root(target, paired), steep))
+    for isoclinic in _isoclinic_forms(target.R):
+        starts.append((isoclinic, _rest_root(target, isoclinic), steep))
     found, ways = [], []
     for turn, root, own in starts:
         with contextlib.suppress(NotApplicableError):
