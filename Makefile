@@ -43,12 +43,16 @@ EXPERIMENTS := $(notdir $(basename $(shell grep -l '^EXPERIMENT = ' experiments/
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9 %<>-]+:.*## ' $(MAKEFILE_LIST) | sed 's/%/<experiment>/' | \
-		awk -F ':.*## ' '{printf "  make %-24s %s\n", $$1, $$2}'
+		awk -F ':.*## ' '{sub(/ .*/, "", $$1); printf "  make %-24s %s\n", $$1, $$2}'
 	@echo "  experiments: $(EXPERIMENTS)"
 	@echo '  variables: ACCEL=auto|cpu|cuda12|cuda13|tpu  SEEDS="0 1 2"  JOBS=2  RESULTS_DIR=results/local'
 	@echo '             DATASET=a_variant  DATASETS="cifar10 cifar100"  RUN=run_directory  OVERWRITE=1  PYTHON=python3'
 
 setup: $(INSTALLED) ## make the environment .venv from the lock (done by itself where needed)
+ifneq ($(origin PYTHON),file)
+	@was="$$($(VENV)/bin/python -V)"; test "$$was" = "$$($(PYTHON) -V)" || \
+		{ echo "$(VENV) has $$was, not that of $(PYTHON); remove $(VENV) first"; exit 2; }
+endif
 
 setup-dev: $(INSTALLED)-dev ## the same with what tests and style checks need
 
@@ -78,10 +82,10 @@ $(INSTALLED)-dev: requirements/dev.txt $(INSTALLED)
 	$(call install,$(VENV),requirements/dev.txt)
 	@touch $@
 
-# Preparing data needs TensorFlow, which stays out of the environment that computes.
-$(VENV)-prepare/.installed: requirements/prepare.txt setup.cfg pyproject.toml
-	$(call install,$(VENV)-prepare,requirements/prepare.txt)
-	touch $@
+# Environments of their own: of TensorFlow, which prepares data, and of the accelerators' compilers.
+$(VENV)-%/.installed: requirements/%.txt setup.cfg pyproject.toml
+	$(call install,$(VENV)-$*,$<)
+	@touch $@
 
 # Before TensorFlow is installed for a name that is none.
 known-datasets:
@@ -118,7 +122,7 @@ demo: setup ## one quick variant of each experiment, then report: about two minu
 reproduce-%: setup ## run one experiment for each seed of SEEDS; DATASET=... names a variant
 	@$(REPRODUCE) --only=$(subst -,_,$*) $(if $(DATASET),--variants="$$DATASET")
 
-reproduce-cifar10 reproduce-cifar100: reproduce-%: setup ## Table 2, CIFAR-10 or CIFAR-100: takes an accelerator
+reproduce-cifar10 reproduce-cifar100: reproduce-%: setup ## Table 2, CIFAR-10 (or ...-cifar100): takes an accelerator
 	@$(REPRODUCE) --only=cifar --variants=$*/all_conv_residual
 
 reproduce-cifar-small: setup ## small CIFAR nets beside Table 2: 3 hours each on two cores (estimate)
@@ -165,25 +169,16 @@ bench-train: setup $(VENV)-torch/.installed ## training speed against PyTorch, w
 	$(MODULE) benchmarks.train_step --config=:$(if $(filter cpu,$(ACCEL)),cpu,gpu) \
 		--results_dir="$$RESULTS_DIR" --overwrite
 
-# Compiling needs the accelerator's compiler, not the accelerator.
-$(VENV)-%/.installed: requirements/%.txt setup.cfg pyproject.toml
-	$(call install,$(VENV)-$*,$<)
-	touch $@
-
 compile-check: $(VENV)-tpu/.installed ## compile every training for TPUs that are not here: hours; resumes
 	JAX_PLATFORMS=cpu $(VENV)-tpu/bin/python -m benchmarks.compile_check \
 		--results_dir="$$RESULTS_DIR" $(if $(PROGRAMS),'--config.programs=$(PROGRAMS)')
 
-$(VENV)-gpu/.installed: requirements/cuda12.txt setup.cfg pyproject.toml
-	$(call install,$(VENV)-gpu,$<)
-	touch $@
-
-compile-check-gpu: $(VENV)-gpu/.installed ## the paper's net for GPUs that are not here; private calls of JAX
-	JAX_PLATFORMS=cpu $(VENV)-gpu/bin/python -m benchmarks.compile_check --config=:gpu \
+compile-check-gpu: $(VENV)-cuda12/.installed ## the paper's net for GPUs that are not here; private calls of JAX
+	JAX_PLATFORMS=cpu $(VENV)-cuda12/bin/python -m benchmarks.compile_check --config=:gpu \
 		--results_dir="$$RESULTS_DIR"
 
-cost: setup ## write docs/cost.md from the programs that compile-check compiled
-	$(MODULE) benchmarks.cost "$$RESULTS_DIR"/benchmark_compile_check/*/seed=0
+cost: setup ## write docs/cost.md from the promoted runs of compile-check
+	$(MODULE) benchmarks.cost results/reference/benchmark_compile_check/*/seed=0
 
 UV := $(shell command -v uv || echo $(VENV)-uv/bin/uv)
 # pyarrow is for features of TFDS that nothing here uses, and the largest package but one.
@@ -205,4 +200,4 @@ lock: $(UV) ## resolve the requirements anew
 	rm requirements/dev.txt.tmp
 
 clean: ## remove the environment and this machine's results
-	rm -rf $(VENV) $(VENV)-prepare $(VENV)-torch $(VENV)-tpu $(VENV)-gpu $(VENV)-uv results/local
+	rm -rf $(VENV) $(addprefix $(VENV)-,prepare torch tpu cuda12 uv) results/local

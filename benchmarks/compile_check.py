@@ -12,7 +12,7 @@ one line and is skipped. cuDNN picks its algorithms on the GPU, so their workspa
 
 Command: make compile-check    # in an environment of its own, .venv-tpu
     make compile-check PROGRAMS='("cifar:cifar10/all_conv_residual",)'    # some of them
-    make compile-check-gpu     # in an environment of its own, .venv-gpu
+    make compile-check-gpu     # in an environment of its own, .venv-cuda12
     make cost                  # writes docs/cost.md
 Hardware: 2 CPU cores, 4 GB of memory. Time: for each of the 51 programs, 4 to 16 minutes where the
 first ones were compiled, beside much other work. A command that was stopped goes on at the next
@@ -26,7 +26,6 @@ import time
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 from jax.experimental import topologies
 
@@ -34,6 +33,7 @@ from benchmarks import hlo
 from experiments import run, suite
 from experiments.images import data as image_data
 from experiments.images import train
+from experiments.shared import configs, grid, reproduced
 from identity_matters import flops, runs
 from identity_matters.images import augment, datasets, imagenet
 from identity_matters.memorize import descent, network
@@ -93,13 +93,15 @@ MEMORIZE = "memorize:synthetic_imagenet"
 _FITTED_EXAMPLES = 8
 
 
-def get_config(variant: str = "tpu") -> ml_collections.ConfigDict:
-    """The settings of `variant`, one of VARIANTS."""
-    if variant not in VARIANTS:
-        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
-    programs = (*NETS, MEMORIZE) if variant == "tpu" else NETS[:1]
-    settings = {"slices": VARIANTS[variant], "programs": programs}
-    return ml_collections.ConfigDict({"variant": variant, "scale": "paper", **settings})
+get_config = configs(
+    {
+        variant: {
+            "slices": slices,
+            "programs": (*NETS, MEMORIZE) if variant == "tpu" else NETS[:1],
+        }
+        for variant, slices in VARIANTS.items()
+    }
+)
 
 
 @functools.cache
@@ -152,10 +154,9 @@ def trials(*, variant: str, slices: tuple, programs: tuple) -> list[dict]:
     for name in slices:
         devices_of(name)
     return [
-        {"slice": name, "program": program, "part": part}
-        for name in slices
-        for program in programs
-        for part in (("forward",) if program == MEMORIZE else ("train", "evaluate"))
+        {**cell, "part": part}
+        for cell in grid(slice=slices, program=programs)
+        for part in (("forward",) if cell["program"] == MEMORIZE else ("train", "evaluate"))
     ]
 
 
@@ -298,17 +299,11 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     for record in records:
         name = f"{record['program']}/{record['part']}/{record['slice']}"
         metrics[f"images_per_second_at_most/{name}"] = record.get("images_per_second_at_most")
-    return run.Verdict(CLAIM, metrics, "not reproduced" if failed else "reproduced")
+    return run.Verdict(CLAIM, metrics, reproduced(not failed))
 
 
 EXPERIMENT = run.Experiment(
-    "benchmark_compile_check",
-    trials,
-    measure,
-    verdict,
-    get_config=get_config,
-    trains=True,
-    logs_steps=False,
+    "benchmark_compile_check", trials, measure, verdict, trains=True, logs_steps=False
 )
 
 if __name__ == "__main__":

@@ -5,12 +5,11 @@ Command: make cost, or python -m benchmarks.cost RUN_DIRECTORY [--page=docs/cost
 
 import math
 import pathlib
-import sys
 
-from absl import app, flags
+from absl import flags
 
 from benchmarks import compile_check
-from experiments import suite
+from experiments import commands, suite
 from identity_matters import runs
 from identity_matters.images import datasets, imagenet
 
@@ -95,19 +94,15 @@ def _row(slice_: str, program: str, step: dict, evaluation: dict) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def _main(argv) -> int:
-    try:
-        found = [runs.read_run(path) for path in argv[1:]]
-        others = [run.path for run in found if run.experiment != compile_check.EXPERIMENT.name]
-        if others or not found:
-            raise runs.RunError(f"name runs of {compile_check.EXPERIMENT.name}, got {others}")
-    except (runs.RunError, OSError) as error:
-        print(f"cost: {error}", file=sys.stderr)
-        return 2
+def _main(paths: list[str]) -> int:
+    found = [runs.read_run(path) for path in paths]
+    name = compile_check.EXPERIMENT.name
+    if others := [run.path for run in found if run.experiment != name]:
+        raise runs.RunError(f"name runs of {name}, got {others}")
     text = page([record for run in found for record in run.records])
     runs.write_atomically(pathlib.Path(_PAGE.value), text)
     return 0
 
 
 if __name__ == "__main__":
-    app.run(lambda argv: sys.exit(_main(argv)))
+    commands.run(_main, takes="run directories of compile_check")

@@ -17,7 +17,8 @@ grain, array-record and opencv-python-headless. Hardware: any. Time: about 2 min
 
 import concurrent.futures
 import contextlib
-import math
+import dataclasses
+import functools
 import multiprocessing
 import os
 import pathlib
@@ -26,10 +27,11 @@ import tempfile
 import time
 
 import jax
-import ml_collections
 import numpy as np
 
+from benchmarks import load
 from experiments import run
+from experiments.shared import configs, grid, reproduced, without
 from identity_matters.images import imagenet, jpeg, miniature
 from identity_matters.images.imagenet import Reading
 
@@ -38,36 +40,25 @@ KINDS = ("train", "evaluation")
 
 
 VARIANTS = ("imagenet",)
-
-
-def get_config(variant: str = "imagenet") -> ml_collections.ConfigDict:
-    """The settings of `variant`, one of VARIANTS."""
-    if variant not in VARIANTS:
-        raise ValueError(f"variant must be one of {VARIANTS}, got {variant!r}")
-    config = ml_collections.ConfigDict()
-    config.variant = variant
-    config.scale = "paper"  # the goals are ours
+_SETTINGS = {
     # A directory with a prepared imagenet2012, or with *.JPEG files; "" generates some.
-    config.data_dir = ""
-    config.images = 256  # different ones; a prepared imagenet2012 has its own number
-    config.cores = (1, 0)  # 0: all
-    config.batch_examples = 64
-    config.batches_per_round = 8
-    config.rounds = 5
+    "data_dir": "",
+    "images": 256,  # different ones; a prepared imagenet2012 has its own number
+    "cores": (1, 0),  # 0: all
+    "batch_examples": 64,
+    "batches_per_round": 8,
+    "rounds": 5,
     # The simulated accelerator takes this times as long for a step as the pipeline for its batch.
-    config.step_over_batch_seconds = 1.25
-    config.least_share_of_decoder_percent = 80.0  # goal
-    config.most_wait_percent = 5.0  # goal
-    return config
+    "step_over_batch_seconds": 1.25,
+    "least_share_of_decoder_percent": 80.0,  # goal
+    "most_wait_percent": 5.0,  # goal
+}
+get_config = configs({variant: {} for variant in VARIANTS}, _SETTINGS)
 
 
-def trials(
-    *, variant, data_dir, cores, least_share_of_decoder_percent, most_wait_percent, **size
-) -> list[dict]:
+def trials(*, variant, data_dir, cores, **settings) -> list[dict]:
     """One trial for each kind of stream and number of cores."""
     del variant
-    goals = (least_share_of_decoder_percent, most_wait_percent)
-    run.require_between(0, math.inf, goals=goals, **size)
     if data_dir and not pathlib.Path(data_dir).is_dir():
         raise ValueError(f"data_dir is no directory: {data_dir}")
     available = len(_available_cores())
@@ -75,11 +66,8 @@ def trials(
     if not counts or counts[0] < 1 or counts[-1] > available:
         raise ValueError(f"cores must be from 0 (all) to {available} here, got {cores}")
     imagenet.require_packages()
-    return [
-        {"kind": kind, "cores": count, "data_dir": data_dir, **size}
-        for kind in KINDS
-        for count in counts
-    ]
+    size = without(settings, "least_share_of_decoder_percent", "most_wait_percent")
+    return [{**cell, "data_dir": data_dir, **size} for cell in grid(kind=KINDS, cores=counts)]
 
 
 def _available_cores() -> list[int]:
@@ -93,7 +81,8 @@ def measure(trial: dict, key) -> dict:
     seed = int(np.asarray(jax.random.key_data(key))[-1])
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(_measure_here, trial, seed).result()
+        measured = pool.submit(_measure_here, trial, seed).result()
+    return {**measured, "load_per_core": load.per_core()}
 
 
 def _measure_here(trial: dict, seed: int) -> dict:
@@ -105,16 +94,16 @@ def _measure_here(trial: dict, seed: int) -> dict:
         reading = Reading(cores, 0, 2 * cores)
         count = trial["batches_per_round"] * trial["batch_examples"]
         decoder = _Decoder(encoded, count, trial["kind"], cores, seed)
-        seconds = {"pipeline": [], "decoder": [], "imdecode": []}
+        seconds = {"pipeline": [], "decoder": []}
         with contextlib.closing(_endless(encoded, trial, reading, seed)) as stream:
             for _ in range(reading.prefetch_batches + 1):
                 next(stream)
             for _ in range(trial["rounds"]):
                 # Nothing is made ahead while the decoder has its turn, but for what fits the
                 # buffer; as much is under way at the end of the pipeline's turn as at its start.
-                time.sleep(1.5 * reading.prefetch_batches * decoder.seconds_per_batch(trial))
-                seconds["decoder"].append(decoder.run(with_view=True))
-                seconds["imdecode"].append(decoder.run(with_view=False))
+                ahead = reading.prefetch_batches * trial["batch_examples"]
+                time.sleep(1.5 * ahead * decoder.seconds_per_image)
+                seconds["decoder"].append(decoder.run())
                 seconds["pipeline"].append(_drain(stream, trial["batches_per_round"], reading))
             rates = {name: count / statistics.median(all_) for name, all_ in seconds.items()}
             step_seconds = (
@@ -125,7 +114,6 @@ def _measure_here(trial: dict, seed: int) -> dict:
         "images_per_second": rates["pipeline"],
         "images_per_second_per_core": rates["pipeline"] / cores,
         "decoder_images_per_second_per_core": rates["decoder"] / cores,
-        "imdecode_images_per_second_per_core": rates["imdecode"] / cores,
         "share_of_decoder_percent": 100 * rates["pipeline"] / rates["decoder"],
         "wait_percent": 100 * waited / total,
         "image_kilobytes": decoder.bytes / count / 1000,
@@ -150,17 +138,18 @@ def _open(trial: dict, scratch: pathlib.Path, seed: int) -> imagenet.EncodedImag
     return imagenet.EncodedImages(data_dir, split)
 
 
+@dataclasses.dataclass
 class _Again:
     """A split read over and over: evaluation streams end after one pass."""
 
-    def __init__(self, encoded, examples: int):
-        self._encoded, self._examples = encoded, examples
+    encoded: imagenet.EncodedImages
+    examples: int
 
     def __len__(self) -> int:
-        return self._examples
+        return self.examples
 
     def read(self, indices):
-        return self._encoded.read([int(index) % len(self._encoded) for index in indices])
+        return self.encoded.read([int(index) % len(self.encoded) for index in indices])
 
 
 def _endless(encoded, trial: dict, reading: Reading, seed: int):
@@ -169,14 +158,8 @@ def _endless(encoded, trial: dict, reading: Reading, seed: int):
     if trial["kind"] == "evaluation":
         again = _Again(encoded, batches * trial["batch_examples"])
         return imagenet.eval_stream(again, reading, batch_examples=trial["batch_examples"])
-    return imagenet.train_stream(
-        encoded,
-        reading,
-        seed=seed,
-        batch_examples=trial["batch_examples"],
-        first_step=0,
-        steps=batches,
-    )
+    order = {"seed": seed, "first_step": 0, "steps": batches}
+    return imagenet.train_stream(encoded, reading, batch_examples=trial["batch_examples"], **order)
 
 
 def _drain(stream, batches: int, reading: Reading) -> float:
@@ -225,30 +208,26 @@ class _Decoder:
     def _decode(self, image):
         return self._cv2.imdecode(image, self._cv2.IMREAD_COLOR_RGB)
 
-    def _work(self, rows: range, with_view: bool) -> None:
+    def _work(self, rows: range) -> None:
         for i in rows:
             image = self._decode(self._images[i])
-            if not with_view:
-                continue
             if self._views is None:
                 jpeg.eval_view(image, imagenet.EVAL_SHORTER_SIDE_PIXELS, self._out[i])
             else:
                 jpeg.train_view(image, self._views[i], self._out[i])
 
-    def run(self, with_view: bool) -> float:
+    def run(self) -> float:
         """Seconds for all images."""
         shares = [range(start, len(self._images), self._threads) for start in range(self._threads)]
         started = time.perf_counter()
         with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
-            list(pool.map(lambda rows: self._work(rows, with_view), shares))
+            list(pool.map(self._work, shares))
         return time.perf_counter() - started
 
-    def seconds_per_batch(self, trial: dict) -> float:
-        """Roughly how long a batch takes one thread; measured once."""
-        if not hasattr(self, "_batch_seconds"):
-            seconds = self.run(with_view=True) * self._threads
-            self._batch_seconds = seconds * trial["batch_examples"] / len(self._images)
-        return self._batch_seconds
+    @functools.cached_property
+    def seconds_per_image(self) -> float:
+        """Roughly how long an image takes one thread; measured once."""
+        return self.run() * self._threads / len(self._images)
 
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
@@ -268,12 +247,10 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
         record["share_of_decoder_percent"] >= least and record["wait_percent"] <= most
         for record in records
     )
-    return run.Verdict(CLAIM, metrics, "reproduced" if reached else "not reproduced")
+    return load.judged(run.Verdict(CLAIM, metrics, reproduced(reached)), records)
 
 
-EXPERIMENT = run.Experiment(
-    "benchmark_input_pipeline", trials, measure, verdict, get_config=get_config
-)
+EXPERIMENT = run.Experiment("benchmark_input_pipeline", trials, measure, verdict, signed=("cores",))
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

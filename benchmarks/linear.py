@@ -14,15 +14,14 @@ Hardware: 2 CPU cores, 1 GB of memory. Time: about 40 s.
 """
 
 import statistics
-import time
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 
+from benchmarks import load
 from experiments import run
-from experiments.shared import config, generator, largest, require_positive
+from experiments.shared import configs, generator, largest, reproduced, seconds_in_turns
 from identity_matters import random_matrices
 from identity_matters.linear import descent, model
 
@@ -42,18 +41,14 @@ _SETTINGS = {
     "largest_ratio": 2.0,  # goal: time of a step over that of the faster chain, at most
     "exponent_tolerance": 0.15,  # goal: step time grows as depth^p with |p - 1| at most this
 }
-
-
-def get_config(variant: str = "gradient_step") -> ml_collections.ConfigDict:
-    """The settings of `variant`, one of VARIANTS."""
-    return config(variant, dict.fromkeys(VARIANTS, ()), _SETTINGS)
+get_config = configs({variant: {} for variant in VARIANTS}, _SETTINGS)
 
 
 def trials(*, depths, width, layers_per_run, least_updates_per_run, repeats, **goals) -> list[dict]:
     """One trial for each depth."""
     del goals
-    if len(set(depths)) < 2 or min(depths) < 1:
-        raise ValueError(f"depths must be at least two different depths of 1 or more, got {depths}")
+    if len(set(depths)) < 2:
+        raise ValueError(f"depths must be at least two different ones, got {depths}")
     return [
         {
             "depth": depth,
@@ -63,12 +58,6 @@ def trials(*, depths, width, layers_per_run, least_updates_per_run, repeats, **g
         }
         for depth in depths
     ]
-
-
-def build(**trial) -> dict:
-    """The trial, once its sizes are known to be usable."""
-    require_positive(trial)
-    return trial
 
 
 @jax.jit
@@ -119,19 +108,15 @@ def measure(trial: dict, key) -> dict:
     }
     for candidate in candidates.values():
         jax.block_until_ready(candidate())  # compiles, and fills the caches
-    seconds = {name: [] for name in candidates}
-    for _ in range(trial["repeats"]):
-        for name, candidate in candidates.items():
-            started = time.perf_counter()
-            jax.block_until_ready(candidate())
-            seconds[name].append(time.perf_counter() - started)
     # Seconds for one step and for the chain of as many products.
-    medians = {f"{name}_seconds": statistics.median(s) / updates for name, s in seconds.items()}
+    medians = seconds_in_turns(candidates, trial["repeats"])
+    medians = {name: seconds / updates for name, seconds in medians.items()}
     chain = min(medians["scanned_chain_seconds"], medians["looped_chain_seconds"])
     return {
         **medians,
         "products": PRODUCTS_PER_LAYER * depth,
         "ratio": medians["step_seconds"] / chain,
+        "load_per_core": load.per_core(),
     }
 
 
@@ -152,12 +137,10 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     }
     linear = abs(exponent - 1) <= settings["exponent_tolerance"]
     reached = linear and largest_ratio <= settings["largest_ratio"]
-    return run.Verdict("gradient-cost", metrics, "reproduced" if reached else "not reproduced")
+    return load.judged(run.Verdict("gradient-cost", metrics, reproduced(reached)), records)
 
 
-EXPERIMENT = run.Experiment(
-    "benchmark_linear", trials, measure, verdict, build=build, get_config=get_config
-)
+EXPERIMENT = run.Experiment("benchmark_linear", trials, measure, verdict)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

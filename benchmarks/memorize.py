@@ -12,19 +12,15 @@ Hardware: 2 CPU cores. Time: about two minutes.
 """
 
 import multiprocessing
-import os
 import pathlib
-import statistics
-import time
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 
+from benchmarks import load
 from experiments import run
-from experiments.shared import config, largest, total
-from identity_matters import environment
+from experiments.shared import configs, largest, reproduced, seconds_in_turns, total
 from identity_matters.memorize import construct
 from identity_matters.memorize.network import in_blocks, matmul
 
@@ -48,15 +44,9 @@ _SETTINGS = {
     "largest_exponent": 2.2,  # goal: time grows as n^p with p at most this
     # Goal: peak memory of a process that builds and verifies.
     "largest_memory_gigabytes": 2.0,
-    # Load average, over cores, above which times say nothing about the construction. A run of
-    # its own brings it near 1.
-    "largest_load_per_core": 1.25,
+    "largest_load_per_core": load.MOST_PER_CORE,  # above it times say nothing
 }
-
-
-def get_config(variant: str = "construction") -> ml_collections.ConfigDict:
-    """The settings of `variant`, one of VARIANTS."""
-    return config(variant, dict.fromkeys(VARIANTS, ()), _SETTINGS)
+get_config = configs({variant: {} for variant in VARIANTS}, _SETTINGS)
 
 
 def trials(*, examples, variant, **settings) -> list[dict]:
@@ -64,13 +54,6 @@ def trials(*, examples, variant, **settings) -> list[dict]:
     del variant
     sizes = {k: v for k, v in settings.items() if not k.startswith("largest_")}
     return [{"examples": n, **sizes} for n in examples]
-
-
-def build(**trial) -> dict:
-    """The trial, once its sizes are known to be usable."""
-    for name, value in trial.items():
-        construct.check_whole(name, value)
-    return trial
 
 
 @jax.jit
@@ -89,9 +72,11 @@ def _bare_inner_products(tiles) -> None:
 @jax.jit
 def _bare_blocks(U, V, h):
     """Two k x k products for each block and nothing else."""
-    return jax.lax.scan(lambda h, block: (matmul(block[1], matmul(block[0], h)), None), h, (U, V))[
-        0
-    ]
+
+    def block(h, layers):
+        return matmul(layers[1], matmul(layers[0], h)), None
+
+    return jax.lax.scan(block, h, (U, V))[0]
 
 
 def _rotations(rng, blocks: int, width: int):
@@ -123,19 +108,13 @@ def measure(trial: dict, key) -> dict:
     }
     for compile_candidate in ("inner_products", "block_products", "verify"):
         candidates[compile_candidate]()
-    seconds = {name: [] for name in candidates}
-    for _ in range(trial["repeats"]):
-        for name, candidate in candidates.items():
-            started = time.perf_counter()
-            candidate()
-            seconds[name].append(time.perf_counter() - started)
-    medians = {f"{name}_seconds": statistics.median(s) for name, s in seconds.items()}
+    medians = seconds_in_turns(candidates, trial["repeats"])
     return {
         **medians,
         "build_ratio": medians["build_seconds"] / medians["inner_products_seconds"],
         "verify_ratio": medians["verify_seconds"] / medians["block_products_seconds"],
         "errors": construct.verify(network, x, y, batch).errors,
-        "load_per_core": os.getloadavg()[0] / environment.usable_cores(),
+        "load_per_core": load.per_core(),
         "peak_memory_gigabytes": _peak_memory_gigabytes(seed, trial),
     }
 
@@ -186,21 +165,14 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
             at_most[f"{phase}_ratio"] <= settings["largest_ratio"],
             exponent <= settings["largest_exponent"],
         ]
-    load = largest(records, "load_per_core")
-    metrics["load_per_core"] = load
-    outcome = "reproduced" if all(reached) else "not reproduced"
-    if metrics["errors"] == 0 and load > settings["largest_load_per_core"]:
-        speeds = {
-            name: value for name, value in metrics.items() if name.endswith(("seconds", "ratio"))
-        }
-        print(f"undecided: load average {load:.2f} a core; {speeds}")
-        outcome = "undecided"
-    return run.Verdict("construction-cost", metrics, outcome)
+    metrics["load_per_core"] = largest(records, "load_per_core")
+    found = run.Verdict("construction-cost", metrics, reproduced(all(reached)))
+    if metrics["errors"]:
+        return found
+    return load.judged(found, records, settings["largest_load_per_core"])
 
 
-EXPERIMENT = run.Experiment(
-    "benchmark_memorize", trials, measure, verdict, build=build, get_config=get_config
-)
+EXPERIMENT = run.Experiment("benchmark_memorize", trials, measure, verdict)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

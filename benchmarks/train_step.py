@@ -21,12 +21,12 @@ import subprocess
 import time
 
 import jax
-import ml_collections
 
-from benchmarks import compile_check
+from benchmarks import compile_check, load
 from experiments import run
 from experiments.images import data as image_data
 from experiments.images import train
+from experiments.shared import configs, reproduced, require_between, without
 from identity_matters import flops as counts
 from identity_matters.train import parallel
 from identity_matters.train import step as steps
@@ -41,42 +41,40 @@ _ORDER_SEED = 0
 VARIANTS = ("cpu", "gpu")
 _FULL = {"blocks_per_stage": (9, 9, 9), "widths": (64, 128, 256)}
 _QUARTER = {"blocks_per_stage": (9, 9, 9), "widths": (16, 32, 64)}
-
-
-def get_config(variant: str = "cpu") -> ml_collections.ConfigDict:
-    """The settings of `variant`, one of VARIANTS."""
-    if variant not in VARIANTS:
-        raise ValueError(f"variant must be one of {VARIANTS}, got {variant!r}")
-    on_gpu = variant == "gpu"
-    config = ml_collections.ConfigDict()
-    config.variant = variant
-    config.scale = "paper"  # the goals are ours
-    # Table 1, and on a CPU a quarter of its width as well.
-    config.nets = {"table_1": _FULL} if on_gpu else {"table_1": _FULL, "quarter_width": _QUARTER}
-    config.batch_examples = 128 if on_gpu else 32
-    config.compute_dtype = "bfloat16" if on_gpu else "float32"
-    config.steps_per_round = 400 if on_gpu else 3
-    config.steps_per_dispatch = 100 if on_gpu else 1
-    config.rounds = 5
-    config.learning_rate = 0.01
-    # Goal: our images per second over PyTorch's, at least.
-    config.least_speedup = 1.2 if on_gpu else 1.0
-    # Goal: images per second, by a part of the device's name.
-    config.images_per_second_goals = {"H200": 33_000}
-    # The interpreter of an environment with PyTorch.
-    config.torch_python = ".venv-torch/bin/python"
-    return config
+_SETTINGS = {
+    "cpu": {
+        # Table 1, and on a CPU a quarter of its width as well.
+        "nets": {"table_1": _FULL, "quarter_width": _QUARTER},
+        "batch_examples": 32,
+        "compute_dtype": "float32",
+        "steps_per_round": 3,
+        "steps_per_dispatch": 1,
+        "least_speedup": 1.0,  # goal: our images per second over PyTorch's, at least
+    },
+    "gpu": {
+        "nets": {"table_1": _FULL},
+        "batch_examples": 128,
+        "compute_dtype": "bfloat16",
+        "steps_per_round": 400,
+        "steps_per_dispatch": 100,
+        "least_speedup": 1.2,
+    },
+}
+_COMMON = {
+    "rounds": 5,
+    "learning_rate": 0.01,
+    "images_per_second_goals": {"H200": 33_000},  # by a part of the device's name
+    "torch_python": ".venv-torch/bin/python",  # of an environment with PyTorch
+}
+get_config = configs(_SETTINGS, _COMMON)
 
 
 def trials(
     *, variant, nets, least_speedup, images_per_second_goals, torch_python, **size
 ) -> list[dict]:
     """One trial for each net."""
-    if not nets:
-        raise ValueError("nets must name at least one network, got none")
     goals = (least_speedup, *images_per_second_goals.values())
-    numbers = {name: value for name, value in size.items() if name != "compute_dtype"}
-    run.require_between(0, math.inf, goals=goals, **numbers)
+    require_between(0, math.inf, goals=goals, nets=nets, **size)
     if size["steps_per_round"] % size["steps_per_dispatch"]:
         raise ValueError(
             f"steps_per_round must be a multiple of steps_per_dispatch, got"
@@ -127,6 +125,7 @@ def measure(trial: dict, key, log) -> dict:
         "model_flops_per_second": rates["ours"] * flops,
         "utilization_percent": None if peak is None else 100 * rates["ours"] * flops / peak,
         "round_seconds": seconds,
+        "load_per_core": load.per_core(),
     }
 
 
@@ -142,15 +141,20 @@ class Rounds:
         batch_examples, data = trial["batch_examples"], image_data.settings("cifar10")
         model = {name: trial[name] for name in ("blocks_per_stage", "widths", "compute_dtype")}
         self.steps, self.per_dispatch = trial["steps_per_round"], trial["steps_per_dispatch"]
+        groups = train.settings(
+            "paper",
+            data,
+            model,
+            {
+                "schedule": "constant",
+                "boundary_steps": (),
+                "learning_rate": trial["learning_rate"],
+            },
+            batch_examples=batch_examples,
+            steps_per_dispatch=self.per_dispatch,
+        )
         self.training = train.Training(
-            data=data,
-            model=train.all_conv_residual_settings(**model),
-            optim=train.optim_settings(
-                schedule="constant", boundary_steps=(), learning_rate=trial["learning_rate"]
-            ),
-            train=train.train_settings(
-                batch_examples=batch_examples, steps_per_dispatch=self.per_dispatch
-            ),
+            **without(groups, "scale"),
             devices=parallel.pick_devices(0 if on_cpu else 1, batch_examples),
             images=compile_check.stand_in(data),
         )
@@ -220,18 +224,12 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
             if kind in record["device_kind"] and record in judged:
                 metrics[f"images_per_second_goal/{record['net']}"] = goal
                 goals.append(record["images_per_second"] >= goal)
-    reached = bool(goals) and all(goals)
-    return run.Verdict(CLAIM, metrics, "reproduced" if reached else "not reproduced")
+    found = run.Verdict(CLAIM, metrics, reproduced(bool(goals) and all(goals)))
+    return load.judged(found, records)
 
 
 EXPERIMENT = run.Experiment(
-    "benchmark_train_step",
-    trials,
-    measure,
-    verdict,
-    get_config=get_config,
-    trains=True,
-    logs_steps=False,
+    "benchmark_train_step", trials, measure, verdict, trains=True, logs_steps=False
 )
 
 if __name__ == "__main__":

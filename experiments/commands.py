@@ -1,15 +1,27 @@
 """What the commands share: where runs are, and one line for what is wrong with a command line."""
 
+import collections
 import pathlib
 import sys
 from collections.abc import Callable
 
+import rich.console
 from absl import app, flags
 
 from identity_matters import runs
 
 RESULTS_DIR = flags.DEFINE_string("results_dir", "results/local", "Your runs, and their report.")
 REFERENCE_DIR = flags.DEFINE_string("reference_dir", "results/reference", "The committed runs.")
+
+
+def console() -> rich.console.Console:
+    """Standard output; without a terminal rich would cut its lines at 80 columns."""
+    return rich.console.Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
+
+
+def counted(verdicts: collections.Counter) -> str:
+    """How many there are of each verdict."""
+    return ", ".join(f"{count} {said}" for said, count in verdicts.most_common())
 
 
 def run(main: Callable[[list[str]], int], takes: str = "") -> None:

@@ -8,7 +8,6 @@ nothing. `make report` has all measured values.
 
 import collections
 import pathlib
-import sys
 
 import rich.console
 import rich.text
@@ -29,8 +28,7 @@ def _main(_: list[str]) -> int:
     reference = groups.read("reference", commands.REFERENCE_DIR.value, "results/reference")
     yours = groups.read("yours", directory, str(directory))
     found = {c.name: groups.group_runs(c.runs) for c in (reference, yours)}
-    # Without a terminal rich would cut lines at 80 columns.
-    console = rich.console.Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
+    console = commands.console()
     for claim in paper.CLAIMS.values():
         members = {name: groups.of_claim(claim.id, every) for name, every in found.items()}
         if members["yours"]:
@@ -46,10 +44,10 @@ def _main(_: list[str]) -> int:
     for line in against:
         console.print(rich.text.Text(f"contradiction: {line}", "red"))
     said = collections.Counter(group.verdict for group in found["yours"])
-    counted = ", ".join(f"{count} {verdict}" for verdict, count in said.most_common())
     runs = sum(len(group.runs) for group in found["yours"])
+    verdicts = f": {commands.counted(said)}" if runs else ""
     console.print(
-        f"{runs} finished run{'' if runs == 1 else 's'}{': ' if runs else ''}{counted};"
+        f"{runs} finished run{'' if runs == 1 else 's'}{verdicts};"
         f" {len(against)} contradictions, {len(problems)} unreadable; all values:"
         f" {directory / 'report.html'} (make report)"
     )

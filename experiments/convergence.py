@@ -19,17 +19,16 @@ that is the gap in the figure. Predicted and measured updates agree to a few per
 """
 
 import functools
+import itertools
 import math
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 
-from experiments import run
-from experiments.shared import config, generator, joined, largest, total, where
+from experiments import run, shared
 from identity_matters import random_matrices
-from identity_matters.linear import convergence, escape, model
+from identity_matters.linear import convergence, model
 
 CLAIMS = {"inside": "iterates-stay-inside", "escape": "time-to-escape"}
 _RISK_FLOOR = 1e-13  # of f(0) - C: below it rounding decides whether the risk falls
@@ -70,11 +69,7 @@ _SETTINGS = {
         "largest_factor": 2.0,  # between predicted and measured, either way; above 1
     },
 }
-
-
-def get_config(variant: str = "inside") -> ml_collections.ConfigDict:
-    """The settings of `variant`, one of VARIANTS."""
-    return config(variant, _SETTINGS, {})
+get_config = shared.configs(_SETTINGS)
 
 
 # Trials
@@ -83,23 +78,17 @@ def get_config(variant: str = "inside") -> ml_collections.ConfigDict:
 def trials(*, variant: str, depths, **settings) -> list[dict]:
     """One for each depth and width (inside), or for each depth and target (escape)."""
     if variant == "escape":
-        run.require_between(1, math.inf, largest_factor=settings.pop("largest_factor"))
-        targets = settings.pop("targets")
-        return [
-            {"question": "escape", "depth": depth, "target": list(target), **settings}
-            for depth in depths
-            for target in targets
-        ]
-    widths, shapes = settings.pop("widths"), settings.pop("beyond_shapes")
+        shared.require_between(1, math.inf, largest_factor=settings["largest_factor"])
+        cells = shared.grid(
+            question=["escape"], depth=depths, target=map(list, settings["targets"])
+        )
+        return [{**cell, **shared.without(settings, "targets", "largest_factor")} for cell in cells]
     beyond = {k.removeprefix("beyond_"): v for k, v in settings.items() if "beyond_" in k}
     certified = {k: v for k, v in settings.items() if "beyond_" not in k}
-    inside = [
-        {"question": "certified", "depth": depth, "width": width, **certified}
-        for depth in depths
-        for width in widths
-    ]
-    return inside + [
-        {"question": "beyond", "depth": depth, "width": width, **beyond} for depth, width in shapes
+    cells = shared.grid(question=["certified"], depth=depths, width=settings["widths"])
+    return [{**cell, **shared.without(certified, "widths")} for cell in cells] + [
+        {"question": "beyond", "depth": depth, "width": width, **shared.without(beyond, "shapes")}
+        for depth, width in settings["beyond_shapes"]
     ]
 
 
@@ -107,7 +96,7 @@ def build(**trial) -> dict:
     """The trial itself, once the certificate or the integral has taken what it asks about."""
     if trial["question"] == "escape":
         for r in trial["target"]:
-            escape.escape_time(np.ones(trial["depth"]), r, 1.0, trial["risk"])
+            convergence.escape_time(np.ones(trial["depth"]), r, 1.0, trial["risk"])
         return trial
     convergence.will_converge(np.eye(trial["width"]), np.eye(trial["width"]), trial["depth"])
     if trial["question"] == "certified" and not 0 < trial["shares"][0] <= trial["shares"][1] < 1:
@@ -117,8 +106,7 @@ def build(**trial) -> dict:
 
 def measure(trial: dict, key) -> dict:
     """Measures one trial; `key` is the root of its draws."""
-    settings = {name: value for name, value in trial.items() if name != "question"}
-    return MEASURES[trial["question"]](generator(key), **settings)
+    return MEASURES[trial["question"]](shared.generator(key), **shared.without(trial, "question"))
 
 
 # The iterates stay inside
@@ -150,15 +138,13 @@ def measure_certified(
         random_sigma(rng, width, sigma_condition_log10, singular_percent) for _ in range(problems)
     ]
     targets = [target_at(rng, Sigma, rng.uniform(*shares) * limit) for Sigma in data]
-    found = [
-        convergence.will_converge(R, Sigma, depth).descent
-        for R, Sigma in zip(targets, data, strict=True)
-    ]
-    kept = [i for i, certificate in enumerate(found) if certificate is not None]
+    found = map(convergence.will_converge, targets, data, itertools.repeat(depth))
+    certificates = {i: one.descent for i, one in enumerate(found) if one.descent is not None}
     radii, rates, factors = np.array(
-        [(found[i].norm, found[i].learning_rate, found[i].factor) for i in kept]
+        [(one.norm, one.learning_rate, one.factor) for one in certificates.values()]
     ).T
-    R, Sigma = (np.stack(stack)[kept] for stack in (targets, data))
+    kept = list(certificates)
+    R, Sigma = np.stack(targets)[kept], np.stack(data)[kept]
     _, _, norms, decreases = map(np.asarray, _descent(R, Sigma, rates, factors, depth, updates))
     return {
         "certified": len(kept),
@@ -239,7 +225,10 @@ def measure_escape(
         w = 1 + noise * np.clip(rng.standard_normal((draws, r.size, depth)), -3, 3)
         predicted = np.array(
             [
-                max(escape.escape_time(*entry, 1.0, risk) for entry in zip(start, r, strict=True))
+                max(
+                    convergence.escape_time(*entry, 1.0, risk)
+                    for entry in zip(start, r, strict=True)
+                )
                 for start in w
             ]
         )
@@ -292,46 +281,45 @@ MEASURES = {"certified": measure_certified, "beyond": measure_beyond, "escape": 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Holds if no certified problem failed; reproduced if every draw is within the factor."""
-    if settings["variant"] == "inside":
-        return _inside_verdict(settings, records)
-    return _escape_verdict(settings, records)
+    judge = {"inside": _judge_inside, "escape": _judge_escape}[settings["variant"]]
+    return run.Verdict(CLAIMS[settings["variant"]], *judge(settings, records))
 
 
-def _inside_verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    certified, beyond = (where(records, question=name) for name in ("certified", "beyond"))
+def _judge_inside(settings: dict, records: list[dict]) -> tuple[dict, str]:
+    certified, beyond = (shared.where(records, question=name) for name in ("certified", "beyond"))
     converged = np.mean([record["converged_percent"] for record in beyond], axis=0)
     up_to_1 = np.array(settings["beyond_excess_over_sigma"]) <= 1
     metrics = {
-        "certified_problems": total(certified, "certified"),
-        "not_certified_problems": total(certified, "not_certified"),
-        "left_the_ball": total(certified, "left_the_ball"),
-        "fell_too_slowly": total(certified, "fell_too_slowly"),
-        "largest_norm_over_radius": largest(certified, "largest_norm_over_radius"),
+        "certified_problems": shared.total(certified, "certified"),
+        "not_certified_problems": shared.total(certified, "not_certified"),
+        "left_the_ball": shared.total(certified, "left_the_ball"),
+        "fell_too_slowly": shared.total(certified, "fell_too_slowly"),
+        "largest_norm_over_radius": shared.largest(certified, "largest_norm_over_radius"),
         "least_converged_percent_up_to_1_sigma": float(converged[up_to_1].min()),
         "converged_percent_at_largest_excess": float(converged[-1]),
     }
     failed = metrics["left_the_ball"] + metrics["fell_too_slowly"]
-    return run.Verdict(CLAIMS["inside"], metrics, "counterexample" if failed else "holds")
+    return metrics, "counterexample" if failed else "holds"
 
 
-def _escape_verdict(settings: dict, records: list[dict]) -> run.Verdict:
+def _judge_escape(settings: dict, records: list[dict]) -> tuple[dict, str]:
     runs = [
         {"depth": record["depth"], "target": record["target"], **entry}
         for record in records
         for entry in record["by_noise"]
     ]
-    ratios = joined(runs, "predicted_over_measured")
+    ratios = shared.joined(runs, "predicted_over_measured")
     shallowest, deepest = min(settings["depths"]), max(settings["depths"])
 
     def median(depth, negative):
-        some = where(runs, depth=depth, noise=min(settings["noises"]))
+        some = shared.where(runs, depth=depth, noise=min(settings["noises"]))
         scalar = [r for r in some if len(r["target"]) == 1 and (r["target"][0] < 0) == negative]
-        return float(np.median(joined(scalar, "predicted_updates")))
+        return float(np.median(shared.joined(scalar, "predicted_updates")))
 
     metrics = {
         "runs": len(ratios),
-        "not_run": total(runs, "not_run"),
-        "not_reached": total(runs, "not_reached"),
+        "not_run": shared.total(runs, "not_run"),
+        "not_reached": shared.total(runs, "not_reached"),
         "least_predicted_over_measured": float(ratios.min()),
         "largest_predicted_over_measured": float(ratios.max()),
         "median_updates_negative_shallowest": median(shallowest, True),
@@ -340,13 +328,11 @@ def _escape_verdict(settings: dict, records: list[dict]) -> run.Verdict:
     }
     factor = settings["largest_factor"]
     within = 1 / factor <= ratios.min() and ratios.max() <= factor
-    holds = within and not metrics["not_reached"]
-    return run.Verdict(CLAIMS["escape"], metrics, "reproduced" if holds else "not reproduced")
+    return metrics, shared.reproduced(within and not metrics["not_reached"])
 
 
-EXPERIMENT = run.Experiment(
-    "convergence", trials, measure, verdict, build=build, get_config=get_config
-)
+_ANY_SIGN = ("targets", "sigma_condition_log10", "singular_percent", "beyond_condition_log10")
+EXPERIMENT = run.Experiment("convergence", trials, measure, verdict, build, _ANY_SIGN)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

@@ -24,20 +24,21 @@ most of it, but send all inputs to one line. Linear nets of orthogonal weights t
 the identity.
 """
 
+import collections
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 import optax
 import scipy.linalg
 
 from experiments import run
-from experiments.shared import config, largest, least, require_positive, total, where
+from experiments.shared import configs, grid, largest, least, reproduced, total, where
 from identity_matters import batches, nets, paper, random_matrices
 from identity_matters.images import augment, datasets
 from identity_matters.nets import mlp
@@ -69,26 +70,13 @@ OTHER_VARIANTS = {
 }
 
 
-def get_config(variant: str = "digits/relu") -> ml_collections.ConfigDict:
-    """The settings of `variant`, digits[/long]/QUESTION."""
-    question, long = variant.split("/")[-1], "/long/" in variant
-    common = {
-        # The deepest net has the 1200 layers that the blog post names; it names no data.
-        "data": {
-            "dataset": "digits",
-            "normalization": "per_image",
-            "data_dir": "data",  # where `make data` put the data sets
-        },
-        # layers l
+def _changes(variant: str) -> dict:
+    """What is particular to a variant, digits[/long]/QUESTION."""
+    long = "/long/" in variant
+    return {
+        # layers l; the deepest net has the 1200 that the blog post names
         "depths": (16, 32, 64, 256) if long else (2, 4, 8, 16, 32, 64, 256, 1200),
-        # Where `nets` does not say otherwise; see the docstring of the net.
-        "model": {
-            "width": 64,  # digits have 64 pixels: the first layer is square, too
-            "initialization": "near_zero",  # near_zero, standard or orthogonal
-            "initial_scale": 1.0,
-            "compute_dtype": "float32",
-        },
-        "nets": _nets(question),  # what is particular to each net
+        "nets": _nets(variant.split("/")[-1]),  # what is particular to each net
         "train": {
             # l times the learning rate, the first of equally good ones: the curvature of a net of l
             # layers at the identity grows like l. Each rate falls to 0 along half a cosine.
@@ -98,25 +86,7 @@ def get_config(variant: str = "digits/relu") -> ml_collections.ConfigDict:
             "step_count": 2000 if long else 70,  # updates in all, a multiple of pilot_steps
             "batch_examples": 32,
         },
-        "layer_points": 65,  # at most so many layers of each net are written down
-        "verdict": {
-            # A net has trained if its loss has gone this part of the way from that of the map 0 to
-            # that of the best linear map.
-            "trained_percent": 90.0,
-            # From here on nets without the identity are claimed not to train within the updates of
-            # the run, few or many. With more of them deeper ones train: 70 train 2 to 8 layers,
-            # 2,000 train 32 to 64.
-            "hard_from_depth": 256,
-            # The largest ratio of the gradients of two square layers at the start that counts as
-            # gradients that flow through.
-            "even_gradient_ratio": 10.0,
-            # Weights count as of order 1/l if l |||A||| at the end differs by at most this factor
-            # among nets of one l x rate, of depths from `order_from_depth` on.
-            "norm_times_depth_ratio": 3.0,
-            "order_from_depth": 8,
-        },
     }
-    return config(variant, dict.fromkeys(VARIANTS | OTHER_VARIANTS, ()), common)
 
 
 def _nets(question: str) -> dict:
@@ -133,6 +103,39 @@ def _nets(question: str) -> dict:
     }
 
 
+_COMMON = {
+    # The blog post names no data.
+    "data": {
+        "dataset": "digits",
+        "normalization": "per_image",
+        "data_dir": "data",  # where `make data` put the data sets
+    },
+    # Where `nets` does not say otherwise; see the docstring of the net.
+    "model": {
+        "width": 64,  # digits have 64 pixels: the first layer is square, too
+        "initialization": "near_zero",  # near_zero, standard or orthogonal
+        "initial_scale": 1.0,
+        "compute_dtype": "float32",
+    },
+    "layer_points": 65,  # at most so many layers of each net are written down
+    "verdict": {
+        # A net has trained if its loss has gone this part of the way from that of the map 0 to
+        # that of the best linear map.
+        "trained_percent": 90.0,
+        # From here on nets without the identity are claimed not to train within the updates of the
+        # run. With more of them deeper ones train: 70 train 2 to 8 layers, 2,000 train 32 to 64.
+        "hard_from_depth": 256,
+        # The largest ratio of the gradients of two square layers at the start that counts as
+        # gradients that flow through.
+        "even_gradient_ratio": 10.0,
+        # Weights count as of order 1/l if l |||A||| at the end differs by at most this factor among
+        # nets of one l x rate, of depths from `order_from_depth` on.
+        "norm_times_depth_ratio": 3.0,
+        "order_from_depth": 8,
+    },
+}
+get_config = configs({name: _changes(name) for name in VARIANTS | OTHER_VARIANTS}, _COMMON)
+
 # Trials
 
 
@@ -140,9 +143,8 @@ def trials(*, variant: str, depths, model: dict, nets: dict, verdict: dict, **co
     """One for each net and depth."""
     del variant, verdict
     return [
-        {"net": name, "depth": depth, "model": {**model, **changes, "depth": depth}, **common}
-        for depth in depths
-        for name, changes in nets.items()
+        {**cell, "model": {**model, **nets[cell["net"]], "depth": cell["depth"]}, **common}
+        for cell in grid(depth=depths, net=nets)
     ]
 
 
@@ -195,7 +197,6 @@ class Subject(NamedTuple):
 def build(*, net: str, depth: int, layer_points: int, data: dict, model: dict, train: dict):
     """The `Subject` of a trial; raises ValueError for settings that cannot be used."""
     del net
-    require_positive({"layer_points": layer_points, **train})
     if train["pilot_steps"] < 2 or train["step_count"] % train["pilot_steps"]:
         raise ValueError(
             "train.step_count must be a multiple of train.pilot_steps, which must be at least 2,"
@@ -273,16 +274,13 @@ class Training:
         # The last matrix never has the identity, square or not.
         self.is_square = np.array([mlp.is_square(k.shape) for k in kernels[:-1]] + [False])
         seed = int(jax.random.bits(order_key, dtype=jnp.uint32))
-        self.indices, _ = batches.batch_plan(
-            seed, len(self._split.x), subject.train["batch_examples"], 0, steps
-        )
+        size = len(self._split.x), subject.train["batch_examples"]
+        self.indices, _ = batches.batch_plan(seed, *size, 0, steps)
 
     def start(self) -> dict:
         """The state before the first update, in arrays of its own, for `advance` takes them."""
-        state = {
-            name: jax.tree.map(jnp.array, self.variables[name]) for name in ("params", "fixed")
-        }
-        return {**state, "opt_state": self._descent.init(state["params"])}
+        own = {name: jax.tree.map(jnp.array, self.variables[name]) for name in ("params", "fixed")}
+        return {**own, "opt_state": self._descent.init(own["params"])}
 
     def _step(self, state: dict, rate: float, step: int):
         indices = self.indices[step]
@@ -415,22 +413,19 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Metrics and verdict of one variant; see the module's docstring and CLAIMS."""
     question, rules = settings["variant"].split("/")[-1], settings["verdict"]
     # Percent of the way to the best linear map's loss; none for a net that diverged.
-    closed = [record.get("gap_closed_percent", -np.inf) for record in records]
-    judged = [
-        {**record, "closed": percent, "trained": percent >= rules["trained_percent"]}
-        for record, percent in zip(records, closed, strict=True)
-    ]
+    judged = [{"gap_closed_percent": -np.inf, **record} for record in records]
+    for record in judged:
+        record["trained"] = record["gap_closed_percent"] >= rules["trained_percent"]
     of_net = {name: where(judged, net=name) for name in settings["nets"]}
-    deep = {
-        name: [r for r in own if r["depth"] >= rules["hard_from_depth"]]
-        for name, own in of_net.items()
-    }
 
-    def all_train(some):
-        return all(record["trained"] for record in some)
+    def all_train(name):
+        return all(record["trained"] for record in of_net[name])
 
-    def none_trains(some):
-        return len(some) > 0 and not any(record["trained"] for record in some)
+    def deep(name):
+        return [r for r in of_net[name] if r["depth"] >= rules["hard_from_depth"]]
+
+    def no_deep_one_trains(name):
+        return bool(deep(name)) and not where(deep(name), trained=True)
 
     metrics = {
         "deepest_layers": max(settings["depths"]),
@@ -441,7 +436,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         metrics |= _net_metrics(name, own)
     if question == "orthogonal":
         published = {}
-        holds = all_train(of_net["linear"]) and none_trains(deep["relu"])
+        holds = all_train("linear") and no_deep_one_trains("relu")
     else:
         layers = paper.NUMBERS["blog_post_deepest_layers"].value
         published = {"identity_deepest_trained_layers": layers}
@@ -453,25 +448,24 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         # In every layer less than in any layer of the net with the identity.
         attenuated = all(
             r["largest_gradient_norm"] < identity[r["depth"]]["least_gradient_norm"]
-            for r in deep["plain_near_zero"]
+            for r in deep("plain_near_zero")
         )
-        norms = _norms_times_depth(of_net["identity"], rules["order_from_depth"])
-        everywhere = [norm for own in norms.values() for norm in own]
-        ratio = max((max(own) / min(own) for own in norms.values() if len(own) > 1), default=None)
+        norms = _norms_times_depth(of_net["identity"], rules["order_from_depth"]).values()
+        everywhere = list(itertools.chain(*norms))
+        ratio = max((max(own) / min(own) for own in norms if len(own) > 1), default=None)
         metrics["identity_least_norm_times_depth"] = min(everywhere, default=None)
         metrics["identity_largest_norm_times_depth"] = max(everywhere, default=None)
         metrics["identity_norm_times_depth_ratio_at_equal_rates"] = ratio
         holds = (
-            all_train(of_net["identity"])
-            and none_trains(deep["plain_near_zero"])
-            and none_trains(deep["plain_standard"])
+            all_train("identity")
+            and no_deep_one_trains("plain_near_zero")
+            and no_deep_one_trains("plain_standard")
             and even
             and attenuated
         )
         if question == "linear":
             holds = holds and ratio is not None and ratio <= rules["norm_times_depth_ratio"]
-    decided = "reproduced" if holds else "not reproduced"
-    return run.Verdict(CLAIMS[question], metrics, decided, published)
+    return run.Verdict(CLAIMS[question], metrics, reproduced(holds), published)
 
 
 def _net_metrics(name: str, records: list[dict]) -> dict:
@@ -480,11 +474,10 @@ def _net_metrics(name: str, records: list[dict]) -> dict:
         "shallowest_untrained_layers": least(where(records, trained=False), "depth"),
         "diverged_nets": total(records, "diverged"),
         "frozen_nets": total(records, "frozen"),
-        "least_gap_closed_percent": least(records, "closed"),
+        "least_gap_closed_percent": least(records, "gap_closed_percent"),
     }
     deepest = max(records, key=lambda record: record["depth"])
-    for measured in _OF_DEEPEST:
-        metrics[f"deepest_{measured}"] = deepest.get(measured)
+    metrics |= {f"deepest_{measured}": deepest.get(measured) for measured in _OF_DEEPEST}
     return {f"{name}_{metric}": value for metric, value in metrics.items()}
 
 
@@ -494,17 +487,14 @@ def _norms_times_depth(records: list[dict], from_depth: int) -> dict[float, list
     The first steps of a large rate throw weights further than they need to go, so that only nets of
     one l x rate, the step that their product of layers takes, tell how norms depend on depth.
     """
-    norms: dict[float, list[float]] = {}
-    for record in records:
-        if record["depth"] >= from_depth and not record["diverged"]:
-            own = norms.setdefault(record["rate_times_depth"], [])
-            own.append(record["norm"] * record["depth"])
+    norms = collections.defaultdict(list)
+    for record in where(records, diverged=False):
+        if record["depth"] >= from_depth:
+            norms[record["rate_times_depth"]].append(record["norm"] * record["depth"])
     return norms
 
 
-EXPERIMENT = run.Experiment(
-    "deep_mlp", trials, measure, verdict, build=build, get_config=get_config
-)
+EXPERIMENT = run.Experiment("deep_mlp", trials, measure, verdict, build, ("initial_scale",))
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

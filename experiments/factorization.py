@@ -22,16 +22,16 @@ proved (docs/theory/factorization.md), so that anything else is undecided: an er
 in the code.
 """
 
+import itertools
 import math
-import operator
 import pathlib
 import statistics
 
-import ml_collections
 import numpy as np
+from absl import logging
 
 from experiments import run
-from experiments.shared import config, generator, largest, where
+from experiments.shared import configs, generator, grid, largest, require_between, where, without
 from identity_matters import paper, random_matrices
 from identity_matters.linear.factorization import (
     METHODS,
@@ -42,7 +42,6 @@ from identity_matters.linear.factorization import (
     polar_bound,
     relative_product_error,
 )
-from identity_matters.linear.lower_bound import plane_path_length
 from identity_matters.linear.target import Target, check_depth, check_target
 
 _MEGABYTE = 1e6
@@ -62,7 +61,7 @@ VARIANTS = {
     "shortest_random": "25 Gaussian targets, d up to 8: how short the shortest path is",
     "shortest_normal": "25 normal targets with simple negative eigenvalues, as shortest_random",
 }
-OTHER_VARIANTS = {"file": "an R of your own, --config.file=R.npy"}
+OTHER_VARIANTS = {"file": "an R of your own, --config.file=R.npy; its layers go beside it"}
 
 # At most this far above the lower bound: F8 of docs/theory/factorization.md, with the rounding of
 # R's angles near pi.
@@ -76,8 +75,6 @@ _SHORTEST = {
     "max_best_over_lower_bound": 1.02,
 }
 _CHANGES = {
-    "shortest_random": _SHORTEST,
-    "shortest_normal": _SHORTEST,
     "random": {
         "dimensions": (2, 3, 5, 8, 16, 17, 32, 64, 128, 255),
         "path_max_dimension": 16,
@@ -100,10 +97,10 @@ _CHANGES = {
         "depths": (16, 64, 256, 4096),
         "large_cells": tuple((d, depth) for d in (2, 4, 8) for depth in range(3, 16)),
     },
+    "shortest_random": _SHORTEST,
+    "shortest_normal": _SHORTEST,
     "file": {"dimensions": ()},
 }
-
-
 _COMMON = {
     "file": "",  # variant "file" only: a .npy file that holds R, d x d
     "dimensions": (2, 3, 5, 8, 16, 32, 64),  # d of the random targets
@@ -128,11 +125,7 @@ _COMMON = {
     # What the verdict asks of the best norm; infinite where none is known to be optimal.
     "max_best_over_lower_bound": math.inf,
 }
-
-
-def get_config(variant: str = "random") -> ml_collections.ConfigDict:
-    """The settings of one family of targets, or of "file"."""
-    return config(variant, _CHANGES, _COMMON)
+get_config = configs(_CHANGES, _COMMON)
 
 
 # Trials
@@ -140,35 +133,25 @@ def get_config(variant: str = "random") -> ml_collections.ConfigDict:
 
 def trials(
     *, variant: str, file: str, dimensions, strengths, depths, max_stack_megabytes: float,
-    large_cells, large_methods, path_max_dimension: int, max_product_error: float,
-    norm_tolerance: float, max_best_over_lower_bound: float, **search,
+    large_cells, large_methods, path_max_dimension: int, **rest,
 ) -> list[dict]:  # fmt: skip
-    """One trial for each target R, with all of its depths; `search` are path_... and ascents."""
-    del max_product_error, norm_tolerance, max_best_over_lower_bound  # of the verdict
-    common = {
-        "family": _FAMILIES.get(variant, variant),
-        **search,
-        "least_depth_too": True,
-    }
+    """One trial for each target R, with all of its depths."""
+    search = without(rest, "max_product_error", "norm_tolerance", "max_best_over_lower_bound")
+    common = {"family": _FAMILIES.get(variant, variant), **search, "least_depth_too": True}
     if variant == "file":
         every = {"methods": tuple(METHODS), "path_max_dimension": path_max_dimension}
         return [{**common, "file": file, "depths": depths, **every}]
     most_numbers = max_stack_megabytes * _MEGABYTE / _FLOAT64_BYTES
-    listed = [
-        {
-            **common,
-            "dimension": dimension,
-            "strength": strength,
-            "depths": tuple(depth for depth in depths if depth * dimension**2 <= most_numbers),
-            "methods": _methods_for(dimension, METHODS, path_max_dimension),
-        }
-        for dimension in dimensions
-        for strength in strengths
-    ]
-    for dimension, depth in large_cells:
-        large = {"depths": (depth,), "least_depth_too": False, "methods": large_methods}
-        for strength in strengths[:1]:
-            listed.append({**common, "dimension": dimension, "strength": strength, **large})
+    listed = []
+    for cell in grid(dimension=dimensions, strength=strengths):
+        d = cell["dimension"]
+        own = {"depths": tuple(depth for depth in depths if depth * d**2 <= most_numbers)}
+        own["methods"] = _methods_for(d, METHODS, path_max_dimension)
+        listed.append({**common, **cell, **own})
+    large = {"least_depth_too": False, "methods": large_methods}
+    for (dimension, depth), strength in itertools.product(large_cells, strengths[:1]):
+        cell = {"dimension": dimension, "strength": strength, "depths": (depth,)}
+        listed.append({**common, **cell, **large})
     return listed
 
 
@@ -178,16 +161,14 @@ def _methods_for(dimension: int, methods, path_max_dimension: int) -> tuple[str,
 
 def build(**trial) -> dict:
     """The trial, with its "target" where that is in a file; ValueError for bad settings."""
-    for name in ("path_pieces", "path_exponents", "path_iterations", "path_starts"):
-        run.require_between(0, math.inf, **{name: trial[name]})
-    run.require_between(-1, math.inf, ascents=trial["ascents"])
+    require_between(-1, math.inf, ascents=trial["ascents"])
     for depth in trial["depths"]:
         check_depth(depth)
     for method in trial["methods"]:
         if method not in METHODS:
             raise ValueError(f"large_methods must be among {tuple(METHODS)}, got {method!r}")
     if trial["family"] != "file":
-        run.require_between(0, math.inf, dimensions=operator.index(trial["dimension"]))
+        require_between(0, math.inf, dimensions=trial["dimension"])
         random_matrices.check_family(trial["family"], trial["strength"])
         return trial
     target = load_target(trial["file"])
@@ -199,51 +180,56 @@ def build(**trial) -> dict:
 
 def load_target(file: str) -> Target:
     """The R in a .npy file; raises ValueError where there is none that Theorem 2.1 is about."""
+    needed = f"file must be a .npy file that holds R, got {file!r}, which"
     if not pathlib.Path(file).is_file():
-        raise ValueError(f"file must be a .npy file that holds R, got {file!r}, which is no file")
+        raise ValueError(f"{needed} is no file")
     try:
         with open(file, "rb") as opened:
             R = np.lib.format.read_array(opened, allow_pickle=False)
     except (ValueError, OSError):
         # NumPy's own message suggests to unpickle what is no array, whoever made it.
-        raise ValueError(
-            f"file must be a .npy file that holds R, got {file}, which holds no array of numbers"
-        ) from None
+        raise ValueError(f"{needed} holds no array of numbers") from None
     return check_target(R)
 
 
 def measure(subject: dict, key) -> dict:
     """Factorizes the target at every depth by every method that applies."""
+    measured = {}
     if subject["family"] == "file":
         target = subject["target"]
-        measured = {"dimension": len(target.R)}
+        measured["dimension"] = len(target.R)
     else:
         drawn = (subject["family"], subject["dimension"], subject["strength"])
         target = check_target(random_matrices.target(generator(key), *drawn))
-        measured = {}
     depths = {depth for depth in subject["depths"] if depth >= target.least_depth}
     if subject["least_depth_too"]:
         depths.add(target.least_depth)
-    measured |= {
-        "gamma": target.gamma,
-        "log10_condition": float(np.log10(target.K[0] / target.K[-1])),
-        "rows": [_measure_depth(target, depth, subject) for depth in sorted(depths)],
-    }
-    if len(target.R) == 2:
-        # Exact where det R = 1, and else a lower bound.
-        measured["shortest_length"] = plane_path_length(target.R)
-        measured["log_determinant"] = float(np.linalg.slogdet(target.R)[1])
-    return measured
+    rows = [_measure_depth(target, depth, subject) for depth in sorted(depths)]
+    if subject["family"] == "file":
+        for row in rows:
+            _save_layers(target, row, subject)
+    return {**measured, "gamma": target.gamma, "rows": rows}
+
+
+def _save_layers(target: Target, row: dict, subject: dict) -> None:
+    """Writes the best factorization at a depth beside the file of R, and says how good it is."""
+    depth, best = row["depth"], row["best_method"]
+    place = pathlib.Path(subject["file"])
+    layers = place.with_name(f"{place.stem}-depth={depth}.npy")
+    np.save(layers, factorize(target.R, depth, best, path_settings=_path_settings(subject)))
+    logging.info(
+        "%d layers: |||A||| = %.6g (%s), at least %.6g, at most %.6g by Theorem 2.1; A in %s",
+        *(depth, row["norms"][best], best, row["lower_bound"], row["bound_v3"], layers),
+    )
+
+
+def _path_settings(subject: dict) -> PathSettings:
+    names = ("pieces", "exponents", "iterations", "starts")
+    return PathSettings(**{name: subject[f"path_{name}"] for name in names})
 
 
 def _measure_depth(target: Target, depth: int, subject: dict) -> dict:
-    R, gamma = target.R, target.gamma
-    settings = PathSettings(
-        pieces=subject["path_pieces"],
-        exponents=tuple(subject["path_exponents"]),
-        iterations=subject["path_iterations"],
-        starts=subject["path_starts"],
-    )
+    R, gamma, settings = target.R, target.gamma, _path_settings(subject)
     errors, norms = {}, {}
     for method in subject["methods"]:
         try:
@@ -285,7 +271,11 @@ def _measure_depth(target: Target, depth: int, subject: dict) -> dict:
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Holds: every product is R, and the best norm is below both printed bounds everywhere."""
     rows = [
-        {**row, "gamma": record["gamma"], "best": row["norms"][row["best_method"]]}
+        {
+            **row,
+            "norms": {**row["norms"], "best": row["norms"][row["best_method"]]},
+            "bound_psd": paper.theorem_2_1_bound_psd(record["gamma"], row["depth"]),
+        }
         for record in records
         for row in record["rows"]
     ]
@@ -293,19 +283,15 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
     def worst(method: str, bound: str) -> float | None:
         """The largest norm over `bound` of one method, or of the best one at each depth."""
-        norms = [
-            (row["best"] if method == "best" else row["norms"].get(method), row[bound])
-            for row in (compared if bound == "lower_bound" else rows)
-        ]
-        ratios = [norm / limit for norm, limit in norms if norm is not None and limit > 0]
+        some = [r for r in (compared if bound == "lower_bound" else rows) if r[bound] > 0]
+        ratios = [r["norms"][method] / r[bound] for r in some if method in r["norms"]]
         return max(ratios, default=None)
 
-    psd = [row for row in rows if "psd" in row["norms"] and row["gamma"] > 0]
     ratios = [row["best_over_lower_bound"] for row in compared] or [1.0]
     metrics = {
         "targets": len(records),
         "depths_compared_with_lower_bound": len(compared),
-        "factorizations": sum(len(row["norms"]) for row in rows),
+        "factorizations": sum(len(row["relative_product_errors"]) for row in rows),
         "largest_dimension": largest(records, "dimension"),
         "largest_depth_layers": largest(rows, "depth"),
         "max_relative_product_error": max(
@@ -316,13 +302,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         "max_svd_norm_over_v3_bound": worst("svd", "bound_v3"),
         "max_svd_norm_over_iclr2017_bound": worst("svd", "bound_iclr2017"),
         "max_polar_norm_over_polar_bound": worst("polar", "bound_polar"),
-        "max_psd_norm_over_psd_bound": max(
-            (
-                row["norms"]["psd"] / paper.theorem_2_1_bound_psd(row["gamma"], row["depth"])
-                for row in psd
-            ),
-            default=None,
-        ),
+        "max_psd_norm_over_psd_bound": worst("psd", "bound_psd"),
         **{
             f"max_{method}_norm_over_lower_bound": worst(method, "lower_bound")
             for method in ("svd", "polar", "root", "path")
@@ -333,21 +313,18 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     }
     metrics = {name: value for name, value in metrics.items() if value is not None}
     most = 1 + settings["norm_tolerance"]
+    kept = ("norm_over_v3", "norm_over_iclr2017", "svd_norm_over_v3", "polar_norm_over_polar")
     holds = (
         metrics["max_relative_product_error"] <= settings["max_product_error"]
-        and metrics["max_norm_over_v3_bound"] <= most
-        and metrics["max_norm_over_iclr2017_bound"] <= most
-        and metrics.get("max_svd_norm_over_v3_bound", 0) <= most
-        and metrics.get("max_polar_norm_over_polar_bound", 0) <= most
+        and all(metrics.get(f"max_{name}_bound", 0) <= most for name in kept)
         and metrics["min_best_norm_over_lower_bound"] >= 1 - settings["norm_tolerance"]
         and metrics["max_best_norm_over_lower_bound"] <= settings["max_best_over_lower_bound"]
     )
     return run.Verdict("theorem-2-1", metrics, "holds" if holds else "undecided")
 
 
-EXPERIMENT = run.Experiment(
-    "factorization", trials, measure, verdict, build=build, get_config=get_config
-)
+_ANY_SIGN = ("dimensions", "strengths", "large_cells", "ascents")
+EXPERIMENT = run.Experiment("factorization", trials, measure, verdict, build, _ANY_SIGN)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

@@ -18,16 +18,13 @@ Verdicts: counterexample, counterexample, and holds: the corrected form is prove
 """
 
 import dataclasses
-import itertools
 import math
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 
-from experiments import run
-from experiments.shared import config, generator, joined, largest, require_positive, total, where
+from experiments import run, shared
 from identity_matters import random_matrices
 from identity_matters.linear import gradient_bound, model
 
@@ -36,8 +33,8 @@ CLAIMS = {
     "v3": "equation-2-3-v3",
     "corrected": "equation-2-3-corrected",
 }
-# The quantiles of log10(right/left) that are recorded.
-QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
+# Settings whose values must increase.
+_INCREASING = ("histogram_log10", "scales_log10")
 # Where searches start: 0.1 <= ||Sigma|| <= 1, condition numbers up to 100. Any start will do.
 SEARCH_DATA = random_matrices.DataRange((-1.0, 0.0), 2.0)
 
@@ -91,36 +88,31 @@ _SETTINGS = {
     # d = 1, rational arithmetic; R and Sigma are whole numbers from 1 up to max_integer.
     "exact": {"max_depth": 2, "max_integer": 4},
 }
-
-
-def get_config(variant: str = "iclr2017") -> ml_collections.ConfigDict:
-    """The settings of `variant`, a form of eq. (2.3)."""
-    return config(variant, dict.fromkeys(VARIANTS, ()), _SETTINGS)
+get_config = shared.configs({form: {} for form in VARIANTS}, _SETTINGS)
 
 
 # Trials
 
 
 def trials(
-    *, variant: str, random: dict, singular: dict, search: dict, tight: dict,
-    tight_tolerance: float, scaling: dict, exact: dict, **data,
+    *, variant: str, random: dict, singular: dict, search: dict, tight: dict, scaling: dict,
+    exact: dict, **rest,
 ) -> list[dict]:  # fmt: skip
     """One trial each for exact, tight and scaling; one for each search and random shape.
 
-    `data` are the settings of random data and the tolerance. Singular Sigma are for the corrected
-    form alone: the printed ones are trivial there.
+    Singular Sigma are for the corrected form alone: the printed ones are trivial there.
     """
-    del tight_tolerance  # of the verdict
-    search = dict(search)
-    widths, depths = search.pop("widths"), search.pop("depths")
-    if len(widths) != len(depths):
-        raise ValueError(f"one search.depths for each of search.widths {widths}, got {depths}")
+    data = shared.without(rest, "tight_tolerance")
+    sizes = search["widths"], search["depths"]
+    if len(sizes[0]) != len(sizes[1]):
+        raise ValueError("one search.depths for each of search.widths {}, got {}".format(*sizes))
     listed = [
         {"kind": "exact", **exact},
         {"kind": "tight", **tight},
         {"kind": "scaling", **data, **scaling},
     ]
-    for width, depth in zip(widths, depths, strict=True):
+    search = shared.without(search, "widths", "depths")
+    for width, depth in zip(*sizes, strict=True):
         listed.append({"kind": "search", "width": width, "depth": depth, **search})
     listed += [{"kind": "random", **data, **shape} for shape in _shapes(**random)]
     if variant == "corrected":
@@ -131,8 +123,6 @@ def trials(
 
 def _shapes(*, points: int, widths, depth_caps, batch_points: int, **histogram) -> list[dict]:
     """Shapes with their numbers of batches for each sampler, inversely as the size of A."""
-    run.require_between(0, math.inf, points=points, widths=widths, depth_caps=depth_caps)
-    run.require_between(0, math.inf, batch_points=batch_points)
     lows = (1, *(cap + 1 for cap in depth_caps[:-1]))
     shapes = [
         {"width": width, "min_depth": low, "max_depth": cap, "batch_points": batch_points}
@@ -150,16 +140,12 @@ def _shapes(*, points: int, widths, depth_caps, batch_points: int, **histogram) 
 def build(**trial) -> dict:
     """The trial itself; raises ValueError for settings that its attack cannot use."""
     kind = trial["kind"]
-    named = {f"{kind}.{name}": v for name, v in trial.items() if not name.endswith("_log10")}
-    require_positive(named)
-    for name in (f"{kind}.taus", f"{kind}.max_tau"):
-        run.require_between(0, 1, **{name: named.get(name, 0.5)})
+    for name in trial.keys() & {"taus", "max_tau"}:
+        shared.require_between(0, 1, **{f"{kind}.{name}": trial[name]})
     if "max_tau" in trial:
         rng = np.random.default_rng(0)
         random_matrices.second_moments(rng, 1, trial["width"], _data_range(trial))
-    increasing = {
-        name: trial[name] for name in ("histogram_log10", "scales_log10") if name in trial
-    }
+    increasing = {name: trial[name] for name in trial if name in _INCREASING}
     increasing["depth_caps"] = (trial.get("min_depth", 1), trial.get("max_depth", 1) + 1)
     for name, values in increasing.items():
         if len(values) < 2 or list(values) != sorted(set(values)):
@@ -169,7 +155,7 @@ def build(**trial) -> dict:
 
 def measure(trial: dict, key) -> dict:
     """What the attack finds; see the functions of `ATTACKS`."""
-    return ATTACKS[trial["kind"]](trial, generator(key))
+    return ATTACKS[trial["kind"]](trial, shared.generator(key))
 
 
 def _ratios(trial: dict, points: random_matrices.Points) -> np.ndarray:
@@ -222,17 +208,18 @@ def tight_family(trial: dict, rng) -> dict:
     """right/left at ``A_i = -tau I``, ``Sigma = s I`` and a Gaussian R, for all combinations."""
     rows = []
     for width in trial["widths"]:
-        grid = list(itertools.product(trial["depths"], trial["taus"], trial["scales"]))
-        A = np.zeros((len(grid), max(trial["depths"]), width, width))
-        for point, (layers, radius, _) in enumerate(grid):
-            A[point, :layers] = gradient_bound.minus_tau_identity(layers, width, radius)
-        depth, tau, scale = (np.array(values) for values in zip(*grid, strict=True))
-        R = rng.standard_normal((len(grid), width, width))
-        Sigma = scale[:, None, None] * np.eye(width)
-        ratios = _ratios(trial, random_matrices.Points(A, R, Sigma, depth, tau))
+        cells = shared.grid(depth=trial["depths"], tau=trial["taus"], scale=trial["scales"])
+        A = np.zeros((len(cells), max(trial["depths"]), width, width))
+        for layers, cell in zip(A, cells, strict=True):
+            depth = cell["depth"]
+            layers[:depth] = gradient_bound.minus_tau_identity(depth, width, cell["tau"])
+        depths, taus, scales = (np.array([cell[n] for cell in cells]) for n in cells[0])
+        R = rng.standard_normal((len(cells), width, width))
+        Sigma = scales[:, None, None] * np.eye(width)
+        ratios = _ratios(trial, random_matrices.Points(A, R, Sigma, depths, taus)).tolist()
         rows += [
-            {"width": width, "depth": d, "tau": t, "scale": s, "ratio": float(ratio)}
-            for (d, t, s), ratio in zip(grid, ratios, strict=True)
+            {"width": width, **cell, "ratio": ratio}
+            for cell, ratio in zip(cells, ratios, strict=True)
         ]
     return {"rows": rows, "largest_error": max(abs(row["ratio"] - 1) for row in rows)}
 
@@ -310,12 +297,8 @@ def random_points(trial: dict, rng) -> dict:
     depth, ratios, signs = (np.concatenate(parts) for parts in zip(*batches, strict=True))
     failed = ratios > 1 + tolerance
     by_sampler = failed.reshape(len(samplers), -1).sum(axis=1)
-    log10_ratios = np.log10(ratios)
-    counts, _ = np.histogram(
-        np.clip(log10_ratios - np.log10(1 + tolerance), *bounds),
-        bins=trial["histogram_bins"],
-        range=bounds,
-    )
+    beyond = np.clip(np.log10(ratios) - np.log10(1 + tolerance), *bounds)
+    counts, _ = np.histogram(beyond, bins=trial["histogram_bins"], range=bounds)
     return {
         "points": len(ratios),
         "negative_determinants": int(np.sum(signs < 0)),
@@ -327,7 +310,6 @@ def random_points(trial: dict, rng) -> dict:
         },
         "largest_ratio": float(ratios.max()),
         "histogram_counts": counts.tolist(),
-        "quantiles_log10": {str(q): float(np.quantile(log10_ratios, q)) for q in QUANTILES},
     }
 
 
@@ -350,7 +332,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     That the printed forms are false is settled by one exact counterexample.
     """
     (exact,), (tight,), (scaling,), random, searches, singular = (
-        where(records, kind=kind)
+        shared.where(records, kind=kind)
         for kind in ("exact", "tight", "scaling", "random", "search", "singular")
     )
     metrics = {
@@ -359,7 +341,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         "least_sigma_norm_drawn": 10.0 ** settings["sigma_norm_log10"][0],
         "largest_sigma_norm_drawn": 10.0 ** settings["sigma_norm_log10"][1],
         "largest_tau_drawn": settings["max_tau"],
-        "largest_depth_drawn": largest(random, "max_depth"),
+        "largest_depth_drawn": shared.largest(random, "max_depth"),
         **_search_metrics(searches),
         "tight_family_largest_error": tight["largest_error"],
         "scaling_least_slope": scaling["least_slope"],
@@ -373,16 +355,16 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
             metrics[f"{name}_squared_gradient"] = exact[name]["squared_gradient_float64"]
             metrics[f"{name}_right_hand_side"] = exact[name]["right_float64"]
     if singular:
-        attacked = _random_metrics(singular)
-        for name in ("points", "failures", "largest_right_over_left"):
-            metrics[f"singular_{name}"] = attacked[name]
+        metrics["singular_points"] = shared.total(singular, "points")
+        metrics["singular_failures"] = shared.total(singular, "failures")
+        metrics["singular_largest_right_over_left"] = shared.largest(singular, "largest_ratio")
     failed = (
-        metrics["failures"] + total(singular, "failures") > 0
+        shared.total(random + singular, "failures") > 0
         or metrics["search_largest_right_over_left"] > 1 + settings["relative_tolerance"]
     )
     attacked_enough = (
         metrics["points"] >= settings["random"]["points"]
-        and total(singular, "points") >= settings["singular"]["points"]
+        and shared.total(singular, "points") >= settings["singular"]["points"]
         and metrics["tight_family_largest_error"] <= settings["tight_tolerance"]
     )
     if settings["variant"] != "corrected":
@@ -395,27 +377,31 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def _random_metrics(records: list[dict]) -> dict:
-    points, failures = total(records, "points"), total(records, "failures")
+    points, failures = shared.total(records, "points"), shared.total(records, "failures")
     # Every sampler drew the same number of points.
     drawn = points / len(random_matrices.SAMPLERS)
     by_sampler = [record["failures_by_sampler"] for record in records]
-    over = largest(records, "largest_ratio")
+    over = shared.largest(records, "largest_ratio")
     return {
         "points": points,
         "failures": failures,
         "failures_percent": 100 * failures / points,
         **{
-            f"failures_{sampler}_percent": 100 * total(by_sampler, sampler) / drawn
+            f"failures_{sampler}_percent": 100 * shared.total(by_sampler, sampler) / drawn
             for sampler in random_matrices.SAMPLERS
         },
-        "negative_determinants_percent": 100 * total(records, "negative_determinants") / points,
+        "negative_determinants_percent": 100
+        * shared.total(records, "negative_determinants")
+        / points,
         "largest_right_over_left": over,
         "smallest_slack_left_over_right_minus_1": 1 / over - 1,
     }
 
 
 def _search_metrics(records: list[dict]) -> dict:
-    found, predicted = (joined(records, f"{name}_ratios") for name in ("largest", "predicted"))
+    found, predicted = (
+        shared.joined(records, f"{name}_ratios") for name in ("largest", "predicted")
+    )
     thresholds = [record["least_failing_sigma_norm"] for record in records]
     metrics = {
         "search_largest_right_over_left": float(found.max()),
@@ -427,9 +413,8 @@ def _search_metrics(records: list[dict]) -> dict:
     return metrics
 
 
-EXPERIMENT = run.Experiment(
-    "gradient_bound", trials, measure, verdict, build=build, get_config=get_config
-)
+_ANY_SIGN = ("sigma_norm_log10", "max_condition_log10", *_INCREASING)
+EXPERIMENT = run.Experiment("gradient_bound", trials, measure, verdict, build, _ANY_SIGN)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

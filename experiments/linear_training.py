@@ -27,15 +27,16 @@ although a layer must leave B_1 on the way.
 """
 
 import dataclasses
+import itertools
 import math
 import statistics
+from collections.abc import Callable
 from typing import NamedTuple
 
-import ml_collections
 import numpy as np
 
 from experiments import run
-from experiments.shared import config, generator, joined, largest, least, where
+from experiments.shared import configs, generator, joined, largest, least, reproduced, where
 from identity_matters import paper, random_matrices
 from identity_matters.linear import descent, factorization, lower_bound, model
 
@@ -110,11 +111,7 @@ _SETTINGS = {
         "least_freed_share": 0.5,  # of its draws some size frees at every depth (our choice)
     },
 }
-
-
-def get_config(variant: str = "depth") -> ml_collections.ConfigDict:
-    """The settings of `variant`, one of VARIANTS."""
-    return config(variant, _SETTINGS, {"descent": _DESCENT})
+get_config = configs(_SETTINGS, {"descent": _DESCENT})
 
 
 # Trials
@@ -122,30 +119,27 @@ def get_config(variant: str = "depth") -> ml_collections.ConfigDict:
 
 def trials(*, variant: str, descent: dict, **settings) -> list[dict]:
     """One for each network to train; in noise one for each target and depth."""
-    listed = {"depth": _depth_trials, "stuck_targets": _stuck_trials, "noise": _noise_trials}
-    return [{"variant": variant, "descent": descent, **t} for t in listed[variant](**settings)]
+    listed, _, _ = _PARTS[variant]
+    return [{"variant": variant, "descent": descent, **trial} for trial in listed(**settings)]
 
 
 def _depth_trials(
     *, depths, width, problem_seeds, gammas, angles_radians, sigma_eigenvalues,
     near_zero_std_times_depth, residual_rate_factors, standard_rate_factors, **_,
 ):  # fmt: skip
-    factors = {RESIDUAL: residual_rate_factors}
-    for depth in depths:
-        stds = {SCALED: 1 / math.sqrt(width)}
-        for network in (RESIDUAL, STANDARD, SCALED):
-            for seed, gamma, angles in zip(problem_seeds, gammas, angles_radians, strict=True):
-                yield {
-                    "network": network,
-                    "depth": depth,
-                    "rate_factors": factors.get(network, standard_rate_factors),
-                    "std": stds.get(network, near_zero_std_times_depth / max(depth, 1)),
-                    "width": width,
-                    "problem_seed": seed,
-                    "gamma": gamma,
-                    "angles_radians": angles,
-                    "sigma_eigenvalues": sigma_eigenvalues,
-                }
+    names = ("problem_seed", "gamma", "angles_radians")
+    drawn = list(zip(problem_seeds, gammas, angles_radians, strict=True))
+    factors, stds = {RESIDUAL: residual_rate_factors}, {SCALED: 1 / math.sqrt(width)}
+    for depth, network, problem in itertools.product(depths, (RESIDUAL, STANDARD, SCALED), drawn):
+        yield {
+            "network": network,
+            "depth": depth,
+            "rate_factors": factors.get(network, standard_rate_factors),
+            "std": stds.get(network, near_zero_std_times_depth / depth),
+            "width": width,
+            **dict(zip(names, problem, strict=True)),
+            "sigma_eigenvalues": sigma_eigenvalues,
+        }
 
 
 def _stuck_trials(
@@ -153,12 +147,11 @@ def _stuck_trials(
     repeats, factorization_noise_std, **_,
 ):  # fmt: skip
     dimension = len(plane_diagonal)
-    rotation = random_matrices.rotate_rows(np.eye(dimension), np.array([rotation_radians]))
     targets = {
-        PLANE: np.diag(plane_diagonal).tolist(),
-        NEGATIVE: np.diag(negative_diagonal).tolist(),
-        POSITIVE: np.diag(positive_diagonal).tolist(),
-        ROTATION: rotation.tolist(),
+        PLANE: np.diag(plane_diagonal),
+        NEGATIVE: np.diag(negative_diagonal),
+        POSITIVE: np.diag(positive_diagonal),
+        ROTATION: random_matrices.rotate_rows(np.eye(dimension), np.array([rotation_radians])),
     }
     # (target, start, width of the layers, repeats)
     cases = [(target, "zero", dimension, 1) for target in targets]
@@ -168,10 +161,16 @@ def _stuck_trials(
         cases += [(target, "last_layer_minus_identity", dimension, 1)]
     cases += [(PLANE, "factorization", dimension, repeats)]
     for target, start, width, count in cases:
-        noise = {"noise_std": factorization_noise_std if start == "factorization" else 0.0}
-        common = {"target": target, "R": targets[target], "start": start, "depth": depth, **noise}
         for repeat in range(count):
-            yield {**common, "width": width, "repeat": repeat}
+            yield {
+                "target": target,
+                "R": targets[target].tolist(),
+                "start": start,
+                "depth": depth,
+                "noise_std": factorization_noise_std if start == "factorization" else 0.0,
+                "width": width,
+                "repeat": repeat,
+            }
 
 
 def _noise_trials(*, plane_diagonal, negative_diagonal, depths, noise_stds, draws, **_):
@@ -198,9 +197,8 @@ def build(**trial) -> Problem:
     """The data of a trial and how it descends; the step sizes are those without maps."""
     if trial["variant"] == "depth":
         rng = np.random.default_rng(trial["problem_seed"])
-        R = random_matrices.polar_target(
-            rng, trial["width"], trial["angles_radians"], trial["gamma"]
-        )
+        size = trial["width"], trial["angles_radians"], trial["gamma"]
+        R = random_matrices.polar_target(rng, *size)
         Sigma = random_matrices.symmetric(rng, trial["sigma_eigenvalues"])
     else:
         R = np.asarray(trial["R"])
@@ -213,15 +211,14 @@ def build(**trial) -> Problem:
     rules["risk_tolerance"] = rules.pop("relative_risk_tolerance") * yardstick
     rate = descent.largest_stable_learning_rate(R, Sigma, trial["depth"])
     factors = trial.get("rate_factors", (1.0,))
-    return Problem(
-        trial, R, Sigma, yardstick, tuple(descent.Rules(f * rate, **rules) for f in factors)
-    )
+    listed = tuple(descent.Rules(factor * rate, **rules) for factor in factors)
+    return Problem(trial, R, Sigma, yardstick, listed)
 
 
 def measure(problem: Problem, key) -> dict:
     """Trains the networks of one trial."""
-    measures = {"depth": measure_depth, "stuck_targets": measure_stuck, "noise": measure_noise}
-    return measures[problem.trial["variant"]](problem, generator(key))
+    _, do, _ = _PARTS[problem.trial["variant"]]
+    return do(problem, generator(key))
 
 
 def descend(problem: Problem, A, rules: descent.Rules, **maps) -> dict:
@@ -230,7 +227,6 @@ def descend(problem: Problem, A, rules: descent.Rules, **maps) -> dict:
     curves = done.curves
     decreases = -np.diff(np.log(np.maximum(curves.excess_risk, np.finfo(float).tiny)))
     decreases_per_update = decreases / np.diff(curves.updates)
-    last_half = decreases_per_update[len(decreases_per_update) // 2 :]
     kept = np.arange(len(curves.updates))
     if len(kept) > CURVE_POINTS:  # dense at the start of the curve, as on a logarithmic axis
         kept = np.unique(np.geomspace(1, len(kept), CURVE_POINTS).astype(int) - 1)
@@ -247,7 +243,6 @@ def descend(problem: Problem, A, rules: descent.Rules, **maps) -> dict:
         "largest_norm": float(np.max(curves.norm)),  # over the recorded iterates
         "norm": float(curves.norm[-1]),
         "least_decrease_per_update": float(np.min(decreases_per_update, initial=math.inf)),
-        "last_decrease_per_update": float(np.mean(last_half)) if len(last_half) else 0.0,
         "curve_updates": curves.updates[kept].tolist(),
         "curve_excess_risk": curves.excess_risk[kept].tolist(),
         "curve_norm": curves.norm[kept].tolist(),
@@ -260,26 +255,20 @@ def measure_depth(problem: Problem, rng) -> dict:
     A = trial["std"] * rng.standard_normal((depth, width, width))
     if trial["network"] != RESIDUAL:
         A = A - np.eye(width)
-    runs = [descend(problem, A, rules) for rules in problem.rules]
-
-    def preference(i):
-        """Those that converged by their updates, then the others by their excess risk."""
-        done = runs[i]
-        return (0, done["updates"]) if done["converged"] else (1, done["excess_risk"])
-
-    best = min(range(len(runs)), key=preference)
-    measured = runs[best] | {
-        "rate_factor": trial["rate_factors"][best],
-        "excess_by_rate_factor": [done["excess_risk"] for done in runs],
-        "promised_decrease_per_update": descent.guaranteed_decrease(
-            depth,
-            runs[best]["largest_norm"],
-            min(trial["sigma_eigenvalues"]),
-            runs[best]["learning_rate"],
-        ),
-        "bound_v3_times_depth": depth * paper.theorem_2_1_bound_v3(trial["gamma"], depth),
-        "bound_iclr2017_times_depth": depth
-        * paper.theorem_2_1_bound_iclr2017(trial["gamma"], depth),
+    runs = [
+        descend(problem, A, rules) | {"rate_factor": factor}
+        for rules, factor in zip(problem.rules, trial["rate_factors"], strict=True)
+    ]
+    # Those that converged by their updates, then the others by their excess risk.
+    best = min(runs, key=lambda r: (0, r["updates"]) if r["converged"] else (1, r["excess_risk"]))
+    gamma, sigma_min = trial["gamma"], min(trial["sigma_eigenvalues"])
+    promised = descent.guaranteed_decrease(
+        depth, best["largest_norm"], sigma_min, best["learning_rate"]
+    )
+    measured = best | {
+        "promised_decrease_per_update": promised,
+        "bound_v3_times_depth": depth * paper.theorem_2_1_bound_v3(gamma, depth),
+        "bound_iclr2017_times_depth": depth * paper.theorem_2_1_bound_iclr2017(gamma, depth),
     }
     if trial["network"] == RESIDUAL:
         measured["least_norm_times_depth"] = depth * lower_bound.norm_lower_bound(problem.R, depth)
@@ -323,11 +312,8 @@ def measure_noise(problem: Problem, rng) -> dict:
     noise *= np.reshape(stds, (-1, 1, 1, 1, 1))
     ends = descent.descend_many(noise.reshape(-1, *noise.shape[2:]), R, rules)
     lists = {name: x.reshape(noise.shape[:2]).tolist() for name, x in ends._asdict().items()}
-    shared = {
-        "learning_rate": rules.learning_rate,
-        "identity_excess_risk": problem.identity_excess_risk,
-    }
-    return shared | lists
+    excess = problem.identity_excess_risk
+    return {"learning_rate": rules.learning_rate, "identity_excess_risk": excess, **lists}
 
 
 # Verdict
@@ -335,11 +321,9 @@ def measure_noise(problem: Problem, rng) -> dict:
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Reproduced if every part of the variant's claim holds."""
-    variant = settings["variant"]
-    judges = {"depth": judge_depth, "stuck_targets": judge_stuck, "noise": judge_noise}
-    metrics, holds, published = judges[variant](settings, records)
-    answer = "reproduced" if holds else "not reproduced"
-    return run.Verdict(CLAIMS[variant], metrics, answer, published)
+    _, _, judge = _PARTS[settings["variant"]]
+    metrics, holds, *published = judge(settings, records)
+    return run.Verdict(CLAIMS[settings["variant"]], metrics, reproduced(holds), *published)
 
 
 def judge_depth(settings: dict, records: list[dict]) -> tuple[dict, bool, dict]:
@@ -354,12 +338,13 @@ def judge_depth(settings: dict, records: list[dict]) -> tuple[dict, bool, dict]:
     left = 1 - settings["moved_relative_decrease"]
     moved = sum(r["excess_risk"] < left * r["start_excess_risk"] for r in near_zero)
     trained = where(residual, converged=True)
-    promised = [r for r in residual if r["promised_decrease_per_update"] > 0]
-    rate_ratio = min(
-        (r["least_decrease_per_update"] / r["promised_decrease_per_update"] for r in promised),
-        default=math.inf,
-    )
-    norms = np.array([r["norm"] * r["depth"] for r in residual])
+    rate_ratios = [
+        r["least_decrease_per_update"] / r["promised_decrease_per_update"]
+        for r in residual
+        if r["promised_decrease_per_update"] > 0
+    ]
+    rate_ratio = min(rate_ratios, default=math.inf)
+    norms = joined(residual, "norm") * joined(residual, "depth")
     metrics = {
         "targets": len({r["problem_seed"] for r in records}),
         "deepest_trained_residual_layers": largest(trained, "depth", 0),
@@ -371,12 +356,12 @@ def judge_depth(settings: dict, records: list[dict]) -> tuple[dict, bool, dict]:
         "residual_most_updates": largest(residual, "updates"),
         "residual_fewest_updates": least(residual, "updates"),
         "residual_largest_norm_times_depth": float(norms.max()),
-        "residual_largest_norm_over_bound_v3": (
+        "residual_largest_norm_over_bound_v3": max(
             norms / joined(residual, "bound_v3_times_depth")
-        ).max(),
-        "residual_largest_norm_over_least_possible": (
+        ),
+        "residual_largest_norm_over_least_possible": max(
             norms / joined(residual, "least_norm_times_depth")
-        ).max(),
+        ),
         "least_measured_over_promised_rate": rate_ratio,
         "standard_stuck_from_layers": settings["stuck_from_depth"],
         "standard_stuck_depth_runs": len(near_zero),
@@ -396,7 +381,7 @@ def judge_depth(settings: dict, records: list[dict]) -> tuple[dict, bool, dict]:
     return metrics, everything and rate_ratio >= 1 and not moved, published
 
 
-def judge_stuck(settings: dict, records: list[dict]) -> tuple[dict, bool, dict]:
+def judge_stuck(settings: dict, records: list[dict]) -> tuple[dict, bool]:
     """Two targets stall from zero as predicted; the other two and every cure converge."""
 
     def stalled(r):
@@ -424,10 +409,10 @@ def judge_stuck(settings: dict, records: list[dict]) -> tuple[dict, bool, dict]:
         name = f"{r['target']}_{r['start']}{width}_updates"
         metrics[name] = max(r["updates"], metrics.get(name, 0))  # the most over the repeats
     holds = all(map(stalled, from_zero)) and all(r["converged"] for r in learned + cured)
-    return metrics, holds, {}
+    return metrics, holds
 
 
-def judge_noise(settings: dict, records: list[dict]) -> tuple[dict, bool, dict]:
+def judge_noise(settings: dict, records: list[dict]) -> tuple[dict, bool]:
     """Some size of the noise frees enough draws of every target, at every depth."""
     metrics, freed = {"draws": records[0]["draws"]}, []
     for r in records:
@@ -440,11 +425,17 @@ def judge_noise(settings: dict, records: list[dict]) -> tuple[dict, bool, dict]:
             metrics[f"{r['target']}_median_updates/{name}"] = statistics.median_low(times)
         freed.append(max(float(np.mean(converged)) for *_, converged in ends))
     metrics["least_freed_share"] = min(freed)
-    return metrics, min(freed) >= settings["least_freed_share"], {}
+    return metrics, min(freed) >= settings["least_freed_share"]
 
 
+_PARTS: dict[str, tuple[Callable, Callable, Callable]] = {
+    "depth": (_depth_trials, measure_depth, judge_depth),
+    "stuck_targets": (_stuck_trials, measure_stuck, judge_stuck),
+    "noise": (_noise_trials, measure_noise, judge_noise),
+}
+_ANY_SIGN = ("problem_seeds", "gammas", "angles_radians", "rotation_radians")
 EXPERIMENT = run.Experiment(
-    "linear_training", trials, measure, verdict, build=build, get_config=get_config
+    "linear_training", trials, measure, verdict, build, (*_ANY_SIGN, *_STUCK_DIAGONALS)
 )
 
 if __name__ == "__main__":

@@ -20,18 +20,25 @@ import itertools
 import time
 
 import jax
-import ml_collections
 import numpy as np
 import scipy.special
 
 from experiments import run
-from experiments.shared import config, largest, least, total, where
-from identity_matters import paper
+from experiments.shared import (
+    configs,
+    grid,
+    largest,
+    least,
+    require_between,
+    total,
+    where,
+    without,
+)
+from identity_matters import flops, paper
 from identity_matters.images import datasets
 from identity_matters.memorize import construct, descent, few_numbers, network
 from identity_matters.memorize.certificate import PrecisionError
-from identity_matters.memorize.paper_method import AssumptionError
-from identity_matters.memorize.separation import separation, sufficient_width
+from identity_matters.memorize.paper_method import AssumptionError, separation, sufficient_width
 
 PRECISIONS = ("float32", "float64")
 _LARGEST_PIXEL = 255
@@ -78,11 +85,8 @@ def _fit(data: dict, **changes) -> dict:
     }
 
 
-def _few_numbers(dataset: str) -> dict:
-    # Neighbours on the line that share a threshold, a hash constant and a word of labels.
-    return {**_data(dataset), "group_points": (5, 9, 11, 13), "batch_examples": 4096}
-
-
+# Neighbours on the line that share a threshold, a hash constant and a word of labels.
+_FEW_NUMBERS = {"group_points": (5, 9, 11, 13), "batch_examples": 4096}
 # Random points of whole numbers, as pixels are, in so few dimensions that 34 bits are enough.
 _FEW_NUMBERS_TRADE = {
     **_data("synthetic", (16384,), features=4, num_classes=10),
@@ -104,8 +108,9 @@ _SETTINGS = {
             _data("digits"),
             **_BOTH_LABELS,
             # The narrowest network in each precision, and where one stops to suffice.
-            networks=tuple(
-                sorted((*itertools.product((1, 8), PRECISIONS), (2, "float32"), (4, "float32")))
+            networks=(
+                *((1, "float32"), (1, "float64"), (2, "float32")),
+                *((4, "float32"), (8, "float32"), (8, "float64")),
             ),
         ),
         "separation": _data("digits"),
@@ -142,8 +147,8 @@ _SETTINGS = {
         # this share of them keep all norms.
         "printed_width": {**_NEARLY_ORTHOGONAL, "draws": 20, "least_inside_share": 0.5},
     },
-    "few_numbers": {"few_numbers": _few_numbers("digits")},
-    "few_numbers_cifar10": {"few_numbers": _few_numbers("cifar10")},
+    "few_numbers": {"few_numbers": {**_data("digits"), **_FEW_NUMBERS}},
+    "few_numbers_cifar10": {"few_numbers": {**_data("cifar10"), **_FEW_NUMBERS}},
     "few_numbers_trade": {"few_numbers": _FEW_NUMBERS_TRADE},
     "cifar10": {
         "fit": _fit(_data("cifar10"), **_BOTH_LABELS, networks=((8, "float32"), (1, "float64"))),
@@ -160,22 +165,17 @@ _SETTINGS = {
         )
     },
 }
-# Each setting that holds several values, and what the trials call their parts.
+# Each setting that holds several values, but for `networks`, and what a trial calls one of them.
 _SEVERAL = {
-    "labels": ("labels",),
-    "networks": ("width", "precision"),
-    "precisions": ("precision",),
-    "pair_distances": ("pair_distance",),
-    "learning_rates": ("learning_rate",),
-    "group_points": ("group_points",),
-    "word_bits": ("word_bits",),
-    "widths": ("width",),
+    "labels": "labels",
+    "precisions": "precision",
+    "pair_distances": "pair_distance",
+    "learning_rates": "learning_rate",
+    "group_points": "group_points",
+    "word_bits": "word_bits",
+    "widths": "width",
 }
-
-
-def get_config(variant: str = "digits") -> ml_collections.ConfigDict:
-    """The settings of `variant`; it has only the groups of what it measures."""
-    return config(variant, _SETTINGS, {})
+get_config = configs(_SETTINGS)
 
 
 # Trials
@@ -186,17 +186,10 @@ def trials(*, variant: str, **groups) -> list[dict]:
     del variant
     listed = []
     for kind, group in groups.items():
-        fixed = {k: v for k, v in group.items() if k not in ("least_inside_share", "examples")}
-        several = [[{}]]
-        if "dataset" in group:
-            several = [[_size(n, **fixed) for n in group["examples"]]]
-        for name, parts in _SEVERAL.items():
-            rows = fixed.pop(name, None)
-            if rows is not None:
-                rows = rows if len(parts) > 1 else [(row,) for row in rows]
-                several.append([dict(zip(parts, row, strict=True)) for row in rows])
-        for parts in itertools.product(*several):
-            trial = {"kind": kind, **fixed, **functools.reduce(dict.__or__, parts)}
+        fixed = without(group, "examples", "networks", "least_inside_share", *_SEVERAL)
+        for number, cell in itertools.product(group.get("examples", [None]), _cells(group)):
+            size = {} if number is None else _size(number, **fixed)
+            trial = {"kind": kind, **fixed, **size, **cell}
             if "least_hash_chance" in trial:
                 trial["group_points"] = few_numbers.largest_group(
                     *(trial["num_classes"], trial["word_bits"], trial["width"]),
@@ -206,9 +199,19 @@ def trials(*, variant: str, **groups) -> list[dict]:
     return listed
 
 
-def _size(examples: int, dataset: str, features: int, num_classes: int, **_) -> dict:
+def _cells(group: dict) -> list[dict]:
+    """Every combination but for the numbers of examples."""
+    cells = grid(**{part: group[name] for name, part in _SEVERAL.items() if name in group})
+    if "networks" not in group:
+        return cells
+    networks = [{"width": width, "precision": precision} for width, precision in group["networks"]]
+    return [{**cell, **network} for cell in cells for network in networks]
+
+
+def _size(examples: int, dataset: str, **_) -> dict:
+    """What there is of a data set; synthetic points are as many as the settings say."""
     if dataset == "synthetic":
-        return {"examples": examples, "features": features, "num_classes": num_classes}
+        return {"examples": examples}
     source = datasets.find_source(dataset)
     return {
         "examples": examples or source.splits[split_to_fit(dataset)],
@@ -228,20 +231,20 @@ def build(**trial) -> dict:
     for name in trial.keys() & choices.keys():
         if trial[name] not in choices[name]:
             raise ValueError(f"{name} must be one of {choices[name]}, got {trial[name]!r}")
-    for name, value in trial.items():
-        if isinstance(value, int):
-            construct.check_whole(name, value)
+    for name in trial.keys() & {"examples", "features", "num_classes"}:
+        construct.check_whole(name, trial[name])
     dataset = trial.get("dataset", "synthetic")
     if dataset != "synthetic":
-        available = datasets.find_source(dataset).splits[split_to_fit(dataset)]
+        split = split_to_fit(dataset)
+        available = datasets.find_source(dataset).splits[split]
         if trial["examples"] > available:
             raise ValueError(f"examples must lie in 0 ... {available}, got {trial['examples']}")
-        datasets.require_prepared(dataset, split_to_fit(dataset), trial["data_dir"])
+        datasets.require_prepared(dataset, split, trial["data_dir"])
     elif trial.get("labels") == "true":
         raise ValueError("synthetic points have random labels only")
     if trial["kind"] == "few_numbers":
         if "least_hash_chance" in trial:
-            run.require_between(0, 1, least_hash_chance=trial["least_hash_chance"])
+            require_between(0, 1, least_hash_chance=trial["least_hash_chance"])
         precision = _few_numbers_precision(trial)
         few_numbers.check_group(trial["group_points"], trial["num_classes"], *precision)
     if trial["kind"] == "precision" and not 0 < trial["pair_distance"] <= 2:
@@ -273,22 +276,21 @@ def load_images(dataset, data_dir):
     return _unit_rows(x), labels
 
 
-def _points(key, *, dataset, examples, features, data_dir, **_):
-    """Inputs of norm one, f32[n, d], as Assumption 3.1 has them, and labels or None."""
-    if dataset == "synthetic":
-        return _unit_rows(_rng(key).standard_normal((examples, features), np.float32)), None
-    x, y = load_images(dataset, data_dir)
-    return x[:examples], y[:examples]
+def _points(trial: dict, data_key, label_key):
+    """Inputs of norm one, f32[n, d], as Assumption 3.1 has them, and labels int[n].
+
+    The labels are random unless the trial asks for the true ones.
+    """
+    examples = trial["examples"]
+    if trial["dataset"] == "synthetic":
+        x = _unit_rows(_rng(data_key).standard_normal((examples, trial["features"]), np.float32))
+    else:
+        x, y = (part[:examples] for part in load_images(trial["dataset"], trial["data_dir"]))
+    return x, y if trial.get("labels") == "true" else _random_labels(label_key, trial, examples)
 
 
 def _random_labels(key, trial: dict, examples: int) -> np.ndarray:
     return _rng(key).integers(0, trial["num_classes"], examples)
-
-
-def _labelled_points(data_key, label_key, trial: dict):
-    """The points of a trial, with random labels unless it asks for the true ones."""
-    x, y = _points(data_key, **trial)
-    return x, y if trial.get("labels") == "true" else _random_labels(label_key, trial, len(x))
 
 
 # What each kind of trial measures
@@ -327,8 +329,8 @@ def _memorize(key, x, y, num_classes, width, batch_examples=4096, **settings) ->
         return {"refused": str(error)}
     return {
         **measured,
-        "block_parameters": network.count_parameters((built.U, built.s, built.V)),
-        "parameters": network.count_parameters(built),
+        "block_parameters": flops.count_parameters((built.U, built.s, built.V)),
+        "parameters": flops.count_parameters(built),
         "smallest_margin": certificate.smallest_margin,
         "margin_over_rounding": certificate.margin_over_rounding,
         "output_error_bound": certificate.output_error_bound,
@@ -338,14 +340,12 @@ def _memorize(key, x, y, num_classes, width, batch_examples=4096, **settings) ->
 
 def _measure_fit(key, trial):
     data_key, label_key, build_key = jax.random.split(key, 3)
-    x, y = _labelled_points(data_key, label_key, trial)
-    dtype = np.dtype(trial["precision"])
+    x, y = _points(trial, data_key, label_key)
+    dtype, sizes = np.dtype(trial["precision"]), (trial["num_classes"], trial["width"])
     settings = {name: trial[name] for name in ("method", "tile_points", "batch_examples")}
-    sizes = trial["num_classes"], trial["width"]
-    return {
-        "counting_lower_bound": network.counting_lower_bound(len(x), sizes[0], 8 * dtype.itemsize),
-        **_memorize(build_key, x, y, *sizes, dtype=dtype, **settings),
-    }
+    bound = network.counting_lower_bound(len(x), sizes[0], 8 * dtype.itemsize)
+    measured = _memorize(build_key, x, y, *sizes, dtype=dtype, **settings)
+    return {"counting_lower_bound": bound, **measured}
 
 
 def _few_numbers_precision(trial) -> tuple[int, int]:
@@ -367,13 +367,9 @@ def _measure_few_numbers(key, trial):
         x = images[: trial["examples"]].reshape(trial["examples"], -1)
     y = _random_labels(label_key, trial, len(x))
     bits, width = _few_numbers_precision(trial)
+    options = {"group_points": trial["group_points"], "word_bits": bits, "width": width}
     build_network = functools.partial(
-        few_numbers.memorize_with_few_numbers,
-        *(x, y, num_classes),
-        group_points=trial["group_points"],
-        word_bits=bits,
-        width=width,
-        key=build_key,
+        few_numbers.memorize_with_few_numbers, x, y, num_classes, key=build_key, **options
     )
     measured, built, certificate = _build_and_verify(
         build_network, x, y, trial["batch_examples"], few_numbers.forward
@@ -381,16 +377,16 @@ def _measure_few_numbers(key, trial):
     groups = built.thresholds, built.word_jumps, built.constant_jumps
     return {
         **measured,
-        "numbers": network.count_parameters(built),
+        "numbers": flops.count_parameters(built),
         "projection_numbers": built.input_map.size,
-        "group_numbers": network.count_parameters(groups),
+        "group_numbers": flops.count_parameters(groups),
         "largest_integer": certificate.largest_integer,
         "counting_lower_bound": network.counting_lower_bound(len(x), num_classes, bits),
     }
 
 
 def _measure_separation(key, trial):
-    x, _ = _points(key, **trial)
+    x, _ = _points(trial, key, key)
     found, n = separation(x), len(x)
     return {
         "rho": found.rho,
@@ -403,7 +399,7 @@ def _measure_separation(key, trial):
 def _measure_printed_width(key, trial):
     """How many squared norms a random A_0 of the printed width takes out of 1 +- rho / 3."""
     data_key, map_key = jax.random.split(key)
-    x, _ = _points(data_key, **trial)
+    x, _ = _points(trial, data_key, key)
     n, features = x.shape
     rho = separation(x).rho
     width = paper.theorem_3_2_width(n, rho)
@@ -426,17 +422,19 @@ def _measure_printed_width(key, trial):
 def _measure_minimal_width(key, trial):
     """Tries widths 1, 2, ... until a network is certified, or `max_width`."""
     data_key, label_key, build_key = jax.random.split(key, 3)
-    x, y = _labelled_points(data_key, label_key, trial)
+    x, y = _points(trial, data_key, label_key)
     dtype, tried = np.dtype(trial["precision"]), []
     for width in range(1, trial["max_width"] + 1):
         result = _memorize(build_key, x, y, trial["num_classes"], width, dtype=dtype)
         tried.append({"width": width, **result})
         if result.get("certified"):
             break
+    fitting = [net for net in tried if net.get("errors") == 0]
+    certified = [net for net in tried if net.get("certified")]
     return {
         "tried": tried,
-        "least_fitting_width": next((t["width"] for t in tried if t.get("errors") == 0), None),
-        "least_certified_width": next((t["width"] for t in tried if t.get("certified")), None),
+        "least_fitting_width": least(fitting, "width"),
+        "least_certified_width": least(certified, "width"),
     }
 
 
@@ -464,7 +462,7 @@ def _measure_precision(key, trial):
 def _measure_sgd(key, trial):
     """Trains a network from scratch on random labels, and constructs one of the same shape."""
     data_key, label_key, init_key, train_key, build_key = jax.random.split(key, 5)
-    x, y = _labelled_points(data_key, label_key, trial)
+    x, y = _points(trial, data_key, label_key)
     sizes = trial["num_classes"], trial["width"]
     start = descent.random_network(init_key, *x.shape, *sizes)
     settings = ("learning_rate", "momentum", "batch_examples", "steps", "steps_per_evaluation")
@@ -473,21 +471,17 @@ def _measure_sgd(key, trial):
     return {
         "curve": curve,
         "errors": curve[-1]["errors"],
-        "parameters": network.count_parameters(start),
+        "parameters": flops.count_parameters(start),
         "train_seconds": time.perf_counter() - started,
         "constructed": _memorize(build_key, x, y, *sizes),
     }
 
 
-MEASURES = {
-    "fit": _measure_fit,
-    "few_numbers": _measure_few_numbers,
-    "separation": _measure_separation,
-    "printed_width": _measure_printed_width,
-    "minimal_width": _measure_minimal_width,
-    "precision": _measure_precision,
-    "sgd": _measure_sgd,
-}
+_MEASURES = (
+    *(_measure_fit, _measure_few_numbers, _measure_separation, _measure_printed_width),
+    *(_measure_minimal_width, _measure_precision, _measure_sgd),
+)
+MEASURES = {function.__name__.removeprefix("_measure_"): function for function in _MEASURES}
 
 # What the records say
 
@@ -501,15 +495,13 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     fits = [record for record in records if record["kind"] in ("fit", "few_numbers")]
     built = list(fits)
     for record in records:
-        built += record.get("tried", [])
-        built += [record[name] for name in _ALSO_BUILT if name in record]
-    certified, uncertified, fitting = (
-        [net for net in nets if net.get("certified") is holds]
-        for nets, holds in ((built, True), (built, False), (fits, True))
-    )
+        built += record.get("tried", []) + [record[name] for name in _ALSO_BUILT if name in record]
+    answered = [net for net in built if "refused" not in net]
+    certified, uncertified = (where(answered, certified=holds) for holds in (True, False))
+    fitting = [fit for fit in fits if fit.get("certified")]
     metrics = {
         "networks": len(built),
-        "refused_networks": sum("refused" in net for net in built),
+        "refused_networks": len(built) - len(answered),
         "uncertified_networks": len(uncertified),
         "uncertified_errors": total(uncertified, "errors"),
         "certified_networks": len(certified),
@@ -523,19 +515,17 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         metrics["sgd_examples"] = best["examples"]
         for name in ("errors", "learning_rate", "train_seconds"):
             metrics[f"sgd_best_{name}"] = best[name]
-    if "printed_width" in settings:
-        share = metrics["draws_with_all_norms_inside"] / metrics["draws"]
-        refuted = share < settings["printed_width"]["least_inside_share"]
-        outcome = "counterexample" if refuted else "undecided"
-        return run.Verdict("theorem-3-2-constant", metrics, outcome)
+    claim = "few-numbers" if "few_numbers" in settings else "theorem-3-2"
     wanted, reached = (
         {(fit["dataset"], fit["examples"], fit.get("labels")) for fit in some}
         for some in (fits, fitting)
     )
-    complete = certified and wanted == reached
-    errors = metrics["certified_errors"]
-    outcome = "counterexample" if errors else "holds" if complete else "undecided"
-    claim = "few-numbers" if "few_numbers" in settings else "theorem-3-2"
+    refuted, holds = metrics["certified_errors"] > 0, bool(certified) and wanted == reached
+    if "printed_width" in settings:
+        claim, holds = "theorem-3-2-constant", False
+        share = metrics["draws_with_all_norms_inside"] / metrics["draws"]
+        refuted = share < settings["printed_width"]["least_inside_share"]
+    outcome = "counterexample" if refuted else "holds" if holds else "undecided"
     return run.Verdict(claim, metrics, outcome)
 
 
@@ -543,13 +533,12 @@ def _fit_metrics(fits: list[dict]) -> dict:
     """Of the certified fits; the most examples, and the fewest parameters that fit them all."""
     examples = largest(fits, "examples")
     most = where(fits, examples=examples)
+    seconds = max(fit["build_seconds"] + fit["verify_seconds"] for fit in most)
     metrics = {
         "examples": examples,
         "errors": total(most, "errors"),
         "max_abs_error": largest(most, "max_abs_error"),
-        "build_and_verify_seconds_max": max(
-            fit["build_seconds"] + fit["verify_seconds"] for fit in most
-        ),
+        "build_and_verify_seconds_max": seconds,
     }
     if "numbers" in most[0]:
         fewest = min(most, key=lambda fit: fit["numbers"])
@@ -574,9 +563,6 @@ def _trade_metrics(fits: list[dict]) -> dict:
 
 def _trial_metrics(record: dict) -> dict:
     """The metrics that one trial has to itself, with its size in their names."""
-    if record["kind"] == "separation":
-        names = ("rho", "theorem_width", "lemma_width")
-        return {f"{name}_n{record['examples']}": record[name] for name in names}
     if record["kind"] == "printed_width":
         outside = record["norms_outside"]
         return {
@@ -587,16 +573,16 @@ def _trial_metrics(record: dict) -> dict:
             "mean_norms_outside": float(np.mean(outside)),
             "expected_norms_outside": record["expected_norms_outside"],
         }
-    if record["kind"] == "minimal_width":
-        names = ("least_fitting_width", "least_certified_width")
-        size = f"{record['precision']}_n{record['examples']}"
-        return {f"{name}_{size}": record[name] for name in names}
-    return {}
+    names = {
+        "separation": ("rho", "theorem_width", "lemma_width"),
+        "minimal_width": ("least_fitting_width", "least_certified_width"),
+    }.get(record["kind"], ())
+    precision = f"_{record['precision']}" if "precision" in record else ""
+    return {f"{name}{precision}_n{record['examples']}": record[name] for name in names}
 
 
-EXPERIMENT = run.Experiment(
-    "memorize", trials, measure, verdict, build=build, get_config=get_config
-)
+_MAY_BE_0 = ("examples", "features", "num_classes")
+EXPERIMENT = run.Experiment("memorize", trials, measure, verdict, build, _MAY_BE_0)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

@@ -22,24 +22,16 @@ the ball ``|||theta||| <= tau < 1``. docs/theory/relu.md has the statements and 
 Verdicts: counterexample for the first three, holds for gradient_ratio, reproduced for noise.
 """
 
+import collections
 import dataclasses
 import functools
-import itertools
 import types
 
 import jax
-import ml_collections
 import numpy as np
 
 from experiments import relu_search, run, shared
-from identity_matters.relu import (
-    critical_points,
-    dead_units,
-    feature_bound,
-    model,
-    origin,
-    problems,
-)  # fmt: skip
+from identity_matters.relu import dead_units, feature_bound, model, origin, problems
 
 CLAIMS = {
     "origin": "nonlinear-conjecture",
@@ -48,6 +40,8 @@ CLAIMS = {
     "gradient_ratio": "independent-features",
     "noise": "nonlinear-noise",
 }
+
+_LAWS = ("gaussian", "no bias", "s >= 0")
 
 # Settings
 
@@ -70,22 +64,11 @@ _SETTINGS = {
         "escape_starts": 200,  # starts of the power iteration for the steepest descent
         "step_size": 1e-4,  # of the difference quotients
         "form_tolerance": 1e-5,  # of difference quotient - q, relative; O(step_size^2)
-        # A problem without descent at second order, although it can be fitted.
-        "hexagon": {
-            "sizes": (0.1, 1.0),  # of the errors
-            "depth": 2,
-            "width": 4,
-            "starts": 24,
-            "start_norm": 0.9,
-            "steps": 300,
-            "gradient_tolerance": 1e-11,
-            "flat_tolerance": 1e-14,  # kappa up to this is 0
-        },
     },
     "dead_units": {
         # (depth, width, d): data at -1, 1 for d = 1 and on a circle for d = 2.
         "nets": ((1, 1, 1), (1, 2, 1), (2, 1, 1), (2, 2, 1), (1, 1, 2), (1, 2, 2), (2, 1, 2)),
-        "laws": ("gaussian", "no bias", "s >= 0"),
+        "laws": _LAWS,
         "circle_points": 64,
         "samples": 20_000,  # random nets for each of the above
         "scale_of_weights": 0.01,  # deviation of the Gaussian weights; the share is that of any
@@ -132,18 +115,15 @@ _OF_VERDICT = (
     *("form_tolerance", "deviations", "rounding", "least_halved_share"),
     *("independent_from", "least_proved_minima"),
 )
+get_config = shared.configs(_SETTINGS)
 
-
-def get_config(variant: str = "search") -> ml_collections.ConfigDict:
-    """The settings of `variant`, one of VARIANTS."""
-    return shared.config(variant, _SETTINGS, {})
+# Trials
 
 
 def trials(*, variant: str, **settings) -> list[dict]:
     """The trials of one variant; "measured" says what is measured in each."""
-    fields = {name: value for name, value in settings.items() if name not in _OF_VERDICT}
     list_trials, _ = _PARTS[variant]
-    return list(list_trials(**fields))
+    return list(list_trials(**shared.without(settings, *_OF_VERDICT)))
 
 
 def _net_trials(measured: str, *, nets, teacher_width: int, **common):
@@ -151,25 +131,16 @@ def _net_trials(measured: str, *, nets, teacher_width: int, **common):
         yield {"measured": measured, **common, **net}
 
 
-def _origin_trials(*, hexagon: dict, **common):
-    yield from _net_trials("at_origin", **common)
-    own = {k: v for k, v in hexagon.items() if k not in ("sizes", "flat_tolerance")}
-    for size in hexagon["sizes"]:
-        starts = common["escape_starts"]
-        yield {"measured": "on_hexagon", **own, "size": size, "escape_starts": starts}
-
-
 def _dead_trials(*, nets, laws, **common):
-    for net in relu_search.list_nets(nets, "depth width width_in"):
-        for law in laws:
-            yield {"measured": "dead", **common, **net, "law": law}
+    for cell in shared.grid(net=relu_search.list_nets(nets, "depth width width_in"), law=laws):
+        yield {"measured": "dead", **common, **cell["net"], "law": cell["law"]}
 
 
 def _noise_trials(*, depths, widths, biases, optimal_share: float, **common):
     del optimal_share  # of the verdict
-    for bias, depth, width in itertools.product(biases, depths, widths):
-        net = {"depth": depth, "width": width, "bias": bias}
-        yield {"measured": "noise", **common, **net, "lifted_width": common["width_in"]}
+    common["lifted_width"] = common["width_in"]
+    for net in shared.grid(bias=biases, depth=depths, width=widths):
+        yield {"measured": "noise", **common, **net}
 
 
 def build(*, measured: str, **trial):
@@ -178,9 +149,8 @@ def build(*, measured: str, **trial):
     Raises:
       ValueError: a setting cannot be used.
     """
-    shared.require_positive(trial, but=("scales",))
-    if trial.get("law", "gaussian") not in ("gaussian", "no bias", "s >= 0"):
-        raise ValueError(f"laws must be 'gaussian', 'no bias' or 's >= 0', got {trial['law']!r}")
+    if trial.get("law", "gaussian") not in _LAWS:
+        raise ValueError(f"laws must be among {_LAWS}, got {trial['law']!r}")
     if measured == "dead" and trial["width_in"] > 2:
         raise ValueError(f"d of nets must be 1 or 2, got {trial['width_in']}")
     if "teacher_width" in trial:
@@ -233,29 +203,6 @@ def at_origin(rng, trial) -> dict:
     }
 
 
-def on_hexagon(rng, trial) -> dict:
-    """`problems.hexagon`: no descent at second order without biases, although it can be fitted."""
-    problem, shape = problems.hexagon(trial.size), (trial.depth, trial.width, 2)
-    without, with_bias = (
-        origin.escape_curvature(problem, bias, rng, trial.escape_starts)[0]
-        for bias in (False, True)
-    )
-    norms = np.full(trial.starts, trial.start_norm)
-    _, numbers = critical_points.find(
-        model.random_blocks(rng, norms, *shape, bias=False),
-        problems.copies(problem, trial.starts),
-        np.ones(trial.starts, bool),
-        steps=trial.steps,
-        tolerance=trial.gradient_tolerance,
-    )
-    return {
-        "risk": float(model.risk(model.zeros(*shape, bias=False), problem)),
-        "curvature_without_bias": without,
-        "curvature_with_bias": with_bias,
-        "least_risk_found": float(numbers["risk"].min()),
-    }
-
-
 def dead(rng, trial) -> dict:
     """How many of many random nets are strictly dead, and bounds of the share that is expected.
 
@@ -297,8 +244,7 @@ def gradient_ratio(rng, trial) -> dict:
     """The feature bound on random nets, in a search against it, and where it is tight."""
     sample, _ = problems.realizable(rng, trial.samples, trial.setting)
     shape = (trial.depth, trial.width, trial.lifted_width)
-    names = ("least_ratio", "median_ratio", "share_zero", "searched_ratio")
-    measured, bound = {name: [] for name in names}, 0.0
+    measured, bound = collections.defaultdict(list), 0.0
     for norm in trial.norms:
         norms = np.full(trial.samples, norm)
         blocks = model.random_blocks(rng, norms, *shape, trial.bias)
@@ -310,12 +256,12 @@ def gradient_ratio(rng, trial) -> dict:
         measured["median_ratio"].append(float(np.median(left / value)))
         measured["share_zero"].append(float((left == 0).mean()))
         some = jax.tree.map(lambda part: np.asarray(part)[: trial.searched], (blocks, sample))
-        descent = {"steps": trial.steps, "learning_rate": trial.learning_rate}
-        ratio = feature_bound.search(*some, norm, objective="ratio", **descent)
-        measured["searched_ratio"].append(float(ratio.min()))
+        search = functools.partial(
+            feature_bound.search, *some, norm, steps=trial.steps, learning_rate=trial.learning_rate
+        )
+        measured["searched_ratio"].append(float(search(objective="ratio").min()))
         if trial.width >= 2 * trial.pairs:
-            slack = feature_bound.search(*some, norm, objective="slack", **descent)
-            bound = max(bound, float(1 / slack.min()))
+            bound = max(bound, float(1 / search(objective="slack").min()))
     tight = [_tight_ratio(rng, trial, norm) for norm in trial.norms]
     return {**measured, "largest_right_over_left": bound, "tight_right_over_left": tight}
 
@@ -389,11 +335,10 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def _origin_verdict(settings: dict, records: list[dict]):
-    nets, hexagons = (shared.where(records, measured=kind) for kind in ("at_origin", "on_hexagon"))
+    nets = shared.where(records, measured="at_origin")
     predicted = shared.joined(nets, "escape_curvature")
     curvature_errors = np.abs(shared.joined(nets, "measured_curvature") / predicted - 1)
     form_errors = shared.joined(nets, "form_error") / predicted
-    shares_found = shared.joined(hexagons, "least_risk_found") / shared.joined(hexagons, "risk")
     metrics = {
         "problems": len(predicted),
         "largest_gradient_entry": shared.largest(nets, "largest_gradient_entry"),
@@ -402,32 +347,20 @@ def _origin_verdict(settings: dict, records: list[dict]):
         "least_escape_curvature": float(predicted.min()),
         "largest_relative_error_of_the_escape_curvature": float(curvature_errors.max()),
         "largest_relative_error_of_the_form": float(form_errors.max()),
-        "hexagon_largest_curvature_without_bias": shared.largest(
-            hexagons, "curvature_without_bias"
-        ),
-        "hexagon_least_curvature_with_bias": shared.least(hexagons, "curvature_with_bias"),
-        "hexagon_largest_risk_share_found": float(shares_found.max()),
     }
     found = metrics["largest_gradient_entry"] == 0 and metrics["least_risk"] > 0
-    flat = settings["hexagon"]["flat_tolerance"]
-    as_proved = (
-        metrics["largest_relative_error_of_the_escape_curvature"] <= settings["form_tolerance"]
-        and metrics["largest_relative_error_of_the_form"] <= settings["form_tolerance"]
-        and metrics["hexagon_largest_curvature_without_bias"] <= flat
-        and metrics["hexagon_largest_risk_share_found"] < 1
-    )
+    as_proved = max(*curvature_errors, *form_errors) <= settings["form_tolerance"]
     return metrics, "counterexample" if found and as_proved else "undecided"
 
 
 def _dead_verdict(settings: dict, records: list[dict]):
     gaussian = shared.where(records, law="gaussian")
     others = [record for record in records if record["law"] != "gaussian"]
-    shares, off = [], []
-    for record in gaussian:
-        share = record["dead"] / record["samples"]
+    shares = [record["dead"] / record["samples"] for record in gaussian]
+    off = []
+    for share, record in zip(shares, gaussian, strict=True):
         low, high = record["least_expected_share"], record["largest_expected_share"]
         deviation = np.sqrt(high * (1 - high) / record["samples"])
-        shares.append(share)
         off.append(max(low - share, share - high, 0.0) / deviation)
     metrics = {
         "gaussian_nets": shared.total(gaussian, "samples"),
@@ -483,23 +416,20 @@ def _noise_verdict(settings: dict, records: list[dict]):
             f"stalled_share_at_width_{width}": float(stalled.mean()),
             f"unfinished_share_at_width_{width}": float((~optimal & ~stalled).mean()),
         }
-    holds = (
-        metrics["largest_step_from_zero"] == 0
-        and metrics[f"halved_share_at_width_{width}"] >= settings["least_halved_share"]
-    )
-    return metrics, "reproduced" if holds else "not reproduced"
+    halved = metrics[f"halved_share_at_width_{width}"] >= settings["least_halved_share"]
+    return metrics, shared.reproduced(halved and metrics["largest_step_from_zero"] == 0)
 
 
 _PARTS = {
-    "origin": (_origin_trials, _origin_verdict),
+    "origin": (functools.partial(_net_trials, "at_origin"), _origin_verdict),
     "dead_units": (_dead_trials, _dead_verdict),
     "search": (relu_search.trials, relu_search.verdict),
     "gradient_ratio": (functools.partial(_net_trials, "gradient_ratio"), _ratio_verdict),
     "noise": (_noise_trials, _noise_verdict),
 }
-_MEASURED = (at_origin, on_hexagon, dead, gradient_ratio, noise, relu_search.search)
+_MEASURED = (at_origin, dead, gradient_ratio, noise, relu_search.search)
 _MEASURE = {f.__name__: f for f in (*_MEASURED, relu_search.linear_control)}
-EXPERIMENT = run.Experiment("relu", trials, measure, verdict, build=build, get_config=get_config)
+EXPERIMENT = run.Experiment("relu", trials, measure, verdict, build, signed=("scales",))
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

@@ -11,12 +11,13 @@ nets of depth 2; no bad point for linear nets. The gradient in the maps is at le
 everywhere, and not 0 at any proved minimum.
 """
 
+import collections
 import dataclasses
 
 import jax
 import numpy as np
 
-from experiments.shared import joined, least, total, where
+from experiments.shared import joined, least, total, where, without
 from identity_matters.relu import (
     certificate,
     critical_points,
@@ -92,8 +93,6 @@ _THRESHOLDS = (
 
 def list_nets(values, names: str, teacher_width: int | None = None) -> list[dict]:
     """A dict for each tuple of `values`; a teacher, if any, is at most as wide as the student."""
-    if not values:
-        raise ValueError("nets must name at least one net, is empty")
     found = []
     for net in values:
         if len(net) != len(names.split()):
@@ -108,10 +107,9 @@ def trials(*, nets, teacher_width: int, control: dict, **common):
     """A search for each of `nets`, and one of linear nets for each depth of `control`."""
     for net in list_nets(nets, "depth width lifted_width bias pairs", teacher_width):
         yield {"measured": "search", **common, **net}
-    shared = {name: common[name] for name in _SHARED_WITH_CONTROL}
+    own = {name: common[name] for name in _SHARED_WITH_CONTROL} | without(control, "depths")
     for depth in control["depths"]:
-        own = {"depth": depth, "problems": control["problems"], "pairs": control["pairs"]}
-        yield {"measured": "linear_control", **shared, **own}
+        yield {"measured": "linear_control", **own, "depth": depth}
 
 
 # Measurements
@@ -200,10 +198,8 @@ def _certificates(trial, kinds, numbers, limits, teachers, batch) -> list[dict]:
             }
         )
     proofs.sort(key=lambda proof: -proof["kink_distance"])
-    for proof in proofs[1:]:
-        for name in ("candidate", "teacher", "x", "input_map", "output_map"):
-            del proof[name]
-    return proofs
+    whole = ("candidate", "teacher", "x", "input_map", "output_map")
+    return proofs[:1] + [without(proof, *whole) for proof in proofs[1:]]
 
 
 def _lists(blocks: model.Blocks) -> dict:
@@ -254,9 +250,8 @@ def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
     independent = joined(searches, "bound_coefficient") > settings["independent_from"]
     certificates = [record["certificates"] for record in searches]
     proofs = [proof for found in certificates for proof in found]
-    # None where a search met no bad point.
-    ratios = joined(searches, "least_functional_ratio").astype(float)
-    ratios = ratios[~np.isnan(ratios)].tolist()
+    ratios = [record["least_functional_ratio"] for record in searches]
+    ratios = [ratio for ratio in ratios if ratio is not None]  # None: it met no bad point
     at_rest = [p for p in proofs if p["functional_gradient"] <= settings["gradient_tolerance"]]
     metrics = {
         "starts": len(kinds),
@@ -310,13 +305,10 @@ def _counts(searches: list[dict], suffix: str) -> dict:
 
 def _distinct(proofs: list[dict]) -> int:
     """How many minima these proofs show at least: those whose risks are proved to differ."""
-    count = 0
-    for problem in {proof["problem"] for proof in proofs}:
-        above = -np.inf
-        own = [proof for proof in proofs if proof["problem"] == problem]
-        for proof in sorted(own, key=lambda proof: proof["risk_above"]):
-            if proof["risk"] > above:
-                count, above = count + 1, proof["risk_above"]
+    count, above = 0, collections.defaultdict(lambda: -np.inf)
+    for proof in sorted(proofs, key=lambda proof: proof["risk_above"]):
+        if proof["risk"] > above[proof["problem"]]:
+            count, above[proof["problem"]] = count + 1, proof["risk_above"]
     return count
 
 

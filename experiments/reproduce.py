@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import dataclasses
 import glob
+import itertools
 import os
 import pathlib
 import shlex
@@ -116,7 +117,7 @@ def main(argv) -> int:
         jobs = _jobs()
     except ValueError as error:
         raise flags.ValidationError(str(error)) from None
-    console = rich.console.Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    console = commands.console()
     waiting, refused = [], []
     for job in jobs:
         why = _why_not(job)
@@ -149,14 +150,13 @@ def _jobs() -> list[Job]:
         raise ValueError(f"there is no experiment {unknown[0]!r}; there are {known}")
     if _VARIANTS.value and len(_ONLY.value) != 1:
         raise ValueError("--variants needs one experiment, named by --only")
-    words = _SEEDS.value.replace(",", " ").split()
-    if not words or not all(word.isdecimal() for word in words):
+    seeds = _SEEDS.value.replace(",", " ").split()
+    if not seeds or not all(word.isdecimal() for word in seeds):
         raise ValueError(f"--seeds must be one or more numbers from 0 up, got {_SEEDS.value!r}")
-    seeds = list(map(int, words))
     names = _ONLY.value or suite.EXPERIMENTS
     chosen = [v for name in _VARIANTS.value for v in suite.find_variants(names[0], name)]
     found = [
-        _job(name, variant, seed)
+        _job(name, variant, int(seed))
         for name in names
         for variant in chosen or _default_variants(name)
         for seed in seeds
@@ -170,9 +170,8 @@ def _jobs() -> list[Job]:
 def _job(name: str, variant: str, seed: int) -> Job:
     """A job, with what the reference run of the same name, of any seed, took and said."""
     summaries = []
-    for path in sorted(
-        (pathlib.Path(commands.REFERENCE_DIR.value) / name / variant).glob("seed=*")
-    ):
+    reference = pathlib.Path(commands.REFERENCE_DIR.value) / name / variant
+    for path in sorted(reference.glob("seed=*")):
         with contextlib.suppress(runs.RunError):
             summaries.append(runs.read_json(path / "summary.json"))
     took = [s["seconds"]["total"] for s in summaries if s.get("status") == "done"]
@@ -233,21 +232,17 @@ def _start(job: Job, core: int | None) -> None:
         if core is not None:  # XLA and BLAS take a thread for each core that they may use
             os.sched_setaffinity(0, {core})
 
-    output = None
-    if core is not None:
-        job.log.parent.mkdir(parents=True, exist_ok=True)
-        output = open(job.log, "wb")  # noqa: SIM115, closed below
-    # A session of its own: Ctrl-C comes here, and goes on to all runs as SIGTERM.
-    job.process = subprocess.Popen(
-        [sys.executable, *job.command()],
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        start_new_session=True,
-        preexec_fn=before_exec,
-    )
-    if output is not None:
-        output.close()
+    job.log.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.nullcontext() if core is None else open(job.log, "wb") as output:
+        # A session of its own: Ctrl-C comes here, and goes on to all runs as SIGTERM.
+        job.process = subprocess.Popen(
+            [sys.executable, *job.command()],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=before_exec,
+        )
     job.core, job.started = core, time.monotonic()
 
 
@@ -344,30 +339,27 @@ def _conclude(
         table.add_column(name, justify="left" if name in ("experiment", "verdicts") else "right")
     every: collections.Counter = collections.Counter()
     notes = []
-    for name in dict.fromkeys(job.name for job in jobs):
+    for name, own in itertools.groupby(jobs, key=lambda job: job.name):
         counts: collections.Counter = collections.Counter()
         took = there = 0.0
-        own = [job for job in jobs if job.name == name]
         for job in own:
             summary = None if job in refused else job.summary()
+            counts[summary["verdict"] if summary else "failed"] += 1
             if summary is None:
-                counts["failed"] += 1
                 where = "refused, see above" if job in refused else f"{job.last_line()} ({job.log})"
                 notes.append(f"failed: {job.title}: {where}")
                 continue
-            verdict = summary["verdict"]
-            counts[verdict] += 1
             took += summary["seconds"]["total"]
             there += job.expected_seconds if job.reference else 0.0
-            theirs = job.reference["verdict"] if job.reference else "no run"
+            verdict, theirs = summary["verdict"], (job.reference or {}).get("verdict", "no run")
             if verdict != theirs and (job.reference or verdict == "not reproduced"):
                 notes.append(f"contradicts: {job.title}: {verdict}; the reference: {theirs}")
-        table.add_row(
-            name, str(len(own)), _counted(counts), f"{took:.0f}", f"{there:.0f}" if there else ""
-        )
+        seconds_there = f"{there:.0f}" if there else ""
+        row = str(counts.total()), commands.counted(counts), f"{took:.0f}", seconds_there
+        table.add_row(name, *row)
         every += counts
     console.print(table)
-    console.print(f"{len(jobs)} runs in {groups.duration(seconds)}: {_counted(every)}")
+    console.print(f"{len(jobs)} runs in {groups.duration(seconds)}: {commands.counted(every)}")
     for note in notes:
         console.print(note, style="red", markup=False)
     places = {"yours": commands.RESULTS_DIR.value, "reference": commands.REFERENCE_DIR.value}
@@ -380,10 +372,6 @@ def _conclude(
         console.print(f"report: {report.resolve().as_uri()}", markup=False)
     console.print("`make compare` prints the paper's words, the reference's and yours, by claim")
     return 1 if notes else 0
-
-
-def _counted(counts: collections.Counter) -> str:
-    return ", ".join(f"{count} {said}" for said, count in counts.most_common())
 
 
 if __name__ == "__main__":

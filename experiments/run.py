@@ -39,6 +39,7 @@ from absl import flags, logging
 from experiments import command_line, several
 from experiments.command_line import UsageError
 from experiments.images.log import RESULT, TrainingLog
+from experiments.shared import require_between
 from identity_matters import environment, paper, runs
 from identity_matters.report import groups
 from identity_matters.train import multihost
@@ -81,7 +82,8 @@ class Experiment:
       verdict: ``verdict(settings, records) -> Verdict`` from the lines of metrics.jsonl.
       build: ``build(**trial)`` makes the objects that are measured. All are built before the run
         directory is, so that what they refuse costs nothing: keep them light.
-      get_config: ``get_config(variant) -> settings``; that of the module of `trials` if None.
+      signed: settings that may be 0, negative or empty; all other numbers must be above 0. Of
+        trainings nothing is asked here.
       trains: the trials train images: `measure` gets a `TrainingLog` as third argument, computes in
         float32, on one virtual device a core where there is no accelerator, and ends early by
         raising `Interrupted` once ``log.stop_requested()``, or `DivergedError`.
@@ -92,10 +94,10 @@ class Experiment:
     trials: Callable[..., list]
     measure: Callable[..., dict]
     verdict: Callable[..., Verdict]
+    build: Callable[..., Any] | None = None
+    signed: tuple[str, ...] = ()
     trains: bool = False
     logs_steps: bool = True
-    build: Callable[..., Any] | None = None
-    get_config: Callable[[str], ml_collections.ConfigDict] | None = None
 
     @property
     def has_step_flags(self) -> bool:
@@ -104,8 +106,8 @@ class Experiment:
 
     @property
     def settings_module(self):
-        """The module that holds get_config and VARIANTS."""
-        return sys.modules[(self.get_config or self.trials).__module__]
+        """The module that holds get_config and VARIANTS: that of `verdict`."""
+        return sys.modules[self.verdict.__module__]
 
     def own_settings(self, variant: str) -> dict:
         """The settings that the experiment has for `variant`; none where it has no such variant."""
@@ -113,17 +115,22 @@ class Experiment:
             return self.settings_module.get_config(variant).to_dict()
         return {}
 
+    def prepare(self, settings: dict, own: dict) -> tuple[list, list]:
+        """The trials of `settings`, all but the scale, and what `build` makes of them.
 
-def require_between(low: float, high: float, **settings: Any) -> None:
-    """Raises ValueError unless all entries of `settings` lie strictly between `low` and `high`.
-
-    A setting is a number or a tuple of numbers, of which there must be one at least.
-    """
-    for name, value in settings.items():
-        entries = value if isinstance(value, tuple | list) else [value]
-        if not entries or not all(low < entry < high for entry in entries):
-            needed = f"above {low}" if high == math.inf else f"between {low} and {high}"
-            raise ValueError(f"{name} must be {needed}, got {value}")
+        Args:
+          own: the settings of the variant as it is, whose types they must have.
+        Raises:
+          ValueError, TypeError, OverflowError or MemoryError: a setting that will not do.
+        """
+        _check_types(own, settings)
+        for name, value in runs.flat(settings).items() if not self.trains else ():
+            if name.split(".")[-1] not in self.signed:
+                require_between(0, math.inf, **{name: value})
+        trials = self.trials(**settings)
+        if not trials:
+            raise ValueError("these settings leave nothing to measure; see --help for them")
+        return trials, [self.build(**trial) for trial in trials] if self.build else trials
 
 
 class DivergedError(Exception):
@@ -158,6 +165,7 @@ class StopSignal:
 
 def main(experiment: Experiment) -> None:
     """Parses the command line, runs `experiment` and exits. Call it from ``__main__``."""
+    sys.unraisablehook = _tell_unraisable
     try:
         try:
             command_line.define_flags(experiment)
@@ -186,6 +194,15 @@ def main(experiment: Experiment) -> None:
     os._exit(code)
 
 
+def _tell_unraisable(failure) -> None:
+    """Python's own hook, but for the tracebacks of tensorstore's threads after a failure.
+
+    orbax gives up at the first array that fails; what the others answer finds its loop closed.
+    """
+    if str(failure.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(failure)
+
+
 def _say(experiment: Experiment, message: str, code: int) -> int:
     print(f"{experiment.name}: {message.rstrip(':')}", file=sys.stderr)
     return code
@@ -199,23 +216,14 @@ def _run(experiment: Experiment, config: ml_collections.ConfigDict, own: dict) -
     logging.get_absl_handler().setFormatter(std_logging.Formatter("%(message)s"))
     # JAX logs every accelerator that this machine does not have.
     std_logging.getLogger("jax").setLevel(std_logging.WARNING)
-    steps = {}
-    if experiment.has_step_flags:
-        if chosen.tensorboard and not importlib.util.find_spec("tensorboardX"):
-            raise UsageError("--tensorboard needs tensorboardX, which is not installed here")
-        steps = {"tensorboard": chosen.tensorboard, "profile_dir": chosen.profile}
-        steps["checkpoint_dir"] = chosen.checkpoint_dir
     say = functools.partial(_say, experiment)
+    steps = ("tensorboard", "profile", "checkpoint_dir") if experiment.has_step_flags else ()
     try:
-        summary = execute(
-            experiment,
-            config,
-            own=own,
-            seed=chosen.seed,
-            results_dir=chosen.results_dir,
-            overwrite=chosen.overwrite,
-            **steps,
-        )
+        names = ("seed", "results_dir", "overwrite", *steps)
+        options = {name: getattr(chosen, name) for name in names}
+        if options.get("tensorboard") and not importlib.util.find_spec("tensorboardX"):
+            raise UsageError("--tensorboard needs tensorboardX, which is not installed here")
+        summary = execute(experiment, config, own=own, **options)
     except (UsageError, runs.RunError) as error:
         return say(str(error), USAGE_ERROR)
     except DivergedError as error:
@@ -235,9 +243,9 @@ def _run(experiment: Experiment, config: ml_collections.ConfigDict, own: dict) -
 def _known_failure(error: Exception, results_dir: str) -> str | None:
     """One line about a failure of the machine; None where it is a mistake of the program."""
     text = runs.first_line(error)
-    full = [errno.ENOSPC, errno.EDQUOT]
     # orbax says so in words alone, and calls it RESOURCE_EXHAUSTED.
-    if getattr(error, "errno", None) in full or any(os.strerror(n) in str(error) for n in full):
+    words = [os.strerror(number) for number in runs.FULL_DISK]
+    if getattr(error, "errno", None) in runs.FULL_DISK or any(w in str(error) for w in words):
         return (
             f"the disk is full: free some space on that of"
             f" {getattr(error, 'filename', None) or results_dir}; the same command resumes, nothing"
@@ -259,7 +267,7 @@ def execute(
     own: dict | None = None,
     overwrite: bool = False,
     tensorboard: bool = False,
-    profile_dir: str = "",
+    profile: str = "",
     checkpoint_dir: str = "",
 ) -> dict:
     """Runs or resumes one run of `experiment`; returns its summary.
@@ -269,7 +277,7 @@ def execute(
 
     Args:
       own: the settings that `config` is compared with; `config` itself if None.
-      tensorboard, profile_dir, checkpoint_dir: see the flags of these names; trainings only.
+      tensorboard, profile, checkpoint_dir: see the flags of these names; trainings only.
     Raises:
       DivergedError: a training met a value that is not finite; the run is closed as "diverged".
       UsageError: a setting, the seed or the results directory will not do; nothing was written.
@@ -291,11 +299,7 @@ def execute(
     try:
         if not 0 <= seed < SEEDS:
             raise ValueError(f"seed must be from 0 to {SEEDS - 1}, got {seed}")
-        _check_types(own, settings)
-        trials = experiment.trials(**settings)
-        if not trials:
-            raise ValueError("these settings leave nothing to measure; see --help for them")
-        subjects = [experiment.build(**t) for t in trials] if experiment.build else trials
+        trials, subjects = experiment.prepare(settings, own)
     except (ValueError, TypeError, OverflowError, MemoryError) as error:
         wrong = "a setting is of the wrong type: " if isinstance(error, TypeError) else ""
         problem = ValueError(f"{wrong}{runs.first_line(error)}")
@@ -305,8 +309,7 @@ def execute(
         several.require_alike(settings, alike, problem)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    create = functools.partial(
-        runs.RunDir.create,
+    run_dir = several.open_run(
         results_dir,
         experiment=experiment.name,
         variant=place,
@@ -316,11 +319,10 @@ def execute(
         overwrite=overwrite,
         **extra,
     )
-    run_dir = several.open_run(create)
     logging.info("writing %s", run_dir.path)
     try:
         with StopSignal(asks_first=experiment.trains) as stop_signal:
-            log = TrainingLog(run_dir, stop_signal, tensorboard, profile_dir, checkpoint_dir)
+            log = TrainingLog(run_dir, stop_signal, tensorboard, profile, checkpoint_dir)
             if overwrite and checkpoint_dir:
                 log.delete_checkpoints()
             run_trials(experiment, trials, subjects, jax.random.key(seed), run_dir, log)
@@ -442,14 +444,9 @@ def run_trials(
             if hidden:
                 left = len(trials) - len(recorded) - len(done_seconds)
                 seconds_left = left * sum(done_seconds) / len(done_seconds)
-                logging.info(
-                    "trial %d of %d%s: %.1f s%s",
-                    index + 1,
-                    len(trials),
-                    _label(trial, trials),
-                    seconds,
-                    f", about {seconds_left:.0f} s left" if seconds_left >= 1 else "",
-                )
+                said = f"trial {index + 1} of {len(trials)}{_label(trial, trials)}: {seconds:.1f} s"
+                about = f", about {seconds_left:.0f} s left" if seconds_left >= 1 else ""
+                logging.info("%s%s", said, about)
 
 
 def _delete_unless_kept(subject: Any, index: int, log: TrainingLog) -> None:
@@ -487,15 +484,13 @@ def _compile_clock():
 def phase_seconds(records: list[dict], trains: bool) -> dict:
     """Seconds by phase over all trials, those of earlier, interrupted processes included."""
     phase_of = {"train": "train", "evaluation": "evaluate"}
-    logged = [record for record in records if record.get("kind") in phase_of]
-    if trains and logged:
-        phases = dict.fromkeys(("compile", "train", "evaluate"), 0.0)
-        for record in logged:
-            phases["compile"] += record["compile_seconds"]
+    logged = [record for record in records if trains and record.get("kind") in phase_of]
+    phases = dict.fromkeys(("compile", *(phase_of.values() if logged else ["measure"])), 0.0)
+    for record in logged or records:
+        phases["compile"] += record["compile_seconds"]
+        if logged:
             phases[phase_of[record["kind"]]] += record["seconds"]
-    else:
-        compile_seconds = sum(record["compile_seconds"] for record in records)
-        seconds = sum(record["seconds"] for record in records)
-        phases = {"compile": compile_seconds, "measure": seconds - compile_seconds}
+        else:
+            phases["measure"] += record["seconds"] - record["compile_seconds"]
     phases["total"] = sum(phases.values())
     return {phase: round(seconds, 3) for phase, seconds in phases.items()}

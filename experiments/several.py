@@ -84,25 +84,24 @@ def require_alike(settings: dict, others: dict, error: Exception | None) -> None
     multihost.check_agreement(runs.flat(runs.to_json(settings)) | versions | others, error)
 
 
-def open_run(create: Callable[[], runs.RunDir]):
-    """The run directory, as process 0 makes it; a `SilentRun` with the same lines elsewhere.
+def open_run(results_dir, **fields):
+    """`runs.RunDir.create` on process 0; a `SilentRun` with the same lines elsewhere.
 
     Raises:
       runs.RunError: process 0 could not make it.
     """
-    made = None
+    made = []
 
     def make():
-        nonlocal made
-        made = create()
-        records = runs.to_json(made.records)
-        return {"path": str(made.path), "name": made.name, "records": records}
+        made.append(runs.RunDir.create(results_dir, **fields))
+        records = runs.to_json(made[0].records)
+        return {"path": str(made[0].path), "name": made[0].name, "records": records}
 
     try:
         found = multihost.on_process_0(make)
     except multihost.Process0Error as error:
         raise runs.RunError(str(error)) from None
-    return made or SilentRun(**found)
+    return made[0] if made else SilentRun(**found)
 
 
 class SilentRun:

@@ -1,41 +1,80 @@
-"""What the experiments of the theory share beside `run`: settings, checks, sums over records."""
+"""What experiments share beside `run`: settings and their checks, trials, sums over records."""
 
+import itertools
 import math
+import statistics
+import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import ml_collections
 import numpy as np
 
-from experiments import run
 
+def configs(
+    changes: dict[str, dict], common: dict | None = None
+) -> Callable[..., ml_collections.ConfigDict]:
+    """The `get_config` of an experiment: variant -> `common`, with what `changes` has for it.
 
-def config(variant: str, changes: dict[str, Any], common: dict) -> ml_collections.ConfigDict:
-    """The settings of `variant`: `common`, with what `changes` has for it.
-
-    The scale is "paper": the statements of the theory have no size, so sizes are our choice.
-
-    Raises:
-      ValueError: `changes` has no such variant.
+    The first variant is the default. The scale is "paper": the statements of the theory have no
+    size, so sizes are our choice.
     """
-    if variant not in changes:
-        raise ValueError(f"variant must be one of {', '.join(changes)}, got {variant!r}")
-    settings = {"variant": variant, "scale": "paper", **common, **dict(changes[variant])}
-    return ml_collections.ConfigDict(settings)
+
+    def get_config(variant: str = next(iter(changes))) -> ml_collections.ConfigDict:
+        if variant not in changes:
+            raise ValueError(f"variant must be one of {', '.join(changes)}, got {variant!r}")
+        settings = {"variant": variant, "scale": "paper", **(common or {}), **changes[variant]}
+        return ml_collections.ConfigDict(settings)
+
+    return get_config
 
 
-def require_positive(trial: dict, but: tuple[str, ...] = ()) -> None:
-    """Raises ValueError unless all numbers of a trial, those in tuples too, are above 0.
+def grid(**several) -> list[dict]:
+    """One dict for each combination of one value of each; the last name changes fastest."""
+    rows = itertools.product(*several.values())
+    return [dict(zip(several, row, strict=True)) for row in rows]
 
-    Those named in `but` may be anything.
+
+def without(settings: dict, *names: str) -> dict:
+    """`settings` but for some, such as those that only a verdict needs."""
+    return {name: value for name, value in settings.items() if name not in names}
+
+
+def require_between(low: float, high: float, **settings: Any) -> None:
+    """Raises ValueError unless all numbers in `settings` lie strictly between `low` and `high`.
+
+    A setting that holds several numbers must hold one at least.
     """
-    numbers = {k: v for k, v in trial.items() if k not in but and not isinstance(v, str | bool)}
-    run.require_between(0, math.inf, **numbers)
+    for name, value in settings.items():
+        leaves = jax.tree.leaves(value)
+        if not leaves:
+            raise ValueError(f"{name} must hold one value at least, is empty")
+        numbers = [entry for entry in leaves if not isinstance(entry, str | bool)]
+        if not all(low < n and (n < high or high == math.inf) for n in numbers):
+            needed = f"above {low}" if high == math.inf else f"between {low} and {high}"
+            raise ValueError(f"{name} must be {needed}, got {value}")
+
+
+def reproduced(holds: bool) -> str:
+    """The verdict on an empirical statement."""
+    return "reproduced" if holds else "not reproduced"
 
 
 def generator(key) -> np.random.Generator:
     """NumPy's generator for a trial: for small arrays JAX would compile one for every shape."""
     return np.random.default_rng(np.asarray(jax.random.key_data(key)))
+
+
+def seconds_in_turns(candidates: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Median seconds of each candidate, ``NAME_seconds``; all take their turn in every round."""
+    seconds: dict[str, list[float]] = {f"{name}_seconds": [] for name in candidates}
+    for _ in range(rounds):
+        for own, candidate in zip(seconds.values(), candidates.values(), strict=True):
+            started = time.perf_counter()
+            jax.block_until_ready(candidate())
+            own.append(time.perf_counter() - started)
+    return {name: statistics.median(own) for name, own in seconds.items()}
 
 
 def where(records: list[dict], **values) -> list[dict]:

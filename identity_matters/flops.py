@@ -106,14 +106,10 @@ def _equation_flops(equation) -> int:
 
 
 def _inner_jaxprs(params: dict) -> list:
-    found = []
-    for value in params.values():
-        for candidate in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(candidate, jax.extend.core.ClosedJaxpr):
-                found.append(candidate.jaxpr)
-            elif isinstance(candidate, jax.extend.core.Jaxpr):
-                found.append(candidate)
-    return found
+    kinds = (jax.extend.core.ClosedJaxpr, jax.extend.core.Jaxpr)
+    leaves = jax.tree.leaves(list(params.values()))
+    # A closed one holds the one that has the equations.
+    return [getattr(leaf, "jaxpr", leaf) for leaf in leaves if isinstance(leaf, kinds)]
 
 
 def peak_flops_per_second(device_kind: str, compute_dtype: str) -> float | None:

@@ -79,10 +79,8 @@ def rotate_rows(matrix: np.ndarray, angles: np.ndarray) -> np.ndarray:
     """``diag(T(angles_1), T(angles_2), ..., 1) matrix``, T(t) = [[cos t, -sin t], [sin t, cos t]].
 
     Args:
-      matrix: f64[..., d, k].
+      matrix: f64[..., d, k], as the result is.
       angles: f64[..., d // 2 at most], radians; leading axes broadcast against those of `matrix`.
-    Returns:
-      f64[..., d, k].
     Raises:
       ValueError: there are more angles than planes.
     """
@@ -315,7 +313,7 @@ def polar_target(
 
 
 def target(rng: np.random.Generator, family: str, d: int, strength: float) -> np.ndarray:
-    """Draws a target of one of `FAMILIES`, which Theorem 2.1 is about, all with det R > 0.
+    """Draws R, f64[d, d], of one of `FAMILIES`: what Theorem 2.1 is about, all with det R > 0.
 
     R is scaled so that sigma_max sigma_min = 1: gamma, and with it the printed bounds, depends on
     the scale of R, and this scale makes gamma least, namely half the log of the condition number.
@@ -325,8 +323,6 @@ def target(rng: np.random.Generator, family: str, d: int, strength: float) -> np
       strength: the condition number for "ill_conditioned", the largest distance of an angle from
         pi in radians for "near_minus_identity", the standard deviation of the logarithms of the
         moduli for "negative_..."; the other families have none and ignore it.
-    Returns:
-      f64[d, d].
     Raises:
       ValueError: see `check_family`.
     """

@@ -51,6 +51,8 @@ SCALES = ("paper", "reduced")
 PLACE_SETTINGS = ("data_dir", "cache", "worker_threads", "worker_processes", "prefetch_batches")
 # The end of each line: `, "chain": "16 digits"}` and a newline.
 _LINE_END = 31
+# What the system says where a disk, or a user's share of it, is full.
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _NAME = re.compile(r"[A-Za-z0-9_.+@-]+(/[A-Za-z0-9_.+@-]+)*")
 
@@ -199,14 +201,11 @@ class RunDir:
       records: the lines of metrics.jsonl so far.
     """
 
-    def __init__(
-        self, path: Any, config: dict, summary: dict, lines: list[bytes], records: list[dict]
-    ):
+    def __init__(self, path: Any, config: dict, summary: dict, found: tuple):
         self.path = path
-        self.records = records
         self._config = config
         self._summary = summary
-        self._lines = lines
+        self._lines, self.records = found
         self._held = contextlib.ExitStack()
         self._started_seconds = time.monotonic()
 
@@ -237,6 +236,7 @@ class RunDir:
           RunError: the directory cannot be written, a finished run is there already, an unfinished
             one has other settings or is damaged, or another process is writing it. `overwrite`
             replaces a run instead.
+          OSError: the disk is full.
         """
         path = run_path(results_dir, experiment, variant, seed)
         summary = {"schema": SCHEMA, "experiment": experiment, "variant": variant, "seed": seed}
@@ -254,19 +254,28 @@ class RunDir:
                 config = from_json(to_json(config))
                 found: tuple[list[bytes], list[dict]] = ([], [])
                 ran_on = environment.describe()
-                if _can_resume(path, config):
+                if (before := _unfinished(path, config)) is not None:
                     first = read_json(path / "environment.json")
                     _check_seal(path / "environment.json", first)
                     ran_on = {**first, "resumed": [*first.get("resumed", []), ran_on]}
                     found = _read_lines(path / "metrics.jsonl", SCHEMA)
+                    # None where the last process was killed; what it lost is measured again.
+                    noted = before.get("records")
+                    if noted and _noted(found[0][: noted["lines"]]) != noted:
+                        raise RunError(
+                            f"{path / 'metrics.jsonl'}: has {len(found[0])} of the {noted['lines']}"
+                            " lines that the run wrote; put them back, or --overwrite runs it anew"
+                        )
                 write_json(path / "config.json", config)
                 write_json(path / "environment.json", _sealed(ran_on))
-                run = cls(path, config, summary, *found)
+                run = cls(path, config, summary, found)
                 run._write(len(run.records))
                 write_json(path / "summary.json", summary)
                 run._held = held.pop_all()
                 return run
         except (OSError, ImportError) as error:
+            if getattr(error, "errno", None) in FULL_DISK:
+                raise
             raise RunError(f"{path}: cannot be written ({first_line(error)})") from None
 
     def append(self, record: dict) -> None:
@@ -277,8 +286,7 @@ class RunDir:
     def rewind(self, count: int) -> None:
         """Keeps the first `count` lines of metrics.jsonl: a resumed training writes the rest anew.
 
-        Raises:
-          RunError: there are fewer lines.
+        It raises RunError where there are fewer.
         """
         if count > len(self.records):
             raise RunError(
@@ -302,10 +310,10 @@ class RunDir:
         self.records[count:] = map(_as_record, new)
 
     def finish(self, status: str, **fields) -> dict:
-        """Writes the last summary.json, with `fields` of the contract, and lets the run go.
+        """Writes the last summary.json, with `fields` of the contract, lets go, and returns it.
 
         `fields` are claim, metrics, paper, verdict and seconds for a run that is done, and may be
-        fewer (error, say) for one that is not. Returns the summary.
+        fewer (error, say) for one that is not.
         """
         summary = {**self._summary, "status": status, **fields}
         total = round(time.monotonic() - self._started_seconds, 3)
@@ -383,8 +391,8 @@ def _lock_directory(path: Any, held: contextlib.ExitStack) -> None:
         print(f"{path}: {why}; start a run only once", file=sys.stderr)
 
 
-def _can_resume(path: Any, config: dict) -> bool:
-    """Whether an unfinished run of the same settings is there; raises where it may not go on."""
+def _unfinished(path: Any, config: dict) -> dict | None:
+    """The summary of an unfinished run of these settings; raises where it may not go on."""
     again = "--overwrite runs it anew"
     if not (path / "summary.json").exists():
         for left in (path / "metrics.jsonl", path / "checkpoints"):
@@ -393,10 +401,12 @@ def _can_resume(path: Any, config: dict) -> bool:
                     f"{path / 'summary.json'}: missing beside {left.name}, which holds results; put"
                     f" it back, or {again}"
                 )
-        return False
+        return None
     try:
-        summary = read_json(path / "summary.json")
-        changed = differences(read_json(path / "config.json"), config)
+        summary, there = (read_json(path / f"{name}.json") for name in ("summary", "config"))
+        changed = differences(there, config)
+        if not changed:
+            _check_seal(path / "summary.json", summary, there)
     except MalformedFileError as error:
         raise RunError(f"{error}; {again}") from None
     status, schema = summary.get("status"), summary.get("schema")
@@ -410,7 +420,7 @@ def _can_resume(path: Any, config: dict) -> bool:
     if schema != SCHEMA or status not in STATUSES:
         why = f"its summary.json has schema={schema!r} and status={status!r}"
         raise RunError(f"{path}: cannot be resumed, {why}; {again}")
-    return True
+    return summary
 
 
 # Reading runs
@@ -425,22 +435,10 @@ class Run:
     environment: dict
     summary: dict
     records: list
-
-    @property
-    def experiment(self) -> str:
-        return self.summary["experiment"]
-
-    @property
-    def variant(self) -> str:
-        return self.summary["variant"]
-
-    @property
-    def seed(self) -> int:
-        return self.summary["seed"]
-
-    @property
-    def status(self) -> str:
-        return self.summary["status"]
+    experiment = property(lambda self: self.summary["experiment"])
+    variant = property(lambda self: self.summary["variant"])
+    seed = property(lambda self: self.summary["seed"])
+    status = property(lambda self: self.summary["status"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -451,20 +449,18 @@ class Problem:
     reason: str
 
 
-# What the fields of every summary must be, a type or one of some values, and those of a done one.
-_ALWAYS = {"experiment": str, "variant": str, "seed": int}
-_ALWAYS_ONE_OF = {"schema": READABLE_SCHEMAS, "status": STATUSES, "scale": SCALES}
-_WHEN_DONE = {"claim": str, "metrics": dict, "paper": dict, "seconds": dict}
-
-
 def check_summary(summary: dict) -> None:
     """Raises ValueError where `summary` breaks the contract of summary.json."""
     done = summary.get("status") == "done"
-    for name, kind in (_ALWAYS | (_WHEN_DONE if done else {})).items():
+    kinds: dict[str, type] = {"experiment": str, "variant": str, "seed": int}
+    one_of = {"schema": READABLE_SCHEMAS, "status": STATUSES, "scale": SCALES}
+    if done:
+        kinds |= {"claim": str, "metrics": dict, "paper": dict, "seconds": dict}
+        one_of |= {"verdict": tuple(VERDICTS)}
+    for name, kind in kinds.items():
         value = summary.get(name)
         if not isinstance(value, kind) or isinstance(value, bool):
             raise ValueError(f"{name} must be {kind.__name__}, is {value!r}")
-    one_of = _ALWAYS_ONE_OF | ({"verdict": tuple(VERDICTS)} if done else {})
     for name, known in one_of.items():
         if summary.get(name) not in known:
             raise ValueError(f"{name} must be one of {known}, is {summary.get(name)!r}")
@@ -480,8 +476,6 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     """
     place = epath.Path(path)
     summary = read_json(place / "summary.json")
-    if summary.get("verdict") == "counterexample found":  # as schema 1 says it
-        summary["verdict"] = "counterexample"
     try:
         check_summary(summary)
     except ValueError as error:
@@ -516,5 +510,6 @@ def read_collection(root: str | os.PathLike[str]) -> tuple[list[Run], list[Probl
                 raise RunError(f"{path}: its summary.json belongs at {expected}")
             found.append(run)
         except (RunError, ValueError, OSError) as error:
-            problems.append(Problem(path, str(error)))
+            where = "" if str(path) in str(error) else f"{path}: "
+            problems.append(Problem(path, f"{where}{error}"))
     return found, problems

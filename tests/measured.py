@@ -6,19 +6,24 @@ import jax
 from matplotlib.figure import Figure as Canvas
 
 from identity_matters.report.figure import points_of
+from identity_matters.report.figures import FIGURES
 from identity_matters.runs import Run
 
 
 def measure_all(arm, settings: dict) -> list[dict]:
     """The records that `arm`, a module of an experiment, makes of `settings`."""
+    trials, subjects = arm.EXPERIMENT.prepare(settings, settings)
     return [
-        {**trial, **arm.measure(arm.build(**trial), jax.random.fold_in(jax.random.key(0), index))}
-        for index, trial in enumerate(arm.trials(**settings))
+        {**trial, **arm.measure(subject, jax.random.fold_in(jax.random.key(0), index))}
+        for index, (trial, subject) in enumerate(zip(trials, subjects, strict=True))
     ]
 
 
-def draw(figures, arm, finished: dict[str, tuple[dict, list]]) -> list[list[dict]]:
-    """The points of each figure, from settings and records by variant; all are drawn."""
+def draw(arm, finished: dict[str, tuple[dict, list]], name: str = "") -> list[list[dict]]:
+    """The points of the figures of `arm` whose names begin with `name`; all are drawn.
+
+    `finished` holds settings and records by variant.
+    """
     runs = [
         Run(
             path=pathlib.Path(variant),
@@ -35,7 +40,8 @@ def draw(figures, arm, finished: dict[str, tuple[dict, list]]) -> list[list[dict
         for variant, (settings, records) in finished.items()
     ]
     drawn = []
-    for figure in figures:
+    own = [figure for figure in FIGURES if figure.experiment == arm.EXPERIMENT.name]
+    for figure in (figure for figure in own if figure.name.startswith(name)):
         canvas = Canvas(layout="constrained")
         drawn.append([row for run in runs for row in points_of(figure, run)])
         figure.draw(drawn[-1], canvas)

@@ -67,7 +67,8 @@ def test_every_draw_must_be_predicted_within_the_factor():
 @pytest.mark.parametrize(
     ("variant", "changes", "message"),
     [
-        ("inside", {"depths": (0,)}, "depth must be at least 1, got 0"),
+        ("inside", {"depths": (0,)}, r"depths must be above 0, got \(0,\)"),
+        ("inside", {"widths": ()}, "widths must hold one value at least, is empty"),
         ("inside", {"shares": (0.5, 1.0)}, "shares must"),
         ("escape", {"targets": ((0.0,),)}, "r = 0"),
         ("escape", {"risk": 1.0}, "risk below"),
@@ -76,5 +77,5 @@ def test_every_draw_must_be_predicted_within_the_factor():
 )
 def test_settings_that_cannot_be_used_are_refused_before_a_run(variant, changes, message):
     with pytest.raises(ValueError, match=message):
-        for trial in convergence.trials(**_settings(variant, **changes)):
-            convergence.build(**trial)
+        settings = _settings(variant, **changes)
+        convergence.EXPERIMENT.prepare(settings, settings)

@@ -84,25 +84,33 @@ def test_unprepared_data_are_answered_quickly_with_what_to_run(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_make_refuses_an_unknown_data_set_before_it_installs_anything(tmp_path):
-    root = pathlib.Path(__file__).resolve().parent.parent
+KNOWN = " ".join(datasets.NAMES)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ("data DATASETS=cifar10 mnist", f"there is no data set 'mnist'; there are {KNOWN}"),
+        ("setup ACCEL=rocm", "there is no requirements/rocm.txt; ACCEL must be auto, cpu, "),
+        ("setup ACCEL=cpu", "/venv has Python 3.0.1, not that of false; remove "),
+    ],
+)
+def test_make_refuses_what_it_cannot_do_before_it_installs_anything(tmp_path, wanted, said):
+    target, setting = wanted.split(" ", 1)
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\necho Python 3.0.1\n")
+    python.chmod(0o755)
+    (tmp_path / "venv" / ".installed-cpu").touch()
     finished = subprocess.run(
-        [
-            "make",
-            "--no-print-directory",
-            "data",
-            "DATASETS=cifar10 mnist",
-            f"VENV={tmp_path}/venv",
-            "PYTHON=false",
-        ],
-        cwd=root,
+        ["make", "--no-print-directory", target, setting, f"VENV={tmp_path}/venv", "PYTHON=false"],
+        cwd=pathlib.Path(__file__).resolve().parent.parent,
         capture_output=True,
         text=True,
         check=False,
     )
     assert finished.returncode == 2
-    known = " ".join(datasets.NAMES)
-    assert finished.stdout == f"there is no data set 'mnist'; there are {known}\n"
+    assert said in finished.stdout and len(finished.stdout.splitlines()) == 1
 
 
 def test_prepare_leaves_what_is_there_and_digits_alone(small_cifar10, tmp_path):

@@ -221,5 +221,4 @@ def test_settings_that_are_refused(group, change, message):
     del config["scale"]
     config[group].update(change)
     with pytest.raises(ValueError, match=message):
-        for trial in deep_mlp.trials(**config):
-            deep_mlp.build(**trial)
+        deep_mlp.EXPERIMENT.prepare(config, config)

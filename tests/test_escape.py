@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from identity_matters.linear import escape
+from identity_matters.linear import convergence
 
 
 def updates_needed(w, r, sigma, risk, step):
@@ -25,7 +25,7 @@ def test_descent_takes_as_long_as_predicted(depth, r):
     for sigma in (1.0, 0.3):
         w = 1 + 0.2 * rng.uniform(-1, 1, depth)
         step = 0.01 / (depth * sigma * (1 + abs(r)) ** 2)
-        predicted = escape.escape_time(w, r, sigma, 1e-4) / step
+        predicted = convergence.escape_time(w, r, sigma, 1e-4) / step
         assert updates_needed(w, r, sigma, 1e-4, step) == pytest.approx(predicted, rel=0.03)
 
 
@@ -34,12 +34,12 @@ def test_two_layers_by_hand():
     w, r, end = np.array([1.0, 2.0]), -1e9, -2.0
     risk = (end - r) ** 2
     by_hand = (math.asinh(1 / math.sqrt(3)) * 2) / (2 * 1e9)
-    assert escape.escape_time(w, r, 1.0, risk) == pytest.approx(by_hand, rel=1e-6)
+    assert convergence.escape_time(w, r, 1.0, risk) == pytest.approx(by_hand, rel=1e-6)
 
 
 def test_equal_weights_never_leave():
-    assert escape.escape_time([1.0, 1.0, 1.5], -1.0, 1.0, 0.1) == math.inf
-    assert escape.escape_time([1.0, 1.0, 1.5], 1.0, 1.0, 0.1) < math.inf
+    assert convergence.escape_time([1.0, 1.0, 1.5], -1.0, 1.0, 0.1) == math.inf
+    assert convergence.escape_time([1.0, 1.0, 1.5], 1.0, 1.0, 0.1) < math.inf
 
 
 def test_the_time_grows_by_the_depth_as_v6_says():
@@ -50,14 +50,14 @@ def test_the_time_grows_by_the_depth_as_v6_says():
             w = 1 + noise * np.arange(depth)
             c = w[1:] ** 2 - w[0] ** 2
             bound = math.sqrt(c.min()) / (2 * (w.prod() + 1) * np.sqrt(2 * c).prod())
-            times.append(escape.escape_time(w, -1.0, 1.0, 0.01))
+            times.append(convergence.escape_time(w, -1.0, 1.0, 0.01))
             assert times[-1] >= bound
         slope = math.log(times[1] / times[0]) / math.log(1e-6 / 1e-4)
         assert slope == pytest.approx(-(depth - 2) / 2, abs=0.03)
 
 
 def test_reached_at_the_start():
-    assert escape.escape_time([1.0, 1.1], 1.0, 1.0, 0.02) == 0.0
+    assert convergence.escape_time([1.0, 1.1], 1.0, 1.0, 0.02) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -71,4 +71,4 @@ def test_reached_at_the_start():
 )
 def test_bad_input_is_named(w, r, sigma, risk, message):
     with pytest.raises(ValueError, match=message):
-        escape.escape_time(w, r, sigma, risk)
+        convergence.escape_time(w, r, sigma, risk)

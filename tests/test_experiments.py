@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks import linear
 from experiments import suite
 from identity_matters import runs
 from identity_matters.report import build
@@ -176,6 +177,27 @@ def test_every_entry_point_runs_to_its_end(entry, tmp_path):
     # What was measured at this scale can still be drawn, where there is enough of it.
     pages = build.write([build.read("yours", tmp_path, "results/local")], tmp_path / "report")
     assert "Left out of figures" not in pages[0].read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("exponent", "load_per_core", "verdict"),
+    [
+        (1, 0.5, "reproduced"),
+        (1, 5.0, "reproduced"),
+        (2, 0.5, "not reproduced"),
+        (2, 5.0, "undecided"),
+        (2, None, "not reproduced"),  # of the reference, which did not note it
+    ],
+)
+def test_a_benchmark_on_a_busy_machine_refutes_nothing(exponent, load_per_core, verdict):
+    noted = {} if load_per_core is None else {"load_per_core": load_per_core}
+    records = [
+        {"depth": depth, "step_seconds": depth**exponent, "ratio": 1.0, **noted}
+        for depth in (2, 4, 8)
+    ]
+    found = linear.verdict(linear.get_config().to_dict(), records)
+    assert found.verdict == verdict
+    assert found.metrics.get("load_per_core") == (5.0 if verdict == "undecided" else None)
 
 
 def test_every_experiment_of_the_suite_has_a_tiny_run():

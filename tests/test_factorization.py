@@ -250,7 +250,7 @@ def test_4096_layers_of_an_ill_conditioned_target():
         (np.array([[1j]]), 4, "best", "real numbers, got dtype complex128"),
         (np.diag([1.0, 0.0]), 4, "best", "invertible, got smallest singular value 0 "),
         (np.diag([1.0, 1e-16]), 400, "best", "invertible, got smallest singular value 1e-16"),
-        (np.diag([-2.0, 1.0]), 4, "best", r"positive determinant, got det R = .* = -2"),
+        (np.diag([-2.0, 1.0]), 4, "best", r"det R = .* = -2; negate a row of R"),
         (np.diag([math.e, 1.0]), 2, "polar", r"at least 3 = ceil\(3 gamma\) with gamma = 1, got 2"),
         (np.eye(2), 0, "best", "depth must be at least 1, got 0"),
         (np.eye(2), 2.5, "best", "depth must be a whole number, got 2.5"),

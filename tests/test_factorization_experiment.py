@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from experiments import factorization as arm
+from identity_matters.linear.factorization import relative_product_error
 
 
 def settings(variant="random", **changes):
@@ -14,7 +15,8 @@ def settings(variant="random", **changes):
 
 
 def build_all(**config):
-    return [arm.build(**trial) for trial in arm.trials(**config)]
+    _, subjects = arm.EXPERIMENT.prepare(config, settings())
+    return subjects
 
 
 def test_large_cells_are_measured_by_the_cheap_methods_alone():
@@ -40,6 +42,10 @@ def test_a_matrix_of_your_own(tmp_path, most, tried):
     # ceil(3 log 2) = 3 layers are the fewest; no layer need be more than 2^{1/l} - 1.
     assert [row["depth"] for row in record["rows"]] == [3, 8]
     assert record["rows"][1]["norms"]["psd"] == pytest.approx(2 ** (1 / 8) - 1)
+    A = np.load(tmp_path / "R-depth=8.npy")
+    assert relative_product_error(A, np.load(file)) < 1e-12
+    best = record["rows"][1]["norms"][record["rows"][1]["best_method"]]
+    assert np.linalg.norm(A, 2, axis=(1, 2)).max() == pytest.approx(best)
     assert arm.verdict(settings("file"), [record]).verdict == "holds"
     for row in record["rows"]:
         row["norms"] = dict.fromkeys(row["norms"], 5.0)
@@ -82,7 +88,7 @@ def test_each_criterion_flips_the_verdict(variant, changes, says):
     [
         ({"variant": "unitary"}, "variant must be one of .*, got 'unitary'"),
         ({"dimensions": (2, 0)}, "dimensions must be above 0, got 0"),
-        ({"depths": (2.5,)}, "depth must be a whole number, got 2.5"),
+        ({"depths": (2.5,)}, "depths must hold whole numbers, got 2.5"),
         ({"ascents": -1}, "ascents must be above -1, got -1"),
         ({"path_starts": 0}, "path_starts must be above 0, got 0"),
         ({"large_methods": ("qr",)}, "large_methods must be among .*, got 'qr'"),
@@ -92,7 +98,8 @@ def test_each_criterion_flips_the_verdict(variant, changes, says):
 def test_refused_before_anything_is_measured(change, message):
     with pytest.raises(ValueError, match=message):
         build_all(**settings(**change))
-    assert arm.trials(**settings(strengths=())) == []
+    with pytest.raises(ValueError, match="leave nothing to measure"):
+        build_all(**settings(strengths=()))
 
 
 def test_files_that_hold_no_target_are_named(tmp_path):

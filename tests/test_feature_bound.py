@@ -55,18 +55,11 @@ def test_the_bound_is_tight_where_v_is_zero():
     one = model.random_blocks(rng, np.full(1, 0.4), 1, 8, 3, True)
     blocks = jax.tree.map(lambda part: jnp.repeat(part[0], 3, axis=0), one)
     problem = problems.member(sample, 0)
-    with pytest.raises(ValueError, match="V must be 0"):
-        feature_bound.tight_problem(blocks, problem, 0.1)
     blocks = blocks._replace(V=jnp.zeros_like(blocks.V))
     tight = feature_bound.tight_problem(blocks, problem, 0.1)
     right, left, value = feature_bound.bound_and_squared_gradient(blocks, tight)
     assert value == pytest.approx(0.01)
     assert right == pytest.approx(float(left), rel=1e-9)
-    with pytest.raises(ValueError, match="B must be orthogonal"):
-        feature_bound.tight_problem(blocks, problem._replace(B=problem.B * [[1.0], [2.0]]), 0.1)
-    narrow = Blocks(np.ones((1, 1, 1)), np.zeros((1, 1, 1)), None)
-    with pytest.raises(ValueError, match="width must be at least n = 2, is 1"):
-        feature_bound.tight_problem(narrow, problems.two_points(0.0, 1.0), 0.1)
 
 
 def test_the_search_finds_nets_without_gradient():
@@ -78,8 +71,6 @@ def test_the_search_finds_nets_without_gradient():
     least = feature_bound.search(blocks, sample, 0.5, objective="ratio", **settings)
     assert (np.asarray(least) <= np.asarray(left / value) * (1 + 1e-12)).all()
     assert np.asarray(least).min() < 1e-3 * np.asarray(left / value).min()
-    with pytest.raises(ValueError, match="got 'risk'"):
-        feature_bound.search(blocks, sample, 0.5, objective="risk", **settings)
 
 
 def test_at_a_kink_a_one_sided_derivative_leads_down():

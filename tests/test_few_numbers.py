@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
+from identity_matters.flops import count_parameters
 from identity_matters.memorize import few_numbers, memorize_with_few_numbers, verify
 from identity_matters.memorize.certificate import PrecisionError
-from identity_matters.memorize.network import count_parameters
 
 
 def _problem(n, features, num_classes, largest=255, seed=0):

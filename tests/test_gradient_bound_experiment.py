@@ -4,7 +4,6 @@ import jax
 import pytest
 
 from experiments import gradient_bound as arm
-from identity_matters.report.figures import gradient_bound as figures
 from tests import measured
 
 SMALL = {
@@ -138,7 +137,7 @@ def test_counts_add_up():
         ({"max_condition_log10": -1.0}, "max_condition_log10 must be at least 0, got -1.0"),
         ({"sigma_norm_log10": (1.0, 0.0)}, r"needs \(low, high\), got \(1.0, 0.0\)"),
         ({"random.points": 0}, "points must be above 0, got 0"),
-        ({"random.widths": ()}, r"widths must be above 0, got \(\)"),
+        ({"random.widths": ()}, "random.widths must hold one value at least, is empty"),
         ({"random.depth_caps": (4, 2)}, r"random.depth_caps must increase, got \(5, 3\)"),
         ({"search.taus": (0.5, 1.5)}, r"search.taus must be between 0 and 1, got \(0.5, 1.5\)"),
         ({"search.depths": (1, 2)}, r"for each of search.widths \(1,\), got \(1, 2\)"),
@@ -150,14 +149,14 @@ def test_counts_add_up():
 )
 def test_refused_before_anything_is_measured(change, message):
     with pytest.raises(ValueError, match=message):
-        for trial in arm.trials(**settings("corrected", **change)):
-            arm.build(**trial)
+        changed = settings("corrected", **change)
+        arm.EXPERIMENT.prepare(changed, changed)
     with pytest.raises(ValueError, match="got 'v2'"):
         arm.get_config("v2")
 
 
 def test_figures_draw_what_was_measured(runs):
-    distribution, tight = measured.draw(figures.FIGURES, arm, runs)
+    distribution, tight = measured.draw(arm, runs)
     for form in runs:
         share = sum(row["points_percent"] for row in distribution if row["variant"] == form)
         assert share == pytest.approx(100)

@@ -143,6 +143,12 @@ def test_sixteen_devices_share_what_they_can(tmp_path):
     assert found["test_loss"] == pytest.approx(result["test_loss"], rel=1e-5)
 
 
+def test_a_run_that_trained_no_image_net_is_not_loaded():
+    path = ROOT / "results" / "reference" / "landscape" / "hessian_at_origin" / "seed=0"
+    with pytest.raises(runs.RunError, match="a run of landscape, which keeps no trained net"):
+        train.load(path)
+
+
 class Run:
     """A run directory in memory."""
 

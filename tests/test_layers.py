@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from identity_matters.nets import init_variables, layers
-from identity_matters.nets.resnet import ResNet
+from identity_matters.nets.rivals import ResNet
 
 
 def images(*shape, seed=0):
@@ -70,8 +70,6 @@ def test_pad_channels_by_hand():
     np.testing.assert_array_equal(layers.pad_channels(x, 6)[0, 0, 0], [0, 0, 1, 1, 0, 0])
     np.testing.assert_array_equal(layers.pad_channels(x, 3)[0, 0, 0], [1, 1, 0])
     assert layers.pad_channels(x, 2) is x
-    with pytest.raises(ValueError, match="from 2 to 1 channels"):
-        layers.pad_channels(x, 1)
 
 
 def test_global_average_pool_is_float32():
@@ -136,8 +134,3 @@ def test_residual_ratio_of_bfloat16_is_computed_in_float32():
     ratio = layers.residual_ratio(x.at[0, 0].set(100), h)
     assert ratio.dtype == jnp.float32
     np.testing.assert_allclose(ratio, [np.sqrt(250 / 10999)], rtol=1e-6)
-
-
-def test_residual_ratio_refuses_other_examples():
-    with pytest.raises(ValueError, match="got 3 and 2"):
-        layers.residual_ratio(jnp.ones((3, 2)), jnp.ones((2, 2)))

@@ -112,17 +112,25 @@ def test_what_the_metrics_count():
 @pytest.mark.parametrize(
     ("variant", "changes", "message"),
     [
-        ("depth", {"depths": (0, 2)}, "depth must be at least 1, got 0"),
+        ("depth", {"depths": (0, 2)}, r"depths must be above 0, got \(0, 2\)"),
         ("depth", {"width": 2}, "4"),  # two angles need a width of 4
         ("depth", {"gammas": (0.5,)}, "shorter"),
         ("depth", {"sigma_eigenvalues": (1.0, 2.0)}, r"6 x 6|Sigma must be"),
-        ("depth", {"residual_rate_factors": (0.0,)}, "learning_rate must be positive"),
-        ("depth", {"descent": {**DESCENT, "record_every": 0}}, "record_every must be at least 1"),
-        ("noise", {"descent": {**DESCENT, "max_updates": -1}}, "max_updates must be 0 or more"),
+        ("depth", {"residual_rate_factors": (0.0,)}, "residual_rate_factors must be above 0"),
+        (
+            "depth",
+            {"descent": {**DESCENT, "record_every": 0}},
+            "descent.record_every must be above 0, got 0",
+        ),
+        (
+            "noise",
+            {"descent": {**DESCENT, "max_updates": -1}},
+            "descent.max_updates must be above 0, got -1",
+        ),
         ("stuck_targets", {"depth": 2}, "at least 3"),
     ],
 )
 def test_settings_that_cannot_be_used_are_refused_before_a_run(variant, changes, message):
     with pytest.raises(ValueError, match=message):
-        for trial in linear_training.trials(**_settings(variant, **changes)):
-            linear_training.build(**trial)
+        settings = _settings(variant, **changes)
+        linear_training.EXPERIMENT.prepare(settings, settings)

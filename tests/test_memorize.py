@@ -1,11 +1,10 @@
-import importlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from identity_matters.memorize import adaptive, construct
+from identity_matters.flops import count_parameters
+from identity_matters.memorize import adaptive, construct, paper_method
 from identity_matters.memorize.certificate import PrecisionError
 from identity_matters.memorize.construct import ConflictingLabelsError, apply, memorize, verify
 from identity_matters.memorize.descent import random_network, train
@@ -13,16 +12,12 @@ from identity_matters.memorize.network import (
     Network,
     apply_block,
     block_parameters,
-    count_parameters,
     counting_lower_bound,
     forward,
     network_parameters,
     transform,
 )
 from identity_matters.memorize.paper_method import AssumptionError
-
-# The package offers a function of the module's name.
-separation = importlib.import_module("identity_matters.memorize.separation")
 
 
 def _points(n, features, num_classes, seed=0):
@@ -435,34 +430,34 @@ def _all_squares(x):
 def test_separation_is_the_smallest_squared_distance(features):
     x = np.random.default_rng(0).standard_normal((300, features))
     squares = _all_squares(x)
-    found = separation.separation(x, tile_points=64)
+    found = paper_method.separation(x, tile_points=64)
     i, j = np.unravel_index(np.argmin(squares), squares.shape)
     assert found.indices == (min(i, j), max(i, j))
     assert found.rho == pytest.approx(squares.min(), rel=1e-12)  # sums in another order
 
 
 def test_separation_finds_a_pair_that_the_projection_hides(monkeypatch):
-    monkeypatch.setattr(separation, "PROJECTED_FEATURES", 4)
-    monkeypatch.setattr(separation, "PROJECTION_EXAMPLES", 50)
+    monkeypatch.setattr(paper_method, "PROJECTED_FEATURES", 4)
+    monkeypatch.setattr(paper_method, "PROJECTION_EXAMPLES", 50)
     rng = np.random.default_rng(1)
     x = rng.standard_normal((200, 40)) * np.linspace(3, 0.1, 40)
     x[170] = x[13] + 1e-3 * rng.standard_normal(40)
-    found = separation.separation(x, tile_points=32)
+    found = paper_method.separation(x, tile_points=32)
     assert found.indices == (13, 170)
     assert found.rho == pytest.approx(np.sum((x[170] - x[13]) ** 2), rel=1e-12)
     x[170] = 100.0
-    assert separation.separation(x).rho == pytest.approx(_all_squares(x).min(), rel=1e-12)
+    assert paper_method.separation(x).rho == pytest.approx(_all_squares(x).min(), rel=1e-12)
 
 
 def test_separation_of_equal_and_of_single_rows():
-    assert separation.separation(np.ones((2, 3))).rho == 0
-    assert separation.separation(np.ones((1, 3))).rho == np.inf
+    assert paper_method.separation(np.ones((2, 3))).rho == 0
+    assert paper_method.separation(np.ones((1, 3))).rho == np.inf
 
 
 def test_the_sufficient_width_satisfies_the_lemma():
     n, num_classes = 20, 3
     x = np.random.default_rng(0).standard_normal((n, 400))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
-    width = separation.sufficient_width(n, num_classes, separation.separation(x).rho)
+    width = paper_method.sufficient_width(n, num_classes, paper_method.separation(x).rho)
     y, key = np.arange(n) % num_classes, jax.random.key(1)
     assert memorize(x, y, num_classes, width, key=key, method="paper").certificate.holds

@@ -5,7 +5,6 @@ import copy
 import pytest
 
 from experiments import relu
-from identity_matters.report.figures import relu as figures
 from tests import measured
 
 SMALL = {
@@ -28,7 +27,6 @@ SMALL = {
     },
 }
 NESTED = {
-    "origin": {"hexagon": {"sizes": (1.0,), "width": 2, "starts": 8, "steps": 60}},
     "search": {"control": {"depths": (2,), "problems": 2}},
 }
 EXPECTED = {
@@ -71,7 +69,6 @@ TURNS = [
     ("origin", "at_origin", {"largest_gradient_entry": 0.1}, "undecided"),
     ("origin", "at_origin", {"risk": [0.0, 0.0]}, "undecided"),
     ("origin", "at_origin", {"measured_curvature": [1.0, 1.0]}, "undecided"),
-    ("origin", "on_hexagon", {"curvature_without_bias": 0.1}, "undecided"),
     ("dead_units", "dead", {"dead": 0}, "undecided"),
     ("dead_units", "dead", {"dead": 1900}, "undecided"),
     ("search", "search", {"certificates": []}, "undecided"),
@@ -96,7 +93,7 @@ def verdict_with(config, records, kind, change):
 
 
 # Variant -> its figure and how many points the small run has at least.
-FIGURES = {"search": (0, 5), "gradient_ratio": (1, 2), "noise": (2, 8)}
+FIGURES = {"search": ("limits", 5), "gradient_ratio": ("gradient_ratio", 2), "noise": ("noise", 8)}
 
 
 # One test a variant, so that workers in parallel measure each of them once.
@@ -116,10 +113,8 @@ def test_the_verdict_is_that_of_the_numbers_and_figures_draw_them(variant):
     if variant == "noise":
         check_that_all_noisy_starts_are_counted(found.metrics)
     if variant in FIGURES:
-        index, least = FIGURES[variant]
-        (points,) = measured.draw(
-            figures.FIGURES[index : index + 1], relu, {variant: (config, records)}
-        )
+        name, least = FIGURES[variant]
+        (points,) = measured.draw(relu, {variant: (config, records)}, f"relu_{name}")
         assert len(points) >= least
 
 
@@ -169,17 +164,17 @@ def test_one_minimum_found_twice_counts_once_and_biases_apart():
 @pytest.mark.parametrize(
     ("variant", "change", "message"),
     [
-        ("origin", {"nets": ()}, "nets must name at least one net, is empty"),
+        ("origin", {"nets": ()}, "nets must hold one value at least, is empty"),
         ("origin", {"nets": ((1, 2, 2),)}, r"each of nets must be .*, got \(1, 2, 2\)"),
         ("origin", {"step_size": 0.0}, "step_size must be above 0, got 0.0"),
         ("dead_units", {"laws": ("uniform",)}, "got 'uniform'"),
         ("dead_units", {"nets": ((1, 1, 3),)}, "d of nets must be 1 or 2, got 3"),
-        ("dead_units", {"nets": ((0, 1, 1),)}, "depth must be above 0, got 0"),
+        ("dead_units", {"nets": ((0, 1, 1),)}, "nets must be above 0, got .*0, 1, 1"),
         ("search", {"nets": ((1, 1, 1, False, 8),)}, "lifted_width must be at least width_in"),
         ("search", {"teacher_norm": 1.5}, "teacher_norm must be between 0 and 1, got 1.5"),
     ],
 )
 def test_settings_that_cannot_be_used_are_refused(variant, change, message):
     with pytest.raises(ValueError, match=message):
-        for trial in relu.trials(**settings(variant, **change)):
-            relu.build(**trial)
+        changed = settings(variant, **change)
+        relu.EXPERIMENT.prepare(changed, changed)

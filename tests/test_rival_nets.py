@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from identity_matters.nets import apply_net, init_variables, layers, make_net, variable_shapes
-from identity_matters.nets.resnet import BATCH_NORM_EPSILON
+from identity_matters.nets.rivals import BATCH_NORM_EPSILON
 from tests import numpy_layers
 from tests.numpy_layers import relu
 

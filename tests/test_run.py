@@ -5,6 +5,8 @@ import json
 import os
 import pathlib
 import signal
+import sys
+import types
 
 import pytest
 
@@ -104,7 +106,7 @@ def test_settings_that_only_say_where_data_lie_change_nothing():
     [
         (["--config.depth=3"], "there is no setting depth; --help lists them"),
         (["--config.valuez=3"], "there is no setting valuez; --help lists them"),
-        (["--config.values=()"], "these settings leave nothing to measure"),
+        (["--config.values=()"], "values must hold one value at least, is empty"),
         (["--config.values=('a',)"], "values must hold whole numbers, got 'a'"),
         (["--config.values=(2.5,)"], "values must hold whole numbers, got 2.5"),
         (["--config.values=(True,)"], "values must hold whole numbers, got True"),
@@ -112,7 +114,7 @@ def test_settings_that_only_say_where_data_lie_change_nothing():
         (["--config.pause_seconds=-1"], "pause_seconds must be 0 or more, got -1.0"),
         (["--config.pause_seconds=soon"], "could not convert string to float: 'soon'"),
         (["--config.scale=reduced"], "scale and variant belong to a variant"),
-        (["--config=:fancy"], "variant must be plain or slow, got 'fancy'"),
+        (["--config=:fancy"], "variant must be one of plain, slow, got 'fancy'"),
         (["--config=nowhere.py"], "cannot read the settings from --config=nowhere.py"),
         (["--config=README.md"], "cannot read the settings from --config=README.md (SyntaxError"),
         (["--config=setup.cfg"], "cannot read the settings from --config=setup.cfg"),
@@ -210,6 +212,18 @@ def test_failures_of_the_machine_are_one_line(error, message):
     assert found is None if message is None else message in found
 
 
+def test_only_what_comes_too_late_for_orbax_goes_untold(monkeypatch):
+    told: list = []
+    monkeypatch.setattr(sys, "__unraisablehook__", told.append)
+    failures = [
+        types.SimpleNamespace(exc_value=RuntimeError(text))
+        for text in ("Event loop is closed", "another")
+    ]
+    for failure in failures:
+        run._tell_unraisable(failure)
+    assert told == failures[1:]
+
+
 @pytest.mark.parametrize(
     ("sent", "code"),
     [(signal.SIGTERM, run.INTERRUPTED_CODE), (signal.SIGINT, run.CTRL_C_CODE)],
@@ -245,16 +259,14 @@ def test_each_trial_has_a_key_of_its_own_that_the_seed_decides(tmp_path):
         keys.append(tuple(run.jax.random.key_data(key).tolist()))
         return {"square": 0}
 
-    spy = run.Experiment("toy", experiment.trials, measure, experiment.verdict)
+    spy = dataclasses.replace(experiment.EXPERIMENT, measure=measure)
     for seed in (0, 1):
         run.execute(spy, experiment.get_config(), seed=seed, results_dir=tmp_path)
     assert len(set(keys)) == 6
 
 
 def test_measured_values_may_not_hide_settings(tmp_path):
-    spy = run.Experiment(
-        "toy", experiment.trials, lambda trial, key: {"value": 0}, experiment.verdict
-    )
+    spy = dataclasses.replace(experiment.EXPERIMENT, measure=lambda trial, key: {"value": 0})
     with pytest.raises(TypeError, match="multiple values for keyword argument 'value'"):
         run.execute(spy, experiment.get_config(), seed=0, results_dir=tmp_path)
 

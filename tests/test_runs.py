@@ -144,27 +144,32 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("status", ["interrupted", "done"])
+@pytest.mark.parametrize("status", ["running", "interrupted", "done"])
 @pytest.mark.parametrize("damage", [*DAMAGES, "the end lost", "emptied"])
 def test_records_that_are_not_as_written_are_refused(tmp_path, status, damage):
     run = create(tmp_path)
     for cell in range(3):
         run.append({"cell": cell, "value": cell + 0.25})
-    run.finish(status, **(DONE if status == "done" else {}))
+    if status == "running":  # as a kill leaves it
+        run._held.close()
+    else:
+        run.finish(status, **(DONE if status == "done" else {}))
     if damage in DAMAGES:
         lines = DAMAGES[damage](lines_of(run.path))
     else:
-        # What an unfinished run has lost at its end is measured again.
         lines = lines_of(run.path)[:1] if damage == "the end lost" else []
     (run.path / "metrics.jsonl").write_bytes(b"".join(lines))
     if status == "done" or damage in DAMAGES:
         with pytest.raises(runs.RunError, match=r"metrics\.jsonl"):
             runs.read_run(run.path)
-    if status == "interrupted" and damage in DAMAGES:
-        with pytest.raises(runs.RunError, match=r"metrics\.jsonl:\d"):
-            create(tmp_path)
-    elif status == "interrupted":
+    if status == "running" and damage not in DAMAGES:
+        # What a killed run has lost at its end is measured again.
         assert len(create(tmp_path).records) == len(lines)
+    else:
+        said = r"metrics\.jsonl:\d|metrics\.jsonl: has \d of the 3 lines|this run is done"
+        with pytest.raises(runs.RunError, match=said):
+            create(tmp_path)
+        assert lines_of(run.path) == lines
 
 
 @pytest.mark.parametrize("name", ["environment.json", "config.json", "summary.json"])
@@ -200,7 +205,7 @@ def test_a_changed_value_is_noticed(tmp_path, name, status):
     if status == "done" or name == "environment.json":
         with pytest.raises(runs.RunError, match=rf"{name}.*a value was changed"):
             runs.read_run(run.path)
-    if status == "interrupted" and name != "summary.json":  # which a resumption writes anew
+    if status == "interrupted":
         with pytest.raises(runs.RunError, match=r"a value was changed|depth=2"):
             create(tmp_path, config={"depth": 1, "rate": math.nan})
 
@@ -223,8 +228,11 @@ def test_a_disk_that_fills_up_loses_no_line_and_leaves_no_file(tmp_path, monkeyp
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         run.finish("done", **DONE)
+    # Not "cannot be written": the command says what to free.
+    with pytest.raises(OSError, match="No space"):
+        create(tmp_path, seed=4)
     monkeypatch.undo()
-    assert not list(run.path.glob(".*"))
+    assert not list(tmp_path.rglob(".*"))
     assert create(tmp_path).records == [{"cell": 0}]
 
 
@@ -327,6 +335,7 @@ def test_a_variant_cannot_leave_its_directory(tmp_path, variant):
         ({"paper": {"other": 1}}, "paper has values of"),
         ({"seed": 4}, "belongs at"),
         ({"seed": None}, "seed must be int"),
+        ({"variant": "../b"}, "variant must be a relative path"),
     ],
 )
 def test_a_broken_contract_is_named_and_skipped(tmp_path, change, reason):
@@ -339,7 +348,7 @@ def test_a_broken_contract_is_named_and_skipped(tmp_path, change, reason):
     assert [run.seed for run in found] == [5]
     (problem,) = problems
     assert problem.path == path
-    assert reason in problem.reason
+    assert reason in problem.reason and str(path) in problem.reason
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,13 @@ def test_a_flax_module_of_ones_own():
     assert np.mean(train.predict(net, variables, x).argmax(1) == y) > 0.95
 
 
+@pytest.mark.parametrize("shape", [(0, 8, 8, 1), (8, 8, 1), (2, 9, 9, 3), ()])
+def test_what_a_net_cannot_predict_is_refused_in_one_line(shown, shape):
+    with pytest.raises(ValueError, match=r"x must be \[n, ...\], n from 1.*x\[None\]") as refused:
+        train.predict(shown["net"], shown["variables"], np.zeros(shape))
+    assert f"got shape {shape}" in str(refused.value) and "\n" not in str(refused.value)
+
+
 def test_arrays_that_do_not_go_together_are_refused():
     x, y = np.zeros((8, 4), np.float32), np.zeros(8, int)
     net = nets.make_net("mlp", num_classes=2, depth=2, width=4)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from identity_matters.train.arrays import MemoryLog
+from identity_matters.train import loop
 from identity_matters.train.optim import learning_rate_schedule, momentum_sgd
 from identity_matters.train.parallel import AXIS_NAME
 from identity_matters.train.step import Arrays, Task
@@ -92,7 +92,7 @@ def make_task(**changed) -> Task:
     return Task(**{**settings, **changed})
 
 
-class Log(MemoryLog):
+class Log(loop.Log):
     """Asks to stop when `stop_at_step` has been reached."""
 
     def __init__(self, records=(), stop_at_step=None):

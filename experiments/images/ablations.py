@@ -21,12 +21,11 @@ report gives mean and deviation over the seeds.
 import math
 from collections.abc import Callable
 
-import ml_collections
-
 from experiments import run
 from experiments.images import data as image_data
 from experiments.images import train
 from experiments.images.log import RESULT
+from experiments.shared import configs, reproduced
 
 # A net has trained if its training error is at most the first, and has not if it is within the
 # second of pure chance, percentage points. Our choice.
@@ -47,18 +46,11 @@ STANDARD_ERRORS = 2.0
 # What `make reproduce` runs on any machine.
 VARIANTS = ("digits/identity", "digits/initialisation")
 # At the paper's size, for an accelerator; a few minutes a net on one H200 (estimate).
+QUESTIONS = ("identity", "initialisation", "projection", "batch_norm", "activation")
 OTHER_VARIANTS = (
-    "cifar10/identity",
-    "cifar10/initialisation",
-    "cifar10/projection",
-    "cifar10/batch_norm",
-    "cifar10/activation",
+    *(f"cifar10/{question}" for question in QUESTIONS),
     # What two cores can carry: ten epochs of nets with 267,696 parameters, as few nets as will do.
-    "cifar10/small/identity",
-    "cifar10/small/initialisation",
-    "cifar10/small/projection",
-    "cifar10/small/batch_norm",
-    "cifar10/small/activation",
+    *(f"cifar10/small/{question}" for question in QUESTIONS),
 )
 _DEPTHS = {
     "digits": ((1, 1, 1), (3, 3, 3), (5, 5, 5)),
@@ -128,10 +120,7 @@ def _nets(size: str, question: str) -> dict:
     return {name: changes for name, changes in nets.items() if name not in left_out}
 
 
-def get_config(variant: str = VARIANTS[0]) -> ml_collections.ConfigDict:
-    known = VARIANTS + OTHER_VARIANTS
-    if variant not in known:
-        raise ValueError(f"variant must be one of {known}, got {variant!r}")
+def _settings(variant: str) -> dict:
     size, question = variant.rsplit("/", 1)
     # With 31 convolutions even the paper's initialisation diverges at times at the paper's rate.
     small = {"blocks_per_stage": (3, 3, 3), "widths": (16, 32, 64)}
@@ -140,18 +129,14 @@ def get_config(variant: str = VARIANTS[0]) -> ml_collections.ConfigDict:
         "cifar10/small": (small, _TEN_EPOCHS_RATE, _TEN_EPOCHS),
         "cifar10": ({"compute_dtype": "bfloat16"}, {}, {}),
     }[size]
-    return ml_collections.ConfigDict(
-        {
-            "variant": variant,
-            "scale": "paper" if size == "cifar10" else "reduced",
-            "data": image_data.settings(size.split("/")[0]),
-            # Settings of the net that are the same for all but where `nets` changes them.
-            "model": train.all_conv_residual_settings(**net),
-            "nets": _nets(size, question),
-            "optim": train.optim_settings(**optim),
-            "train": train.train_settings(keep_final_checkpoint=False, **length),
-        }
-    )
+    scale = "paper" if size == "cifar10" else "reduced"
+    data = image_data.settings(size.split("/")[0])
+    # `net` is the same for all but where `nets` changes it.
+    groups = train.settings(scale, data, net, optim, keep_final_checkpoint=False, **length)
+    return {**groups, "nets": _nets(size, question)}
+
+
+get_config = configs({variant: _settings(variant) for variant in VARIANTS + OTHER_VARIANTS})
 
 
 def trials(*, variant: str, model: dict, nets: dict, **groups) -> list[dict]:
@@ -180,27 +165,20 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
             metrics[f"diverged_step/{result['net']}"] = result["diverged_step"]
     if question == "identity":
         trained_percent = SMALL_TRAINED_PERCENT if size == "cifar10/small" else TRAINED_PERCENT
-        said = train.reproduced(identity_holds(results, trained_percent))
+        said = reproduced(identity_holds(results, trained_percent))
     elif question == "initialisation" and size != "cifar10/small":
-        said = train.reproduced(initialisation_helps(results))
+        said = reproduced(initialisation_helps(results))
     else:
-        baseline_name, decide = _BY_TEST_ERROR[question]
+        baseline_name, holds, denied = _BY_TEST_ERROR[question]
         others = {result["net"]: result for result in results}
         baseline = others.pop(baseline_name)
         for net, other in others.items():
             difference, margin = error_difference_percent(baseline, other)
             metrics[f"test_error_difference_percent/{net}"] = difference
             metrics[f"test_error_margin_percent/{net}"] = margin
-        said = decide(baseline, *others.values())
+        nets = (baseline, *others.values())
+        said = reproduced(holds(*nets)) if holds(*nets) or denied(*nets) else "undecided"
     return run.Verdict(question.replace("_", "-"), metrics, said)
-
-
-def _at_chance(result: dict) -> bool:
-    chance_percent = 100 * (1 - 1 / result["num_classes"])
-    return (
-        result["diverged"]
-        or result["train_error_percent"] >= chance_percent - CHANCE_MARGIN_PERCENT
-    )
 
 
 def identity_holds(results: list[dict], trained_percent: float = TRAINED_PERCENT) -> bool:
@@ -210,17 +188,22 @@ def identity_holds(results: list[dict], trained_percent: float = TRAINED_PERCENT
       trained_percent: the training error at which a net has trained.
     """
 
-    def trained(result: dict) -> bool:
-        return not result["diverged"] and result["train_error_percent"] <= trained_percent
+    def error_percent(result: dict) -> float:
+        return math.inf if result["diverged"] else result["train_error_percent"]
 
+    def depth(result: dict) -> int:
+        return sum(result["model"]["blocks_per_stage"])
+
+    chance_percent = 100 * (1 - 1 / results[0]["num_classes"])
     with_identity = [result for result in results if result["model"]["identity"]]
-    without = [result for result in results if not result["model"]["identity"]]
-    deepest = max(sum(result["model"]["blocks_per_stage"]) for result in results)
-    deepest_without = [r for r in without if sum(r["model"]["blocks_per_stage"]) == deepest]
+    deepest = max(map(depth, results))
+    deepest_without = [
+        result for result in results if not result["model"]["identity"] and depth(result) == deepest
+    ]
     return (
         bool(with_identity and deepest_without)
-        and all(map(trained, with_identity))
-        and all(map(_at_chance, deepest_without))
+        and max(map(error_percent, with_identity)) <= trained_percent
+        and min(map(error_percent, deepest_without)) >= chance_percent - CHANCE_MARGIN_PERCENT
     )
 
 
@@ -255,64 +238,37 @@ def _lower(better: dict, worse: dict) -> bool:
     return difference > margin
 
 
-def fixed_is_better(fixed: dict, trained: dict) -> str:
-    """The claim: the fixed projection's test error is lower.
-
-    It is not reproduced if the trained one's is lower, and undecided if no difference is seen.
-    """
-    if _lower(fixed, trained):
-        return "reproduced"
-    return "not reproduced" if _lower(trained, fixed) else "undecided"
-
-
-def short_initialisation_helps(paper: dict, standard: dict) -> str:
-    """As `initialisation_helps`, but a short training denies it only by the sign.
-
-    What helps in the end need not help twofold in ten epochs: the claim is not reproduced if the
-    standard deviation has the lower test error, and else undecided.
-    """
-    if initialisation_helps([paper, standard]):
-        return "reproduced"
-    return "not reproduced" if _lower(standard, paper) else "undecided"
-
-
-def batch_norm_overfits(without: dict, with_norm: dict) -> str:
-    """The claim: with batch norm the training error is lower and yet the test error higher.
-
-    It is not reproduced if the test error is lower with batch norm.
-    """
-    if _lower(with_norm, without):
-        return "not reproduced"
-    fits_better = (
+def _overfits(without: dict, with_norm: dict) -> bool:
+    """With batch norm the training error is lower and yet the test error higher."""
+    return (
         not with_norm["diverged"]
         and not without["diverged"]
         and with_norm["train_error_percent"] < without["train_error_percent"]
+        and _lower(without, with_norm)
     )
-    return "reproduced" if fits_better and _lower(without, with_norm) else "undecided"
 
 
-def any_is_better(relu: dict, *others: dict) -> str:
-    """The claim: a leak or an activation in front of each block lowers the test error.
-
-    It is not reproduced if all raise it.
-    """
-    if any(_lower(other, relu) for other in others):
-        return "reproduced"
-    higher = all(_lower(relu, other) for other in others)
-    return "not reproduced" if higher else "undecided"
-
-
-# Question -> the net that the others are compared with, and what decides.
-_BY_TEST_ERROR: dict[str, tuple[str, Callable[..., str]]] = {
-    "initialisation": ("paper", short_initialisation_helps),
-    "projection": ("fixed", fixed_is_better),
-    "batch_norm": ("without", batch_norm_overfits),
-    "activation": ("relu", any_is_better),
+# Question -> the net that the others are compared with, when the claim is reproduced, and when it
+# is not. Where neither is seen, it is undecided.
+_BY_TEST_ERROR: dict[str, tuple[str, Callable[..., bool], Callable[..., bool]]] = {
+    # What helps in the end need not help twofold in ten epochs: only the test error can deny it.
+    "initialisation": (
+        "paper",
+        lambda paper, standard: initialisation_helps([paper, standard]),
+        lambda paper, standard: _lower(standard, paper),
+    ),
+    # The fixed projection's test error is lower, or the trained one's.
+    "projection": ("fixed", _lower, lambda fixed, trained: _lower(trained, fixed)),
+    "batch_norm": ("without", _overfits, lambda without, with_norm: _lower(with_norm, without)),
+    # A leak or an activation in front of each block lowers the test error, or all raise it.
+    "activation": (
+        "relu",
+        lambda relu, *others: any(_lower(other, relu) for other in others),
+        lambda relu, *others: all(_lower(relu, other) for other in others),
+    ),
 }
 
-EXPERIMENT = run.Experiment(
-    "ablations", trials, measure, verdict, build=train.Training, trains=True
-)
+EXPERIMENT = run.Experiment("ablations", trials, measure, verdict, train.Training, trains=True)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

@@ -10,11 +10,10 @@ estimates from floating-point operations, and say so.
 A run stopped at any moment goes on from its newest checkpoint when the same command is given again.
 """
 
-import ml_collections
-
 from experiments import run
 from experiments.images import data as image_data
 from experiments.images import train
+from experiments.shared import configs, reproduced
 from identity_matters import paper
 from identity_matters.images import datasets
 
@@ -55,130 +54,111 @@ OTHER_VARIANTS = (
 )
 
 
-def _digits(dataset: str) -> dict:
+# What differs from the defaults: scale, data, net, optimiser, and length of the training.
+_NETS: dict[str, tuple[str, dict, dict, dict, dict]] = {
     # Claim: the paper's block and initialisation train on any images. Reduced: 19 convolutions of a
     # quarter of the paper's width, 8 x 8 images. 2 CPU cores: a minute. Expected: 6 %.
-    return train.variant_settings(
+    "digits": (
         "reduced",
-        image_data.settings(dataset),
-        train.all_conv_residual_settings(blocks_per_stage=(3, 3, 3), widths=(16, 32, 64)),
+        {},
+        {"blocks_per_stage": (3, 3, 3), "widths": (16, 32, 64)},
         # At the paper's 0.05 one seed in three diverged as the loss began to fall.
-        train.optim_settings(learning_rate=0.03, boundary_steps=(500, 650)),
-        steps=700, steps_per_log=50, steps_per_evaluation=100, steps_per_checkpoint=100,
-    )  # fmt: skip
-
-
-def _all_conv_residual(dataset: str) -> dict:
+        {"learning_rate": 0.03, "boundary_steps": (500, 650)},
+        {
+            "steps": 700,
+            "steps_per_log": 50,
+            "steps_per_evaluation": 100,
+            "steps_per_checkpoint": 100,
+        },
+    ),
     # Claim: Table 2, 6.38 % on CIFAR-10 and 24.64 % on CIFAR-100, peak at about 50,000 steps. The
     # paper: 24 hours on one Tesla K40. One H200 at the target of 33,000 images/s: 4 minutes
     # (estimate). 60,000 steps show the plateau after the second drop of the learning rate.
-    return train.variant_settings(
-        "paper",
-        image_data.settings(dataset),
-        train.all_conv_residual_settings(compute_dtype="bfloat16"),
-        train.optim_settings(),
-    )
-
-
-def _quarter_width(dataset: str) -> dict:
+    "all_conv_residual": ("paper", {}, {"compute_dtype": "bfloat16"}, {}, {}),
     # Claim: real images, the full depth of 55 convolutions, and a training error that falls.
     # Reduced: a quarter of the width, 1,200 steps. 2 CPU cores: about 15 minutes. Expected: a
     # training loss that falls from 2.3 to below 1.5; no published figure to compare with.
-    return train.variant_settings(
+    "quarter_width": (
         "reduced",
-        image_data.settings(dataset),
-        train.all_conv_residual_settings(widths=(16, 32, 64)),
-        train.optim_settings(boundary_steps=(900, 1100)),
-        steps=1200, batch_examples=64, steps_per_log=50, steps_per_evaluation=400,
-        steps_per_checkpoint=100,
-    )  # fmt: skip
-
-
-def _small(dataset: str) -> dict:
+        {},
+        {"widths": (16, 32, 64)},
+        {"boundary_steps": (900, 1100)},
+        {
+            "steps": 1200,
+            "batch_examples": 64,
+            "steps_per_log": 50,
+            "steps_per_evaluation": 400,
+            "steps_per_checkpoint": 100,
+        },
+    ),
     # Claim: the paper's block, initialisation and fixed projection, without batch norm, train on
     # CIFAR at a size that two cores can carry. Reduced: 19 convolutions of half the width, 1.1M
     # parameters, 30 epochs whose rate ends at zero. 2 CPU cores: 3 hours (estimate, at the 150
     # images/s of its first steps). Expected: at most 8.5 % on CIFAR-10 and 34 % on CIFAR-100, our
     # goals, set before the first run. The decay is our choice for so short a schedule.
-    return train.variant_settings(
+    "small": (
         "reduced",
-        image_data.settings(dataset),
-        train.all_conv_residual_settings(blocks_per_stage=(3, 3, 3), widths=(32, 64, 128)),
-        train.optim_settings(
-            schedule="cosine", boundary_steps=(), warmup_steps=400, weight_decay=5e-4
-        ),
-        steps=image_data.steps_at(128, 30)[0],
-        steps_per_checkpoint=200,
-    )
-
-
-def _all_cnn_c(dataset: str) -> dict:
+        {},
+        {"blocks_per_stage": (3, 3, 3), "widths": (32, 64, 128)},
+        {"schedule": "cosine", "boundary_steps": (), "warmup_steps": 400, "weight_decay": 5e-4},
+        {"steps": image_data.steps_at(128, 30)[0], "steps_per_checkpoint": 200},
+    ),
     # Claim: Table 2, 7.25 % on CIFAR-10 with augmentation, 32.39 % on CIFAR-100 as printed there.
     # Springenberg et al. 2014: rate 0.05 out of a grid, 350 epochs in batches of 256, factors of
     # ten at epochs 200, 250 and 300, decay 0.001, whitened images, crops of up to 5 pixels.
     # One H200: about 3 minutes (estimate).
-    return train.variant_settings(
+    "all_cnn_c": (
         "paper",
-        image_data.settings(dataset, normalization="gcn_zca", pad_pixels_per_side=5),
+        {"normalization": "gcn_zca", "pad_pixels_per_side": 5},
         {"name": "all_cnn_c", "input_dropout": 0.2, "dropout": 0.5, "compute_dtype": "bfloat16"},
-        train.optim_settings(
-            learning_rate=0.05, boundary_steps=image_data.steps_at(256, 200, 250, 300),
-            weight_decay=1e-3, decayed="kernels",
-        ),
-        steps=image_data.steps_at(256, 350)[0], batch_examples=256,
-    )  # fmt: skip
-
-
-def _resnet(dataset: str) -> dict:
+        {
+            "boundary_steps": image_data.steps_at(256, 200, 250, 300),
+            "weight_decay": 1e-3,
+            "decayed": "kernels",
+        },
+        {"steps": image_data.steps_at(256, 350)[0], "batch_examples": 256},
+    ),
     # Claim: Table 2, 6.43 % on CIFAR-10, the best of five runs of ResNet-110. Table 2's 25.16 % on
     # CIFAR-100 is that of another net, ResNet-164. He et al. 2015: 64,000 steps of 128, rate 0.1
     # (0.01 for the first 400 steps: here a linear warm-up) over ten at 32,000 and 48,000.
     # One H200: about 5 minutes (estimate).
-    return train.variant_settings(
+    "resnet": (
         "paper",
-        image_data.settings(dataset, normalization="mean_std", pad_pixels_per_side=4),
+        {"normalization": "mean_std", "pad_pixels_per_side": 4},
         {"name": "resnet", "depth": 110, "width": 16, "compute_dtype": "bfloat16"},
-        train.optim_settings(
-            learning_rate=0.1, boundary_steps=(32_000, 48_000), warmup_steps=400,
-            weight_decay=1e-4, decayed="kernels",
-        ),
-        steps=64_000,
-    )  # fmt: skip
-
-
-def _densenet(dataset: str) -> dict:
+        {
+            "learning_rate": 0.1,
+            "boundary_steps": (32_000, 48_000),
+            "warmup_steps": 400,
+            "decayed": "kernels",
+        },
+        {"steps": 64_000},
+    ),
     # Claim: Table 2, 3.74 % on CIFAR-10 and 19.25 % on CIFAR-100, L = 100, k = 24, plain. Huang et
     # al. 2016: 300 epochs in batches of 64, rate 0.1 over ten at a half and three quarters,
     # Nesterov momentum, decay on all parameters. One H200: several hours (estimate).
-    return train.variant_settings(
+    "densenet": (
         "paper",
-        image_data.settings(dataset, normalization="mean_std", pad_pixels_per_side=4),
+        {"normalization": "mean_std", "pad_pixels_per_side": 4},
         {"name": "densenet", "depth": 100, "growth": 24, "compute_dtype": "bfloat16"},
-        train.optim_settings(
-            learning_rate=0.1, boundary_steps=image_data.steps_at(64, 150, 225), nesterov=True,
-            weight_decay=1e-4, decayed="all",
-        ),
-        steps=image_data.steps_at(64, 300)[0], batch_examples=64,
-    )  # fmt: skip
-
-
-_SETTINGS = {
-    "all_conv_residual": _all_conv_residual,
-    "small": _small,
-    "quarter_width": _quarter_width,
-    "all_cnn_c": _all_cnn_c,
-    "resnet": _resnet,
-    "densenet": _densenet,
+        {
+            "learning_rate": 0.1,
+            "boundary_steps": image_data.steps_at(64, 150, 225),
+            "nesterov": True,
+            "decayed": "all",
+        },
+        {"steps": image_data.steps_at(64, 300)[0], "batch_examples": 64},
+    ),
 }
 
 
-def get_config(variant: str = VARIANTS[0]) -> ml_collections.ConfigDict:
-    known = VARIANTS + ACCELERATOR_VARIANTS + OTHER_VARIANTS
-    if variant not in known:
-        raise ValueError(f"variant must be one of {known}, got {variant!r}")
-    dataset, model = variant.split("/")
-    settings = _digits(dataset) if dataset == "digits" else _SETTINGS[model](dataset)
-    return ml_collections.ConfigDict({"variant": variant, **settings})
+def _settings(variant: str) -> dict:
+    dataset, net = variant.split("/")
+    scale, data, *groups, length = _NETS["digits" if dataset == "digits" else net]
+    return train.settings(scale, image_data.settings(dataset, **data), *groups, **length)
+
+
+get_config = configs({v: _settings(v) for v in VARIANTS + ACCELERATOR_VARIANTS + OTHER_VARIANTS})
 
 
 def measure(training: train.Training, key, log) -> dict:
@@ -209,7 +189,7 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
         linear = metrics["linear_classifier_test_error_percent"]
         better = metrics["test_error_percent"] < linear
         fitted = metrics["train_error_percent"] <= FITTED_PERCENT
-        return run.Verdict(DIGITS_CLAIM, metrics, train.reproduced(better and fitted))
+        return run.Verdict(DIGITS_CLAIM, metrics, reproduced(better and fitted))
     claim = CLAIMS[dataset] if model == "all_conv_residual" else BASELINE_CLAIM
     if config["scale"] != "paper":
         return run.Verdict(claim, metrics, "not comparable")
@@ -219,13 +199,7 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
 
 
 EXPERIMENT = run.Experiment(
-    "cifar",
-    train.one_training,
-    measure,
-    verdict,
-    build=train.Training,
-    get_config=get_config,
-    trains=True,
+    "cifar", train.one_training, measure, verdict, train.Training, trains=True
 )
 
 if __name__ == "__main__":

@@ -13,11 +13,10 @@ but for the miniature, which alone has been run, the times are estimates (docs/c
 A run stopped at any moment goes on from its newest checkpoint when the same command is given again.
 """
 
-import ml_collections
-
 from experiments import run
 from experiments.images import data as image_data
 from experiments.images import train
+from experiments.shared import configs, reproduced
 from identity_matters import paper
 from identity_matters.images import imagenet, miniature
 from identity_matters.nets.all_conv_residual import IMAGENET
@@ -38,89 +37,72 @@ PAPER_STEPS = 700_000
 EPOCHS_PER_DECAY = 2
 
 
-def _settings(model: dict, optim: dict, **changes) -> dict:
-    lengths = {
-        "steps": PAPER_STEPS,
-        "batch_examples": PAPER_BATCH_EXAMPLES,
-        "steps_per_evaluation": 10_000,
-        "evaluation_batch_examples": 1024,
-        **changes,
-    }
-    return train.variant_settings("paper", image_data.imagenet_settings(), model, optim, **lengths)
+# Rate 0.1 times 0.94 every two epochs; weight decay as for CIFAR. One H200 at 40 % of its peak:
+# four hours (estimate), if the host decodes as fast.
+_DECAY_STEPS = EPOCHS_PER_DECAY * TRAIN_EXAMPLES // PAPER_BATCH_EXAMPLES
+_AS_THE_PAPER = {
+    "learning_rate": 0.1,
+    "boundary_steps": tuple(range(_DECAY_STEPS, PAPER_STEPS, _DECAY_STEPS)),
+    "decay_factor": 0.94,
+}
+*_RESNET_DECAYS, _RESNET_STEPS = (
+    epoch * TRAIN_EXAMPLES // PAPER_BATCH_EXAMPLES for epoch in (30, 60, 90)
+)
 
 
-def _as_the_paper(blocks: str) -> dict:
-    # Claim: Table 2, 35.29 % top-1, 14.17 % top-5 (which net that is, see models). Rate 0.1 times
-    # 0.94 every two epochs; weight decay as for CIFAR. One H200 at 40 % of its peak: four hours
-    # (estimate), if the host decodes as fast.
-    every = EPOCHS_PER_DECAY * TRAIN_EXAMPLES // PAPER_BATCH_EXAMPLES
-    decays = tuple(range(every, PAPER_STEPS, every))
-    return _settings(
-        train.all_conv_residual_settings(**IMAGENET[blocks], compute_dtype="bfloat16"),
-        train.optim_settings(learning_rate=0.1, boundary_steps=decays, decay_factor=0.94),
-    )
-
-
-def _cosine(blocks: str) -> dict:
-    # Claim: the paper expects better schedules to help. 90 epochs of 1024 images, five of them to
-    # warm up, half a cosine: the recipe of many a ResNet, here without batch norm; our choice and
-    # not tried. One H200: three hours (estimate). Expected: below 35.29 %.
-    warmup_steps, steps = (epochs * TRAIN_EXAMPLES // 1024 for epochs in (5, 90))
-    return _settings(
-        train.all_conv_residual_settings(**IMAGENET[blocks], compute_dtype="bfloat16"),
-        train.optim_settings(
-            schedule="cosine", boundary_steps=(), learning_rate=0.2, warmup_steps=warmup_steps
-        ),
-        steps=steps, batch_examples=1024, steps_per_evaluation=2500,
-    )  # fmt: skip
-
-
-def _resnet_34() -> dict:
-    # Claim: the baseline with batch norm that the paper quotes, 25.03 % at ten crops; 26.7 % at one
-    # (fb.resnet.torch). 90 epochs of 256, rate 0.1 over ten every 30 epochs. One H200: two
-    # hours (estimate).
-    *decays, steps = (epoch * TRAIN_EXAMPLES // PAPER_BATCH_EXAMPLES for epoch in (30, 60, 90))
-    return _settings(
-        {"name": "resnet_imagenet", "depth": 34, "width": 64, "compute_dtype": "bfloat16"},
-        train.optim_settings(learning_rate=0.1, boundary_steps=tuple(decays), decayed="kernels"),
+def _paper_settings(model: dict, optim: dict, steps: int = PAPER_STEPS) -> dict:
+    return train.settings(
+        "paper",
+        image_data.imagenet_settings(),
+        {**model, "compute_dtype": "bfloat16"},
+        optim,
         steps=steps,
+        batch_examples=PAPER_BATCH_EXAMPLES,
+        steps_per_evaluation=10_000,
+        evaluation_batch_examples=1024,
     )
 
 
-def _miniature() -> dict:
+_SETTINGS = {
     # Claim: everything but the size is as with ImageNet: archives, decoding, crops, streams, top-5.
     # Generated images of ten classes, 64 pixels, a small net of the same blocks. 2 CPU cores: about
     # half a minute. Expected: a top-1 error of 1 to 2 %; chance is 90 %.
-    return train.variant_settings(
+    "miniature/all_conv_residual": train.settings(
         "reduced",
         image_data.imagenet_settings(
             miniature_examples=400, image_pixels=64, eval_shorter_side_pixels=72
         ),
-        train.all_conv_residual_settings(
-            blocks_per_stage=(1, 1), widths=(16, 32), stage_strides=(2, 2),
-            stem_kernel_size=7, stem_stride=2,
-        ),
-        train.optim_settings(learning_rate=0.005, boundary_steps=(330,), warmup_steps=20),
-        steps=400, batch_examples=32, steps_per_log=20, steps_per_evaluation=50,
-        steps_per_checkpoint=50, evaluation_batch_examples=64,
-    )  # fmt: skip
-
-
-_SETTINGS = {
-    "miniature/all_conv_residual": _miniature,
-    "imagenet2012/parameters_as_printed": lambda: _as_the_paper("parameters_as_printed"),
-    "imagenet2012/blocks_of_34_layers": lambda: _as_the_paper("blocks_of_34_layers"),
-    "imagenet2012/parameters_as_printed_cosine": lambda: _cosine("parameters_as_printed"),
-    "imagenet2012/blocks_of_34_layers_cosine": lambda: _cosine("blocks_of_34_layers"),
-    "imagenet2012/resnet_34": _resnet_34,
+        {
+            "blocks_per_stage": (1, 1),
+            "widths": (16, 32),
+            "stage_strides": (2, 2),
+            "stem_kernel_size": 7,
+            "stem_stride": 2,
+        },
+        {"learning_rate": 0.005, "boundary_steps": (330,), "warmup_steps": 20},
+        steps=400,
+        batch_examples=32,
+        steps_per_log=20,
+        steps_per_evaluation=50,
+        steps_per_checkpoint=50,
+        evaluation_batch_examples=64,
+    ),
+    # Claim: Table 2, 35.29 % top-1, 14.17 % top-5 (which net that is, see models).
+    **{
+        f"imagenet2012/{blocks}": _paper_settings(IMAGENET[blocks], _AS_THE_PAPER)
+        for blocks in ("parameters_as_printed", "blocks_of_34_layers")
+    },
+    # Claim: the baseline with batch norm that the paper quotes, 25.03 % at ten crops; 26.7 % at one
+    # (fb.resnet.torch). 90 epochs of 256, rate 0.1 over ten every 30 epochs. One H200: two
+    # hours (estimate).
+    "imagenet2012/resnet_34": _paper_settings(
+        {"name": "resnet_imagenet", "depth": 34, "width": 64},
+        {"learning_rate": 0.1, "boundary_steps": tuple(_RESNET_DECAYS), "decayed": "kernels"},
+        _RESNET_STEPS,
+    ),
 }
 VARIANTS, OTHER_VARIANTS = tuple(_SETTINGS)[:1], tuple(_SETTINGS)[1:]
-
-
-def get_config(variant: str = VARIANTS[0]) -> ml_collections.ConfigDict:
-    if variant not in _SETTINGS:
-        raise ValueError(f"variant must be one of {tuple(_SETTINGS)}, got {variant!r}")
-    return ml_collections.ConfigDict({"variant": variant, **_SETTINGS[variant]()})
+get_config = configs(_SETTINGS)
 
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
@@ -135,7 +117,7 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     if config["data"]["miniature_examples"]:
         learned = metrics["test_error_percent"] <= MINIATURE_LEARNED_PERCENT
         metrics["test_error_asked_percent"] = MINIATURE_LEARNED_PERCENT
-        return run.Verdict(MINIATURE_CLAIM, metrics, train.reproduced(learned))
+        return run.Verdict(MINIATURE_CLAIM, metrics, reproduced(learned))
     is_net = config["model"]["name"] == "all_conv_residual"
     claim = CLAIM if is_net else BASELINE_CLAIM
     found = (metrics["train_examples"], metrics["test_examples"])
@@ -152,13 +134,7 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
 
 
 EXPERIMENT = run.Experiment(
-    "imagenet",
-    train.one_training,
-    train.Training.run,
-    verdict,
-    build=train.Training,
-    get_config=get_config,
-    trains=True,
+    "imagenet", train.one_training, train.Training.run, verdict, train.Training, trains=True
 )
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import numpy as np
 from experiments import run
 from experiments.images import data as image_data
 from experiments.images.log import RESULT
+from experiments.shared import reproduced
 from identity_matters import flops, nets, runs
 from identity_matters.train import checkpoint, loop, metrics, multihost, optim, parallel
 from identity_matters.train.step import Task, initial_state
@@ -43,79 +44,78 @@ METRICS = (
 )
 
 
-def all_conv_residual_settings(**changes) -> dict:
-    """The net of Table 1. Where the text leaves something open, the choice is a setting."""
+# The net of Table 1. Where the text leaves something open, the choice is a setting.
+ALL_CONV_RESIDUAL = {
+    "name": "all_conv_residual",
+    # Residual blocks and channels of the three stages.
+    "blocks_per_stage": (9, 9, 9),
+    "widths": (64, 128, 256),
+    # Strides of their first convolutions.
+    "stage_strides": (1, 2, 2),
+    "stem_width": 16,
+    "stem_kernel_size": 3,
+    "stem_stride": 1,
+    # Standard deviation of residual convolutions: paper, 1/(k^2 c), or standard, 1/(k sqrt c);
+    # times initial_scale.
+    "residual_init": "paper",
+    "initial_scale": 1.0,
+    # Slope of the activation below zero: 0.1 in the base code, 0 in the paper's formula.
+    "leak": 0.0,
+    # Whether a block starts with an activation, as the base code's did.
+    "activate_first": False,
+    # The last linear map: fixed (random, not trained: the paper's) or trained.
+    "projection": "fixed",
+    # Without the identity a block is C2(ReLU(C1 x)) alone.
+    "identity": True,
+    "batch_norm": False,
+    # float32 or bfloat16, of convolutions; parameters are float32.
+    "compute_dtype": "float32",
+}
+# Momentum SGD; as in section 4 unless changed.
+OPTIM = {
+    # step, cosine, linear or constant.
+    "schedule": "step",
+    "learning_rate": 0.05,
+    # step only: where the rate is multiplied by decay_factor.
+    "boundary_steps": (30_000, 50_000),
+    "decay_factor": 0.1,
+    # The rate grows linearly to its value over so many steps.
+    "warmup_steps": 0,
+    "momentum": 0.9,
+    "nesterov": False,
+    # The gradient of weight_decay / 2 * ||w||^2 is added for: convolutions, kernels or all.
+    "weight_decay": 1e-4,
+    "decayed": "convolutions",
+}
+# How long, in what batches, and how often what is written.
+TRAIN = {
+    "steps": 60_000,
+    "batch_examples": 128,
+    # 0: one on a CPU, 100 on an accelerator.
+    "steps_per_dispatch": 0,
+    "steps_per_log": 100,
+    "steps_per_evaluation": 1000,
+    "steps_per_checkpoint": 1000,
+    "evaluation_batch_examples": 1000,
+    # 0: as many of this machine's devices as divide the batch.
+    "devices": 0,
+    "keep_final_checkpoint": True,
+}
+
+
+def settings(scale: str, data: dict, model: dict, optim: dict, **train) -> dict:
+    """The settings of a variant but for its name, by what differs from the defaults above.
+
+    Args:
+      model: a net of another name is taken as it is.
+    """
     return {
-        "name": "all_conv_residual",
-        # Residual blocks and channels of the three stages.
-        "blocks_per_stage": (9, 9, 9),
-        "widths": (64, 128, 256),
-        # Strides of their first convolutions.
-        "stage_strides": (1, 2, 2),
-        "stem_width": 16,
-        "stem_kernel_size": 3,
-        "stem_stride": 1,
-        # Standard deviation of residual convolutions: paper, 1/(k^2 c), or standard, 1/(k sqrt c);
-        # times initial_scale.
-        "residual_init": "paper",
-        "initial_scale": 1.0,
-        # Slope of the activation below zero: 0.1 in the base code, 0 in the paper's formula.
-        "leak": 0.0,
-        # Whether a block starts with an activation, as the base code's did.
-        "activate_first": False,
-        # The last linear map: fixed (random, not trained: the paper's) or trained.
-        "projection": "fixed",
-        # Without the identity a block is C2(ReLU(C1 x)) alone.
-        "identity": True,
-        "batch_norm": False,
-        # float32 or bfloat16, of convolutions; parameters are float32.
-        "compute_dtype": "float32",
-        **changes,
+        "scale": scale,
+        "data": data,
+        "model": model if "name" in model else {**ALL_CONV_RESIDUAL, **model},
+        "optim": {**OPTIM, **optim},
+        "train": {**TRAIN, **train},
     }
-
-
-def optim_settings(**changes) -> dict:
-    """Momentum SGD; as in section 4 unless changed."""
-    return {
-        # step, cosine, linear or constant.
-        "schedule": "step",
-        "learning_rate": 0.05,
-        # step only: where the rate is multiplied by decay_factor.
-        "boundary_steps": (30_000, 50_000),
-        "decay_factor": 0.1,
-        # The rate grows linearly to its value over so many steps.
-        "warmup_steps": 0,
-        "momentum": 0.9,
-        "nesterov": False,
-        # The gradient of weight_decay / 2 * ||w||^2 is added for: convolutions, kernels or all.
-        "weight_decay": 1e-4,
-        "decayed": "convolutions",
-        **changes,
-    }
-
-
-def train_settings(**changes) -> dict:
-    """How long, in what batches, and how often what is written."""
-    return {
-        "steps": 60_000,
-        "batch_examples": 128,
-        # 0: one on a CPU, 100 on an accelerator.
-        "steps_per_dispatch": 0,
-        "steps_per_log": 100,
-        "steps_per_evaluation": 1000,
-        "steps_per_checkpoint": 1000,
-        "evaluation_batch_examples": 1000,
-        # 0: as many of this machine's devices as divide the batch.
-        "devices": 0,
-        "keep_final_checkpoint": True,
-        **changes,
-    }
-
-
-def variant_settings(scale: str, data: dict, model: dict, optim: dict, **train) -> dict:
-    """The settings of a variant but for its name; `train` changes those of `train_settings`."""
-    groups = {"data": data, "model": model, "optim": optim, "train": train_settings(**train)}
-    return {"scale": scale, **groups}
 
 
 def make_optimizer(*, steps, momentum, nesterov, weight_decay, decayed, **schedule):
@@ -266,9 +266,12 @@ def load(run_dir: str, trial: int = 0) -> tuple[Training, dict]:
       trial: which of its trainings.
     Raises:
       checkpoint.CheckpointError: there is no checkpoint, or it is damaged.
-      runs.RunError: the run cannot be read, or that training is not finished.
+      runs.RunError: the run cannot be read, is of another experiment, or that training is not
+        finished.
     """
     found = runs.read_run(run_dir)
+    if not {"model", "optim"} <= found.config.keys():
+        raise runs.RunError(f"{run_dir}: a run of {found.experiment}, which keeps no trained net")
     results = [r for r in found.records if r.get("kind") == RESULT and r["cell"] == trial]
     if not results:
         raise runs.RunError(f"{run_dir}: training {trial} is not finished")
@@ -318,8 +321,3 @@ def compared(
     )
     said = reproduced(holds) if comparable else "not comparable"
     return run.Verdict(claim, measured, said, paper=printed)
-
-
-def reproduced(holds: bool) -> str:
-    """The verdict on an empirical statement."""
-    return "reproduced" if holds else "not reproduced"

@@ -116,27 +116,21 @@ def _crop_and_flip(x, keys, pad: int, flip: bool):
     return jax.vmap(one)(x, keys)
 
 
-def _standardize(constants, x):
-    del constants
+def _standardize(_constants, x):
     mean = jnp.mean(x, axis=(1, 2, 3), keepdims=True)
     std = jnp.std(x, axis=(1, 2, 3), keepdims=True)
     return (x - mean) / jnp.maximum(std, math.prod(x.shape[1:]) ** -0.5)
 
 
-def _shift_and_divide(constants, x):
-    return (x - constants["shift"]) / constants["divisor"]
-
-
-def _chunks(images):
+def _chunks(images, dtype):
     for start in range(0, len(images), _CHUNK_EXAMPLES):
-        yield images[start : start + _CHUNK_EXAMPLES]
+        yield images[start : start + _CHUNK_EXAMPLES].astype(dtype)
 
 
 def _fit_mean_std(images):
     total, squares = 0, 0
-    for chunk in _chunks(images):
+    for chunk in _chunks(images, np.uint32):
         # Summed over images first, which is many times faster than over all axes but the last.
-        chunk = chunk.astype(np.uint32)
         total = total + np.sum(chunk, axis=0, dtype=np.uint32).sum(axis=(0, 1), dtype=np.int64)
         chunk *= chunk
         squares = squares + np.sum(chunk, axis=0, dtype=np.uint32).sum(axis=(0, 1), dtype=np.int64)
@@ -160,8 +154,8 @@ def _fit_zca(images):
     """Mean m f32[d] and ``W = (C + ZCA_BIAS I)^{-1/2}`` f32[d, d], C the covariance of images."""
     normalize = jax.jit(_normalize_contrast)
     total, products = np.zeros(()), np.zeros(())
-    for chunk in _chunks(images):
-        x = np.asarray(normalize(chunk.astype(np.float32)), np.float64).reshape(len(chunk), -1)
+    for chunk in _chunks(images, np.float32):
+        x = np.asarray(normalize(chunk), np.float64).reshape(len(chunk), -1)
         total, products = total + x.sum(axis=0), products + x.T @ x
     mean = total / len(images)
     variances, axes = np.linalg.eigh(products / len(images) - np.outer(mean, mean))
@@ -181,7 +175,7 @@ def _whiten(constants, x):
 # Name -> (fit(images) -> constants by name, apply(constants, x f32[b, h, w, c])).
 _NORMALIZATIONS: dict[str, tuple[Callable, Callable]] = {
     "per_image": (lambda images: {}, _standardize),
-    "mean_std": (_fit_mean_std, _shift_and_divide),
+    "mean_std": (_fit_mean_std, lambda fit, x: (x - fit["shift"]) / fit["divisor"]),
     "gcn_zca": (_fit_zca, _whiten),
 }
 NORMALIZATIONS = tuple(_NORMALIZATIONS)

@@ -24,6 +24,7 @@ CHUNK_EXAMPLES = 1000
 DOWNLOAD_RETRIES = 1
 # No program may download these; the builder takes both or none.
 IMAGENET_ARCHIVES = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar")
+IMAGENET_ORIGIN = "https://image-net.org/download-images (it asks for an account)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,61 +223,49 @@ def prepare(name: str, data_dir: str | os.PathLike[str]) -> list[pathlib.Path]:
     """
     data_dir = pathlib.Path(data_dir).expanduser()
     if name == imagenet.NAME:
-        return [_prepare_imagenet(data_dir)]
+        builder = _built(name, name, data_dir, IMAGENET_ORIGIN)
+        return [pathlib.Path(builder.data_dir)]
     source = find_source(name)
     if not source.tfds_name:
         return []
     directories = [_directory(source, split, data_dir) for split in source.splits]
     if not all((directory / "manifest.json").exists() for directory in directories):
-        builder = _download(source, data_dir)
+        builder = _built(name, source.tfds_name, data_dir, source.origin)
         for split in source.splits:
             write(source, split, data_dir, *decode(source, split, builder))
     return directories
 
 
-def _require_tensorflow(name: str) -> None:
+def _built(name: str, tfds_name: str, data_dir: pathlib.Path, origin: str) -> Any:
+    """The prepared builder of tensorflow_datasets; see `prepare` for what it raises.
+
+    Of imagenet2012 it packs the two archives; CMYK and PNG files become RGB JPEGs.
+    """
     for module in ("tensorflow", "tensorflow_datasets"):
         if importlib.util.find_spec(module) is None:
             raise ValueError(
                 f"preparing {name} needs {module}, which is not installed;"
                 f" run: make data DATASETS={name}"
             )
-
-
-def _prepare_imagenet(data_dir: pathlib.Path) -> pathlib.Path:
-    """Packs the two archives into array_record files; CMYK and PNG files become RGB JPEGs."""
-    _require_tensorflow(imagenet.NAME)
-    builder = imagenet.builder(data_dir)
-    manual = data_dir / "downloads" / "manual"
-    missing = [name for name in IMAGENET_ARCHIVES if not (manual / name).exists()]
-    if missing and not builder.is_prepared():
-        raise ValueError(
-            f"{manual} lacks {' and '.join(missing)}; get the archives from"
-            " https://image-net.org/download-images (it asks for an account) and run this again"
-        )
-    import tensorflow_datasets as tfds
-
-    settings = tfds.download.DownloadConfig(manual_dir=manual, try_download_gcs=False)
-    builder.download_and_prepare(download_config=settings, file_format=imagenet.FILE_FORMAT)
-    return pathlib.Path(builder.data_dir)
-
-
-def _download(source, data_dir):
-    _require_tensorflow(source.name)
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.download import downloader
 
     downloader.MAX_RETRIES = DOWNLOAD_RETRIES
-    builder = tfds.builder(
-        source.tfds_name, data_dir=data_dir, file_format=imagenet.FILE_FORMAT, try_gcs=False
-    )
-    settings = tfds.download.DownloadConfig(try_download_gcs=False)
+    builder = tfds.builder(tfds_name, data_dir=data_dir, file_format=imagenet.FILE_FORMAT)
+    manual = data_dir / "downloads" / "manual"
+    archives = IMAGENET_ARCHIVES if name == imagenet.NAME else ()
+    missing = [archive for archive in archives if not (manual / archive).exists()]
+    if missing and not builder.is_prepared():
+        raise ValueError(
+            f"{manual} lacks {' and '.join(missing)}; get the archives from {origin} and run this"
+            " again"
+        )
+    settings = tfds.download.DownloadConfig(manual_dir=manual, try_download_gcs=False)
     try:
         builder.download_and_prepare(download_config=settings, file_format=imagenet.FILE_FORMAT)
     except (OSError, tfds.download.DownloadError) as error:
-        manual = data_dir / "downloads" / "manual"
         raise ValueError(
-            f"cannot download {source.name} ({type(error).__name__}); get the original archive from"
-            f" {source.origin} into {manual} and run this again"
+            f"cannot download {name} ({type(error).__name__}); get the original archive from"
+            f" {origin} into {manual} and run this again"
         ) from error
     return builder

@@ -51,15 +51,13 @@ def _cv2():
 
 
 def decode(encoded: bytes, name: str) -> np.ndarray:
-    """Decodes a JPEG, or a PNG whatever it is called, as RGB.
+    """Decodes a JPEG, or a PNG whatever it is called, as RGB: u8[height, width, 3].
 
     Greyscale images get three equal channels, CMYK and transparent ones are converted. An
     orientation in the file's metadata is ignored, as by TensorFlow's decoder.
 
     Args:
       name: what the image is called in errors.
-    Returns:
-      u8[height, width, 3].
     Raises:
       ValueError: `name` is truncated, damaged or neither JPEG nor PNG.
     """

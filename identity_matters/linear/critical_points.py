@@ -16,12 +16,10 @@ from identity_matters.linear import gradient_bound, model
 
 @jax.jit
 def risk_hessian(A: Array, R: Array, Sigma: Array) -> jax.Array:
-    """The Hessian of the risk in the layers, by forward-mode differentiation of Lemma 2.4.
+    """The Hessian of the risk in ``A.ravel()``, by forward-mode differentiation of Lemma 2.4.
 
     Args:
       A: f64[depth, d, d], R and Sigma: f64[d, d].
-    Returns:
-      f64[depth d d, depth d d], rows and columns in the order of ``A.ravel()``.
     """
     hessian = jax.jacfwd(model.risk_gradient)(A, R, Sigma)
     return hessian.reshape(A.size, A.size)

@@ -186,7 +186,7 @@ class Ends(NamedTuple):
 
 
 def descend_many(A: Array, R: Array, rules: Rules) -> Ends:
-    """Gradient descent with ``Sigma = I`` from many starts at once; it records and stalls nowhere.
+    """Gradient descent with ``Sigma = I`` from many starts at once, of which no curves are kept.
 
     >>> jax.config.update("jax_enable_x64", True)
     >>> rules = Rules(0.25, max_updates=3, risk_tolerance=1e-3, divergence_factor=1e3)
@@ -204,40 +204,23 @@ def descend_many(A: Array, R: Array, rules: Rules) -> Ends:
     A, R = jnp.asarray(A), jnp.asarray(R)
     if A.ndim != 4 or len(A) == 0:
         raise ValueError(f"A must have shape [starts, depth, d, d], got {A.shape}")
-    model.check_problem(A[0], R, jnp.eye(A.shape[-1], dtype=A.dtype))
-    return Ends(*map(np.asarray, _descend_many(A, R, dataclasses.asdict(rules))))
+    Sigma = jnp.eye(A.shape[-1], dtype=A.dtype)
+    model.check_problem(A[0], R, Sigma)
+    settings = dataclasses.asdict(rules) | {"record_every": max(rules.max_updates, 1)}
+
+    def one(start):
+        end, _, _ = _descend(start, R, Sigma, None, None, settings, blocks=1, watched=False)
+        return Ends(end.updates, end.stop == _CONVERGED, end.excess, model.max_spectral_norm(end.A))
+
+    return Ends(*map(np.asarray, jax.vmap(one)(A)))
 
 
-@jax.jit
-def _descend_many(A, R, rules) -> Ends:
-    evaluate = jax.vmap(
-        lambda layers: model.excess_risk_and_gradient(layers, R, jnp.eye(len(R), dtype=R.dtype))
-    )
+@functools.partial(jax.jit, static_argnames=("blocks", "watched"))
+def _descend(A, R, Sigma, input_map, output_map, rules, *, blocks: int, watched: bool = True):
+    """The loop of `gradient_descent`: an inner loop between records, an outer loop over records.
 
-    def is_running(excess, updates, first_excess):
-        bounded = excess <= rules["divergence_factor"] * first_excess
-        return bounded & (excess > rules["risk_tolerance"]) & (updates < rules["max_updates"])
-
-    def update(carry):
-        A, updates, excess, gradient, running = carry
-        A = A - jnp.where(running, rules["learning_rate"], 0.0)[:, None, None, None] * gradient
-        updates = updates + running
-        excess, gradient = evaluate(A)
-        return A, updates, excess, gradient, is_running(excess, updates, first_excess)
-
-    first_excess, gradient = evaluate(A)
-    updates = jnp.zeros(len(A), jnp.int32)
-    running = is_running(first_excess, updates, first_excess)
-    A, updates, excess, _, _ = jax.lax.while_loop(
-        lambda carry: jnp.any(carry[-1]), update, (A, updates, first_excess, gradient, running)
-    )
-    norms = jax.vmap(model.max_spectral_norm)(A)
-    return Ends(updates, excess <= rules["risk_tolerance"], excess, norms)
-
-
-@functools.partial(jax.jit, static_argnames="blocks")
-def _descend(A, R, Sigma, input_map, output_map, rules, *, blocks: int):
-    """The loop of `gradient_descent`: an inner loop between records, an outer loop over records."""
+    It looks whether iterates are inside B_1 if it is `watched`.
+    """
 
     def update(point):
         A = point.A - rules["learning_rate"] * point.gradient
@@ -257,7 +240,7 @@ def _descend(A, R, Sigma, input_map, output_map, rules, *, blocks: int):
             [jnp.int32(c) for c in (_DIVERGED, _CONVERGED, _STALLED, _MAX_UPDATES)],
             jnp.int32(_RUNNING),
         )
-        inside = point.inside & _is_inside(A)
+        inside = point.inside & _is_inside(A) if watched else point.inside
         return _Point(A, updates, first_excess, excess, gradient, inside, stop)
 
     def update_and_record(carry):

@@ -82,7 +82,7 @@ def factorize(
     array([0.2238, 0.2238, 0.2238, 0.2238, 0.2238, 0.2238, 0.2238, 0.2238])
     >>> factorize(np.diag([1.0, -1.0]), depth=8)
     Traceback (most recent call last):
-    ValueError: R must have a positive determinant, got det R = -exp(0) = -1
+    ValueError: R must have a positive determinant, got det R = -exp(0) = -1; negate a row of R
 
     Methods:
       svd: the paper's appendix A.1: q layers for V^T, p for K, q for U, 2 q + p = l, with the
@@ -150,7 +150,6 @@ class NotApplicableError(ValueError):
 
 
 def _psd(target: Target, depth: int, settings: PathSettings) -> Factorization:
-    del settings
     if not target.is_symmetric:
         asymmetry = np.abs(target.R - target.R.T).max()
         raise NotApplicableError(f"method psd needs a symmetric R, got |R - R^T| = {asymmetry:.3g}")
@@ -163,7 +162,6 @@ def _psd(target: Target, depth: int, settings: PathSettings) -> Factorization:
 
 
 def _root(target: Target, depth: int, settings: PathSettings) -> Factorization:
-    del settings
     return _two_groups(_still(target), _rest_root(target, _still(target)), depth)
 
 
@@ -267,12 +265,10 @@ def _rest_root(target: Target, turn: RotationForm) -> _Root:
 
 
 def _polar(target: Target, depth: int, settings: PathSettings) -> Factorization:
-    del settings
     return _two_groups(_polar_form(target), _positive_root(target), depth)
 
 
 def _paired(target: Target, depth: int, settings: PathSettings) -> Factorization:
-    del settings
     turn = _polar_form(target)
     planes = int(np.count_nonzero(turn.angles == np.pi))
     if not planes:
@@ -283,7 +279,6 @@ def _paired(target: Target, depth: int, settings: PathSettings) -> Factorization
 
 def _svd(target: Target, depth: int, settings: PathSettings) -> Factorization:
     """Appendix A.1; |||A||| is the largest of the three parts' norms."""
-    del settings
     U, Vt = target.U.copy(), target.Vt.copy()
     if np.linalg.slogdet(U)[0] < 0:
         # det R > 0, so det V = -1 as well; the same sign goes over to both last vectors.

@@ -108,7 +108,7 @@ def bound_function(form: str) -> Callable[..., Any]:
 def gradient_lower_bound(
     A: Array, Sigma: Array, excess: float | Array, form: str = "corrected"
 ) -> jax.Array:
-    """The right-hand side of eq. (2.3) at A, with ``tau = |||A|||`` as measured there.
+    """The right-hand side of eq. (2.3) at A, with ``tau = |||A|||`` as measured there: f64[].
 
     The smallest counterexample to the printed forms: the squared gradient is 16.
 
@@ -123,8 +123,6 @@ def gradient_lower_bound(
       Sigma: f64[d, d], symmetric positive semidefinite.
       excess: f64[], ``f(A) - C`` from `model.excess_risk`, at least 0.
       form: one of `FORMS`; only "corrected" is a true lower bound of ``||grad f||_F^2``.
-    Returns:
-      f64[].
     Raises:
       TypeError: an array is not float64.
       ValueError: another shape or form; Sigma is not symmetric positive semidefinite; excess < 0;
@@ -164,7 +162,7 @@ def second_moment_eigenvalues(Sigma: ArrayLike) -> np.ndarray:
 def squared_gradient_and_excess(
     A: Array, R: Array, Sigma: Array, depth: int | Array
 ) -> tuple[jax.Array, jax.Array]:
-    """``(||grad f||_F^2, f - C)`` at one point; a vmapped caller may mix depths.
+    """``(||grad f||_F^2, f - C)``, f64[] each, at one point; a vmapped caller may mix depths.
 
     The stack may be padded: its layers from `depth` on must be zero. They are factors I, which
     change neither the map nor the gradient of the others, and their own gradient is not counted.
@@ -173,8 +171,6 @@ def squared_gradient_and_excess(
       A: f64[max_depth, d, d].
       R, Sigma: f64[d, d].
       depth: int[], number of leading layers that count.
-    Returns:
-      ``(f64[], f64[])``.
     """
     excess, gradient = model.excess_risk_and_gradient(A, R, Sigma)
     return jnp.sum(leading_layers(gradient, depth) ** 2), excess
@@ -349,17 +345,13 @@ def scalar_point(a: Sequence[Rational], R: Rational, Sigma: Rational, form: str)
       R, Sigma: rational numbers, ``Sigma > 0``.
       form: one of `FORMS`.
     Raises:
-      ValueError: no layer, some ``|a_i| >= 1``, or ``Sigma <= 0``.
+      ValueError: some ``|a_i| >= 1``.
     """
     layers = tuple(fractions.Fraction(value) for value in a)
     R, Sigma = fractions.Fraction(R), fractions.Fraction(Sigma)
-    if not layers:
-        raise ValueError("a must hold at least 1 layer, got none")
     tau = max(abs(value) for value in layers)
     if tau >= 1:
         raise ValueError(f"eq. (2.3) needs max |a_i| < 1, got {tau}")
-    if Sigma <= 0:
-        raise ValueError(f"Sigma must be positive, got {Sigma}")
     product = math.prod((1 + value for value in layers), start=fractions.Fraction(1))
     E = product - R
     squares = [(2 * E * Sigma * product / (1 + value)) ** 2 for value in layers]

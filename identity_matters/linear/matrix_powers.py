@@ -118,7 +118,7 @@ class NoPrincipalRootError(ValueError):
 
 
 def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
-    """``R^{1/l} - I``, with the eigenvalues of the root at angles below pi / l.
+    """``R^{1/l} - I``, f64[d, d], with the eigenvalues of the root at angles below pi / l.
 
     Taken from the logarithm, so that its own relative error is small: errors of ``R^{1/l}`` count l
     times in the product. Normal R (a diagonal complex Schur form) and R with well-conditioned
@@ -127,8 +127,6 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
     Args:
       R: f64[d, d], invertible.
       depth: l.
-    Returns:
-      f64[d, d].
     Raises:
       NoPrincipalRootError: R has an eigenvalue on the negative real axis, or the l-th power of the
         computed root misses R by more than 1e-10.

@@ -62,7 +62,7 @@ def _through_layers(A: Array, M: Array | None) -> tuple[jax.Array, jax.Array]:
 
 @jax.jit
 def product(A: Array) -> jax.Array:
-    """``(I + A_l) ... (I + A_1)``, the map of a linear residual network.
+    """``(I + A_l) ... (I + A_1)``, the map of a linear residual network: f64[d, d].
 
     >>> jax.config.update("jax_enable_x64", True)
     >>> product(jnp.array([[[1.0]], [[2.0]]]))
@@ -70,8 +70,6 @@ def product(A: Array) -> jax.Array:
 
     Args:
       A: f64[depth, d, d]; ``A[0]`` is applied to the input first.
-    Returns:
-      f64[d, d].
     Raises:
       TypeError, ValueError: see `check_stack`.
     """
@@ -81,15 +79,13 @@ def product(A: Array) -> jax.Array:
 
 @jax.jit
 def max_spectral_norm(A: Array) -> jax.Array:
-    """``|||A||| = max_i ||A_i||``, the largest singular value of any layer.
+    """``|||A||| = max_i ||A_i||``, the largest singular value of any layer: f64[].
 
     >>> max_spectral_norm(jnp.array([[[0.5]], [[-0.75]]], jnp.float64))
     Array(0.75, dtype=float64)
 
     Args:
       A: f64[depth, d, d].
-    Returns:
-      f64[].
     """
     check_stack(A)
     return jnp.max(jnp.linalg.svd(A, compute_uv=False))
@@ -156,7 +152,7 @@ def excess_risk(
     input_map: Array | None = None,
     output_map: Array | None = None,
 ) -> jax.Array:
-    """``f(A) - C = ||E Sigma^{1/2}||_F^2 = tr(E Sigma E^T)`` (Claim 2.3), in depth products.
+    """``f(A) - C = ||E Sigma^{1/2}||_F^2 = tr(E Sigma E^T)`` (Claim 2.3), in depth products: f64[].
 
     One layer of width one, A = 0, R = Sigma = 2: (1 - 2)^2 2.
 
@@ -171,8 +167,6 @@ def excess_risk(
       Sigma: f64[d_in, d_in], the second moment of the inputs, symmetric positive semidefinite.
       input_map: f64[m, d_in] or None for the identity, not trained.
       output_map: f64[d_out, m] or None for the identity, not trained.
-    Returns:
-      f64[]; 0 exactly at a global minimum.
     Raises:
       TypeError, ValueError: see `check_problem`.
     """
@@ -191,7 +185,7 @@ def excess_risk_and_gradient(
     input_map: Array | None = None,
     output_map: Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """The excess risk and all ``df/dA_i`` (Lemma 2.4), in 3 depth + O(1) products.
+    """f - C, f64[], and all ``df/dA_i`` (Lemma 2.4), f64[depth, m, m]: 3 depth + O(1) products.
 
     >>> A, R, Sigma = jnp.zeros((1, 1, 1)), jnp.full((1, 1), 2.0), jnp.full((1, 1), 2.0)
     >>> excess_risk_and_gradient(A, R, Sigma)
@@ -199,8 +193,6 @@ def excess_risk_and_gradient(
 
     Args:
       A, R, Sigma, input_map, output_map: see `excess_risk`.
-    Returns:
-      ``(f - C, gradient)`` of shapes f64[] and f64[depth, m, m].
     Raises:
       TypeError, ValueError: see `check_problem`.
     """

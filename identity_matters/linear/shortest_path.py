@@ -40,13 +40,11 @@ class PathSettings:
 
 
 def shorten(pieces: np.ndarray, depth: int, settings: PathSettings) -> np.ndarray:
-    """Moves the nodes of a path so that the largest layer becomes small.
+    """Moves the nodes of a path so that the largest layer becomes small: f64[m, d, d].
 
     Args:
       pieces: M, f64[m, d, d], near I, ``pieces[0]`` first.
       depth: l, the number of layers to be made of the m pieces.
-    Returns:
-      f64[m, d, d], with the same product.
     """
     m, d, _ = pieces.shape
     if m == 1:
@@ -89,7 +87,7 @@ def _moved(moves: np.ndarray, pieces: np.ndarray):
 def smoothed_norm_and_gradient(
     moves: np.ndarray, pieces: np.ndarray, coefficients: Sequence[float], exponent: float
 ) -> tuple[float, np.ndarray]:
-    """``log (sum_i tr (G_i^T G_i)^{p/2})^{1/p}`` and its gradient in the moves.
+    """``log (sum_i tr (G_i^T G_i)^{p/2})^{1/p}`` and its gradient, f64[(m - 1) d d].
 
     The eigenvalues of G^T G give the value and the closed-form gradient of the trace alike, with
     no derivative of an eigenvector and no overflow; G is a polynomial of A = M - I, in Horner form.
@@ -99,8 +97,6 @@ def smoothed_norm_and_gradient(
       pieces: M, f64[m, d, d].
       coefficients: c_1, c_2, ... of G = c_1 A + c_2 A^2 + ...
       exponent: p.
-    Returns:
-      (float, f64[(m - 1) d d]).
     """
     M, inverse_moves = _moved(moves, pieces)
     identity = np.eye(M.shape[-1])

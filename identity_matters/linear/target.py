@@ -72,7 +72,7 @@ def check_target(R: ArrayLike) -> Target:
     if sign < 0:
         raise ValueError(
             f"R must have a positive determinant, got det R = -exp({log_determinant:.6g})"
-            f" = {-np.exp(min(log_determinant, 700.0)):.6g}"
+            f" = {-np.exp(min(log_determinant, 700.0)):.6g}; negate a row of R"
         )
     gamma = float(max(abs(np.log(K[0])), abs(np.log(K[-1]))))
     return Target(R, U, K, Vt, gamma)

@@ -8,9 +8,9 @@ h + T(h) with T(h) = V ReLU(U h + s).
 * `construct`: `memorize` builds the network, `apply` and `verify` run it.
 * `adaptive`: biases and order chosen from the data: for any distinct inputs and any width in exact
   arithmetic, and in floating point as far as the certificate goes.
-* `paper_method`: Lemmas B.1 and B.2, with a bias for each unit and their assumptions checked.
+* `paper_method`: Lemmas B.1 and B.2, with a bias for each unit and their assumptions checked: the
+  smallest distance of the inputs, and the width that the lemma needs for it.
 * `certificate`: the margins, and the precision that they need.
-* `separation`: the smallest distance of the inputs, and the width that the lemma needs for it.
 * `few_numbers`: fewer numbers than examples, by words that hold several labels each.
 
 The names below can be imported from here; everything else from its module.
@@ -38,8 +38,7 @@ from identity_matters.memorize.construct import (
 )
 from identity_matters.memorize.few_numbers import memorize_with_few_numbers
 from identity_matters.memorize.network import Network, forward, network_parameters
-from identity_matters.memorize.paper_method import AssumptionError
-from identity_matters.memorize.separation import separation
+from identity_matters.memorize.paper_method import AssumptionError, separation
 
 __all__ = [
     "AssumptionError",

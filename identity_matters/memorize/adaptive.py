@@ -159,15 +159,13 @@ def _largest_products_of_tile(tiles, row, width):
 
 
 def largest_later_products(z: np.ndarray, width: int, tile_points: int) -> np.ndarray:
-    """``max(0, max_j <z_i, z_j>)`` over all j in blocks after that of i.
+    """``max(0, max_j <z_i, z_j>)`` over all j in blocks after that of i: f64[n].
 
     This is the cost of the construction: the upper half of one n x n x k product, tile by tile.
 
     Args:
       z: f[n, k], in blocks of `width`; the type of `z` is that of the arithmetic.
       tile_points: about how many points a tile holds; memory is its square.
-    Returns:
-      f64[n].
     """
     size = width * max(1, min(tile_points, len(z)) // width)
     tiles = jnp.asarray(in_blocks(z, size))

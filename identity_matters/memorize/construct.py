@@ -30,7 +30,6 @@ from identity_matters.memorize.network import (
     network_parameters,
     project,
 )
-from identity_matters.memorize.separation import separation
 
 METHODS = ("adaptive", "paper")
 # Inputs that pass through the network at once; 4,096 columns of 8 floats stay in a core's cache.
@@ -136,7 +135,9 @@ def memorize(
     if method == "paper":
         paper_method.check_unit_norms(inputs)
         h, eps_h = _project(input_map, inputs, largest)
-        plan = paper_method.plan_paper(h, separation(inputs).rho, num_classes, rng, dtype)
+        plan = paper_method.plan_paper(
+            h, paper_method.separation(inputs).rho, num_classes, rng, dtype
+        )
     else:
         # Powers of two, so that inputs of any size have projections of ordinary size.
         reach = np.finfo(dtype).maxexp - ROOM_BITS
@@ -248,14 +249,12 @@ def solve_output(plan: Plan, dtype: DTypeLike) -> np.ndarray:
 def apply(
     network: Any, x: ArrayLike, batch_examples: int = BATCH_EXAMPLES, run: Callable = forward
 ) -> np.ndarray:
-    """The network's outputs for the rows of `x`, computed batch by batch.
+    """The network's outputs for the rows of `x`, of its type, batch by batch: f[n, r].
 
     Args:
       x: f[n, d]; converted to the network's type.
       batch_examples: inputs per batch; memory is O(batch_examples (d + k)), whatever the depth.
       run: the forward pass, ``run(network, x)``; `few_numbers.forward` for its networks.
-    Returns:
-      f[n, r], a NumPy array of the network's type.
     """
     d, dtype = network.input_map.shape[1], network.input_map.dtype
     x = np.asarray(x)

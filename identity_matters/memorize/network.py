@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,20 +50,17 @@ def transform(h: Array, U: Array, V: Array, s: Array) -> jax.Array:
 
     Args:
       h: f[k], or f[k, n] for n points in columns; U: f[m, k]; V: f[p, m]; s: f[m].
-    Returns:
-      f[p] or f[p, n].
+        The result is f[p] or f[p, n].
     """
     bias = s if h.ndim == 1 else s[:, None]
     return matmul(V, jax.nn.relu(matmul(U, h) + bias))
 
 
 def apply_block(h: Array, U: Array, V: Array, s: Array) -> jax.Array:
-    """One residual block, ``h + V ReLU(U h + s)``.
+    """One residual block, ``h + V ReLU(U h + s)``, of the shape of `h`.
 
     Args:
       h: f[k], or f[k, n] for n points in columns; U, V: f[k, k]; s: f[k].
-    Returns:
-      the shape of `h`.
     """
     return jnp.asarray(h) + transform(h, U, V, s)
 
@@ -138,11 +135,6 @@ def network_parameters(n: int, features: int, num_classes: int, width: int) -> i
     """
     output_parameters = width * num_classes + num_classes**2 + num_classes
     return width * features + block_parameters(n, width) + output_parameters
-
-
-def count_parameters(network: Any) -> int:
-    """All parameters, by counting the entries of the arrays of a pytree."""
-    return sum(leaf.size for leaf in jax.tree.leaves(network))
 
 
 def counting_lower_bound(n: int, num_classes: int, bits_per_parameter: int) -> float:

@@ -7,19 +7,31 @@ and squared distances of at least D, the inner products are
 
 which is below |a_i|^2 by (|a_i|^2 - 1 - rho' + D) / 2 >= (D - 2 rho') / 2. The bias of unit i puts
 its threshold in the middle of this gap, so D > 2 rho' is enough. The printed proof has one bias
--(1 - 2 rho') for all, which takes D >= 6 rho'; see docs/theory/errata.md.
+-(1 - 2 rho') for all, which takes D >= 6 rho'; see docs/theory/errata.md. `separation` measures
+the distances, `sufficient_width` gives a width that is enough for them.
 """
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import DTypeLike
+import math
+from typing import NamedTuple
 
-from identity_matters.memorize.network import Plan, in_blocks
-from identity_matters.memorize.separation import separation, sufficient_width
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from identity_matters.memorize.network import Plan, in_blocks, matmul
 
 # Assumption 3.1 asks for |x_i| = 1; inputs in float32 keep this to a few units in the last place.
 UNIT_NORM_TOLERANCE = 1e-5
+# Width of the orthogonal projection that narrows down the pairs for `separation`.
+PROJECTED_FEATURES = 64
+# Examples that the directions of this projection are estimated from.
+PROJECTION_EXAMPLES = 4096
+TILE_POINTS = 1024
+# Chance of failure of the random input map that `sufficient_width` allows.
+FAILURE_PROBABILITY = 0.1
 
 
 class AssumptionError(ValueError):
@@ -85,3 +97,114 @@ def plan_paper(
     blocks = in_blocks(h, width), in_blocks(s[:n], width)
     outputs = surrogates, surrogates, s[n:]
     return Plan(np.arange(n), *blocks, *outputs, silence, silence, np.zeros(n))
+
+
+def sufficient_width(n: int, num_classes: int, rho: float) -> int:
+    """A width at which Lemma B.1's assumptions hold for random A_0 and surrogate labels.
+
+    They do with probability 1 - FAILURE_PROBABILITY or more. The lemma, with a bias for each unit,
+    asks for squared norms within e of 1 and squared distances above 2 e. With N(0, 1/k) entries,
+    |A_0 v|^2 / |v|^2 is chi^2_k / k, which misses [1 - e, 1 + e] with probability at most
+    2 exp(-k c), c = e^2 / 4 - e^3 / 6. For the n inputs and the n (n - 1) / 2 differences,
+    rho (1 - e) >= 2 e asks for e <= rho / (2 + rho). A random unit vector q has <q, v> > t |v| with
+    probability at most exp(-k t^2 / 2); that |A_0 x - q|^2 > 2 e takes t = (1 - 3 e / 2) /
+    sqrt(1 + e), and t^2 / 2 >= c up to e = 0.45; two surrogate labels take less.
+
+    Args:
+      rho: smallest squared distance of inputs of norm one, in (0, 4].
+    """
+    e = min(rho / (2 + rho), 0.45)
+    events = n * (n + 1) / 2 + n * num_classes + num_classes**2
+    return math.ceil(math.log(2 * events / FAILURE_PROBABILITY) / (e**2 / 4 - e**3 / 6))
+
+
+class Separation(NamedTuple):
+    """The smallest squared distance of two rows, and which they are."""
+
+    rho: float
+    indices: tuple[int, int]
+
+
+def separation(x: ArrayLike, tile_points: int = TILE_POINTS) -> Separation:
+    """Assumption 3.1's rho: the smallest ``|x_i - x_j|^2`` over all pairs, exactly.
+
+    An orthogonal projection only shortens distances. So every row's nearest projected neighbour
+    bounds its true distances from below, and only the few rows with a bound under the smallest true
+    distance found so far are compared in full.
+
+    >>> separation(np.array([[0.0, 0.0], [3.0, 4.0], [3.0, 3.0]]))
+    Separation(rho=1.0, indices=(1, 2))
+
+    Args:
+      x: f[n, d].
+      tile_points: points compared with as many others at once.
+    Returns:
+      Separation; rho is infinite, and the indices are zero, for fewer than two rows.
+    """
+    x = np.asarray(x)
+    projected = _project_to_principal_axes(x)
+    squared_norms = np.sum(projected**2, axis=1)
+    # Bound on the error of |z_i - z_j|^2 when it is computed in float32 from inner products.
+    terms = projected.shape[1] + 4
+    rounding = float(4 * terms * np.finfo(np.float32).eps * np.max(squared_norms))
+    bounds = _nearest_squares(projected, tile_points) - rounding
+    best = Separation(math.inf, (0, 0))
+    for i in np.argsort(bounds):
+        if bounds[i] >= best.rho:
+            break
+        # Each pair is looked at from its first row alone, the closest by projection before others.
+        products = projected[i + 1 :] @ projected[i]
+        squares = squared_norms[i + 1 :] + (squared_norms[i] - rounding) - 2 * products
+        best = _closest(x, i, [i + 1 + np.argmin(squares)], best)
+        best = _closest(x, i, i + 1 + np.flatnonzero(squares < best.rho), best)
+    return best
+
+
+def _closest(x, i, others, best: Separation) -> Separation:
+    squares = np.sum(np.subtract(x[others], x[i], dtype=np.float64) ** 2, axis=1)
+    if squares.size and squares.min() < best.rho:
+        return Separation(float(squares.min()), (int(i), int(others[np.argmin(squares)])))
+    return best
+
+
+def _project_to_principal_axes(x) -> np.ndarray:
+    """Centred rows of a large `x` in PROJECTED_FEATURES orthonormal coordinates: f32[n, p]."""
+    mean = x[:PROJECTION_EXAMPLES].mean(0, dtype=np.float64).astype(x.dtype)
+    if x.shape[1] <= PROJECTED_FEATURES or len(x) <= PROJECTION_EXAMPLES:
+        return (x - mean).astype(np.float32)
+    sample = np.asarray(x[:PROJECTION_EXAMPLES] - mean, np.float64)
+    _, axes = np.linalg.eigh(sample.T @ sample)
+    axes = axes[:, -PROJECTED_FEATURES:].astype(x.dtype)
+    starts = range(0, len(x), PROJECTION_EXAMPLES)
+    rows = [(x[i : i + PROJECTION_EXAMPLES] - mean) @ axes for i in starts]
+    return np.concatenate(rows).astype(np.float32)
+
+
+def _nearest_squares(z, tile_points: int) -> np.ndarray:
+    """Smallest squared distance of each row from all later rows, as float32 has it: f64[n]."""
+    n = len(z)
+    size = min(tile_points, n)
+    tiles = np.zeros((-(-n // size), size, z.shape[1]), np.float32)
+    tiles.reshape(-1, z.shape[1])[:n] = z
+    # Infinite norms keep the points that fill up the last tile away from all others.
+    squared_norms = np.full(tiles.shape[:2], np.inf, np.float32)
+    squared_norms.reshape(-1)[:n] = np.sum(z**2, axis=1)
+    on_device = jnp.asarray(tiles), jnp.asarray(squared_norms)
+    rows = [_nearest_of_tile(*on_device, row) for row in range(len(tiles))]
+    return np.concatenate([np.asarray(row, np.float64) for row in rows])[:n]
+
+
+@jax.jit
+def _nearest_of_tile(tiles, squared_norms, row):
+    own, index = tiles[row], jnp.arange(tiles.shape[1])
+
+    def squares(i):  # [others, own], short of the own squared norm
+        return squared_norms[i][:, None] - 2 * matmul(tiles[i], own.T)
+
+    later = jnp.where(index[:, None] > index[None, :], squares(row), jnp.inf)
+
+    def visit(i, nearest):
+        return jnp.minimum(nearest, jnp.min(squares(i), axis=0))
+
+    nearest = jax.lax.fori_loop(row + 1, len(tiles), visit, jnp.min(later, axis=0))
+    return nearest + squared_norms[row]

@@ -5,7 +5,7 @@ with images x f32[n, h, w, c] and returns (logits f32[n, num_classes], the resid
 each block). `init_variables` and `apply_net` are what trainings use.
 
 * `all_conv_residual`: the paper's network, with an option for everything that the text leaves open.
-* `all_cnn`, `resnet`, `densenet`: the networks that Table 2 compares it with.
+* `rivals`: the networks that Table 2 compares it with: All-CNN-C, DenseNet, ResNet.
 * `mlp`: multilayer perceptrons to 1200 layers, with and without the identity.
 * `layers`: what they share, initial weights among them.
 """
@@ -20,11 +20,9 @@ import numpy as np
 
 from identity_matters.array_types import Array
 from identity_matters.nets import layers
-from identity_matters.nets.all_cnn import AllCnnC
 from identity_matters.nets.all_conv_residual import AllConvResidual
-from identity_matters.nets.densenet import DenseNet
 from identity_matters.nets.mlp import Mlp
-from identity_matters.nets.resnet import ResNet, ResNetImageNet
+from identity_matters.nets.rivals import AllCnnC, DenseNet, ResNet, ResNetImageNet
 
 NETS = {
     "all_conv_residual": AllConvResidual,

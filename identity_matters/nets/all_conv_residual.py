@@ -175,7 +175,6 @@ class AllConvResidual(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train: bool, keys=None):
-        del keys
         norm = layers.batch_norm(self, train, BATCH_NORM_EPSILON)
         # "SAME" at stride 2 and even sides pads 3x3 kernels at the lower right only.
         conv = functools.partial(nn.Conv, padding="SAME", use_bias=False, dtype=self.compute_dtype)

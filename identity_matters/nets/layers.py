@@ -4,7 +4,6 @@ Images are [n, h, w, c] and kernels [k, k, in, out]. `compute_dtype` is what con
 in; parameters are float32.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from identity_matters import random_matrices
 from identity_matters.array_types import Array
 
 COMPUTE_DTYPES = ("float32", "bfloat16")
@@ -42,7 +42,7 @@ class Drawn(nn.meta.AxisMetadata):
         return self.value
 
     def replace_boxed(self, val):
-        return dataclasses.replace(self, value=val)
+        return self.replace(value=val)
 
     def add_axis(self, index, params):
         return self
@@ -51,51 +51,37 @@ class Drawn(nn.meta.AxisMetadata):
         return self
 
 
-def normal(deviation: Callable[[tuple[int, ...]], float]) -> Callable:
-    """A `kernel_init`: N(0, deviation(shape of the kernel)^2)."""
-    return _initializer(_draw_normal, deviation)
-
-
-def uniform(limit: Callable[[tuple[int, ...]], float]) -> Callable:
-    """A `kernel_init`: U(-limit(shape of the kernel), limit(...))."""
-    return _initializer(_draw_uniform, limit)
-
-
-def constant(value: float) -> Callable:
-    """An initializer: `value` everywhere."""
-    return _initializer(_fill, lambda shape: value)
-
-
-def orthogonal(scale: float) -> Callable:
-    """A `kernel_init`: `scale` times uniformly random orthogonal matrices [..., width, width]."""
-    return _initializer(_draw_orthogonal, lambda shape: scale)
-
-
-def _initializer(draw, scale):
+def _drawn_by(draw: Callable) -> Callable:
     def init(key, shape, dtype=jnp.float32):
-        del key
-        return Drawn(jnp.zeros(shape, dtype), functools.partial(draw, scale(shape)))
+        return Drawn(jnp.zeros(shape, dtype), draw)
 
     return init
 
 
-def _draw_normal(deviation, generator, shape):
-    return np.float32(deviation) * generator.standard_normal(shape, np.float32)
+def normal(deviation: Callable[[tuple[int, ...]], float]) -> Callable:
+    """A `kernel_init`: N(0, deviation(shape of the kernel)^2)."""
+    return _drawn_by(
+        lambda rng, shape: np.float32(deviation(shape)) * rng.standard_normal(shape, np.float32)
+    )
 
 
-def _draw_uniform(limit, generator, shape):
-    return np.float32(limit) * (2 * generator.random(shape, np.float32) - 1)
+def uniform(limit: Callable[[tuple[int, ...]], float]) -> Callable:
+    """A `kernel_init`: U(-limit(shape of the kernel), limit(...))."""
+    return _drawn_by(
+        lambda rng, shape: np.float32(limit(shape)) * (2 * rng.random(shape, np.float32) - 1)
+    )
 
 
-def _fill(value, generator, shape):
-    del generator
-    return np.full(shape, value, np.float32)
+def constant(value: float) -> Callable:
+    """An initializer: `value` everywhere."""
+    return _drawn_by(lambda rng, shape: np.full(shape, value, np.float32))
 
 
-def _draw_orthogonal(scale, generator, shape):
-    Q, R = np.linalg.qr(generator.standard_normal(shape))
-    # The signs of R's diagonal make Q uniform (Mezzadri 2007, arXiv math-ph/0609050).
-    return scale * Q * np.sign(np.diagonal(R, axis1=-2, axis2=-1))[..., None, :]
+def orthogonal(scale: float) -> Callable:
+    """A `kernel_init`: `scale` times uniformly random orthogonal matrices [..., width, width]."""
+    return _drawn_by(
+        lambda rng, shape: scale * random_matrices.orthogonal(rng, shape[:-2], shape[-1])
+    )
 
 
 def fan_out(shape: tuple[int, ...]) -> int:
@@ -207,12 +193,9 @@ def average_pool(x: Array, size: int) -> jax.Array:
 def pad_channels(x: Array, channels: int) -> jax.Array:
     """Zero channels added on both sides, half of them first (rounded down): to [n, h, w, channels].
 
-    Raises:
-      ValueError: x has more channels already.
+    x has no more channels than that; settings that ask for fewer are refused by their nets.
     """
     missing = channels - x.shape[-1]
-    if missing < 0:
-        raise ValueError(f"a shortcut cannot go from {x.shape[-1]} to {channels} channels")
     if not missing:
         return jnp.asarray(x)
     return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (missing // 2, missing - missing // 2)))
@@ -248,7 +231,7 @@ def dropout(x: Array, keys: jax.Array | None, rate: float, layer: int) -> jax.Ar
 
 
 def residual_ratio(x: Array, h: Array) -> jax.Array:
-    """||h|| / ||x|| of each example, over the whole map; 0 where h = 0.
+    """||h|| / ||x|| of each example, over the whole map; 0 where h = 0: f32[n].
 
     The size of a residual block's h(x) next to what it is added to, which the paper's section 2
     wants small. Where a block changes the shape, x is what its shortcut makes of the input.
@@ -258,13 +241,7 @@ def residual_ratio(x: Array, h: Array) -> jax.Array:
 
     Args:
       x, h: f[n, ...].
-    Returns:
-      f32[n], computed in float32.
-    Raises:
-      ValueError: not the same number of examples.
     """
-    if len(x) != len(h):
-        raise ValueError(f"x and h must hold the same examples, got {len(x)} and {len(h)}")
     numerator, denominator = example_norms(h), example_norms(x)
     return jnp.where(numerator == 0, numerator, numerator / denominator)
 

@@ -81,7 +81,6 @@ class Mlp(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train: bool, keys=None):
-        del train, keys
         x = x.reshape(len(x), -1)
         shapes = {
             "first": (x.shape[1], self.width),
@@ -172,9 +171,7 @@ def effective_dimension(h: jax.Array) -> jax.Array:
     one line, k where they are spread evenly over k orthogonal ones. NaN where a vector is 0.
 
     Args:
-      h: f[n, d].
-    Returns:
-      f[], of the dtype of h.
+      h: f[n, d]; the result is of its dtype.
     """
     # Tiny vectors would vanish when their entries are squared.
     h = h / jnp.max(jnp.abs(h), axis=1, keepdims=True)

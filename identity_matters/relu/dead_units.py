@@ -20,26 +20,16 @@ from identity_matters.relu.model import Blocks, Problem
 
 
 def dead_share_on_ball(dimension: int, radius: float) -> float:
-    """p for data that fill the ball of `radius` b in R^d: see the module's docstring.
-
-    Raises:
-      ValueError: dimension < 1 or radius < 0.
-    """
-    if dimension < 1 or radius < 0:
-        raise ValueError(
-            f"dimension must be at least 1 and radius at least 0, got {dimension}, {radius}"
-        )
+    """p for data that fill the ball of `radius` b in R^d: see the module's docstring."""
     return float(0.5 * scipy.special.betainc(dimension / 2, 0.5, 1 / (1 + radius**2)))
 
 
 @jax.jit
 def strictly_dead(blocks: Blocks, problem: Problem) -> jax.Array:
-    """Whether every unit of every block has only negative pre-activations on the sample.
+    """Whether every unit of every block has only negative pre-activations: bool[m].
 
     Args:
       blocks: with a leading axis of m nets; problem: one, for all of them.
-    Returns:
-      bool[m].
     """
 
     def one(some):

@@ -118,9 +118,7 @@ def random_blocks(
     """Gaussian directions scaled so that every U_j, V_j and s_j has the given norm.
 
     Args:
-      norms: f64[m], the norm of each of m nets.
-    Returns:
-      Blocks with a leading axis of length m; ``max_norm`` of it is `norms`.
+      norms: f64[m], the norm of each of m nets, the leading axis of what comes out.
     """
     U = random_layers(rng, norms, depth, width, dimension)
     V = random_layers(rng, norms, depth, dimension, width)

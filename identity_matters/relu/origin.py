@@ -36,16 +36,9 @@ def risk_at_origin(problem: Problem) -> np.ndarray:
 
 
 def error_correlation(W: ArrayLike, problem: Problem) -> np.ndarray:
-    """``m(w)`` for the rows of W: f64[k, d + 1] (biases last) or f64[k, d] -> f64[k, d].
-
-    Raises:
-      ValueError: the rows of W have neither d nor d + 1 entries.
-    """
+    """``m(w)`` for the rows of W: f64[k, d + 1] (biases last) or f64[k, d] -> f64[k, d]."""
     W = np.asarray(W)
-    dimension = problem.A.shape[0]
-    if W.shape[1] not in (dimension, dimension + 1):
-        raise ValueError(f"W must have {dimension} or {dimension + 1} columns, has {W.shape[1]}")
-    z = unit_inputs(problem, bias=W.shape[1] == dimension + 1)
+    z = unit_inputs(problem, bias=W.shape[1] > problem.A.shape[0])
     pulled_back = errors(problem) @ np.asarray(problem.B)
     return np.maximum(z @ W.T, 0).T @ pulled_back / len(z)
 
@@ -66,14 +59,12 @@ def second_order_form(blocks: Blocks, problem: Problem) -> float:
 def escape_curvature(
     problem: Problem, bias: bool, rng: np.random.Generator, starts: int
 ) -> tuple[float, np.ndarray]:
-    """``kappa = max_{||w|| = 1} ||m(w)||`` and its w, from below.
+    """``kappa = max_{||w|| = 1} ||m(w)||`` and its w, f64[d + 1] or f64[d], from below.
 
     On the cone of one activation pattern m is linear, so power iteration ``w <- M^T M w`` with the
     pattern's own M climbs inside a cone; it is tried from `starts` points, and all unit vectors
     that it passes count.
 
-    Returns:
-      ``(kappa, w)``: float and f64[d + 1] or f64[d].
     """
     z = unit_inputs(problem, bias)
     pulled_back = errors(problem) @ np.asarray(problem.B) / len(z)

@@ -3,6 +3,7 @@
 REPORT.md is written as Markdown, and report.html is that text on a page (see `page`).
 """
 
+import contextlib
 import html
 import os
 import pathlib
@@ -96,10 +97,8 @@ def _findings(members: list[Group]) -> list[tuple[paper.Finding, str]]:
     """The findings that these runs have the values of, with their texts."""
     found = []
     for finding in paper.FINDINGS:
-        try:
+        with contextlib.suppress(groups.MissingValueError):
             found.append((finding, groups.fill(finding.text, members)[0]))
-        except groups.MissingValueError:
-            continue
     return found
 
 

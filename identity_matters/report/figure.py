@@ -24,7 +24,6 @@ from identity_matters import paper
 from identity_matters.report.groups import MALFORMED
 from identity_matters.runs import Problem, Run
 
-Names = str | tuple[str, ...]
 Looks = dict[str, Any]
 Labels = Mapping[Any, str] | Callable[[Any], str]
 
@@ -86,40 +85,61 @@ class Figure:
     draw: Callable[[list[dict], Canvas], None]
 
 
+DECLARED: list[Figure] = []
+
+
+def figure(experiment: str, name: str, points: Callable[[Run], list[dict]]) -> Callable:
+    """Declares the figure <experiment>_<name>; it decorates the function that draws it."""
+
+    def declare(draw: Callable[[list[dict], Canvas], None]) -> Callable:
+        DECLARED.append(Figure(f"{experiment}_{name}", experiment, points, draw))
+        return draw
+
+    return declare
+
+
+# Fields of a record and columns of points are named in one string, divided by spaces.
+
+
 def of_kind(run: Run, kind: str, name: str = "kind") -> list[dict]:
     """The run's records of one kind."""
     return [record for record in run.records if record[name] == kind]
 
 
-def split(points: list[dict], *names: str) -> dict[Any, list[dict]]:
+def pick(record: dict, names: str) -> dict:
+    """Some fields of a record."""
+    return {name: record[name] for name in names.split()}
+
+
+def rows(records: list[dict], same: str, **lists: str | Callable[[dict], list]) -> list[dict]:
+    """One row for each place of a record's parallel lists, with the fields `same` of the record.
+
+    `lists` names the columns: each is a field of the record, or a function of it.
+    """
+    found = []
+    for record in records:
+        columns = [record[of] if isinstance(of, str) else of(record) for of in lists.values()]
+        for row in zip(*columns, strict=True):
+            found.append(pick(record, same) | dict(zip(lists, row, strict=True)))
+    return found
+
+
+def split(points: list[dict], names: str) -> dict[Any, list[dict]]:
     """The points by the value of a column, or by a tuple of several, in order of appearance."""
-    key = operator.itemgetter(*names)
+    key = operator.itemgetter(*names.split())
     parts: dict[Any, list[dict]] = {}
     for point in points:
         parts.setdefault(key(point), []).append(point)
     return parts
 
 
-def pick(record: dict, *names: str) -> dict:
-    """Some fields of a record."""
-    return {name: record[name] for name in names}
-
-
-def zipped(same: dict, **lists: list) -> list[dict]:
-    """One row for each place of parallel lists, a column each; every row has the fields `same`."""
-    columns = lists.values()
-    return [same | dict(zip(lists, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def series(
-    points: list[dict], by: Names, labels: Labels = str
-) -> Iterator[tuple[Looks, list[dict]]]:
+def series(points: list[dict], by: str, labels: Labels = str) -> Iterator[tuple[Looks, list[dict]]]:
     """({"color": ..., "label": ...}, points) for each value of a column, or of several.
 
     `labels` gives each value its label. A dict also gives the order, so that a value has the same
     colour in every panel; values that it lacks are left out.
     """
-    parts = split(points, by) if isinstance(by, str) else split(points, *by)
+    parts = split(points, by)
     named = labels if isinstance(labels, Mapping) else {value: labels(value) for value in parts}
     for colour, (value, label) in zip(itertools.cycle(COLOURS), named.items(), strict=False):
         if value in parts:
@@ -129,7 +149,7 @@ def series(
 def panels(
     canvas: Canvas,
     points: list[dict],
-    by: Names,
+    by: str,
     titles: Labels = str,
     *,
     columns: int = 3,
@@ -196,6 +216,22 @@ def curve(
         step = line.get_drawstyle().partition("-")[2] or None
         looks: Looks = {"color": colour, "alpha": 0.2, "linewidth": 0}
         axes.fill_between(places, least, largest, step=step, **looks)
+
+
+def curves(
+    axes: Any,
+    points: list[dict],
+    by: str,
+    x: str,
+    y: str,
+    style: str = "o-",
+    *,
+    labels: Labels = str,
+    **options: Any,
+) -> None:
+    """A `curve` for each of the `series` of the points."""
+    for looks, own in series(points, by, labels):
+        curve(axes, own, x, y, style, **looks | options)
 
 
 def scatter(

@@ -8,6 +8,7 @@ paper scale come before reduced ones.
 This module loads neither JAX nor Matplotlib: commands that only compare runs must not wait.
 """
 
+import contextlib
 import dataclasses
 import decimal
 import os
@@ -104,22 +105,11 @@ class Group:
 
     runs: tuple[Run, ...]
 
-    @property
-    def first(self) -> Run:
-        return self.runs[0]
-
-    @property
-    def name(self) -> str:
-        return f"{self.first.experiment}/{self.first.variant}"
-
-    @property
-    def scale(self) -> str:
-        return self.first.summary["scale"]
-
-    @property
-    def claim(self) -> str:
-        """The id of the claim, also of old records, which have its title."""
-        return paper.claim_id(self.first.summary["claim"])
+    first = property(lambda self: self.runs[0])
+    name = property(lambda self: f"{self.first.experiment}/{self.first.variant}")
+    scale = property(lambda self: self.first.summary["scale"])
+    # Its id, also of old records, which have its title.
+    claim = property(lambda self: paper.claim_id(self.first.summary["claim"]))
 
     @property
     def verdict(self) -> str:
@@ -278,14 +268,12 @@ def headline(claim: str, groups: list[Group], most: int | None = None) -> str:
         return NOT_RUN
     found = []
     for sentence in paper.CLAIMS[claim].ours:
-        try:
+        with contextlib.suppress(MissingValueError):
             text, used = fill(sentence, groups)
-        except MissingValueError:
-            continue
-        counts = sorted({len(group.runs) for group in used})
-        marks = [f"n = {' and '.join(map(str, counts))}"] if counts else []
-        marks += ["reduced"] if any(group.scale == "reduced" for group in used) else []
-        found.append(f"{text} ({', '.join(marks)})" if marks else text)
+            counts = sorted({len(group.runs) for group in used})
+            marks = [f"n = {' and '.join(map(str, counts))}"] if counts else []
+            marks += ["reduced"] if any(group.scale == "reduced" for group in used) else []
+            found.append(f"{text} ({', '.join(marks)})" if marks else text)
     return "; ".join(found[:most])
 
 

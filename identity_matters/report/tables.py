@@ -1,5 +1,6 @@
 """The tables of the report: cells are Markdown, and what runs supply is escaped."""
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -19,6 +20,7 @@ _NETS = {
     "DenseNet": "densenet",
 }
 _DATA_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
+_ERRORS = ("published (%)", "ours, last step (%)", "ours, best step (%)")
 # The claims that the README names; the report has them all.
 README_CLAIMS = (
     "theorem-2-1",
@@ -132,8 +134,7 @@ def table_2(groups: list[Group]) -> Table:
                 last, best = map(group.metric, ("test_error_percent", "test_error_best_percent"))
                 cells = (last, best, str(len(group.runs)))
             rows.append((method, _DATA_SETS[dataset], f"{number.value:g}", *cells, number.note))
-    errors = ("published (%)", "ours, last step (%)", "ours, best step (%)")
-    return Table(("method", "data set", *errors, "n", "what the published number is"), rows)
+    return Table(("method", "data set", *_ERRORS, "n", "what the published number is"), rows)
 
 
 def reduced_cifar(groups: list[Group]) -> Table:
@@ -148,16 +149,14 @@ def reduced_cifar(groups: list[Group]) -> Table:
         if group.first.experiment != "cifar" or group.scale == "paper" or published is None:
             continue
         metrics = ("parameters", "steps", "test_error_percent", "test_error_best_percent")
-        parameters, steps, last, best = map(group.metric, metrics)
-        try:
+        parameters, steps, *errors = map(group.metric, metrics)
+        share = ""
+        with contextlib.suppress(*runs_in.MALFORMED):
             share = runs_in.in_words(list(map(_operations_percent, group.runs)))
-        except runs_in.MALFORMED:
-            share = ""
         cells = (escape(net), _DATA_SETS[dataset], parameters, steps, share)
-        rows.append((*cells, f"{published.value:g}", last, best, str(len(group.runs))))
+        rows.append((*cells, f"{published.value:g}", *errors, str(len(group.runs))))
     size = ("parameters", "steps", "share of the paper's operations (%)")
-    errors = ("published (%)", "ours, last step (%)", "ours, best step (%)")
-    return Table(("net", "data set", *size, *errors, "n"), rows)
+    return Table(("net", "data set", *size, *_ERRORS, "n"), rows)
 
 
 def _operations_percent(run: Run) -> float:
@@ -193,21 +192,10 @@ def provenance_table(group: Group, root: str) -> Table:
 
 def every_metric(collections: list[Collection]) -> Table:
     """Every metric of every finished run, a row each, as other people's scripts read them."""
-    rows = [
-        (
-            c.name,
-            run.experiment,
-            run.variant,
-            str(run.seed),
-            run.summary["scale"],
-            metric,
-            str(value),
-            str(run.summary["paper"].get(metric, "")),
-        )
-        for c in collections
-        for run in c.runs
-        if run.status == "done"
-        for metric, value in run.summary["metrics"].items()
-    ]
     columns = ("collection", "experiment", "variant", "seed", "scale", "metric", "value", "paper")
+    rows = []
+    for name, run in ((c.name, run) for c in collections for run in c.runs if run.status == "done"):
+        same = (name, run.experiment, run.variant, str(run.seed), run.summary["scale"])
+        for metric, value in run.summary["metrics"].items():
+            rows.append((*same, metric, str(value), str(run.summary["paper"].get(metric, ""))))
     return Table(columns, rows)

@@ -5,15 +5,16 @@ import inspect
 import os
 from typing import Any
 
+import flax.errors
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from identity_matters import flops
+from identity_matters import flops, runs
 from identity_matters.train import metrics
 from identity_matters.train.checkpoint import COLLECTIONS, Checkpoints
-from identity_matters.train.loop import Intervals, fit
+from identity_matters.train.loop import Intervals, Log, fit
 from identity_matters.train.optim import learning_rate_schedule, momentum_sgd
 from identity_matters.train.parallel import ParallelSteps, pick_devices
 from identity_matters.train.step import Arrays, Task
@@ -22,29 +23,12 @@ from identity_matters.train.step import Arrays, Task
 LOGS = 10
 
 
-class MemoryLog:
-    """A `loop.Log` that keeps its records, and prints a line for each if it is told to."""
-
-    def __init__(self, verbose: bool = False):
-        self.records: list[dict] = []
-        self._verbose = verbose
+class _PrintedLog(Log):
+    """Prints a line for each record."""
 
     def append(self, record: dict) -> None:
-        self.records.append(record)
-        if self._verbose:
-            print(metrics.as_line(record), flush=True)
-
-    def rewind(self, count: int) -> None:
-        del self.records[count:]
-
-    def stop_requested(self) -> bool:
-        return False
-
-    def phase(self, name: str, step: int, steps: int) -> None:
-        del name, step, steps
-
-    def progress(self, step: int, loss: float | None, seconds_left: float) -> None:
-        del step, loss, seconds_left
+        super().append(record)
+        print(metrics.as_line(record), flush=True)
 
 
 def train(
@@ -110,7 +94,7 @@ def train(
         batch_examples=batch_examples,
         evaluation_batch_examples=batch_examples,
     )
-    log, intervals = MemoryLog(verbose), Intervals(steps, 1, every, every, steps)
+    log, intervals = (_PrintedLog if verbose else Log)(), Intervals(steps, 1, every, every, steps)
     _, state = fit(task, parallel, intervals, log, key=jax.random.key(seed))
     return {name: state[name] for name in COLLECTIONS}, log.records
 
@@ -121,11 +105,22 @@ def predict(net: nn.Module, variables: dict, x: Any, *, batch_examples: int = 10
     Args:
       net, x: see `train`.
       variables: as `train` or `checkpoint.load_variables` gives them.
+    Raises:
+      ValueError: the net cannot take `x`, or there is nothing in it.
     """
     x = _as_images(x)
     logits = jax.jit(lambda images: _apply(net, variables, _as_input(images), train=False)[0])
-    starts = range(0, len(x), batch_examples)
-    return np.concatenate([np.asarray(logits(x[i : i + batch_examples])) for i in starts])
+    try:
+        starts = range(0, len(x), batch_examples)
+        found = np.concatenate([np.asarray(logits(x[i : i + batch_examples])) for i in starts])
+        if found.ndim != 2:
+            raise ValueError(f"its logits have shape {found.shape}")
+        return found
+    except (TypeError, ValueError, flax.errors.FlaxError) as error:
+        raise ValueError(
+            f"x must be [n, ...], n from 1, as the net takes it (one example is x[None]), got shape"
+            f" {x.shape}: {runs.first_line(error)}"
+        ) from error
 
 
 def save_variables(directory: str | os.PathLike[str], variables: dict) -> None:

@@ -196,13 +196,12 @@ class Checkpoints:
         held = json.loads(metadata["text"])
         if held["step"] != step:
             raise _DamagedError(f"it was saved as step {held['step']}")
+        described = {name: described for name, (described, _) in held["arrays"].items()}
         there, here = {}, {}
         if self._settings is not None:
             there["the setting"], here["the setting"] = held["settings"], self._settings
         if like is not None:
-            there["the array"] = {
-                name: described for name, (described, _) in held["arrays"].items()
-            }
+            there["the array"] = described
             here["the array"] = {name: _describe(x) for name, x in _named_leaves(like).items()}
         different = [
             f"{name.replace('.', ' ', 1)} is {a!r} there and {b!r} here"
@@ -214,7 +213,7 @@ class Checkpoints:
                 f"the checkpoint {self.directory / str(step)} is of another run:"
                 f" {'; '.join(different[:_NAMED])}{more}"
             )
-        blank = {name: _blank(described) for name, (described, _) in held["arrays"].items()}
+        blank = {name: _blank(one) for name, one in described.items()}
         arrays = restore("state", ocp.args.StandardRestore(blank))
         arrays = {name: np.asarray(arrays[name]) for name in blank}
         if any(_digest(arrays[name]) != digest for name, (_, digest) in held["arrays"].items()):

@@ -7,7 +7,7 @@ ones and writes them anew.
 import collections
 import dataclasses
 import time
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 
@@ -28,18 +28,25 @@ class StopRequested(Exception):
         self.step = step
 
 
-class Log(Protocol):
-    """What `fit` writes to.
+class Log:
+    """What `fit` writes to; this one keeps records in memory and is silent.
 
-    `records` are those of this training so far, on disk when `append` returns. `progress` comes
-    after each dispatch, and before the first one without a loss.
+    `records` are those of this training so far, where `append` and `rewind` leave them. `progress`
+    comes after each dispatch, and before the first one without a loss.
     """
 
-    records: list
+    def __init__(self) -> None:
+        self.records: list[dict] = []
 
-    def append(self, record: dict) -> None: ...
-    def rewind(self, count: int) -> None: ...
-    def stop_requested(self) -> bool: ...
+    def append(self, record: dict) -> None:
+        self.records.append(record)
+
+    def rewind(self, count: int) -> None:
+        del self.records[count:]
+
+    def stop_requested(self) -> bool:
+        return False
+
     def phase(self, name: str, step: int, steps: int) -> None: ...
     def progress(self, step: int, loss: float | None, seconds_left: float) -> None: ...
 
@@ -129,7 +136,7 @@ def fit(
         run.feed.close()
         run.stop_trace()
         parallel.stop()
-        if checkpoints is not None:
+        if checkpoints:
             checkpoints.close()
     return metrics.result(log.records, task.top_k), state
 
@@ -176,14 +183,11 @@ class _Run:
 
         def restore():
             nonlocal state
-            found = None if self.checkpoints is None else self.checkpoints.restore(drawn)
+            found = self.checkpoints.restore(drawn) if self.checkpoints else None
             if found is None:
                 # The first checkpoint is on disk before the second one is due.
                 behind = max((record["step"] for record in self.log.records), default=0)
-                if (
-                    self.checkpoints is not None
-                    and behind > 2 * self.intervals.steps_per_checkpoint
-                ):
+                if self.checkpoints and behind > 2 * self.intervals.steps_per_checkpoint:
                     raise CheckpointError(
                         f"metrics.jsonl goes on to step {behind}, but there is no checkpoint in"
                         f" {self.checkpoints.directory}"
@@ -280,12 +284,11 @@ class _Run:
         # A running mean over about ten dispatches.
         self.step_seconds = 0.9 * self.step_seconds + 0.1 * each if self.step_seconds else each
         self.step, self.evaluated = end, False
-        loss = float(sums["loss"][-1]) / int(sums["examples"][-1])
         if self.intervals.is_due("log", end):
             flops = self.task.flops_per_example
-            record = metrics.train_record(end, self.epochs, self.sums, flops, self.peak)
-            self.log.append(record)
+            self.log.append(metrics.train_record(end, self.epochs, self.sums, flops, self.peak))
             self.sums = metrics.MetricSums()
+        loss = float(sums["loss"][-1]) / int(sums["examples"][-1])
         left = self.seconds_left(self.step_seconds, self.evaluation_seconds)
         self.log.progress(end, loss, left)
 
@@ -313,12 +316,9 @@ class _Run:
             )
         compile_seconds = self.take_compile_seconds()
         self.evaluation_seconds = time.perf_counter() - started - compile_seconds
-        self.log.append(
-            metrics.evaluation_record(
-                self.step, self.epochs, sums, self.evaluation_seconds, compile_seconds,
-                self.task.top_k,
-            )
-        )  # fmt: skip
+        times = self.evaluation_seconds, compile_seconds
+        record = metrics.evaluation_record(self.step, self.epochs, sums, *times, self.task.top_k)
+        self.log.append(record)
         self.evaluated = True
 
     def seconds_left(self, step_seconds: float, evaluation_seconds: float) -> float:
@@ -334,12 +334,9 @@ class _Run:
         return self.step * self.parallel.batch_examples / self.task.data.train_examples
 
     def save(self) -> None:
-        if self.checkpoints is not None and multihost.is_process_0():
-            extra = {
-                "records": len(self.log.records),
-                "evaluated": self.evaluated,
-                "sums": dataclasses.asdict(self.sums),
-            }
+        if self.checkpoints and multihost.is_process_0():
+            extra = {"records": len(self.log.records), "evaluated": self.evaluated}
+            extra |= {"sums": dataclasses.asdict(self.sums)}
             self.checkpoints.save(self.step, self.parallel.read(self.state), extra)
         self.saved_step = self.step
 

@@ -8,14 +8,13 @@ import dataclasses
 import math
 import statistics
 
-TIMING_FIELDS = (
+SPEEDS = (
     "images_per_second",
     "model_flops_per_second",
     "utilization_percent",
     "input_wait_percent",
-    "seconds",
-    "compile_seconds",
 )
+TIMING_FIELDS = (*SPEEDS, "seconds", "compile_seconds")
 
 
 class NonFiniteError(Exception):
@@ -159,12 +158,6 @@ def result(records: list[dict], top_k: int = 0) -> dict:
         known = [record[name] for record in train if record[name] is not None]
         return statistics.median(known) if known else None
 
-    speeds = (
-        "images_per_second",
-        "model_flops_per_second",
-        "utilization_percent",
-        "input_wait_percent",
-    )
     return {
         "steps": last["step"],
         **errors,
@@ -173,7 +166,7 @@ def result(records: list[dict], top_k: int = 0) -> dict:
         "test_examples": last["test_examples"],
         "train_error_percent": train[-1]["error_percent"],
         "train_loss": train[-1]["loss"],
-        **{name: median(name) for name in speeds},
+        **{name: median(name) for name in SPEEDS},
         "compile_seconds": sum(record["compile_seconds"] for record in train + evaluations),
         "train_seconds": sum(record["seconds"] for record in train),
         "evaluate_seconds": sum(record["seconds"] for record in evaluations),

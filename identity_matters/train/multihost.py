@@ -60,8 +60,7 @@ def initialize(
         )
     if process_id is not None and num_processes is not None and not 0 <= process_id < num_processes:
         raise ValueError(
-            "process_id must be from 0 to num_processes - 1, got"
-            f" process_id={process_id} and num_processes={num_processes}"
+            f"process_id must be from 0 to num_processes - 1, got {process_id=}, {num_processes=}"
         )
     if coordinator_address is not None and process_id:
         _wait_for_process_0(coordinator_address, start_timeout_seconds)

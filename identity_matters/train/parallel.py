@@ -1,7 +1,8 @@
 """Steps on many devices, of one process or several: the one file that says `jax.pmap`.
 
 Every device holds the state, and the whole training split where the data are `Arrays`; a batch is
-then only the indices of its examples. Where the data are `Streams`, a batch is the images.
+then only the indices of its examples. Where the data are `Streams`, a batch is the images, as those
+of evaluations always are.
 A dispatch runs one step or many, and each device works on an equal share of every batch.
 
 On accelerators the steps of a dispatch are a rolled loop. On CPU, XLA's gradients of convolutions
@@ -107,13 +108,9 @@ class ParallelSteps:
         evaluate = make_evaluation_step(
             task.apply, eval_input=task.eval_input, top_k=task.top_k, axis_name=AXIS_NAME
         )
-        # A test batch is chosen from those that stay on the device, or is all that there is.
-        self._evaluate = self._map(
-            lambda state, batches, i: evaluate(state, jax.tree.map(lambda x: x[i], batches))
-        )
+        self._evaluate = self._map(evaluate)
         self._to_devices = self._map(lambda tree: tree)
         self._resident: Any = None
-        self._test_batches: Any = None
 
     def start(self, key: jax.Array, state: Any) -> Any:
         """Puts the data on the devices; returns `state`, arrays on the host, replicated there.
@@ -127,13 +124,12 @@ class ParallelSteps:
         if isinstance(data, Arrays):
             resident["images"] = data.train_images
             resident["labels"] = data.train_labels.astype(np.int32)
-            self._test_batches = self._share_test_split(data)
         self._resident = self._replicate(resident)
         return self._replicate(state)
 
     def stop(self) -> None:
         """Gives the devices' memory back."""
-        self._resident = self._test_batches = None
+        self._resident = None
 
     def place(self, batch: dict) -> Any:
         """Batches as `train` takes them; images begin their way to the devices.
@@ -155,13 +151,12 @@ class ParallelSteps:
           the program, not yet compiled, its steps, and the examples of a step over all devices.
         """
         data, like = self._task.data, jax.ShapeDtypeStruct
-        resident = isinstance(data, Arrays)
-        image = data.train_images.shape[1:] if isinstance(data, Arrays) else data.image_shape
-        key = jax.random.key(0)
+        resident, key = isinstance(data, Arrays), jax.random.key(0)
         state = initial_state(self._task.init(key), self._task.optimizer)
 
         def examples(*shape):
-            return {"images": like((*shape, *image), np.uint8), "labels": like(shape, np.int32)}
+            images = like((*shape, *data.image_shape), np.uint8)
+            return {"images": images, "labels": like(shape, np.int32)}
 
         arguments: tuple
         if part == "train":
@@ -172,9 +167,7 @@ class ParallelSteps:
             arguments = state, stays, batch, like((), np.bool_)
         else:
             program, share, steps = self._evaluate, self._test_share, 1
-            batches = -(-data.test_examples // (share * len(self.devices))) if resident else 1
-            batch = {**examples(batches, share), "is_real": like((batches, share), np.bool_)}
-            arguments = state, batch, like((), np.int32)
+            arguments = state, {**examples(share), "is_real": like((share,), np.bool_)}
         # Each of this process's devices has its own.
         arguments = jax.tree.map(lambda x: like((self._local, *x.shape), x.dtype), arguments)
         return program.lower(*arguments), steps, share * len(self.devices)
@@ -221,18 +214,13 @@ class ParallelSteps:
 
     def _evaluation_arguments(self, state):
         """Those of each batch of an evaluation."""
-        data = self._task.data
-        if isinstance(data, Arrays):
-            for i in range(self._test_batches["labels"].shape[1]):
-                yield state, self._test_batches, np.full(self._local, i, np.int32)
-            return
         share = self._test_share
         rows = slice(self._own.start * share, self._own.stop * share)
-        stream = data.open_test(batch_examples=share * len(self.devices), rows=rows)
+        stream = self._task.data.open_test(batch_examples=share * len(self.devices), rows=rows)
         try:
             for batch in stream:
-                one = {name: self._split(rows[None]) for name, rows in batch.items()}
-                yield state, self._to_devices(one), np.zeros(self._local, np.int32)
+                shares = jax.tree.map(lambda x: x.reshape(self._local, share, *x.shape[1:]), batch)
+                yield state, self._to_devices(shares)
         finally:
             stream.close()
 
@@ -270,20 +258,3 @@ class ParallelSteps:
         """[steps, rows, ...] -> [local devices, steps, share, ...]."""
         shares = np.reshape(rows, (len(rows), self._local, -1, *rows.shape[2:]))
         return np.ascontiguousarray(shares.swapaxes(0, 1))
-
-    def _share_test_split(self, data: Arrays):
-        """Each device's share of every test batch; padding fills the last batch."""
-        examples = data.test_examples
-        padding = -examples % (self._test_share * len(self.devices))
-        arrays = {
-            "images": data.test_images,
-            "labels": data.test_labels.astype(np.int32),
-            "is_real": np.ones(examples, np.bool_),
-        }
-
-        def share(array):
-            padded = np.concatenate([array, np.zeros((padding, *array.shape[1:]), array.dtype)])
-            shape = (-1, len(self.devices), self._test_share, *array.shape[1:])
-            return np.ascontiguousarray(padded.reshape(shape).swapaxes(0, 1)[self._own])
-
-        return self._to_devices(jax.tree.map(share, arrays))

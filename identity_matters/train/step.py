@@ -11,7 +11,8 @@ dict:
 """
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Generator
 from typing import Any
 
 import jax
@@ -52,12 +53,33 @@ class Arrays:
                 )
 
     @property
+    def image_shape(self) -> tuple[int, ...]:
+        return self.train_images.shape[1:]
+
+    @property
     def train_examples(self) -> int:
         return len(self.train_labels)
 
     @property
     def test_examples(self) -> int:
         return len(self.test_labels)
+
+    def open_train(
+        self, *, seed: int, batch_examples: int, rows: slice, first_step: int, steps: int
+    ) -> Generator[dict]:
+        """See `Streams`; without images and labels, which stay on the devices."""
+        for step in range(first_step, first_step + steps):
+            indices, epochs = batch_plan(seed, self.train_examples, batch_examples, step, 1)
+            yield {"indices": indices[0, rows], "epochs": epochs[0, rows]}
+
+    def open_test(self, *, batch_examples: int, rows: slice) -> Generator[dict]:
+        """See `Streams`; the last example stands where the last batch is filled up."""
+        for first in range(0, self.test_examples, batch_examples):
+            positions = np.arange(first, first + batch_examples)[rows]
+            is_real = positions < self.test_examples
+            taken = np.minimum(positions, self.test_examples - 1)
+            labels = self.test_labels[taken].astype(np.int32)
+            yield {"images": self.test_images[taken], "labels": labels, "is_real": is_real}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -84,11 +106,10 @@ class Streams:
 
 
 class Feed:
-    """The batches of a run, dispatch by dispatch.
+    """The batches of a run, dispatch by dispatch; steps can only be taken one after the other.
 
     Args:
-      data: of `Arrays` a batch is only the indices, for the examples stay on the devices. `Streams`
-        open at the first step taken and run to the last.
+      data: opened at the first step taken, to the last one.
       batch_examples: of a step, over all processes.
       rows: this process's part of a batch.
       steps: of the whole run.
@@ -98,29 +119,15 @@ class Feed:
     def __init__(
         self, data: Arrays | Streams, batch_examples: int, rows: slice, steps: int, seed: int
     ):
-        self._data = data
-        self._batch_examples = batch_examples
-        self._rows = rows
+        settings = {"seed": seed, "batch_examples": batch_examples, "rows": rows}
+        self._open = functools.partial(data.open_train, **settings)
         self._steps = steps
-        self._seed = seed
         self._stream: Any = None
 
     def take(self, first: int, end: int) -> dict:
-        """What the steps `first`, ..., `end` - 1 see, each value [steps, rows, ...].
-
-        {"indices", "epochs"}: i32; of streams also {"images": u8, "labels": i32}. The steps of a
-        stream can only be taken one after the other.
-        """
-        seed, batch_examples = self._seed, self._batch_examples
-        if isinstance(self._data, Arrays):
-            examples = self._data.train_examples
-            indices, epochs = batch_plan(seed, examples, batch_examples, first, end - first)
-            return {"indices": indices[:, self._rows], "epochs": epochs[:, self._rows]}
+        """What the steps `first`, ..., `end` - 1 see, each value [steps, rows, ...]."""
         if self._stream is None:
-            self._stream = self._data.open_train(
-                seed=seed, batch_examples=batch_examples, rows=self._rows,
-                first_step=first, steps=self._steps - first,
-            )  # fmt: skip
+            self._stream = self._open(first_step=first, steps=self._steps - first)
         batches = [next(self._stream) for _ in range(first, end)]
         if len(batches) == 1:
             # A view: a batch of ImageNet is 39 MB.
@@ -307,7 +314,6 @@ def _collectives(axis_name: str | None) -> tuple[Callable[[Any], Any], Callable[
     """Sum and mean of a pytree over the devices of a mapped axis; the identity without one."""
     if axis_name is None:
         return (lambda tree: tree), (lambda tree: tree)
-    return (
-        lambda tree: jax.lax.psum(tree, axis_name),
-        lambda tree: jax.lax.pmean(tree, axis_name),
-    )
+    both = (jax.lax.psum, jax.lax.pmean)
+    total, mean = (functools.partial(one, axis_name=axis_name) for one in both)
+    return total, mean

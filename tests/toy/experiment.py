@@ -7,27 +7,21 @@ import os
 import signal
 import time
 
-import ml_collections
-
 from experiments import run
+from experiments.shared import configs
 
 VARIANTS = {"plain": "three numbers, at once"}
 OTHER_VARIANTS = {"slow": "eight numbers, half a second each"}
 
 
-def get_config(variant: str = "plain") -> ml_collections.ConfigDict:
-    """The settings of `variant`."""
-    if variant not in VARIANTS | OTHER_VARIANTS:
-        raise ValueError(f"variant must be plain or slow, got {variant!r}")
-    config = ml_collections.ConfigDict()
-    config.variant = variant
-    config.scale = "paper"
-    last = 8 if variant == "slow" else 3
-    config.values = tuple(range(1, last + 1))  # the numbers whose squares are summed
+_COMMON = {
+    "values": (1, 2, 3),  # the numbers whose squares are summed
     # How long each of them takes.
-    config.pause_seconds = 0.5 if variant == "slow" else 0.0
-    config.action = "none"  # none, raise, memory or terminate
-    return config
+    "pause_seconds": 0.0,
+    "action": "none",  # none, raise, memory or terminate
+}
+_SLOW = {"values": tuple(range(1, 9)), "pause_seconds": 0.5}
+get_config = configs({"plain": {}, "slow": _SLOW}, _COMMON)
 
 
 def trials(variant: str, values: tuple, pause_seconds: float, action: str) -> list[dict]:
@@ -64,7 +58,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     return run.Verdict("theorem-2-1", {"sum_of_squares": total}, "holds")
 
 
-EXPERIMENT = run.Experiment("toy", trials, measure, verdict, build=build, get_config=get_config)
+EXPERIMENT = run.Experiment("toy", trials, measure, verdict, build, signed=("pause_seconds",))
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

@@ -1,12 +1,10 @@
-"""The figures of the report: every module of this package that has FIGURES, by name."""
+"""The figures of the report: those that the modules of this package declare, by name."""
 
 import importlib
 import pkgutil
 
-from identity_matters.report.figure import Figure
+from identity_matters.report import figure
 
-FIGURES: tuple[Figure, ...] = tuple(
-    figure
-    for module in pkgutil.iter_modules(__path__, f"{__name__}.")
-    for figure in importlib.import_module(module.name).FIGURES
-)
+for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)
+FIGURES = tuple(sorted(figure.DECLARED, key=lambda one: one.experiment))

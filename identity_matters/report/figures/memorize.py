@@ -6,20 +6,10 @@ from typing import Any
 from matplotlib.figure import Figure as Canvas
 
 from identity_matters import paper
-from identity_matters.report.figure import (
-    COLOURS,
-    Figure,
-    Looks,
-    curve,
-    of_kind,
-    panels,
-    pick,
-    series,
-    split,
-)
+from identity_matters.report import figure as fig
+from identity_matters.report.figure import COLOURS, Looks, curve, curves, of_kind, series, split
 from identity_matters.runs import Run
 
-_PRECISIONS = ("float32", "float64")
 _CURVES = {
     "theorem_3_2": ("n log n + r² (Theorem 3.2, without constant)", "-"),
     "yun_2019": ("n (Yun et al. 2019, without constant)", "--"),
@@ -31,10 +21,10 @@ _BELOW: Looks = {"loc": "outside lower center", "ncols": 2, "fontsize": 8}
 
 def parameter_points(run: Run) -> list[dict]:
     """One row for each network that was built, certified or not, and the curves at its n and r."""
-    names = ("labels", "method", "precision", "width", "examples", "block_parameters", "parameters")
+    names = "labels method precision width examples block_parameters parameters certified errors"
     return [
         {
-            **pick(fit, *names, "certified", "errors"),
+            **fig.pick(fit, names),
             "theorem_3_2": paper.theorem_3_2_order(fit["examples"], fit["num_classes"]),
             "yun_2019": paper.yun_2019_order(fit["examples"]),
             "vardi_2021": paper.vardi_2021_order(fit["examples"]),
@@ -45,16 +35,17 @@ def parameter_points(run: Run) -> list[dict]:
     ]
 
 
+@fig.figure("memorize", "parameters", parameter_points)
 def draw_parameters(points: list[dict], canvas: Canvas) -> None:
     canvas.set_size_inches(7.0, 5.4)
     axes = canvas.subplots()
     markers = zip(itertools.cycle("osD^vPX*"), itertools.cycle(COLOURS), strict=False)
-    groups = sorted(split(points, "method", "precision", "width").items())
+    groups = sorted(split(points, "method precision width").items())
     for (marker, colour), ((method, precision, width), rows) in zip(markers, groups, strict=False):
         for certified, own in split(rows, "certified").items():
             label = f"{method}, k = {width}, {precision}{'' if certified else ', not certified'}"
             face = colour if certified else "none"
-            looks: dict[str, Any] = {"color": colour, "markerfacecolor": face, "label": label}
+            looks: Looks = {"color": colour, "markerfacecolor": face, "label": label}
             curve(axes, own, "examples", "block_parameters", marker, **looks)
     # The curves are those of float32.
     single = [point for point in points if point["precision"] == "float32"]
@@ -68,13 +59,14 @@ def draw_parameters(points: list[dict], canvas: Canvas) -> None:
 def width_points(run: Run) -> list[dict]:
     """Least widths against n, and one row for each n and precision."""
     printed = {one["examples"]: one["theorem_width"] for one in of_kind(run, "separation")}
-    names = ("precision", "examples", "least_fitting_width", "least_certified_width")
+    names = "precision examples least_fitting_width least_certified_width"
     return [
-        {**pick(record, *names), "theorem_width": printed.get(record["examples"])}
+        {**fig.pick(record, names), "theorem_width": printed.get(record["examples"])}
         for record in of_kind(run, "minimal_width")
     ]
 
 
+@fig.figure("memorize", "width", width_points)
 def draw_widths(points: list[dict], canvas: Canvas) -> None:
     axes = canvas.subplots()
     columns: Looks = {
@@ -98,16 +90,17 @@ def _by_precision(axes: Any, points: list[dict], x: str, columns: dict) -> None:
 
 def precision_points(run: Run) -> list[dict]:
     """Error against margin in both precisions, a row for each network that was run."""
-    names = ("smallest_margin", "max_abs_error", "output_error_bound", "errors", "certified")
+    names = "smallest_margin max_abs_error output_error_bound errors certified"
     return [
-        {"precision": precision, "pair_distance": record["pair_distance"], **pick(result, *names)}
+        {"precision": name, "pair_distance": record["pair_distance"], **fig.pick(result, names)}
         for record in of_kind(run, "precision")
-        for precision in _PRECISIONS
-        for result in [record[f"{precision}_result"]]
+        for name in ("float32", "float64")
+        for result in [record[f"{name}_result"]]
         if "refused" not in result
     ]
 
 
+@fig.figure("memorize", "precision", precision_points)
 def draw_precision(points: list[dict], canvas: Canvas) -> None:
     axes = canvas.subplots()
     columns: Looks = {
@@ -125,25 +118,23 @@ def descent_points(run: Run) -> list[dict]:
     """Errors of SGD over steps, beside those of the network constructed for the same labels."""
     return [
         {
-            **pick(record, "examples", "learning_rate"),
+            **fig.pick(record, "examples learning_rate"),
             "step": point["step"],
             "errors_percent": 100 * point["errors"] / record["examples"],
-            "constructed_errors_percent": 100
-            * record["constructed"]["errors"]
-            / record["examples"],
+            "constructed_errors_percent": constructed,
         }
         for record in of_kind(run, "sgd")
+        for constructed in [100 * record["constructed"]["errors"] / record["examples"]]
         for point in record["curve"]
     ]
 
 
+@fig.figure("memorize", "descent", descent_points)
 def draw_descent(points: list[dict], canvas: Canvas) -> None:
     axes = canvas.subplots()
-    rates = {
-        rate: f"SGD with momentum, rate {rate:g}" for rate in sorted(split(points, "learning_rate"))
-    }
-    for style, rows in series(points, "learning_rate", rates):
-        curve(axes, rows, "step", "errors_percent", **style)
+    rates = sorted(split(points, "learning_rate"))
+    labels = {rate: f"SGD with momentum, rate {rate:g}" for rate in rates}
+    curves(axes, points, "learning_rate", "step", "errors_percent", labels=labels)
     constructed = max(point["constructed_errors_percent"] for point in points)
     axes.axhline(constructed, color="black", linewidth=2, label="constructed")
     axes.set(xlabel="steps", ylabel="training errors (percent)", ylim=(-3, 100))
@@ -152,10 +143,10 @@ def draw_descent(points: list[dict], canvas: Canvas) -> None:
 
 def few_numbers_points(run: Run) -> list[dict]:
     """One row for each size of the groups whose labels share a word, where sizes were chosen."""
-    names = ("dataset", "examples", "group_points", "numbers", "group_numbers", "certified")
+    names = "dataset examples group_points numbers group_numbers certified"
     return [
         {
-            **pick(record, *names),
+            **fig.pick(record, names),
             "counting_bound": record["counting_lower_bound"],
             "numbers_per_example": record["numbers"] / record["examples"],
             "group_numbers_per_example": record["group_numbers"] / record["examples"],
@@ -166,10 +157,12 @@ def few_numbers_points(run: Run) -> list[dict]:
     ]
 
 
+@fig.figure("memorize", "few_numbers", few_numbers_points)
 def draw_few_numbers(points: list[dict], canvas: Canvas) -> None:
     looks: Looks = {"yscale": "log", "ylabel": "stored numbers per example", "legend": 2}
+    looks["xlabel"] = "images per group"
     titles = {"digits": "digits", "cifar10": "CIFAR-10, random labels"}
-    for axes, own in panels(canvas, points, "dataset", titles, xlabel="images per group", **looks):
+    for axes, own in fig.panels(canvas, points, "dataset", titles, **looks):
         for name, line, colour, label in (
             ("numbers_per_example", "o-", COLOURS[0], "the whole network"),
             ("group_numbers_per_example", "s--", COLOURS[1], "of them for the groups"),
@@ -181,31 +174,22 @@ def draw_few_numbers(points: list[dict], canvas: Canvas) -> None:
 
 def trade_points(run: Run) -> list[dict]:
     """Numbers of each network and of its groups, and the floor, by bits and width."""
-    names = ("examples", "word_bits", "width", "group_points", "numbers", "group_numbers")
+    names = "examples word_bits width group_points numbers group_numbers"
     return [
-        {**pick(record, *names), "counting_bound": record["counting_lower_bound"]}
+        {**fig.pick(record, names), "counting_bound": record["counting_lower_bound"]}
         for record in of_kind(run, "few_numbers")
         if "word_bits" in record
     ]
 
 
+@fig.figure("memorize", "trade", trade_points)
 def draw_trade(points: list[dict], canvas: Canvas) -> None:
     columns = {"numbers": "the whole network", "group_numbers": "of them for the groups"}
     rows = [{**point, "part": part, "stored": point[part]} for part in columns for point in points]
-    looks: Looks = {"ylabel": "stored numbers", "legend": 2}
-    for axes, own in panels(canvas, rows, "part", columns, xlabel="bits of a number", **looks):
+    looks: Looks = {"ylabel": "stored numbers", "legend": 2, "xlabel": "bits of a number"}
+    for axes, own in fig.panels(canvas, rows, "part", columns, **looks):
         for style, line in series(own, "width", lambda width: f"width {width}"):
             curve(axes, line, "word_bits", "stored", **style)
         label = "counting bound"
         curve(axes, own, "word_bits", "counting_bound", ":", color="black", label=label)
         axes.set_ylim(bottom=0)
-
-
-FIGURES = (
-    Figure("memorize_parameters", "memorize", parameter_points, draw_parameters),
-    Figure("memorize_width", "memorize", width_points, draw_widths),
-    Figure("memorize_precision", "memorize", precision_points, draw_precision),
-    Figure("memorize_descent", "memorize", descent_points, draw_descent),
-    Figure("memorize_few_numbers", "memorize", few_numbers_points, draw_few_numbers),
-    Figure("memorize_trade", "memorize", trade_points, draw_trade),
-)

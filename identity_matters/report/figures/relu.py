@@ -2,18 +2,8 @@
 
 from matplotlib.figure import Figure as Canvas
 
-from identity_matters.report.figure import (
-    Figure,
-    Looks,
-    curve,
-    of_kind,
-    panels,
-    pick,
-    scatter,
-    series,
-    split,
-    zipped,
-)
+from identity_matters.report import figure as fig
+from identity_matters.report.figure import Looks, curve, curves, of_kind, panels, series, split
 from identity_matters.runs import Run
 
 # Shares of rounding size, 0 included, are drawn at this height of a logarithmic axis.
@@ -26,36 +16,31 @@ _DRAWN_KINDS = ("optimal", "no negative curvature", "saddle", "all dead", "zero 
 
 def limit_points(run: Run) -> list[dict]:
     """One row for each critical point that the searches reached, those at kinks left out."""
-    return [
-        {**row, "kind": record["kind_names"][row["kind"]]}
+    searches = [
+        {**record, "maps": record["lifted_width"] > record["width_in"]}
         for record in of_kind(run, "search", "measured")
-        for row in zipped(
-            {
-                **pick(record, "depth", "width"),
-                "maps": record["lifted_width"] > record["width_in"],
-                **pick(record, "bias", "pairs"),
-            },
-            descends=record["descends"],
-            kind=record["kinds"],
-            norm=record["max_norm"],
-            risk_share=record["risk_share"],
-        )
-        if record["kind_names"][row["kind"]] in _DRAWN_KINDS
     ]
+    limits = fig.rows(
+        searches,
+        "depth width maps bias pairs",
+        descends="descends",
+        kind=lambda record: [record["kind_names"][kind] for kind in record["kinds"]],
+        norm="max_norm",
+        risk_share="risk_share",
+    )
+    return [row for row in limits if row["kind"] in _DRAWN_KINDS]
 
 
+@fig.figure("relu", "limits", limit_points)
 def draw_limits(points: list[dict], canvas: Canvas) -> None:
     titles = {False: "without biases", True: "with biases"}
-    looks: Looks = {
-        "xlabel": "|||θ||| of the critical point",
-        "ylabel": "f / f(0); the teacher has 0",
-    }
-    looks |= {"xlim": (0, _LARGEST_DRAWN_NORM), "yscale": "log"}
+    looks: Looks = {"yscale": "log", "ylabel": "f / f(0); the teacher has 0"}
+    looks |= {"xlim": (0, _LARGEST_DRAWN_NORM), "xlabel": "|||θ||| of the critical point"}
     kinds = {kind: kind for kind in _DRAWN_KINDS}
     for axes, own in panels(canvas, points, "bias", titles, **looks):
         for style, rows in series(own, "kind", kinds):
             style["label"] += f" ({len(rows)})"
-            scatter(axes, rows, "norm", "risk_share", floor=_DRAWN_ZERO, **style)
+            fig.scatter(axes, rows, "norm", "risk_share", floor=_DRAWN_ZERO, **style)
         axes.axvline(1.0, color="black", linestyle="--", linewidth=1)
         axes.legend(loc="center right", fontsize=7)
 
@@ -66,25 +51,21 @@ def _biases(bias: bool) -> str:
 
 def ratio_points(run: Run) -> list[dict]:
     """One row for each net and norm: least, median and searched ‖∇f‖² / f."""
+    records = of_kind(run, "gradient_ratio", "measured")
     names = ("median_ratio", "least_ratio", "searched_ratio")
-    return [
-        row
-        for record in of_kind(run, "gradient_ratio", "measured")
-        for row in zipped(
-            {**pick(record, "depth", "width", "bias"), "examples": 2 * record["pairs"]},
-            norm=record["norms"],
-            **pick(record, *names),
-        )
-    ]
+    return fig.rows(
+        [{**record, "examples": 2 * record["pairs"]} for record in records],
+        "depth width bias examples",
+        **{"norm": "norms", **{name: name for name in names}},
+    )
 
 
+@fig.figure("relu", "gradient_ratio", ratio_points)
 def draw_ratio(points: list[dict], canvas: Canvas) -> None:
     axes = canvas.subplots()
-    nets = {
-        net: f"l = {net[0]}, k = {net[1]}, {_biases(net[2])}"
-        for net in split(points, "depth", "width", "bias")
-    }
-    for style, rows in series(points, ("depth", "width", "bias"), nets):
+    for style, rows in series(
+        points, "depth width bias", lambda net: f"l = {net[0]}, k = {net[1]}, {_biases(net[2])}"
+    ):
         for line, name in (("-", "median_ratio"), (":", "least_ratio"), ("x", "searched_ratio")):
             curve(axes, rows, "norm", name, line, floor=_DRAWN_ZERO, **style)
             style["label"] = None
@@ -98,17 +79,9 @@ def noise_points(run: Run) -> list[dict]:
 
     The share is that of all noisy starts of the run with a final risk up to the bound.
     """
-    records = of_kind(run, "noise", "measured")
-    rows = [
-        row
-        for record in records
-        for row in zipped(
-            pick(record, "depth", "width", "bias"),
-            deviation=record["scales"],
-            median_updates_to_half=record["median_updates_to_half"],
-        )
-        if row["median_updates_to_half"] is not None
-    ]
+    records, name = of_kind(run, "noise", "measured"), "median_updates_to_half"
+    times = fig.rows(records, "depth width bias", deviation="scales", **{name: name})
+    rows = [row for row in times if row[name] is not None]
     for width, own in split(records, "width").items():
         ends = [
             share
@@ -130,29 +103,23 @@ def noise_points(run: Run) -> list[dict]:
     return rows
 
 
+@fig.figure("relu", "noise", noise_points)
 def draw_noise(points: list[dict], canvas: Canvas) -> None:
     by_bound, by_scale = canvas.subplots(1, 2)
     shares = [point for point in points if "share_of_starts" in point]
-    for style, rows in series(shares, "width", "width {}".format):
-        curve(by_bound, rows, "bound_of_risk_share", "share_of_starts", ".-", **style)
+    names = ("width", "bound_of_risk_share", "share_of_starts", ".-")
+    curves(by_bound, shares, *names, labels="width {}".format)
     for optimal in split(shares, "optimal_share"):
         by_bound.axvline(optimal, color="black", linestyle="--", linewidth=1)
     by_bound.set(xlabel="bound of f / f(0)", ylabel="share of starts that end below it")
     by_bound.set_ylim(0, 1.05)
     times = [point for point in points if "median_updates_to_half" in point]
     widest = [p for p in times if p["width"] == max(point["width"] for point in times)]
-    for style, rows in series(widest, ("depth", "bias"), lambda n: f"l = {n[0]}, {_biases(n[1])}"):
-        curve(by_scale, rows, "deviation", "median_updates_to_half", **style)
+    names = ("depth bias", "deviation", "median_updates_to_half", "o-")
+    curves(by_scale, widest, *names, labels=lambda n: f"l = {n[0]}, {_biases(n[1])}")
     by_scale.set(
         xlabel="deviation of the start, widest net", ylabel="median updates to half the risk"
     )
     for axes in (by_bound, by_scale):
         axes.set_xscale("log")
         axes.legend(fontsize=8)
-
-
-FIGURES = (
-    Figure("relu_limits", "relu", limit_points, draw_limits),
-    Figure("relu_gradient_ratio", "relu", ratio_points, draw_ratio),
-    Figure("relu_noise", "relu", noise_points, draw_noise),
-)

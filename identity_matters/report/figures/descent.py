@@ -1,20 +1,72 @@
-"""Figures of experiments/linear_training.py: training over depth, stuck targets, and noise."""
+"""Figures of gradient descent on linear nets: when it converges, over depth, and with noise."""
+
+import statistics
 
 from matplotlib.figure import Figure as Canvas
 
-from identity_matters.report.figure import (
-    COLOURS,
-    Figure,
-    Looks,
-    curve,
-    panels,
-    pick,
-    scatter,
-    series,
-    split,
-    zipped,
-)
+from identity_matters.report import figure as fig
+from identity_matters.report.figure import COLOURS, Looks, curve, curves, panels, series, split
 from identity_matters.runs import Run
+
+# Certificates against the truth, and times to escape (experiments/convergence.py)
+
+# Up to which (f(0) - C) / sigma each certificate holds: (V4), (V1) and (V3) of
+# docs/theory/convergence.md.
+_CERTIFIED = {
+    "certified, descent": (1 / 18, "-."),
+    "certified, flow": (1 / 10, "--"),
+    "certified, flow, Σ > 0": (1 / 4, ":"),
+}
+_ESCAPED = {-0.5: "R = −1/2", 0.5: "R = 1/2"}
+
+
+def inside_points(run: Run) -> list[dict]:
+    """One row for each shape and size of f(0) - C beyond the certificates."""
+    lists = {name: name for name in ("excess_over_sigma", "converged_percent")}
+    return fig.rows(fig.of_kind(run, "beyond", "question"), "depth width", **lists)
+
+
+@fig.figure("convergence", "inside", inside_points)
+def draw_inside(points: list[dict], canvas: Canvas) -> None:
+    axes = canvas.subplots()
+    names = ("depth width", "excess_over_sigma", "converged_percent")
+    curves(axes, points, *names, labels=lambda net: f"l = {net[0]}, d = {net[1]}")
+    for label, (threshold, style) in _CERTIFIED.items():
+        axes.axvline(threshold, color="black", linestyle=style, linewidth=1, label=label)
+    axes.set(xscale="log", xlabel="(f(0) − C) / σ_min(Σ)", ylabel="converged from zero, %")
+    canvas.legend(loc="outside lower center", ncols=4, fontsize=8)
+
+
+def escape_points(run: Run) -> list[dict]:
+    """One row for each scalar target of `_ESCAPED`, depth and noise: medians over the draws."""
+    return [
+        {
+            "target": record["target"][0],
+            "depth": record["depth"],
+            "noise": entry["noise"],
+            "predicted_updates": statistics.median_low(entry["predicted_updates"]),
+            # A draw that was too long to run counts with the most updates.
+            "measured_updates": statistics.median_low(
+                entry["measured_updates"] + [record["max_updates"]] * entry["not_run"]
+            ),
+        }
+        for record in fig.of_kind(run, "escape", "question")
+        if tuple(record["target"]) in {(r,) for r in _ESCAPED}
+        for entry in record["by_noise"]
+    ]
+
+
+@fig.figure("convergence", "escape", escape_points)
+def draw_escape(points: list[dict], canvas: Canvas) -> None:
+    looks: Looks = {"yscale": "log", "xlabel": "depth l", "ylabel": "updates to the target, median"}
+    for axes, own in panels(canvas, points, "target", _ESCAPED, legend=3, **looks):
+        for style, rows in series(own, "noise", "noise {:g}".format):
+            for name, line in (("predicted", "-"), ("measured", "o")):
+                label = f"{name}, {style['label']}"
+                curve(axes, rows, "depth", f"{name}_updates", line, **style | {"label": label})
+
+
+# Training over depth, stuck targets, and noise (experiments/linear_training.py)
 
 # Gradients that are exactly 0 in float64 are drawn at the bottom of the logarithmic axis.
 _DRAWN_ZERO = 1e-320
@@ -38,10 +90,11 @@ _TARGETS = {"plane": "two eigenvalues −1, det R > 0", "negative": "one eigenva
 
 def depth_points(run: Run) -> list[dict]:
     """One row for each trained network."""
-    names = ("network", "depth", "problem_seed", "start_gradient_norm", "converged", "updates")
-    return [pick(record, *names) for record in run.records if run.variant == "depth"]
+    names = "network depth problem_seed start_gradient_norm converged updates"
+    return [fig.pick(record, names) for record in run.records if run.variant == "depth"]
 
 
+@fig.figure("linear_training", "depth", depth_points)
 def draw_depth(points: list[dict], canvas: Canvas) -> None:
     gradient, updates = canvas.subplots(1, 2)
     for (style, rows), marker in zip(series(points, "network", _NETWORKS), "oxs", strict=False):
@@ -59,19 +112,20 @@ def draw_depth(points: list[dict], canvas: Canvas) -> None:
 
 def norm_points(run: Run) -> list[dict]:
     """One row for each residual net: |||A||| l at convergence, and what theory says of it."""
-    theory = ("bound_v3_times_depth", "bound_iclr2017_times_depth", "least_norm_times_depth")
+    theory = "bound_v3_times_depth bound_iclr2017_times_depth least_norm_times_depth"
     return [
         {
-            **pick(record, "depth", "problem_seed"),
+            **fig.pick(record, "depth problem_seed"),
             "norm_times_depth": record["norm"] * record["depth"],
             "largest_norm_times_depth": record["largest_norm"] * record["depth"],
-            **pick(record, *theory),
+            **fig.pick(record, theory),
         }
         for record in run.records
         if run.variant == "depth" and record["network"] == "residual" and record["converged"]
     ]
 
 
+@fig.figure("linear_training", "norm", norm_points)
 def draw_norm(points: list[dict], canvas: Canvas) -> None:
     seeds = sorted(split(points, "problem_seed"))
     titles = {seed: f"target {number}" for number, seed in enumerate(seeds, start=1)}
@@ -95,19 +149,15 @@ def stuck_points(run: Run) -> list[dict]:
         return []
     records = [record for record in run.records if record["repeat"] == 0]
     widest = max(record["width"] for record in records)
-    names = ("target", "start", "width", "predicted_stall_excess_risk")
-    return [
-        row
-        for record in records
-        if record["start"] != "gaussian_maps" or record["width"] == widest
-        for row in zipped(
-            pick(record, *names),
-            updates=record["curve_updates"],
-            excess_risk=record["curve_excess_risk"],
-        )
-    ]
+    return fig.rows(
+        [r for r in records if r["start"] != "gaussian_maps" or r["width"] == widest],
+        "target start width predicted_stall_excess_risk",
+        updates="curve_updates",
+        excess_risk="curve_excess_risk",
+    )
 
 
+@fig.figure("linear_training", "stuck", stuck_points)
 def draw_stuck(points: list[dict], canvas: Canvas) -> None:
     looks: Looks = {"yscale": "log", "xlabel": "updates", "ylabel": "excess risk f − C"}
     for axes, own in panels(canvas, points, "target", _TARGETS, legend=3, **looks):
@@ -126,20 +176,18 @@ def draw_stuck(points: list[dict], canvas: Canvas) -> None:
 
 def noise_points(run: Run) -> list[dict]:
     """One row for each draw; one that did not converge has the updates that it was given."""
-    names = ("noise_stds", "updates", "converged")
     return [
-        row
+        {**fig.pick(record, "target depth"), "noise_std": std, "updates": count, "converged": ended}
         for record in run.records
         if run.variant == "noise"
-        for std, *ends in zip(*pick(record, *names).values(), strict=True)
-        for row in zipped(
-            {**pick(record, "target", "depth"), "noise_std": std},
-            updates=ends[0],
-            converged=ends[1],
+        for std, counts, ends in zip(
+            *fig.pick(record, "noise_stds updates converged").values(), strict=True
         )
+        for count, ended in zip(counts, ends, strict=True)
     ]
 
 
+@fig.figure("linear_training", "noise", noise_points)
 def draw_noise(points: list[dict], canvas: Canvas) -> None:
     depths = {depth: f"l = {depth}" for depth in sorted(split(points, "depth"))}
     places = {label: place for place, label in enumerate(depths.values())}
@@ -154,12 +202,4 @@ def draw_noise(points: list[dict], canvas: Canvas) -> None:
                 rows = [{**row, "place": row["noise_std"] * shift} for row in rows]
                 label = style["label"] + ("" if converged else ", not reached")
                 marker = "." if converged else "x"
-                scatter(axes, rows, "place", "updates", marker, **style | {"label": label})
-
-
-FIGURES = (
-    Figure("linear_training_depth", "linear_training", depth_points, draw_depth),
-    Figure("linear_training_norm", "linear_training", norm_points, draw_norm),
-    Figure("linear_training_stuck", "linear_training", stuck_points, draw_stuck),
-    Figure("linear_training_noise", "linear_training", noise_points, draw_noise),
-)
+                fig.scatter(axes, rows, "place", "updates", marker, **style | {"label": label})

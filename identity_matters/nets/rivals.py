@@ -1,0 +1,269 @@
+"""The networks that Table 2 and section 4.1 compare the paper's with: All-CNN-C, DenseNet, ResNet.
+
+All-CNN-C (Springenberg et al., arXiv 1412.6806):
+
+    dropout 0.2 | 3x3 96, 3x3 96, 3x3 96 stride 2, dropout 0.5
+                | 3x3 192, 3x3 192, 3x3 192 stride 2, dropout 0.5
+                | 3x3 192 without padding, 1x1 192, 1x1 classes | mean over the map
+
+A ReLU follows every convolution, the last included. 1,369,738 parameters for 10 classes, biases
+among them. Initial kernels are Caffe's "xavier", U(-sqrt(3 / m), sqrt(3 / m)) for m inputs, and
+biases 0, as in the Caffe version that shared its settings (mateuszbuda/ALL-CNN); the paper does not
+say.
+
+DenseNet for small images (Huang et al., arXiv 1608.06993), neither bottleneck nor compression: a
+3x3 stem with 16 channels, then three dense blocks of (depth - 4) / 3 layers. A layer is BN - ReLU -
+3x3 convolution to `growth` channels, and everything before it is its input. Between dense blocks
+stand BN - ReLU - 1x1 convolution of the same width - 2x2 mean; at the end BN - ReLU - mean over the
+map - linear layer. Depth 100 and growth 24 give 27,249,082 parameters for 10 classes, the 27.2M
+that its authors print. Their released code (liuzhuang13/DenseNet) has 2 `growth` stem channels,
+with which the network has 28,071,706. Dropout, which they use without data augmentation only, is
+left out.
+
+ResNet (He et al., arXiv 1512.03385): blocks ReLU(shortcut(x) + BN(C_2(ReLU(BN(C_1 x))))) of 3x3
+convolutions, in stages that double the channels and, but for the first, halve the map; a mean over
+the map and a linear layer.
+
+* For small images (section 4.2): a 3x3 stem and three stages of (depth - 2) / 6 blocks. Where a
+  stage halves the map its shortcut takes every second pixel and adds zero channels (their option
+  A), so that shortcuts have no parameters. ResNet-110 has 1,727,962 parameters for 10 classes.
+* For images of 224 pixels a side (section 4.1): a 7x7 stem of stride 2, a 3x3 maximum of stride 2,
+  four stages, and 1x1 convolutions of stride 2 with batch norm as shortcuts where a stage halves
+  the map (option B). ResNet-34 has 21,797,672 parameters for 1000 classes.
+
+Initial weights and batch norm of DenseNet and ResNet are those of the authors' or Facebook's Torch
+code.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from identity_matters.nets import layers
+
+# Torch's default.
+BATCH_NORM_EPSILON = 1e-5
+# All-CNN-C: channels, kernel size, stride, zeros on each side, and whether dropout follows; the
+# last convolution, to the classes, comes on top.
+CONVOLUTIONS = (
+    (96, 3, 1, 1, False),
+    (96, 3, 1, 1, False),
+    (96, 3, 2, 1, True),
+    (192, 3, 1, 1, False),
+    (192, 3, 1, 1, False),
+    (192, 3, 2, 1, True),
+    (192, 3, 1, 0, False),
+    (192, 1, 1, 0, False),
+)
+# Two strides of 2 must leave its 3x3 convolution without padding at least one position.
+LEAST_SIDE_PIXELS = 9
+DENSE_BLOCKS = 3
+# Of ResNet: the stages for small images, and blocks a stage for large ones, by depth.
+STAGES = 3
+IMAGENET_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
+
+
+class AllCnnC(nn.Module):
+    """All-CNN-C, for images of at least 9 pixels a side.
+
+    Attributes:
+      num_classes: the number of logits.
+      input_dropout, dropout: probabilities of setting to zero the numbers of the image, and of the
+        two maps after a stride of 2.
+      compute_dtype: "float32" or "bfloat16", the type of the convolutions.
+    Raises:
+      ValueError: an attribute is out of range.
+    """
+
+    num_classes: int
+    input_dropout: float = 0.2
+    dropout: float = 0.5
+    compute_dtype: str = "float32"
+
+    def __post_init__(self):
+        super().__post_init__()
+        layers.check(self, rates=("input_dropout", "dropout"))
+
+    @nn.compact
+    def __call__(self, x, *, train: bool, keys=None):
+        if min(x.shape[1:3]) < LEAST_SIDE_PIXELS:
+            raise ValueError(
+                f"All-CNN-C needs images of at least {LEAST_SIDE_PIXELS} pixels a side, got"
+                f" {x.shape[1]} x {x.shape[2]}"
+            )
+        if train:
+            x = layers.dropout(x, keys, self.input_dropout, layer=0)
+        last = (self.num_classes, 1, 1, 0, False)
+        for index, row in enumerate((*CONVOLUTIONS, last), start=1):
+            channels, kernel_size, stride, zeros, dropout_follows = row
+            convolution = nn.Conv(
+                channels,
+                (kernel_size, kernel_size),
+                strides=stride,
+                padding=zeros,
+                dtype=self.compute_dtype,
+                kernel_init=layers.UNIFORM_UNIT,
+                name=f"conv{index}",
+            )
+            x = nn.relu(convolution(x))
+            if train and dropout_follows:
+                x = layers.dropout(x, keys, self.dropout, layer=index)
+        return layers.global_average_pool(x), []
+
+
+def _torch_parts(net: nn.Module, train: bool) -> tuple[Callable, Callable]:
+    """nn.Conv but for name, channels, kernel size and stride, and nn.BatchNorm but for its name."""
+    conv = functools.partial(
+        nn.Conv, use_bias=False, dtype=net.compute_dtype, kernel_init=layers.HE_FAN_OUT
+    )
+    return conv, layers.batch_norm(net, train, BATCH_NORM_EPSILON)
+
+
+class DenseNet(nn.Module):
+    """DenseNet (L = 100, k = 24) at the defaults.
+
+    Attributes:
+      num_classes: the number of logits.
+      depth: 3 m + 4 for m layers a dense block.
+      growth: channels that a layer adds.
+      stem_width: channels after the first convolution.
+      compute_dtype: "float32" or "bfloat16", the type of the convolutions and of the maps between
+        them; statistics, the last mean and the last layer are float32.
+      axis_name: the mapped axis over which batch norm averages in training.
+    Raises:
+      ValueError: an attribute is out of range.
+    """
+
+    num_classes: int
+    depth: int = 100
+    growth: int = 24
+    stem_width: int = 16
+    compute_dtype: str = "float32"
+    axis_name: str | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        layers.check(self, at_least={"growth": 1, "stem_width": 1})
+        if self.depth < 7 or (self.depth - 4) % 3:
+            raise ValueError(
+                f"depth must be 3 m + 4 for m >= 1 layers a dense block, got {self.depth}"
+            )
+
+    @nn.compact
+    def __call__(self, x, *, train: bool, keys=None):
+        conv, norm = _torch_parts(self, train)
+
+        def composite(x, channels, size, name):
+            """BN - ReLU - convolution."""
+            x = nn.relu(norm(name=f"{name}_norm")(x))
+            return conv(channels, (size, size), name=f"{name}_conv")(x)
+
+        x = conv(self.stem_width, (3, 3), name="stem")(x)
+        for block in range(1, DENSE_BLOCKS + 1):
+            for index in range(1, (self.depth - 4) // 3 + 1):
+                new = composite(x, self.growth, 3, f"block{block}_layer{index}")
+                x = jnp.concatenate([x, new], axis=-1)
+            if block < DENSE_BLOCKS:
+                x = layers.average_pool(composite(x, x.shape[-1], 1, f"transition{block}"), 2)
+        x = nn.relu(norm(name="norm")(x))
+        return layers.classifier(self.num_classes)(layers.global_average_pool(x)), []
+
+
+class Block(nn.Module):
+    """x -> (ReLU(s + h), ||h|| / ||s||), s = shortcut(x), h = BN(C_2(ReLU(BN(C_1 x)))).
+
+    Attributes:
+      channels, stride: of the output, and of C_1 and the shortcut.
+      projected: whether a shortcut of stride 2 is a convolution instead of pixels and zeros.
+      conv, norm: nn.Conv and nn.BatchNorm but for name, channels, kernel size and stride.
+    """
+
+    channels: int
+    stride: int
+    projected: bool
+    conv: Any
+    norm: Any
+
+    @nn.compact
+    def __call__(self, x):
+        # One zero on each side puts the kernels on the pixels that the shortcut takes.
+        conv = functools.partial(self.conv, self.channels, (3, 3), padding=1)
+        h = nn.relu(self.norm(name="norm1")(conv(strides=self.stride, name="conv1")(x)))
+        h = self.norm(name="norm2")(conv(name="conv2")(h))
+        if not self.projected:
+            x = layers.pad_channels(x[:, :: self.stride, :: self.stride], self.channels)
+        elif self.stride > 1:
+            x = self.conv(self.channels, (1, 1), strides=self.stride, padding=0, name="down")(x)
+            x = self.norm(name="down_norm")(x)
+        return nn.relu(x + h), layers.residual_ratio(x, h)
+
+
+class ResNet(nn.Module):
+    """ResNet-110 for small images at the defaults.
+
+    Attributes:
+      num_classes: the number of logits.
+      depth: 6 b + 2 for b blocks a stage: 8, 14, 20, ..., 110.
+      width: channels of the stem and the first stage.
+      compute_dtype: "float32" or "bfloat16", the type of the convolutions and of the maps between
+        them; statistics, the last mean and the last layer are float32.
+      axis_name: the mapped axis over which batch norm averages in training.
+    Raises:
+      ValueError: an attribute is out of range.
+    """
+
+    num_classes: int
+    depth: int = 110
+    width: int = 16
+    compute_dtype: str = "float32"
+    axis_name: str | None = None
+    # Whether this is the net for images of 224 pixels a side.
+    large: ClassVar[bool] = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        layers.check(self, at_least={"width": 1})
+        self.check_depth()
+
+    def check_depth(self) -> None:
+        if self.depth < 8 or (self.depth - 2) % 6:
+            raise ValueError(f"depth must be 6 b + 2 for b >= 1 blocks a stage, got {self.depth}")
+
+    def stages(self) -> tuple[int, ...]:
+        """Blocks of each stage."""
+        return STAGES * ((self.depth - 2) // 6,)
+
+    @nn.compact
+    def __call__(self, x, *, train: bool, keys=None):
+        conv, norm = _torch_parts(self, train)
+        size, stride = (7, 2) if self.large else (3, 1)
+        x = conv(self.width, (size, size), strides=stride, padding=size // 2, name="stem")(x)
+        x = nn.relu(norm(name="norm")(x))
+        if self.large:
+            x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
+        ratios = []
+        for stage, blocks in enumerate(self.stages()):
+            for index in range(blocks):
+                stride = 2 if stage and not index else 1
+                name = f"stage{stage + 1}_block{index + 1}"
+                channels = self.width * 2**stage
+                x, ratio = Block(channels, stride, self.large, conv, norm, name=name)(x)
+                ratios.append(ratio)
+        return layers.classifier(self.num_classes)(layers.global_average_pool(x)), ratios
+
+
+class ResNetImageNet(ResNet):
+    """ResNet-34 for large images at the defaults; `depth` is 18 or 34, the rest as of `ResNet`."""
+
+    depth: int = 34
+    width: int = 64
+    large: ClassVar[bool] = True
+
+    def check_depth(self) -> None:
+        layers.check(self, choices={"depth": tuple(IMAGENET_BLOCKS)})
+
+    def stages(self) -> tuple[int, ...]:
+        return IMAGENET_BLOCKS[self.depth]

@@ -1,0 +1,301 @@
+"""Figures of Theorem 2.1, of eq. (2.3) and of the landscape of linear residual nets."""
+
+import itertools
+import statistics
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
+
+from identity_matters.report import figure as fig
+from identity_matters.report.figure import Looks, curve, curves, of_kind, panels, series, split
+from identity_matters.runs import Run
+
+# Factorizations (experiments/factorization.py)
+
+_BOUND_STYLES = {
+    "bound_iclr2017": ("printed bound, ICLR 2017", ":"),
+    "bound_v3": ("printed bound, v3", "--"),
+    "bound_polar": ("(π + 3γ)/l", "-."),
+    "lower_bound": ("lower bound", "-"),
+}
+_METHODS = {
+    "svd": "svd (the paper's)",
+    "polar": "polar",
+    "psd": "positive root",
+    "root": "principal root",
+    "path": "shortest path",
+    "paired": "paired",
+}
+_PANELS = {"random": "random", "ill_conditioned": "ill-conditioned", "normal": "normal"}
+_BOUNDS_OF_PATHS = {
+    "vector_lower_bound": "vectors one by one (F4)",
+    "lower_bound": "and together (F10)",
+}
+_OF_PATHS = {
+    "shortest_normal": "normal R, simple negative eigenvalues",
+    "shortest_random": "Gaussian R",
+}
+
+
+def norm_points(run: Run) -> list[dict]:
+    """l |||A||| of every method and bound at the largest depth of each target."""
+    strongest = max((record.get("strength", 0) for record in run.records), default=0)
+    points = []
+    for record in run.records if run.variant in _PANELS else ():
+        if record.get("strength", 0) == strongest and record["rows"]:
+            row = max(record["rows"], key=lambda row: row["depth"])
+            norms = row["depth_times_norms"] | {b: row["depth"] * row[b] for b in _BOUND_STYLES}
+            same = {"dimension": record["dimension"], "depth_layers": row["depth"]}
+            points += [same | {"curve": b, "depth_times_norm": norm} for b, norm in norms.items()]
+    return points
+
+
+@fig.figure("factorization", "norms", norm_points)
+def draw_norms(points: list[dict], canvas: Canvas) -> None:
+    looks: Looks = {"ylabel": "l · |||A|||", "yscale": "log", "legend": 4}
+    names = ("dimension", "depth_times_norm")
+    for axes, own in panels(canvas, points, "variant", _PANELS, **looks):
+        _scale_dimensions(axes)
+        for bound, (label, line) in _BOUND_STYLES.items():
+            rows = [point for point in own if point["curve"] == bound]
+            curve(axes, rows, *names, line, color="0.2", linewidth=1.0, label=label)
+        # Hollow, so that an equal norm of another method shows through.
+        curves(axes, own, "curve", *names, "o", labels=_METHODS, markerfacecolor="none")
+
+
+def _scale_dimensions(axes: Any) -> None:
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:.0f}")
+    axes.set_xlabel("dimension d")
+
+
+def gap_points(run: Run) -> list[dict]:
+    """The largest excess of |||A||| over the lower bound, over the depths where that is below 1."""
+    largest: dict[tuple[int, str], float] = {}
+    for record in run.records:
+        for row in record["rows"]:
+            if row["lower_bound"] > 0 and not row["lower_bound_is_1"]:
+                for method, name in (("polar", "polar"), ("best", row["best_method"])):
+                    if (norm := row["norms"].get(name)) is not None:
+                        place = record["dimension"], method
+                        excess = 100 * (norm / row["lower_bound"] - 1)
+                        largest[place] = max(excess, largest.get(place, 0.0))
+    return [
+        {"dimension": dimension, "method": method, "excess_percent": excess}
+        for (dimension, method), excess in largest.items()
+    ]
+
+
+@fig.figure("factorization", "gap", gap_points)
+def draw_gaps(points: list[dict], canvas: Canvas) -> None:
+    variants = {name: name.replace("_", " ") for name in sorted(split(points, "variant"))}
+    markers = dict(zip(variants.values(), itertools.cycle("osv^Dx*P"), strict=False))
+    # Optimal to rounding is 0, which a logarithmic axis has no place for.
+    looks: Looks = {"ylabel": "excess over the lower bound, percent", "ylim": (0, 100)}
+    for axes, own in panels(canvas, points, "method", "{} factorization".format, **looks):
+        _scale_dimensions(axes)
+        axes.set_yscale("symlog", linthresh=0.01)
+        for style, rows in series(own, "variant", variants):
+            curve(axes, rows, "dimension", "excess_percent", f"{markers[style['label']]}-", **style)
+    canvas.axes[-1].legend()
+
+
+def shortest_points(run: Run) -> list[dict]:
+    """The excess of the best |||A||| over the bound from vectors alone, and with half turns."""
+    return [
+        {
+            "dimension": record["dimension"],
+            "target": target,
+            "bound": bound,
+            "excess_percent": 100 * (row["norms"][row["best_method"]] / row[bound] - 1),
+        }
+        for target, record in enumerate(run.records)
+        if run.variant.startswith("shortest")
+        for row in record["rows"]
+        for bound in _BOUNDS_OF_PATHS
+    ]
+
+
+@fig.figure("factorization", "shortest", shortest_points)
+def draw_shortest(points: list[dict], canvas: Canvas) -> None:
+    looks: Looks = {"ylabel": "excess of the shortest path, percent", "ylim": (0, 100)}
+    looks |= {"legend": 2, "xlabel": "target, by dimension"}
+    for axes, own in panels(canvas, points, "variant", _OF_PATHS, **looks):
+        axes.set_yscale("symlog", linthresh=0.01)
+        order = sorted(split(own, "dimension target seed"))
+        places = [
+            {**row, "place": order.index((row["dimension"], row["target"], row["seed"]))}
+            for row in own
+        ]
+        curves(axes, places, "bound", "place", "excess_percent", "o", labels=_BOUNDS_OF_PATHS)
+        axes.axhline(2, color="0.2", linewidth=1.0, linestyle="--")
+
+
+# Eq. (2.3) in its two printed forms and corrected (experiments/gradient_bound.py)
+
+_LABELS = {"iclr2017": "printed at ICLR 2017", "v3": "printed in v3", "corrected": "corrected"}
+_STYLES: Looks = {"iclr2017": ":", "v3": "--", "corrected": "-"}
+
+
+def distribution_points(run: Run) -> list[dict]:
+    """One row for each bin of log10(right/left), over all random points of the run."""
+    records = of_kind(run, "random")
+    if not records:
+        return []
+    counts = np.sum([record["histogram_counts"] for record in records], axis=0)
+    edges = np.linspace(*records[0]["histogram_log10"], records[0]["histogram_bins"] + 1).tolist()
+    total = sum(record["points"] for record in records)
+    return [
+        {
+            "form": records[0]["form"],
+            "log10_ratio_from": low,
+            "log10_ratio_to": high,
+            "log10_ratio": (low + high) / 2,
+            "points_percent": 100 * int(count) / total,
+            "points": total,
+            "failures_percent": run.summary["metrics"]["failures_percent"],
+        }
+        for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
+    ]
+
+
+@fig.figure("gradient_bound", "distribution", distribution_points)
+def draw_distribution(points: list[dict], canvas: Canvas) -> None:
+    axes = canvas.subplots()
+    for style, rows in series(points, "form", _LABELS):
+        share = statistics.fmean(row["failures_percent"] for row in rows)
+        style["label"] += f": fails at {share:.3g} %"
+        curve(axes, rows, "log10_ratio", "points_percent", "-", drawstyle="steps-mid", **style)
+    axes.axvline(0.0, color="black", linestyle="--", linewidth=1)
+    axes.set(yscale="log", ylabel="percent of random points per bin")
+    axes.set_xlabel(
+        "log10(right-hand side / squared gradient); right of the line the form is false"
+    )
+    axes.legend(loc="upper left")
+
+
+def tight_family_points(run: Run) -> list[dict]:
+    """right/left at A_i = -tau I, Sigma = s I for each depth, tau, s and width."""
+    return [
+        {"form": record["form"], **row}
+        for record in of_kind(run, "tight")
+        for row in record["rows"]
+    ]
+
+
+@fig.figure("gradient_bound", "tight_family", tight_family_points)
+def draw_tight_family(points: list[dict], canvas: Canvas) -> None:
+    narrowest = min(point["width"] for point in points)
+    depths = {depth: f"l = {depth}" for depth in sorted(split(points, "depth"))}
+    shown = sorted((p for p in points if p["width"] == narrowest), key=lambda p: p["scale"])
+    looks: Looks = {"xlabel": "τ", "ylabel": "right-hand side / squared gradient", "yscale": "log"}
+    # Beyond six decades nothing new is to be seen: the ICLR form goes on as (1-tau)^{-(l-1)}.
+    for axes, own in panels(canvas, shown, "scale", "Σ = {:g} I".format, ylim=(0.1, 1e6), **looks):
+        for style, some in series(own, "depth", depths):
+            for form, rows in split(some, "form").items():
+                curve(axes, rows, "tau", "ratio", _STYLES[form], color=style["color"])
+    handles = [
+        *(Line2D([], [], **style) for style, _ in series(shown, "depth", depths)),
+        *(Line2D([], [], color="black", linestyle=_STYLES[f], label=_LABELS[f]) for f in _LABELS),
+    ]
+    canvas.legend(handles=handles, loc="outside lower center", ncols=4)
+
+
+# The wall at |||A||| = 1, the origin, and det R < 0 (experiments/landscape.py)
+
+# Excess risks of rounding size, 0 included, are drawn at this height of the logarithmic axis.
+_DRAWN_ZERO = 1e-24
+_LARGEST_DRAWN_NORM = 3.0
+
+
+def wall_points(run: Run) -> list[dict]:
+    """One row for each critical point reached: |||A||| and its relative excess risk."""
+    return [
+        {
+            **fig.pick(record, "width depth"),
+            "started_at_norm": start,
+            "norm": float(f"{norm:.6g}"),
+            "relative_excess": float(f"{excess:.3g}"),
+        }
+        for record in of_kind(run, "critical_points")
+        for start, norm, excess, gradient in zip(
+            *fig.pick(record, "started_at_norms norms relative_excess gradient_norms").values(),
+            strict=True,
+        )
+        if gradient <= record["gradient_tolerance"]
+    ]
+
+
+@fig.figure("landscape", "wall", wall_points)
+def draw_wall(points: list[dict], canvas: Canvas) -> None:
+    axes = canvas.subplots()
+    starts = {False: "start inside the ball", True: "start outside, and A_i = −I"}
+    points = [{**point, "outside": point["started_at_norm"] >= 1} for point in points]
+    for style, rows in series(points, "outside", starts):
+        fig.scatter(axes, rows, "norm", "relative_excess", floor=_DRAWN_ZERO, **style)
+    axes.axvline(1.0, color="black", linestyle="--", linewidth=1)
+    axes.set(yscale="log", xlim=(0, _LARGEST_DRAWN_NORM), xlabel="|||A||| of the critical point")
+    axes.set_ylabel("excess risk / risk of the map 0")
+    axes.legend(loc="center right")
+
+
+def origin_points(run: Run) -> list[dict]:
+    """One row for each Hessian eigenvalue at zero weights; R far from I, the first width."""
+    records = of_kind(run, "hessian_at_origin")
+    narrowest = min((record["width"] for record in records), default=0)
+    return [
+        {
+            "net": net["net"],
+            **fig.pick(record, "width depth"),
+            **fig.pick(net, "target_size gradient_norm"),
+            "hessian_eigenvalue": eigenvalue,
+        }
+        for record in records
+        if record["width"] == narrowest
+        for net in record["nets"]
+        if net["target_size"] == max(other["target_size"] for other in record["nets"])
+        for eigenvalue in net["hessian_eigenvalues"]
+    ]
+
+
+@fig.figure("landscape", "origin", origin_points)
+def draw_origin(points: list[dict], canvas: Canvas) -> None:
+    spectrum, gradient = canvas.subplots(1, 2)
+    nets = {"residual": "residual net", "standard": "standard net"}
+    for (style, rows), (marker, offset) in zip(
+        series(points, "net", nets), (("o", 0.12), ("x", -0.12)), strict=True
+    ):
+        rows = [{**row, "place": row["depth"] + offset} for row in rows]
+        fig.scatter(spectrum, rows, "place", "hessian_eigenvalue", marker, **style, alpha=1.0)
+        curve(gradient, rows, "place", "gradient_norm", marker, **style)
+    spectrum.set(xlabel="depth l", ylabel="eigenvalues of the Hessian at zero weights")
+    gradient.set(xlabel="depth l", ylabel="norm of the gradient at zero weights")
+    spectrum.legend()
+    gradient.legend()
+
+
+def negative_determinant_points(run: Run) -> list[dict]:
+    """One row for each ball of the first R and Sigma: the least ||grad f||_F in it, its floor."""
+    return fig.rows(
+        of_kind(run, "negative_determinant"),
+        "width depth",
+        tau="taus",
+        room=lambda record: [1 - tau for tau in record["taus"]],
+        least_gradient_norm=lambda record: record["least_gradient_norms"][0],
+        floor=lambda record: record["floors"][0],
+    )
+
+
+@fig.figure("landscape", "negative_determinant", negative_determinant_points)
+def draw_negative_determinant(points: list[dict], canvas: Canvas) -> None:
+    points = sorted(points, key=lambda point: (point["width"], point["depth"]))
+    looks: Looks = {"xscale": "log", "yscale": "log", "xlabel": "1 − τ"}
+    looks["ylabel"] = "least norm of the gradient in B_τ"
+    for axes, own in panels(canvas, points, "width", "d = {}".format, **looks):
+        for style, rows in series(own, "depth", "l = {}, found".format):
+            curve(axes, rows, "room", "least_gradient_norm", "o", **style)
+            curve(axes, rows, "room", "floor", "--", **style | {"label": "its floor"})
+        axes.invert_xaxis()
+    canvas.axes[0].legend(fontsize=7)

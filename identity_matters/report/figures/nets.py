@@ -1,0 +1,210 @@
+"""Figures of trained nets: CIFAR (Figure 1, residual ratios), ablations, deep perceptrons."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from matplotlib.figure import Figure as Canvas
+
+from identity_matters import paper
+from identity_matters.report import figure as fig
+from identity_matters.report.figure import Looks, curve, curves, of_kind, panels, series, split
+from identity_matters.runs import Run
+
+# The nets that ablations compare (experiments/images/ablations.py)
+
+
+def ablation_points(run: Run) -> list[dict]:
+    """One row for each logged step of every net."""
+    results = {result["cell"]: result for result in of_kind(run, "result")}
+    return [
+        {
+            # The depth, where nets of several are compared, has panels.
+            "net": result["net"].split("/")[0].replace("_", " "),
+            "convolutions": 1 + 2 * sum(result["model"]["blocks_per_stage"]),
+            **fig.pick(record, "step loss error_percent"),
+        }
+        for record in of_kind(run, "train")
+        for result in [results[record["cell"]]]
+    ]
+
+
+def draw_ablation(points: list[dict], canvas: Canvas) -> None:
+    nets = {net: net for net in split(points, "net")}
+    looks: Looks = {"yscale": "log", "xlabel": "steps", "ylabel": "training loss"}
+
+    def title(panel: tuple[str, int]) -> str:
+        return f"{panel[0].split('/')[0]}, {panel[1]} convolutions"
+
+    parts = panels(canvas, points, "variant convolutions", title, legend=len(nets), **looks)
+    for axes, own in parts:
+        curves(axes, own, "net", "step", "loss", "-", labels=nets)
+
+
+def _points_of(question: str):
+    return lambda run: ablation_points(run) if run.variant.endswith(f"/{question}") else []
+
+
+for _question in ("identity", "initialisation", "projection", "batch_norm", "activation"):
+    fig.figure("ablations", _question, _points_of(_question))(draw_ablation)
+
+# Convergence (Figure 1) and what the blocks do (experiments/images/cifar.py)
+
+_PLATEAU_STEP = int(paper.NUMBERS["cifar_plateau_steps"].value)
+_ERRORS = {"train": "error_percent", "evaluation": "test_error_percent"}
+_LABELS = {"train": "training batches", "evaluation": "test"}
+
+
+def convergence_points(run: Run) -> list[dict]:
+    """One row for each logged step of training, and one for each evaluation."""
+    return [
+        {"kind": kind, "step": record["step"], "error_percent": record[error]}
+        for kind, error in _ERRORS.items()
+        for record in of_kind(run, kind)
+    ]
+
+
+@fig.figure("cifar", "convergence", convergence_points)
+def draw_convergence(points: list[dict], canvas: Canvas) -> None:
+    looks: Looks = {"columns": 2, "xlabel": "steps", "ylabel": "error (percent)"}
+    for axes, own in panels(canvas, points, "variant", **looks):
+        curves(axes, own, "kind", "step", "error_percent", "-", labels=_LABELS, linewidth=1)
+        if max(row["step"] for row in own) >= _PLATEAU_STEP:
+            label = "the paper's best: about 50,000 steps"
+            axes.axvline(_PLATEAU_STEP, color="grey", linestyle=":", label=label)
+        if published := paper.TABLE_2["this paper"].get(own[0]["variant"].split("/")[0]):
+            label = f"the paper's test error: {published.value:g} %"
+            axes.axhline(published.value, color="grey", linewidth=0.8, label=label)
+        axes.set_ylim(bottom=0)
+        axes.legend()
+
+
+def ratio_points(run: Run) -> list[dict]:
+    """||h(x)|| / ||x|| of every block before training and at the end."""
+    evaluations = of_kind(run, "evaluation")
+    return [
+        {"step": record["step"], "block": block, "residual_ratio": ratio}
+        for record in evaluations[:1] + evaluations[1:][-1:]
+        for block, ratio in enumerate(record["residual_ratio"], start=1)
+    ]
+
+
+@fig.figure("cifar", "residual_ratio", ratio_points)
+def draw_ratio(points: list[dict], canvas: Canvas) -> None:
+    looks: Looks = {"xlabel": "block", "ylabel": "mean of ‖h(x)‖ / ‖x‖", "yscale": "log"}
+    for axes, own in panels(canvas, points, "variant", columns=2, **looks):
+        curves(axes, own, "step", "block", "residual_ratio", labels="after {:,} steps".format)
+        axes.legend()
+
+
+# Trainability, gradients and weights over depth (experiments/deep_mlp.py)
+
+# Losses of nets that diverged are drawn at this height, and gradients below float32 at that.
+_DRAWN_DIVERGED_LOSS = 2.0
+_DRAWN_ZERO_GRADIENT = 1e-24
+_VARIANTS = ("digits/relu", "digits/linear", "digits/orthogonal")
+_ACTIVATIONS = {"linear": "linear nets", "relu": "ReLU nets"}
+# (identity, initialization) -> label.
+_NETS = {
+    (True, "near_zero"): "with the identity, near zero",
+    (False, "near_zero"): "without, same weights",
+    (False, "standard"): "without, standard (He et al.)",
+    (False, "orthogonal"): "without, orthogonal",
+}
+_NET_LABELS = {net: net for net in _NETS.values()}
+
+
+def _labelled(run: Run) -> list[dict]:
+    """The records of the default variants, with labels of activation and net."""
+    return [
+        {**record, "activation": _ACTIVATIONS[model["activation"]], "net": net}
+        for record in run.records
+        if run.variant in _VARIANTS
+        for model in [record["model"]]
+        for net in [_NETS[model["identity"], model["initialization"]]]
+    ]
+
+
+def trainability_points(run: Run) -> list[dict]:
+    """One row for each net: its loss and error, and how many directions are left at its start."""
+    return [
+        {
+            **fig.pick(record, "activation net depth"),
+            "train_loss": record.get("train_loss", float("inf")),
+            "train_error_percent": record.get("train_error_percent"),
+            **fig.pick(record, "linear_optimum_loss start_effective_dimension"),
+        }
+        for record in _labelled(run)
+    ]
+
+
+def gradient_points(run: Run) -> list[dict]:
+    """One row for each layer of the deepest nets and of those of 16 layers."""
+    nets = _labelled(run)
+    deepest = max((record["depth"] for record in nets), default=0)
+    return fig.rows(
+        [record for record in nets if record["depth"] in (16, deepest)],
+        "activation net depth",
+        layer="layers",
+        place=lambda record: [layer / record["depth"] for layer in record["layers"]],
+        gradient_norm="gradient_norms",
+    )
+
+
+def norm_points(run: Run) -> list[dict]:
+    """One row for each net with the identity: l |||A||| at its end, and its l x rate."""
+    return [
+        {
+            **fig.pick(record, "activation depth"),
+            "norm_times_depth": record["norm"] * record["depth"],
+            "rate_times_depth": record["rate_times_depth"],
+        }
+        for record in _labelled(run)
+        if "norm" in record
+    ]
+
+
+def _over_depth(points: list[dict], canvas: Canvas, ylabel: str) -> Iterator[tuple[Any, list]]:
+    """Panels by activation over the depths that there are, with one legend."""
+    depths = sorted({point["depth"] for point in points})
+    looks: Looks = {"ylabel": ylabel, "xscale": "log", "xlabel": "layers l", "legend": 2}
+    for axes, own in panels(canvas, points, "activation", **looks):
+        axes.set_xticks(depths, map(str, depths))
+        axes.set_xticks([], minor=True)
+        yield axes, own
+
+
+@fig.figure("deep_mlp", "trainability", trainability_points)
+def draw_trainability(points: list[dict], canvas: Canvas) -> None:
+    points = [{**p, "train_loss": min(p["train_loss"], _DRAWN_DIVERGED_LOSS)} for p in points]
+    for axes, own in _over_depth(points, canvas, "training loss E ‖y − f(x)‖²"):
+        curves(axes, own, "net", "depth", "train_loss", labels=_NET_LABELS)
+        best = own[0]["linear_optimum_loss"]
+        axes.axhline(best, color="black", linestyle="--", linewidth=1, label="best linear map")
+
+
+@fig.figure("deep_mlp", "directions", trainability_points)
+def draw_directions(points: list[dict], canvas: Canvas) -> None:
+    for axes, own in _over_depth(points, canvas, "effective dimension of h_{l−1}"):
+        curves(axes, own, "net", "depth", "start_effective_dimension", labels=_NET_LABELS)
+
+
+@fig.figure("deep_mlp", "gradients", gradient_points)
+def draw_gradients(points: list[dict], canvas: Canvas) -> None:
+    deepest = max(point["depth"] for point in points)
+    looks: Looks = {"yscale": "log", "xlabel": "layer j / l", "legend": 2}
+    looks["ylabel"] = "norm of the gradient to W_j"
+    for axes, own in panels(canvas, points, "activation", **looks):
+        for net, several in series(own, "net", _NET_LABELS):
+            for depth, rows in split(several, "depth").items():
+                style = net | {"label": f"{net['label']}, l = {depth}"}
+                style["floor"] = _DRAWN_ZERO_GRADIENT
+                line = "-" if depth == deepest else "--"
+                curve(axes, rows, "place", "gradient_norm", line, **style)
+
+
+@fig.figure("deep_mlp", "norms", norm_points)
+def draw_norms(points: list[dict], canvas: Canvas) -> None:
+    rates = {rate: f"l × rate = {rate:g}" for rate in sorted(split(points, "rate_times_depth"))}
+    for axes, own in _over_depth(points, canvas, "l |||A||| after training"):
+        axes.set_yscale("log")
+        curves(axes, own, "rate_times_depth", "depth", "norm_times_depth", labels=rates)
