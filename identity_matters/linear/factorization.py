@@ -97,8 +97,9 @@ def factorize(
         normal R it is as good as the polar factorization.
       paired: where Q has eigenvalues -1: polar, but each pair's half turn goes on by the angle that
         is optimal in its plane. For symmetric R and large l no factorization is shorter.
-      path: a shortest path from I to R, sought numerically from all that is above and from nearly
-        half turns paired like half turns; seconds for d = 16, and never worse than its starts.
+      path: a shortest path from I to R, sought numerically from all that is above, from nearly half
+        turns paired like half turns and, for d = 4, from turns of all vectors at one pace; seconds
+        for d = 16, and never worse than its starts.
       best: the least |||A||| of all these that apply. Only `path` is costly; it is tried up to
         `path_max_dimension`.
 
