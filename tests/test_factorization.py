@@ -214,8 +214,8 @@ def test_in_four_dimensions_all_vectors_turn_at_the_pace_of_one(negative, angle)
     A = factorize(R, depth, "path", path_settings=PathSettings(starts=0))
     assert relative_product_error(A, R) < ROOT_PRODUCT_ERROR
     norm = largest_spectral_norm(A)
-    # The bound is searched on a grid of 512 stretches, and is good to about its square.
-    assert norm == pytest.approx(norm_lower_bound(R, depth), rel=1e-4)
+    # x is found on a grid of 512 stretches; where two maxima are equal the norm notices a step.
+    assert norm == pytest.approx(norm_lower_bound(R, depth), rel=3e-4)
     # Alone, the two negative eigenvalues take more.
     assert depth * norm < 0.995 * plane_path_length(-np.diag(negative))
 

@@ -207,12 +207,10 @@ def _isoclinic_forms(R: np.ndarray) -> list[RotationForm]:
         return []
     end = R @ x / np.linalg.norm(R @ x)
     across = (x @ end) * x - end
-    size = np.linalg.norm(across)
-    angle = np.pi + np.arctan2(size, -x @ end)
-    # Of an eigenvector every plane will do.
-    plane = np.stack([x, across / size]) if size > np.finfo(float).eps else x[None]
-    rest = np.linalg.svd(plane)[2][len(plane) :]
-    basis = np.concatenate([plane, rest]).T
+    angle = np.pi + np.arctan2(np.linalg.norm(across), -x @ end)
+    # Of an eigenvector, where `across` is rounding, every plane will do.
+    basis, triangle = np.linalg.qr(np.stack([x, across], axis=1), mode="complete")
+    basis[:, :2] *= np.where(np.diag(triangle) < 0, -1, 1)
     return [RotationForm(basis, np.array([angle, sign * angle])) for sign in (1, -1)]
 
 
