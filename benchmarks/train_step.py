@@ -18,6 +18,7 @@ import math
 import pathlib
 import statistics
 import subprocess
+import sys
 import time
 
 import jax
@@ -161,8 +162,9 @@ class Rounds:
         self.parallel, task = self.training.parallel, self.training.task
         self.done = 0
         init_key, step_key = jax.random.split(key)
+        # How many rounds there are is up to the clock.
         self.feed = steps.Feed(
-            task.data, batch_examples, self.parallel.rows, self.steps, _ORDER_SEED
+            task.data, batch_examples, self.parallel.rows, sys.maxsize, _ORDER_SEED
         )
         state = steps.initial_state(task.init(init_key), task.optimizer)
         self.state = self.parallel.start(step_key, jax.device_get(state))

@@ -245,7 +245,6 @@ def search(trial: dict, rng) -> dict:
     by_tau = ratios.reshape(len(taus), -1)
     return {
         "largest_ratios": by_tau.max(axis=1).tolist(),
-        "median_ratios": np.median(by_tau, axis=1).tolist(),
         "predicted_ratios": [largest_ratio(form, depth, tau) for tau in taus],
         "least_failing_sigma_norm": None if form == "corrected" else float(thresholds.min()),
     }
@@ -288,26 +287,22 @@ def random_points(trial: dict, rng) -> dict:
     samplers, tolerance = random_matrices.SAMPLERS, trial["relative_tolerance"]
     depths, bounds = (trial["min_depth"], trial["max_depth"]), trial["histogram_log10"]
     shape, data = (trial["batch_points"], trial["width"], depths), _data_range(trial)
-    batches = []
+    batches, negative = [], 0
     for sampler in samplers:
         for _ in range(trial["batches_per_sampler"]):
             points = random_matrices.points(rng, sampler, *shape, trial["max_tau"], data)
-            signs = np.linalg.slogdet(points.R)[0]
-            batches.append((points.depth, _ratios(trial, points), signs))
-    depth, ratios, signs = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+            batches.append(_ratios(trial, points))
+            negative += int(np.sum(np.linalg.slogdet(points.R)[0] < 0))
+    ratios = np.concatenate(batches)
     failed = ratios > 1 + tolerance
     by_sampler = failed.reshape(len(samplers), -1).sum(axis=1)
     beyond = np.clip(np.log10(ratios) - np.log10(1 + tolerance), *bounds)
     counts, _ = np.histogram(beyond, bins=trial["histogram_bins"], range=bounds)
     return {
         "points": len(ratios),
-        "negative_determinants": int(np.sum(signs < 0)),
+        "negative_determinants": negative,
         "failures": int(failed.sum()),
         "failures_by_sampler": dict(zip(samplers, by_sampler.tolist(), strict=True)),
-        "failures_by_depth": {
-            str(value): int(failed[depth == value].sum())
-            for value in range(depths[0], depths[1] + 1)
-        },
         "largest_ratio": float(ratios.max()),
         "histogram_counts": counts.tolist(),
     }

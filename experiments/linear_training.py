@@ -245,7 +245,6 @@ def descend(problem: Problem, A, rules: descent.Rules, **maps) -> dict:
         "least_decrease_per_update": float(np.min(decreases_per_update, initial=math.inf)),
         "curve_updates": curves.updates[kept].tolist(),
         "curve_excess_risk": curves.excess_risk[kept].tolist(),
-        "curve_norm": curves.norm[kept].tolist(),
     }
 
 
@@ -255,10 +254,7 @@ def measure_depth(problem: Problem, rng) -> dict:
     A = trial["std"] * rng.standard_normal((depth, width, width))
     if trial["network"] != RESIDUAL:
         A = A - np.eye(width)
-    runs = [
-        descend(problem, A, rules) | {"rate_factor": factor}
-        for rules, factor in zip(problem.rules, trial["rate_factors"], strict=True)
-    ]
+    runs = [descend(problem, A, rules) for rules in problem.rules]
     # Those that converged by their updates, then the others by their excess risk.
     best = min(runs, key=lambda r: (0, r["updates"]) if r["converged"] else (1, r["excess_risk"]))
     gamma, sigma_min = trial["gamma"], min(trial["sigma_eigenvalues"])

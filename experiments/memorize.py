@@ -45,6 +45,12 @@ _LARGEST_PIXEL = 255
 # Fields of records that hold a network beside those of a fit.
 _ALSO_BUILT = ("constructed", *(f"{precision}_result" for precision in PRECISIONS))
 
+# Metrics of single trials, with the number of examples in their names.
+_BY_SIZE = {
+    "separation": ("rho", "theorem_width", "lemma_width"),
+    "minimal_width": ("least_fitting_width", "least_certified_width"),
+}
+
 # Settings
 
 VARIANTS = {
@@ -85,8 +91,11 @@ def _fit(data: dict, **changes) -> dict:
     }
 
 
-# Neighbours on the line that share a threshold, a hash constant and a word of labels.
-_FEW_NUMBERS = {"group_points": (5, 9, 11, 13), "batch_examples": 4096}
+_FEW_NUMBERS = {
+    # Neighbours on the line that share a threshold, a hash constant and a word of labels.
+    "group_points": (5, 9, 11, 13),
+    "batch_examples": 4096,
+}
 # Random points of whole numbers, as pixels are, in so few dimensions that 34 bits are enough.
 _FEW_NUMBERS_TRADE = {
     **_data("synthetic", (16384,), features=4, num_classes=10),
@@ -509,21 +518,31 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         **(_fit_metrics(fitting) if fitting else {}),
     }
     for record in records:
-        metrics |= _trial_metrics(record)
+        precision = f"_{record['precision']}" if "precision" in record else ""
+        names = _BY_SIZE.get(record["kind"], ())
+        metrics |= {f"{name}{precision}_n{record['examples']}": record[name] for name in names}
     if trained := where(records, kind="sgd"):
         best = min(trained, key=lambda record: record["errors"])
-        metrics["sgd_examples"] = best["examples"]
-        for name in ("errors", "learning_rate", "train_seconds"):
-            metrics[f"sgd_best_{name}"] = best[name]
+        names = ("errors", "learning_rate", "train_seconds")
+        metrics |= {"sgd_examples": best["examples"], **{f"sgd_best_{n}": best[n] for n in names}}
     claim = "few-numbers" if "few_numbers" in settings else "theorem-3-2"
     wanted, reached = (
         {(fit["dataset"], fit["examples"], fit.get("labels")) for fit in some}
         for some in (fits, fitting)
     )
     refuted, holds = metrics["certified_errors"] > 0, bool(certified) and wanted == reached
-    if "printed_width" in settings:
+    for record in where(records, kind="printed_width"):
+        outside = record["norms_outside"]
+        metrics |= {
+            "printed_width": record["width"],
+            "draws": record["draws"],
+            "draws_with_all_norms_inside": outside.count(0),
+            "norms": record["examples"],
+            "mean_norms_outside": float(np.mean(outside)),
+            "expected_norms_outside": record["expected_norms_outside"],
+        }
         claim, holds = "theorem-3-2-constant", False
-        share = metrics["draws_with_all_norms_inside"] / metrics["draws"]
+        share = outside.count(0) / record["draws"]
         refuted = share < settings["printed_width"]["least_inside_share"]
     outcome = "counterexample" if refuted else "holds" if holds else "undecided"
     return run.Verdict(claim, metrics, outcome)
@@ -542,12 +561,11 @@ def _fit_metrics(fits: list[dict]) -> dict:
     }
     if "numbers" in most[0]:
         fewest = min(most, key=lambda fit: fit["numbers"])
-        metrics["fewest_numbers"] = fewest["numbers"]
         names = ("group_points", "largest_integer", "counting_lower_bound")
-        return metrics | {name: fewest[name] for name in names} | _trade_metrics(most)
-    metrics["block_parameters_min"] = least(most, "block_parameters")
-    metrics["block_parameters_max"] = largest(most, "block_parameters")
-    return metrics
+        metrics |= {"fewest_numbers": fewest["numbers"], **{n: fewest[n] for n in names}}
+        return metrics | _trade_metrics(most)
+    ends = least(most, "block_parameters"), largest(most, "block_parameters")
+    return metrics | dict(zip(("block_parameters_min", "block_parameters_max"), ends, strict=True))
 
 
 def _trade_metrics(fits: list[dict]) -> dict:
@@ -559,26 +577,6 @@ def _trade_metrics(fits: list[dict]) -> dict:
         for fit in own:
             metrics[f"numbers_bits{bits}_width{fit['width']}"] = fit["numbers"]
     return metrics
-
-
-def _trial_metrics(record: dict) -> dict:
-    """The metrics that one trial has to itself, with its size in their names."""
-    if record["kind"] == "printed_width":
-        outside = record["norms_outside"]
-        return {
-            "printed_width": record["width"],
-            "draws": record["draws"],
-            "draws_with_all_norms_inside": outside.count(0),
-            "norms": record["examples"],
-            "mean_norms_outside": float(np.mean(outside)),
-            "expected_norms_outside": record["expected_norms_outside"],
-        }
-    names = {
-        "separation": ("rho", "theorem_width", "lemma_width"),
-        "minimal_width": ("least_fitting_width", "least_certified_width"),
-    }.get(record["kind"], ())
-    precision = f"_{record['precision']}" if "precision" in record else ""
-    return {f"{name}{precision}_n{record['examples']}": record[name] for name in names}
 
 
 _MAY_BE_0 = ("examples", "features", "num_classes")

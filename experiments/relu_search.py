@@ -31,6 +31,7 @@ from identity_matters.relu import (
 OPTIMAL_SHARE = 1e-9
 # Smooth, not optimal and inside the ball.
 _BAD = ("saddle", "no negative curvature")
+_NOT_INSIDE = ("not critical", "outside")
 # Digits kept of numbers that only figures and counts use.
 _DIGITS = 6
 # Digits by which two bad critical points of one problem are told apart.
@@ -243,27 +244,42 @@ def linear_control(rng, trial) -> dict:
 def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
     """Metrics, and "counterexample" or "undecided"."""
     searches, controls = (where(records, measured=kind) for kind in ("search", "linear_control"))
-    names = searches[0]["kind_names"]
-    kinds = np.array(names)[joined(searches, "kinds")]
-    descends = joined(searches, "descends").astype(bool)
-    bad = np.isin(kinds, _BAD)
-    independent = joined(searches, "bound_coefficient") > settings["independent_from"]
-    certificates = [record["certificates"] for record in searches]
-    proofs = [proof for found in certificates for proof in found]
+    points = [point for net, record in enumerate(searches) for point in _points(net, record)]
+    bad = [point for point in points if point["kind"] in _BAD]
+    proofs = [
+        {**proof, "net": net, "bias": record["bias"]}
+        for net, record in enumerate(searches)
+        for proof in record["certificates"]
+    ]
     ratios = [record["least_functional_ratio"] for record in searches]
     ratios = [ratio for ratio in ratios if ratio is not None]  # None: it met no bad point
     at_rest = [p for p in proofs if p["functional_gradient"] <= settings["gradient_tolerance"]]
+    kinds = searches[0]["kind_names"]
     metrics = {
-        "starts": len(kinds),
-        **{f"ended_{name.replace(' ', '_')}": int((kinds == name).sum()) for name in names},
-        "descents": int(descends.sum()),
-        "descents_that_ended_at_a_bad_one": int((bad & descends).sum()),
-        **_counts(where(searches, bias=False), "without_biases"),
-        **_counts(where(searches, bias=True), "with_biases"),
-        "distinct_proved_minima": sum(map(_distinct, certificates)),
-        "independent_features_optimal": int((independent & (kinds == "optimal")).sum()),
-        "independent_features_bad": int((independent & bad).sum()),
-        **_of_proofs(proofs),
+        "starts": len(points),
+        **{f"ended_{kind.replace(' ', '_')}": len(where(points, kind=kind)) for kind in kinds},
+        "descents": len(where(points, descends=True)),
+        "descents_that_ended_at_a_bad_one": len(where(bad, descends=True)),
+    }
+    for suffix, bias in (("without_biases", False), ("with_biases", True)):
+        own, own_bad, proved = (where(some, bias=bias) for some in (points, bad, proofs))
+        risks = {(p["net"], p["problem"], f"{p['risk_share']:.{_DIGITS_APART}g}") for p in own_bad}
+        metrics |= {
+            f"critical_inside_{suffix}": sum(p["kind"] not in _NOT_INSIDE for p in own),
+            f"bad_{suffix}": len(own_bad),
+            f"distinct_bad_{suffix}": len(risks),
+            f"bad_with_a_dead_unit_{suffix}": sum(p["dead_units"] > 0 for p in own_bad),
+            f"proofs_{suffix}": len(proved),
+            f"distinct_proved_{suffix}": _distinct(proved),
+        }
+    independent = [p for p in points if p["bound_coefficient"] > settings["independent_from"]]
+    worst = max(proofs, key=lambda proof: proof["risk_share"], default={})
+    kept = ("risk_share", "norm", "teacher_norm", "kink_distance", "curvature", "radius")
+    metrics |= {
+        "distinct_proved_minima": _distinct(proofs),
+        "independent_features_optimal": len(where(independent, kind="optimal")),
+        "independent_features_bad": sum(p["kind"] in _BAD for p in independent),
+        **{f"worst_proved_{name}": worst[name] for name in kept if worst},
         # The gradient in the maps, and 0 as for the gradient in the weights.
         "least_functional_ratio_at_bad": min(ratios, default=None),
         "least_functional_ratio_at_proofs": least(proofs, "functional_ratio"),
@@ -282,40 +298,23 @@ def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
     return metrics, "counterexample" if found and as_proved else "undecided"
 
 
-def _counts(searches: list[dict], suffix: str) -> dict:
-    """Of the nets with biases, or of those without: points inside, bad ones, proofs."""
-    names = ("critical_inside", "bad", "distinct_bad", "bad_with_a_dead_unit", "proofs")
-    counts = dict.fromkeys((*names, "distinct_proved"), 0)
-    for record in searches:
-        kinds = np.array(record["kind_names"])[record["kinds"]]
-        bad = np.isin(kinds, _BAD)
-        problem = np.arange(len(kinds)) // (len(kinds) // record["problems"])
-        points = {
-            (problem[i], f"{record['risk_share'][i]:.{_DIGITS_APART}g}")
-            for i in np.flatnonzero(bad)
-        }
-        counts["critical_inside"] += int((~np.isin(kinds, ("not critical", "outside"))).sum())
-        counts["bad"] += int(bad.sum())
-        counts["distinct_bad"] += len(points)
-        counts["bad_with_a_dead_unit"] += int((bad & (np.array(record["dead_units"]) > 0)).sum())
-        counts["proofs"] += len(record["certificates"])
-        counts["distinct_proved"] += _distinct(record["certificates"])
-    return {f"{name}_{suffix}": count for name, count in counts.items()}
+def _points(net: int, record: dict) -> list[dict]:
+    """Where each start of one search ended."""
+    starts_per_problem = len(record["kinds"]) // record["problems"]
+    names = ("kinds", "descends", "risk_share", "dead_units", "bound_coefficient")
+    rows = zip(*(record[name] for name in names), strict=True)
+    points = [dict(zip(names, row, strict=True), net=net, bias=record["bias"]) for row in rows]
+    for start, point in enumerate(points):
+        point["kind"] = record["kind_names"][point["kinds"]]
+        point["problem"] = start // starts_per_problem
+    return points
 
 
 def _distinct(proofs: list[dict]) -> int:
     """How many minima these proofs show at least: those whose risks are proved to differ."""
     count, above = 0, collections.defaultdict(lambda: -np.inf)
     for proof in sorted(proofs, key=lambda proof: proof["risk_above"]):
-        if proof["risk"] > above[proof["problem"]]:
-            count, above[proof["problem"]] = count + 1, proof["risk_above"]
+        problem = proof["net"], proof["problem"]
+        if proof["risk"] > above[problem]:
+            count, above[problem] = count + 1, proof["risk_above"]
     return count
-
-
-def _of_proofs(proofs: list[dict]) -> dict:
-    """Of the proved local minimum with the largest risk; nothing without a proof."""
-    if not proofs:
-        return {}
-    worst = max(proofs, key=lambda proof: proof["risk_share"])
-    names = ("risk_share", "norm", "teacher_norm", "kink_distance", "curvature", "radius")
-    return {f"worst_proved_{name}": worst[name] for name in names}

@@ -75,6 +75,7 @@ class Job:
     overwrite: bool = False
     core: int | None = None
     started: float = 0.0
+    task: Any = None  # of the progress that is shown
 
     @property
     def title(self) -> str:
@@ -268,7 +269,7 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
     free = [None] if alone else [cores[i % len(cores)] for i in range(at_once)]
     waiting = sorted(jobs, key=lambda job: job.expected_seconds)
     running: list[Job] = []
-    finished: list[Job] = []
+    done_seconds = 0.0  # as expected
     columns = [
         rich.progress.TextColumn("{task.description:45}"),
         rich.progress.BarColumn(20),
@@ -282,34 +283,33 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
     ) as shown:
         expected = sum(job.expected_seconds for job in jobs)
         whole = shown.add_task(f"{len(jobs)} runs, {at_once} at a time", total=expected, note="")
-        tasks = {}
         while waiting or running:
             while waiting and free:
                 job = waiting.pop()
                 if alone:
                     console.print(f"$ python {shlex.join(job.command())}")
                 _start(job, free.pop())
+                job.task = shown.add_task(job.title, total=job.expected_seconds, note="")
                 running.append(job)
-                tasks[job.title] = shown.add_task(job.title, total=job.expected_seconds, note="")
             time.sleep(0.25)
-            passed = {job.title: time.monotonic() - job.started for job in running}
+            behind = done_seconds
             for job in list(running):
+                passed = time.monotonic() - job.started
+                behind += min(passed, job.expected_seconds)
                 note = job.last_line() if console.is_terminal else ""
-                shown.update(tasks[job.title], completed=passed[job.title], note=note)
+                shown.update(job.task, completed=passed, note=note)
                 if job.process.poll() is None:
                     continue
                 running.remove(job)
-                finished.append(job)
+                done_seconds += job.expected_seconds
                 free.append(job.core)
-                shown.remove_task(tasks[job.title])
-                summary = job.summary()
-                said = summary["verdict"] if summary else "FAILED"
-                line = f"run {len(finished)} of {len(jobs)}: {job.title}: {said}"
+                shown.remove_task(job.task)
+                count = len(jobs) - len(waiting) - len(running)
+                said = (job.summary() or {"verdict": "FAILED"})["verdict"]
+                line = f"run {count} of {len(jobs)}: {job.title}: {said}"
                 left = shown.tasks[0].time_remaining
                 about = f", about {groups.duration(left)} left" if left and running else ""
-                shown.print(f"{line}, {groups.duration(passed[job.title])}{about}", soft_wrap=True)
-            behind = sum(min(passed[job.title], job.expected_seconds) for job in running)
-            behind += sum(job.expected_seconds for job in finished)
+                shown.print(f"{line}, {groups.duration(passed)}{about}", soft_wrap=True)
             shown.update(whole, completed=behind)
             if console.is_terminal:
                 shown.refresh()

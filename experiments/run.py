@@ -166,6 +166,7 @@ class StopSignal:
 def main(experiment: Experiment) -> None:
     """Parses the command line, runs `experiment` and exits. Call it from ``__main__``."""
     sys.unraisablehook = _tell_unraisable
+    joined, shared = False, True
     try:
         try:
             command_line.define_flags(experiment)
@@ -173,24 +174,23 @@ def main(experiment: Experiment) -> None:
             joined = experiment.has_step_flags and several.join()
         except (UsageError, ValueError) as error:
             raise SystemExit(_say(experiment, runs.first_line(error), USAGE_ERROR)) from None
-        go = functools.partial(_run, experiment, config, own)
-        if joined:
-            several.leave_with(go)
         with StopSignal(asks_first=False):
-            code = go()
+            code = _run(experiment, config, own)
     except SystemExit as stop:
         code = stop.code
     except (KeyboardInterrupt, Interrupted) as stop:
-        code = INTERRUPTED_CODE if isinstance(stop, Interrupted) else CTRL_C_CODE
+        code, shared = INTERRUPTED_CODE if isinstance(stop, Interrupted) else CTRL_C_CODE, False
         _say(experiment, "interrupted before anything was measured", code)
     except BaseException:
         traceback.print_exc()
-        code = 1
-    # Without the interpreter's teardown: XLA's threads outlive it, and about one process in a
-    # thousand died of SIGSEGV in it. All that a run writes is on disk by now.
+        code, shared = 1, False
     logging.flush()
     sys.stdout.flush()
     sys.stderr.flush()
+    if joined and shared:
+        several.leave()
+    # Without the interpreter's teardown: XLA's threads outlive it, and about one process in a
+    # thousand died of SIGSEGV in it. All that a run writes is on disk by now.
     os._exit(code)
 
 

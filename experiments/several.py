@@ -6,13 +6,9 @@ compared before anything is written.
 
 import contextlib
 import json
-import os
-import sys
-import traceback
-from collections.abc import Callable
 
 import jax
-from absl import flags, logging
+from absl import flags
 from etils import epath
 
 from identity_matters import environment, runs
@@ -48,28 +44,14 @@ def join() -> bool:
     return True
 
 
-def leave_with(main: Callable[[], int]) -> None:
-    """Runs ``main()`` and ends this process of several with what it returns.
+def leave() -> None:
+    """Waits for the other processes at the end of what all have gone through.
 
-    An error that all processes share ends them together. One that only this process has ends it at
-    once: waiting for the others would be in vain, as they wait for it; JAX ends them.
+    Not after an error that only this process has: the others wait for it, and JAX ends them.
     """
-    code, shared = 1, True
-    try:
-        code = main()
-    except SystemExit as stop:
-        code = stop.code
-    except BaseException:
-        traceback.print_exc()
-        shared = False
-    logging.flush()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if shared:
-        # Whoever is still missing has failed at the very end; what this process wrote is on disk.
-        with contextlib.suppress(RuntimeError):
-            jax.distributed.shutdown()
-    os._exit(code)
+    # Whoever is still missing has failed at the very end; what this process wrote is on disk.
+    with contextlib.suppress(RuntimeError):
+        jax.distributed.shutdown()
 
 
 def require_alike(settings: dict, others: dict, error: Exception | None) -> None:

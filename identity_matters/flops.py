@@ -84,15 +84,13 @@ def _jaxpr_flops(jaxpr) -> int:
 
 def _equation_flops(equation) -> int:
     name, params = equation.primitive.name, equation.params
-    if name == "conv_general_dilated":
-        kernel = equation.invars[1].aval.shape
-        _, input_axis, *spatial_axes = params["dimension_numbers"].rhs_spec
-        # The kernel's own number of inputs is that of one group already.
-        products = math.prod(kernel[axis] for axis in (input_axis, *spatial_axes))
-        return 2 * equation.outvars[0].aval.size * products
-    if name == "dot_general":
-        (contracted, _), _ = params["dimension_numbers"]
-        products = math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
+    if name in ("conv_general_dilated", "dot_general"):
+        if name == "dot_general":
+            factor, ((contracted, _), _) = 0, params["dimension_numbers"]
+        else:
+            # All axes of the kernel but the outputs'; its number of inputs is that of one group.
+            factor, (_, *contracted) = 1, params["dimension_numbers"].rhs_spec
+        products = math.prod(equation.invars[factor].aval.shape[axis] for axis in contracted)
         return 2 * equation.outvars[0].aval.size * products
     inner = [_jaxpr_flops(jaxpr) for jaxpr in _inner_jaxprs(params)]
     if name == "cond":

@@ -453,7 +453,7 @@ def check_summary(summary: dict) -> None:
     """Raises ValueError where `summary` breaks the contract of summary.json."""
     done = summary.get("status") == "done"
     kinds: dict[str, type] = {"experiment": str, "variant": str, "seed": int}
-    one_of = {"schema": READABLE_SCHEMAS, "status": STATUSES, "scale": SCALES}
+    one_of: dict[str, tuple] = {"schema": READABLE_SCHEMAS, "status": STATUSES, "scale": SCALES}
     if done:
         kinds |= {"claim": str, "metrics": dict, "paper": dict, "seconds": dict}
         one_of |= {"verdict": tuple(VERDICTS)}

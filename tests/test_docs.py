@@ -1,4 +1,4 @@
-"""Documentation is run: examples, commands, links, theory, tutorial; every metric is named."""
+"""Documentation is run: examples, notebooks, commands, links, theory, tutorial, metrics."""
 
 import collections
 import doctest
@@ -9,15 +9,15 @@ import pathlib
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 
 import pytest
 
 from experiments import suite
 from identity_matters.report import tables
+from tests import forked
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = forked.ROOT
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 THEORY = sorted((DOCS / "theory").glob("*.md"))
@@ -34,23 +34,26 @@ def fences(path, language):
     return re.findall(pattern, path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
-def run(*command, cwd=ROOT):
-    return subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, timeout=280, check=False
-    )
-
-
 # Examples and commands
+
+
+EXAMPLES = [
+    (path, code)
+    for path in PAGES
+    if path != TUTORIAL
+    # The first one of docs/training.md is that of tests/test_train.py.
+    for code in fences(path, "python")[path.name == "training.md" :]
+]
 
 
 @pytest.mark.parametrize(
     ("path", "code"),
-    [(path, code) for path in PAGES if path != TUTORIAL for code in fences(path, "python")],
+    EXAMPLES,
     ids=lambda value: page_id(value) if isinstance(value, pathlib.Path) else "",
 )
 def test_every_python_example_runs(path, code, tmp_path):
     """What an example prints, and says after `# prints`, is compared."""
-    finished = run(sys.executable, "-c", code, cwd=tmp_path)
+    finished = forked.run_code(code, tmp_path)
     assert finished.returncode == 0, finished.stderr
     for said in re.findall(r"# prints (.*)", code):
         assert said in finished.stdout
@@ -89,7 +92,7 @@ PYTHON = sorted({c for _, c in commands() if "python" in c and MADE_BY_TUTORIAL 
 def test_every_make_command_would_run(command):
     """A dry run with its variables; what DATASET names must be there."""
     words = shlex.split(command.replace("...", "x"))
-    finished = run("make", "--dry-run", "ACCEL=cpu", "RUN=a_run", *words[1:])
+    finished = forked.shell("make", "--dry-run", "ACCEL=cpu", "RUN=a_run", *words[1:])
     assert finished.returncode == 0, finished.stderr
     for word in words:
         if word.startswith("DATASET=") and word != "DATASET=x":
@@ -104,6 +107,20 @@ def test_every_module_and_variant_that_a_command_names_is_there(command):
     variant = re.search(r"--config=:([\w/]+)", command)
     if variant and variant[1] != "file":  # that one takes a file of the reader's
         assert suite.find_variants(module.split(".")[-1], variant[1])
+
+
+NOTEBOOKS = [ROOT / "notebooks" / f"{name}.ipynb" for name in ("theory", "train_and_memorize")]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=page_id)
+def test_every_notebook_runs_and_is_committed_without_outputs(path, tmp_path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] for cell in code)
+    program = ["import matplotlib", "matplotlib.use('agg')"]
+    program += ["".join(cell["source"]) for cell in code]
+    finished = forked.run_code("\n".join(program), tmp_path)
+    assert finished.returncode == 0, finished.stderr
 
 
 # Links and paths
@@ -195,7 +212,7 @@ def test_the_tutorial_is_short_runs_and_leaves_no_work_for_the_linter(extended):
     assert len(ran) == 2
     for line in ran:
         arguments = line.replace('"', "").split()[1:]
-        finished = run(sys.executable, *arguments, cwd=extended)
+        finished = forked.shell(sys.executable, *arguments, cwd=extended)
         assert finished.returncode == 0, finished.stdout + finished.stderr
     trial = extended / "results" / "trial"
     (summary,) = (trial / "half_turn").rglob("summary.json")
@@ -203,7 +220,8 @@ def test_the_tutorial_is_short_runs_and_leaves_no_work_for_the_linter(extended):
     assert (written["status"], written["claim"]) == ("done", "half-turn")
     assert "A half turn" in (trial / "REPORT.md").read_text(encoding="utf-8")
     for command in (["check"], ["format", "--check"]):
-        finished = run(sys.executable, "-m", "ruff", *command, "experiments", "tests", cwd=extended)
+        words = ("-m", "ruff", *command, "experiments", "tests")
+        finished = forked.shell(sys.executable, *words, cwd=extended)
         assert finished.returncode == 0, finished.stdout
 
 

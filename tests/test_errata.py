@@ -247,7 +247,7 @@ def test_the_last_block_has_no_skip():
 
 
 def test_parameter_counts():
-    """tests/test_registry.py and tests/test_interface.py count the nets themselves."""
+    """`test_published_counts` in tests/test_nets.py counts the nets themselves."""
 
     def stage(before, width, blocks):
         return 9 * (before * width + (2 * blocks - 1) * width**2)

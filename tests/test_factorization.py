@@ -1,4 +1,4 @@
-"""Theorem 2.1: every method against cases that can be done by hand, the bounds, and bad input."""
+"""Theorem 2.1: every method by hand and against the bounds, bad input; powers of rotations."""
 
 import itertools
 import math
@@ -16,8 +16,12 @@ from identity_matters.linear.factorization import (
     relative_product_error,
 )
 from identity_matters.linear.lower_bound import plane_path_length
+from identity_matters.linear.matrix_powers import (
+    principal_root_minus_identity,
+    real_rotation_form,
+)
 from identity_matters.linear.target import check_target
-from identity_matters.random_matrices import largest_spectral_norm
+from identity_matters.random_matrices import largest_spectral_norm, rotate_rows
 
 # Measured: below 1e-13. A principal root may be ill-conditioned and is refused from 1e-10 on.
 PRODUCT_ERROR = 1e-12
@@ -53,35 +57,12 @@ def test_one_number_takes_equal_roots(method):
     np.testing.assert_allclose(A, 2**0.25 - 1, rtol=1e-14)
 
 
-def test_principal_root_of_a_shear():
-    shear = np.array([[1.0, 3.0], [0.0, 1.0]])
-    np.testing.assert_allclose(factorize(shear, 6, "root")[2], [[0, 0.5], [0, 0]], atol=1e-14)
-
-
-def test_positive_root_by_hand():
-    # 3 log 16 = 8.3.
-    A = factorize(np.diag([16.0, 1.0]), 9, "psd")
-    np.testing.assert_allclose(A[4], np.diag([16 ** (1 / 9) - 1, 0]), atol=1e-15)
-
-
 @pytest.mark.parametrize("method", ["best", "svd", "polar", "psd", "root", "path"])
 def test_identity_needs_nothing(method):
     assert not factorize(np.eye(3), 5, method).any()
 
 
-def test_svd_shares_out_whole_layers():
-    # -diag(e, 1/e): U or V^T is the half turn, whatever the signs; 2 q + p = 10.
-    R = -np.diag([math.e, 1 / math.e])
-    norms = np.linalg.norm(factorize(R, 10, "svd"), 2, axis=(1, 2))
-    turns = {q: 2 * math.sin(math.pi / 2 / q) for q in range(1, 5)}
-    stretches = {q: math.exp(1 / (10 - 2 * q)) - 1 for q in turns}
-    q = min(turns, key=lambda q: max(turns[q], stretches[q]))
-    assert q == 4
-    np.testing.assert_allclose(norms[4:6], stretches[4], rtol=1e-12)
-    assert sorted([norms[0], norms[-1]]) == pytest.approx([0, turns[4]], abs=1e-12)
-
-
-@pytest.mark.parametrize("d", [1, 2, 3, 5, 8, 33])
+@pytest.mark.parametrize("d", [1, 2, 3, 5, 24])
 @pytest.mark.parametrize(
     ("family", "strength"),
     [
@@ -155,7 +136,7 @@ EVEN = (
 @pytest.mark.parametrize("eigenvalues", EVEN, ids=str)
 def test_negative_eigenvalues_of_even_multiplicity_cost_nothing(eigenvalues, depth):
     targets = [np.diag(eigenvalues)]
-    targets += [conjugated(eigenvalues, d, seed=d) for d in range(4, 21) if d >= len(eigenvalues)]
+    targets += [conjugated(eigenvalues, d, seed=d) for d in (4, 6, 7, 20) if d >= len(eigenvalues)]
     for R in targets:
         A = factorize(R, depth, path_max_dimension=0)
         assert relative_product_error(A, R) < PRODUCT_ERROR
@@ -220,17 +201,6 @@ def test_in_four_dimensions_all_vectors_turn_at_the_pace_of_one(negative, angle)
     assert depth * norm < 0.995 * plane_path_length(-np.diag(negative))
 
 
-def test_the_polar_norm_does_not_depend_on_the_order_of_coordinates():
-    # Odd multiplicities, where the pairs are unequal.
-    eigenvalues = np.array([-4.0, -1.0, -2.0, -0.5, 1.0])
-    norms = [
-        largest_spectral_norm(factorize(np.diag(eigenvalues[list(order)]), 32, "polar"))
-        for order in itertools.permutations(range(5))
-    ]
-    norms.append(largest_spectral_norm(factorize(conjugated(eigenvalues, 5, seed=0), 32, "polar")))
-    np.testing.assert_allclose(norms, norms[0], rtol=NORM_RTOL)
-
-
 @pytest.mark.parametrize(
     ("gamma", "depth", "norm", "least_ratio"),
     [
@@ -259,29 +229,17 @@ def test_4096_layers_of_an_ill_conditioned_target():
     ("R", "depth", "method", "message"),
     [
         (np.ones((2, 3)), 4, "best", r"square matrix, got shape \(2, 3\)"),
-        (np.ones(4), 4, "best", r"square matrix, got shape \(4,\)"),
-        (np.empty((0, 0)), 4, "best", r"square matrix, got shape \(0, 0\)"),
         (np.array([[1.0, np.nan], [0, 1]]), 4, "best", r"finite, got R\[0, 1\] = nan"),
-        (np.array([[1.0, 0], [np.inf, 1]]), 4, "best", r"finite, got R\[1, 0\] = inf"),
         (np.array([[1j]]), 4, "best", "real numbers, got dtype complex128"),
         (np.diag([1.0, 0.0]), 4, "best", "invertible, got smallest singular value 0 "),
-        (np.diag([1.0, 1e-16]), 400, "best", "invertible, got smallest singular value 1e-16"),
         (np.diag([-2.0, 1.0]), 4, "best", r"det R = .* = -2; negate a row of R"),
         (np.diag([math.e, 1.0]), 2, "polar", r"at least 3 = ceil\(3 gamma\) with gamma = 1, got 2"),
         (np.eye(2), 0, "best", "depth must be at least 1, got 0"),
         (np.eye(2), 2.5, "best", "depth must be a whole number, got 2.5"),
-        (np.eye(2), True, "best", "depth must be a whole number, got True"),
         (np.eye(2), 3, "cholesky", "method must be one of .*, got 'cholesky'"),
         (turn(1.0), 3, "psd", r"symmetric R, got \|R - R\^T\| = 1.68"),
-        (-np.eye(2), 3, "psd", "positive definite R, got eigenvalue -1"),
         (turn(1.0), 3, "paired", "needs a polar factor Q with eigenvalues -1"),
         (-np.eye(2), 3, "root", "no real eigenvalue <= 0 .*, got -1"),
-        (
-            random_matrices.target(np.random.default_rng(3), "random", 3, 1.0) / 4,
-            1,
-            "svd",
-            "at least",
-        ),
         (turn(1.0), 1, "svd", "depth at least 2, got 1"),
     ],
 )
@@ -303,3 +261,101 @@ def test_product_error_by_hand():
     # (I + A_2)(I + A_1) = [[1, 1], [0, 1]] diag(2, 1) = [[2, 1], [0, 1]]
     assert relative_product_error(A, np.array([[2.0, 1], [0, 1]])) == 0.0
     assert relative_product_error(A, np.array([[2.0, 1], [0, 2]])) == pytest.approx(1 / 3)
+
+
+# Powers of rotations in the cases that rounding makes hard, and principal roots.
+
+
+def rotation(angles, fixed, seed=0):
+    d = 2 * len(angles) + fixed
+    S = np.linalg.qr(np.random.default_rng(seed).standard_normal((d, d)))[0]
+    return S @ rotate_rows(S.T, np.array([*angles, *[0.0] * (fixed // 2)]))
+
+
+@pytest.mark.parametrize(
+    ("angles", "fixed"),
+    [
+        ([2.5], 0),
+        ([2.5], 1),
+        ([1.0, 1.0, 1.0], 0),
+        ([np.pi, np.pi], 0),
+        ([np.pi], 3),
+        ([np.pi - 1e-9, np.pi - 1e-8, np.pi], 1),
+        ([1e-9, 1e-8], 1),
+        ([], 1),
+        ([], 4),
+    ],
+)
+def test_powers_turn_every_plane(angles, fixed):
+    Q = rotation(angles, fixed)
+    form = real_rotation_form(Q)
+    identity = np.eye(len(Q))
+    np.testing.assert_allclose(form.basis @ form.basis.T, identity, atol=1e-13)
+    largest = max(angles, default=0.0)
+    # A Schur form finds the angles to a few roundings of entries of size 1.
+    assert form.largest_angle == pytest.approx(largest, abs=1e-14)
+    np.testing.assert_allclose(identity + form.power_minus_identity(1.0), Q, atol=1e-13)
+    fifth = identity + form.power_minus_identity(0.2)
+    np.testing.assert_allclose(np.linalg.matrix_power(fifth, 5), Q, atol=1e-13)
+    norm = np.linalg.norm(form.power_minus_identity(0.2), 2)
+    assert norm == pytest.approx(2 * np.sin(largest / 10), abs=1e-14)
+
+
+def test_small_powers_keep_their_digits():
+    form = real_rotation_form(rotation([1.0], 0))
+    # Written as cos - 1, the diagonal, 5e-17, would be lost in rounding.
+    assert np.trace(form.power_minus_identity(1e-8)) == pytest.approx(-1e-16, rel=1e-10)
+
+
+def test_the_other_way_round_ends_in_the_same_place():
+    form = real_rotation_form(rotation([2.0, -3.0], 1))
+    other = form.the_other_way()
+    assert other.largest_angle == pytest.approx(2 * np.pi - 3.0)
+    np.testing.assert_allclose(
+        other.power_minus_identity(1.0), form.power_minus_identity(1.0), atol=1e-13
+    )
+
+
+def test_half_turns_are_paired_by_the_polar_part():
+    moduli = np.array([3.0, 0.5, 3.0, 0.5])
+    for order in itertools.permutations(range(4)):
+        P = np.diag(moduli[list(order)])
+        form = real_rotation_form(-np.eye(4), P)
+        for plane in (form.basis[:, :2], form.basis[:, 2:]):
+            # P is a multiple of I on each plane.
+            restricted = plane.T @ P @ plane
+            np.testing.assert_allclose(restricted, restricted[0, 0] * np.eye(2), atol=1e-15)
+        identity = np.eye(4)
+        np.testing.assert_allclose(form.power_minus_identity(1.0), -2 * identity, atol=1e-15)
+
+
+def test_angles_at_pi_up_to_the_rounding_of_the_target_are_half_turns():
+    angles, P = [np.pi - 1e-13, np.pi - 1e-13], np.diag([1e4, 1.0, 1e4, 1.0])
+    Q = rotation(angles, 0)
+    # Without P the planes are those of Q; with it, and its condition number of 1e4, those of P.
+    assert real_rotation_form(Q).largest_angle < np.pi
+    form = real_rotation_form(Q, P)
+    np.testing.assert_array_equal(form.angles, [np.pi, np.pi])
+    assert np.abs(form.basis[:, :2].T @ P @ form.basis[:, :2] - np.eye(2)).max() < 1e-9
+
+
+def test_reflections_are_refused():
+    with pytest.raises(ValueError, match="3 eigenvalues -1, an odd number"):
+        real_rotation_form(-np.eye(3))
+
+
+def test_defective_matrix_takes_the_logarithm():
+    jordan = np.array([[4.0, 1.0], [0, 4.0]])
+    # The square root of a Jordan block is [[2, 1/4], [0, 2]].
+    np.testing.assert_allclose(
+        principal_root_minus_identity(jordan, 2), [[1, 0.25], [0, 1]], atol=1e-13
+    )
+
+
+def test_thousands_of_factors_lose_no_digits():
+    generator = np.random.default_rng(1)
+    V = generator.standard_normal((20, 20))
+    R = V @ np.diag(np.geomspace(1e4, 1e-4, 20)) @ np.linalg.inv(V)
+    A = principal_root_minus_identity(R, 4096)
+    power = np.linalg.matrix_power(np.eye(20) + A, 4096)
+    assert np.linalg.norm(power - R) <= 1e-10 * np.linalg.norm(R)

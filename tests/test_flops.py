@@ -2,7 +2,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from identity_matters import flops
@@ -11,11 +10,6 @@ from identity_matters.flops import count_flops
 
 def array(*shape):
     return jax.ShapeDtypeStruct(shape, jnp.float32)
-
-
-def test_count_parameters():
-    tree = {"a": np.zeros((2, 3)), "b": {"c": array(4, 5), "d": np.float32(1)}, "none": {}}
-    assert flops.count_parameters(tree) == 6 + 20 + 1
 
 
 def convolve(x, kernel, stride=1, groups=1):
@@ -108,14 +102,8 @@ def test_training_is_three_forward_passes():
         ("TPU v5 lite", 197e12, 197e12),
         # Not in the table, though its name begins like one that is.
         ("NVIDIA L40S", None, None),
-        ("cpu", None, None),
     ],
 )
 def test_peaks_by_name(device_kind, bfloat16, float32):
     assert flops.peak_flops_per_second(device_kind, "bfloat16") == bfloat16
     assert flops.peak_flops_per_second(device_kind, "float32") == float32
-
-
-def test_peaks_of_other_types_are_refused():
-    with pytest.raises(ValueError, match="must be bfloat16 or float32, got 'float16'"):
-        flops.peak_flops_per_second("NVIDIA H200", "float16")

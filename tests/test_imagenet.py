@@ -1,29 +1,34 @@
-"""Streams of a miniature imagenet2012: order, shares, position, evaluation, errors.
+"""Streams of a miniature imagenet2012: order, shares, position, evaluation, errors; `make data`.
 
 The images are generated; IMAGENET_SAMPLE=DIRECTORY takes the *.JPEG files there instead.
+The archives are packed by tensorflow_datasets' own builder in the environment that `make data`
+makes; PREPARE_PYTHON=.../bin/python names another.
 """
 
 import contextlib
 import hashlib
+import io
 import os
 import pathlib
 import subprocess
 import sys
+import tarfile
 import time
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from identity_matters import batches
-from identity_matters.images import imagenet, jpeg, miniature
+from identity_matters.images import datasets, imagenet, jpeg, miniature
 from identity_matters.images.imagenet import Reading
+from tests import forked
 
 for _module in ("tensorflow_datasets", "array_record", "grain", "cv2"):
     pytest.importorskip(_module, reason=f"{_module} is not installed (extra imagenet)")
 
 TRAIN, VALIDATION = 26, 11
 PIXELS = 32
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 QUICK = Reading(worker_threads=2, worker_processes=0, prefetch_batches=4)
 
 
@@ -84,30 +89,19 @@ def assert_same(found, expected):
             np.testing.assert_array_equal(array, other[name])
 
 
-def test_what_lies_on_disk_is_read_as_it_is(train, examples):
-    assert len(train) == TRAIN
-    assert list(train.read(np.array([7, 0, 25]))) == [examples["train"][i] for i in (7, 0, 25)]
-    assert list(train.read(range(TRAIN))) == examples["train"]
-
-
-def test_records_are_parsed_as_tensorflow_datasets_does(train, data_dir):
+def test_records_are_parsed_as_tensorflow_datasets_does(train, data_dir, examples):
     import tensorflow_datasets as tfds
 
     source = imagenet.builder(data_dir).as_data_source(
         split="train", decoders={"image": tfds.decode.SkipDecoding()}
     )
     expected = [(item["image"], item["label"], item["file_name"].decode()) for item in source]
-    assert list(train.read(range(TRAIN))) == expected
+    assert list(train.read(range(len(train)))) == expected == examples["train"]
+    assert list(train.read(np.array([7, 0, 25]))) == [expected[i] for i in (7, 0, 25)]
 
 
-def test_every_epoch_visits_each_example_once_in_another_order(train):
-    # 13 steps of 8 are 4 epochs of 26 examples.
+def test_labels_come_in_the_order_of_the_plan(train):
     labels = np.concatenate([batch["labels"] for batch in take(train, steps=13)])
-    epochs = labels.reshape(4, TRAIN)
-    assert all(sorted(epoch) == list(range(TRAIN)) for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) == 4
-    other_seed = np.concatenate([batch["labels"] for batch in take(train, steps=13, seed=6)])
-    assert not np.array_equal(labels, other_seed)
     indices, _ = batches.batch_plan(5, TRAIN, 8, 0, 13)
     np.testing.assert_array_equal(labels, indices.reshape(-1))
 
@@ -123,17 +117,13 @@ def test_images_are_the_views_of_their_epoch_and_example(train, examples):
         np.testing.assert_array_equal(batch["images"][i], expected)
 
 
-@pytest.mark.parametrize("process_count", [2, 4])
-def test_the_shares_of_all_processes_are_the_batch_of_one(train, process_count):
-    whole = take(train, steps=5)
-    shares = [
-        take(train, steps=5, rows=share(index, process_count, 8)) for index in range(process_count)
-    ]
+def test_the_shares_of_all_processes_are_the_batch_of_one(train):
+    shares = [take(train, steps=5, rows=share(index, 4, 8)) for index in range(4)]
     joined = [
-        {name: np.concatenate([share[step][name] for share in shares]) for name in whole[step]}
-        for step in range(5)
+        {name: np.concatenate([one[name] for one in step]) for name in step[0]}
+        for step in zip(*shares, strict=True)
     ]
-    assert_same(joined, whole)
+    assert_same(joined, take(train, steps=5))
 
 
 def test_the_position_is_a_step_number(train):
@@ -165,12 +155,15 @@ def test_evaluation_visits_every_image_once(validation, examples, process_count,
         np.testing.assert_array_equal(images[i], expected)
 
 
-def test_a_truncated_image_is_named(examples, tmp_path):
+def test_a_truncated_image_is_named_and_tells_data_sets_apart(train, examples, tmp_path):
     broken = list(examples["train"])
     broken[9] = (broken[9][0][:-100], 9, "n00000009_9.JPEG")
     miniature.write(tmp_path, {"train": broken})
+    encoded = imagenet.EncodedImages(tmp_path, "train")
     with pytest.raises(ValueError, match=r"n00000009_9\.JPEG is truncated"):
-        take(imagenet.EncodedImages(tmp_path, "train"), steps=4)
+        take(encoded, steps=4)
+    # As several processes compare them.
+    assert encoded.fingerprint() != train.fingerprint()
 
 
 def test_a_damaged_file_is_named(examples, tmp_path):
@@ -220,7 +213,7 @@ def test_workers_make_the_same_batches_and_end_with_a_killed_parent(train, data_
     with open(tmp_path / "out", "w") as out:
         done = subprocess.run(
             [sys.executable, str(program), str(data_dir)],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(forked.ROOT)},
             stdout=out,
             timeout=120,
         )
@@ -260,3 +253,88 @@ def test_a_missing_package_is_named(data_dir, monkeypatch):
     monkeypatch.setattr(imagenet, "_NEEDED", ("grain", "no_such_package"))
     with pytest.raises(ValueError, match="imagenet2012 needs no_such_package; run: pip install"):
         imagenet.EncodedImages(data_dir, "train")
+
+
+# Preparing.
+
+MADE = forked.ROOT / ".venv-prepare" / "bin" / "python"
+PREPARE = pathlib.Path(os.environ.get("PREPARE_PYTHON", MADE))
+
+# The first validation images' labels, as the builder has them; these are image 1, 2, 3.
+VALIDATION_LABELS = ("n01751748", "n09193705", "n02105855")
+
+CMYK_NAME, PNG_NAME = "n01739381_1309.JPEG", "n02105855_2933.JPEG"
+
+
+def pillow(image: Image.Image, fmt: str) -> bytes:
+    file = io.BytesIO()
+    image.save(file, fmt)
+    return file.getvalue()
+
+
+def tar(path: pathlib.Path, files: dict[str, bytes]) -> bytes:
+    with tarfile.open(path, "w") as archive:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return path.read_bytes()
+
+
+def prepare_data(data_dir):
+    arguments = ("--datasets=imagenet2012", f"--data_dir={data_dir}")
+    return forked.shell(PREPARE, "-m", "experiments.images.prepare_data", *arguments)
+
+
+@pytest.mark.skipif(
+    not PREPARE.exists(), reason=f"{PREPARE} is not there; make data makes it, with TensorFlow"
+)
+def test_the_builder_packs_archives_that_streams_then_read(tmp_path):
+    manual = tmp_path / "data" / "downloads" / "manual"
+    manual.mkdir(parents=True)
+    images = sample(9)
+    # Two files that the builder itself turns into RGB JPEGs, told by their names.
+    colours = Image.open(io.BytesIO(images[0])).convert("RGB")
+    train = {
+        "n01739381": {CMYK_NAME: pillow(colours.convert("CMYK"), "JPEG")},
+        "n02105855": {PNG_NAME: pillow(colours, "PNG")},
+        "n01484850": {f"n01484850_{i}.JPEG": image for i, image in enumerate(images[:6])},
+    }
+    inner = {f"{wnid}.tar": tar(tmp_path / "inner.tar", files) for wnid, files in train.items()}
+    validation = {f"ILSVRC2012_val_{i + 1:08}.JPEG": images[6 + i] for i in range(3)}
+    tar(manual / datasets.IMAGENET_ARCHIVES[0], inner)
+    missing = prepare_data(tmp_path / "data")
+    assert missing.returncode == 2 and "lacks ILSVRC2012_img_val.tar" in missing.stderr
+    tar(manual / datasets.IMAGENET_ARCHIVES[1], validation)
+    done = prepare_data(tmp_path / "data")
+    assert done.returncode == 0, done.stderr
+
+    wnids = imagenet.builder(tmp_path / "data").info.features["label"].names
+    encoded = imagenet.EncodedImages(tmp_path / "data", "validation")
+    found = {name: (data, wnids[label]) for data, label, name in encoded.read(range(3))}
+    assert found == dict(
+        zip(validation, zip(images[6:], VALIDATION_LABELS, strict=True), strict=True)
+    )
+    encoded = imagenet.EncodedImages(tmp_path / "data", "train")
+    found = {name: (data, wnids[label]) for data, label, name in encoded.read(range(8))}
+    assert {name: wnid for name, (_, wnid) in found.items()} == {
+        name: wnid for wnid, files in train.items() for name in files
+    }
+    for name, data in train["n01484850"].items():
+        assert found[name][0] == data
+    for name in (CMYK_NAME, PNG_NAME):
+        data = found[name][0]
+        assert data.startswith(b"\xff\xd8")
+        assert Image.open(io.BytesIO(data)).mode == "RGB"
+        # JPEG and CMYK lose some colour; this tells right colours from inverted ones.
+        error = np.abs(jpeg.decode(data, name).astype(int) - np.asarray(colours)).mean()
+        assert error < 12
+    # What is there already is left as it is.
+    again = prepare_data(tmp_path / "data")
+    assert again.returncode == 0 and "5.1.0" in again.stdout
+
+
+def test_preparing_without_tensorflow_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="preparing imagenet2012 needs tensorflow, which is not"):
+        datasets.prepare("imagenet2012", tmp_path)

@@ -29,15 +29,9 @@ SMALL = {
 }
 
 
-def settings(variant, **changes):
-    config = {**arm.get_config(variant).to_dict(), **SMALL[variant], **changes}
-    del config["scale"]
-    return config
-
-
 @pytest.fixture(scope="module")
 def runs():
-    configs = {variant: settings(variant) for variant in arm.VARIANTS}
+    configs = {name: measured.settings(arm, name, **SMALL[name]) for name in arm.VARIANTS}
     return {v: (config, measured.measure_all(arm, config)) for v, config in configs.items()}
 
 
@@ -106,24 +100,6 @@ def test_nets_at_the_origin_by_hand():
     assert (residual["gradient_norm"], residual["excess"]) == (0.0, 0.0)
     # The zero eigenvalue comes with the rounding of the other, 4.
     assert residual["hessian_eigenvalues"] == pytest.approx([0.0, 4.0], abs=1e-14)
-
-
-@pytest.mark.parametrize(
-    ("variant", "change", "message"),
-    [
-        ("critical_points", {"depths": (0,)}, r"depths must be above 0, got \(0,\)"),
-        ("critical_points", {"start_taus": (0.0,)}, "start_taus must be above 0, got .0.0"),
-        ("critical_points", {"steps": 0}, "steps must be above 0, got 0"),
-        ("hessian_at_origin", {"target_sizes": (-1.0,)}, "target_sizes must be 0 or more"),
-        ("hessian_at_origin", {"max_condition_log10": -1.0}, "must be at least 0, got -1.0"),
-        ("negative_determinant", {"taus": (0.5, 2.0)}, "taus must be between 0 and 1, got .*2.0"),
-        ("negative_determinant", {"learning_rate": -1.0}, "must be above 0, got -1.0"),
-    ],
-)
-def test_refused_before_anything_is_measured(variant, change, message):
-    with pytest.raises(ValueError, match=message):
-        changed = settings(variant, **change)
-        arm.EXPERIMENT.prepare(changed, changed)
 
 
 def test_figures_draw_what_was_measured(runs):

@@ -1,10 +1,13 @@
+"""A training from record to record, stopped and killed anywhere; its records by hand."""
+
+import math
+
 import jax
 import numpy as np
 import pytest
 
-from identity_matters.train import loop
+from identity_matters.train import loop, metrics
 from identity_matters.train.checkpoint import CheckpointError, Checkpoints
-from identity_matters.train.metrics import TIMING_FIELDS, NonFiniteError
 from identity_matters.train.parallel import ParallelSteps
 from identity_matters.train.step import initial_state
 from tests import toy_training as toy
@@ -67,7 +70,9 @@ def final_checkpoint(directory):
 
 
 def without_timing(records):
-    return [{k: v for k, v in record.items() if k not in TIMING_FIELDS} for record in records]
+    return [
+        {k: v for k, v in record.items() if k not in metrics.TIMING_FIELDS} for record in records
+    ]
 
 
 def assert_same_end(directory, log, uninterrupted):
@@ -199,37 +204,27 @@ def test_a_loss_that_is_not_finite_stops_at_once(run, tmp_path):
         run(tmp_path, log)
     poisoned(tmp_path, log, 3, evaluated=True)
     log = toy.Log(log.records)
-    with pytest.raises(NonFiniteError) as stop:
+    with pytest.raises(metrics.NonFiniteError) as stop:
         run(tmp_path, log)
     assert (stop.value.step, stop.value.metric) == (4, "loss")
     assert log.steps_seen == []
     poisoned(tmp_path, log, 4, evaluated=False)
-    with pytest.raises(NonFiniteError, match="test_loss is nan at step 4"):
+    with pytest.raises(metrics.NonFiniteError, match="test_loss is nan at step 4"):
         run(tmp_path, log)
 
 
-def test_records_that_were_lost_are_noticed(run, tmp_path):
-    log = toy.Log(stop_at_step=4)
-    with pytest.raises(loop.StopRequested):
-        run(tmp_path, log)
-    damaged = toy.Log(log.records)
-    del damaged.records[0]
-    before = list(damaged.records)
-    with pytest.raises(
-        CheckpointError, match=r"has 1 lines of this training, but checkpoint 4 was saved after 2"
-    ):
-        run(tmp_path, damaged)
-    assert damaged.records == before
-
-
-def test_checkpoints_that_are_gone_are_no_reason_to_begin_anew(run, tmp_path):
+def test_records_or_checkpoints_that_were_lost_are_noticed(run, tmp_path):
     log = toy.Log(stop_at_step=6)
     with pytest.raises(loop.StopRequested):
         run(tmp_path / "there", log)
-    before = list(log.records)
-    with pytest.raises(CheckpointError, match="goes on to step 6, but there is no checkpoint in"):
-        run(tmp_path / "elsewhere", toy.Log(log.records))
-    assert log.records == before
+    lines = len(log.records)
+    lost = f"has {lines - 1} lines of this training, but checkpoint 6 was saved after {lines}"
+    gone = "goes on to step 6, but there is no checkpoint in"
+    for place, records, message in (("there", log.records[1:], lost), ("away", log.records, gone)):
+        damaged = toy.Log(records)
+        with pytest.raises(CheckpointError, match=message):
+            run(tmp_path / place, damaged)
+        assert damaged.records == list(records)
 
 
 def test_examples_that_were_not_counted_are_an_error(run, compiled, tmp_path, monkeypatch):
@@ -253,6 +248,12 @@ def test_four_devices_and_several_steps_a_dispatch(run, uninterrupted, tmp_path)
             assert ours.get(name) == theirs.get(name)
         for name in ours.keys() & {"loss", "gradient_norm", "test_loss", "residual_ratio"}:
             assert ours[name] == pytest.approx(theirs[name], rel=1e-4)
+    for ours, theirs in zip(
+        jax.tree.leaves(final_checkpoint(tmp_path)[1]),
+        jax.tree.leaves(uninterrupted[1][1]),
+        strict=True,
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
     # Dispatches are cut where a log, an evaluation or a checkpoint is due.
     assert log.steps_seen == [2, 3, 4, 6, 8]
     assert list(profile_dir.rglob("*.xplane.pb"))
@@ -279,19 +280,112 @@ def test_dispatches_end_where_something_is_due():
         step = intervals.dispatch_end(step)
         ends.append(step)
     assert ends == [8, 10, 18, 20, 25, 30, 38, 40, 48, 50]
-    intervals = loop.Intervals(45, 8, 10, 25, 40)
-    due = {
-        name: [s for s in range(46) if intervals.is_due(name, s)]
-        for name in ("log", "evaluation", "checkpoint")
-    }
-    assert due == {
-        "log": [0, 10, 20, 30, 40, 45],
-        "evaluation": [0, 25, 45],
-        "checkpoint": [0, 40, 45],
-    }
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_intervals_below_one_are_refused(name):
     with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
         loop.Intervals(**{**EVERY, name: 0})
+
+
+# Records by hand.
+
+
+def sums(losses, gradient_norms=None):
+    n = len(losses)
+    return {
+        "loss": np.float32(losses),
+        "errors": np.full(n, 3, np.int32),
+        "examples": np.full(n, 8, np.int32),
+        "gradient_norm": np.float32(range(1, n + 1) if gradient_norms is None else gradient_norms),
+        "learning_rate": np.float32([0.5] * n),
+    }
+
+
+def test_a_train_record_by_hand():
+    since = metrics.MetricSums()
+    since.add(1, sums([8, 16]))
+    since.add(3, sums([24]))
+    since.seconds, since.input_wait_seconds = 2.0, 0.5
+    record = metrics.train_record(3, 0.25, since, flops_per_example=1e9, peak=1e12)
+    assert record == {
+        "kind": "train",
+        "step": 3,
+        "epoch": 0.25,
+        "loss": 2.0,  # 48 over 24 examples
+        "error_percent": 37.5,
+        "learning_rate": 0.5,
+        "gradient_norm": 1.0,
+        "images_per_second": 12.0,
+        "model_flops_per_second": 12e9,
+        "utilization_percent": 1.2,
+        "input_wait_percent": 25.0,
+        "seconds": 2.0,
+        "compile_seconds": 0.0,
+    }
+    assert metrics.train_record(3, 0.25, since, 1e9, None)["utilization_percent"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "metric"),
+    [(([1, math.nan, math.inf],), "loss"), (([1, 2, 3], [1, math.inf, 1]), "gradient_norm")],
+)
+def test_the_first_step_that_is_not_finite_is_named(arguments, metric):
+    with pytest.raises(metrics.NonFiniteError) as stop:
+        metrics.MetricSums().add(11, sums(*arguments))
+    assert (stop.value.step, stop.value.metric) == (12, metric)
+    assert str(stop.value) in (f"{metric} is nan at step 12", f"{metric} is inf at step 12")
+
+
+def evaluated(errors, loss=26.0):
+    return {
+        "loss": np.float64(loss),
+        "errors": np.float64(errors),
+        "examples": np.float64(13),
+        "residual_ratio": np.float64([13, 6.5]),
+    }
+
+
+def test_an_evaluation_record_by_hand():
+    record = metrics.evaluation_record(4, 1.5, evaluated(13), 0.5, 0.25)
+    assert record == {
+        "kind": "evaluation",
+        "step": 4,
+        "epoch": 1.5,
+        "test_loss": 2.0,
+        "test_error_percent": 100.0,
+        "test_examples": 13,
+        "residual_ratio": [1.0, 0.5],
+        "seconds": 0.5,
+        "compile_seconds": 0.25,
+    }
+    with pytest.raises(metrics.NonFiniteError, match="test_loss is nan at step 4"):
+        metrics.evaluation_record(4, 1.5, evaluated(0, math.nan), 0, 0)
+
+
+def test_the_result_names_last_and_best_step_and_adds_up_seconds():
+    records = []
+    for step, errors in ((0, 13), (2, 0), (4, 0), (6, 13)):
+        if step:
+            since = metrics.MetricSums()
+            since.add(step - 1, sums([8 * step, 8 * step]))
+            since.seconds, since.compile_seconds = 16 / step, 1.0
+            records.append(metrics.train_record(step, 0.0, since, 1.0, None))
+        records.append(metrics.evaluation_record(step, 0.0, evaluated(errors), 0.5, 0.25))
+    assert metrics.result(records) == {
+        "steps": 6,
+        "test_error_percent": 100.0,
+        "test_error_best_percent": 0.0,
+        "best_step": 2,
+        "test_loss": 2.0,
+        "test_examples": 13,
+        "train_error_percent": 37.5,
+        "train_loss": 6.0,
+        "images_per_second": 4.0,  # of 2, 4 and 6
+        "model_flops_per_second": 4.0,
+        "utilization_percent": None,
+        "input_wait_percent": 0.0,
+        "compile_seconds": 4.0,
+        "train_seconds": pytest.approx(8 + 4 + 16 / 6),
+        "evaluate_seconds": 2.0,
+    }

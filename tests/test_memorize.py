@@ -10,12 +10,10 @@ from identity_matters.memorize.construct import ConflictingLabelsError, apply, m
 from identity_matters.memorize.descent import random_network, train
 from identity_matters.memorize.network import (
     Network,
-    apply_block,
     block_parameters,
     counting_lower_bound,
     forward,
     network_parameters,
-    transform,
 )
 from identity_matters.memorize.paper_method import AssumptionError
 
@@ -109,6 +107,8 @@ def test_inputs_and_labels_are_enough():
     assert certificate.holds and network.U.dtype == np.float64
     again = memorize(x, y, 3, key=jax.random.key(0)).network
     np.testing.assert_array_equal(network.V, again.V)
+    other = memorize(x, y, 3, key=jax.random.key(1)).network
+    assert not np.allclose(network.input_map, other.input_map)
 
 
 def test_inputs_that_become_equal_in_float32_count_as_duplicates():
@@ -124,20 +124,14 @@ def test_inputs_that_become_equal_in_float32_count_as_duplicates():
     "changes, message",
     [
         ({"x": np.array([[1.0], [np.nan]])}, r"x\[1\] holds NaN"),
-        ({"x": np.array([[np.inf], [0.0]])}, r"x\[0\] holds NaN or infinity"),
         ({"x": np.zeros((0, 1)), "y": np.zeros(0, int)}, r"n and d at least 1, got \(0, 1\)"),
         ({"x": np.zeros(2)}, r"shape \[n, d\]"),
         ({"y": np.array([0, 5])}, r"0 ... 1, but y\[1\] = 5"),
-        ({"y": np.array([-1, 0])}, r"y\[0\] = -1"),
         ({"y": np.array([0.0, 1.0])}, r"2 integers.*float64"),
-        ({"y": np.array([0])}, r"2 integers.*\(1,\)"),
         ({"x": np.array([[1j], [2.0]])}, "real numbers, got complex128"),
-        ({"x": np.array([["a"], ["b"]])}, "real numbers, got <U1"),
         ({"num_classes": 0}, "num_classes must be at least 1, got 0"),
-        ({"width": 0}, "width must be at least 1, got 0"),
         ({"width": 1.5}, "width must be a whole number, got 1.5"),
         ({"width": 10**9}, "width 1000000000 for 2 inputs .* GB of"),
-        ({"num_classes": 10**9}, "building it takes .* GB of"),
         (
             {"y": np.array([0, 20_000]), "num_classes": None},
             r"up to 20000: number them 0 ... r - 1",
@@ -146,7 +140,6 @@ def test_inputs_that_become_equal_in_float32_count_as_duplicates():
             {"x": np.array([[1e200], [2.0]]), "dtype": "float32"},
             r"up to 1e\+200, which overflow float32: .* float64",
         ),
-        ({"method": "magic"}, "'magic'"),
         ({"dtype": np.float16}, "float32 or float64, got float16"),
     ],
 )
@@ -189,20 +182,6 @@ def test_inputs_of_any_size_are_right_in_ieee_arithmetic_or_refused(dtype, too_s
         assert error <= certificate.output_error_bound < 0.5, exponent
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_no_subnormal_weight_is_left_in_the_input_map(dtype):
-    info = np.finfo(dtype)
-    tiny = np.float64(info.tiny)
-    rows = np.array([[tiny, -tiny / 2, 0.75 * tiny]]).astype(dtype)
-    weights = construct._normal_product(np.eye(1), rows)
-    # All are multiplied by one power of two that makes them normal.
-    assert np.abs(weights).min() >= info.tiny and weights.dtype == dtype
-    np.testing.assert_array_equal(weights / weights[0, 0], [[1, -0.5, 0.75]])
-    # Those that are still subnormal beside a large one become zeros.
-    rows = np.array([[1.0, tiny / 2]]).astype(dtype)
-    np.testing.assert_array_equal(construct._normal_product(np.eye(1), rows), [[1, 0]])
-
-
 def test_points_on_a_line_are_not_sent_to_a_larger_width():
     x, y = _points(4000, 1, 4)
     with pytest.raises(
@@ -221,32 +200,15 @@ def test_float64_inputs_work_where_jax_has_no_64_bits():
             memorize(x, y, dtype="float64")
 
 
-def test_too_coarse_arithmetic_is_refused_and_float64_holds():
-    # On a line, 4,000 points leave gaps of n^-2, below what float32 resolves.
-    x, y = _points(4000, 3, 4)
-    with pytest.raises(PrecisionError, match=r"float32 .* use dtype float64"):
-        memorize(x, y, 4, 1, dtype=np.float32)
-    _assert_fits(x, y, 4, 1)
-
-
-def test_an_uncertified_network_is_returned_on_request():
+def test_too_coarse_arithmetic_is_refused_but_on_request_and_float64_holds():
+    # On a line, 1,000 points leave gaps of n^-2, below what float32 resolves.
     x, y = _points(1000, 5, 3)
+    with pytest.raises(PrecisionError, match=r"float32 .* use dtype float64"):
+        memorize(x, y, 3, 1, dtype=np.float32)
     network, certificate = memorize(x, y, 3, 1, dtype=np.float32, certified=False)
     assert not certificate.holds
     assert verify(network, x, y).examples == 1000
-    with pytest.raises(PrecisionError, match="float32 is too coarse"):
-        memorize(x, y, 3, 1, dtype=np.float32)
-
-
-def test_the_key_decides_everything():
-    x, y = _points(100, 5, 3)
-
-    def build(seed):
-        return memorize(x, y, 3, 4, key=jax.random.key(seed))[0]
-
-    for first, second in zip(build(0), build(0), strict=True):
-        np.testing.assert_array_equal(first, second)
-    assert not np.allclose(build(0).input_map, build(1).input_map)
+    _assert_fits(x, y, 3, 1)
 
 
 def test_verification_sees_a_wrong_network():
@@ -264,14 +226,12 @@ def test_verification_sees_a_wrong_network():
     assert verify(shorter, x, y).errors == 4
 
 
-def test_apply_gives_the_same_for_any_batch_and_checks_shapes():
+def test_apply_gives_the_same_for_any_batch():
     x, y = _points(30, 5, 3)
     network, _ = memorize(x, y, 3, 4, key=jax.random.key(0))
     # The same sums of five terms, perhaps in another order.
     np.testing.assert_allclose(apply(network, x), apply(network, x, 7), atol=1e-10)
     assert apply(network, x).shape == (30, 3)
-    with pytest.raises(ValueError, match=r"shape \[n, 5\]"):
-        apply(network, x[:, :4])
 
 
 def test_units_leave_all_other_points_alone():
@@ -290,17 +250,6 @@ def test_units_leave_all_other_points_alone():
     for label in range(3):
         ends = h[:, y == label]
         assert np.ptp(ends, axis=1).max() < 1e-9
-
-
-def test_largest_later_products_by_brute_force():
-    z = np.random.default_rng(0).standard_normal((23, 3))
-    width = 4
-    expected = [
-        max([0.0] + [z[i] @ z[j] for j in range(23) if j // width > i // width]) for i in range(23)
-    ]
-    for tile_points in (1, 9, 100):
-        found = adaptive.largest_later_products(z, width, tile_points)
-        np.testing.assert_allclose(found, expected, rtol=1e-12)  # sums of three terms
 
 
 def test_blocks_avoid_points_that_disturb_each_other():
@@ -353,19 +302,6 @@ def test_descent_trains_the_same_network():
     curve = train(start, x, y, key=jax.random.key(1), **settings)
     assert [point["step"] for point in curve] == [20, 40]
     assert curve[1]["loss"] < curve[0]["loss"]
-
-
-# Done by hand: U h + s = (1 - 2, 3 + 1) + (0, -1) = (-1, 3); ReLU gives (0, 3); V sends it to
-# (6, -3); h + (6, -3) = (7, -1).
-H = np.array([1.0, 2.0])
-U = np.array([[1.0, -1.0], [3.0, 0.5]])
-S = np.array([0.0, -1.0])
-V = np.array([[5.0, 2.0], [7.0, -1.0]])
-
-
-def test_a_block_by_hand():
-    np.testing.assert_array_equal(transform(H, U, V, S), [6.0, -3.0])
-    np.testing.assert_array_equal(apply_block(H, U, V, S), [7.0, -1.0])
 
 
 def _random_network(depth: int) -> Network:
@@ -447,11 +383,6 @@ def test_separation_finds_a_pair_that_the_projection_hides(monkeypatch):
     assert found.rho == pytest.approx(np.sum((x[170] - x[13]) ** 2), rel=1e-12)
     x[170] = 100.0
     assert paper_method.separation(x).rho == pytest.approx(_all_squares(x).min(), rel=1e-12)
-
-
-def test_separation_of_equal_and_of_single_rows():
-    assert paper_method.separation(np.ones((2, 3))).rho == 0
-    assert paper_method.separation(np.ones((1, 3))).rho == np.inf
 
 
 def test_the_sufficient_width_satisfies_the_lemma():

@@ -10,10 +10,10 @@ import pytest
 
 from identity_matters import flops
 from identity_matters.nets import (
-    COLLECTIONS,
     NETS,
     apply_net,
     init_variables,
+    layers,
     make_net,
     variable_shapes,
 )
@@ -67,18 +67,6 @@ def case(name) -> Case:
 
 
 each_network = pytest.mark.parametrize("name", NETS)
-
-
-@each_network
-def test_variables(name):
-    variables = case(name).variables
-    assert sorted(variables) == sorted(COLLECTIONS)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(variables):
-        assert all(isinstance(entry, jax.tree_util.DictKey) for entry in path)
-        assert isinstance(leaf, jax.Array) and leaf.dtype == jnp.float32
-        expected = ("mean", "var") if path[0].key == "batch_stats" else ("kernel", "bias", "scale")
-        assert path[-1].key in expected
-        assert (leaf.ndim == 1) == (path[-1].key != "kernel")
 
 
 @each_network
@@ -153,19 +141,13 @@ def test_bfloat16_is_close_to_float32(name):
     assert 0 < error < 0.05
 
 
-@each_network
-def test_keys_are_asked_for_where_there_is_dropout(name):
-    apply, variables, keys, _, _ = case(name)
+def test_keys_are_asked_for_where_there_is_dropout():
+    apply, variables, keys, _, _ = case("all_cnn_c")
     train = functools.partial(jax.eval_shape, functools.partial(apply, train=True))
-    if name == "all_cnn_c":
-        with pytest.raises(ValueError, match="one key for each of 4 examples, got none"):
-            train(variables, IMAGES)
-        with pytest.raises(ValueError, match=r"each of 4 examples, got keys of shape \(3,\)"):
-            train(variables, IMAGES, keys=keys[:3])
-    else:
-        assert train(variables, IMAGES)[0].shape == (4, 5)
-    evaluate = functools.partial(apply, train=False)
-    assert jax.eval_shape(evaluate, variables, IMAGES)[0].shape == (4, 5)
+    with pytest.raises(ValueError, match="one key for each of 4 examples, got none"):
+        train(variables, IMAGES)
+    with pytest.raises(ValueError, match=r"each of 4 examples, got keys of shape \(3,\)"):
+        train(variables, IMAGES, keys=keys[:3])
 
 
 @each_network
@@ -181,61 +163,41 @@ def test_init_follows_the_key(name):
         assert np.any(leaf != different) == (path[-1].key == "kernel")
 
 
-@pytest.mark.parametrize(
-    ("x", "message"),
-    [
-        (jnp.zeros((12, 12, 3), jnp.float32), r"got float32\[12, 12, 3\]"),
-        (jnp.zeros((1, 12, 12, 3), jnp.uint8), r"got uint8\[1, 12, 12, 3\]"),
-        (jnp.zeros((1, 12, 12, 3), jnp.float64), r"got float64\[1, 12, 12, 3\]"),
-    ],
-)
-def test_inputs_are_checked(x, message):
+@pytest.mark.parametrize(("shape", "dtype"), [((12, 12, 3), "float32"), ((1, 12, 12, 3), "uint8")])
+def test_inputs_are_checked(shape, dtype):
     network = case("resnet")
-    with pytest.raises(ValueError, match=message):
-        network.apply(network.variables, x, train=False)
+    with pytest.raises(ValueError, match=f"got {dtype}.{str([*shape])[1:-1]}."):
+        network.apply(network.variables, jnp.zeros(shape, dtype), train=False)
 
 
 CIFAR, LARGE = (32, 32, 3), (224, 224, 3)
 
 
+TRAINED = {"projection": "trained"}
+BLOCKS_34, AS_PRINTED = IMAGENET["blocks_of_34_layers"], IMAGENET["parameters_as_printed"]
+
+
 @pytest.mark.parametrize(
-    ("name", "settings", "image_shape", "parameters", "convolutions"),
+    ("name", "settings", "num_classes", "parameters", "convolutions"),
     [
         # Table 1; its 13,541,306 and 13,564,436 with a trained head include biases, ours has none.
-        ("all_conv_residual", {}, CIFAR, 13_538_736, 55),
-        ("all_conv_residual", {"projection": "trained"}, CIFAR, 13_541_306 - 10, 55),
-        (
-            "all_conv_residual",
-            {"projection": "trained", "num_classes": 100},
-            CIFAR,
-            13_564_436 - 100,
-            55,
-        ),
+        ("all_conv_residual", {}, 10, 13_538_736, 55),
+        ("all_conv_residual", TRAINED, 10, 13_541_306 - 10, 55),
+        ("all_conv_residual", TRAINED, 100, 13_564_436 - 100, 55),
         # Both readings of "the 34-layer network".
-        (
-            "all_conv_residual",
-            {**IMAGENET["blocks_of_34_layers"], "num_classes": 1000},
-            LARGE,
-            21_095_616,
-            33,
-        ),
-        (
-            "all_conv_residual",
-            {**IMAGENET["parameters_as_printed"], "num_classes": 1000},
-            LARGE,
-            35_693_760,
-            45,
-        ),
-        ("all_cnn_c", {}, CIFAR, 1_369_738, 9),
+        ("all_conv_residual", BLOCKS_34, 1000, 21_095_616, 33),
+        ("all_conv_residual", AS_PRINTED, 1000, 35_693_760, 45),
+        ("all_cnn_c", {}, 10, 1_369_738, 9),
         # With the linear layer 110 layers; 34, and three shortcuts; 100.
-        ("resnet", {}, CIFAR, 1_727_962, 109),
-        ("resnet_imagenet", {"num_classes": 1000}, LARGE, 21_797_672, 33 + 3),
-        ("densenet", {}, CIFAR, 27_249_082, 99),
-        ("densenet", {"stem_width": 48}, CIFAR, 28_071_706, 99),
+        ("resnet", {}, 10, 1_727_962, 109),
+        ("resnet_imagenet", {}, 1000, 21_797_672, 33 + 3),
+        ("densenet", {}, 10, 27_249_082, 99),
+        ("densenet", {"stem_width": 48}, 10, 28_071_706, 99),
     ],
 )
-def test_published_counts(name, settings, image_shape, parameters, convolutions):
-    shapes = variable_shapes(make_net(name, **{"num_classes": 10, **settings}), image_shape)
+def test_published_counts(name, settings, num_classes, parameters, convolutions):
+    net = make_net(name, num_classes=num_classes, **settings)
+    shapes = variable_shapes(net, LARGE if num_classes == 1000 else CIFAR)
     assert flops.count_parameters(shapes["params"]) == parameters
     kernels = [leaf for leaf in jax.tree.leaves(shapes["params"]) if leaf.ndim == 4]
     assert len(kernels) == convolutions
@@ -246,8 +208,8 @@ def test_published_counts(name, settings, image_shape, parameters, convolutions)
     [
         ("all_conv_residual", {}, CIFAR, 1.973e9),
         # Of a 7x7 stem at 112 pixels a side, and stages at 56, 28, 14 and 7.
-        ("all_conv_residual", IMAGENET["blocks_of_34_layers"], LARGE, 3.50e9),
-        ("all_conv_residual", IMAGENET["parameters_as_printed"], LARGE, 5.2e9),
+        ("all_conv_residual", BLOCKS_34, LARGE, 3.50e9),
+        ("all_conv_residual", AS_PRINTED, LARGE, 5.2e9),
         # He et al. count 3.6e9 without shortcuts.
         ("resnet_imagenet", {}, LARGE, 3.66e9),
     ],
@@ -263,16 +225,6 @@ def test_multiplications_of_an_image(name, settings, image_shape, multiplication
     )
 
 
-def test_parameters_of_each_stage_of_table_1():
-    params = variable_shapes(make_net("all_conv_residual", num_classes=10), CIFAR)["params"]
-    counts = [
-        flops.count_parameters([params[name] for name in params if name.startswith(stage)])
-        for stage in ("stem", "stage1", "stage2", "stage3")
-    ]
-    assert counts == [432, 635_904, 2_580_480, 10_321_920]
-    assert params["stage3_block9"]["conv1"]["kernel"].shape == (3, 3, 256, 256)
-
-
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
@@ -281,13 +233,14 @@ def test_parameters_of_each_stage_of_table_1():
         ("resnet", {"num_classes": 0}, "num_classes must be at least 1, got 0"),
         ("densenet", {"compute_dtype": "half"}, "compute_dtype must be one of .* got 'half'"),
         ("resnet", {"depth": 109}, r"depth must be 6 b \+ 2 .* got 109"),
-        ("resnet", {"depth": 2}, r"depth must be 6 b \+ 2 .* got 2"),
-        ("resnet", {"width": 0}, "width must be at least 1, got 0"),
         ("resnet_imagenet", {"depth": 50}, "depth must be one of 18, 34, got 50"),
         ("densenet", {"depth": 101}, r"depth must be 3 m \+ 4 .* got 101"),
-        ("densenet", {"depth": 4}, r"depth must be 3 m \+ 4 .* got 4"),
-        ("densenet", {"growth": 0}, "growth must be at least 1, got 0"),
         ("all_cnn_c", {"dropout": -0.1}, "dropout must be at least 0 and below 1, got -0.1"),
+        ("all_conv_residual", {"projection": "none"}, "one of 'fixed', 'trained', got 'none'"),
+        ("all_conv_residual", {"widths": (4, 7)}, r"one entry for each stage, got .* \(4, 7\)"),
+        ("all_conv_residual", {"widths": (64, 48, 48)}, "must not shrink from stem_width 16 on"),
+        ("all_conv_residual", {"blocks_per_stage": (2, 0, 1)}, "must be at least 1, got 0"),
+        ("mlp", {"depth": 1, "width": 4}, "depth must be at least 2, got 1"),
     ],
 )
 def test_settings_out_of_range_are_named(name, settings, message):
@@ -307,3 +260,57 @@ def test_images_that_do_not_fit_are_refused(name, settings, image_shape, message
     net = make_net(name, num_classes=3, **settings)
     with pytest.raises(ValueError, match=message):
         variable_shapes(net, image_shape)
+
+
+# Layers.
+
+
+def test_kernels_are_independent_of_one_another():
+    params = init_variables(make_net("resnet", num_classes=2, depth=8), jax.random.key(0), CIFAR)
+    kernels = [
+        np.ravel(params["params"]["stage1_block1"][name]["kernel"]) for name in ("conv1", "conv2")
+    ]
+    # Correlation of 2,304 independent pairs: deviation 1/48.
+    assert abs(np.corrcoef(*kernels)[0, 1]) < 0.1
+
+
+def test_global_average_pool_is_float32():
+    # In bfloat16 a sum of ones stops growing at 256; 1,024 ones must still have the mean 1.
+    y = layers.global_average_pool(jnp.ones((1, 32, 32, 2), jnp.bfloat16))
+    assert y.dtype == jnp.float32
+    np.testing.assert_array_equal(y, [[1, 1]])
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def drop(x, keys, rate, layer):
+    return layers.dropout(x, keys, rate, layer)
+
+
+def test_dropout_keeps_the_mean_and_its_rate(key):
+    x = jnp.ones((50, 20, 20), jnp.float32)
+    y = np.asarray(drop(x, jax.random.split(key, 50), 0.2, 3))
+    assert y.dtype == np.float32
+    np.testing.assert_array_equal(np.unique(y), np.float32([0, 1.25]))
+    # 20,000 numbers: the deviation of the mean is 0.4 / sqrt(20000) = 0.003.
+    assert np.mean(y == 0) == pytest.approx(0.2, abs=0.012)
+
+
+def test_dropout_depends_on_the_examples_own_key_and_the_layer(key):
+    x, keys = jnp.ones((4, 30), jnp.float32), jax.random.split(key, 4)
+    y = drop(x, keys, 0.5, 0)
+    order = np.array([2, 0, 3, 1])
+    np.testing.assert_array_equal(drop(x, keys[order], 0.5, 0), y[order])
+    np.testing.assert_array_equal(drop(x[:2], keys[:2], 0.5, 0), y[:2])
+    assert (np.asarray(drop(x, keys, 0.5, 1)) != y).any(axis=1).all()
+    assert len(np.unique(np.asarray(y), axis=0)) == 4
+
+
+def test_residual_ratio_by_hand_and_in_float32():
+    x = jnp.float32([[[3], [4]], [[0], [2]], [[0], [0]]])
+    h = jnp.float32([[[0], [1]], [[6], [8]], [[0], [0]]])
+    np.testing.assert_allclose(layers.residual_ratio(x, h), [0.2, 5, 0], rtol=1e-6)
+    # In bfloat16 the sum of squares, 1,000 ones and a half, would be another number.
+    x, h = jnp.ones((1, 1000), jnp.bfloat16), jnp.full((1, 1000), 0.5, jnp.bfloat16)
+    ratio = layers.residual_ratio(x.at[0, 0].set(100), h)
+    assert ratio.dtype == jnp.float32
+    np.testing.assert_allclose(ratio, [np.sqrt(250 / 10999)], rtol=1e-6)

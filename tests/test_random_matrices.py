@@ -130,14 +130,6 @@ def test_rotations_are_uniform():
     assert abs(np.mean(np.sin(angles))) < 0.14
 
 
-def test_symmetric_matrices_have_their_eigenvalues():
-    Sigma = random_matrices.symmetric(np.random.default_rng(0), [[0.5, 1.0, 2.0], [-1.0, 0.0, 3.0]])
-    np.testing.assert_array_equal(Sigma, Sigma.swapaxes(1, 2))
-    np.testing.assert_allclose(
-        np.linalg.eigvalsh(Sigma), [[0.5, 1.0, 2.0], [-1.0, 0.0, 3.0]], atol=1e-14
-    )
-
-
 def test_polar_targets_have_their_gamma_and_angles():
     R = random_matrices.polar_target(np.random.default_rng(0), 5, (1.5, 0.8), 0.5)
     U, K, Vt = np.linalg.svd(R)
@@ -167,14 +159,8 @@ def test_families_have_a_positive_determinant_and_a_balanced_scale(family, d):
         assert target.K[0] / target.K[-1] == pytest.approx(1e6, rel=1e-6)
 
 
-def test_near_minus_identity_at_distance_0():
-    even, odd = (draw_target("near_minus_identity", d, 0.0, seed=0) for d in (4, 3))
-    np.testing.assert_allclose(even, -np.eye(4), atol=1e-14)
-    np.testing.assert_allclose(np.linalg.eigvalsh(odd + odd.T) / 2, [-1, -1, 1], atol=1e-14)
-
-
 @pytest.mark.parametrize(("family", "multiplicity"), [("negative_even", 2), ("negative_odd", 1)])
-@pytest.mark.parametrize("d", [2, 3, 5, 8])
+@pytest.mark.parametrize("d", [2, 5])
 def test_negative_eigenvalues_have_their_multiplicity_in_any_basis(family, multiplicity, d):
     diagonal = 0
     for seed in range(20):
@@ -189,33 +175,17 @@ def test_negative_eigenvalues_have_their_multiplicity_in_any_basis(family, multi
     assert 1 <= diagonal <= 19
 
 
-RNG = np.random.default_rng(0)
-HALF = np.array([0.5])
-
-
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("function", "arguments", "message"),
     [
-        (lambda: random_matrices.layers(RNG, "cubic", HALF, 1, 1), "sampler must be .*'cubic'"),
-        (
-            lambda: random_matrices.layers(RNG, "uniform", np.array([0.5, 1.0]), 1, 1),
-            r"tau must lie in \(0, 1\), got 0.5 to 1.0",
-        ),
-        (
-            lambda: random_matrices.second_moments(
-                RNG, 1, 1, random_matrices.DataRange(singular=True)
-            ),
-            "needs width at least 2, got 1",
-        ),
-        (lambda: random_matrices.DataRange((1.0, 0.0)), r"\(low, high\), got \(1.0, 0.0\)"),
-        (lambda: random_matrices.DataRange(max_condition_log10=-1.0), "at least 0, got -1.0"),
-        (lambda: random_matrices.polar_target(RNG, 3, (0.1, 0.2), 0.5), "2 angles need width >= 4"),
-        (lambda: draw_target("nilpotent", 2, 1.0, 0), "family must be one of .*'nilpotent'"),
-        (lambda: draw_target("ill_conditioned", 2, 0.5, 0), "condition number .*, got 0.5"),
-        (lambda: draw_target("near_minus_identity", 2, 4.0, 0), "distance from pi .*, got 4.0"),
-        (lambda: draw_target("negative_even", 2, -1.0, 0), "deviation .*, got -1.0"),
+        (random_matrices.layers, ("cubic", np.array([0.5]), 1, 1), "sampler must be .*'cubic'"),
+        (random_matrices.layers, ("uniform", np.array([0.5, 1.0]), 1, 1), "got 0.5 to 1.0"),
+        (random_matrices.polar_target, (3, (0.1, 0.2), 0.5), "2 angles need width >= 4"),
+        (random_matrices.target, ("nilpotent", 2, 1.0), "family must be one of .*'nilpotent'"),
+        (random_matrices.target, ("near_minus_identity", 2, 4.0), "distance from pi .*, got 4.0"),
+        (random_matrices.target, ("negative_even", 2, -1.0), "deviation .*, got -1.0"),
     ],
 )
-def test_refused(call, message):
+def test_refused(function, arguments, message):
     with pytest.raises(ValueError, match=message):
-        call()
+        function(np.random.default_rng(0), *arguments)

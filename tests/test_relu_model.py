@@ -1,11 +1,13 @@
-"""ReLU residual nets by hand, what is drawn, dead units, points by hand, gradient descent."""
+"""ReLU residual nets by hand, dead units, descent, the origin; the bound by features."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from identity_matters.relu import dead_units, model, problems
+from identity_matters.relu import dead_units, feature_bound, model, origin, problems
 from identity_matters.relu.model import Blocks, Problem
+from tests.relu_problems import hexagon, two_points
 
 SETTING = problems.Setting(
     pairs=3, width_in=2, lifted_width=3, depth=2, teacher_width=2, teacher_norm=0.5, bias=True
@@ -100,7 +102,7 @@ def test_hull_depth_tells_whether_zero_is_inside():
 
 def test_the_two_points_by_hand():
     # u > 0: f = ((right - v u)^2 + left^2) / 2.
-    problem = problems.two_points(0.2, 0.5)
+    problem = two_points(0.2, 0.5)
     net = scalar_net((0.5, 0.4, 0.0))._replace(s=None)
     value, gradient = model.risk_and_gradient(net, problem)
     assert value == pytest.approx(0.125)
@@ -113,7 +115,7 @@ def test_the_two_points_by_hand():
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("depth", "width"), [(1, 1), (3, 2)])
 def test_the_wrong_side_is_a_bad_local_minimum(depth, width, bias):
-    problem = problems.two_points(0.0, 0.01)
+    problem = two_points(0.0, 0.01)
     # V = 0, U > 0 of norm 0.3 and s = 0: units see x = +1, where nothing is wrong, and not x = -1.
     s = np.zeros((depth, width)) if bias else None
     U = np.full((depth, width, 1), 0.3 / np.sqrt(width))
@@ -156,3 +158,240 @@ def test_descent_is_the_iteration_and_stays_at_zero():
         np.testing.assert_allclose(left, right, rtol=1e-12)
     assert numbers["travelled"][0] == 0.0
     assert numbers["travelled"][1] > 0
+
+
+# The origin: its second-order form against f itself, and directions of escape.
+
+
+def problem_of(lifted_width, bias=True):
+    setting = problems.Setting(4, 2, lifted_width, 2, 2, 0.5, bias)
+    sample, _ = problems.realizable(np.random.default_rng(4), 1, setting)
+    return problems.member(sample, 0)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("lifted_width", [2, 3])
+def test_the_form_is_the_second_order_term(lifted_width, bias):
+    problem = problem_of(lifted_width)
+    one = model.random_blocks(np.random.default_rng(5), np.ones(1), 3, 2, lifted_width, bias)
+    blocks = problems.member(one, 0)
+    form = origin.second_order_form(blocks, problem)
+    errors = []
+    for step in (1e-2, 5e-3):
+        risk = model.risk(jax.tree.map(lambda w, step=step: step * w, blocks), problem)
+        errors.append(abs(float(risk - origin.risk_at_origin(problem)) / step**2 - form))
+    assert abs(form) > 0.02
+    # The next term is of fourth order: half the step, a quarter of the error.
+    assert errors[1] == pytest.approx(errors[0] / 4, rel=0.05)
+
+
+def test_the_form_by_hand():
+    # x = 1, -1 with errors 1, 3; w = u = -2 sees x = -1 only: m = 3 2 / 2 = 3, q = -2 v m.
+    problem = two_points(1.0, 3.0)
+    blocks = Blocks(np.full((1, 1, 1), -2.0), np.full((1, 1, 1), 0.5), None)
+    np.testing.assert_array_equal(origin.error_correlation([[-2.0]], problem), [[3.0]])
+    assert origin.second_order_form(blocks, problem) == -3.0
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_gradient_at_the_origin_is_exactly_zero(bias):
+    problem = problem_of(3)
+    zero = model.zeros(3, 2, 3, bias)
+    value, gradient = model.risk_and_gradient(zero, problem)
+    assert value > 0
+    assert not any(leaf.any() for leaf in jax.tree.leaves(gradient))
+    assert origin.largest_autodiff_hessian_entry(problem, 2, 2, bias) == 0.0
+
+
+def test_escape_curvature_by_hand():
+    # Without bias m(u) = u right / 2 for u > 0 and |u| left / 2 for u < 0.
+    curvature, w = origin.escape_curvature(
+        two_points(1.0, -3.0), False, np.random.default_rng(0), 8
+    )
+    assert curvature == pytest.approx(1.5)
+    np.testing.assert_allclose(w, [-1.0])
+
+
+def test_escape_curvature_against_the_plane():
+    problem = problem_of(2)
+    angle = np.linspace(0, 2 * np.pi, 20_000, endpoint=False)
+    plane = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    by_grid = np.linalg.norm(origin.error_correlation(plane, problem), axis=1).max()
+    curvature, w = origin.escape_curvature(problem, False, np.random.default_rng(0), 100)
+    # The grid misses the maximum by its spacing at most; where it is at a kink, at first order.
+    assert curvature == pytest.approx(by_grid, rel=1e-3)
+    along = origin.escape_direction(w, problem, 2, 3)
+    assert model.squared_norm(along) == pytest.approx(1.0)
+    assert origin.second_order_form(along, problem) == pytest.approx(-curvature)
+
+
+def test_the_hexagon_is_flat_without_biases_only():
+    problem = hexagon(1.0)
+    rng = np.random.default_rng(0)
+    flat, w = origin.escape_curvature(problem, False, rng, 100)
+    assert flat < 1e-15
+    assert origin.escape_curvature(problem, True, rng, 100)[0] > 0.05
+    exact = problems.plain_problem(problem.x, problem.x)
+    with pytest.raises(ValueError, match=r"m\(w\) = 0"):
+        origin.escape_direction(w, exact, 1, 1)
+
+
+def test_with_biases_only_group_means_of_errors_matter():
+    # Two examples at each input whose errors cancel: optimal among all functions of x.
+    x = np.array([[1.0, 0.0], [1.0, 0.0], [-1.0, 1.0], [-1.0, 1.0]])
+    e = np.array([[1.0, 2.0], [-1.0, -2.0], [0.5, 0.0], [-0.5, 0.0]])
+    rng = np.random.default_rng(0)
+    assert origin.escape_curvature(problems.plain_problem(x, x + e), True, rng, 100)[0] < 1e-15
+    e[0] *= 2
+    assert origin.escape_curvature(problems.plain_problem(x, x + e), True, rng, 100)[0] > 0.1
+
+
+def test_without_biases_two_moments_of_the_errors_decide():
+    """N4: q vanishes for errors odd in x with sum e_i x_i = 0, and only if both hold here."""
+    rng = np.random.default_rng(1)
+    half = rng.standard_normal((4, 2))
+    x = np.concatenate([half, -half])
+    e = rng.standard_normal((4, 1))
+    e -= half @ np.linalg.lstsq(half, e, rcond=None)[0]
+    curvature = {}
+    for name, errors in {
+        "both": np.concatenate([e, -e]),
+        "even": np.concatenate([e, e]),
+        "first moment": np.concatenate([half[:, :1], -half[:, :1]]),
+    }.items():
+        y = x + np.pad(errors, ((0, 0), (0, 1)))
+        problem = problems.plain_problem(x, y)
+        curvature[name], _ = origin.escape_curvature(problem, False, rng, 50)
+    assert curvature["both"] < 1e-14
+    assert min(curvature["even"], curvature["first moment"]) > 0.05
+
+
+# The gradient bound with independent features.
+
+FEATURES = problems.Setting(2, 2, 3, 2, 1, 0.5, True)
+
+
+def test_the_coefficient_by_hand():
+    # n = 2, units +-x/2: features diag(1/2, 1/2), sigma_2 = 1/2. With V = 0 c = 4/2 (1/4 + 1/4).
+    U = np.array([[[0.5], [-0.5]]] * 2)
+    problem = two_points(0.3, 0.7)
+    flat = Blocks(U, np.zeros((2, 1, 2)), None)
+    assert feature_bound.coefficient(flat, problem) == pytest.approx(1.0)
+    # V = (1/2, 0): h_1 = (5/4, -1), features diag(5/8, 1/2) in block 2, and room 1 - sqrt(1/8)
+    # above block 1: c = 2 (1/4 room^2 + 1/4).
+    bent = flat._replace(V=np.array([[[0.5, 0.0]]] * 2))
+    room = 1 - np.sqrt(1 / 8)
+    assert feature_bound.coefficient(bent, problem) == pytest.approx(0.5 * (room**2 + 1))
+
+
+def test_too_narrow_or_too_long_blocks_promise_nothing():
+    problem = two_points(0.3, 0.7)
+    narrow = Blocks(np.ones((1, 1, 1)), np.zeros((1, 1, 1)), None)
+    assert feature_bound.coefficient(narrow, problem) == 0.0
+    U = np.array([[[0.5], [-0.5]], [[3.0], [-3.0]]])
+    long = Blocks(U, np.ones((2, 1, 2)), None)
+    # Room above block 1 is 0: only block 2 counts, with features of relu(+-3 h).
+    _, _, pre = model.forward(long, problem)
+    least = np.linalg.svd(np.maximum(pre[1], 0))[1][-1]
+    assert feature_bound.coefficient(long, problem) == pytest.approx(2 * least**2)
+
+
+@pytest.mark.parametrize("norm", [0.01, 0.5, 0.95])
+def test_the_bound_holds_on_random_nets(norm):
+    rng = np.random.default_rng(7)
+    sample, _ = problems.realizable(rng, 100, FEATURES)
+    blocks = model.random_blocks(rng, np.full(100, norm), 2, 8, 3, True)
+    right, left, value = (
+        np.asarray(v) for v in jax.vmap(feature_bound.bound_and_squared_gradient)(blocks, sample)
+    )
+    assert (right <= left).all()
+    assert (right > 0).mean() > 0.5
+    assert (value > 0).all()
+
+
+def test_the_bound_is_tight_where_v_is_zero():
+    rng = np.random.default_rng(8)
+    sample, _ = problems.realizable(rng, 1, FEATURES)
+    one = model.random_blocks(rng, np.full(1, 0.4), 1, 8, 3, True)
+    blocks = jax.tree.map(lambda part: jnp.repeat(part[0], 3, axis=0), one)
+    problem = problems.member(sample, 0)
+    blocks = blocks._replace(V=jnp.zeros_like(blocks.V))
+    tight = feature_bound.tight_problem(blocks, problem, 0.1)
+    right, left, value = feature_bound.bound_and_squared_gradient(blocks, tight)
+    assert value == pytest.approx(0.01)
+    assert right == pytest.approx(float(left), rel=1e-9)
+
+
+def test_the_search_finds_nets_without_gradient():
+    rng = np.random.default_rng(9)
+    sample, _ = problems.realizable(rng, 8, FEATURES)
+    blocks = model.random_blocks(rng, np.full(8, 0.5), 1, 4, 3, True)
+    _, left, value = jax.vmap(feature_bound.bound_and_squared_gradient)(blocks, sample)
+    settings = {"steps": 40, "learning_rate": 0.1}
+    least = feature_bound.search(blocks, sample, 0.5, objective="ratio", **settings)
+    assert (np.asarray(least) <= np.asarray(left / value) * (1 + 1e-12)).all()
+    assert np.asarray(least).min() < 1e-3 * np.asarray(left / value).min()
+
+
+def test_at_a_kink_a_one_sided_derivative_leads_down():
+    """N14: block 2 has its only unit at its kink at x = 1, so f has no derivative in V_1."""
+    problem = two_points(0.3, 0.7)
+    net = Blocks(
+        np.array([[[0.5], [-0.5]], [[0.5], [0.0]]]),
+        np.array([[[0.0, 0.0]], [[0.5, 0.0]]]),
+        np.array([[0.0, 0.0], [-0.5, 0.0]]),
+    )
+    assert model.forward(net, problem)[2][1, 0, 0] == 0.0
+    # Features of block 1 are diag(1/2, 1/2). Above it delta > 0 at x = 1 becomes
+    # (1 + 1/4) delta, and stays what it is at x = -1.
+    H = np.array([[0.3 / 1.25 / 0.5, 0.7 / 0.5]])
+    step = 1e-6
+
+    def slope(sign):
+        V = net.V.copy()
+        V[0] += sign * step * H
+        moved = model.risk(net._replace(V=V), problem)
+        return float(moved - model.risk(net, problem)) / step
+
+    risk = (0.3**2 + 0.7**2) / 2
+    assert slope(1) == pytest.approx(-2 * risk, rel=1e-5)
+    # The other way x = 1 gets -delta only: -0.3 * 0.24 instead of -0.3 * 0.3.
+    assert slope(-1) == pytest.approx(2 * risk - 0.3 * (0.3 - 0.24), rel=1e-5)
+    # c_1 = 4/2 (1/2)^2 (1 - 1/4)^2, and c_2 = 0.
+    coefficient = feature_bound.coefficient(net, problem)
+    assert coefficient == pytest.approx(0.5 * 0.75**2)
+    assert -2 * risk <= -np.sqrt(coefficient * risk) * np.linalg.norm(H)
+
+
+def test_the_gradient_in_the_maps_is_bounded_below_where_that_in_the_weights_is_zero():
+    """N15 at the bad minima of N9, where V = 0 makes it an equality: 4/n f in every block."""
+    problem = two_points(0.0, 0.1)
+    U = np.full((3, 2, 1), 0.5 / np.sqrt(2))
+    point = Blocks(U, np.zeros((3, 1, 2)), np.zeros((3, 2)))
+    assert model.squared_norm(model.risk_and_gradient(point, problem)[1]) == 0.0
+    for scale in (1.0, 3.0):
+        # B = scale has y = scale x + (0, 0.1): as before, with f the same.
+        scaled = problem._replace(B=np.full((1, 1), scale), y=scale * problem.x + [[0.0], [0.1]])
+        for found in feature_bound.functional_bound(point, scaled):
+            np.testing.assert_allclose(found, [4 / 2 * scale**2 * 0.005] * 3)
+
+
+def test_the_gradient_in_the_maps_is_the_pulled_back_error():
+    """N15 on random nets: g_j(x_i) = (2/n) J^T B^T (yhat_i - y_i), J the blocks above j."""
+    rng = np.random.default_rng(10)
+    sample, _ = problems.realizable(rng, 20, FEATURES)
+    nets = model.random_blocks(rng, np.full(20, 0.8), 2, 3, 3, True)
+    for net, problem in (problems.member((nets, sample), index) for index in range(20)):
+        predictions, _, pre = (np.asarray(part) for part in model.forward(net, problem))
+        pulled = 2 / 4 * (predictions - problem.y) @ problem.B
+        last = np.einsum("dk,nk,ke->nde", net.V[1], pre[1] > 0, net.U[1]) + np.eye(3)
+        expected = [np.sum(np.einsum("nde,nd->ne", last, pulled) ** 2), np.sum(pulled**2)]
+        right, left = feature_bound.functional_bound(net, problem)
+        np.testing.assert_allclose(left, expected, rtol=1e-12)
+        # Both maps are isometries; n = 4.
+        risk = float(model.risk(net, problem))
+        np.testing.assert_allclose(right, [(1 - 0.8**2) ** 2 * risk, risk], rtol=1e-12)
+        assert (right <= left * (1 + 1e-12)).all()
+    # More outputs than dimensions: no bound.
+    tall = problem._replace(B=np.ones((4, 3)), y=np.zeros((4, 4)))
+    assert not feature_bound.functional_bound(net, tall)[0].any()

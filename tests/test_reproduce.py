@@ -5,35 +5,9 @@ import pathlib
 import shutil
 import signal
 
-import pytest
-
 from experiments import run, suite
 from identity_matters import runs
 from tests import forked
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--only=nothing"], "there is no experiment 'nothing'; there are "),
-        (["--seeds=one"], "--seeds must be one or more numbers from 0 up, got 'one'"),
-        (["--seeds=-1"], "--seeds must be one or more numbers from 0 up"),
-        (["--jobs=-1"], "--jobs=-1"),
-        (["--seeds="], "--seeds must be one or more numbers from 0 up"),
-        (["--variants=digits"], "--variants needs one experiment, named by --only"),
-        (
-            ["--only=memorize", "--variants=mnist"],
-            "memorize has no variant 'mnist'; it has digits, synthetic, paper_method, few_numbers,",
-        ),
-        (["--colour=red"], "Unknown command line flag 'colour'"),
-        (["more"], "unknown argument 'more'"),
-    ],
-)
-def test_reproduce_refuses_bad_input_in_one_line(arguments, message):
-    finished = forked.run("experiments.reproduce", *arguments)
-    assert finished.returncode == 2
-    assert message in finished.stderr
-    assert len(finished.stderr.strip().splitlines()) == 1
 
 
 def reproduce(results_dir, *arguments):

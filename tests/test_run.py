@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import pathlib
 import signal
 import sys
 import types
@@ -15,19 +14,11 @@ from identity_matters import runs
 from tests import forked
 from tests.toy import experiment
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOY = "tests.toy.experiment"
 
 
 def run_toy(results_dir, *arguments):
     return forked.run(TOY, f"--results_dir={results_dir}", *arguments)
-
-
-def execute(results_dir, changes=None, **settings):
-    toy = experiment.get_config()
-    toy.update(changes or {})
-    settings = {"seed": 0, "results_dir": results_dir, **settings}
-    return run.execute(experiment.EXPERIMENT, toy, **settings)
 
 
 def runs_below(path):
@@ -47,7 +38,7 @@ def test_a_run_writes_what_the_contract_says_and_ends_with_its_result(tmp_path):
     assert found.summary["seconds"].keys() == {"compile", "measure", "total"}
     command = ["python", "-m", "tests.toy.experiment", "--seed=7"]
     assert found.environment["command"] == command
-    assert str(ROOT) not in json.dumps(found.environment)
+    assert str(forked.ROOT) not in json.dumps(found.environment)
     last = finished.stderr.splitlines()[-5:]
     assert last[:3] == [
         "Theorem 2.1: holds",
@@ -101,47 +92,64 @@ def test_settings_that_only_say_where_data_lie_change_nothing():
     assert runs.differences(before, now) == {"fit.width": (3, 4)}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+REFUSED = {
+    "tests.toy.experiment": [
         (["--config.depth=3"], "there is no setting depth; --help lists them"),
-        (["--config.valuez=3"], "there is no setting valuez; --help lists them"),
         (["--config.values=()"], "values must hold one value at least, is empty"),
         (["--config.values=('a',)"], "values must hold whole numbers, got 'a'"),
-        (["--config.values=(2.5,)"], "values must hold whole numbers, got 2.5"),
-        (["--config.values=(True,)"], "values must hold whole numbers, got True"),
         (["--config.pause_seconds=nan"], "pause_seconds must hold finite numbers, got nan"),
         (["--config.pause_seconds=-1"], "pause_seconds must be 0 or more, got -1.0"),
         (["--config.pause_seconds=soon"], "could not convert string to float: 'soon'"),
         (["--config.scale=reduced"], "scale and variant belong to a variant"),
         (["--config=:fancy"], "variant must be one of plain, slow, got 'fancy'"),
-        (["--config=nowhere.py"], "cannot read the settings from --config=nowhere.py"),
         (["--config=README.md"], "cannot read the settings from --config=README.md (SyntaxError"),
-        (["--config=setup.cfg"], "cannot read the settings from --config=setup.cfg"),
         (["--config=tests/forked.py"], "--config=tests/forked.py has no function get_config"),
-        (["--seed=-1"], "seed must be from 0 to 4294967295, got -1"),
         (["--seed=4294967296"], "seed must be from 0 to 4294967295, got 4294967296"),
-        (["--seed=99999999999999999999"], "seed must be from 0 to 4294967295"),
-        (["--seed=one"], "invalid literal for int()"),
         (["--results_dir="], "results_dir must name a directory, is empty"),
         (["--results_dir=/proc/nowhere"], "cannot be written"),
-        (["--results_dir=setup.cfg"], "Not a directory"),
         (["--colour=red"], "Unknown command line flag 'colour'"),
         (["twice"], "unknown argument 'twice'"),
     ],
+    "experiments.images.cifar": [
+        (["--config=:cifar10/resnet", "--config.data.data_dir=/nowhere"], "make data DATASETS=cif"),
+        (["--config.train.batch_examples=3", "--config.train.devices=2"], "multiple of"),
+        (["--config.model.stage_strides=(2,4,2)"], "sides"),
+        (["--num_processes=2"], "num_processes and process_id belong together"),
+    ],
+    "experiments.reproduce": [
+        (["--only=nothing"], "there is no experiment 'nothing'; there are "),
+        (["--seeds=one"], "--seeds must be one or more numbers from 0 up, got 'one'"),
+        (["--jobs=-1"], "--jobs=-1"),
+        (["--variants=digits"], "--variants needs one experiment, named by --only"),
+        (["--only=memorize", "--variants=mnist"], "memorize has no variant 'mnist'; it has digits"),
+        (["more"], "unknown argument 'more'"),
+    ],
+    "experiments.images.prepare_data": [
+        (["--datasets=cifar10 imagenet"], "there is no data set 'imagenet'; there are digits"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "message"),
+    [(module, *row) for module, rows in REFUSED.items() for row in rows],
 )
-def test_bad_input_ends_in_one_line_before_anything_is_written(tmp_path, arguments, message):
-    finished = run_toy(tmp_path / "new", *arguments)
+def test_bad_input_ends_in_one_line_before_anything_is_written(
+    tmp_path, module, arguments, message
+):
+    place = [] if "prepare" in module else [f"--results_dir={tmp_path / 'new'}"]
+    finished = forked.run(module, *place, *arguments)
     assert finished.returncode == 2
     lines = finished.stderr.strip().splitlines()
     assert len(lines) == 1, finished.stderr
-    assert lines[0].startswith("toy: ")
+    name = {"tests.toy.experiment": "toy"}.get(module, module.split(".")[-1])
+    assert lines[0].startswith(f"{name}: ")
     assert message in lines[0]
     assert not (tmp_path / "new").exists()
 
 
 def test_a_finished_run_is_refused_in_one_line(tmp_path):
-    execute(tmp_path)
+    assert run_toy(tmp_path).returncode == 0
     finished = run_toy(tmp_path)
     assert finished.returncode == 2
     assert "is done; --overwrite runs it anew" in finished.stderr
@@ -163,36 +171,20 @@ def test_help_lists_variants_settings_and_flags():
         assert said in finished.stdout
 
 
-def test_a_failure_is_recorded_raised_and_resumed_from(tmp_path):
-    with pytest.raises(FloatingPointError, match="second trial"):
-        execute(tmp_path, {"action": "raise"})
-    (found,) = runs_below(tmp_path)
+def test_a_mistake_of_the_program_is_recorded_and_a_traceback_and_not_one_of_the_user(tmp_path):
+    finished = run_toy(tmp_path / "a", "--config.action=raise")
+    assert finished.returncode == 1
+    assert "Traceback" in finished.stderr and "the second trial fails" in finished.stderr
+    (found,) = runs_below(tmp_path / "a")
     assert found.status == "failed"
     assert found.summary["error"] == "FloatingPointError: the second trial fails"
     assert [record["cell"] for record in found.records] == [0]
-
-
-def test_a_mistake_of_the_program_is_a_traceback_and_not_one_of_the_user(tmp_path):
-    finished = run_toy(tmp_path, "--config.action=raise")
-    assert finished.returncode == 1
-    assert "Traceback" in finished.stderr and "the second trial fails" in finished.stderr
-    finished = run_toy(tmp_path, "--config.action=memory")
+    finished = run_toy(tmp_path / "b", "--config.action=memory")
     assert finished.returncode == 1
     last = finished.stderr.splitlines()[-1]
     said = "toy: out of memory (cannot allocate 8 TiB); choose smaller settings"
     assert last == said and "Traceback" not in finished.stderr
-    assert {found.status for found in runs_below(tmp_path)} == {"failed"}
-
-
-def test_a_verdict_that_the_contract_does_not_know_fails_the_run(tmp_path):
-    def verdict(settings, records):
-        return run.Verdict("Theorem 2.1", {}, "quite so")
-
-    spy = dataclasses.replace(experiment.EXPERIMENT, verdict=verdict)
-    with pytest.raises(ValueError, match="verdict must be one of"):
-        run.execute(spy, experiment.get_config(), seed=0, results_dir=tmp_path)
-    (found,) = runs_below(tmp_path)
-    assert found.status == "failed"
+    assert [found.status for found in runs_below(tmp_path / "b")] == ["failed"]
 
 
 @pytest.mark.parametrize(
@@ -263,17 +255,3 @@ def test_each_trial_has_a_key_of_its_own_that_the_seed_decides(tmp_path):
     for seed in (0, 1):
         run.execute(spy, experiment.get_config(), seed=seed, results_dir=tmp_path)
     assert len(set(keys)) == 6
-
-
-def test_measured_values_may_not_hide_settings(tmp_path):
-    spy = dataclasses.replace(experiment.EXPERIMENT, measure=lambda trial, key: {"value": 0})
-    with pytest.raises(TypeError, match="multiple values for keyword argument 'value'"):
-        run.execute(spy, experiment.get_config(), seed=0, results_dir=tmp_path)
-
-
-@pytest.mark.parametrize("flag", ["--tensorboard", "--profile=trace"])
-def test_a_benchmark_of_steps_refuses_flags_that_it_could_not_honour(flag, tmp_path):
-    finished = forked.run("benchmarks.train_step", f"--results_dir={tmp_path}", flag)
-    assert finished.returncode == 2
-    assert f"Unknown command line flag '{flag.strip('-').split('=')[0]}'" in finished.stderr
-    assert list(tmp_path.iterdir()) == []

@@ -133,13 +133,7 @@ DAMAGES = {
     "a line doubled": lambda lines: [lines[0], lines[0], *lines[1:]],
     "lines swapped": lambda lines: [lines[1], lines[0], lines[2]],
     "a digit changed": lambda lines: [lines[0].replace(b"0.25", b"0.26"), *lines[1:]],
-    "a field renamed": lambda lines: [lines[0].replace(b"value", b"valve"), *lines[1:]],
-    "another cell": lambda lines: [
-        lines[0],
-        lines[1].replace(b'"cell": 1', b'"cell": 0'),
-        lines[2],
-    ],
-    "a line of garbage": lambda lines: [lines[0], b"garbage\n", *lines[1:]],
+    "a line of garbage": lambda lines: [lines[0], b"\xffgarbage\n", *lines[1:]],
     "no digest": lambda lines: [b'{"cell": 0, "value": 0.25}\n', *lines[1:]],
 }
 
@@ -169,18 +163,29 @@ def test_records_that_are_not_as_written_are_refused(tmp_path, status, damage):
         said = r"metrics\.jsonl:\d|metrics\.jsonl: has \d of the 3 lines|this run is done"
         with pytest.raises(runs.RunError, match=said):
             create(tmp_path)
-        assert lines_of(run.path) == lines
+        assert b"".join(lines_of(run.path)) == b"".join(lines)
+
+
+def test_a_finished_run_without_its_records_is_refused(tmp_path):
+    path = finished_run(tmp_path)
+    (path / "metrics.jsonl").unlink()
+    with pytest.raises(runs.RunError, match=r"metrics\.jsonl: missing from a finished run"):
+        runs.read_run(path)
 
 
 @pytest.mark.parametrize("name", ["environment.json", "config.json", "summary.json"])
 @pytest.mark.parametrize("content", [None, b"", b"[]", b"{", b"\xff", b"[" * 100_000])
-def test_a_damaged_file_ends_a_resumption_in_one_line(tmp_path, name, content):
+def test_a_damaged_file_is_named_and_skipped_and_ends_a_resumption_in_one_line(
+    tmp_path, name, content
+):
     run = create(tmp_path)
     run.append({"cell": 0})
     run.finish("interrupted")
     (run.path / name).unlink()
     if content is not None:
         (run.path / name).write_bytes(content)
+    found, problems = runs.read_collection(tmp_path)
+    assert found == [] and name in problems[0].reason
     with pytest.raises(runs.RunError, match=name) as refused:
         create(tmp_path)
     assert "\n" not in str(refused.value)
@@ -327,14 +332,12 @@ def test_a_variant_cannot_leave_its_directory(tmp_path, variant):
     [
         ({"schema": 3}, "schema must be one of"),
         ({"status": "fine"}, "status must be one of"),
-        ({"scale": "huge"}, "scale must be one of"),
         ({"verdict": "true"}, "verdict must be one of"),
         ({"claim": None}, "claim must be str"),
         ({"seed": True}, "seed must be int"),
         ({"metrics": 3}, "metrics must be dict"),
         ({"paper": {"other": 1}}, "paper has values of"),
         ({"seed": 4}, "belongs at"),
-        ({"seed": None}, "seed must be int"),
         ({"variant": "../b"}, "variant must be a relative path"),
     ],
 )
@@ -349,23 +352,6 @@ def test_a_broken_contract_is_named_and_skipped(tmp_path, change, reason):
     (problem,) = problems
     assert problem.path == path
     assert reason in problem.reason and str(path) in problem.reason
-
-
-@pytest.mark.parametrize(
-    "name", ["config.json", "environment.json", "summary.json", "metrics.jsonl"]
-)
-@pytest.mark.parametrize("damage", ["missing", "halved", "binary"])
-def test_a_damaged_file_is_named_and_skipped(tmp_path, name, damage):
-    path = finished_run(tmp_path)
-    content = (path / name).read_bytes()
-    (path / name).unlink()
-    if damage == "halved":
-        (path / name).write_bytes(content[: len(content) // 2])
-    elif damage == "binary":
-        (path / name).write_bytes(b"\xff\xfe\n")
-    found, problems = runs.read_collection(tmp_path)
-    assert found == []
-    assert name in problems[0].reason
 
 
 def test_a_contract_breach_is_not_written(tmp_path):
@@ -432,20 +418,13 @@ def test_arrays_become_lists_and_scalars_numbers():
     assert runs.to_json(value) == {"a": [0, 1, 2], "b": 1.5, "2": [7, True, None, "text"]}
 
 
-@pytest.mark.parametrize("value", [math.inf, -math.inf])
-def test_non_finite_numbers_survive_a_run(tmp_path, value):
+def test_non_finite_numbers_survive_a_run_in_strict_json(tmp_path):
     run = create(tmp_path)
-    run.append({"cell": 0, "value": [1.5, value]})
+    run.append({"cell": 0, "value": [1.5, math.inf, -math.inf, math.nan]})
     run.finish("done", **DONE)
-    assert run.records == runs.read_run(run.path).records == [{"cell": 0, "value": [1.5, value]}]
-
-
-def test_non_finite_numbers_survive_strict_json():
-    text = json.dumps(runs.to_json([math.inf, -math.inf, math.nan]), allow_nan=False)
-    assert text == '["Infinity", "-Infinity", "NaN"]'
-    infinity, minus_infinity, nan = runs.from_json(json.loads(text))
-    assert (infinity, minus_infinity) == (math.inf, -math.inf)
-    assert math.isnan(nan)
+    assert b'[1.5, "Infinity", "-Infinity", "NaN"]' in lines_of(run.path)[0]
+    (record,) = runs.read_run(run.path).records
+    assert record["value"][:3] == [1.5, math.inf, -math.inf] and math.isnan(record["value"][3])
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path):

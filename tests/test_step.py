@@ -1,11 +1,72 @@
+"""Batches, the steps of training and evaluation that take them, and their share of devices."""
+
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from identity_matters.batches import example_keys
+from identity_matters.batches import batch_plan, example_keys
+from identity_matters.train import parallel
 from identity_matters.train import step as steps
+from identity_matters.train.step import Feed, Streams
 from tests import toy_training as toy
+
+# 7 examples in batches of 3: seven steps are three epochs, and most epochs end inside a batch.
+EXAMPLES, BATCH_EXAMPLES, STEPS = 7, 3, 7
+
+
+@pytest.mark.parametrize("batch_examples", [1, 3, 7, 20])
+def test_every_epoch_visits_each_example_once(batch_examples):
+    steps = 3 * EXAMPLES
+    indices, epochs = batch_plan(0, EXAMPLES, batch_examples, 0, steps)
+    assert indices.shape == epochs.shape == (steps, batch_examples)
+    assert indices.dtype == epochs.dtype == np.int32
+    # One epoch after the other, and none is left out.
+    np.testing.assert_array_equal(epochs.ravel(), np.arange(epochs.size) // EXAMPLES)
+    for epoch in range(3 * batch_examples):
+        assert sorted(indices[epochs == epoch]) == list(range(EXAMPLES))
+
+
+@pytest.mark.parametrize("first_step", [0, 2, STEPS - 1])
+def test_any_step_can_be_looked_up(first_step):
+    whole = batch_plan(5, EXAMPLES, BATCH_EXAMPLES, 0, STEPS)
+    for last in range(first_step + 1, STEPS + 1):
+        later = batch_plan(5, EXAMPLES, BATCH_EXAMPLES, first_step, last - first_step)
+        for found, expected in zip(later, whole, strict=True):
+            np.testing.assert_array_equal(found, expected[first_step:last])
+
+
+def test_epochs_and_seeds_differ():
+    orders = {
+        tuple(batch_plan(seed, 50, 50, epoch, 1)[0][0].tolist())
+        for seed in (0, 1, 2**63)
+        for epoch in range(4)
+    }
+    assert len(orders) == 12
+
+
+def test_the_order_is_the_same_on_every_machine_and_version():
+    assert batch_plan(3, 8, 8, 1, 1)[0].tolist() == [[7, 3, 5, 6, 4, 0, 2, 1]]
+
+
+def test_a_key_depends_on_epoch_and_example_alone(key):
+    epochs = np.array([0, 0, 1, 1, 2, 2], np.int32)
+    indices = np.array([4, 0, 4, 0, 0, 3], np.int32)
+    keys = jax.jit(example_keys)(key, epochs, indices)
+    assert keys.shape == (6,)
+    for place in range(6):
+        expected = jax.random.fold_in(jax.random.fold_in(key, epochs[place]), indices[place])
+        assert keys[place] == expected
+    assert len(np.unique(jax.random.key_data(keys).reshape(6, -1), axis=0)) == 6
+
+
+def test_unusable_keys_are_refused():
+    zeros = jnp.zeros(3, jnp.int32)
+    with pytest.raises(ValueError, match="generator threefry2x32, got rbg"):
+        example_keys(jax.random.key(0, impl="rbg"), zeros, zeros)
+
 
 BATCH = 8
 DEVICES = 4
@@ -29,13 +90,14 @@ def state(key):
 
 
 def make_step(axis_name=None, apply=None):
-    task = toy.make_task()
-    return steps.make_training_step(
-        apply or toy.make_apply(axis_name),
-        task.optimizer,
-        task.schedule,
-        axis_name=axis_name,
-    )
+    apply = apply or toy.make_apply(axis_name)
+    task = toy.make_task(apply=apply, train_input=lambda images, keys: images)
+    return functools.partial(steps.training_step, task, axis_name)
+
+
+def make_evaluation_step(apply, **settings):
+    task = toy.make_task(apply=apply, eval_input=lambda images: images, **settings)
+    return jax.jit(functools.partial(steps.evaluation_step, task, None))
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +166,7 @@ def test_randomness_is_that_of_key_epoch_and_index(batch, state, whole, key):
 
 def test_evaluation_counts_only_real_examples(batch, state):
     x, labels = batch["images"], batch["labels"]
-    step = jax.jit(steps.make_evaluation_step(toy.make_apply(None)))
+    step = make_evaluation_step(toy.make_apply(None))
     is_real = np.arange(BATCH) < 5
     padded = np.where(is_real[:, None, None, None], x, np.float32(np.nan))
     sums = step(state, {"images": padded, "labels": labels, "is_real": is_real})
@@ -130,7 +192,7 @@ def test_the_largest_logits_are_counted(state):
     def apply(variables, x, *, train):
         return logits, {"residual_ratio": jnp.zeros((0, len(logits)), jnp.float32)}
 
-    sums = jax.jit(steps.make_evaluation_step(apply, top_k=2))(state, batch)
+    sums = make_evaluation_step(apply, top_k=2)(state, batch)
     # Not among the two largest: 2, 3, and of equal ones label 2.
     assert sums["top_k_errors"] == 3 and sums["errors"] == 5
 
@@ -155,3 +217,102 @@ def test_the_largest_logits_are_counted(state):
 def test_arrays_are_checked(changed, message):
     with pytest.raises(ValueError, match=message):
         toy.make_task(**changed)
+
+
+# On several devices.
+
+
+def make_steps(**changed):
+    batches = {"batch_examples": 8, "evaluation_batch_examples": 8, **changed}
+    task = toy.make_task()
+    return task, parallel.ParallelSteps(task, devices=jax.devices()[:4], **batches)
+
+
+def test_the_state_given_is_given_up_and_what_was_read_stays(key, state):
+    task, on_four = make_steps()
+    replicated = on_four.start(key, jax.device_get(state))
+    copy = on_four.read(replicated)
+    feed = Feed(task.data, 8, on_four.rows, 1, seed=0)
+    new, _ = on_four.train(replicated, on_four.place(feed.take(0, 1)))
+    jax.block_until_ready(new)
+    assert replicated["params"]["stem"]["kernel"].is_deleted()
+    assert new["params"]["stem"]["kernel"].shape == (4, 3, 3, 1, 4)
+    jax.tree.map(np.testing.assert_array_equal, copy, jax.device_get(state))
+
+
+def by_hand(task, state):
+    """The sums over the test split in one piece."""
+    variables = {name: state[name] for name in ("params", "fixed", "batch_stats")}
+    x = toy.eval_input(task.data.test_images)
+    logits, intermediates = jax.jit(lambda v, x: toy.make_apply(None)(v, x, train=False))(
+        variables, x
+    )
+    logs = np.asarray(jax.nn.log_softmax(logits))
+    return {
+        "loss": -logs[np.arange(len(x)), task.data.test_labels].sum(),
+        "errors": np.sum(np.argmax(logits, axis=1) != task.data.test_labels),
+        "residual_ratio": np.sum(intermediates["residual_ratio"], axis=1),
+    }
+
+
+# 13 test examples: padded in the second batch (6 becomes 8), and in the only one, whole devices.
+@pytest.mark.parametrize("evaluation_batch_examples", [6, 52])
+def test_every_test_example_counts_once(key, state, evaluation_batch_examples):
+    task, on_four = make_steps(evaluation_batch_examples=evaluation_batch_examples)
+    sums = on_four.evaluate(on_four.start(key, jax.device_get(state)))
+    assert sums["examples"] == toy.TEST_EXAMPLES
+    for name, expected in by_hand(task, state).items():
+        np.testing.assert_allclose(sums[name], expected, rtol=1e-6)
+        assert sums[name].dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_examples": 6}, "got 6 and 4 devices"),
+        ({"batch_examples": 0}, "got 0 and 4 devices"),
+        ({"evaluation_batch_examples": 0}, "must be at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        make_steps(**arguments)
+
+
+def test_devices_are_picked():
+    assert len(parallel.pick_devices(0, 8)) == 4
+    assert len(parallel.pick_devices(0, 6)) == 3
+    assert parallel.pick_devices(2, 8) == jax.devices()[:2]
+    with pytest.raises(ValueError, match=r"devices must be 0 \(chosen\) to 4 here, got 5"):
+        parallel.pick_devices(5, 8)
+
+
+def test_a_stream_opens_once():
+    opened = []
+
+    def open_train(seed, batch_examples, rows, first_step, steps):
+        assert (batch_examples, rows) == (4, slice(0, 2))
+        # Batches that hold their own step.
+        images = np.zeros((2, 1, 1, 1), np.uint8)
+        some = range(first_step, first_step + steps)
+        opened.append({"images": images, "labels": np.full(2, step + seed)} for step in some)
+        return opened[-1]
+
+    feed = Feed(Streams((1, 1, 1), 20, 5, open_train, None), 4, slice(0, 2), steps=7, seed=90)
+    feed.close()
+    assert not opened
+    one = feed.take(3, 4)
+    assert one["images"].shape == (1, 2, 1, 1, 1) and one["labels"].tolist() == [[93, 93]]
+    assert feed.take(4, 6)["labels"].tolist() == [[94, 94], [95, 95]]
+    assert len(opened) == 1
+    feed.close()
+    assert next(opened[0], None) is None
+
+
+def test_arrays_give_each_process_its_rows():
+    data = toy.make_task().data
+    halves = [Feed(data, 8, rows, 4, seed=0).take(1, 3) for rows in (slice(0, 4), slice(4, 8))]
+    indices, epochs = batch_plan(0, toy.TRAIN_EXAMPLES, 8, first_step=1, steps=2)
+    for name, whole in (("indices", indices), ("epochs", epochs)):
+        both = np.concatenate([half[name] for half in halves], axis=1)
+        np.testing.assert_array_equal(both, whole)

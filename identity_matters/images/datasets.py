@@ -51,18 +51,6 @@ class Source:
     origin: str
 
 
-def _cifar(num_classes: int, note: str) -> Source:
-    return Source(
-        name=f"cifar{num_classes}",
-        image_shape=(32, 32, 3),
-        pixel_max=255,
-        num_classes=num_classes,
-        splits={"train": 50_000, "test": 10_000},
-        tfds_name=f"cifar{num_classes}:3.0.2",
-        origin=f"Krizhevsky 2009, https://www.cs.toronto.edu/~kriz/cifar.html{note}",
-    )
-
-
 SOURCES = {
     "digits": Source(
         name="digits",
@@ -75,8 +63,18 @@ SOURCES = {
         " (UCI), as scikit-learn carries it, which defines no split; ours: train is the first 1347"
         " images in its order, test the other 450, all is both",
     ),
-    "cifar10": _cifar(10, ""),
-    "cifar100": _cifar(100, "; fine labels"),
+    **{
+        f"cifar{num_classes}": Source(
+            name=f"cifar{num_classes}",
+            image_shape=(32, 32, 3),
+            pixel_max=255,
+            num_classes=num_classes,
+            splits={"train": 50_000, "test": 10_000},
+            tfds_name=f"cifar{num_classes}:3.0.2",
+            origin=f"Krizhevsky 2009, https://www.cs.toronto.edu/~kriz/cifar.html{note}",
+        )
+        for num_classes, note in ((10, ""), (100, "; fine labels"))
+    },
 }
 NAMES = (*SOURCES, imagenet.NAME)
 

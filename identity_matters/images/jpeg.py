@@ -19,7 +19,7 @@ import numpy as np
 AREA_SHARE = (0.08, 1.0)
 ASPECT_RATIO = (3 / 4, 4 / 3)
 _LOG_ASPECT = (math.log(ASPECT_RATIO[0]), math.log(ASPECT_RATIO[1]))
-# Crops drawn until one fits the image; after that the largest central one is taken.
+# Crops drawn until one fits the image; after that the largest central one of such a ratio is taken.
 ATTEMPTS = 10
 # Philox has a 256-bit counter: the second word is the example, the third says what for. The order
 # of an epoch (`batches`) uses the same keys with both at 0.
@@ -109,15 +109,11 @@ def draw_view(height: int, width: int, *, seed: int, epoch: int, example: int) -
             top = int(down * (height - crop_height + 1))
             left = int(across * (width - crop_width + 1))
             return Crop(top, left, crop_height, crop_width), mirror < 0.5
-    return _central(height, width), mirror < 0.5
-
-
-def _central(height: int, width: int) -> Crop:
-    """The largest central crop within ASPECT_RATIO."""
     aspect = min(max(width / height, ASPECT_RATIO[0]), ASPECT_RATIO[1])
     crop_height = min(height, max(1, round(width / aspect)))
     crop_width = min(width, max(1, round(height * aspect)))
-    return Crop((height - crop_height) // 2, (width - crop_width) // 2, crop_height, crop_width)
+    top, left = (height - crop_height) // 2, (width - crop_width) // 2
+    return Crop(top, left, crop_height, crop_width), mirror < 0.5
 
 
 def train_view(image: np.ndarray, view: tuple[Crop, bool], out: np.ndarray) -> None:

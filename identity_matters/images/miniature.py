@@ -8,7 +8,6 @@ order of the examples is as given instead of shuffled.
 
 import os
 import pathlib
-import shutil
 import tempfile
 
 import numpy as np
@@ -54,16 +53,15 @@ def prepare(data_dir: str | os.PathLike[str], train_examples: int) -> pathlib.Pa
         ]
         seed += 1
     target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        write(scratch, splits)
-        os.rename(scratch, target)
-    except OSError:
-        # Another process was faster.
-        if not target.exists():
-            raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as scratch:
+        made = pathlib.Path(scratch) / "made"
+        write(made, splits)
+        try:
+            os.rename(made, target)
+        except OSError:
+            # Another process was faster.
+            if not target.exists():
+                raise
     return target
 
 

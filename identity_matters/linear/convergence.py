@@ -115,13 +115,24 @@ def will_converge(R: ArrayLike, Sigma: ArrayLike, depth: int) -> Convergence:
       ValueError: a shape, a value that is not finite, a Sigma that is not symmetric positive
         semidefinite or is zero, or a depth below 1.
     """
-    target, eigenvalues, root = _checked(R, Sigma, depth)
+    R, Sigma = np.asarray(R, np.float64), np.asarray(Sigma, np.float64)
+    if R.ndim != 2 or R.shape[0] != R.shape[1] or R.shape != Sigma.shape or not R.size:
+        raise ValueError(f"R and Sigma must be d x d, got shapes {R.shape} and {Sigma.shape}")
+    if not (np.isfinite(R).all() and np.isfinite(Sigma).all()):
+        raise ValueError("R and Sigma must be finite")
+    check_whole("depth", depth)
+    gradient_bound.second_moment_eigenvalues(Sigma)
+    if not Sigma.any():
+        raise ValueError("Sigma must not be zero")
+    eigenvalues, vectors = np.linalg.eigh(Sigma)
+    eigenvalues = np.maximum(eigenvalues, 0.0)
+    root = (vectors * np.sqrt(eigenvalues)) @ vectors.T
     sigma = float(gradient_bound.least_nonzero_eigenvalue(eigenvalues))
-    phi0 = float(np.linalg.norm((np.eye(len(target)) - target) @ root))
+    phi0 = float(np.linalg.norm((np.eye(len(R)) - R) @ root))
     s0 = phi0 / math.sqrt(sigma)
     flow = [_path(s0, sigma, depth)]
     if sigma == eigenvalues[0]:
-        flow.append(_balanced(target, root, eigenvalues, phi0, depth))
+        flow.append(_balanced(R, root, eigenvalues, phi0, depth))
     certificates = sorted((c for c in flow if c is not None), key=lambda c: c.norm)
     return Convergence(float(s0), tuple(certificates), _descent(s0, sigma, eigenvalues[-1], depth))
 
@@ -159,24 +170,6 @@ def _descent(s0: float, sigma: float, largest: float, depth: int) -> DescentCert
     learning_rate = 2 * (1 - 1 / kappa) / beta
     factor = 1 - learning_rate / kappa * 4 * depth * math.exp(-2 * a) * sigma
     return DescentCertificate(a / depth, float(learning_rate), float(factor))
-
-
-def _checked(
-    R: ArrayLike, Sigma: ArrayLike, depth: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """R as f64[d, d], the eigenvalues of Sigma in increasing order, and its square root."""
-    R, Sigma = np.asarray(R, np.float64), np.asarray(Sigma, np.float64)
-    if R.ndim != 2 or R.shape[0] != R.shape[1] or R.shape != Sigma.shape or not R.size:
-        raise ValueError(f"R and Sigma must be d x d, got shapes {R.shape} and {Sigma.shape}")
-    if not (np.isfinite(R).all() and np.isfinite(Sigma).all()):
-        raise ValueError("R and Sigma must be finite")
-    check_whole("depth", depth)
-    gradient_bound.second_moment_eigenvalues(Sigma)
-    if not Sigma.any():
-        raise ValueError("Sigma must not be zero")
-    eigenvalues, vectors = np.linalg.eigh(Sigma)
-    eigenvalues = np.maximum(eigenvalues, 0.0)
-    return R, eigenvalues, (vectors * np.sqrt(eigenvalues)) @ vectors.T
 
 
 def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:

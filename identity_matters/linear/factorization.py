@@ -162,10 +162,6 @@ def _psd(target: Target, depth: int, settings: PathSettings) -> Factorization:
     return _two_groups(_still(target), _positive_root(target), depth)
 
 
-def _root(target: Target, depth: int, settings: PathSettings) -> Factorization:
-    return _two_groups(_still(target), _rest_root(target, _still(target)), depth)
-
-
 def _still(target: Target) -> RotationForm:
     return RotationForm(np.eye(len(target.R)), np.zeros(len(target.R) // 2))
 
@@ -263,10 +259,6 @@ def _rest_root(target: Target, turn: RotationForm) -> _Root:
     return root
 
 
-def _polar(target: Target, depth: int, settings: PathSettings) -> Factorization:
-    return _two_groups(_polar_form(target), _positive_root(target), depth)
-
-
 def _paired(target: Target, depth: int, settings: PathSettings) -> Factorization:
     turn = _polar_form(target)
     planes = int(np.count_nonzero(turn.angles == np.pi))
@@ -341,11 +333,15 @@ def _path(target: Target, depth: int, settings: PathSettings) -> Factorization:
     return min(found, key=lambda factorization: factorization.norm)
 
 
-METHODS = {
+METHODS: dict[str, Callable[[Target, int, PathSettings], Factorization]] = {
     "svd": _svd,
-    "polar": _polar,
+    "polar": lambda target, depth, _: _two_groups(
+        _polar_form(target), _positive_root(target), depth
+    ),
     "psd": _psd,
-    "root": _root,
+    "root": lambda target, depth, _: _two_groups(
+        _still(target), _rest_root(target, _still(target)), depth
+    ),
     "paired": _paired,
     "path": _path,
 }

@@ -153,16 +153,11 @@ def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
     ends = np.minimum(cuts[1:, None], nodes[1:])
     # shares[k, i] is how much of piece i is run through in layer k.
     shares = np.maximum(ends - begins, 0) / np.where(lengths > 0, lengths, 1)
-    crossing = np.count_nonzero(shares, axis=1) > 1
-    # Layers within one piece are all the same one.
-    within = nodes[-1] / depth / np.where(lengths > 0, lengths, np.inf)
-    A = _exponentials_minus_identity(within[:, None, None] * logs)[shares.argmax(axis=1)]
-    for k in np.flatnonzero(crossing):
-        touched = np.flatnonzero(shares[k])
-        parts = _exponentials_minus_identity(shares[k, touched, None, None] * logs[touched])
-        A[k] = parts[0]
-        for part in parts[1:]:
-            A[k] += part + part @ A[k]
+    layers, touched = np.nonzero(shares)
+    parts = _exponentials_minus_identity(shares[layers, touched, None, None] * logs[touched])
+    A = np.zeros((depth, d, d))
+    for k, part in zip(layers, parts, strict=True):
+        A[k] += part + part @ A[k]
     return A
 
 

@@ -16,12 +16,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from identity_matters.memorize.network import Plan, in_blocks, matmul
+from identity_matters.memorize.network import Plan, in_blocks
 
 # Assumption 3.1 asks for |x_i| = 1; inputs in float32 keep this to a few units in the last place.
 UNIT_NORM_TOLERANCE = 1e-5
@@ -182,29 +180,12 @@ def _project_to_principal_axes(x) -> np.ndarray:
 
 def _nearest_squares(z, tile_points: int) -> np.ndarray:
     """Smallest squared distance of each row from all later rows, as float32 has it: f64[n]."""
-    n = len(z)
-    size = min(tile_points, n)
-    tiles = np.zeros((-(-n // size), size, z.shape[1]), np.float32)
-    tiles.reshape(-1, z.shape[1])[:n] = z
-    # Infinite norms keep the points that fill up the last tile away from all others.
-    squared_norms = np.full(tiles.shape[:2], np.inf, np.float32)
-    squared_norms.reshape(-1)[:n] = np.sum(z**2, axis=1)
-    on_device = jnp.asarray(tiles), jnp.asarray(squared_norms)
-    rows = [_nearest_of_tile(*on_device, row) for row in range(len(tiles))]
-    return np.concatenate([np.asarray(row, np.float64) for row in rows])[:n]
-
-
-@jax.jit
-def _nearest_of_tile(tiles, squared_norms, row):
-    own, index = tiles[row], jnp.arange(tiles.shape[1])
-
-    def squares(i):  # [others, own], short of the own squared norm
-        return squared_norms[i][:, None] - 2 * matmul(tiles[i], own.T)
-
-    later = jnp.where(index[:, None] > index[None, :], squares(row), jnp.inf)
-
-    def visit(i, nearest):
-        return jnp.minimum(nearest, jnp.min(squares(i), axis=0))
-
-    nearest = jax.lax.fori_loop(row + 1, len(tiles), visit, jnp.min(later, axis=0))
-    return nearest + squared_norms[row]
+    squared_norms = np.sum(z**2, axis=1)
+    nearest = []
+    for start in range(0, len(z), tile_points):
+        own = z[start : start + tile_points]
+        # Short of the own squared norm.
+        squares = squared_norms[None, start:] - 2 * own @ z[start:].T
+        squares[np.tril_indices(len(own), 0, squares.shape[1])] = np.inf
+        nearest.append(squares.min(axis=1))
+    return np.concatenate(nearest).astype(np.float64) + squared_norms

@@ -89,11 +89,7 @@ class Projection(nn.Module):
         if self.trained:
             kernel = self.param("kernel", layers.UNIFORM_UNIT, shape, jnp.float32)
         else:
-            kernel = self.variable(
-                "fixed",
-                "kernel",
-                lambda: layers.UNIFORM_UNIT(self.make_rng("params"), shape, jnp.float32),
-            ).value
+            kernel = self.variable("fixed", "kernel", layers.UNIFORM_UNIT, None, shape).value
         # Accelerators would otherwise round the factors to TF32 or bfloat16.
         return jnp.matmul(x, kernel, precision=jax.lax.Precision.HIGHEST)
 
@@ -153,9 +149,6 @@ class AllConvResidual(nn.Module):
                 "projection": ("fixed", "trained"),
             },
         )
-        self._check_stages()
-
-    def _check_stages(self) -> None:
         blocks, widths, strides = map(
             tuple, (self.blocks_per_stage, self.widths, self.stage_strides)
         )

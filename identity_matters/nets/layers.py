@@ -4,6 +4,7 @@ Images are [n, h, w, c] and kernels [k, k, in, out]. `compute_dtype` is what con
 in; parameters are float32.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -42,7 +43,7 @@ class Drawn(nn.meta.AxisMetadata):
         return self.value
 
     def replace_boxed(self, val):
-        return self.replace(value=val)
+        return dataclasses.replace(self, value=val)
 
     def add_axis(self, index, params):
         return self

@@ -92,12 +92,12 @@ class Mlp(nn.Module):
             for name, shape in shapes.items()
         }
         numbers = {"identity": float(self.identity), "slope": ACTIVATIONS[self.activation]}
+        inits = {name: layers.constant(number) for name, number in numbers.items()}
         fixed = {
-            name: self.variable("fixed", name, _leaf, None, "scale", layers.constant(number), (1,))
-            for name, number in numbers.items()
+            name: self.variable("fixed", name, _leaf, None, "scale", init, (1,)).value
+            for name, init in inits.items()
         }
-        variables = {"params": params, "fixed": {name: fixed[name].value for name in fixed}}
-        logits, passed = forward(variables, x, self.compute_dtype)
+        logits, passed = forward({"params": params, "fixed": fixed}, x, self.compute_dtype)
         return logits, passed["ratio"]
 
     def _kernel_init(self, name: str, shape: tuple[int, ...]) -> Callable:

@@ -14,7 +14,7 @@ all statements and proofs for ``h + V ReLU(U h + s)``. Symbols, in float64:
 * ``|||.|||``: ``max_j max(||U_j||, ||V_j||, ||s_j||)``, spectral norms; ``B_tau`` is its ball
 
 * `model`: the net, its risk, its norm, random weights, gradient descent.
-* `problems`: problems by hand, with counterexamples, and random ones with a teacher.
+* `problems`: random problems with a teacher.
 * `origin`: the second-order form of f at zero weights, and when a direction leads down.
 * `dead_units`: the open sets of critical points, and how much of every ball they fill.
 * `critical_points`: the search for them, and of what kind they are.

@@ -1,4 +1,4 @@
-"""Problems by hand, and random ones with a teacher inside the ball: the least risk in it is 0."""
+"""Random problems with a teacher inside the ball: the least risk in it is 0."""
 
 import dataclasses
 from typing import Any
@@ -112,30 +112,3 @@ def plain_problem(x: ArrayLike, y: ArrayLike) -> Problem:
     """A sample without input and output maps: x f64[n, d], y f64[n, d]."""
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     return Problem(x, y, np.eye(x.shape[1]), np.eye(x.shape[1]))
-
-
-def two_points(right: float, left: float) -> Problem:
-    """``x = +1, -1`` with errors `right` and `left`: y = 1 + right and -1 + left.
-
-    One unit without bias has, on these data,
-
-        f(u, v) = ((right - v u)^2 + left^2) / 2     for u > 0,
-        f(u, v) = (right^2 + (left - v |u|)^2) / 2   for u < 0.
-
-    For right = 0 the points v = 0, u > 0 are local minima, and u < 0, v |u| = left has risk 0. For
-    0 < |right| < |left| the hyperbola ``v u = right, u > 0`` consists of local minima with risk
-    left^2 / 2 and Hessian eigenvalues 0 and ``u^2 + v^2``. See N9 of docs/theory/relu.md.
-    """
-    return plain_problem([[1.0], [-1.0]], [[1.0 + right], [-1.0 + left]])
-
-
-def hexagon(size: float) -> Problem:
-    """The corners of a regular hexagon, with errors ``size (-1)^i`` in the first output.
-
-    Without biases the origin is flat to second order (N5 of docs/theory/relu.md), although two
-    blocks of width 4 fit the errors.
-    """
-    angle = np.arange(6) * np.pi / 3
-    x = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    e = np.stack([size * (-1.0) ** np.arange(6), np.zeros(6)], axis=1)
-    return plain_problem(x, x + e)

@@ -335,8 +335,8 @@ class _Run:
 
     def save(self) -> None:
         if self.checkpoints and multihost.is_process_0():
-            extra = {"records": len(self.log.records), "evaluated": self.evaluated}
-            extra |= {"sums": dataclasses.asdict(self.sums)}
+            extra: dict[str, Any] = {"sums": dataclasses.asdict(self.sums)}
+            extra |= {"records": len(self.log.records), "evaluated": self.evaluated}
             self.checkpoints.save(self.step, self.parallel.read(self.state), extra)
         self.saved_step = self.step
 

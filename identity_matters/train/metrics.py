@@ -53,7 +53,7 @@ class MetricSums:
         """Takes in the steps of one dispatch, of which `first_step` is the first.
 
         Args:
-          sums: see `step.make_training_step`, each [steps].
+          sums: see `step.training_step`, each [steps].
         Raises:
           NonFiniteError: the loss or the gradient of a step is not finite.
         """
@@ -102,7 +102,7 @@ def evaluation_record(
     """The record of one evaluation.
 
     Args:
-      sums: see `step.make_evaluation_step`, over all examples.
+      sums: see `step.evaluation_step`, over all examples.
       top_k: that of the sums; above 0 there is a test_top{top_k}_error_percent.
     Raises:
       NonFiniteError: the loss is not finite.

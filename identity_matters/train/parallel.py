@@ -10,6 +10,7 @@ are some fifty times slower within a loop, so there the loop is unrolled: for a 
 one step a dispatch is the right choice.
 """
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,14 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from identity_matters.train.step import (
-    Arrays,
-    Task,
-    initial_state,
-    make_dispatch,
-    make_evaluation_step,
-    make_training_step,
-)
+from identity_matters.train.step import Arrays, Task, dispatch, evaluation_step, initial_state
 
 # The mapped axis: nets that average over the whole batch, as batch norm does, name it.
 AXIS_NAME = "devices"
@@ -99,16 +93,9 @@ class ParallelSteps:
         self.rows = slice(first * share, (first + self._local) * share)
         self._test_share = -(-evaluation_batch_examples // len(devices))
         self._compiled: set = set()
-        step = make_training_step(
-            task.apply, task.optimizer, task.schedule, train_input=task.train_input,
-            axis_name=AXIS_NAME,
-        )  # fmt: skip
-        dispatch = make_dispatch(step, AXIS_NAME, unroll=self.on_cpu)
-        self._train = self._map(dispatch, donate_argnums=0)
-        evaluate = make_evaluation_step(
-            task.apply, eval_input=task.eval_input, top_k=task.top_k, axis_name=AXIS_NAME
-        )
-        self._evaluate = self._map(evaluate)
+        partial = functools.partial
+        self._train = self._map(partial(dispatch, task, AXIS_NAME, self.on_cpu), donate_argnums=0)
+        self._evaluate = self._map(partial(evaluation_step, task, AXIS_NAME))
         self._to_devices = self._map(lambda tree: tree)
         self._resident: Any = None
 
@@ -180,7 +167,7 @@ class ParallelSteps:
           batch: as `place` gave it.
           stop: whether this process wants to stop.
         Returns:
-          (state, sums): for the sums, each [steps], see `step.make_dispatch` and `read`.
+          (state, sums): for the sums, each [steps], see `step.dispatch` and `read`.
         """
         steps = jax.tree.leaves(batch)[0].shape[1]
         return self._call(("train", steps), self._train, self._arguments(state, batch, stop))
@@ -194,7 +181,7 @@ class ParallelSteps:
           should_stop: asked before each batch, with the number of examples behind it, padding
             included; with several processes it must say the same in all of them.
         Returns:
-          the sums of `step.make_evaluation_step` as float64; "examples" is the number counted.
+          the sums of `step.evaluation_step` as float64; "examples" is the number counted.
         """
         sums: list[Any] = []
         # On CPU, several programs with collectives at once can starve the devices of threads.

@@ -119,8 +119,8 @@ class Feed:
     def __init__(
         self, data: Arrays | Streams, batch_examples: int, rows: slice, steps: int, seed: int
     ):
-        settings = {"seed": seed, "batch_examples": batch_examples, "rows": rows}
-        self._open = functools.partial(data.open_train, **settings)
+        settings: dict[str, Any] = {"batch_examples": batch_examples, "rows": rows}
+        self._open = functools.partial(data.open_train, seed=seed, **settings)
         self._steps = steps
         self._stream: Any = None
 
@@ -180,15 +180,10 @@ def initial_state(variables: dict, optimizer: optax.GradientTransformation) -> d
     }
 
 
-def make_training_step(
-    apply: Callable,
-    optimizer: optax.GradientTransformation,
-    schedule: Callable,
-    *,
-    train_input: Callable = lambda images, keys: images,
-    axis_name: str | None = None,
-) -> Callable:
-    """``step(state, batch, key) -> (state, sums)``; for the arguments see `Task`.
+def training_step(
+    task: Task, axis_name: str | None, state: dict, batch: dict, key: jax.Array
+) -> tuple[dict, dict]:
+    """One update: ``(state, sums)``.
 
     A batch is {"images": [n, ...], "labels": i32[n], "indices": i32[n], "epochs": i32[n]}. Each
     example has its own randomness, from `key`, epoch and index. The loss is the mean cross entropy
@@ -200,110 +195,96 @@ def make_training_step(
     gradient_norm f32[], the norm of the loss's gradient, and learning_rate f32[] of this update.
     """
     total, mean = _collectives(axis_name)
+    augmentation_keys, dropout_keys = (
+        example_keys(one, batch["epochs"], batch["indices"]) for one in jax.random.split(key)
+    )
+    x, labels = task.train_input(batch["images"], augmentation_keys), batch["labels"]
 
-    def loss_of(params, state, x, labels, keys):
+    def loss_of(params):
         variables = {**_variables(state), "params": params}
-        logits, intermediates = apply(variables, x, train=True, keys=keys)
+        logits, intermediates = task.apply(variables, x, train=True, keys=dropout_keys)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         errors = jnp.sum(jnp.argmax(logits, axis=-1) != labels, dtype=jnp.int32)
         return jnp.mean(losses), (errors, intermediates["batch_stats"])
 
-    def step(state, batch, key):
-        augmentation_keys, dropout_keys = (
-            example_keys(one, batch["epochs"], batch["indices"]) for one in jax.random.split(key)
-        )
-        x, labels = train_input(batch["images"], augmentation_keys), batch["labels"]
-        (loss, (errors, batch_stats)), gradient = jax.value_and_grad(loss_of, has_aux=True)(
-            state["params"], state, x, labels, dropout_keys
-        )
-        gradient = mean(gradient)
-        updates, opt_state = optimizer.update(gradient, state["opt_state"], state["params"])
-        new_state = {
-            "step": state["step"] + 1,
-            "params": optax.apply_updates(state["params"], updates),
-            "fixed": state["fixed"],
-            # Equal on all devices already where the net averages over them; where it does not, the
-            # devices would drift apart without this.
-            "batch_stats": mean(batch_stats),
-            "opt_state": opt_state,
-        }
-        examples = jnp.int32(len(labels))
-        sums = total({"loss": loss * len(labels), "errors": errors, "examples": examples})
-        sums["gradient_norm"] = optax.tree.norm(gradient)
-        sums["learning_rate"] = jnp.asarray(schedule(state["step"]), jnp.float32)
-        return new_state, sums
-
-    return step
+    (loss, (errors, batch_stats)), gradient = jax.value_and_grad(loss_of, has_aux=True)(
+        state["params"]
+    )
+    gradient = mean(gradient)
+    updates, opt_state = task.optimizer.update(gradient, state["opt_state"], state["params"])
+    new_state = {
+        "step": state["step"] + 1,
+        "params": optax.apply_updates(state["params"], updates),
+        "fixed": state["fixed"],
+        # Equal on all devices already where the net averages over them; where it does not, the
+        # devices would drift apart without this.
+        "batch_stats": mean(batch_stats),
+        "opt_state": opt_state,
+    }
+    examples = jnp.int32(len(labels))
+    sums = total({"loss": loss * len(labels), "errors": errors, "examples": examples})
+    sums["gradient_norm"] = optax.tree.norm(gradient)
+    sums["learning_rate"] = jnp.asarray(task.schedule(state["step"]), jnp.float32)
+    return new_state, sums
 
 
-def make_dispatch(step: Callable, axis_name: str, *, unroll: bool) -> Callable:
-    """Many steps in one program: ``(state, resident, batches, stop: bool[]) -> (state, sums)``.
+def dispatch(
+    task: Task, axis_name: str, unroll: bool, state: dict, resident: dict, batches: dict, stop: Any
+) -> tuple[dict, dict]:
+    """Many steps in one program: ``(state, sums)``.
 
     Args:
-      step: see `make_training_step`.
       unroll: write the steps out instead of a loop.
-    Returns:
-      a function of the state; of what stays on the device, {"key"} and, of `Arrays`, the training
-      split; of batches [steps, n] by name, without images and labels where those are resident; and
-      of whether this process wants to stop. Its sums are those of the steps, [steps], and "stop",
-      whether any process wants to.
+      resident: what stays on the device, {"key"} and, of `Arrays`, the training split.
+      batches: [steps, n] by name, without images and labels where those are resident.
+      stop: bool[], whether this process wants to stop.
+
+    The sums are those of `training_step`, [steps], and "stop", whether any process wants to.
     """
 
-    def many_steps(state, resident, batches, stop):
-        def one_step(state, batch):
-            if "images" not in batch:
-                taken = {name: resident[name][batch["indices"]] for name in ("images", "labels")}
-                batch = {**batch, **taken}
-            return step(state, batch, resident["key"])
+    def one_step(state, batch):
+        if "images" not in batch:
+            taken = {name: resident[name][batch["indices"]] for name in ("images", "labels")}
+            batch = {**batch, **taken}
+        return training_step(task, axis_name, state, batch, resident["key"])
 
-        if len(batches["indices"]) == 1:
-            state, sums = one_step(state, jax.tree.map(lambda x: x[0], batches))
-            sums = jax.tree.map(lambda x: x[None], sums)
-        else:
-            state, sums = jax.lax.scan(one_step, state, batches, unroll=unroll)
-        # All processes learn at the same step that one of them is told to stop.
-        wanting = jax.lax.psum(stop.astype(np.int32), axis_name)
-        return state, {**sums, "stop": wanting > 0}
-
-    return many_steps
+    if len(batches["indices"]) == 1:
+        state, sums = one_step(state, jax.tree.map(lambda x: x[0], batches))
+        sums = jax.tree.map(lambda x: x[None], sums)
+    else:
+        state, sums = jax.lax.scan(one_step, state, batches, unroll=unroll)
+    # All processes learn at the same step that one of them is told to stop.
+    wanting = jax.lax.psum(stop.astype(np.int32), axis_name)
+    return state, {**sums, "stop": wanting > 0}
 
 
-def make_evaluation_step(
-    apply: Callable,
-    *,
-    eval_input: Callable = lambda images: images,
-    top_k: int = 0,
-    axis_name: str | None = None,
-) -> Callable:
-    """``step(state, batch) -> sums``; batch: {"images", "labels": i32[n], "is_real": bool[n]}.
+def evaluation_step(task: Task, axis_name: str | None, state: dict, batch: dict) -> dict:
+    """The sums of one batch {"images", "labels": i32[n], "is_real": bool[n]}.
 
-    `sums` runs over the examples with `is_real`, on all devices of `axis_name`: loss f32[],
+    They run over the examples with `is_real`, on all devices of `axis_name`: loss f32[],
     errors i32[], examples i32[], and residual_ratio f32[blocks], each block's ``||h(x)|| / ||x||``.
-    With `top_k` above 0 there is top_k_errors i32[], the examples whose label is not among the
+    With `task.top_k` above 0 there is top_k_errors i32[], the examples whose label is not among the
     `top_k` largest logits; of equal logits the first ones count as larger, as in `argmax`.
     """
     total, _ = _collectives(axis_name)
-
-    def step(state, batch):
-        labels, is_real = batch["labels"], batch["is_real"]
-        logits, intermediates = apply(_variables(state), eval_input(batch["images"]), train=False)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        errors = jnp.argmax(logits, axis=-1) != labels
-        ratios = intermediates["residual_ratio"]
-        # `where`, not a product: padding may hold values whose loss is not finite.
-        sums = {
-            "loss": jnp.sum(jnp.where(is_real, losses, 0)),
-            "errors": jnp.sum(errors & is_real, dtype=jnp.int32),
-            "examples": jnp.sum(is_real, dtype=jnp.int32),
-            "residual_ratio": jnp.sum(jnp.where(is_real[None, :], ratios, 0), axis=1),
-        }
-        if top_k:
-            largest = jax.lax.top_k(logits, top_k)[1]
-            missed = jnp.all(largest != labels[:, None], axis=-1)
-            sums["top_k_errors"] = jnp.sum(missed & is_real, dtype=jnp.int32)
-        return total(sums)
-
-    return step
+    labels, is_real = batch["labels"], batch["is_real"]
+    x = task.eval_input(batch["images"])
+    logits, intermediates = task.apply(_variables(state), x, train=False)
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    errors = jnp.argmax(logits, axis=-1) != labels
+    ratios = intermediates["residual_ratio"]
+    # `where`, not a product: padding may hold values whose loss is not finite.
+    sums = {
+        "loss": jnp.sum(jnp.where(is_real, losses, 0)),
+        "errors": jnp.sum(errors & is_real, dtype=jnp.int32),
+        "examples": jnp.sum(is_real, dtype=jnp.int32),
+        "residual_ratio": jnp.sum(jnp.where(is_real[None, :], ratios, 0), axis=1),
+    }
+    if task.top_k:
+        largest = jax.lax.top_k(logits, task.top_k)[1]
+        missed = jnp.all(largest != labels[:, None], axis=-1)
+        sums["top_k_errors"] = jnp.sum(missed & is_real, dtype=jnp.int32)
+    return total(sums)
 
 
 def _variables(state: dict) -> dict:
@@ -314,6 +295,5 @@ def _collectives(axis_name: str | None) -> tuple[Callable[[Any], Any], Callable[
     """Sum and mean of a pytree over the devices of a mapped axis; the identity without one."""
     if axis_name is None:
         return (lambda tree: tree), (lambda tree: tree)
-    both = (jax.lax.psum, jax.lax.pmean)
-    total, mean = (functools.partial(one, axis_name=axis_name) for one in both)
-    return total, mean
+    partial = functools.partial
+    return partial(jax.lax.psum, axis_name=axis_name), partial(jax.lax.pmean, axis_name=axis_name)

@@ -145,7 +145,8 @@ def distribution_points(run: Run) -> list[dict]:
     if not records:
         return []
     counts = np.sum([record["histogram_counts"] for record in records], axis=0)
-    edges = np.linspace(*records[0]["histogram_log10"], records[0]["histogram_bins"] + 1).tolist()
+    first, last = records[0]["histogram_log10"]
+    edges = np.linspace(first, last, records[0]["histogram_bins"] + 1).tolist()
     total = sum(record["points"] for record in records)
     return [
         {
