@@ -153,8 +153,8 @@ def half_turn_bound(R: np.ndarray, depth: int) -> float:
     with X(t) x = -s R x, s > 0, and this x turns by at least pi - alpha and then pi. By duality
     ``rho cos alpha >= lambda_min((R + R^T) / 2 + y R^T R) - y rho^2`` for every y. Any rho and y
     give a bound; we try many rho between paired neighbours -a < -b among the negative eigenvalues,
-    and y between 1/2a and 1/2b, where the best one is; for symmetric R it is 1/(a + b). In y there
-    may be several maxima, one for each edge of the boundary of {(|R x|, <x, R x>)}.
+    and y between 1/2a and 1/2b, where the best one is; for symmetric R it is 1/(a + b). There may
+    be several maxima, for normal R one for each lower edge of the hull of (|lambda|^2, Re lambda).
 
     R^T gives the same: the form is ``y (R + c I)^T (R + c I) - c I / 2`` with c = 1 / 2y.
 
@@ -186,7 +186,7 @@ def forced_vector(R: np.ndarray) -> np.ndarray | None:
 
     def too_long(share: float) -> float:
         x = before + share * (after - before)
-        return np.linalg.norm(R @ x) / np.linalg.norm(x) / rho - 1
+        return float(np.linalg.norm(R @ x) / np.linalg.norm(x)) / rho - 1
 
     between = too_long(0) * too_long(1) < 0
     x = before + (scipy.optimize.brentq(too_long, 0, 1) if between else 0.5) * (after - before)
