@@ -24,7 +24,16 @@ import numpy as np
 import scipy.special
 
 from experiments import run
-from experiments.shared import configs, grid, largest, least, total, where, without
+from experiments.shared import (
+    configs,
+    grid,
+    largest,
+    least,
+    require_between,
+    total,
+    where,
+    without,
+)
 from identity_matters import flops, paper
 from identity_matters.images import datasets
 from identity_matters.memorize import construct, descent, few_numbers, network
@@ -32,6 +41,7 @@ from identity_matters.memorize.certificate import PrecisionError
 from identity_matters.memorize.paper_method import AssumptionError, separation, sufficient_width
 
 PRECISIONS = ("float32", "float64")
+_LARGEST_PIXEL = 255
 # Fields of records that hold a network beside those of a fit.
 _ALSO_BUILT = ("constructed", *(f"{precision}_result" for precision in PRECISIONS))
 
@@ -48,6 +58,7 @@ VARIANTS = {
     "synthetic": "random points: width, precision and separation; 20 s",
     "paper_method": "the method and the width of the printed proof; 8 s",
     "few_numbers": "digits by fewer numbers than examples; 10 s",
+    "few_numbers_trade": "how few at which precision and width; random points, half a minute",
 }
 OTHER_VARIANTS = {
     "cifar10": "50,000 images, which `make data` prepares; a minute",
@@ -83,6 +94,15 @@ def _fit(data: dict, **changes) -> dict:
 _FEW_NUMBERS = {
     # Neighbours on the line that share a threshold, a hash constant and a word of labels.
     "group_points": (5, 9, 11, 13),
+    "batch_examples": 4096,
+}
+# Random points of whole numbers, as pixels are, in so few dimensions that 34 bits are enough.
+_FEW_NUMBERS_TRADE = {
+    **_data("synthetic", (16384,), features=4, num_classes=10),
+    "word_bits": (34, 40, 47, 53),  # no number in the network or on the way exceeds 2^this
+    "widths": (6, 7, 8),  # channels, 5 of them for other things than words
+    # Groups are as large as lets this share of the hash constants do: what the search may cost.
+    "least_hash_chance": 2e-3,
     "batch_examples": 4096,
 }
 _BOTH_LABELS = {"labels": ("random", "true")}
@@ -138,6 +158,7 @@ _SETTINGS = {
     },
     "few_numbers": {"few_numbers": {**_data("digits"), **_FEW_NUMBERS}},
     "few_numbers_cifar10": {"few_numbers": {**_data("cifar10"), **_FEW_NUMBERS}},
+    "few_numbers_trade": {"few_numbers": _FEW_NUMBERS_TRADE},
     "cifar10": {
         "fit": _fit(_data("cifar10"), **_BOTH_LABELS, networks=((8, "float32"), (1, "float64"))),
         "separation": _data("cifar10"),
@@ -160,6 +181,8 @@ _SEVERAL = {
     "pair_distances": "pair_distance",
     "learning_rates": "learning_rate",
     "group_points": "group_points",
+    "word_bits": "word_bits",
+    "widths": "width",
 }
 get_config = configs(_SETTINGS)
 
@@ -175,7 +198,13 @@ def trials(*, variant: str, **groups) -> list[dict]:
         fixed = without(group, "examples", "networks", "least_inside_share", *_SEVERAL)
         for number, cell in itertools.product(group.get("examples", [None]), _cells(group)):
             size = {} if number is None else _size(number, **fixed)
-            listed.append({"kind": kind, **fixed, **size, **cell})
+            trial = {"kind": kind, **fixed, **size, **cell}
+            if "least_hash_chance" in trial:
+                trial["group_points"] = few_numbers.largest_group(
+                    *(trial["num_classes"], trial["word_bits"], trial["width"]),
+                    trial["least_hash_chance"],
+                )
+            listed.append(trial)
     return listed
 
 
@@ -220,10 +249,13 @@ def build(**trial) -> dict:
         if trial["examples"] > available:
             raise ValueError(f"examples must lie in 0 ... {available}, got {trial['examples']}")
         datasets.require_prepared(dataset, split, trial["data_dir"])
-    elif trial.get("labels") == "true" or trial["kind"] == "few_numbers":
-        raise ValueError("synthetic points have random labels only, and few_numbers takes images")
+    elif trial.get("labels") == "true":
+        raise ValueError("synthetic points have random labels only")
     if trial["kind"] == "few_numbers":
-        few_numbers.check_group(trial["group_points"], trial["num_classes"])
+        if "least_hash_chance" in trial:
+            require_between(0, 1, least_hash_chance=trial["least_hash_chance"])
+        precision = _few_numbers_precision(trial)
+        few_numbers.check_group(trial["group_points"], trial["num_classes"], *precision)
     if trial["kind"] == "precision" and not 0 < trial["pair_distance"] <= 2:
         raise ValueError(f"pair_distances must lie in (0, 2], got {trial['pair_distance']}")
     if trial["kind"] == "sgd" and trial["steps"] % trial["steps_per_evaluation"]:
@@ -325,25 +357,38 @@ def _measure_fit(key, trial):
     return {"counting_lower_bound": bound, **measured}
 
 
+def _few_numbers_precision(trial) -> tuple[int, int]:
+    """Bits and width; those of the library where the trial has none."""
+    return (
+        trial.get("word_bits", few_numbers.EXACT_BITS),
+        trial.get("width", few_numbers.LEAST_WIDTH),
+    )
+
+
 def _measure_few_numbers(key, trial):
     label_key, build_key = jax.random.split(key)
     dataset, num_classes = trial["dataset"], trial["num_classes"]
-    images, _ = datasets.load(dataset, split_to_fit(dataset), trial["data_dir"])
-    x = images[: trial["examples"]].reshape(trial["examples"], -1)
+    if dataset == "synthetic":
+        shape = trial["examples"], trial["features"]
+        x = _rng(jax.random.fold_in(key, 2)).integers(0, _LARGEST_PIXEL, shape, endpoint=True)
+    else:
+        images, _ = datasets.load(dataset, split_to_fit(dataset), trial["data_dir"])
+        x = images[: trial["examples"]].reshape(trial["examples"], -1)
     y = _random_labels(label_key, trial, len(x))
-    options = {"group_points": trial["group_points"], "key": build_key}
+    bits, width = _few_numbers_precision(trial)
+    options = {"group_points": trial["group_points"], "word_bits": bits, "width": width}
     build_network = functools.partial(
-        few_numbers.memorize_with_few_numbers, x, y, num_classes, **options
+        few_numbers.memorize_with_few_numbers, x, y, num_classes, key=build_key, **options
     )
     measured, built, certificate = _build_and_verify(
         build_network, x, y, trial["batch_examples"], few_numbers.forward
     )
-    bits = few_numbers.EXACT_BITS
+    groups = built.thresholds, built.word_jumps, built.constant_jumps
     return {
         **measured,
         "numbers": flops.count_parameters(built),
         "projection_numbers": built.input_map.size,
-        "group_numbers": 3 * built.thresholds.size,
+        "group_numbers": flops.count_parameters(groups),
         "largest_integer": certificate.largest_integer,
         "counting_lower_bound": network.counting_lower_bound(len(x), num_classes, bits),
     }
@@ -517,9 +562,21 @@ def _fit_metrics(fits: list[dict]) -> dict:
     if "numbers" in most[0]:
         fewest = min(most, key=lambda fit: fit["numbers"])
         names = ("group_points", "largest_integer", "counting_lower_bound")
-        return metrics | {"fewest_numbers": fewest["numbers"], **{n: fewest[n] for n in names}}
+        metrics |= {"fewest_numbers": fewest["numbers"], **{n: fewest[n] for n in names}}
+        return metrics | _trade_metrics(most)
     ends = least(most, "block_parameters"), largest(most, "block_parameters")
     return metrics | dict(zip(("block_parameters_min", "block_parameters_max"), ends, strict=True))
+
+
+def _trade_metrics(fits: list[dict]) -> dict:
+    """At each precision, where several were tried, the width that needs the fewest numbers."""
+    metrics = {}
+    for bits in sorted({fit["word_bits"] for fit in fits if "word_bits" in fit}):
+        own = where(fits, word_bits=bits)
+        metrics[f"best_width_bits{bits}"] = min(own, key=lambda fit: fit["numbers"])["width"]
+        for fit in own:
+            metrics[f"numbers_bits{bits}_width{fit['width']}"] = fit["numbers"]
+    return metrics
 
 
 _MAY_BE_0 = ("examples", "features", "num_classes")

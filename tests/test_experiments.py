@@ -64,6 +64,10 @@ TINY_RUNS = {
         "layer_points=3"
     ),
     "experiments.memorize:few_numbers": "few_numbers.examples=(64,) few_numbers.group_points=(5,)",
+    "experiments.memorize:few_numbers_trade": (
+        "few_numbers.examples=(64,) few_numbers.word_bits=(34,53) few_numbers.widths=(6,7) "
+        "few_numbers.least_hash_chance=0.1"
+    ),
     "benchmarks.memorize:default": "examples=(64,128)",
     "benchmarks.input_pipeline:default": (
         "images=8 cores=(1,) batch_examples=4 batches_per_round=1 rounds=1"

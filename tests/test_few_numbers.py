@@ -1,5 +1,7 @@
 """Fewer numbers than examples: the network in float64 against the same sums in whole numbers."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -28,8 +30,9 @@ def _in_whole_numbers(network, x):
 
     def product(A, b):
         nonlocal largest
-        # Bounds the partial sums in every order, too.
-        largest = max(largest, (abs(A) @ abs(b)).max())
+        # What is added and what is taken away bound the partial sums in every order.
+        added = np.maximum(A, 0) @ np.maximum(b, 0) + np.minimum(A, 0) @ np.minimum(b, 0)
+        largest = max(largest, added.max(), (added - A @ b).max())
         return A @ b
 
     def block(h, U, V, s):
@@ -45,48 +48,67 @@ def _in_whole_numbers(network, x):
     for threshold, word, constant in zip(
         *map(whole, (network.thresholds, network.word_jumps, network.constant_jumps)), strict=True
     ):
-        V[few_numbers.WORD, 1], V[few_numbers.CONSTANT, 1] = word, constant
-        h = block(h, U, V, s - np.array([threshold, 0, 0, 0, 0, 0], object))
+        V[[few_numbers.WORD, *range(6, len(s))], 1] = word
+        V[few_numbers.CONSTANT, 1] = constant
+        h = block(h, U, V, np.concatenate([s[:1] - threshold, s[1:]]))
+
+    def run(h, part):
+        if isinstance(part, few_numbers.Repeated):
+            for own in part.parts * int(part.repeats):
+                h = run(h, own)
+            return h
+        for arrays in zip(*map(whole, part), strict=True):
+            h = block(h, *arrays)
+        return h
+
     for stage in network.stages:
-        for _ in range(int(stage.repeats)):
-            for (stacked,), repeats in stage.parts:
-                blocks = list(zip(*map(whole, stacked), strict=True))
-                for parts in blocks * int(repeats):
-                    h = block(h, *parts)
+        h = run(h, stage)
     U, V, s = map(whole, (network.output_U, network.output_V, network.output_s))
     return product(V, np.maximum(product(U, h) + s[:, None], 0)).T, largest
 
 
 @pytest.mark.parametrize(
-    "n, features, num_classes, group_points",
+    "n, features, num_classes, group_points, precision",
     [
-        (100, 7, 10, 10),
-        (101, 3, 2, 20),
-        (12, 5, 100, 4),
-        (7, 2, 1, 7),
-        (1, 3, 4, 1),
-        (60, 9, 3, 1),
+        (100, 7, 10, 10, {}),
+        (101, 3, 2, 20, {}),
+        (12, 5, 100, 4, {}),
+        (7, 2, 1, 7, {}),
+        (1, 3, 4, 1, {}),
+        (60, 9, 3, 1, {}),
+        (100, 3, 10, 14, {"word_bits": 27, "width": 7}),
+        (101, 2, 10, 17, {"word_bits": 34, "width": 8}),
+        (30, 2, 3, 1, {"word_bits": 21, "width": 9}),
     ],
 )
-def test_float64_computes_what_whole_numbers_do(n, features, num_classes, group_points):
+def test_float64_computes_what_whole_numbers_do(n, features, num_classes, group_points, precision):
     x, y = _problem(n, features, num_classes)
-    network, certificate = memorize_with_few_numbers(x, y, num_classes, group_points=group_points)
+    network, certificate = memorize_with_few_numbers(
+        *(x, y, num_classes), group_points=group_points, **precision
+    )
     outputs, largest = _in_whole_numbers(network, x)
     np.testing.assert_array_equal(outputs, np.eye(num_classes)[y])
     np.testing.assert_array_equal(few_numbers.forward(network, x.astype(float)), outputs)
-    assert certificate.holds and largest <= certificate.largest_integer <= 2**53
+    assert certificate.holds
+    assert largest <= certificate.largest_integer <= 2 ** precision.get("word_bits", 53)
     result = verify(network, x, y, run=few_numbers.forward)
     assert (result.examples, result.errors, result.max_abs_error) == (n, 0, 0.0)
 
 
-def test_fewer_numbers_than_examples_all_of_them_counted():
-    x, y = _problem(2000, 20, 10)
-    network, _ = memorize_with_few_numbers(x, y, 10, group_points=12)
-    groups = -(-2000 // 12)
-    # Input map, start, groups; 1 block that selects, 6 of the hash and 3 of the place, 4 of the
-    # digits, at 2 * 36 + 6 numbers; 5 numbers of parts and 3 of stages that say how often; output.
-    expected = 20 + 6 + 3 * groups + 14 * 78 + (5 + 1) + 3 + (12 * 6 + 10 * 12 + 12)
-    assert count_parameters(network) == expected < 2000
+@pytest.mark.parametrize("width", [6, 8])
+def test_fewer_numbers_than_examples_all_of_them_counted(width):
+    n, k = 4000, width
+    x, y = _problem(n, 20, 10)
+    network, _ = memorize_with_few_numbers(x, y, 10, group_points=12, width=k)
+    # 1 block that selects, 6 of the hash and 3 of the place, 4 of the digits; how often each of 6
+    # parts and 3 stages is repeated; 1 block that moves words up, and 2 repeats, if any.
+    blocks, repeats = (14, 9) if k == 6 else (15, 11)
+    output = 12 * k + 10 * 12 + 12
+    shared = 20 + k + blocks * (2 * k**2 + k) + repeats + output
+    assert count_parameters(network) == shared + (k - 3) * -(-n // 12) < n
+    # E11 of docs/theory/memorize.md, for d = 20 and r = 10.
+    constant = 1121 if k == 6 else 30 * k**2 + 18 * k + 13
+    assert shared == 20 + 10**2 + (k + 3) * 10 + constant
     assert verify(network, x, y, run=few_numbers.forward).errors == 0
 
 
@@ -124,16 +146,41 @@ def test_equal_inputs_with_equal_labels_and_the_key():
 
 def test_words_hold_as_many_labels_as_fit():
     assert [few_numbers.slots(r) for r in (1, 2, 10, 1000, 2**53)] == [53, 53, 15, 5, 1]
+    assert [few_numbers.slots(10, bits) for bits in (26, 27, 49, 50)] == [7, 8, 14, 15]
+    assert [few_numbers.places(10, 53, width) for width in (6, 8, 12)] == [15, 45, 63]
+
+
+def test_the_chance_of_a_hash_and_the_largest_group():
+    # By hand: 3 points on 3 of 4 places, and the best of 8 places for 10 that are usable.
+    assert few_numbers.hash_chance(3, 3, 2) == 3 * 2 * 1 / 4**3
+    assert few_numbers.hash_chance(3, 10, 3) == 8 * 7 * 6 / 8**3
+    drawn = np.random.default_rng(0).integers(0, 16, (100_000, 5))
+    drawn.sort(axis=1)
+    separated = (np.diff(drawn, axis=1) > 0).all(1) & (drawn[:, -1] < 15)
+    # Four deviations of the share.
+    assert separated.mean() == pytest.approx(few_numbers.hash_chance(5, 15, 4), abs=0.0062)
+    for bits, width in itertools.product((27, 34, 53), (6, 7, 8)):
+        most = few_numbers.places(10, bits, width)
+        chances = [
+            max(few_numbers.hash_chance(m, most, b) for b in range(7)) for m in range(1, most + 1)
+        ]
+        found = few_numbers.largest_group(10, bits, width, chance=1e-2)
+        assert chances[found - 1] >= 1e-2
+        assert found == most or chances[found] < 1e-2
 
 
 @pytest.mark.parametrize(
     "changes, error, message",
     [
         ({"x": np.array([[0.5], [1.0]])}, ValueError, "whole numbers"),
-        ({"group_points": 16}, ValueError, "a word holds 15 labels of 10 classes, .* 16"),
+        ({"group_points": 16}, ValueError, "hold 15 labels of 10 classes, .* 16"),
         ({"group_points": 0}, ValueError, "group_points must be at least 1"),
         ({"y": np.array([0, 10])}, ValueError, r"y\[1\] = 10"),
         ({"x": np.array([[2**50], [1]])}, PrecisionError, "exceed 2\\^49"),
+        ({"x": np.array([[2**20], [1]]), "word_bits": 20}, PrecisionError, "exceed 2\\^16"),
+        ({"word_bits": 54}, ValueError, "word_bits must be at most 53, got 54"),
+        ({"word_bits": 7}, ValueError, "word_bits must be at least 8, got 7"),
+        ({"width": 5}, ValueError, "width must be at least 6, got 5"),
     ],
 )
 def test_bad_input_is_named(changes, error, message):

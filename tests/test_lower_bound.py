@@ -87,6 +87,37 @@ def test_half_turn_bound_of_a_pair_by_brute_force():
         assert plane_path_length(np.diag([-a, -b])) == pytest.approx(expected, rel=1e-8)
 
 
+@pytest.mark.parametrize(
+    ("negative", "modulus", "angle"),
+    [
+        ((2.0, 0.5), 1.0, math.pi - 0.1),
+        ((17.2, 0.45), 3.82, 2.69),  # the best multiplier is not on the first slope of a search
+        ((2.87, 0.282), 0.834, 2.35),  # two maxima, almost equal
+        ((8.36, 0.6), 3.62, 2.97),
+    ],
+)
+def test_half_turn_bound_of_normal_targets_by_their_triangle(negative, modulus, angle):
+    """F10: the pairs (|R x|^2, <x, R x>) fill a triangle, whose lower edges are what counts."""
+    (a, b), depth = negative, 10**6
+    corners = [(b**2, -b), (modulus**2, modulus * math.cos(angle)), (a**2, -a)]
+    share, exact = np.linspace(0, 1, 200_001), 0.0
+    for (u0, v0), (u1, v1) in itertools.pairwise(corners):
+        rho = np.sqrt(u0 + share * (u1 - u0))
+        alpha = np.arccos(np.clip((v0 + share * (v1 - v0)) / rho, -1, 1))
+        exact = max(exact, np.hypot(np.log(rho), 2 * math.pi - alpha).max())
+    R = np.zeros((4, 4))
+    R[:2, :2], R[2:, 2:] = -np.diag(negative), modulus * turn(angle)
+    # The grid of 512 stretches is good to about its square.
+    assert depth * half_turn_bound(R, depth) == pytest.approx(exact, rel=2e-5)
+
+
+def test_half_turn_bound_of_the_transpose_is_the_same():
+    for seed in range(20):
+        R = np.random.default_rng(seed).standard_normal((5, 5))
+        R[0] *= np.sign(np.linalg.det(R))
+        assert half_turn_bound(R.T, 100) == pytest.approx(half_turn_bound(R, 100), rel=1e-6)
+
+
 def test_half_turn_bound_of_a_matrix_that_is_not_normal_by_sampling():
     depth = 100
     R = np.array([[-2.0, 1.0, 0.5], [0.0, -0.5, -1.0], [0.3, 0.0, 1.0]])

@@ -364,3 +364,49 @@ def test_the_printed_width_loses_norms_and_a_wide_one_does_not(monkeypatch):
     monkeypatch.setattr("identity_matters.paper.theorem_3_2_width", lambda n, rho: 4000)
     wide = memorize.measure({**own, "kind": "printed_width"}, jax.random.key(0))
     assert verdict(wide) == "undecided" and wide["expected_norms_outside"] < 1e-6
+
+
+def test_the_trade_builds_the_largest_groups_and_names_the_best_width():
+    settings = memorize.get_config("few_numbers_trade").to_dict()["few_numbers"]
+    small = {**settings, "examples": (60,), "word_bits": (34, 53), "widths": (6, 7)}
+    cells = [memorize.build(**cell) for cell in memorize.trials(variant="", few_numbers=small)]
+    sizes = [(cell["word_bits"], cell["width"], cell["group_points"]) for cell in cells]
+    # 8!/8^8 = 0.0024 is above 0.002, and so are 11 of 15 among 16, and their like among 16 and 32.
+    assert sizes == [(34, 6, 8), (34, 7, 12), (53, 6, 11), (53, 7, 16)]
+    measured = memorize.measure(cells[1], jax.random.key(0))
+    assert measured["certified"] and measured["errors"] == 0
+    assert measured["largest_integer"] <= 2**34
+    assert measured["group_numbers"] == 4 * 5
+    assert measured["counting_lower_bound"] == pytest.approx(60 * np.log2(10) / 34)
+    # 4 of the projection, 100 + 10 r of the output, and the rest that does not depend on r.
+    assert measured["numbers"] == 4 + 4 * 5 + 100 + 10 * 10 + 30 * 49 + 18 * 7 + 13
+
+    numbers = [9, 7, 5, 6]
+    records = [
+        {**cell, **measured, "numbers": count} for cell, count in zip(cells, numbers, strict=True)
+    ]
+    conclusion = memorize.verdict({"few_numbers": small}, records)
+    assert (conclusion.claim, conclusion.verdict) == ("few-numbers", "holds")
+    wanted = {
+        "best_width_bits34": 7,
+        "best_width_bits53": 6,
+        "numbers_bits34_width6": 9,
+        "numbers_bits53_width7": 6,
+        "fewest_numbers": 5,
+    }
+    assert {name: conclusion.metrics[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"least_hash_chance": 1.0}, "least_hash_chance must be between 0 and 1"),
+        ({"word_bits": (54,)}, "word_bits must be at most 53, got 54"),
+        ({"widths": (5,)}, "width must be at least 6, got 5"),
+    ],
+)
+def test_bad_settings_of_the_trade_are_named(changes, message):
+    settings = memorize.get_config("few_numbers_trade").to_dict()["few_numbers"]
+    [cell, *_] = memorize.trials(variant="", few_numbers={**settings, **changes})
+    with pytest.raises(ValueError, match=message):
+        memorize.build(**cell)

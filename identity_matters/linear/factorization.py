@@ -17,7 +17,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from identity_matters.linear import matrix_powers
-from identity_matters.linear.lower_bound import norm_lower_bound, slowest_in_plane
+from identity_matters.linear.lower_bound import (
+    forced_vector,
+    norm_lower_bound,
+    slowest_in_plane,
+)
 from identity_matters.linear.matrix_powers import RotationForm, real_rotation_form
 from identity_matters.linear.shortest_path import PathSettings, layers_of_path, shorten
 from identity_matters.linear.target import Target, check_depth, check_target
@@ -93,8 +97,9 @@ def factorize(
         normal R it is as good as the polar factorization.
       paired: where Q has eigenvalues -1: polar, but each pair's half turn goes on by the angle that
         is optimal in its plane. For symmetric R and large l no factorization is shorter.
-      path: a shortest path from I to R, sought numerically from all that is above and from nearly
-        half turns paired like half turns; seconds for d = 16, and never worse than its starts.
+      path: a shortest path from I to R, sought numerically from all that is above, from nearly half
+        turns paired like half turns and, for d = 4, from turns of all vectors at one pace; seconds
+        for d = 16, and never worse than its starts.
       best: the least |||A||| of all these that apply. Only `path` is costly; it is tried up to
         `path_max_dimension`.
 
@@ -189,6 +194,20 @@ def _paired_form(target: Target, turn: RotationForm, planes: int) -> RotationFor
     others = np.setdiff1d(np.arange(d), columns)
     basis = np.concatenate([half_turned @ mixed, turn.basis[:, others]], axis=1)
     return RotationForm(basis, np.concatenate([angles, np.delete(turn.angles, largest)]))
+
+
+def _isoclinic_forms(R: np.ndarray) -> list[RotationForm]:
+    """In four dimensions: all vectors turn at the pace of the one that is forced round (F13)."""
+    x = forced_vector(R) if len(R) == 4 else None
+    if x is None:
+        return []
+    end = R @ x / np.linalg.norm(R @ x)
+    across = (x @ end) * x - end
+    angle = np.pi + np.arctan2(np.linalg.norm(across), -x @ end)
+    # Of an eigenvector, where `across` is rounding, every plane will do.
+    basis, triangle = np.linalg.qr(np.stack([x, across], axis=1), mode="complete")
+    basis[:, :2] *= np.where(np.diag(triangle) < 0, -1, 1)
+    return [RotationForm(basis, np.array([angle, sign * angle])) for sign in (1, -1)]
 
 
 def _two_groups(turn: RotationForm, root: _Root, depth: int) -> Factorization:
@@ -300,6 +319,8 @@ def _path(target: Target, depth: int, settings: PathSettings) -> Factorization:
     for planes in range(1, 1 + max(min(d - 1, 1), beyond)):
         paired = _paired_form(target, turn, planes)
         starts.append((paired, _rest_root(target, paired), steep))
+    for isoclinic in _isoclinic_forms(target.R):
+        starts.append((isoclinic, _rest_root(target, isoclinic), steep))
     found, ways = [], []
     for turn, root, own in starts:
         with contextlib.suppress(NotApplicableError):

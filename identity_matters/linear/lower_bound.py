@@ -15,8 +15,11 @@ from identity_matters.linear.target import check_depth, check_target
 
 # Of the climbs: starts besides the singular and eigenvectors, always the same, and steps at most.
 _RANDOM_DIRECTIONS, _ITERATIONS = 64, 200
-# How many stretches are tried in a search along a line.
-_RADII = 512
+# How many stretches are tried in a search along a line; how many multipliers y, and around how
+# many of them more closely.
+_RADII, _MULTIPLIERS, _PEAKS = 512, 48, 2
+# The limit of many layers, and how far apart two multipliers are that are next to a third.
+_MANY_LAYERS, _NEAR = 10**6, 1e-4
 
 
 def norm_lower_bound(
@@ -46,10 +49,10 @@ def norm_lower_bound(
     give ``max |lambda^{1/l} - 1|``, which the polar factorization attains if every negative
     eigenvalue has even multiplicity.
 
-    Where R has negative eigenvalues, `half_turn_bound` is a second bound, which sees that not all
-    vectors can go their shortest way if they go together. For d = 2 and for symmetric R the larger
-    of the two, at its maximum, is optimal in the limit of large l (F11, F12 of
-    docs/theory/factorization.md).
+    Where R has negative eigenvalues, `half_turn_bound` is another bound, the same for R^T, which
+    sees that not all vectors can go their shortest way if they go together. For d = 2 and for
+    symmetric R the larger of the two, at its maximum, is optimal in the limit of large l (F11, F12
+    of docs/theory/factorization.md).
 
     Should a value of 1 or more come out (only for a few layers), the proof says |||A||| >= 1 and
     no more, and 1 is returned; for one layer ||R - I|| is exact.
@@ -75,8 +78,8 @@ def norm_lower_bound(
     bounds = []
     for M in (R,) if target.is_symmetric else (R, R.T):
         bounds.append(_best_direction(M, depth, ascents))
-        if half_turns:
-            bounds.append(half_turn_bound(M, depth))
+    if half_turns:
+        bounds.append(half_turn_bound(R, depth))
     return float(min(1.0, max(bounds)))
 
 
@@ -149,7 +152,10 @@ def half_turn_bound(R: np.ndarray, depth: int) -> float:
     with X(t) x = -s R x, s > 0, and this x turns by at least pi - alpha and then pi. By duality
     ``rho cos alpha >= lambda_min((R + R^T) / 2 + y R^T R) - y rho^2`` for every y. Any rho and y
     give a bound; we try many rho between paired neighbours -a < -b among the negative eigenvalues,
-    and y between 1/2a and 1/2b, where the best one is; for symmetric R it is 1/(a + b).
+    and y between 1/2a and 1/2b, where the best one is; for symmetric R it is 1/(a + b). There may
+    be several maxima, for normal R one for each lower edge of the hull of (|lambda|^2, Re lambda).
+
+    R^T gives the same: the form is ``y (R + c I)^T (R + c I) - c I / 2`` with c = 1 / 2y.
 
     Args:
       R: f64[d, d] with det R > 0.
@@ -158,30 +164,68 @@ def half_turn_bound(R: np.ndarray, depth: int) -> float:
       0 if R has no negative eigenvalue. From 1 on it says no more than |||A||| >= 1. True of a
       matrix within rounding of R, whose eigenvalues the computed ones are.
     """
+    return _half_turn(R, depth)[0]
+
+
+def forced_vector(R: np.ndarray) -> np.ndarray | None:
+    """The unit vector x, f64[d], that `half_turn_bound` is about for many layers, if there is one.
+
+    With ``|R x| = rho`` and the angle alpha, up to the grid in rho; F13 goes on from there.
+    """
+    length, y, rho = _half_turn(R, _MANY_LAYERS)
+    if not length:
+        return None
+    # Where the least eigenvalue is multiple, as for normal R, x is between the vectors of both
+    # sides: |R x| falls along the way from one to the other.
+    before, after = (
+        np.linalg.eigh((R + R.T) / 2 + near * R.T @ R)[1][:, 0]
+        for near in (y * (1 - _NEAR), y * (1 + _NEAR))
+    )
+    after *= np.copysign(1, before @ after)
+
+    def too_long(share: float) -> float:
+        x = before + share * (after - before)
+        return float(np.linalg.norm(R @ x) / np.linalg.norm(x)) / rho - 1
+
+    between = too_long(0) * too_long(1) < 0
+    x = before + (scipy.optimize.brentq(too_long, 0, 1) if between else 0.5) * (after - before)
+    return x / np.linalg.norm(x)
+
+
+def _half_turn(R: np.ndarray, depth: int) -> tuple[float, float, float]:
+    """`half_turn_bound`, its y and its rho; zeros without negative eigenvalues."""
     eigenvalues = np.linalg.eigvals(R)
     moduli = np.sort(-eigenvalues.real[(eigenvalues.imag == 0) & (eigenvalues.real < 0)])
     symmetric_part, gram, norm = (R + R.T) / 2, R.T @ R, np.linalg.norm(R, 2)
 
-    def best_for(log_y: float, rho: np.ndarray) -> float:
+    def best_for(log_y: float, rho: np.ndarray) -> tuple[float, float, float]:
         y = np.exp(log_y)
         # Less what rounding may add, or two equal eigenvalues would gain half of the digits.
         rounding = 4 * len(R) * np.finfo(float).eps * (1 + y * norm) * norm
         least = np.linalg.eigvalsh(symmetric_part + y * gram)[0] - rounding
         alpha = np.arccos(np.clip(least / rho - y * rho, -1, 1))
         w = np.log(rho) + 1j * (2 * np.pi - alpha)
-        return float(np.abs(np.expm1(w / depth)).max())
+        bounds = np.abs(np.expm1(w / depth))
+        return float(bounds.max()), float(y), float(rho[bounds.argmax()])
 
-    best = 0.0
+    best = 0.0, 0.0, 0.0
     # As det R > 0 they are even in number, unless rounding has moved one across 0.
     for b, a in moduli.reshape(-1, 2) if len(moduli) % 2 == 0 else ():
         rho = np.geomspace(b, a, _RADII)
-        found = scipy.optimize.minimize_scalar(
-            lambda log_y, rho=rho: -best_for(log_y, rho),
-            bounds=(-np.log(2 * a), -np.log(2 * b)),
-            method="bounded",
-            options={"xatol": 1e-3},
-        )
-        best = max(best, -found.fun, best_for(-np.log(a + b), rho))
+        grid = np.linspace(-np.log(2 * a), -np.log(2 * b), _MULTIPLIERS)
+        reached = np.array([best_for(log_y, rho)[0] for log_y in grid])
+        before, after = np.roll(reached, 1), np.roll(reached, -1)
+        peaks = np.flatnonzero((reached > before) & (reached >= after))
+        log_ys = [-np.log(a + b)]
+        for i in peaks[np.argsort(-reached[peaks])][:_PEAKS]:
+            found = scipy.optimize.minimize_scalar(
+                lambda log_y, rho=rho: -best_for(log_y, rho)[0],
+                bounds=(grid[max(i - 1, 0)], grid[min(i + 1, _MULTIPLIERS - 1)]),
+                method="bounded",
+                options={"xatol": 1e-6},
+            )
+            log_ys.append(found.x)
+        best = max(best, *(best_for(log_y, rho) for log_y in log_ys))
     return best
 
 

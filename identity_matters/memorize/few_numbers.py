@@ -1,14 +1,16 @@
-"""Fewer numbers than examples: words of 53 bits that hold the labels of several neighbours each.
+"""Fewer numbers than examples: words of many bits that hold the labels of several neighbours each.
 
 Inputs of whole numbers are projected to a line, t = <a, x>, and groups of m neighbours on it share
 three numbers: a threshold, a hash constant c and a word, whose digits in base r are the labels. The
 constant sends the m points of its group to m different digits. The network, of residual blocks
 h + V ReLU(U h + s) of width 6, selects word and constant of the group by a telescoping sum of
-steps, hashes t to the place of a digit, and extracts that digit; see docs/theory/memorize.md.
+steps, hashes t to the place of a digit, and extracts that digit; see docs/theory/memorize.md. With
+more channels a group has more words, which makes up for numbers of fewer bits.
 
-Its numbers are whole and so are all that it computes with; up to 2^53 they are exact in float64, in
-any order of summation. The blocks that select differ in three numbers each; hash and extraction
-repeat a few blocks, whose matrices are stored and counted in full, zeros included.
+Its numbers are whole and so are all that it computes with, up to 2^b; for b up to 53 they are exact
+in float64, in any order of summation. The blocks that select differ in the numbers of their groups;
+hash and extraction repeat a few blocks, whose matrices are stored and counted in full, zeros
+included.
 
 Extracting bits from one number: Bartlett, Maiorov and Meir 1998; memorising fewer numbers than
 examples: Park et al. (arXiv 2010.13363), Vardi et al. (arXiv 2110.03187).
@@ -18,6 +20,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+import math
 from typing import NamedTuple
 
 import jax
@@ -37,15 +41,21 @@ from identity_matters.memorize.network import apply_block, matmul, run_blocks, t
 
 EXACT_BITS = 53
 # What the entries of h hold: the point, its word, its constant (later a digit), what a step has
-# measured, the place of the point's digit, and the label.
+# measured, the place of the point's digit, and the label; further words come after these.
 POINT, WORD, CONSTANT, STEP, PLACE, LABEL = range(6)
-CHANNELS = 6
+LEAST_WIDTH = 6
+# The search marks the places that a group takes in 63 bits.
+MOST_PLACES = 63
+# How often a projection is drawn, before it gives up.
+PROJECTION_DRAWS = 100
 # Rounds of the hash; with fewer, constants move the points of a group too much alike.
 HASH_ROUNDS = 6
 # Range of the ratio of its two moduli, whose disagreement makes it more than a rotation.
 MODULUS_RATIO = 1.2, 1.8
 # The least modulus of the hash, so that small samples have constants to choose from.
 LEAST_MODULUS = 2**24
+# With fewer bits there is no room for moduli, nor for labels.
+LEAST_WORD_BITS = 8
 # The hash multiplies by a power of two, at most this; the search forms the product in 63 bits.
 MOST_DOUBLINGS = 24
 # Hashes computed at once by the search, and how often, before it gives up.
@@ -56,7 +66,7 @@ SEARCH_DRAWS = 1500
 class Repeated(NamedTuple):
     """Parts, applied one after the other, and all of it `repeats` times.
 
-    A part is Repeated itself, or (U f64[b, 6, 6], V f64[b, 6, 6], s f64[b, 6]) of b blocks.
+    A part is Repeated itself, or (U f64[b, k, k], V f64[b, k, k], s f64[b, k]) of b blocks.
     """
 
     parts: tuple
@@ -64,13 +74,14 @@ class Repeated(NamedTuple):
 
 
 class FewNumbers(NamedTuple):
-    """The network; every number that it holds is the entry of an array here.
+    """The network of width k; every number that it holds is the entry of an array here.
 
     Attributes:
       input_map: f64[1, d], a.
-      start: f64[6], added to the input (a x, 0, 0, 0, 0, 0).
-      thresholds, word_jumps, constant_jumps: f64[G], three numbers for each of G groups.
-      select: the block that all groups share, U f64[6, 6], V f64[6, 6], s f64[6].
+      start: f64[k], added to the input (a x, 0, ..., 0).
+      thresholds, constant_jumps: f64[G], a number for each of G groups.
+      word_jumps: f64[G, k - 5], a number for each of its words.
+      select: the block that all groups share, U f64[k, k], V f64[k, k], s f64[k].
       stages: the blocks of the hash, of the place and of the extraction.
       output_U, output_V, output_s: the last block, from the label to its one-hot vector.
     """
@@ -89,11 +100,11 @@ class FewNumbers(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ExactCertificate:
-    """What is known before the network is run: whether float64 computes it without rounding.
+    """What is known before the network is run: whether its precision does without rounding.
 
     Attributes:
       largest_integer: bound on every number, every term and every partial sum, all whole.
-      holds: whether it is at most 2^53.
+      holds: whether it is at most 2^word_bits.
     """
 
     largest_integer: int
@@ -111,12 +122,12 @@ def _run(h: jax.Array, part: Repeated | tuple) -> jax.Array:
 def forward(network: FewNumbers, x: Array) -> jax.Array:
     """The whole network, block after block: f64[n, d] to f64[n, r]."""
     t = matmul(network.input_map, x.T)[0]
-    h = jnp.broadcast_to(network.start[:, None], (CHANNELS, len(x))).at[POINT].add(t)
+    h = jnp.broadcast_to(network.start[:, None], (len(network.start), len(x))).at[POINT].add(t)
 
     def select(h, numbers):
         U, V, s = network.select
-        threshold, *jumps = numbers
-        V = V.at[(WORD, CONSTANT), (1, 1)].set(jnp.stack(jumps))
+        threshold, words, constant = numbers
+        V = V.at[_word_channels(len(s)), 1].set(words).at[CONSTANT, 1].set(constant)
         return apply_block(h, U, V, s.at[0].add(-threshold)), None
 
     groups = network.thresholds, network.word_jumps, network.constant_jumps
@@ -131,6 +142,8 @@ def memorize_with_few_numbers(
     num_classes: int | None = None,
     *,
     group_points: int = 12,
+    word_bits: int = EXACT_BITS,
+    width: int = LEAST_WIDTH,
     key: jax.Array | None = None,
 ) -> tuple[FewNumbers, ExactCertificate]:
     """A residual network of about d + 3 n / m numbers that maps ``x[i]`` to the one-hot ``y[i]``.
@@ -144,111 +157,162 @@ def memorize_with_few_numbers(
       x: whole numbers [n, d] of any type; equal inputs with equal labels are fine.
       y: integer[n], labels in 0 ... r - 1.
       num_classes: r; one more than the largest label if None.
-      group_points: m, at most `slots` of r; each more makes the search several times as long.
+      group_points: m, at most `places`; each more makes the search several times as long, and
+        `largest_group` says how many are in reach.
+      word_bits: b, at most 53: no number is to exceed 2^b, in the network or on the way.
+      width: k >= 6; a group has k - 5 words, and so k - 3 numbers.
       key: typed key; draws projection, moduli and constants. None: ``jax.random.key(0)``.
     Returns:
       (network, certificate); `construct.verify` runs the network with ``run=forward``.
     Raises:
       ValueError: bad input, inputs that are not whole, or no constant found for a group.
-      PrecisionError: a ValueError; the integers that the inputs need exceed 2^53.
+      PrecisionError: a ValueError; the integers that the inputs need exceed 2^b.
       TypeError: JAX has 64-bit types switched off.
     """
     check_dtype(np.asarray(x), np.float64)
     points, labels, r = distinct_examples(x, y, num_classes, np.float64)
-    check_group(group_points, r)
+    check_group(group_points, r, word_bits, width)
     if points.dtype.kind == "f" and not (points == np.rint(points)).all():
         raise ValueError("x must hold whole numbers, as pixels are: multiply x and round")
     seed = jax.random.bits(jax.random.key(0) if key is None else key, (4,), np.uint32)
     rng = np.random.default_rng(np.asarray(seed))
-    a, t, size = _project_to_line(points, rng)
+    a, t, size = _project_to_line(points, rng, word_bits)
     order = np.argsort(t)
     first, t, labels = int(t.min()), t[order] - t.min(), labels[order]
     group = np.arange(len(t)) // group_points
-    small = max(int(t[-1]) + 1, LEAST_MODULUS)
+    small = max(int(t[-1]) + 1, min(LEAST_MODULUS, 2 ** (word_bits - 2)))
     moduli = small, int(small * rng.uniform(*MODULUS_RATIO))
     doublings = min(MOST_DOUBLINGS, 61 - moduli[-1].bit_length())
+    base, digits, most = max(2, r), slots(r, word_bits), places(r, word_bits, width)
+    place_bits = _place_bits(group_points, most)
+    hashing = moduli, doublings, place_bits
     full = len(t) // group_points * group_points
     groups = [t[:full].reshape(-1, group_points), t[full:][None]]
     constants = np.concatenate(
-        [_find_constants(some, moduli, doublings, r, rng) for some in groups if some.size]
+        [_find_constants(some, *hashing, most, rng) for some in groups if some.size]
     )
-    places = _hash_places(t, constants[group], moduli, doublings, r)
-    words = np.zeros(len(constants), np.int64)
-    np.add.at(words, group, labels * max(2, r) ** (slots(r) - 1 - places))
+    word, digit = np.divmod(_hash_places(t, constants[group], *hashing), digits)
+    words = np.zeros((len(constants), width - LEAST_WIDTH + 1), np.int64)
+    np.add.at(words, (group, word), labels * base ** (digits - 1 - digit))
     # From the last group down; a block measures its own step and takes the one before it.
     thresholds = np.append(t[group_points::group_points][::-1], moduli[-1])
-    jumps = [np.append(0, -np.diff(own)[::-1]) for own in (words, constants)]
-    start = np.zeros(CHANNELS)
-    start[[POINT, WORD, CONSTANT]] = -first, words[-1], constants[-1]
+    jumps = [
+        np.concatenate([0 * own[:1], -np.diff(own, axis=0)[::-1]]) for own in (words, constants)
+    ]
+    start = np.zeros(width)
+    start[[POINT, CONSTANT]] = -first, constants[-1]
+    start[_word_channels(width)] = words[-1]
     numbers: tuple = _as_float64(a[None], start, thresholds, *jumps)
-    numbers += (_as_float64(*_SELECT), _stages(*moduli, doublings, r))
-    network = FewNumbers(*numbers, *_as_float64(*_one_hot(r)))
-    largest = max(size + abs(first), 2 * moduli[-1], max(2, r) ** slots(r), 2 * r * slots(r))
-    return network, ExactCertificate(largest, largest <= 2**EXACT_BITS)
+    numbers += (
+        _as_float64(*_block(width, *_SELECT)),
+        _stages(*moduli, doublings, place_bits, base, digits, width),
+    )
+    network = FewNumbers(*numbers, *_as_float64(*_one_hot(r, width)))
+    sizes = size + abs(first), 2 * moduli[-1], base**digits, 2 * r * digits * words.shape[1]
+    return network, ExactCertificate(max(sizes), max(sizes) <= 2**word_bits)
+
+
+def _word_channels(width: int) -> np.ndarray:
+    return np.array([WORD, *range(LEAST_WIDTH, width)])
 
 
 def _as_float64(*arrays: np.ndarray) -> tuple[jax.Array, ...]:
     return tuple(jnp.asarray(array, jnp.float64) for array in arrays)
 
 
-def slots(num_classes: int) -> int:
-    """How many labels fit into one word: the largest S with r^S <= 2^53."""
+def slots(num_classes: int, word_bits: int = EXACT_BITS) -> int:
+    """How many labels fit into one word: the largest S with r^S <= 2^b."""
     base, count = max(2, num_classes), 0
-    while base ** (count + 1) <= 2**EXACT_BITS:
+    while base ** (count + 1) <= 2**word_bits:
         count += 1
     return count
 
 
-def check_group(group_points: int, num_classes: int) -> None:
-    """Raises ValueError unless a word holds the labels of `group_points` points."""
-    if check_whole("group_points", group_points) > slots(num_classes):
+def places(num_classes: int, word_bits: int = EXACT_BITS, width: int = LEAST_WIDTH) -> int:
+    """How many labels fit into the k - 5 words of a group; no more than 63 are made use of."""
+    return min(MOST_PLACES, (width - LEAST_WIDTH + 1) * slots(num_classes, word_bits))
+
+
+def hash_chance(group_points: int, places: int, place_bits: int) -> float:
+    """The chance that a random map to 2^b places sends m points to different usable ones."""
+    cells = 2**place_bits
+    return math.prod(max(0, min(places, cells) - i) / cells for i in range(group_points))
+
+
+def _place_bits(group_points: int, places: int) -> int:
+    """b for which the chance is larger: 2^b are as many as the places, rounded up or down."""
+    up = (places - 1).bit_length()
+    return max((up, max(0, up - 1)), key=lambda bits: hash_chance(group_points, places, bits))
+
+
+def largest_group(
+    num_classes: int, word_bits: int = EXACT_BITS, width: int = LEAST_WIDTH, chance: float = 1e-3
+) -> int:
+    """The most points for which one hash constant in ``1 / chance`` will do, 0 < chance <= 1.
+
+    >>> largest_group(num_classes=10), largest_group(10, width=7), largest_group(10, word_bits=27)
+    (11, 17, 8)
+    """
+    most = places(num_classes, word_bits, width)
+    return sum(hash_chance(m, most, _place_bits(m, most)) >= chance for m in range(1, most + 1))
+
+
+def check_group(
+    group_points: int,
+    num_classes: int,
+    word_bits: int = EXACT_BITS,
+    width: int = LEAST_WIDTH,
+) -> None:
+    """Raises ValueError unless the words of a group hold the labels of `group_points` points."""
+    if check_whole("word_bits", word_bits, LEAST_WORD_BITS) > EXACT_BITS:
+        raise ValueError(f"word_bits must be at most {EXACT_BITS}, got {word_bits}")
+    most = places(num_classes, word_bits, check_whole("width", width, LEAST_WIDTH))
+    if check_whole("group_points", group_points) > most:
         raise ValueError(
-            f"a word holds {slots(num_classes)} labels of {num_classes} classes, got group_points"
+            f"the words of a group hold {most} labels of {num_classes} classes, got group_points"
             f" {group_points}"
         )
 
 
-def _project_to_line(x, rng) -> tuple[np.ndarray, np.ndarray, int]:
+def _project_to_line(x, rng, word_bits: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Whole a f64[d], t = x a i64[n] with distinct entries, and a bound on all sums behind them."""
     largest = max(1, int(largest_entry(x)))
     bits = max(1, int(len(x) ** 2 // largest).bit_length())
-    while True:
-        a = rng.integers(-(2**bits), 2**bits, x.shape[1], endpoint=True)
+    # Even the largest a leaves room for the shift of t to 0 and for twice the larger modulus.
+    most_bits = (2 ** (word_bits - 4) // (largest * x.shape[1])).bit_length() - 1
+    for _ in range(PROJECTION_DRAWS if most_bits >= 0 else 0):
+        most = 2 ** min(bits, most_bits)
+        a = rng.integers(-most, most, x.shape[1], endpoint=True)
         size = int(np.abs(a).sum()) * largest
-        if size > 2 ** (EXACT_BITS - 4):
-            raise PrecisionError(
-                f"projections of {len(x)} inputs with entries up to {largest} exceed 2^49: scale"
-                " the inputs down, or choose fewer"
-            )
         starts = range(0, len(x), BATCH_EXAMPLES)
         t = np.concatenate([x[i : i + BATCH_EXAMPLES].astype(float) @ a for i in starts])
         if len(np.unique(t)) == len(t):
             return a.astype(float), t.astype(np.int64), size
         bits += 1
+    raise PrecisionError(
+        f"projections of {len(x)} inputs with entries up to {largest} exceed 2^{word_bits - 4}, or"
+        " coincide: scale the inputs down, or choose fewer"
+    )
 
 
-def _hash_places(t, constants, moduli, doublings: int, num_classes: int) -> np.ndarray:
+def _hash_places(t, constants, moduli, doublings: int, place_bits: int) -> np.ndarray:
     """``z <- 2^L ((z mod M) + c) mod M'`` from z = t in rounds, then ``floor(2^b z / M')``: i64."""
     small, large = moduli
     z = t
     for _ in range(HASH_ROUNDS):
         z = ((z - small * (z >= small) + constants) << doublings) % large
-    return (z << _place_bits(num_classes)) // large
+    return (z << place_bits) // large
 
 
-def _place_bits(num_classes: int) -> int:
-    return (slots(num_classes) - 1).bit_length()
-
-
-def _find_constants(t, moduli, doublings, num_classes, rng) -> np.ndarray:
+def _find_constants(t, moduli, doublings, place_bits, most, rng) -> np.ndarray:
     """For each row of t, i64[G, m], a constant that sends it to different places: i64[G]."""
     constants, left = np.zeros(len(t), np.int64), np.arange(len(t))
     for _ in range(SEARCH_DRAWS):
         draws = max(1, SEARCH_HASHES // (len(left) * t.shape[1]))
         drawn = rng.integers(0, moduli[0], (len(left), draws))
-        places = _hash_places(t[left][:, None], drawn[:, :, None], moduli, doublings, num_classes)
-        taken = np.bitwise_count(np.bitwise_or.reduce(1 << places, axis=2))
-        good = (taken == t.shape[1]) & (places.max(2) < slots(num_classes))
+        hit = _hash_places(t[left][:, None], drawn[:, :, None], moduli, doublings, place_bits)
+        taken = np.bitwise_count(np.bitwise_or.reduce(1 << hit, axis=2))
+        good = (taken == t.shape[1]) & (hit.max(2) < most)
         found = good.any(1)
         constants[left[found]] = drawn[found, good[found].argmax(1)]
         left = left[~found]
@@ -260,9 +324,9 @@ def _find_constants(t, moduli, doublings, num_classes, rng) -> np.ndarray:
     )
 
 
-def _block(*units) -> tuple[np.ndarray, ...]:
+def _block(width: int, *units) -> tuple[np.ndarray, ...]:
     """U, V, s of a block from its units: (channels read, bias, channels written)."""
-    U, V, s = np.zeros((CHANNELS, CHANNELS)), np.zeros((CHANNELS, CHANNELS)), np.zeros(CHANNELS)
+    U, V, s = np.zeros((width, width)), np.zeros((width, width)), np.zeros(width)
     for i, (reads, s[i], writes) in enumerate(units):
         for channel, weight in reads.items():
             U[i, channel] = weight
@@ -273,57 +337,63 @@ def _block(*units) -> tuple[np.ndarray, ...]:
 
 _FORGET = ({STEP: 1}, 0, {STEP: -1})
 # relu(t - T + 1) is at least 1 from T on, 0 below; relu(1 - step), unit 1, makes the jumps.
-_SELECT = _block(({POINT: 1}, 1, {STEP: 1}), ({STEP: -1}, 1, {}), _FORGET)
+_SELECT = ({POINT: 1}, 1, {STEP: 1}), ({STEP: -1}, 1, {}), _FORGET
 
 
 def _if_at_least(reads: dict, threshold: int, jumps: dict, *units) -> list:
-    """Two blocks that add `jumps` to h where <reads, h> >= threshold; `units` act everywhere."""
-    measure = _block((reads, 1 - threshold, {STEP: 1}))
+    """Units of two blocks: add `jumps` to h where <reads, h> >= threshold; `units` act anyway."""
+    measure = [(reads, 1 - threshold, {STEP: 1})]
     below = ({STEP: -1}, 1, {channel: -jump for channel, jump in jumps.items()})
-    return [measure, _block(below, _FORGET, ({}, 1, jumps), *units)]
+    return [measure, [below, _FORGET, ({}, 1, jumps), *units]]
 
 
-def _repeated(repeats: int, *blocks) -> Repeated:
-    stacked = _as_float64(*map(np.stack, zip(*blocks, strict=True)))
-    return Repeated((stacked,), jnp.asarray(repeats))
+def _stages(
+    small: int, large: int, doublings: int, place_bits: int, base: int, digits: int, width: int
+) -> tuple[Repeated, ...]:
+    """The hash of h[POINT] to h[PLACE], and the digit of the words there to h[LABEL]."""
 
+    def repeated(repeats: int, *blocks) -> Repeated:
+        stacked = map(np.stack, zip(*(_block(width, *units) for units in blocks), strict=True))
+        return Repeated((_as_float64(*stacked),), jnp.asarray(repeats))
 
-def _stages(small: int, large: int, doublings: int, r: int) -> tuple[Repeated, ...]:
-    """The hash of h[POINT] to h[PLACE], and the digit of h[WORD] there to h[LABEL]."""
-    r, back = max(2, r), {POINT: -large}
+    back = {POINT: -large}
     double, add = ({POINT: 1}, 0, {POINT: 1}), ({CONSTANT: 1}, 0, {POINT: 1})
     rounds = (
-        _repeated(
+        repeated(
             1,
             *_if_at_least({POINT: 1}, small, {POINT: -small}),
             *_if_at_least({POINT: 1, CONSTANT: 1}, large, back, add),
         ),
-        _repeated(doublings, *_if_at_least({POINT: 2}, large, back, double)),
+        repeated(doublings, *_if_at_least({POINT: 2}, large, back, double)),
     )
     double_both = double, ({PLACE: 1}, 0, {PLACE: 1})
     clear = ({CONSTANT: 1}, 0, {CONSTANT: -1})
     place = (
-        _repeated(
-            _place_bits(r), *_if_at_least({POINT: 2}, large, {**back, PLACE: 1}, *double_both)
-        ),
-        _repeated(1, _block(clear)),
+        repeated(place_bits, *_if_at_least({POINT: 2}, large, {**back, PLACE: 1}, *double_both)),
+        repeated(1, [clear]),
     )
     # The first digit of the word is counted in h[CONSTANT]; it is the label if h[PLACE] is 0.
-    top = r ** (slots(r) - 1)
-    distance = _block(({PLACE: 1}, 0, {STEP: 1}), ({PLACE: -1}, 0, {STEP: 1}))
-    chosen = ({CONSTANT: 1, STEP: -r}, 0, {LABEL: 1})
-    following: tuple = ({}, 1, {PLACE: -1}), ({WORD: 1}, 0, {WORD: r - 1})
-    digits = (
-        _repeated(r - 1, *_if_at_least({WORD: 1}, top, {WORD: -top, CONSTANT: 1})),
-        _repeated(1, distance, _block(chosen, clear, _FORGET, *following)),
+    top = base ** (digits - 1)
+    distance = [({PLACE: 1}, 0, {STEP: 1}), ({PLACE: -1}, 0, {STEP: 1})]
+    chosen = ({CONSTANT: 1, STEP: -base}, 0, {LABEL: 1})
+    following = ({}, 1, {PLACE: -1}), ({WORD: 1}, 0, {WORD: base - 1})
+    extract: tuple = (
+        repeated(base - 1, *_if_at_least({WORD: 1}, top, {WORD: -top, CONSTANT: 1})),
+        repeated(1, distance, [chosen, clear, _FORGET, *following]),
     )
-    repeats = (HASH_ROUNDS, 1, slots(r))
-    return tuple(map(Repeated, (rounds, place, digits), map(jnp.asarray, repeats)))
+    repeats = HASH_ROUNDS, 1, digits
+    if width > LEAST_WIDTH:
+        # A word is 0 once all its digits are read; then the others move up.
+        pairs = itertools.pairwise(_word_channels(width))
+        move_up = [({after: 1}, 0, {here: 1, after: -1}) for here, after in pairs]
+        extract = Repeated(extract, jnp.asarray(digits)), repeated(1, move_up)
+        repeats = HASH_ROUNDS, 1, width - LEAST_WIDTH + 1
+    return tuple(map(Repeated, (rounds, place, extract), map(jnp.asarray, repeats)))
 
 
-def _one_hot(r: int) -> tuple[np.ndarray, ...]:
+def _one_hot(r: int, width: int) -> tuple[np.ndarray, ...]:
     """Output j is relu(y - j + 1) - 2 relu(y - j) + relu(y - j - 1), from r + 2 shared units."""
-    U = np.zeros((r + 2, CHANNELS))
+    U = np.zeros((r + 2, width))
     U[:, LABEL] = 1
     rows = np.arange(r)
     V = np.zeros((r, r + 2))

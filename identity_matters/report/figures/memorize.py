@@ -142,7 +142,7 @@ def draw_descent(points: list[dict], canvas: Canvas) -> None:
 
 
 def few_numbers_points(run: Run) -> list[dict]:
-    """One row for each size of the groups whose labels share a word."""
+    """One row for each size of the groups whose labels share a word, where sizes were chosen."""
     names = "dataset examples group_points numbers group_numbers certified"
     return [
         {
@@ -153,6 +153,7 @@ def few_numbers_points(run: Run) -> list[dict]:
             "counting_bound_per_example": record["counting_lower_bound"] / record["examples"],
         }
         for record in of_kind(run, "few_numbers")
+        if "word_bits" not in record
     ]
 
 
@@ -169,3 +170,26 @@ def draw_few_numbers(points: list[dict], canvas: Canvas) -> None:
         ):
             curve(axes, own, "group_points", name, line, color=colour, label=label)
         axes.axhline(1.0, color="grey", linewidth=1, label="a number an example")
+
+
+def trade_points(run: Run) -> list[dict]:
+    """Numbers of each network and of its groups, and the floor, by bits and width."""
+    names = "examples word_bits width group_points numbers group_numbers"
+    return [
+        {**fig.pick(record, names), "counting_bound": record["counting_lower_bound"]}
+        for record in of_kind(run, "few_numbers")
+        if "word_bits" in record
+    ]
+
+
+@fig.figure("memorize", "trade", trade_points)
+def draw_trade(points: list[dict], canvas: Canvas) -> None:
+    columns = {"numbers": "the whole network", "group_numbers": "of them for the groups"}
+    rows = [{**point, "part": part, "stored": point[part]} for part in columns for point in points]
+    looks: Looks = {"ylabel": "stored numbers", "legend": 2, "xlabel": "bits of a number"}
+    for axes, own in fig.panels(canvas, rows, "part", columns, **looks):
+        for style, line in series(own, "width", lambda width: f"width {width}"):
+            curve(axes, line, "word_bits", "stored", **style)
+        label = "counting bound"
+        curve(axes, own, "word_bits", "counting_bound", ":", color="black", label=label)
+        axes.set_ylim(bottom=0)
