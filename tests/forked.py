@@ -41,6 +41,8 @@ def _run(module: str, arguments: list[str], outputs: tuple[str, str], cwd: str, 
     os.chdir(cwd)
     sys.argv = [module, *arguments]
     if devices:
+        # What trainings look for, and what JAX, which is imported already, goes by.
+        os.environ["JAX_NUM_CPU_DEVICES"] = str(devices)
         sys.modules["jax"].config.update("jax_num_cpu_devices", devices)
     if module.endswith(".py"):
         runpy.run_path(module, run_name="__main__")
