@@ -86,7 +86,7 @@ def test_an_error_of_process_0_reaches_the_others(gathered, monkeypatch):
     ("arguments", "message"),
     [
         (("localhost:1", None, None), "belong together, got localhost:1, None and None"),
-        (("localhost:1", 2, 2), "got process_id=2 and num_processes=2"),
+        (("localhost:1", 2, 2), "got process_id=2, num_processes=2"),
         ((None, None, None), "the processes could not be joined: "),
         (("nowhere", 2, 1), "coordinator_address must be HOST:PORT, got 'nowhere'"),
     ],
