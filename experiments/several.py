@@ -6,6 +6,7 @@ compared before anything is written.
 
 import contextlib
 import json
+import sys
 
 import jax
 from absl import flags
