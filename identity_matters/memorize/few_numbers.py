@@ -337,7 +337,7 @@ def _block(width: int, *units) -> tuple[np.ndarray, ...]:
 
 _FORGET = ({STEP: 1}, 0, {STEP: -1})
 # relu(t - T + 1) is at least 1 from T on, 0 below; relu(1 - step), unit 1, makes the jumps.
-_SELECT = ({POINT: 1}, 1, {STEP: 1}), ({STEP: -1}, 1, {}), _FORGET
+_SELECT: tuple = ({POINT: 1}, 1, {STEP: 1}), ({STEP: -1}, 1, {}), _FORGET
 
 
 def _if_at_least(reads: dict, threshold: int, jumps: dict, *units) -> list:
@@ -376,7 +376,7 @@ def _stages(
     top = base ** (digits - 1)
     distance = [({PLACE: 1}, 0, {STEP: 1}), ({PLACE: -1}, 0, {STEP: 1})]
     chosen = ({CONSTANT: 1, STEP: -base}, 0, {LABEL: 1})
-    following = ({}, 1, {PLACE: -1}), ({WORD: 1}, 0, {WORD: base - 1})
+    following: tuple = ({}, 1, {PLACE: -1}), ({WORD: 1}, 0, {WORD: base - 1})
     extract: tuple = (
         repeated(base - 1, *_if_at_least({WORD: 1}, top, {WORD: -top, CONSTANT: 1})),
         repeated(1, distance, [chosen, clear, _FORGET, *following]),
