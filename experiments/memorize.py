@@ -42,6 +42,7 @@ from identity_matters.memorize.paper_method import AssumptionError, separation, 
 
 PRECISIONS = ("float32", "float64")
 _LARGEST_PIXEL = 255
+_MOST_DRAWS = 100
 # Fields of records that hold a network beside those of a fit.
 _ALSO_BUILT = ("constructed", *(f"{precision}_result" for precision in PRECISIONS))
 
@@ -365,12 +366,24 @@ def _few_numbers_precision(trial) -> tuple[int, int]:
     )
 
 
+def distinct_whole_points(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """Random whole numbers from 0 to 255, i64[n, d], drawn anew until no row occurs twice.
+
+    Where there is no room for so many, the network's own error says which rows are equal.
+    """
+    for _ in range(_MOST_DRAWS):
+        x = rng.integers(0, _LARGEST_PIXEL, shape, endpoint=True)
+        if len(np.unique(x, axis=0)) == len(x):
+            break
+    return x
+
+
 def _measure_few_numbers(key, trial):
     label_key, build_key = jax.random.split(key)
     dataset, num_classes = trial["dataset"], trial["num_classes"]
     if dataset == "synthetic":
         shape = trial["examples"], trial["features"]
-        x = _rng(jax.random.fold_in(key, 2)).integers(0, _LARGEST_PIXEL, shape, endpoint=True)
+        x = distinct_whole_points(_rng(jax.random.fold_in(key, 2)), shape)
     else:
         images, _ = datasets.load(dataset, split_to_fit(dataset), trial["data_dir"])
         x = images[: trial["examples"]].reshape(trial["examples"], -1)

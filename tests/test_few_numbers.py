@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.memorize import distinct_whole_points
 from identity_matters.flops import count_parameters
 from identity_matters.memorize import few_numbers, memorize_with_few_numbers, verify
 from identity_matters.memorize.certificate import PrecisionError
@@ -195,3 +196,10 @@ def test_a_group_without_a_constant_is_refused(monkeypatch):
     x, y = _problem(60, 4, 10)
     with pytest.raises(ValueError, match=r"no hash constant found for .* of 15 points"):
         memorize_with_few_numbers(x, y, 10, group_points=15)
+
+
+def test_random_points_are_drawn_until_they_are_distinct():
+    # 20 of 256 numbers: a draw repeats one of them about every second time.
+    for seed in range(20):
+        x = distinct_whole_points(np.random.default_rng(seed), (20, 1))
+        assert len(np.unique(x, axis=0)) == 20
