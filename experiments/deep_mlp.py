@@ -38,7 +38,7 @@ import optax
 import scipy.linalg
 
 from experiments import run
-from experiments.shared import configs, grid, largest, least, reproduced, total, where
+from experiments.run.shared import configs, grid, largest, least, reproduced, total, where
 from identity_matters import batches, nets, paper, random_matrices
 from identity_matters.images import augment, datasets
 from identity_matters.nets import mlp
@@ -55,8 +55,6 @@ _OF_DEEPEST = (
     *("train_loss", "train_error_percent", "start_effective_dimension"),
     *("least_gradient_norm", "largest_gradient_norm"),
 )
-
-# Settings
 
 VARIANTS = {
     "digits/relu": "ReLU nets with and without the identity; half a minute",
@@ -136,8 +134,6 @@ _COMMON = {
 }
 get_config = configs({name: _changes(name) for name in VARIANTS | OTHER_VARIANTS}, _COMMON)
 
-# Trials
-
 
 def trials(*, variant: str, depths, model: dict, nets: dict, verdict: dict, **common) -> list[dict]:
     """One for each net and depth."""
@@ -211,9 +207,6 @@ def build(*, net: str, depth: int, layer_points: int, data: dict, model: dict, t
         )
     perceptron = nets.make_net("mlp", num_classes=split.num_classes, **model)
     return Subject(split, perceptron, train, layer_points)
-
-
-# Training
 
 
 @functools.cache
@@ -404,9 +397,6 @@ def measure(subject: Subject, key) -> dict:
         measured["layer_norms"] = norms[np.unique(np.minimum(points, len(norms) - 1))].tolist()
         measured["norm_curve"] = norm_curve
     return measured
-
-
-# Verdict
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:

@@ -31,7 +31,15 @@ import numpy as np
 from absl import logging
 
 from experiments import run
-from experiments.shared import configs, generator, grid, largest, require_between, where, without
+from experiments.run.shared import (
+    configs,
+    generator,
+    grid,
+    largest,
+    require_between,
+    where,
+    without,
+)
 from identity_matters import paper, random_matrices
 from identity_matters.linear.factorization import (
     METHODS,
@@ -46,8 +54,6 @@ from identity_matters.linear.target import Target, check_depth, check_target
 
 _MEGABYTE = 1e6
 _FLOAT64_BYTES = 8
-
-# Settings
 
 VARIANTS = {
     "random": "Gaussian targets; a minute, 3 GB of memory",
@@ -126,9 +132,6 @@ _COMMON = {
     "max_best_over_lower_bound": math.inf,
 }
 get_config = configs(_CHANGES, _COMMON)
-
-
-# Trials
 
 
 def trials(
@@ -263,9 +266,6 @@ def _measure_depth(target: Target, depth: int, subject: dict) -> dict:
         "lower_bound_is_1": depth > 1 and lower == 1.0,
         "best_over_lower_bound": norms[best] / lower if lower > 0 else 1.0,
     }
-
-
-# Verdict
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:

@@ -24,7 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import run, shared
+from experiments import run
+from experiments.run import shared
 from identity_matters import random_matrices
 from identity_matters.linear import gradient_bound, model
 
@@ -38,14 +39,11 @@ _INCREASING = ("histogram_log10", "scales_log10")
 # Where searches start: 0.1 <= ||Sigma|| <= 1, condition numbers up to 100. Any start will do.
 SEARCH_DATA = random_matrices.DataRange((-1.0, 0.0), 2.0)
 
-# Settings
-
 VARIANTS = {
     "iclr2017": "as printed at ICLR 2017; 20 s",
     "v3": "as printed in arXiv v3; 20 s",
     "corrected": "the form that is true, attacked with singular Sigma as well; 20 s",
 }
-
 
 _SETTINGS = {
     # A point fails if right > left (1 + relative_tolerance). Rounding enters as
@@ -91,9 +89,6 @@ _SETTINGS = {
 get_config = shared.configs({form: {} for form in VARIANTS}, _SETTINGS)
 
 
-# Trials
-
-
 def trials(
     *, variant: str, random: dict, singular: dict, search: dict, tight: dict, scaling: dict,
     exact: dict, **rest,
@@ -106,7 +101,7 @@ def trials(
     sizes = search["widths"], search["depths"]
     if len(sizes[0]) != len(sizes[1]):
         raise ValueError("one search.depths for each of search.widths {}, got {}".format(*sizes))
-    listed = [
+    listed: list[dict] = [
         {"kind": "exact", **exact},
         {"kind": "tight", **tight},
         {"kind": "scaling", **data, **scaling},
@@ -118,7 +113,7 @@ def trials(
     if variant == "corrected":
         shapes = _shapes(**{**random, **singular})
         listed += [{"kind": "singular", **data, **shape} for shape in shapes]
-    return [{"form": variant, **trial} for trial in listed]
+    return [{**trial, "form": variant} for trial in listed]
 
 
 def _shapes(*, points: int, widths, depth_caps, batch_points: int, **histogram) -> list[dict]:
@@ -151,11 +146,6 @@ def build(**trial) -> dict:
         if len(values) < 2 or list(values) != sorted(set(values)):
             raise ValueError(f"{kind}.{name} must increase, got {values}")
     return trial
-
-
-def measure(trial: dict, key) -> dict:
-    """What the attack finds; see the functions of `ATTACKS`."""
-    return ATTACKS[trial["kind"]](trial, shared.generator(key))
 
 
 def _ratios(trial: dict, points: random_matrices.Points) -> np.ndarray:
@@ -318,9 +308,6 @@ ATTACKS = {
 }
 
 
-# Verdict
-
-
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """A failure is a counterexample, of a printed form if one is exact; few attacks settle nothing.
 
@@ -409,7 +396,7 @@ def _search_metrics(records: list[dict]) -> dict:
 
 
 _ANY_SIGN = ("sigma_norm_log10", "max_condition_log10", *_INCREASING)
-EXPERIMENT = run.Experiment("gradient_bound", trials, measure, verdict, build, _ANY_SIGN)
+EXPERIMENT = run.Experiment("gradient_bound", trials, ATTACKS, verdict, build, _ANY_SIGN)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

@@ -30,34 +30,25 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from experiments import run
-from experiments.shared import configs, generator, joined, largest, least, reproduced, where
+from experiments.run.shared import configs, joined, largest, least, reproduced, where
 from identity_matters import paper, random_matrices
 from identity_matters.linear import descent, factorization, lower_bound, model
 
-CLAIMS = {
-    "depth": "training-at-depth",
-    "stuck_targets": "stuck-targets",
-    "noise": "noise-frees-stuck-targets",
-}
 RESIDUAL, STANDARD, SCALED = "residual", "standard", "standard_scaled"
 # R that stall from zero, with det R > 0 and < 0, and two that are learned.
 PLANE, NEGATIVE, POSITIVE, ROTATION = "plane", "negative", "positive", "rotation"
 CURVE_POINTS = 100  # at most so many points of a curve are kept
-
-# Settings
 
 VARIANTS = {
     "depth": "residual and standard nets of 1 to 1202 layers; half a minute",
     "stuck_targets": "targets at which descent from zero stalls, and cures; 10 s",
     "noise": "the same targets from Gaussian weights; 15 s",
 }
-
 
 _STUCK_DIAGONALS = {
     "plane_diagonal": (-1.0, -1.0, 1.0, 1.0),  # R with det R > 0 that stalls from zero
@@ -114,13 +105,11 @@ _SETTINGS = {
 get_config = configs(_SETTINGS, {"descent": _DESCENT})
 
 
-# Trials
-
-
 def trials(*, variant: str, descent: dict, **settings) -> list[dict]:
     """One for each network to train; in noise one for each target and depth."""
-    listed, _, _ = _PARTS[variant]
-    return [{"variant": variant, "descent": descent, **trial} for trial in listed(**settings)]
+    return [
+        {"variant": variant, "descent": descent, **trial} for trial in _TRIALS[variant](**settings)
+    ]
 
 
 def _depth_trials(
@@ -180,9 +169,6 @@ def _noise_trials(*, plane_diagonal, negative_diagonal, depths, noise_stds, draw
             yield {**common, "depth": depth, "noise_stds": noise_stds, "draws": draws}
 
 
-# Measurements
-
-
 class Problem(NamedTuple):
     """What a trial trains on: f64[d, d] R and Sigma, f(0) - C of the identity, and the rules."""
 
@@ -213,12 +199,6 @@ def build(**trial) -> Problem:
     factors = trial.get("rate_factors", (1.0,))
     listed = tuple(descent.Rules(factor * rate, **rules) for factor in factors)
     return Problem(trial, R, Sigma, yardstick, listed)
-
-
-def measure(problem: Problem, key) -> dict:
-    """Trains the networks of one trial."""
-    _, do, _ = _PARTS[problem.trial["variant"]]
-    return do(problem, generator(key))
 
 
 def descend(problem: Problem, A, rules: descent.Rules, **maps) -> dict:
@@ -312,17 +292,7 @@ def measure_noise(problem: Problem, rng) -> dict:
     return {"learning_rate": rules.learning_rate, "identity_excess_risk": excess, **lists}
 
 
-# Verdict
-
-
-def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Reproduced if every part of the variant's claim holds."""
-    _, _, judge = _PARTS[settings["variant"]]
-    metrics, holds, *published = judge(settings, records)
-    return run.Verdict(CLAIMS[settings["variant"]], metrics, reproduced(holds), *published)
-
-
-def judge_depth(settings: dict, records: list[dict]) -> tuple[dict, bool, dict]:
+def judge_depth(settings: dict, records: list[dict]) -> tuple[dict, str, dict]:
     """Residual nets train and stay inside as fast as eq. (2.3) promises; standard ones stay put."""
     residual, standard, scaled = (
         where(records, network=network) for network in (RESIDUAL, STANDARD, SCALED)
@@ -374,10 +344,10 @@ def judge_depth(settings: dict, records: list[dict]) -> tuple[dict, bool, dict]:
     published = {
         "deepest_trained_residual_layers": paper.NUMBERS["deepest_residual_net_layers"].value
     }
-    return metrics, everything and rate_ratio >= 1 and not moved, published
+    return metrics, reproduced(everything and rate_ratio >= 1 and not moved), published
 
 
-def judge_stuck(settings: dict, records: list[dict]) -> tuple[dict, bool]:
+def judge_stuck(settings: dict, records: list[dict]) -> tuple[dict, str]:
     """Two targets stall from zero as predicted; the other two and every cure converge."""
 
     def stalled(r):
@@ -405,10 +375,10 @@ def judge_stuck(settings: dict, records: list[dict]) -> tuple[dict, bool]:
         name = f"{r['target']}_{r['start']}{width}_updates"
         metrics[name] = max(r["updates"], metrics.get(name, 0))  # the most over the repeats
     holds = all(map(stalled, from_zero)) and all(r["converged"] for r in learned + cured)
-    return metrics, holds
+    return metrics, reproduced(holds)
 
 
-def judge_noise(settings: dict, records: list[dict]) -> tuple[dict, bool]:
+def judge_noise(settings: dict, records: list[dict]) -> tuple[dict, str]:
     """Some size of the noise frees enough draws of every target, at every depth."""
     metrics, freed = {"draws": records[0]["draws"]}, []
     for r in records:
@@ -421,17 +391,19 @@ def judge_noise(settings: dict, records: list[dict]) -> tuple[dict, bool]:
             metrics[f"{r['target']}_median_updates/{name}"] = statistics.median_low(times)
         freed.append(max(float(np.mean(converged)) for *_, converged in ends))
     metrics["least_freed_share"] = min(freed)
-    return metrics, min(freed) >= settings["least_freed_share"]
+    return metrics, reproduced(min(freed) >= settings["least_freed_share"])
 
 
-_PARTS: dict[str, tuple[Callable, Callable, Callable]] = {
-    "depth": (_depth_trials, measure_depth, judge_depth),
-    "stuck_targets": (_stuck_trials, measure_stuck, judge_stuck),
-    "noise": (_noise_trials, measure_noise, judge_noise),
+_TRIALS = {"depth": _depth_trials, "stuck_targets": _stuck_trials, "noise": _noise_trials}
+MEASURES = {"depth": measure_depth, "stuck_targets": measure_stuck, "noise": measure_noise}
+VERDICTS = {
+    "depth": ("training-at-depth", judge_depth),
+    "stuck_targets": ("stuck-targets", judge_stuck),
+    "noise": ("noise-frees-stuck-targets", judge_noise),
 }
 _ANY_SIGN = ("problem_seeds", "gammas", "angles_radians", "rotation_radians")
 EXPERIMENT = run.Experiment(
-    "linear_training", trials, measure, verdict, build, (*_ANY_SIGN, *_STUCK_DIAGONALS)
+    "linear_training", trials, MEASURES, VERDICTS, build, (*_ANY_SIGN, *_STUCK_DIAGONALS)
 )
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ Verdicts: holds; counterexample for paper_method, where the printed width does n
 """
 
 import functools
-import itertools
 import time
 
 import jax
@@ -24,16 +23,7 @@ import numpy as np
 import scipy.special
 
 from experiments import run
-from experiments.shared import (
-    configs,
-    grid,
-    largest,
-    least,
-    require_between,
-    total,
-    where,
-    without,
-)
+from experiments.run.shared import configs, each, largest, least, require_between, total, where
 from identity_matters import flops, paper
 from identity_matters.images import datasets
 from identity_matters.memorize import construct, descent, few_numbers, network
@@ -51,8 +41,6 @@ _BY_SIZE = {
     "separation": ("rho", "theorem_width", "lemma_width"),
     "minimal_width": ("least_fitting_width", "least_certified_width"),
 }
-
-# Settings
 
 VARIANTS = {
     "digits": "all 1,797 digits, and SGD for contrast; 25 s, most of it for SGD",
@@ -175,8 +163,9 @@ _SETTINGS = {
         )
     },
 }
-# Each setting that holds several values, but for `networks`, and what a trial calls one of them.
+# Each setting that holds several values, and what a trial calls one of them.
 _SEVERAL = {
+    "examples": "examples",
     "labels": "labels",
     "precisions": "precision",
     "pair_distances": "pair_distance",
@@ -184,50 +173,33 @@ _SEVERAL = {
     "group_points": "group_points",
     "word_bits": "word_bits",
     "widths": "width",
+    "networks": "network",
 }
 get_config = configs(_SETTINGS)
-
-
-# Trials
 
 
 def trials(*, variant: str, **groups) -> list[dict]:
     """For each group, every combination of the settings that hold several values."""
     del variant
-    listed = []
-    for kind, group in groups.items():
-        fixed = without(group, "examples", "networks", "least_inside_share", *_SEVERAL)
-        for number, cell in itertools.product(group.get("examples", [None]), _cells(group)):
-            size = {} if number is None else _size(number, **fixed)
-            trial = {"kind": kind, **fixed, **size, **cell}
-            if "least_hash_chance" in trial:
-                trial["group_points"] = few_numbers.largest_group(
-                    *(trial["num_classes"], trial["word_bits"], trial["width"]),
-                    trial["least_hash_chance"],
-                )
-            listed.append(trial)
+    listed = [
+        {"kind": kind, **trial}
+        for kind, group in groups.items()
+        for trial in each(group, _SEVERAL, "least_inside_share")
+    ]
+    for trial in listed:
+        if "network" in trial:
+            trial["width"], trial["precision"] = trial.pop("network")
+        if trial.get("dataset", "synthetic") != "synthetic":
+            source = datasets.find_source(trial["dataset"])
+            trial["examples"] = trial["examples"] or source.splits[split_to_fit(trial["dataset"])]
+            trial["features"] = int(np.prod(source.image_shape))
+            trial["num_classes"] = source.num_classes
+        if "least_hash_chance" in trial:
+            trial["group_points"] = few_numbers.largest_group(
+                *(trial["num_classes"], trial["word_bits"], trial["width"]),
+                trial["least_hash_chance"],
+            )
     return listed
-
-
-def _cells(group: dict) -> list[dict]:
-    """Every combination but for the numbers of examples."""
-    cells = grid(**{part: group[name] for name, part in _SEVERAL.items() if name in group})
-    if "networks" not in group:
-        return cells
-    networks = [{"width": width, "precision": precision} for width, precision in group["networks"]]
-    return [{**cell, **network} for cell in cells for network in networks]
-
-
-def _size(examples: int, dataset: str, **_) -> dict:
-    """What there is of a data set; synthetic points are as many as the settings say."""
-    if dataset == "synthetic":
-        return {"examples": examples}
-    source = datasets.find_source(dataset)
-    return {
-        "examples": examples or source.splits[split_to_fit(dataset)],
-        "features": int(np.prod(source.image_shape)),
-        "num_classes": source.num_classes,
-    }
 
 
 def split_to_fit(dataset: str) -> str:
@@ -252,19 +224,13 @@ def build(**trial) -> dict:
         datasets.require_prepared(dataset, split, trial["data_dir"])
     elif trial.get("labels") == "true":
         raise ValueError("synthetic points have random labels only")
+    for name, high in {"least_hash_chance": 1, "pair_distance": 2}.items():
+        require_between(0, high, **{name: trial.get(name, high / 2)})
     if trial["kind"] == "few_numbers":
-        if "least_hash_chance" in trial:
-            require_between(0, 1, least_hash_chance=trial["least_hash_chance"])
-        precision = _few_numbers_precision(trial)
-        few_numbers.check_group(trial["group_points"], trial["num_classes"], *precision)
-    if trial["kind"] == "precision" and not 0 < trial["pair_distance"] <= 2:
-        raise ValueError(f"pair_distances must lie in (0, 2], got {trial['pair_distance']}")
+        few_numbers.check_group(num_classes=trial["num_classes"], **_few_numbers_options(trial))
     if trial["kind"] == "sgd" and trial["steps"] % trial["steps_per_evaluation"]:
         raise ValueError(f"steps_per_evaluation must divide steps, {trial['steps']}")
     return trial
-
-
-# The points
 
 
 def _rng(key) -> np.random.Generator:
@@ -303,9 +269,6 @@ def _random_labels(key, trial: dict, examples: int) -> np.ndarray:
     return _rng(key).integers(0, trial["num_classes"], examples)
 
 
-# What each kind of trial measures
-
-
 def measure(trial: dict, key) -> dict:
     """Measures one trial by the function for its kind."""
     return MEASURES[trial["kind"]](key, trial)
@@ -318,7 +281,6 @@ def _build_and_verify(build_network, x, y, batch_examples=4096, forward=network.
     verifying = time.perf_counter()
     result = construct.verify(built, x, y, batch_examples, forward)
     measured = {
-        "verified_examples": result.examples,
         "errors": result.errors,
         "max_abs_error": result.max_abs_error,
         "build_seconds": verifying - started,
@@ -342,9 +304,7 @@ def _memorize(key, x, y, num_classes, width, batch_examples=4096, **settings) ->
         "block_parameters": flops.count_parameters((built.U, built.s, built.V)),
         "parameters": flops.count_parameters(built),
         "smallest_margin": certificate.smallest_margin,
-        "margin_over_rounding": certificate.margin_over_rounding,
         "output_error_bound": certificate.output_error_bound,
-        "disturbed_pairs": certificate.disturbed_pairs,
     }
 
 
@@ -353,17 +313,13 @@ def _measure_fit(key, trial):
     x, y = _points(trial, data_key, label_key)
     dtype, sizes = np.dtype(trial["precision"]), (trial["num_classes"], trial["width"])
     settings = {name: trial[name] for name in ("method", "tile_points", "batch_examples")}
-    bound = network.counting_lower_bound(len(x), sizes[0], 8 * dtype.itemsize)
     measured = _memorize(build_key, x, y, *sizes, dtype=dtype, **settings)
+    bound = network.counting_lower_bound(len(x), sizes[0], 8 * dtype.itemsize)
     return {"counting_lower_bound": bound, **measured}
 
 
-def _few_numbers_precision(trial) -> tuple[int, int]:
-    """Bits and width; those of the library where the trial has none."""
-    return (
-        trial.get("word_bits", few_numbers.EXACT_BITS),
-        trial.get("width", few_numbers.LEAST_WIDTH),
-    )
+def _few_numbers_options(trial) -> dict:
+    return {name: trial[name] for name in ("group_points", "word_bits", "width") if name in trial}
 
 
 def distinct_whole_points(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
@@ -388,19 +344,18 @@ def _measure_few_numbers(key, trial):
         images, _ = datasets.load(dataset, split_to_fit(dataset), trial["data_dir"])
         x = images[: trial["examples"]].reshape(trial["examples"], -1)
     y = _random_labels(label_key, trial, len(x))
-    bits, width = _few_numbers_precision(trial)
-    options = {"group_points": trial["group_points"], "word_bits": bits, "width": width}
     build_network = functools.partial(
-        few_numbers.memorize_with_few_numbers, x, y, num_classes, key=build_key, **options
-    )
+        few_numbers.memorize_with_few_numbers, x, y, num_classes, key=build_key,
+        **_few_numbers_options(trial),
+    )  # fmt: skip
     measured, built, certificate = _build_and_verify(
         build_network, x, y, trial["batch_examples"], few_numbers.forward
     )
     groups = built.thresholds, built.word_jumps, built.constant_jumps
+    bits = trial.get("word_bits", few_numbers.EXACT_BITS)
     return {
         **measured,
         "numbers": flops.count_parameters(built),
-        "projection_numbers": built.input_map.size,
         "group_numbers": flops.count_parameters(groups),
         "largest_integer": certificate.largest_integer,
         "counting_lower_bound": network.counting_lower_bound(len(x), num_classes, bits),
@@ -412,7 +367,6 @@ def _measure_separation(key, trial):
     found, n = separation(x), len(x)
     return {
         "rho": found.rho,
-        "closest_pair": found.indices,
         "theorem_width": paper.theorem_3_2_width(n, found.rho),
         "lemma_width": sufficient_width(n, trial["num_classes"], found.rho),
     }
@@ -505,8 +459,6 @@ _MEASURES = (
 )
 MEASURES = {function.__name__.removeprefix("_measure_"): function for function in _MEASURES}
 
-# What the records say
-
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Theorem 3.2 holds iff every labelling has a certified network and none of these has an error.
@@ -545,18 +497,17 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     )
     refuted, holds = metrics["certified_errors"] > 0, bool(certified) and wanted == reached
     for record in where(records, kind="printed_width"):
-        outside = record["norms_outside"]
+        inside = record["norms_outside"].count(0)
         metrics |= {
             "printed_width": record["width"],
             "draws": record["draws"],
-            "draws_with_all_norms_inside": outside.count(0),
+            "draws_with_all_norms_inside": inside,
             "norms": record["examples"],
-            "mean_norms_outside": float(np.mean(outside)),
+            "mean_norms_outside": float(np.mean(record["norms_outside"])),
             "expected_norms_outside": record["expected_norms_outside"],
         }
         claim, holds = "theorem-3-2-constant", False
-        share = outside.count(0) / record["draws"]
-        refuted = share < settings["printed_width"]["least_inside_share"]
+        refuted = inside / record["draws"] < settings["printed_width"]["least_inside_share"]
     outcome = "counterexample" if refuted else "holds" if holds else "undecided"
     return run.Verdict(claim, metrics, outcome)
 
@@ -576,20 +527,14 @@ def _fit_metrics(fits: list[dict]) -> dict:
         fewest = min(most, key=lambda fit: fit["numbers"])
         names = ("group_points", "largest_integer", "counting_lower_bound")
         metrics |= {"fewest_numbers": fewest["numbers"], **{n: fewest[n] for n in names}}
-        return metrics | _trade_metrics(most)
+        # Where several precisions were tried: the width that needs the fewest numbers at each.
+        tried = sorted((fit for fit in most if "word_bits" in fit), key=lambda fit: -fit["numbers"])
+        metrics |= {f"best_width_bits{fit['word_bits']}": fit["width"] for fit in tried}
+        return metrics | {
+            f"numbers_bits{fit['word_bits']}_width{fit['width']}": fit["numbers"] for fit in tried
+        }
     ends = least(most, "block_parameters"), largest(most, "block_parameters")
     return metrics | dict(zip(("block_parameters_min", "block_parameters_max"), ends, strict=True))
-
-
-def _trade_metrics(fits: list[dict]) -> dict:
-    """At each precision, where several were tried, the width that needs the fewest numbers."""
-    metrics = {}
-    for bits in sorted({fit["word_bits"] for fit in fits if "word_bits" in fit}):
-        own = where(fits, word_bits=bits)
-        metrics[f"best_width_bits{bits}"] = min(own, key=lambda fit: fit["numbers"])["width"]
-        for fit in own:
-            metrics[f"numbers_bits{bits}_width{fit['width']}"] = fit["numbers"]
-    return metrics
 
 
 _MAY_BE_0 = ("examples", "features", "num_classes")

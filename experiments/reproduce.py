@@ -32,7 +32,8 @@ import rich.progress
 import rich.table
 from absl import flags
 
-from experiments import commands, compare, suite
+import experiments
+from experiments import commands, compare
 from identity_matters import runs
 from identity_matters.report import groups
 
@@ -95,7 +96,7 @@ class Job:
         settings = [f"--config=:{self.variant}", f"--seed={self.seed}"]
         if commands.RESULTS_DIR.value != "results/local":
             settings.append(f"--results_dir={commands.RESULTS_DIR.value}")
-        return ["-m", suite.MODULES[self.name], *settings, *["--overwrite"][: self.overwrite]]
+        return ["-m", experiments.MODULES[self.name], *settings, *["--overwrite"][: self.overwrite]]
 
     def last_line(self) -> str:
         """What the run said last."""
@@ -145,17 +146,17 @@ def main(argv) -> int:
 
 def _jobs() -> list[Job]:
     """The runs that the flags name; raises ValueError where they name none."""
-    unknown = [name for name in _ONLY.value if name not in suite.EXPERIMENTS]
+    unknown = [name for name in _ONLY.value if name not in experiments.MODULES]
     if unknown:
-        known = ", ".join(suite.EXPERIMENTS)
+        known = ", ".join(experiments.MODULES)
         raise ValueError(f"there is no experiment {unknown[0]!r}; there are {known}")
     if _VARIANTS.value and len(_ONLY.value) != 1:
         raise ValueError("--variants needs one experiment, named by --only")
     seeds = _SEEDS.value.replace(",", " ").split()
     if not seeds or not all(word.isdecimal() for word in seeds):
         raise ValueError(f"--seeds must be one or more numbers from 0 up, got {_SEEDS.value!r}")
-    names = _ONLY.value or suite.EXPERIMENTS
-    chosen = [v for name in _VARIANTS.value for v in suite.find_variants(names[0], name)]
+    names = _ONLY.value or experiments.MODULES
+    chosen = [v for name in _VARIANTS.value for v in experiments.find_variants(names[0], name)]
     found = [
         _job(name, variant, int(seed))
         for name in names
@@ -182,13 +183,13 @@ def _job(name: str, variant: str, seed: int) -> Job:
 
 def _default_variants(name: str) -> tuple[str, ...]:
     """Those of the reproduction on this machine; says what is left out, and its command."""
-    on_accelerator = suite.variants(name, "ACCELERATOR_VARIANTS")
+    on_accelerator = experiments.variants(name, "ACCELERATOR_VARIANTS")
     if _has_accelerator():
-        return suite.variants(name, "VARIANTS") + on_accelerator
+        return experiments.variants(name, "VARIANTS") + on_accelerator
     for variant in on_accelerator if not _DEMO.value else ():
-        command = f"python -m {suite.MODULES[name]} --config=:{variant}"
+        command = f"python -m {experiments.MODULES[name]} --config=:{variant}"
         print(f"left out, it takes an accelerator: {name} {variant} ({command})")
-    return suite.variants(name, "VARIANTS")
+    return experiments.variants(name, "VARIANTS")
 
 
 def _has_accelerator() -> bool:
@@ -205,14 +206,11 @@ def _why_not(job: Job) -> str | None:
         return str(error)
     if run.status not in runs.FINISHED:
         return None
-    own = suite.experiment(job.name).own_settings(job.variant)
+    own = experiments.find(job.name).own_settings(job.variant)
     own.pop("scale", None)
     for name, (before, now) in runs.differences(run.config, own).items():
         return f"was made with {name}={before!r}, which is {now!r} now"
     return "diverged" if run.status == "diverged" else None
-
-
-# Processes
 
 
 def _stop(signum, frame):
@@ -313,9 +311,6 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
             shown.update(whole, completed=behind)
             if console.is_terminal:
                 shown.refresh()
-
-
-# The end
 
 
 def _write_report(console: rich.console.Console) -> None:

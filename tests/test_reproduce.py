@@ -5,7 +5,8 @@ import pathlib
 import shutil
 import signal
 
-from experiments import run, suite
+import experiments
+from experiments import run
 from identity_matters import runs
 from tests import forked
 
@@ -140,9 +141,9 @@ def test_nothing_outlives_it_and_the_same_command_resumes_at_once(tmp_path):
 
 
 def test_the_suite_is_every_file_with_an_experiment():
-    assert {"factorization", "deep_mlp", "cifar", "landscape"} <= set(suite.EXPERIMENTS)
-    for name in suite.EXPERIMENTS:
-        known = suite.variants(name, "VARIANTS")
-        assert known and suite.experiment(name).name == name
+    assert {"factorization", "deep_mlp", "cifar", "landscape"} <= set(experiments.MODULES)
+    for name in experiments.MODULES:
+        known = experiments.variants(name, "VARIANTS")
+        assert known and experiments.find(name).name == name
         for variant in known:
-            assert suite.experiment(name).own_settings(variant)["variant"] == variant
+            assert experiments.find(name).own_settings(variant)["variant"] == variant

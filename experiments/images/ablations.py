@@ -25,7 +25,7 @@ from experiments import run
 from experiments.images import data as image_data
 from experiments.images import train
 from experiments.images.log import RESULT
-from experiments.shared import configs, reproduced
+from experiments.run.shared import configs, reproduced
 
 # A net has trained if its training error is at most the first, and has not if it is within the
 # second of pure chance, percentage points. Our choice.

@@ -15,7 +15,7 @@ import numpy as np
 from experiments import run
 from experiments.images import data as image_data
 from experiments.images.log import RESULT
-from experiments.shared import reproduced
+from experiments.run.shared import reproduced
 from identity_matters import flops, nets, runs
 from identity_matters.train import checkpoint, loop, metrics, multihost, optim, parallel
 from identity_matters.train.step import Task, initial_state

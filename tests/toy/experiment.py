@@ -8,7 +8,7 @@ import signal
 import time
 
 from experiments import run
-from experiments.shared import configs
+from experiments.run.shared import configs
 
 VARIANTS = {"plain": "three numbers, at once"}
 OTHER_VARIANTS = {"slow": "eight numbers, half a second each"}
