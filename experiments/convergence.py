@@ -34,11 +34,6 @@ from identity_matters.linear import convergence, model
 
 _RISK_FLOOR = 1e-13  # of f(0) - C: below it rounding decides whether the risk falls
 
-VARIANTS = {
-    "inside": "10,000 certified problems, and what lies beyond the certificate; 25 s",
-    "escape": "times to leave a saddle, predicted and measured; 25 s",
-}
-
 _SETTINGS = {
     "inside": {
         "depths": (1, 2, 4, 8, 32),  # l, each with every width
@@ -67,6 +62,7 @@ _SETTINGS = {
         "largest_factor": 2.0,  # between predicted and measured, either way; above 1
     },
 }
+VARIANTS = tuple(_SETTINGS)
 get_config = shared.configs(_SETTINGS)
 
 

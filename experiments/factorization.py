@@ -136,30 +136,25 @@ get_config = configs(_CHANGES, _COMMON)
 
 def trials(
     *, variant: str, file: str, dimensions, strengths, depths, max_stack_megabytes: float,
-    large_cells, large_methods, path_max_dimension: int, **rest,
+    large_cells, large_methods, **rest,
 ) -> list[dict]:  # fmt: skip
     """One trial for each target R, with all of its depths."""
     search = without(rest, "max_product_error", "norm_tolerance", "max_best_over_lower_bound")
-    common = {"family": _FAMILIES.get(variant, variant), **search, "least_depth_too": True}
+    common = {"family": _FAMILIES.get(variant, variant), **search, "methods": tuple(METHODS)}
+    common["least_depth_too"] = True
     if variant == "file":
-        every = {"methods": tuple(METHODS), "path_max_dimension": path_max_dimension}
-        return [{**common, "file": file, "depths": depths, **every}]
+        return [{**common, "file": file, "depths": depths}]
     most_numbers = max_stack_megabytes * _MEGABYTE / _FLOAT64_BYTES
     listed = []
     for cell in grid(dimension=dimensions, strength=strengths):
-        d = cell["dimension"]
-        own = {"depths": tuple(depth for depth in depths if depth * d**2 <= most_numbers)}
-        own["methods"] = _methods_for(d, METHODS, path_max_dimension)
-        listed.append({**common, **cell, **own})
-    large = {"least_depth_too": False, "methods": large_methods}
+        most_layers = most_numbers / cell["dimension"] ** 2
+        kept = tuple(depth for depth in depths if depth <= most_layers)
+        listed.append({**common, **cell, "depths": kept})
+    large = {**common, "least_depth_too": False, "methods": large_methods}
     for (dimension, depth), strength in itertools.product(large_cells, strengths[:1]):
         cell = {"dimension": dimension, "strength": strength, "depths": (depth,)}
-        listed.append({**common, **cell, **large})
+        listed.append({**large, **cell})
     return listed
-
-
-def _methods_for(dimension: int, methods, path_max_dimension: int) -> tuple[str, ...]:
-    return tuple(name for name in methods if name != "path" or dimension <= path_max_dimension)
 
 
 def build(**trial) -> dict:
@@ -177,8 +172,7 @@ def build(**trial) -> dict:
     target = load_target(trial["file"])
     least = target.least_depth
     check_depth(min(trial["depths"], default=least), least, " = ceil(3 gamma) for this R")
-    methods = _methods_for(len(target.R), trial["methods"], trial["path_max_dimension"])
-    return {**trial, "methods": methods, "target": target}
+    return {**trial, "target": target}
 
 
 def load_target(file: str) -> Target:
@@ -235,6 +229,8 @@ def _measure_depth(target: Target, depth: int, subject: dict) -> dict:
     R, gamma, settings = target.R, target.gamma, _path_settings(subject)
     errors, norms = {}, {}
     for method in subject["methods"]:
+        if method == "path" and len(R) > subject["path_max_dimension"]:
+            continue
         try:
             A = factorize(R, depth, method, path_settings=settings)
         except NotApplicableError:

@@ -39,12 +39,6 @@ _INCREASING = ("histogram_log10", "scales_log10")
 # Where searches start: 0.1 <= ||Sigma|| <= 1, condition numbers up to 100. Any start will do.
 SEARCH_DATA = random_matrices.DataRange((-1.0, 0.0), 2.0)
 
-VARIANTS = {
-    "iclr2017": "as printed at ICLR 2017; 20 s",
-    "v3": "as printed in arXiv v3; 20 s",
-    "corrected": "the form that is true, attacked with singular Sigma as well; 20 s",
-}
-
 _SETTINGS = {
     # A point fails if right > left (1 + relative_tolerance). Rounding enters as
     # cond(Sigma) eps + 2 l eps / (1 - tau), at most about 1e-11 here.
@@ -86,6 +80,7 @@ _SETTINGS = {
     # d = 1, rational arithmetic; R and Sigma are whole numbers from 1 up to max_integer.
     "exact": {"max_depth": 2, "max_integer": 4},
 }
+VARIANTS = tuple(CLAIMS)
 get_config = shared.configs({form: {} for form in VARIANTS}, _SETTINGS)
 
 

@@ -29,11 +29,6 @@ from experiments.run import shared
 from identity_matters import random_matrices
 from identity_matters.linear import critical_points, gradient_bound, model
 
-VARIANTS = {
-    "critical_points": "critical points from many starts, inside the ball and outside; 10 s",
-    "hessian_at_origin": "gradient and Hessian at zero weights; 10 s",
-    "negative_determinant": "the least gradient over the ball where det R < 0; 10 s",
-}
 _COMMON = {
     "max_condition_log10": 1.0,  # largest log10 of the condition number of Sigma
     "widths": (1, 2, 3),  # d
@@ -70,6 +65,7 @@ _SETTINGS = {
 }
 # Settings of the verdict, which no trial needs.
 _OF_VERDICT = ("wall_margin", "excess_tolerance", "least_inside", "relative_tolerance")
+VARIANTS = tuple(_SETTINGS)
 get_config = shared.configs(_SETTINGS, _COMMON)
 
 

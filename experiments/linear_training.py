@@ -27,15 +27,24 @@ although a layer must leave B_1 on the way.
 """
 
 import dataclasses
-import itertools
 import math
 import statistics
+import types
 from typing import NamedTuple
 
 import numpy as np
 
 from experiments import run
-from experiments.run.shared import configs, joined, largest, least, reproduced, where
+from experiments.run.shared import (
+    configs,
+    grid,
+    joined,
+    largest,
+    least,
+    reproduced,
+    where,
+    without,
+)
 from identity_matters import paper, random_matrices
 from identity_matters.linear import descent, factorization, lower_bound, model
 
@@ -43,12 +52,6 @@ RESIDUAL, STANDARD, SCALED = "residual", "standard", "standard_scaled"
 # R that stall from zero, with det R > 0 and < 0, and two that are learned.
 PLANE, NEGATIVE, POSITIVE, ROTATION = "plane", "negative", "positive", "rotation"
 CURVE_POINTS = 100  # at most so many points of a curve are kept
-
-VARIANTS = {
-    "depth": "residual and standard nets of 1 to 1202 layers; half a minute",
-    "stuck_targets": "targets at which descent from zero stalls, and cures; 10 s",
-    "noise": "the same targets from Gaussian weights; 15 s",
-}
 
 _STUCK_DIAGONALS = {
     "plane_diagonal": (-1.0, -1.0, 1.0, 1.0),  # R with det R > 0 that stalls from zero
@@ -102,71 +105,66 @@ _SETTINGS = {
         "least_freed_share": 0.5,  # of its draws some size frees at every depth (our choice)
     },
 }
+VARIANTS = tuple(_SETTINGS)
 get_config = configs(_SETTINGS, {"descent": _DESCENT})
 
 
-def trials(*, variant: str, descent: dict, **settings) -> list[dict]:
+def trials(*, variant: str, **settings) -> list[dict]:
     """One for each network to train; in noise one for each target and depth."""
-    return [
-        {"variant": variant, "descent": descent, **trial} for trial in _TRIALS[variant](**settings)
-    ]
+    own, listed = types.SimpleNamespace(**settings), _TRIALS[variant]
+    return [{"variant": variant, "descent": own.descent, **trial} for trial in listed(own)]
 
 
-def _depth_trials(
-    *, depths, width, problem_seeds, gammas, angles_radians, sigma_eigenvalues,
-    near_zero_std_times_depth, residual_rate_factors, standard_rate_factors, **_,
-):  # fmt: skip
+def _depth_trials(settings):
     names = ("problem_seed", "gamma", "angles_radians")
-    drawn = list(zip(problem_seeds, gammas, angles_radians, strict=True))
-    factors, stds = {RESIDUAL: residual_rate_factors}, {SCALED: 1 / math.sqrt(width)}
-    for depth, network, problem in itertools.product(depths, (RESIDUAL, STANDARD, SCALED), drawn):
+    drawn = (settings.problem_seeds, settings.gammas, settings.angles_radians)
+    problems = [dict(zip(names, one, strict=True)) for one in zip(*drawn, strict=True)]
+    factors = {RESIDUAL: settings.residual_rate_factors}
+    stds = {SCALED: 1 / math.sqrt(settings.width)}
+    for cell in grid(depth=settings.depths, network=(RESIDUAL, STANDARD, SCALED), problem=problems):
+        near_zero = settings.near_zero_std_times_depth / cell["depth"]
         yield {
-            "network": network,
-            "depth": depth,
-            "rate_factors": factors.get(network, standard_rate_factors),
-            "std": stds.get(network, near_zero_std_times_depth / depth),
-            "width": width,
-            **dict(zip(names, problem, strict=True)),
-            "sigma_eigenvalues": sigma_eigenvalues,
+            **without(cell, "problem"),
+            **cell["problem"],
+            "rate_factors": factors.get(cell["network"], settings.standard_rate_factors),
+            "std": stds.get(cell["network"], near_zero),
+            "width": settings.width,
+            "sigma_eigenvalues": settings.sigma_eigenvalues,
         }
 
 
-def _stuck_trials(
-    *, plane_diagonal, negative_diagonal, positive_diagonal, rotation_radians, depth, map_widths,
-    repeats, factorization_noise_std, **_,
-):  # fmt: skip
-    dimension = len(plane_diagonal)
+def _stuck_trials(settings):
+    dimension, turn = len(settings.plane_diagonal), np.array([settings.rotation_radians])
     targets = {
-        PLANE: np.diag(plane_diagonal),
-        NEGATIVE: np.diag(negative_diagonal),
-        POSITIVE: np.diag(positive_diagonal),
-        ROTATION: random_matrices.rotate_rows(np.eye(dimension), np.array([rotation_radians])),
+        PLANE: np.diag(settings.plane_diagonal),
+        NEGATIVE: np.diag(settings.negative_diagonal),
+        POSITIVE: np.diag(settings.positive_diagonal),
+        ROTATION: random_matrices.rotate_rows(np.eye(dimension), turn),
     }
     # (target, start, width of the layers, repeats)
     cases = [(target, "zero", dimension, 1) for target in targets]
     for target in (PLANE, NEGATIVE):
-        cases += [(target, "gaussian_maps", width, repeats) for width in map_widths]
+        repeats = settings.repeats
+        cases += [(target, "gaussian_maps", width, repeats) for width in settings.map_widths]
         cases += [(target, "modified_identity_maps", 2 * dimension, 1)]
         cases += [(target, "last_layer_minus_identity", dimension, 1)]
-    cases += [(PLANE, "factorization", dimension, repeats)]
+    cases += [(PLANE, "factorization", dimension, settings.repeats)]
     for target, start, width, count in cases:
+        std = settings.factorization_noise_std if start == "factorization" else 0.0
+        own = {"target": target, "R": targets[target].tolist(), "start": start, "width": width}
         for repeat in range(count):
-            yield {
-                "target": target,
-                "R": targets[target].tolist(),
-                "start": start,
-                "depth": depth,
-                "noise_std": factorization_noise_std if start == "factorization" else 0.0,
-                "width": width,
-                "repeat": repeat,
-            }
+            yield {**own, "depth": settings.depth, "noise_std": std, "repeat": repeat}
 
 
-def _noise_trials(*, plane_diagonal, negative_diagonal, depths, noise_stds, draws, **_):
-    for target, diagonal in ((NEGATIVE, negative_diagonal), (PLANE, plane_diagonal)):
-        common = {"target": target, "R": np.diag(diagonal).tolist()}
-        for depth in depths:
-            yield {**common, "depth": depth, "noise_stds": noise_stds, "draws": draws}
+def _noise_trials(settings):
+    for target, diagonal in (
+        (NEGATIVE, settings.negative_diagonal),
+        (PLANE, settings.plane_diagonal),
+    ):
+        own = {"target": target, "R": np.diag(diagonal).tolist()}
+        for depth in settings.depths:
+            noise = {"noise_stds": settings.noise_stds, "draws": settings.draws}
+            yield {**own, "depth": depth, **noise}
 
 
 class Problem(NamedTuple):

@@ -30,19 +30,12 @@ import types
 import jax
 import numpy as np
 
-from experiments import relu_search, run
+from experiments import run
+from experiments.parts import relu_search
 from experiments.run import shared
 from identity_matters.relu import dead_units, feature_bound, model, origin, problems
 
 _LAWS = ("gaussian", "no bias", "s >= 0")
-
-VARIANTS = {
-    "origin": "zero weights: gradient and steepest descent; 10 s",
-    "dead_units": "how many Gaussian nets are dead; 5 s",
-    "search": "bad critical points inside the ball, and proofs of local minima; 35 s",
-    "gradient_ratio": "the bound where features are independent; 20 s",
-    "noise": "gradient descent from small Gaussian weights; 15 s",
-}
 
 _SETTINGS = {
     "origin": {
@@ -107,6 +100,7 @@ _OF_VERDICT = (
     *("form_tolerance", "deviations", "rounding", "least_halved_share"),
     *("independent_from", "least_proved_minima"),
 )
+VARIANTS = tuple(_SETTINGS)
 get_config = shared.configs(_SETTINGS)
 
 
