@@ -163,12 +163,11 @@ def exact_counterexamples(trial: dict, rng) -> dict:
     In exact numbers, and with both sides once more in float64 by the general code.
     """
     del rng
-    sizes = {name: trial[name] for name in ("max_depth", "max_integer")}
+    search, largest = gradient_bound.smallest_scalar_counterexample, trial["max_integer"]
     found = {}
-    for name, max_sigma in (("smallest", trial["max_integer"]), ("smallest_with_sigma_1", 1)):
-        point = gradient_bound.smallest_scalar_counterexample(
-            trial["form"], **sizes, max_sigma=max_sigma
-        )
+    for name, max_sigma in (("smallest", largest), ("smallest_with_sigma_1", 1)):
+        sizes = {"max_depth": trial["max_depth"], "max_integer": largest, "max_sigma": max_sigma}
+        point = search(trial["form"], **sizes)
         found[name] = None if point is None else _describe(point, trial["form"])
     return found
 

@@ -103,13 +103,9 @@ def _padded(A: np.ndarray, max_depth: int) -> np.ndarray:
 def from_many_starts(trial: dict, rng) -> dict:
     """Where `critical_points.find_critical_points` ends from random starts of given |||A|||.
 
-    `starts` of them for every combination of target size and norm, each with its own R and Sigma.
-
-    Returns:
-      Lists over the starts, and as their last entry ``A_i = -I``, where the search must stay
-      unless depth is 1: "started_at_norms", "norms" (|||A||| at the end), "relative_excess" (f - C
-      over ``||R Sigma^{1/2}||_F^2``, the risk of the map 0), "gradient_norms"; and
-      "largest_right_over_left", of corrected eq. (2.3) over the starts inside the ball.
+    `starts` of them for every combination of target size and norm, each with its own R and Sigma;
+    and as the last one ``A_i = -I``, where the search must stay unless depth is 1. The excess is
+    relative to ``||R Sigma^{1/2}||_F^2``, the risk of the map 0.
     """
     width, depth = trial["width"], trial["depth"]
     repeated = np.repeat(trial["target_sizes"], trial["starts"])
@@ -165,11 +161,6 @@ def negative_determinant(trial: dict, rng) -> dict:
 
     `problems` random pairs of R and Sigma, the same for every tau; for each of them and every tau
     `starts` runs of `critical_points.least_gradients`.
-
-    Returns:
-      "least_gradient_norms" and "floors", lists [problem][tau]; "least_over_floor" and
-      "largest_over_floor", of their ratios; "largest_norm_over_tau", which tells that the searches
-      stayed in their balls.
     """
     width, depth, taus = trial["width"], trial["depth"], trial["taus"]
     problems, starts = trial["problems"], trial["starts"]

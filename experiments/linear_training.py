@@ -210,7 +210,6 @@ def descend(problem: Problem, A, rules: descent.Rules, **maps) -> dict:
         kept = np.unique(np.geomspace(1, len(kept), CURVE_POINTS).astype(int) - 1)
     return {
         "learning_rate": rules.learning_rate,
-        "stopped": done.stopped,
         "converged": done.converged,
         "updates": done.updates,
         "identity_excess_risk": problem.identity_excess_risk,

@@ -268,13 +268,8 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
     waiting = sorted(jobs, key=lambda job: job.expected_seconds)
     running: list[Job] = []
     done_seconds = 0.0  # as expected
-    columns = [
-        rich.progress.TextColumn("{task.description:45}"),
-        rich.progress.BarColumn(20),
-        rich.progress.TimeElapsedColumn(),
-        rich.progress.TimeRemainingColumn(compact=True),
-        rich.progress.TextColumn("{task.fields[note]}"),
-    ]
+    note = rich.progress.TextColumn("{task.fields[note]}")
+    columns = (*rich.progress.Progress.get_default_columns(), note)
     # No thread of its own: `_start` forks. All that was seen so far counts for the time left.
     with rich.progress.Progress(
         *columns, console=console, auto_refresh=False, disable=alone, speed_estimate_period=1e9
@@ -294,8 +289,8 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
             for job in list(running):
                 passed = time.monotonic() - job.started
                 behind += min(passed, job.expected_seconds)
-                note = job.last_line() if console.is_terminal else ""
-                shown.update(job.task, completed=passed, note=note)
+                last_line = job.last_line() if console.is_terminal else ""
+                shown.update(job.task, completed=passed, note=last_line)
                 if job.process.poll() is None:
                     continue
                 running.remove(job)

@@ -47,11 +47,9 @@ METRICS = (
 # The net of Table 1. Where the text leaves something open, the choice is a setting.
 ALL_CONV_RESIDUAL = {
     "name": "all_conv_residual",
-    # Residual blocks and channels of the three stages.
-    "blocks_per_stage": (9, 9, 9),
-    "widths": (64, 128, 256),
-    # Strides of their first convolutions.
-    "stage_strides": (1, 2, 2),
+    "blocks_per_stage": (9, 9, 9),  # residual blocks of the three stages
+    "widths": (64, 128, 256),  # their channels
+    "stage_strides": (1, 2, 2),  # of their first convolutions
     "stem_width": 16,
     "stem_kernel_size": 3,
     "stem_stride": 1,
@@ -61,26 +59,20 @@ ALL_CONV_RESIDUAL = {
     "initial_scale": 1.0,
     # Slope of the activation below zero: 0.1 in the base code, 0 in the paper's formula.
     "leak": 0.0,
-    # Whether a block starts with an activation, as the base code's did.
-    "activate_first": False,
-    # The last linear map: fixed (random, not trained: the paper's) or trained.
-    "projection": "fixed",
-    # Without the identity a block is C2(ReLU(C1 x)) alone.
-    "identity": True,
+    "activate_first": False,  # whether a block starts with an activation, as the base code's did
+    "projection": "fixed",  # the last linear map: fixed (random, not trained: the paper's), trained
+    "identity": True,  # without it a block is C2(ReLU(C1 x)) alone
     "batch_norm": False,
-    # float32 or bfloat16, of convolutions; parameters are float32.
-    "compute_dtype": "float32",
+    "compute_dtype": "float32",  # float32 or bfloat16, of convolutions; parameters are float32
 }
 # Momentum SGD; as in section 4 unless changed.
 OPTIM = {
-    # step, cosine, linear or constant.
-    "schedule": "step",
+    "schedule": "step",  # step, cosine, linear or constant
     "learning_rate": 0.05,
     # step only: where the rate is multiplied by decay_factor.
     "boundary_steps": (30_000, 50_000),
     "decay_factor": 0.1,
-    # The rate grows linearly to its value over so many steps.
-    "warmup_steps": 0,
+    "warmup_steps": 0,  # the rate grows linearly to its value over so many steps
     "momentum": 0.9,
     "nesterov": False,
     # The gradient of weight_decay / 2 * ||w||^2 is added for: convolutions, kernels or all.
@@ -91,14 +83,12 @@ OPTIM = {
 TRAIN = {
     "steps": 60_000,
     "batch_examples": 128,
-    # 0: one on a CPU, 100 on an accelerator.
-    "steps_per_dispatch": 0,
+    "steps_per_dispatch": 0,  # 0: one on a CPU, 100 on an accelerator
     "steps_per_log": 100,
     "steps_per_evaluation": 1000,
     "steps_per_checkpoint": 1000,
     "evaluation_batch_examples": 1000,
-    # 0: as many of this machine's devices as divide the batch.
-    "devices": 0,
+    "devices": 0,  # 0: as many of this machine's devices as divide the batch
     "keep_final_checkpoint": True,
 }
 
