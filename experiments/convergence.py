@@ -70,8 +70,7 @@ def trials(*, variant: str, **settings) -> list[dict]:
     """One for each depth and width (inside), or for each depth and target (escape)."""
     if variant == "escape":
         shared.require_between(1, math.inf, largest_factor=settings["largest_factor"])
-        several = {"depths": "depth", "targets": "target"}
-        cells = shared.each(settings, several, "largest_factor")
+        cells = shared.each(settings, {"depths": "depth", "targets": "target"})
         return [{"question": "escape", **cell, "target": list(cell["target"])} for cell in cells]
     beyond = {k.removeprefix("beyond_"): v for k, v in settings.items() if "beyond_" in k}
     certified = {k: v for k, v in settings.items() if "beyond_" not in k}

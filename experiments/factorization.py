@@ -38,7 +38,6 @@ from experiments.run.shared import (
     largest,
     require_between,
     where,
-    without,
 )
 from identity_matters import paper, random_matrices
 from identity_matters.linear.factorization import (
@@ -139,8 +138,7 @@ def trials(
     large_cells, large_methods, **rest,
 ) -> list[dict]:  # fmt: skip
     """One trial for each target R, with all of its depths."""
-    search = without(rest, "max_product_error", "norm_tolerance", "max_best_over_lower_bound")
-    common = {"family": _FAMILIES.get(variant, variant), **search, "methods": tuple(METHODS)}
+    common = {"family": _FAMILIES.get(variant, variant), **rest, "methods": tuple(METHODS)}
     common["least_depth_too"] = True
     if variant == "file":
         return [{**common, "file": file, "depths": depths}]

@@ -63,15 +63,13 @@ _SETTINGS = {
         "relative_tolerance": 1e-9,
     },
 }
-# Settings of the verdict, which no trial needs.
-_OF_VERDICT = ("wall_margin", "excess_tolerance", "least_inside", "relative_tolerance")
 VARIANTS = tuple(_SETTINGS)
 get_config = shared.configs(_SETTINGS, _COMMON)
 
 
 def trials(*, variant: str, **settings) -> list[dict]:
     """One trial for each width and depth."""
-    cells = shared.each(settings, {"widths": "width", "depths": "depth"}, *_OF_VERDICT)
+    cells = shared.each(settings, {"widths": "width", "depths": "depth"})
     for trial in cells:
         if variant == "critical_points":
             trial["start_norms"] = (*trial.pop("start_taus"), *trial.pop("outside_norms"))

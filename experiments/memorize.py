@@ -172,9 +172,7 @@ def trials(*, variant: str, **groups) -> list[dict]:
     """For each group, every combination of the settings that hold several values."""
     del variant
     listed = [
-        {"kind": kind, **trial}
-        for kind, group in groups.items()
-        for trial in each(group, _SEVERAL, "least_inside_share")
+        {"kind": kind, **trial} for kind, group in groups.items() for trial in each(group, _SEVERAL)
     ]
     for trial in listed:
         if "network" in trial:

@@ -95,11 +95,6 @@ _SETTINGS = {
 
 # What is measured in each trial of a variant, where that has another name.
 _MEASURED = {"origin": "at_origin", "dead_units": "dead"}
-# Settings of the verdicts, which no trial needs.
-_OF_VERDICT = (
-    *("form_tolerance", "deviations", "rounding", "least_halved_share"),
-    *("independent_from", "least_proved_minima"),
-)
 VARIANTS = tuple(_SETTINGS)
 get_config = shared.configs(_SETTINGS)
 
@@ -107,7 +102,7 @@ get_config = shared.configs(_SETTINGS)
 def trials(*, variant: str, **settings) -> list[dict]:
     """The trials of one variant; "measured" says what is measured in each."""
     if variant == "search":
-        return relu_search.trials(**shared.without(settings, *_OF_VERDICT))
+        return relu_search.trials(**settings)
     several = {"nets": "net", "laws": "law"}
     if variant == "noise":
         several = {"biases": "bias", "depths": "depth", "widths": "width"}
@@ -118,7 +113,7 @@ def trials(*, variant: str, **settings) -> list[dict]:
         names, teacher = "depth width lifted_width bias", settings["teacher_width"]
         settings["nets"] = relu_search.list_nets(settings["nets"], names, teacher)
     listed = []
-    for cell in shared.each(settings, several, *_OF_VERDICT):
+    for cell in shared.each(settings, several):
         net = cell.pop("net", {})
         listed.append({"measured": _MEASURED.get(variant, variant), **cell, **net})
     return listed

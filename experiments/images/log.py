@@ -25,14 +25,15 @@ class TrainingLog:
 
     Every line carries the training's index under "cell". A training that is taken up again finds
     the lines that it wrote before, and drops with `rewind` those that came after its checkpoint.
+
+    Args:
+      tensorboard, profile, checkpoint_dir: see the flags of these names.
     """
 
-    def __init__(
-        self, run_dir, stop_signal, tensorboard: bool, profile_dir: str, checkpoint_dir: str
-    ):
+    def __init__(self, run_dir, stop_signal, tensorboard=False, profile="", checkpoint_dir=""):
         # Of several processes one writes.
         self._writes = multihost.is_process_0()
-        self.profile_dir = profile_dir if self._writes else ""
+        self.profile_dir = profile if self._writes else ""
         root = f"{checkpoint_dir.rstrip('/')}/{run_dir.name}"
         self._shares_checkpoints = bool(checkpoint_dir) and "://" not in checkpoint_dir
         self._checkpoints = root if checkpoint_dir else str(run_dir.path / "checkpoints")

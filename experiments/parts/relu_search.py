@@ -80,10 +80,6 @@ SETTINGS = {
         "pairs": 8,
     },
 }
-_SHARED_WITH_CONTROL = (
-    *("width_in", "teacher_norm", "start_norms", "starts", "steps"),
-    *("radius", "gradient_tolerance", "optimal_share"),
-)
 _THRESHOLDS = (
     *("gradient_tolerance", "optimal_share", "radius"),
     *("kink_tolerance", "zero_unit_tolerance", "curvature_tolerance"),
@@ -106,9 +102,9 @@ def trials(*, nets, teacher_width: int, control: dict, **common) -> list[dict]:
     """A search for each of `nets`, and one of linear nets for each depth of `control`."""
     names = "depth width lifted_width bias pairs"
     searches = [{**common, **net} for net in list_nets(nets, names, teacher_width)]
-    own = {name: common[name] for name in _SHARED_WITH_CONTROL} | control
+    controls = each(common | control, {"depths": "depth"})
     return [{"measured": "search", **trial} for trial in searches] + [
-        {"measured": "linear_control", **trial} for trial in each(own, {"depths": "depth"})
+        {"measured": "linear_control", **trial} for trial in controls
     ]
 
 

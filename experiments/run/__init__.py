@@ -275,9 +275,7 @@ def execute(
     results_dir,
     own: dict | None = None,
     overwrite: bool = False,
-    tensorboard: bool = False,
-    profile: str = "",
-    checkpoint_dir: str = "",
+    **log_options,
 ) -> dict:
     """Runs or resumes one run of `experiment`; returns its summary.
 
@@ -286,7 +284,7 @@ def execute(
 
     Args:
       own: the settings that `config` is compared with; `config` itself if None.
-      tensorboard, profile, checkpoint_dir: see the flags of these names; trainings only.
+      log_options: see `TrainingLog`; trainings only.
     Raises:
       DivergedError: a training met a value that is not finite; the run is closed as "diverged".
       Interrupted, KeyboardInterrupt: SIGTERM or Ctrl-C came; the same call resumes.
@@ -332,8 +330,8 @@ def execute(
     logging.info("writing %s", run_dir.path)
     try:
         with StopSignal(asks_first=experiment.trains) as stop_signal:
-            log = TrainingLog(run_dir, stop_signal, tensorboard, profile, checkpoint_dir)
-            if overwrite and checkpoint_dir:
+            log = TrainingLog(run_dir, stop_signal, **log_options)
+            if overwrite:
                 log.delete_checkpoints()
             run_trials(experiment, trials, subjects, jax.random.key(seed), run_dir, log)
             found = experiment.judge({**settings, "scale": scale}, run_dir.records)
