@@ -3,9 +3,10 @@
 Command: make reproduce, or python -m experiments.reproduce [--only=a,b] [--seeds="0 1"]
     [--variants=c,d] [--jobs=N] [--demo] [--report] [--overwrite]
 
-Runs go side by side, one a core, the longest first; each is a process of its own, whose output goes
-to RESULTS_DIR/logs. On an accelerator, where one run takes the whole device, they go one by one,
-and the variants that need one join in. A failure does not stop the others.
+Runs go side by side, one a core, the longest first; each is a process of its own, forked from one
+that has imported the libraries, and its output goes to RESULTS_DIR/logs. On an accelerator, where
+one run takes the whole device, they go one by one, and the variants that need one join in. A
+failure does not stop the others.
 
 Ctrl-C and SIGTERM stop all runs and leave them to be resumed by the same command. The exit code is
 1 if any run failed, or contradicts the reference.
@@ -13,23 +14,26 @@ Ctrl-C and SIGTERM stop all runs and leave them to be resumed by the same comman
 
 import collections
 import contextlib
-import ctypes
 import dataclasses
 import glob
 import itertools
+import multiprocessing
 import os
 import pathlib
+import runpy
 import shlex
 import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
 import rich.console
 import rich.progress
 import rich.table
+import threadpoolctl
 from absl import flags
 
 import experiments
@@ -50,13 +54,20 @@ _JOBS = flags.DEFINE_integer(
 _DEMO = flags.DEFINE_boolean("demo", False, "The quickest variant of each quick experiment alone.")
 _REPORT = flags.DEFINE_boolean("report", False, "Write the report at the end.")
 _OVERWRITE = flags.DEFINE_boolean(
-    "overwrite", False, "Replace runs that diverged, are damaged or have other settings."
+    "overwrite",
+    False,
+    "Replace runs that diverged, are damaged or have other settings.",
+    allow_override=True,
 )
 DEMO_SECONDS = 20  # an experiment is quick if its quickest variant took at most so long
 UNKNOWN_SECONDS = 30  # for a run that has no reference
 START_SECONDS = 4  # until a process has imported what it needs
 STOP_SECONDS = 30  # for saving after SIGTERM
-_PR_SET_PDEATHSIG = 1
+# Importing takes a process longer than many a run.
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(
+    ["__main__", "experiments.images.train", "identity_matters.linear", "scipy.optimize"]
+)
 
 
 class Stopped(BaseException):
@@ -72,7 +83,7 @@ class Job:
     seed: int
     expected_seconds: float
     reference: dict | None
-    process: subprocess.Popen | None = None
+    process: Any = None  # of multiprocessing
     overwrite: bool = False
     core: int | None = None
     started: float = 0.0
@@ -220,42 +231,47 @@ def _stop(signum, frame):
 
 def _start(job: Job, core: int | None) -> None:
     """Starts the run on one core of its own, or on all where `core` is None."""
-    libc, parent = ctypes.CDLL(None), os.getpid()
-
-    def before_exec():
-        # If this process is killed, no run outlives it; what a run has measured is on disk.
-        if hasattr(libc, "prctl"):
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-        if core is not None:  # XLA and BLAS take a thread for each core that they may use
-            os.sched_setaffinity(0, {core})
-
     job.log.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.nullcontext() if core is None else open(job.log, "wb") as output:
-        # A session of its own: Ctrl-C comes here, and goes on to all runs as SIGTERM.
-        job.process = subprocess.Popen(
-            [sys.executable, *job.command()],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            preexec_fn=before_exec,
-        )
+    log = None if core is None else str(job.log)
+    job.process = _SERVER.Process(target=_run, args=(job.command(), log, core))
+    job.process.start()
     job.core, job.started = core, time.monotonic()
+
+
+def _run(command: list[str], log: str | None, core: int | None) -> None:
+    """What the process of a run does: ``python *command``."""
+    os.setsid()  # Ctrl-C comes to `main` alone, which goes on to all runs with SIGTERM
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    if log is not None:
+        with open(log, "wb") as output:
+            for stream in (sys.stdout, sys.stderr):
+                os.dup2(output.fileno(), stream.fileno())
+    if core is not None:  # XLA takes a thread for each core that it may use
+        os.sched_setaffinity(0, {core})
+        threadpoolctl.threadpool_limits(1)
+    _, module, *arguments = command
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _end_with(parent: Any) -> None:
+    """If `main` is killed, no run outlives it; what a run has measured is on disk."""
+    parent.join()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _end(job: Job) -> None:
     """Asks a run to stop and waits until it has."""
-    if job.process is None or job.process.poll() is not None:
+    if job.process is None or job.process.exitcode is not None:
         return
     job.process.terminate()
     # Asked a second time, it waits no longer.
-    with contextlib.suppress(Stopped, subprocess.TimeoutExpired):
-        job.process.wait(STOP_SECONDS)
-        return
-    job.process.kill()
-    job.process.wait()
+    with contextlib.suppress(Stopped):
+        job.process.join(STOP_SECONDS)
+    if job.process.exitcode is None:
+        job.process.kill()
+        job.process.join()
 
 
 def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
@@ -270,7 +286,7 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
     done_seconds = 0.0  # as expected
     note = rich.progress.TextColumn("{task.fields[note]}")
     columns = (*rich.progress.Progress.get_default_columns(), note)
-    # No thread of its own: `_start` forks. All that was seen so far counts for the time left.
+    # All that was seen so far counts for the time left.
     with rich.progress.Progress(
         *columns, console=console, auto_refresh=False, disable=alone, speed_estimate_period=1e9
     ) as shown:
@@ -291,7 +307,7 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
                 behind += min(passed, job.expected_seconds)
                 last_line = job.last_line() if console.is_terminal else ""
                 shown.update(job.task, completed=passed, note=last_line)
-                if job.process.poll() is None:
+                if job.process.exitcode is None:
                     continue
                 running.remove(job)
                 done_seconds += job.expected_seconds
