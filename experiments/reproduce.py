@@ -28,7 +28,6 @@ import time
 from typing import Any
 
 import rich.console
-import rich.progress
 import rich.table
 from absl import flags
 
@@ -76,7 +75,6 @@ class Job:
     overwrite: bool = False
     core: int | None = None
     started: float = 0.0
-    task: Any = None  # of the progress that is shown
 
     @property
     def title(self) -> str:
@@ -259,7 +257,7 @@ def _end(job: Job) -> None:
 
 
 def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
-    """Runs the jobs, the longest first, and shows how far they are."""
+    """Runs the jobs, the longest first; a line for each when it starts and when it ends."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None]
     at_once = min(_JOBS.value or (1 if _has_accelerator() else len(cores)), len(jobs))
     # One at a time may use all cores, and writes to the terminal.
@@ -267,45 +265,28 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
     free = [None] if alone else [cores[i % len(cores)] for i in range(at_once)]
     waiting = sorted(jobs, key=lambda job: job.expected_seconds)
     running: list[Job] = []
+    started = time.monotonic()
     done_seconds = 0.0  # as expected
-    note = rich.progress.TextColumn("{task.fields[note]}")
-    columns = (*rich.progress.Progress.get_default_columns(), note)
-    # No thread of its own: `_start` forks. All that was seen so far counts for the time left.
-    with rich.progress.Progress(
-        *columns, console=console, auto_refresh=False, disable=alone, speed_estimate_period=1e9
-    ) as shown:
-        expected = sum(job.expected_seconds for job in jobs)
-        whole = shown.add_task(f"{len(jobs)} runs, {at_once} at a time", total=expected, note="")
-        while waiting or running:
-            while waiting and free:
-                job = waiting.pop()
-                if alone:
-                    console.print(f"$ python {shlex.join(job.command())}")
-                _start(job, free.pop())
-                job.task = shown.add_task(job.title, total=job.expected_seconds, note="")
-                running.append(job)
-            time.sleep(0.25)
-            behind = done_seconds
-            for job in list(running):
-                passed = time.monotonic() - job.started
-                behind += min(passed, job.expected_seconds)
-                last_line = job.last_line() if console.is_terminal else ""
-                shown.update(job.task, completed=passed, note=last_line)
-                if job.process.poll() is None:
-                    continue
-                running.remove(job)
-                done_seconds += job.expected_seconds
-                free.append(job.core)
-                shown.remove_task(job.task)
-                count = len(jobs) - len(waiting) - len(running)
-                said = (job.summary() or {"verdict": "FAILED"})["verdict"]
-                line = f"run {count} of {len(jobs)}: {job.title}: {said}"
-                left = shown.tasks[0].time_remaining
-                about = f", about {groups.duration(left)} left" if left and running else ""
-                shown.print(f"{line}, {groups.duration(passed)}{about}", soft_wrap=True)
-            shown.update(whole, completed=behind)
-            if console.is_terminal:
-                shown.refresh()
+    while waiting or running:
+        while waiting and free:
+            job = waiting.pop()
+            console.print(f"$ python {shlex.join(job.command())}", markup=False)
+            _start(job, free.pop())
+            running.append(job)
+        time.sleep(0.25)
+        for job in [job for job in running if job.process.poll() is not None]:
+            running.remove(job)
+            free.append(job.core)
+            done_seconds += job.expected_seconds
+            count = len(jobs) - len(waiting) - len(running)
+            said = (job.summary() or {"verdict": "FAILED"})["verdict"]
+            now = time.monotonic()
+            line = f"run {count} of {len(jobs)}: {job.title}: {said}"
+            # What was expected and what it took so far tell how long the others will take.
+            expected = sum(job.expected_seconds for job in (*waiting, *running))
+            left = (now - started) * expected / done_seconds
+            about = f", about {groups.duration(left)} left" if expected else ""
+            console.print(f"{line}, {groups.duration(now - job.started)}{about}", markup=False)
 
 
 def _write_report(console: rich.console.Console) -> None:
