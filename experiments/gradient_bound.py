@@ -86,13 +86,12 @@ get_config = shared.configs({form: {} for form in VARIANTS}, _SETTINGS)
 
 def trials(
     *, variant: str, random: dict, singular: dict, search: dict, tight: dict, scaling: dict,
-    exact: dict, **rest,
+    exact: dict, **data,
 ) -> list[dict]:  # fmt: skip
     """One trial each for exact, tight and scaling; one for each search and random shape.
 
     Singular Sigma are for the corrected form alone: the printed ones are trivial there.
     """
-    data = shared.without(rest, "tight_tolerance")
     sizes = search["widths"], search["depths"]
     if len(sizes[0]) != len(sizes[1]):
         raise ValueError("one search.depths for each of search.widths {}, got {}".format(*sizes))
@@ -114,17 +113,19 @@ def trials(
 def _shapes(*, points: int, widths, depth_caps, batch_points: int, **histogram) -> list[dict]:
     """Shapes with their numbers of batches for each sampler, inversely as the size of A."""
     lows = (1, *(cap + 1 for cap in depth_caps[:-1]))
-    shapes = [
-        {"width": width, "min_depth": low, "max_depth": cap, "batch_points": batch_points}
-        for low, cap in zip(lows, depth_caps, strict=True)
-        for width in widths
-    ]
-    weights = np.array([1 / (shape["width"] ** 2 * shape["max_depth"]) for shape in shapes])
+    sizes = [(w, *ends) for ends in zip(lows, depth_caps, strict=True) for w in widths]
+    weights = np.array([1 / (width**2 * cap) for width, _, cap in sizes])
     batches = points * weights / weights.sum() / len(random_matrices.SAMPLERS) / batch_points
-    return [
-        {**shape, "batches_per_sampler": math.ceil(count), **histogram}
-        for shape, count in zip(shapes, batches, strict=True)
+    shapes = [
+        {
+            "width": width,
+            "min_depth": low,
+            "max_depth": cap,
+            "batches_per_sampler": math.ceil(count),
+        }
+        for (width, low, cap), count in zip(sizes, batches, strict=True)
     ]
+    return [{**shape, "batch_points": batch_points, **histogram} for shape in shapes]
 
 
 def build(**trial) -> dict:

@@ -29,7 +29,6 @@ although a layer must leave B_1 on the way.
 import dataclasses
 import math
 import statistics
-import types
 from typing import NamedTuple
 
 import numpy as np
@@ -37,13 +36,13 @@ import numpy as np
 from experiments import run
 from experiments.run.shared import (
     configs,
+    each,
     grid,
     joined,
     largest,
     least,
     reproduced,
     where,
-    without,
 )
 from identity_matters import paper, random_matrices
 from identity_matters.linear import descent, factorization, lower_bound, model
@@ -111,60 +110,54 @@ get_config = configs(_SETTINGS, {"descent": _DESCENT})
 
 def trials(*, variant: str, **settings) -> list[dict]:
     """One for each network to train; in noise one for each target and depth."""
-    own, listed = types.SimpleNamespace(**settings), _TRIALS[variant]
-    return [{"variant": variant, "descent": own.descent, **trial} for trial in listed(own)]
+    return [{"variant": variant, **trial} for trial in _TRIALS[variant](settings)]
 
 
-def _depth_trials(settings):
-    names = ("problem_seed", "gamma", "angles_radians")
-    drawn = (settings.problem_seeds, settings.gammas, settings.angles_radians)
-    problems = [dict(zip(names, one, strict=True)) for one in zip(*drawn, strict=True)]
-    factors = {RESIDUAL: settings.residual_rate_factors}
-    stds = {SCALED: 1 / math.sqrt(settings.width)}
-    for cell in grid(depth=settings.depths, network=(RESIDUAL, STANDARD, SCALED), problem=problems):
-        near_zero = settings.near_zero_std_times_depth / cell["depth"]
+def _depth_trials(settings: dict):
+    drawn = (settings[name] for name in ("problem_seeds", "gammas", "angles_radians"))
+    several = {
+        "depth": settings["depths"],
+        "network": (RESIDUAL, STANDARD, SCALED),
+        "problem": list(zip(*drawn, strict=True)),
+    }
+    for cell in grid(**several):
+        depth, network, (seed, gamma, angles) = cell.values()
+        near_zero = settings["near_zero_std_times_depth"] / depth
+        kind = "residual" if network == RESIDUAL else "standard"
         yield {
-            **without(cell, "problem"),
-            **cell["problem"],
-            "rate_factors": factors.get(cell["network"], settings.standard_rate_factors),
-            "std": stds.get(cell["network"], near_zero),
-            "width": settings.width,
-            "sigma_eigenvalues": settings.sigma_eigenvalues,
+            **{name: settings[name] for name in ("descent", "width", "sigma_eigenvalues")},
+            **{"network": network, "depth": depth},
+            **{"problem_seed": seed, "gamma": gamma, "angles_radians": angles},
+            "rate_factors": settings[f"{kind}_rate_factors"],
+            "std": 1 / math.sqrt(settings["width"]) if network == SCALED else near_zero,
         }
 
 
-def _stuck_trials(settings):
-    dimension, turn = len(settings.plane_diagonal), np.array([settings.rotation_radians])
-    targets = {
-        PLANE: np.diag(settings.plane_diagonal),
-        NEGATIVE: np.diag(settings.negative_diagonal),
-        POSITIVE: np.diag(settings.positive_diagonal),
-        ROTATION: random_matrices.rotate_rows(np.eye(dimension), turn),
-    }
+def _stuck_trials(settings: dict):
+    turn = np.array([settings["rotation_radians"]])
+    targets = {name: np.diag(settings[f"{name}_diagonal"]) for name in (PLANE, NEGATIVE, POSITIVE)}
+    dimension = len(targets[PLANE])
+    targets[ROTATION] = random_matrices.rotate_rows(np.eye(dimension), turn)
     # (target, start, width of the layers, repeats)
-    cases = [(target, "zero", dimension, 1) for target in targets]
+    cases, repeats = [(target, "zero", dimension, 1) for target in targets], settings["repeats"]
     for target in (PLANE, NEGATIVE):
-        repeats = settings.repeats
-        cases += [(target, "gaussian_maps", width, repeats) for width in settings.map_widths]
+        cases += [(target, "gaussian_maps", width, repeats) for width in settings["map_widths"]]
         cases += [(target, "modified_identity_maps", 2 * dimension, 1)]
         cases += [(target, "last_layer_minus_identity", dimension, 1)]
-    cases += [(PLANE, "factorization", dimension, settings.repeats)]
+    cases += [(PLANE, "factorization", dimension, repeats)]
+    common = {name: settings[name] for name in ("descent", "depth")}
     for target, start, width, count in cases:
-        std = settings.factorization_noise_std if start == "factorization" else 0.0
+        std = settings["factorization_noise_std"] if start == "factorization" else 0.0
         own = {"target": target, "R": targets[target].tolist(), "start": start, "width": width}
         for repeat in range(count):
-            yield {**own, "depth": settings.depth, "noise_std": std, "repeat": repeat}
+            yield {**common, **own, "noise_std": std, "repeat": repeat}
 
 
-def _noise_trials(settings):
-    for target, diagonal in (
-        (NEGATIVE, settings.negative_diagonal),
-        (PLANE, settings.plane_diagonal),
-    ):
-        own = {"target": target, "R": np.diag(diagonal).tolist()}
-        for depth in settings.depths:
-            noise = {"noise_stds": settings.noise_stds, "draws": settings.draws}
-            yield {**own, "depth": depth, **noise}
+def _noise_trials(settings: dict):
+    for target in (NEGATIVE, PLANE):
+        R = np.diag(settings[f"{target}_diagonal"]).tolist()
+        for trial in each(settings, {"depths": "depth"}):
+            yield {**trial, "target": target, "R": R}
 
 
 class Problem(NamedTuple):
