@@ -7,7 +7,7 @@ Command:
     python -m experiments.factorization --config=:random
     python -m experiments.factorization --config=:file --config.file=R.npy
 
-2 CPU cores: random about 60 s and 3 GB of memory, the others 3 to 30 s each.
+2 CPU cores: random about 50 s and 1 GB of memory, the others 3 to 30 s each.
 Expected: the product misses R by less than 1e-12 of its norm at every depth up to 4096, every
 width up to 256 and every condition number up to 1e8 (1e-10 for a principal root, which is refused
 beyond); the polar factorization stays below (pi + 3 gamma)/l and within 35 percent of a lower
@@ -55,7 +55,7 @@ _MEGABYTE = 1e6
 _FLOAT64_BYTES = 8
 
 VARIANTS = {
-    "random": "Gaussian targets; a minute, 3 GB of memory",
+    "random": "Gaussian targets; a minute, 1 GB of memory",
     "orthogonal": "random rotations; half a minute, as each of the others",
     "near_minus_identity": "rotations by nearly pi",
     "psd": "symmetric positive definite targets",
@@ -83,7 +83,7 @@ _CHANGES = {
     "random": {
         "dimensions": (2, 3, 5, 8, 16, 17, 32, 64, 128, 255),
         "path_max_dimension": 16,
-        "large_cells": ((256, 4096),),
+        "large_cells": ((256, 1024),),
     },
     "orthogonal": _OPTIMAL,
     "near_minus_identity": {
