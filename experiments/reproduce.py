@@ -240,6 +240,7 @@ def _start(job: Job, core: int | None) -> None:
 
 def _run(command: list[str], log: str | None, core: int | None) -> None:
     """What the process of a run does: ``python *command``."""
+    multiprocessing.set_start_method(None, force=True)  # the default, as in any process
     os.setsid()  # Ctrl-C comes to `main` alone, which goes on to all runs with SIGTERM
     parent = multiprocessing.parent_process()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
