@@ -415,8 +415,8 @@ def run_trials(
     }
     for index in recorded:  # the last process may have been killed before the deletion
         _delete_unless_kept(subjects[index], index, log)
-    if run_dir.records:
-        logging.info("resuming: %d of %d trials are recorded", len(recorded), len(trials))
+    if recorded:
+        logging.info("resuming after %d of %d trials", len(recorded), len(trials))
     done_seconds: list[float] = []
     with _compile_clock() as compiling:
         for index, (trial, subject) in enumerate(zip(trials, subjects, strict=True)):

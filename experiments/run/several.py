@@ -40,7 +40,7 @@ def join() -> bool:
     explicit = (chosen.coordinator_address, chosen.num_processes, chosen.process_id)
     if not chosen.distributed and all(value is None for value in explicit):
         return False
-    if chosen.process_id == 0:  # which JAX aborts, with a stack of C++, where another does not come
+    if chosen.process_id == 0:
         print(
             f"process 0 of {chosen.num_processes} waits for the others at"
             f" {chosen.coordinator_address}, {multihost.START_TIMEOUT_SECONDS} s at most",
