@@ -55,6 +55,8 @@ DEMO_SECONDS = 20  # an experiment is quick if its quickest variant took at most
 UNKNOWN_SECONDS = 30  # for a run that has no reference
 START_SECONDS = 4  # until a process has imported what it needs
 STOP_SECONDS = 30  # for saving after SIGTERM
+# Where the bar of a run waits that takes longer than its reference: when full its clock stops.
+NEARLY_DONE = 0.95
 _PR_SET_PDEATHSIG = 1
 
 
@@ -100,7 +102,7 @@ class Job:
     def last_line(self) -> str:
         """What the run said last."""
         with contextlib.suppress(OSError, IndexError):
-            return self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-1][:60]
+            return self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-1]
         return ""
 
     def summary(self) -> dict | None:
@@ -270,13 +272,16 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
     waiting = sorted(jobs, key=lambda job: job.expected_seconds)
     running: list[Job] = []
     done_seconds = 0.0  # as expected
+    longest = max((len(job.title) for job in jobs), default=0)
     columns = [
-        rich.progress.TextColumn("{task.description:45}"),
-        rich.progress.BarColumn(20),
+        rich.progress.TextColumn(f"{{task.description:{longest}}}"),
+        rich.progress.BarColumn(10),
         rich.progress.TimeElapsedColumn(),
         rich.progress.TimeRemainingColumn(compact=True),
         rich.progress.TextColumn("{task.fields[note]}"),
     ]
+    # What bar, times and blanks leave of the line: a longer note would squeeze the other columns.
+    room = max(0, console.width - longest - len(" ---------- 0:00:00 00:00 "))
     # No thread of its own: `_start` forks. All that was seen so far counts for the time left.
     with rich.progress.Progress(
         *columns, console=console, auto_refresh=False, disable=alone, speed_estimate_period=1e9
@@ -295,9 +300,10 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
             behind = done_seconds
             for job in list(running):
                 passed = time.monotonic() - job.started
-                behind += min(passed, job.expected_seconds)
-                note = job.last_line() if console.is_terminal else ""
-                shown.update(job.task, completed=passed, note=note)
+                completed = min(passed, NEARLY_DONE * job.expected_seconds)
+                behind += completed
+                note = job.last_line()[:room] if console.is_terminal else ""
+                shown.update(job.task, completed=completed, note=note)
                 if job.process.poll() is None:
                     continue
                 running.remove(job)
