@@ -68,6 +68,8 @@ _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     ["__main__", "experiments.images.train", "identity_matters.linear", "scipy.optimize"]
 )
+# Where the bar of a run waits that takes longer than its reference: when full its clock stops.
+NEARLY_DONE = 0.95
 
 
 class Stopped(BaseException):
@@ -112,7 +114,7 @@ class Job:
     def last_line(self) -> str:
         """What the run said last."""
         with contextlib.suppress(OSError, IndexError):
-            return self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-1][:60]
+            return self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-1]
         return ""
 
     def summary(self) -> dict | None:
@@ -285,8 +287,16 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
     waiting = sorted(jobs, key=lambda job: job.expected_seconds)
     running: list[Job] = []
     done_seconds = 0.0  # as expected
-    note = rich.progress.TextColumn("{task.fields[note]}")
-    columns = (*rich.progress.Progress.get_default_columns(), note)
+    longest = max((len(job.title) for job in jobs), default=0)
+    columns = [
+        rich.progress.TextColumn(f"{{task.description:{longest}}}"),
+        rich.progress.BarColumn(10),
+        rich.progress.TimeElapsedColumn(),
+        rich.progress.TimeRemainingColumn(compact=True),
+        rich.progress.TextColumn("{task.fields[note]}"),
+    ]
+    # What bar, times and blanks leave of the line: a longer note would squeeze the other columns.
+    room = max(0, console.width - longest - len(" ---------- 0:00:00 00:00 "))
     # All that was seen so far counts for the time left.
     with rich.progress.Progress(
         *columns, console=console, auto_refresh=False, disable=alone, speed_estimate_period=1e9
@@ -305,9 +315,10 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
             behind = done_seconds
             for job in list(running):
                 passed = time.monotonic() - job.started
-                behind += min(passed, job.expected_seconds)
-                last_line = job.last_line() if console.is_terminal else ""
-                shown.update(job.task, completed=passed, note=last_line)
+                completed = min(passed, NEARLY_DONE * job.expected_seconds)
+                behind += completed
+                note = job.last_line()[:room] if console.is_terminal else ""
+                shown.update(job.task, completed=completed, note=note)
                 if job.process.exitcode is None:
                     continue
                 running.remove(job)
