@@ -234,7 +234,7 @@ def _step(descent, state: dict, rate, x, labels):
     updates, opt_state = descent.update(gradient, state["opt_state"])
     updates = jax.tree.map(lambda update: rate * update, updates)
     params = optax.apply_updates(state["params"], updates)
-    return {**state, "params": params, "opt_state": opt_state}, loss, optax.global_norm(gradient)
+    return {**state, "params": params, "opt_state": opt_state}, loss, optax.tree.norm(gradient)
 
 
 @jax.jit
