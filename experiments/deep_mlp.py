@@ -234,7 +234,7 @@ def _step(descent, state: dict, rate, x, labels):
     updates, opt_state = descent.update(gradient, state["opt_state"])
     updates = jax.tree.map(lambda update: rate * update, updates)
     params = optax.apply_updates(state["params"], updates)
-    return {**state, "params": params, "opt_state": opt_state}, loss, optax.global_norm(gradient)
+    return {**state, "params": params, "opt_state": opt_state}, loss, optax.tree.norm(gradient)
 
 
 @jax.jit
@@ -389,17 +389,13 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     judged = [{"gap_closed_percent": -np.inf, **record} for record in records]
     for record in judged:
         record["trained"] = record["gap_closed_percent"] >= rules["trained_percent"]
+        record["deep"] = record["depth"] >= rules["hard_from_depth"]
     of_net = {name: where(judged, net=name) for name in settings["nets"]}
-
-    def all_train(name):
-        return all(record["trained"] for record in of_net[name])
-
-    def deep(name):
-        return [r for r in of_net[name] if r["depth"] >= rules["hard_from_depth"]]
-
-    def no_deep_one_trains(name):
-        return bool(deep(name)) and not where(deep(name), trained=True)
-
+    all_train = {name: not where(own, trained=False) for name, own in of_net.items()}
+    no_deep_one_trains = {
+        name: {record["trained"] for record in where(own, deep=True)} == {False}
+        for name, own in of_net.items()
+    }
     metrics = {
         "deepest_layers": max(settings["depths"]),
         "linear_optimum_loss": records[0]["linear_optimum_loss"],
@@ -409,7 +405,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         metrics |= _net_metrics(name, own)
     if question == "orthogonal":
         published = {}
-        holds = all_train("linear") and no_deep_one_trains("relu")
+        holds = all_train["linear"] and no_deep_one_trains["relu"]
     else:
         layers = paper.NUMBERS["blog_post_deepest_layers"].value
         published = {"identity_deepest_trained_layers": layers}
@@ -421,7 +417,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         # In every layer less than in any layer of the net with the identity.
         attenuated = all(
             r["largest_gradient_norm"] < identity[r["depth"]]["least_gradient_norm"]
-            for r in deep("plain_near_zero")
+            for r in where(of_net["plain_near_zero"], deep=True)
         )
         norms = _norms_times_depth(of_net["identity"], rules["order_from_depth"]).values()
         everywhere = list(itertools.chain(*norms))
@@ -430,9 +426,9 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         metrics["identity_largest_norm_times_depth"] = max(everywhere, default=None)
         metrics["identity_norm_times_depth_ratio_at_equal_rates"] = ratio
         holds = (
-            all_train("identity")
-            and no_deep_one_trains("plain_near_zero")
-            and no_deep_one_trains("plain_standard")
+            all_train["identity"]
+            and no_deep_one_trains["plain_near_zero"]
+            and no_deep_one_trains["plain_standard"]
             and even
             and attenuated
         )

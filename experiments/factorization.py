@@ -31,14 +31,7 @@ import numpy as np
 from absl import logging
 
 from experiments import run
-from experiments.run.shared import (
-    configs,
-    generator,
-    grid,
-    largest,
-    require_between,
-    where,
-)
+from experiments.run.shared import configs, generator, grid, largest, require_between, where
 from identity_matters import paper, random_matrices
 from identity_matters.linear.factorization import (
     METHODS,

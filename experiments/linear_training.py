@@ -34,16 +34,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments import run
-from experiments.run.shared import (
-    configs,
-    each,
-    grid,
-    joined,
-    largest,
-    least,
-    reproduced,
-    where,
-)
+from experiments.run.shared import configs, each, grid, joined, largest, least, reproduced, where
 from identity_matters import paper, random_matrices
 from identity_matters.linear import descent, factorization, lower_bound, model
 
