@@ -279,6 +279,7 @@ def load(run_dir: str, trial: int = 0) -> tuple[Training, dict]:
     if not results:
         raise runs.RunError(f"{run_dir}: training {trial} is not finished")
     groups = {name: _with_tuples(results[0][name]) for name in ("data", "model", "optim", "train")}
+    groups["train"]["devices"] = 0  # it may have been trained on more than there are here
     training = Training(**groups)
     directory = found.path / "checkpoints" / f"cell={trial}"
     like = initial_state(training.task.init(jax.random.key(0)), training.task.optimizer)
