@@ -120,11 +120,7 @@ def check_problem(
     """Raises unless all shapes fit and every array is float64.
 
     Args:
-      A: f64[depth, m, m].
-      R: f64[d_out, d_in].
-      Sigma: f64[d_in, d_in].
-      input_map: f64[m, d_in], or None for the identity (then d_in = m).
-      output_map: f64[d_out, m], or None for the identity (then d_out = m).
+      A, R, Sigma, input_map, output_map: see `excess_risk`.
     Raises:
       TypeError: an array is not float64.
       ValueError: a shape does not fit; the message names the shape found and the one needed.

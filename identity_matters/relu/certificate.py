@@ -23,6 +23,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import ArrayLike
 
 from identity_matters.relu import origin
@@ -66,8 +67,7 @@ class Certificate:
 
 def exact(array: ArrayLike) -> np.ndarray:
     """Floats as the rational numbers that they are."""
-    array = np.asarray(array, np.float64)
-    return np.array([Fraction(float(v)) for v in array.ravel()], object).reshape(array.shape)
+    return np.vectorize(Fraction, otypes="O")(np.asarray(array, np.float64))
 
 
 def root_above(value: Fraction) -> Fraction:
@@ -76,12 +76,8 @@ def root_above(value: Fraction) -> Fraction:
     return Fraction(math.isqrt(math.ceil(scaled)) + 1, _ROOT_UNIT)
 
 
-def _square(array) -> Fraction:
-    return sum((v * v for v in np.ravel(array)), Fraction(0))
-
-
 def _norm(array) -> Fraction:
-    return root_above(_square(array))
+    return root_above((np.ravel(array) ** 2).sum())
 
 
 def _require(condition: bool, text: str, left, right) -> None:
@@ -137,24 +133,20 @@ def _system(blocks: list[_Block], B, r):
     mixed = np.full((size, size), Fraction(0))
     offset = 0
     for (V, W, z, pre), on, G in zip(blocks, active, pulled, strict=True):
-        (_, width), width_z = V.shape, W.shape[1]
-        at_W = offset + d * width
+        below = moved[:, :, :offset]
         # Of the active pre-activations in the weights of the blocks below.
-        inner = np.einsum("cb,nbp->ncp", W[:, :d], moved[:, :, :offset]) * on[:, :, None]
-        GV = (G @ V) * on
-        below = moved[:, :, :offset].copy()
-        moved[:, :, :offset] += np.einsum("ac,ncp->nap", V, inner)
-        for c in range(width):
-            of_V = [offset + a * width + c for a in range(d)]
-            of_W = [at_W + c * width_z + b for b in range(width_z)]
-            lit = on[:, c, None] * z
-            mixed[np.ix_(of_V, of_W)] = G.T @ lit
-            mixed[of_V, :offset] = np.einsum("na,np->ap", G, inner[:, c])
-            mixed[of_W[:d], :offset] = np.einsum("n,nbp->bp", GV[:, c], below)
-            for a in range(d):
-                moved[:, a, of_V[a]] = on[:, c] * pre[:, c]
-                moved[:, a, of_W] = V[a, c] * lit
-        offset = at_W + W.size
+        inner = np.einsum("cb,nbp->ncp", W[:, :d], below) * on[:, :, None]
+        of_V = offset + np.arange(V.size).reshape(V.shape)
+        of_W = offset + V.size + np.arange(W.size).reshape(W.shape)
+        lit = on[:, :, None] * z[:, None]
+        for c in range(len(W)):
+            mixed[np.ix_(of_V[:, c], of_W[c])] = G.T @ lit[:, c]
+        mixed[of_V, :offset] = np.einsum("na,ncp->acp", G, inner)
+        mixed[of_W[:, :d], :offset] = np.einsum("nc,nbp->cbp", (G @ V) * on, below)
+        below += np.einsum("ac,ncp->nap", V, inner)
+        moved[:, np.arange(d)[:, None], of_V] = (on * pre)[:, None]
+        moved[:, :, of_W] = np.einsum("ac,ncb->nacb", V, lit)
+        offset += V.size + W.size
     jacobian = np.einsum("oa,nap->nop", B, moved).reshape(-1, size)
     share = Fraction(2, n)
     return jacobian.T @ r.ravel() * share, (jacobian.T @ jacobian + mixed + mixed.T) * share
@@ -162,13 +154,12 @@ def _system(blocks: list[_Block], B, r):
 
 def _orbit_tangents(blocks: list[_Block]) -> np.ndarray:
     """t_c, f64[size, units]: the tangents (v_c, -w_c) in the order of `_system`."""
-    columns = []
-    for j, block in enumerate(blocks):
-        for c in range(len(block.W)):
-            parts = [np.zeros(part.shape) for other in blocks for part in (other.V, other.W)]
-            parts[2 * j][:, c], parts[2 * j + 1][c] = block.V[:, c], -block.W[c]
-            columns.append(np.concatenate([part.ravel() for part in parts]))
-    return np.stack(columns, axis=1)
+    own = []
+    for V, W, _, _ in blocks:
+        unit = np.eye(len(W))
+        of_V, of_W = V[:, :, None] * unit, -W[:, :, None] * unit[:, None]
+        own.append(np.concatenate([part.reshape(-1, len(W)) for part in (of_V, of_W)]))
+    return scipy.linalg.block_diag(*own).astype(np.float64)
 
 
 def _is_definite(matrix) -> bool:
@@ -242,7 +233,7 @@ def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate
     curvature = Fraction(float(spectrum[0])) / 2
     left = derivative - (third * rho + curvature) * np.eye(len(derivative), dtype=int)
     _require(_is_definite(left), "no local minimum, curvature", spectrum[0], curvature)
-    risk = (_square(r) - sum(2 * size * move for size, move in sizes)) / len(r)
+    risk = ((r**2).sum() - sum(2 * size * move for size, move in sizes)) / len(r)
     risk_above = sum((size + move) ** 2 for size, move in sizes) / len(r)
     _require(risk > 0, "the risk must be positive", risk, 0)
     norm = _largest_norm(candidate) + rho
