@@ -104,7 +104,7 @@ def test_a_gradient_takes_three_products_per_layer(depth):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"A": np.zeros((3, 3))}, r"A must have shape .*, got \(3, 3\)"),
+        ({"A": np.zeros((3, 3))}, r"A must have shape .*, got shape \(3, 3\)"),
         ({"R": np.zeros((3, 2))}, r"R must be 3 x 3 .* got shape \(3, 2\)"),
         ({"Sigma": np.zeros((2, 2))}, r"Sigma must be 3 x 3 .* got shape \(2, 2\)"),
         ({"input_map": np.zeros((2, 3))}, r"input_map must be 3 x any .* got shape \(2, 3\)"),

@@ -121,7 +121,7 @@ def gradient_lower_bound(
         or ``|||A||| >= 1``, about which eq. (2.3) says nothing.
     """
     model.check_stack(A)
-    model.check_matrix(Sigma, "Sigma", (A.shape[1], A.shape[2]), "like the layers")
+    model.check_array(Sigma, "Sigma", A.shape[1:], f"be {A.shape[1]} x {A.shape[1]}, as the layers")
     bound = bound_function(form)
     eigenvalues = second_moment_eigenvalues(Sigma)
     if not float(excess) >= 0:

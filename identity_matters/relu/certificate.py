@@ -80,6 +80,10 @@ def _norm(array) -> Fraction:
     return root_above((np.ravel(array) ** 2).sum())
 
 
+def _row_norms(rows) -> np.ndarray:
+    return np.array([_norm(row) for row in rows])
+
+
 def _require(condition: bool, text: str, left, right) -> None:
     if not condition:
         raise NotCertifiedError(f"{text}: {float(left):.3g} against {float(right):.3g}")
@@ -215,17 +219,13 @@ def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate
     # units move by, and of the third derivative of f.
     length = _norm([w for V, W, _, _ in live for part in (V, W) for w in part.ravel()]) + rho
     rates = _output_rates(live, length, rho)
-    z_norms = [_norm(row) for row in z]
-    moves = [norm * rates[0] * rho for norm in z_norms]
-    gain = _norm(B)
-    sizes = [(_norm(row), gain * move) for row, move in zip(r, moves, strict=True)]
-    third = Fraction(0)
-    for norm, (size, move) in zip(z_norms, sizes, strict=True):
-        first, second, last = (gain * norm * rate for rate in rates)
-        third += Fraction(2, len(z)) * (3 * first * second + (size + move) * last)
+    gain, z_norms, r_norms = _norm(B), _row_norms(z), _row_norms(r)
+    moves = z_norms * rates[0] * rho
+    first, second, last = (gain * z_norms * rate for rate in rates)
+    third = (3 * first * second + (r_norms + gain * moves) * last).sum() * Fraction(2, len(z))
     rate = Z + _norm(inverse) * third * rho
     _require(Y + rate * rho <= rho and rate < 1, "no contraction, rate", rate, 1)
-    moved = [along - rho * _norm(T[:, c]) for c, along in enumerate((tangents * T).sum(axis=0))]
+    moved = (tangents * T).sum(axis=0) - rho * _row_norms(T.T)
     _require(min(moved) > 0, "a unit is too short", min(moved), 0)
     kink = _kink_distance(blocks, moves)
     _require(kink > rho, "a kink is too near", kink, rho)
@@ -233,8 +233,8 @@ def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate
     curvature = Fraction(float(spectrum[0])) / 2
     left = derivative - (third * rho + curvature) * np.eye(len(derivative), dtype=int)
     _require(_is_definite(left), "no local minimum, curvature", spectrum[0], curvature)
-    risk = ((r**2).sum() - sum(2 * size * move for size, move in sizes)) / len(r)
-    risk_above = sum((size + move) ** 2 for size, move in sizes) / len(r)
+    risk = ((r**2).sum() - (2 * r_norms * gain * moves).sum()) / len(r)
+    risk_above = ((r_norms + gain * moves) ** 2).sum() / len(r)
     _require(risk > 0, "the risk must be positive", risk, 0)
     norm = _largest_norm(candidate) + rho
     teacher_norm = _largest_norm(teacher)
@@ -262,7 +262,7 @@ def _output_rates(live: list[_Block], length, rho) -> tuple[Fraction, Fraction, 
     return others * length, others * (1 + some * length**2), others * last
 
 
-def _kink_distance(blocks: list[_Block], moves: list[Fraction]) -> Fraction:
+def _kink_distance(blocks: list[_Block], moves: np.ndarray) -> Fraction:
     """The least distance of a live unit from its kink on an example, over the length of z there.
 
     The inputs of the blocks above the first live one move by at most `moves`.
@@ -270,20 +270,17 @@ def _kink_distance(blocks: list[_Block], moves: list[Fraction]) -> Fraction:
     Raises:
       NotCertifiedError: a dead unit may come to life.
     """
-    shifts, kinks = [Fraction(0)] * len(moves), []
+    shifts, least = 0 * moves, []
     for block in blocks:
-        lengths = [_norm(row) + shift for row, shift in zip(block.z, shifts, strict=True)]
-        for w, values, lives in zip(block.W, block.pre.T, block.alive, strict=True):
-            reach = [_norm(w) * shift for shift in shifts]
-            if lives:
-                left = [abs(value) - far for value, far in zip(values, reach, strict=True)]
-                kinks += [room / size for room, size in zip(left, lengths, strict=True)]
-            else:
-                highest = max(value + far for value, far in zip(values, reach, strict=True))
-                _require(highest < 0, "a dead unit may come to life", highest, 0)
+        reach = np.outer(shifts, _row_norms(block.W))
+        if not block.alive.all():
+            highest = (block.pre + reach)[:, ~block.alive].max()
+            _require(highest < 0, "a dead unit may come to life", highest, 0)
         if block.alive.any():
+            room = (abs(block.pre) - reach) / (_row_norms(block.z) + shifts)[:, None]
+            least.append(room[:, block.alive].min())
             shifts = moves
-    return min(kinks)
+    return min(least)
 
 
 def _largest_norm(blocks: Blocks) -> Fraction:
