@@ -143,7 +143,7 @@ def separation(x: ArrayLike) -> Separation:
     nearest = []
     for start in range(0, len(x), TILE_POINTS):
         own = projected[start : start + TILE_POINTS]
-        # Short of the own squared norm, which is the same for all.
+        # Short of the own squared norm, which comes below.
         squares = squared_norms[None, start:] - 2 * own @ projected[start:].T
         squares[np.tril_indices(len(own), 0, squares.shape[1])] = np.inf
         nearest.append(squares.min(axis=1))
