@@ -10,7 +10,6 @@ import pytest
 
 from identity_matters import random_matrices
 from identity_matters.linear.factorization import (
-    PathSettings,
     factorize,
     polar_bound,
     relative_product_error,
@@ -23,6 +22,7 @@ from identity_matters.linear.lower_bound import (
 )
 from identity_matters.linear.matrix_powers import real_rotation_form
 from identity_matters.linear.shortest_path import (
+    PathSettings,
     _power_series,
     layers_of_path,
     shorten,
