@@ -113,7 +113,7 @@ def test_a_program_from_shapes_is_the_one_that_a_run_compiles(part):
     state = initial_state(training.task.init(jax.random.key(0)), training.task.optimizer)
     state = steps.start(jax.random.key(1), jax.device_get(state))
     if part == "train":
-        batch = steps.place({name: np.zeros((2, 128), np.int32) for name in ("indices", "epochs")})
+        batch = steps.place(list(steps.open_train(0, 0, 2)))
         expected = steps._train.lower(*steps._arguments(state, batch, False))
         assert (count, examples) == (2, 128)
     else:

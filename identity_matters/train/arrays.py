@@ -12,9 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from identity_matters import flops, runs
-from identity_matters.train import metrics
 from identity_matters.train.checkpoint import COLLECTIONS, Checkpoints
-from identity_matters.train.loop import Intervals, Log, fit
+from identity_matters.train.loop import Intervals, Log, as_line, fit
 from identity_matters.train.optim import learning_rate_schedule, momentum_sgd
 from identity_matters.train.parallel import ParallelSteps, pick_devices
 from identity_matters.train.step import Arrays, Task
@@ -28,7 +27,7 @@ class _PrintedLog(Log):
 
     def append(self, record: dict) -> None:
         super().append(record)
-        print(metrics.as_line(record), flush=True)
+        print(as_line(record), flush=True)
 
 
 def train(
@@ -66,7 +65,7 @@ def train(
       (variables of the trained net, the records of its training).
     Raises:
       ValueError: a setting or an array that will not do.
-      metrics.NonFiniteError: the training diverges.
+      step.NonFiniteError: the training diverges.
     """
     every = max(steps // LOGS, 1)
     data = Arrays(_as_images(x), np.asarray(y), _as_images(x_test), np.asarray(y_test))

@@ -1,7 +1,7 @@
-"""What is trained, and what one device computes for it: an update, a dispatch, an evaluation.
+"""What is trained, what one device computes for it, and the records that its sums become.
 
-Everything here is a pure function; `parallel` maps it over devices. The state of a training is one
-dict:
+An update, a dispatch and an evaluation are pure functions, which `parallel` maps over devices.
+docs/metrics.md explains the fields of the records. The state of a training is one dict:
 
 * ``step``         i32[], updates made so far
 * ``params``       what is trained, float32
@@ -12,6 +12,7 @@ dict:
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -103,41 +104,6 @@ class Streams:
     test_examples: int
     open_train: Callable
     open_test: Callable
-
-
-class Feed:
-    """The batches of a run, dispatch by dispatch; steps can only be taken one after the other.
-
-    Args:
-      data: opened at the first step taken, to the last one.
-      batch_examples: of a step, over all processes.
-      rows: this process's part of a batch.
-      steps: of the whole run.
-      seed: of the order of the examples.
-    """
-
-    def __init__(
-        self, data: Arrays | Streams, batch_examples: int, rows: slice, steps: int, seed: int
-    ):
-        settings: dict[str, Any] = {"batch_examples": batch_examples, "rows": rows}
-        self._open = functools.partial(data.open_train, seed=seed, **settings)
-        self._steps = steps
-        self._stream: Any = None
-
-    def take(self, first: int, end: int) -> dict:
-        """What the steps `first`, ..., `end` - 1 see, each value [steps, rows, ...]."""
-        if self._stream is None:
-            self._stream = self._open(first_step=first, steps=self._steps - first)
-        batches = [next(self._stream) for _ in range(first, end)]
-        if len(batches) == 1:
-            # A view: a batch of ImageNet is 39 MB.
-            return {name: value[None] for name, value in batches[0].items()}
-        return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
-
-    def close(self) -> None:
-        """Ends the threads and processes that read."""
-        if self._stream is not None:
-            self._stream.close()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -285,6 +251,114 @@ def evaluation_step(task: Task, axis_name: str | None, state: dict, batch: dict)
         missed = jnp.all(largest != labels[:, None], axis=-1)
         sums["top_k_errors"] = jnp.sum(missed & is_real, dtype=jnp.int32)
     return total(sums)
+
+
+# From sums to records
+
+
+class NonFiniteError(Exception):
+    """A metric is NaN or infinite: the run has diverged.
+
+    Attributes:
+      step: the update that showed it, counted from 1, or the updates made before an evaluation.
+      metric: its name in the records.
+    """
+
+    def __init__(self, step: int, metric: str, value: float):
+        super().__init__(f"{metric} is {value} at step {step}")
+        self.step, self.metric = step, metric
+
+    @classmethod
+    def check(cls, step: int, metric: str, value: float) -> None:
+        """Raises it where `value` is not finite."""
+        if not math.isfinite(value):
+            raise cls(step, metric, float(value))
+
+
+@dataclasses.dataclass
+class MetricSums:
+    """What was measured since the last train record; part of a checkpoint."""
+
+    loss: float = 0.0
+    errors: int = 0
+    examples: int = 0
+    gradient_norm: float = 0.0
+    learning_rate: float = 0.0
+    seconds: float = 0.0
+    input_wait_seconds: float = 0.0
+    compile_seconds: float = 0.0
+
+    def add(self, first_step: int, sums: dict) -> None:
+        """Takes in the steps of one dispatch, of which `first_step` is the first.
+
+        Args:
+          sums: see `training_step`, each [steps].
+        Raises:
+          NonFiniteError: the loss or the gradient of a step is not finite.
+        """
+        for i, loss in enumerate(sums["loss"]):
+            self.gradient_norm = float(sums["gradient_norm"][i])
+            NonFiniteError.check(first_step + i, "loss", loss)
+            NonFiniteError.check(first_step + i, "gradient_norm", self.gradient_norm)
+            self.loss += float(loss)
+            self.errors += int(sums["errors"][i])
+            self.examples += int(sums["examples"][i])
+            self.learning_rate = float(sums["learning_rate"][i])
+
+    def record(self, step: int, epoch: float, flops_per_example: float, peak: float | None) -> dict:
+        """The train record.
+
+        Args:
+          step, epoch: updates made, and how often they went through the training split.
+          peak: floating-point operations per second that all devices can do together, if known.
+        """
+        images_per_second = self.examples / self.seconds
+        flops_per_second = images_per_second * flops_per_example
+        return {
+            "kind": "train",
+            "step": step,
+            "epoch": epoch,
+            "loss": self.loss / self.examples,
+            "error_percent": 100 * self.errors / self.examples,
+            "learning_rate": self.learning_rate,
+            "gradient_norm": self.gradient_norm,
+            "images_per_second": images_per_second,
+            "model_flops_per_second": flops_per_second,
+            "utilization_percent": None if peak is None else 100 * flops_per_second / peak,
+            # An upper bound of what the devices lost: they may have been busy meanwhile.
+            "input_wait_percent": 100 * self.input_wait_seconds / self.seconds,
+            "seconds": self.seconds,
+            "compile_seconds": self.compile_seconds,
+        }
+
+
+def evaluation_record(
+    step: int, epoch: float, sums: dict, seconds: float, compile_seconds: float, top_k: int = 0
+) -> dict:
+    """The record of one evaluation.
+
+    Args:
+      sums: see `evaluation_step`, over all examples.
+      top_k: that of the sums; above 0 there is a test_top{top_k}_error_percent.
+    Raises:
+      NonFiniteError: the loss is not finite.
+    """
+    examples = int(sums["examples"])
+    loss = float(sums["loss"]) / examples
+    NonFiniteError.check(step, "test_loss", loss)
+    errors = {"test_error_percent": "errors"}
+    errors |= {f"test_top{top_k}_error_percent": "top_k_errors"} if top_k else {}
+    return {
+        "kind": "evaluation",
+        "step": step,
+        "epoch": epoch,
+        "test_loss": loss,
+        **{name: 100 * int(sums[counted]) / examples for name, counted in errors.items()},
+        "test_examples": examples,
+        "residual_ratio": (sums["residual_ratio"] / examples).tolist(),
+        "seconds": seconds,
+        "compile_seconds": compile_seconds,
+    }
 
 
 def _variables(state: dict) -> dict:
