@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from identity_matters import paper, runs
-from identity_matters.report import build, figure, figures, groups, page, tables
+from identity_matters.report import build, figure, figures, groups, page
 from tests import forked
 
 ROOT = forked.ROOT
@@ -36,7 +36,7 @@ def write_run(root, seed=0, scale="paper", status="done", variant="plain", **cha
 
 
 def groups_of(root):
-    return groups.group_runs(groups.read("yours", root, "").runs)
+    return groups.read("yours", root).groups
 
 
 # Values
@@ -107,7 +107,7 @@ def test_reduced_runs_give_way_to_those_at_paper_scale(tmp_path):
     write_run(tmp_path, 0)
     assert groups.fill("{toy/plain:norm}", groups_of(tmp_path))[0] == "0.50"
     assert groups.verdicts(groups_of(tmp_path)) == "reproduced; reproduced (reduced)"
-    drawn = build._drawn_runs("toy", groups.read("yours", tmp_path, ""))
+    drawn = build._drawn_runs("toy", groups.read("yours", tmp_path))
     assert [run.seed for run in drawn] == [0]
 
 
@@ -166,7 +166,7 @@ def test_a_claim_is_found_by_its_id_and_by_the_title_that_old_records_have():
 
 def test_the_reference_runs_have_every_value_that_a_sentence_names():
     """Of the runs that are there: `make reproduce` and `make report-reference` add the others."""
-    members = groups.group_runs(groups.read("reference", REFERENCE, "").runs)
+    members = groups.read("reference", REFERENCE).groups
     names = {group.name for group in members} | {f"{g.first.experiment}/*" for g in members}
     sentences = [text for claim in paper.CLAIMS.values() for text in claim.ours]
     for sentence in (*sentences, *(finding.text for finding in paper.FINDINGS)):
@@ -187,7 +187,7 @@ def test_a_claim_without_runs_is_not_run_and_one_without_a_fitting_metric_is_emp
 
 
 def test_bars_and_markup_of_a_run_do_not_break_a_table():
-    table = tables.Table(("|||A|||",), [("a|b\nc",), (tables.escape("<!--*[x](y)`"),)])
+    table = build.Table(("|||A|||",), [("a|b\nc",), (build.escape("<!--*[x](y)`"),)])
     assert table.markdown().splitlines()[2:] == ["| a\\|b c |", "| &lt;!--\\*\\[x\\](y)\\` |"]
 
 
@@ -196,7 +196,7 @@ def test_table_2_has_a_row_for_each_published_error_and_ours_at_paper_scale(tmp_
         errors = {"test_error_percent": 6.5 + seed, "test_error_best_percent": 6.25}
         net = "cifar10/all_conv_residual"
         write_run(tmp_path, seed, scale=scale, variant=net, metrics=errors, paper={})
-    rows = {row[:2]: row[2:] for row in tables.table_2(groups_of(tmp_path)).rows}
+    rows = {row[:2]: row[2:] for row in build.table_2(groups_of(tmp_path)).rows}
     assert len(rows) == sum(len(numbers) for numbers in paper.TABLE_2.values())
     # Mean of 6.5 and 7.5; standard deviation of two values that differ by 1: 1/sqrt(2).
     assert rows["this paper", "CIFAR-10"][:4] == ("6.38", "7 ± 0.71", "6.25", "2")
@@ -223,11 +223,11 @@ def test_reduced_cifar_runs_have_their_share_of_the_papers_operations(tmp_path):
     on_digits = dataclasses.replace(digits.first, summary={**summary, "variant": "digits/small"})
     full = dataclasses.replace(run, summary={**summary, "scale": "paper"})
     every = [groups.Group((one,)) for one in (run, on_digits, full)]
-    (row,) = tables.reduced_cifar(every).rows
+    (row,) = build.reduced_cifar(every).rows
     assert row == ("small", "CIFAR-10", "99", "600", "0.062", "6.38", "8.5", "", "1")
     # Records that are not a training's leave the share out, and the report whole.
     bad = dataclasses.replace(run, records=[{"kind": "result", "steps": "many"}])
-    assert tables.reduced_cifar([groups.Group((bad,))]).rows[0][4] == ""
+    assert build.reduced_cifar([groups.Group((bad,))]).rows[0][4] == ""
 
 
 def test_figure_1_shows_the_small_nets_beside_the_published_error():
@@ -304,8 +304,8 @@ def write_report(tmp_path, monkeypatch):
     write_run(tmp_path / "local", 2, status="interrupted")
     (tmp_path / "local" / "toy" / "plain" / "seed=9").mkdir()
     collections = [
-        build.read("reference", tmp_path / "reference", "results/reference"),
-        build.read("yours", tmp_path / "local", "results/local"),
+        build.read("reference", tmp_path / "reference"),
+        build.read("yours", tmp_path / "local"),
     ]
     build.write(collections, tmp_path / "out")
     return tmp_path / "out"
@@ -337,7 +337,7 @@ def test_a_report_that_fails_leaves_the_old_one_whole(tmp_path, monkeypatch):
 
     monkeypatch.setattr(page, "render", full)
     with pytest.raises(OSError, match="No space left"):
-        build.write([build.read("reference", tmp_path / "reference", "")], out)
+        build.write([build.read("reference", tmp_path / "reference")], out)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
@@ -394,7 +394,7 @@ def test_markup_in_a_run_is_shown_and_not_obeyed(tmp_path, monkeypatch):
     bad = "<!--<script>alert(1)</script>![x](http://a.example/b.png)"
     write_run(tmp_path / "local", metrics={bad: bad, "norm": 1.0, "cells": 2}, paper={})
     monkeypatch.setattr(figures, "FIGURES", ())
-    build.write([build.read("yours", tmp_path / "local", "")], tmp_path)
+    build.write([build.read("yours", tmp_path / "local")], tmp_path)
     text = (tmp_path / "report.html").read_text()
     checked(text)
     assert "&lt;!--&lt;script&gt;" in text
@@ -450,7 +450,7 @@ def test_no_change_of_a_record_stops_the_report(tmp_path, monkeypatch):
         except ValueError:
             del shown[place]
         monkeypatch.setattr(groups, "read_collection", lambda _, shown=shown: (shown, []))
-        build.write([build.read("yours", tmp_path, "")], tmp_path / "out")
+        build.write([build.read("yours", tmp_path)], tmp_path / "out")
         made = {path.stem for path in (tmp_path / "out" / "figures").glob("*.svg")}
         assert made == {one.name for one in drawn}
         refused += "## Left out" in (tmp_path / "out" / "REPORT.md").read_text()
@@ -475,9 +475,9 @@ def test_the_committed_pages_are_what_the_reference_runs_say(tmp_path, monkeypat
     # Figures are drawn, but not laid out, which takes as long again.
     monkeypatch.setitem(figure._STYLE, "figure.constrained_layout.use", False)
     shutil.copytree(REFERENCE, tmp_path / "reference")
-    reference = build.read("reference", tmp_path / "reference", "results/reference")
+    reference = build.read("reference", tmp_path / "reference")
     assert reference.problems == ()
-    assert groups.contradictions({"reference": groups.group_runs(reference.runs)}) == []
+    assert groups.contradictions({"reference": reference.groups}) == []
     for run in reference.runs:
         assert run.environment["dirty"] is False and len(run.environment["commit"]) == 40, run.path
     build.write([reference], tmp_path)

@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime
-import fcntl
 import os
 import sys
 import time
@@ -56,7 +55,9 @@ class TrainingLog:
         self._shown: dict[str, str] = {}
         with contextlib.ExitStack() as stack:
             if self._writes and self._shares_checkpoints:
-                self._lock_checkpoints(stack)
+                # A run in another results directory may have the same --checkpoint_dir.
+                os.makedirs(self._checkpoints, exist_ok=True)
+                runs.lock_directory(self._checkpoints, stack)
             try:
                 yield
             finally:
@@ -64,18 +65,6 @@ class TrainingLog:
                     if shown is not None:
                         shown.close()
                 self._bar = self._writer = None
-
-    def _lock_checkpoints(self, stack) -> None:
-        """Keeps a run in another results directory from writing to the same --checkpoint_dir."""
-        os.makedirs(self._checkpoints, exist_ok=True)
-        descriptor = os.open(self._checkpoints, os.O_RDONLY)
-        stack.callback(os.close, descriptor)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise runs.RunError(
-                f"{self._checkpoints}: another process writes its checkpoints here"
-            ) from None
 
     @property
     def checkpoint_dir(self) -> str:
