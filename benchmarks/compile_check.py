@@ -213,7 +213,7 @@ def attempt(lower, devices: list, memory_bytes: float | None = None) -> dict:
     share = operations * examples / len(devices)
     seconds = {
         "arithmetic_seconds": peak and share / peak,
-        "memory_seconds": bandwidth and moved.memory_bytes / steps / bandwidth,
+        "memory_seconds": bandwidth and moved["memory"] / steps / bandwidth,
     }
     return {
         **result,
@@ -223,11 +223,13 @@ def attempt(lower, devices: list, memory_bytes: float | None = None) -> dict:
         "steps": steps,
         "examples": examples,
         "operations_per_device": share,
-        "moved_bytes": moved.memory_bytes / steps,
+        "moved_bytes": moved["memory"] / steps,
         # As XLA counts: a loop for one pass, and the memories inside the chip as well.
         "accessed_bytes_by_xla": (compiled.cost_analysis() or {}).get("bytes accessed"),
-        "collectives": {name: count / steps for name, (count, _) in moved.collectives.items()},
-        "collective_bytes": sum(size for _, size in moved.collectives.values()) / steps,
+        "collectives": {
+            name: moved[name, "count"] / steps for name in hlo.COLLECTIVES if moved[name, "count"]
+        },
+        "collective_bytes": sum(moved[name, "bytes"] for name in hlo.COLLECTIVES) / steps,
         "images_per_second_at_most": peak and bandwidth and examples / max(seconds.values()),
     }
 

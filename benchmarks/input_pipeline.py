@@ -32,7 +32,7 @@ import numpy as np
 from benchmarks import load
 from experiments import run
 from experiments.shared import configs, grid, reproduced, without
-from identity_matters.images import imagenet, jpeg, miniature
+from identity_matters.images import imagenet, miniature
 from identity_matters.images.imagenet import Reading
 
 CLAIM = "imagenet-input"
@@ -199,7 +199,7 @@ class _Decoder:
         if kind != "evaluation":
             shapes = [self._decode(image).shape for image in self._images]
             self._views = [
-                jpeg.draw_view(*shape[:2], seed=seed, epoch=0, example=i)
+                imagenet.draw_view(*shape[:2], seed=seed, epoch=0, example=i)
                 for i, shape in enumerate(shapes)
             ]
         self._out = np.empty((count, imagenet.IMAGE_PIXELS, imagenet.IMAGE_PIXELS, 3), np.uint8)
@@ -212,9 +212,9 @@ class _Decoder:
         for i in rows:
             image = self._decode(self._images[i])
             if self._views is None:
-                jpeg.eval_view(image, imagenet.EVAL_SHORTER_SIDE_PIXELS, self._out[i])
+                imagenet.eval_view(image, imagenet.EVAL_SHORTER_SIDE_PIXELS, self._out[i])
             else:
-                jpeg.train_view(image, self._views[i], self._out[i])
+                imagenet.train_view(image, self._views[i], self._out[i])
 
     def run(self) -> float:
         """Seconds for all images."""

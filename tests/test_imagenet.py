@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from identity_matters import batches
-from identity_matters.images import datasets, imagenet, jpeg, miniature
+from identity_matters.images import datasets, imagenet, miniature
 from identity_matters.images.imagenet import Reading
 from tests import forked
 
@@ -110,10 +110,10 @@ def test_images_are_the_views_of_their_epoch_and_example(train, examples):
     indices, epochs = batches.batch_plan(5, TRAIN, 8, 3, 1)
     batch = take(train, first_step=3, steps=1)[0]
     for i, (index, epoch) in enumerate(zip(indices[0], epochs[0], strict=True)):
-        image = jpeg.decode(examples["train"][index][0], "")
-        view = jpeg.draw_view(*image.shape[:2], seed=5, epoch=epoch, example=index)
+        image = imagenet.decode(examples["train"][index][0], "")
+        view = imagenet.draw_view(*image.shape[:2], seed=5, epoch=epoch, example=index)
         expected = np.empty((PIXELS, PIXELS, 3), np.uint8)
-        jpeg.train_view(image, view, expected)
+        imagenet.train_view(image, view, expected)
         np.testing.assert_array_equal(batch["images"][i], expected)
 
 
@@ -151,7 +151,7 @@ def test_evaluation_visits_every_image_once(validation, examples, process_count,
     assert not images[~is_real].any() and not labels[~is_real].any()
     expected = np.empty((224, 224, 3), np.uint8)
     for i in range(VALIDATION):
-        jpeg.eval_view(jpeg.decode(examples["validation"][i][0], ""), 256, expected)
+        imagenet.eval_view(imagenet.decode(examples["validation"][i][0], ""), 256, expected)
         np.testing.assert_array_equal(images[i], expected)
 
 
@@ -327,7 +327,7 @@ def test_the_builder_packs_archives_that_streams_then_read(tmp_path):
         assert data.startswith(b"\xff\xd8")
         assert Image.open(io.BytesIO(data)).mode == "RGB"
         # JPEG and CMYK lose some colour; this tells right colours from inverted ones.
-        error = np.abs(jpeg.decode(data, name).astype(int) - np.asarray(colours)).mean()
+        error = np.abs(imagenet.decode(data, name).astype(int) - np.asarray(colours)).mean()
         assert error < 12
     # What is there already is left as it is.
     again = prepare_data(tmp_path / "data")

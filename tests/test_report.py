@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from identity_matters import paper, runs
-from identity_matters.report import build, figure, figures, groups, page
+from identity_matters.report import build, figures, groups, page
 from tests import forked
 
 ROOT = forked.ROOT
@@ -241,8 +241,8 @@ def test_figure_1_shows_the_small_nets_beside_the_published_error():
     for variant in ("cifar10/small", "cifar100/small", "digits/all_conv_residual"):
         summary = {"experiment": "cifar", "variant": variant, "seed": 0}
         run = runs.Run(ROOT, {}, {}, summary, records)
-        points += figure.points_of(figure_1, run)
-    canvas = figure.Canvas()
+        points += figures.points_of(figure_1, run)
+    canvas = figures.Canvas()
     figure_1.draw(points, canvas)
     drawn = {axes.get_title(): [line.get_label() for line in axes.lines] for axes in canvas.axes}
     curves = ["training batches", "test"]
@@ -262,7 +262,7 @@ def test_every_figure_has_points_with_seed_1_alone_and_shows_all_seeds():
         own = [run for run in done if run.experiment == one.experiment]
         seeds = {seed: [r for r in own if r.seed == seed] for seed in (0, 1, 2)}
         points = {
-            seed: [row for run in some for row in figure.points_of(one, run)]
+            seed: [row for run in some for row in figures.points_of(one, run)]
             for seed, some in seeds.items()
         }
         if points[0]:
@@ -271,23 +271,23 @@ def test_every_figure_has_points_with_seed_1_alone_and_shows_all_seeds():
 
 
 def test_a_curve_shows_the_median_and_the_range_of_the_seeds():
-    canvas = figure.Canvas()
+    canvas = figures.Canvas()
     axes = canvas.subplots()
     rows = [{"depth": 1, "norm": value} for value in (1.0, 2.0, 9.0)]
     rows += [{"depth": 4, "norm": value} for value in (0.0, None, float("nan"))]
-    figure.curve(axes, rows, "depth", "norm", "o-", floor=0.5)
+    figures.curve(axes, rows, "depth", "norm", "o-", floor=0.5)
     (line,), (band,) = axes.lines, axes.collections
     assert line.get_xydata().tolist() == [[1, 2], [4, 0.5]]
     assert band.get_paths()[0].get_extents().extents.tolist() == [1, 0.5, 4, 9]
-    figure.curve(axes, [{"depth": 1, "norm": 1.0}], "depth", "norm")
+    figures.curve(axes, [{"depth": 1, "norm": 1.0}], "depth", "norm")
     assert len(axes.collections) == 1  # one value has no range
 
 
-TOY = figure.Figure(
+TOY = figures.Figure(
     name="toy_norms",
     experiment="toy",
     points=lambda run: [{"depth": row["depth"], "norm": row["norm"]} for row in run.records],
-    draw=lambda points, canvas: figure.curve(canvas.subplots(), points, "depth", "norm"),
+    draw=lambda points, canvas: figures.curve(canvas.subplots(), points, "depth", "norm"),
 )
 
 
@@ -321,7 +321,7 @@ def test_the_report_names_everything_it_read_and_everything_it_skipped(tmp_path,
     assert "![Norms & <bounds>](figures/toy_norms.svg)" in text
     # The same points give the same bytes.
     svg = (out / "figures" / "toy_norms.svg").read_text()
-    assert figure.render(TOY, [{"variant": "plain", "seed": 1, "depth": 2, "norm": 1.5}]) == svg
+    assert figures.render(TOY, [{"variant": "plain", "seed": 1, "depth": 2, "norm": 1.5}]) == svg
     points = (out / "figures" / "toy_norms.csv").read_text()
     assert points == "variant,seed,depth,norm\nplain,1,2,1.5\n"
     metrics = list(csv.DictReader((out / "tables" / "metrics.csv").read_text().splitlines()))
@@ -432,7 +432,7 @@ def test_no_change_of_a_record_stops_the_report(tmp_path, monkeypatch):
         one for one in figures.FIGURES if one.name in ("landscape_origin", "ablations_identity")
     ]
     monkeypatch.setattr(figures, "FIGURES", drawn)
-    monkeypatch.setitem(figure._STYLE, "figure.constrained_layout.use", False)
+    monkeypatch.setitem(figures._STYLE, "figure.constrained_layout.use", False)
     read = [runs.read_run(REFERENCE / name / f"seed={i}") for name in variants for i in (0, 1)]
     rng, refused = random.Random(0), 0
     for round_ in range(10):
@@ -461,7 +461,7 @@ def test_a_record_that_a_figure_cannot_use_is_listed_and_the_rest_is_drawn(tmp_p
     first, bad, last = (runs.read_run(write_run(tmp_path, seed)) for seed in (0, 1, 2))
     for record in ({"depth": 2}, {"depth": 2, "norm": "wide"}):
         read = [first, dataclasses.replace(bad, records=[record]), last]
-        drawn, problems = figure.save(TOY, read, tmp_path)
+        drawn, problems = figures.save(TOY, read, tmp_path)
         assert [one.seed for one in drawn] == [0, 2]
         assert "seed=1: figure toy_norms" in problems[0].reason
         assert len((tmp_path / "toy_norms.csv").read_text().splitlines()) == 3
@@ -473,7 +473,7 @@ def test_a_record_that_a_figure_cannot_use_is_listed_and_the_rest_is_drawn(tmp_p
 def test_the_committed_pages_are_what_the_reference_runs_say(tmp_path, monkeypatch):
     """Mend a failure with `make report-reference`."""
     # Figures are drawn, but not laid out, which takes as long again.
-    monkeypatch.setitem(figure._STYLE, "figure.constrained_layout.use", False)
+    monkeypatch.setitem(figures._STYLE, "figure.constrained_layout.use", False)
     shutil.copytree(REFERENCE, tmp_path / "reference")
     reference = build.read("reference", tmp_path / "reference")
     assert reference.problems == ()

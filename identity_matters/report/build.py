@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 
 from identity_matters import paper
-from identity_matters.report import figure, figures, groups, page
+from identity_matters.report import figures, groups, page
 from identity_matters.report.groups import Collection, Group, read
 from identity_matters.runs import Problem, Run
 
@@ -132,7 +132,7 @@ def _pictures(
     problems: list[Problem] = []
     for one in figures.FIGURES:
         for collection in reversed(collections):
-            shown, failed = figure.save(one, _drawn_runs(one.experiment, collection), directory)
+            shown, failed = figures.save(one, _drawn_runs(one.experiment, collection), directory)
             problems += failed
             if shown:
                 seeds = sorted({run.seed for run in shown})
