@@ -35,9 +35,9 @@ from experiments.images import data as image_data
 from experiments.images import train
 from experiments.shared import configs, grid, reproduced
 from identity_matters import flops, runs
+from identity_matters.batches import Arrays, Streams
 from identity_matters.images import augment, datasets, imagenet
 from identity_matters.memorize import descent, network
-from identity_matters.train.step import Arrays, Streams
 
 CLAIM = "compiled-programs"
 # What Cloud TPU calls a slice -> libtpu's name of it and how its chips and hosts are set up.
@@ -252,7 +252,7 @@ def stand_in(data: dict) -> image_data.ImageData:
     if data["dataset"] == imagenet.NAME:
         size = imagenet.PUBLISHED_EXAMPLES
         constants = imagenet.CHANNEL_CONSTANTS
-        examples = Streams(shape, size["train"], size["validation"], None, None)
+        examples = Streams(shape, size["train"], size["validation"], None, None, None)
     else:
         options = {option: data[option] for option in options}
         constants = _constants(name, shape)

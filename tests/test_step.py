@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from identity_matters.batches import batch_plan, example_keys
+from identity_matters.batches import batch_plan, example_keys, train_batch
 from identity_matters.train import parallel
 from identity_matters.train import step as steps
 from tests import toy_training as toy
@@ -299,6 +299,6 @@ def test_devices_share_the_rows_of_each_step(dispatch):
 def test_arrays_give_each_process_its_rows():
     data, whole = toy.make_task().data, batch_plan(0, toy.TRAIN_EXAMPLES, 8, 2, 1)
     for rows in (slice(0, 4), slice(4, 8)):
-        (own,) = data.open_train(seed=0, batch_examples=8, rows=rows, first_step=2, steps=1)
+        own = train_batch(data, 0, 8, rows, step=2)
         for name, expected in zip(("indices", "epochs"), whole, strict=True):
             np.testing.assert_array_equal(own[name], expected[0, rows])

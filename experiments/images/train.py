@@ -17,7 +17,7 @@ from experiments.images import data as image_data
 from experiments.images.log import RESULT
 from experiments.shared import reproduced
 from identity_matters import flops, nets, runs
-from identity_matters.train import checkpoint, loop, multihost, optim, parallel, step
+from identity_matters.train import checkpoint, loop, multihost, parallel, step
 
 # On an accelerator the host would be the bottleneck at one step a dispatch; on a CPU the steps of a
 # dispatch are unrolled, which only takes longer to compile.
@@ -119,8 +119,8 @@ def settings(scale: str, data: dict, model: dict, optim: dict, **train) -> dict:
 
 def make_optimizer(*, steps, momentum, nesterov, weight_decay, decayed, **schedule):
     """The group `optim` as (optax transformation, schedule)."""
-    rate = optim.learning_rate_schedule(steps=steps, **schedule)
-    transformation = optim.momentum_sgd(
+    rate = step.learning_rate_schedule(steps=steps, **schedule)
+    transformation = step.momentum_sgd(
         rate, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay, decayed=decayed
     )
     return transformation, rate
@@ -252,9 +252,9 @@ class Training:
     def evaluate(self, state: dict) -> dict:
         """The evaluation record of a state, see `step.evaluation_record`."""
         sums = self.parallel.evaluate(self.parallel.start(jax.random.key(0), state))
-        step, examples = int(state["step"]), self.task.data.train_examples
-        epoch = step * self.parallel.batch_examples / examples
-        return step.evaluation_record(step, epoch, sums, 0.0, 0.0, self.task.top_k)
+        updates, examples = int(state["step"]), self.task.data.train_examples
+        epoch = updates * self.parallel.batch_examples / examples
+        return step.evaluation_record(updates, epoch, sums, 0.0, 0.0, self.task.top_k)
 
 
 def load(run_dir: str, trial: int = 0) -> tuple[Training, dict]:

@@ -1,12 +1,9 @@
 """ImageNet (ILSVRC2012) as streams of batches: tensorflow_datasets' `imagenet2012`, read by grain.
 
-The batch of a step depends on seed and step alone (see `batches.batch_plan`), not on how many
-threads, worker processes or hosts read, nor on where the stream began. With several processes,
-each reads an equal, contiguous share of every batch: process 0 the first rows, and so on.
-
-Grain gets step numbers to work on: one element is the whole batch of one step, and batches come in
-the order of steps whoever makes them. The position of a stream is therefore a step number and
-nothing else; grain's own iterator state would be bound to the number of workers.
+Grain gets numbers of batches to work on: one element is a whole batch, and batches come in order
+whoever makes them. The position of a stream is therefore a step number and nothing else; grain's
+own iterator state would be bound to the number of workers. So batches do not depend on how many
+threads, worker processes or hosts read, nor on where the stream began.
 
 What a training image becomes depends on (seed, epoch, example) alone, so that neither threads,
 processes nor a restart change it. Resizing is linear where it shrinks less than twofold and by
@@ -30,8 +27,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from identity_matters import batches
 
 NAME = "imagenet2012"
 FILE_FORMAT = "array_record"
@@ -213,16 +208,17 @@ def _end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def _stream(make_batch: Callable[[int], dict], first_step: int, steps: int, reading: Reading):
-    """An iterator over ``make_batch(step)``, made ahead; ``close()`` ends its threads, processes.
+def stream(reading: Reading, make_batch: Callable[[int], dict], first: int, count: int) -> Any:
+    """An iterator over ``make_batch(first)``, ... of `count` numbers, in order, made ahead.
+
+    Its ``close()`` ends the threads and processes that read.
 
     Args:
       make_batch: picklable; an error it raises comes out of the iteration.
-      first_step, steps: the batches are those of first_step, ..., first_step + steps - 1.
     """
     import grain.python as grain
 
-    dataset = grain.MapDataset.range(first_step, first_step + steps).map(make_batch)
+    dataset = grain.MapDataset.range(first, first + count).map(functools.partial(_make, make_batch))
     options = grain.ReadOptions(reading.worker_threads, reading.prefetch_batches)
     dataset = dataset.to_iter_dataset(options)
     if reading.worker_processes:
@@ -232,86 +228,51 @@ def _stream(make_batch: Callable[[int], dict], first_step: int, steps: int, read
     return iter(dataset)
 
 
-def train_stream(
-    encoded: EncodedImages,
-    reading: Reading,
-    *,
-    seed: int,
-    batch_examples: int,
-    first_step: int,
-    steps: int,
-    rows: slice = slice(None),
-    pixels: int = IMAGE_PIXELS,
-) -> Any:
-    """Training batches of the steps `first_step`, ..., `first_step + steps - 1`.
+def _make(make_batch, number) -> dict:
+    _end_with_parent()
+    return make_batch(int(number))
 
-    Every epoch visits each example exactly once, in an order of its own, with a random crop and
-    flip that depend on (seed, epoch, example). Where the number of examples is no multiple of the
-    batch, a batch reaches over into the next epoch.
+
+def read_train(
+    encoded: EncodedImages, indices, epochs, seed: int, *, pixels: int = IMAGE_PIXELS
+) -> dict:
+    """Training images, each with a random crop and flip that depend on (seed, epoch, index).
 
     Args:
-      batch_examples: over all processes.
-      rows: those of a batch that are this process's, b of them.
+      indices, epochs: int[b].
     Returns:
-      an iterator over {"images": u8[b, pixels, pixels, 3], "labels", "indices", "epochs": i32[b]}
-      with ``close()``. Its iteration raises ValueError for an image that is truncated or damaged,
-      with its name.
+      {"images": u8[b, pixels, pixels, 3], "labels": i32[b]}.
+    Raises:
+      ValueError: an image is truncated or damaged; it has its name.
     """
-    make = functools.partial(_train_batch, encoded, seed, batch_examples, rows, pixels)
-    return _stream(make, first_step, steps, reading)
+
+    def view(image, place, out):
+        whose = {"epoch": int(epochs[place]), "example": int(indices[place])}
+        train_view(image, draw_view(*image.shape[:2], seed=seed, **whose), out)
+
+    return _views(encoded, indices, pixels, view)
 
 
-def _train_batch(encoded, seed, batch_examples, rows, pixels, step) -> dict:
-    _end_with_parent()
-    plan = batches.batch_plan(seed, len(encoded), batch_examples, int(step), 1)
-    indices, epochs = (part[0, rows] for part in plan)
-    images = np.empty((len(indices), pixels, pixels, 3), np.uint8)
-    labels = np.empty(len(indices), np.int32)
-    for i, (data, label, name) in enumerate(encoded.read(indices)):
-        image = decode(data, name)
-        epoch, example = int(epochs[i]), int(indices[i])
-        view = draw_view(*image.shape[:2], seed=seed, epoch=epoch, example=example)
-        train_view(image, view, images[i])
-        labels[i] = label
-    return {"images": images, "labels": labels, "indices": indices, "epochs": epochs}
-
-
-def eval_stream(
+def read_test(
     encoded: EncodedImages,
-    reading: Reading,
+    indices,
     *,
-    batch_examples: int,
-    rows: slice = slice(None),
     pixels: int = IMAGE_PIXELS,
     shorter_side_pixels: int = EVAL_SHORTER_SIDE_PIXELS,
-) -> Any:
-    """Every image once, in order, over all processes together; all get equally many batches.
-
-    Args:
-      batch_examples: over all processes.
-      rows: those of a batch that are this process's, b of them.
-      shorter_side_pixels: what images are resized to before the central crop of `pixels`.
-    Returns:
-      an iterator over {"images": u8[b, pixels, pixels, 3], "labels": i32[b], "is_real": bool[b]}
-      with ``close()``; the last batch is filled up with zeros, not `is_real`.
-    """
-    make = functools.partial(
-        _eval_batch, encoded, batch_examples, rows, pixels, shorter_side_pixels
+) -> dict:
+    """The same of central crops of images resized to `shorter_side_pixels`."""
+    return _views(
+        encoded, indices, pixels, lambda image, _, out: eval_view(image, shorter_side_pixels, out)
     )
-    return _stream(make, 0, -(-len(encoded) // batch_examples), reading)
 
 
-def _eval_batch(encoded, batch_examples, rows, pixels, shorter_side_pixels, number) -> dict:
-    _end_with_parent()
-    first = int(number) * batch_examples
-    positions = np.arange(first, first + batch_examples)[rows]
-    is_real = positions < len(encoded)
-    images = np.zeros((len(positions), pixels, pixels, 3), np.uint8)
-    labels = np.zeros(len(positions), np.int32)
-    for i, (data, label, name) in enumerate(encoded.read(positions[is_real])):
-        eval_view(decode(data, name), shorter_side_pixels, images[i])
-        labels[i] = label
-    return {"images": images, "labels": labels, "is_real": is_real}
+def _views(encoded, indices, pixels: int, view: Callable) -> dict:
+    images = np.empty((len(indices), pixels, pixels, 3), np.uint8)
+    labels = np.empty(len(indices), np.int32)
+    for place, (data, label, name) in enumerate(encoded.read(indices)):
+        view(decode(data, name), place, images[place])
+        labels[place] = label
+    return {"images": images, "labels": labels}
 
 
 # One image

@@ -18,7 +18,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from identity_matters.train.step import Arrays, Task, dispatch, evaluation_step, initial_state
+from identity_matters.batches import Arrays, evaluation_batch, train_batch
+from identity_matters.train.step import Task, dispatch, evaluation_step, initial_state
 
 # The mapped axis: nets that average over the whole batch, as batch norm does, name it.
 AXIS_NAME = "devices"
@@ -126,8 +127,9 @@ class ParallelSteps:
         Returns:
           an iterator over arrays [rows, ...] by name; ``close()`` ends what reads for it.
         """
-        size: dict[str, Any] = {"batch_examples": self.batch_examples, "rows": self.rows}
-        return self._task.data.open_train(seed=seed, first_step=first_step, steps=steps, **size)
+        data = self._task.data
+        make = functools.partial(train_batch, data, seed, self.batch_examples, self.rows)
+        return data.stream(make, first_step, steps)
 
     def place(self, batches: list[dict]) -> Any:
         """The batches of a dispatch as `train` takes them; images begin their way to the devices.
@@ -214,7 +216,9 @@ class ParallelSteps:
         """Those of each batch of an evaluation."""
         share = self._test_share
         rows = slice(self._own.start * share, self._own.stop * share)
-        stream = self._task.data.open_test(batch_examples=share * len(self.devices), rows=rows)
+        data, whole = self._task.data, share * len(self.devices)
+        make = functools.partial(evaluation_batch, data, whole, rows)
+        stream = data.stream(make, 0, -(-data.test_examples // whole))
         try:
             for batch in stream:
                 shares = jax.tree.map(lambda x: x.reshape(self._local, share, *x.shape[1:]), batch)

@@ -1,7 +1,8 @@
-"""What is trained, what one device computes for it, and the records that its sums become.
+"""What is trained, by which rule, what one device computes, and the records that its sums become.
 
-An update, a dispatch and an evaluation are pure functions, which `parallel` maps over devices.
-docs/metrics.md explains the fields of the records. The state of a training is one dict:
+The rule is momentum SGD as TensorFlow's MomentumOptimizer writes it. An update, a dispatch and an
+evaluation are pure functions, which `parallel` maps over devices. docs/metrics.md explains the
+fields of the records. The state of a training is one dict:
 
 * ``step``         i32[], updates made so far
 * ``params``       what is trained, float32
@@ -12,8 +13,9 @@ docs/metrics.md explains the fields of the records. The state of a training is o
 
 import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,89 +23,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from identity_matters.batches import batch_plan, example_keys
+from identity_matters.batches import Arrays, Streams, example_keys
 from identity_matters.train.checkpoint import COLLECTIONS
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Arrays:
-    """Whole splits, of which every device holds a copy: images u8 or f32[n, ...], labels int[n].
-
-    Raises:
-      ValueError: arrays of the wrong type, or images and labels that do not go together.
-    """
-
-    train_images: np.ndarray
-    train_labels: np.ndarray
-    test_images: np.ndarray
-    test_labels: np.ndarray
-
-    def __post_init__(self):
-        for split in ("train", "test"):
-            images = getattr(self, f"{split}_images")
-            labels = getattr(self, f"{split}_labels")
-            if images.ndim < 2 or images.dtype not in (np.uint8, np.float32) or not len(images):
-                raise ValueError(
-                    f"{split}_images must be uint8 or float32[n, ...] with n > 0, got"
-                    f" {images.dtype}{list(images.shape)}"
-                )
-            if labels.shape != images.shape[:1] or not np.issubdtype(labels.dtype, np.integer):
-                raise ValueError(
-                    f"{split}_labels must be int[{len(images)}] as there are {len(images)}"
-                    f" {split}_images, got {labels.dtype}{list(labels.shape)}"
-                )
-
-    @property
-    def image_shape(self) -> tuple[int, ...]:
-        return self.train_images.shape[1:]
-
-    @property
-    def train_examples(self) -> int:
-        return len(self.train_labels)
-
-    @property
-    def test_examples(self) -> int:
-        return len(self.test_labels)
-
-    def open_train(
-        self, *, seed: int, batch_examples: int, rows: slice, first_step: int, steps: int
-    ) -> Generator[dict]:
-        """See `Streams`; without images and labels, which stay on the devices."""
-        for step in range(first_step, first_step + steps):
-            indices, epochs = batch_plan(seed, self.train_examples, batch_examples, step, 1)
-            yield {"indices": indices[0, rows], "epochs": epochs[0, rows]}
-
-    def open_test(self, *, batch_examples: int, rows: slice) -> Generator[dict]:
-        """See `Streams`; the last example stands where the last batch is filled up."""
-        for first in range(0, self.test_examples, batch_examples):
-            positions = np.arange(first, first + batch_examples)[rows]
-            is_real = positions < self.test_examples
-            taken = np.minimum(positions, self.test_examples - 1)
-            labels = self.test_labels[taken].astype(np.int32)
-            yield {"images": self.test_images[taken], "labels": labels, "is_real": is_real}
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Streams:
-    """Splits too large for memory: batches come one by one, and each process reads its share.
-
-    Attributes:
-      image_shape: (h, w, c) of what the streams give.
-      train_examples, test_examples: how many there are.
-      open_train: ``open_train(seed=..., batch_examples=..., rows=..., first_step=..., steps=...)``:
-        an iterator with ``close()`` over {"images": u8[b, h, w, c], "labels": i32[b], "indices":
-        i32[b], "epochs": i32[b]}, those rows of the batches of those steps, see
-        `batches.batch_plan`.
-      open_test: ``open_test(batch_examples=..., rows=...)``: the same over {"images", "labels",
-        "is_real": bool[b]}; over all processes together every example is real once, and each
-        process gets equally many batches.
-    """
-
-    image_shape: tuple[int, int, int]
-    train_examples: int
-    test_examples: int
-    open_train: Callable
-    open_test: Callable
+# What the penalty is on -> whether it is on the leaf of that name and number of dimensions.
+DECAYED = {
+    "convolutions": lambda name, ndim: name == "kernel" and ndim == 4,
+    "kernels": lambda name, ndim: name == "kernel",
+    "all": lambda name, ndim: True,
+}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -120,7 +48,7 @@ class Task:
       train_input: ``train_input(images, keys[n]) -> f32[n, ...]``.
       eval_input: ``eval_input(images) -> f32[n, ...]``.
       data: the examples.
-      optimizer, schedule: see `optim`; ``schedule(step) -> f32[]`` is for the log.
+      optimizer, schedule: see `momentum_sgd`; ``schedule(step) -> f32[]`` is for the log.
       flops_per_example: floating-point operations of training on one example.
       top_k: above 0, evaluations also count the examples whose label is not among the `top_k`
         largest logits.
@@ -135,6 +63,120 @@ class Task:
     schedule: Callable
     flops_per_example: float
     top_k: int = 0
+
+
+def learning_rate_schedule(
+    *,
+    schedule: str,
+    learning_rate: float,
+    steps: int,
+    boundary_steps: Sequence[int] = (),
+    decay_factor: float = 0.1,
+    warmup_steps: int = 0,
+) -> optax.Schedule:
+    """The learning rate of each update, of optax's own schedules.
+
+    The paper (section 4) divides 0.05 by 10 at steps 30,000 and 50,000; the other schedules and the
+    warm-up are our additions.
+
+    >>> rate = learning_rate_schedule(
+    ...     schedule="step", learning_rate=0.05, steps=60_000, boundary_steps=(30_000, 50_000)
+    ... )
+    >>> [round(float(rate(step)), 6) for step in (0, 29_999, 30_000, 50_000)]
+    [0.05, 0.05, 0.005, 0.0005]
+
+    Args:
+      schedule: "step" multiplies by `decay_factor` from each of `boundary_steps` on; "cosine" and
+        "linear" fall from `learning_rate` after the warm-up to 0 after the last step, along half a
+        cosine or a line; "constant" stays.
+      learning_rate: the largest rate.
+      steps: updates of the whole run.
+      boundary_steps: ascending, after the warm-up, counted from the start of the run; those at or
+        past `steps` are never reached, which is allowed so that a run can be cut short.
+      warmup_steps: the first updates take 1/warmup_steps, 2/warmup_steps, ... of the rate.
+    Returns:
+      ``schedule(step: i32[]) -> f32[]``, where `step` counts the updates before this one.
+    Raises:
+      ValueError: an argument that will not do, with its value.
+    """
+    falling_steps = steps - warmup_steps
+    schedules: dict[str, Callable[[], optax.Schedule]] = {
+        # optax counts from where a joined schedule begins.
+        "step": lambda: optax.piecewise_constant_schedule(
+            learning_rate, {step - warmup_steps: decay_factor for step in boundary_steps}
+        ),
+        "cosine": lambda: optax.cosine_decay_schedule(learning_rate, falling_steps),
+        "linear": lambda: optax.linear_schedule(learning_rate, 0.0, falling_steps),
+        "constant": lambda: optax.constant_schedule(learning_rate),
+    }
+    if schedule not in schedules:
+        raise ValueError(f"schedule must be one of {', '.join(schedules)}, got {schedule!r}")
+    if not 0 < learning_rate < math.inf:
+        raise ValueError(f"learning_rate must be above 0 and finite, got {learning_rate}")
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    if not 0 <= warmup_steps < steps:
+        raise ValueError(f"warmup_steps must be from 0 to below steps={steps}, got {warmup_steps}")
+    if not 0 < decay_factor <= 1:
+        raise ValueError(f"decay_factor must be above 0 and at most 1, got {decay_factor}")
+    ascend = all(a < b for a, b in itertools.pairwise((warmup_steps, *boundary_steps)))
+    if boundary_steps and (schedule != "step" or not ascend):
+        raise ValueError(
+            "boundary_steps belong to the schedule 'step' and must ascend from above"
+            f" warmup_steps={warmup_steps}, got {tuple(boundary_steps)} for {schedule!r}"
+        )
+    after = schedules[schedule]()
+    if not warmup_steps:
+        return after
+    first = learning_rate / warmup_steps
+    warmup = optax.linear_schedule(first, learning_rate, max(warmup_steps - 1, 1))
+    return optax.join_schedules([warmup, after], [warmup_steps])
+
+
+def momentum_sgd(
+    schedule: Callable,
+    *,
+    momentum: float,
+    nesterov: bool,
+    weight_decay: float,
+    decayed: str = "convolutions",
+) -> optax.GradientTransformation:
+    """The update ``g = gradient + weight_decay * w; v = momentum * v + g; w = w - rate * v``.
+
+    The rate multiplies the velocity and is no part of it, so that a change of rate acts at once.
+    With `nesterov` the step is along ``g + momentum * v``. The penalty, ``weight_decay/2 ||w||^2``,
+    goes through the momentum (it is not decoupled).
+
+    Args:
+      schedule: ``schedule(step) -> rate``, see `learning_rate_schedule`.
+      momentum: the paper's 0.9 (section 4).
+      weight_decay: the paper's 1e-4, on convolution weights.
+      decayed: the leaves with a penalty: "convolutions" (4-D leaves named kernel), "kernels" (all
+        leaves named kernel) or "all".
+    Raises:
+      ValueError: an argument that will not do, with its value; when the optimizer meets parameters
+        of which `decayed` names none although `weight_decay` is above 0.
+    """
+    for name, value in (("momentum", momentum), ("weight_decay", weight_decay)):
+        if not 0 <= value < 1:
+            raise ValueError(f"{name} must be 0 or more and below 1, got {value}")
+    if decayed not in DECAYED:
+        raise ValueError(f"decayed must be one of {', '.join(DECAYED)}, got {decayed!r}")
+
+    def is_decayed(params):
+        mask = jax.tree_util.tree_map_with_path(
+            lambda path, leaf: DECAYED[decayed](path[-1].key, leaf.ndim), params
+        )
+        if not any(jax.tree.leaves(mask)):
+            raise ValueError(
+                f"weight_decay is {weight_decay}, but decayed={decayed!r} names no parameter"
+            )
+        return mask
+
+    velocity = optax.sgd(schedule, momentum, nesterov)
+    if not weight_decay:
+        return velocity
+    return optax.chain(optax.add_decayed_weights(weight_decay, is_decayed), velocity)
 
 
 def initial_state(variables: dict, optimizer: optax.GradientTransformation) -> dict:
