@@ -304,8 +304,8 @@ def write_report(tmp_path, monkeypatch):
     write_run(tmp_path / "local", 2, status="interrupted")
     (tmp_path / "local" / "toy" / "plain" / "seed=9").mkdir()
     collections = [
-        build.read("reference", tmp_path / "reference"),
-        build.read("yours", tmp_path / "local"),
+        groups.read("reference", tmp_path / "reference"),
+        groups.read("yours", tmp_path / "local"),
     ]
     build.write(collections, tmp_path / "out")
     return tmp_path / "out"
@@ -337,7 +337,7 @@ def test_a_report_that_fails_leaves_the_old_one_whole(tmp_path, monkeypatch):
 
     monkeypatch.setattr(page, "render", full)
     with pytest.raises(OSError, match="No space left"):
-        build.write([build.read("reference", tmp_path / "reference")], out)
+        build.write([groups.read("reference", tmp_path / "reference")], out)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
@@ -394,7 +394,7 @@ def test_markup_in_a_run_is_shown_and_not_obeyed(tmp_path, monkeypatch):
     bad = "<!--<script>alert(1)</script>![x](http://a.example/b.png)"
     write_run(tmp_path / "local", metrics={bad: bad, "norm": 1.0, "cells": 2}, paper={})
     monkeypatch.setattr(figures, "FIGURES", ())
-    build.write([build.read("yours", tmp_path / "local")], tmp_path)
+    build.write([groups.read("yours", tmp_path / "local")], tmp_path)
     text = (tmp_path / "report.html").read_text()
     checked(text)
     assert "&lt;!--&lt;script&gt;" in text
@@ -450,7 +450,7 @@ def test_no_change_of_a_record_stops_the_report(tmp_path, monkeypatch):
         except ValueError:
             del shown[place]
         monkeypatch.setattr(groups, "read_collection", lambda _, shown=shown: (shown, []))
-        build.write([build.read("yours", tmp_path)], tmp_path / "out")
+        build.write([groups.read("yours", tmp_path)], tmp_path / "out")
         made = {path.stem for path in (tmp_path / "out" / "figures").glob("*.svg")}
         assert made == {one.name for one in drawn}
         refused += "## Left out" in (tmp_path / "out" / "REPORT.md").read_text()
@@ -475,7 +475,7 @@ def test_the_committed_pages_are_what_the_reference_runs_say(tmp_path, monkeypat
     # Figures are drawn, but not laid out, which takes as long again.
     monkeypatch.setitem(figures._STYLE, "figure.constrained_layout.use", False)
     shutil.copytree(REFERENCE, tmp_path / "reference")
-    reference = build.read("reference", tmp_path / "reference")
+    reference = groups.read("reference", tmp_path / "reference")
     assert reference.problems == ()
     assert groups.contradictions({"reference": reference.groups}) == []
     for run in reference.runs:

@@ -17,48 +17,11 @@ from collections.abc import Iterable, Sequence
 
 from identity_matters import paper
 from identity_matters.report import figures, groups, page
-from identity_matters.report.groups import Collection, Group, read
+from identity_matters.report.groups import Collection, Group
 from identity_matters.runs import Problem, Run
 
-__all__ = ["read", "with_results", "write"]
-
-TITLE = "Identity Matters: what the paper claims and what the runs say"
-_INTRODUCTION = (
-    "Hardt & Ma, “Identity Matters in Deep Learning” (arXiv 1611.04231), claim by claim. Every"
-    " number was written by a run; its directory, code, machine and command are named beside it."
-    " Sentences give one number where the seeds agree and the range where they do not; tables give"
-    " the mean ± standard deviation over n seeds. The reference is the runs that come with the"
-    " code. What is wrong in print is listed, with numbers to check by hand, in"
-    " `docs/theory/errata.md`."
-)
-
-_REDUCED_CIFAR = (
-    "Reduced runs of the paper's block on the same data, which Table 2 does not have: what smaller"
-    " nets and shorter trainings reach with a share of the operations of"
-    f" {paper.NUMBERS['cifar_steps'].value:,} steps of"
-    f" {paper.NUMBERS['cifar_batch_examples'].value} examples of Table 1's net."
-)
-
-# Row of the paper's table -> the name of the net in variants, DATASET/NET.
-_NETS = {
-    "All-CNN": "all_cnn_c",
-    "this paper": "all_conv_residual",
-    "ResNet": "resnet",
-    "DenseNet": "densenet",
-}
 _DATA_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
 _ERRORS = ("published (%)", "ours, last step (%)", "ours, best step (%)")
-# The claims that the README names; the report has them all.
-README_CLAIMS = (
-    "theorem-2-1",
-    "theorem-2-2",
-    "equation-2-3-v3",
-    "equation-2-3-corrected",
-    "theorem-3-2",
-    "nonlinear-conjecture",
-    "training-at-depth",
-    "table-2-cifar-10",
-)
 
 
 def write(collections: list[Collection], directory: pathlib.Path) -> list[pathlib.Path]:
@@ -100,7 +63,7 @@ def with_results(text: str, collection: Collection) -> str:
     titles = {f.title: paper.CLAIMS[f.claim].title for f, _ in _findings(members)}
     found = [f"* [{title}]({report}#{page.anchor(of)})" for title, of in titles.items()]
     claims = claims_table(
-        [paper.CLAIMS[name] for name in README_CLAIMS], {"ours": members}, report, most=1
+        [paper.CLAIMS[name] for name in paper.REPORT["readme"]], {"ours": members}, report, most=1
     )
     for name, part in {"findings": "\n".join(found), "claims": claims.markdown()}.items():
         begin, end = (
@@ -165,7 +128,9 @@ def _markdown(
 ) -> str:
     members = {c.name: c.groups for c in collections}
     reduced = tables["reduced_cifar"]
-    parts = [f"# {TITLE}", _INTRODUCTION]
+    numbers = {"steps": "cifar_steps", "batch": "cifar_batch_examples"}
+    size = {name: paper.NUMBERS[number].value for name, number in numbers.items()}
+    parts = [f"# {paper.REPORT['title']}", paper.REPORT["introduction"]]
     opening = set()
     findings = _findings(collections[0].groups)
     parts += ["## Findings"] if findings else []
@@ -179,10 +144,9 @@ def _markdown(
         "## Claims",
         claims_table(paper.CLAIMS.values(), members).markdown(),
         "## Table 2",
-        "Test errors at the paper's scale. The comparison rows come from different models and"
-        " protocols, and a published number may be that of the best step over training.",
+        paper.REPORT["table-2"],
         tables["table_2"].markdown(),
-        *([_REDUCED_CIFAR, reduced.markdown()] if reduced.rows else []),
+        *([paper.REPORT["reduced-cifar"].format(**size), reduced.markdown()] * bool(reduced.rows)),
         "## Evidence, claim by claim",
     ]
     for claim in paper.CLAIMS.values():
@@ -334,7 +298,7 @@ def table_2(members: list[Group]) -> Table:
     for method, numbers in paper.TABLE_2.items():
         for dataset, number in numbers.items():
             cells = (groups.NOT_RUN, groups.NOT_RUN, "0")
-            if group := ours.get(f"{dataset}/{_NETS[method]}"):
+            if group := ours.get(f"{dataset}/{paper.REPORT['nets'][method]}"):
                 last, best = map(group.metric, ("test_error_percent", "test_error_best_percent"))
                 cells = (last, best, str(len(group.runs)))
             rows.append((method, _DATA_SETS[dataset], f"{number.value:g}", *cells, number.note))
