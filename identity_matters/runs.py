@@ -149,16 +149,24 @@ def write_json(path: Any, value: Any) -> None:
 
 
 def read_json(path: Any) -> dict:
-    """The JSON object in the file at `path`; raises MalformedFileError."""
+    """The JSON object in the file at `path`; raises RunError, or MalformedFileError."""
+    text = _read_bytes(path)
     try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise MalformedFileError(f"{path}: missing") from None
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise MalformedFileError(f"{path}: not JSON ({error})") from None
     if not isinstance(value, dict):
         raise MalformedFileError(f"{path}: must hold a JSON object, holds {type(value).__name__}")
     return from_json(value)
+
+
+def _read_bytes(path: Any) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise MalformedFileError(f"{path}: missing") from None
+    except OSError as error:  # which says nothing about what the file holds
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _sealed(value: dict, *others: dict) -> dict:
@@ -308,9 +316,6 @@ class RunDir:
         return summary
 
 
-# The lines of metrics.jsonl
-
-
 def _digest(lines: list[bytes]) -> bytes:
     """The digest that the last of `lines` has of itself and those before it."""
     return lines[-1][-19:-3] if lines else b""
@@ -340,7 +345,7 @@ def _read_lines(file: Any, schema: int) -> tuple[list[bytes], list[dict]]:
     Raises:
       MalformedFileError: a line is not what `RunDir.append` wrote after the line before it.
     """
-    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+    lines = _read_bytes(file).splitlines(keepends=True) if file.exists() else []
     if lines and not lines[-1].endswith(b"\n"):
         lines.pop()
     records = []
@@ -358,11 +363,7 @@ def _read_lines(file: Any, schema: int) -> tuple[list[bytes], list[dict]]:
 
 
 def lock_directory(path: Any, held: contextlib.ExitStack) -> None:
-    """Locks `path` until `held` is closed; the kernel drops the lock with the process.
-
-    Raises:
-      RunError: another process has locked it.
-    """
+    """Locks `path` until `held` is closed or the process ends; RunError where another one has."""
     descriptor = os.open(path, os.O_RDONLY)
     held.callback(os.close, descriptor)
     try:
