@@ -11,7 +11,7 @@ import sys
 from absl import flags
 
 from experiments import commands
-from identity_matters.report import build
+from identity_matters.report import build, groups
 from identity_matters.runs import write_atomically
 
 _README = flags.DEFINE_string(
@@ -26,11 +26,11 @@ def _main(_: list[str]) -> int:
     # It misses fonts that no text here is in.
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     reference = pathlib.Path(commands.REFERENCE_DIR.value)
-    collections = [build.read("reference", reference, "results/reference")]
+    collections = [groups.read("reference", reference)]
     directory = reference.parent
     if not _REFERENCE_ONLY.value:
         directory = pathlib.Path(commands.RESULTS_DIR.value)
-        collections.append(build.read("yours", directory, "results/local"))
+        collections.append(groups.read("yours", directory))
     for collection in collections:
         for problem in collection.problems:
             print(f"skipped: {problem.reason}", file=sys.stderr)

@@ -377,8 +377,7 @@ def _conclude(
     for note in notes:
         console.print(note, style="red", markup=False)
     places = {"yours": commands.RESULTS_DIR.value, "reference": commands.REFERENCE_DIR.value}
-    read = {name: groups.read(name, at, at).runs for name, at in places.items()}
-    named = {name: groups.group_runs(every) for name, every in read.items()}
+    named = {name: groups.read(name, at).groups for name, at in places.items()}
     for line in compare.versions(named):
         console.print(line, style="yellow", markup=False)
     report = pathlib.Path(commands.RESULTS_DIR.value) / "report.html"

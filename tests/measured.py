@@ -5,8 +5,7 @@ import pathlib
 import jax
 from matplotlib.figure import Figure as Canvas
 
-from identity_matters.report.figure import points_of
-from identity_matters.report.figures import FIGURES
+from identity_matters.report.figures import FIGURES, points_of
 from identity_matters.runs import Run, from_json, to_json
 
 

@@ -35,7 +35,7 @@ def like(tree):
 def saved(tmp_path_factory):
     """A directory to which steps 1, 2 and 3 were saved."""
     directory = tmp_path_factory.mktemp("saved") / "checkpoints"
-    with Checkpoints(directory, settings=SETTINGS, keep=2) as checkpoints:
+    with Checkpoints(directory, settings=SETTINGS) as checkpoints:
         assert checkpoints.restore(state_of(0)) is None
         assert not directory.exists()
         for step in (1, 2, 3):

@@ -14,7 +14,7 @@ import sys
 import pytest
 
 import experiments
-from identity_matters.report import tables
+from identity_matters.report import page
 from tests import forked
 
 ROOT = forked.ROOT
@@ -136,7 +136,7 @@ def test_links_and_paths_lead_somewhere(path):
             assert target.exists(), link
             if heading:
                 found = re.findall(r"^#+ (.*)$", target.read_text("utf-8"), re.MULTILINE)
-                assert heading in map(tables.anchor, found), link
+                assert heading in map(page.anchor, found), link
     for name in re.findall(r"`([\w./]+/[\w./]*(?:\.py|\.md|\.toml|/))`", text):
         local = re.search(f"{MADE_BY_TUTORIAL}|results/(trial|local)|data/", name)
         assert local or (ROOT / name).exists(), name

@@ -9,7 +9,7 @@ import experiments
 from benchmarks import linear
 from experiments import promote
 from identity_matters import runs
-from identity_matters.report import build
+from identity_matters.report import build, groups
 from tests import forked
 from tests.test_report import write_run
 
@@ -95,7 +95,7 @@ def test_every_entry_point_runs_to_its_end(entry, tmp_path):
     assert (run.status, run.summary["scale"]) == ("done", "reduced")
     assert run.summary["metrics"]
     # What was measured at this scale can still be drawn, where there is enough of it.
-    pages = build.write([build.read("yours", tmp_path, "results/local")], tmp_path / "report")
+    pages = build.write([groups.read("yours", tmp_path)], tmp_path / "report")
     assert "Left out of figures" not in pages[0].read_text(encoding="utf-8")
 
 

@@ -135,7 +135,7 @@ def test_two_runs_do_not_share_checkpoints(tmp_path):
     logs = [TrainingLog(Run(tmp_path), None, False, "", str(tmp_path / "ck")) for _ in range(2)]
     with (
         logs[0].trial(0, 1),
-        pytest.raises(runs.RunError, match="another process is writing this run"),
+        pytest.raises(runs.RunError, match="another process is writing here"),
         logs[1].trial(0, 1),
     ):
         pytest.fail("both write")

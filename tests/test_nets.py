@@ -229,7 +229,6 @@ def test_multiplications_of_an_image(name, settings, image_shape, multiplication
     ("name", "settings", "message"),
     [
         ("vgg", {}, "model.name must be one of all_conv_residual, .* got 'vgg'"),
-        ("all_cnn_c", {"widht": 3}, "all_cnn_c has no setting model.widht"),
         ("resnet", {"num_classes": 0}, "num_classes must be at least 1, got 0"),
         ("densenet", {"compute_dtype": "half"}, "compute_dtype must be one of .* got 'half'"),
         ("resnet", {"depth": 109}, r"depth must be 6 b \+ 2 .* got 109"),

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from identity_matters.train.optim import learning_rate_schedule, momentum_sgd
+from identity_matters.train.step import learning_rate_schedule, momentum_sgd
 
 RATES = [0.5, 0.5, 0.05]
 MOMENTUM = 0.9

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from identity_matters import paper, runs
-from identity_matters.report import build, figure, figures, groups, page, tables
+from identity_matters.report import build, figures, groups, page
 from tests import forked
 
 ROOT = forked.ROOT
@@ -36,7 +36,7 @@ def write_run(root, seed=0, scale="paper", status="done", variant="plain", **cha
 
 
 def groups_of(root):
-    return groups.group_runs(groups.read("yours", root, "").runs)
+    return groups.read("yours", root).groups
 
 
 # Values
@@ -108,7 +108,7 @@ def test_reduced_runs_give_way_to_those_at_paper_scale(tmp_path):
     write_run(tmp_path, 0)
     assert groups.fill("{toy/plain:norm}", groups_of(tmp_path))[0] == "0.50"
     assert groups.verdicts(groups_of(tmp_path)) == "reproduced; reproduced (reduced)"
-    drawn = build._drawn_runs("toy", groups.read("yours", tmp_path, ""))
+    drawn = build._drawn_runs("toy", groups.read("yours", tmp_path))
     assert [run.seed for run in drawn] == [0]
 
 
@@ -167,7 +167,7 @@ def test_a_claim_is_found_by_its_id_and_by_the_title_that_old_records_have():
 
 def test_the_reference_runs_have_every_value_that_a_sentence_names():
     """Of the runs that are there: `make reproduce` and `make report-reference` add the others."""
-    members = groups.group_runs(groups.read("reference", REFERENCE, "").runs)
+    members = groups.read("reference", REFERENCE).groups
     names = {group.name for group in members} | {f"{g.first.experiment}/*" for g in members}
     sentences = [text for claim in paper.CLAIMS.values() for text in claim.ours]
     for sentence in (*sentences, *(finding.text for finding in paper.FINDINGS)):
@@ -188,7 +188,7 @@ def test_a_claim_without_runs_is_not_run_and_one_without_a_fitting_metric_is_emp
 
 
 def test_bars_and_markup_of_a_run_do_not_break_a_table():
-    table = tables.Table(("|||A|||",), [("a|b\nc",), (tables.escape("<!--*[x](y)`"),)])
+    table = build.Table(("|||A|||",), [("a|b\nc",), (build.escape("<!--*[x](y)`"),)])
     assert table.markdown().splitlines()[2:] == ["| a\\|b c |", "| &lt;!--\\*\\[x\\](y)\\` |"]
 
 
@@ -197,7 +197,7 @@ def test_table_2_has_a_row_for_each_published_error_and_ours_at_paper_scale(tmp_
         errors = {"test_error_percent": 6.5 + seed, "test_error_best_percent": 6.25}
         net = "cifar10/all_conv_residual"
         write_run(tmp_path, seed, scale=scale, variant=net, metrics=errors, paper={})
-    rows = {row[:2]: row[2:] for row in tables.table_2(groups_of(tmp_path)).rows}
+    rows = {row[:2]: row[2:] for row in build.table_2(groups_of(tmp_path)).rows}
     assert len(rows) == sum(len(numbers) for numbers in paper.TABLE_2.values())
     # Mean of 6.5 and 7.5; standard deviation of two values that differ by 1: 1/sqrt(2).
     assert rows["this paper", "CIFAR-10"][:4] == ("6.38", "7 ± 0.71", "6.25", "2")
@@ -224,11 +224,11 @@ def test_reduced_cifar_runs_have_their_share_of_the_papers_operations(tmp_path):
     on_digits = dataclasses.replace(digits.first, summary={**summary, "variant": "digits/small"})
     full = dataclasses.replace(run, summary={**summary, "scale": "paper"})
     every = [groups.Group((one,)) for one in (run, on_digits, full)]
-    (row,) = tables.reduced_cifar(every).rows
+    (row,) = build.reduced_cifar(every).rows
     assert row == ("small", "CIFAR-10", "99", "600", "0.062", "6.38", "8.5", "", "1")
     # Records that are not a training's leave the share out, and the report whole.
     bad = dataclasses.replace(run, records=[{"kind": "result", "steps": "many"}])
-    assert tables.reduced_cifar([groups.Group((bad,))]).rows[0][4] == ""
+    assert build.reduced_cifar([groups.Group((bad,))]).rows[0][4] == ""
 
 
 def test_figure_1_shows_the_small_nets_beside_the_published_error():
@@ -242,8 +242,8 @@ def test_figure_1_shows_the_small_nets_beside_the_published_error():
     for variant in ("cifar10/small", "cifar100/small", "digits/all_conv_residual"):
         summary = {"experiment": "cifar", "variant": variant, "seed": 0}
         run = runs.Run(ROOT, {}, {}, summary, records)
-        points += figure.points_of(figure_1, run)
-    canvas = figure.Canvas()
+        points += figures.points_of(figure_1, run)
+    canvas = figures.Canvas()
     figure_1.draw(points, canvas)
     drawn = {axes.get_title(): [line.get_label() for line in axes.lines] for axes in canvas.axes}
     curves, published = ["training batches", "test"], "the paper's test error"
@@ -269,7 +269,7 @@ def test_every_figure_has_points_with_seed_1_alone_and_shows_all_seeds():
         own = [run for run in done if run.experiment == one.experiment]
         seeds = {seed: [r for r in own if r.seed == seed] for seed in (0, 1, 2)}
         points = {
-            seed: [row for run in some for row in figure.points_of(one, run)]
+            seed: [row for run in some for row in figures.points_of(one, run)]
             for seed, some in seeds.items()
         }
         if points[0]:
@@ -278,23 +278,23 @@ def test_every_figure_has_points_with_seed_1_alone_and_shows_all_seeds():
 
 
 def test_a_curve_shows_the_median_and_the_range_of_the_seeds():
-    canvas = figure.Canvas()
+    canvas = figures.Canvas()
     axes = canvas.subplots()
     rows = [{"depth": 1, "norm": value} for value in (1.0, 2.0, 9.0)]
     rows += [{"depth": 4, "norm": value} for value in (0.0, None, float("nan"))]
-    figure.curve(axes, rows, "depth", "norm", "o-", floor=0.5)
+    figures.curve(axes, rows, "depth", "norm", "o-", floor=0.5)
     (line,), (band,) = axes.lines, axes.collections
     assert line.get_xydata().tolist() == [[1, 2], [4, 0.5]]
     assert band.get_paths()[0].get_extents().extents.tolist() == [1, 0.5, 4, 9]
-    figure.curve(axes, [{"depth": 1, "norm": 1.0}], "depth", "norm")
+    figures.curve(axes, [{"depth": 1, "norm": 1.0}], "depth", "norm")
     assert len(axes.collections) == 1  # one value has no range
 
 
-TOY = figure.Figure(
+TOY = figures.Figure(
     name="toy_norms",
     experiment="toy",
     points=lambda run: [{"depth": row["depth"], "norm": row["norm"]} for row in run.records],
-    draw=lambda points, canvas: figure.curve(canvas.subplots(), points, "depth", "norm"),
+    draw=lambda points, canvas: figures.curve(canvas.subplots(), points, "depth", "norm"),
 )
 
 
@@ -311,8 +311,8 @@ def write_report(tmp_path, monkeypatch):
     write_run(tmp_path / "local", 2, status="interrupted")
     (tmp_path / "local" / "toy" / "plain" / "seed=9").mkdir()
     collections = [
-        build.read("reference", tmp_path / "reference", "results/reference"),
-        build.read("yours", tmp_path / "local", "results/local"),
+        groups.read("reference", tmp_path / "reference"),
+        groups.read("yours", tmp_path / "local"),
     ]
     build.write(collections, tmp_path / "out")
     return tmp_path / "out"
@@ -328,7 +328,7 @@ def test_the_report_names_everything_it_read_and_everything_it_skipped(tmp_path,
     assert "![Norms & <bounds>](figures/toy_norms.svg)" in text
     # The same points give the same bytes.
     svg = (out / "figures" / "toy_norms.svg").read_text()
-    assert figure.render(TOY, [{"variant": "plain", "seed": 1, "depth": 2, "norm": 1.5}]) == svg
+    assert figures.render(TOY, [{"variant": "plain", "seed": 1, "depth": 2, "norm": 1.5}]) == svg
     points = (out / "figures" / "toy_norms.csv").read_text()
     assert points == "variant,seed,depth,norm\nplain,1,2,1.5\n"
     metrics = list(csv.DictReader((out / "tables" / "metrics.csv").read_text().splitlines()))
@@ -344,7 +344,7 @@ def test_a_report_that_fails_leaves_the_old_one_whole(tmp_path, monkeypatch):
 
     monkeypatch.setattr(page, "render", full)
     with pytest.raises(OSError, match="No space left"):
-        build.write([build.read("reference", tmp_path / "reference", "")], out)
+        build.write([groups.read("reference", tmp_path / "reference")], out)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
@@ -401,7 +401,7 @@ def test_markup_in_a_run_is_shown_and_not_obeyed(tmp_path, monkeypatch):
     bad = "<!--<script>alert(1)</script>![x](http://a.example/b.png)"
     write_run(tmp_path / "local", metrics={bad: bad, "norm": 1.0, "cells": 2}, paper={})
     monkeypatch.setattr(figures, "FIGURES", ())
-    build.write([build.read("yours", tmp_path / "local", "")], tmp_path)
+    build.write([groups.read("yours", tmp_path / "local")], tmp_path)
     text = (tmp_path / "report.html").read_text()
     checked(text)
     assert "&lt;!--&lt;script&gt;" in text
@@ -439,7 +439,7 @@ def test_no_change_of_a_record_stops_the_report(tmp_path, monkeypatch):
         one for one in figures.FIGURES if one.name in ("landscape_origin", "ablations_identity")
     ]
     monkeypatch.setattr(figures, "FIGURES", drawn)
-    monkeypatch.setitem(figure._STYLE, "figure.constrained_layout.use", False)
+    monkeypatch.setitem(figures._STYLE, "figure.constrained_layout.use", False)
     read = [runs.read_run(REFERENCE / name / f"seed={i}") for name in variants for i in (0, 1)]
     rng, refused = random.Random(0), 0
     for round_ in range(10):
@@ -457,7 +457,7 @@ def test_no_change_of_a_record_stops_the_report(tmp_path, monkeypatch):
         except ValueError:
             del shown[place]
         monkeypatch.setattr(groups, "read_collection", lambda _, shown=shown: (shown, []))
-        build.write([build.read("yours", tmp_path, "")], tmp_path / "out")
+        build.write([groups.read("yours", tmp_path)], tmp_path / "out")
         made = {path.stem for path in (tmp_path / "out" / "figures").glob("*.svg")}
         assert made == {one.name for one in drawn}
         refused += "## Left out" in (tmp_path / "out" / "REPORT.md").read_text()
@@ -468,7 +468,7 @@ def test_a_record_that_a_figure_cannot_use_is_listed_and_the_rest_is_drawn(tmp_p
     first, bad, last = (runs.read_run(write_run(tmp_path, seed)) for seed in (0, 1, 2))
     for record in ({"depth": 2}, {"depth": 2, "norm": "wide"}):
         read = [first, dataclasses.replace(bad, records=[record]), last]
-        drawn, problems = figure.save(TOY, read, tmp_path)
+        drawn, problems = figures.save(TOY, read, tmp_path)
         assert [one.seed for one in drawn] == [0, 2]
         assert "seed=1: figure toy_norms" in problems[0].reason
         assert len((tmp_path / "toy_norms.csv").read_text().splitlines()) == 3
@@ -480,11 +480,11 @@ def test_a_record_that_a_figure_cannot_use_is_listed_and_the_rest_is_drawn(tmp_p
 def test_the_committed_pages_are_what_the_reference_runs_say(tmp_path, monkeypatch):
     """Mend a failure with `make report-reference`."""
     # Figures are drawn, but not laid out, which takes as long again.
-    monkeypatch.setitem(figure._STYLE, "figure.constrained_layout.use", False)
+    monkeypatch.setitem(figures._STYLE, "figure.constrained_layout.use", False)
     shutil.copytree(REFERENCE, tmp_path / "reference")
-    reference = build.read("reference", tmp_path / "reference", "results/reference")
+    reference = groups.read("reference", tmp_path / "reference")
     assert reference.problems == ()
-    assert groups.contradictions({"reference": groups.group_runs(reference.runs)}) == []
+    assert groups.contradictions({"reference": reference.groups}) == []
     for run in reference.runs:
         assert run.environment["dirty"] is False and len(run.environment["commit"]) == 40, run.path
     build.write([reference], tmp_path)

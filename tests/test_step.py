@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from identity_matters.batches import batch_plan, example_keys
+from identity_matters.batches import batch_plan, example_keys, train_batch
 from identity_matters.train import parallel
 from identity_matters.train import step as steps
-from identity_matters.train.step import Feed, Streams
 from tests import toy_training as toy
 
 # 7 examples in batches of 3: seven steps are three epochs, and most epochs end inside a batch.
@@ -229,11 +228,10 @@ def make_steps(**changed):
 
 
 def test_the_state_given_is_given_up_and_what_was_read_stays(key, state):
-    task, on_four = make_steps()
+    _, on_four = make_steps()
     replicated = on_four.start(key, jax.device_get(state))
     copy = on_four.read(replicated)
-    feed = Feed(task.data, 8, on_four.rows, 1, seed=0)
-    new, _ = on_four.train(replicated, on_four.place(feed.take(0, 1)))
+    new, _ = on_four.train(replicated, on_four.place(list(on_four.open_train(0, 0, 1))))
     jax.block_until_ready(new)
     assert replicated["params"]["stem"]["kernel"].is_deleted()
     assert new["params"]["stem"]["kernel"].shape == (4, 3, 3, 1, 4)
@@ -287,32 +285,20 @@ def test_devices_are_picked():
         parallel.pick_devices(5, 8)
 
 
-def test_a_stream_opens_once():
-    opened = []
-
-    def open_train(seed, batch_examples, rows, first_step, steps):
-        assert (batch_examples, rows) == (4, slice(0, 2))
-        # Batches that hold their own step.
-        images = np.zeros((2, 1, 1, 1), np.uint8)
-        some = range(first_step, first_step + steps)
-        opened.append({"images": images, "labels": np.full(2, step + seed)} for step in some)
-        return opened[-1]
-
-    feed = Feed(Streams((1, 1, 1), 20, 5, open_train, None), 4, slice(0, 2), steps=7, seed=90)
-    feed.close()
-    assert not opened
-    one = feed.take(3, 4)
-    assert one["images"].shape == (1, 2, 1, 1, 1) and one["labels"].tolist() == [[93, 93]]
-    assert feed.take(4, 6)["labels"].tolist() == [[94, 94], [95, 95]]
-    assert len(opened) == 1
-    feed.close()
-    assert next(opened[0], None) is None
+@pytest.mark.parametrize("dispatch", [1, 3])
+def test_devices_share_the_rows_of_each_step(dispatch):
+    _, on_four = make_steps()
+    batches = list(on_four.open_train(seed=0, first_step=1, steps=dispatch))
+    expected = batch_plan(0, toy.TRAIN_EXAMPLES, 8, 1, dispatch)
+    for name, whole in zip(("indices", "epochs"), expected, strict=True):
+        shares = on_four.place(batches)[name]
+        assert shares.shape == (4, dispatch, 2)
+        np.testing.assert_array_equal(np.concatenate(shares, axis=1), whole)
 
 
 def test_arrays_give_each_process_its_rows():
-    data = toy.make_task().data
-    halves = [Feed(data, 8, rows, 4, seed=0).take(1, 3) for rows in (slice(0, 4), slice(4, 8))]
-    indices, epochs = batch_plan(0, toy.TRAIN_EXAMPLES, 8, first_step=1, steps=2)
-    for name, whole in (("indices", indices), ("epochs", epochs)):
-        both = np.concatenate([half[name] for half in halves], axis=1)
-        np.testing.assert_array_equal(both, whole)
+    data, whole = toy.make_task().data, batch_plan(0, toy.TRAIN_EXAMPLES, 8, 2, 1)
+    for rows in (slice(0, 4), slice(4, 8)):
+        own = train_batch(data, 0, 8, rows, step=2)
+        for name, expected in zip(("indices", "epochs"), whole, strict=True):
+            np.testing.assert_array_equal(own[name], expected[0, rows])

@@ -17,7 +17,7 @@ import time
 import pytest
 
 from experiments.run import INTERRUPTED_CODE
-from identity_matters.train.metrics import TIMING_FIELDS
+from identity_matters.train.loop import TIMING_FIELDS
 from tests import forked
 
 
