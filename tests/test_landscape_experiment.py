@@ -1,4 +1,4 @@
-"""The searches for bad critical points at small sizes, and verdicts that can fail."""
+"""The searches for bad critical points at small sizes."""
 
 import numpy as np
 import pytest
@@ -51,40 +51,12 @@ def test_bad_critical_points_are_found_but_only_outside(runs):
     assert metrics["minus_identity_largest_gradient_norm"] == 0
 
 
-def one_bad_point_inside(record):
-    bad = {"norms": 0.5, "relative_excess": 0.1, "gradient_norms": 0.0}
-    return {**record, **{name: [value, *record[name][1:]] for name, value in bad.items()}}
-
-
-def no_critical_points(record):
-    return {**record, "gradient_norms": [1.0] * (len(record["norms"]) - 1) + [0.0]}
-
-
-def first_net(**change):
-    return lambda record: {**record, "nets": [{**record["nets"][0], **change}, *record["nets"][1:]]}
-
-
-@pytest.mark.parametrize(
-    ("variant", "change", "says"),
-    [
-        ("critical_points", one_bad_point_inside, "counterexample"),
-        ("critical_points", no_critical_points, "undecided"),
-        ("hessian_at_origin", first_net(gradient_norm=1e-300), "counterexample"),
-        ("hessian_at_origin", first_net(largest_hessian_entry=1e-300), "counterexample"),
-        ("hessian_at_origin", lambda r: {**r, "depth": 2}, "undecided"),
-        ("negative_determinant", lambda r: {**r, "least_over_floor": 0.999}, "counterexample"),
-        ("negative_determinant", lambda r: {**r, "largest_norm_over_tau": 1.001}, "undecided"),
-    ],
-)
-def test_verdicts_can_fail(runs, variant, change, says):
-    config, records = runs[variant]
-    assert arm.verdict(config, [change(record) for record in records]).verdict == says
-
-
 def test_the_wall_margin_decides_what_is_inside(runs):
     config, records = runs["critical_points"]
+    bad = {"norms": 0.5, "relative_excess": 0.1, "gradient_norms": 0.0}
+    records = [{**r, **{name: [bad[name], *r[name][1:]] for name in bad}} for r in records]
     changed = {**config, "wall_margin": 0.6, "least_inside": 1}
-    beyond = arm.verdict(changed, [one_bad_point_inside(record) for record in records])
+    beyond = arm.verdict(changed, records)
     assert beyond.metrics["largest_norm_called_inside"] == pytest.approx(0.4)
     # The bad point at norm 1/2 is no longer called inside.
     assert beyond.verdict == "holds"
@@ -100,12 +72,3 @@ def test_nets_at_the_origin_by_hand():
     assert (residual["gradient_norm"], residual["excess"]) == (0.0, 0.0)
     # The zero eigenvalue comes with the rounding of the other, 4.
     assert residual["hessian_eigenvalues"] == pytest.approx([0.0, 4.0], abs=1e-14)
-
-
-def test_figures_draw_what_was_measured(runs):
-    wall, origin, negative = measured.draw(arm, runs)
-    metrics = arm.verdict(*runs["critical_points"]).metrics
-    # And those reached from A_i = -I, which is critical with two layers and moves on with one.
-    assert len(wall) == metrics["critical_points"] + 2
-    assert len(origin) == 2 * (2 + 3)
-    assert len(negative) == 2 * 2

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from identity_matters.train.optim import learning_rate_schedule, momentum_sgd
 
@@ -13,20 +14,18 @@ MOMENTUM = 0.9
 PENALTY = 0.01
 
 
+SHAPES = {
+    "conv.kernel": (3, 3, 1, 2),
+    "conv.bias": (2,),
+    "head.kernel": (2, 3),
+    "norm.scale": (1, 1, 1, 2),
+}
+
+
 def start(seed):
     rng = np.random.default_rng(seed)
-    shapes = {
-        "conv": {"kernel": (3, 3, 1, 2), "bias": (2,)},
-        "head": {"kernel": (2, 3)},
-        "norm": {"scale": (1, 1, 1, 2)},
-    }
-    is_shape = lambda node: isinstance(node, tuple)  # noqa: E731
-    return jax.tree.map(lambda s: rng.normal(size=s).astype(np.float32), shapes, is_leaf=is_shape)
-
-
-def leaves(tree):
-    names = (("conv", "kernel"), ("conv", "bias"), ("head", "kernel"), ("norm", "scale"))
-    return {f"{module}.{leaf}": np.asarray(tree[module][leaf]) for module, leaf in names}
+    flat = {name: rng.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
+    return unflatten_dict(flat, sep=".")
 
 
 def tensorflow_momentum(w, gradients, nesterov, penalty):
@@ -65,10 +64,10 @@ def test_three_updates_are_those_of_tensorflow(nesterov, decayed, penalised):
             params = optax.apply_updates(params, updates)
         return params
 
-    ours = leaves(run(params))
-    for name, w in leaves(params).items():
+    ours, *given = (flatten_dict(tree, sep=".") for tree in (run(params), *gradients))
+    for name, w in flatten_dict(params, sep=".").items():
         penalty = PENALTY if name in penalised else 0.0
-        expected = tensorflow_momentum(w, [leaves(g)[name] for g in gradients], nesterov, penalty)
+        expected = tensorflow_momentum(w, [g[name] for g in given], nesterov, penalty)
         assert ours[name].dtype == np.float32
         np.testing.assert_allclose(ours[name], expected, rtol=1e-5, atol=1e-6)
 

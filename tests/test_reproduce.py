@@ -5,7 +5,7 @@ import pathlib
 import shutil
 import signal
 
-from experiments import run, suite
+from experiments import run
 from identity_matters import runs
 from tests import forked
 
@@ -137,12 +137,3 @@ def test_nothing_outlives_it_and_the_same_command_resumes_at_once(tmp_path):
         assert all(found[path].startswith(before) for path, before in kept.items())
         kept = found
     assert statuses(tmp_path) == {"slow 0": "done", "slow 1": "done"}
-
-
-def test_the_suite_is_every_file_with_an_experiment():
-    assert {"factorization", "deep_mlp", "cifar", "landscape"} <= set(suite.EXPERIMENTS)
-    for name in suite.EXPERIMENTS:
-        known = suite.variants(name, "VARIANTS")
-        assert known and suite.experiment(name).name == name
-        for variant in known:
-            assert suite.experiment(name).own_settings(variant)["variant"] == variant
