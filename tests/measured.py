@@ -1,11 +1,9 @@
-"""An experiment's settings, and its trials measured in this process or in a reference run."""
+"""An experiment's settings and trials, and its reference runs."""
 
 import functools
 import pathlib
 
-import jax
-
-from identity_matters.runs import Run, from_json, read_run, to_json
+from identity_matters.runs import Run, read_run
 
 REFERENCE = pathlib.Path(__file__).resolve().parent.parent / "results" / "reference"
 
@@ -39,13 +37,3 @@ def build_all(arm, variant: str, **changes) -> list:
 def judged(arm, variant: str, records: list[dict]):
     """The conclusion that `arm` draws from `records` of `variant`."""
     return arm.verdict(settings(arm, variant), records)
-
-
-def measure_all(arm, config: dict) -> list[dict]:
-    """The records that `arm`, a module of an experiment, makes of its settings, as read back."""
-    trials, subjects = arm.EXPERIMENT.prepare(config, config)
-    return [
-        from_json(to_json({**trial, **arm.measure(subject, key)}))
-        for index, (trial, subject) in enumerate(zip(trials, subjects, strict=True))
-        for key in [jax.random.fold_in(jax.random.key(0), index)]
-    ]
