@@ -223,25 +223,16 @@ def test_published_counts(name, settings, num_classes, parameters, convolutions,
         ("all_conv_residual", {"widths": (64, 48, 48)}, "must not shrink from stem_width 16 on"),
         ("all_conv_residual", {"blocks_per_stage": (2, 0, 1)}, "must be at least 1, got 0"),
         ("mlp", {"depth": 1, "width": 4}, "depth must be at least 2, got 1"),
+        ("all_conv_residual", {**SMALL["all_conv_residual"], "image": (5, 4)}, "a map of 5 x 4"),
+        ("densenet", {"depth": 7, "image": (6, 6)}, "a map of 3 x 3"),
+        ("all_cnn_c", {"image": (8, 8)}, "at least 9 pixels a side, got 8 x 8"),
     ],
 )
-def test_settings_out_of_range_are_named(name, settings, message):
+def test_settings_out_of_range_and_images_that_do_not_fit_are_named(name, settings, message):
+    settings = {"num_classes": 10, "image": (32, 32), **settings}
+    image = settings.pop("image")
     with pytest.raises(ValueError, match=message):
-        make_net(name, **{"num_classes": 10, **settings})
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "image_shape", "message"),
-    [
-        ("all_conv_residual", SMALL["all_conv_residual"], (5, 4, 1), "a map of 5 x 4"),
-        ("densenet", {"depth": 7}, (6, 6, 1), "a map of 3 x 3"),
-        ("all_cnn_c", {}, (8, 8, 1), "at least 9 pixels a side, got 8 x 8"),
-    ],
-)
-def test_images_that_do_not_fit_are_refused(name, settings, image_shape, message):
-    net = make_net(name, num_classes=3, **settings)
-    with pytest.raises(ValueError, match=message):
-        variable_shapes(net, image_shape)
+        variable_shapes(make_net(name, **settings), (*image, 1))
 
 
 # Layers.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from identity_matters import solvers
-from identity_matters.linear import critical_points, gradient_bound, model
+from identity_matters.linear import critical_points, model
 
 
 def test_least_squares_solves_a_batch_of_nonlinear_systems():
@@ -114,30 +114,3 @@ def test_critical_points_inside_are_optimal_for_singular_data_too(key, Sigma):
     assert np.linalg.norm(found["A"], 2, axis=(2, 3)).max() < 0.9
     # f - C <= ||grad||^2 / (4 l (1-tau)^{2l-2} sigma_+) with 1 - tau > 0.1: below 1e-23.
     assert found["excess"].max() < 1e-22
-
-
-def test_saddles_are_found_as_well():
-    # Beside A = -I with two layers, where the Hessian is regular, the saddle is the nearest root.
-    found = find(jnp.stack([minus_identity(2)] * COUNT) + 0.01)
-    np.testing.assert_allclose(found["A"][0], minus_identity(2), atol=1e-10)
-    assert found["excess"][0] > 0.5
-
-
-def test_least_gradient_of_a_scalar_net_reaches_its_floor():
-    target, moment = jnp.full((1, 1), -1.5), jnp.full((1, 1), 0.7)
-    tau = np.array([0.3, 0.9])
-    A = np.zeros((2, 3, 1, 1))
-    best, gradient_norm = critical_points.least_gradients(
-        A,
-        jnp.stack([target] * 2),
-        jnp.stack([moment] * 2),
-        tau,
-        2,
-        steps=100,
-        learning_rate=0.05,
-    )
-    floor = [gradient_bound.squared_gradient_floor(target, moment, 2, t) for t in tau]
-    # The minimum is a corner of the ball, which clipping reaches to rounding.
-    np.testing.assert_allclose(gradient_norm**2, floor, rtol=1e-12)
-    np.testing.assert_allclose(best[:, :2, 0, 0], -np.stack([tau, tau], axis=1), rtol=1e-14)
-    assert not best[:, 2].any()
