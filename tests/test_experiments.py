@@ -11,6 +11,7 @@ from identity_matters import runs
 from identity_matters.report import build
 from tests import forked
 from tests.test_report import write_run
+from tests.test_reproduce import change
 
 
 def run_module(name, *arguments):
@@ -144,17 +145,13 @@ def test_compare_fails_on_a_contradiction_and_report_names_what_it_skips(tmp_pat
     assert "contradiction: yours toy/plain: Theorem 2.1 is not reproduced" in bad.stdout
 
 
-def make_clean(path):
-    """Lets the run at `path` look as if made at a commit without changes."""
-    environment = runs.read_json(path / "environment.json")
-    environment.update({"commit": "0" * 40, "dirty": False})
-    del environment["digest"]
-    runs.write_json(path / "environment.json", environment)
+# As if made at a commit without changes.
+CLEAN = {"commit": "0" * 40, "dirty": False}
 
 
 def test_promote_copies_a_finished_run_as_it_is(tmp_path):
     path = write_run(tmp_path / "local")
-    make_clean(path)
+    change(path, "environment.json", **CLEAN)
     reference = tmp_path / "reference"
     finished = run_module("promote", f"--reference_dir={reference}", path)
     assert finished.returncode == 0, finished.stderr
@@ -168,7 +165,7 @@ def test_promote_copies_a_finished_run_as_it_is(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "message"),
+    ("name", "fields", "message"),
     [
         ("environment", {"dirty": None}, "was not made at a commit without changes"),
         ("environment", {"dirty": True}, "was not made at a commit without changes"),
@@ -183,13 +180,11 @@ def test_promote_copies_a_finished_run_as_it_is(tmp_path):
     ],
 )
 def test_promote_refuses_what_nobody_could_make_again_or_lies_elsewhere(
-    tmp_path, name, change, message
+    tmp_path, name, fields, message
 ):
     path = write_run(tmp_path / "local")
-    make_clean(path)
-    value = runs.read_json(path / f"{name}.json") | change
-    value.pop("digest", None)  # as if it had been written so
-    runs.write_json(path / f"{name}.json", value)
+    change(path, "environment.json", **CLEAN)
+    change(path, f"{name}.json", **fields)
     with (
         flagsaver.as_parsed(reference_dir=str(tmp_path / "reference")),
         pytest.raises(runs.RunError, match=re.escape(message)),

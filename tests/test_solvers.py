@@ -65,14 +65,10 @@ def test_projected_adam_keeps_the_best_where_the_objective_ends():
     assert nowhere == jnp.inf
 
 
-# Critical points, Hessians and least gradients.
+# Critical points and Hessians.
 
 R = jnp.array([[1.2, 0.3], [-0.1, 0.9]])
 SIGMA = jnp.array([[1.0, 0.2], [0.2, 0.5]])
-
-
-def minus_identity(depth):
-    return -jnp.ones((depth, 1, 1)) * jnp.eye(2)[None]
 
 
 def test_hessian_matches_reverse_mode_on_the_risk(key):
@@ -82,34 +78,15 @@ def test_hessian_matches_reverse_mode_on_the_risk(key):
     np.testing.assert_allclose(critical_points.risk_hessian(A, R, SIGMA), reference, atol=1e-13)
 
 
-COUNT, MAX_DEPTH = 3, 3
-
-
-def find(A, steps=60, Sigma=SIGMA):
-    """Searches from A, f64[COUNT, depth, 2, 2]; all stacks padded alike to compile once."""
-    depth = A.shape[1]
-    padded = jnp.pad(A, ((0, 0), (0, MAX_DEPTH - depth), (0, 0), (0, 0)))
-    targets, moments = (jnp.broadcast_to(M, (COUNT, 2, 2)) for M in (R, Sigma))
-    found = critical_points.find_critical_points(
-        padded, targets, moments, depth, steps=steps, gradient_tolerance=1e-12
-    )
-    assert not found["A"][:, depth:].any()
-    found["A"] = found["A"][:, :depth]
-    return {name: np.asarray(value) for name, value in found.items()}
-
-
-def test_one_layer_has_one_critical_point(key):
-    # One layer is linear least squares: A = R - I is the only critical point.
-    found = find(jax.random.normal(key, (COUNT, 1, 2, 2)))
-    optimum = np.broadcast_to(R - jnp.eye(2), (COUNT, 1, 2, 2))
-    # Gradient up to 1e-12 over the least curvature 2 sigma_min(Sigma) = 0.87.
-    np.testing.assert_allclose(found["A"], optimum, atol=1e-11)
-    assert found["gradient_norm"].max() <= 1e-12
-
-
 @pytest.mark.parametrize("Sigma", [SIGMA, jnp.ones((2, 2))], ids=["regular", "singular"])
 def test_critical_points_inside_are_optimal_for_singular_data_too(key, Sigma):
-    found = find(0.1 * jax.random.normal(key, (COUNT, 2, 2, 2)), Sigma=Sigma)
+    # Three starts of two layers, padded by a third.
+    A = jnp.pad(0.1 * jax.random.normal(key, (3, 2, 2, 2)), ((0, 0), (0, 1), (0, 0), (0, 0)))
+    targets, moments = (jnp.broadcast_to(M, (3, 2, 2)) for M in (R, Sigma))
+    found = critical_points.find_critical_points(
+        A, targets, moments, 2, steps=60, gradient_tolerance=1e-12
+    )
+    assert not found["A"][:, 2:].any()
     assert found["gradient_norm"].max() <= 1e-12
     assert np.linalg.norm(found["A"], 2, axis=(2, 3)).max() < 0.9
     # f - C <= ||grad||^2 / (4 l (1-tau)^{2l-2} sigma_+) with 1 - tau > 0.1: below 1e-23.
