@@ -217,13 +217,16 @@ def test_a_disk_that_fills_up_loses_no_line_and_leaves_no_file(tmp_path, monkeyp
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
+        run.append({"cell": 1})
+    with pytest.raises(OSError, match="No space"):
         run.finish("done", **DONE)
     # Not "cannot be written": the command says what to free.
     with pytest.raises(OSError, match="No space"):
         create(tmp_path, seed=4)
     monkeypatch.undo()
     assert not list(tmp_path.rglob(".*"))
-    assert create(tmp_path).records == [{"cell": 0}]
+    # A line may be there that was not yet called written.
+    assert create(tmp_path).records[:1] == [{"cell": 0}]
 
 
 def test_a_file_system_without_locks_is_named_and_used(tmp_path, monkeypatch, capsys):
