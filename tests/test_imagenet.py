@@ -1,17 +1,11 @@
-"""Streams of a miniature imagenet2012: order, shares, position, evaluation, errors; `make data`.
-
-The archives are packed by tensorflow_datasets' own builder in the environment that `make data`
-makes; PREPARE_PYTHON=.../bin/python names another.
-"""
+"""Streams of a miniature imagenet2012: order, shares, position, evaluation, errors."""
 
 import contextlib
 import hashlib
-import io
 import os
 import pathlib
 import subprocess
 import sys
-import tarfile
 import time
 
 import numpy as np
@@ -237,61 +231,6 @@ def test_a_missing_package_is_named(data_dir, monkeypatch):
     monkeypatch.setattr(imagenet, "_NEEDED", ("grain", "no_such_package"))
     with pytest.raises(ValueError, match="imagenet2012 needs no_such_package; run: pip install"):
         imagenet.EncodedImages(data_dir, "train")
-
-
-# Preparing.
-
-MADE = forked.ROOT / ".venv-prepare" / "bin" / "python"
-PREPARE = pathlib.Path(os.environ.get("PREPARE_PYTHON", MADE))
-
-# The first validation images' labels, as the builder has them; these are image 1, 2, 3.
-VALIDATION_LABELS = ("n01751748", "n09193705", "n02105855")
-
-
-def tar(path: pathlib.Path, files: dict[str, bytes]) -> bytes:
-    with tarfile.open(path, "w") as archive:
-        for name, data in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            archive.addfile(entry, io.BytesIO(data))
-    return path.read_bytes()
-
-
-def prepare_data(data_dir):
-    arguments = ("--datasets=imagenet2012", f"--data_dir={data_dir}")
-    return forked.shell(PREPARE, "-m", "experiments.images.prepare_data", *arguments)
-
-
-@pytest.mark.skipif(
-    not PREPARE.exists(), reason=f"{PREPARE} is not there; make data makes it, with TensorFlow"
-)
-def test_the_builder_packs_archives_that_streams_then_read(tmp_path):
-    manual = tmp_path / "data" / "downloads" / "manual"
-    manual.mkdir(parents=True)
-    images = miniature.generate_jpegs(9, seed=0, scale=0.25)
-    train = {
-        wnid: {f"{wnid}_{i}.JPEG": image for i, image in enumerate(some)}
-        for wnid, some in (("n01739381", images[:2]), ("n01484850", images[2:6]))
-    }
-    inner = {f"{wnid}.tar": tar(tmp_path / "inner.tar", files) for wnid, files in train.items()}
-    validation = {f"ILSVRC2012_val_{i + 1:08}.JPEG": images[6 + i] for i in range(3)}
-    tar(manual / datasets.IMAGENET_ARCHIVES[0], inner)
-    missing = prepare_data(tmp_path / "data")
-    assert missing.returncode == 2 and "lacks ILSVRC2012_img_val.tar" in missing.stderr
-    tar(manual / datasets.IMAGENET_ARCHIVES[1], validation)
-    done = prepare_data(tmp_path / "data")
-    assert done.returncode == 0, done.stderr
-
-    wnids = imagenet.builder(tmp_path / "data").info.features["label"].names
-    labels = zip(validation, zip(images[6:], VALIDATION_LABELS, strict=True), strict=True)
-    inside = {name: (data, wnid) for wnid, some in train.items() for name, data in some.items()}
-    for split, expected in (("validation", dict(labels)), ("train", inside)):
-        encoded = imagenet.EncodedImages(tmp_path / "data", split)
-        read = encoded.read(range(len(expected)))
-        assert {name: (data, wnids[label]) for data, label, name in read} == expected
-    # What is there already is left as it is.
-    again = prepare_data(tmp_path / "data")
-    assert again.returncode == 0 and "5.1.0" in again.stdout
 
 
 def test_preparing_without_tensorflow_is_refused(tmp_path, monkeypatch):

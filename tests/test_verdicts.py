@@ -157,8 +157,9 @@ def changed(value, path, new):
 
 FAILS, HOLDS, REFUTED, OPEN = "not reproduced", "reproduced", "counterexample", "undecided"
 DEEP, DEEP_PLAIN = {"net": "identity/5-5-5"}, {"net": "no_identity/5-5-5"}
-ZERO, FREED = {"start": "zero"}, {"target": "plane", "start": "gaussian_maps"}
-PLANE, NEGATIVE = ({"target": target, **ZERO} for target in ("plane", "negative"))
+PLANE, NEGATIVE = ({"target": target, "start": "zero"} for target in ("plane", "negative"))
+FREED = {"target": "plane", "start": "gaussian_maps"}
+NEGATIVE_MINUS_I = {"target": "negative", "start": "last_layer_minus_identity"}
 IDENTITY, NEAR_ZERO, STANDARD, LINEAR, RELU = (
     {"net": net, "depth": 1200}
     for net in ("identity", "plain_near_zero", "plain_standard", "linear", "relu")
@@ -175,7 +176,6 @@ BAD_POINT = {"norms.0": 0.5, "relative_excess.0": 0.1, "gradient_norms.0": 0.0}
         # The net with our initialisation ends at 0.0852.
         ("ablations/digits/initialisation", {"net": "standard"}, {"train_loss": 0.169}, FAILS),
         ("ablations/digits/initialisation", {"net": "standard"}, {"train_loss": 0.171}, HOLDS),
-        ("ablations/digits/initialisation", {"net": "standard"}, {"diverged": True}, HOLDS),
         ("convergence/inside", {"depth": 8}, {"left_the_ball": 1}, REFUTED),
         ("convergence/inside", {"depth": 8}, {"fell_too_slowly": 1}, REFUTED),
         ("convergence/escape", {"depth": 3}, {"by_noise.1.predicted_over_measured.0": 0.4}, FAILS),
@@ -189,12 +189,7 @@ BAD_POINT = {"norms.0": 0.5, "relative_excess.0": 0.1, "gradient_norms.0": 0.0}
         ("linear_training/stuck_targets", PLANE, {"norm": 0.79}, FAILS),
         ("linear_training/stuck_targets", NEGATIVE, {"excess_risk": 0.3}, FAILS),
         ("linear_training/stuck_targets", {"target": "rotation"}, {"converged": False}, FAILS),
-        (
-            "linear_training/stuck_targets",
-            {"target": "negative", "start": "last_layer_minus_identity"},
-            {"converged": False},
-            FAILS,
-        ),
+        ("linear_training/stuck_targets", NEGATIVE_MINUS_I, {"converged": False}, FAILS),
         ("linear_training/stuck_targets", FREED, {"converged": False}, FAILS),
         ("linear_training/stuck_targets", {"start": "factorization"}, {"converged": False}, FAILS),
         ("linear_training/noise", {"depth": 8}, {"converged": 0.0, "updates": 3.0}, FAILS),
@@ -231,12 +226,7 @@ BAD_POINT = {"norms.0": 0.5, "relative_excess.0": 0.1, "gradient_norms.0": 0.0}
         ("landscape/critical_points", {"width": 2}, {**BAD_POINT, "norms.0": 0.9999}, "holds"),
         ("landscape/critical_points", {}, {"gradient_norms": 1.0}, OPEN),
         ("landscape/hessian_at_origin", {"depth": 3}, {"nets.0.gradient_norm": 1e-300}, REFUTED),
-        (
-            "landscape/hessian_at_origin",
-            {"depth": 3},
-            {"nets.0.largest_hessian_entry": 1e-300},
-            REFUTED,
-        ),
+        ("landscape/hessian_at_origin", {"depth": 3}, {"nets.0.largest_hessian_entry": 1}, REFUTED),
         ("landscape/hessian_at_origin", {}, {"depth": 2}, OPEN),
         ("landscape/negative_determinant", {"depth": 2}, {"least_over_floor": 0.999}, REFUTED),
         ("landscape/negative_determinant", {"depth": 2}, {"largest_norm_over_tau": 1.001}, OPEN),
