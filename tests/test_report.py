@@ -205,7 +205,7 @@ def test_reduced_cifar_runs_have_their_share_of_the_papers_operations():
     share = examples * result["training_flops_per_example"] / paper.cifar_training_flops(10)
     (row,) = tables.reduced_cifar([groups.Group((one,)) for one in (run, full)]).rows
     assert row[:2] == ("small", "CIFAR-10")
-    assert float(row[4]) == pytest.approx(100 * share, rel=0.01)
+    assert row[4] == f"{100 * share:.2g}"
     # Records that are not a training's leave the share out, and the report whole.
     bad = dataclasses.replace(run, records=[{"kind": "result", "steps": "many"}])
     assert tables.reduced_cifar([groups.Group((bad,))]).rows[0][4] == ""
@@ -382,7 +382,6 @@ def test_what_cannot_be_used_of_a_run_is_listed_and_the_rest_is_shown(tmp_path, 
     for changed in (
         {"environment": {}},
         {"environment": {**bad.environment, "command": None}},
-        {"summary": {**bad.summary, "metrics": {"norm": 10**400}}},
         {"summary": {**bad.summary, "claim": "Theorem 9.9"}},
         {"summary": {**bad.summary, "seconds": {}}},
     ):
