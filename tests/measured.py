@@ -36,4 +36,4 @@ def build_all(arm, variant: str, **changes) -> list:
 
 def judged(arm, variant: str, records: list[dict]):
     """The conclusion that `arm` draws from `records` of `variant`."""
-    return arm.verdict(settings(arm, variant), records)
+    return arm.EXPERIMENT.judge(settings(arm, variant), records)

@@ -6,7 +6,8 @@ import shlex
 import pytest
 import yaml
 
-from experiments import run, suite
+import experiments
+from experiments import run
 from tests import forked
 
 CLUSTERS = forked.ROOT / "clusters"
@@ -24,10 +25,10 @@ def test_the_trainings_of_the_page_and_the_manifest_are_there_and_have_their_fla
     assert len(shown) > 1
     for module, *flags in (*map(shlex.split, shown), POD["containers"][0]["args"]):
         name = module.split(".")[-1]
-        assert suite.MODULES[name] == module
+        assert experiments.MODULES[name] == module
         given = dict(re.match(r"--([\w.]+)(?:=(.*))?", flag).groups() for flag in flags)
         assert {flag for flag in given if "." not in flag} <= defined | {"config"}
-        suite.find_variants(name, given["config"].removeprefix(":"))
+        experiments.find_variants(name, given["config"].removeprefix(":"))
 
 
 def test_the_manifest_is_one_slice_whose_machines_all_start_anew():

@@ -1,5 +1,6 @@
 """`make reproduce`: what it runs, what it refuses, and that nothing outlives it."""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -87,15 +88,12 @@ def test_runs_that_are_no_use_are_refused_and_made_anew_when_told_to(tmp_path):
 
 
 def processes_of(results_dir):
-    """The processes whose command names `results_dir`."""
+    """The processes whose output goes to the logs of `results_dir`."""
     found = []
     for entry in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            command = (entry / "cmdline").read_bytes().decode().split("\0")
-        except OSError:
-            continue
-        if any(argument.endswith(f"{results_dir}/local") for argument in command):
-            found.append(int(entry.name))
+        with contextlib.suppress(OSError):
+            if (entry / "fd" / "1").readlink().is_relative_to(results_dir / "local" / "logs"):
+                found.append(int(entry.name))
     return found
 
 

@@ -159,7 +159,7 @@ def test_records_that_are_not_as_written_are_refused(tmp_path, status, damage):
 
 
 @pytest.mark.parametrize("name", ["environment.json", "config.json", "summary.json"])
-@pytest.mark.parametrize("content", [None, b"", b"[]", b"{", b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize("content", [None, b"", b"[]", b"{", b"\xff", b"[" * 100_000, "directory"])
 def test_a_damaged_file_is_named_and_skipped_and_ends_a_resumption_in_one_line(
     tmp_path, name, content
 ):
@@ -167,7 +167,11 @@ def test_a_damaged_file_is_named_and_skipped_and_ends_a_resumption_in_one_line(
     run.append({"cell": 0})
     run.finish("interrupted")
     (run.path / name).unlink()
-    if content is not None:
+    if content == "directory":
+        (run.path / name).mkdir()
+        with pytest.raises(runs.RunError, match=rf"{name}: cannot be read \(Is a directory\)"):
+            runs.read_run(run.path)
+    elif content is not None:
         (run.path / name).write_bytes(content)
     found, problems = runs.read_collection(tmp_path)
     assert found == [] and name in problems[0].reason
