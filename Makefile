@@ -105,6 +105,7 @@ lint: setup-dev ## check style and types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/shellcheck .ci/run clusters/*.sh
 
 api-docs: setup-dev ## write the library's API as web pages to site/
 	$(MODULE) pdoc --math --docformat google -o site identity_matters

@@ -1,24 +1,16 @@
-"""Streams of a miniature imagenet2012: order, shares, position, evaluation, errors; `make data`.
-
-The images are generated; IMAGENET_SAMPLE=DIRECTORY takes the *.JPEG files there instead.
-The archives are packed by tensorflow_datasets' own builder in the environment that `make data`
-makes; PREPARE_PYTHON=.../bin/python names another.
-"""
+"""Streams of a miniature imagenet2012: order, shares, position, evaluation, errors."""
 
 import contextlib
 import functools
 import hashlib
-import io
 import os
 import pathlib
 import subprocess
 import sys
-import tarfile
 import time
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from identity_matters import batches
 from identity_matters.images import datasets, imagenet, miniature
@@ -33,19 +25,10 @@ PIXELS = 32
 QUICK = Reading(worker_threads=2, worker_processes=0, prefetch_batches=4)
 
 
-def sample(count: int) -> list[bytes]:
-    """`count` JPEGs."""
-    directory = os.environ.get("IMAGENET_SAMPLE")
-    if not directory:
-        return miniature.generate_jpegs(count, seed=0, scale=0.25)
-    files = sorted(pathlib.Path(directory).glob("*.JPEG"))
-    return [files[i % len(files)].read_bytes() for i in range(count)]
-
-
 @pytest.fixture(scope="module")
 def examples():
     """(encoded, label, name) of both splits; labels are the positions, so that they tell images."""
-    images = sample(TRAIN + VALIDATION)
+    images = miniature.generate_jpegs(TRAIN + VALIDATION, seed=0, scale=0.25)
     train = [(image, i, f"n{i:08}_{i}.JPEG") for i, image in enumerate(images[:TRAIN])]
     validation = [(image, i, f"val_{i}.JPEG") for i, image in enumerate(images[TRAIN:])]
     return {"train": train, "validation": validation}
@@ -114,15 +97,10 @@ def test_records_are_parsed_as_tensorflow_datasets_does(train, data_dir, example
     assert list(train.read(np.array([7, 0, 25]))) == [expected[i] for i in (7, 0, 25)]
 
 
-def test_labels_come_in_the_order_of_the_plan(train):
-    labels = np.concatenate([batch["labels"] for batch in take(train, 13)])
-    indices, _ = batches.batch_plan(5, TRAIN, 8, 0, 13)
-    np.testing.assert_array_equal(labels, indices.reshape(-1))
-
-
 def test_images_are_the_views_of_their_epoch_and_example(train, examples):
     indices, epochs = batches.batch_plan(5, TRAIN, 8, 3, 1)
-    batch = take(train, 1, first_step=3)[0]
+    batch = take(train, first_step=3, steps=1)[0]
+    np.testing.assert_array_equal(batch["labels"], indices[0])
     for i, (index, epoch) in enumerate(zip(indices[0], epochs[0], strict=True)):
         image = imagenet.decode(examples["train"][index][0], "")
         view = imagenet.draw_view(*image.shape[:2], seed=5, epoch=epoch, example=index)
@@ -269,85 +247,6 @@ def test_a_missing_package_is_named(data_dir, monkeypatch):
     monkeypatch.setattr(imagenet, "_NEEDED", ("grain", "no_such_package"))
     with pytest.raises(ValueError, match="imagenet2012 needs no_such_package; run: pip install"):
         imagenet.EncodedImages(data_dir, "train")
-
-
-# Preparing.
-
-MADE = forked.ROOT / ".venv-prepare" / "bin" / "python"
-PREPARE = pathlib.Path(os.environ.get("PREPARE_PYTHON", MADE))
-
-# The first validation images' labels, as the builder has them; these are image 1, 2, 3.
-VALIDATION_LABELS = ("n01751748", "n09193705", "n02105855")
-
-CMYK_NAME, PNG_NAME = "n01739381_1309.JPEG", "n02105855_2933.JPEG"
-
-
-def pillow(image: Image.Image, fmt: str) -> bytes:
-    file = io.BytesIO()
-    image.save(file, fmt)
-    return file.getvalue()
-
-
-def tar(path: pathlib.Path, files: dict[str, bytes]) -> bytes:
-    with tarfile.open(path, "w") as archive:
-        for name, data in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            archive.addfile(entry, io.BytesIO(data))
-    return path.read_bytes()
-
-
-def prepare_data(data_dir):
-    arguments = ("--datasets=imagenet2012", f"--data_dir={data_dir}")
-    return forked.shell(PREPARE, "-m", "experiments.images.prepare_data", *arguments)
-
-
-@pytest.mark.skipif(
-    not PREPARE.exists(), reason=f"{PREPARE} is not there; make data makes it, with TensorFlow"
-)
-def test_the_builder_packs_archives_that_streams_then_read(tmp_path):
-    manual = tmp_path / "data" / "downloads" / "manual"
-    manual.mkdir(parents=True)
-    images = sample(9)
-    # Two files that the builder itself turns into RGB JPEGs, told by their names.
-    colours = Image.open(io.BytesIO(images[0])).convert("RGB")
-    train = {
-        "n01739381": {CMYK_NAME: pillow(colours.convert("CMYK"), "JPEG")},
-        "n02105855": {PNG_NAME: pillow(colours, "PNG")},
-        "n01484850": {f"n01484850_{i}.JPEG": image for i, image in enumerate(images[:6])},
-    }
-    inner = {f"{wnid}.tar": tar(tmp_path / "inner.tar", files) for wnid, files in train.items()}
-    validation = {f"ILSVRC2012_val_{i + 1:08}.JPEG": images[6 + i] for i in range(3)}
-    tar(manual / datasets.IMAGENET_ARCHIVES[0], inner)
-    missing = prepare_data(tmp_path / "data")
-    assert missing.returncode == 2 and "lacks ILSVRC2012_img_val.tar" in missing.stderr
-    tar(manual / datasets.IMAGENET_ARCHIVES[1], validation)
-    done = prepare_data(tmp_path / "data")
-    assert done.returncode == 0, done.stderr
-
-    wnids = imagenet.builder(tmp_path / "data").info.features["label"].names
-    encoded = imagenet.EncodedImages(tmp_path / "data", "validation")
-    found = {name: (data, wnids[label]) for data, label, name in encoded.read(range(3))}
-    assert found == dict(
-        zip(validation, zip(images[6:], VALIDATION_LABELS, strict=True), strict=True)
-    )
-    encoded = imagenet.EncodedImages(tmp_path / "data", "train")
-    found = {name: (data, wnids[label]) for data, label, name in encoded.read(range(8))}
-    assert {name: wnid for name, (_, wnid) in found.items()} == {
-        name: wnid for wnid, files in train.items() for name in files
-    }
-    for name, data in train["n01484850"].items():
-        assert found[name][0] == data
-    for name in (CMYK_NAME, PNG_NAME):
-        data = found[name][0]
-        assert data.startswith(b"\xff\xd8")
-        assert Image.open(io.BytesIO(data)).mode == "RGB"
-        # JPEG and CMYK lose some colour; this tells right colours from inverted ones.
-        error = np.abs(imagenet.decode(data, name).astype(int) - np.asarray(colours)).mean()
-        assert error < 12
-    # What is there already is left as it is.
-    again = prepare_data(tmp_path / "data")
-    assert again.returncode == 0 and "5.1.0" in again.stdout
 
 
 def test_preparing_without_tensorflow_is_refused(tmp_path, monkeypatch):

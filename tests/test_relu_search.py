@@ -45,24 +45,6 @@ def test_solving_for_critical_points_is_drawn_to_saddles():
     assert numbers["eigenvalues"][0, 0] == pytest.approx(-0.5, rel=1e-6)
 
 
-def test_the_search_of_linear_nets_ends_at_their_teacher():
-    # (1 + a)(1 + b) x with teacher 3/2: from a = b = 0 symmetric, a = b = sqrt(3/2) - 1.
-    x = np.array([[[1.0], [-1.0]]])
-    problem = model.Problem(x, 1.5 * x, *np.zeros((2, 1, 0, 0)))
-    layers, numbers = critical_points.find(
-        np.zeros((1, 2, 1, 1)),
-        problem,
-        np.array([True]),
-        steps=50,
-        tolerance=1e-12,
-        residuals=model.linear_residuals,
-    )
-    np.testing.assert_allclose(np.ravel(layers), np.full(2, np.sqrt(1.5) - 1), rtol=1e-9)
-    assert numbers["risk"] < 1e-24
-    # Hessian 2 (1 + a)^2 (1, 1)^T (1, 1): eigenvalues 0 and 4 * 3/2.
-    np.testing.assert_allclose(numbers["eigenvalues"], [[0.0, 6.0]], atol=1e-9)
-
-
 def test_kinds_by_the_first_that_fits():
     good = {
         "gradient_norm": 0.0,

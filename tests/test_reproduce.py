@@ -6,7 +6,6 @@ import pathlib
 import shutil
 import signal
 
-import experiments
 from experiments import run
 from identity_matters import runs
 from tests import forked
@@ -136,12 +135,3 @@ def test_nothing_outlives_it_and_the_same_command_resumes_at_once(tmp_path):
         assert all(found[path].startswith(before) for path, before in kept.items())
         kept = found
     assert statuses(tmp_path) == {"slow 0": "done", "slow 1": "done"}
-
-
-def test_the_suite_is_every_file_with_an_experiment():
-    assert {"factorization", "deep_mlp", "cifar", "landscape"} <= set(experiments.MODULES)
-    for name in experiments.MODULES:
-        known = experiments.variants(name, "VARIANTS")
-        assert known and experiments.find(name).name == name
-        for variant in known:
-            assert experiments.find(name).own_settings(variant)["variant"] == variant

@@ -37,15 +37,6 @@ def test_any_step_can_be_looked_up(first_step):
             np.testing.assert_array_equal(found, expected[first_step:last])
 
 
-def test_epochs_and_seeds_differ():
-    orders = {
-        tuple(batch_plan(seed, 50, 50, epoch, 1)[0][0].tolist())
-        for seed in (0, 1, 2**63)
-        for epoch in range(4)
-    }
-    assert len(orders) == 12
-
-
 def test_the_order_is_the_same_on_every_machine_and_version():
     assert batch_plan(3, 8, 8, 1, 1)[0].tolist() == [[7, 3, 5, 6, 4, 0, 2, 1]]
 
@@ -153,14 +144,18 @@ def test_shares_of_a_batch_give_the_step_of_the_whole(batch, state, whole, key, 
             np.testing.assert_allclose(share, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_randomness_is_that_of_key_epoch_and_index(batch, state, whole, key):
-    step = jax.jit(make_step())
-    for other in (
-        (batch, jax.random.key(5)),
-        ({**batch, "epochs": batch["epochs"] + 1}, key),
-        ({**batch, "indices": batch["indices"] + 1}, key),
-    ):
-        assert step(state, *other)[1]["loss"] != whole[1]["loss"]
+def by_hand(state, x, labels):
+    """The sums of an evaluation in one piece."""
+    variables = {name: state[name] for name in ("params", "fixed", "batch_stats")}
+    apply = functools.partial(toy.make_apply(None), train=False)
+    logits, intermediates = jax.jit(apply)(variables, x)
+    logs = np.asarray(jax.nn.log_softmax(logits))
+    return {
+        "loss": -logs[np.arange(len(x)), labels].sum(),
+        "errors": np.sum(np.argmax(logits, axis=1) != labels),
+        "examples": len(x),
+        "residual_ratio": np.sum(intermediates["residual_ratio"], axis=1),
+    }
 
 
 def test_evaluation_counts_only_real_examples(batch, state):
@@ -169,14 +164,9 @@ def test_evaluation_counts_only_real_examples(batch, state):
     is_real = np.arange(BATCH) < 5
     padded = np.where(is_real[:, None, None, None], x, np.float32(np.nan))
     sums = step(state, {"images": padded, "labels": labels, "is_real": is_real})
-    variables = {name: state[name] for name in ("params", "fixed", "batch_stats")}
-    logits, intermediates = toy.make_apply(None)(variables, x[:5], train=False)
-    losses = -np.asarray(jax.nn.log_softmax(logits))[np.arange(5), labels[:5]]
-    assert sums["loss"] == pytest.approx(losses.sum(), rel=1e-6)
-    assert sums["errors"] == np.sum(np.argmax(logits, axis=1) != labels[:5])
-    assert sums["examples"] == 5 and sums["examples"].dtype == jnp.int32
-    ratios = np.sum(intermediates["residual_ratio"], axis=1)
-    np.testing.assert_allclose(sums["residual_ratio"], ratios, rtol=1e-6)
+    assert sums["examples"].dtype == jnp.int32
+    for name, expected in by_hand(state, x[:5], labels[:5]).items():
+        np.testing.assert_allclose(sums[name], expected, rtol=1e-6)
 
 
 def test_the_largest_logits_are_counted(state):
@@ -238,28 +228,13 @@ def test_the_state_given_is_given_up_and_what_was_read_stays(key, state):
     jax.tree.map(np.testing.assert_array_equal, copy, jax.device_get(state))
 
 
-def by_hand(task, state):
-    """The sums over the test split in one piece."""
-    variables = {name: state[name] for name in ("params", "fixed", "batch_stats")}
-    x = toy.eval_input(task.data.test_images)
-    logits, intermediates = jax.jit(lambda v, x: toy.make_apply(None)(v, x, train=False))(
-        variables, x
-    )
-    logs = np.asarray(jax.nn.log_softmax(logits))
-    return {
-        "loss": -logs[np.arange(len(x)), task.data.test_labels].sum(),
-        "errors": np.sum(np.argmax(logits, axis=1) != task.data.test_labels),
-        "residual_ratio": np.sum(intermediates["residual_ratio"], axis=1),
-    }
-
-
 # 13 test examples: padded in the second batch (6 becomes 8), and in the only one, whole devices.
 @pytest.mark.parametrize("evaluation_batch_examples", [6, 52])
 def test_every_test_example_counts_once(key, state, evaluation_batch_examples):
     task, on_four = make_steps(evaluation_batch_examples=evaluation_batch_examples)
     sums = on_four.evaluate(on_four.start(key, jax.device_get(state)))
-    assert sums["examples"] == toy.TEST_EXAMPLES
-    for name, expected in by_hand(task, state).items():
+    images, labels = toy.eval_input(task.data.test_images), task.data.test_labels
+    for name, expected in by_hand(state, images, labels).items():
         np.testing.assert_allclose(sums[name], expected, rtol=1e-6)
         assert sums[name].dtype == np.float64
 
