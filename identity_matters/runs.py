@@ -151,16 +151,24 @@ def write_json(path: Any, value: Any) -> None:
 
 
 def read_json(path: Any) -> dict:
-    """The JSON object in the file at `path`; raises MalformedFileError."""
+    """The JSON object in the file at `path`; raises RunError, or MalformedFileError."""
+    text = _read_bytes(path)
     try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise MalformedFileError(f"{path}: missing") from None
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise MalformedFileError(f"{path}: not JSON ({error})") from None
     if not isinstance(value, dict):
         raise MalformedFileError(f"{path}: must hold a JSON object, holds {type(value).__name__}")
     return from_json(value)
+
+
+def _read_bytes(path: Any) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise MalformedFileError(f"{path}: missing") from None
+    except OSError as error:  # which says nothing about what the file holds
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _sealed(value: dict, *others: dict) -> dict:
@@ -246,7 +254,7 @@ class RunDir:
             with contextlib.ExitStack() as held:
                 path.mkdir(parents=True, exist_ok=True)
                 if not _in_bucket(path):
-                    _lock_directory(path, held)
+                    lock_directory(path, held)
                     for left in path.glob(".*.tmp"):  # by earlier writers that were killed
                         left.unlink()
                 for entry in path.iterdir() if overwrite else ():
@@ -357,7 +365,7 @@ def _read_lines(file: Any, schema: int) -> tuple[list[bytes], list[dict]]:
     Raises:
       MalformedFileError: a line is not what `RunDir.append` wrote after the line before it.
     """
-    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+    lines = _read_bytes(file).splitlines(keepends=True) if file.exists() else []
     if lines and not lines[-1].endswith(b"\n"):
         lines.pop()
     records = []
@@ -374,7 +382,7 @@ def _read_lines(file: Any, schema: int) -> tuple[list[bytes], list[dict]]:
     return lines, records
 
 
-def _lock_directory(path: Any, held: contextlib.ExitStack) -> None:
+def lock_directory(path: Any, held: contextlib.ExitStack) -> None:
     """Locks `path` until `held` is closed; the kernel drops the lock with the process."""
     import fcntl
 

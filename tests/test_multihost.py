@@ -1,13 +1,15 @@
 """Agreement among processes that are simulated; test_survival runs real ones."""
 
 import json
+import os
 import socket
 
 import numpy as np
 import pytest
 
-from experiments import several
+from experiments.run import several
 from identity_matters.train import multihost
+from tests import forked
 
 
 @pytest.fixture
@@ -102,6 +104,23 @@ def test_who_waits_in_vain_for_process_0_is_told():
         address = f"localhost:{free.getsockname()[1]}"
         with pytest.raises(ValueError, match=f"process 0 did not answer at {address} within 0 s"):
             multihost.initialize(address, 2, 1, start_timeout_seconds=0)
+
+
+def _wait_in_vain(address):
+    try:
+        multihost.initialize(address, 2, 0, start_timeout_seconds=1)
+    except ValueError as error:
+        os._exit(3 if "not all of them came within 1 s" in str(error) else 4)
+
+
+def test_process_0_that_waits_in_vain_is_told_and_not_aborted():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    waiting = forked.server.Process(target=_wait_in_vain, args=(address,))
+    waiting.start()
+    waiting.join(60)
+    assert waiting.exitcode == 3
 
 
 def test_a_silent_run_holds_the_lines_that_the_file_would():

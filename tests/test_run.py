@@ -241,6 +241,7 @@ def test_a_signal_leaves_an_interrupted_run_that_resumes(tmp_path, sent, code):
     assert 1 <= len(found.records) < 3
     finished = run_toy(tmp_path, "--config.pause_seconds=0.5")
     assert finished.returncode == 0, finished.stderr
+    assert f"\nresuming after {len(found.records)} of 3 trials\n" in finished.stderr
     found = runs.read_run(metrics.parent)
     assert found.summary["metrics"] == {"sum_of_squares": 14}
     assert [record["cell"] for record in found.records] == [0, 1, 2]

@@ -174,7 +174,7 @@ def test_a_finished_run_without_its_records_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["environment.json", "config.json", "summary.json"])
-@pytest.mark.parametrize("content", [None, b"", b"[]", b"{", b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize("content", [None, b"", b"[]", b"{", b"\xff", b"[" * 100_000, "directory"])
 def test_a_damaged_file_is_named_and_skipped_and_ends_a_resumption_in_one_line(
     tmp_path, name, content
 ):
@@ -182,7 +182,11 @@ def test_a_damaged_file_is_named_and_skipped_and_ends_a_resumption_in_one_line(
     run.append({"cell": 0})
     run.finish("interrupted")
     (run.path / name).unlink()
-    if content is not None:
+    if content == "directory":
+        (run.path / name).mkdir()
+        with pytest.raises(runs.RunError, match=rf"{name}: cannot be read \(Is a directory\)"):
+            runs.read_run(run.path)
+    elif content is not None:
         (run.path / name).write_bytes(content)
     found, problems = runs.read_collection(tmp_path)
     assert found == [] and name in problems[0].reason

@@ -11,6 +11,7 @@ the latest when it has not been heard of for `HEARTBEAT_TIMEOUT_SECONDS`, are ab
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +26,8 @@ from identity_matters import runs
 HEARTBEAT_TIMEOUT_SECONDS = 30
 # How long processes wait for one another to start; JAX's own default.
 START_TIMEOUT_SECONDS = 300
+# JAX aborts a process that waits longer, with a stack of C++; this is how much longer.
+_ABORT_SECONDS = 60
 
 
 class Process0Error(Exception):
@@ -46,11 +49,10 @@ def initialize(
       num_processes: how many there are.
       process_id: which one this is, from 0.
       heartbeat_timeout_seconds: a process that has not been heard of for so long is lost.
-      start_timeout_seconds: how long to wait for the others. JAX aborts the process if one that is
-        not process 0 does not come.
+      start_timeout_seconds: how long to wait for the others.
     Raises:
       ValueError: some but not all of the three are given, they make no sense, JAX finds no cluster,
-        or process 0 does not answer.
+        or another process does not come. Then end this one within `_ABORT_SECONDS`.
     """
     given = (coordinator_address, num_processes, process_id)
     if any(x is None for x in given) and any(x is not None for x in given):
@@ -64,16 +66,26 @@ def initialize(
         )
     if coordinator_address is not None and process_id:
         _wait_for_process_0(coordinator_address, start_timeout_seconds)
-    try:
-        jax.distributed.initialize(
-            coordinator_address,
-            num_processes,
-            process_id,
-            initialization_timeout=int(start_timeout_seconds),
-            heartbeat_timeout_seconds=heartbeat_timeout_seconds,
-        )
-    except (ValueError, RuntimeError) as error:
-        raise ValueError(f"the processes could not be joined: {runs.first_line(error)}") from None
+    failures = []
+
+    def join():
+        try:
+            jax.distributed.initialize(
+                *given,
+                initialization_timeout=int(start_timeout_seconds) + _ABORT_SECONDS,
+                heartbeat_timeout_seconds=heartbeat_timeout_seconds,
+            )
+        except Exception as error:
+            failures.append(runs.first_line(error))
+
+    # Beside this thread, which is woken by signals and by its own timeout, before JAX aborts.
+    joining = threading.Thread(target=join, daemon=True)
+    joining.start()
+    joining.join(start_timeout_seconds)
+    if joining.is_alive():
+        failures.append(f"not all of them came within {start_timeout_seconds:.0f} s")
+    if failures:
+        raise ValueError(f"the processes could not be joined: {failures[0]}")
 
 
 def _wait_for_process_0(address: str, timeout_seconds: float) -> None:

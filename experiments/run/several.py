@@ -4,7 +4,6 @@ Every process is started with the same command but for its own index. What they 
 compared before anything is written.
 """
 
-import contextlib
 import json
 import sys
 
@@ -41,7 +40,7 @@ def join() -> bool:
     explicit = (chosen.coordinator_address, chosen.num_processes, chosen.process_id)
     if not chosen.distributed and all(value is None for value in explicit):
         return False
-    if chosen.process_id == 0:  # which JAX aborts, with a stack of C++, where another does not come
+    if chosen.process_id == 0:
         print(
             f"process 0 of {chosen.num_processes} waits for the others at"
             f" {chosen.coordinator_address}, {multihost.START_TIMEOUT_SECONDS} s at most",
@@ -49,16 +48,6 @@ def join() -> bool:
         )
     multihost.initialize(*explicit, chosen.heartbeat_timeout_seconds)
     return True
-
-
-def leave() -> None:
-    """Waits for the other processes at the end of what all have gone through.
-
-    Not after an error that only this process has: the others wait for it, and JAX ends them.
-    """
-    # Whoever is still missing has failed at the very end; what this process wrote is on disk.
-    with contextlib.suppress(RuntimeError):
-        jax.distributed.shutdown()
 
 
 def require_alike(settings: dict, others: dict, error: Exception | None) -> None:
@@ -102,8 +91,7 @@ class SilentRun:
         self.records = runs.from_json(records)
 
     def append(self, record: dict) -> None:
-        line = json.dumps(runs.to_json(record), allow_nan=False)
-        self.records.append(runs.from_json(json.loads(line)))
+        self.records.append(runs.from_json(json.loads(json.dumps(runs.to_json(record)))))
 
     def rewind(self, count: int) -> None:
         del self.records[count:]
