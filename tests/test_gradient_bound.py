@@ -103,3 +103,27 @@ def test_small_data_break_only_the_iclr_form():
     assert point.a == (Fraction(-1, 2), Fraction(-1, 2))
     for form in ("v3", "corrected"):
         assert gradient_bound.smallest_scalar_counterexample(form, **sizes) is None
+
+
+@pytest.mark.parametrize(("form", "supremum"), [("iclr2017", 2.0), ("v3", 1.0), ("corrected", 1.0)])
+def test_adversary_reaches_the_supremum_and_not_more(form, supremum):
+    # d = 1, l = 2, tau = 1/2, ||Sigma|| <= 1: sup right/left = (1 - tau)^{-1} = 2 for ICLR 2017.
+    rng = np.random.default_rng(0)
+    starts = 4
+    A = 0.5 * rng.uniform(-1, 1, (starts, 2, 1, 1))
+    E, Sigma = rng.standard_normal((starts, 1, 1)), rng.uniform(0.1, 1, (starts, 1, 1))
+
+    def attack(layers, error, second_moment):
+        return gradient_bound.worst_case(
+            layers, error, second_moment, 0.5, form, steps=300, learning_rate=0.1
+        )
+
+    A, R, Sigma = jax.jit(jax.vmap(attack))(A, E, Sigma)
+    assert jnp.abs(A).max() <= 0.5 * (1 + 1e-14)
+    assert Sigma.max() <= 1 + 1e-14
+    # The corrected form favours no Sigma: the projection leaves those inside where they are.
+    assert form != "corrected" or Sigma.min() < 0.9
+    ratios = gradient_bound.right_over_left(A, R, Sigma, np.full(starts, 2), form)
+    # Below: how far 300 Adam steps come from every start. Above: rounding.
+    assert ratios.min() > supremum * (1 - 1e-6)
+    assert ratios.max() < supremum * (1 + 1e-12)

@@ -81,7 +81,7 @@ def test_a_zero_input_and_integer_inputs():
 
 def test_duplicates_with_equal_labels_take_one_unit():
     x, y = _points(21, 4, 3)
-    network, _ = _assert_fits(np.concatenate([x, x[:7]]), np.concatenate([y, y[:7]]), 3, 3)
+    network, _ = _assert_fits(np.concatenate([x[:7], x]), np.concatenate([y[:7], y]), 3, 3)
     assert len(network.U) == 7
 
 
