@@ -60,7 +60,7 @@ def trials(*, variant, data_dir, cores, **settings) -> list[dict]:
     """One trial for each kind of stream and number of cores."""
     del variant
     if data_dir and not pathlib.Path(data_dir).is_dir():
-        raise ValueError(f"data_dir is no directory: {data_dir}")
+        raise ValueError(f"data_dir is not a directory: {data_dir}")
     available = len(_available_cores())
     counts = sorted({count or available for count in cores})
     if not counts or counts[0] < 1 or counts[-1] > available:

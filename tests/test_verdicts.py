@@ -22,7 +22,7 @@ from tests.measured import build_all, judged, trials
 @pytest.mark.parametrize(
     ("arm", "variant", "change", "message"),
     [
-        (convergence, "inside", {"widths": ()}, "must hold one value at least, is empty"),
+        (convergence, "inside", {"widths": ()}, "must hold at least one value, but is empty"),
         (convergence, "inside", {"shares": (0.5, 1.0)}, "shares must"),
         (convergence, "escape", {"risk": 1.0}, "risk below"),
         (convergence, "escape", {"largest_factor": 1.0}, "must be above 1, got 1.0"),
