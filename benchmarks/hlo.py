@@ -139,7 +139,7 @@ def _turns(loop: Instruction, condition: list[Instruction]) -> int:
         return int(known[1])
     limits = [one.inside for one in condition if one.opcode == "constant"]
     if len(limits) != 1 or not limits[0].isdigit():
-        raise ValueError(f"a loop does not say how often it turns; its condition has {limits}")
+        raise ValueError(f"a loop does not say how often it runs; its condition has {limits}")
     return int(limits[0])
 
 

@@ -42,7 +42,7 @@ def _main(_: list[str]) -> int:
             write_atomically(readme, text)
             written.append(readme)
     except (OSError, ValueError) as error:
-        print(f"report: {error}; what was there is as before", file=sys.stderr)
+        print(f"report: {error}; the old report was not touched", file=sys.stderr)
         return 1
     print("\n".join(map(str, written)))
     return 0

@@ -95,7 +95,7 @@ def claim_id(name: str) -> str:
     """
     found = _DATA["alias"].get(name, name) if isinstance(name, str) else None
     if found not in CLAIMS:
-        raise ValueError(f"claim must be an id of claims.toml, is {name!r}")
+        raise ValueError(f"claim must be an id of claims.toml, got {name!r}")
     return found
 
 

@@ -171,7 +171,7 @@ def test_promote_copies_a_finished_run_as_it_is(tmp_path):
         ("environment", {"dirty": True}, "was not made at a commit without changes"),
         ("environment", {"commit": None}, "was not made at a commit without changes"),
         ("environment", {"resumed": [{"commit": "1" * 40, "dirty": False}]}, "at several commits"),
-        ("summary", {"status": "interrupted"}, "only a finished run can be promoted, is interr"),
+        ("summary", {"status": "interrupted"}, "only a finished run can be promoted; it is interr"),
         ("summary", {"changed": {"depth": 1}}, "its settings are not those of a variant"),
         ("summary", {"experiment": "../../../../elsewhere"}, "experiment must be a relative path"),
         ("summary", {"variant": "/elsewhere"}, "variant must be a relative path"),

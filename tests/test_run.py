@@ -93,7 +93,7 @@ def test_settings_that_only_say_where_data_lie_change_nothing():
 REFUSED = {
     "tests.toy.experiment": [
         (["--config.depth=3"], "there is no setting depth; --help lists them"),
-        (["--config.values=()"], "values must hold one value at least, is empty"),
+        (["--config.values=()"], "values must hold at least one value, but is empty"),
         (["--config.values=('a',)"], "values must hold whole numbers, got 'a'"),
         (["--config.pause_seconds=nan"], "pause_seconds must hold finite numbers, got nan"),
         (["--config.pause_seconds=-1"], "pause_seconds must be 0 or more, got -1.0"),
@@ -104,7 +104,7 @@ REFUSED = {
         (["--config=README.md"], "cannot read the settings from --config=README.md (SyntaxError"),
         (["--config=tests/forked.py"], "--config=tests/forked.py has no function get_config"),
         (["--seed=4294967296"], "seed must be from 0 to 4294967295, got 4294967296"),
-        (["--results_dir="], "results_dir must name a directory, is empty"),
+        (["--results_dir="], "results_dir must name a directory, but is empty"),
         (["--results_dir=/proc/nowhere"], "cannot be written"),
         (["--colour=red"], "Unknown command line flag 'colour'"),
         (["twice"], "unknown argument 'twice'"),
