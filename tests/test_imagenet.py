@@ -99,7 +99,7 @@ def test_records_are_parsed_as_tensorflow_datasets_does(train, data_dir, example
 
 def test_images_are_the_views_of_their_epoch_and_example(train, examples):
     indices, epochs = batches.batch_plan(5, TRAIN, 8, 3, 1)
-    batch = take(train, first_step=3, steps=1)[0]
+    batch = take(train, 1, first_step=3)[0]
     np.testing.assert_array_equal(batch["labels"], indices[0])
     for i, (index, epoch) in enumerate(zip(indices[0], epochs[0], strict=True)):
         image = imagenet.decode(examples["train"][index][0], "")

@@ -442,7 +442,7 @@ def test_what_cannot_be_used_of_a_run_is_listed_and_the_rest_is_shown(tmp_path, 
     ):
         read = [first, dataclasses.replace(bad, **changed), last]
         monkeypatch.setattr(groups, "read_collection", lambda _, read=read: (read, []))
-        collection = groups.read("yours", tmp_path, "")
+        collection = groups.read("yours", tmp_path)
         assert [one.seed for one in collection.runs] == [0, 2]
         assert "seed=1: cannot be reported: " in collection.problems[0].reason
 
