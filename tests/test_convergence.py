@@ -92,8 +92,8 @@ def test_the_constants_of_the_statements():
     assert holds(0.1, "descent") and not holds(0.101, "descent")
 
 
-def test_one_layer_converges_whatever_the_target():
-    """l = 1 is least squares: the balanced certificate needs m > 0 only, and its rate is exact."""
+def test_one_layer_is_least_squares():
+    """For l = 1 norm and rate of the balanced certificate are exact, and m does not enter."""
     (flow, *_) = convergence.will_converge(np.array([[1.4]]), np.array([[2.0]]), 1).flow
     assert flow.norm == pytest.approx(0.4)
     assert flow.rate == pytest.approx(8.0)
@@ -129,6 +129,18 @@ def test_a_negative_determinant_is_never_certified():
         R = np.eye(3) + rng.uniform(0, 1) * rng.standard_normal((3, 3))
         if np.linalg.det(R) < 0:
             assert not convergence.will_converge(R, np.eye(3), 4)
+
+
+@pytest.mark.parametrize("digits", [1, 12, 15, 16, 17, 18])
+def test_rounding_does_not_certify_a_large_negative_target(digits):
+    """Here phi_0 and sigma_min(R Sigma^{1/2}) differ by less than their rounding."""
+    rng = np.random.default_rng(digits)
+    for _ in range(200):
+        r = -rng.uniform(1, 10) * 10.0**digits
+        assert not convergence.will_converge([[r]], [[10 ** rng.uniform(-8, 8)]], 4)
+        Q = np.linalg.qr(rng.standard_normal((2, 2)))[0]
+        Sigma = (Q * 10.0 ** rng.uniform(-6, 6, 2)) @ Q.T
+        assert not convergence.will_converge(np.diag([r, -r]), (Sigma + Sigma.T) / 2, 4)
 
 
 @pytest.mark.parametrize(

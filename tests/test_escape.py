@@ -56,6 +56,18 @@ def test_the_time_grows_by_the_depth_as_v6_says():
         assert slope == pytest.approx(-(depth - 2) / 2, abs=0.03)
 
 
+def test_more_layers_are_faster_for_positive_targets_that_are_not_small():
+    """From w_i = 1: dp/dt = 2 l p^{2 - 2/l} (r - p), which falls from l = 1 to 2 where p < 1/2."""
+
+    def times(r):
+        return np.array([escape.escape_time(np.ones(n), r, 1.0, 1e-6) for n in (1, 2, 3, 4, 8)])
+
+    assert (np.diff(times(3.0)) < 0).all() and (np.diff(times(1.5)) < 0).all()
+    # From l = 2 log(1 / r) = 2.77 on.
+    assert (np.diff(times(0.25))[2:] < 0).all()
+    assert times(0.01)[1] > 10 * times(0.01)[0]
+
+
 def test_reached_at_the_start():
     assert escape.escape_time([1.0, 1.1], 1.0, 1.0, 0.02) == 0.0
 

@@ -23,8 +23,9 @@ from numpy.typing import ArrayLike
 def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
     """Time of gradient flow from `w` until ``f - C = sigma (prod w - r)^2`` is at most `risk`.
 
-    Gradient descent of a small step size eta takes about ``escape_time / eta`` updates. A diagonal
-    target with diagonal weights is one such net for each entry: the largest of their times counts.
+    Gradient descent of a small step size eta takes about ``escape_time / eta`` updates. With
+    diagonal target, second moment and weights there is one such net for each entry: the largest of
+    their times counts.
 
     One weight, r = -1: p = w, dw/dt = -2 (w + 1), from 1 until w + 1 = 0.1.
 
