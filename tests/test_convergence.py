@@ -99,12 +99,33 @@ def test_one_layer_is_least_squares():
     assert flow.rate == pytest.approx(8.0)
 
 
+def test_path_by_hand():
+    """s_0 = 0.2, sigma = 2: e^{-3a} = 0.4, l |||A||| <= a, and the rate 4 l e^{-2a} sigma."""
+    found = {c.name: c for c in convergence.will_converge([[0.8]], [[2.0]], 3).flow}
+    assert found["path"].norm == pytest.approx(-math.log(0.4) / 9)
+    assert found["path"].rate == pytest.approx(24 * 0.4 ** (2 / 3))
+
+
 @pytest.mark.parametrize(("r", "m", "M"), [(0.7, 0.4, 1.0), (1.3, 1.0, 1.6)])
 def test_balanced_by_hand(r, m, M):
     """d = sigma = 1, l = 2, s_0 = 0.3: singular values of the product in [r - s_0, r + s_0]."""
     found = {c.name: c for c in convergence.will_converge(np.array([[r]]), np.eye(1), 2).flow}
     assert found["balanced"].norm == pytest.approx(math.sqrt(M) / m * 0.3 / 2)
     assert found["balanced"].rate == pytest.approx(8 * m)
+
+
+@pytest.mark.parametrize("second", [3.0, 0.9])
+def test_each_entry_of_m_counts(second):
+    """Sigma = diag(4, 1) and R = diag(1.2, r): the first entry of m for r = 3, else the second."""
+    (balanced,) = [
+        c
+        for c in convergence.will_converge(np.diag([1.2, second]), np.diag([4.0, 1.0]), 2).flow
+        if c.name == "balanced"
+    ]
+    phi0 = math.hypot(0.4, 1 - second)  # sigma = 1, so this is s_0, too
+    m = (2.4 - phi0) / 2 if second == 3 else 0.9 - phi0
+    assert balanced.rate == pytest.approx(8 * m)
+    assert balanced.norm == pytest.approx(math.sqrt(max(1.2, second) + phi0) / m * phi0 / 2)
 
 
 def test_descent_at_half_the_inverse_curvature():

@@ -70,6 +70,14 @@ def test_more_layers_are_faster_for_positive_targets_that_are_not_small():
 
 def test_reached_at_the_start():
     assert escape.escape_time([1.0, 1.1], 1.0, 1.0, 0.02) == 0.0
+    # sigma (p - r)^2 = 0.005.
+    assert escape.escape_time([1.0, 1.1], 1.0, 0.5, 0.006) == 0.0
+
+
+def test_small_weights_have_further_to_go_than_the_target_is_large():
+    """From 0.1 the smallest weight ends near -0.69, though the product ends near -0.49."""
+    predicted = escape.escape_time([0.1, 0.2], -0.5, 1.0, 1e-4) / 0.002
+    assert updates_needed([0.1, 0.2], -0.5, 1.0, 1e-4, 0.002) == pytest.approx(predicted, rel=0.01)
 
 
 @pytest.mark.parametrize(
