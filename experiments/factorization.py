@@ -14,9 +14,9 @@ beyond); the polar factorization stays below (pi + 3 gamma)/l and within 35 perc
 bound that holds for all factorizations; a shortest path, sought up to d = 16, comes within 2
 percent of that bound at many layers, for normal R with simple negative eigenvalues and for most
 random R (shortest_normal, shortest_random: a minute each; of three seeds of the latter one has a
-target that stays 4.4 percent above, so its verdict is "undecided"). For symmetric R the paired factorization attains
-it as the depth grows. At few layers the paper's construction
-misses the bound of ICLR 2017, because its layers are whole; the polar factorization keeps it.
+target that stays 4.4 percent above, so its verdict is "undecided"). For symmetric R the paired
+factorization attains it as the depth grows. At few layers the paper's construction misses the bound
+of ICLR 2017, because its layers are whole; the polar factorization keeps it.
 
 Verdict: holds where every factorization promised is found and none beats the lower bound. Both are
 proved (docs/theory/factorization.md), so that anything else is undecided: an error in the proof or
