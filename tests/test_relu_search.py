@@ -280,7 +280,7 @@ def test_bounds_of_derivatives_by_hand():
 def test_the_contraction_has_the_constant_of_n10():
     """In floats, for a candidate that is too far off: the message has the rate Z + |C| L rho."""
     problem, _, teacher = two_live_blocks()
-    _, student, _ = two_live_blocks((0.801, 0.5))
+    _, student, _ = two_live_blocks((0.81, 0.5))
     problem = problem._replace(B=np.full((1, 1), 2.0))
     z = certificate.exact(origin.unit_inputs(problem, bias=True))
     B = certificate.exact(problem.B)
@@ -289,7 +289,7 @@ def test_the_contraction_has_the_constant_of_n10():
     parts = certificate._system([block.live() for block in blocks], B, residuals)
     gradient, hessian = (part.astype(float) for part in parts)
     # v, u and s of each block, and the tangents of their orbits.
-    theta = np.array([[0.801, 0.5, -0.125], [0.5, 0.25, -0.57]])
+    theta = np.array([[0.81, 0.5, -0.125], [0.5, 0.25, -0.57]])
     T = np.zeros((6, 2))
     T[:3, 0], T[3:, 1] = (theta * [1, -1, -1]) / np.linalg.norm(theta, axis=1)[:, None]
     C = np.linalg.inv(hessian + T @ T.T)
