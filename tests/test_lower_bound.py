@@ -9,6 +9,7 @@ import pytest
 from identity_matters import random_matrices
 from identity_matters.linear.factorization import PathSettings, factorize, polar_bound
 from identity_matters.linear.lower_bound import (
+    _best_direction,
     _negated_bound_and_gradient,
     half_turn_bound,
     norm_lower_bound,
@@ -131,6 +132,16 @@ def test_half_turn_bound_is_below_products_of_layers_with_negative_eigenvalues()
         closest = max(closest, found / tau)
     assert compared > 40
     assert 0.95 < closest <= 1 + 1e-7
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_transpose_has_the_same_bounds(seed):
+    R = np.random.default_rng(seed).standard_normal((3, 3))
+    R *= np.sign(np.linalg.det(R))
+    bounds = [_best_direction(M, 16, 16) for M in (R, R.T)]
+    assert bounds[0] == pytest.approx(bounds[1], rel=1e-9)
+    half_turns = [half_turn_bound(M, 16) for M in (R, R.T)]
+    assert half_turns[0] == pytest.approx(half_turns[1], rel=1e-9)
 
 
 def test_gradient_by_differences():

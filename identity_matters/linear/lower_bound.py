@@ -43,9 +43,9 @@ def norm_lower_bound(
     The largest and the smallest singular vectors give ``sigma_max^{1/l} - 1`` and
     ``1 - sigma_min^{1/l}``; any x gives ``sin(phi / l)``, so the maximum over x is at least those.
     Any x gives a bound, so a maximiser that is only local is no gap in the proof. R^T, whose
-    factorizations are the transposed ones, gives a second bound. For normal R the eigenvectors
-    give ``max |lambda^{1/l} - 1|``, which the polar factorization attains if every negative
-    eigenvalue has even multiplicity.
+    factorizations are the transposed ones, has the same maximum, and other climbs. For normal R the
+    eigenvectors give ``max |lambda^{1/l} - 1|``, which the polar factorization attains if every
+    negative eigenvalue has even multiplicity.
 
     Where R has negative eigenvalues, `half_turn_bound` is a second bound, which sees that not all
     vectors can go their shortest way if they go together. For d = 2 and for symmetric R the larger
