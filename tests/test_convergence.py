@@ -92,11 +92,18 @@ def test_the_constants_of_the_statements():
     assert holds(0.1, "descent") and not holds(0.101, "descent")
 
 
-def test_one_layer_converges_whatever_the_target():
-    """l = 1 is least squares: the balanced certificate needs m > 0 only, and its rate is exact."""
+def test_one_layer_is_least_squares():
+    """For l = 1 norm and rate of the balanced certificate are exact, and m does not enter."""
     (flow, *_) = convergence.will_converge(np.array([[1.4]]), np.array([[2.0]]), 1).flow
     assert flow.norm == pytest.approx(0.4)
     assert flow.rate == pytest.approx(8.0)
+
+
+def test_path_by_hand():
+    """s_0 = 0.2, sigma = 2: e^{-3a} = 0.4, l |||A||| <= a, and the rate 4 l e^{-2a} sigma."""
+    found = {c.name: c for c in convergence.will_converge([[0.8]], [[2.0]], 3).flow}
+    assert found["path"].norm == pytest.approx(-math.log(0.4) / 9)
+    assert found["path"].rate == pytest.approx(24 * 0.4 ** (2 / 3))
 
 
 @pytest.mark.parametrize(("r", "m", "M"), [(0.7, 0.4, 1.0), (1.3, 1.0, 1.6)])
@@ -105,6 +112,20 @@ def test_balanced_by_hand(r, m, M):
     found = {c.name: c for c in convergence.will_converge(np.array([[r]]), np.eye(1), 2).flow}
     assert found["balanced"].norm == pytest.approx(math.sqrt(M) / m * 0.3 / 2)
     assert found["balanced"].rate == pytest.approx(8 * m)
+
+
+@pytest.mark.parametrize("second", [3.0, 0.9])
+def test_each_entry_of_m_counts(second):
+    """Sigma = diag(4, 1) and R = diag(1.2, r): the first entry of m for r = 3, else the second."""
+    (balanced,) = [
+        c
+        for c in convergence.will_converge(np.diag([1.2, second]), np.diag([4.0, 1.0]), 2).flow
+        if c.name == "balanced"
+    ]
+    phi0 = math.hypot(0.4, 1 - second)  # sigma = 1, so this is s_0, too
+    m = (2.4 - phi0) / 2 if second == 3 else 0.9 - phi0
+    assert balanced.rate == pytest.approx(8 * m)
+    assert balanced.norm == pytest.approx(math.sqrt(max(1.2, second) + phi0) / m * phi0 / 2)
 
 
 def test_descent_at_half_the_inverse_curvature():
@@ -129,6 +150,18 @@ def test_a_negative_determinant_is_never_certified():
         R = np.eye(3) + rng.uniform(0, 1) * rng.standard_normal((3, 3))
         if np.linalg.det(R) < 0:
             assert not convergence.will_converge(R, np.eye(3), 4)
+
+
+@pytest.mark.parametrize("digits", [1, 12, 15, 16, 17, 18])
+def test_rounding_does_not_certify_a_large_negative_target(digits):
+    """Here phi_0 and sigma_min(R Sigma^{1/2}) differ by less than their rounding."""
+    rng = np.random.default_rng(digits)
+    for _ in range(200):
+        r = -rng.uniform(1, 10) * 10.0**digits
+        assert not convergence.will_converge([[r]], [[10 ** rng.uniform(-8, 8)]], 4)
+        Q = np.linalg.qr(rng.standard_normal((2, 2)))[0]
+        Sigma = (Q * 10.0 ** rng.uniform(-6, 6, 2)) @ Q.T
+        assert not convergence.will_converge(np.diag([r, -r]), (Sigma + Sigma.T) / 2, 4)
 
 
 # The time to leave a saddle.
@@ -165,6 +198,7 @@ def test_equal_weights_never_leave():
     assert convergence.escape_time([1.0, 1.0, 1.5], -1.0, 1.0, 0.1) == math.inf
     assert convergence.escape_time([1.0, 1.0, 1.5], 1.0, 1.0, 0.1) < math.inf
     assert convergence.escape_time([1.0, 1.1], 1.0, 1.0, 0.02) == 0.0  # reached at the start
+    assert convergence.escape_time([1.0, 1.1], 1.0, 0.5, 0.006) == 0.0
 
 
 def test_the_time_grows_by_the_depth_as_v6_says():
@@ -179,6 +213,26 @@ def test_the_time_grows_by_the_depth_as_v6_says():
             assert times[-1] >= bound
         slope = math.log(times[1] / times[0]) / math.log(1e-6 / 1e-4)
         assert slope == pytest.approx(-(depth - 2) / 2, abs=0.03)
+
+
+def test_more_layers_are_faster_for_positive_targets_that_are_not_small():
+    """From w_i = 1: dp/dt = 2 l p^{2 - 2/l} (r - p), which falls from l = 1 to 2 where p < 1/2."""
+
+    def times(r):
+        return np.array(
+            [convergence.escape_time(np.ones(n), r, 1.0, 1e-6) for n in (1, 2, 3, 4, 8)]
+        )
+
+    assert (np.diff(times(3.0)) < 0).all() and (np.diff(times(1.5)) < 0).all()
+    # From l = 2 log(1 / r) = 2.77 on.
+    assert (np.diff(times(0.25))[2:] < 0).all()
+    assert times(0.01)[1] > 10 * times(0.01)[0]
+
+
+def test_small_weights_have_further_to_go_than_the_target_is_large():
+    """From 0.1 the smallest weight ends near -0.69, though the product ends near -0.49."""
+    predicted = convergence.escape_time([0.1, 0.2], -0.5, 1.0, 1e-4) / 0.002
+    assert updates_needed([0.1, 0.2], -0.5, 1.0, 1e-4, 0.002) == pytest.approx(predicted, rel=0.01)
 
 
 WILL, ESCAPE = convergence.will_converge, convergence.escape_time

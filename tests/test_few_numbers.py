@@ -10,9 +10,9 @@ from identity_matters.memorize import few_numbers, memorize_with_few_numbers, ve
 from identity_matters.memorize.certificate import PrecisionError
 
 
-def _problem(n, features, num_classes, largest=255, seed=0):
-    rng = np.random.default_rng(seed)
-    x = rng.integers(-largest, largest + 1, (n, features))
+def _problem(n, features, num_classes, largest=255, offset=0):
+    rng = np.random.default_rng(0)
+    x = offset + rng.integers(-largest, largest + 1, (n, features))
     return x, rng.integers(0, num_classes, n)
 
 
@@ -27,22 +27,23 @@ def _in_whole_numbers(network, x):
             array.astype(object) if array.dtype == object else np.vectorize(int, otypes="O")(array)
         )
 
-    def product(A, b):
+    def product(A, b, added):
+        """A b + added, whose partial sums in any order lie between sums of terms of one sign."""
         nonlocal largest
-        # What is added and what is taken away bound the partial sums in every order.
-        added = np.maximum(A, 0) @ np.maximum(b, 0) + np.minimum(A, 0) @ np.minimum(b, 0)
-        largest = max(largest, added.max(), (added - A @ b).max())
-        return A @ b
+        above, below = (
+            np.maximum(sign * A, 0) @ np.maximum(b, 0)
+            + np.maximum(-sign * A, 0) @ np.maximum(-b, 0)
+            + np.maximum(sign * added, 0)
+            for sign in (1, -1)
+        )
+        largest = max(largest, above.max(), below.max())
+        return above - below
 
     def block(h, U, V, s):
-        nonlocal largest
-        before = product(U, h) + s[:, None]
-        h = h + product(V, np.maximum(before, 0))
-        largest = max(largest, abs(before).max(), abs(h).max())
-        return h
+        return product(V, np.maximum(product(U, h, s[:, None]), 0), h)
 
     h = np.repeat(whole(network.start)[:, None], len(x), axis=1)
-    h[few_numbers.POINT] += product(whole(network.input_map), whole(x).T)[0]
+    h[:1] = product(whole(network.input_map), whole(x).T, h[:1])
     U, V, s = map(whole, network.select)
     for threshold, word, constant in zip(
         *map(whole, (network.thresholds, network.word_jumps, network.constant_jumps)), strict=True
@@ -63,25 +64,30 @@ def _in_whole_numbers(network, x):
     for stage in network.stages:
         h = run(h, stage)
     U, V, s = map(whole, (network.output_U, network.output_V, network.output_s))
-    return product(V, np.maximum(product(U, h) + s[:, None], 0)).T, largest
+    return product(V, np.maximum(product(U, h, s[:, None]), 0), np.zeros((1, 1), object)).T, largest
 
 
 @pytest.mark.parametrize(
-    "n, features, num_classes, group_points, precision",
+    "n, features, num_classes, group_points, inputs, precision",
     [
-        (100, 7, 10, 10, {}),
-        (101, 3, 2, 20, {}),
-        (12, 5, 100, 4, {}),
-        (7, 2, 1, 7, {}),
-        (1, 3, 4, 1, {}),
-        (60, 9, 3, 1, {}),
-        (100, 3, 10, 14, {"word_bits": 27, "width": 7}),
-        (101, 2, 10, 17, {"word_bits": 34, "width": 8}),
-        (30, 2, 3, 1, {"word_bits": 21, "width": 9}),
+        (100, 7, 10, 10, (), {}),
+        (101, 3, 2, 20, (), {}),
+        (12, 5, 100, 4, (), {}),
+        (7, 2, 1, 7, (), {}),
+        (1, 3, 4, 1, (), {}),
+        (60, 9, 3, 1, (), {}),
+        # Moduli above any word of seven labels out of 100, and points far from 0 on their line.
+        (12, 2, 100, 4, (2**45,), {}),
+        (12, 1, 100, 4, (255, 2**46), {}),
+        (100, 3, 10, 14, (), {"word_bits": 27, "width": 7}),
+        (101, 2, 10, 17, (), {"word_bits": 34, "width": 8}),
+        (30, 2, 3, 1, (), {"word_bits": 21, "width": 9}),
     ],
 )
-def test_float64_computes_what_whole_numbers_do(n, features, num_classes, group_points, precision):
-    x, y = _problem(n, features, num_classes)
+def test_float64_computes_what_whole_numbers_do(
+    n, features, num_classes, group_points, inputs, precision
+):
+    x, y = _problem(n, features, num_classes, *inputs)
     network, certificate = memorize_with_few_numbers(
         *(x, y, num_classes), group_points=group_points, **precision
     )

@@ -260,6 +260,103 @@ def test_derivatives_stay_below_their_bounds():
     assert (closest > [0.99, 0.99, 0.49]).all()
 
 
+def test_bounds_of_derivatives_by_hand():
+    """N10 with 1 + |V| |W| = 3 and 2, P = 2, and three times 2, P = 1."""
+
+    def rates(*sizes, length):
+        blocks = [
+            certificate._Block(*certificate.exact([[[v]], [[w]], [[1.0]], [[1.0]]]))
+            for v, w in sizes
+        ]
+        found = certificate._output_rates(blocks, fractions.Fraction(length), 0)
+        return [float(rate) for rate in found]
+
+    assert rates((1.0, 2.0), (1.0, 1.0), length=2) == pytest.approx([6, 9, 18])
+    assert rates(*[(1.0, 1.0)] * 3, length=1) == pytest.approx([4, 20 / 3, 116 / 9])
+    assert rates((1.0, 2.0), length=3) == pytest.approx([3, 1, 0])
+
+
+def test_the_contraction_has_the_constant_of_n10():
+    """In floats, for a candidate that is too far off: the message has the rate Z + |C| L rho."""
+    problem, _, teacher = two_live_blocks()
+    _, student, _ = two_live_blocks((0.81, 0.5))
+    problem = problem._replace(B=np.full((1, 1), 2.0))
+    z = certificate.exact(origin.unit_inputs(problem, bias=True))
+    B = certificate.exact(problem.B)
+    added, blocks = certificate._pass(student, z)
+    residuals = (added - certificate._pass(teacher, z)[0]) @ B.T
+    parts = certificate._system([block.live() for block in blocks], B, residuals)
+    gradient, hessian = (part.astype(float) for part in parts)
+    # v, u and s of each block, and the tangents of their orbits.
+    theta = np.array([[0.81, 0.5, -0.125], [0.5, 0.25, -0.57]])
+    T = np.zeros((6, 2))
+    T[:3, 0], T[3:, 1] = (theta * [1, -1, -1]) / np.linalg.norm(theta, axis=1)[:, None]
+    C = np.linalg.inv(hessian + T @ T.T)
+    rho = 4 * np.linalg.norm(C @ gradient)
+    P = np.linalg.norm(theta) + rho
+    c = 1 + (theta[:, 0] + rho) * (np.linalg.norm(theta[:, 1:], axis=1) + rho)
+    D = c.max() * np.array([P, 1 + P**2 / 2, 3 * P])
+    b = 2 * np.hypot(problem.x[:, 0], 1)
+    r = np.abs(residuals.astype(float))[:, 0]
+    L = 2 / 5 * np.sum(3 * b**2 * D[0] * D[1] + (r + b * D[0] * rho) * b * D[2])
+    rate = np.linalg.norm(C) * L * rho
+    with pytest.raises(certificate.NotCertifiedError) as caught:
+        certificate.certify(student, teacher, problem)
+    assert str(caught.value) == f"no contraction, rate: {rate:.3g} against 1"
+
+
+def test_a_candidate_off_the_minimum_is_refused_by_the_first_step_that_fails():
+    """Y = rho / 4, so the rate must be below 3/4; at 1/2 to 3/4 the curvature is in doubt here."""
+    problem, teacher = two_sided(0.2, 0.5)
+
+    def refused(offset):
+        candidate = Blocks(np.full((1, 1, 1), 0.5), np.full((1, 1, 1), 0.4 - offset), None)
+        with pytest.raises(certificate.NotCertifiedError) as caught:
+            certificate.certify(candidate, teacher, problem)
+        return str(caught.value)
+
+    assert refused(0.017).startswith("no local minimum")
+    message = refused(0.022)
+    assert message.startswith("no contraction") and 0.75 < float(message.split()[3]) < 1
+
+
+def test_norms_and_kinks_have_room_for_the_radius():
+    problem, student, teacher = two_live_blocks()
+    _, beside, _ = two_live_blocks((0.8 + 1e-9, 0.5))
+    near = certificate.certify(beside, teacher, problem)
+    assert near.norm == pytest.approx(np.hypot(0.8 + 1e-9, 0.1) + near.radius, abs=1e-12)
+    _, long, longer = two_live_blocks((1.2, 0.5))
+    with pytest.raises(certificate.NotCertifiedError, match="must be below 1"):
+        certificate.certify(long, longer, problem)
+    # One more example, 1e-9 from the kink at 1/4: less than the radius of `beside`.
+    more = problems.plain_problem([*problem.x, [0.25 - 1e-9]], np.zeros((6, 1)))
+    assert certificate.certify(student, teacher, more).kink_distance > 1e-10
+    with pytest.raises(certificate.NotCertifiedError, match="a kink is too near"):
+        certificate.certify(beside, teacher, more)
+
+
+def test_the_distance_from_a_kink_by_hand():
+    """Above a live block z, 3 long, moves by 1/10 and w, 2 long, its value 1 by 2/10."""
+    low = certificate._Block(*certificate.exact([[[1.0]], [[4.0]], [[2.0]], [[8.0]]]))
+    high = certificate._Block(*certificate.exact([[[1.0]], [[2.0]], [[3.0]], [[1.0]]]))
+    moves = [fractions.Fraction(1, 10)]
+    assert float(certificate._kink_distance([low, high], moves)) == pytest.approx(0.8 / 3.1)
+    assert float(certificate._kink_distance([high, low], moves)) == pytest.approx(1 / 3)
+
+
+def test_definite_matrices():
+    tiny = fractions.Fraction(1, 10**41)
+    for rows, definite in [
+        ([[2, 1], [1, 1]], True),
+        ([[1, 1], [1, 1]], False),
+        ([[1, 2], [2, 1]], False),
+        # Too near to 0 for the rounding of the entries.
+        ([[tiny, 0], [0, 1]], False),
+    ]:
+        matrix = np.array([[fractions.Fraction(entry) for entry in row] for row in rows])
+        assert certificate._is_definite(matrix) == definite
+
+
 def test_roots_are_rounded_up():
     for value in (fractions.Fraction(2), fractions.Fraction(0), fractions.Fraction(1, 10**30)):
         root = certificate.root_above(value)

@@ -13,10 +13,10 @@ balanced  flow, Sigma > 0, m > 0: no singular map lies in the first level set of
 descent   the same as `path` with 3 kappa s_0 in place of 3 s_0, for a step size that is given.
 
 Bartlett, Helmbold & Long (1802.06093) were first to show, for Sigma = I, that descent from the
-identity converges if f(0) - C is a small enough constant. The conserved quantities behind
-`balanced` are those of Arora, Cohen & Hazan (1802.06509). The level set without singular maps is
-the deficiency margin of Arora, Cohen, Golowich & Hu (1810.02281), who start near balanced weights
-and take Sigma = I.
+identity converges if f(0) - C is a small enough constant; Zou, Long & Gu (2003.01094) treat
+arbitrary data. The conserved quantities behind `balanced` are those of Arora, Cohen & Hazan
+(1802.06509). The level set without singular maps is the deficiency margin of Arora, Cohen, Golowich
+& Hu (1810.02281), who start near balanced weights and take Sigma = I.
 
 The time to leave the saddle of a negative target, for scalar nets:
 ``f(w) = sigma (w_1 ... w_l - r)^2`` with ``w_i = 1 + A_i``. From ``w_1 = ... = w_l`` and r < 0 it
@@ -46,6 +46,8 @@ from identity_matters.linear import gradient_bound
 LARGEST_PATH_S0 = (1 - math.exp(-3)) / 3
 # 1 / (1 - eta beta / 2) at the step size eta = 1 / (2 beta).
 _KAPPA = 4 / 3
+# Of d eps ||R|| and the condition number of Sigma: what the rounding of m is assumed to stay below.
+_MARGIN_ROUNDINGS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +101,9 @@ class Convergence:
 def will_converge(R: ArrayLike, Sigma: ArrayLike, depth: int) -> Convergence:
     """Whether gradient flow and descent from zero provably converge inside a ball, and how fast.
 
-    A false answer proves nothing: see docs/theory/convergence.md for how much is given away.
+    A false answer proves nothing: see docs/theory/convergence.md for how much is given away. All
+    numbers are computed in float64, not with directed rounding: s0 is good to about eps times the
+    condition number of Sigma, where eigenvalues of rounding size count as 0.
 
     >>> certain = will_converge(np.diag([1.2, 0.9]), np.eye(2), depth=8)
     >>> [(c.name, round(c.norm, 4), round(c.rate, 2)) for c in certain.flow]
@@ -151,11 +155,13 @@ def _balanced(R, root, eigenvalues, phi0: float, depth: int) -> FlowCertificate 
     s0 = phi0 / math.sqrt(sigma)
     of_target = np.linalg.svd(R, compute_uv=False)
     weighted = np.linalg.svd(R @ root, compute_uv=False)[-1]
-    m = max((weighted - phi0) / math.sqrt(largest), of_target[-1] - s0)
+    M = of_target[0] + s0
+    # The differences of large numbers are certain only beyond their rounding.
+    rounding = _MARGIN_ROUNDINGS * len(R) * np.finfo(np.float64).eps * (largest / sigma) * M
+    m = max((weighted - phi0) / math.sqrt(largest), of_target[-1] - s0) - rounding
     if m <= 0:
         return None
     share = (depth - 1) / depth
-    M = of_target[0] + s0
     norm = M**share / m ** (2 * share) * s0 / depth
     return FlowCertificate("balanced", float(norm), float(4 * depth * m ** (2 * share) * sigma))
 
@@ -175,8 +181,9 @@ def _descent(s0: float, sigma: float, largest: float, depth: int) -> DescentCert
 def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
     """Time of gradient flow from `w` until ``f - C = sigma (prod w - r)^2`` is at most `risk`.
 
-    Gradient descent of a small step size eta takes about ``escape_time / eta`` updates. A diagonal
-    target with diagonal weights is one such net for each entry: the largest of their times counts.
+    Gradient descent of a small step size eta takes about ``escape_time / eta`` updates. With
+    diagonal target, second moment and weights there is one such net for each entry: the largest of
+    their times counts.
 
     One weight, r = -1: p = w, dw/dt = -2 (w + 1), from 1 until w + 1 = 0.1.
 

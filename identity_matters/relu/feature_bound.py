@@ -67,9 +67,10 @@ def functional_bound(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.A
 
         sum_i |g_j(x_i)|^2 >= (4/n) sigma_min(B)^2 prod_{m > j} room_m^2 f
 
-    for every block, whatever the features are, with equality where the V above j are 0 and B is
-    orthogonal up to a factor. `coefficient` is this with ``sigma_n(Phi_j)^2`` as a factor. That
-    the gradient in the maps vanishes at global minima only is Bartlett, Evans & Long 2018
+    for every block, whatever the features are, with equality where the V above j are 0 and the rows
+    of B are orthogonal and of one length. If the A x_i are distinct, such vectors are changes of
+    the map of the block. `coefficient` is this with ``sigma_n(Phi_j)^2`` as a factor. That the
+    gradient in the maps vanishes at global minima only is Bartlett, Evans & Long 2018
     (arXiv 1804.05012), for near-identity maps and the population risk.
 
     Args:

@@ -1,5 +1,7 @@
 """Figures of experiments/relu.py: bad critical points, gradient ratios, noise."""
 
+import math
+
 from matplotlib.figure import Figure as Canvas
 
 from identity_matters.report import figures as fig
@@ -47,6 +49,36 @@ def draw_limits(points: list[dict], canvas: Canvas) -> None:
 
 def _biases(bias: bool) -> str:
     return "biases" if bias else "no biases"
+
+
+def functional_points(run: Run) -> list[dict]:
+    """One row for each proved minimum: the gradient in the maps, and the least that (N15) allows.
+
+    That is the bound for the last block, ``2 sqrt(f / n)``, as B has orthonormal rows.
+    """
+    return [
+        {
+            **fig.pick(record, "depth width bias"),
+            "least_gradient_in_the_maps": 2 * math.sqrt(proof["risk"] / (2 * record["pairs"])),
+            "gradient_in_the_maps": proof["functional_gradient"],
+        }
+        for record in of_kind(run, "search", "measured")
+        for proof in record["certificates"]
+    ]
+
+
+@fig.figure("relu", "functional", functional_points)
+def draw_functional(points: list[dict], canvas: Canvas) -> None:
+    axes = canvas.subplots()
+    columns = "least_gradient_in_the_maps", "gradient_in_the_maps"
+    for style, rows in series(points, "depth bias", lambda n: f"l = {n[0]}, {_biases(n[1])}"):
+        style["label"] += f" ({len(rows)})"
+        fig.scatter(axes, rows, *columns, **style)
+    ends = [end([point[columns[0]] for point in points]) for end in (min, max)]
+    axes.plot(ends, ends, color="black", linestyle="--", linewidth=1, label="the bound")
+    axes.set(xscale="log", yscale="log")
+    axes.set(xlabel="least gradient by (N15), 2 √(f / n)", ylabel="gradient in the maps")
+    axes.legend(fontsize=8)
 
 
 def ratio_points(run: Run) -> list[dict]:
