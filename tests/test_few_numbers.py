@@ -40,7 +40,10 @@ def _in_whole_numbers(network, x):
         return above - below
 
     def block(h, U, V, s):
-        return product(V, np.maximum(product(U, h, s[:, None]), 0), h)
+        nonlocal largest
+        h = h + product(V, np.maximum(product(U, h, s[:, None]), 0), 0 * h)
+        largest = max(largest, abs(h).max())
+        return h
 
     h = np.repeat(whole(network.start)[:, None], len(x), axis=1)
     h[:1] = product(whole(network.input_map), whole(x).T, h[:1])

@@ -335,15 +335,6 @@ def test_norms_and_kinks_have_room_for_the_radius():
         certificate.certify(beside, teacher, more)
 
 
-def test_the_distance_from_a_kink_by_hand():
-    """Above a live block z, 3 long, moves by 1/10 and w, 2 long, its value 1 by 2/10."""
-    low = certificate._Block(*certificate.exact([[[1.0]], [[4.0]], [[2.0]], [[8.0]]]))
-    high = certificate._Block(*certificate.exact([[[1.0]], [[2.0]], [[3.0]], [[1.0]]]))
-    moves = [fractions.Fraction(1, 10)]
-    assert float(certificate._kink_distance([low, high], moves)) == pytest.approx(0.8 / 3.1)
-    assert float(certificate._kink_distance([high, low], moves)) == pytest.approx(1 / 3)
-
-
 def test_definite_matrices():
     tiny = fractions.Fraction(1, 10**41)
     for rows, definite in [
