@@ -35,14 +35,13 @@ from experiments.run.shared import configs, generator, grid, largest, require_be
 from identity_matters import paper, random_matrices
 from identity_matters.linear.factorization import (
     METHODS,
-    NotApplicableError,
-    PathSettings,
     factorize,
-    norm_lower_bound,
     polar_bound,
     relative_product_error,
 )
-from identity_matters.linear.target import Target, check_depth, check_target
+from identity_matters.linear.lower_bound import norm_lower_bound
+from identity_matters.linear.shortest_path import PathSettings
+from identity_matters.linear.target import NotApplicableError, Target, check_depth, check_target
 
 _MEGABYTE = 1e6
 _FLOAT64_BYTES = 8

@@ -197,7 +197,7 @@ def tight_family(trial: dict, rng) -> dict:
         A = np.zeros((len(cells), max(trial["depths"]), width, width))
         for layers, cell in zip(A, cells, strict=True):
             depth = cell["depth"]
-            layers[:depth] = gradient_bound.minus_tau_identity(depth, width, cell["tau"])
+            layers[:depth] = -cell["tau"] * np.eye(width)
         depths, taus, scales = (np.array([cell[n] for cell in cells]) for n in cells[0])
         R = rng.standard_normal((len(cells), width, width))
         Sigma = scales[:, None, None] * np.eye(width)

@@ -268,7 +268,7 @@ def measure_noise(problem: Problem, rng) -> dict:
     )
     noise *= np.reshape(stds, (-1, 1, 1, 1, 1))
     ends = descent.descend_many(noise.reshape(-1, *noise.shape[2:]), R, rules)
-    lists = {name: x.reshape(noise.shape[:2]).tolist() for name, x in ends._asdict().items()}
+    lists = {name: x.reshape(noise.shape[:2]).tolist() for name, x in ends.items()}
     excess = problem.identity_excess_risk
     return {"learning_rate": rules.learning_rate, "identity_excess_risk": excess, **lists}
 

@@ -7,7 +7,7 @@ import pytest
 
 from identity_matters.relu import dead_units, feature_bound, model, origin, problems
 from identity_matters.relu.model import Blocks, Problem
-from tests.relu_problems import hexagon, two_points
+from tests.relu_problems import copies, hexagon, two_points
 
 SETTING = problems.Setting(
     pairs=3, width_in=2, lifted_width=3, depth=2, teacher_width=2, teacher_norm=0.5, bias=True
@@ -117,7 +117,7 @@ def test_the_wrong_side_is_a_bad_local_minimum(depth, width, bias):
     assert not any(leaf.any() for leaf in jax.tree.leaves(gradient))
     rng = np.random.default_rng(0)
     around = jax.tree.map(lambda w: w + 0.1 * rng.uniform(-1, 1, (500, *w.shape)), point)
-    batch = problems.copies(problem, 500)
+    batch = copies(problem, 500)
     risks, _ = model.batched_risk_and_gradient(around, batch)
     # Without a smaller risk in a cube of half side 0.1, but for rounding.
     assert float(risks.min()) >= float(value) * (1 - 1e-12)
@@ -126,30 +126,6 @@ def test_the_wrong_side_is_a_bad_local_minimum(depth, width, bias):
     best = Blocks(U, V, s)
     assert model.risk(best, problem) < 1e-30
     assert model.max_norm(best) == pytest.approx(0.1)
-
-
-def test_descent_is_the_iteration_and_stays_at_zero():
-    sample, _ = problems.realizable(np.random.default_rng(2), 2, SETTING)
-    start = model.random_blocks(np.random.default_rng(3), np.array([0.0, 0.3]), 2, 2, 3, True)
-    start = jax.tree.map(np.nan_to_num, start)
-    end, numbers = model.gradient_descent(
-        start, sample, learning_rate=0.1, records=2, updates_per_record=2
-    )
-    by_hand = problems.member(start, 1)
-    problem = problems.member(sample, 1)
-    risks = [model.risk(by_hand, problem)]
-    for _ in range(4):
-        _, gradient = model.risk_and_gradient(by_hand, problem)
-        by_hand = jax.tree.map(lambda w, g: w - 0.1 * g, by_hand, gradient)
-        risks.append(model.risk(by_hand, problem))
-    np.testing.assert_allclose(numbers["curve"][1], risks[::2], rtol=1e-12)
-    _, gradient = model.risk_and_gradient(by_hand, problem)
-    squared = model.squared_norm(gradient)
-    assert numbers["squared_gradient"][1] == pytest.approx(float(squared), rel=1e-9)
-    for left, right in zip(jax.tree.leaves(problems.member(end, 1)), by_hand, strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-12)
-    assert numbers["travelled"][0] == 0.0
-    assert numbers["travelled"][1] > 0
 
 
 # The origin: its second-order form against f itself, and directions of escape.
