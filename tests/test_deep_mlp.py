@@ -88,21 +88,6 @@ def test_initial_weights(activation):
         assert np.std(variables["params"]["last"]["kernel"]) == pytest.approx(1 / 64, rel=0.1)
 
 
-def test_nets_of_a_size_share_a_program():
-    """What tells them apart is handed over, so that the grid of nets compiles once a depth."""
-    traced = []
-
-    @jax.jit
-    def run(variables, x):
-        traced.append(x.shape)
-        return mlp.forward(variables, x)
-
-    for identity in (True, False):
-        for activation in ("relu", "linear"):
-            run(make(3, 6, identity, activation)[1], VECTORS)
-    assert len(traced) == 1
-
-
 def test_effective_dimension_by_hand():
     """On a line 1; evenly over k axes k; weights 3/4 and 1/4 of two axes 1/(9/16 + 1/16) = 1.6."""
     dimension = jax.jit(mlp.effective_dimension)

@@ -262,16 +262,6 @@ def test_small_ablations_decide_by_a_difference_that_was_seen(question, nets, ve
         assert concluded.claim == question.replace("_", "-")
 
 
-def test_a_difference_counts_from_two_standard_errors_on():
-    config = ablations.get_config("cifar10/small/projection").to_dict()
-    nets = {"fixed": errors(10), "trained": errors(20)}
-    records = [{"kind": RESULT, "net": name, **result} for name, result in nets.items()]
-    metrics = ablations.verdict(config, records).metrics
-    assert metrics["test_error_difference_percent/trained"] == pytest.approx(10)
-    # Variances 0.09 and 0.16 of one image: 2 sqrt(0.25 / 10,000) is one point.
-    assert metrics["test_error_margin_percent/trained"] == pytest.approx(1)
-
-
 @pytest.mark.parametrize(
     ("with_identity", "without", "verdict"),
     [(30, 80, "reproduced"), (31, 80, "not reproduced"), (30, 79, "not reproduced")],

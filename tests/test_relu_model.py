@@ -128,30 +128,6 @@ def test_the_wrong_side_is_a_bad_local_minimum(depth, width, bias):
     assert model.max_norm(best) == pytest.approx(0.1)
 
 
-def test_descent_is_the_iteration_and_stays_at_zero():
-    sample, _ = problems.realizable(np.random.default_rng(2), 2, SETTING)
-    start = model.random_blocks(np.random.default_rng(3), np.array([0.0, 0.3]), 2, 2, 3, True)
-    start = jax.tree.map(np.nan_to_num, start)
-    end, numbers = model.gradient_descent(
-        start, sample, learning_rate=0.1, records=2, updates_per_record=2
-    )
-    by_hand = problems.member(start, 1)
-    problem = problems.member(sample, 1)
-    risks = [model.risk(by_hand, problem)]
-    for _ in range(4):
-        _, gradient = model.risk_and_gradient(by_hand, problem)
-        by_hand = jax.tree.map(lambda w, g: w - 0.1 * g, by_hand, gradient)
-        risks.append(model.risk(by_hand, problem))
-    np.testing.assert_allclose(numbers["curve"][1], risks[::2], rtol=1e-12)
-    _, gradient = model.risk_and_gradient(by_hand, problem)
-    squared = model.squared_norm(gradient)
-    assert numbers["squared_gradient"][1] == pytest.approx(float(squared), rel=1e-9)
-    for left, right in zip(jax.tree.leaves(problems.member(end, 1)), by_hand, strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-12)
-    assert numbers["travelled"][0] == 0.0
-    assert numbers["travelled"][1] > 0
-
-
 # The origin: its second-order form against f itself, and directions of escape.
 
 

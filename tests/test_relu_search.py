@@ -33,18 +33,6 @@ def test_the_search_finds_both_minima_of_the_two_points():
     np.testing.assert_allclose(numbers["kink_margin"], [1, 1])
 
 
-def test_solving_for_critical_points_is_drawn_to_saddles():
-    # Two units: one fits the right side, the other is nearly 0, which is a saddle.
-    problem = two_points(0.2, 0.5)
-    u, v = np.array([[0.5], [-1e-3]]), np.array([[0.4, 1e-3]])
-    nets = Blocks(u[None, None], v[None, None], None)
-    _, numbers = find(problem, nets, [False])
-    assert numbers["gradient_norm"] < 1e-12
-    assert numbers["shortest_unit"] < 1e-9
-    # Near zero the unit has f = -2 v |u| left / 2 + ...: eigenvalues +- left.
-    assert numbers["eigenvalues"][0, 0] == pytest.approx(-0.5, rel=1e-6)
-
-
 def test_kinds_by_the_first_that_fits():
     good = {
         "gradient_norm": 0.0,
