@@ -55,7 +55,7 @@ DEMO_SECONDS = 20  # an experiment is quick if its quickest variant took at most
 UNKNOWN_SECONDS = 30  # for a run that has no reference
 START_SECONDS = 4  # until a process has imported what it needs
 STOP_SECONDS = 30  # for saving after SIGTERM
-_PR_SET_PDEATHSIG = 1
+_LIBC, _PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
 
 
 class Stopped(BaseException):
@@ -114,6 +114,8 @@ class Job:
 def main(argv) -> int:
     """Runs what the flags name; the exit code."""
     del argv
+    if "MAKELEVEL" in os.environ:  # started by make
+        _end_with(os.getppid())
     try:
         jobs = _jobs()
     except ValueError as error:
@@ -220,16 +222,20 @@ def _stop(signum, frame):
     raise Stopped(130 if signum == signal.SIGINT else 75)
 
 
+def _end_with(parent: int) -> None:
+    """If its parent is killed, this process does not outlive it; what was measured is on disk."""
+    if hasattr(_LIBC, "prctl"):
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def _start(job: Job, core: int | None) -> None:
     """Starts the run on one core of its own, or on all where `core` is None."""
-    libc, parent = ctypes.CDLL(None), os.getpid()
+    parent = os.getpid()
 
     def before_exec():
-        # If this process is killed, no run outlives it; what a run has measured is on disk.
-        if hasattr(libc, "prctl"):
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+        _end_with(parent)
         if core is not None:  # XLA and BLAS take a thread for each core that they may use
             os.sched_setaffinity(0, {core})
 

@@ -4,6 +4,7 @@ import os
 import pathlib
 import shutil
 import signal
+import time
 
 from experiments import run, suite
 from identity_matters import runs
@@ -99,13 +100,20 @@ def processes_of(results_dir):
     return found
 
 
+def run_as_make_does(command):
+    os.environ["MAKELEVEL"] = "1"
+    if not os.fork():
+        forked._run(command[0], command[1:], (os.devnull, os.devnull), str(forked.ROOT), 0)
+    os.wait()
+
+
 def test_nothing_outlives_it_and_the_same_command_resumes_at_once(tmp_path):
     """One reproduction of two runs, stopped three times."""
     command = [
         *("tests.toy.reproduce", "--only=toy", "--variants=slow", "--jobs=2", "--seeds=0 1"),
         *(f"--results_dir={tmp_path / 'local'}", f"--reference_dir={tmp_path / 'none'}"),
     ]
-    kept = {}
+    kept: dict = {}
 
     def lines():
         return {path: path.read_bytes() for path in tmp_path.rglob("metrics.jsonl")}
@@ -114,8 +122,15 @@ def test_nothing_outlives_it_and_the_same_command_resumes_at_once(tmp_path):
         found = lines()
         return len(found) == 2 and all(found.values()) and found != kept
 
+    make = forked.server.Process(target=run_as_make_does, args=(command,))
+    make.start()
+    forked.until(both_write, make)
+    make.kill()
+    while processes_of(tmp_path):
+        time.sleep(0.02)
+    assert "running" in statuses(tmp_path).values()
+    kept = lines()
     for sent, code in (
-        (signal.SIGKILL, -signal.SIGKILL),
         (signal.SIGINT, run.CTRL_C_CODE),
         (signal.SIGTERM, run.INTERRUPTED_CODE),
         (None, 0),
@@ -129,7 +144,7 @@ def test_nothing_outlives_it_and_the_same_command_resumes_at_once(tmp_path):
         finished = started.wait()
         assert finished.returncode == code, finished.stderr
         assert "Traceback" not in finished.stdout + finished.stderr
-        if sent in (signal.SIGINT, signal.SIGTERM):
+        if sent:
             assert finished.stdout.strip().endswith("interrupted; the same command resumes")
             assert processes_of(tmp_path) == []
             assert "interrupted" in statuses(tmp_path).values()
