@@ -29,11 +29,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import topologies
 
+import experiments
 from benchmarks import hlo
-from experiments import run, suite
+from experiments import run
 from experiments.images import data as image_data
 from experiments.images import train
-from experiments.shared import configs, grid, reproduced
+from experiments.run.shared import configs, grid, reproduced
 from identity_matters import flops, runs
 from identity_matters.images import augment, datasets, imagenet
 from identity_matters.memorize import descent, network
@@ -169,7 +170,7 @@ def measure(trial: dict, key, log) -> dict:
     jax.config.update("jax_enable_compilation_cache", False)
     devices = devices_of(trial["slice"])
     experiment, _, variant = trial["program"].partition(":")
-    settings = suite.experiment(experiment).own_settings(variant)
+    settings = experiments.find(experiment).own_settings(variant)
     lower = lower_memorize if trial["program"] == MEMORIZE else lower_training
     found = attempt(lambda: lower(settings, trial["part"], devices), devices)
     if not found["fits"]:

@@ -8,8 +8,9 @@ import pathlib
 
 from absl import flags
 
+import experiments
 from benchmarks import compile_check
-from experiments import commands, suite
+from experiments import commands
 from identity_matters import runs
 from identity_matters.images import datasets, imagenet
 
@@ -81,7 +82,7 @@ def page(records: list[dict]) -> str:
 
 def _row(slice_: str, program: str, step: dict, evaluation: dict) -> str:
     experiment, _, variant = program.partition(":")
-    settings = suite.experiment(experiment).own_settings(variant)
+    settings = experiments.find(experiment).own_settings(variant)
     hours = training_hours(settings, step, evaluation)
     limit = "products" if step["arithmetic_seconds"] >= step["memory_seconds"] else "memory"
     needed = sum(step[f"{name}_bytes"] for name in ("argument", "result", "temporary", "code"))

@@ -31,7 +31,7 @@ import numpy as np
 
 from benchmarks import load
 from experiments import run
-from experiments.shared import configs, grid, reproduced, without
+from experiments.run.shared import configs, grid, reproduced, without
 from identity_matters.images import imagenet, jpeg, miniature
 from identity_matters.images.imagenet import Reading
 

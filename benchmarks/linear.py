@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks import load
 from experiments import run
-from experiments.shared import configs, generator, largest, reproduced, seconds_in_turns
+from experiments.run.shared import configs, generator, largest, reproduced, seconds_in_turns
 from identity_matters import random_matrices
 from identity_matters.linear import descent, model
 

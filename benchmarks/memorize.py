@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks import load
 from experiments import run
-from experiments.shared import configs, largest, reproduced, seconds_in_turns, total
+from experiments.run.shared import configs, largest, reproduced, seconds_in_turns, total
 from identity_matters.memorize import construct
 from identity_matters.memorize.network import in_blocks, matmul
 

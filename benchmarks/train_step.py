@@ -27,7 +27,7 @@ from benchmarks import compile_check, load
 from experiments import run
 from experiments.images import data as image_data
 from experiments.images import train
-from experiments.shared import configs, reproduced, require_between, without
+from experiments.run.shared import configs, reproduced, require_between, without
 from identity_matters import flops as counts
 from identity_matters.train import parallel
 from identity_matters.train import step as steps

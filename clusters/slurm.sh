@@ -22,7 +22,7 @@
 #SBATCH --output=slurm-%j.out
 set -euo pipefail
 
-# The codes with which a training ends that was told to stop: see experiments/run.py.
+# The codes with which a training ends that was told to stop: see experiments/run/__init__.py.
 readonly INTERRUPTED=75 NOT_BEGUN=143
 # A job that can never end is stopped some time.
 readonly MOST_RESTARTS=${MOST_RESTARTS:-100}

@@ -10,7 +10,10 @@ from absl import app, flags
 
 from identity_matters import runs
 
-RESULTS_DIR = flags.DEFINE_string("results_dir", "results/local", "Your runs, and their report.")
+# A run that `reproduce` forks defines flags of the same names.
+RESULTS_DIR = flags.DEFINE_string(
+    "results_dir", "results/local", "Your runs, and their report.", allow_override=True
+)
 REFERENCE_DIR = flags.DEFINE_string("reference_dir", "results/reference", "The committed runs.")
 
 

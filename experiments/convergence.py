@@ -21,25 +21,18 @@ that is the gap in the figure. Predicted and measured updates agree to a few per
 import functools
 import itertools
 import math
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import run, shared
+from experiments import run
+from experiments.run import shared
 from identity_matters import random_matrices
 from identity_matters.linear import convergence, model
 
-CLAIMS = {"inside": "iterates-stay-inside", "escape": "time-to-escape"}
 _RISK_FLOOR = 1e-13  # of f(0) - C: below it rounding decides whether the risk falls
-
-# Settings
-
-VARIANTS = {
-    "inside": "10,000 certified problems, and what lies beyond the certificate; 25 s",
-    "escape": "times to leave a saddle, predicted and measured; 25 s",
-}
-
 
 _SETTINGS = {
     "inside": {
@@ -69,47 +62,35 @@ _SETTINGS = {
         "largest_factor": 2.0,  # between predicted and measured, either way; above 1
     },
 }
+VARIANTS = tuple(_SETTINGS)
 get_config = shared.configs(_SETTINGS)
 
 
-# Trials
-
-
-def trials(*, variant: str, depths, **settings) -> list[dict]:
+def trials(*, variant: str, **settings) -> list[dict]:
     """One for each depth and width (inside), or for each depth and target (escape)."""
     if variant == "escape":
         shared.require_between(1, math.inf, largest_factor=settings["largest_factor"])
-        cells = shared.grid(
-            question=["escape"], depth=depths, target=map(list, settings["targets"])
-        )
-        return [{**cell, **shared.without(settings, "targets", "largest_factor")} for cell in cells]
+        cells = shared.each(settings, {"depths": "depth", "targets": "target"})
+        return [{"question": "escape", **cell, "target": list(cell["target"])} for cell in cells]
     beyond = {k.removeprefix("beyond_"): v for k, v in settings.items() if "beyond_" in k}
     certified = {k: v for k, v in settings.items() if "beyond_" not in k}
-    cells = shared.grid(question=["certified"], depth=depths, width=settings["widths"])
-    return [{**cell, **shared.without(certified, "widths")} for cell in cells] + [
+    cells = shared.each(certified, {"depths": "depth", "widths": "width"})
+    return [{"question": "certified", **cell} for cell in cells] + [
         {"question": "beyond", "depth": depth, "width": width, **shared.without(beyond, "shapes")}
         for depth, width in settings["beyond_shapes"]
     ]
 
 
-def build(**trial) -> dict:
-    """The trial itself, once the certificate or the integral has taken what it asks about."""
+def build(**trial):
+    """The trial, once the certificate or the integral has taken what it asks about."""
     if trial["question"] == "escape":
         for r in trial["target"]:
             convergence.escape_time(np.ones(trial["depth"]), r, 1.0, trial["risk"])
-        return trial
+        return types.SimpleNamespace(**trial)
     convergence.will_converge(np.eye(trial["width"]), np.eye(trial["width"]), trial["depth"])
     if trial["question"] == "certified" and not 0 < trial["shares"][0] <= trial["shares"][1] < 1:
         raise ValueError(f"shares must satisfy 0 < low <= high < 1, got {trial['shares']}")
-    return trial
-
-
-def measure(trial: dict, key) -> dict:
-    """Measures one trial; `key` is the root of its draws."""
-    return MEASURES[trial["question"]](shared.generator(key), **shared.without(trial, "question"))
-
-
-# The iterates stay inside
+    return types.SimpleNamespace(**trial)
 
 
 def random_sigma(rng, width: int, condition_log10: float, singular_percent: float) -> np.ndarray:
@@ -128,49 +109,42 @@ def target_at(rng, Sigma: np.ndarray, s0: float) -> np.ndarray:
     return identity - s0 / at_one * direction
 
 
-def measure_certified(
-    rng, *, depth: int, width: int, problems: int, updates: int, shares,
-    sigma_condition_log10: float, singular_percent: float,
-) -> dict:  # fmt: skip
+def measure_certified(trial, rng) -> dict:
     """Gradient descent on certified problems, judged at every update."""
-    limit = convergence.LARGEST_PATH_S0
     data = [
-        random_sigma(rng, width, sigma_condition_log10, singular_percent) for _ in range(problems)
+        random_sigma(rng, trial.width, trial.sigma_condition_log10, trial.singular_percent)
+        for _ in range(trial.problems)
     ]
-    targets = [target_at(rng, Sigma, rng.uniform(*shares) * limit) for Sigma in data]
-    found = map(convergence.will_converge, targets, data, itertools.repeat(depth))
+    limit = convergence.LARGEST_PATH_S0
+    targets = [target_at(rng, Sigma, rng.uniform(*trial.shares) * limit) for Sigma in data]
+    found = map(convergence.will_converge, targets, data, itertools.repeat(trial.depth))
     certificates = {i: one.descent for i, one in enumerate(found) if one.descent is not None}
     radii, rates, factors = np.array(
         [(one.norm, one.learning_rate, one.factor) for one in certificates.values()]
     ).T
     kept = list(certificates)
-    R, Sigma = np.stack(targets)[kept], np.stack(data)[kept]
-    _, _, norms, decreases = map(np.asarray, _descent(R, Sigma, rates, factors, depth, updates))
+    stacks = np.stack(targets)[kept], np.stack(data)[kept], rates, factors
+    _, _, norms, decreases = map(np.asarray, _descent(*stacks, trial.depth, trial.updates))
     return {
         "certified": len(kept),
-        "not_certified": problems - len(kept),
+        "not_certified": trial.problems - len(kept),
         "left_the_ball": int(np.sum(norms > radii * (1 + 1e-12))),
         "fell_too_slowly": int(np.sum(decreases > 1 + 1e-12)),
         "largest_norm_over_radius": float(np.max(norms / radii)),
-        "largest_decrease_over_certified": float(np.max(decreases)),
     }
 
 
-def measure_beyond(
-    rng, *, depth: int, width: int, excess_over_sigma, problems: int, condition_log10: float,
-    updates: int, converged: float,
-) -> dict:  # fmt: skip
+def measure_beyond(trial, rng) -> dict:
     """Shares of random problems that converge from zero, for each size of ``f(0) - C``."""
-    shares = []
-    for excess in excess_over_sigma:
-        s0 = math.sqrt(excess)
-        data = [random_sigma(rng, width, condition_log10, 0.0) for _ in range(problems)]
+    shares, problems = [], range(trial.problems)
+    for s0 in np.sqrt(trial.excess_over_sigma):
+        data = [random_sigma(rng, trial.width, trial.condition_log10, 0.0) for _ in problems]
         targets = [target_at(rng, Sigma, s0) for Sigma in data]
         norms_of_sigma = np.array([np.linalg.norm(Sigma, 2) for Sigma in data])
-        rates = 1 / (4 * depth * norms_of_sigma * (1 + s0) ** 2)
-        stacks = np.stack(targets), np.stack(data), rates, np.ones(problems)
-        first, last, *_ = map(np.asarray, _descent(*stacks, depth, updates))
-        shares.append(100 * float(np.mean(last <= converged * first)))
+        rates = 1 / (4 * trial.depth * norms_of_sigma * (1 + s0) ** 2)
+        stacks = np.stack(targets), np.stack(data), rates, np.ones(len(data))
+        first, last, *_ = map(np.asarray, _descent(*stacks, trial.depth, trial.updates))
+        shares.append(100 * float(np.mean(last <= trial.converged * first)))
     return {"converged_percent": shares}
 
 
@@ -205,38 +179,28 @@ def _descent(R, Sigma, learning_rate, factor, depth, updates):
     return first, last, norm, worst
 
 
-# The time to escape
-
-
-def measure_escape(
-    rng, *, depth: int, target, noises, draws: int, learning_rate_scale: float, risk: float,
-    max_updates: int,
-) -> dict:  # fmt: skip
+def measure_escape(trial, rng) -> dict:
     """Updates until every entry has reached its target, predicted and measured, for each noise."""
-    r = np.array(target)
-    rate = learning_rate_scale / (depth * (1 + np.abs(r).max()) ** 2)
+    r, shape = np.array(trial.target), (trial.draws, len(trial.target), trial.depth)
+    rate = trial.learning_rate_scale / (trial.depth * (1 + np.abs(r).max()) ** 2)
+
+    def predict(start) -> float:
+        entries = zip(start, r, strict=True)
+        return max(convergence.escape_time(*entry, 1.0, trial.risk) for entry in entries) / rate
+
     by_noise = []
-    for noise in noises:
-        w = 1 + noise * np.clip(rng.standard_normal((draws, r.size, depth)), -3, 3)
-        predicted = np.array(
-            [
-                max(
-                    convergence.escape_time(*entry, 1.0, risk)
-                    for entry in zip(start, r, strict=True)
-                )
-                for start in w
-            ]
-        )
-        predicted /= rate
-        runs = predicted <= max_updates / 2
-        measured = np.asarray(_updates_needed(w[runs], r, rate, risk, max_updates))
+    for noise in trial.noises:
+        w = 1 + noise * np.clip(rng.standard_normal(shape), -3, 3)
+        predicted = np.array([predict(start) for start in w])
+        runs = predicted <= trial.max_updates / 2
+        measured = np.asarray(_updates_needed(w[runs], r, rate, trial.risk, trial.max_updates))
         by_noise.append(
             {
                 "noise": noise,
                 "predicted_updates": predicted.tolist(),
                 "measured_updates": measured.tolist(),
                 "not_run": int(np.sum(~runs)),
-                "not_reached": int(np.sum(measured >= max_updates)),
+                "not_reached": int(np.sum(measured >= trial.max_updates)),
                 "predicted_over_measured": (predicted[runs] / np.maximum(measured, 1)).tolist(),
             }
         )
@@ -270,14 +234,6 @@ def _updates_needed(w, r, learning_rate, risk, max_updates):
 
 
 MEASURES = {"certified": measure_certified, "beyond": measure_beyond, "escape": measure_escape}
-
-# Verdict
-
-
-def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Holds if no certified problem failed; reproduced if every draw is within the factor."""
-    judge = {"inside": _judge_inside, "escape": _judge_escape}[settings["variant"]]
-    return run.Verdict(CLAIMS[settings["variant"]], *judge(settings, records))
 
 
 def _judge_inside(settings: dict, records: list[dict]) -> tuple[dict, str]:
@@ -326,8 +282,12 @@ def _judge_escape(settings: dict, records: list[dict]) -> tuple[dict, str]:
     return metrics, shared.reproduced(within and not metrics["not_reached"])
 
 
+VERDICTS = {
+    "inside": ("iterates-stay-inside", _judge_inside),
+    "escape": ("time-to-escape", _judge_escape),
+}
 _ANY_SIGN = ("targets", "sigma_condition_log10", "singular_percent", "beyond_condition_log10")
-EXPERIMENT = run.Experiment("convergence", trials, measure, verdict, build, _ANY_SIGN)
+EXPERIMENT = run.Experiment("convergence", trials, MEASURES, VERDICTS, build, _ANY_SIGN)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

@@ -28,7 +28,6 @@ import collections
 import functools
 import itertools
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -38,7 +37,7 @@ import optax
 import scipy.linalg
 
 from experiments import run
-from experiments.shared import configs, grid, largest, least, reproduced, total, where
+from experiments.run.shared import configs, grid, largest, least, reproduced, total, where
 from identity_matters import batches, nets, paper, random_matrices
 from identity_matters.images import augment, datasets
 from identity_matters.nets import mlp
@@ -55,8 +54,6 @@ _OF_DEEPEST = (
     *("train_loss", "train_error_percent", "start_effective_dimension"),
     *("least_gradient_norm", "largest_gradient_norm"),
 )
-
-# Settings
 
 VARIANTS = {
     "digits/relu": "ReLU nets with and without the identity; half a minute",
@@ -117,7 +114,7 @@ _COMMON = {
         "initial_scale": 1.0,
         "compute_dtype": "float32",
     },
-    "layer_points": 65,  # at most so many layers of each net are written down
+    "layer_points": 65,  # gradients of at most so many layers of each net are written down
     "verdict": {
         # A net has trained if its loss has gone this part of the way from that of the map 0 to
         # that of the best linear map.
@@ -135,8 +132,6 @@ _COMMON = {
     },
 }
 get_config = configs({name: _changes(name) for name in VARIANTS | OTHER_VARIANTS}, _COMMON)
-
-# Trials
 
 
 def trials(*, variant: str, depths, model: dict, nets: dict, verdict: dict, **common) -> list[dict]:
@@ -213,9 +208,6 @@ def build(*, net: str, depth: int, layer_points: int, data: dict, model: dict, t
     return Subject(split, perceptron, train, layer_points)
 
 
-# Training
-
-
 @functools.cache
 def _descent(step_count: int, momentum: float) -> optax.GradientTransformation:
     # The schedule starts at 1 and is multiplied by the rate, so that one program is for all.
@@ -242,16 +234,14 @@ def _step(descent, state: dict, rate, x, labels):
     updates, opt_state = descent.update(gradient, state["opt_state"])
     updates = jax.tree.map(lambda update: rate * update, updates)
     params = optax.apply_updates(state["params"], updates)
-    squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradient)]
-    return {**state, "params": params, "opt_state": opt_state}, loss, jnp.sqrt(sum(squares))
+    return {**state, "params": params, "opt_state": opt_state}, loss, optax.tree.norm(gradient)
 
 
 @jax.jit
 def _evaluate(state: dict, x, labels):
     losses, logits, passed = _forward(state, x, labels)
     wrong = jnp.argmax(logits, axis=1) != labels
-    norms = jnp.mean(passed["norm"], axis=1)
-    return losses, wrong, norms, mlp.effective_dimension(passed["last_hidden"])
+    return losses, wrong, mlp.effective_dimension(passed["last_hidden"])
 
 
 class Training:
@@ -308,16 +298,15 @@ class Training:
         """What a net does to every training example.
 
         Returns:
-          "loss" and "error_percent"; "signal_norms" f64[depth - 1], the means of ||h_j||;
-          "effective_dimension" of the last hidden layer, or None where it is 0.
+          "loss", "error_percent", and the "effective_dimension" of the last hidden layer, or None
+          where it is 0.
         """
-        losses, wrong, norms, dimension = jax.device_get(
+        losses, wrong, dimension = jax.device_get(
             _evaluate(state, self._split.x, self._split.labels)
         )
         return {
             "loss": float(np.mean(losses, dtype=np.float64)),
             "error_percent": float(100 * np.mean(wrong)),
-            "signal_norms": norms.astype(np.float64),
             "effective_dimension": float(dimension) if np.isfinite(dimension) else None,
         }
 
@@ -329,7 +318,7 @@ class Training:
         return np.array([np.linalg.norm(kernel) for kernel in mlp.kernels_in_order(gradient)])
 
 
-def train(training, *, rates_times_depth, step_count: int, pilot_steps: int, watch: Callable):
+def train(training, *, rates_times_depth, step_count: int, pilot_steps: int) -> tuple:
     """Trains with the best of some rates, by one rule for all nets.
 
     Each rate runs for `pilot_steps` on the same batches. The one with the least mean loss over the
@@ -339,53 +328,42 @@ def train(training, *, rates_times_depth, step_count: int, pilot_steps: int, wat
     Args:
       training: a `Training`.
       step_count: updates in all, a multiple of `pilot_steps`.
-      watch: ``watch(state)``, called after each `pilot_steps` updates of what goes on.
     Returns:
-      The last state, or None where every rate diverged; the values of `watch`; and what goes into
-      the record: the rate of the run that is reported, what the rates were chosen by, the mean loss
-      of each batch, infinite after it diverged, and whether no gradient moved a weight.
+      The last state, or None where every rate diverged; and for the record, the rate of the run
+      that is reported, and whether no gradient moved a weight.
     """
     pilots = []
     for rate in rates_times_depth:
         state, losses, frozen = training.advance(training.start(), rate, 0, pilot_steps)
-        pilots.append((float(np.mean(losses[pilot_steps // 2 :])), rate, state, losses))
+        pilots.append((float(np.mean(losses[pilot_steps // 2 :])), rate, state, losses[-1]))
         if frozen:
             pilots, step_count = pilots[-1:], pilot_steps
             break
-    record = {"pilot_losses": [pilot[0] for pilot in pilots], "frozen": frozen}
-    for _, rate, state, losses in sorted(pilots, key=lambda pilot: pilot[0]):
-        watched = [watch(state)]
-        while np.isfinite(losses[-1]) and len(losses) < step_count:
-            state, more, _ = training.advance(state, rate, len(losses), pilot_steps)
-            losses = np.concatenate([losses, more])
-            watched.append(watch(state))
-        if np.isfinite(losses[-1]):
+    for _, rate, state, loss in sorted(pilots, key=lambda pilot: pilot[0]):
+        done = pilot_steps
+        while np.isfinite(loss) and done < step_count:
+            state, losses, _ = training.advance(state, rate, done, pilot_steps)
+            done, loss = done + pilot_steps, losses[-1]
+        if np.isfinite(loss):
             break
     else:
         state = None
-    return state, watched, {**record, "rate_times_depth": rate, "batch_losses": losses.tolist()}
+    return state, {"rate_times_depth": rate, "frozen": frozen}
 
 
 def measure(subject: Subject, key) -> dict:
-    """Gradient and signal of one net at the start by layer, its training, its weights by layer."""
+    """Gradient of one net at the start by layer, its training, and how far its weights went."""
     training, split, net = Training(subject, key), subject.split, subject.net
     gradient, square = training.gradient_norms(), training.is_square
     start = training.evaluate(training.start())
-
-    def layer_norms(state):
-        return random_matrices.spectral_norms(mlp.square_kernels(state["params"]))
-
-    watch = (lambda state: float(layer_norms(state).max())) if net.identity else (lambda _: None)
     rule = {n: subject.train[n] for n in ("rates_times_depth", "step_count", "pilot_steps")}
-    state, norm_curve, trained = train(training, **rule, watch=watch)
+    state, trained = train(training, **rule)
     points = np.unique(np.linspace(0, net.depth - 1, subject.layer_points).round().astype(int))
     measured = {
         "layers": (points + 1).tolist(),
         "gradient_norms": gradient[points].tolist(),
         "least_gradient_norm": float(gradient[square].min()),
         "largest_gradient_norm": float(gradient[square].max()),
-        "signal_norms": start["signal_norms"][points[:-1]].tolist(),
-        "start_loss": start["loss"],
         "start_effective_dimension": start["effective_dimension"],
         **trained,
         "diverged": state is None,
@@ -399,14 +377,9 @@ def measure(subject: Subject, key) -> dict:
     measured["gap_closed_percent"] = 100 * (1 - end["loss"]) / gap
     measured |= {f"train_{name}": end[name] for name in ("loss", "error_percent")}
     if net.identity:
-        norms = layer_norms(state)
+        norms = random_matrices.spectral_norms(mlp.square_kernels(state["params"]))
         measured["norm"] = float(norms.max())
-        measured["layer_norms"] = norms[np.unique(np.minimum(points, len(norms) - 1))].tolist()
-        measured["norm_curve"] = norm_curve
     return measured
-
-
-# Verdict
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
@@ -416,17 +389,13 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     judged = [{"gap_closed_percent": -np.inf, **record} for record in records]
     for record in judged:
         record["trained"] = record["gap_closed_percent"] >= rules["trained_percent"]
+        record["deep"] = record["depth"] >= rules["hard_from_depth"]
     of_net = {name: where(judged, net=name) for name in settings["nets"]}
-
-    def all_train(name):
-        return all(record["trained"] for record in of_net[name])
-
-    def deep(name):
-        return [r for r in of_net[name] if r["depth"] >= rules["hard_from_depth"]]
-
-    def no_deep_one_trains(name):
-        return bool(deep(name)) and not where(deep(name), trained=True)
-
+    all_train = {name: not where(own, trained=False) for name, own in of_net.items()}
+    no_deep_one_trains = {
+        name: {record["trained"] for record in where(own, deep=True)} == {False}
+        for name, own in of_net.items()
+    }
     metrics = {
         "deepest_layers": max(settings["depths"]),
         "linear_optimum_loss": records[0]["linear_optimum_loss"],
@@ -436,7 +405,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         metrics |= _net_metrics(name, own)
     if question == "orthogonal":
         published = {}
-        holds = all_train("linear") and no_deep_one_trains("relu")
+        holds = all_train["linear"] and no_deep_one_trains["relu"]
     else:
         layers = paper.NUMBERS["blog_post_deepest_layers"].value
         published = {"identity_deepest_trained_layers": layers}
@@ -448,7 +417,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         # In every layer less than in any layer of the net with the identity.
         attenuated = all(
             r["largest_gradient_norm"] < identity[r["depth"]]["least_gradient_norm"]
-            for r in deep("plain_near_zero")
+            for r in where(of_net["plain_near_zero"], deep=True)
         )
         norms = _norms_times_depth(of_net["identity"], rules["order_from_depth"]).values()
         everywhere = list(itertools.chain(*norms))
@@ -457,9 +426,9 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         metrics["identity_largest_norm_times_depth"] = max(everywhere, default=None)
         metrics["identity_norm_times_depth_ratio_at_equal_rates"] = ratio
         holds = (
-            all_train("identity")
-            and no_deep_one_trains("plain_near_zero")
-            and no_deep_one_trains("plain_standard")
+            all_train["identity"]
+            and no_deep_one_trains["plain_near_zero"]
+            and no_deep_one_trains["plain_standard"]
             and even
             and attenuated
         )

@@ -7,7 +7,7 @@ Command:
     python -m experiments.factorization --config=:random
     python -m experiments.factorization --config=:file --config.file=R.npy
 
-2 CPU cores: random about 60 s and 3 GB of memory, the others 3 to 30 s each.
+2 CPU cores: random about 50 s and 1 GB of memory, the others 3 to 30 s each.
 Expected: the product misses R by less than 1e-12 of its norm at every depth up to 4096, every
 width up to 256 and every condition number up to 1e8 (1e-10 for a principal root, which is refused
 beyond); the polar factorization stays below (pi + 3 gamma)/l and within 35 percent of a lower
@@ -31,26 +31,23 @@ import numpy as np
 from absl import logging
 
 from experiments import run
-from experiments.shared import configs, generator, grid, largest, require_between, where, without
+from experiments.run.shared import configs, generator, grid, largest, require_between, where
 from identity_matters import paper, random_matrices
 from identity_matters.linear.factorization import (
     METHODS,
-    NotApplicableError,
-    PathSettings,
     factorize,
-    norm_lower_bound,
     polar_bound,
     relative_product_error,
 )
-from identity_matters.linear.target import Target, check_depth, check_target
+from identity_matters.linear.lower_bound import norm_lower_bound
+from identity_matters.linear.shortest_path import PathSettings
+from identity_matters.linear.target import NotApplicableError, Target, check_depth, check_target
 
 _MEGABYTE = 1e6
 _FLOAT64_BYTES = 8
 
-# Settings
-
 VARIANTS = {
-    "random": "Gaussian targets; a minute, 3 GB of memory",
+    "random": "Gaussian targets; a minute, 1 GB of memory",
     "orthogonal": "random rotations; half a minute, as each of the others",
     "near_minus_identity": "rotations by nearly pi",
     "psd": "symmetric positive definite targets",
@@ -78,7 +75,7 @@ _CHANGES = {
     "random": {
         "dimensions": (2, 3, 5, 8, 16, 17, 32, 64, 128, 255),
         "path_max_dimension": 16,
-        "large_cells": ((256, 4096),),
+        "large_cells": ((256, 1024),),
     },
     "orthogonal": _OPTIMAL,
     "near_minus_identity": {
@@ -128,35 +125,26 @@ _COMMON = {
 get_config = configs(_CHANGES, _COMMON)
 
 
-# Trials
-
-
 def trials(
     *, variant: str, file: str, dimensions, strengths, depths, max_stack_megabytes: float,
-    large_cells, large_methods, path_max_dimension: int, **rest,
+    large_cells, large_methods, **rest,
 ) -> list[dict]:  # fmt: skip
     """One trial for each target R, with all of its depths."""
-    search = without(rest, "max_product_error", "norm_tolerance", "max_best_over_lower_bound")
-    common = {"family": _FAMILIES.get(variant, variant), **search, "least_depth_too": True}
+    common = {"family": _FAMILIES.get(variant, variant), **rest, "methods": tuple(METHODS)}
+    common["least_depth_too"] = True
     if variant == "file":
-        every = {"methods": tuple(METHODS), "path_max_dimension": path_max_dimension}
-        return [{**common, "file": file, "depths": depths, **every}]
+        return [{**common, "file": file, "depths": depths}]
     most_numbers = max_stack_megabytes * _MEGABYTE / _FLOAT64_BYTES
     listed = []
     for cell in grid(dimension=dimensions, strength=strengths):
-        d = cell["dimension"]
-        own = {"depths": tuple(depth for depth in depths if depth * d**2 <= most_numbers)}
-        own["methods"] = _methods_for(d, METHODS, path_max_dimension)
-        listed.append({**common, **cell, **own})
-    large = {"least_depth_too": False, "methods": large_methods}
+        most_layers = most_numbers / cell["dimension"] ** 2
+        kept = tuple(depth for depth in depths if depth <= most_layers)
+        listed.append({**common, **cell, "depths": kept})
+    large = {**common, "least_depth_too": False, "methods": large_methods}
     for (dimension, depth), strength in itertools.product(large_cells, strengths[:1]):
         cell = {"dimension": dimension, "strength": strength, "depths": (depth,)}
-        listed.append({**common, **cell, **large})
+        listed.append({**large, **cell})
     return listed
-
-
-def _methods_for(dimension: int, methods, path_max_dimension: int) -> tuple[str, ...]:
-    return tuple(name for name in methods if name != "path" or dimension <= path_max_dimension)
 
 
 def build(**trial) -> dict:
@@ -174,8 +162,7 @@ def build(**trial) -> dict:
     target = load_target(trial["file"])
     least = target.least_depth
     check_depth(min(trial["depths"], default=least), least, " = ceil(3 gamma) for this R")
-    methods = _methods_for(len(target.R), trial["methods"], trial["path_max_dimension"])
-    return {**trial, "methods": methods, "target": target}
+    return {**trial, "target": target}
 
 
 def load_target(file: str) -> Target:
@@ -232,6 +219,8 @@ def _measure_depth(target: Target, depth: int, subject: dict) -> dict:
     R, gamma, settings = target.R, target.gamma, _path_settings(subject)
     errors, norms = {}, {}
     for method in subject["methods"]:
+        if method == "path" and len(R) > subject["path_max_dimension"]:
+            continue
         try:
             A = factorize(R, depth, method, path_settings=settings)
         except NotApplicableError:
@@ -263,9 +252,6 @@ def _measure_depth(target: Target, depth: int, subject: dict) -> dict:
         "lower_bound_is_1": depth > 1 and lower == 1.0,
         "best_over_lower_bound": norms[best] / lower if lower > 0 else 1.0,
     }
-
-
-# Verdict
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:

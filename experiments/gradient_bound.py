@@ -24,7 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import run, shared
+from experiments import run
+from experiments.run import shared
 from identity_matters import random_matrices
 from identity_matters.linear import gradient_bound, model
 
@@ -37,15 +38,6 @@ CLAIMS = {
 _INCREASING = ("histogram_log10", "scales_log10")
 # Where searches start: 0.1 <= ||Sigma|| <= 1, condition numbers up to 100. Any start will do.
 SEARCH_DATA = random_matrices.DataRange((-1.0, 0.0), 2.0)
-
-# Settings
-
-VARIANTS = {
-    "iclr2017": "as printed at ICLR 2017; 20 s",
-    "v3": "as printed in arXiv v3; 20 s",
-    "corrected": "the form that is true, attacked with singular Sigma as well; 20 s",
-}
-
 
 _SETTINGS = {
     # A point fails if right > left (1 + relative_tolerance). Rounding enters as
@@ -88,25 +80,22 @@ _SETTINGS = {
     # d = 1, rational arithmetic; R and Sigma are whole numbers from 1 up to max_integer.
     "exact": {"max_depth": 2, "max_integer": 4},
 }
+VARIANTS = tuple(CLAIMS)
 get_config = shared.configs({form: {} for form in VARIANTS}, _SETTINGS)
-
-
-# Trials
 
 
 def trials(
     *, variant: str, random: dict, singular: dict, search: dict, tight: dict, scaling: dict,
-    exact: dict, **rest,
+    exact: dict, **data,
 ) -> list[dict]:  # fmt: skip
     """One trial each for exact, tight and scaling; one for each search and random shape.
 
     Singular Sigma are for the corrected form alone: the printed ones are trivial there.
     """
-    data = shared.without(rest, "tight_tolerance")
     sizes = search["widths"], search["depths"]
     if len(sizes[0]) != len(sizes[1]):
         raise ValueError("one search.depths for each of search.widths {}, got {}".format(*sizes))
-    listed = [
+    listed: list[dict] = [
         {"kind": "exact", **exact},
         {"kind": "tight", **tight},
         {"kind": "scaling", **data, **scaling},
@@ -118,23 +107,25 @@ def trials(
     if variant == "corrected":
         shapes = _shapes(**{**random, **singular})
         listed += [{"kind": "singular", **data, **shape} for shape in shapes]
-    return [{"form": variant, **trial} for trial in listed]
+    return [{**trial, "form": variant} for trial in listed]
 
 
 def _shapes(*, points: int, widths, depth_caps, batch_points: int, **histogram) -> list[dict]:
     """Shapes with their numbers of batches for each sampler, inversely as the size of A."""
     lows = (1, *(cap + 1 for cap in depth_caps[:-1]))
-    shapes = [
-        {"width": width, "min_depth": low, "max_depth": cap, "batch_points": batch_points}
-        for low, cap in zip(lows, depth_caps, strict=True)
-        for width in widths
-    ]
-    weights = np.array([1 / (shape["width"] ** 2 * shape["max_depth"]) for shape in shapes])
+    sizes = [(w, *ends) for ends in zip(lows, depth_caps, strict=True) for w in widths]
+    weights = np.array([1 / (width**2 * cap) for width, _, cap in sizes])
     batches = points * weights / weights.sum() / len(random_matrices.SAMPLERS) / batch_points
-    return [
-        {**shape, "batches_per_sampler": math.ceil(count), **histogram}
-        for shape, count in zip(shapes, batches, strict=True)
+    shapes = [
+        {
+            "width": width,
+            "min_depth": low,
+            "max_depth": cap,
+            "batches_per_sampler": math.ceil(count),
+        }
+        for (width, low, cap), count in zip(sizes, batches, strict=True)
     ]
+    return [{**shape, "batch_points": batch_points, **histogram} for shape in shapes]
 
 
 def build(**trial) -> dict:
@@ -151,11 +142,6 @@ def build(**trial) -> dict:
         if len(values) < 2 or list(values) != sorted(set(values)):
             raise ValueError(f"{kind}.{name} must increase, got {values}")
     return trial
-
-
-def measure(trial: dict, key) -> dict:
-    """What the attack finds; see the functions of `ATTACKS`."""
-    return ATTACKS[trial["kind"]](trial, shared.generator(key))
 
 
 def _ratios(trial: dict, points: random_matrices.Points) -> np.ndarray:
@@ -178,12 +164,11 @@ def exact_counterexamples(trial: dict, rng) -> dict:
     In exact numbers, and with both sides once more in float64 by the general code.
     """
     del rng
-    sizes = {name: trial[name] for name in ("max_depth", "max_integer")}
+    search, largest = gradient_bound.smallest_scalar_counterexample, trial["max_integer"]
     found = {}
-    for name, max_sigma in (("smallest", trial["max_integer"]), ("smallest_with_sigma_1", 1)):
-        point = gradient_bound.smallest_scalar_counterexample(
-            trial["form"], **sizes, max_sigma=max_sigma
-        )
+    for name, max_sigma in (("smallest", largest), ("smallest_with_sigma_1", 1)):
+        sizes = {"max_depth": trial["max_depth"], "max_integer": largest, "max_sigma": max_sigma}
+        point = search(trial["form"], **sizes)
         found[name] = None if point is None else _describe(point, trial["form"])
     return found
 
@@ -212,7 +197,7 @@ def tight_family(trial: dict, rng) -> dict:
         A = np.zeros((len(cells), max(trial["depths"]), width, width))
         for layers, cell in zip(A, cells, strict=True):
             depth = cell["depth"]
-            layers[:depth] = gradient_bound.minus_tau_identity(depth, width, cell["tau"])
+            layers[:depth] = -cell["tau"] * np.eye(width)
         depths, taus, scales = (np.array([cell[n] for cell in cells]) for n in cells[0])
         R = rng.standard_normal((len(cells), width, width))
         Sigma = scales[:, None, None] * np.eye(width)
@@ -318,9 +303,6 @@ ATTACKS = {
 }
 
 
-# Verdict
-
-
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """A failure is a counterexample, of a printed form if one is exact; few attacks settle nothing.
 
@@ -409,7 +391,7 @@ def _search_metrics(records: list[dict]) -> dict:
 
 
 _ANY_SIGN = ("sigma_norm_log10", "max_condition_log10", *_INCREASING)
-EXPERIMENT = run.Experiment("gradient_bound", trials, measure, verdict, build, _ANY_SIGN)
+EXPERIMENT = run.Experiment("gradient_bound", trials, ATTACKS, verdict, build, _ANY_SIGN)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

@@ -24,23 +24,11 @@ and too few of them leave the verdict undecided.
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import run, shared
+from experiments import run
+from experiments.run import shared
 from identity_matters import random_matrices
 from identity_matters.linear import critical_points, gradient_bound, model
 
-CLAIMS = {
-    "critical_points": "theorem-2-2",
-    "hessian_at_origin": "origin",
-    "negative_determinant": "negative-determinant",
-}
-
-# Settings
-
-VARIANTS = {
-    "critical_points": "critical points from many starts, inside the ball and outside; 10 s",
-    "hessian_at_origin": "gradient and Hessian at zero weights; 10 s",
-    "negative_determinant": "the least gradient over the ball where det R < 0; 10 s",
-}
 _COMMON = {
     "max_condition_log10": 1.0,  # largest log10 of the condition number of Sigma
     "widths": (1, 2, 3),  # d
@@ -75,23 +63,20 @@ _SETTINGS = {
         "relative_tolerance": 1e-9,
     },
 }
-# Settings of the verdict, which no trial needs.
-_OF_VERDICT = ("wall_margin", "excess_tolerance", "least_inside", "relative_tolerance")
+VARIANTS = tuple(_SETTINGS)
 get_config = shared.configs(_SETTINGS, _COMMON)
 
 
-# Trials
-
-
-def trials(*, variant: str, widths, depths, **settings) -> list[dict]:
+def trials(*, variant: str, **settings) -> list[dict]:
     """One trial for each width and depth."""
-    fields = shared.without(settings, *_OF_VERDICT)
-    if variant == "critical_points":
-        fields["start_norms"] = (*fields.pop("start_taus"), *fields.pop("outside_norms"))
-    if variant != "hessian_at_origin":
-        # Arrays are padded to so many layers, so that all depths share one compilation.
-        fields["max_depth"] = max(depths, default=0)
-    return [{"kind": variant, **fields, **cell} for cell in shared.grid(width=widths, depth=depths)]
+    cells = shared.each(settings, {"widths": "width", "depths": "depth"})
+    for trial in cells:
+        if variant == "critical_points":
+            trial["start_norms"] = (*trial.pop("start_taus"), *trial.pop("outside_norms"))
+        if variant != "hessian_at_origin":
+            # Arrays are padded to so many layers, so that all depths share one compilation.
+            trial["max_depth"] = max(settings["depths"])
+    return [{"kind": variant, **trial} for trial in cells]
 
 
 def build(**trial) -> dict:
@@ -101,11 +86,6 @@ def build(**trial) -> dict:
     if min(trial.get("target_sizes", (0.0,)), default=-1) < 0:
         raise ValueError(f"target_sizes must be 0 or more, got {trial['target_sizes']}")
     return trial
-
-
-def measure(trial: dict, key) -> dict:
-    """Measures one width and depth; see the functions of `SEARCHES`."""
-    return SEARCHES[trial["kind"]](trial, shared.generator(key))
 
 
 def _data_range(trial: dict) -> random_matrices.DataRange:
@@ -121,13 +101,9 @@ def _padded(A: np.ndarray, max_depth: int) -> np.ndarray:
 def from_many_starts(trial: dict, rng) -> dict:
     """Where `critical_points.find_critical_points` ends from random starts of given |||A|||.
 
-    `starts` of them for every combination of target size and norm, each with its own R and Sigma.
-
-    Returns:
-      Lists over the starts, and as their last entry ``A_i = -I``, where the search must stay
-      unless depth is 1: "started_at_norms", "norms" (|||A||| at the end), "relative_excess" (f - C
-      over ``||R Sigma^{1/2}||_F^2``, the risk of the map 0), "gradient_norms"; and
-      "largest_right_over_left", of corrected eq. (2.3) over the starts inside the ball.
+    `starts` of them for every combination of target size and norm, each with its own R and Sigma;
+    and as the last one ``A_i = -I``, where the search must stay unless depth is 1. The excess is
+    relative to ``||R Sigma^{1/2}||_F^2``, the risk of the map 0.
     """
     width, depth = trial["width"], trial["depth"]
     repeated = np.repeat(trial["target_sizes"], trial["starts"])
@@ -183,11 +159,6 @@ def negative_determinant(trial: dict, rng) -> dict:
 
     `problems` random pairs of R and Sigma, the same for every tau; for each of them and every tau
     `starts` runs of `critical_points.least_gradients`.
-
-    Returns:
-      "least_gradient_norms" and "floors", lists [problem][tau]; "least_over_floor" and
-      "largest_over_floor", of their ratios; "largest_norm_over_tau", which tells that the searches
-      stayed in their balls.
     """
     width, depth, taus = trial["width"], trial["depth"], trial["taus"]
     problems, starts = trial["problems"], trial["starts"]
@@ -224,28 +195,11 @@ def negative_determinant(trial: dict, rng) -> dict:
     }
 
 
-SEARCHES = {
-    "critical_points": from_many_starts,
-    "hessian_at_origin": at_origin,
-    "negative_determinant": negative_determinant,
-}
-
-# Verdict
+def _says(refuted: bool, attacked: bool) -> str:
+    return "counterexample" if refuted else "holds" if attacked else "undecided"
 
 
-def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Metrics and verdict of one variant; see the module's docstring."""
-    judge = {
-        "critical_points": _critical_points,
-        "hessian_at_origin": _hessian,
-        "negative_determinant": _negative_determinant,
-    }[settings["variant"]]
-    metrics, refuted, attacked = judge(settings, records)
-    says = "counterexample" if refuted else "holds" if attacked else "undecided"
-    return run.Verdict(CLAIMS[settings["variant"]], metrics, says)
-
-
-def _critical_points(settings: dict, records: list[dict]) -> tuple[dict, bool, bool]:
+def _critical_points(settings: dict, records: list[dict]) -> tuple[dict, str]:
     # The last point of each trial is A_i = -I, which was put there and not found.
     names = ("started_at_norms", "norms", "relative_excess", "gradient_norms")
     found = [{name: record[name][:-1] for name in names} for record in records]
@@ -273,41 +227,34 @@ def _critical_points(settings: dict, records: list[dict]) -> tuple[dict, bool, b
     }
     enough = metrics["critical_points_inside"] >= settings["least_inside"]
     stayed = metrics["minus_identity_largest_gradient_norm"] == 0
-    return metrics, metrics["critical_points_inside_not_optimal"] > 0, enough and stayed
+    refuted = metrics["critical_points_inside_not_optimal"] > 0
+    return metrics, _says(refuted, enough and stayed)
 
 
-def _hessian(settings: dict, records: list[dict]) -> tuple[dict, bool, bool]:
+def _hessian(settings: dict, records: list[dict]) -> tuple[dict, str]:
     rows = [{**net, "depth": record["depth"]} for record in records for net in record["nets"]]
     standard, residual = (shared.where(rows, net=net) for net in ("standard", "residual"))
     at_identity = shared.where(residual, target_size=0)
     elsewhere = [row for row in residual if row["target_size"] > 0]
     from_2, from_3 = ([row for row in standard if row["depth"] >= layers] for layers in (2, 3))
-    metrics = {
-        "standard_largest_gradient_norm_from_2_layers": shared.largest(
-            from_2, "gradient_norm", 0.0
-        ),
-        "standard_largest_hessian_entry_from_3_layers": shared.largest(
-            from_3, "largest_hessian_entry", 0.0
-        ),
+    claimed_to_be_0 = {
+        "standard_largest_gradient_norm_from_2_layers": (from_2, "gradient_norm"),
+        "standard_largest_hessian_entry_from_3_layers": (from_3, "largest_hessian_entry"),
+        "residual_largest_gradient_norm_at_identity_target": (at_identity, "gradient_norm"),
+    }
+    others = {
         "standard_least_excess": shared.least(standard, "excess"),
         "residual_least_gradient_norm": shared.least(elsewhere, "gradient_norm"),
-        "residual_least_largest_hessian_entry": shared.least(elsewhere, "largest_hessian_entry"),
-        "residual_largest_gradient_norm_at_identity_target": shared.largest(
-            at_identity, "gradient_norm", 0.0
-        ),
     }
+    zeros = {name: shared.largest(*where, 0.0) for name, where in claimed_to_be_0.items()}
+    entry = shared.least(elsewhere, "largest_hessian_entry")
+    metrics = {**zeros, **others, "residual_least_largest_hessian_entry": entry}
     attacked = len(from_3) > 0 and len(elsewhere) > 0
-    claimed_to_be_0 = (
-        "standard_largest_gradient_norm_from_2_layers",
-        "standard_largest_hessian_entry_from_3_layers",
-        "residual_largest_gradient_norm_at_identity_target",
-    )
-    others = metrics["standard_least_excess"], metrics["residual_least_gradient_norm"]
-    refuted = any(metrics[name] for name in claimed_to_be_0) or not all(others)
-    return metrics, attacked and refuted, attacked
+    refuted = any(zeros.values()) or not all(others.values())
+    return metrics, _says(attacked and refuted, attacked)
 
 
-def _negative_determinant(settings: dict, records: list[dict]) -> tuple[dict, bool, bool]:
+def _negative_determinant(settings: dict, records: list[dict]) -> tuple[dict, str]:
     balls = sum(len(record["taus"]) * record["problems"] for record in records)
     metrics = {
         "balls": balls,
@@ -321,11 +268,21 @@ def _negative_determinant(settings: dict, records: list[dict]) -> tuple[dict, bo
     }
     inside = metrics["largest_norm_over_tau"] <= 1 + settings["relative_tolerance"]
     below = metrics["least_gradient_over_floor"] < 1 - settings["relative_tolerance"]
-    return metrics, inside and below, inside
+    return metrics, _says(inside and below, inside)
 
 
+MEASURES = {
+    "critical_points": from_many_starts,
+    "hessian_at_origin": at_origin,
+    "negative_determinant": negative_determinant,
+}
+VERDICTS = {
+    "critical_points": ("theorem-2-2", _critical_points),
+    "hessian_at_origin": ("origin", _hessian),
+    "negative_determinant": ("negative-determinant", _negative_determinant),
+}
 _ANY_SIGN = ("max_condition_log10", "target_sizes")
-EXPERIMENT = run.Experiment("landscape", trials, measure, verdict, build, _ANY_SIGN)
+EXPERIMENT = run.Experiment("landscape", trials, MEASURES, VERDICTS, build, _ANY_SIGN)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

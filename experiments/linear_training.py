@@ -27,37 +27,21 @@ although a layer must leave B_1 on the way.
 """
 
 import dataclasses
-import itertools
 import math
 import statistics
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from experiments import run
-from experiments.shared import configs, generator, joined, largest, least, reproduced, where
+from experiments.run.shared import configs, each, grid, joined, largest, least, reproduced, where
 from identity_matters import paper, random_matrices
 from identity_matters.linear import descent, factorization, lower_bound, model
 
-CLAIMS = {
-    "depth": "training-at-depth",
-    "stuck_targets": "stuck-targets",
-    "noise": "noise-frees-stuck-targets",
-}
 RESIDUAL, STANDARD, SCALED = "residual", "standard", "standard_scaled"
 # R that stall from zero, with det R > 0 and < 0, and two that are learned.
 PLANE, NEGATIVE, POSITIVE, ROTATION = "plane", "negative", "positive", "rotation"
 CURVE_POINTS = 100  # at most so many points of a curve are kept
-
-# Settings
-
-VARIANTS = {
-    "depth": "residual and standard nets of 1 to 1202 layers; half a minute",
-    "stuck_targets": "targets at which descent from zero stalls, and cures; 10 s",
-    "noise": "the same targets from Gaussian weights; 15 s",
-}
-
 
 _STUCK_DIAGONALS = {
     "plane_diagonal": (-1.0, -1.0, 1.0, 1.0),  # R with det R > 0 that stalls from zero
@@ -111,76 +95,60 @@ _SETTINGS = {
         "least_freed_share": 0.5,  # of its draws some size frees at every depth (our choice)
     },
 }
+VARIANTS = tuple(_SETTINGS)
 get_config = configs(_SETTINGS, {"descent": _DESCENT})
 
 
-# Trials
-
-
-def trials(*, variant: str, descent: dict, **settings) -> list[dict]:
+def trials(*, variant: str, **settings) -> list[dict]:
     """One for each network to train; in noise one for each target and depth."""
-    listed, _, _ = _PARTS[variant]
-    return [{"variant": variant, "descent": descent, **trial} for trial in listed(**settings)]
+    return [{"variant": variant, **trial} for trial in _TRIALS[variant](settings)]
 
 
-def _depth_trials(
-    *, depths, width, problem_seeds, gammas, angles_radians, sigma_eigenvalues,
-    near_zero_std_times_depth, residual_rate_factors, standard_rate_factors, **_,
-):  # fmt: skip
-    names = ("problem_seed", "gamma", "angles_radians")
-    drawn = list(zip(problem_seeds, gammas, angles_radians, strict=True))
-    factors, stds = {RESIDUAL: residual_rate_factors}, {SCALED: 1 / math.sqrt(width)}
-    for depth, network, problem in itertools.product(depths, (RESIDUAL, STANDARD, SCALED), drawn):
+def _depth_trials(settings: dict):
+    drawn = (settings[name] for name in ("problem_seeds", "gammas", "angles_radians"))
+    several = {
+        "depth": settings["depths"],
+        "network": (RESIDUAL, STANDARD, SCALED),
+        "problem": list(zip(*drawn, strict=True)),
+    }
+    for cell in grid(**several):
+        depth, network, (seed, gamma, angles) = cell.values()
+        near_zero = settings["near_zero_std_times_depth"] / depth
+        kind = "residual" if network == RESIDUAL else "standard"
         yield {
-            "network": network,
-            "depth": depth,
-            "rate_factors": factors.get(network, standard_rate_factors),
-            "std": stds.get(network, near_zero_std_times_depth / depth),
-            "width": width,
-            **dict(zip(names, problem, strict=True)),
-            "sigma_eigenvalues": sigma_eigenvalues,
+            **{name: settings[name] for name in ("descent", "width", "sigma_eigenvalues")},
+            **{"network": network, "depth": depth},
+            **{"problem_seed": seed, "gamma": gamma, "angles_radians": angles},
+            "rate_factors": settings[f"{kind}_rate_factors"],
+            "std": 1 / math.sqrt(settings["width"]) if network == SCALED else near_zero,
         }
 
 
-def _stuck_trials(
-    *, plane_diagonal, negative_diagonal, positive_diagonal, rotation_radians, depth, map_widths,
-    repeats, factorization_noise_std, **_,
-):  # fmt: skip
-    dimension = len(plane_diagonal)
-    targets = {
-        PLANE: np.diag(plane_diagonal),
-        NEGATIVE: np.diag(negative_diagonal),
-        POSITIVE: np.diag(positive_diagonal),
-        ROTATION: random_matrices.rotate_rows(np.eye(dimension), np.array([rotation_radians])),
-    }
+def _stuck_trials(settings: dict):
+    turn = np.array([settings["rotation_radians"]])
+    targets = {name: np.diag(settings[f"{name}_diagonal"]) for name in (PLANE, NEGATIVE, POSITIVE)}
+    dimension = len(targets[PLANE])
+    targets[ROTATION] = random_matrices.rotate_rows(np.eye(dimension), turn)
     # (target, start, width of the layers, repeats)
-    cases = [(target, "zero", dimension, 1) for target in targets]
+    cases, repeats = [(target, "zero", dimension, 1) for target in targets], settings["repeats"]
     for target in (PLANE, NEGATIVE):
-        cases += [(target, "gaussian_maps", width, repeats) for width in map_widths]
+        cases += [(target, "gaussian_maps", width, repeats) for width in settings["map_widths"]]
         cases += [(target, "modified_identity_maps", 2 * dimension, 1)]
         cases += [(target, "last_layer_minus_identity", dimension, 1)]
     cases += [(PLANE, "factorization", dimension, repeats)]
+    common = {name: settings[name] for name in ("descent", "depth")}
     for target, start, width, count in cases:
+        std = settings["factorization_noise_std"] if start == "factorization" else 0.0
+        own = {"target": target, "R": targets[target].tolist(), "start": start, "width": width}
         for repeat in range(count):
-            yield {
-                "target": target,
-                "R": targets[target].tolist(),
-                "start": start,
-                "depth": depth,
-                "noise_std": factorization_noise_std if start == "factorization" else 0.0,
-                "width": width,
-                "repeat": repeat,
-            }
+            yield {**common, **own, "noise_std": std, "repeat": repeat}
 
 
-def _noise_trials(*, plane_diagonal, negative_diagonal, depths, noise_stds, draws, **_):
-    for target, diagonal in ((NEGATIVE, negative_diagonal), (PLANE, plane_diagonal)):
-        common = {"target": target, "R": np.diag(diagonal).tolist()}
-        for depth in depths:
-            yield {**common, "depth": depth, "noise_stds": noise_stds, "draws": draws}
-
-
-# Measurements
+def _noise_trials(settings: dict):
+    for target in (NEGATIVE, PLANE):
+        R = np.diag(settings[f"{target}_diagonal"]).tolist()
+        for trial in each(settings, {"depths": "depth"}):
+            yield {**trial, "target": target, "R": R}
 
 
 class Problem(NamedTuple):
@@ -215,12 +183,6 @@ def build(**trial) -> Problem:
     return Problem(trial, R, Sigma, yardstick, listed)
 
 
-def measure(problem: Problem, key) -> dict:
-    """Trains the networks of one trial."""
-    _, do, _ = _PARTS[problem.trial["variant"]]
-    return do(problem, generator(key))
-
-
 def descend(problem: Problem, A, rules: descent.Rules, **maps) -> dict:
     """One run of gradient descent as JSON-able values."""
     done = descent.gradient_descent(A, problem.R, problem.Sigma, rules, **maps)
@@ -232,7 +194,6 @@ def descend(problem: Problem, A, rules: descent.Rules, **maps) -> dict:
         kept = np.unique(np.geomspace(1, len(kept), CURVE_POINTS).astype(int) - 1)
     return {
         "learning_rate": rules.learning_rate,
-        "stopped": done.stopped,
         "converged": done.converged,
         "updates": done.updates,
         "identity_excess_risk": problem.identity_excess_risk,
@@ -307,22 +268,12 @@ def measure_noise(problem: Problem, rng) -> dict:
     )
     noise *= np.reshape(stds, (-1, 1, 1, 1, 1))
     ends = descent.descend_many(noise.reshape(-1, *noise.shape[2:]), R, rules)
-    lists = {name: x.reshape(noise.shape[:2]).tolist() for name, x in ends._asdict().items()}
+    lists = {name: x.reshape(noise.shape[:2]).tolist() for name, x in ends.items()}
     excess = problem.identity_excess_risk
     return {"learning_rate": rules.learning_rate, "identity_excess_risk": excess, **lists}
 
 
-# Verdict
-
-
-def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Reproduced if every part of the variant's claim holds."""
-    _, _, judge = _PARTS[settings["variant"]]
-    metrics, holds, *published = judge(settings, records)
-    return run.Verdict(CLAIMS[settings["variant"]], metrics, reproduced(holds), *published)
-
-
-def judge_depth(settings: dict, records: list[dict]) -> tuple[dict, bool, dict]:
+def judge_depth(settings: dict, records: list[dict]) -> tuple[dict, str, dict]:
     """Residual nets train and stay inside as fast as eq. (2.3) promises; standard ones stay put."""
     residual, standard, scaled = (
         where(records, network=network) for network in (RESIDUAL, STANDARD, SCALED)
@@ -374,10 +325,10 @@ def judge_depth(settings: dict, records: list[dict]) -> tuple[dict, bool, dict]:
     published = {
         "deepest_trained_residual_layers": paper.NUMBERS["deepest_residual_net_layers"].value
     }
-    return metrics, everything and rate_ratio >= 1 and not moved, published
+    return metrics, reproduced(everything and rate_ratio >= 1 and not moved), published
 
 
-def judge_stuck(settings: dict, records: list[dict]) -> tuple[dict, bool]:
+def judge_stuck(settings: dict, records: list[dict]) -> tuple[dict, str]:
     """Two targets stall from zero as predicted; the other two and every cure converge."""
 
     def stalled(r):
@@ -405,10 +356,10 @@ def judge_stuck(settings: dict, records: list[dict]) -> tuple[dict, bool]:
         name = f"{r['target']}_{r['start']}{width}_updates"
         metrics[name] = max(r["updates"], metrics.get(name, 0))  # the most over the repeats
     holds = all(map(stalled, from_zero)) and all(r["converged"] for r in learned + cured)
-    return metrics, holds
+    return metrics, reproduced(holds)
 
 
-def judge_noise(settings: dict, records: list[dict]) -> tuple[dict, bool]:
+def judge_noise(settings: dict, records: list[dict]) -> tuple[dict, str]:
     """Some size of the noise frees enough draws of every target, at every depth."""
     metrics, freed = {"draws": records[0]["draws"]}, []
     for r in records:
@@ -421,17 +372,19 @@ def judge_noise(settings: dict, records: list[dict]) -> tuple[dict, bool]:
             metrics[f"{r['target']}_median_updates/{name}"] = statistics.median_low(times)
         freed.append(max(float(np.mean(converged)) for *_, converged in ends))
     metrics["least_freed_share"] = min(freed)
-    return metrics, min(freed) >= settings["least_freed_share"]
+    return metrics, reproduced(min(freed) >= settings["least_freed_share"])
 
 
-_PARTS: dict[str, tuple[Callable, Callable, Callable]] = {
-    "depth": (_depth_trials, measure_depth, judge_depth),
-    "stuck_targets": (_stuck_trials, measure_stuck, judge_stuck),
-    "noise": (_noise_trials, measure_noise, judge_noise),
+_TRIALS = {"depth": _depth_trials, "stuck_targets": _stuck_trials, "noise": _noise_trials}
+MEASURES = {"depth": measure_depth, "stuck_targets": measure_stuck, "noise": measure_noise}
+VERDICTS = {
+    "depth": ("training-at-depth", judge_depth),
+    "stuck_targets": ("stuck-targets", judge_stuck),
+    "noise": ("noise-frees-stuck-targets", judge_noise),
 }
 _ANY_SIGN = ("problem_seeds", "gammas", "angles_radians", "rotation_radians")
 EXPERIMENT = run.Experiment(
-    "linear_training", trials, measure, verdict, build, (*_ANY_SIGN, *_STUCK_DIAGONALS)
+    "linear_training", trials, MEASURES, VERDICTS, build, (*_ANY_SIGN, *_STUCK_DIAGONALS)
 )
 
 if __name__ == "__main__":

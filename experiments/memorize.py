@@ -15,44 +15,22 @@ larger than the number of images.
 Verdicts: holds; counterexample for paper_method, where the printed width does not keep norms.
 """
 
-import functools
-import itertools
-import time
-
-import jax
 import numpy as np
-import scipy.special
 
 from experiments import run
-from experiments.shared import (
-    configs,
-    grid,
-    largest,
-    least,
-    require_between,
-    total,
-    where,
-    without,
-)
-from identity_matters import flops, paper
+from experiments.parts import memorize as measures
+from experiments.run.shared import configs, each, largest, least, require_between, total, where
 from identity_matters.images import datasets
-from identity_matters.memorize import construct, descent, few_numbers, network
-from identity_matters.memorize.certificate import PrecisionError
-from identity_matters.memorize.paper_method import AssumptionError, separation, sufficient_width
+from identity_matters.memorize import construct, few_numbers
 
-PRECISIONS = ("float32", "float64")
-_LARGEST_PIXEL = 255
-_MOST_DRAWS = 100
 # Fields of records that hold a network beside those of a fit.
-_ALSO_BUILT = ("constructed", *(f"{precision}_result" for precision in PRECISIONS))
+_ALSO_BUILT = ("constructed", *(f"{precision}_result" for precision in measures.PRECISIONS))
 
 # Metrics of single trials, with the number of examples in their names.
 _BY_SIZE = {
     "separation": ("rho", "theorem_width", "lemma_width"),
     "minimal_width": ("least_fitting_width", "least_certified_width"),
 }
-
-# Settings
 
 VARIANTS = {
     "digits": "all 1,797 digits, and SGD for contrast; 25 s, most of it for SGD",
@@ -138,7 +116,7 @@ _SETTINGS = {
         "fit": _fit(_POINTS),
         "separation": _POINTS,
         # The search for the smallest width ends at max_width.
-        "minimal_width": {**_POINTS, "precisions": PRECISIONS, "max_width": 16},
+        "minimal_width": {**_POINTS, "precisions": measures.PRECISIONS, "max_width": 16},
         "precision": {
             # Distances of the two unit vectors of each pair.
             "pair_distances": (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6),
@@ -175,8 +153,9 @@ _SETTINGS = {
         )
     },
 }
-# Each setting that holds several values, but for `networks`, and what a trial calls one of them.
+# Each setting that holds several values, and what a trial calls one of them.
 _SEVERAL = {
+    "examples": "examples",
     "labels": "labels",
     "precisions": "precision",
     "pair_distances": "pair_distance",
@@ -184,60 +163,38 @@ _SEVERAL = {
     "group_points": "group_points",
     "word_bits": "word_bits",
     "widths": "width",
+    "networks": "network",
 }
 get_config = configs(_SETTINGS)
-
-
-# Trials
 
 
 def trials(*, variant: str, **groups) -> list[dict]:
     """For each group, every combination of the settings that hold several values."""
     del variant
-    listed = []
-    for kind, group in groups.items():
-        fixed = without(group, "examples", "networks", "least_inside_share", *_SEVERAL)
-        for number, cell in itertools.product(group.get("examples", [None]), _cells(group)):
-            size = {} if number is None else _size(number, **fixed)
-            trial = {"kind": kind, **fixed, **size, **cell}
-            if "least_hash_chance" in trial:
-                trial["group_points"] = few_numbers.largest_group(
-                    *(trial["num_classes"], trial["word_bits"], trial["width"]),
-                    trial["least_hash_chance"],
-                )
-            listed.append(trial)
+    listed = [
+        {"kind": kind, **trial} for kind, group in groups.items() for trial in each(group, _SEVERAL)
+    ]
+    for trial in listed:
+        if "network" in trial:
+            trial["width"], trial["precision"] = trial.pop("network")
+        if trial.get("dataset", "synthetic") != "synthetic":
+            source = datasets.find_source(trial["dataset"])
+            trial["examples"] = (
+                trial["examples"] or source.splits[measures.split_to_fit(trial["dataset"])]
+            )
+            trial["features"] = int(np.prod(source.image_shape))
+            trial["num_classes"] = source.num_classes
+        if "least_hash_chance" in trial:
+            trial["group_points"] = few_numbers.largest_group(
+                *(trial["num_classes"], trial["word_bits"], trial["width"]),
+                trial["least_hash_chance"],
+            )
     return listed
-
-
-def _cells(group: dict) -> list[dict]:
-    """Every combination but for the numbers of examples."""
-    cells = grid(**{part: group[name] for name, part in _SEVERAL.items() if name in group})
-    if "networks" not in group:
-        return cells
-    networks = [{"width": width, "precision": precision} for width, precision in group["networks"]]
-    return [{**cell, **network} for cell in cells for network in networks]
-
-
-def _size(examples: int, dataset: str, **_) -> dict:
-    """What there is of a data set; synthetic points are as many as the settings say."""
-    if dataset == "synthetic":
-        return {"examples": examples}
-    source = datasets.find_source(dataset)
-    return {
-        "examples": examples or source.splits[split_to_fit(dataset)],
-        "features": int(np.prod(source.image_shape)),
-        "num_classes": source.num_classes,
-    }
-
-
-def split_to_fit(dataset: str) -> str:
-    """All examples of a data set without a published split, the training split of the others."""
-    return "all" if "all" in datasets.find_source(dataset).splits else "train"
 
 
 def build(**trial) -> dict:
     """The trial, once its data are known to be prepared and its settings to be usable."""
-    choices = {**_BOTH_LABELS, "precision": PRECISIONS, "method": construct.METHODS}
+    choices = {**_BOTH_LABELS, "precision": measures.PRECISIONS, "method": construct.METHODS}
     for name in trial.keys() & choices.keys():
         if trial[name] not in choices[name]:
             raise ValueError(f"{name} must be one of {choices[name]}, got {trial[name]!r}")
@@ -245,267 +202,22 @@ def build(**trial) -> dict:
         construct.check_whole(name, trial[name])
     dataset = trial.get("dataset", "synthetic")
     if dataset != "synthetic":
-        split = split_to_fit(dataset)
+        split = measures.split_to_fit(dataset)
         available = datasets.find_source(dataset).splits[split]
         if trial["examples"] > available:
             raise ValueError(f"examples must lie in 0 ... {available}, got {trial['examples']}")
         datasets.require_prepared(dataset, split, trial["data_dir"])
     elif trial.get("labels") == "true":
         raise ValueError("synthetic points have random labels only")
+    for name, high in {"least_hash_chance": 1, "pair_distance": 2}.items():
+        require_between(0, high, **{name: trial.get(name, high / 2)})
     if trial["kind"] == "few_numbers":
-        if "least_hash_chance" in trial:
-            require_between(0, 1, least_hash_chance=trial["least_hash_chance"])
-        precision = _few_numbers_precision(trial)
-        few_numbers.check_group(trial["group_points"], trial["num_classes"], *precision)
-    if trial["kind"] == "precision" and not 0 < trial["pair_distance"] <= 2:
-        raise ValueError(f"pair_distances must lie in (0, 2], got {trial['pair_distance']}")
+        few_numbers.check_group(
+            num_classes=trial["num_classes"], **measures.few_numbers_options(trial)
+        )
     if trial["kind"] == "sgd" and trial["steps"] % trial["steps_per_evaluation"]:
         raise ValueError(f"steps_per_evaluation must divide steps, {trial['steps']}")
     return trial
-
-
-# The points
-
-
-def _rng(key) -> np.random.Generator:
-    return np.random.default_rng(np.asarray(jax.random.bits(key, (4,), np.uint32)))
-
-
-def _unit_rows(x) -> np.ndarray:
-    # In place: the training images of CIFAR-10 are 600 MB in float32.
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    return x
-
-
-@functools.lru_cache(maxsize=1)
-def load_images(dataset, data_dir):
-    """Images as unit vectors f32[n, d], and their labels."""
-    images, labels = datasets.load(dataset, split_to_fit(dataset), data_dir)
-    x = images.reshape(len(images), -1).astype(np.float32)
-    x /= datasets.find_source(dataset).pixel_max
-    return _unit_rows(x), labels
-
-
-def _points(trial: dict, data_key, label_key):
-    """Inputs of norm one, f32[n, d], as Assumption 3.1 has them, and labels int[n].
-
-    The labels are random unless the trial asks for the true ones.
-    """
-    examples = trial["examples"]
-    if trial["dataset"] == "synthetic":
-        x = _unit_rows(_rng(data_key).standard_normal((examples, trial["features"]), np.float32))
-    else:
-        x, y = (part[:examples] for part in load_images(trial["dataset"], trial["data_dir"]))
-    return x, y if trial.get("labels") == "true" else _random_labels(label_key, trial, examples)
-
-
-def _random_labels(key, trial: dict, examples: int) -> np.ndarray:
-    return _rng(key).integers(0, trial["num_classes"], examples)
-
-
-# What each kind of trial measures
-
-
-def measure(trial: dict, key) -> dict:
-    """Measures one trial by the function for its kind."""
-    return MEASURES[trial["kind"]](key, trial)
-
-
-def _build_and_verify(build_network, x, y, batch_examples=4096, forward=network.forward):
-    """What `build_network` makes and certifies, and its outputs on all of `x`, with both times."""
-    started = time.perf_counter()
-    built, certificate = build_network()
-    verifying = time.perf_counter()
-    result = construct.verify(built, x, y, batch_examples, forward)
-    measured = {
-        "verified_examples": result.examples,
-        "errors": result.errors,
-        "max_abs_error": result.max_abs_error,
-        "build_seconds": verifying - started,
-        "verify_seconds": time.perf_counter() - verifying,
-        "certified": certificate.holds,
-    }
-    return measured, built, certificate
-
-
-def _memorize(key, x, y, num_classes, width, batch_examples=4096, **settings) -> dict:
-    """Builds a network, certified or not, and runs it on all of `x`."""
-    build_network = functools.partial(
-        construct.memorize, x, y, num_classes, width, key=key, certified=False, **settings
-    )
-    try:
-        measured, built, certificate = _build_and_verify(build_network, x, y, batch_examples)
-    except (AssumptionError, PrecisionError) as error:
-        return {"refused": str(error)}
-    return {
-        **measured,
-        "block_parameters": flops.count_parameters((built.U, built.s, built.V)),
-        "parameters": flops.count_parameters(built),
-        "smallest_margin": certificate.smallest_margin,
-        "margin_over_rounding": certificate.margin_over_rounding,
-        "output_error_bound": certificate.output_error_bound,
-        "disturbed_pairs": certificate.disturbed_pairs,
-    }
-
-
-def _measure_fit(key, trial):
-    data_key, label_key, build_key = jax.random.split(key, 3)
-    x, y = _points(trial, data_key, label_key)
-    dtype, sizes = np.dtype(trial["precision"]), (trial["num_classes"], trial["width"])
-    settings = {name: trial[name] for name in ("method", "tile_points", "batch_examples")}
-    bound = network.counting_lower_bound(len(x), sizes[0], 8 * dtype.itemsize)
-    measured = _memorize(build_key, x, y, *sizes, dtype=dtype, **settings)
-    return {"counting_lower_bound": bound, **measured}
-
-
-def _few_numbers_precision(trial) -> tuple[int, int]:
-    """Bits and width; those of the library where the trial has none."""
-    return (
-        trial.get("word_bits", few_numbers.EXACT_BITS),
-        trial.get("width", few_numbers.LEAST_WIDTH),
-    )
-
-
-def distinct_whole_points(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    """Random whole numbers from 0 to 255, i64[n, d], drawn anew until no row occurs twice.
-
-    Where there is no room for so many, the network's own error says which rows are equal.
-    """
-    for _ in range(_MOST_DRAWS):
-        x = rng.integers(0, _LARGEST_PIXEL, shape, endpoint=True)
-        if len(np.unique(x, axis=0)) == len(x):
-            break
-    return x
-
-
-def _measure_few_numbers(key, trial):
-    label_key, build_key = jax.random.split(key)
-    dataset, num_classes = trial["dataset"], trial["num_classes"]
-    if dataset == "synthetic":
-        shape = trial["examples"], trial["features"]
-        x = distinct_whole_points(_rng(jax.random.fold_in(key, 2)), shape)
-    else:
-        images, _ = datasets.load(dataset, split_to_fit(dataset), trial["data_dir"])
-        x = images[: trial["examples"]].reshape(trial["examples"], -1)
-    y = _random_labels(label_key, trial, len(x))
-    bits, width = _few_numbers_precision(trial)
-    options = {"group_points": trial["group_points"], "word_bits": bits, "width": width}
-    build_network = functools.partial(
-        few_numbers.memorize_with_few_numbers, x, y, num_classes, key=build_key, **options
-    )
-    measured, built, certificate = _build_and_verify(
-        build_network, x, y, trial["batch_examples"], few_numbers.forward
-    )
-    groups = built.thresholds, built.word_jumps, built.constant_jumps
-    return {
-        **measured,
-        "numbers": flops.count_parameters(built),
-        "projection_numbers": built.input_map.size,
-        "group_numbers": flops.count_parameters(groups),
-        "largest_integer": certificate.largest_integer,
-        "counting_lower_bound": network.counting_lower_bound(len(x), num_classes, bits),
-    }
-
-
-def _measure_separation(key, trial):
-    x, _ = _points(trial, key, key)
-    found, n = separation(x), len(x)
-    return {
-        "rho": found.rho,
-        "closest_pair": found.indices,
-        "theorem_width": paper.theorem_3_2_width(n, found.rho),
-        "lemma_width": sufficient_width(n, trial["num_classes"], found.rho),
-    }
-
-
-def _measure_printed_width(key, trial):
-    """How many squared norms a random A_0 of the printed width takes out of 1 +- rho / 3."""
-    data_key, map_key = jax.random.split(key)
-    x, _ = _points(trial, data_key, key)
-    n, features = x.shape
-    rho = separation(x).rho
-    width = paper.theorem_3_2_width(n, rho)
-    rng = _rng(map_key)
-    outside = []
-    for _ in range(trial["draws"]):
-        h = x @ (rng.standard_normal((features, width)) / np.sqrt(width))
-        outside.append(int(np.sum(np.abs(np.sum(h**2, axis=1) - 1) > rho / 3)))
-    # |A_0 x|^2 is chi^2_k / k, whatever the unit vector x.
-    ends = [width / 2 * max(0.0, 1 + side * rho / 3) for side in (-1, 1)]
-    below, inside_or_below = scipy.special.gammainc(width / 2, ends)
-    return {
-        "rho": rho,
-        "width": width,
-        "norms_outside": outside,
-        "expected_norms_outside": float(n * (1 - (inside_or_below - below))),
-    }
-
-
-def _measure_minimal_width(key, trial):
-    """Tries widths 1, 2, ... until a network is certified, or `max_width`."""
-    data_key, label_key, build_key = jax.random.split(key, 3)
-    x, y = _points(trial, data_key, label_key)
-    dtype, tried = np.dtype(trial["precision"]), []
-    for width in range(1, trial["max_width"] + 1):
-        result = _memorize(build_key, x, y, trial["num_classes"], width, dtype=dtype)
-        tried.append({"width": width, **result})
-        if result.get("certified"):
-            break
-    fitting = [net for net in tried if net.get("errors") == 0]
-    certified = [net for net in tried if net.get("certified")]
-    return {
-        "tried": tried,
-        "least_fitting_width": least(fitting, "width"),
-        "least_certified_width": least(certified, "width"),
-    }
-
-
-def _measure_precision(key, trial):
-    """Pairs of unit vectors at one distance, fitted in both precisions."""
-    data_key, label_key, build_key = jax.random.split(key, 3)
-    rng = _rng(data_key)
-    shape = trial["pairs"], trial["features"]
-    first = _unit_rows(rng.standard_normal(shape))
-    tangent = rng.standard_normal(shape)
-    tangent = _unit_rows(tangent - np.sum(tangent * first, axis=1, keepdims=True) * first)
-    # On the sphere, a chord of this length spans this angle.
-    angle = 2 * np.arcsin(trial["pair_distance"] / 2)
-    x = np.concatenate([first, np.cos(angle) * first + np.sin(angle) * tangent])
-    # Both networks get the same points, which float32 holds exactly.
-    x = x.astype(np.float32)
-    y = _random_labels(label_key, trial, len(x))
-    sizes = trial["num_classes"], trial["width"]
-    return {
-        f"{name}_result": _memorize(build_key, x, y, *sizes, dtype=np.dtype(name))
-        for name in PRECISIONS
-    }
-
-
-def _measure_sgd(key, trial):
-    """Trains a network from scratch on random labels, and constructs one of the same shape."""
-    data_key, label_key, init_key, train_key, build_key = jax.random.split(key, 5)
-    x, y = _points(trial, data_key, label_key)
-    sizes = trial["num_classes"], trial["width"]
-    start = descent.random_network(init_key, *x.shape, *sizes)
-    settings = ("learning_rate", "momentum", "batch_examples", "steps", "steps_per_evaluation")
-    started = time.perf_counter()
-    curve = descent.train(start, x, y, key=train_key, **{name: trial[name] for name in settings})
-    return {
-        "curve": curve,
-        "errors": curve[-1]["errors"],
-        "parameters": flops.count_parameters(start),
-        "train_seconds": time.perf_counter() - started,
-        "constructed": _memorize(build_key, x, y, *sizes),
-    }
-
-
-_MEASURES = (
-    *(_measure_fit, _measure_few_numbers, _measure_separation, _measure_printed_width),
-    *(_measure_minimal_width, _measure_precision, _measure_sgd),
-)
-MEASURES = {function.__name__.removeprefix("_measure_"): function for function in _MEASURES}
-
-# What the records say
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
@@ -545,18 +257,17 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     )
     refuted, holds = metrics["certified_errors"] > 0, bool(certified) and wanted == reached
     for record in where(records, kind="printed_width"):
-        outside = record["norms_outside"]
+        inside = record["norms_outside"].count(0)
         metrics |= {
             "printed_width": record["width"],
             "draws": record["draws"],
-            "draws_with_all_norms_inside": outside.count(0),
+            "draws_with_all_norms_inside": inside,
             "norms": record["examples"],
-            "mean_norms_outside": float(np.mean(outside)),
+            "mean_norms_outside": float(np.mean(record["norms_outside"])),
             "expected_norms_outside": record["expected_norms_outside"],
         }
         claim, holds = "theorem-3-2-constant", False
-        share = outside.count(0) / record["draws"]
-        refuted = share < settings["printed_width"]["least_inside_share"]
+        refuted = inside / record["draws"] < settings["printed_width"]["least_inside_share"]
     outcome = "counterexample" if refuted else "holds" if holds else "undecided"
     return run.Verdict(claim, metrics, outcome)
 
@@ -576,24 +287,18 @@ def _fit_metrics(fits: list[dict]) -> dict:
         fewest = min(most, key=lambda fit: fit["numbers"])
         names = ("group_points", "largest_integer", "counting_lower_bound")
         metrics |= {"fewest_numbers": fewest["numbers"], **{n: fewest[n] for n in names}}
-        return metrics | _trade_metrics(most)
+        # Where several precisions were tried: the width that needs the fewest numbers at each.
+        tried = sorted((fit for fit in most if "word_bits" in fit), key=lambda fit: -fit["numbers"])
+        metrics |= {f"best_width_bits{fit['word_bits']}": fit["width"] for fit in tried}
+        return metrics | {
+            f"numbers_bits{fit['word_bits']}_width{fit['width']}": fit["numbers"] for fit in tried
+        }
     ends = least(most, "block_parameters"), largest(most, "block_parameters")
     return metrics | dict(zip(("block_parameters_min", "block_parameters_max"), ends, strict=True))
 
 
-def _trade_metrics(fits: list[dict]) -> dict:
-    """At each precision, where several were tried, the width that needs the fewest numbers."""
-    metrics = {}
-    for bits in sorted({fit["word_bits"] for fit in fits if "word_bits" in fit}):
-        own = where(fits, word_bits=bits)
-        metrics[f"best_width_bits{bits}"] = min(own, key=lambda fit: fit["numbers"])["width"]
-        for fit in own:
-            metrics[f"numbers_bits{bits}_width{fit['width']}"] = fit["numbers"]
-    return metrics
-
-
 _MAY_BE_0 = ("examples", "features", "num_classes")
-EXPERIMENT = run.Experiment("memorize", trials, measure, verdict, build, _MAY_BE_0)
+EXPERIMENT = run.Experiment("memorize", trials, measures.measure, verdict, build, _MAY_BE_0)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

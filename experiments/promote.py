@@ -34,13 +34,9 @@ def _promotable(path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
         raise runs.RunError(f"{path}: only a finished run can be promoted, is {run.status}")
     if run.summary.get("changed"):
         raise runs.RunError(f"{path}: its settings are not those of a variant")
-    try:
-        environments = [run.environment, *run.environment.get("resumed", [])]
-        commits = {environment["commit"] for environment in environments}
-        clean = all(environment["dirty"] is False for environment in environments)
-    except (KeyError, TypeError, AttributeError):
-        raise runs.RunError(f"{path / 'environment.json'}: does not say which commit") from None
-    if None in commits or not clean:
+    environments = [run.environment, *run.environment.get("resumed", [])]
+    commits = {environment.get("commit") for environment in environments}
+    if None in commits or any(entry.get("dirty") is not False for entry in environments):
         raise runs.RunError(f"{path}: was not made at a commit without changes; run it anew")
     if len(commits) > 1:
         raise runs.RunError(f"{path}: was made at several commits, {sorted(commits)}")

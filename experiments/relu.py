@@ -30,29 +30,12 @@ import types
 import jax
 import numpy as np
 
-from experiments import relu_search, run, shared
+from experiments import run
+from experiments.parts import relu_search
+from experiments.run import shared
 from identity_matters.relu import dead_units, feature_bound, model, origin, problems
 
-CLAIMS = {
-    "origin": "nonlinear-conjecture",
-    "dead_units": "nonlinear-away-from-origin",
-    "search": "nonlinear-away-from-origin",
-    "gradient_ratio": "independent-features",
-    "noise": "nonlinear-noise",
-}
-
 _LAWS = ("gaussian", "no bias", "s >= 0")
-
-# Settings
-
-VARIANTS = {
-    "origin": "zero weights: gradient and steepest descent; 10 s",
-    "dead_units": "how many Gaussian nets are dead; 5 s",
-    "search": "bad critical points inside the ball, and proofs of local minima; 35 s",
-    "gradient_ratio": "the bound where features are independent; 20 s",
-    "noise": "gradient descent from small Gaussian weights; 15 s",
-}
-
 
 _SETTINGS = {
     "origin": {
@@ -110,41 +93,34 @@ _SETTINGS = {
 }
 
 
-# Settings of the verdicts, which no trial needs.
-_OF_VERDICT = (
-    *("form_tolerance", "deviations", "rounding", "least_halved_share"),
-    *("independent_from", "least_proved_minima"),
-)
+# What is measured in each trial of a variant, where that has another name.
+_MEASURED = {"origin": "at_origin", "dead_units": "dead"}
+VARIANTS = tuple(_SETTINGS)
 get_config = shared.configs(_SETTINGS)
-
-# Trials
 
 
 def trials(*, variant: str, **settings) -> list[dict]:
     """The trials of one variant; "measured" says what is measured in each."""
-    list_trials, _ = _PARTS[variant]
-    return list(list_trials(**shared.without(settings, *_OF_VERDICT)))
-
-
-def _net_trials(measured: str, *, nets, teacher_width: int, **common):
-    for net in relu_search.list_nets(nets, "depth width lifted_width bias", teacher_width):
-        yield {"measured": measured, **common, **net}
-
-
-def _dead_trials(*, nets, laws, **common):
-    for cell in shared.grid(net=relu_search.list_nets(nets, "depth width width_in"), law=laws):
-        yield {"measured": "dead", **common, **cell["net"], "law": cell["law"]}
-
-
-def _noise_trials(*, depths, widths, biases, optimal_share: float, **common):
-    del optimal_share  # of the verdict
-    common["lifted_width"] = common["width_in"]
-    for net in shared.grid(bias=biases, depth=depths, width=widths):
-        yield {"measured": "noise", **common, **net}
+    if variant == "search":
+        return relu_search.trials(**settings)
+    several = {"nets": "net", "laws": "law"}
+    if variant == "noise":
+        several = {"biases": "bias", "depths": "depth", "widths": "width"}
+        settings |= {"lifted_width": settings["width_in"]}
+    elif variant == "dead_units":
+        settings["nets"] = relu_search.list_nets(settings["nets"], "depth width width_in")
+    else:
+        names, teacher = "depth width lifted_width bias", settings["teacher_width"]
+        settings["nets"] = relu_search.list_nets(settings["nets"], names, teacher)
+    listed = []
+    for cell in shared.each(settings, several):
+        net = cell.pop("net", {})
+        listed.append({"measured": _MEASURED.get(variant, variant), **cell, **net})
+    return listed
 
 
 def build(*, measured: str, **trial):
-    """What is measured and the trial as a namespace, with the `problems.Setting` of its problems.
+    """The trial as a namespace, with the `problems.Setting` of its problems.
 
     Raises:
       ValueError: a setting cannot be used.
@@ -156,19 +132,10 @@ def build(*, measured: str, **trial):
     if "teacher_width" in trial:
         names = [field.name for field in dataclasses.fields(problems.Setting)]
         trial["setting"] = problems.Setting(**{name: trial[name] for name in names})
-    return measured, types.SimpleNamespace(**trial)
+    return types.SimpleNamespace(**trial)
 
 
-# Measurements. Each takes a NumPy generator and what `build` made.
-
-
-def measure(subject, key) -> dict:
-    """Measures one trial; see `at_origin` and the like, and `relu_search`."""
-    measured, trial = subject
-    return _MEASURE[measured](shared.generator(key), trial)
-
-
-def at_origin(rng, trial) -> dict:
+def at_origin(trial, rng) -> dict:
     """Gradient, second-order form and steepest descent at zero weights."""
     count, step, bias = trial.problems, trial.step_size, trial.bias
     sample, _ = problems.realizable(rng, count, trial.setting)
@@ -203,7 +170,7 @@ def at_origin(rng, trial) -> dict:
     }
 
 
-def dead(rng, trial) -> dict:
+def dead(trial, rng) -> dict:
     """How many of many random nets are strictly dead, and bounds of the share that is expected.
 
     The hull of x lies between two balls, which are the same for d = 1.
@@ -232,15 +199,13 @@ def dead(rng, trial) -> dict:
     }
 
 
-def _gaussian(
-    rng, scale: float, count: int, depth: int, width: int, dimension: int
-) -> model.Blocks:
+def _gaussian(rng, scale: float, count: int, depth: int, width: int, d: int) -> model.Blocks:
     """Nets with independent Gaussian weights: the rows w have spherically symmetric directions."""
-    shapes = (depth, width, dimension), (depth, dimension, width), (depth, width)
+    shapes = (depth, width, d), (depth, d, width), (depth, width)
     return model.Blocks(*(scale * rng.standard_normal((count, *shape)) for shape in shapes))
 
 
-def gradient_ratio(rng, trial) -> dict:
+def gradient_ratio(trial, rng) -> dict:
     """The feature bound on random nets, in a search against it, and where it is tight."""
     sample, _ = problems.realizable(rng, trial.samples, trial.setting)
     shape = (trial.depth, trial.width, trial.lifted_width)
@@ -256,9 +221,8 @@ def gradient_ratio(rng, trial) -> dict:
         measured["median_ratio"].append(float(np.median(left / value)))
         measured["share_zero"].append(float((left == 0).mean()))
         some = jax.tree.map(lambda part: np.asarray(part)[: trial.searched], (blocks, sample))
-        search = functools.partial(
-            feature_bound.search, *some, norm, steps=trial.steps, learning_rate=trial.learning_rate
-        )
+        options = {"steps": trial.steps, "learning_rate": trial.learning_rate}
+        search = functools.partial(feature_bound.search, *some, norm, **options)
         measured["searched_ratio"].append(float(search(objective="ratio").min()))
         if trial.width >= 2 * trial.pairs:
             bound = max(bound, float(1 / search(objective="slack").min()))
@@ -284,7 +248,7 @@ def _tight_ratio(rng, trial, norm: float) -> float | None:
     return float(right / left)
 
 
-def noise(rng, trial) -> dict:
+def noise(trial, rng) -> dict:
     """Gradient descent from Gaussian weights of each scale, all scales in one batch."""
     scales = trial.scales
     sample, _ = problems.realizable(rng, trial.starts, trial.setting)
@@ -323,15 +287,9 @@ def noise(rng, trial) -> dict:
     }
 
 
-# Verdict. The literal analogue of Theorem 2.2 is a statement that a record can refute. Where none
-# does, or where the numbers contradict what is proved, so that they cannot be relied on, it is
-# undecided. The proved bound holds until a record breaks it.
-
-
-def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Metrics and verdict of one variant; see the module's docstring."""
-    _, judge = _PARTS[settings["variant"]]
-    return run.Verdict(CLAIMS[settings["variant"]], *judge(settings, records))
+# The literal analogue of Theorem 2.2 is a statement that a record can refute. Where none does, or
+# where the numbers contradict what is proved, so that they cannot be relied on, it is undecided.
+# The proved bound holds until a record breaks it.
 
 
 def _origin_verdict(settings: dict, records: list[dict]):
@@ -420,16 +378,22 @@ def _noise_verdict(settings: dict, records: list[dict]):
     return metrics, shared.reproduced(halved and metrics["largest_step_from_zero"] == 0)
 
 
-_PARTS = {
-    "origin": (functools.partial(_net_trials, "at_origin"), _origin_verdict),
-    "dead_units": (_dead_trials, _dead_verdict),
-    "search": (relu_search.trials, relu_search.verdict),
-    "gradient_ratio": (functools.partial(_net_trials, "gradient_ratio"), _ratio_verdict),
-    "noise": (_noise_trials, _noise_verdict),
+MEASURES = {
+    "at_origin": at_origin,
+    "dead": dead,
+    "search": relu_search.search,
+    "linear_control": relu_search.linear_control,
+    "gradient_ratio": gradient_ratio,
+    "noise": noise,
 }
-_MEASURED = (at_origin, dead, gradient_ratio, noise, relu_search.search)
-_MEASURE = {f.__name__: f for f in (*_MEASURED, relu_search.linear_control)}
-EXPERIMENT = run.Experiment("relu", trials, measure, verdict, build, signed=("scales",))
+VERDICTS = {
+    "origin": ("nonlinear-conjecture", _origin_verdict),
+    "dead_units": ("nonlinear-away-from-origin", _dead_verdict),
+    "search": ("nonlinear-away-from-origin", relu_search.verdict),
+    "gradient_ratio": ("independent-features", _ratio_verdict),
+    "noise": ("nonlinear-noise", _noise_verdict),
+}
+EXPERIMENT = run.Experiment("relu", trials, MEASURES, VERDICTS, build, signed=("scales",))
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

@@ -3,9 +3,10 @@
 Command: make reproduce, or python -m experiments.reproduce [--only=a,b] [--seeds="0 1"]
     [--variants=c,d] [--jobs=N] [--demo] [--report] [--overwrite]
 
-Runs go side by side, one a core, the longest first; each is a process of its own, whose output goes
-to RESULTS_DIR/logs. On an accelerator, where one run takes the whole device, they go one by one,
-and the variants that need one join in. A failure does not stop the others.
+Runs go side by side, one a core, the longest first; each is a process of its own, forked from one
+that has imported the libraries, and its output goes to RESULTS_DIR/logs. On an accelerator, where
+one run takes the whole device, they go one by one, and the variants that need one join in. A
+failure does not stop the others.
 
 Ctrl-C and SIGTERM stop all runs and leave them to be resumed by the same command. The exit code is
 1 if any run failed, or contradicts the reference.
@@ -17,22 +18,27 @@ import ctypes
 import dataclasses
 import glob
 import itertools
+import multiprocessing
 import os
 import pathlib
+import runpy
 import shlex
 import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
 import rich.console
 import rich.progress
 import rich.table
+import threadpoolctl
 from absl import flags
 
-from experiments import commands, compare, suite
+import experiments
+from experiments import commands, compare
 from identity_matters import runs
 from identity_matters.report import groups
 
@@ -49,13 +55,23 @@ _JOBS = flags.DEFINE_integer(
 _DEMO = flags.DEFINE_boolean("demo", False, "The quickest variant of each quick experiment alone.")
 _REPORT = flags.DEFINE_boolean("report", False, "Write the report at the end.")
 _OVERWRITE = flags.DEFINE_boolean(
-    "overwrite", False, "Replace runs that diverged, are damaged or have other settings."
+    "overwrite",
+    False,
+    "Replace runs that diverged, are damaged or have other settings.",
+    allow_override=True,
 )
 DEMO_SECONDS = 20  # an experiment is quick if its quickest variant took at most so long
 UNKNOWN_SECONDS = 30  # for a run that has no reference
 START_SECONDS = 4  # until a process has imported what it needs
 STOP_SECONDS = 30  # for saving after SIGTERM
-_LIBC, _PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
+_PR_SET_PDEATHSIG = 1
+# Importing takes a process longer than many a run.
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(
+    ["__main__", "experiments.images.train", "identity_matters.linear", "scipy.optimize"]
+)
+# Where the bar of a run waits that takes longer than its reference: when full its clock stops.
+NEARLY_DONE = 0.95
 
 
 class Stopped(BaseException):
@@ -71,7 +87,7 @@ class Job:
     seed: int
     expected_seconds: float
     reference: dict | None
-    process: subprocess.Popen | None = None
+    process: Any = None  # of multiprocessing
     overwrite: bool = False
     core: int | None = None
     started: float = 0.0
@@ -95,12 +111,12 @@ class Job:
         settings = [f"--config=:{self.variant}", f"--seed={self.seed}"]
         if commands.RESULTS_DIR.value != "results/local":
             settings.append(f"--results_dir={commands.RESULTS_DIR.value}")
-        return ["-m", suite.MODULES[self.name], *settings, *["--overwrite"][: self.overwrite]]
+        return ["-m", experiments.MODULES[self.name], *settings, *["--overwrite"][: self.overwrite]]
 
     def last_line(self) -> str:
         """What the run said last."""
         with contextlib.suppress(OSError, IndexError):
-            return self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-1][:60]
+            return self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-1]
         return ""
 
     def summary(self) -> dict | None:
@@ -114,8 +130,7 @@ class Job:
 def main(argv) -> int:
     """Runs what the flags name; the exit code."""
     del argv
-    if "MAKELEVEL" in os.environ:  # started by make
-        _end_with(os.getppid())
+    _end_with_make()
     try:
         jobs = _jobs()
     except ValueError as error:
@@ -147,17 +162,17 @@ def main(argv) -> int:
 
 def _jobs() -> list[Job]:
     """The runs that the flags name; raises ValueError where they name none."""
-    unknown = [name for name in _ONLY.value if name not in suite.EXPERIMENTS]
+    unknown = [name for name in _ONLY.value if name not in experiments.MODULES]
     if unknown:
-        known = ", ".join(suite.EXPERIMENTS)
+        known = ", ".join(experiments.MODULES)
         raise ValueError(f"there is no experiment {unknown[0]!r}; there are {known}")
     if _VARIANTS.value and len(_ONLY.value) != 1:
         raise ValueError("--variants needs one experiment, named by --only")
     seeds = _SEEDS.value.replace(",", " ").split()
     if not seeds or not all(word.isdecimal() for word in seeds):
         raise ValueError(f"--seeds must be one or more numbers from 0 up, got {_SEEDS.value!r}")
-    names = _ONLY.value or suite.EXPERIMENTS
-    chosen = [v for name in _VARIANTS.value for v in suite.find_variants(names[0], name)]
+    names = _ONLY.value or experiments.MODULES
+    chosen = [v for name in _VARIANTS.value for v in experiments.find_variants(names[0], name)]
     found = [
         _job(name, variant, int(seed))
         for name in names
@@ -184,13 +199,13 @@ def _job(name: str, variant: str, seed: int) -> Job:
 
 def _default_variants(name: str) -> tuple[str, ...]:
     """Those of the reproduction on this machine; says what is left out, and its command."""
-    on_accelerator = suite.variants(name, "ACCELERATOR_VARIANTS")
+    on_accelerator = experiments.variants(name, "ACCELERATOR_VARIANTS")
     if _has_accelerator():
-        return suite.variants(name, "VARIANTS") + on_accelerator
+        return experiments.variants(name, "VARIANTS") + on_accelerator
     for variant in on_accelerator if not _DEMO.value else ():
-        command = f"python -m {suite.MODULES[name]} --config=:{variant}"
+        command = f"python -m {experiments.MODULES[name]} --config=:{variant}"
         print(f"left out, it takes an accelerator: {name} {variant} ({command})")
-    return suite.variants(name, "VARIANTS")
+    return experiments.variants(name, "VARIANTS")
 
 
 def _has_accelerator() -> bool:
@@ -207,14 +222,11 @@ def _why_not(job: Job) -> str | None:
         return str(error)
     if run.status not in runs.FINISHED:
         return None
-    own = suite.experiment(job.name).own_settings(job.variant)
+    own = experiments.find(job.name).own_settings(job.variant)
     own.pop("scale", None)
     for name, (before, now) in runs.differences(run.config, own).items():
         return f"was made with {name}={before!r}, which is {now!r} now"
     return "diverged" if run.status == "diverged" else None
-
-
-# Processes
 
 
 def _stop(signum, frame):
@@ -222,48 +234,57 @@ def _stop(signum, frame):
     raise Stopped(130 if signum == signal.SIGINT else 75)
 
 
-def _end_with(parent: int) -> None:
-    """If its parent is killed, this process does not outlive it; what was measured is on disk."""
-    if hasattr(_LIBC, "prctl"):
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+def _end_with_make() -> None:
+    """If `make` is killed, so is this process, and with it all runs."""
+    libc = ctypes.CDLL(None)
+    if "MAKELEVEL" in os.environ and hasattr(libc, "prctl"):
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _start(job: Job, core: int | None) -> None:
     """Starts the run on one core of its own, or on all where `core` is None."""
-    parent = os.getpid()
-
-    def before_exec():
-        _end_with(parent)
-        if core is not None:  # XLA and BLAS take a thread for each core that they may use
-            os.sched_setaffinity(0, {core})
-
     job.log.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.nullcontext() if core is None else open(job.log, "wb") as output:
-        # A session of its own: Ctrl-C comes here, and goes on to all runs as SIGTERM.
-        job.process = subprocess.Popen(
-            [sys.executable, *job.command()],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            preexec_fn=before_exec,
-        )
+    log = None if core is None else str(job.log)
+    job.process = _SERVER.Process(target=_run, args=(job.command(), log, core))
+    job.process.start()
     job.core, job.started = core, time.monotonic()
+
+
+def _run(command: list[str], log: str | None, core: int | None) -> None:
+    """What the process of a run does: ``python *command``."""
+    multiprocessing.set_start_method(None, force=True)  # the default, as in any process
+    os.setsid()  # Ctrl-C comes to `main` alone, which goes on to all runs with SIGTERM
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    if log is not None:
+        with open(log, "wb") as output:
+            for stream in (sys.stdout, sys.stderr):
+                os.dup2(output.fileno(), stream.fileno())
+    if core is not None:  # XLA takes a thread for each core that it may use
+        os.sched_setaffinity(0, {core})
+        threadpoolctl.threadpool_limits(1)
+    _, module, *arguments = command
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _end_with(parent: Any) -> None:
+    """If `main` is killed, no run outlives it; what a run has measured is on disk."""
+    parent.join()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _end(job: Job) -> None:
     """Asks a run to stop and waits until it has."""
-    if job.process is None or job.process.poll() is not None:
+    if job.process is None or job.process.exitcode is not None:
         return
     job.process.terminate()
     # Asked a second time, it waits no longer.
-    with contextlib.suppress(Stopped, subprocess.TimeoutExpired):
-        job.process.wait(STOP_SECONDS)
-        return
-    job.process.kill()
-    job.process.wait()
+    with contextlib.suppress(Stopped):
+        job.process.join(STOP_SECONDS)
+    if job.process.exitcode is None:
+        job.process.kill()
+        job.process.join()
 
 
 def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
@@ -276,14 +297,17 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
     waiting = sorted(jobs, key=lambda job: job.expected_seconds)
     running: list[Job] = []
     done_seconds = 0.0  # as expected
+    longest = max((len(job.title) for job in jobs), default=0)
     columns = [
-        rich.progress.TextColumn("{task.description:45}"),
-        rich.progress.BarColumn(20),
+        rich.progress.TextColumn(f"{{task.description:{longest}}}"),
+        rich.progress.BarColumn(10),
         rich.progress.TimeElapsedColumn(),
         rich.progress.TimeRemainingColumn(compact=True),
         rich.progress.TextColumn("{task.fields[note]}"),
     ]
-    # No thread of its own: `_start` forks. All that was seen so far counts for the time left.
+    # What bar, times and blanks leave of the line: a longer note would squeeze the other columns.
+    room = max(0, console.width - longest - len(" ---------- 0:00:00 00:00 "))
+    # All that was seen so far counts for the time left.
     with rich.progress.Progress(
         *columns, console=console, auto_refresh=False, disable=alone, speed_estimate_period=1e9
     ) as shown:
@@ -301,10 +325,11 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
             behind = done_seconds
             for job in list(running):
                 passed = time.monotonic() - job.started
-                behind += min(passed, job.expected_seconds)
-                note = job.last_line() if console.is_terminal else ""
-                shown.update(job.task, completed=passed, note=note)
-                if job.process.poll() is None:
+                completed = min(passed, NEARLY_DONE * job.expected_seconds)
+                behind += completed
+                note = job.last_line()[:room] if console.is_terminal else ""
+                shown.update(job.task, completed=completed, note=note)
+                if job.process.exitcode is None:
                     continue
                 running.remove(job)
                 done_seconds += job.expected_seconds
@@ -321,19 +346,12 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
                 shown.refresh()
 
 
-# The end
-
-
 def _write_report(console: rich.console.Console) -> None:
     console.print("writing the report")
-    places = [
-        f"--results_dir={commands.RESULTS_DIR.value}",
-        f"--reference_dir={commands.REFERENCE_DIR.value}",
-    ]
-    command = [sys.executable, "-m", "experiments.report", *places]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    if finished.returncode or finished.stderr:
-        console.print(finished.stderr.strip(), markup=False)
+    places = (commands.RESULTS_DIR, commands.REFERENCE_DIR)
+    chosen = [f"--{place.name}={place.value}" for place in places]
+    command = [sys.executable, "-m", "experiments.report", *chosen]
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
 
 
 def _conclude(

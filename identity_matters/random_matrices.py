@@ -55,11 +55,10 @@ def largest_spectral_norm(A: np.ndarray) -> float:
         # The Frobenius norm is never below the spectral norm and costs next to nothing.
         suspects = chunk[np.linalg.norm(chunk, axis=(1, 2)) > tau]
         grams = np.swapaxes(suspects, 1, 2) @ suspects
-        if len(grams) and _all_below(tau, grams):
-            continue
-        for layer, gram in zip(suspects, grams, strict=True):
-            if not _all_below(tau, gram):
-                tau = max(tau, float(np.linalg.norm(layer, 2)))
+        if not _all_below(tau, grams):
+            for layer, gram in zip(suspects, grams, strict=True):
+                if not _all_below(tau, gram):
+                    tau = max(tau, float(np.linalg.norm(layer, 2)))
     return tau
 
 

@@ -254,7 +254,7 @@ class RunDir:
             with contextlib.ExitStack() as held:
                 path.mkdir(parents=True, exist_ok=True)
                 if not _in_bucket(path):
-                    _lock_directory(path, held)
+                    lock_directory(path, held)
                     for left in path.glob(".*.tmp"):  # by earlier writers that were killed
                         left.unlink()
                 for entry in path.iterdir() if overwrite else ():
@@ -382,7 +382,7 @@ def _read_lines(file: Any, schema: int) -> tuple[list[bytes], list[dict]]:
     return lines, records
 
 
-def _lock_directory(path: Any, held: contextlib.ExitStack) -> None:
+def lock_directory(path: Any, held: contextlib.ExitStack) -> None:
     """Locks `path` until `held` is closed; the kernel drops the lock with the process."""
     import fcntl
 

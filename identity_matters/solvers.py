@@ -3,7 +3,6 @@
 The first two are pure functions of JAX, to be called under jit and vmap. L-BFGS is SciPy's.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ _GROW = 4.0
 _LEAST_DAMPING = 1e-13
 _LARGEST_DAMPING = 1e6
 _FIRST_DAMPING = 5e-2
+_BLAS = threadpoolctl.ThreadpoolController()
 
 
 class Fit(NamedTuple):
@@ -135,11 +135,6 @@ def projected_adam(
     return keep_best(last, objective(last), best)
 
 
-@functools.cache
-def _blas() -> threadpoolctl.ThreadpoolController:
-    return threadpoolctl.ThreadpoolController()
-
-
 def lbfgs(
     value_and_gradient: Callable,
     x: np.ndarray,
@@ -159,7 +154,7 @@ def lbfgs(
       tolerance: stops where a step lowers the value by less than this, relative to its size or 1.
     """
     options = {"maxiter": iterations, "maxcor": 20, "ftol": tolerance, "gtol": 0.0}
-    with _blas().limit(limits=1, user_api="blas"):
+    with _BLAS.limit(limits=1, user_api="blas"):
         found = scipy.optimize.minimize(
             value_and_gradient, x, jac=True, method="L-BFGS-B", options=options
         )

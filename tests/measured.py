@@ -32,14 +32,14 @@ def build_all(arm, variant: str, **changes) -> list:
 
 def judged(arm, variant: str, records: list[dict]):
     """The conclusion that `arm` draws from `records` of `variant`."""
-    return arm.verdict(settings(arm, variant), records)
+    return arm.EXPERIMENT.judge(settings(arm, variant), records)
 
 
 def measure_all(arm, config: dict) -> list[dict]:
     """The records that `arm`, a module of an experiment, makes of its settings, as read back."""
     trials, subjects = arm.EXPERIMENT.prepare(config, config)
     return [
-        from_json(to_json({**trial, **arm.measure(subject, key)}))
+        from_json(to_json({**trial, **arm.EXPERIMENT.measured(trial, subject, key)}))
         for index, (trial, subject) in enumerate(zip(trials, subjects, strict=True))
         for key in [jax.random.fold_in(jax.random.key(0), index)]
     ]
@@ -59,7 +59,7 @@ def draw(arm, finished: dict[str, tuple[dict, list]], name: str = "") -> list[li
                 "experiment": arm.EXPERIMENT.name,
                 "variant": variant,
                 "seed": 0,
-                "metrics": arm.verdict(settings, records).metrics,
+                "metrics": arm.EXPERIMENT.judge(settings, records).metrics,
             },
             records=records,
         )

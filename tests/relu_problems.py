@@ -1,5 +1,6 @@
 """Problems by hand, with known local minima and a flat origin."""
 
+import jax
 import numpy as np
 
 from identity_matters.relu.model import Problem
@@ -31,3 +32,8 @@ def hexagon(size: float) -> Problem:
     x = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     e = np.stack([size * (-1.0) ** np.arange(6), np.zeros(6)], axis=1)
     return plain_problem(x, x + e)
+
+
+def copies(problem: Problem, times: int) -> Problem:
+    """A problem as a leading axis of `times` equal ones."""
+    return jax.tree.map(lambda part: np.repeat(part[None], times, axis=0), problem)

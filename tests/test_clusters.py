@@ -8,7 +8,8 @@ import subprocess
 import pytest
 import yaml
 
-from experiments import run, suite
+import experiments
+from experiments import run
 from tests import forked
 
 CLUSTERS = forked.ROOT / "clusters"
@@ -48,10 +49,10 @@ def test_the_trainings_of_the_page_are_there_and_have_their_flags():
         defined |= set(re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", path.read_text()))
     for module, *flags in trained():
         name = module.split(".")[-1]
-        assert suite.MODULES[name] == module
+        assert experiments.MODULES[name] == module
         given = dict(re.match(r"--([\w.]+)(?:=(.*))?", flag).groups() for flag in flags)
         assert {flag for flag in given if "." not in flag} <= defined | {"config"}
-        suite.find_variants(name, given["config"].removeprefix(":"))
+        experiments.find_variants(name, given["config"].removeprefix(":"))
 
 
 def test_the_manifest_is_one_slice_whose_machines_all_start_anew():

@@ -196,7 +196,7 @@ def test_gpus_are_skipped_in_one_line_where_there_is_no_compiler_for_them(monkey
 
 
 def test_the_network_of_theorem_3_2_has_a_unit_for_each_image_of_imagenet():
-    own = compile_check.suite.experiment("memorize").own_settings("synthetic_imagenet")
+    own = compile_check.experiments.find("memorize").own_settings("synthetic_imagenet")
     lowered, steps, examples, operations, dtype = compile_check.lower_memorize(
         own, "forward", jax.devices()[:1]
     )

@@ -180,8 +180,6 @@ def test_what_a_net_does_is_over_every_example():
     loss = np.mean(np.sum((logits - np.eye(3)[LABELS]) ** 2, axis=1))
     assert found["loss"] == pytest.approx(loss, rel=1e-5)
     assert found["error_percent"] == pytest.approx(100 * np.mean(logits.argmax(1) != LABELS))
-    norms = np.full(4, np.mean(np.linalg.norm(x, axis=1)))
-    np.testing.assert_allclose(found["signal_norms"], norms, rtol=1e-5)
 
 
 class Scripted:
@@ -200,29 +198,22 @@ class Scripted:
 
 
 @pytest.mark.parametrize(
-    ("losses", "rate", "state", "watched"),
+    ("losses", "rate", "state"),
     [
         # The least loss at the end of its pilot goes on; of equal ones the first.
-        (
-            {"high": [9, 5, 1, 1], "middle": [9, 4, 3, 2], "low": [1, 6, 5, 4]},
-            *("middle", 4, [2, 4]),
-        ),
-        ({"high": [1, 1, 1, 1], "low": [1, 1, 1, 1]}, "high", 4, [2, 4]),
+        ({"high": [9, 5, 1, 1], "middle": [9, 4, 3, 2], "low": [1, 6, 5, 4]}, "middle", 4),
+        ({"high": [1, 1, 1, 1], "low": [1, 1, 1, 1]}, "high", 4),
         # The next best takes over where the best diverges; with every rate there is no state.
-        ({"high": [9, 3, np.inf, np.inf], "low": [9, 5, 4, 3]}, "low", 4, [2, 4]),
-        ({"high": [np.inf] * 4, "low": [9, 3, np.inf, np.inf]}, "high", None, [2]),
+        ({"high": [9, 3, np.inf, np.inf], "low": [9, 5, 4, 3]}, "low", 4),
+        ({"high": [np.inf] * 4, "low": [9, 3, np.inf, np.inf]}, "high", None),
         # What no gradient moves is not trained further, and no other rate is tried.
-        ({"frozen": [1, 1, 1, 1], "never": [0, 0, 0, 0]}, "frozen", 2, [2]),
+        ({"frozen": [1, 1, 1, 1], "never": [0, 0, 0, 0]}, "frozen", 2),
     ],
 )
-def test_the_rule_for_the_rate(losses, rate, state, watched):
+def test_the_rule_for_the_rate(losses, rate, state):
     rule = {"rates_times_depth": list(losses), "step_count": 4, "pilot_steps": 2}
-    found = deep_mlp.train(Scripted(losses), **rule, watch=lambda state: state)
-    assert (found[0], found[1], found[2]["rate_times_depth"]) == (state, watched, rate)
-    assert found[2]["frozen"] == (rate == "frozen")
-    assert found[2]["batch_losses"] == (losses[rate][:2] if state in (2, None) else losses[rate])
-    pilots = [1] if rate == "frozen" else [own[1] for own in losses.values()]
-    assert found[2]["pilot_losses"] == pilots
+    found = deep_mlp.train(Scripted(losses), **rule)
+    assert found == (state, {"rate_times_depth": rate, "frozen": rate == "frozen"})
 
 
 def test_divergence_and_dead_nets_are_seen():

@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-from experiments import suite
+import experiments
 from identity_matters.report import tables
 from tests import forked
 
@@ -97,7 +97,7 @@ def test_every_make_command_would_run(command):
     for word in words:
         if word.startswith("DATASET=") and word != "DATASET=x":
             (target,) = (w.removeprefix("reproduce-") for w in words if "reproduce-" in w)
-            assert suite.find_variants(target, word.removeprefix("DATASET="))
+            assert experiments.find_variants(target, word.removeprefix("DATASET="))
 
 
 @pytest.mark.parametrize("command", PYTHON)
@@ -106,7 +106,7 @@ def test_every_module_and_variant_that_a_command_names_is_there(command):
     assert (ROOT / f"{module.replace('.', '/')}.py").is_file()
     variant = re.search(r"--config=:([\w/]+)", command)
     if variant and variant[1] != "file":  # that one takes a file of the reader's
-        assert suite.find_variants(module.split(".")[-1], variant[1])
+        assert experiments.find_variants(module.split(".")[-1], variant[1])
 
 
 NOTEBOOKS = [ROOT / "notebooks" / f"{name}.ipynb" for name in ("theory", "train_and_memorize")]

@@ -5,8 +5,9 @@ import re
 import pytest
 from absl.testing import flagsaver
 
+import experiments
 from benchmarks import linear
-from experiments import promote, suite
+from experiments import promote
 from identity_matters import runs
 from identity_matters.report import build
 from tests import forked
@@ -122,7 +123,7 @@ def test_a_benchmark_on_a_busy_machine_refutes_nothing(exponent, load_per_core, 
 def test_every_experiment_of_the_suite_has_a_tiny_run():
     tested = {entry.split(":")[0].split(".")[-1] for entry in TINY_RUNS}
     # Those that tests of their own measure and draw.
-    assert set(suite.EXPERIMENTS) <= tested | {"gradient_bound", "landscape", "relu"}
+    assert set(experiments.MODULES) <= tested | {"gradient_bound", "landscape", "relu"}
 
 
 def test_compare_fails_on_a_contradiction_and_names_it(tmp_path):

@@ -17,7 +17,7 @@ def squared_gradient(A, R, Sigma):
 
 @pytest.mark.parametrize(("depth", "tau"), [(1, 0.9), (16, 0.1), (16, 0.9)])
 def test_corrected_form_is_tight(depth, tau):
-    A = gradient_bound.minus_tau_identity(depth, 3, tau)
+    A = -tau * np.tile(np.eye(3), (depth, 1, 1))
     R = jnp.array([[1.0, 2.0, 0.0], [0.0, -1.0, 3.0], [0.5, 0.0, 1.0]])
     Sigma = 0.3 * jnp.eye(3)
     right = gradient_bound.gradient_lower_bound(A, Sigma, model.excess_risk(A, R, Sigma))
@@ -50,7 +50,7 @@ def test_v3_fails_exactly_where_the_least_eigenvalue_exceeds_1(least):
     depth, tau = 3, 0.5
     S = random_matrices.orthogonal(np.random.default_rng(0), (), 3)
     Sigma = (S * [least, 2.0, 4.0]) @ S.T
-    A = np.asarray(gradient_bound.minus_tau_identity(depth, 3, tau))
+    A = -tau * np.tile(np.eye(3), (depth, 1, 1))
     R = (1 - tau) ** depth * np.eye(3) - np.outer([0.01, 0.02, 0.0], S[:, 0])
     assert np.linalg.det(R) > 0
     at = (A[None], R[None], Sigma[None], np.array([depth]))
@@ -65,7 +65,7 @@ def test_floor_for_negative_determinants_is_reached_for_one_dimension():
     # (1/4)^3 + 2 = 129/64; 4 * 3 * (1/4)^4 * (1/2)^2 * (129/64)^2, all binary fractions.
     expected = 12 / 256 * 0.25 * (129 / 64) ** 2
     assert gradient_bound.squared_gradient_floor(R, Sigma, depth, tau) == expected
-    A = gradient_bound.minus_tau_identity(depth, 1, tau)
+    A = np.full((depth, 1, 1), -tau)
     assert squared_gradient(A, R, Sigma) == expected
 
 
@@ -89,7 +89,6 @@ def floor(R=-1.0, depth=1, tau=0.5):
         (lower_bound, {"Sigma": np.eye(2)}, "Sigma must be 1 x 1"),
         (lower_bound, {"Sigma": -np.eye(1)}, "positive semidefinite, but has the eigenvalue -1.0"),
         (lower_bound, {"A": np.zeros((1, 2, 2)), "Sigma": [[1.0, 2.0], [0.0, 1.0]]}, "symmetric"),
-        (floor, {"depth": 0}, "depth must be at least 1, got 0"),
         (floor, {"tau": 1.0}, r"tau must lie in \[0, 1\), got 1.0"),
         (floor, {"R": 1.0}, "det R < 0, got 1.0"),
     ],

@@ -37,7 +37,7 @@ def runs():
 def measure_kind(variant, kind, **changes):
     config = measured.settings(arm, variant, **SMALL, **changes)
     (trial,) = [t for t in arm.trials(**config) if t["kind"] == kind]
-    return arm.measure(arm.build(**trial), jax.random.key(0))
+    return arm.EXPERIMENT.measured(trial, arm.build(**trial), jax.random.key(0))
 
 
 def test_verdicts_and_what_they_count(runs):

@@ -79,7 +79,8 @@ def test_schedules_by_hand():
 
 def test_sixteen_devices_share_what_they_can(tmp_path):
     flags = ("--config.train.steps=1", "--tensorboard", f"--results_dir={tmp_path}")
-    finished = forked.run("experiments.images.cifar", *TINY, *flags, devices=16)
+    asked = "--config.train.devices=16"  # 0 takes one for so few pixels
+    finished = forked.run("experiments.images.cifar", *TINY, *flags, asked, devices=16)
     assert finished.returncode == 0, finished.stderr
     (run,), _ = runs.read_collection(tmp_path)
     result = run.records[-1]
@@ -134,7 +135,7 @@ def test_two_runs_do_not_share_checkpoints(tmp_path):
     logs = [TrainingLog(Run(tmp_path), None, False, "", str(tmp_path / "ck")) for _ in range(2)]
     with (
         logs[0].trial(0, 1),
-        pytest.raises(runs.RunError, match="another process writes its checkpoints here"),
+        pytest.raises(runs.RunError, match="another process is writing this run"),
         logs[1].trial(0, 1),
     ):
         pytest.fail("both write")

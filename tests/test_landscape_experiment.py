@@ -37,11 +37,11 @@ def runs():
 
 @pytest.mark.parametrize("variant", arm.VARIANTS)
 def test_verdicts(runs, variant):
-    assert arm.verdict(*runs[variant]).verdict == "holds"
+    assert arm.EXPERIMENT.judge(*runs[variant]).verdict == "holds"
 
 
 def test_bad_critical_points_are_found_but_only_outside(runs):
-    metrics = arm.verdict(*runs["critical_points"]).metrics
+    metrics = arm.EXPERIMENT.judge(*runs["critical_points"]).metrics
     assert metrics["starts"] == 2 * 2 * 3 * 3
     assert metrics["critical_points_inside"] >= 5
     assert metrics["critical_points_not_optimal"] > 0
@@ -78,13 +78,13 @@ def first_net(**change):
 )
 def test_verdicts_can_fail(runs, variant, change, says):
     config, records = runs[variant]
-    assert arm.verdict(config, [change(record) for record in records]).verdict == says
+    assert arm.EXPERIMENT.judge(config, [change(record) for record in records]).verdict == says
 
 
 def test_the_wall_margin_decides_what_is_inside(runs):
     config, records = runs["critical_points"]
     changed = {**config, "wall_margin": 0.6, "least_inside": 1}
-    beyond = arm.verdict(changed, [one_bad_point_inside(record) for record in records])
+    beyond = arm.EXPERIMENT.judge(changed, [one_bad_point_inside(record) for record in records])
     assert beyond.metrics["largest_norm_called_inside"] == pytest.approx(0.4)
     # The bad point at norm 1/2 is no longer called inside.
     assert beyond.verdict == "holds"
@@ -104,7 +104,7 @@ def test_nets_at_the_origin_by_hand():
 
 def test_figures_draw_what_was_measured(runs):
     wall, origin, negative = measured.draw(arm, runs)
-    metrics = arm.verdict(*runs["critical_points"]).metrics
+    metrics = arm.EXPERIMENT.judge(*runs["critical_points"]).metrics
     # And those reached from A_i = -I, which is critical with two layers and moves on with one.
     assert len(wall) == metrics["critical_points"] + 2
     assert len(origin) == 2 * (2 + 3)

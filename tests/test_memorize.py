@@ -363,10 +363,11 @@ def _all_squares(x):
 
 
 @pytest.mark.parametrize("features", [2, 100])
-def test_separation_is_the_smallest_squared_distance(features):
+def test_separation_is_the_smallest_squared_distance(monkeypatch, features):
+    monkeypatch.setattr(paper_method, "TILE_POINTS", 64)
     x = np.random.default_rng(0).standard_normal((300, features))
     squares = _all_squares(x)
-    found = paper_method.separation(x, tile_points=64)
+    found = paper_method.separation(x)
     i, j = np.unravel_index(np.argmin(squares), squares.shape)
     assert found.indices == (min(i, j), max(i, j))
     assert found.rho == pytest.approx(squares.min(), rel=1e-12)  # sums in another order
@@ -375,10 +376,11 @@ def test_separation_is_the_smallest_squared_distance(features):
 def test_separation_finds_a_pair_that_the_projection_hides(monkeypatch):
     monkeypatch.setattr(paper_method, "PROJECTED_FEATURES", 4)
     monkeypatch.setattr(paper_method, "PROJECTION_EXAMPLES", 50)
+    monkeypatch.setattr(paper_method, "TILE_POINTS", 32)
     rng = np.random.default_rng(1)
     x = rng.standard_normal((200, 40)) * np.linspace(3, 0.1, 40)
     x[170] = x[13] + 1e-3 * rng.standard_normal(40)
-    found = paper_method.separation(x, tile_points=32)
+    found = paper_method.separation(x)
     assert found.indices == (13, 170)
     assert found.rho == pytest.approx(np.sum((x[170] - x[13]) ** 2), rel=1e-12)
     x[170] = 100.0

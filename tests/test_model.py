@@ -104,7 +104,7 @@ def test_a_gradient_takes_three_products_per_layer(depth):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"A": np.zeros((3, 3))}, r"A must have shape .*, got \(3, 3\)"),
+        ({"A": np.zeros((3, 3))}, r"A must have shape .*, got shape \(3, 3\)"),
         ({"R": np.zeros((3, 2))}, r"R must be 3 x 3 .* got shape \(3, 2\)"),
         ({"Sigma": np.zeros((2, 2))}, r"Sigma must be 3 x 3 .* got shape \(2, 2\)"),
         ({"input_map": np.zeros((2, 3))}, r"input_map must be 3 x any .* got shape \(2, 3\)"),
@@ -263,12 +263,12 @@ def test_many_starts_end_like_each_alone():
     starts = 0.1 * rng.standard_normal((4, depth, 2, 2))
     rules = descent.Rules(1 / (2 * depth), 60, risk_tolerance=1e-6, divergence_factor=1e3)
     ends = descent.descend_many(starts, R, rules)
-    assert 0 < np.sum(ends.converged) < len(starts)  # both kinds of ends are compared
+    assert 0 < np.sum(ends["converged"]) < len(starts)  # both kinds of ends are compared
     for i, A in enumerate(starts):
         alone = descent.gradient_descent(A, R, np.eye(2), rules)
-        assert (ends.updates[i], ends.converged[i]) == (alone.updates, alone.converged)
-        assert ends.excess_risk[i] == pytest.approx(alone.curves.excess_risk[-1], rel=1e-9)
-        assert ends.norm[i] == pytest.approx(alone.curves.norm[-1], rel=1e-9)
+        assert (ends["updates"][i], ends["converged"][i]) == (alone.updates, alone.converged)
+        assert ends["excess_risk"][i] == pytest.approx(alone.curves.excess_risk[-1], rel=1e-9)
+        assert ends["norm"][i] == pytest.approx(alone.curves.norm[-1], rel=1e-9)
 
 
 def test_a_start_that_diverges_stops_and_has_not_converged():
@@ -276,8 +276,8 @@ def test_a_start_that_diverges_stops_and_has_not_converged():
     rules = descent.Rules(1.5, max_updates=9, risk_tolerance=0.0, divergence_factor=10.0)
     ends = descent.descend_many(starts, np.array([[10.0]]), rules)
     # The excess quadruples, 4 and 16 times the first; the other starts at the optimum.
-    assert ends.updates.tolist() == [2, 0]
-    assert ends.converged.tolist() == [False, True]
+    assert ends["updates"].tolist() == [2, 0]
+    assert ends["converged"].tolist() == [False, True]
 
 
 def test_wide_gaussian_maps_keep_lengths():

@@ -7,7 +7,7 @@ import socket
 import numpy as np
 import pytest
 
-from experiments import several
+from experiments.run import several
 from identity_matters.train import multihost
 from tests import forked
 

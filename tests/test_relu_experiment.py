@@ -86,7 +86,7 @@ def verdict_with(config, records, kind, change):
     for record in records:
         if record["measured"] == kind:
             record.update(change)
-    return relu.verdict(config, records).verdict
+    return relu.EXPERIMENT.judge(config, records).verdict
 
 
 # Variant -> its figure and how many points the small run has at least.
@@ -97,15 +97,15 @@ FIGURES = {"search": ("limits", 5), "gradient_ratio": ("gradient_ratio", 2), "no
 @pytest.mark.parametrize("variant", relu.VARIANTS)
 def test_the_verdict_is_that_of_the_numbers_and_figures_draw_them(variant):
     config, records = run(variant)
-    found = relu.verdict(config, records)
+    found = relu.EXPERIMENT.judge(config, records)
     assert found.verdict == EXPECTED[variant], found.metrics
-    assert found.claim == relu.CLAIMS[variant]
+    assert found.claim == relu.VERDICTS[variant][0]
     for turned, kind, change, verdict in TURNS:
         if turned == variant:
             assert verdict_with(config, records, kind, change) == verdict, change
     if variant == "search":
         config["least_proved_minima"] = 2
-        assert relu.verdict(config, records).verdict == "undecided"
+        assert relu.EXPERIMENT.judge(config, records).verdict == "undecided"
         assert found.metrics["linear_starts"] == 12
     if variant == "noise":
         check_that_all_noisy_starts_are_counted(found.metrics)
@@ -139,7 +139,7 @@ def test_one_minimum_found_twice_counts_once_and_biases_apart():
     biased = {**without, "bias": True, "kinds": [0] * 5 + [2], "certificates": []}
     flat = {"descends": [True] * 6, "bound_coefficient": [0.0] * 6, "least_functional_ratio": 1.0}
     control = {"measured": "linear_control", "risk_share": [], "critical_inside": 0}
-    metrics = relu.verdict(
+    metrics = relu.EXPERIMENT.judge(
         config,
         [{**common, **flat, **without}, {**common, **flat, **biased}, {**control, "bad_inside": 0}],
     ).metrics

@@ -7,7 +7,7 @@ import pytest
 
 from identity_matters.relu import dead_units, feature_bound, model, origin, problems
 from identity_matters.relu.model import Blocks, Problem
-from tests.relu_problems import hexagon, two_points
+from tests.relu_problems import copies, hexagon, two_points
 
 SETTING = problems.Setting(
     pairs=3, width_in=2, lifted_width=3, depth=2, teacher_width=2, teacher_norm=0.5, bias=True
@@ -125,7 +125,7 @@ def test_the_wrong_side_is_a_bad_local_minimum(depth, width, bias):
     assert not any(leaf.any() for leaf in jax.tree.leaves(gradient))
     rng = np.random.default_rng(0)
     around = jax.tree.map(lambda w: w + 0.1 * rng.uniform(-1, 1, (500, *w.shape)), point)
-    batch = problems.copies(problem, 500)
+    batch = copies(problem, 500)
     risks, _ = model.batched_risk_and_gradient(around, batch)
     # Without a smaller risk in a cube of half side 0.1, but for rounding.
     assert float(risks.min()) >= float(value) * (1 - 1e-12)

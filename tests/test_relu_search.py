@@ -9,11 +9,11 @@ import pytest
 
 from identity_matters.relu import certificate, critical_points, model, origin, problems
 from identity_matters.relu.model import Blocks
-from tests.relu_problems import two_points
+from tests.relu_problems import copies, two_points
 
 
 def find(problem, nets, descends):
-    batch = problems.copies(problem, len(descends))
+    batch = copies(problem, len(descends))
     limits, numbers = critical_points.find(
         nets, batch, np.array(descends), steps=100, tolerance=1e-12
     )

@@ -64,6 +64,7 @@ def test_a_metric_is_mean_and_spread_over_the_seeds_that_have_it(tmp_path):
         (groups.in_words, [[0.0, 0.0, 0.5], [1085, 1116]], ["0–0.50", "1,085–1,116"]),
         (groups.in_words, [[0.99996], [999.9999]], ["1.0", "1,000"]),
         (groups.in_words, [[float("inf")], [1.6e32]], ["inf", "1.6 × 10^32"]),
+        (lambda value: groups.in_words([value], 4), [3133.9, 12.5], ["3,134", "12.50"]),
         (groups.duration, [0.4, 119, 120, 7200], ["0 s", "119 s", "2.0 min", "2.0 h"]),
     ],
 )
@@ -245,12 +246,18 @@ def test_figure_1_shows_the_small_nets_beside_the_published_error():
     canvas = figure.Canvas()
     figure_1.draw(points, canvas)
     drawn = {axes.get_title(): [line.get_label() for line in axes.lines] for axes in canvas.axes}
-    curves = ["training batches", "test"]
+    curves, published = ["training batches", "test"], "the paper's test error"
     assert drawn == {
-        "cifar10/small": [*curves, "the paper's test error: 6.38 %"],
-        "cifar100/small": [*curves, "the paper's test error: 24.64 %"],
+        "cifar10/small": [*curves, published],
+        "cifar100/small": [*curves, published],
         "digits/all_conv_residual": curves,
     }
+    written = [[text.get_text() for text in axes.texts] for axes in canvas.axes]
+    assert written == [["6.38 %"], ["24.64 %"], []]
+    # One legend below all panels, which are too narrow for one of their own.
+    (legend,) = canvas.legends
+    assert [text.get_text() for text in legend.get_texts()] == [*curves, published]
+    assert not any(axes.get_legend() for axes in canvas.axes)
 
 
 # Figures

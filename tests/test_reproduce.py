@@ -1,12 +1,14 @@
 """`make reproduce`: what it runs, what it refuses, and that nothing outlives it."""
 
+import contextlib
 import os
 import pathlib
 import shutil
 import signal
 import time
 
-from experiments import run, suite
+import experiments
+from experiments import run
 from identity_matters import runs
 from tests import forked
 
@@ -88,15 +90,12 @@ def test_runs_that_are_no_use_are_refused_and_made_anew_when_told_to(tmp_path):
 
 
 def processes_of(results_dir):
-    """The processes whose command names `results_dir`."""
+    """The processes whose output goes to the logs of `results_dir`."""
     found = []
     for entry in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            command = (entry / "cmdline").read_bytes().decode().split("\0")
-        except OSError:
-            continue
-        if any(argument.endswith(f"{results_dir}/local") for argument in command):
-            found.append(int(entry.name))
+        with contextlib.suppress(OSError):
+            if (entry / "fd" / "1").readlink().is_relative_to(results_dir / "local" / "logs"):
+                found.append(int(entry.name))
     return found
 
 
@@ -155,9 +154,9 @@ def test_nothing_outlives_it_and_the_same_command_resumes_at_once(tmp_path):
 
 
 def test_the_suite_is_every_file_with_an_experiment():
-    assert {"factorization", "deep_mlp", "cifar", "landscape"} <= set(suite.EXPERIMENTS)
-    for name in suite.EXPERIMENTS:
-        known = suite.variants(name, "VARIANTS")
-        assert known and suite.experiment(name).name == name
+    assert {"factorization", "deep_mlp", "cifar", "landscape"} <= set(experiments.MODULES)
+    for name in experiments.MODULES:
+        known = experiments.variants(name, "VARIANTS")
+        assert known and experiments.find(name).name == name
         for variant in known:
-            assert suite.experiment(name).own_settings(variant)["variant"] == variant
+            assert experiments.find(name).own_settings(variant)["variant"] == variant

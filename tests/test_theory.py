@@ -81,7 +81,7 @@ def test_no_gradient_below_its_floor_where_the_determinant_is_negative():
         seen += 1
     assert seen > 200
     R, Sigma, tau = -rng.uniform(0.5, 2, (1, 1)), rng.uniform(0.5, 2, (1, 1)), 0.4
-    A = np.asarray(gradient_bound.minus_tau_identity(3, 1, tau))
+    A = np.full((3, 1, 1), -tau)
     squared = np.sum(np.asarray(model.risk_gradient(A, R, Sigma)) ** 2)
     floor = gradient_bound.squared_gradient_floor(R, Sigma, 3, tau)
     assert squared == pytest.approx(floor, rel=ROUNDING)

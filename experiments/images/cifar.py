@@ -13,7 +13,7 @@ A run stopped at any moment goes on from its newest checkpoint when the same com
 from experiments import run
 from experiments.images import data as image_data
 from experiments.images import train
-from experiments.shared import configs, reproduced
+from experiments.run.shared import configs, reproduced
 from identity_matters import paper
 from identity_matters.images import datasets
 
@@ -41,16 +41,11 @@ LINEAR_ITERATIONS = 5000
 VARIANTS = ("digits/all_conv_residual",)
 ACCELERATOR_VARIANTS = ("cifar10/all_conv_residual", "cifar100/all_conv_residual")
 # The other rows of Table 2, and a run for a machine without an accelerator.
-OTHER_VARIANTS = (
-    "cifar10/all_cnn_c",
-    "cifar10/resnet",
-    "cifar10/densenet",
-    "cifar100/all_cnn_c",
-    "cifar100/resnet",
-    "cifar100/densenet",
-    "cifar10/small",
-    "cifar100/small",
-    "cifar10/quarter_width",
+OTHER_VARIANTS = tuple(
+    f"{dataset}/{net}"
+    for net in ("all_cnn_c", "resnet", "densenet", "small", "quarter_width")
+    for dataset in CLAIMS
+    if (dataset, net) != ("cifar100", "quarter_width")
 )
 
 

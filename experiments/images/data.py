@@ -22,17 +22,14 @@ BATCHES_PER_THREAD = 2
 def settings(dataset: str, **changes) -> dict:
     """Which images, and what happens to them before the net."""
     return {
-        # digits, cifar10 or cifar100; the latter two need `make data`.
-        "dataset": dataset,
-        # per_image (the paper's), mean_std or gcn_zca.
-        "normalization": "per_image",
+        "dataset": dataset,  # digits, cifar10 or cifar100; the latter two need `make data`
+        "normalization": "per_image",  # per_image (the paper's), mean_std or gcn_zca
         # Random crops after padding: 2 as in the paper's base code, 4 as others do; 0 for digits,
         # whose strokes reach the border.
         "pad_pixels_per_side": 0 if dataset == "digits" else 2,
         # Mirror images at random; a mirrored digit is another one.
         "flip": dataset != "digits",
-        # Where `make data` put the data sets.
-        "data_dir": "data",
+        "data_dir": "data",  # where `make data` put the data sets
         **changes,
     }
 
@@ -41,8 +38,7 @@ def imagenet_settings(**changes) -> dict:
     """The same for ImageNet."""
     return {
         "dataset": imagenet.NAME,
-        # Where `make data DATASETS=imagenet2012` put it.
-        "data_dir": "data",
+        "data_dir": "data",  # where `make data DATASETS=imagenet2012` put it
         # Above 0: a data set of so many generated training images, made in data_dir if need be.
         "miniature_examples": 0,
         # Random crops in training, the central one of the resized image in evaluation.

@@ -16,7 +16,7 @@ A run stopped at any moment goes on from its newest checkpoint when the same com
 from experiments import run
 from experiments.images import data as image_data
 from experiments.images import train
-from experiments.shared import configs, reproduced
+from experiments.run.shared import configs, reproduced
 from identity_matters import paper
 from identity_matters.images import imagenet, miniature
 from identity_matters.nets.all_conv_residual import IMAGENET

@@ -2,8 +2,6 @@
 
 import contextlib
 import datetime
-import fcntl
-import os
 import sys
 import time
 
@@ -20,7 +18,6 @@ RESULT = "result"
 LONG_SECONDS = 3600
 # An estimate of the time left wants a few dispatches.
 DISPATCHES_BEFORE_ESTIMATE = 5
-_BAR = "{desc}: step {n_fmt} of {total_fmt} |{bar:20}| {postfix[0]}"
 
 
 class TrainingLog:
@@ -28,14 +25,15 @@ class TrainingLog:
 
     Every line carries the training's index under "cell". A training that is taken up again finds
     the lines that it wrote before, and drops with `rewind` those that came after its checkpoint.
+
+    Args:
+      tensorboard, profile, checkpoint_dir: see the flags of these names.
     """
 
-    def __init__(
-        self, run_dir, stop_signal, tensorboard: bool, profile_dir: str, checkpoint_dir: str
-    ):
+    def __init__(self, run_dir, stop_signal, tensorboard=False, profile="", checkpoint_dir=""):
         # Of several processes one writes.
         self._writes = multihost.is_process_0()
-        self.profile_dir = profile_dir if self._writes else ""
+        self.profile_dir = profile if self._writes else ""
         root = f"{checkpoint_dir.rstrip('/')}/{run_dir.name}"
         self._shares_checkpoints = bool(checkpoint_dir) and "://" not in checkpoint_dir
         self._checkpoints = root if checkpoint_dir else str(run_dir.path / "checkpoints")
@@ -56,7 +54,10 @@ class TrainingLog:
         self._shown: dict[str, str] = {}
         with contextlib.ExitStack() as stack:
             if self._writes and self._shares_checkpoints:
-                self._lock_checkpoints(stack)
+                # A run in another results directory must not write to the same --checkpoint_dir.
+                path = epath.Path(self._checkpoints)
+                path.mkdir(parents=True, exist_ok=True)
+                runs.lock_directory(path, stack)
             try:
                 yield
             finally:
@@ -64,18 +65,6 @@ class TrainingLog:
                     if shown is not None:
                         shown.close()
                 self._bar = self._writer = None
-
-    def _lock_checkpoints(self, stack) -> None:
-        """Keeps a run in another results directory from writing to the same --checkpoint_dir."""
-        os.makedirs(self._checkpoints, exist_ok=True)
-        descriptor = os.open(self._checkpoints, os.O_RDONLY)
-        stack.callback(os.close, descriptor)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise runs.RunError(
-                f"{self._checkpoints}: another process writes its checkpoints here"
-            ) from None
 
     @property
     def checkpoint_dir(self) -> str:
@@ -115,23 +104,19 @@ class TrainingLog:
 
     def say(self, line: str) -> None:
         """One line for whoever watches, above the progress bar if there is one."""
-        if self._bar is not None and not self._bar.disable:
-            tqdm.tqdm.write(line, file=sys.stderr)
-        else:
+        if self._bar is None or self._bar.disable:
             logging.info("%s", line)
+        else:
+            self._bar.write(line, file=sys.stderr)
 
     def phase(self, name: str, step: int, steps: int) -> None:
         """Shows what is being done at `step` of `steps`."""
         if self._bar is None:
             hidden = not (self._writes and sys.stderr.isatty())
-            self._bar = tqdm.tqdm(
-                disable=hidden, total=steps, initial=step, bar_format=_BAR, postfix=[""]
-            )
+            self._bar = tqdm.tqdm(disable=hidden, total=steps, initial=step, unit="step")
         elif name == "compiling" and step:
             self.say(f"resuming from step {step} of {steps}")
-        self._bar.set_description_str(f"{self._name}{name}", refresh=False)
-        self._move_to(step)
-        self._bar.refresh()
+        self._bar.set_description(f"{self._name}{name}")
 
     def progress(self, step: int, loss: float | None, seconds_left: float) -> None:
         """Moves the bar to `step`; says once, and early, that it will take long."""
@@ -147,14 +132,8 @@ class TrainingLog:
                 f"this takes about {seconds_left / 3600:.1f} hours on this machine, until {end};"
                 " stop it at any time, and the same command goes on from there"
             )
-        self._move_to(step)
-
-    def _move_to(self, step: int) -> None:
-        if not self._bar.disable:
-            shown = ", ".join(f"{name} {value}" for name, value in self._shown.items())
-            self._bar.postfix[0] = shown
-            # At most ten times a second on the screen.
-            self._bar.update(step - self._bar.n)
+        self._bar.set_postfix(self._shown, refresh=False)
+        self._bar.update(step - self._bar.n)
 
     def _write_events(self, record: dict) -> None:
         step = record["step"]

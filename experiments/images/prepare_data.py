@@ -11,39 +11,32 @@ ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar, into DATA_DIR/downloads/man
 as much space again as the archives, 145 GB. We have run it on small archives only.
 """
 
-import sys
+from absl import flags
 
-from absl import app, flags
-
+from experiments import commands
 from identity_matters.images import datasets
 
 _DATASETS = flags.DEFINE_list("datasets", [], "Which data sets, separated by commas or spaces.")
 _DATA_DIR = flags.DEFINE_string("data_dir", "data", "Where they go.")
-USAGE_ERROR = 2
 
 
 def main(_) -> int:
     names = " ".join(_DATASETS.value).split()
+    known = ", ".join(datasets.NAMES)
     if not names:
-        return _refuse(f"name some of {', '.join(datasets.NAMES)}: --datasets=cifar10")
+        raise flags.ValidationError(f"name some of {known}: --datasets=cifar10")
     for name in names:
         if name not in datasets.NAMES:
-            known = ", ".join(datasets.NAMES)
-            return _refuse(f"there is no data set {name!r}; there are {known}")
+            raise flags.ValidationError(f"there is no data set {name!r}; there are {known}")
     try:
         for name in names:
             print(f"{name}: preparing in {_DATA_DIR.value}", flush=True)
             for directory in datasets.prepare(name, _DATA_DIR.value):
                 print(f"{name}: {directory}")
     except ValueError as error:
-        return _refuse(str(error))
+        raise flags.ValidationError(str(error)) from None
     return 0
 
 
-def _refuse(message: str) -> int:
-    print(f"prepare_data: {message}", file=sys.stderr)
-    return USAGE_ERROR
-
-
 if __name__ == "__main__":
-    app.run(lambda argv: sys.exit(main(argv)))
+    commands.run(main)

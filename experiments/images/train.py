@@ -15,7 +15,7 @@ import numpy as np
 from experiments import run
 from experiments.images import data as image_data
 from experiments.images.log import RESULT
-from experiments.shared import reproduced
+from experiments.run.shared import reproduced
 from identity_matters import flops, nets, runs
 from identity_matters.train import checkpoint, loop, metrics, multihost, optim, parallel
 from identity_matters.train.step import Task, initial_state
@@ -23,6 +23,9 @@ from identity_matters.train.step import Task, initial_state
 # On an accelerator the host would be the bottleneck at one step a dispatch; on a CPU the steps of a
 # dispatch are unrolled, which only takes longer to compile.
 ACCELERATOR_STEPS_PER_DISPATCH = 100
+# A CPU is several devices (see `run`), which cost more than they give where each has fewer pixels:
+# a step of the digits' nets took 52 ms on one device and 65 ms on four, all on one core.
+CPU_PIXELS_PER_DEVICE = 8192
 # The second figure that the paper gives for ImageNet; it says little where classes are few.
 TOP_K = 5
 LEAST_CLASSES_FOR_TOP_K = 1000
@@ -47,11 +50,9 @@ METRICS = (
 # The net of Table 1. Where the text leaves something open, the choice is a setting.
 ALL_CONV_RESIDUAL = {
     "name": "all_conv_residual",
-    # Residual blocks and channels of the three stages.
-    "blocks_per_stage": (9, 9, 9),
-    "widths": (64, 128, 256),
-    # Strides of their first convolutions.
-    "stage_strides": (1, 2, 2),
+    "blocks_per_stage": (9, 9, 9),  # residual blocks of the three stages
+    "widths": (64, 128, 256),  # their channels
+    "stage_strides": (1, 2, 2),  # of their first convolutions
     "stem_width": 16,
     "stem_kernel_size": 3,
     "stem_stride": 1,
@@ -61,26 +62,20 @@ ALL_CONV_RESIDUAL = {
     "initial_scale": 1.0,
     # Slope of the activation below zero: 0.1 in the base code, 0 in the paper's formula.
     "leak": 0.0,
-    # Whether a block starts with an activation, as the base code's did.
-    "activate_first": False,
-    # The last linear map: fixed (random, not trained: the paper's) or trained.
-    "projection": "fixed",
-    # Without the identity a block is C2(ReLU(C1 x)) alone.
-    "identity": True,
+    "activate_first": False,  # whether a block starts with an activation, as the base code's did
+    "projection": "fixed",  # the last linear map: fixed (random, not trained: the paper's), trained
+    "identity": True,  # without it a block is C2(ReLU(C1 x)) alone
     "batch_norm": False,
-    # float32 or bfloat16, of convolutions; parameters are float32.
-    "compute_dtype": "float32",
+    "compute_dtype": "float32",  # float32 or bfloat16, of convolutions; parameters are float32
 }
 # Momentum SGD; as in section 4 unless changed.
 OPTIM = {
-    # step, cosine, linear or constant.
-    "schedule": "step",
+    "schedule": "step",  # step, cosine, linear or constant
     "learning_rate": 0.05,
     # step only: where the rate is multiplied by decay_factor.
     "boundary_steps": (30_000, 50_000),
     "decay_factor": 0.1,
-    # The rate grows linearly to its value over so many steps.
-    "warmup_steps": 0,
+    "warmup_steps": 0,  # the rate grows linearly to its value over so many steps
     "momentum": 0.9,
     "nesterov": False,
     # The gradient of weight_decay / 2 * ||w||^2 is added for: convolutions, kernels or all.
@@ -91,14 +86,12 @@ OPTIM = {
 TRAIN = {
     "steps": 60_000,
     "batch_examples": 128,
-    # 0: one on a CPU, 100 on an accelerator.
-    "steps_per_dispatch": 0,
+    "steps_per_dispatch": 0,  # 0: one on a CPU, 100 on an accelerator
     "steps_per_log": 100,
     "steps_per_evaluation": 1000,
     "steps_per_checkpoint": 1000,
     "evaluation_batch_examples": 1000,
-    # 0: as many of this machine's devices as divide the batch.
-    "devices": 0,
+    "devices": 0,  # 0: as many of this machine's as divide the batch; on a CPU, as pay
     "keep_final_checkpoint": True,
 }
 
@@ -142,6 +135,16 @@ def make_net(model: dict, num_classes: int, image_shape) -> tuple:
     return net, flops.count_parameters(variables["params"]), forward
 
 
+def _pick_devices(count: int, batch_examples: int, image_shape) -> list[jax.Device]:
+    """`parallel.pick_devices`, but for small images only as many of a CPU's as pay."""
+    devices = parallel.pick_devices(count, batch_examples)
+    if count or devices[0].platform != "cpu" or jax.process_count() > 1:
+        return devices
+    most = batch_examples * image_shape[0] * image_shape[1] // CPU_PIXELS_PER_DEVICE
+    counts = range(min(most, len(devices)), 1, -1)
+    return devices[: next((n for n in counts if batch_examples % n == 0), 1)]
+
+
 class Training:
     """One training, built of its settings.
 
@@ -166,7 +169,7 @@ class Training:
         num_classes, shape = image_data.size(data)
         self.net, self.parameters, forward = make_net(model, num_classes, shape)
         optimizer, rate = make_optimizer(steps=train["steps"], **optim)
-        devices = devices or parallel.pick_devices(train["devices"], train["batch_examples"])
+        devices = devices or _pick_devices(train["devices"], train["batch_examples"], shape)
         streamed = self.dataset == image_data.imagenet.NAME
         one_by_one = streamed or devices[0].platform == "cpu"
         self.intervals = loop.Intervals(
@@ -276,6 +279,7 @@ def load(run_dir: str, trial: int = 0) -> tuple[Training, dict]:
     if not results:
         raise runs.RunError(f"{run_dir}: training {trial} is not finished")
     groups = {name: _with_tuples(results[0][name]) for name in ("data", "model", "optim", "train")}
+    groups["train"]["devices"] = 0  # it may have been trained on more than there are here
     training = Training(**groups)
     directory = found.path / "checkpoints" / f"cell={trial}"
     like = initial_state(training.task.init(jax.random.key(0)), training.task.optimizer)

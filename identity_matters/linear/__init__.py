@@ -27,34 +27,19 @@ JAX (`product`, the risk, gradient descent) refuse float32, and JAX makes float6
 (np.float64(0.196034280659), 0.196034280659)
 """
 
-from identity_matters.linear.descent import Descent, Rules, gradient_descent
-from identity_matters.linear.factorization import METHODS, PathSettings, factorize, polar_bound
-from identity_matters.linear.gradient_bound import gradient_lower_bound
-from identity_matters.linear.lower_bound import norm_lower_bound
-from identity_matters.linear.model import (
-    excess_risk,
-    excess_risk_and_gradient,
-    max_spectral_norm,
-    product,
-    risk_gradient,
-)
-from identity_matters.linear.target import Target, check_target
-
-__all__ = [
-    "METHODS",
-    "Descent",
-    "PathSettings",
-    "Rules",
-    "Target",
-    "check_target",
-    "excess_risk",
-    "excess_risk_and_gradient",
-    "factorize",
-    "gradient_descent",
-    "gradient_lower_bound",
-    "max_spectral_norm",
-    "norm_lower_bound",
-    "polar_bound",
-    "product",
-    "risk_gradient",
-]
+from identity_matters.linear.descent import Descent as Descent
+from identity_matters.linear.descent import Rules as Rules
+from identity_matters.linear.descent import gradient_descent as gradient_descent
+from identity_matters.linear.factorization import METHODS as METHODS
+from identity_matters.linear.factorization import factorize as factorize
+from identity_matters.linear.factorization import polar_bound as polar_bound
+from identity_matters.linear.gradient_bound import gradient_lower_bound as gradient_lower_bound
+from identity_matters.linear.lower_bound import norm_lower_bound as norm_lower_bound
+from identity_matters.linear.model import excess_risk as excess_risk
+from identity_matters.linear.model import excess_risk_and_gradient as excess_risk_and_gradient
+from identity_matters.linear.model import max_spectral_norm as max_spectral_norm
+from identity_matters.linear.model import product as product
+from identity_matters.linear.model import risk_gradient as risk_gradient
+from identity_matters.linear.shortest_path import PathSettings as PathSettings
+from identity_matters.linear.target import Target as Target
+from identity_matters.linear.target import check_target as check_target

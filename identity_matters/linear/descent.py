@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from identity_matters.array_types import Array, check_whole
+from identity_matters.array_types import Array
 from identity_matters.linear import gradient_bound, model
 
 # Why a run of gradient descent stopped; the position in this tuple is the code inside the loop.
@@ -161,7 +161,6 @@ def gradient_descent(
       TypeError, ValueError: see `model.check_problem`.
     """
     A, R, Sigma = (jnp.asarray(array) for array in (A, R, Sigma))
-    model.check_problem(A, R, Sigma, input_map, output_map)
     needed = math.ceil(rules.max_updates / rules.record_every) + 1
     blocks, settings = math.ceil(needed / _RECORD_BLOCK), dataclasses.asdict(rules)
     point, records, count = _descend(A, R, Sigma, input_map, output_map, settings, blocks=blocks)
@@ -169,50 +168,35 @@ def gradient_descent(
     return Descent(point.A, STOPPED[int(point.stop)], curves)
 
 
-class Ends(NamedTuple):
-    """How runs from many starts ended; arrays of one length.
-
-    Attributes:
-      updates: int, how many were made.
-      converged: bool, whether the excess risk reached the tolerance.
-      excess_risk: f64, the last f - C.
-      norm: f64, the last ``|||A|||``.
-    """
-
-    updates: Array
-    converged: Array
-    excess_risk: Array
-    norm: Array
-
-
-def descend_many(A: Array, R: Array, rules: Rules) -> Ends:
+def descend_many(A: Array, R: Array, rules: Rules) -> dict[str, np.ndarray]:
     """Gradient descent with ``Sigma = I`` from many starts at once, of which no curves are kept.
 
     >>> jax.config.update("jax_enable_x64", True)
     >>> rules = Rules(0.25, max_updates=3, risk_tolerance=1e-3, divergence_factor=1e3)
     >>> ends = descend_many(np.array([[[[0.0]]], [[[1.0]]]]), np.array([[2.0]]), rules)
     >>> # One layer: the error 2 - 1 halves with every update, 2 - 2 is 0 at once.
-    >>> ends.updates.tolist(), ends.converged.tolist(), ends.excess_risk.tolist()
-    ([3, 0], [False, True], [0.015625, 0.0])
+    >>> [ends[name].tolist() for name in ("updates", "converged", "excess_risk")]
+    [[3, 0], [False, True], [0.015625, 0.0]]
 
     Args:
       A: f64[starts, depth, d, d].
       R, rules: f64[d, d] and the rules, the same for all.
+    Returns:
+      Arrays [starts]: int "updates"; bool "converged", whether the risk reached the tolerance; the
+      last f - C, f64 "excess_risk", and ``|||A|||``, f64 "norm".
     Raises:
       TypeError, ValueError: see `model.check_problem`.
     """
     A, R = jnp.asarray(A), jnp.asarray(R)
-    if A.ndim != 4 or len(A) == 0:
-        raise ValueError(f"A must have shape [starts, depth, d, d], got {A.shape}")
     Sigma = jnp.eye(A.shape[-1], dtype=A.dtype)
-    model.check_problem(A[0], R, Sigma)
     settings = dataclasses.asdict(rules) | {"record_every": max(rules.max_updates, 1)}
 
     def one(start):
         end, _, _ = _descend(start, R, Sigma, None, None, settings, blocks=1, watched=False)
-        return Ends(end.updates, end.stop == _CONVERGED, end.excess, model.max_spectral_norm(end.A))
+        return end.updates, end.stop == _CONVERGED, end.excess, model.max_spectral_norm(end.A)
 
-    return Ends(*map(np.asarray, jax.vmap(one)(A)))
+    names = "updates", "converged", "excess_risk", "norm"
+    return dict(zip(names, map(np.asarray, jax.vmap(one)(A)), strict=True))
 
 
 @functools.partial(jax.jit, static_argnames=("blocks", "watched"))
@@ -334,10 +318,7 @@ def largest_stable_learning_rate(
     Args:
       R, Sigma, input_map, output_map: see `model.excess_risk`; None stands for the identity.
       depth: number of layers.
-    Raises:
-      ValueError: depth is below 1.
     """
-    check_whole("depth", depth)
     maps = [m for m in (input_map, output_map) if m is not None]
     squared_maps = math.prod(float(np.linalg.norm(m, 2)) ** 2 for m in maps)
     stretch = max(1.0, float(np.linalg.norm(R, 2))) ** 2

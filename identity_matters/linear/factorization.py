@@ -16,18 +16,15 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from identity_matters.linear import matrix_powers
-from identity_matters.linear.lower_bound import (
-    forced_vector,
-    norm_lower_bound,
-    slowest_in_plane,
+from identity_matters.linear.lower_bound import forced_vector, slowest_in_plane
+from identity_matters.linear.matrix_powers import (
+    RotationForm,
+    principal_root_minus_identity,
+    real_rotation_form,
 )
-from identity_matters.linear.matrix_powers import RotationForm, real_rotation_form
 from identity_matters.linear.shortest_path import PathSettings, layers_of_path, shorten
-from identity_matters.linear.target import Target, check_depth, check_target
+from identity_matters.linear.target import NotApplicableError, Target, check_depth, check_target
 from identity_matters.random_matrices import largest_spectral_norm, rotate_rows
-
-__all__ = ["METHODS", "PathSettings", "factorize", "norm_lower_bound", "polar_bound"]
 
 _CHUNK_ENTRIES = 2**21
 _LEAST_EXPONENT_FOR_PAIRS = 32
@@ -146,10 +143,6 @@ def relative_product_error(A: np.ndarray, R: np.ndarray) -> float:
     return float(np.linalg.norm(end_to_end - R) / np.linalg.norm(R))
 
 
-class NotApplicableError(ValueError):
-    """The method cannot factorize this R at this depth; others can."""
-
-
 def _psd(target: Target, depth: int, settings: PathSettings) -> Factorization:
     if not target.is_symmetric:
         asymmetry = np.abs(target.R - target.R.T).max()
@@ -249,14 +242,7 @@ def _positive_root(target: Target) -> _Root:
 def _rest_root(target: Target, turn: RotationForm) -> _Root:
     """``(e^{-Theta} R)^{1/l} - I``, the principal root, of what `turn` leaves of R."""
     rest = target.R + turn.power_minus_identity(-1.0) @ target.R
-
-    def root(depth: int) -> np.ndarray:
-        try:
-            return matrix_powers.principal_root_minus_identity(rest, depth)
-        except matrix_powers.NoPrincipalRootError as error:
-            raise NotApplicableError(f"method root: {error}") from None
-
-    return root
+    return functools.partial(principal_root_minus_identity, rest)
 
 
 def _paired(target: Target, depth: int, settings: PathSettings) -> Factorization:

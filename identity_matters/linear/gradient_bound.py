@@ -11,18 +11,15 @@ with ``|||A||| <= tau < 1``:
 singular data as well; the printed ones are trivial there, sigma_min(Sigma) being 0.
 
 Why the printed forms cannot be true: replacing Sigma by s Sigma multiplies the squared gradient by
-s^2, the excess risk by s and hence the printed right-hand sides by s^3. So every point of B_tau
-that is not optimal violates them once the data are scaled up enough. The corrected form multiplies
-by s^2 on both sides. v3's form follows from the corrected one where sigma_min(Sigma) <= 1, and has
-counterexamples for every Sigma with sigma_min(Sigma) > 1. Symbols as in `identity_matters.linear`.
+s^2 and their right-hand sides by s^3. docs/theory/gradient_bound.md has the proofs. Symbols as in
+`identity_matters.linear`.
 """
 
-import dataclasses
 import fractions
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,10 +27,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from identity_matters import paper, random_matrices, solvers
-from identity_matters.array_types import Array, check_whole
+from identity_matters.array_types import Array
 from identity_matters.linear import model
-
-Rational = fractions.Fraction | int
 
 # Eigenvalues of Sigma up to so many d eps ||Sigma|| are the rounding of 0.
 _RANK_ROUNDINGS = 64
@@ -47,11 +42,8 @@ def gradient_bound_corrected(depth: Any, tau: Any, sigma: Any, excess: Any) -> A
     Proof. By Lemma 2.4, ``df/dA_i = 2 L_i^T (E Sigma) N_i^T``, where L_i and N_i are products of
     the other l-1 factors ``I + A_j``, each of which has ``sigma_min(I + A_j) >= 1 - tau``.
     Hence ``||df/dA_i||_F^2 >= 4 (1-tau)^{2(l-1)} ||E Sigma||_F^2``, and summing over i gives l.
-    Last, the rows b of ``E Sigma^{1/2}`` lie in the range of Sigma^{1/2}, on which
-    ``|b Sigma^{1/2}|^2 >= sigma_+ |b|^2``; so ``||E Sigma||_F^2 >= sigma_+ (f - C)``.
-    All three are equalities at ``A_i = -tau I``, ``Sigma = s I``. (The printed forms bound
-    ``||E Sigma||_F^2`` by ``sigma_min^2 ||E||_F^2`` and then take ``||E||_F^2 >= f - C``, which
-    needs ``||Sigma|| <= 1``.)
+    Last, ``||E Sigma||_F^2 >= sigma_+ (f - C)``, as the rows of ``E Sigma^{1/2}`` lie in the range
+    of Sigma^{1/2}. All three are equalities at ``A_i = -tau I``, ``Sigma = s I``.
 
     Args:
       depth, tau, sigma, excess: numbers, or arrays that broadcast, with 0 <= tau < 1; sigma is
@@ -129,7 +121,7 @@ def gradient_lower_bound(
         or ``|||A||| >= 1``, about which eq. (2.3) says nothing.
     """
     model.check_stack(A)
-    model.check_matrix(Sigma, "Sigma", (A.shape[1], A.shape[2]), "like the layers")
+    model.check_array(Sigma, "Sigma", A.shape[1:], f"be {A.shape[1]} x {A.shape[1]}, as the layers")
     bound = bound_function(form)
     eigenvalues = second_moment_eigenvalues(Sigma)
     if not float(excess) >= 0:
@@ -209,28 +201,20 @@ def right_over_left(A: Array, R: Array, Sigma: Array, depth: int | Array, form: 
         return bound(np.asarray(depth), tau, np.asarray(sigma), excess) / squared_gradient
 
 
-def minus_tau_identity(depth: int, width: int, tau: float) -> jax.Array:
-    """``A_i = -tau I`` for all i, f64[depth, width, width]: corrected eq. (2.3) is tight there."""
-    return jnp.broadcast_to(-tau * jnp.eye(width), (depth, width, width))
-
-
 def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> float:
     """A lower bound of ``||grad f||_F^2`` over B_tau when ``det R < 0``: no critical point inside.
 
     ``4 l (1-tau)^{2l-2} sigma_min(Sigma)^2 ((1-tau)^l + sigma_min(R))^2``, with equality for d = 1
-    at ``A_i = -tau``. Proof: every product M of the ball has ``det M > 0`` and
-    ``sigma_min(M) >= (1-tau)^l``. The segment from M to R crosses a singular matrix, so that
-    ``(1-t) M x = -t R x`` for some unit x and 0 < t < 1; M x and R x are opposite and
-    ``||E|| >= ||M x - R x|| = ||M x|| + ||R x||``. Then ``f - C >= sigma_min(Sigma) ||E||_F^2``
-    goes into the corrected eq. (2.3).
+    at ``A_i = -tau``. Proof (G10 of docs/theory/gradient_bound.md): the segment from a product M of
+    the ball, ``det M > 0``, to R crosses a singular matrix, so that M x and R x are opposite for
+    some unit x and ``||E|| >= ||M x|| + ||R x|| >= (1-tau)^l + sigma_min(R)``.
 
     Args:
       R: f64[d, d] with ``det R < 0``.
       Sigma: f64[d, d], symmetric positive definite.
     Raises:
-      ValueError: depth < 1, tau outside [0, 1), or det R >= 0.
+      ValueError: tau outside [0, 1), or det R >= 0.
     """
-    check_whole("depth", depth)
     if not 0 <= tau < 1:
         raise ValueError(f"tau must lie in [0, 1), got {tau}")
     determinant = float(np.linalg.det(np.asarray(R)))
@@ -239,30 +223,6 @@ def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> fl
     sigma_min = float(np.linalg.eigvalsh(np.asarray(Sigma))[0])
     distance = (1 - tau) ** depth + float(np.linalg.svd(np.asarray(R), compute_uv=False)[-1])
     return gradient_bound_corrected(depth, tau, sigma_min, sigma_min * distance**2)
-
-
-def _clip_layers_and_second_moment(
-    A: Array, Sigma: Array, tau: float | Array, low: float | Array, high: float | Array
-) -> tuple[jax.Array, jax.Array]:
-    """Both constraints of the search at once: |||A||| <= tau, eigenvalues of Sigma in [low, high].
-
-    One batched SVD serves both. As two LAPACK calls that do not depend on one another they would,
-    under vmap, wait for each other for ever on a CPU with two threads (seen with jaxlib 0.10.2).
-
-    Args:
-      A: f64[depth, d, d].
-      Sigma: f64[d, d]; eigenvalues above -1, so that ``Sigma + I`` is positive definite and its
-        SVD is its eigendecomposition.
-      tau, low, high: f64[].
-    Returns:
-      f64[depth, d, d] and f64[d, d], symmetric, each nearest in Frobenius norm.
-    """
-    eye = jnp.eye(Sigma.shape[0])
-    shifted = (Sigma + Sigma.T) / 2 + eye
-    left, values, right = jnp.linalg.svd(jnp.concatenate([A, shifted[None]]))
-    layers = (left[:-1] * jnp.minimum(values[:-1], tau)[:, None, :]) @ right[:-1]
-    eigenvalues = jnp.clip(values[-1] - 1, low, high)
-    return layers, (left[-1] * eigenvalues[None, :]) @ left[-1].T
 
 
 def worst_case(
@@ -290,7 +250,7 @@ def worst_case(
     Returns:
       ``(A, R, Sigma)`` of the worst point found.
     """
-    bound = bound_function(form)
+    bound, identity = bound_function(form), jnp.eye(E.shape[0])
 
     def target(layers, error):
         return model.product(layers) - error
@@ -306,9 +266,14 @@ def worst_case(
     def project(parameters):
         layers, error, second_moment, log_least = parameters
         log_least = jnp.clip(log_least, _LEAST_LOG_EIGENVALUE, 0.0)
-        layers, second_moment = _clip_layers_and_second_moment(
-            layers, second_moment, tau, jnp.exp(log_least), 1.0
-        )
+        # One batched SVD serves both constraints. As two LAPACK calls that do not depend on one
+        # another they would, under vmap, wait for each other for ever on a CPU with two threads
+        # (seen with jaxlib 0.10.2). Sigma + I is positive definite: its SVD diagonalises it.
+        shifted = (second_moment + second_moment.T) / 2 + identity
+        left, values, right = jnp.linalg.svd(jnp.concatenate([layers, shifted[None]]))
+        layers = (left[:-1] * jnp.minimum(values[:-1], tau)[:, None, :]) @ right[:-1]
+        eigenvalues = jnp.clip(values[-1] - 1, jnp.exp(log_least), 1.0)
+        second_moment = (left[-1] * eigenvalues[None, :]) @ left[-1].T
         return layers, error / jnp.linalg.norm(error), second_moment, log_least
 
     start = (A, E, Sigma, jnp.asarray(_LEAST_LOG_EIGENVALUE))
@@ -318,46 +283,14 @@ def worst_case(
     return layers, target(layers, error), second_moment
 
 
-@dataclasses.dataclass(frozen=True)
-class ScalarPoint:
+class ScalarPoint(NamedTuple):
     """A point with d = 1 and both sides of eq. (2.3) there, all exact."""
 
     a: tuple[fractions.Fraction, ...]
-    R: fractions.Fraction
-    Sigma: fractions.Fraction
+    R: int
+    Sigma: int
     squared_gradient: fractions.Fraction
     right: fractions.Fraction
-
-    @property
-    def fails(self) -> bool:
-        """Whether the right-hand side exceeds the squared gradient, with no rounding at all."""
-        return self.right > self.squared_gradient
-
-
-def scalar_point(a: Sequence[Rational], R: Rational, Sigma: Rational, form: str) -> ScalarPoint:
-    """Both sides of eq. (2.3) for d = 1 in exact rational arithmetic.
-
-    An implementation of its own (Lemma 2.4 for numbers), shared with no floating-point code:
-    ``df/da_i = 2 E Sigma prod_{j != i} (1 + a_j)``, ``f - C = E^2 Sigma``.
-
-    Args:
-      a: the layers A_i, rational numbers (int or Fraction) with ``max |a_i| < 1``.
-      R, Sigma: rational numbers, ``Sigma > 0``.
-      form: one of `FORMS`.
-    Raises:
-      ValueError: some ``|a_i| >= 1``.
-    """
-    layers = tuple(fractions.Fraction(value) for value in a)
-    R, Sigma = fractions.Fraction(R), fractions.Fraction(Sigma)
-    tau = max(abs(value) for value in layers)
-    if tau >= 1:
-        raise ValueError(f"eq. (2.3) needs max |a_i| < 1, got {tau}")
-    product = math.prod((1 + value for value in layers), start=fractions.Fraction(1))
-    E = product - R
-    squares = [(2 * E * Sigma * product / (1 + value)) ** 2 for value in layers]
-    squared_gradient = sum(squares, start=fractions.Fraction(0))
-    right = bound_function(form)(len(layers), tau, Sigma, E**2 * Sigma)
-    return ScalarPoint(layers, R, Sigma, squared_gradient, right)
 
 
 def smallest_scalar_counterexample(
@@ -366,21 +299,24 @@ def smallest_scalar_counterexample(
     """The first d = 1 point that violates eq. (2.3), in order of depth, then A, then R + Sigma.
 
     Layers are taken from 0, -1/2 and 1/2 in this order, R from 1 ... max_integer (det R > 0),
-    Sigma from 1 ... max_sigma. None where no point of this lattice fails.
+    Sigma from 1 ... max_sigma. None where no point of this lattice fails. Exact, and shared with no
+    floating-point code: ``df/da_i = 2 E Sigma prod_{j != i} (1 + a_j)`` (Lemma 2.4 for numbers),
+    ``f - C = E^2 Sigma``.
 
     Raises:
-      ValueError: see `scalar_point`; or a size below 1.
+      ValueError: `form` is not one of `FORMS`.
     """
-    check_whole("max_depth", max_depth)
-    check_whole("max_integer", max_integer)
-    check_whole("max_sigma", max_sigma)
-    half = fractions.Fraction(1, 2)
+    bound, half = bound_function(form), fractions.Fraction(1, 2)
     data = itertools.product(range(1, max_integer + 1), range(1, max_sigma + 1))
     ordered = sorted(data, key=lambda pair: (sum(pair), pair))
     for depth in range(1, max_depth + 1):
         for a in itertools.product((fractions.Fraction(0), -half, half), repeat=depth):
+            product, tau = math.prod(1 + value for value in a), max(map(abs, a))
             for R, Sigma in ordered:
-                point = scalar_point(a, R, Sigma, form)
-                if point.fails:
-                    return point
+                E = product - R
+                slopes = [2 * E * Sigma * product / (1 + value) for value in a]
+                squared_gradient = sum((slope**2 for slope in slopes), fractions.Fraction(0))
+                right = bound(depth, tau, Sigma, E**2 * Sigma)
+                if right > squared_gradient:
+                    return ScalarPoint(a, R, Sigma, squared_gradient, right)
     return None

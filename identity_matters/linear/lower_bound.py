@@ -45,14 +45,14 @@ def norm_lower_bound(
     The largest and the smallest singular vectors give ``sigma_max^{1/l} - 1`` and
     ``1 - sigma_min^{1/l}``; any x gives ``sin(phi / l)``, so the maximum over x is at least those.
     Any x gives a bound, so a maximiser that is only local is no gap in the proof. R^T, whose
-    factorizations are the transposed ones, gives a second bound. For normal R the eigenvectors
-    give ``max |lambda^{1/l} - 1|``, which the polar factorization attains if every negative
-    eigenvalue has even multiplicity.
+    factorizations are the transposed ones, has the same maximum; we climb for both, as climbs for
+    one may miss it. For normal R the eigenvectors give ``max |lambda^{1/l} - 1|``, which the polar
+    factorization attains if every negative eigenvalue has even multiplicity.
 
-    Where R has negative eigenvalues, `half_turn_bound` is another bound, the same for R^T, which
-    sees that not all vectors can go their shortest way if they go together. For d = 2 and for
-    symmetric R the larger of the two, at its maximum, is optimal in the limit of large l (F11, F12
-    of docs/theory/factorization.md).
+    Where R has negative eigenvalues, `half_turn_bound` is another bound, which sees that not all
+    vectors can go their shortest way if they go together. For d = 2 and for symmetric R the larger
+    of the two, at its maximum, is optimal in the limit of large l (F11, F12 of
+    docs/theory/factorization.md); for other normal R it need not be (F14).
 
     Should a value of 1 or more come out (only for a few layers), the proof says |||A||| >= 1 and
     no more, and 1 is returned; for one layer ||R - I|| is exact.
@@ -154,8 +154,7 @@ def half_turn_bound(R: np.ndarray, depth: int) -> float:
     give a bound; we try many rho between paired neighbours -a < -b among the negative eigenvalues,
     and y between 1/2a and 1/2b, where the best one is; for symmetric R it is 1/(a + b). There may
     be several maxima, for normal R one for each lower edge of the hull of (|lambda|^2, Re lambda).
-
-    R^T gives the same: the form is ``y (R + c I)^T (R + c I) - c I / 2`` with c = 1 / 2y.
+    R^T gives the same.
 
     Args:
       R: f64[d, d] with det R > 0.

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 import scipy.linalg
 
+from identity_matters.linear.target import NotApplicableError
+
 # Radians. An angle is never moved further than this, so that Q stays Q to eleven digits.
 _LARGEST_ANGLE_ROUNDING = 1e-11
 # A product of l roots further than this from R, relative in Frobenius norm, is refused.
@@ -81,25 +83,16 @@ def real_rotation_form(Q: np.ndarray, P: np.ndarray | None = None) -> RotationFo
     d = len(Q)
     condition = 1.0 if P is None else float(np.linalg.cond(P))
     rounding = min(_LARGEST_ANGLE_ROUNDING, 4 * d * np.finfo(float).eps * condition)
-    planes: list[int] = []
-    angles: list[float] = []
-    kept: list[int] = []
-    reversed_: list[int] = []
-    j = 0
-    while j < d:
-        if j + 1 < d and T[j + 1, j] != 0:
-            # The halves of sums average away the rounding by which the block is no rotation.
-            sin, cos = (T[j + 1, j] - T[j, j + 1]) / 2, (T[j, j] + T[j + 1, j + 1]) / 2
-            angle = np.arctan2(sin, cos)
-            if np.pi - abs(angle) <= rounding:
-                reversed_ += [j, j + 1]
-            else:
-                planes += [j, j + 1]
-                angles.append(angle)
-            j += 2
-        else:
-            (kept if T[j, j] > 0 else reversed_).append(j)
-            j += 1
+    first = np.flatnonzero(np.diag(T, -1))
+    second = first + 1
+    # The halves of sums average away the rounding by which a block is no rotation.
+    sin = (T[second, first] - T[first, second]) / 2
+    angles = np.arctan2(sin, (T[first, first] + T[second, second]) / 2)
+    half = np.pi - np.abs(angles) <= rounding
+    single = np.setdiff1d(np.arange(d), [first, second])
+    kept = single[T[single, single] > 0]
+    reversed_ = np.sort(np.concatenate([first[half], second[half], np.setdiff1d(single, kept)]))
+    planes = np.stack([first, second], axis=1)[~half].ravel()
     if len(reversed_) % 2:
         raise ValueError(
             f"an orthogonal matrix of determinant 1 is needed, got {len(reversed_)} eigenvalues"
@@ -108,13 +101,9 @@ def real_rotation_form(Q: np.ndarray, P: np.ndarray | None = None) -> RotationFo
     half_turned = S[:, reversed_]
     if P is not None and len(reversed_) > 2:
         half_turned = half_turned @ np.linalg.eigh(half_turned.T @ P @ half_turned)[1]
-    angles += [np.pi] * (len(reversed_) // 2) + [0.0] * (len(kept) // 2)
     basis = np.concatenate([S[:, planes], half_turned, S[:, kept]], axis=1)
-    return RotationForm(basis, np.array(angles))
-
-
-class NoPrincipalRootError(ValueError):
-    """R has no real principal root, or none that float64 can represent well enough."""
+    counts = len(reversed_) // 2, len(kept) // 2
+    return RotationForm(basis, np.append(angles[~half], np.repeat([np.pi, 0.0], counts)))
 
 
 def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
@@ -128,13 +117,13 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
       R: f64[d, d], invertible.
       depth: l.
     Raises:
-      NoPrincipalRootError: R has an eigenvalue on the negative real axis, or the l-th power of the
+      NotApplicableError: R has an eigenvalue on the negative real axis, or the l-th power of the
         computed root misses R by more than 1e-10.
     """
     eigenvalues, V = np.linalg.eig(R)
     on_axis = eigenvalues[(eigenvalues.imag == 0) & (eigenvalues.real <= 0)]
     if len(on_axis):
-        raise NoPrincipalRootError(
+        raise NotApplicableError(
             f"R must have no real eigenvalue <= 0 for a principal root, got {on_axis[0].real:.6g}"
         )
     error = np.inf
@@ -145,7 +134,7 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
         error = float(np.linalg.norm(power - R) / np.linalg.norm(R))
         if error <= LARGEST_ERROR:
             return layer
-    raise NoPrincipalRootError(
+    raise NotApplicableError(
         f"the principal root of this R is too ill-conditioned: its power misses R by {error:.3g}"
         f" relative, {LARGEST_ERROR:g} is allowed"
     )

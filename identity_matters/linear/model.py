@@ -22,13 +22,22 @@ gradient, so these functions serve both parameterisations.
 
 import jax
 import jax.numpy as jnp
-from numpy.typing import ArrayLike
 
 from identity_matters.array_types import Array
 
 
-def require_float64(array: ArrayLike, name: str) -> None:
-    """Raises TypeError unless `array` is float64: the theory is checked to more than 7 digits."""
+def check_array(array: Array, name: str, shape: tuple[int | None, ...], needed: str) -> None:
+    """Raises unless `array` is f64 of `shape`, where None stands for any size of at least 1.
+
+    Raises:
+      TypeError: it is not float64: the theory is checked to more than 7 digits.
+      ValueError: it has another shape; the message says what is `needed`.
+    """
+    if array.ndim != len(shape) or not all(
+        found > 0 and wanted in (None, found)
+        for wanted, found in zip(shape, array.shape, strict=True)
+    ):
+        raise ValueError(f"{name} must {needed}, got shape {array.shape}")
     # result_type, not array.dtype: without x64 a float64 NumPy array would silently become float32.
     if jnp.result_type(array) != jnp.float64:
         raise TypeError(
@@ -38,17 +47,9 @@ def require_float64(array: ArrayLike, name: str) -> None:
 
 
 def check_stack(A: Array) -> None:
-    """Raises unless `A` is a stack of layers, f64[depth, d, d] with depth and d at least 1.
-
-    Raises:
-      TypeError: `A` is not float64.
-      ValueError: `A` has another shape.
-    """
-    if A.ndim != 3 or A.shape[1] != A.shape[2] or 0 in A.shape:
-        raise ValueError(
-            f"A must have shape [depth, d, d] with depth and d at least 1, got {A.shape}"
-        )
-    require_float64(A, "A")
+    """Raises unless `A` is a stack of layers, f64[depth, d, d]; see `check_array`."""
+    needed = "have shape [depth, d, d] with depth and d at least 1"
+    check_array(A, "A", (None, *2 * A.shape[-1:]), needed)
 
 
 def _through_layers(A: Array, M: Array | None) -> tuple[jax.Array, jax.Array]:
@@ -71,7 +72,7 @@ def product(A: Array) -> jax.Array:
     Args:
       A: f64[depth, d, d]; ``A[0]`` is applied to the input first.
     Raises:
-      TypeError, ValueError: see `check_stack`.
+      TypeError, ValueError: see `check_array`.
     """
     check_stack(A)
     return _through_layers(A, None)[0]
@@ -97,19 +98,6 @@ def clip_singular_values(A: Array, tau: float | Array) -> jax.Array:
     return (left * jnp.minimum(values, tau)[..., None, :]) @ right
 
 
-def check_matrix(matrix, name: str, shape: tuple[int | None, int | None], like: str) -> None:
-    """Raises unless `matrix` is f64 of `shape`, where None stands for any size of at least 1."""
-    fits = (
-        matrix.ndim == 2
-        and 0 not in matrix.shape
-        and all(wanted in (None, found) for wanted, found in zip(shape, matrix.shape, strict=True))
-    )
-    if not fits:
-        wanted = " x ".join("any" if size is None else str(size) for size in shape)
-        raise ValueError(f"{name} must be {wanted} {like}, got shape {matrix.shape}")
-    require_float64(matrix, name)
-
-
 def check_problem(
     A: Array,
     R: Array,
@@ -120,11 +108,7 @@ def check_problem(
     """Raises unless all shapes fit and every array is float64.
 
     Args:
-      A: f64[depth, m, m].
-      R: f64[d_out, d_in].
-      Sigma: f64[d_in, d_in].
-      input_map: f64[m, d_in], or None for the identity (then d_in = m).
-      output_map: f64[d_out, m], or None for the identity (then d_out = m).
+      A, R, Sigma, input_map, output_map: see `excess_risk`.
     Raises:
       TypeError: an array is not float64.
       ValueError: a shape does not fit; the message names the shape found and the one needed.
@@ -133,14 +117,14 @@ def check_problem(
     width = A.shape[1]
     inputs = outputs = width
     if input_map is not None:
-        check_matrix(input_map, "input_map", (width, None), f"(layers of width {width})")
+        check_array(input_map, "input_map", (width, None), f"be {width} x any to fit the layers")
         inputs = input_map.shape[1]
     if output_map is not None:
-        check_matrix(output_map, "output_map", (None, width), f"(layers of width {width})")
+        check_array(output_map, "output_map", (None, width), f"be any x {width} to fit the layers")
         outputs = output_map.shape[0]
     fit = f"to fit layers of width {width} and the input and output maps"
-    check_matrix(R, "R", (outputs, inputs), fit)
-    check_matrix(Sigma, "Sigma", (inputs, inputs), f"like the {inputs} columns of R")
+    check_array(R, "R", (outputs, inputs), f"be {outputs} x {inputs} {fit}")
+    check_array(Sigma, "Sigma", (inputs, inputs), f"be {inputs} x {inputs} like the columns of R")
 
 
 @jax.jit

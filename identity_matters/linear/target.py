@@ -14,6 +14,10 @@ _ROUNDING_LAYERS = 1e-9
 check_depth = functools.partial(check_whole, "depth")
 
 
+class NotApplicableError(ValueError):
+    """A method cannot factorize this R at this depth; others can."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Target:
     """A checked target with its singular value decomposition ``R = U diag(K) V^T``.

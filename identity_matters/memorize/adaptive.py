@@ -2,25 +2,19 @@
 
 Look at the points from a viewpoint c and write z = h - c. The unit of a point i is
 relu(<z_i, z> - t_i). Points are moved in decreasing distance from c, so every point j that is still
-to come has <z_i, z_j> <= |z_i| |z_j| <= |z_i|^2, with equality only for z_j = z_i: the gap
+to come has <z_i, z_j> < |z_i|^2, and the threshold t_i goes into this gap, which is at least half
+the squared distance (E6 of docs/theory/memorize.md). Surrogate labels lie within half the smallest
+distance from c, where no unit ever fires.
 
-    |z_i|^2 - <z_i, z_j> = (|z_i|^2 - |z_j|^2 + |z_i - z_j|^2) / 2 > 0
-
-is at least half the squared distance, and the threshold t_i goes into it. Surrogate labels
-lie within half the smallest distance from c, where no unit ever fires.
-
-Inside one block, a unit can only disturb points that are farther from c than its own, so the
-activations of a block form a triangular matrix with a positive diagonal, and V solves one
-triangular system: exact for every width k >= 1 and any distinct points, with ceil(n / k) blocks.
-Such disturbances amplify rounding errors, so a block takes points that do not disturb each other
-as long as there are any among the next few.
+Inside one block a unit can only disturb points that are farther from c than its own, so V solves
+one triangular system (E8): exact for every width k >= 1 and any distinct points, with ceil(n / k)
+blocks. Such disturbances amplify rounding errors, so a block takes points that do not disturb each
+other as long as there are any among the next few.
 
 Where it ends: n random points in k dimensions have a smallest relative gap of about n^(-4/(k+1))
 (a gap of m needs radii within m and directions within sqrt(m)), n^-2 on a line. This must stay well
 above the rounding unit of the arithmetic.
 """
-
-from __future__ import annotations
 
 import functools
 
@@ -86,7 +80,7 @@ def spread_directions(num_classes: int, width: int, rng: np.random.Generator) ->
     each chosen from random candidates as the one farthest from those before it.
     """
     if width == 1:
-        return np.linspace(-1.0, 1.0, num_classes)[:, None] if num_classes > 1 else np.ones((1, 1))
+        return np.linspace(-1.0, 1.0, num_classes)[:, None]
     pool = rng.standard_normal((CANDIDATES_PER_CLASS * num_classes, width))
     pool /= np.linalg.norm(pool, axis=1, keepdims=True)
     chosen = [pool[0]]
@@ -124,23 +118,13 @@ def fill_blocks(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
     return np.concatenate(order)
 
 
-def _take(z, squared_norms, width: int, tolerance: float) -> list[int]:
+def _take(z, squared_norms, width: int, tolerance: float) -> np.ndarray:
     """Which candidates, given in decreasing norm, the next block moves; in increasing position."""
     limit = (1 - tolerance) * squared_norms
-    disturbs = np.tril(z @ z.T >= limit[:, None], -1)
-    first = list(range(min(width, len(z))))
-    if not disturbs[: len(first)].any():
-        return first
-    taken = []
-    for i in range(len(z)):
-        # Row i up to i covers the points taken and those left waiting: both are still in place.
-        if not disturbs[i, :i].any():
-            taken.append(i)
-            if len(taken) == width:
-                return taken
-    # The disturbances that are left are undone exactly by the triangular system.
-    others = np.delete(np.arange(len(z)), taken)
-    return sorted([*taken, *others[: width - len(taken)]])
+    # Farther points, be they taken or left waiting, are all still in place.
+    disturbs = np.tril(z @ z.T >= limit[:, None], -1).any(axis=1)
+    # Those that disturb none come first. The triangular system undoes what the others disturb.
+    return np.sort(np.argsort(disturbs, kind="stable")[:width])
 
 
 @functools.partial(jax.jit, static_argnames="width")
@@ -261,6 +245,5 @@ def _place_output_units(surrogates, viewpoint, radius, tolerance, dtype):
     U, s, *_ = place_units(
         surrogates, order, viewpoint, none, num_classes, num_classes, tolerance, dtype
     )
-    output_U, output_s = np.empty_like(U), np.empty_like(s)
-    output_U[order], output_s[order] = U, s
-    return output_U, output_s
+    inverse = np.argsort(order)
+    return U[inverse], s[inverse]

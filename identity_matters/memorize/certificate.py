@@ -7,16 +7,13 @@ A_0 x, the pre-activation of unit i at h is off by at most
 
     eta_i(h) = |u_i| eps_h + (k + 1) u (|u_i| |h| + |s_i|).
 
-Some devices read numbers below the least normal one as zero, as XLA does on CPU, and others keep
-them, as NumPy does; the certificate is meant for both. `construct` counts subnormal inputs in
-eps_h, leaves no subnormal number in A_0 and scales it so that |h| and |u_i| are of ordinary size:
-underflow inside the blocks is then many orders below the rounding that eta_i has anyway.
+It is meant for devices that read subnormal numbers as zero, as XLA does on CPU, and for those that
+keep them, as NumPy does. `construct` counts subnormal inputs in eps_h, leaves no subnormal number
+in A_0 and scales it: underflow inside the blocks is then many orders below eta_i.
 
 The network is certified when every unit that must be silent is so by more than eta, and the bound
 on the outputs that follows from the errors of the moving points stays below 1/2.
 """
-
-from __future__ import annotations
 
 import dataclasses
 
@@ -42,7 +39,6 @@ class Certificate:
       smallest_margin: the least distance of any pre-activation from zero, be it the unit's own
         point above zero or a point below that it must leave alone.
       margin_over_rounding: the smallest ratio of such a margin to the rounding error there, eta.
-      landing_error_bound: how far any point may end up from its surrogate label.
       output_error_bound: bound on |yhat - y| over all examples and outputs.
       disturbed_pairs: pairs of points in one block of which one's unit moves the other too.
       holds: whether all margins exceed rounding and the outputs are within OUTPUT_TOLERANCE.
@@ -51,7 +47,6 @@ class Certificate:
     precision: str
     smallest_margin: float
     margin_over_rounding: float
-    landing_error_bound: float
     output_error_bound: float
     disturbed_pairs: int
     holds: bool
@@ -113,12 +108,11 @@ def certify(
     )
     output_error = _output_error(plan, output_V, landing, y[plan.order], u)
     ratio = min(r.min() for r in ratios)
-    used = np.arange(width)[None] < np.clip(n - width * np.arange(len(V)), 0, width)[:, None]
+    used = in_blocks(np.ones(n, bool), width)
     return Certificate(
         precision=np.dtype(dtype).name,
         smallest_margin=float(min(own.min(), plan.silence.min(), plan.surrogate_silence.min())),
         margin_over_rounding=float(ratio),
-        landing_error_bound=float(landing.max()),
         output_error_bound=float(output_error),
         disturbed_pairs=int((fires & used[:, :, None] & used[:, None, :]).sum() - n),
         holds=bool(ratio > 1 and output_error < OUTPUT_TOLERANCE),

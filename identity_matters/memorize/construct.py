@@ -1,12 +1,4 @@
-"""Builds the network of Theorem 3.2 for given examples, runs it, and checks it by running it.
-
->>> x = np.array([[0.0], [1.0], [2.0], [3.0]], np.float32)
->>> network, certificate = memorize(x, np.array([0, 1, 0, 1]))
->>> verify(network, x, np.array([0, 1, 0, 1])).errors
-0
-"""
-
-from __future__ import annotations
+"""Builds the network of Theorem 3.2 for given examples, runs it, and checks it by running it."""
 
 import dataclasses
 import hashlib
@@ -368,14 +360,12 @@ def distinct_examples(
             " use dtype float64"
         )
     first: dict[bytes, int] = {}
-    kept, zero = [], np.zeros((), dtype)
+    zero = np.zeros((), dtype)
     for i, row in enumerate(x):
         # Adding zero turns -0.0, whose bits differ, into 0.0.
         digest = hashlib.blake2b((row.astype(dtype) + zero).tobytes(), digest_size=16).digest()
         j = first.setdefault(digest, i)
-        if j == i:
-            kept.append(i)
-        elif y[i] != y[j]:
+        if y[i] != y[j]:
             if np.array_equal(x[i], x[j]):
                 what, so = "identical", "no network can fit both"
             else:
@@ -383,8 +373,10 @@ def distinct_examples(
             raise ConflictingLabelsError(
                 f"inputs {j} and {i} are {what} but have labels {y[j]} and {y[i]}: {so}", (j, i)
             )
-    # Without a copy of x where all are distinct.
-    return (x, y, num_classes) if len(kept) == len(x) else (x[kept], y[kept], num_classes)
+    if len(first) < len(x):  # no copy of x where all are distinct
+        kept = list(first.values())
+        x, y = x[kept], y[kept]
+    return x, y, num_classes
 
 
 def check_memory(n: int, features: int, num_classes: int, width: int) -> None:

@@ -9,14 +9,11 @@ more channels a group has more words, which makes up for numbers of fewer bits.
 
 Its numbers are whole and so are all that it computes with, up to 2^b; for b up to 53 they are exact
 in float64, in any order of summation. The blocks that select differ in the numbers of their groups;
-hash and extraction repeat a few blocks, whose matrices are stored and counted in full, zeros
-included.
+hash and extraction repeat a few blocks, whose matrices are stored and counted in full.
 
 Extracting bits from one number: Bartlett, Maiorov and Meir 1998; memorising fewer numbers than
 examples: Park et al. (arXiv 2010.13363), Vardi et al. (arXiv 2110.03187).
 """
-
-from __future__ import annotations
 
 import dataclasses
 import functools
@@ -202,22 +199,16 @@ def memorize_with_few_numbers(
     start = np.zeros(width)
     start[[POINT, CONSTANT]] = -first, constants[-1]
     start[_word_channels(width)] = words[-1]
-    numbers: tuple = _as_float64(a[None], start, thresholds, *jumps)
-    numbers += (
-        _as_float64(*_block(width, *_SELECT)),
-        _stages(*moduli, doublings, place_bits, base, digits, width),
-    )
-    network = FewNumbers(*numbers, *_as_float64(*_one_hot(r, width)))
+    select = tuple(map(jnp.float64, _block(width, *_SELECT)))
+    stages = _stages(*moduli, doublings, place_bits, base, digits, width)
+    numbers: tuple = *map(jnp.float64, (a[None], start, thresholds, *jumps)), select, stages
+    network = FewNumbers(*numbers, *map(jnp.float64, _one_hot(r, width)))
     sizes = size + abs(first), 2 * moduli[-1], base**digits, 2 * r * digits * words.shape[1]
     return network, ExactCertificate(max(sizes), max(sizes) <= 2**word_bits)
 
 
 def _word_channels(width: int) -> np.ndarray:
     return np.array([WORD, *range(LEAST_WIDTH, width)])
-
-
-def _as_float64(*arrays: np.ndarray) -> tuple[jax.Array, ...]:
-    return tuple(jnp.asarray(array, jnp.float64) for array in arrays)
 
 
 def slots(num_classes: int, word_bits: int = EXACT_BITS) -> int:
@@ -354,7 +345,7 @@ def _stages(
 
     def repeated(repeats: int, *blocks) -> Repeated:
         stacked = map(np.stack, zip(*(_block(width, *units) for units in blocks), strict=True))
-        return Repeated((_as_float64(*stacked),), jnp.asarray(repeats))
+        return Repeated((tuple(map(jnp.float64, stacked)),), jnp.asarray(repeats))
 
     back = {POINT: -large}
     double, add = ({POINT: 1}, 0, {POINT: 1}), ({CONSTANT: 1}, 0, {POINT: 1})
@@ -395,7 +386,5 @@ def _one_hot(r: int, width: int) -> tuple[np.ndarray, ...]:
     """Output j is relu(y - j + 1) - 2 relu(y - j) + relu(y - j - 1), from r + 2 shared units."""
     U = np.zeros((r + 2, width))
     U[:, LABEL] = 1
-    rows = np.arange(r)
-    V = np.zeros((r, r + 2))
-    V[rows, rows], V[rows, rows + 1], V[rows, rows + 2] = 1, -2, 1
+    V = np.eye(r, r + 2) - 2 * np.eye(r, r + 2, 1) + np.eye(r, r + 2, 2)
     return U, V, -np.arange(-1.0, r + 1)

@@ -5,8 +5,6 @@ transposed product. Every product asks for full precision, because accelerators 
 multiply float32 in TF32 or bfloat16, whose rounding is larger than the margins of the network.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math
@@ -49,18 +47,16 @@ def transform(h: Array, U: Array, V: Array, s: Array) -> jax.Array:
     """``T(h) = V ReLU(U h + s)``, the paper's ``T_{U,V,s}``.
 
     Args:
-      h: f[k], or f[k, n] for n points in columns; U: f[m, k]; V: f[p, m]; s: f[m].
-        The result is f[p] or f[p, n].
+      h: f[k, n], n points in columns; U: f[m, k]; V: f[p, m]; s: f[m]. The result is f[p, n].
     """
-    bias = s if h.ndim == 1 else s[:, None]
-    return matmul(V, jax.nn.relu(matmul(U, h) + bias))
+    return matmul(V, jax.nn.relu(matmul(U, h) + s[:, None]))
 
 
 def apply_block(h: Array, U: Array, V: Array, s: Array) -> jax.Array:
     """One residual block, ``h + V ReLU(U h + s)``, of the shape of `h`.
 
     Args:
-      h: f[k], or f[k, n] for n points in columns; U, V: f[k, k]; s: f[k].
+      h: f[k, n], n points in columns; U, V: f[k, k]; s: f[k].
     """
     return jnp.asarray(h) + transform(h, U, V, s)
 

@@ -1,17 +1,12 @@
 """The paper's own construction, Lemmas B.1 and B.2, with the bias that makes its proof right.
 
 Lemma B.1 moves the points of a set S by one unit each. With squared norms in [1 - rho', 1 + rho']
-and squared distances of at least D, the inner products are
-
-    <a_i, a_j> = (|a_i|^2 + |a_j|^2 - |a_i - a_j|^2) / 2 <= (|a_i|^2 + 1 + rho' - D) / 2,
-
-which is below |a_i|^2 by (|a_i|^2 - 1 - rho' + D) / 2 >= (D - 2 rho') / 2. The bias of unit i puts
-its threshold in the middle of this gap, so D > 2 rho' is enough. The printed proof has one bias
--(1 - 2 rho') for all, which takes D >= 6 rho'; see docs/theory/errata.md. `separation` measures
-the distances, `sufficient_width` gives a width that is enough for them.
+and squared distances of at least D the inner product <a_i, a_j> is below |a_i|^2 by at least
+(D - 2 rho') / 2. The bias of unit i puts its threshold in the middle of this gap, so D > 2 rho' is
+enough (E1, E2 of docs/theory/memorize.md). The printed proof has one bias -(1 - 2 rho') for all,
+which takes D >= 6 rho' (P8 of docs/theory/errata.md). `separation` measures the distances,
+`sufficient_width` gives a width that is enough for them.
 """
-
-from __future__ import annotations
 
 import math
 from typing import NamedTuple
@@ -27,6 +22,7 @@ UNIT_NORM_TOLERANCE = 1e-5
 PROJECTED_FEATURES = 64
 # Examples that the directions of this projection are estimated from.
 PROJECTION_EXAMPLES = 4096
+# Points compared with as many others at once by `separation`.
 TILE_POINTS = 1024
 # Chance of failure of the random input map that `sufficient_width` allows.
 FAILURE_PROBABILITY = 0.1
@@ -123,7 +119,7 @@ class Separation(NamedTuple):
     indices: tuple[int, int]
 
 
-def separation(x: ArrayLike, tile_points: int = TILE_POINTS) -> Separation:
+def separation(x: ArrayLike) -> Separation:
     """Assumption 3.1's rho: the smallest ``|x_i - x_j|^2`` over all pairs, exactly.
 
     An orthogonal projection only shortens distances. So every row's nearest projected neighbour
@@ -135,7 +131,6 @@ def separation(x: ArrayLike, tile_points: int = TILE_POINTS) -> Separation:
 
     Args:
       x: f[n, d].
-      tile_points: points compared with as many others at once.
     Returns:
       Separation; rho is infinite, and the indices are zero, for fewer than two rows.
     """
@@ -145,7 +140,14 @@ def separation(x: ArrayLike, tile_points: int = TILE_POINTS) -> Separation:
     # Bound on the error of |z_i - z_j|^2 when it is computed in float32 from inner products.
     terms = projected.shape[1] + 4
     rounding = float(4 * terms * np.finfo(np.float32).eps * np.max(squared_norms))
-    bounds = _nearest_squares(projected, tile_points) - rounding
+    nearest = []
+    for start in range(0, len(x), TILE_POINTS):
+        own = projected[start : start + TILE_POINTS]
+        # Short of the own squared norm, which comes below.
+        squares = squared_norms[None, start:] - 2 * own @ projected[start:].T
+        squares[np.tril_indices(len(own), 0, squares.shape[1])] = np.inf
+        nearest.append(squares.min(axis=1))
+    bounds = np.concatenate(nearest).astype(np.float64) + squared_norms - rounding
     best = Separation(math.inf, (0, 0))
     for i in np.argsort(bounds):
         if bounds[i] >= best.rho:
@@ -176,16 +178,3 @@ def _project_to_principal_axes(x) -> np.ndarray:
     starts = range(0, len(x), PROJECTION_EXAMPLES)
     rows = [(x[i : i + PROJECTION_EXAMPLES] - mean) @ axes for i in starts]
     return np.concatenate(rows).astype(np.float32)
-
-
-def _nearest_squares(z, tile_points: int) -> np.ndarray:
-    """Smallest squared distance of each row from all later rows, as float32 has it: f64[n]."""
-    squared_norms = np.sum(z**2, axis=1)
-    nearest = []
-    for start in range(0, len(z), tile_points):
-        own = z[start : start + tile_points]
-        # Short of the own squared norm.
-        squares = squared_norms[None, start:] - 2 * own @ z[start:].T
-        squares[np.tril_indices(len(own), 0, squares.shape[1])] = np.inf
-        nearest.append(squares.min(axis=1))
-    return np.concatenate(nearest).astype(np.float64) + squared_norms

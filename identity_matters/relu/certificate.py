@@ -23,6 +23,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import ArrayLike
 
 from identity_matters.relu import origin
@@ -66,8 +67,7 @@ class Certificate:
 
 def exact(array: ArrayLike) -> np.ndarray:
     """Floats as the rational numbers that they are."""
-    array = np.asarray(array, np.float64)
-    return np.array([Fraction(float(v)) for v in array.ravel()], object).reshape(array.shape)
+    return np.vectorize(Fraction, otypes="O")(np.asarray(array, np.float64))
 
 
 def root_above(value: Fraction) -> Fraction:
@@ -76,12 +76,12 @@ def root_above(value: Fraction) -> Fraction:
     return Fraction(math.isqrt(math.ceil(scaled)) + 1, _ROOT_UNIT)
 
 
-def _square(array) -> Fraction:
-    return sum((v * v for v in np.ravel(array)), Fraction(0))
-
-
 def _norm(array) -> Fraction:
-    return root_above(_square(array))
+    return root_above((np.ravel(array) ** 2).sum())
+
+
+def _row_norms(rows) -> np.ndarray:
+    return np.array([_norm(row) for row in rows])
 
 
 def _require(condition: bool, text: str, left, right) -> None:
@@ -137,24 +137,20 @@ def _system(blocks: list[_Block], B, r):
     mixed = np.full((size, size), Fraction(0))
     offset = 0
     for (V, W, z, pre), on, G in zip(blocks, active, pulled, strict=True):
-        (_, width), width_z = V.shape, W.shape[1]
-        at_W = offset + d * width
+        below = moved[:, :, :offset]
         # Of the active pre-activations in the weights of the blocks below.
-        inner = np.einsum("cb,nbp->ncp", W[:, :d], moved[:, :, :offset]) * on[:, :, None]
-        GV = (G @ V) * on
-        below = moved[:, :, :offset].copy()
-        moved[:, :, :offset] += np.einsum("ac,ncp->nap", V, inner)
-        for c in range(width):
-            of_V = [offset + a * width + c for a in range(d)]
-            of_W = [at_W + c * width_z + b for b in range(width_z)]
-            lit = on[:, c, None] * z
-            mixed[np.ix_(of_V, of_W)] = G.T @ lit
-            mixed[of_V, :offset] = np.einsum("na,np->ap", G, inner[:, c])
-            mixed[of_W[:d], :offset] = np.einsum("n,nbp->bp", GV[:, c], below)
-            for a in range(d):
-                moved[:, a, of_V[a]] = on[:, c] * pre[:, c]
-                moved[:, a, of_W] = V[a, c] * lit
-        offset = at_W + W.size
+        inner = np.einsum("cb,nbp->ncp", W[:, :d], below) * on[:, :, None]
+        of_V = offset + np.arange(V.size).reshape(V.shape)
+        of_W = offset + V.size + np.arange(W.size).reshape(W.shape)
+        lit = on[:, :, None] * z[:, None]
+        for c in range(len(W)):
+            mixed[np.ix_(of_V[:, c], of_W[c])] = G.T @ lit[:, c]
+        mixed[of_V, :offset] = np.einsum("na,ncp->acp", G, inner)
+        mixed[of_W[:, :d], :offset] = np.einsum("nc,nbp->cbp", (G @ V) * on, below)
+        below += np.einsum("ac,ncp->nap", V, inner)
+        moved[:, np.arange(d)[:, None], of_V] = (on * pre)[:, None]
+        moved[:, :, of_W] = np.einsum("ac,ncb->nacb", V, lit)
+        offset += V.size + W.size
     jacobian = np.einsum("oa,nap->nop", B, moved).reshape(-1, size)
     share = Fraction(2, n)
     return jacobian.T @ r.ravel() * share, (jacobian.T @ jacobian + mixed + mixed.T) * share
@@ -162,13 +158,12 @@ def _system(blocks: list[_Block], B, r):
 
 def _orbit_tangents(blocks: list[_Block]) -> np.ndarray:
     """t_c, f64[size, units]: the tangents (v_c, -w_c) in the order of `_system`."""
-    columns = []
-    for j, block in enumerate(blocks):
-        for c in range(len(block.W)):
-            parts = [np.zeros(part.shape) for other in blocks for part in (other.V, other.W)]
-            parts[2 * j][:, c], parts[2 * j + 1][c] = block.V[:, c], -block.W[c]
-            columns.append(np.concatenate([part.ravel() for part in parts]))
-    return np.stack(columns, axis=1)
+    own = []
+    for V, W, _, _ in blocks:
+        unit = np.eye(len(W))
+        of_V, of_W = V[:, :, None] * unit, -W[:, :, None] * unit[:, None]
+        own.append(np.concatenate([part.reshape(-1, len(W)) for part in (of_V, of_W)]))
+    return scipy.linalg.block_diag(*own).astype(np.float64)
 
 
 def _is_definite(matrix) -> bool:
@@ -224,17 +219,13 @@ def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate
     # units move by, and of the third derivative of f.
     length = _norm([w for V, W, _, _ in live for part in (V, W) for w in part.ravel()]) + rho
     rates = _output_rates(live, length, rho)
-    z_norms = [_norm(row) for row in z]
-    moves = [norm * rates[0] * rho for norm in z_norms]
-    gain = _norm(B)
-    sizes = [(_norm(row), gain * move) for row, move in zip(r, moves, strict=True)]
-    third = Fraction(0)
-    for norm, (size, move) in zip(z_norms, sizes, strict=True):
-        first, second, last = (gain * norm * rate for rate in rates)
-        third += Fraction(2, len(z)) * (3 * first * second + (size + move) * last)
+    gain, z_norms, r_norms = _norm(B), _row_norms(z), _row_norms(r)
+    moves = z_norms * rates[0] * rho
+    first, second, last = (gain * z_norms * rate for rate in rates)
+    third = (3 * first * second + (r_norms + gain * moves) * last).sum() * Fraction(2, len(z))
     rate = Z + _norm(inverse) * third * rho
     _require(Y + rate * rho <= rho and rate < 1, "no contraction, rate", rate, 1)
-    moved = [along - rho * _norm(T[:, c]) for c, along in enumerate((tangents * T).sum(axis=0))]
+    moved = (tangents * T).sum(axis=0) - rho * _row_norms(T.T)
     _require(min(moved) > 0, "a unit is too short", min(moved), 0)
     kink = _kink_distance(blocks, moves)
     _require(kink > rho, "a kink is too near", kink, rho)
@@ -242,8 +233,8 @@ def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate
     curvature = Fraction(float(spectrum[0])) / 2
     left = derivative - (third * rho + curvature) * np.eye(len(derivative), dtype=int)
     _require(_is_definite(left), "no local minimum, curvature", spectrum[0], curvature)
-    risk = (_square(r) - sum(2 * size * move for size, move in sizes)) / len(r)
-    risk_above = sum((size + move) ** 2 for size, move in sizes) / len(r)
+    risk = ((r**2).sum() - (2 * r_norms * gain * moves).sum()) / len(r)
+    risk_above = ((r_norms + gain * moves) ** 2).sum() / len(r)
     _require(risk > 0, "the risk must be positive", risk, 0)
     norm = _largest_norm(candidate) + rho
     teacher_norm = _largest_norm(teacher)
@@ -271,7 +262,7 @@ def _output_rates(live: list[_Block], length, rho) -> tuple[Fraction, Fraction, 
     return others * length, others * (1 + some * length**2), others * last
 
 
-def _kink_distance(blocks: list[_Block], moves: list[Fraction]) -> Fraction:
+def _kink_distance(blocks: list[_Block], moves: np.ndarray) -> Fraction:
     """The least distance of a live unit from its kink on an example, over the length of z there.
 
     The inputs of the blocks above the first live one move by at most `moves`.
@@ -279,20 +270,17 @@ def _kink_distance(blocks: list[_Block], moves: list[Fraction]) -> Fraction:
     Raises:
       NotCertifiedError: a dead unit may come to life.
     """
-    shifts, kinks = [Fraction(0)] * len(moves), []
+    shifts, least = 0 * moves, []
     for block in blocks:
-        lengths = [_norm(row) + shift for row, shift in zip(block.z, shifts, strict=True)]
-        for w, values, lives in zip(block.W, block.pre.T, block.alive, strict=True):
-            reach = [_norm(w) * shift for shift in shifts]
-            if lives:
-                left = [abs(value) - far for value, far in zip(values, reach, strict=True)]
-                kinks += [room / size for room, size in zip(left, lengths, strict=True)]
-            else:
-                highest = max(value + far for value, far in zip(values, reach, strict=True))
-                _require(highest < 0, "a dead unit may come to life", highest, 0)
+        reach = np.outer(shifts, _row_norms(block.W))
+        if not block.alive.all():
+            highest = (block.pre + reach)[:, ~block.alive].max()
+            _require(highest < 0, "a dead unit may come to life", highest, 0)
         if block.alive.any():
+            room = (abs(block.pre) - reach) / (_row_norms(block.z) + shifts)[:, None]
+            least.append(room[:, block.alive].min())
             shifts = moves
-    return min(kinks)
+    return min(least)
 
 
 def _largest_norm(blocks: Blocks) -> Fraction:

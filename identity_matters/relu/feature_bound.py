@@ -8,9 +8,8 @@ examples, and ``sigma_n`` a matrix's n-th singular value, 0 for k < n. Then
 
 wherever ``||V_m|| ||U_m|| <= 1``, with sigma_min(B) = 0 unless B has full row rank. So a critical
 point in B_tau, tau < 1, at which the features of some block are independent over the examples has
-f = 0. N12 and N13 of docs/theory/relu.md prove it and say where it is tight. At a kink f need
-not be differentiable in any V_j but the last; every block above j is bi-Lipschitz there, so that
-its one-sided derivative is onto and f has a descent direction all the same (N14).
+f = 0. N12 and N13 of docs/theory/relu.md prove it and say where it is tight. At a kink, where f
+need not be differentiable, it has a descent direction all the same (N14).
 """
 
 import functools

@@ -64,7 +64,6 @@ def escape_curvature(
     On the cone of one activation pattern m is linear, so power iteration ``w <- M^T M w`` with the
     pattern's own M climbs inside a cone; it is tried from `starts` points, and all unit vectors
     that it passes count.
-
     """
     z = unit_inputs(problem, bias)
     pulled_back = errors(problem) @ np.asarray(problem.B) / len(z)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from identity_matters import random_matrices
-from identity_matters.relu import model
+from identity_matters.relu import model, origin
 from identity_matters.relu.model import Blocks, Problem
 
 # Teachers whose units see next to nothing of the sample are drawn again: f(0) below this share of
@@ -44,8 +44,6 @@ class Setting:
             raise ValueError(
                 f"lifted_width must be at least width_in, got {self.lifted_width} < {self.width_in}"
             )
-        if min(self.pairs, self.width_in, self.depth, self.teacher_width) < 1:
-            raise ValueError(f"pairs, width_in, depth and teacher_width must be at least 1: {self}")
         if not 0 < self.teacher_norm < 1:
             raise ValueError(f"teacher_norm must be between 0 and 1, got {self.teacher_norm}")
 
@@ -74,28 +72,16 @@ def realizable(rng: np.random.Generator, count: int, setting: Setting) -> tuple[
         x = paired_inputs(rng, count, setting.pairs, setting.width_in)
         A = _isometries(rng, count, setting.lifted_width, setting.width_in)
         B = _isometries(rng, count, setting.lifted_width, setting.width_in).swapaxes(1, 2)
-        teacher = model.random_blocks(
-            rng,
-            np.full(count, setting.teacher_norm),
-            setting.depth,
-            setting.teacher_width,
-            setting.lifted_width,
-            setting.bias,
-        )
+        shape = setting.depth, setting.teacher_width, setting.lifted_width
+        norms = np.full(count, setting.teacher_norm)
+        teacher = model.random_blocks(rng, norms, *shape, setting.bias)
         outputs, _, _ = model.batched_forward(teacher, Problem(x, np.zeros_like(x), A, B))
-        y = np.asarray(outputs)
-        linear = np.einsum("mod,mdi,mni->mno", B, A, x)
-        risk = np.sum((y - linear) ** 2, axis=(1, 2)) / (2 * setting.pairs)
-        good = risk >= _LEAST_RISK_SHARE * setting.teacher_norm**4
-        kept.append(jax.tree.map(lambda part, g=good: part[g], (Problem(x, y, A, B), teacher)))
+        drawn = Problem(x, np.asarray(outputs), A, B)
+        good = origin.risk_at_origin(drawn) >= _LEAST_RISK_SHARE * setting.teacher_norm**4
+        kept.append(jax.tree.map(lambda part, g=good: part[g], (drawn, teacher)))
         if sum(len(problem.x) for problem, _ in kept) >= count:
             return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *kept)
     raise ArithmeticError(f"fewer than {count} of {_DRAWS_AT_MOST * count} teachers see the sample")
-
-
-def copies(tree: Any, times: int) -> Any:
-    """One net or problem as a leading axis of `times` equal ones."""
-    return jax.tree.map(lambda part: np.repeat(np.asarray(part)[None], times, axis=0), tree)
 
 
 def repeat(tree: Any, times: int) -> Any:

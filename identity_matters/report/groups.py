@@ -8,9 +8,11 @@ paper scale come before reduced ones.
 This module loads neither JAX nor Matplotlib: commands that only compare runs must not wait.
 """
 
+import collections
 import contextlib
 import dataclasses
 import decimal
+import itertools
 import os
 import pathlib
 import re
@@ -113,12 +115,14 @@ class Group:
 
     @property
     def verdict(self) -> str:
-        """The verdict of all seeds, or each of them where they disagree.
+        """The verdict of all seeds, or where they disagree how many say what, the most first.
 
         What holds is proved, and only attacks on it were run.
         """
-        said = " / ".join(sorted({run.summary["verdict"] for run in self.runs}))
-        return said.replace("holds", "holds (proved)")
+        counts = collections.Counter(run.summary["verdict"] for run in self.runs).most_common()
+        said = [f"{verdict} for {count}" for verdict, count in counts]
+        text = f"{', '.join(said)} of {len(self.runs)} seeds" if len(said) > 1 else counts[0][0]
+        return text.replace("holds", "holds (proved)")
 
     @property
     def decided(self) -> set[str]:
@@ -223,7 +227,7 @@ def _in_words(value: float, digits: int, rounding: str | None = None) -> str:
             kept = max(digits, exact.adjusted() + 1) if abs(value) < 10**6 else digits
             value = float(decimal.Context(prec=kept, rounding=rounding).create_decimal(exact))
         # A rounded 1 keeps the zero that says how far: 1.0.
-        large = abs(value) >= 10**digits
+        large = abs(value) >= min(10**digits, 1000)
         shown = format_number(value, digits) if large else f"{value:#.{digits}g}"
     mantissa, _, exponent = shown.partition("e")
     return f"{mantissa} × 10^{int(exponent)}" if exponent else mantissa.removesuffix(".")
@@ -273,8 +277,10 @@ def headline(claim: str, groups: list[Group], most: int | None = None) -> str:
             counts = sorted({len(group.runs) for group in used})
             marks = [f"n = {' and '.join(map(str, counts))}"] if counts else []
             marks += ["reduced"] if any(group.scale == "reduced" for group in used) else []
-            found.append(f"{text} ({', '.join(marks)})" if marks else text)
-    return "; ".join(found[:most])
+            found.append((f" ({', '.join(marks)})" if marks else "", text))
+    # What sentences in a row have in common is said once, after the last.
+    alike = itertools.groupby(found[:most], key=lambda one: one[0])
+    return "; ".join("; ".join(text for _, text in some) + marks for marks, some in alike)
 
 
 def verdicts(groups: list[Group]) -> str:

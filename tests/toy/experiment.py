@@ -8,10 +8,10 @@ import signal
 import time
 
 from experiments import run
-from experiments.shared import configs
+from experiments.run.shared import configs
 
 VARIANTS = {"plain": "three numbers, at once"}
-OTHER_VARIANTS = {"slow": "eight numbers, half a second each"}
+OTHER_VARIANTS = {"slow": "twelve numbers, half a second each"}
 
 
 _COMMON = {
@@ -20,7 +20,7 @@ _COMMON = {
     "pause_seconds": 0.0,
     "action": "none",  # none, raise, memory or terminate
 }
-_SLOW = {"values": tuple(range(1, 9)), "pause_seconds": 0.5}
+_SLOW = {"values": tuple(range(1, 13)), "pause_seconds": 0.5}
 get_config = configs({"plain": {}, "slow": _SLOW}, _COMMON)
 
 

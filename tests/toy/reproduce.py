@@ -3,10 +3,10 @@
 Command: python -m tests.toy.reproduce --only=toy
 """
 
-from experiments import commands, reproduce, suite
+import experiments
+from experiments import commands, reproduce
 
-suite.MODULES = {"toy": "tests.toy.experiment"}
-suite.EXPERIMENTS = ("toy",)
+experiments.MODULES = {"toy": "tests.toy.experiment"}
 
 if __name__ == "__main__":
     commands.run(reproduce.main)

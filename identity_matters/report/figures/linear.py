@@ -91,15 +91,17 @@ def gap_points(run: Run) -> list[dict]:
 @fig.figure("factorization", "gap", gap_points)
 def draw_gaps(points: list[dict], canvas: Canvas) -> None:
     variants = {name: name.replace("_", " ") for name in sorted(split(points, "variant"))}
-    markers = dict(zip(variants.values(), itertools.cycle("osv^Dx*P"), strict=False))
+    # A marker and a colour each, and a dashed line when these start again.
+    lines = (marker + line for line in itertools.cycle(("-", "--")) for marker in "osv^Dx*")
+    styles = dict(zip(variants.values(), lines, strict=False))
     # Optimal to rounding is 0, which a logarithmic axis has no place for.
     looks: Looks = {"ylabel": "excess over the lower bound, percent", "ylim": (0, 100)}
+    looks["legend"] = 4
     for axes, own in panels(canvas, points, "method", "{} factorization".format, **looks):
         _scale_dimensions(axes)
         axes.set_yscale("symlog", linthresh=0.01)
         for style, rows in series(own, "variant", variants):
-            curve(axes, rows, "dimension", "excess_percent", f"{markers[style['label']]}-", **style)
-    canvas.axes[-1].legend()
+            curve(axes, rows, "dimension", "excess_percent", styles[style["label"]], **style)
 
 
 def shortest_points(run: Run) -> list[dict]:

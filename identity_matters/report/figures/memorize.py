@@ -138,7 +138,7 @@ def draw_descent(points: list[dict], canvas: Canvas) -> None:
     constructed = max(point["constructed_errors_percent"] for point in points)
     axes.axhline(constructed, color="black", linewidth=2, label="constructed")
     axes.set(xlabel="steps", ylabel="training errors (percent)", ylim=(-3, 100))
-    axes.legend()
+    canvas.legend(**_BELOW)
 
 
 def few_numbers_points(run: Run) -> list[dict]:
@@ -165,11 +165,11 @@ def draw_few_numbers(points: list[dict], canvas: Canvas) -> None:
     for axes, own in fig.panels(canvas, points, "dataset", titles, **looks):
         for name, line, colour, label in (
             ("numbers_per_example", "o-", COLOURS[0], "the whole network"),
-            ("group_numbers_per_example", "s--", COLOURS[1], "of them for the groups"),
+            ("group_numbers_per_example", "s--", COLOURS[1], "the groups alone"),
             ("counting_bound_per_example", ":", "black", "counting bound, numbers of 53 bits"),
         ):
             curve(axes, own, "group_points", name, line, color=colour, label=label)
-        axes.axhline(1.0, color="grey", linewidth=1, label="a number an example")
+        axes.axhline(1.0, color="grey", linewidth=1, label="one number per example")
 
 
 def trade_points(run: Run) -> list[dict]:
@@ -184,7 +184,7 @@ def trade_points(run: Run) -> list[dict]:
 
 @fig.figure("memorize", "trade", trade_points)
 def draw_trade(points: list[dict], canvas: Canvas) -> None:
-    columns = {"numbers": "the whole network", "group_numbers": "of them for the groups"}
+    columns = {"numbers": "the whole network", "group_numbers": "the groups alone"}
     rows = [{**point, "part": part, "stored": point[part]} for part in columns for point in points]
     looks: Looks = {"ylabel": "stored numbers", "legend": 2, "xlabel": "bits of a number"}
     for axes, own in fig.panels(canvas, rows, "part", columns, **looks):

@@ -42,7 +42,7 @@ def draw_limits(points: list[dict], canvas: Canvas) -> None:
             style["label"] += f" ({len(rows)})"
             fig.scatter(axes, rows, "norm", "risk_share", floor=_DRAWN_ZERO, **style)
         axes.axvline(1.0, color="black", linestyle="--", linewidth=1)
-        axes.legend(loc="center right", fontsize=7)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, fontsize=7)
 
 
 def _biases(bias: bool) -> str:
@@ -123,3 +123,4 @@ def draw_noise(points: list[dict], canvas: Canvas) -> None:
     for axes in (by_bound, by_scale):
         axes.set_xscale("log")
         axes.legend(fontsize=8)
+    by_bound.set_xticks(_BOUNDS[::4])

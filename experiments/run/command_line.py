@@ -10,10 +10,11 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
-from experiments import several, suite
+import experiments
+from experiments.run import several
 from identity_matters import runs
 
-# See the same line of run.py.
+# See the same line of `run`.
 flags.disclaim_key_flags()
 
 
@@ -88,7 +89,7 @@ def _help(experiment: Any, config: ml_collections.ConfigDict) -> str:
     """What --help prints: the docstring, the variants, the settings with a line each, the flags."""
     module = experiment.settings_module
     lines = [sys.modules["__main__"].__doc__.strip(), "", "variants (--config=:VARIANT):"]
-    for kind, note in suite.KINDS.items():
+    for kind, note in experiments.KINDS.items():
         known = getattr(module, kind, ())
         for variant in known:
             about = [known[variant]] if isinstance(known, dict) else []

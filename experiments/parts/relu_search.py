@@ -17,7 +17,7 @@ import dataclasses
 import jax
 import numpy as np
 
-from experiments.shared import joined, least, total, where, without
+from experiments.run.shared import each, joined, least, total, where, without
 from identity_matters.relu import (
     certificate,
     critical_points,
@@ -36,8 +36,6 @@ _NOT_INSIDE = ("not critical", "outside")
 _DIGITS = 6
 # Digits by which two bad critical points of one problem are told apart.
 _DIGITS_APART = 4
-
-# Settings
 
 PROBLEMS = {
     "width_in": 2,  # d_in, inputs and outputs of the net
@@ -82,10 +80,6 @@ SETTINGS = {
         "pairs": 8,
     },
 }
-_SHARED_WITH_CONTROL = (
-    *("width_in", "teacher_norm", "start_norms", "starts", "steps"),
-    *("radius", "gradient_tolerance", "optimal_share"),
-)
 _THRESHOLDS = (
     *("gradient_tolerance", "optimal_share", "radius"),
     *("kink_tolerance", "zero_unit_tolerance", "curvature_tolerance"),
@@ -104,16 +98,14 @@ def list_nets(values, names: str, teacher_width: int | None = None) -> list[dict
     return found
 
 
-def trials(*, nets, teacher_width: int, control: dict, **common):
+def trials(*, nets, teacher_width: int, control: dict, **common) -> list[dict]:
     """A search for each of `nets`, and one of linear nets for each depth of `control`."""
-    for net in list_nets(nets, "depth width lifted_width bias pairs", teacher_width):
-        yield {"measured": "search", **common, **net}
-    own = {name: common[name] for name in _SHARED_WITH_CONTROL} | without(control, "depths")
-    for depth in control["depths"]:
-        yield {"measured": "linear_control", **own, "depth": depth}
-
-
-# Measurements
+    names = "depth width lifted_width bias pairs"
+    searches = [{**common, **net} for net in list_nets(nets, names, teacher_width)]
+    controls = each(common | control, {"depths": "depth"})
+    return [{"measured": "search", **trial} for trial in searches] + [
+        {"measured": "linear_control", **trial} for trial in controls
+    ]
 
 
 def short(values) -> list:
@@ -121,7 +113,7 @@ def short(values) -> list:
     return [float(f"{value:.{_DIGITS}g}") for value in np.asarray(values, np.float64)]
 
 
-def search(rng, trial) -> dict:
+def search(trial, rng) -> dict:
     """Where the searches end, by kind; and certificates of bad local minima."""
     sample, teachers = problems.realizable(rng, trial.problems, trial.setting)
     norms = np.repeat(trial.start_norms, trial.starts)
@@ -208,7 +200,7 @@ def _lists(blocks: model.Blocks) -> dict:
     return {name: None if w is None else w.tolist() for name, w in named.items()}
 
 
-def linear_control(rng, trial) -> dict:
+def linear_control(trial, rng) -> dict:
     """The same search, from as many norms and starts a problem, for linear residual nets."""
     many, depth, width = trial.problems, trial.depth, trial.width_in
     x = problems.paired_inputs(rng, many, trial.pairs, width)
@@ -236,9 +228,6 @@ def linear_control(rng, trial) -> dict:
         "critical_inside": int(inside.sum()),
         "bad_inside": int((inside & (share > trial.optimal_share)).sum()),
     }
-
-
-# Verdict
 
 
 def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:

@@ -16,7 +16,6 @@ Exit codes:
 import contextlib
 import dataclasses
 import errno
-import functools
 import hashlib
 import importlib.util
 import json
@@ -33,13 +32,12 @@ from typing import Any
 
 import jax
 import ml_collections
-import tqdm
 from absl import flags, logging
 
-from experiments import command_line, several
-from experiments.command_line import UsageError
 from experiments.images.log import RESULT, TrainingLog
-from experiments.shared import require_between
+from experiments.run import command_line, several
+from experiments.run.command_line import UsageError
+from experiments.run.shared import generator, require_between
 from identity_matters import environment, paper, runs
 from identity_matters.report import groups
 from identity_matters.train import multihost
@@ -79,7 +77,10 @@ class Experiment:
       trials: ``trials(**settings) -> list of dicts``, JSON-able; it only lists them.
       measure: ``measure(subject, key) -> dict`` of JSON-able values; `key` belongs to this trial
         alone. `subject` is what `build` made of the trial, or the trial where there is no `build`.
-      verdict: ``verdict(settings, records) -> Verdict`` from the lines of metrics.jsonl.
+        Or one ``f(subject, rng)`` for each value of the trial's first field, which says its kind;
+        `rng` is NumPy's generator of the key.
+      verdict: ``verdict(settings, records) -> Verdict`` from the lines of metrics.jsonl. Or variant
+        -> its claim and ``f(settings, records)``, which gives the other fields of the verdict.
       build: ``build(**trial)`` makes the objects that are measured. All are built before the run
         directory is, so that what they refuse costs nothing: keep them light.
       signed: settings that may be 0, negative or empty; all other numbers must be above 0. Of
@@ -92,8 +93,8 @@ class Experiment:
 
     name: str
     trials: Callable[..., list]
-    measure: Callable[..., dict]
-    verdict: Callable[..., Verdict]
+    measure: Callable[..., dict] | dict[str, Callable[..., dict]]
+    verdict: Callable[..., Verdict] | dict[str, tuple[str, Callable[..., tuple]]]
     build: Callable[..., Any] | None = None
     signed: tuple[str, ...] = ()
     trains: bool = False
@@ -107,7 +108,22 @@ class Experiment:
     @property
     def settings_module(self):
         """The module that holds get_config and VARIANTS: that of `verdict`."""
-        return sys.modules[self.verdict.__module__]
+        verdict = self.verdict
+        _, first = next(iter(verdict.values())) if isinstance(verdict, dict) else ("", verdict)
+        return sys.modules[first.__module__]
+
+    def measured(self, trial: dict, subject: Any, key, *log) -> dict:
+        """What `measure` says of one trial."""
+        if isinstance(self.measure, dict):
+            return self.measure[next(iter(trial.values()))](subject, generator(key))
+        return self.measure(subject, key, *log)
+
+    def judge(self, settings: dict, records: list[dict]) -> Verdict:
+        """What `verdict` says of the records of a run."""
+        if isinstance(self.verdict, dict):
+            claim, judge = self.verdict[settings["variant"]]
+            return Verdict(claim, *judge(settings, records))
+        return self.verdict(settings, records)
 
     def own_settings(self, variant: str) -> dict:
         """The settings that the experiment has for `variant`; none where it has no such variant."""
@@ -166,29 +182,32 @@ class StopSignal:
 def main(experiment: Experiment) -> None:
     """Parses the command line, runs `experiment` and exits. Call it from ``__main__``."""
     sys.unraisablehook = _tell_unraisable
-    joined, shared = False, True
+    joined, message, code = False, None, 0
     try:
-        try:
-            command_line.define_flags(experiment)
-            config, own = command_line.parse(experiment, sys.argv)
-            joined = experiment.has_step_flags and several.join()
-        except (UsageError, ValueError) as error:
-            raise SystemExit(_say(experiment, runs.first_line(error), USAGE_ERROR)) from None
         with StopSignal(asks_first=False):
-            code = _run(experiment, config, own)
-    except SystemExit as stop:
+            command_line.define_flags(experiment)
+            try:
+                config, own = command_line.parse(experiment, sys.argv)
+                joined = experiment.has_step_flags and several.join()
+            except ValueError as error:
+                raise UsageError(runs.first_line(error)) from None
+            _run(experiment, config, own)
+    except SystemExit as stop:  # --help
         code = stop.code
-    except (KeyboardInterrupt, Interrupted) as stop:
-        code, shared = INTERRUPTED_CODE if isinstance(stop, Interrupted) else CTRL_C_CODE, False
-        _say(experiment, "interrupted before anything was measured", code)
-    except BaseException:
-        traceback.print_exc()
-        code, shared = 1, False
+    except BaseException as error:
+        code, message = _ending(error)
+        if message is None:
+            traceback.print_exc()
+        else:
+            print(f"{experiment.name}: {message.rstrip(':')}", file=sys.stderr)
     logging.flush()
     sys.stdout.flush()
     sys.stderr.flush()
-    if joined and shared:
-        several.leave()
+    if joined and (message or not code):
+        # Not after a mistake that only this process made: the others wait for it, and JAX ends
+        # them. Whoever is missing here has failed at the very end, after all was written.
+        with contextlib.suppress(RuntimeError):
+            jax.distributed.shutdown()
     # Without the interpreter's teardown: XLA's threads outlive it, and about one process in a
     # thousand died of SIGSEGV in it. All that a run writes is on disk by now.
     os._exit(code)
@@ -203,44 +222,35 @@ def _tell_unraisable(failure) -> None:
         sys.__unraisablehook__(failure)
 
 
-def _say(experiment: Experiment, message: str, code: int) -> int:
-    print(f"{experiment.name}: {message.rstrip(':')}", file=sys.stderr)
-    return code
-
-
-def _run(experiment: Experiment, config: ml_collections.ConfigDict, own: dict) -> int:
-    """One run as the flags say; its exit code."""
+def _run(experiment: Experiment, config: ml_collections.ConfigDict, own: dict) -> None:
+    """One run as the flags say."""
     chosen = flags.FLAGS
     logging.use_absl_handler()
     logging.set_verbosity(logging.INFO)
     logging.get_absl_handler().setFormatter(std_logging.Formatter("%(message)s"))
     # JAX logs every accelerator that this machine does not have.
     std_logging.getLogger("jax").setLevel(std_logging.WARNING)
-    say = functools.partial(_say, experiment)
     steps = ("tensorboard", "profile", "checkpoint_dir") if experiment.has_step_flags else ()
-    try:
-        names = ("seed", "results_dir", "overwrite", *steps)
-        options = {name: getattr(chosen, name) for name in names}
-        if options.get("tensorboard") and not importlib.util.find_spec("tensorboardX"):
-            raise UsageError("--tensorboard needs tensorboardX, which is not installed here")
-        summary = execute(experiment, config, own=own, **options)
-    except (UsageError, runs.RunError) as error:
-        return say(str(error), USAGE_ERROR)
-    except DivergedError as error:
-        return say(str(error), 1)
-    except KeyboardInterrupt:
-        return say("interrupted; the same command resumes", CTRL_C_CODE)
-    except Exception as error:
-        what = _known_failure(error, chosen.results_dir)
-        if what is None:
-            raise
-        return say(what, 1)
-    if summary["status"] == "interrupted":
-        return say("interrupted; the same command, without --overwrite, resumes", INTERRUPTED_CODE)
-    return 0
+    names = ("seed", "results_dir", "overwrite", *steps)
+    options = {name: getattr(chosen, name) for name in names}
+    if options.get("tensorboard") and not importlib.util.find_spec("tensorboardX"):
+        raise UsageError("--tensorboard needs tensorboardX, which is not installed here")
+    execute(experiment, config, own=own, **options)
 
 
-def _known_failure(error: Exception, results_dir: str) -> str | None:
+def _ending(error: BaseException) -> tuple[int, str | None]:
+    """The exit code for `error`, and the line that says all; None where that takes a traceback."""
+    if isinstance(error, UsageError | runs.RunError):
+        return USAGE_ERROR, str(error)
+    if isinstance(error, DivergedError):
+        return 1, str(error)
+    if isinstance(error, Interrupted | KeyboardInterrupt):
+        code = INTERRUPTED_CODE if isinstance(error, Interrupted) else CTRL_C_CODE
+        return code, "interrupted; the same command, without --overwrite, resumes"
+    return 1, _known_failure(error, flags.FLAGS["results_dir"].value)
+
+
+def _known_failure(error: BaseException, results_dir: str) -> str | None:
     """One line about a failure of the machine; None where it is a mistake of the program."""
     text = runs.first_line(error)
     # orbax says so in words alone, and calls it RESOURCE_EXHAUSTED.
@@ -265,9 +275,7 @@ def execute(
     results_dir,
     own: dict | None = None,
     overwrite: bool = False,
-    tensorboard: bool = False,
-    profile: str = "",
-    checkpoint_dir: str = "",
+    **log_options,
 ) -> dict:
     """Runs or resumes one run of `experiment`; returns its summary.
 
@@ -276,9 +284,10 @@ def execute(
 
     Args:
       own: the settings that `config` is compared with; `config` itself if None.
-      tensorboard, profile, checkpoint_dir: see the flags of these names; trainings only.
+      log_options: see `TrainingLog`; trainings only.
     Raises:
       DivergedError: a training met a value that is not finite; the run is closed as "diverged".
+      Interrupted, KeyboardInterrupt: SIGTERM or Ctrl-C came; the same call resumes.
       UsageError: a setting, the seed or the results directory will not do; nothing was written.
       runs.RunError: see `runs.RunDir.create`.
     """
@@ -321,20 +330,18 @@ def execute(
     logging.info("writing %s", run_dir.path)
     try:
         with StopSignal(asks_first=experiment.trains) as stop_signal:
-            log = TrainingLog(run_dir, stop_signal, tensorboard, profile, checkpoint_dir)
-            if overwrite and checkpoint_dir:
+            log = TrainingLog(run_dir, stop_signal, **log_options)
+            if overwrite:
                 log.delete_checkpoints()
             run_trials(experiment, trials, subjects, jax.random.key(seed), run_dir, log)
-            found = experiment.verdict({**settings, "scale": scale}, run_dir.records)
+            found = experiment.judge({**settings, "scale": scale}, run_dir.records)
         if changes:
             found = dataclasses.replace(found, verdict="not comparable")
         seconds = phase_seconds(run_dir.records, experiment.trains)
         summary = run_dir.finish("done", seconds=seconds, **dataclasses.asdict(found))
-    except (Interrupted, KeyboardInterrupt) as stop:
-        summary = run_dir.finish("interrupted")
-        if isinstance(stop, KeyboardInterrupt):
-            raise
-        return summary
+    except (Interrupted, KeyboardInterrupt):
+        run_dir.finish("interrupted")
+        raise
     except DivergedError as error:
         run_dir.finish("diverged", error=str(error))
         raise
@@ -397,9 +404,6 @@ def _result(summary: dict, path: Any) -> str:
     return "\n".join(lines)
 
 
-# Trials
-
-
 def run_trials(
     experiment: Experiment, trials: list, subjects: list, key, run_dir, log: TrainingLog
 ) -> None:
@@ -413,13 +417,8 @@ def run_trials(
         _delete_unless_kept(subjects[index], index, log)
     if recorded:
         logging.info("resuming after %d of %d trials", len(recorded), len(trials))
-    hidden = experiment.trains or not sys.stderr.isatty()
     done_seconds: list[float] = []
-    with (
-        _compile_clock() as compiling,
-        tqdm.tqdm(total=len(trials), disable=hidden, unit="trial") as progress,
-    ):
-        progress.update(len(recorded))
+    with _compile_clock() as compiling:
         for index, (trial, subject) in enumerate(zip(trials, subjects, strict=True)):
             if index in recorded:
                 continue
@@ -428,9 +427,10 @@ def run_trials(
             own_key = jax.random.fold_in(key, index)
             if experiment.trains:
                 with log.trial(index, len(trials)):
-                    measured = {"kind": RESULT, **experiment.measure(subject, own_key, log)}
+                    found = experiment.measured(trial, subject, own_key, log)
+                    measured = {"kind": RESULT, **found}
             else:
-                measured = experiment.measure(subject, own_key)
+                measured = experiment.measured(trial, subject, own_key)
             seconds = time.perf_counter() - started
             timing = {"compile_seconds": compiling["seconds"], "seconds": seconds}
             # A training that was resumed knows what earlier processes compiled.
@@ -438,14 +438,12 @@ def run_trials(
             # No setting hides behind a measured value: dict refuses a name that comes twice.
             run_dir.append(dict(cell=index, **trial, **measured, **timing))
             _delete_unless_kept(subject, index, log)
-            progress.update()
             done_seconds.append(seconds)
-            if hidden:
-                left = len(trials) - len(recorded) - len(done_seconds)
-                seconds_left = left * sum(done_seconds) / len(done_seconds)
-                said = f"trial {index + 1} of {len(trials)}{_label(trial, trials)}: {seconds:.1f} s"
-                about = f", about {seconds_left:.0f} s left" if seconds_left >= 1 else ""
-                logging.info("%s%s", said, about)
+            left = len(trials) - len(recorded) - len(done_seconds)
+            seconds_left = left * sum(done_seconds) / len(done_seconds)
+            said = f"trial {index + 1} of {len(trials)}{_label(trial, trials)}: {seconds:.1f} s"
+            about = f", about {seconds_left:.0f} s left" if seconds_left >= 1 else ""
+            logging.info("%s%s", said, about)
 
 
 def _delete_unless_kept(subject: Any, index: int, log: TrainingLog) -> None:

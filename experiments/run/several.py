@@ -4,7 +4,6 @@ Every process is started with the same command but for its own index. What they 
 compared before anything is written.
 """
 
-import contextlib
 import json
 import sys
 
@@ -51,16 +50,6 @@ def join() -> bool:
     return True
 
 
-def leave() -> None:
-    """Waits for the other processes at the end of what all have gone through.
-
-    Not after an error that only this process has: the others wait for it, and JAX ends them.
-    """
-    # Whoever is still missing has failed at the very end; what this process wrote is on disk.
-    with contextlib.suppress(RuntimeError):
-        jax.distributed.shutdown()
-
-
 def require_alike(settings: dict, others: dict, error: Exception | None) -> None:
     """Raises `error`, or ValueError where another process has one, or was started otherwise.
 
@@ -102,8 +91,7 @@ class SilentRun:
         self.records = runs.from_json(records)
 
     def append(self, record: dict) -> None:
-        line = json.dumps(runs.to_json(record), allow_nan=False)
-        self.records.append(runs.from_json(json.loads(line)))
+        self.records.append(runs.from_json(json.loads(json.dumps(runs.to_json(record)))))
 
     def rewind(self, count: int) -> None:
         del self.records[count:]

@@ -37,8 +37,19 @@ def grid(**several) -> list[dict]:
 
 
 def without(settings: dict, *names: str) -> dict:
-    """`settings` but for some, such as those that only a verdict needs."""
+    """`settings` but for some."""
     return {name: value for name, value in settings.items() if name not in names}
+
+
+def each(settings: dict, several: dict[str, str]) -> list[dict]:
+    """A trial for each combination of one value of each of `several`, with all other settings.
+
+    Args:
+      several: settings that hold several values, some of which `settings` may lack, and what a
+        trial calls one of the values. The last changes fastest.
+    """
+    values = {one: settings[name] for name, one in several.items() if name in settings}
+    return [{**without(settings, *several), **cell} for cell in grid(**values)]
 
 
 def require_between(low: float, high: float, **settings: Any) -> None:

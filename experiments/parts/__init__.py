@@ -1,0 +1,1 @@
+"""What would not fit into the one file of an experiment."""
