@@ -245,9 +245,9 @@ def _start(job: Job, core: int | None) -> None:
     """Starts the run on one core of its own, or on all where `core` is None."""
     job.log.parent.mkdir(parents=True, exist_ok=True)
     log = None if core is None else str(job.log)
-    job.process = _SERVER.Process(target=_run, args=(job.command(), log, core))
-    job.process.start()
-    job.core, job.started = core, time.monotonic()
+    process = _SERVER.Process(target=_run, args=(job.command(), log, core))
+    process.start()  # which a signal may leave; then the run ends with this process
+    job.process, job.core, job.started = process, core, time.monotonic()
 
 
 def _run(command: list[str], log: str | None, core: int | None) -> None:

@@ -7,6 +7,8 @@ import shutil
 import signal
 import time
 
+import pytest
+
 import experiments
 from experiments import run
 from identity_matters import runs
@@ -99,20 +101,13 @@ def processes_of(results_dir):
     return found
 
 
-def run_as_make_does(command):
-    os.environ["MAKELEVEL"] = "1"
-    if not os.fork():
-        forked._run(command[0], command[1:], (os.devnull, os.devnull), str(forked.ROOT), 0)
-    os.wait()
-
-
 def test_nothing_outlives_it_and_the_same_command_resumes_at_once(tmp_path):
     """One reproduction of two runs, stopped three times."""
     command = [
         *("tests.toy.reproduce", "--only=toy", "--variants=slow", "--jobs=2", "--seeds=0 1"),
         *(f"--results_dir={tmp_path / 'local'}", f"--reference_dir={tmp_path / 'none'}"),
     ]
-    kept: dict = {}
+    kept = {}
 
     def lines():
         return {path: path.read_bytes() for path in tmp_path.rglob("metrics.jsonl")}
@@ -121,15 +116,8 @@ def test_nothing_outlives_it_and_the_same_command_resumes_at_once(tmp_path):
         found = lines()
         return len(found) == 2 and all(found.values()) and found != kept
 
-    make = forked.server.Process(target=run_as_make_does, args=(command,))
-    make.start()
-    forked.until(both_write, make)
-    make.kill()
-    while processes_of(tmp_path):
-        time.sleep(0.02)
-    assert "running" in statuses(tmp_path).values()
-    kept = lines()
     for sent, code in (
+        (signal.SIGKILL, -signal.SIGKILL),
         (signal.SIGINT, run.CTRL_C_CODE),
         (signal.SIGTERM, run.INTERRUPTED_CODE),
         (None, 0),
@@ -143,7 +131,7 @@ def test_nothing_outlives_it_and_the_same_command_resumes_at_once(tmp_path):
         finished = started.wait()
         assert finished.returncode == code, finished.stderr
         assert "Traceback" not in finished.stdout + finished.stderr
-        if sent:
+        if sent in (signal.SIGINT, signal.SIGTERM):
             assert finished.stdout.strip().endswith("interrupted; the same command resumes")
             assert processes_of(tmp_path) == []
             assert "interrupted" in statuses(tmp_path).values()
@@ -151,6 +139,28 @@ def test_nothing_outlives_it_and_the_same_command_resumes_at_once(tmp_path):
         assert all(found[path].startswith(before) for path, before in kept.items())
         kept = found
     assert statuses(tmp_path) == {"slow 0": "done", "slow 1": "done"}
+
+
+def as_make_does(pipe):
+    from experiments import reproduce
+
+    os.environ["MAKELEVEL"] = "1"
+    if not os.fork():
+        reproduce._end_with_make()
+        pipe.send("started")
+        time.sleep(60)
+    os.wait()
+
+
+def test_what_make_started_ends_with_it():
+    ours, theirs = forked.server.Pipe()
+    make = forked.server.Process(target=as_make_does, args=(theirs,))
+    make.start()
+    theirs.close()
+    assert ours.recv() == "started"
+    make.kill()
+    with pytest.raises((EOFError, ConnectionResetError)):
+        assert ours.poll(20) and ours.recv()
 
 
 def test_the_suite_is_every_file_with_an_experiment():
