@@ -19,7 +19,7 @@ override ACCEL := $(shell \
 endif
 
 # Where runs go, which seeds they use, how many run at a time (0: one a core), OVERWRITE=1 replaces runs
-# that are no use. Recipes read these from the environment, in quotes, so that no shell runs what is in them.
+# that are of no use. Recipes read these from the environment, in quotes, so that no shell runs what is in them.
 RESULTS_DIR ?= results/local
 SEEDS ?= 0
 JOBS ?= 0
@@ -105,6 +105,7 @@ lint: setup-dev ## check style and types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/shellcheck .ci/run clusters/*.sh
 
 api-docs: setup-dev ## write the library's API as web pages to site/
 	$(MODULE) pdoc --math --docformat google -o site identity_matters
@@ -116,7 +117,7 @@ reproduce: setup ## run every experiment that has no finished run yet, side by s
 	$(if $(filter-out cpu,$(ACCEL)),$(MAKE) data DATASETS="cifar10 cifar100" || true)
 	@$(REPRODUCE) --report
 
-demo: setup ## one quick variant of each experiment, then report: about two minutes
+demo: setup ## the quickest variant of each quick experiment, then report: two minutes
 	@$(REPRODUCE) --demo --report
 
 reproduce-%: setup ## run one experiment for each seed of SEEDS; DATASET=... names a variant
@@ -125,7 +126,7 @@ reproduce-%: setup ## run one experiment for each seed of SEEDS; DATASET=... nam
 reproduce-cifar10 reproduce-cifar100: reproduce-%: setup ## Table 2, CIFAR-10 (or ...-cifar100): takes an accelerator
 	@$(REPRODUCE) --only=cifar --variants=$*/all_conv_residual
 
-reproduce-cifar-small: setup ## small CIFAR nets beside Table 2: 3 hours each on two cores (estimate)
+reproduce-cifar-small: setup ## small CIFAR nets beside Table 2: 3 to 4 hours each on two cores
 	@$(REPRODUCE) --only=cifar --variants=cifar10/small,cifar100/small
 
 reproduce-table2: setup ## the CIFAR columns of Table 2, all rows: takes an accelerator and many hours

@@ -21,6 +21,8 @@ program.
 
 import functools
 import os
+import pathlib
+import string
 import sys
 import time
 
@@ -36,9 +38,9 @@ from experiments.images import data as image_data
 from experiments.images import train
 from experiments.run.shared import configs, grid, reproduced
 from identity_matters import flops, runs
+from identity_matters.batches import Arrays, Streams
 from identity_matters.images import augment, datasets, imagenet
 from identity_matters.memorize import descent, network
-from identity_matters.train.step import Arrays, Streams
 
 CLAIM = "compiled-programs"
 # What Cloud TPU calls a slice -> libtpu's name of it and how its chips and hosts are set up.
@@ -54,26 +56,8 @@ GPUS = {
     "h100": ("NVIDIA H100 80GB HBM3", 84_942_979_072, 3_352_320_000_000),
     "h200": ("NVIDIA H200 141GB HBM3e", 151_397_597_184, 4_800_000_000_000),
 }
-# What the compiler must know of a GPU that is not there, a GpuTargetConfigProto; the two differ in
-# memory alone.
-_GPU_TARGET = """
-platform_name: "CUDA"
-device_description_str: "{name}"
-dnn_version_info {{ major: 9 minor: 10 }}
-gpu_device_info {{
-  name: "{name}"
-  device_memory_size: {memory_bytes} memory_bandwidth: {bandwidth} l2_cache_size: 52428800
-  cuda_compute_capability {{ major: 9 feature_extension: ACCELERATED_FEATURES }}
-  core_count: 132 fpus_per_core: 128 clock_rate_ghz: 1.98
-  threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
-  thread_dim_limit_x: 1024 thread_dim_limit_y: 1024 thread_dim_limit_z: 64
-  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
-  registers_per_core_limit: 65536 registers_per_block_limit: 65536
-  shared_memory_per_core: 233472 shared_memory_per_block: 49152
-  shared_memory_per_block_optin: 232448
-  runtime_version: "12.8.0" compile_time_toolkit_version: "12.8.0" dnn_version: "9.10.0"
-}}
-"""
+# What the compiler must know of a GPU that is not there.
+_GPU_TARGET = pathlib.Path(__file__).with_name("gpu_target.txtpb")
 VARIANTS = {
     "tpu": ("v5e-8", "v4-32", "v6e-8"),
     "one_chip": ("v5e-1",),
@@ -130,7 +114,8 @@ def gpu_devices(name: str) -> list[jax.Device]:
     Whether the whole way works is seen on a small program.
     """
     model, memory_bytes, bandwidth = GPUS[name]
-    target = _GPU_TARGET.format(name=model, memory_bytes=memory_bytes, bandwidth=bandwidth)
+    facts = {"name": model, "memory_bytes": memory_bytes, "bandwidth": bandwidth}
+    target = string.Template(_GPU_TARGET.read_text()).substitute(facts)
     try:
         from jax._src import xla_bridge
 
@@ -214,7 +199,7 @@ def attempt(lower, devices: list, memory_bytes: float | None = None) -> dict:
     share = operations * examples / len(devices)
     seconds = {
         "arithmetic_seconds": peak and share / peak,
-        "memory_seconds": bandwidth and moved.memory_bytes / steps / bandwidth,
+        "memory_seconds": bandwidth and moved["memory"] / steps / bandwidth,
     }
     return {
         **result,
@@ -224,11 +209,13 @@ def attempt(lower, devices: list, memory_bytes: float | None = None) -> dict:
         "steps": steps,
         "examples": examples,
         "operations_per_device": share,
-        "moved_bytes": moved.memory_bytes / steps,
+        "moved_bytes": moved["memory"] / steps,
         # As XLA counts: a loop for one pass, and the memories inside the chip as well.
         "accessed_bytes_by_xla": (compiled.cost_analysis() or {}).get("bytes accessed"),
-        "collectives": {name: count / steps for name, (count, _) in moved.collectives.items()},
-        "collective_bytes": sum(size for _, size in moved.collectives.values()) / steps,
+        "collectives": {
+            name: moved[name, "count"] / steps for name in hlo.COLLECTIVES if moved[name, "count"]
+        },
+        "collective_bytes": sum(moved[name, "bytes"] for name in hlo.COLLECTIVES) / steps,
         "images_per_second_at_most": peak and bandwidth and examples / max(seconds.values()),
     }
 
@@ -251,7 +238,7 @@ def stand_in(data: dict) -> image_data.ImageData:
     if data["dataset"] == imagenet.NAME:
         size = imagenet.PUBLISHED_EXAMPLES
         constants = imagenet.CHANNEL_CONSTANTS
-        examples = Streams(shape, size["train"], size["validation"], None, None)
+        examples = Streams(shape, size["train"], size["validation"], None, None, None)
     else:
         options = {option: data[option] for option in options}
         constants = _constants(name, shape)

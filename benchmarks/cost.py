@@ -22,13 +22,12 @@ _HEAD = """# What the trainings cost
 
 **Compiled, not measured.** `make compile-check` and, for GPUs, `make compile-check-gpu` compiled
 these programs for accelerators that were not there; `make cost` wrote this page from their records.
-A step takes at least as long as its
-products take at the peak of the chips, and at least as long as its traffic with their memory takes
-at full bandwidth: the larger of the two gives the *least hours*. The *most hours* assume that a
-step reaches {share} of that bound; this is a guess. Evaluations are counted; compiling, reading
-ImageNet from disk and talk between chips are not. Products are counted in the usual way, the zeros
-of padding as numbers. Traffic inside the chip, where TPUs keep what fits, is not counted, nor is
-the memory that cuDNN takes on a GPU besides.
+A step takes at least as long as its products take at the peak of the chips, and at least as long
+as its traffic with their memory takes at full bandwidth: the larger of the two gives the *least
+hours*. The *most hours* assume that a step reaches {share} of that bound; this is a guess.
+Evaluations are counted; compiling, reading ImageNet from disk and traffic between chips are not.
+Products are counted in the usual way, the zeros of padding as numbers. Traffic inside the chip,
+where TPUs keep what fits, is not counted, nor is the memory that cuDNN takes on a GPU besides.
 
 {columns}
 {rule}

@@ -11,6 +11,7 @@ Space 0, which is not printed, is the chip's memory.
 
 import collections
 import dataclasses
+import functools
 import math
 import re
 
@@ -18,7 +19,7 @@ _BYTES = {"pred": 1, "s4": 0.5, "u4": 0.5, "token": 0}
 _ARRAY = re.compile(r"([a-z]+\d*)[a-z\d]*\[([\d,]*)\](?:\{([^}]*)\})?")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
-_COLLECTIVES = (
+COLLECTIVES = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
 )  # fmt: skip
 # These only name what is there already, or are counted where they are carried out.
@@ -38,9 +39,7 @@ class Instruction:
     shape: str
     opcode: str
     operands: list[str]
-    inside: (
-        str  # what stands in the parentheses: the number of a parameter, the value of a constant
-    )
+    inside: str  # the parentheses: the number of a parameter, say, or the value of a constant
     rest: str
     is_root: bool
 
@@ -49,27 +48,11 @@ class Instruction:
         return re.search(rf"\b{attribute}=%?([\w.\-]+)", self.rest)[1]
 
 
-@dataclasses.dataclass
-class Traffic:
-    """Bytes of one run of a program on one device.
+def traffic(text: str) -> collections.Counter:
+    """The bytes that a run of the program `text`, ``Compiled.as_text()``, moves on one device.
 
-    Attributes:
-      memory_bytes: read from and written to the chip's memory, padding of tiles included.
-      collectives: opcode -> [how many, bytes of their results].
-    """
-
-    memory_bytes: float = 0.0
-    collectives: dict = dataclasses.field(default_factory=dict)
-
-    def add(self, other: "Traffic", times: int) -> None:
-        self.memory_bytes += times * other.memory_bytes
-        for opcode, more in other.collectives.items():
-            before = self.collectives.get(opcode, (0, 0.0))
-            self.collectives[opcode] = [a + times * b for a, b in zip(before, more, strict=True)]
-
-
-def traffic(text: str) -> Traffic:
-    """The bytes that a run of the program `text`, ``Compiled.as_text()``, moves.
+    "memory" counts what is read from and written to the chip's memory, padding of tiles included;
+    (opcode, "count") and (opcode, "bytes") the collectives and their results.
 
     A loop counts as often as XLA found that it turns, or else as often as the one number says that
     its condition compares with; of branches the one that moves most counts. A fusion that reads a
@@ -79,26 +62,26 @@ def traffic(text: str) -> Traffic:
       ValueError: a loop whose number of turns is neither known to XLA nor in its condition.
     """
     computations, entry = _parse(text)
-    done: dict[str, Traffic] = {}
 
-    def walk(name: str) -> Traffic:
-        if name not in done:
-            total = Traffic()
-            shapes = {one.name: one.shape for one in computations[name]}
-            for one in computations[name]:
-                if one.opcode == "while":
-                    turns = _turns(one, computations[one.called("condition")])
-                    total.add(walk(one.called("body")), turns)
-                elif one.opcode == "call":
-                    total.add(walk(one.called("to_apply")), 1)
-                elif one.opcode == "conditional":
-                    branches = re.findall(r"%([\w.\-]+)", one.rest.split("metadata")[0])
-                    ways = [walk(branch) for branch in branches if branch in computations]
-                    total.add(max(ways, key=lambda way: way.memory_bytes), 1)
-                elif one.opcode not in _FREE and not one.opcode.endswith("-done"):
-                    total.add(_moved(one, shapes, computations), 1)
-            done[name] = total
-        return done[name]
+    @functools.cache
+    def walk(name: str) -> collections.Counter:
+        total: collections.Counter = collections.Counter()
+        shapes = {one.name: one.shape for one in computations[name]}
+        for one in computations[name]:
+            times, moved = 1, {}
+            if one.opcode == "while":
+                times = _turns(one, computations[one.called("condition")])
+                moved = walk(one.called("body"))
+            elif one.opcode == "call":
+                moved = walk(one.called("to_apply"))
+            elif one.opcode == "conditional":
+                branches = re.findall(r"%([\w.\-]+)", one.rest.split("metadata")[0])
+                ways = [walk(branch) for branch in branches if branch in computations]
+                moved = max(ways, key=lambda way: way["memory"])
+            elif one.opcode not in _FREE and not one.opcode.endswith("-done"):
+                moved = _moved(one, shapes, computations)
+            total.update({what: times * count for what, count in moved.items()})
+        return total
 
     return walk(entry)
 
@@ -147,8 +130,8 @@ def _arrays(shape: str) -> list[tuple[float, bool]]:
     return found
 
 
-def _sum(arrays: list[tuple[float, bool]]) -> Traffic:
-    return Traffic(sum(size for size, in_memory in arrays if in_memory))
+def _sum(arrays: list[tuple[float, bool]]) -> dict:
+    return {"memory": sum(size for size, in_memory in arrays if in_memory)}
 
 
 def _turns(loop: Instruction, condition: list[Instruction]) -> int:
@@ -156,11 +139,11 @@ def _turns(loop: Instruction, condition: list[Instruction]) -> int:
         return int(known[1])
     limits = [one.inside for one in condition if one.opcode == "constant"]
     if len(limits) != 1 or not limits[0].isdigit():
-        raise ValueError(f"a loop does not say how often it turns; its condition has {limits}")
+        raise ValueError(f"a loop does not say how often it runs; its condition has {limits}")
     return int(limits[0])
 
 
-def _moved(one: Instruction, shapes: dict, computations: dict) -> Traffic:
+def _moved(one: Instruction, shapes: dict, computations: dict) -> dict:
     """What one instruction reads and writes."""
     results = _arrays(one.shape)
     operands = [_arrays(shapes.get(name, "")) for name in one.operands]
@@ -177,10 +160,10 @@ def _moved(one: Instruction, shapes: dict, computations: dict) -> Traffic:
         results, operands = _fused(computations[one.called("calls")], results, operands)
     moved = _sum(results + [array for arrays in operands for array in arrays])
     kind = one.opcode.removesuffix("-start")
-    if kind in _COLLECTIVES:
+    if kind in COLLECTIVES:
         # An asynchronous one lists what it reads before what it gives.
         own = results[len(results) // 2 :] if one.opcode != kind else results
-        moved.collectives[kind] = [1, sum(size for size, _ in own)]
+        moved |= {(kind, "count"): 1, (kind, "bytes"): sum(size for size, _ in own)}
     return moved
 
 

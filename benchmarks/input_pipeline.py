@@ -17,7 +17,6 @@ grain, array-record and opencv-python-headless. Hardware: any. Time: about 2 min
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import functools
 import multiprocessing
 import os
@@ -32,7 +31,7 @@ import numpy as np
 from benchmarks import load
 from experiments import run
 from experiments.run.shared import configs, grid, reproduced, without
-from identity_matters.images import imagenet, jpeg, miniature
+from identity_matters.images import imagenet, miniature
 from identity_matters.images.imagenet import Reading
 
 CLAIM = "imagenet-input"
@@ -41,7 +40,7 @@ KINDS = ("train", "evaluation")
 
 VARIANTS = ("imagenet",)
 _SETTINGS = {
-    # A directory with a prepared imagenet2012, or with *.JPEG files; "" generates some.
+    # A directory with a prepared imagenet2012; "" generates a miniature.
     "data_dir": "",
     "images": 256,  # different ones; a prepared imagenet2012 has its own number
     "cores": (1, 0),  # 0: all
@@ -59,13 +58,13 @@ get_config = configs({variant: {} for variant in VARIANTS}, _SETTINGS)
 def trials(*, variant, data_dir, cores, **settings) -> list[dict]:
     """One trial for each kind of stream and number of cores."""
     del variant
-    if data_dir and not pathlib.Path(data_dir).is_dir():
-        raise ValueError(f"data_dir is no directory: {data_dir}")
     available = len(_available_cores())
     counts = sorted({count or available for count in cores})
     if not counts or counts[0] < 1 or counts[-1] > available:
         raise ValueError(f"cores must be from 0 (all) to {available} here, got {cores}")
     imagenet.require_packages()
+    if data_dir:
+        imagenet.EncodedImages(data_dir, "train")
     size = without(settings, "least_share_of_decoder_percent", "most_wait_percent")
     return [{**cell, "data_dir": data_dir, **size} for cell in grid(kind=KINDS, cores=counts)]
 
@@ -123,43 +122,28 @@ def _measure_here(trial: dict, seed: int) -> dict:
 
 def _open(trial: dict, scratch: pathlib.Path, seed: int) -> imagenet.EncodedImages:
     """The prepared data set, or a miniature of it made in `scratch`."""
-    data_dir = pathlib.Path(trial["data_dir"])
     split = "validation" if trial["kind"] == "evaluation" else "train"
-    if not trial["data_dir"] or not (data_dir / imagenet.NAME).is_dir():
-        if trial["data_dir"]:
-            images = [path.read_bytes() for path in sorted(data_dir.glob("*.JPEG"))]
-            if not images:
-                raise ValueError(f"{data_dir} holds neither {imagenet.NAME} nor *.JPEG files")
-        else:
-            images = miniature.generate_jpegs(min(trial["images"], 64), seed)
+    if not trial["data_dir"]:
+        images = miniature.generate_jpegs(min(trial["images"], 64), seed)
         examples = [(images[i % len(images)], 0, f"n0_{i}.JPEG") for i in range(trial["images"])]
-        data_dir = scratch / "original"
-        miniature.write(data_dir, {split: examples})
-    return imagenet.EncodedImages(data_dir, split)
-
-
-@dataclasses.dataclass
-class _Again:
-    """A split read over and over: evaluation streams end after one pass."""
-
-    encoded: imagenet.EncodedImages
-    examples: int
-
-    def __len__(self) -> int:
-        return self.examples
-
-    def read(self, indices):
-        return self.encoded.read([int(index) % len(self.encoded) for index in indices])
+        miniature.write(scratch, {split: examples})
+    return imagenet.EncodedImages(trial["data_dir"] or scratch, split)
 
 
 def _endless(encoded, trial: dict, reading: Reading, seed: int):
     """A stream with more batches than this benchmark takes."""
-    batches = 4 * (trial["rounds"] + 4) * (trial["batches_per_round"] + reading.prefetch_batches)
-    if trial["kind"] == "evaluation":
-        again = _Again(encoded, batches * trial["batch_examples"])
-        return imagenet.eval_stream(again, reading, batch_examples=trial["batch_examples"])
-    order = {"seed": seed, "first_step": 0, "steps": batches}
-    return imagenet.train_stream(encoded, reading, batch_examples=trial["batch_examples"], **order)
+    count = 4 * (trial["rounds"] + 4) * (trial["batches_per_round"] + reading.prefetch_batches)
+    size = trial["batch_examples"]
+    make = functools.partial(_read, encoded, trial["kind"] == "evaluation", seed, size)
+    return imagenet.stream(reading, make, 0, count)
+
+
+def _read(encoded, evaluates: bool, seed: int, size: int, number: int) -> dict:
+    """Batch `number` of a split that is read over and over."""
+    epochs, indices = np.divmod(np.arange(number * size, (number + 1) * size), len(encoded))
+    if evaluates:
+        return imagenet.read_test(encoded, indices)
+    return imagenet.read_train(encoded, indices, epochs, seed)
 
 
 def _drain(stream, batches: int, reading: Reading) -> float:
@@ -199,7 +183,7 @@ class _Decoder:
         if kind != "evaluation":
             shapes = [self._decode(image).shape for image in self._images]
             self._views = [
-                jpeg.draw_view(*shape[:2], seed=seed, epoch=0, example=i)
+                imagenet.draw_view(*shape[:2], seed=seed, epoch=0, example=i)
                 for i, shape in enumerate(shapes)
             ]
         self._out = np.empty((count, imagenet.IMAGE_PIXELS, imagenet.IMAGE_PIXELS, 3), np.uint8)
@@ -212,9 +196,9 @@ class _Decoder:
         for i in rows:
             image = self._decode(self._images[i])
             if self._views is None:
-                jpeg.eval_view(image, imagenet.EVAL_SHORTER_SIDE_PIXELS, self._out[i])
+                imagenet.eval_view(image, imagenet.EVAL_SHORTER_SIDE_PIXELS, self._out[i])
             else:
-                jpeg.train_view(image, self._views[i], self._out[i])
+                imagenet.train_view(image, self._views[i], self._out[i])
 
     def run(self) -> float:
         """Seconds for all images."""

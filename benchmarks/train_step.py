@@ -160,25 +160,21 @@ class Rounds:
             images=compile_check.stand_in(data),
         )
         self.parallel, task = self.training.parallel, self.training.task
-        self.done = 0
         init_key, step_key = jax.random.split(key)
         # How many rounds there are is up to the clock.
-        self.feed = steps.Feed(
-            task.data, batch_examples, self.parallel.rows, sys.maxsize, _ORDER_SEED
-        )
+        self.stream = self.parallel.open_train(_ORDER_SEED, 0, sys.maxsize)
         state = steps.initial_state(task.init(init_key), task.optimizer)
         self.state = self.parallel.start(step_key, jax.device_get(state))
 
     def run(self) -> float:
         """Seconds for one round of steps, the sums of the last dispatch read at its end."""
         started = time.perf_counter()
-        for first in range(self.done, self.done + self.steps, self.per_dispatch):
-            batch = self.parallel.place(self.feed.take(first, first + self.per_dispatch))
-            self.state, sums = self.parallel.train(self.state, batch)
+        for _ in range(0, self.steps, self.per_dispatch):
+            batches = [next(self.stream) for _ in range(self.per_dispatch)]
+            self.state, sums = self.parallel.train(self.state, self.parallel.place(batches))
             if self.parallel.on_cpu:
                 self.parallel.read(sums)
         self.parallel.read(sums)
-        self.done += self.steps
         self.sums = sums
         return time.perf_counter() - started
 

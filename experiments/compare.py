@@ -25,9 +25,9 @@ def _main(_: list[str]) -> int:
     if not directory.is_dir():
         message = f"{directory}: there is no such directory; `make reproduce` makes runs"
         raise flags.ValidationError(message)
-    reference = groups.read("reference", commands.REFERENCE_DIR.value, "results/reference")
-    yours = groups.read("yours", directory, str(directory))
-    found = {c.name: groups.group_runs(c.runs) for c in (reference, yours)}
+    reference = groups.read("reference", commands.REFERENCE_DIR.value)
+    yours = groups.read("yours", directory)
+    found = {c.name: c.groups for c in (reference, yours)}
     console = commands.console()
     for claim in paper.CLAIMS.values():
         members = {name: groups.of_claim(claim.id, every) for name, every in found.items()}

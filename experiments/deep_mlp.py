@@ -38,7 +38,8 @@ import scipy.linalg
 
 from experiments import run
 from experiments.run.shared import configs, grid, largest, least, reproduced, total, where
-from identity_matters import batches, nets, paper, random_matrices
+from identity_matters import nets, paper, random_matrices
+from identity_matters.batches import batch_plan
 from identity_matters.images import augment, datasets
 from identity_matters.nets import mlp
 
@@ -265,7 +266,7 @@ class Training:
         self.is_square = np.array([mlp.is_square(k.shape) for k in kernels[:-1]] + [False])
         seed = int(jax.random.bits(order_key, dtype=jnp.uint32))
         size = len(self._split.x), subject.train["batch_examples"]
-        self.indices, _ = batches.batch_plan(seed, *size, 0, steps)
+        self.indices, _ = batch_plan(seed, *size, 0, steps)
 
     def start(self) -> dict:
         """The state before the first update, in arrays of its own, for `advance` takes them."""

@@ -31,7 +31,7 @@ def _promotable(path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
     """The run and its place in the reference; raises RunError or ValueError for one that won't."""
     run = runs.read_run(path)
     if run.status != "done":
-        raise runs.RunError(f"{path}: only a finished run can be promoted, is {run.status}")
+        raise runs.RunError(f"{path}: only a finished run can be promoted; it is {run.status}")
     if run.summary.get("changed"):
         raise runs.RunError(f"{path}: its settings are not those of a variant")
     environments = [run.environment, *run.environment.get("resumed", [])]

@@ -11,7 +11,7 @@ import sys
 from absl import flags
 
 from experiments import commands
-from identity_matters.report import build
+from identity_matters.report import build, groups
 from identity_matters.runs import write_atomically
 
 _README = flags.DEFINE_string(
@@ -26,11 +26,11 @@ def _main(_: list[str]) -> int:
     # It misses fonts that no text here is in.
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     reference = pathlib.Path(commands.REFERENCE_DIR.value)
-    collections = [build.read("reference", reference, "results/reference")]
+    collections = [groups.read("reference", reference)]
     directory = reference.parent
     if not _REFERENCE_ONLY.value:
         directory = pathlib.Path(commands.RESULTS_DIR.value)
-        collections.append(build.read("yours", directory, "results/local"))
+        collections.append(groups.read("yours", directory))
     for collection in collections:
         for problem in collection.problems:
             print(f"skipped: {problem.reason}", file=sys.stderr)
@@ -42,7 +42,7 @@ def _main(_: list[str]) -> int:
             write_atomically(readme, text)
             written.append(readme)
     except (OSError, ValueError) as error:
-        print(f"report: {error}; what was there is as before", file=sys.stderr)
+        print(f"report: {error}; the old report was not touched", file=sys.stderr)
         return 1
     print("\n".join(map(str, written)))
     return 0

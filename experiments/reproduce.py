@@ -150,13 +150,13 @@ def main(argv) -> int:
     started = time.monotonic()
     try:
         _run_all(waiting, console)
+        if _REPORT.value:
+            _write_report(console)
     except Stopped as stop:
         for job in waiting:
             _end(job)
         console.print("interrupted; the same command resumes")
         return stop.args[0]
-    if _REPORT.value:
-        _write_report(console)
     return _conclude(jobs, refused, time.monotonic() - started, console)
 
 
@@ -387,8 +387,7 @@ def _conclude(
     for note in notes:
         console.print(note, style="red", markup=False)
     places = {"yours": commands.RESULTS_DIR.value, "reference": commands.REFERENCE_DIR.value}
-    read = {name: groups.read(name, at, at).runs for name, at in places.items()}
-    named = {name: groups.group_runs(every) for name, every in read.items()}
+    named = {name: groups.read(name, at).groups for name, at in places.items()}
     for line in compare.versions(named):
         console.print(line, style="yellow", markup=False)
     report = pathlib.Path(commands.RESULTS_DIR.value) / "report.html"

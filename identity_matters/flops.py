@@ -116,11 +116,7 @@ def peak_flops_per_second(device_kind: str, compute_dtype: str) -> float | None:
     Args:
       device_kind: as ``jax.Device.device_kind`` names it, "NVIDIA H200" say.
       compute_dtype: "bfloat16" or "float32"; V100 and T4 have no bfloat16 units, hence no peak.
-    Raises:
-      ValueError: another `compute_dtype`.
     """
-    if compute_dtype not in ("bfloat16", "float32"):
-        raise ValueError(f"compute_dtype must be bfloat16 or float32, got {compute_dtype!r}")
     bfloat16, float32, *_ = _limits(device_kind)
     peak = bfloat16 if compute_dtype == "bfloat16" else float32
     return None if peak is None else peak * _TERA

@@ -80,6 +80,8 @@ TABLE_2 = {
     method: {data_set: Number(**entry, **_TOP_1) for data_set, entry in row.items()}
     for method, row in _DATA["table-2"].items()
 }
+# What the report says beside all this; see claims.toml.
+REPORT = _DATA["report"]
 
 
 def claim_id(name: str) -> str:
@@ -93,28 +95,23 @@ def claim_id(name: str) -> str:
     """
     found = _DATA["alias"].get(name, name) if isinstance(name, str) else None
     if found not in CLAIMS:
-        raise ValueError(f"claim must be an id of claims.toml, is {name!r}")
+        raise ValueError(f"claim must be an id of claims.toml, got {name!r}")
     return found
 
 
-def table_1_training_flops(num_classes: int) -> int:
-    """Operations of one CIFAR image in a training of Table 1's net, forward and backward.
+def cifar_training_flops(num_classes: int) -> float:
+    """Operations of the whole training of Table 1's net on CIFAR, forward and backward.
 
     Those of its convolutions and of its last map, counted as `flops.count_flops` counts them; the
     backward pass takes twice the forward one.
     """
+    steps, batch = (NUMBERS[f"cifar_{name}"].value for name in ("steps", "batch_examples"))
     products, channels_in = 9 * 3 * 16 * 32**2, 16
     for channels, side in ((64, 32), (128, 16), (256, 8)):
         # Nine blocks of two 3x3 convolutions; the first changes the number of channels.
         products += 9 * channels * side**2 * (channels_in + 17 * channels)
         channels_in = channels
-    return 3 * 2 * (products + num_classes * channels_in)
-
-
-def cifar_training_flops(num_classes: int) -> float:
-    """Operations of the whole training of Table 1's net on CIFAR."""
-    steps, batch = (NUMBERS[f"cifar_{name}"].value for name in ("steps", "batch_examples"))
-    return steps * batch * table_1_training_flops(num_classes)
+    return steps * batch * 3 * 2 * (products + num_classes * channels_in)
 
 
 def theorem_2_1_bound_iclr2017(gamma: float, depth: int) -> float:

@@ -165,12 +165,10 @@ def layers(
     """Layers with ``|||A||| <= tau`` up to rounding: f64[len(tau), max_depth, width, width].
 
     Raises:
-      ValueError: `sampler` is not one of `SAMPLERS`, or some tau lies outside (0, 1).
+      ValueError: `sampler` is not one of `SAMPLERS`.
     """
     if sampler not in SAMPLERS:
         raise ValueError(f"sampler must be one of {SAMPLERS}, got {sampler!r}")
-    if not np.all((tau > 0) & (tau < 1)):
-        raise ValueError(f"tau must lie in (0, 1), got {tau.min()} to {tau.max()}")
     shape = (len(tau), max_depth)
     radius = np.broadcast_to(tau[:, None], shape)
     eye = np.eye(width)
@@ -186,10 +184,9 @@ def layers(
         # The Frobenius norm bounds the spectral one from above at a fraction of its cost.
         reach = 1 + np.linalg.norm(noise, axis=(-2, -1))
         return (noise - eye) * (radius / reach)[..., None, None]
-    if sampler == "boundary":
-        return _of_norm(gaussian, radius)
-    if sampler == "uniform":
-        return _of_norm(gaussian, radius * rng.random(shape))
+    if sampler in ("boundary", "uniform"):
+        norms = radius if sampler == "boundary" else radius * rng.random(shape)
+        return gaussian * (norms / spectral_norms(gaussian))[..., None, None]
     kinds = rng.integers(0, 5, shape)[..., None, None]
     axis = gaussian[..., :1] / np.linalg.norm(gaussian[..., :1], axis=-2, keepdims=True)
     directions = np.select(
@@ -198,11 +195,6 @@ def layers(
         gaussian / np.linalg.norm(gaussian, axis=(-2, -1))[..., None, None],
     )
     return directions * radius[..., None, None]
-
-
-def _of_norm(matrices: np.ndarray, norms: np.ndarray) -> np.ndarray:
-    """`matrices` rescaled to the spectral norms `norms` (f64[...])."""
-    return matrices * (norms / spectral_norms(matrices))[..., None, None]
 
 
 def second_moments(rng: np.random.Generator, count: int, width: int, data: DataRange) -> np.ndarray:
@@ -223,8 +215,7 @@ def second_moments(rng: np.random.Generator, count: int, width: int, data: DataR
     exponents = rng.random((count, width))
     # Eigenvalues from scale down to scale / condition, both ends taken.
     exponents[:, 0] = 0.0
-    if width > 1:
-        exponents[:, 1] = 1.0
+    exponents[:, 1:2] = 1.0
     eigenvalues = scale * 10 ** (-condition_log10 * exponents)
     if not data.singular:
         return symmetric(rng, eigenvalues)

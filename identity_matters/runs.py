@@ -20,6 +20,7 @@ A directory may be in a bucket (gs://...). There are no locks there: start a run
 import contextlib
 import dataclasses
 import errno
+import fcntl
 import hashlib
 import json
 import math
@@ -34,7 +35,6 @@ from etils import epath
 from identity_matters import environment
 
 SCHEMA = 2
-READABLE_SCHEMAS = (1, 2)  # 1: without "chain", and with titles for the ids of claims
 FINISHED = ("done", "diverged")
 STATUSES = ("running", *FINISHED, "interrupted", "failed")
 # What a run may say of its claim, and the colour of it on a page and in a terminal.
@@ -84,7 +84,7 @@ def to_json(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return to_json(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+        return json.dumps(value)
     return value
 
 
@@ -120,7 +120,7 @@ def differences(before: dict, now: dict) -> dict[str, tuple]:
     }
 
 
-def _in_bucket(path: os.PathLike[str]) -> bool:
+def _in_bucket(path: Any) -> bool:
     return "://" in os.fspath(path)
 
 
@@ -139,10 +139,8 @@ def write_atomically(path: Any, text: str) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    os.fsync(directory)
+    os.close(directory)
 
 
 def write_json(path: Any, value: Any) -> None:
@@ -155,6 +153,7 @@ def read_json(path: Any) -> dict:
     text = _read_bytes(path)
     try:
         value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()  # text that no file can hold
     except (ValueError, RecursionError) as error:
         raise MalformedFileError(f"{path}: not JSON ({error})") from None
     if not isinstance(value, dict):
@@ -174,8 +173,8 @@ def _read_bytes(path: Any) -> bytes:
 def _sealed(value: dict, *others: dict) -> dict:
     """`value` with a "digest" of what it and `others` hold."""
     held = {name: entry for name, entry in value.items() if name != "digest"}
-    text = json.dumps(to_json([held, *others]), sort_keys=True)
-    return {**held, "digest": hashlib.sha256(text.encode()).hexdigest()[:16]}
+    text = json.dumps(to_json([held, *others]), sort_keys=True).encode()
+    return {**held, "digest": hashlib.sha256(text).hexdigest()[:16]}
 
 
 def _check_seal(path: Any, value: dict, *others: dict) -> None:
@@ -184,20 +183,17 @@ def _check_seal(path: Any, value: dict, *others: dict) -> None:
         raise MalformedFileError(f"{path}: not what the run wrote, a value was changed")
 
 
-# Writing a run
-
-
 def run_path(results_dir: str | os.PathLike[str], experiment: str, variant: str, seed: int) -> Any:
     """``<results_dir>/<experiment>/<variant>/seed=<seed>``.
 
     Raises:
-      ValueError: experiment or variant could lead out of `results_dir`, or seed is no number.
+      ValueError: experiment or variant could lead out of `results_dir`, or seed is negative.
     """
     for what, name in {"experiment": experiment, "variant": variant}.items():
-        if not isinstance(name, str) or not _NAME.fullmatch(name) or ".." in name:
+        if not _NAME.fullmatch(name) or ".." in name:
             raise ValueError(f"{what} must be a relative path of plain names, got {name!r}")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"seed must be a whole number from 0 up, got {seed!r}")
+    if seed < 0:
+        raise ValueError(f"seed must be at least 0, got {seed}")
     return epath.Path(results_dir) / experiment / variant / f"seed={seed}"
 
 
@@ -206,22 +202,18 @@ class RunDir:
 
     Attributes:
       path: its directory.
+      name: where that is below the results directory, EXPERIMENT/VARIANT/seed=K.
       records: the lines of metrics.jsonl so far.
     """
 
     def __init__(self, path: Any, config: dict, summary: dict, found: tuple):
-        self.path = path
+        named = (summary[field] for field in ("experiment", "variant", "seed"))
+        self.path, self.name = path, os.fspath(run_path("", *named))
         self._config = config
         self._summary = summary
         self._lines, self.records = found
         self._held = contextlib.ExitStack()
         self._started_seconds = time.monotonic()
-
-    @property
-    def name(self) -> str:
-        """Where it is below its results directory: EXPERIMENT/VARIANT/seed=K."""
-        named = (self._summary[field] for field in ("experiment", "variant", "seed"))
-        return os.fspath(run_path("", *named))
 
     @classmethod
     def create(
@@ -246,10 +238,10 @@ class RunDir:
             replaces a run instead.
           OSError: the disk is full.
         """
-        path = run_path(results_dir, experiment, variant, seed)
         summary = {"schema": SCHEMA, "experiment": experiment, "variant": variant, "seed": seed}
         summary |= {"scale": scale, "status": "running", **extra}
         check_summary(summary)
+        path = run_path(results_dir, experiment, variant, seed)
         try:
             with contextlib.ExitStack() as held:
                 path.mkdir(parents=True, exist_ok=True)
@@ -292,15 +284,7 @@ class RunDir:
         self._write(len(self._lines), _chained(text, self._lines))
 
     def rewind(self, count: int) -> None:
-        """Keeps the first `count` lines of metrics.jsonl: a resumed training writes the rest anew.
-
-        It raises RunError where there are fewer.
-        """
-        if count > len(self.records):
-            raise RunError(
-                f"{self.path}: metrics.jsonl has {len(self.records)} lines, but its checkpoint was"
-                f" saved after {count}; --overwrite runs it anew"
-            )
+        """Keeps the first `count` lines: a resumed training writes the rest anew."""
         self._write(count)
 
     def _write(self, count: int, *new: bytes) -> None:
@@ -331,9 +315,6 @@ class RunDir:
         with self._held:
             write_json(self.path / "summary.json", _sealed(summary, self._config))
         return summary
-
-
-# The lines of metrics.jsonl
 
 
 def _digest(lines: list[bytes]) -> bytes:
@@ -383,15 +364,13 @@ def _read_lines(file: Any, schema: int) -> tuple[list[bytes], list[dict]]:
 
 
 def lock_directory(path: Any, held: contextlib.ExitStack) -> None:
-    """Locks `path` until `held` is closed; the kernel drops the lock with the process."""
-    import fcntl
-
+    """Locks `path` until `held` is closed or the process ends; RunError where another one has."""
     descriptor = os.open(path, os.O_RDONLY)
     held.callback(os.close, descriptor)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise RunError(f"{path}: another process is writing this run") from None
+        raise RunError(f"{path}: another process is writing here") from None
     except OSError as error:
         if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
             raise
@@ -418,11 +397,12 @@ def _unfinished(path: Any, config: dict) -> dict | None:
     except MalformedFileError as error:
         raise RunError(f"{error}; {again}") from None
     status, schema = summary.get("status"), summary.get("schema")
-    each = (f"{name}={a!r}, this one has {b!r}" for name, (a, b) in changed.items())
-    with_what = f" with {next(each)}" if changed else ""
+    each = (f" with {name}={a!r}, this one has {b!r}" for name, (a, b) in changed.items())
+    with_what = next(each, "")
     if status in FINISHED:
-        keep = "another --results_dir keeps it"
-        raise RunError(f"{path}: this run is {status}{with_what}; {again}, {keep}")
+        raise RunError(
+            f"{path}: this run is {status}{with_what}; {again}, another --results_dir keeps it"
+        )
     if changed:
         raise RunError(f"{path}: there is an unfinished run{with_what}; {again}")
     if schema != SCHEMA or status not in STATUSES:
@@ -461,14 +441,14 @@ def check_summary(summary: dict) -> None:
     """Raises ValueError where `summary` breaks the contract of summary.json."""
     done = summary.get("status") == "done"
     kinds: dict[str, type] = {"experiment": str, "variant": str, "seed": int}
-    one_of: dict[str, tuple] = {"schema": READABLE_SCHEMAS, "status": STATUSES, "scale": SCALES}
+    # Schema 1 is without "chain", and with titles for the ids of claims.
+    one_of: dict[str, tuple] = {"schema": (1, SCHEMA), "status": STATUSES, "scale": SCALES}
     if done:
         kinds |= {"claim": str, "metrics": dict, "paper": dict, "seconds": dict}
         one_of |= {"verdict": tuple(VERDICTS)}
     for name, kind in kinds.items():
-        value = summary.get(name)
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise ValueError(f"{name} must be {kind.__name__}, is {value!r}")
+        if type(summary.get(name)) is not kind:
+            raise ValueError(f"{name} must be {kind.__name__}, is {summary.get(name)!r}")
     for name, known in one_of.items():
         if summary.get(name) not in known:
             raise ValueError(f"{name} must be one of {known}, is {summary.get(name)!r}")
@@ -496,10 +476,8 @@ def read_run(path: str | os.PathLike[str]) -> Run:
         _check_seal(f"{place / 'summary.json'} or config.json", summary, config)
         if not file.exists():
             raise RunError(f"{file}: missing from a finished run")
-        if sum(map(len, lines)) < file.stat().length:
-            raise RunError(f"{file}: the last line of a finished run is cut short")
-        noted = summary.get("records")
-        if summary["schema"] > 1 and noted != _noted(lines):
+        noted, cut_short = summary.get("records"), sum(map(len, lines)) < file.stat().length
+        if cut_short or (summary["schema"] > 1 and noted != _noted(lines)):
             raise RunError(f"{file}: not as the run left it: {len(lines)} lines, noted {noted}")
     return Run(place, config, ran_on, summary, records)
 
@@ -513,8 +491,7 @@ def read_collection(root: str | os.PathLike[str]) -> tuple[list[Run], list[Probl
     for path in sorted(path for depth in depths for path in top.glob(f"{depth}/seed=*")):
         try:
             run = read_run(path)
-            expected = run_path(root, run.experiment, run.variant, run.seed)
-            if expected != path:
+            if (expected := run_path(root, run.experiment, run.variant, run.seed)) != path:
                 raise RunError(f"{path}: its summary.json belongs at {expected}")
             found.append(run)
         except (RunError, ValueError, OSError) as error:

@@ -1,13 +1,17 @@
-"""An experiment's settings, its trials measured in this process, figures drawn from them."""
+"""An experiment's settings and trials, and its reference runs."""
 
+import functools
 import pathlib
 
-import jax
-from matplotlib.figure import Figure as Canvas
+from identity_matters.runs import Run, read_run
 
-from identity_matters.report.figure import points_of
-from identity_matters.report.figures import FIGURES
-from identity_matters.runs import Run, from_json, to_json
+REFERENCE = pathlib.Path(__file__).resolve().parent.parent / "results" / "reference"
+
+
+@functools.cache
+def reference(name: str) -> Run:
+    """The reference run of seed 0 that is called experiment/variant."""
+    return read_run(REFERENCE / name / "seed=0")
 
 
 def settings(arm, variant: str, **changes) -> dict:
@@ -33,43 +37,3 @@ def build_all(arm, variant: str, **changes) -> list:
 def judged(arm, variant: str, records: list[dict]):
     """The conclusion that `arm` draws from `records` of `variant`."""
     return arm.EXPERIMENT.judge(settings(arm, variant), records)
-
-
-def measure_all(arm, config: dict) -> list[dict]:
-    """The records that `arm`, a module of an experiment, makes of its settings, as read back."""
-    trials, subjects = arm.EXPERIMENT.prepare(config, config)
-    return [
-        from_json(to_json({**trial, **arm.EXPERIMENT.measured(trial, subject, key)}))
-        for index, (trial, subject) in enumerate(zip(trials, subjects, strict=True))
-        for key in [jax.random.fold_in(jax.random.key(0), index)]
-    ]
-
-
-def draw(arm, finished: dict[str, tuple[dict, list]], name: str = "") -> list[list[dict]]:
-    """The points of the figures of `arm` whose names begin with `name`; all are drawn.
-
-    `finished` holds settings and records by variant.
-    """
-    runs = [
-        Run(
-            path=pathlib.Path(variant),
-            config=settings,
-            environment={},
-            summary={
-                "experiment": arm.EXPERIMENT.name,
-                "variant": variant,
-                "seed": 0,
-                "metrics": arm.EXPERIMENT.judge(settings, records).metrics,
-            },
-            records=records,
-        )
-        for variant, (settings, records) in finished.items()
-    ]
-    drawn = []
-    own = [figure for figure in FIGURES if figure.experiment == arm.EXPERIMENT.name]
-    for figure in (figure for figure in own if figure.name.startswith(name)):
-        canvas = Canvas(layout="constrained")
-        drawn.append([row for run in runs for row in points_of(figure, run)])
-        figure.draw(drawn[-1], canvas)
-        assert all(axes.lines or axes.patches for axes in canvas.axes)
-    return drawn

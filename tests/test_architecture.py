@@ -74,10 +74,3 @@ def test_only_one_file_says_pmap():
 def test_files_stay_small():
     lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in ALL_FILES}
     assert {name: count for name, count in lines.items() if count > LINES_AT_MOST} == {}
-
-
-def test_every_entry_point_opens_with_its_claim_and_command():
-    for path in sorted((ROOT / "experiments").glob("*.py")):
-        text = path.read_text()
-        if 'if __name__ == "__main__":' in text:
-            assert "Command:" in ast.get_docstring(ast.parse(text)), path.name

@@ -35,7 +35,7 @@ def like(tree):
 def saved(tmp_path_factory):
     """A directory to which steps 1, 2 and 3 were saved."""
     directory = tmp_path_factory.mktemp("saved") / "checkpoints"
-    with Checkpoints(directory, settings=SETTINGS, keep=2) as checkpoints:
+    with Checkpoints(directory, settings=SETTINGS) as checkpoints:
         assert checkpoints.restore(state_of(0)) is None
         assert not directory.exists()
         for step in (1, 2, 3):
@@ -217,12 +217,3 @@ def test_a_step_that_is_not_newer_is_refused(directory):
             checkpoints.save(3, state_of(3), extra_of(3))
         checkpoints.save(5, state_of(5), extra_of(5))
     assert restore(directory)[0][0] == 5
-
-
-def test_what_a_killed_save_left_is_ignored_and_cleared(directory):
-    shutil.copytree(directory / "3", directory / "9.orbax-checkpoint-tmp")
-    with Checkpoints(directory, settings=SETTINGS) as checkpoints:
-        assert checkpoints.restore(like(state_of(0)))[0] == 3
-        checkpoints.save(4, state_of(4), extra_of(4))
-    assert not (directory / "9.orbax-checkpoint-tmp").exists()
-    assert restore(directory)[0][0] == 4

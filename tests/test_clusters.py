@@ -1,9 +1,7 @@
-"""clusters/ and its page: syntax, flags that are there, what a job that must stop does."""
+"""clusters/ and its page: flags that are there, what a job that must stop does."""
 
-import os
 import re
 import shlex
-import subprocess
 
 import pytest
 import yaml
@@ -13,41 +11,19 @@ from experiments import run
 from tests import forked
 
 CLUSTERS = forked.ROOT / "clusters"
-PAGE = (forked.ROOT / "docs" / "clusters.md").read_text()
-BLOCKS = re.findall(r"^```bash\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-COMMANDS = [shlex.split(line) for block in BLOCKS for line in block.splitlines()]
+JOBSET = yaml.safe_load((CLUSTERS / "jobset.yaml").read_text())["spec"]
+JOB = JOBSET["replicatedJobs"][0]["template"]["spec"]
+POD = JOB["template"]["spec"]
 
 
-def test_shellcheck_passes_on_every_script():
-    listed = subprocess.check_output(["git", "ls-files"], cwd=forked.ROOT, text=True).splitlines()
-    files = [forked.ROOT / name for name in listed if (forked.ROOT / name).is_file()]
-    scripts = [path for path in files if re.match(rb"#!.*\b(ba)?sh\b", path.read_bytes()[:64])]
-    assert {".ci/run", "clusters/tpu.sh", "clusters/slurm.sh"} <= {
-        str(path.relative_to(forked.ROOT)) for path in scripts
-    }
-    path = f"{forked.ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
-    finished = forked.shell("shellcheck", *scripts, PATH=path)
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-
-
-def trained():
-    """The trainings of the page and of the manifest: module and flags."""
-    found = []
-    for words in COMMANDS:
-        modules = [i for i, word in enumerate(words) if word.startswith("experiments.")]
-        if modules and words[0] != "kubectl":
-            found.append(words[modules[0] :])
-    jobset = yaml.safe_load((CLUSTERS / "jobset.yaml").read_text())
-    (job,) = jobset["spec"]["replicatedJobs"]
-    (container,) = job["template"]["spec"]["template"]["spec"]["containers"]
-    return [*found, container["args"]]
-
-
-def test_the_trainings_of_the_page_are_there_and_have_their_flags():
+def test_the_trainings_of_the_page_and_the_manifest_are_there_and_have_their_flags():
+    page = (forked.ROOT / "docs" / "clusters.md").read_text()
+    shown = re.findall(r"^.*(experiments\.images\.\w+ --.*)$", page, re.MULTILINE)
     defined = set()
     for path in sorted((forked.ROOT / "experiments").rglob("*.py")):
         defined |= set(re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", path.read_text()))
-    for module, *flags in trained():
+    assert len(shown) > 1
+    for module, *flags in (*map(shlex.split, shown), POD["containers"][0]["args"]):
         name = module.split(".")[-1]
         assert experiments.MODULES[name] == module
         given = dict(re.match(r"--([\w.]+)(?:=(.*))?", flag).groups() for flag in flags)
@@ -56,16 +32,13 @@ def test_the_trainings_of_the_page_are_there_and_have_their_flags():
 
 
 def test_the_manifest_is_one_slice_whose_machines_all_start_anew():
-    jobset = yaml.safe_load((CLUSTERS / "jobset.yaml").read_text())
-    assert jobset["spec"]["failurePolicy"]["maxRestarts"] > 0
-    job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
-    pod = job["template"]["spec"]
-    chips = pod["containers"][0]["resources"]["limits"]["google.com/tpu"]
-    across, down = map(int, pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"].split("x"))
-    assert job["parallelism"] == job["completions"] == across * down // chips
+    assert JOBSET["failurePolicy"]["maxRestarts"] > 0
+    chips = POD["containers"][0]["resources"]["limits"]["google.com/tpu"]
+    across, down = map(int, POD["nodeSelector"]["cloud.google.com/gke-tpu-topology"].split("x"))
+    assert JOB["parallelism"] == JOB["completions"] == across * down // chips
     # JAX needs the index; a failed machine must fail the Job, or JobSet would not restart it.
-    assert (job["completionMode"], job["backoffLimit"]) == ("Indexed", 0)
-    assert pod["restartPolicy"] == "Never"
+    assert (JOB["completionMode"], JOB["backoffLimit"]) == ("Indexed", 0)
+    assert POD["restartPolicy"] == "Never"
 
 
 def test_every_step_on_a_tpu_is_shown_with_its_words_quoted():

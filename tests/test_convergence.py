@@ -131,21 +131,6 @@ def test_a_negative_determinant_is_never_certified():
             assert not convergence.will_converge(R, np.eye(3), 4)
 
 
-@pytest.mark.parametrize(
-    ("R", "Sigma", "depth", "message"),
-    [
-        (np.eye(2), np.eye(3), 2, "got shapes"),
-        (np.eye(1), -np.eye(1), 2, "has the eigenvalue -1.0"),
-        (np.eye(2), np.array([[1.0, 0.5], [0.0, 1.0]]), 2, "symmetric"),
-        (np.eye(1), np.zeros((1, 1)), 2, "not be zero"),
-        (np.eye(1), np.eye(1), 0, "depth must be at least 1"),
-    ],
-)
-def test_bad_input_is_named(R, Sigma, depth, message):
-    with pytest.raises(ValueError, match=message):
-        convergence.will_converge(R, Sigma, depth)
-
-
 # The time to leave a saddle.
 
 
@@ -196,15 +181,23 @@ def test_the_time_grows_by_the_depth_as_v6_says():
         assert slope == pytest.approx(-(depth - 2) / 2, abs=0.03)
 
 
+WILL, ESCAPE = convergence.will_converge, convergence.escape_time
+
+
 @pytest.mark.parametrize(
-    ("w", "r", "sigma", "risk", "message"),
+    ("function", "arguments", "message"),
     [
-        ([1.0, -1.0], 1.0, 1.0, 0.1, "positive numbers"),
-        ([1.0], 0.0, 1.0, 0.1, "r = 0"),
-        ([1.0], 1.0, 1.0, 2.0, "risk below"),
-        ([1.0], 1.0, -1.0, 0.1, "sigma"),
+        (WILL, (np.eye(2), np.eye(3), 2), "got shapes"),
+        (WILL, (np.eye(1), -np.eye(1), 2), "has the eigenvalue -1.0"),
+        (WILL, (np.eye(2), np.array([[1.0, 0.5], [0.0, 1.0]]), 2), "symmetric"),
+        (WILL, (np.eye(1), np.zeros((1, 1)), 2), "not be zero"),
+        (WILL, (np.eye(1), np.eye(1), 0), "depth must be at least 1"),
+        (ESCAPE, ([1.0, -1.0], 1.0, 1.0, 0.1), "positive numbers"),
+        (ESCAPE, ([1.0], 0.0, 1.0, 0.1), "r = 0"),
+        (ESCAPE, ([1.0], 1.0, 1.0, 2.0), "risk below"),
+        (ESCAPE, ([1.0], 1.0, -1.0, 0.1), "sigma"),
     ],
 )
-def test_bad_input_of_the_escape_is_named(w, r, sigma, risk, message):
+def test_bad_input_is_named(function, arguments, message):
     with pytest.raises(ValueError, match=message):
-        convergence.escape_time(w, r, sigma, risk)
+        function(*arguments)

@@ -65,7 +65,6 @@ def test_unprepared_data_are_answered_with_what_to_run(tmp_path):
         datasets.load("cifar10", "train", tmp_path)
     expected = f"cifar10 is not prepared in {tmp_path}; run: make data DATASETS=cifar10"
     assert str(error.value) == expected
-    assert list(tmp_path.iterdir()) == []
 
 
 KNOWN = " ".join(datasets.NAMES)
@@ -97,47 +96,25 @@ def test_prepare_leaves_what_is_there_and_digits_alone(small_cifar10, tmp_path):
     _write(tmp_path, "test")
     directories = datasets.prepare("cifar10", tmp_path)
     assert [directory.name for directory in directories] == ["train", "test"]
-    assert datasets.load("cifar10", "test", tmp_path)[0].shape == (4, 32, 32, 3)
 
 
-class _Builder:
+class _Builder(list):
     """What `datasets.decode` asks of a prepared tensorflow_datasets builder."""
-
-    def __init__(self, images, labels):
-        self._rows = list(zip(images, labels, strict=True))
 
     def as_data_source(self, split):
         assert split == "train"
         return self
 
-    def __len__(self):
-        return len(self._rows)
-
     def __getitems__(self, indices):
-        return [dict(zip(("image", "label"), self._rows[i], strict=True)) for i in indices]
-
-
-def test_tensorflow_datasets_gives_the_fine_labels_of_cifar100(tmp_path):
-    tfds = pytest.importorskip("tensorflow_datasets", reason="only `make data` installs it")
-    source = SOURCES["cifar100"]
-    with tfds.testing.mock_data(num_examples=50):
-        builder = tfds.builder(source.tfds_name, data_dir=tmp_path)
-        assert builder.info.features["label"].num_classes == source.num_classes
-        examples = builder.as_data_source(split="train")
-        # The imitation cannot be read in chunks.
-        rows = [(examples[i]["image"], examples[i]["label"]) for i in range(50)]
-    images, labels = datasets.decode(source, "train", _Builder(*zip(*rows, strict=True)))
-    assert images.shape == (50, 32, 32, 3) and images.any()
-    # The 20 coarse labels end at 19.
-    assert 19 < labels.max() < 100
+        return [dict(zip(("image", "label"), self[i], strict=True)) for i in indices]
 
 
 def test_decoding_in_chunks(monkeypatch, tmp_path):
     monkeypatch.setattr(datasets, "CHUNK_EXAMPLES", 4)  # 6 images: a full chunk and a partial one
-    images, labels = _write(tmp_path)
-    decoded_images, decoded_labels = datasets.decode(SMALL, "train", _Builder(images, labels))
-    np.testing.assert_array_equal(decoded_images, images)
-    np.testing.assert_array_equal(decoded_labels, labels)
+    written = _write(tmp_path)
+    builder = _Builder(zip(*written, strict=True))
+    for found, expected in zip(datasets.decode(SMALL, "train", builder), written, strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_a_copy_of_the_arrays_is_all_that_is_needed(small_cifar10, tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
-"""Perceptrons against NumPy; their trainer in experiments/deep_mlp.py; verdicts that can fail."""
+"""Perceptrons against NumPy; their trainer in experiments/deep_mlp.py."""
 
-import copy
 import functools
 import math
 
@@ -134,13 +133,6 @@ def test_no_map_is_better_than_least_squares():
     # One feature, constant 1: the best constant is (2/3, 1/3), its mean loss 4/9, its error 1/3.
     by_hand = deep_mlp.linear_optimum(np.ones((3, 1)), np.array([0, 0, 1]), 2)
     assert by_hand == pytest.approx((4 / 9, 100 / 3))
-    x = X.reshape(48, 4)
-    loss, _ = deep_mlp.linear_optimum(x, LABELS, 3)
-    y = np.eye(3)[LABELS]
-    best, *_ = np.linalg.lstsq(x.astype(np.float64), y)
-    for W, tolerance in ((best, 1e-12), (best + 0.01, -1e-6)):
-        other = np.mean(np.sum((y - x @ W) ** 2, axis=1))
-        assert loss <= other * (1 + tolerance)
 
 
 def test_updates_are_momentum_descent_of_the_squared_error():
@@ -223,76 +215,3 @@ def test_divergence_and_dead_nets_are_seen():
     dead = make_training(identity=False, initial_scale=0.0)
     _, losses, frozen = dead.advance(dead.start(), 1.0, 0, 6)
     assert frozen and losses.tolist() == [1.0] * 6
-
-
-def records_of(question):
-    """What runs would record where every claim holds."""
-    config = deep_mlp.get_config(f"digits/{question}").to_dict()
-    config["depths"] = (8, 256)
-    records = []
-    for trial in deep_mlp.trials(**{name: v for name, v in config.items() if name != "scale"}):
-        hard = trial["depth"] == 256
-        identity = trial["model"]["identity"]
-        linear = trial["model"]["activation"] == "linear"
-        good = identity or not hard or (question == "orthogonal" and linear)
-        gradient = 1.0 if identity else 1e-9
-        records.append(
-            {
-                **trial,
-                "diverged": False,
-                "frozen": False,
-                "gap_closed_percent": 95.0 if good else 10.0,
-                "train_loss": 0.3,
-                "train_error_percent": 5.0,
-                "start_effective_dimension": 4.0,
-                "least_gradient_norm": gradient,
-                "largest_gradient_norm": 2 * gradient,
-                "rate_times_depth": 1.0,
-                "norm": 3 / trial["depth"],
-                "linear_optimum_loss": 0.29,
-                "linear_optimum_error_percent": 4.0,
-            }
-        )
-    return config, records
-
-
-@pytest.mark.parametrize("question", deep_mlp.CLAIMS)
-def test_a_verdict_holds_where_all_is_as_claimed(question):
-    config, records = records_of(question)
-    found = deep_mlp.verdict(config, records)
-    assert found.verdict == "reproduced"
-    assert found.paper.keys() <= found.metrics.keys()
-
-
-@pytest.mark.parametrize(
-    ("question", "net", "change"),
-    [
-        ("relu", "identity", {"gap_closed_percent": 89.0}),
-        ("relu", "identity", {"diverged": True, "gap_closed_percent": None}),
-        ("relu", "plain_standard", {"gap_closed_percent": 91.0}),
-        ("relu", "plain_near_zero", {"gap_closed_percent": 91.0}),
-        ("relu", "plain_near_zero", {"largest_gradient_norm": 1.0}),
-        ("relu", "identity", {"least_gradient_norm": 0.1}),
-        ("linear", "identity", {"norm": 0.3}),
-        ("orthogonal", "linear", {"gap_closed_percent": 50.0}),
-        ("orthogonal", "relu", {"gap_closed_percent": 95.0}),
-    ],
-)
-def test_a_verdict_fails_with_each_of_its_conditions(question, net, change):
-    config, records = records_of(question)
-    changed = copy.deepcopy(records)
-    (record,) = [r for r in changed if r["net"] == net and r["depth"] == 256]
-    record.update(change)
-    if record["gap_closed_percent"] is None:
-        del record["gap_closed_percent"]
-    assert deep_mlp.verdict(config, changed).verdict == "not reproduced"
-
-
-def test_norms_are_compared_among_nets_of_one_rate():
-    config, records = records_of("linear")
-    for record in records:
-        if record["depth"] == 256:
-            record["rate_times_depth"], record["norm"] = 3.0, 1.0
-    found = deep_mlp.verdict(config, records)
-    assert found.metrics["identity_norm_times_depth_ratio_at_equal_rates"] is None
-    assert found.verdict == "not reproduced"

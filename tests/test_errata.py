@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import pathlib
 from fractions import Fraction as F
 
 import jax
@@ -10,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from identity_matters import paper, runs
+from identity_matters import paper
 from identity_matters.linear import gradient_bound, model
 from identity_matters.linear.factorization import factorize
 from identity_matters.memorize import memorize
+from tests.measured import reference
 
-REFERENCE = pathlib.Path(__file__).resolve().parent.parent / "results" / "reference"
 PI_BELOW, PI_ABOVE = F(333, 106), F(22, 7)
 # The lattice in which the smallest counterexamples to eq. (2.3) are looked for.
 LATTICE = {"max_depth": 3, "max_integer": 4}
@@ -73,7 +72,7 @@ def test_whole_numbers_of_layers_miss_the_bound_and_the_polar_form_does_not():
     ],
 )
 def test_the_printed_gradient_bounds_fail(form, max_sigma, layers, R, Sigma, left, right):
-    """By hand, as the smallest of the lattice, and by automatic differentiation."""
+    """By hand, as the smallest of the lattice and of the runs, and by automatic differentiation."""
     factors = [1 + a for a in layers]
     E = math.prod(factors) - R
     others = [math.prod(factors[:i] + factors[i + 1 :]) for i in range(len(factors))]
@@ -89,20 +88,10 @@ def test_the_printed_gradient_bounds_fail(form, max_sigma, layers, R, Sigma, lef
         A, jnp.array([[float(R)]]), jnp.array([[float(Sigma)]])
     )
     assert (float(value), float(jnp.sum(gradient**2))) == (excess, left)
-
-
-@pytest.mark.parametrize(
-    ("form", "prefix", "right"),
-    [
-        ("iclr2017", "smallest_", 32),
-        ("iclr2017", "smallest_with_sigma_1_", 9 / 4),
-        ("v3", "smallest_", 32),
-    ],
-)
-def test_the_gradient_bounds_counterexamples_are_those_of_the_runs(form, prefix, right):
-    metrics = runs.read_run(REFERENCE / "gradient_bound" / form / "seed=0").summary["metrics"]
-    assert metrics[f"{prefix}right_hand_side"] == right
-    assert metrics[f"{prefix}squared_gradient"] == right / 2
+    metrics = reference(f"gradient_bound/{form}").summary["metrics"]
+    prefix = "smallest" if max_sigma == 2 else "smallest_with_sigma_1"
+    assert metrics[f"{prefix}_right_hand_side"] == right
+    assert metrics[f"{prefix}_squared_gradient"] == left
 
 
 def test_the_order_of_factors():

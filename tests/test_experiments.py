@@ -5,13 +5,13 @@ import re
 import pytest
 from absl.testing import flagsaver
 
-import experiments
 from benchmarks import linear
 from experiments import promote
 from identity_matters import runs
-from identity_matters.report import build
+from identity_matters.report import build, groups
 from tests import forked
 from tests.test_report import write_run
+from tests.test_reproduce import change
 
 
 def run_module(name, *arguments):
@@ -95,7 +95,7 @@ def test_every_entry_point_runs_to_its_end(entry, tmp_path):
     assert (run.status, run.summary["scale"]) == ("done", "reduced")
     assert run.summary["metrics"]
     # What was measured at this scale can still be drawn, where there is enough of it.
-    pages = build.write([build.read("yours", tmp_path, "results/local")], tmp_path / "report")
+    pages = build.write([groups.read("yours", tmp_path)], tmp_path / "report")
     assert "Left out of figures" not in pages[0].read_text(encoding="utf-8")
 
 
@@ -120,18 +120,18 @@ def test_a_benchmark_on_a_busy_machine_refutes_nothing(exponent, load_per_core, 
     assert found.metrics.get("load_per_core") == (5.0 if verdict == "undecided" else None)
 
 
-def test_every_experiment_of_the_suite_has_a_tiny_run():
-    tested = {entry.split(":")[0].split(".")[-1] for entry in TINY_RUNS}
-    # Those that tests of their own measure and draw.
-    assert set(experiments.MODULES) <= tested | {"gradient_bound", "landscape", "relu"}
-
-
-def test_compare_fails_on_a_contradiction_and_names_it(tmp_path):
+def test_compare_fails_on_a_contradiction_and_report_names_what_it_skips(tmp_path):
     nowhere = f"--reference_dir={tmp_path / 'none'}"
     write_run(tmp_path / "good")
     good = run_module("compare", nowhere, f"--results_dir={tmp_path / 'good'}")
     assert good.returncode == 0, good.stdout
     assert "Theorem 2.1: reproduced" in good.stdout
+    # The report names what it skips and goes on.
+    (tmp_path / "good" / "toy" / "plain" / "seed=1").mkdir()
+    report = run_module("report", nowhere, f"--results_dir={tmp_path / 'good'}")
+    assert report.returncode == 0, report.stderr
+    assert "skipped: " in report.stderr and "seed=1/summary.json: missing" in report.stderr
+    assert (tmp_path / "good" / "report.html").is_file()
     missing = run_module("compare", f"--results_dir={tmp_path / 'none'}")
     assert missing.returncode == 2
     assert "there is no such directory" in missing.stderr
@@ -145,29 +145,13 @@ def test_compare_fails_on_a_contradiction_and_names_it(tmp_path):
     assert "contradiction: yours toy/plain: Theorem 2.1 is not reproduced" in bad.stdout
 
 
-def test_report_names_what_it_skips_and_goes_on(tmp_path):
-    write_run(tmp_path / "local")
-    (tmp_path / "local" / "toy" / "plain" / "seed=1").mkdir()
-    finished = run_module(
-        "report", f"--results_dir={tmp_path / 'local'}", f"--reference_dir={tmp_path / 'none'}"
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert "skipped: " in finished.stderr
-    assert "seed=1/summary.json: missing" in finished.stderr
-    assert (tmp_path / "local" / "report.html").is_file()
-
-
-def make_clean(path):
-    """Lets the run at `path` look as if made at a commit without changes."""
-    environment = runs.read_json(path / "environment.json")
-    environment.update({"commit": "0" * 40, "dirty": False})
-    del environment["digest"]
-    runs.write_json(path / "environment.json", environment)
+# As if made at a commit without changes.
+CLEAN = {"commit": "0" * 40, "dirty": False}
 
 
 def test_promote_copies_a_finished_run_as_it_is(tmp_path):
     path = write_run(tmp_path / "local")
-    make_clean(path)
+    change(path, "environment.json", **CLEAN)
     reference = tmp_path / "reference"
     finished = run_module("promote", f"--reference_dir={reference}", path)
     assert finished.returncode == 0, finished.stderr
@@ -181,13 +165,13 @@ def test_promote_copies_a_finished_run_as_it_is(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "message"),
+    ("name", "fields", "message"),
     [
         ("environment", {"dirty": None}, "was not made at a commit without changes"),
         ("environment", {"dirty": True}, "was not made at a commit without changes"),
         ("environment", {"commit": None}, "was not made at a commit without changes"),
         ("environment", {"resumed": [{"commit": "1" * 40, "dirty": False}]}, "at several commits"),
-        ("summary", {"status": "interrupted"}, "only a finished run can be promoted, is interr"),
+        ("summary", {"status": "interrupted"}, "only a finished run can be promoted; it is interr"),
         ("summary", {"changed": {"depth": 1}}, "its settings are not those of a variant"),
         ("summary", {"experiment": "../../../../elsewhere"}, "experiment must be a relative path"),
         ("summary", {"variant": "/elsewhere"}, "variant must be a relative path"),
@@ -196,13 +180,11 @@ def test_promote_copies_a_finished_run_as_it_is(tmp_path):
     ],
 )
 def test_promote_refuses_what_nobody_could_make_again_or_lies_elsewhere(
-    tmp_path, name, change, message
+    tmp_path, name, fields, message
 ):
     path = write_run(tmp_path / "local")
-    make_clean(path)
-    value = runs.read_json(path / f"{name}.json") | change
-    value.pop("digest", None)  # as if it had been written so
-    runs.write_json(path / f"{name}.json", value)
+    change(path, "environment.json", **CLEAN)
+    change(path, f"{name}.json", **fields)
     with (
         flagsaver.as_parsed(reference_dir=str(tmp_path / "reference")),
         pytest.raises(runs.RunError, match=re.escape(message)),

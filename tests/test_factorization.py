@@ -21,7 +21,7 @@ from identity_matters.linear.matrix_powers import (
 from identity_matters.linear.shortest_path import PathSettings
 from identity_matters.linear.target import check_target
 from identity_matters.random_matrices import largest_spectral_norm, rotate_rows
-from tests.test_lower_bound import plane_path_length
+from tests.test_lower_bound import plane_path_length, turn
 
 # Measured: below 1e-13. A principal root may be ill-conditioned and is refused from 1e-10 on.
 PRODUCT_ERROR = 1e-12
@@ -29,10 +29,6 @@ ROOT_PRODUCT_ERROR = 1e-10
 # largest_spectral_norm is good to 1e-9.
 NORM_RTOL = 1e-8
 QUICK = PathSettings(pieces=8, exponents=(4, 16, 64), iterations=30)
-
-
-def turn(angle):
-    return np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
 
 
 def test_rotation_is_split_into_equal_turns():
@@ -50,15 +46,9 @@ def test_eigenvalues_minus_1_pair_into_half_turns(R, method):
 
 
 @pytest.mark.parametrize("method", ["svd", "polar", "psd", "root", "path", "best"])
-def test_one_number_takes_equal_roots(method):
-    A = factorize([[2.0]], 4, method)
-    assert A.shape == (4, 1, 1)
+def test_one_number_takes_equal_roots_and_the_identity_nothing(method):
     # svd has no rotation to pay for in one dimension, so all the layers stretch.
-    np.testing.assert_allclose(A, 2**0.25 - 1, rtol=1e-14)
-
-
-@pytest.mark.parametrize("method", ["best", "svd", "polar", "psd", "root", "path"])
-def test_identity_needs_nothing(method):
+    np.testing.assert_allclose(factorize([[2.0]], 4, method), [[[2**0.25 - 1]]] * 4, rtol=1e-14)
     assert not factorize(np.eye(3), 5, method).any()
 
 

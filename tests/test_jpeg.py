@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from identity_matters.images import jpeg
+from identity_matters.images import imagenet
 
 pytest.importorskip("cv2", reason="OpenCV is not installed (extra imagenet)")
 
@@ -41,7 +41,7 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_decoding_agrees_with_pillow(name):
     expected = np.asarray(Image.open(io.BytesIO(FILES[name])).convert("RGB"), np.int64)
-    found = jpeg.decode(FILES[name], name)
+    found = imagenet.decode(FILES[name], name)
     assert found.dtype == np.uint8 and found.shape == (60, 80, 3)
     # Converting CMYK rounds in two ways; all else is libjpeg and libpng on both sides.
     assert np.abs(found - expected).max() <= (1 if name == "cmyk" else 0)
@@ -51,7 +51,9 @@ def test_an_orientation_is_ignored():
     exif = Image.Exif()
     exif[0x0112] = 6  # a quarter turn
     turned = encoded(RGB, quality=95, exif=exif)
-    np.testing.assert_array_equal(jpeg.decode(turned, "turned"), jpeg.decode(FILES["rgb"], "rgb"))
+    np.testing.assert_array_equal(
+        imagenet.decode(turned, "turned"), imagenet.decode(FILES["rgb"], "rgb")
+    )
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -59,10 +61,10 @@ def test_an_orientation_is_ignored():
 def test_a_truncated_file_is_refused_by_name(name, share):
     data = FILES[name][: int(len(FILES[name]) * share)]
     with pytest.raises(ValueError, match=rf"^val_7\.JPEG is truncated: {len(data)} bytes"):
-        jpeg.decode(data, "val_7.JPEG")
+        imagenet.decode(data, "val_7.JPEG")
     # As a download that was interrupted may look.
     with pytest.raises(ValueError, match=r"^val_7\.JPEG is truncated"):
-        jpeg.decode(data + bytes(1000), "val_7.JPEG")
+        imagenet.decode(data + bytes(1000), "val_7.JPEG")
 
 
 def test_a_thumbnail_does_not_hide_that_the_image_is_truncated():
@@ -71,20 +73,20 @@ def test_a_thumbnail_does_not_hide_that_the_image_is_truncated():
     thumbnail = FILES["rgb"]
     segment = b"\xff\xe1" + (len(thumbnail) + 2).to_bytes(2, "big") + thumbnail
     data = FILES["rgb"][:2] + segment + FILES["rgb"][2:]
-    assert jpeg.decode(data, "whole").shape == (60, 80, 3)
+    assert imagenet.decode(data, "whole").shape == (60, 80, 3)
     with pytest.raises(ValueError, match="truncated"):
-        jpeg.decode(data[:-40], "cut")
+        imagenet.decode(data[:-40], "cut")
 
 
 def test_bytes_after_the_end_do_no_harm():
-    found = jpeg.decode(FILES["rgb"] + b"appended", "long")
-    np.testing.assert_array_equal(found, jpeg.decode(FILES["rgb"], "rgb"))
+    found = imagenet.decode(FILES["rgb"] + b"appended", "long")
+    np.testing.assert_array_equal(found, imagenet.decode(FILES["rgb"], "rgb"))
 
 
 @pytest.mark.parametrize("data", [b"", b"GIF89a" + bytes(50), b"\xff\xd8"])
 def test_what_is_no_image_is_refused_by_name(data):
     with pytest.raises(ValueError, match=r"^x\.JPEG is neither a JPEG nor a PNG"):
-        jpeg.decode(data, "x.JPEG")
+        imagenet.decode(data, "x.JPEG")
 
 
 def test_damage_inside_is_refused_by_name():
@@ -92,11 +94,11 @@ def test_damage_inside_is_refused_by_name():
     # The markers of the first segments, behind the three bytes that tell a JPEG.
     header[3:200] = bytes(197)
     with pytest.raises(ValueError, match=r"^x\.JPEG (cannot be decoded|is truncated)"):
-        jpeg.decode(bytes(header), "x.JPEG")
+        imagenet.decode(bytes(header), "x.JPEG")
 
 
 def views(count: int, height: int, width: int):
-    return [jpeg.draw_view(height, width, seed=3, epoch=1, example=i) for i in range(count)]
+    return [imagenet.draw_view(height, width, seed=3, epoch=1, example=i) for i in range(count)]
 
 
 def test_random_crops_have_the_areas_and_aspects_that_are_asked_for():
@@ -121,31 +123,31 @@ def test_random_crops_have_the_areas_and_aspects_that_are_asked_for():
 
 
 def test_an_image_too_narrow_for_any_crop_gives_its_centre():
-    crop, _ = jpeg.draw_view(1000, 10, seed=0, epoch=0, example=0)
+    crop, _ = imagenet.draw_view(1000, 10, seed=0, epoch=0, example=0)
     # Height 10 / (3/4) = 13 pixels, centred.
-    assert crop == jpeg.Crop(top=493, left=0, height=13, width=10)
-    crop, _ = jpeg.draw_view(10, 1000, seed=0, epoch=0, example=0)
-    assert crop == jpeg.Crop(top=0, left=493, height=10, width=13)
-    assert jpeg.draw_view(1, 1, seed=0, epoch=0, example=0)[0] == jpeg.Crop(0, 0, 1, 1)
+    assert crop == imagenet.Crop(top=493, left=0, height=13, width=10)
+    crop, _ = imagenet.draw_view(10, 1000, seed=0, epoch=0, example=0)
+    assert crop == imagenet.Crop(top=0, left=493, height=10, width=13)
+    assert imagenet.draw_view(1, 1, seed=0, epoch=0, example=0)[0] == imagenet.Crop(0, 0, 1, 1)
 
 
 def test_a_view_depends_on_seed_epoch_and_example_alone():
     def view(seed, epoch, example):
-        return jpeg.draw_view(400, 500, seed=seed, epoch=epoch, example=example)
+        return imagenet.draw_view(400, 500, seed=seed, epoch=epoch, example=example)
 
     assert view(1, 2, 3) == view(1, 2, 3)
     others = [view(*key) for key in [(1, 2, 3), (1, 2, 4), (1, 3, 3), (2, 2, 3), (2, 1, 3)]]
     assert len(set(others)) == 5
     # Pinned: a resumed run on another version of NumPy must see the same crops.
-    assert view(1, 2, 3) == (jpeg.Crop(top=9, left=34, height=378, width=420), True)
+    assert view(1, 2, 3) == (imagenet.Crop(top=9, left=34, height=378, width=420), True)
 
 
 def test_a_training_view_is_the_resized_crop_mirrored():
     image = smooth_image(400, 600)
-    crop = jpeg.Crop(top=100, left=300, height=200, width=100)
+    crop = imagenet.Crop(top=100, left=300, height=200, width=100)
     plain, mirrored = np.empty((2, 50, 50, 3), np.uint8)
-    jpeg.train_view(image, (crop, False), plain)
-    jpeg.train_view(image, (crop, True), mirrored)
+    imagenet.train_view(image, (crop, False), plain)
+    imagenet.train_view(image, (crop, True), mirrored)
     np.testing.assert_array_equal(mirrored, plain[:, ::-1])
     # Ramps stay ramps: pixel i of the output shows the middle of its share of the crop.
     rows = 100 + (np.arange(50) + 0.5) * 200 / 50 - 0.5
@@ -159,7 +161,7 @@ def test_shrinking_much_does_not_alias():
     image = np.zeros((512, 512, 3), np.uint8)
     image[::4] = 255  # every fourth row
     out = np.empty((64, 64, 3), np.uint8)
-    jpeg.train_view(image, (jpeg.Crop(0, 0, 512, 512), False), out)
+    imagenet.train_view(image, (imagenet.Crop(0, 0, 512, 512), False), out)
     assert set(np.unique(out)) <= {63, 64}
 
 
@@ -167,7 +169,7 @@ def test_shrinking_much_does_not_alias():
 def test_evaluation_takes_the_centre_of_the_resized_image(height, width):
     image = smooth_image(height, width)
     out = np.empty((224, 224, 3), np.uint8)
-    jpeg.eval_view(image, 256, out)
+    imagenet.eval_view(image, 256, out)
     # The same with Pillow; smooth, so that its other way to resize hardly differs.
     scale = 256 / min(height, width)
     resized = Image.fromarray(image).resize(

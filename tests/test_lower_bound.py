@@ -26,7 +26,6 @@ from identity_matters.linear.shortest_path import (
     PathSettings,
     _power_series,
     layers_of_path,
-    shorten,
     smoothed_norm_and_gradient,
 )
 
@@ -417,14 +416,6 @@ def test_binomial_series():
     series = sum(c * a ** (k + 1) for k, c in enumerate(_power_series(share, 8)))
     assert series == pytest.approx((1.2**share - 1) / share, abs=a**9)
     assert _power_series(1.0, 8) == [1.0]
-
-
-def test_shortening_keeps_the_product():
-    pieces = pieces_near_identity(6, 3)
-    shorter = shorten(pieces, 60, PathSettings(exponents=(4, 32), iterations=30))
-    np.testing.assert_allclose(product(shorter), product(pieces), rtol=1e-12, atol=1e-12)
-    before, after = (np.linalg.norm(p - np.eye(3), 2, axis=(1, 2)).max() for p in (pieces, shorter))
-    assert after < before
 
 
 @pytest.mark.parametrize("depth", [5, 7, 500])

@@ -271,28 +271,6 @@ def test_many_starts_end_like_each_alone():
         assert ends["norm"][i] == pytest.approx(alone.curves.norm[-1], rel=1e-9)
 
 
-def test_a_start_that_diverges_stops_and_has_not_converged():
-    starts = np.array([[[[0.0]]], [[[9.0]]]])  # one layer: the error grows by -2 each update
-    rules = descent.Rules(1.5, max_updates=9, risk_tolerance=0.0, divergence_factor=10.0)
-    ends = descent.descend_many(starts, np.array([[10.0]]), rules)
-    # The excess quadruples, 4 and 16 times the first; the other starts at the optimum.
-    assert ends["updates"].tolist() == [2, 0]
-    assert ends["converged"].tolist() == [False, True]
-
-
-def test_wide_gaussian_maps_keep_lengths():
-    C, B = descent.gaussian_maps(np.random.default_rng(0), 3, 20_000)
-    # The entries of C^T C have a standard deviation of at most sqrt(2 / 20000) = 0.01.
-    np.testing.assert_allclose(C.T @ C, np.eye(3), atol=0.05)
-    np.testing.assert_allclose(B @ B.T, np.eye(3), atol=0.05)
-
-
-def test_last_layer_minus_identity_maps_everything_to_zero():
-    A = descent.last_layer_minus_identity(3, 2)
-    np.testing.assert_array_equal(model.product(A), np.zeros((2, 2)))
-    assert np.count_nonzero(A[:2]) == 0
-
-
 def test_the_learning_rate_is_exact_where_the_bound_is_an_equality():
     """R = 2 I, A_i = sqrt(2) - 1, Sigma = 3 I and maps of norm 5 and 7, against the Hessian."""
     depth, R, Sigma = 2, 2 * np.eye(2), 3 * np.eye(2)

@@ -69,13 +69,10 @@ def test_settings_seeds_and_versions_must_be_alike_but_for_places(gathered):
             several.require_alike(settings, others, None)
 
 
-def test_one_that_cannot_go_on_stops_all(gathered):
+def test_an_error_of_one_reaches_the_others(gathered, monkeypatch):
     gathered(lambda mine: [mine, {**mine, "error": None}])
     with pytest.raises(ValueError, match="process 0: no data here"):
         multihost.check_agreement({}, ValueError("no data here\nor there"))
-
-
-def test_an_error_of_process_0_reaches_the_others(gathered, monkeypatch):
     gathered(lambda mine: [mine or {"error": "RunError: it is finished"}, None])
     with pytest.raises(KeyError, match="x"):  # its own error there
         multihost.on_process_0(lambda: {}["x"])

@@ -1,32 +1,33 @@
 """The update rule against TensorFlow's in NumPy, and learning rates by hand."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
 
-from identity_matters.train.optim import learning_rate_schedule, momentum_sgd
+from identity_matters.train.step import learning_rate_schedule, momentum_sgd
 
 RATES = [0.5, 0.5, 0.05]
 MOMENTUM = 0.9
 PENALTY = 0.01
 
 
+SHAPES = {
+    "conv.kernel": (3, 3, 1, 2),
+    "conv.bias": (2,),
+    "head.kernel": (2, 3),
+    "norm.scale": (1, 1, 1, 2),
+}
+
+
 def start(seed):
     rng = np.random.default_rng(seed)
-    shapes = {
-        "conv": {"kernel": (3, 3, 1, 2), "bias": (2,)},
-        "head": {"kernel": (2, 3)},
-        "norm": {"scale": (1, 1, 1, 2)},
-    }
-    is_shape = lambda node: isinstance(node, tuple)  # noqa: E731
-    return jax.tree.map(lambda s: rng.normal(size=s).astype(np.float32), shapes, is_leaf=is_shape)
-
-
-def leaves(tree):
-    names = (("conv", "kernel"), ("conv", "bias"), ("head", "kernel"), ("norm", "scale"))
-    return {f"{module}.{leaf}": np.asarray(tree[module][leaf]) for module, leaf in names}
+    flat = {name: rng.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
+    return unflatten_dict(flat, sep=".")
 
 
 def tensorflow_momentum(w, gradients, nesterov, penalty):
@@ -65,26 +66,12 @@ def test_three_updates_are_those_of_tensorflow(nesterov, decayed, penalised):
             params = optax.apply_updates(params, updates)
         return params
 
-    ours = leaves(run(params))
-    for name, w in leaves(params).items():
+    ours, *given = (flatten_dict(tree, sep=".") for tree in (run(params), *gradients))
+    for name, w in flatten_dict(params, sep=".").items():
         penalty = PENALTY if name in penalised else 0.0
-        expected = tensorflow_momentum(w, [leaves(g)[name] for g in gradients], nesterov, penalty)
+        expected = tensorflow_momentum(w, [g[name] for g in given], nesterov, penalty)
         assert ours[name].dtype == np.float32
         np.testing.assert_allclose(ours[name], expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"momentum": 1.0}, r"momentum must be 0 or more and below 1, got 1\.0"),
-        ({"weight_decay": -1.0}, r"weight_decay must be 0 or more and below 1, got -1\.0"),
-        ({"decayed": "biases"}, "must be one of convolutions, kernels, all, got 'biases'"),
-    ],
-)
-def test_bad_settings_of_the_optimizer_are_named(settings, message):
-    good = {"momentum": 0.9, "nesterov": False, "weight_decay": 1e-4}
-    with pytest.raises(ValueError, match=message):
-        momentum_sgd(0.1, **{**good, **settings})
 
 
 def test_a_penalty_on_nothing_is_an_error():
@@ -123,19 +110,25 @@ def test_rates_by_hand(settings, rates):
     np.testing.assert_allclose(values, list(rates.values()), rtol=1e-6, atol=1e-7)
 
 
+SGD = functools.partial(momentum_sgd, 0.1, nesterov=False)
+STEP = functools.partial(learning_rate_schedule, learning_rate=0.1, steps=10)
+
+
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("make", "settings", "message"),
     [
-        ({"schedule": "steps"}, "must be one of step, cosine, linear, constant, got 'steps'"),
-        ({"learning_rate": 0.0}, r"learning_rate must be above 0 and finite, got 0\.0"),
-        ({"warmup_steps": 10}, "warmup_steps must be from 0 to below steps=10, got 10"),
-        ({"decay_factor": 1.5}, r"decay_factor must be above 0 and at most 1, got 1\.5"),
-        ({"boundary_steps": (5, 5)}, r"must ascend from above warmup_steps=0, got \(5, 5\)"),
-        ({"schedule": "cosine", "boundary_steps": (5,)}, r"got \(5,\) for 'cosine'"),
+        (SGD, {"momentum": 1.0}, r"momentum must be 0 or more and below 1, got 1\.0"),
+        (SGD, {"weight_decay": -1.0}, r"weight_decay must be 0 or more and below 1, got -1\.0"),
+        (SGD, {"decayed": "biases"}, "must be one of convolutions, kernels, all, got 'biases'"),
+        (STEP, {"schedule": "steps"}, "must be one of step, cosine, linear, constant, got 'steps'"),
+        (STEP, {"learning_rate": 0.0}, r"learning_rate must be above 0 and finite, got 0\.0"),
+        (STEP, {"warmup_steps": 10}, "warmup_steps must be from 0 to below steps=10, got 10"),
+        (STEP, {"decay_factor": 1.5}, r"decay_factor must be above 0 and at most 1, got 1\.5"),
+        (STEP, {"boundary_steps": (5, 5)}, r"ascend from above warmup_steps=0, got \(5, 5\)"),
+        (STEP, {"schedule": "cosine", "boundary_steps": (5,)}, r"got \(5,\) for 'cosine'"),
     ],
 )
-def test_bad_settings_of_a_schedule_are_named(settings, message):
+def test_bad_settings_are_named(make, settings, message):
+    good = {"momentum": 0.9, "weight_decay": 1e-4} if make is SGD else {"schedule": "step"}
     with pytest.raises(ValueError, match=message):
-        learning_rate_schedule(
-            **{"schedule": "step", "learning_rate": 0.1, "steps": 10, **settings}
-        )
+        make(**{**good, **settings})

@@ -179,7 +179,6 @@ def test_negative_eigenvalues_have_their_multiplicity_in_any_basis(family, multi
     ("function", "arguments", "message"),
     [
         (random_matrices.layers, ("cubic", np.array([0.5]), 1, 1), "sampler must be .*'cubic'"),
-        (random_matrices.layers, ("uniform", np.array([0.5, 1.0]), 1, 1), "got 0.5 to 1.0"),
         (random_matrices.polar_target, (3, (0.1, 0.2), 0.5), "2 angles need width >= 4"),
         (random_matrices.target, ("nilpotent", 2, 1.0), "family must be one of .*'nilpotent'"),
         (random_matrices.target, ("near_minus_identity", 2, 4.0), "distance from pi .*, got 4.0"),

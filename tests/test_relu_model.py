@@ -47,14 +47,6 @@ def test_norm_is_the_largest_spectral_norm():
     assert model.max_norm(net._replace(s=None)) == pytest.approx(3.0)
 
 
-@pytest.mark.parametrize("bias", [False, True])
-def test_random_blocks_have_the_norms_asked_for(bias):
-    norms = np.array([0.1, 0.9])
-    blocks = model.random_blocks(np.random.default_rng(0), norms, 2, 3, 2, bias)
-    np.testing.assert_allclose(model.max_norm(blocks), norms, rtol=1e-14)
-    assert (blocks.s is None) != bias
-
-
 def test_teachers_have_no_risk_and_see_the_sample():
     sample, teachers = problems.realizable(np.random.default_rng(1), 5, SETTING)
     risks, _ = model.batched_risk_and_gradient(teachers, sample)
@@ -320,17 +312,6 @@ def test_the_bound_is_tight_where_v_is_zero():
     right, left, value = feature_bound.bound_and_squared_gradient(blocks, tight)
     assert value == pytest.approx(0.01)
     assert right == pytest.approx(float(left), rel=1e-9)
-
-
-def test_the_search_finds_nets_without_gradient():
-    rng = np.random.default_rng(9)
-    sample, _ = problems.realizable(rng, 8, FEATURES)
-    blocks = model.random_blocks(rng, np.full(8, 0.5), 1, 4, 3, True)
-    _, left, value = jax.vmap(feature_bound.bound_and_squared_gradient)(blocks, sample)
-    settings = {"steps": 40, "learning_rate": 0.1}
-    least = feature_bound.search(blocks, sample, 0.5, objective="ratio", **settings)
-    assert (np.asarray(least) <= np.asarray(left / value) * (1 + 1e-12)).all()
-    assert np.asarray(least).min() < 1e-3 * np.asarray(left / value).min()
 
 
 def test_at_a_kink_a_one_sided_derivative_leads_down():

@@ -45,24 +45,6 @@ def test_solving_for_critical_points_is_drawn_to_saddles():
     assert numbers["eigenvalues"][0, 0] == pytest.approx(-0.5, rel=1e-6)
 
 
-def test_the_search_of_linear_nets_ends_at_their_teacher():
-    # (1 + a)(1 + b) x with teacher 3/2: from a = b = 0 symmetric, a = b = sqrt(3/2) - 1.
-    x = np.array([[[1.0], [-1.0]]])
-    problem = model.Problem(x, 1.5 * x, *np.zeros((2, 1, 0, 0)))
-    layers, numbers = critical_points.find(
-        np.zeros((1, 2, 1, 1)),
-        problem,
-        np.array([True]),
-        steps=50,
-        tolerance=1e-12,
-        residuals=model.linear_residuals,
-    )
-    np.testing.assert_allclose(np.ravel(layers), np.full(2, np.sqrt(1.5) - 1), rtol=1e-9)
-    assert numbers["risk"] < 1e-24
-    # Hessian 2 (1 + a)^2 (1, 1)^T (1, 1): eigenvalues 0 and 4 * 3/2.
-    np.testing.assert_allclose(numbers["eigenvalues"], [[0.0, 6.0]], atol=1e-9)
-
-
 def test_kinds_by_the_first_that_fits():
     good = {
         "gradient_norm": 0.0,
@@ -200,10 +182,32 @@ def test_a_bad_local_minimum_with_live_units_in_two_blocks_is_proved():
     _, beside, _ = two_live_blocks((0.8 + 1e-9, 0.5))
     near = certificate.certify(beside, teacher, problem)
     assert 1e-10 < near.radius < 1e-6 and near.risk < 1 / 80 < near.risk_above
+    # Either way (2/n) sum |r_i| |z_i| D_1 radius (N10), where |r| = 1/4 and |z|^2 = 2 at -1.
+    w_norms, v = np.hypot([0.5, 0.25], [0.125, 0.57]), np.array([0.8, 0.5])
+    D_1 = np.max(1 + v * w_norms) * np.sqrt(np.sum(v**2 + w_norms**2))
+    moved = 4 / 5 * np.sqrt(2) / 4 * D_1 * near.radius
+    assert near.risk_above - near.risk == pytest.approx(moved, rel=1e-4)
     # Without the last example two numbers of block 2 have one equation.
     fewer = problems.plain_problem(problem.x[:-1], problem.y[:-1])
     with pytest.raises(certificate.NotCertifiedError, match="the Hessian is flat"):
         certificate.certify(student, teacher, fewer)
+
+
+def test_kinks_come_nearer_by_what_the_blocks_below_move():
+    def block(V, W, z):
+        V, W, z = map(certificate.exact, (V, W, z))
+        return certificate._Block(V, W, z, z @ W.T)
+
+    # Inputs 1 and 3 of the second block move by 1/10 and 1/5; its units are live and dead.
+    blocks = (
+        block([[1.0]], [[4.0]], [[1.0], [2.0]]),
+        block(np.ones((1, 2)), [[2], [-1]], [[1], [3]]),
+    )
+    moves = np.array([fractions.Fraction(1, 10), fractions.Fraction(1, 5)])
+    # The least of 4 in the first, (2 - 2/10) / (1 + 1/10) and (6 - 4/10) / (3 + 1/5).
+    assert float(certificate._kink_distance(blocks, moves)) == pytest.approx(18 / 11, rel=1e-15)
+    with pytest.raises(certificate.NotCertifiedError, match="may come to life"):
+        certificate._kink_distance(blocks, 10 * moves)
 
 
 def test_the_exact_system_is_what_differentiation_says():

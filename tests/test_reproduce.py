@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-import experiments
 from experiments import run
 from identity_matters import runs
 from tests import forked
@@ -161,12 +160,3 @@ def test_what_make_started_ends_with_it():
     make.kill()
     with pytest.raises((EOFError, ConnectionResetError)):
         assert ours.poll(20) and ours.recv()
-
-
-def test_the_suite_is_every_file_with_an_experiment():
-    assert {"factorization", "deep_mlp", "cifar", "landscape"} <= set(experiments.MODULES)
-    for name in experiments.MODULES:
-        known = experiments.variants(name, "VARIANTS")
-        assert known and experiments.find(name).name == name
-        for variant in known:
-            assert experiments.find(name).own_settings(variant)["variant"] == variant

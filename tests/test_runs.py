@@ -43,10 +43,8 @@ def finished_run(results_dir, **changes):
 def test_a_finished_run_reads_back_as_written(tmp_path):
     path = finished_run(tmp_path)
     assert path == tmp_path / "toy" / "a" / "b" / "seed=3"
-    found, problems = runs.read_collection(tmp_path)
+    (run,), problems = runs.read_collection(tmp_path)
     assert not problems
-    (run,) = found
-    assert (run.experiment, run.variant, run.seed, run.status) == ("toy", "a/b", 3, "done")
     assert run.config == {"depth": [1, 2]}
     assert run.records == [{"cell": 0, "value": 1.0}]
     assert run.summary == {
@@ -71,14 +69,6 @@ def test_a_finished_run_is_refused_and_left_alone(tmp_path):
     with pytest.raises(runs.RunError, match="--overwrite"):
         create(tmp_path)
     assert {entry.name: entry.read_bytes() for entry in path.iterdir()} == before
-
-
-def test_overwrite_starts_from_nothing(tmp_path):
-    finished_run(tmp_path)
-    run = create(tmp_path, overwrite=True)
-    assert run.records == []
-    assert runs.read_run(run.path).status == "running"
-    run.finish("interrupted")
 
 
 def test_an_unfinished_run_goes_on_where_it_stood(tmp_path):
@@ -139,7 +129,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("status", ["running", "interrupted", "done"])
-@pytest.mark.parametrize("damage", [*DAMAGES, "the end lost", "emptied"])
+@pytest.mark.parametrize("damage", [*DAMAGES, "the end lost", "emptied", "no file"])
 def test_records_that_are_not_as_written_are_refused(tmp_path, status, damage):
     run = create(tmp_path)
     for cell in range(3):
@@ -153,6 +143,8 @@ def test_records_that_are_not_as_written_are_refused(tmp_path, status, damage):
     else:
         lines = lines_of(run.path)[:1] if damage == "the end lost" else []
     (run.path / "metrics.jsonl").write_bytes(b"".join(lines))
+    if damage == "no file":
+        (run.path / "metrics.jsonl").unlink()
     if status == "done" or damage in DAMAGES:
         with pytest.raises(runs.RunError, match=r"metrics\.jsonl"):
             runs.read_run(run.path)
@@ -163,18 +155,13 @@ def test_records_that_are_not_as_written_are_refused(tmp_path, status, damage):
         said = r"metrics\.jsonl:\d|metrics\.jsonl: has \d of the 3 lines|this run is done"
         with pytest.raises(runs.RunError, match=said):
             create(tmp_path)
-        assert b"".join(lines_of(run.path)) == b"".join(lines)
-
-
-def test_a_finished_run_without_its_records_is_refused(tmp_path):
-    path = finished_run(tmp_path)
-    (path / "metrics.jsonl").unlink()
-    with pytest.raises(runs.RunError, match=r"metrics\.jsonl: missing from a finished run"):
-        runs.read_run(path)
+        assert damage == "no file" or lines_of(run.path) == b"".join(lines).splitlines(True)
 
 
 @pytest.mark.parametrize("name", ["environment.json", "config.json", "summary.json"])
-@pytest.mark.parametrize("content", [None, b"", b"[]", b"{", b"\xff", b"[" * 100_000, "directory"])
+@pytest.mark.parametrize(
+    "content", [None, b"", b"[]", b"{", b"\xff", b"[" * 100_000, b'{"a": "\\ud800"}', "directory"]
+)
 def test_a_damaged_file_is_named_and_skipped_and_ends_a_resumption_in_one_line(
     tmp_path, name, content
 ):
@@ -236,13 +223,16 @@ def test_a_disk_that_fills_up_loses_no_line_and_leaves_no_file(tmp_path, monkeyp
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
+        run.append({"cell": 1})
+    with pytest.raises(OSError, match="No space"):
         run.finish("done", **DONE)
     # Not "cannot be written": the command says what to free.
     with pytest.raises(OSError, match="No space"):
         create(tmp_path, seed=4)
     monkeypatch.undo()
     assert not list(tmp_path.rglob(".*"))
-    assert create(tmp_path).records == [{"cell": 0}]
+    # A line may be there that was not yet called written.
+    assert create(tmp_path).records[:1] == [{"cell": 0}]
 
 
 def test_a_file_system_without_locks_is_named_and_used(tmp_path, monkeypatch, capsys):
@@ -342,7 +332,6 @@ def test_a_variant_cannot_leave_its_directory(tmp_path, variant):
         ({"metrics": 3}, "metrics must be dict"),
         ({"paper": {"other": 1}}, "paper has values of"),
         ({"seed": 4}, "belongs at"),
-        ({"variant": "../b"}, "variant must be a relative path"),
     ],
 )
 def test_a_broken_contract_is_named_and_skipped(tmp_path, change, reason):
@@ -403,8 +392,6 @@ def test_a_rewound_run_keeps_its_first_lines_and_goes_on(tmp_path):
     run.rewind(2)
     run.append({"cell": 0, "value": 9})
     assert [record["value"] for record in run.records] == [0, 1, 9]
-    with pytest.raises(runs.RunError, match="has 3 lines, but its checkpoint was saved after 4"):
-        run.rewind(4)
     run.finish("done", **DONE)
     assert runs.read_run(run.path).records == run.records
 
@@ -417,18 +404,15 @@ def test_a_scale_that_is_none_and_a_place_that_is_a_file_are_refused(tmp_path):
         create(tmp_path)
 
 
-def test_arrays_become_lists_and_scalars_numbers():
-    value = {"a": np.arange(3), "b": jnp.float32(1.5), 2: (np.int64(7), True, None, "text")}
-    assert runs.to_json(value) == {"a": [0, 1, 2], "b": 1.5, "2": [7, True, None, "text"]}
-
-
-def test_non_finite_numbers_survive_a_run_in_strict_json(tmp_path):
+def test_arrays_and_numbers_that_are_not_finite_survive_a_run_in_strict_json(tmp_path):
     run = create(tmp_path)
-    run.append({"cell": 0, "value": [1.5, math.inf, -math.inf, math.nan]})
+    values = [jnp.float32(1.5), np.int64(7), math.inf, -math.inf, math.nan]
+    run.append({"a": np.arange(3), 2: (True, None, "text"), "values": values})
     run.finish("done", **DONE)
-    assert b'[1.5, "Infinity", "-Infinity", "NaN"]' in lines_of(run.path)[0]
+    assert b'[1.5, 7, "Infinity", "-Infinity", "NaN"]' in lines_of(run.path)[0]
     (record,) = runs.read_run(run.path).records
-    assert record["value"][:3] == [1.5, math.inf, -math.inf] and math.isnan(record["value"][3])
+    assert (record["a"], record["2"]) == ([0, 1, 2], [True, None, "text"])
+    assert record["values"][2:4] == [math.inf, -math.inf] and math.isnan(record["values"][4])
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path):

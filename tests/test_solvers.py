@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from identity_matters import solvers
-from identity_matters.linear import critical_points, gradient_bound, model
+from identity_matters.linear import critical_points, model
 
 
 def test_least_squares_solves_a_batch_of_nonlinear_systems():
@@ -65,14 +65,10 @@ def test_projected_adam_keeps_the_best_where_the_objective_ends():
     assert nowhere == jnp.inf
 
 
-# Critical points, Hessians and least gradients.
+# Critical points and Hessians.
 
 R = jnp.array([[1.2, 0.3], [-0.1, 0.9]])
 SIGMA = jnp.array([[1.0, 0.2], [0.2, 0.5]])
-
-
-def minus_identity(depth):
-    return -jnp.ones((depth, 1, 1)) * jnp.eye(2)[None]
 
 
 def test_hessian_matches_reverse_mode_on_the_risk(key):
@@ -82,62 +78,16 @@ def test_hessian_matches_reverse_mode_on_the_risk(key):
     np.testing.assert_allclose(critical_points.risk_hessian(A, R, SIGMA), reference, atol=1e-13)
 
 
-COUNT, MAX_DEPTH = 3, 3
-
-
-def find(A, steps=60, Sigma=SIGMA):
-    """Searches from A, f64[COUNT, depth, 2, 2]; all stacks padded alike to compile once."""
-    depth = A.shape[1]
-    padded = jnp.pad(A, ((0, 0), (0, MAX_DEPTH - depth), (0, 0), (0, 0)))
-    targets, moments = (jnp.broadcast_to(M, (COUNT, 2, 2)) for M in (R, Sigma))
-    found = critical_points.find_critical_points(
-        padded, targets, moments, depth, steps=steps, gradient_tolerance=1e-12
-    )
-    assert not found["A"][:, depth:].any()
-    found["A"] = found["A"][:, :depth]
-    return {name: np.asarray(value) for name, value in found.items()}
-
-
-def test_one_layer_has_one_critical_point(key):
-    # One layer is linear least squares: A = R - I is the only critical point.
-    found = find(jax.random.normal(key, (COUNT, 1, 2, 2)))
-    optimum = np.broadcast_to(R - jnp.eye(2), (COUNT, 1, 2, 2))
-    # Gradient up to 1e-12 over the least curvature 2 sigma_min(Sigma) = 0.87.
-    np.testing.assert_allclose(found["A"], optimum, atol=1e-11)
-    assert found["gradient_norm"].max() <= 1e-12
-
-
 @pytest.mark.parametrize("Sigma", [SIGMA, jnp.ones((2, 2))], ids=["regular", "singular"])
 def test_critical_points_inside_are_optimal_for_singular_data_too(key, Sigma):
-    found = find(0.1 * jax.random.normal(key, (COUNT, 2, 2, 2)), Sigma=Sigma)
+    # Three starts of two layers, padded by a third.
+    A = jnp.pad(0.1 * jax.random.normal(key, (3, 2, 2, 2)), ((0, 0), (0, 1), (0, 0), (0, 0)))
+    targets, moments = (jnp.broadcast_to(M, (3, 2, 2)) for M in (R, Sigma))
+    found = critical_points.find_critical_points(
+        A, targets, moments, 2, steps=60, gradient_tolerance=1e-12
+    )
+    assert not found["A"][:, 2:].any()
     assert found["gradient_norm"].max() <= 1e-12
     assert np.linalg.norm(found["A"], 2, axis=(2, 3)).max() < 0.9
     # f - C <= ||grad||^2 / (4 l (1-tau)^{2l-2} sigma_+) with 1 - tau > 0.1: below 1e-23.
     assert found["excess"].max() < 1e-22
-
-
-def test_saddles_are_found_as_well():
-    # Beside A = -I with two layers, where the Hessian is regular, the saddle is the nearest root.
-    found = find(jnp.stack([minus_identity(2)] * COUNT) + 0.01)
-    np.testing.assert_allclose(found["A"][0], minus_identity(2), atol=1e-10)
-    assert found["excess"][0] > 0.5
-
-
-def test_least_gradient_of_a_scalar_net_reaches_its_floor():
-    target, moment = jnp.full((1, 1), -1.5), jnp.full((1, 1), 0.7)
-    tau = np.array([0.3, 0.9])
-    A = np.zeros((2, 3, 1, 1))
-    best, gradient_norm = critical_points.least_gradients(
-        A,
-        jnp.stack([target] * 2),
-        jnp.stack([moment] * 2),
-        tau,
-        2,
-        steps=100,
-        learning_rate=0.05,
-    )
-    floor = [gradient_bound.squared_gradient_floor(target, moment, 2, t) for t in tau]
-    # The minimum is a corner of the ball, which clipping reaches to rounding.
-    np.testing.assert_allclose(gradient_norm**2, floor, rtol=1e-12)
-    np.testing.assert_allclose(best[:, :2, 0, 0], -np.stack([tau, tau], axis=1), rtol=1e-14)
-    assert not best[:, 2].any()

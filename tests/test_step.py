@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from identity_matters.batches import batch_plan, example_keys
+from identity_matters.batches import batch_plan, example_keys, train_batch
 from identity_matters.train import parallel
 from identity_matters.train import step as steps
-from identity_matters.train.step import Feed, Streams
 from tests import toy_training as toy
 
 # 7 examples in batches of 3: seven steps are three epochs, and most epochs end inside a batch.
@@ -36,15 +35,6 @@ def test_any_step_can_be_looked_up(first_step):
         later = batch_plan(5, EXAMPLES, BATCH_EXAMPLES, first_step, last - first_step)
         for found, expected in zip(later, whole, strict=True):
             np.testing.assert_array_equal(found, expected[first_step:last])
-
-
-def test_epochs_and_seeds_differ():
-    orders = {
-        tuple(batch_plan(seed, 50, 50, epoch, 1)[0][0].tolist())
-        for seed in (0, 1, 2**63)
-        for epoch in range(4)
-    }
-    assert len(orders) == 12
 
 
 def test_the_order_is_the_same_on_every_machine_and_version():
@@ -154,14 +144,18 @@ def test_shares_of_a_batch_give_the_step_of_the_whole(batch, state, whole, key, 
             np.testing.assert_allclose(share, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_randomness_is_that_of_key_epoch_and_index(batch, state, whole, key):
-    step = jax.jit(make_step())
-    for other in (
-        (batch, jax.random.key(5)),
-        ({**batch, "epochs": batch["epochs"] + 1}, key),
-        ({**batch, "indices": batch["indices"] + 1}, key),
-    ):
-        assert step(state, *other)[1]["loss"] != whole[1]["loss"]
+def by_hand(state, x, labels):
+    """The sums of an evaluation in one piece."""
+    variables = {name: state[name] for name in ("params", "fixed", "batch_stats")}
+    apply = functools.partial(toy.make_apply(None), train=False)
+    logits, intermediates = jax.jit(apply)(variables, x)
+    logs = np.asarray(jax.nn.log_softmax(logits))
+    return {
+        "loss": -logs[np.arange(len(x)), labels].sum(),
+        "errors": np.sum(np.argmax(logits, axis=1) != labels),
+        "examples": len(x),
+        "residual_ratio": np.sum(intermediates["residual_ratio"], axis=1),
+    }
 
 
 def test_evaluation_counts_only_real_examples(batch, state):
@@ -170,14 +164,9 @@ def test_evaluation_counts_only_real_examples(batch, state):
     is_real = np.arange(BATCH) < 5
     padded = np.where(is_real[:, None, None, None], x, np.float32(np.nan))
     sums = step(state, {"images": padded, "labels": labels, "is_real": is_real})
-    variables = {name: state[name] for name in ("params", "fixed", "batch_stats")}
-    logits, intermediates = toy.make_apply(None)(variables, x[:5], train=False)
-    losses = -np.asarray(jax.nn.log_softmax(logits))[np.arange(5), labels[:5]]
-    assert sums["loss"] == pytest.approx(losses.sum(), rel=1e-6)
-    assert sums["errors"] == np.sum(np.argmax(logits, axis=1) != labels[:5])
-    assert sums["examples"] == 5 and sums["examples"].dtype == jnp.int32
-    ratios = np.sum(intermediates["residual_ratio"], axis=1)
-    np.testing.assert_allclose(sums["residual_ratio"], ratios, rtol=1e-6)
+    assert sums["examples"].dtype == jnp.int32
+    for name, expected in by_hand(state, x[:5], labels[:5]).items():
+        np.testing.assert_allclose(sums[name], expected, rtol=1e-6)
 
 
 def test_the_largest_logits_are_counted(state):
@@ -229,30 +218,14 @@ def make_steps(**changed):
 
 
 def test_the_state_given_is_given_up_and_what_was_read_stays(key, state):
-    task, on_four = make_steps()
+    _, on_four = make_steps()
     replicated = on_four.start(key, jax.device_get(state))
     copy = on_four.read(replicated)
-    feed = Feed(task.data, 8, on_four.rows, 1, seed=0)
-    new, _ = on_four.train(replicated, on_four.place(feed.take(0, 1)))
+    new, _ = on_four.train(replicated, on_four.place(list(on_four.open_train(0, 0, 1))))
     jax.block_until_ready(new)
     assert replicated["params"]["stem"]["kernel"].is_deleted()
     assert new["params"]["stem"]["kernel"].shape == (4, 3, 3, 1, 4)
     jax.tree.map(np.testing.assert_array_equal, copy, jax.device_get(state))
-
-
-def by_hand(task, state):
-    """The sums over the test split in one piece."""
-    variables = {name: state[name] for name in ("params", "fixed", "batch_stats")}
-    x = toy.eval_input(task.data.test_images)
-    logits, intermediates = jax.jit(lambda v, x: toy.make_apply(None)(v, x, train=False))(
-        variables, x
-    )
-    logs = np.asarray(jax.nn.log_softmax(logits))
-    return {
-        "loss": -logs[np.arange(len(x)), task.data.test_labels].sum(),
-        "errors": np.sum(np.argmax(logits, axis=1) != task.data.test_labels),
-        "residual_ratio": np.sum(intermediates["residual_ratio"], axis=1),
-    }
 
 
 # 13 test examples: padded in the second batch (6 becomes 8), and in the only one, whole devices.
@@ -260,8 +233,8 @@ def by_hand(task, state):
 def test_every_test_example_counts_once(key, state, evaluation_batch_examples):
     task, on_four = make_steps(evaluation_batch_examples=evaluation_batch_examples)
     sums = on_four.evaluate(on_four.start(key, jax.device_get(state)))
-    assert sums["examples"] == toy.TEST_EXAMPLES
-    for name, expected in by_hand(task, state).items():
+    images, labels = toy.eval_input(task.data.test_images), task.data.test_labels
+    for name, expected in by_hand(state, images, labels).items():
         np.testing.assert_allclose(sums[name], expected, rtol=1e-6)
         assert sums[name].dtype == np.float64
 
@@ -287,32 +260,20 @@ def test_devices_are_picked():
         parallel.pick_devices(5, 8)
 
 
-def test_a_stream_opens_once():
-    opened = []
-
-    def open_train(seed, batch_examples, rows, first_step, steps):
-        assert (batch_examples, rows) == (4, slice(0, 2))
-        # Batches that hold their own step.
-        images = np.zeros((2, 1, 1, 1), np.uint8)
-        some = range(first_step, first_step + steps)
-        opened.append({"images": images, "labels": np.full(2, step + seed)} for step in some)
-        return opened[-1]
-
-    feed = Feed(Streams((1, 1, 1), 20, 5, open_train, None), 4, slice(0, 2), steps=7, seed=90)
-    feed.close()
-    assert not opened
-    one = feed.take(3, 4)
-    assert one["images"].shape == (1, 2, 1, 1, 1) and one["labels"].tolist() == [[93, 93]]
-    assert feed.take(4, 6)["labels"].tolist() == [[94, 94], [95, 95]]
-    assert len(opened) == 1
-    feed.close()
-    assert next(opened[0], None) is None
+@pytest.mark.parametrize("dispatch", [1, 3])
+def test_devices_share_the_rows_of_each_step(dispatch):
+    _, on_four = make_steps()
+    batches = list(on_four.open_train(seed=0, first_step=1, steps=dispatch))
+    expected = batch_plan(0, toy.TRAIN_EXAMPLES, 8, 1, dispatch)
+    for name, whole in zip(("indices", "epochs"), expected, strict=True):
+        shares = on_four.place(batches)[name]
+        assert shares.shape == (4, dispatch, 2)
+        np.testing.assert_array_equal(np.concatenate(shares, axis=1), whole)
 
 
 def test_arrays_give_each_process_its_rows():
-    data = toy.make_task().data
-    halves = [Feed(data, 8, rows, 4, seed=0).take(1, 3) for rows in (slice(0, 4), slice(4, 8))]
-    indices, epochs = batch_plan(0, toy.TRAIN_EXAMPLES, 8, first_step=1, steps=2)
-    for name, whole in (("indices", indices), ("epochs", epochs)):
-        both = np.concatenate([half[name] for half in halves], axis=1)
-        np.testing.assert_array_equal(both, whole)
+    data, whole = toy.make_task().data, batch_plan(0, toy.TRAIN_EXAMPLES, 8, 2, 1)
+    for rows in (slice(0, 4), slice(4, 8)):
+        own = train_batch(data, 0, 8, rows, step=2)
+        for name, expected in zip(("indices", "epochs"), whole, strict=True):
+            np.testing.assert_array_equal(own[name], expected[0, rows])

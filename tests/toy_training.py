@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from identity_matters.batches import Arrays
 from identity_matters.train import loop
-from identity_matters.train.optim import learning_rate_schedule, momentum_sgd
 from identity_matters.train.parallel import AXIS_NAME
-from identity_matters.train.step import Arrays, Task
+from identity_matters.train.step import Task, learning_rate_schedule, momentum_sgd
 
 TRAIN_EXAMPLES = 20
 TEST_EXAMPLES = 13

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 
 from identity_matters import environment
+from identity_matters.batches import Arrays, Streams
 from identity_matters.images import augment, datasets, imagenet, miniature
-from identity_matters.train.step import Arrays, Streams
 
 CIFAR_TRAIN_EXAMPLES = 50_000
 # Batches made ahead for each thread that makes them.
@@ -130,11 +130,12 @@ def _load_imagenet(
         (image_pixels, image_pixels, 3),
         len(train),
         len(test),
-        functools.partial(imagenet.train_stream, train, reading, pixels=image_pixels),
+        functools.partial(imagenet.read_train, train, pixels=image_pixels),
         functools.partial(
-            imagenet.eval_stream, test, reading, pixels=image_pixels,
+            imagenet.read_test, test, pixels=image_pixels,
             shorter_side_pixels=eval_shorter_side_pixels,
         ),
+        functools.partial(imagenet.stream, reading),
     )  # fmt: skip
     constants = imagenet.CHANNEL_CONSTANTS if normalization == "mean_std" else {}
     inputs = augment.make_inputs(normalization, constants, pad_pixels_per_side=0, flip=False)

@@ -10,7 +10,7 @@ from absl import logging
 from etils import epath
 
 from identity_matters import runs
-from identity_matters.train import metrics, multihost
+from identity_matters.train import loop, multihost
 
 # The kind of a training's last line; a training that has one is finished.
 RESULT = "result"
@@ -90,7 +90,7 @@ class TrainingLog:
         if "images_per_second" in record:
             self._shown["images/s"] = f"{record['images_per_second']:.4g}"
         left = f"; {self._shown['left']} left" if "left" in self._shown else ""
-        self.say(metrics.as_line(record) + left)
+        self.say(loop.as_line(record) + left)
         if self._tensorboard:
             self._write_events(record)
 

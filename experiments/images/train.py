@@ -17,8 +17,7 @@ from experiments.images import data as image_data
 from experiments.images.log import RESULT
 from experiments.run.shared import reproduced
 from identity_matters import flops, nets, runs
-from identity_matters.train import checkpoint, loop, metrics, multihost, optim, parallel
-from identity_matters.train.step import Task, initial_state
+from identity_matters.train import checkpoint, loop, multihost, parallel, step
 
 # On an accelerator the host would be the bottleneck at one step a dispatch; on a CPU the steps of a
 # dispatch are unrolled, which only takes longer to compile.
@@ -113,8 +112,8 @@ def settings(scale: str, data: dict, model: dict, optim: dict, **train) -> dict:
 
 def make_optimizer(*, steps, momentum, nesterov, weight_decay, decayed, **schedule):
     """The group `optim` as (optax transformation, schedule)."""
-    rate = optim.learning_rate_schedule(steps=steps, **schedule)
-    transformation = optim.momentum_sgd(
+    rate = step.learning_rate_schedule(steps=steps, **schedule)
+    transformation = step.momentum_sgd(
         rate, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay, decayed=decayed
     )
     return transformation, rate
@@ -183,7 +182,7 @@ class Training:
         self.fingerprint = self.data.fingerprint
         self.keeps_checkpoint = train["keep_final_checkpoint"]
         self._settings = {**labels, "data": data, "model": model, "optim": optim, "train": train}
-        self.task = Task(
+        self.task = step.Task(
             init=functools.partial(nets.init_variables, self.net, image_shape=shape),
             apply=functools.partial(nets.apply_net, self.net),
             train_input=self.data.train_input,
@@ -247,18 +246,18 @@ class Training:
             raise runs.RunError(
                 f"{error}; --overwrite trains anew, or use another --results_dir"
             ) from None
-        except metrics.NonFiniteError as error:
+        except step.NonFiniteError as error:
             if not keep_diverged:
                 raise run.DivergedError(str(error)) from None
             return {**size, "diverged": True, "diverged_step": error.step}
         return {**size, "diverged": False, **result}
 
     def evaluate(self, state: dict) -> dict:
-        """The evaluation record of a state, see `metrics.evaluation_record`."""
+        """The evaluation record of a state, see `step.evaluation_record`."""
         sums = self.parallel.evaluate(self.parallel.start(jax.random.key(0), state))
-        step, examples = int(state["step"]), self.task.data.train_examples
-        epoch = step * self.parallel.batch_examples / examples
-        return metrics.evaluation_record(step, epoch, sums, 0.0, 0.0, self.task.top_k)
+        updates, examples = int(state["step"]), self.task.data.train_examples
+        epoch = updates * self.parallel.batch_examples / examples
+        return step.evaluation_record(updates, epoch, sums, 0.0, 0.0, self.task.top_k)
 
 
 def load(run_dir: str, trial: int = 0) -> tuple[Training, dict]:
@@ -282,7 +281,7 @@ def load(run_dir: str, trial: int = 0) -> tuple[Training, dict]:
     groups["train"]["devices"] = 0  # it may have been trained on more than there are here
     training = Training(**groups)
     directory = found.path / "checkpoints" / f"cell={trial}"
-    like = initial_state(training.task.init(jax.random.key(0)), training.task.optimizer)
+    like = step.initial_state(training.task.init(jax.random.key(0)), training.task.optimizer)
     with checkpoint.Checkpoints(directory, settings=None) as checkpoints:
         restored = checkpoints.restore(like)
     if restored is None:

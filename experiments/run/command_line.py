@@ -68,7 +68,7 @@ def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, 
     if (config.scale, config.variant) != fixed:
         raise UsageError("scale and variant belong to a variant and cannot be changed")
     if not flags.FLAGS.results_dir:
-        raise UsageError("results_dir must name a directory, is empty")
+        raise UsageError("results_dir must name a directory, but is empty")
     return config, own
 
 

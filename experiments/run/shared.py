@@ -60,7 +60,7 @@ def require_between(low: float, high: float, **settings: Any) -> None:
     for name, value in settings.items():
         leaves = jax.tree.leaves(value)
         if not leaves:
-            raise ValueError(f"{name} must hold one value at least, is empty")
+            raise ValueError(f"{name} must hold at least one value, but is empty")
         numbers = [entry for entry in leaves if not isinstance(entry, str | bool)]
         if not all(low < n and (n < high or high == math.inf) for n in numbers):
             needed = f"above {low}" if high == math.inf else f"between {low} and {high}"

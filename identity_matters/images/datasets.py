@@ -8,6 +8,7 @@ data set, not even tensorflow_datasets. Only `prepare` needs TensorFlow or a net
 
 import dataclasses
 import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import pathlib
@@ -143,11 +144,8 @@ def write(
     directory.mkdir(parents=True, exist_ok=True)
     manifest = {}
     for name, array in (("images.npy", images), ("labels.npy", labels)):
-        temporary = directory / f".{name}.{os.getpid()}.tmp"
-        with open(temporary, "wb") as file:
-            np.save(file, array)
-        manifest[name] = _fingerprint(temporary)
-        os.replace(temporary, directory / name)
+        np.save(directory / name, array)
+        manifest[name] = _fingerprint(directory / name)
     runs.write_json(directory / "manifest.json", manifest)
 
 
@@ -181,10 +179,8 @@ def _check(source: Source, split: str, images, labels):
 
 def _load_digits(source: Source, split: str):
     # Importing scikit-learn takes 3 s of CPU time, reading its file 6 ms.
-    spec = importlib.util.find_spec("sklearn")
-    if spec is None or spec.origin is None:
-        raise ValueError("digits comes with scikit-learn, which is not installed here")
-    path = pathlib.Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    package = importlib.metadata.distribution("scikit-learn")
+    path = str(package.locate_file("sklearn/datasets/data/digits.csv.gz"))
     # A row holds the pixels and the label.
     table = np.loadtxt(path, delimiter=",", dtype=np.uint8)
     first = 0 if split != "test" else source.splits["train"]

@@ -1,31 +1,32 @@
 """ImageNet (ILSVRC2012) as streams of batches: tensorflow_datasets' `imagenet2012`, read by grain.
 
-The batch of a step depends on seed and step alone (see `batches.batch_plan`), not on how many
-threads, worker processes or hosts read, nor on where the stream began. With several processes,
-each reads an equal, contiguous share of every batch: process 0 the first rows, and so on.
+Grain gets numbers of batches to work on: one element is a whole batch, and batches come in order
+whoever makes them. The position of a stream is therefore a step number and nothing else; grain's
+own iterator state would be bound to the number of workers. So batches do not depend on how many
+threads, worker processes or hosts read, nor on where the stream began.
 
-Grain gets step numbers to work on: one element is the whole batch of one step, and batches come in
-the order of steps whoever makes them. The position of a stream is therefore a step number and
-nothing else; grain's own iterator state would be bound to the number of workers.
+What a training image becomes depends on (seed, epoch, example) alone, so that neither threads,
+processes nor a restart change it. Resizing is linear where it shrinks less than twofold and by
+area beyond that, which does not alias; few crops of ImageNet are that large.
 
-It takes tensorflow_datasets, array-record, grain and OpenCV, not TensorFlow.
+It takes tensorflow_datasets, array-record, grain and OpenCV, not TensorFlow. OpenCV is the fastest
+decoder among the wheels that need neither TensorFlow nor a compiler, and releases Python's
+interpreter lock, so that threads are enough to use all cores.
 """
 
 import dataclasses
 import functools
 import hashlib
 import importlib.util
+import math
 import multiprocessing
 import os
 import pathlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-
-from identity_matters import batches
-from identity_matters.images import jpeg
 
 NAME = "imagenet2012"
 FILE_FORMAT = "array_record"
@@ -44,6 +45,22 @@ CHANNEL_CONSTANTS = {
 }
 # Of so many records a fingerprint takes label and name.
 _FINGERPRINTED = 64
+# A training crop covers this share of the image's area, at this ratio of width to height: the
+# usual ones (Szegedy et al. 2015; torchvision's RandomResizedCrop).
+AREA_SHARE = (0.08, 1.0)
+ASPECT_RATIO = (3 / 4, 4 / 3)
+_LOG_ASPECT = (math.log(ASPECT_RATIO[0]), math.log(ASPECT_RATIO[1]))
+# Crops drawn until one fits the image; after that the largest central one of such a ratio is taken.
+ATTEMPTS = 10
+# Philox has a 256-bit counter: the second word is the example, the third says what for. The order
+# of an epoch (`batches`) uses the same keys with both at 0.
+_PURPOSE_VIEW = 1
+_AREA_FROM_FACTOR = 2.0
+_JPEG_START = b"\xff\xd8\xff"
+_JPEG_SCAN = b"\xff\xda"
+_JPEG_END = b"\xff\xd9"
+_PNG_START = b"\x89PNG\r\n\x1a\n"
+_PNG_END = b"IEND"
 
 
 class EncodedImages:
@@ -191,16 +208,17 @@ def _end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def _stream(make_batch: Callable[[int], dict], first_step: int, steps: int, reading: Reading):
-    """An iterator over ``make_batch(step)``, made ahead; ``close()`` ends its threads, processes.
+def stream(reading: Reading, make_batch: Callable[[int], dict], first: int, count: int) -> Any:
+    """An iterator over ``make_batch(first)``, ... of `count` numbers, in order, made ahead.
+
+    Its ``close()`` ends the threads and processes that read.
 
     Args:
       make_batch: picklable; an error it raises comes out of the iteration.
-      first_step, steps: the batches are those of first_step, ..., first_step + steps - 1.
     """
     import grain.python as grain
 
-    dataset = grain.MapDataset.range(first_step, first_step + steps).map(make_batch)
+    dataset = grain.MapDataset.range(first, first + count).map(functools.partial(_make, make_batch))
     options = grain.ReadOptions(reading.worker_threads, reading.prefetch_batches)
     dataset = dataset.to_iter_dataset(options)
     if reading.worker_processes:
@@ -210,83 +228,173 @@ def _stream(make_batch: Callable[[int], dict], first_step: int, steps: int, read
     return iter(dataset)
 
 
-def train_stream(
-    encoded: EncodedImages,
-    reading: Reading,
-    *,
-    seed: int,
-    batch_examples: int,
-    first_step: int,
-    steps: int,
-    rows: slice = slice(None),
-    pixels: int = IMAGE_PIXELS,
-) -> Any:
-    """Training batches of the steps `first_step`, ..., `first_step + steps - 1`.
+def _make(make_batch, number) -> dict:
+    _end_with_parent()
+    return make_batch(int(number))
 
-    Every epoch visits each example exactly once, in an order of its own, with a random crop and
-    flip that depend on (seed, epoch, example). Where the number of examples is no multiple of the
-    batch, a batch reaches over into the next epoch.
+
+def read_train(
+    encoded: EncodedImages, indices, epochs, seed: int, *, pixels: int = IMAGE_PIXELS
+) -> dict:
+    """Training images, each with a random crop and flip that depend on (seed, epoch, index).
 
     Args:
-      batch_examples: over all processes.
-      rows: those of a batch that are this process's, b of them.
+      indices, epochs: int[b].
     Returns:
-      an iterator over {"images": u8[b, pixels, pixels, 3], "labels", "indices", "epochs": i32[b]}
-      with ``close()``. Its iteration raises ValueError for an image that is truncated or damaged,
-      with its name.
+      {"images": u8[b, pixels, pixels, 3], "labels": i32[b]}.
+    Raises:
+      ValueError: an image is truncated or damaged; it has its name.
     """
-    make = functools.partial(_train_batch, encoded, seed, batch_examples, rows, pixels)
-    return _stream(make, first_step, steps, reading)
+
+    def view(image, place, out):
+        whose = {"epoch": int(epochs[place]), "example": int(indices[place])}
+        train_view(image, draw_view(*image.shape[:2], seed=seed, **whose), out)
+
+    return _views(encoded, indices, pixels, view)
 
 
-def _train_batch(encoded, seed, batch_examples, rows, pixels, step) -> dict:
-    _end_with_parent()
-    plan = batches.batch_plan(seed, len(encoded), batch_examples, int(step), 1)
-    indices, epochs = (part[0, rows] for part in plan)
-    images = np.empty((len(indices), pixels, pixels, 3), np.uint8)
-    labels = np.empty(len(indices), np.int32)
-    for i, (data, label, name) in enumerate(encoded.read(indices)):
-        image = jpeg.decode(data, name)
-        epoch, example = int(epochs[i]), int(indices[i])
-        view = jpeg.draw_view(*image.shape[:2], seed=seed, epoch=epoch, example=example)
-        jpeg.train_view(image, view, images[i])
-        labels[i] = label
-    return {"images": images, "labels": labels, "indices": indices, "epochs": epochs}
-
-
-def eval_stream(
+def read_test(
     encoded: EncodedImages,
-    reading: Reading,
+    indices,
     *,
-    batch_examples: int,
-    rows: slice = slice(None),
     pixels: int = IMAGE_PIXELS,
     shorter_side_pixels: int = EVAL_SHORTER_SIDE_PIXELS,
-) -> Any:
-    """Every image once, in order, over all processes together; all get equally many batches.
+) -> dict:
+    """The same of central crops of images resized to `shorter_side_pixels`."""
+    return _views(
+        encoded, indices, pixels, lambda image, _, out: eval_view(image, shorter_side_pixels, out)
+    )
+
+
+def _views(encoded, indices, pixels: int, view: Callable) -> dict:
+    images = np.empty((len(indices), pixels, pixels, 3), np.uint8)
+    labels = np.empty(len(indices), np.int32)
+    for place, (data, label, name) in enumerate(encoded.read(indices)):
+        view(decode(data, name), place, images[place])
+        labels[place] = label
+    return {"images": images, "labels": labels}
+
+
+# One image
+
+
+class Crop(NamedTuple):
+    """A rectangle of an image, in pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+@functools.cache
+def _cv2():
+    """OpenCV, one thread a call: the pipeline computes many images at once already."""
+    import cv2
+
+    cv2.setNumThreads(1)
+    return cv2
+
+
+def decode(encoded: bytes, name: str) -> np.ndarray:
+    """Decodes a JPEG, or a PNG whatever it is called, as RGB: u8[height, width, 3].
+
+    Greyscale images get three equal channels, CMYK and transparent ones are converted. An
+    orientation in the file's metadata is ignored, as by TensorFlow's decoder.
 
     Args:
-      batch_examples: over all processes.
-      rows: those of a batch that are this process's, b of them.
-      shorter_side_pixels: what images are resized to before the central crop of `pixels`.
-    Returns:
-      an iterator over {"images": u8[b, pixels, pixels, 3], "labels": i32[b], "is_real": bool[b]}
-      with ``close()``; the last batch is filled up with zeros, not `is_real`.
+      name: what the image is called in errors.
+    Raises:
+      ValueError: `name` is truncated, damaged or neither JPEG nor PNG.
     """
-    make = functools.partial(
-        _eval_batch, encoded, batch_examples, rows, pixels, shorter_side_pixels
-    )
-    return _stream(make, 0, -(-len(encoded) // batch_examples), reading)
+    # OpenCV 5 refuses most truncated files, earlier versions none: they fill in grey or old memory.
+    if encoded.startswith(_JPEG_START):
+        # An end marker follows the last scan; a thumbnail's own lies before the image's first one.
+        complete = encoded.rfind(_JPEG_END) > encoded.rfind(_JPEG_SCAN)
+    elif encoded.startswith(_PNG_START):
+        complete = _PNG_END in encoded
+    else:
+        raise ValueError(f"{name} is neither a JPEG nor a PNG: it begins with {encoded[:8].hex()}")
+    if not complete:
+        raise ValueError(f"{name} is truncated: {len(encoded)} bytes without an end marker")
+    cv2 = _cv2()
+    flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
+    try:
+        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
+    except cv2.error as error:
+        raise ValueError(f"{name} cannot be decoded: {error.err}") from None
+    if image is None:
+        raise ValueError(f"{name} cannot be decoded: it is damaged or of an unknown kind")
+    return image
 
 
-def _eval_batch(encoded, batch_examples, rows, pixels, shorter_side_pixels, number) -> dict:
-    _end_with_parent()
-    first = int(number) * batch_examples
-    positions = np.arange(first, first + batch_examples)[rows]
-    is_real = positions < len(encoded)
-    images = np.zeros((len(positions), pixels, pixels, 3), np.uint8)
-    labels = np.zeros(len(positions), np.int32)
-    for i, (data, label, name) in enumerate(encoded.read(positions[is_real])):
-        jpeg.eval_view(jpeg.decode(data, name), shorter_side_pixels, images[i])
-        labels[i] = label
-    return {"images": images, "labels": labels, "is_real": is_real}
+def draw_view(height: int, width: int, *, seed: int, epoch: int, example: int) -> tuple[Crop, bool]:
+    """A random crop of an image, and whether it is mirrored.
+
+    The area is uniform in AREA_SHARE, the logarithm of the aspect ratio uniform in that of
+    ASPECT_RATIO, the place uniform.
+
+    Args:
+      height, width: of the image, in pixels.
+      seed, epoch, example: what the randomness depends on, each from 0 to 2^64 - 1.
+    """
+    # The raw stream, which NumPy promises to keep; those of its distributions may change.
+    key = np.array([seed, epoch], np.uint64)
+    counter = np.array([0, example, _PURPOSE_VIEW, 0], np.uint64)
+    generator = np.random.Philox(key=key, counter=counter)
+    raw = generator.random_raw(2 * ATTEMPTS + 3)
+    uniform = ((raw >> np.uint64(11)) * 2.0**-53).tolist()
+    down, across, mirror = uniform[:3]
+    for attempt in range(ATTEMPTS):
+        area_draw, aspect_draw = uniform[3 + 2 * attempt : 5 + 2 * attempt]
+        share = AREA_SHARE[0] + (AREA_SHARE[1] - AREA_SHARE[0]) * area_draw
+        area = share * height * width
+        aspect = math.exp(_LOG_ASPECT[0] + (_LOG_ASPECT[1] - _LOG_ASPECT[0]) * aspect_draw)
+        crop_width, crop_height = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < crop_width <= width and 0 < crop_height <= height:
+            top = int(down * (height - crop_height + 1))
+            left = int(across * (width - crop_width + 1))
+            return Crop(top, left, crop_height, crop_width), mirror < 0.5
+    aspect = min(max(width / height, ASPECT_RATIO[0]), ASPECT_RATIO[1])
+    crop_height = min(height, max(1, round(width / aspect)))
+    crop_width = min(width, max(1, round(height * aspect)))
+    top, left = (height - crop_height) // 2, (width - crop_width) // 2
+    return Crop(top, left, crop_height, crop_width), mirror < 0.5
+
+
+def train_view(image: np.ndarray, view: tuple[Crop, bool], out: np.ndarray) -> None:
+    """Writes the view of u8[h, w, 3] `image` that `draw_view` chose to `out`: u8[p, p, 3]."""
+    (top, left, height, width), mirrored = view
+    _resize(image[top : top + height, left : left + width], out)
+    if mirrored:
+        _cv2().flip(out, 1, dst=out)
+
+
+def eval_view(image: np.ndarray, shorter_side_pixels: int, out: np.ndarray) -> None:
+    """Writes the central crop of `image`, resized to `shorter_side_pixels`, to `out`: u8[p, p, 3].
+
+    The crop must fit the resized image.
+    """
+    pixels = len(out)
+    sides = image.shape[:2]
+    height, width = (round(side * shorter_side_pixels / min(sides)) for side in sides)
+    resized = np.empty((height, width, 3), np.uint8)
+    _resize(image, resized)
+    top, left = ((side - pixels) // 2 for side in resized.shape[:2])
+    out[:] = resized[top : top + pixels, left : left + pixels]
+
+
+def _resize(image: np.ndarray, out: np.ndarray) -> None:
+    cv2 = _cv2()
+    height, width = out.shape[:2]
+    factor = max(image.shape[0] / height, image.shape[1] / width)
+    method = cv2.INTER_AREA if factor >= _AREA_FROM_FACTOR else cv2.INTER_LINEAR
+    cv2.resize(image, (width, height), dst=out, interpolation=method)
+
+
+def encode(image: np.ndarray, quality: int) -> bytes:
+    """u8[h, w, 3] RGB as a JPEG of `quality` 1 to 100."""
+    cv2 = _cv2()
+    settings = [cv2.IMWRITE_JPEG_QUALITY, quality]
+    _, encoded = cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), settings)
+    return encoded.tobytes()

@@ -12,7 +12,7 @@ import tempfile
 
 import numpy as np
 
-from identity_matters.images import imagenet, jpeg
+from identity_matters.images import imagenet
 
 # Much like ImageNet's own: 500 x 375 pixels, 110 KB.
 GENERATED_HEIGHT_PIXELS, GENERATED_WIDTH_PIXELS = 375, 500
@@ -23,7 +23,6 @@ _NOISE = 14.0
 CLASSES = 10
 _SCALE = 0.25
 _TRAIN_EXAMPLES_PER_VALIDATION = 4
-_SEED = 0
 
 
 def prepare(data_dir: str | os.PathLike[str], train_examples: int) -> pathlib.Path:
@@ -42,16 +41,16 @@ def prepare(data_dir: str | os.PathLike[str], train_examples: int) -> pathlib.Pa
     target = pathlib.Path(data_dir).expanduser() / f"imagenet_miniature_{train_examples}"
     if target.exists():
         return target
-    splits, seed = {}, _SEED
+    splits = {}
     validation_examples = max(train_examples // _TRAIN_EXAMPLES_PER_VALIDATION, CLASSES)
-    for split, count in (("train", train_examples), ("validation", validation_examples)):
+    sizes = {"train": train_examples, "validation": validation_examples}
+    for seed, (split, count) in enumerate(sizes.items()):
         labels = [i % CLASSES for i in range(count)]
         images = generate_jpegs(count, seed, scale=_SCALE, labels=labels)
         splits[split] = [
             (image, label, f"{split}_{i}.JPEG")
             for i, (image, label) in enumerate(zip(images, labels, strict=True))
         ]
-        seed += 1
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as scratch:
         made = pathlib.Path(scratch) / "made"
@@ -90,7 +89,7 @@ def generate_jpegs(
         smooth = 127 + 90 * np.sin(phases + offsets)
         noisy = smooth.transpose(1, 2, 0) + _NOISE * rng.standard_normal((height, width, 3))
         image = np.clip(noisy, 0, 255).astype(np.uint8)
-        encoded.append(jpeg.encode(image, _GENERATED_QUALITY))
+        encoded.append(imagenet.encode(image, _GENERATED_QUALITY))
     return encoded
 
 

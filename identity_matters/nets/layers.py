@@ -113,7 +113,7 @@ UNIFORM_UNIT = uniform(lambda shape: math.sqrt(3 / _fan_in(shape)))
 TORCH_LINEAR = uniform(lambda shape: 1 / math.sqrt(_fan_in(shape)))
 
 
-def classifier(num_classes: int, name: str = "linear") -> nn.Dense:
+def classifier(num_classes: int) -> nn.Dense:
     """Torch's linear layer, in float32 whatever the rest of a network computes in.
 
     Accelerators would otherwise round the factors to TF32 or bfloat16.
@@ -123,7 +123,7 @@ def classifier(num_classes: int, name: str = "linear") -> nn.Dense:
         dtype=jnp.float32,
         precision=jax.lax.Precision.HIGHEST,
         kernel_init=TORCH_LINEAR,
-        name=name,
+        name="linear",
     )
 
 

@@ -114,35 +114,42 @@ class AllCnnC(nn.Module):
         return layers.global_average_pool(x), []
 
 
-def _torch_parts(net: nn.Module, train: bool) -> tuple[Callable, Callable]:
-    """nn.Conv but for name, channels, kernel size and stride, and nn.BatchNorm but for its name."""
-    conv = functools.partial(
-        nn.Conv, use_bias=False, dtype=net.compute_dtype, kernel_init=layers.HE_FAN_OUT
-    )
-    return conv, layers.batch_norm(net, train, BATCH_NORM_EPSILON)
-
-
-class DenseNet(nn.Module):
-    """DenseNet (L = 100, k = 24) at the defaults.
+class _TorchNet(nn.Module):
+    """What DenseNet and ResNet share.
 
     Attributes:
       num_classes: the number of logits.
-      depth: 3 m + 4 for m layers a dense block.
-      growth: channels that a layer adds.
-      stem_width: channels after the first convolution.
       compute_dtype: "float32" or "bfloat16", the type of the convolutions and of the maps between
         them; statistics, the last mean and the last layer are float32.
       axis_name: the mapped axis over which batch norm averages in training.
+    """
+
+    num_classes: int
+    compute_dtype: str = "float32"
+    axis_name: str | None = None
+
+    def parts(self, train: bool) -> tuple[Callable, Callable]:
+        """nn.Conv but for name, channels, size and stride, and nn.BatchNorm but for its name."""
+        conv = functools.partial(
+            nn.Conv, use_bias=False, dtype=self.compute_dtype, kernel_init=layers.HE_FAN_OUT
+        )
+        return conv, layers.batch_norm(self, train, BATCH_NORM_EPSILON)
+
+
+class DenseNet(_TorchNet):
+    """DenseNet (L = 100, k = 24) at the defaults.
+
+    Attributes:
+      depth: 3 m + 4 for m layers a dense block.
+      growth: channels that a layer adds.
+      stem_width: channels after the first convolution.
     Raises:
       ValueError: an attribute is out of range.
     """
 
-    num_classes: int
     depth: int = 100
     growth: int = 24
     stem_width: int = 16
-    compute_dtype: str = "float32"
-    axis_name: str | None = None
 
     def __post_init__(self):
         super().__post_init__()
@@ -154,7 +161,7 @@ class DenseNet(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train: bool, keys=None):
-        conv, norm = _torch_parts(self, train)
+        conv, norm = self.parts(train)
 
         def composite(x, channels, size, name):
             """BN - ReLU - convolution."""
@@ -201,25 +208,18 @@ class Block(nn.Module):
         return nn.relu(x + h), layers.residual_ratio(x, h)
 
 
-class ResNet(nn.Module):
+class ResNet(_TorchNet):
     """ResNet-110 for small images at the defaults.
 
     Attributes:
-      num_classes: the number of logits.
       depth: 6 b + 2 for b blocks a stage: 8, 14, 20, ..., 110.
       width: channels of the stem and the first stage.
-      compute_dtype: "float32" or "bfloat16", the type of the convolutions and of the maps between
-        them; statistics, the last mean and the last layer are float32.
-      axis_name: the mapped axis over which batch norm averages in training.
     Raises:
       ValueError: an attribute is out of range.
     """
 
-    num_classes: int
     depth: int = 110
     width: int = 16
-    compute_dtype: str = "float32"
-    axis_name: str | None = None
     # Whether this is the net for images of 224 pixels a side.
     large: ClassVar[bool] = False
 
@@ -238,7 +238,7 @@ class ResNet(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train: bool, keys=None):
-        conv, norm = _torch_parts(self, train)
+        conv, norm = self.parts(train)
         size, stride = (7, 2) if self.large else (3, 1)
         x = conv(self.width, (size, size), strides=stride, padding=size // 2, name="stem")(x)
         x = nn.relu(norm(name="norm")(x))

@@ -91,12 +91,9 @@ def escape_direction(w: ArrayLike, problem: Problem, depth: int, width: int) -> 
     (m,) = error_correlation(w[None], problem)
     if not m.any():
         raise ValueError("the errors do not correlate with the unit: m(w) = 0")
-    blocks = model.zeros(depth, width, dimension, bias=len(w) == dimension + 1)
-    half = np.sqrt(0.5)
-    U = jnp.asarray(blocks.U).at[0, 0].set(half * w[:dimension])
-    V = jnp.asarray(blocks.V).at[0, :, 0].set(half * m / np.linalg.norm(m))
-    s = None if blocks.s is None else jnp.asarray(blocks.s).at[0, 0].set(half * w[dimension])
-    return Blocks(U, V, s)
+    rows, V = np.zeros((depth, width, len(w))), np.zeros((depth, dimension, width))
+    rows[0, 0], V[0, :, 0] = np.sqrt(0.5) * w, np.sqrt(0.5) * m / np.linalg.norm(m)
+    return Blocks(rows[..., :dimension], V, rows[..., -1] if len(w) > dimension else None)
 
 
 def largest_autodiff_hessian_entry(problem: Problem, depth: int, width: int, bias: bool) -> float:

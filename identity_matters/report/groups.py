@@ -12,6 +12,7 @@ import collections
 import contextlib
 import dataclasses
 import decimal
+import functools
 import itertools
 import os
 import pathlib
@@ -69,39 +70,6 @@ def origin(run: Run) -> Origin:
 
 
 @dataclasses.dataclass(frozen=True)
-class Collection:
-    """The runs below `directory`. `root` is how the report names that directory."""
-
-    name: str
-    root: str
-    directory: pathlib.Path
-    runs: tuple[Run, ...]
-    problems: tuple[Problem, ...]
-
-
-def read(name: str, directory: str | os.PathLike[str], root: str) -> Collection:
-    """Reads the runs in `directory`, which need not exist.
-
-    A run whose files cannot be read, or lack what the tables need, is a problem.
-    """
-    found, problems = read_collection(directory)
-    runs = []
-    for run in found:
-        try:
-            if run.status == "done":
-                paper.claim_id(run.summary["claim"])
-                origin(run)
-                for value in (*run.summary["metrics"].values(), *run.summary["paper"].values()):
-                    mean_sd([value])
-        except MALFORMED as error:
-            reason = f"{run.path}: cannot be reported: {type(error).__name__} {error}"
-            problems.append(Problem(run.path, reason))
-        else:
-            runs.append(run)
-    return Collection(name, root, pathlib.Path(directory), tuple(runs), tuple(problems))
-
-
-@dataclasses.dataclass(frozen=True)
 class Group:
     """Finished runs of one experiment, variant and scale that differ in their seeds alone."""
 
@@ -150,6 +118,42 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
     order = list(paper.CLAIMS)
     found = [Group(tuple(sorted(group, key=lambda run: run.seed))) for group in groups.values()]
     return sorted(found, key=lambda group: (order.index(group.claim), group.name, group.scale))
+
+
+@dataclasses.dataclass(frozen=True)
+class Collection:
+    """The runs below `directory`, the groups of the finished, and what could not be read."""
+
+    name: str
+    directory: pathlib.Path
+    runs: tuple[Run, ...]
+    problems: tuple[Problem, ...]
+
+    @functools.cached_property
+    def groups(self) -> list[Group]:
+        return group_runs(self.runs)
+
+
+def read(name: str, directory: str | os.PathLike[str]) -> Collection:
+    """Reads the runs in `directory`, which need not exist.
+
+    A run whose files cannot be read, or lack what the tables need, is a problem.
+    """
+    found, problems = read_collection(directory)
+    runs = []
+    for run in found:
+        try:
+            if run.status == "done":
+                paper.claim_id(run.summary["claim"])
+                origin(run)
+                for value in (*run.summary["metrics"].values(), *run.summary["paper"].values()):
+                    mean_sd([value])
+        except MALFORMED as error:
+            reason = f"{run.path}: cannot be reported: {type(error).__name__} {error}"
+            problems.append(Problem(run.path, reason))
+        else:
+            runs.append(run)
+    return Collection(name, pathlib.Path(directory), tuple(runs), tuple(problems))
 
 
 def of_claim(claim: str, groups: list[Group]) -> list[Group]:

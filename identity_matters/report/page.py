@@ -15,20 +15,18 @@ import latex2mathml.converter
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from identity_matters.report.tables import anchor
+from identity_matters.runs import VERDICTS
 
 _STYLE = pathlib.Path(__file__).with_name("page.css")
 _BAR = '<mo stretchy="false">&#x0007C;</mo>'
 _NUMBER = re.compile(r"-?[\d.,]+(e[+-]?\d+)?( ± [\d.e+-]+)?( %)?( \(n = \d+\))?")
-# How a cell begins -> its class: "not reproduced" is no kind of "reproduced".
-_VERDICTS = {
-    "holds": "good",
-    "reproduced": "good",
-    "not reproduced": "bad",
-    "counterexample": "odd",
-}
 _DETAILS = re.compile(r"</?details>\n*")
 _SUMMARY = re.compile(r"<summary>([^<]*)</summary>\n*")
+
+
+def anchor(heading: str) -> str:
+    """The name under which a heading is linked to, on GitHub and on the page alike."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def render(markdown: str, directory: pathlib.Path) -> str:
@@ -84,7 +82,7 @@ def _arrange(tokens: list[Token]) -> list[tuple[str, str]]:
             case "td_open":
                 before.attrSet("data-label", columns[column])
                 column += 1
-                starts = (name for start, name in _VERDICTS.items() if text.startswith(start))
+                starts = (name for start, name in VERDICTS.items() if text.startswith(start))
                 kind = "number" if _NUMBER.fullmatch(text) else next(starts, None)
                 if kind:
                     before.attrSet("class", kind)

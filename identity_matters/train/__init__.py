@@ -1,9 +1,9 @@
 """Training of image classifiers, read forward: loop -> step -> parallel.
 
-`loop.fit` restores, steps, logs, evaluates and saves; `step` says what one update computes, and
-`parallel` runs it on many devices. `optim` makes the update rule, `checkpoint` keeps the state on
-disk, `metrics` turns sums into records, and `multihost` knows of several processes. `train` and
-`predict` do it all for arrays of your own.
+`loop.fit` restores, steps, logs, evaluates and saves; `step` says what one update computes, by what
+rule, and what is recorded of it, and `parallel` runs it on many devices. `checkpoint` keeps the
+state on disk, and `multihost` knows of several processes. `train` and `predict` do it all for
+arrays of your own.
 """
 
 from identity_matters.train.arrays import predict, save_variables, train

@@ -12,12 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from identity_matters import flops, runs
-from identity_matters.train import metrics
+from identity_matters.batches import Arrays
 from identity_matters.train.checkpoint import COLLECTIONS, Checkpoints
-from identity_matters.train.loop import Intervals, Log, fit
-from identity_matters.train.optim import learning_rate_schedule, momentum_sgd
+from identity_matters.train.loop import Intervals, Log, as_line, fit
 from identity_matters.train.parallel import ParallelSteps, pick_devices
-from identity_matters.train.step import Arrays, Task
+from identity_matters.train.step import Task, learning_rate_schedule, momentum_sgd
 
 # Records of a training, about.
 LOGS = 10
@@ -28,7 +27,7 @@ class _PrintedLog(Log):
 
     def append(self, record: dict) -> None:
         super().append(record)
-        print(metrics.as_line(record), flush=True)
+        print(as_line(record), flush=True)
 
 
 def train(
@@ -58,7 +57,7 @@ def train(
         ``net.init(key, x[:1], train=False)``.
       x, x_test: float32 or uint8[n, ...]; bytes are divided by 255.
       y, y_test: int[n], labels from 0.
-      steps, learning_rate, schedule, warmup_steps: see `optim.learning_rate_schedule`.
+      steps, learning_rate, schedule, warmup_steps: see `step.learning_rate_schedule`.
       batch_examples: a multiple of the devices, or fewer devices work.
       weight_decay: on every leaf called kernel.
       verbose: print each record.
@@ -66,7 +65,7 @@ def train(
       (variables of the trained net, the records of its training).
     Raises:
       ValueError: a setting or an array that will not do.
-      metrics.NonFiniteError: the training diverges.
+      step.NonFiniteError: the training diverges.
     """
     every = max(steps // LOGS, 1)
     data = Arrays(_as_images(x), np.asarray(y), _as_images(x_test), np.asarray(y_test))

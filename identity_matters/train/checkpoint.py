@@ -26,6 +26,8 @@ from identity_matters import runs
 
 # The variables of a net.
 COLLECTIONS = ("params", "fixed", "batch_stats")
+# How many of the newest checkpoints stay.
+KEPT = 2
 # How many differences a message names.
 _NAMED = 5
 # What storage answers that cannot be read now; it says nothing about the files.
@@ -50,7 +52,6 @@ class Checkpoints:
       directory: where they go, made when the first one is saved; a ``gs://`` path will do.
       settings: JSON-able; what a checkpoint must agree on with the run that restores it, but for
         the places of data. None: a reader that takes any.
-      keep: how many of the newest checkpoints stay.
       on_warning: called with one line for each damaged checkpoint.
     """
 
@@ -59,13 +60,11 @@ class Checkpoints:
         directory: str | os.PathLike[str],
         *,
         settings: dict | None,
-        keep: int = 2,
         on_warning: Callable[[str], Any] = warnings.warn,
     ):
         path = os.fspath(directory)
         self.directory = epath.Path(path if "://" in path else os.path.abspath(path))
         self._settings = settings
-        self._keep = keep
         self._on_warning = on_warning
 
     @functools.cached_property
@@ -83,7 +82,7 @@ class Checkpoints:
         return ocp.CheckpointManager(
             self.directory,
             options=ocp.CheckpointManagerOptions(
-                max_to_keep=self._keep,
+                max_to_keep=KEPT,
                 create=False,
                 cleanup_tmp_directories=self._settings is not None,
                 multiprocessing_options=alone,
@@ -143,7 +142,13 @@ class Checkpoints:
         if not self.directory.exists():
             return None
         damaged: dict[int, str] = {}
-        for step in sorted(self._manager.all_steps(), reverse=True):
+        try:
+            steps = sorted(self._manager.all_steps(), reverse=True)
+        except (OSError, RecursionError) as error:
+            raise CheckpointError(
+                f"{self.directory} cannot be read ({runs.first_line(error)})"
+            ) from None
+        for step in steps:
             try:
                 found = step, *self._read(step, like)
                 break

@@ -1,31 +1,36 @@
-"""A training run: restore, step, log, evaluate, save, stop.
+"""A training run: restore, step, log, evaluate, save, stop; its records and its result.
 
 A checkpoint knows how many records there were when it was saved; a resumed run drops the later
-ones and writes them anew.
+ones and writes them anew. All fields of a record but `TIMING_FIELDS` are then the same as in a run
+that was never interrupted. docs/md explains each field.
 """
 
 import collections
 import dataclasses
+import statistics
 import time
 from typing import Any
 
 import jax
 
-from identity_matters.train import metrics, multihost
+from identity_matters.train import multihost
 from identity_matters.train.checkpoint import CheckpointError, Checkpoints
 from identity_matters.train.parallel import ParallelSteps
-from identity_matters.train.step import Feed, Task, initial_state
+from identity_matters.train.step import MetricSums, Task, evaluation_record, initial_state
 
 # A trace of all dispatches would be too large to open, and the first ones warm up caches.
 SKIPPED_DISPATCHES, TRACED_DISPATCHES = 2, 5
+SPEEDS = (
+    "images_per_second",
+    "model_flops_per_second",
+    "utilization_percent",
+    "input_wait_percent",
+)
+TIMING_FIELDS = (*SPEEDS, "seconds", "compile_seconds")
 
 
 class StopRequested(Exception):
-    """The run was asked to stop and has saved its state; the same call goes on from `step`."""
-
-    def __init__(self, step: int):
-        super().__init__(f"stopped at step {step}; the same command goes on from there")
-        self.step = step
+    """The run was asked to stop and has saved its state; the same call goes on from there."""
 
 
 class Log:
@@ -93,6 +98,47 @@ class Intervals:
         return min(due, step + self.steps_per_dispatch)
 
 
+def as_line(record: dict) -> str:
+    """A record as one line of text for a terminal; lists are left out."""
+    return " ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in record.items()
+        if not isinstance(value, list) and value is not None
+    )
+
+
+def result(records: list[dict]) -> dict:
+    """What the records of a complete run say, those of earlier, killed processes included.
+
+    Test errors are given at the last step and at the best one.
+    """
+    train = [record for record in records if record["kind"] == "train"]
+    evaluations = [record for record in records if record["kind"] == "evaluation"]
+    last = evaluations[-1]
+    best = min(evaluations, key=lambda record: record["test_error_percent"])
+    errors: dict = {}
+    for name in (name for name in last if name.endswith("_error_percent")):
+        errors |= {name: last[name], name.replace("_percent", "_best_percent"): best[name]}
+
+    def median(name):
+        known = [record[name] for record in train if record[name] is not None]
+        return statistics.median(known) if known else None
+
+    return {
+        "steps": last["step"],
+        **errors,
+        "best_step": best["step"],
+        "test_loss": last["test_loss"],
+        "test_examples": last["test_examples"],
+        "train_error_percent": train[-1]["error_percent"],
+        "train_loss": train[-1]["loss"],
+        **{name: median(name) for name in SPEEDS},
+        "compile_seconds": sum(record["compile_seconds"] for record in train + evaluations),
+        "train_seconds": sum(record["seconds"] for record in train),
+        "evaluate_seconds": sum(record["seconds"] for record in evaluations),
+    }
+
+
 def fit(
     task: Task,
     parallel: ParallelSteps,
@@ -117,28 +163,28 @@ def fit(
       peak_flops_per_second: of all devices together, if it is known.
       profile_dir: where a trace of a few dispatches goes, if given.
     Returns:
-      (`metrics.result` of all records, the last state as NumPy arrays).
+      (`result` of all records, the last state as NumPy arrays).
     Raises:
       CheckpointError: see `Checkpoints.restore`, or there are fewer records than when the
         checkpoint was saved.
-      metrics.NonFiniteError: a loss or gradient is not finite.
+      NonFiniteError: a loss or gradient is not finite.
       StopRequested: `log` asked to stop, and the state has been saved.
     """
     run = _Run(task, parallel, intervals, log, checkpoints, peak_flops_per_second, profile_dir)
     init_key, order_key, step_key = jax.random.split(key, 3)
-    order_seed = int(jax.random.bits(order_key, dtype="uint32"))
-    run.feed = Feed(task.data, parallel.batch_examples, parallel.rows, intervals.steps, order_seed)
+    run.order_seed = int(jax.random.bits(order_key, dtype="uint32"))
     try:
         run.start(init_key, step_key)
         run.go_on()
         state = parallel.read(run.state)
     finally:
-        run.feed.close()
+        if run.stream is not None:
+            run.stream.close()
         run.stop_trace()
         parallel.stop()
         if checkpoints:
             checkpoints.close()
-    return metrics.result(log.records, task.top_k), state
+    return result(log.records), state
 
 
 @dataclasses.dataclass
@@ -147,6 +193,7 @@ class _Run:
 
     Attributes:
       peak: operations per second of all devices, if known.
+      order_seed: of the order of the examples; `stream` gives their batches from the first on.
       step: updates made, of which the results have been taken in.
       evaluated: whether the evaluation that is due at `step` has been made.
       saved_step: that of the newest checkpoint.
@@ -162,13 +209,14 @@ class _Run:
     checkpoints: Checkpoints | None
     peak: float | None
     profile_dir: str
-    feed: Any = None
+    order_seed: int = 0
+    stream: Any = None
     state: Any = None
     step: int = 0
     evaluated: bool = False
     saved_step: int | None = None
     stopping: bool = False
-    sums: metrics.MetricSums = dataclasses.field(default_factory=metrics.MetricSums)
+    sums: MetricSums = dataclasses.field(default_factory=MetricSums)
     clock: float = 0.0
     step_seconds: float = 0.0
     evaluation_seconds: float = 0.0
@@ -209,7 +257,7 @@ class _Run:
             self.log.rewind(found["records"])
             self.step = self.saved_step = found["step"]
             self.evaluated = found["evaluated"]
-            self.sums = metrics.MetricSums(**found["sums"])
+            self.sums = MetricSums(**found["sums"])
             state = multihost.arrays_from_process_0(state)
         self.state = self.parallel.start(step_key, state)
 
@@ -226,7 +274,9 @@ class _Run:
             if self.step == self.intervals.steps and self.evaluated:
                 return
             if stopping:
-                raise StopRequested(self.step)
+                raise StopRequested(
+                    f"stopped at step {self.step}; the same command goes on from there"
+                )
             self.train(self.intervals.next_due(self.step, "evaluation", "checkpoint"))
 
     def stop_requested(self) -> bool:
@@ -268,9 +318,12 @@ class _Run:
     def next_batch(self, step: int):
         """What the dispatch after `step` takes, on its way to the devices."""
         started = time.perf_counter()
-        batch = self.feed.take(step, self.intervals.dispatch_end(step))
+        if self.stream is None:
+            steps_left = self.intervals.steps - step
+            self.stream = self.parallel.open_train(self.order_seed, step, steps_left)
+        batches = [next(self.stream) for _ in range(step, self.intervals.dispatch_end(step))]
         self.sums.input_wait_seconds += time.perf_counter() - started
-        return self.parallel.place(batch)
+        return self.parallel.place(batches)
 
     def consume(self, end: int, device_sums) -> None:
         """Reads the sums of the dispatch that ended at `end`, and logs where that is due."""
@@ -286,8 +339,8 @@ class _Run:
         self.step, self.evaluated = end, False
         if self.intervals.is_due("log", end):
             flops = self.task.flops_per_example
-            self.log.append(metrics.train_record(end, self.epochs, self.sums, flops, self.peak))
-            self.sums = metrics.MetricSums()
+            self.log.append(self.sums.record(end, self.epochs, flops, self.peak))
+            self.sums = MetricSums()
         loss = float(sums["loss"][-1]) / int(sums["examples"][-1])
         left = self.seconds_left(self.step_seconds, self.evaluation_seconds)
         self.log.progress(end, loss, left)
@@ -317,7 +370,7 @@ class _Run:
         compile_seconds = self.take_compile_seconds()
         self.evaluation_seconds = time.perf_counter() - started - compile_seconds
         times = self.evaluation_seconds, compile_seconds
-        record = metrics.evaluation_record(self.step, self.epochs, sums, *times, self.task.top_k)
+        record = evaluation_record(self.step, self.epochs, sums, *times, self.task.top_k)
         self.log.append(record)
         self.evaluated = True
 

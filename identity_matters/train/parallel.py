@@ -18,7 +18,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from identity_matters.train.step import Arrays, Task, dispatch, evaluation_step, initial_state
+from identity_matters.batches import Arrays, evaluation_batch, train_batch
+from identity_matters.train.step import Task, dispatch, evaluation_step, initial_state
 
 # The mapped axis: nets that average over the whole batch, as batch norm does, name it.
 AXIS_NAME = "devices"
@@ -118,13 +119,25 @@ class ParallelSteps:
         """Gives the devices' memory back."""
         self._resident = None
 
-    def place(self, batch: dict) -> Any:
-        """Batches as `train` takes them; images begin their way to the devices.
+    def open_train(self, seed: int, first_step: int, steps: int) -> Any:
+        """This process's `rows` of each batch of some steps, one after the other.
 
         Args:
-          batch: this process's `rows` of some batches, arrays [steps, rows, ...] by name.
+          seed: of the order of the examples.
+        Returns:
+          an iterator over arrays [rows, ...] by name; ``close()`` ends what reads for it.
         """
-        split = {name: self._split(rows) for name, rows in batch.items()}
+        data = self._task.data
+        make = functools.partial(train_batch, data, seed, self.batch_examples, self.rows)
+        return data.stream(make, first_step, steps)
+
+    def place(self, batches: list[dict]) -> Any:
+        """The batches of a dispatch as `train` takes them; images begin their way to the devices.
+
+        Args:
+          batches: of its steps, as `open_train` gives them.
+        """
+        split = {name: self._split([batch[name] for batch in batches]) for name in batches[0]}
         # Indices are small enough to travel with the call.
         return self._to_devices(split) if "images" in split else split
 
@@ -203,7 +216,9 @@ class ParallelSteps:
         """Those of each batch of an evaluation."""
         share = self._test_share
         rows = slice(self._own.start * share, self._own.stop * share)
-        stream = self._task.data.open_test(batch_examples=share * len(self.devices), rows=rows)
+        data, whole = self._task.data, share * len(self.devices)
+        make = functools.partial(evaluation_batch, data, whole, rows)
+        stream = data.stream(make, 0, -(-data.test_examples // whole))
         try:
             for batch in stream:
                 shares = jax.tree.map(lambda x: x.reshape(self._local, share, *x.shape[1:]), batch)
@@ -241,7 +256,9 @@ class ParallelSteps:
             self.compile_seconds += time.perf_counter() - started
         return results
 
-    def _split(self, rows):
-        """[steps, rows, ...] -> [local devices, steps, share, ...]."""
+    def _split(self, steps):
+        """[rows, ...] of each step -> [local devices, steps, share, ...]."""
+        # One step is not copied: a batch of ImageNet is 39 MB.
+        rows = np.stack(steps) if len(steps) > 1 else steps[0][None]
         shares = np.reshape(rows, (len(rows), self._local, -1, *rows.shape[2:]))
         return np.ascontiguousarray(shares.swapaxes(0, 1))

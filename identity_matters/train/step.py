@@ -1,7 +1,8 @@
-"""What is trained, and what one device computes for it: an update, a dispatch, an evaluation.
+"""What is trained, by which rule, what one device computes, and the records that its sums become.
 
-Everything here is a pure function; `parallel` maps it over devices. The state of a training is one
-dict:
+The rule is momentum SGD as TensorFlow's MomentumOptimizer writes it. An update, a dispatch and an
+evaluation are pure functions, which `parallel` maps over devices. docs/metrics.md explains the
+fields of the records. The state of a training is one dict:
 
 * ``step``         i32[], updates made so far
 * ``params``       what is trained, float32
@@ -12,7 +13,9 @@ dict:
 
 import dataclasses
 import functools
-from collections.abc import Callable, Generator
+import itertools
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -20,124 +23,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from identity_matters.batches import batch_plan, example_keys
+from identity_matters.batches import Arrays, Streams, example_keys
 from identity_matters.train.checkpoint import COLLECTIONS
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Arrays:
-    """Whole splits, of which every device holds a copy: images u8 or f32[n, ...], labels int[n].
-
-    Raises:
-      ValueError: arrays of the wrong type, or images and labels that do not go together.
-    """
-
-    train_images: np.ndarray
-    train_labels: np.ndarray
-    test_images: np.ndarray
-    test_labels: np.ndarray
-
-    def __post_init__(self):
-        for split in ("train", "test"):
-            images = getattr(self, f"{split}_images")
-            labels = getattr(self, f"{split}_labels")
-            if images.ndim < 2 or images.dtype not in (np.uint8, np.float32) or not len(images):
-                raise ValueError(
-                    f"{split}_images must be uint8 or float32[n, ...] with n > 0, got"
-                    f" {images.dtype}{list(images.shape)}"
-                )
-            if labels.shape != images.shape[:1] or not np.issubdtype(labels.dtype, np.integer):
-                raise ValueError(
-                    f"{split}_labels must be int[{len(images)}] as there are {len(images)}"
-                    f" {split}_images, got {labels.dtype}{list(labels.shape)}"
-                )
-
-    @property
-    def image_shape(self) -> tuple[int, ...]:
-        return self.train_images.shape[1:]
-
-    @property
-    def train_examples(self) -> int:
-        return len(self.train_labels)
-
-    @property
-    def test_examples(self) -> int:
-        return len(self.test_labels)
-
-    def open_train(
-        self, *, seed: int, batch_examples: int, rows: slice, first_step: int, steps: int
-    ) -> Generator[dict]:
-        """See `Streams`; without images and labels, which stay on the devices."""
-        for step in range(first_step, first_step + steps):
-            indices, epochs = batch_plan(seed, self.train_examples, batch_examples, step, 1)
-            yield {"indices": indices[0, rows], "epochs": epochs[0, rows]}
-
-    def open_test(self, *, batch_examples: int, rows: slice) -> Generator[dict]:
-        """See `Streams`; the last example stands where the last batch is filled up."""
-        for first in range(0, self.test_examples, batch_examples):
-            positions = np.arange(first, first + batch_examples)[rows]
-            is_real = positions < self.test_examples
-            taken = np.minimum(positions, self.test_examples - 1)
-            labels = self.test_labels[taken].astype(np.int32)
-            yield {"images": self.test_images[taken], "labels": labels, "is_real": is_real}
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Streams:
-    """Splits too large for memory: batches come one by one, and each process reads its share.
-
-    Attributes:
-      image_shape: (h, w, c) of what the streams give.
-      train_examples, test_examples: how many there are.
-      open_train: ``open_train(seed=..., batch_examples=..., rows=..., first_step=..., steps=...)``:
-        an iterator with ``close()`` over {"images": u8[b, h, w, c], "labels": i32[b], "indices":
-        i32[b], "epochs": i32[b]}, those rows of the batches of those steps, see
-        `batches.batch_plan`.
-      open_test: ``open_test(batch_examples=..., rows=...)``: the same over {"images", "labels",
-        "is_real": bool[b]}; over all processes together every example is real once, and each
-        process gets equally many batches.
-    """
-
-    image_shape: tuple[int, int, int]
-    train_examples: int
-    test_examples: int
-    open_train: Callable
-    open_test: Callable
-
-
-class Feed:
-    """The batches of a run, dispatch by dispatch; steps can only be taken one after the other.
-
-    Args:
-      data: opened at the first step taken, to the last one.
-      batch_examples: of a step, over all processes.
-      rows: this process's part of a batch.
-      steps: of the whole run.
-      seed: of the order of the examples.
-    """
-
-    def __init__(
-        self, data: Arrays | Streams, batch_examples: int, rows: slice, steps: int, seed: int
-    ):
-        settings: dict[str, Any] = {"batch_examples": batch_examples, "rows": rows}
-        self._open = functools.partial(data.open_train, seed=seed, **settings)
-        self._steps = steps
-        self._stream: Any = None
-
-    def take(self, first: int, end: int) -> dict:
-        """What the steps `first`, ..., `end` - 1 see, each value [steps, rows, ...]."""
-        if self._stream is None:
-            self._stream = self._open(first_step=first, steps=self._steps - first)
-        batches = [next(self._stream) for _ in range(first, end)]
-        if len(batches) == 1:
-            # A view: a batch of ImageNet is 39 MB.
-            return {name: value[None] for name, value in batches[0].items()}
-        return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
-
-    def close(self) -> None:
-        """Ends the threads and processes that read."""
-        if self._stream is not None:
-            self._stream.close()
+# What the penalty is on -> whether it is on the leaf of that name and number of dimensions.
+DECAYED = {
+    "convolutions": lambda name, ndim: name == "kernel" and ndim == 4,
+    "kernels": lambda name, ndim: name == "kernel",
+    "all": lambda name, ndim: True,
+}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -154,7 +48,7 @@ class Task:
       train_input: ``train_input(images, keys[n]) -> f32[n, ...]``.
       eval_input: ``eval_input(images) -> f32[n, ...]``.
       data: the examples.
-      optimizer, schedule: see `optim`; ``schedule(step) -> f32[]`` is for the log.
+      optimizer, schedule: see `momentum_sgd`; ``schedule(step) -> f32[]`` is for the log.
       flops_per_example: floating-point operations of training on one example.
       top_k: above 0, evaluations also count the examples whose label is not among the `top_k`
         largest logits.
@@ -169,6 +63,120 @@ class Task:
     schedule: Callable
     flops_per_example: float
     top_k: int = 0
+
+
+def learning_rate_schedule(
+    *,
+    schedule: str,
+    learning_rate: float,
+    steps: int,
+    boundary_steps: Sequence[int] = (),
+    decay_factor: float = 0.1,
+    warmup_steps: int = 0,
+) -> optax.Schedule:
+    """The learning rate of each update, of optax's own schedules.
+
+    The paper (section 4) divides 0.05 by 10 at steps 30,000 and 50,000; the other schedules and the
+    warm-up are our additions.
+
+    >>> rate = learning_rate_schedule(
+    ...     schedule="step", learning_rate=0.05, steps=60_000, boundary_steps=(30_000, 50_000)
+    ... )
+    >>> [round(float(rate(step)), 6) for step in (0, 29_999, 30_000, 50_000)]
+    [0.05, 0.05, 0.005, 0.0005]
+
+    Args:
+      schedule: "step" multiplies by `decay_factor` from each of `boundary_steps` on; "cosine" and
+        "linear" fall from `learning_rate` after the warm-up to 0 after the last step, along half a
+        cosine or a line; "constant" stays.
+      learning_rate: the largest rate.
+      steps: updates of the whole run.
+      boundary_steps: ascending, after the warm-up, counted from the start of the run; those at or
+        past `steps` are never reached, which is allowed so that a run can be cut short.
+      warmup_steps: the first updates take 1/warmup_steps, 2/warmup_steps, ... of the rate.
+    Returns:
+      ``schedule(step: i32[]) -> f32[]``, where `step` counts the updates before this one.
+    Raises:
+      ValueError: an argument that will not do, with its value.
+    """
+    falling_steps = steps - warmup_steps
+    schedules: dict[str, Callable[[], optax.Schedule]] = {
+        # optax counts from where a joined schedule begins.
+        "step": lambda: optax.piecewise_constant_schedule(
+            learning_rate, {step - warmup_steps: decay_factor for step in boundary_steps}
+        ),
+        "cosine": lambda: optax.cosine_decay_schedule(learning_rate, falling_steps),
+        "linear": lambda: optax.linear_schedule(learning_rate, 0.0, falling_steps),
+        "constant": lambda: optax.constant_schedule(learning_rate),
+    }
+    if schedule not in schedules:
+        raise ValueError(f"schedule must be one of {', '.join(schedules)}, got {schedule!r}")
+    if not 0 < learning_rate < math.inf:
+        raise ValueError(f"learning_rate must be above 0 and finite, got {learning_rate}")
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    if not 0 <= warmup_steps < steps:
+        raise ValueError(f"warmup_steps must be from 0 to below steps={steps}, got {warmup_steps}")
+    if not 0 < decay_factor <= 1:
+        raise ValueError(f"decay_factor must be above 0 and at most 1, got {decay_factor}")
+    ascend = all(a < b for a, b in itertools.pairwise((warmup_steps, *boundary_steps)))
+    if boundary_steps and (schedule != "step" or not ascend):
+        raise ValueError(
+            "boundary_steps belong to the schedule 'step' and must ascend from above"
+            f" warmup_steps={warmup_steps}, got {tuple(boundary_steps)} for {schedule!r}"
+        )
+    after = schedules[schedule]()
+    if not warmup_steps:
+        return after
+    first = learning_rate / warmup_steps
+    warmup = optax.linear_schedule(first, learning_rate, max(warmup_steps - 1, 1))
+    return optax.join_schedules([warmup, after], [warmup_steps])
+
+
+def momentum_sgd(
+    schedule: Callable,
+    *,
+    momentum: float,
+    nesterov: bool,
+    weight_decay: float,
+    decayed: str = "convolutions",
+) -> optax.GradientTransformation:
+    """The update ``g = gradient + weight_decay * w; v = momentum * v + g; w = w - rate * v``.
+
+    The rate multiplies the velocity and is no part of it, so that a change of rate acts at once.
+    With `nesterov` the step is along ``g + momentum * v``. The penalty, ``weight_decay/2 ||w||^2``,
+    goes through the momentum (it is not decoupled).
+
+    Args:
+      schedule: ``schedule(step) -> rate``, see `learning_rate_schedule`.
+      momentum: the paper's 0.9 (section 4).
+      weight_decay: the paper's 1e-4, on convolution weights.
+      decayed: the leaves with a penalty: "convolutions" (4-D leaves named kernel), "kernels" (all
+        leaves named kernel) or "all".
+    Raises:
+      ValueError: an argument that will not do, with its value; when the optimizer meets parameters
+        of which `decayed` names none although `weight_decay` is above 0.
+    """
+    for name, value in (("momentum", momentum), ("weight_decay", weight_decay)):
+        if not 0 <= value < 1:
+            raise ValueError(f"{name} must be 0 or more and below 1, got {value}")
+    if decayed not in DECAYED:
+        raise ValueError(f"decayed must be one of {', '.join(DECAYED)}, got {decayed!r}")
+
+    def is_decayed(params):
+        mask = jax.tree_util.tree_map_with_path(
+            lambda path, leaf: DECAYED[decayed](path[-1].key, leaf.ndim), params
+        )
+        if not any(jax.tree.leaves(mask)):
+            raise ValueError(
+                f"weight_decay is {weight_decay}, but decayed={decayed!r} names no parameter"
+            )
+        return mask
+
+    velocity = optax.sgd(schedule, momentum, nesterov)
+    if not weight_decay:
+        return velocity
+    return optax.chain(optax.add_decayed_weights(weight_decay, is_decayed), velocity)
 
 
 def initial_state(variables: dict, optimizer: optax.GradientTransformation) -> dict:
@@ -285,6 +293,114 @@ def evaluation_step(task: Task, axis_name: str | None, state: dict, batch: dict)
         missed = jnp.all(largest != labels[:, None], axis=-1)
         sums["top_k_errors"] = jnp.sum(missed & is_real, dtype=jnp.int32)
     return total(sums)
+
+
+# From sums to records
+
+
+class NonFiniteError(Exception):
+    """A metric is NaN or infinite: the run has diverged.
+
+    Attributes:
+      step: the update that showed it, counted from 1, or the updates made before an evaluation.
+      metric: its name in the records.
+    """
+
+    def __init__(self, step: int, metric: str, value: float):
+        super().__init__(f"{metric} is {value} at step {step}")
+        self.step, self.metric = step, metric
+
+    @classmethod
+    def check(cls, step: int, metric: str, value: float) -> None:
+        """Raises it where `value` is not finite."""
+        if not math.isfinite(value):
+            raise cls(step, metric, float(value))
+
+
+@dataclasses.dataclass
+class MetricSums:
+    """What was measured since the last train record; part of a checkpoint."""
+
+    loss: float = 0.0
+    errors: int = 0
+    examples: int = 0
+    gradient_norm: float = 0.0
+    learning_rate: float = 0.0
+    seconds: float = 0.0
+    input_wait_seconds: float = 0.0
+    compile_seconds: float = 0.0
+
+    def add(self, first_step: int, sums: dict) -> None:
+        """Takes in the steps of one dispatch, of which `first_step` is the first.
+
+        Args:
+          sums: see `training_step`, each [steps].
+        Raises:
+          NonFiniteError: the loss or the gradient of a step is not finite.
+        """
+        for i, loss in enumerate(sums["loss"]):
+            self.gradient_norm = float(sums["gradient_norm"][i])
+            NonFiniteError.check(first_step + i, "loss", loss)
+            NonFiniteError.check(first_step + i, "gradient_norm", self.gradient_norm)
+            self.loss += float(loss)
+            self.errors += int(sums["errors"][i])
+            self.examples += int(sums["examples"][i])
+            self.learning_rate = float(sums["learning_rate"][i])
+
+    def record(self, step: int, epoch: float, flops_per_example: float, peak: float | None) -> dict:
+        """The train record.
+
+        Args:
+          step, epoch: updates made, and how often they went through the training split.
+          peak: floating-point operations per second that all devices can do together, if known.
+        """
+        images_per_second = self.examples / self.seconds
+        flops_per_second = images_per_second * flops_per_example
+        return {
+            "kind": "train",
+            "step": step,
+            "epoch": epoch,
+            "loss": self.loss / self.examples,
+            "error_percent": 100 * self.errors / self.examples,
+            "learning_rate": self.learning_rate,
+            "gradient_norm": self.gradient_norm,
+            "images_per_second": images_per_second,
+            "model_flops_per_second": flops_per_second,
+            "utilization_percent": None if peak is None else 100 * flops_per_second / peak,
+            # An upper bound of what the devices lost: they may have been busy meanwhile.
+            "input_wait_percent": 100 * self.input_wait_seconds / self.seconds,
+            "seconds": self.seconds,
+            "compile_seconds": self.compile_seconds,
+        }
+
+
+def evaluation_record(
+    step: int, epoch: float, sums: dict, seconds: float, compile_seconds: float, top_k: int = 0
+) -> dict:
+    """The record of one evaluation.
+
+    Args:
+      sums: see `evaluation_step`, over all examples.
+      top_k: that of the sums; above 0 there is a test_top{top_k}_error_percent.
+    Raises:
+      NonFiniteError: the loss is not finite.
+    """
+    examples = int(sums["examples"])
+    loss = float(sums["loss"]) / examples
+    NonFiniteError.check(step, "test_loss", loss)
+    errors = {"test_error_percent": "errors"}
+    errors |= {f"test_top{top_k}_error_percent": "top_k_errors"} if top_k else {}
+    return {
+        "kind": "evaluation",
+        "step": step,
+        "epoch": epoch,
+        "test_loss": loss,
+        **{name: 100 * int(sums[counted]) / examples for name, counted in errors.items()},
+        "test_examples": examples,
+        "residual_ratio": (sums["residual_ratio"] / examples).tolist(),
+        "seconds": seconds,
+        "compile_seconds": compile_seconds,
+    }
 
 
 def _variables(state: dict) -> dict:

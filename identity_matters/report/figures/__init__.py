@@ -1,10 +1,312 @@
-"""The figures of the report: those that the modules of this package declare, by name."""
+"""The figures of the report: the points that they plot, taken from runs, and how they are drawn.
 
+`draw` sees only the points, and the points are what is saved as CSV, so that a figure cannot show
+what its CSV does not hold. Every seed that is there is drawn: `curve` shows the median and shades
+the range. The SVG brings its own colours for dark surroundings.
+"""
+
+import csv
+import dataclasses
 import importlib
+import io
+import itertools
+import math
+import operator
+import pathlib
 import pkgutil
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from identity_matters.report import figure
+import matplotlib
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure as Canvas
 
+from identity_matters import paper
+from identity_matters.report.groups import MALFORMED
+from identity_matters.runs import Problem, Run
+
+Looks = dict[str, Any]
+Labels = Mapping[Any, str] | Callable[[Any], str]
+
+# Okabe and Ito's colours, which readers with colour blindness can tell apart.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_STYLE: dict[Any, Any] = {
+    # Matplotlib re-exports this name, and its stubs do not.
+    "axes.prop_cycle": matplotlib.cycler(color=COLOURS),  # type: ignore[attr-defined]
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.figsize": (7.0, 4.2),
+    "font.size": 9.0,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "lines.markersize": 4.0,
+    # The same points give the same bytes: no date, no random identifiers; text stays text.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "identity-matters",
+}
+# What is drawn in the colour on the left is drawn in that on the right where the reader's screen is
+# dark. Text has no colour of its own in matplotlib's SVG.
+_DARK = {
+    "#ffffff": "#15181c",
+    "#000000": "#e4e7eb",
+    "#333333": "#c4cad0",
+    "#808080": "#a5adb5",
+    "#0072b2": "#4aa3e0",
+    "#d55e00": "#ff8a3c",
+    "#009e73": "#2fc99b",
+    "#cc79a7": "#e59cc5",
+    "#e69f00": "#ffc04d",
+    "#56b4e9": "#a5dcff",
+}
+_DARK_RULES = "".join(
+    f'[style*="{kind}: {light}"]{{{kind}:{dark} !important}}'
+    for light, dark in _DARK.items()
+    for kind in ("fill", "stroke")
+)
+_DARK_STYLE = f"@media (prefers-color-scheme: dark){{text{{fill:#e4e7eb}}{_DARK_RULES}}}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """One figure of the report; claims.toml has its title and its caption.
+
+    Attributes:
+      name: of its files, figures/<name>.svg and .csv.
+      experiment: whose runs it draws from.
+      points: ``points(run) -> list of flat dicts``; empty where the run holds nothing for it.
+      draw: ``draw(points, canvas)`` onto a matplotlib Figure. Each point has its run's variant and
+        seed, too.
+    """
+
+    name: str
+    experiment: str
+    points: Callable[[Run], list[dict]]
+    draw: Callable[[list[dict], Canvas], None]
+
+
+DECLARED: list[Figure] = []
+
+
+def figure(experiment: str, name: str, points: Callable[[Run], list[dict]]) -> Callable:
+    """Declares the figure <experiment>_<name>; it decorates the function that draws it."""
+
+    def declare(draw: Callable[[list[dict], Canvas], None]) -> Callable:
+        DECLARED.append(Figure(f"{experiment}_{name}", experiment, points, draw))
+        return draw
+
+    return declare
+
+
+# Fields of a record and columns of points are named in one string, divided by spaces.
+
+
+def of_kind(run: Run, kind: str, name: str = "kind") -> list[dict]:
+    """The run's records of one kind."""
+    return [record for record in run.records if record[name] == kind]
+
+
+def pick(record: dict, names: str) -> dict:
+    """Some fields of a record."""
+    return {name: record[name] for name in names.split()}
+
+
+def rows(
+    records: list[dict], same: str, names: str = "", **lists: str | Callable[[dict], list]
+) -> list[dict]:
+    """One row for each place of a record's parallel lists, with the fields `same` of the record.
+
+    The lists are its fields `names`, and the columns `lists`: a field, or a function of the record.
+    """
+    found, columns = [], {name: name for name in names.split()} | lists
+    for record in records:
+        held = [record[of] if isinstance(of, str) else of(record) for of in columns.values()]
+        for row in zip(*held, strict=True):
+            found.append(pick(record, same) | dict(zip(columns, row, strict=True)))
+    return found
+
+
+def split(points: list[dict], names: str) -> dict[Any, list[dict]]:
+    """The points by the value of a column, or by a tuple of several, in order of appearance."""
+    key = operator.itemgetter(*names.split())
+    parts: dict[Any, list[dict]] = {}
+    for point in points:
+        parts.setdefault(key(point), []).append(point)
+    return parts
+
+
+def series(points: list[dict], by: str, labels: Labels = str) -> Iterator[tuple[Looks, list[dict]]]:
+    """({"color": ..., "label": ...}, points) for each value of a column, or of several.
+
+    `labels` gives each value its label. A dict also gives the order, so that a value has the same
+    colour in every panel; values that it lacks are left out.
+    """
+    parts = split(points, by)
+    named = labels if isinstance(labels, Mapping) else {value: labels(value) for value in parts}
+    for colour, (value, label) in zip(itertools.cycle(COLOURS), named.items(), strict=False):
+        if value in parts:
+            yield {"color": colour, "label": label}, parts[value]
+
+
+def panels(
+    canvas: Canvas,
+    points: list[dict],
+    by: str,
+    titles: Labels = str,
+    *,
+    columns: int = 3,
+    legend: int = 0,
+    ylabel: str = "",
+    **settings: Any,
+) -> Iterator[tuple[Any, list[dict]]]:
+    """(axes, points) for each value of a column, named by `titles` as in `series`; one y axis.
+
+    `settings` go to `Axes.set`. Once all are drawn, `legend` columns below them have each label.
+    """
+    parts = list(series(points, by, titles))
+    columns = min(columns, len(parts))
+    height = -(-len(parts) // columns)
+    if height > 1:
+        canvas.set_size_inches(2.4 * columns + 0.6, 2.4 * height + 0.8)
+    grid = canvas.subplots(height, columns, squeeze=False, sharey=True).flatten()
+    for unused in grid[len(parts) :]:
+        unused.remove()
+    for place, (axes, (looks, own)) in enumerate(zip(grid, parts, strict=False)):
+        axes.set_title(looks["label"], fontsize=9)
+        axes.set(ylabel="" if place % columns else ylabel, **settings)
+        yield axes, own
+    if legend:
+        entries: dict[str, Any] = {}
+        for axes in canvas.axes:
+            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+                entries.setdefault(label, handle)
+        canvas.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=legend)
+
+
+def curve(
+    axes: Any,
+    points: list[dict],
+    x: str,
+    y: str,
+    style: str = "o-",
+    *,
+    floor: float = -math.inf,
+    **options: Any,
+) -> None:
+    """Draws the median of column y at each value of column x, and the range where there is one.
+
+    Points without a value are left out, lower ones than `floor` are drawn there: 0 has no place on
+    a logarithmic axis. `options` go to `axes.plot`.
+    """
+    heights: dict[float, list[float]] = {}
+    for point in points:
+        if point[y] is not None and not math.isnan(point[y]):
+            heights.setdefault(point[x], []).append(max(point[y], floor))
+    if not heights:
+        return
+    places = sorted(heights)
+    medians, least, largest = (
+        [pick(heights[place]) for place in places] for pick in (statistics.median, min, max)
+    )
+    (line,) = axes.plot(places, medians, style, **options)
+    if least == largest:
+        return
+    colour = line.get_color()
+    if line.get_linestyle() == "None" or len(places) == 1:
+        axes.vlines(places, least, largest, color=colour, alpha=0.6)
+    else:
+        step = line.get_drawstyle().partition("-")[2] or None
+        looks: Looks = {"color": colour, "alpha": 0.2, "linewidth": 0}
+        axes.fill_between(places, least, largest, step=step, **looks)
+
+
+def curves(
+    axes: Any,
+    points: list[dict],
+    by: str,
+    x: str,
+    y: str,
+    style: str = "o-",
+    *,
+    labels: Labels = str,
+    **options: Any,
+) -> None:
+    """A `curve` for each of the `series` of the points."""
+    for looks, own in series(points, by, labels):
+        curve(axes, own, x, y, style, **looks | options)
+
+
+def scatter(
+    axes: Any, points: list[dict], x: str, y: str, marker: str = "o", **options: Any
+) -> None:
+    """Draws every point, discs see-through; lower ones than the option `floor` are drawn there."""
+    floor = options.pop("floor", -math.inf)
+    disc: Looks = {"alpha": 0.5, "markeredgewidth": 0} if marker == "o" else {}
+    heights = [max(point[y], floor) for point in points]
+    axes.plot([point[x] for point in points], heights, marker, **disc | options)
+
+
+def render(figure: Figure, points: list[dict]) -> str:
+    """The figure as SVG text."""
+    with matplotlib.rc_context(_STYLE):
+        canvas = Canvas()
+        figure.draw(points, canvas)
+        buffer = io.BytesIO()
+        title = paper.FIGURES[figure.name].title
+        FigureCanvasSVG(canvas).print_svg(buffer, metadata={"Date": None, "Title": title})
+    # Matplotlib pads some lines with blanks, which diffs and editors then complain about.
+    lines = buffer.getvalue().decode().splitlines()
+    svg = "\n".join(line.rstrip() for line in lines) + "\n"
+    return svg.replace("</style>", f"{_DARK_STYLE}</style>", 1)
+
+
+def points_of(figure: Figure, run: Run) -> list[dict]:
+    """The points that the figure takes from a run, with the run's variant and seed."""
+    return [{"variant": run.variant, "seed": run.seed, **row} for row in figure.points(run)]
+
+
+def save(
+    figure: Figure, runs: list[Run], directory: pathlib.Path
+) -> tuple[list[Run], list[Problem]]:
+    """Writes <name>.svg and <name>.csv to `directory`; no file where the runs have no points.
+
+    Returns:
+      The runs that are shown, and those whose records are not what the figure reads, with reasons.
+    """
+    shown: list[Run] = []
+    points: list[dict] = []
+    svg = ""
+    problems = []
+    try:
+        shown, points, svg = _drawn(figure, runs)
+    except MALFORMED:
+        # Run by run: each that can be drawn together with those before it.
+        for run in runs:
+            try:
+                shown, points, svg = _drawn(figure, [*shown, run])
+            except MALFORMED as error:
+                reason = f"{run.path}: figure {figure.name}: {type(error).__name__} {error}"
+                problems.append(Problem(run.path, reason))
+    if points:
+        (directory / f"{figure.name}.svg").write_text(svg, encoding="utf-8")
+        columns = list(dict.fromkeys(name for row in points for name in row))
+        with open(directory / f"{figure.name}.csv", "w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, columns, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(points)
+    return shown, problems
+
+
+def _drawn(figure: Figure, runs: list[Run]) -> tuple[list[Run], list[dict], str]:
+    """The runs that have points, the points, and the figure of them."""
+    found = [(run, points_of(figure, run)) for run in runs]
+    points = [row for _, own in found for row in own]
+    return [run for run, own in found if own], points, render(figure, points) if points else ""
+
+
+# The modules of this package declare figures.
 for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
     importlib.import_module(_module.name)
-FIGURES = tuple(sorted(figure.DECLARED, key=lambda one: one.experiment))
+FIGURES = tuple(sorted(DECLARED, key=lambda one: one.experiment))

@@ -4,8 +4,8 @@ import statistics
 
 from matplotlib.figure import Figure as Canvas
 
-from identity_matters.report import figure as fig
-from identity_matters.report.figure import COLOURS, Looks, curve, curves, panels, series, split
+from identity_matters.report import figures as fig
+from identity_matters.report.figures import COLOURS, Looks, curve, curves, panels, series, split
 from identity_matters.runs import Run
 
 # Certificates against the truth, and times to escape (experiments/convergence.py)
@@ -22,8 +22,8 @@ _ESCAPED = {-0.5: "R = −1/2", 0.5: "R = 1/2"}
 
 def inside_points(run: Run) -> list[dict]:
     """One row for each shape and size of f(0) - C beyond the certificates."""
-    lists = {name: name for name in ("excess_over_sigma", "converged_percent")}
-    return fig.rows(fig.of_kind(run, "beyond", "question"), "depth width", **lists)
+    records = fig.of_kind(run, "beyond", "question")
+    return fig.rows(records, "depth width", "excess_over_sigma converged_percent")
 
 
 @fig.figure("convergence", "inside", inside_points)
@@ -176,15 +176,9 @@ def draw_stuck(points: list[dict], canvas: Canvas) -> None:
 
 def noise_points(run: Run) -> list[dict]:
     """One row for each draw; one that did not converge has the updates that it was given."""
-    return [
-        {**fig.pick(record, "target depth"), "noise_std": std, "updates": count, "converged": ended}
-        for record in run.records
-        if run.variant == "noise"
-        for std, counts, ends in zip(
-            *fig.pick(record, "noise_stds updates converged").values(), strict=True
-        )
-        for count, ended in zip(counts, ends, strict=True)
-    ]
+    records = run.records if run.variant == "noise" else []
+    by_std = fig.rows(records, "target depth", "updates converged", noise_std="noise_stds")
+    return fig.rows(by_std, "target depth noise_std", "updates converged")
 
 
 @fig.figure("linear_training", "noise", noise_points)

@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 
-from identity_matters.report import figure as fig
-from identity_matters.report.figure import Looks, curve, curves, of_kind, panels, series, split
+from identity_matters.report import figures as fig
+from identity_matters.report.figures import Looks, curve, curves, of_kind, panels, series, split
 from identity_matters.runs import Run
 
 # Factorizations (experiments/factorization.py)
@@ -215,19 +215,20 @@ _LARGEST_DRAWN_NORM = 3.0
 
 def wall_points(run: Run) -> list[dict]:
     """One row for each critical point reached: |||A||| and its relative excess risk."""
+    reached = fig.rows(
+        of_kind(run, "critical_points"),
+        "width depth gradient_tolerance",
+        "norms relative_excess gradient_norms",
+        started_at_norm="started_at_norms",
+    )
     return [
         {
-            **fig.pick(record, "width depth"),
-            "started_at_norm": start,
-            "norm": float(f"{norm:.6g}"),
-            "relative_excess": float(f"{excess:.3g}"),
+            **fig.pick(row, "width depth started_at_norm"),
+            "norm": float(f"{row['norms']:.6g}"),
+            "relative_excess": float(f"{row['relative_excess']:.3g}"),
         }
-        for record in of_kind(run, "critical_points")
-        for start, norm, excess, gradient in zip(
-            *fig.pick(record, "started_at_norms norms relative_excess gradient_norms").values(),
-            strict=True,
-        )
-        if gradient <= record["gradient_tolerance"]
+        for row in reached
+        if row["gradient_norms"] <= row["gradient_tolerance"]
     ]
 
 

@@ -6,8 +6,8 @@ from typing import Any
 from matplotlib.figure import Figure as Canvas
 
 from identity_matters import paper
-from identity_matters.report import figure as fig
-from identity_matters.report.figure import COLOURS, Looks, curve, curves, of_kind, series, split
+from identity_matters.report import figures as fig
+from identity_matters.report.figures import COLOURS, Looks, curve, curves, of_kind, series, split
 from identity_matters.runs import Run
 
 _CURVES = {

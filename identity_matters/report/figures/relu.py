@@ -2,8 +2,8 @@
 
 from matplotlib.figure import Figure as Canvas
 
-from identity_matters.report import figure as fig
-from identity_matters.report.figure import Looks, curve, curves, of_kind, panels, series, split
+from identity_matters.report import figures as fig
+from identity_matters.report.figures import Looks, curve, curves, of_kind, panels, series, split
 from identity_matters.runs import Run
 
 # Shares of rounding size, 0 included, are drawn at this height of a logarithmic axis.
@@ -23,7 +23,7 @@ def limit_points(run: Run) -> list[dict]:
     limits = fig.rows(
         searches,
         "depth width maps bias pairs",
-        descends="descends",
+        "descends",
         kind=lambda record: [record["kind_names"][kind] for kind in record["kinds"]],
         norm="max_norm",
         risk_share="risk_share",
@@ -52,12 +52,11 @@ def _biases(bias: bool) -> str:
 def ratio_points(run: Run) -> list[dict]:
     """One row for each net and norm: least, median and searched ‖∇f‖² / f."""
     records = of_kind(run, "gradient_ratio", "measured")
-    names = ("median_ratio", "least_ratio", "searched_ratio")
-    return fig.rows(
-        [{**record, "examples": 2 * record["pairs"]} for record in records],
-        "depth width bias examples",
-        **{"norm": "norms", **{name: name for name in names}},
-    )
+    counted = [
+        {**record, "norm": record["norms"], "examples": 2 * record["pairs"]} for record in records
+    ]
+    names = "norm median_ratio least_ratio searched_ratio"
+    return fig.rows(counted, "depth width bias examples", names)
 
 
 @fig.figure("relu", "gradient_ratio", ratio_points)
@@ -80,7 +79,8 @@ def noise_points(run: Run) -> list[dict]:
     The share is that of all noisy starts of the run with a final risk up to the bound.
     """
     records, name = of_kind(run, "noise", "measured"), "median_updates_to_half"
-    times = fig.rows(records, "depth width bias", deviation="scales", **{name: name})
+    scaled = [{**record, "deviation": record["scales"]} for record in records]
+    times = fig.rows(scaled, "depth width bias", f"deviation {name}")
     rows = [row for row in times if row[name] is not None]
     for width, own in split(records, "width").items():
         ends = [
