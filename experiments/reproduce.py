@@ -14,6 +14,7 @@ Ctrl-C and SIGTERM stop all runs and leave them to be resumed by the same comman
 
 import collections
 import contextlib
+import ctypes
 import dataclasses
 import glob
 import itertools
@@ -63,6 +64,7 @@ DEMO_SECONDS = 20  # an experiment is quick if its quickest variant took at most
 UNKNOWN_SECONDS = 30  # for a run that has no reference
 START_SECONDS = 4  # until a process has imported what it needs
 STOP_SECONDS = 30  # for saving after SIGTERM
+_PR_SET_PDEATHSIG = 1
 # Importing takes a process longer than many a run.
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
@@ -128,6 +130,7 @@ class Job:
 def main(argv) -> int:
     """Runs what the flags name; the exit code."""
     del argv
+    _end_with_make()
     try:
         jobs = _jobs()
     except ValueError as error:
@@ -147,13 +150,13 @@ def main(argv) -> int:
     started = time.monotonic()
     try:
         _run_all(waiting, console)
+        if _REPORT.value:
+            _write_report(console)
     except Stopped as stop:
         for job in waiting:
             _end(job)
         console.print("interrupted; the same command resumes")
         return stop.args[0]
-    if _REPORT.value:
-        _write_report(console)
     return _conclude(jobs, refused, time.monotonic() - started, console)
 
 
@@ -231,13 +234,20 @@ def _stop(signum, frame):
     raise Stopped(130 if signum == signal.SIGINT else 75)
 
 
+def _end_with_make() -> None:
+    """If `make` is killed, so is this process, and with it all runs."""
+    libc = ctypes.CDLL(None)
+    if "MAKELEVEL" in os.environ and hasattr(libc, "prctl"):
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _start(job: Job, core: int | None) -> None:
     """Starts the run on one core of its own, or on all where `core` is None."""
     job.log.parent.mkdir(parents=True, exist_ok=True)
     log = None if core is None else str(job.log)
-    job.process = _SERVER.Process(target=_run, args=(job.command(), log, core))
-    job.process.start()
-    job.core, job.started = core, time.monotonic()
+    process = _SERVER.Process(target=_run, args=(job.command(), log, core))
+    process.start()  # which a signal may leave; then the run ends with this process
+    job.process, job.core, job.started = process, core, time.monotonic()
 
 
 def _run(command: list[str], log: str | None, core: int | None) -> None:

@@ -153,6 +153,7 @@ def read_json(path: Any) -> dict:
     text = _read_bytes(path)
     try:
         value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()  # text that no file can hold
     except (ValueError, RecursionError) as error:
         raise MalformedFileError(f"{path}: not JSON ({error})") from None
     if not isinstance(value, dict):

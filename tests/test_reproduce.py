@@ -5,6 +5,9 @@ import os
 import pathlib
 import shutil
 import signal
+import time
+
+import pytest
 
 from experiments import run
 from identity_matters import runs
@@ -135,3 +138,25 @@ def test_nothing_outlives_it_and_the_same_command_resumes_at_once(tmp_path):
         assert all(found[path].startswith(before) for path, before in kept.items())
         kept = found
     assert statuses(tmp_path) == {"slow 0": "done", "slow 1": "done"}
+
+
+def as_make_does(pipe):
+    from experiments import reproduce
+
+    os.environ["MAKELEVEL"] = "1"
+    if not os.fork():
+        reproduce._end_with_make()
+        pipe.send("started")
+        time.sleep(60)
+    os.wait()
+
+
+def test_what_make_started_ends_with_it():
+    ours, theirs = forked.server.Pipe()
+    make = forked.server.Process(target=as_make_does, args=(theirs,))
+    make.start()
+    theirs.close()
+    assert ours.recv() == "started"
+    make.kill()
+    with pytest.raises((EOFError, ConnectionResetError)):
+        assert ours.poll(20) and ours.recv()

@@ -159,7 +159,9 @@ def test_records_that_are_not_as_written_are_refused(tmp_path, status, damage):
 
 
 @pytest.mark.parametrize("name", ["environment.json", "config.json", "summary.json"])
-@pytest.mark.parametrize("content", [None, b"", b"[]", b"{", b"\xff", b"[" * 100_000, "directory"])
+@pytest.mark.parametrize(
+    "content", [None, b"", b"[]", b"{", b"\xff", b"[" * 100_000, b'{"a": "\\ud800"}', "directory"]
+)
 def test_a_damaged_file_is_named_and_skipped_and_ends_a_resumption_in_one_line(
     tmp_path, name, content
 ):

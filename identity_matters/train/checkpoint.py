@@ -142,7 +142,13 @@ class Checkpoints:
         if not self.directory.exists():
             return None
         damaged: dict[int, str] = {}
-        for step in sorted(self._manager.all_steps(), reverse=True):
+        try:
+            steps = sorted(self._manager.all_steps(), reverse=True)
+        except (OSError, RecursionError) as error:
+            raise CheckpointError(
+                f"{self.directory} cannot be read ({runs.first_line(error)})"
+            ) from None
+        for step in steps:
             try:
                 found = step, *self._read(step, like)
                 break
