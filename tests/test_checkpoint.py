@@ -183,6 +183,13 @@ def test_metadata_that_were_changed_are_not_believed(directory, tmp_path):
         restore(directory)
 
 
+@pytest.mark.parametrize("text", ["[]", "[" * 100_000])
+def test_what_orbax_cannot_list_is_one_line(directory, text):
+    (directory / "3" / "_CHECKPOINT_METADATA").write_text(text)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        restore(directory)
+
+
 def test_other_settings_are_refused_by_name_and_nothing_is_touched(directory):
     # The damaged newest stays too: the directory belongs to another run.
     damage(metadata(directory, 3), "flip")

@@ -144,7 +144,7 @@ class Checkpoints:
         damaged: dict[int, str] = {}
         try:
             steps = sorted(self._manager.all_steps(), reverse=True)
-        except (OSError, RecursionError) as error:
+        except Exception as error:  # by what is damaged, as below
             raise CheckpointError(
                 f"{self.directory} cannot be read ({runs.first_line(error)})"
             ) from None
