@@ -2,7 +2,7 @@
 
 A checkpoint knows how many records there were when it was saved; a resumed run drops the later
 ones and writes them anew. All fields of a record but `TIMING_FIELDS` are then the same as in a run
-that was never interrupted. docs/md explains each field.
+that was never interrupted. docs/metrics.md explains each field.
 """
 
 import collections
