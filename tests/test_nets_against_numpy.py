@@ -2,7 +2,9 @@
 
 import functools
 import math
+import re
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -175,9 +177,21 @@ def test_bfloat16_is_what_the_convolutions_compute_in():
     variables = variable_shapes(net, IMAGES.shape[1:])
     assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {np.dtype("float32")}
     jaxpr = jax.make_jaxpr(functools.partial(apply_net, net, train=True))(variables, IMAGES)
-    text = [line for line in str(jaxpr).splitlines() if "= conv_general_dilated[" in line]
-    assert len(text) == 7
-    assert all("bf16[" in line for line in text)
+    # The seventh is of maps smaller than its kernel: a product, as is the last map, in float32.
+    lines = str(jaxpr).splitlines()
+    text = [line for line in lines if re.search("= (conv_general_dilated|dot_general)", line)]
+    assert [line.count("bf16[") for line in text] == [1] * 7 + [0]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("sides", [(2, 2), (1, 4), (6, 2)])
+def test_convolutions_of_maps_smaller_than_the_kernel(size, sides):
+    rng = np.random.default_rng(0)
+    x, kernel = rng.standard_normal((3, *sides, 4)), rng.standard_normal((size, size, 4, 5))
+    net = nn.Conv(5, (size, size), use_bias=False, conv_general_dilated=layers.convolution)
+    found = net.apply({"params": {"kernel": kernel}}, x.astype(np.float32))
+    expected = convolve(x, kernel, before=(size - 1) // 2, after=size // 2)
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,13 @@ class AllConvResidual(nn.Module):
     def __call__(self, x, *, train: bool, keys=None):
         norm = layers.batch_norm(self, train, BATCH_NORM_EPSILON)
         # "SAME" at stride 2 and even sides pads 3x3 kernels at the lower right only.
-        conv = functools.partial(nn.Conv, padding="SAME", use_bias=False, dtype=self.compute_dtype)
+        conv = functools.partial(
+            nn.Conv,
+            padding="SAME",
+            use_bias=False,
+            dtype=self.compute_dtype,
+            conv_general_dilated=layers.convolution,
+        )
         block = functools.partial(
             Block,
             conv=functools.partial(

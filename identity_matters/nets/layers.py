@@ -166,6 +166,26 @@ def check(
             raise ValueError(f"{name} must be one of {known}, got {getattr(net, name)!r}")
 
 
+def convolution(images: jax.Array, kernel: jax.Array, strides, padding, *, precision=None, **options):
+    """`jax.lax.conv_general_dilated`, which Flax's layers take from here.
+
+    With maps smaller than the kernel it is the product of their patches and the kernel: forth and
+    back XLA takes 2 ms on a CPU for 128 maps of 2 x 2 with 64 channels, not the 35 ms of its
+    convolution.
+    """
+    (n, h, w, _), (k, _, _, c_out) = images.shape, kernel.shape
+    if (padding, max(strides)) != ("SAME", 1) or min(h, w) >= k:
+        return jax.lax.conv_general_dilated(
+            images, kernel, strides, padding, precision=precision, **options
+        )
+    before, after = (k - 1) // 2, k // 2
+    padded = jnp.pad(images, ((0, 0), (before, after), (before, after), (0, 0)))
+    shifted = [padded[:, i : i + h, j : j + w] for i in range(k) for j in range(k)]
+    patches = jnp.concatenate(shifted, axis=-1).reshape(n * h * w, -1)
+    product = jnp.matmul(patches, kernel.reshape(-1, c_out), precision=precision)
+    return product.reshape(n, h, w, c_out)
+
+
 def leaky_relu(x: Array, leak: float) -> jax.Array:
     """max(x, leak x); plain ReLU, with derivative 0 at 0, for leak = 0."""
     return nn.leaky_relu(x, leak) if leak else nn.relu(x)
