@@ -166,7 +166,7 @@ def check(
             raise ValueError(f"{name} must be one of {known}, got {getattr(net, name)!r}")
 
 
-def convolution(images: jax.Array, kernel: jax.Array, strides, padding, *, precision=None, **options):
+def convolution(images: jax.Array, kernel: jax.Array, strides, padding, **options):
     """`jax.lax.conv_general_dilated`, which Flax's layers take from here.
 
     With maps smaller than the kernel it is the product of their patches and the kernel: forth and
@@ -175,14 +175,12 @@ def convolution(images: jax.Array, kernel: jax.Array, strides, padding, *, preci
     """
     (n, h, w, _), (k, _, _, c_out) = images.shape, kernel.shape
     if (padding, max(strides)) != ("SAME", 1) or min(h, w) >= k:
-        return jax.lax.conv_general_dilated(
-            images, kernel, strides, padding, precision=precision, **options
-        )
+        return jax.lax.conv_general_dilated(images, kernel, strides, padding, **options)
     before, after = (k - 1) // 2, k // 2
     padded = jnp.pad(images, ((0, 0), (before, after), (before, after), (0, 0)))
     shifted = [padded[:, i : i + h, j : j + w] for i in range(k) for j in range(k)]
     patches = jnp.concatenate(shifted, axis=-1).reshape(n * h * w, -1)
-    product = jnp.matmul(patches, kernel.reshape(-1, c_out), precision=precision)
+    product = jnp.matmul(patches, kernel.reshape(-1, c_out), precision=options.get("precision"))
     return product.reshape(n, h, w, c_out)
 
 
