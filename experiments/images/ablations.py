@@ -7,7 +7,7 @@ activation open: we ask whether what the base code had lowers the test error.
 
 Command: python -m experiments.images.ablations --config=:digits/identity
     make data && make reproduce-ablations DATASET=cifar10/small SEEDS="0 1 2"
-2 CPU cores: digits/identity and digits/initialisation a little over two minutes together. A net of
+2 CPU cores: digits/identity and digits/initialisation a little over a minute together. A net of
 cifar10/small takes 22 minutes on one core, one of its identity variant about an hour, if nothing
 else runs (estimates from 390 images/s): 3 hours for its five variants with one seed.
 Expected: with the identity below 5 % training error at both depths, deep without it at chance.

@@ -47,7 +47,7 @@ OTHER_VARIANTS = tuple(
 # What differs from the defaults: scale, data, net, optimiser, and length of the training.
 _NETS: dict[str, tuple[str, dict, dict, dict, dict]] = {
     # Claim: the paper's block and initialisation train on any images. Reduced: 19 convolutions of a
-    # quarter of the paper's width, 8 x 8 images. 2 CPU cores: a minute. Expected: 6 %.
+    # quarter of the paper's width, 8 x 8 images. 2 CPU cores: half a minute. Expected: 6 %.
     "digits": (
         "reduced",
         {},
