@@ -63,9 +63,10 @@ _NOT_SMALL = ("paper_times_3", "zero", "leak_and_activate_first")
 
 
 # A rate that leaves some room: at 0.05 nets of the baseline's kind diverged at times.
-_SHORT_RATE = {"learning_rate": 0.03, "boundary_steps": (250,)}
+_SHORT_RATE = {"learning_rate": 0.03, "boundary_steps": (350,)}
+# After 300 steps the worst of three seeds stood at 5 % training error, on the criterion itself.
 _SHORT = {
-    "steps": 300,
+    "steps": 400,
     "batch_examples": 64,
     "steps_per_log": 25,
     "steps_per_evaluation": 100,
