@@ -99,18 +99,20 @@ def measure(trial: dict, key, log) -> dict:
     settings["num_classes"] = ours.training.data.num_classes
     devices, parameters = ours.parallel.devices, ours.training.parameters
     flops = ours.training.task.flops_per_example
-    with _Torch(trial["torch_python"], settings) as theirs:
+    python, bfloat16 = trial["torch_python"], {**settings, "compute_dtype": "bfloat16"}
+    with _Torch(python, settings) as theirs, _Torch(python, bfloat16) as theirs_in_bfloat16:
         if parameters != theirs.described["parameters"]:
             raise RuntimeError(
                 f"the nets differ: {parameters} parameters here and"
                 f" {theirs.described['parameters']} in PyTorch"
             )
-        seconds = {"ours": [], "torch": []}
+        seconds = {"ours": [], "torch": [], "torch_bfloat16": []}
         for _ in range(trial["rounds"] + 1):
             if log.stop_requested():
                 raise run.Interrupted
             seconds["ours"].append(ours.run())
             seconds["torch"].append(theirs.run(trial["steps_per_round"]))
+            seconds["torch_bfloat16"].append(theirs_in_bfloat16.run(trial["steps_per_round"]))
     # The first round of each compiles or warms up.
     images = trial["steps_per_round"] * trial["batch_examples"]
     rates = {name: images / statistics.median(s[1:]) for name, s in seconds.items()}
@@ -122,6 +124,7 @@ def measure(trial: dict, key, log) -> dict:
         "device_kind": devices[0].device_kind,
         "images_per_second": rates["ours"],
         "torch_images_per_second": rates["torch"],
+        "torch_bfloat16_images_per_second": rates["torch_bfloat16"],
         "speedup": rates["ours"] / rates["torch"],
         "model_flops_per_second": rates["ours"] * flops,
         "utilization_percent": None if peak is None else 100 * rates["ours"] * flops / peak,
@@ -137,7 +140,7 @@ class Rounds:
     """
 
     def __init__(self, trial: dict, key):
-        # All virtual devices of a CPU, but one accelerator: PyTorch uses no more.
+        # A CPU as a training divides it, but one accelerator: PyTorch uses no more.
         on_cpu = jax.default_backend() == "cpu"
         batch_examples, data = trial["batch_examples"], image_data.settings("cifar10")
         model = {name: trial[name] for name in ("blocks_per_stage", "widths", "compute_dtype")}
@@ -156,7 +159,7 @@ class Rounds:
         )
         self.training = train.Training(
             **without(groups, "scale"),
-            devices=parallel.pick_devices(0 if on_cpu else 1, batch_examples),
+            devices=None if on_cpu else parallel.pick_devices(1, batch_examples),
             images=compile_check.stand_in(data),
         )
         self.parallel, task = self.training.parallel, self.training.task
@@ -214,8 +217,9 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     judged = [record for record in records if record["net"] == JUDGED_NET]
     goals = [record["speedup"] >= config["least_speedup"] for record in judged]
     for record in records:
-        for name in ("images_per_second", "torch_images_per_second", "speedup"):
-            metrics[f"{name}/{record['net']}"] = record[name]
+        for name in record:
+            if name == "speedup" or name.endswith("images_per_second"):
+                metrics[f"{name}/{record['net']}"] = record[name]
         if record["utilization_percent"] is not None:
             metrics[f"utilization_percent/{record['net']}"] = record["utilization_percent"]
         for kind, goal in config["images_per_second_goals"].items():
