@@ -22,9 +22,6 @@ from identity_matters.train import checkpoint, loop, multihost, parallel, step
 # On an accelerator the host would be the bottleneck at one step a dispatch; on a CPU the steps of a
 # dispatch are unrolled, which only takes longer to compile.
 ACCELERATOR_STEPS_PER_DISPATCH = 100
-# A CPU is several devices (see `run`), which cost more than they give where each has fewer pixels:
-# a step of the digits' nets took 33 ms on one device and 43 ms on four, all on one core.
-CPU_PIXELS_PER_DEVICE = 8192
 # The second figure that the paper gives for ImageNet; it says little where classes are few.
 TOP_K = 5
 LEAST_CLASSES_FOR_TOP_K = 1000
@@ -90,7 +87,7 @@ TRAIN = {
     "steps_per_evaluation": 1000,
     "steps_per_checkpoint": 1000,
     "evaluation_batch_examples": 1000,
-    "devices": 0,  # 0: as many of this machine's as divide the batch; on a CPU, as pay
+    "devices": 0,  # 0: as many of this machine's as divide the batch
     "keep_final_checkpoint": True,
 }
 
@@ -134,16 +131,6 @@ def make_net(model: dict, num_classes: int, image_shape) -> tuple:
     return net, flops.count_parameters(variables["params"]), forward
 
 
-def _pick_devices(count: int, batch_examples: int, image_shape) -> list[jax.Device]:
-    """`parallel.pick_devices`, but for small images only as many of a CPU's as pay."""
-    devices = parallel.pick_devices(count, batch_examples)
-    if count or devices[0].platform != "cpu" or jax.process_count() > 1:
-        return devices
-    most = batch_examples * image_shape[0] * image_shape[1] // CPU_PIXELS_PER_DEVICE
-    counts = range(min(most, len(devices)), 1, -1)
-    return devices[: next((n for n in counts if batch_examples % n == 0), 1)]
-
-
 class Training:
     """One training, built of its settings.
 
@@ -168,7 +155,7 @@ class Training:
         num_classes, shape = image_data.size(data)
         self.net, self.parameters, forward = make_net(model, num_classes, shape)
         optimizer, rate = make_optimizer(steps=train["steps"], **optim)
-        devices = devices or _pick_devices(train["devices"], train["batch_examples"], shape)
+        devices = devices or parallel.pick_devices(train["devices"], train["batch_examples"])
         streamed = self.dataset == image_data.imagenet.NAME
         one_by_one = streamed or devices[0].platform == "cpu"
         self.intervals = loop.Intervals(

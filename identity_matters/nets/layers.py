@@ -20,10 +20,9 @@ from identity_matters import random_matrices
 from identity_matters.array_types import Array
 
 COMPUTE_DTYPES = ("float32", "bfloat16")
-# The gradient of a convolution's kernel takes so many pixels at a time on a CPU, from so many
-# channels on; with fewer channels it is faster in one go.
-CPU_PIXELS_PER_GRADIENT = 4096
-CPU_LEAST_CHANNELS_PER_GRADIENT = 32
+# On a CPU the gradient of a convolution's kernel is taken of so many pixels at a time, by the least
+# number of channels: XLA slows down where it gets more.
+CPU_PIXELS_PER_GRADIENT = {32: 4096, 1: 16_384}
 # What a running value keeps of itself, in Torch (momentum 0.1 there) and in the paper's base code.
 BATCH_NORM_DECAY = 0.9
 
@@ -211,8 +210,9 @@ def _gradients(strides, padding, options, inputs, slope):
         return sum(kernel_gradient(images[i : i + count], slope[i : i + count]) for i in parts)
 
     (of_images,) = jax.linear_transpose(lambda x: convolve(x, kernel), images)(slope)
-    count = max(1, CPU_PIXELS_PER_GRADIENT // math.prod(slope.shape[1:3]))
-    if count >= len(images) or kernel.shape[-1] < CPU_LEAST_CHANNELS_PER_GRADIENT:
+    pixels = next(n for least, n in CPU_PIXELS_PER_GRADIENT.items() if slope.shape[-1] >= least)
+    count = max(1, pixels // math.prod(slope.shape[1:3]))
+    if count >= len(images):
         return of_images, kernel_gradient(images, slope)
     # XLA takes 31 ms for 16 maps of 32 x 32 with 64 channels, and 12 ms for four times four.
     both = {"cpu": in_parts, "default": kernel_gradient}
