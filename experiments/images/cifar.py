@@ -83,7 +83,7 @@ _NETS: dict[str, tuple[str, dict, dict, dict, dict]] = {
     ),
     # Claim: the paper's block, initialisation and fixed projection, without batch norm, train on
     # CIFAR at a size that two cores can carry. Reduced: 19 convolutions of half the width, 1.1M
-    # parameters, 30 epochs whose rate ends at zero. 2 CPU cores: 3 hours (estimate, at the 150
+    # parameters, 30 epochs whose rate ends at zero. 2 CPU cores: 2 hours (estimate, at the 190
     # images/s of its first steps). Expected: at most 8.5 % on CIFAR-10 and 34 % on CIFAR-100, our
     # goals, set before the first run. The decay is our choice for so short a schedule.
     "small": (
