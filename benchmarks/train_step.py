@@ -14,6 +14,7 @@ Command: python -m benchmarks.train_step    # needs PyTorch: make bench-train in
 Hardware: any. Time: two to three minutes on 2 CPU cores.
 """
 
+import contextlib
 import json
 import math
 import pathlib
@@ -38,7 +39,7 @@ CLAIM = "training-speed"
 JUDGED_NET = "table_1"
 _WORKER = pathlib.Path(__file__).resolve().parent / "torch_worker.py"
 _ORDER_SEED = 0
-# Before it starts: its own threads, several a core, would count as load.
+# Before it starts: its own threads and PyTorch's would count as load.
 _LOAD_PER_CORE = load.per_core()
 
 
@@ -102,32 +103,38 @@ def measure(trial: dict, key, log) -> dict:
     settings["num_classes"] = ours.training.data.num_classes
     devices, parameters = ours.parallel.devices, ours.training.parameters
     flops = ours.training.task.flops_per_example
-    python, bfloat16 = trial["torch_python"], {**settings, "compute_dtype": "bfloat16"}
-    with _Torch(python, settings) as theirs, _Torch(python, bfloat16) as theirs_in_bfloat16:
-        if parameters != theirs.described["parameters"]:
+    peers = {"torch": settings}
+    if trial["compute_dtype"] == "float32":
+        peers["torch_bfloat16"] = {**settings, "compute_dtype": "bfloat16"}
+    with contextlib.ExitStack() as stack:
+        theirs = {
+            name: stack.enter_context(_Torch(trial["torch_python"], own))
+            for name, own in peers.items()
+        }
+        described = theirs["torch"].described
+        if parameters != described["parameters"]:
             raise RuntimeError(
                 f"the nets differ: {parameters} parameters here and"
-                f" {theirs.described['parameters']} in PyTorch"
+                f" {described['parameters']} in PyTorch"
             )
-        seconds = {"ours": [], "torch": [], "torch_bfloat16": []}
+        seconds = {name: [] for name in ("ours", *theirs)}
         for _ in range(trial["rounds"] + 1):
             if log.stop_requested():
                 raise run.Interrupted
             seconds["ours"].append(ours.run())
-            seconds["torch"].append(theirs.run(trial["steps_per_round"]))
-            seconds["torch_bfloat16"].append(theirs_in_bfloat16.run(trial["steps_per_round"]))
+            for name, worker in theirs.items():
+                seconds[name].append(worker.run(trial["steps_per_round"]))
     # The first round of each compiles or warms up.
     images = trial["steps_per_round"] * trial["batch_examples"]
     rates = {name: images / statistics.median(s[1:]) for name, s in seconds.items()}
     peak = counts.peak_flops_per_second(devices[0].device_kind, trial["compute_dtype"])
     return {
         "parameters": parameters,
-        "torch_described": theirs.described,
+        "torch_described": described,
         "devices": len(devices),
         "device_kind": devices[0].device_kind,
         "images_per_second": rates["ours"],
-        "torch_images_per_second": rates["torch"],
-        "torch_bfloat16_images_per_second": rates["torch_bfloat16"],
+        **{f"{name}_images_per_second": rates[name] for name in theirs},
         "speedup": rates["ours"] / rates["torch"],
         "model_flops_per_second": rates["ours"] * flops,
         "utilization_percent": None if peak is None else 100 * rates["ours"] * flops / peak,
