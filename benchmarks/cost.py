@@ -22,12 +22,11 @@ _HEAD = """# What the trainings cost
 
 **Compiled, not measured.** `make compile-check` and, for GPUs, `make compile-check-gpu` compiled
 these programs for accelerators that were not there; `make cost` wrote this page from their records.
-A step takes at least as long as its products take at the peak of the chips, and at least as long
-as its traffic with their memory takes at full bandwidth: the larger of the two gives the *least
-hours*. The *most hours* assume that a step reaches {share} of that bound; this is a guess.
-Evaluations are counted; compiling, reading ImageNet from disk and traffic between chips are not.
-Products are counted in the usual way, the zeros of padding as numbers. Traffic inside the chip,
-where TPUs keep what fits, is not counted, nor is the memory that cuDNN takes on a GPU besides.
+The *least hours* are a roofline bound: each step takes the larger of its arithmetic at peak FLOP/s
+and its memory traffic at full bandwidth. The *most hours* assume that a step reaches {share} of it;
+this is a guess. Evaluations are counted; compiling, reading ImageNet from disk and traffic
+between chips are not. FLOPs include multiplications by padding zeros. Memory traffic is that with
+HBM: what TPUs keep inside the chip is not counted, nor is the workspace of cuDNN on a GPU.
 
 {columns}
 {rule}
@@ -83,7 +82,7 @@ def _row(slice_: str, program: str, step: dict, evaluation: dict) -> str:
     experiment, _, variant = program.partition(":")
     settings = experiments.find(experiment).own_settings(variant)
     hours = training_hours(settings, step, evaluation)
-    limit = "products" if step["arithmetic_seconds"] >= step["memory_seconds"] else "memory"
+    limit = "compute" if step["arithmetic_seconds"] >= step["memory_seconds"] else "memory"
     needed = sum(step[f"{name}_bytes"] for name in ("argument", "result", "temporary", "code"))
     cells = (
         variant, slice_, step["devices"], f"{1e3 * _bound(step):.2f}", limit,

@@ -1,9 +1,9 @@
 """Prints for every claim what the paper, the reference and your runs say of it.
 
 Command: make compare
-The exit code is 1 where a run at paper scale contradicts its claim or the committed reference, or
-where a run cannot be read; runs that decide nothing ("undecided", "not comparable") contradict
-nothing. `make report` has all measured values.
+The exit code is 1 where a run at paper scale contradicts the committed reference, or contradicts
+its claim where the reference does not, and where a run cannot be read. Runs that decide nothing
+("undecided", "not comparable") contradict nothing. `make report` has all measured values.
 """
 
 import collections
@@ -40,7 +40,7 @@ def _main(_: list[str]) -> int:
         *versions(found),
     ):
         console.print(rich.text.Text(line, "yellow"))
-    against = groups.contradictions(found)
+    against = groups.contradictions(yours.groups, reference.groups)
     for line in against:
         console.print(rich.text.Text(f"contradiction: {line}", "red"))
     said = collections.Counter(group.verdict for group in found["yours"])

@@ -118,6 +118,8 @@ def test_reduced_runs_give_way_to_those_at_paper_scale(tmp_path):
         ("paper", "counterexample", "holds", 1),
         ("paper", "undecided", "reproduced", 0),
         ("paper", "reproduced", "reproduced", 0),
+        ("paper", "not reproduced", "not reproduced", 0),
+        ("paper", "not reproduced", "undecided", 1),
     ],
 )
 def test_contradictions(tmp_path, monkeypatch, scale, yours, reference, count):
@@ -127,9 +129,7 @@ def test_contradictions(tmp_path, monkeypatch, scale, yours, reference, count):
         run = runs.Run(tmp_path, {}, {}, {**summary, **names}, [])
         return [groups.Group((run,))]
 
-    said = groups.contradictions(
-        {"reference": group(reference) if reference else [], "yours": group(yours)}
-    )
+    said = groups.contradictions(group(yours), group(reference) if reference else [])
     assert len(said) == count
 
 
@@ -461,7 +461,7 @@ def test_the_committed_pages_are_what_the_reference_runs_say(tmp_path, monkeypat
     shutil.copytree(REFERENCE, tmp_path / "reference")
     reference = groups.read("reference", tmp_path / "reference")
     assert reference.problems == ()
-    assert groups.contradictions({"reference": reference.groups}) == []
+    assert groups.contradictions(reference.groups, []) == []
     for run in reference.runs:
         assert run.environment["dirty"] is False and len(run.environment["commit"]) == 40, run.path
     build.write([reference], tmp_path)

@@ -1,5 +1,7 @@
 """Reference runs judged and measured again, verdicts that must fall, settings that are refused."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -89,7 +91,7 @@ def test_every_verdict_and_metric_of_the_reference_runs_comes_out_again():
         ("landscape/hessian_at_origin", 2),
         ("landscape/negative_determinant", 1),
         ("linear_training/depth", 3),
-        ("linear_training/noise", 2),
+        ("linear_training/noise", 1),
         ("linear_training/stuck_targets", 4),
         ("linear_training/stuck_targets", 14),
         ("relu/origin", 2),
@@ -101,13 +103,15 @@ def test_every_verdict_and_metric_of_the_reference_runs_comes_out_again():
     ],
 )
 def test_a_trial_of_a_reference_run_comes_out_again(name, index):
-    """Its numbers but for seconds, from the settings and the seed."""
+    """Its numbers but for seconds and rounding errors, from the settings and the seed."""
     run = reference(name)
     experiment, key = experiments.find(run.experiment), jax.random.key(0)
     every, subjects = experiment.prepare(run.config, run.config)
     own_key = jax.random.fold_in(key, index)
     measured = experiment.measured(every[index], subjects[index], own_key)
-    found = {n: v for n, v in runs.from_json(runs.to_json(measured)).items() if "seconds" not in n}
+    measured = runs.from_json(runs.to_json(measured))
+    left_out = re.compile("seconds|form_error")
+    found = {name: value for name, value in measured.items() if not left_out.search(name)}
     expected = {name: run.records[index][name] for name in found}
     for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         # What is 0 but for rounding may be rounded otherwise elsewhere.
@@ -199,6 +203,7 @@ BAD_POINT = {"norms.0": 0.5, "relative_excess.0": 0.1, "gradient_norms.0": 0.0}
         ("factorization/negative_even", {}, {"rows.1.best_over_lower_bound": 1.002}, OPEN),
         # Only targets that are solved are asked to be optimal.
         ("factorization/negative_odd", {}, {"rows.0.best_over_lower_bound": 1.2}, "holds"),
+        ("factorization/shortest_normal", {}, {"rows.0.best_over_lower_bound": 1.03}, OPEN),
         ("factorization/normal", {}, {"rows.1.best_over_lower_bound": 1.2}, OPEN),
         ("gradient_bound/corrected", {"kind": "random"}, {"failures": 1}, REFUTED),
         ("gradient_bound/corrected", {"kind": "random"}, {"points": 199}, OPEN),

@@ -1,7 +1,7 @@
 """The paper's side remarks on its net, one by one: what helps, and by how much.
 
 Claims (section 4, and section 1 for the identity): nets of the same depth without the identity do
-not train; the small initialisation "substantially helped"; the fixed random projection "slightly
+not train; the small initialisation "helped training"; the fixed random projection "slightly
 improved" the test error; with batch normalisation a net of this size overfits. The text leaves the
 activation open: we ask whether what the base code had lowers the test error.
 
@@ -33,7 +33,7 @@ TRAINED_PERCENT = 5.0
 CHANCE_MARGIN_PERCENT = 10.0
 # In ten epochs, on shifted and mirrored images, a narrow net fits less: a third of chance.
 SMALL_TRAINED_PERCENT = 30.0
-# How much lower the training loss has to be before an initialisation has "substantially helped".
+# How much lower the training loss has to be before an initialisation has helped. Our choice.
 HELPED_LOSS_RATIO = 0.5
 # Below this loss a net has fitted its images, and ratios say nothing.
 LEAST_LOSS = 0.01
@@ -97,7 +97,7 @@ def _nets(size: str, question: str) -> dict:
             for kind, changes in kinds.items()
         }
     nets: dict[str, dict] = {
-        # Section 4: the small initialisation "substantially helped".
+        # Section 4: the small initialisation "helped training".
         "initialisation": {
             "paper": {"residual_init": "paper"},
             "paper_times_3": {"residual_init": "paper", "initial_scale": 3.0},

@@ -305,16 +305,19 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def contradictions(collections: dict[str, list[Group]]) -> list[str]:
-    """Why any group at paper scale contradicts its claim, itself, or its "reference"."""
-    reference = {g.name: g for g in collections.get("reference", []) if g.scale == "paper"}
+def contradictions(yours: list[Group], reference: list[Group]) -> list[str]:
+    """Why any group of yours at paper scale contradicts itself, its reference, or its claim.
+
+    A claim that is not reproduced in the reference, either, is reported there and not again.
+    """
+    known = {group.name: group for group in reference if group.scale == "paper"}
     found = []
-    for name, groups in collections.items():
-        for group in (group for group in groups if group.scale == "paper"):
-            said = f"{name} {group.name}: {paper.CLAIMS[group.claim].title} is {group.verdict}"
-            other = reference.get(group.name)
-            if "not reproduced" in group.decided or len(group.decided) > 1:
-                found.append(said)
-            elif other and other.decided and group.decided - other.decided:
-                found.append(f"{said}, the reference says {other.verdict}")
+    for group in (group for group in yours if group.scale == "paper"):
+        said = f"{group.name}: {paper.CLAIMS[group.claim].title} is {group.verdict}"
+        other = known.get(group.name)
+        expected = other.decided if other else set()
+        if expected and group.decided - expected:
+            found.append(f"{said}, the reference says {other.verdict}")
+        elif len(group.decided) > 1 or "not reproduced" in group.decided - expected:
+            found.append(said)
     return found
