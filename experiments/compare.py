@@ -1,9 +1,9 @@
 """Prints for every claim what the paper, the reference and your runs say of it.
 
 Command: make compare
-The exit code is 1 where a run at paper scale contradicts the committed reference, or contradicts
-its claim where the reference does not, and where a run cannot be read. Runs that decide nothing
-("undecided", "not comparable") contradict nothing. `make report` has all measured values.
+The exit code is 1 where a run contradicts the committed reference or, without one, at paper scale
+its claim, and where a run cannot be read. Runs that decide nothing ("undecided", "not comparable")
+contradict nothing. `make report` has all measured values.
 """
 
 import collections

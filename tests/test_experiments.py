@@ -142,7 +142,7 @@ def test_compare_fails_on_a_contradiction_and_report_names_what_it_skips(tmp_pat
     write_run(tmp_path / "bad", verdict="not reproduced")
     bad = run_module("compare", nowhere, f"--results_dir={tmp_path / 'bad'}")
     assert bad.returncode == 1
-    assert "contradiction: toy/plain: Theorem 2.1 is not reproduced" in bad.stdout
+    assert "contradiction: toy/plain (Theorem 2.1): not reproduced" in bad.stdout
 
 
 # As if made at a commit without changes.

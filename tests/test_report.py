@@ -114,7 +114,8 @@ def test_reduced_runs_give_way_to_those_at_paper_scale(tmp_path):
     ("scale", "yours", "reference", "count"),
     [
         ("paper", "not reproduced", None, 1),
-        ("reduced", "not reproduced", "reproduced", 0),
+        ("reduced", "not reproduced", "reproduced", 1),
+        ("reduced", "not reproduced", None, 0),
         ("paper", "counterexample", "holds", 1),
         ("paper", "undecided", "reproduced", 0),
         ("paper", "reproduced", "reproduced", 0),

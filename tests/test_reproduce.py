@@ -65,7 +65,7 @@ def test_it_runs_what_is_missing_side_by_side_and_ends_with_a_summary(tmp_path):
     again = reproduce(tmp_path, "--seeds=0", "--jobs=2")
     assert again.returncode == 1 and "run 1 of" not in again.stdout
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json*")} == before
-    said = "contradicts: toy plain seed=0: holds; the reference: counterexample"
+    said = "contradiction: toy/plain (Theorem 2.1): holds (proved); the reference: counterexample"
     assert said in again.stdout
     assert "here, 0.0.1 in the reference" in again.stdout
 

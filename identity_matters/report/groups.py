@@ -306,18 +306,22 @@ def duration(seconds: float) -> str:
 
 
 def contradictions(yours: list[Group], reference: list[Group]) -> list[str]:
-    """Why any group of yours at paper scale contradicts itself, its reference, or its claim.
+    """Why any group of yours contradicts the reference of its scale, or else itself or its claim.
 
-    A claim that is not reproduced in the reference, either, is reported there and not again.
+    Reduced runs cannot contradict a claim. What the reference does not reproduce is no news.
     """
-    known = {group.name: group for group in reference if group.scale == "paper"}
+    known = {(group.name, group.scale): group for group in reference}
     found = []
-    for group in (group for group in yours if group.scale == "paper"):
-        said = f"{group.name}: {paper.CLAIMS[group.claim].title} is {group.verdict}"
-        other = known.get(group.name)
+    for group in yours:
+        other = known.get((group.name, group.scale))
         expected = other.decided if other else set()
-        if expected and group.decided - expected:
-            found.append(f"{said}, the reference says {other.verdict}")
-        elif len(group.decided) > 1 or "not reproduced" in group.decided - expected:
+        said = f"{group.name} ({paper.CLAIMS[group.claim].title}): {group.verdict}"
+        if group.decided <= expected:
+            continue
+        if expected:
+            found.append(f"{said}; the reference: {other.verdict}")
+        elif group.scale == "paper" and (
+            len(group.decided) > 1 or "not reproduced" in group.decided
+        ):
             found.append(said)
     return found
