@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.linalg
 
 from identity_matters import paper, random_matrices
 from identity_matters.linear.factorization import (
@@ -179,9 +180,7 @@ def test_symmetric_targets_meet_the_lower_bound(eigenvalues, pair):
 def test_in_four_dimensions_all_vectors_turn_at_the_pace_of_one(negative, angle):
     """F13, for the smallest normal targets that F12 leaves open: what is forced is enough."""
     S, depth = random_matrices.rotation(np.random.default_rng(0), 4), 1024
-    R = np.zeros((4, 4))
-    R[:2, :2], R[2:, 2:] = -np.diag(negative), turn(angle)
-    R = S @ R @ S.T
+    R = S @ scipy.linalg.block_diag(-np.diag(negative), turn(angle)) @ S.T
     A = factorize(R, depth, "path", path_settings=PathSettings(starts=0))
     assert relative_product_error(A, R) < ROOT_PRODUCT_ERROR
     norm = largest_spectral_norm(A)
