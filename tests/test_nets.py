@@ -79,11 +79,8 @@ def test_logits_and_intermediates(name):
     assert ratio.shape == (BLOCKS[name], 4) and ratio.dtype == jnp.float32
     assert np.all(ratio > 0)
     stats = intermediates["batch_stats"]
-    assert jax.tree.structure(stats) == jax.tree.structure(variables["batch_stats"])
-    for new, old in zip(
-        jax.tree.leaves(stats), jax.tree.leaves(variables["batch_stats"]), strict=True
-    ):
-        assert np.any(new != old) and new.dtype == jnp.float32
+    moved = jax.tree.map(lambda new, old: np.any(new != old), stats, variables["batch_stats"])
+    assert all(jax.tree.leaves(moved))
 
 
 @each_network
@@ -97,12 +94,8 @@ def test_evaluation_takes_examples_one_by_one(name):
     changed[1:] = 0
     alone, _ = evaluate(variables, changed)
     np.testing.assert_allclose(alone[0], logits[0], rtol=1e-5, atol=1e-6)
-    for new, old in zip(
-        jax.tree.leaves(intermediates["batch_stats"]),
-        jax.tree.leaves(variables["batch_stats"]),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(new, old)
+    stats = intermediates["batch_stats"], variables["batch_stats"]
+    jax.tree.map(np.testing.assert_array_equal, *stats)
 
 
 @each_network
@@ -115,12 +108,9 @@ def test_training_does_not_depend_on_how_the_batch_is_divided(name):
     halves, each = mapped(IMAGES.reshape(2, 2, *IMAGES.shape[1:]), keys.reshape(2, 2))
     # Batch norm divides by deviations, which magnifies rounding.
     np.testing.assert_allclose(halves.reshape(4, 5), logits, rtol=1e-4, atol=1e-5)
-    for half, whole in zip(
-        jax.tree.leaves(each["batch_stats"]),
-        jax.tree.leaves(intermediates["batch_stats"]),
-        strict=True,
-    ):
-        np.testing.assert_allclose(half, np.stack([whole, whole]), rtol=1e-4, atol=1e-6)
+    whole = jax.tree.map(lambda one: np.stack([one, one]), intermediates["batch_stats"])
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
+    jax.tree.map(close, each["batch_stats"], whole)
 
 
 @each_network
@@ -155,12 +145,10 @@ def test_init_follows_the_key(name):
     net, variables = make_net(name, num_classes=5, **SMALL[name]), case(name).variables
     again = init_variables(net, jax.random.key(0), IMAGES.shape[1:])
     other = init_variables(net, jax.random.key(2), IMAGES.shape[1:])
-    for path, leaf in jax.tree_util.tree_leaves_with_path(variables):
-        same, different = again, other
-        for entry in path:
-            same, different = same[entry.key], different[entry.key]
-        np.testing.assert_array_equal(leaf, same)
-        assert np.any(leaf != different) == (path[-1].key == "kernel")
+    jax.tree.map(np.testing.assert_array_equal, again, variables)
+    drawn = jax.tree.map(lambda one, another: bool(np.any(one != another)), variables, other)
+    for path, is_drawn in jax.tree_util.tree_leaves_with_path(drawn):
+        assert is_drawn == (path[-1].key == "kernel")
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((12, 12, 3), "float32"), ((1, 12, 12, 3), "uint8")])
