@@ -7,23 +7,17 @@ import pytest
 
 from identity_matters.relu import dead_units, feature_bound, model, origin, problems
 from identity_matters.relu.model import Blocks, Problem
-from tests.relu_problems import copies, hexagon, two_points
+from tests.relu_problems import copies, hexagon, two_points, unit_blocks
 
 SETTING = problems.Setting(
     pairs=3, width_in=2, lifted_width=3, depth=2, teacher_width=2, teacher_norm=0.5, bias=True
 )
 
 
-def scalar_net(*units):
-    """Blocks of one unit each from tuples (u, v, s), for d = 1."""
-    u, v, s = (np.array(values).reshape(-1, 1, 1) for values in zip(*units, strict=True))
-    return Blocks(u, v, s[:, :, 0])
-
-
 def test_forward_and_risk_by_hand():
     # Block 1: 1 + 3 relu(2 1 - 1) = 4, -1 + 3 relu(-2 - 1) = -1. Block 2: 4 + relu(-4) = 4,
     # -1 - relu(1) = -2 with v = -1.
-    net = scalar_net((2.0, 3.0, -1.0), (-1.0, -1.0, 0.0))
+    net = unit_blocks([(2.0, 3.0, -1.0)], [(-1.0, -1.0, 0.0)])
     problem = problems.plain_problem([[1.0], [-1.0]], [[5.0], [1.0]])
     predictions, hidden, pre = model.forward(net, problem)
     np.testing.assert_array_equal(predictions, [[4.0], [-2.0]])
@@ -95,12 +89,12 @@ def test_hull_depth_tells_whether_zero_is_inside():
 def test_the_two_points_by_hand():
     # u > 0: f = ((right - v u)^2 + left^2) / 2.
     problem = two_points(0.2, 0.5)
-    net = scalar_net((0.5, 0.4, 0.0))._replace(s=None)
+    net = unit_blocks([(0.5, 0.4, 0.0)])._replace(s=None)
     value, gradient = model.risk_and_gradient(net, problem)
     assert value == pytest.approx(0.125)
     # v u = right: a critical point with the error at -1 untouched, and global for v |u| = left.
     assert max(float(abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) < 1e-15
-    better = scalar_net((-0.5, 1.0, 0.0))._replace(s=None)
+    better = unit_blocks([(-0.5, 1.0, 0.0)])._replace(s=None)
     assert model.risk(better, problem) == pytest.approx(0.02)
 
 
