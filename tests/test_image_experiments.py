@@ -174,19 +174,15 @@ def test_a_finished_net_is_not_lost_with_its_checkpoints(after, tmp_path):
     assert not list(run.glob("checkpoints/*"))
 
 
-def conclude(module, variant, scale="paper", **measured):
-    config = {**module.get_config(variant).to_dict(), "scale": scale}
-    result = {
-        "kind": RESULT,
-        "train_examples": 1_281_167,
-        "test_examples": 50_000,
-        "test_error_percent": 36.0,
-        "test_error_best_percent": 35.9,
-        "test_top5_error_percent": 15.0,
-        "test_top5_error_best_percent": 14.9,
-        **measured,
-    }
-    return module.verdict(config, [{"kind": "train"}, result])
+MEASURED = {
+    "kind": RESULT,
+    "train_examples": 1_281_167,
+    "test_examples": 50_000,
+    "test_error_percent": 36.0,
+    "test_error_best_percent": 35.9,
+    "test_top5_error_percent": 15.0,
+    "test_top5_error_best_percent": 14.9,
+}
 
 
 @pytest.mark.parametrize(
@@ -207,7 +203,8 @@ def conclude(module, variant, scale="paper", **measured):
     ],
 )
 def test_verdicts(module, variant, measured, verdict):
-    assert conclude(module, variant, **measured).verdict == verdict
+    config = {**module.get_config(variant).to_dict(), "scale": measured.get("scale", "paper")}
+    assert module.verdict(config, [{"kind": "train"}, {**MEASURED, **measured}]).verdict == verdict
 
 
 DIVERGED = {"diverged": True, "diverged_step": 7}
