@@ -1,7 +1,10 @@
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.spatial.distance import pdist
 
 from identity_matters.flops import count_parameters
 from identity_matters.memorize import adaptive, construct, paper_method
@@ -310,12 +313,6 @@ def _random_network(depth: int) -> Network:
     return Network(*(jnp.asarray(rng.standard_normal(shape)) for shape in shapes))
 
 
-def test_the_network_is_its_blocks_one_after_the_other():
-    network, x = _random_network(3), np.random.default_rng(2).standard_normal((5, 3))
-    # float64, a few dozen operations on numbers up to about a hundred.
-    np.testing.assert_allclose(forward(network, x), _in_plain_numpy(network, x), rtol=1e-11)
-
-
 def test_memory_of_the_forward_pass_does_not_grow_with_depth():
     x = np.ones((1000, 3))
 
@@ -351,19 +348,13 @@ def test_counting_lower_bound_by_hand():
     assert counting_lower_bound(8, 16, 32) == 1.0
 
 
-def _all_squares(x):
-    squares = np.sum((x[:, None, :] - x[None, :, :]) ** 2, axis=2)
-    return np.where(np.eye(len(x), dtype=bool), np.inf, squares)
-
-
 @pytest.mark.parametrize("features", [2, 100])
 def test_separation_is_the_smallest_squared_distance(monkeypatch, features):
     monkeypatch.setattr(paper_method, "TILE_POINTS", 64)
     x = np.random.default_rng(0).standard_normal((300, features))
-    squares = _all_squares(x)
+    squares = pdist(x, "sqeuclidean")
     found = paper_method.separation(x)
-    i, j = np.unravel_index(np.argmin(squares), squares.shape)
-    assert found.indices == (min(i, j), max(i, j))
+    assert found.indices == list(itertools.combinations(range(300), 2))[np.argmin(squares)]
     assert found.rho == pytest.approx(squares.min(), rel=1e-12)  # sums in another order
 
 
@@ -378,7 +369,7 @@ def test_separation_finds_a_pair_that_the_projection_hides(monkeypatch):
     assert found.indices == (13, 170)
     assert found.rho == pytest.approx(np.sum((x[170] - x[13]) ** 2), rel=1e-12)
     x[170] = 100.0
-    assert paper_method.separation(x).rho == pytest.approx(_all_squares(x).min(), rel=1e-12)
+    assert paper_method.separation(x).rho == pytest.approx(pdist(x, "sqeuclidean").min(), rel=1e-12)
 
 
 def test_the_sufficient_width_satisfies_the_lemma():

@@ -287,11 +287,7 @@ def test_the_bound_is_tight_where_v_is_zero():
 def test_at_a_kink_a_one_sided_derivative_leads_down():
     """N14: block 2 has its only unit at its kink at x = 1, so f has no derivative in V_1."""
     problem = two_points(0.3, 0.7)
-    net = Blocks(
-        np.array([[[0.5], [-0.5]], [[0.5], [0.0]]]),
-        np.array([[[0.0, 0.0]], [[0.5, 0.0]]]),
-        np.array([[0.0, 0.0], [-0.5, 0.0]]),
-    )
+    net = unit_blocks([(0.5, 0.0, 0.0), (-0.5, 0.0, 0.0)], [(0.5, 0.5, -0.5), (0.0, 0.0, 0.0)])
     assert model.forward(net, problem)[2][1, 0, 0] == 0.0
     # Features of block 1 are diag(1/2, 1/2). Above it delta > 0 at x = 1 becomes
     # (1 + 1/4) delta, and stays what it is at x = -1.
