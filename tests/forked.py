@@ -84,15 +84,17 @@ class Started:
             return subprocess.CompletedProcess(self._command, self.process.exitcode, *texts)
 
 
-def run(module: str, *arguments: object, **where: Any) -> subprocess.CompletedProcess:
-    """Runs the command to its end."""
-    return Started(module, *arguments, **where).wait()
+def run(module: str, *arguments: object, ends: int | None = None, **where: Any):
+    """Runs the command to its end, which has to have the exit status `ends`, if that is given."""
+    finished = Started(module, *arguments, **where).wait()
+    assert ends in (None, finished.returncode), finished.stderr
+    return finished
 
 
-def run_code(code: str, directory: pathlib.Path, *arguments: object) -> subprocess.CompletedProcess:
+def run_code(code: str, directory: pathlib.Path, *arguments: object, ends: int = 0):
     """Runs `code` in `directory`, in which it is a file called example.py."""
     (directory / "example.py").write_text(code, encoding="utf-8")
-    return run(str(directory / "example.py"), *arguments, cwd=directory)
+    return run(str(directory / "example.py"), *arguments, ends=ends, cwd=directory)
 
 
 def shell(*command: object, cwd: object = ROOT, **environment: str) -> subprocess.CompletedProcess:

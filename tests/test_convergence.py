@@ -5,16 +5,16 @@ import math
 import numpy as np
 import pytest
 
+from identity_matters import random_matrices
 from identity_matters.linear import convergence, model
 
 
 def certified_problem(rng, width, share):
     """R and Sigma with ``s_0`` at `share` of the largest that `path` takes."""
-    basis = np.linalg.qr(rng.standard_normal((width, width)))[0]
     eigenvalues = 10.0 ** rng.uniform(-2, 2, width)
     if width > 1 and rng.random() < 0.3:
         eigenvalues[rng.integers(width)] = 0.0
-    Sigma = (basis * eigenvalues) @ basis.T
+    Sigma = random_matrices.symmetric(rng, eigenvalues)
     direction = rng.standard_normal((width, width))
     s0 = convergence.will_converge(np.eye(width) - direction, Sigma, 1).s0
     scale = share * convergence.LARGEST_PATH_S0 / s0
@@ -104,11 +104,8 @@ def test_balanced_by_hand(r, m, M):
 @pytest.mark.parametrize("second", [3.0, 0.9])
 def test_each_entry_of_m_counts(second):
     """Sigma = diag(4, 1) and R = diag(1.2, r): the first entry of m for r = 3, else the second."""
-    (balanced,) = [
-        c
-        for c in convergence.will_converge(np.diag([1.2, second]), np.diag([4.0, 1.0]), 2).flow
-        if c.name == "balanced"
-    ]
+    found = convergence.will_converge(np.diag([1.2, second]), np.diag([4.0, 1.0]), 2).flow
+    (balanced,) = [certificate for certificate in found if certificate.name == "balanced"]
     phi0 = math.hypot(0.4, 1 - second)  # sigma = 1, so this is s_0, too
     m = (2.4 - phi0) / 2 if second == 3 else 0.9 - phi0
     assert balanced.rate == pytest.approx(8 * m)
@@ -146,9 +143,8 @@ def test_rounding_does_not_certify_a_large_negative_target(digits):
     for _ in range(200):
         r = -rng.uniform(1, 10) * 10.0**digits
         assert not convergence.will_converge([[r]], [[10 ** rng.uniform(-8, 8)]], 4)
-        Q = np.linalg.qr(rng.standard_normal((2, 2)))[0]
-        Sigma = (Q * 10.0 ** rng.uniform(-6, 6, 2)) @ Q.T
-        assert not convergence.will_converge(np.diag([r, -r]), (Sigma + Sigma.T) / 2, 4)
+        Sigma = random_matrices.symmetric(rng, 10.0 ** rng.uniform(-6, 6, 2))
+        assert not convergence.will_converge(np.diag([r, -r]), Sigma, 4)
 
 
 # The time to leave a saddle.
@@ -206,9 +202,7 @@ def test_more_layers_are_faster_for_positive_targets_that_are_not_small():
     """From w_i = 1: dp/dt = 2 l p^{2 - 2/l} (r - p), which falls from l = 1 to 2 where p < 1/2."""
 
     def times(r):
-        return np.array(
-            [convergence.escape_time(np.ones(n), r, 1.0, 1e-6) for n in (1, 2, 3, 4, 8)]
-        )
+        return [convergence.escape_time(np.ones(n), r, 1.0, 1e-6) for n in (1, 2, 3, 4, 8)]
 
     assert (np.diff(times(3.0)) < 0).all() and (np.diff(times(1.5)) < 0).all()
     # From l = 2 log(1 / r) = 2.77 on.
