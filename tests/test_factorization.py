@@ -32,11 +32,6 @@ NORM_RTOL = 1e-8
 QUICK = PathSettings(pieces=8, exponents=(4, 16, 64), iterations=30)
 
 
-def test_rotation_is_split_into_equal_turns():
-    A = factorize(turn(2.5), 10, "polar")
-    np.testing.assert_allclose(A, np.tile(turn(0.25) - np.eye(2), (10, 1, 1)), atol=1e-15)
-
-
 @pytest.mark.parametrize("method", ["polar", "path", "best"])
 @pytest.mark.parametrize("R", [np.diag([-1.0, -1.0, 1.0, 1.0]), -np.eye(4)])
 def test_eigenvalues_minus_1_pair_into_half_turns(R, method):

@@ -156,12 +156,6 @@ def test_words_hold_as_many_labels_as_fit():
     assert [few_numbers.places(10, 53, width) for width in (6, 8, 12)] == [15, 45, 63]
 
 
-def test_the_chance_of_a_hash():
-    # By hand: 3 points on 3 of 4 places, and the best of 8 places for 10 that are usable.
-    assert few_numbers.hash_chance(3, 3, 2) == 3 * 2 * 1 / 4**3
-    assert few_numbers.hash_chance(3, 10, 3) == 8 * 7 * 6 / 8**3
-
-
 @pytest.mark.parametrize(
     "changes, error, message",
     [

@@ -9,7 +9,7 @@ from scipy.spatial.distance import pdist
 from identity_matters.flops import count_parameters
 from identity_matters.memorize import adaptive, construct, paper_method
 from identity_matters.memorize.certificate import PrecisionError
-from identity_matters.memorize.construct import ConflictingLabelsError, apply, memorize, verify
+from identity_matters.memorize.construct import ConflictingLabelsError, memorize, verify
 from identity_matters.memorize.descent import random_network, train
 from identity_matters.memorize.network import (
     Network,
@@ -227,14 +227,6 @@ def test_verification_sees_a_wrong_network():
     # One block less, and the points of that block stay where they are.
     shorter = network._replace(U=network.U[:-1], s=network.s[:-1], V=network.V[:-1])
     assert verify(shorter, x, y).errors == 4
-
-
-def test_apply_gives_the_same_for_any_batch():
-    x, y = _points(30, 5, 3)
-    network, _ = memorize(x, y, 3, 4, key=jax.random.key(0))
-    # The same sums of five terms, perhaps in another order.
-    np.testing.assert_allclose(apply(network, x), apply(network, x, 7), atol=1e-10)
-    assert apply(network, x).shape == (30, 3)
 
 
 def test_units_leave_all_other_points_alone():

@@ -107,7 +107,10 @@ REFUSED = {
         (["twice"], "unknown argument 'twice'"),
     ],
     "experiments.images.cifar": [
-        (["--config=:cifar10/resnet", "--config.data.data_dir=/nowhere"], "make data DATASETS=cif"),
+        (
+            ["--config=:cifar10/resnet", "--config.data.data_dir=/nowhere"],
+            "cifar10 is not prepared in /nowhere; run: make data DATASETS=cifar10",
+        ),
         (["--config.train.batch_examples=3", "--config.train.devices=2"], "multiple of"),
         (["--config.model.stage_strides=(2,4,2)"], "sides"),
         (["--num_processes=2"], "num_processes and process_id belong together"),

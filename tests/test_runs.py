@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import functools
 import json
 import math
 import os
@@ -339,18 +338,17 @@ def write_for_ever(results_dir):
         runs.write_json(run.path / "state.json", {"value": value, "filler": "y" * 20000})
 
 
-def has_grown(results_dir, lines):
-    path = results_dir / "toy" / "a" / "b" / "seed=3"
-    return (path / "state.json").exists() and len(lines_of(path)) > lines
-
-
 def test_a_run_survives_kill_9_at_any_moment(tmp_path):
     """Killed four times while it writes, it never loses a line nor shows half a file."""
-    written = 0
+    path, written = tmp_path / "toy" / "a" / "b" / "seed=3", 0
+
+    def has_grown():
+        return (path / "state.json").exists() and len(lines_of(path)) > written
+
     for round_number in range(4):
         process = forked.server.Process(target=write_for_ever, args=(str(tmp_path),))
         process.start()
-        forked.until(functools.partial(has_grown, tmp_path, written), process)
+        forked.until(has_grown, process)
         time.sleep(0.026 * round_number)
         process.kill()
         process.join()
