@@ -33,10 +33,10 @@ server = multiprocessing.get_context("forkserver")
 server.set_forkserver_preload(PRELOADED)
 
 
-def _run(module: str, arguments: list[str], outputs: tuple[str, str], cwd: str, devices: int):
-    for name, stream in zip(outputs, (sys.stdout, sys.stderr), strict=True):
+def _run(module: str, arguments: list[str], outputs: tuple, cwd: str, devices: int):
+    for path, stream in zip(outputs, (sys.stdout, sys.stderr), strict=True):
         stream.flush()
-        with open(name, "wb") as file:
+        with open(path, "wb") as file:
             os.dup2(file.fileno(), stream.fileno())
     os.chdir(cwd)
     sys.argv = [module, *arguments]
@@ -62,8 +62,8 @@ class Started:
     def __init__(self, module: str, *arguments: object, cwd: object = ROOT, devices: int = 0):
         self._command = [module, *map(str, arguments)]
         self._directory = tempfile.TemporaryDirectory()
-        names = [os.path.join(self._directory.name, name) for name in ("stdout", "stderr")]
-        self._outputs = (names[0], names[1])
+        directory = pathlib.Path(self._directory.name)
+        self._outputs = directory / "stdout", directory / "stderr"
         target = (module, self._command[1:], self._outputs, str(cwd), devices)
         self.process = server.Process(target=_run, args=target)
         self.process.start()
@@ -80,7 +80,7 @@ class Started:
                 self.process.kill()
                 self.process.join()
                 raise subprocess.TimeoutExpired(self._command, timeout_seconds)
-            texts = [pathlib.Path(name).read_text() for name in self._outputs]
+            texts = [path.read_text() for path in self._outputs]
             return subprocess.CompletedProcess(self._command, self.process.exitcode, *texts)
 
 

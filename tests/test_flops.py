@@ -52,10 +52,8 @@ def test_flops_inside_other_functions():
 
     custom.defjvp(lambda primals, tangents: (custom(primals[0]), tangents[0]))
     x = array(4, 4)
-    assert count_flops(product, x) == square
-    assert count_flops(jax.jit(product), x) == square
-    assert count_flops(jax.checkpoint(product), x) == square
-    assert count_flops(custom, x) == square
+    for same in (product, jax.jit(product), jax.checkpoint(product), custom):
+        assert count_flops(same, x) == square
     assert count_flops(repeated, x) == 7 * square
     assert count_flops(branches, x) == 2 * square
     assert count_flops(jax.vmap(product), array(3, 4, 4)) == 3 * square

@@ -244,9 +244,7 @@ def test_four_devices_and_several_steps_a_dispatch(run, uninterrupted, tmp_path)
     assert log.steps_seen == [2, 3, 4, 6, 8]
     assert list(profile_dir.rglob("*.xplane.pb"))
     assert [log.phases[0], log.phases[1]] == [("restoring", 0), ("evaluating", 0)]
-    assert {name for name, _ in log.phases} == {
-        *("restoring", "evaluating", "compiling", "training")
-    }
+    assert {name for name, _ in log.phases} == {"restoring", "evaluating", "compiling", "training"}
     train = [record for record in log.records if record["kind"] == "train"]
     assert [record["compile_seconds"] > 0 for record in train] == [True, False, False]
 

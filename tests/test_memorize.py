@@ -257,13 +257,6 @@ def test_blocks_avoid_points_that_disturb_each_other():
     assert adaptive.fill_blocks(line, 3, tolerance=1e-3).tolist() == [5, 4, 3, 2, 1, 0]
 
 
-def test_the_viewpoint_has_clearance():
-    for k in (1, 2, 5):
-        h = np.random.default_rng(k).standard_normal((200, k))
-        distances = np.linalg.norm(h - adaptive.choose_viewpoint(h), axis=1)
-        assert distances.min() >= adaptive.CLEARANCE * distances.max()
-
-
 def test_paper_method_fits_nearly_orthogonal_inputs():
     x, y = _points(300, 1024, 4)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
