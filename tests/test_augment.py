@@ -17,10 +17,9 @@ AS_IT_IS = {"shift": np.zeros((1, 1, 1, 1)), "divisor": np.ones((1, 1, 1, 1))}
 
 def _inputs(name, images, pad=0, flip=False):
     """Of the normalisation `name`, or for "as_it_is" of pixels."""
-    if name == "as_it_is":
-        return make_inputs("mean_std", AS_IT_IS, pad_pixels_per_side=pad, flip=flip)
-    constants = fit_normalization(name, images)
-    return make_inputs(name, constants, pad_pixels_per_side=pad, flip=flip)
+    constants = AS_IT_IS if name == "as_it_is" else fit_normalization(name, images)
+    kind = "mean_std" if name == "as_it_is" else name
+    return make_inputs(kind, constants, pad_pixels_per_side=pad, flip=flip)
 
 
 def _crops(image, pad, flip):

@@ -47,11 +47,6 @@ def train(data_dir):
     return imagenet.EncodedImages(data_dir, "train")
 
 
-@pytest.fixture(scope="module")
-def validation(data_dir):
-    return imagenet.EncodedImages(data_dir, "validation")
-
-
 def streams(encoded, reading=QUICK) -> batches.Streams:
     """A split, for training in small crops and for evaluation."""
     return batches.Streams(
@@ -121,8 +116,8 @@ def test_the_position_is_a_step_number(train):
 
 
 @pytest.mark.parametrize(("process_count", "batch_examples"), [(1, 6), (2, 6), (3, 12)])
-def test_evaluation_visits_every_image_once(validation, examples, process_count, batch_examples):
-    shares = []
+def test_evaluation_visits_every_image_once(data_dir, examples, process_count, batch_examples):
+    validation, shares = imagenet.EncodedImages(data_dir, "validation"), []
     for index in range(process_count):
         rows = share(index, process_count, batch_examples)
         data, count = streams(validation), -(-VALIDATION // batch_examples)

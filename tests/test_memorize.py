@@ -116,9 +116,7 @@ def test_inputs_and_labels_are_enough():
 
 def test_inputs_that_become_equal_in_float32_count_as_duplicates():
     x = np.array([[1.0], [1.0 + 1e-12]])
-    with pytest.raises(
-        ValueError, match=r"0 and 1 are equal in float32 .* float64 tells them apart"
-    ):
+    with pytest.raises(ValueError, match=r"0 and 1 are equal in float32 .* float64 tells them"):
         memorize(x, np.array([0, 1]), 2, 1, key=jax.random.key(0), dtype=np.float32)
     _assert_fits(x, np.array([0, 1]), 2, 1)
 
@@ -135,14 +133,8 @@ def test_inputs_that_become_equal_in_float32_count_as_duplicates():
         ({"num_classes": 0}, "num_classes must be at least 1, got 0"),
         ({"width": 1.5}, "width must be a whole number, got 1.5"),
         ({"width": 10**9}, "width 1000000000 for 2 inputs .* GB of"),
-        (
-            {"y": np.array([0, 20_000]), "num_classes": None},
-            r"up to 20000: number them 0 ... r - 1",
-        ),
-        (
-            {"x": np.array([[1e200], [2.0]]), "dtype": "float32"},
-            r"up to 1e\+200, which overflow float32: .* float64",
-        ),
+        ({"y": np.array([0, 20_000]), "num_classes": None}, r"up to 20000: number them 0 ... r"),
+        ({"x": np.array([[1e200], [2.0]]), "dtype": "float32"}, r"1e\+200, .* float32: .* float64"),
         ({"dtype": np.float16}, "float32 or float64, got float16"),
     ],
 )
@@ -185,14 +177,6 @@ def test_inputs_of_any_size_are_right_in_ieee_arithmetic_or_refused(dtype, too_s
         assert error <= certificate.output_error_bound < 0.5, exponent
 
 
-def test_points_on_a_line_are_not_sent_to_a_larger_width():
-    x, y = _points(4000, 1, 4)
-    with pytest.raises(
-        PrecisionError, match=r"float64, .* spread over more dimensions than it has"
-    ):
-        memorize(x, y, 4, 8, dtype=np.float32)
-
-
 def test_float64_inputs_work_where_jax_has_no_64_bits():
     x, y = _points(50, 4, 3)
     with jax.enable_x64(False):
@@ -212,6 +196,9 @@ def test_too_coarse_arithmetic_is_refused_but_on_request_and_float64_holds():
     assert not certificate.holds
     assert verify(network, x, y).examples == 1000
     _assert_fits(x, y, 3, 1)
+    # Points that lie on a line themselves are not sent to a larger width.
+    with pytest.raises(PrecisionError, match=r"float64, .* over more dimensions than it has"):
+        memorize(*_points(4000, 1, 4), 4, 8, dtype=np.float32)
 
 
 def test_verification_sees_a_wrong_network():

@@ -11,7 +11,7 @@ from identity_matters import flops
 from identity_matters.linear import descent, gradient_bound, model
 
 
-def _problem(seed, depth, width, inputs=None, outputs=None, dtype=np.float64):
+def _problem(seed, depth, width, inputs=None, outputs=None):
     """Random ``(A, R, Sigma, maps)``; maps are given where `inputs` and `outputs` are."""
     rng = np.random.default_rng(seed)
     d_in, d_out = inputs or width, outputs or width
@@ -20,10 +20,10 @@ def _problem(seed, depth, width, inputs=None, outputs=None, dtype=np.float64):
     root = rng.standard_normal((d_in, d_in))
     maps = {}
     if inputs:
-        maps["input_map"] = rng.standard_normal((width, inputs)).astype(dtype)
+        maps["input_map"] = rng.standard_normal((width, inputs))
     if outputs:
-        maps["output_map"] = rng.standard_normal((outputs, width)).astype(dtype)
-    return A.astype(dtype), R.astype(dtype), (root @ root.T).astype(dtype), maps
+        maps["output_map"] = rng.standard_normal((outputs, width))
+    return A, R, root @ root.T, maps
 
 
 def _plain_excess(A, R, Sigma, input_map=None, output_map=None):

@@ -1,7 +1,6 @@
 """What every network promises, each in a small form, and the counts of the full ones."""
 
 import functools
-import typing
 
 import jax
 import jax.numpy as jnp
@@ -47,23 +46,16 @@ IMAGES = np.random.default_rng(0).normal(size=(4, 12, 12, 3)).astype(np.float32)
 IMAGES[2:] += 1
 
 
-class Case(typing.NamedTuple):
-    apply: typing.Callable
-    variables: dict
-    keys: jax.Array
-    train: tuple  # logits and intermediates
-    evaluate: typing.Callable
-
-
 @functools.cache
-def case(name) -> Case:
+def case(name):
+    """(apply, variables, keys, logits and intermediates in training, compiled evaluation)."""
     net = make_net(name, num_classes=5, **SMALL[name])
     apply = functools.partial(apply_net, net)
     variables = init_variables(net, jax.random.key(0), IMAGES.shape[1:])
     keys = jax.random.split(jax.random.key(1), len(IMAGES))
     train = jax.jit(functools.partial(apply, train=True))(variables, IMAGES, keys=keys)
     evaluate = jax.jit(functools.partial(apply, train=False))
-    return Case(apply, variables, keys, train, evaluate)
+    return apply, variables, keys, train, evaluate
 
 
 each_network = pytest.mark.parametrize("name", NETS)
@@ -142,7 +134,7 @@ def test_keys_are_asked_for_where_there_is_dropout():
 
 @each_network
 def test_init_follows_the_key(name):
-    net, variables = make_net(name, num_classes=5, **SMALL[name]), case(name).variables
+    net, (_, variables, *_) = make_net(name, num_classes=5, **SMALL[name]), case(name)
     again = init_variables(net, jax.random.key(0), IMAGES.shape[1:])
     other = init_variables(net, jax.random.key(2), IMAGES.shape[1:])
     jax.tree.map(np.testing.assert_array_equal, again, variables)
@@ -153,9 +145,9 @@ def test_init_follows_the_key(name):
 
 @pytest.mark.parametrize(("shape", "dtype"), [((12, 12, 3), "float32"), ((1, 12, 12, 3), "uint8")])
 def test_inputs_are_checked(shape, dtype):
-    network = case("resnet")
+    apply, variables, *_ = case("resnet")
     with pytest.raises(ValueError, match=f"got {dtype}.{str([*shape])[1:-1]}."):
-        network.apply(network.variables, jnp.zeros(shape, dtype), train=False)
+        apply(variables, jnp.zeros(shape, dtype), train=False)
 
 
 TRAINED = {"projection": "trained"}

@@ -54,8 +54,7 @@ def test_it_runs_what_is_missing_side_by_side_and_ends_with_a_summary(tmp_path):
     reference = tmp_path / "reference" / "toy" / "plain" / "seed=0"
     shutil.copytree(plain / "seed=0", reference)
     change(reference, "summary.json", verdict="counterexample")
-    packages = {"jax": "0.0.1"}
-    change(reference, "environment.json", packages=packages)
+    change(reference, "environment.json", packages={"jax": "0.0.1"})
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json*")}
     again = reproduce(tmp_path, "--seeds=0", "--jobs=2", ends=1)
     assert "run 1 of" not in again.stdout

@@ -255,7 +255,10 @@ class Bucket(memory.MemoryFileSystem):
         return "/" + str(path).removeprefix("gs://").strip("/")
 
 
-def test_a_bucket_that_cannot_be_reached_is_one_line(monkeypatch):
+def test_places_that_cannot_be_written_are_refused(tmp_path, monkeypatch):
+    (tmp_path / "toy").write_text("a file")
+    with pytest.raises(runs.RunError, match="cannot be written"):
+        create(tmp_path)
     monkeypatch.setenv("EPATH_USE_TF", "0")
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(runs.RunError, match=r"cannot be written .*gcsfs"):
@@ -325,6 +328,8 @@ def test_a_broken_contract_is_named_and_skipped(tmp_path, change, reason):
 
 
 def test_a_contract_breach_is_not_written(tmp_path):
+    with pytest.raises(ValueError, match=r"scale must be one of .*, is 'huge'"):
+        create(tmp_path, scale="huge")
     run = create(tmp_path)
     with pytest.raises(ValueError, match="verdict"):
         run.finish("done", **{**DONE, "verdict": "quite so"})
@@ -370,14 +375,6 @@ def test_a_rewound_run_keeps_its_first_lines_and_goes_on(tmp_path):
     assert [record["value"] for record in run.records] == [0, 1, 9]
     run.finish("done", **DONE)
     assert runs.read_run(run.path).records == run.records
-
-
-def test_a_scale_that_is_none_and_a_place_that_is_a_file_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"scale must be one of .*, is 'huge'"):
-        create(tmp_path, scale="huge")
-    (tmp_path / "toy").write_text("a file")
-    with pytest.raises(runs.RunError, match="cannot be written"):
-        create(tmp_path)
 
 
 def test_arrays_and_numbers_that_are_not_finite_survive_a_run_in_strict_json(tmp_path):
