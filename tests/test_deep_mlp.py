@@ -46,11 +46,8 @@ def test_scan_equals_a_numpy_loop(depth, width, identity, activation):
     apply = jax.jit(functools.partial(apply_net, net, train=False))
     logits, intermediates = apply(variables, IMAGES)
     kernels = mlp.kernels_in_order(variables["params"])
-    assert [kernel.shape for kernel in kernels] == [
-        (6, width),
-        *[(width, width)] * (depth - 2),
-        (width, 3),
-    ]
+    shapes = [(6, width), *[(width, width)] * (depth - 2), (width, 3)]
+    assert [kernel.shape for kernel in kernels] == shapes
     expected, hidden = unrolled(kernels, VECTORS.astype(np.float64), identity, activation)
     # float32 against float64, a handful of layers.
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)

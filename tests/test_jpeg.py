@@ -160,9 +160,8 @@ def test_evaluation_takes_the_centre_of_the_resized_image(height, width):
     imagenet.eval_view(image, 256, out)
     # The same with Pillow; smooth, so that its other way to resize hardly differs.
     scale = 256 / min(height, width)
-    resized = Image.fromarray(image).resize(
-        (round(width * scale), round(height * scale)), Image.Resampling.BILINEAR
-    )
+    size = round(width * scale), round(height * scale)
+    resized = Image.fromarray(image).resize(size, Image.Resampling.BILINEAR)
     top, left = (resized.height - 224) // 2, (resized.width - 224) // 2
     expected = np.asarray(resized, np.int64)[top : top + 224, left : left + 224]
     assert np.abs(out - expected).max() <= 2

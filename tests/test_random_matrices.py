@@ -108,9 +108,8 @@ def test_orthogonal_matrices():
     np.testing.assert_allclose(Q @ np.swapaxes(Q, 1, 2), np.tile(np.eye(4), (50, 1, 1)), atol=1e-14)
     assert set(np.sign(np.linalg.det(Q))) == {-1.0, 1.0}
     tall = random_matrices.orthogonal(rng, (2,), 5, 3)
-    np.testing.assert_allclose(
-        tall.swapaxes(1, 2) @ tall, np.tile(np.eye(3), (2, 1, 1)), atol=1e-14
-    )
+    gram = tall.swapaxes(1, 2) @ tall
+    np.testing.assert_allclose(gram, np.tile(np.eye(3), (2, 1, 1)), atol=1e-14)
 
 
 def test_rotations_are_uniform():

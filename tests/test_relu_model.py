@@ -46,9 +46,8 @@ def test_teachers_have_no_risk_and_see_the_sample():
     risks, _ = model.batched_risk_and_gradient(teachers, sample)
     np.testing.assert_array_equal(risks, np.zeros(5))
     np.testing.assert_array_equal(sample.x[:, :3], -sample.x[:, 3:])
-    np.testing.assert_allclose(
-        sample.A.swapaxes(1, 2) @ sample.A, np.broadcast_to(np.eye(2), (5, 2, 2)), atol=1e-14
-    )
+    gram = sample.A.swapaxes(1, 2) @ sample.A
+    np.testing.assert_allclose(gram, np.broadcast_to(np.eye(2), (5, 2, 2)), atol=1e-14)
     zero = jax.tree.map(np.zeros_like, teachers)
     at_zero, _ = model.batched_risk_and_gradient(zero, sample)
     assert (np.asarray(at_zero) >= 2e-2 * 0.5**4).all()
@@ -167,9 +166,8 @@ def test_the_gradient_at_the_origin_is_exactly_zero(bias):
 
 def test_escape_curvature_by_hand():
     # Without bias m(u) = u right / 2 for u > 0 and |u| left / 2 for u < 0.
-    curvature, w = origin.escape_curvature(
-        two_points(1.0, -3.0), False, np.random.default_rng(0), 8
-    )
+    problem = two_points(1.0, -3.0)
+    curvature, w = origin.escape_curvature(problem, False, np.random.default_rng(0), 8)
     assert curvature == pytest.approx(1.5)
     np.testing.assert_allclose(w, [-1.0])
 

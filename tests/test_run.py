@@ -208,8 +208,7 @@ def test_only_what_comes_too_late_for_orbax_goes_untold(monkeypatch):
     [(signal.SIGTERM, run.INTERRUPTED_CODE), (signal.SIGINT, run.CTRL_C_CODE)],
 )
 def test_a_signal_leaves_an_interrupted_run_that_resumes(tmp_path, sent, code):
-    arguments = [f"--results_dir={tmp_path}", "--config.pause_seconds=0.5"]
-    started = forked.Started(TOY, *arguments)
+    started = forked.Started(TOY, f"--results_dir={tmp_path}", "--config.pause_seconds=0.5")
 
     def written():
         return [path for path in tmp_path.glob("**/metrics.jsonl") if path.stat().st_size]
