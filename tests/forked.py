@@ -33,10 +33,10 @@ server = multiprocessing.get_context("forkserver")
 server.set_forkserver_preload(PRELOADED)
 
 
-def _run(module: str, arguments: list[str], outputs: tuple[str, str], cwd: str, devices: int):
-    for name, stream in zip(outputs, (sys.stdout, sys.stderr), strict=True):
+def _run(module: str, arguments: list[str], outputs: tuple, cwd: str, devices: int):
+    for path, stream in zip(outputs, (sys.stdout, sys.stderr), strict=True):
         stream.flush()
-        with open(name, "wb") as file:
+        with open(path, "wb") as file:
             os.dup2(file.fileno(), stream.fileno())
     os.chdir(cwd)
     sys.argv = [module, *arguments]
@@ -62,8 +62,8 @@ class Started:
     def __init__(self, module: str, *arguments: object, cwd: object = ROOT, devices: int = 0):
         self._command = [module, *map(str, arguments)]
         self._directory = tempfile.TemporaryDirectory()
-        names = [os.path.join(self._directory.name, name) for name in ("stdout", "stderr")]
-        self._outputs = (names[0], names[1])
+        directory = pathlib.Path(self._directory.name)
+        self._outputs = directory / "stdout", directory / "stderr"
         target = (module, self._command[1:], self._outputs, str(cwd), devices)
         self.process = server.Process(target=_run, args=target)
         self.process.start()
@@ -80,19 +80,21 @@ class Started:
                 self.process.kill()
                 self.process.join()
                 raise subprocess.TimeoutExpired(self._command, timeout_seconds)
-            texts = [pathlib.Path(name).read_text() for name in self._outputs]
+            texts = [path.read_text() for path in self._outputs]
             return subprocess.CompletedProcess(self._command, self.process.exitcode, *texts)
 
 
-def run(module: str, *arguments: object, **where: Any) -> subprocess.CompletedProcess:
-    """Runs the command to its end."""
-    return Started(module, *arguments, **where).wait()
+def run(module: str, *arguments: object, ends: int | None = None, **where: Any):
+    """Runs the command to its end, which has to have the exit status `ends`, if that is given."""
+    finished = Started(module, *arguments, **where).wait()
+    assert ends in (None, finished.returncode), finished.stderr
+    return finished
 
 
-def run_code(code: str, directory: pathlib.Path, *arguments: object) -> subprocess.CompletedProcess:
+def run_code(code: str, directory: pathlib.Path, *arguments: object, ends: int = 0):
     """Runs `code` in `directory`, in which it is a file called example.py."""
     (directory / "example.py").write_text(code, encoding="utf-8")
-    return run(str(directory / "example.py"), *arguments, cwd=directory)
+    return run(str(directory / "example.py"), *arguments, ends=ends, cwd=directory)
 
 
 def shell(*command: object, cwd: object = ROOT, **environment: str) -> subprocess.CompletedProcess:

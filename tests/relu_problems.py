@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from identity_matters.relu.model import Problem
+from identity_matters.relu.model import Blocks, Problem
 from identity_matters.relu.problems import plain_problem
 
 
@@ -37,3 +37,9 @@ def hexagon(size: float) -> Problem:
 def copies(problem: Problem, times: int) -> Problem:
     """A problem as a leading axis of `times` equal ones."""
     return jax.tree.map(lambda part: np.repeat(part[None], times, axis=0), problem)
+
+
+def unit_blocks(*rows) -> Blocks:
+    """Blocks for d = 1, each a list of units (u, v, s)."""
+    u, v, s = np.moveaxis(np.array(rows), -1, 0)
+    return Blocks(u[:, :, None], v[:, None], s)

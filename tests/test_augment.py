@@ -17,10 +17,9 @@ AS_IT_IS = {"shift": np.zeros((1, 1, 1, 1)), "divisor": np.ones((1, 1, 1, 1))}
 
 def _inputs(name, images, pad=0, flip=False):
     """Of the normalisation `name`, or for "as_it_is" of pixels."""
-    if name == "as_it_is":
-        return make_inputs("mean_std", AS_IT_IS, pad_pixels_per_side=pad, flip=flip)
-    constants = fit_normalization(name, images)
-    return make_inputs(name, constants, pad_pixels_per_side=pad, flip=flip)
+    constants = AS_IT_IS if name == "as_it_is" else fit_normalization(name, images)
+    kind = "mean_std" if name == "as_it_is" else name
+    return make_inputs(kind, constants, pad_pixels_per_side=pad, flip=flip)
 
 
 def _crops(image, pad, flip):
@@ -96,13 +95,6 @@ def test_mean_std_of_each_channel(monkeypatch):
     np.testing.assert_allclose(y.std((0, 1, 2)), 1, rtol=1e-6)
 
 
-def _contrast_normalized(images):
-    x = images.reshape(len(images), -1).astype(np.float64)
-    x -= x.mean(1, keepdims=True)
-    norms = np.linalg.norm(x, axis=1, keepdims=True)
-    return 55 * x / np.where(norms == 0, 1, norms)
-
-
 def test_zca_whitens_the_training_images(monkeypatch):
     monkeypatch.setattr(augment, "_CHUNK_EXAMPLES", 64)  # 300 images: full chunks and a partial one
     images = _images(300, (2, 2, 3))
@@ -114,7 +106,10 @@ def test_zca_whitens_the_training_images(monkeypatch):
     y = np.asarray(eval_input(images), np.float64).reshape(300, -1)
     # C (C + 0.1 I)^{-1}: the identity but for 0.1 in variances of about 3025/12, and for the
     # constant direction, which contrast normalisation takes away.
-    covariance = np.cov(_contrast_normalized(images), rowvar=False, bias=True)
+    x = images.reshape(300, -1).astype(np.float64)
+    x -= x.mean(1, keepdims=True)
+    norms = np.linalg.norm(x, axis=1, keepdims=True)
+    covariance = np.cov(55 * x / np.where(norms == 0, 1, norms), rowvar=False, bias=True)
     expected = covariance @ np.linalg.inv(covariance + 0.1 * np.eye(12))
     np.testing.assert_allclose(np.cov(y, rowvar=False, bias=True), expected, atol=1e-5)
     np.testing.assert_allclose(expected, np.eye(12) - 1 / 12, atol=1e-3)

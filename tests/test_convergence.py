@@ -5,33 +5,20 @@ import math
 import numpy as np
 import pytest
 
-from identity_matters.linear import convergence
+from identity_matters import random_matrices
+from identity_matters.linear import convergence, model
 
 
 def certified_problem(rng, width, share):
     """R and Sigma with ``s_0`` at `share` of the largest that `path` takes."""
-    basis = np.linalg.qr(rng.standard_normal((width, width)))[0]
     eigenvalues = 10.0 ** rng.uniform(-2, 2, width)
     if width > 1 and rng.random() < 0.3:
         eigenvalues[rng.integers(width)] = 0.0
-    Sigma = (basis * eigenvalues) @ basis.T
+    Sigma = random_matrices.symmetric(rng, eigenvalues)
     direction = rng.standard_normal((width, width))
     s0 = convergence.will_converge(np.eye(width) - direction, Sigma, 1).s0
     scale = share * convergence.LARGEST_PATH_S0 / s0
     return np.eye(width) - scale * direction, Sigma
-
-
-def product_and_gradient(A, R, Sigma):
-    width = len(R)
-    before, after = [np.eye(width)], [np.eye(width)]
-    for layer in A:
-        before.append(before[-1] + layer @ before[-1])
-    for layer in A[::-1]:
-        after.append(after[-1] + after[-1] @ layer)
-    E = before[-1] - R
-    after = after[::-1][1:]
-    gradient = np.stack([2 * after[i].T @ E @ Sigma @ before[i].T for i in range(len(A))])
-    return np.trace(E @ Sigma @ E.T), gradient
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5, 16])
@@ -42,11 +29,11 @@ def test_descent_stays_inside_and_falls_as_fast_as_certified(depth):
         R, Sigma = certified_problem(rng, int(rng.integers(1, 5)), rng.uniform(0.2, 0.99))
         certificate = convergence.will_converge(R, Sigma, depth).descent
         A = np.zeros((depth, *R.shape))
-        first, gradient = product_and_gradient(A, R, Sigma)
+        first, gradient = model.excess_risk_and_gradient(A, R, Sigma)
         excess = first
         for _ in range(60):
             A -= certificate.learning_rate * gradient
-            after, gradient = product_and_gradient(A, R, Sigma)
+            after, gradient = model.excess_risk_and_gradient(A, R, Sigma)
             norm = np.linalg.norm(A, 2, axis=(1, 2)).max()
             assert norm <= certificate.norm * (1 + 1e-12)
             assert after <= certificate.factor * excess + 1e-14 * first
@@ -65,16 +52,16 @@ def test_flow_keeps_layers_balanced_and_within_every_certificate(depth):
         # Euler's method with steps far below the inverse curvature stands for the flow.
         step = 0.01 / (2 * depth * np.linalg.norm(Sigma, 2))
         A = np.zeros((depth, 3, 3))
-        first, gradient = product_and_gradient(A, R, Sigma)
+        first, gradient = model.excess_risk_and_gradient(A, R, Sigma)
         for _ in range(400):
             A -= step * gradient
-            excess, gradient = product_and_gradient(A, R, Sigma)
+            excess, gradient = model.excess_risk_and_gradient(A, R, Sigma)
         norm = np.linalg.norm(A, 2, axis=(1, 2)).max()
         for certificate in answer.flow:
             names.add(certificate.name)
             assert norm <= certificate.norm
             assert excess <= first * math.exp(-certificate.rate * 400 * step) * (1 + 1e-2)
-        W = A + np.eye(3)
+        W = np.eye(3) + np.asarray(A)
         assert np.linalg.svd(W, compute_uv=False).std(axis=0).max() < 1e-3 * norm
     assert names == {"path", "balanced"}
 
@@ -117,11 +104,8 @@ def test_balanced_by_hand(r, m, M):
 @pytest.mark.parametrize("second", [3.0, 0.9])
 def test_each_entry_of_m_counts(second):
     """Sigma = diag(4, 1) and R = diag(1.2, r): the first entry of m for r = 3, else the second."""
-    (balanced,) = [
-        c
-        for c in convergence.will_converge(np.diag([1.2, second]), np.diag([4.0, 1.0]), 2).flow
-        if c.name == "balanced"
-    ]
+    found = convergence.will_converge(np.diag([1.2, second]), np.diag([4.0, 1.0]), 2).flow
+    (balanced,) = [certificate for certificate in found if certificate.name == "balanced"]
     phi0 = math.hypot(0.4, 1 - second)  # sigma = 1, so this is s_0, too
     m = (2.4 - phi0) / 2 if second == 3 else 0.9 - phi0
     assert balanced.rate == pytest.approx(8 * m)
@@ -159,9 +143,8 @@ def test_rounding_does_not_certify_a_large_negative_target(digits):
     for _ in range(200):
         r = -rng.uniform(1, 10) * 10.0**digits
         assert not convergence.will_converge([[r]], [[10 ** rng.uniform(-8, 8)]], 4)
-        Q = np.linalg.qr(rng.standard_normal((2, 2)))[0]
-        Sigma = (Q * 10.0 ** rng.uniform(-6, 6, 2)) @ Q.T
-        assert not convergence.will_converge(np.diag([r, -r]), (Sigma + Sigma.T) / 2, 4)
+        Sigma = random_matrices.symmetric(rng, 10.0 ** rng.uniform(-6, 6, 2))
+        assert not convergence.will_converge(np.diag([r, -r]), Sigma, 4)
 
 
 # The time to leave a saddle.
@@ -219,9 +202,7 @@ def test_more_layers_are_faster_for_positive_targets_that_are_not_small():
     """From w_i = 1: dp/dt = 2 l p^{2 - 2/l} (r - p), which falls from l = 1 to 2 where p < 1/2."""
 
     def times(r):
-        return np.array(
-            [convergence.escape_time(np.ones(n), r, 1.0, 1e-6) for n in (1, 2, 3, 4, 8)]
-        )
+        return [convergence.escape_time(np.ones(n), r, 1.0, 1e-6) for n in (1, 2, 3, 4, 8)]
 
     assert (np.diff(times(3.0)) < 0).all() and (np.diff(times(1.5)) < 0).all()
     # From l = 2 log(1 / r) = 2.77 on.

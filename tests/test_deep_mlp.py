@@ -13,14 +13,7 @@ from identity_matters import nets
 from identity_matters.nets import apply_net, init_variables, mlp
 
 IMAGES = np.random.default_rng(0).normal(size=(7, 2, 3, 1)).astype(np.float32)
-FORWARD = jax.jit(mlp.forward)
 VECTORS = IMAGES.reshape(7, 6)
-
-
-def make(depth, width=6, identity=True, activation="relu"):
-    settings = {"identity": identity, "activation": activation, "initialization": "standard"}
-    net = mlp.Mlp(num_classes=3, depth=depth, width=width, **settings)
-    return net, init_variables(net, jax.random.key(1), IMAGES.shape[1:])
 
 
 def unrolled(kernels, x, identity, activation):
@@ -47,19 +40,18 @@ def unrolled(kernels, x, identity, activation):
     ],
 )
 def test_scan_equals_a_numpy_loop(depth, width, identity, activation):
-    net, variables = make(depth, width, identity, activation)
+    settings = {"identity": identity, "activation": activation, "initialization": "standard"}
+    net = mlp.Mlp(num_classes=3, depth=depth, width=width, **settings)
+    variables = init_variables(net, jax.random.key(1), IMAGES.shape[1:])
     apply = jax.jit(functools.partial(apply_net, net, train=False))
     logits, intermediates = apply(variables, IMAGES)
     kernels = mlp.kernels_in_order(variables["params"])
-    assert [kernel.shape for kernel in kernels] == [
-        (6, width),
-        *[(width, width)] * (depth - 2),
-        (width, 3),
-    ]
+    shapes = [(6, width), *[(width, width)] * (depth - 2), (width, 3)]
+    assert [kernel.shape for kernel in kernels] == shapes
     expected, hidden = unrolled(kernels, VECTORS.astype(np.float64), identity, activation)
     # float32 against float64, a handful of layers.
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
-    _, passed = FORWARD(variables, VECTORS)
+    _, passed = jax.jit(mlp.forward)(variables, VECTORS)
     norms = [np.linalg.norm(h, axis=1) for h in hidden]
     np.testing.assert_allclose(passed["norm"], norms, rtol=1e-5)
     np.testing.assert_allclose(passed["last_hidden"], hidden[-1], rtol=1e-4, atol=1e-5)

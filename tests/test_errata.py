@@ -16,8 +16,6 @@ from identity_matters.memorize import memorize
 from tests.measured import reference
 
 PI_BELOW, PI_ABOVE = F(333, 106), F(22, 7)
-# The lattice in which the smallest counterexamples to eq. (2.3) are looked for.
-LATTICE = {"max_depth": 3, "max_integer": 4}
 
 
 def exp_bounds(x, terms=60) -> tuple[F, F]:
@@ -27,16 +25,13 @@ def exp_bounds(x, terms=60) -> tuple[F, F]:
     return series, series + x**terms / math.factorial(terms) / (1 - x / terms)
 
 
-def dot(a, b) -> F:
-    return sum((x * y for x, y in zip(a, b, strict=True)), F(0))
+def fractions(*rows):
+    """Vectors of fractions, one a row."""
+    return np.array([[F(entry) for entry in row] for row in rows])
 
 
 def square(a) -> F:
-    return dot(a, a)
-
-
-def minus(a, b) -> tuple:
-    return tuple(x - y for x, y in zip(a, b, strict=True))
+    return (a * a).sum(axis=-1)
 
 
 def test_without_a_positive_determinant_the_bound_promises_the_impossible():
@@ -81,7 +76,8 @@ def test_the_printed_gradient_bounds_fail(form, max_sigma, layers, R, Sigma, lef
     assert sum((2 * E * Sigma * other) ** 2 for other in others) == left
     assert 4 * depth * (1 - tau) ** exponent * Sigma**2 * excess == right > left
     assert 4 * depth * (1 - tau) ** (2 * depth - 2) * Sigma * excess == left
-    point = gradient_bound.smallest_scalar_counterexample(form, **LATTICE, max_sigma=max_sigma)
+    lattice = {"max_depth": 3, "max_integer": 4, "max_sigma": max_sigma}
+    point = gradient_bound.smallest_scalar_counterexample(form, **lattice)
     assert (tuple(point.a), point.R, point.Sigma) == (layers, R, Sigma)
     A = jnp.array([[[float(a)]] for a in layers])
     value, gradient = jax.value_and_grad(model.excess_risk)(
@@ -117,59 +113,46 @@ def test_the_constant_is_the_variance_of_the_noise():
 
 def assert_the_midpoint_cannot_move(a, rho):
     """a[0] is the midpoint of a[2] and a[3], which stay; norms are within rho of 1."""
-    assert all(1 - rho <= square(point) <= 1 + rho for point in a)
+    assert (abs(square(a) - 1) <= rho).all()
     # The two moves are a basis of the plane, so V has rank 2, and V relu = 0 only where relu = 0:
     # both units are <= 0 at a[2] and a[3], which is convex, hence at their midpoint a[0].
-    assert a[0] == tuple((x + y) / 2 for x, y in zip(a[2], a[3], strict=True))
-    return min(square(minus(a[i], b)) for i in (0, 1) for b in a if b != a[i])
+    assert (a[0] == (a[2] + a[3]) / 2).all()
+    return min(square(a[i] - a[j]) for i in (0, 1) for j in range(4) if i != j)
 
 
 def test_without_the_square_no_block_moves_these_points():
     rho = F(1, 10)
-    a = ((F(0), F(19, 20)), (F(0), F(-1)), (F(3, 10), F(19, 20)), (F(-3, 10), F(19, 20)))
-    assert [square(point) for point in a] == [F(361, 400), 1, F(397, 400), F(397, 400)]
+    a = fractions((0, F(19, 20)), (0, -1), (F(3, 10), F(19, 20)), (F(-3, 10), F(19, 20)))
+    assert square(a).tolist() == [F(361, 400), 1, F(397, 400), F(397, 400)]
     # The least distance, squared: distances are at least 3 rho', their squares are not.
     assert assert_the_midpoint_cannot_move(a, rho) == (3 * rho) ** 2 < 2 * rho
 
 
 def test_the_constant_two_is_sharp():
     rho = F(32, 81)
-    a = ((F(0), F(7, 9)), (F(0), F(-1)), (F(8, 9), F(7, 9)), (F(-8, 9), F(7, 9)))
-    assert [square(point) for point in a] == [1 - rho, 1, 1 + rho, 1 + rho]
+    a = fractions((0, F(7, 9)), (0, -1), (F(8, 9), F(7, 9)), (F(-8, 9), F(7, 9)))
+    assert square(a).tolist() == [1 - rho, 1, 1 + rho, 1 + rho]
     assert assert_the_midpoint_cannot_move(a, rho) == 2 * rho
 
 
-def block(h, rows, biases, columns) -> tuple:
-    """h + V relu(U h + s) in fractions."""
-    values = [max(dot(u, h) + s, F(0)) for u, s in zip(rows, biases, strict=True)]
-    moves = [dot([column[i] for column in columns], values) for i in range(len(h))]
-    return tuple(x + move for x, move in zip(h, moves, strict=True))
-
-
 def test_one_bias_for_all_units_fails_and_a_bias_for_each_does_not():
-    rho, a = F(1, 4), ((F(1), F(1, 2)), (F(1), F(-1, 2)))
-    b = ((F(2), F(5)), (F(-3), F(7)))
-    assert [square(point) for point in a] == [1 + rho] * 2
-    assert 3 * rho <= square(minus(*a)) < 6 * rho
+    rho, a, b = F(1, 4), fractions((1, F(1, 2)), (1, F(-1, 2))), fractions((2, 5), (-3, 7))
+    assert square(a).tolist() == [1 + rho] * 2
+    assert 3 * rho <= square(a[0] - a[1]) < 6 * rho
 
-    def divided_moves(bias):
-        pairs = zip(a, b, strict=True)
-        return [tuple(m / (square(p) + bias) for m in minus(q, p)) for p, q in pairs]
+    def moves(bias):
+        """V relu(U h + s) at both points, where U = a and V leads each point a_i to b_i alone."""
+        return np.maximum(a @ a.T + bias, F(0)) @ ((b - a) / (square(a) + bias)[:, None])
 
-    common = [-(1 - 2 * rho)] * 2
-    columns = divided_moves(common[0])
-    assert dot(*a) + common[0] == F(1, 4)
-    third = tuple(m / 3 for m in minus(b[0], a[0]))
-    assert minus(block(a[1], a, common, columns), b[1]) == third
-    own = [-dot(*a)] * 2
-    assert own == [F(-3, 4)] * 2
-    columns = divided_moves(own[0])
-    assert tuple(block(point, a, own, columns) for point in a) == b
+    common, own = -(1 - 2 * rho), -a[0] @ a[1]
+    assert a[0] @ a[1] + common == F(1, 4) and own == F(-3, 4)
+    assert (a[1] + moves(common)[1] - b[1] == (b[0] - a[0]) / 3).all()
+    assert (a + moves(own) == b).all()
     # The margin (D - 2 rho') / 2 over rational points of the plane, whatever D is.
-    lattice = [(F(x, 8), F(y, 8)) for x in range(-10, 11) for y in range(-10, 11)]
-    shell = [point for point in lattice if abs(square(point) - 1) <= rho]
-    for p, q in itertools.permutations(shell, 2):
-        assert square(p) - dot(p, q) >= (square(minus(p, q)) - 2 * rho) / 2
+    lattice = fractions(*itertools.product([F(x, 8) for x in range(-10, 11)], repeat=2))
+    shell = lattice[abs(square(lattice) - 1) <= rho]
+    margins = square(shell)[:, None] - shell @ shell.T
+    assert (margins >= (square(shell[:, None] - shell) - 2 * rho) / 2).all()
 
 
 def test_the_separations_of_the_chain():

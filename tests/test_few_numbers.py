@@ -23,9 +23,7 @@ def _in_whole_numbers(network, x):
     def whole(array):
         array = np.asarray(array)
         assert (array == np.rint(array)).all()
-        return (
-            array.astype(object) if array.dtype == object else np.vectorize(int, otypes="O")(array)
-        )
+        return np.vectorize(int, otypes="O")(array)
 
     def product(A, b, added):
         """A b + added, whose partial sums in any order lie between sums of terms of one sign."""
@@ -158,12 +156,6 @@ def test_words_hold_as_many_labels_as_fit():
     assert [few_numbers.places(10, 53, width) for width in (6, 8, 12)] == [15, 45, 63]
 
 
-def test_the_chance_of_a_hash():
-    # By hand: 3 points on 3 of 4 places, and the best of 8 places for 10 that are usable.
-    assert few_numbers.hash_chance(3, 3, 2) == 3 * 2 * 1 / 4**3
-    assert few_numbers.hash_chance(3, 10, 3) == 8 * 7 * 6 / 8**3
-
-
 @pytest.mark.parametrize(
     "changes, error, message",
     [
@@ -173,9 +165,7 @@ def test_the_chance_of_a_hash():
         ({"y": np.array([0, 10])}, ValueError, r"y\[1\] = 10"),
         ({"x": np.array([[2**50], [1]])}, PrecisionError, "exceed 2\\^49"),
         ({"x": np.array([[2**20], [1]]), "word_bits": 20}, PrecisionError, "exceed 2\\^16"),
-        ({"word_bits": 54}, ValueError, "word_bits must be at most 53, got 54"),
         ({"word_bits": 7}, ValueError, "word_bits must be at least 8, got 7"),
-        ({"width": 5}, ValueError, "width must be at least 6, got 5"),
     ],
 )
 def test_bad_input_is_named(changes, error, message):

@@ -1,5 +1,7 @@
 """Eq. (2.3) by hand, on its tight family, under scaling, in fractions, and attacked."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -104,11 +106,8 @@ def test_adversary_reaches_the_supremum_and_not_more(form, supremum):
     A = 0.5 * rng.uniform(-1, 1, (starts, 2, 1, 1))
     E, Sigma = rng.standard_normal((starts, 1, 1)), rng.uniform(0.1, 1, (starts, 1, 1))
 
-    def attack(layers, error, second_moment):
-        return gradient_bound.worst_case(
-            layers, error, second_moment, 0.5, form, steps=300, learning_rate=0.1
-        )
-
+    how = {"tau": 0.5, "form": form, "steps": 300, "learning_rate": 0.1}
+    attack = functools.partial(gradient_bound.worst_case, **how)
     A, R, Sigma = jax.jit(jax.vmap(attack))(A, E, Sigma)
     assert jnp.abs(A).max() <= 0.5 * (1 + 1e-14)
     assert Sigma.max() <= 1 + 1e-14

@@ -1,5 +1,6 @@
 """A training from record to record, stopped and killed anywhere; its records by hand."""
 
+import functools
 import math
 
 import jax
@@ -73,15 +74,26 @@ def without_timing(records):
     return [{k: v for k, v in record.items() if k not in loop.TIMING_FIELDS} for record in records]
 
 
-def assert_same_end(directory, log, uninterrupted):
-    """The same records line by line, and the same state bit by bit."""
+@pytest.fixture
+def resume(run, uninterrupted):
+    """resume(directory, log) -> the log of the run that goes on after `log` to the same end.
+
+    The same records line by line, and the same state bit by bit.
+    """
     records, (step, state, extra), _ = uninterrupted
-    assert without_timing(log.records) == without_timing(records)
-    our_step, our_state, our_extra = final_checkpoint(directory)
-    assert our_step == step == STEPS
-    assert our_extra["records"] == extra["records"]
-    for ours, theirs in zip(jax.tree.leaves(our_state), jax.tree.leaves(state), strict=True):
-        assert ours.dtype == theirs.dtype and ours.tobytes() == theirs.tobytes()
+
+    def resume(directory, log):
+        resumed = toy.Log(log.records)
+        run(directory, resumed)
+        assert without_timing(resumed.records) == without_timing(records)
+        our_step, our_state, our_extra = final_checkpoint(directory)
+        assert our_step == step == STEPS
+        assert our_extra["records"] == extra["records"]
+        for ours, theirs in zip(jax.tree.leaves(our_state), jax.tree.leaves(state), strict=True):
+            assert ours.dtype == theirs.dtype and ours.tobytes() == theirs.tobytes()
+        return resumed
+
+    return resume
 
 
 def test_records_come_when_they_are_due(uninterrupted):
@@ -100,17 +112,14 @@ def test_records_come_when_they_are_due(uninterrupted):
     assert result["train_loss"] == records[-2]["loss"]
 
 
-def test_a_run_stopped_at_any_step_ends_as_if_it_had_not_been(run, uninterrupted, tmp_path):
+def test_a_run_stopped_at_any_step_ends_as_if_it_had_not_been(run, resume, tmp_path):
     for stop_at_step in range(STEPS):
         directory = tmp_path / str(stop_at_step)
         stopped = toy.Log(stop_at_step=stop_at_step)
         with pytest.raises(loop.StopRequested, match=f"stopped at step {stop_at_step};"):
             run(directory, stopped)
-        resumed = toy.Log(stopped.records)
-        run(directory, resumed)
         # It went on from there, not from an older checkpoint.
-        assert resumed.steps_seen == list(range(stop_at_step + 1, STEPS + 1))
-        assert_same_end(directory, resumed, uninterrupted)
+        assert resume(directory, stopped).steps_seen == list(range(stop_at_step + 1, STEPS + 1))
 
 
 class Killed(BaseException):
@@ -134,20 +143,17 @@ class DyingLog(toy.Log):
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_a_run_killed_at_any_record_ends_as_if_it_had_not_been(run, uninterrupted, tmp_path, after):
+def test_a_run_killed_at_any_record_ends_as_if_it_had_not_been(run, resume, tmp_path, after):
     for line in range(len(EXPECTED)):
         directory, killed = tmp_path / str(line), DyingLog(line, after)
         with pytest.raises(Killed):
             run(directory, killed)
-        resumed = toy.Log(killed.records)
-        run(directory, resumed)
         # Checkpoints are at 2, 4 and 6; the record due at a step comes before its checkpoint.
         newest = {0: 0, 3: 2, 4: 2, 6: 4, 8: 6}[EXPECTED[line][1]]
-        assert resumed.steps_seen[0] == newest + 1
-        assert_same_end(directory, resumed, uninterrupted)
+        assert resume(directory, killed).steps_seen[0] == newest + 1
 
 
-def test_an_evaluation_that_is_stopped_is_made_up_for(run, uninterrupted, tmp_path):
+def test_an_evaluation_that_is_stopped_is_made_up_for(run, resume, uninterrupted, tmp_path):
     class Impatient(toy.Log):
         """Asks to stop in the middle of the evaluation at step 4."""
 
@@ -161,23 +167,17 @@ def test_an_evaluation_that_is_stopped_is_made_up_for(run, uninterrupted, tmp_pa
     with pytest.raises(loop.StopRequested, match="stopped at step 4"):
         run(tmp_path, stopped)
     assert without_timing(stopped.records) == without_timing(uninterrupted[0][:2])
-    resumed = toy.Log(stopped.records)
-    run(tmp_path, resumed)
-    assert_same_end(tmp_path, resumed, uninterrupted)
+    resume(tmp_path, stopped)
 
 
-def test_a_dispatch_in_flight_changes_nothing(run, uninterrupted, compiled, tmp_path, monkeypatch):
+def test_a_dispatch_in_flight_changes_nothing(run, resume, compiled, tmp_path, monkeypatch):
     """As on accelerators, where the next dispatch is under way while sums are read."""
     monkeypatch.setattr(compiled, "on_cpu", False)
-    log = toy.Log()
-    run(tmp_path, log)
-    assert_same_end(tmp_path, log, uninterrupted)
+    resume(tmp_path / "from the start", toy.Log())
     stopped = toy.Log(stop_at_step=1)
     with pytest.raises(loop.StopRequested, match="stopped at step 2"):
         run(tmp_path / "stopped", stopped)
-    resumed = toy.Log(stopped.records)
-    run(tmp_path / "stopped", resumed)
-    assert_same_end(tmp_path / "stopped", resumed, uninterrupted)
+    resume(tmp_path / "stopped", stopped)
 
 
 def test_a_finished_run_is_not_run_again(run, compiled, tmp_path, monkeypatch):
@@ -187,27 +187,22 @@ def test_a_finished_run_is_not_run_again(run, compiled, tmp_path, monkeypatch):
     assert run(tmp_path, log) == first
 
 
-def poisoned(directory, log, step, evaluated):
-    """A run whose parameters turned infinite just before the checkpoint at `step`."""
-    _, state, extra = final_checkpoint(directory)
-    state["params"]["head"]["kernel"][:] = np.inf
-    with Checkpoints(directory, settings={"toy": 1}) as checkpoints:
-        checkpoints.save(step, {**state, "step": np.int32(step)}, {**extra, "evaluated": evaluated})
-
-
 def test_a_loss_that_is_not_finite_stops_at_once(run, tmp_path):
     log = toy.Log(stop_at_step=2)
     with pytest.raises(loop.StopRequested):
         run(tmp_path, log)
-    poisoned(tmp_path, log, 3, evaluated=True)
-    log = toy.Log(log.records)
-    with pytest.raises(steps.NonFiniteError) as stop:
-        run(tmp_path, log)
-    assert (stop.value.step, stop.value.metric) == (4, "loss")
-    assert log.steps_seen == []
-    poisoned(tmp_path, log, 4, evaluated=False)
-    with pytest.raises(steps.NonFiniteError, match="test_loss is nan at step 4"):
-        run(tmp_path, log)
+    # As if the parameters had turned infinite just before a checkpoint.
+    _, state, extra = final_checkpoint(tmp_path)
+    state["params"]["head"]["kernel"][:] = np.inf
+    for step, evaluated, metric in ((3, True, "loss"), (4, False, "test_loss")):
+        with Checkpoints(tmp_path, settings={"toy": 1}) as checkpoints:
+            state = {**state, "step": np.int32(step)}
+            checkpoints.save(step, state, {**extra, "evaluated": evaluated})
+        log = toy.Log(log.records)
+        with pytest.raises(steps.NonFiniteError) as stop:
+            run(tmp_path, log)
+        assert (stop.value.step, stop.value.metric) == (4, metric)
+        assert log.steps_seen == []
 
 
 def test_records_or_checkpoints_that_were_lost_are_noticed(run, tmp_path):
@@ -245,19 +240,13 @@ def test_four_devices_and_several_steps_a_dispatch(run, uninterrupted, tmp_path)
             assert ours.get(name) == theirs.get(name)
         for name in ours.keys() & {"loss", "gradient_norm", "test_loss", "residual_ratio"}:
             assert ours[name] == pytest.approx(theirs[name], rel=1e-4)
-    for ours, theirs in zip(
-        jax.tree.leaves(final_checkpoint(tmp_path)[1]),
-        jax.tree.leaves(uninterrupted[1][1]),
-        strict=True,
-    ):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
+    jax.tree.map(close, final_checkpoint(tmp_path)[1], uninterrupted[1][1])
     # Dispatches are cut where a log, an evaluation or a checkpoint is due.
     assert log.steps_seen == [2, 3, 4, 6, 8]
     assert list(profile_dir.rglob("*.xplane.pb"))
     assert [log.phases[0], log.phases[1]] == [("restoring", 0), ("evaluating", 0)]
-    assert {name for name, _ in log.phases} == {
-        *("restoring", "evaluating", "compiling", "training")
-    }
+    assert {name for name, _ in log.phases} == {"restoring", "evaluating", "compiling", "training"}
     train = [record for record in log.records if record["kind"] == "train"]
     assert [record["compile_seconds"] > 0 for record in train] == [True, False, False]
 

@@ -10,6 +10,7 @@ import pytest
 import scipy.linalg
 
 from identity_matters import random_matrices
+from identity_matters.linear import model
 from identity_matters.linear.factorization import (
     factorize,
     polar_bound,
@@ -53,9 +54,6 @@ def test_by_hand():
     expected = math.hypot(2 * math.cos(1) - 1, 2 * math.sin(1))
     assert norm_lower_bound(2 * turn(1.0), 1) == pytest.approx(expected, rel=1e-13)
     assert norm_lower_bound(-np.eye(4), 8) == pytest.approx(2 * math.sin(math.pi / 16), rel=1e-13)
-
-
-def test_never_claims_more_than_1_for_several_layers():
     # |exp(i pi / 2) - 1| = 1.41 would need a norm above 1, where the proof stops.
     assert norm_lower_bound(-np.eye(2), 2) == 1.0
 
@@ -66,9 +64,7 @@ def test_is_below_the_layers_it_was_made_of(d):
     for _ in range(20):
         A = generator.standard_normal((5, d, d))
         A *= generator.uniform(0.05, 0.6) / np.linalg.norm(A, 2, axis=(1, 2))[:, None, None]
-        R = np.eye(d)
-        for layer in A:
-            R = R + layer @ R
+        R = model.product(A)
         # Rounding of the product alone separates the two sides of an equality.
         assert norm_lower_bound(R, 5) <= random_matrices.largest_spectral_norm(A) * (1 + 1e-9)
 
@@ -98,30 +94,22 @@ def test_half_turn_bound_of_a_pair_by_brute_force():
 )
 def test_half_turn_bound_of_normal_targets_by_their_triangle(negative, modulus, angle):
     """F10: the pairs (|R x|^2, <x, R x>) fill a triangle, whose lower edges are what counts."""
-    (a, b), depth = negative, 10**6
-    corners = [(b**2, -b), (modulus**2, modulus * math.cos(angle)), (a**2, -a)]
-    share, exact = np.linspace(0, 1, 200_001), 0.0
-    for (u0, v0), (u1, v1) in itertools.pairwise(corners):
-        rho = np.sqrt(u0 + share * (u1 - u0))
-        alpha = np.arccos(np.clip((v0 + share * (v1 - v0)) / rho, -1, 1))
-        exact = max(exact, np.hypot(np.log(rho), 2 * math.pi - alpha).max())
-    R = np.zeros((4, 4))
-    R[:2, :2], R[2:, 2:] = -np.diag(negative), modulus * turn(angle)
+    exact, *_ = max(longest_on_edges(negative, modulus, angle))
+    R = scipy.linalg.block_diag(-np.diag(negative), modulus * turn(angle))
     # The grid of 512 stretches is good to about its square.
-    assert depth * half_turn_bound(R, depth) == pytest.approx(exact, rel=2e-5)
+    assert 10**6 * half_turn_bound(R, 10**6) == pytest.approx(exact, rel=2e-5)
 
 
-def longest_on_edges(negative, modulus, angle, points=200_001):
+def longest_on_edges(negative, modulus, angle):
     """(|w|, rho, 2 pi - alpha) where |w| is largest on either lower edge of F10's triangle."""
     corners = [(r**2, -r) for r in negative]
     corners.insert(1, (modulus**2, modulus * math.cos(angle)))
-    share, found = np.linspace(0, 1, points), []
+    share, found = np.linspace(0, 1, 200_001), []
     for (u0, v0), (u1, v1) in itertools.pairwise(corners):
         rho = np.sqrt(u0 + share * (u1 - u0))
         beta = 2 * math.pi - np.arccos(np.clip((v0 + share * (v1 - v0)) / rho, -1, 1))
         length = np.hypot(np.log(rho), beta)
         i = length.argmax()
-        assert 0 < i < points - 1
         found.append((length[i], rho[i], beta[i]))
     return found
 
@@ -149,8 +137,7 @@ def test_two_vectors_that_have_to_go_round_may_be_in_each_other_s_way(modulus, a
     length = edges[0][0]
     assert edges[1][0] == pytest.approx(length, rel=1e-8)
     assert 1 < edges[0][1] < modulus < edges[1][1] < 16
-    R = np.zeros((4, 4))
-    R[:2, :2], R[2:, 2:] = -np.diag(NEGATIVE), modulus * turn(angle)
+    R = scipy.linalg.block_diag(-np.diag(NEGATIVE), modulus * turn(angle))
     # Before either meets the opposite of its end, and the end.
     t, least = np.append(np.linspace(0, 0.2, 50), 1.0), math.inf
     # A common turn of the third and fourth coordinate changes nothing.
@@ -174,7 +161,8 @@ def test_two_vectors_that_have_to_go_round_may_be_in_each_other_s_way(modulus, a
 def test_the_longest_ways_of_both_edges_change_places():
     """F14: so that they are equal for some modulus between 9 and 9.25."""
     for modulus, gain in ((9.0, -0.005), (9.25, 0.005)):
-        (low, *_), (high, *_) = longest_on_edges(NEGATIVE, modulus, ANGLE)
+        (low, rho, _), (high, rho_high, _) = longest_on_edges(NEGATIVE, modulus, ANGLE)
+        assert 1 < rho < modulus < rho_high < 16
         assert (low - high) / gain > 1
         # At the corners it is shorter.
         corners = (1, -1), (modulus, np.exp(1j * ANGLE)), (16, -1)
@@ -193,8 +181,8 @@ def test_the_longest_ways_of_both_edges_change_places():
 )
 def test_paths_of_two_paces(negative, modulus, angle, Theta, longest, bound):
     """e^{t Theta} e^{t B} with e^B = e^{-Theta} R has the length ||Theta + B||."""
-    R, turning = np.zeros((4, 4)), np.zeros((4, 4))
-    R[:2, :2], R[2:, 2:] = -np.diag(negative), modulus * turn(angle)
+    R = scipy.linalg.block_diag(-np.diag(negative), modulus * turn(angle))
+    turning = np.zeros((4, 4))
     turning[[0, 1, 0, 2], [1, 2, 3, 3]] = Theta
     turning -= turning.T
     B = scipy.linalg.logm(scipy.linalg.expm(-turning) @ R)
@@ -286,10 +274,7 @@ def test_half_turn_bound_is_below_products_of_layers_with_negative_eigenvalues()
         same, noise = generator.standard_normal((d, d)), generator.standard_normal((depth, d, d))
         A = (same - same.T) / 2 + 0.3 * noise
         A *= tau / np.linalg.norm(A, 2, axis=(1, 2))[:, None, None]
-        R = np.eye(d)
-        for layer in A:
-            R = R + layer @ R
-        found = half_turn_bound(R, depth)
+        found = half_turn_bound(model.product(A), depth)
         compared += found > 0
         closest = max(closest, found / tau)
     assert compared > 40
@@ -355,10 +340,6 @@ def pieces_near_identity(m, d, size=0.1):
     return np.eye(d) + size * np.random.default_rng(0).standard_normal((m, d, d))
 
 
-def product(pieces):
-    return np.linalg.multi_dot([*pieces[::-1], np.eye(pieces.shape[1])])
-
-
 @pytest.mark.parametrize("share", [1.0, 0.25])
 def test_value_and_gradient_against_autodiff(share):
     m, d, exponent = 4, 3, 8
@@ -396,7 +377,7 @@ def test_layers_are_of_equal_length_and_keep_the_product(depth):
     pieces[2] = np.eye(4)
     A = layers_of_path(pieces, depth)
     assert A.shape == (depth, 4, 4)
-    assert relative_product_error(A, product(pieces)) < 1e-13
+    assert relative_product_error(A, np.linalg.multi_dot(pieces[::-1])) < 1e-13
     if depth == 500:
         norms = np.linalg.norm(A, 2, axis=(1, 2))
         # Equal to the first order; a layer across a node may be shorter.

@@ -1,12 +1,15 @@
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.spatial.distance import pdist
 
 from identity_matters.flops import count_parameters
 from identity_matters.memorize import adaptive, construct, paper_method
 from identity_matters.memorize.certificate import PrecisionError
-from identity_matters.memorize.construct import ConflictingLabelsError, apply, memorize, verify
+from identity_matters.memorize.construct import ConflictingLabelsError, memorize, verify
 from identity_matters.memorize.descent import random_network, train
 from identity_matters.memorize.network import (
     Network,
@@ -113,9 +116,7 @@ def test_inputs_and_labels_are_enough():
 
 def test_inputs_that_become_equal_in_float32_count_as_duplicates():
     x = np.array([[1.0], [1.0 + 1e-12]])
-    with pytest.raises(
-        ValueError, match=r"0 and 1 are equal in float32 .* float64 tells them apart"
-    ):
+    with pytest.raises(ValueError, match=r"0 and 1 are equal in float32 .* float64 tells them"):
         memorize(x, np.array([0, 1]), 2, 1, key=jax.random.key(0), dtype=np.float32)
     _assert_fits(x, np.array([0, 1]), 2, 1)
 
@@ -132,14 +133,8 @@ def test_inputs_that_become_equal_in_float32_count_as_duplicates():
         ({"num_classes": 0}, "num_classes must be at least 1, got 0"),
         ({"width": 1.5}, "width must be a whole number, got 1.5"),
         ({"width": 10**9}, "width 1000000000 for 2 inputs .* GB of"),
-        (
-            {"y": np.array([0, 20_000]), "num_classes": None},
-            r"up to 20000: number them 0 ... r - 1",
-        ),
-        (
-            {"x": np.array([[1e200], [2.0]]), "dtype": "float32"},
-            r"up to 1e\+200, which overflow float32: .* float64",
-        ),
+        ({"y": np.array([0, 20_000]), "num_classes": None}, r"up to 20000: number them 0 ... r"),
+        ({"x": np.array([[1e200], [2.0]]), "dtype": "float32"}, r"1e\+200, .* float32: .* float64"),
         ({"dtype": np.float16}, "float32 or float64, got float16"),
     ],
 )
@@ -182,14 +177,6 @@ def test_inputs_of_any_size_are_right_in_ieee_arithmetic_or_refused(dtype, too_s
         assert error <= certificate.output_error_bound < 0.5, exponent
 
 
-def test_points_on_a_line_are_not_sent_to_a_larger_width():
-    x, y = _points(4000, 1, 4)
-    with pytest.raises(
-        PrecisionError, match=r"float64, .* spread over more dimensions than it has"
-    ):
-        memorize(x, y, 4, 8, dtype=np.float32)
-
-
 def test_float64_inputs_work_where_jax_has_no_64_bits():
     x, y = _points(50, 4, 3)
     with jax.enable_x64(False):
@@ -209,6 +196,9 @@ def test_too_coarse_arithmetic_is_refused_but_on_request_and_float64_holds():
     assert not certificate.holds
     assert verify(network, x, y).examples == 1000
     _assert_fits(x, y, 3, 1)
+    # Points that lie on a line themselves are not sent to a larger width.
+    with pytest.raises(PrecisionError, match=r"float64, .* over more dimensions than it has"):
+        memorize(*_points(4000, 1, 4), 4, 8, dtype=np.float32)
 
 
 def test_verification_sees_a_wrong_network():
@@ -224,14 +214,6 @@ def test_verification_sees_a_wrong_network():
     # One block less, and the points of that block stay where they are.
     shorter = network._replace(U=network.U[:-1], s=network.s[:-1], V=network.V[:-1])
     assert verify(shorter, x, y).errors == 4
-
-
-def test_apply_gives_the_same_for_any_batch():
-    x, y = _points(30, 5, 3)
-    network, _ = memorize(x, y, 3, 4, key=jax.random.key(0))
-    # The same sums of five terms, perhaps in another order.
-    np.testing.assert_allclose(apply(network, x), apply(network, x, 7), atol=1e-10)
-    assert apply(network, x).shape == (30, 3)
 
 
 def test_units_leave_all_other_points_alone():
@@ -260,13 +242,6 @@ def test_blocks_avoid_points_that_disturb_each_other():
     assert sorted(order[:2]) == [0, 2] and sorted(order[2:]) == [1, 3]
     line = np.arange(1.0, 7.0)[:, None] * np.ones((1, 2))
     assert adaptive.fill_blocks(line, 3, tolerance=1e-3).tolist() == [5, 4, 3, 2, 1, 0]
-
-
-def test_the_viewpoint_has_clearance():
-    for k in (1, 2, 5):
-        h = np.random.default_rng(k).standard_normal((200, k))
-        distances = np.linalg.norm(h - adaptive.choose_viewpoint(h), axis=1)
-        assert distances.min() >= adaptive.CLEARANCE * distances.max()
 
 
 def test_paper_method_fits_nearly_orthogonal_inputs():
@@ -310,12 +285,6 @@ def _random_network(depth: int) -> Network:
     return Network(*(jnp.asarray(rng.standard_normal(shape)) for shape in shapes))
 
 
-def test_the_network_is_its_blocks_one_after_the_other():
-    network, x = _random_network(3), np.random.default_rng(2).standard_normal((5, 3))
-    # float64, a few dozen operations on numbers up to about a hundred.
-    np.testing.assert_allclose(forward(network, x), _in_plain_numpy(network, x), rtol=1e-11)
-
-
 def test_memory_of_the_forward_pass_does_not_grow_with_depth():
     x = np.ones((1000, 3))
 
@@ -351,19 +320,13 @@ def test_counting_lower_bound_by_hand():
     assert counting_lower_bound(8, 16, 32) == 1.0
 
 
-def _all_squares(x):
-    squares = np.sum((x[:, None, :] - x[None, :, :]) ** 2, axis=2)
-    return np.where(np.eye(len(x), dtype=bool), np.inf, squares)
-
-
 @pytest.mark.parametrize("features", [2, 100])
 def test_separation_is_the_smallest_squared_distance(monkeypatch, features):
     monkeypatch.setattr(paper_method, "TILE_POINTS", 64)
     x = np.random.default_rng(0).standard_normal((300, features))
-    squares = _all_squares(x)
+    squares = pdist(x, "sqeuclidean")
     found = paper_method.separation(x)
-    i, j = np.unravel_index(np.argmin(squares), squares.shape)
-    assert found.indices == (min(i, j), max(i, j))
+    assert found.indices == list(itertools.combinations(range(300), 2))[np.argmin(squares)]
     assert found.rho == pytest.approx(squares.min(), rel=1e-12)  # sums in another order
 
 
@@ -378,7 +341,7 @@ def test_separation_finds_a_pair_that_the_projection_hides(monkeypatch):
     assert found.indices == (13, 170)
     assert found.rho == pytest.approx(np.sum((x[170] - x[13]) ** 2), rel=1e-12)
     x[170] = 100.0
-    assert paper_method.separation(x).rho == pytest.approx(_all_squares(x).min(), rel=1e-12)
+    assert paper_method.separation(x).rho == pytest.approx(pdist(x, "sqeuclidean").min(), rel=1e-12)
 
 
 def test_the_sufficient_width_satisfies_the_lemma():

@@ -96,11 +96,8 @@ def test_what_makes_no_cluster_is_refused(arguments, message):
 
 
 def test_who_waits_in_vain_for_process_0_is_told():
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
-        with pytest.raises(ValueError, match=f"process 0 did not answer at {address} within 0 s"):
-            multihost.initialize(address, 2, 1, start_timeout_seconds=0)
+    with pytest.raises(ValueError, match="process 0 did not answer at localhost:1 within 0 s"):
+        multihost.initialize("localhost:1", 2, 1, start_timeout_seconds=0)
 
 
 def _wait_in_vain(address):

@@ -1,7 +1,6 @@
 """What every network promises, each in a small form, and the counts of the full ones."""
 
 import functools
-import typing
 
 import jax
 import jax.numpy as jnp
@@ -47,23 +46,16 @@ IMAGES = np.random.default_rng(0).normal(size=(4, 12, 12, 3)).astype(np.float32)
 IMAGES[2:] += 1
 
 
-class Case(typing.NamedTuple):
-    apply: typing.Callable
-    variables: dict
-    keys: jax.Array
-    train: tuple  # logits and intermediates
-    evaluate: typing.Callable
-
-
 @functools.cache
-def case(name) -> Case:
+def case(name):
+    """(apply, variables, keys, logits and intermediates in training, compiled evaluation)."""
     net = make_net(name, num_classes=5, **SMALL[name])
     apply = functools.partial(apply_net, net)
     variables = init_variables(net, jax.random.key(0), IMAGES.shape[1:])
     keys = jax.random.split(jax.random.key(1), len(IMAGES))
     train = jax.jit(functools.partial(apply, train=True))(variables, IMAGES, keys=keys)
     evaluate = jax.jit(functools.partial(apply, train=False))
-    return Case(apply, variables, keys, train, evaluate)
+    return apply, variables, keys, train, evaluate
 
 
 each_network = pytest.mark.parametrize("name", NETS)
@@ -79,11 +71,8 @@ def test_logits_and_intermediates(name):
     assert ratio.shape == (BLOCKS[name], 4) and ratio.dtype == jnp.float32
     assert np.all(ratio > 0)
     stats = intermediates["batch_stats"]
-    assert jax.tree.structure(stats) == jax.tree.structure(variables["batch_stats"])
-    for new, old in zip(
-        jax.tree.leaves(stats), jax.tree.leaves(variables["batch_stats"]), strict=True
-    ):
-        assert np.any(new != old) and new.dtype == jnp.float32
+    moved = jax.tree.map(lambda new, old: np.any(new != old), stats, variables["batch_stats"])
+    assert all(jax.tree.leaves(moved))
 
 
 @each_network
@@ -97,12 +86,8 @@ def test_evaluation_takes_examples_one_by_one(name):
     changed[1:] = 0
     alone, _ = evaluate(variables, changed)
     np.testing.assert_allclose(alone[0], logits[0], rtol=1e-5, atol=1e-6)
-    for new, old in zip(
-        jax.tree.leaves(intermediates["batch_stats"]),
-        jax.tree.leaves(variables["batch_stats"]),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(new, old)
+    stats = intermediates["batch_stats"], variables["batch_stats"]
+    jax.tree.map(np.testing.assert_array_equal, *stats)
 
 
 @each_network
@@ -115,12 +100,9 @@ def test_training_does_not_depend_on_how_the_batch_is_divided(name):
     halves, each = mapped(IMAGES.reshape(2, 2, *IMAGES.shape[1:]), keys.reshape(2, 2))
     # Batch norm divides by deviations, which magnifies rounding.
     np.testing.assert_allclose(halves.reshape(4, 5), logits, rtol=1e-4, atol=1e-5)
-    for half, whole in zip(
-        jax.tree.leaves(each["batch_stats"]),
-        jax.tree.leaves(intermediates["batch_stats"]),
-        strict=True,
-    ):
-        np.testing.assert_allclose(half, np.stack([whole, whole]), rtol=1e-4, atol=1e-6)
+    whole = jax.tree.map(lambda one: np.stack([one, one]), intermediates["batch_stats"])
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
+    jax.tree.map(close, each["batch_stats"], whole)
 
 
 @each_network
@@ -152,22 +134,20 @@ def test_keys_are_asked_for_where_there_is_dropout():
 
 @each_network
 def test_init_follows_the_key(name):
-    net, variables = make_net(name, num_classes=5, **SMALL[name]), case(name).variables
+    net, (_, variables, *_) = make_net(name, num_classes=5, **SMALL[name]), case(name)
     again = init_variables(net, jax.random.key(0), IMAGES.shape[1:])
     other = init_variables(net, jax.random.key(2), IMAGES.shape[1:])
-    for path, leaf in jax.tree_util.tree_leaves_with_path(variables):
-        same, different = again, other
-        for entry in path:
-            same, different = same[entry.key], different[entry.key]
-        np.testing.assert_array_equal(leaf, same)
-        assert np.any(leaf != different) == (path[-1].key == "kernel")
+    jax.tree.map(np.testing.assert_array_equal, again, variables)
+    drawn = jax.tree.map(lambda one, another: bool(np.any(one != another)), variables, other)
+    for path, is_drawn in jax.tree_util.tree_leaves_with_path(drawn):
+        assert is_drawn == (path[-1].key == "kernel")
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((12, 12, 3), "float32"), ((1, 12, 12, 3), "uint8")])
 def test_inputs_are_checked(shape, dtype):
-    network = case("resnet")
+    apply, variables, *_ = case("resnet")
     with pytest.raises(ValueError, match=f"got {dtype}.{str([*shape])[1:-1]}."):
-        network.apply(network.variables, jnp.zeros(shape, dtype), train=False)
+        apply(variables, jnp.zeros(shape, dtype), train=False)
 
 
 TRAINED = {"projection": "trained"}

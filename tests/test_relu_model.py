@@ -7,23 +7,17 @@ import pytest
 
 from identity_matters.relu import dead_units, feature_bound, model, origin, problems
 from identity_matters.relu.model import Blocks, Problem
-from tests.relu_problems import copies, hexagon, two_points
+from tests.relu_problems import copies, hexagon, two_points, unit_blocks
 
 SETTING = problems.Setting(
     pairs=3, width_in=2, lifted_width=3, depth=2, teacher_width=2, teacher_norm=0.5, bias=True
 )
 
 
-def scalar_net(*units):
-    """Blocks of one unit each from tuples (u, v, s), for d = 1."""
-    u, v, s = (np.array(values).reshape(-1, 1, 1) for values in zip(*units, strict=True))
-    return Blocks(u, v, s[:, :, 0])
-
-
 def test_forward_and_risk_by_hand():
     # Block 1: 1 + 3 relu(2 1 - 1) = 4, -1 + 3 relu(-2 - 1) = -1. Block 2: 4 + relu(-4) = 4,
     # -1 - relu(1) = -2 with v = -1.
-    net = scalar_net((2.0, 3.0, -1.0), (-1.0, -1.0, 0.0))
+    net = unit_blocks([(2.0, 3.0, -1.0)], [(-1.0, -1.0, 0.0)])
     problem = problems.plain_problem([[1.0], [-1.0]], [[5.0], [1.0]])
     predictions, hidden, pre = model.forward(net, problem)
     np.testing.assert_array_equal(predictions, [[4.0], [-2.0]])
@@ -52,9 +46,8 @@ def test_teachers_have_no_risk_and_see_the_sample():
     risks, _ = model.batched_risk_and_gradient(teachers, sample)
     np.testing.assert_array_equal(risks, np.zeros(5))
     np.testing.assert_array_equal(sample.x[:, :3], -sample.x[:, 3:])
-    np.testing.assert_allclose(
-        sample.A.swapaxes(1, 2) @ sample.A, np.broadcast_to(np.eye(2), (5, 2, 2)), atol=1e-14
-    )
+    gram = sample.A.swapaxes(1, 2) @ sample.A
+    np.testing.assert_allclose(gram, np.broadcast_to(np.eye(2), (5, 2, 2)), atol=1e-14)
     zero = jax.tree.map(np.zeros_like, teachers)
     at_zero, _ = model.batched_risk_and_gradient(zero, sample)
     assert (np.asarray(at_zero) >= 2e-2 * 0.5**4).all()
@@ -95,12 +88,12 @@ def test_hull_depth_tells_whether_zero_is_inside():
 def test_the_two_points_by_hand():
     # u > 0: f = ((right - v u)^2 + left^2) / 2.
     problem = two_points(0.2, 0.5)
-    net = scalar_net((0.5, 0.4, 0.0))._replace(s=None)
+    net = unit_blocks([(0.5, 0.4, 0.0)])._replace(s=None)
     value, gradient = model.risk_and_gradient(net, problem)
     assert value == pytest.approx(0.125)
     # v u = right: a critical point with the error at -1 untouched, and global for v |u| = left.
     assert max(float(abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) < 1e-15
-    better = scalar_net((-0.5, 1.0, 0.0))._replace(s=None)
+    better = unit_blocks([(-0.5, 1.0, 0.0)])._replace(s=None)
     assert model.risk(better, problem) == pytest.approx(0.02)
 
 
@@ -173,9 +166,8 @@ def test_the_gradient_at_the_origin_is_exactly_zero(bias):
 
 def test_escape_curvature_by_hand():
     # Without bias m(u) = u right / 2 for u > 0 and |u| left / 2 for u < 0.
-    curvature, w = origin.escape_curvature(
-        two_points(1.0, -3.0), False, np.random.default_rng(0), 8
-    )
+    problem = two_points(1.0, -3.0)
+    curvature, w = origin.escape_curvature(problem, False, np.random.default_rng(0), 8)
     assert curvature == pytest.approx(1.5)
     np.testing.assert_allclose(w, [-1.0])
 
@@ -293,11 +285,7 @@ def test_the_bound_is_tight_where_v_is_zero():
 def test_at_a_kink_a_one_sided_derivative_leads_down():
     """N14: block 2 has its only unit at its kink at x = 1, so f has no derivative in V_1."""
     problem = two_points(0.3, 0.7)
-    net = Blocks(
-        np.array([[[0.5], [-0.5]], [[0.5], [0.0]]]),
-        np.array([[[0.0, 0.0]], [[0.5, 0.0]]]),
-        np.array([[0.0, 0.0], [-0.5, 0.0]]),
-    )
+    net = unit_blocks([(0.5, 0.0, 0.0), (-0.5, 0.0, 0.0)], [(0.5, 0.5, -0.5), (0.0, 0.0, 0.0)])
     assert model.forward(net, problem)[2][1, 0, 0] == 0.0
     # Features of block 1 are diag(1/2, 1/2). Above it delta > 0 at x = 1 becomes
     # (1 + 1/4) delta, and stays what it is at x = -1.

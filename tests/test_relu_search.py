@@ -9,7 +9,7 @@ import pytest
 
 from identity_matters.relu import certificate, critical_points, model, origin, problems
 from identity_matters.relu.model import Blocks
-from tests.relu_problems import copies, two_points
+from tests.relu_problems import copies, two_points, unit_blocks
 
 
 def find(problem, nets, descends):
@@ -34,28 +34,22 @@ def test_the_search_finds_both_minima_of_the_two_points():
 
 
 def test_kinds_by_the_first_that_fits():
-    good = {
-        "gradient_norm": 0.0,
-        "risk_share": 0.5,
-        "max_norm": 0.5,
-        "dead_units": 1,
-        "shortest_unit": 0.1,
-        "kink_margin": 0.1,
-        "eigenvalues": [0.0, 1.0],
+    # Of a good point, and at fault.
+    numbers = {
+        "gradient_norm": (0.0, 1e-3),
+        "risk_share": (0.5, 0.0),
+        "max_norm": (0.5, 2.0),
+        "dead_units": (1, 2),
+        "shortest_unit": (0.1, 0.0),
+        "kink_margin": (0.1, 0.0),
+        "eigenvalues": ([0.0, 1.0], [-1.0, 1.0]),
     }
-    changes = [
-        {"gradient_norm": 1e-3, "risk_share": 0.0},
-        {"risk_share": 0.0, "max_norm": 2.0},
-        {"max_norm": 2.0, "dead_units": 2},
-        {"dead_units": 2, "shortest_unit": 0.0},
-        {"shortest_unit": 0.0, "kink_margin": 0.0},
-        {"kink_margin": 0.0, "eigenvalues": [-1.0, 1.0]},
-        {"eigenvalues": [-1.0, 1.0]},
-        {},
-    ]
-    rows = [{**good, **change} for change in changes]
+    # Point j has the faults of the numbers from the j-th on, and the last point none.
     kinds = critical_points.classify(
-        {name: np.array([row[name] for row in rows]) for name in good},
+        {
+            name: np.array([fault] * i + [good] * (8 - i))
+            for i, (name, (good, fault)) in enumerate(numbers.items(), 1)
+        },
         units=2,
         gradient_tolerance=1e-9,
         optimal_share=1e-9,
@@ -106,12 +100,6 @@ def test_what_is_no_bad_minimum_is_not_proved(right, u, v, message):
     candidate = Blocks(np.array(u)[None, :, None], np.array(v)[None, None], None)
     with pytest.raises(certificate.NotCertifiedError, match=message):
         certificate.certify(candidate, teacher, problem)
-
-
-def unit_blocks(*rows):
-    """Blocks for d = 1, each a list of units (u, v, s)."""
-    u, v, s = np.moveaxis(np.array(rows), -1, 0)
-    return Blocks(u[:, :, None], v[:, None], s)
 
 
 def test_dead_units_and_dead_blocks_are_left_out():

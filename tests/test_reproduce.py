@@ -14,19 +14,15 @@ from identity_matters import runs
 from tests import forked
 
 
-def reproduce(results_dir, *arguments):
-    return forked.run(
-        "tests.toy.reproduce",
-        f"--reference_dir={results_dir / 'reference'}",
-        f"--results_dir={results_dir / 'local'}",
-        *arguments,
-    )
+def reproduce(results_dir, *arguments, ends):
+    reference = f"--reference_dir={results_dir / 'reference'}"
+    local = f"--results_dir={results_dir / 'local'}"
+    return forked.run("tests.toy.reproduce", reference, local, *arguments, ends=ends)
 
 
 def run_toy(results_dir, *arguments):
     local = f"--results_dir={results_dir / 'local'}"
-    finished = forked.run("tests.toy.experiment", local, *arguments)
-    assert finished.returncode == 0, finished.stderr
+    forked.run("tests.toy.experiment", local, *arguments, ends=0)
 
 
 def change(path, name, **fields):
@@ -45,8 +41,7 @@ def test_it_runs_what_is_missing_side_by_side_and_ends_with_a_summary(tmp_path):
     # A changed run does not stand in for the real one.
     run_toy(tmp_path, "--config.values=(2,)")
     (changed,) = statuses(tmp_path)
-    finished = reproduce(tmp_path, "--seeds=0 1", "--jobs=2")
-    assert finished.returncode == 0, finished.stderr
+    finished = reproduce(tmp_path, "--seeds=0 1", "--jobs=2", ends=0)
     assert statuses(tmp_path) == {"plain 0": "done", "plain 1": "done", changed: "done"}
     assert "run 2 of 2: toy plain seed=" in finished.stdout
     assert "\ntoy            2  2 holds" in finished.stdout
@@ -59,11 +54,10 @@ def test_it_runs_what_is_missing_side_by_side_and_ends_with_a_summary(tmp_path):
     reference = tmp_path / "reference" / "toy" / "plain" / "seed=0"
     shutil.copytree(plain / "seed=0", reference)
     change(reference, "summary.json", verdict="counterexample")
-    packages = {"jax": "0.0.1"}
-    change(reference, "environment.json", packages=packages)
+    change(reference, "environment.json", packages={"jax": "0.0.1"})
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json*")}
-    again = reproduce(tmp_path, "--seeds=0", "--jobs=2")
-    assert again.returncode == 1 and "run 1 of" not in again.stdout
+    again = reproduce(tmp_path, "--seeds=0", "--jobs=2", ends=1)
+    assert "run 1 of" not in again.stdout
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json*")} == before
     said = "contradiction: toy/plain (Theorem 2.1): holds (proved); the reference: counterexample"
     assert said in again.stdout
@@ -79,12 +73,11 @@ def test_runs_that_are_no_use_are_refused_and_made_anew_when_told_to(tmp_path):
     change(plain / "seed=0", "summary.json", status="diverged")
     change(plain / "seed=1", "config.json", values=[4])
     (plain / "seed=2" / "metrics.jsonl").write_text("garbage\n")
-    refused = reproduce(tmp_path, "--seeds=0 1 2")
-    assert refused.returncode == 1
+    refused = reproduce(tmp_path, "--seeds=0 1 2", ends=1)
     for seed, why in enumerate(("diverged", "was made with values=[4]", "this line was changed")):
         (line,) = (x for x in refused.stdout.splitlines() if x.startswith(f"{plain}/seed={seed}: "))
         assert why in line and line.endswith("; make reproduce OVERWRITE=1 runs it anew")
-    assert reproduce(tmp_path, "--seeds=0 1 2", "--overwrite").returncode == 0
+    reproduce(tmp_path, "--seeds=0 1 2", "--overwrite", ends=0)
     for seed in range(3):
         found = runs.read_run(plain / f"seed={seed}")
         assert found.summary["metrics"] == {"sum_of_squares": 14}

@@ -189,18 +189,9 @@ def test_the_largest_logits_are_counted(state):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (
-            {"train_images": np.zeros((20, 4, 4, 1))},
-            r"train_images must be uint8 or float32\[n, ...\] .* got float64\[20, 4, 4, 1\]",
-        ),
-        (
-            {"test_labels": np.zeros(5, np.int64)},
-            r"test_labels must be int\[13\] as there are 13 test_images, got int64\[5\]",
-        ),
-        (
-            {"test_images": np.zeros((0, 4, 4, 1), np.uint8), "test_labels": np.zeros(0, int)},
-            r"with n > 0, got uint8\[0, 4, 4, 1\]",
-        ),
+        ({"train_images": np.zeros((20, 4))}, r"train_images must be .* got float64\[20, 4\]"),
+        ({"test_labels": np.zeros(5, int)}, r"test_labels must be int\[13\] as .* got int64\[5\]"),
+        ({"test_images": np.zeros((0, 4), np.uint8)}, r"with n > 0, got uint8\[0, 4\]"),
     ],
 )
 def test_arrays_are_checked(changed, message):

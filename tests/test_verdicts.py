@@ -22,6 +22,8 @@ from identity_matters.images import datasets
 from identity_matters.linear.factorization import relative_product_error
 from tests.measured import REFERENCE, build_all, judged, reference, trials
 
+TRADE = "few_numbers_trade"
+
 
 @pytest.mark.parametrize(
     ("arm", "variant", "change", "message"),
@@ -48,6 +50,9 @@ from tests.measured import REFERENCE, build_all, judged, reference, trials
         (linear_training, "depth", {"sigma_eigenvalues": (1.0, 2.0)}, "6 x 6|Sigma must be"),
         (linear_training, "noise", {"descent.max_updates": -1}, "descent.max_updates must be abo"),
         (linear_training, "stuck_targets", {"depth": 2}, "at least 3"),
+        (memorize, TRADE, {"few_numbers.least_hash_chance": 1.0}, "chance must be between 0 and 1"),
+        (memorize, TRADE, {"few_numbers.word_bits": (54,)}, "must be at most 53, got 54"),
+        (memorize, TRADE, {"few_numbers.widths": (5,)}, "width must be at least 6, got 5"),
         (relu, "origin", {"nets": ((1, 2, 2),)}, r"each of nets must be .*, got \(1, 2, 2\)"),
         (relu, "dead_units", {"laws": ("uniform",)}, "got 'uniform'"),
         (relu, "dead_units", {"nets": ((1, 1, 3),)}, "d of nets must be 1 or 2, got 3"),
@@ -340,7 +345,7 @@ def test_the_printed_width_loses_norms_and_a_wide_one_does_not(monkeypatch):
 
 
 def test_the_trade_builds_the_largest_groups():
-    settings = memorize.get_config("few_numbers_trade").to_dict()["few_numbers"]
+    settings = memorize.get_config(TRADE).to_dict()["few_numbers"]
     small = {**settings, "examples": (60,), "word_bits": (34, 53), "widths": (6, 7)}
     cells = [memorize.build(**cell) for cell in memorize.trials(variant="", few_numbers=small)]
     sizes = [(cell["word_bits"], cell["width"], cell["group_points"]) for cell in cells]
@@ -353,11 +358,3 @@ def test_the_trade_builds_the_largest_groups():
     assert measured["counting_lower_bound"] == pytest.approx(60 * np.log2(10) / 34)
     # 4 of the projection, 100 + 10 r of the output, and the rest that does not depend on r.
     assert measured["numbers"] == 4 + 4 * 5 + 100 + 10 * 10 + 30 * 49 + 18 * 7 + 13
-    for name, value, message in (
-        ("least_hash_chance", 1.0, "least_hash_chance must be between 0 and 1"),
-        ("word_bits", (54,), "word_bits must be at most 53, got 54"),
-        ("widths", (5,), "width must be at least 6, got 5"),
-    ):
-        [cell, *_] = memorize.trials(variant="", few_numbers={**settings, name: value})
-        with pytest.raises(ValueError, match=message):
-            memorize.build(**cell)

@@ -3,8 +3,6 @@
 Command: python -m tests.toy.experiment
 """
 
-import os
-import signal
 import time
 
 from experiments import run
@@ -18,7 +16,7 @@ _COMMON = {
     "values": (1, 2, 3),  # the numbers whose squares are summed
     # How long each of them takes.
     "pause_seconds": 0.0,
-    "action": "none",  # none, raise, memory or terminate
+    "action": "none",  # none, raise or memory
 }
 _SLOW = {"values": tuple(range(1, 13)), "pause_seconds": 0.5}
 get_config = configs({"plain": {}, "slow": _SLOW}, _COMMON)
@@ -45,9 +43,6 @@ def measure(subject: dict, key) -> dict:
             raise FloatingPointError("the second trial fails")
         if subject["action"] == "memory":
             raise MemoryError("cannot allocate 8 TiB")
-        if subject["action"] == "terminate":
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(60)
     return {"square": subject["value"] ** 2}
 
 
