@@ -62,7 +62,6 @@ _OVERWRITE = flags.DEFINE_boolean(
 )
 DEMO_SECONDS = 20  # an experiment is quick if its quickest variant took at most so long
 UNKNOWN_SECONDS = 30  # for a run that has no reference
-START_SECONDS = 4  # until a process has imported what it needs
 STOP_SECONDS = 30  # for saving after SIGTERM
 _PR_SET_PDEATHSIG = 1
 # Importing takes a process longer than many a run.
