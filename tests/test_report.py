@@ -238,7 +238,7 @@ def test_figure_1_shows_the_small_nets_beside_the_published_error():
 # Figures
 
 
-_ONE_SEED = ("ablations_batch_norm", "ablations_activation")
+_ONE_SEED = ("ablations_projection", "ablations_batch_norm", "ablations_activation")
 
 
 def test_every_figure_has_points_with_seed_1_alone_and_shows_all_seeds():
