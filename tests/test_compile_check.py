@@ -1,5 +1,9 @@
 """benchmarks.compile_check: what programs move, what is refused, the very programs of a run."""
 
+import os
+import signal
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -164,6 +168,19 @@ def test_bounds_are_the_lesser_of_arithmetic_and_memory(monkeypatch):
     assert bound(1e2)["images_per_second_at_most"] == 8 / (3 * 8 * 8 * 4 / 1e2)
 
 
+def crash(trial):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def test_a_compiler_that_crashes_is_a_result(monkeypatch):
+    monkeypatch.setattr(compile_check, "_measure_here", crash)
+    monkeypatch.setattr(compile_check, "devices_of", lambda name: jax.devices()[:1])
+    said = []
+    log = types.SimpleNamespace(stop_requested=lambda: False, say=said.append)
+    found = compile_check.measure({"slice": "s", "program": "p", "part": "train"}, None, log)
+    assert not found["fits"] and said == ["p (train) on s: the compiler crashed"]
+
+
 def test_a_compiler_that_is_missing_ends_in_one_line(monkeypatch):
     def missing(*_, **__):
         raise RuntimeError("no libtpu\nand more")
@@ -216,7 +233,7 @@ def test_the_page_of_costs_has_least_hours_by_hand_and_what_failed():
     failed = {**record, "program": "p", "part": "train", "fits": False, "problem": "too large"}
     text = cost.page([*both, failed])
     # 60,000 steps at 0.36 s, and 60 evaluations of 10 batches at 0.18 s: 6.03 hours.
-    row = "| cifar10/all_conv_residual | v5e-8 | 8 | 360.00 | products | 0.50 | 3.0 of 16 |"
+    row = "| cifar10/all_conv_residual | v5e-8 | 8 | 360.00 | compute | 0.50 | 3.0 of 16 |"
     assert f"{row} 6 to 24 |" in text
     assert "* p, train, on v5e-8: too large." in text
     assert "not fit" not in cost.page(both)
