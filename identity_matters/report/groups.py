@@ -318,7 +318,7 @@ def contradictions(yours: list[Group], reference: list[Group]) -> list[str]:
         said = f"{group.name} ({paper.CLAIMS[group.claim].title}): {group.verdict}"
         if group.decided <= expected:
             continue
-        if expected:
+        if other and expected:
             found.append(f"{said}; the reference: {other.verdict}")
         elif group.scale == "paper" and (
             len(group.decided) > 1 or "not reproduced" in group.decided
