@@ -17,7 +17,6 @@ Verdicts: counterexample, counterexample, and holds: the corrected form is prove
 (docs/theory/gradient_bound.md), and the run is the attack that failed.
 """
 
-import dataclasses
 import math
 
 import jax
@@ -37,7 +36,7 @@ CLAIMS = {
 # Settings whose values must increase.
 _INCREASING = ("histogram_log10", "scales_log10")
 # Where searches start: 0.1 <= ||Sigma|| <= 1, condition numbers up to 100. Any start will do.
-SEARCH_DATA = random_matrices.DataRange((-1.0, 0.0), 2.0)
+SEARCH_DATA = {"scale_log10": (-1.0, 0.0), "max_condition_log10": 2.0}
 
 _SETTINGS = {
     # A point fails if right > left (1 + relative_tolerance). Rounding enters as
@@ -135,7 +134,7 @@ def build(**trial) -> dict:
         shared.require_between(0, 1, **{f"{kind}.{name}": trial[name]})
     if "max_tau" in trial:
         rng = np.random.default_rng(0)
-        random_matrices.second_moments(rng, 1, trial["width"], _data_range(trial))
+        random_matrices.second_moments(rng, 1, trial["width"], **_data_range(trial))
     increasing = {name: trial[name] for name in trial if name in _INCREASING}
     increasing["depth_caps"] = (trial.get("min_depth", 1), trial.get("max_depth", 1) + 1)
     for name, values in increasing.items():
@@ -144,18 +143,13 @@ def build(**trial) -> dict:
     return trial
 
 
-def _ratios(trial: dict, points: random_matrices.Points) -> np.ndarray:
-    return gradient_bound.right_over_left(
-        points.A, points.R, points.Sigma, points.depth, trial["form"]
-    )
-
-
-def _data_range(trial: dict) -> random_matrices.DataRange:
-    return random_matrices.DataRange(
-        tuple(trial["sigma_norm_log10"]),
-        trial["max_condition_log10"],
-        singular=trial["kind"] == "singular",
-    )
+def _data_range(trial: dict) -> dict:
+    """The keywords of `random_matrices.second_moments`."""
+    return {
+        "scale_log10": trial["sigma_norm_log10"],
+        "max_condition_log10": trial["max_condition_log10"],
+        "singular": trial["kind"] == "singular",
+    }
 
 
 def exact_counterexamples(trial: dict, rng) -> dict:
@@ -198,10 +192,10 @@ def tight_family(trial: dict, rng) -> dict:
         for layers, cell in zip(A, cells, strict=True):
             depth = cell["depth"]
             layers[:depth] = -cell["tau"] * np.eye(width)
-        depths, taus, scales = (np.array([cell[n] for cell in cells]) for n in cells[0])
+        depths, scales = (np.array([cell[name] for cell in cells]) for name in ("depth", "scale"))
         R = rng.standard_normal((len(cells), width, width))
         Sigma = scales[:, None, None] * np.eye(width)
-        ratios = _ratios(trial, random_matrices.Points(A, R, Sigma, depths, taus)).tolist()
+        ratios = gradient_bound.right_over_left(A, R, Sigma, depths, trial["form"]).tolist()
         rows += [
             {"width": width, **cell, "ratio": ratio}
             for cell, ratio in zip(cells, ratios, strict=True)
@@ -220,12 +214,11 @@ def search(trial: dict, rng) -> dict:
     radii = np.repeat(np.asarray(taus), trial["starts"])
     A = random_matrices.layers(rng, "uniform", radii, depth, width)
     E = rng.standard_normal((len(radii), width, width))
-    Sigma = random_matrices.second_moments(rng, len(radii), width, SEARCH_DATA)
+    Sigma = random_matrices.second_moments(rng, len(radii), width, **SEARCH_DATA)
     options = {"steps": trial["steps"], "learning_rate": trial["learning_rate"]}
     attack = jax.jit(jax.vmap(lambda *at: gradient_bound.worst_case(*at, form, **options)))
     A, R, Sigma = (np.asarray(value) for value in attack(A, E, Sigma, radii))
-    worst = random_matrices.Points(A, R, Sigma, np.full(len(radii), depth), radii)
-    ratios = _ratios(trial, worst)
+    ratios = gradient_bound.right_over_left(A, R, Sigma, np.full(len(radii), depth), form)
     thresholds = random_matrices.spectral_norms(Sigma) / ratios
     by_tau = ratios.reshape(len(taus), -1)
     return {
@@ -252,9 +245,9 @@ def scaled_data(trial: dict, rng) -> dict:
     """
     exponents = trial["scales_log10"]
     shape = (trial["points"], trial["width"], (1, trial["max_depth"]))
-    drawn = random_matrices.points(rng, "uniform", *shape, trial["max_tau"], _data_range(trial))
-    scaled = [dataclasses.replace(drawn, Sigma=10.0**s * drawn.Sigma) for s in exponents]
-    ratios = np.stack([_ratios(trial, points) for points in scaled])
+    drawn = random_matrices.points(rng, "uniform", *shape, trial["max_tau"], **_data_range(trial))
+    scaled = [drawn._replace(Sigma=10.0**s * drawn.Sigma) for s in exponents]
+    ratios = np.stack([gradient_bound.right_over_left(*at, trial["form"]) for at in scaled])
     slopes = np.log10(ratios[-1] / ratios[0]) / (exponents[-1] - exponents[0])
     return {
         "failing_fractions": np.mean(ratios > 1 + trial["relative_tolerance"], axis=1).tolist(),
@@ -275,8 +268,8 @@ def random_points(trial: dict, rng) -> dict:
     batches, negative = [], 0
     for sampler in samplers:
         for _ in range(trial["batches_per_sampler"]):
-            points = random_matrices.points(rng, sampler, *shape, trial["max_tau"], data)
-            batches.append(_ratios(trial, points))
+            points = random_matrices.points(rng, sampler, *shape, trial["max_tau"], **data)
+            batches.append(gradient_bound.right_over_left(*points, trial["form"]))
             negative += int(np.sum(np.linalg.slogdet(points.R)[0] < 0))
     ratios = np.concatenate(batches)
     failed = ratios > 1 + tolerance

@@ -81,16 +81,19 @@ def trials(*, variant: str, **settings) -> list[dict]:
 
 def build(**trial) -> dict:
     """The trial itself; raises ValueError for settings that its search cannot use."""
-    _data_range(trial)
+    _second_moments(np.random.default_rng(0), 1, trial)
     shared.require_between(0, 1, taus=trial.get("taus", 0.5))
     if min(trial.get("target_sizes", (0.0,)), default=-1) < 0:
         raise ValueError(f"target_sizes must be 0 or more, got {trial['target_sizes']}")
     return trial
 
 
-def _data_range(trial: dict) -> random_matrices.DataRange:
+def _second_moments(rng, count: int, trial: dict) -> np.ndarray:
     """||Sigma|| = 1: the scale of the data only rescales f."""
-    return random_matrices.DataRange((0.0, 0.0), trial["max_condition_log10"])
+    condition = trial["max_condition_log10"]
+    return random_matrices.second_moments(
+        rng, count, trial["width"], scale_log10=(0.0, 0.0), max_condition_log10=condition
+    )
 
 
 def _padded(A: np.ndarray, max_depth: int) -> np.ndarray:
@@ -111,7 +114,7 @@ def from_many_starts(trial: dict, rng) -> dict:
     A = random_matrices.layers(rng, "boundary", np.full(len(sizes), 0.5), depth, width)
     A *= (2 * start_norm)[:, None, None, None]
     R = random_matrices.exponential_targets(rng, sizes, width)
-    Sigma = random_matrices.second_moments(rng, len(sizes), width, _data_range(trial))
+    Sigma = _second_moments(rng, len(sizes), trial)
     # The last point is no start but the critical point A_i = -I itself (for depth 1 the map 0).
     A = np.concatenate([A, -np.eye(width) * np.ones((1, depth, 1, 1))])
     R, Sigma = (np.concatenate([values, values[-1:]]) for values in (R, Sigma))
@@ -133,7 +136,7 @@ def at_origin(trial: dict, rng) -> dict:
     """Gradient and Hessian at zero weights, of the standard and of the residual net."""
     width, depth, sizes = trial["width"], trial["depth"], trial["target_sizes"]
     R = random_matrices.exponential_targets(rng, sizes, width)
-    Sigma = random_matrices.second_moments(rng, len(sizes), width, _data_range(trial))
+    Sigma = _second_moments(rng, len(sizes), trial)
     zero = np.zeros((depth, width, width))
     nets = []
     for size, target, second_moment in zip(sizes, R, Sigma, strict=True):
@@ -166,7 +169,7 @@ def negative_determinant(trial: dict, rng) -> dict:
     R = random_matrices.exponential_targets(rng, np.ones(problems), width)
     # Turning one output round makes the determinant negative and keeps the singular values.
     R[:, 0] *= -1
-    Sigma = random_matrices.second_moments(rng, problems, width, _data_range(trial))
+    Sigma = _second_moments(rng, problems, trial)
     A = random_matrices.layers(rng, "uniform", tau, depth, width)
     problem = np.repeat(np.arange(problems), len(taus) * starts)
     best, gradient_norm = critical_points.least_gradients(

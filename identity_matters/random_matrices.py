@@ -12,9 +12,9 @@ Points of B_tau are meant to break eq. (2.3) if it can be broken. How their laye
 * ``extremal``   ``-tau I`` plus noise of log-uniform size, where the corrected form is tight.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -123,40 +123,16 @@ def _in_basis(basis: np.ndarray, eigenvalues: np.ndarray) -> np.ndarray:
     return (matrices + np.swapaxes(matrices, -1, -2)) / 2
 
 
-@dataclasses.dataclass(frozen=True)
-class DataRange:
-    """What the random data may look like (our choice).
+class Points(NamedTuple):
+    """A batch of points, in the order of the arguments of `gradient_bound.right_over_left`.
 
-    Attributes:
-      scale_log10: (low, high), log10 of ||Sigma||, low <= high.
-      max_condition_log10: largest log10 of the condition number of Sigma, on its range if singular.
-      singular: whether Sigma has a random rank from 1 to d - 1 (d >= 2) instead of d.
+    A f64[n, max_depth, d, d] (zero layers from `depth` on), R and Sigma f64[n, d, d], depth i64[n].
     """
-
-    scale_log10: tuple[float, float] = (-3.0, 3.0)
-    max_condition_log10: float = 4.0
-    singular: bool = False
-
-    def __post_init__(self):
-        if len(self.scale_log10) != 2 or not self.scale_log10[0] <= self.scale_log10[1]:
-            raise ValueError(f"log10 ||Sigma|| needs (low, high), got {self.scale_log10}")
-        if not self.max_condition_log10 >= 0:
-            raise ValueError(
-                f"max_condition_log10 must be at least 0, got {self.max_condition_log10}"
-            )
-
-
-@dataclasses.dataclass(frozen=True)
-class Points:
-    """A batch of points: A f64[n, max_depth, d, d] (zero layers from `depth` on), R and Sigma
-    f64[n, d, d], depth i64[n], tau f64[n] with ``|||A||| <= tau < 1`` up to
-    rounding."""
 
     A: np.ndarray
     R: np.ndarray
     Sigma: np.ndarray
     depth: np.ndarray
-    tau: np.ndarray
 
 
 def layers(
@@ -197,27 +173,42 @@ def layers(
     return directions * radius[..., None, None]
 
 
-def second_moments(rng: np.random.Generator, count: int, width: int, data: DataRange) -> np.ndarray:
+def second_moments(
+    rng: np.random.Generator,
+    count: int,
+    width: int,
+    *,
+    scale_log10: tuple[float, float],
+    max_condition_log10: float,
+    singular: bool = False,
+) -> np.ndarray:
     """Random Sigma, f64[count, width, width]; every second one is a multiple of the identity.
 
-    With `DataRange.singular` every second one is a multiple of a projection, and all are diagonal,
-    so that their null spaces have no rounding, which a target with a large error there would blow
-    up; layers and targets are drawn in random bases.
+    Singular ones have random ranks from 1 to width - 1. Every second one is a multiple of a
+    projection, and all are diagonal, so that their null spaces have no rounding, which a target
+    with a large error there would blow up; layers and targets are drawn in random bases.
 
+    Args:
+      scale_log10: (low, high), log10 of ||Sigma||, low <= high.
+      max_condition_log10: largest log10 of the condition number, on the range if singular.
     Raises:
-      ValueError: singular matrices of width 1 are asked for.
+      ValueError: a number out of its range, or singular matrices of width 1.
     """
-    if data.singular and width < 2:
+    if len(scale_log10) != 2 or not scale_log10[0] <= scale_log10[1]:
+        raise ValueError(f"log10 ||Sigma|| needs (low, high), got {scale_log10}")
+    if not max_condition_log10 >= 0:
+        raise ValueError(f"max_condition_log10 must be at least 0, got {max_condition_log10}")
+    if singular and width < 2:
         raise ValueError(f"a singular Sigma that is not 0 needs width at least 2, got {width}")
-    scale = 10 ** rng.uniform(*data.scale_log10, (count, 1))
-    condition_log10 = rng.uniform(0, data.max_condition_log10, (count, 1))
+    scale = 10 ** rng.uniform(*scale_log10, (count, 1))
+    condition_log10 = rng.uniform(0, max_condition_log10, (count, 1))
     condition_log10 *= rng.random((count, 1)) < 0.5
     exponents = rng.random((count, width))
     # Eigenvalues from scale down to scale / condition, both ends taken.
     exponents[:, 0] = 0.0
     exponents[:, 1:2] = 1.0
     eigenvalues = scale * 10 ** (-condition_log10 * exponents)
-    if not data.singular:
+    if not singular:
         return symmetric(rng, eigenvalues)
     # The largest eigenvalue comes first and stays.
     eigenvalues *= np.arange(width) < rng.integers(1, width, (count, 1))
@@ -231,15 +222,15 @@ def points(
     width: int,
     depths: tuple[int, int],
     max_tau: float,
-    data: DataRange,
+    **data: Any,
 ) -> Points:
     """`count` points with depths drawn uniformly from ``depths[0] ... depths[1]``.
 
     Half of the tau are uniform on (0, max_tau), half have log(1 - tau) uniform, so that the
-    neighbourhood of the wall is visited as well.
+    neighbourhood of the wall is visited as well. `data` are the keywords of `second_moments`.
 
     Raises:
-      ValueError: see `layers`.
+      ValueError: see `layers` and `second_moments`.
     """
     uniform = rng.uniform(0, max_tau, count)
     near_wall = 1 - (1 - max_tau) ** rng.random(count)
@@ -248,8 +239,8 @@ def points(
     depth = rng.integers(depths[0], depths[1] + 1, count)
     A = layers(rng, sampler, tau, depths[1], width)
     A[np.arange(depths[1]) >= depth[:, None]] = 0.0
-    Sigma = second_moments(rng, count, width, data)
-    return Points(A, targets_of_layers(rng, A), Sigma, depth, tau)
+    Sigma = second_moments(rng, count, width, **data)
+    return Points(A, targets_of_layers(rng, A), Sigma, depth)
 
 
 def targets_of_layers(rng: np.random.Generator, A: np.ndarray) -> np.ndarray:

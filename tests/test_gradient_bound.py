@@ -28,18 +28,17 @@ def test_corrected_form_is_tight(depth, tau):
 def test_fifty_singular_second_moments():
     """Never violated, and tight near A_i = -tau I with a multiple of a projection."""
     rng = np.random.default_rng(0)
-    data = random_matrices.DataRange((-3.0, 3.0), 4.0, singular=True)
-    points = random_matrices.points(rng, "extremal", 50, 4, (1, 6), 0.9, data)
+    data = {"scale_log10": (-3.0, 3.0), "max_condition_log10": 4.0, "singular": True}
+    points = random_matrices.points(rng, "extremal", 50, 4, (1, 6), 0.9, **data)
     basis = random_matrices.orthogonal(rng, (50,), 4)
     points.Sigma[:] = basis @ points.Sigma @ np.swapaxes(basis, 1, 2)
     assert np.linalg.matrix_rank(points.Sigma, tol=1e-12).max() == 3
-    at = (points.A, points.R, points.Sigma, points.depth)
-    ratios = gradient_bound.right_over_left(*at, "corrected")
+    ratios = gradient_bound.right_over_left(*points, "corrected")
     # Rounding: cond(Sigma) eps + 2 l eps / (1 - tau) is below 1e-10.
     assert ratios.max() <= 1 + 1e-9
     assert ratios.max() >= 0.99
     assert ratios.min() > 0
-    printed = gradient_bound.right_over_left(*at, "v3")
+    printed = gradient_bound.right_over_left(*points, "v3")
     # sigma_min(Sigma) is 0 to rounding, and with it the printed right-hand side.
     assert np.abs(printed).max() < 1e-9
 

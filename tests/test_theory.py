@@ -26,10 +26,10 @@ def product(factors, width):
 def points(count=200, width=3, seed=0, singular=False):
     """Random points of all samplers, the tight ones included."""
     rng = np.random.default_rng(seed)
-    data = random_matrices.DataRange((-1.0, 1.0), 2.0, singular)
+    data = {"scale_log10": (-1.0, 1.0), "max_condition_log10": 2.0, "singular": singular}
     for sampler in random_matrices.SAMPLERS:
-        drawn = random_matrices.points(rng, sampler, count, width, (1, 5), 0.95, data)
-        for A, R, Sigma, depth in zip(drawn.A, drawn.R, drawn.Sigma, drawn.depth, strict=True):
+        drawn = random_matrices.points(rng, sampler, count, width, (1, 5), 0.95, **data)
+        for A, R, Sigma, depth in zip(*drawn, strict=True):
             yield A[:depth], R, Sigma
 
 
