@@ -112,19 +112,15 @@ def fill_blocks(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
         stop = start + CANDIDATE_WIDTHS * width - len(waiting)
         candidates = np.concatenate([waiting, queue[start:stop]])
         start = stop
-        taken = _take(z[candidates], squared_norms[candidates], width, tolerance)
+        own = z[candidates]
+        limit = (1 - tolerance) * squared_norms[candidates]
+        # Farther points, be they taken or left waiting, are all still in place.
+        disturbs = np.tril(own @ own.T >= limit[:, None], -1).any(axis=1)
+        # Those that disturb none come first. The triangular system undoes what the others disturb.
+        taken = np.sort(np.argsort(disturbs, kind="stable")[:width])
         order.append(candidates[taken])
         waiting = np.delete(candidates, taken)
     return np.concatenate(order)
-
-
-def _take(z, squared_norms, width: int, tolerance: float) -> np.ndarray:
-    """Which candidates, given in decreasing norm, the next block moves; in increasing position."""
-    limit = (1 - tolerance) * squared_norms
-    # Farther points, be they taken or left waiting, are all still in place.
-    disturbs = np.tril(z @ z.T >= limit[:, None], -1).any(axis=1)
-    # Those that disturb none come first. The triangular system undoes what the others disturb.
-    return np.sort(np.argsort(disturbs, kind="stable")[:width])
 
 
 @functools.partial(jax.jit, static_argnames="width")

@@ -125,11 +125,8 @@ def memorize(
     input_map = np.asarray(jax.random.normal(map_key, (width, inputs.shape[1]), dtype))
     input_map = input_map / np.sqrt(width).astype(dtype)
     if method == "paper":
-        paper_method.check_unit_norms(inputs)
         h, eps_h = _project(input_map, inputs, largest)
-        plan = paper_method.plan_paper(
-            h, paper_method.separation(inputs).rho, num_classes, rng, dtype
-        )
+        plan = paper_method.plan_paper(h, inputs, num_classes, rng, dtype)
     else:
         # Powers of two, so that inputs of any size have projections of ordinary size.
         reach = np.finfo(dtype).maxexp - ROOM_BITS

@@ -32,8 +32,20 @@ class AssumptionError(ValueError):
     """The data do not satisfy an assumption of the paper's lemmas."""
 
 
-def check_unit_norms(x: np.ndarray) -> None:
-    """Raises AssumptionError unless every row of `x`, f[n, d], has norm one (Assumption 3.1)."""
+def plan_paper(
+    h: np.ndarray, x: np.ndarray, num_classes: int, rng: np.random.Generator, dtype: DTypeLike
+) -> Plan:
+    """Lemma B.2: blocks of k points in their given order, by Lemma B.1.
+
+    Args:
+      h: f64[n, k], ``A_0 x`` with N(0, 1/k) entries in A_0.
+      x: f[n, d], the inputs.
+      rng: numpy random generator for the surrogate labels, random unit vectors.
+    Raises:
+      AssumptionError: an input has not norm one (Assumption 3.1), or the smallest squared distance
+        of all points and surrogate labels is not above 2 rho'; the message has the numbers, and a
+        width that would do.
+    """
     norms = np.linalg.norm(x, axis=1)
     i = np.argmax(np.abs(norms - 1))
     if abs(norms[i] - 1) > UNIT_NORM_TOLERANCE:
@@ -41,50 +53,23 @@ def check_unit_norms(x: np.ndarray) -> None:
             f"Assumption 3.1 asks for inputs of norm 1, but |x[{i}]| = {norms[i]:.6g};"
             " divide each input by its norm"
         )
-
-
-def closest_squares(h: np.ndarray, surrogates: np.ndarray, rho: float) -> float:
-    """D, the smallest squared distance of all points and surrogate labels; Lemma B.1 is checked.
-
-    Args:
-      h: f64[n, k], the projected inputs.
-      surrogates: f64[r, k], unit vectors.
-      rho: the separation of the inputs themselves; only for the advice in the error.
-    Raises:
-      AssumptionError: D is not above 2 rho'; the message has the numbers, and a width that would
-        do.
-    """
-    n, width = h.shape
-    deviations = np.abs(np.sum(h**2, axis=1) - 1)
-    worst = np.argmax(deviations)
-    pair = separation(np.concatenate([h, surrogates]))
-    if pair.rho <= 2 * deviations[worst]:
-        names = [f"input {i}" if i < n else f"surrogate label {i - n}" for i in pair.indices]
-        raise AssumptionError(
-            "Lemma B.1 needs |a_i - a_j|^2 > 2 rho' where | |a_i|^2 - 1 | <= rho'. At width"
-            f" {width}, input {worst} asks for rho' >= {deviations[worst]:.4g}, and {names[0]} and"
-            f" {names[1]}, at squared distance {pair.rho:.4g}, for rho' < {pair.rho / 2:.4g}; a"
-            f" width of {sufficient_width(n, len(surrogates), rho)} would satisfy it"
-        )
-    return pair.rho
-
-
-def plan_paper(
-    h: np.ndarray, rho: float, num_classes: int, rng: np.random.Generator, dtype: DTypeLike
-) -> Plan:
-    """Lemma B.2: blocks of k points in their given order, by Lemma B.1.
-
-    Args:
-      h: f64[n, k], ``A_0 x`` with N(0, 1/k) entries in A_0.
-      rho: the separation of the inputs.
-      rng: numpy random generator for the surrogate labels, random unit vectors.
-    """
     n, width = h.shape
     surrogates = rng.standard_normal((num_classes, width))
     surrogates /= np.linalg.norm(surrogates, axis=1, keepdims=True)
     surrogates = surrogates.astype(dtype).astype(np.float64)
-    closest = closest_squares(h, surrogates, rho)
-    squares = np.sum(np.concatenate([h, surrogates]) ** 2, axis=1)
+    points = np.concatenate([h, surrogates])
+    squares = np.sum(points**2, axis=1)
+    deviations = np.abs(squares[:n] - 1)
+    worst = np.argmax(deviations)
+    closest, pair = separation(points)
+    if closest <= 2 * deviations[worst]:
+        names = [f"input {i}" if i < n else f"surrogate label {i - n}" for i in pair]
+        raise AssumptionError(
+            "Lemma B.1 needs |a_i - a_j|^2 > 2 rho' where | |a_i|^2 - 1 | <= rho'. At width"
+            f" {width}, input {worst} asks for rho' >= {deviations[worst]:.4g}, and {names[0]} and"
+            f" {names[1]}, at squared distance {closest:.4g}, for rho' < {closest / 2:.4g}; a"
+            f" width of {sufficient_width(n, num_classes, separation(x).rho)} would satisfy it"
+        )
     # Each threshold is halfway between the unit's own value and the largest that others can have.
     s = (-(3 * squares + squares.max() - closest) / 4).astype(dtype).astype(np.float64)
     silence = (-s - (squares + squares.max() - closest) / 2)[:n]
