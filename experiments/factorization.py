@@ -159,7 +159,7 @@ def build(**trial) -> dict:
             raise ValueError(f"large_methods must be among {tuple(METHODS)}, got {method!r}")
     if trial["family"] != "file":
         require_between(0, math.inf, dimensions=trial["dimension"])
-        random_matrices.check_family(trial["family"], trial["strength"])
+        random_matrices.target(np.random.default_rng(0), trial["family"], 1, trial["strength"])
         return trial
     target = load_target(trial["file"])
     least = target.least_depth

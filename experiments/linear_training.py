@@ -241,7 +241,7 @@ def measure_stuck(problem: Problem, rng) -> dict:
         A = np.asarray(factorization.factorize(R, depth, "polar"))
         A = A + trial["noise_std"] * rng.standard_normal(A.shape)
     elif start == "last_layer_minus_identity":
-        A = descent.last_layer_minus_identity(depth, width)
+        A[-1] = -np.eye(width)  # zero-asymmetric, Wu et al. 2019
     elif start == "gaussian_maps":
         maps = descent.gaussian_maps(rng, len(R), width)
     elif start == "modified_identity_maps":

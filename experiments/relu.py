@@ -154,7 +154,7 @@ def at_origin(trial, rng) -> dict:
         lambda s, o: np.concatenate([np.zeros_like(s), step * s, step * o]), steepest, others
     )
     batch = jax.tree.map(lambda part: np.concatenate([part] * 3), sample)
-    risks, gradient = model.batched_risk_and_gradient(nets, batch)
+    risks, gradient = jax.vmap(model.risk_and_gradient)(nets, batch)
     zero, along, other = np.asarray(risks).reshape(3, count)
     return {
         "risk": zero.tolist(),
@@ -162,7 +162,7 @@ def at_origin(trial, rng) -> dict:
             max(abs(g[:count]).max() for g in jax.tree.leaves(gradient))
         ),
         "largest_autodiff_hessian_entry": origin.largest_autodiff_hessian_entry(
-            problems.member(sample, 0), trial.depth, trial.width, bias
+            *problems.member((nets, sample), 0)
         ),
         "escape_curvature": curvatures,
         "measured_curvature": ((zero - along) / step**2).tolist(),

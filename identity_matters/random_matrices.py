@@ -302,16 +302,8 @@ def target(rng: np.random.Generator, family: str, d: int, strength: float) -> np
         pi in radians for "near_minus_identity", the standard deviation of the logarithms of the
         moduli for "negative_..."; the other families have none and ignore it.
     Raises:
-      ValueError: see `check_family`.
-    """
-    check_family(family, strength)
-    return FAMILIES[family](rng, d, strength)
-
-
-def check_family(family: str, strength: float) -> None:
-    """Raises ValueError for an unknown family or a strength that it cannot have.
-
-    A condition number is at least 1, a distance in [0, pi], a deviation at least 0.
+      ValueError: an unknown family, a condition number below 1, a distance outside [0, pi] or a
+        deviation below 0.
     """
     if family not in FAMILIES:
         raise ValueError(f"family must be one of {tuple(FAMILIES)}, got {family!r}")
@@ -321,6 +313,7 @@ def check_family(family: str, strength: float) -> None:
         raise ValueError(f"the condition number must be at least 1, got {strength}")
     if family.startswith("negative") and not strength >= 0:
         raise ValueError(f"the deviation of the logarithms must be at least 0, got {strength}")
+    return FAMILIES[family](rng, d, strength)
 
 
 def _balanced(singular_values: np.ndarray) -> np.ndarray:

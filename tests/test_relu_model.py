@@ -43,13 +43,13 @@ def test_norm_is_the_largest_spectral_norm():
 
 def test_teachers_have_no_risk_and_see_the_sample():
     sample, teachers = problems.realizable(np.random.default_rng(1), 5, SETTING)
-    risks, _ = model.batched_risk_and_gradient(teachers, sample)
+    risks, _ = jax.vmap(model.risk_and_gradient)(teachers, sample)
     np.testing.assert_array_equal(risks, np.zeros(5))
     np.testing.assert_array_equal(sample.x[:, :3], -sample.x[:, 3:])
     gram = sample.A.swapaxes(1, 2) @ sample.A
     np.testing.assert_allclose(gram, np.broadcast_to(np.eye(2), (5, 2, 2)), atol=1e-14)
     zero = jax.tree.map(np.zeros_like, teachers)
-    at_zero, _ = model.batched_risk_and_gradient(zero, sample)
+    at_zero, _ = jax.vmap(model.risk_and_gradient)(zero, sample)
     assert (np.asarray(at_zero) >= 2e-2 * 0.5**4).all()
 
 
@@ -111,7 +111,7 @@ def test_the_wrong_side_is_a_bad_local_minimum(depth, width, bias):
     rng = np.random.default_rng(0)
     around = jax.tree.map(lambda w: w + 0.1 * rng.uniform(-1, 1, (500, *w.shape)), point)
     batch = copies(problem, 500)
-    risks, _ = model.batched_risk_and_gradient(around, batch)
+    risks, _ = jax.vmap(model.risk_and_gradient)(around, batch)
     # Without a smaller risk in a cube of half side 0.1, but for rounding.
     assert float(risks.min()) >= float(value) * (1 - 1e-12)
     U, V = np.zeros((depth, width, 1)), np.zeros((depth, 1, width))
@@ -157,11 +157,11 @@ def test_the_form_by_hand():
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_gradient_at_the_origin_is_exactly_zero(bias):
     problem = problem_of(3)
-    zero = model.zeros(3, 2, 3, bias)
+    zero = Blocks(np.zeros((3, 2, 3)), np.zeros((3, 3, 2)), np.zeros((3, 2)) if bias else None)
     value, gradient = model.risk_and_gradient(zero, problem)
     assert value > 0
     assert not any(leaf.any() for leaf in jax.tree.leaves(gradient))
-    assert origin.largest_autodiff_hessian_entry(problem, 2, 2, bias) == 0.0
+    assert origin.largest_autodiff_hessian_entry(zero, problem) == 0.0
 
 
 def test_escape_curvature_by_hand():

@@ -1,9 +1,7 @@
 """When do the iterates stay inside, and how long do they take to leave a saddle?
 
-Convergence from zero weights, certified before training.
-
-Theorem 2.2 and eq. (2.3) speak of B_tau and leave open whether gradient descent stays there. This
-module answers from the data alone. Statements and proofs: docs/theory/convergence.md.
+Theorem 2.2 and eq. (2.3) speak of B_tau and leave open whether gradient descent from zero weights
+stays there. This module answers from the data alone; docs/theory/convergence.md has the proofs.
 
 With ``f(0) - C = ||(I - R) Sigma^{1/2}||_F^2``, sigma the least non-zero eigenvalue of Sigma and
 ``s_0 = sqrt((f(0) - C) / sigma)`` there are three certificates, each for every depth l:
@@ -31,8 +29,8 @@ delta the time grows like ``delta^{-(l-2)/2}``, exponentially in the depth, as S
 proved for nets of this kind.
 """
 
-import dataclasses
 import math
+from typing import NamedTuple
 
 import numpy as np
 import scipy.integrate
@@ -50,8 +48,7 @@ _KAPPA = 4 / 3
 _MARGIN_ROUNDINGS = 8
 
 
-@dataclasses.dataclass(frozen=True)
-class FlowCertificate:
+class FlowCertificate(NamedTuple):
     """Gradient flow ``dA/dt = -grad f`` from zero weights stays inside and converges.
 
     Attributes:
@@ -65,8 +62,7 @@ class FlowCertificate:
     rate: float
 
 
-@dataclasses.dataclass(frozen=True)
-class DescentCertificate:
+class DescentCertificate(NamedTuple):
     """Gradient descent from zero weights stays inside and converges.
 
     Attributes:
@@ -80,8 +76,7 @@ class DescentCertificate:
     factor: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Convergence:
+class Convergence(NamedTuple):
     """What can be said before training; false if nothing can.
 
     Attributes:

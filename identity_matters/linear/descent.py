@@ -27,8 +27,6 @@ from identity_matters.linear import gradient_bound, model
 # Why a run of gradient descent stopped; the position in this tuple is the code inside the loop.
 STOPPED = ("", "risk below tolerance", "stalled", "diverged", "max updates")
 _RUNNING, _CONVERGED, _STALLED, _DIVERGED, _MAX_UPDATES = range(len(STOPPED))
-# Room for records is made in blocks, so that runs of different lengths share a compilation.
-_RECORD_BLOCK = 64
 
 
 class Curves(NamedTuple):
@@ -161,9 +159,9 @@ def gradient_descent(
       TypeError, ValueError: see `model.check_problem`.
     """
     A, R, Sigma = (jnp.asarray(array) for array in (A, R, Sigma))
-    needed = math.ceil(rules.max_updates / rules.record_every) + 1
-    blocks, settings = math.ceil(needed / _RECORD_BLOCK), dataclasses.asdict(rules)
-    point, records, count = _descend(A, R, Sigma, input_map, output_map, settings, blocks=blocks)
+    most = math.ceil(rules.max_updates / rules.record_every) + 1
+    settings = dataclasses.asdict(rules)
+    point, records, count = _descend(A, R, Sigma, input_map, output_map, settings, records=most)
     curves = Curves(*(np.asarray(curve)[: int(count)] for curve in records))
     return Descent(point.A, STOPPED[int(point.stop)], curves)
 
@@ -192,18 +190,18 @@ def descend_many(A: Array, R: Array, rules: Rules) -> dict[str, np.ndarray]:
     settings = dataclasses.asdict(rules) | {"record_every": max(rules.max_updates, 1)}
 
     def one(start):
-        end, _, _ = _descend(start, R, Sigma, None, None, settings, blocks=1, watched=False)
+        end, _, _ = _descend(start, R, Sigma, None, None, settings, records=2, watched=False)
         return end.updates, end.stop == _CONVERGED, end.excess, model.max_spectral_norm(end.A)
 
     names = "updates", "converged", "excess_risk", "norm"
     return dict(zip(names, map(np.asarray, jax.vmap(one)(A)), strict=True))
 
 
-@functools.partial(jax.jit, static_argnames=("blocks", "watched"))
-def _descend(A, R, Sigma, input_map, output_map, rules, *, blocks: int, watched: bool = True):
+@functools.partial(jax.jit, static_argnames=("records", "watched"))
+def _descend(A, R, Sigma, input_map, output_map, rules, *, records: int, watched: bool = True):
     """The loop of `gradient_descent`: an inner loop between records, an outer loop over records.
 
-    It looks whether iterates are inside B_1 if it is `watched`.
+    There is room for `records`. It looks whether iterates are inside B_1 if it is `watched`.
     """
 
     def update(point):
@@ -228,14 +226,14 @@ def _descend(A, R, Sigma, input_map, output_map, rules, *, blocks: int, watched:
         return _Point(A, updates, first_excess, excess, gradient, inside, stop)
 
     def update_and_record(carry):
-        point, records, count = carry
+        point, curves, count = carry
         next_record = rules["record_every"] * count
         point = jax.lax.while_loop(
             lambda p: (p.stop == _RUNNING) & (p.updates < next_record), update, point
         )
         row = _record(point)
-        records = Curves(*(curve.at[count].set(x) for curve, x in zip(records, row, strict=True)))
-        return point, records, count + 1
+        curves = Curves(*(curve.at[count].set(x) for curve, x in zip(curves, row, strict=True)))
+        return point, curves, count + 1
 
     nothing = jnp.zeros((), A.dtype)
     # "Update 0" goes along a zero gradient: it only evaluates the start, so that the network is
@@ -243,7 +241,7 @@ def _descend(A, R, Sigma, input_map, output_map, rules, *, blocks: int, watched:
     updates, inside, stop = jnp.int32(-1), jnp.array(True), jnp.int32(_RUNNING)
     before = _Point(A, updates, nothing, nothing, jnp.zeros_like(A), inside, stop)
     shapes = jax.eval_shape(_record, before)
-    empty = Curves(*(jnp.zeros(blocks * _RECORD_BLOCK, curve.dtype) for curve in shapes))
+    empty = Curves(*(jnp.zeros(records, curve.dtype) for curve in shapes))
     start = (before, empty, jnp.int32(0))
     return jax.lax.while_loop(lambda carry: carry[0].stop == _RUNNING, update_and_record, start)
 
@@ -291,13 +289,6 @@ def modified_identity_maps(dimension: int) -> tuple[np.ndarray, np.ndarray]:
     """
     identity, zero = np.eye(dimension), np.zeros((dimension, dimension))
     return np.vstack([identity, zero]), np.hstack([zero, identity])
-
-
-def last_layer_minus_identity(depth: int, width: int) -> np.ndarray:
-    """``A_l = -I``, the others 0: f64[depth, width, width] (zero-asymmetric, Wu et al. 2019)."""
-    A = np.zeros((depth, width, width))
-    A[-1] = -np.eye(width)
-    return A
 
 
 def largest_stable_learning_rate(

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,8 +33,7 @@ _LEAST_EXPONENT_FOR_PAIRS = 32
 _Root = Callable[[int], np.ndarray]
 
 
-@dataclasses.dataclass(frozen=True)
-class Factorization:
+class Factorization(NamedTuple):
     """A factorization whose layers are not made yet: thousands of them may take gigabytes.
 
     Attributes:

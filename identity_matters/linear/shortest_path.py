@@ -17,6 +17,8 @@ from identity_matters import solvers
 
 # The series converge in a dozen terms for pieces near I.
 _MOST_TERMS = 400
+# Of the binomial series for M_i^s in the objective; layers are not made from it.
+_POWER_TERMS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,15 +30,12 @@ class PathSettings:
       exponents: the values of p, minimised for one after the other; even numbers.
       iterations: L-BFGS steps for each exponent.
       starts: how many starting paths are shortened, the ones with the least norm first.
-      series_terms: terms of the binomial series for M_i^s; none is needed when every piece is one
-        layer. The layers themselves are not made from the series.
     """
 
     pieces: int = 24
     exponents: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 256)
     iterations: int = 100
     starts: int = 2
-    series_terms: int = 8
 
 
 def shorten(pieces: np.ndarray, depth: int, settings: PathSettings) -> np.ndarray:
@@ -50,7 +49,7 @@ def shorten(pieces: np.ndarray, depth: int, settings: PathSettings) -> np.ndarra
     if m == 1:
         return pieces
     still = np.tile(np.eye(d), (m - 1, 1, 1)).ravel()
-    coefficients = _power_series(m / depth, settings.series_terms)
+    coefficients = _power_series(m / depth, _POWER_TERMS)
     for exponent in settings.exponents:
         moves, _ = solvers.lbfgs(
             functools.partial(
@@ -106,25 +105,21 @@ def smoothed_norm_and_gradient(
         horner.append(c * identity + A @ horner[-1])
     G = A @ horner[-1]
 
-    squares, V = np.linalg.eigh(_transposed(G) @ G)
+    squares, V = np.linalg.eigh(G.mT @ G)
     logs = np.log(np.maximum(squares, np.finfo(float).tiny))
     half = exponent / 2
     log_sum = half * logs.max() + np.log(np.sum(np.exp(half * (logs - logs.max()))))
     weights = np.exp((half - 1) * logs - log_sum)
-    G_gradient = G @ ((V * weights[:, None, :]) @ _transposed(V))
+    G_gradient = G @ ((V * weights[:, None, :]) @ V.mT)
 
     A_gradient = np.zeros_like(A)
     for power in reversed(horner):
-        A_gradient += G_gradient @ _transposed(power)
-        G_gradient = _transposed(A) @ G_gradient
-    ends = A_gradient[:-1] @ _transposed(M[:-1])
-    begins = _transposed(M[1:]) @ A_gradient[1:]
-    gradient = (ends - begins) @ _transposed(inverse_moves)
+        A_gradient += G_gradient @ power.mT
+        G_gradient = A.mT @ G_gradient
+    ends = A_gradient[:-1] @ M[:-1].mT
+    begins = M[1:].mT @ A_gradient[1:]
+    gradient = (ends - begins) @ inverse_moves.mT
     return log_sum / exponent, gradient.ravel()
-
-
-def _transposed(stack: np.ndarray) -> np.ndarray:
-    return np.swapaxes(stack, -1, -2)
 
 
 def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:

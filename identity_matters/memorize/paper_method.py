@@ -107,9 +107,9 @@ class Separation(NamedTuple):
 def separation(x: ArrayLike) -> Separation:
     """Assumption 3.1's rho: the smallest ``|x_i - x_j|^2`` over all pairs, exactly.
 
-    An orthogonal projection only shortens distances. So every row's nearest projected neighbour
-    bounds its true distances from below, and only the few rows with a bound under the smallest true
-    distance found so far are compared in full.
+    An orthogonal projection only shortens distances. So projected distances bound the true ones
+    from below, and only the few pairs with a bound under the smallest true distance found so far
+    are compared in full.
 
     >>> separation(np.array([[0.0, 0.0], [3.0, 4.0], [3.0, 3.0]]))
     Separation(rho=1.0, indices=(1, 2))
@@ -125,23 +125,21 @@ def separation(x: ArrayLike) -> Separation:
     # Bound on the error of |z_i - z_j|^2 when it is computed in float32 from inner products.
     terms = projected.shape[1] + 4
     rounding = float(4 * terms * np.finfo(np.float32).eps * np.max(squared_norms))
-    nearest = []
+    best = Separation(math.inf, (0, 0))
     for start in range(0, len(x), TILE_POINTS):
         own = projected[start : start + TILE_POINTS]
-        # Short of the own squared norm, which comes below.
-        squares = squared_norms[None, start:] - 2 * own @ projected[start:].T
-        squares[np.tril_indices(len(own), 0, squares.shape[1])] = np.inf
-        nearest.append(squares.min(axis=1))
-    bounds = np.concatenate(nearest).astype(np.float64) + squared_norms - rounding
-    best = Separation(math.inf, (0, 0))
-    for i in np.argsort(bounds):
-        if bounds[i] >= best.rho:
-            break
-        # Each pair is looked at from its first row alone, the closest by projection before others.
-        products = projected[i + 1 :] @ projected[i]
-        squares = squared_norms[i + 1 :] + (squared_norms[i] - rounding) - 2 * products
-        best = _closest(x, i, [i + 1 + np.argmin(squares)], best)
-        best = _closest(x, i, i + 1 + np.flatnonzero(squares < best.rho), best)
+        own_squares = squared_norms[start : start + len(own)] - rounding
+        # Short of the own square. Each pair is looked at from its first row alone.
+        bounds = squared_norms[start:] - 2 * own @ projected[start:].T
+        bounds[np.tril_indices(len(own), 0, bounds.shape[1])] = np.inf
+        least = bounds.min(axis=1) + own_squares
+        for i in np.argsort(least):
+            if least[i] >= best.rho:
+                break
+            # The closest by projection comes first, so that few others have to be compared.
+            best = _closest(x, start + i, start + bounds[i].argmin(keepdims=True), best)
+            near = np.flatnonzero(bounds[i] + own_squares[i] < best.rho)
+            best = _closest(x, start + i, start + near, best)
     return best
 
 

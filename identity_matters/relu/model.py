@@ -84,11 +84,6 @@ def risk_and_gradient(blocks: Blocks, problem: Problem) -> tuple[jax.Array, Bloc
     return jax.value_and_grad(risk)(blocks, problem)
 
 
-# The same for a leading axis of nets and problems.
-batched_forward = jax.jit(jax.vmap(forward))
-batched_risk_and_gradient = jax.jit(jax.vmap(jax.value_and_grad(risk)))
-
-
 def squared_norm(blocks: Blocks) -> jax.Array:
     """``||theta||^2`` over all weights, f64[]."""
     return sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(blocks)), jnp.zeros(()))
@@ -101,15 +96,6 @@ def max_norm(blocks: Blocks) -> np.ndarray:
     if blocks.s is not None:
         norms.append(np.linalg.norm(np.asarray(blocks.s), axis=-1).max(axis=-1))
     return np.max(norms, axis=0)
-
-
-def zeros(depth: int, width: int, dimension: int, bias: bool) -> Blocks:
-    """The origin."""
-    return Blocks(
-        jnp.zeros((depth, width, dimension)),
-        jnp.zeros((depth, dimension, width)),
-        jnp.zeros((depth, width)) if bias else None,
-    )
 
 
 def random_blocks(

@@ -96,8 +96,7 @@ def escape_direction(w: ArrayLike, problem: Problem, depth: int, width: int) -> 
     return Blocks(rows[..., :dimension], V, rows[..., -1] if len(w) > dimension else None)
 
 
-def largest_autodiff_hessian_entry(problem: Problem, depth: int, width: int, bias: bool) -> float:
-    """Of the Hessian at the origin that `jax.hessian` reports; 0, though q is not."""
-    blocks = model.zeros(depth, width, problem.A.shape[0], bias)
-    hessian = jax.jit(jax.hessian(model.risk))(blocks, problem)
+def largest_autodiff_hessian_entry(zero: Blocks, problem: Problem) -> float:
+    """Of the Hessian at zero weights that `jax.hessian` reports; 0, though q is not."""
+    hessian = jax.jit(jax.hessian(model.risk))(zero, problem)
     return float(max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(hessian)))

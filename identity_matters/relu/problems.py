@@ -75,7 +75,7 @@ def realizable(rng: np.random.Generator, count: int, setting: Setting) -> tuple[
         shape = setting.depth, setting.teacher_width, setting.lifted_width
         norms = np.full(count, setting.teacher_norm)
         teacher = model.random_blocks(rng, norms, *shape, setting.bias)
-        outputs, _, _ = model.batched_forward(teacher, Problem(x, np.zeros_like(x), A, B))
+        outputs, _, _ = jax.vmap(model.forward)(teacher, Problem(x, np.zeros_like(x), A, B))
         drawn = Problem(x, np.asarray(outputs), A, B)
         good = origin.risk_at_origin(drawn) >= _LEAST_RISK_SHARE * setting.teacher_norm**4
         kept.append(jax.tree.map(lambda part, g=good: part[g], (drawn, teacher)))
