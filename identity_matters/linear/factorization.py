@@ -29,8 +29,6 @@ from identity_matters.random_matrices import largest_spectral_norm, rotate_rows
 
 _CHUNK_ENTRIES = 2**21
 _LEAST_EXPONENT_FOR_PAIRS = 32
-# Makes M^{1/l} - I for a depth l.
-_Root = Callable[[int], np.ndarray]
 
 
 class Factorization(NamedTuple):
@@ -152,7 +150,7 @@ def _psd(target: Target, depth: int, settings: PathSettings) -> Factorization:
         raise NotApplicableError(
             f"method psd needs a positive definite R, got eigenvalue {least:.6g}"
         )
-    return _two_groups(_still(target), _positive_root(target), depth)
+    return _two_groups(target, _still(target), depth, rest_is_P=True)
 
 
 def _still(target: Target) -> RotationForm:
@@ -203,12 +201,20 @@ def _isoclinic_forms(R: np.ndarray) -> list[RotationForm]:
     return [RotationForm(basis, np.array([angle, sign * angle])) for sign in (1, -1)]
 
 
-def _two_groups(turn: RotationForm, root: _Root, depth: int) -> Factorization:
+def _two_groups(
+    target: Target, turn: RotationForm, depth: int, *, rest_is_P: bool = False
+) -> Factorization:
     """The layers of the path ``X(t) = e^{t Theta} e^{t B}``, which all have the same norm.
 
-    Theta is the logarithm of `turn`; `root` makes ``e^{B/l} - I``, where ``e^B = e^{-Theta} R``.
+    Theta is the logarithm of `turn`, and ``e^B = e^{-Theta} R`` is what it leaves of R: the polar
+    factor P, or any matrix that has a principal root.
     """
-    turning, stretching = turn.power_minus_identity(1 / depth), root(depth)
+    turning = turn.power_minus_identity(1 / depth)
+    if rest_is_P:
+        stretching = (target.Vt.T * np.expm1(np.log(target.K) / depth)) @ target.Vt
+    else:
+        rest = target.R + turn.power_minus_identity(-1.0) @ target.R
+        stretching = principal_root_minus_identity(rest, depth)
     # Summed from small parts, so that l such layers lose no digits.
     layer = turning + stretching + turning @ stretching
     return Factorization(
@@ -234,24 +240,12 @@ def _turned_layers(turn: RotationForm, layer: np.ndarray, depth: int) -> np.ndar
     return A
 
 
-def _positive_root(target: Target) -> _Root:
-    """``P^{1/l} - I`` of the polar factor."""
-    return lambda depth: (target.Vt.T * np.expm1(np.log(target.K) / depth)) @ target.Vt
-
-
-def _rest_root(target: Target, turn: RotationForm) -> _Root:
-    """``(e^{-Theta} R)^{1/l} - I``, the principal root, of what `turn` leaves of R."""
-    rest = target.R + turn.power_minus_identity(-1.0) @ target.R
-    return functools.partial(principal_root_minus_identity, rest)
-
-
 def _paired(target: Target, depth: int, settings: PathSettings) -> Factorization:
     turn = _polar_form(target)
     planes = int(np.count_nonzero(turn.angles == np.pi))
     if not planes:
         raise NotApplicableError("method paired needs a polar factor Q with eigenvalues -1")
-    turn = _paired_form(target, turn, planes)
-    return _two_groups(turn, _rest_root(target, turn), depth)
+    return _two_groups(target, _paired_form(target, turn, planes), depth)
 
 
 def _svd(target: Target, depth: int, settings: PathSettings) -> Factorization:
@@ -293,25 +287,23 @@ def _svd(target: Target, depth: int, settings: PathSettings) -> Factorization:
 
 def _path(target: Target, depth: int, settings: PathSettings) -> Factorization:
     """The best of the starts and of the paths that they were shortened to."""
-    d, m = len(target.R), min(depth, settings.pieces)
-    turn, still, stretch = _polar_form(target), _still(target), _positive_root(target)
-    starts = [(turn, stretch, settings), (still, _rest_root(target, still), settings)]
+    d, m, turn = len(target.R), min(depth, settings.pieces), _polar_form(target)
+    # Turns, whether they leave P, and how to go on.
+    starts = [(turn, True, settings), (_still(target), False, settings)]
     if d > 2:
-        starts.append((turn.the_other_way(), stretch, settings))
+        starts.append((turn.the_other_way(), True, settings))
     # A small exponent would lead a paired path out of its valley.
     large = tuple(p for p in settings.exponents if p >= _LEAST_EXPONENT_FOR_PAIRS)
     steep = dataclasses.replace(settings, exponents=large or settings.exponents)
     beyond = int(np.count_nonzero(np.abs(turn.angles) > np.pi / 2))
-    for planes in range(1, 1 + max(min(d - 1, 1), beyond)):
-        paired = _paired_form(target, turn, planes)
-        starts.append((paired, _rest_root(target, paired), steep))
-    for isoclinic in _isoclinic_forms(target.R):
-        starts.append((isoclinic, _rest_root(target, isoclinic), steep))
+    paired = [_paired_form(target, turn, n) for n in range(1, 1 + max(min(d - 1, 1), beyond))]
+    starts += [(form, False, steep) for form in (*paired, *_isoclinic_forms(target.R))]
     found, ways = [], []
-    for turn, root, own in starts:
+    for form, rest_is_P, own in starts:
         with contextlib.suppress(NotApplicableError):
-            found.append(_two_groups(turn, root, depth))
-            ways.append((found[-1].norm, _two_groups(turn, root, m), own))
+            found.append(_two_groups(target, form, depth, rest_is_P=rest_is_P))
+            start = _two_groups(target, form, m, rest_is_P=rest_is_P)
+            ways.append((found[-1].norm, start, own))
     for _, start, own in sorted(ways, key=lambda way: way[0])[: settings.starts]:
         layers = layers_of_path(shorten(np.eye(d) + start.build(), depth, own), depth)
         norm = largest_spectral_norm(layers)
@@ -322,12 +314,10 @@ def _path(target: Target, depth: int, settings: PathSettings) -> Factorization:
 METHODS: dict[str, Callable[[Target, int, PathSettings], Factorization]] = {
     "svd": _svd,
     "polar": lambda target, depth, _: _two_groups(
-        _polar_form(target), _positive_root(target), depth
+        target, _polar_form(target), depth, rest_is_P=True
     ),
     "psd": _psd,
-    "root": lambda target, depth, _: _two_groups(
-        _still(target), _rest_root(target, _still(target)), depth
-    ),
+    "root": lambda target, depth, _: _two_groups(target, _still(target), depth),
     "paired": _paired,
     "path": _path,
 }

@@ -1,6 +1,5 @@
 """Builds the network of Theorem 3.2 for given examples, runs it, and checks it by running it."""
 
-import dataclasses
 import hashlib
 import os
 from collections.abc import Callable
@@ -253,8 +252,7 @@ def apply(
     return np.concatenate([np.asarray(run(network, rows.astype(dtype))) for rows in batches])
 
 
-@dataclasses.dataclass(frozen=True)
-class Verification:
+class Verification(NamedTuple):
     """Result of running a network on all its examples.
 
     Attributes:

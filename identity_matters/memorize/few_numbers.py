@@ -15,7 +15,6 @@ Extracting bits from one number: Bartlett, Maiorov and Meir 1998; memorising few
 examples: Park et al. (arXiv 2010.13363), Vardi et al. (arXiv 2110.03187).
 """
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -95,8 +94,7 @@ class FewNumbers(NamedTuple):
     output_s: jax.Array
 
 
-@dataclasses.dataclass(frozen=True)
-class ExactCertificate:
+class ExactCertificate(NamedTuple):
     """What is known before the network is run: whether its precision does without rounding.
 
     Attributes:

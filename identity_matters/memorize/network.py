@@ -5,7 +5,6 @@ transposed product. Every product asks for full precision, because accelerators 
 multiply float32 in TF32 or bfloat16, whose rounding is larger than the margins of the network.
 """
 
-import dataclasses
 import functools
 import math
 from typing import NamedTuple
@@ -81,8 +80,7 @@ def forward(network: Network, x: Array) -> jax.Array:
     return transform(h, network.output_U, network.output_V, network.output_s).T
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """The first layer of every block, and the order in which the points are moved.
 
     Arrays are float64, but U, s, output_U and output_s hold numbers of the network's own precision,
