@@ -25,14 +25,12 @@ SAMPLERS = ("uniform", "boundary", "diagonal", "mixture", "extremal")
 _LEAST_NOISE_LOG10 = -8.0
 # Relative accuracy of largest_spectral_norm, far above the rounding of a Cholesky factorization.
 _CERTIFIED_TO = 1e-9
-# Layers are checked a few at a time, so that temporaries stay small beside a stack of gigabytes.
-_CHUNK_ENTRIES = 2**21
 
 
 def spectral_norms(matrices: np.ndarray) -> np.ndarray:
     """Largest singular value of each matrix: f64[..., d, d] -> f64[...]."""
     # eigvalsh of the Gram matrix takes half the time of an SVD and is as accurate for the largest.
-    gram = np.swapaxes(matrices, -1, -2) @ matrices
+    gram = matrices.mT @ matrices
     return np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[..., -1], 0.0))
 
 
@@ -47,49 +45,32 @@ def largest_spectral_norm(A: np.ndarray) -> float:
     Args:
       A: f64[depth, d, d].
     """
-    depth, d, _ = A.shape
-    tau = float(np.linalg.norm(A[0], 2))
-    chunk_layers = max(1, _CHUNK_ENTRIES // d**2)
-    for start in range(0, depth, chunk_layers):
-        chunk = A[start : start + chunk_layers]
-        # The Frobenius norm is never below the spectral norm and costs next to nothing.
-        suspects = chunk[np.linalg.norm(chunk, axis=(1, 2)) > tau]
-        grams = np.swapaxes(suspects, 1, 2) @ suspects
-        if not _all_below(tau, grams):
-            for layer, gram in zip(suspects, grams, strict=True):
-                if not _all_below(tau, gram):
-                    tau = max(tau, float(np.linalg.norm(layer, 2)))
+    tau, identity = float(np.linalg.norm(A[0], 2)), np.eye(A.shape[-1])
+    for layer in A[1:]:
+        try:
+            np.linalg.cholesky(((1 + _CERTIFIED_TO) * tau) ** 2 * identity - layer.T @ layer)
+        except np.linalg.LinAlgError:
+            tau = max(tau, float(np.linalg.norm(layer, 2)))
     return tau
-
-
-def _all_below(tau: float, grams: np.ndarray) -> bool:
-    limit = ((1 + _CERTIFIED_TO) * tau) ** 2
-    try:
-        np.linalg.cholesky(limit * np.eye(grams.shape[-1]) - grams)
-    except np.linalg.LinAlgError:
-        return False
-    return True
 
 
 def rotate_rows(matrix: np.ndarray, angles: np.ndarray) -> np.ndarray:
     """``diag(T(angles_1), T(angles_2), ..., 1) matrix``, T(t) = [[cos t, -sin t], [sin t, cos t]].
 
     Args:
-      matrix: f64[..., d, k], as the result is.
-      angles: f64[..., d // 2 at most], radians; leading axes broadcast against those of `matrix`.
+      matrix: f64[d, k], as the result is.
+      angles: f64[d // 2 at most], radians.
     Raises:
       ValueError: there are more angles than planes.
     """
-    planes = angles.shape[-1]
-    if 2 * planes > matrix.shape[-2]:
-        raise ValueError(f"{planes} angles need width >= {2 * planes}, got {matrix.shape[-2]}")
-    cos, sin = np.cos(angles)[..., None], np.sin(angles)[..., None]
-    first, second = matrix[..., 0 : 2 * planes : 2, :], matrix[..., 1 : 2 * planes : 2, :]
-    stack = np.broadcast_shapes(matrix.shape[:-2], angles.shape[:-1])
-    rotated = np.empty(stack + matrix.shape[-2:])
-    rotated[..., 0 : 2 * planes : 2, :] = cos * first - sin * second
-    rotated[..., 1 : 2 * planes : 2, :] = sin * first + cos * second
-    rotated[..., 2 * planes :, :] = matrix[..., 2 * planes :, :]
+    planes = len(angles)
+    if 2 * planes > len(matrix):
+        raise ValueError(f"{planes} angles need width >= {2 * planes}, got {len(matrix)}")
+    cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
+    first, second = matrix[0 : 2 * planes : 2], matrix[1 : 2 * planes : 2]
+    rotated = matrix.copy()
+    rotated[0 : 2 * planes : 2] = cos * first - sin * second
+    rotated[1 : 2 * planes : 2] = sin * first + cos * second
     return rotated
 
 
@@ -119,8 +100,8 @@ def symmetric(rng: np.random.Generator, eigenvalues: ArrayLike) -> np.ndarray:
 
 
 def _in_basis(basis: np.ndarray, eigenvalues: np.ndarray) -> np.ndarray:
-    matrices = (basis * eigenvalues[..., None, :]) @ np.swapaxes(basis, -1, -2)
-    return (matrices + np.swapaxes(matrices, -1, -2)) / 2
+    matrices = (basis * eigenvalues[..., None, :]) @ basis.mT
+    return (matrices + matrices.mT) / 2
 
 
 class Points(NamedTuple):
@@ -167,7 +148,7 @@ def layers(
     axis = gaussian[..., :1] / np.linalg.norm(gaussian[..., :1], axis=-2, keepdims=True)
     directions = np.select(
         [kinds == 0, kinds == 1, kinds == 2, kinds == 3],
-        [-eye, eye, np.zeros_like(gaussian), 2 * axis @ np.swapaxes(axis, -1, -2) - eye],
+        [-eye, eye, np.zeros_like(gaussian), 2 * axis @ axis.mT - eye],
         gaussian / np.linalg.norm(gaussian, axis=(-2, -1))[..., None, None],
     )
     return directions * radius[..., None, None]

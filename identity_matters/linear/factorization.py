@@ -27,7 +27,6 @@ from identity_matters.linear.shortest_path import PathSettings, layers_of_path, 
 from identity_matters.linear.target import NotApplicableError, Target, check_depth, check_target
 from identity_matters.random_matrices import largest_spectral_norm, rotate_rows
 
-_CHUNK_ENTRIES = 2**21
 _LEAST_EXPONENT_FOR_PAIRS = 32
 
 
@@ -229,14 +228,10 @@ def _turned_layers(turn: RotationForm, layer: np.ndarray, depth: int) -> np.ndar
         return np.tile(layer, (depth, 1, 1))
     layer = S.T @ layer @ S
     A = np.empty((depth, d, d))
-    chunk_layers = max(1, _CHUNK_ENTRIES // d**2)
-    for start in range(0, depth, chunk_layers):
-        steps = np.arange(start, min(start + chunk_layers, depth))
-        angles = turn.angles * (steps / depth)[:, None]
-        # e^{(i-1) Theta / l} = S D S^T; these are the (S D)^T.
-        frames = rotate_rows(S.T, -angles)
-        chunk = A[start : start + len(steps)]
-        np.matmul(np.swapaxes(frames, 1, 2), layer @ frames, out=chunk)
+    for i in range(depth):
+        # e^{(i-1) Theta / l} = S D S^T; this is (S D)^T.
+        frame = rotate_rows(S.T, -(turn.angles * (i / depth)))
+        A[i] = frame.T @ (layer @ frame)
     return A
 
 
