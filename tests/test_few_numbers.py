@@ -64,7 +64,7 @@ def _in_whole_numbers(network, x):
 
     for stage in network.stages:
         h = run(h, stage)
-    U, V, s = map(whole, (network.output_U, network.output_V, network.output_s))
+    U, V, s = map(whole, network.output)
     return product(V, np.maximum(product(U, h, s[:, None]), 0), np.zeros((1, 1), object)).T, largest
 
 

@@ -75,9 +75,8 @@ def norm_lower_bound(
     R = target.R
     if depth == 1:
         return float(np.linalg.norm(R - np.eye(len(R)), 2))
-    bounds = []
-    for M in (R,) if target.is_symmetric else (R, R.T):
-        bounds.append(_best_direction(M, depth, ascents))
+    both = (R,) if target.is_symmetric else (R, R.T)
+    bounds = [_best_direction(M, depth, ascents) for M in both]
     if half_turns:
         bounds.append(half_turn_bound(R, depth))
     return float(min(1.0, max(bounds)))

@@ -79,7 +79,7 @@ class FewNumbers(NamedTuple):
       word_jumps: f64[G, k - 5], a number for each of its words.
       select: the block that all groups share, U f64[k, k], V f64[k, k], s f64[k].
       stages: the blocks of the hash, of the place and of the extraction.
-      output_U, output_V, output_s: the last block, from the label to its one-hot vector.
+      output: the last block U, V, s, from the label to its one-hot vector.
     """
 
     input_map: jax.Array
@@ -89,9 +89,7 @@ class FewNumbers(NamedTuple):
     constant_jumps: jax.Array
     select: tuple[jax.Array, ...]
     stages: tuple[Repeated, ...]
-    output_U: jax.Array
-    output_V: jax.Array
-    output_s: jax.Array
+    output: tuple[jax.Array, ...]
 
 
 class ExactCertificate(NamedTuple):
@@ -128,7 +126,7 @@ def forward(network: FewNumbers, x: Array) -> jax.Array:
     groups = network.thresholds, network.word_jumps, network.constant_jumps
     h, _ = jax.lax.scan(select, h, groups)
     h = functools.reduce(_run, network.stages, h)
-    return transform(h, network.output_U, network.output_V, network.output_s).T
+    return transform(h, *network.output).T
 
 
 def memorize_with_few_numbers(
@@ -197,10 +195,11 @@ def memorize_with_few_numbers(
     start = np.zeros(width)
     start[[POINT, CONSTANT]] = -first, constants[-1]
     start[_word_channels(width)] = words[-1]
-    select = tuple(map(jnp.float64, _block(width, *_SELECT)))
+    blocks = _block(width, *_SELECT), _one_hot(r, width)
+    select, output = (tuple(map(jnp.float64, block)) for block in blocks)
     stages = _stages(*moduli, doublings, place_bits, base, digits, width)
-    numbers: tuple = *map(jnp.float64, (a[None], start, thresholds, *jumps)), select, stages
-    network = FewNumbers(*numbers, *map(jnp.float64, _one_hot(r, width)))
+    numbers: tuple = tuple(map(jnp.float64, (a[None], start, thresholds, *jumps)))
+    network = FewNumbers(*numbers, select, stages, output)
     sizes = size + abs(first), 2 * moduli[-1], base**digits, 2 * r * digits * words.shape[1]
     return network, ExactCertificate(max(sizes), max(sizes) <= 2**word_bits)
 
