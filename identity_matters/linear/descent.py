@@ -156,7 +156,7 @@ def gradient_descent(
       A: f64[depth, m, m], the start.
       R, Sigma, input_map, output_map: see `model.excess_risk`.
     Raises:
-      TypeError, ValueError: see `model.check_problem`.
+      TypeError, ValueError: see `model.excess_risk`.
     """
     A, R, Sigma = (jnp.asarray(array) for array in (A, R, Sigma))
     most = math.ceil(rules.max_updates / rules.record_every) + 1
@@ -183,7 +183,7 @@ def descend_many(A: Array, R: Array, rules: Rules) -> dict[str, np.ndarray]:
       Arrays [starts]: int "updates"; bool "converged", whether the risk reached the tolerance; the
       last f - C, f64 "excess_risk", and ``|||A|||``, f64 "norm".
     Raises:
-      TypeError, ValueError: see `model.check_problem`.
+      TypeError, ValueError: see `model.excess_risk`.
     """
     A, R = jnp.asarray(A), jnp.asarray(R)
     Sigma = jnp.eye(A.shape[-1], dtype=A.dtype)

@@ -35,19 +35,12 @@ def norm_lower_bound(
 
         |||A||| >= |exp(w(x) / l) - 1|.
 
-    Proof. Let tau = |||A||| < 1 and x_j = (I + A_j) x_{j-1}. Within the plane of x_{j-1} and x_j,
-    x_{j-1} -> x_j is multiplication by some 1 + z with |z| <= tau, so
-    log(|x_j| / |x_{j-1}|) + i angle_j lies in K = log(1 + {|z| <= tau}). K is convex, because
-    1 + z f''/f' = 1/(1 + z) has a positive real part for f = log(1 + z), and symmetric about the
-    real axis. So K holds the mean of these l points and every point straight below it down to the
-    axis; w(x)/l is one, as angles add up to at least phi. Hence exp(w(x)/l) is in 1 + {|z| <= tau}.
-
-    The largest and the smallest singular vectors give ``sigma_max^{1/l} - 1`` and
-    ``1 - sigma_min^{1/l}``; any x gives ``sin(phi / l)``, so the maximum over x is at least those.
-    Any x gives a bound, so a maximiser that is only local is no gap in the proof. R^T, whose
+    The proof (F4 of docs/theory/factorization.md) follows x through the layers: each multiplies it,
+    in a plane, by some 1 + z with |z| <= |||A|||, and the logarithms of such numbers are a convex
+    set. Any x gives a bound, so a maximiser that is only local is no gap in the proof. R^T, whose
     factorizations are the transposed ones, has the same maximum; we climb for both, as climbs for
     one may miss it. For normal R the eigenvectors give ``max |lambda^{1/l} - 1|``, which the polar
-    factorization attains if every negative eigenvalue has even multiplicity.
+    factorization attains if every negative eigenvalue has even multiplicity (F8).
 
     Where R has negative eigenvalues, `half_turn_bound` is another bound, which sees that not all
     vectors can go their shortest way if they go together. For d = 2 and for symmetric R the larger

@@ -98,21 +98,8 @@ def clip_singular_values(A: Array, tau: float | Array) -> jax.Array:
     return (left * jnp.minimum(values, tau)[..., None, :]) @ right
 
 
-def check_problem(
-    A: Array,
-    R: Array,
-    Sigma: Array,
-    input_map: Array | None = None,
-    output_map: Array | None = None,
-) -> None:
-    """Raises unless all shapes fit and every array is float64.
-
-    Args:
-      A, R, Sigma, input_map, output_map: see `excess_risk`.
-    Raises:
-      TypeError: an array is not float64.
-      ValueError: a shape does not fit; the message names the shape found and the one needed.
-    """
+def _error(A: Array, R: Array, Sigma: Array, input_map: Array | None, output_map: Array | None):
+    """E and the inputs of all layers, once shapes and dtypes are known to fit."""
     check_stack(A)
     width = A.shape[1]
     inputs = outputs = width
@@ -125,6 +112,8 @@ def check_problem(
     fit = f"to fit layers of width {width} and the input and output maps"
     check_array(R, "R", (outputs, inputs), f"be {outputs} x {inputs} {fit}")
     check_array(Sigma, "Sigma", (inputs, inputs), f"be {inputs} x {inputs} like the columns of R")
+    end_to_end, layer_inputs = _through_layers(A, input_map)
+    return (end_to_end if output_map is None else output_map @ end_to_end) - R, layer_inputs
 
 
 @jax.jit
@@ -152,11 +141,10 @@ def excess_risk(
       input_map: f64[m, d_in] or None for the identity, not trained.
       output_map: f64[d_out, m] or None for the identity, not trained.
     Raises:
-      TypeError, ValueError: see `check_problem`.
+      TypeError: an array is not float64.
+      ValueError: a shape does not fit; the message names the shape found and the one needed.
     """
-    check_problem(A, R, Sigma, input_map, output_map)
-    end_to_end, _ = _through_layers(A, input_map)
-    E = (end_to_end if output_map is None else output_map @ end_to_end) - R
+    E, _ = _error(A, R, Sigma, input_map, output_map)
     return jnp.sum(E * (E @ Sigma))
 
 
@@ -176,19 +164,15 @@ def excess_risk_and_gradient(
     (Array(2., dtype=float64), Array([[[-4.]]], dtype=float64))
 
     Args:
-      A, R, Sigma, input_map, output_map: see `excess_risk`.
-    Raises:
-      TypeError, ValueError: see `check_problem`.
+      A, R, Sigma, input_map, output_map: see `excess_risk`, also for what is raised.
     """
-    check_problem(A, R, Sigma, input_map, output_map)
+    E, layer_inputs = _error(A, R, Sigma, input_map, output_map)
 
     # Carries W^T, for then no product has a transposed factor, which costs a fifth more on CPUs.
     def backward(Wt, layer_and_input):
         layer, M = layer_and_input
         return Wt + Wt @ layer, M @ Wt
 
-    end_to_end, layer_inputs = _through_layers(A, input_map)
-    E = (end_to_end if output_map is None else output_map @ end_to_end) - R
     weighted = E @ Sigma
     W = 2.0 * (weighted if output_map is None else output_map.T @ weighted)
     _, transposed = jax.lax.scan(backward, W.T, (A, layer_inputs), reverse=True)

@@ -198,8 +198,8 @@ def memorize_with_few_numbers(
     blocks = _block(width, *_SELECT), _one_hot(r, width)
     select, output = (tuple(map(jnp.float64, block)) for block in blocks)
     stages = _stages(*moduli, doublings, place_bits, base, digits, width)
-    numbers: tuple = tuple(map(jnp.float64, (a[None], start, thresholds, *jumps)))
-    network = FewNumbers(*numbers, select, stages, output)
+    numbers = map(jnp.float64, (a[None], start, thresholds, *jumps))
+    network = FewNumbers._make((*numbers, select, stages, output))
     sizes = size + abs(first), 2 * moduli[-1], base**digits, 2 * r * digits * words.shape[1]
     return network, ExactCertificate(max(sizes), max(sizes) <= 2**word_bits)
 
