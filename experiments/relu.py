@@ -33,7 +33,7 @@ import numpy as np
 from experiments import run
 from experiments.parts import relu_search
 from experiments.run import shared
-from identity_matters.relu import dead_units, feature_bound, model, origin, problems
+from identity_matters.relu import critical_points, feature_bound, model, origin, problems
 
 _LAWS = ("gaussian", "no bias", "s >= 0")
 
@@ -188,12 +188,12 @@ def dead(trial, rng) -> dict:
     else:
         inner = 1.0 if d == 1 else float(np.cos(np.pi / len(x)))
         least, largest = (
-            dead_units.dead_share_on_ball(d, radius) ** (trial.depth * trial.width)
+            critical_points.dead_share_on_ball(d, radius) ** (trial.depth * trial.width)
             for radius in (1.0, inner)
         )
     return {
-        "dead": int(np.asarray(dead_units.strictly_dead(blocks, problem)).sum()),
-        "hull_depth": dead_units.hull_depth(x),
+        "dead": int(np.asarray(critical_points.strictly_dead(blocks, problem)).sum()),
+        "hull_depth": critical_points.hull_depth(x),
         "least_expected_share": least,
         "largest_expected_share": largest,
     }

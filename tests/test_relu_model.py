@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from identity_matters.relu import dead_units, feature_bound, model, origin, problems
+from identity_matters.relu import critical_points, feature_bound, model, origin, problems
 from identity_matters.relu.model import Blocks, Problem
 from tests.relu_problems import copies, hexagon, two_points, unit_blocks
 
@@ -56,9 +56,9 @@ def test_teachers_have_no_risk_and_see_the_sample():
 def test_dead_share_on_a_ball_by_hand():
     # d = 1, b = 1: the cone u + s < 0, s - u < 0 is a quarter of the plane. d = 2: a circular cone
     # of half angle 45 degrees, (1 - cos 45) / 2 of the sphere. b = 0: s < 0.
-    assert dead_units.dead_share_on_ball(1, 1.0) == pytest.approx(0.25)
-    assert dead_units.dead_share_on_ball(2, 1.0) == pytest.approx((1 - np.sqrt(0.5)) / 2)
-    assert dead_units.dead_share_on_ball(5, 0.0) == pytest.approx(0.5)
+    assert critical_points.dead_share_on_ball(1, 1.0) == pytest.approx(0.25)
+    assert critical_points.dead_share_on_ball(2, 1.0) == pytest.approx((1 - np.sqrt(0.5)) / 2)
+    assert critical_points.dead_share_on_ball(5, 0.0) == pytest.approx(0.5)
 
 
 def test_a_dead_net_does_not_move_and_neither_does_its_neighbourhood():
@@ -70,7 +70,7 @@ def test_a_dead_net_does_not_move_and_neither_does_its_neighbourhood():
     problem = problems.plain_problem(x, 2 * x)
     one_live = net._replace(s=np.array([[-0.3, -0.3, -0.3], [-0.3, 0.3, -0.3]]))
     both = jax.tree.map(lambda *parts: np.stack(parts), net, one_live)
-    np.testing.assert_array_equal(dead_units.strictly_dead(both, problem), [True, False])
+    np.testing.assert_array_equal(critical_points.strictly_dead(both, problem), [True, False])
     assert model.risk_and_gradient(one_live, problem)[1].V.any()
     for size in (0.0, 1e-3):
         moved = jax.tree.map(lambda w, size=size: w + size * np.cos(w), net)
@@ -81,8 +81,8 @@ def test_a_dead_net_does_not_move_and_neither_does_its_neighbourhood():
 
 def test_hull_depth_tells_whether_zero_is_inside():
     square = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
-    assert dead_units.hull_depth(square) == pytest.approx(1.0)
-    assert dead_units.hull_depth(square + 3) < 0
+    assert critical_points.hull_depth(square) == pytest.approx(1.0)
+    assert critical_points.hull_depth(square + 3) < 0
 
 
 def test_the_two_points_by_hand():

@@ -111,9 +111,8 @@ class Plan(NamedTuple):
 
 def in_blocks(rows: np.ndarray, width: int) -> np.ndarray:
     """``f[n, ...] -> f[l, k, ...]``, the last block filled up with zeros."""
-    blocks = -(-len(rows) // width)
-    padding = np.zeros((blocks * width - len(rows), *rows.shape[1:]), rows.dtype)
-    return np.concatenate([rows, padding]).reshape(blocks, width, *rows.shape[1:])
+    padding = np.zeros((-len(rows) % width, *rows.shape[1:]), rows.dtype)
+    return np.concatenate([rows, padding]).reshape(-1, width, *rows.shape[1:])
 
 
 def block_parameters(n: int, width: int) -> int:

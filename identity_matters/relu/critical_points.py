@@ -6,15 +6,22 @@ Descend: Levenberg-Marquardt on f itself, then the first to polish the end point
 Inside one activation pattern f is a polynomial, and a point there with ``grad f = 0`` is a critical
 point in every sense. Points at a kink, where some unit's pre-activation is 0 on some example, are
 counted apart.
+
+A unit is strictly dead on a sample if its pre-activation is negative on every example. Where all
+are, f = f(0) on a neighbourhood: open sets of exact critical points with a bad risk inside every
+small ball. See N6 to N8 of docs/theory/relu.md.
 """
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.optimize
+import scipy.special
 from jax.flatten_util import ravel_pytree
 
 from identity_matters import solvers
@@ -147,3 +154,49 @@ def classify(
         negative,
     ]
     return np.array(KINDS)[np.select(conditions, range(len(conditions)), len(conditions))]
+
+
+def dead_share_on_ball(dimension: int, radius: float) -> float:
+    """p, the least share of random units that are strictly dead on data in the ball of `radius` b.
+
+    ``p = 1/2 I_{1/(1 + b^2)}(d/2, 1/2)`` (regularised incomplete beta function) for rows w with
+    spherically symmetric directions, as Gaussian ones of any scale have. Data that fill the ball
+    attain it. A net of l blocks of k independent units is strictly dead with probability p^{l k}.
+    """
+    return float(0.5 * scipy.special.betainc(dimension / 2, 0.5, 1 / (1 + radius**2)))
+
+
+@jax.jit
+def strictly_dead(blocks: Blocks, problem: Problem) -> jax.Array:
+    """Whether every unit of every block has only negative pre-activations: bool[m].
+
+    Args:
+      blocks: with a leading axis of m nets; problem: one, for all of them.
+    """
+
+    def one(some):
+        _, _, pre = model.forward(some, problem)
+        return (pre < 0).all()
+
+    return jax.vmap(one)(blocks)
+
+
+def hull_depth(points: np.ndarray) -> float:
+    """``min_u max_i u . p_i`` over ``max_j |u_j| = 1``: positive iff 0 is inside the convex hull.
+
+    Solved as 2d linear programs, one a face of the cube. A positive value says that no unit
+    without bias is dead on the points; f64[n, d] -> float.
+    """
+    points = np.asarray(points)
+    count, dimension = points.shape
+    least = np.inf
+    objective = np.append(np.zeros(dimension), 1.0)
+    constraints = np.concatenate([points, -np.ones((count, 1))], axis=1)
+    for face, sign in itertools.product(range(dimension), (-1.0, 1.0)):
+        bounds = [(-1.0, 1.0)] * dimension + [(None, None)]
+        bounds[face] = (sign, sign)
+        solved = scipy.optimize.linprog(
+            objective, A_ub=constraints, b_ub=np.zeros(count), bounds=bounds
+        )
+        least = min(least, solved.fun)
+    return float(least)
