@@ -205,9 +205,7 @@ def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> fl
     """A lower bound of ``||grad f||_F^2`` over B_tau when ``det R < 0``: no critical point inside.
 
     ``4 l (1-tau)^{2l-2} sigma_min(Sigma)^2 ((1-tau)^l + sigma_min(R))^2``, with equality for d = 1
-    at ``A_i = -tau``. Proof (G10 of docs/theory/gradient_bound.md): the segment from a product M of
-    the ball, ``det M > 0``, to R crosses a singular matrix, so that M x and R x are opposite for
-    some unit x and ``||E|| >= ||M x|| + ||R x|| >= (1-tau)^l + sigma_min(R)``.
+    at ``A_i = -tau`` (G10 of docs/theory/gradient_bound.md).
 
     Args:
       R: f64[d, d] with ``det R < 0``.

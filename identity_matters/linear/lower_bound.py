@@ -139,9 +139,8 @@ def half_turn_bound(R: np.ndarray, depth: int) -> float:
 
         |||A||| >= min(1, |exp(w / l) - 1|),   w = log rho + i (2 pi - alpha).
 
-    Proof (F10 of docs/theory/factorization.md): on the way from I to R the negative eigenvalues of
-    R^{-1} X(t) vanish. A lone one can leave {|R x| < rho |x|} only through an x on its boundary
-    with X(t) x = -s R x, s > 0, and this x turns by at least pi - alpha and then pi. By duality
+    F10 of docs/theory/factorization.md proves it: some x with ``|R x| = rho |x|`` has to turn by
+    pi - alpha and then by pi. By duality
     ``rho cos alpha >= lambda_min((R + R^T) / 2 + y R^T R) - y rho^2`` for every y. Any rho and y
     give a bound; we try many rho between paired neighbours -a < -b among the negative eigenvalues,
     and y between 1/2a and 1/2b, where the best one is; for symmetric R it is 1/(a + b). There may
