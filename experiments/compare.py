@@ -27,24 +27,19 @@ def _main(_: list[str]) -> int:
         raise flags.ValidationError(message)
     reference = groups.read("reference", commands.REFERENCE_DIR.value)
     yours = groups.read("yours", directory)
-    found = {c.name: c.groups for c in (reference, yours)}
     console = commands.console()
     for claim in paper.CLAIMS.values():
-        members = {name: groups.of_claim(claim.id, every) for name, every in found.items()}
-        if members["yours"]:
-            _print_claim(console, claim, members, found)
-    problems = [*reference.problems, *yours.problems]
-    for line in (
-        *(f"skipped: {problem.reason}" for problem in problems),
-        *(f"{run.path}: {run.status}" for run in yours.runs if run.status != "done"),
-        *versions(found),
-    ):
+        if groups.of_claim(claim.id, yours.groups):
+            _print_claim(console, claim, reference.groups, yours.groups)
+    problems = [f"skipped: {problem}" for problem in (*reference.problems, *yours.problems)]
+    other = versions({"reference": reference.groups, "yours": yours.groups})
+    for line in (*problems, *yours.unfinished, *other):
         console.print(rich.text.Text(line, "yellow"))
     against = groups.contradictions(yours.groups, reference.groups)
     for line in against:
         console.print(rich.text.Text(f"contradiction: {line}", "red"))
-    said = collections.Counter(group.verdict for group in found["yours"])
-    runs = sum(len(group.runs) for group in found["yours"])
+    said = collections.Counter(group.verdict for group in yours.groups)
+    runs = len(yours.runs)
     verdicts = f": {commands.counted(said)}" if runs else ""
     console.print(
         f"{runs} finished run{'' if runs == 1 else 's'}{verdicts};"
@@ -57,16 +52,15 @@ def _main(_: list[str]) -> int:
 def _print_claim(
     console: rich.console.Console,
     claim: paper.Claim,
-    members: dict[str, list[groups.Group]],
-    found: dict[str, list[groups.Group]],
+    reference: list[groups.Group],
+    yours: list[groups.Group],
 ) -> None:
-    verdict = groups.verdicts(members["yours"])
+    verdict, known = (groups.verdicts(groups.of_claim(claim.id, e)) for e in (yours, reference))
     style = next(style for start, style in _STYLES.items() if start in verdict)
     console.print(rich.text.Text.assemble((claim.title, "bold"), ": ", (verdict, style)))
-    says = {name: groups.headline(claim.id, every) for name, every in found.items()}
-    if groups.verdicts(members["reference"]) != verdict:
-        says["reference"] += f" [{groups.verdicts(members['reference'])}]"
-    for name, text in {"paper": claim.published, **says}.items():
+    says = {"paper": claim.published, "reference": groups.headline(claim.id, reference)}
+    says["reference"] += f" [{known}]" if known != verdict else ""
+    for name, text in {**says, "yours": groups.headline(claim.id, yours)}.items():
         if text:
             console.print(rich.text.Text(f"    {name:<10} {text}"))
 

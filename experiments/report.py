@@ -33,7 +33,7 @@ def _main(_: list[str]) -> int:
         collections.append(groups.read("yours", directory))
     for collection in collections:
         for problem in collection.problems:
-            print(f"skipped: {problem.reason}", file=sys.stderr)
+            print(f"skipped: {problem}", file=sys.stderr)
     try:
         written = build.write(collections, directory)
         if _REFERENCE_ONLY.value:

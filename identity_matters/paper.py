@@ -154,25 +154,3 @@ def theorem_3_2_width(examples: int, rho: float) -> int:
     """Theorem 3.2: k = c log n / rho^2 with c = 10, rounded up, for n examples rho apart."""
     constant = NUMBERS["memorize_width_constant"].value
     return math.ceil(constant * math.log(examples) / rho**2)
-
-
-def theorem_3_2_order(examples: int, num_classes: int) -> float:
-    """Theorem 3.2: n log n + r^2, the expression inside the O for parameters, no constant."""
-    return examples * math.log(examples) + num_classes**2
-
-
-def yun_2019_order(examples: int) -> float:
-    """Yun, Sra & Jadbabaie 2019 (arXiv 1810.07770): Theta(sqrt n) hidden nodes fit n points.
-
-    Two hidden layers of that width have Theta(n) weights between them: the expression inside the
-    Theta for parameters, without its constant. From memory of the paper: unverified.
-    """
-    return float(examples)
-
-
-def vardi_2021_order(examples: int) -> float:
-    """Vardi, Yehudai & Shamir 2021 (arXiv 2110.03187): O~(sqrt n) parameters fit n points.
-
-    The expression inside the O~, without constant and logarithms. From memory: unverified.
-    """
-    return math.sqrt(examples)

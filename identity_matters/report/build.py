@@ -5,23 +5,23 @@ escaped; report.html is that text on a page (see `page`).
 """
 
 import contextlib
-import csv
 import dataclasses
 import html
-import io
 import os
 import pathlib
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from identity_matters import paper
 from identity_matters.report import figures, groups, page
 from identity_matters.report.groups import Collection, Group
-from identity_matters.runs import Problem, Run
+from identity_matters.runs import Run
+
+# Column of a table -> its cell, in Markdown.
+Row = dict[str, str]
 
 _DATA_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
-_ERRORS = ("published (%)", "ours, last step (%)", "ours, best step (%)")
 
 
 def write(collections: list[Collection], directory: pathlib.Path) -> list[pathlib.Path]:
@@ -40,10 +40,9 @@ def write(collections: list[Collection], directory: pathlib.Path) -> list[pathli
         pictures, problems = _pictures(collections, aside / "figures")
         every = [group for c in collections for group in c.groups]
         tables = {"table_2": table_2(every), "reduced_cifar": reduced_cifar(every)}
-        for name, table in {"metrics": every_metric(collections), **tables}.items():
-            (aside / "tables" / f"{name}.csv").write_text(table.csv(), encoding="utf-8")
-        roots = {c.name: os.path.relpath(c.directory, directory) for c in collections}
-        markdown = _markdown(collections, roots, tables, pictures, problems)
+        for name, rows in {"metrics": every_metric(collections), **tables}.items():
+            figures.write_csv(aside / "tables" / f"{name}.csv", rows)
+        markdown = _markdown(collections, directory, tables, pictures, problems)
         (aside / "REPORT.md").write_text(markdown, encoding="utf-8")
         (aside / "report.html").write_text(page.render(markdown, aside), encoding="utf-8")
         for name in ("figures", "tables", "report.html", "REPORT.md"):
@@ -59,40 +58,37 @@ def with_results(text: str, collection: Collection) -> str:
     Raises:
       ValueError: a mark is missing or comes twice.
     """
-    members, report = collection.groups, "results/REPORT.md"
-    titles = {f.title: paper.CLAIMS[f.claim].title for f, _ in _findings(members)}
-    found = [f"* [{title}]({report}#{page.anchor(of)})" for title, of in titles.items()]
-    claims = claims_table(
-        [paper.CLAIMS[name] for name in paper.REPORT["readme"]], {"ours": members}, report, most=1
-    )
-    for name, part in {"findings": "\n".join(found), "claims": claims.markdown()}.items():
-        begin, end = (
-            f"<!-- {name}: written by `make report-reference` -->",
-            f"<!-- end of {name} -->",
-        )
-        before, *rest = text.split(begin)
-        _, *after = "".join(rest).split(end)
-        if (len(rest), len(after)) != (1, 1):
-            raise ValueError(f"the README must have {begin} once, and then {end} once")
-        text = f"{before}{begin}\n\n{part}\n\n{end}{after[0]}"
+    report = "results/REPORT.md"
+    titles = {f.title: paper.CLAIMS[f.claim].title for f, _ in _findings(collection)}
+    findings = [f"* [{title}]({report}#{page.anchor(of)})" for title, of in titles.items()]
+    named = [paper.CLAIMS[name] for name in paper.REPORT["readme"]]
+    ours = dataclasses.replace(collection, name="ours")
+    claims = table(claims_table(named, [ours], report, most=1))
+    for name, part in {"findings": "\n".join(findings), "claims": claims}.items():
+        marks = f"<!-- {name}: written by `make report-reference` -->|<!-- end of {name} -->"
+        pieces = re.split(f"({marks})", text)
+        if len(pieces) != 5:
+            raise ValueError(f"the README must have each of {marks} once")
+        pieces[2] = f"\n\n{part}\n\n"
+        text = "".join(pieces)
     return text
 
 
-def _findings(members: list[Group]) -> list[tuple[paper.Finding, str]]:
-    """The findings that these runs have the values of, with their texts."""
+def _findings(collection: Collection) -> list[tuple[paper.Finding, str]]:
+    """The findings that the collection has the values of, with their texts."""
     found = []
     for finding in paper.FINDINGS:
         with contextlib.suppress(groups.MissingValueError):
-            found.append((finding, groups.fill(finding.text, members)[0]))
+            found.append((finding, groups.fill(finding.text, collection.groups)[0]))
     return found
 
 
 def _pictures(
     collections: list[Collection], directory: pathlib.Path
-) -> tuple[dict[str, tuple[str, str]], list[Problem]]:
+) -> tuple[dict[str, tuple[str, str]], list[str]]:
     """Name of each figure that could be drawn -> (id of its claim, Markdown), and the problems."""
     pictures: dict[str, tuple[str, str]] = {}
-    problems: list[Problem] = []
+    problems: list[str] = []
     for one in figures.FIGURES:
         for collection in reversed(collections):
             shown, failed = figures.save(one, _drawn_runs(one.experiment, collection), directory)
@@ -104,8 +100,7 @@ def _pictures(
                 words = paper.FIGURES[one.name]
                 text = (
                     f"![{words.title}](figures/{one.name}.svg)\n**{words.title}.** {words.caption}"
-                    f" ({collection.name}, {count};"
-                    f" [{one.name}.csv](figures/{one.name}.csv))"
+                    f" ({collection.name}, {count}; [{one.name}.csv](figures/{one.name}.csv))"
                 )
                 pictures[one.name] = (next(c for c in paper.CLAIMS if c in claims), text)
                 break
@@ -114,25 +109,23 @@ def _pictures(
 
 def _drawn_runs(experiment: str, collection: Collection) -> list[Run]:
     """The finished runs of an experiment, every seed; at paper scale where a variant has them."""
-    done = [run for run in collection.runs if (run.experiment, run.status) == (experiment, "done")]
-    full = {run.variant for run in done if run.summary["scale"] == "paper"}
-    return [run for run in done if run.summary["scale"] == "paper" or run.variant not in full]
+    runs = [run for run in collection.runs if run.experiment == experiment]
+    full = {run.variant for run in runs if run.summary["scale"] == "paper"}
+    return [run for run in runs if run.summary["scale"] == "paper" or run.variant not in full]
 
 
 def _markdown(
     collections: list[Collection],
-    roots: dict[str, str],
-    tables: dict[str, "Table"],
+    directory: pathlib.Path,
+    tables: dict[str, list[Row]],
     pictures: dict[str, tuple[str, str]],
-    problems: list[Problem],
+    problems: list[str],
 ) -> str:
-    members = {c.name: c.groups for c in collections}
-    reduced = tables["reduced_cifar"]
-    numbers = {"steps": "cifar_steps", "batch": "cifar_batch_examples"}
-    size = {name: paper.NUMBERS[number].value for name, number in numbers.items()}
+    """REPORT.md, as it is to stand in `directory`; `problems` are those of the figures."""
+    sizes = {name: number.value for name, number in paper.NUMBERS.items()}
     parts = [f"# {paper.REPORT['title']}", paper.REPORT["introduction"]]
     opening = set()
-    findings = _findings(collections[0].groups)
+    findings = _findings(collections[0])
     parts += ["## Findings"] if findings else []
     for finding, text in findings:
         evidence = claim_link(paper.CLAIMS[finding.claim])
@@ -142,38 +135,44 @@ def _markdown(
             parts.append(pictures[finding.figure][1])
     parts += [
         "## Claims",
-        claims_table(paper.CLAIMS.values(), members).markdown(),
+        table(claims_table(paper.CLAIMS.values(), collections)),
         "## Table 2",
         paper.REPORT["table-2"],
-        tables["table_2"].markdown(),
-        *([paper.REPORT["reduced-cifar"].format(**size), reduced.markdown()] * bool(reduced.rows)),
-        "## Evidence, claim by claim",
+        table(tables["table_2"]),
     ]
+    if reduced := tables["reduced_cifar"]:
+        parts += [paper.REPORT["reduced-cifar"].format(**sizes), table(reduced)]
+    parts.append("## Evidence, claim by claim")
     for claim in paper.CLAIMS.values():
-        own = {name: text for name, (of, text) in pictures.items() if of == claim.id}
         shown = [
             f"Figure above: [{name}](figures/{name}.svg)" if name in opening else text
-            for name, text in own.items()
+            for name, (of, text) in pictures.items()
+            if of == claim.id
         ]
-        parts += _claim_section(claim, roots, members, shown)
-    left_out = [f"{p.reason}: skipped" for c in collections for p in c.problems]
-    left_out += [f"{r.path}: {r.status}" for c in collections for r in c.runs if r.status != "done"]
-    left_out += [problem.reason for problem in problems]
+        parts += _claim_section(claim, collections, directory, shown)
+    left_out = [f"{problem}: skipped" for c in collections for problem in c.problems]
+    left_out += [line for c in collections for line in c.unfinished] + problems
     if left_out:
         parts += ["## Left out", "\n".join(f"* {escape(reason)}" for reason in left_out)]
     return "\n\n".join(parts) + "\n"
 
 
 def _claim_section(
-    claim: paper.Claim, roots: dict[str, str], members: dict[str, list[Group]], shown: list[str]
+    claim: paper.Claim, collections: list[Collection], directory: pathlib.Path, shown: list[str]
 ) -> list[str]:
     """Statement, verdicts, figures, and folded away the measured values and where they are from."""
-    own = {name: groups.of_claim(claim.id, members[name]) for name in roots}
     facts = {"paper": claim.published, "first shown by": claim.first}
-    for name, part in own.items():
-        facts[name] = groups.headline(claim.id, members[name])
-        facts[f"verdict, {name}"] = groups.verdicts(part)
-    ran = [group for part in own.values() for group in part]
+    ran: list[Group] = []
+    variants: dict[str, dict[str, Group]] = {}
+    for collection in collections:
+        own = groups.of_claim(claim.id, collection.groups)
+        facts[collection.name] = groups.headline(claim.id, collection.groups)
+        facts[f"verdict, {collection.name}"] = groups.verdicts(own)
+        ran += own
+        for group in own:
+            mark = "" if group.scale == "paper" else " (reduced)"
+            label = f"{collection.name}{mark}, n = {len(group.runs)}"
+            variants.setdefault(group.name, {})[label] = group
     facts["hardware and time"] = hardware_and_time(ran)
     facts["command"] = command(claim, ran)
     return [
@@ -183,23 +182,22 @@ def _claim_section(
         *([f"Note: {claim.note}"] if claim.note else []),
         "\n".join(f"* **{name}**: {text}" for name, text in facts.items() if text),
         *shown,
-        *(_evidence(name, part, roots) for name, part in groups.by_variant(own).items()),
+        *(_evidence(name, columns, directory) for name, columns in variants.items()),
     ]
 
 
-def _evidence(variant: str, columns: dict[str, Group], roots: dict[str, str]) -> str:
+def _evidence(variant: str, columns: dict[str, Group], directory: pathlib.Path) -> str:
     """All measured values of a variant, by column, and the provenance of each column."""
-    table = metrics_table(columns)
-    title = f"{html.escape(variant)}: {len(table.rows)} measured values, and their origin"
+    rows = metrics_table(columns)
+    title = f"{html.escape(variant)}: {len(rows)} measured values, and their origin"
     verdicts = "; ".join(f"{label}: {group.verdict}" for label, group in columns.items())
-    parts = ["<details>", f"<summary>{title}</summary>", f"Verdict: {verdicts}.", table.markdown()]
+    parts = ["<details>", f"<summary>{title}</summary>", f"Verdict: {verdicts}.", table(rows)]
     for label, group in columns.items():
         origin = groups.origin(group.first)
-        root = roots[label.split(",")[0].removesuffix(" (reduced)")]
         parts += [
-            f"“{label}” was written by these runs ({escape(origin.versions)}):",
-            provenance_table(group, root).markdown(),
-            f"```bash\n{' '.join(origin.command.split())}\n```",
+            f"“{label}” was written by these runs ({escape(origin['versions'])}):",
+            table(provenance_table(group, directory)),
+            f"```bash\n{' '.join(origin['command'].split())}\n```",
         ]
     return "\n\n".join([*parts, "</details>"])
 
@@ -207,27 +205,15 @@ def _evidence(variant: str, columns: dict[str, Group], roots: dict[str, str]) ->
 # Tables
 
 
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """Rows of cells in Markdown."""
-
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-
-    def markdown(self) -> str:
-        """The table as GitHub reads it; columns without any value are left out."""
-        kept = [i for i in range(len(self.columns)) if any(row[i] for row in self.rows)]
-        lines = [[self.columns[i] for i in kept], ["---"] * len(kept)]
-        # A bare bar ends the cell, also inside |||A|||.
-        lines += [
-            [row[i].replace("|", "\\|").replace("\n", " ") for i in kept] for row in self.rows
-        ]
-        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-    def csv(self) -> str:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([self.columns, *self.rows])
-        return text.getvalue()
+def table(rows: list[Row]) -> str:
+    """The rows as a table that GitHub reads; columns without any value are left out."""
+    columns = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
+    lines = [columns, ["---"] * len(columns)]
+    # A bare bar ends the cell, also inside |||A|||.
+    lines += [
+        [row[name].replace("|", "\\|").replace("\n", " ") for name in columns] for row in rows
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def escape(text: object) -> str:
@@ -245,12 +231,11 @@ def claim_link(claim: paper.Claim, report: str = "") -> str:
 
 def hardware_and_time(members: list[Group]) -> str:
     """The machines of the runs, and how long all of them took together."""
-    origins = [groups.origin(run) for group in members for run in group.runs]
-    if not origins:
-        return ""
-    machines = escape("; ".join(dict.fromkeys(one.machine for one in origins)))
-    took = groups.duration(sum(one.seconds for one in origins))
-    return f"{machines}: {took} for {len(origins)} run{'s' if len(origins) > 1 else ''}"
+    runs = [run for group in members for run in group.runs]
+    machines = "; ".join(dict.fromkeys(groups.origin(run)["machine"] for run in runs))
+    took = groups.duration(sum(run.summary["seconds"]["total"] for run in runs))
+    count = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
+    return f"{escape(machines)}: {took} for {count}" if runs else ""
 
 
 def command(claim: paper.Claim, members: list[Group]) -> str:
@@ -265,29 +250,28 @@ def command(claim: paper.Claim, members: list[Group]) -> str:
 
 def claims_table(
     claims: Iterable[paper.Claim],
-    collections: dict[str, list[Group]],
+    collections: list[Collection],
     report: str = "",
     most: int | None = None,
-) -> Table:
+) -> list[Row]:
     """One row a claim: what the paper says, what each collection says, and its verdict.
 
     Args:
       report: the page that has the sections of the claims, where that is another one.
       most: how many results of each claim are given, by default all.
     """
-    of = ", {}" if len(collections) > 1 else ""
-    columns = [part for name in collections for part in (name, f"verdict{of.format(name)}")]
     rows = []
     for claim in claims:
-        cells = [claim_link(claim, report), claim.published]
-        for members in collections.values():
-            cells.append(groups.headline(claim.id, members, most))
-            cells.append(groups.verdicts(groups.of_claim(claim.id, members)))
-        rows.append(tuple(cells))
-    return Table(("claim", "paper", *columns), rows)
+        row = {"claim": claim_link(claim, report), "paper": claim.published}
+        for name, members in ((c.name, c.groups) for c in collections):
+            row[name] = groups.headline(claim.id, members, most)
+            verdict = f"verdict, {name}" if len(collections) > 1 else "verdict"
+            row[verdict] = groups.verdicts(groups.of_claim(claim.id, members))
+        rows.append(row)
+    return rows
 
 
-def table_2(members: list[Group]) -> Table:
+def table_2(members: list[Group]) -> list[Row]:
     """Published top-1 errors and ours, of the last and of the best step, at paper scale alone.
 
     Args:
@@ -297,15 +281,24 @@ def table_2(members: list[Group]) -> Table:
     rows = []
     for method, numbers in paper.TABLE_2.items():
         for dataset, number in numbers.items():
-            cells = (groups.NOT_RUN, groups.NOT_RUN, "0")
-            if group := ours.get(f"{dataset}/{paper.REPORT['nets'][method]}"):
-                last, best = map(group.metric, ("test_error_percent", "test_error_best_percent"))
-                cells = (last, best, str(len(group.runs)))
-            rows.append((method, _DATA_SETS[dataset], f"{number.value:g}", *cells, number.note))
-    return Table(("method", "data set", *_ERRORS, "n", "what the published number is"), rows)
+            group = ours.get(f"{dataset}/{paper.REPORT['nets'][method]}")
+            row = {"method": method, "data set": _DATA_SETS[dataset], **_errors(number, group)}
+            rows.append({**row, "what the published number is": number.note})
+    return rows
 
 
-def reduced_cifar(members: list[Group]) -> Table:
+def _errors(published: paper.Number, group: Group | None) -> Row:
+    """The columns that say what the error is in print and in our runs."""
+    last, best = "test_error_percent", "test_error_best_percent"
+    return {
+        "published (%)": f"{published.value:g}",
+        "ours, last step (%)": group.metric(last) if group else groups.NOT_RUN,
+        "ours, best step (%)": group.metric(best) if group else groups.NOT_RUN,
+        "n": str(len(group.runs) if group else 0),
+    }
+
+
+def reduced_cifar(members: list[Group]) -> list[Row]:
     """Reduced CIFAR runs beside Table 2, with their share of the paper's operations.
 
     The share is of `paper.cifar_training_flops`; it is empty where records do not tell it.
@@ -316,15 +309,14 @@ def reduced_cifar(members: list[Group]) -> Table:
         published = paper.TABLE_2["this paper"].get(dataset)
         if group.first.experiment != "cifar" or group.scale == "paper" or published is None:
             continue
-        metrics = ("parameters", "steps", "test_error_percent", "test_error_best_percent")
-        parameters, steps, *errors = map(group.metric, metrics)
         share = ""
         with contextlib.suppress(*groups.MALFORMED):
             share = groups.in_words(list(map(_operations_percent, group.runs)))
-        cells = (escape(net), _DATA_SETS[dataset], parameters, steps, share)
-        rows.append((*cells, f"{published.value:g}", *errors, str(len(group.runs))))
-    size = ("parameters", "steps", "share of the paper's operations (%)")
-    return Table(("net", "data set", *size, *_ERRORS, "n"), rows)
+        row = {"net": escape(net), "data set": _DATA_SETS[dataset]}
+        row |= {name: group.metric(name) for name in ("parameters", "steps")}
+        row["share of the paper's operations (%)"] = share
+        rows.append(row | _errors(published, group))
+    return rows
 
 
 def _operations_percent(run: Run) -> float:
@@ -335,7 +327,7 @@ def _operations_percent(run: Run) -> float:
     return 100 * operations / paper.cifar_training_flops(result["num_classes"])
 
 
-def metrics_table(columns: dict[str, Group]) -> Table:
+def metrics_table(columns: dict[str, Group]) -> list[Row]:
     """One row a metric of one variant: the paper's value and the value of each collection."""
     members = columns.values()
     metrics = dict.fromkeys(m for g in members for run in g.runs for m in run.summary["metrics"])
@@ -343,27 +335,33 @@ def metrics_table(columns: dict[str, Group]) -> Table:
     rows = []
     for metric in metrics:
         quoted = groups.mean_sd([published[metric]]) if metric in published else ""
-        values = (escape(group.metric(metric)) for group in members)
-        rows.append((escape(metric), escape(quoted), *values))
-    return Table(("metric", "paper", *columns), rows)
+        ours = {label: escape(group.metric(metric)) for label, group in columns.items()}
+        rows.append({"metric": escape(metric), "paper": escape(quoted), **ours})
+    return rows
 
 
-def provenance_table(group: Group, root: str) -> Table:
-    """One row a seed: where its files are, what code it ran, when, on what and how long."""
+def provenance_table(group: Group, directory: pathlib.Path) -> list[Row]:
+    """One row a seed: its files, linked from `directory`, its code, when, on what and how long."""
     rows = []
     for run in group.runs:
-        place, origin = f"{group.name}/seed={run.seed}", groups.origin(run)
-        facts = (origin.commit, origin.started, origin.machine, groups.duration(origin.seconds))
-        rows.append((f"[{place}]({root}/{place})", *map(escape, facts)))
-    return Table(("run directory", "commit", "started", "machine", "took"), rows)
+        place = os.path.relpath(run.path, directory)
+        row = {"run directory": f"[{group.name}/seed={run.seed}]({place})"}
+        origin = groups.origin(run)
+        rows.append(row | {n: escape(origin[n]) for n in ("commit", "started", "machine", "took")})
+    return rows
 
 
-def every_metric(collections: list[Collection]) -> Table:
+def every_metric(collections: list[Collection]) -> list[Row]:
     """Every metric of every finished run, a row each, as other people's scripts read them."""
-    columns = ("collection", "experiment", "variant", "seed", "scale", "metric", "value", "paper")
-    rows = []
-    for name, run in ((c.name, run) for c in collections for run in c.runs if run.status == "done"):
-        same = (name, run.experiment, run.variant, str(run.seed), run.summary["scale"])
-        for metric, value in run.summary["metrics"].items():
-            rows.append((*same, metric, str(value), str(run.summary["paper"].get(metric, ""))))
-    return Table(columns, rows)
+    return [
+        {
+            "collection": collection.name,
+            **{name: str(run.summary[name]) for name in ("experiment", "variant", "seed", "scale")},
+            "metric": metric,
+            "value": str(value),
+            "paper": str(run.summary["paper"].get(metric, "")),
+        }
+        for collection in collections
+        for run in collection.runs
+        for metric, value in run.summary["metrics"].items()
+    ]

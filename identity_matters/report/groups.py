@@ -12,18 +12,15 @@ import collections
 import contextlib
 import dataclasses
 import decimal
-import functools
 import itertools
 import os
-import pathlib
 import re
 import shlex
 import statistics
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from identity_matters import paper
-from identity_matters.runs import Problem, Run, read_collection
+from identity_matters.runs import Run, read_collection
 
 NOT_RUN = "not run"
 # Verdicts that decide nothing contradict nothing.
@@ -38,19 +35,11 @@ class MissingValueError(Exception):
     """No run has the value that a sentence asks for; the message names it."""
 
 
-class Origin(NamedTuple):
-    """Where a run's numbers come from, in words; `seconds` is how long it took."""
+def origin(run: Run) -> dict[str, str]:
+    """Where the numbers of a finished run come from, in words.
 
-    commit: str
-    started: str
-    machine: str
-    seconds: float
-    command: str
-    versions: str
-
-
-def origin(run: Run) -> Origin:
-    """The origin of a finished run; one of `MALFORMED` where its files do not tell it."""
+    One of `MALFORMED` is raised where its files do not tell it.
+    """
     environment = run.environment
     commit = (environment["commit"] or "no commit known")[:12]
     if environment["backend"] == "cpu":
@@ -59,14 +48,14 @@ def origin(run: Run) -> Origin:
     else:
         machine = f"{len(environment['devices'])} x {environment['devices'][0]}"
     packages = {"Python": environment["python"], **environment["packages"]}
-    return Origin(
-        command=shlex.join(environment["command"]),
-        commit=f"{commit} with uncommitted changes" if environment["dirty"] else commit,
-        started=environment["started"][:16].replace("T", " ") + " UTC",
-        machine=machine,
-        versions=", ".join(f"{name} {version}" for name, version in packages.items()),
-        seconds=float(run.summary["seconds"]["total"]),
-    )
+    return {
+        "commit": f"{commit} with uncommitted changes" if environment["dirty"] else commit,
+        "started": environment["started"][:16].replace("T", " ") + " UTC",
+        "machine": machine,
+        "took": duration(run.summary["seconds"]["total"]),
+        "command": shlex.join(environment["command"]),
+        "versions": ", ".join(f"{name} {version}" for name, version in packages.items()),
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,30 +97,28 @@ class Group:
 
 
 def group_runs(runs: Iterable[Run]) -> list[Group]:
-    """The runs with status "done", by claim in the order of claims.toml and then by name."""
+    """Finished runs, by claim in the order of claims.toml and then by name."""
     groups: dict[tuple, list[Run]] = {}
-    for run in runs:
-        if run.status == "done":
-            claim = paper.claim_id(run.summary["claim"])
-            key = (claim, run.experiment, run.variant, run.summary["scale"])
-            groups.setdefault(key, []).append(run)
-    order = list(paper.CLAIMS)
-    found = [Group(tuple(sorted(group, key=lambda run: run.seed))) for group in groups.values()]
-    return sorted(found, key=lambda group: (order.index(group.claim), group.name, group.scale))
+    for run in sorted(runs, key=lambda run: run.seed):
+        place = list(paper.CLAIMS).index(paper.claim_id(run.summary["claim"]))
+        name = f"{run.experiment}/{run.variant}"
+        groups.setdefault((place, name, run.summary["scale"]), []).append(run)
+    return [Group(tuple(groups[key])) for key in sorted(groups)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
-    """The runs below `directory`, the groups of the finished, and what could not be read."""
+    """The finished runs of a directory, as they are and in groups.
+
+    Attributes:
+      unfinished, problems: a line each on the other runs, and on those that cannot be read.
+    """
 
     name: str
-    directory: pathlib.Path
-    runs: tuple[Run, ...]
-    problems: tuple[Problem, ...]
-
-    @functools.cached_property
-    def groups(self) -> list[Group]:
-        return group_runs(self.runs)
+    runs: list[Run]
+    groups: list[Group]
+    unfinished: list[str]
+    problems: list[str]
 
 
 def read(name: str, directory: str | os.PathLike[str]) -> Collection:
@@ -139,37 +126,25 @@ def read(name: str, directory: str | os.PathLike[str]) -> Collection:
 
     A run whose files cannot be read, or lack what the tables need, is a problem.
     """
-    found, problems = read_collection(directory)
-    runs = []
-    for run in found:
+    found, unread = read_collection(directory)
+    runs, problems = [], [problem.reason for problem in unread]
+    for run in (run for run in found if run.status == "done"):
         try:
-            if run.status == "done":
-                paper.claim_id(run.summary["claim"])
-                origin(run)
-                for value in (*run.summary["metrics"].values(), *run.summary["paper"].values()):
-                    mean_sd([value])
+            group_runs([run])
+            origin(run)
+            for value in (*run.summary["metrics"].values(), *run.summary["paper"].values()):
+                mean_sd([value])
         except MALFORMED as error:
-            reason = f"{run.path}: cannot be reported: {type(error).__name__} {error}"
-            problems.append(Problem(run.path, reason))
+            problems.append(f"{run.path}: cannot be reported: {type(error).__name__} {error}")
         else:
             runs.append(run)
-    return Collection(name, pathlib.Path(directory), tuple(runs), tuple(problems))
+    unfinished = [f"{run.path}: {run.status}" for run in found if run.status != "done"]
+    return Collection(name, runs, group_runs(runs), unfinished, problems)
 
 
 def of_claim(claim: str, groups: list[Group]) -> list[Group]:
     """The groups whose claim has this id."""
     return [group for group in groups if group.claim == claim]
-
-
-def by_variant(collections: dict[str, list[Group]]) -> dict[str, dict[str, Group]]:
-    """Name of the variant -> label of the column -> its group."""
-    variants: dict[str, dict[str, Group]] = {}
-    for collection, groups in collections.items():
-        for group in groups:
-            mark = "" if group.scale == "paper" else " (reduced)"
-            label = f"{collection}{mark}, n = {len(group.runs)}"
-            variants.setdefault(group.name, {})[label] = group
-    return variants
 
 
 def _is_number(value: object) -> bool:

@@ -32,10 +32,9 @@ def anchor(heading: str) -> str:
 def render(markdown: str, directory: pathlib.Path) -> str:
     """The page; the pictures that the text names are read from `directory`."""
     parser = MarkdownIt("commonmark").enable("table")
-    parser.add_render_rule("fence", _fence)
-    parser.add_render_rule("image", _image)
-    parser.add_render_rule("html_block", _html)
-    parser.add_render_rule("html_inline", _html)
+    rules = {"fence": _fence, "image": _image, "html_block": _html, "html_inline": _html}
+    for name, rule in rules.items():
+        parser.add_render_rule(name, rule)
     env = {"directory": pathlib.Path(directory)}
     tokens = parser.parse(markdown, env)
     headings = _arrange(tokens)

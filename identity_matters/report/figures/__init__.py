@@ -24,7 +24,7 @@ from matplotlib.figure import Figure as Canvas
 
 from identity_matters import paper
 from identity_matters.report.groups import MALFORMED
-from identity_matters.runs import Problem, Run
+from identity_matters.runs import Run
 
 Looks = dict[str, Any]
 Labels = Mapping[Any, str] | Callable[[Any], str]
@@ -87,14 +87,14 @@ class Figure:
     draw: Callable[[list[dict], Canvas], None]
 
 
-DECLARED: list[Figure] = []
+FIGURES: list[Figure] = []
 
 
 def figure(experiment: str, name: str, points: Callable[[Run], list[dict]]) -> Callable:
     """Declares the figure <experiment>_<name>; it decorates the function that draws it."""
 
     def declare(draw: Callable[[list[dict], Canvas], None]) -> Callable:
-        DECLARED.append(Figure(f"{experiment}_{name}", experiment, points, draw))
+        FIGURES.append(Figure(f"{experiment}_{name}", experiment, points, draw))
         return draw
 
     return declare
@@ -109,22 +109,26 @@ def of_kind(run: Run, kind: str, name: str = "kind") -> list[dict]:
 
 
 def pick(record: dict, names: str) -> dict:
-    """Some fields of a record."""
-    return {name: record[name] for name in names.split()}
+    """Some fields of a record; "new=old" gives one another name."""
+    pairs = (name.rpartition("=") for name in names.split())
+    return {new or old: record[old] for new, _, old in pairs}
 
 
-def rows(
-    records: list[dict], same: str, names: str = "", **lists: str | Callable[[dict], list]
-) -> list[dict]:
-    """One row for each place of a record's parallel lists, with the fields `same` of the record.
+def rows(records: list[dict], names: str) -> list[dict]:
+    """Some fields of each record, as in `pick`; of parallel lists a row for each place.
 
-    The lists are its fields `names`, and the columns `lists`: a field, or a function of the record.
+    >>> rows([{"depth": 2, "norms": [0.1, 0.3]}], "depth norm=norms")
+    [{'depth': 2, 'norm': 0.1}, {'depth': 2, 'norm': 0.3}]
     """
-    found, columns = [], {name: name for name in names.split()} | lists
-    for record in records:
-        held = [record[of] if isinstance(of, str) else of(record) for of in columns.values()]
-        for row in zip(*held, strict=True):
-            found.append(pick(record, same) | dict(zip(columns, row, strict=True)))
+    found = []
+    for row in (pick(record, names) for record in records):
+        lists = [name for name, held in row.items() if isinstance(held, list)]
+        if lists:
+            places = zip(*(row[name] for name in lists), strict=True)
+            each = [row | dict(zip(lists, place, strict=True)) for place in places]
+            found += rows(each, " ".join(row))
+        else:
+            found.append(row)
     return found
 
 
@@ -155,15 +159,13 @@ def panels(
     points: list[dict],
     by: str,
     titles: Labels = str,
-    *,
     columns: int = 3,
     legend: int = 0,
-    ylabel: str = "",
-    **settings: Any,
 ) -> Iterator[tuple[Any, list[dict]]]:
-    """(axes, points) for each value of a column, named by `titles` as in `series`; one y axis.
+    """(axes, points) for each value of a column, named by `titles` as in `series`.
 
-    `settings` go to `Axes.set`. Once all are drawn, `legend` columns below them have each label.
+    All have one y axis, labelled on the left. Once all are drawn, `legend` columns below them have
+    each label.
     """
     parts = list(series(points, by, titles))
     columns = min(columns, len(parts))
@@ -173,15 +175,15 @@ def panels(
     grid = canvas.subplots(height, columns, squeeze=False, sharey=True).flatten()
     for unused in grid[len(parts) :]:
         unused.remove()
+    entries: dict[str, Any] = {}
     for place, (axes, (looks, own)) in enumerate(zip(grid, parts, strict=False)):
         axes.set_title(looks["label"], fontsize=9)
-        axes.set(ylabel="" if place % columns else ylabel, **settings)
         yield axes, own
+        if place % columns:
+            axes.set_ylabel("")
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
     if legend:
-        entries: dict[str, Any] = {}
-        for axes in canvas.axes:
-            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-                entries.setdefault(label, handle)
         canvas.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=legend)
 
 
@@ -267,13 +269,21 @@ def points_of(figure: Figure, run: Run) -> list[dict]:
     return [{"variant": run.variant, "seed": run.seed, **row} for row in figure.points(run)]
 
 
-def save(
-    figure: Figure, runs: list[Run], directory: pathlib.Path
-) -> tuple[list[Run], list[Problem]]:
+def write_csv(path: pathlib.Path, rows: list[dict]) -> None:
+    """Writes rows, which need not have the same columns, as comma-separated values."""
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        columns = dict.fromkeys(name for row in rows for name in row)
+        writer = csv.DictWriter(file, list(columns), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def save(figure: Figure, runs: list[Run], directory: pathlib.Path) -> tuple[list[Run], list[str]]:
     """Writes <name>.svg and <name>.csv to `directory`; no file where the runs have no points.
 
     Returns:
-      The runs that are shown, and those whose records are not what the figure reads, with reasons.
+      The runs that are shown, and why others, whose records are not as the figure reads them, are
+      not.
     """
     shown: list[Run] = []
     points: list[dict] = []
@@ -287,15 +297,11 @@ def save(
             try:
                 shown, points, svg = _drawn(figure, [*shown, run])
             except MALFORMED as error:
-                reason = f"{run.path}: figure {figure.name}: {type(error).__name__} {error}"
-                problems.append(Problem(run.path, reason))
+                said = f"{type(error).__name__} {error}"
+                problems.append(f"{run.path}: figure {figure.name}: {said}")
     if points:
         (directory / f"{figure.name}.svg").write_text(svg, encoding="utf-8")
-        columns = list(dict.fromkeys(name for row in points for name in row))
-        with open(directory / f"{figure.name}.csv", "w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, columns, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(points)
+        write_csv(directory / f"{figure.name}.csv", points)
     return shown, problems
 
 
@@ -309,4 +315,3 @@ def _drawn(figure: Figure, runs: list[Run]) -> tuple[list[Run], list[dict], str]
 # The modules of this package declare figures.
 for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
     importlib.import_module(_module.name)
-FIGURES = tuple(sorted(DECLARED, key=lambda one: one.experiment))

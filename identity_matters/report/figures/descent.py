@@ -5,7 +5,7 @@ import statistics
 from matplotlib.figure import Figure as Canvas
 
 from identity_matters.report import figures as fig
-from identity_matters.report.figures import COLOURS, Looks, curve, curves, panels, series, split
+from identity_matters.report.figures import COLOURS, curve, curves, panels, series, split
 from identity_matters.runs import Run
 
 # Certificates against the truth, and times to escape (experiments/convergence.py)
@@ -22,8 +22,8 @@ _ESCAPED = {-0.5: "R = −1/2", 0.5: "R = 1/2"}
 
 def inside_points(run: Run) -> list[dict]:
     """One row for each shape and size of f(0) - C beyond the certificates."""
-    records = fig.of_kind(run, "beyond", "question")
-    return fig.rows(records, "depth width", "excess_over_sigma converged_percent")
+    names = "depth width excess_over_sigma converged_percent"
+    return fig.rows(fig.of_kind(run, "beyond", "question"), names)
 
 
 @fig.figure("convergence", "inside", inside_points)
@@ -51,15 +51,15 @@ def escape_points(run: Run) -> list[dict]:
             ),
         }
         for record in fig.of_kind(run, "escape", "question")
-        if tuple(record["target"]) in {(r,) for r in _ESCAPED}
+        if record["target"] in [[target] for target in _ESCAPED]
         for entry in record["by_noise"]
     ]
 
 
 @fig.figure("convergence", "escape", escape_points)
 def draw_escape(points: list[dict], canvas: Canvas) -> None:
-    looks: Looks = {"yscale": "log", "xlabel": "depth l", "ylabel": "updates to the target, median"}
-    for axes, own in panels(canvas, points, "target", _ESCAPED, legend=3, **looks):
+    for axes, own in panels(canvas, points, "target", _ESCAPED, legend=3):
+        axes.set(yscale="log", xlabel="depth l", ylabel="updates to the target, median")
         for style, rows in series(own, "noise", "noise {:g}".format):
             for name, line in (("predicted", "-"), ("measured", "o")):
                 label = f"{name}, {style['label']}"
@@ -91,7 +91,7 @@ _TARGETS = {"plane": "two eigenvalues −1, det R > 0", "negative": "one eigenva
 def depth_points(run: Run) -> list[dict]:
     """One row for each trained network."""
     names = "network depth problem_seed start_gradient_norm converged updates"
-    return [fig.pick(record, names) for record in run.records if run.variant == "depth"]
+    return fig.rows(run.records, names) if run.variant == "depth" else []
 
 
 @fig.figure("linear_training", "depth", depth_points)
@@ -130,8 +130,8 @@ def draw_norm(points: list[dict], canvas: Canvas) -> None:
     seeds = sorted(split(points, "problem_seed"))
     titles = {seed: f"target {number}" for number, seed in enumerate(seeds, start=1)}
     top = 1.1 * max(point["bound_iclr2017_times_depth"] for point in points)
-    looks: Looks = {"xlabel": "depth l", "ylabel": "|||A||| l", "ylim": (0, top)}
-    for axes, own in panels(canvas, points, "problem_seed", titles, legend=3, **looks):
+    for axes, own in panels(canvas, points, "problem_seed", titles, legend=3):
+        axes.set(xlabel="depth l", ylabel="|||A||| l", ylim=(0, top))
         for name, colour, line, label in (
             ("bound_iclr2017_times_depth", COLOURS[1], "--", "Theorem 2.1 [ICLR 2017]"),
             ("bound_v3_times_depth", COLOURS[4], "--", "Theorem 2.1 [v3]"),
@@ -149,18 +149,15 @@ def stuck_points(run: Run) -> list[dict]:
         return []
     records = [record for record in run.records if record["repeat"] == 0]
     widest = max(record["width"] for record in records)
-    return fig.rows(
-        [r for r in records if r["start"] != "gaussian_maps" or r["width"] == widest],
-        "target start width predicted_stall_excess_risk",
-        updates="curve_updates",
-        excess_risk="curve_excess_risk",
-    )
+    shown = [r for r in records if r["start"] != "gaussian_maps" or r["width"] == widest]
+    curve = "updates=curve_updates excess_risk=curve_excess_risk"
+    return fig.rows(shown, f"target start width predicted_stall_excess_risk {curve}")
 
 
 @fig.figure("linear_training", "stuck", stuck_points)
 def draw_stuck(points: list[dict], canvas: Canvas) -> None:
-    looks: Looks = {"yscale": "log", "xlabel": "updates", "ylabel": "excess risk f − C"}
-    for axes, own in panels(canvas, points, "target", _TARGETS, legend=3, **looks):
+    for axes, own in panels(canvas, points, "target", _TARGETS, legend=3):
+        axes.set(yscale="log", xlabel="updates", ylabel="excess risk f − C")
         for style, some in series(own, "start", _STARTS):
             line = "o-" if len(split(some, "updates")) < 6 else "-"
             # Seeds end at different numbers of updates, where a median would jump.
@@ -176,9 +173,8 @@ def draw_stuck(points: list[dict], canvas: Canvas) -> None:
 
 def noise_points(run: Run) -> list[dict]:
     """One row for each draw; one that did not converge has the updates that it was given."""
-    records = run.records if run.variant == "noise" else []
-    by_std = fig.rows(records, "target depth", "updates converged", noise_std="noise_stds")
-    return fig.rows(by_std, "target depth noise_std", "updates converged")
+    names = "target depth noise_std=noise_stds updates converged"
+    return fig.rows(run.records, names) if run.variant == "noise" else []
 
 
 @fig.figure("linear_training", "noise", noise_points)
@@ -186,9 +182,9 @@ def draw_noise(points: list[dict], canvas: Canvas) -> None:
     depths = {depth: f"l = {depth}" for depth in sorted(split(points, "depth"))}
     places = {label: place for place, label in enumerate(depths.values())}
     targets = dict(reversed(_TARGETS.items()))
-    looks: Looks = {"xlabel": "standard deviation of the noise", "xscale": "log", "yscale": "log"}
-    looks["ylabel"] = "updates to the tolerance (x: not reached)"
-    for axes, own in panels(canvas, points, "target", targets, legend=len(depths), **looks):
+    for axes, own in panels(canvas, points, "target", targets, legend=len(depths)):
+        axes.set(xscale="log", xlabel="standard deviation of the noise")
+        axes.set(yscale="log", ylabel="updates to the tolerance (x: not reached)")
         for style, some in series(own, "depth", depths):
             # Depths side by side, not over one another.
             shift = 1.12 ** (places[style["label"]] - len(depths) / 2)

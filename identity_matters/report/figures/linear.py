@@ -54,10 +54,10 @@ def norm_points(run: Run) -> list[dict]:
 
 @fig.figure("factorization", "norms", norm_points)
 def draw_norms(points: list[dict], canvas: Canvas) -> None:
-    looks: Looks = {"ylabel": "l · |||A|||", "yscale": "log", "legend": 4}
     names = ("dimension", "depth_times_norm")
-    for axes, own in panels(canvas, points, "variant", _PANELS, **looks):
+    for axes, own in panels(canvas, points, "variant", _PANELS, legend=4):
         _scale_dimensions(axes)
+        axes.set(yscale="log", ylabel="l · |||A|||")
         for bound, (label, line) in _BOUND_STYLES.items():
             rows = [point for point in own if point["curve"] == bound]
             curve(axes, rows, *names, line, color="0.2", linewidth=1.0, label=label)
@@ -94,12 +94,11 @@ def draw_gaps(points: list[dict], canvas: Canvas) -> None:
     # A marker and a colour each, and a dashed line when these start again.
     lines = (marker + line for line in itertools.cycle(("-", "--")) for marker in "osv^Dx*")
     styles = dict(zip(variants.values(), lines, strict=False))
-    # Optimal to rounding is 0, which a logarithmic axis has no place for.
-    looks: Looks = {"ylabel": "excess over the lower bound, percent", "ylim": (0, 100)}
-    looks["legend"] = 4
-    for axes, own in panels(canvas, points, "method", "{} factorization".format, **looks):
+    for axes, own in panels(canvas, points, "method", "{} factorization".format, legend=4):
         _scale_dimensions(axes)
+        # Optimal to rounding is 0, which a logarithmic axis has no place for.
         axes.set_yscale("symlog", linthresh=0.01)
+        axes.set(ylim=(0, 100), ylabel="excess over the lower bound, percent")
         for style, rows in series(own, "variant", variants):
             curve(axes, rows, "dimension", "excess_percent", styles[style["label"]], **style)
 
@@ -122,10 +121,10 @@ def shortest_points(run: Run) -> list[dict]:
 
 @fig.figure("factorization", "shortest", shortest_points)
 def draw_shortest(points: list[dict], canvas: Canvas) -> None:
-    looks: Looks = {"ylabel": "excess of the shortest path, percent", "ylim": (0, 100)}
-    looks |= {"legend": 2, "xlabel": "target, by dimension"}
-    for axes, own in panels(canvas, points, "variant", _OF_PATHS, **looks):
+    for axes, own in panels(canvas, points, "variant", _OF_PATHS, legend=2):
         axes.set_yscale("symlog", linthresh=0.01)
+        axes.set(ylim=(0, 100), ylabel="excess of the shortest path, percent")
+        axes.set_xlabel("target, by dimension")
         order = sorted(split(own, "dimension target seed"))
         places = [
             {**row, "place": order.index((row["dimension"], row["target"], row["seed"]))}
@@ -193,9 +192,10 @@ def draw_tight_family(points: list[dict], canvas: Canvas) -> None:
     narrowest = min(point["width"] for point in points)
     depths = {depth: f"l = {depth}" for depth in sorted(split(points, "depth"))}
     shown = sorted((p for p in points if p["width"] == narrowest), key=lambda p: p["scale"])
-    looks: Looks = {"xlabel": "τ", "ylabel": "right-hand side / squared gradient", "yscale": "log"}
-    # Beyond six decades nothing new is to be seen: the ICLR form goes on as (1-tau)^{-(l-1)}.
-    for axes, own in panels(canvas, shown, "scale", "Σ = {:g} I".format, ylim=(0.1, 1e6), **looks):
+    for axes, own in panels(canvas, shown, "scale", "Σ = {:g} I".format):
+        axes.set(yscale="log", xlabel="τ", ylabel="right-hand side / squared gradient")
+        # Beyond six decades nothing new is to be seen: the ICLR form goes on as (1-tau)^{-(l-1)}.
+        axes.set_ylim(0.1, 1e6)
         for style, some in series(own, "depth", depths):
             for form, rows in split(some, "form").items():
                 curve(axes, rows, "tau", "ratio", _STYLES[form], color=style["color"])
@@ -215,19 +215,15 @@ _LARGEST_DRAWN_NORM = 3.0
 
 def wall_points(run: Run) -> list[dict]:
     """One row for each critical point reached: |||A||| and its relative excess risk."""
-    reached = fig.rows(
-        of_kind(run, "critical_points"),
-        "width depth gradient_tolerance",
-        "norms relative_excess gradient_norms",
-        started_at_norm="started_at_norms",
-    )
+    names = "width depth started_at_norm=started_at_norms norm=norms relative_excess"
+    tests = "gradient_norms gradient_tolerance"
     return [
         {
             **fig.pick(row, "width depth started_at_norm"),
-            "norm": float(f"{row['norms']:.6g}"),
+            "norm": float(f"{row['norm']:.6g}"),
             "relative_excess": float(f"{row['relative_excess']:.3g}"),
         }
-        for row in reached
+        for row in fig.rows(of_kind(run, "critical_points"), f"{names} {tests}")
         if row["gradient_norms"] <= row["gradient_tolerance"]
     ]
 
@@ -282,22 +278,24 @@ def draw_origin(points: list[dict], canvas: Canvas) -> None:
 
 def negative_determinant_points(run: Run) -> list[dict]:
     """One row for each ball of the first R and Sigma: the least ||grad f||_F in it, its floor."""
-    return fig.rows(
-        of_kind(run, "negative_determinant"),
-        "width depth",
-        tau="taus",
-        room=lambda record: [1 - tau for tau in record["taus"]],
-        least_gradient_norm=lambda record: record["least_gradient_norms"][0],
-        floor=lambda record: record["floors"][0],
-    )
+    records = [
+        {
+            **record,
+            "room": [1 - tau for tau in record["taus"]],
+            "least_gradient_norm": record["least_gradient_norms"][0],
+            "floor": record["floors"][0],
+        }
+        for record in of_kind(run, "negative_determinant")
+    ]
+    return fig.rows(records, "width depth tau=taus room least_gradient_norm floor")
 
 
 @fig.figure("landscape", "negative_determinant", negative_determinant_points)
 def draw_negative_determinant(points: list[dict], canvas: Canvas) -> None:
     points = sorted(points, key=lambda point: (point["width"], point["depth"]))
-    looks: Looks = {"xscale": "log", "yscale": "log", "xlabel": "1 − τ"}
-    looks["ylabel"] = "least norm of the gradient in B_τ"
-    for axes, own in panels(canvas, points, "width", "d = {}".format, **looks):
+    for axes, own in panels(canvas, points, "width", "d = {}".format):
+        axes.set(xscale="log", xlabel="1 − τ")
+        axes.set(yscale="log", ylabel="least norm of the gradient in B_τ")
         for style, rows in series(own, "depth", "l = {}, found".format):
             curve(axes, rows, "room", "least_gradient_norm", "o", **style)
             curve(axes, rows, "room", "floor", "--", **style | {"label": "its floor"})

@@ -1,11 +1,11 @@
 """Figures of experiments/memorize.py: what it takes to memorise n labels."""
 
 import itertools
+import math
 from typing import Any
 
 from matplotlib.figure import Figure as Canvas
 
-from identity_matters import paper
 from identity_matters.report import figures as fig
 from identity_matters.report.figures import COLOURS, Looks, curve, curves, of_kind, series, split
 from identity_matters.runs import Run
@@ -25,13 +25,16 @@ def parameter_points(run: Run) -> list[dict]:
     return [
         {
             **fig.pick(fit, names),
-            "theorem_3_2": paper.theorem_3_2_order(fit["examples"], fit["num_classes"]),
-            "yun_2019": paper.yun_2019_order(fit["examples"]),
-            "vardi_2021": paper.vardi_2021_order(fit["examples"]),
+            "theorem_3_2": n * math.log(n) + fit["num_classes"] ** 2,
+            # Two hidden layers of Theta(sqrt n) nodes (arXiv 1810.07770) and O~(sqrt n) parameters
+            # (arXiv 2110.03187): both from memory, unverified.
+            "yun_2019": float(n),
+            "vardi_2021": math.sqrt(n),
             "counting_bound": fit["counting_lower_bound"],
         }
         for fit in of_kind(run, "fit")
         if "refused" not in fit
+        for n in [fit["examples"]]
     ]
 
 
@@ -146,8 +149,7 @@ def few_numbers_points(run: Run) -> list[dict]:
     names = "dataset examples group_points numbers group_numbers certified"
     return [
         {
-            **fig.pick(record, names),
-            "counting_bound": record["counting_lower_bound"],
+            **fig.pick(record, f"{names} counting_bound=counting_lower_bound"),
             "numbers_per_example": record["numbers"] / record["examples"],
             "group_numbers_per_example": record["group_numbers"] / record["examples"],
             "counting_bound_per_example": record["counting_lower_bound"] / record["examples"],
@@ -159,10 +161,9 @@ def few_numbers_points(run: Run) -> list[dict]:
 
 @fig.figure("memorize", "few_numbers", few_numbers_points)
 def draw_few_numbers(points: list[dict], canvas: Canvas) -> None:
-    looks: Looks = {"yscale": "log", "ylabel": "stored numbers per example", "legend": 2}
-    looks["xlabel"] = "images per group"
     titles = {"digits": "digits", "cifar10": "CIFAR-10, random labels"}
-    for axes, own in fig.panels(canvas, points, "dataset", titles, **looks):
+    for axes, own in fig.panels(canvas, points, "dataset", titles, legend=2):
+        axes.set(yscale="log", xlabel="images per group", ylabel="stored numbers per example")
         for name, line, colour, label in (
             ("numbers_per_example", "o-", COLOURS[0], "the whole network"),
             ("group_numbers_per_example", "s--", COLOURS[1], "the groups alone"),
@@ -174,20 +175,17 @@ def draw_few_numbers(points: list[dict], canvas: Canvas) -> None:
 
 def trade_points(run: Run) -> list[dict]:
     """Numbers of each network and of its groups, and the floor, by bits and width."""
-    names = "examples word_bits width group_points numbers group_numbers"
-    return [
-        {**fig.pick(record, names), "counting_bound": record["counting_lower_bound"]}
-        for record in of_kind(run, "few_numbers")
-        if "word_bits" in record
-    ]
+    records = [record for record in of_kind(run, "few_numbers") if "word_bits" in record]
+    stored = "numbers group_numbers counting_bound=counting_lower_bound"
+    return fig.rows(records, f"examples word_bits width group_points {stored}")
 
 
 @fig.figure("memorize", "trade", trade_points)
 def draw_trade(points: list[dict], canvas: Canvas) -> None:
     columns = {"numbers": "the whole network", "group_numbers": "the groups alone"}
     rows = [{**point, "part": part, "stored": point[part]} for part in columns for point in points]
-    looks: Looks = {"ylabel": "stored numbers", "legend": 2, "xlabel": "bits of a number"}
-    for axes, own in fig.panels(canvas, rows, "part", columns, **looks):
+    for axes, own in fig.panels(canvas, rows, "part", columns, legend=2):
+        axes.set(xlabel="bits of a number", ylabel="stored numbers")
         for style, line in series(own, "width", lambda width: f"width {width}"):
             curve(axes, line, "word_bits", "stored", **style)
         label = "counting bound"

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure as Canvas
 
 from identity_matters import paper
 from identity_matters.report import figures as fig
-from identity_matters.report.figures import Looks, curve, curves, of_kind, panels, series, split
+from identity_matters.report.figures import curve, curves, of_kind, panels, series, split
 from identity_matters.runs import Run
 
 # The nets that ablations compare (experiments/images/ablations.py)
@@ -30,13 +30,12 @@ def ablation_points(run: Run) -> list[dict]:
 
 def draw_ablation(points: list[dict], canvas: Canvas) -> None:
     nets = {net: net for net in split(points, "net")}
-    looks: Looks = {"yscale": "log", "xlabel": "steps", "ylabel": "training loss"}
 
     def title(panel: tuple[str, int]) -> str:
         return f"{panel[0].split('/')[0]}, {panel[1]} convolutions"
 
-    parts = panels(canvas, points, "variant convolutions", title, legend=len(nets), **looks)
-    for axes, own in parts:
+    for axes, own in panels(canvas, points, "variant convolutions", title, legend=len(nets)):
+        axes.set(yscale="log", xlabel="steps", ylabel="training loss")
         curves(axes, own, "net", "step", "loss", "-", labels=nets)
 
 
@@ -65,8 +64,8 @@ def convergence_points(run: Run) -> list[dict]:
 
 @fig.figure("cifar", "convergence", convergence_points)
 def draw_convergence(points: list[dict], canvas: Canvas) -> None:
-    looks: Looks = {"columns": 2, "legend": 2, "xlabel": "steps", "ylabel": "error (percent)"}
-    for axes, own in panels(canvas, points, "variant", **looks):
+    for axes, own in panels(canvas, points, "variant", columns=2, legend=2):
+        axes.set(xlabel="steps", ylabel="error (percent)")
         curves(axes, own, "kind", "step", "error_percent", "-", labels=_LABELS, linewidth=1)
         if max(row["step"] for row in own) >= _PLATEAU_STEP:
             label = "the paper's best: about 50,000 steps"
@@ -92,8 +91,8 @@ def ratio_points(run: Run) -> list[dict]:
 
 @fig.figure("cifar", "residual_ratio", ratio_points)
 def draw_ratio(points: list[dict], canvas: Canvas) -> None:
-    looks: Looks = {"xlabel": "block", "ylabel": "mean of ‖h(x)‖ / ‖x‖", "yscale": "log"}
-    for axes, own in panels(canvas, points, "variant", columns=2, **looks):
+    for axes, own in panels(canvas, points, "variant", columns=2):
+        axes.set(yscale="log", xlabel="block", ylabel="mean of ‖h(x)‖ / ‖x‖")
         curves(axes, own, "step", "block", "residual_ratio", labels="after {:,} steps".format)
         axes.legend()
 
@@ -143,13 +142,13 @@ def gradient_points(run: Run) -> list[dict]:
     """One row for each layer of the deepest nets and of those of 16 layers."""
     nets = _labelled(run)
     deepest = max((record["depth"] for record in nets), default=0)
-    return fig.rows(
-        [record for record in nets if record["depth"] in (16, deepest)],
-        "activation net depth",
-        layer="layers",
-        place=lambda record: [layer / record["depth"] for layer in record["layers"]],
-        gradient_norm="gradient_norms",
-    )
+    records = [
+        {**record, "place": [layer / record["depth"] for layer in record["layers"]]}
+        for record in nets
+        if record["depth"] in (16, deepest)
+    ]
+    names = "activation net depth layer=layers place gradient_norm=gradient_norms"
+    return fig.rows(records, names)
 
 
 def norm_points(run: Run) -> list[dict]:
@@ -168,8 +167,8 @@ def norm_points(run: Run) -> list[dict]:
 def _over_depth(points: list[dict], canvas: Canvas, ylabel: str) -> Iterator[tuple[Any, list]]:
     """Panels by activation over the depths that there are, with one legend."""
     depths = sorted({point["depth"] for point in points})
-    looks: Looks = {"ylabel": ylabel, "xscale": "log", "xlabel": "layers l", "legend": 2}
-    for axes, own in panels(canvas, points, "activation", **looks):
+    for axes, own in panels(canvas, points, "activation", legend=2):
+        axes.set(xscale="log", xlabel="layers l", ylabel=ylabel)
         axes.set_xticks(depths, map(str, depths))
         axes.set_xticks([], minor=True)
         yield axes, own
@@ -193,15 +192,14 @@ def draw_directions(points: list[dict], canvas: Canvas) -> None:
 @fig.figure("deep_mlp", "gradients", gradient_points)
 def draw_gradients(points: list[dict], canvas: Canvas) -> None:
     deepest = max(point["depth"] for point in points)
-    looks: Looks = {"yscale": "log", "xlabel": "layer j / l", "legend": 2}
-    looks["ylabel"] = "norm of the gradient to W_j"
-    for axes, own in panels(canvas, points, "activation", **looks):
+    for axes, own in panels(canvas, points, "activation", legend=2):
+        axes.set(yscale="log", xlabel="layer j / l", ylabel="norm of the gradient to W_j")
         for net, several in series(own, "net", _NET_LABELS):
             for depth, rows in split(several, "depth").items():
                 style = net | {"label": f"{net['label']}, l = {depth}"}
-                style["floor"] = _DRAWN_ZERO_GRADIENT
                 line = "-" if depth == deepest else "--"
-                curve(axes, rows, "place", "gradient_norm", line, **style)
+                floor = _DRAWN_ZERO_GRADIENT
+                curve(axes, rows, "place", "gradient_norm", line, floor=floor, **style)
 
 
 @fig.figure("deep_mlp", "norms", norm_points)

@@ -5,7 +5,7 @@ import math
 from matplotlib.figure import Figure as Canvas
 
 from identity_matters.report import figures as fig
-from identity_matters.report.figures import Looks, curve, curves, of_kind, panels, series, split
+from identity_matters.report.figures import curve, curves, of_kind, panels, series, split
 from identity_matters.runs import Run
 
 # Shares of rounding size, 0 included, are drawn at this height of a logarithmic axis.
@@ -19,27 +19,25 @@ _DRAWN_KINDS = ("optimal", "no negative curvature", "saddle", "all dead", "zero 
 def limit_points(run: Run) -> list[dict]:
     """One row for each critical point that the searches reached, those at kinks left out."""
     searches = [
-        {**record, "maps": record["lifted_width"] > record["width_in"]}
+        {
+            **record,
+            "maps": record["lifted_width"] > record["width_in"],
+            "kind": [record["kind_names"][kind] for kind in record["kinds"]],
+        }
         for record in of_kind(run, "search", "measured")
     ]
-    limits = fig.rows(
-        searches,
-        "depth width maps bias pairs",
-        "descends",
-        kind=lambda record: [record["kind_names"][kind] for kind in record["kinds"]],
-        norm="max_norm",
-        risk_share="risk_share",
-    )
+    names = "depth width maps bias pairs descends kind norm=max_norm risk_share"
+    limits = fig.rows(searches, names)
     return [row for row in limits if row["kind"] in _DRAWN_KINDS]
 
 
 @fig.figure("relu", "limits", limit_points)
 def draw_limits(points: list[dict], canvas: Canvas) -> None:
     titles = {False: "without biases", True: "with biases"}
-    looks: Looks = {"yscale": "log", "ylabel": "f / f(0); the teacher has 0"}
-    looks |= {"xlim": (0, _LARGEST_DRAWN_NORM), "xlabel": "|||θ||| of the critical point"}
     kinds = {kind: kind for kind in _DRAWN_KINDS}
-    for axes, own in panels(canvas, points, "bias", titles, **looks):
+    for axes, own in panels(canvas, points, "bias", titles):
+        axes.set(yscale="log", ylabel="f / f(0); the teacher has 0")
+        axes.set(xlim=(0, _LARGEST_DRAWN_NORM), xlabel="|||θ||| of the critical point")
         for style, rows in series(own, "kind", kinds):
             style["label"] += f" ({len(rows)})"
             fig.scatter(axes, rows, "norm", "risk_share", floor=_DRAWN_ZERO, **style)
@@ -84,11 +82,9 @@ def draw_functional(points: list[dict], canvas: Canvas) -> None:
 def ratio_points(run: Run) -> list[dict]:
     """One row for each net and norm: least, median and searched ‖∇f‖² / f."""
     records = of_kind(run, "gradient_ratio", "measured")
-    counted = [
-        {**record, "norm": record["norms"], "examples": 2 * record["pairs"]} for record in records
-    ]
-    names = "norm median_ratio least_ratio searched_ratio"
-    return fig.rows(counted, "depth width bias examples", names)
+    counted = [{**record, "examples": 2 * record["pairs"]} for record in records]
+    names = "norm=norms median_ratio least_ratio searched_ratio"
+    return fig.rows(counted, f"depth width bias examples {names}")
 
 
 @fig.figure("relu", "gradient_ratio", ratio_points)
@@ -111,8 +107,7 @@ def noise_points(run: Run) -> list[dict]:
     The share is that of all noisy starts of the run with a final risk up to the bound.
     """
     records, name = of_kind(run, "noise", "measured"), "median_updates_to_half"
-    scaled = [{**record, "deviation": record["scales"]} for record in records]
-    times = fig.rows(scaled, "depth width bias", f"deviation {name}")
+    times = fig.rows(records, f"depth width bias deviation=scales {name}")
     rows = [row for row in times if row[name] is not None]
     for width, own in split(records, "width").items():
         ends = [
