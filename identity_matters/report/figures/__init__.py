@@ -15,7 +15,7 @@ import operator
 import pathlib
 import pkgutil
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import matplotlib
@@ -76,21 +76,21 @@ class Figure:
     Attributes:
       name: of its files, figures/<name>.svg and .csv.
       experiment: whose runs it draws from.
-      points: ``points(run) -> list of flat dicts``; empty where the run holds nothing for it.
+      points: ``points(run)`` gives flat dicts, none where the run holds nothing for it.
       draw: ``draw(points, canvas)`` onto a matplotlib Figure. Each point has its run's variant and
         seed, too.
     """
 
     name: str
     experiment: str
-    points: Callable[[Run], list[dict]]
+    points: Callable[[Run], Iterable[dict]]
     draw: Callable[[list[dict], Canvas], None]
 
 
 FIGURES: list[Figure] = []
 
 
-def figure(experiment: str, name: str, points: Callable[[Run], list[dict]]) -> Callable:
+def figure(experiment: str, name: str, points: Callable[[Run], Iterable[dict]]) -> Callable:
     """Declares the figure <experiment>_<name>; it decorates the function that draws it."""
 
     def declare(draw: Callable[[list[dict], Canvas], None]) -> Callable:

@@ -1,6 +1,7 @@
 """Figures of gradient descent on linear nets: when it converges, over depth, and with noise."""
 
 import statistics
+from collections.abc import Iterator
 
 from matplotlib.figure import Figure as Canvas
 
@@ -37,23 +38,19 @@ def draw_inside(points: list[dict], canvas: Canvas) -> None:
     canvas.legend(loc="outside lower center", ncols=4, fontsize=8)
 
 
-def escape_points(run: Run) -> list[dict]:
+def escape_points(run: Run) -> Iterator[dict]:
     """One row for each scalar target of `_ESCAPED`, depth and noise: medians over the draws."""
-    return [
-        {
-            "target": record["target"][0],
-            "depth": record["depth"],
-            "noise": entry["noise"],
-            "predicted_updates": statistics.median_low(entry["predicted_updates"]),
+    for record in fig.of_kind(run, "escape", "question"):
+        for entry in record["by_noise"] if record["target"] in [[r] for r in _ESCAPED] else ():
             # A draw that was too long to run counts with the most updates.
-            "measured_updates": statistics.median_low(
-                entry["measured_updates"] + [record["max_updates"]] * entry["not_run"]
-            ),
-        }
-        for record in fig.of_kind(run, "escape", "question")
-        if record["target"] in [[target] for target in _ESCAPED]
-        for entry in record["by_noise"]
-    ]
+            measured = entry["measured_updates"] + [record["max_updates"]] * entry["not_run"]
+            yield {
+                "target": record["target"][0],
+                "depth": record["depth"],
+                "noise": entry["noise"],
+                "predicted_updates": statistics.median_low(entry["predicted_updates"]),
+                "measured_updates": statistics.median_low(measured),
+            }
 
 
 @fig.figure("convergence", "escape", escape_points)
@@ -110,19 +107,17 @@ def draw_depth(points: list[dict], canvas: Canvas) -> None:
     gradient.legend(loc="lower left", fontsize=7)
 
 
-def norm_points(run: Run) -> list[dict]:
+def norm_points(run: Run) -> Iterator[dict]:
     """One row for each residual net: |||A||| l at convergence, and what theory says of it."""
     theory = "bound_v3_times_depth bound_iclr2017_times_depth least_norm_times_depth"
-    return [
-        {
-            **fig.pick(record, "depth problem_seed"),
-            "norm_times_depth": record["norm"] * record["depth"],
-            "largest_norm_times_depth": record["largest_norm"] * record["depth"],
-            **fig.pick(record, theory),
-        }
-        for record in run.records
-        if run.variant == "depth" and record["network"] == "residual" and record["converged"]
-    ]
+    for record in run.records if run.variant == "depth" else ():
+        if record["network"] == "residual" and record["converged"]:
+            yield {
+                **fig.pick(record, "depth problem_seed"),
+                "norm_times_depth": record["norm"] * record["depth"],
+                "largest_norm_times_depth": record["largest_norm"] * record["depth"],
+                **fig.pick(record, theory),
+            }
 
 
 @fig.figure("linear_training", "norm", norm_points)

@@ -2,6 +2,7 @@
 
 import itertools
 import statistics
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -39,17 +40,16 @@ _OF_PATHS = {
 }
 
 
-def norm_points(run: Run) -> list[dict]:
+def norm_points(run: Run) -> Iterator[dict]:
     """l |||A||| of every method and bound at the largest depth of each target."""
     strongest = max((record.get("strength", 0) for record in run.records), default=0)
-    points = []
     for record in run.records if run.variant in _PANELS else ():
         if record.get("strength", 0) == strongest and record["rows"]:
             row = max(record["rows"], key=lambda row: row["depth"])
             norms = row["depth_times_norms"] | {b: row["depth"] * row[b] for b in _BOUND_STYLES}
             same = {"dimension": record["dimension"], "depth_layers": row["depth"]}
-            points += [same | {"curve": b, "depth_times_norm": norm} for b, norm in norms.items()]
-    return points
+            for name, norm in norms.items():
+                yield {**same, "curve": name, "depth_times_norm": norm}
 
 
 @fig.figure("factorization", "norms", norm_points)
@@ -71,7 +71,7 @@ def _scale_dimensions(axes: Any) -> None:
     axes.set_xlabel("dimension d")
 
 
-def gap_points(run: Run) -> list[dict]:
+def gap_points(run: Run) -> Iterator[dict]:
     """The largest excess of |||A||| over the lower bound, over the depths where that is below 1."""
     largest: dict[tuple[int, str], float] = {}
     for record in run.records:
@@ -82,10 +82,8 @@ def gap_points(run: Run) -> list[dict]:
                         place = record["dimension"], method
                         excess = 100 * (norm / row["lower_bound"] - 1)
                         largest[place] = max(excess, largest.get(place, 0.0))
-    return [
-        {"dimension": dimension, "method": method, "excess_percent": excess}
-        for (dimension, method), excess in largest.items()
-    ]
+    for (dimension, method), excess in largest.items():
+        yield {"dimension": dimension, "method": method, "excess_percent": excess}
 
 
 @fig.figure("factorization", "gap", gap_points)
@@ -103,20 +101,16 @@ def draw_gaps(points: list[dict], canvas: Canvas) -> None:
             curve(axes, rows, "dimension", "excess_percent", styles[style["label"]], **style)
 
 
-def shortest_points(run: Run) -> list[dict]:
+def shortest_points(run: Run) -> Iterator[dict]:
     """The excess of the best |||A||| over the bound from vectors alone, and with half turns."""
-    return [
-        {
-            "dimension": record["dimension"],
-            "target": target,
-            "bound": bound,
-            "excess_percent": 100 * (row["norms"][row["best_method"]] / row[bound] - 1),
-        }
-        for target, record in enumerate(run.records)
-        if run.variant.startswith("shortest")
-        for row in record["rows"]
-        for bound in _BOUNDS_OF_PATHS
-    ]
+    for target, record in enumerate(run.records if run.variant in _OF_PATHS else ()):
+        for row, bound in itertools.product(record["rows"], _BOUNDS_OF_PATHS):
+            yield {
+                "dimension": record["dimension"],
+                "target": target,
+                "bound": bound,
+                "excess_percent": 100 * (row["norms"][row["best_method"]] / row[bound] - 1),
+            }
 
 
 @fig.figure("factorization", "shortest", shortest_points)
@@ -140,27 +134,23 @@ _LABELS = {"iclr2017": "printed at ICLR 2017", "v3": "printed in v3", "corrected
 _STYLES: Looks = {"iclr2017": ":", "v3": "--", "corrected": "-"}
 
 
-def distribution_points(run: Run) -> list[dict]:
+def distribution_points(run: Run) -> Iterator[dict]:
     """One row for each bin of log10(right/left), over all random points of the run."""
     records = of_kind(run, "random")
-    if not records:
-        return []
     counts = np.sum([record["histogram_counts"] for record in records], axis=0)
-    first, last = records[0]["histogram_log10"]
-    edges = np.linspace(first, last, records[0]["histogram_bins"] + 1).tolist()
     total = sum(record["points"] for record in records)
-    return [
-        {
-            "form": records[0]["form"],
-            "log10_ratio_from": low,
-            "log10_ratio_to": high,
-            "log10_ratio": (low + high) / 2,
-            "points_percent": 100 * int(count) / total,
-            "points": total,
-            "failures_percent": run.summary["metrics"]["failures_percent"],
-        }
-        for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
-    ]
+    for first in records[:1]:
+        edges = np.linspace(*first["histogram_log10"], first["histogram_bins"] + 1).tolist()
+        for (low, high), count in zip(itertools.pairwise(edges), counts, strict=True):
+            yield {
+                "form": first["form"],
+                "log10_ratio_from": low,
+                "log10_ratio_to": high,
+                "log10_ratio": (low + high) / 2,
+                "points_percent": 100 * int(count) / total,
+                "points": total,
+                "failures_percent": run.summary["metrics"]["failures_percent"],
+            }
 
 
 @fig.figure("gradient_bound", "distribution", distribution_points)
@@ -178,13 +168,10 @@ def draw_distribution(points: list[dict], canvas: Canvas) -> None:
     axes.legend(loc="upper left")
 
 
-def tight_family_points(run: Run) -> list[dict]:
+def tight_family_points(run: Run) -> Iterator[dict]:
     """right/left at A_i = -tau I, Sigma = s I for each depth, tau, s and width."""
-    return [
-        {"form": record["form"], **row}
-        for record in of_kind(run, "tight")
-        for row in record["rows"]
-    ]
+    for record in of_kind(run, "tight"):
+        yield from ({"form": record["form"], **row} for row in record["rows"])
 
 
 @fig.figure("gradient_bound", "tight_family", tight_family_points)
@@ -213,19 +200,17 @@ _DRAWN_ZERO = 1e-24
 _LARGEST_DRAWN_NORM = 3.0
 
 
-def wall_points(run: Run) -> list[dict]:
+def wall_points(run: Run) -> Iterator[dict]:
     """One row for each critical point reached: |||A||| and its relative excess risk."""
     names = "width depth started_at_norm=started_at_norms norm=norms relative_excess"
     tests = "gradient_norms gradient_tolerance"
-    return [
-        {
-            **fig.pick(row, "width depth started_at_norm"),
-            "norm": float(f"{row['norm']:.6g}"),
-            "relative_excess": float(f"{row['relative_excess']:.3g}"),
-        }
-        for row in fig.rows(of_kind(run, "critical_points"), f"{names} {tests}")
-        if row["gradient_norms"] <= row["gradient_tolerance"]
-    ]
+    for row in fig.rows(of_kind(run, "critical_points"), f"{names} {tests}"):
+        if row["gradient_norms"] <= row["gradient_tolerance"]:
+            yield {
+                **fig.pick(row, "width depth started_at_norm"),
+                "norm": float(f"{row['norm']:.6g}"),
+                "relative_excess": float(f"{row['relative_excess']:.3g}"),
+            }
 
 
 @fig.figure("landscape", "wall", wall_points)
@@ -242,22 +227,18 @@ def draw_wall(points: list[dict], canvas: Canvas) -> None:
 
 
 def origin_points(run: Run) -> list[dict]:
-    """One row for each Hessian eigenvalue at zero weights; R far from I, the first width."""
+    """One row for each Hessian eigenvalue at zero weights; R farthest from I, the least width."""
     records = of_kind(run, "hessian_at_origin")
     narrowest = min((record["width"] for record in records), default=0)
-    return [
-        {
-            "net": net["net"],
-            **fig.pick(record, "width depth"),
-            **fig.pick(net, "target_size gradient_norm"),
-            "hessian_eigenvalue": eigenvalue,
-        }
-        for record in records
-        if record["width"] == narrowest
-        for net in record["nets"]
-        if net["target_size"] == max(other["target_size"] for other in record["nets"])
-        for eigenvalue in net["hessian_eigenvalues"]
+    nets = [record | net for record in records for net in record["nets"]]
+    farthest = [
+        net
+        for net in nets
+        if net["width"] == narrowest
+        and net["target_size"] == max(other["target_size"] for other in net["nets"])
     ]
+    names = "net width depth target_size gradient_norm hessian_eigenvalue=hessian_eigenvalues"
+    return fig.rows(farthest, names)
 
 
 @fig.figure("landscape", "origin", origin_points)
@@ -276,18 +257,13 @@ def draw_origin(points: list[dict], canvas: Canvas) -> None:
     gradient.legend()
 
 
-def negative_determinant_points(run: Run) -> list[dict]:
+def negative_determinant_points(run: Run) -> Iterator[dict]:
     """One row for each ball of the first R and Sigma: the least ||grad f||_F in it, its floor."""
-    records = [
-        {
-            **record,
-            "room": [1 - tau for tau in record["taus"]],
-            "least_gradient_norm": record["least_gradient_norms"][0],
-            "floor": record["floors"][0],
-        }
-        for record in of_kind(run, "negative_determinant")
-    ]
-    return fig.rows(records, "width depth tau=taus room least_gradient_norm floor")
+    for record in of_kind(run, "negative_determinant"):
+        least, floors = record["least_gradient_norms"][0], record["floors"][0]
+        for tau, norm, floor in zip(record["taus"], least, floors, strict=True):
+            same = fig.pick(record, "width depth")
+            yield {**same, "tau": tau, "room": 1 - tau, "least_gradient_norm": norm, "floor": floor}
 
 
 @fig.figure("landscape", "negative_determinant", negative_determinant_points)

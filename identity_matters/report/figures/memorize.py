@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from matplotlib.figure import Figure as Canvas
@@ -19,23 +20,21 @@ _CURVES = {
 _BELOW: Looks = {"loc": "outside lower center", "ncols": 2, "fontsize": 8}
 
 
-def parameter_points(run: Run) -> list[dict]:
+def parameter_points(run: Run) -> Iterator[dict]:
     """One row for each network that was built, certified or not, and the curves at its n and r."""
     names = "labels method precision width examples block_parameters parameters certified errors"
-    return [
-        {
-            **fig.pick(fit, names),
-            "theorem_3_2": n * math.log(n) + fit["num_classes"] ** 2,
-            # Two hidden layers of Theta(sqrt n) nodes (arXiv 1810.07770) and O~(sqrt n) parameters
-            # (arXiv 2110.03187): both from memory, unverified.
-            "yun_2019": float(n),
-            "vardi_2021": math.sqrt(n),
-            "counting_bound": fit["counting_lower_bound"],
-        }
-        for fit in of_kind(run, "fit")
-        if "refused" not in fit
-        for n in [fit["examples"]]
-    ]
+    for fit in of_kind(run, "fit"):
+        n = fit["examples"]
+        if "refused" not in fit:
+            yield {
+                **fig.pick(fit, names),
+                "theorem_3_2": n * math.log(n) + fit["num_classes"] ** 2,
+                # Two hidden layers of Theta(sqrt n) nodes (arXiv 1810.07770), and O~(sqrt n)
+                # parameters (arXiv 2110.03187): both from memory, unverified.
+                "yun_2019": float(n),
+                "vardi_2021": math.sqrt(n),
+                "counting_bound": fit["counting_lower_bound"],
+            }
 
 
 @fig.figure("memorize", "parameters", parameter_points)
@@ -59,14 +58,12 @@ def draw_parameters(points: list[dict], canvas: Canvas) -> None:
     canvas.legend(**_BELOW)
 
 
-def width_points(run: Run) -> list[dict]:
+def width_points(run: Run) -> Iterator[dict]:
     """Least widths against n, and one row for each n and precision."""
     printed = {one["examples"]: one["theorem_width"] for one in of_kind(run, "separation")}
     names = "precision examples least_fitting_width least_certified_width"
-    return [
-        {**fig.pick(record, names), "theorem_width": printed.get(record["examples"])}
-        for record in of_kind(run, "minimal_width")
-    ]
+    for record in of_kind(run, "minimal_width"):
+        yield {**fig.pick(record, names), "theorem_width": printed.get(record["examples"])}
 
 
 @fig.figure("memorize", "width", width_points)
@@ -91,16 +88,14 @@ def _by_precision(axes: Any, points: list[dict], x: str, columns: dict) -> None:
             curve(axes, rows, x, column, line, **style | {"label": shown})
 
 
-def precision_points(run: Run) -> list[dict]:
+def precision_points(run: Run) -> Iterator[dict]:
     """Error against margin in both precisions, a row for each network that was run."""
     names = "smallest_margin max_abs_error output_error_bound errors certified"
-    return [
-        {"precision": name, "pair_distance": record["pair_distance"], **fig.pick(result, names)}
-        for record in of_kind(run, "precision")
-        for name in ("float32", "float64")
-        for result in [record[f"{name}_result"]]
-        if "refused" not in result
-    ]
+    for record in of_kind(run, "precision"):
+        for name in ("float32", "float64"):
+            if "refused" not in (result := record[f"{name}_result"]):
+                same = {"precision": name, "pair_distance": record["pair_distance"]}
+                yield {**same, **fig.pick(result, names)}
 
 
 @fig.figure("memorize", "precision", precision_points)
@@ -117,19 +112,17 @@ def draw_precision(points: list[dict], canvas: Canvas) -> None:
     canvas.legend(**_BELOW)
 
 
-def descent_points(run: Run) -> list[dict]:
+def descent_points(run: Run) -> Iterator[dict]:
     """Errors of SGD over steps, beside those of the network constructed for the same labels."""
-    return [
-        {
-            **fig.pick(record, "examples learning_rate"),
-            "step": point["step"],
-            "errors_percent": 100 * point["errors"] / record["examples"],
-            "constructed_errors_percent": constructed,
-        }
-        for record in of_kind(run, "sgd")
-        for constructed in [100 * record["constructed"]["errors"] / record["examples"]]
-        for point in record["curve"]
-    ]
+    for record in of_kind(run, "sgd"):
+        for point in record["curve"]:
+            constructed = record["constructed"]["errors"]
+            yield {
+                **fig.pick(record, "examples learning_rate"),
+                "step": point["step"],
+                "errors_percent": 100 * point["errors"] / record["examples"],
+                "constructed_errors_percent": 100 * constructed / record["examples"],
+            }
 
 
 @fig.figure("memorize", "descent", descent_points)
@@ -144,19 +137,14 @@ def draw_descent(points: list[dict], canvas: Canvas) -> None:
     canvas.legend(**_BELOW)
 
 
-def few_numbers_points(run: Run) -> list[dict]:
+def few_numbers_points(run: Run) -> Iterator[dict]:
     """One row for each size of the groups whose labels share a word, where sizes were chosen."""
     names = "dataset examples group_points numbers group_numbers certified"
-    return [
-        {
-            **fig.pick(record, f"{names} counting_bound=counting_lower_bound"),
-            "numbers_per_example": record["numbers"] / record["examples"],
-            "group_numbers_per_example": record["group_numbers"] / record["examples"],
-            "counting_bound_per_example": record["counting_lower_bound"] / record["examples"],
-        }
-        for record in of_kind(run, "few_numbers")
-        if "word_bits" not in record
-    ]
+    for record in of_kind(run, "few_numbers"):
+        if "word_bits" not in record:
+            row = fig.pick(record, f"{names} counting_bound=counting_lower_bound")
+            each = ("numbers", "group_numbers", "counting_bound")
+            yield row | {f"{name}_per_example": row[name] / row["examples"] for name in each}
 
 
 @fig.figure("memorize", "few_numbers", few_numbers_points)

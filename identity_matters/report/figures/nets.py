@@ -1,5 +1,6 @@
 """Figures of trained nets: CIFAR (Figure 1, residual ratios), ablations, deep perceptrons."""
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,38 +14,34 @@ from identity_matters.runs import Run
 # The nets that ablations compare (experiments/images/ablations.py)
 
 
-def ablation_points(run: Run) -> list[dict]:
-    """One row for each logged step of every net."""
+def ablation_points(question: str, run: Run) -> Iterator[dict]:
+    """One row for each logged step of every net that the question compares."""
+    asked = run.variant.endswith(f"/{question}")
     results = {result["cell"]: result for result in of_kind(run, "result")}
-    return [
-        {
+    for record in of_kind(run, "train") if asked else ():
+        result = results[record["cell"]]
+        yield {
             # The depth, where nets of several are compared, has panels.
             "net": result["net"].split("/")[0].replace("_", " "),
             "convolutions": 1 + 2 * sum(result["model"]["blocks_per_stage"]),
             **fig.pick(record, "step loss error_percent"),
         }
-        for record in of_kind(run, "train")
-        for result in [results[record["cell"]]]
-    ]
 
 
 def draw_ablation(points: list[dict], canvas: Canvas) -> None:
     nets = {net: net for net in split(points, "net")}
-
-    def title(panel: tuple[str, int]) -> str:
-        return f"{panel[0].split('/')[0]}, {panel[1]} convolutions"
-
-    for axes, own in panels(canvas, points, "variant convolutions", title, legend=len(nets)):
+    titles = {
+        panel: f"{panel[0].split('/')[0]}, {panel[1]} convolutions"
+        for panel in split(points, "variant convolutions")
+    }
+    for axes, own in panels(canvas, points, "variant convolutions", titles, legend=len(nets)):
         axes.set(yscale="log", xlabel="steps", ylabel="training loss")
         curves(axes, own, "net", "step", "loss", "-", labels=nets)
 
 
-def _points_of(question: str):
-    return lambda run: ablation_points(run) if run.variant.endswith(f"/{question}") else []
-
-
 for _question in ("identity", "initialisation", "projection", "batch_norm", "activation"):
-    fig.figure("ablations", _question, _points_of(_question))(draw_ablation)
+    _points = functools.partial(ablation_points, _question)
+    fig.figure("ablations", _question, _points)(draw_ablation)
 
 # Convergence (Figure 1) and what the blocks do (experiments/images/cifar.py)
 
@@ -53,13 +50,11 @@ _ERRORS = {"train": "error_percent", "evaluation": "test_error_percent"}
 _LABELS = {"train": "training batches", "evaluation": "test"}
 
 
-def convergence_points(run: Run) -> list[dict]:
+def convergence_points(run: Run) -> Iterator[dict]:
     """One row for each logged step of training, and one for each evaluation."""
-    return [
-        {"kind": kind, "step": record["step"], "error_percent": record[error]}
-        for kind, error in _ERRORS.items()
-        for record in of_kind(run, kind)
-    ]
+    for kind, error in _ERRORS.items():
+        for record in of_kind(run, kind):
+            yield {"kind": kind, "step": record["step"], "error_percent": record[error]}
 
 
 @fig.figure("cifar", "convergence", convergence_points)
@@ -79,14 +74,12 @@ def draw_convergence(points: list[dict], canvas: Canvas) -> None:
         axes.set_ylim(bottom=0)
 
 
-def ratio_points(run: Run) -> list[dict]:
+def ratio_points(run: Run) -> Iterator[dict]:
     """||h(x)|| / ||x|| of every block before training and at the end."""
     evaluations = of_kind(run, "evaluation")
-    return [
-        {"step": record["step"], "block": block, "residual_ratio": ratio}
-        for record in evaluations[:1] + evaluations[1:][-1:]
-        for block, ratio in enumerate(record["residual_ratio"], start=1)
-    ]
+    for record in evaluations[:1] + evaluations[1:][-1:]:
+        for block, ratio in enumerate(record["residual_ratio"], start=1):
+            yield {"step": record["step"], "block": block, "residual_ratio": ratio}
 
 
 @fig.figure("cifar", "residual_ratio", ratio_points)
@@ -114,54 +107,46 @@ _NETS = {
 _NET_LABELS = {net: net for net in _NETS.values()}
 
 
-def _labelled(run: Run) -> list[dict]:
+def _labelled(run: Run) -> Iterator[dict]:
     """The records of the default variants, with labels of activation and net."""
-    return [
-        {**record, "activation": _ACTIVATIONS[model["activation"]], "net": net}
-        for record in run.records
-        if run.variant in _VARIANTS
-        for model in [record["model"]]
-        for net in [_NETS[model["identity"], model["initialization"]]]
-    ]
+    for record in run.records if run.variant in _VARIANTS else ():
+        model = record["model"]
+        net = _NETS[model["identity"], model["initialization"]]
+        yield {**record, "activation": _ACTIVATIONS[model["activation"]], "net": net}
 
 
-def trainability_points(run: Run) -> list[dict]:
+def trainability_points(run: Run) -> Iterator[dict]:
     """One row for each net: its loss and error, and how many directions are left at its start."""
-    return [
-        {
+    for record in _labelled(run):
+        yield {
             **fig.pick(record, "activation net depth"),
             "train_loss": record.get("train_loss", float("inf")),
             "train_error_percent": record.get("train_error_percent"),
             **fig.pick(record, "linear_optimum_loss start_effective_dimension"),
         }
-        for record in _labelled(run)
-    ]
 
 
-def gradient_points(run: Run) -> list[dict]:
+def gradient_points(run: Run) -> Iterator[dict]:
     """One row for each layer of the deepest nets and of those of 16 layers."""
-    nets = _labelled(run)
+    nets = list(_labelled(run))
     deepest = max((record["depth"] for record in nets), default=0)
-    records = [
-        {**record, "place": [layer / record["depth"] for layer in record["layers"]]}
-        for record in nets
-        if record["depth"] in (16, deepest)
-    ]
-    names = "activation net depth layer=layers place gradient_norm=gradient_norms"
-    return fig.rows(records, names)
+    for record in nets:
+        if record["depth"] in (16, deepest):
+            same = fig.pick(record, "activation net depth")
+            for layer, norm in zip(record["layers"], record["gradient_norms"], strict=True):
+                place = layer / record["depth"]
+                yield {**same, "layer": layer, "place": place, "gradient_norm": norm}
 
 
-def norm_points(run: Run) -> list[dict]:
+def norm_points(run: Run) -> Iterator[dict]:
     """One row for each net with the identity: l |||A||| at its end, and its l x rate."""
-    return [
-        {
-            **fig.pick(record, "activation depth"),
-            "norm_times_depth": record["norm"] * record["depth"],
-            "rate_times_depth": record["rate_times_depth"],
-        }
-        for record in _labelled(run)
-        if "norm" in record
-    ]
+    for record in _labelled(run):
+        if "norm" in record:
+            yield {
+                **fig.pick(record, "activation depth"),
+                "norm_times_depth": record["norm"] * record["depth"],
+                "rate_times_depth": record["rate_times_depth"],
+            }
 
 
 def _over_depth(points: list[dict], canvas: Canvas, ylabel: str) -> Iterator[tuple[Any, list]]:

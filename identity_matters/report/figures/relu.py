@@ -1,6 +1,7 @@
 """Figures of experiments/relu.py: bad critical points, gradient ratios, noise."""
 
 import math
+from collections.abc import Iterator
 
 from matplotlib.figure import Figure as Canvas
 
@@ -16,19 +17,15 @@ _BOUNDS = tuple(10.0**power for power in range(-14, 1))
 _DRAWN_KINDS = ("optimal", "no negative curvature", "saddle", "all dead", "zero unit", "outside")
 
 
-def limit_points(run: Run) -> list[dict]:
+def limit_points(run: Run) -> Iterator[dict]:
     """One row for each critical point that the searches reached, those at kinks left out."""
-    searches = [
-        {
-            **record,
-            "maps": record["lifted_width"] > record["width_in"],
-            "kind": [record["kind_names"][kind] for kind in record["kinds"]],
-        }
-        for record in of_kind(run, "search", "measured")
-    ]
-    names = "depth width maps bias pairs descends kind norm=max_norm risk_share"
-    limits = fig.rows(searches, names)
-    return [row for row in limits if row["kind"] in _DRAWN_KINDS]
+    names = "depth width maps bias pairs descends kind=kinds norm=max_norm risk_share"
+    for record in of_kind(run, "search", "measured"):
+        maps = record["lifted_width"] > record["width_in"]
+        for row in fig.rows([{**record, "maps": maps}], names):
+            row["kind"] = record["kind_names"][row["kind"]]
+            if row["kind"] in _DRAWN_KINDS:
+                yield row
 
 
 @fig.figure("relu", "limits", limit_points)
@@ -49,20 +46,18 @@ def _biases(bias: bool) -> str:
     return "biases" if bias else "no biases"
 
 
-def functional_points(run: Run) -> list[dict]:
+def functional_points(run: Run) -> Iterator[dict]:
     """One row for each proved minimum: the gradient in the maps, and the least that (N15) allows.
 
     That is the bound for the last block, ``2 sqrt(f / n)``, as B has orthonormal rows.
     """
-    return [
-        {
-            **fig.pick(record, "depth width bias"),
-            "least_gradient_in_the_maps": 2 * math.sqrt(proof["risk"] / (2 * record["pairs"])),
-            "gradient_in_the_maps": proof["functional_gradient"],
-        }
-        for record in of_kind(run, "search", "measured")
-        for proof in record["certificates"]
-    ]
+    for record in of_kind(run, "search", "measured"):
+        for proof in record["certificates"]:
+            yield {
+                **fig.pick(record, "depth width bias"),
+                "least_gradient_in_the_maps": 2 * math.sqrt(proof["risk"] / (2 * record["pairs"])),
+                "gradient_in_the_maps": proof["functional_gradient"],
+            }
 
 
 @fig.figure("relu", "functional", functional_points)
@@ -101,33 +96,25 @@ def draw_ratio(points: list[dict], canvas: Canvas) -> None:
     axes.legend(fontsize=8)
 
 
-def noise_points(run: Run) -> list[dict]:
+def noise_points(run: Run) -> Iterator[dict]:
     """Each net's and deviation's time to half the risk; each width's share of starts over bounds.
 
     The share is that of all noisy starts of the run with a final risk up to the bound.
     """
     records, name = of_kind(run, "noise", "measured"), "median_updates_to_half"
     times = fig.rows(records, f"depth width bias deviation=scales {name}")
-    rows = [row for row in times if row[name] is not None]
+    yield from (row for row in times if row[name] is not None)
     for width, own in split(records, "width").items():
-        ends = [
-            share
-            for record in own
-            for scale, shares in zip(record["scales"], record["final_risk_share"], strict=True)
-            if scale > 0
-            for share in shares
-        ]
-        rows += [
-            {
+        starts = fig.rows(own, "scale=scales share=final_risk_share")
+        ends = [start["share"] for start in starts if start["scale"] > 0]
+        for bound in _BOUNDS:
+            yield {
                 "width": width,
                 "starts": len(ends),
                 "optimal_share": run.config["optimal_share"],
                 "bound_of_risk_share": bound,
                 "share_of_starts": sum(share <= bound for share in ends) / len(ends),
             }
-            for bound in _BOUNDS
-        ]
-    return rows
 
 
 @fig.figure("relu", "noise", noise_points)
