@@ -11,7 +11,7 @@ import os
 import pathlib
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from identity_matters import paper
 from identity_matters.report import figures, groups, page
@@ -39,8 +39,8 @@ def write(collections: list[Collection], directory: pathlib.Path) -> list[pathli
             (aside / name).mkdir()
         pictures, problems = _pictures(collections, aside / "figures")
         every = [group for c in collections for group in c.groups]
-        tables = {"table_2": table_2(every), "reduced_cifar": reduced_cifar(every)}
-        for name, rows in {"metrics": every_metric(collections), **tables}.items():
+        tables = {"table_2": [*table_2(every)], "reduced_cifar": [*reduced_cifar(every)]}
+        for name, rows in {"metrics": [*every_metric(collections)], **tables}.items():
             figures.write_csv(aside / "tables" / f"{name}.csv", rows)
         markdown = _markdown(collections, directory, tables, pictures, problems)
         (aside / "REPORT.md").write_text(markdown, encoding="utf-8")
@@ -188,7 +188,7 @@ def _claim_section(
 
 def _evidence(variant: str, columns: dict[str, Group], directory: pathlib.Path) -> str:
     """All measured values of a variant, by column, and the provenance of each column."""
-    rows = metrics_table(columns)
+    rows = [*metrics_table(columns)]
     title = f"{html.escape(variant)}: {len(rows)} measured values, and their origin"
     verdicts = "; ".join(f"{label}: {group.verdict}" for label, group in columns.items())
     parts = ["<details>", f"<summary>{title}</summary>", f"Verdict: {verdicts}.", table(rows)]
@@ -205,14 +205,14 @@ def _evidence(variant: str, columns: dict[str, Group], directory: pathlib.Path) 
 # Tables
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: Iterable[Row]) -> str:
     """The rows as a table that GitHub reads; columns without any value are left out."""
+    rows = list(rows)
     columns = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
     lines = [columns, ["---"] * len(columns)]
-    # A bare bar ends the cell, also inside |||A|||.
-    lines += [
-        [row[name].replace("|", "\\|").replace("\n", " ") for name in columns] for row in rows
-    ]
+    for row in rows:
+        # A bare bar ends the cell, also inside |||A|||.
+        lines.append([row[name].replace("|", "\\|").replace("\n", " ") for name in columns])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -253,38 +253,34 @@ def claims_table(
     collections: list[Collection],
     report: str = "",
     most: int | None = None,
-) -> list[Row]:
+) -> Iterator[Row]:
     """One row a claim: what the paper says, what each collection says, and its verdict.
 
     Args:
       report: the page that has the sections of the claims, where that is another one.
       most: how many results of each claim are given, by default all.
     """
-    rows = []
     for claim in claims:
         row = {"claim": claim_link(claim, report), "paper": claim.published}
         for name, members in ((c.name, c.groups) for c in collections):
             row[name] = groups.headline(claim.id, members, most)
             verdict = f"verdict, {name}" if len(collections) > 1 else "verdict"
             row[verdict] = groups.verdicts(groups.of_claim(claim.id, members))
-        rows.append(row)
-    return rows
+        yield row
 
 
-def table_2(members: list[Group]) -> list[Row]:
+def table_2(members: list[Group]) -> Iterator[Row]:
     """Published top-1 errors and ours, of the last and of the best step, at paper scale alone.
 
     Args:
       members: of several runs of the same name the last counts.
     """
     ours = {group.first.variant: group for group in members if group.scale == "paper"}
-    rows = []
     for method, numbers in paper.TABLE_2.items():
         for dataset, number in numbers.items():
             group = ours.get(f"{dataset}/{paper.REPORT['nets'][method]}")
             row = {"method": method, "data set": _DATA_SETS[dataset], **_errors(number, group)}
-            rows.append({**row, "what the published number is": number.note})
-    return rows
+            yield {**row, "what the published number is": number.note}
 
 
 def _errors(published: paper.Number, group: Group | None) -> Row:
@@ -298,25 +294,22 @@ def _errors(published: paper.Number, group: Group | None) -> Row:
     }
 
 
-def reduced_cifar(members: list[Group]) -> list[Row]:
+def reduced_cifar(members: list[Group]) -> Iterator[Row]:
     """Reduced CIFAR runs beside Table 2, with their share of the paper's operations.
 
     The share is of `paper.cifar_training_flops`; it is empty where records do not tell it.
     """
-    rows = []
     for group in members:
         dataset, _, net = group.first.variant.partition("/")
         published = paper.TABLE_2["this paper"].get(dataset)
-        if group.first.experiment != "cifar" or group.scale == "paper" or published is None:
-            continue
-        share = ""
-        with contextlib.suppress(*groups.MALFORMED):
-            share = groups.in_words(list(map(_operations_percent, group.runs)))
-        row = {"net": escape(net), "data set": _DATA_SETS[dataset]}
-        row |= {name: group.metric(name) for name in ("parameters", "steps")}
-        row["share of the paper's operations (%)"] = share
-        rows.append(row | _errors(published, group))
-    return rows
+        if group.first.experiment == "cifar" and group.scale == "reduced" and published:
+            row = {"net": escape(net), "data set": _DATA_SETS[dataset]}
+            row |= {name: group.metric(name) for name in ("parameters", "steps")}
+            share = "share of the paper's operations (%)"
+            row[share] = ""
+            with contextlib.suppress(*groups.MALFORMED):
+                row[share] = groups.in_words([_operations_percent(run) for run in group.runs])
+            yield row | _errors(published, group)
 
 
 def _operations_percent(run: Run) -> float:
@@ -327,41 +320,36 @@ def _operations_percent(run: Run) -> float:
     return 100 * operations / paper.cifar_training_flops(result["num_classes"])
 
 
-def metrics_table(columns: dict[str, Group]) -> list[Row]:
+def metrics_table(columns: dict[str, Group]) -> Iterator[Row]:
     """One row a metric of one variant: the paper's value and the value of each collection."""
     members = columns.values()
     metrics = dict.fromkeys(m for g in members for run in g.runs for m in run.summary["metrics"])
     published = {k: v for group in members for k, v in group.first.summary["paper"].items()}
-    rows = []
     for metric in metrics:
         quoted = groups.mean_sd([published[metric]]) if metric in published else ""
         ours = {label: escape(group.metric(metric)) for label, group in columns.items()}
-        rows.append({"metric": escape(metric), "paper": escape(quoted), **ours})
-    return rows
+        yield {"metric": escape(metric), "paper": escape(quoted), **ours}
 
 
-def provenance_table(group: Group, directory: pathlib.Path) -> list[Row]:
+def provenance_table(group: Group, directory: pathlib.Path) -> Iterator[Row]:
     """One row a seed: its files, linked from `directory`, its code, when, on what and how long."""
-    rows = []
     for run in group.runs:
-        place = os.path.relpath(run.path, directory)
-        row = {"run directory": f"[{group.name}/seed={run.seed}]({place})"}
+        link = f"[{group.name}/seed={run.seed}]({os.path.relpath(run.path, directory)})"
         origin = groups.origin(run)
-        rows.append(row | {n: escape(origin[n]) for n in ("commit", "started", "machine", "took")})
-    return rows
+        facts = {name: escape(origin[name]) for name in ("commit", "started", "machine", "took")}
+        yield {"run directory": link, **facts}
 
 
-def every_metric(collections: list[Collection]) -> list[Row]:
+def every_metric(collections: list[Collection]) -> Iterator[Row]:
     """Every metric of every finished run, a row each, as other people's scripts read them."""
-    return [
-        {
-            "collection": collection.name,
-            **{name: str(run.summary[name]) for name in ("experiment", "variant", "seed", "scale")},
-            "metric": metric,
-            "value": str(value),
-            "paper": str(run.summary["paper"].get(metric, "")),
-        }
-        for collection in collections
-        for run in collection.runs
-        for metric, value in run.summary["metrics"].items()
-    ]
+    for name, run in ((c.name, run) for c in collections for run in c.runs):
+        same = {part: str(run.summary[part]) for part in ("experiment", "variant", "seed", "scale")}
+        for metric, value in run.summary["metrics"].items():
+            printed = str(run.summary["paper"].get(metric, ""))
+            yield {
+                "collection": name,
+                **same,
+                "metric": metric,
+                "value": str(value),
+                "paper": printed,
+            }

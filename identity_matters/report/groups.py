@@ -264,12 +264,11 @@ def headline(claim: str, groups: list[Group], most: int | None = None) -> str:
 
 def verdicts(groups: list[Group]) -> str:
     """The verdicts of a claim's runs at paper scale, counted; reduced ones apart and marked."""
-    cells = []
-    for scale, mark in (("paper", ""), ("reduced", " (reduced)")):
-        said = [group.verdict for group in groups if group.scale == scale]
-        for one in dict.fromkeys(said):
-            count = said.count(one)
-            cells.append(f"{one}{f' x {count}' if count > 1 else ''}{mark}")
+    counts = collections.Counter((group.scale, group.verdict) for group in groups)
+    cells = [
+        f"{verdict}{f' x {count}' if count > 1 else ''}{' (reduced)' if scale == 'reduced' else ''}"
+        for (scale, verdict), count in sorted(counts.items(), key=lambda one: one[0][0])
+    ]
     return "; ".join(cells) or NOT_RUN
 
 

@@ -1,13 +1,14 @@
-"""REPORT.md as one HTML page that needs nothing from the network: its style is page.css.
+"""REPORT.md as one HTML page that needs nothing from the network: page.html and page.css.
 
 Formulas become MathML, which browsers know; figures are put inside. HTML in the text, but for
-<details> and <summary>, is shown and not obeyed.
+<details> and <summary>, is shown and not obeyed. Without the empty icon browsers would ask a server.
 """
 
 import base64
 import html
 import pathlib
 import re
+import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from markdown_it.token import Token
 
 from identity_matters.runs import VERDICTS
 
-_STYLE = pathlib.Path(__file__).with_name("page.css")
+_PAGE, _STYLE = (pathlib.Path(__file__).with_suffix(end) for end in (".html", ".css"))
 _BAR = '<mo stretchy="false">&#x0007C;</mo>'
 _NUMBER = re.compile(r"-?[\d.,]+(e[+-]?\d+)?( ± [\d.e+-]+)?( %)?( \(n = \d+\))?")
 _DETAILS = re.compile(r"</?details>\n*")
@@ -39,22 +40,15 @@ def render(markdown: str, directory: pathlib.Path) -> str:
     tokens = parser.parse(markdown, env)
     headings = _arrange(tokens)
     body = parser.renderer.render(tokens, parser.options, env)
-    title = next(text for level, text in headings if level == "h1")
     links = "".join(
         f'<li><a href="#{anchor(text)}">{html.escape(text)}</a></li>'
         for level, text in headings
         if level == "h2"
     )
     body = body.replace("</h1>", f'</h1>\n<nav aria-label="parts"><ul>{links}</ul></nav>', 1)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        # A page without an icon of its own would ask its server for one.
-        '<link rel="icon" href="data:,">\n'
-        f"<title>{html.escape(title)}</title>\n"
-        f"<style>\n{_STYLE.read_text(encoding='utf-8')}</style>\n</head>\n"
-        f"<body>\n<main>\n{body}</main>\n</body>\n</html>\n"
-    )
+    title = next(html.escape(text) for level, text in headings if level == "h1")
+    page, style = (file.read_text(encoding="utf-8") for file in (_PAGE, _STYLE))
+    return string.Template(page).substitute(title=title, style=style, body=body)
 
 
 def _arrange(tokens: list[Token]) -> list[tuple[str, str]]:
