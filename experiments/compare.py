@@ -29,8 +29,17 @@ def _main(_: list[str]) -> int:
     yours = groups.read("yours", directory)
     console = commands.console()
     for claim in paper.CLAIMS.values():
-        if groups.of_claim(claim.id, yours.groups):
-            _print_claim(console, claim, reference.groups, yours.groups)
+        known, verdict = (groups.verdicts(claim.id, one.groups) for one in (reference, yours))
+        if verdict == groups.NOT_RUN:
+            continue
+        style = next(style for start, style in _STYLES.items() if start in verdict)
+        console.print(rich.text.Text.assemble((claim.title, "bold"), ": ", (verdict, style)))
+        theirs, ours = (groups.headline(claim.id, one.groups) for one in (reference, yours))
+        if known != verdict:
+            theirs += f" [{known}]"
+        for name, text in {"paper": claim.published, "reference": theirs, "yours": ours}.items():
+            if text:
+                console.print(rich.text.Text(f"    {name:<10} {text}"))
     problems = [f"skipped: {problem}" for problem in (*reference.problems, *yours.problems)]
     other = versions({"reference": reference.groups, "yours": yours.groups})
     for line in (*problems, *yours.unfinished, *other):
@@ -47,22 +56,6 @@ def _main(_: list[str]) -> int:
         f" {directory / 'report.html'} (make report)"
     )
     return 1 if against or problems or not runs else 0
-
-
-def _print_claim(
-    console: rich.console.Console,
-    claim: paper.Claim,
-    reference: list[groups.Group],
-    yours: list[groups.Group],
-) -> None:
-    verdict, known = (groups.verdicts(groups.of_claim(claim.id, e)) for e in (yours, reference))
-    style = next(style for start, style in _STYLES.items() if start in verdict)
-    console.print(rich.text.Text.assemble((claim.title, "bold"), ": ", (verdict, style)))
-    says = {"paper": claim.published, "reference": groups.headline(claim.id, reference)}
-    says["reference"] += f" [{known}]" if known != verdict else ""
-    for name, text in {**says, "yours": groups.headline(claim.id, yours)}.items():
-        if text:
-            console.print(rich.text.Text(f"    {name:<10} {text}"))
 
 
 def versions(found: dict[str, list[groups.Group]]) -> list[str]:

@@ -102,7 +102,7 @@ def test_reduced_runs_give_way_to_those_at_paper_scale(tmp_path):
     assert groups.fill("{toy/plain:norm}", groups_of(tmp_path))[0] == "1.5"
     write_run(tmp_path, 0)
     assert groups.fill("{toy/plain:norm}", groups_of(tmp_path))[0] == "0.50"
-    assert groups.verdicts(groups_of(tmp_path)) == "reproduced; reproduced (reduced)"
+    assert groups.verdicts("theorem-2-1", groups_of(tmp_path)) == "reproduced; reproduced (reduced)"
     drawn = build._drawn_runs("toy", groups.read("yours", tmp_path))
     assert [run.seed for run in drawn] == [0]
 

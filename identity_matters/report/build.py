@@ -167,7 +167,7 @@ def _claim_section(
     for collection in collections:
         own = groups.of_claim(claim.id, collection.groups)
         facts[collection.name] = groups.headline(claim.id, collection.groups)
-        facts[f"verdict, {collection.name}"] = groups.verdicts(own)
+        facts[f"verdict, {collection.name}"] = groups.verdicts(claim.id, collection.groups)
         ran += own
         for group in own:
             mark = "" if group.scale == "paper" else " (reduced)"
@@ -265,7 +265,7 @@ def claims_table(
         for name, members in ((c.name, c.groups) for c in collections):
             row[name] = groups.headline(claim.id, members, most)
             verdict = f"verdict, {name}" if len(collections) > 1 else "verdict"
-            row[verdict] = groups.verdicts(groups.of_claim(claim.id, members))
+            row[verdict] = groups.verdicts(claim.id, members)
         yield row
 
 

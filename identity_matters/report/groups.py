@@ -175,7 +175,7 @@ def mean_sd(values: list) -> str:
     return f"{format_number(statistics.fmean(values))} ± {deviation}"
 
 
-def in_words(values: list, digits: int = 2, extreme: str | None = None) -> str:
+def in_words(values: list, digits: int = 2, extreme: str = "") -> str:
     """Values as a sentence has them: least to greatest, or one where they agree in `digits` digits.
 
     `extreme` is "max" or "min" for that value alone, rounded so that it bounds all.
@@ -187,19 +187,16 @@ def in_words(values: list, digits: int = 2, extreme: str | None = None) -> str:
     """
     if not all(map(_is_number, values)):
         return ", ".join(dict.fromkeys(map(str, values)))
-    if extreme == "max":
-        return _in_words(max(values), digits, decimal.ROUND_CEILING)
-    if extreme == "min":
-        return _in_words(min(values), digits, decimal.ROUND_FLOOR)
-    ends = (_in_words(value, digits) for value in (min(values), max(values)))
-    return "–".join(dict.fromkeys(ends))
+    ends = {"min": [min(values)], "max": [max(values)]}.get(extreme, [min(values), max(values)])
+    return "–".join(dict.fromkeys(_in_words(end, digits, extreme) for end in ends))
 
 
-def _in_words(value: float, digits: int, rounding: str | None = None) -> str:
+def _in_words(value: float, digits: int, extreme: str) -> str:
     if isinstance(value, int) or (value.is_integer() and abs(value) < 10**15):
         shown = format_number(value, digits)
     else:
-        if rounding:
+        if extreme:
+            rounding = decimal.ROUND_CEILING if extreme == "max" else decimal.ROUND_FLOOR
             # What arithmetic in float64 has added is dropped first: 1 + 2e-16 is at most 1.0.
             exact = decimal.Context(prec=9).create_decimal_from_float(value)
             # Below a million the whole part is printed in full.
@@ -221,7 +218,7 @@ def fill(sentence: str, groups: list[Group]) -> tuple[str, list[Group]]:
     used: list[Group] = []
 
     def value(match: re.Match) -> str:
-        name, extreme, metric, digits = match.groups()
+        name, extreme, metric, digits = match.groups(default="")
         named = [g for g in groups if name in (g.name, f"{g.first.experiment}/*")]
         found = [g for g in named if g.scale == "paper"] or named
         largest: dict[int, float] = {}
@@ -262,13 +259,13 @@ def headline(claim: str, groups: list[Group], most: int | None = None) -> str:
     return "; ".join("; ".join(text for _, text in some) + marks for marks, some in alike)
 
 
-def verdicts(groups: list[Group]) -> str:
+def verdicts(claim: str, groups: list[Group]) -> str:
     """The verdicts of a claim's runs at paper scale, counted; reduced ones apart and marked."""
-    counts = collections.Counter((group.scale, group.verdict) for group in groups)
-    cells = [
-        f"{verdict}{f' x {count}' if count > 1 else ''}{' (reduced)' if scale == 'reduced' else ''}"
-        for (scale, verdict), count in sorted(counts.items(), key=lambda one: one[0][0])
-    ]
+    counts = collections.Counter((g.scale, g.verdict) for g in of_claim(claim, groups))
+    cells = []
+    for (scale, verdict), count in sorted(counts.items(), key=lambda one: one[0][0]):
+        several = f" x {count}" if count > 1 else ""
+        cells.append(f"{verdict}{several}{' (reduced)' if scale == 'reduced' else ''}")
     return "; ".join(cells) or NOT_RUN
 
 

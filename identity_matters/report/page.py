@@ -1,7 +1,8 @@
 """REPORT.md as one HTML page that needs nothing from the network: page.html and page.css.
 
 Formulas become MathML, which browsers know; figures are put inside. HTML in the text, but for
-<details> and <summary>, is shown and not obeyed. Without the empty icon browsers would ask a server.
+<details> and <summary>, is shown and not obeyed. The page has an icon, an empty one, because
+browsers would ask a server for it.
 """
 
 import base64
@@ -9,7 +10,7 @@ import html
 import pathlib
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import latex2mathml.converter
@@ -21,8 +22,7 @@ from identity_matters.runs import VERDICTS
 _PAGE, _STYLE = (pathlib.Path(__file__).with_suffix(end) for end in (".html", ".css"))
 _BAR = '<mo stretchy="false">&#x0007C;</mo>'
 _NUMBER = re.compile(r"-?[\d.,]+(e[+-]?\d+)?( ± [\d.e+-]+)?( %)?( \(n = \d+\))?")
-_DETAILS = re.compile(r"</?details>\n*")
-_SUMMARY = re.compile(r"<summary>([^<]*)</summary>\n*")
+_FOLDED = re.compile(r"(</?details>|<summary>[^<]*</summary>)\n*")
 
 
 def anchor(heading: str) -> str:
@@ -55,7 +55,7 @@ def _arrange(tokens: list[Token]) -> list[tuple[str, str]]:
     """Gives headings, figures and cells what the style sheet needs; returns (tag, heading)."""
     headings = []
     columns: list[str] = []
-    column = 0
+    labels: Iterator[str] = iter(())
     for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
         text = token.content
         match before.type:
@@ -71,10 +71,9 @@ def _arrange(tokens: list[Token]) -> list[tuple[str, str]]:
             case "th_open":
                 columns.append(text)
             case "tr_open":
-                column = 0
+                labels = iter(columns)
             case "td_open":
-                before.attrSet("data-label", columns[column])
-                column += 1
+                before.attrSet("data-label", next(labels))
                 starts = (name for start, name in VERDICTS.items() if text.startswith(start))
                 kind = "number" if _NUMBER.fullmatch(text) else next(starts, None)
                 if kind:
@@ -113,6 +112,4 @@ def _image(_renderer: Any, tokens: Sequence[Token], index: int, _options: Any, e
 
 def _html(_renderer: Any, tokens: Sequence[Token], index: int, _options: Any, _env: Any) -> str:
     text = tokens[index].content
-    if _DETAILS.fullmatch(text) or _SUMMARY.fullmatch(text):
-        return text
-    return html.escape(text)
+    return text if _FOLDED.fullmatch(text) else html.escape(text)

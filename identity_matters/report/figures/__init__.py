@@ -202,16 +202,12 @@ def curve(
     Points without a value are left out, lower ones than `floor` are drawn there: 0 has no place on
     a logarithmic axis. `options` go to `axes.plot`.
     """
-    heights: dict[float, list[float]] = {}
-    for point in points:
-        if point[y] is not None and not math.isnan(point[y]):
-            heights.setdefault(point[x], []).append(max(point[y], floor))
+    held = split([p for p in points if p[y] is not None and not math.isnan(p[y])], x)
+    places = sorted(held)
+    heights = [[max(point[y], floor) for point in held[place]] for place in places]
     if not heights:
         return
-    places = sorted(heights)
-    medians, least, largest = (
-        [pick(heights[place]) for place in places] for pick in (statistics.median, min, max)
-    )
+    medians, least, largest = ([*map(pick, heights)] for pick in (statistics.median, min, max))
     (line,) = axes.plot(places, medians, style, **options)
     if least == largest:
         return
@@ -269,13 +265,13 @@ def points_of(figure: Figure, run: Run) -> list[dict]:
     return [{"variant": run.variant, "seed": run.seed, **row} for row in figure.points(run)]
 
 
-def write_csv(path: pathlib.Path, rows: list[dict]) -> None:
+def write_csv(path: pathlib.Path, table: list[dict]) -> None:
     """Writes rows, which need not have the same columns, as comma-separated values."""
+    columns = list(dict.fromkeys(name for row in table for name in row))
     with open(path, "w", encoding="utf-8", newline="") as file:
-        columns = dict.fromkeys(name for row in rows for name in row)
-        writer = csv.DictWriter(file, list(columns), lineterminator="\n")
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(table)
 
 
 def save(figure: Figure, runs: list[Run], directory: pathlib.Path) -> tuple[list[Run], list[str]]:

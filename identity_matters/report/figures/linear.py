@@ -140,7 +140,8 @@ def distribution_points(run: Run) -> Iterator[dict]:
     counts = np.sum([record["histogram_counts"] for record in records], axis=0)
     total = sum(record["points"] for record in records)
     for first in records[:1]:
-        edges = np.linspace(*first["histogram_log10"], first["histogram_bins"] + 1).tolist()
+        least, most = first["histogram_log10"]
+        edges = np.linspace(least, most, first["histogram_bins"] + 1).tolist()
         for (low, high), count in zip(itertools.pairwise(edges), counts, strict=True):
             yield {
                 "form": first["form"],

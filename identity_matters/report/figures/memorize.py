@@ -69,7 +69,7 @@ def width_points(run: Run) -> Iterator[dict]:
 @fig.figure("memorize", "width", width_points)
 def draw_widths(points: list[dict], canvas: Canvas) -> None:
     axes = canvas.subplots()
-    columns: Looks = {
+    columns = {
         "least_fitting_width": ("fits all labels", "o-"),
         "least_certified_width": ("certified", "s--"),
     }
@@ -101,7 +101,7 @@ def precision_points(run: Run) -> Iterator[dict]:
 @fig.figure("memorize", "precision", precision_points)
 def draw_precision(points: list[dict], canvas: Canvas) -> None:
     axes = canvas.subplots()
-    columns: Looks = {
+    columns = {
         "max_abs_error": ("measured", "o-"),
         "output_error_bound": ("certificate's bound", "s:"),
     }
