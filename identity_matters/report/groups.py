@@ -250,10 +250,9 @@ def headline(claim: str, groups: list[Group], most: int | None = None) -> str:
     for sentence in paper.CLAIMS[claim].ours:
         with contextlib.suppress(MissingValueError):
             text, used = fill(sentence, groups)
-            counts = sorted({len(group.runs) for group in used})
-            marks = [f"n = {' and '.join(map(str, counts))}"] if counts else []
-            marks += ["reduced"] if any(group.scale == "reduced" for group in used) else []
-            found.append((f" ({', '.join(marks)})" if marks else "", text))
+            seeds = " and ".join(map(str, sorted({len(group.runs) for group in used})))
+            reduced = ", reduced" if any(group.scale == "reduced" for group in used) else ""
+            found.append((f" (n = {seeds}{reduced})", text))
     # What sentences in a row have in common is said once, after the last.
     alike = itertools.groupby(found[:most], key=lambda one: one[0])
     return "; ".join("; ".join(text for _, text in some) + marks for marks, some in alike)
@@ -286,13 +285,9 @@ def contradictions(yours: list[Group], reference: list[Group]) -> list[str]:
     for group in yours:
         other = known.get((group.name, group.scale))
         expected = other.decided if other else set()
-        said = f"{group.name} ({paper.CLAIMS[group.claim].title}): {group.verdict}"
-        if group.decided <= expected:
-            continue
-        if other and expected:
-            found.append(f"{said}; the reference: {other.verdict}")
-        elif group.scale == "paper" and (
-            len(group.decided) > 1 or "not reproduced" in group.decided
-        ):
-            found.append(said)
+        theirs = f"; the reference: {other.verdict}" if other and expected else ""
+        refuted = len(group.decided) > 1 or "not reproduced" in group.decided
+        if not group.decided <= expected and (theirs or (refuted and group.scale == "paper")):
+            title = paper.CLAIMS[group.claim].title
+            found.append(f"{group.name} ({title}): {group.verdict}{theirs}")
     return found

@@ -10,12 +10,12 @@ import dataclasses
 import importlib
 import io
 import itertools
-import math
 import operator
 import pathlib
 import pkgutil
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import inf, isnan
 from typing import Any
 
 import matplotlib
@@ -26,6 +26,7 @@ from identity_matters import paper
 from identity_matters.report.groups import MALFORMED
 from identity_matters.runs import Run
 
+Points = list[dict]
 Looks = dict[str, Any]
 Labels = Mapping[Any, str] | Callable[[Any], str]
 
@@ -84,7 +85,7 @@ class Figure:
     name: str
     experiment: str
     points: Callable[[Run], Iterable[dict]]
-    draw: Callable[[list[dict], Canvas], None]
+    draw: Callable[[Points, Canvas], None]
 
 
 FIGURES: list[Figure] = []
@@ -93,7 +94,7 @@ FIGURES: list[Figure] = []
 def figure(experiment: str, name: str, points: Callable[[Run], Iterable[dict]]) -> Callable:
     """Declares the figure <experiment>_<name>; it decorates the function that draws it."""
 
-    def declare(draw: Callable[[list[dict], Canvas], None]) -> Callable:
+    def declare(draw: Callable[[Points, Canvas], None]) -> Callable:
         FIGURES.append(Figure(f"{experiment}_{name}", experiment, points, draw))
         return draw
 
@@ -132,16 +133,16 @@ def rows(records: list[dict], names: str) -> list[dict]:
     return found
 
 
-def split(points: list[dict], names: str) -> dict[Any, list[dict]]:
+def split(points: Points, names: str) -> dict[Any, Points]:
     """The points by the value of a column, or by a tuple of several, in order of appearance."""
     key = operator.itemgetter(*names.split())
-    parts: dict[Any, list[dict]] = {}
+    parts: dict[Any, Points] = {}
     for point in points:
         parts.setdefault(key(point), []).append(point)
     return parts
 
 
-def series(points: list[dict], by: str, labels: Labels = str) -> Iterator[tuple[Looks, list[dict]]]:
+def series(points: Points, by: str, labels: Labels = str) -> Iterator[tuple[Looks, Points]]:
     """({"color": ..., "label": ...}, points) for each value of a column, or of several.
 
     `labels` gives each value its label. A dict also gives the order, so that a value has the same
@@ -155,13 +156,8 @@ def series(points: list[dict], by: str, labels: Labels = str) -> Iterator[tuple[
 
 
 def panels(
-    canvas: Canvas,
-    points: list[dict],
-    by: str,
-    titles: Labels = str,
-    columns: int = 3,
-    legend: int = 0,
-) -> Iterator[tuple[Any, list[dict]]]:
+    canvas: Canvas, points: Points, by: str, titles: Labels = str, columns: int = 3, legend: int = 0
+) -> Iterator[tuple[Any, Points]]:
     """(axes, points) for each value of a column, named by `titles` as in `series`.
 
     All have one y axis, labelled on the left. Once all are drawn, `legend` columns below them have
@@ -188,27 +184,20 @@ def panels(
 
 
 def curve(
-    axes: Any,
-    points: list[dict],
-    x: str,
-    y: str,
-    style: str = "o-",
-    *,
-    floor: float = -math.inf,
-    **options: Any,
+    axes: Any, points: Points, x: str, y: str, fmt: str = "o-", floor: float = -inf, **options: Any
 ) -> None:
     """Draws the median of column y at each value of column x, and the range where there is one.
 
     Points without a value are left out, lower ones than `floor` are drawn there: 0 has no place on
-    a logarithmic axis. `options` go to `axes.plot`.
+    a logarithmic axis. `fmt` and `options` go to `axes.plot`.
     """
-    held = split([p for p in points if p[y] is not None and not math.isnan(p[y])], x)
+    held = split([p for p in points if p[y] is not None and not isnan(p[y])], x)
     places = sorted(held)
     heights = [[max(point[y], floor) for point in held[place]] for place in places]
     if not heights:
         return
-    medians, least, largest = ([*map(pick, heights)] for pick in (statistics.median, min, max))
-    (line,) = axes.plot(places, medians, style, **options)
+    medians, least, largest = ([*map(of, heights)] for of in (statistics.median, min, max))
+    (line,) = axes.plot(places, medians, fmt, **options)
     if least == largest:
         return
     colour = line.get_color()
@@ -222,31 +211,30 @@ def curve(
 
 def curves(
     axes: Any,
-    points: list[dict],
+    points: Points,
     by: str,
     x: str,
     y: str,
-    style: str = "o-",
+    fmt: str = "o-",
     *,
     labels: Labels = str,
     **options: Any,
 ) -> None:
     """A `curve` for each of the `series` of the points."""
     for looks, own in series(points, by, labels):
-        curve(axes, own, x, y, style, **looks | options)
+        curve(axes, own, x, y, fmt, **looks | options)
 
 
 def scatter(
-    axes: Any, points: list[dict], x: str, y: str, marker: str = "o", **options: Any
+    axes: Any, points: Points, x: str, y: str, fmt: str = "o", floor: float = -inf, **options: Any
 ) -> None:
-    """Draws every point, discs see-through; lower ones than the option `floor` are drawn there."""
-    floor = options.pop("floor", -math.inf)
-    disc: Looks = {"alpha": 0.5, "markeredgewidth": 0} if marker == "o" else {}
+    """Draws every point, discs see-through; lower ones than `floor` are drawn there."""
+    disc: Looks = {"alpha": 0.5, "markeredgewidth": 0} if fmt == "o" else {}
     heights = [max(point[y], floor) for point in points]
-    axes.plot([point[x] for point in points], heights, marker, **disc | options)
+    axes.plot([point[x] for point in points], heights, fmt, **disc | options)
 
 
-def render(figure: Figure, points: list[dict]) -> str:
+def render(figure: Figure, points: Points) -> str:
     """The figure as SVG text."""
     with matplotlib.rc_context(_STYLE):
         canvas = Canvas()
@@ -282,7 +270,7 @@ def save(figure: Figure, runs: list[Run], directory: pathlib.Path) -> tuple[list
       not.
     """
     shown: list[Run] = []
-    points: list[dict] = []
+    points: Points = []
     svg = ""
     problems = []
     try:
@@ -301,7 +289,7 @@ def save(figure: Figure, runs: list[Run], directory: pathlib.Path) -> tuple[list
     return shown, problems
 
 
-def _drawn(figure: Figure, runs: list[Run]) -> tuple[list[Run], list[dict], str]:
+def _drawn(figure: Figure, runs: list[Run]) -> tuple[list[Run], Points, str]:
     """The runs that have points, the points, and the figure of them."""
     found = [(run, points_of(figure, run)) for run in runs]
     points = [row for _, own in found for row in own]

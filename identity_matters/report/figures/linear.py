@@ -53,7 +53,7 @@ def norm_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("factorization", "norms", norm_points)
-def draw_norms(points: list[dict], canvas: Canvas) -> None:
+def draw_norms(points: fig.Points, canvas: Canvas) -> None:
     names = ("dimension", "depth_times_norm")
     for axes, own in panels(canvas, points, "variant", _PANELS, legend=4):
         _scale_dimensions(axes)
@@ -87,7 +87,7 @@ def gap_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("factorization", "gap", gap_points)
-def draw_gaps(points: list[dict], canvas: Canvas) -> None:
+def draw_gaps(points: fig.Points, canvas: Canvas) -> None:
     variants = {name: name.replace("_", " ") for name in sorted(split(points, "variant"))}
     # A marker and a colour each, and a dashed line when these start again.
     lines = (marker + line for line in itertools.cycle(("-", "--")) for marker in "osv^Dx*")
@@ -114,7 +114,7 @@ def shortest_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("factorization", "shortest", shortest_points)
-def draw_shortest(points: list[dict], canvas: Canvas) -> None:
+def draw_shortest(points: fig.Points, canvas: Canvas) -> None:
     for axes, own in panels(canvas, points, "variant", _OF_PATHS, legend=2):
         axes.set_yscale("symlog", linthresh=0.01)
         axes.set(ylim=(0, 100), ylabel="excess of the shortest path, percent")
@@ -155,7 +155,7 @@ def distribution_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("gradient_bound", "distribution", distribution_points)
-def draw_distribution(points: list[dict], canvas: Canvas) -> None:
+def draw_distribution(points: fig.Points, canvas: Canvas) -> None:
     axes = canvas.subplots()
     for style, rows in series(points, "form", _LABELS):
         share = statistics.fmean(row["failures_percent"] for row in rows)
@@ -163,9 +163,8 @@ def draw_distribution(points: list[dict], canvas: Canvas) -> None:
         curve(axes, rows, "log10_ratio", "points_percent", "-", drawstyle="steps-mid", **style)
     axes.axvline(0.0, color="black", linestyle="--", linewidth=1)
     axes.set(yscale="log", ylabel="percent of random points per bin")
-    axes.set_xlabel(
-        "log10(right-hand side / squared gradient); right of the line the form is false"
-    )
+    ratio = "log10(right-hand side / squared gradient)"
+    axes.set_xlabel(f"{ratio}; right of the line the form is false")
     axes.legend(loc="upper left")
 
 
@@ -176,7 +175,7 @@ def tight_family_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("gradient_bound", "tight_family", tight_family_points)
-def draw_tight_family(points: list[dict], canvas: Canvas) -> None:
+def draw_tight_family(points: fig.Points, canvas: Canvas) -> None:
     narrowest = min(point["width"] for point in points)
     depths = {depth: f"l = {depth}" for depth in sorted(split(points, "depth"))}
     shown = sorted((p for p in points if p["width"] == narrowest), key=lambda p: p["scale"])
@@ -215,7 +214,7 @@ def wall_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("landscape", "wall", wall_points)
-def draw_wall(points: list[dict], canvas: Canvas) -> None:
+def draw_wall(points: fig.Points, canvas: Canvas) -> None:
     axes = canvas.subplots()
     starts = {False: "start inside the ball", True: "start outside, and A_i = −I"}
     points = [{**point, "outside": point["started_at_norm"] >= 1} for point in points]
@@ -243,12 +242,11 @@ def origin_points(run: Run) -> list[dict]:
 
 
 @fig.figure("landscape", "origin", origin_points)
-def draw_origin(points: list[dict], canvas: Canvas) -> None:
+def draw_origin(points: fig.Points, canvas: Canvas) -> None:
     spectrum, gradient = canvas.subplots(1, 2)
     nets = {"residual": "residual net", "standard": "standard net"}
-    for (style, rows), (marker, offset) in zip(
-        series(points, "net", nets), (("o", 0.12), ("x", -0.12)), strict=True
-    ):
+    marks = (("o", 0.12), ("x", -0.12))
+    for (style, rows), (marker, offset) in zip(series(points, "net", nets), marks, strict=True):
         rows = [{**row, "place": row["depth"] + offset} for row in rows]
         fig.scatter(spectrum, rows, "place", "hessian_eigenvalue", marker, **style, alpha=1.0)
         curve(gradient, rows, "place", "gradient_norm", marker, **style)
@@ -268,7 +266,7 @@ def negative_determinant_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("landscape", "negative_determinant", negative_determinant_points)
-def draw_negative_determinant(points: list[dict], canvas: Canvas) -> None:
+def draw_negative_determinant(points: fig.Points, canvas: Canvas) -> None:
     points = sorted(points, key=lambda point: (point["width"], point["depth"]))
     for axes, own in panels(canvas, points, "width", "d = {}".format):
         axes.set(xscale="log", xlabel="1 − τ")

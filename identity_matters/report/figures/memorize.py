@@ -38,7 +38,7 @@ def parameter_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("memorize", "parameters", parameter_points)
-def draw_parameters(points: list[dict], canvas: Canvas) -> None:
+def draw_parameters(points: fig.Points, canvas: Canvas) -> None:
     canvas.set_size_inches(7.0, 5.4)
     axes = canvas.subplots()
     markers = zip(itertools.cycle("osD^vPX*"), itertools.cycle(COLOURS), strict=False)
@@ -53,8 +53,7 @@ def draw_parameters(points: list[dict], canvas: Canvas) -> None:
     single = [point for point in points if point["precision"] == "float32"]
     for name, (label, style) in _CURVES.items():
         curve(axes, single, "examples", name, style, color="grey", linewidth=1, label=label)
-    axes.set(xscale="log", yscale="log")
-    axes.set(xlabel="examples n", ylabel="parameters in the blocks")
+    axes.set(xscale="log", yscale="log", xlabel="examples n", ylabel="parameters in the blocks")
     canvas.legend(**_BELOW)
 
 
@@ -67,7 +66,7 @@ def width_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("memorize", "width", width_points)
-def draw_widths(points: list[dict], canvas: Canvas) -> None:
+def draw_widths(points: fig.Points, canvas: Canvas) -> None:
     axes = canvas.subplots()
     columns = {
         "least_fitting_width": ("fits all labels", "o-"),
@@ -80,7 +79,7 @@ def draw_widths(points: list[dict], canvas: Canvas) -> None:
     canvas.legend(**_BELOW)
 
 
-def _by_precision(axes: Any, points: list[dict], x: str, columns: dict) -> None:
+def _by_precision(axes: Any, points: fig.Points, x: str, columns: dict) -> None:
     """A curve of each column, named by (label, line), in each precision."""
     for style, rows in series(points, "precision"):
         for column, (label, line) in columns.items():
@@ -99,7 +98,7 @@ def precision_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("memorize", "precision", precision_points)
-def draw_precision(points: list[dict], canvas: Canvas) -> None:
+def draw_precision(points: fig.Points, canvas: Canvas) -> None:
     axes = canvas.subplots()
     columns = {
         "max_abs_error": ("measured", "o-"),
@@ -126,7 +125,7 @@ def descent_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("memorize", "descent", descent_points)
-def draw_descent(points: list[dict], canvas: Canvas) -> None:
+def draw_descent(points: fig.Points, canvas: Canvas) -> None:
     axes = canvas.subplots()
     rates = sorted(split(points, "learning_rate"))
     labels = {rate: f"SGD with momentum, rate {rate:g}" for rate in rates}
@@ -148,7 +147,7 @@ def few_numbers_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("memorize", "few_numbers", few_numbers_points)
-def draw_few_numbers(points: list[dict], canvas: Canvas) -> None:
+def draw_few_numbers(points: fig.Points, canvas: Canvas) -> None:
     titles = {"digits": "digits", "cifar10": "CIFAR-10, random labels"}
     for axes, own in fig.panels(canvas, points, "dataset", titles, legend=2):
         axes.set(yscale="log", xlabel="images per group", ylabel="stored numbers per example")
@@ -169,7 +168,7 @@ def trade_points(run: Run) -> list[dict]:
 
 
 @fig.figure("memorize", "trade", trade_points)
-def draw_trade(points: list[dict], canvas: Canvas) -> None:
+def draw_trade(points: fig.Points, canvas: Canvas) -> None:
     columns = {"numbers": "the whole network", "group_numbers": "the groups alone"}
     rows = [{**point, "part": part, "stored": point[part]} for part in columns for point in points]
     for axes, own in fig.panels(canvas, rows, "part", columns, legend=2):

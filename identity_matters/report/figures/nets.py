@@ -28,7 +28,7 @@ def ablation_points(question: str, run: Run) -> Iterator[dict]:
         }
 
 
-def draw_ablation(points: list[dict], canvas: Canvas) -> None:
+def draw_ablation(points: fig.Points, canvas: Canvas) -> None:
     nets = {net: net for net in split(points, "net")}
     titles = {
         panel: f"{panel[0].split('/')[0]}, {panel[1]} convolutions"
@@ -58,7 +58,7 @@ def convergence_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("cifar", "convergence", convergence_points)
-def draw_convergence(points: list[dict], canvas: Canvas) -> None:
+def draw_convergence(points: fig.Points, canvas: Canvas) -> None:
     for axes, own in panels(canvas, points, "variant", columns=2, legend=2):
         axes.set(xlabel="steps", ylabel="error (percent)")
         curves(axes, own, "kind", "step", "error_percent", "-", labels=_LABELS, linewidth=1)
@@ -83,7 +83,7 @@ def ratio_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("cifar", "residual_ratio", ratio_points)
-def draw_ratio(points: list[dict], canvas: Canvas) -> None:
+def draw_ratio(points: fig.Points, canvas: Canvas) -> None:
     for axes, own in panels(canvas, points, "variant", columns=2):
         axes.set(yscale="log", xlabel="block", ylabel="mean of ‖h(x)‖ / ‖x‖")
         curves(axes, own, "step", "block", "residual_ratio", labels="after {:,} steps".format)
@@ -149,7 +149,7 @@ def norm_points(run: Run) -> Iterator[dict]:
             }
 
 
-def _over_depth(points: list[dict], canvas: Canvas, ylabel: str) -> Iterator[tuple[Any, list]]:
+def _over_depth(points: fig.Points, canvas: Canvas, ylabel: str) -> Iterator[tuple[Any, list]]:
     """Panels by activation over the depths that there are, with one legend."""
     depths = sorted({point["depth"] for point in points})
     for axes, own in panels(canvas, points, "activation", legend=2):
@@ -160,7 +160,7 @@ def _over_depth(points: list[dict], canvas: Canvas, ylabel: str) -> Iterator[tup
 
 
 @fig.figure("deep_mlp", "trainability", trainability_points)
-def draw_trainability(points: list[dict], canvas: Canvas) -> None:
+def draw_trainability(points: fig.Points, canvas: Canvas) -> None:
     points = [{**p, "train_loss": min(p["train_loss"], _DRAWN_DIVERGED_LOSS)} for p in points]
     for axes, own in _over_depth(points, canvas, "training loss E ‖y − f(x)‖²"):
         curves(axes, own, "net", "depth", "train_loss", labels=_NET_LABELS)
@@ -169,13 +169,13 @@ def draw_trainability(points: list[dict], canvas: Canvas) -> None:
 
 
 @fig.figure("deep_mlp", "directions", trainability_points)
-def draw_directions(points: list[dict], canvas: Canvas) -> None:
+def draw_directions(points: fig.Points, canvas: Canvas) -> None:
     for axes, own in _over_depth(points, canvas, "effective dimension of h_{l−1}"):
         curves(axes, own, "net", "depth", "start_effective_dimension", labels=_NET_LABELS)
 
 
 @fig.figure("deep_mlp", "gradients", gradient_points)
-def draw_gradients(points: list[dict], canvas: Canvas) -> None:
+def draw_gradients(points: fig.Points, canvas: Canvas) -> None:
     deepest = max(point["depth"] for point in points)
     for axes, own in panels(canvas, points, "activation", legend=2):
         axes.set(yscale="log", xlabel="layer j / l", ylabel="norm of the gradient to W_j")
@@ -188,7 +188,7 @@ def draw_gradients(points: list[dict], canvas: Canvas) -> None:
 
 
 @fig.figure("deep_mlp", "norms", norm_points)
-def draw_norms(points: list[dict], canvas: Canvas) -> None:
+def draw_norms(points: fig.Points, canvas: Canvas) -> None:
     rates = {rate: f"l × rate = {rate:g}" for rate in sorted(split(points, "rate_times_depth"))}
     for axes, own in _over_depth(points, canvas, "l |||A||| after training"):
         axes.set_yscale("log")

@@ -29,7 +29,7 @@ def limit_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("relu", "limits", limit_points)
-def draw_limits(points: list[dict], canvas: Canvas) -> None:
+def draw_limits(points: fig.Points, canvas: Canvas) -> None:
     titles = {False: "without biases", True: "with biases"}
     kinds = {kind: kind for kind in _DRAWN_KINDS}
     for axes, own in panels(canvas, points, "bias", titles):
@@ -42,8 +42,11 @@ def draw_limits(points: list[dict], canvas: Canvas) -> None:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, fontsize=7)
 
 
-def _biases(bias: bool) -> str:
-    return "biases" if bias else "no biases"
+def _label(net: tuple) -> str:
+    """The label of (depth, bias) or (depth, width, bias)."""
+    depth, *width, bias = net
+    names = [f"l = {depth}", *(f"k = {k}" for k in width), "biases" if bias else "no biases"]
+    return ", ".join(names)
 
 
 def functional_points(run: Run) -> Iterator[dict]:
@@ -61,10 +64,10 @@ def functional_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("relu", "functional", functional_points)
-def draw_functional(points: list[dict], canvas: Canvas) -> None:
+def draw_functional(points: fig.Points, canvas: Canvas) -> None:
     axes = canvas.subplots()
     columns = "least_gradient_in_the_maps", "gradient_in_the_maps"
-    for style, rows in series(points, "depth bias", lambda n: f"l = {n[0]}, {_biases(n[1])}"):
+    for style, rows in series(points, "depth bias", _label):
         style["label"] += f" ({len(rows)})"
         fig.scatter(axes, rows, *columns, **style)
     ends = [end([point[columns[0]] for point in points]) for end in (min, max)]
@@ -83,11 +86,9 @@ def ratio_points(run: Run) -> list[dict]:
 
 
 @fig.figure("relu", "gradient_ratio", ratio_points)
-def draw_ratio(points: list[dict], canvas: Canvas) -> None:
+def draw_ratio(points: fig.Points, canvas: Canvas) -> None:
     axes = canvas.subplots()
-    for style, rows in series(
-        points, "depth width bias", lambda net: f"l = {net[0]}, k = {net[1]}, {_biases(net[2])}"
-    ):
+    for style, rows in series(points, "depth width bias", _label):
         for line, name in (("-", "median_ratio"), (":", "least_ratio"), ("x", "searched_ratio")):
             curve(axes, rows, "norm", name, line, floor=_DRAWN_ZERO, **style)
             style["label"] = None
@@ -118,7 +119,7 @@ def noise_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("relu", "noise", noise_points)
-def draw_noise(points: list[dict], canvas: Canvas) -> None:
+def draw_noise(points: fig.Points, canvas: Canvas) -> None:
     by_bound, by_scale = canvas.subplots(1, 2)
     shares = [point for point in points if "share_of_starts" in point]
     names = ("width", "bound_of_risk_share", "share_of_starts", ".-")
@@ -130,10 +131,9 @@ def draw_noise(points: list[dict], canvas: Canvas) -> None:
     times = [point for point in points if "median_updates_to_half" in point]
     widest = [p for p in times if p["width"] == max(point["width"] for point in times)]
     names = ("depth bias", "deviation", "median_updates_to_half", "o-")
-    curves(by_scale, widest, *names, labels=lambda n: f"l = {n[0]}, {_biases(n[1])}")
-    by_scale.set(
-        xlabel="deviation of the start, widest net", ylabel="median updates to half the risk"
-    )
+    curves(by_scale, widest, *names, labels=_label)
+    by_scale.set_xlabel("deviation of the start, widest net")
+    by_scale.set_ylabel("median updates to half the risk")
     for axes in (by_bound, by_scale):
         axes.set_xscale("log")
         axes.legend(fontsize=8)
