@@ -6,6 +6,7 @@ browsers would ask a server for it.
 """
 
 import base64
+import collections
 import html
 import pathlib
 import re
@@ -40,20 +41,17 @@ def render(markdown: str, directory: pathlib.Path) -> str:
     tokens = parser.parse(markdown, env)
     headings = _arrange(tokens)
     body = parser.renderer.render(tokens, parser.options, env)
-    links = "".join(
-        f'<li><a href="#{anchor(text)}">{html.escape(text)}</a></li>'
-        for level, text in headings
-        if level == "h2"
-    )
+    parts = ((anchor(text), html.escape(text)) for text in headings["h2"])
+    links = "".join(f'<li><a href="#{name}">{text}</a></li>' for name, text in parts)
     body = body.replace("</h1>", f'</h1>\n<nav aria-label="parts"><ul>{links}</ul></nav>', 1)
-    title = next(html.escape(text) for level, text in headings if level == "h1")
+    title = html.escape(headings["h1"][0])
     page, style = (file.read_text(encoding="utf-8") for file in (_PAGE, _STYLE))
     return string.Template(page).substitute(title=title, style=style, body=body)
 
 
-def _arrange(tokens: list[Token]) -> list[tuple[str, str]]:
-    """Gives headings, figures and cells what the style sheet needs; returns (tag, heading)."""
-    headings = []
+def _arrange(tokens: list[Token]) -> dict[str, list[str]]:
+    """Gives headings, figures and cells what the style sheet needs; returns headings by tag."""
+    headings: dict[str, list[str]] = collections.defaultdict(list)
     columns: list[str] = []
     labels: Iterator[str] = iter(())
     for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
@@ -61,7 +59,7 @@ def _arrange(tokens: list[Token]) -> list[tuple[str, str]]:
         match before.type:
             case "heading_open":
                 before.attrSet("id", anchor(text))
-                headings.append((before.tag, text))
+                headings[before.tag].append(text)
             case "paragraph_open" if token.children and token.children[0].type == "image":
                 before.tag = after.tag = "figure"
                 caption = Token("caption", "figcaption", 1), Token("caption", "figcaption", -1)

@@ -118,8 +118,8 @@ def pick(record: dict, names: str) -> dict:
 def rows(records: list[dict], names: str) -> list[dict]:
     """Some fields of each record, as in `pick`; of parallel lists a row for each place.
 
-    >>> rows([{"depth": 2, "norms": [0.1, 0.3]}], "depth norm=norms")
-    [{'depth': 2, 'norm': 0.1}, {'depth': 2, 'norm': 0.3}]
+    Of ``{"depth": 2, "norms": [0.1, 0.3]}`` "depth norm=norms" are the rows
+    ``{"depth": 2, "norm": 0.1}`` and ``{"depth": 2, "norm": 0.3}``. Lists may hold lists.
     """
     found = []
     for row in (pick(record, names) for record in records):
