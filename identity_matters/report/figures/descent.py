@@ -145,8 +145,8 @@ def stuck_points(run: Run) -> list[dict]:
     records = [record for record in run.records if record["repeat"] == 0]
     widest = max(record["width"] for record in records)
     shown = [r for r in records if r["start"] != "gaussian_maps" or r["width"] == widest]
-    curve = "updates=curve_updates excess_risk=curve_excess_risk"
-    return fig.rows(shown, f"target start width predicted_stall_excess_risk {curve}")
+    lists = "updates=curve_updates excess_risk=curve_excess_risk"
+    return fig.rows(shown, f"target start width predicted_stall_excess_risk {lists}")
 
 
 @fig.figure("linear_training", "stuck", stuck_points)

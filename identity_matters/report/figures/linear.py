@@ -137,21 +137,22 @@ _STYLES: Looks = {"iclr2017": ":", "v3": "--", "corrected": "-"}
 def distribution_points(run: Run) -> Iterator[dict]:
     """One row for each bin of log10(right/left), over all random points of the run."""
     records = of_kind(run, "random")
+    if not records:
+        return
     counts = np.sum([record["histogram_counts"] for record in records], axis=0)
     total = sum(record["points"] for record in records)
-    for first in records[:1]:
-        least, most = first["histogram_log10"]
-        edges = np.linspace(least, most, first["histogram_bins"] + 1).tolist()
-        for (low, high), count in zip(itertools.pairwise(edges), counts, strict=True):
-            yield {
-                "form": first["form"],
-                "log10_ratio_from": low,
-                "log10_ratio_to": high,
-                "log10_ratio": (low + high) / 2,
-                "points_percent": 100 * int(count) / total,
-                "points": total,
-                "failures_percent": run.summary["metrics"]["failures_percent"],
-            }
+    first, last = records[0]["histogram_log10"]
+    edges = np.linspace(first, last, records[0]["histogram_bins"] + 1).tolist()
+    for (low, high), count in zip(itertools.pairwise(edges), counts, strict=True):
+        yield {
+            "form": records[0]["form"],
+            "log10_ratio_from": low,
+            "log10_ratio_to": high,
+            "log10_ratio": (low + high) / 2,
+            "points_percent": 100 * int(count) / total,
+            "points": total,
+            "failures_percent": run.summary["metrics"]["failures_percent"],
+        }
 
 
 @fig.figure("gradient_bound", "distribution", distribution_points)
