@@ -36,7 +36,6 @@ from jax.experimental import topologies
 import experiments
 from benchmarks import hlo
 from experiments import run
-from experiments.images import data as image_data
 from experiments.images import train
 from experiments.run.shared import configs, grid, reproduced
 from identity_matters import flops, runs
@@ -249,9 +248,9 @@ def lower_training(groups: dict, part: str, devices: list) -> tuple:
     return *lowered, operations, groups["model"]["compute_dtype"]
 
 
-def stand_in(data: dict) -> image_data.ImageData:
+def stand_in(data: dict) -> train.ImageData:
     """Zeros in place of a data set, of its published size."""
-    num_classes, shape = image_data.size(data)
+    _, shape = train.classes_and_shape(data)
     name, options, size = data["normalization"], {"pad_pixels_per_side": 0, "flip": False}, {}
     if data["dataset"] == imagenet.NAME:
         size = imagenet.PUBLISHED_EXAMPLES
@@ -268,7 +267,7 @@ def stand_in(data: dict) -> image_data.ImageData:
         ]
         examples = Arrays(*arrays)
     inputs = augment.make_inputs(name, constants, **options)
-    return image_data.ImageData(num_classes, shape, examples, *inputs, {})
+    return train.ImageData(examples, *inputs, {})
 
 
 @functools.cache

@@ -32,7 +32,6 @@ from benchmarks import load
 from experiments import run
 from experiments.run.shared import configs, grid, reproduced, without
 from identity_matters.images import imagenet, miniature
-from identity_matters.images.imagenet import Reading
 
 CLAIM = "imagenet-input"
 KINDS = ("train", "evaluation")
@@ -90,20 +89,20 @@ def _measure_here(trial: dict, seed: int) -> dict:
         os.sched_setaffinity(0, _available_cores()[:cores])
     with tempfile.TemporaryDirectory() as scratch:
         encoded = _open(trial, pathlib.Path(scratch), seed)
-        reading = Reading(cores, 0, 2 * cores)
+        buffered = imagenet.BATCHES_PER_THREAD * cores
         count = trial["batches_per_round"] * trial["batch_examples"]
         decoder = _Decoder(encoded, count, trial["kind"], cores, seed)
         seconds = {"pipeline": [], "decoder": []}
-        with contextlib.closing(_endless(encoded, trial, reading, seed)) as stream:
-            for _ in range(reading.prefetch_batches + 1):
+        with contextlib.closing(_endless(encoded, trial, buffered, seed)) as stream:
+            for _ in range(buffered + 1):
                 next(stream)
             for _ in range(trial["rounds"]):
                 # Nothing is made ahead while the decoder has its turn, but for what fits the
                 # buffer; as much is under way at the end of the pipeline's turn as at its start.
-                ahead = reading.prefetch_batches * trial["batch_examples"]
+                ahead = buffered * trial["batch_examples"]
                 time.sleep(1.5 * ahead * decoder.seconds_per_image)
                 seconds["decoder"].append(decoder.run())
-                seconds["pipeline"].append(_drain(stream, trial["batches_per_round"], reading))
+                seconds["pipeline"].append(_drain(stream, trial["batches_per_round"], buffered))
             rates = {name: count / statistics.median(all_) for name, all_ in seconds.items()}
             step_seconds = (
                 trial["step_over_batch_seconds"] * trial["batch_examples"] / rates["pipeline"]
@@ -130,12 +129,12 @@ def _open(trial: dict, scratch: pathlib.Path, seed: int) -> imagenet.EncodedImag
     return imagenet.EncodedImages(trial["data_dir"] or scratch, split)
 
 
-def _endless(encoded, trial: dict, reading: Reading, seed: int):
+def _endless(encoded, trial: dict, buffered: int, seed: int):
     """A stream with more batches than this benchmark takes."""
-    count = 4 * (trial["rounds"] + 4) * (trial["batches_per_round"] + reading.prefetch_batches)
+    count = 4 * (trial["rounds"] + 4) * (trial["batches_per_round"] + buffered)
     size = trial["batch_examples"]
     make = functools.partial(_read, encoded, trial["kind"] == "evaluation", seed, size)
-    return imagenet.stream(reading, make, 0, count)
+    return imagenet.stream(make, 0, count, threads=trial["cores"], processes=0)
 
 
 def _read(encoded, evaluates: bool, seed: int, size: int, number: int) -> dict:
@@ -146,9 +145,9 @@ def _read(encoded, evaluates: bool, seed: int, size: int, number: int) -> dict:
     return imagenet.read_train(encoded, indices, epochs, seed)
 
 
-def _drain(stream, batches: int, reading: Reading) -> float:
+def _drain(stream, batches: int, buffered: int) -> float:
     """Seconds for `batches` batches, the buffer emptied of finished ones first."""
-    for _ in range(reading.prefetch_batches):
+    for _ in range(buffered):
         next(stream)
     started = time.perf_counter()
     for _ in range(batches):

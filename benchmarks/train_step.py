@@ -27,7 +27,6 @@ import jax
 
 from benchmarks import compile_check, load
 from experiments import run
-from experiments.images import data as image_data
 from experiments.images import train
 from experiments.run.shared import configs, reproduced, require_between, without
 from identity_matters import flops as counts
@@ -98,9 +97,9 @@ def trials(
 def measure(trial: dict, key, log) -> dict:
     """Median images per second of both, in rounds that take turns."""
     ours = Rounds(trial, key)
-    image, *_ = ours.training.data.image_shape
+    image, *_ = ours.training.task.data.image_shape
     settings = {**trial, "stem_width": 16, "kernel_size": 3, "image_pixels_per_side": image}
-    settings["num_classes"] = ours.training.data.num_classes
+    settings["num_classes"] = ours.training.num_classes
     devices, parameters = ours.parallel.devices, ours.training.parameters
     flops = ours.training.task.flops_per_example
     peers = {"torch": settings}
@@ -152,12 +151,12 @@ class Rounds:
     def __init__(self, trial: dict, key):
         # A CPU as a training divides it, but one accelerator: PyTorch uses no more.
         on_cpu = jax.default_backend() == "cpu"
-        batch_examples, data = trial["batch_examples"], image_data.settings("cifar10")
+        batch_examples = trial["batch_examples"]
         model = {name: trial[name] for name in ("blocks_per_stage", "widths", "compute_dtype")}
         self.steps, self.per_dispatch = trial["steps_per_round"], trial["steps_per_dispatch"]
         groups = train.settings(
             "paper",
-            data,
+            {"dataset": "cifar10"},
             model,
             {
                 "schedule": "constant",
@@ -170,7 +169,7 @@ class Rounds:
         self.training = train.Training(
             **without(groups, "scale"),
             devices=None if on_cpu else parallel.pick_devices(1, batch_examples),
-            images=compile_check.stand_in(data),
+            images=compile_check.stand_in(groups["data"]),
         )
         self.parallel, task = self.training.parallel, self.training.task
         init_key, step_key = jax.random.split(key)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from experiments.images import ablations, cifar, imagenet, train
-from experiments.images import data as image_data
 from experiments.images.log import RESULT, TrainingLog
 from identity_matters import paper, runs
 from tests import forked
@@ -39,12 +38,11 @@ def test_every_variant_makes_its_trainings(module, variant, monkeypatch):
     """As if every data set were there, with one example a split."""
 
     def load(data):
-        num_classes, shape = image_data.size(data)
+        _, shape = train.classes_and_shape(data)
         one = np.zeros((1, *shape), np.uint8), np.zeros(1, np.int32)
-        arrays = image_data.Arrays(*one, *one)
-        return image_data.ImageData(num_classes, shape, arrays, None, None, {"train": "one"})
+        return train.ImageData(train.Arrays(*one, *one), None, None, {"train": "one"})
 
-    monkeypatch.setattr(image_data, "load", load)
+    monkeypatch.setattr(train, "load_data", load)
     trials = module.EXPERIMENT.trials(**settings(module, variant))
     assert len({json.dumps(trial) for trial in trials}) == len(trials) > 0
     for trial in trials:
@@ -63,7 +61,7 @@ def test_the_operations_of_the_papers_training_are_those_of_our_net_of_table_1(n
 
 
 def test_schedules_by_hand():
-    assert image_data.steps_at(256, 200, 350) == (39_062, 68_359)
+    assert train.steps_at(256, 200, 350) == (39_062, 68_359)
     optim = settings(imagenet, PRINTED)["optim"]
     # Two epochs are 2 * 1,281,167 / 256 = 10,009 steps; 69 of them fit before step 700,000.
     assert optim["boundary_steps"][:2] == (10_009, 20_018)
@@ -85,8 +83,8 @@ def test_sixteen_devices_share_what_they_can(tmp_path):
     assert (result["train"]["steps_per_dispatch"], result["steps_per_dispatch"]) == (0, 1)
     assert list(run.path.glob("tensorboard/cell=0/*"))
     # A trained net comes back in three lines.
-    training, state = train.load(run.path)
-    found = training.evaluate(state)
+    training, variables = train.load(run.path)
+    found = training.evaluate(variables)
     assert found["test_error_percent"] == result["test_error_percent"]
     assert found["test_loss"] == pytest.approx(result["test_loss"], rel=1e-5)
 

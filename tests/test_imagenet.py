@@ -13,9 +13,9 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.images.train import IMAGENET_DATA, load_data
 from identity_matters import batches
 from identity_matters.images import datasets, imagenet, miniature
-from identity_matters.images.imagenet import Reading
 from tests import forked
 
 for _module in ("tensorflow_datasets", "array_record", "grain", "cv2"):
@@ -23,7 +23,7 @@ for _module in ("tensorflow_datasets", "array_record", "grain", "cv2"):
 
 TRAIN, VALIDATION = 26, 11
 PIXELS = 32
-QUICK = Reading(worker_threads=2, worker_processes=0, prefetch_batches=4)
+QUICK = {"threads": 2, "processes": 0}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def streams(encoded, reading=QUICK) -> batches.Streams:
         len(encoded),
         functools.partial(imagenet.read_train, encoded, pixels=PIXELS),
         functools.partial(imagenet.read_test, encoded),
-        functools.partial(imagenet.stream, reading),
+        functools.partial(imagenet.stream, **reading),
     )
 
 
@@ -111,7 +111,7 @@ def test_the_shares_of_all_processes_are_the_batch_of_one(train):
 
 def test_the_position_is_a_step_number(train):
     whole, position = take(train, 9), 4
-    one_thread = Reading(worker_threads=1, worker_processes=0, prefetch_batches=1)
+    one_thread = {"threads": 1, "processes": 0}
     assert_same(take(train, 5, one_thread, first_step=position), whole[4:])
 
 
@@ -173,8 +173,8 @@ if __name__ == "__main__":
     from identity_matters import batches
     from tests import test_imagenet
     flags.FLAGS.mark_as_parsed()
-    encoded, reading = imagenet.EncodedImages(sys.argv[1], "train"), imagenet.Reading(1, 2, 1)
-    data = test_imagenet.streams(encoded, reading)
+    encoded = imagenet.EncodedImages(sys.argv[1], "train")
+    data = test_imagenet.streams(encoded, {"threads": 1, "processes": 2})
     stream = data.stream(functools.partial(batches.train_batch, data, 5, 8, slice(None)), 1, 1000)
     made = jax.tree.map(np.array, [next(stream) for _ in range(5)])  # not in shared memory
     pathlib.Path("made").write_bytes(pickle.dumps(made))
@@ -213,10 +213,11 @@ def _is_alive(pid: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize("numbers", [(0, 0, 1), (1, -1, 1), (3, 0, 2)])
-def test_bad_readings_are_refused(numbers):
-    with pytest.raises(ValueError, match=r"worker_threads must be at least 1, .* got Reading\("):
-        Reading(*numbers)
+@pytest.mark.parametrize("numbers", [(-1, 0), (1, -1)])
+def test_bad_numbers_of_workers_are_refused(numbers):
+    workers = dict(zip(("worker_threads", "worker_processes"), numbers, strict=True))
+    with pytest.raises(ValueError, match=r"at least 0, got {} and {}$".format(*numbers)):
+        load_data({**IMAGENET_DATA, **workers})
 
 
 def test_what_is_not_there_is_named(examples, tmp_path):

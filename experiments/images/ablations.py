@@ -22,7 +22,6 @@ import math
 from collections.abc import Callable
 
 from experiments import run
-from experiments.images import data as image_data
 from experiments.images import train
 from experiments.images.log import RESULT
 from experiments.run.shared import configs, largest, least, reproduced, where
@@ -79,7 +78,7 @@ _TEN_EPOCHS_RATE = {
     "warmup_steps": 400,
     "weight_decay": 5e-4,
 }
-_TEN_EPOCHS = {"steps": image_data.steps_at(128, 10)[0], "steps_per_checkpoint": 200}
+_TEN_EPOCHS = {"steps": train.steps_at(128, 10)[0], "steps_per_checkpoint": 200}
 
 
 def _nets(size: str, question: str) -> dict:
@@ -132,7 +131,7 @@ def _settings(variant: str) -> dict:
         "cifar10": ({"compute_dtype": "bfloat16"}, {}, {}),
     }[size]
     scale = "paper" if size == "cifar10" else "reduced"
-    data = image_data.settings(size.split("/")[0])
+    data = train.DIGITS if size == "digits" else {"dataset": "cifar10"}
     # `net` is the same for all but where `nets` changes it.
     groups = train.settings(scale, data, net, optim, keep_final_checkpoint=False, **length)
     return {**groups, "nets": _nets(size, question)}

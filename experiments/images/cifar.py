@@ -11,7 +11,6 @@ A run stopped at any moment goes on from its newest checkpoint when the same com
 """
 
 from experiments import run
-from experiments.images import data as image_data
 from experiments.images import train
 from experiments.run.shared import configs, reproduced
 from identity_matters import paper
@@ -50,7 +49,7 @@ _NETS: dict[str, tuple[str, dict, dict, dict, dict]] = {
     # quarter of the paper's width, 8 x 8 images. 2 CPU cores: half a minute. Expected: 6 %.
     "digits": (
         "reduced",
-        {},
+        train.DIGITS,
         {"blocks_per_stage": (3, 3, 3), "widths": (16, 32, 64)},
         # At the paper's 0.05 one seed in three diverged as the loss began to fall.
         {"learning_rate": 0.03, "boundary_steps": (500, 650)},
@@ -91,7 +90,7 @@ _NETS: dict[str, tuple[str, dict, dict, dict, dict]] = {
         {},
         {"blocks_per_stage": (3, 3, 3), "widths": (32, 64, 128)},
         {"schedule": "cosine", "boundary_steps": (), "warmup_steps": 400, "weight_decay": 5e-4},
-        {"steps": image_data.steps_at(128, 30)[0], "steps_per_checkpoint": 200},
+        {"steps": train.steps_at(128, 30)[0], "steps_per_checkpoint": 200},
     ),
     # Claim: Table 2, 7.25 % on CIFAR-10 with augmentation, 32.39 % on CIFAR-100 as printed there.
     # Springenberg et al. 2014: rate 0.05 out of a grid, 350 epochs in batches of 256, factors of
@@ -102,11 +101,11 @@ _NETS: dict[str, tuple[str, dict, dict, dict, dict]] = {
         {"normalization": "gcn_zca", "pad_pixels_per_side": 5},
         {"name": "all_cnn_c", "input_dropout": 0.2, "dropout": 0.5, "compute_dtype": "bfloat16"},
         {
-            "boundary_steps": image_data.steps_at(256, 200, 250, 300),
+            "boundary_steps": train.steps_at(256, 200, 250, 300),
             "weight_decay": 1e-3,
             "decayed": "kernels",
         },
-        {"steps": image_data.steps_at(256, 350)[0], "batch_examples": 256},
+        {"steps": train.steps_at(256, 350)[0], "batch_examples": 256},
     ),
     # Claim: Table 2, 6.43 % on CIFAR-10, the best of five runs of ResNet-110. Table 2's 25.16 % on
     # CIFAR-100 is that of another net, ResNet-164. He et al. 2015: 64,000 steps of 128, rate 0.1
@@ -133,11 +132,11 @@ _NETS: dict[str, tuple[str, dict, dict, dict, dict]] = {
         {"name": "densenet", "depth": 100, "growth": 24, "compute_dtype": "bfloat16"},
         {
             "learning_rate": 0.1,
-            "boundary_steps": image_data.steps_at(64, 150, 225),
+            "boundary_steps": train.steps_at(64, 150, 225),
             "nesterov": True,
             "decayed": "all",
         },
-        {"steps": image_data.steps_at(64, 300)[0], "batch_examples": 64},
+        {"steps": train.steps_at(64, 300)[0], "batch_examples": 64},
     ),
 }
 
@@ -145,7 +144,7 @@ _NETS: dict[str, tuple[str, dict, dict, dict, dict]] = {
 def _settings(variant: str) -> dict:
     dataset, net = variant.split("/")
     scale, data, *groups, length = _NETS["digits" if dataset == "digits" else net]
-    return train.settings(scale, image_data.settings(dataset, **data), *groups, **length)
+    return train.settings(scale, {**data, "dataset": dataset}, *groups, **length)
 
 
 get_config = configs({v: _settings(v) for v in VARIANTS + ACCELERATOR_VARIANTS + OTHER_VARIANTS})

@@ -14,7 +14,6 @@ A run stopped at any moment goes on from its newest checkpoint when the same com
 """
 
 from experiments import run
-from experiments.images import data as image_data
 from experiments.images import train
 from experiments.run.shared import configs, reproduced
 from identity_matters import paper
@@ -53,7 +52,7 @@ _AS_THE_PAPER = {
 def _paper_settings(model: dict, optim: dict, steps: int = PAPER_STEPS) -> dict:
     return train.settings(
         "paper",
-        image_data.imagenet_settings(),
+        {"dataset": imagenet.NAME},
         {**model, "compute_dtype": "bfloat16"},
         optim,
         steps=steps,
@@ -69,9 +68,12 @@ _SETTINGS = {
     # half a minute. Expected: a top-1 error of 1 to 2 %; chance is 90 %.
     "miniature/all_conv_residual": train.settings(
         "reduced",
-        image_data.imagenet_settings(
-            miniature_examples=400, image_pixels=64, eval_shorter_side_pixels=72
-        ),
+        {
+            "dataset": imagenet.NAME,
+            "miniature_examples": 400,
+            "image_pixels": 64,
+            "eval_shorter_side_pixels": 72,
+        },
         {
             "blocks_per_stage": (1, 1),
             "widths": (16, 32),

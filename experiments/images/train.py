@@ -1,23 +1,30 @@
 """Settings to trainings: one trial of `cifar`, `imagenet` and `ablations` is one `Training`.
 
-Its settings are four groups, `data` (see `data`), `model`, `optim` and `train`; what uses them
-refuses what will not do. A trained net comes back in three lines:
+Its settings are four groups, `data`, `model`, `optim` and `train`; what uses them refuses what will
+not do. Small data sets are arrays in memory, ImageNet is streams: both end in one `ImageData`. A
+trained net comes back in three lines:
 
-    training, state = load("results/local/cifar/digits/all_conv_residual/seed=0")
-    print(training.evaluate(state)["test_error_percent"])
+    training, variables = load("results/local/cifar/digits/all_conv_residual/seed=0")
+    print(training.evaluate(variables)["test_error_percent"])
 """
 
 import functools
+import hashlib
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from experiments import run
-from experiments.images import data as image_data
 from experiments.images.log import RESULT
 from experiments.run.shared import reproduced
-from identity_matters import flops, nets, runs
+from identity_matters import environment, flops, nets, runs
+from identity_matters.batches import Arrays, Streams
+from identity_matters.images import augment, datasets, imagenet, miniature
 from identity_matters.train import checkpoint, loop, multihost, parallel, step
+
+CIFAR_TRAIN_EXAMPLES = 50_000
 
 # On an accelerator the host would be the bottleneck at one step a dispatch; on a CPU the steps of a
 # dispatch are unrolled, which only takes longer to compile.
@@ -42,7 +49,32 @@ METRICS = (
     "evaluate_seconds",
 )
 
-
+# Which images, and what happens to them before the net.
+DATA = {
+    "dataset": "cifar10",  # digits, cifar10 or cifar100; the latter two need `make data`
+    "normalization": "per_image",  # per_image (the paper's), mean_std or gcn_zca
+    # Random crops after padding: 2 as in the paper's base code, 4 as others do; 0 for digits,
+    # whose strokes reach the border.
+    "pad_pixels_per_side": 2,
+    # Mirror images at random; a mirrored digit is another one.
+    "flip": True,
+    "data_dir": "data",  # where `make data` put the data sets
+}
+DIGITS = {"dataset": "digits", "pad_pixels_per_side": 0, "flip": False}
+IMAGENET_DATA = {
+    "dataset": imagenet.NAME,
+    "data_dir": "data",  # where `make data DATASETS=imagenet2012` put it
+    # Above 0: a data set of so many generated training images, made in data_dir if need be.
+    "miniature_examples": 0,
+    # Random crops in training, the central one of the resized image in evaluation.
+    "image_pixels": 224,
+    "eval_shorter_side_pixels": 256,
+    # mean_std (of the training images' channels) or per_image. The paper does not say.
+    "normalization": "mean_std",
+    # How batches are made, which changes the speed only; 0: one thread a core.
+    "worker_threads": 0,
+    "worker_processes": 0,
+}
 # The net of Table 1. Where the text leaves something open, the choice is a setting.
 ALL_CONV_RESIDUAL = {
     "name": "all_conv_residual",
@@ -96,15 +128,107 @@ def settings(scale: str, data: dict, model: dict, optim: dict, **train) -> dict:
     """The settings of a variant but for its name, by what differs from the defaults above.
 
     Args:
+      data: at least "dataset".
       model: a net of another name is taken as it is.
     """
+    common = IMAGENET_DATA if data["dataset"] == imagenet.NAME else DATA
     return {
         "scale": scale,
-        "data": data,
+        "data": {**common, **data},
         "model": model if "name" in model else {**ALL_CONV_RESIDUAL, **model},
         "optim": {**OPTIM, **optim},
         "train": {**TRAIN, **train},
     }
+
+
+def steps_at(batch_examples: int, *epochs: int) -> tuple[int, ...]:
+    """Steps after which so many epochs over CIFAR's training images are complete."""
+    return tuple(epoch * CIFAR_TRAIN_EXAMPLES // batch_examples for epoch in epochs)
+
+
+class ImageData(NamedTuple):
+    """Examples, and what makes a net's input of them.
+
+    Attributes:
+      examples: the splits.
+      train_input, eval_input: see `step.Task`.
+      fingerprint: JSON-able; differs where the examples do, for all that is likely.
+    """
+
+    examples: Arrays | Streams
+    train_input: Callable
+    eval_input: Callable
+    fingerprint: dict
+
+
+def classes_and_shape(data: dict) -> tuple[int, tuple[int, int, int]]:
+    """(number of classes, (height, width, channels)) of the group `data`; no image is read."""
+    if data["dataset"] == imagenet.NAME:
+        return imagenet.NUM_CLASSES, (data["image_pixels"], data["image_pixels"], 3)
+    source = datasets.find_source(data["dataset"])
+    return source.num_classes, source.image_shape
+
+
+def load_data(data: dict) -> ImageData:
+    """The data that the group `data` describes; those that fit into memory are loaded once.
+
+    Raises:
+      ValueError: a setting that will not do; a data set that is not there, or damaged.
+    """
+    return (_load_imagenet if data["dataset"] == imagenet.NAME else _load_arrays)(**data)
+
+
+@functools.lru_cache(maxsize=1)
+def _load_arrays(dataset, normalization, pad_pixels_per_side, flip, data_dir) -> ImageData:
+    train, test = (datasets.load(dataset, split, data_dir) for split in ("train", "test"))
+    constants = augment.fit_normalization(normalization, train[0])
+    inputs = augment.make_inputs(
+        normalization, constants, pad_pixels_per_side=pad_pixels_per_side, flip=flip
+    )
+    digest = hashlib.sha256()
+    for array in (*train, *test):
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return ImageData(Arrays(*train, *test), *inputs, {"sha256": digest.hexdigest()})
+
+
+def _load_imagenet(
+    *, data_dir, miniature_examples, image_pixels, eval_shorter_side_pixels, normalization,
+    worker_threads, worker_processes, **_,
+) -> ImageData:  # fmt: skip
+    if normalization not in ("mean_std", "per_image"):
+        raise ValueError(f"normalization must be mean_std or per_image, got {normalization!r}")
+    if not 1 <= image_pixels <= eval_shorter_side_pixels:
+        raise ValueError(
+            "image_pixels must be from 1 to eval_shorter_side_pixels, got"
+            f" {image_pixels} and {eval_shorter_side_pixels}"
+        )
+    if min(worker_threads, worker_processes) < 0:
+        raise ValueError(
+            "worker_threads and worker_processes must be at least 0, got"
+            f" {worker_threads} and {worker_processes}"
+        )
+    imagenet.require_packages()
+    if miniature_examples:
+        data_dir = miniature.prepare(data_dir, miniature_examples)
+    train, test = (imagenet.EncodedImages(data_dir, split) for split in ("train", "validation"))
+    examples = Streams(
+        (image_pixels, image_pixels, 3),
+        len(train),
+        len(test),
+        functools.partial(imagenet.read_train, train, pixels=image_pixels),
+        functools.partial(
+            imagenet.read_test, test, pixels=image_pixels,
+            shorter_side_pixels=eval_shorter_side_pixels,
+        ),
+        functools.partial(
+            imagenet.stream, threads=worker_threads or environment.usable_cores(),
+            processes=worker_processes,
+        ),
+    )  # fmt: skip
+    constants = imagenet.CHANNEL_CONSTANTS if normalization == "mean_std" else {}
+    inputs = augment.make_inputs(normalization, constants, pad_pixels_per_side=0, flip=False)
+    fingerprint = {"train": train.fingerprint(), "validation": test.fingerprint()}
+    return ImageData(examples, *inputs, fingerprint)
 
 
 def make_optimizer(*, steps, momentum, nesterov, weight_decay, decayed, **schedule):
@@ -136,49 +260,45 @@ class Training:
 
     Args:
       devices: those to use; by default as the settings say.
-      images: an `image_data.ImageData` in place of the one that `data` describes.
+      images: in place of those that `data` describes.
     Attributes:
-      dataset, data: its name, and an `image_data.ImageData`.
+      dataset, num_classes: of the images.
       net: a flax module; `parameters` counts its own.
       task, parallel, intervals: what `loop.fit` takes.
-      fingerprint: of the data; several processes must agree in it.
+      fingerprint: of the images; several processes must agree in it.
       keeps_checkpoint: whether its last checkpoint stays.
     Raises:
       ValueError or TypeError: a setting or data that will not do.
     """
 
     def __init__(
-        self, *, data: dict, model: dict, optim: dict, train: dict, devices=None, images=None,
-        **labels,
+        self, *, data: dict, model: dict, optim: dict, train: dict, devices=None,
+        images: ImageData | None = None, **labels,
     ):  # fmt: skip
         self.dataset = data["dataset"]
-        num_classes, shape = image_data.size(data)
-        self.net, self.parameters, forward = make_net(model, num_classes, shape)
+        self.num_classes, shape = classes_and_shape(data)
+        self.net, self.parameters, forward = make_net(model, self.num_classes, shape)
         optimizer, rate = make_optimizer(steps=train["steps"], **optim)
         devices = devices or parallel.pick_devices(train["devices"], train["batch_examples"])
-        streamed = self.dataset == image_data.imagenet.NAME
-        one_by_one = streamed or devices[0].platform == "cpu"
-        self.intervals = loop.Intervals(
-            train["steps"],
-            train["steps_per_dispatch"] or (1 if one_by_one else ACCELERATOR_STEPS_PER_DISPATCH),
-            train["steps_per_log"],
-            train["steps_per_evaluation"],
-            train["steps_per_checkpoint"],
-        )
-        self.data = images or image_data.load(data)
-        self.fingerprint = self.data.fingerprint
+        one_by_one = self.dataset == imagenet.NAME or devices[0].platform == "cpu"
+        chosen = 1 if one_by_one else ACCELERATOR_STEPS_PER_DISPATCH
+        every = {name: train[name] for name in train if name.startswith("steps")}
+        every["steps_per_dispatch"] = every["steps_per_dispatch"] or chosen
+        self.intervals = loop.Intervals(**every)
+        images = images or load_data(data)
+        self.fingerprint = images.fingerprint
         self.keeps_checkpoint = train["keep_final_checkpoint"]
         self._settings = {**labels, "data": data, "model": model, "optim": optim, "train": train}
         self.task = step.Task(
             init=functools.partial(nets.init_variables, self.net, image_shape=shape),
             apply=functools.partial(nets.apply_net, self.net),
-            train_input=self.data.train_input,
-            eval_input=self.data.eval_input,
-            data=self.data.examples,
+            train_input=images.train_input,
+            eval_input=images.eval_input,
+            data=images.examples,
             optimizer=optimizer,
             schedule=rate,
             flops_per_example=flops.training_flops(forward),
-            top_k=TOP_K if num_classes >= LEAST_CLASSES_FOR_TOP_K else 0,
+            top_k=TOP_K if self.num_classes >= LEAST_CLASSES_FOR_TOP_K else 0,
         )
         self.parallel = parallel.ParallelSteps(
             self.task,
@@ -205,7 +325,7 @@ class Training:
         size = {
             "parameters": self.parameters,
             "training_flops_per_example": self.task.flops_per_example,
-            "num_classes": self.data.num_classes,
+            "num_classes": self.num_classes,
             "train_examples": self.task.data.train_examples,
             "devices": len(devices),
             "processes": jax.process_count(),
@@ -239,16 +359,16 @@ class Training:
             return {**size, "diverged": True, "diverged_step": error.step}
         return {**size, "diverged": False, **result}
 
-    def evaluate(self, state: dict) -> dict:
-        """The evaluation record of a state, see `step.evaluation_record`."""
-        sums = self.parallel.evaluate(self.parallel.start(jax.random.key(0), state))
-        updates, examples = int(state["step"]), self.task.data.train_examples
-        epoch = updates * self.parallel.batch_examples / examples
-        return step.evaluation_record(updates, epoch, sums, 0.0, 0.0, self.task.top_k)
+    def evaluate(self, variables: dict) -> dict:
+        """The evaluation record of the net with these variables, as of the last step."""
+        sums = self.parallel.evaluate(self.parallel.start(jax.random.key(0), variables))
+        steps, examples = self.intervals.steps, self.task.data.train_examples
+        epoch = steps * self.parallel.batch_examples / examples
+        return step.evaluation_record(steps, epoch, sums, 0.0, 0.0, self.task.top_k)
 
 
 def load(run_dir: str, trial: int = 0) -> tuple[Training, dict]:
-    """A finished training as it was recorded, and its last state.
+    """A finished training as it was recorded, and the last variables of its net.
 
     Args:
       run_dir: one run of `cifar`, `imagenet` or `ablations` that keeps its last checkpoint.
@@ -264,21 +384,10 @@ def load(run_dir: str, trial: int = 0) -> tuple[Training, dict]:
     results = [r for r in found.records if r.get("kind") == RESULT and r["cell"] == trial]
     if not results:
         raise runs.RunError(f"{run_dir}: training {trial} is not finished")
-    groups = {name: _with_tuples(results[0][name]) for name in ("data", "model", "optim", "train")}
+    groups = {name: results[0][name] for name in ("data", "model", "optim", "train")}
     groups["train"]["devices"] = 0  # it may have been trained on more than there are here
-    training = Training(**groups)
-    directory = found.path / "checkpoints" / f"cell={trial}"
-    like = step.initial_state(training.task.init(jax.random.key(0)), training.task.optimizer)
-    with checkpoint.Checkpoints(directory, settings=None) as checkpoints:
-        restored = checkpoints.restore(like)
-    if restored is None:
-        raise checkpoint.CheckpointError(f"there is no checkpoint in {directory}")
-    return training, restored[1]
-
-
-def _with_tuples(settings: dict) -> dict:
-    """Lists, which is what JSON makes of tuples, as tuples again."""
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
+    variables = checkpoint.load_variables(found.path / "checkpoints" / f"cell={trial}")
+    return Training(**groups), variables
 
 
 def one_training(*, variant: str, **groups) -> list[dict]:

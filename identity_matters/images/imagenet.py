@@ -14,7 +14,6 @@ decoder among the wheels that need neither TensorFlow nor a compiler, and releas
 interpreter lock, so that threads are enough to use all cores.
 """
 
-import dataclasses
 import functools
 import hashlib
 import importlib.util
@@ -36,6 +35,8 @@ PUBLISHED_EXAMPLES = {"train": 1_281_167, "validation": 50_000}
 IMAGE_PIXELS = 224
 # Evaluation resizes the shorter side to this before it takes the central crop.
 EVAL_SHORTER_SIDE_PIXELS = 256
+# Batches made ahead for each thread that makes them; a batch of 256 takes 39 MB.
+BATCHES_PER_THREAD = 2
 _NEEDED = ("tensorflow_datasets", "array_record", "grain", "cv2")
 # Mean and deviation of the training images' channels, in pixel values, as they are commonly given
 # (torchvision's 0.485, 0.456, 0.406 and 0.229, 0.224, 0.225), for `augment`'s mean_std.
@@ -166,35 +167,6 @@ def _open(data_dir: pathlib.Path, split: str):
     return prepared.as_data_source(split=split, deserialize_method=raw)
 
 
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """How batches are made: this changes the speed, never the data.
-
-    Attributes:
-      worker_threads: batches in the making at once, in each process that makes some; about one a
-        core, more where storage answers slowly.
-      worker_processes: processes that make batches beside this one; 0: threads of this one do,
-        which is enough unless many cores wait for Python's lock.
-      prefetch_batches: batches made ahead, in each process that makes some; a batch of 256 takes
-        39 MB.
-    Raises:
-      ValueError: a number below its least value, or fewer batches ahead than threads, which would
-        idle.
-    """
-
-    worker_threads: int
-    worker_processes: int
-    prefetch_batches: int
-
-    def __post_init__(self):
-        enough_ahead = self.prefetch_batches >= self.worker_threads
-        if self.worker_threads < 1 or self.worker_processes < 0 or not enough_ahead:
-            raise ValueError(
-                "worker_threads must be at least 1, worker_processes at least 0 and"
-                f" prefetch_batches at least worker_threads, got {self}"
-            )
-
-
 @functools.cache
 def _end_with_parent() -> None:
     """Ends this process, if it is a worker, as soon as its parent has ended, however that was."""
@@ -208,23 +180,29 @@ def _end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def stream(reading: Reading, make_batch: Callable[[int], dict], first: int, count: int) -> Any:
+def stream(
+    make_batch: Callable[[int], dict], first: int, count: int, *, threads: int, processes: int
+) -> Any:
     """An iterator over ``make_batch(first)``, ... of `count` numbers, in order, made ahead.
 
-    Its ``close()`` ends the threads and processes that read.
+    Its ``close()`` ends the threads and processes that read. How many there are changes the speed,
+    never the batches.
 
     Args:
       make_batch: picklable; an error it raises comes out of the iteration.
+      threads: batches in the making at once, in each process that makes some; about one a core,
+        more where storage answers slowly.
+      processes: those that make batches beside this one; 0: threads of this one do, which is enough
+        unless many cores wait for Python's lock.
     """
     import grain.python as grain
 
+    ahead = BATCHES_PER_THREAD * threads
+
     dataset = grain.MapDataset.range(first, first + count).map(functools.partial(_make, make_batch))
-    options = grain.ReadOptions(reading.worker_threads, reading.prefetch_batches)
-    dataset = dataset.to_iter_dataset(options)
-    if reading.worker_processes:
-        dataset = dataset.mp_prefetch(
-            grain.MultiprocessingOptions(reading.worker_processes, reading.prefetch_batches)
-        )
+    dataset = dataset.to_iter_dataset(grain.ReadOptions(threads, ahead))
+    if processes:
+        dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(processes, ahead))
     return iter(dataset)
 
 
