@@ -201,15 +201,16 @@ class Checkpoints:
         held = json.loads(metadata["text"])
         if held["step"] != step:
             raise _DamagedError(f"it was saved as step {held['step']}")
-        described = {name: described for name, (described, _) in held["arrays"].items()}
-        there, here = {}, {}
-        if self._settings is not None:
-            there["the setting"], here["the setting"] = held["settings"], self._settings
+        compared = []
         if like is not None:
-            there["the array"] = described
-            here["the array"] = {name: _describe(x) for name, x in _named_leaves(like).items()}
+            there = {name: described for name, (described, _) in held["arrays"].items()}
+            here = {name: _describe(x) for name, x in _named_leaves(like).items()}
+            compared.append(("array", there, here))
+        if self._settings is not None:
+            compared.append(("setting", held["settings"], self._settings))
         different = [
-            f"{name.replace('.', ' ', 1)} is {a!r} there and {b!r} here"
+            f"the {what} {name} is {a!r} there and {b!r} here"
+            for what, there, here in compared
             for name, (a, b) in runs.differences(there, here).items()
         ]
         if different:
@@ -218,10 +219,8 @@ class Checkpoints:
                 f"the checkpoint {self.directory / str(step)} is of another run:"
                 f" {'; '.join(different[:_NAMED])}{more}"
             )
-        blank = {name: _blank(one) for name, one in described.items()}
-        arrays = restore("state", ocp.args.StandardRestore(blank))
-        arrays = {name: np.asarray(arrays[name]) for name in blank}
-        if any(_digest(arrays[name]) != digest for name, (_, digest) in held["arrays"].items()):
+        arrays = restore("state", ocp.args.StandardRestore())
+        if held["arrays"] != {name: [_describe(x), _digest(x)] for name, x in arrays.items()}:
             raise _DamagedError("its arrays are not those that were saved")
         extra = runs.from_json(held["extra"])
         if like is None:
@@ -264,12 +263,6 @@ def _named_leaves(tree: Any) -> dict:
 
 def _describe(leaf) -> str:
     return f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}"
-
-
-def _blank(described: str) -> np.ndarray:
-    """An array as `_describe` describes it, "float32[3, 4]" say."""
-    dtype, shape = described.removesuffix("]").split("[")
-    return np.empty([int(n) for n in shape.split(",") if n], jax.numpy.dtype(dtype))
 
 
 def _digest(held) -> str:
