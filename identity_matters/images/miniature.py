@@ -6,6 +6,7 @@ Its files are what tensorflow_datasets' own builder would write, records and des
 order of the examples is as given instead of shuffled.
 """
 
+import io
 import os
 import pathlib
 import tempfile
@@ -119,7 +120,7 @@ def write(data_dir: str | os.PathLike[str], splits: dict, *, shards: int = 2) ->
         parts = np.array_split(np.arange(len(examples)), shards)
         for shard, part in enumerate(parts):
             path = template.sharded_filepath(shard_index=shard, num_shards=shards)
-            records = [(int(index), _record(*examples[index])) for index in part]
+            records = [(int(index), _record(builder, *examples[index])) for index in part]
             ArrayRecordFileAdapter.write_examples(path, records)
         described.append(
             tfds.core.SplitInfo(
@@ -134,13 +135,7 @@ def write(data_dir: str | os.PathLike[str], splits: dict, *, shards: int = 2) ->
     return directory
 
 
-def _record(encoded: bytes, label: int, file_name: str) -> bytes:
+def _record(builder, encoded: bytes, label: int, file_name: str) -> bytes:
     """An example as tensorflow_datasets stores it: a serialized tf.train.Example."""
-    from tensorflow_datasets.proto import tf_example_pb2
-
-    example = tf_example_pb2.Example()
-    feature = example.features.feature
-    feature["image"].bytes_list.value.append(encoded)
-    feature["label"].int64_list.value.append(label)
-    feature["file_name"].bytes_list.value.append(file_name.encode())
-    return example.SerializeToString()
+    example = {"image": io.BytesIO(encoded), "label": label, "file_name": file_name}
+    return builder.info.features.serialize_example(example)

@@ -226,14 +226,12 @@ class ResNet(_TorchNet):
     def __post_init__(self):
         super().__post_init__()
         layers.check(self, at_least={"width": 1})
-        self.check_depth()
+        self.blocks()
 
-    def check_depth(self) -> None:
+    def blocks(self) -> tuple[int, ...]:
+        """Blocks of each stage; raises ValueError for a depth that will not do."""
         if self.depth < 8 or (self.depth - 2) % 6:
             raise ValueError(f"depth must be 6 b + 2 for b >= 1 blocks a stage, got {self.depth}")
-
-    def stages(self) -> tuple[int, ...]:
-        """Blocks of each stage."""
         return STAGES * ((self.depth - 2) // 6,)
 
     @nn.compact
@@ -245,7 +243,7 @@ class ResNet(_TorchNet):
         if self.large:
             x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
         ratios = []
-        for stage, blocks in enumerate(self.stages()):
+        for stage, blocks in enumerate(self.blocks()):
             for index in range(blocks):
                 stride = 2 if stage and not index else 1
                 name = f"stage{stage + 1}_block{index + 1}"
@@ -262,8 +260,6 @@ class ResNetImageNet(ResNet):
     width: int = 64
     large: ClassVar[bool] = True
 
-    def check_depth(self) -> None:
+    def blocks(self) -> tuple[int, ...]:
         layers.check(self, choices={"depth": tuple(IMAGENET_BLOCKS)})
-
-    def stages(self) -> tuple[int, ...]:
         return IMAGENET_BLOCKS[self.depth]
