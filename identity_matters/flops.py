@@ -8,7 +8,8 @@ import jax
 import jax.extend
 
 # The usual convention: the backward pass costs two products for each one of the forward pass, the
-# gradients with respect to the weights and to the inputs.
+# gradients with respect to the weights and to the inputs. Utilization is stated by it, what a step
+# needs rather than what a program does: recomputation and the optimizer do not count.
 FORWARD_PASSES_PER_TRAINING_STEP = 3
 _GIGA, _TERA = 1e9, 1e12
 # Dense peaks from the makers' data sheets, in tera-operations per second, without sparsity, then
@@ -67,15 +68,6 @@ def count_flops(function: Callable[..., Any], *args) -> int:
       ValueError: a product inside a loop whose number of turns is not known before it runs.
     """
     return _jaxpr_flops(jax.make_jaxpr(function)(*args).jaxpr)
-
-
-def training_flops(forward_flops: float) -> float:
-    """Operations of a training step from those of the forward pass: three times as many.
-
-    Utilization of a device is stated by this convention, what a step needs rather than what a
-    program does: recomputation and the optimizer do not count.
-    """
-    return FORWARD_PASSES_PER_TRAINING_STEP * forward_flops
 
 
 def _jaxpr_flops(jaxpr) -> int:

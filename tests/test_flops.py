@@ -77,7 +77,7 @@ def test_training_is_three_forward_passes():
     weights = [array(8, 8)] * 3
     forward = count_flops(loss, weights, array(5, 8))
     step = count_flops(jax.grad(loss, argnums=(0, 1)), weights, array(5, 8))
-    assert flops.training_flops(forward) == step
+    assert flops.FORWARD_PASSES_PER_TRAINING_STEP * forward == step
     # With a convolution, too: its gradients are convolutions as dear as itself.
     x, kernel = array(2, 4, 4, 3), array(3, 3, 3, 5)
 
@@ -86,7 +86,7 @@ def test_training_is_three_forward_passes():
 
     step = count_flops(jax.grad(squares, argnums=(0, 1)), x, kernel)
     # The gradient with respect to the weights runs over 4 x 4 pixels for each of 3 x 3 taps.
-    assert step == flops.training_flops(count_flops(squares, x, kernel))
+    assert step == flops.FORWARD_PASSES_PER_TRAINING_STEP * count_flops(squares, x, kernel)
 
 
 @pytest.mark.parametrize(

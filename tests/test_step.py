@@ -59,7 +59,6 @@ def test_unusable_keys_are_refused():
 
 
 BATCH = 8
-DEVICES = 4
 
 
 @pytest.fixture(scope="module")
@@ -79,21 +78,30 @@ def state(key):
     return steps.initial_state(toy.init(key), toy.make_task().optimizer)
 
 
-def make_step(axis_name=None, apply=None):
-    apply = apply or toy.make_apply(axis_name)
+def on_devices(step, task, state, batch, *key, devices=1):
+    """What each device has after a step on its share of the batch, or the one that has it all."""
+    shares = jax.tree.map(lambda x: x.reshape(devices, -1, *x.shape[1:]), batch)
+    axes = (None, 0, *(None for _ in key))
+    mapped = jax.vmap(functools.partial(step, task), axes, axis_name=steps.AXIS_NAME)
+    found = jax.jit(mapped)(state, shares, *key)
+    return found if devices > 1 else jax.tree.map(lambda x: x[0], found)
+
+
+def train(*arguments, axis_name=steps.AXIS_NAME, **devices):
+    apply = toy.make_apply(axis_name)
     task = toy.make_task(apply=apply, train_input=lambda images, keys: images)
-    return functools.partial(steps.training_step, task, axis_name)
+    return on_devices(steps.training_step, task, *arguments, **devices)
 
 
-def make_evaluation_step(apply, **settings):
+def evaluate(apply, *arguments, **settings):
     task = toy.make_task(apply=apply, eval_input=lambda images: images, **settings)
-    return jax.jit(functools.partial(steps.evaluation_step, task, None))
+    return on_devices(steps.evaluation_step, task, *arguments)
 
 
 @pytest.fixture(scope="module")
 def whole(batch, state, key):
     """The state and sums after one step on the whole batch."""
-    return jax.jit(make_step())(state, batch, key)
+    return train(state, batch, key)
 
 
 def test_one_step_by_hand(batch, state, whole, key):
@@ -134,10 +142,8 @@ def test_what_is_not_trained_and_types(batch, state, whole):
 
 @pytest.mark.parametrize("synchronised", [True, False])
 def test_shares_of_a_batch_give_the_step_of_the_whole(batch, state, whole, key, synchronised):
-    step = make_step("d", apply=toy.make_apply("d" if synchronised else None))
-    split = jax.vmap(step, in_axes=(None, 0, None), axis_name="d")
-    shares = jax.tree.map(lambda x: x.reshape(DEVICES, BATCH // DEVICES, *x.shape[1:]), batch)
-    new, sums = jax.jit(split)(state, shares, key)
+    axis_name = steps.AXIS_NAME if synchronised else None
+    new, sums = train(state, batch, key, axis_name=axis_name, devices=4)
     # One step in float32, summed in another order.
     for ours, theirs in zip(jax.tree.leaves((new, sums)), jax.tree.leaves(whole), strict=True):
         for share in ours:
@@ -160,10 +166,10 @@ def by_hand(state, x, labels):
 
 def test_evaluation_counts_only_real_examples(batch, state):
     x, labels = batch["images"], batch["labels"]
-    step = make_evaluation_step(toy.make_apply(None))
     is_real = np.arange(BATCH) < 5
     padded = np.where(is_real[:, None, None, None], x, np.float32(np.nan))
-    sums = step(state, {"images": padded, "labels": labels, "is_real": is_real})
+    padded_batch = {"images": padded, "labels": labels, "is_real": is_real}
+    sums = evaluate(toy.make_apply(None), state, padded_batch)
     assert sums["examples"].dtype == jnp.int32
     for name, expected in by_hand(state, x[:5], labels[:5]).items():
         np.testing.assert_allclose(sums[name], expected, rtol=1e-6)
@@ -181,7 +187,7 @@ def test_the_largest_logits_are_counted(state):
     def apply(variables, x, *, train):
         return logits, {"residual_ratio": jnp.zeros((0, len(logits)), jnp.float32)}
 
-    sums = make_evaluation_step(apply, top_k=2)(state, batch)
+    sums = evaluate(apply, state, batch, top_k=2)
     # Not among the two largest: 2, 3, and of equal ones label 2.
     assert sums["top_k_errors"] == 3 and sums["errors"] == 5
 

@@ -6,8 +6,7 @@ import numpy as np
 
 from identity_matters.batches import Arrays
 from identity_matters.train import loop
-from identity_matters.train.parallel import AXIS_NAME
-from identity_matters.train.step import Task, learning_rate_schedule, momentum_sgd
+from identity_matters.train.step import AXIS_NAME, Task, learning_rate_schedule, momentum_sgd
 
 TRAIN_EXAMPLES = 20
 TEST_EXAMPLES = 13

@@ -246,7 +246,7 @@ def make_net(model: dict, num_classes: int, image_shape) -> tuple:
     Raises:
       ValueError: a setting that will not do, or images that the net cannot take.
     """
-    net = nets.make_net(num_classes=num_classes, axis_name=parallel.AXIS_NAME, **model)
+    net = nets.make_net(num_classes=num_classes, axis_name=step.AXIS_NAME, **model)
     variables = nets.variable_shapes(net, image_shape)
     image = jax.ShapeDtypeStruct((1, *image_shape), "float32")
     forward = flops.count_flops(
@@ -297,7 +297,7 @@ class Training:
             data=images.examples,
             optimizer=optimizer,
             schedule=rate,
-            flops_per_example=flops.training_flops(forward),
+            flops_per_example=flops.FORWARD_PASSES_PER_TRAINING_STEP * forward,
             top_k=TOP_K if self.num_classes >= LEAST_CLASSES_FOR_TOP_K else 0,
         )
         self.parallel = parallel.ParallelSteps(

@@ -85,7 +85,7 @@ def train(
             rate, momentum=momentum, nesterov=False, weight_decay=weight_decay, decayed="kernels"
         ),
         schedule=rate,
-        flops_per_example=flops.training_flops(forward),
+        flops_per_example=flops.FORWARD_PASSES_PER_TRAINING_STEP * forward,
     )
     parallel = ParallelSteps(
         task,

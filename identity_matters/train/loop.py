@@ -171,10 +171,8 @@ def fit(
       StopRequested: `log` asked to stop, and the state has been saved.
     """
     run = _Run(task, parallel, intervals, log, checkpoints, peak_flops_per_second, profile_dir)
-    init_key, order_key, step_key = jax.random.split(key, 3)
-    run.order_seed = int(jax.random.bits(order_key, dtype="uint32"))
     try:
-        run.start(init_key, step_key)
+        run.start(key)
         run.go_on()
         state = parallel.read(run.state)
     finally:
@@ -223,9 +221,11 @@ class _Run:
     dispatches: int = 0
     tracing: bool = False
 
-    def start(self, init_key, step_key) -> None:
+    def start(self, key: jax.Array) -> None:
         """Takes up the newest checkpoint, or draws the initial state."""
         self.phase("restoring")
+        init_key, order_key, step_key = jax.random.split(key, 3)
+        self.order_seed = int(jax.random.bits(order_key, dtype="uint32"))
         drawn = initial_state(self.task.init(init_key), self.task.optimizer)
         state = jax.device_get(drawn)
 

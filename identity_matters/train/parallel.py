@@ -10,6 +10,7 @@ are some fifty times slower within a loop, so there the loop is unrolled: for a 
 one step a dispatch is the right choice.
 """
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Sequence
@@ -19,10 +20,8 @@ import jax
 import numpy as np
 
 from identity_matters.batches import Arrays, evaluation_batch, train_batch
-from identity_matters.train.step import Task, dispatch, evaluation_step, initial_state
+from identity_matters.train.step import AXIS_NAME, Task, dispatch, evaluation_step, initial_state
 
-# The mapped axis: nets that average over the whole batch, as batch norm does, name it.
-AXIS_NAME = "devices"
 # Batches of an evaluation that are on their way to the devices or being computed.
 _EVALUATIONS_IN_FLIGHT = 2
 
@@ -94,9 +93,9 @@ class ParallelSteps:
         self.rows = slice(first * share, (first + self._local) * share)
         self._test_share = -(-evaluation_batch_examples // len(devices))
         self._compiled: set = set()
-        partial = functools.partial
-        self._train = self._map(partial(dispatch, task, AXIS_NAME, self.on_cpu), donate_argnums=0)
-        self._evaluate = self._map(partial(evaluation_step, task, AXIS_NAME))
+        training = functools.partial(dispatch, task, self.on_cpu)
+        self._train = self._map(training, donate_argnums=0)
+        self._evaluate = self._map(functools.partial(evaluation_step, task))
         self._to_devices = self._map(lambda tree: tree)
         self._resident: Any = None
 
@@ -218,13 +217,10 @@ class ParallelSteps:
         rows = slice(self._own.start * share, self._own.stop * share)
         data, whole = self._task.data, share * len(self.devices)
         make = functools.partial(evaluation_batch, data, whole, rows)
-        stream = data.stream(make, 0, -(-data.test_examples // whole))
-        try:
+        with contextlib.closing(data.stream(make, 0, -(-data.test_examples // whole))) as stream:
             for batch in stream:
                 shares = jax.tree.map(lambda x: x.reshape(self._local, share, *x.shape[1:]), batch)
                 yield state, self._to_devices(shares)
-        finally:
-            stream.close()
 
     @staticmethod
     def read(tree: Any) -> Any:

@@ -12,7 +12,6 @@ fields of the records. The state of a training is one dict:
 """
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -26,6 +25,8 @@ import optax
 from identity_matters.batches import Arrays, Streams, example_keys
 from identity_matters.train.checkpoint import COLLECTIONS
 
+# The mapped axis: nets that average over the whole batch, as batch norm does, name it.
+AXIS_NAME = "devices"
 # What the penalty is on -> whether it is on the leaf of that name and number of dimensions.
 DECAYED = {
     "convolutions": lambda name, ndim: name == "kernel" and ndim == 4,
@@ -44,7 +45,7 @@ class Task:
       apply: ``apply(variables, x: f32[n, ...], *, train, keys=None) -> (logits: f32[n, k],
         intermediates)``; `keys` holds one key per example. intermediates["residual_ratio"] is
         f32[blocks, n], intermediates["batch_stats"] the new running statistics. A net that
-        averages over the whole batch does so over `parallel.AXIS_NAME`.
+        averages over the whole batch does so over AXIS_NAME.
       train_input: ``train_input(images, keys[n]) -> f32[n, ...]``.
       eval_input: ``eval_input(images) -> f32[n, ...]``.
       data: the examples.
@@ -188,21 +189,18 @@ def initial_state(variables: dict, optimizer: optax.GradientTransformation) -> d
     }
 
 
-def training_step(
-    task: Task, axis_name: str | None, state: dict, batch: dict, key: jax.Array
-) -> tuple[dict, dict]:
+def training_step(task: Task, state: dict, batch: dict, key: jax.Array) -> tuple[dict, dict]:
     """One update: ``(state, sums)``.
 
     A batch is {"images": [n, ...], "labels": i32[n], "indices": i32[n], "epochs": i32[n]}. Each
     example has its own randomness, from `key`, epoch and index. The loss is the mean cross entropy
     over the whole batch; the L2 penalty is the optimizer's business and no part of it.
-    With `axis_name`, each device of that mapped axis sees an equal share of the batch, and the
-    gradient and the sums are those of the whole batch.
+    Each device of the mapped axis AXIS_NAME sees an equal share of the batch; the gradient and the
+    sums are those of the whole batch.
 
     `sums` are loss f32[] (summed), errors i32[] and examples i32[]; beside them stand
     gradient_norm f32[], the norm of the loss's gradient, and learning_rate f32[] of this update.
     """
-    total, mean = _collectives(axis_name)
     augmentation_keys, dropout_keys = (
         example_keys(one, batch["epochs"], batch["indices"]) for one in jax.random.split(key)
     )
@@ -218,7 +216,7 @@ def training_step(
     (loss, (errors, batch_stats)), gradient = jax.value_and_grad(loss_of, has_aux=True)(
         state["params"]
     )
-    gradient = mean(gradient)
+    gradient = jax.lax.pmean(gradient, AXIS_NAME)
     updates, opt_state = task.optimizer.update(gradient, state["opt_state"], state["params"])
     new_state = {
         "step": state["step"] + 1,
@@ -226,18 +224,19 @@ def training_step(
         "fixed": state["fixed"],
         # Equal on all devices already where the net averages over them; where it does not, the
         # devices would drift apart without this.
-        "batch_stats": mean(batch_stats),
+        "batch_stats": jax.lax.pmean(batch_stats, AXIS_NAME),
         "opt_state": opt_state,
     }
     examples = jnp.int32(len(labels))
-    sums = total({"loss": loss * len(labels), "errors": errors, "examples": examples})
+    sums = {"loss": loss * len(labels), "errors": errors, "examples": examples}
+    sums = jax.lax.psum(sums, AXIS_NAME)
     sums["gradient_norm"] = optax.tree.norm(gradient)
     sums["learning_rate"] = jnp.asarray(task.schedule(state["step"]), jnp.float32)
     return new_state, sums
 
 
 def dispatch(
-    task: Task, axis_name: str, unroll: bool, state: dict, resident: dict, batches: dict, stop: Any
+    task: Task, unroll: bool, state: dict, resident: dict, batches: dict, stop: Any
 ) -> tuple[dict, dict]:
     """Many steps in one program: ``(state, sums)``.
 
@@ -254,7 +253,7 @@ def dispatch(
         if "images" not in batch:
             taken = {name: resident[name][batch["indices"]] for name in ("images", "labels")}
             batch = {**batch, **taken}
-        return training_step(task, axis_name, state, batch, resident["key"])
+        return training_step(task, state, batch, resident["key"])
 
     if len(batches["indices"]) == 1:
         state, sums = one_step(state, jax.tree.map(lambda x: x[0], batches))
@@ -262,19 +261,18 @@ def dispatch(
     else:
         state, sums = jax.lax.scan(one_step, state, batches, unroll=unroll)
     # All processes learn at the same step that one of them is told to stop.
-    wanting = jax.lax.psum(stop.astype(np.int32), axis_name)
+    wanting = jax.lax.psum(stop.astype(np.int32), AXIS_NAME)
     return state, {**sums, "stop": wanting > 0}
 
 
-def evaluation_step(task: Task, axis_name: str | None, state: dict, batch: dict) -> dict:
+def evaluation_step(task: Task, state: dict, batch: dict) -> dict:
     """The sums of one batch {"images", "labels": i32[n], "is_real": bool[n]}.
 
-    They run over the examples with `is_real`, on all devices of `axis_name`: loss f32[],
+    They run over the examples with `is_real`, on all devices of AXIS_NAME: loss f32[],
     errors i32[], examples i32[], and residual_ratio f32[blocks], each block's ``||h(x)|| / ||x||``.
     With `task.top_k` above 0 there is top_k_errors i32[], the examples whose label is not among the
     `top_k` largest logits; of equal logits the first ones count as larger, as in `argmax`.
     """
-    total, _ = _collectives(axis_name)
     labels, is_real = batch["labels"], batch["is_real"]
     x = task.eval_input(batch["images"])
     logits, intermediates = task.apply(_variables(state), x, train=False)
@@ -292,7 +290,7 @@ def evaluation_step(task: Task, axis_name: str | None, state: dict, batch: dict)
         largest = jax.lax.top_k(logits, task.top_k)[1]
         missed = jnp.all(largest != labels[:, None], axis=-1)
         sums["top_k_errors"] = jnp.sum(missed & is_real, dtype=jnp.int32)
-    return total(sums)
+    return jax.lax.psum(sums, AXIS_NAME)
 
 
 # From sums to records
@@ -405,11 +403,3 @@ def evaluation_record(
 
 def _variables(state: dict) -> dict:
     return {name: state[name] for name in COLLECTIONS}
-
-
-def _collectives(axis_name: str | None) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """Sum and mean of a pytree over the devices of a mapped axis; the identity without one."""
-    if axis_name is None:
-        return (lambda tree: tree), (lambda tree: tree)
-    partial = functools.partial
-    return partial(jax.lax.psum, axis_name=axis_name), partial(jax.lax.pmean, axis_name=axis_name)
