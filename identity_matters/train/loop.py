@@ -6,6 +6,7 @@ that was never interrupted. docs/metrics.md explains each field.
 """
 
 import collections
+import contextlib
 import dataclasses
 import statistics
 import time
@@ -171,18 +172,13 @@ def fit(
       StopRequested: `log` asked to stop, and the state has been saved.
     """
     run = _Run(task, parallel, intervals, log, checkpoints, peak_flops_per_second, profile_dir)
-    try:
+    with run.held:
+        run.held.enter_context(checkpoints or contextlib.nullcontext())
+        run.held.callback(parallel.stop)
+        run.held.enter_context(run.tracing)
         run.start(key)
         run.go_on()
-        state = parallel.read(run.state)
-    finally:
-        if run.stream is not None:
-            run.stream.close()
-        run.stop_trace()
-        parallel.stop()
-        if checkpoints:
-            checkpoints.close()
-    return result(log.records), state
+        return result(log.records), parallel.read(run.state)
 
 
 @dataclasses.dataclass
@@ -198,6 +194,7 @@ class _Run:
       stopping: whether this process, or any of several, has been told to stop.
       clock: when the results of the last dispatch came in.
       step_seconds, evaluation_seconds: how long one takes, for the time left.
+      tracing, held: what to close when the trace ends, and at the end.
     """
 
     task: Task
@@ -219,7 +216,8 @@ class _Run:
     step_seconds: float = 0.0
     evaluation_seconds: float = 0.0
     dispatches: int = 0
-    tracing: bool = False
+    tracing: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
+    held: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
 
     def start(self, key: jax.Array) -> None:
         """Takes up the newest checkpoint, or draws the initial state."""
@@ -319,8 +317,8 @@ class _Run:
         """What the dispatch after `step` takes, on its way to the devices."""
         started = time.perf_counter()
         if self.stream is None:
-            steps_left = self.intervals.steps - step
-            self.stream = self.parallel.open_train(self.order_seed, step, steps_left)
+            stream = self.parallel.open_train(self.order_seed, step, self.intervals.steps - step)
+            self.stream = self.held.enter_context(contextlib.closing(stream))
         batches = [next(self.stream) for _ in range(step, self.intervals.dispatch_end(step))]
         self.sums.input_wait_seconds += time.perf_counter() - started
         return self.parallel.place(batches)
@@ -404,13 +402,7 @@ class _Run:
     def trace(self) -> None:
         """Starts and ends the trace, before the dispatches at which that is due."""
         if self.profile_dir and self.dispatches == SKIPPED_DISPATCHES:
-            jax.profiler.start_trace(self.profile_dir)
-            self.tracing = True
+            self.tracing.enter_context(jax.profiler.trace(self.profile_dir))
         if self.dispatches == SKIPPED_DISPATCHES + TRACED_DISPATCHES:
-            self.stop_trace()
+            self.tracing.close()
         self.dispatches += 1
-
-    def stop_trace(self) -> None:
-        if self.tracing:
-            jax.profiler.stop_trace()
-            self.tracing = False
