@@ -78,24 +78,21 @@ def state(key):
     return steps.initial_state(toy.init(key), toy.make_task().optimizer)
 
 
-def on_devices(step, task, state, batch, *key, devices=1):
-    """What each device has after a step on its share of the batch, or the one that has it all."""
+def on_devices(step, batch, devices=1):
+    """What ``step(share)`` gives each device, or the one that has the whole batch."""
     shares = jax.tree.map(lambda x: x.reshape(devices, -1, *x.shape[1:]), batch)
-    axes = (None, 0, *(None for _ in key))
-    mapped = jax.vmap(functools.partial(step, task), axes, axis_name=steps.AXIS_NAME)
-    found = jax.jit(mapped)(state, shares, *key)
+    found = jax.jit(jax.vmap(step, axis_name=steps.AXIS_NAME))(shares)
     return found if devices > 1 else jax.tree.map(lambda x: x[0], found)
 
 
-def train(*arguments, axis_name=steps.AXIS_NAME, **devices):
-    apply = toy.make_apply(axis_name)
-    task = toy.make_task(apply=apply, train_input=lambda images, keys: images)
-    return on_devices(steps.training_step, task, *arguments, **devices)
+def train(state, batch, key, axis_name=steps.AXIS_NAME, devices=1):
+    task = toy.make_task(apply=toy.make_apply(axis_name), train_input=lambda images, keys: images)
+    return on_devices(lambda share: steps.training_step(task, state, share, key), batch, devices)
 
 
-def evaluate(apply, *arguments, **settings):
+def evaluate(apply, state, batch, **settings):
     task = toy.make_task(apply=apply, eval_input=lambda images: images, **settings)
-    return on_devices(steps.evaluation_step, task, *arguments)
+    return on_devices(lambda share: steps.evaluation_step(task, state, share), batch)
 
 
 @pytest.fixture(scope="module")
@@ -168,8 +165,8 @@ def test_evaluation_counts_only_real_examples(batch, state):
     x, labels = batch["images"], batch["labels"]
     is_real = np.arange(BATCH) < 5
     padded = np.where(is_real[:, None, None, None], x, np.float32(np.nan))
-    padded_batch = {"images": padded, "labels": labels, "is_real": is_real}
-    sums = evaluate(toy.make_apply(None), state, padded_batch)
+    batch = {"images": padded, "labels": labels, "is_real": is_real}
+    sums = evaluate(toy.make_apply(None), state, batch)
     assert sums["examples"].dtype == jnp.int32
     for name, expected in by_hand(state, x[:5], labels[:5]).items():
         np.testing.assert_allclose(sums[name], expected, rtol=1e-6)

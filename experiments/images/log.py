@@ -34,9 +34,9 @@ class TrainingLog:
         # Of several processes one writes.
         self._writes = multihost.is_process_0()
         self.profile_dir = profile if self._writes else ""
-        root = f"{checkpoint_dir.rstrip('/')}/{run_dir.name}"
+        elsewhere = epath.Path(checkpoint_dir) / run_dir.name
+        self._checkpoints = elsewhere if checkpoint_dir else run_dir.path / "checkpoints"
         self._shares_checkpoints = bool(checkpoint_dir) and "://" not in checkpoint_dir
-        self._checkpoints = root if checkpoint_dir else str(run_dir.path / "checkpoints")
         self._run_dir = run_dir
         self._stop_signal = stop_signal
         self._tensorboard = tensorboard and self._writes
@@ -55,9 +55,8 @@ class TrainingLog:
         with contextlib.ExitStack() as stack:
             if self._writes and self._shares_checkpoints:
                 # A run in another results directory must not write to the same --checkpoint_dir.
-                path = epath.Path(self._checkpoints)
-                path.mkdir(parents=True, exist_ok=True)
-                runs.lock_directory(path, stack)
+                self._checkpoints.mkdir(parents=True, exist_ok=True)
+                runs.lock_directory(self._checkpoints, stack)
             try:
                 yield
             finally:
@@ -67,15 +66,15 @@ class TrainingLog:
                 self._bar = self._writer = None
 
     @property
-    def checkpoint_dir(self) -> str:
+    def checkpoint_dir(self) -> epath.Path:
         """Where the checkpoints of this training are kept."""
-        return f"{self._checkpoints}/cell={self._index}"
+        return self._checkpoints / f"cell={self._index}"
 
     def delete_checkpoints(self, index: int | None = None) -> None:
         """Removes those of training `index`, or of all, wherever they are."""
-        path = self._checkpoints if index is None else f"{self._checkpoints}/cell={index}"
-        if self._writes and epath.Path(path).exists():
-            epath.Path(path).rmtree()
+        path = self._checkpoints if index is None else self._checkpoints / f"cell={index}"
+        if self._writes and path.exists():
+            path.rmtree()
 
     @property
     def records(self) -> list[dict]:
@@ -112,7 +111,7 @@ class TrainingLog:
     def phase(self, name: str, step: int, steps: int) -> None:
         """Shows what is being done at `step` of `steps`."""
         if self._bar is None:
-            hidden = not (self._writes and sys.stderr.isatty())
+            hidden = None if self._writes else True  # None: if stderr is no terminal
             self._bar = tqdm.tqdm(disable=hidden, total=steps, initial=step, unit="step")
         elif name == "compiling" and step:
             self.say(f"resuming from step {step} of {steps}")

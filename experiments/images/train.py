@@ -187,7 +187,7 @@ def _load_arrays(dataset, normalization, pad_pixels_per_side, flip, data_dir) ->
     )
     digest = hashlib.sha256()
     for array in (*train, *test):
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        digest.update(np.ascontiguousarray(array))
     return ImageData(Arrays(*train, *test), *inputs, {"sha256": digest.hexdigest()})
 
 

@@ -112,7 +112,7 @@ class Checkpoints:
         held = {
             "step": step,
             "settings": self._settings,
-            "arrays": {name: (_describe(x), _digest(x)) for name, x in arrays.items()},
+            "arrays": {name: (_describe(x), _digest(x.tobytes())) for name, x in arrays.items()},
             "extra": extra,
         }
         text = json.dumps(runs.to_json(held), allow_nan=False)
@@ -220,7 +220,8 @@ class Checkpoints:
                 f" {'; '.join(different[:_NAMED])}{more}"
             )
         arrays = restore("state", ocp.args.StandardRestore())
-        if held["arrays"] != {name: [_describe(x), _digest(x)] for name, x in arrays.items()}:
+        found = {name: [_describe(x), _digest(x.tobytes())] for name, x in arrays.items()}
+        if found != held["arrays"]:
             raise _DamagedError("its arrays are not those that were saved")
         extra = runs.from_json(held["extra"])
         if like is None:
@@ -265,8 +266,5 @@ def _describe(leaf) -> str:
     return f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}"
 
 
-def _digest(held) -> str:
-    """sha256 of bytes, or of those of an array."""
-    if isinstance(held, np.ndarray):
-        held = np.ascontiguousarray(held).reshape(-1).view(np.uint8).data
+def _digest(held: bytes) -> str:
     return hashlib.sha256(held).hexdigest()
