@@ -34,21 +34,11 @@ TOP_K = 5
 LEAST_CLASSES_FOR_TOP_K = 1000
 # What a verdict takes over from the result of a training, where it is there.
 METRICS = (
-    "test_error_percent",
-    "test_error_best_percent",
-    "best_step",
-    "test_examples",
-    "train_error_percent",
-    "train_loss",
-    "steps",
-    "parameters",
-    "images_per_second",
-    "model_flops_per_second",
-    "utilization_percent",
-    "train_seconds",
-    "evaluate_seconds",
+    *("test_error_percent", "test_error_best_percent", "best_step", "test_examples"),
+    *("train_error_percent", "train_loss", "steps", "parameters"),
+    *("images_per_second", "model_flops_per_second", "utilization_percent"),
+    *("train_seconds", "evaluate_seconds"),
 )
-
 # Which images, and what happens to them before the net.
 DATA = {
     "dataset": "cifar10",  # digits, cifar10 or cifar100; the latter two need `make data`
@@ -334,19 +324,11 @@ class Training:
         }
         # What a checkpoint must agree in with the training that goes on from it.
         identity = {**self._settings, "key": np.asarray(jax.random.key_data(key))}
+        kept = checkpoint.Checkpoints(log.checkpoint_dir, settings=identity, on_warning=log.say)
+        peak = peak and peak * len(devices)
+        more = {"checkpoints": kept, "peak_flops_per_second": peak, "profile_dir": log.profile_dir}
         try:
-            result, _ = loop.fit(
-                self.task,
-                self.parallel,
-                self.intervals,
-                log,
-                key=key,
-                checkpoints=checkpoint.Checkpoints(
-                    log.checkpoint_dir, settings=identity, on_warning=log.say
-                ),
-                peak_flops_per_second=None if peak is None else peak * len(devices),
-                profile_dir=log.profile_dir,
-            )
+            result, _ = loop.fit(self.task, self.parallel, self.intervals, log, key=key, **more)
         except loop.StopRequested:
             raise run.Interrupted from None
         except (checkpoint.CheckpointError, multihost.Process0Error) as error:
