@@ -165,8 +165,7 @@ def test_evaluation_counts_only_real_examples(batch, state):
     x, labels = batch["images"], batch["labels"]
     is_real = np.arange(BATCH) < 5
     padded = np.where(is_real[:, None, None, None], x, np.float32(np.nan))
-    batch = {"images": padded, "labels": labels, "is_real": is_real}
-    sums = evaluate(toy.make_apply(None), state, batch)
+    sums = evaluate(toy.make_apply(None), state, {**batch, "images": padded, "is_real": is_real})
     assert sums["examples"].dtype == jnp.int32
     for name, expected in by_hand(state, x[:5], labels[:5]).items():
         np.testing.assert_allclose(sums[name], expected, rtol=1e-6)

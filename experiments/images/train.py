@@ -24,8 +24,6 @@ from identity_matters.batches import Arrays, Streams
 from identity_matters.images import augment, datasets, imagenet, miniature
 from identity_matters.train import checkpoint, loop, multihost, parallel, step
 
-CIFAR_TRAIN_EXAMPLES = 50_000
-
 # On an accelerator the host would be the bottleneck at one step a dispatch; on a CPU the steps of a
 # dispatch are unrolled, which only takes longer to compile.
 ACCELERATOR_STEPS_PER_DISPATCH = 100
@@ -133,7 +131,8 @@ def settings(scale: str, data: dict, model: dict, optim: dict, **train) -> dict:
 
 def steps_at(batch_examples: int, *epochs: int) -> tuple[int, ...]:
     """Steps after which so many epochs over CIFAR's training images are complete."""
-    return tuple(epoch * CIFAR_TRAIN_EXAMPLES // batch_examples for epoch in epochs)
+    examples = datasets.SOURCES["cifar10"].splits["train"]
+    return tuple(epoch * examples // batch_examples for epoch in epochs)
 
 
 class ImageData(NamedTuple):
