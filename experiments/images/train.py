@@ -32,10 +32,19 @@ TOP_K = 5
 LEAST_CLASSES_FOR_TOP_K = 1000
 # What a verdict takes over from the result of a training, where it is there.
 METRICS = (
-    *("test_error_percent", "test_error_best_percent", "best_step", "test_examples"),
-    *("train_error_percent", "train_loss", "steps", "parameters"),
-    *("images_per_second", "model_flops_per_second", "utilization_percent"),
-    *("train_seconds", "evaluate_seconds"),
+    "test_error_percent",
+    "test_error_best_percent",
+    "best_step",
+    "test_examples",
+    "train_error_percent",
+    "train_loss",
+    "steps",
+    "parameters",
+    "images_per_second",
+    "model_flops_per_second",
+    "utilization_percent",
+    "train_seconds",
+    "evaluate_seconds",
 )
 # Which images, and what happens to them before the net.
 DATA = {
