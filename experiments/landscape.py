@@ -7,18 +7,16 @@ Hardware and time: 2 CPU cores, about 10 s for each of the three variants.
   Levenberg-Marquardt, which finds saddles as readily as minima, down to ``||grad f|| <= 1e-11``.
   Expected: about 700 such points with ``|||A||| <= 1 - wall_margin = 0.99``, all optimal, and as
   many that are not optimal, at norm 1 and beyond. The margin is there because a small gradient is
-  no zero: by eq. (2.3), corrected, ``||grad f||^2 >= 4 l (1-tau)^{2l-2} sigma_+ (f - C)``, so that
-  at tau = 0.9998 and l = 4 a gradient of 1e-11 leaves room for any excess, and searches for a
-  degenerate point of norm 1 do stop there. ``A_i = -I`` has norm exactly 1.
+  no zero: nearer to the wall, at 0.9998 say, eq. (2.3) leaves room for any excess beside a gradient
+  of 1e-11, and searches for a degenerate point of norm 1 do stop there.
 * hessian_at_origin: at zero weights a standard net has gradient 0 from two layers on and a Hessian
   that is exactly 0 from three layers on (Kawaguchi 2016); a residual net has gradient
   ``2 (I - R) Sigma`` in every layer, not 0 unless R = I, Sigma being positive definite here.
 * negative_determinant: with det R < 0 the ball holds no critical point at all. The least gradient
   found over B_tau stays above ``gradient_bound.squared_gradient_floor``, and for d = 1 reaches it.
 
-Verdict: holds, for all three. All are proved (docs/theory/gradient_bound.md), so the searches are
-attacks that could show an error in the proof or the code; one that succeeds is a counterexample,
-and too few of them leave the verdict undecided.
+Verdict: holds, for all three, which are proved in docs/theory/gradient_bound.md: the searches are
+attacks that could show an error in the proof or the code.
 """
 
 import jax.numpy as jnp
@@ -69,13 +67,12 @@ get_config = shared.configs(_SETTINGS, _COMMON)
 
 def trials(*, variant: str, **settings) -> list[dict]:
     """One trial for each width and depth."""
+    if variant == "critical_points":
+        settings["start_norms"] = (*settings.pop("start_taus"), *settings.pop("outside_norms"))
+    if variant != "hessian_at_origin":
+        # Arrays are padded to so many layers, so that all depths share one compilation.
+        settings["max_depth"] = max(settings["depths"])
     cells = shared.each(settings, {"widths": "width", "depths": "depth"})
-    for trial in cells:
-        if variant == "critical_points":
-            trial["start_norms"] = (*trial.pop("start_taus"), *trial.pop("outside_norms"))
-        if variant != "hessian_at_origin":
-            # Arrays are padded to so many layers, so that all depths share one compilation.
-            trial["max_depth"] = max(settings["depths"])
     return [{"kind": variant, **trial} for trial in cells]
 
 
@@ -195,10 +192,6 @@ def negative_determinant(trial: dict, rng) -> dict:
     }
 
 
-def _says(refuted: bool, attacked: bool) -> str:
-    return "counterexample" if refuted else "holds" if attacked else "undecided"
-
-
 def _critical_points(settings: dict, records: list[dict]) -> tuple[dict, str]:
     # The last point of each trial is A_i = -I, which was put there and not found.
     names = ("started_at_norms", "norms", "relative_excess", "gradient_norms")
@@ -228,30 +221,30 @@ def _critical_points(settings: dict, records: list[dict]) -> tuple[dict, str]:
     enough = metrics["critical_points_inside"] >= settings["least_inside"]
     stayed = metrics["minus_identity_largest_gradient_norm"] == 0
     refuted = metrics["critical_points_inside_not_optimal"] > 0
-    return metrics, _says(refuted, enough and stayed)
+    return metrics, shared.under_attack(refuted, enough and stayed)
 
 
 def _hessian(settings: dict, records: list[dict]) -> tuple[dict, str]:
     rows = [{**net, "depth": record["depth"]} for record in records for net in record["nets"]]
     standard, residual = (shared.where(rows, net=net) for net in ("standard", "residual"))
-    at_identity = shared.where(residual, target_size=0)
     elsewhere = [row for row in residual if row["target_size"] > 0]
+    at_identity = shared.where(residual, target_size=0)
     from_2, from_3 = ([row for row in standard if row["depth"] >= layers] for layers in (2, 3))
     claimed_to_be_0 = {
         "standard_largest_gradient_norm_from_2_layers": (from_2, "gradient_norm"),
         "standard_largest_hessian_entry_from_3_layers": (from_3, "largest_hessian_entry"),
         "residual_largest_gradient_norm_at_identity_target": (at_identity, "gradient_norm"),
     }
+    zeros = {name: shared.largest(*where, 0.0) for name, where in claimed_to_be_0.items()}
     others = {
         "standard_least_excess": shared.least(standard, "excess"),
         "residual_least_gradient_norm": shared.least(elsewhere, "gradient_norm"),
     }
-    zeros = {name: shared.largest(*where, 0.0) for name, where in claimed_to_be_0.items()}
     entry = shared.least(elsewhere, "largest_hessian_entry")
     metrics = {**zeros, **others, "residual_least_largest_hessian_entry": entry}
-    attacked = len(from_3) > 0 and len(elsewhere) > 0
+    attacked = bool(from_3 and elsewhere)
     refuted = any(zeros.values()) or not all(others.values())
-    return metrics, _says(attacked and refuted, attacked)
+    return metrics, shared.under_attack(attacked and refuted, attacked)
 
 
 def _negative_determinant(settings: dict, records: list[dict]) -> tuple[dict, str]:
@@ -268,7 +261,7 @@ def _negative_determinant(settings: dict, records: list[dict]) -> tuple[dict, st
     }
     inside = metrics["largest_norm_over_tau"] <= 1 + settings["relative_tolerance"]
     below = metrics["least_gradient_over_floor"] < 1 - settings["relative_tolerance"]
-    return metrics, _says(inside and below, inside)
+    return metrics, shared.under_attack(inside and below, inside)
 
 
 MEASURES = {
