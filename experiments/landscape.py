@@ -72,8 +72,7 @@ def trials(*, variant: str, **settings) -> list[dict]:
     if variant != "hessian_at_origin":
         # Arrays are padded to so many layers, so that all depths share one compilation.
         settings["max_depth"] = max(settings["depths"])
-    cells = shared.each(settings, {"widths": "width", "depths": "depth"})
-    return [{"kind": variant, **trial} for trial in cells]
+    return shared.each(settings, {"widths": "width", "depths": "depth"}, kind=variant)
 
 
 def build(**trial) -> dict:

@@ -103,15 +103,14 @@ def trials(*, variant: str, **settings) -> list[dict]:
     """The trials of one variant; "measured" says what is measured in each."""
     if variant == "search":
         return relu_search.trials(**settings)
-    if variant == "dead_units":
-        listed = shared.each(settings, {"nets": "depth width width_in", "laws": "law"})
-    elif variant == "noise":
+    measured = _MEASURED.get(variant, variant)
+    if variant in ("origin", "gradient_ratio"):
+        return relu_search.each_net(settings, "depth width lifted_width bias", measured)
+    several = {"nets": "depth width width_in", "laws": "law"}
+    if variant == "noise":
         settings["lifted_width"] = settings["width_in"]
         several = {"biases": "bias", "depths": "depth", "widths": "width"}
-        listed = shared.each(settings, several)
-    else:
-        listed = relu_search.each_net(settings, "depth width lifted_width bias")
-    return [{"measured": _MEASURED.get(variant, variant), **trial} for trial in listed]
+    return shared.each(settings, several, measured=measured)
 
 
 def build(*, measured: str, **trial):

@@ -88,19 +88,17 @@ _THRESHOLDS = (
 )
 
 
-def each_net(settings: dict, names: str) -> list[dict]:
+def each_net(settings: dict, names: str, measured: str) -> list[dict]:
     """A trial for each of "nets", tuples of `names`, with a teacher no wider than the student."""
-    trials = each(settings, {"nets": names})
+    trials = each(settings, {"nets": names}, measured=measured)
     return [{**own, "teacher_width": min(own["teacher_width"], own["width"])} for own in trials]
 
 
 def trials(*, control: dict, **settings) -> list[dict]:
     """A search for each of "nets", and one of linear nets for each depth of `control`."""
-    searches = each_net(settings, "depth width lifted_width bias pairs")
-    controls = each(without(settings, "nets", "teacher_width") | control, {"depths": "depth"})
-    return [{"measured": "search", **trial} for trial in searches] + [
-        {"measured": "linear_control", **trial} for trial in controls
-    ]
+    linear = without(settings, "nets", "teacher_width") | control
+    searches = each_net(settings, "depth width lifted_width bias pairs", "search")
+    return searches + each(linear, {"depths": "depth"}, measured="linear_control")
 
 
 def short(values) -> list:

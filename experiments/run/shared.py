@@ -41,16 +41,17 @@ def without(settings: dict, *names: str) -> dict:
     return {name: value for name, value in settings.items() if name not in names}
 
 
-def each(settings: dict, several: dict[str, str]) -> list[dict]:
+def each(settings: dict, several: dict[str, str], **first) -> list[dict]:
     """A trial for each combination of one value of each of `several`, with all other settings.
 
     Args:
       several: settings that hold several values, some of which `settings` may lack, and what a
         trial calls one of the values, or each part of one: "width depth". The last changes fastest.
+      first: more fields, which come first: there a trial says of what kind it is.
     Raises:
       ValueError: a value does not have a part for each name.
     """
-    trials = [without(settings, *several)]
+    trials = [first | without(settings, *several)]
     for setting, called in several.items():
         if setting in settings:
             cells = [_parts(setting, called.split(), value) for value in settings[setting]]
