@@ -8,23 +8,19 @@ Command:
     python -m experiments.factorization --config=:file --config.file=R.npy
 
 2 CPU cores: random about 50 s and 1 GB of memory, the others 3 to 30 s each.
-Expected: the product misses R by less than 1e-12 of its norm at every depth up to 4096, every
-width up to 256 and every condition number up to 1e8 (1e-10 for a principal root, which is refused
-beyond); the polar factorization stays below (pi + 3 gamma)/l and within 35 percent of a lower
-bound that holds for all factorizations; a shortest path, sought up to d = 16, comes within 2
-percent of that bound at many layers, for normal R with simple negative eigenvalues and for all but
-one of 75 random R (shortest_normal, shortest_random: a minute each). For symmetric R the paired
-factorization attains it as the depth grows. At few layers the paper's construction misses the bound
-of ICLR 2017, because its layers are whole; the polar factorization keeps it.
+Expected: the product misses R by less than 1e-12 of its norm at every depth, width and condition
+number (1e-10 for a principal root, which is refused beyond); the polar factorization stays below
+(pi + 3 gamma)/l and within 35 percent of a lower bound that holds for all factorizations; a
+shortest path comes within 2 percent of that bound at many layers, for normal R with simple negative
+eigenvalues and for all but one of 75 random R (shortest_normal, shortest_random: a minute each). At
+few layers the paper's construction misses the bound of ICLR 2017, because its layers are whole.
 
 Verdict: holds where every factorization promised is found and none beats the lower bound. Both are
 proved (docs/theory/factorization.md), so that anything else is undecided: an error in the proof or
-in the code. shortest_random and shortest_normal have a claim of their own, how close the bound is:
-reproduced where the best factorization is within 2 percent of it, and else undecided, because a
-shorter one may not have been found.
+in the code. Of shortest_random and shortest_normal: reproduced where the best factorization is
+within 2 percent of the bound, else undecided, because a shorter one may not have been found.
 """
 
-import itertools
 import math
 import pathlib
 import statistics
@@ -33,7 +29,7 @@ import numpy as np
 from absl import logging
 
 from experiments import run
-from experiments.run.shared import configs, generator, grid, largest, require_between, where
+from experiments.run.shared import configs, each, generator, largest, require_between, where
 from identity_matters import paper, random_matrices
 from identity_matters.linear.factorization import (
     METHODS,
@@ -132,21 +128,19 @@ def trials(
     large_cells, large_methods, **rest,
 ) -> list[dict]:  # fmt: skip
     """One trial for each target R, with all of its depths."""
-    common = {"family": _FAMILIES.get(variant, variant), **rest, "methods": tuple(METHODS)}
-    common["least_depth_too"] = True
+    common = {"family": _FAMILIES.get(variant, variant), **rest}
+    every_method = {**common, "methods": tuple(METHODS), "least_depth_too": True}
     if variant == "file":
-        return [{**common, "file": file, "depths": depths}]
+        return [{**every_method, "file": file, "depths": depths}]
     most_numbers = max_stack_megabytes * _MEGABYTE / _FLOAT64_BYTES
-    listed = []
-    for cell in grid(dimension=dimensions, strength=strengths):
-        most_layers = most_numbers / cell["dimension"] ** 2
-        kept = tuple(depth for depth in depths if depth <= most_layers)
-        listed.append({**common, **cell, "depths": kept})
-    large = {**common, "least_depth_too": False, "methods": large_methods}
-    for (dimension, depth), strength in itertools.product(large_cells, strengths[:1]):
-        cell = {"dimension": dimension, "strength": strength, "depths": (depth,)}
-        listed.append({**large, **cell})
-    return listed
+    several = {"dimensions": "dimension", "strengths": "strength"}
+    listed = each({**every_method, "dimensions": dimensions, "strengths": strengths}, several)
+    for trial in listed:
+        most_layers = most_numbers / trial["dimension"] ** 2
+        trial["depths"] = tuple(depth for depth in depths if depth <= most_layers)
+    large = {**common, "methods": large_methods, "least_depth_too": False}
+    large |= {"cells": [(d, (depth,)) for d, depth in large_cells], "strengths": strengths[:1]}
+    return listed + each(large, {"cells": "dimension depths", "strengths": "strength"})
 
 
 def build(**trial) -> dict:
@@ -183,21 +177,18 @@ def load_target(file: str) -> Target:
 
 def measure(subject: dict, key) -> dict:
     """Factorizes the target at every depth by every method that applies."""
-    measured = {}
-    if subject["family"] == "file":
-        target = subject["target"]
-        measured["dimension"] = len(target.R)
-    else:
+    target = subject.get("target")
+    of_file = {} if target is None else {"dimension": len(target.R)}
+    if target is None:
         drawn = (subject["family"], subject["dimension"], subject["strength"])
         target = check_target(random_matrices.target(generator(key), *drawn))
     depths = {depth for depth in subject["depths"] if depth >= target.least_depth}
     if subject["least_depth_too"]:
         depths.add(target.least_depth)
     rows = [_measure_depth(target, depth, subject) for depth in sorted(depths)]
-    if subject["family"] == "file":
-        for row in rows:
-            _save_layers(target, row, subject)
-    return {**measured, "gamma": target.gamma, "rows": rows}
+    for row in rows if of_file else ():
+        _save_layers(target, row, subject)
+    return {**of_file, "gamma": target.gamma, "rows": rows}
 
 
 def _save_layers(target: Target, row: dict, subject: dict) -> None:
