@@ -14,8 +14,7 @@ Expected: with the identity below 5 % training error at both depths, deep withou
 cifar10/small has no expected number. Its criteria below were written before its first run.
 
 A run is one seed, so its verdict weighs a difference of two test errors against the sampling error
-that their test sets give it. Differences that are smaller are "undecided": no difference seen. The
-report gives mean and deviation over the seeds.
+that their test sets give it. Where that is larger it is "undecided": no difference seen.
 """
 
 import math
@@ -25,7 +24,7 @@ from experiments import run
 from experiments.images import data as image_data
 from experiments.images import train
 from experiments.images.log import RESULT
-from experiments.run.shared import configs, largest, least, reproduced, where
+from experiments.run.shared import configs, largest, least, reproduced, total, where
 
 # A net has trained if its training error is at most the first, and has not if it is within the
 # second of pure chance, percentage points. Our choice.
@@ -156,30 +155,28 @@ def measure(training: train.Training, key, log) -> dict:
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
     """What these nets alone say of the claim of the variant's question."""
-    results = [record for record in records if record["kind"] == RESULT]
+    results = where(records, kind=RESULT)
     size, question = config["variant"].rsplit("/", 1)
-    metrics = {"nets": len(results), "diverged": sum(result["diverged"] for result in results)}
+    metrics = {"nets": len(results), "diverged": total(results, "diverged")}
     for result in results:
-        for metric in ("train_error_percent", "test_error_percent", "train_loss"):
+        for metric in ("train_error_percent", "test_error_percent", "train_loss", "diverged_step"):
             if metric in result:
                 metrics[f"{metric}/{result['net']}"] = result[metric]
-        if result["diverged"]:
-            metrics[f"diverged_step/{result['net']}"] = result["diverged_step"]
+    nets = {result["net"]: result for result in results}
     if question == "identity":
         trained_percent = SMALL_TRAINED_PERCENT if size == "cifar10/small" else TRAINED_PERCENT
         said = reproduced(identity_holds(results, trained_percent))
     elif question == "initialisation" and size != "cifar10/small":
-        said = reproduced(initialisation_helps(results))
+        said = reproduced(initialisation_helps(nets["paper"], nets["standard"]))
     else:
         baseline_name, holds, denied = _BY_TEST_ERROR[question]
-        others = {result["net"]: result for result in results}
-        baseline = others.pop(baseline_name)
-        for net, other in others.items():
+        baseline = nets.pop(baseline_name)
+        for net, other in nets.items():
             difference, margin = error_difference_percent(baseline, other)
             metrics[f"test_error_difference_percent/{net}"] = difference
             metrics[f"test_error_margin_percent/{net}"] = margin
-        nets = (baseline, *others.values())
-        said = reproduced(holds(*nets)) if holds(*nets) or denied(*nets) else "undecided"
+        seen = baseline, *nets.values()
+        said = reproduced(holds(*seen)) if holds(*seen) or denied(*seen) else "undecided"
     return run.Verdict(question.replace("_", "-"), metrics, said)
 
 
@@ -207,14 +204,12 @@ def identity_holds(results: list[dict], trained_percent: float = TRAINED_PERCENT
     )
 
 
-def initialisation_helps(results: list[dict]) -> bool:
+def initialisation_helps(paper: dict, standard: dict) -> bool:
     """The net called "paper" ends at a training loss well below that of "standard"."""
-    nets = {result["net"]: result for result in results}
-    ours, standard = nets["paper"], nets["standard"]
-    if ours["diverged"] or standard["diverged"]:
-        return standard["diverged"] and not ours["diverged"]
-    losses = max(ours["train_loss"], LEAST_LOSS), max(standard["train_loss"], LEAST_LOSS)
-    return losses[0] <= HELPED_LOSS_RATIO * losses[1]
+    if paper["diverged"] or standard["diverged"]:
+        return standard["diverged"] and not paper["diverged"]
+    ours, theirs = (max(net["train_loss"], LEAST_LOSS) for net in (paper, standard))
+    return ours <= HELPED_LOSS_RATIO * theirs
 
 
 def error_difference_percent(baseline: dict, other: dict) -> tuple[float, float]:
@@ -223,12 +218,10 @@ def error_difference_percent(baseline: dict, other: dict) -> tuple[float, float]
     The second is `STANDARD_ERRORS` sqrt(sum p (1 - p) / n) over the two nets, for an error p of n
     test images. A net that diverged errs on every image.
     """
-    errors, variance = [], 0.0
-    for result in (baseline, other):
-        error = 1.0 if result["diverged"] else result["test_error_percent"] / 100
-        errors.append(error)
-        if not result["diverged"]:
-            variance += error * (1 - error) / result["test_examples"]
+    both = (baseline, other)
+    errors = [1.0 if net["diverged"] else net["test_error_percent"] / 100 for net in both]
+    examples = [net.get("test_examples", 1) for net in both]
+    variance = sum(p * (1 - p) / n for p, n in zip(errors, examples, strict=True))
     return 100 * (errors[1] - errors[0]), 100 * STANDARD_ERRORS * math.sqrt(variance)
 
 
@@ -254,7 +247,7 @@ _BY_TEST_ERROR: dict[str, tuple[str, Callable[..., bool], Callable[..., bool]]] 
     # What helps in the end need not help twofold in ten epochs: only the test error can deny it.
     "initialisation": (
         "paper",
-        lambda paper, standard: initialisation_helps([paper, standard]),
+        initialisation_helps,
         lambda paper, standard: _lower(standard, paper),
     ),
     # The fixed projection's test error is lower, or the trained one's.
