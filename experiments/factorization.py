@@ -21,9 +21,11 @@ in the code. Of shortest_random and shortest_normal: reproduced where the best f
 within 2 percent of the bound, else undecided, because a shorter one may not have been found.
 """
 
+import functools
 import math
 import pathlib
 import statistics
+import types
 
 import numpy as np
 from absl import logging
@@ -143,22 +145,25 @@ def trials(
     return listed + each(large, {"cells": "dimension depths", "strengths": "strength"})
 
 
-def build(**trial) -> dict:
-    """The trial, with its "target" where that is in a file; ValueError for bad settings."""
+def build(**trial) -> types.SimpleNamespace:
+    """The trial with its settings of paths, and the target of a file; ValueError for bad ones."""
     require_between(-1, math.inf, ascents=trial["ascents"])
     for depth in trial["depths"]:
         check_depth(depth)
     for method in trial["methods"]:
         if method not in METHODS:
             raise ValueError(f"large_methods must be among {tuple(METHODS)}, got {method!r}")
-    if trial["family"] != "file":
+    target = None
+    if trial["family"] == "file":
+        target = load_target(trial["file"])
+        least = target.least_depth
+        check_depth(min(trial["depths"], default=least), least, " = ceil(3 gamma) for this R")
+    else:
         require_between(0, math.inf, dimensions=trial["dimension"])
         random_matrices.check_family(trial["family"], trial["strength"])
-        return trial
-    target = load_target(trial["file"])
-    least = target.least_depth
-    check_depth(min(trial["depths"], default=least), least, " = ceil(3 gamma) for this R")
-    return {**trial, "target": target}
+    names = ("pieces", "exponents", "iterations", "starts")
+    path = PathSettings(**{name: trial[f"path_{name}"] for name in names})
+    return types.SimpleNamespace(**trial, target=target, path=path)
 
 
 def load_target(file: str) -> Target:
@@ -175,47 +180,40 @@ def load_target(file: str) -> Target:
     return check_target(R)
 
 
-def measure(subject: dict, key) -> dict:
+def measure(trial, key) -> dict:
     """Factorizes the target at every depth by every method that applies."""
-    target = subject.get("target")
-    of_file = {} if target is None else {"dimension": len(target.R)}
-    if target is None:
-        drawn = (subject["family"], subject["dimension"], subject["strength"])
-        target = check_target(random_matrices.target(generator(key), *drawn))
-    depths = {depth for depth in subject["depths"] if depth >= target.least_depth}
-    if subject["least_depth_too"]:
+    target = trial.target or check_target(
+        random_matrices.target(generator(key), trial.family, trial.dimension, trial.strength)
+    )
+    of_file = {"dimension": len(target.R)} if trial.target else {}
+    depths = {depth for depth in trial.depths if depth >= target.least_depth}
+    if trial.least_depth_too:
         depths.add(target.least_depth)
-    rows = [_measure_depth(target, depth, subject) for depth in sorted(depths)]
+    rows = [_measure_depth(target, depth, trial) for depth in sorted(depths)]
     for row in rows if of_file else ():
-        _save_layers(target, row, subject)
+        _save_layers(target, row, trial)
     return {**of_file, "gamma": target.gamma, "rows": rows}
 
 
-def _save_layers(target: Target, row: dict, subject: dict) -> None:
+def _save_layers(target: Target, row: dict, trial) -> None:
     """Writes the best factorization at a depth beside the file of R, and says how good it is."""
     depth, best = row["depth"], row["best_method"]
-    place = pathlib.Path(subject["file"])
+    place = pathlib.Path(trial.file)
     layers = place.with_name(f"{place.stem}-depth={depth}.npy")
-    np.save(layers, factorize(target.R, depth, best, path_settings=_path_settings(subject)))
+    np.save(layers, factorize(target.R, depth, best, path_settings=trial.path))
     logging.info(
         "%d layers: |||A||| = %.6g (%s), at least %.6g, at most %.6g by Theorem 2.1; A in %s",
         *(depth, row["norms"][best], best, row["lower_bound"], row["bound_v3"], layers),
     )
 
 
-def _path_settings(subject: dict) -> PathSettings:
-    names = ("pieces", "exponents", "iterations", "starts")
-    return PathSettings(**{name: subject[f"path_{name}"] for name in names})
-
-
-def _measure_depth(target: Target, depth: int, subject: dict) -> dict:
-    R, gamma, settings = target.R, target.gamma, _path_settings(subject)
-    errors, norms = {}, {}
-    for method in subject["methods"]:
-        if method == "path" and len(R) > subject["path_max_dimension"]:
+def _measure_depth(target: Target, depth: int, trial) -> dict:
+    R, gamma, errors, norms = target.R, target.gamma, {}, {}
+    for method in trial.methods:
+        if method == "path" and len(R) > trial.path_max_dimension:
             continue
         try:
-            A = factorize(R, depth, method, path_settings=settings)
+            A = factorize(R, depth, method, path_settings=trial.path)
         except NotApplicableError:
             continue
         errors[method] = relative_product_error(A, R)
@@ -223,13 +221,10 @@ def _measure_depth(target: Target, depth: int, subject: dict) -> dict:
         # Two stacks of gigabytes need not be there at once.
         del A
     best = min(norms, key=norms.get)
-    lower = norm_lower_bound(R, depth, ascents=subject["ascents"])
+    lower_bound = functools.partial(norm_lower_bound, R, depth, ascents=trial.ascents)
+    lower = lower_bound()
     # Of vectors alone, where the factorizations are good enough for the difference to matter.
-    vectors = {}
-    if "path" in norms:
-        vectors["vector_lower_bound"] = norm_lower_bound(
-            R, depth, ascents=subject["ascents"], half_turns=False
-        )
+    vectors = {"vector_lower_bound": lower_bound(half_turns=False)} if "path" in norms else {}
     return {
         "depth": depth,
         "relative_product_errors": errors,

@@ -17,6 +17,7 @@ Verdicts: counterexample, counterexample, and holds (proved in docs/theory/gradi
 
 import dataclasses
 import math
+import types
 
 import jax
 import jax.numpy as jnp
@@ -118,48 +119,44 @@ def _batches(kind: str, data: dict, *, points: int, widths, depth_caps, **common
     return shared.each({**data, **common, "sizes": counted}, several, kind=kind)
 
 
-def build(**trial) -> dict:
-    """The trial itself; raises ValueError for settings that its attack cannot use."""
+def build(**trial) -> types.SimpleNamespace:
+    """The trial, with the range of its data; raises ValueError for settings it cannot use."""
     kind = trial["kind"]
     for name in trial.keys() & {"taus", "max_tau"}:
         shared.require_between(0, 1, **{f"{kind}.{name}": trial[name]})
     if "max_tau" in trial:
-        rng = np.random.default_rng(0)
-        random_matrices.second_moments(rng, 1, trial["width"], _data_range(trial))
+        trial["data"] = random_matrices.DataRange(
+            tuple(trial["sigma_norm_log10"]),
+            trial["max_condition_log10"],
+            singular=kind == "singular",
+        )
+        random_matrices.second_moments(np.random.default_rng(0), 1, trial["width"], trial["data"])
     increasing = {name: trial[name] for name in trial if name in _INCREASING}
     increasing["depth_caps"] = (trial.get("min_depth", 1), trial.get("max_depth", 1) + 1)
     for name, values in increasing.items():
         if len(values) < 2 or list(values) != sorted(set(values)):
             raise ValueError(f"{kind}.{name} must increase, got {values}")
-    return trial
+    return types.SimpleNamespace(**trial)
 
 
-def _ratios(trial: dict, points: random_matrices.Points) -> np.ndarray:
+def _ratios(trial, points: random_matrices.Points) -> np.ndarray:
     return gradient_bound.right_over_left(
-        points.A, points.R, points.Sigma, points.depth, trial["form"]
+        points.A, points.R, points.Sigma, points.depth, trial.form
     )
 
 
-def _data_range(trial: dict) -> random_matrices.DataRange:
-    return random_matrices.DataRange(
-        tuple(trial["sigma_norm_log10"]),
-        trial["max_condition_log10"],
-        singular=trial["kind"] == "singular",
-    )
-
-
-def exact_counterexamples(trial: dict, rng) -> dict:
+def exact_counterexamples(trial, rng) -> dict:
     """The smallest counterexamples with d = 1: of any Sigma, and with Sigma = 1.
 
     In exact numbers, and with both sides once more in float64 by the general code.
     """
     del rng
-    search, largest = gradient_bound.smallest_scalar_counterexample, trial["max_integer"]
+    search, largest = gradient_bound.smallest_scalar_counterexample, trial.max_integer
     found = {}
     for name, max_sigma in (("smallest", largest), ("smallest_with_sigma_1", 1)):
-        sizes = {"max_depth": trial["max_depth"], "max_integer": largest, "max_sigma": max_sigma}
-        point = search(trial["form"], **sizes)
-        found[name] = None if point is None else _describe(point, trial["form"])
+        sizes = {"max_depth": trial.max_depth, "max_integer": largest, "max_sigma": max_sigma}
+        point = search(trial.form, **sizes)
+        found[name] = None if point is None else _describe(point, trial.form)
     return found
 
 
@@ -179,13 +176,13 @@ def _describe(point: gradient_bound.ScalarPoint, form: str) -> dict:
     }
 
 
-def tight_family(trial: dict, rng) -> dict:
+def tight_family(trial, rng) -> dict:
     """right/left at ``A_i = -tau I``, ``Sigma = s I`` and a Gaussian R, for all combinations."""
-    cells = shared.grid(depth=trial["depths"], tau=trial["taus"], scale=trial["scales"])
+    cells = shared.grid(depth=trial.depths, tau=trial.taus, scale=trial.scales)
     depths, taus, scales = (np.array([cell[n] for cell in cells]) for n in cells[0])
     is_layer = np.arange(max(depths)) < depths[:, None]
     rows = []
-    for width in trial["widths"]:
+    for width in trial.widths:
         A = -np.einsum("n,nl,ij->nlij", taus, is_layer, np.eye(width))
         R = rng.standard_normal((len(cells), width, width))
         Sigma = scales[:, None, None] * np.eye(width)
@@ -197,28 +194,28 @@ def tight_family(trial: dict, rng) -> dict:
     return {"rows": rows, "largest_error": max(abs(row["ratio"] - 1) for row in rows)}
 
 
-def search(trial: dict, rng) -> dict:
+def search(trial, rng) -> dict:
     """The largest right/left that `gradient_bound.worst_case` finds with ``||Sigma|| <= 1``.
 
     "predicted_ratios" are the suprema that the corrected form implies. The printed ratios grow in
     proportion to Sigma, so a point fails from ``||Sigma|| / ratio`` on: the least of these is
     "least_failing_sigma_norm" (None for the corrected form, which does not change with Sigma).
     """
-    form, width, depth, taus = (trial[name] for name in ("form", "width", "depth", "taus"))
-    radii = np.repeat(np.asarray(taus), trial["starts"])
+    form, width, depth = trial.form, trial.width, trial.depth
+    radii = np.repeat(trial.taus, trial.starts)
     A = random_matrices.layers(rng, "uniform", radii, depth, width)
     E = rng.standard_normal((len(radii), width, width))
     Sigma = random_matrices.second_moments(rng, len(radii), width, SEARCH_DATA)
-    options = {"steps": trial["steps"], "learning_rate": trial["learning_rate"]}
+    options = {"steps": trial.steps, "learning_rate": trial.learning_rate}
     attack = jax.jit(jax.vmap(lambda *at: gradient_bound.worst_case(*at, form, **options)))
     A, R, Sigma = (np.asarray(value) for value in attack(A, E, Sigma, radii))
     worst = random_matrices.Points(A, R, Sigma, np.full(len(radii), depth), radii)
     ratios = _ratios(trial, worst)
     thresholds = random_matrices.spectral_norms(Sigma) / ratios
-    by_tau = ratios.reshape(len(taus), -1)
+    by_tau = ratios.reshape(len(trial.taus), -1)
     return {
         "largest_ratios": by_tau.max(axis=1).tolist(),
-        "predicted_ratios": [largest_ratio(form, depth, tau) for tau in taus],
+        "predicted_ratios": [largest_ratio(form, depth, tau) for tau in trial.taus],
         "least_failing_sigma_norm": None if form == "corrected" else float(thresholds.min()),
     }
 
@@ -232,45 +229,45 @@ def largest_ratio(form: str, depth: int, tau: float) -> float:
     return float(gradient_bound.bound_function(form)(depth, tau, 1.0, 1.0) / corrected)
 
 
-def scaled_data(trial: dict, rng) -> dict:
+def scaled_data(trial, rng) -> dict:
     """Share of the same random points that fail once Sigma is replaced by s Sigma, for each s.
 
     The slopes are those of log10(right/left) over log10 s between the first and the last s, over
     the points: 1 for the printed forms, 0 for the corrected one.
     """
-    exponents = trial["scales_log10"]
-    shape = (trial["points"], trial["width"], (1, trial["max_depth"]))
-    drawn = random_matrices.points(rng, "uniform", *shape, trial["max_tau"], _data_range(trial))
+    exponents = trial.scales_log10
+    shape = trial.points, trial.width, (1, trial.max_depth), trial.max_tau, trial.data
+    drawn = random_matrices.points(rng, "uniform", *shape)
     scaled = [dataclasses.replace(drawn, Sigma=10.0**s * drawn.Sigma) for s in exponents]
     ratios = np.stack([_ratios(trial, points) for points in scaled])
     slopes = np.log10(ratios[-1] / ratios[0]) / (exponents[-1] - exponents[0])
     return {
-        "failing_fractions": np.mean(ratios > 1 + trial["relative_tolerance"], axis=1).tolist(),
+        "failing_fractions": np.mean(ratios > 1 + trial.relative_tolerance, axis=1).tolist(),
         "least_slope": float(slopes.min()),
         "largest_slope": float(slopes.max()),
     }
 
 
-def random_points(trial: dict, rng) -> dict:
+def random_points(trial, rng) -> dict:
     """How often ``right > left (1 + relative_tolerance)`` at random points of every sampler.
 
     The end bins of the histogram of log10(right/left) take what lies beyond. The tolerance is
     subtracted first, so that what lies right of 0 has failed.
     """
-    samplers, tolerance = random_matrices.SAMPLERS, trial["relative_tolerance"]
-    depths, bounds = (trial["min_depth"], trial["max_depth"]), trial["histogram_log10"]
-    shape, data = (trial["batch_points"], trial["width"], depths), _data_range(trial)
+    samplers, tolerance = random_matrices.SAMPLERS, trial.relative_tolerance
+    depths, bounds = (trial.min_depth, trial.max_depth), trial.histogram_log10
+    shape = trial.batch_points, trial.width, depths, trial.max_tau, trial.data
     batches, negative = [], 0
     for sampler in samplers:
-        for _ in range(trial["batches_per_sampler"]):
-            points = random_matrices.points(rng, sampler, *shape, trial["max_tau"], data)
+        for _ in range(trial.batches_per_sampler):
+            points = random_matrices.points(rng, sampler, *shape)
             batches.append(_ratios(trial, points))
             negative += int(np.sum(np.linalg.slogdet(points.R)[0] < 0))
     ratios = np.concatenate(batches)
     failed = ratios > 1 + tolerance
     by_sampler = failed.reshape(len(samplers), -1).sum(axis=1)
     beyond = np.clip(np.log10(ratios) - np.log10(1 + tolerance), *bounds)
-    counts, _ = np.histogram(beyond, bins=trial["histogram_bins"], range=bounds)
+    counts, _ = np.histogram(beyond, bins=trial.histogram_bins, range=bounds)
     return {
         "points": len(ratios),
         "negative_determinants": negative,

@@ -19,6 +19,8 @@ Verdict: holds, for all three, which are proved in docs/theory/gradient_bound.md
 attacks that could show an error in the proof or the code.
 """
 
+import types
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -75,18 +77,14 @@ def trials(*, variant: str, **settings) -> list[dict]:
     return shared.each(settings, {"widths": "width", "depths": "depth"}, kind=variant)
 
 
-def build(**trial) -> dict:
-    """The trial itself; raises ValueError for settings that its search cannot use."""
-    _data_range(trial)
+def build(**trial) -> types.SimpleNamespace:
+    """The trial, with the range of its data; raises ValueError for settings it cannot use."""
+    # ||Sigma|| = 1: the scale of the data only rescales f.
+    data = random_matrices.DataRange((0.0, 0.0), trial["max_condition_log10"])
     shared.require_between(0, 1, taus=trial.get("taus", 0.5))
     if min(trial.get("target_sizes", (0.0,)), default=-1) < 0:
         raise ValueError(f"target_sizes must be 0 or more, got {trial['target_sizes']}")
-    return trial
-
-
-def _data_range(trial: dict) -> random_matrices.DataRange:
-    """||Sigma|| = 1: the scale of the data only rescales f."""
-    return random_matrices.DataRange((0.0, 0.0), trial["max_condition_log10"])
+    return types.SimpleNamespace(**trial, data=data)
 
 
 def _padded(A: np.ndarray, max_depth: int) -> np.ndarray:
@@ -94,26 +92,26 @@ def _padded(A: np.ndarray, max_depth: int) -> np.ndarray:
     return np.pad(A, ((0, 0), (0, max_depth - A.shape[1]), (0, 0), (0, 0)))
 
 
-def from_many_starts(trial: dict, rng) -> dict:
+def from_many_starts(trial, rng) -> dict:
     """Where `critical_points.find_critical_points` ends from random starts of given |||A|||.
 
     `starts` of them for every combination of target size and norm, each with its own R and Sigma;
     and as the last one ``A_i = -I``, where the search must stay unless depth is 1. The excess is
     relative to ``||R Sigma^{1/2}||_F^2``, the risk of the map 0.
     """
-    width, depth = trial["width"], trial["depth"]
-    repeated = np.repeat(trial["target_sizes"], trial["starts"])
-    sizes, start_norm = map(np.ravel, np.meshgrid(repeated, trial["start_norms"]))
+    width, depth = trial.width, trial.depth
+    repeated = np.repeat(trial.target_sizes, trial.starts)
+    sizes, start_norm = map(np.ravel, np.meshgrid(repeated, trial.start_norms))
     A = random_matrices.layers(rng, "boundary", np.full(len(sizes), 0.5), depth, width)
     A *= (2 * start_norm)[:, None, None, None]
     R = random_matrices.exponential_targets(rng, sizes, width)
-    Sigma = random_matrices.second_moments(rng, len(sizes), width, _data_range(trial))
+    Sigma = random_matrices.second_moments(rng, len(sizes), width, trial.data)
     # The last point is no start but the critical point A_i = -I itself (for depth 1 the map 0).
     A = np.concatenate([A, -np.eye(width) * np.ones((1, depth, 1, 1))])
     R, Sigma = (np.concatenate([values, values[-1:]]) for values in (R, Sigma))
-    A = _padded(A, trial["max_depth"])
-    tolerances = {name: trial[name] for name in ("steps", "gradient_tolerance")}
-    found = critical_points.find_critical_points(A, R, Sigma, depth, **tolerances)
+    A = _padded(A, trial.max_depth)
+    options = {"steps": trial.steps, "gradient_tolerance": trial.gradient_tolerance}
+    found = critical_points.find_critical_points(A, R, Sigma, depth, **options)
     relative = np.asarray(found["excess"]) / np.einsum("nij,njk,nik->n", R, Sigma, R)
     ratios = gradient_bound.right_over_left(A, R, Sigma, np.full(len(A), depth), "corrected")
     return {
@@ -125,11 +123,11 @@ def from_many_starts(trial: dict, rng) -> dict:
     }
 
 
-def at_origin(trial: dict, rng) -> dict:
+def at_origin(trial, rng) -> dict:
     """Gradient and Hessian at zero weights, of the standard and of the residual net."""
-    width, depth, sizes = trial["width"], trial["depth"], trial["target_sizes"]
+    width, depth, sizes = trial.width, trial.depth, trial.target_sizes
     R = random_matrices.exponential_targets(rng, sizes, width)
-    Sigma = random_matrices.second_moments(rng, len(sizes), width, _data_range(trial))
+    Sigma = random_matrices.second_moments(rng, len(sizes), width, trial.data)
     zero = np.zeros((depth, width, width))
     nets = []
     for size, target, second_moment in zip(sizes, R, Sigma, strict=True):
@@ -150,29 +148,29 @@ def at_origin(trial: dict, rng) -> dict:
     return {"nets": nets}
 
 
-def negative_determinant(trial: dict, rng) -> dict:
+def negative_determinant(trial, rng) -> dict:
     """The least ||grad f||_F found over B_tau for targets with det R < 0, against its floor.
 
     `problems` random pairs of R and Sigma, the same for every tau; for each of them and every tau
     `starts` runs of `critical_points.least_gradients`.
     """
-    width, depth, taus = trial["width"], trial["depth"], trial["taus"]
-    problems, starts = trial["problems"], trial["starts"]
+    width, depth, taus = trial.width, trial.depth, trial.taus
+    problems, starts = trial.problems, trial.starts
     tau = np.tile(np.repeat(taus, starts), problems)
     R = random_matrices.exponential_targets(rng, np.ones(problems), width)
     # Turning one output round makes the determinant negative and keeps the singular values.
     R[:, 0] *= -1
-    Sigma = random_matrices.second_moments(rng, problems, width, _data_range(trial))
+    Sigma = random_matrices.second_moments(rng, problems, width, trial.data)
     A = random_matrices.layers(rng, "uniform", tau, depth, width)
     problem = np.repeat(np.arange(problems), len(taus) * starts)
     best, gradient_norm = critical_points.least_gradients(
-        _padded(A, trial["max_depth"]),
+        _padded(A, trial.max_depth),
         R[problem],
         Sigma[problem],
         tau,
         depth,
-        steps=trial["steps"],
-        learning_rate=trial["learning_rate"],
+        steps=trial.steps,
+        learning_rate=trial.learning_rate,
     )
     least = np.asarray(gradient_norm).reshape(problems, len(taus), starts).min(axis=2)
     floor = np.sqrt(
