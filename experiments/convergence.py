@@ -136,7 +136,7 @@ def measure_beyond(trial, rng) -> dict:
     for s0 in np.sqrt(trial.excess_over_sigma):
         data = [random_sigma(rng, trial.width, trial.condition_log10, 0.0) for _ in problems]
         targets = [target_at(rng, Sigma, s0) for Sigma in data]
-        norms_of_sigma = np.array([np.linalg.norm(Sigma, 2) for Sigma in data])
+        norms_of_sigma = np.linalg.norm(data, 2, axis=(1, 2))
         rates = 1 / (4 * trial.depth * norms_of_sigma * (1 + s0) ** 2)
         stacks = np.stack(targets), np.stack(data), rates, np.ones(len(data))
         first, last, *_ = map(np.asarray, _descent(*stacks, trial.depth, trial.updates))

@@ -92,9 +92,6 @@ _SETTINGS = {
     },
 }
 
-
-# What is measured in each trial of a variant, where that has another name.
-_MEASURED = {"origin": "at_origin", "dead_units": "dead"}
 VARIANTS = tuple(_SETTINGS)
 get_config = shared.configs(_SETTINGS)
 
@@ -103,7 +100,7 @@ def trials(*, variant: str, **settings) -> list[dict]:
     """The trials of one variant; "measured" says what is measured in each."""
     if variant == "search":
         return relu_search.trials(**settings)
-    measured = _MEASURED.get(variant, variant)
+    measured = {"origin": "at_origin", "dead_units": "dead"}.get(variant, variant)
     if variant in ("origin", "gradient_ratio"):
         return relu_search.each_net(settings, "depth width lifted_width bias", measured)
     several = {"nets": "depth width width_in", "laws": "law"}
@@ -265,14 +262,12 @@ def noise(trial, rng) -> dict:
     stalled = np.asarray(numbers["squared_gradient"]) <= trial.stalled_ratio * risks[:, -1]
     halved = (share <= 0.5).any(axis=2)
     updates = np.argmax(share <= 0.5, axis=2) * trial.updates_per_record
+    to_half = [some[ok] for some, ok in zip(updates, halved, strict=True)]
     return {
         "final_risk_share": [relu_search.short(row) for row in share[:, :, -1]],
         "stalled": by_scale(stalled).tolist(),
         "halved_share": halved.mean(axis=1).tolist(),
-        "median_updates_to_half": [
-            float(np.median(some[ok])) if ok.any() else None
-            for some, ok in zip(updates, halved, strict=True)
-        ],
+        "median_updates_to_half": [float(np.median(n)) if len(n) else None for n in to_half],
         "largest_travelled": by_scale(numbers["travelled"]).max(axis=1).tolist(),
     }
 

@@ -61,24 +61,31 @@ _DEPTHS = {
 _NOT_SMALL = ("paper_times_3", "zero", "leak_and_activate_first")
 
 
-# A rate that leaves some room: at 0.05 nets of the baseline's kind diverged at times.
-_SHORT_RATE = {"learning_rate": 0.03, "boundary_steps": (350,)}
-# After 300 steps the worst of three seeds stood at 5 % training error, on the criterion itself.
-_SHORT = {
-    "steps": 400,
-    "batch_examples": 64,
-    "steps_per_log": 25,
-    "steps_per_evaluation": 100,
-    "steps_per_checkpoint": 100,
+# Size -> scale, and what its nets, optimiser and length have of their own.
+_SIZES: dict[str, tuple[str, dict, dict, dict]] = {
+    "digits": (
+        "reduced",
+        {"blocks_per_stage": (3, 3, 3), "widths": (16, 32, 64)},
+        # A rate that leaves some room: at 0.05 nets of the baseline's kind diverged at times.
+        {"learning_rate": 0.03, "boundary_steps": (350,)},
+        # After 300 steps the worst of three seeds stood at 5 % training error, on the criterion.
+        {
+            "steps": 400,
+            "batch_examples": 64,
+            "steps_per_log": 25,
+            "steps_per_evaluation": 100,
+            "steps_per_checkpoint": 100,
+        },
+    ),
+    # The schedule of cifar.py's small nets, over ten epochs instead of thirty.
+    "cifar10/small": (
+        "reduced",
+        {"blocks_per_stage": (2, 2, 2), "widths": (16, 32, 64)},
+        {"schedule": "cosine", "boundary_steps": (), "warmup_steps": 400, "weight_decay": 5e-4},
+        {"steps": image_data.steps_at(128, 10)[0], "steps_per_checkpoint": 200},
+    ),
+    "cifar10": ("paper", {"compute_dtype": "bfloat16"}, {}, {}),
 }
-# The schedule of cifar.py's small nets, over ten epochs instead of thirty.
-_TEN_EPOCHS_RATE = {
-    "schedule": "cosine",
-    "boundary_steps": (),
-    "warmup_steps": 400,
-    "weight_decay": 5e-4,
-}
-_TEN_EPOCHS = {"steps": image_data.steps_at(128, 10)[0], "steps_per_checkpoint": 200}
 
 
 def _nets(size: str, question: str) -> dict:
@@ -122,19 +129,10 @@ def _nets(size: str, question: str) -> dict:
 
 def _settings(variant: str) -> dict:
     size, question = variant.rsplit("/", 1)
-    # With 31 convolutions even the paper's initialisation diverges at times at the paper's rate.
-    small = {"blocks_per_stage": (3, 3, 3), "widths": (16, 32, 64)}
-    smallest = {**small, "blocks_per_stage": (2, 2, 2)}
-    net, optim, length = {
-        "digits": (small, _SHORT_RATE, _SHORT),
-        "cifar10/small": (smallest, _TEN_EPOCHS_RATE, _TEN_EPOCHS),
-        "cifar10": ({"compute_dtype": "bfloat16"}, {}, {}),
-    }[size]
-    scale = "paper" if size == "cifar10" else "reduced"
+    scale, *groups, length = _SIZES[size]
     data = image_data.settings(size.split("/")[0])
-    # `net` is the same for all but where `nets` changes it.
-    groups = train.settings(scale, data, net, optim, keep_final_checkpoint=False, **length)
-    return {**groups, "nets": _nets(size, question)}
+    common = train.settings(scale, data, *groups, keep_final_checkpoint=False, **length)
+    return {**common, "nets": _nets(size, question)}
 
 
 get_config = configs({variant: _settings(variant) for variant in VARIANTS + OTHER_VARIANTS})
