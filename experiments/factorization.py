@@ -208,6 +208,7 @@ def _save_layers(target: Target, row: dict, trial) -> None:
 
 
 def _measure_depth(target: Target, depth: int, trial) -> dict:
+    """Norms and errors of all factorizations into `depth` layers, with what bounds them."""
     R, gamma, errors, norms = target.R, target.gamma, {}, {}
     for method in trial.methods:
         if method == "path" and len(R) > trial.path_max_dimension:

@@ -139,10 +139,7 @@ def build(**trial) -> types.SimpleNamespace:
 
 
 def exact_counterexamples(trial, rng) -> dict:
-    """The smallest counterexamples with d = 1: of any Sigma, and with Sigma = 1.
-
-    In exact numbers, and with both sides once more in float64 by the general code.
-    """
+    """The smallest counterexamples with d = 1: of any Sigma, and with Sigma = 1."""
     del rng
     search, largest = gradient_bound.smallest_scalar_counterexample, trial.max_integer
     found = {}
@@ -154,6 +151,7 @@ def exact_counterexamples(trial, rng) -> dict:
 
 
 def _describe(point: gradient_bound.ScalarPoint, form: str) -> dict:
+    """A point in exact numbers, and both sides of eq. (2.3) there once more in float64."""
     A = jnp.array([float(value) for value in point.a]).reshape(-1, 1, 1)
     R, Sigma = (jnp.full((1, 1), float(value)) for value in (point.R, point.Sigma))
     excess, gradient = model.excess_risk_and_gradient(A, R, Sigma)

@@ -115,6 +115,7 @@ def _depth_trials(settings: dict):
 
 
 def _stuck_trials(settings: dict):
+    """Every target from zero; those that stall from the starts and with the maps that cure it."""
     turn = np.array([settings["rotation_radians"]])
     targets = {name: np.diag(settings[f"{name}_diagonal"]) for name in (PLANE, NEGATIVE, POSITIVE)}
     dimension = len(targets[PLANE])

@@ -98,6 +98,7 @@ def _memorize(key, x, y, num_classes, width, batch_examples=4096, **settings) ->
 
 
 def _measure_fit(key, trial):
+    """One network of one width and precision."""
     data_key, label_key, build_key = jax.random.split(key, 3)
     x, y = _points(trial, data_key, label_key)
     dtype, sizes = np.dtype(trial["precision"]), (trial["num_classes"], trial["width"])
@@ -124,6 +125,7 @@ def distinct_whole_points(rng: np.random.Generator, shape: tuple[int, int]) -> n
 
 
 def _measure_few_numbers(key, trial):
+    """One network of fewer numbers than examples, on pixels or random whole numbers."""
     label_key, build_key = jax.random.split(key)
     dataset, num_classes = trial["dataset"], trial["num_classes"]
     if dataset == "synthetic":
@@ -195,11 +197,10 @@ def _measure_minimal_width(key, trial):
         if result.get("certified"):
             break
     fitting = [net for net in tried if net.get("errors") == 0]
-    certified = [net for net in tried if net.get("certified")]
     return {
         "tried": tried,
         "least_fitting_width": least(fitting, "width"),
-        "least_certified_width": least(certified, "width"),
+        "least_certified_width": width if result.get("certified") else None,
     }
 
 
