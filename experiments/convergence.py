@@ -153,9 +153,7 @@ def _descent(R, Sigma, learning_rate, factor, depth, updates):
     for d = 4. It is quick to compute at every update.
     """
 
-    def evaluate(A):
-        return model.excess_risk_and_gradient(A, R, Sigma)
-
+    evaluate = functools.partial(model.excess_risk_and_gradient, R=R, Sigma=Sigma)
     zero = jnp.zeros((depth, *R.shape))
     first, gradient = evaluate(zero)
 

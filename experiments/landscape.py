@@ -163,15 +163,9 @@ def negative_determinant(trial, rng) -> dict:
     Sigma = random_matrices.second_moments(rng, problems, width, trial.data)
     A = random_matrices.layers(rng, "uniform", tau, depth, width)
     problem = np.repeat(np.arange(problems), len(taus) * starts)
-    best, gradient_norm = critical_points.least_gradients(
-        _padded(A, trial.max_depth),
-        R[problem],
-        Sigma[problem],
-        tau,
-        depth,
-        steps=trial.steps,
-        learning_rate=trial.learning_rate,
-    )
+    start = _padded(A, trial.max_depth), R[problem], Sigma[problem], tau, depth
+    options = {"steps": trial.steps, "learning_rate": trial.learning_rate}
+    best, gradient_norm = critical_points.least_gradients(*start, **options)
     least = np.asarray(gradient_norm).reshape(problems, len(taus), starts).min(axis=2)
     floor = np.sqrt(
         [

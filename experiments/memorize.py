@@ -184,10 +184,8 @@ def trials(*, variant: str, **groups) -> list[dict]:
             trial["features"] = int(np.prod(source.image_shape))
             trial["num_classes"] = source.num_classes
         if "least_hash_chance" in trial:
-            trial["group_points"] = few_numbers.largest_group(
-                *(trial["num_classes"], trial["word_bits"], trial["width"]),
-                trial["least_hash_chance"],
-            )
+            size = trial["num_classes"], trial["word_bits"], trial["width"]
+            trial["group_points"] = few_numbers.largest_group(*size, trial["least_hash_chance"])
     return listed
 
 
@@ -207,9 +205,8 @@ def build(**trial) -> dict:
     for name, high in {"least_hash_chance": 1, "pair_distance": 2}.items():
         shared.require_between(0, high, **{name: trial.get(name, high / 2)})
     if trial["kind"] == "few_numbers":
-        few_numbers.check_group(
-            num_classes=trial["num_classes"], **measures.few_numbers_options(trial)
-        )
+        options = measures.few_numbers_options(trial)
+        few_numbers.check_group(num_classes=trial["num_classes"], **options)
     if trial["kind"] == "sgd" and trial["steps"] % trial["steps_per_evaluation"]:
         raise ValueError(f"steps_per_evaluation must divide steps, {trial['steps']}")
     return trial

@@ -244,13 +244,9 @@ def noise(trial, rng) -> dict:
     if not trial.bias:
         start = start._replace(s=None)
     batch = jax.tree.map(lambda part: np.concatenate([part] * len(scales)), sample)
-    _, numbers = model.gradient_descent(
-        jax.tree.map(lambda w: np.concatenate([scale * w for scale in scales]), start),
-        batch,
-        learning_rate=trial.learning_rate,
-        records=trial.records,
-        updates_per_record=trial.updates_per_record,
-    )
+    nets = jax.tree.map(lambda w: np.concatenate([scale * w for scale in scales]), start)
+    length = {"records": trial.records, "updates_per_record": trial.updates_per_record}
+    _, numbers = model.gradient_descent(nets, batch, learning_rate=trial.learning_rate, **length)
 
     def by_scale(values):
         return np.asarray(values).reshape(len(scales), trial.starts, *np.shape(values)[1:])

@@ -135,10 +135,10 @@ def _measure_few_numbers(key, trial):
         images, _ = datasets.load(dataset, split_to_fit(dataset), trial["data_dir"])
         x = images[: trial["examples"]].reshape(trial["examples"], -1)
     y = _rng(label_key).integers(0, num_classes, len(x))
+    options = {"key": build_key, **few_numbers_options(trial)}
     build_network = functools.partial(
-        few_numbers.memorize_with_few_numbers, x, y, num_classes, key=build_key,
-        **few_numbers_options(trial),
-    )  # fmt: skip
+        few_numbers.memorize_with_few_numbers, x, y, num_classes, **options
+    )
     measured, built, certificate = _build_and_verify(
         build_network, x, y, trial["batch_examples"], few_numbers.forward
     )

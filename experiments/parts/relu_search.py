@@ -194,14 +194,11 @@ def linear_control(trial, rng) -> dict:
     y = scale * np.asarray(jax.vmap(model.linear_residuals)(teachers, zero))
     norms = np.repeat(trial.start_norms, trial.starts)
     batch = problems.repeat(zero._replace(y=y), len(norms))
-    layers, numbers = critical_points.find(
-        model.random_layers(rng, np.tile(norms, many), depth, width, width),
-        batch,
-        np.tile(np.arange(len(norms)) % 2 == 0, many),
-        steps=trial.steps,
-        tolerance=trial.gradient_tolerance,
-        residuals=model.linear_residuals,
-    )
+    start = model.random_layers(rng, np.tile(norms, many), depth, width, width)
+    descends = np.tile(np.arange(len(norms)) % 2 == 0, many)
+    options = {"steps": trial.steps, "tolerance": trial.gradient_tolerance}
+    options["residuals"] = model.linear_residuals
+    layers, numbers = critical_points.find(start, batch, descends, **options)
     # f(0) is the mean square of y - x here, as zero weights leave x as it is.
     share = numbers["risk"] / np.mean(np.sum((batch.y - batch.x) ** 2, axis=2), axis=1)
     norm = np.linalg.norm(layers, 2, axis=(2, 3)).max(axis=1)
