@@ -152,7 +152,6 @@ def _descent(R, Sigma, learning_rate, factor, depth, updates):
     The norm is the 16-norm of the singular values: at least the largest, and 9 % more at most
     for d = 4. It is quick to compute at every update.
     """
-
     evaluate = functools.partial(model.excess_risk_and_gradient, R=R, Sigma=Sigma)
     zero = jnp.zeros((depth, *R.shape))
     first, gradient = evaluate(zero)
