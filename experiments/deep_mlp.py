@@ -1,18 +1,14 @@
 """Perceptrons of 2 to 1200 layers with and without the identity, on real images.
 
-A blog post on the paper (S. Bhattacharya, sagnibak.github.io/blog/identity-matters) puts its point
-so: minimize E||y - f(x)||^2 with f(x) = W_l ... W_1 x from zero-centred weights of small variance,
-and the gradient to a layer is attenuated by all others, the more the deeper the net; with
-W_i + I in the place of W_i even 1200 layers train with "no optimization difficulty", and no W_i
-needs to go further than O(1/l) from zero. The nets here are as wide as the images have pixels, y is
-the unit vector of the label, and the learning rate of each is the best of the same few (`train`).
+A blog post on the paper (S. Bhattacharya, sagnibak.github.io/blog/identity-matters) minimizes
+E||y - f(x)||^2 with f(x) = W_l ... W_1 x from zero-centred weights of small variance: the gradient
+to a layer is attenuated by all others; with W_i + I in the place of W_i even 1200 layers train, and
+no W_i needs to go further than O(1/l) from zero. Here y is the unit vector of the label, and the
+learning rate of each net is the best of the same few (`train`).
 
 * digits/relu, digits/linear: nets with the identity, the same without it, and without it from the
   start that is made for such nets.
 * digits/orthogonal: without it from orthogonal weights, which keep every direction.
-
-A net has trained when its loss over all training images has gone 90 % of the way from that of the
-map 0 to that of the best linear map, which least squares gives.
 
 Command: python -m experiments.deep_mlp --config=:digits/relu
 Hardware: 2 CPU cores, of which one works. Time: half a minute for relu, where every depth is
@@ -181,17 +177,8 @@ def linear_optimum(x, labels, num_classes: int) -> tuple[float, float]:
     return float(np.mean(np.sum((y - fitted) ** 2, axis=1))), float(100 * np.mean(errors))
 
 
-class Subject(NamedTuple):
-    """What a trial measures: data, a net without weights, and the settings of its training."""
-
-    split: Split
-    net: mlp.Mlp
-    train: dict
-    layer_points: int
-
-
 def build(*, net: str, depth: int, layer_points: int, data: dict, model: dict, train: dict):
-    """The `Subject` of a trial; raises ValueError for settings that cannot be used."""
+    """The `Training` of a trial, for want of a key; raises ValueError for unusable settings."""
     del net
     if train["pilot_steps"] < 2 or train["step_count"] % train["pilot_steps"]:
         raise ValueError(
@@ -206,7 +193,7 @@ def build(*, net: str, depth: int, layer_points: int, data: dict, model: dict, t
             f" got {model['width']}; or leave 2 out of depths"
         )
     perceptron = nets.make_net("mlp", num_classes=split.num_classes, **model)
-    return Subject(split, perceptron, train, layer_points)
+    return functools.partial(Training, split, perceptron, train | {"layer_points": layer_points})
 
 
 @functools.cache
@@ -246,27 +233,22 @@ def _evaluate(state: dict, x, labels):
 
 
 class Training:
-    """A subject with weights and an order of examples; every rate starts from the same weights.
+    """A net with weights and an order of examples; every rate starts from the same weights.
 
     Attributes:
+      split, net, settings: the data, the net without weights, "train" and "layer_points".
       variables: the initial weights, NumPy arrays.
       indices: i32[step_count, batch_examples], the examples of each update.
-      is_square: bool[depth], which matrices are square and hence may have the identity.
     """
 
-    def __init__(self, subject: Subject, key):
+    def __init__(self, split: Split, net: mlp.Mlp, settings: dict, key):
+        self.split, self.net, self.settings = split, net, settings
         init_key, order_key = jax.random.split(key)
-        self._split, self._depth = subject.split, subject.net.depth
-        steps = subject.train["step_count"]
-        self._descent = _descent(steps, subject.train["momentum"])
-        variables = nets.init_variables(subject.net, init_key, self._split.x.shape[1:])
-        self.variables = jax.device_get(variables)
-        kernels = mlp.kernels_in_order(self.variables["params"])
-        # The last matrix never has the identity, square or not.
-        self.is_square = np.array([mlp.is_square(k.shape) for k in kernels[:-1]] + [False])
+        self._descent = _descent(settings["step_count"], settings["momentum"])
+        self.variables = jax.device_get(nets.init_variables(net, init_key, split.x.shape[1:]))
         seed = int(jax.random.bits(order_key, dtype=jnp.uint32))
-        size = len(self._split.x), subject.train["batch_examples"]
-        self.indices, _ = batch_plan(seed, *size, 0, steps)
+        size = len(split.x), settings["batch_examples"]
+        self.indices, _ = batch_plan(seed, *size, 0, settings["step_count"])
 
     def start(self) -> dict:
         """The state before the first update, in arrays of its own, for `advance` takes them."""
@@ -275,7 +257,7 @@ class Training:
 
     def _step(self, state: dict, rate: float, step: int):
         indices = self.indices[step]
-        x, labels = self._split.x[indices], self._split.labels[indices]
+        x, labels = self.split.x[indices], self.split.labels[indices]
         return _step(self._descent, state, jnp.float32(rate), x, labels)
 
     def advance(self, state: dict, rate_times_depth: float, first: int, count: int):
@@ -288,7 +270,7 @@ class Training:
         """
         losses, moved = np.full(count, np.inf), False
         for i in range(count):
-            state, loss, norm = self._step(state, rate_times_depth / self._depth, first + i)
+            state, loss, norm = self._step(state, rate_times_depth / self.net.depth, first + i)
             if not (loss <= DIVERGED_LOSS and np.isfinite(norm)):
                 return state, losses, False
             losses[i] = loss
@@ -296,15 +278,9 @@ class Training:
         return state, losses, not moved
 
     def evaluate(self, state: dict) -> dict:
-        """What a net does to every training example.
-
-        Returns:
-          "loss", "error_percent", and the "effective_dimension" of the last hidden layer, or None
-          where it is 0.
-        """
-        losses, wrong, dimension = jax.device_get(
-            _evaluate(state, self._split.x, self._split.labels)
-        )
+        """What a net does to every training example; last hidden layers of 0 have no dimension."""
+        found = _evaluate(state, self.split.x, self.split.labels)
+        losses, wrong, dimension = jax.device_get(found)
         return {
             "loss": float(np.mean(losses, dtype=np.float64)),
             "error_percent": float(100 * np.mean(wrong)),
@@ -352,19 +328,22 @@ def train(training, *, rates_times_depth, step_count: int, pilot_steps: int) -> 
     return state, {"rate_times_depth": rate, "frozen": frozen}
 
 
-def measure(subject: Subject, key) -> dict:
+def measure(make_training, key) -> dict:
     """Gradient of one net at the start by layer, its training, and how far its weights went."""
-    training, split, net = Training(subject, key), subject.split, subject.net
-    gradient, square = training.gradient_norms(), training.is_square
-    start = training.evaluate(training.start())
-    rule = {n: subject.train[n] for n in ("rates_times_depth", "step_count", "pilot_steps")}
+    training = make_training(key)
+    split, net, settings = training.split, training.net, training.settings
+    gradient, start = training.gradient_norms(), training.evaluate(training.start())
+    # The last matrix never has the identity, square or not.
+    square = gradient[-1 - len(mlp.square_kernels(training.variables["params"])) : -1]
+    rule = {n: settings[n] for n in ("rates_times_depth", "step_count", "pilot_steps")}
     state, trained = train(training, **rule)
-    points = np.unique(np.linspace(0, net.depth - 1, subject.layer_points).round().astype(int))
+    points = np.linspace(0, net.depth - 1, settings["layer_points"]).round().astype(int)
+    points = np.unique(points)
     measured = {
         "layers": (points + 1).tolist(),
         "gradient_norms": gradient[points].tolist(),
-        "least_gradient_norm": float(gradient[square].min()),
-        "largest_gradient_norm": float(gradient[square].max()),
+        "least_gradient_norm": float(square.min()),
+        "largest_gradient_norm": float(square.max()),
         "start_effective_dimension": start["effective_dimension"],
         **trained,
         "diverged": state is None,

@@ -8,32 +8,30 @@ Command:
     python -m experiments.factorization --config=:file --config.file=R.npy
 
 2 CPU cores: random about 50 s and 1 GB of memory, the others 3 to 30 s each.
-Expected: the product misses R by less than 1e-12 of its norm at every depth up to 4096, every
-width up to 256 and every condition number up to 1e8 (1e-10 for a principal root, which is refused
-beyond); the polar factorization stays below (pi + 3 gamma)/l and within 35 percent of a lower
-bound that holds for all factorizations; a shortest path, sought up to d = 16, comes within 2
-percent of that bound at many layers, for normal R with simple negative eigenvalues and for all but
-one of 75 random R (shortest_normal, shortest_random: a minute each). For symmetric R the paired
-factorization attains it as the depth grows. At few layers the paper's construction misses the bound
-of ICLR 2017, because its layers are whole; the polar factorization keeps it.
+Expected: the product misses R by less than 1e-12 of its norm at every depth, width and condition
+number (1e-10 for a principal root, which is refused beyond); the polar factorization stays below
+(pi + 3 gamma)/l and within 35 percent of a lower bound that holds for all factorizations; a
+shortest path comes within 2 percent of that bound at many layers, for normal R with simple negative
+eigenvalues and for all but one of 75 random R (shortest_normal, shortest_random: a minute each). At
+few layers the paper's construction misses the bound of ICLR 2017, because its layers are whole.
 
 Verdict: holds where every factorization promised is found and none beats the lower bound. Both are
 proved (docs/theory/factorization.md), so that anything else is undecided: an error in the proof or
-in the code. shortest_random and shortest_normal have a claim of their own, how close the bound is:
-reproduced where the best factorization is within 2 percent of it, and else undecided, because a
-shorter one may not have been found.
+in the code. Of shortest_random and shortest_normal: reproduced where the best factorization is
+within 2 percent of the bound, else undecided, because a shorter one may not have been found.
 """
 
-import itertools
+import functools
 import math
 import pathlib
 import statistics
+import types
 
 import numpy as np
 from absl import logging
 
 from experiments import run
-from experiments.run.shared import configs, generator, grid, largest, require_between, where
+from experiments.run.shared import configs, each, generator, largest, require_between, where
 from identity_matters import paper, random_matrices
 from identity_matters.linear.factorization import (
     METHODS,
@@ -132,39 +130,40 @@ def trials(
     large_cells, large_methods, **rest,
 ) -> list[dict]:  # fmt: skip
     """One trial for each target R, with all of its depths."""
-    common = {"family": _FAMILIES.get(variant, variant), **rest, "methods": tuple(METHODS)}
-    common["least_depth_too"] = True
+    common = {"family": _FAMILIES.get(variant, variant), **rest}
+    every_method = {**common, "methods": tuple(METHODS), "least_depth_too": True}
     if variant == "file":
-        return [{**common, "file": file, "depths": depths}]
+        return [{**every_method, "file": file, "depths": depths}]
     most_numbers = max_stack_megabytes * _MEGABYTE / _FLOAT64_BYTES
-    listed = []
-    for cell in grid(dimension=dimensions, strength=strengths):
-        most_layers = most_numbers / cell["dimension"] ** 2
-        kept = tuple(depth for depth in depths if depth <= most_layers)
-        listed.append({**common, **cell, "depths": kept})
-    large = {**common, "least_depth_too": False, "methods": large_methods}
-    for (dimension, depth), strength in itertools.product(large_cells, strengths[:1]):
-        cell = {"dimension": dimension, "strength": strength, "depths": (depth,)}
-        listed.append({**large, **cell})
-    return listed
+    several = {"dimensions": "dimension", "strengths": "strength"}
+    listed = each({**every_method, "dimensions": dimensions, "strengths": strengths}, several)
+    for trial in listed:
+        most_layers = most_numbers / trial["dimension"] ** 2
+        trial["depths"] = tuple(depth for depth in depths if depth <= most_layers)
+    large = {**common, "methods": large_methods, "least_depth_too": False}
+    large |= {"cells": [(d, (depth,)) for d, depth in large_cells], "strengths": strengths[:1]}
+    return listed + each(large, {"cells": "dimension depths", "strengths": "strength"})
 
 
-def build(**trial) -> dict:
-    """The trial, with its "target" where that is in a file; ValueError for bad settings."""
+def build(**trial) -> types.SimpleNamespace:
+    """The trial with its settings of paths, and the target of a file; ValueError for bad ones."""
     require_between(-1, math.inf, ascents=trial["ascents"])
     for depth in trial["depths"]:
         check_depth(depth)
     for method in trial["methods"]:
         if method not in METHODS:
             raise ValueError(f"large_methods must be among {tuple(METHODS)}, got {method!r}")
-    if trial["family"] != "file":
+    target = None
+    if trial["family"] == "file":
+        target = load_target(trial["file"])
+        least = target.least_depth
+        check_depth(min(trial["depths"], default=least), least, " = ceil(3 gamma) for this R")
+    else:
         require_between(0, math.inf, dimensions=trial["dimension"])
         random_matrices.target(np.random.default_rng(0), trial["family"], 1, trial["strength"])
-        return trial
-    target = load_target(trial["file"])
-    least = target.least_depth
-    check_depth(min(trial["depths"], default=least), least, " = ceil(3 gamma) for this R")
-    return {**trial, "target": target}
+    names = ("pieces", "exponents", "iterations", "starts")
+    path = PathSettings(**{name: trial[f"path_{name}"] for name in names})
+    return types.SimpleNamespace(**trial, target=target, path=path)
 
 
 def load_target(file: str) -> Target:
@@ -181,50 +180,41 @@ def load_target(file: str) -> Target:
     return check_target(R)
 
 
-def measure(subject: dict, key) -> dict:
+def measure(trial, key) -> dict:
     """Factorizes the target at every depth by every method that applies."""
-    measured = {}
-    if subject["family"] == "file":
-        target = subject["target"]
-        measured["dimension"] = len(target.R)
-    else:
-        drawn = (subject["family"], subject["dimension"], subject["strength"])
-        target = check_target(random_matrices.target(generator(key), *drawn))
-    depths = {depth for depth in subject["depths"] if depth >= target.least_depth}
-    if subject["least_depth_too"]:
+    target = trial.target or check_target(
+        random_matrices.target(generator(key), trial.family, trial.dimension, trial.strength)
+    )
+    of_file = {"dimension": len(target.R)} if trial.target else {}
+    depths = {depth for depth in trial.depths if depth >= target.least_depth}
+    if trial.least_depth_too:
         depths.add(target.least_depth)
-    rows = [_measure_depth(target, depth, subject) for depth in sorted(depths)]
-    if subject["family"] == "file":
-        for row in rows:
-            _save_layers(target, row, subject)
-    return {**measured, "gamma": target.gamma, "rows": rows}
+    rows = [_measure_depth(target, depth, trial) for depth in sorted(depths)]
+    for row in rows if of_file else ():
+        _save_layers(target, row, trial)
+    return {**of_file, "gamma": target.gamma, "rows": rows}
 
 
-def _save_layers(target: Target, row: dict, subject: dict) -> None:
+def _save_layers(target: Target, row: dict, trial) -> None:
     """Writes the best factorization at a depth beside the file of R, and says how good it is."""
     depth, best = row["depth"], row["best_method"]
-    place = pathlib.Path(subject["file"])
+    place = pathlib.Path(trial.file)
     layers = place.with_name(f"{place.stem}-depth={depth}.npy")
-    np.save(layers, factorize(target.R, depth, best, path_settings=_path_settings(subject)))
+    np.save(layers, factorize(target.R, depth, best, path_settings=trial.path))
     logging.info(
         "%d layers: |||A||| = %.6g (%s), at least %.6g, at most %.6g by Theorem 2.1; A in %s",
         *(depth, row["norms"][best], best, row["lower_bound"], row["bound_v3"], layers),
     )
 
 
-def _path_settings(subject: dict) -> PathSettings:
-    names = ("pieces", "exponents", "iterations", "starts")
-    return PathSettings(**{name: subject[f"path_{name}"] for name in names})
-
-
-def _measure_depth(target: Target, depth: int, subject: dict) -> dict:
-    R, gamma, settings = target.R, target.gamma, _path_settings(subject)
-    errors, norms = {}, {}
-    for method in subject["methods"]:
-        if method == "path" and len(R) > subject["path_max_dimension"]:
+def _measure_depth(target: Target, depth: int, trial) -> dict:
+    """Norms and errors of all factorizations into `depth` layers, with what bounds them."""
+    R, gamma, errors, norms = target.R, target.gamma, {}, {}
+    for method in trial.methods:
+        if method == "path" and len(R) > trial.path_max_dimension:
             continue
         try:
-            A = factorize(R, depth, method, path_settings=settings)
+            A = factorize(R, depth, method, path_settings=trial.path)
         except NotApplicableError:
             continue
         errors[method] = relative_product_error(A, R)
@@ -232,13 +222,10 @@ def _measure_depth(target: Target, depth: int, subject: dict) -> dict:
         # Two stacks of gigabytes need not be there at once.
         del A
     best = min(norms, key=norms.get)
-    lower = norm_lower_bound(R, depth, ascents=subject["ascents"])
+    lower_bound = functools.partial(norm_lower_bound, R, depth, ascents=trial.ascents)
+    lower = lower_bound()
     # Of vectors alone, where the factorizations are good enough for the difference to matter.
-    vectors = {}
-    if "path" in norms:
-        vectors["vector_lower_bound"] = norm_lower_bound(
-            R, depth, ascents=subject["ascents"], half_turns=False
-        )
+    vectors = {"vector_lower_bound": lower_bound(half_turns=False)} if "path" in norms else {}
     return {
         "depth": depth,
         "relative_product_errors": errors,

@@ -7,17 +7,16 @@ sigma_+(Sigma), the least eigenvalue that is not 0 (corrected, ours).
 Command: python -m experiments.gradient_bound --config=:v3
 Hardware and time: 2 CPU cores, about 20 s a variant.
 
-Expected: of 10^6 random points with ||Sigma|| log-uniform between 10^-3 and 10^3, tau < 0.99 and
-l <= 16, iclr2017 fails at about a third and v3 at about a quarter; the shares are properties of
-this distribution. The smallest counterexample is ``d = l = 1, A = 0, R = 2, Sigma = 2``, where the
-squared gradient is 16 and the right-hand side 32. With ``||Sigma|| <= 1`` v3 holds, and iclr2017
-fails by up to ``(1-tau)^{-(l-1)}``. The corrected form never fails, singular Sigma included, no
+Expected: of 10^6 random points iclr2017 fails at about a third and v3 at about a quarter; the
+shares are properties of the distribution. The smallest counterexample is ``d = l = 1, A = 0, R = 2,
+Sigma = 2``, where the squared gradient is 16 and the right-hand side 32. With ``||Sigma|| <= 1`` v3
+holds, and iclr2017 fails by up to ``(1-tau)^{-(l-1)}``. The corrected form never fails, no
 optimisation pushes right/left above 1, and ``A_i = -tau I, Sigma = s I`` gives equality.
-Verdicts: counterexample, counterexample, and holds: the corrected form is proved
-(docs/theory/gradient_bound.md), and the run is the attack that failed.
+Verdicts: counterexample, counterexample, and holds (proved in docs/theory/gradient_bound.md).
 """
 
 import math
+import types
 
 import jax
 import jax.numpy as jnp
@@ -94,80 +93,66 @@ def trials(
     sizes = search["widths"], search["depths"]
     if len(sizes[0]) != len(sizes[1]):
         raise ValueError("one search.depths for each of search.widths {}, got {}".format(*sizes))
+    search = {**shared.without(search, "widths", "depths"), "sizes": zip(*sizes, strict=True)}
     listed: list[dict] = [
         {"kind": "exact", **exact},
         {"kind": "tight", **tight},
         {"kind": "scaling", **data, **scaling},
+        *shared.each(search, {"sizes": "width depth"}, kind="search"),
+        *_batches("random", data, **random),
     ]
-    search = shared.without(search, "widths", "depths")
-    for width, depth in zip(*sizes, strict=True):
-        listed.append({"kind": "search", "width": width, "depth": depth, **search})
-    listed += [{"kind": "random", **data, **shape} for shape in _shapes(**random)]
     if variant == "corrected":
-        shapes = _shapes(**{**random, **singular})
-        listed += [{"kind": "singular", **data, **shape} for shape in shapes]
+        listed += _batches("singular", data, **{**random, **singular})
     return [{**trial, "form": variant} for trial in listed]
 
 
-def _shapes(*, points: int, widths, depth_caps, batch_points: int, **histogram) -> list[dict]:
+def _batches(kind: str, data: dict, *, points: int, widths, depth_caps, **common) -> list[dict]:
     """Shapes with their numbers of batches for each sampler, inversely as the size of A."""
     lows = (1, *(cap + 1 for cap in depth_caps[:-1]))
     sizes = [(w, *ends) for ends in zip(lows, depth_caps, strict=True) for w in widths]
     weights = np.array([1 / (width**2 * cap) for width, _, cap in sizes])
-    batches = points * weights / weights.sum() / len(random_matrices.SAMPLERS) / batch_points
-    shapes = [
-        {
-            "width": width,
-            "min_depth": low,
-            "max_depth": cap,
-            "batches_per_sampler": math.ceil(count),
-        }
-        for (width, low, cap), count in zip(sizes, batches, strict=True)
-    ]
-    return [{**shape, "batch_points": batch_points, **histogram} for shape in shapes]
+    samplers = len(random_matrices.SAMPLERS)
+    batches = points * weights / weights.sum() / samplers / common["batch_points"]
+    counted = [(*size, math.ceil(count)) for size, count in zip(sizes, batches, strict=True)]
+    several = {"sizes": "width min_depth max_depth batches_per_sampler"}
+    return shared.each({**data, **common, "sizes": counted}, several, kind=kind)
 
 
-def build(**trial) -> dict:
-    """The trial itself; raises ValueError for settings that its attack cannot use."""
+def build(**trial) -> types.SimpleNamespace:
+    """The trial, with the range of its data; raises ValueError for settings it cannot use."""
     kind = trial["kind"]
     for name in trial.keys() & {"taus", "max_tau"}:
         shared.require_between(0, 1, **{f"{kind}.{name}": trial[name]})
     if "max_tau" in trial:
+        trial["data"] = {
+            "scale_log10": trial["sigma_norm_log10"],
+            "max_condition_log10": trial["max_condition_log10"],
+            "singular": kind == "singular",
+        }
         rng = np.random.default_rng(0)
-        random_matrices.second_moments(rng, 1, trial["width"], **_data_range(trial))
+        random_matrices.second_moments(rng, 1, trial["width"], **trial["data"])
     increasing = {name: trial[name] for name in trial if name in _INCREASING}
     increasing["depth_caps"] = (trial.get("min_depth", 1), trial.get("max_depth", 1) + 1)
     for name, values in increasing.items():
         if len(values) < 2 or list(values) != sorted(set(values)):
             raise ValueError(f"{kind}.{name} must increase, got {values}")
-    return trial
+    return types.SimpleNamespace(**trial)
 
 
-def _data_range(trial: dict) -> dict:
-    """The keywords of `random_matrices.second_moments`."""
-    return {
-        "scale_log10": trial["sigma_norm_log10"],
-        "max_condition_log10": trial["max_condition_log10"],
-        "singular": trial["kind"] == "singular",
-    }
-
-
-def exact_counterexamples(trial: dict, rng) -> dict:
-    """The smallest counterexamples with d = 1: of any Sigma, and with Sigma = 1.
-
-    In exact numbers, and with both sides once more in float64 by the general code.
-    """
+def exact_counterexamples(trial, rng) -> dict:
+    """The smallest counterexamples with d = 1: of any Sigma, and with Sigma = 1."""
     del rng
-    search, largest = gradient_bound.smallest_scalar_counterexample, trial["max_integer"]
+    search, largest = gradient_bound.smallest_scalar_counterexample, trial.max_integer
     found = {}
     for name, max_sigma in (("smallest", largest), ("smallest_with_sigma_1", 1)):
-        sizes = {"max_depth": trial["max_depth"], "max_integer": largest, "max_sigma": max_sigma}
-        point = search(trial["form"], **sizes)
-        found[name] = None if point is None else _describe(point, trial["form"])
+        sizes = {"max_depth": trial.max_depth, "max_integer": largest, "max_sigma": max_sigma}
+        point = search(trial.form, **sizes)
+        found[name] = None if point is None else _describe(point, trial.form)
     return found
 
 
 def _describe(point: gradient_bound.ScalarPoint, form: str) -> dict:
+    """A point in exact numbers, and both sides of eq. (2.3) there once more in float64."""
     A = jnp.array([float(value) for value in point.a]).reshape(-1, 1, 1)
     R, Sigma = (jnp.full((1, 1), float(value)) for value in (point.R, point.Sigma))
     excess, gradient = model.excess_risk_and_gradient(A, R, Sigma)
@@ -183,47 +168,45 @@ def _describe(point: gradient_bound.ScalarPoint, form: str) -> dict:
     }
 
 
-def tight_family(trial: dict, rng) -> dict:
+def tight_family(trial, rng) -> dict:
     """right/left at ``A_i = -tau I``, ``Sigma = s I`` and a Gaussian R, for all combinations."""
+    cells = shared.grid(depth=trial.depths, tau=trial.taus, scale=trial.scales)
+    depths, taus, scales = (np.array([cell[n] for cell in cells]) for n in cells[0])
+    is_layer = np.arange(max(depths)) < depths[:, None]
     rows = []
-    for width in trial["widths"]:
-        cells = shared.grid(depth=trial["depths"], tau=trial["taus"], scale=trial["scales"])
-        A = np.zeros((len(cells), max(trial["depths"]), width, width))
-        for layers, cell in zip(A, cells, strict=True):
-            depth = cell["depth"]
-            layers[:depth] = -cell["tau"] * np.eye(width)
-        depths, scales = (np.array([cell[name] for cell in cells]) for name in ("depth", "scale"))
+    for width in trial.widths:
+        A = -np.einsum("n,nl,ij->nlij", taus, is_layer, np.eye(width))
         R = rng.standard_normal((len(cells), width, width))
         Sigma = scales[:, None, None] * np.eye(width)
-        ratios = gradient_bound.right_over_left(A, R, Sigma, depths, trial["form"]).tolist()
+        ratios = gradient_bound.right_over_left(A, R, Sigma, depths, trial.form)
         rows += [
-            {"width": width, **cell, "ratio": ratio}
+            {"width": width, **cell, "ratio": float(ratio)}
             for cell, ratio in zip(cells, ratios, strict=True)
         ]
     return {"rows": rows, "largest_error": max(abs(row["ratio"] - 1) for row in rows)}
 
 
-def search(trial: dict, rng) -> dict:
+def search(trial, rng) -> dict:
     """The largest right/left that `gradient_bound.worst_case` finds with ``||Sigma|| <= 1``.
 
     "predicted_ratios" are the suprema that the corrected form implies. The printed ratios grow in
     proportion to Sigma, so a point fails from ``||Sigma|| / ratio`` on: the least of these is
     "least_failing_sigma_norm" (None for the corrected form, which does not change with Sigma).
     """
-    form, width, depth, taus = (trial[name] for name in ("form", "width", "depth", "taus"))
-    radii = np.repeat(np.asarray(taus), trial["starts"])
+    form, width, depth = trial.form, trial.width, trial.depth
+    radii = np.repeat(trial.taus, trial.starts)
     A = random_matrices.layers(rng, "uniform", radii, depth, width)
     E = rng.standard_normal((len(radii), width, width))
     Sigma = random_matrices.second_moments(rng, len(radii), width, **SEARCH_DATA)
-    options = {"steps": trial["steps"], "learning_rate": trial["learning_rate"]}
+    options = {"steps": trial.steps, "learning_rate": trial.learning_rate}
     attack = jax.jit(jax.vmap(lambda *at: gradient_bound.worst_case(*at, form, **options)))
     A, R, Sigma = (np.asarray(value) for value in attack(A, E, Sigma, radii))
     ratios = gradient_bound.right_over_left(A, R, Sigma, np.full(len(radii), depth), form)
     thresholds = random_matrices.spectral_norms(Sigma) / ratios
-    by_tau = ratios.reshape(len(taus), -1)
+    by_tau = ratios.reshape(len(trial.taus), -1)
     return {
         "largest_ratios": by_tau.max(axis=1).tolist(),
-        "predicted_ratios": [largest_ratio(form, depth, tau) for tau in taus],
+        "predicted_ratios": [largest_ratio(form, depth, tau) for tau in trial.taus],
         "least_failing_sigma_norm": None if form == "corrected" else float(thresholds.min()),
     }
 
@@ -237,45 +220,45 @@ def largest_ratio(form: str, depth: int, tau: float) -> float:
     return float(gradient_bound.bound_function(form)(depth, tau, 1.0, 1.0) / corrected)
 
 
-def scaled_data(trial: dict, rng) -> dict:
+def scaled_data(trial, rng) -> dict:
     """Share of the same random points that fail once Sigma is replaced by s Sigma, for each s.
 
     The slopes are those of log10(right/left) over log10 s between the first and the last s, over
     the points: 1 for the printed forms, 0 for the corrected one.
     """
-    exponents = trial["scales_log10"]
-    shape = (trial["points"], trial["width"], (1, trial["max_depth"]))
-    drawn = random_matrices.points(rng, "uniform", *shape, trial["max_tau"], **_data_range(trial))
-    scaled = [drawn._replace(Sigma=10.0**s * drawn.Sigma) for s in exponents]
-    ratios = np.stack([gradient_bound.right_over_left(*at, trial["form"]) for at in scaled])
+    exponents = trial.scales_log10
+    shape = trial.points, trial.width, (1, trial.max_depth), trial.max_tau
+    at = random_matrices.points(rng, "uniform", *shape, **trial.data)
+    scaled = [at._replace(Sigma=10.0**s * at.Sigma) for s in exponents]
+    ratios = np.stack([gradient_bound.right_over_left(*points, trial.form) for points in scaled])
     slopes = np.log10(ratios[-1] / ratios[0]) / (exponents[-1] - exponents[0])
     return {
-        "failing_fractions": np.mean(ratios > 1 + trial["relative_tolerance"], axis=1).tolist(),
+        "failing_fractions": np.mean(ratios > 1 + trial.relative_tolerance, axis=1).tolist(),
         "least_slope": float(slopes.min()),
         "largest_slope": float(slopes.max()),
     }
 
 
-def random_points(trial: dict, rng) -> dict:
+def random_points(trial, rng) -> dict:
     """How often ``right > left (1 + relative_tolerance)`` at random points of every sampler.
 
     The end bins of the histogram of log10(right/left) take what lies beyond. The tolerance is
     subtracted first, so that what lies right of 0 has failed.
     """
-    samplers, tolerance = random_matrices.SAMPLERS, trial["relative_tolerance"]
-    depths, bounds = (trial["min_depth"], trial["max_depth"]), trial["histogram_log10"]
-    shape, data = (trial["batch_points"], trial["width"], depths), _data_range(trial)
+    samplers, tolerance = random_matrices.SAMPLERS, trial.relative_tolerance
+    depths, bounds = (trial.min_depth, trial.max_depth), trial.histogram_log10
+    shape = trial.batch_points, trial.width, depths, trial.max_tau
     batches, negative = [], 0
     for sampler in samplers:
-        for _ in range(trial["batches_per_sampler"]):
-            points = random_matrices.points(rng, sampler, *shape, trial["max_tau"], **data)
-            batches.append(gradient_bound.right_over_left(*points, trial["form"]))
-            negative += int(np.sum(np.linalg.slogdet(points.R)[0] < 0))
+        for _ in range(trial.batches_per_sampler):
+            at = random_matrices.points(rng, sampler, *shape, **trial.data)
+            batches.append(gradient_bound.right_over_left(*at, trial.form))
+            negative += int(np.sum(np.linalg.slogdet(at.R)[0] < 0))
     ratios = np.concatenate(batches)
     failed = ratios > 1 + tolerance
     by_sampler = failed.reshape(len(samplers), -1).sum(axis=1)
     beyond = np.clip(np.log10(ratios) - np.log10(1 + tolerance), *bounds)
-    counts, _ = np.histogram(beyond, bins=trial["histogram_bins"], range=bounds)
+    counts, _ = np.histogram(beyond, bins=trial.histogram_bins, range=bounds)
     return {
         "points": len(ratios),
         "negative_determinants": negative,
@@ -301,15 +284,15 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
     That the printed forms are false is settled by one exact counterexample.
     """
-    (exact,), (tight,), (scaling,), random, searches, singular = (
-        shared.where(records, kind=kind)
-        for kind in ("exact", "tight", "scaling", "random", "search", "singular")
+    (exact,), (tight,), (scaling,), searches, random, singular = (
+        shared.where(records, kind=kind) for kind in ATTACKS
     )
+    low, high = settings["sigma_norm_log10"]
     metrics = {
         **_random_metrics(random),
         # The distribution that the shares of failures are of.
-        "least_sigma_norm_drawn": 10.0 ** settings["sigma_norm_log10"][0],
-        "largest_sigma_norm_drawn": 10.0 ** settings["sigma_norm_log10"][1],
+        "least_sigma_norm_drawn": 10.0**low,
+        "largest_sigma_norm_drawn": 10.0**high,
         "largest_tau_drawn": settings["max_tau"],
         "largest_depth_drawn": shared.largest(random, "max_depth"),
         **_search_metrics(searches),
@@ -337,12 +320,11 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         and shared.total(singular, "points") >= settings["singular"]["points"]
         and metrics["tight_family_largest_error"] <= settings["tight_tolerance"]
     )
-    if settings["variant"] != "corrected":
-        says = "counterexample" if exact["smallest"] and failed else "undecided"
-    elif exact["smallest"] or failed:
-        says = "counterexample"
+    fails_exactly = exact["smallest"] is not None
+    if settings["variant"] == "corrected":
+        says = shared.under_attack(fails_exactly or failed, attacked_enough)
     else:
-        says = "holds" if attacked_enough else "undecided"
+        says = shared.under_attack(fails_exactly and failed)
     return run.Verdict(CLAIMS[settings["variant"]], metrics, says)
 
 
@@ -351,6 +333,7 @@ def _random_metrics(records: list[dict]) -> dict:
     # Every sampler drew the same number of points.
     drawn = points / len(random_matrices.SAMPLERS)
     by_sampler = [record["failures_by_sampler"] for record in records]
+    negative = shared.total(records, "negative_determinants")
     over = shared.largest(records, "largest_ratio")
     return {
         "points": points,
@@ -360,9 +343,7 @@ def _random_metrics(records: list[dict]) -> dict:
             f"failures_{sampler}_percent": 100 * shared.total(by_sampler, sampler) / drawn
             for sampler in random_matrices.SAMPLERS
         },
-        "negative_determinants_percent": 100
-        * shared.total(records, "negative_determinants")
-        / points,
+        "negative_determinants_percent": 100 * negative / points,
         "largest_right_over_left": over,
         "smallest_slack_left_over_right_minus_1": 1 / over - 1,
     }

@@ -7,19 +7,19 @@ Hardware and time: 2 CPU cores, about 10 s for each of the three variants.
   Levenberg-Marquardt, which finds saddles as readily as minima, down to ``||grad f|| <= 1e-11``.
   Expected: about 700 such points with ``|||A||| <= 1 - wall_margin = 0.99``, all optimal, and as
   many that are not optimal, at norm 1 and beyond. The margin is there because a small gradient is
-  no zero: by eq. (2.3), corrected, ``||grad f||^2 >= 4 l (1-tau)^{2l-2} sigma_+ (f - C)``, so that
-  at tau = 0.9998 and l = 4 a gradient of 1e-11 leaves room for any excess, and searches for a
-  degenerate point of norm 1 do stop there. ``A_i = -I`` has norm exactly 1.
+  no zero: nearer to the wall, at 0.9998 say, eq. (2.3) leaves room for any excess beside a gradient
+  of 1e-11, and searches for a degenerate point of norm 1 do stop there.
 * hessian_at_origin: at zero weights a standard net has gradient 0 from two layers on and a Hessian
   that is exactly 0 from three layers on (Kawaguchi 2016); a residual net has gradient
   ``2 (I - R) Sigma`` in every layer, not 0 unless R = I, Sigma being positive definite here.
 * negative_determinant: with det R < 0 the ball holds no critical point at all. The least gradient
   found over B_tau stays above ``gradient_bound.squared_gradient_floor``, and for d = 1 reaches it.
 
-Verdict: holds, for all three. All are proved (docs/theory/gradient_bound.md), so the searches are
-attacks that could show an error in the proof or the code; one that succeeds is a counterexample,
-and too few of them leave the verdict undecided.
+Verdict: holds, for all three, which are proved in docs/theory/gradient_bound.md: the searches are
+attacks that could show an error in the proof or the code.
 """
+
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -69,31 +69,24 @@ get_config = shared.configs(_SETTINGS, _COMMON)
 
 def trials(*, variant: str, **settings) -> list[dict]:
     """One trial for each width and depth."""
-    cells = shared.each(settings, {"widths": "width", "depths": "depth"})
-    for trial in cells:
-        if variant == "critical_points":
-            trial["start_norms"] = (*trial.pop("start_taus"), *trial.pop("outside_norms"))
-        if variant != "hessian_at_origin":
-            # Arrays are padded to so many layers, so that all depths share one compilation.
-            trial["max_depth"] = max(settings["depths"])
-    return [{"kind": variant, **trial} for trial in cells]
+    if variant == "critical_points":
+        settings["start_norms"] = (*settings.pop("start_taus"), *settings.pop("outside_norms"))
+    if variant != "hessian_at_origin":
+        # Arrays are padded to so many layers, so that all depths share one compilation.
+        settings["max_depth"] = max(settings["depths"])
+    return shared.each(settings, {"widths": "width", "depths": "depth"}, kind=variant)
 
 
-def build(**trial) -> dict:
-    """The trial itself; raises ValueError for settings that its search cannot use."""
-    _second_moments(np.random.default_rng(0), 1, trial)
+def build(**trial) -> types.SimpleNamespace:
+    """The trial, with the range of its data; raises ValueError for settings it cannot use."""
+    # ||Sigma|| = 1: the scale of the data only rescales f.
+    condition = trial["max_condition_log10"]
+    data = {"scale_log10": (0.0, 0.0), "max_condition_log10": condition}
+    random_matrices.second_moments(np.random.default_rng(0), 1, trial["width"], **data)
     shared.require_between(0, 1, taus=trial.get("taus", 0.5))
     if min(trial.get("target_sizes", (0.0,)), default=-1) < 0:
         raise ValueError(f"target_sizes must be 0 or more, got {trial['target_sizes']}")
-    return trial
-
-
-def _second_moments(rng, count: int, trial: dict) -> np.ndarray:
-    """||Sigma|| = 1: the scale of the data only rescales f."""
-    condition = trial["max_condition_log10"]
-    return random_matrices.second_moments(
-        rng, count, trial["width"], scale_log10=(0.0, 0.0), max_condition_log10=condition
-    )
+    return types.SimpleNamespace(**trial, data=data)
 
 
 def _padded(A: np.ndarray, max_depth: int) -> np.ndarray:
@@ -101,26 +94,26 @@ def _padded(A: np.ndarray, max_depth: int) -> np.ndarray:
     return np.pad(A, ((0, 0), (0, max_depth - A.shape[1]), (0, 0), (0, 0)))
 
 
-def from_many_starts(trial: dict, rng) -> dict:
+def from_many_starts(trial, rng) -> dict:
     """Where `critical_points.find_critical_points` ends from random starts of given |||A|||.
 
     `starts` of them for every combination of target size and norm, each with its own R and Sigma;
     and as the last one ``A_i = -I``, where the search must stay unless depth is 1. The excess is
     relative to ``||R Sigma^{1/2}||_F^2``, the risk of the map 0.
     """
-    width, depth = trial["width"], trial["depth"]
-    repeated = np.repeat(trial["target_sizes"], trial["starts"])
-    sizes, start_norm = map(np.ravel, np.meshgrid(repeated, trial["start_norms"]))
+    width, depth = trial.width, trial.depth
+    repeated = np.repeat(trial.target_sizes, trial.starts)
+    sizes, start_norm = map(np.ravel, np.meshgrid(repeated, trial.start_norms))
     A = random_matrices.layers(rng, "boundary", np.full(len(sizes), 0.5), depth, width)
     A *= (2 * start_norm)[:, None, None, None]
     R = random_matrices.exponential_targets(rng, sizes, width)
-    Sigma = _second_moments(rng, len(sizes), trial)
+    Sigma = random_matrices.second_moments(rng, len(sizes), width, **trial.data)
     # The last point is no start but the critical point A_i = -I itself (for depth 1 the map 0).
     A = np.concatenate([A, -np.eye(width) * np.ones((1, depth, 1, 1))])
     R, Sigma = (np.concatenate([values, values[-1:]]) for values in (R, Sigma))
-    A = _padded(A, trial["max_depth"])
-    tolerances = {name: trial[name] for name in ("steps", "gradient_tolerance")}
-    found = critical_points.find_critical_points(A, R, Sigma, depth, **tolerances)
+    A = _padded(A, trial.max_depth)
+    options = {"steps": trial.steps, "gradient_tolerance": trial.gradient_tolerance}
+    found = critical_points.find_critical_points(A, R, Sigma, depth, **options)
     relative = np.asarray(found["excess"]) / np.einsum("nij,njk,nik->n", R, Sigma, R)
     ratios = gradient_bound.right_over_left(A, R, Sigma, np.full(len(A), depth), "corrected")
     return {
@@ -132,11 +125,11 @@ def from_many_starts(trial: dict, rng) -> dict:
     }
 
 
-def at_origin(trial: dict, rng) -> dict:
+def at_origin(trial, rng) -> dict:
     """Gradient and Hessian at zero weights, of the standard and of the residual net."""
-    width, depth, sizes = trial["width"], trial["depth"], trial["target_sizes"]
+    width, depth, sizes = trial.width, trial.depth, trial.target_sizes
     R = random_matrices.exponential_targets(rng, sizes, width)
-    Sigma = _second_moments(rng, len(sizes), trial)
+    Sigma = random_matrices.second_moments(rng, len(sizes), width, **trial.data)
     zero = np.zeros((depth, width, width))
     nets = []
     for size, target, second_moment in zip(sizes, R, Sigma, strict=True):
@@ -157,30 +150,24 @@ def at_origin(trial: dict, rng) -> dict:
     return {"nets": nets}
 
 
-def negative_determinant(trial: dict, rng) -> dict:
+def negative_determinant(trial, rng) -> dict:
     """The least ||grad f||_F found over B_tau for targets with det R < 0, against its floor.
 
     `problems` random pairs of R and Sigma, the same for every tau; for each of them and every tau
     `starts` runs of `critical_points.least_gradients`.
     """
-    width, depth, taus = trial["width"], trial["depth"], trial["taus"]
-    problems, starts = trial["problems"], trial["starts"]
+    width, depth, taus = trial.width, trial.depth, trial.taus
+    problems, starts = trial.problems, trial.starts
     tau = np.tile(np.repeat(taus, starts), problems)
     R = random_matrices.exponential_targets(rng, np.ones(problems), width)
     # Turning one output round makes the determinant negative and keeps the singular values.
     R[:, 0] *= -1
-    Sigma = _second_moments(rng, problems, trial)
+    Sigma = random_matrices.second_moments(rng, problems, width, **trial.data)
     A = random_matrices.layers(rng, "uniform", tau, depth, width)
     problem = np.repeat(np.arange(problems), len(taus) * starts)
-    best, gradient_norm = critical_points.least_gradients(
-        _padded(A, trial["max_depth"]),
-        R[problem],
-        Sigma[problem],
-        tau,
-        depth,
-        steps=trial["steps"],
-        learning_rate=trial["learning_rate"],
-    )
+    start = _padded(A, trial.max_depth), R[problem], Sigma[problem], tau, depth
+    options = {"steps": trial.steps, "learning_rate": trial.learning_rate}
+    best, gradient_norm = critical_points.least_gradients(*start, **options)
     least = np.asarray(gradient_norm).reshape(problems, len(taus), starts).min(axis=2)
     floor = np.sqrt(
         [
@@ -196,10 +183,6 @@ def negative_determinant(trial: dict, rng) -> dict:
         "largest_over_floor": float((least / floor).max()),
         "largest_norm_over_tau": float((norms / tau).max()),
     }
-
-
-def _says(refuted: bool, attacked: bool) -> str:
-    return "counterexample" if refuted else "holds" if attacked else "undecided"
 
 
 def _critical_points(settings: dict, records: list[dict]) -> tuple[dict, str]:
@@ -231,30 +214,30 @@ def _critical_points(settings: dict, records: list[dict]) -> tuple[dict, str]:
     enough = metrics["critical_points_inside"] >= settings["least_inside"]
     stayed = metrics["minus_identity_largest_gradient_norm"] == 0
     refuted = metrics["critical_points_inside_not_optimal"] > 0
-    return metrics, _says(refuted, enough and stayed)
+    return metrics, shared.under_attack(refuted, enough and stayed)
 
 
 def _hessian(settings: dict, records: list[dict]) -> tuple[dict, str]:
     rows = [{**net, "depth": record["depth"]} for record in records for net in record["nets"]]
     standard, residual = (shared.where(rows, net=net) for net in ("standard", "residual"))
-    at_identity = shared.where(residual, target_size=0)
     elsewhere = [row for row in residual if row["target_size"] > 0]
+    at_identity = shared.where(residual, target_size=0)
     from_2, from_3 = ([row for row in standard if row["depth"] >= layers] for layers in (2, 3))
     claimed_to_be_0 = {
         "standard_largest_gradient_norm_from_2_layers": (from_2, "gradient_norm"),
         "standard_largest_hessian_entry_from_3_layers": (from_3, "largest_hessian_entry"),
         "residual_largest_gradient_norm_at_identity_target": (at_identity, "gradient_norm"),
     }
+    zeros = {name: shared.largest(*where, 0.0) for name, where in claimed_to_be_0.items()}
     others = {
         "standard_least_excess": shared.least(standard, "excess"),
         "residual_least_gradient_norm": shared.least(elsewhere, "gradient_norm"),
     }
-    zeros = {name: shared.largest(*where, 0.0) for name, where in claimed_to_be_0.items()}
     entry = shared.least(elsewhere, "largest_hessian_entry")
     metrics = {**zeros, **others, "residual_least_largest_hessian_entry": entry}
-    attacked = len(from_3) > 0 and len(elsewhere) > 0
+    attacked = bool(from_3 and elsewhere)
     refuted = any(zeros.values()) or not all(others.values())
-    return metrics, _says(attacked and refuted, attacked)
+    return metrics, shared.under_attack(attacked and refuted, attacked)
 
 
 def _negative_determinant(settings: dict, records: list[dict]) -> tuple[dict, str]:
@@ -271,7 +254,7 @@ def _negative_determinant(settings: dict, records: list[dict]) -> tuple[dict, st
     }
     inside = metrics["largest_norm_over_tau"] <= 1 + settings["relative_tolerance"]
     below = metrics["least_gradient_over_floor"] < 1 - settings["relative_tolerance"]
-    return metrics, _says(inside and below, inside)
+    return metrics, shared.under_attack(inside and below, inside)
 
 
 MEASURES = {

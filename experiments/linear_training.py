@@ -2,39 +2,35 @@
 
 * depth (sections 1.1 and 2 of the paper; 1202 layers as in He et al. 2015): three R and Sigma,
   depths 1 to 1202, near-zero Gaussian weights.
-* stuck_targets (Bartlett, Helmbold & Long 2018; Zou, Long & Gu 2020; Wu, Wang & Ma 2019): a
-  landscape without bad critical points inside B_tau does not make gradient descent converge,
-  because iterates may run to its boundary. From zero weights and Sigma = I, symmetric R, all A_i
-  stay equal, symmetric and diagonal in the eigenbasis of R, so every eigenvalue moves by itself as
-  a product (1 + a)^l. Where R has an eigenvalue lambda < 0, 1 + a falls towards 0 and cannot cross
-  it: the excess risk tends to lambda^2 and |||A||| drifts towards 1 like 1 - t^(-1/(l-2)). The
-  paper says as much: that iterates stay in B_tau "is not guaranteed by Theorem 2.2 by itself".
-* noise: the same two targets from Gaussian weights of five sizes. How long it takes to leave the
-  saddle, the depth and the noise given, is the question of experiments/convergence.py.
+* stuck_targets (Bartlett, Helmbold & Long 2018; the cures are of Zou, Long & Gu 2020 and Wu, Wang &
+  Ma 2019): a landscape without bad critical points inside B_tau does not make gradient descent
+  converge. From zero weights, with Sigma = I and a symmetric R, all A_i stay equal and diagonal in
+  the eigenbasis of R, so every eigenvalue moves by itself as a product (1 + a)^l. Where R has an
+  eigenvalue lambda < 0, 1 + a falls towards 0 and cannot cross it: the excess risk tends to
+  lambda^2, and |||A||| drifts towards 1 like 1 - t^(-1/(l-2)).
+* noise: the same two targets from Gaussian weights of five sizes; experiments/convergence.py asks
+  how long they take.
 
 Command: python -m experiments.linear_training --config=:depth (or :stuck_targets, :noise)
 Hardware: 2 CPU cores. Time: about 30 s, 10 s and 15 s, compilation included. float64.
 Expected: residual nets reach 1e-8 of the risk of the identity map in at most 300 updates at every
-depth, stay in B_1 where Theorem 2.1 puts an optimum there, and end at |||A||| l of at most 3.1,
-where Theorem 2.1 prints 4 pi + 3 gamma > 13. Standard nets from the same weights have gradients of
-order 1e-10 at depth 8 and of exactly 0 in float64 at depth 128, and do not move. Started with
-variance 1/d they move at moderate depth but reach the tolerance only in shallow nets, whichever of
-three step sizes they take. R = diag(-1, -1, 1, 1) stalls at 2, |||A||| at 0.80 after 20,000
-updates, although det R > 0 and Theorem 2.1 gives it an optimum of small norm; diag(1, 1, 1, -1/2)
-stalls at 1/4. Fixed input and output maps, a last layer at -I, and a start beside the constructed
-factorization (det R > 0) converge. Noise frees both signs of the determinant, with det R < 0
-although a layer must leave B_1 on the way.
+depth, stay in B_1 where Theorem 2.1 puts an optimum there, and end at |||A||| l of at most 3.1.
+Standard nets from the same weights have gradients of order 1e-10 at depth 8 and of exactly 0 in
+float64 at depth 128, and do not move. Started with variance 1/d they reach the tolerance only in
+shallow nets. R = diag(-1, -1, 1, 1) stalls at 2, |||A||| at 0.80 after 20,000 updates, although
+det R > 0 and Theorem 2.1 gives it an optimum of small norm; diag(1, 1, 1, -1/2) stalls at 1/4.
+Every cure converges. Noise frees both signs of the determinant.
 """
 
 import dataclasses
 import math
 import statistics
-from typing import NamedTuple
+import types
 
 import numpy as np
 
 from experiments import run
-from experiments.run.shared import configs, each, grid, joined, largest, least, reproduced, where
+from experiments.run.shared import configs, each, joined, largest, least, reproduced, where
 from identity_matters import paper, random_matrices
 from identity_matters.linear import descent, factorization, lower_bound, model
 
@@ -105,26 +101,21 @@ def trials(*, variant: str, **settings) -> list[dict]:
 
 
 def _depth_trials(settings: dict):
+    kept = {n: settings[n] for n in ("descent", "width", "sigma_eigenvalues", "depths")}
     drawn = (settings[name] for name in ("problem_seeds", "gammas", "angles_radians"))
-    several = {
-        "depth": settings["depths"],
-        "network": (RESIDUAL, STANDARD, SCALED),
-        "problem": list(zip(*drawn, strict=True)),
-    }
-    for cell in grid(**several):
-        depth, network, (seed, gamma, angles) = cell.values()
-        near_zero = settings["near_zero_std_times_depth"] / depth
-        kind = "residual" if network == RESIDUAL else "standard"
-        yield {
-            **{name: settings[name] for name in ("descent", "width", "sigma_eigenvalues")},
-            **{"network": network, "depth": depth},
-            **{"problem_seed": seed, "gamma": gamma, "angles_radians": angles},
-            "rate_factors": settings[f"{kind}_rate_factors"],
-            "std": 1 / math.sqrt(settings["width"]) if network == SCALED else near_zero,
-        }
+    kept |= {"networks": (RESIDUAL, STANDARD, SCALED), "problems": zip(*drawn, strict=True)}
+    problem = "problem_seed gamma angles_radians"
+    for trial in each(kept, {"depths": "depth", "networks": "network", "problems": problem}):
+        kind = "residual" if trial["network"] == RESIDUAL else "standard"
+        trial["rate_factors"] = settings[f"{kind}_rate_factors"]
+        near_zero = settings["near_zero_std_times_depth"] / trial["depth"]
+        scaled = trial["network"] == SCALED
+        trial["std"] = 1 / math.sqrt(settings["width"]) if scaled else near_zero
+        yield trial
 
 
 def _stuck_trials(settings: dict):
+    """Every target from zero; those that stall from the starts and with the maps that cure it."""
     turn = np.array([settings["rotation_radians"]])
     targets = {name: np.diag(settings[f"{name}_diagonal"]) for name in (PLANE, NEGATIVE, POSITIVE)}
     dimension = len(targets[PLANE])
@@ -147,22 +138,14 @@ def _stuck_trials(settings: dict):
 def _noise_trials(settings: dict):
     for target in (NEGATIVE, PLANE):
         R = np.diag(settings[f"{target}_diagonal"]).tolist()
-        for trial in each(settings, {"depths": "depth"}):
-            yield {**trial, "target": target, "R": R}
+        yield from each({**settings, "target": target, "R": R}, {"depths": "depth"})
 
 
-class Problem(NamedTuple):
-    """What a trial trains on: f64[d, d] R and Sigma, f(0) - C of the identity, and the rules."""
+def build(**trial) -> types.SimpleNamespace:
+    """A trial with f64[d, d] R and Sigma, the excess risk of the identity, and rules of descent.
 
-    trial: dict
-    R: np.ndarray
-    Sigma: np.ndarray
-    identity_excess_risk: float
-    rules: tuple[descent.Rules, ...]  # one for each step size
-
-
-def build(**trial) -> Problem:
-    """The data of a trial and how it descends; the step sizes are those without maps."""
+    There is one rule for each step size, which is that of a net without maps.
+    """
     if trial["variant"] == "depth":
         rng = np.random.default_rng(trial["problem_seed"])
         size = trial["width"], trial["angles_radians"], trial["gamma"]
@@ -179,13 +162,14 @@ def build(**trial) -> Problem:
     rules["risk_tolerance"] = rules.pop("relative_risk_tolerance") * yardstick
     rate = descent.largest_stable_learning_rate(R, Sigma, trial["depth"])
     factors = trial.get("rate_factors", (1.0,))
-    listed = tuple(descent.Rules(factor * rate, **rules) for factor in factors)
-    return Problem(trial, R, Sigma, yardstick, listed)
+    listed = [descent.Rules(factor * rate, **rules) for factor in factors]
+    data = {"R": R, "Sigma": Sigma, "identity_excess_risk": yardstick, "rules": listed}
+    return types.SimpleNamespace(**trial | data)
 
 
-def descend(problem: Problem, A, rules: descent.Rules, **maps) -> dict:
-    """One run of gradient descent as JSON-able values."""
-    done = descent.gradient_descent(A, problem.R, problem.Sigma, rules, **maps)
+def descend(trial, A, rules: descent.Rules, *maps) -> dict:
+    """One run of gradient descent as JSON-able values; `maps` of input and output, if any."""
+    done = descent.gradient_descent(A, trial.R, trial.Sigma, rules, *maps)
     curves = done.curves
     decreases = -np.diff(np.log(np.maximum(curves.excess_risk, np.finfo(float).tiny)))
     decreases_per_update = decreases / np.diff(curves.updates)
@@ -196,7 +180,7 @@ def descend(problem: Problem, A, rules: descent.Rules, **maps) -> dict:
         "learning_rate": rules.learning_rate,
         "converged": done.converged,
         "updates": done.updates,
-        "identity_excess_risk": problem.identity_excess_risk,
+        "identity_excess_risk": trial.identity_excess_risk,
         "start_excess_risk": float(curves.excess_risk[0]),
         "excess_risk": float(curves.excess_risk[-1]),
         "start_gradient_norm": float(curves.gradient_norm[0]),
@@ -209,46 +193,43 @@ def descend(problem: Problem, A, rules: descent.Rules, **maps) -> dict:
     }
 
 
-def measure_depth(problem: Problem, rng) -> dict:
+def measure_depth(trial, rng) -> dict:
     """The best of one run for each step size, all from the same weights."""
-    trial, depth, width = problem.trial, problem.trial["depth"], problem.trial["width"]
-    A = trial["std"] * rng.standard_normal((depth, width, width))
-    if trial["network"] != RESIDUAL:
-        A = A - np.eye(width)
-    runs = [descend(problem, A, rules) for rules in problem.rules]
+    depth, gamma = trial.depth, trial.gamma
+    A = trial.std * rng.standard_normal((depth, trial.width, trial.width))
+    if trial.network != RESIDUAL:
+        A = A - np.eye(trial.width)
+    runs = [descend(trial, A, rules) for rules in trial.rules]
     # Those that converged by their updates, then the others by their excess risk.
     best = min(runs, key=lambda r: (0, r["updates"]) if r["converged"] else (1, r["excess_risk"]))
-    gamma, sigma_min = trial["gamma"], min(trial["sigma_eigenvalues"])
     promised = descent.guaranteed_decrease(
-        depth, best["largest_norm"], sigma_min, best["learning_rate"]
+        depth, best["largest_norm"], min(trial.sigma_eigenvalues), best["learning_rate"]
     )
     measured = best | {
         "promised_decrease_per_update": promised,
         "bound_v3_times_depth": depth * paper.theorem_2_1_bound_v3(gamma, depth),
         "bound_iclr2017_times_depth": depth * paper.theorem_2_1_bound_iclr2017(gamma, depth),
     }
-    if trial["network"] == RESIDUAL:
-        measured["least_norm_times_depth"] = depth * lower_bound.norm_lower_bound(problem.R, depth)
+    if trial.network == RESIDUAL:
+        measured["least_norm_times_depth"] = depth * lower_bound.norm_lower_bound(trial.R, depth)
     return measured
 
 
-def measure_stuck(problem: Problem, rng) -> dict:
+def measure_stuck(trial, rng) -> dict:
     """One run from a start that stalls or is a cure, with what theory predicts from zero."""
-    trial, R, Sigma, (rules,) = problem.trial, problem.R, problem.Sigma, problem.rules
-    width, depth, start = trial["width"], trial["depth"], trial["start"]
+    R, depth, width, (rules,) = trial.R, trial.depth, trial.width, trial.rules
     A, maps = np.zeros((depth, width, width)), ()
-    if start == "factorization":
+    if trial.start == "factorization":
         A = np.asarray(factorization.factorize(R, depth, "polar"))
-        A = A + trial["noise_std"] * rng.standard_normal(A.shape)
-    elif start == "last_layer_minus_identity":
+        A = A + trial.noise_std * rng.standard_normal(A.shape)
+    elif trial.start == "last_layer_minus_identity":
         A[-1] = -np.eye(width)  # zero-asymmetric, Wu et al. 2019
-    elif start == "gaussian_maps":
+    elif trial.start == "gaussian_maps":
         maps = descent.gaussian_maps(rng, len(R), width)
-    elif start == "modified_identity_maps":
+    elif trial.start == "modified_identity_maps":
         maps = descent.modified_identity_maps(len(R))
-    named = dict(zip(("input_map", "output_map"), maps, strict=False))
-    rate = descent.largest_stable_learning_rate(R, Sigma, depth, **named)
-    done = descend(problem, A, dataclasses.replace(rules, learning_rate=rate), **named)
+    rate = descent.largest_stable_learning_rate(R, trial.Sigma, depth, *maps)
+    done = descend(trial, A, dataclasses.replace(rules, learning_rate=rate), *maps)
     eigenvalues = np.linalg.eigvals(R)
     negative = eigenvalues[(eigenvalues.imag == 0) & (eigenvalues.real < 0)].real
     # From zero an eigenvalue w of the equal layers follows w' = -2 |lambda| w^(l-1) while w^l is
@@ -260,24 +241,20 @@ def measure_stuck(problem: Problem, rng) -> dict:
     }
 
 
-def measure_noise(problem: Problem, rng) -> dict:
+def measure_noise(trial, rng) -> dict:
     """All sizes of the noise and all draws of one target and depth; lists of [size][draw]."""
-    R, (rules,), stds = problem.R, problem.rules, problem.trial["noise_stds"]
-    noise = rng.standard_normal(
-        (len(stds), problem.trial["draws"], problem.trial["depth"], *R.shape)
-    )
+    (rules,), stds = trial.rules, trial.noise_stds
+    noise = rng.standard_normal((len(stds), trial.draws, trial.depth, *trial.R.shape))
     noise *= np.reshape(stds, (-1, 1, 1, 1, 1))
-    ends = descent.descend_many(noise.reshape(-1, *noise.shape[2:]), R, rules)
+    ends = descent.descend_many(noise.reshape(-1, *noise.shape[2:]), trial.R, rules)
     lists = {name: x.reshape(noise.shape[:2]).tolist() for name, x in ends.items()}
-    excess = problem.identity_excess_risk
-    return {"learning_rate": rules.learning_rate, "identity_excess_risk": excess, **lists}
+    lists["identity_excess_risk"] = trial.identity_excess_risk
+    return {"learning_rate": rules.learning_rate, **lists}
 
 
 def judge_depth(settings: dict, records: list[dict]) -> tuple[dict, str, dict]:
     """Residual nets train and stay inside as fast as eq. (2.3) promises; standard ones stay put."""
-    residual, standard, scaled = (
-        where(records, network=network) for network in (RESIDUAL, STANDARD, SCALED)
-    )
+    residual, standard = (where(records, network=name) for name in (RESIDUAL, STANDARD))
     # Theorem 2.1 puts an optimum inside B_1 from the depth on where its bound falls below 1.
     in_theorem = [r for r in residual if r["bound_v3_times_depth"] < r["depth"]]
     left_in_theorem = where(in_theorem, stayed_in_unit_ball=False)
@@ -285,13 +262,10 @@ def judge_depth(settings: dict, records: list[dict]) -> tuple[dict, str, dict]:
     left = 1 - settings["moved_relative_decrease"]
     moved = sum(r["excess_risk"] < left * r["start_excess_risk"] for r in near_zero)
     trained = where(residual, converged=True)
-    rate_ratios = [
-        r["least_decrease_per_update"] / r["promised_decrease_per_update"]
-        for r in residual
-        if r["promised_decrease_per_update"] > 0
-    ]
-    rate_ratio = min(rate_ratios, default=math.inf)
+    rates = [(r["least_decrease_per_update"], r["promised_decrease_per_update"]) for r in residual]
+    rate_ratio = min((slowest / due for slowest, due in rates if due > 0), default=math.inf)
     norms = joined(residual, "norm") * joined(residual, "depth")
+    bounds, possible = (joined(residual, f"{n}_times_depth") for n in ("bound_v3", "least_norm"))
     metrics = {
         "targets": len({r["problem_seed"] for r in records}),
         "deepest_trained_residual_layers": largest(trained, "depth", 0),
@@ -303,29 +277,24 @@ def judge_depth(settings: dict, records: list[dict]) -> tuple[dict, str, dict]:
         "residual_most_updates": largest(residual, "updates"),
         "residual_fewest_updates": least(residual, "updates"),
         "residual_largest_norm_times_depth": float(norms.max()),
-        "residual_largest_norm_over_bound_v3": max(
-            norms / joined(residual, "bound_v3_times_depth")
-        ),
-        "residual_largest_norm_over_least_possible": max(
-            norms / joined(residual, "least_norm_times_depth")
-        ),
+        "residual_largest_norm_over_bound_v3": max(norms / bounds),
+        "residual_largest_norm_over_least_possible": max(norms / possible),
         "least_measured_over_promised_rate": rate_ratio,
         "standard_stuck_from_layers": settings["stuck_from_depth"],
         "standard_stuck_depth_runs": len(near_zero),
         "standard_stuck_depth_moved_runs": moved,
     }
-    deepest = largest(records, "depth")
-    for name, of_network in ((RESIDUAL, residual), (STANDARD, standard), (SCALED, scaled)):
-        starts = joined(where(of_network, depth=deepest), "start_gradient_norm")
+    deepest = where(records, depth=largest(records, "depth"))
+    for name in (RESIDUAL, STANDARD, SCALED):
+        starts = joined(where(deepest, network=name), "start_gradient_norm")
         metrics[f"{name}_start_gradient_norm_deepest"] = float(np.mean(starts))
-        if name != RESIDUAL:
-            converged = where(of_network, converged=True)
-            metrics[f"{name}_deepest_converged_layers"] = largest(converged, "depth", 0)
+    for name in (STANDARD, SCALED):
+        converged = where(records, network=name, converged=True)
+        metrics[f"{name}_deepest_converged_layers"] = largest(converged, "depth", 0)
     everything = len(trained) == len(residual) and not left_in_theorem
-    published = {
-        "deepest_trained_residual_layers": paper.NUMBERS["deepest_residual_net_layers"].value
-    }
-    return metrics, reproduced(everything and rate_ratio >= 1 and not moved), published
+    said = reproduced(everything and rate_ratio >= 1 and not moved)
+    layers = paper.NUMBERS["deepest_residual_net_layers"].value
+    return metrics, said, {"deepest_trained_residual_layers": layers}
 
 
 def judge_stuck(settings: dict, records: list[dict]) -> tuple[dict, str]:
@@ -338,25 +307,20 @@ def judge_stuck(settings: dict, records: list[dict]) -> tuple[dict, str]:
         return near and drifts and not r["converged"]
 
     cured = [r for r in records if r["start"] != "zero"]
-    learned = [r for r in records if r["start"] == "zero" and r["target"] in (POSITIVE, ROTATION)]
-    from_zero = [r for r in records if r["start"] == "zero" and r["target"] in (PLANE, NEGATIVE)]
+    stuck = [r for r in where(records, start="zero") if r["target"] in (PLANE, NEGATIVE)]
     metrics = {"cure_runs": len(cured), "cure_converged_runs": sum(r["converged"] for r in cured)}
-    for r in from_zero:
+    for r in stuck:
         metrics |= {
             f"{r['target']}_zero_excess_risk": r["excess_risk"],
             f"{r['target']}_zero_predicted_excess_risk": r["predicted_stall_excess_risk"],
             f"{r['target']}_zero_norm": r["norm"],
             f"{r['target']}_zero_predicted_norm": 1 - r["predicted_distance_to_edge"],
-            f"{r['target']}_zero_updates": r["updates"],
         }
-    for r in learned:
-        metrics[f"{r['target']}_zero_updates"] = r["updates"]
-    for r in cured:
+    for r in records:
         width = f"_{r['width']}" if r["start"] == "gaussian_maps" else ""
         name = f"{r['target']}_{r['start']}{width}_updates"
         metrics[name] = max(r["updates"], metrics.get(name, 0))  # the most over the repeats
-    holds = all(map(stalled, from_zero)) and all(r["converged"] for r in learned + cured)
-    return metrics, reproduced(holds)
+    return metrics, reproduced(all(stalled(r) if r in stuck else r["converged"] for r in records))
 
 
 def judge_noise(settings: dict, records: list[dict]) -> tuple[dict, str]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from experiments import run
 from experiments.parts import memorize as measures
-from experiments.run.shared import configs, each, largest, least, require_between, total, where
+from experiments.run import shared
 from identity_matters.images import datasets
 from identity_matters.memorize import construct, few_numbers
 
@@ -153,7 +153,7 @@ _SETTINGS = {
         )
     },
 }
-# Each setting that holds several values, and what a trial calls one of them.
+# Each setting that holds several values, and what a trial calls one of them, or its parts.
 _SEVERAL = {
     "examples": "examples",
     "labels": "labels",
@@ -163,32 +163,29 @@ _SEVERAL = {
     "group_points": "group_points",
     "word_bits": "word_bits",
     "widths": "width",
-    "networks": "network",
+    "networks": "width precision",
 }
-get_config = configs(_SETTINGS)
+get_config = shared.configs(_SETTINGS)
 
 
 def trials(*, variant: str, **groups) -> list[dict]:
     """For each group, every combination of the settings that hold several values."""
     del variant
-    listed = [
-        {"kind": kind, **trial} for kind, group in groups.items() for trial in each(group, _SEVERAL)
-    ]
+    listed: list[dict] = []
+    for kind, group in groups.items():
+        listed += shared.each(group, _SEVERAL, kind=kind)
     for trial in listed:
-        if "network" in trial:
-            trial["width"], trial["precision"] = trial.pop("network")
         if trial.get("dataset", "synthetic") != "synthetic":
             source = datasets.find_source(trial["dataset"])
-            trial["examples"] = (
-                trial["examples"] or source.splits[measures.split_to_fit(trial["dataset"])]
-            )
+            available = source.splits[measures.split_to_fit(trial["dataset"])]
+            trial["examples"] = trial["examples"] or available
+            if trial["examples"] > available:
+                raise ValueError(f"examples must lie in 0 ... {available}, got {trial['examples']}")
             trial["features"] = int(np.prod(source.image_shape))
             trial["num_classes"] = source.num_classes
         if "least_hash_chance" in trial:
-            trial["group_points"] = few_numbers.largest_group(
-                *(trial["num_classes"], trial["word_bits"], trial["width"]),
-                trial["least_hash_chance"],
-            )
+            size = trial["num_classes"], trial["word_bits"], trial["width"]
+            trial["group_points"] = few_numbers.largest_group(*size, trial["least_hash_chance"])
     return listed
 
 
@@ -202,19 +199,14 @@ def build(**trial) -> dict:
         construct.check_whole(name, trial[name])
     dataset = trial.get("dataset", "synthetic")
     if dataset != "synthetic":
-        split = measures.split_to_fit(dataset)
-        available = datasets.find_source(dataset).splits[split]
-        if trial["examples"] > available:
-            raise ValueError(f"examples must lie in 0 ... {available}, got {trial['examples']}")
-        datasets.require_prepared(dataset, split, trial["data_dir"])
+        datasets.require_prepared(dataset, measures.split_to_fit(dataset), trial["data_dir"])
     elif trial.get("labels") == "true":
         raise ValueError("synthetic points have random labels only")
     for name, high in {"least_hash_chance": 1, "pair_distance": 2}.items():
-        require_between(0, high, **{name: trial.get(name, high / 2)})
+        shared.require_between(0, high, **{name: trial.get(name, high / 2)})
     if trial["kind"] == "few_numbers":
-        few_numbers.check_group(
-            num_classes=trial["num_classes"], **measures.few_numbers_options(trial)
-        )
+        options = measures.few_numbers_options(trial)
+        few_numbers.check_group(num_classes=trial["num_classes"], **options)
     if trial["kind"] == "sgd" and trial["steps"] % trial["steps_per_evaluation"]:
         raise ValueError(f"steps_per_evaluation must divide steps, {trial['steps']}")
     return trial
@@ -231,22 +223,22 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     for record in records:
         built += record.get("tried", []) + [record[name] for name in _ALSO_BUILT if name in record]
     answered = [net for net in built if "refused" not in net]
-    certified, uncertified = (where(answered, certified=holds) for holds in (True, False))
+    certified, uncertified = (shared.where(answered, certified=holds) for holds in (True, False))
     fitting = [fit for fit in fits if fit.get("certified")]
     metrics = {
         "networks": len(built),
         "refused_networks": len(built) - len(answered),
         "uncertified_networks": len(uncertified),
-        "uncertified_errors": total(uncertified, "errors"),
+        "uncertified_errors": shared.total(uncertified, "errors"),
         "certified_networks": len(certified),
-        "certified_errors": total(certified, "errors"),
+        "certified_errors": shared.total(certified, "errors"),
         **(_fit_metrics(fitting) if fitting else {}),
     }
     for record in records:
         precision = f"_{record['precision']}" if "precision" in record else ""
         names = _BY_SIZE.get(record["kind"], ())
         metrics |= {f"{name}{precision}_n{record['examples']}": record[name] for name in names}
-    if trained := where(records, kind="sgd"):
+    if trained := shared.where(records, kind="sgd"):
         best = min(trained, key=lambda record: record["errors"])
         names = ("errors", "learning_rate", "train_seconds")
         metrics |= {"sgd_examples": best["examples"], **{f"sgd_best_{n}": best[n] for n in names}}
@@ -256,7 +248,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         for some in (fits, fitting)
     )
     refuted, holds = metrics["certified_errors"] > 0, bool(certified) and wanted == reached
-    for record in where(records, kind="printed_width"):
+    for record in shared.where(records, kind="printed_width"):
         inside = record["norms_outside"].count(0)
         metrics |= {
             "printed_width": record["width"],
@@ -268,19 +260,18 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         }
         claim, holds = "theorem-3-2-constant", False
         refuted = inside / record["draws"] < settings["printed_width"]["least_inside_share"]
-    outcome = "counterexample" if refuted else "holds" if holds else "undecided"
-    return run.Verdict(claim, metrics, outcome)
+    return run.Verdict(claim, metrics, shared.under_attack(refuted, holds))
 
 
 def _fit_metrics(fits: list[dict]) -> dict:
     """Of the certified fits; the most examples, and the fewest parameters that fit them all."""
-    examples = largest(fits, "examples")
-    most = where(fits, examples=examples)
+    examples = shared.largest(fits, "examples")
+    most = shared.where(fits, examples=examples)
     seconds = max(fit["build_seconds"] + fit["verify_seconds"] for fit in most)
     metrics = {
         "examples": examples,
-        "errors": total(most, "errors"),
-        "max_abs_error": largest(most, "max_abs_error"),
+        "errors": shared.total(most, "errors"),
+        "max_abs_error": shared.largest(most, "max_abs_error"),
         "build_and_verify_seconds_max": seconds,
     }
     if "numbers" in most[0]:
@@ -293,7 +284,7 @@ def _fit_metrics(fits: list[dict]) -> dict:
         return metrics | {
             f"numbers_bits{fit['word_bits']}_width{fit['width']}": fit["numbers"] for fit in tried
         }
-    ends = least(most, "block_parameters"), largest(most, "block_parameters")
+    ends = shared.least(most, "block_parameters"), shared.largest(most, "block_parameters")
     return metrics | dict(zip(("block_parameters_min", "block_parameters_max"), ends, strict=True))
 
 

@@ -4,20 +4,20 @@ Command: python -m experiments.relu --config=:search
 Hardware and time: 2 CPU cores, about 80 s of processor time for the five variants, 35 of them for
 search, and half a minute more the first time, for compiling.
 
-The paper conjectures a result analogous to Theorem 2.2. What is tested is the literal analogue: no
-critical point of small norm that is not a global minimum. All targets come from a teacher inside
-the ball ``|||theta||| <= tau < 1``. docs/theory/relu.md has the statements and their proofs.
+What is tested is the literal analogue: no critical point of small norm that is not a global
+minimum. All targets come from a teacher inside the ball ``|||theta||| <= tau < 1``. The statements,
+N1 to N15, and their proofs are in docs/theory/relu.md.
 
-* origin: zero weights are a critical point of every net, and not optimal. Expected: gradient
-  exactly 0, the steepest descent at second order as the formula says.
-* dead_units: with biases every ball holds open sets of critical points, the nets without a live
-  unit. Expected: the share of Gaussian nets that are dead is p^{l k}.
+* origin (N1, N2): zero weights are a critical point of every net, and not optimal. Expected:
+  gradient exactly 0, the steepest descent at second order as the formula says.
+* dead_units (N6 to N8): with biases every ball holds open sets of critical points, the nets without
+  a live unit. Expected: the share of Gaussian nets that are dead is p^{l k}.
 * search: bad critical points and proved local minima away from the origin; see `relu_search`.
-* gradient_ratio: what is left of eq. (2.3), a bound on the gradient where a block's features are
-  independent over the sample. Expected: never broken, and met with equality at V = 0.
-* noise: gradient descent from exactly zero never moves; from small Gaussian weights it leaves the
-  origin. Expected, with optimal at 1e-9 of f(0): at width 1 40 % of the starts are optimal, 40 %
-  stall; at width 16 30 % are optimal, none stalls, and the others are unfinished.
+* gradient_ratio (N12): what is left of eq. (2.3), a bound on the gradient where a block's features
+  are independent. Expected: never broken, and met with equality at V = 0.
+* noise: gradient descent from exactly zero never moves. Expected from small Gaussian weights, with
+  optimal at 1e-9 of f(0): at width 1 40 % of the starts are optimal, 40 % stall; at width 16 30 %
+  are optimal, none stalls, and the others are unfinished.
 
 Verdicts: counterexample for the first three, holds for gradient_ratio, reproduced for noise.
 """
@@ -92,9 +92,6 @@ _SETTINGS = {
     },
 }
 
-
-# What is measured in each trial of a variant, where that has another name.
-_MEASURED = {"origin": "at_origin", "dead_units": "dead"}
 VARIANTS = tuple(_SETTINGS)
 get_config = shared.configs(_SETTINGS)
 
@@ -103,24 +100,18 @@ def trials(*, variant: str, **settings) -> list[dict]:
     """The trials of one variant; "measured" says what is measured in each."""
     if variant == "search":
         return relu_search.trials(**settings)
-    several = {"nets": "net", "laws": "law"}
+    measured = {"origin": "at_origin", "dead_units": "dead"}.get(variant, variant)
+    if variant in ("origin", "gradient_ratio"):
+        return relu_search.each_net(settings, "depth width lifted_width bias", measured)
+    several = {"nets": "depth width width_in", "laws": "law"}
     if variant == "noise":
+        settings["lifted_width"] = settings["width_in"]
         several = {"biases": "bias", "depths": "depth", "widths": "width"}
-        settings |= {"lifted_width": settings["width_in"]}
-    elif variant == "dead_units":
-        settings["nets"] = relu_search.list_nets(settings["nets"], "depth width width_in")
-    else:
-        names, teacher = "depth width lifted_width bias", settings["teacher_width"]
-        settings["nets"] = relu_search.list_nets(settings["nets"], names, teacher)
-    listed = []
-    for cell in shared.each(settings, several):
-        net = cell.pop("net", {})
-        listed.append({"measured": _MEASURED.get(variant, variant), **cell, **net})
-    return listed
+    return shared.each(settings, several, measured=measured)
 
 
 def build(*, measured: str, **trial):
-    """The trial as a namespace, with the `problems.Setting` of its problems.
+    """The trial as a namespace, with the `problems.Setting` and the shape of its nets.
 
     Raises:
       ValueError: a setting cannot be used.
@@ -132,6 +123,7 @@ def build(*, measured: str, **trial):
     if "teacher_width" in trial:
         names = [field.name for field in dataclasses.fields(problems.Setting)]
         trial["setting"] = problems.Setting(**{name: trial[name] for name in names})
+        trial["shape"] = trial["depth"], trial["width"], trial["lifted_width"]
     return types.SimpleNamespace(**trial)
 
 
@@ -139,8 +131,7 @@ def at_origin(trial, rng) -> dict:
     """Gradient, second-order form and steepest descent at zero weights."""
     count, step, bias = trial.problems, trial.step_size, trial.bias
     sample, _ = problems.realizable(rng, count, trial.setting)
-    shape = (trial.depth, trial.width, trial.lifted_width)
-    others = model.random_blocks(rng, np.ones(count), *shape, bias)
+    others = model.random_blocks(rng, np.ones(count), *trial.shape, bias)
     curvatures, forms, steepest = [], [], []
     for index in range(count):
         problem = problems.member(sample, index)
@@ -208,11 +199,10 @@ def _gaussian(rng, scale: float, count: int, depth: int, width: int, d: int) -> 
 def gradient_ratio(trial, rng) -> dict:
     """The feature bound on random nets, in a search against it, and where it is tight."""
     sample, _ = problems.realizable(rng, trial.samples, trial.setting)
-    shape = (trial.depth, trial.width, trial.lifted_width)
     measured, bound = collections.defaultdict(list), 0.0
     for norm in trial.norms:
         norms = np.full(trial.samples, norm)
-        blocks = model.random_blocks(rng, norms, *shape, trial.bias)
+        blocks = model.random_blocks(rng, norms, *trial.shape, trial.bias)
         right, left, value = map(
             np.asarray, jax.vmap(feature_bound.bound_and_squared_gradient)(blocks, sample)
         )
@@ -235,9 +225,7 @@ def _tight_ratio(rng, trial, norm: float) -> float | None:
     if trial.width < 2 * trial.pairs:
         return None
     samples, _ = problems.realizable(rng, trial.samples, trial.setting)
-    one = model.random_blocks(
-        rng, np.full(trial.samples, norm), 1, trial.width, trial.lifted_width, trial.bias
-    )
+    one = model.random_blocks(rng, np.full(trial.samples, norm), 1, *trial.shape[1:], trial.bias)
     nets = jax.tree.map(lambda part: np.repeat(part, trial.depth, axis=1), one)
     nets = nets._replace(V=np.zeros_like(nets.V))
     # Where an example is seen by no unit both sides are 0: take the net with the largest factor.
@@ -252,18 +240,13 @@ def noise(trial, rng) -> dict:
     """Gradient descent from Gaussian weights of each scale, all scales in one batch."""
     scales = trial.scales
     sample, _ = problems.realizable(rng, trial.starts, trial.setting)
-    shape = (trial.depth, trial.width, trial.lifted_width)
-    start = _gaussian(rng, 1.0, trial.starts, *shape)
+    start = _gaussian(rng, 1.0, trial.starts, *trial.shape)
     if not trial.bias:
         start = start._replace(s=None)
     batch = jax.tree.map(lambda part: np.concatenate([part] * len(scales)), sample)
-    _, numbers = model.gradient_descent(
-        jax.tree.map(lambda w: np.concatenate([scale * w for scale in scales]), start),
-        batch,
-        learning_rate=trial.learning_rate,
-        records=trial.records,
-        updates_per_record=trial.updates_per_record,
-    )
+    nets = jax.tree.map(lambda w: np.concatenate([scale * w for scale in scales]), start)
+    length = {"records": trial.records, "updates_per_record": trial.updates_per_record}
+    _, numbers = model.gradient_descent(nets, batch, learning_rate=trial.learning_rate, **length)
 
     def by_scale(values):
         return np.asarray(values).reshape(len(scales), trial.starts, *np.shape(values)[1:])
@@ -275,25 +258,22 @@ def noise(trial, rng) -> dict:
     stalled = np.asarray(numbers["squared_gradient"]) <= trial.stalled_ratio * risks[:, -1]
     halved = (share <= 0.5).any(axis=2)
     updates = np.argmax(share <= 0.5, axis=2) * trial.updates_per_record
+    to_half = [some[ok] for some, ok in zip(updates, halved, strict=True)]
     return {
         "final_risk_share": [relu_search.short(row) for row in share[:, :, -1]],
         "stalled": by_scale(stalled).tolist(),
         "halved_share": halved.mean(axis=1).tolist(),
-        "median_updates_to_half": [
-            float(np.median(some[ok])) if ok.any() else None
-            for some, ok in zip(updates, halved, strict=True)
-        ],
+        "median_updates_to_half": [float(np.median(n)) if len(n) else None for n in to_half],
         "largest_travelled": by_scale(numbers["travelled"]).max(axis=1).tolist(),
     }
 
 
-# The literal analogue of Theorem 2.2 is a statement that a record can refute. Where none does, or
-# where the numbers contradict what is proved, so that they cannot be relied on, it is undecided.
-# The proved bound holds until a record breaks it.
+# The literal analogue of Theorem 2.2 is refuted by a record. Where none does, or where the numbers
+# contradict what is proved, so that they cannot be relied on, it is undecided.
 
 
 def _origin_verdict(settings: dict, records: list[dict]):
-    nets = shared.where(records, measured="at_origin")
+    nets = shared.where(records, measured="at_origin")  # older runs have others, too
     predicted = shared.joined(nets, "escape_curvature")
     curvature_errors = np.abs(shared.joined(nets, "measured_curvature") / predicted - 1)
     form_errors = shared.joined(nets, "form_error") / predicted
@@ -308,7 +288,7 @@ def _origin_verdict(settings: dict, records: list[dict]):
     }
     found = metrics["largest_gradient_entry"] == 0 and metrics["least_risk"] > 0
     as_proved = max(*curvature_errors, *form_errors) <= settings["form_tolerance"]
-    return metrics, "counterexample" if found and as_proved else "undecided"
+    return metrics, shared.under_attack(found and as_proved)
 
 
 def _dead_verdict(settings: dict, records: list[dict]):
@@ -334,7 +314,7 @@ def _dead_verdict(settings: dict, records: list[dict]):
         metrics["largest_deviations_from_the_formula"] <= settings["deviations"]
         and metrics["dead_nets_without_negative_biases"] == 0
     )
-    return metrics, "counterexample" if found and as_proved else "undecided"
+    return metrics, shared.under_attack(found and as_proved)
 
 
 def _ratio_verdict(settings: dict, records: list[dict]):
@@ -348,10 +328,9 @@ def _ratio_verdict(settings: dict, records: list[dict]):
         "largest_share_of_zero_gradients": float(shared.joined(records, "share_zero").max()),
         "least_ratio_found": float(shared.joined(records, "searched_ratio").min()),
     }
-    if metrics["largest_right_over_left"] > 1 + settings["rounding"]:
-        return metrics, "counterexample"
+    broken = metrics["largest_right_over_left"] > 1 + settings["rounding"]
     is_tight = bool(tight) and min(tight) >= 1 - settings["rounding"]
-    return metrics, "holds" if is_tight else "undecided"
+    return metrics, shared.under_attack(broken, is_tight)
 
 
 def _noise_verdict(settings: dict, records: list[dict]):

@@ -102,8 +102,7 @@ MODEL = {"depth": 5, "width": 4, "activation": "relu", "identity": True}
 
 def make_training(step_count=6, split=SPLIT, **changes):
     net = nets.make_net("mlp", num_classes=split.num_classes, **{**MODEL, **changes})
-    subject = deep_mlp.Subject(split, net, {**TRAIN, "step_count": step_count}, 2)
-    return deep_mlp.Training(subject, jax.random.key(0))
+    return deep_mlp.Training(split, net, {**TRAIN, "step_count": step_count}, jax.random.key(0))
 
 
 def test_no_map_is_better_than_least_squares():

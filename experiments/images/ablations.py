@@ -14,8 +14,7 @@ Expected: with the identity below 5 % training error at both depths, deep withou
 cifar10/small has no expected number. Its criteria below were written before its first run.
 
 A run is one seed, so its verdict weighs a difference of two test errors against the sampling error
-that their test sets give it. Differences that are smaller are "undecided": no difference seen. The
-report gives mean and deviation over the seeds.
+that their test sets give it. Where that is larger it is "undecided": no difference seen.
 """
 
 import math
@@ -24,7 +23,7 @@ from collections.abc import Callable
 from experiments import run
 from experiments.images import train
 from experiments.images.log import RESULT
-from experiments.run.shared import configs, largest, least, reproduced, where
+from experiments.run.shared import configs, largest, least, reproduced, total, where
 
 # A net has trained if its training error is at most the first, and has not if it is within the
 # second of pure chance, percentage points. Our choice.
@@ -61,24 +60,31 @@ _DEPTHS = {
 _NOT_SMALL = ("paper_times_3", "zero", "leak_and_activate_first")
 
 
-# A rate that leaves some room: at 0.05 nets of the baseline's kind diverged at times.
-_SHORT_RATE = {"learning_rate": 0.03, "boundary_steps": (350,)}
-# After 300 steps the worst of three seeds stood at 5 % training error, on the criterion itself.
-_SHORT = {
-    "steps": 400,
-    "batch_examples": 64,
-    "steps_per_log": 25,
-    "steps_per_evaluation": 100,
-    "steps_per_checkpoint": 100,
+# Size -> scale, and what its nets, optimiser and length have of their own.
+_SIZES: dict[str, tuple[str, dict, dict, dict]] = {
+    "digits": (
+        "reduced",
+        {"blocks_per_stage": (3, 3, 3), "widths": (16, 32, 64)},
+        # A rate that leaves some room: at 0.05 nets of the baseline's kind diverged at times.
+        {"learning_rate": 0.03, "boundary_steps": (350,)},
+        # After 300 steps the worst of three seeds stood at 5 % training error, on the criterion.
+        {
+            "steps": 400,
+            "batch_examples": 64,
+            "steps_per_log": 25,
+            "steps_per_evaluation": 100,
+            "steps_per_checkpoint": 100,
+        },
+    ),
+    # The schedule of cifar.py's small nets, over ten epochs instead of thirty.
+    "cifar10/small": (
+        "reduced",
+        {"blocks_per_stage": (2, 2, 2), "widths": (16, 32, 64)},
+        {"schedule": "cosine", "boundary_steps": (), "warmup_steps": 400, "weight_decay": 5e-4},
+        {"steps": train.steps_at(128, 10)[0], "steps_per_checkpoint": 200},
+    ),
+    "cifar10": ("paper", {"compute_dtype": "bfloat16"}, {}, {}),
 }
-# The schedule of cifar.py's small nets, over ten epochs instead of thirty.
-_TEN_EPOCHS_RATE = {
-    "schedule": "cosine",
-    "boundary_steps": (),
-    "warmup_steps": 400,
-    "weight_decay": 5e-4,
-}
-_TEN_EPOCHS = {"steps": train.steps_at(128, 10)[0], "steps_per_checkpoint": 200}
 
 
 def _nets(size: str, question: str) -> dict:
@@ -122,19 +128,10 @@ def _nets(size: str, question: str) -> dict:
 
 def _settings(variant: str) -> dict:
     size, question = variant.rsplit("/", 1)
-    # With 31 convolutions even the paper's initialisation diverges at times at the paper's rate.
-    small = {"blocks_per_stage": (3, 3, 3), "widths": (16, 32, 64)}
-    smallest = {**small, "blocks_per_stage": (2, 2, 2)}
-    net, optim, length = {
-        "digits": (small, _SHORT_RATE, _SHORT),
-        "cifar10/small": (smallest, _TEN_EPOCHS_RATE, _TEN_EPOCHS),
-        "cifar10": ({"compute_dtype": "bfloat16"}, {}, {}),
-    }[size]
-    scale = "paper" if size == "cifar10" else "reduced"
+    scale, *groups, length = _SIZES[size]
     data = train.DIGITS if size == "digits" else {"dataset": "cifar10"}
-    # `net` is the same for all but where `nets` changes it.
-    groups = train.settings(scale, data, net, optim, keep_final_checkpoint=False, **length)
-    return {**groups, "nets": _nets(size, question)}
+    common = train.settings(scale, data, *groups, keep_final_checkpoint=False, **length)
+    return {**common, "nets": _nets(size, question)}
 
 
 get_config = configs({variant: _settings(variant) for variant in VARIANTS + OTHER_VARIANTS})
@@ -155,30 +152,28 @@ def measure(training: train.Training, key, log) -> dict:
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
     """What these nets alone say of the claim of the variant's question."""
-    results = [record for record in records if record["kind"] == RESULT]
+    results = where(records, kind=RESULT)
     size, question = config["variant"].rsplit("/", 1)
-    metrics = {"nets": len(results), "diverged": sum(result["diverged"] for result in results)}
+    metrics = {"nets": len(results), "diverged": total(results, "diverged")}
     for result in results:
-        for metric in ("train_error_percent", "test_error_percent", "train_loss"):
+        for metric in ("train_error_percent", "test_error_percent", "train_loss", "diverged_step"):
             if metric in result:
                 metrics[f"{metric}/{result['net']}"] = result[metric]
-        if result["diverged"]:
-            metrics[f"diverged_step/{result['net']}"] = result["diverged_step"]
+    nets = {result["net"]: result for result in results}
     if question == "identity":
         trained_percent = SMALL_TRAINED_PERCENT if size == "cifar10/small" else TRAINED_PERCENT
         said = reproduced(identity_holds(results, trained_percent))
     elif question == "initialisation" and size != "cifar10/small":
-        said = reproduced(initialisation_helps(results))
+        said = reproduced(initialisation_helps(nets["paper"], nets["standard"]))
     else:
         baseline_name, holds, denied = _BY_TEST_ERROR[question]
-        others = {result["net"]: result for result in results}
-        baseline = others.pop(baseline_name)
-        for net, other in others.items():
+        baseline = nets.pop(baseline_name)
+        for net, other in nets.items():
             difference, margin = error_difference_percent(baseline, other)
             metrics[f"test_error_difference_percent/{net}"] = difference
             metrics[f"test_error_margin_percent/{net}"] = margin
-        nets = (baseline, *others.values())
-        said = reproduced(holds(*nets)) if holds(*nets) or denied(*nets) else "undecided"
+        seen = baseline, *nets.values()
+        said = reproduced(holds(*seen)) if holds(*seen) or denied(*seen) else "undecided"
     return run.Verdict(question.replace("_", "-"), metrics, said)
 
 
@@ -206,14 +201,12 @@ def identity_holds(results: list[dict], trained_percent: float = TRAINED_PERCENT
     )
 
 
-def initialisation_helps(results: list[dict]) -> bool:
+def initialisation_helps(paper: dict, standard: dict) -> bool:
     """The net called "paper" ends at a training loss well below that of "standard"."""
-    nets = {result["net"]: result for result in results}
-    ours, standard = nets["paper"], nets["standard"]
-    if ours["diverged"] or standard["diverged"]:
-        return standard["diverged"] and not ours["diverged"]
-    losses = max(ours["train_loss"], LEAST_LOSS), max(standard["train_loss"], LEAST_LOSS)
-    return losses[0] <= HELPED_LOSS_RATIO * losses[1]
+    if paper["diverged"] or standard["diverged"]:
+        return standard["diverged"] and not paper["diverged"]
+    ours, theirs = (max(net["train_loss"], LEAST_LOSS) for net in (paper, standard))
+    return ours <= HELPED_LOSS_RATIO * theirs
 
 
 def error_difference_percent(baseline: dict, other: dict) -> tuple[float, float]:
@@ -222,12 +215,10 @@ def error_difference_percent(baseline: dict, other: dict) -> tuple[float, float]
     The second is `STANDARD_ERRORS` sqrt(sum p (1 - p) / n) over the two nets, for an error p of n
     test images. A net that diverged errs on every image.
     """
-    errors, variance = [], 0.0
-    for result in (baseline, other):
-        error = 1.0 if result["diverged"] else result["test_error_percent"] / 100
-        errors.append(error)
-        if not result["diverged"]:
-            variance += error * (1 - error) / result["test_examples"]
+    both = (baseline, other)
+    errors = [1.0 if net["diverged"] else net["test_error_percent"] / 100 for net in both]
+    examples = [net.get("test_examples", 1) for net in both]
+    variance = sum(p * (1 - p) / n for p, n in zip(errors, examples, strict=True))
     return 100 * (errors[1] - errors[0]), 100 * STANDARD_ERRORS * math.sqrt(variance)
 
 
@@ -253,7 +244,7 @@ _BY_TEST_ERROR: dict[str, tuple[str, Callable[..., bool], Callable[..., bool]]] 
     # What helps in the end need not help twofold in ten epochs: only the test error can deny it.
     "initialisation": (
         "paper",
-        lambda paper, standard: initialisation_helps([paper, standard]),
+        initialisation_helps,
         lambda paper, standard: _lower(standard, paper),
     ),
     # The fixed projection's test error is lower, or the trained one's.

@@ -98,6 +98,7 @@ def _memorize(key, x, y, num_classes, width, batch_examples=4096, **settings) ->
 
 
 def _measure_fit(key, trial):
+    """One network of one width and precision."""
     data_key, label_key, build_key = jax.random.split(key, 3)
     x, y = _points(trial, data_key, label_key)
     dtype, sizes = np.dtype(trial["precision"]), (trial["num_classes"], trial["width"])
@@ -124,6 +125,7 @@ def distinct_whole_points(rng: np.random.Generator, shape: tuple[int, int]) -> n
 
 
 def _measure_few_numbers(key, trial):
+    """One network of fewer numbers than examples, on pixels or random whole numbers."""
     label_key, build_key = jax.random.split(key)
     dataset, num_classes = trial["dataset"], trial["num_classes"]
     if dataset == "synthetic":
@@ -133,10 +135,10 @@ def _measure_few_numbers(key, trial):
         images, _ = datasets.load(dataset, split_to_fit(dataset), trial["data_dir"])
         x = images[: trial["examples"]].reshape(trial["examples"], -1)
     y = _rng(label_key).integers(0, num_classes, len(x))
+    options = {"key": build_key, **few_numbers_options(trial)}
     build_network = functools.partial(
-        few_numbers.memorize_with_few_numbers, x, y, num_classes, key=build_key,
-        **few_numbers_options(trial),
-    )  # fmt: skip
+        few_numbers.memorize_with_few_numbers, x, y, num_classes, **options
+    )
     measured, built, certificate = _build_and_verify(
         build_network, x, y, trial["batch_examples"], few_numbers.forward
     )
@@ -195,11 +197,10 @@ def _measure_minimal_width(key, trial):
         if result.get("certified"):
             break
     fitting = [net for net in tried if net.get("errors") == 0]
-    certified = [net for net in tried if net.get("certified")]
     return {
         "tried": tried,
         "least_fitting_width": least(fitting, "width"),
-        "least_certified_width": least(certified, "width"),
+        "least_certified_width": width if result.get("certified") else None,
     }
 
 

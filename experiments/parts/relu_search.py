@@ -17,7 +17,7 @@ import dataclasses
 import jax
 import numpy as np
 
-from experiments.run.shared import each, joined, least, total, where, without
+from experiments.run.shared import each, joined, least, total, under_attack, where, without
 from identity_matters.relu import (
     certificate,
     critical_points,
@@ -32,6 +32,8 @@ OPTIMAL_SHARE = 1e-9
 # Smooth, not optimal and inside the ball.
 _BAD = ("saddle", "no negative curvature")
 _NOT_INSIDE = ("not critical", "outside")
+# What is noted of points where a proof succeeds.
+_OF_PROOFS = ("risk_share", "functional_gradient", "functional_ratio")
 # Digits kept of numbers that only figures and counts use.
 _DIGITS = 6
 # Digits by which two bad critical points of one problem are told apart.
@@ -86,26 +88,17 @@ _THRESHOLDS = (
 )
 
 
-def list_nets(values, names: str, teacher_width: int | None = None) -> list[dict]:
-    """A dict for each tuple of `values`; a teacher, if any, is at most as wide as the student."""
-    found = []
-    for net in values:
-        if len(net) != len(names.split()):
-            raise ValueError(f"each of nets must be ({', '.join(names.split())}), got {net}")
-        found.append(dict(zip(names.split(), net, strict=True)))
-        if teacher_width is not None:
-            found[-1]["teacher_width"] = min(teacher_width, found[-1]["width"])
-    return found
+def each_net(settings: dict, names: str, measured: str) -> list[dict]:
+    """A trial for each of "nets", tuples of `names`, with a teacher no wider than the student."""
+    trials = each(settings, {"nets": names}, measured=measured)
+    return [{**own, "teacher_width": min(own["teacher_width"], own["width"])} for own in trials]
 
 
-def trials(*, nets, teacher_width: int, control: dict, **common) -> list[dict]:
-    """A search for each of `nets`, and one of linear nets for each depth of `control`."""
-    names = "depth width lifted_width bias pairs"
-    searches = [{**common, **net} for net in list_nets(nets, names, teacher_width)]
-    controls = each(common | control, {"depths": "depth"})
-    return [{"measured": "search", **trial} for trial in searches] + [
-        {"measured": "linear_control", **trial} for trial in controls
-    ]
+def trials(*, control: dict, **settings) -> list[dict]:
+    """A search for each of "nets", and one of linear nets for each depth of `control`."""
+    linear = without(settings, "nets", "teacher_width") | control
+    searches = each_net(settings, "depth width lifted_width bias pairs", "search")
+    return searches + each(linear, {"depths": "depth"}, measured="linear_control")
 
 
 def short(values) -> list:
@@ -118,8 +111,7 @@ def search(trial, rng) -> dict:
     sample, teachers = problems.realizable(rng, trial.problems, trial.setting)
     norms = np.repeat(trial.start_norms, trial.starts)
     descends = np.tile(np.arange(len(norms)) % 2 == 0, trial.problems)
-    shape = (trial.depth, trial.width, trial.lifted_width)
-    blocks = model.random_blocks(rng, np.tile(norms, trial.problems), *shape, trial.bias)
+    blocks = model.random_blocks(rng, np.tile(norms, trial.problems), *trial.shape, trial.bias)
     batch = problems.repeat(sample, len(norms))
     limits, numbers = critical_points.find(
         blocks, batch, descends, steps=trial.steps, tolerance=trial.gradient_tolerance
@@ -179,12 +171,9 @@ def _certificates(trial, kinds, numbers, limits, teachers, batch) -> list[dict]:
             {
                 **dataclasses.asdict(proof),
                 "problem": drawn,
-                **{
-                    name: float(numbers[name][index])
-                    for name in ("risk_share", "functional_gradient", "functional_ratio")
-                },
-                "candidate": _lists(candidate),
-                "teacher": _lists(teacher),
+                **{name: float(numbers[name][index]) for name in _OF_PROOFS},
+                "candidate": jax.tree.map(np.ndarray.tolist, candidate)._asdict(),
+                "teacher": jax.tree.map(np.ndarray.tolist, teacher)._asdict(),
                 "x": problem.x.tolist(),
                 "input_map": problem.A.tolist(),
                 "output_map": problem.B.tolist(),
@@ -193,11 +182,6 @@ def _certificates(trial, kinds, numbers, limits, teachers, batch) -> list[dict]:
     proofs.sort(key=lambda proof: -proof["kink_distance"])
     whole = ("candidate", "teacher", "x", "input_map", "output_map")
     return proofs[:1] + [without(proof, *whole) for proof in proofs[1:]]
-
-
-def _lists(blocks: model.Blocks) -> dict:
-    named = blocks._asdict()
-    return {name: None if w is None else w.tolist() for name, w in named.items()}
 
 
 def linear_control(trial, rng) -> dict:
@@ -210,14 +194,11 @@ def linear_control(trial, rng) -> dict:
     y = scale * np.asarray(jax.vmap(model.linear_residuals)(teachers, zero))
     norms = np.repeat(trial.start_norms, trial.starts)
     batch = problems.repeat(zero._replace(y=y), len(norms))
-    layers, numbers = critical_points.find(
-        model.random_layers(rng, np.tile(norms, many), depth, width, width),
-        batch,
-        np.tile(np.arange(len(norms)) % 2 == 0, many),
-        steps=trial.steps,
-        tolerance=trial.gradient_tolerance,
-        residuals=model.linear_residuals,
-    )
+    start = model.random_layers(rng, np.tile(norms, many), depth, width, width)
+    descends = np.tile(np.arange(len(norms)) % 2 == 0, many)
+    options = {"steps": trial.steps, "tolerance": trial.gradient_tolerance}
+    options["residuals"] = model.linear_residuals
+    layers, numbers = critical_points.find(start, batch, descends, **options)
     # f(0) is the mean square of y - x here, as zero weights leave x as it is.
     share = numbers["risk"] / np.mean(np.sum((batch.y - batch.x) ** 2, axis=2), axis=1)
     norm = np.linalg.norm(layers, 2, axis=(2, 3)).max(axis=1)
@@ -233,15 +214,14 @@ def linear_control(trial, rng) -> dict:
 def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
     """Metrics, and "counterexample" or "undecided"."""
     searches, controls = (where(records, measured=kind) for kind in ("search", "linear_control"))
-    points = [point for net, record in enumerate(searches) for point in _points(net, record)]
+    points, proofs = [], []
+    for net, record in enumerate(searches):
+        of_net = {"net": net, "bias": record["bias"]}
+        points += [{**point, **of_net} for point in _points(record)]
+        proofs += [{**proof, **of_net} for proof in record["certificates"]]
     bad = [point for point in points if point["kind"] in _BAD]
-    proofs = [
-        {**proof, "net": net, "bias": record["bias"]}
-        for net, record in enumerate(searches)
-        for proof in record["certificates"]
-    ]
     ratios = [record["least_functional_ratio"] for record in searches]
-    ratios = [ratio for ratio in ratios if ratio is not None]  # None: it met no bad point
+    least_ratio = min((ratio for ratio in ratios if ratio is not None), default=None)
     at_rest = [p for p in proofs if p["functional_gradient"] <= settings["gradient_tolerance"]]
     kinds = searches[0]["kind_names"]
     metrics = {
@@ -270,7 +250,7 @@ def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
         "independent_features_bad": sum(p["kind"] in _BAD for p in independent),
         **{f"worst_proved_{name}": worst[name] for name in kept if worst},
         # The gradient in the maps, and 0 as for the gradient in the weights.
-        "least_functional_ratio_at_bad": min(ratios, default=None),
+        "least_functional_ratio_at_bad": least_ratio,
         "least_functional_ratio_at_proofs": least(proofs, "functional_ratio"),
         "proofs_with_a_functional_gradient": len(proofs) - len(at_rest),
         "linear_starts": len(joined(controls, "risk_share")),
@@ -281,18 +261,18 @@ def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
     as_proved = (
         metrics["linear_bad_inside"] == 0
         and metrics["independent_features_bad"] == 0
-        and min(ratios, default=1.0) >= 1 - settings["rounding"]
+        and (least_ratio is None or least_ratio >= 1 - settings["rounding"])
         and not at_rest
     )
-    return metrics, "counterexample" if found and as_proved else "undecided"
+    return metrics, under_attack(found and as_proved)
 
 
-def _points(net: int, record: dict) -> list[dict]:
+def _points(record: dict) -> list[dict]:
     """Where each start of one search ended."""
     starts_per_problem = len(record["kinds"]) // record["problems"]
     names = ("kinds", "descends", "risk_share", "dead_units", "bound_coefficient")
     rows = zip(*(record[name] for name in names), strict=True)
-    points = [dict(zip(names, row, strict=True), net=net, bias=record["bias"]) for row in rows]
+    points = [dict(zip(names, row, strict=True)) for row in rows]
     for start, point in enumerate(points):
         point["kind"] = record["kind_names"][point["kinds"]]
         point["problem"] = start // starts_per_problem

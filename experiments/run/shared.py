@@ -41,15 +41,29 @@ def without(settings: dict, *names: str) -> dict:
     return {name: value for name, value in settings.items() if name not in names}
 
 
-def each(settings: dict, several: dict[str, str]) -> list[dict]:
+def each(settings: dict, several: dict[str, str], **first) -> list[dict]:
     """A trial for each combination of one value of each of `several`, with all other settings.
 
     Args:
       several: settings that hold several values, some of which `settings` may lack, and what a
-        trial calls one of the values. The last changes fastest.
+        trial calls one of the values, or each part of one: "width depth". The last changes fastest.
+      first: more fields, which come first: there a trial says of what kind it is.
+    Raises:
+      ValueError: a value does not have a part for each name.
     """
-    values = {one: settings[name] for name, one in several.items() if name in settings}
-    return [{**without(settings, *several), **cell} for cell in grid(**values)]
+    trials = [first | without(settings, *several)]
+    for setting, called in several.items():
+        if setting in settings:
+            cells = [_parts(setting, called.split(), value) for value in settings[setting]]
+            trials = [{**trial, **cell} for trial in trials for cell in cells]
+    return trials
+
+
+def _parts(setting: str, names: list[str], value: Any) -> dict:
+    parts = value if len(names) > 1 else (value,)
+    if len(parts) != len(names):
+        raise ValueError(f"each of {setting} must be ({', '.join(names)}), got {value}")
+    return dict(zip(names, parts, strict=True))
 
 
 def require_between(low: float, high: float, **settings: Any) -> None:
@@ -70,6 +84,11 @@ def require_between(low: float, high: float, **settings: Any) -> None:
 def reproduced(holds: bool) -> str:
     """The verdict on an empirical statement."""
     return "reproduced" if holds else "not reproduced"
+
+
+def under_attack(refuted: bool, attacked: bool = False) -> str:
+    """The verdict on a statement that is attacked; where nothing is settled it is undecided."""
+    return "counterexample" if refuted else "holds" if attacked else "undecided"
 
 
 def generator(key) -> np.random.Generator:
