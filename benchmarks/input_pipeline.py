@@ -18,25 +18,20 @@ grain, array-record and opencv-python-headless. Hardware: any. Time: about 2 min
 import concurrent.futures
 import contextlib
 import functools
-import multiprocessing
 import os
 import pathlib
 import statistics
+import sys
 import tempfile
 import time
 
 import jax
 import numpy as np
 
-from benchmarks import load
+from benchmarks import shared
 from experiments import run
-from experiments.run.shared import configs, grid, reproduced, without
+from experiments.run.shared import configs, grid, without
 from identity_matters.images import imagenet, miniature
-from identity_matters.images.imagenet import Reading
-
-CLAIM = "imagenet-input"
-KINDS = ("train", "evaluation")
-
 
 VARIANTS = ("imagenet",)
 _SETTINGS = {
@@ -52,7 +47,7 @@ _SETTINGS = {
     "least_share_of_decoder_percent": 80.0,  # goal
     "most_wait_percent": 5.0,  # goal
 }
-get_config = configs({variant: {} for variant in VARIANTS}, _SETTINGS)
+get_config = configs({"imagenet": _SETTINGS})
 
 
 def trials(*, variant, data_dir, cores, **settings) -> list[dict]:
@@ -66,7 +61,8 @@ def trials(*, variant, data_dir, cores, **settings) -> list[dict]:
     if data_dir:
         imagenet.EncodedImages(data_dir, "train")
     size = without(settings, "least_share_of_decoder_percent", "most_wait_percent")
-    return [{**cell, "data_dir": data_dir, **size} for cell in grid(kind=KINDS, cores=counts)]
+    cells = grid(kind=("train", "evaluation"), cores=counts)
+    return [{**cell, "data_dir": data_dir, **size} for cell in cells]
 
 
 def _available_cores() -> list[int]:
@@ -78,37 +74,41 @@ def _available_cores() -> list[int]:
 def measure(trial: dict, key) -> dict:
     """Median images per second of pipeline and decoder, and how long the consumer waited."""
     seed = int(np.asarray(jax.random.key_data(key))[-1])
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-        measured = pool.submit(_measure_here, trial, seed).result()
-    return {**measured, "load_per_core": load.per_core()}
+    measured = shared.alone(_measure_here, trial, seed)
+    return {**measured, "load_per_core": shared.load_per_core()}
 
 
 def _measure_here(trial: dict, seed: int) -> dict:
-    cores = trial["cores"]
+    cores, size, batches = (trial[n] for n in ("cores", "batch_examples", "batches_per_round"))
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, _available_cores()[:cores])
+    ahead = 2 * cores
+    count = batches * size
     with tempfile.TemporaryDirectory() as scratch:
         encoded = _open(trial, pathlib.Path(scratch), seed)
-        reading = Reading(cores, 0, 2 * cores)
-        count = trial["batches_per_round"] * trial["batch_examples"]
         decoder = _Decoder(encoded, count, trial["kind"], cores, seed)
+        make = functools.partial(_read, encoded, trial["kind"], seed, size)
+        # How many batches there are is up to the rounds.
+        stream = imagenet.stream(imagenet.Reading(cores, 0, ahead), make, 0, sys.maxsize)
         seconds = {"pipeline": [], "decoder": []}
-        with contextlib.closing(_endless(encoded, trial, reading, seed)) as stream:
-            for _ in range(reading.prefetch_batches + 1):
-                next(stream)
+        with contextlib.closing(stream):
+            _take(stream, ahead + 1)
             for _ in range(trial["rounds"]):
                 # Nothing is made ahead while the decoder has its turn, but for what fits the
                 # buffer; as much is under way at the end of the pipeline's turn as at its start.
-                ahead = reading.prefetch_batches * trial["batch_examples"]
-                time.sleep(1.5 * ahead * decoder.seconds_per_image)
+                time.sleep(1.5 * ahead * size * decoder.seconds_per_image)
                 seconds["decoder"].append(decoder.run())
-                seconds["pipeline"].append(_drain(stream, trial["batches_per_round"], reading))
+                _take(stream, ahead)
+                seconds["pipeline"].append(_take(stream, batches))
             rates = {name: count / statistics.median(all_) for name, all_ in seconds.items()}
-            step_seconds = (
-                trial["step_over_batch_seconds"] * trial["batch_examples"] / rates["pipeline"]
-            )
-            waited, total = _simulate_training(stream, 2 * trial["batches_per_round"], step_seconds)
+            # A training whose steps take a little longer than their batches.
+            step_seconds = trial["step_over_batch_seconds"] * size / rates["pipeline"]
+            _take(stream, 1)
+            started, waited = time.perf_counter(), 0.0
+            for _ in range(2 * batches):
+                time.sleep(step_seconds)
+                waited += _take(stream, 1)
+            total = time.perf_counter() - started
     return {
         "images_per_second": rates["pipeline"],
         "images_per_second_per_core": rates["pipeline"] / cores,
@@ -130,42 +130,20 @@ def _open(trial: dict, scratch: pathlib.Path, seed: int) -> imagenet.EncodedImag
     return imagenet.EncodedImages(trial["data_dir"] or scratch, split)
 
 
-def _endless(encoded, trial: dict, reading: Reading, seed: int):
-    """A stream with more batches than this benchmark takes."""
-    count = 4 * (trial["rounds"] + 4) * (trial["batches_per_round"] + reading.prefetch_batches)
-    size = trial["batch_examples"]
-    make = functools.partial(_read, encoded, trial["kind"] == "evaluation", seed, size)
-    return imagenet.stream(reading, make, 0, count)
-
-
-def _read(encoded, evaluates: bool, seed: int, size: int, number: int) -> dict:
+def _read(encoded, kind: str, seed: int, size: int, number: int) -> dict:
     """Batch `number` of a split that is read over and over."""
     epochs, indices = np.divmod(np.arange(number * size, (number + 1) * size), len(encoded))
-    if evaluates:
+    if kind == "evaluation":
         return imagenet.read_test(encoded, indices)
     return imagenet.read_train(encoded, indices, epochs, seed)
 
 
-def _drain(stream, batches: int, reading: Reading) -> float:
-    """Seconds for `batches` batches, the buffer emptied of finished ones first."""
-    for _ in range(reading.prefetch_batches):
-        next(stream)
+def _take(stream, batches: int) -> float:
+    """Seconds for the next `batches` batches."""
     started = time.perf_counter()
     for _ in range(batches):
         next(stream)
     return time.perf_counter() - started
-
-
-def _simulate_training(stream, steps: int, step_seconds: float) -> tuple[float, float]:
-    """(seconds waited, seconds in all) of a consumer that takes `step_seconds` a batch."""
-    next(stream)
-    waited, first = 0.0, time.perf_counter()
-    for _ in range(steps):
-        time.sleep(step_seconds)
-        started = time.perf_counter()
-        next(stream)
-        waited += time.perf_counter() - started
-    return waited, time.perf_counter() - first
 
 
 class _Decoder:
@@ -175,7 +153,7 @@ class _Decoder:
         import cv2
 
         cv2.setNumThreads(1)
-        self._cv2 = cv2
+        self._decode = functools.partial(cv2.imdecode, flags=cv2.IMREAD_COLOR_RGB)
         order = np.random.default_rng(seed).integers(0, len(encoded), count)
         self._images = [np.frombuffer(image, np.uint8) for image, _, _ in encoded.read(order)]
         self.bytes = sum(image.size for image in self._images)
@@ -188,9 +166,8 @@ class _Decoder:
             ]
         self._out = np.empty((count, imagenet.IMAGE_PIXELS, imagenet.IMAGE_PIXELS, 3), np.uint8)
         self._threads = threads
-
-    def _decode(self, image):
-        return self._cv2.imdecode(image, self._cv2.IMREAD_COLOR_RGB)
+        # Roughly how long an image takes one thread.
+        self.seconds_per_image = self.run() * threads / count
 
     def _work(self, rows: range) -> None:
         for i in rows:
@@ -207,11 +184,6 @@ class _Decoder:
         with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
             list(pool.map(self._work, shares))
         return time.perf_counter() - started
-
-    @functools.cached_property
-    def seconds_per_image(self) -> float:
-        """Roughly how long an image takes one thread; measured once."""
-        return self.run() * self._threads / len(self._images)
 
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
@@ -231,7 +203,7 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
         record["share_of_decoder_percent"] >= least and record["wait_percent"] <= most
         for record in records
     )
-    return load.judged(run.Verdict(CLAIM, metrics, reproduced(reached)), records)
+    return shared.judged("imagenet-input", metrics, reached, records)
 
 
 EXPERIMENT = run.Experiment("benchmark_input_pipeline", trials, measure, verdict, signed=("cores",))
