@@ -19,9 +19,8 @@ of the 51 programs, two hours in all, beside other work. A command that was stop
 next program.
 """
 
-import concurrent.futures
+import concurrent.futures.process
 import functools
-import multiprocessing
 import os
 import pathlib
 import string
@@ -34,7 +33,7 @@ import numpy as np
 from jax.experimental import topologies
 
 import experiments
-from benchmarks import hlo
+from benchmarks import hlo, shared
 from experiments import run
 from experiments.images import data as image_data
 from experiments.images import train
@@ -44,7 +43,6 @@ from identity_matters.batches import Arrays, Streams
 from identity_matters.images import augment, datasets, imagenet
 from identity_matters.memorize import descent, network
 
-CLAIM = "compiled-programs"
 # What Cloud TPU calls a slice -> libtpu's name of it and how its chips and hosts are set up.
 SLICES = {
     "v5e-1": ("v5e:1x1", {"chips_per_host_bounds": (1, 1, 1)}),
@@ -78,7 +76,6 @@ NETS = (
 MEMORIZE = "memorize:synthetic_imagenet"
 # Images of which a normalisation is fitted; its constants are in the programs.
 _FITTED_EXAMPLES = 8
-
 
 get_config = configs(
     {
@@ -157,10 +154,8 @@ def measure(trial: dict, key, log) -> dict:
     del key
     if log.stop_requested():
         raise run.Interrupted
-    context = multiprocessing.get_context("spawn")
     try:
-        with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-            found = pool.submit(_measure_here, trial).result()
+        found = shared.alone(_measure_here, trial)
     except concurrent.futures.process.BrokenProcessPool:
         found = {**_nothing(devices_of(trial["slice"])), "problem": "the compiler crashed"}
     if not found["fits"]:
@@ -259,22 +254,16 @@ def stand_in(data: dict) -> image_data.ImageData:
         examples = Streams(shape, size["train"], size["validation"], None, None, None)
     else:
         options = {option: data[option] for option in options}
-        constants = _constants(name, shape)
+        random = np.random.default_rng(0).integers(0, 256, (_FITTED_EXAMPLES, *shape), np.uint8)
+        constants = augment.fit_normalization(name, random)
         splits = datasets.find_source(data["dataset"]).splits
         arrays = [
-            np.zeros((count, *sides), kind)
-            for count in (splits["train"], splits["test"])
-            for sides, kind in ((shape, np.uint8), ((), np.int64))
+            (np.zeros((splits[split], *shape), np.uint8), np.zeros(splits[split], np.int64))
+            for split in ("train", "test")
         ]
-        examples = Arrays(*arrays)
+        examples = Arrays(*arrays[0], *arrays[1])
     inputs = augment.make_inputs(name, constants, **options)
     return image_data.ImageData(num_classes, shape, examples, *inputs, {})
-
-
-@functools.cache
-def _constants(name: str, shape: tuple) -> dict:
-    images = np.random.default_rng(0).integers(0, 256, (_FITTED_EXAMPLES, *shape), np.uint8)
-    return augment.fit_normalization(name, images)
 
 
 def lower_memorize(groups: dict, part: str, devices: list) -> tuple:
@@ -305,12 +294,10 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     for record in records:
         name = f"{record['program']}/{record['part']}/{record['slice']}"
         metrics[f"images_per_second_at_most/{name}"] = record.get("images_per_second_at_most")
-    return run.Verdict(CLAIM, metrics, reproduced(not failed))
+    return run.Verdict("compiled-programs", metrics, reproduced(not failed))
 
 
-EXPERIMENT = run.Experiment(
-    "benchmark_compile_check", trials, measure, verdict, trains=True, logs_steps=False
-)
+EXPERIMENT = run.Experiment("benchmark_compile_check", trials, measure, verdict, trains=True)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

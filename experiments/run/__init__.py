@@ -87,7 +87,6 @@ class Experiment:
       trains: the trials train images: `measure` gets a `TrainingLog` as third argument, computes in
         float32, on one virtual device a core where there is no accelerator, and ends early by
         raising `Interrupted` once ``log.stop_requested()``, or `DivergedError`.
-      logs_steps: of trainings: they log their steps, so --tensorboard and --profile say something.
     """
 
     name: str
@@ -97,12 +96,11 @@ class Experiment:
     build: Callable[..., Any] | None = None
     signed: tuple[str, ...] = ()
     trains: bool = False
-    logs_steps: bool = True
 
     @property
     def has_step_flags(self) -> bool:
-        """Whether the command line has --tensorboard and --profile."""
-        return self.trains and self.logs_steps
+        """Whether trainings are built, which log their steps: for --tensorboard and --profile."""
+        return self.trains and self.build is not None
 
     @property
     def settings_module(self):
