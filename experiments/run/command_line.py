@@ -1,5 +1,6 @@
 """The command line of an experiment: flags, settings, and what --help says of them."""
 
+import importlib.util
 import inspect
 import re
 import runpy
@@ -22,28 +23,36 @@ class UsageError(Exception):
     """The command cannot be carried out as given; nothing has been written."""
 
 
-def define_flags(experiment: Any) -> None:
-    """Those of every experiment, and those of trainings."""
-    flags.DEFINE_integer("seed", 0, "Root of all randomness, from 0 to 2^32 - 1.")
-    flags.DEFINE_string("results_dir", "results/local", "Where the run directory goes.")
-    flags.DEFINE_boolean("overwrite", False, "Replace a run of the same name.")
+def _define_flags(experiment: Any) -> list:
+    """Those of every experiment, and those of trainings; those that `run.execute` takes."""
+    found = [
+        flags.DEFINE_integer("seed", 0, "Root of all randomness, from 0 to 2^32 - 1."),
+        flags.DEFINE_string("results_dir", "results/local", "Where the run directory goes."),
+        flags.DEFINE_boolean("overwrite", False, "Replace a run of the same name."),
+    ]
     if experiment.has_step_flags:
-        flags.DEFINE_boolean("tensorboard", False, "Write event files for TensorBoard, too.")
-        flags.DEFINE_string("profile", "", "A directory for a jax.profiler trace of some steps.")
-        flags.DEFINE_string(
-            "checkpoint_dir", "", "Where checkpoints go; the run directory if empty."
-        )
         several.define_flags()
+        found += [
+            flags.DEFINE_boolean("tensorboard", False, "Write event files for TensorBoard, too."),
+            flags.DEFINE_string(
+                "profile", "", "A directory for a jax.profiler trace of some steps."
+            ),
+            flags.DEFINE_string(
+                "checkpoint_dir", "", "Where checkpoints go; the run directory if empty."
+            ),
+        ]
+    return found
 
 
 def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, dict]:
-    """The settings that the command line names, and those of the variant as it is.
+    """The settings that the command line names, and what else `run.execute` takes.
 
     ``--config=[FILE][:VARIANT]`` chooses the variant, ``--config.NAME=VALUE`` changes a setting.
 
     Raises:
       UsageError: with a line for what is wrong.
     """
+    defined = _define_flags(experiment)
     chosen = [a.removeprefix("--config=") for a in argv if a.startswith("--config=")]
     file, _, variant = (chosen or [""])[-1].partition(":")
     config = _load(experiment, file, variant)
@@ -67,9 +76,12 @@ def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, 
         raise UsageError(f"unknown argument {rest[1]!r}")
     if (config.scale, config.variant) != fixed:
         raise UsageError("scale and variant belong to a variant and cannot be changed")
-    if not flags.FLAGS.results_dir:
+    options = {flag.name: flag.value for flag in defined}
+    if not options["results_dir"]:
         raise UsageError("results_dir must name a directory, but is empty")
-    return config, own
+    if options.get("tensorboard") and not importlib.util.find_spec("tensorboardX"):
+        raise UsageError("--tensorboard needs tensorboardX, which is not installed here")
+    return config, {"own": own, **options}
 
 
 def _load(experiment: Any, file: str, variant: str) -> ml_collections.ConfigDict:
