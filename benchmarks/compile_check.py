@@ -177,13 +177,12 @@ def _nothing(devices: list) -> dict:
     return {"devices": len(devices), "device_kind": devices[0].device_kind, "fits": False}
 
 
-def attempt(lower, devices: list, memory_bytes: float | None = None) -> dict:
+def attempt(lower, devices: list) -> dict:
     """Compiles a program; that it will not compile, or will not fit, is a result.
 
     Args:
       lower: ``lower() -> (lowered, steps in the program, examples of a step, operations on an
         example, compute_dtype)``.
-      memory_bytes: of a device; by default as its name says.
     Returns:
       "fits", with the fields that docs/metrics.md explains; where it is False, "problem".
     """
@@ -204,7 +203,6 @@ def attempt(lower, devices: list, memory_bytes: float | None = None) -> dict:
     }
     total = sum(needed.values())
     size, bandwidth = flops.memory_limits(kind)
-    size = memory_bytes or size
     result["fits"] = size is None or total <= size
     if not result["fits"]:
         result["problem"] = f"needs {total:.4g} of {size:.4g} bytes"

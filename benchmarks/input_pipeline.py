@@ -24,6 +24,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -86,7 +87,11 @@ def _measure_here(trial: dict, seed: int) -> dict:
     count = batches * size
     with tempfile.TemporaryDirectory() as scratch:
         encoded = _open(trial, pathlib.Path(scratch), seed)
-        decoder = _Decoder(encoded, count, trial["kind"], cores, seed)
+        indices = np.random.default_rng(seed).integers(0, len(encoded), count)
+        images = [image for image, _, _ in encoded.read(indices)]
+        decode = _bare_decoder(images, trial["kind"], cores, seed)
+        # Roughly how long an image takes, with all cores at work.
+        image_seconds = decode() / count
         make = functools.partial(_read, encoded, trial["kind"], seed, size)
         # How many batches there are is up to the rounds.
         stream = imagenet.stream(imagenet.Reading(cores, 0, ahead), make, 0, sys.maxsize)
@@ -96,8 +101,8 @@ def _measure_here(trial: dict, seed: int) -> dict:
             for _ in range(trial["rounds"]):
                 # Nothing is made ahead while the decoder has its turn, but for what fits the
                 # buffer; as much is under way at the end of the pipeline's turn as at its start.
-                time.sleep(1.5 * ahead * size * decoder.seconds_per_image)
-                seconds["decoder"].append(decoder.run())
+                time.sleep(1.5 * ahead * size * cores * image_seconds)
+                seconds["decoder"].append(decode())
                 _take(stream, ahead)
                 seconds["pipeline"].append(_take(stream, batches))
             rates = {name: count / statistics.median(all_) for name, all_ in seconds.items()}
@@ -115,7 +120,7 @@ def _measure_here(trial: dict, seed: int) -> dict:
         "decoder_images_per_second_per_core": rates["decoder"] / cores,
         "share_of_decoder_percent": 100 * rates["pipeline"] / rates["decoder"],
         "wait_percent": 100 * waited / total,
-        "image_kilobytes": decoder.bytes / count / 1000,
+        "image_kilobytes": sum(map(len, images)) / count / 1000,
         "round_seconds": seconds,
     }
 
@@ -146,44 +151,35 @@ def _take(stream, batches: int) -> float:
     return time.perf_counter() - started
 
 
-class _Decoder:
-    """The bare decoder: encoded images in memory, views drawn, OpenCV and nothing else."""
+def _bare_decoder(encoded: list, kind: str, threads: int, seed: int) -> Callable[[], float]:
+    """Images in memory, views drawn, OpenCV and nothing else; what it gives: seconds for all."""
+    import cv2
 
-    def __init__(self, encoded, count: int, kind: str, threads: int, seed: int):
-        import cv2
+    cv2.setNumThreads(1)
+    decode = functools.partial(cv2.imdecode, flags=cv2.IMREAD_COLOR_RGB)
+    images = [np.frombuffer(image, np.uint8) for image in encoded]
+    views: list = [None] * len(images)
+    if kind != "evaluation":
+        views = [
+            imagenet.draw_view(*decode(image).shape[:2], seed=seed, epoch=0, example=i)
+            for i, image in enumerate(images)
+        ]
+    out = np.empty((len(images), imagenet.IMAGE_PIXELS, imagenet.IMAGE_PIXELS, 3), np.uint8)
 
-        cv2.setNumThreads(1)
-        self._decode = functools.partial(cv2.imdecode, flags=cv2.IMREAD_COLOR_RGB)
-        order = np.random.default_rng(seed).integers(0, len(encoded), count)
-        self._images = [np.frombuffer(image, np.uint8) for image, _, _ in encoded.read(order)]
-        self.bytes = sum(image.size for image in self._images)
-        self._views = None
-        if kind != "evaluation":
-            shapes = [self._decode(image).shape for image in self._images]
-            self._views = [
-                imagenet.draw_view(*shape[:2], seed=seed, epoch=0, example=i)
-                for i, shape in enumerate(shapes)
-            ]
-        self._out = np.empty((count, imagenet.IMAGE_PIXELS, imagenet.IMAGE_PIXELS, 3), np.uint8)
-        self._threads = threads
-        # Roughly how long an image takes one thread.
-        self.seconds_per_image = self.run() * threads / count
-
-    def _work(self, rows: range) -> None:
+    def work(rows: range) -> None:
         for i in rows:
-            image = self._decode(self._images[i])
-            if self._views is None:
-                imagenet.eval_view(image, imagenet.EVAL_SHORTER_SIDE_PIXELS, self._out[i])
+            if views[i] is None:
+                imagenet.eval_view(decode(images[i]), imagenet.EVAL_SHORTER_SIDE_PIXELS, out[i])
             else:
-                imagenet.train_view(image, self._views[i], self._out[i])
+                imagenet.train_view(decode(images[i]), views[i], out[i])
 
-    def run(self) -> float:
-        """Seconds for all images."""
-        shares = [range(start, len(self._images), self._threads) for start in range(self._threads)]
+    def run_all() -> float:
         started = time.perf_counter()
-        with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
-            list(pool.map(self._work, shares))
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+            list(pool.map(work, [range(i, len(images), threads) for i in range(threads)]))
         return time.perf_counter() - started
+
+    return run_all
 
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:

@@ -73,10 +73,6 @@ _SERVER.set_forkserver_preload(
 NEARLY_DONE = 0.95
 
 
-class Stopped(BaseException):
-    """A signal asked to stop; its argument is the exit code that says so."""
-
-
 @dataclasses.dataclass
 class Job:
     """One run: what it is, how long its reference took, if there is one, and its process."""
@@ -159,11 +155,11 @@ def main(argv) -> int:
         _run_all(waiting, console)
         if _REPORT.value:
             _write_report(console)
-    except Stopped as stop:
+    except SystemExit:
         for job in waiting:
             _end(job)
         console.print("interrupted; the same command resumes")
-        return stop.args[0]
+        raise
     return _conclude(jobs, time.monotonic() - started, console)
 
 
@@ -236,7 +232,7 @@ def _why_not(job: Job) -> str | None:
 
 def _stop(signum, frame):
     del frame
-    raise Stopped(130 if signum == signal.SIGINT else 75)
+    sys.exit(130 if signum == signal.SIGINT else 75)
 
 
 def _end_with_make() -> None:
@@ -283,7 +279,7 @@ def _end(job: Job) -> None:
         return
     job.process.terminate()
     # Asked a second time, it waits no longer.
-    with contextlib.suppress(Stopped):
+    with contextlib.suppress(SystemExit):
         job.process.join(STOP_SECONDS)
     if job.process.exitcode is None:
         job.process.kill()
