@@ -295,19 +295,18 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
     free = [None] if alone else [cores[i % len(cores)] for i in range(at_once)]
     waiting = sorted(jobs, key=lambda job: job.expected_seconds)
     running: list[Job] = []
-    longest = max((len(job.title) for job in jobs), default=0)
-    columns = [
-        rich.progress.TextColumn(f"{{task.description:{longest}}}"),
+    rest_of_line = rich.table.Column(ratio=1, no_wrap=True, overflow="ellipsis")
+    with rich.progress.Progress(
+        "{task.description}",
         rich.progress.BarColumn(10),
         rich.progress.TimeElapsedColumn(),
         rich.progress.TimeRemainingColumn(compact=True),
-        rich.progress.TextColumn("{task.fields[note]}"),
-    ]
-    # What bar, times and blanks leave of the line: a longer note would squeeze the other columns.
-    room = max(0, console.width - longest - len(" ---------- 0:00:00 00:00 "))
-    # All that was seen so far counts for the time left.
-    with rich.progress.Progress(
-        *columns, console=console, auto_refresh=False, disable=alone, speed_estimate_period=1e9
+        rich.progress.TextColumn("{task.fields[note]}", table_column=rest_of_line),
+        console=console,
+        auto_refresh=False,
+        disable=alone,
+        expand=True,
+        speed_estimate_period=1e9,  # all that was seen so far counts for the time left
     ) as shown:
         expected = sum(job.expected_seconds for job in jobs)
         whole = shown.add_task(f"{len(jobs)} runs, {at_once} at a time", total=expected, note="")
@@ -323,7 +322,7 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
             for job in list(running):
                 passed = time.monotonic() - job.started
                 job.completed_seconds = min(passed, NEARLY_DONE * job.expected_seconds)
-                note = job.last_line()[:room] if console.is_terminal else ""
+                note = job.last_line() if console.is_terminal else ""
                 shown.update(job.task, completed=job.completed_seconds, note=note)
                 if job.process.exitcode is None:
                     continue

@@ -36,7 +36,6 @@ from absl import flags, logging
 
 from experiments.images.log import RESULT, TrainingLog
 from experiments.run import command_line, several
-from experiments.run.command_line import UsageError
 from experiments.run.shared import generator, require_between, total, where
 from identity_matters import environment, paper, runs
 from identity_matters.report import groups
@@ -146,6 +145,10 @@ class Experiment:
         if not trials:
             raise ValueError("these settings leave nothing to measure; see --help for them")
         return trials, [self.build(**trial) for trial in trials] if self.build else trials
+
+
+class UsageError(Exception):
+    """The command cannot be carried out as given; nothing has been written."""
 
 
 class DivergedError(Exception):

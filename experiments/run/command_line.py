@@ -19,10 +19,6 @@ from identity_matters import runs
 flags.disclaim_key_flags()
 
 
-class UsageError(Exception):
-    """The command cannot be carried out as given; nothing has been written."""
-
-
 def _define_flags(experiment: Any) -> list:
     """Those of every experiment, and those of trainings; those that `run.execute` takes."""
     found = [
@@ -50,7 +46,7 @@ def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, 
     ``--config=[FILE][:VARIANT]`` chooses the variant, ``--config.NAME=VALUE`` changes a setting.
 
     Raises:
-      UsageError: with a line for what is wrong.
+      ValueError: with a line for what is wrong.
     """
     defined = _define_flags(experiment)
     chosen = [a.removeprefix("--config=") for a in argv if a.startswith("--config=")]
@@ -69,18 +65,18 @@ def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, 
         # Of a setting that is almost right it is an AttributeError around the KeyError.
         cause = error.args[0] if isinstance(error.args[0], KeyError) else error
         setting = runs.first_line(cause).strip("'\"")
-        raise UsageError(f"there is no setting {setting}; --help lists them") from None
-    except (flags.Error, TypeError, ValueError) as error:
-        raise UsageError(runs.first_line(error)) from None
+        raise ValueError(f"there is no setting {setting}; --help lists them") from None
+    except (flags.Error, TypeError) as error:
+        raise ValueError(runs.first_line(error)) from None
     if rest[1:]:
-        raise UsageError(f"unknown argument {rest[1]!r}")
+        raise ValueError(f"unknown argument {rest[1]!r}")
     if (config.scale, config.variant) != fixed:
-        raise UsageError("scale and variant belong to a variant and cannot be changed")
+        raise ValueError("scale and variant belong to a variant and cannot be changed")
     options = {flag.name: flag.value for flag in defined}
     if not options["results_dir"]:
-        raise UsageError("results_dir must name a directory, but is empty")
+        raise ValueError("results_dir must name a directory, but is empty")
     if options.get("tensorboard") and not importlib.util.find_spec("tensorboardX"):
-        raise UsageError("--tensorboard needs tensorboardX, which is not installed here")
+        raise ValueError("--tensorboard needs tensorboardX, which is not installed here")
     return config, {"own": own, **options}
 
 
@@ -90,10 +86,10 @@ def _load(experiment: Any, file: str, variant: str) -> ml_collections.ConfigDict
         try:
             get_config = runpy.run_path(file)["get_config"]
         except KeyError:
-            raise UsageError(f"--config={file} has no function get_config") from None
+            raise ValueError(f"--config={file} has no function get_config") from None
         except (Exception, SystemExit) as error:
             why = f"{type(error).__name__}: {runs.first_line(error)}"
-            raise UsageError(f"cannot read the settings from --config={file} ({why})") from None
+            raise ValueError(f"cannot read the settings from --config={file} ({why})") from None
     return get_config(variant) if variant else get_config()
 
 
