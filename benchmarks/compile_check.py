@@ -58,11 +58,6 @@ GPUS = {
 }
 # What the compiler must know of a GPU that is not there.
 _GPU_TARGET = pathlib.Path(__file__).with_name("gpu_target.txtpb")
-VARIANTS = {
-    "tpu": ("v5e-8", "v4-32", "v6e-8"),
-    "one_chip": ("v5e-1",),
-    "gpu": tuple(GPUS),
-}
 NETS = (
     "cifar:cifar10/all_conv_residual",
     "cifar:cifar100/all_conv_residual",
@@ -77,15 +72,13 @@ MEMORIZE = "memorize:synthetic_imagenet"
 # Images of which a normalisation is fitted; its constants are in the programs.
 _FITTED_EXAMPLES = 8
 
-get_config = configs(
-    {
-        variant: {
-            "slices": slices,
-            "programs": (*NETS, MEMORIZE) if variant == "tpu" else NETS[:1],
-        }
-        for variant, slices in VARIANTS.items()
-    }
-)
+_SETTINGS = {
+    "tpu": {"slices": ("v5e-8", "v4-32", "v6e-8"), "programs": (*NETS, MEMORIZE)},
+    "one_chip": {"slices": ("v5e-1",), "programs": NETS[:1]},
+    "gpu": {"slices": tuple(GPUS), "programs": NETS[:1]},
+}
+VARIANTS = tuple(_SETTINGS)
+get_config = configs(_SETTINGS)
 
 
 @functools.cache

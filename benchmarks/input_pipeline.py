@@ -32,6 +32,7 @@ import numpy as np
 from benchmarks import shared
 from experiments import run
 from experiments.run.shared import configs, grid, without
+from identity_matters import environment
 from identity_matters.images import imagenet, miniature
 
 VARIANTS = ("imagenet",)
@@ -54,7 +55,7 @@ get_config = configs({"imagenet": _SETTINGS})
 def trials(*, variant, data_dir, cores, **settings) -> list[dict]:
     """One trial for each kind of stream and number of cores."""
     del variant
-    available = len(_available_cores())
+    available = environment.usable_cores()
     counts = sorted({count or available for count in cores})
     if not counts or counts[0] < 1 or counts[-1] > available:
         raise ValueError(f"cores must be from 0 (all) to {available} here, got {cores}")
@@ -64,12 +65,6 @@ def trials(*, variant, data_dir, cores, **settings) -> list[dict]:
     size = without(settings, "least_share_of_decoder_percent", "most_wait_percent")
     cells = grid(kind=("train", "evaluation"), cores=counts)
     return [{**cell, "data_dir": data_dir, **size} for cell in cells]
-
-
-def _available_cores() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count()))
 
 
 def measure(trial: dict, key) -> dict:
@@ -82,7 +77,7 @@ def measure(trial: dict, key) -> dict:
 def _measure_here(trial: dict, seed: int) -> dict:
     cores, size, batches = (trial[n] for n in ("cores", "batch_examples", "batches_per_round"))
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, _available_cores()[:cores])
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     ahead = 2 * cores
     count = batches * size
     with tempfile.TemporaryDirectory() as scratch:
