@@ -96,8 +96,7 @@ def measure(trial: dict, key) -> dict:
     R = random_matrices.polar_target(rng, width, (), 0.5) if width > 1 else np.ones((1, 1))
     Sigma, M = np.eye(width), rng.standard_normal((width, width))
     rate = descent.largest_stable_learning_rate(R, Sigma, depth)
-    A, layers = jnp.asarray(residual), jnp.asarray(orthogonal)
-    R, Sigma, M_device = jnp.asarray(R), jnp.asarray(Sigma), jnp.asarray(M)
+    A, layers, R, Sigma, M_device = map(jnp.asarray, (residual, orthogonal, R, Sigma, M))
     updates = trial["updates_per_run"]
     passes = PRODUCTS_PER_LAYER * updates
     candidates = {

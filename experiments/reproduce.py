@@ -97,6 +97,10 @@ class Job:
         return self.reference_seconds or UNKNOWN_SECONDS
 
     @property
+    def is_refused(self) -> bool:
+        return self.problem is not None and not _OVERWRITE.value
+
+    @property
     def path(self) -> Any:
         return runs.run_path(commands.RESULTS_DIR.value, self.name, self.variant, self.seed)
 
@@ -119,10 +123,6 @@ class Job:
         with contextlib.suppress(OSError, IndexError):
             return self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-1]
         return ""
-
-    @property
-    def is_refused(self) -> bool:
-        return self.problem is not None and not _OVERWRITE.value
 
     def summary(self) -> dict | None:
         """Its summary.json if it is done and was not refused."""

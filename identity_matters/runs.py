@@ -187,13 +187,11 @@ def run_path(results_dir: str | os.PathLike[str], experiment: str, variant: str,
     """``<results_dir>/<experiment>/<variant>/seed=<seed>``.
 
     Raises:
-      ValueError: experiment or variant could lead out of `results_dir`, or seed is negative.
+      ValueError: experiment or variant could lead out of `results_dir`.
     """
     for what, name in {"experiment": experiment, "variant": variant}.items():
         if not _NAME.fullmatch(name) or ".." in name:
             raise ValueError(f"{what} must be a relative path of plain names, got {name!r}")
-    if seed < 0:
-        raise ValueError(f"seed must be at least 0, got {seed}")
     return epath.Path(results_dir) / experiment / variant / f"seed={seed}"
 
 
