@@ -161,8 +161,7 @@ def test_bounds_are_the_lesser_of_arithmetic_and_memory(monkeypatch):
 
     def bound(bandwidth):
         monkeypatch.setattr(flops, "memory_limits", lambda kind: (1e9, bandwidth))
-        lower = lambda: (lowered, 1, 8, 2 * 64, "float32")  # noqa: E731
-        return compile_check.attempt(lower, jax.devices()[:1])
+        return compile_check.attempt(lambda: (lowered, 1, 8, 2 * 64, "float32"), jax.devices()[:1])
 
     assert bound(1e9)["images_per_second_at_most"] == 8 / (8 * 128 / 1e3)
     # Two matrices are read and one is written.
