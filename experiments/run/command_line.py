@@ -20,15 +20,15 @@ flags.disclaim_key_flags()
 
 
 def _define_flags(experiment: Any) -> list:
-    """Those of every experiment, and those of trainings; those that `run.execute` takes."""
-    found = [
+    """Defines the flags, of trainings some more; returns those that `run.execute` takes."""
+    taken = [
         flags.DEFINE_integer("seed", 0, "Root of all randomness, from 0 to 2^32 - 1."),
         flags.DEFINE_string("results_dir", "results/local", "Where the run directory goes."),
         flags.DEFINE_boolean("overwrite", False, "Replace a run of the same name."),
     ]
     if experiment.has_step_flags:
         several.define_flags()
-        found += [
+        taken += [
             flags.DEFINE_boolean("tensorboard", False, "Write event files for TensorBoard, too."),
             flags.DEFINE_string(
                 "profile", "", "A directory for a jax.profiler trace of some steps."
@@ -37,7 +37,7 @@ def _define_flags(experiment: Any) -> list:
                 "checkpoint_dir", "", "Where checkpoints go; the run directory if empty."
             ),
         ]
-    return found
+    return taken
 
 
 def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, dict]:
