@@ -19,9 +19,8 @@ of the 51 programs, two hours in all, beside other work. A command that was stop
 next program.
 """
 
-import concurrent.futures
+import concurrent.futures.process
 import functools
-import multiprocessing
 import os
 import pathlib
 import string
@@ -34,7 +33,7 @@ import numpy as np
 from jax.experimental import topologies
 
 import experiments
-from benchmarks import hlo
+from benchmarks import hlo, shared
 from experiments import run
 from experiments.images import train
 from experiments.run.shared import configs, grid, reproduced
@@ -43,7 +42,6 @@ from identity_matters.batches import Arrays, Streams
 from identity_matters.images import augment, datasets, imagenet
 from identity_matters.memorize import descent, network
 
-CLAIM = "compiled-programs"
 # What Cloud TPU calls a slice -> libtpu's name of it and how its chips and hosts are set up.
 SLICES = {
     "v5e-1": ("v5e:1x1", {"chips_per_host_bounds": (1, 1, 1)}),
@@ -59,11 +57,6 @@ GPUS = {
 }
 # What the compiler must know of a GPU that is not there.
 _GPU_TARGET = pathlib.Path(__file__).with_name("gpu_target.txtpb")
-VARIANTS = {
-    "tpu": ("v5e-8", "v4-32", "v6e-8"),
-    "one_chip": ("v5e-1",),
-    "gpu": tuple(GPUS),
-}
 NETS = (
     "cifar:cifar10/all_conv_residual",
     "cifar:cifar100/all_conv_residual",
@@ -78,16 +71,13 @@ MEMORIZE = "memorize:synthetic_imagenet"
 # Images of which a normalisation is fitted; its constants are in the programs.
 _FITTED_EXAMPLES = 8
 
-
-get_config = configs(
-    {
-        variant: {
-            "slices": slices,
-            "programs": (*NETS, MEMORIZE) if variant == "tpu" else NETS[:1],
-        }
-        for variant, slices in VARIANTS.items()
-    }
-)
+_SETTINGS = {
+    "tpu": {"slices": ("v5e-8", "v4-32", "v6e-8"), "programs": (*NETS, MEMORIZE)},
+    "one_chip": {"slices": ("v5e-1",), "programs": NETS[:1]},
+    "gpu": {"slices": tuple(GPUS), "programs": NETS[:1]},
+}
+VARIANTS = tuple(_SETTINGS)
+get_config = configs(_SETTINGS)
 
 
 @functools.cache
@@ -156,10 +146,8 @@ def measure(trial: dict, key, log) -> dict:
     del key
     if log.stop_requested():
         raise run.Interrupted
-    context = multiprocessing.get_context("spawn")
     try:
-        with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-            found = pool.submit(_measure_here, trial).result()
+        found = shared.alone(_measure_here, trial)
     except concurrent.futures.process.BrokenProcessPool:
         found = {**_nothing(devices_of(trial["slice"])), "problem": "the compiler crashed"}
     if not found["fits"]:
@@ -181,13 +169,12 @@ def _nothing(devices: list) -> dict:
     return {"devices": len(devices), "device_kind": devices[0].device_kind, "fits": False}
 
 
-def attempt(lower, devices: list, memory_bytes: float | None = None) -> dict:
+def attempt(lower, devices: list) -> dict:
     """Compiles a program; that it will not compile, or will not fit, is a result.
 
     Args:
       lower: ``lower() -> (lowered, steps in the program, examples of a step, operations on an
         example, compute_dtype)``.
-      memory_bytes: of a device; by default as its name says.
     Returns:
       "fits", with the fields that docs/metrics.md explains; where it is False, "problem".
     """
@@ -208,7 +195,6 @@ def attempt(lower, devices: list, memory_bytes: float | None = None) -> dict:
     }
     total = sum(needed.values())
     size, bandwidth = flops.memory_limits(kind)
-    size = memory_bytes or size
     result["fits"] = size is None or total <= size
     if not result["fits"]:
         result["problem"] = f"needs {total:.4g} of {size:.4g} bytes"
@@ -258,22 +244,16 @@ def stand_in(data: dict) -> train.ImageData:
         examples = Streams(shape, size["train"], size["validation"], None, None, None)
     else:
         options = {option: data[option] for option in options}
-        constants = _constants(name, shape)
+        random = np.random.default_rng(0).integers(0, 256, (_FITTED_EXAMPLES, *shape), np.uint8)
+        constants = augment.fit_normalization(name, random)
         splits = datasets.find_source(data["dataset"]).splits
         arrays = [
-            np.zeros((count, *sides), kind)
-            for count in (splits["train"], splits["test"])
-            for sides, kind in ((shape, np.uint8), ((), np.int64))
+            (np.zeros((splits[split], *shape), np.uint8), np.zeros(splits[split], np.int64))
+            for split in ("train", "test")
         ]
-        examples = Arrays(*arrays)
+        examples = Arrays(*arrays[0], *arrays[1])
     inputs = augment.make_inputs(name, constants, **options)
     return train.ImageData(examples, *inputs, {})
-
-
-@functools.cache
-def _constants(name: str, shape: tuple) -> dict:
-    images = np.random.default_rng(0).integers(0, 256, (_FITTED_EXAMPLES, *shape), np.uint8)
-    return augment.fit_normalization(name, images)
 
 
 def lower_memorize(groups: dict, part: str, devices: list) -> tuple:
@@ -304,12 +284,10 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     for record in records:
         name = f"{record['program']}/{record['part']}/{record['slice']}"
         metrics[f"images_per_second_at_most/{name}"] = record.get("images_per_second_at_most")
-    return run.Verdict(CLAIM, metrics, reproduced(not failed))
+    return run.Verdict("compiled-programs", metrics, reproduced(not failed))
 
 
-EXPERIMENT = run.Experiment(
-    "benchmark_compile_check", trials, measure, verdict, trains=True, logs_steps=False
-)
+EXPERIMENT = run.Experiment("benchmark_compile_check", trials, measure, verdict, trains=True)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

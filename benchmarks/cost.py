@@ -28,13 +28,10 @@ this is a guess. Evaluations are counted; compiling, reading ImageNet from disk 
 between chips are not. FLOPs include multiplications by padding zeros. Memory traffic is that with
 HBM: what TPUs keep inside the chip is not counted, nor is the workspace of cuDNN on a GPU.
 
-{columns}
-{rule}
+| Training | on | chips | ms a step, at least | limited by | GB moved a step and chip | \
+GB of a chip's memory | hours, least to most |
+| --- | --- | --- | --- | --- | --- | --- | --- |
 """
-_COLUMNS = (
-    "Training", "on", "chips", "ms a step, at least", "limited by", "GB moved a step and chip",
-    "GB of a chip's memory", "hours, least to most",
-)  # fmt: skip
 
 
 def training_hours(settings: dict, step: dict, evaluation: dict) -> float:
@@ -69,11 +66,7 @@ def page(records: list[dict]) -> str:
             failed.append(f"* {program}, {part}, on {slice_}: {step['problem']}.")
         elif part == "train" and evaluation and evaluation["fits"]:
             rows.append(_row(slice_, program, step, evaluation))
-    head = _HEAD.format(
-        share=f"{LEAST_SHARE_OF_BOUND:.0%}",
-        columns=f"| {' | '.join(_COLUMNS)} |",
-        rule=f"| {' | '.join(['---'] * len(_COLUMNS))} |",
-    )
+    head = _HEAD.format(share=f"{LEAST_SHARE_OF_BOUND:.0%}")
     problems = ["", "What does not compile or does not fit:", "", *failed] if failed else []
     return head + "\n".join([*rows, *problems]) + "\n"
 
@@ -84,13 +77,12 @@ def _row(slice_: str, program: str, step: dict, evaluation: dict) -> str:
     hours = training_hours(settings, step, evaluation)
     limit = "compute" if step["arithmetic_seconds"] >= step["memory_seconds"] else "memory"
     needed = sum(step[f"{name}_bytes"] for name in ("argument", "result", "temporary", "code"))
-    cells = (
-        variant, slice_, step["devices"], f"{1e3 * _bound(step):.2f}", limit,
-        f"{step['moved_bytes'] / 1e9:.2f}",
-        f"{needed / 1e9:.1f} of {step['device_memory_bytes'] / 1e9:.0f}",
-        f"{hours:.2g} to {hours / LEAST_SHARE_OF_BOUND:.2g}",
-    )  # fmt: skip
-    return f"| {' | '.join(map(str, cells))} |"
+    return (
+        f"| {variant} | {slice_} | {step['devices']} | {1e3 * _bound(step):.2f} | {limit}"
+        f" | {step['moved_bytes'] / 1e9:.2f}"
+        f" | {needed / 1e9:.1f} of {step['device_memory_bytes'] / 1e9:.0f}"
+        f" | {hours:.2g} to {hours / LEAST_SHARE_OF_BOUND:.2g} |"
+    )
 
 
 def _main(paths: list[str]) -> int:

@@ -157,7 +157,7 @@ def _moved(one: Instruction, shapes: dict, computations: dict) -> dict:
     if one.opcode == "dynamic-update-slice":
         return _sum(operands[1] * 2)
     if one.opcode == "fusion":
-        results, operands = _fused(computations[one.called("calls")], results, operands)
+        _cut_down(computations[one.called("calls")], results, operands)
     moved = _sum(results + [array for arrays in operands for array in arrays])
     kind = one.opcode.removesuffix("-start")
     if kind in COLLECTIVES:
@@ -167,8 +167,8 @@ def _moved(one: Instruction, shapes: dict, computations: dict) -> dict:
     return moved
 
 
-def _fused(body: list[Instruction], results: list, operands: list) -> tuple[list, list]:
-    """`results` and `operands` of a fusion, cut down to the parts that it touches."""
+def _cut_down(body: list[Instruction], results: list, operands: list) -> None:
+    """Cuts the arrays of a fusion down, in place, to the parts that it touches."""
     by_name = {one.name: one for one in body}
 
     def source(name: str) -> Instruction:
@@ -180,7 +180,6 @@ def _fused(body: list[Instruction], results: list, operands: list) -> tuple[list
         if one.opcode != "bitcast":
             for place, name in enumerate(one.operands):
                 users[source(name).name].append((one, place))
-    operands = list(operands)
     for one in body:
         if one.opcode == "parameter" and users[one.name]:
             used = users[one.name]
@@ -192,9 +191,7 @@ def _fused(body: list[Instruction], results: list, operands: list) -> tuple[list
                 operands[int(one.inside)] = []
     (root,) = [one for one in body if one.is_root]
     roots = root.operands if root.opcode == "tuple" else [root.name]
-    results = list(results)
     for i, name in enumerate(roots):
         if (written := source(name)).opcode == "dynamic-update-slice":
             update = by_name[written.operands[1]]
             results[i] = (sum(size for size, _ in _arrays(update.shape)), results[i][1])
-    return results, operands

@@ -18,24 +18,22 @@ grain, array-record and opencv-python-headless. Hardware: any. Time: about 2 min
 import concurrent.futures
 import contextlib
 import functools
-import multiprocessing
 import os
 import pathlib
 import statistics
+import sys
 import tempfile
 import time
+from collections.abc import Callable
 
 import jax
 import numpy as np
 
-from benchmarks import load
+from benchmarks import shared
 from experiments import run
-from experiments.run.shared import configs, grid, reproduced, without
+from experiments.run.shared import configs, grid, without
+from identity_matters import environment
 from identity_matters.images import imagenet, miniature
-
-CLAIM = "imagenet-input"
-KINDS = ("train", "evaluation")
-
 
 VARIANTS = ("imagenet",)
 _SETTINGS = {
@@ -51,13 +49,13 @@ _SETTINGS = {
     "least_share_of_decoder_percent": 80.0,  # goal
     "most_wait_percent": 5.0,  # goal
 }
-get_config = configs({variant: {} for variant in VARIANTS}, _SETTINGS)
+get_config = configs({"imagenet": _SETTINGS})
 
 
 def trials(*, variant, data_dir, cores, **settings) -> list[dict]:
     """One trial for each kind of stream and number of cores."""
     del variant
-    available = len(_available_cores())
+    available = environment.usable_cores()
     counts = sorted({count or available for count in cores})
     if not counts or counts[0] < 1 or counts[-1] > available:
         raise ValueError(f"cores must be from 0 (all) to {available} here, got {cores}")
@@ -65,56 +63,59 @@ def trials(*, variant, data_dir, cores, **settings) -> list[dict]:
     if data_dir:
         imagenet.EncodedImages(data_dir, "train")
     size = without(settings, "least_share_of_decoder_percent", "most_wait_percent")
-    return [{**cell, "data_dir": data_dir, **size} for cell in grid(kind=KINDS, cores=counts)]
-
-
-def _available_cores() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count()))
+    cells = grid(kind=("train", "evaluation"), cores=counts)
+    return [{**cell, "data_dir": data_dir, **size} for cell in cells]
 
 
 def measure(trial: dict, key) -> dict:
     """Median images per second of pipeline and decoder, and how long the consumer waited."""
     seed = int(np.asarray(jax.random.key_data(key))[-1])
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-        measured = pool.submit(_measure_here, trial, seed).result()
-    return {**measured, "load_per_core": load.per_core()}
+    measured = shared.alone(_measure_here, trial, seed)
+    return {**measured, "load_per_core": shared.load_per_core()}
 
 
 def _measure_here(trial: dict, seed: int) -> dict:
-    cores = trial["cores"]
+    cores, size, batches = (trial[n] for n in ("cores", "batch_examples", "batches_per_round"))
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, _available_cores()[:cores])
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+    ahead = imagenet.BATCHES_PER_THREAD * cores
+    count = batches * size
     with tempfile.TemporaryDirectory() as scratch:
         encoded = _open(trial, pathlib.Path(scratch), seed)
-        buffered = imagenet.BATCHES_PER_THREAD * cores
-        count = trial["batches_per_round"] * trial["batch_examples"]
-        decoder = _Decoder(encoded, count, trial["kind"], cores, seed)
+        indices = np.random.default_rng(seed).integers(0, len(encoded), count)
+        images = [image for image, _, _ in encoded.read(indices)]
+        decode = _bare_decoder(images, trial["kind"], cores, seed)
+        # Roughly how long an image takes, with all cores at work.
+        image_seconds = decode() / count
+        make = functools.partial(_read, encoded, trial["kind"], seed, size)
+        # How many batches there are is up to the rounds.
+        stream = imagenet.stream(make, 0, sys.maxsize, threads=cores, processes=0)
         seconds = {"pipeline": [], "decoder": []}
-        with contextlib.closing(_endless(encoded, trial, buffered, seed)) as stream:
-            for _ in range(buffered + 1):
-                next(stream)
+        with contextlib.closing(stream):
+            _take(stream, ahead + 1)
             for _ in range(trial["rounds"]):
                 # Nothing is made ahead while the decoder has its turn, but for what fits the
                 # buffer; as much is under way at the end of the pipeline's turn as at its start.
-                ahead = buffered * trial["batch_examples"]
-                time.sleep(1.5 * ahead * decoder.seconds_per_image)
-                seconds["decoder"].append(decoder.run())
-                seconds["pipeline"].append(_drain(stream, trial["batches_per_round"], buffered))
+                time.sleep(1.5 * ahead * size * cores * image_seconds)
+                seconds["decoder"].append(decode())
+                _take(stream, ahead)
+                seconds["pipeline"].append(_take(stream, batches))
             rates = {name: count / statistics.median(all_) for name, all_ in seconds.items()}
-            step_seconds = (
-                trial["step_over_batch_seconds"] * trial["batch_examples"] / rates["pipeline"]
-            )
-            waited, total = _simulate_training(stream, 2 * trial["batches_per_round"], step_seconds)
+            # A training whose steps take a little longer than their batches.
+            step_seconds = trial["step_over_batch_seconds"] * size / rates["pipeline"]
+            _take(stream, 1)
+            started, waited = time.perf_counter(), 0.0
+            for _ in range(2 * batches):
+                time.sleep(step_seconds)
+                waited += _take(stream, 1)
+            total = time.perf_counter() - started
     return {
         "images_per_second": rates["pipeline"],
         "images_per_second_per_core": rates["pipeline"] / cores,
         "decoder_images_per_second_per_core": rates["decoder"] / cores,
         "share_of_decoder_percent": 100 * rates["pipeline"] / rates["decoder"],
         "wait_percent": 100 * waited / total,
-        "image_kilobytes": decoder.bytes / count / 1000,
+        "image_kilobytes": sum(map(len, images)) / count / 1000,
         "round_seconds": seconds,
     }
 
@@ -129,88 +130,51 @@ def _open(trial: dict, scratch: pathlib.Path, seed: int) -> imagenet.EncodedImag
     return imagenet.EncodedImages(trial["data_dir"] or scratch, split)
 
 
-def _endless(encoded, trial: dict, buffered: int, seed: int):
-    """A stream with more batches than this benchmark takes."""
-    count = 4 * (trial["rounds"] + 4) * (trial["batches_per_round"] + buffered)
-    size = trial["batch_examples"]
-    make = functools.partial(_read, encoded, trial["kind"] == "evaluation", seed, size)
-    return imagenet.stream(make, 0, count, threads=trial["cores"], processes=0)
-
-
-def _read(encoded, evaluates: bool, seed: int, size: int, number: int) -> dict:
+def _read(encoded, kind: str, seed: int, size: int, number: int) -> dict:
     """Batch `number` of a split that is read over and over."""
     epochs, indices = np.divmod(np.arange(number * size, (number + 1) * size), len(encoded))
-    if evaluates:
+    if kind == "evaluation":
         return imagenet.read_test(encoded, indices)
     return imagenet.read_train(encoded, indices, epochs, seed)
 
 
-def _drain(stream, batches: int, buffered: int) -> float:
-    """Seconds for `batches` batches, the buffer emptied of finished ones first."""
-    for _ in range(buffered):
-        next(stream)
+def _take(stream, batches: int) -> float:
+    """Seconds for the next `batches` batches."""
     started = time.perf_counter()
     for _ in range(batches):
         next(stream)
     return time.perf_counter() - started
 
 
-def _simulate_training(stream, steps: int, step_seconds: float) -> tuple[float, float]:
-    """(seconds waited, seconds in all) of a consumer that takes `step_seconds` a batch."""
-    next(stream)
-    waited, first = 0.0, time.perf_counter()
-    for _ in range(steps):
-        time.sleep(step_seconds)
-        started = time.perf_counter()
-        next(stream)
-        waited += time.perf_counter() - started
-    return waited, time.perf_counter() - first
+def _bare_decoder(encoded: list, kind: str, threads: int, seed: int) -> Callable[[], float]:
+    """Images in memory, views drawn, OpenCV and nothing else; what it gives: seconds for all."""
+    import cv2
 
+    cv2.setNumThreads(1)
+    decode = functools.partial(cv2.imdecode, flags=cv2.IMREAD_COLOR_RGB)
+    images = [np.frombuffer(image, np.uint8) for image in encoded]
+    views: list = [None] * len(images)
+    if kind != "evaluation":
+        views = [
+            imagenet.draw_view(*decode(image).shape[:2], seed=seed, epoch=0, example=i)
+            for i, image in enumerate(images)
+        ]
+    out = np.empty((len(images), imagenet.IMAGE_PIXELS, imagenet.IMAGE_PIXELS, 3), np.uint8)
 
-class _Decoder:
-    """The bare decoder: encoded images in memory, views drawn, OpenCV and nothing else."""
-
-    def __init__(self, encoded, count: int, kind: str, threads: int, seed: int):
-        import cv2
-
-        cv2.setNumThreads(1)
-        self._cv2 = cv2
-        order = np.random.default_rng(seed).integers(0, len(encoded), count)
-        self._images = [np.frombuffer(image, np.uint8) for image, _, _ in encoded.read(order)]
-        self.bytes = sum(image.size for image in self._images)
-        self._views = None
-        if kind != "evaluation":
-            shapes = [self._decode(image).shape for image in self._images]
-            self._views = [
-                imagenet.draw_view(*shape[:2], seed=seed, epoch=0, example=i)
-                for i, shape in enumerate(shapes)
-            ]
-        self._out = np.empty((count, imagenet.IMAGE_PIXELS, imagenet.IMAGE_PIXELS, 3), np.uint8)
-        self._threads = threads
-
-    def _decode(self, image):
-        return self._cv2.imdecode(image, self._cv2.IMREAD_COLOR_RGB)
-
-    def _work(self, rows: range) -> None:
+    def work(rows: range) -> None:
         for i in rows:
-            image = self._decode(self._images[i])
-            if self._views is None:
-                imagenet.eval_view(image, imagenet.EVAL_SHORTER_SIDE_PIXELS, self._out[i])
+            if views[i] is None:
+                imagenet.eval_view(decode(images[i]), imagenet.EVAL_SHORTER_SIDE_PIXELS, out[i])
             else:
-                imagenet.train_view(image, self._views[i], self._out[i])
+                imagenet.train_view(decode(images[i]), views[i], out[i])
 
-    def run(self) -> float:
-        """Seconds for all images."""
-        shares = [range(start, len(self._images), self._threads) for start in range(self._threads)]
+    def run_all() -> float:
         started = time.perf_counter()
-        with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
-            list(pool.map(self._work, shares))
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+            list(pool.map(work, [range(i, len(images), threads) for i in range(threads)]))
         return time.perf_counter() - started
 
-    @functools.cached_property
-    def seconds_per_image(self) -> float:
-        """Roughly how long an image takes one thread; measured once."""
-        return self.run() * self._threads / len(self._images)
+    return run_all
 
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
@@ -230,7 +194,7 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
         record["share_of_decoder_percent"] >= least and record["wait_percent"] <= most
         for record in records
     )
-    return load.judged(run.Verdict(CLAIM, metrics, reproduced(reached)), records)
+    return shared.judged("imagenet-input", metrics, reached, records)
 
 
 EXPERIMENT = run.Experiment("benchmark_input_pipeline", trials, measure, verdict, signed=("cores",))

@@ -19,15 +19,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import load
+from benchmarks import shared
 from experiments import run
-from experiments.run.shared import configs, generator, largest, reproduced, seconds_in_turns
+from experiments.run.shared import configs, generator, largest, seconds_in_turns
 from identity_matters import random_matrices
 from identity_matters.linear import descent, model
 
 # Products of a step for each layer: forward, backward and the gradient itself.
 PRODUCTS_PER_LAYER = 3
-
 
 VARIANTS = {"gradient_step": "steps at seven depths against plain chains of products; 40 s"}
 _SETTINGS = {
@@ -41,7 +40,7 @@ _SETTINGS = {
     "largest_ratio": 2.0,  # goal: time of a step over that of the faster chain, at most
     "exponent_tolerance": 0.15,  # goal: step time grows as depth^p with |p - 1| at most this
 }
-get_config = configs({variant: {} for variant in VARIANTS}, _SETTINGS)
+get_config = configs({"gradient_step": _SETTINGS})
 
 
 def trials(*, depths, width, layers_per_run, least_updates_per_run, repeats, **goals) -> list[dict]:
@@ -97,8 +96,7 @@ def measure(trial: dict, key) -> dict:
     R = random_matrices.polar_target(rng, width, (), 0.5) if width > 1 else np.ones((1, 1))
     Sigma, M = np.eye(width), rng.standard_normal((width, width))
     rate = descent.largest_stable_learning_rate(R, Sigma, depth)
-    A, layers = jnp.asarray(residual), jnp.asarray(orthogonal)
-    R, Sigma, M_device = jnp.asarray(R), jnp.asarray(Sigma), jnp.asarray(M)
+    A, layers, R, Sigma, M_device = map(jnp.asarray, (residual, orthogonal, R, Sigma, M))
     updates = trial["updates_per_run"]
     passes = PRODUCTS_PER_LAYER * updates
     candidates = {
@@ -116,15 +114,13 @@ def measure(trial: dict, key) -> dict:
         **medians,
         "products": PRODUCTS_PER_LAYER * depth,
         "ratio": medians["step_seconds"] / chain,
-        "load_per_core": load.per_core(),
+        "load_per_core": shared.load_per_core(),
     }
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Fits the exponent of the step time over depth and compares with the goal."""
-    depths = [record["depth"] for record in records]
-    steps = [record["step_seconds"] for record in records]
-    exponent = float(np.polyfit(np.log(depths), np.log(steps), 1)[0])
+    exponent = shared.exponent(records, "depth", "step_seconds")
     largest_ratio = largest(records, "ratio")
     deepest = max(records, key=lambda record: record["depth"])
     metrics = {
@@ -137,7 +133,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     }
     linear = abs(exponent - 1) <= settings["exponent_tolerance"]
     reached = linear and largest_ratio <= settings["largest_ratio"]
-    return load.judged(run.Verdict("gradient-cost", metrics, reproduced(reached)), records)
+    return shared.judged("gradient-cost", metrics, reached, records)
 
 
 EXPERIMENT = run.Experiment("benchmark_linear", trials, measure, verdict)

@@ -11,27 +11,23 @@ Command: python -m benchmarks.memorize
 Hardware: 2 CPU cores. Time: about two minutes.
 """
 
-import multiprocessing
+import math
 import pathlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import load
+from benchmarks import shared
 from experiments import run
-from experiments.run.shared import configs, largest, reproduced, seconds_in_turns, total
+from experiments.run.shared import configs, largest, seconds_in_turns, total
 from identity_matters.memorize import construct
 from identity_matters.memorize.network import in_blocks, matmul
 
 _GIGABYTE = 1e9
 _BYTES_PER_KIBIBYTE = 1024
 
-# Settings
-
 VARIANTS = {"construction": "building and verifying, against bare products; two minutes"}
-
-
 _SETTINGS = {
     "examples": (16_384, 32_768, 65_536, 131_072),  # n
     "features": 64,  # d; small, so that products of n x n x k dominate
@@ -44,9 +40,9 @@ _SETTINGS = {
     "largest_exponent": 2.2,  # goal: time grows as n^p with p at most this
     # Goal: peak memory of a process that builds and verifies.
     "largest_memory_gigabytes": 2.0,
-    "largest_load_per_core": load.MOST_PER_CORE,  # above it times say nothing
+    "largest_load_per_core": shared.MOST_LOAD_PER_CORE,  # above it times say nothing
 }
-get_config = configs({variant: {} for variant in VARIANTS}, _SETTINGS)
+get_config = configs({"construction": _SETTINGS})
 
 
 def trials(*, examples, variant, **settings) -> list[dict]:
@@ -79,26 +75,23 @@ def _bare_blocks(U, V, h):
     return jax.lax.scan(block, h, (U, V))[0]
 
 
-def _rotations(rng, blocks: int, width: int):
-    # Rotations keep numbers of order one: products that overflow are timed at another speed.
-    return jnp.asarray(np.linalg.qr(rng.standard_normal((blocks, width, width)))[0], jnp.float32)
-
-
-def _problem(seed, examples: int, features: int, num_classes: int):
+def _problem(seed, trial: dict):
     rng = np.random.default_rng(seed)
-    x = rng.standard_normal((examples, features), np.float32)
-    return rng, x, rng.integers(0, num_classes, examples)
+    x = rng.standard_normal((trial["examples"], trial["features"]), np.float32)
+    return rng, x, rng.integers(0, trial["num_classes"], trial["examples"])
 
 
 def measure(trial: dict, key) -> dict:
     """Seconds of building, verifying and the bare products of both, at one n."""
     seed = np.asarray(jax.random.key_data(key)).tolist()
     n, width, batch = trial["examples"], trial["width"], trial["batch_examples"]
-    rng, x, y = _problem(seed, n, trial["features"], trial["num_classes"])
+    rng, x, y = _problem(seed, trial)
     network, _ = _build(x, y, trial, key)
     h = rng.standard_normal((n, width)).astype(np.float32)
     tiles = jnp.asarray(in_blocks(h, min(trial["tile_points"], n)))
-    U, V = (_rotations(rng, len(network.U), width) for _ in range(2))
+    # Rotations keep numbers of order one: products that overflow are timed at another speed.
+    rotations = np.linalg.qr(rng.standard_normal((2, len(network.U), width, width)))[0]
+    U, V = jnp.asarray(rotations, jnp.float32)
     batches = [jnp.asarray(h[i : i + batch].T) for i in range(0, n, batch)]
     candidates = {
         "build": lambda: _build(x, y, trial, key),
@@ -106,16 +99,17 @@ def measure(trial: dict, key) -> dict:
         "verify": lambda: construct.verify(network, x, y, batch),
         "block_products": lambda: [_bare_blocks(U, V, h).block_until_ready() for h in batches],
     }
-    for compile_candidate in ("inner_products", "block_products", "verify"):
-        candidates[compile_candidate]()
+    for compiled in ("inner_products", "block_products"):
+        candidates[compiled]()
+    errors = candidates["verify"]().errors
     medians = seconds_in_turns(candidates, trial["repeats"])
     return {
         **medians,
         "build_ratio": medians["build_seconds"] / medians["inner_products_seconds"],
         "verify_ratio": medians["verify_seconds"] / medians["block_products_seconds"],
-        "errors": construct.verify(network, x, y, batch).errors,
-        "load_per_core": load.per_core(),
-        "peak_memory_gigabytes": _peak_memory_gigabytes(seed, trial),
+        "errors": errors,
+        "load_per_core": shared.load_per_core(),
+        "peak_memory_gigabytes": shared.alone(_peak_memory_gigabytes, seed, trial),
     }
 
 
@@ -126,14 +120,8 @@ def _build(x, y, trial: dict, key):
 
 
 def _peak_memory_gigabytes(seed, trial: dict) -> float:
-    """Peak resident memory of a new process that builds and verifies one network."""
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(1) as pool:
-        return pool.apply(_build_and_verify_alone, (seed, trial))
-
-
-def _build_and_verify_alone(seed, trial: dict) -> float:
-    _, x, y = _problem(seed, trial["examples"], trial["features"], trial["num_classes"])
+    """Peak resident memory of this process after it has built and verified one network."""
+    _, x, y = _problem(seed, trial)
     network, _ = _build(x, y, trial, jax.random.key(0))
     construct.verify(network, x, y, trial["batch_examples"])
     # Not getrusage: its maximum survives exec, and is that of the parent.
@@ -144,7 +132,6 @@ def _build_and_verify_alone(seed, trial: dict) -> float:
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Compares ratios, growth and memory with the goals; undecided on a loaded machine."""
-    n = [record["examples"] for record in records]
     at_most = max(records, key=lambda record: record["examples"])
     metrics = {
         "examples": at_most["examples"],
@@ -156,8 +143,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         metrics["peak_memory_gigabytes"] <= settings["largest_memory_gigabytes"],
     ]
     for phase in ("build", "verify"):
-        seconds = [record[f"{phase}_seconds"] for record in records]
-        exponent = float(np.polyfit(np.log(n), np.log(seconds), 1)[0])
+        exponent = shared.exponent(records, "examples", f"{phase}_seconds")
         metrics[f"{phase}_seconds"] = at_most[f"{phase}_seconds"]
         metrics[f"{phase}_time_exponent"] = exponent
         metrics[f"{phase}_over_bare_products_ratio"] = at_most[f"{phase}_ratio"]
@@ -166,10 +152,9 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
             exponent <= settings["largest_exponent"],
         ]
     metrics["load_per_core"] = largest(records, "load_per_core")
-    found = run.Verdict("construction-cost", metrics, reproduced(all(reached)))
-    if metrics["errors"]:
-        return found
-    return load.judged(found, records, settings["largest_load_per_core"])
+    # No load explains an error.
+    most_load = math.inf if metrics["errors"] else settings["largest_load_per_core"]
+    return shared.judged("construction-cost", metrics, all(reached), records, most_load)
 
 
 EXPERIMENT = run.Experiment("benchmark_memorize", trials, measure, verdict)

@@ -14,20 +14,22 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+# CIFAR-10's images, and what Table 1 says of all its nets.
+NUM_CLASSES, IMAGE_PIXELS, STEM_WIDTH, KERNEL = 10, 32, 16, 3
+
 
 class Block(nn.Module):
     """x + C2(ReLU(C1 x)); average pool and zero channels on the shortcut where shapes change."""
 
-    def __init__(self, channels_in: int, channels: int, kernel: int, stride: int):
+    def __init__(self, channels_in: int, channels: int, stride: int):
         super().__init__()
-        padding = kernel // 2
-        self.conv1 = nn.Conv2d(channels_in, channels, kernel, stride, padding, bias=False)
-        self.conv2 = nn.Conv2d(channels, channels, kernel, 1, padding, bias=False)
+        self.conv1 = nn.Conv2d(channels_in, channels, KERNEL, stride, KERNEL // 2, bias=False)
+        self.conv2 = nn.Conv2d(channels, channels, KERNEL, 1, KERNEL // 2, bias=False)
         self.stride = stride
         self.before = (channels - channels_in) // 2
         self.after = channels - channels_in - self.before
         for conv in (self.conv1, self.conv2):
-            nn.init.normal_(conv.weight, std=1 / (kernel**2 * channels))
+            nn.init.normal_(conv.weight, std=1 / (KERNEL**2 * channels))
 
     def forward(self, x):
         h = self.conv2(functional.relu(self.conv1(x)))
@@ -41,19 +43,19 @@ class Block(nn.Module):
 class AllConvResidual(nn.Module):
     """Stem, stages of blocks, global mean, fixed random projection."""
 
-    def __init__(self, blocks_per_stage, widths, stem_width, kernel, num_classes):
+    def __init__(self, blocks_per_stage, widths):
         super().__init__()
-        self.stem = nn.Conv2d(3, stem_width, kernel, padding=kernel // 2, bias=False)
-        nn.init.normal_(self.stem.weight, std=1 / (kernel * stem_width**0.5))
-        blocks, channels = [], stem_width
+        self.stem = nn.Conv2d(3, STEM_WIDTH, KERNEL, padding=KERNEL // 2, bias=False)
+        nn.init.normal_(self.stem.weight, std=1 / (KERNEL * STEM_WIDTH**0.5))
+        blocks, channels = [], STEM_WIDTH
         for stage, (count, width) in enumerate(zip(blocks_per_stage, widths, strict=True)):
             for index in range(count):
                 stride = 2 if stage > 0 and index == 0 else 1
-                blocks.append(Block(channels, width, kernel, stride))
+                blocks.append(Block(channels, width, stride))
                 channels = width
         self.blocks = nn.Sequential(*blocks)
         limit = (3 / channels) ** 0.5
-        projection = torch.empty(channels, num_classes).uniform_(-limit, limit)
+        projection = torch.empty(channels, NUM_CLASSES).uniform_(-limit, limit)
         self.register_buffer("projection", projection)
 
     def forward(self, x):
@@ -65,21 +67,15 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True
-    net = AllConvResidual(
-        settings["blocks_per_stage"],
-        settings["widths"],
-        settings["stem_width"],
-        settings["kernel_size"],
-        settings["num_classes"],
-    ).to(device, memory_format=torch.channels_last)
+    net = AllConvResidual(settings["blocks_per_stage"], settings["widths"])
+    net.to(device, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(
         net.parameters(), lr=settings["learning_rate"], momentum=0.9, weight_decay=1e-4
     )
     batch = settings["batch_examples"]
-    size = settings["image_pixels_per_side"]
-    images = torch.randn(batch, 3, size, size, device=device)
+    images = torch.randn(batch, 3, IMAGE_PIXELS, IMAGE_PIXELS, device=device)
     images = images.contiguous(memory_format=torch.channels_last)
-    labels = torch.randint(settings["num_classes"], (batch,), device=device)
+    labels = torch.randint(NUM_CLASSES, (batch,), device=device)
     # On a CPU eager PyTorch is what its users run.
     forward = torch.compile(net) if device == "cuda" else net
     half = settings["compute_dtype"] == "bfloat16"

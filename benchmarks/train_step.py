@@ -22,25 +22,24 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import jax
 
-from benchmarks import compile_check, load
+from benchmarks import compile_check, shared
 from experiments import run
 from experiments.images import train
-from experiments.run.shared import configs, reproduced, require_between, without
+from experiments.run.shared import configs, require_between, without
 from identity_matters import flops as counts
 from identity_matters.train import parallel
 from identity_matters.train import step as steps
 
-CLAIM = "training-speed"
 # Table 1, whose speed is the claim; others are measured beside it.
 JUDGED_NET = "table_1"
 _WORKER = pathlib.Path(__file__).resolve().parent / "torch_worker.py"
 _ORDER_SEED = 0
 # Before it starts: its own threads and PyTorch's would count as load.
-_LOAD_PER_CORE = load.per_core()
-
+_LOAD_PER_CORE = shared.load_per_core()
 
 VARIANTS = ("cpu", "gpu")
 _FULL = {"blocks_per_stage": (9, 9, 9), "widths": (64, 128, 256)}
@@ -96,44 +95,38 @@ def trials(
 
 def measure(trial: dict, key, log) -> dict:
     """Median images per second of both, in rounds that take turns."""
-    ours = Rounds(trial, key)
-    image, *_ = ours.training.task.data.image_shape
-    settings = {**trial, "stem_width": 16, "kernel_size": 3, "image_pixels_per_side": image}
-    settings["num_classes"] = ours.training.num_classes
-    devices, parameters = ours.parallel.devices, ours.training.parameters
-    flops = ours.training.task.flops_per_example
-    peers = {"torch": settings}
+    training = _training(trial)
+    devices, flops = training.parallel.devices, training.task.flops_per_example
+    peers = {"torch": trial}
     if trial["compute_dtype"] == "float32":
-        peers["torch_bfloat16"] = {**settings, "compute_dtype": "bfloat16"}
+        peers["torch_bfloat16"] = {**trial, "compute_dtype": "bfloat16"}
     with contextlib.ExitStack() as stack:
-        theirs = {
-            name: stack.enter_context(_Torch(trial["torch_python"], own))
-            for name, own in peers.items()
-        }
-        described = theirs["torch"].described
-        if parameters != described["parameters"]:
+        rounds = {"ours": _our_rounds(training, trial, key)}
+        for name, settings in peers.items():
+            rounds[name] = stack.enter_context(contextlib.closing(_torch_rounds(settings)))
+        described = {name: next(rounds[name]) for name in peers}["torch"]
+        if training.parameters != described["parameters"]:
             raise RuntimeError(
-                f"the nets differ: {parameters} parameters here and"
+                f"the nets differ: {training.parameters} parameters here and"
                 f" {described['parameters']} in PyTorch"
             )
-        seconds = {name: [] for name in ("ours", *theirs)}
+        seconds = {name: [] for name in rounds}
         for _ in range(trial["rounds"] + 1):
             if log.stop_requested():
                 raise run.Interrupted
-            seconds["ours"].append(ours.run())
-            for name, worker in theirs.items():
-                seconds[name].append(worker.run(trial["steps_per_round"]))
+            for name, own in rounds.items():
+                seconds[name].append(next(own))
     # The first round of each compiles or warms up.
     images = trial["steps_per_round"] * trial["batch_examples"]
     rates = {name: images / statistics.median(s[1:]) for name, s in seconds.items()}
     peak = counts.peak_flops_per_second(devices[0].device_kind, trial["compute_dtype"])
     return {
-        "parameters": parameters,
+        "parameters": training.parameters,
         "torch_described": described,
         "devices": len(devices),
         "device_kind": devices[0].device_kind,
         "images_per_second": rates["ours"],
-        **{f"{name}_images_per_second": rates[name] for name in theirs},
+        **{f"{name}_images_per_second": rates[name] for name in peers},
         "speedup": rates["ours"] / rates["torch"],
         "model_flops_per_second": rates["ours"] * flops,
         "utilization_percent": None if peak is None else 100 * rates["ours"] * flops / peak,
@@ -142,82 +135,61 @@ def measure(trial: dict, key, log) -> dict:
     }
 
 
-class Rounds:
-    """Table 1's blocks and the paper's optimizer on images of CIFAR's shape, round by round.
+def _training(trial: dict) -> train.Training:
+    """Table 1's blocks and the paper's optimizer on zeros in place of CIFAR's images."""
+    batch_examples = trial["batch_examples"]
+    groups = train.settings(
+        "paper",
+        {"dataset": "cifar10"},
+        {name: trial[name] for name in ("blocks_per_stage", "widths", "compute_dtype")},
+        {"schedule": "constant", "boundary_steps": (), "learning_rate": trial["learning_rate"]},
+        batch_examples=batch_examples,
+        steps_per_dispatch=trial["steps_per_dispatch"],
+    )
+    # A CPU as a training divides it, but one accelerator: PyTorch uses no more.
+    on_cpu = jax.default_backend() == "cpu"
+    return train.Training(
+        **without(groups, "scale"),
+        devices=None if on_cpu else parallel.pick_devices(1, batch_examples),
+        images=compile_check.stand_in(groups["data"]),
+    )
 
-    `sums` are those of the last dispatch.
-    """
 
-    def __init__(self, trial: dict, key):
-        # A CPU as a training divides it, but one accelerator: PyTorch uses no more.
-        on_cpu = jax.default_backend() == "cpu"
-        batch_examples = trial["batch_examples"]
-        model = {name: trial[name] for name in ("blocks_per_stage", "widths", "compute_dtype")}
-        self.steps, self.per_dispatch = trial["steps_per_round"], trial["steps_per_dispatch"]
-        groups = train.settings(
-            "paper",
-            {"dataset": "cifar10"},
-            model,
-            {
-                "schedule": "constant",
-                "boundary_steps": (),
-                "learning_rate": trial["learning_rate"],
-            },
-            batch_examples=batch_examples,
-            steps_per_dispatch=self.per_dispatch,
-        )
-        self.training = train.Training(
-            **without(groups, "scale"),
-            devices=None if on_cpu else parallel.pick_devices(1, batch_examples),
-            images=compile_check.stand_in(groups["data"]),
-        )
-        self.parallel, task = self.training.parallel, self.training.task
-        init_key, step_key = jax.random.split(key)
-        # How many rounds there are is up to the clock.
-        self.stream = self.parallel.open_train(_ORDER_SEED, 0, sys.maxsize)
-        state = steps.initial_state(task.init(init_key), task.optimizer)
-        self.state = self.parallel.start(step_key, jax.device_get(state))
-
-    def run(self) -> float:
-        """Seconds for one round of steps, the sums of the last dispatch read at its end."""
+def _our_rounds(training: train.Training, trial: dict, key) -> Iterator[float]:
+    """The seconds of one round of steps after the other, with its last sums read."""
+    here, task, per_dispatch = training.parallel, training.task, trial["steps_per_dispatch"]
+    init_key, step_key = jax.random.split(key)
+    # How many rounds there are is up to who asks.
+    stream = here.open_train(_ORDER_SEED, 0, sys.maxsize)
+    state = steps.initial_state(task.init(init_key), task.optimizer)
+    state = here.start(step_key, jax.device_get(state))
+    while True:
         started = time.perf_counter()
-        for _ in range(0, self.steps, self.per_dispatch):
-            batches = [next(self.stream) for _ in range(self.per_dispatch)]
-            self.state, sums = self.parallel.train(self.state, self.parallel.place(batches))
-            if self.parallel.on_cpu:
-                self.parallel.read(sums)
-        self.parallel.read(sums)
-        self.sums = sums
-        return time.perf_counter() - started
+        for _ in range(0, trial["steps_per_round"], per_dispatch):
+            batches = [next(stream) for _ in range(per_dispatch)]
+            state, sums = here.train(state, here.place(batches))
+            if here.on_cpu:
+                here.read(sums)
+        here.read(sums)
+        yield time.perf_counter() - started
 
 
-class _Torch:
-    """torch_worker.py in a process of its own."""
+def _torch_rounds(trial: dict) -> Iterator:
+    """What torch_worker.py, in a process of its own, says of itself; then as `_our_rounds`."""
+    command, pipe = [trial["torch_python"], str(_WORKER)], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
 
-    def __init__(self, python: str, settings: dict):
-        self._process = subprocess.Popen(
-            [python, str(_WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.described = self._ask(json.dumps(settings))
+        def ask(line: str) -> dict:
+            process.stdin.write(f"{line}\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+            if not answer:
+                raise RuntimeError("PyTorch's process ended; its error is above")
+            return json.loads(answer)
 
-    def _ask(self, line: str) -> dict:
-        self._process.stdin.write(f"{line}\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise RuntimeError("PyTorch's process ended; its error is above")
-        return json.loads(answer)
-
-    def run(self, count: int) -> float:
-        """Seconds for `count` steps."""
-        return self._ask(str(count))["seconds"]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._process.stdin.close()
-        self._process.wait()
+        yield ask(json.dumps(trial))
+        while True:
+            yield ask(str(trial["steps_per_round"]))["seconds"]
 
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
@@ -235,13 +207,10 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
             if kind in record["device_kind"] and record in judged:
                 metrics[f"images_per_second_goal/{record['net']}"] = goal
                 goals.append(record["images_per_second"] >= goal)
-    found = run.Verdict(CLAIM, metrics, reproduced(bool(goals) and all(goals)))
-    return load.judged(found, records)
+    return shared.judged("training-speed", metrics, bool(goals) and all(goals), records)
 
 
-EXPERIMENT = run.Experiment(
-    "benchmark_train_step", trials, measure, verdict, trains=True, logs_steps=False
-)
+EXPERIMENT = run.Experiment("benchmark_train_step", trials, measure, verdict, trains=True)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

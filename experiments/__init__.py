@@ -4,7 +4,6 @@ A file, here or in images/, is an experiment if it defines EXPERIMENT. The other
 the commands compare, promote, report and reproduce, and images.prepare_data.
 """
 
-import functools
 import importlib
 import pathlib
 
@@ -18,18 +17,14 @@ KINDS = {
 }
 
 
-def _find() -> dict[str, str]:
-    """Name of each experiment -> its module; by text, so that asking imports nothing."""
-    paths = sorted([*HERE.glob("*.py"), *HERE.glob("images/*.py")])
-    found = [path for path in paths if "\nEXPERIMENT = " in path.read_text(encoding="utf-8")]
-    names = [path.relative_to(HERE.parent).with_suffix("").parts for path in found]
-    return {parts[-1]: ".".join(parts) for parts in names}
+# Name of each experiment -> its module; by text, so that asking imports nothing.
+MODULES = {
+    path.stem: ".".join(path.relative_to(HERE.parent).with_suffix("").parts)
+    for path in sorted([*HERE.glob("*.py"), *HERE.glob("images/*.py")])
+    if "\nEXPERIMENT = " in path.read_text(encoding="utf-8")
+}
 
 
-MODULES = _find()
-
-
-@functools.cache
 def find(name: str):
     """The `run.Experiment` called `name`."""
     return importlib.import_module(MODULES[name]).EXPERIMENT

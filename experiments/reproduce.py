@@ -73,10 +73,6 @@ _SERVER.set_forkserver_preload(
 NEARLY_DONE = 0.95
 
 
-class Stopped(BaseException):
-    """A signal asked to stop; its argument is the exit code that says so."""
-
-
 @dataclasses.dataclass
 class Job:
     """One run: what it is, how long its reference took, if there is one, and its process."""
@@ -84,17 +80,25 @@ class Job:
     name: str
     variant: str
     seed: int
-    expected_seconds: float
-    in_reference: bool
+    reference_seconds: float | None
+    problem: str | None = None  # of the run that is there already
     process: Any = None  # of multiprocessing
-    overwrite: bool = False
     core: int | None = None
     started: float = 0.0
+    completed_seconds: float = 0.0  # of those expected
     task: Any = None  # of the progress that is shown
 
     @property
     def title(self) -> str:
         return f"{self.name} {self.variant} seed={self.seed}"
+
+    @property
+    def expected_seconds(self) -> float:
+        return self.reference_seconds or UNKNOWN_SECONDS
+
+    @property
+    def is_refused(self) -> bool:
+        return self.problem is not None and not _OVERWRITE.value
 
     @property
     def path(self) -> Any:
@@ -110,7 +114,9 @@ class Job:
         settings = [f"--config=:{self.variant}", f"--seed={self.seed}"]
         if commands.RESULTS_DIR.value != "results/local":
             settings.append(f"--results_dir={commands.RESULTS_DIR.value}")
-        return ["-m", experiments.MODULES[self.name], *settings, *["--overwrite"][: self.overwrite]]
+        if self.problem:
+            settings.append("--overwrite")
+        return ["-m", experiments.MODULES[self.name], *settings]
 
     def last_line(self) -> str:
         """What the run said last."""
@@ -119,10 +125,10 @@ class Job:
         return ""
 
     def summary(self) -> dict | None:
-        """Its summary.json if it is done."""
+        """Its summary.json if it is done and was not refused."""
         with contextlib.suppress(runs.RunError):
-            summary = runs.read_run(self.path).summary
-            return summary if summary["status"] == "done" else None
+            run = runs.read_run(self.path)
+            return run.summary if run.status == "done" and not self.is_refused else None
         return None
 
 
@@ -135,14 +141,12 @@ def main(argv) -> int:
     except ValueError as error:
         raise flags.ValidationError(str(error)) from None
     console = commands.console()
-    waiting, refused = [], []
+    waiting = []
     for job in jobs:
-        why = _why_not(job)
-        if why and not _OVERWRITE.value:
-            refused.append(job)
-            console.print(f"{job.path}: {why}; make reproduce OVERWRITE=1 runs it anew")
-        elif why or job.summary() is None:
-            job.overwrite = why is not None
+        job.problem = _why_not(job)
+        if job.is_refused:
+            console.print(f"{job.path}: {job.problem}; make reproduce OVERWRITE=1 runs it anew")
+        elif job.problem or job.summary() is None:
             waiting.append(job)
     for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(sent, _stop)
@@ -151,12 +155,12 @@ def main(argv) -> int:
         _run_all(waiting, console)
         if _REPORT.value:
             _write_report(console)
-    except Stopped as stop:
+    except SystemExit:
         for job in waiting:
             _end(job)
         console.print("interrupted; the same command resumes")
-        return stop.args[0]
-    return _conclude(jobs, refused, time.monotonic() - started, console)
+        raise
+    return _conclude(jobs, time.monotonic() - started, console)
 
 
 def _jobs() -> list[Job]:
@@ -186,14 +190,12 @@ def _jobs() -> list[Job]:
 
 def _job(name: str, variant: str, seed: int) -> Job:
     """A job, with what the reference runs of the same name, of any seed, took."""
-    summaries = []
-    reference = pathlib.Path(commands.REFERENCE_DIR.value) / name / variant
-    for path in sorted(reference.glob("seed=*")):
+    took = []
+    for path in pathlib.Path(commands.REFERENCE_DIR.value, name, variant).glob("seed=*"):
         with contextlib.suppress(runs.RunError):
-            summaries.append(runs.read_json(path / "summary.json"))
-    took = [s["seconds"]["total"] for s in summaries if s.get("status") == "done"]
-    expected = statistics.median(took or [UNKNOWN_SECONDS])
-    return Job(name, variant, seed, expected, bool(took))
+            summary = runs.read_json(path / "summary.json")
+            took += [summary["seconds"]["total"]] if summary.get("status") == "done" else []
+    return Job(name, variant, seed, statistics.median(took) if took else None)
 
 
 def _default_variants(name: str) -> tuple[str, ...]:
@@ -230,7 +232,7 @@ def _why_not(job: Job) -> str | None:
 
 def _stop(signum, frame):
     del frame
-    raise Stopped(130 if signum == signal.SIGINT else 75)
+    sys.exit(130 if signum == signal.SIGINT else 75)
 
 
 def _end_with_make() -> None:
@@ -243,23 +245,21 @@ def _end_with_make() -> None:
 def _start(job: Job, core: int | None) -> None:
     """Starts the run on one core of its own, or on all where `core` is None."""
     job.log.parent.mkdir(parents=True, exist_ok=True)
-    log = None if core is None else str(job.log)
-    process = _SERVER.Process(target=_run, args=(job.command(), log, core))
+    process = _SERVER.Process(target=_run, args=(job.command(), str(job.log), core))
     process.start()  # which a signal may leave; then the run ends with this process
     job.process, job.core, job.started = process, core, time.monotonic()
 
 
-def _run(command: list[str], log: str | None, core: int | None) -> None:
+def _run(command: list[str], log: str, core: int | None) -> None:
     """What the process of a run does: ``python *command``."""
     multiprocessing.set_start_method(None, force=True)  # the default, as in any process
     os.setsid()  # Ctrl-C comes to `main` alone, which goes on to all runs with SIGTERM
     parent = multiprocessing.parent_process()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    if log is not None:
+    if core is not None:  # XLA takes a thread for each core that it may use
         with open(log, "wb") as output:
             for stream in (sys.stdout, sys.stderr):
                 os.dup2(output.fileno(), stream.fileno())
-    if core is not None:  # XLA takes a thread for each core that it may use
         os.sched_setaffinity(0, {core})
         threadpoolctl.threadpool_limits(1)
     _, module, *arguments = command
@@ -279,7 +279,7 @@ def _end(job: Job) -> None:
         return
     job.process.terminate()
     # Asked a second time, it waits no longer.
-    with contextlib.suppress(Stopped):
+    with contextlib.suppress(SystemExit):
         job.process.join(STOP_SECONDS)
     if job.process.exitcode is None:
         job.process.kill()
@@ -295,20 +295,18 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
     free = [None] if alone else [cores[i % len(cores)] for i in range(at_once)]
     waiting = sorted(jobs, key=lambda job: job.expected_seconds)
     running: list[Job] = []
-    done_seconds = 0.0  # as expected
-    longest = max((len(job.title) for job in jobs), default=0)
-    columns = [
-        rich.progress.TextColumn(f"{{task.description:{longest}}}"),
+    rest_of_line = rich.table.Column(ratio=1, no_wrap=True, overflow="ellipsis")
+    with rich.progress.Progress(
+        "{task.description}",
         rich.progress.BarColumn(10),
         rich.progress.TimeElapsedColumn(),
         rich.progress.TimeRemainingColumn(compact=True),
-        rich.progress.TextColumn("{task.fields[note]}"),
-    ]
-    # What bar, times and blanks leave of the line: a longer note would squeeze the other columns.
-    room = max(0, console.width - longest - len(" ---------- 0:00:00 00:00 "))
-    # All that was seen so far counts for the time left.
-    with rich.progress.Progress(
-        *columns, console=console, auto_refresh=False, disable=alone, speed_estimate_period=1e9
+        rich.progress.TextColumn("{task.fields[note]}", table_column=rest_of_line),
+        console=console,
+        auto_refresh=False,
+        disable=alone,
+        expand=True,
+        speed_estimate_period=1e9,  # all that was seen so far counts for the time left
     ) as shown:
         expected = sum(job.expected_seconds for job in jobs)
         whole = shown.add_task(f"{len(jobs)} runs, {at_once} at a time", total=expected, note="")
@@ -321,17 +319,15 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
                 job.task = shown.add_task(job.title, total=job.expected_seconds, note="")
                 running.append(job)
             time.sleep(0.25)
-            behind = done_seconds
             for job in list(running):
                 passed = time.monotonic() - job.started
-                completed = min(passed, NEARLY_DONE * job.expected_seconds)
-                behind += completed
-                note = job.last_line()[:room] if console.is_terminal else ""
-                shown.update(job.task, completed=completed, note=note)
+                job.completed_seconds = min(passed, NEARLY_DONE * job.expected_seconds)
+                note = job.last_line() if console.is_terminal else ""
+                shown.update(job.task, completed=job.completed_seconds, note=note)
                 if job.process.exitcode is None:
                     continue
                 running.remove(job)
-                done_seconds += job.expected_seconds
+                job.completed_seconds = job.expected_seconds
                 free.append(job.core)
                 shown.remove_task(job.task)
                 count = len(jobs) - len(waiting) - len(running)
@@ -340,7 +336,7 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
                 left = shown.tasks[0].time_remaining
                 about = f", about {groups.duration(left)} left" if left and running else ""
                 shown.print(f"{line}, {groups.duration(passed)}{about}", soft_wrap=True)
-            shown.update(whole, completed=behind)
+            shown.update(whole, completed=sum(job.completed_seconds for job in jobs))
             if console.is_terminal:
                 shown.refresh()
 
@@ -353,9 +349,7 @@ def _write_report(console: rich.console.Console) -> None:
     subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
 
 
-def _conclude(
-    jobs: list[Job], refused: list[Job], seconds: float, console: rich.console.Console
-) -> int:
+def _conclude(jobs: list[Job], seconds: float, console: rich.console.Console) -> int:
     """The last screen: a line an experiment, and what is to be said of its runs; the exit code."""
     table = rich.table.Table(box=None, pad_edge=False)
     for name in ("experiment", "runs", "verdicts", "seconds", "in the reference"):
@@ -366,17 +360,16 @@ def _conclude(
         counts: collections.Counter = collections.Counter()
         took = there = 0.0
         for job in own:
-            summary = None if job in refused else job.summary()
-            counts[summary["verdict"] if summary else "failed"] += 1
-            if summary is None:
-                where = "refused, see above" if job in refused else f"{job.last_line()} ({job.log})"
-                notes.append(f"failed: {job.title}: {where}")
-                continue
-            took += summary["seconds"]["total"]
-            there += job.expected_seconds if job.in_reference else 0.0
-        seconds_there = f"{there:.0f}" if there else ""
-        row = str(counts.total()), commands.counted(counts), f"{took:.0f}", seconds_there
-        table.add_row(name, *row)
+            if summary := job.summary():
+                counts[summary["verdict"]] += 1
+                took += summary["seconds"]["total"]
+                there += job.reference_seconds or 0.0
+            else:
+                counts["failed"] += 1
+                why = "refused, see above" if job.is_refused else f"{job.last_line()} ({job.log})"
+                notes.append(f"failed: {job.title}: {why}")
+        row = str(counts.total()), commands.counted(counts), f"{took:.0f}"
+        table.add_row(name, *row, f"{there:.0f}" if there else "")
         every += counts
     console.print(table)
     console.print(f"{len(jobs)} runs in {groups.duration(seconds)}: {commands.counted(every)}")

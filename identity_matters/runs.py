@@ -187,13 +187,11 @@ def run_path(results_dir: str | os.PathLike[str], experiment: str, variant: str,
     """``<results_dir>/<experiment>/<variant>/seed=<seed>``.
 
     Raises:
-      ValueError: experiment or variant could lead out of `results_dir`, or seed is negative.
+      ValueError: experiment or variant could lead out of `results_dir`.
     """
     for what, name in {"experiment": experiment, "variant": variant}.items():
         if not _NAME.fullmatch(name) or ".." in name:
             raise ValueError(f"{what} must be a relative path of plain names, got {name!r}")
-    if seed < 0:
-        raise ValueError(f"seed must be at least 0, got {seed}")
     return epath.Path(results_dir) / experiment / variant / f"seed={seed}"
 
 
@@ -206,12 +204,12 @@ class RunDir:
       records: the lines of metrics.jsonl so far.
     """
 
-    def __init__(self, path: Any, config: dict, summary: dict, found: tuple):
+    def __init__(self, path: Any, config: dict, summary: dict, lines: list[bytes]):
         named = (summary[field] for field in ("experiment", "variant", "seed"))
         self.path, self.name = path, os.fspath(run_path("", *named))
         self._config = config
         self._summary = summary
-        self._lines, self.records = found
+        self._lines, self.records = lines, [_as_record(line) for line in lines]
         self._held = contextlib.ExitStack()
         self._started_seconds = time.monotonic()
 
@@ -242,6 +240,7 @@ class RunDir:
         summary |= {"scale": scale, "status": "running", **extra}
         check_summary(summary)
         path = run_path(results_dir, experiment, variant, seed)
+        config = from_json(to_json(config))
         try:
             with contextlib.ExitStack() as held:
                 path.mkdir(parents=True, exist_ok=True)
@@ -251,25 +250,16 @@ class RunDir:
                         left.unlink()
                 for entry in path.iterdir() if overwrite else ():
                     entry.rmtree() if entry.is_dir() else entry.unlink()
-                config = from_json(to_json(config))
-                found: tuple[list[bytes], list[dict]] = ([], [])
+                lines: list[bytes] = []
                 ran_on = environment.describe()
-                if (before := _unfinished(path, config)) is not None:
-                    first = read_json(path / "environment.json")
-                    _check_seal(path / "environment.json", first)
-                    ran_on = {**first, "resumed": [*first.get("resumed", []), ran_on]}
-                    found = _read_lines(path / "metrics.jsonl", SCHEMA)
-                    # None where the last process was killed; what it lost is measured again.
-                    noted = before.get("records")
-                    if noted and _noted(found[0][: noted["lines"]]) != noted:
-                        raise RunError(
-                            f"{path / 'metrics.jsonl'}: has {len(found[0])} of the {noted['lines']}"
-                            " lines that the run wrote; put them back, or --overwrite runs it anew"
-                        )
+                if (found := _unfinished(path, config)) is not None:
+                    before, lines = found
+                    resumed = [*before.environment.get("resumed", []), ran_on]
+                    ran_on = {**before.environment, "resumed": resumed}
                 write_json(path / "config.json", config)
                 write_json(path / "environment.json", _sealed(ran_on))
-                run = cls(path, config, summary, found)
-                run._write(len(run.records))
+                run = cls(path, config, summary, lines)
+                run._write(len(lines))
                 write_json(path / "summary.json", summary)
                 run._held = held.pop_all()
                 return run
@@ -340,29 +330,6 @@ def _as_record(line: bytes) -> dict:
     return from_json(record) if b'NaN"' in line or b'Infinity"' in line else record
 
 
-def _read_lines(file: Any, schema: int) -> tuple[list[bytes], list[dict]]:
-    """The lines of metrics.jsonl, but for a last one that a crash cut short, and what they say.
-
-    Raises:
-      MalformedFileError: a line is not what `RunDir.append` wrote after the line before it.
-    """
-    lines = _read_bytes(file).splitlines(keepends=True) if file.exists() else []
-    if lines and not lines[-1].endswith(b"\n"):
-        lines.pop()
-    records = []
-    for index, line in enumerate(lines):
-        if schema > 1 and line != _chained(line[:-_LINE_END] + b"}", lines[index - 1 : index]):
-            raise MalformedFileError(
-                f"{file}:{index + 1}: this line was changed, or one before it was changed, lost or"
-                " doubled; --overwrite runs it anew"
-            )
-        try:
-            records.append(_as_record(line))
-        except (AttributeError, TypeError, ValueError, RecursionError) as error:
-            raise MalformedFileError(f"{file}:{index + 1}: no JSON object ({error})") from None
-    return lines, records
-
-
 def lock_directory(path: Any, held: contextlib.ExitStack) -> None:
     """Locks `path` until `held` is closed or the process ends; RunError where another one has."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -378,8 +345,8 @@ def lock_directory(path: Any, held: contextlib.ExitStack) -> None:
         print(f"{path}: {why}; start a run only once", file=sys.stderr)
 
 
-def _unfinished(path: Any, config: dict) -> dict | None:
-    """The summary of an unfinished run of these settings; raises where it may not go on."""
+def _unfinished(path: Any, config: dict) -> "tuple[Run, list[bytes]] | None":
+    """The unfinished run of these settings, see `_read`; raises where it may not go on."""
     again = "--overwrite runs it anew"
     if not (path / "summary.json").exists():
         for left in (path / "metrics.jsonl", path / "checkpoints"):
@@ -390,25 +357,28 @@ def _unfinished(path: Any, config: dict) -> dict | None:
                 )
         return None
     try:
-        summary, there = (read_json(path / f"{name}.json") for name in ("summary", "config"))
-        changed = differences(there, config)
+        run, lines = _read(path)
+        changed = differences(run.config, config)
         if not changed:
-            _check_seal(path / "summary.json", summary, there)
+            _check_seal(path / "summary.json", run.summary, run.config)
+            # None where the process was killed; what it lost is measured again.
+            noted = run.summary.get("records")
+            if noted and _noted(lines[: noted["lines"]]) != noted:
+                file = path / "metrics.jsonl"
+                raise MalformedFileError(f"{file}: has {len(lines)} lines, the run wrote {noted}")
     except MalformedFileError as error:
         raise RunError(f"{error}; {again}") from None
-    status, schema = summary.get("status"), summary.get("schema")
     each = (f" with {name}={a!r}, this one has {b!r}" for name, (a, b) in changed.items())
     with_what = next(each, "")
-    if status in FINISHED:
+    if run.status in FINISHED:
         raise RunError(
-            f"{path}: this run is {status}{with_what}; {again}, another --results_dir keeps it"
+            f"{path}: this run is {run.status}{with_what}; {again}, another --results_dir keeps it"
         )
     if changed:
         raise RunError(f"{path}: there is an unfinished run{with_what}; {again}")
-    if schema != SCHEMA or status not in STATUSES:
-        why = f"its summary.json has schema={schema!r} and status={status!r}"
-        raise RunError(f"{path}: cannot be resumed, {why}; {again}")
-    return summary
+    if run.summary["schema"] != SCHEMA:
+        raise RunError(f"{path}: cannot be resumed, its schema is {run.summary['schema']}; {again}")
+    return run, lines
 
 
 # Reading runs
@@ -462,24 +432,40 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     Raises:
       RunError: a file is missing, malformed or breaks the contract; the message names it.
     """
-    place = epath.Path(path)
-    summary = read_json(place / "summary.json")
+    return _read(epath.Path(path))[0]
+
+
+def _read(path: Any) -> tuple[Run, list[bytes]]:
+    """A run, and the lines of metrics.jsonl but for a last one that a crash cut short."""
+    summary = read_json(path / "summary.json")
     try:
         check_summary(summary)
     except ValueError as error:
-        raise RunError(f"{place / 'summary.json'}: {error}") from None
-    config, ran_on = (read_json(place / f"{name}.json") for name in ("config", "environment"))
-    _check_seal(place / "environment.json", ran_on)
-    file = place / "metrics.jsonl"
-    lines, records = _read_lines(file, summary["schema"])
-    if summary["status"] in FINISHED:
-        _check_seal(f"{place / 'summary.json'} or config.json", summary, config)
-        if not file.exists():
-            raise RunError(f"{file}: missing from a finished run")
-        noted, cut_short = summary.get("records"), sum(map(len, lines)) < file.stat().length
-        if cut_short or (summary["schema"] > 1 and noted != _noted(lines)):
-            raise RunError(f"{file}: not as the run left it: {len(lines)} lines, noted {noted}")
-    return Run(place, config, ran_on, summary, records)
+        raise MalformedFileError(f"{path / 'summary.json'}: {error}") from None
+    config, ran_on = (read_json(path / f"{name}.json") for name in ("config", "environment"))
+    _check_seal(path / "environment.json", ran_on)
+    file = path / "metrics.jsonl"
+    finished, chained = summary["status"] in FINISHED, summary["schema"] > 1
+    text = _read_bytes(file) if finished or file.exists() else b""
+    lines = text.splitlines(keepends=True)
+    cut_short = bool(lines) and not lines[-1].endswith(b"\n")
+    lines, records = lines[: len(lines) - cut_short], []
+    for index, line in enumerate(lines):
+        if chained and line != _chained(line[:-_LINE_END] + b"}", lines[index - 1 : index]):
+            raise MalformedFileError(
+                f"{file}:{index + 1}: this line was changed, or one before it was changed, lost or"
+                " doubled"
+            )
+        try:
+            records.append(_as_record(line))
+        except (AttributeError, TypeError, ValueError, RecursionError) as error:
+            raise MalformedFileError(f"{file}:{index + 1}: no JSON object ({error})") from None
+    if finished:
+        _check_seal(f"{path / 'summary.json'} or config.json", summary, config)
+        noted = summary.get("records")
+        if cut_short or (chained and noted != _noted(lines)):
+            raise MalformedFileError(f"{file}: has {len(lines)} lines, the run wrote {noted}")
+    return Run(path, config, ran_on, summary, records), lines
 
 
 def read_collection(root: str | os.PathLike[str]) -> tuple[list[Run], list[Problem]]:

@@ -127,12 +127,13 @@ def test_streams_are_compiled_with_their_images_as_arguments():
         assert f"tensor<4x{shares}x8x8x3xui8>" in lowered.as_text()
 
 
-def test_what_compiles_is_measured_and_what_does_not_is_reported():
+def test_what_compiles_is_measured_and_what_does_not_is_reported(monkeypatch):
     devices, groups = jax.devices(), tiny(cifar.get_config())
 
-    def attempt(groups, devices=devices, **limits):
+    def attempt(groups, devices=devices, memory_bytes=None):
+        monkeypatch.setattr(flops, "memory_limits", lambda kind: (memory_bytes, None))
         lower = lambda: compile_check.lower_training(groups, "evaluate", devices)  # noqa: E731
-        return compile_check.attempt(lower, devices, **limits)
+        return compile_check.attempt(lower, devices)
 
     found = attempt(groups, memory_bytes=1e9)
     assert found["fits"] and "problem" not in found
@@ -160,8 +161,7 @@ def test_bounds_are_the_lesser_of_arithmetic_and_memory(monkeypatch):
 
     def bound(bandwidth):
         monkeypatch.setattr(flops, "memory_limits", lambda kind: (1e9, bandwidth))
-        lower = lambda: (lowered, 1, 8, 2 * 64, "float32")  # noqa: E731
-        return compile_check.attempt(lower, jax.devices()[:1])
+        return compile_check.attempt(lambda: (lowered, 1, 8, 2 * 64, "float32"), jax.devices()[:1])
 
     assert bound(1e9)["images_per_second_at_most"] == 8 / (8 * 128 / 1e3)
     # Two matrices are read and one is written.

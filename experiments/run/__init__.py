@@ -17,7 +17,6 @@ import contextlib
 import dataclasses
 import errno
 import hashlib
-import importlib.util
 import json
 import logging as std_logging
 import math
@@ -27,6 +26,7 @@ import signal
 import sys
 import time
 import traceback
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -36,8 +36,7 @@ from absl import flags, logging
 
 from experiments.images.log import RESULT, TrainingLog
 from experiments.run import command_line, several
-from experiments.run.command_line import UsageError
-from experiments.run.shared import generator, require_between
+from experiments.run.shared import generator, require_between, total, where
 from identity_matters import environment, paper, runs
 from identity_matters.report import groups
 from identity_matters.train import multihost
@@ -87,7 +86,6 @@ class Experiment:
       trains: the trials train images: `measure` gets a `TrainingLog` as third argument, computes in
         float32, on one virtual device a core where there is no accelerator, and ends early by
         raising `Interrupted` once ``log.stop_requested()``, or `DivergedError`.
-      logs_steps: of trainings: they log their steps, so --tensorboard and --profile say something.
     """
 
     name: str
@@ -97,12 +95,11 @@ class Experiment:
     build: Callable[..., Any] | None = None
     signed: tuple[str, ...] = ()
     trains: bool = False
-    logs_steps: bool = True
 
     @property
     def has_step_flags(self) -> bool:
-        """Whether the command line has --tensorboard and --profile."""
-        return self.trains and self.logs_steps
+        """Whether trainings are built, which log their steps: for --tensorboard and --profile."""
+        return self.trains and self.build is not None
 
     @property
     def settings_module(self):
@@ -111,11 +108,13 @@ class Experiment:
         _, first = next(iter(verdict.values())) if isinstance(verdict, dict) else ("", verdict)
         return sys.modules[first.__module__]
 
-    def measured(self, trial: dict, subject: Any, key, *log) -> dict:
+    def measured(self, trial: dict, subject: Any, key, log=None) -> dict:
         """What `measure` says of one trial."""
         if isinstance(self.measure, dict):
             return self.measure[next(iter(trial.values()))](subject, generator(key))
-        return self.measure(subject, key, *log)
+        if self.trains:
+            return {"kind": RESULT, **self.measure(subject, key, log)}
+        return self.measure(subject, key)
 
     def judge(self, settings: dict, records: list[dict]) -> Verdict:
         """What `verdict` says of the records of a run."""
@@ -148,6 +147,10 @@ class Experiment:
         return trials, [self.build(**trial) for trial in trials] if self.build else trials
 
 
+class UsageError(Exception):
+    """The command cannot be carried out as given; nothing has been written."""
+
+
 class DivergedError(Exception):
     """A training met a value that is not finite; the message names step and metric."""
 
@@ -156,26 +159,22 @@ class Interrupted(BaseException):
     """SIGTERM came. No Exception, so that no code on the way takes it for a failure."""
 
 
-class StopSignal:
-    """SIGTERM: asks a training to stop, which saves first; anything else is stopped at once."""
+@contextlib.contextmanager
+def stop_signal(asks_first: bool):
+    """SIGTERM asks a training to stop (`requested`), which saves; all else is stopped at once."""
+    stop = types.SimpleNamespace(requested=False)
 
-    def __init__(self, asks_first: bool):
-        self._asks = asks_first
-        self.requested = False
-
-    def __enter__(self):
-        self._previous = signal.signal(signal.SIGTERM, self._handle)
-        return self
-
-    def __exit__(self, *_):
-        signal.signal(signal.SIGTERM, self._previous)
-
-    def _handle(self, signum, frame):
+    def handle(signum, frame):
         del signum, frame
-        if self._asks and not self.requested:
-            self.requested = True
-        else:
+        if stop.requested or not asks_first:
             raise Interrupted
+        stop.requested = True
+
+    previous = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def main(experiment: Experiment) -> None:
@@ -183,14 +182,14 @@ def main(experiment: Experiment) -> None:
     sys.unraisablehook = _tell_unraisable
     joined, message, code = False, None, 0
     try:
-        with StopSignal(asks_first=False):
-            command_line.define_flags(experiment)
+        with stop_signal(asks_first=False):
             try:
-                config, own = command_line.parse(experiment, sys.argv)
+                config, options = command_line.parse(experiment, sys.argv)
                 joined = experiment.has_step_flags and several.join()
             except ValueError as error:
                 raise UsageError(runs.first_line(error)) from None
-            _run(experiment, config, own)
+            _configure_logging()
+            execute(experiment, config, **options)
     except SystemExit as stop:  # --help
         code = stop.code
     except BaseException as error:
@@ -221,20 +220,13 @@ def _tell_unraisable(failure) -> None:
         sys.__unraisablehook__(failure)
 
 
-def _run(experiment: Experiment, config: ml_collections.ConfigDict, own: dict) -> None:
-    """One run as the flags say."""
-    chosen = flags.FLAGS
+def _configure_logging() -> None:
+    """Plain lines on standard error, without JAX's own."""
     logging.use_absl_handler()
     logging.set_verbosity(logging.INFO)
     logging.get_absl_handler().setFormatter(std_logging.Formatter("%(message)s"))
     # JAX logs every accelerator that this machine does not have.
     std_logging.getLogger("jax").setLevel(std_logging.WARNING)
-    steps = ("tensorboard", "profile", "checkpoint_dir") if experiment.has_step_flags else ()
-    names = ("seed", "results_dir", "overwrite", *steps)
-    options = {name: getattr(chosen, name) for name in names}
-    if options.get("tensorboard") and not importlib.util.find_spec("tensorboardX"):
-        raise UsageError("--tensorboard needs tensorboardX, which is not installed here")
-    execute(experiment, config, own=own, **options)
 
 
 def _ending(error: BaseException) -> tuple[int, str | None]:
@@ -328,8 +320,8 @@ def execute(
     )
     logging.info("writing %s", run_dir.path)
     try:
-        with StopSignal(asks_first=experiment.trains) as stop_signal:
-            log = TrainingLog(run_dir, stop_signal, **log_options)
+        with stop_signal(asks_first=experiment.trains) as stop:
+            log = TrainingLog(run_dir, stop, **log_options)
             if overwrite:
                 log.delete_checkpoints()
             run_trials(experiment, trials, subjects, jax.random.key(seed), run_dir, log)
@@ -411,43 +403,32 @@ def run_trials(
         for record in run_dir.records
         if not experiment.trains or record["kind"] == RESULT
     }
-    for index in recorded:  # the last process may have been killed before the deletion
-        _delete_unless_kept(subjects[index], index, log)
     if recorded:
         logging.info("resuming after %d of %d trials", len(recorded), len(trials))
     done_seconds: list[float] = []
     with _compile_clock() as compiling:
         for index, (trial, subject) in enumerate(zip(trials, subjects, strict=True)):
-            if index in recorded:
-                continue
-            compiling["seconds"] = 0.0
-            started = time.perf_counter()
-            own_key = jax.random.fold_in(key, index)
-            if experiment.trains:
+            if index not in recorded:
+                compiling["seconds"] = 0.0
+                started = time.perf_counter()
                 with log.trial(index, len(trials)):
-                    found = experiment.measured(trial, subject, own_key, log)
-                    measured = {"kind": RESULT, **found}
-            else:
-                measured = experiment.measured(trial, subject, own_key)
-            seconds = time.perf_counter() - started
-            timing = {"compile_seconds": compiling["seconds"], "seconds": seconds}
-            # A training that was resumed knows what earlier processes compiled.
-            timing = {name: value for name, value in timing.items() if name not in measured}
-            # No setting hides behind a measured value: dict refuses a name that comes twice.
-            run_dir.append(dict(cell=index, **trial, **measured, **timing))
-            _delete_unless_kept(subject, index, log)
-            done_seconds.append(seconds)
-            left = len(trials) - len(recorded) - len(done_seconds)
-            seconds_left = left * sum(done_seconds) / len(done_seconds)
-            said = f"trial {index + 1} of {len(trials)}{_label(trial, trials)}: {seconds:.1f} s"
-            about = f", about {seconds_left:.0f} s left" if seconds_left >= 1 else ""
-            logging.info("%s%s", said, about)
-
-
-def _delete_unless_kept(subject: Any, index: int, log: TrainingLog) -> None:
-    """Removes the checkpoints of a training that is recorded, where its settings say so."""
-    if not getattr(subject, "keeps_checkpoint", True):
-        log.delete_checkpoints(index)
+                    own_key = jax.random.fold_in(key, index)
+                    measured = {**experiment.measured(trial, subject, own_key, log)}
+                seconds = time.perf_counter() - started
+                # A training that was resumed knows what earlier processes compiled.
+                measured.setdefault("compile_seconds", compiling["seconds"])
+                measured.setdefault("seconds", seconds)
+                # No setting hides behind a measured value: dict refuses a name that comes twice.
+                run_dir.append(dict(cell=index, **trial, **measured))
+                done_seconds.append(seconds)
+                left = len(trials) - len(recorded) - len(done_seconds)
+                seconds_left = left * sum(done_seconds) / len(done_seconds)
+                said = f"trial {index + 1} of {len(trials)}{_label(trial, trials)}: {seconds:.1f} s"
+                about = f", about {seconds_left:.0f} s left" if seconds_left >= 1 else ""
+                logging.info("%s%s", said, about)
+            # Of recorded ones, too: the last process may have been killed before it came here.
+            if not getattr(subject, "keeps_checkpoint", True):
+                log.delete_checkpoints(index)
 
 
 def _label(trial: dict, trials: list[dict]) -> str:
@@ -478,14 +459,14 @@ def _compile_clock():
 
 def phase_seconds(records: list[dict], trains: bool) -> dict:
     """Seconds by phase over all trials, those of earlier, interrupted processes included."""
-    phase_of = {"train": "train", "evaluation": "evaluate"}
-    logged = [record for record in records if trains and record.get("kind") in phase_of]
-    phases = dict.fromkeys(("compile", *(phase_of.values() if logged else ["measure"])), 0.0)
-    for record in logged or records:
-        phases["compile"] += record["compile_seconds"]
-        if logged:
-            phases[phase_of[record["kind"]]] += record["seconds"]
-        else:
-            phases["measure"] += record["seconds"] - record["compile_seconds"]
+    kinds = ("train", "evaluation")
+    logged = [record for record in records if trains and record["kind"] in kinds]
+    compile_seconds = total(logged or records, "compile_seconds")
+    if logged:
+        train, evaluate = (total(where(logged, kind=kind), "seconds") for kind in kinds)
+        phases = {"compile": compile_seconds, "train": train, "evaluate": evaluate}
+    else:
+        measure = total(records, "seconds") - compile_seconds
+        phases = {"compile": compile_seconds, "measure": measure}
     phases["total"] = sum(phases.values())
     return {phase: round(seconds, 3) for phase, seconds in phases.items()}

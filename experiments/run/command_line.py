@@ -1,5 +1,6 @@
 """The command line of an experiment: flags, settings, and what --help says of them."""
 
+import importlib.util
 import inspect
 import re
 import runpy
@@ -18,32 +19,36 @@ from identity_matters import runs
 flags.disclaim_key_flags()
 
 
-class UsageError(Exception):
-    """The command cannot be carried out as given; nothing has been written."""
-
-
-def define_flags(experiment: Any) -> None:
-    """Those of every experiment, and those of trainings."""
-    flags.DEFINE_integer("seed", 0, "Root of all randomness, from 0 to 2^32 - 1.")
-    flags.DEFINE_string("results_dir", "results/local", "Where the run directory goes.")
-    flags.DEFINE_boolean("overwrite", False, "Replace a run of the same name.")
+def _define_flags(experiment: Any) -> list:
+    """Defines the flags, of trainings some more; returns those that `run.execute` takes."""
+    taken = [
+        flags.DEFINE_integer("seed", 0, "Root of all randomness, from 0 to 2^32 - 1."),
+        flags.DEFINE_string("results_dir", "results/local", "Where the run directory goes."),
+        flags.DEFINE_boolean("overwrite", False, "Replace a run of the same name."),
+    ]
     if experiment.has_step_flags:
-        flags.DEFINE_boolean("tensorboard", False, "Write event files for TensorBoard, too.")
-        flags.DEFINE_string("profile", "", "A directory for a jax.profiler trace of some steps.")
-        flags.DEFINE_string(
-            "checkpoint_dir", "", "Where checkpoints go; the run directory if empty."
-        )
         several.define_flags()
+        taken += [
+            flags.DEFINE_boolean("tensorboard", False, "Write event files for TensorBoard, too."),
+            flags.DEFINE_string(
+                "profile", "", "A directory for a jax.profiler trace of some steps."
+            ),
+            flags.DEFINE_string(
+                "checkpoint_dir", "", "Where checkpoints go; the run directory if empty."
+            ),
+        ]
+    return taken
 
 
 def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, dict]:
-    """The settings that the command line names, and those of the variant as it is.
+    """The settings that the command line names, and what else `run.execute` takes.
 
     ``--config=[FILE][:VARIANT]`` chooses the variant, ``--config.NAME=VALUE`` changes a setting.
 
     Raises:
-      UsageError: with a line for what is wrong.
+      ValueError: with a line for what is wrong.
     """
+    defined = _define_flags(experiment)
     chosen = [a.removeprefix("--config=") for a in argv if a.startswith("--config=")]
     file, _, variant = (chosen or [""])[-1].partition(":")
     config = _load(experiment, file, variant)
@@ -60,16 +65,19 @@ def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, 
         # Of a setting that is almost right it is an AttributeError around the KeyError.
         cause = error.args[0] if isinstance(error.args[0], KeyError) else error
         setting = runs.first_line(cause).strip("'\"")
-        raise UsageError(f"there is no setting {setting}; --help lists them") from None
-    except (flags.Error, TypeError, ValueError) as error:
-        raise UsageError(runs.first_line(error)) from None
+        raise ValueError(f"there is no setting {setting}; --help lists them") from None
+    except (flags.Error, TypeError) as error:
+        raise ValueError(runs.first_line(error)) from None
     if rest[1:]:
-        raise UsageError(f"unknown argument {rest[1]!r}")
+        raise ValueError(f"unknown argument {rest[1]!r}")
     if (config.scale, config.variant) != fixed:
-        raise UsageError("scale and variant belong to a variant and cannot be changed")
-    if not flags.FLAGS.results_dir:
-        raise UsageError("results_dir must name a directory, but is empty")
-    return config, own
+        raise ValueError("scale and variant belong to a variant and cannot be changed")
+    options = {flag.name: flag.value for flag in defined}
+    if not options["results_dir"]:
+        raise ValueError("results_dir must name a directory, but is empty")
+    if options.get("tensorboard") and not importlib.util.find_spec("tensorboardX"):
+        raise ValueError("--tensorboard needs tensorboardX, which is not installed here")
+    return config, {"own": own, **options}
 
 
 def _load(experiment: Any, file: str, variant: str) -> ml_collections.ConfigDict:
@@ -78,10 +86,10 @@ def _load(experiment: Any, file: str, variant: str) -> ml_collections.ConfigDict
         try:
             get_config = runpy.run_path(file)["get_config"]
         except KeyError:
-            raise UsageError(f"--config={file} has no function get_config") from None
+            raise ValueError(f"--config={file} has no function get_config") from None
         except (Exception, SystemExit) as error:
             why = f"{type(error).__name__}: {runs.first_line(error)}"
-            raise UsageError(f"cannot read the settings from --config={file} ({why})") from None
+            raise ValueError(f"cannot read the settings from --config={file} ({why})") from None
     return get_config(variant) if variant else get_config()
 
 

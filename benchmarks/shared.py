@@ -1,0 +1,56 @@
+"""What benchmarks share: a process of their own, growth with size, a verdict that load may void."""
+
+import concurrent.futures
+import multiprocessing
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from experiments import run
+from experiments.run.shared import reproduced
+from identity_matters import environment
+
+# Load average, over cores, above which times say little. A benchmark itself brings it near 1.
+MOST_LOAD_PER_CORE = 1.25
+
+
+def alone(function: Callable[..., Any], *arguments: Any) -> Any:
+    """``function(*arguments)`` in a new process; all of it must be picklable.
+
+    Raises:
+      concurrent.futures.process.BrokenProcessPool: the process crashed.
+    """
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def load_per_core() -> float:
+    """The load average of the last minute, over the cores that this process may use."""
+    return os.getloadavg()[0] / environment.usable_cores()
+
+
+def exponent(records: list[dict], size: str, seconds: str) -> float:
+    """The p of the least-squares fit seconds ~ size^p, for two fields of the records."""
+    sizes, times = ([record[name] for record in records] for name in (size, seconds))
+    return float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
+
+
+def judged(
+    claim: str,
+    metrics: dict,
+    reached: bool,
+    records: list[dict],
+    most_load_per_core: float = MOST_LOAD_PER_CORE,
+) -> run.Verdict:
+    """Reproduced iff the goals are reached; on a machine that does other work it refutes nothing.
+
+    Where they are not and the load was above `most_load_per_core`, the verdict is "undecided".
+    """
+    load = max((r["load_per_core"] for r in records if "load_per_core" in r), default=0.0)
+    if reached or load <= most_load_per_core:
+        return run.Verdict(claim, metrics, reproduced(reached))
+    print(f"undecided: load average {load:.2f} a core")
+    return run.Verdict(claim, {**metrics, "load_per_core": load}, "undecided")
