@@ -364,8 +364,10 @@ def _unfinished(path: Any, config: dict) -> "tuple[Run, list[bytes]] | None":
             # None where the process was killed; what it lost is measured again.
             noted = run.summary.get("records")
             if noted and _noted(lines[: noted["lines"]]) != noted:
-                file = path / "metrics.jsonl"
-                raise MalformedFileError(f"{file}: has {len(lines)} lines, the run wrote {noted}")
+                raise RunError(
+                    f"{path / 'metrics.jsonl'}: has {len(lines)} of the {noted['lines']} lines that"
+                    f" the run wrote; put them back, or {again}"
+                )
     except MalformedFileError as error:
         raise RunError(f"{error}; {again}") from None
     each = (f" with {name}={a!r}, this one has {b!r}" for name, (a, b) in changed.items())
@@ -464,7 +466,9 @@ def _read(path: Any) -> tuple[Run, list[bytes]]:
         _check_seal(f"{path / 'summary.json'} or config.json", summary, config)
         noted = summary.get("records")
         if cut_short or (chained and noted != _noted(lines)):
-            raise MalformedFileError(f"{file}: has {len(lines)} lines, the run wrote {noted}")
+            raise MalformedFileError(
+                f"{file}: not as the run left it: {len(lines)} lines, noted {noted}"
+            )
     return Run(path, config, ran_on, summary, records), lines
 
 
