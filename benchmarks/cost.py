@@ -26,7 +26,9 @@ The *least hours* are a roofline bound: each step takes the larger of its arithm
 and its memory traffic at full bandwidth. The *most hours* assume that a step reaches {share} of it;
 this is a guess. Evaluations are counted; compiling, reading ImageNet from disk and traffic
 between chips are not. FLOPs include multiplications by padding zeros. Memory traffic is that with
-HBM: what TPUs keep inside the chip is not counted, nor is the workspace of cuDNN on a GPU.
+HBM: what TPUs keep inside the chip is not counted, nor is the workspace of cuDNN on a GPU. Where a
+step is shorter than a millisecond, what is not counted may take longer than the step: there even
+the most hours are likely too few.
 
 | Training | on | chips | ms a step, at least | limited by | GB moved a step and chip | \
 GB of a chip's memory | hours, least to most |

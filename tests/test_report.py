@@ -462,9 +462,9 @@ def test_the_committed_pages_are_what_the_reference_runs_say(tmp_path, monkeypat
     shutil.copytree(REFERENCE, tmp_path / "reference")
     reference = groups.read("reference", tmp_path / "reference")
     assert reference.problems == []
-    # On CPUs PyTorch is faster.
+    # On CPUs PyTorch is faster, and libtpu crashes on two programs.
     missed = [line.split()[0] for line in groups.contradictions(reference.groups, [])]
-    assert missed == ["benchmark_train_step/cpu"]
+    assert missed == ["benchmark_train_step/cpu", "benchmark_compile_check/tpu"]
     for run in reference.runs:
         assert run.environment["dirty"] is False and len(run.environment["commit"]) == 40, run.path
     build.write([reference], tmp_path)
