@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import platform
 import signal
 import sys
 import types
@@ -241,3 +242,23 @@ def test_each_trial_has_a_key_of_its_own_that_the_seed_decides(tmp_path):
     for seed in (0, 1):
         run.execute(spy, experiment.get_config(), seed=seed, results_dir=tmp_path)
     assert len(set(keys)) == 6
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="what keeps memory is glibc's")
+def test_a_training_keeps_the_memory_that_it_has_used(tmp_path):
+    code = """
+import resource, threading
+import numpy as np
+from experiments import run
+run._configure_process(trains=True)
+def work():
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        np.ones(2**25)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+    first, *later = map(int, forked.run_code(code, tmp_path).stdout.split())
+    assert first > 100 and max(later) < 10
