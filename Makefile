@@ -139,10 +139,10 @@ reproduce-figure1: reproduce-cifar10 reproduce-cifar100 ## Figure 1, training an
 report: setup ## write the report of reference and local runs to results/local/
 	$(MODULE) experiments.report --results_dir="$$RESULTS_DIR"
 
-report-reference: setup ## rewrite the committed report in results/ from results/reference alone
+report-reference: setup ## rewrite the committed report and the README's results from results/reference alone
 	$(MODULE) experiments.report --reference_only
 
-compare: setup ## print paper | reference | yours; fails where a run contradicts its claim
+compare: setup ## print paper | reference | yours; fails where a run contradicts the reference or cannot be read
 	@$(MODULE) experiments.compare --results_dir="$$RESULTS_DIR"
 
 promote: setup ## copy a finished run into results/reference: make promote RUN=results/local/...
@@ -170,7 +170,7 @@ bench-train: setup $(VENV)-torch/.installed ## training speed against PyTorch, w
 	$(MODULE) benchmarks.train_step --config=:$(if $(filter cpu,$(ACCEL)),cpu,gpu) \
 		--results_dir="$$RESULTS_DIR" --overwrite
 
-compile-check: $(VENV)-tpu/.installed ## compile every training for TPUs that are not here: hours; resumes
+compile-check: $(VENV)-tpu/.installed ## compile the trainings for TPUs that are not here: hours; resumes
 	JAX_PLATFORMS=cpu $(VENV)-tpu/bin/python -m benchmarks.compile_check \
 		--results_dir="$$RESULTS_DIR" $(if $(PROGRAMS),'--config.programs=$(PROGRAMS)')
 

@@ -1,7 +1,7 @@
-"""Every program of a training, compiled for accelerators that are not there.
+"""The programs of trainings, compiled for accelerators that are not there.
 
-Claim: each training and evaluation of the suite, and the forward pass of Theorem 3.2's network at
-ImageNet's size, compiles for TPU v5e-8, v4-32 and v6e-8 and fits their memory. libtpu compiles for
+Claim: training and evaluation of eight nets, and the forward pass of Theorem 3.2's network at
+ImageNet's size, compile for TPU v5e-8, v4-32 and v6e-8 and fit their memory. libtpu compiles for
 any slice without a TPU, and gets here what `parallel.ParallelSteps` would run, `jax.pmap` included;
 the images are zeros. Nothing is run and nothing is timed but the compiler: the images per second
 are what peak arithmetic and the bandwidth of the chip's memory allow at most, the lesser of both.
@@ -14,9 +14,9 @@ Command: make compile-check    # in an environment of its own, .venv-tpu
     make compile-check PROGRAMS='("cifar:cifar10/all_conv_residual",)'    # some of them
     make compile-check-gpu     # in an environment of its own, .venv-cuda12
     make cost                  # writes docs/cost.md
-Hardware: 2 CPU cores, 12 GB of memory (for DenseNet). Time: half a minute to eight minutes for each
-of the 51 programs, two hours in all, beside other work. A command that was stopped goes on at the
-next program.
+Hardware: 2 CPU cores, 12 GB of memory (for DenseNet). Time: 10 seconds to 16 minutes for each of
+the 51 programs, two hours in all, beside other work. A command that was stopped goes on at the next
+program. Expected: 49 compile and fit; libtpu crashes on two trainings for v6e-8.
 """
 
 import concurrent.futures.process

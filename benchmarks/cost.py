@@ -20,8 +20,9 @@ _PAGE = flags.DEFINE_string("page", "docs/cost.md", "Where it goes.")
 LEAST_SHARE_OF_BOUND = 0.25
 _HEAD = """# What the trainings cost
 
-**Compiled, not measured.** `make compile-check` and, for GPUs, `make compile-check-gpu` compiled
-these programs for accelerators that were not there; `make cost` wrote this page from their records.
+**Compiled, not measured.** `make compile-check` compiled these programs for TPUs that were not
+there (`--config=:one_chip` for a single chip), and `make compile-check-gpu` for GPUs; `make cost`
+wrote this page from their records.
 The *least hours* are a roofline bound: each step takes the larger of its arithmetic at peak FLOP/s
 and its memory traffic at full bandwidth. The *most hours* assume that a step reaches {share} of it;
 this is a guess. Evaluations are counted; compiling, reading ImageNet from disk and traffic

@@ -15,7 +15,6 @@ import functools
 import math
 import re
 
-_BYTES = {"pred": 1, "s4": 0.5, "u4": 0.5, "token": 0}
 _ARRAY = re.compile(r"([a-z]+\d*)[a-z\d]*\[([\d,]*)\](?:\{([^}]*)\})?")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
@@ -125,7 +124,7 @@ def _arrays(shape: str) -> list[tuple[float, bool]]:
         for axis, step in zip(order, reversed(tile[1].split(",")) if tile else (), strict=False):
             sides[axis] = -(-sides[axis] // int(step)) * int(step)
         bits = re.search(r"\d+", kind)
-        each = _BYTES.get(kind, int(bits[0]) / 8 if bits else 0)
+        each = 1 if kind == "pred" else int(bits[0]) / 8 if bits else 0
         found.append((math.prod(sides) * each, "S(" not in layout))
     return found
 

@@ -39,7 +39,8 @@ VARIANTS = ("imagenet",)
 _SETTINGS = {
     # A directory with a prepared imagenet2012; "" generates a miniature.
     "data_dir": "",
-    "images": 256,  # different ones; a prepared imagenet2012 has its own number
+    # In the miniature, at most 64 of them different; a prepared imagenet2012 has its own number.
+    "images": 256,
     "cores": (1, 0),  # 0: all
     "batch_examples": 64,
     "batches_per_round": 8,

@@ -34,8 +34,10 @@ case $step in
     call git bundle create identity-matters.bundle.tmp HEAD
     tpu scp identity-matters.bundle.tmp "$TPU_NAME:identity-matters.bundle" --worker=all
     everywhere 'rm -rf identity-matters && git clone -q identity-matters.bundle identity-matters'
-    everywhere "cd identity-matters && make setup ACCEL=tpu && $(
-      printf 'make data DATASETS=%q' "${DATASETS:-cifar10}"
+    # The runtimes come with Python 3.10.
+    everywhere "cd identity-matters && python3 -m pip install --user --quiet uv && $(
+      printf 'export PATH=$HOME/.local/bin:$PATH && uv python install 3.11 && '
+      printf 'make setup ACCEL=tpu && make data DATASETS=%q' "${DATASETS:-cifar10}"
     )"
     ;;
   run)

@@ -2,8 +2,8 @@
 
 Command: make compare
 The exit code is 1 where a run contradicts the committed reference or, without one, at paper scale
-its claim, and where a run cannot be read. Runs that decide nothing ("undecided", "not comparable")
-contradict nothing. `make report` has all measured values.
+its claim, where a run cannot be read, and where no run is finished. Runs that decide nothing
+("undecided", "not comparable") contradict nothing. `make report` has all measured values.
 """
 
 import collections

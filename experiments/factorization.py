@@ -7,12 +7,12 @@ Command:
     python -m experiments.factorization --config=:random
     python -m experiments.factorization --config=:file --config.file=R.npy
 
-2 CPU cores: random about 50 s and 1 GB of memory, the others 3 to 30 s each.
+2 CPU cores: random about 50 s and 1 GB of memory, the others 3 to 35 s each.
 Expected: the product misses R by less than 1e-12 of its norm at every depth, width and condition
 number (1e-10 for a principal root, which is refused beyond); the polar factorization stays below
 (pi + 3 gamma)/l and within 35 percent of a lower bound that holds for all factorizations; a
 shortest path comes within 2 percent of that bound at many layers, for normal R with simple negative
-eigenvalues and for all but one of 75 random R (shortest_normal, shortest_random: a minute each). At
+eigenvalues and for all but one of 75 random R (shortest_normal, shortest_random). At
 few layers the paper's construction misses the bound of ICLR 2017, because its layers are whole.
 
 Verdict: holds where every factorization promised is found and none beats the lower bound. Both are
@@ -48,7 +48,7 @@ _FLOAT64_BYTES = 8
 
 VARIANTS = {
     "random": "Gaussian targets; a minute, 1 GB of memory",
-    "orthogonal": "random rotations; half a minute, as each of the others",
+    "orthogonal": "random rotations; 3 to 35 s, as each of the others",
     "near_minus_identity": "rotations by nearly pi",
     "psd": "symmetric positive definite targets",
     "ill_conditioned": "condition numbers of 1e4 and 1e8",

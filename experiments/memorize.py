@@ -40,9 +40,9 @@ VARIANTS = {
     "few_numbers_trade": "how few at which precision and width; random points, half a minute",
 }
 OTHER_VARIANTS = {
-    "cifar10": "50,000 images, which `make data` prepares; a minute",
+    "cifar10": "50,000 images, which `make data` prepares; a minute and a half",
     "few_numbers_cifar10": "the same images by fewer than 20,000 numbers; two minutes",
-    "synthetic_large": "up to 131,072 points; three minutes",
+    "synthetic_large": "up to 131,072 points; 40 s",
     "synthetic_imagenet": "as many points and classes as ImageNet; meant for an accelerator",
 }
 

@@ -40,7 +40,7 @@ _LAWS = ("gaussian", "no bias", "s >= 0")
 _SETTINGS = {
     "origin": {
         **relu_search.PROBLEMS,
-        "pairs": 8,
+        "pairs": 8,  # the sample is so many x and their -x
         # (depth, width, lifted width d, bias)
         "nets": ((1, 2, 2, False), (3, 2, 2, True), (2, 4, 4, False), (2, 4, 4, True)),
         "problems": 8,  # for each of nets
@@ -66,14 +66,14 @@ _SETTINGS = {
         "norms": (1e-3, 1e-2, 0.1, 0.3, 0.9),
         "samples": 200,  # random nets for each of norms
         "searched": 16,  # of them that start a search
-        "steps": 300,
+        "steps": 300,  # of projected Adam
         "learning_rate": 0.1,  # first step, in units of the norm; falls to 0
         "tight_size": 0.1,  # root of the risk where the bound is tight
         "rounding": 1e-9,  # relative, by which right over left may pass 1
     },
     "noise": {
         **relu_search.PROBLEMS,
-        "pairs": 8,
+        "pairs": 8,  # the sample is so many x and their -x
         "teacher_norm": 0.7,
         "teacher_width": 1,
         "depths": (1, 2),
@@ -81,7 +81,7 @@ _SETTINGS = {
         "biases": (False, True),
         "scales": (0.0, 1e-6, 1e-3, 1e-1),  # deviations of the Gaussian start
         "starts": 24,  # for each, each with a teacher of its own
-        "learning_rate": 0.3,
+        "learning_rate": 0.3,  # of every update
         "records": 100,  # points of the curve of the risk
         "updates_per_record": 40,
         "optimal_share": relu_search.OPTIMAL_SHARE,

@@ -34,11 +34,12 @@ def _main(_: list[str]) -> int:
     for collection in collections:
         for problem in collection.problems:
             print(f"skipped: {problem}", file=sys.stderr)
+    readme = pathlib.Path(_README.value) if _REFERENCE_ONLY.value else None
     try:
-        written = build.write(collections, directory)
-        if _REFERENCE_ONLY.value:
-            readme = pathlib.Path(_README.value)
+        if readme:
             text = build.with_results(readme.read_text(encoding="utf-8"), collections[0])
+        written = build.write(collections, directory)
+        if readme:
             write_atomically(readme, text)
             written.append(readme)
     except (OSError, ValueError) as error:

@@ -70,8 +70,7 @@ class Arrays:
 
     def stream(self, make_batch: Callable[[int], dict], first: int, count: int) -> Generator[dict]:
         """See `Streams`."""
-        for number in range(first, first + count):
-            yield make_batch(number)
+        yield from map(make_batch, range(first, first + count))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -163,9 +163,9 @@ def second_moments(
     max_condition_log10: float,
     singular: bool = False,
 ) -> np.ndarray:
-    """Random Sigma, f64[count, width, width]; every second one is a multiple of the identity.
+    """Random Sigma, f64[count, width, width]; half of them, on average, multiples of the identity.
 
-    Singular ones have random ranks from 1 to width - 1. Every second one is a multiple of a
+    Singular ones have random ranks from 1 to width - 1. Half of them are multiples of a
     projection, and all are diagonal, so that their null spaces have no rounding, which a target
     with a large error there would blow up; layers and targets are drawn in random bases.
 
@@ -228,7 +228,7 @@ def targets_of_layers(rng: np.random.Generator, A: np.ndarray) -> np.ndarray:
     """Random R for the layers A, f64[n, depth, d, d] -> f64[n, d, d].
 
     A third is Gaussian of log-uniform size (half of them with det R < 0), a third is the product of
-    the layers plus a small error, a third is that product plus an error of rank one.
+    the layers plus a tenth of such a matrix, a third is that product plus an error of rank one.
     """
     count, depth, width, _ = A.shape
     product = np.broadcast_to(np.eye(width), (count, width, width))
@@ -354,7 +354,8 @@ def _negative(rng, d: int, strength: float, multiplicity: int) -> np.ndarray:
 
 
 def _negative_normal(rng, d: int, strength: float) -> np.ndarray:
-    """Normal; about half of its eigenvalues are negative and simple, the others not real.
+    """Normal; about half of its eigenvalues are negative and simple, the others not real
+    but for one positive one of an odd d.
 
     These are within pi/4 of the negative axis, where they come between the negative ones.
     """

@@ -401,14 +401,6 @@ class Run:
     status = property(lambda self: self.summary["status"])
 
 
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """A run directory that could not be read, and why."""
-
-    path: Any
-    reason: str
-
-
 def check_summary(summary: dict) -> None:
     """Raises ValueError where `summary` breaks the contract of summary.json."""
     done = summary.get("status") == "done"
@@ -472,10 +464,10 @@ def _read(path: Any) -> tuple[Run, list[bytes]]:
     return Run(path, config, ran_on, summary, records), lines
 
 
-def read_collection(root: str | os.PathLike[str]) -> tuple[list[Run], list[Problem]]:
-    """All runs below `root`, in order of path, and the directories that could not be read."""
+def read_collection(root: str | os.PathLike[str]) -> tuple[list[Run], list[str]]:
+    """All runs below `root`, in order of path, and a line for each that cannot be read."""
     found: list[Run] = []
-    problems: list[Problem] = []
+    problems: list[str] = []
     # Buckets have no "**"; variants are up to three names deep.
     top, depths = epath.Path(root), ("*", "*/*", "*/*/*", "*/*/*/*")
     for path in sorted(path for depth in depths for path in top.glob(f"{depth}/seed=*")):
@@ -486,5 +478,5 @@ def read_collection(root: str | os.PathLike[str]) -> tuple[list[Run], list[Probl
             found.append(run)
         except (RunError, ValueError, OSError) as error:
             where = "" if str(path) in str(error) else f"{path}: "
-            problems.append(Problem(path, f"{where}{error}"))
+            problems.append(f"{where}{error}")
     return found, problems

@@ -169,7 +169,7 @@ def test_storage_that_does_not_answer_is_not_damage(directory, failure, monkeypa
     assert content(directory) == before
 
 
-def test_metadata_that_were_changed_are_not_believed(directory, tmp_path):
+def test_metadata_that_were_changed_are_not_believed(directory):
     held = metadata(directory, 3).read_bytes()
     assert held.count(b"0.05") == 1
     metadata(directory, 3).write_bytes(held.replace(b"0.05", b"0.07"))

@@ -180,6 +180,8 @@ def test_two_layers_by_hand():
 def test_equal_weights_never_leave():
     assert convergence.escape_time([1.0, 1.0, 1.5], -1.0, 1.0, 0.1) == math.inf
     assert convergence.escape_time([1.0, 1.0, 1.5], 1.0, 1.0, 0.1) < math.inf
+    # Of equal weights the last one is the root itself, which rounding may put outside a bracket.
+    assert convergence.escape_time([0.28956216773974824] * 2, 1.145916096, 1.0, 0.12552844) > 0
     assert convergence.escape_time([1.0, 1.1], 1.0, 1.0, 0.02) == 0.0  # reached at the start
     assert convergence.escape_time([1.0, 1.1], 1.0, 0.5, 0.006) == 0.0
 

@@ -316,11 +316,6 @@ def test_angles_at_pi_up_to_the_rounding_of_the_target_are_half_turns():
     assert np.abs(form.basis[:, :2].T @ P @ form.basis[:, :2] - np.eye(2)).max() < 1e-9
 
 
-def test_reflections_are_refused():
-    with pytest.raises(ValueError, match="3 eigenvalues -1, an odd number"):
-        real_rotation_form(-np.eye(3))
-
-
 def test_defective_matrix_takes_the_logarithm():
     root = principal_root_minus_identity(np.array([[4.0, 1.0], [0, 4.0]]), 2)
     # The square root of a Jordan block is [[2, 1/4], [0, 2]].

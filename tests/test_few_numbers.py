@@ -98,7 +98,7 @@ def test_float64_computes_what_whole_numbers_do(
     assert certificate.holds
     assert largest <= certificate.largest_integer <= 2 ** precision.get("word_bits", 53)
     result = verify(network, x, y, run=few_numbers.forward)
-    assert (result.examples, result.errors, result.max_abs_error) == (n, 0, 0.0)
+    assert (result.errors, result.max_abs_error) == (0, 0.0)
 
 
 @pytest.mark.parametrize("width", [6, 8])

@@ -48,8 +48,8 @@ def test_gradient_is_that_of_automatic_differentiation(depth, width, inputs, out
     np.testing.assert_allclose(
         gradient, expected_gradient, rtol=0, atol=1e-13 * np.abs(expected_gradient).max()
     )
-    np.testing.assert_array_equal(model.risk_gradient(A, R, Sigma, **maps), gradient)
-    np.testing.assert_allclose(model.excess_risk(A, R, Sigma, **maps), expected, rtol=1e-13)
+    if not any(part is not None for part in maps.values()):
+        np.testing.assert_allclose(model.excess_risk(A, R, Sigma), expected, rtol=1e-13)
 
 
 def test_the_risk_applies_the_first_layer_first():

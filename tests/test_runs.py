@@ -150,7 +150,7 @@ def test_a_damaged_file_is_named_and_skipped_and_ends_a_resumption_in_one_line(
     elif content is not None:
         (run.path / name).write_bytes(content)
     found, problems = runs.read_collection(tmp_path)
-    assert found == [] and name in problems[0].reason
+    assert found == [] and name in problems[0]
     with pytest.raises(runs.RunError, match=name) as refused:
         create(tmp_path)
     assert "\n" not in str(refused.value)
@@ -323,8 +323,7 @@ def test_a_broken_contract_is_named_and_skipped(tmp_path, change, reason):
     found, problems = runs.read_collection(tmp_path)
     assert [run.seed for run in found] == [5]
     (problem,) = problems
-    assert problem.path == path
-    assert reason in problem.reason and str(path) in problem.reason
+    assert reason in problem and str(path) in problem
 
 
 def test_a_contract_breach_is_not_written(tmp_path):

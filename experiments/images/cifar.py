@@ -6,7 +6,7 @@ and crops and flips alone. The other rows of Table 2 run with their own publishe
 Command: python -m experiments.images.cifar                                # digits, on any machine
     python -m experiments.images.cifar --config=:cifar10/all_conv_residual    # after make data
 Hardware, time and expected number stand at each variant below; those without a measured run are
-estimates from floating-point operations, and say so.
+estimates, and say so.
 A run stopped at any moment goes on from its newest checkpoint when the same command is given again.
 """
 
@@ -65,8 +65,8 @@ _NETS: dict[str, tuple[str, dict, dict, dict, dict]] = {
     # (estimate). 60,000 steps show the plateau after the second drop of the learning rate.
     "all_conv_residual": ("paper", {}, {"compute_dtype": "bfloat16"}, {}, {}),
     # Claim: real images, the full depth of 55 convolutions, and a training error that falls.
-    # Reduced: a quarter of the width, 1,200 steps. 2 CPU cores: about 15 minutes. Expected: a
-    # training loss that falls from 2.3 to below 1.5; no published figure to compare with.
+    # Reduced: a quarter of the width, 1,200 steps. 2 CPU cores: about 15 minutes (estimate).
+    # Expected: a training loss that falls from 2.3 to below 1.5; there is no published figure.
     "quarter_width": (
         "reduced",
         {},

@@ -9,7 +9,7 @@ Command: python -m experiments.images.imagenet    # a miniature of it, on any ma
     make data DATASETS=imagenet2012               # with the two archives at hand
     python -m experiments.images.imagenet --config=:imagenet2012/parameters_as_printed
 Several machines: docs/clusters.md. Hardware, time and expected number stand at each variant below;
-but for the miniature, which alone has been run, the times are estimates (docs/cost.md).
+but for the miniature, which alone has been run, the times are estimates.
 A run stopped at any moment goes on from its newest checkpoint when the same command is given again.
 """
 
@@ -64,8 +64,8 @@ def _paper_settings(model: dict, optim: dict, steps: int = PAPER_STEPS) -> dict:
 
 _SETTINGS = {
     # Claim: everything but the size is as with ImageNet: archives, decoding, crops, streams, top-5.
-    # Generated images of ten classes, 64 pixels, a small net of the same blocks. 2 CPU cores: about
-    # half a minute. Expected: a top-1 error of 1 to 2 %; chance is 90 %.
+    # Generated images of ten classes, 64 pixels, a small net of the same blocks. One core: 15 s.
+    # Expected: a top-1 error of 1 to 4 %; chance is 90 %.
     "miniature/all_conv_residual": train.settings(
         "reduced",
         {
@@ -89,7 +89,7 @@ _SETTINGS = {
         steps_per_checkpoint=50,
         evaluation_batch_examples=64,
     ),
-    # Claim: Table 2, 35.29 % top-1, 14.17 % top-5 (which net that is, see models).
+    # Claim: Table 2, 35.29 % top-1, 14.17 % top-5 (which net that is, see nets.all_conv_residual).
     **{
         f"imagenet2012/{blocks}": _paper_settings(IMAGENET[blocks], _AS_THE_PAPER)
         for blocks in ("parameters_as_printed", "blocks_of_34_layers")

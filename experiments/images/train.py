@@ -48,8 +48,8 @@ METRICS = (
 )
 # Which images, and what happens to them before the net.
 DATA = {
-    "dataset": "cifar10",  # digits, cifar10 or cifar100; the latter two need `make data`
-    "normalization": "per_image",  # per_image (the paper's), mean_std or gcn_zca
+    "dataset": "cifar10",  # all but digits need `make data`
+    "normalization": "per_image",  # per_image (the paper's), mean_std or, for CIFAR, gcn_zca
     # Random crops after padding: 2 as in the paper's base code, 4 as others do; 0 for digits,
     # whose strokes reach the border.
     "pad_pixels_per_side": 2,
@@ -66,7 +66,6 @@ IMAGENET_DATA = {
     # Random crops in training, the central one of the resized image in evaluation.
     "image_pixels": 224,
     "eval_shorter_side_pixels": 256,
-    # mean_std (of the training images' channels) or per_image. The paper does not say.
     "normalization": "mean_std",
     # How batches are made, which changes the speed only; 0: one thread a core.
     "worker_threads": 0,
@@ -75,7 +74,7 @@ IMAGENET_DATA = {
 # The net of Table 1. Where the text leaves something open, the choice is a setting.
 ALL_CONV_RESIDUAL = {
     "name": "all_conv_residual",
-    "blocks_per_stage": (9, 9, 9),  # residual blocks of the three stages
+    "blocks_per_stage": (9, 9, 9),  # residual blocks of each stage
     "widths": (64, 128, 256),  # their channels
     "stage_strides": (1, 2, 2),  # of their first convolutions
     "stem_width": 16,
@@ -111,7 +110,7 @@ OPTIM = {
 TRAIN = {
     "steps": 60_000,
     "batch_examples": 128,
-    "steps_per_dispatch": 0,  # 0: one on a CPU, 100 on an accelerator
+    "steps_per_dispatch": 0,  # 0: 100 on an accelerator if the data are in its memory, else one
     "steps_per_log": 100,
     "steps_per_evaluation": 1000,
     "steps_per_checkpoint": 1000,

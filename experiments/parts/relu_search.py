@@ -5,10 +5,10 @@ The starts are random nets inside the ball. Every other one descends on f, the r
 local minimum are proved in rational arithmetic. Linear residual nets, searched alike, are the
 control. At every limit the gradient in the maps themselves is compared with its bound (N15).
 
-Expected: about 830 critical points inside the ball without biases and 510 with; 200 and 150 of them
-bad, the latter mostly with a dead unit. 43 to 49 local minima proved a seed, 23 or 24 of them in
-nets of depth 2; no bad point for linear nets. The gradient in the maps is at least its bound
-everywhere, and not 0 at any proved minimum.
+Expected: about 840 critical points inside the ball without biases and 470 to 510 with; 200 and 150
+of them bad, the latter mostly with a dead unit. 43 to 49 proofs of a local minimum a seed, of 34 to
+42 distinct ones, 23 or 24 in nets of depth 2; no bad point for linear nets. The gradient in the
+maps is at least its bound everywhere, and not 0 at any proved minimum.
 """
 
 import collections
@@ -61,7 +61,7 @@ SETTINGS = {
         (2, 2, 2, True, 8),
         (1, 4, 2, True, 16),
     ),
-    "problems": 16,
+    "problems": 16,  # for each of nets
     "start_norms": (0.1, 0.4, 0.7),  # |||theta||| of the starts
     "starts": 4,  # for each problem and norm; every other one descends on f
     "steps": 120,  # most steps of Levenberg-Marquardt

@@ -8,7 +8,7 @@ it goes: see `images.log`.)
 Exit codes:
   0    done
   1    failed (with a traceback where it is our mistake) or diverged (in one line)
-  2    a setting, a flag or a directory will not do: one line, and nothing has been written
+  2    a setting, a flag, a directory or a checkpoint will not do: one line; what was measured stays
   75   SIGTERM: status "interrupted"; the same command resumes (EX_TEMPFAIL, so schedulers requeue)
   130  Ctrl-C: the same
 """

@@ -106,7 +106,10 @@ def _help(experiment: Any, config: ml_collections.ConfigDict) -> str:
     # Some settings are in a module that several experiments share.
     others = [value for value in vars(module).values() if inspect.ismodule(value)]
     shared = [value for value in others if value.__name__.startswith("experiments.")]
-    source = "\n".join(map(inspect.getsource, [module, *shared]))
+    own, *others = map(inspect.getsource, [module, *shared])
+    # What the variant has of its own comes first, or else what experiments share.
+    block = own.partition(f'"{config.variant}": {{')[2]
+    source = "\n".join([block, *others, own])
     for name, value in runs.flat(config.to_dict()).items():
         if name not in ("variant", "scale"):
             lines.append(f"  {name} = {value!r}"[:100])

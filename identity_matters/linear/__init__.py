@@ -12,9 +12,9 @@ Symbols, throughout this package (the paper's letters on the left):
 * ``gamma``: ``max(|log sigma_max(R)|, |log sigma_min(R)|)`` (Theorem 2.1)
 
 The names below can be imported from here; everything else from its module. Functions that take
-NumPy arrays (`factorize` and the bounds) compute in float64 whatever JAX is set to. Functions of
-JAX (`product`, the risk, gradient descent) refuse float32, and JAX makes float64 arrays only after
-``jax.config.update("jax_enable_x64", True)``.
+NumPy arrays (`factorize`, `norm_lower_bound`, `polar_bound`) compute in float64 whatever JAX is set
+to. Functions of JAX (`product`, the risk, gradient descent) refuse float32, and JAX makes float64
+arrays only after ``jax.config.update("jax_enable_x64", True)``.
 
 >>> import numpy as np
 >>> from identity_matters.linear import factorize, norm_lower_bound

@@ -6,7 +6,7 @@ stays there. This module answers from the data alone; docs/theory/convergence.md
 With ``f(0) - C = ||(I - R) Sigma^{1/2}||_F^2``, sigma the least non-zero eigenvalue of Sigma and
 ``s_0 = sqrt((f(0) - C) / sigma)`` there are three certificates, each for every depth l:
 
-path      flow, s_0 < (1 - e^{-3}) / 3: l |||A||| <= a = -log(1 - 3 s_0) / 3.
+path      flow, s_0 <= (1 - e^{-3}) / 3: l |||A||| <= a = -log(1 - 3 s_0) / 3.
 balanced  flow, Sigma > 0, m > 0: no singular map lies in the first level set of the risk.
 descent   the same as `path` with 3 kappa s_0 in place of 3 s_0, for a step size that is given.
 
@@ -44,7 +44,7 @@ from identity_matters.linear import gradient_bound
 LARGEST_PATH_S0 = (1 - math.exp(-3)) / 3
 # 1 / (1 - eta beta / 2) at the step size eta = 1 / (2 beta).
 _KAPPA = 4 / 3
-# Of d eps ||R|| and the condition number of Sigma: what the rounding of m is assumed to stay below.
+# Of d eps (||R|| + s_0) and the condition number of Sigma: the rounding of m is assumed to be less.
 _MARGIN_ROUNDINGS = 8
 
 
@@ -213,8 +213,8 @@ def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
         return 0.0
     if r < 0 and others.size and others[0] == 0:
         return math.inf
-    # p is increasing in w, and |p| >= |w|^l.
-    bound = max(least, abs(end), abs(end) ** (1 / w.size))
+    # p is increasing in w, and |p| >= |w|^l; twice that, since rounding may put the root beyond.
+    bound = 2 * abs(end) ** (1 / w.size)
     last = scipy.optimize.brentq(lambda x: x * rest(x) - end, -bound, bound, xtol=1e-15)
 
     # x = g sinh(u) resolves the peak at 0, whose width is g.

@@ -1,4 +1,4 @@
-"""Gradient descent on linear networks: starts, step size, and the curves of eq. (2.3).
+"""Gradient descent on linear networks: fixed maps, step size, and the curves of eq. (2.3).
 
 ``A <- A - learning_rate * grad f(A)``, exact (population) gradients, one jitted loop. Residual and
 standard networks are the same iteration from different starts (``A_i = W_i - I``, see `model`).

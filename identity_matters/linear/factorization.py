@@ -4,8 +4,8 @@
     U K V^T  its singular value decomposition    Q P    its polar form, Q = U V^T, P = V K V^T
     l      depth                                 theta  the largest rotation angle of Q
 
-Only `svd` is the paper's construction; the others are ours. The bounds that the paper prints are
-functions of `identity_matters.paper`.
+`svd` and `psd` are the paper's; the others are ours. The bounds that the paper prints are functions
+of `identity_matters.paper`.
 """
 
 import contextlib
@@ -91,9 +91,9 @@ def factorize(
         normal R it is as good as the polar factorization.
       paired: where Q has eigenvalues -1: polar, but each pair's half turn goes on by the angle that
         is optimal in its plane. For symmetric R and large l no factorization is shorter.
-      path: a shortest path from I to R, sought numerically from all that is above, from nearly half
-        turns paired like half turns and, for d = 4, from turns of all vectors at one pace; seconds
-        for d = 16, and never worse than its starts.
+      path: a shortest path from I to R, sought numerically from polar, root and paired, from the
+        other way round, from nearly half turns paired like half turns and, for d = 4, from turns of
+        all vectors at one pace; seconds for d = 16, and never worse than its starts.
       best: the least |||A||| of all these that apply. Only `path` is costly; it is tried up to
         `path_max_dimension`.
 

@@ -176,7 +176,7 @@ def leading_layers(stack: Array, depth: int | Array) -> jax.Array:
 _evaluate = jax.jit(jax.vmap(squared_gradient_and_excess))
 
 
-def right_over_left(A: Array, R: Array, Sigma: Array, depth: int | Array, form: str) -> np.ndarray:
+def right_over_left(A: Array, R: Array, Sigma: Array, depth: Array, form: str) -> np.ndarray:
     """Right-hand side of eq. (2.3) over ``||grad f||_F^2`` at a batch of points; above 1 it fails.
 
     Args:
@@ -297,9 +297,9 @@ def smallest_scalar_counterexample(
     """The first d = 1 point that violates eq. (2.3), in order of depth, then A, then R + Sigma.
 
     Layers are taken from 0, -1/2 and 1/2 in this order, R from 1 ... max_integer (det R > 0),
-    Sigma from 1 ... max_sigma. None where no point of this lattice fails. Exact, and shared with no
-    floating-point code: ``df/da_i = 2 E Sigma prod_{j != i} (1 + a_j)`` (Lemma 2.4 for numbers),
-    ``f - C = E^2 Sigma``.
+    Sigma from 1 ... max_sigma. None where no point of this lattice fails. Exact and, but for the
+    right-hand side, shared with no floating-point code:
+    ``df/da_i = 2 E Sigma prod_{j != i} (1 + a_j)`` (Lemma 2.4 for numbers), ``f - C = E^2 Sigma``.
 
     Raises:
       ValueError: `form` is not one of `FORMS`.

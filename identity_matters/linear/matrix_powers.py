@@ -72,12 +72,10 @@ def real_rotation_form(Q: np.ndarray, P: np.ndarray | None = None) -> RotationFo
     equal eigenvalues in pairs there, it is a multiple of the identity on each plane.
 
     Args:
-      Q: f64[d, d], orthogonal up to rounding.
+      Q: f64[d, d], orthogonal up to rounding, det Q = 1.
       P: f64[d, d], symmetric positive definite, the polar factor of ``R = Q P``, or None for any
         planes. The rounding of R moves the angles of Q by about its condition number times eps;
         angles that near to pi are pi.
-    Raises:
-      ValueError: det Q = -1, seen by an odd number of eigenvalues -1.
     """
     T, S = scipy.linalg.schur(Q, output="real")
     d = len(Q)
@@ -93,11 +91,6 @@ def real_rotation_form(Q: np.ndarray, P: np.ndarray | None = None) -> RotationFo
     kept = single[T[single, single] > 0]
     reversed_ = np.sort(np.concatenate([first[half], second[half], np.setdiff1d(single, kept)]))
     planes = np.stack([first, second], axis=1)[~half].ravel()
-    if len(reversed_) % 2:
-        raise ValueError(
-            f"an orthogonal matrix of determinant 1 is needed, got {len(reversed_)} eigenvalues"
-            " -1, an odd number: determinant -1"
-        )
     half_turned = S[:, reversed_]
     if P is not None and len(reversed_) > 2:
         half_turned = half_turned @ np.linalg.eigh(half_turned.T @ P @ half_turned)[1]

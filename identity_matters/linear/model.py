@@ -117,14 +117,7 @@ def _error(A: Array, R: Array, Sigma: Array, input_map: Array | None, output_map
 
 
 @jax.jit
-def excess_risk(
-    A: Array,
-    R: Array,
-    Sigma: Array,
-    *,
-    input_map: Array | None = None,
-    output_map: Array | None = None,
-) -> jax.Array:
+def excess_risk(A: Array, R: Array, Sigma: Array) -> jax.Array:
     """``f(A) - C = ||E Sigma^{1/2}||_F^2 = tr(E Sigma E^T)`` (Claim 2.3), in depth products: f64[].
 
     One layer of width one, A = 0, R = Sigma = 2: (1 - 2)^2 2.
@@ -135,16 +128,14 @@ def excess_risk(
     Array(2., dtype=float64)
 
     Args:
-      A: f64[depth, m, m]; ``A[0]`` is applied to the input first.
-      R: f64[d_out, d_in], the target map.
-      Sigma: f64[d_in, d_in], the second moment of the inputs, symmetric positive semidefinite.
-      input_map: f64[m, d_in] or None for the identity, not trained.
-      output_map: f64[d_out, m] or None for the identity, not trained.
+      A: f64[depth, d, d]; ``A[0]`` is applied to the input first.
+      R: f64[d, d], the target map.
+      Sigma: f64[d, d], the second moment of the inputs, symmetric positive semidefinite.
     Raises:
       TypeError: an array is not float64.
       ValueError: a shape does not fit; the message names the shape found and the one needed.
     """
-    E, _ = _error(A, R, Sigma, input_map, output_map)
+    E, _ = _error(A, R, Sigma, None, None)
     return jnp.sum(E * (E @ Sigma))
 
 
@@ -164,7 +155,10 @@ def excess_risk_and_gradient(
     (Array(2., dtype=float64), Array([[[-4.]]], dtype=float64))
 
     Args:
-      A, R, Sigma, input_map, output_map: see `excess_risk`, also for what is raised.
+      A: f64[depth, m, m], and R: f64[d_out, d_in], Sigma: f64[d_in, d_in], see `excess_risk`, also
+        for what is raised.
+      input_map: f64[m, d_in] or None for the identity, not trained.
+      output_map: f64[d_out, m] or None for the identity, not trained.
     """
     E, layer_inputs = _error(A, R, Sigma, input_map, output_map)
 
@@ -179,10 +173,10 @@ def excess_risk_and_gradient(
     return jnp.sum(E * weighted), jnp.swapaxes(transposed, 1, 2)
 
 
-def risk_gradient(A: Array, R: Array, Sigma: Array, **maps: Array | None) -> jax.Array:
+def risk_gradient(A: Array, R: Array, Sigma: Array) -> jax.Array:
     """``df/dA_i`` for every layer (Lemma 2.4): f64[depth, m, m]. See `excess_risk_and_gradient`.
 
     >>> risk_gradient(jnp.zeros((2, 1, 1)), jnp.full((1, 1), 2.0), jnp.ones((1, 1))).ravel()
     Array([-2., -2.], dtype=float64)
     """
-    return excess_risk_and_gradient(A, R, Sigma, **maps)[1]
+    return excess_risk_and_gradient(A, R, Sigma)[1]

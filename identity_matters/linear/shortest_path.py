@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from identity_matters import solvers
+from identity_matters.linear.target import NotApplicableError
 
 # The series converge in a dozen terms for pieces near I.
 _MOST_TERMS = 400
@@ -162,7 +163,7 @@ def _logarithms(pieces: np.ndarray) -> np.ndarray:
     # From an eigenvalue in the closed left half-plane on, the series diverges.
     if np.linalg.eigvals(pieces).real.min() <= 0:
         distance = np.linalg.norm(pieces - identity, 2, axis=(1, 2)).max()
-        raise ValueError(
+        raise NotApplicableError(
             f"more pieces are needed for this R: a path of {len(pieces)} has one at distance"
             f" {distance:.3g} from I"
         )

@@ -40,7 +40,6 @@ class Certificate:
         point above zero or a point below that it must leave alone.
       margin_over_rounding: the smallest ratio of such a margin to the rounding error there, eta.
       output_error_bound: bound on |yhat - y| over all examples and outputs.
-      disturbed_pairs: pairs of points in one block of which one's unit moves the other too.
       holds: whether all margins exceed rounding and the outputs are within OUTPUT_TOLERANCE.
     """
 
@@ -48,7 +47,6 @@ class Certificate:
     smallest_margin: float
     margin_over_rounding: float
     output_error_bound: float
-    disturbed_pairs: int
     holds: bool
 
     def require(self) -> None:
@@ -108,13 +106,11 @@ def certify(
     )
     output_error = _output_error(plan, output_V, landing, y[plan.order], u)
     ratio = min(r.min() for r in ratios)
-    used = in_blocks(np.ones(n, bool), width)
     return Certificate(
         precision=np.dtype(dtype).name,
         smallest_margin=float(min(own.min(), plan.silence.min(), plan.surrogate_silence.min())),
         margin_over_rounding=float(ratio),
         output_error_bound=float(output_error),
-        disturbed_pairs=int((fires & used[:, :, None] & used[:, None, :]).sum() - n),
         holds=bool(ratio > 1 and output_error < OUTPUT_TOLERANCE),
     )
 

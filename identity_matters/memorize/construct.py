@@ -256,13 +256,11 @@ class Verification(NamedTuple):
     """Result of running a network on all its examples.
 
     Attributes:
-      examples: how many were run.
       errors: how many have some output 1/2 or more away from the one-hot label. Every other example
         is classified right by argmax; for r = 1, where argmax says nothing, this still does.
       max_abs_error: max |yhat - y| over all examples and outputs.
     """
 
-    examples: int
     errors: int
     max_abs_error: float
 
@@ -291,7 +289,7 @@ def verify(
     worst = np.abs(difference).max(1)
     # Not "worst >= 1/2": NaN has to count as an error.
     errors = int(np.sum(~(worst < certificate.OUTPUT_TOLERANCE)))
-    return Verification(len(worst), errors, float(worst.max()))
+    return Verification(errors, float(worst.max()))
 
 
 # Checks of what `memorize` is given

@@ -29,7 +29,7 @@ def train(
 ):
     """Momentum on the cross-entropy, batches drawn with replacement; one dict an evaluation.
 
-    A network with NaN outputs counts as wrong everywhere.
+    Where the loss was not finite, every example counts as wrong.
     """
     x, y = jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.int32)
     optimizer = optax.sgd(learning_rate, momentum)

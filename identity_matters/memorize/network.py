@@ -92,8 +92,8 @@ class Plan(NamedTuple):
       U, s: f64[l, k, k] and f64[l, k].
       surrogates: f64[r, k], q_j.
       output_U, output_s: f64[r, k] and f64[r], the first layer of the last block.
-      silence: f64[n], how far below zero the unit of a point (in `order`) stays on the points
-        of other blocks, which it must leave alone, in exact arithmetic.
+      silence: f64[n], how far below zero the unit of a point (in `order`) stays on the points that
+        it must leave alone, of its own block and of later ones, in exact arithmetic.
       surrogate_silence: f64[n], the same on the surrogate labels.
       search_error: f64[n], rounding error of `silence`.
     """

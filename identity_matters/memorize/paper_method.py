@@ -44,7 +44,7 @@ def plan_paper(
     Raises:
       AssumptionError: an input has not norm one (Assumption 3.1), or the smallest squared distance
         of all points and surrogate labels is not above 2 rho'; the message has the numbers, and a
-        width that would do.
+        width that will do for nine of ten A_0.
     """
     norms = np.linalg.norm(x, axis=1)
     i = np.argmax(np.abs(norms - 1))
@@ -68,7 +68,8 @@ def plan_paper(
             "Lemma B.1 needs |a_i - a_j|^2 > 2 rho' where | |a_i|^2 - 1 | <= rho'. At width"
             f" {width}, input {worst} asks for rho' >= {deviations[worst]:.4g}, and {names[0]} and"
             f" {names[1]}, at squared distance {closest:.4g}, for rho' < {closest / 2:.4g}; a"
-            f" width of {sufficient_width(n, num_classes, separation(x).rho)} would satisfy it"
+            f" width of {sufficient_width(n, num_classes, separation(x).rho)} satisfies it for nine"
+            " of ten A_0"
         )
     # Each threshold is halfway between the unit's own value and the largest that others can have.
     s = (-(3 * squares + squares.max() - closest) / 4).astype(dtype).astype(np.float64)
@@ -90,9 +91,9 @@ def sufficient_width(n: int, num_classes: int, rho: float) -> int:
     sqrt(1 + e), and t^2 / 2 >= c up to e = 0.45; two surrogate labels take less.
 
     Args:
-      rho: smallest squared distance of inputs of norm one, in (0, 4].
+      rho: smallest squared distance of inputs of norm one, in (0, 4], or inf for one input.
     """
-    e = min(rho / (2 + rho), 0.45)
+    e = min(1 / (1 + 2 / rho), 0.45)
     events = n * (n + 1) / 2 + n * num_classes + num_classes**2
     return math.ceil(math.log(2 * events / FAILURE_PROBABILITY) / (e**2 / 4 - e**3 / 6))
 

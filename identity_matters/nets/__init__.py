@@ -80,10 +80,10 @@ def variable_shapes(net: nn.Module, image_shape: tuple[int, int, int]) -> dict:
     """The variables of a net for images of `image_shape` (h, w, c), as `jax.ShapeDtypeStruct`.
 
     Returns:
-      {"params": trained, "fixed": drawn once and never trained, "batch_stats": running means and
+      {"params": trained, "fixed": set once and never trained, "batch_stats": running means and
       variances of batch norm}; a collection that the net does not have is an empty dict. Kernels
-      are called "kernel", and those of convolutions have four axes; other leaves are "bias", and
-      "scale" of batch norm.
+      are called "kernel", and those of convolutions have four axes; other leaves are "bias",
+      "scale", "mean" and "var".
     Raises:
       ValueError: the net cannot take images of this shape.
     """

@@ -4,7 +4,6 @@ Images are [n, h, w, c] and kernels [k, k, in, out]. `compute_dtype` is what con
 in; parameters are float32.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -28,7 +27,7 @@ BATCH_NORM_DECAY = 0.9
 
 
 @flax.struct.dataclass
-class Drawn(nn.meta.AxisMetadata):
+class Drawn(nn.Partitioned[Any]):
     """A parameter that `nets.init_variables` draws; Flax takes it for its `value`.
 
     JAX would compile a random call for each shape of a kernel, 99 of them in DenseNet; NumPy has
@@ -39,25 +38,12 @@ class Drawn(nn.meta.AxisMetadata):
       draw: ``draw(generator, shape) -> float[shape]``.
     """
 
-    value: Any
-    draw: Callable = flax.struct.field(pytree_node=False)
-
-    def unbox(self):
-        return self.value
-
-    def replace_boxed(self, val):
-        return dataclasses.replace(self, value=val)
-
-    def add_axis(self, index, params):
-        return self
-
-    def remove_axis(self, index, params):
-        return self
+    draw: Callable = flax.struct.field(pytree_node=False, default=None)
 
 
 def _drawn_by(draw: Callable) -> Callable:
     def init(key, shape, dtype=jnp.float32):
-        return Drawn(jnp.zeros(shape, dtype), draw)
+        return Drawn(jnp.zeros(shape, dtype), (), draw=draw)
 
     return init
 
@@ -174,7 +160,7 @@ def convolution(images: jax.Array, kernel: jax.Array, strides, padding, **option
 
     With maps smaller than the kernel it is the product of their patches and the kernel: forth and
     back XLA takes 2 ms on a CPU for 128 maps of 2 x 2 with 64 channels, not the 35 ms of its
-    convolution. On a CPU the gradient of wide kernels is taken of a few images at a time.
+    convolution. On a CPU the gradient of a kernel is taken of a few images at a time.
     """
     (n, h, w, _), (k, _, _, c_out) = images.shape, kernel.shape
     if (padding, max(strides)) != ("SAME", 1) or min(h, w) >= k:

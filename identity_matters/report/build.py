@@ -27,7 +27,7 @@ _DATA_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "Image
 def write(collections: list[Collection], directory: pathlib.Path) -> list[pathlib.Path]:
     """Writes the whole report to `directory` and returns the paths of its pages.
 
-    It is made aside and then put in place, so that a reader or a crash never finds half of one.
+    It is made aside and then put in place: one that cannot be made leaves the old one as it is.
     Figures draw from the last collection that has points for them: yours before the reference. A
     run that a figure cannot be drawn of is listed with the reason.
     """

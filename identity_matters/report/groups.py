@@ -127,7 +127,7 @@ def read(name: str, directory: str | os.PathLike[str]) -> Collection:
     A run whose files cannot be read, or lack what the tables need, is a problem.
     """
     found, unread = read_collection(directory)
-    runs, problems = [], [problem.reason for problem in unread]
+    runs, problems = [], list(unread)
     for run in (run for run in found if run.status == "done"):
         try:
             group_runs([run])

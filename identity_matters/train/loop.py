@@ -167,7 +167,8 @@ def fit(
       (`result` of all records, the last state as NumPy arrays).
     Raises:
       CheckpointError: see `Checkpoints.restore`, or there are fewer records than when the
-        checkpoint was saved.
+        checkpoint was saved, or records and no checkpoint.
+      multihost.Process0Error: process 0 failed, in one of several processes.
       NonFiniteError: a loss or gradient is not finite.
       StopRequested: `log` asked to stop, and the state has been saved.
     """

@@ -203,10 +203,8 @@ class ParallelSteps:
                 return None
             sums.append(self._call("evaluate", self._evaluate, arguments))
             jax.block_until_ready(sums[-in_flight:][0])
-        read = [self.read(one) for one in sums]
-        return {
-            name: np.sum([one[name] for one in read], axis=0, dtype=np.float64) for name in read[0]
-        }
+        read = map(self.read, sums)
+        return jax.tree.map(lambda *parts: np.sum(parts, axis=0, dtype=np.float64), *read)
 
     def _arguments(self, state, batch, stop: bool) -> tuple:
         return state, self._resident, batch, np.full(self._local, stop, np.bool_)

@@ -1,8 +1,8 @@
 """The figures of the report: the points that they plot, taken from runs, and how they are drawn.
 
-`draw` sees only the points, and the points are what is saved as CSV, so that a figure cannot show
-what its CSV does not hold. Every seed that is there is drawn: `curve` shows the median and shades
-the range. The SVG brings its own colours for dark surroundings.
+`draw` sees only the points, and the points are what is saved as CSV, so that a figure shows nothing
+of a run that its CSV does not hold. Every seed that is there is drawn: `curve` shows the median and
+shades the range. The SVG brings its own colours for dark surroundings.
 """
 
 import csv

@@ -30,7 +30,7 @@ def parameter_points(run: Run) -> Iterator[dict]:
                 **fig.pick(fit, names),
                 "theorem_3_2": n * math.log(n) + fit["num_classes"] ** 2,
                 # Two hidden layers of Theta(sqrt n) nodes (arXiv 1810.07770), and O~(sqrt n)
-                # parameters (arXiv 2110.03187): both from memory, unverified.
+                # parameters (arXiv 2110.03187): both from the abstracts.
                 "yun_2019": float(n),
                 "vardi_2021": math.sqrt(n),
                 "counting_bound": fit["counting_lower_bound"],
