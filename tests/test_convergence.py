@@ -181,7 +181,8 @@ def test_equal_weights_never_leave():
     assert convergence.escape_time([1.0, 1.0, 1.5], -1.0, 1.0, 0.1) == math.inf
     assert convergence.escape_time([1.0, 1.0, 1.5], 1.0, 1.0, 0.1) < math.inf
     # Of equal weights the last one is the root itself, which rounding may put outside a bracket.
-    assert convergence.escape_time([0.28956216773974824] * 2, 1.145916096, 1.0, 0.12552844) > 0
+    w, r, risk = [0.28956216773974824] * 2, 1.1459160960279746, 0.12552844082640685
+    assert convergence.escape_time(w, r, 1.0, risk) > 0
     assert convergence.escape_time([1.0, 1.1], 1.0, 1.0, 0.02) == 0.0  # reached at the start
     assert convergence.escape_time([1.0, 1.1], 1.0, 0.5, 0.006) == 0.0
 
