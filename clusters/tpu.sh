@@ -35,9 +35,9 @@ case $step in
     tpu scp identity-matters.bundle.tmp "$TPU_NAME:identity-matters.bundle" --worker=all
     everywhere 'rm -rf identity-matters && git clone -q identity-matters.bundle identity-matters'
     # The runtimes come with Python 3.10.
-    everywhere "cd identity-matters && python3 -m pip install --user --quiet uv && $(
-      printf 'export PATH=$HOME/.local/bin:$PATH && uv python install 3.11 && '
-      printf 'make setup ACCEL=tpu && make data DATASETS=%q' "${DATASETS:-cifar10}"
+    everywhere 'python3 -m pip install --user --quiet uv && ~/.local/bin/uv python install 3.11'
+    everywhere "export PATH=~/.local/bin:\$PATH && cd identity-matters && make setup ACCEL=tpu && $(
+      printf 'make data DATASETS=%q' "${DATASETS:-cifar10}"
     )"
     ;;
   run)
