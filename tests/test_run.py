@@ -254,7 +254,7 @@ run._configure_process(trains=True)
 def work():
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        np.ones(2**25)
+        np.ones(2**22)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 thread = threading.Thread(target=work)
 thread.start()
