@@ -193,8 +193,7 @@ def test_too_coarse_arithmetic_is_refused_but_on_request_and_float64_holds():
     with pytest.raises(PrecisionError, match=r"float32 .* use dtype float64"):
         memorize(x, y, 3, 1, dtype=np.float32)
     network, certificate = memorize(x, y, 3, 1, dtype=np.float32, certified=False)
-    assert not certificate.holds
-    verify(network, x, y)
+    assert not certificate.holds and verify(network, x, y).max_abs_error > 0
     _assert_fits(x, y, 3, 1)
     # Points that lie on a line themselves are not sent to a larger width.
     with pytest.raises(PrecisionError, match=r"float64, .* over more dimensions than it has"):

@@ -50,8 +50,8 @@ MOST_CPU_DEVICES = 16
 CACHED_FROM_SECONDS = 0.2
 # A key is made of 32 bits of a seed; larger ones would repeat the runs of smaller ones.
 SEEDS = 2**32
-# Of glibc's mallopt: no memory mapped for one array alone, none given back.
-MALLOC_OPTIONS = {"M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": (-1, -1)}
+# Of glibc's mallopt, M_MMAP_MAX = 0 and M_TRIM_THRESHOLD = -1: no memory is given back.
+MALLOC_OPTIONS = ((-4, 0), (-1, -1))
 USAGE_ERROR, INTERRUPTED_CODE, CTRL_C_CODE = 2, 75, 130
 # What the entries of a setting are called.
 _LEAVES = {int: "whole numbers", float: "finite numbers", str: "text", bool: "True or False"}
@@ -377,8 +377,8 @@ def _configure_process(trains: bool) -> None:
         # On a CPU each step would get its memory anew from the kernel, which clears it: 8 % of the
         # time of `cifar10/small`. Arrays of 64 MB and more still come and go; M_ARENA_MAX = 1 keeps
         # them, too, but slows narrow nets down by as much, whose threads then wait for each other.
-        for name_and_value in MALLOC_OPTIONS.values():
-            ctypes.CDLL(None).mallopt(*name_and_value)
+        for option, value in MALLOC_OPTIONS:
+            ctypes.CDLL(None).mallopt(option, value)
     if jax.config.jax_compilation_cache_dir is None:
         caches = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
         jax.config.update("jax_compilation_cache_dir", str(caches / "identity_matters" / "jax"))
