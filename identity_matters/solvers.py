@@ -138,6 +138,7 @@ def projected_adam(
 def lbfgs(
     value_and_gradient: Callable,
     x: np.ndarray,
+    args: tuple[Any, ...] = (),
     *,
     iterations: int,
     tolerance: float = 1e-9,
@@ -148,14 +149,15 @@ def lbfgs(
     arithmetic on two cores, more on a busy machine.
 
     Args:
-      value_and_gradient: ``x -> (float, f64[n])``.
+      value_and_gradient: ``(x, *args) -> (float, f64[n])``.
       x: f64[n].
+      args: what else `value_and_gradient` takes.
       iterations: at most this many steps.
       tolerance: stops where a step lowers the value by less than this, relative to its size or 1.
     """
     options = {"maxiter": iterations, "maxcor": 20, "ftol": tolerance, "gtol": 0.0}
     with _BLAS.limit(limits=1, user_api="blas"):
         found = scipy.optimize.minimize(
-            value_and_gradient, x, jac=True, method="L-BFGS-B", options=options
+            value_and_gradient, x, args, jac=True, method="L-BFGS-B", options=options
         )
     return found.x, float(found.fun)

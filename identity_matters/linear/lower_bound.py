@@ -5,6 +5,7 @@ tau  |||A||| = max_i ||A_i||        phi  angle between x and R x, in [0, pi]
 """
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import scipy.optimize
@@ -13,12 +14,14 @@ from numpy.typing import ArrayLike
 from identity_matters import solvers
 from identity_matters.linear.target import check_depth, check_target
 
-# Of the climbs: starts besides the singular and eigenvectors, always the same, and steps at most.
+# The climbs start from the singular vectors, the eigenvectors and so many random vectors, always
+# the same ones, and take at most so many steps.
 _RANDOM_DIRECTIONS, _ITERATIONS = 64, 200
 # How many stretches are tried in a search along a line; how many multipliers y, and around how
 # many of them more closely.
 _RADII, _MULTIPLIERS, _PEAKS = 512, 48, 2
-# The limit of many layers, and how far apart two multipliers are that are next to a third.
+# A depth that stands for the limit of many layers, and how far, relatively, the two multipliers
+# beside a third are from it.
 _MANY_LAYERS, _NEAR = 10**6, 1e-4
 
 
@@ -91,8 +94,9 @@ def _best_direction(R: np.ndarray, depth: int, ascents: int) -> float:
     best = values.max()
     for index in np.argsort(-values)[:ascents]:
         _, lowest = solvers.lbfgs(
-            functools.partial(_negated_bound_and_gradient, R=R, depth=depth),
+            _negated_bound_and_gradient,
             X[:, index] / np.linalg.norm(X[:, index]),
+            args=(R, depth),
             iterations=_ITERATIONS,
             tolerance=1e-12,
         )
@@ -188,7 +192,7 @@ def _half_turn(R: np.ndarray, depth: int) -> tuple[float, float, float]:
     moduli = np.sort(-eigenvalues.real[(eigenvalues.imag == 0) & (eigenvalues.real < 0)])
     symmetric_part, gram, norm = (R + R.T) / 2, R.T @ R, np.linalg.norm(R, 2)
 
-    def best_for(log_y: float, rho: np.ndarray) -> tuple[float, float, float]:
+    def best_for(rho: np.ndarray, log_y: float) -> tuple[float, float, float]:
         y = np.exp(log_y)
         # Less what rounding may add, or two equal eigenvalues would gain half of the digits.
         rounding = 4 * len(R) * np.finfo(float).eps * (1 + y * norm) * norm
@@ -201,22 +205,26 @@ def _half_turn(R: np.ndarray, depth: int) -> tuple[float, float, float]:
     best = 0.0, 0.0, 0.0
     # As det R > 0 they are even in number, unless rounding has moved one across 0.
     for b, a in moduli.reshape(-1, 2) if len(moduli) % 2 == 0 else ():
-        rho = np.geomspace(b, a, _RADII)
+        reach = functools.partial(best_for, np.geomspace(b, a, _RADII))
         grid = np.linspace(-np.log(2 * a), -np.log(2 * b), _MULTIPLIERS)
-        reached = np.array([best_for(log_y, rho)[0] for log_y in grid])
+        reached = np.array([reach(log_y)[0] for log_y in grid])
         before, after = np.roll(reached, 1), np.roll(reached, -1)
         peaks = np.flatnonzero((reached > before) & (reached >= after))
-        log_ys = [-np.log(a + b)]
-        for i in peaks[np.argsort(-reached[peaks])][:_PEAKS]:
-            found = scipy.optimize.minimize_scalar(
-                lambda log_y, rho=rho: -best_for(log_y, rho)[0],
-                bounds=(grid[max(i - 1, 0)], grid[min(i + 1, _MULTIPLIERS - 1)]),
-                method="bounded",
-                options={"xatol": 1e-6},
-            )
-            log_ys.append(found.x)
-        best = max(best, *(best_for(log_y, rho) for log_y in log_ys))
+        highest = peaks[np.argsort(-reached[peaks])][:_PEAKS]
+        closer = (_peak_near(reach, grid, i, xatol=1e-6) for i in highest)
+        best = max(best, reach(-np.log(a + b)), *closer)
     return best
+
+
+def _peak_near(function: Callable, grid: np.ndarray, i: int, xatol: float):
+    """``function(x)`` where its first value peaks, with x between the neighbours of ``grid[i]``."""
+    found = scipy.optimize.minimize_scalar(
+        lambda x: -function(x)[0],
+        bounds=(grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)]),
+        method="bounded",
+        options={"xatol": xatol},
+    )
+    return function(found.x)
 
 
 def slowest_in_plane(theta: float, m: float, g: float) -> tuple[float, float]:
@@ -239,11 +247,5 @@ def slowest_in_plane(theta: float, m: float, g: float) -> tuple[float, float]:
     # There may be two maxima, so a grid comes first.
     grid = np.linspace(0, np.pi / 2, _RADII)
     i = int(np.argmax(length_and_psi(grid)[0]))
-    found = scipy.optimize.minimize_scalar(
-        lambda u: -length_and_psi(u)[0],
-        bounds=(grid[max(i - 1, 0)], grid[min(i + 1, _RADII - 1)]),
-        method="bounded",
-        options={"xatol": 1e-9},
-    )
-    length, psi = max(length_and_psi(grid[i]), length_and_psi(found.x))
+    length, psi = max(length_and_psi(grid[i]), _peak_near(length_and_psi, grid, i, xatol=1e-9))
     return float(length), float(psi)

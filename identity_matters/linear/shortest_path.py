@@ -8,7 +8,6 @@ p        exponent of the smoothed maximum, (sum_i tr (G_i^T G_i)^{p/2})^{1/p}
 """
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,7 +17,7 @@ from identity_matters.linear.target import NotApplicableError
 
 # The series converge in a dozen terms for pieces near I.
 _MOST_TERMS = 400
-# Of the binomial series for M_i^s in the objective; layers are not made from it.
+# Terms of the binomial series for M_i^s in the objective; layers are not made from it.
 _POWER_TERMS = 8
 
 
@@ -53,13 +52,9 @@ def shorten(pieces: np.ndarray, depth: int, settings: PathSettings) -> np.ndarra
     coefficients = _power_series(m / depth, _POWER_TERMS)
     for exponent in settings.exponents:
         moves, _ = solvers.lbfgs(
-            functools.partial(
-                smoothed_norm_and_gradient,
-                pieces=pieces,
-                coefficients=coefficients,
-                exponent=exponent,
-            ),
+            smoothed_norm_and_gradient,
             still,
+            args=(pieces, coefficients, exponent),
             iterations=settings.iterations,
         )
         # The next moves start from these pieces, so that they stay near I and well-conditioned.
