@@ -146,11 +146,8 @@ def layers(
         return gaussian * (norms / spectral_norms(gaussian))[..., None, None]
     kinds = rng.integers(0, 5, shape)[..., None, None]
     axis = gaussian[..., :1] / np.linalg.norm(gaussian[..., :1], axis=-2, keepdims=True)
-    directions = np.select(
-        [kinds == 0, kinds == 1, kinds == 2, kinds == 3],
-        [-eye, eye, np.zeros_like(gaussian), 2 * axis @ axis.mT - eye],
-        gaussian / np.linalg.norm(gaussian, axis=(-2, -1))[..., None, None],
-    )
+    gaussian /= np.linalg.norm(gaussian, axis=(-2, -1), keepdims=True)
+    directions = np.choose(kinds, [-eye, eye, 0 * eye, 2 * axis @ axis.mT - eye, gaussian])
     return directions * radius[..., None, None]
 
 
@@ -238,11 +235,8 @@ def targets_of_layers(rng: np.random.Generator, A: np.ndarray) -> np.ndarray:
     gaussian = rng.standard_normal((count, width, width))
     rank_one = gaussian[:, :, :1] * rng.standard_normal((count, 1, width))
     kinds = rng.integers(0, 3, (count, 1, 1))
-    return np.select(
-        [kinds == 0, kinds == 1],
-        [size * gaussian, product + 0.1 * size * gaussian],
-        product + size * rank_one,
-    )
+    near_product = product + 0.1 * size * gaussian
+    return np.choose(kinds, [size * gaussian, near_product, product + size * rank_one])
 
 
 def exponential_targets(rng: np.random.Generator, sizes: ArrayLike, width: int) -> np.ndarray:
@@ -354,10 +348,10 @@ def _negative(rng, d: int, strength: float, multiplicity: int) -> np.ndarray:
 
 
 def _negative_normal(rng, d: int, strength: float) -> np.ndarray:
-    """Normal; about half of its eigenvalues are negative and simple, the others not real
-    but for one positive one of an odd d.
+    """Normal; about half of its eigenvalues are negative and simple.
 
-    These are within pi/4 of the negative axis, where they come between the negative ones.
+    The others are not real, but for one positive one of an odd d. They are within pi/4 of the
+    negative axis, where they come between the negative ones.
     """
     negative = min(d - d % 2, 2 * ((d + 3) // 4))
     turned = (d - negative) // 2
