@@ -44,7 +44,7 @@ from identity_matters.linear import gradient_bound
 LARGEST_PATH_S0 = (1 - math.exp(-3)) / 3
 # 1 / (1 - eta beta / 2) at the step size eta = 1 / (2 beta).
 _KAPPA = 4 / 3
-# Of d eps (||R|| + s_0) and the condition number of Sigma: the rounding of m is assumed to be less.
+# The rounding of m is assumed to be less than so many d eps (||R|| + s_0) cond(Sigma).
 _MARGIN_ROUNDINGS = 8
 
 
@@ -208,8 +208,9 @@ def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
     def rest(x):
         return math.prod(np.sqrt(x * x + others))
 
-    end = r + math.copysign(math.sqrt(risk / sigma), least * rest(least) - r)
-    if sigma * (least * rest(least) - r) ** 2 <= risk:
+    error = least * rest(least) - r
+    end = r + math.copysign(math.sqrt(risk / sigma), error)
+    if sigma * error**2 <= risk:
         return 0.0
     if r < 0 and others.size and others[0] == 0:
         return math.inf

@@ -120,10 +120,8 @@ def factorize(
     for name, factorization in METHODS.items():
         if name == "path" and len(target.R) > path_max_dimension:
             continue
-        try:
+        with contextlib.suppress(NotApplicableError):
             candidates.append(factorization(target, depth, settings))
-        except NotApplicableError:
-            continue
     return min(candidates, key=lambda candidate: candidate.norm).build()
 
 
@@ -216,23 +214,19 @@ def _two_groups(
         stretching = principal_root_minus_identity(rest, depth)
     # Summed from small parts, so that l such layers lose no digits.
     layer = turning + stretching + turning @ stretching
-    return Factorization(
-        float(np.linalg.norm(layer, 2)), lambda: _turned_layers(turn, layer, depth)
-    )
 
+    def build() -> np.ndarray:
+        if not turn.angles.any():
+            return np.tile(layer, (depth, 1, 1))
+        # Layer i + 1 is the first one, turned by e^{i Theta / l} = S D S^T.
+        S, A = turn.basis, np.empty((depth, *layer.shape))
+        in_planes = S.T @ layer @ S
+        for i in range(depth):
+            frame = rotate_rows(S.T, -(turn.angles * (i / depth)))  # (S D)^T
+            A[i] = frame.T @ (in_planes @ frame)
+        return A
 
-def _turned_layers(turn: RotationForm, layer: np.ndarray, depth: int) -> np.ndarray:
-    """Layer i is the first one, turned by ``e^{(i-1) Theta / l}``."""
-    S, d = turn.basis, len(layer)
-    if not turn.angles.any():
-        return np.tile(layer, (depth, 1, 1))
-    layer = S.T @ layer @ S
-    A = np.empty((depth, d, d))
-    for i in range(depth):
-        # e^{(i-1) Theta / l} = S D S^T; this is (S D)^T.
-        frame = rotate_rows(S.T, -(turn.angles * (i / depth)))
-        A[i] = frame.T @ (layer @ frame)
-    return A
+    return Factorization(float(np.linalg.norm(layer, 2)), build)
 
 
 def _paired(target: Target, depth: int, settings: PathSettings) -> Factorization:
@@ -253,8 +247,9 @@ def _svd(target: Target, depth: int, settings: PathSettings) -> Factorization:
     left, right = real_rotation_form(U), real_rotation_form(Vt)
     angle = max(left.largest_angle, right.largest_angle)
     rounding = len(U) * np.finfo(float).eps
-    turns, stretches = angle > rounding, target.gamma > rounding
-    choices = np.arange(1 if turns else 0, (depth - (1 if stretches else 0)) // 2 + 1)
+    # The fewest layers for V^T and for U, and for K.
+    turns, stretches = int(angle > rounding), int(target.gamma > rounding)
+    choices = np.arange(turns, (depth - stretches) // 2 + 1)
     if len(choices) == 0:
         raise NotApplicableError(
             f"method svd needs depth at least {2 * turns + stretches}, got {depth}: one layer for"
