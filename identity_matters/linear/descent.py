@@ -201,7 +201,7 @@ def descend_many(A: Array, R: Array, rules: Rules) -> dict[str, np.ndarray]:
 def _descend(A, R, Sigma, input_map, output_map, rules, *, records: int, watched: bool = True):
     """The loop of `gradient_descent`: an inner loop between records, an outer loop over records.
 
-    There is room for `records`. It looks whether iterates are inside B_1 if it is `watched`.
+    There is room for `records`. If `watched`, it looks whether the iterates are inside B_1.
     """
 
     def update(point):
@@ -231,8 +231,7 @@ def _descend(A, R, Sigma, input_map, output_map, rules, *, records: int, watched
         point = jax.lax.while_loop(
             lambda p: (p.stop == _RUNNING) & (p.updates < next_record), update, point
         )
-        row = _record(point)
-        curves = Curves(*(curve.at[count].set(x) for curve, x in zip(curves, row, strict=True)))
+        curves = jax.tree.map(lambda curve, x: curve.at[count].set(x), curves, _record(point))
         return point, curves, count + 1
 
     nothing = jnp.zeros((), A.dtype)
@@ -240,8 +239,7 @@ def _descend(A, R, Sigma, input_map, output_map, rules, *, records: int, watched
     # compiled once, and the first record is the start.
     updates, inside, stop = jnp.int32(-1), jnp.array(True), jnp.int32(_RUNNING)
     before = _Point(A, updates, nothing, nothing, jnp.zeros_like(A), inside, stop)
-    shapes = jax.eval_shape(_record, before)
-    empty = Curves(*(jnp.zeros(records, curve.dtype) for curve in shapes))
+    empty = jax.tree.map(lambda x: jnp.zeros(records, x.dtype), jax.eval_shape(_record, before))
     start = (before, empty, jnp.int32(0))
     return jax.lax.while_loop(lambda carry: carry[0].stop == _RUNNING, update_and_record, start)
 
@@ -262,9 +260,8 @@ def _is_inside(A):
     largest_frobenius = jnp.sqrt(jnp.max(jnp.sum(A**2, axis=(1, 2))))
     return jax.lax.cond(
         largest_frobenius < 1,
-        lambda _: jnp.array(True),
-        lambda A: model.max_spectral_norm(A) < 1,
-        A,
+        lambda: jnp.array(True),
+        lambda: model.max_spectral_norm(A) < 1,
     )
 
 
