@@ -133,7 +133,7 @@ def will_converge(R: ArrayLike, Sigma: ArrayLike, depth: int) -> Convergence:
     if sigma == eigenvalues[0]:
         flow.append(_balanced(R, root, eigenvalues, phi0, depth))
     certificates = sorted((c for c in flow if c is not None), key=lambda c: c.norm)
-    return Convergence(float(s0), tuple(certificates), _descent(s0, sigma, eigenvalues[-1], depth))
+    return Convergence(s0, tuple(certificates), _descent(s0, sigma, eigenvalues[-1], depth))
 
 
 def _path(s0: float, sigma: float, depth: int) -> FlowCertificate | None:

@@ -284,8 +284,7 @@ def modified_identity_maps(dimension: int) -> tuple[np.ndarray, np.ndarray]:
     2020. The network starts at 0, not at I. From zero weights every A_i stays ``[[0, 0], [G, 0]]``,
     products of two such blocks vanish and ``B M_l C = sum_i G_i``: the problem is least squares.
     """
-    identity, zero = np.eye(dimension), np.zeros((dimension, dimension))
-    return np.vstack([identity, zero]), np.hstack([zero, identity])
+    return np.eye(2 * dimension, dimension), np.eye(dimension, 2 * dimension, k=dimension)
 
 
 def largest_stable_learning_rate(

@@ -198,7 +198,7 @@ def right_over_left(A: Array, R: Array, Sigma: Array, depth: Array, form: str) -
     sigma = _sigma(form, np.linalg.eigvalsh(np.asarray(Sigma)))
     squared_gradient, excess = (np.asarray(value) for value in pending)
     with np.errstate(invalid="ignore"):
-        return bound(np.asarray(depth), tau, np.asarray(sigma), excess) / squared_gradient
+        return bound(np.asarray(depth), tau, sigma, excess) / squared_gradient
 
 
 def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> float:
