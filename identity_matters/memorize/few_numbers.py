@@ -174,33 +174,30 @@ def memorize_with_few_numbers(
     first, t, labels = int(t.min()), t[order] - t.min(), labels[order]
     group = np.arange(len(t)) // group_points
     small = max(int(t[-1]) + 1, min(LEAST_MODULUS, 2 ** (word_bits - 2)))
-    moduli = small, int(small * rng.uniform(*MODULUS_RATIO))
-    doublings = min(MOST_DOUBLINGS, 61 - moduli[-1].bit_length())
+    large = int(small * rng.uniform(*MODULUS_RATIO))
+    doublings = min(MOST_DOUBLINGS, 61 - large.bit_length())
     base, digits, most = max(2, r), slots(r, word_bits), places(r, word_bits, width)
-    place_bits = _place_bits(group_points, most)
-    hashing = moduli, doublings, place_bits
+    hashing = small, large, doublings, _place_bits(group_points, most)
     full = len(t) // group_points * group_points
     groups = [t[:full].reshape(-1, group_points), t[full:][None]]
     constants = np.concatenate(
-        [_find_constants(some, *hashing, most, rng) for some in groups if some.size]
+        [_find_constants(some, hashing, most, rng) for some in groups if some.size]
     )
     word, digit = np.divmod(_hash_places(t, constants[group], *hashing), digits)
     words = np.zeros((len(constants), width - LEAST_WIDTH + 1), np.int64)
     np.add.at(words, (group, word), labels * base ** (digits - 1 - digit))
     # From the last group down; a block measures its own step and takes the one before it.
-    thresholds = np.append(t[group_points::group_points][::-1], moduli[-1])
-    jumps = [
-        np.concatenate([0 * own[:1], -np.diff(own, axis=0)[::-1]]) for own in (words, constants)
-    ]
+    thresholds = np.append(t[group_points::group_points][::-1], large)
+    jumps = [-np.diff(own, axis=0, append=own[-1:])[::-1] for own in (words, constants)]
     start = np.zeros(width)
     start[[POINT, CONSTANT]] = -first, constants[-1]
     start[_word_channels(width)] = words[-1]
     blocks = _block(width, *_SELECT), _one_hot(r, width)
     select, output = (tuple(map(jnp.float64, block)) for block in blocks)
-    stages = _stages(*moduli, doublings, place_bits, base, digits, width)
+    stages = _stages(*hashing, base, digits, width)
     numbers = map(jnp.float64, (a[None], start, thresholds, *jumps))
     network = FewNumbers._make((*numbers, select, stages, output))
-    sizes = size + abs(first), 2 * moduli[-1], base**digits, 2 * r * digits * words.shape[1]
+    sizes = size + abs(first), 2 * large, base**digits, 2 * r * digits * words.shape[1]
     return network, ExactCertificate(max(sizes), max(sizes) <= 2**word_bits)
 
 
@@ -283,22 +280,23 @@ def _project_to_line(x, rng, word_bits: int) -> tuple[np.ndarray, np.ndarray, in
     )
 
 
-def _hash_places(t, constants, moduli, doublings: int, place_bits: int) -> np.ndarray:
+def _hash_places(z, constants, small: int, large: int, doublings: int, place_bits: int):
     """``z <- 2^L ((z mod M) + c) mod M'`` from z = t in rounds, then ``floor(2^b z / M')``: i64."""
-    small, large = moduli
-    z = t
     for _ in range(HASH_ROUNDS):
         z = ((z - small * (z >= small) + constants) << doublings) % large
     return (z << place_bits) // large
 
 
-def _find_constants(t, moduli, doublings, place_bits, most, rng) -> np.ndarray:
-    """For each row of t, i64[G, m], a constant that sends it to different places: i64[G]."""
+def _find_constants(t, hashing: tuple[int, int, int, int], most: int, rng) -> np.ndarray:
+    """For each row of t, i64[G, m], a constant that sends it to different places: i64[G].
+
+    `hashing` has M, M', L and b of `_hash_places`; constants are below M.
+    """
     constants, left = np.zeros(len(t), np.int64), np.arange(len(t))
     for _ in range(SEARCH_DRAWS):
         draws = max(1, SEARCH_HASHES // (len(left) * t.shape[1]))
-        drawn = rng.integers(0, moduli[0], (len(left), draws))
-        hit = _hash_places(t[left][:, None], drawn[:, :, None], moduli, doublings, place_bits)
+        drawn = rng.integers(0, hashing[0], (len(left), draws))
+        hit = _hash_places(t[left][:, None], drawn[:, :, None], *hashing)
         taken = np.bitwise_count(np.bitwise_or.reduce(1 << hit, axis=2))
         good = (taken == t.shape[1]) & (hit.max(2) < most)
         found = good.any(1)
