@@ -18,8 +18,8 @@ candidate theta_0 the proof looks at ``F(theta) = grad f(theta) + T T^T (theta -
 """
 
 import dataclasses
-import fractions
 import math
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +29,6 @@ from numpy.typing import ArrayLike
 from identity_matters.relu import origin
 from identity_matters.relu.model import Blocks, Problem
 
-Fraction = fractions.Fraction
 # Square roots are rounded up to a multiple of one over this.
 _ROOT_UNIT = 10**40
 # Share of the largest eigenvalue below which the least one is given up on at once.
