@@ -107,11 +107,10 @@ def fill_blocks(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
     queue = np.argsort(-squared_norms, kind="stable")
     if width == 1:
         return queue
-    order, waiting, start = [], queue[:0], 0
-    while start < len(queue) or len(waiting):
-        stop = start + CANDIDATE_WIDTHS * width - len(waiting)
-        candidates = np.concatenate([waiting, queue[start:stop]])
-        start = stop
+    order, waiting = [], queue[:0]
+    while len(queue) or len(waiting):
+        new = CANDIDATE_WIDTHS * width - len(waiting)
+        candidates, queue = np.concatenate([waiting, queue[:new]]), queue[new:]
         own = z[candidates]
         limit = (1 - tolerance) * squared_norms[candidates]
         # Farther points, be they taken or left waiting, are all still in place.
@@ -203,14 +202,10 @@ def place_units(
 
 
 def plan_adaptive(
-    h: np.ndarray,
-    num_classes: int,
-    width: int,
-    tile_points: int,
-    rng: np.random.Generator,
-    dtype: DTypeLike,
+    h: np.ndarray, num_classes: int, tile_points: int, rng: np.random.Generator, dtype: DTypeLike
 ) -> Plan:
     """Chooses viewpoint, surrogate labels, order and biases for the points ``h``: f64[n, k]."""
+    width = h.shape[1]
     viewpoint = choose_viewpoint(h)
     z = h - viewpoint
     radius = SURROGATE_RADIUS * np.linalg.norm(z, axis=1).min()

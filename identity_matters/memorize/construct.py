@@ -133,7 +133,7 @@ def memorize(
         h, _ = _project(input_map, inputs)
         input_map = _normal_product(adaptive.whitening(h), input_map)
         h, eps_h = _project(input_map, inputs)
-        plan = adaptive.plan_adaptive(h, num_classes, width, tile_points, rng, dtype)
+        plan = adaptive.plan_adaptive(h, num_classes, tile_points, rng, dtype)
     V, own, pre_activations = solve_blocks(plan, h, labels, dtype)
     output_V = solve_output(plan, dtype)
     bounds = certificate.certify(plan, h, labels, V, own, pre_activations, output_V, eps_h, dtype)

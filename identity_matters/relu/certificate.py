@@ -239,14 +239,11 @@ def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate
     teacher_norm = _largest_norm(teacher)
     largest = max(norm, teacher_norm)
     _require(largest < 1, "|||theta||| must be below 1, of the teacher too", largest, 1)
+    below = {"risk": risk, "kink_distance": kink - rho, "curvature": curvature}
+    above = {"radius": rho, "risk_above": risk_above, "norm": norm, "teacher_norm": teacher_norm}
     return Certificate(
-        radius=math.nextafter(float(rho), math.inf),
-        risk=math.nextafter(float(risk), -math.inf),
-        risk_above=math.nextafter(float(risk_above), math.inf),
-        norm=math.nextafter(float(norm), math.inf),
-        teacher_norm=math.nextafter(float(teacher_norm), math.inf),
-        kink_distance=math.nextafter(float(kink - rho), -math.inf),
-        curvature=math.nextafter(float(curvature), -math.inf),
+        **{name: math.nextafter(float(bound), -math.inf) for name, bound in below.items()},
+        **{name: math.nextafter(float(bound), math.inf) for name, bound in above.items()},
         active_examples=tuple(int(n) for block in live for n in (block.pre > 0).sum(axis=0)),
         dead_units=sum(int((~block.alive).sum()) for block in blocks),
     )
