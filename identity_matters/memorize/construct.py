@@ -116,7 +116,7 @@ def memorize(
     dtype = check_dtype(np.asarray(x), dtype)
     width = check_whole("width", width)
     inputs, labels, num_classes = distinct_examples(x, y, num_classes, dtype)
-    check_memory(*inputs.shape, num_classes, width)
+    check_memory(len(inputs), inputs.shape[1], num_classes, width)
     map_key, label_key = jax.random.split(jax.random.key(0) if key is None else key)
     rng = np.random.default_rng(np.asarray(jax.random.bits(label_key, (4,), np.uint32)))
     # Independent N(0, 1/k) entries, which keep norms on average.
