@@ -305,7 +305,7 @@ class ConflictingLabelsError(ValueError):
 
 
 def largest_entry(x: np.ndarray) -> float:
-    """The largest absolute value in `x`; not of np.abs(x), a copy that would be most memory."""
+    """The largest absolute value in `x`, without the copy that np.abs(x) makes."""
     return max(float(x.max()), -float(x.min()))
 
 

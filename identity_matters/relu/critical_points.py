@@ -40,7 +40,7 @@ KINDS = (
     "saddle",
     "no negative curvature",
 )
-# Of the tolerance.
+# Share of the tolerance below which the slope of a residual ends a search.
 _SLOPE_SHARE = 1e-3
 
 
