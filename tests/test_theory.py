@@ -203,7 +203,7 @@ def plan(request):
     """(points, labels, plan) of the adaptive method at one width."""
     rng = np.random.default_rng(request.param)
     h, y = rng.standard_normal((101, request.param)), rng.integers(0, 4, 101)
-    return h, y, adaptive.plan_adaptive(h, 4, request.param, 16, rng, np.float64)
+    return h, y, adaptive.plan_adaptive(h, 4, 16, rng, np.float64)
 
 
 def test_the_gaps_that_thresholds_go_into(plan):

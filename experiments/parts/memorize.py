@@ -63,15 +63,16 @@ def measure(trial: dict, key) -> dict:
     return MEASURES[trial["kind"]](key, trial)
 
 
-def _build_and_verify(build_network, x, y, batch_examples=4096, forward=network.forward):
-    """What `build_network` makes and certifies, and its outputs on all of `x`, with both times."""
+def _build_and_verify(
+    build, x, y, *sizes, batch_examples=construct.BATCH_EXAMPLES, forward=network.forward, **options
+):
+    """What `build` makes of x and y and certifies; its errors on all of them, and both times."""
     started = time.perf_counter()
-    built, certificate = build_network()
+    built, certificate = build(x, y, *sizes, **options)
     verifying = time.perf_counter()
     result = construct.verify(built, x, y, batch_examples, forward)
     measured = {
-        "errors": result.errors,
-        "max_abs_error": result.max_abs_error,
+        **result._asdict(),
         "build_seconds": verifying - started,
         "verify_seconds": time.perf_counter() - verifying,
         "certified": certificate.holds,
@@ -79,13 +80,12 @@ def _build_and_verify(build_network, x, y, batch_examples=4096, forward=network.
     return measured, built, certificate
 
 
-def _memorize(key, x, y, num_classes, width, batch_examples=4096, **settings) -> dict:
+def _memorize(key, x, y, num_classes, width, **settings) -> dict:
     """Builds a network, certified or not, and runs it on all of `x`."""
-    build_network = functools.partial(
-        construct.memorize, x, y, num_classes, width, key=key, certified=False, **settings
-    )
     try:
-        measured, built, certificate = _build_and_verify(build_network, x, y, batch_examples)
+        measured, built, certificate = _build_and_verify(
+            construct.memorize, x, y, num_classes, width, key=key, certified=False, **settings
+        )
     except (AssumptionError, PrecisionError) as error:
         return {"refused": str(error)}
     return {
@@ -135,12 +135,10 @@ def _measure_few_numbers(key, trial):
         images, _ = datasets.load(dataset, split_to_fit(dataset), trial["data_dir"])
         x = images[: trial["examples"]].reshape(trial["examples"], -1)
     y = _rng(label_key).integers(0, num_classes, len(x))
-    options = {"key": build_key, **few_numbers_options(trial)}
-    build_network = functools.partial(
-        few_numbers.memorize_with_few_numbers, x, y, num_classes, **options
-    )
+    options = {"batch_examples": trial["batch_examples"], "forward": few_numbers.forward}
+    options |= {"key": build_key, **few_numbers_options(trial)}
     measured, built, certificate = _build_and_verify(
-        build_network, x, y, trial["batch_examples"], few_numbers.forward
+        few_numbers.memorize_with_few_numbers, x, y, num_classes, **options
     )
     groups = built.thresholds, built.word_jumps, built.constant_jumps
     bits = trial.get("word_bits", few_numbers.EXACT_BITS)

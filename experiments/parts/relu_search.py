@@ -117,8 +117,7 @@ def search(trial, rng) -> dict:
         blocks, batch, descends, steps=trial.steps, tolerance=trial.gradient_tolerance
     )
     right, left = jax.vmap(feature_bound.functional_bound)(limits, batch)
-    numbers = {
-        **numbers,
+    numbers |= {
         **critical_points.kink_margins(limits, batch),
         "bound_coefficient": jax.vmap(feature_bound.coefficient)(limits, batch),
         "functional_gradient": np.sqrt(np.sum(left, axis=1)),

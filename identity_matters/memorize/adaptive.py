@@ -107,11 +107,10 @@ def fill_blocks(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
     queue = np.argsort(-squared_norms, kind="stable")
     if width == 1:
         return queue
-    order, waiting, start = [], queue[:0], 0
-    while start < len(queue) or len(waiting):
-        stop = start + CANDIDATE_WIDTHS * width - len(waiting)
-        candidates = np.concatenate([waiting, queue[start:stop]])
-        start = stop
+    order, waiting = [], queue[:0]
+    while len(queue) or len(waiting):
+        new = CANDIDATE_WIDTHS * width - len(waiting)
+        candidates, queue = np.concatenate([waiting, queue[:new]]), queue[new:]
         own = z[candidates]
         limit = (1 - tolerance) * squared_norms[candidates]
         # Farther points, be they taken or left waiting, are all still in place.
@@ -153,24 +152,22 @@ def largest_later_products(z: np.ndarray, width: int, tile_points: int) -> np.nd
     return np.concatenate([np.asarray(row, np.float64) for row in rows])[: len(z)]
 
 
-def same_block_products(
-    z: np.ndarray, order: np.ndarray, width: int, tolerance: float
-) -> np.ndarray:
+def same_block_products(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
     """Largest ``<z_i, z_j>`` over the j in i's block that unit i is to leave alone: f64[n].
 
     These are the points after i, which it cannot disturb, and those before it that it does not.
+    The points are in blocks of `width`: f64[n, k].
     """
-    blocks = in_blocks(z[order], width)
+    blocks = in_blocks(z, width)
     products = blocks @ blocks.transpose(0, 2, 1)
     limit = (1 - tolerance) * np.diagonal(products, axis1=1, axis2=2)
     disturbed = np.tril(products >= limit[:, :, None], -1)
     excluded = disturbed | np.eye(width, dtype=bool)[None]
-    return np.where(excluded, -np.inf, products).max(2).reshape(-1)[: len(order)]
+    return np.where(excluded, -np.inf, products).max(2).reshape(-1)[: len(z)]
 
 
 def place_units(
     h: np.ndarray,
-    order: np.ndarray,
     viewpoint: np.ndarray,
     surrogates: np.ndarray,
     width: int,
@@ -178,42 +175,37 @@ def place_units(
     tolerance: float,
     dtype: DTypeLike,
 ) -> tuple[np.ndarray, ...]:
-    """Rows of U, biases and silences for the points `h` in `order`; see `Plan` for the last four.
+    """Rows of U, biases and silences for the points `h`, f64[n, k], in blocks of `width`.
 
     Returns:
-      U f64[n, k], s f64[n], silence f64[n], surrogate_silence f64[n], search_error f64[n]; row i
-      belongs to point order[i].
+      U f64[n, k], s f64[n], silence f64[n], surrogate_silence f64[n], search_error f64[n]; see
+      `Plan` for the last four.
     """
-    z = (h - viewpoint).astype(dtype)
-    exact = z.astype(np.float64)
-    ordered = exact[order]
+    rounded = (h - viewpoint).astype(dtype)
+    z = rounded.astype(np.float64)
     others = np.maximum(
-        largest_later_products(z[order], width, tile_points),
-        same_block_products(exact, order, width, tolerance),
+        largest_later_products(rounded, width, tile_points),
+        same_block_products(z, width, tolerance),
     )
-    at_surrogates = np.max(ordered @ (surrogates - viewpoint).T, axis=1, initial=0.0)
-    squared_norms = np.sum(ordered**2, axis=1)
+    at_surrogates = np.max(z @ (surrogates - viewpoint).T, axis=1, initial=0.0)
+    squared_norms = np.sum(z**2, axis=1)
     closest = np.maximum(others, at_surrogates)
     threshold = closest + THRESHOLD_POSITION * (squared_norms - closest)
-    along_viewpoint = ordered @ viewpoint
+    along_viewpoint = z @ viewpoint
     s = (-threshold - along_viewpoint).astype(dtype).astype(np.float64)
     # What the rounded bias really asks for.
     threshold = -s - along_viewpoint
     norms = np.sqrt(squared_norms)
     unit_roundoff = np.finfo(dtype).eps / 2
     search_error = (width + 1) * unit_roundoff * norms * norms.max()
-    return ordered, s, threshold - others, threshold - at_surrogates, search_error
+    return z, s, threshold - others, threshold - at_surrogates, search_error
 
 
 def plan_adaptive(
-    h: np.ndarray,
-    num_classes: int,
-    width: int,
-    tile_points: int,
-    rng: np.random.Generator,
-    dtype: DTypeLike,
+    h: np.ndarray, num_classes: int, tile_points: int, rng: np.random.Generator, dtype: DTypeLike
 ) -> Plan:
     """Chooses viewpoint, surrogate labels, order and biases for the points ``h``: f64[n, k]."""
+    width = h.shape[1]
     viewpoint = choose_viewpoint(h)
     z = h - viewpoint
     radius = SURROGATE_RADIUS * np.linalg.norm(z, axis=1).min()
@@ -222,12 +214,10 @@ def plan_adaptive(
     tolerance = LEAST_GAP_FRACTION * len(h) ** (-4 / (width + 1))
     order = fill_blocks(z, width, tolerance)
     U, s, *silences = place_units(
-        h, order, viewpoint, surrogates, width, tile_points, tolerance, dtype
+        h[order], viewpoint, surrogates, width, tile_points, tolerance, dtype
     )
-    output_U, output_s = _place_output_units(surrogates, viewpoint, radius, tolerance, dtype)
-    return Plan(
-        order, in_blocks(U, width), in_blocks(s, width), surrogates, output_U, output_s, *silences
-    )
+    outputs = _place_output_units(surrogates, viewpoint, radius, tolerance, dtype)
+    return Plan(order, in_blocks(U, width), in_blocks(s, width), surrogates, *outputs, *silences)
 
 
 def _place_output_units(surrogates, viewpoint, radius, tolerance, dtype):
@@ -237,9 +227,8 @@ def _place_output_units(surrogates, viewpoint, radius, tolerance, dtype):
         # On the line, the labels must all be on one side of the point they are seen from.
         viewpoint = viewpoint - radius * (1 + 2 / num_classes)
     order = np.argsort(-np.linalg.norm(surrogates - viewpoint, axis=1), kind="stable")
-    none = np.empty((0, width))
-    U, s, *_ = place_units(
-        surrogates, order, viewpoint, none, num_classes, num_classes, tolerance, dtype
-    )
+    # All in one block, and no other points that they must leave alone.
+    sizes = num_classes, num_classes
+    U, s, *_ = place_units(surrogates[order], viewpoint, surrogates[:0], *sizes, tolerance, dtype)
     inverse = np.argsort(order)
     return U[inverse], s[inverse]

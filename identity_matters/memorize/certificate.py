@@ -91,31 +91,27 @@ def certify(
     ordered_norm = in_blocks(norms[plan.order], width)
     eta = U_norm[:, :, None] * (eps_h + dot_error * ordered_norm[:, None, :])
     eta += dot_error * np.abs(plan.s)[:, :, None]
-    fires = pre_activations > -eta
-    landing = _landing_errors(plan, h, y, V, pre_activations, eta, fires, u)
+    landing = _landing_errors(plan, h, y, V, pre_activations, eta, u)
 
     U_norm, s = U_norm.reshape(-1)[:n], np.abs(plan.s).reshape(-1)[:n]
     largest = max(norms.max(), np.linalg.norm(plan.surrogates, axis=1).max() + landing.max())
     eta_elsewhere = U_norm * (eps_h + dot_error * largest) + dot_error * s
     own_eta = np.diagonal(eta, axis1=1, axis2=2).reshape(-1)[:n]
     eta_landed = eta_elsewhere + U_norm * landing.max()
-    ratios = (
-        own / own_eta,
-        plan.silence / (eta_elsewhere + plan.search_error),
-        plan.surrogate_silence / eta_landed,
-    )
+    margins = own, plan.silence, plan.surrogate_silence
+    errors = own_eta, eta_elsewhere + plan.search_error, eta_landed
+    ratio = min((margin / error).min() for margin, error in zip(margins, errors, strict=True))
     output_error = _output_error(plan, output_V, landing, y[plan.order], u)
-    ratio = min(r.min() for r in ratios)
     return Certificate(
         precision=np.dtype(dtype).name,
-        smallest_margin=float(min(own.min(), plan.silence.min(), plan.surrogate_silence.min())),
+        smallest_margin=float(min(margin.min() for margin in margins)),
         margin_over_rounding=float(ratio),
         output_error_bound=float(output_error),
         holds=bool(ratio > 1 and output_error < OUTPUT_TOLERANCE),
     )
 
 
-def _landing_errors(plan, h, y, V, pre_activations, eta, fires, u) -> np.ndarray:
+def _landing_errors(plan, h, y, V, pre_activations, eta, u) -> np.ndarray:
     """Bound on the distance of each moved point from its surrogate label: f64[n], in plan.order."""
     n, width = h.shape
     activations = np.maximum(pre_activations, 0)
@@ -123,6 +119,7 @@ def _landing_errors(plan, h, y, V, pre_activations, eta, fires, u) -> np.ndarray
     # The rounding of V is known; that of the network's own arithmetic is bounded.
     residual = points + (V @ activations).transpose(0, 2, 1) - targets
     V_norm = np.linalg.norm(V, axis=1)[:, :, None]
+    fires = pre_activations > -eta
     evaluation = (V_norm * (fires * eta + (width + 1) * u * activations)).sum(1)
     rounding = u * (np.linalg.norm(points, axis=2) + np.linalg.norm(targets, axis=2))
     return (np.linalg.norm(residual, axis=2) + evaluation + rounding).reshape(-1)[:n]

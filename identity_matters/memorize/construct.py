@@ -117,23 +117,23 @@ def memorize(
     width = check_whole("width", width)
     inputs, labels, num_classes = distinct_examples(x, y, num_classes, dtype)
     check_memory(len(inputs), inputs.shape[1], num_classes, width)
-    largest = largest_entry(inputs)
     map_key, label_key = jax.random.split(jax.random.key(0) if key is None else key)
     rng = np.random.default_rng(np.asarray(jax.random.bits(label_key, (4,), np.uint32)))
     # Independent N(0, 1/k) entries, which keep norms on average.
     input_map = np.asarray(jax.random.normal(map_key, (width, inputs.shape[1]), dtype))
     input_map = input_map / np.sqrt(width).astype(dtype)
     if method == "paper":
-        h, eps_h = _project(input_map, inputs, largest)
+        h, eps_h = _project(input_map, inputs)
         plan = paper_method.plan_paper(h, inputs, num_classes, rng, dtype)
     else:
         # Powers of two, so that inputs of any size have projections of ordinary size.
         reach = np.finfo(dtype).maxexp - ROOM_BITS
-        input_map = np.ldexp(input_map, -np.clip(np.frexp(largest)[1], -reach, reach))
-        h, _ = _project(input_map, inputs, largest)
+        exponent = np.frexp(largest_entry(inputs))[1]
+        input_map = np.ldexp(input_map, -np.clip(exponent, -reach, reach))
+        h, _ = _project(input_map, inputs)
         input_map = _normal_product(adaptive.whitening(h), input_map)
-        h, eps_h = _project(input_map, inputs, largest)
-        plan = adaptive.plan_adaptive(h, num_classes, width, tile_points, rng, dtype)
+        h, eps_h = _project(input_map, inputs)
+        plan = adaptive.plan_adaptive(h, num_classes, tile_points, rng, dtype)
     V, own, pre_activations = solve_blocks(plan, h, labels, dtype)
     output_V = solve_output(plan, dtype)
     bounds = certificate.certify(plan, h, labels, V, own, pre_activations, output_V, eps_h, dtype)
@@ -156,7 +156,7 @@ def _normal_product(whitening, input_map) -> np.ndarray:
     return product
 
 
-def _project(input_map, x, largest: float) -> tuple[np.ndarray, float]:
+def _project(input_map, x) -> tuple[np.ndarray, float]:
     """``A_0 x`` as the network computes it, f64[n, k], and a bound on its rounding error.
 
     The error is measured, not derived: worst-case bounds grow with d, and are hundreds of times too
@@ -186,7 +186,8 @@ def _project(input_map, x, largest: float) -> tuple[np.ndarray, float]:
     if underflow > rounding:
         raise PrecisionError(
             f"entries of x below {info.tiny:.2g}, the least normal {input_map.dtype}, are zero to"
-            f" some devices, and matter here: scale the inputs up, the largest is {largest:.2g}"
+            " some devices, and matter here: scale the inputs up, the largest is"
+            f" {largest_entry(x):.2g}"
         )
     return h, float(rounding + underflow)
 
@@ -304,7 +305,7 @@ class ConflictingLabelsError(ValueError):
 
 
 def largest_entry(x: np.ndarray) -> float:
-    """The largest absolute value in `x`; not of np.abs(x), a copy that would be most memory."""
+    """The largest absolute value in `x`, without the copy that np.abs(x) makes."""
     return max(float(x.max()), -float(x.min()))
 
 

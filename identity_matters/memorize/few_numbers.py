@@ -26,13 +26,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from identity_matters.array_types import Array, check_whole
+from identity_matters.memorize import construct
 from identity_matters.memorize.certificate import PrecisionError
-from identity_matters.memorize.construct import (
-    BATCH_EXAMPLES,
-    check_dtype,
-    distinct_examples,
-    largest_entry,
-)
 from identity_matters.memorize.network import apply_block, matmul, run_blocks, transform
 
 EXACT_BITS = 53
@@ -66,7 +61,7 @@ class Repeated(NamedTuple):
     """
 
     parts: tuple
-    repeats: jax.Array
+    repeats: jax.Array | int
 
 
 class FewNumbers(NamedTuple):
@@ -162,8 +157,8 @@ def memorize_with_few_numbers(
       PrecisionError: a ValueError; the integers that the inputs need exceed 2^b.
       TypeError: JAX has 64-bit types switched off.
     """
-    check_dtype(np.asarray(x), np.float64)
-    points, labels, r = distinct_examples(x, y, num_classes, np.float64)
+    construct.check_dtype(np.asarray(x), np.float64)
+    points, labels, r = construct.distinct_examples(x, y, num_classes, np.float64)
     check_group(group_points, r, word_bits, width)
     if points.dtype.kind == "f" and not (points == np.rint(points)).all():
         raise ValueError("x must hold whole numbers, as pixels are: multiply x and round")
@@ -174,33 +169,28 @@ def memorize_with_few_numbers(
     first, t, labels = int(t.min()), t[order] - t.min(), labels[order]
     group = np.arange(len(t)) // group_points
     small = max(int(t[-1]) + 1, min(LEAST_MODULUS, 2 ** (word_bits - 2)))
-    moduli = small, int(small * rng.uniform(*MODULUS_RATIO))
-    doublings = min(MOST_DOUBLINGS, 61 - moduli[-1].bit_length())
+    large = int(small * rng.uniform(*MODULUS_RATIO))
+    doublings = min(MOST_DOUBLINGS, 61 - large.bit_length())
     base, digits, most = max(2, r), slots(r, word_bits), places(r, word_bits, width)
-    place_bits = _place_bits(group_points, most)
-    hashing = moduli, doublings, place_bits
+    hashing = small, large, doublings, _place_bits(group_points, most)
     full = len(t) // group_points * group_points
-    groups = [t[:full].reshape(-1, group_points), t[full:][None]]
+    parts = [t[:full].reshape(-1, group_points), t[full:][None]]
     constants = np.concatenate(
-        [_find_constants(some, *hashing, most, rng) for some in groups if some.size]
+        [_find_constants(part, hashing, most, rng) for part in parts if part.size]
     )
     word, digit = np.divmod(_hash_places(t, constants[group], *hashing), digits)
     words = np.zeros((len(constants), width - LEAST_WIDTH + 1), np.int64)
     np.add.at(words, (group, word), labels * base ** (digits - 1 - digit))
     # From the last group down; a block measures its own step and takes the one before it.
-    thresholds = np.append(t[group_points::group_points][::-1], moduli[-1])
-    jumps = [
-        np.concatenate([0 * own[:1], -np.diff(own, axis=0)[::-1]]) for own in (words, constants)
-    ]
+    thresholds = np.append(t[group_points::group_points][::-1], large)
+    jumps = [-np.diff(own, axis=0, append=own[-1:])[::-1] for own in (words, constants)]
     start = np.zeros(width)
     start[[POINT, CONSTANT]] = -first, constants[-1]
     start[_word_channels(width)] = words[-1]
-    blocks = _block(width, *_SELECT), _one_hot(r, width)
-    select, output = (tuple(map(jnp.float64, block)) for block in blocks)
-    stages = _stages(*moduli, doublings, place_bits, base, digits, width)
-    numbers = map(jnp.float64, (a[None], start, thresholds, *jumps))
-    network = FewNumbers._make((*numbers, select, stages, output))
-    sizes = size + abs(first), 2 * moduli[-1], base**digits, 2 * r * digits * words.shape[1]
+    groups = (own.astype(float) for own in (thresholds, *jumps))
+    shared = _block(width, *_SELECT), _stages(*hashing, base, digits, width), _one_hot(r, width)
+    network = jax.tree.map(jnp.asarray, FewNumbers._make((a[None], start, *groups, *shared)))
+    sizes = size + abs(first), 2 * large, base**digits, 2 * r * digits * words.shape[1]
     return network, ExactCertificate(max(sizes), max(sizes) <= 2**word_bits)
 
 
@@ -210,10 +200,8 @@ def _word_channels(width: int) -> np.ndarray:
 
 def slots(num_classes: int, word_bits: int = EXACT_BITS) -> int:
     """How many labels fit into one word: the largest S with r^S <= 2^b."""
-    base, count = max(2, num_classes), 0
-    while base ** (count + 1) <= 2**word_bits:
-        count += 1
-    return count
+    base = max(2, num_classes)
+    return next(count for count in itertools.count() if base ** (count + 1) > 2**word_bits)
 
 
 def places(num_classes: int, word_bits: int = EXACT_BITS, width: int = LEAST_WIDTH) -> int:
@@ -264,7 +252,7 @@ def check_group(
 
 def _project_to_line(x, rng, word_bits: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Whole a f64[d], t = x a i64[n] with distinct entries, and a bound on all sums behind them."""
-    largest = max(1, int(largest_entry(x)))
+    largest = max(1, int(construct.largest_entry(x)))
     bits = max(1, int(len(x) ** 2 // largest).bit_length())
     # Even the largest a leaves room for the shift of t to 0 and for twice the larger modulus.
     most_bits = (2 ** (word_bits - 4) // (largest * x.shape[1])).bit_length() - 1
@@ -272,8 +260,8 @@ def _project_to_line(x, rng, word_bits: int) -> tuple[np.ndarray, np.ndarray, in
         most = 2 ** min(bits, most_bits)
         a = rng.integers(-most, most, x.shape[1], endpoint=True)
         size = int(np.abs(a).sum()) * largest
-        starts = range(0, len(x), BATCH_EXAMPLES)
-        t = np.concatenate([x[i : i + BATCH_EXAMPLES].astype(float) @ a for i in starts])
+        batches = np.split(x, range(construct.BATCH_EXAMPLES, len(x), construct.BATCH_EXAMPLES))
+        t = np.concatenate([batch.astype(float) @ a for batch in batches])
         if len(np.unique(t)) == len(t):
             return a.astype(float), t.astype(np.int64), size
         bits += 1
@@ -283,22 +271,23 @@ def _project_to_line(x, rng, word_bits: int) -> tuple[np.ndarray, np.ndarray, in
     )
 
 
-def _hash_places(t, constants, moduli, doublings: int, place_bits: int) -> np.ndarray:
+def _hash_places(z, constants, small: int, large: int, doublings: int, place_bits: int):
     """``z <- 2^L ((z mod M) + c) mod M'`` from z = t in rounds, then ``floor(2^b z / M')``: i64."""
-    small, large = moduli
-    z = t
     for _ in range(HASH_ROUNDS):
         z = ((z - small * (z >= small) + constants) << doublings) % large
     return (z << place_bits) // large
 
 
-def _find_constants(t, moduli, doublings, place_bits, most, rng) -> np.ndarray:
-    """For each row of t, i64[G, m], a constant that sends it to different places: i64[G]."""
+def _find_constants(t, hashing: tuple[int, int, int, int], most: int, rng) -> np.ndarray:
+    """For each row of t, i64[G, m], a constant that sends it to different places: i64[G].
+
+    `hashing` has M, M', L and b of `_hash_places`; constants are below M.
+    """
     constants, left = np.zeros(len(t), np.int64), np.arange(len(t))
     for _ in range(SEARCH_DRAWS):
         draws = max(1, SEARCH_HASHES // (len(left) * t.shape[1]))
-        drawn = rng.integers(0, moduli[0], (len(left), draws))
-        hit = _hash_places(t[left][:, None], drawn[:, :, None], moduli, doublings, place_bits)
+        drawn = rng.integers(0, hashing[0], (len(left), draws))
+        hit = _hash_places(t[left][:, None], drawn[:, :, None], *hashing)
         taken = np.bitwise_count(np.bitwise_or.reduce(1 << hit, axis=2))
         good = (taken == t.shape[1]) & (hit.max(2) < most)
         found = good.any(1)
@@ -342,7 +331,7 @@ def _stages(
 
     def repeated(repeats: int, *blocks) -> Repeated:
         stacked = map(np.stack, zip(*(_block(width, *units) for units in blocks), strict=True))
-        return Repeated((tuple(map(jnp.float64, stacked)),), jnp.asarray(repeats))
+        return Repeated((tuple(stacked),), repeats)
 
     back = {POINT: -large}
     double, add = ({POINT: 1}, 0, {POINT: 1}), ({CONSTANT: 1}, 0, {POINT: 1})
@@ -374,9 +363,9 @@ def _stages(
         # A word is 0 once all its digits are read; then the others move up.
         pairs = itertools.pairwise(_word_channels(width))
         move_up = [({after: 1}, 0, {here: 1, after: -1}) for here, after in pairs]
-        extract = Repeated(extract, jnp.asarray(digits)), repeated(1, move_up)
+        extract = Repeated(extract, digits), repeated(1, move_up)
         repeats = HASH_ROUNDS, 1, width - LEAST_WIDTH + 1
-    return tuple(map(Repeated, (rounds, place, extract), map(jnp.asarray, repeats)))
+    return tuple(map(Repeated, (rounds, place, extract), repeats))
 
 
 def _one_hot(r: int, width: int) -> tuple[np.ndarray, ...]:

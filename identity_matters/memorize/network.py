@@ -74,9 +74,7 @@ def run_blocks(h: jax.Array, blocks: tuple[Array, ...]) -> jax.Array:
 @jax.jit
 def forward(network: Network, x: Array) -> jax.Array:
     """The whole network, block after block: f[n, d] to f[n, r]. Memory does not grow with depth."""
-    h = project(network.input_map, x)
-    blocks = (network.U, network.V, network.s)
-    h = run_blocks(h, blocks)
+    h = run_blocks(project(network.input_map, x), (network.U, network.V, network.s))
     return transform(h, network.output_U, network.output_V, network.output_s).T
 
 

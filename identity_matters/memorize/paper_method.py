@@ -130,7 +130,7 @@ def separation(x: ArrayLike) -> Separation:
     for start in range(0, len(x), TILE_POINTS):
         own = projected[start : start + TILE_POINTS]
         own_squares = squared_norms[start : start + len(own)] - rounding
-        # Short of the own square. Each pair is looked at from its first row alone.
+        # All but the row's own square. Each pair is compared once, from its first row.
         bounds = squared_norms[start:] - 2 * own @ projected[start:].T
         bounds[np.tril_indices(len(own), 0, bounds.shape[1])] = np.inf
         least = bounds.min(axis=1) + own_squares

@@ -18,8 +18,8 @@ candidate theta_0 the proof looks at ``F(theta) = grad f(theta) + T T^T (theta -
 """
 
 import dataclasses
-import fractions
 import math
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +29,6 @@ from numpy.typing import ArrayLike
 from identity_matters.relu import origin
 from identity_matters.relu.model import Blocks, Problem
 
-Fraction = fractions.Fraction
 # Square roots are rounded up to a multiple of one over this.
 _ROOT_UNIT = 10**40
 # Share of the largest eigenvalue below which the least one is given up on at once.
@@ -240,14 +239,11 @@ def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate
     teacher_norm = _largest_norm(teacher)
     largest = max(norm, teacher_norm)
     _require(largest < 1, "|||theta||| must be below 1, of the teacher too", largest, 1)
+    below = {"risk": risk, "kink_distance": kink - rho, "curvature": curvature}
+    above = {"radius": rho, "risk_above": risk_above, "norm": norm, "teacher_norm": teacher_norm}
     return Certificate(
-        radius=math.nextafter(float(rho), math.inf),
-        risk=math.nextafter(float(risk), -math.inf),
-        risk_above=math.nextafter(float(risk_above), math.inf),
-        norm=math.nextafter(float(norm), math.inf),
-        teacher_norm=math.nextafter(float(teacher_norm), math.inf),
-        kink_distance=math.nextafter(float(kink - rho), -math.inf),
-        curvature=math.nextafter(float(curvature), -math.inf),
+        **{name: math.nextafter(float(bound), -math.inf) for name, bound in below.items()},
+        **{name: math.nextafter(float(bound), math.inf) for name, bound in above.items()},
         active_examples=tuple(int(n) for block in live for n in (block.pre > 0).sum(axis=0)),
         dead_units=sum(int((~block.alive).sum()) for block in blocks),
     )

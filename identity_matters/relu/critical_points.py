@@ -40,7 +40,7 @@ KINDS = (
     "saddle",
     "no negative curvature",
 )
-# Of the tolerance.
+# Share of the tolerance below which the slope of a residual ends a search.
 _SLOPE_SHARE = 1e-3
 
 
@@ -99,23 +99,20 @@ def kink_margins(blocks: Blocks, problem: Problem) -> dict[str, jax.Array]:
       examples (0 for a unit with w = 0); "shortest_unit", the least ``max(||w||, ||v||)`` of a
       unit; and i64[m] "dead_units", how many are active on no example.
     """
-
-    def one(some, sample):
-        _, hidden, pre = model.forward(some, sample)
-        length = jnp.sum(some.U**2, axis=2)
-        reach = jnp.sum(hidden**2, axis=2)
-        if some.s is not None:
-            length, reach = length + some.s**2, reach + 1.0
-        size = jnp.sqrt(length[:, None, :] * reach[:, :, None])
-        margin = jnp.where(size > 0, jnp.abs(pre) / jnp.where(size > 0, size, 1.0), 0.0)
-        longest = jnp.maximum(jnp.sqrt(length), jnp.linalg.norm(some.V, axis=1))
-        return {
-            "kink_margin": margin.min(),
-            "shortest_unit": longest.min(),
-            "dead_units": (pre <= 0).all(axis=1).sum(),
-        }
-
-    return jax.vmap(one)(blocks, problem)
+    # Axes: nets, blocks, examples, units.
+    _, hidden, pre = jax.vmap(model.forward)(blocks, problem)
+    length = jnp.sum(blocks.U**2, axis=-1)
+    reach = jnp.sum(hidden**2, axis=-1)
+    if blocks.s is not None:
+        length, reach = length + blocks.s**2, reach + 1.0
+    size = jnp.sqrt(length[:, :, None, :] * reach[:, :, :, None])
+    margin = jnp.where(size > 0, jnp.abs(pre) / jnp.where(size > 0, size, 1.0), 0.0)
+    longest = jnp.maximum(jnp.sqrt(length), jnp.linalg.norm(blocks.V, axis=-2))
+    return {
+        "kink_margin": margin.min(axis=(1, 2, 3)),
+        "shortest_unit": longest.min(axis=(1, 2)),
+        "dead_units": (pre <= 0).all(axis=2).sum(axis=(1, 2)),
+    }
 
 
 def classify(
@@ -173,12 +170,8 @@ def strictly_dead(blocks: Blocks, problem: Problem) -> jax.Array:
     Args:
       blocks: with a leading axis of m nets; problem: one, for all of them.
     """
-
-    def one(some):
-        _, _, pre = model.forward(some, problem)
-        return (pre < 0).all()
-
-    return jax.vmap(one)(blocks)
+    _, _, pre = jax.vmap(model.forward, in_axes=(0, None))(blocks, problem)
+    return (pre < 0).all(axis=(1, 2, 3))
 
 
 def hull_depth(points: np.ndarray) -> float:

@@ -95,9 +95,8 @@ def tight_problem(blocks: Blocks, problem: Problem, size: float) -> Problem:
     """
     predictions, _, pre = model.forward(blocks, problem)
     vectors, _, _ = jnp.linalg.svd(model.relu(pre[0]), full_matrices=False)
-    direction = vectors[:, -1]
-    errors = jnp.zeros_like(predictions).at[:, 0].set(direction)
-    return problem._replace(y=predictions + size * jnp.sqrt(len(direction)) * errors)
+    errors = size * jnp.sqrt(len(vectors)) * vectors[:, -1]
+    return problem._replace(y=predictions.at[:, 0].add(errors))
 
 
 @functools.partial(jax.jit, static_argnames=("steps", "objective"))

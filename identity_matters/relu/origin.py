@@ -97,6 +97,6 @@ def escape_direction(w: ArrayLike, problem: Problem, depth: int, width: int) -> 
 
 
 def largest_autodiff_hessian_entry(zero: Blocks, problem: Problem) -> float:
-    """Of the Hessian at zero weights that `jax.hessian` reports; 0, though q is not."""
+    """The largest |entry| of what `jax.hessian` reports at zero weights: 0, although q is not."""
     hessian = jax.jit(jax.hessian(model.risk))(zero, problem)
     return float(max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(hessian)))
