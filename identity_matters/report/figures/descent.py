@@ -30,8 +30,8 @@ def inside_points(run: Run) -> list[dict]:
 @fig.figure("convergence", "inside", inside_points)
 def draw_inside(points: fig.Points, canvas: Canvas) -> None:
     axes = canvas.subplots()
-    names = ("depth width", "excess_over_sigma", "converged_percent")
-    curves(axes, points, *names, labels=lambda net: f"l = {net[0]}, d = {net[1]}")
+    nets = series(points, "depth width", lambda net: f"l = {net[0]}, d = {net[1]}")
+    curves(axes, nets, "excess_over_sigma", "converged_percent")
     for label, (threshold, style) in _CERTIFIED.items():
         axes.axvline(threshold, color="black", linestyle=style, linewidth=1, label=label)
     axes.set(xscale="log", xlabel="(f(0) − C) / σ_min(Σ)", ylabel="converged from zero, %")

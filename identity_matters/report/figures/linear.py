@@ -62,7 +62,7 @@ def draw_norms(points: fig.Points, canvas: Canvas) -> None:
             rows = [point for point in own if point["curve"] == bound]
             curve(axes, rows, *names, line, color="0.2", linewidth=1.0, label=label)
         # Hollow, so that an equal norm of another method shows through.
-        curves(axes, own, "curve", *names, "o", labels=_METHODS, markerfacecolor="none")
+        curves(axes, series(own, "curve", _METHODS), *names, "o", markerfacecolor="none")
 
 
 def _scale_dimensions(axes: Any) -> None:
@@ -124,7 +124,7 @@ def draw_shortest(points: fig.Points, canvas: Canvas) -> None:
             {**row, "place": order.index((row["dimension"], row["target"], row["seed"]))}
             for row in own
         ]
-        curves(axes, places, "bound", "place", "excess_percent", "o", labels=_BOUNDS_OF_PATHS)
+        curves(axes, series(places, "bound", _BOUNDS_OF_PATHS), "place", "excess_percent", "o")
         axes.axhline(2, color="0.2", linewidth=1.0, linestyle="--")
 
 
