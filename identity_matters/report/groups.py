@@ -126,8 +126,8 @@ def read(name: str, directory: str | os.PathLike[str]) -> Collection:
 
     A run whose files cannot be read, or lack what the tables need, is a problem.
     """
-    found, unread = read_collection(directory)
-    runs, problems = [], list(unread)
+    found, problems = read_collection(directory)
+    runs = []
     for run in (run for run in found if run.status == "done"):
         try:
             group_runs([run])

@@ -189,8 +189,8 @@ def curve(
 ) -> None:
     """Draws the median of column y at each value of column x, and the range where there is one.
 
-    Points without a value are left out, lower ones than `floor` are drawn there: 0 has no place on
-    a logarithmic axis. `fmt` and `options` go to `axes.plot`.
+    Points without a value are left out; lower ones are drawn at `floor`, as 0 has no place on a
+    logarithmic axis. `fmt` and `options` go to `axes.plot`.
     """
     held = split([p for p in points if p[y] is not None and not isnan(p[y])], x)
     places = sorted(held)
@@ -219,7 +219,7 @@ def curves(axes: Any, parts: Series, x: str, y: str, fmt: str = "o-", **options:
 def scatter(
     axes: Any, points: Points, x: str, y: str, fmt: str = "o", floor: float = -inf, **options: Any
 ) -> None:
-    """Draws every point, discs see-through; lower ones than `floor` are drawn there."""
+    """Draws every point, lower ones at `floor`; discs are see-through."""
     disc: Looks = {"alpha": 0.5, "markeredgewidth": 0} if fmt == "o" else {}
     heights = [max(point[y], floor) for point in points]
     axes.plot([point[x] for point in points], heights, fmt, **disc | options)

@@ -228,7 +228,7 @@ def origin_points(run: Run) -> list[dict]:
     """One row for each Hessian eigenvalue at zero weights; R farthest from I, the least width."""
     records = of_kind(run, "hessian_at_origin")
     narrowest = min((record["width"] for record in records), default=0)
-    farthest = []
+    farthest: list[dict] = []
     for record in (record for record in records if record["width"] == narrowest):
         size = max(net["target_size"] for net in record["nets"])
         farthest += [record | net for net in record["nets"] if net["target_size"] == size]

@@ -21,7 +21,7 @@ def ablation_points(question: str, run: Run) -> Iterator[dict]:
     for record in of_kind(run, "train") if asked else ():
         result = results[record["cell"]]
         yield {
-            # The depth, where nets of several are compared, has panels.
+            # Without the depth: each depth has a panel of its own.
             "net": result["net"].split("/")[0].replace("_", " "),
             "convolutions": 1 + 2 * sum(result["model"]["blocks_per_stage"]),
             **fig.pick(record, "step loss error_percent"),
