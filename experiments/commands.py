@@ -30,8 +30,8 @@ def counted(verdicts: collections.Counter) -> str:
 def run(main: Callable[[list[str]], int], takes: str = "") -> None:
     """Calls `main` with the arguments that are no flags, and exits with its code.
 
-    Where a flag, an argument, or with a RunError or ValidationError `main` says so, the command
-    line will not do: one line and exit code 2.
+    A wrong flag or argument, or a RunError or ValidationError of `main`, ends in one line and exit
+    code 2.
 
     Args:
       takes: what the arguments are; none are taken if empty.

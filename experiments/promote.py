@@ -28,7 +28,7 @@ def _main(paths: list[str]) -> int:
 
 
 def _promotable(path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """The run and its place in the reference; raises RunError or ValueError for one that won't."""
+    """The run and its place in the reference; RunError or ValueError if it must not go there."""
     run = runs.read_run(path)
     if run.status != "done":
         raise runs.RunError(f"{path}: only a finished run can be promoted; it is {run.status}")

@@ -23,7 +23,7 @@ _REFERENCE_ONLY = flags.DEFINE_boolean(
 
 
 def _main(_: list[str]) -> int:
-    # It misses fonts that no text here is in.
+    # Matplotlib warns of missing fonts, which no text here needs.
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     reference = pathlib.Path(commands.REFERENCE_DIR.value)
     collections = [groups.read("reference", reference)]

@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import importlib.metadata
+import itertools
 import os
 import pathlib
 import platform
@@ -62,7 +63,11 @@ def _git(*arguments: str) -> str | None:
 
 def _command() -> list[str]:
     """The command line without what differs from machine to machine."""
-    arguments = [a for a in sys.argv[1:] if not a.startswith(("--results_dir", "--overwrite"))]
+    arguments = [
+        argument
+        for before, argument in itertools.pairwise(sys.argv)
+        if before != "--results_dir" and not argument.startswith(("--results_dir", "--overwrite"))
+    ]
     here = f"{pathlib.Path.cwd()}{os.sep}"
     spec = sys.modules["__main__"].__spec__
     program = ["-m", spec.name] if spec else [pathlib.Path(sys.argv[0]).name]

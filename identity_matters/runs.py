@@ -37,7 +37,7 @@ from identity_matters import environment
 SCHEMA = 2
 FINISHED = ("done", "diverged")
 STATUSES = ("running", *FINISHED, "interrupted", "failed")
-# What a run may say of its claim, and the colour of it on a page and in a terminal.
+# What a run may say of its claim, and its colour on the page of the report.
 VERDICTS = {
     "holds": "good",  # a proved statement of which every attack failed
     "counterexample": "odd",  # a statement that a record refutes
@@ -51,7 +51,7 @@ SCALES = ("paper", "reduced")
 PLACE_SETTINGS = ("data_dir", "cache", "worker_threads", "worker_processes", "prefetch_batches")
 # The end of each line: `, "chain": "16 digits"}` and a newline.
 _LINE_END = 31
-# What the system says where a disk, or a user's share of it, is full.
+# What the system says when a disk, or a user's share of it, is full.
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _NAME = re.compile(r"[A-Za-z0-9_.+@-]+(/[A-Za-z0-9_.+@-]+)*")
@@ -250,12 +250,10 @@ class RunDir:
                         left.unlink()
                 for entry in path.iterdir() if overwrite else ():
                     entry.rmtree() if entry.is_dir() else entry.unlink()
-                lines: list[bytes] = []
                 ran_on = environment.describe()
-                if (found := _unfinished(path, config)) is not None:
-                    before, lines = found
-                    resumed = [*before.environment.get("resumed", []), ran_on]
-                    ran_on = {**before.environment, "resumed": resumed}
+                before, lines = _unfinished(path, config)
+                if before:
+                    ran_on = {**before, "resumed": [*before.get("resumed", []), ran_on]}
                 write_json(path / "config.json", config)
                 write_json(path / "environment.json", _sealed(ran_on))
                 run = cls(path, config, summary, lines)
@@ -345,8 +343,12 @@ def lock_directory(path: Any, held: contextlib.ExitStack) -> None:
         print(f"{path}: {why}; start a run only once", file=sys.stderr)
 
 
-def _unfinished(path: Any, config: dict) -> "tuple[Run, list[bytes]] | None":
-    """The unfinished run of these settings, see `_read`; raises where it may not go on."""
+def _unfinished(path: Any, config: dict) -> tuple[dict, list[bytes]]:
+    """What the unfinished run of these settings ran on, and its lines; both empty without a run.
+
+    Raises:
+      RunError: there is a run that may not go on.
+    """
     again = "--overwrite runs it anew"
     if not (path / "summary.json").exists():
         for left in (path / "metrics.jsonl", path / "checkpoints"):
@@ -355,7 +357,7 @@ def _unfinished(path: Any, config: dict) -> "tuple[Run, list[bytes]] | None":
                     f"{path / 'summary.json'}: missing beside {left.name}, which holds results; put"
                     f" it back, or {again}"
                 )
-        return None
+        return {}, []
     try:
         run, lines = _read(path)
         changed = differences(run.config, config)
@@ -380,7 +382,7 @@ def _unfinished(path: Any, config: dict) -> "tuple[Run, list[bytes]] | None":
         raise RunError(f"{path}: there is an unfinished run{with_what}; {again}")
     if run.summary["schema"] != SCHEMA:
         raise RunError(f"{path}: cannot be resumed, its schema is {run.summary['schema']}; {again}")
-    return run, lines
+    return run.environment, lines
 
 
 # Reading runs

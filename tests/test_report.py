@@ -54,7 +54,7 @@ def test_a_metric_is_mean_and_spread_over_the_seeds_that_have_it(tmp_path):
     ("say", "values", "texts"),
     [
         (groups.format_number, [1000000, 0.123456, 1e-11], ["1,000,000", "0.1235", "1e-11"]),
-        (groups.format_number, [3133.9, True, 0.0], ["3,134", "true", "0"]),
+        (groups.format_number, [3133.9, True, 0.0, None], ["3,134", "true", "0", "None"]),
         (groups.in_words, [[6.148, 6.149], [5.9, 6.4]], ["6.1", "5.9–6.4"]),
         (groups.in_words, [[0.0, 0.0, 0.5], [1085, 1116]], ["0–0.50", "1,085–1,116"]),
         (groups.in_words, [[0.99996], [999.9999]], ["1.0", "1,000"]),

@@ -49,7 +49,8 @@ def test_a_run_writes_what_the_contract_says_and_ends_with_its_result(tmp_path):
     assert "trial 2 of 3 (value 2)" in finished.stderr
     again = run_toy(tmp_path, "--seed=7", ends=2)
     assert "is done; --overwrite runs it anew" in again.stderr
-    run_toy(tmp_path, "--seed=7", "--overwrite")
+    forked.run(TOY, "--results_dir", str(tmp_path), "--seed=7", "--overwrite")
+    assert runs.read_run(path).environment["command"] == command
 
 
 def test_a_changed_setting_makes_a_run_of_another_name_that_decides_nothing(tmp_path):

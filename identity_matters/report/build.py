@@ -343,13 +343,8 @@ def provenance_table(group: Group, directory: pathlib.Path) -> Iterator[Row]:
 def every_metric(collections: list[Collection]) -> Iterator[Row]:
     """Every metric of every finished run, a row each, as other people's scripts read them."""
     for name, run in ((c.name, run) for c in collections for run in c.runs):
-        same = {part: str(run.summary[part]) for part in ("experiment", "variant", "seed", "scale")}
+        parts = ("experiment", "variant", "seed", "scale")
+        same = {"collection": name} | {part: str(run.summary[part]) for part in parts}
         for metric, value in run.summary["metrics"].items():
             printed = str(run.summary["paper"].get(metric, ""))
-            yield {
-                "collection": name,
-                **same,
-                "metric": metric,
-                "value": str(value),
-                "paper": printed,
-            }
+            yield {**same, "metric": metric, "value": str(value), "paper": printed}

@@ -126,8 +126,8 @@ def read(name: str, directory: str | os.PathLike[str]) -> Collection:
 
     A run whose files cannot be read, or lack what the tables need, is a problem.
     """
-    found, unread = read_collection(directory)
-    runs, problems = [], list(unread)
+    found, problems = read_collection(directory)
+    runs = []
     for run in (run for run in found if run.status == "done"):
         try:
             group_runs([run])
@@ -154,14 +154,17 @@ def _is_number(value: object) -> bool:
 def format_number(value: float, digits: int = 4) -> str:
     """A number as the tables print it: whole numbers in full, others to `digits` digits.
 
-    Below a million others lose their fraction, too, rather than take an exponent.
+    Below a million others lose their fraction, too, rather than take an exponent. What is not a
+    number, None say, is printed as it is.
     """
     if isinstance(value, bool):
         return str(value).lower()
+    if not _is_number(value):
+        return str(value)
     if isinstance(value, int) and abs(value) < 10**15:
         return f"{value:,}"
     text = f"{value:.{digits}g}"
-    whole = 1000 <= abs(value) < 10**6 or ("e+" in text and abs(value) < 10**6)
+    whole = abs(value) < 10**6 and (abs(value) >= 1000 or "e+" in text)
     return f"{value:,.0f}" if whole else text
 
 

@@ -29,6 +29,7 @@ from identity_matters.runs import Run
 Points = list[dict]
 Looks = dict[str, Any]
 Labels = Mapping[Any, str] | Callable[[Any], str]
+Series = Iterator[tuple[Looks, Points]]
 
 # Okabe and Ito's colours, which readers with colour blindness can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -142,7 +143,7 @@ def split(points: Points, names: str) -> dict[Any, Points]:
     return parts
 
 
-def series(points: Points, by: str, labels: Labels = str) -> Iterator[tuple[Looks, Points]]:
+def series(points: Points, by: str, labels: Labels = str) -> Series:
     """({"color": ..., "label": ...}, points) for each value of a column, or of several.
 
     `labels` gives each value its label. A dict also gives the order, so that a value has the same
@@ -188,8 +189,8 @@ def curve(
 ) -> None:
     """Draws the median of column y at each value of column x, and the range where there is one.
 
-    Points without a value are left out, lower ones than `floor` are drawn there: 0 has no place on
-    a logarithmic axis. `fmt` and `options` go to `axes.plot`.
+    Points without a value are left out; lower ones are drawn at `floor`, as 0 has no place on a
+    logarithmic axis. `fmt` and `options` go to `axes.plot`.
     """
     held = split([p for p in points if p[y] is not None and not isnan(p[y])], x)
     places = sorted(held)
@@ -209,26 +210,16 @@ def curve(
         axes.fill_between(places, least, largest, step=step, **looks)
 
 
-def curves(
-    axes: Any,
-    points: Points,
-    by: str,
-    x: str,
-    y: str,
-    fmt: str = "o-",
-    *,
-    labels: Labels = str,
-    **options: Any,
-) -> None:
-    """A `curve` for each of the `series` of the points."""
-    for looks, own in series(points, by, labels):
+def curves(axes: Any, parts: Series, x: str, y: str, fmt: str = "o-", **options: Any) -> None:
+    """A `curve` for each part of a `series`."""
+    for looks, own in parts:
         curve(axes, own, x, y, fmt, **looks | options)
 
 
 def scatter(
     axes: Any, points: Points, x: str, y: str, fmt: str = "o", floor: float = -inf, **options: Any
 ) -> None:
-    """Draws every point, discs see-through; lower ones than `floor` are drawn there."""
+    """Draws every point, lower ones at `floor`; discs are see-through."""
     disc: Looks = {"alpha": 0.5, "markeredgewidth": 0} if fmt == "o" else {}
     heights = [max(point[y], floor) for point in points]
     axes.plot([point[x] for point in points], heights, fmt, **disc | options)

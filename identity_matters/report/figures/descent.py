@@ -30,8 +30,8 @@ def inside_points(run: Run) -> list[dict]:
 @fig.figure("convergence", "inside", inside_points)
 def draw_inside(points: fig.Points, canvas: Canvas) -> None:
     axes = canvas.subplots()
-    names = ("depth width", "excess_over_sigma", "converged_percent")
-    curves(axes, points, *names, labels=lambda net: f"l = {net[0]}, d = {net[1]}")
+    nets = series(points, "depth width", lambda net: f"l = {net[0]}, d = {net[1]}")
+    curves(axes, nets, "excess_over_sigma", "converged_percent")
     for label, (threshold, style) in _CERTIFIED.items():
         axes.axvline(threshold, color="black", linestyle=style, linewidth=1, label=label)
     axes.set(xscale="log", xlabel="(f(0) − C) / σ_min(Σ)", ylabel="converged from zero, %")
@@ -175,14 +175,13 @@ def noise_points(run: Run) -> list[dict]:
 @fig.figure("linear_training", "noise", noise_points)
 def draw_noise(points: fig.Points, canvas: Canvas) -> None:
     depths = {depth: f"l = {depth}" for depth in sorted(split(points, "depth"))}
-    places = {label: place for place, label in enumerate(depths.values())}
     targets = dict(reversed(_TARGETS.items()))
     for axes, own in panels(canvas, points, "target", targets, legend=len(depths)):
         axes.set(xscale="log", xlabel="standard deviation of the noise")
         axes.set(yscale="log", ylabel="updates to the tolerance (x: not reached)")
-        for style, some in series(own, "depth", depths):
+        for place, (style, some) in enumerate(series(own, "depth", depths)):
             # Depths side by side, not over one another.
-            shift = 1.12 ** (places[style["label"]] - len(depths) / 2)
+            shift = 1.12 ** (place - len(depths) / 2)
             for converged, rows in split(some, "converged").items():
                 rows = [{**row, "place": row["noise_std"] * shift} for row in rows]
                 label = style["label"] + ("" if converged else ", not reached")

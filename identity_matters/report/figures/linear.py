@@ -62,7 +62,7 @@ def draw_norms(points: fig.Points, canvas: Canvas) -> None:
             rows = [point for point in own if point["curve"] == bound]
             curve(axes, rows, *names, line, color="0.2", linewidth=1.0, label=label)
         # Hollow, so that an equal norm of another method shows through.
-        curves(axes, own, "curve", *names, "o", labels=_METHODS, markerfacecolor="none")
+        curves(axes, series(own, "curve", _METHODS), *names, "o", markerfacecolor="none")
 
 
 def _scale_dimensions(axes: Any) -> None:
@@ -119,12 +119,9 @@ def draw_shortest(points: fig.Points, canvas: Canvas) -> None:
         axes.set_yscale("symlog", linthresh=0.01)
         axes.set(ylim=(0, 100), ylabel="excess of the shortest path, percent")
         axes.set_xlabel("target, by dimension")
-        order = sorted(split(own, "dimension target seed"))
-        places = [
-            {**row, "place": order.index((row["dimension"], row["target"], row["seed"]))}
-            for row in own
-        ]
-        curves(axes, places, "bound", "place", "excess_percent", "o", labels=_BOUNDS_OF_PATHS)
+        targets = sorted(split(own, "dimension target seed").items())
+        places = [{**row, "place": at} for at, (_, rows) in enumerate(targets) for row in rows]
+        curves(axes, series(places, "bound", _BOUNDS_OF_PATHS), "place", "excess_percent", "o")
         axes.axhline(2, color="0.2", linewidth=1.0, linestyle="--")
 
 
@@ -231,13 +228,10 @@ def origin_points(run: Run) -> list[dict]:
     """One row for each Hessian eigenvalue at zero weights; R farthest from I, the least width."""
     records = of_kind(run, "hessian_at_origin")
     narrowest = min((record["width"] for record in records), default=0)
-    nets = [record | net for record in records for net in record["nets"]]
-    farthest = [
-        net
-        for net in nets
-        if net["width"] == narrowest
-        and net["target_size"] == max(other["target_size"] for other in net["nets"])
-    ]
+    farthest: list[dict] = []
+    for record in (record for record in records if record["width"] == narrowest):
+        size = max(net["target_size"] for net in record["nets"])
+        farthest += [record | net for net in record["nets"] if net["target_size"] == size]
     names = "net width depth target_size gradient_norm hessian_eigenvalue=hessian_eigenvalues"
     return fig.rows(farthest, names)
 

@@ -129,7 +129,7 @@ def draw_descent(points: fig.Points, canvas: Canvas) -> None:
     axes = canvas.subplots()
     rates = sorted(split(points, "learning_rate"))
     labels = {rate: f"SGD with momentum, rate {rate:g}" for rate in rates}
-    curves(axes, points, "learning_rate", "step", "errors_percent", labels=labels)
+    curves(axes, series(points, "learning_rate", labels), "step", "errors_percent")
     constructed = max(point["constructed_errors_percent"] for point in points)
     axes.axhline(constructed, color="black", linewidth=2, label="constructed")
     axes.set(xlabel="steps", ylabel="training errors (percent)", ylim=(-3, 100))
@@ -173,8 +173,7 @@ def draw_trade(points: fig.Points, canvas: Canvas) -> None:
     rows = [{**point, "part": part, "stored": point[part]} for part in columns for point in points]
     for axes, own in fig.panels(canvas, rows, "part", columns, legend=2):
         axes.set(xlabel="bits of a number", ylabel="stored numbers")
-        for style, line in series(own, "width", lambda width: f"width {width}"):
-            curve(axes, line, "word_bits", "stored", **style)
+        curves(axes, series(own, "width", "width {}".format), "word_bits", "stored")
         label = "counting bound"
         curve(axes, own, "word_bits", "counting_bound", ":", color="black", label=label)
         axes.set_ylim(bottom=0)

@@ -21,7 +21,7 @@ def ablation_points(question: str, run: Run) -> Iterator[dict]:
     for record in of_kind(run, "train") if asked else ():
         result = results[record["cell"]]
         yield {
-            # The depth, where nets of several are compared, has panels.
+            # Without the depth: each depth has a panel of its own.
             "net": result["net"].split("/")[0].replace("_", " "),
             "convolutions": 1 + 2 * sum(result["model"]["blocks_per_stage"]),
             **fig.pick(record, "step loss error_percent"),
@@ -36,7 +36,7 @@ def draw_ablation(points: fig.Points, canvas: Canvas) -> None:
     }
     for axes, own in panels(canvas, points, "variant convolutions", titles, legend=len(nets)):
         axes.set(yscale="log", xlabel="steps", ylabel="training loss")
-        curves(axes, own, "net", "step", "loss", "-", labels=nets)
+        curves(axes, series(own, "net", nets), "step", "loss", "-")
 
 
 for _question in ("identity", "initialisation", "projection", "batch_norm", "activation"):
@@ -61,7 +61,7 @@ def convergence_points(run: Run) -> Iterator[dict]:
 def draw_convergence(points: fig.Points, canvas: Canvas) -> None:
     for axes, own in panels(canvas, points, "variant", columns=2, legend=2):
         axes.set(xlabel="steps", ylabel="error (percent)")
-        curves(axes, own, "kind", "step", "error_percent", "-", labels=_LABELS, linewidth=1)
+        curves(axes, series(own, "kind", _LABELS), "step", "error_percent", "-", linewidth=1)
         if max(row["step"] for row in own) >= _PLATEAU_STEP:
             label = "the paper's best: about 50,000 steps"
             axes.axvline(_PLATEAU_STEP, color="grey", linestyle=":", label=label)
@@ -86,7 +86,7 @@ def ratio_points(run: Run) -> Iterator[dict]:
 def draw_ratio(points: fig.Points, canvas: Canvas) -> None:
     for axes, own in panels(canvas, points, "variant", columns=2):
         axes.set(yscale="log", xlabel="block", ylabel="mean of ‖h(x)‖ / ‖x‖")
-        curves(axes, own, "step", "block", "residual_ratio", labels="after {:,} steps".format)
+        curves(axes, series(own, "step", "after {:,} steps".format), "block", "residual_ratio")
         axes.legend()
 
 
@@ -163,7 +163,7 @@ def _over_depth(points: fig.Points, canvas: Canvas, ylabel: str) -> Iterator[tup
 def draw_trainability(points: fig.Points, canvas: Canvas) -> None:
     points = [{**p, "train_loss": min(p["train_loss"], _DRAWN_DIVERGED_LOSS)} for p in points]
     for axes, own in _over_depth(points, canvas, "training loss E ‖y − f(x)‖²"):
-        curves(axes, own, "net", "depth", "train_loss", labels=_NET_LABELS)
+        curves(axes, series(own, "net", _NET_LABELS), "depth", "train_loss")
         best = own[0]["linear_optimum_loss"]
         axes.axhline(best, color="black", linestyle="--", linewidth=1, label="best linear map")
 
@@ -171,7 +171,7 @@ def draw_trainability(points: fig.Points, canvas: Canvas) -> None:
 @fig.figure("deep_mlp", "directions", trainability_points)
 def draw_directions(points: fig.Points, canvas: Canvas) -> None:
     for axes, own in _over_depth(points, canvas, "effective dimension of h_{l−1}"):
-        curves(axes, own, "net", "depth", "start_effective_dimension", labels=_NET_LABELS)
+        curves(axes, series(own, "net", _NET_LABELS), "depth", "start_effective_dimension")
 
 
 @fig.figure("deep_mlp", "gradients", gradient_points)
@@ -192,4 +192,4 @@ def draw_norms(points: fig.Points, canvas: Canvas) -> None:
     rates = {rate: f"l × rate = {rate:g}" for rate in sorted(split(points, "rate_times_depth"))}
     for axes, own in _over_depth(points, canvas, "l |||A||| after training"):
         axes.set_yscale("log")
-        curves(axes, own, "rate_times_depth", "depth", "norm_times_depth", labels=rates)
+        curves(axes, series(own, "rate_times_depth", rates), "depth", "norm_times_depth")

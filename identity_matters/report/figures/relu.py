@@ -122,16 +122,16 @@ def noise_points(run: Run) -> Iterator[dict]:
 def draw_noise(points: fig.Points, canvas: Canvas) -> None:
     by_bound, by_scale = canvas.subplots(1, 2)
     shares = [point for point in points if "share_of_starts" in point]
-    names = ("width", "bound_of_risk_share", "share_of_starts", ".-")
-    curves(by_bound, shares, *names, labels="width {}".format)
+    by_width = series(shares, "width", "width {}".format)
+    curves(by_bound, by_width, "bound_of_risk_share", "share_of_starts", ".-")
     for optimal in split(shares, "optimal_share"):
         by_bound.axvline(optimal, color="black", linestyle="--", linewidth=1)
     by_bound.set(xlabel="bound of f / f(0)", ylabel="share of starts that end below it")
     by_bound.set_ylim(0, 1.05)
     times = [point for point in points if "median_updates_to_half" in point]
     widest = [p for p in times if p["width"] == max(point["width"] for point in times)]
-    names = ("depth bias", "deviation", "median_updates_to_half", "o-")
-    curves(by_scale, widest, *names, labels=_label)
+    nets = series(widest, "depth bias", _label)
+    curves(by_scale, nets, "deviation", "median_updates_to_half")
     by_scale.set_xlabel("deviation of the start, widest net")
     by_scale.set_ylabel("median updates to half the risk")
     for axes in (by_bound, by_scale):
