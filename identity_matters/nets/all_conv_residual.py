@@ -149,9 +149,7 @@ class AllConvResidual(nn.Module):
                 "projection": ("fixed", "trained"),
             },
         )
-        blocks, widths, strides = map(
-            tuple, (self.blocks_per_stage, self.widths, self.stage_strides)
-        )
+        blocks, widths, strides = self.blocks_per_stage, self.widths, self.stage_strides
         if not widths or not len(blocks) == len(widths) == len(strides):
             raise ValueError(
                 "blocks_per_stage, widths and stage_strides must have one entry for each stage, got"

@@ -18,7 +18,7 @@ from identity_matters.train.loop import Intervals, Log, as_line, fit
 from identity_matters.train.parallel import ParallelSteps, pick_devices
 from identity_matters.train.step import Task, learning_rate_schedule, momentum_sgd
 
-# Records of a training, about.
+# About how many train records a training writes.
 LOGS = 10
 
 
