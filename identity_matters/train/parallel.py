@@ -178,7 +178,8 @@ class ParallelSteps:
           (state, sums): for the sums, each [steps], see `step.dispatch` and `read`.
         """
         steps = jax.tree.leaves(batch)[0].shape[1]
-        return self._call(("train", steps), self._train, self._arguments(state, batch, stop))
+        arguments = state, self._resident, batch, np.full(self._local, stop, np.bool_)
+        return self._call(("train", steps), self._train, arguments)
 
     def evaluate(
         self, state: Any, should_stop: Callable[[int], bool] = lambda examples: False
@@ -194,26 +195,19 @@ class ParallelSteps:
         sums: list[Any] = []
         # On CPU, several programs with collectives at once can starve the devices of threads.
         in_flight = 1 if self.on_cpu else _EVALUATIONS_IN_FLIGHT
-        for arguments in self._evaluation_arguments(state):
-            if should_stop(len(sums) * self._test_share * len(self.devices)):
-                return None
-            sums.append(self._call("evaluate", self._evaluate, arguments))
-            jax.block_until_ready(sums[-in_flight:][0])
-        read = map(self.read, sums)
-        return jax.tree.map(lambda *parts: np.sum(parts, axis=0, dtype=np.float64), *read)
-
-    def _arguments(self, state, batch, stop: bool) -> tuple:
-        return state, self._resident, batch, np.full(self._local, stop, np.bool_)
-
-    def _evaluation_arguments(self, state):
-        """Those of each batch of an evaluation."""
         data, share = self._task.data, self._test_share
         whole = share * len(self.devices)
         make = functools.partial(evaluation_batch, data, whole, self._test_rows)
         with contextlib.closing(data.stream(make, 0, -(-data.test_examples // whole))) as stream:
             for batch in stream:
+                if should_stop(len(sums) * whole):
+                    return None
                 shares = jax.tree.map(lambda x: x.reshape(self._local, share, *x.shape[1:]), batch)
-                yield state, self._to_devices(shares)
+                arguments = state, self._to_devices(shares)
+                sums.append(self._call("evaluate", self._evaluate, arguments))
+                jax.block_until_ready(sums[-in_flight:][0])
+        read = map(self.read, sums)
+        return jax.tree.map(lambda *parts: np.sum(parts, axis=0, dtype=np.float64), *read)
 
     @staticmethod
     def read(tree: Any) -> Any:
