@@ -250,10 +250,8 @@ class _Run:
             return {"step": step, **extra}
 
         found = multihost.on_process_0(restore)
-        if found is None:
-            self.log.rewind(0)
-        else:
-            self.log.rewind(found["records"])
+        self.log.rewind(found["records"] if found else 0)
+        if found:
             self.step = self.saved_step = found["step"]
             self.evaluated = found["evaluated"]
             self.sums = MetricSums(**found["sums"])
