@@ -15,9 +15,6 @@ import numpy as np
 
 from identity_matters.array_types import Array
 
-# The others (rbg) draw different numbers from a key when it comes in a batch of keys.
-_GENERATOR = "threefry2x32"
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Arrays:
@@ -139,7 +136,7 @@ def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
 
 
 def example_keys(key: jax.Array, epochs: Array, indices: Array) -> jax.Array:
-    """A key for each example in each epoch, which depends on nothing else; jittable.
+    """A key for each example that depends on the epoch and the example alone; jittable.
 
     Args:
       key: the typed root key of the data, of JAX's threefry.
@@ -149,9 +146,9 @@ def example_keys(key: jax.Array, epochs: Array, indices: Array) -> jax.Array:
     Raises:
       ValueError: the keys are not threefry's.
     """
-    generator = jax.random.key_impl(key)
-    if generator != _GENERATOR:
-        raise ValueError(f"key must be of the generator {_GENERATOR}, got {generator}")
+    # Other generators (rbg) draw different numbers from a key when it comes in a batch of keys.
+    if (generator := jax.random.key_impl(key)) != "threefry2x32":
+        raise ValueError(f"key must be of the generator threefry2x32, got {generator}")
     fold = jax.random.fold_in
     return jax.vmap(lambda epoch, index: fold(fold(key, epoch), index))(epochs, indices)
 

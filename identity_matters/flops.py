@@ -17,8 +17,8 @@ _GIGA, _TERA = 1e9, 1e12
 # TPUs: cloud.google.com/tpu/docs/v4, v5e, v5p and v6e; GPUs: NVIDIA's data sheets of each product.
 # "float32" is what JAX does with float32 by default: TF32 on NVIDIA GPUs from Ampere on, plain
 # float32 on older ones, one bfloat16 pass on TPUs.
-# Words that all stand in the device's name -> (bfloat16, float32, size, bandwidth); the first match
-# counts. TPU v2 and v3 show each core as a device, so theirs is half of a chip.
+# Words that all stand in the device's name, where "v5 lite" is v5e -> (bfloat16, float32, size,
+# bandwidth); the first match counts. TPU v2 and v3 show each core as a device, half of a chip.
 _LIMITS = (
     (("NVIDIA", "H200"), 989.5, 494.7, 141, 4800),
     (("NVIDIA", "H100", "PCIe"), 756.0, 378.0, 80, 2000),
@@ -32,11 +32,9 @@ _LIMITS = (
     (("TPU", "v2"), 22.5, 22.5, None, None),
     (("TPU", "v3"), 61.5, 61.5, None, None),
     (("TPU", "v4"), 275.0, 275.0, 32, 1200),
-    (("TPU", "v5", "lite"), 197.0, 197.0, 16, 819),
     (("TPU", "v5e"), 197.0, 197.0, 16, 819),
     (("TPU", "v5"), 459.0, 459.0, 95, 2765),
     (("TPU", "v5p"), 459.0, 459.0, 95, 2765),
-    (("TPU", "v6", "lite"), 918.0, 918.0, 32, 1638),
     (("TPU", "v6e"), 918.0, 918.0, 32, 1638),
 )
 
@@ -80,11 +78,14 @@ def _equation_flops(equation) -> int:
         if name == "dot_general":
             factor, ((contracted, _), _) = 0, params["dimension_numbers"]
         else:
-            # All axes of the kernel but the outputs'; its number of inputs is that of one group.
+            # All axes of the kernel but the outputs'; its inputs are those of one group.
             factor, (_, *contracted) = 1, params["dimension_numbers"].rhs_spec
         products = math.prod(equation.invars[factor].aval.shape[axis] for axis in contracted)
         return 2 * equation.outvars[0].aval.size * products
-    inner = [_jaxpr_flops(jaxpr) for jaxpr in _inner_jaxprs(params)]
+    kinds = (jax.extend.core.ClosedJaxpr, jax.extend.core.Jaxpr)
+    jaxprs = [leaf for leaf in jax.tree.leaves(list(params.values())) if isinstance(leaf, kinds)]
+    # A closed one holds the one that has the equations.
+    inner = [_jaxpr_flops(getattr(jaxpr, "jaxpr", jaxpr)) for jaxpr in jaxprs]
     if name == "cond":
         return max(inner)
     if name == "while" and sum(inner):
@@ -93,13 +94,6 @@ def _equation_flops(equation) -> int:
             " count_flops a function with a loop of fixed length (jax.lax.scan)"
         )
     return sum(inner) * params.get("length", 1) if name == "scan" else sum(inner)
-
-
-def _inner_jaxprs(params: dict) -> list:
-    kinds = (jax.extend.core.ClosedJaxpr, jax.extend.core.Jaxpr)
-    leaves = jax.tree.leaves(list(params.values()))
-    # A closed one holds the one that has the equations.
-    return [getattr(leaf, "jaxpr", leaf) for leaf in leaves if isinstance(leaf, kinds)]
 
 
 def peak_flops_per_second(device_kind: str, compute_dtype: str) -> float | None:
@@ -125,7 +119,7 @@ def memory_limits(device_kind: str) -> tuple[float | None, float | None]:
 
 
 def _limits(device_kind: str) -> tuple:
-    words = device_kind.replace("-", " ").split()
+    words = device_kind.replace("-", " ").replace(" lite", "e").split()
     for needed, *limits in _LIMITS:
         if set(needed) <= set(words):
             return tuple(limits)

@@ -13,6 +13,7 @@ A crop is taken of the image padded on each side by zeros: of raw pixels before 
 in that code, so that the padding counts in mean and std; of normalised values for the others.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -42,8 +43,8 @@ def fit_normalization(name: str, images: np.ndarray) -> dict:
     Raises:
       ValueError: an unknown name, or a channel of one value alone.
     """
-    _check_name(name)
-    constants = _NORMALIZATIONS[name][0](images)
+    fit, _ = _find(name)
+    constants = fit(images)
     return {key: np.asarray(value, np.float32) for key, value in constants.items()}
 
 
@@ -73,12 +74,9 @@ def make_inputs(
     Raises:
       ValueError: an unknown name, or a negative padding.
     """
-    _check_name(name)
+    normalize = functools.partial(_find(name)[1], constants)
     if pad_pixels_per_side < 0:
         raise ValueError(f"pad_pixels_per_side must be at least 0, got {pad_pixels_per_side}")
-
-    def normalize(x):
-        return _NORMALIZATIONS[name][1](constants, x)
 
     def train_input(images, keys):
         x = _as_float32(images)
@@ -89,9 +87,10 @@ def make_inputs(
     return train_input, lambda images: normalize(_as_float32(images))
 
 
-def _check_name(name: str) -> None:
+def _find(name: str) -> tuple[Callable, Callable]:
     if name not in _NORMALIZATIONS:
         raise ValueError(f"normalization must be one of {NORMALIZATIONS}, got {name!r}")
+    return _NORMALIZATIONS[name]
 
 
 def _as_float32(images):

@@ -2,8 +2,8 @@
 
 `digits` comes with scikit-learn. The others are read from a directory that `make data` fills:
 DATA_DIR/arrays/NAME/SPLIT/ holds images.npy, labels.npy and manifest.json, which gives size and
-sha256 of the two. DATA_DIR/arrays/NAME is all that a machine needs that has nothing else of the
-data set, not even tensorflow_datasets. Only `prepare` needs TensorFlow or a network.
+sha256 of the two. A machine with DATA_DIR/arrays/NAME needs nothing else of the data set, not even
+tensorflow_datasets. Only `prepare` needs TensorFlow or a network.
 """
 
 import dataclasses
@@ -203,7 +203,7 @@ def decode(source: Source, split: str, builder: Any) -> tuple[np.ndarray, np.nda
 def prepare(name: str, data_dir: str | os.PathLike[str]) -> list[pathlib.Path]:
     """Makes data set `name` ready for `load`, imagenet2012 for `imagenet.EncodedImages`.
 
-    It takes tensorflow_datasets and TensorFlow. Without access to its host, put the original
+    It needs tensorflow_datasets and TensorFlow. Without access to its host, put the original
     archive into DATA_DIR/downloads/manual/ first; those of imagenet2012 must always be put there.
     What tensorflow_datasets has prepared there already, as array_record files, is only decoded.
 

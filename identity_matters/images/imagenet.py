@@ -2,12 +2,12 @@
 
 Grain gets numbers of batches to work on: one element is a whole batch, and batches come in order
 whoever makes them. The position of a stream is therefore a step number and nothing else; grain's
-own iterator state would be bound to the number of workers. So batches do not depend on how many
-threads, worker processes or hosts read, nor on where the stream began.
+own iterator state would be bound to the number of workers. What a training image becomes depends
+on (seed, epoch, example) alone. So batches do not depend on how many threads, worker processes or
+hosts read, nor on where the stream began.
 
-What a training image becomes depends on (seed, epoch, example) alone, so that neither threads,
-processes nor a restart change it. Resizing is linear where it shrinks less than twofold and by
-area beyond that, which does not alias; few crops of ImageNet are that large.
+Resizing is linear where it shrinks less than twofold and by area beyond that, which does not alias;
+few crops of ImageNet are that large.
 
 It takes tensorflow_datasets, array-record, grain and OpenCV, not TensorFlow. OpenCV is the fastest
 decoder among the wheels that need neither TensorFlow nor a compiler, and releases Python's
@@ -76,20 +76,28 @@ class EncodedImages:
     """
 
     def __init__(self, data_dir: str | os.PathLike[str], split: str):
+        require_packages()
+        import tensorflow_datasets as tfds
+
         self.data_dir = pathlib.Path(data_dir).expanduser()
         self.split = split
-        self._num_examples = len(self._source)
+        advice = f"{NAME} is not prepared in {self.data_dir}; see: make data DATASETS={NAME}"
+        prepared = builder(self.data_dir)
+        if not prepared.is_prepared():
+            raise ValueError(advice)
+        if prepared.info.file_format.value != FILE_FORMAT:
+            raise ValueError(f"{advice} ({prepared.data_dir} holds no {FILE_FORMAT} files)")
+        if split not in prepared.info.splits:
+            raise ValueError(f"{prepared.data_dir} has no {split} split; was its archive missing?")
+        raw = tfds.decode.DeserializeMethod.RAW_BYTES
+        self._source = prepared.as_data_source(split=split, deserialize_method=raw)
 
-    @functools.cached_property
-    def _source(self):
-        return _open(self.data_dir, self.split)
-
-    def __getstate__(self):
+    def __reduce__(self):
         # Worker processes open the files themselves.
-        return {name: value for name, value in vars(self).items() if name != "_source"}
+        return EncodedImages, (self.data_dir, self.split)
 
     def __len__(self) -> int:
-        return self._num_examples
+        return len(self._source)
 
     def fingerprint(self) -> dict:
         """JSON-able: how many examples there are, and a digest of some labels and file names."""
@@ -102,21 +110,17 @@ class EncodedImages:
     def read(self, indices: Iterable[int]) -> Iterator[tuple[bytes, int, str]]:
         """(encoded image, label, file name) of each of `indices`: int[n], in turn."""
         # One by one: array_record's `__getitems__` starts new threads for each call, one a file.
-        for index in indices:
+        for index in map(int, indices):
             try:
-                record = _parse(self._source[int(index)])
+                record = _parse(self._source[index])
             except Exception as error:
+                info = builder(self.data_dir).info.splits[self.split]
+                file = np.searchsorted(np.cumsum(info.shard_lengths), index, side="right")
                 raise ValueError(
-                    f"{self._file_of(int(index))} is damaged: record {int(index)} of the"
-                    f" {self.split} split cannot be read ({error})"
+                    f"{info.filepaths[file]} is damaged: record {index} of the {self.split} split"
+                    f" cannot be read ({error})"
                 ) from error
             yield record
-
-    def _file_of(self, index: int) -> pathlib.Path:
-        """The file that holds record `index` of the split."""
-        info = builder(self.data_dir).info.splits[self.split]
-        shard = int(np.searchsorted(np.cumsum(info.shard_lengths), index, side="right"))
-        return pathlib.Path(info.filepaths[shard])
 
 
 def _parse(record: bytes) -> tuple[bytes, int, str]:
@@ -151,22 +155,6 @@ def require_packages() -> None:
         )
 
 
-def _open(data_dir: pathlib.Path, split: str):
-    require_packages()
-    import tensorflow_datasets as tfds
-
-    advice = f"{NAME} is not prepared in {data_dir}; see: make data DATASETS={NAME}"
-    prepared = builder(data_dir)
-    if not prepared.is_prepared():
-        raise ValueError(advice)
-    if prepared.info.file_format.value != FILE_FORMAT:
-        raise ValueError(f"{advice} ({prepared.data_dir} holds no {FILE_FORMAT} files)")
-    if split not in prepared.info.splits:
-        raise ValueError(f"{prepared.data_dir} has no {split} split; was its archive missing?")
-    raw = tfds.decode.DeserializeMethod.RAW_BYTES
-    return prepared.as_data_source(split=split, deserialize_method=raw)
-
-
 @functools.cache
 def _end_with_parent() -> None:
     """Ends this process, if it is a worker, as soon as its parent has ended, however that was."""
@@ -192,13 +180,12 @@ def stream(
       make_batch: picklable; an error it raises comes out of the iteration.
       threads: batches in the making at once, in each process that makes some; about one a core,
         more where storage answers slowly.
-      processes: those that make batches beside this one; 0: threads of this one do, which is enough
-        unless many cores wait for Python's lock.
+      processes: workers that make batches; at 0 threads of this process do, which is enough unless
+        many cores wait for Python's lock.
     """
     import grain.python as grain
 
     ahead = BATCHES_PER_THREAD * threads
-
     dataset = grain.MapDataset.range(first, first + count).map(functools.partial(_make, make_batch))
     dataset = dataset.to_iter_dataset(grain.ReadOptions(threads, ahead))
     if processes:
@@ -319,12 +306,9 @@ def draw_view(height: int, width: int, *, seed: int, epoch: int, example: int) -
     # The raw stream, which NumPy promises to keep; those of its distributions may change.
     key = np.array([seed, epoch], np.uint64)
     counter = np.array([0, example, _PURPOSE_VIEW, 0], np.uint64)
-    generator = np.random.Philox(key=key, counter=counter)
-    raw = generator.random_raw(2 * ATTEMPTS + 3)
-    uniform = ((raw >> np.uint64(11)) * 2.0**-53).tolist()
-    down, across, mirror = uniform[:3]
-    for attempt in range(ATTEMPTS):
-        area_draw, aspect_draw = uniform[3 + 2 * attempt : 5 + 2 * attempt]
+    raw = np.random.Philox(key=key, counter=counter).random_raw(2 * ATTEMPTS + 3)
+    down, across, mirror, *draws = ((raw >> np.uint64(11)) * 2.0**-53).tolist()
+    for area_draw, aspect_draw in zip(draws[::2], draws[1::2], strict=True):
         share = AREA_SHARE[0] + (AREA_SHARE[1] - AREA_SHARE[0]) * area_draw
         area = share * height * width
         aspect = math.exp(_LOG_ASPECT[0] + (_LOG_ASPECT[1] - _LOG_ASPECT[0]) * aspect_draw)

@@ -48,10 +48,8 @@ def prepare(data_dir: str | os.PathLike[str], train_examples: int) -> pathlib.Pa
     for seed, (split, count) in enumerate(sizes.items()):
         labels = [i % CLASSES for i in range(count)]
         images = generate_jpegs(count, seed, scale=_SCALE, labels=labels)
-        splits[split] = [
-            (image, label, f"{split}_{i}.JPEG")
-            for i, (image, label) in enumerate(zip(images, labels, strict=True))
-        ]
+        names = [f"{split}_{i}.JPEG" for i in range(count)]
+        splits[split] = list(zip(images, labels, names, strict=True))
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as scratch:
         made = pathlib.Path(scratch) / "made"

@@ -144,14 +144,9 @@ class AllConvResidual(nn.Module):
             self,
             at_least={"stem_width": 1, "stem_kernel_size": 1, "stem_stride": 1, "initial_scale": 0},
             rates=("leak",),
-            choices={
-                "residual_init": tuple(RESIDUAL_INITS),
-                "projection": ("fixed", "trained"),
-            },
+            choices={"residual_init": RESIDUAL_INITS, "projection": ("fixed", "trained")},
         )
-        blocks, widths, strides = map(
-            tuple, (self.blocks_per_stage, self.widths, self.stage_strides)
-        )
+        blocks, widths, strides = self.blocks_per_stage, self.widths, self.stage_strides
         if not widths or not len(blocks) == len(widths) == len(strides):
             raise ValueError(
                 "blocks_per_stage, widths and stage_strides must have one entry for each stage, got"

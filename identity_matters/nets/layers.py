@@ -19,8 +19,8 @@ from identity_matters import random_matrices
 from identity_matters.array_types import Array
 
 COMPUTE_DTYPES = ("float32", "bfloat16")
-# On a CPU the gradient of a convolution's kernel is taken of so many pixels at a time, by the least
-# number of channels: XLA slows down where it gets more.
+# Least number of channels -> pixels at a time of which a CPU takes the gradient of a convolution's
+# kernel: XLA slows down with more.
 CPU_PIXELS_PER_GRADIENT = {32: 4096, 1: 16_384}
 # What a running value keeps of itself, in Torch (momentum 0.1 there) and in the paper's base code.
 BATCH_NORM_DECAY = 0.9
@@ -156,10 +156,10 @@ def check(
 
 
 def convolution(images: jax.Array, kernel: jax.Array, strides, padding, **options):
-    """`jax.lax.conv_general_dilated`, which Flax's layers take from here, where XLA:CPU is slow.
+    """`jax.lax.conv_general_dilated` for Flax's layers, faster where XLA:CPU is slow.
 
-    With maps smaller than the kernel it is the product of their patches and the kernel: forth and
-    back XLA takes 2 ms on a CPU for 128 maps of 2 x 2 with 64 channels, not the 35 ms of its
+    With maps smaller than the kernel it is the product of their patches and the kernel: forward and
+    backward take 2 ms on a CPU for 128 maps of 2 x 2 with 64 channels, not the 35 ms of XLA's
     convolution. On a CPU the gradient of a kernel is taken of a few images at a time.
     """
     (n, h, w, _), (k, _, _, c_out) = images.shape, kernel.shape

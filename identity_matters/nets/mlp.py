@@ -74,7 +74,7 @@ class Mlp(nn.Module):
             at_least={"depth": LEAST_DEPTH, "width": 1, "initial_scale": 0},
             choices={
                 "identity": (True, False),
-                "activation": tuple(ACTIVATIONS),
+                "activation": ACTIVATIONS,
                 "initialization": INITIALIZATIONS,
             },
         )

@@ -261,5 +261,5 @@ class ResNetImageNet(ResNet):
     large: ClassVar[bool] = True
 
     def blocks(self) -> tuple[int, ...]:
-        layers.check(self, choices={"depth": tuple(IMAGENET_BLOCKS)})
+        layers.check(self, choices={"depth": IMAGENET_BLOCKS})
         return IMAGENET_BLOCKS[self.depth]

@@ -18,7 +18,7 @@ from identity_matters.train.loop import Intervals, Log, as_line, fit
 from identity_matters.train.parallel import ParallelSteps, pick_devices
 from identity_matters.train.step import Task, learning_rate_schedule, momentum_sgd
 
-# Records of a training, about.
+# About how many train records a training writes.
 LOGS = 10
 
 
@@ -139,14 +139,12 @@ def _as_input(images):
 
 
 def _apply(net, variables, x, *, train, keys=None):
-    arguments: dict = {"train": train}
+    arguments: dict = {"train": train, "mutable": ["batch_stats"] if train else []}
     if train:
         # The nets of this suite draw the dropout of each example from a key of its own.
         own = "keys" in inspect.signature(type(net).__call__).parameters
         arguments |= {"keys": keys} if own else {"rngs": {"dropout": keys[0]}}
-    outputs, changed = net.apply(
-        variables, x, mutable=["batch_stats"] if train else [], **arguments
-    )
+    outputs, changed = net.apply(variables, x, **arguments)
     logits = outputs[0] if isinstance(outputs, tuple) else outputs
     return logits, {
         "residual_ratio": jnp.zeros((0, len(x)), jnp.float32),

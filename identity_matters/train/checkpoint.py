@@ -7,6 +7,7 @@ metadata of a checkpoint hold digests of its arrays and of themselves, and the s
 DIRECTORY/STEP/ is a checkpoint; DIRECTORY/damaged/ holds those that were moved aside.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -41,17 +42,13 @@ class CheckpointError(Exception):
     """The checkpoints cannot be used; nothing has been changed. The message says why."""
 
 
-class _DamagedError(Exception):
-    """A checkpoint does not hold what was saved."""
-
-
-class Checkpoints:
+class Checkpoints(contextlib.AbstractContextManager):
     """The newest few states of one run in one directory; of several processes, one uses it.
 
     Args:
       directory: where they go, made when the first one is saved; a ``gs://`` path will do.
-      settings: JSON-able; what a checkpoint must agree on with the run that restores it, but for
-        the places of data. None: a reader that takes any.
+      settings: JSON-able; only a run with the same settings restores a checkpoint, wherever its
+        data lie. None: a reader that takes any.
       on_warning: called with one line for each damaged checkpoint.
     """
 
@@ -182,9 +179,6 @@ class Checkpoints:
         if "_manager" in self.__dict__:
             self._manager.close()
 
-    def __enter__(self):
-        return self
-
     def __exit__(self, *_):
         self.close()
 
@@ -197,10 +191,10 @@ class Checkpoints:
 
         metadata = restore("metadata", ocp.args.JsonRestore())
         if _digest(metadata["text"].encode()) != metadata["sha256"]:
-            raise _DamagedError("its metadata are not those that were saved")
+            raise ValueError("its metadata are not those that were saved")
         held = json.loads(metadata["text"])
         if held["step"] != step:
-            raise _DamagedError(f"it was saved as step {held['step']}")
+            raise ValueError(f"it was saved as step {held['step']}")
         compared = []
         if like is not None:
             there = {name: described for name, (described, _) in held["arrays"].items()}
@@ -222,7 +216,7 @@ class Checkpoints:
         arrays = restore("state", ocp.args.StandardRestore())
         found = {name: [_describe(x), _digest(x.tobytes())] for name, x in arrays.items()}
         if found != held["arrays"]:
-            raise _DamagedError("its arrays are not those that were saved")
+            raise ValueError("its arrays are not those that were saved")
         extra = runs.from_json(held["extra"])
         if like is None:
             return arrays, extra
@@ -258,8 +252,8 @@ def _is_not_of_orbax(record: logging.LogRecord) -> bool:
 
 def _named_leaves(tree: Any) -> dict:
     """Leaf by name, "params.stem.kernel" say, in the order of the tree."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in flat}
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 
 
 def _describe(leaf) -> str:

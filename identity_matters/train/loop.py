@@ -37,8 +37,8 @@ class StopRequested(Exception):
 class Log:
     """What `fit` writes to; this one keeps records in memory and is silent.
 
-    `records` are those of this training so far, where `append` and `rewind` leave them. `progress`
-    comes after each dispatch, and before the first one without a loss.
+    `records` are those of this training so far; `append` and `rewind` change them. `progress` is
+    called after each dispatch, and before the first one without a loss.
     """
 
     def __init__(self) -> None:
@@ -250,10 +250,8 @@ class _Run:
             return {"step": step, **extra}
 
         found = multihost.on_process_0(restore)
-        if found is None:
-            self.log.rewind(0)
-        else:
-            self.log.rewind(found["records"])
+        self.log.rewind(found["records"] if found else 0)
+        if found:
             self.step = self.saved_step = found["step"]
             self.evaluated = found["evaluated"]
             self.sums = MetricSums(**found["sums"])

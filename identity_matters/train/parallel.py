@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from identity_matters.array_types import check_whole
 from identity_matters.batches import Arrays, evaluation_batch, train_batch
 from identity_matters.train.step import AXIS_NAME, Task, dispatch, evaluation_step, initial_state
 
@@ -76,10 +77,7 @@ class ParallelSteps:
                 f"batch_examples must be a multiple of the number of devices, got {batch_examples}"
                 f" and {len(devices)} devices"
             )
-        if evaluation_batch_examples < 1:
-            raise ValueError(
-                f"evaluation_batch_examples must be at least 1, got {evaluation_batch_examples}"
-            )
+        check_whole("evaluation_batch_examples", evaluation_batch_examples)
         self.devices = list(devices)
         self.batch_examples = batch_examples
         self.compile_seconds = 0.0
@@ -88,13 +86,11 @@ class ParallelSteps:
         self.process_count = len(set(order))
         self._task = task
         first, self._local = order.index(jax.process_index()), order.count(jax.process_index())
-        self._own = slice(first, first + self._local)
-        share = batch_examples // len(devices)
-        self.rows = slice(first * share, (first + self._local) * share)
-        self._test_share = -(-evaluation_batch_examples // len(devices))
+        shares = batch_examples // len(devices), -(-evaluation_batch_examples // len(devices))
+        self._share, self._test_share = shares
+        self.rows, self._test_rows = (slice(first * n, (first + self._local) * n) for n in shares)
         self._compiled: set = set()
-        training = functools.partial(dispatch, task, self.on_cpu)
-        self._train = self._map(training, donate_argnums=0)
+        self._train = self._map(functools.partial(dispatch, task, self.on_cpu), donate_argnums=0)
         self._evaluate = self._map(functools.partial(evaluation_step, task))
         self._to_devices = self._map(lambda tree: tree)
         self._resident: Any = None
@@ -159,7 +155,7 @@ class ParallelSteps:
 
         arguments: tuple
         if part == "train":
-            program, share = self._train, self.batch_examples // len(self.devices)
+            program, share = self._train, self._share
             batch = {name: like((steps, share), np.int32) for name in ("indices", "epochs")}
             stays = {"key": key, **(examples(data.train_examples) if resident else {})}
             batch |= {} if resident else examples(steps, share)
@@ -182,7 +178,8 @@ class ParallelSteps:
           (state, sums): for the sums, each [steps], see `step.dispatch` and `read`.
         """
         steps = jax.tree.leaves(batch)[0].shape[1]
-        return self._call(("train", steps), self._train, self._arguments(state, batch, stop))
+        arguments = state, self._resident, batch, np.full(self._local, stop, np.bool_)
+        return self._call(("train", steps), self._train, arguments)
 
     def evaluate(
         self, state: Any, should_stop: Callable[[int], bool] = lambda examples: False
@@ -198,27 +195,19 @@ class ParallelSteps:
         sums: list[Any] = []
         # On CPU, several programs with collectives at once can starve the devices of threads.
         in_flight = 1 if self.on_cpu else _EVALUATIONS_IN_FLIGHT
-        for arguments in self._evaluation_arguments(state):
-            if should_stop(len(sums) * self._test_share * len(self.devices)):
-                return None
-            sums.append(self._call("evaluate", self._evaluate, arguments))
-            jax.block_until_ready(sums[-in_flight:][0])
-        read = map(self.read, sums)
-        return jax.tree.map(lambda *parts: np.sum(parts, axis=0, dtype=np.float64), *read)
-
-    def _arguments(self, state, batch, stop: bool) -> tuple:
-        return state, self._resident, batch, np.full(self._local, stop, np.bool_)
-
-    def _evaluation_arguments(self, state):
-        """Those of each batch of an evaluation."""
-        share = self._test_share
-        rows = slice(self._own.start * share, self._own.stop * share)
-        data, whole = self._task.data, share * len(self.devices)
-        make = functools.partial(evaluation_batch, data, whole, rows)
+        data, share = self._task.data, self._test_share
+        whole = share * len(self.devices)
+        make = functools.partial(evaluation_batch, data, whole, self._test_rows)
         with contextlib.closing(data.stream(make, 0, -(-data.test_examples // whole))) as stream:
             for batch in stream:
+                if should_stop(len(sums) * whole):
+                    return None
                 shares = jax.tree.map(lambda x: x.reshape(self._local, share, *x.shape[1:]), batch)
-                yield state, self._to_devices(shares)
+                arguments = state, self._to_devices(shares)
+                sums.append(self._call("evaluate", self._evaluate, arguments))
+                jax.block_until_ready(sums[-in_flight:][0])
+        read = map(self.read, sums)
+        return jax.tree.map(lambda *parts: np.sum(parts, axis=0, dtype=np.float64), *read)
 
     @staticmethod
     def read(tree: Any) -> Any:
