@@ -390,3 +390,5 @@ def test_pieces_far_from_the_identity_are_refused():
         layers_of_path(far, 3)
     one_piece = PathSettings(pieces=1)
     assert factorize(-np.eye(2), 8, path_settings=one_piece).shape == (8, 2, 2)
+    with pytest.raises(ValueError, match="pieces must be at least 1, got 0"):
+        PathSettings(pieces=0)

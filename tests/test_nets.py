@@ -1,6 +1,7 @@
 """What every network promises, each in a small form, and the counts of the full ones."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -201,6 +202,7 @@ def test_published_counts(name, settings, num_classes, parameters, convolutions,
         ("all_conv_residual", {"widths": (4, 7)}, r"one entry for each stage, got .* \(4, 7\)"),
         ("all_conv_residual", {"widths": (64, 48, 48)}, "must not shrink from stem_width 16 on"),
         ("all_conv_residual", {"blocks_per_stage": (2, 0, 1)}, "must be at least 1, got 0"),
+        ("all_conv_residual", {"initial_scale": math.nan}, "must be at least 0, got nan"),
         ("mlp", {"depth": 1, "width": 4}, "depth must be at least 2, got 1"),
         ("all_conv_residual", {**SMALL["all_conv_residual"], "image": (5, 4)}, "a map of 5 x 4"),
         ("densenet", {"depth": 7, "image": (6, 6)}, "a map of 3 x 3"),

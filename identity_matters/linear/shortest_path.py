@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from identity_matters import solvers
+from identity_matters.array_types import check_whole
 from identity_matters.linear.target import NotApplicableError
 
 # The series converge in a dozen terms for pieces near I.
@@ -30,12 +31,17 @@ class PathSettings:
       exponents: the values of p, minimised for one after the other; even numbers.
       iterations: L-BFGS steps for each exponent.
       starts: how many starting paths are shortened, the ones with the least norm first.
+    Raises:
+      ValueError: no pieces.
     """
 
     pieces: int = 24
     exponents: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 256)
     iterations: int = 100
     starts: int = 2
+
+    def __post_init__(self):
+        check_whole("pieces", self.pieces)
 
 
 def shorten(pieces: np.ndarray, depth: int, settings: PathSettings) -> np.ndarray:

@@ -144,7 +144,7 @@ def check(
       choices: what other fields may be; `compute_dtype` is one of COMPUTE_DTYPES anyway.
     """
     for name, least in {"num_classes": 1, **(at_least or {})}.items():
-        if getattr(net, name) < least:
+        if not getattr(net, name) >= least:  # NaN is neither
             raise ValueError(f"{name} must be at least {least}, got {getattr(net, name)}")
     for name in rates:
         if not 0 <= getattr(net, name) < 1:

@@ -17,6 +17,9 @@ from numpy.typing import ArrayLike
 from identity_matters.relu import model
 from identity_matters.relu.model import Blocks, Problem
 
+# Steps of the power iteration; the largest value on the way counts.
+_POWER_STEPS = 30
+
 
 def unit_inputs(problem: Problem, bias: bool) -> np.ndarray:
     """``z_i``: f64[n, d + 1] with biases, f64[n, d] without."""
@@ -69,7 +72,7 @@ def escape_curvature(
     pulled_back = errors(problem) @ np.asarray(problem.B) / len(z)
     W = rng.standard_normal((starts, z.shape[1]))
     best, best_w = 0.0, W[0] / np.linalg.norm(W[0])
-    for _ in range(30):
+    for _ in range(_POWER_STEPS):
         norms = np.linalg.norm(W, axis=1, keepdims=True)
         W = W[norms[:, 0] > 0] / norms[norms[:, 0] > 0]
         if not len(W):

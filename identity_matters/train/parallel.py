@@ -150,7 +150,8 @@ class ParallelSteps:
         state = initial_state(self._task.init(key), self._task.optimizer)
 
         def examples(*shape):
-            images = like((*shape, *data.image_shape), np.uint8)
+            dtype = data.train_images.dtype if resident else np.uint8
+            images = like((*shape, *data.image_shape), dtype)
             return {"images": images, "labels": like(shape, np.int32)}
 
         arguments: tuple
