@@ -1,8 +1,8 @@
 """Table 2, ImageNet: all-convolutional residual nets without batch norm at 224 x 224 pixels.
 
 Claim: 35.29 % top-1 and 14.17 % top-5 error from an "all-convolutional variant of the 34-layer
-network" with 35.7M parameters. The two contradict each other (see `nets.all_conv_residual`): each
-reading is a variant, and so is ResNet-34 with batch norm. The paper trains with asynchronous
+network" with 35.7M parameters. Depth and size contradict each other (`nets.all_conv_residual`), so
+each reading is a variant; ResNet-34 with batch norm is another. The paper trains with asynchronous
 updates from six machines; here all devices share each batch.
 
 Command: python -m experiments.images.imagenet    # a miniature, on any machine
