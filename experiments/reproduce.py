@@ -1,4 +1,4 @@
-"""Runs the whole suite: every variant of every experiment that has no finished run yet.
+"""Runs the reproduction: each default variant of each experiment without a finished run so far.
 
 Command: make reproduce, or python -m experiments.reproduce [--only=a,b] [--seeds="0 1"]
     [--variants=c,d] [--jobs=N] [--demo] [--report] [--overwrite]
