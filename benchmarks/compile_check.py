@@ -1,13 +1,13 @@
-"""The programs of trainings, compiled for accelerators that are not there.
+"""Training programs, compiled for accelerators that are not present.
 
 Claim: training and evaluation of eight nets, and the forward pass of Theorem 3.2's network at
 ImageNet's size, compile for TPU v5e-8, v4-32 and v6e-8 and fit their memory. libtpu compiles for
-any slice without a TPU, and gets here what `parallel.ParallelSteps` would run, `jax.pmap` included;
-the images are zeros. Nothing is run and nothing is timed but the compiler: the images per second
-are what peak arithmetic and the bandwidth of the chip's memory allow at most, the lesser of both.
+any slice without a TPU. It gets what `parallel.ParallelSteps` would run, `jax.pmap` included, with
+zeros for images. Nothing is run, and only the compiler is timed: images per second are an upper
+bound, the lesser of what peak arithmetic and the bandwidth of the chip's memory allow.
 
 The variant "gpu" compiles the paper's net for one H100 and for one H200 with the compiler of JAX's
-CUDA plugin. It rests on private calls of JAX (see `gpu_devices`); where they break it says so in
+CUDA plugin. It relies on private functions of JAX (see `gpu_devices`); if they fail, it says so in
 one line and is skipped. cuDNN picks its algorithms on the GPU, so their workspace is not counted.
 
 Command: make compile-check    # in an environment of its own, .venv-tpu
@@ -15,8 +15,8 @@ Command: make compile-check    # in an environment of its own, .venv-tpu
     make compile-check-gpu     # in an environment of its own, .venv-cuda12
     make cost                  # writes docs/cost.md
 Hardware: 2 CPU cores, 12 GB of memory (for DenseNet). Time: 10 seconds to 16 minutes for each of
-the 51 programs, two hours in all, beside other work. A command that was stopped goes on at the next
-program. Expected: 49 compile and fit; libtpu crashes on two trainings for v6e-8.
+the 51 programs, two hours in all, beside other work. A stopped command resumes at the first missing
+program. Expected: 49 compile and fit; libtpu crashes on two training programs for v6e-8.
 """
 
 import concurrent.futures.process
@@ -42,20 +42,20 @@ from identity_matters.batches import Arrays, Streams
 from identity_matters.images import augment, datasets, imagenet
 from identity_matters.memorize import descent, network
 
-# What Cloud TPU calls a slice -> libtpu's name of it and how its chips and hosts are set up.
+# Cloud TPU's name of a slice -> libtpu's name, and the layout of its chips and hosts.
 SLICES = {
     "v5e-1": ("v5e:1x1", {"chips_per_host_bounds": (1, 1, 1)}),
     "v5e-8": ("v5e:2x4", {"chips_per_host_bounds": (2, 4, 1)}),
     "v4-32": ("v4:2x2x4", {"chip_config_name": "megacore"}),
     "v6e-8": ("v6e:2x4", {"chips_per_host_bounds": (2, 4, 1)}),
 }
-# One GPU -> its name, bytes of memory, bytes per second. Facts from OpenXLA's h100_sxm.txtpb and
-# h200.txtpb (xla/backends/gpu/target_config/specs); the wheels of JAX do not hold them.
+# GPU -> device name, bytes of memory, bytes per second: facts from OpenXLA, h100_sxm.txtpb and
+# h200.txtpb (xla/backends/gpu/target_config/specs); the JAX wheels do not contain them.
 GPUS = {
     "h100": ("NVIDIA H100 80GB HBM3", 84_942_979_072, 3_352_320_000_000),
     "h200": ("NVIDIA H200 141GB HBM3e", 151_397_597_184, 4_800_000_000_000),
 }
-# What the compiler must know of a GPU that is not there.
+# What the compiler must know about a GPU that is not present.
 _GPU_TARGET = pathlib.Path(__file__).with_name("gpu_target.txtpb")
 NETS = (
     "cifar:cifar10/all_conv_residual",
@@ -68,7 +68,7 @@ NETS = (
     "imagenet:imagenet2012/resnet_34",
 )
 MEMORIZE = "memorize:synthetic_imagenet"
-# Images of which a normalisation is fitted; its constants are in the programs.
+# Images that a normalisation is fitted to; its constants are part of the programs.
 _FITTED_EXAMPLES = 8
 
 _SETTINGS = {
@@ -82,7 +82,7 @@ get_config = configs(_SETTINGS)
 
 @functools.cache
 def devices_of(name: str) -> list[jax.Device]:
-    """The devices of a slice, or one GPU, good for compiling only."""
+    """The devices of a slice, or one GPU, for compiling only."""
     if name in GPUS:
         return gpu_devices(name)
     if name not in SLICES:
@@ -98,11 +98,11 @@ def devices_of(name: str) -> list[jax.Device]:
 
 
 def gpu_devices(name: str) -> list[jax.Device]:
-    """One of GPUS, good for compiling only; ends the command, as skipped, where that is impossible.
+    """One of GPUS, for compiling only; exits the command as skipped where that is impossible.
 
-    JAX compiles for GPUs that are not there only by private means: the options of the CUDA plugin's
-    topology, and `canonicalize_platform`, which must answer "cuda" although no GPU was found.
-    Whether the whole way works is seen on a small program.
+    Compiling for absent GPUs depends on private parts of JAX: the options of the CUDA plugin's
+    topology, and `canonicalize_platform`, which must return "cuda" although no GPU was found. A
+    small program shows whether all of this works.
     """
     model, memory_bytes, bandwidth = GPUS[name]
     facts = {"name": model, "memory_bytes": memory_bytes, "bandwidth": bandwidth}
@@ -117,7 +117,7 @@ def gpu_devices(name: str) -> list[jax.Device]:
         xla_bridge.canonicalize_platform = lambda name: "cuda" if name == "gpu" else canonical(name)
         here = jax.sharding.SingleDeviceSharding(devices[0])
         jax.jit(jnp.sin).lower(jax.ShapeDtypeStruct((8,), np.float32, sharding=here)).compile()
-    # Private means may fail in any way.
+    # Private functions may fail in any way.
     except Exception as error:
         reason = f"no compiler for {name}: {runs.first_line(error)}"
         print(f"{EXPERIMENT.name}: skipped: {reason}", file=sys.stderr)
@@ -126,7 +126,7 @@ def gpu_devices(name: str) -> list[jax.Device]:
 
 
 def trials(*, variant: str, slices: tuple, programs: tuple) -> list[dict]:
-    """One trial for each slice, program and part of it; the slices' compiler must be there."""
+    """One trial per slice, program and part; needs the compilers of all slices."""
     del variant
     for name in slices:
         devices_of(name)
@@ -140,8 +140,8 @@ def trials(*, variant: str, slices: tuple, programs: tuple) -> list[dict]:
 def measure(trial: dict, key, log) -> dict:
     """Compiles one program; see `attempt`.
 
-    In a process of its own: a compiler that crashes takes only that with it, and what it leaves in
-    memory is gone.
+    Runs in a process of its own: a crash of the compiler ends only that process, and the memory
+    that it used is freed.
     """
     del key
     if log.stop_requested():
@@ -156,7 +156,7 @@ def measure(trial: dict, key, log) -> dict:
 
 
 def _measure_here(trial: dict) -> dict:
-    # A program out of the cache would take the compiler no time.
+    # A cached program would make the time of the compiler meaningless.
     jax.config.update("jax_enable_compilation_cache", False)
     devices = devices_of(trial["slice"])
     experiment, _, variant = trial["program"].partition(":")
@@ -170,13 +170,13 @@ def _nothing(devices: list) -> dict:
 
 
 def attempt(lower, devices: list) -> dict:
-    """Compiles a program; that it will not compile, or will not fit, is a result.
+    """Compiles a program; failing to compile or to fit is a result, not an error.
 
     Args:
-      lower: ``lower() -> (lowered, steps in the program, examples of a step, operations on an
-        example, compute_dtype)``.
+      lower: ``lower() -> (lowered, steps per program, examples per step, operations per example,
+        compute_dtype)``.
     Returns:
-      "fits", with the fields that docs/metrics.md explains; where it is False, "problem".
+      a dict with "fits" and the fields that docs/metrics.md explains; "problem" if it does not fit.
     """
     kind, result = devices[0].device_kind, _nothing(devices)
     try:
@@ -213,7 +213,7 @@ def attempt(lower, devices: list) -> dict:
         "examples": examples,
         "operations_per_device": share,
         "moved_bytes": moved["memory"] / steps,
-        # As XLA counts: a loop for one pass, and the memories inside the chip as well.
+        # As XLA counts: the body of a loop once, and memories inside the chip as well.
         "accessed_bytes_by_xla": (compiled.cost_analysis() or {}).get("bytes accessed"),
         "collectives": {
             name: moved[name, "count"] / steps for name in hlo.COLLECTIVES if moved[name, "count"]
@@ -224,7 +224,7 @@ def attempt(lower, devices: list) -> dict:
 
 
 def lower_training(groups: dict, part: str, devices: list) -> tuple:
-    """A training of these settings as a run would compile it, with images that are zeros."""
+    """Lowers a training with these settings as a run would, with zeros for images."""
     groups = {name: groups[name] for name in ("data", "model", "optim", "train")}
     training = train.Training(**groups, devices=devices, images=stand_in(groups["data"]))
     lowered = training.parallel.lower(part, training.intervals.steps_per_dispatch)
@@ -235,7 +235,7 @@ def lower_training(groups: dict, part: str, devices: list) -> tuple:
 
 
 def stand_in(data: dict) -> train.ImageData:
-    """Zeros in place of a data set, of its published size."""
+    """A stand-in of the published size: zeros for CIFAR, streams that read nothing for ImageNet."""
     _, shape = train.classes_and_shape(data)
     name, options, size = data["normalization"], {"pad_pixels_per_side": 0, "flip": False}, {}
     if data["dataset"] == imagenet.NAME:
@@ -257,7 +257,7 @@ def stand_in(data: dict) -> train.ImageData:
 
 
 def lower_memorize(groups: dict, part: str, devices: list) -> tuple:
-    """The network of Theorem 3.2 on one device, with the points that `apply` gives it at once."""
+    """Lowers the network of Theorem 3.2 on one device, for one batch of points as in `apply`."""
     del part
     fit = groups["fit"]
     ((width, dtype),) = fit["networks"]
@@ -271,7 +271,7 @@ def lower_memorize(groups: dict, part: str, devices: list) -> tuple:
         ),
     )
     operations = flops.count_flops(network.forward, net, x) / len(x)
-    # The other devices have other points.
+    # The other devices get other points.
     examples = len(devices) * len(x)
     return network.forward.lower(net, x), 1, examples, operations, dtype
 

@@ -1,4 +1,4 @@
-"""Writes docs/cost.md: the hours of each training, from the programs that `compile_check` compiled.
+"""Writes docs/cost.md: the hours of each training, from the programs compiled by `compile_check`.
 
 Command: make cost, or python -m benchmarks.cost RUN_DIRECTORY [--page=docs/cost.md]
 """
@@ -15,8 +15,8 @@ from identity_matters import runs
 from identity_matters.images import datasets, imagenet
 
 _PAGE = flags.DEFINE_string("page", "docs/cost.md", "Where it goes.")
-# The upper end of the hours: a step is assumed to reach at least this share of its bound. Ours;
-# nothing was measured.
+# For the upper end of the hours: a step is assumed to reach at least this share of its bound. Our
+# guess; nothing was measured.
 LEAST_SHARE_OF_BOUND = 0.25
 _HEAD = """# What the trainings cost
 
@@ -38,11 +38,11 @@ GB of a chip's memory | hours, least to most |
 
 
 def training_hours(settings: dict, step: dict, evaluation: dict) -> float:
-    """The least hours of a training: every step and every evaluation at its bound.
+    """The least hours of a training: every step and every evaluation runs at its bound.
 
     Args:
-      settings: of the training's variant.
-      step, evaluation: the records of its two programs.
+      settings: those of the training's variant.
+      step, evaluation: the records of its training and its evaluation program.
     """
     train, dataset = settings["train"], settings["data"]["dataset"]
     if dataset == imagenet.NAME:
@@ -60,7 +60,7 @@ def _bound(record: dict) -> float:
 
 
 def page(records: list[dict]) -> str:
-    """docs/cost.md, from the records of `compile_check`; what is missing there has no row."""
+    """The text of docs/cost.md; programs that the records of `compile_check` lack have no row."""
     programs = {(one["slice"], one["program"], one["part"]): one for one in records}
     rows, failed = [], []
     for (slice_, program, part), step in programs.items():

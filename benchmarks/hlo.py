@@ -1,12 +1,12 @@
-"""What a compiled program moves, read from its HLO text.
+"""The memory traffic and the collectives of a compiled program, read from its HLO text.
 
-XLA's own count (`Compiled.cost_analysis`) takes a loop for one pass and does not tell the chip's
-memory (HBM on accelerators) from the memories inside the chip, which TPUs keep most activations of
-a small batch in. Here loops count as often as they turn, and places are told apart:
+XLA's own count (`Compiled.cost_analysis`) counts the body of a loop once, and does not separate the
+chip's memory (HBM on accelerators) from the memories inside the chip, where TPUs keep most
+activations of a small batch. Here a loop counts once per iteration, and the memories are separated:
 
     f32[128,32,32,64]{0,3,2,1:T(8,128)S(1)}    padded to tiles of 8 x 128, memory space 1: on chip
 
-Space 0, which is not printed, is the chip's memory.
+Memory space 0, which is not printed, is the chip's memory.
 """
 
 import collections
@@ -21,12 +21,12 @@ _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
 COLLECTIVES = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
 )  # fmt: skip
-# These only name what is there already, or are counted where they are carried out.
+# These only name what exists already, or are counted where they are executed.
 _FREE = (
     "parameter", "get-tuple-element", "tuple", "bitcast", "constant", "after-all", "partition-id",
     "replica-id", "iota", "opt-barrier",
 )  # fmt: skip
-# Reads of a part of their first operand; the result is as large as what they read.
+# These read only a part of their first operand, as large as their result.
 _PARTS = ("dynamic-slice", "gather", "slice")
 
 
@@ -38,7 +38,7 @@ class Instruction:
     shape: str
     opcode: str
     operands: list[str]
-    inside: str  # the parentheses: the number of a parameter, say, or the value of a constant
+    inside: str  # the text in parentheses, such as a parameter's number or a constant's value
     rest: str
     is_root: bool
 
@@ -48,17 +48,17 @@ class Instruction:
 
 
 def traffic(text: str) -> collections.Counter:
-    """The bytes that a run of the program `text`, ``Compiled.as_text()``, moves on one device.
+    """The bytes that one run of the program `text` (``Compiled.as_text()``) moves on one device.
 
-    "memory" counts what is read from and written to the chip's memory, padding of tiles included;
-    (opcode, "count") and (opcode, "bytes") the collectives and their results.
+    "memory" counts bytes read from and written to the chip's memory, padding of tiles included;
+    (opcode, "count") counts the collectives, and (opcode, "bytes") the bytes of their results.
 
-    A loop counts as often as XLA found that it turns, or else as often as the one number says that
-    its condition compares with; of branches the one that moves most counts. A fusion that reads a
-    part of an operand, or writes a part of its result in place, is counted by the part.
+    A loop counts once per iteration. The number of iterations is XLA's or, if it gives none, the
+    only constant in the loop's condition. Of several branches, the one that moves most counts. If a
+    fusion reads a part of an operand, or updates its result in place, only that part counts.
 
     Raises:
-      ValueError: a loop whose number of turns is neither known to XLA nor in its condition.
+      ValueError: neither XLA nor the condition gives the number of iterations of a loop.
     """
     computations, entry = _parse(text)
 
@@ -105,7 +105,7 @@ def _parse(text: str) -> tuple[dict[str, list[Instruction]], str]:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """What the parentheses that open `text` hold, themselves included, and what follows."""
+    """Splits `text`, which starts with "(", after the matching ")"."""
     depth = 0
     for i, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -115,7 +115,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _arrays(shape: str) -> list[tuple[float, bool]]:
-    """(bytes, whether in the chip's memory) of each array of a shape."""
+    """(bytes, whether they are in the chip's memory) for each array of a shape."""
     found = []
     for kind, axes, layout in _ARRAY.findall(shape):
         sides = [int(axis) for axis in axes.split(",") if axis]
@@ -147,7 +147,7 @@ def _moved(one: Instruction, shapes: dict, computations: dict) -> dict:
     results = _arrays(one.shape)
     operands = [_arrays(shapes.get(name, "")) for name in one.operands]
     if one.opcode in ("copy-start", "slice-start", "dynamic-slice-start"):
-        # (source, destination, context) in some order; as much is read as is written.
+        # (source, destination, context) in some order; as many bytes are read as written.
         (_, source), (_, target) = results[:2]
         size = min(results[0][0], results[1][0])
         return _sum([(size, source), (size, target)])
@@ -160,14 +160,14 @@ def _moved(one: Instruction, shapes: dict, computations: dict) -> dict:
     moved = _sum(results + [array for arrays in operands for array in arrays])
     kind = one.opcode.removesuffix("-start")
     if kind in COLLECTIVES:
-        # An asynchronous one lists what it reads before what it gives.
+        # An asynchronous collective lists its operands before its results.
         own = results[len(results) // 2 :] if one.opcode != kind else results
         moved |= {(kind, "count"): 1, (kind, "bytes"): sum(size for size, _ in own)}
     return moved
 
 
 def _cut_down(body: list[Instruction], results: list, operands: list) -> None:
-    """Cuts the arrays of a fusion down, in place, to the parts that it touches."""
+    """Reduces the arrays of a fusion, in place, to the parts that it reads or writes."""
     by_name = {one.name: one for one in body}
 
     def source(name: str) -> Instruction:

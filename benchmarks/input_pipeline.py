@@ -1,17 +1,17 @@
-"""ImageNet input: images per second on each core, beside the bare decoder's in the same run.
+"""ImageNet input: images per second per core, compared with a bare decoder in the same run.
 
-The pipeline is what a training reads: records from disk, decoding, random resized crop 224 and
+The pipeline does what a training needs: records from disk, decoding, random resized crop 224 and
 flip, whole batches in order. The bare decoder has its images in memory and its crops drawn
-beforehand: one OpenCV call decodes, one resizes, one mirrors every other image, in as many threads
-as there are cores. The two take turns, round by round; medians are compared. Afterwards a step of
-an accelerator is simulated by sleeping, a little longer than a batch takes to make, and the share
-of time that it waits for input is measured.
-Each trial runs in a process of its own, bound to its cores where the system can do that.
+beforehand; it makes one OpenCV call each to decode, resize and (for half of the images) mirror, in
+one thread per core. The two take turns in every round, and their medians are compared. Then an
+accelerator's steps are simulated by sleeping a little longer than a batch takes to make, and the
+share of time spent waiting for input is measured.
+Each trial runs in a process of its own, bound to its cores where the system allows it.
 Goals: at least 80 % of the bare decoder's rate in training and evaluation, on one core and on all,
-and less than 5 % of the time spent waiting.
+and at most 5 % of the time spent waiting.
 
 Command: python -m benchmarks.input_pipeline --config.data_dir=DIRECTORY
-Without a data_dir JPEGs of ImageNet's usual size are generated. It takes tensorflow-datasets,
+Without data_dir, JPEGs of ImageNet's usual size are generated. It needs tensorflow-datasets,
 grain, array-record and opencv-python-headless. Hardware: any. Time: about 2 minutes.
 """
 
@@ -39,13 +39,13 @@ VARIANTS = ("imagenet",)
 _SETTINGS = {
     # A directory with a prepared imagenet2012; "" generates a miniature.
     "data_dir": "",
-    # In the miniature, at most 64 of them different; a prepared imagenet2012 has its own number.
+    # Images of the miniature, at most 64 of them distinct; not used with a data_dir.
     "images": 256,
     "cores": (1, 0),  # 0: all
     "batch_examples": 64,
     "batches_per_round": 8,
     "rounds": 5,
-    # The simulated accelerator takes this times as long for a step as the pipeline for its batch.
+    # Duration of a simulated accelerator step, relative to the pipeline's time per batch.
     "step_over_batch_seconds": 1.25,
     "least_share_of_decoder_percent": 80.0,  # goal
     "most_wait_percent": 5.0,  # goal
@@ -54,7 +54,7 @@ get_config = configs({"imagenet": _SETTINGS})
 
 
 def trials(*, variant, data_dir, cores, **settings) -> list[dict]:
-    """One trial for each kind of stream and number of cores."""
+    """One trial per kind of stream and number of cores."""
     del variant
     available = environment.usable_cores()
     counts = sorted({count or available for count in cores})
@@ -69,7 +69,7 @@ def trials(*, variant, data_dir, cores, **settings) -> list[dict]:
 
 
 def measure(trial: dict, key) -> dict:
-    """Median images per second of pipeline and decoder, and how long the consumer waited."""
+    """Median images per second of pipeline and decoder, and the share of time spent waiting."""
     seed = int(np.asarray(jax.random.key_data(key))[-1])
     measured = shared.alone(_measure_here, trial, seed)
     return {**measured, "load_per_core": shared.load_per_core()}
@@ -86,23 +86,23 @@ def _measure_here(trial: dict, seed: int) -> dict:
         indices = np.random.default_rng(seed).integers(0, len(encoded), count)
         images = [image for image, _, _ in encoded.read(indices)]
         decode = _bare_decoder(images, trial["kind"], cores, seed)
-        # Roughly how long an image takes, with all cores at work.
+        # Roughly the time per image, with all cores at work.
         image_seconds = decode() / count
         make = functools.partial(_read, encoded, trial["kind"], seed, size)
-        # How many batches there are is up to the rounds.
+        # Endless: the rounds below decide how many batches are made.
         stream = imagenet.stream(make, 0, sys.maxsize, threads=cores, processes=0)
         seconds = {"pipeline": [], "decoder": []}
         with contextlib.closing(stream):
             _take(stream, ahead + 1)
             for _ in range(trial["rounds"]):
-                # Nothing is made ahead while the decoder has its turn, but for what fits the
-                # buffer; as much is under way at the end of the pipeline's turn as at its start.
+                # Lets the buffer fill, so that the pipeline idles while the decoder is timed; then
+                # empties it, so that its own timing starts and ends with as many batches under way.
                 time.sleep(1.5 * ahead * size * cores * image_seconds)
                 seconds["decoder"].append(decode())
                 _take(stream, ahead)
                 seconds["pipeline"].append(_take(stream, batches))
             rates = {name: count / statistics.median(all_) for name, all_ in seconds.items()}
-            # A training whose steps take a little longer than their batches.
+            # Simulates a training whose steps take a little longer than their batches.
             step_seconds = trial["step_over_batch_seconds"] * size / rates["pipeline"]
             _take(stream, 1)
             started, waited = time.perf_counter(), 0.0
@@ -132,7 +132,7 @@ def _open(trial: dict, scratch: pathlib.Path, seed: int) -> imagenet.EncodedImag
 
 
 def _read(encoded, kind: str, seed: int, size: int, number: int) -> dict:
-    """Batch `number` of a split that is read over and over."""
+    """Batch `number` of a split that repeats forever."""
     epochs, indices = np.divmod(np.arange(number * size, (number + 1) * size), len(encoded))
     if kind == "evaluation":
         return imagenet.read_test(encoded, indices)
@@ -140,7 +140,7 @@ def _read(encoded, kind: str, seed: int, size: int, number: int) -> dict:
 
 
 def _take(stream, batches: int) -> float:
-    """Seconds for the next `batches` batches."""
+    """Seconds that the next `batches` batches take."""
     started = time.perf_counter()
     for _ in range(batches):
         next(stream)
@@ -148,7 +148,7 @@ def _take(stream, batches: int) -> float:
 
 
 def _bare_decoder(encoded: list, kind: str, threads: int, seed: int) -> Callable[[], float]:
-    """Images in memory, views drawn, OpenCV and nothing else; what it gives: seconds for all."""
+    """A function that decodes all images in memory with OpenCV alone, and returns the seconds."""
     import cv2
 
     cv2.setNumThreads(1)

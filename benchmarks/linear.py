@@ -1,13 +1,13 @@
-"""The cost of an exact gradient-descent step: linear in depth, near that of plain products.
+"""The cost of an exact gradient-descent step: linear in depth, close to that of plain products.
 
 Lemma 2.4 written out factor by factor takes O(depth^2) matrix products; `model.risk_gradient` takes
-3 depth. This benchmark times whole steps, A <- A - eta grad f(A) in float64 at d = 64, over depth
-64, 128, ... 4096, against a plain chain of as many products of the same size: the faster of a
-jitted scan and a NumPy loop, timed in turn with the steps, medians over rounds. Several steps run
-in one dispatch, as gradient descent does, so that their memory (3 copies of A, 0.4 GB at depth
-4096) is allocated once. Expected: exponent 1.0 within 0.15, and a step at most 2 times (typically
-1.4 to 1.7 times) the chain; the rest is the traffic of the activations and gradients that the chain
-does not keep.
+3 depth. This benchmark times whole steps, A <- A - eta grad f(A) in float64 at d = 64 and depths
+64, 128, ..., 4096, against a plain chain of as many products of the same size. The chain is the
+faster of a jitted scan and a NumPy loop; all take turns in every round, and medians are compared.
+Several steps run in one dispatch, as in gradient descent, so that their memory (3 copies of A,
+0.4 GB at depth 4096) is allocated once. Expected: exponent 1.0 within 0.15, and a step at most 2
+times (typically 1.4 to 1.7 times) as long as the chain. The rest is memory traffic: the chain does
+not keep activations and gradients.
 
 Command: python -m benchmarks.linear
 Hardware: 2 CPU cores, 1 GB of memory. Time: about 40 s.
@@ -25,18 +25,18 @@ from experiments.run.shared import configs, generator, largest, seconds_in_turns
 from identity_matters import random_matrices
 from identity_matters.linear import descent, model
 
-# Products of a step for each layer: forward, backward and the gradient itself.
+# Matrix products per layer and step: forward, backward and the gradient itself.
 PRODUCTS_PER_LAYER = 3
 
 VARIANTS = {"gradient_step": "steps at seven depths against plain chains of products; 40 s"}
 _SETTINGS = {
-    "depths": (64, 128, 256, 512, 1024, 2048, 4096),  # layers; they and the width are our goal's
+    "depths": (64, 128, 256, 512, 1024, 2048, 4096),  # layers; depths and width are our goal's
     "width": 64,  # d
-    # Steps in one dispatch: so many that they cover layers_per_run layers, for shallow nets are
-    # timed badly otherwise, and at least five, so that memory is not allocated for each.
+    # Steps per dispatch: enough to cover layers_per_run layers, as short runs are timed badly, and
+    # at least least_updates_per_run, so that memory is not allocated for each step.
     "layers_per_run": 2048,
     "least_updates_per_run": 5,
-    "repeats": 3,  # timed rounds; each round times the steps and both chains in turn
+    "repeats": 3,  # timed rounds; each times the steps and both chains in turn
     "largest_ratio": 2.0,  # goal: time of a step over that of the faster chain, at most
     "exponent_tolerance": 0.15,  # goal: step time grows as depth^p with |p - 1| at most this
 }
@@ -69,7 +69,7 @@ def _steps(A, R, Sigma, learning_rate, count):
 
 @jax.jit
 def _scanned_chain(A, M, passes):
-    """`passes` times over all layers: ``M <- A_i M``."""
+    """``M <- A_i M`` over all layers, `passes` times."""
 
     def one_pass(_, M):
         return jax.lax.scan(lambda M, layer: (layer @ M, None), M, A)[0]
@@ -89,8 +89,8 @@ def measure(trial: dict, key) -> dict:
     """Median seconds of a step and of both chains at one depth."""
     rng = generator(key)
     depth, width = trial["depth"], trial["width"]
-    # A net near its start. The chain multiplies orthogonal layers, so that its numbers stay of
-    # order 1: products that underflow would be timed at another speed.
+    # A net near initialisation. The chain's layers are orthogonal, so that its numbers stay of
+    # order 1: products that underflow would run at another speed.
     residual = rng.standard_normal((depth, width, width)) / (depth * width)
     orthogonal = np.linalg.qr(rng.standard_normal((depth, width, width)))[0]
     R = random_matrices.polar_target(rng, width, (), 0.5) if width > 1 else np.ones((1, 1))
@@ -105,8 +105,8 @@ def measure(trial: dict, key) -> dict:
         "looped_chain": lambda: _looped_chain(orthogonal, M, passes),
     }
     for candidate in candidates.values():
-        jax.block_until_ready(candidate())  # compiles, and fills the caches
-    # Seconds for one step and for the chain of as many products.
+        jax.block_until_ready(candidate())  # compiles, and warms the caches
+    # Seconds per step, and per chain of as many products.
     medians = seconds_in_turns(candidates, trial["repeats"])
     medians = {name: seconds / updates for name, seconds in medians.items()}
     chain = min(medians["scanned_chain_seconds"], medians["looped_chain_seconds"])
@@ -119,7 +119,7 @@ def measure(trial: dict, key) -> dict:
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Fits the exponent of the step time over depth and compares with the goal."""
+    """Fits step time against depth, and compares the exponent and the ratio with the goals."""
     exponent = shared.exponent(records, "depth", "step_seconds")
     largest_ratio = largest(records, "ratio")
     deepest = max(records, key=lambda record: record["depth"])

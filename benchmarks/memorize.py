@@ -1,9 +1,9 @@
-"""The cost of memorising n points: n x n x k products, near the speed of bare ones.
+"""The cost of memorising n points: n x n x k products, close to the speed of bare ones.
 
-Building a network needs the largest inner product of every point with all that come later, half
-of one n x n x k product; verifying it needs U h and V relu(...) for all points, two such products.
-Each is timed, whole (with sorting, thresholds and V, or with bias, ReLU and skip), against the bare
-blocked products of the same shapes, jitted, whose results are written to memory and not used.
+Building a network needs, for every point, its largest inner product with any later point: half of
+one n x n x k product. Verifying it needs U h and V relu(...) for all points: two such products.
+Each is timed as a whole (with sorting, thresholds and V, or with bias, ReLU and skip) against bare,
+blocked and jitted products of the same shapes, whose results are written to memory and not used.
 Expected: at most 2 times the bare products, time growing as n^2, and less than 2 GB at n = 131,072
 in a process that builds and verifies, Python and JAX included.
 
@@ -33,14 +33,14 @@ _SETTINGS = {
     "features": 64,  # d; small, so that products of n x n x k dominate
     "num_classes": 10,  # r
     "width": 8,  # k
-    "tile_points": 2048,  # points whose inner products are formed at once
+    "tile_points": 2048,  # points whose inner products are computed at once
     "batch_examples": 4096,  # inputs that pass through the network at once
     "repeats": 1,  # timed rounds; each times all candidates in turn
     "largest_ratio": 2.0,  # goal: time over that of the bare products, at most
     "largest_exponent": 2.2,  # goal: time grows as n^p with p at most this
     # Goal: peak memory of a process that builds and verifies.
     "largest_memory_gigabytes": 2.0,
-    "largest_load_per_core": shared.MOST_LOAD_PER_CORE,  # above it times say nothing
+    "largest_load_per_core": shared.MOST_LOAD_PER_CORE,  # above it, a missed goal proves nothing
 }
 get_config = configs({"construction": _SETTINGS})
 
@@ -58,7 +58,7 @@ def _product_of_tiles(tiles, row, column):
 
 
 def _bare_inner_products(tiles) -> None:
-    """All n x n inner products, tile by tile."""
+    """Computes all n x n inner products, tile by tile."""
     for row in range(len(tiles)):
         for column in range(len(tiles)):
             product = _product_of_tiles(tiles, row, column)
@@ -67,7 +67,7 @@ def _bare_inner_products(tiles) -> None:
 
 @jax.jit
 def _bare_blocks(U, V, h):
-    """Two k x k products for each block and nothing else."""
+    """Two k x k products per block and nothing else."""
 
     def block(h, layers):
         return matmul(layers[1], matmul(layers[0], h)), None
@@ -82,14 +82,14 @@ def _problem(seed, trial: dict):
 
 
 def measure(trial: dict, key) -> dict:
-    """Seconds of building, verifying and the bare products of both, at one n."""
+    """Seconds for building, for verifying and for the bare products of each, at one n."""
     seed = np.asarray(jax.random.key_data(key)).tolist()
     n, width, batch = trial["examples"], trial["width"], trial["batch_examples"]
     rng, x, y = _problem(seed, trial)
     network, _ = _build(x, y, trial, key)
     h = rng.standard_normal((n, width)).astype(np.float32)
     tiles = jnp.asarray(in_blocks(h, min(trial["tile_points"], n)))
-    # Rotations keep numbers of order one: products that overflow are timed at another speed.
+    # Orthogonal layers keep numbers of order one: products that overflow run at another speed.
     rotations = np.linalg.qr(rng.standard_normal((2, len(network.U), width, width)))[0]
     U, V = jnp.asarray(rotations, jnp.float32)
     batches = [jnp.asarray(h[i : i + batch].T) for i in range(0, n, batch)]
@@ -124,7 +124,7 @@ def _peak_memory_gigabytes(seed, trial: dict) -> float:
     _, x, y = _problem(seed, trial)
     network, _ = _build(x, y, trial, jax.random.key(0))
     construct.verify(network, x, y, trial["batch_examples"])
-    # Not getrusage: its maximum survives exec, and is that of the parent.
+    # Not getrusage: its maximum survives exec, so it may be the parent's.
     status = pathlib.Path("/proc/self/status").read_text()
     kibibytes = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
     return int(kibibytes) * _BYTES_PER_KIBIBYTE / _GIGABYTE
@@ -152,7 +152,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
             exponent <= settings["largest_exponent"],
         ]
     metrics["load_per_core"] = largest(records, "load_per_core")
-    # No load explains an error.
+    # Load does not explain errors.
     most_load = math.inf if metrics["errors"] else settings["largest_load_per_core"]
     return shared.judged("construction-cost", metrics, all(reached), records, most_load)
 

@@ -1,4 +1,4 @@
-"""What benchmarks share: a process of their own, growth with size, a verdict that load may void."""
+"""Shared by benchmarks: separate processes, growth exponents, verdicts that allow for load."""
 
 import concurrent.futures
 import multiprocessing
@@ -12,7 +12,7 @@ from experiments import run
 from experiments.run.shared import reproduced
 from identity_matters import environment
 
-# Load average, over cores, above which times say little. A benchmark itself brings it near 1.
+# Load average per core above which times say little. A benchmark alone brings it near 1.
 MOST_LOAD_PER_CORE = 1.25
 
 
@@ -45,9 +45,9 @@ def judged(
     records: list[dict],
     most_load_per_core: float = MOST_LOAD_PER_CORE,
 ) -> run.Verdict:
-    """Reproduced iff the goals are reached; on a machine that does other work it refutes nothing.
+    """Reproduced iff the goals are reached; undecided if they are missed on a loaded machine.
 
-    Where they are not and the load was above `most_load_per_core`, the verdict is "undecided".
+    A machine is loaded if its load average per core was above `most_load_per_core`.
     """
     load = max((r["load_per_core"] for r in records if "load_per_core" in r), default=0.0)
     if reached or load <= most_load_per_core:

@@ -1,9 +1,9 @@
 """The all-convolutional residual net of Table 1 in plain PyTorch, timed on request.
 
-`benchmarks.train_step` starts this file in a process of its own, writes the settings as one line of
-JSON to its standard input, reads one line that describes the machine, and then writes a number of
-steps a line and reads the seconds that they took. Batches are drawn once and lie on the device:
-nothing but forward pass, backward pass and the update is timed.
+`benchmarks.train_step` starts this file in a process of its own. It writes the settings to standard
+input as one line of JSON, and reads one line that describes the machine and the net. Then it writes
+a number of steps per line, and reads the seconds that they took. One batch is drawn beforehand and
+stays on the device: only forward pass, backward pass and update are timed.
 """
 
 import json
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-# CIFAR-10's images, and what Table 1 says of all its nets.
+# The classes and size of CIFAR-10's images, and what all nets of Table 1 have in common.
 NUM_CLASSES, IMAGE_PIXELS, STEM_WIDTH, KERNEL = 10, 32, 16, 3
 
 
@@ -76,7 +76,7 @@ def main() -> None:
     images = torch.randn(batch, 3, IMAGE_PIXELS, IMAGE_PIXELS, device=device)
     images = images.contiguous(memory_format=torch.channels_last)
     labels = torch.randint(NUM_CLASSES, (batch,), device=device)
-    # On a CPU eager PyTorch is what its users run.
+    # On a CPU most users run PyTorch eagerly.
     forward = torch.compile(net) if device == "cuda" else net
     half = settings["compute_dtype"] == "bfloat16"
 

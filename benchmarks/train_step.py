@@ -1,14 +1,14 @@
 """Training speed: images per second of our step against plain PyTorch, on the same machine.
 
-Our side is a whole step of this suite: gathering the batch from the device, augmentation, forward
-and backward pass, weight decay and momentum, with its metrics read as a training reads them.
-PyTorch's side (see torch_worker.py) has its batch drawn beforehand and augments nothing:
-channels_last, bf16 autocast and torch.compile on a GPU; eager float32 on a CPU, and eager bf16
-autocast beside it. They take turns, round by round; the medians are compared. PyTorch lives in an
-environment of its own, .venv-torch.
+Our side is a whole step of this suite: gathering the batch on the device, augmentation, forward and
+backward pass, weight decay and momentum, with its metrics read as in a training. PyTorch's side,
+torch_worker.py, has its batch drawn beforehand and does not augment. It uses channels_last, on a
+GPU with bf16 autocast and torch.compile, on a CPU eagerly, in float32 and with bf16 autocast. All
+take turns in every round, and the medians are compared. PyTorch has an environment of its own,
+.venv-torch.
 Goals for Table 1's net: on a CPU at least level with PyTorch in float32; on a GPU 1.2 times its
 images per second, and on an H200 33,000 images per second. On a CPU a net of a quarter of the width
-is measured beside it, without a goal.
+is also measured, without a goal.
 
 Command: python -m benchmarks.train_step    # needs PyTorch: make bench-train installs it
 Hardware: any. Time: two to three minutes on 2 CPU cores.
@@ -34,11 +34,11 @@ from identity_matters import flops as counts
 from identity_matters.train import parallel
 from identity_matters.train import step as steps
 
-# Table 1, whose speed is the claim; others are measured beside it.
+# Table 1's net, whose speed is the claim; other nets are only measured.
 JUDGED_NET = "table_1"
 _WORKER = pathlib.Path(__file__).resolve().parent / "torch_worker.py"
 _ORDER_SEED = 0
-# Before it starts: its own threads and PyTorch's would count as load.
+# Measured before the benchmark starts: its own threads and PyTorch's would count as load.
 _LOAD_PER_CORE = shared.load_per_core()
 
 VARIANTS = ("cpu", "gpu")
@@ -46,7 +46,7 @@ _FULL = {"blocks_per_stage": (9, 9, 9), "widths": (64, 128, 256)}
 _QUARTER = {"blocks_per_stage": (9, 9, 9), "widths": (16, 32, 64)}
 _SETTINGS = {
     "cpu": {
-        # Table 1, and on a CPU a quarter of its width as well.
+        # Table 1's net and, on a CPU, one of a quarter of its width.
         "nets": {"table_1": _FULL, "quarter_width": _QUARTER},
         "batch_examples": 32,
         "compute_dtype": "float32",
@@ -67,7 +67,7 @@ _COMMON = {
     "rounds": 5,
     "learning_rate": 0.01,
     "images_per_second_goals": {"H200": 33_000},  # by a part of the device's name
-    "torch_python": ".venv-torch/bin/python",  # of an environment with PyTorch
+    "torch_python": ".venv-torch/bin/python",  # Python of an environment with PyTorch
 }
 get_config = configs(_SETTINGS, _COMMON)
 
@@ -94,7 +94,7 @@ def trials(
 
 
 def measure(trial: dict, key, log) -> dict:
-    """Median images per second of both, in rounds that take turns."""
+    """Median images per second of all sides, which take turns in every round."""
     training = _training(trial)
     devices, flops = training.parallel.devices, training.task.flops_per_example
     peers = {"torch": trial}
@@ -116,7 +116,7 @@ def measure(trial: dict, key, log) -> dict:
                 raise run.Interrupted
             for name, own in rounds.items():
                 seconds[name].append(next(own))
-    # The first round of each compiles or warms up.
+    # The first round of each side compiles or warms up.
     images = trial["steps_per_round"] * trial["batch_examples"]
     rates = {name: images / statistics.median(s[1:]) for name, s in seconds.items()}
     peak = counts.peak_flops_per_second(devices[0].device_kind, trial["compute_dtype"])
@@ -136,7 +136,7 @@ def measure(trial: dict, key, log) -> dict:
 
 
 def _training(trial: dict) -> train.Training:
-    """Table 1's blocks and the paper's optimizer on zeros in place of CIFAR's images."""
+    """Table 1's blocks and the paper's optimizer, with zeros in place of CIFAR's images."""
     batch_examples = trial["batch_examples"]
     groups = train.settings(
         "paper",
@@ -146,7 +146,7 @@ def _training(trial: dict) -> train.Training:
         batch_examples=batch_examples,
         steps_per_dispatch=trial["steps_per_dispatch"],
     )
-    # A CPU as a training divides it, but one accelerator: PyTorch uses no more.
+    # On a CPU the devices that a training uses, else one accelerator, as PyTorch uses one.
     on_cpu = jax.default_backend() == "cpu"
     return train.Training(
         **without(groups, "scale"),
@@ -156,10 +156,10 @@ def _training(trial: dict) -> train.Training:
 
 
 def _our_rounds(training: train.Training, trial: dict, key) -> Iterator[float]:
-    """The seconds of one round of steps after the other, with its last sums read."""
+    """Yields the seconds of one round of steps after the other, last metrics read."""
     here, task, per_dispatch = training.parallel, training.task, trial["steps_per_dispatch"]
     init_key, step_key = jax.random.split(key)
-    # How many rounds there are is up to who asks.
+    # Endless: the caller decides how many rounds there are.
     stream = here.open_train(_ORDER_SEED, 0, sys.maxsize)
     state = steps.initial_state(task.init(init_key), task.optimizer)
     state = here.start(step_key, jax.device_get(state))
@@ -175,7 +175,7 @@ def _our_rounds(training: train.Training, trial: dict, key) -> Iterator[float]:
 
 
 def _torch_rounds(trial: dict) -> Iterator:
-    """What torch_worker.py, in a process of its own, says of itself; then as `_our_rounds`."""
+    """Yields torch_worker.py's description of itself, then seconds as `_our_rounds` does."""
     command, pipe = [trial["torch_python"], str(_WORKER)], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
 
@@ -193,7 +193,7 @@ def _torch_rounds(trial: dict) -> Iterator:
 
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
-    """Reproduced iff the paper's net reaches the goal over PyTorch, and the one of this device."""
+    """Reproduced iff the paper's net reaches the speedup asked for and the device's own goal."""
     metrics = {"least_speedup_asked": config["least_speedup"]}
     judged = [record for record in records if record["net"] == JUDGED_NET]
     goals = [record["speedup"] >= config["least_speedup"] for record in judged]

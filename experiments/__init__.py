@@ -1,4 +1,4 @@
-"""Entry points, ``python -m experiments.NAME``: each a claim, figure or table of the paper.
+"""Entry points, run as ``python -m experiments.NAME``; most reproduce a claim, figure or table.
 
 A file, here or in images/, is an experiment if it defines EXPERIMENT. The other entry points are
 the commands compare, promote, report and reproduce, and images.prepare_data.
@@ -8,8 +8,8 @@ import importlib
 import pathlib
 
 HERE = pathlib.Path(__file__).resolve().parent
-# Where a module lists variants, and what --help says of those. The first belong to the
-# reproduction, the second where there is an accelerator; the others need prepared data or time.
+# Name of a module's list of variants -> the note that --help prints beside each. `make reproduce`
+# runs the first and, on an accelerator, the second; the others need prepared data or more time.
 KINDS = {
     "VARIANTS": "",
     "ACCELERATOR_VARIANTS": "needs an accelerator",
@@ -17,7 +17,7 @@ KINDS = {
 }
 
 
-# Name of each experiment -> its module; by text, so that asking imports nothing.
+# Name of each experiment -> its module, found by a text search so that nothing is imported.
 MODULES = {
     path.stem: ".".join(path.relative_to(HERE.parent).with_suffix("").parts)
     for path in sorted([*HERE.glob("*.py"), *HERE.glob("images/*.py")])
@@ -31,16 +31,16 @@ def find(name: str):
 
 
 def variants(name: str, *kinds: str) -> tuple[str, ...]:
-    """The variants of an experiment, of some of `KINDS` or of all."""
+    """The variants of an experiment, of the given `KINDS`, or of all kinds if none is given."""
     module = find(name).settings_module
     return tuple(v for kind in kinds or KINDS for v in getattr(module, kind, ()))
 
 
 def find_variants(name: str, wanted: str) -> list[str]:
-    """The variants called `wanted`, or all of the data set `wanted` where they are DATASET/MODEL.
+    """The variants named `wanted` or ``{wanted}/...``: "cifar10" gives all of that data set.
 
     Raises:
-      ValueError: there is none; the message lists those there are.
+      ValueError: no variant matches; the message lists those there are.
     """
     known = variants(name)
     found = [variant for variant in known if variant == wanted or variant.startswith(f"{wanted}/")]

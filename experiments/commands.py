@@ -1,4 +1,4 @@
-"""What the commands share: where runs are, and one line for what is wrong with a command line."""
+"""Shared by the commands: where runs are, and one-line errors for a bad command line."""
 
 import collections
 import pathlib
@@ -10,7 +10,7 @@ from absl import app, flags
 
 from identity_matters import runs
 
-# A run that `reproduce` forks defines flags of the same names.
+# A run that `reproduce` forks defines flags of the same names, hence allow_override.
 RESULTS_DIR = flags.DEFINE_string(
     "results_dir", "results/local", "Your runs, and their report.", allow_override=True
 )
@@ -18,23 +18,23 @@ REFERENCE_DIR = flags.DEFINE_string("reference_dir", "results/reference", "The c
 
 
 def console() -> rich.console.Console:
-    """Standard output; without a terminal rich would cut its lines at 80 columns."""
+    """A console on standard output; without a terminal rich would wrap lines at 80 columns."""
     return rich.console.Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
 
 
 def counted(verdicts: collections.Counter) -> str:
-    """How many there are of each verdict."""
+    """The number of each verdict as text: "3 holds, 1 undecided"."""
     return ", ".join(f"{count} {said}" for said, count in verdicts.most_common())
 
 
 def run(main: Callable[[list[str]], int], takes: str = "") -> None:
-    """Calls `main` with the arguments that are no flags, and exits with its code.
+    """Calls `main` with the positional arguments and exits with the code that it returns.
 
-    A wrong flag or argument, or a RunError or ValidationError of `main`, ends in one line and exit
-    code 2.
+    For a wrong flag or argument, or a RunError or ValidationError from `main`, it prints one line
+    and exits with code 2.
 
     Args:
-      takes: what the arguments are; none are taken if empty.
+      takes: what the positional arguments are, for the error message; none are taken if empty.
     """
     app.define_help_flags()
     try:

@@ -1,9 +1,9 @@
-"""Prints for every claim what the paper, the reference and your runs say of it.
+"""Prints, for each claim, the results of the paper, the reference runs and your runs.
 
 Command: make compare
-The exit code is 1 where a run contradicts the committed reference or, without one, at paper scale
-its claim, where a run cannot be read, and where no run is finished. Runs that decide nothing
-("undecided", "not comparable") contradict nothing. `make report` has all measured values.
+The exit code is 1 if a run contradicts the committed reference (or its claim, if there is no
+reference and the run is at paper scale), if a run cannot be read, or if no run is finished.
+"undecided" and "not comparable" contradict nothing. `make report` has all measured values.
 """
 
 import collections
@@ -59,7 +59,7 @@ def _main(_: list[str]) -> int:
 
 
 def versions(found: dict[str, list[groups.Group]]) -> list[str]:
-    """A line for each of your versions of jax that no reference run was made with."""
+    """One line for each jax version of yours that no reference run used."""
     used = {
         name: {group.first.environment["packages"].get("jax", "unknown") for group in every}
         for name, every in found.items()

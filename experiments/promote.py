@@ -1,8 +1,8 @@
-"""Copies a finished run into results/reference, as it is.
+"""Copies the files of a finished run into results/reference, unchanged.
 
 Command: make promote RUN=results/local/EXPERIMENT/VARIANT/seed=0
-Only a run that is done, with the settings of its variant, made at one commit without uncommitted
-changes may be a reference: otherwise nobody could make it again.
+A reference must be a finished run with the settings of its variant, made at one commit without
+uncommitted changes: otherwise nobody could make it again.
 """
 
 import pathlib
@@ -28,7 +28,7 @@ def _main(paths: list[str]) -> int:
 
 
 def _promotable(path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """The run and its place in the reference; RunError or ValueError if it must not go there."""
+    """The run's path and its place in the reference; RunError or ValueError if not allowed."""
     run = runs.read_run(path)
     if run.status != "done":
         raise runs.RunError(f"{path}: only a finished run can be promoted; it is {run.status}")
@@ -40,7 +40,7 @@ def _promotable(path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
         raise runs.RunError(f"{path}: was not made at a commit without changes; run it anew")
     if len(commits) > 1:
         raise runs.RunError(f"{path}: was made at several commits, {sorted(commits)}")
-    # The summary, which somebody else may have written, must not lead anywhere else.
+    # summary.json may come from somebody else; it must not send the copy anywhere else.
     place = runs.run_path("", run.experiment, run.variant, run.seed)
     if path.resolve().parts[-len(place.parts) :] != place.parts:
         raise runs.RunError(f"{path}: its summary.json belongs at {place}")

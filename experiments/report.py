@@ -1,4 +1,4 @@
-"""Writes the report of the reference runs and yours: REPORT.md, report.html, tables/, figures/.
+"""Writes the report on the reference runs and yours: REPORT.md, report.html, tables/, figures/.
 
 Command: make report (into results/local/), or make report-reference, which rewrites the committed
 report in results/ from results/reference alone.
@@ -23,7 +23,7 @@ _REFERENCE_ONLY = flags.DEFINE_boolean(
 
 
 def _main(_: list[str]) -> int:
-    # Matplotlib warns of missing fonts, which no text here needs.
+    # Matplotlib warns about missing fonts, which no text here needs.
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     reference = pathlib.Path(commands.REFERENCE_DIR.value)
     collections = [groups.read("reference", reference)]

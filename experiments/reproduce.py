@@ -1,15 +1,15 @@
-"""Runs the whole suite: every variant of every experiment that has no finished run yet.
+"""Runs the reproduction: each default variant of each experiment without a finished run so far.
 
 Command: make reproduce, or python -m experiments.reproduce [--only=a,b] [--seeds="0 1"]
     [--variants=c,d] [--jobs=N] [--demo] [--report] [--overwrite]
 
-Runs go side by side, one a core, the longest first; each is a process of its own, forked from one
-that has imported the libraries, and its output goes to RESULTS_DIR/logs. On an accelerator, where
-one run takes the whole device, they go one by one, and the variants that need one join in. A
-failure does not stop the others.
+Runs go in parallel, one per core, longest first. Each is a process of its own, forked from one that
+has imported the libraries; its output goes to RESULTS_DIR/logs. On an accelerator, each run takes
+the whole device: runs go one at a time, print to the terminal, and include the variants that need
+an accelerator. A failure does not stop the others.
 
-Ctrl-C and SIGTERM stop all runs and leave them to be resumed by the same command. The exit code is
-1 if any run failed or contradicts the reference: see compare.py.
+Ctrl-C or SIGTERM stops all runs; the same command resumes them. The exit code is 1 if any run
+failed or contradicts the reference: see compare.py.
 """
 
 import collections
@@ -60,33 +60,33 @@ _OVERWRITE = flags.DEFINE_boolean(
     "Replace runs that diverged, are damaged or have other settings.",
     allow_override=True,
 )
-DEMO_SECONDS = 20  # an experiment is quick if its quickest variant took at most so long
-UNKNOWN_SECONDS = 30  # for a run that has no reference
-STOP_SECONDS = 30  # for saving after SIGTERM
+DEMO_SECONDS = 20  # an experiment is quick if its quickest variant takes at most this long
+UNKNOWN_SECONDS = 30  # assumed for a run without a reference
+STOP_SECONDS = 30  # allowed for saving after SIGTERM
 _PR_SET_PDEATHSIG = 1
-# Importing takes a process longer than many a run.
+# Importing the libraries takes longer than many a run, so one process does it for all.
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     ["__main__", "experiments.images.train", "identity_matters.linear", "scipy.optimize"]
 )
-# Where the bar of a run waits that takes longer than its reference: when full its clock stops.
+# Where the bar of a run waits if it takes longer than expected: rich stops the clock of a full bar.
 NEARLY_DONE = 0.95
 
 
 @dataclasses.dataclass
 class Job:
-    """One run: what it is, how long its reference took, if there is one, and its process."""
+    """One run: what it is, how long its reference took (if there is one), and its process."""
 
     name: str
     variant: str
     seed: int
     reference_seconds: float | None
-    problem: str | None = None  # of the run that is there already
-    process: Any = None  # of multiprocessing
+    problem: str | None = None  # with an existing run
+    process: Any = None  # a multiprocessing process
     core: int | None = None
     started: float = 0.0
-    completed_seconds: float = 0.0  # of those expected
-    task: Any = None  # of the progress that is shown
+    completed_seconds: float = 0.0  # of the expected seconds, for the progress bar
+    task: Any = None  # its line of the progress display
 
     @property
     def title(self) -> str:
@@ -110,7 +110,7 @@ class Job:
         return pathlib.Path(commands.RESULTS_DIR.value) / "logs" / file
 
     def command(self) -> list[str]:
-        """The command of the run, as one could give it by hand."""
+        """The arguments of ``python`` that start the run, as one could give them by hand."""
         settings = [f"--config=:{self.variant}", f"--seed={self.seed}"]
         if commands.RESULTS_DIR.value != "results/local":
             settings.append(f"--results_dir={commands.RESULTS_DIR.value}")
@@ -119,13 +119,13 @@ class Job:
         return ["-m", experiments.MODULES[self.name], *settings]
 
     def last_line(self) -> str:
-        """What the run said last."""
+        """The last line of its log."""
         with contextlib.suppress(OSError, IndexError):
             return self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-1]
         return ""
 
     def summary(self) -> dict | None:
-        """Its summary.json if it is done and was not refused."""
+        """Its summary.json if the run is done and was not refused, else None."""
         with contextlib.suppress(runs.RunError):
             run = runs.read_run(self.path)
             return run.summary if run.status == "done" and not self.is_refused else None
@@ -133,7 +133,7 @@ class Job:
 
 
 def main(argv) -> int:
-    """Runs what the flags name; the exit code."""
+    """Runs what the flags select; returns the exit code."""
     del argv
     _end_with_make()
     try:
@@ -164,7 +164,7 @@ def main(argv) -> int:
 
 
 def _jobs() -> list[Job]:
-    """The runs that the flags name; raises ValueError where they name none."""
+    """The runs that the flags select; raises ValueError for unknown names or invalid seeds."""
     unknown = [name for name in _ONLY.value if name not in experiments.MODULES]
     if unknown:
         known = ", ".join(experiments.MODULES)
@@ -189,7 +189,7 @@ def _jobs() -> list[Job]:
 
 
 def _job(name: str, variant: str, seed: int) -> Job:
-    """A job, with what the reference runs of the same name, of any seed, took."""
+    """A job, with the median seconds that its reference runs took, over all seeds."""
     took = []
     for path in pathlib.Path(commands.REFERENCE_DIR.value, name, variant).glob("seed=*"):
         with contextlib.suppress(runs.RunError):
@@ -199,7 +199,7 @@ def _job(name: str, variant: str, seed: int) -> Job:
 
 
 def _default_variants(name: str) -> tuple[str, ...]:
-    """Those of the reproduction on this machine; says what is left out, and its command."""
+    """The variants to reproduce on this machine; prints those left out, with their commands."""
     on_accelerator = experiments.variants(name, "ACCELERATOR_VARIANTS")
     if _has_accelerator():
         return experiments.variants(name, "VARIANTS") + on_accelerator
@@ -214,7 +214,7 @@ def _has_accelerator() -> bool:
 
 
 def _why_not(job: Job) -> str | None:
-    """Why the run that is there is neither finished nor can be resumed; None if it is or can."""
+    """Why an existing run can be neither kept nor resumed; None if it can, or there is none."""
     if not (job.path / "summary.json").exists():
         return None
     try:
@@ -243,20 +243,20 @@ def _end_with_make() -> None:
 
 
 def _start(job: Job, core: int | None) -> None:
-    """Starts the run on one core of its own, or on all where `core` is None."""
+    """Starts the run on the given core, or on all cores if `core` is None."""
     job.log.parent.mkdir(parents=True, exist_ok=True)
     process = _SERVER.Process(target=_run, args=(job.command(), str(job.log), core))
-    process.start()  # which a signal may leave; then the run ends with this process
+    process.start()  # if a signal interrupts it, the run ends with this process
     job.process, job.core, job.started = process, core, time.monotonic()
 
 
 def _run(command: list[str], log: str, core: int | None) -> None:
-    """What the process of a run does: ``python *command``."""
+    """What runs in the process of a job: ``python *command``."""
     multiprocessing.set_start_method(None, force=True)  # the default, as in any process
-    os.setsid()  # Ctrl-C comes to `main` alone, which goes on to all runs with SIGTERM
+    os.setsid()  # Ctrl-C reaches only `main`, which then sends SIGTERM to all runs
     parent = multiprocessing.parent_process()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    if core is not None:  # XLA takes a thread for each core that it may use
+    if core is not None:  # XLA starts a thread for each core that it may use
         with open(log, "wb") as output:
             for stream in (sys.stdout, sys.stderr):
                 os.dup2(output.fileno(), stream.fileno())
@@ -268,7 +268,7 @@ def _run(command: list[str], log: str, core: int | None) -> None:
 
 
 def _end_with(parent: Any) -> None:
-    """If `main` is killed, no run outlives it; what a run has measured is on disk."""
+    """Kills this run once `main` has ended; what the run has measured is on disk."""
     parent.join()
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -278,7 +278,7 @@ def _end(job: Job) -> None:
     if job.process is None or job.process.exitcode is not None:
         return
     job.process.terminate()
-    # Asked a second time, it waits no longer.
+    # A second signal ends the wait.
     with contextlib.suppress(SystemExit):
         job.process.join(STOP_SECONDS)
     if job.process.exitcode is None:
@@ -287,10 +287,10 @@ def _end(job: Job) -> None:
 
 
 def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
-    """Runs the jobs, the longest first, and shows how far they are."""
+    """Runs the jobs, longest first, and shows their progress."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None]
     at_once = min(_JOBS.value or (1 if _has_accelerator() else len(cores)), len(jobs))
-    # One at a time may use all cores, and writes to the terminal.
+    # Runs that go one at a time may use all cores, and write to the terminal.
     alone = at_once <= 1
     free = [None] if alone else [cores[i % len(cores)] for i in range(at_once)]
     waiting = sorted(jobs, key=lambda job: job.expected_seconds)
@@ -306,7 +306,7 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
         auto_refresh=False,
         disable=alone,
         expand=True,
-        speed_estimate_period=1e9,  # all that was seen so far counts for the time left
+        speed_estimate_period=1e9,  # the time left is estimated from all progress so far
     ) as shown:
         expected = sum(job.expected_seconds for job in jobs)
         whole = shown.add_task(f"{len(jobs)} runs, {at_once} at a time", total=expected, note="")
@@ -350,7 +350,7 @@ def _write_report(console: rich.console.Console) -> None:
 
 
 def _conclude(jobs: list[Job], seconds: float, console: rich.console.Console) -> int:
-    """The last screen: a line an experiment, and what is to be said of its runs; the exit code."""
+    """Prints a table by experiment, failures and contradictions; returns the exit code."""
     table = rich.table.Table(box=None, pad_edge=False)
     for name in ("experiment", "runs", "verdicts", "seconds", "in the reference"):
         table.add_column(name, justify="left" if name in ("experiment", "verdicts") else "right")

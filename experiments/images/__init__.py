@@ -1,4 +1,4 @@
-"""Trainings on images: section 4 and Table 2. `cifar`, `imagenet` and `ablations` are experiments.
+"""Experiments that train on images: `cifar`, `imagenet` and `ablations` (section 4, Table 2).
 
-`train` turns settings into trainings and their examples; `log` is what a training writes.
+`train` builds a training and its data from settings; `log` writes its records and progress.
 """

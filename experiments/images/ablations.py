@@ -1,20 +1,20 @@
-"""The paper's side remarks on its net, one by one: what helps, and by how much.
+"""The paper's remarks on its net, tested one by one: what helps, and by how much.
 
 Claims (section 4, and section 1 for the identity): nets of the same depth without the identity do
 not train; the small initialisation "helped training"; the fixed random projection "slightly
-improved" the test error; with batch normalisation a net of this size overfits. The text leaves the
-activation open: we ask whether what the base code had lowers the test error.
+improved" the test error; with batch normalisation a net of this size overfits. The paper leaves the
+activation open; we ask whether the choices of the base code lower the test error.
 
 Command: python -m experiments.images.ablations --config=:digits/identity
     make data && make reproduce-ablations DATASET=cifar10/small SEEDS="0 1 2"
-2 CPU cores: digits/identity and digits/initialisation a little over a minute together. A net of
-cifar10/small takes 22 minutes on one core, one of its identity variant about an hour, if nothing
+2 CPU cores: digits/identity and digits/initialisation take a little over a minute together. A net
+of cifar10/small takes 22 minutes on one core, or about an hour in its identity variant, if nothing
 else runs (estimates from 390 images/s): 3 hours for its five variants with one seed.
-Expected: with the identity below 5 % training error at both depths, deep without it at chance.
+Expected: training error below 5 % at both depths with the identity, deep net at chance without it.
 cifar10/small has no expected number. Its criteria below were written before its first run.
 
-A run is one seed, so its verdict weighs a difference of two test errors against the sampling error
-that their test sets give it. Where that is larger it is "undecided": no difference seen.
+A run is one seed, so its verdict compares the difference of two test errors with the sampling error
+due to the finite test set. If the difference is smaller, the verdict is "undecided".
 """
 
 import math
@@ -25,49 +25,49 @@ from experiments.images import train
 from experiments.images.log import RESULT
 from experiments.run.shared import configs, largest, least, reproduced, total, where
 
-# A net has trained if its training error is at most the first, and has not if it is within the
-# second of pure chance, percentage points. Our choice.
+# A net has trained if its training error is at most the first, and has not if the error is within
+# the second of chance, both in percentage points. Our choice.
 TRAINED_PERCENT = 5.0
 CHANCE_MARGIN_PERCENT = 10.0
-# In ten epochs, on shifted and mirrored images, a narrow net fits less: a third of chance.
+# In ten epochs of augmented images a narrow net fits less: this is a third of the error at chance.
 SMALL_TRAINED_PERCENT = 30.0
-# How much lower the training loss has to be before an initialisation has helped. Our choice.
+# An initialisation has helped if its training loss is at most this times the other's. Our choice.
 HELPED_LOSS_RATIO = 0.5
 # Below this loss a net has fitted its images, and ratios say nothing.
 LEAST_LOSS = 0.01
-# Two test errors differ if they lie so many standard errors of their difference apart, where every
-# test image counts as a draw of its own: about one point for 10,000 images and errors of 15 %. Both
-# nets see the same images, so that the true error of the difference is likely smaller; what one
-# seed adds is why several are run. Our choice.
+# Two test errors differ if they are more than this many standard errors of their difference apart,
+# with test images as independent draws: about one point for 10,000 images and errors of 15 %. Both
+# nets see the same images, so the true standard error is likely smaller. It leaves out the spread
+# over seeds, which is why several are run. Our choice.
 STANDARD_ERRORS = 2.0
 
 # What `make reproduce` runs on any machine.
 VARIANTS = ("digits/identity", "digits/initialisation")
-# At the paper's size, for an accelerator; a few minutes a net on one H200 (estimate).
+# cifar10/... has the paper's size, for an accelerator: a few minutes a net on an H200 (estimate).
 QUESTIONS = ("identity", "initialisation", "projection", "batch_norm", "activation")
 OTHER_VARIANTS = (
     *(f"cifar10/{question}" for question in QUESTIONS),
-    # What two cores can carry: ten epochs of nets with 170,928 parameters, as few nets as will do.
+    # Within reach of two cores: ten epochs, 170,928 parameters, and no more nets than needed.
     *(f"cifar10/small/{question}" for question in QUESTIONS),
 )
 _DEPTHS = {
     "digits": ((1, 1, 1), (5, 5, 5)),
     "cifar10": ((3, 3, 3), (6, 6, 6), (9, 9, 9)),
-    # The claim is on deep nets: as deep as the deepest of digits.
+    # The claim is about deep nets; these are as deep as the deepest for digits.
     "cifar10/small": ((5, 5, 5),),
 }
-# The nets of other questions that cifar10/small leaves out.
+# Nets that cifar10/small leaves out.
 _NOT_SMALL = ("paper_times_3", "zero", "leak_and_activate_first")
 
 
-# Size -> scale, and what its nets, optimiser and length have of their own.
+# Size -> scale, and its changes to the settings of net, optimiser and training.
 _SIZES: dict[str, tuple[str, dict, dict, dict]] = {
     "digits": (
         "reduced",
         {"blocks_per_stage": (3, 3, 3), "widths": (16, 32, 64)},
-        # A rate that leaves some room: at 0.05 nets of the baseline's kind diverged at times.
+        # Leaves a margin: at 0.05 nets of the baseline's kind sometimes diverged.
         {"learning_rate": 0.03, "boundary_steps": (350,)},
-        # After 300 steps the worst of three seeds stood at 5 % training error, on the criterion.
+        # After 300 steps the worst of three seeds was right at the criterion, 5 % training error.
         {
             "steps": 400,
             "batch_examples": 64,
@@ -88,10 +88,10 @@ _SIZES: dict[str, tuple[str, dict, dict, dict]] = {
 
 
 def _nets(size: str, question: str) -> dict:
-    """What is particular to each net: name -> changes of the settings of the net."""
+    """The nets to compare: name -> changes of the model settings."""
     if question == "identity":
-        # With the standard initialisation, which is the better one for nets without identity: with
-        # the paper's their output would be smaller by 1/(k sqrt c) in every layer.
+        # Nets without the identity get the standard initialisation, which suits them better: the
+        # paper's would shrink the output of every layer by a further factor of k sqrt c.
         kinds = {
             "identity": {"residual_init": "paper"},
             "no_identity": {"residual_init": "standard", "identity": False},
@@ -107,14 +107,14 @@ def _nets(size: str, question: str) -> dict:
             "paper": {"residual_init": "paper"},
             "paper_times_3": {"residual_init": "paper", "initial_scale": 3.0},
             "standard": {"residual_init": "standard"},
-            # All residual weights zero: the origin is a critical point in all of them.
+            # All residual weights are zero, and so are the gradients with respect to them.
             "zero": {"initial_scale": 0.0},
         },
         # Section 4: a fixed random projection "slightly improved test error".
         "projection": {"fixed": {"projection": "fixed"}, "trained": {"projection": "trained"}},
         # Section 4: a net of this size with batch normalisation overfits.
         "batch_norm": {"without": {"batch_norm": False}, "with": {"batch_norm": True}},
-        # What the text leaves open and the base code had.
+        # What the paper leaves open and the base code had.
         "activation": {
             "relu": {},
             "leak": {"leak": 0.1},
@@ -138,7 +138,7 @@ get_config = configs({variant: _settings(variant) for variant in VARIANTS + OTHE
 
 
 def trials(*, variant: str, model: dict, nets: dict, **groups) -> list[dict]:
-    """One training for each net that is compared."""
+    """One training for each net to compare."""
     del variant
     return [
         {"net": name, "model": {**model, **changes}, **groups} for name, changes in nets.items()
@@ -146,12 +146,12 @@ def trials(*, variant: str, model: dict, nets: dict, **groups) -> list[dict]:
 
 
 def measure(training: train.Training, key, log) -> dict:
-    """Trains one net; that it diverges is a result."""
+    """Trains one net; divergence is a result, not an error."""
     return training.run(key, log, keep_diverged=True)
 
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
-    """What these nets alone say of the claim of the variant's question."""
+    """The verdict of these nets on the claim that the variant is about."""
     results = where(records, kind=RESULT)
     size, question = config["variant"].rsplit("/", 1)
     metrics = {"nets": len(results), "diverged": total(results, "diverged")}
@@ -178,10 +178,10 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
 
 
 def identity_holds(results: list[dict], trained_percent: float = TRAINED_PERCENT) -> bool:
-    """With the identity all nets train; without it, the deepest does not.
+    """Whether all nets with the identity train, and the deepest one without it does not.
 
     Args:
-      trained_percent: the training error at which a net has trained.
+      trained_percent: the largest training error that counts as trained.
     """
     nets = [
         {
@@ -202,7 +202,7 @@ def identity_holds(results: list[dict], trained_percent: float = TRAINED_PERCENT
 
 
 def initialisation_helps(paper: dict, standard: dict) -> bool:
-    """The net called "paper" ends at a training loss well below that of "standard"."""
+    """Whether "paper" ends with a training loss well below that of "standard"."""
     if paper["diverged"] or standard["diverged"]:
         return standard["diverged"] and not paper["diverged"]
     ours, theirs = (max(net["train_loss"], LEAST_LOSS) for net in (paper, standard))
@@ -210,10 +210,10 @@ def initialisation_helps(paper: dict, standard: dict) -> bool:
 
 
 def error_difference_percent(baseline: dict, other: dict) -> tuple[float, float]:
-    """(test error of `other` less that of `baseline`, what it must exceed to count), points.
+    """(test error of `other` minus that of `baseline`, margin that it must exceed), in points.
 
-    The second is `STANDARD_ERRORS` sqrt(sum p (1 - p) / n) over the two nets, for an error p of n
-    test images. A net that diverged errs on every image.
+    The margin is `STANDARD_ERRORS` sqrt(sum p (1 - p) / n) over the two nets, with error p on n
+    test images. A net that diverged is wrong on every image.
     """
     both = (baseline, other)
     errors = [1.0 if net["diverged"] else net["test_error_percent"] / 100 for net in both]
@@ -229,7 +229,7 @@ def _lower(better: dict, worse: dict) -> bool:
 
 
 def _overfits(without: dict, with_norm: dict) -> bool:
-    """With batch norm the training error is lower and yet the test error higher."""
+    """Whether batch norm lowers the training error and yet raises the test error."""
     return (
         not with_norm["diverged"]
         and not without["diverged"]
@@ -238,19 +238,19 @@ def _overfits(without: dict, with_norm: dict) -> bool:
     )
 
 
-# Question -> the net that the others are compared with, when the claim is reproduced, and when it
-# is not. Where neither is seen, it is undecided.
+# Question -> (net to compare with, test for "reproduced", test for "not reproduced"). If neither
+# test holds, the verdict is "undecided".
 _BY_TEST_ERROR: dict[str, tuple[str, Callable[..., bool], Callable[..., bool]]] = {
-    # What helps in the end need not help twofold in ten epochs: only the test error can deny it.
+    # Help need not halve the loss within ten epochs, so only the test error can refute the claim.
     "initialisation": (
         "paper",
         initialisation_helps,
         lambda paper, standard: _lower(standard, paper),
     ),
-    # The fixed projection's test error is lower, or the trained one's.
+    # Which of the two projections has the lower test error.
     "projection": ("fixed", _lower, lambda fixed, trained: _lower(trained, fixed)),
     "batch_norm": ("without", _overfits, lambda without, with_norm: _lower(with_norm, without)),
-    # A leak or an activation in front of each block lowers the test error, or all raise it.
+    # Reproduced if any change to the activation lowers the test error, refuted if all raise it.
     "activation": (
         "relu",
         lambda relu, *others: any(_lower(other, relu) for other in others),

@@ -1,13 +1,13 @@
 """Tables 1 and 2, Figure 1: the all-convolutional residual net without batch norm, and its rivals.
 
-Claim: 6.38 % test error on CIFAR-10 and 24.64 % on CIFAR-100 from 13.5M parameters, momentum SGD
-and crops and flips alone. The other rows of Table 2 run with their own published recipes.
+Claim: 6.38 % test error on CIFAR-10 and 24.64 % on CIFAR-100 with 13.5M parameters, momentum SGD,
+and no more than crops and flips. The other rows of Table 2 run with their own published recipes.
 
 Command: python -m experiments.images.cifar                                # digits, on any machine
     python -m experiments.images.cifar --config=:cifar10/all_conv_residual    # after make data
-Hardware, time and expected number stand at each variant below; those without a measured run are
+Each variant below states its hardware, time and expected number; those without a measured run are
 estimates, and say so.
-A run stopped at any moment goes on from its newest checkpoint when the same command is given again.
+A run stopped at any moment resumes from its newest checkpoint when the same command is given again.
 """
 
 from experiments import run
@@ -16,25 +16,25 @@ from experiments.run.shared import configs, reproduced
 from identity_matters import paper
 from identity_matters.images import datasets
 
-# A run reproduces a published error if its own is at most this much above it: about twice the
-# spread over seeds that is usual for such nets. Our choice.
+# A run reproduces a published error if it exceeds that by at most this, in percentage points: about
+# twice the usual spread of such nets over seeds. Our choice.
 WINDOW_PERCENT = 0.5
 # Row of Table 2 for each model.
 ROWS = {net: row for row, net in paper.REPORT["nets"].items()}
 CLAIMS = {"cifar10": "table-2-cifar-10", "cifar100": "table-2-cifar-100"}
 DIGITS_CLAIM = "digits"
 BASELINE_CLAIM = "table-2-other-rows"
-# Table 2 prints for these the error of another net; see paper.TABLE_2.
+# For these, Table 2 prints the error of another net; see paper.TABLE_2.
 FIGURES_OF_OTHER_NETS = (("cifar100", "resnet"), ("cifar100", "all_cnn_c"))
-# At most so much training error counts as having fitted the digits: one batch in error.
+# The digits are fitted if the training error is at most this. Our choice.
 FITTED_PERCENT = 0.5
-# Until logistic regression on digits has converged.
+# Enough for logistic regression on digits to converge.
 LINEAR_ITERATIONS = 5000
 
-# What `make reproduce` runs on any machine, and what it goes on to where there is an accelerator.
+# What `make reproduce` runs on any machine, and what it adds on an accelerator.
 VARIANTS = ("digits/all_conv_residual",)
 ACCELERATOR_VARIANTS = ("cifar10/all_conv_residual", "cifar100/all_conv_residual")
-# The other rows of Table 2, and a run for a machine without an accelerator.
+# The other rows of Table 2, and nets for machines without an accelerator.
 OTHER_VARIANTS = tuple(
     f"{dataset}/{net}"
     for net in ("all_cnn_c", "resnet", "densenet", "small", "quarter_width")
@@ -43,10 +43,10 @@ OTHER_VARIANTS = tuple(
 )
 
 
-# What differs from the defaults: scale, data, net, optimiser, and length of the training.
+# Variant or net -> scale, then changes to the settings of data, net, optimiser and training.
 _NETS: dict[str, tuple[str, dict, dict, dict, dict]] = {
     # Claim: the paper's block and initialisation train on any images. Reduced: 19 convolutions of a
-    # quarter of the paper's width, 8 x 8 images. 2 CPU cores: half a minute. Expected: 6 %.
+    # quarter of the paper's width, 8 x 8 images. 2 CPU cores: half a minute. Expected: 6 to 7 %.
     "digits": (
         "reduced",
         train.DIGITS,
@@ -60,8 +60,8 @@ _NETS: dict[str, tuple[str, dict, dict, dict, dict]] = {
             "steps_per_checkpoint": 100,
         },
     ),
-    # Claim: Table 2, 6.38 % on CIFAR-10 and 24.64 % on CIFAR-100, peak at about 50,000 steps. The
-    # paper: 24 hours on one Tesla K40. One H200 at the target of 33,000 images/s: 4 minutes
+    # Claim: Table 2, 6.38 % on CIFAR-10 and 24.64 % on CIFAR-100, best at about 50,000 steps. The
+    # paper took 24 hours on a Tesla K40. One H200 at the target of 33,000 images/s: 4 minutes
     # (estimate). 60,000 steps show the plateau after the second drop of the learning rate.
     "all_conv_residual": ("paper", {}, {"compute_dtype": "bfloat16"}, {}, {}),
     # Claim: real images, the full depth of 55 convolutions, and a training error that falls.
@@ -93,8 +93,8 @@ _NETS: dict[str, tuple[str, dict, dict, dict, dict]] = {
         {"steps": train.steps_at(128, 30)[0], "steps_per_checkpoint": 200},
     ),
     # Claim: Table 2, 7.25 % on CIFAR-10 with augmentation, 32.39 % on CIFAR-100 as printed there.
-    # Springenberg et al. 2014: rate 0.05 out of a grid, 350 epochs in batches of 256, factors of
-    # ten at epochs 200, 250 and 300, decay 0.001, whitened images, crops of up to 5 pixels.
+    # Springenberg et al. 2014: 350 epochs, learning rate 0.05 (from a grid), divided by ten at 200,
+    # 250 and 300; batch 256, weight decay 0.001, whitened images, random shifts of up to 5 pixels.
     # One H200: about 3 minutes (estimate).
     "all_cnn_c": (
         "paper",
@@ -108,8 +108,8 @@ _NETS: dict[str, tuple[str, dict, dict, dict, dict]] = {
         {"steps": train.steps_at(256, 350)[0], "batch_examples": 256},
     ),
     # Claim: Table 2, 6.43 % on CIFAR-10, the best of five runs of ResNet-110. Table 2's 25.16 % on
-    # CIFAR-100 is that of another net, ResNet-164. He et al. 2015: 64,000 steps of 128, rate 0.1
-    # (0.01 for the first 400 steps: here a linear warm-up) over ten at 32,000 and 48,000.
+    # CIFAR-100 is that of another net, ResNet-164. He et al. 2015: 64,000 steps, batch 128, rate
+    # 0.1 (0.01 for the first 400 steps, here linear warm-up), divided by ten at 32,000 and 48,000.
     # One H200: about 5 minutes (estimate).
     "resnet": (
         "paper",
@@ -124,8 +124,8 @@ _NETS: dict[str, tuple[str, dict, dict, dict, dict]] = {
         {"steps": 64_000},
     ),
     # Claim: Table 2, 3.74 % on CIFAR-10 and 19.25 % on CIFAR-100, L = 100, k = 24, plain. Huang et
-    # al. 2016: 300 epochs in batches of 64, rate 0.1 over ten at a half and three quarters,
-    # Nesterov momentum, decay on all parameters. One H200: several hours (estimate).
+    # al. 2016: 300 epochs, batch 64, learning rate 0.1 divided by ten at 1/2 and 3/4 of training,
+    # Nesterov momentum, weight decay on all parameters. One H200: several hours (estimate).
     "densenet": (
         "paper",
         {"normalization": "mean_std", "pad_pixels_per_side": 4},
@@ -151,7 +151,7 @@ get_config = configs({v: _settings(v) for v in VARIANTS + ACCELERATOR_VARIANTS +
 
 
 def measure(training: train.Training, key, log) -> dict:
-    """Trains; on digits, which have no published figure, a linear classifier's error stands by."""
+    """Trains; on digits, which have no published error, adds a linear classifier's error."""
     result = training.run(key, log)
     if training.dataset == "digits":
         result["linear_classifier_test_error_percent"] = linear_classifier_error_percent()
@@ -171,7 +171,7 @@ def linear_classifier_error_percent() -> float:
 
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
-    """See `train.compared`; digits must be fitted, and better told apart than by a linear map."""
+    """See `train.compared`; digits must be fitted, with fewer test errors than a linear model's."""
     dataset, model = config["data"]["dataset"], config["model"]["name"]
     metrics = train.result_metrics(records, "linear_classifier_test_error_percent")
     if dataset not in CLAIMS:

@@ -1,16 +1,16 @@
 """Table 2, ImageNet: all-convolutional residual nets without batch norm at 224 x 224 pixels.
 
 Claim: 35.29 % top-1 and 14.17 % top-5 error from an "all-convolutional variant of the 34-layer
-network" with 35.7M parameters. The two do not go together, see `nets.all_conv_residual`; both
-readings are variants, and ResNet-34 with batch norm stands beside them. The paper trains with
-asynchronous updates from six machines; here all devices share each batch.
+network" with 35.7M parameters. Depth and size contradict each other (`nets.all_conv_residual`), so
+each reading is a variant; ResNet-34 with batch norm is another. The paper trains with asynchronous
+updates from six machines; here all devices share each batch.
 
-Command: python -m experiments.images.imagenet    # a miniature of it, on any machine
+Command: python -m experiments.images.imagenet    # a miniature, on any machine
     make data DATASETS=imagenet2012               # with the two archives at hand
     python -m experiments.images.imagenet --config=:imagenet2012/parameters_as_printed
-Several machines: docs/clusters.md. Hardware, time and expected number stand at each variant below;
-but for the miniature, which alone has been run, the times are estimates.
-A run stopped at any moment goes on from its newest checkpoint when the same command is given again.
+Several machines: docs/clusters.md. Each variant below states its hardware, time and expected
+number; only the miniature has been run, all other times are estimates.
+A run stopped at any moment resumes from its newest checkpoint when the same command is given again.
 """
 
 from experiments import run
@@ -23,21 +23,21 @@ from identity_matters.nets.all_conv_residual import IMAGENET
 CLAIM = "table-2-imagenet"
 BASELINE_CLAIM = "table-2-other-rows"
 MINIATURE_CLAIM = "imagenet-miniature"
-# A run reproduces a published error if its own is at most this much above it; our choice, about
-# what recipes of the same net differ by.
+# A run reproduces a published error if it exceeds that by at most this, in percentage points. Our
+# choice: about as much as training recipes for the same net differ.
 WINDOW_PERCENT = 1.0
-# Most top-1 error on the miniature that counts as having learned; its classes have equally many
-# validation images, and guessing among them errs for nine out of ten.
+# The miniature counts as learned up to this top-1 error, a third of that of guessing: nine in ten,
+# as its classes have equally many validation images.
 MINIATURE_LEARNED_PERCENT = 100 * (1 - 1 / miniature.CLASSES) / 3
 TRAIN_EXAMPLES = imagenet.PUBLISHED_EXAMPLES["train"]
-# The paper: 32 images on each of 8 GPUs of a machine, 6 machines with asynchronous updates.
+# The paper: 32 images on each of a machine's 8 GPUs; 6 machines with asynchronous updates.
 PAPER_BATCH_EXAMPLES = 256
 PAPER_STEPS = 700_000
 EPOCHS_PER_DECAY = 2
 
 
-# Rate 0.1 times 0.94 every two epochs; weight decay as for CIFAR. One H200 at 40 % of its peak:
-# four hours (estimate), if the host decodes as fast.
+# Learning rate 0.1, multiplied by 0.94 every two epochs; weight decay as for CIFAR. One H200 at
+# 40 % of its peak: four hours (estimate), if the host decodes images that fast.
 _DECAY_STEPS = EPOCHS_PER_DECAY * TRAIN_EXAMPLES // PAPER_BATCH_EXAMPLES
 _AS_THE_PAPER = {
     "learning_rate": 0.1,
@@ -63,7 +63,7 @@ def _paper_settings(model: dict, optim: dict, steps: int = PAPER_STEPS) -> dict:
 
 
 _SETTINGS = {
-    # Claim: everything but the size is as with ImageNet: archives, decoding, crops, streams, top-5.
+    # Claim: all but the size is as for ImageNet: archives, decoding, crops, streams, top-5 error.
     # Generated images of ten classes, 64 pixels, a small net of the same blocks. One core: 15 s.
     # Expected: a top-1 error below 10 %; chance is 90 %.
     "miniature/all_conv_residual": train.settings(
@@ -89,14 +89,14 @@ _SETTINGS = {
         steps_per_checkpoint=50,
         evaluation_batch_examples=64,
     ),
-    # Claim: Table 2, 35.29 % top-1, 14.17 % top-5 (which net that is, see nets.all_conv_residual).
+    # Claim: Table 2, 35.29 % top-1, 14.17 % top-5 (by which net: see nets.all_conv_residual).
     **{
         f"imagenet2012/{blocks}": _paper_settings(IMAGENET[blocks], _AS_THE_PAPER)
         for blocks in ("parameters_as_printed", "blocks_of_34_layers")
     },
-    # Claim: the baseline with batch norm that the paper quotes, 25.03 % at ten crops; 26.7 % at one
-    # (fb.resnet.torch). 90 epochs of 256, rate 0.1 over ten every 30 epochs. One H200: two
-    # hours (estimate).
+    # Claim: the baseline with batch norm that the paper quotes, 25.03 % with ten crops; 26.7 % with
+    # one (fb.resnet.torch). 90 epochs, batch 256, learning rate 0.1 divided by ten every 30 epochs.
+    # One H200: two hours (estimate).
     "imagenet2012/resnet_34": _paper_settings(
         {"name": "resnet_imagenet", "depth": 34, "width": 64},
         {"learning_rate": 0.1, "boundary_steps": tuple(_RESNET_DECAYS), "decayed": "kernels"},
@@ -108,7 +108,7 @@ get_config = configs(_SETTINGS)
 
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
-    """See `train.compared`: top-1 and top-5 error, over all images of both splits."""
+    """See `train.compared`; compares top-1 and top-5 error if both splits are complete."""
     metrics = train.result_metrics(
         records,
         "test_top5_error_percent",
@@ -131,7 +131,7 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     }
     if not is_net:
         published = {"test_error": paper.NUMBERS["resnet34_imagenet_error_percent"].value}
-    # Ten crops in the published figure for ResNet-34, one here.
+    # The published error of ResNet-34 is with ten crops, ours with one.
     return train.compared(claim, metrics, published, WINDOW_PERCENT, comparable=is_net)
 
 

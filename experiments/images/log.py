@@ -1,4 +1,4 @@
-"""What a training writes while it goes: lines, checkpoints, TensorBoard events, progress."""
+"""What a training writes as it goes: records, checkpoints, TensorBoard events, progress."""
 
 import contextlib
 import datetime
@@ -12,26 +12,26 @@ from etils import epath
 from identity_matters import runs
 from identity_matters.train import loop, multihost
 
-# The kind of a training's last line; a training that has one is finished.
+# The kind of a training's last record; a training that has one is finished.
 RESULT = "result"
-# Who is told that a run takes longer than this may want another one.
+# A training that will take longer than this says so early.
 LONG_SECONDS = 3600
-# An estimate of the time left wants a few dispatches.
+# The time left can be estimated after this many dispatches.
 DISPATCHES_BEFORE_ESTIMATE = 5
 
 
 class TrainingLog:
-    """The log of the training that is being measured, see `loop.Log`.
+    """The log of the current training; see `loop.Log`.
 
-    Every line carries the training's index under "cell". A training that is taken up again finds
-    the lines that it wrote before, and drops with `rewind` those that came after its checkpoint.
+    Each record has the training's index as "cell". A resumed training finds the records that it
+    wrote before; `rewind` drops those that came after its checkpoint.
 
     Args:
       tensorboard, profile, checkpoint_dir: see the flags of these names.
     """
 
     def __init__(self, run_dir, stop_signal, tensorboard=False, profile="", checkpoint_dir=""):
-        # Of several processes one writes.
+        # Only one of several processes writes.
         self._writes = multihost.is_process_0()
         self.profile_dir = profile if self._writes else ""
         elsewhere = epath.Path(checkpoint_dir) / run_dir.name
@@ -71,18 +71,18 @@ class TrainingLog:
         return self._checkpoints / f"cell={self._index}"
 
     def delete_checkpoints(self, index: int | None = None) -> None:
-        """Removes those of training `index`, or of all, wherever they are."""
+        """Deletes the checkpoints of training `index`, or of all, wherever they are."""
         path = self._checkpoints if index is None else self._checkpoints / f"cell={index}"
         if self._writes and path.exists():
             path.rmtree()
 
     @property
     def records(self) -> list[dict]:
-        """The lines of this training so far."""
+        """The records of this training so far."""
         return self._run_dir.records[self._first :]
 
     def append(self, record: dict) -> None:
-        """Writes one line of metrics.jsonl, and the same as text and events where asked for."""
+        """Writes one record to metrics.jsonl, as text and, if asked to, as TensorBoard events."""
         self._run_dir.append({"cell": self._index, **record})
         if "test_error_percent" in record:
             self._shown["test error"] = f"{record['test_error_percent']:.2f} %"
@@ -94,31 +94,31 @@ class TrainingLog:
             self._write_events(record)
 
     def rewind(self, count: int) -> None:
-        """Keeps the first `count` lines of this training."""
+        """Keeps the first `count` records of this training."""
         self._run_dir.rewind(self._first + count)
 
     def stop_requested(self) -> bool:
-        """Whether SIGTERM has come: save, and raise `run.Interrupted`."""
+        """Whether SIGTERM has come; then save and raise `run.Interrupted`."""
         return self._stop_signal.requested
 
     def say(self, line: str) -> None:
-        """One line for whoever watches, above the progress bar if there is one."""
+        """Logs one line, above the progress bar if there is one."""
         if self._bar is None or self._bar.disable:
             logging.info("%s", line)
         else:
             self._bar.write(line, file=sys.stderr)
 
     def phase(self, name: str, step: int, steps: int) -> None:
-        """Shows what is being done at `step` of `steps`."""
+        """Shows phase `name` at `step` of `steps`."""
         if self._bar is None:
-            hidden = None if self._writes else True  # None: if stderr is no terminal
+            hidden = None if self._writes else True  # None: hidden unless stderr is a terminal
             self._bar = tqdm.tqdm(disable=hidden, total=steps, initial=step, unit="step")
         elif name == "compiling" and step:
             self.say(f"resuming from step {step} of {steps}")
         self._bar.set_description(f"{self._name}{name}")
 
     def progress(self, step: int, loss: float | None, seconds_left: float) -> None:
-        """Moves the bar to `step`; says once, and early, that it will take long."""
+        """Moves the bar to `step`; says once, early on, if the training will take long."""
         if loss is not None:
             self._dispatches += 1
             self._shown["loss"] = f"{loss:.4f}"
@@ -139,7 +139,7 @@ class TrainingLog:
         if self._writer is None:
             import tensorboardX
 
-            # A resumed training writes anew what came after its checkpoint.
+            # A resumed training writes the events after its checkpoint again.
             directory = self._run_dir.path / "tensorboard" / f"cell={self._index}"
             self._writer = tensorboardX.SummaryWriter(str(directory), purge_step=step)
         for name, value in record.items():

@@ -3,12 +3,12 @@
 Command: make data DATASETS="cifar10 cifar100", or
     python -m experiments.images.prepare_data --datasets=cifar10 --data_dir=data
 
-CIFAR-10 takes about a minute and 500 MB after its download of 170 MB. Preparing needs TensorFlow,
-reading what was prepared does not. A data set that is there already is left as it is.
+CIFAR-10 takes about a minute and 500 MB after its download of 170 MB. Preparing needs TensorFlow;
+reading the prepared data does not. A data set that is already there is left as it is.
 
 ImageNet (imagenet2012) cannot be downloaded by a program: put its two archives,
 ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar, into DATA_DIR/downloads/manual/ first. It takes
-as much space again as the archives, 145 GB. We have run it on small archives only.
+another 145 GB, as much as the archives. We have run it on small archives only.
 """
 
 from absl import flags

@@ -1,8 +1,8 @@
-"""Settings to trainings: one trial of `cifar`, `imagenet` and `ablations` is one `Training`.
+"""Turns settings into trainings: a trial of `cifar`, `imagenet` or `ablations` is a `Training`.
 
-Its settings are four groups, `data`, `model`, `optim` and `train`; what uses them refuses what will
-not do. Small data sets are arrays in memory, ImageNet is streams: both end in one `ImageData`. A
-trained net comes back in three lines:
+Settings form four groups, `data`, `model`, `optim` and `train`, each checked by the code that uses
+it. Small data sets are arrays in memory, ImageNet is streamed; both become an `ImageData`. To load
+a trained net:
 
     training, variables = load("results/local/cifar/digits/all_conv_residual/seed=0")
     print(training.evaluate(variables)["test_error_percent"])
@@ -24,13 +24,13 @@ from identity_matters.batches import Arrays, Streams
 from identity_matters.images import augment, datasets, imagenet, miniature
 from identity_matters.train import checkpoint, loop, multihost, parallel, step
 
-# On an accelerator the host would be the bottleneck at one step a dispatch; on a CPU the steps of a
-# dispatch are unrolled, which only takes longer to compile.
+# Single-step dispatches would make the host the bottleneck of an accelerator. On a CPU the steps of
+# a dispatch are unrolled, which only takes longer to compile.
 ACCELERATOR_STEPS_PER_DISPATCH = 100
-# The second figure that the paper gives for ImageNet; it says little where classes are few.
+# The paper's second error for ImageNet is top-5; it says little where classes are few.
 TOP_K = 5
 LEAST_CLASSES_FOR_TOP_K = 1000
-# What a verdict takes over from the result of a training, where it is there.
+# What a verdict copies from the result of a training, where present.
 METRICS = (
     "test_error_percent",
     "test_error_best_percent",
@@ -46,14 +46,14 @@ METRICS = (
     "train_seconds",
     "evaluate_seconds",
 )
-# Which images, and what happens to them before the net.
+# Which images, and how they are preprocessed.
 DATA = {
     "dataset": "cifar10",  # all but digits need `make data`
     "normalization": "per_image",  # per_image (the paper's), mean_std or, for CIFAR, gcn_zca
-    # Random crops after padding: 2 as in the paper's base code, 4 as others do; 0 for digits,
+    # Random crops after padding: 2 as in the paper's base code, 4 as in others; 0 for digits,
     # whose strokes reach the border.
     "pad_pixels_per_side": 2,
-    # Mirror images at random; a mirrored digit is another one.
+    # Mirror images at random; not for digits, which lose their meaning when mirrored.
     "flip": True,
     "data_dir": "data",  # where `make data` put the data sets
 }
@@ -61,71 +61,71 @@ DIGITS = {"dataset": "digits", "pad_pixels_per_side": 0, "flip": False}
 IMAGENET_DATA = {
     "dataset": imagenet.NAME,
     "data_dir": "data",  # where `make data DATASETS=imagenet2012` put it
-    # Above 0: a data set of so many generated training images, made in data_dir if need be.
+    # If above 0: use this many generated training images instead, made in data_dir if missing.
     "miniature_examples": 0,
-    # Random crops in training, the central one of the resized image in evaluation.
+    # Random crops in training; in evaluation the central crop of the resized image.
     "image_pixels": 224,
     "eval_shorter_side_pixels": 256,
     "normalization": "mean_std",
-    # How batches are made, which changes the speed only; 0: one thread a core.
+    # How batches are made, which affects speed only; 0 threads: one per core.
     "worker_threads": 0,
     "worker_processes": 0,
 }
-# The net of Table 1. Where the text leaves something open, the choice is a setting.
+# The net of Table 1; what the paper leaves open is a setting.
 ALL_CONV_RESIDUAL = {
     "name": "all_conv_residual",
-    "blocks_per_stage": (9, 9, 9),  # residual blocks of each stage
-    "widths": (64, 128, 256),  # their channels
-    "stage_strides": (1, 2, 2),  # of their first convolutions
+    "blocks_per_stage": (9, 9, 9),  # residual blocks in each stage
+    "widths": (64, 128, 256),  # channels of each stage
+    "stage_strides": (1, 2, 2),  # stride of the first convolution of each stage
     "stem_width": 16,
     "stem_kernel_size": 3,
     "stem_stride": 1,
-    # Standard deviation of residual convolutions: paper, 1/(k^2 c), or standard, 1/(k sqrt c);
-    # times initial_scale.
+    # Standard deviation of initial residual weights: paper, 1/(k^2 c), or standard, 1/(k sqrt c);
+    # multiplied by initial_scale.
     "residual_init": "paper",
     "initial_scale": 1.0,
     # Slope of the activation below zero: 0.1 in the base code, 0 in the paper's formula.
     "leak": 0.0,
-    "activate_first": False,  # whether a block starts with an activation, as the base code's did
-    "projection": "fixed",  # the last linear map: fixed (random, not trained: the paper's), trained
-    "identity": True,  # without it a block is C2(ReLU(C1 x)) alone
+    "activate_first": False,  # whether a block starts with an activation, as in the base code
+    "projection": "fixed",  # last linear map: fixed (the paper's: random, not trained) or trained
+    "identity": True,  # if False, a block is C2(ReLU(C1 x)) alone
     "batch_norm": False,
-    "compute_dtype": "float32",  # float32 or bfloat16, of convolutions; parameters are float32
+    "compute_dtype": "float32",  # of convolutions: float32 or bfloat16; parameters are float32
 }
-# Momentum SGD; as in section 4 unless changed.
+# Momentum SGD, by default as in section 4.
 OPTIM = {
     "schedule": "step",  # step, cosine, linear or constant
     "learning_rate": 0.05,
-    # step only: where the rate is multiplied by decay_factor.
+    # For schedule step: the steps at which the learning rate is multiplied by decay_factor.
     "boundary_steps": (30_000, 50_000),
     "decay_factor": 0.1,
-    "warmup_steps": 0,  # the rate grows linearly to its value over so many steps
+    "warmup_steps": 0,  # steps over which the learning rate grows linearly to its full value
     "momentum": 0.9,
     "nesterov": False,
-    # The gradient of weight_decay / 2 * ||w||^2 is added for: convolutions, kernels or all.
+    # L2 penalty weight_decay / 2 * ||w||^2; decayed says on what: convolutions, kernels or all.
     "weight_decay": 1e-4,
     "decayed": "convolutions",
 }
-# How long, in what batches, and how often what is written.
+# Length, batch sizes, and how often to log, evaluate and save.
 TRAIN = {
     "steps": 60_000,
     "batch_examples": 128,
-    "steps_per_dispatch": 0,  # 0: 100 on an accelerator if the data are in its memory, else one
+    "steps_per_dispatch": 0,  # 0: 100 on an accelerator if the data are in its memory, else 1
     "steps_per_log": 100,
     "steps_per_evaluation": 1000,
     "steps_per_checkpoint": 1000,
     "evaluation_batch_examples": 1000,
-    "devices": 0,  # 0: as many of this machine's as divide the batch
+    "devices": 0,  # 0: as many devices of this machine as divide the batch
     "keep_final_checkpoint": True,
 }
 
 
 def settings(scale: str, data: dict, model: dict, optim: dict, **train) -> dict:
-    """The settings of a variant but for its name, by what differs from the defaults above.
+    """The settings of a variant, except its name, given how they differ from the defaults above.
 
     Args:
-      data: at least "dataset".
-      model: a net of another name is taken as it is.
+      data: must hold "dataset".
+      model: if it holds "name", it is used as it is, without the defaults of Table 1's net.
     """
     common = IMAGENET_DATA if data["dataset"] == imagenet.NAME else DATA
     return {
@@ -138,18 +138,18 @@ def settings(scale: str, data: dict, model: dict, optim: dict, **train) -> dict:
 
 
 def steps_at(batch_examples: int, *epochs: int) -> tuple[int, ...]:
-    """Steps after which so many epochs over CIFAR's training images are complete."""
+    """The step at which each number of epochs over CIFAR's training images is complete."""
     examples = datasets.SOURCES["cifar10"].splits["train"]
     return tuple(epoch * examples // batch_examples for epoch in epochs)
 
 
 class ImageData(NamedTuple):
-    """Examples, and what makes a net's input of them.
+    """Examples, and the functions that turn them into a net's input.
 
     Attributes:
-      examples: the splits.
+      examples: both splits.
       train_input, eval_input: see `step.Task`.
-      fingerprint: JSON-able; differs where the examples do, for all that is likely.
+      fingerprint: JSON-able; different examples almost surely have different ones.
     """
 
     examples: Arrays | Streams
@@ -159,7 +159,7 @@ class ImageData(NamedTuple):
 
 
 def classes_and_shape(data: dict) -> tuple[int, tuple[int, int, int]]:
-    """(number of classes, (height, width, channels)) of the group `data`; no image is read."""
+    """(number of classes, (height, width, channels)) for the group `data`; reads no images."""
     if data["dataset"] == imagenet.NAME:
         return imagenet.NUM_CLASSES, (data["image_pixels"], data["image_pixels"], 3)
     source = datasets.find_source(data["dataset"])
@@ -167,10 +167,10 @@ def classes_and_shape(data: dict) -> tuple[int, tuple[int, int, int]]:
 
 
 def load_data(data: dict) -> ImageData:
-    """The data that the group `data` describes; those that fit into memory are loaded once.
+    """The data that the group `data` describes; the last arrays in memory are cached.
 
     Raises:
-      ValueError: a setting that will not do; a data set that is not there, or damaged.
+      ValueError: a setting is invalid, or a data set is missing or damaged.
     """
     return (_load_imagenet if data["dataset"] == imagenet.NAME else _load_arrays)(**data)
 
@@ -229,7 +229,7 @@ def _load_imagenet(
 
 
 def make_optimizer(*, steps, momentum, nesterov, weight_decay, decayed, **schedule):
-    """The group `optim` as (optax transformation, schedule)."""
+    """(optax transformation, learning-rate schedule) for the group `optim`."""
     rate = step.learning_rate_schedule(steps=steps, **schedule)
     transformation = step.momentum_sgd(
         rate, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay, decayed=decayed
@@ -238,10 +238,10 @@ def make_optimizer(*, steps, momentum, nesterov, weight_decay, decayed, **schedu
 
 
 def make_net(model: dict, num_classes: int, image_shape) -> tuple:
-    """(net, its parameters, operations of one image's forward pass) of the group `model`.
+    """(net, number of parameters, FLOPs of one image's forward pass) for the group `model`.
 
     Raises:
-      ValueError: a setting that will not do, or images that the net cannot take.
+      ValueError: a setting is invalid, or the net cannot take images of this shape.
     """
     net = nets.make_net(num_classes=num_classes, axis_name=step.AXIS_NAME, **model)
     variables = nets.variable_shapes(net, image_shape)
@@ -253,19 +253,19 @@ def make_net(model: dict, num_classes: int, image_shape) -> tuple:
 
 
 class Training:
-    """One training, built of its settings.
+    """One training, built from its settings.
 
     Args:
-      devices: those to use; by default as the settings say.
-      images: in place of those that `data` describes.
+      devices: the devices to use; by default those that the settings ask for.
+      images: used instead of the data set that `data` describes.
     Attributes:
-      dataset, num_classes: of the images.
-      net: a flax module; `parameters` counts its own.
-      task, parallel, intervals: what `loop.fit` takes.
-      fingerprint: of the images; several processes must agree in it.
-      keeps_checkpoint: whether its last checkpoint stays.
+      dataset, num_classes: name and number of classes of the data set.
+      net, parameters: a flax module, and the number of its parameters.
+      task, parallel, intervals: arguments of `loop.fit`.
+      fingerprint: that of the images; it must be the same in all processes.
+      keeps_checkpoint: whether the last checkpoint is kept.
     Raises:
-      ValueError or TypeError: a setting or data that will not do.
+      ValueError or TypeError: a setting is invalid, or the data cannot be used.
     """
 
     def __init__(
@@ -305,16 +305,16 @@ class Training:
         )
 
     def run(self, key, log, *, keep_diverged: bool = False) -> dict:
-        """Trains; the last and the best test error, how long it took, and what was chosen for it.
+        """Trains; returns the last and the best test error, the timings, and what was trained on.
 
         Args:
-          key: the root of initial weights, order of examples, augmentation and dropout.
+          key: the root of all randomness: initial weights, example order, augmentation, dropout.
           log: see `log.TrainingLog`.
-          keep_diverged: a loss that is not finite is a result ("diverged": True), not an error.
+          keep_diverged: return {"diverged": True, ...} for a non-finite loss or gradient.
         Raises:
           run.Interrupted: SIGTERM came; a checkpoint was saved.
-          run.DivergedError: a loss was not finite.
-          runs.RunError: checkpoints that cannot be used.
+          run.DivergedError: a loss or gradient was not finite.
+          runs.RunError: the checkpoints cannot be used.
         """
         devices = self.parallel.devices
         kind, dtype = devices[0].device_kind, self._settings["model"]["compute_dtype"]
@@ -329,7 +329,7 @@ class Training:
             "device_kind": kind,
             "steps_per_dispatch": self.intervals.steps_per_dispatch,
         }
-        # What a checkpoint must agree in with the training that goes on from it.
+        # What must be the same in a checkpoint and in the training that resumes from it.
         identity = {**self._settings, "key": np.asarray(jax.random.key_data(key))}
         kept = checkpoint.Checkpoints(log.checkpoint_dir, settings=identity, on_warning=log.say)
         peak = peak and peak * len(devices)
@@ -349,7 +349,7 @@ class Training:
         return {**size, "diverged": False, **result}
 
     def evaluate(self, variables: dict) -> dict:
-        """The evaluation record of the net with these variables, as of the last step."""
+        """The evaluation record of the net with these variables, labelled with the last step."""
         sums = self.parallel.evaluate(self.parallel.start(jax.random.key(0), variables))
         steps, examples = self.intervals.steps, self.task.data.train_examples
         epoch = steps * self.parallel.batch_examples / examples
@@ -357,14 +357,14 @@ class Training:
 
 
 def load(run_dir: str, trial: int = 0) -> tuple[Training, dict]:
-    """A finished training as it was recorded, and the last variables of its net.
+    """Rebuilds a finished training from its records; also returns its net's last variables.
 
     Args:
       run_dir: one run of `cifar`, `imagenet` or `ablations` that keeps its last checkpoint.
-      trial: which of its trainings.
+      trial: index of the training in the run.
     Raises:
       checkpoint.CheckpointError: there is no checkpoint, or it is damaged.
-      runs.RunError: the run cannot be read, is of another experiment, or that training is not
+      runs.RunError: the run cannot be read or is of another experiment, or the training is not
         finished.
     """
     found = runs.read_run(run_dir)
@@ -374,19 +374,19 @@ def load(run_dir: str, trial: int = 0) -> tuple[Training, dict]:
     if not results:
         raise runs.RunError(f"{run_dir}: training {trial} is not finished")
     groups = {name: results[0][name] for name in ("data", "model", "optim", "train")}
-    groups["train"]["devices"] = 0  # it may have been trained on more than there are here
+    groups["train"]["devices"] = 0  # the run may have had more devices than there are here
     variables = checkpoint.load_variables(found.path / "checkpoints" / f"cell={trial}")
     return Training(**groups), variables
 
 
 def one_training(*, variant: str, **groups) -> list[dict]:
-    """The trials of a variant that is one training."""
+    """The trials of a variant with a single training."""
     del variant
     return [groups]
 
 
 def result_metrics(records: list[dict], *more: str) -> dict:
-    """`METRICS`, and `more`, of the one training of a run, where they are there."""
+    """The fields `METRICS` and `more`, where present, of the only training of a run."""
     (result,) = [record for record in records if record["kind"] == RESULT]
     return {name: result[name] for name in (*METRICS, *more) if result.get(name) is not None}
 
@@ -394,12 +394,12 @@ def result_metrics(records: list[dict], *more: str) -> dict:
 def compared(
     claim: str, measured: dict, published: dict, window_percent: float, comparable: bool = True
 ) -> run.Verdict:
-    """Reproduced iff the best step's errors are at most `window_percent` above the published ones.
+    """Reproduced iff the best step's errors exceed those published by at most `window_percent`.
 
     Args:
-      published: error by name, "test_error" say. They may be those of the best step; the last
-        step's error is given beside.
-      comparable: whether the published errors are those of this very net.
+      published: name ("test_error", say) -> error in percent. It may be that of the best step;
+        the last step's error is reported, too.
+      comparable: whether the published errors are those of the same net.
     """
     steps = [f"{name}{step}_percent" for name in published for step in ("", "_best")]
     printed = dict(zip(steps, np.repeat(list(published.values()), 2).tolist(), strict=True))

@@ -1,14 +1,14 @@
-"""What every experiment shares: its command line, its run directory and the way through its trials.
+"""Shared by all experiments: the command line, the run directory and the loop over trials.
 
-An experiment is a list of trials, plain dicts of settings that are measured one by one. A measured
-trial is one line of metrics.jsonl, so a run that was killed at any moment resumes at the first
-trial that is missing. (A trial that trains an image network also writes lines and checkpoints while
-it goes: see `images.log`.)
+An experiment is a list of trials, plain dicts of settings, which are measured one by one. Each
+measured trial is one line of metrics.jsonl, so a run killed at any moment resumes at the first
+missing trial. (A trial that trains an image network also writes lines and checkpoints as it goes;
+see `images.log`.)
 
 Exit codes:
   0    done
-  1    failed (with a traceback where it is our mistake) or diverged (in one line)
-  2    a setting, a flag, a directory or a checkpoint will not do: one line; what was measured stays
+  1    failed (with a traceback if it is a bug) or diverged (one line)
+  2    invalid setting, flag, run directory or checkpoint: one line; measurements are kept
   75   SIGTERM: status "interrupted"; the same command resumes (EX_TEMPFAIL, so schedulers requeue)
   130  Ctrl-C: the same
 """
@@ -43,26 +43,26 @@ from identity_matters import environment, paper, runs
 from identity_matters.report import groups
 from identity_matters.train import multihost
 
-# A training takes each core of a CPU for a device, with a copy of the data: a step of
-# `cifar10/small` is half as fast again on two devices as on one that has both cores.
+# Training uses each CPU core as a device, up to this many, each with a copy of the data. A step of
+# `cifar10/small` is 1.5 times as fast on two devices as on one that has both cores.
 MOST_CPU_DEVICES = 16
-# Programs that compile faster than this are not worth a file.
+# Programs that compile faster than this are not cached on disk.
 CACHED_FROM_SECONDS = 0.2
-# A key is made of 32 bits of a seed; larger ones would repeat the runs of smaller ones.
+# In float32 mode JAX uses only 32 bits of a seed: larger ones would repeat runs of smaller ones.
 SEEDS = 2**32
-# Of glibc's mallopt, M_MMAP_MAX = 0 and M_TRIM_THRESHOLD = -1: no memory is given back.
+# (option, value) for glibc's mallopt: M_MMAP_MAX = 0, M_TRIM_THRESHOLD = -1. Freed memory is kept.
 MALLOC_OPTIONS = ((-4, 0), (-1, -1))
 USAGE_ERROR, INTERRUPTED_CODE, CTRL_C_CODE = 2, 75, 130
-# What the entries of a setting are called.
+# How error messages describe the values of a setting, by type.
 _LEAVES = {int: "whole numbers", float: "finite numbers", str: "text", bool: "True or False"}
 _COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
-# The flags that `main` has defined count as those of the entry point, so that --help shows them.
+# absl then counts the flags defined here as the entry point's own, so that --help shows them.
 flags.disclaim_key_flags()
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What the records of a finished run say; the fields of the same names in summary.json."""
+    """What a finished run's records show; summary.json has fields of the same names."""
 
     claim: str
     metrics: dict
@@ -76,20 +76,20 @@ class Experiment:
 
     Attributes:
       name: the entry point's name, and its directory under the results directory.
-      trials: ``trials(**settings) -> list of dicts``, JSON-able; it only lists them.
-      measure: ``measure(subject, key) -> dict`` of JSON-able values; `key` belongs to this trial
-        alone. `subject` is what `build` made of the trial, or the trial where there is no `build`.
-        Or one ``f(subject, rng)`` for each value of the trial's first field, which says its kind;
-        `rng` is NumPy's generator of the key.
-      verdict: ``verdict(settings, records) -> Verdict`` from the lines of metrics.jsonl. Or variant
-        -> its claim and ``f(settings, records)``, which gives the other fields of the verdict.
-      build: ``build(**trial)`` makes the objects that are measured. All are built before the run
-        directory is, so that what they refuse costs nothing: keep them light.
-      signed: settings that may be 0, negative or empty; all other numbers must be above 0. Of
-        trainings nothing is asked here.
-      trains: the trials train images: `measure` gets a `TrainingLog` as third argument, computes in
-        float32, on one virtual device a core where there is no accelerator, and ends early by
-        raising `Interrupted` once ``log.stop_requested()``, or `DivergedError`.
+      trials: ``trials(**settings) -> list of dicts``, JSON-able; it measures nothing.
+      measure: ``measure(subject, key) -> dict`` of JSON-able values. `subject` is what `build`
+        returns for the trial, or the trial itself without `build`; `key` is unique to the trial.
+        Or a dict: kind of trial (the value of its first field) -> ``f(subject, rng)``, where `rng`
+        is a NumPy generator seeded by the key.
+      verdict: ``verdict(settings, records) -> Verdict`` from the lines of metrics.jsonl. Or a dict:
+        variant -> (claim, ``f(settings, records)``), where f returns the other fields of Verdict.
+      build: ``build(**trial)`` makes the object to measure. All trials are built before the run
+        directory is created, so that an invalid setting costs nothing; keep it cheap.
+      signed: settings that may be 0, negative or empty; all other numbers must be positive. Not
+        checked if `trains`.
+      trains: whether trials train image networks. `measure` then takes a `TrainingLog` as third
+        argument and runs in float32, on a CPU with one virtual device per core. It stops early
+        by raising `Interrupted` once ``log.stop_requested()``, or `DivergedError`.
     """
 
     name: str
@@ -102,18 +102,18 @@ class Experiment:
 
     @property
     def has_step_flags(self) -> bool:
-        """Whether trainings are built, which log their steps: for --tensorboard and --profile."""
+        """Whether trials log training steps: only then --tensorboard, --profile etc. exist."""
         return self.trains and self.build is not None
 
     @property
     def settings_module(self):
-        """The module that holds get_config and VARIANTS: that of `verdict`."""
+        """The module with get_config and VARIANTS, which is the one that defines `verdict`."""
         verdict = self.verdict
         _, first = next(iter(verdict.values())) if isinstance(verdict, dict) else ("", verdict)
         return sys.modules[first.__module__]
 
     def measured(self, trial: dict, subject: Any, key, log=None) -> dict:
-        """What `measure` says of one trial."""
+        """Measures one trial."""
         if isinstance(self.measure, dict):
             return self.measure[next(iter(trial.values()))](subject, generator(key))
         if self.trains:
@@ -121,25 +121,25 @@ class Experiment:
         return self.measure(subject, key)
 
     def judge(self, settings: dict, records: list[dict]) -> Verdict:
-        """What `verdict` says of the records of a run."""
+        """The verdict on the records of a run."""
         if isinstance(self.verdict, dict):
             claim, judge = self.verdict[settings["variant"]]
             return Verdict(claim, *judge(settings, records))
         return self.verdict(settings, records)
 
     def own_settings(self, variant: str) -> dict:
-        """The settings that the experiment has for `variant`; none where it has no such variant."""
+        """The experiment's own settings for `variant`; {} if it has no such variant."""
         with contextlib.suppress(ValueError):
             return self.settings_module.get_config(variant).to_dict()
         return {}
 
     def prepare(self, settings: dict, own: dict) -> tuple[list, list]:
-        """The trials of `settings`, all but the scale, and what `build` makes of them.
+        """The trials of `settings` (without the scale), and what `build` returns for each.
 
         Args:
-          own: the settings of the variant as it is, whose types they must have.
+          own: the unchanged settings of the variant; `settings` must have the same types.
         Raises:
-          ValueError, TypeError, OverflowError or MemoryError: a setting that will not do.
+          ValueError, TypeError, OverflowError or MemoryError: a setting is invalid.
         """
         _check_types(own, settings)
         for name, value in runs.flat(settings).items() if not self.trains else ():
@@ -156,16 +156,16 @@ class UsageError(Exception):
 
 
 class DivergedError(Exception):
-    """A training met a value that is not finite; the message names step and metric."""
+    """A training hit a value that is not finite; the message names the step and the metric."""
 
 
 class Interrupted(BaseException):
-    """SIGTERM came. No Exception, so that no code on the way takes it for a failure."""
+    """SIGTERM came. Not an Exception, so that no handler on the way mistakes it for a failure."""
 
 
 @contextlib.contextmanager
 def stop_signal(asks_first: bool):
-    """SIGTERM asks a training to stop (`requested`), which saves; all else is stopped at once."""
+    """With `asks_first` the first SIGTERM only sets `requested`; any other raises Interrupted."""
     stop = types.SimpleNamespace(requested=False)
 
     def handle(signum, frame):
@@ -206,26 +206,26 @@ def main(experiment: Experiment) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     if joined and (message or not code):
-        # Not after a mistake that only this process made: the others wait for it, and JAX ends
-        # them. Whoever is missing here has failed at the very end, after all was written.
+        # Not after a bug, which may have hit this process alone: JAX ends the others, which wait
+        # for it. A process missing here failed at the very end, after everything was written.
         with contextlib.suppress(RuntimeError):
             jax.distributed.shutdown()
-    # Without the interpreter's teardown: XLA's threads outlive it, and about one process in a
-    # thousand died of SIGSEGV in it. All that a run writes is on disk by now.
+    # Skips the interpreter's teardown, which XLA's threads outlive: about one process in a thousand
+    # died there of SIGSEGV. All that a run writes is on disk by now.
     os._exit(code)
 
 
 def _tell_unraisable(failure) -> None:
-    """Python's own hook, but for the tracebacks of tensorstore's threads after a failure.
+    """Python's own hook, minus tracebacks from tensorstore's threads after a failure.
 
-    orbax gives up at the first array that fails; what the others answer finds its loop closed.
+    orbax gives up at the first failed array; callbacks of the others find its event loop closed.
     """
     if str(failure.exc_value) != "Event loop is closed":
         sys.__unraisablehook__(failure)
 
 
 def _configure_logging() -> None:
-    """Plain lines on standard error, without JAX's own."""
+    """Logs plain lines to standard error, and silences JAX below WARNING."""
     logging.use_absl_handler()
     logging.set_verbosity(logging.INFO)
     logging.get_absl_handler().setFormatter(std_logging.Formatter("%(message)s"))
@@ -234,7 +234,7 @@ def _configure_logging() -> None:
 
 
 def _ending(error: BaseException) -> tuple[int, str | None]:
-    """The exit code for `error`, and the line that says all; None where that takes a traceback."""
+    """The exit code for `error`, and its one-line message, or None if it needs a traceback."""
     if isinstance(error, UsageError | runs.RunError):
         return USAGE_ERROR, str(error)
     if isinstance(error, DivergedError):
@@ -246,9 +246,9 @@ def _ending(error: BaseException) -> tuple[int, str | None]:
 
 
 def _known_failure(error: BaseException, results_dir: str) -> str | None:
-    """One line about a failure of the machine; None where it is a mistake of the program."""
+    """One line for a failure of the machine; None for a bug."""
     text = runs.first_line(error)
-    # orbax says so in words alone, and calls it RESOURCE_EXHAUSTED.
+    # orbax reports a full disk in words alone, without errno, as RESOURCE_EXHAUSTED.
     words = [os.strerror(number) for number in runs.FULL_DISK]
     if getattr(error, "errno", None) in runs.FULL_DISK or any(w in str(error) for w in words):
         return (
@@ -274,16 +274,16 @@ def execute(
 ) -> dict:
     """Runs or resumes one run of `experiment`; returns its summary.
 
-    A run whose settings differ from the variant's own, more than in places of data, has a directory
-    of its own, VARIANT@HASH, is of scale "reduced", and its verdict is "not comparable".
+    If a setting differs from the variant's own (`runs.PLACE_SETTINGS` aside), the run gets its own
+    directory, VARIANT@HASH, the scale "reduced" and the verdict "not comparable".
 
     Args:
       own: the settings that `config` is compared with; `config` itself if None.
       log_options: see `TrainingLog`; trainings only.
     Raises:
-      DivergedError: a training met a value that is not finite; the run is closed as "diverged".
+      DivergedError: a training hit a value that is not finite; the run's status is "diverged".
       Interrupted, KeyboardInterrupt: SIGTERM or Ctrl-C came; the same call resumes.
-      UsageError: a setting, the seed or the results directory will not do; nothing was written.
+      UsageError: a setting or the seed is invalid, or the processes differ; nothing was written.
       runs.RunError: see `runs.RunDir.create`.
     """
     settings = config.to_dict()
@@ -350,9 +350,9 @@ def execute(
 
 
 def _check_types(own: dict, settings: dict) -> None:
-    """Raises ValueError for a value of another type than the variant's own value of the setting.
+    """Raises ValueError if a setting's type differs from that of the variant's own value.
 
-    What ml_collections leaves open: the entries of tuples, and numbers that are not finite.
+    Checks what ml_collections does not: entries of tuples, and numbers that are not finite.
     """
     before, now = runs.flat(own), runs.flat(settings)
     for name in before.keys() & now.keys():
@@ -367,16 +367,16 @@ def _check_types(own: dict, settings: dict) -> None:
 
 
 def _configure_process(trains: bool) -> None:
-    """Float64 for the theory, float32 for training; compiled programs and memory are kept."""
+    """Sets float64 for theory or float32 for training; caches compiled programs, keeps memory."""
     jax.config.update("jax_enable_x64", not trains)
     if trains and "JAX_NUM_CPU_DEVICES" not in os.environ:
-        # A power of two divides the batch.
+        # A power of two divides the usual batch sizes.
         cores = 1 << (environment.usable_cores().bit_length() - 1)
         jax.config.update("jax_num_cpu_devices", min(cores, MOST_CPU_DEVICES))
     if trains and platform.libc_ver()[0] == "glibc":
-        # On a CPU each step would get its memory anew from the kernel, which clears it: 8 % of the
-        # time of `cifar10/small`. Arrays of 64 MB and more still come and go; M_ARENA_MAX = 1 keeps
-        # them, too, but slows narrow nets down by as much, whose threads then wait for each other.
+        # Otherwise each step on a CPU gets fresh memory from the kernel, which clears it: 8 % of
+        # the time of `cifar10/small`. Arrays of 64 MB and more are still returned. M_ARENA_MAX = 1
+        # would keep them, too, but slows narrow nets by as much: their threads wait for each other.
         for option, value in MALLOC_OPTIONS:
             ctypes.CDLL(None).mallopt(option, value)
     if jax.config.jax_compilation_cache_dir is None:
@@ -386,11 +386,11 @@ def _configure_process(trains: bool) -> None:
 
 
 def _result(summary: dict, path: Any) -> str:
-    """How a run ends: the verdict, the paper's words beside ours, and where to look further."""
+    """The lines that a run ends with: verdict, the paper's result, ours, where to find more."""
     claim = paper.CLAIMS[paper.claim_id(summary["claim"])]
     changed = "".join(f", with {n}={value!r}" for n, value in summary.get("changed", {}).items())
     said = groups.headline(claim.id, groups.group_runs([runs.read_run(path)]))
-    if not said:  # the sentences of the claim are of other variants
+    if not said:  # the claim's headline covers other variants only
         shown = list(summary["metrics"].items())[:4]
         said = ", ".join(f"{name} = {groups.format_number(value)}" for name, value in shown)
     report = path.parents[len(summary["variant"].split("/")) + 1] / "report.html"
@@ -407,7 +407,7 @@ def _result(summary: dict, path: Any) -> str:
 def run_trials(
     experiment: Experiment, trials: list, subjects: list, key, run_dir, log: TrainingLog
 ) -> None:
-    """Measures the trials that `run_dir` does not hold yet, each with a key of its own."""
+    """Measures the trials that `run_dir` does not hold yet, each with its own key."""
     recorded = {
         record["cell"]
         for record in run_dir.records
@@ -425,10 +425,10 @@ def run_trials(
                     own_key = jax.random.fold_in(key, index)
                     measured = {**experiment.measured(trial, subject, own_key, log)}
                 seconds = time.perf_counter() - started
-                # A training that was resumed knows what earlier processes compiled.
+                # A resumed training already counts the compile time of earlier processes.
                 measured.setdefault("compile_seconds", compiling["seconds"])
                 measured.setdefault("seconds", seconds)
-                # No setting hides behind a measured value: dict refuses a name that comes twice.
+                # dict() refuses a repeated name, so no measured value overwrites a setting.
                 run_dir.append(dict(cell=index, **trial, **measured))
                 done_seconds.append(seconds)
                 left = len(trials) - len(recorded) - len(done_seconds)
@@ -436,13 +436,13 @@ def run_trials(
                 said = f"trial {index + 1} of {len(trials)}{_label(trial, trials)}: {seconds:.1f} s"
                 about = f", about {seconds_left:.0f} s left" if seconds_left >= 1 else ""
                 logging.info("%s%s", said, about)
-            # Of recorded ones, too: the last process may have been killed before it came here.
+            # Also for recorded trials: the last process may have been killed before it got here.
             if not getattr(subject, "keeps_checkpoint", True):
                 log.delete_checkpoints(index)
 
 
 def _label(trial: dict, trials: list[dict]) -> str:
-    """The settings that tell this trial from the others, as far as they are short."""
+    """The scalar settings that distinguish this trial from the others."""
     own = {
         name: value
         for name, value in trial.items()
@@ -454,7 +454,7 @@ def _label(trial: dict, trials: list[dict]) -> str:
 
 @contextlib.contextmanager
 def _compile_clock():
-    """Gives a dict in which "seconds" grows by what XLA compiles, until it is left."""
+    """Yields a dict whose "seconds" adds up XLA's compile time inside the block."""
     clock = {"seconds": 0.0}
 
     def listen(event: str, duration_seconds: float, **_):
@@ -468,7 +468,7 @@ def _compile_clock():
 
 
 def phase_seconds(records: list[dict], trains: bool) -> dict:
-    """Seconds by phase over all trials, those of earlier, interrupted processes included."""
+    """Seconds per phase over all trials, including those of interrupted processes."""
     kinds = ("train", "evaluation")
     logged = [record for record in records if trains and record["kind"] in kinds]
     compile_seconds = total(logged or records, "compile_seconds")

@@ -1,4 +1,4 @@
-"""The command line of an experiment: flags, settings, and what --help says of them."""
+"""The command line of an experiment: flags, settings and --help."""
 
 import importlib.util
 import inspect
@@ -15,12 +15,12 @@ import experiments
 from experiments.run import several
 from identity_matters import runs
 
-# See the same line of `run`.
+# See the same line in `run`.
 flags.disclaim_key_flags()
 
 
 def _define_flags(experiment: Any) -> list:
-    """Defines the flags, of trainings some more; returns those that `run.execute` takes."""
+    """Defines the flags, more of them for trainings; returns those that `run.execute` takes."""
     taken = [
         flags.DEFINE_integer("seed", 0, "Root of all randomness, from 0 to 2^32 - 1."),
         flags.DEFINE_string("results_dir", "results/local", "Where the run directory goes."),
@@ -41,12 +41,12 @@ def _define_flags(experiment: Any) -> list:
 
 
 def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, dict]:
-    """The settings that the command line names, and what else `run.execute` takes.
+    """The settings chosen on the command line, and the other arguments of `run.execute`.
 
     ``--config=[FILE][:VARIANT]`` chooses the variant, ``--config.NAME=VALUE`` changes a setting.
 
     Raises:
-      ValueError: with a line for what is wrong.
+      ValueError: the command line is invalid; the message is one line.
     """
     defined = _define_flags(experiment)
     chosen = [a.removeprefix("--config=") for a in argv if a.startswith("--config=")]
@@ -62,7 +62,7 @@ def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, 
         config_flags.DEFINE_config_dict("config", config, lock_config=True, sys_argv=argv)
         rest = flags.FLAGS(argv)
     except (AttributeError, KeyError) as error:
-        # Of a setting that is almost right it is an AttributeError around the KeyError.
+        # For a misspelt name ml_collections raises an AttributeError around the KeyError.
         cause = error.args[0] if isinstance(error.args[0], KeyError) else error
         setting = runs.first_line(cause).strip("'\"")
         raise ValueError(f"there is no setting {setting}; --help lists them") from None
@@ -94,7 +94,7 @@ def _load(experiment: Any, file: str, variant: str) -> ml_collections.ConfigDict
 
 
 def _help(experiment: Any, config: ml_collections.ConfigDict) -> str:
-    """What --help prints: the docstring, the variants, the settings with a line each, the flags."""
+    """What --help prints: the docstring, variants, settings with their comments, and flags."""
     module = experiment.settings_module
     lines = [sys.modules["__main__"].__doc__.strip(), "", "variants (--config=:VARIANT):"]
     for kind, note in experiments.KINDS.items():
@@ -107,7 +107,7 @@ def _help(experiment: Any, config: ml_collections.ConfigDict) -> str:
     others = [value for value in vars(module).values() if inspect.ismodule(value)]
     shared = [value for value in others if value.__name__.startswith("experiments.")]
     own, *others = map(inspect.getsource, [module, *shared])
-    # What the variant has of its own comes first, or else what experiments share.
+    # The variant's own block is searched first, then the shared modules, then all of this one.
     block = own.partition(f'"{config.variant}": {{')[2]
     source = "\n".join([block, *others, own])
     for name, value in runs.flat(config.to_dict()).items():
@@ -118,7 +118,7 @@ def _help(experiment: Any, config: ml_collections.ConfigDict) -> str:
 
 
 def _comment_on(setting: str, source: str) -> list[str]:
-    """The comment beside or above the first line that gives `setting` its value and has one."""
+    """The comment beside or above the first assignment to `setting` that has one."""
     value = rf"""(?:config\.|["'])?{re.escape(setting)}["']?\s*[:=][^=\n].*?"""
     pattern = rf"((?:^[ ]*# .*\n)*)^[ ]*{value}(?:  # (.*))?$"
     for above, beside in re.findall(pattern, source, re.MULTILINE):

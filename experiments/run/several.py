@@ -1,7 +1,7 @@
-"""A run of several processes: all measure, and process 0 writes.
+"""Runs on several processes: all of them measure, and process 0 writes.
 
-Every process is started with the same command but for its own index. What they must agree in is
-compared before anything is written.
+Each process is started with the same command except for its own index. Before anything is written,
+the processes compare what must be the same in all of them.
 """
 
 import json
@@ -16,7 +16,7 @@ from identity_matters.train import multihost
 
 
 def define_flags() -> None:
-    """The flags of entry points that can run as several processes."""
+    """Defines the flags of entry points that can run on several processes."""
     flags.DEFINE_boolean(
         "distributed",
         False,
@@ -35,7 +35,7 @@ def define_flags() -> None:
 
 
 def join() -> bool:
-    """Joins the other processes if the flags ask for it; raises ValueError where it cannot."""
+    """Joins the other processes if the flags ask to; True if it did. ValueError if it fails."""
     chosen = flags.FLAGS
     explicit = (chosen.coordinator_address, chosen.num_processes, chosen.process_id)
     if not chosen.distributed and all(value is None for value in explicit):
@@ -51,22 +51,22 @@ def join() -> bool:
 
 
 def require_alike(settings: dict, others: dict, error: Exception | None) -> None:
-    """Raises `error`, or ValueError where another process has one, or was started otherwise.
+    """Raises ValueError if processes differ or one cannot run; a lone process raises `error`.
 
     Args:
-      settings: the groups of settings; those that only say where data lies may differ.
-      others: JSON-able, more that must be the same.
-      error: what is wrong in this process.
+      settings: in groups; those of `runs.PLACE_SETTINGS`, such as data_dir, may differ.
+      others: JSON-able; more values that must be the same.
+      error: why this process cannot run, if it cannot.
     """
     versions = {"jax": jax.__version__, "commit": environment.code_version()["commit"]}
     multihost.check_agreement(runs.flat(runs.to_json(settings)) | versions | others, error)
 
 
 def open_run(results_dir, **fields):
-    """`runs.RunDir.create` on process 0; a `SilentRun` with the same lines elsewhere.
+    """`runs.RunDir.create` on process 0; elsewhere a `SilentRun` with the same records.
 
     Raises:
-      runs.RunError: process 0 could not make it.
+      runs.RunError: process 0 could not create or open the directory.
     """
     made = []
 
@@ -83,7 +83,7 @@ def open_run(results_dir, **fields):
 
 
 class SilentRun:
-    """What a process that does not write has for a `runs.RunDir`: the same lines, in memory."""
+    """Stands in for `runs.RunDir` where nothing is written: the same records, in memory."""
 
     def __init__(self, path: str, name: str, records: list):
         self.path = epath.Path(path)

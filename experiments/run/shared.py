@@ -1,4 +1,4 @@
-"""What experiments share beside `run`: settings and their checks, trials, sums over records."""
+"""Helpers for experiments: settings and their checks, trials, timing, sums over records."""
 
 import itertools
 import math
@@ -15,10 +15,10 @@ import numpy as np
 def configs(
     changes: dict[str, dict], common: dict | None = None
 ) -> Callable[..., ml_collections.ConfigDict]:
-    """The `get_config` of an experiment: variant -> `common`, with what `changes` has for it.
+    """Makes an experiment's `get_config`: variant -> `common`, updated with `changes[variant]`.
 
-    The first variant is the default. The scale is "paper": the statements of the theory have no
-    size, so sizes are our choice.
+    The first variant is the default. The scale is "paper" unless set otherwise: the theorems hold
+    at any size, so sizes are our choice.
     """
 
     def get_config(variant: str = next(iter(changes))) -> ml_collections.ConfigDict:
@@ -31,25 +31,25 @@ def configs(
 
 
 def grid(**several) -> list[dict]:
-    """One dict for each combination of one value of each; the last name changes fastest."""
+    """One dict for each combination of one value per name; the last name varies fastest."""
     rows = itertools.product(*several.values())
     return [dict(zip(several, row, strict=True)) for row in rows]
 
 
 def without(settings: dict, *names: str) -> dict:
-    """`settings` but for some."""
+    """`settings` without these names."""
     return {name: value for name, value in settings.items() if name not in names}
 
 
 def each(settings: dict, several: dict[str, str], **first) -> list[dict]:
-    """A trial for each combination of one value of each of `several`, with all other settings.
+    """One trial for each combination of values of `several`, with all other settings unchanged.
 
     Args:
-      several: settings that hold several values, some of which `settings` may lack, and what a
-        trial calls one of the values, or each part of one: "width depth". The last changes fastest.
-      first: more fields, which come first: there a trial says of what kind it is.
+      several: setting with several values -> the trial's name for one of them, or names for its
+        parts: "width depth". Missing settings are skipped; the last one varies fastest.
+      first: fields to put first, such as the kind of the trial.
     Raises:
-      ValueError: a value does not have a part for each name.
+      ValueError: a value does not have one part per name.
     """
     trials = [first | without(settings, *several)]
     for setting, called in several.items():
@@ -69,7 +69,7 @@ def _parts(setting: str, names: list[str], value: Any) -> dict:
 def require_between(low: float, high: float, **settings: Any) -> None:
     """Raises ValueError unless all numbers in `settings` lie strictly between `low` and `high`.
 
-    A setting that holds several numbers must hold one at least.
+    Strings and booleans are skipped. A setting must hold at least one value.
     """
     for name, value in settings.items():
         leaves = jax.tree.leaves(value)
@@ -87,17 +87,17 @@ def reproduced(holds: bool) -> str:
 
 
 def under_attack(refuted: bool, attacked: bool = False) -> str:
-    """The verdict on a statement that is attacked; where nothing is settled it is undecided."""
+    """The verdict on a statement under attack; undecided if neither `refuted` nor `attacked`."""
     return "counterexample" if refuted else "holds" if attacked else "undecided"
 
 
 def generator(key) -> np.random.Generator:
-    """NumPy's generator for a trial: for small arrays JAX would compile one for every shape."""
+    """A NumPy generator seeded by a trial's key; JAX would compile a sampler for every shape."""
     return np.random.default_rng(np.asarray(jax.random.key_data(key)))
 
 
 def seconds_in_turns(candidates: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median seconds of each candidate, ``NAME_seconds``; all take their turn in every round."""
+    """Median seconds of each candidate, as ``NAME_seconds``; each round times all in turn."""
     seconds: dict[str, list[float]] = {f"{name}_seconds": [] for name in candidates}
     for _ in range(rounds):
         for own, candidate in zip(seconds.values(), candidates.values(), strict=True):
@@ -128,5 +128,5 @@ def least(records: list[dict], name: str, default=None):
 
 
 def joined(records: list[dict], name: str) -> np.ndarray:
-    """The values of one field, numbers or lists of any shape, in one row."""
+    """All values of one field, numbers or lists of any shape, as one flat array."""
     return np.concatenate([np.ravel(record[name]) for record in records])
