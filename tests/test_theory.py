@@ -1,4 +1,4 @@
-"""The numbered statements of docs/theory, step by step; each page names the tests of its own."""
+"""The numbered statements of docs/theory, step by step; each page says which test checks which."""
 
 import functools
 import math

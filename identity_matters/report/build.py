@@ -230,7 +230,7 @@ def claim_link(claim: paper.Claim, report: str = "") -> str:
 
 
 def hardware_and_time(members: list[Group]) -> str:
-    """The machines of the runs and the total time of the runs."""
+    """The machines of the runs, and how long all of the runs took together."""
     runs = [run for group in members for run in group.runs]
     machines = "; ".join(dict.fromkeys(groups.origin(run)["machine"] for run in runs))
     took = groups.duration(sum(run.summary["seconds"]["total"] for run in runs))

@@ -67,7 +67,7 @@ def draw_escape(points: fig.Points, canvas: Canvas) -> None:
 
 # Gradients that are exactly 0 in float64 are drawn at the bottom of the logarithmic axis.
 _DRAWN_ZERO = 1e-320
-# The modified identity maps reach the optimum exactly or up to rounding; both are drawn here.
+# The modified identity maps reach the optimum exactly or up to rounding: drawn at this height.
 _DRAWN_ZERO_RISK = 1e-16
 _NETWORKS = {
     "residual": "residual, near zero",
