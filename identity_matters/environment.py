@@ -1,4 +1,4 @@
-"""What a run ran on: the code, the versions of what it uses, the machine and the command."""
+"""The environment of a run: its code, package versions, machine and command."""
 
 import contextlib
 import datetime
@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
-# The packages that can change a number.
+# The packages whose version can change a number.
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "optax", "flax")
 GIT_TIMEOUT_SECONDS = 30
 
@@ -40,8 +40,8 @@ def describe() -> dict:
 def code_version() -> dict:
     """The commit, and whether the work tree differs from it outside results/.
 
-    None where that is not known: git fails or is not there, or this copy of the library is no work
-    tree of its own (an installed one may lie inside a repository of the user's).
+    Values are None if they are unknown: git fails or is missing, or this copy of the library is not
+    a work tree of its own (an installed copy may lie inside one of the user's repositories).
     """
     top = _git("rev-parse", "--show-toplevel")
     if top is None or pathlib.Path(top).resolve() != REPOSITORY:
@@ -62,7 +62,7 @@ def _git(*arguments: str) -> str | None:
 
 
 def _command() -> list[str]:
-    """The command line without what differs from machine to machine."""
+    """The command line without --results_dir, --overwrite and the path of the working directory."""
     arguments = [
         argument
         for before, argument in itertools.pairwise(sys.argv)
@@ -83,7 +83,7 @@ def _cpu_model() -> str:
 
 
 def usable_cores() -> int:
-    """The processor cores that this process may use."""
+    """The number of processor cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

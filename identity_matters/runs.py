@@ -7,14 +7,14 @@ One run is one directory ``<results_dir>/<experiment>/<variant>/seed=<k>/`` that
 * ``metrics.jsonl``     one JSON object a line, appended as the run goes,
 * ``summary.json``      the contract that tables and scripts rely on (see `check_summary`).
 
-Whole files are written aside, synced and renamed: a reader finds the old text or the new one. A
-line of metrics.jsonl that a crash cut short is dropped when the run resumes. Every line ends with
-"chain", a digest of itself and of all lines before it, and a closed run's summary.json repeats the
-last one and the number of lines: no changed, lost or doubled line is taken for a measurement.
-"digest" does the same for the values of environment.json, and in the summary of a closed run for
-those of the summary and of config.json.
+Whole files are written to a temporary file, synced and renamed, so a reader sees the old text or
+the new one. If a crash cut off the last line of metrics.jsonl, resuming drops that line. Every line
+ends with "chain", a digest of itself and of all lines before it. The summary.json of a closed run
+repeats the last digest and the number of lines, so a changed, lost or doubled line is detected.
+"digest" does the same for the values of environment.json. In the summary of a closed run it covers
+the summary and config.json.
 
-A directory may be in a bucket (gs://...). There are no locks there: start a run once.
+Results may be in a bucket (gs://...). Buckets have no locks, so start each run only once.
 """
 
 import contextlib
@@ -37,9 +37,9 @@ from identity_matters import environment
 SCHEMA = 2
 FINISHED = ("done", "diverged")
 STATUSES = ("running", *FINISHED, "interrupted", "failed")
-# What a run may say of its claim, and its colour on the page of the report.
+# Verdict of a run on its claim -> the CSS class that colours it in the report.
 VERDICTS = {
-    "holds": "good",  # a proved statement of which every attack failed
+    "holds": "good",  # a proved statement; every attack on it failed
     "counterexample": "odd",  # a statement that a record refutes
     "reproduced": "good",  # an empirical statement
     "not reproduced": "bad",  # an empirical statement
@@ -47,11 +47,11 @@ VERDICTS = {
     "undecided": "odd",  # the records do not decide
 }
 SCALES = ("paper", "reduced")
-# Settings that say where data lies and how they are read: changing them changes no result.
+# Settings for where the data are and how they are loaded. They do not affect any result.
 PLACE_SETTINGS = ("data_dir", "cache", "worker_threads", "worker_processes", "prefetch_batches")
-# The end of each line: `, "chain": "16 digits"}` and a newline.
+# Length of the end of each line: `, "chain": "16 digits"}` and a newline.
 _LINE_END = 31
-# What the system says when a disk, or a user's share of it, is full.
+# The errors of a full disk or an exceeded quota.
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _NAME = re.compile(r"[A-Za-z0-9_.+@-]+(/[A-Za-z0-9_.+@-]+)*")
@@ -62,18 +62,18 @@ class RunError(Exception):
 
 
 class MalformedFileError(RunError):
-    """A file is missing or not what it should be; the message names it and says what is wrong."""
+    """A file is missing or malformed; the message names it and says what is wrong."""
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what `error` says, or its type."""
+    """The first line of the error's message, or the name of its type if the message is empty."""
     # str() of a KeyError is the repr of its key.
     text = str(error.args[0] if isinstance(error, KeyError) and error.args else error).strip()
     return text.splitlines()[0] if text else type(error).__name__
 
 
 def to_json(value: Any) -> Any:
-    """`value` with arrays and scalars of NumPy or JAX as plain numbers, ready for `json.dumps`.
+    """Converts the NumPy and JAX arrays and scalars in `value` to plain numbers for `json.dumps`.
 
     NaN and the infinities, which JSON lacks, become the strings of `NON_FINITE`.
     """
@@ -98,7 +98,7 @@ def from_json(value: Any) -> Any:
 
 
 def flat(settings: dict, prefix: str = "") -> dict:
-    """Nested settings by their full names.
+    """Flattens nested settings to a dict of full names.
 
     >>> flat({"seed": 0, "optim": {"momentum": 0.9, "nesterov": False}, "nets": {}})
     {'seed': 0, 'optim.momentum': 0.9, 'optim.nesterov': False, 'nets': {}}
@@ -111,7 +111,7 @@ def flat(settings: dict, prefix: str = "") -> dict:
 
 
 def differences(before: dict, now: dict) -> dict[str, tuple]:
-    """Full name of each setting that differs -> its two values; `PLACE_SETTINGS` do not count."""
+    """Full name of each setting that differs -> its two values; ignores `PLACE_SETTINGS`."""
     a, b = flat(to_json(before)), flat(to_json(now))
     return {
         name: (a.get(name), b.get(name))
@@ -125,8 +125,8 @@ def _in_bucket(path: Any) -> bool:
 
 
 def write_atomically(path: Any, text: str) -> None:
-    """Replaces the file at `path` by `text`: all of it or, after a crash, none of it."""
-    if _in_bucket(path):  # which replaces an object as a whole
+    """Replaces the file at `path` with `text`; after a crash it is the old file or the new one."""
+    if _in_bucket(path):  # a bucket replaces an object as a whole
         path.write_text(text)
         return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -149,11 +149,11 @@ def write_json(path: Any, value: Any) -> None:
 
 
 def read_json(path: Any) -> dict:
-    """The JSON object in the file at `path`; raises RunError, or MalformedFileError."""
+    """The JSON object in the file at `path`; raises RunError or MalformedFileError."""
     text = _read_bytes(path)
     try:
         value = json.loads(text)
-        json.dumps(value, ensure_ascii=False).encode()  # text that no file can hold
+        json.dumps(value, ensure_ascii=False).encode()  # rejects lone surrogates
     except (ValueError, RecursionError) as error:
         raise MalformedFileError(f"{path}: not JSON ({error})") from None
     if not isinstance(value, dict):
@@ -166,19 +166,19 @@ def _read_bytes(path: Any) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         raise MalformedFileError(f"{path}: missing") from None
-    except OSError as error:  # which says nothing about what the file holds
+    except OSError as error:  # not MalformedFileError: what the file holds is unknown
         raise RunError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _sealed(value: dict, *others: dict) -> dict:
-    """`value` with a "digest" of what it and `others` hold."""
+    """`value` with a "digest" of its own entries and those of `others`."""
     held = {name: entry for name, entry in value.items() if name != "digest"}
     text = json.dumps(to_json([held, *others]), sort_keys=True).encode()
     return {**held, "digest": hashlib.sha256(text).hexdigest()[:16]}
 
 
 def _check_seal(path: Any, value: dict, *others: dict) -> None:
-    """Raises MalformedFileError unless `_sealed` made `value`, or code that knew no digests did."""
+    """Raises MalformedFileError if `value` is empty or its digest is wrong; old files have none."""
     if not value or value.get("digest") not in (None, _sealed(value, *others)["digest"]):
         raise MalformedFileError(f"{path}: not what the run wrote, a value was changed")
 
@@ -200,7 +200,7 @@ class RunDir:
 
     Attributes:
       path: its directory.
-      name: where that is below the results directory, EXPERIMENT/VARIANT/seed=K.
+      name: its path below the results directory, EXPERIMENT/VARIANT/seed=K.
       records: the lines of metrics.jsonl so far.
     """
 
@@ -226,14 +226,14 @@ class RunDir:
         overwrite: bool = False,
         **extra,
     ) -> "RunDir":
-        """Starts a run, or resumes the unfinished one of the same name and settings.
+        """Starts a run, or resumes the unfinished one with the same name and settings.
 
         Args:
           extra: more JSON-able fields of summary.json.
         Raises:
-          RunError: the directory cannot be written, a finished run is there already, an unfinished
-            one has other settings or is damaged, or another process is writing it. `overwrite`
-            replaces a run instead.
+          RunError: the directory cannot be written to or is locked by another process, or it has
+            a finished run, or an unfinished one that is damaged or has other settings. `overwrite`
+            replaces such a run instead.
           OSError: the disk is full.
         """
         summary = {"schema": SCHEMA, "experiment": experiment, "variant": variant, "seed": seed}
@@ -246,7 +246,7 @@ class RunDir:
                 path.mkdir(parents=True, exist_ok=True)
                 if not _in_bucket(path):
                     lock_directory(path, held)
-                    for left in path.glob(".*.tmp"):  # by earlier writers that were killed
+                    for left in path.glob(".*.tmp"):  # left by writers that were killed
                         left.unlink()
                 for entry in path.iterdir() if overwrite else ():
                     entry.rmtree() if entry.is_dir() else entry.unlink()
@@ -267,16 +267,16 @@ class RunDir:
             raise RunError(f"{path}: cannot be written ({first_line(error)})") from None
 
     def append(self, record: dict) -> None:
-        """Adds one line to metrics.jsonl, on disk when this returns."""
+        """Appends one line to metrics.jsonl; it is on disk when this returns."""
         text = json.dumps(to_json(record), allow_nan=False).encode()
         self._write(len(self._lines), _chained(text, self._lines))
 
     def rewind(self, count: int) -> None:
-        """Keeps the first `count` lines: a resumed training writes the rest anew."""
+        """Keeps the first `count` lines; a resumed training writes the others again."""
         self._write(count)
 
     def _write(self, count: int, *new: bytes) -> None:
-        """Keeps the first `count` lines of metrics.jsonl and adds `new` ones."""
+        """Keeps the first `count` lines of metrics.jsonl and appends the lines `new`."""
         kept, path = self._lines[:count], self.path / "metrics.jsonl"
         if _in_bucket(path):  # objects in a bucket cannot grow
             path.write_bytes(b"".join([*kept, *new]))
@@ -290,10 +290,10 @@ class RunDir:
         self.records[count:] = map(_as_record, new)
 
     def finish(self, status: str, **fields) -> dict:
-        """Writes the last summary.json, with `fields` of the contract, lets go, and returns it.
+        """Writes the final summary.json with these `fields`, unlocks the run, returns the summary.
 
-        `fields` are claim, metrics, paper, verdict and seconds for a run that is done, and may be
-        fewer (error, say) for one that is not.
+        A run that is done needs the fields claim, metrics, paper, verdict and seconds (its total is
+        filled in). Other runs may have fewer, or others such as error.
         """
         summary = {**self._summary, "status": status, **fields}
         total = round(time.monotonic() - self._started_seconds, 3)
@@ -306,7 +306,7 @@ class RunDir:
 
 
 def _digest(lines: list[bytes]) -> bytes:
-    """The digest that the last of `lines` has of itself and those before it."""
+    """The digest at the end of the last line, which covers all `lines`; empty if there are none."""
     return lines[-1][-19:-3] if lines else b""
 
 
@@ -315,21 +315,21 @@ def _noted(lines: list[bytes]) -> dict:
 
 
 def _chained(text: bytes, before: list[bytes]) -> bytes:
-    """The line of a record, `text` in JSON, after the lines `before`."""
+    """The record `text`, which is JSON, as the line of metrics.jsonl that follows `before`."""
     chain = hashlib.sha256(_digest(before) + text).hexdigest()[:16]
     return b'%b, "chain": "%b"}\n' % (text[:-1], chain.encode())
 
 
 def _as_record(line: bytes) -> dict:
-    """What a line says, without its digest."""
+    """The record in a line, without its digest."""
     record = json.loads(line)
     record.pop("chain", None)
-    # Few lines have any, and a look at every value takes longer than all else.
+    # Few lines hold non-finite numbers, and converting every line would take most of the time.
     return from_json(record) if b'NaN"' in line or b'Infinity"' in line else record
 
 
 def lock_directory(path: Any, held: contextlib.ExitStack) -> None:
-    """Locks `path` until `held` is closed or the process ends; RunError where another one has."""
+    """Locks `path` until `held` is closed or the process ends; RunError if another has the lock."""
     descriptor = os.open(path, os.O_RDONLY)
     held.callback(os.close, descriptor)
     try:
@@ -344,10 +344,10 @@ def lock_directory(path: Any, held: contextlib.ExitStack) -> None:
 
 
 def _unfinished(path: Any, config: dict) -> tuple[dict, list[bytes]]:
-    """What the unfinished run of these settings ran on, and its lines; both empty without a run.
+    """The environment and lines of the unfinished run with these settings; both empty without one.
 
     Raises:
-      RunError: there is a run that may not go on.
+      RunError: there is a run that cannot be resumed.
     """
     again = "--overwrite runs it anew"
     if not (path / "summary.json").exists():
@@ -363,7 +363,7 @@ def _unfinished(path: Any, config: dict) -> tuple[dict, list[bytes]]:
         changed = differences(run.config, config)
         if not changed:
             _check_seal(path / "summary.json", run.summary, run.config)
-            # None where the process was killed; what it lost is measured again.
+            # None if the process was killed; the lines that it lost are measured again.
             noted = run.summary.get("records")
             if noted and _noted(lines[: noted["lines"]]) != noted:
                 raise RunError(
@@ -404,10 +404,10 @@ class Run:
 
 
 def check_summary(summary: dict) -> None:
-    """Raises ValueError where `summary` breaks the contract of summary.json."""
+    """Raises ValueError if `summary` breaks the contract of summary.json."""
     done = summary.get("status") == "done"
     kinds: dict[str, type] = {"experiment": str, "variant": str, "seed": int}
-    # Schema 1 is without "chain", and with titles for the ids of claims.
+    # Schema 1 has no "chain", and its claims are titles instead of ids.
     one_of: dict[str, tuple] = {"schema": (1, SCHEMA), "status": STATUSES, "scale": SCALES}
     if done:
         kinds |= {"claim": str, "metrics": dict, "paper": dict, "seconds": dict}
@@ -432,7 +432,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
 
 
 def _read(path: Any) -> tuple[Run, list[bytes]]:
-    """A run, and the lines of metrics.jsonl but for a last one that a crash cut short."""
+    """A run, and the lines of metrics.jsonl except a last one that a crash cut short."""
     summary = read_json(path / "summary.json")
     try:
         check_summary(summary)
@@ -467,10 +467,10 @@ def _read(path: Any) -> tuple[Run, list[bytes]]:
 
 
 def read_collection(root: str | os.PathLike[str]) -> tuple[list[Run], list[str]]:
-    """All runs below `root`, in order of path, and a line for each that cannot be read."""
+    """All runs below `root`, sorted by path, and a message for each one that cannot be read."""
     found: list[Run] = []
     problems: list[str] = []
-    # Buckets have no "**"; variants are up to three names deep.
+    # Globs in buckets have no "**"; variants are up to three names deep.
     top, depths = epath.Path(root), ("*", "*/*", "*/*/*", "*/*/*/*")
     for path in sorted(path for depth in depths for path in top.glob(f"{depth}/seed=*")):
         try:

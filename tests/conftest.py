@@ -5,7 +5,7 @@ import signal
 import jax
 import pytest
 
-# Tests that run in the background of a shell would hand an ignored Ctrl-C to their processes.
+# A shell makes its background jobs ignore Ctrl-C; processes that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_enable_x64", True)

@@ -1,8 +1,8 @@
 """Runs `python -m MODULE ARGUMENTS` or `python FILE` in a process that has JAX imported already.
 
-A process of its own, with its own flags, devices and exit status, forked from a server that
-imported the heavy libraries once and computed nothing; it saves the seconds in which every new
-interpreter imports them. Tests of start-up itself start real interpreters.
+The process has its own flags, devices and exit status. It is forked from a server that has imported
+the heavy libraries and computed nothing, which saves each test the seconds of these imports. Tests
+of start-up itself start real interpreters.
 """
 
 import multiprocessing
@@ -41,7 +41,7 @@ def _run(module: str, arguments: list[str], outputs: tuple, cwd: str, devices: i
     os.chdir(cwd)
     sys.argv = [module, *arguments]
     if devices:
-        # What trainings look for, and what JAX, which is imported already, goes by.
+        # Trainings read the variable; JAX is imported already and reads only its configuration.
         os.environ["JAX_NUM_CPU_DEVICES"] = str(devices)
         sys.modules["jax"].config.update("jax_num_cpu_devices", devices)
     if module.endswith(".py"):
@@ -51,12 +51,12 @@ def _run(module: str, arguments: list[str], outputs: tuple, cwd: str, devices: i
 
 
 class Started:
-    """The command, running: `process` is that of multiprocessing.
+    """A running command; `process` is its multiprocessing process.
 
     Args:
       module: the module's name, or the path of a file.
       cwd: the directory it runs in.
-      devices: how many CPU devices it has; 0 for as many as JAX makes of itself.
+      devices: its number of CPU devices; 0 for JAX's default.
     """
 
     def __init__(self, module: str, *arguments: object, cwd: object = ROOT, devices: int = 0):
@@ -69,7 +69,7 @@ class Started:
         self.process.start()
 
     def wait(self, timeout_seconds: float = 280) -> subprocess.CompletedProcess:
-        """What `subprocess.run` of the command gives, with its output as text.
+        """The result of the command, as from `subprocess.run`, with its output as text.
 
         Raises:
             subprocess.TimeoutExpired: after `timeout_seconds`; the process is killed.
@@ -85,20 +85,20 @@ class Started:
 
 
 def run(module: str, *arguments: object, ends: int | None = None, **where: Any):
-    """Runs the command to its end, which has to have the exit status `ends`, if that is given."""
+    """Runs the command to its end; its exit status must be `ends`, if that is given."""
     finished = Started(module, *arguments, **where).wait()
     assert ends in (None, finished.returncode), finished.stderr
     return finished
 
 
 def run_code(code: str, directory: pathlib.Path, *arguments: object, ends: int = 0):
-    """Runs `code` in `directory`, in which it is a file called example.py."""
+    """Runs `code` as the file example.py in `directory`."""
     (directory / "example.py").write_text(code, encoding="utf-8")
     return run(str(directory / "example.py"), *arguments, ends=ends, cwd=directory)
 
 
 def shell(*command: object, cwd: object = ROOT, **environment: str) -> subprocess.CompletedProcess:
-    """Runs any command with these variables besides its own; what it says comes as text."""
+    """Runs any command with these environment variables added; its output is text."""
     return subprocess.run(
         [*map(str, command)],
         cwd=str(cwd),
@@ -111,7 +111,7 @@ def shell(*command: object, cwd: object = ROOT, **environment: str) -> subproces
 
 
 def until(condition, process, timeout_seconds: float = 100) -> None:
-    """Waits until ``condition()`` is true while `process` lives."""
+    """Waits until ``condition()`` is true; fails if `process` ends first or it takes too long."""
     deadline = time.monotonic() + timeout_seconds
     while not condition():
         assert process.is_alive() and time.monotonic() < deadline

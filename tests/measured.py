@@ -10,12 +10,12 @@ REFERENCE = pathlib.Path(__file__).resolve().parent.parent / "results" / "refere
 
 @functools.cache
 def reference(name: str) -> Run:
-    """The reference run of seed 0 that is called experiment/variant."""
+    """The reference run with seed 0 of `name`, which is experiment/variant."""
     return read_run(REFERENCE / name / "seed=0")
 
 
 def settings(arm, variant: str, **changes) -> dict:
-    """Those of `variant` as `arm.trials` takes them; "a.b" changes b of the group a."""
+    """The settings of `variant`, as `arm.trials` takes them; "a.b" changes b of the group a."""
     config = arm.get_config(variant)
     config.update_from_flattened_dict(changes)
     config = config.to_dict()
@@ -24,12 +24,12 @@ def settings(arm, variant: str, **changes) -> dict:
 
 
 def trials(arm, variant: str, **changes) -> list[dict]:
-    """Those of `variant` with settings changed."""
+    """The trials of `variant` with these settings changed."""
     return arm.trials(**settings(arm, variant, **changes))
 
 
 def build_all(arm, variant: str, **changes) -> list:
-    """What is measured of each trial; raises ValueError for settings that will not do."""
+    """What is measured for each trial; raises ValueError for unusable settings."""
     changed = settings(arm, variant, **changes)
     return arm.EXPERIMENT.prepare(changed, settings(arm, variant))[1]
 

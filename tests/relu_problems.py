@@ -1,4 +1,4 @@
-"""Problems by hand, with known local minima and a flat origin."""
+"""Problems made by hand, with known local minima or a flat origin."""
 
 import jax
 import numpy as np
@@ -35,7 +35,7 @@ def hexagon(size: float) -> Problem:
 
 
 def copies(problem: Problem, times: int) -> Problem:
-    """A problem as a leading axis of `times` equal ones."""
+    """`times` copies of a problem along a new leading axis."""
     return jax.tree.map(lambda part: np.repeat(part[None], times, axis=0), problem)
 
 

@@ -1,4 +1,4 @@
-"""The layout that DESIGN asks for, read from the import statements."""
+"""The layout that docs/architecture.md describes, checked from the import statements."""
 
 import ast
 import pathlib

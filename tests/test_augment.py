@@ -16,14 +16,14 @@ AS_IT_IS = {"shift": np.zeros((1, 1, 1, 1)), "divisor": np.ones((1, 1, 1, 1))}
 
 
 def _inputs(name, images, pad=0, flip=False):
-    """Of the normalisation `name`, or for "as_it_is" of pixels."""
+    """The input functions of the normalisation `name`; "as_it_is" leaves the pixels as they are."""
     constants = AS_IT_IS if name == "as_it_is" else fit_normalization(name, images)
     kind = "mean_std" if name == "as_it_is" else name
     return make_inputs(kind, constants, pad_pixels_per_side=pad, flip=flip)
 
 
 def _crops(image, pad, flip):
-    """Every crop of `image` [h, w, c] padded by zeros, by hand: (row, column, flipped) -> crop."""
+    """Every crop of `image` [h, w, c] padded with zeros: (row, column, flipped) -> crop."""
     height, width, _ = image.shape
     padded = np.pad(image, ((pad, pad), (pad, pad), (0, 0)))
     crops = {
@@ -38,7 +38,7 @@ def _crops(image, pad, flip):
 
 @pytest.mark.parametrize(("pad", "flip"), [(0, True), (2, True)])
 def test_all_crops_and_flips_happen_equally_often_and_nothing_else(key, pad, flip):
-    # Values that no shift or flip of the image repeats.
+    # All values differ, so no two crops or flips are equal.
     image = np.arange(1, 41, dtype=np.uint8).reshape(SHAPE)
     crops = _crops(image, pad, flip)
     draws = 100 * len(crops)
@@ -47,7 +47,7 @@ def test_all_crops_and_flips_happen_equally_often_and_nothing_else(key, pad, fli
     inputs = np.asarray(jax.jit(train_input)(images, jax.random.split(key, draws)))
     counts = {place: int(np.sum((inputs == crop).all((1, 2, 3)))) for place, crop in crops.items()}
     assert sum(counts.values()) == draws
-    # Each is Binomial(draws, 1/len(crops)), of standard deviation 10 at most; five of them.
+    # Each count is Binomial(draws, 1/len(crops)): 50 is at least five standard deviations.
     assert all(abs(count - 100) <= 50 for count in counts.values())
 
 
@@ -104,8 +104,8 @@ def test_zca_whitens_the_training_images(monkeypatch):
     np.testing.assert_array_equal(whitening, whitening.T)
     _, eval_input = make_inputs("gcn_zca", constants, pad_pixels_per_side=0, flip=False)
     y = np.asarray(eval_input(images), np.float64).reshape(300, -1)
-    # C (C + 0.1 I)^{-1}: the identity but for 0.1 in variances of about 3025/12, and for the
-    # constant direction, which contrast normalisation takes away.
+    # C (C + 0.1 I)^{-1} is the identity up to 0.1 in variances of about 3025/12, except in the
+    # constant direction, which contrast normalisation removes.
     x = images.reshape(300, -1).astype(np.float64)
     x -= x.mean(1, keepdims=True)
     norms = np.linalg.norm(x, axis=1, keepdims=True)

@@ -9,7 +9,7 @@ import pytest
 from identity_matters.train.checkpoint import CheckpointError, Checkpoints
 
 SETTINGS = {"optim": {"learning_rate": 0.05, "boundary_steps": (3, 5)}, "name": "cifar10"}
-# Larger than what tensorstore keeps in its index, so that it has a file of its own.
+# Too large for tensorstore to keep inside its index, so it gets a file of its own.
 LARGE = (64, 64)
 
 
@@ -33,7 +33,7 @@ def like(tree):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A directory to which steps 1, 2 and 3 were saved."""
+    """A directory in which steps 1, 2 and 3 were saved."""
     directory = tmp_path_factory.mktemp("saved") / "checkpoints"
     with Checkpoints(directory, settings=SETTINGS) as checkpoints:
         assert checkpoints.restore(state_of(0)) is None
@@ -49,7 +49,7 @@ def directory(saved, tmp_path):
 
 
 def restore(directory, settings=SETTINGS, expected=None):
-    """(what was restored, warnings); the state must be just what was saved as that step."""
+    """(the restored checkpoint, warnings); checks that the state is exactly what was saved."""
     warned = []
     with Checkpoints(directory, settings=settings, on_warning=warned.append) as checkpoints:
         restored = checkpoints.restore(expected or like(state_of(0)))
@@ -94,12 +94,12 @@ def metadata(directory, step):
     return directory / str(step) / "metadata" / "metadata"
 
 
-# orbax reads all arrays at once and gives up at the first that is damaged; what the others answer
-# then arrives at an event loop that is closed.
+# orbax reads all arrays at once and gives up at the first damaged one; the other results then reach
+# an event loop that is closed.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("how", ["flip", "truncate", "delete"])
 def test_damage_to_any_file_never_restores_wrong_numbers(saved, tmp_path, how):
-    """A file that matters: step 2 with a warning; one that does not: step 3."""
+    """If the damage matters, step 2 is restored with a warning; if not, step 3 is."""
     fell_back = set()
     for name in content(saved / "3"):
         directory = shutil.copytree(saved, tmp_path / "copy", dirs_exist_ok=True)
@@ -109,7 +109,7 @@ def test_damage_to_any_file_never_restores_wrong_numbers(saved, tmp_path, how):
         if restored[0] == 2:
             assert len(warned) == 1 and "checkpoint 3 is damaged" in warned[0]
             assert "checkpoint 2 is used" in warned[0]
-            # Moved, not deleted; and seen no more.
+            # The damaged step is moved aside, not deleted.
             assert content(directory / "damaged" / "3") == damaged
             fell_back.add(name)
         else:
@@ -188,7 +188,7 @@ def test_what_orbax_cannot_list_is_one_line(directory, text):
 
 
 def test_other_settings_are_refused_by_name_and_nothing_is_touched(directory):
-    # The damaged newest stays too: the directory belongs to another run.
+    # Not even the damaged newest step is moved: the directory belongs to another run.
     damage(metadata(directory, 3), "flip")
     before = content(directory)
     settings = {**SETTINGS, "optim": {"learning_rate": 0.1, "boundary_steps": [3, 5]}, "new": 1}

@@ -1,4 +1,4 @@
-"""clusters/ and its page: flags that are there, what a job that must stop does."""
+"""clusters/ and its page: their flags exist, and a job that is told to stop queues again."""
 
 import re
 import shlex
@@ -64,7 +64,7 @@ def test_every_step_on_a_tpu_is_shown_with_its_words_quoted():
 
 @pytest.fixture
 def slurm(tmp_path):
-    """Runs the job as SLURM would, with a training that ends with `code`; (result, notes)."""
+    """(result, notes) of the job, run as SLURM would with a training that exits with `code`."""
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     python, notes = tmp_path / ".venv" / "bin" / "python", tmp_path / "notes"
 

@@ -1,4 +1,4 @@
-"""benchmarks.compile_check: what programs move, what is refused, the very programs of a run."""
+"""benchmarks.compile_check: bytes that programs move, refusals, and the programs of a real run."""
 
 import os
 import signal
@@ -15,8 +15,8 @@ from experiments.images import cifar, imagenet, train
 from identity_matters import flops
 from identity_matters.train.step import initial_state
 
-# A loop of 5 turns. Each multiplies a [2, 3] (padded to 8 x 128 in the chip's memory) with itself
-# into memory inside the chip, writes 12 bytes in place, and sums 24 bytes over the devices.
+# A loop of 5 iterations. Each squares a [2, 3] array (padded to 8 x 128 in the chip's main memory)
+# into on-chip memory, writes 12 bytes in place, and all-reduces 24 bytes.
 PROGRAM = """
 HloModule by_hand
 
@@ -65,10 +65,10 @@ ENTRY %main (x: f32[2,3]) -> f32[2,3] {
 def test_bytes_of_a_program_by_hand():
     found = hlo.traffic(PROGRAM)
     padded = 8 * 128 * 4
-    # A turn reads x twice, one row, the index twice, and writes one row; then x is copied in.
+    # An iteration reads x twice, one row, the index twice, and writes one row; then x is copied in.
     assert found["memory"] == 5 * (2 * padded + 12 + 12 + 4 + 4) + padded
     assert (found["all-reduce", "count"], found["all-reduce", "bytes"]) == (5, 5 * 24)
-    # What XLA found counts before what the condition says.
+    # A trip count that XLA found takes precedence over the one in the condition.
     known = 'body=%body, backend_config={"known_trip_count":{"n":"7"}}'
     more = hlo.traffic(PROGRAM.replace("body=%body", known))
     assert (more["all-reduce", "count"], more["all-reduce", "bytes"]) == (7, 7 * 24)
@@ -77,7 +77,7 @@ def test_bytes_of_a_program_by_hand():
 
 
 def test_bytes_agree_with_xla_where_it_counts_everything():
-    """On a CPU all is in one memory, and nothing of this loops."""
+    """On a CPU there is only one memory, and this program has no loop."""
 
     def function(x, kernel):
         y = jax.lax.conv(x, kernel, (1, 1), "SAME")
@@ -141,7 +141,7 @@ def test_what_compiles_is_measured_and_what_does_not_is_reported(monkeypatch):
     assert found["fits"] and "problem" not in found
     assert found["argument_bytes"] > 450 * 64 / 4
     assert found["collectives"]["all-reduce"] >= 1
-    # The bounds need a device whose peaks are known.
+    # There are bounds only for devices whose peaks are known.
     assert found["images_per_second_at_most"] is None
     refused = attempt(groups, memory_bytes=found["argument_bytes"])
     assert not refused["fits"] and "bytes" in refused["problem"]

@@ -1,4 +1,4 @@
-"""docs/theory/convergence.md: V1-V4, certificates; V5 and V6, the time to leave a saddle."""
+"""docs/theory/convergence.md: certificates (V1-V4), and the time to leave a saddle (V5, V6)."""
 
 import math
 
@@ -10,7 +10,7 @@ from identity_matters.linear import convergence, model
 
 
 def certified_problem(rng, width, share):
-    """R and Sigma with ``s_0`` at `share` of the largest that `path` takes."""
+    """R and Sigma whose ``s_0`` is `share` times the largest that the certificate `path` allows."""
     eigenvalues = 10.0 ** rng.uniform(-2, 2, width)
     if width > 1 and rng.random() < 0.3:
         eigenvalues[rng.integers(width)] = 0.0
@@ -39,7 +39,7 @@ def test_descent_stays_inside_and_falls_as_fast_as_certified(depth):
             assert after <= certificate.factor * excess + 1e-14 * first
             closest = max(closest, norm / certificate.norm)
             excess = after
-    assert closest > 0.2  # the radius is not idle
+    assert closest > 0.2  # the bound on the norm is not far too large
 
 
 @pytest.mark.parametrize("depth", [2, 6])
@@ -49,7 +49,7 @@ def test_flow_keeps_layers_balanced_and_within_every_certificate(depth):
     for _ in range(12):
         R, Sigma = certified_problem(rng, 3, rng.uniform(0.3, 1.0))
         answer = convergence.will_converge(R, Sigma, depth)
-        # Euler's method with steps far below the inverse curvature stands for the flow.
+        # Euler's method with steps far below the inverse curvature approximates the flow.
         step = 0.01 / (2 * depth * np.linalg.norm(Sigma, 2))
         A = np.zeros((depth, 3, 3))
         first, gradient = model.excess_risk_and_gradient(A, R, Sigma)
@@ -80,7 +80,7 @@ def test_the_constants_of_the_statements():
 
 
 def test_one_layer_is_least_squares():
-    """For l = 1 norm and rate of the balanced certificate are exact, and m does not enter."""
+    """For l = 1 the balanced certificate has the exact norm and rate, which do not depend on m."""
     (flow, *_) = convergence.will_converge(np.array([[1.4]]), np.array([[2.0]]), 1).flow
     assert flow.norm == pytest.approx(0.4)
     assert flow.rate == pytest.approx(8.0)
@@ -103,7 +103,7 @@ def test_balanced_by_hand(r, m, M):
 
 @pytest.mark.parametrize("second", [3.0, 0.9])
 def test_each_entry_of_m_counts(second):
-    """Sigma = diag(4, 1) and R = diag(1.2, r): the first entry of m for r = 3, else the second."""
+    """Sigma = diag(4, 1) and R = diag(1.2, r): m is its first entry for r = 3, else the second."""
     found = convergence.will_converge(np.diag([1.2, second]), np.diag([4.0, 1.0]), 2).flow
     (balanced,) = [certificate for certificate in found if certificate.name == "balanced"]
     phi0 = math.hypot(0.4, 1 - second)  # sigma = 1, so this is s_0, too
@@ -138,7 +138,7 @@ def test_a_negative_determinant_is_never_certified():
 
 @pytest.mark.parametrize("digits", [1, 12, 15, 16, 17, 18])
 def test_rounding_does_not_certify_a_large_negative_target(digits):
-    """Here phi_0 and sigma_min(R Sigma^{1/2}) differ by less than their rounding."""
+    """Here phi_0 and sigma_min(R Sigma^{1/2}) differ by less than their rounding errors."""
     rng = np.random.default_rng(digits)
     for _ in range(200):
         r = -rng.uniform(1, 10) * 10.0**digits
@@ -170,7 +170,7 @@ def test_descent_takes_as_long_as_predicted(depth, r, sigma):
 
 
 def test_two_layers_by_hand():
-    """c = 3, sigma = 1: dw / (2 (p - r) q); at r -> -infinity only q counts: an area sine."""
+    """c = 3, sigma = 1: integrate dw / (2 (p - r) q). As r -> -infinity only q matters: arsinh."""
     w, r, end = np.array([1.0, 2.0]), -1e9, -2.0
     risk = (end - r) ** 2
     by_hand = (math.asinh(1 / math.sqrt(3)) * 2) / (2 * 1e9)
@@ -180,7 +180,7 @@ def test_two_layers_by_hand():
 def test_equal_weights_never_leave():
     assert convergence.escape_time([1.0, 1.0, 1.5], -1.0, 1.0, 0.1) == math.inf
     assert convergence.escape_time([1.0, 1.0, 1.5], 1.0, 1.0, 0.1) < math.inf
-    # Of equal weights the last one is the root itself, which rounding may put outside a bracket.
+    # For equal weights the root is at the bound |w| <= |p|^(1/l); rounding may put it beyond that.
     w, r, risk = [0.28956216773974824] * 2, 1.1459160960279746, 0.12552844082640685
     assert convergence.escape_time(w, r, 1.0, risk) > 0
     assert convergence.escape_time([1.0, 1.1], 1.0, 1.0, 0.02) == 0.0  # reached at the start
@@ -188,7 +188,7 @@ def test_equal_weights_never_leave():
 
 
 def test_the_time_grows_by_the_depth_as_v6_says():
-    """T is at least the bound of V6, and the noise's power of it is -(l-2)/2."""
+    """T is at least the bound of V6 and grows as the noise to the power -(l-2)/2."""
     for depth in (3, 4, 5, 6):
         times = []
         for noise in (1e-4, 1e-6):
@@ -202,13 +202,13 @@ def test_the_time_grows_by_the_depth_as_v6_says():
 
 
 def test_more_layers_are_faster_for_positive_targets_that_are_not_small():
-    """From w_i = 1: dp/dt = 2 l p^{2 - 2/l} (r - p), which falls from l = 1 to 2 where p < 1/2."""
+    """From w_i = 1, dp/dt = 2 l p^{2 - 2/l} (r - p), which is less for l = 2 than 1 if p < 1/2."""
 
     def times(r):
         return [convergence.escape_time(np.ones(n), r, 1.0, 1e-6) for n in (1, 2, 3, 4, 8)]
 
     assert (np.diff(times(3.0)) < 0).all() and (np.diff(times(1.5)) < 0).all()
-    # From l = 2 log(1 / r) = 2.77 on.
+    # For l above 2 log(1 / r) = 2.77.
     assert (np.diff(times(0.25))[2:] < 0).all()
     assert times(0.01)[1] > 10 * times(0.01)[0]
 

@@ -1,4 +1,4 @@
-"""Splits in memory: `digits`, what `make data` writes, a copy of that, and what is refused."""
+"""Splits in memory: `digits`, the arrays of `make data`, copies of these, and what is refused."""
 
 import dataclasses
 import shutil
@@ -30,7 +30,7 @@ def _write(data_dir, split="train"):
 
 
 def test_digits_are_those_of_scikit_learn_split_in_their_order():
-    from sklearn.datasets import load_digits  # seconds, which every worker would wait for
+    from sklearn.datasets import load_digits  # seconds, for which every worker would wait
 
     published = load_digits()
     (images, labels), train, test = (
@@ -87,7 +87,7 @@ def test_prepare_leaves_what_is_there_and_digits_alone(small_cifar10, tmp_path):
 
 
 class _Builder(list):
-    """What `datasets.decode` asks of a prepared tensorflow_datasets builder."""
+    """The part of a prepared tensorflow_datasets builder that `datasets.decode` uses."""
 
     def as_data_source(self, split):
         assert split == "train"
@@ -106,7 +106,7 @@ def test_decoding_in_chunks(monkeypatch, tmp_path):
 
 
 def test_a_copy_of_the_arrays_is_all_that_is_needed(small_cifar10, tmp_path, monkeypatch):
-    """Moved from where they were made, and nothing to import."""
+    """The arrays were moved after they were made, and none of the data libraries is installed."""
     for module in ("tensorflow", "tensorflow_datasets", "array_record"):
         monkeypatch.setitem(sys.modules, module, None)
     for split in ("train", "test"):

@@ -1,4 +1,4 @@
-"""Perceptrons against NumPy; their trainer in experiments/deep_mlp.py."""
+"""Perceptrons against NumPy, and their training in experiments/deep_mlp.py."""
 
 import functools
 import math
@@ -17,7 +17,7 @@ VECTORS = IMAGES.reshape(7, 6)
 
 
 def unrolled(kernels, x, identity, activation):
-    """Outputs and the list of h_1 ... h_{l-1}, by a loop over matrices."""
+    """Outputs and the list of h_1 ... h_{l-1}, from a loop over matrices."""
     hidden = []
     for j, W in enumerate(kernels[:-1]):
         argument = np.maximum(x, 0) if j and activation == "relu" else x
@@ -28,7 +28,7 @@ def unrolled(kernels, x, identity, activation):
     return argument @ kernels[-1], hidden
 
 
-# d = 6 inputs: the first layer is square at width 6 and has no identity at width 5.
+# d = 6 inputs: the first layer is square at width 6; at width 5 it is not, and has no identity.
 @pytest.mark.parametrize(
     ("depth", "width", "identity", "activation"),
     [
@@ -49,7 +49,7 @@ def test_scan_equals_a_numpy_loop(depth, width, identity, activation):
     shapes = [(6, width), *[(width, width)] * (depth - 2), (width, 3)]
     assert [kernel.shape for kernel in kernels] == shapes
     expected, hidden = unrolled(kernels, VECTORS.astype(np.float64), identity, activation)
-    # float32 against float64, a handful of layers.
+    # float32 against float64, through at most five layers.
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
     _, passed = jax.jit(mlp.forward)(variables, VECTORS)
     norms = [np.linalg.norm(h, axis=1) for h in hidden]
@@ -74,14 +74,14 @@ def test_initial_weights(activation):
             expected = np.broadcast_to((0.5 * gain) ** 2 * np.eye(64), gram.shape)
             np.testing.assert_allclose(gram, expected, atol=1e-5)
         else:
-            # 280,000 numbers: their deviation is known to 0.15 %.
+            # 280,000 numbers: their standard deviation is known to 0.15 %.
             assert np.std(square) == pytest.approx(0.5 * scale / 8, rel=0.01)
-        # 640 numbers, deviation 1/64 in every net: known to 3 %.
+        # 640 numbers with standard deviation 1/64 in every net, which is known to 3 %.
         assert np.std(variables["params"]["last"]["kernel"]) == pytest.approx(1 / 64, rel=0.1)
 
 
 def test_effective_dimension_by_hand():
-    """On a line 1; evenly over k axes k; weights 3/4 and 1/4 of two axes 1/(9/16 + 1/16) = 1.6."""
+    """1 on a line, k evenly on k axes; 1/(9/16 + 1/16) = 1.6 on two with weights 3/4 and 1/4."""
     dimension = jax.jit(mlp.effective_dimension)
     line = np.outer([1.0, -5.0, 1e-30], [3.0, 4.0]).astype(np.float32)
     assert dimension(line) == pytest.approx(1.0, rel=1e-6)
@@ -112,7 +112,7 @@ def test_no_map_is_better_than_least_squares():
 
 
 def test_updates_are_momentum_descent_of_the_squared_error():
-    """Two updates against NumPy's, with gradients by autodiff of the whole expression."""
+    """Two updates against NumPy, with gradients from automatic differentiation of the loss."""
     training = make_training(step_count=2)
     state, losses, frozen = training.advance(training.start(), 0.5, 0, 2)
     fixed = training.variables["fixed"]
@@ -124,7 +124,7 @@ def test_updates_are_momentum_descent_of_the_squared_error():
 
     params = training.variables["params"]
     velocity = jax.tree.map(np.zeros_like, params)
-    # The rate is that over the depth; a cosine over two updates halves it for the second.
+    # The rate is 0.5 / depth, and the cosine over two updates halves it for the second one.
     value_and_gradient = jax.jit(jax.value_and_grad(loss_of))
     gradients = []
     for indices, rate, loss in zip(training.indices, (0.1, 0.05), losses, strict=True):
@@ -151,7 +151,7 @@ def test_what_a_net_does_is_over_every_example():
 
 
 class Scripted:
-    """A training whose losses are given for each rate; its state counts updates."""
+    """Stands in for a training: losses are given for each rate, and the state counts updates."""
 
     def __init__(self, losses):
         self.losses = losses
@@ -168,13 +168,13 @@ class Scripted:
 @pytest.mark.parametrize(
     ("losses", "rate", "state"),
     [
-        # The least loss at the end of its pilot goes on; of equal ones the first.
+        # The rate with the least loss at the end of its pilot goes on; of equal ones the first.
         ({"high": [9, 5, 1, 1], "middle": [9, 4, 3, 2], "low": [1, 6, 5, 4]}, "middle", 4),
         ({"high": [1, 1, 1, 1], "low": [1, 1, 1, 1]}, "high", 4),
-        # The next best takes over where the best diverges; with every rate there is no state.
+        # If the best rate diverges, the next best takes over; if every one does, there is no state.
         ({"high": [9, 3, np.inf, np.inf], "low": [9, 5, 4, 3]}, "low", 4),
         ({"high": [np.inf] * 4, "low": [9, 3, np.inf, np.inf]}, "high", None),
-        # What no gradient moves is not trained further, and no other rate is tried.
+        # A net that no gradient moves is not trained further, and no other rate is tried.
         ({"frozen": [1, 1, 1, 1], "never": [0, 0, 0, 0]}, "frozen", 2),
     ],
 )

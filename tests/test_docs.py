@@ -1,4 +1,4 @@
-"""Documentation is run: examples, notebooks, commands, links, theory, tutorial, metrics."""
+"""The documentation: examples, notebooks, commands, links, theory, tutorial, metrics."""
 
 import collections
 import doctest
@@ -41,7 +41,7 @@ EXAMPLES = [
     (path, code)
     for path in PAGES
     if path != TUTORIAL
-    # The first one of docs/training.md is that of tests/test_train.py.
+    # tests/test_train.py runs the first example of docs/training.md.
     for code in fences(path, "python")[path.name == "training.md" :]
 ]
 
@@ -52,7 +52,7 @@ EXAMPLES = [
     ids=lambda value: page_id(value) if isinstance(value, pathlib.Path) else "",
 )
 def test_every_python_example_runs(path, code, tmp_path):
-    """What an example prints, and says after `# prints`, is compared."""
+    """The output of each example must contain what the example says after `# prints`."""
     finished = forked.run_code(code, tmp_path)
     for said in re.findall(r"# prints (.*)", code):
         assert said in finished.stdout
@@ -70,7 +70,7 @@ def test_every_example_in_a_docstring_says_what_comes(path):
 
 
 def commands():
-    """Every command of the README and of docs/, in a block or between backticks."""
+    """Every command of the README and of docs/, in a code block or between backticks."""
     for path in PAGES:
         text = path.read_text(encoding="utf-8")
         lines = [
@@ -89,7 +89,7 @@ PYTHON = sorted({c for _, c in commands() if "python" in c and MADE_BY_TUTORIAL 
 
 @pytest.mark.parametrize("command", [command for command in MAKE if "<" not in command])
 def test_every_make_command_would_run(command):
-    """A dry run with its variables; what DATASET names must be there."""
+    """A dry run with the variables of the command; a variant named by DATASET must exist."""
     words = shlex.split(command.replace("...", "x"))
     finished = forked.shell("make", "--dry-run", "ACCEL=cpu", "RUN=a_run", *words[1:])
     assert finished.returncode == 0, finished.stderr
@@ -104,7 +104,7 @@ def test_every_module_and_variant_that_a_command_names_is_there(command):
     module = re.search(r"-m (experiments[\w.]+)", command)[1]
     assert (ROOT / f"{module.replace('.', '/')}.py").is_file()
     variant = re.search(r"--config=:([\w/]+)", command)
-    if variant and variant[1] != "file":  # that one takes a file of the reader's
+    if variant and variant[1] != "file":  # "file" takes a file of the reader's
         assert experiments.find_variants(module.split(".")[-1], variant[1])
 
 
@@ -155,7 +155,7 @@ def test_every_statement_of_the_theory_names_its_tests(path):
 
 @pytest.mark.parametrize("path", THEORY, ids=page_id)
 def test_mathematics_is_written_as_github_reads_it(path):
-    """Inline mathematics in dollar-backtick pairs, which Markdown leaves alone; balanced braces."""
+    """Inline formulas are in dollar-backtick pairs, which Markdown leaves alone; braces balance."""
     text = path.read_text(encoding="utf-8")
     rest = re.sub(r"```math\n.*?```", "", text, flags=re.DOTALL)
     assert "$" not in re.sub(r"\$`[^`]*`\$", "", rest)
@@ -207,7 +207,7 @@ def test_the_tutorial_is_short_runs_and_leaves_no_work_for_the_linter(extended):
 
 
 def test_every_metric_and_every_field_of_the_reference_runs_has_its_line():
-    # Experiment -> names and patterns; "" has those of all.
+    # Experiment -> metric names and patterns; "" has those that all experiments share.
     named, missing = collections.defaultdict(list), set()
     others = {"Every experiment": "", "Benchmarks": "benchmark"}
     for section in re.split(r"^## ", (DOCS / "metrics.md").read_text("utf-8"), flags=re.M)[1:]:

@@ -1,4 +1,4 @@
-"""Each counterexample of docs/theory/errata.md, in whole numbers and fractions; see its table."""
+"""The counterexamples of docs/theory/errata.md in exact integers and fractions; see its table."""
 
 import itertools
 import math
@@ -19,14 +19,14 @@ PI_BELOW, PI_ABOVE = F(333, 106), F(22, 7)
 
 
 def exp_bounds(x, terms=60) -> tuple[F, F]:
-    """Rational bounds of e^x for 0 <= x < terms: the series, and a geometric bound of its rest."""
+    """Rational bounds of e^x for 0 <= x < terms: a partial sum, and that plus a geometric rest."""
     x = F(x)
     series = sum(x**j / math.factorial(j) for j in range(terms))
     return series, series + x**terms / math.factorial(terms) / (1 - x / terms)
 
 
 def fractions(*rows):
-    """Vectors of fractions, one a row."""
+    """Vectors of fractions, one per row."""
     return np.array([[F(entry) for entry in row] for row in rows])
 
 
@@ -112,10 +112,10 @@ def test_the_constant_is_the_variance_of_the_noise():
 
 
 def assert_the_midpoint_cannot_move(a, rho):
-    """a[0] is the midpoint of a[2] and a[3], which stay; norms are within rho of 1."""
+    """a[0] is the midpoint of a[2] and a[3], which stay; squared norms are within rho of 1."""
     assert (abs(square(a) - 1) <= rho).all()
-    # The two moves are a basis of the plane, so V has rank 2, and V relu = 0 only where relu = 0:
-    # both units are <= 0 at a[2] and a[3], which is convex, hence at their midpoint a[0].
+    # The two moves are a basis of the plane, so V has rank 2, and V relu = 0 only where relu = 0.
+    # Then both units are <= 0 at a[2] and a[3], and by convexity at their midpoint a[0].
     assert (a[0] == (a[2] + a[3]) / 2).all()
     return min(square(a[i] - a[j]) for i in (0, 1) for j in range(4) if i != j)
 
@@ -124,7 +124,7 @@ def test_without_the_square_no_block_moves_these_points():
     rho = F(1, 10)
     a = fractions((0, F(19, 20)), (0, -1), (F(3, 10), F(19, 20)), (F(-3, 10), F(19, 20)))
     assert square(a).tolist() == [F(361, 400), 1, F(397, 400), F(397, 400)]
-    # The least distance, squared: distances are at least 3 rho', their squares are not.
+    # The least squared distance: distances are at least 3 rho', but their squares are not.
     assert assert_the_midpoint_cannot_move(a, rho) == (3 * rho) ** 2 < 2 * rho
 
 
@@ -141,14 +141,14 @@ def test_one_bias_for_all_units_fails_and_a_bias_for_each_does_not():
     assert 3 * rho <= square(a[0] - a[1]) < 6 * rho
 
     def moves(bias):
-        """V relu(U h + s) at both points, where U = a and V leads each point a_i to b_i alone."""
+        """V relu(U h + s) at both points, where U = a and unit i alone would move a_i to b_i."""
         return np.maximum(a @ a.T + bias, F(0)) @ ((b - a) / (square(a) + bias)[:, None])
 
     common, own = -(1 - 2 * rho), -a[0] @ a[1]
     assert a[0] @ a[1] + common == F(1, 4) and own == F(-3, 4)
     assert (a[1] + moves(common)[1] - b[1] == (b[0] - a[0]) / 3).all()
     assert (a + moves(own) == b).all()
-    # The margin (D - 2 rho') / 2 over rational points of the plane, whatever D is.
+    # The margin is at least (D - 2 rho') / 2 at rational points of the plane, for any D.
     lattice = fractions(*itertools.product([F(x, 8) for x in range(-10, 11)], repeat=2))
     shell = lattice[abs(square(lattice) - 1) <= rho]
     margins = square(shell)[:, None] - shell @ shell.T
@@ -161,7 +161,7 @@ def test_the_separations_of_the_chain():
         assert (given >= 2 * rho / 3) == (rho <= 1)  # the printed step
         assert (given > 2 * rho / 3) == (rho < 1)  # what a bias for each unit needs
         assert given < 3 * rho / 3  # what Lemma B.1 as printed needs
-    # A unit vector q and a point z with <q, z> = 1 - rho' are rho' apart, squared, and not 3 rho'.
+    # A unit vector q and z with |z|^2 = <q, z> = 1 - rho' have squared distance rho', not 3 rho'.
     rho, inner = F(1, 10), 1 - F(1, 10)
     assert 1 + (1 - rho) - 2 * inner == rho
     assert 1 + (1 - rho) - 2 * (1 - F(3, 2) * rho) == 2 * rho
@@ -186,7 +186,7 @@ def test_ten_log_n_over_rho_squared_is_too_narrow():
 
 
 def test_standard_normal_entries_do_not_keep_norms():
-    # chi^2_12 <= 5/3, that is 1 - e^(-5/6) times the sum.
+    # P(chi^2_12 <= 5/3) is 1 - e^(-5/6) times the sum.
     half = F(5, 6)
     assert 1 - chi_square_tail(12, half) / exp_bounds(half)[1] < F(3, 10000)
 

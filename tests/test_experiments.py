@@ -18,7 +18,7 @@ def run_module(name, *arguments):
     return forked.run(f"experiments.{name}", *arguments)
 
 
-# Every entry point in a run of seconds, with as little of everything as its settings allow.
+# Every entry point with the smallest settings that it allows, so that a run takes seconds.
 TINY_RUNS = {
     "experiments.factorization:random": (
         "dimensions=(2,3) depths=(8,) large_cells=() path_iterations=5 path_exponents=(4,)"
@@ -75,7 +75,7 @@ TINY_RUNS = {
     ),
     "benchmarks.linear:default": "depths=(2,4) width=4 layers_per_run=8 repeats=1",
 }
-# What an entry point needs beside the packages that are always there.
+# Optional packages that an entry point needs.
 _IMAGENET = ("tensorflow_datasets", "array_record", "grain", "cv2")
 NEEDED = {"benchmarks.input_pipeline": _IMAGENET, "experiments.images.imagenet": _IMAGENET}
 
@@ -94,7 +94,7 @@ def test_every_entry_point_runs_to_its_end(entry, tmp_path):
     assert problems == []
     assert (run.status, run.summary["scale"]) == ("done", "reduced")
     assert run.summary["metrics"]
-    # What was measured at this scale can still be drawn, where there is enough of it.
+    # Results at this scale can still be drawn, if there are enough of them.
     pages = build.write([groups.read("yours", tmp_path)], tmp_path / "report")
     assert "Left out of figures" not in pages[0].read_text(encoding="utf-8")
 
@@ -106,7 +106,7 @@ def test_every_entry_point_runs_to_its_end(entry, tmp_path):
         (1, 5.0, "reproduced"),
         (2, 0.5, "not reproduced"),
         (2, 5.0, "undecided"),
-        (2, None, "not reproduced"),  # of the reference, which did not note it
+        (2, None, "not reproduced"),  # a reference run, which did not record the load
     ],
 )
 def test_a_benchmark_on_a_busy_machine_refutes_nothing(exponent, load_per_core, verdict):
@@ -145,7 +145,7 @@ def test_compare_fails_on_a_contradiction_and_report_names_what_it_skips(tmp_pat
     assert "contradiction: toy/plain (Theorem 2.1): not reproduced" in bad.stdout
 
 
-# As if made at a commit without changes.
+# As in a run made at a commit without uncommitted changes.
 CLEAN = {"commit": "0" * 40, "dirty": False}
 
 

@@ -1,4 +1,4 @@
-"""Theorem 2.1: every method by hand and against the bounds, bad input; powers of rotations."""
+"""Theorem 2.1: every method by hand and against the bounds; bad input; powers of rotations."""
 
 import itertools
 import math
@@ -24,10 +24,10 @@ from identity_matters.linear.target import check_target
 from identity_matters.random_matrices import largest_spectral_norm, rotate_rows
 from tests.test_lower_bound import plane_path_length, turn
 
-# Measured: below 1e-13. A principal root may be ill-conditioned and is refused from 1e-10 on.
+# Measured: below 1e-13. A principal root may be ill-conditioned; from 1e-10 on it is refused.
 PRODUCT_ERROR = 1e-12
 ROOT_PRODUCT_ERROR = 1e-10
-# largest_spectral_norm is good to 1e-9.
+# largest_spectral_norm is accurate to 1e-9.
 NORM_RTOL = 1e-8
 QUICK = PathSettings(pieces=8, exponents=(4, 16, 64), iterations=30)
 
@@ -35,7 +35,7 @@ QUICK = PathSettings(pieces=8, exponents=(4, 16, 64), iterations=30)
 @pytest.mark.parametrize("method", ["polar", "path", "best"])
 @pytest.mark.parametrize("R", [np.diag([-1.0, -1.0, 1.0, 1.0]), -np.eye(4)])
 def test_eigenvalues_minus_1_pair_into_half_turns(R, method):
-    # RECIPES: an optimum with norm 2 sin(pi/16) = 0.39 exists for 8 layers.
+    # An optimum with norm 2 sin(pi/16) = 0.39 exists for 8 layers.
     A = factorize(R, 8, method)
     assert relative_product_error(A, R) < 1e-14
     assert largest_spectral_norm(A) == pytest.approx(2 * math.sin(math.pi / 16), rel=NORM_RTOL)
@@ -43,7 +43,7 @@ def test_eigenvalues_minus_1_pair_into_half_turns(R, method):
 
 @pytest.mark.parametrize("method", ["svd", "polar", "psd", "root", "path", "best"])
 def test_one_number_takes_equal_roots_and_the_identity_nothing(method):
-    # svd has no rotation to pay for in one dimension, so all the layers stretch.
+    # In one dimension svd needs no layers for a rotation, so all of them stretch.
     np.testing.assert_allclose(factorize([[2.0]], 4, method), [[[2**0.25 - 1]]] * 4, rtol=1e-14)
     assert not factorize(np.eye(3), 5, method).any()
 
@@ -105,7 +105,7 @@ def test_svd_keeps_the_v3_bound_with_whole_numbers_of_layers():
 
 
 def conjugated(eigenvalues, d, seed):
-    """A symmetric d x d matrix of these eigenvalues, and ones, in a random basis."""
+    """A symmetric d x d matrix with these eigenvalues, padded with ones, in a random basis."""
     padded = np.append(eigenvalues, np.ones(d - len(eigenvalues)))
     return random_matrices.symmetric(np.random.default_rng(seed), padded)
 
@@ -113,7 +113,7 @@ def conjugated(eigenvalues, d, seed):
 EVEN = (
     np.array([-4.0, -1.0, -4.0, -1.0]),
     np.array([-3.0, 1.0, -3.0, 2.0, -0.5, -0.5]),
-    # Four-fold, and next to eigenvalues that are nearly the same.
+    # A four-fold eigenvalue next to a double one that is nearly the same.
     np.array([-2.0, -2.01, -2.0, -2.01, -2.0, -2.0]),
 )
 
@@ -138,21 +138,21 @@ def test_negative_eigenvalues_of_even_multiplicity_cost_nothing(eigenvalues, dep
         ([-2.0, -0.5], (2.0, 0.5)),
         ([-2.0, -0.5, 1.0], (2.0, 0.5)),
         ([1.0, -4.0, -1.0, 1.0, 0.9], (4.0, 1.0)),
-        # Neighbours are paired: 8 with 4, and 4 with 3 and not with 1.
+        # Neighbours are paired: 8 with 4, 4 with 3 (not with 1), and 2 with 1.
         ([-8.0, -4.0, -4.0, -3.0, -2.0, -1.0], (8.0, 4.0)),
-        # Equal ones cost nothing, beside a third.
+        # Two equal eigenvalues pair at no extra cost; the third is paired with 1.
         ([-3.0, -3.0, -3.0, -1.0], (3.0, 1.0)),
-        # So far apart that no vector that keeps its length is the slowest.
+        # So far apart that the slowest vector does not keep its length.
         ([-30.0, -1 / 30, 1.0], (30.0, 1 / 30)),
     ],
 )
 def test_symmetric_targets_meet_the_lower_bound(eigenvalues, pair):
-    """F12, odd multiplicities too: the length is that of one pair of the plane, in every d."""
+    """F12, also for odd multiplicities: in every d the length is that of one pair in the plane."""
     depth = 10**5
     R = conjugated(eigenvalues, len(eigenvalues), seed=0)
     norm = factorize(R, depth, "paired")[:1]
     expected = plane_path_length(-np.diag(pair))
-    # l ||A|| is the length to its square over 2 l.
+    # l ||A|| equals the length up to its square over 2 l.
     assert depth * np.linalg.norm(norm[0], 2) == pytest.approx(expected, rel=1e-3)
     assert depth * norm_lower_bound(R, depth, ascents=2) == pytest.approx(expected, rel=1e-3)
     A = factorize(R, 64, "paired")
@@ -173,15 +173,15 @@ def test_symmetric_targets_meet_the_lower_bound(eigenvalues, pair):
     ],
 )
 def test_in_four_dimensions_all_vectors_turn_at_the_pace_of_one(negative, angle):
-    """F13, for the smallest normal targets that F12 leaves open: what is forced is enough."""
+    """F13, for the smallest normal targets that F12 leaves open: the lower bound is attained."""
     S, depth = random_matrices.rotation(np.random.default_rng(0), 4), 1024
     R = S @ scipy.linalg.block_diag(-np.diag(negative), turn(angle)) @ S.T
     A = factorize(R, depth, "path", path_settings=PathSettings(starts=0))
     assert relative_product_error(A, R) < ROOT_PRODUCT_ERROR
     norm = largest_spectral_norm(A)
-    # x is found on a grid of 512 stretches; where two maxima are equal the norm notices a step.
+    # x is found on a grid of 512 stretches; where two maxima tie, the grid step shows in the norm.
     assert norm == pytest.approx(norm_lower_bound(R, depth), rel=3e-4)
-    # Alone, the two negative eigenvalues take more.
+    # The two negative eigenvalues alone would need a longer path.
     assert depth * norm < 0.995 * plane_path_length(-np.diag(negative))
 
 
@@ -229,7 +229,7 @@ def test_refusals_name_the_value(R, depth, method, message):
 def test_gamma_that_is_a_whole_number_of_layers_is_not_rounded_up():
     frames = [turn(angle) for angle in np.linspace(0, 3, 50)]
     targets = [check_target(Q @ np.diag([math.e, 1 / math.e]) @ Q.T) for Q in frames]
-    # Some singular values come out a rounding too large.
+    # Some singular values come out too large by a rounding error.
     assert any(3 * target.gamma > 3 for target in targets)
     assert all(target.least_depth == 3 for target in targets)
 
@@ -270,7 +270,7 @@ def test_powers_turn_every_plane(angles, fixed):
     identity = np.eye(len(Q))
     np.testing.assert_allclose(form.basis @ form.basis.T, identity, atol=1e-13)
     largest = max(angles, default=0.0)
-    # A Schur form finds the angles to a few roundings of entries of size 1.
+    # A Schur form finds the angles up to a few rounding errors of entries of size 1.
     assert form.largest_angle == pytest.approx(largest, abs=1e-14)
     np.testing.assert_allclose(identity + form.power_minus_identity(1.0), Q, atol=1e-13)
     fifth = identity + form.power_minus_identity(0.2)
@@ -281,7 +281,7 @@ def test_powers_turn_every_plane(angles, fixed):
 
 def test_small_powers_keep_their_digits():
     form = real_rotation_form(rotation([1.0], 0))
-    # Written as cos - 1, the diagonal, 5e-17, would be lost in rounding.
+    # The diagonal is -5e-17, which would be lost to rounding if computed as cos - 1.
     assert np.trace(form.power_minus_identity(1e-8)) == pytest.approx(-1e-16, rel=1e-10)
 
 

@@ -1,4 +1,4 @@
-"""Fewer numbers than examples: the network in float64 against the same sums in whole numbers."""
+"""Fewer numbers than examples: the network in float64 against exact integer arithmetic."""
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ def _problem(n, features, num_classes, largest=255, offset=0):
 
 
 def _in_whole_numbers(network, x):
-    """The forward pass in Python's integers, and the largest of all terms and sums in it."""
+    """The forward pass in Python integers, and the largest of all terms and sums in it."""
     largest = 0
 
     def whole(array):
@@ -26,7 +26,7 @@ def _in_whole_numbers(network, x):
         return np.vectorize(int, otypes="O")(array)
 
     def product(A, b, added):
-        """A b + added, whose partial sums in any order lie between sums of terms of one sign."""
+        """A b + added; partial sums, in any order, lie between the sums of terms of one sign."""
         nonlocal largest
         above, below = (
             np.maximum(sign * A, 0) @ np.maximum(b, 0)
@@ -77,7 +77,7 @@ def _in_whole_numbers(network, x):
         (7, 2, 1, 7, (), {}),
         (1, 3, 4, 1, (), {}),
         (60, 9, 3, 1, (), {}),
-        # Moduli above any word of seven labels out of 100, and points far from 0 on their line.
+        # Moduli larger than any word of seven labels of 100 classes; points far from 0 on the line.
         (12, 2, 100, 4, (2**45,), {}),
         (12, 1, 100, 4, (255, 2**46), {}),
         (100, 3, 10, 14, (), {"word_bits": 27, "width": 7}),
@@ -106,8 +106,8 @@ def test_fewer_numbers_than_examples_all_of_them_counted(width):
     n, k = 4000, width
     x, y = _problem(n, 20, 10)
     network, _ = memorize_with_few_numbers(x, y, 10, group_points=12, width=k)
-    # 1 block that selects, 6 of the hash and 3 of the place, 4 of the digits; how often each of 6
-    # parts and 3 stages is repeated; 1 block that moves words up, and 2 repeats, if any.
+    # 1 block selects, 6 hash, 3 find the place and 4 the digits; 6 parts and 3 stages each store a
+    # number of repeats. If k > 6, 1 more block moves words up, with 2 more numbers of repeats.
     blocks, repeats = (14, 9) if k == 6 else (15, 11)
     output = 12 * k + 10 * 12 + 12
     shared = 20 + k + blocks * (2 * k**2 + k) + repeats + output
@@ -127,7 +127,7 @@ def test_a_changed_number_is_an_error():
         return verify(changed, x, y, run=few_numbers.forward).errors
 
     assert errors() == 0
-    # Each threshold is its group's own first point, and one further is too far.
+    # Each threshold is the first point of its group; moved up by one, it may miss that point.
     moved = [errors(thresholds=network.thresholds.at[i].add(1)) for i in range(29)]
     assert set(moved) == {0, 1} and sum(moved) > 15
     assert errors(word_jumps=network.word_jumps.at[5].add(10.0**14)) > 0
@@ -183,7 +183,7 @@ def test_a_group_without_a_constant_is_refused(monkeypatch):
 
 
 def test_random_points_are_drawn_until_they_are_distinct():
-    # 20 of 256 numbers: a draw repeats one of them about every second time.
+    # 20 numbers out of 256: about every second draw contains a repetition.
     for seed in range(20):
         x = distinct_whole_points(np.random.default_rng(seed), (20, 1))
         assert len(np.unique(x, axis=0)) == 20

@@ -78,7 +78,7 @@ def test_training_is_three_forward_passes():
     forward = count_flops(loss, weights, array(5, 8))
     step = count_flops(jax.grad(loss, argnums=(0, 1)), weights, array(5, 8))
     assert flops.FORWARD_PASSES_PER_TRAINING_STEP * forward == step
-    # With a convolution, too: its gradients are convolutions as dear as itself.
+    # The same for a convolution: each of its two gradients costs as much as the convolution.
     x, kernel = array(2, 4, 4, 3), array(3, 3, 3, 5)
 
     def squares(x, kernel):
@@ -95,7 +95,7 @@ def test_training_is_three_forward_passes():
         ("NVIDIA H100 80GB HBM3", 989.5e12, 494.7e12),
         ("Tesla V100-SXM2-16GB", None, 15.7e12),
         ("TPU v5 lite", 197e12, 197e12),
-        # Not in the table, though its name begins like one that is.
+        # Not in the table, although its name begins like one that is.
         ("NVIDIA L40S", None, None),
     ],
 )

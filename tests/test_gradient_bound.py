@@ -1,4 +1,4 @@
-"""Eq. (2.3) by hand, on its tight family, under scaling, in fractions, and attacked."""
+"""Eq. (2.3): its tight family, singular Sigma, where v3 fails, the floor, bad input, an attack."""
 
 import functools
 
@@ -21,12 +21,12 @@ def test_corrected_form_is_tight(depth, tau):
     R = jnp.array([[1.0, 2.0, 0.0], [0.0, -1.0, 3.0], [0.5, 0.0, 1.0]])
     Sigma = 0.3 * jnp.eye(3)
     right = gradient_bound.gradient_lower_bound(A, Sigma, model.excess_risk(A, R, Sigma))
-    # Rounding of tau is amplified by 2 l / (1 - tau), here at most 320 eps = 7e-14.
+    # The rounding error of tau is amplified by 2 l / (1 - tau), here at most 320 eps = 7e-14.
     assert right == pytest.approx(squared_gradient(A, R, Sigma), rel=1e-12)
 
 
 def test_fifty_singular_second_moments():
-    """Never violated, and tight near A_i = -tau I with a multiple of a projection."""
+    """Never violated, and tight near A_i = -tau I if Sigma is a multiple of a projection."""
     rng = np.random.default_rng(0)
     data = {"scale_log10": (-3.0, 3.0), "max_condition_log10": 4.0, "singular": True}
     points = random_matrices.points(rng, "extremal", 50, 4, (1, 6), 0.9, **data)
@@ -45,7 +45,7 @@ def test_fifty_singular_second_moments():
 
 @pytest.mark.parametrize("least", [0.5, 1.0, 1.5])
 def test_v3_fails_exactly_where_the_least_eigenvalue_exceeds_1(least):
-    """Anisotropic Sigma, ||Sigma|| = 4, at the worst E for it: right over left is sigma_min."""
+    """Anisotropic Sigma, ||Sigma|| = 4, with the worst E for it: right over left is sigma_min."""
     depth, tau = 3, 0.5
     S = random_matrices.orthogonal(np.random.default_rng(0), (), 3)
     Sigma = (S * [least, 2.0, 4.0]) @ S.T
@@ -110,7 +110,7 @@ def test_adversary_reaches_the_supremum_and_not_more(form, supremum):
     A, R, Sigma = jax.jit(jax.vmap(attack))(A, E, Sigma)
     assert jnp.abs(A).max() <= 0.5 * (1 + 1e-14)
     assert Sigma.max() <= 1 + 1e-14
-    # The corrected form favours no Sigma: the projection leaves those inside where they are.
+    # The corrected form favours no Sigma, and the projection does not move one inside the set.
     assert form != "corrected" or Sigma.min() < 0.9
     ratios = gradient_bound.right_over_left(A, R, Sigma, np.full(starts, 2), form)
     # Below: how far 300 Adam steps come from every start. Above: rounding.

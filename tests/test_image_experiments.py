@@ -1,4 +1,4 @@
-"""experiments/images: settings, verdicts, what users type wrong, what a kill must not lose."""
+"""experiments/images: settings, verdicts, logs, loading a net, and what a kill must not lose."""
 
 import json
 
@@ -15,7 +15,7 @@ VARIANTS = [
     (module, variant)
     for module in (cifar, ablations, imagenet)
     for variant in (*module.VARIANTS, *module.OTHER_VARIANTS)
-    if not variant.startswith("cifar100")  # CIFAR-10's with other images
+    if not variant.startswith("cifar100")  # those of CIFAR-10 with other images
 ]
 PARAMETERS = {
     "cifar10/all_conv_residual": 13_538_736,
@@ -35,7 +35,7 @@ TINY = (
 
 @pytest.mark.parametrize(("module", "variant"), VARIANTS, ids=str)
 def test_every_variant_makes_its_trainings(module, variant, monkeypatch):
-    """As if every data set were there, with one example a split."""
+    """Pretends that every data set is there, with one example per split."""
 
     def load(data):
         _, shape = train.classes_and_shape(data)
@@ -73,13 +73,13 @@ def test_schedules_by_hand():
 
 def test_sixteen_devices_share_what_they_can(tmp_path):
     flags = ("--config.train.steps=1", "--tensorboard", f"--results_dir={tmp_path}")
-    asked = "--config.train.devices=16"  # 0 takes one for so few pixels
+    asked = "--config.train.devices=16"  # 0 would take one for such small images
     forked.run("experiments.images.cifar", *TINY, *flags, asked, devices=16, ends=0)
     (run,), _ = runs.read_collection(tmp_path)
     result = run.records[-1]
-    # 1000 test examples a batch do not divide by 16; all are counted once all the same.
+    # Batches of 1000 test examples are not divisible by 16; still, each example is counted once.
     assert (result["devices"], result["test_examples"]) == (16, 450)
-    # What 0 became.
+    # The setting 0 is kept beside the number that was chosen for it.
     assert (result["train"]["steps_per_dispatch"], result["steps_per_dispatch"]) == (0, 1)
     assert list(run.path.glob("tensorboard/cell=0/*"))
     # A trained net comes back in three lines.
@@ -179,7 +179,7 @@ MEASURED = {
         (cifar, "cifar10/all_conv_residual", {"test_error_best_percent": 6.88}, "reproduced"),
         (cifar, "cifar10/all_conv_residual", {"test_error_best_percent": 6.89}, "not reproduced"),
         (cifar, "cifar10/small", {"scale": "reduced"}, "not comparable"),
-        # Table 2 prints for it the error of another net.
+        # Table 2 prints the error of another net for it.
         (cifar, "cifar100/resnet", {"test_error_best_percent": 27.2}, "not comparable"),
         (imagenet, PRINTED, {}, "reproduced"),
         (imagenet, PRINTED, {"test_error_best_percent": 36.3}, "not reproduced"),

@@ -28,7 +28,7 @@ QUICK = {"threads": 2, "processes": 0}
 
 @pytest.fixture(scope="module")
 def examples():
-    """(encoded, label, name) of both splits; labels are the positions, so that they tell images."""
+    """(encoded, label, name) of both splits; labels are positions, so they identify the images."""
     images = miniature.generate_jpegs(TRAIN + VALIDATION, seed=0, scale=0.25)
     train = [(image, i, f"n{i:08}_{i}.JPEG") for i, image in enumerate(images[:TRAIN])]
     validation = [(image, i, f"val_{i}.JPEG") for i, image in enumerate(images[TRAIN:])]
@@ -48,7 +48,7 @@ def train(data_dir):
 
 
 def streams(encoded, reading=QUICK) -> batches.Streams:
-    """A split, for training in small crops and for evaluation."""
+    """The streams of a split, for training in small crops and for evaluation."""
     return batches.Streams(
         (PIXELS, PIXELS, 3),
         len(encoded),
@@ -60,7 +60,7 @@ def streams(encoded, reading=QUICK) -> batches.Streams:
 
 
 def take(encoded, count, reading=QUICK, first_step=0, rows=slice(None)) -> list[dict]:
-    """All batches of a training stream."""
+    """`count` batches of a training stream."""
     data = streams(encoded, reading)
     make = functools.partial(batches.train_batch, data, 5, 8, rows)
     with contextlib.closing(data.stream(make, first_step, count)) as stream:
@@ -68,7 +68,7 @@ def take(encoded, count, reading=QUICK, first_step=0, rows=slice(None)) -> list[
 
 
 def share(index: int, process_count: int, batch_examples: int) -> slice:
-    """The rows of a batch of which process `index` makes."""
+    """The rows of a batch that process `index` makes."""
     size = batch_examples // process_count
     return slice(index * size, (index + 1) * size)
 
@@ -146,12 +146,12 @@ def test_a_truncated_image_is_named_and_tells_data_sets_apart(train, examples, t
     encoded = imagenet.EncodedImages(tmp_path, "train")
     with pytest.raises(ValueError, match=r"n00000009_9\.JPEG is truncated"):
         take(encoded, 4)
-    # As several processes compare them.
+    # Processes compare these to see whether they have the same data.
     assert encoded.fingerprint() != train.fingerprint()
 
 
 def test_a_damaged_file_is_named(examples, tmp_path):
-    """Four bytes of the second of three files, which holds records 9 to 17."""
+    """Changes four bytes of the second of three files, which holds records 9 to 17."""
     directory = miniature.write(tmp_path, {"train": examples["train"]}, shards=3)
     path = sorted(directory.glob("*.array_record-*"))[1]
     content = bytearray(path.read_bytes())
@@ -187,7 +187,7 @@ if __name__ == "__main__":
 def test_workers_make_the_same_batches_and_end_with_a_killed_parent(train, data_dir, tmp_path):
     program = tmp_path / "workers.py"
     program.write_text(_WORKERS)
-    # Not by pipes: the workers hold their ends.
+    # Not through a pipe: the workers would keep it open.
     with open(tmp_path / "out", "w") as out:
         done = subprocess.run(
             [sys.executable, str(program), str(data_dir)],

@@ -43,7 +43,7 @@ def test_decoding_agrees_with_pillow(name):
     expected = np.asarray(Image.open(io.BytesIO(FILES[name])).convert("RGB"), np.int64)
     found = imagenet.decode(FILES[name], name)
     assert found.dtype == np.uint8 and found.shape == (60, 80, 3)
-    # Converting CMYK rounds in two ways; all else is libjpeg and libpng on both sides.
+    # CMYK conversions round differently; everything else is libjpeg and libpng on both sides.
     assert np.abs(found - expected).max() <= (1 if name == "cmyk" else 0)
 
 
@@ -61,7 +61,7 @@ def test_a_truncated_file_is_refused_by_name(name, share):
     data = FILES[name][: int(len(FILES[name]) * share)]
     with pytest.raises(ValueError, match=rf"^val_7\.JPEG is truncated: {len(data)} bytes"):
         imagenet.decode(data, "val_7.JPEG")
-    # As a download that was interrupted may look.
+    # An interrupted download may look like this.
     with pytest.raises(ValueError, match=r"^val_7\.JPEG is truncated"):
         imagenet.decode(data + bytes(1000), "val_7.JPEG")
 
@@ -83,14 +83,14 @@ def test_what_is_no_image_is_refused_by_name(data):
 
 def test_damage_inside_is_refused_by_name():
     header = bytearray(FILES["rgb"])
-    # The markers of the first segments, behind the three bytes that tell a JPEG.
+    # Clears the markers of the first segments, after the three bytes that identify a JPEG.
     header[3:200] = bytes(197)
     with pytest.raises(ValueError, match=r"^x\.JPEG (cannot be decoded|is truncated)"):
         imagenet.decode(bytes(header), "x.JPEG")
 
 
 def test_random_crops_have_the_areas_and_aspects_that_are_asked_for():
-    # In a square nearly all crops fit at once, up to areas of 3/4, so no rejection biases these.
+    # In a square nearly all crops of areas up to 3/4 fit at once, so rejection does not bias these.
     side = 2000
     drawn = [imagenet.draw_view(side, side, seed=3, epoch=1, example=i) for i in range(4000)]
     crops = np.array([crop for crop, _ in drawn])
@@ -99,7 +99,7 @@ def test_random_crops_have_the_areas_and_aspects_that_are_asked_for():
     share, aspect = height * width / side**2, width / height
     assert 0.0795 < share.min() < 0.09 and share.max() <= 1
     assert 0.748 < aspect.min() < 0.76 and 1.32 < aspect.max() < 1.336
-    # The expected value of a uniform law is within four standard errors.
+    # The mean of the uniform distribution is within four standard errors.
     below = share[share < 0.7]
     assert abs(below.mean() - (0.08 + 0.7) / 2) < 4 * below.std() / math.sqrt(len(below))
     log_aspect = np.log(aspect[share < 0.7])
@@ -140,7 +140,7 @@ def test_a_training_view_is_the_resized_crop_mirrored():
     # Ramps stay ramps: pixel i of the output shows the middle of its share of the crop.
     rows = 100 + (np.arange(50) + 0.5) * 200 / 50 - 0.5
     columns = 300 + (np.arange(50) + 0.5) * 100 / 50 - 0.5
-    # Two roundings to whole numbers.
+    # Two roundings to integers.
     assert np.abs(plain[..., 0] - (255 * rows / 399)[:, None]).max() <= 1.5
     assert np.abs(plain[..., 1] - (255 * columns / 599)[None, :]).max() <= 1.5
 
@@ -158,7 +158,7 @@ def test_evaluation_takes_the_centre_of_the_resized_image(height, width):
     image = smooth_image(height, width)
     out = np.empty((224, 224, 3), np.uint8)
     imagenet.eval_view(image, 256, out)
-    # The same with Pillow; smooth, so that its other way to resize hardly differs.
+    # The same with Pillow; for smooth images its other resizing method hardly differs.
     scale = 256 / min(height, width)
     size = round(width * scale), round(height * scale)
     resized = Image.fromarray(image).resize(size, Image.Resampling.BILINEAR)

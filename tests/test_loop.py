@@ -1,4 +1,4 @@
-"""A training from record to record, stopped and killed anywhere; its records by hand."""
+"""The training loop: records when they are due, stops and kills at any step, records by hand."""
 
 import functools
 import math
@@ -15,7 +15,7 @@ from tests import toy_training as toy
 
 TASK = toy.make_task()
 STEPS = 8
-# A log, an evaluation and a checkpoint fall on different steps and on the same ones.
+# Logs, evaluations and checkpoints fall on different steps and on the same ones.
 EVERY = {
     "steps": STEPS,
     "steps_per_dispatch": 1,
@@ -76,9 +76,9 @@ def without_timing(records):
 
 @pytest.fixture
 def resume(run, uninterrupted):
-    """resume(directory, log) -> the log of the run that goes on after `log` to the same end.
+    """resume(directory, log) -> the log of the run that goes on after `log`.
 
-    The same records line by line, and the same state bit by bit.
+    It must end with the same records line by line, and the same state bit by bit.
     """
     records, (step, state, extra), _ = uninterrupted
 
@@ -118,7 +118,7 @@ def test_a_run_stopped_at_any_step_ends_as_if_it_had_not_been(run, resume, tmp_p
         stopped = toy.Log(stop_at_step=stop_at_step)
         with pytest.raises(loop.StopRequested, match=f"stopped at step {stop_at_step};"):
             run(directory, stopped)
-        # It went on from there, not from an older checkpoint.
+        # It resumes from that step, not from an older checkpoint.
         assert resume(directory, stopped).steps_seen == list(range(stop_at_step + 1, STEPS + 1))
 
 
@@ -171,7 +171,7 @@ def test_an_evaluation_that_is_stopped_is_made_up_for(run, resume, uninterrupted
 
 
 def test_a_dispatch_in_flight_changes_nothing(run, resume, compiled, tmp_path, monkeypatch):
-    """As on accelerators, where the next dispatch is under way while sums are read."""
+    """As on accelerators, where the next dispatch runs while the sums of the last one are read."""
     monkeypatch.setattr(compiled, "on_cpu", False)
     resume(tmp_path / "from the start", toy.Log())
     stopped = toy.Log(stop_at_step=1)
@@ -191,7 +191,7 @@ def test_a_loss_that_is_not_finite_stops_at_once(run, tmp_path):
     log = toy.Log(stop_at_step=2)
     with pytest.raises(loop.StopRequested):
         run(tmp_path, log)
-    # As if the parameters had turned infinite just before a checkpoint.
+    # As if the parameters had become infinite just before a checkpoint.
     _, state, extra = final_checkpoint(tmp_path)
     state["params"]["head"]["kernel"][:] = np.inf
     for step, evaluated, metric in ((3, True, "loss"), (4, False, "test_loss")):
@@ -231,7 +231,7 @@ def test_examples_that_were_not_counted_are_an_error(run, compiled, tmp_path, mo
 
 
 def test_four_devices_and_several_steps_a_dispatch(run, uninterrupted, tmp_path):
-    """The numbers are those of one device, up to rounding; and what a log is told."""
+    """The numbers are those of one device, up to rounding; also checks what the log is told."""
     log, profile_dir = toy.Log(), tmp_path / "profile"
     four = make_parallel(jax.devices())
     run(tmp_path, log, four, steps_per_dispatch=2, profile_dir=str(profile_dir))

@@ -65,12 +65,12 @@ def test_is_below_the_layers_it_was_made_of(d):
         A = generator.standard_normal((5, d, d))
         A *= generator.uniform(0.05, 0.6) / np.linalg.norm(A, 2, axis=(1, 2))[:, None, None]
         R = model.product(A)
-        # Rounding of the product alone separates the two sides of an equality.
+        # Only rounding errors of the product can separate the two sides of an equality.
         assert norm_lower_bound(R, 5) <= random_matrices.largest_spectral_norm(A) * (1 + 1e-9)
 
 
 def test_half_turn_bound_of_a_pair_by_brute_force():
-    """Of all x in the plane, at any determinant: the slowest goes the long way round."""
+    """For all x in the plane and any determinant: the slowest one goes the long way round."""
     depth, t = 10**6, np.linspace(0, math.pi, 200_001)
     for a, b in [(2.0, 0.5), (3.0, 0.2), (40.0, 0.1), (0.9, 0.03)]:
         along, across = a * np.cos(t), b * np.sin(t)
@@ -78,7 +78,7 @@ def test_half_turn_bound_of_a_pair_by_brute_force():
         angle = np.arccos(np.clip((np.cos(t) * along + np.sin(t) * across) / length, -1, 1))
         expected = np.hypot(np.log(length), math.pi + angle).max()
         for R in (np.diag([-a, -b]), np.diag([-a, 7.0, -b])):
-            # The grid of 512 stretches is good to about its square.
+            # The error of the grid of 512 stretches is about the square of its step.
             assert depth * half_turn_bound(R, depth) == pytest.approx(expected, rel=2e-5)
         assert plane_path_length(np.diag([-a, -b])) == pytest.approx(expected, rel=1e-8)
 
@@ -93,10 +93,10 @@ def test_half_turn_bound_of_a_pair_by_brute_force():
     ],
 )
 def test_half_turn_bound_of_normal_targets_by_their_triangle(negative, modulus, angle):
-    """F10: the pairs (|R x|^2, <x, R x>) fill a triangle, whose lower edges are what counts."""
+    """F10: the pairs (|R x|^2, <x, R x>) fill a triangle, of which only the lower edges count."""
     exact, *_ = max(longest_on_edges(negative, modulus, angle))
     R = scipy.linalg.block_diag(-np.diag(negative), modulus * turn(angle))
-    # The grid of 512 stretches is good to about its square.
+    # The error of the grid of 512 stretches is about the square of its step.
     assert 10**6 * half_turn_bound(R, 10**6) == pytest.approx(exact, rel=2e-5)
 
 
@@ -115,7 +115,7 @@ def longest_on_edges(negative, modulus, angle):
 
 
 def way_of(R, x, rho, beta, t):
-    """The only way of length |log rho + i beta| that x can go round to R x, and its velocity."""
+    """The only path of length |log rho + i beta| that takes x round to R x, and its velocity."""
     n = (R @ x / rho - math.cos(beta) * x) / math.sin(beta)
     direction = np.outer(np.cos(beta * t), x) + np.outer(np.sin(beta * t), n)
     turned = np.outer(np.cos(beta * t), n) - np.outer(np.sin(beta * t), x)
@@ -123,8 +123,8 @@ def way_of(R, x, rho, beta, t):
     return length * direction, length * (math.log(rho) * direction + beta * turned)
 
 
-# diag(-1, -16) + r T(angle), and where both edges of its triangle need the same length: the first
-# with r (-4 + 3i) / 5, the second symmetric.
+# diag(-1, -16) + r T(angle), with the r for which both edges of its triangle need the same length.
+# The first has r T = r (-4 + 3i) / 5; the second is symmetric.
 NEGATIVE, ANGLE, TIE, SYMMETRIC_TIE = (1.0, 16.0), math.atan2(3, -4), 9.125678672, 9.14946355
 
 
@@ -132,15 +132,15 @@ NEGATIVE, ANGLE, TIE, SYMMETRIC_TIE = (1.0, 16.0), math.atan2(3, -4), 9.12567867
     ("modulus", "angle", "together"), [(TIE, ANGLE, False), (SYMMETRIC_TIE, math.pi, True)]
 )
 def test_two_vectors_that_have_to_go_round_may_be_in_each_other_s_way(modulus, angle, together):
-    """F14: no B of norm L moves both, whichever the two are; orthogonal planes it can move."""
+    """F14: no B of norm L moves both, whichever the two are, unless their planes are orthogonal."""
     edges = longest_on_edges(NEGATIVE, modulus, angle)
     length = edges[0][0]
     assert edges[1][0] == pytest.approx(length, rel=1e-8)
     assert 1 < edges[0][1] < modulus < edges[1][1] < 16
     R = scipy.linalg.block_diag(-np.diag(NEGATIVE), modulus * turn(angle))
-    # Before either meets the opposite of its end, and the end.
+    # Times before either meets the opposite of its end, and the time of the end.
     t, least = np.append(np.linspace(0, 0.2, 50), 1.0), math.inf
-    # A common turn of the third and fourth coordinate changes nothing.
+    # A common rotation of the third and fourth coordinates changes nothing; one angle is enough.
     for u in np.linspace(0, 2 * math.pi, 65):
         ways = []
         for k, own in ((0, 0.0), (1, u)):
@@ -159,12 +159,12 @@ def test_two_vectors_that_have_to_go_round_may_be_in_each_other_s_way(modulus, a
 
 
 def test_the_longest_ways_of_both_edges_change_places():
-    """F14: so that they are equal for some modulus between 9 and 9.25."""
+    """F14: the longer of the two changes, so they are equal for a modulus between 9 and 9.25."""
     for modulus, gain in ((9.0, -0.005), (9.25, 0.005)):
         (low, rho, _), (high, rho_high, _) = longest_on_edges(NEGATIVE, modulus, ANGLE)
         assert 1 < rho < modulus < rho_high < 16
         assert (low - high) / gain > 1
-        # At the corners it is shorter.
+        # The ways at the corners are shorter.
         corners = (1, -1), (modulus, np.exp(1j * ANGLE)), (16, -1)
         for r, unit in corners:
             assert np.hypot(np.log(r), 2 * math.pi - np.angle(unit)) < 4.4
@@ -173,9 +173,9 @@ def test_the_longest_ways_of_both_edges_change_places():
 @pytest.mark.parametrize(
     ("negative", "modulus", "angle", "Theta", "longest", "bound"),
     [
-        # F14: the bound is not attained, and 0.01 percent are left open.
+        # F14: the bound is not attained, and a gap of 0.01 percent is left.
         (NEGATIVE, TIE, ANGLE, (-2.260419, 3.092936, -3.281754, 2.183761), 4.43317, 4.43273),
-        # One pace for all vectors takes 4.001.
+        # With one pace for all vectors the length is 4.001.
         ((0.6, 8.36), 3.62, 2.97, (0.447224, -3.489, -3.907845, 0.399289), 3.99250, 3.99250),
     ],
 )
@@ -187,7 +187,7 @@ def test_paths_of_two_paces(negative, modulus, angle, Theta, longest, bound):
     turning -= turning.T
     B = scipy.linalg.logm(scipy.linalg.expm(-turning) @ R)
     assert np.linalg.norm(turning + B, 2) == pytest.approx(longest, abs=1e-5)
-    # The grid of 512 stretches is good to about its square.
+    # The error of the grid of 512 stretches is about the square of its step.
     assert 10**6 * half_turn_bound(R, 10**6) == pytest.approx(bound, rel=2e-5)
 
 
@@ -208,7 +208,7 @@ def pairs(R, scales):
 
 @pytest.mark.parametrize("d", [2, 3, 5])
 def test_bound_of_vectors_of_the_transpose_is_the_same(d):
-    """And it is found, although climbs from R alone may miss it, as for d = 5 and seed 5."""
+    """It is found, although climbs from R alone may miss it, as for d = 5 and seed 5."""
     for seed in (1, 5):
         R = np.random.default_rng(seed).standard_normal((d, d))
         R[0] *= np.sign(np.linalg.det(R))
@@ -223,7 +223,7 @@ def test_bound_of_vectors_of_the_transpose_is_the_same(d):
 
 
 def test_the_best_of_all_vectors_is_found():
-    """Against a fine grid on the sphere, which the starts alone miss by percents."""
+    """Against a fine grid on the sphere; the starts alone are a few percent too low."""
     depth = 100
     z, t = np.meshgrid(np.linspace(-1, 1, 401), np.linspace(0, math.pi, 401))
     X = np.stack([np.sqrt(1 - z**2) * np.cos(t), np.sqrt(1 - z**2) * np.sin(t), z])
@@ -240,7 +240,7 @@ def test_the_best_of_all_vectors_is_found():
 
 def test_only_an_odd_number_of_negative_eigenvalues_makes_half_turns():
     assert half_turn_bound(np.diag([2.0, 0.5, 1.0]), 8) == 0.0
-    # In pairs they take a half turn each, which the vectors in them know.
+    # In pairs each takes a half turn, which the bound from single vectors includes.
     assert half_turn_bound(-np.eye(4), 8) == pytest.approx(2 * math.sin(math.pi / 16), rel=1e-13)
     # Between 1 and 2 their number is even: -1 and -1 pair, and -2 and -2.
     length = 10**6 * half_turn_bound(np.diag([-1.0, -2.0, -1.0, -2.0]), 10**6)
@@ -259,9 +259,9 @@ def test_no_multiplier_gives_more_than_those_that_are_tried(d):
         alpha = np.arccos(np.clip(least / rho - y * rho, -1, 1))
         w = np.log(rho) + 1j * (2 * math.pi - alpha)
         reached = max(reached, np.abs(np.expm1(w / depth)).max())
-    # At the ends of [b, a] alpha is pi, which vectors know; half turns must give more.
+    # At the ends of [b, a] alpha is pi, as for single vectors; half turns must give more.
     assert reached > 1.01 * abs(np.expm1((np.log(a) + math.pi * 1j) / depth))
-    # Either has a grid that the other misses by about the square of its step.
+    # Both use a grid, whose error is about the square of its step.
     assert half_turn_bound(R, depth) == pytest.approx(reached, rel=1e-3)
 
 
@@ -289,7 +289,7 @@ def test_gradient_by_differences():
     for i in range(4):
         above = _negated_bound_and_gradient(x + h * e[i], R, 7)[0]
         below = _negated_bound_and_gradient(x - h * e[i], R, 7)[0]
-        # Central differences are good to h^2 and to eps / h.
+        # The errors of central differences are about h^2 and eps / h.
         assert gradient[i] == pytest.approx((above - below) / (2 * h), abs=1e-8)
 
 
@@ -300,7 +300,7 @@ def test_plane_path_length_in_closed_form():
     # Horocycle: theta + gd(g).
     expected = 2.0 + math.atan(math.sinh(1.0))
     assert plane_path_length(stretched_turn(2.0, 1.0)) == pytest.approx(expected, rel=1e-12)
-    # A shear by a is a horocycle with theta = gd(g), run through without a turn of its own.
+    # A shear by a is a horocycle with theta = gd(g), and has no rotation of its own.
     g = math.asinh(0.5)
     assert plane_path_length(np.array([[1.0, 1.0], [0, 1]])) == pytest.approx(2 * math.atan(0.5))
     assert math.atan(0.5) >= math.sinh(g) - math.atan(math.sinh(g))

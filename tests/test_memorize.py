@@ -28,7 +28,7 @@ def _points(n, features, num_classes, seed=0):
 
 def _assert_fits(x, y, num_classes, width, **settings):
     network, certificate = memorize(x, y, num_classes, width, key=jax.random.key(1), **settings)
-    # Not through `verify`: one plain pass over every input.
+    # One plain forward pass over all inputs, not through `verify`.
     outputs = np.asarray(forward(network, np.asarray(x, network.U.dtype)), np.float64)
     error = np.abs(outputs - np.eye(num_classes)[y]).max()
     assert certificate.holds
@@ -61,7 +61,7 @@ def test_float32_where_margins_allow_it(width):
         (3, 5, 20, 4),  # r > n
         (50, 1, 1, 1),  # r = 1: the output has to be 1 everywhere; k = d = 1
         (40, 1, 3, 5),  # points on a line in five dimensions
-        (30, 50, 30, 2),  # every point its own class
+        (30, 50, 30, 2),  # every point has its own class
     ],
 )
 def test_small_and_lopsided_shapes(n, features, num_classes, width):
@@ -92,7 +92,7 @@ def test_duplicates_with_different_labels_are_named():
     x, _ = _points(10, 4, 2)
     x[3, 0] = 0.0
     x[8] = x[3]
-    x[8, 0] = -0.0  # the same number
+    x[8, 0] = -0.0  # equal to 0.0
     message = "inputs 3 and 8 are identical but have labels 1 and 0"
     with pytest.raises(ConflictingLabelsError, match=message) as caught:
         memorize(x, np.arange(10) % 2, 2, 3, key=jax.random.key(0))
@@ -103,7 +103,7 @@ def test_duplicates_with_different_labels_are_named():
 def test_inputs_and_labels_are_enough():
     x, y = _points(40, 4, 3)
     memorized = memorize(x.tolist(), y.tolist())
-    assert memorized.network.U.shape == (5, 8, 8)  # width 8, and as many classes as labels say
+    assert memorized.network.U.shape == (5, 8, 8)  # width 8, and the classes that the labels have
     assert memorized(x).shape == (40, 3)
     np.testing.assert_array_equal(memorized.predict(x), y)
     network, certificate = memorized
@@ -145,7 +145,7 @@ def test_bad_input_is_named(changes, message):
 
 
 def _in_plain_numpy(network, x):
-    """The network as NumPy runs it, which knows subnormal numbers, in the network's own type."""
+    """The network in NumPy, which keeps subnormal numbers, in the network's own dtype."""
     input_map, U, s, V, output_U, output_s, output_V = map(np.asarray, network)
     h = input_map @ np.asarray(x, input_map.dtype).T
     for block in zip(U, s, V, strict=True):
@@ -157,7 +157,7 @@ def _in_plain_numpy(network, x):
 @pytest.mark.parametrize(
     "dtype, too_small, sizes",
     [
-        # Below these sizes the inputs that are subnormal themselves matter more than rounding.
+        # At the small exponents, errors of subnormal inputs exceed the usual rounding errors.
         ("float32", (-44, -38, -37), (-33, -20, 20, 36, 38)),
         ("float64", (-322, -307, -306), (-300, -160, 160, 307)),
     ],
@@ -195,7 +195,7 @@ def test_too_coarse_arithmetic_is_refused_but_on_request_and_float64_holds():
     network, certificate = memorize(x, y, 3, 1, dtype=np.float32, certified=False)
     assert not certificate.holds and verify(network, x, y).max_abs_error > 0
     _assert_fits(x, y, 3, 1)
-    # Points that lie on a line themselves are not sent to a larger width.
+    # For points that lie on a line themselves, the message does not advise a larger width.
     with pytest.raises(PrecisionError, match=r"float64, .* over more dimensions than it has"):
         memorize(*_points(4000, 1, 4), 4, 8, dtype=np.float32)
 
@@ -210,13 +210,13 @@ def test_verification_sees_a_wrong_network():
     assert result.max_abs_error == pytest.approx(1.0, abs=1e-6)
     broken = network._replace(V=network.V.at[0, 0, 0].set(np.nan))
     assert verify(broken, x, y).errors == 64
-    # One block less, and the points of that block stay where they are.
+    # With one block fewer, the points of that block are not moved.
     shorter = network._replace(U=network.U[:-1], s=network.s[:-1], V=network.V[:-1])
     assert verify(shorter, x, y).errors == 4
 
 
 def test_units_leave_all_other_points_alone():
-    """Each block moves its own k points onto surrogate labels, and no bit of any other point."""
+    """Each block moves its own k points onto surrogate labels and changes no bit of the others."""
     x, y = _points(50, 6, 3)
     network, _ = memorize(x, y, 3, 4, key=jax.random.key(0))
     h = np.asarray(network.input_map @ x.T)
@@ -227,15 +227,15 @@ def test_units_leave_all_other_points_alone():
         moved_points += moved.tolist()
         h = after
     assert sorted(moved_points) == list(range(50))
-    # All ends are three surrogate labels, up to rounding.
+    # All points end at three surrogate labels, up to rounding.
     for label in range(3):
         ends = h[:, y == label]
         assert np.ptp(ends, axis=1).max() < 1e-9
 
 
 def test_blocks_avoid_points_that_disturb_each_other():
-    # On a line from the viewpoint every farther point is disturbed by every nearer one: of two
-    # opposite rays, a block can take one point each, and has to fill up for the rest.
+    # On a line from the viewpoint every nearer point disturbs every farther one. From two rays a
+    # block can take one point each; on a single line it has to take points that disturb others.
     z = np.array([[4.0, 0.0], [3.0, 0.0], [0.0, 3.5], [0.0, 2.5]])
     order = adaptive.fill_blocks(z, 2, tolerance=1e-3)
     assert sorted(order[:2]) == [0, 2] and sorted(order[2:]) == [1, 3]
@@ -251,7 +251,7 @@ def test_paper_method_fits_nearly_orthogonal_inputs():
     # Lemma B.1: row i of U is a_i.
     a = np.asarray(network.input_map @ x[:256].T).T
     np.testing.assert_allclose(network.U[0], a, atol=1e-12)
-    # A bias for each unit: the larger its point, the higher its threshold.
+    # Each unit has its own bias: the larger its point, the higher its threshold.
     order = np.argsort(np.sum(a**2, axis=1))
     assert np.all(np.diff(np.asarray(network.s)[0][order]) <= 0)
 
@@ -311,9 +311,9 @@ def test_formula_and_counting_agree(n, width, num_classes):
 
 
 def test_counting_lower_bound_by_hand():
-    # CIFAR-10: 6,250 blocks of 2 * 64 + 8 = 136; one unit a block has u, v and s a point.
+    # CIFAR-10: 6,250 blocks of 2 * 64 + 8 = 136 numbers; at width 1 each point has u, v and s.
     assert (block_parameters(50_000, 8), block_parameters(50_000, 1)) == (850_000, 150_000)
-    # 1024 labelings of 10 bits need 10 bits: a third of a float32.
+    # The 1024 labelings of 10 examples need 10 bits: a third of a float32.
     assert counting_lower_bound(10, 2, 32) == 10 / 32
     assert counting_lower_bound(8, 16, 32) == 1.0
 

@@ -12,7 +12,7 @@ from identity_matters.linear import descent, gradient_bound, model
 
 
 def _problem(seed, depth, width, inputs=None, outputs=None):
-    """Random ``(A, R, Sigma, maps)``; maps are given where `inputs` and `outputs` are."""
+    """Random ``(A, R, Sigma, maps)``; a map is included if its `inputs` or `outputs` is given."""
     rng = np.random.default_rng(seed)
     d_in, d_out = inputs or width, outputs or width
     A = 0.3 * rng.standard_normal((depth, width, width)) / np.sqrt(depth)
@@ -43,7 +43,7 @@ def test_gradient_is_that_of_automatic_differentiation(depth, width, inputs, out
     A, R, Sigma, maps = _problem(depth, depth, width, inputs, outputs)
     excess, gradient = model.excess_risk_and_gradient(A, R, Sigma, **maps)
     expected, expected_gradient = jax.jit(jax.value_and_grad(_plain_excess))(A, R, Sigma, **maps)
-    # Two orders of summation of some hundred terms: a few hundred roundings.
+    # Both sum some hundred terms, in different orders: a few hundred roundings.
     np.testing.assert_allclose(excess, expected, rtol=1e-13)
     np.testing.assert_allclose(
         gradient, expected_gradient, rtol=0, atol=1e-13 * np.abs(expected_gradient).max()
@@ -116,7 +116,7 @@ TWO = np.array([[2.0]])  # its target: f - C = (1 + a - 2)^2
 
 
 def _descend(A, R, Sigma=None, maps=(), **settings):
-    """A run that no rule but the number of updates stops, if `settings` do not say otherwise."""
+    """A run that only the number of updates stops, unless `settings` say otherwise."""
     rules = {
         "learning_rate": 0.1,
         "max_updates": 10,
@@ -132,7 +132,7 @@ def test_one_number_by_hand():
     run = _descend(ONE, TWO, TWO, max_updates=4)
     left = 0.6 ** np.arange(5)
     np.testing.assert_array_equal(run.curves.updates, [0, 1, 2, 3, 4])
-    # Four roundings a step.
+    # Four roundings per step.
     np.testing.assert_allclose(run.curves.excess_risk, 2 * left**2, rtol=1e-14)
     np.testing.assert_allclose(run.curves.gradient_norm, 4 * left, rtol=1e-14)
     np.testing.assert_allclose(run.curves.norm, 1 - left, rtol=1e-14, atol=1e-16)
@@ -171,11 +171,11 @@ def test_stops_at_the_first_update_below_the_risk_tolerance():
 
 
 def test_stops_where_an_update_promises_too_little():
-    # a = 1e-3 of two standard layers: f - C ~ 1 and eta ||grad||^2 = 0.1 * 2 * (2 * 1e-3)^2 = 8e-7.
+    # Two standard layers of weight 1e-3: f - C ~ 1, eta ||grad||^2 = 0.1 * 2 * (2 * 1e-3)^2 = 8e-7.
     start, R = np.full((2, 1, 1), 1e-3) - 1, np.array([[1.0]])
     assert _descend(start, R, stall_tolerance=1e-6).stopped == "stalled"
     assert _descend(start, R, stall_tolerance=1e-7).stopped == "max updates"
-    # At zero weights the gradient is exactly 0, which any tolerance stops at.
+    # At zero weights the gradient is exactly 0, so any tolerance stops the run.
     at_zero = _descend(np.full((2, 1, 1), -1.0), R)
     assert (at_zero.stopped, at_zero.updates) == ("stalled", 0)
 
@@ -207,7 +207,7 @@ def test_inside_is_about_the_spectral_norm_not_the_frobenius_norm():
 
 
 def test_fixed_maps():
-    """With C = [1; 0] and B = [0, 1] only one entry matters: sum_i A_i[1, 0] = R (hand)."""
+    """With C = [1; 0] and B = [0, 1] only one entry matters: the optimum is sum_i A_i[1, 0] = R."""
     C, B = descent.modified_identity_maps(1)
     np.testing.assert_array_equal(C, [[1], [0]])
     np.testing.assert_array_equal(B, [[0, 1]])
@@ -269,7 +269,7 @@ def test_the_learning_rate_is_exact_where_the_bound_is_an_equality():
     A = (np.sqrt(2) - 1) * np.broadcast_to(np.eye(2), (2, 2, 2))
     hessian = jax.hessian(lambda a: model.excess_risk(a.reshape(A.shape), R, Sigma))(A.ravel())
     curvature = float(np.linalg.eigvalsh(hessian)[-1])
-    # Each side of the layer has norm at most sqrt(2), not 2: the bound is 2^{1/l} too careful.
+    # The other layer has norm sqrt(2), not 2, so the bound on the curvature is twice as large.
     assert curvature == pytest.approx(2 * 2 * 3 * 2, rel=1e-12)
     assert rate <= 1 / curvature
     with_maps = descent.largest_stable_learning_rate(R, Sigma, depth, 5 * np.eye(2), 7 * np.eye(2))

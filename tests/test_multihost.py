@@ -1,4 +1,4 @@
-"""Agreement among processes that are simulated; test_survival runs real ones."""
+"""Agreement among simulated processes; test_survival runs real ones."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests import forked
 
 @pytest.fixture
 def gathered(monkeypatch):
-    """gathered(f): `gather` will return ``f(value)``, what processes 0, 1, ... give."""
+    """gathered(f) makes `gather` return ``f(value)``, the values of processes 0, 1, ..."""
 
     def pretend(values):
         monkeypatch.setattr(
@@ -74,7 +74,7 @@ def test_an_error_of_one_reaches_the_others(gathered, monkeypatch):
     with pytest.raises(ValueError, match="process 0: no data here"):
         multihost.check_agreement({}, ValueError("no data here\nor there"))
     gathered(lambda mine: [mine or {"error": "RunError: it is finished"}, None])
-    with pytest.raises(KeyError, match="x"):  # its own error there
+    with pytest.raises(KeyError, match="x"):  # process 0 raises its own error
         multihost.on_process_0(lambda: {}["x"])
     monkeypatch.setattr(multihost, "is_process_0", lambda: False)
     with pytest.raises(multihost.Process0Error, match="RunError: it is finished"):

@@ -1,4 +1,4 @@
-"""What every network promises, each in a small form, and the counts of the full ones."""
+"""Properties of every network, tested in a small form, and the counts of the full networks."""
 
 import functools
 import math
@@ -43,7 +43,7 @@ BLOCKS = {
     "mlp": 3,
 }
 IMAGES = np.random.default_rng(0).normal(size=(4, 12, 12, 3)).astype(np.float32)
-# Halves of different brightness, so that statistics of a half are not those of the whole.
+# Halves of different brightness, so that the statistics of one half are not those of the batch.
 IMAGES[2:] += 1
 
 
@@ -78,7 +78,7 @@ def test_logits_and_intermediates(name):
 
 @each_network
 def test_evaluation_takes_examples_one_by_one(name):
-    """Neither dropout nor the batch matters, and the running statistics stay."""
+    """There is no dropout, no example affects another, and the running statistics stay."""
     _, variables, _, _, evaluate = case(name)
     logits, intermediates = evaluate(variables, IMAGES)
     swapped, _ = evaluate(variables, IMAGES[::-1])
@@ -93,7 +93,7 @@ def test_evaluation_takes_examples_one_by_one(name):
 
 @each_network
 def test_training_does_not_depend_on_how_the_batch_is_divided(name):
-    """Two devices (a mapped axis) of two examples each against one of four."""
+    """Two devices (a mapped axis) with two examples each against one with four."""
     _, variables, keys, (logits, intermediates), _ = case(name)
     net = make_net(name, num_classes=5, axis_name="devices", **SMALL[name])
     apply = functools.partial(apply_net, net, variables, train=True)
@@ -119,7 +119,7 @@ def test_bfloat16_is_close_to_float32(name):
     assert {leaf.dtype for leaf in jax.tree.leaves(intermediates["batch_stats"])} <= {
         np.dtype("float32")
     }
-    # bfloat16 rounds to 0.4 %; a handful of layers.
+    # bfloat16 rounds to 0.4 %; there are a handful of layers.
     error = np.linalg.norm(found - logits) / np.linalg.norm(logits)
     assert 0 < error < 0.05
 
@@ -155,7 +155,7 @@ TRAINED = {"projection": "trained"}
 BLOCKS_34, AS_PRINTED = IMAGENET["blocks_of_34_layers"], IMAGENET["parameters_as_printed"]
 
 
-# The last number are multiplications of an image in units of 10^9, where it is known.
+# The last number is in 10^9 multiplications per image, None if it is not known.
 @pytest.mark.parametrize(
     ("name", "settings", "num_classes", "parameters", "convolutions", "multiplications"),
     [
@@ -167,7 +167,7 @@ BLOCKS_34, AS_PRINTED = IMAGENET["blocks_of_34_layers"], IMAGENET["parameters_as
         ("all_conv_residual", BLOCKS_34, 1000, 21_095_616, 33, 3.50),
         ("all_conv_residual", AS_PRINTED, 1000, 35_693_760, 45, 5.2),
         ("all_cnn_c", {}, 10, 1_369_738, 9, None),
-        # With the linear layer 110 layers; 34, and three shortcuts, 3.6 without them; 100.
+        # Layers, counting the linear one: 110; 34 and three shortcuts (3.6 without them); 100.
         ("resnet", {}, 10, 1_727_962, 109, None),
         ("resnet_imagenet", {}, 1000, 21_797_672, 33 + 3, 3.66),
         ("densenet", {}, 10, 27_249_082, 99, None),
@@ -236,7 +236,7 @@ def test_dropout_keeps_the_mean_and_its_rate(key):
     y = np.asarray(drop(x, jax.random.split(key, 50), 0.2, 3))
     assert y.dtype == np.float32
     np.testing.assert_array_equal(np.unique(y), np.float32([0, 1.25]))
-    # 20,000 numbers: the deviation of the mean is 0.4 / sqrt(20000) = 0.003.
+    # 20,000 numbers: the standard deviation of the mean is 0.4 / sqrt(20000) = 0.003.
     assert np.mean(y == 0) == pytest.approx(0.2, abs=0.012)
 
 
@@ -254,7 +254,7 @@ def test_residual_ratio_by_hand_and_in_float32():
     x = jnp.float32([[[3], [4]], [[0], [2]], [[0], [0]]])
     h = jnp.float32([[[0], [1]], [[6], [8]], [[0], [0]]])
     np.testing.assert_allclose(layers.residual_ratio(x, h), [0.2, 5, 0], rtol=1e-6)
-    # In bfloat16 the sum of squares, 1,000 ones and a half, would be another number.
+    # In bfloat16 the sum of squares, 1,000 ones and a half, would be a different number.
     x, h = jnp.ones((1, 1000), jnp.bfloat16), jnp.full((1, 1000), 0.5, jnp.bfloat16)
     ratio = layers.residual_ratio(x.at[0, 0].set(100), h)
     assert ratio.dtype == jnp.float32

@@ -17,9 +17,9 @@ from identity_matters.nets.rivals import BATCH_NORM_EPSILON as RIVALS_EPSILON
 
 
 def convolve(x, kernel, stride=1, before=None, after=None):
-    """f[n, h, w, c] and f[k, k, c, d] to f[n, h', w', d]; `before` and `after` zeros on each side.
+    """Convolves f[n, h, w, c] with f[k, k, c, d]; returns f[n, h', w', d].
 
-    Unless given, k // 2 zeros stand before and after.
+    Pads both axes with `before` and `after` zeros, each k // 2 by default.
     """
     x, kernel = np.asarray(x, np.float64), np.asarray(kernel, np.float64)
     k = kernel.shape[0]
@@ -31,7 +31,7 @@ def convolve(x, kernel, stride=1, before=None, after=None):
 
 
 def normalize_batch(x, parameters, epsilon, statistics=None):
-    """Normalized by `statistics` (running "mean" and "var"), or else by the batch's own."""
+    """Normalizes by `statistics` (running "mean" and "var"), or by those of the batch itself."""
     mean = x.mean(axis=(0, 1, 2)) if statistics is None else np.asarray(statistics["mean"])
     var = x.var(axis=(0, 1, 2)) if statistics is None else np.asarray(statistics["var"])
     scale, bias = np.asarray(parameters["scale"]), np.asarray(parameters["bias"])
@@ -59,7 +59,7 @@ def norm_ratios(x, h):
 
 
 def randomize(variables, seed=0):
-    """Variables of the same shapes that are all different: variances in [0.5, 1.5]."""
+    """Random variables of the same shapes; variances lie in [0.5, 1.5]."""
     rng = np.random.default_rng(seed)
 
     def draw(path, leaf):
@@ -90,7 +90,7 @@ def network(train, dtype, **options):
 
 
 def run(train=False, dtype="float32", scale=1.0, **options):
-    """(variables, logits, intermediates) where all variables are different.
+    """(variables, logits, intermediates) of a network whose variables are all random.
 
     `scale` multiplies the weights of the blocks.
     """
@@ -103,7 +103,7 @@ def run(train=False, dtype="float32", scale=1.0, **options):
 
 
 def reference(variables, x, leak=0.0, activate_first=False, identity=True, batch_norm=False):
-    """(logits, ratios) in NumPy, in training: the numbers of the docstring, loop by loop."""
+    """(logits, ratios) in NumPy, in training mode, as the network's docstring describes it."""
     params = variables["params"]
 
     def activate(x):
@@ -154,14 +154,14 @@ def test_network_against_numpy(options):
 
 
 def test_bfloat16_convolutions_do_not_round_small_residuals_away():
-    """Blocks that add about 1e-4 of their input: bfloat16 keeps 8 bits, so steps of 4e-3."""
+    """Blocks that add about 1e-4 of their input; bfloat16 keeps 8 bits, so its steps are 4e-3."""
     _, base, _ = run(dtype="bfloat16", scale=0.0)
     _, moved, intermediates = run(dtype="bfloat16", scale=3e-3)
     _, exact_base, _ = run(scale=0.0)
     _, exact_moved, _ = run(scale=3e-3)
     assert np.all(np.asarray(intermediates["residual_ratio"]) < 1e-3)
     assert moved.dtype == jnp.float32
-    # Convolutions of bfloat16 numbers are good to about a percent.
+    # Convolutions in bfloat16 are accurate to about a percent.
     difference = np.asarray(exact_moved - exact_base)
     np.testing.assert_allclose(moved - base, difference, atol=0.05 * np.abs(difference).max())
 
@@ -171,7 +171,7 @@ def test_bfloat16_is_what_the_convolutions_compute_in():
     variables = variable_shapes(net, IMAGES.shape[1:])
     assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {np.dtype("float32")}
     jaxpr = jax.make_jaxpr(functools.partial(apply_net, net, train=True))(variables, IMAGES)
-    # The seventh is of maps smaller than its kernel: a product, as is the last map, in float32.
+    # The seventh convolution has maps smaller than its kernel: a product. The last map is float32.
     lines = str(jaxpr).splitlines()
     text = [line for line in lines if re.search("= (conv_general_dilated|dot_general)", line)]
     assert [line.count("bf16[") for line in text] == [1] * 7 + [0]
@@ -218,7 +218,7 @@ def test_deviations_of_initial_weights(key, options, deviation):
     net = AllConvResidual(num_classes=100, **stages, **options)
     variables = init_variables(net, key, (8, 8, 3))
     block, stem = variables["params"]["stage1_block1"], variables["params"]["stem"]
-    # From 16 and from 64 channels to c = 64: 9,216 numbers are known to 0.7 %, the stem's to 3.4 %.
+    # Standard deviations of 9,216 numbers (16 or 64 to 64 channels) are known to 0.7 %; stem 3.4 %.
     for name in ("conv1", "conv2"):
         assert np.std(block[name]["kernel"]) == pytest.approx(deviation, rel=0.03)
         assert np.abs(block[name]["kernel"]).max() > 3 * deviation
@@ -233,7 +233,7 @@ def test_deviations_of_initial_weights(key, options, deviation):
 
 
 def evaluate(name, x, **settings):
-    """(params, running statistics, logits, residual ratios) where all variables are different."""
+    """(params, running statistics, logits, residual ratios) with random variables."""
     net = make_net(name, **settings)
     variables = randomize(variable_shapes(net, x.shape[1:]))
     logits, intermediates = jax.jit(functools.partial(apply_net, net, train=False))(variables, x)
@@ -282,7 +282,7 @@ def test_resnet_imagenet_against_numpy():
     params, stats, logits, found = evaluate("resnet_imagenet", x, num_classes=3, depth=18, width=2)
     stem = convolve(x, params["stem"]["kernel"], 2)
     x = relu(norm(stem, params, stats, "norm"))
-    # The maximum over 3 x 3 pixels at stride 2, with one pixel of -inf around.
+    # The maximum over 3 x 3 pixels at stride 2, padded with one pixel of -inf.
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=-np.inf)
     x = sliding_window_view(padded, (3, 3), axis=(1, 2))[:, ::2, ::2].max(axis=(4, 5))
     ratios = []
@@ -326,7 +326,7 @@ def test_all_cnn_c_against_numpy():
     net = make_net("all_cnn_c", num_classes=5)
     variables = init_variables(net, jax.random.key(0), x.shape[1:])
     params = jax.tree.map(
-        # Biases start at 0; others must show.
+        # Biases start at 0; these are not 0, so that a missing bias would show.
         lambda leaf: leaf if leaf.ndim == 4 else np.linspace(-0.1, 0.2, len(leaf), dtype="f4"),
         variables["params"],
     )
@@ -363,7 +363,7 @@ def test_where_dropout_stands(monkeypatch):
 def test_initial_weights_of_torch(key):
     net = make_net("resnet", num_classes=100, depth=8, width=32)
     params = init_variables(net, key, (8, 8, 3))["params"]
-    # From 32 channels to 64, 18,432 numbers: known to 0.5 %.
+    # From 32 channels to 64: the standard deviation of 18,432 numbers is known to 0.5 %.
     kernel = params["stage2_block1"]["conv1"]["kernel"]
     assert np.std(kernel) == pytest.approx(np.sqrt(2 / (9 * 64)), rel=0.02)
     linear = np.abs(params["linear"]["kernel"])

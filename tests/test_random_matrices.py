@@ -1,4 +1,4 @@
-"""Random matrices: in their sets, of every kind, and drawn as their names promise."""
+"""Random matrices lie in their sets and are drawn from the laws that their names promise."""
 
 import numpy as np
 import pytest
@@ -69,7 +69,7 @@ def test_the_certified_norm_against_svd(largest_at):
         # Equal norms in different layers: a rotation of the same matrix.
         ([np.diag([3.0, 1.0]), np.diag([1.0, 3.0])], 3.0),
         (np.tile(np.diag([2.0, 5.0]), (7, 1, 1)), 5.0),
-        # Barely larger, and found.
+        # A norm that is barely larger is found.
         ([np.eye(2), np.eye(2) * (1 + 1e-7)], pytest.approx(1 + 1e-7, rel=1e-9)),
     ],
 )
@@ -92,7 +92,7 @@ def test_second_moments_have_the_range_asked_for():
 def test_singular_second_moments_have_every_rank_below_the_width():
     data = {"scale_log10": (0.0, 1.0), "max_condition_log10": 2.0, "singular": True}
     Sigma = random_matrices.second_moments(np.random.default_rng(0), 300, 4, **data)
-    # The condition number on the range is at most 100, rounding 1e-15.
+    # The condition number on the range is at most 100; rounding errors are about 1e-15.
     assert set(np.linalg.matrix_rank(Sigma, tol=1e-6)) == {1, 2, 3}
 
 
@@ -163,7 +163,7 @@ def test_negative_eigenvalues_have_their_multiplicity_in_any_basis(family, multi
         assert len(negative) % 2 == 0 and len(negative) >= 2
         assert len(negative) // multiplicity == len(set(negative.round(9)))
         diagonal += np.count_nonzero(R) == d
-    # Shuffled coordinates in 10 of 20 draws on average, standard deviation 2.2.
+    # On average 10 of the 20 are diagonal with shuffled coordinates, standard deviation 2.2.
     assert 1 <= diagonal <= 19
 
 

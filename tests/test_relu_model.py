@@ -1,4 +1,4 @@
-"""ReLU residual nets by hand, dead units, descent, the origin; the bound by features."""
+"""ReLU residual nets by hand, dead units, bad minima, the origin, and the bound by features."""
 
 import jax
 import jax.numpy as jnp
@@ -91,7 +91,7 @@ def test_the_two_points_by_hand():
     net = unit_blocks([(0.5, 0.4, 0.0)])._replace(s=None)
     value, gradient = model.risk_and_gradient(net, problem)
     assert value == pytest.approx(0.125)
-    # v u = right: a critical point with the error at -1 untouched, and global for v |u| = left.
+    # v u = right is a critical point that leaves the error at -1; v |u| = left, u < 0 is global.
     assert max(float(abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) < 1e-15
     better = unit_blocks([(-0.5, 1.0, 0.0)])._replace(s=None)
     assert model.risk(better, problem) == pytest.approx(0.02)
@@ -101,7 +101,7 @@ def test_the_two_points_by_hand():
 @pytest.mark.parametrize(("depth", "width"), [(1, 1), (3, 2)])
 def test_the_wrong_side_is_a_bad_local_minimum(depth, width, bias):
     problem = two_points(0.0, 0.01)
-    # V = 0, U > 0 of norm 0.3 and s = 0: units see x = +1, where nothing is wrong, and not x = -1.
+    # V = 0, U > 0 of norm 0.3, s = 0: units are active at x = +1, where the error is 0, not at -1.
     s = np.zeros((depth, width)) if bias else None
     U = np.full((depth, width, 1), 0.3 / np.sqrt(width))
     point = Blocks(U, np.zeros((depth, 1, width)), s)
@@ -112,7 +112,7 @@ def test_the_wrong_side_is_a_bad_local_minimum(depth, width, bias):
     around = jax.tree.map(lambda w: w + 0.1 * rng.uniform(-1, 1, (500, *w.shape)), point)
     batch = copies(problem, 500)
     risks, _ = jax.vmap(model.risk_and_gradient)(around, batch)
-    # Without a smaller risk in a cube of half side 0.1, but for rounding.
+    # No smaller risk in a cube of half side 0.1, up to rounding.
     assert float(risks.min()) >= float(value) * (1 - 1e-12)
     U, V = np.zeros((depth, width, 1)), np.zeros((depth, 1, width))
     U[0, 0, 0], V[0, 0, 0] = -0.1, 0.1
@@ -142,12 +142,12 @@ def test_the_form_is_the_second_order_term(lifted_width, bias):
         risk = model.risk(jax.tree.map(lambda w, step=step: step * w, blocks), problem)
         errors.append(abs(float(risk - origin.risk_at_origin(problem)) / step**2 - form))
     assert abs(form) > 0.02
-    # The next term is of fourth order: half the step, a quarter of the error.
+    # The next term is of fourth order, so half the step gives a quarter of the error.
     assert errors[1] == pytest.approx(errors[0] / 4, rel=0.05)
 
 
 def test_the_form_by_hand():
-    # x = 1, -1 with errors 1, 3; w = u = -2 sees x = -1 only: m = 3 2 / 2 = 3, q = -2 v m.
+    # x = 1, -1 with errors 1, 3; w = u = -2 is active at x = -1 only: m = 3 2 / 2 = 3, q = -2 v m.
     problem = two_points(1.0, 3.0)
     blocks = Blocks(np.full((1, 1, 1), -2.0), np.full((1, 1, 1), 0.5), None)
     np.testing.assert_array_equal(origin.error_correlation([[-2.0]], problem), [[3.0]])
@@ -178,7 +178,7 @@ def test_escape_curvature_against_the_plane():
     plane = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     by_grid = np.linalg.norm(origin.error_correlation(plane, problem), axis=1).max()
     curvature, w = origin.escape_curvature(problem, False, np.random.default_rng(0), 100)
-    # The grid misses the maximum by its spacing at most; where it is at a kink, at first order.
+    # The grid misses the maximum by at most its spacing; at a kink the error is of first order.
     assert curvature == pytest.approx(by_grid, rel=1e-3)
     along = origin.escape_direction(w, problem, 2, 3)
     assert model.squared_norm(along) == pytest.approx(1.0)
@@ -207,7 +207,7 @@ def test_with_biases_only_group_means_of_errors_matter():
 
 
 def test_without_biases_two_moments_of_the_errors_decide():
-    """N4: q vanishes for errors odd in x with sum e_i x_i = 0, and only if both hold here."""
+    """N4: q vanishes for errors odd in x with sum e_i x_i = 0; here each condition is needed."""
     rng = np.random.default_rng(1)
     half = rng.standard_normal((4, 2))
     x = np.concatenate([half, -half])
@@ -250,7 +250,7 @@ def test_too_narrow_or_too_long_blocks_promise_nothing():
     assert feature_bound.coefficient(narrow, problem) == 0.0
     U = np.array([[[0.5], [-0.5]], [[3.0], [-3.0]]])
     long = Blocks(U, np.ones((2, 1, 2)), None)
-    # Room above block 1 is 0: only block 2 counts, with features of relu(+-3 h).
+    # Room above block 1 is 0: only block 2 counts, with the features relu(+-3 h).
     _, _, pre = model.forward(long, problem)
     least = np.linalg.svd(np.maximum(pre[1], 0))[1][-1]
     assert feature_bound.coefficient(long, problem) == pytest.approx(2 * least**2)
@@ -287,8 +287,8 @@ def test_at_a_kink_a_one_sided_derivative_leads_down():
     problem = two_points(0.3, 0.7)
     net = unit_blocks([(0.5, 0.0, 0.0), (-0.5, 0.0, 0.0)], [(0.5, 0.5, -0.5), (0.0, 0.0, 0.0)])
     assert model.forward(net, problem)[2][1, 0, 0] == 0.0
-    # Features of block 1 are diag(1/2, 1/2). Above it delta > 0 at x = 1 becomes
-    # (1 + 1/4) delta, and stays what it is at x = -1.
+    # The features of block 1 are diag(1/2, 1/2). Block 2 turns delta > 0 at x = 1 into
+    # (1 + 1/4) delta and leaves delta at x = -1 as it is.
     H = np.array([[0.3 / 1.25 / 0.5, 0.7 / 0.5]])
     step = 1e-6
 
@@ -300,7 +300,7 @@ def test_at_a_kink_a_one_sided_derivative_leads_down():
 
     risk = (0.3**2 + 0.7**2) / 2
     assert slope(1) == pytest.approx(-2 * risk, rel=1e-5)
-    # The other way x = 1 gets -delta only: -0.3 * 0.24 instead of -0.3 * 0.3.
+    # In the other direction x = 1 gets only -delta: -0.3 * 0.24 instead of -0.3 * 0.3.
     assert slope(-1) == pytest.approx(2 * risk - 0.3 * (0.3 - 0.24), rel=1e-5)
     # c_1 = 4/2 (1/2)^2 (1 - 1/4)^2, and c_2 = 0.
     coefficient = feature_bound.coefficient(net, problem)

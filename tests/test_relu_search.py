@@ -34,7 +34,7 @@ def test_the_search_finds_both_minima_of_the_two_points():
 
 
 def test_kinds_by_the_first_that_fits():
-    # Of a good point, and at fault.
+    # (value at a good point, value at a bad one)
     numbers = {
         "gradient_norm": (0.0, 1e-3),
         "risk_share": (0.5, 0.0),
@@ -44,7 +44,7 @@ def test_kinds_by_the_first_that_fits():
         "kink_margin": (0.1, 0.0),
         "eigenvalues": ([0.0, 1.0], [-1.0, 1.0]),
     }
-    # Point j has the faults of the numbers from the j-th on, and the last point none.
+    # Point j is bad in the j-th and all later numbers, the last point in none.
     kinds = critical_points.classify(
         {
             name: np.array([fault] * i + [good] * (8 - i))
@@ -62,7 +62,7 @@ def test_kinds_by_the_first_that_fits():
 
 
 def two_sided(right, left):
-    """The two points, with the teacher of two units that meets both errors."""
+    """The two points, and a teacher of two units that fits both errors."""
     sizes = np.sqrt(np.abs([right, left]))
     U = np.array([[[sizes[0]], [-sizes[1]]]])
     V = np.array([[[np.sign(right) * sizes[0], np.sign(left) * sizes[1]]]])
@@ -103,7 +103,7 @@ def test_what_is_no_bad_minimum_is_not_proved(right, u, v, message):
 
 
 def test_dead_units_and_dead_blocks_are_left_out():
-    """The proof of the live unit alone, next to a dead one, and above and below a dead block."""
+    """Beside a dead unit, or below or above a dead block, the proof is that of the live unit."""
     blocks = unit_blocks
     problem = problems.plain_problem([[-1.0], [1.0], [2.0]], np.zeros((3, 1)))
     # The live unit fits 0.2 and 0.45 at 1 and 2, and leaves 0.49 at -1.
@@ -122,7 +122,7 @@ def test_dead_units_and_dead_blocks_are_left_out():
         assert proof.norm > 0.7
         changed = {"dead_units": 0, "norm": alone.norm}
         assert dataclasses.replace(proof, **changed) == alone
-    # Dead at h_1(2) = 2.45 + 9e-10, but only by 1e-10, which is less than it may move by.
+    # Dead at h_1(2) = 2.45 + 9e-10, but only by 1e-10, which is less than the point may move.
     near = (0.1, 0.7, -0.245 - 1.9e-10)
     for net, message in [
         # Active at h_1(2) = 2.45 only, and with too little data to tell its weights apart.
@@ -154,16 +154,16 @@ def test_a_bad_local_minimum_with_live_units_in_two_blocks_is_proved():
     assert proof.risk < 1 / 80 < proof.risk_above < 1 / 80 + 1e-12
     assert (proof.active_examples, proof.dead_units) == ((4, 2), 2)
     assert proof.norm < 1 and proof.teacher_norm < 1 and proof.curvature > 0
-    # A candidate beside it: a larger ball, and the same minimum.
+    # A candidate next to it has a larger ball around the same minimum.
     _, beside, _ = two_live_blocks((0.8 + 1e-9, 0.5))
     near = certificate.certify(beside, teacher, problem)
     assert 1e-10 < near.radius < 1e-6 and near.risk < 1 / 80 < near.risk_above
-    # Either way (2/n) sum |r_i| |z_i| D_1 radius (N10), where |r| = 1/4 and |z|^2 = 2 at -1.
+    # (2/n) sum |r_i| |z_i| D_1 radius (N10) up and down, where |r| = 1/4 and |z|^2 = 2 at -1.
     w_norms, v = np.hypot([0.5, 0.25], [0.125, 0.57]), np.array([0.8, 0.5])
     D_1 = np.max(1 + v * w_norms) * np.sqrt(np.sum(v**2 + w_norms**2))
     moved = 4 / 5 * np.sqrt(2) / 4 * D_1 * near.radius
     assert near.risk_above - near.risk == pytest.approx(moved, rel=1e-4)
-    # Without the last example two numbers of block 2 have one equation.
+    # Without the last example two unknowns of block 2 have one equation.
     fewer = problems.plain_problem(problem.x[:-1], problem.y[:-1])
     with pytest.raises(certificate.NotCertifiedError, match="the Hessian is flat"):
         certificate.certify(student, teacher, fewer)
@@ -174,13 +174,13 @@ def test_kinks_come_nearer_by_what_the_blocks_below_move():
         V, W, z = map(certificate.exact, (V, W, z))
         return certificate._Block(V, W, z, z @ W.T)
 
-    # Inputs 1 and 3 of the second block move by 1/10 and 1/5; its units are live and dead.
+    # Inputs 1 and 3 of block 2 move by 1/10 and 1/5; its first unit is live, its second is dead.
     blocks = (
         block([[1.0]], [[4.0]], [[1.0], [2.0]]),
         block(np.ones((1, 2)), [[2], [-1]], [[1], [3]]),
     )
     moves = np.array([fractions.Fraction(1, 10), fractions.Fraction(1, 5)])
-    # The least of 4 in the first, (2 - 2/10) / (1 + 1/10) and (6 - 4/10) / (3 + 1/5).
+    # The least of 4 in block 1, (2 - 2/10) / (1 + 1/10) and (6 - 4/10) / (3 + 1/5).
     assert float(certificate._kink_distance(blocks, moves)) == pytest.approx(18 / 11, rel=1e-15)
     with pytest.raises(certificate.NotCertifiedError, match="may come to life"):
         certificate._kink_distance(blocks, 10 * moves)
@@ -217,7 +217,7 @@ def test_derivatives_stay_below_their_bounds():
     for depth in (1, 2, 3):
         lines = [*rng.standard_normal((20, 2, depth)), np.ones((2, depth))]
         for du, dv in (line / np.linalg.norm(line) for line in lines):
-            # Far from 0, and near it where the bounds are best.
+            # Far from 0, and near 0, where the bounds are tightest.
             for u, v in (0.7 * rng.standard_normal((2, depth)), np.full((2, depth), 1e-3)):
                 parts = zip(u, v, du, dv, strict=True)
                 output = np.prod(
@@ -232,7 +232,7 @@ def test_derivatives_stay_below_their_bounds():
                 found = [abs(output.deriv(order)(0.0)) for order in (1, 2, 3)]
                 assert (found <= rates * (1 + 1e-12)).all()
                 closest = np.maximum(closest, found / np.maximum(rates, 1e-300))
-    # Near 0, the first two are reached, and the third to half: two blocks give 3/2 P, not 3 P.
+    # Near 0 the first two are attained, and half of the third: two blocks give 3/2 P, not 3 P.
     assert (closest > [0.99, 0.99, 0.49]).all()
 
 
@@ -282,7 +282,7 @@ def test_the_contraction_has_the_constant_of_n10():
 
 
 def test_a_candidate_off_the_minimum_is_refused_by_the_first_step_that_fails():
-    """Y = rho / 4, so the rate must be below 3/4; at 1/2 to 3/4 the curvature is in doubt here."""
+    """Y = rho / 4, so the rate must be below 3/4; from 1/2 to 3/4 the curvature is the problem."""
     problem, teacher = two_sided(0.2, 0.5)
 
     def refused(offset):
@@ -317,7 +317,7 @@ def test_definite_matrices():
         ([[2, 1], [1, 1]], True),
         ([[1, 1], [1, 1]], False),
         ([[1, 2], [2, 1]], False),
-        # Too near to 0 for the rounding of the entries.
+        # Closer to 0 than the rounding errors of the entries.
         ([[tiny, 0], [0, 1]], False),
     ]:
         matrix = np.array([[fractions.Fraction(entry) for entry in row] for row in rows])

@@ -74,7 +74,7 @@ def test_numbers_as_people_write_them(say, values, texts):
         (-0.5551, "-0.56", "-0.55"),
         (1085.4, "1,085", "1,086"),
         (1.61e32, "1.6 × 10^32", "1.7 × 10^32"),
-        (1 + 2e-16, "1.0", "1.0"),  # rounding in float64 is not a tenth
+        (1 + 2e-16, "1.0", "1.0"),  # a rounding error of float64 does not make it 1.1
         (7, "7", "7"),
     ],
 )
@@ -159,7 +159,7 @@ def test_a_claim_is_found_by_its_id_and_by_the_title_that_old_records_have():
 
 
 def test_the_reference_runs_have_every_value_that_a_sentence_names():
-    """Of the runs that are there: `make reproduce` and `make report-reference` add the others."""
+    """Covers the runs that exist; `make reproduce` and `make report-reference` add the others."""
     members = groups.read("reference", REFERENCE).groups
     names = {group.name for group in members} | {f"{g.first.experiment}/*" for g in members}
     sentences = [text for claim in paper.CLAIMS.values() for text in claim.ours]
@@ -208,7 +208,7 @@ def test_reduced_cifar_runs_have_their_share_of_the_papers_operations():
     assert (row["net"], row["data set"]) == ("small", "CIFAR-10")
     share_column = "share of the paper's operations (%)"
     assert row[share_column] == f"{100 * share:.2g}"
-    # Records that are not a training's leave the share out, and the report whole.
+    # Malformed records leave the share empty, and do not stop the report.
     bad = dataclasses.replace(run, records=[{"kind": "result", "steps": "many"}])
     (row,) = build.reduced_cifar([groups.Group((bad,))])
     assert row[share_column] == ""
@@ -229,7 +229,7 @@ def test_figure_1_shows_the_small_nets_beside_the_published_error():
     curves, published = ["training batches", "test"], "the paper's test error"
     assert drawn == {"cifar100/small": [*curves, published], "digits/all_conv_residual": curves}
     assert [[text.get_text() for text in axes.texts] for axes in canvas.axes] == [["24.64 %"], []]
-    # One legend below all panels, which are too narrow for one of their own.
+    # One legend below all panels, which are too narrow for their own.
     (legend,) = canvas.legends
     assert [text.get_text() for text in legend.get_texts()] == [*curves, published]
     assert not any(axes.get_legend() for axes in canvas.axes)
@@ -247,7 +247,7 @@ def test_every_figure_has_points_of_all_seeds_and_can_be_drawn_of_one_alone():
         own = [run for run in done if run.experiment == one.experiment]
         points = [row for run in own for row in figures.points_of(one, run)]
         seeds = {row["seed"] for row in points}
-        # Those of hours on two cores have one seed so far.
+        # Runs that take hours on two cores have one seed so far.
         assert seeds == ({0} if one.name in _ONE_SEED else {0, 1, 2}), one.name
         canvas = figures.Canvas()
         one.draw([row for row in points if row["seed"] == max(seeds - {2})], canvas)
@@ -329,7 +329,7 @@ def test_a_report_that_fails_leaves_the_old_one_whole(tmp_path, monkeypatch):
 
 
 class Checked(html.parser.HTMLParser):
-    """A page whose elements are closed in order and which fetches and runs nothing."""
+    """Checks that a page closes its elements in order, and fetches and runs nothing."""
 
     def __init__(self, text):
         super().__init__()
@@ -358,7 +358,7 @@ def test_the_page_is_whole_fetches_nothing_and_its_links_lead_somewhere(tmp_path
     checked = Checked(text)
     for link in checked.links:
         assert link[1:] in checked.ids if link.startswith("#") else (out / link).exists(), link
-    # What latex2mathml does not know it writes out, backslash and all.
+    # latex2mathml copies commands that it does not know, with their backslash.
     assert "\\" not in text[text.index("<math") : text.rindex("</math>")]
     assert '<td data-label="yours (reduced), n = 1" class="number">1.5</td>' in text
 
@@ -382,7 +382,7 @@ def test_markup_in_a_run_is_shown_and_not_obeyed(tmp_path, monkeypatch):
 
 
 def changed(value, rng):
-    """`value` with one field, at any depth, of another type, absent or renamed."""
+    """`value` with one field, at any depth, removed, renamed or of another type."""
     if isinstance(value, dict) and value and rng.random() < 0.9:
         name = rng.choice(sorted(value))
         match rng.randrange(4):
@@ -455,8 +455,8 @@ def test_what_cannot_be_used_of_a_run_is_listed_and_the_rest_is_shown(tmp_path, 
 
 
 def test_the_committed_pages_are_what_the_reference_runs_say(tmp_path, monkeypatch):
-    """Mend a failure with `make report-reference`."""
-    # Figures are drawn, but not laid out, which takes as long again.
+    """If this fails, run `make report-reference`."""
+    # Figures are drawn without the layout step, which takes as long again.
     monkeypatch.setitem(figures._STYLE, "figure.constrained_layout.use", False)
     shutil.copytree(REFERENCE, tmp_path / "reference")
     reference = groups.read("reference", tmp_path / "reference")

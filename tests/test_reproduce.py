@@ -27,7 +27,7 @@ def run_toy(results_dir, *arguments):
 
 def change(path, name, **fields):
     value = {**runs.read_json(path / name), **fields}
-    value.pop("digest", None)  # as if it had been written so
+    value.pop("digest", None)  # as if the run had written these values
     runs.write_json(path / name, value)
 
 
@@ -38,7 +38,7 @@ def statuses(results_dir):
 
 
 def test_it_runs_what_is_missing_side_by_side_and_ends_with_a_summary(tmp_path):
-    # A changed run does not stand in for the real one.
+    # A run with changed settings does not replace the real one.
     run_toy(tmp_path, "--config.values=(2,)")
     (changed,) = statuses(tmp_path)
     finished = reproduce(tmp_path, "--seeds=0 1", "--jobs=2", ends=0)
@@ -50,7 +50,7 @@ def test_it_runs_what_is_missing_side_by_side_and_ends_with_a_summary(tmp_path):
     assert "sum_of_squares = 14" in log
     plain = tmp_path / "local" / "toy" / "plain"
     assert {runs.read_run(p).environment["cpu_cores"] for p in plain.glob("seed=*")} == {1}
-    # Nothing is left to do. A verdict that differs from the reference's is named, and another jax.
+    # Nothing is left to do. It names a verdict that differs from the reference, and another jax.
     reference = tmp_path / "reference" / "toy" / "plain" / "seed=0"
     shutil.copytree(plain / "seed=0", reference)
     change(reference, "summary.json", verdict="counterexample")
@@ -117,7 +117,7 @@ def test_nothing_outlives_it_and_the_same_command_resumes_at_once(tmp_path):
         started = forked.Started(*command)
         if sent:
             forked.until(both_write, started.process)
-            # Both runs, unless one was fast and is through.
+            # Both runs, unless one was fast and has ended.
             assert len(processes_of(tmp_path)) in (1, 2)
             os.kill(started.process.pid, sent)
         finished = started.wait()

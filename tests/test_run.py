@@ -61,7 +61,7 @@ def test_a_changed_setting_makes_a_run_of_another_name_that_decides_nothing(tmp_
     assert found.summary["changed"] == {"values": [2]}
     assert found.config["variant"] == "plain"
     assert "Theorem 2.1: not comparable, with values=[2]" in finished.stderr
-    # The real one is still to be made, and another change has a third name; own values are none.
+    # Default values make the real run, which is still missing; another change makes a third name.
     own = ("--config=:plain", "--config.values=(1,2,3)", "--config.pause_seconds=0")
     run_toy(tmp_path, *own)
     run_toy(tmp_path, "--config.values=(3,)")
@@ -76,7 +76,7 @@ def test_a_file_of_settings_has_variants_of_its_own(tmp_path):
     run_toy(tmp_path / "a", f"--config={settings}")
     (found,) = runs_below(tmp_path / "a")
     assert (found.variant, found.summary["scale"]) == ("mine", "paper")
-    # One that calls itself as one of ours does is compared with ours.
+    # A variant with the name of one of ours is compared with ours.
     run_toy(tmp_path / "b", f"--config={settings}:plain")
     (found,) = runs_below(tmp_path / "b")
     assert found.variant.startswith("plain@")

@@ -123,7 +123,7 @@ def test_records_that_are_not_as_written_are_refused(tmp_path, status, damage):
         with pytest.raises(runs.RunError, match=r"metrics\.jsonl"):
             runs.read_run(run.path)
     if status == "running" and damage not in DAMAGES:
-        # What a killed run has lost at its end is measured again.
+        # The lines that a killed run lost at its end are measured again.
         assert len(create(tmp_path).records) == len(lines)
     else:
         said = r"metrics\.jsonl:(\d| has \d of the 3 lines| not as the run left it| missing)"
@@ -193,12 +193,12 @@ def test_a_disk_that_fills_up_loses_no_line_and_leaves_no_file(tmp_path, monkeyp
         run.append({"cell": 1})
     with pytest.raises(OSError, match="No space"):
         run.finish("done", **DONE)
-    # Not "cannot be written": the command says what to free.
+    # An OSError, not "cannot be written": the command line then says what to free.
     with pytest.raises(OSError, match="No space"):
         create(tmp_path, seed=4)
     monkeypatch.undo()
     assert not list(tmp_path.rglob(".*"))
-    # A line may be there that was not yet called written.
+    # The line that failed may be there, too.
     assert create(tmp_path).records[:1] == [{"cell": 0}]
 
 
@@ -227,10 +227,10 @@ def test_the_commit_is_known_only_where_it_is_ours(tmp_path, monkeypatch):
     assert len(known["commit"]) == 40 and known["dirty"] is False
     (tmp_path / "file").write_text("other")
     assert environment.code_version()["dirty"] is True
-    # A status that fails says nothing; that it was clean least of all.
+    # If git status fails, it is unknown whether the work tree is clean.
     (tmp_path / ".git" / "index").write_bytes(b"x")
     assert environment.code_version()["dirty"] is None
-    # An installed copy inside somebody's repository is not at that repository's commit.
+    # An installed copy inside another repository is not at the commit of that repository.
     monkeypatch.setattr(environment, "REPOSITORY", tmp_path / "copy")
     assert environment.code_version() == {"commit": None, "dirty": None}
 
@@ -244,7 +244,7 @@ def test_a_git_that_does_not_answer_is_given_up(monkeypatch):
 
 
 class Bucket(memory.MemoryFileSystem):
-    """What `gcsfs` does, in memory."""
+    """A stand-in for `gcsfs` that keeps everything in memory."""
 
     protocol = ("gs", "gcs")
     store: ClassVar = {}
@@ -275,7 +275,7 @@ def test_an_unfinished_run_goes_on_where_it_stood(tmp_path, monkeypatch, place):
     first = create(results_dir)
     first.append({"cell": 0})
     first.finish("interrupted")
-    # As a kill in the middle of a line, and of a file, leaves it.
+    # A kill in the middle of writing a line and a file leaves these.
     lines = first.path / "metrics.jsonl"
     lines.write_bytes(lines.read_bytes() + b'{"cell": 1')
     if place == "disk":
@@ -343,7 +343,7 @@ def write_for_ever(results_dir):
 
 
 def test_a_run_survives_kill_9_at_any_moment(tmp_path):
-    """Killed four times while it writes, it never loses a line nor shows half a file."""
+    """Killed four times while it writes, it never loses a line or shows half a file."""
     path, written = tmp_path / "toy" / "a" / "b" / "seed=3", 0
 
     def has_grown():

@@ -46,7 +46,7 @@ def test_least_squares_survives_a_jacobian_of_zero():
 
 
 def test_projected_adam_returns_the_best_and_not_the_last():
-    # From next to the minimum steps of size 1 and 1/2 can only lead away.
+    # This close to the minimum, steps of size 1 and 1/2 can only lead away.
     best, value = solvers.projected_adam(
         lambda x: jnp.abs(x - 1e-9), lambda x: x, jnp.zeros(()), steps=2, learning_rate=1.0
     )
@@ -80,7 +80,7 @@ def test_hessian_matches_reverse_mode_on_the_risk(key):
 
 @pytest.mark.parametrize("Sigma", [SIGMA, jnp.ones((2, 2))], ids=["regular", "singular"])
 def test_critical_points_inside_are_optimal_for_singular_data_too(key, Sigma):
-    # Three starts of two layers, padded by a third.
+    # Three starts of two layers, padded with a third layer of zeros.
     A = jnp.pad(0.1 * jax.random.normal(key, (3, 2, 2, 2)), ((0, 0), (0, 1), (0, 0), (0, 0)))
     targets, moments = (jnp.broadcast_to(M, (3, 2, 2)) for M in (R, Sigma))
     found = critical_points.find_critical_points(

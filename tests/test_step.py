@@ -1,4 +1,4 @@
-"""Batches, the steps of training and evaluation that take them, and their share of devices."""
+"""Batches, the training and evaluation steps on them, and how devices share a batch."""
 
 import functools
 
@@ -22,7 +22,7 @@ def test_every_epoch_visits_each_example_once(batch_examples):
     indices, epochs = batch_plan(0, EXAMPLES, batch_examples, 0, steps)
     assert indices.shape == epochs.shape == (steps, batch_examples)
     assert indices.dtype == epochs.dtype == np.int32
-    # One epoch after the other, and none is left out.
+    # The epochs come in order, and none is left out.
     np.testing.assert_array_equal(epochs.ravel(), np.arange(epochs.size) // EXAMPLES)
     for epoch in range(3 * batch_examples):
         assert sorted(indices[epochs == epoch]) == list(range(EXAMPLES))
@@ -63,7 +63,7 @@ BATCH = 8
 
 @pytest.fixture(scope="module")
 def batch():
-    """Inputs as the net takes them: no augmentation here, but dropout."""
+    """Inputs as the net takes them: without augmentation. The net has dropout."""
     rng = np.random.default_rng(1)
     return {
         "images": rng.random((BATCH, 4, 4, 1), np.float32),
@@ -79,7 +79,7 @@ def state(key):
 
 
 def on_devices(step, batch, devices=1):
-    """What ``step(share)`` gives each device, or the one that has the whole batch."""
+    """The result of ``step(share)`` on each device, or on one device that has the whole batch."""
     shares = jax.tree.map(lambda x: x.reshape(devices, -1, *x.shape[1:]), batch)
     found = jax.jit(jax.vmap(step, axis_name=steps.AXIS_NAME))(shares)
     return found if devices > 1 else jax.tree.map(lambda x: x[0], found)
@@ -141,14 +141,14 @@ def test_what_is_not_trained_and_types(batch, state, whole):
 def test_shares_of_a_batch_give_the_step_of_the_whole(batch, state, whole, key, synchronised):
     axis_name = steps.AXIS_NAME if synchronised else None
     new, sums = train(state, batch, key, axis_name=axis_name, devices=4)
-    # One step in float32, summed in another order.
+    # The sums of one float32 step, in another order.
     for ours, theirs in zip(jax.tree.leaves((new, sums)), jax.tree.leaves(whole), strict=True):
         for share in ours:
             np.testing.assert_allclose(share, theirs, rtol=1e-5, atol=1e-6)
 
 
 def by_hand(state, x, labels):
-    """The sums of an evaluation in one piece."""
+    """The sums of an evaluation of all examples at once."""
     variables = {name: state[name] for name in ("params", "fixed", "batch_stats")}
     apply = functools.partial(toy.make_apply(None), train=False)
     logits, intermediates = jax.jit(apply)(variables, x)
@@ -172,7 +172,7 @@ def test_evaluation_counts_only_real_examples(batch, state):
 
 
 def test_the_largest_logits_are_counted(state):
-    """Labels 0, 1, 2, 3 of logits 3 > 2 > 1 > 0, a tie, and one example that is none."""
+    """Labels 0 to 3 with logits 3 > 2 > 1 > 0, two ties, and one padding example."""
     logits = jnp.float32([[3, 2, 1, 0]] * 4 + [[1, 1, 1, 1]] * 2 + [[0, 1, 2, 3]])
     batch = {
         "images": jnp.zeros((7, 1, 1, 1), jnp.float32),
@@ -184,7 +184,7 @@ def test_the_largest_logits_are_counted(state):
         return logits, {"residual_ratio": jnp.zeros((0, len(logits)), jnp.float32)}
 
     sums = evaluate(apply, state, batch, top_k=2)
-    # Not among the two largest: 2, 3, and of equal ones label 2.
+    # Not among the two largest: labels 2 and 3, and label 2 of the ties.
     assert sums["top_k_errors"] == 3 and sums["errors"] == 5
 
 
@@ -221,7 +221,7 @@ def test_the_state_given_is_given_up_and_what_was_read_stays(key, state):
     jax.tree.map(np.testing.assert_array_equal, copy, jax.device_get(state))
 
 
-# 13 test examples: padded in the second batch (6 becomes 8), and in the only one, whole devices.
+# 13 test examples: batches of 6 become 8, the second is padded; of 52, whole devices are padding.
 @pytest.mark.parametrize("evaluation_batch_examples", [6, 52])
 def test_every_test_example_counts_once(key, state, evaluation_batch_examples):
     task, on_four = make_steps(evaluation_batch_examples=evaluation_batch_examples)

@@ -1,6 +1,6 @@
-"""Trainings that are killed or told to stop end as those left alone, bit for bit.
+"""Trainings that are killed or told to stop end like undisturbed ones, bit for bit.
 
-One process, and two of two virtual devices that train as one of four does.
+With one process, and with two of two virtual devices each, which train like one with four.
 """
 
 import importlib.util
@@ -23,13 +23,13 @@ def settings(text: str) -> tuple[str, ...]:
     return tuple(f"--config.{word}" for word in text.split())
 
 
-# A net of a few milliseconds a step, with checkpoints that are old by the time it is killed.
+# A net that takes milliseconds per step; its last checkpoint is some steps old when it is killed.
 SMALL = settings("""
     model.blocks_per_stage=(1,1) model.stem_width=4 model.stage_strides=(1,2)
     model.widths=(4,8) train.batch_examples=16 train.steps=300 train.steps_per_log=10
     train.steps_per_evaluation=150 train.steps_per_checkpoint=25
 """)
-# 42 training and 10 validation images: neither batch divides its split.
+# 42 training and 10 validation images: neither is a multiple of its batch.
 SMALL_IMAGENET = settings("""
     data.miniature_examples=42 data.image_pixels=16 data.eval_shorter_side_pixels=18
     model.blocks_per_stage=(1,) model.widths=(4,) model.stage_strides=(2,)
@@ -37,10 +37,10 @@ SMALL_IMAGENET = settings("""
     train.evaluation_batch_examples=4 train.steps=24 train.steps_per_log=4
     train.steps_per_evaluation=8 train.steps_per_checkpoint=4
 """)
-# The heartbeat below, JAX's margin on top of it, and the start of a process.
+# Covers the heartbeat below, JAX's margin on top of it, and the start of a process.
 LONGEST_WAIT_SECONDS = 120
 HEARTBEAT_SECONDS = 5
-# The digest of lines is of their timings, too.
+# The digests of the lines cover their timings, too.
 TIMINGS = {*TIMING_FIELDS, "train_seconds", "evaluate_seconds", "chain"}
 needs_imagenet = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("tensorflow_datasets", "array_record", "grain", "cv2"))),
@@ -49,7 +49,7 @@ needs_imagenet = pytest.mark.skipif(
 
 
 class Run:
-    """One run of a command, started as some processes."""
+    """One run of a command, in one or more processes."""
 
     def __init__(self, results_dir, module="cifar", settings=SMALL, count=1, devices=2):
         self._results_dir = pathlib.Path(results_dir)
@@ -77,7 +77,7 @@ class Run:
             self.started.append(forked.Started(*command, devices=self._devices))
 
     def wait(self) -> list[tuple[int, str]]:
-        """(exit code, what it said) of each."""
+        """(exit code, stderr) of each process."""
         try:
             ended = [one.wait(LONGEST_WAIT_SECONDS) for one in self.started]
         finally:
@@ -105,7 +105,7 @@ class Run:
         return json.loads((self.directory / "summary.json").read_text())["status"]
 
     def end(self) -> dict:
-        """Runs to the end: all lines but for their timings, and the last checkpoint's digests."""
+        """Runs to the end; its status, lines without timings, and the last checkpoint's digests."""
         self.start()
         for code, error in self.wait():
             assert code == 0, error
@@ -161,7 +161,7 @@ def test_two_processes_train_as_one_and_survive_as_one(tmp_path):
     for ours, theirs in zip(alone["lines"], whole["lines"], strict=True):
         assert ours["kind"] == theirs["kind"]
         for name in {"loss", "test_loss", "gradient_norm"} & ours.keys():
-            # Sums in another order, over a few tens of steps.
+            # Sums in another order, over 24 steps.
             assert ours[name] == pytest.approx(theirs[name], rel=1e-3)
         if ours["kind"] == "evaluation":
             # Every validation image once: 10 of them, in batches of 4 over 4 devices.
@@ -172,7 +172,7 @@ def test_two_processes_train_as_one_and_survive_as_one(tmp_path):
     run.signal_in_training(signal.SIGKILL, 0)
     killed = time.monotonic()
     (first_code, _), (second_code, _) = run.wait()
-    # A step is milliseconds: it waits for the other at once and is not left hanging.
+    # Steps take milliseconds: the first process soon waits for the killed one. It must not hang.
     assert time.monotonic() - killed < LONGEST_WAIT_SECONDS / 2
     assert first_code != 0 and second_code == -signal.SIGKILL
     assert run.status() in ("running", "failed")

@@ -24,7 +24,7 @@ def product(factors, width):
 
 
 def points(count=200, width=3, seed=0, singular=False):
-    """Random points of all samplers, the tight ones included."""
+    """Random points from all samplers, including the tight ones."""
     rng = np.random.default_rng(seed)
     data = {"scale_log10": (-1.0, 1.0), "max_condition_log10": 2.0, "singular": singular}
     for sampler in random_matrices.SAMPLERS:
@@ -50,12 +50,12 @@ def test_each_step_of_the_gradient_bound(singular):
             after = product(factors[:i:-1], width)
             before = product(factors[:i][::-1], width)
             squared = np.sum((2 * after.T @ E @ Sigma @ before.T) ** 2)
-            # The smallest factors are formed with an error of eps, so relative eps / (1 - tau).
+            # The smallest factors have an error of eps, which is eps / (1 - tau) relative to them.
             assert squared >= 4 * (1 - tau) ** (2 * depth - 2) * weighted * (1 - 1e-9)  # G5
             total += squared
         excess = np.trace(E @ Sigma @ E.T)
         eigenvalues = np.linalg.eigvalsh(Sigma)
-        # Of rank at least 1, with a condition number of 100 on the range.
+        # Sigma has rank at least 1 and a condition number of at most 100 on its range.
         sigma = eigenvalues[eigenvalues > 1e-10 * eigenvalues[-1]][0]
         assert (eigenvalues[0] < sigma) == singular
         assert weighted >= sigma * excess * (1 - 1e-9)  # G6
@@ -94,7 +94,7 @@ def test_polar_layers_all_have_the_norm_of_the_first(R):
     A = factorize(R, depth, "polar")
     norms = np.linalg.norm(A, 2, axis=(1, 2))
     np.testing.assert_allclose(norms, norms[0], rtol=0, atol=ROUNDING)
-    # A_1 = Q^{1/l} P^{1/l} - I, the powers taken another way.
+    # A_1 = Q^{1/l} P^{1/l} - I, with powers computed another way.
     target = check_target(R)
     turn = real_rotation_form(target.U @ target.Vt)
     Q = np.eye(len(R)) + turn.power_minus_identity(1 / depth)
@@ -184,7 +184,7 @@ def test_lemma_b1_moves_the_points_of_a_set_and_no_others(rho):
         t = products.max(1)
         own = np.sum(a[S] ** 2, axis=1) - t
         assert (own >= (D - 2 * rho) / 2 - ROUNDING).all()  # E1
-        # Halfway up, so that rounding does not decide what is silent.
+        # Thresholds are halfway up, so that rounding does not decide which units are silent.
         s = np.zeros(k)
         s[: len(S)] = -(t + own / 2)
         U, V = np.zeros((k, k)), np.zeros((k, k))

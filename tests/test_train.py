@@ -12,7 +12,7 @@ from identity_matters import train
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
-    """What the first example of the page leaves behind; it saves its net here."""
+    """The variables of the first example on the page, which saves its net in `here`."""
     page = (pathlib.Path(__file__).parent.parent / "docs" / "training.md").read_text()
     code = page.split("```python\n")[1].split("```")[0]
     assert len(code.strip().splitlines()) <= 15
@@ -26,7 +26,7 @@ def shown(tmp_path_factory):
 def test_it_learns_digits(shown):
     records = shown["records"]
     evaluations = [r for r in records if r["kind"] == "evaluation"]
-    # Chance is 90 %. Where the window was chosen, it ended at 6.0 %.
+    # Chance is 90 %. When the window was chosen, the error was 6.0 %.
     assert evaluations[0]["test_error_percent"] > 80
     assert 1 < evaluations[-1]["test_error_percent"] < 15
     assert evaluations[-1]["test_examples"] == len(shown["y_test"]) == 450

@@ -77,7 +77,7 @@ def test_every_verdict_and_metric_of_the_reference_runs_comes_out_again():
         assert again.claim == paper.claim_id(run.summary["claim"])
         assert again.verdict == run.summary["verdict"], run.path
         metrics = runs.from_json(runs.to_json(again.metrics))
-        # Those that are computed no more are in the summary still.
+        # Metrics that are no longer computed are still in the summary.
         np.testing.assert_equal({n: run.summary["metrics"][n] for n in metrics}, metrics)
 
 
@@ -108,7 +108,7 @@ def test_every_verdict_and_metric_of_the_reference_runs_comes_out_again():
     ],
 )
 def test_a_trial_of_a_reference_run_comes_out_again(name, index):
-    """Its numbers but for seconds and rounding errors, from the settings and the seed."""
+    """Its numbers, except seconds and rounding errors, follow from the settings and the seed."""
     run = reference(name)
     experiment, key = experiments.find(run.experiment), jax.random.key(0)
     every, subjects = experiment.prepare(run.config, run.config)
@@ -119,11 +119,11 @@ def test_a_trial_of_a_reference_run_comes_out_again(name, index):
     found = {name: value for name, value in measured.items() if not left_out.search(name)}
     expected = {name: run.records[index][name] for name in found}
     for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        # What is 0 but for rounding may be rounded otherwise elsewhere.
+        # Numbers that are 0 up to rounding may differ on other machines.
         assert ours == theirs or ours == pytest.approx(theirs, rel=1e-6, abs=1e-12)
 
 
-# s (1-tau)^{-(l-1)} = 2 * 8, s = 2, and 1; to a few roundings.
+# s (1-tau)^{-(l-1)} = 2 * 8, s = 2, and 1, up to a few roundings.
 @pytest.mark.parametrize(
     ("form", "ratio", "slope", "largest"),
     [("iclr2017", 16.0, 1, 8.0), ("v3", 2.0, 1, 1.0), ("corrected", 1.0, 0, 1.0)],
@@ -143,7 +143,7 @@ def test_ratios_at_the_tight_family_and_as_the_data_grow(form, ratio, slope, lar
 
 
 def changed(value, path, new):
-    """`value` with `new` for all numbers at a path like "rows.0.norms"; without it for ``...``."""
+    """`value` with all numbers at a path like "rows.0.norms" set to `new`; ``...`` removes them."""
     if path == "":
         return jax.tree.map(lambda _: new, value) if isinstance(new, int | float) else new
     first, _, rest = path.partition(".")
@@ -203,10 +203,10 @@ BAD_POINT = {"norms.0": 0.5, "relative_excess.0": 0.1, "gradient_norms.0": 0.0}
         ("factorization/negative_even", {}, {"rows.1.bound_v3": 1e-9}, OPEN),
         ("factorization/negative_even", {}, {"rows.1.bound_iclr2017": 1e-9}, OPEN),
         ("factorization/negative_even", {}, {"rows.1.bound_polar": 1e-9}, OPEN),
-        # A factorization that beats what none can beat, and one that leaves something open.
+        # A factorization that beats the lower bound, and one that leaves a gap.
         ("factorization/negative_even", {}, {"rows.1.best_over_lower_bound": 0.999}, OPEN),
         ("factorization/negative_even", {}, {"rows.1.best_over_lower_bound": 1.002}, OPEN),
-        # Only targets that are solved are asked to be optimal.
+        # Only targets that are solved have to be optimal.
         ("factorization/negative_odd", {}, {"rows.0.best_over_lower_bound": 1.2}, "holds"),
         ("factorization/shortest_normal", {}, {"rows.0.best_over_lower_bound": 1.03}, OPEN),
         ("factorization/normal", {}, {"rows.1.best_over_lower_bound": 1.2}, OPEN),
@@ -216,10 +216,10 @@ BAD_POINT = {"norms.0": 0.5, "relative_excess.0": 0.1, "gradient_norms.0": 0.0}
         ("gradient_bound/corrected", {"kind": "singular"}, {"points": 199}, OPEN),
         ("gradient_bound/corrected", {"kind": "search"}, {"largest_ratios": 1 + 1e-6}, REFUTED),
         ("gradient_bound/corrected", {"kind": "tight"}, {"largest_error": 1e-11}, OPEN),
-        # A printed form is refuted by an exact counterexample and no other.
+        # Only an exact counterexample refutes a printed form.
         ("gradient_bound/v3", {}, {"smallest": None, "smallest_with_sigma_1": None}, OPEN),
         ("landscape/critical_points", {"width": 2}, BAD_POINT, REFUTED),
-        # Beyond the wall's margin a point is not called inside.
+        # A point closer to the wall than the margin does not count as inside.
         ("landscape/critical_points", {"width": 2}, {**BAD_POINT, "norms.0": 0.9999}, "holds"),
         ("landscape/critical_points", {}, {"gradient_norms": 1.0}, OPEN),
         ("landscape/hessian_at_origin", {"depth": 3}, {"nets.0.gradient_norm": 1e-300}, REFUTED),
@@ -228,7 +228,7 @@ BAD_POINT = {"norms.0": 0.5, "relative_excess.0": 0.1, "gradient_norms.0": 0.0}
         ("landscape/negative_determinant", {"depth": 2}, {"least_over_floor": 0.999}, REFUTED),
         ("landscape/negative_determinant", {"depth": 2}, {"largest_norm_over_tau": 1.001}, OPEN),
         ("memorize/digits", {"certified": True}, {"errors": 1}, REFUTED),
-        # Of no labelling is there a certified network.
+        # No labelling has a certified network.
         ("memorize/digits", {}, {"certified": False}, OPEN),
         ("memorize/paper_method", {}, {"norms_outside": [0, 0, 3, 3], "draws": 4}, OPEN),
         ("memorize/paper_method", {}, {"norms_outside": [0, 3, 3, 3], "draws": 4}, REFUTED),
@@ -250,7 +250,7 @@ BAD_POINT = {"norms.0": 0.5, "relative_excess.0": 0.1, "gradient_norms.0": 0.0}
     ],
 )
 def test_a_verdict_falls_with_each_of_its_conditions(name, chosen, changes, verdict):
-    """The first record that is as chosen is changed; where nothing is, all that have the field."""
+    """Changes the first record that matches `chosen`, or all with the fields if that is empty."""
     run = reference(name)
     records = list(run.records)
     fields = {path.partition(".")[0] for path in changes}
@@ -335,7 +335,7 @@ def test_the_printed_width_loses_norms_and_a_wide_one_does_not(monkeypatch):
     own = {**data, "data_dir": "", "draws": 4}
     record = memorize.measures.measure({**own, "kind": "printed_width"}, jax.random.key(0))
     outside = np.array(record["norms_outside"])
-    # Binomial counts: four deviations of the mean of four.
+    # Binomial counts: four standard deviations of the mean of four draws.
     expected = record["expected_norms_outside"]
     assert abs(outside.mean() - expected) < 4 * np.sqrt(expected / 4) and outside.min() > 0
 
@@ -349,12 +349,12 @@ def test_the_trade_builds_the_largest_groups():
     small = {**settings, "examples": (60,), "word_bits": (34, 53), "widths": (6, 7)}
     cells = [memorize.build(**cell) for cell in memorize.trials(variant="", few_numbers=small)]
     sizes = [(cell["word_bits"], cell["width"], cell["group_points"]) for cell in cells]
-    # 8!/8^8 = 0.0024 is above 0.002, and so are 11 of 15 among 16, and their like among 16 and 32.
+    # The chance 8!/8^8 = 0.0024 is above 0.002; so is that of 11 points in 15 of 16 cells, etc.
     assert sizes == [(34, 6, 8), (34, 7, 12), (53, 6, 11), (53, 7, 16)]
     measured = memorize.measures.measure(cells[1], jax.random.key(0))
     assert measured["certified"] and measured["errors"] == 0
     assert measured["largest_integer"] <= 2**34
     assert measured["group_numbers"] == 4 * 5
     assert measured["counting_lower_bound"] == pytest.approx(60 * np.log2(10) / 34)
-    # 4 of the projection, 100 + 10 r of the output, and the rest that does not depend on r.
+    # 4 in the projection, 20 in the groups, 100 + 10 r in the output; the rest does not contain r.
     assert measured["numbers"] == 4 + 4 * 5 + 100 + 10 * 10 + 30 * 49 + 18 * 7 + 13

@@ -15,7 +15,7 @@ FLOPS_PER_EXAMPLE = 1e6
 
 
 def init(key):
-    # One draw for all, as every shape would be compiled by itself.
+    # One draw for all parameters, as each shape would be compiled separately.
     weights = jax.random.normal(key, (64,), jnp.float32)
     return {
         "params": {
@@ -31,7 +31,7 @@ def init(key):
 
 
 def make_apply(axis_name: str | None = AXIS_NAME):
-    """The net; its running mean is over the whole batch if `axis_name` is a mapped axis."""
+    """The net; if `axis_name` is a mapped axis, its running mean is over the whole batch."""
 
     def apply(variables, x, *, train, keys=None):
         params = variables["params"]
@@ -57,7 +57,7 @@ def make_apply(axis_name: str | None = AXIS_NAME):
 
 def train_input(images, keys):
     """Scaled pixels with a random brightness for each example."""
-    # A key's own bits are random enough here, and drawing from it takes long to compile.
+    # The bits of a key are random enough here; drawing from it takes long to compile.
     brightness = (jax.random.key_data(keys)[:, 1] % 256).astype(jnp.float32) / 256
     return eval_input(images) + 0.1 * brightness[:, None, None, None]
 
@@ -92,7 +92,7 @@ def make_task(**changed) -> Task:
 
 
 class Log(loop.Log):
-    """Asks to stop when `stop_at_step` has been reached."""
+    """Asks to stop once `stop_at_step` has been reached."""
 
     def __init__(self, records=(), stop_at_step=None):
         super().__init__()

@@ -1,7 +1,7 @@
-"""Puts the report together: from collections of runs to REPORT.md, report.html, tables, figures.
+"""Builds the report from collections of runs: REPORT.md, report.html, tables and figures.
 
-REPORT.md is written as Markdown, in which cells of tables are Markdown too and what runs supply is
-escaped; report.html is that text on a page (see `page`).
+REPORT.md is Markdown, and so are the cells of its tables; text that comes from runs is escaped.
+report.html shows the same text as a web page (see `page`).
 """
 
 import contextlib
@@ -27,9 +27,9 @@ _DATA_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "Image
 def write(collections: list[Collection], directory: pathlib.Path) -> list[pathlib.Path]:
     """Writes the whole report to `directory` and returns the paths of its pages.
 
-    It is made aside and then put in place: one that cannot be made leaves the old one as it is.
-    Figures draw from the last collection that has points for them: yours before the reference. A
-    run that a figure cannot be drawn of is listed with the reason.
+    It is built in a temporary directory and then moved into place; if building fails, the old
+    report stays as it was. Each figure uses the last collection that has points for it: yours
+    before the reference. A run that a figure cannot draw is listed with the reason.
     """
     directory = pathlib.Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -53,10 +53,10 @@ def write(collections: list[Collection], directory: pathlib.Path) -> list[pathli
 
 
 def with_results(text: str, collection: Collection) -> str:
-    """The README's `text` with what is between its marks made from `collection`.
+    """The README's `text` with the parts between its marks rebuilt from `collection`.
 
     Raises:
-      ValueError: a mark is missing or comes twice.
+      ValueError: a mark is missing or appears twice.
     """
     report = "results/REPORT.md"
     titles = {f.title: paper.CLAIMS[f.claim].title for f, _ in _findings(collection)}
@@ -75,7 +75,7 @@ def with_results(text: str, collection: Collection) -> str:
 
 
 def _findings(collection: Collection) -> list[tuple[paper.Finding, str]]:
-    """The findings that the collection has the values of, with their texts."""
+    """The findings whose values are all in the collection, with their texts filled in."""
     found = []
     for finding in paper.FINDINGS:
         with contextlib.suppress(groups.MissingValueError):
@@ -108,7 +108,7 @@ def _pictures(
 
 
 def _drawn_runs(experiment: str, collection: Collection) -> list[Run]:
-    """The finished runs of an experiment, every seed; at paper scale where a variant has them."""
+    """All finished runs of an experiment; reduced ones only if a variant has no others."""
     runs = [run for run in collection.runs if run.experiment == experiment]
     full = {run.variant for run in runs if run.summary["scale"] == "paper"}
     return [run for run in runs if run.summary["scale"] == "paper" or run.variant not in full]
@@ -121,7 +121,7 @@ def _markdown(
     pictures: dict[str, tuple[str, str]],
     problems: list[str],
 ) -> str:
-    """REPORT.md, as it is to stand in `directory`; `problems` are those of the figures."""
+    """The text of REPORT.md in `directory`; `problems` are those of the figures."""
     sizes = {name: number.value for name, number in paper.NUMBERS.items()}
     parts = [f"# {paper.REPORT['title']}", paper.REPORT["introduction"]]
     opening = set()
@@ -160,7 +160,7 @@ def _markdown(
 def _claim_section(
     claim: paper.Claim, collections: list[Collection], directory: pathlib.Path, shown: list[str]
 ) -> list[str]:
-    """Statement, verdicts, figures, and folded away the measured values and where they are from."""
+    """Statement, verdicts and figures; the measured values and their origin are folded away."""
     facts = {"paper": claim.published, "first shown by": claim.first}
     ran: list[Group] = []
     variants: dict[str, dict[str, Group]] = {}
@@ -206,31 +206,31 @@ def _evidence(variant: str, columns: dict[str, Group], directory: pathlib.Path) 
 
 
 def table(rows: Iterable[Row]) -> str:
-    """The rows as a table that GitHub reads; columns without any value are left out."""
+    """The rows as a table in GitHub's Markdown; columns without any value are left out."""
     rows = list(rows)
     columns = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
     lines = [columns, ["---"] * len(columns)]
     for row in rows:
-        # A bare bar ends the cell, also inside |||A|||.
+        # An unescaped bar ends the cell, even inside |||A|||.
         lines.append([row[name].replace("|", "\\|").replace("\n", " ") for name in columns])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def escape(text: object) -> str:
-    """Text that a run supplies: no character of it is Markdown or HTML."""
+    """Escapes text that comes from a run, so that none of it is read as Markdown or HTML."""
     safe = str(text).replace("&", "&amp;").replace("<", "&lt;").replace("\n", " ")
     return re.sub(r"([\\`*\[\]~$])", r"\\\1", safe)
 
 
 def claim_link(claim: paper.Claim, report: str = "") -> str:
-    """A link to the claim's section, which is on the page `report`, or on the same one."""
-    # A bracket within the text of a link would end it for some readers.
+    """A link to the claim's section on the page `report`, by default on the same page."""
+    # Some Markdown parsers end the text of a link at a bracket.
     title = re.sub(r"([\[\]])", r"\\\1", claim.title)
     return f"[{title}]({report}#{page.anchor(claim.title)})"
 
 
 def hardware_and_time(members: list[Group]) -> str:
-    """The machines of the runs, and how long all of them took together."""
+    """The machines of the runs, and how long all of the runs took together."""
     runs = [run for group in members for run in group.runs]
     machines = "; ".join(dict.fromkeys(groups.origin(run)["machine"] for run in runs))
     took = groups.duration(sum(run.summary["seconds"]["total"] for run in runs))
@@ -239,7 +239,7 @@ def hardware_and_time(members: list[Group]) -> str:
 
 
 def command(claim: paper.Claim, members: list[Group]) -> str:
-    """What makes the runs of a claim: its own command, or the target of its experiments."""
+    """The command that reproduces a claim: its own, or the make targets of its experiments."""
     targets = [
         "make bench" if "benchmark" in group.name else f"make reproduce-{group.first.experiment}"
         for group in members
@@ -254,11 +254,11 @@ def claims_table(
     report: str = "",
     most: int | None = None,
 ) -> Iterator[Row]:
-    """One row a claim: what the paper says, what each collection says, and its verdict.
+    """One row per claim: the paper's result, and the result and verdict of each collection.
 
     Args:
-      report: the page that has the sections of the claims, where that is another one.
-      most: how many results of each claim are given, by default all.
+      report: the page with the sections of the claims, if it is another one.
+      most: the largest number of results to give for each claim; by default all.
     """
     for claim in claims:
         row = {"claim": claim_link(claim, report), "paper": claim.published}
@@ -270,10 +270,10 @@ def claims_table(
 
 
 def table_2(members: list[Group]) -> Iterator[Row]:
-    """Published top-1 errors and ours, of the last and of the best step, at paper scale alone.
+    """Published top-1 errors beside ours at the last and at the best step, at paper scale only.
 
     Args:
-      members: of several runs of the same name the last counts.
+      members: if several groups have the same variant, the last one is used.
     """
     ours = {group.first.variant: group for group in members if group.scale == "paper"}
     for method, numbers in paper.TABLE_2.items():
@@ -284,7 +284,7 @@ def table_2(members: list[Group]) -> Iterator[Row]:
 
 
 def _errors(published: paper.Number, group: Group | None) -> Row:
-    """The columns that say what the error is in print and in our runs."""
+    """The columns with the published error and with the errors of our runs."""
     last, best = "test_error_percent", "test_error_best_percent"
     return {
         "published (%)": f"{published.value:g}",
@@ -295,9 +295,9 @@ def _errors(published: paper.Number, group: Group | None) -> Row:
 
 
 def reduced_cifar(members: list[Group]) -> Iterator[Row]:
-    """Reduced CIFAR runs beside Table 2, with their share of the paper's operations.
+    """Reduced CIFAR runs beside Table 2, with their operations in percent of the paper's.
 
-    The share is of `paper.cifar_training_flops`; it is empty where records do not tell it.
+    The paper's operations are `paper.cifar_training_flops`; malformed records leave the cell empty.
     """
     for group in members:
         dataset, _, net = group.first.variant.partition("/")
@@ -313,7 +313,7 @@ def reduced_cifar(members: list[Group]) -> Iterator[Row]:
 
 
 def _operations_percent(run: Run) -> float:
-    """Operations of a training, as its records count them, over those of the paper's."""
+    """The operations of a training, from its records, in percent of the paper's."""
     (result,) = (record for record in run.records if record["kind"] == "result")
     examples = result["steps"] * result["train"]["batch_examples"]
     operations = result["training_flops_per_example"] * examples
@@ -321,7 +321,7 @@ def _operations_percent(run: Run) -> float:
 
 
 def metrics_table(columns: dict[str, Group]) -> Iterator[Row]:
-    """One row a metric of one variant: the paper's value and the value of each collection."""
+    """One row per metric of a variant: the paper's value and the value in each column."""
     members = columns.values()
     metrics = dict.fromkeys(m for g in members for run in g.runs for m in run.summary["metrics"])
     published = {k: v for group in members for k, v in group.first.summary["paper"].items()}
@@ -332,7 +332,7 @@ def metrics_table(columns: dict[str, Group]) -> Iterator[Row]:
 
 
 def provenance_table(group: Group, directory: pathlib.Path) -> Iterator[Row]:
-    """One row a seed: its files, linked from `directory`, its code, when, on what and how long."""
+    """One row per seed: a link to its files from `directory`, commit, start, machine and time."""
     for run in group.runs:
         link = f"[{group.name}/seed={run.seed}]({os.path.relpath(run.path, directory)})"
         origin = groups.origin(run)
@@ -341,7 +341,7 @@ def provenance_table(group: Group, directory: pathlib.Path) -> Iterator[Row]:
 
 
 def every_metric(collections: list[Collection]) -> Iterator[Row]:
-    """Every metric of every finished run, a row each, as other people's scripts read them."""
+    """One row for each metric of each finished run, for other people's scripts."""
     for name, run in ((c.name, run) for c in collections for run in c.runs):
         parts = ("experiment", "variant", "seed", "scale")
         same = {"collection": name} | {part: str(run.summary[part]) for part in parts}

@@ -1,11 +1,11 @@
-"""Runs as the report sees them: checked, grouped by what differs in the seed alone, put in words.
+"""Runs for the report: they are checked, grouped if only their seeds differ, and put into words.
 
-Sentences hold values as ``{experiment/variant:metric}``, of all seeds (see `in_words`), to two
-digits or to three as ``{experiment/variant:metric~3}``; ``:max metric`` and ``:min metric`` are the
-greatest, rounded up, and the least of the seeds, rounded down: "at most" and "at least" stay true.
-``{experiment/*:metric}`` is the largest over the variants of an experiment, seed by seed. Runs at
-paper scale come before reduced ones.
-This module loads neither JAX nor Matplotlib: commands that only compare runs must not wait.
+A sentence holds values as ``{experiment/variant:metric}``: the range over all seeds, to two digits
+(see `in_words`), or to three with ``{experiment/variant:metric~3}``. ``:max metric`` is the largest
+value, rounded up, and ``:min metric`` the smallest, rounded down, so "at most" and "at least" stay
+true. ``{experiment/*:metric}`` uses each seed's largest value over the variants. Reduced runs are
+used only if there are none at paper scale.
+This module imports neither JAX nor Matplotlib, so commands that only compare runs start fast.
 """
 
 import collections
@@ -23,9 +23,9 @@ from identity_matters import paper
 from identity_matters.runs import Run, read_collection
 
 NOT_RUN = "not run"
-# Verdicts that decide nothing contradict nothing.
+# Verdicts that decide nothing cannot contradict another verdict.
 _UNDECIDED = {"undecided", "not comparable"}
-# What a record raises that is not as its experiment writes it.
+# The exceptions that reading a malformed record can raise.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 # {experiment/variant:max metric~digits}
 _VALUE = re.compile(r"\{([^{}:]+):(?:(max|min) )?([^{}~]+)(?:~(\d))?\}")
@@ -36,9 +36,9 @@ class MissingValueError(Exception):
 
 
 def origin(run: Run) -> dict[str, str]:
-    """Where the numbers of a finished run come from, in words.
+    """The origin of a finished run's numbers, in words.
 
-    One of `MALFORMED` is raised where its files do not tell it.
+    Raises one of `MALFORMED` if the run's files lack it.
     """
     environment = run.environment
     commit = (environment["commit"] or "no commit known")[:12]
@@ -60,21 +60,21 @@ def origin(run: Run) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Finished runs of one experiment, variant and scale that differ in their seeds alone."""
+    """Finished runs of one experiment, variant and scale that differ only in their seeds."""
 
     runs: tuple[Run, ...]
 
     first = property(lambda self: self.runs[0])
     name = property(lambda self: f"{self.first.experiment}/{self.first.variant}")
     scale = property(lambda self: self.first.summary["scale"])
-    # Its id, also of old records, which have its title.
+    # The id of the claim; old records name the claim by its title.
     claim = property(lambda self: paper.claim_id(self.first.summary["claim"]))
 
     @property
     def verdict(self) -> str:
-        """The verdict of all seeds, or where they disagree how many say what, the most first.
+        """The verdict of all seeds; if they disagree, each verdict with its count, largest first.
 
-        What holds is proved, and only attacks on it were run.
+        A claim that "holds" is proved; the runs only tried to refute it.
         """
         counts = collections.Counter(run.summary["verdict"] for run in self.runs).most_common()
         said = [f"{verdict} for {count}" for verdict, count in counts]
@@ -87,17 +87,17 @@ class Group:
         return {run.summary["verdict"] for run in self.runs} - _UNDECIDED
 
     def metric(self, name: str) -> str:
-        """Mean ± standard deviation over the seeds that have it, and of how many if not of all."""
+        """Mean ± standard deviation over the seeds that have the metric, and n if some lack it."""
         metrics = [run.summary["metrics"] for run in self.runs]
         values = [one[name] for one in metrics if name in one]
         if not values:
             return ""
-        # What a seed lacks, the error of a net that diverged say, must not look measured.
+        # Some seeds may lack it (say, the error of a net that diverged); n shows how many count.
         return mean_sd(values) + (f" (n = {len(values)})" if len(values) < len(metrics) else "")
 
 
 def group_runs(runs: Iterable[Run]) -> list[Group]:
-    """Finished runs, by claim in the order of claims.toml and then by name."""
+    """Groups finished runs, sorted by claim in the order of claims.toml, and then by name."""
     groups: dict[tuple, list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.seed):
         place = list(paper.CLAIMS).index(paper.claim_id(run.summary["claim"]))
@@ -108,10 +108,10 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
-    """The finished runs of a directory, as they are and in groups.
+    """The finished runs of a directory, one by one and in groups.
 
     Attributes:
-      unfinished, problems: a line each on the other runs, and on those that cannot be read.
+      unfinished, problems: one line for each unfinished run, and for each that cannot be used.
     """
 
     name: str
@@ -124,7 +124,7 @@ class Collection:
 def read(name: str, directory: str | os.PathLike[str]) -> Collection:
     """Reads the runs in `directory`, which need not exist.
 
-    A run whose files cannot be read, or lack what the tables need, is a problem.
+    A run whose files cannot be read, or lack what the tables need, is listed in `problems`.
     """
     found, problems = read_collection(directory)
     runs = []
@@ -152,10 +152,10 @@ def _is_number(value: object) -> bool:
 
 
 def format_number(value: float, digits: int = 4) -> str:
-    """A number as the tables print it: whole numbers in full, others to `digits` digits.
+    """Formats a number for the tables: integers in full, others to `digits` digits.
 
-    Below a million others lose their fraction, too, rather than take an exponent. What is not a
-    number, None say, is printed as it is.
+    Below a million, others are rounded to integers where they would need an exponent. Anything that
+    is not a number, such as None, is printed as it is.
     """
     if isinstance(value, bool):
         return str(value).lower()
@@ -169,7 +169,7 @@ def format_number(value: float, digits: int = 4) -> str:
 
 
 def mean_sd(values: list) -> str:
-    """Mean ± standard deviation, or the value alone where all are the same."""
+    """Mean ± standard deviation, or the value alone if all are equal."""
     if not all(map(_is_number, values)):
         return ", ".join(dict.fromkeys(map(str, values)))
     if len(set(values)) == 1:
@@ -179,9 +179,9 @@ def mean_sd(values: list) -> str:
 
 
 def in_words(values: list, digits: int = 2, extreme: str = "") -> str:
-    """Values as a sentence has them: least to greatest, or one where they agree in `digits` digits.
+    """Values in a sentence: their range, or one number if the ends agree to `digits` digits.
 
-    `extreme` is "max" or "min" for that value alone, rounded so that it bounds all.
+    `extreme` "max" or "min" gives only that value, rounded so that it bounds all of them.
 
     >>> in_words([4, 8, 4]), in_words([0.6012, 0.6026]), in_words([50_000]), in_words([1.6e32])
     ('4–8', '0.60', '50,000', '1.6 × 10^32')
@@ -200,12 +200,12 @@ def _in_words(value: float, digits: int, extreme: str) -> str:
     else:
         if extreme:
             rounding = decimal.ROUND_CEILING if extreme == "max" else decimal.ROUND_FLOOR
-            # What arithmetic in float64 has added is dropped first: 1 + 2e-16 is at most 1.0.
+            # Drop the rounding errors of float64 first: 1 + 2e-16 is at most 1.0.
             exact = decimal.Context(prec=9).create_decimal_from_float(value)
             # Below a million the whole part is printed in full.
             kept = max(digits, exact.adjusted() + 1) if abs(value) < 10**6 else digits
             value = float(decimal.Context(prec=kept, rounding=rounding).create_decimal(exact))
-        # A rounded 1 keeps the zero that says how far: 1.0.
+        # Trailing zeros show the precision of a rounded number: 1.0.
         large = abs(value) >= min(10**digits, 1000)
         shown = format_number(value, digits) if large else f"{value:#.{digits}g}"
     mantissa, _, exponent = shown.partition("e")
@@ -213,7 +213,7 @@ def _in_words(value: float, digits: int, extreme: str) -> str:
 
 
 def fill(sentence: str, groups: list[Group]) -> tuple[str, list[Group]]:
-    """`sentence` with its values put in, and the groups that they are from.
+    """`sentence` with its values filled in, and the groups that they come from.
 
     Raises:
       MissingValueError: there is no such run or metric, or the values cannot be compared.
@@ -243,9 +243,9 @@ def fill(sentence: str, groups: list[Group]) -> tuple[str, list[Group]]:
 
 
 def headline(claim: str, groups: list[Group], most: int | None = None) -> str:
-    """What the runs say of a claim in a few words, `most` sentences of them, with the seeds.
+    """The results on a claim in a few words: up to `most` sentences, with the number of seeds.
 
-    "not run" where there is no run of the claim; empty where no run has the metrics of a sentence.
+    "not run" if no run belongs to the claim; empty if no run has the metrics of a sentence.
     """
     if not of_claim(claim, groups):
         return NOT_RUN
@@ -256,13 +256,13 @@ def headline(claim: str, groups: list[Group], most: int | None = None) -> str:
             seeds = " and ".join(map(str, sorted({len(group.runs) for group in used})))
             reduced = ", reduced" if any(group.scale == "reduced" for group in used) else ""
             found.append((f" (n = {seeds}{reduced})", text))
-    # What sentences in a row have in common is said once, after the last.
+    # Consecutive sentences with the same number of seeds give it once, after the last of them.
     alike = itertools.groupby(found[:most], key=lambda one: one[0])
     return "; ".join("; ".join(text for _, text in some) + marks for marks, some in alike)
 
 
 def verdicts(claim: str, groups: list[Group]) -> str:
-    """The verdicts of a claim's runs at paper scale, counted; reduced ones apart and marked."""
+    """The verdicts on a claim with their counts; reduced runs are counted apart and marked."""
     counts = collections.Counter((g.scale, g.verdict) for g in of_claim(claim, groups))
     cells = []
     for (scale, verdict), count in sorted(counts.items(), key=lambda one: one[0][0]):
@@ -279,9 +279,9 @@ def duration(seconds: float) -> str:
 
 
 def contradictions(yours: list[Group], reference: list[Group]) -> list[str]:
-    """Why any group of yours contradicts the reference of its scale, or else itself or its claim.
+    """One line for each group that contradicts the reference of its scale, itself or its claim.
 
-    Reduced runs cannot contradict a claim. What the reference does not reproduce is no news.
+    Reduced runs cannot contradict a claim. A failure that the reference shares is not listed.
     """
     known = {(group.name, group.scale): group for group in reference}
     found = []

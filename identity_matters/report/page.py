@@ -1,8 +1,8 @@
-"""REPORT.md as one HTML page that needs nothing from the network: page.html and page.css.
+"""Renders REPORT.md as one self-contained HTML page, from page.html and page.css.
 
-Formulas become MathML, which browsers know; figures are put inside. HTML in the text, but for
-<details> and <summary>, is shown and not obeyed. The page has an icon, an empty one, because
-browsers would ask a server for it.
+Formulas become MathML, which browsers can show; figures are embedded. HTML in the text is escaped,
+except for <details> and <summary>. The icon of the page is empty; without one, browsers would
+request it from a server.
 """
 
 import base64
@@ -27,12 +27,12 @@ _FOLDED = re.compile(r"(</?details>|<summary>[^<]*</summary>)\n*")
 
 
 def anchor(heading: str) -> str:
-    """The name under which a heading is linked to, on GitHub and on the page alike."""
+    """The name by which links refer to a heading, on GitHub and on the page alike."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def render(markdown: str, directory: pathlib.Path) -> str:
-    """The page; the pictures that the text names are read from `directory`."""
+    """The HTML page; images in the text are read from `directory`."""
     parser = MarkdownIt("commonmark").enable("table")
     rules = {"fence": _fence, "image": _image, "html_block": _html, "html_inline": _html}
     for name, rule in rules.items():
@@ -50,7 +50,7 @@ def render(markdown: str, directory: pathlib.Path) -> str:
 
 
 def _arrange(tokens: list[Token]) -> dict[str, list[str]]:
-    """Gives headings, figures and cells what the style sheet needs; returns headings by tag."""
+    """Sets the tags and attributes that the style sheet needs; returns the headings by tag."""
     headings: dict[str, list[str]] = collections.defaultdict(list)
     columns: list[str] = []
     labels: Iterator[str] = iter(())
@@ -76,7 +76,7 @@ def _arrange(tokens: list[Token]) -> dict[str, list[str]]:
                 kind = "number" if _NUMBER.fullmatch(text) else next(starts, None)
                 if kind:
                     before.attrSet("class", kind)
-    # A table of metrics stays a table on a telephone; rows of any other become cards there.
+    # On a phone the rows of a table become cards, except in tables of metrics.
     for first, cell in zip(tokens, tokens[4:], strict=False):
         if first.type == "table_open" and cell.content != "metric":
             first.attrSet("class", "cards")

@@ -23,19 +23,19 @@ get_config = configs({"plain": {}, "slow": _SLOW}, _COMMON)
 
 
 def trials(variant: str, values: tuple, pause_seconds: float, action: str) -> list[dict]:
-    """One for each number."""
+    """One trial for each number."""
     return [{"value": value, "pause_seconds": pause_seconds, "action": action} for value in values]
 
 
 def build(value: int, pause_seconds: float, action: str) -> dict:
-    """What is measured: the trial, if it will do."""
+    """The subject of the measurement, which is the trial itself."""
     if pause_seconds < 0:
         raise ValueError(f"pause_seconds must be 0 or more, got {pause_seconds}")
     return {"value": value, "pause_seconds": pause_seconds, "action": action}
 
 
 def measure(subject: dict, key) -> dict:
-    """Its square."""
+    """The square of the number."""
     del key
     time.sleep(subject["pause_seconds"])
     if subject["value"] == 2:
@@ -47,7 +47,7 @@ def measure(subject: dict, key) -> dict:
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """The sum."""
+    """The sum of the squares, with the verdict "holds"."""
     del settings
     total = sum(record["square"] for record in records)
     return run.Verdict("theorem-2-1", {"sum_of_squares": total}, "holds")

@@ -1,4 +1,4 @@
-"""`experiments.reproduce` of a suite that is the toy alone.
+"""`experiments.reproduce` with the toy as its only experiment.
 
 Command: python -m tests.toy.reproduce --only=toy
 """

@@ -1,8 +1,8 @@
-"""The figures of the report: the points that they plot, taken from runs, and how they are drawn.
+"""The figures of the report: the points that they take from runs, and how these are drawn.
 
-`draw` sees only the points, and the points are what is saved as CSV, so that a figure shows nothing
-of a run that its CSV does not hold. Every seed that is there is drawn: `curve` shows the median and
-shades the range. The SVG brings its own colours for dark surroundings.
+`draw` sees only the points, and the same points are saved as CSV, so a figure shows nothing that
+its CSV lacks. Every available seed is drawn: `curve` shows the median and shades the range. The SVG
+has its own colours for dark mode.
 """
 
 import csv
@@ -34,7 +34,7 @@ Series = Iterator[tuple[Looks, Points]]
 # Okabe and Ito's colours, which readers with colour blindness can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLE: dict[Any, Any] = {
-    # Matplotlib re-exports this name, and its stubs do not.
+    # Matplotlib re-exports this name, but its stubs do not.
     "axes.prop_cycle": matplotlib.cycler(color=COLOURS),  # type: ignore[attr-defined]
     "axes.grid": True,
     "axes.spines.right": False,
@@ -49,8 +49,8 @@ _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "identity-matters",
 }
-# What is drawn in the colour on the left is drawn in that on the right where the reader's screen is
-# dark. Text has no colour of its own in matplotlib's SVG.
+# Light-mode colour -> dark-mode colour. Text has no colour of its own in Matplotlib's SVG, so it
+# gets a separate rule.
 _DARK = {
     "#ffffff": "#15181c",
     "#000000": "#e4e7eb",
@@ -73,14 +73,14 @@ _DARK_STYLE = f"@media (prefers-color-scheme: dark){{text{{fill:#e4e7eb}}{_DARK_
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """One figure of the report; claims.toml has its title and its caption.
+    """One figure of the report; claims.toml has its title and caption.
 
     Attributes:
-      name: of its files, figures/<name>.svg and .csv.
-      experiment: whose runs it draws from.
-      points: ``points(run)`` gives flat dicts, none where the run holds nothing for it.
-      draw: ``draw(points, canvas)`` onto a matplotlib Figure. Each point has its run's variant and
-        seed, too.
+      name: its files are figures/<name>.svg and figures/<name>.csv.
+      experiment: the experiment whose runs it draws.
+      points: ``points(run)`` returns flat dicts, or none if the run has nothing for this figure.
+      draw: ``draw(points, canvas)`` draws on a Matplotlib Figure. Each point also has the variant
+        and the seed of its run.
     """
 
     name: str
@@ -93,7 +93,7 @@ FIGURES: list[Figure] = []
 
 
 def figure(experiment: str, name: str, points: Callable[[Run], Iterable[dict]]) -> Callable:
-    """Declares the figure <experiment>_<name>; it decorates the function that draws it."""
+    """Registers the figure <experiment>_<name>; it decorates the function that draws it."""
 
     def declare(draw: Callable[[Points, Canvas], None]) -> Callable:
         FIGURES.append(Figure(f"{experiment}_{name}", experiment, points, draw))
@@ -102,7 +102,7 @@ def figure(experiment: str, name: str, points: Callable[[Run], Iterable[dict]]) 
     return declare
 
 
-# Fields of a record and columns of points are named in one string, divided by spaces.
+# Several fields or columns are given as one string, separated by spaces.
 
 
 def of_kind(run: Run, kind: str, name: str = "kind") -> list[dict]:
@@ -111,16 +111,16 @@ def of_kind(run: Run, kind: str, name: str = "kind") -> list[dict]:
 
 
 def pick(record: dict, names: str) -> dict:
-    """Some fields of a record; "new=old" gives one another name."""
+    """Some fields of a record; "new=old" renames one."""
     pairs = (name.rpartition("=") for name in names.split())
     return {new or old: record[old] for new, _, old in pairs}
 
 
 def rows(records: list[dict], names: str) -> list[dict]:
-    """Some fields of each record, as in `pick`; of parallel lists a row for each place.
+    """Some fields of each record, as in `pick`; parallel lists give one row per position.
 
-    Of ``{"depth": 2, "norms": [0.1, 0.3]}`` "depth norm=norms" are the rows
-    ``{"depth": 2, "norm": 0.1}`` and ``{"depth": 2, "norm": 0.3}``. Lists may hold lists.
+    From ``{"depth": 2, "norms": [0.1, 0.3]}``, "depth norm=norms" makes the rows
+    ``{"depth": 2, "norm": 0.1}`` and ``{"depth": 2, "norm": 0.3}``. Lists may be nested.
     """
     found = []
     for row in (pick(record, names) for record in records):
@@ -135,7 +135,7 @@ def rows(records: list[dict], names: str) -> list[dict]:
 
 
 def split(points: Points, names: str) -> dict[Any, Points]:
-    """The points by the value of a column, or by a tuple of several, in order of appearance."""
+    """Groups the points by the value of one column, or of several, in order of appearance."""
     key = operator.itemgetter(*names.split())
     parts: dict[Any, Points] = {}
     for point in points:
@@ -146,8 +146,8 @@ def split(points: Points, names: str) -> dict[Any, Points]:
 def series(points: Points, by: str, labels: Labels = str) -> Series:
     """({"color": ..., "label": ...}, points) for each value of a column, or of several.
 
-    `labels` gives each value its label. A dict also gives the order, so that a value has the same
-    colour in every panel; values that it lacks are left out.
+    `labels` gives each value its label. A dict also sets the order, so that a value has the same
+    colour in every panel; values that are not in it are left out.
     """
     parts = split(points, by)
     named = labels if isinstance(labels, Mapping) else {value: labels(value) for value in parts}
@@ -161,8 +161,8 @@ def panels(
 ) -> Iterator[tuple[Any, Points]]:
     """(axes, points) for each value of a column, named by `titles` as in `series`.
 
-    All have one y axis, labelled on the left. Once all are drawn, `legend` columns below them have
-    each label.
+    All panels share one y axis, labelled on the left. After the last one, a shared legend with
+    `legend` columns is drawn below them (0 for none).
     """
     parts = list(series(points, by, titles))
     columns = min(columns, len(parts))
@@ -187,10 +187,10 @@ def panels(
 def curve(
     axes: Any, points: Points, x: str, y: str, fmt: str = "o-", floor: float = -inf, **options: Any
 ) -> None:
-    """Draws the median of column y at each value of column x, and the range where there is one.
+    """Draws the median of column y at each value of column x, and the range of the values.
 
-    Points without a value are left out; lower ones are drawn at `floor`, as 0 has no place on a
-    logarithmic axis. `fmt` and `options` go to `axes.plot`.
+    Points without a value (None or NaN) are left out. Values below `floor` are drawn at `floor`,
+    since a logarithmic axis has no 0. `fmt` and `options` go to `axes.plot`.
     """
     held = split([p for p in points if p[y] is not None and not isnan(p[y])], x)
     places = sorted(held)
@@ -219,7 +219,7 @@ def curves(axes: Any, parts: Series, x: str, y: str, fmt: str = "o-", **options:
 def scatter(
     axes: Any, points: Points, x: str, y: str, fmt: str = "o", floor: float = -inf, **options: Any
 ) -> None:
-    """Draws every point, lower ones at `floor`; discs are see-through."""
+    """Draws every point, values below `floor` at `floor`; discs are translucent."""
     disc: Looks = {"alpha": 0.5, "markeredgewidth": 0} if fmt == "o" else {}
     heights = [max(point[y], floor) for point in points]
     axes.plot([point[x] for point in points], heights, fmt, **disc | options)
@@ -233,7 +233,7 @@ def render(figure: Figure, points: Points) -> str:
         buffer = io.BytesIO()
         title = paper.FIGURES[figure.name].title
         FigureCanvasSVG(canvas).print_svg(buffer, metadata={"Date": None, "Title": title})
-    # Matplotlib pads some lines with blanks, which diffs and editors then complain about.
+    # Matplotlib leaves trailing spaces, which diffs and editors complain about.
     lines = buffer.getvalue().decode().splitlines()
     svg = "\n".join(line.rstrip() for line in lines) + "\n"
     return svg.replace("</style>", f"{_DARK_STYLE}</style>", 1)
@@ -245,7 +245,7 @@ def points_of(figure: Figure, run: Run) -> list[dict]:
 
 
 def write_csv(path: pathlib.Path, table: list[dict]) -> None:
-    """Writes rows, which need not have the same columns, as comma-separated values."""
+    """Writes rows as comma-separated values; their columns need not be the same."""
     columns = list(dict.fromkeys(name for row in table for name in row))
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")
@@ -254,11 +254,11 @@ def write_csv(path: pathlib.Path, table: list[dict]) -> None:
 
 
 def save(figure: Figure, runs: list[Run], directory: pathlib.Path) -> tuple[list[Run], list[str]]:
-    """Writes <name>.svg and <name>.csv to `directory`; no file where the runs have no points.
+    """Writes <name>.svg and <name>.csv to `directory`; no files if the runs have no points.
 
     Returns:
-      The runs that are shown, and why others, whose records are not as the figure reads them, are
-      not.
+      The runs that are shown, and a message for each run that is left out because its records are
+      malformed.
     """
     shown: list[Run] = []
     points: Points = []
@@ -267,7 +267,7 @@ def save(figure: Figure, runs: list[Run], directory: pathlib.Path) -> tuple[list
     try:
         shown, points, svg = _drawn(figure, runs)
     except MALFORMED:
-        # Run by run: each that can be drawn together with those before it.
+        # Add the runs one by one; skip those that cannot be drawn with the ones before.
         for run in runs:
             try:
                 shown, points, svg = _drawn(figure, [*shown, run])
@@ -281,12 +281,12 @@ def save(figure: Figure, runs: list[Run], directory: pathlib.Path) -> tuple[list
 
 
 def _drawn(figure: Figure, runs: list[Run]) -> tuple[list[Run], Points, str]:
-    """The runs that have points, the points, and the figure of them."""
+    """The runs that have points, the points, and the figure as SVG text."""
     found = [(run, points_of(figure, run)) for run in runs]
     points = [row for _, own in found for row in own]
     return [run for run, own in found if own], points, render(figure, points) if points else ""
 
 
-# The modules of this package declare figures.
+# Importing the modules of this package registers their figures.
 for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
     importlib.import_module(_module.name)

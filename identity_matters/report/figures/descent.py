@@ -11,7 +11,7 @@ from identity_matters.runs import Run
 
 # Certificates against the truth, and times to escape (experiments/convergence.py)
 
-# Up to which (f(0) - C) / sigma each certificate holds: (V4), (V1) and (V3) of
+# The largest (f(0) - C) / sigma at which each certificate holds: (V4), (V1) and (V3) of
 # docs/theory/convergence.md.
 _CERTIFIED = {
     "certified, descent": (1 / 18, "-."),
@@ -42,7 +42,7 @@ def escape_points(run: Run) -> Iterator[dict]:
     """One row for each scalar target of `_ESCAPED`, depth and noise: medians over the draws."""
     for record in fig.of_kind(run, "escape", "question"):
         for entry in record["by_noise"] if record["target"] in [[r] for r in _ESCAPED] else ():
-            # A draw that was too long to run counts with the most updates.
+            # A draw that was not run, because it would take too long, counts as max_updates.
             measured = entry["measured_updates"] + [record["max_updates"]] * entry["not_run"]
             yield {
                 "target": record["target"][0],
@@ -67,7 +67,7 @@ def draw_escape(points: fig.Points, canvas: Canvas) -> None:
 
 # Gradients that are exactly 0 in float64 are drawn at the bottom of the logarithmic axis.
 _DRAWN_ZERO = 1e-320
-# The modified identity maps reach the optimum up to rounding, or exactly.
+# The modified identity maps reach the optimum exactly or up to rounding: drawn at this height.
 _DRAWN_ZERO_RISK = 1e-16
 _NETWORKS = {
     "residual": "residual, near zero",
@@ -108,7 +108,7 @@ def draw_depth(points: fig.Points, canvas: Canvas) -> None:
 
 
 def norm_points(run: Run) -> Iterator[dict]:
-    """One row for each residual net: |||A||| l at convergence, and what theory says of it."""
+    """One row for each residual net: |||A||| l at convergence, and its bounds."""
     theory = "bound_v3_times_depth bound_iclr2017_times_depth least_norm_times_depth"
     for record in run.records if run.variant == "depth" else ():
         if record["network"] == "residual" and record["converged"]:
@@ -139,7 +139,7 @@ def draw_norm(points: fig.Points, canvas: Canvas) -> None:
 
 
 def stuck_points(run: Run) -> list[dict]:
-    """One row for each point of the curves; of repeated runs the first, the widest maps."""
+    """One row for each point of the curves of the first repeat, with the widest Gaussian maps."""
     if run.variant != "stuck_targets":
         return []
     records = [record for record in run.records if record["repeat"] == 0]
@@ -155,19 +155,19 @@ def draw_stuck(points: fig.Points, canvas: Canvas) -> None:
         axes.set(yscale="log", xlabel="updates", ylabel="excess risk f − C")
         for style, some in series(own, "start", _STARTS):
             line = "o-" if len(split(some, "updates")) < 6 else "-"
-            # Seeds end at different numbers of updates, where a median would jump.
+            # Seeds stop after different numbers of updates, so a median would jump.
             for rows in split(some, "seed").values():
                 style |= {"linewidth": 1, "floor": _DRAWN_ZERO_RISK}
                 curve(axes, rows, "updates", "excess_risk", line, **style)
         predicted = own[0]["predicted_stall_excess_risk"]
         axes.axhline(predicted, color="black", linestyle=":", linewidth=1)
-        # A symmetric logarithmic axis starts at 0, where the curves do.
+        # A symmetric logarithmic axis starts at 0, as the curves do.
         axes.set_xscale("symlog", linthresh=1)
         axes.set_xlim(left=0)
 
 
 def noise_points(run: Run) -> list[dict]:
-    """One row for each draw; one that did not converge has the updates that it was given."""
+    """One row for each draw; if it did not converge, its updates are those until it stopped."""
     names = "target depth noise_std=noise_stds updates converged"
     return fig.rows(run.records, names) if run.variant == "noise" else []
 
@@ -180,7 +180,7 @@ def draw_noise(points: fig.Points, canvas: Canvas) -> None:
         axes.set(xscale="log", xlabel="standard deviation of the noise")
         axes.set(yscale="log", ylabel="updates to the tolerance (x: not reached)")
         for place, (style, some) in enumerate(series(own, "depth", depths)):
-            # Depths side by side, not over one another.
+            # Shift the depths sideways, so that their points do not overlap.
             shift = 1.12 ** (place - len(depths) / 2)
             for converged, rows in split(some, "converged").items():
                 rows = [{**row, "place": row["noise_std"] * shift} for row in rows]

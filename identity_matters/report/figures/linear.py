@@ -1,4 +1,4 @@
-"""Figures of Theorem 2.1, of eq. (2.3) and of the landscape of linear residual nets."""
+"""Figures of Theorem 2.1, eq. (2.3) and the landscape of linear residual nets."""
 
 import itertools
 import statistics
@@ -61,7 +61,7 @@ def draw_norms(points: fig.Points, canvas: Canvas) -> None:
         for bound, (label, line) in _BOUND_STYLES.items():
             rows = [point for point in own if point["curve"] == bound]
             curve(axes, rows, *names, line, color="0.2", linewidth=1.0, label=label)
-        # Hollow, so that an equal norm of another method shows through.
+        # Hollow markers, so that equal norms of other methods show through.
         curves(axes, series(own, "curve", _METHODS), *names, "o", markerfacecolor="none")
 
 
@@ -72,7 +72,7 @@ def _scale_dimensions(axes: Any) -> None:
 
 
 def gap_points(run: Run) -> Iterator[dict]:
-    """The largest excess of |||A||| over the lower bound, over the depths where that is below 1."""
+    """The largest excess of |||A||| over a lower bound in (0, 1), over the depths that have one."""
     largest: dict[tuple[int, str], float] = {}
     for record in run.records:
         for row in record["rows"]:
@@ -89,12 +89,12 @@ def gap_points(run: Run) -> Iterator[dict]:
 @fig.figure("factorization", "gap", gap_points)
 def draw_gaps(points: fig.Points, canvas: Canvas) -> None:
     variants = {name: name.replace("_", " ") for name in sorted(split(points, "variant"))}
-    # A marker and a colour each, and a dashed line when these start again.
+    # Each variant has a marker and a colour; when the markers repeat, the lines are dashed.
     lines = (marker + line for line in itertools.cycle(("-", "--")) for marker in "osv^Dx*")
     styles = dict(zip(variants.values(), lines, strict=False))
     for axes, own in panels(canvas, points, "method", "{} factorization".format, legend=4):
         _scale_dimensions(axes)
-        # Optimal to rounding is 0, which a logarithmic axis has no place for.
+        # An optimum up to rounding has excess 0, which a logarithmic axis cannot show.
         axes.set_yscale("symlog", linthresh=0.01)
         axes.set(ylim=(0, 100), ylabel="excess over the lower bound, percent")
         for style, rows in series(own, "variant", variants):
@@ -102,7 +102,7 @@ def draw_gaps(points: fig.Points, canvas: Canvas) -> None:
 
 
 def shortest_points(run: Run) -> Iterator[dict]:
-    """The excess of the best |||A||| over the bound from vectors alone, and with half turns."""
+    """The excess of the best |||A||| over the bound from single vectors (F4), and with (F10)."""
     for target, record in enumerate(run.records if run.variant in _OF_PATHS else ()):
         for row, bound in itertools.product(record["rows"], _BOUNDS_OF_PATHS):
             yield {
@@ -179,7 +179,7 @@ def draw_tight_family(points: fig.Points, canvas: Canvas) -> None:
     shown = sorted((p for p in points if p["width"] == narrowest), key=lambda p: p["scale"])
     for axes, own in panels(canvas, shown, "scale", "Σ = {:g} I".format):
         axes.set(yscale="log", xlabel="τ", ylabel="right-hand side / squared gradient")
-        # Beyond six decades nothing new is to be seen: the ICLR form goes on as (1-tau)^{-(l-1)}.
+        # Beyond six decades there is nothing new: the ICLR form goes on as (1-tau)^{-(l-1)}.
         axes.set_ylim(0.1, 1e6)
         for style, some in series(own, "depth", depths):
             for form, rows in split(some, "form").items():
@@ -225,7 +225,7 @@ def draw_wall(points: fig.Points, canvas: Canvas) -> None:
 
 
 def origin_points(run: Run) -> list[dict]:
-    """One row for each Hessian eigenvalue at zero weights; R farthest from I, the least width."""
+    """One row per Hessian eigenvalue at zero weights, for the R farthest from I and least width."""
     records = of_kind(run, "hessian_at_origin")
     narrowest = min((record["width"] for record in records), default=0)
     farthest: list[dict] = []
@@ -252,7 +252,7 @@ def draw_origin(points: fig.Points, canvas: Canvas) -> None:
 
 
 def negative_determinant_points(run: Run) -> Iterator[dict]:
-    """One row for each ball of the first R and Sigma: the least ||grad f||_F in it, its floor."""
+    """One row for each ball: the least ||grad f||_F in it, its floor; first R and Sigma only."""
     for record in of_kind(run, "negative_determinant"):
         least, floors = record["least_gradient_norms"][0], record["floors"][0]
         for tau, norm, floor in zip(record["taus"], least, floors, strict=True):

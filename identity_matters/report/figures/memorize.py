@@ -30,7 +30,7 @@ def parameter_points(run: Run) -> Iterator[dict]:
                 **fig.pick(fit, names),
                 "theorem_3_2": n * math.log(n) + fit["num_classes"] ** 2,
                 # Two hidden layers of Theta(sqrt n) nodes (arXiv 1810.07770), and O~(sqrt n)
-                # parameters (arXiv 2110.03187): both from the abstracts.
+                # parameters (arXiv 2110.03187), both as stated in the abstracts.
                 "yun_2019": float(n),
                 "vardi_2021": math.sqrt(n),
                 "counting_bound": fit["counting_lower_bound"],
@@ -49,7 +49,7 @@ def draw_parameters(points: fig.Points, canvas: Canvas) -> None:
             face = colour if certified else "none"
             looks: Looks = {"color": colour, "markerfacecolor": face, "label": label}
             curve(axes, own, "examples", "block_parameters", marker, **looks)
-    # The curves are those of float32.
+    # The theoretical curves belong to the float32 networks.
     single = [point for point in points if point["precision"] == "float32"]
     for name, (label, style) in _CURVES.items():
         curve(axes, single, "examples", name, style, color="grey", linewidth=1, label=label)
@@ -58,7 +58,7 @@ def draw_parameters(points: fig.Points, canvas: Canvas) -> None:
 
 
 def width_points(run: Run) -> Iterator[dict]:
-    """Least widths against n, and one row for each n and precision."""
+    """One row for each n and precision: the least widths, and the width of the theorem."""
     printed = {one["examples"]: one["theorem_width"] for one in of_kind(run, "separation")}
     names = "precision examples least_fitting_width least_certified_width"
     for record in of_kind(run, "minimal_width"):
@@ -88,7 +88,7 @@ def _by_precision(axes: Any, points: fig.Points, x: str, columns: dict) -> None:
 
 
 def precision_points(run: Run) -> Iterator[dict]:
-    """Error against margin in both precisions, a row for each network that was run."""
+    """Error against margin: one row for each network that was run, in each precision."""
     names = "smallest_margin max_abs_error output_error_bound errors certified"
     for record in of_kind(run, "precision"):
         for name in ("float32", "float64"):
@@ -137,7 +137,7 @@ def draw_descent(points: fig.Points, canvas: Canvas) -> None:
 
 
 def few_numbers_points(run: Run) -> Iterator[dict]:
-    """One row for each size of the groups whose labels share a word, where sizes were chosen."""
+    """One row for each size of the groups whose labels share a word, from trials that set it."""
     names = "dataset examples group_points numbers group_numbers certified"
     for record in of_kind(run, "few_numbers"):
         if "word_bits" not in record:
@@ -161,7 +161,7 @@ def draw_few_numbers(points: fig.Points, canvas: Canvas) -> None:
 
 
 def trade_points(run: Run) -> list[dict]:
-    """Numbers of each network and of its groups, and the floor, by bits and width."""
+    """One row per word size and width: numbers of the network and its groups, and their bound."""
     records = [record for record in of_kind(run, "few_numbers") if "word_bits" in record]
     stored = "numbers group_numbers counting_bound=counting_lower_bound"
     return fig.rows(records, f"examples word_bits width group_points {stored}")

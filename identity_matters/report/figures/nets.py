@@ -21,7 +21,7 @@ def ablation_points(question: str, run: Run) -> Iterator[dict]:
     for record in of_kind(run, "train") if asked else ():
         result = results[record["cell"]]
         yield {
-            # Without the depth: each depth has a panel of its own.
+            # Leave out the depth: each depth has a panel of its own.
             "net": result["net"].split("/")[0].replace("_", " "),
             "convolutions": 1 + 2 * sum(result["model"]["blocks_per_stage"]),
             **fig.pick(record, "step loss error_percent"),
@@ -92,7 +92,7 @@ def draw_ratio(points: fig.Points, canvas: Canvas) -> None:
 
 # Trainability, gradients and weights over depth (experiments/deep_mlp.py)
 
-# Losses of nets that diverged are drawn at this height, and gradients below float32 at that.
+# Losses of diverged nets, and gradients below the range of float32, are drawn at these heights.
 _DRAWN_DIVERGED_LOSS = 2.0
 _DRAWN_ZERO_GRADIENT = 1e-24
 _VARIANTS = ("digits/relu", "digits/linear", "digits/orthogonal")
@@ -116,7 +116,7 @@ def _labelled(run: Run) -> Iterator[dict]:
 
 
 def trainability_points(run: Run) -> Iterator[dict]:
-    """One row for each net: its loss and error, and how many directions are left at its start."""
+    """One row for each net: its loss, its error, and the effective dimension at its start."""
     for record in _labelled(run):
         yield {
             **fig.pick(record, "activation net depth"),
@@ -127,7 +127,7 @@ def trainability_points(run: Run) -> Iterator[dict]:
 
 
 def gradient_points(run: Run) -> Iterator[dict]:
-    """One row for each layer of the deepest nets and of those of 16 layers."""
+    """One row for each layer of the nets of 16 layers and of the deepest ones."""
     nets = list(_labelled(run))
     deepest = max((record["depth"] for record in nets), default=0)
     for record in nets:
@@ -139,7 +139,7 @@ def gradient_points(run: Run) -> Iterator[dict]:
 
 
 def norm_points(run: Run) -> Iterator[dict]:
-    """One row for each net with the identity: l |||A||| at its end, and its l x rate."""
+    """One row for each net with the identity: l |||A||| after training, and l x learning rate."""
     for record in _labelled(run):
         if "norm" in record:
             yield {
@@ -150,7 +150,7 @@ def norm_points(run: Run) -> Iterator[dict]:
 
 
 def _over_depth(points: fig.Points, canvas: Canvas, ylabel: str) -> Iterator[tuple[Any, list]]:
-    """Panels by activation over the depths that there are, with one legend."""
+    """Panels by activation with the depths on the x axis, and one shared legend."""
     depths = sorted({point["depth"] for point in points})
     for axes, own in panels(canvas, points, "activation", legend=2):
         axes.set(xscale="log", xlabel="layers l", ylabel=ylabel)

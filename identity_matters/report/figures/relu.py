@@ -9,16 +9,16 @@ from identity_matters.report import figures as fig
 from identity_matters.report.figures import curve, curves, of_kind, panels, series, split
 from identity_matters.runs import Run
 
-# Shares of rounding size, 0 included, are drawn at this height of a logarithmic axis.
+# Values of rounding size, 0 included, are drawn at this height of a logarithmic axis.
 _DRAWN_ZERO = 1e-20
 _LARGEST_DRAWN_NORM = 2.0
-# The bounds of f / f(0) over which the noise figure counts; the setting's own is marked.
+# The noise figure counts the starts below each of these bounds on f / f(0).
 _BOUNDS = tuple(10.0**power for power in range(-14, 1))
 _DRAWN_KINDS = ("optimal", "no negative curvature", "saddle", "all dead", "zero unit", "outside")
 
 
 def limit_points(run: Run) -> Iterator[dict]:
-    """One row for each critical point that the searches reached, those at kinks left out."""
+    """One row for each critical point that the searches reached, except those at kinks."""
     names = "depth width maps bias pairs descends kind=kinds norm=max_norm risk_share"
     for record in of_kind(run, "search", "measured"):
         maps = record["lifted_width"] > record["width_in"]
@@ -50,9 +50,9 @@ def _label(net: tuple) -> str:
 
 
 def functional_points(run: Run) -> Iterator[dict]:
-    """One row for each proved minimum: the gradient in the maps, and the least that (N15) allows.
+    """One row for each proved minimum: the gradient in the maps, and its lower bound (N15).
 
-    That is the bound for the last block, ``2 sqrt(f / n)``, as B has orthonormal rows.
+    The bound is that of the last block, ``2 sqrt(f / n)``, as B has orthonormal rows.
     """
     for record in of_kind(run, "search", "measured"):
         for proof in record["certificates"]:
@@ -98,9 +98,9 @@ def draw_ratio(points: fig.Points, canvas: Canvas) -> None:
 
 
 def noise_points(run: Run) -> Iterator[dict]:
-    """Each net's and deviation's time to half the risk; each width's share of starts over bounds.
+    """Time to half the risk for each net and deviation; share of starts below each bound by width.
 
-    The share is that of all noisy starts of the run with a final risk up to the bound.
+    The share is that of the width's noisy starts with a final risk share of at most the bound.
     """
     records, name = of_kind(run, "noise", "measured"), "median_updates_to_half"
     times = fig.rows(records, f"depth width bias deviation=scales {name}")
