@@ -190,8 +190,8 @@ def search(trial, rng) -> dict:
     """The largest right/left that `gradient_bound.worst_case` finds with ``||Sigma|| <= 1``.
 
     "predicted_ratios" are the suprema that the corrected form implies. The printed ratios are
-    proportional to Sigma, so a point fails for norms of Sigma above ``||Sigma|| / ratio``. The least
-    of these is "least_failing_sigma_norm" (None for the corrected form: its ratio does not change).
+    proportional to Sigma, so a point fails once Sigma's norm exceeds ``||Sigma|| / ratio``. The
+    least of these is "least_failing_sigma_norm" (None for corrected, whose ratio does not change).
     """
     form, width, depth = trial.form, trial.width, trial.depth
     radii = np.repeat(trial.taus, trial.starts)
