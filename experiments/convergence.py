@@ -49,14 +49,14 @@ _SETTINGS = {
     },
     "escape": {
         "depths": (2, 3, 4, 5, 6),  # l
-        "noises": (0.01, 0.05, 0.2),  # standard deviation of the starts from 1; clipped at 3 times
+        "noises": (0.01, 0.05, 0.2),  # standard deviation of w around 1; clipped at 3 deviations
         "draws": 32,  # starts per depth, target and noise
         "targets": ((-0.5,), (-2.0,), (-0.5, -1.5, 0.8), (0.5,), (2.0,)),  # diagonals of R
         # The step size is this / (l sigma (1 + max |r|)^2), small enough to follow the flow.
         "learning_rate_scale": 0.1,
         "risk": 1e-6,  # an entry has reached its target once its f - C is at most this
         "max_updates": 3_000_000,  # starts predicted to need more than half of this are not run
-        "largest_factor": 2.0,  # most that prediction and measurement may differ by; above 1
+        "largest_factor": 2.0,  # largest ratio of prediction and measurement, either way; above 1
     },
 }
 VARIANTS = tuple(_SETTINGS)
@@ -64,7 +64,7 @@ get_config = shared.configs(_SETTINGS)
 
 
 def trials(*, variant: str, **settings) -> list[dict]:
-    """One for each (depth, width) and each of beyond_shapes, or for each (depth, target)."""
+    """One trial for each (depth, width) and each of beyond_shapes, or for each (depth, target)."""
     if variant == "escape":
         shared.require_between(1, math.inf, largest_factor=settings["largest_factor"])
         return shared.each(settings, {"depths": "depth", "targets": "target"}, question="escape")

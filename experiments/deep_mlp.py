@@ -13,11 +13,11 @@ each net takes the best of the same few learning rates (`train`).
 Command: python -m experiments.deep_mlp --config=:digits/relu
 Hardware: 2 CPU cores, one of them in use. Time: half a minute for relu, which compiles every
 depth, and 20 s for each of the others; a minute and a half for each digits/long variant. float32.
-Expected: with the identity, nets of every depth train. Without it, no net of 256 layers or more
-trains in this many updates. More updates train deeper nets: 70 train 2 to 8 layers, 2,000 train 32
-or 64. From small weights the gradient is 0 in float32 from 32 layers on; standard weights preserve
-most of it, but map all inputs to nearly one line. Linear nets with orthogonal weights train like
-those with the identity.
+Expected: with the identity, nets of every depth train. Without it, from small or standard weights,
+no net of 256 layers or more trains in this many updates. More updates train deeper nets: 70 train 2
+to 8 layers, 2,000 train 32 or 64. From small weights the gradient is 0 in float32 from 32 layers
+on. Standard weights preserve most of it up to 64 layers, but deep nets then map all inputs to
+nearly one line. Linear nets with orthogonal weights train like those with the identity.
 """
 
 import collections
@@ -113,8 +113,8 @@ _COMMON = {
     },
     "layer_points": 65,  # gradient norms are recorded for at most this many layers of each net
     "verdict": {
-        # A net has trained if its loss has gone at least this far from the loss of the zero map
-        # to that of the best linear map.
+        # A net has trained if its loss has gone at least this percentage of the way from the loss
+        # of the zero map to that of the best linear map.
         "trained_percent": 90.0,
         # From this depth on, nets without the identity are claimed not to train in the updates of
         # the run. More updates train deeper nets: 70 train 2 to 8 layers, 2,000 train 32 to 64.

@@ -87,8 +87,8 @@ _CHANGES = {
     "ill_conditioned": {"dimensions": (2, 3, 5, 8, 16, 33), "strengths": (1e4, 1e8)},
     "normal": _OPTIMAL,
     "negative_even": {"depths": (16, 64, 256, 4096), **_OPTIMAL},
-    # Even with almost no stretch, K takes a layer or two. With few layers in all, the rotations of
-    # the paper's construction miss them.
+    # Even with almost no stretch, the paper's construction spends a layer or two on K. If there are
+    # few layers in all, that leaves too few for its rotations.
     "negative_odd": {
         "strengths": (1e-3, 1.0),
         "depths": (16, 64, 256, 4096),

@@ -330,7 +330,7 @@ def judge_noise(settings: dict, records: list[dict]) -> tuple[dict, str]:
         ends = list(zip(r["noise_stds"], r["updates"], r["converged"], strict=True))
         for std, updates, converged in ends:
             name = f"layers={r['depth']}/noise={std:g}"
-            # A draw that diverged early did not finish early: it counts as max_updates.
+            # A draw that did not converge counts as max_updates, even if it diverged early.
             times = np.where(converged, updates, r["descent"]["max_updates"]).tolist()
             metrics[f"{r['target']}_converged_draws/{name}"] = int(np.sum(converged))
             metrics[f"{r['target']}_median_updates/{name}"] = statistics.median_low(times)
