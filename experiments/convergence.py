@@ -1,18 +1,18 @@
-"""Does training from zero stay inside, and how long does it take to leave a saddle?
+"""Does training from zero stay inside the ball, and how long does it take to leave a saddle?
 
-Both are answered by (V1) to (V6) of docs/theory/convergence.md.
+(V1) to (V6) of docs/theory/convergence.md answer both questions.
 
-* inside: random problems that `will_converge` certifies, of all depths. Gradient descent with the
-  certified step size must stay within the certified radius and fall as fast as certified, at every
-  update. Beside it, how far beyond the certificate descent still converges.
-* escape: scalar and diagonal targets, noise of several sizes. The updates that descent takes to
-  reach the optimum over those that the integral (V5) predicts.
+* inside: random problems that `will_converge` certifies, at every depth. At every update, gradient
+  descent with the certified step size must stay within the certified radius and lower the risk as
+  fast as certified. Also measures how far beyond the certificate descent still converges.
+* escape: scalar and diagonal targets, noise of several sizes. Compares the updates that the
+  integral (V5) predicts with those that descent takes to reach the optimum.
 
 Command: python -m experiments.convergence --config=:inside
-Hardware and time: 2 CPU cores, 25 s for each variant. float64.
+Hardware and time: 2 CPU cores, 25 s per variant. float64.
 Expected: no certified problem fails, and descent still converges far beyond the certificate.
-Predicted and measured updates agree to a few percent. With noise of 0.01 a negative target takes
-about 400 updates at 2 layers and 300,000 at 6, a positive one 110 to 190 at every depth.
+Predicted and measured updates agree to a few percent. With noise 0.01, a negative target takes
+about 400 updates at 2 layers and 300,000 at 6; a positive one takes 110 to 190 at every depth.
 """
 
 import functools
@@ -29,34 +29,34 @@ from experiments.run import shared
 from identity_matters import random_matrices
 from identity_matters.linear import convergence, model
 
-_RISK_FLOOR = 1e-13  # of f(0) - C: below it rounding decides whether the risk falls
+_RISK_FLOOR = 1e-13  # times f(0) - C; below this, rounding decides whether the risk falls
 
 _SETTINGS = {
     "inside": {
-        "depths": (1, 2, 4, 8, 32),  # l, each with every width
+        "depths": (1, 2, 4, 8, 32),  # l, each combined with every width
         "widths": (1, 2, 4),  # d
-        "problems": 670,  # certified problems of each depth and width: 10,050 in all
-        "updates": 100,  # of gradient descent on each
-        "shares": (0.05, 0.999),  # s_0 over the largest that is certified, uniform in between
+        "problems": 670,  # problems per depth and width: 10,050 in all
+        "updates": 100,  # of gradient descent on each problem
+        "shares": (0.05, 0.999),  # s_0 over the largest certified s_0, uniform on this range
         "sigma_condition_log10": 3.0,  # log10 of the largest condition number of Sigma
-        "singular_percent": 25.0,  # of the Sigma of d > 1 lose an eigenvalue
-        "beyond_excess_over_sigma": (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0),
-        "beyond_shapes": ((2, 2), (8, 2), (2, 4), (8, 4)),  # l and d
-        "beyond_problems": 40,  # of each size and shape
-        "beyond_condition_log10": 1.0,  # as sigma_condition_log10; none is singular
-        "beyond_updates": 2000,  # step size 1 / (4 l ||Sigma|| (1 + s_0)^2)
-        "beyond_converged": 1e-6,  # f - C over f(0) - C that counts as converged
+        "singular_percent": 25.0,  # percent of the Sigma with d > 1 that have an eigenvalue 0
+        "beyond_excess_over_sigma": (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0),  # at zero weights
+        "beyond_shapes": ((2, 2), (8, 2), (2, 4), (8, 4)),  # pairs (l, d)
+        "beyond_problems": 40,  # problems per excess and shape
+        "beyond_condition_log10": 1.0,  # like sigma_condition_log10; no Sigma is singular
+        "beyond_updates": 2000,  # with step size 1 / (4 l ||Sigma|| (1 + s_0)^2)
+        "beyond_converged": 1e-6,  # converged: f - C is at most this times f(0) - C
     },
     "escape": {
         "depths": (2, 3, 4, 5, 6),  # l
-        "noises": (0.01, 0.05, 0.2),  # standard deviation of the start, cut at 3 of them
-        "draws": 32,  # starts of each depth and noise
+        "noises": (0.01, 0.05, 0.2),  # standard deviation of w around 1; clipped at 3 deviations
+        "draws": 32,  # starts per depth, target and noise
         "targets": ((-0.5,), (-2.0,), (-0.5, -1.5, 0.8), (0.5,), (2.0,)),  # diagonals of R
-        # Times l sigma (1 + max |r|)^2: the step size, small enough to follow the flow.
+        # The step size is this / (l sigma (1 + max |r|)^2), small enough to follow the flow.
         "learning_rate_scale": 0.1,
-        "risk": 1e-6,  # f - C of an entry that counts as reached
-        "max_updates": 3_000_000,  # a start predicted to need more than half is not run
-        "largest_factor": 2.0,  # between predicted and measured, either way; above 1
+        "risk": 1e-6,  # an entry has reached its target once its f - C is at most this
+        "max_updates": 3_000_000,  # starts predicted to need more than half of this are not run
+        "largest_factor": 2.0,  # largest ratio of prediction and measurement, either way; above 1
     },
 }
 VARIANTS = tuple(_SETTINGS)
@@ -64,7 +64,7 @@ get_config = shared.configs(_SETTINGS)
 
 
 def trials(*, variant: str, **settings) -> list[dict]:
-    """One for each depth and width (inside), or for each depth and target (escape)."""
+    """One trial for each (depth, width) and each of beyond_shapes, or for each (depth, target)."""
     if variant == "escape":
         shared.require_between(1, math.inf, largest_factor=settings["largest_factor"])
         return shared.each(settings, {"depths": "depth", "targets": "target"}, question="escape")
@@ -77,7 +77,7 @@ def trials(*, variant: str, **settings) -> list[dict]:
 
 
 def build(**trial):
-    """The trial, once the certificate or the integral has taken what it asks about."""
+    """The trial; raises ValueError if the certificate or the integral rejects its settings."""
     if trial["question"] == "escape":
         for r in trial["target"]:
             convergence.escape_time(np.ones(trial["depth"]), r, 1.0, trial["risk"])
@@ -90,7 +90,7 @@ def build(**trial):
 
 
 def random_sigma(rng, width: int, condition_log10: float, singular_percent: float) -> np.ndarray:
-    """A second moment with log-uniform eigenvalues, f64[d, d]; some with a zero one."""
+    """A second moment, f64[d, d], with log-uniform eigenvalues; sometimes one of them is 0."""
     eigenvalues = 10 ** rng.uniform(-condition_log10 / 2, condition_log10 / 2, width)
     if width > 1 and 100 * rng.random() < singular_percent:
         eigenvalues[rng.integers(width)] = 0.0
@@ -98,7 +98,7 @@ def random_sigma(rng, width: int, condition_log10: float, singular_percent: floa
 
 
 def target_at(rng, Sigma: np.ndarray, s0: float) -> np.ndarray:
-    """A target in a random direction from I whose ``sqrt((f(0) - C) / sigma)`` is `s0`."""
+    """A target R in a random direction from I with ``sqrt((f(0) - C) / sigma) = s0``."""
     identity = np.eye(len(Sigma))
     direction = rng.standard_normal(Sigma.shape)
     at_one = convergence.will_converge(identity - direction, Sigma, 1).s0
@@ -106,7 +106,7 @@ def target_at(rng, Sigma: np.ndarray, s0: float) -> np.ndarray:
 
 
 def measure_certified(trial, rng) -> dict:
-    """Gradient descent on certified problems, judged at every update."""
+    """Gradient descent on certified problems, checked at every update."""
     data = [
         random_sigma(rng, trial.width, trial.sigma_condition_log10, trial.singular_percent)
         for _ in range(trial.problems)
@@ -131,7 +131,7 @@ def measure_certified(trial, rng) -> dict:
 
 
 def measure_beyond(trial, rng) -> dict:
-    """Shares of random problems that converge from zero, for each size of ``f(0) - C``."""
+    """Percent of random problems on which descent from zero converges, for each ``f(0) - C``."""
     shares, problems = [], range(trial.problems)
     for s0 in np.sqrt(trial.excess_over_sigma):
         data = [random_sigma(rng, trial.width, trial.condition_log10, 0.0) for _ in problems]
@@ -147,10 +147,10 @@ def measure_beyond(trial, rng) -> dict:
 @functools.partial(jax.jit, static_argnames=("depth", "updates"))
 @functools.partial(jax.vmap, in_axes=(0, 0, 0, 0, None, None))
 def _descent(R, Sigma, learning_rate, factor, depth, updates):
-    """One problem: f - C at first and at last, the largest |||A|||, the worst fall over `factor`.
+    """One problem: the first and the last f - C, a bound on |||A|||, the slowest decrease.
 
-    The norm is the 16-norm of the singular values: at least the largest, and 9 % more at most
-    for d = 4. It is quick to compute at every update.
+    The bound is the 16-norm of the singular values: cheap, and at most 9 % too large for d = 4.
+    The decrease is the ratio of f - C after and before an update, divided by `factor`.
     """
     evaluate = functools.partial(model.excess_risk_and_gradient, R=R, Sigma=Sigma)
     zero = jnp.zeros((depth, *R.shape))
@@ -173,7 +173,7 @@ def _descent(R, Sigma, learning_rate, factor, depth, updates):
 
 
 def measure_escape(trial, rng) -> dict:
-    """Updates until every entry has reached its target, predicted and measured, for each noise."""
+    """Predicted and measured updates until every entry reaches its target, for each noise."""
     r, shape = np.array(trial.target), (trial.draws, len(trial.target), trial.depth)
     rate = trial.learning_rate_scale / (trial.depth * (1 + np.abs(r).max()) ** 2)
 
@@ -202,7 +202,7 @@ def measure_escape(trial, rng) -> dict:
 
 @jax.jit
 def _updates_needed(w, r, learning_rate, risk, max_updates):
-    """Gradient descent on w f64[n, entries, l]: updates until every entry is at its target."""
+    """Updates that descent on w, f64[n, entries, l], takes until every entry reaches its target."""
 
     def unfinished(w):
         return (jnp.prod(w, axis=-1) - r) ** 2 > risk

@@ -1,24 +1,23 @@
 """Perceptrons of 2 to 1200 layers with and without the identity, on real images.
 
 A blog post on the paper (S. Bhattacharya, sagnibak.github.io/blog/identity-matters) minimizes
-E||y - f(x)||^2 with f(x) = W_l ... W_1 x from zero-centred weights of small variance: the gradient
-to a layer is attenuated by all others; with W_i + I in the place of W_i even 1200 layers train, and
-no W_i needs to go further than O(1/l) from zero. Here y is the unit vector of the label, and the
-learning rate of each net is the best of the same few (`train`).
+E||y - f(x)||^2 with f(x) = W_l ... W_1 x from zero-centred weights of small variance: all other
+layers attenuate the gradient of a layer. With W_i + I in place of W_i, even 1200 layers train, and
+no W_i needs to move further than O(1/l) from zero. Here y is the one-hot vector of the label, and
+each net takes the best of the same few learning rates (`train`).
 
-* digits/relu, digits/linear: nets with the identity, the same without it, and without it from the
-  start that is made for such nets.
-* digits/orthogonal: without it from orthogonal weights, which keep every direction.
+* digits/relu, digits/linear: nets with the identity, the same nets without it, and nets without it
+  from the standard initialization for such nets.
+* digits/orthogonal: nets without the identity, from orthogonal weights, which lose no direction.
 
 Command: python -m experiments.deep_mlp --config=:digits/relu
-Hardware: 2 CPU cores, of which one works. Time: half a minute for relu, where every depth is
-compiled, and 20 s for each of the others; a minute and a half for each of
-digits/long. float32.
-Expected: with the identity all depths train. Without it no net of 256 layers or more does in these
-many updates; how deep nets then train grows with the updates, from 2 to 8 layers in 70 to 32 or 64
-in 2,000. From small weights the gradient is 0 in float32 from 32 layers on; standard weights keep
-most of it, but send all inputs to one line. Linear nets of orthogonal weights train like those with
-the identity.
+Hardware: 2 CPU cores, one of them in use. Time: half a minute for relu, which compiles every
+depth, and 20 s for each of the others; a minute and a half for each digits/long variant. float32.
+Expected: with the identity, nets of every depth train. Without it, from small or standard weights,
+no net of 256 layers or more trains in this many updates. More updates train deeper nets: 70 train 2
+to 8 layers, 2,000 train 32 or 64. From small weights the gradient is 0 in float32 from 32 layers
+on. Standard weights preserve most of it up to 64 layers, but deep nets then map all inputs to
+nearly one line. Linear nets with orthogonal weights train like those with the identity.
 """
 
 import collections
@@ -45,9 +44,9 @@ CLAIMS = {
     "linear": "blog-post-linear",
     "orthogonal": "orthogonal-weights",
 }
-# A batch loss above so many times that of the map 0, which is 1, ends a training as diverged.
+# A training has diverged once a batch loss exceeds this; the zero map has loss 1.
 DIVERGED_LOSS = 1e4
-# What the metrics say of the deepest net of each kind.
+# Fields of the deepest net of each kind that become metrics.
 _OF_DEEPEST = (
     *("train_loss", "train_error_percent", "start_effective_dimension"),
     *("least_gradient_norm", "largest_gradient_norm"),
@@ -66,19 +65,19 @@ OTHER_VARIANTS = {
 
 
 def _changes(variant: str) -> dict:
-    """What is particular to a variant, digits[/long]/QUESTION."""
+    """The settings that differ between variants, digits[/long]/QUESTION."""
     long = "/long/" in variant
     return {
-        # layers l; the deepest net has the 1200 that the blog post names
+        # l, in layers; 1200 is the depth that the blog post names
         "depths": (16, 32, 64, 256) if long else (2, 4, 8, 16, 32, 64, 256, 1200),
-        "nets": _nets(variant.split("/")[-1]),  # what is particular to each net
+        "nets": _nets(variant.split("/")[-1]),  # the settings that differ between nets
         "train": {
-            # l times the learning rate, the first of equally good ones: the curvature of a net of l
-            # layers at the identity grows like l. Each rate falls to 0 along half a cosine.
+            # l times the learning rate, because the curvature at the identity grows like l. Each
+            # rate decays to 0 along half a cosine; of equally good ones the first is taken.
             "rates_times_depth": (3.0, 1.0, 0.3, 0.1, 0.03),
             "momentum": 0.9,
-            "pilot_steps": 100 if long else 10,  # updates with every rate, before the best goes on
-            "step_count": 2000 if long else 70,  # updates in all, a multiple of pilot_steps
+            "pilot_steps": 100 if long else 10,  # updates at every rate before the best goes on
+            "step_count": 2000 if long else 70,  # total updates, a multiple of pilot_steps
             "batch_examples": 32,
         },
     }
@@ -91,40 +90,40 @@ def _nets(question: str) -> dict:
     plain = {"identity": False, "activation": question}
     return {
         "identity": {"identity": True, "activation": question},
-        # The same weights without the identity: zero-centred and of small variance.
+        # The same weights without the identity: zero-centred, with small variance.
         "plain_near_zero": plain,
-        # The start that is made for such nets.
+        # The standard initialization for nets without the identity.
         "plain_standard": {**plain, "initialization": "standard"},
     }
 
 
 _COMMON = {
-    # The blog post names no data.
+    # Our choice: the blog post names no data.
     "data": {
         "dataset": "digits",
         "normalization": "per_image",
         "data_dir": "data",  # where `make data` put the data sets
     },
-    # Where `nets` does not say otherwise; see the docstring of the net.
+    # Defaults that `nets` overrides; see the docstring of identity_matters.nets.mlp.
     "model": {
-        "width": 64,  # digits have 64 pixels: the first layer is square, too
+        "width": 64,  # digits have 64 pixels, so the first layer is square too
         "initialization": "near_zero",  # near_zero, standard or orthogonal
         "initial_scale": 1.0,
         "compute_dtype": "float32",
     },
-    "layer_points": 65,  # gradients of at most so many layers of each net are written down
+    "layer_points": 65,  # gradient norms are recorded for at most this many layers of each net
     "verdict": {
-        # A net has trained if its loss has gone this part of the way from that of the map 0 to
-        # that of the best linear map.
+        # A net has trained if its loss has gone at least this percentage of the way from the loss
+        # of the zero map to that of the best linear map.
         "trained_percent": 90.0,
-        # From here on nets without the identity are claimed not to train within the updates of the
-        # run. With more of them deeper ones train: 70 train 2 to 8 layers, 2,000 train 32 to 64.
+        # From this depth on, nets without the identity are claimed not to train in the updates of
+        # the run. More updates train deeper nets: 70 train 2 to 8 layers, 2,000 train 32 to 64.
         "hard_from_depth": 256,
-        # The largest ratio of the gradients of two square layers at the start that counts as
-        # gradients that flow through.
+        # Gradients flow through a net if their norms at two square layers differ by at most this
+        # factor at the start.
         "even_gradient_ratio": 10.0,
-        # Weights count as of order 1/l if l |||A||| at the end differs by at most this factor among
-        # nets of one l x rate, of depths from `order_from_depth` on.
+        # Weights count as of order 1/l if, among nets with the same l x rate and at least
+        # `order_from_depth` layers, l |||A||| at the end differs by at most this factor.
         "norm_times_depth_ratio": 3.0,
         "order_from_depth": 8,
     },
@@ -133,7 +132,7 @@ get_config = configs({name: _changes(name) for name in VARIANTS | OTHER_VARIANTS
 
 
 def trials(*, variant: str, depths, model: dict, nets: dict, verdict: dict, **common) -> list[dict]:
-    """One for each net and depth."""
+    """One trial for each net and depth."""
     del variant, verdict
     return [
         {**cell, "model": {**model, **nets[cell["net"]], "depth": cell["depth"]}, **common}
@@ -142,7 +141,7 @@ def trials(*, variant: str, depths, model: dict, nets: dict, verdict: dict, **co
 
 
 class Split(NamedTuple):
-    """All training examples, x f32[n, h, w, c] and labels i32[n], and what a linear map can do."""
+    """Training examples, x f32[n, h, w, c] and labels i32[n], and the best linear map's scores."""
 
     x: np.ndarray
     labels: np.ndarray
@@ -153,7 +152,7 @@ class Split(NamedTuple):
 
 @functools.cache
 def load_split(dataset: str, normalization: str, data_dir: str) -> Split:
-    """The training images of a data set as inputs; raises ValueError where there are none."""
+    """The normalized training images of a data set; raises ValueError if they are missing."""
     source = datasets.find_source(dataset)
     images, labels = datasets.load(dataset, "train", data_dir)
     constants = augment.fit_normalization(normalization, images)
@@ -168,7 +167,7 @@ def linear_optimum(x, labels, num_classes: int) -> tuple[float, float]:
 
     Args:
       x: f[n, d].
-      labels: int[n]; y is the unit vector of the label.
+      labels: int[n]; y is the one-hot vector of the label.
     """
     x = np.asarray(x, np.float64)
     y = np.eye(num_classes)[labels]
@@ -179,7 +178,7 @@ def linear_optimum(x, labels, num_classes: int) -> tuple[float, float]:
 
 
 def build(*, net: str, depth: int, layer_points: int, data: dict, model: dict, train: dict):
-    """The `Training` of a trial, for want of a key; raises ValueError for unusable settings."""
+    """The `Training` of a trial, which only needs a key; ValueError for unusable settings."""
     del net
     if train["pilot_steps"] < 2 or train["step_count"] % train["pilot_steps"]:
         raise ValueError(
@@ -199,18 +198,18 @@ def build(*, net: str, depth: int, layer_points: int, data: dict, model: dict, t
 
 @functools.cache
 def _descent(step_count: int, momentum: float) -> optax.GradientTransformation:
-    # The schedule starts at 1 and is multiplied by the rate, so that one program is for all.
+    # The schedule starts at 1; `_step` multiplies by the rate, so all rates share one program.
     return optax.sgd(optax.cosine_decay_schedule(1.0, step_count), momentum)
 
 
 def _forward(state: dict, x, labels):
-    """The squared error of each example, f32[n], the outputs, and what `mlp.forward` measures."""
+    """Squared error of each example, f32[n]; the outputs; the measurements of `mlp.forward`."""
     logits, passed = mlp.forward(state, x.reshape(len(x), -1))
     targets = jax.nn.one_hot(labels, logits.shape[1], dtype=logits.dtype)
     return jnp.sum(jnp.square(logits - targets), axis=1), logits, passed
 
 
-# Compiled once for all nets of a depth: what tells them apart is in the state.
+# Compiled once per depth: all that distinguishes nets of one depth is in the state.
 @functools.partial(jax.jit, static_argnames="descent", donate_argnames="state")
 def _step(descent, state: dict, rate, x, labels):
     """One update: the new state, the mean loss of the batch, and the norm of its gradient."""
@@ -234,7 +233,7 @@ def _evaluate(state: dict, x, labels):
 
 
 class Training:
-    """A net with weights and an order of examples; every rate starts from the same weights.
+    """A net with initial weights and an order of examples, the same for every learning rate.
 
     Attributes:
       split, net, settings: the data, the net without weights, "train" and "layer_points".
@@ -252,7 +251,7 @@ class Training:
         self.indices, _ = batch_plan(seed, *size, 0, settings["step_count"])
 
     def start(self) -> dict:
-        """The state before the first update, in arrays of its own, for `advance` takes them."""
+        """The state before the first update, as copies, because `_step` donates its buffers."""
         own = {name: jax.tree.map(jnp.array, self.variables[name]) for name in ("params", "fixed")}
         return {**own, "opt_state": self._descent.init(own["params"])}
 
@@ -262,12 +261,12 @@ class Training:
         return _step(self._descent, state, jnp.float32(rate), x, labels)
 
     def advance(self, state: dict, rate_times_depth: float, first: int, count: int):
-        """`count` updates from the `first` on.
+        """Makes `count` updates, starting with update `first`.
 
         Returns:
-          The new state; losses f64[count], the mean over each batch, infinite from the first on
-          that is not finite or above DIVERGED_LOSS; and whether every gradient was 0 (its square
-          below float32's least number), which moves no weight.
+          The new state; losses f64[count], batch means, infinite from the update on at which the
+          loss exceeds DIVERGED_LOSS or loss or gradient is not finite; and whether every gradient
+          norm was 0 (squares underflow in float32), so that no weight moved.
         """
         losses, moved = np.full(count, np.inf), False
         for i in range(count):
@@ -279,7 +278,7 @@ class Training:
         return state, losses, not moved
 
     def evaluate(self, state: dict) -> dict:
-        """What a net does to every training example; last hidden layers of 0 have no dimension."""
+        """Scores on all training examples; the dimension is None if a last hidden layer is 0."""
         found = _evaluate(state, self.split.x, self.split.labels)
         losses, wrong, dimension = jax.device_get(found)
         return {
@@ -289,7 +288,7 @@ class Training:
         }
 
     def gradient_norms(self) -> np.ndarray:
-        """Frobenius norms of the first batch's gradient to each layer at the start, f64[depth]."""
+        """Frobenius norm of each layer's gradient on the first batch, at the start: f64[depth]."""
         state, _, _ = self._step(self.start(), 0.0, 0)
         # The velocity after one update is that update's gradient.
         gradient = optax.tree_utils.tree_get(state["opt_state"], "trace")
@@ -297,18 +296,18 @@ class Training:
 
 
 def train(training, *, rates_times_depth, step_count: int, pilot_steps: int) -> tuple:
-    """Trains with the best of some rates, by one rule for all nets.
+    """Trains a net at the best of several rates, chosen in the same way for all nets.
 
-    Each rate runs for `pilot_steps` on the same batches. The one with the least mean loss over the
-    last half of them goes on to the end; should it diverge later, the next best does instead. Of
-    equal ones the first goes on. A net that no gradient moves stays as it is.
+    Each rate runs for `pilot_steps` on the same batches. The rate with the least mean loss over the
+    last half of them runs to the end; if it diverges later, the next best takes over. The first of
+    equally good rates wins. If all gradients of a pilot are 0, the net is not trained further.
 
     Args:
       training: a `Training`.
-      step_count: updates in all, a multiple of `pilot_steps`.
+      step_count: total updates, a multiple of `pilot_steps`.
     Returns:
-      The last state, or None where every rate diverged; and for the record, the rate of the run
-      that is reported, and whether no gradient moved a weight.
+      The last state, or None if every rate diverged; and two fields of the record: the rate of the
+      reported run, and whether the net was frozen, all its gradients being 0.
     """
     pilots = []
     for rate in rates_times_depth:
@@ -330,11 +329,11 @@ def train(training, *, rates_times_depth, step_count: int, pilot_steps: int) -> 
 
 
 def measure(make_training, key) -> dict:
-    """Gradient of one net at the start by layer, its training, and how far its weights went."""
+    """Gradient norms of one net at the start, by layer; its training; the norm of its weights."""
     training = make_training(key)
     split, net, settings = training.split, training.net, training.settings
     gradient, start = training.gradient_norms(), training.evaluate(training.start())
-    # The last matrix never has the identity, square or not.
+    # The last matrix never has the identity, even if it is square.
     square = gradient[-1 - len(mlp.square_kernels(training.variables["params"])) : -1]
     rule = {n: settings[n] for n in ("rates_times_depth", "step_count", "pilot_steps")}
     state, trained = train(training, **rule)
@@ -354,7 +353,7 @@ def measure(make_training, key) -> dict:
     if state is None:
         return measured
     end = training.evaluate(state)
-    gap = 1 - split.linear_optimum_loss  # the loss of the map 0 is ||y||^2 = 1
+    gap = 1 - split.linear_optimum_loss  # the loss of the zero map is ||y||^2 = 1
     measured["gap_closed_percent"] = 100 * (1 - end["loss"]) / gap
     measured |= {f"train_{name}": end[name] for name in ("loss", "error_percent")}
     if net.identity:
@@ -364,9 +363,9 @@ def measure(make_training, key) -> dict:
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Metrics and verdict of one variant; see the module's docstring and CLAIMS."""
+    """Metrics and verdict of one variant; see the module docstring and CLAIMS."""
     question, rules = settings["variant"].split("/")[-1], settings["verdict"]
-    # Percent of the way to the best linear map's loss; none for a net that diverged.
+    # The percent of the way to the best linear map's loss; a diverged net has no such field.
     judged = [{"gap_closed_percent": -np.inf, **record} for record in records]
     for record in judged:
         record["trained"] = record["gap_closed_percent"] >= rules["trained_percent"]
@@ -395,7 +394,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
             r["largest_gradient_norm"] <= rules["even_gradient_ratio"] * r["least_gradient_norm"]
             for r in identity.values()
         )
-        # In every layer less than in any layer of the net with the identity.
+        # Every layer has a smaller gradient than any layer of the net with the identity.
         attenuated = all(
             r["largest_gradient_norm"] < identity[r["depth"]]["least_gradient_norm"]
             for r in where(of_net["plain_near_zero"], deep=True)
@@ -432,10 +431,10 @@ def _net_metrics(name: str, records: list[dict]) -> dict:
 
 
 def _norms_times_depth(records: list[dict], from_depth: int) -> dict[float, list[float]]:
-    """l x rate -> l |||A||| at the end of each net that trained with it.
+    """l x rate -> l |||A||| at the end of each net that trained at this rate.
 
-    The first steps of a large rate throw weights further than they need to go, so that only nets of
-    one l x rate, the step that their product of layers takes, tell how norms depend on depth.
+    The first steps at a large rate move the weights further than they need to go. So the norms show
+    the effect of depth only among nets with the same l x rate, the step size of their product.
     """
     norms = collections.defaultdict(list)
     for record in where(records, diverged=False):

@@ -1,4 +1,4 @@
-"""Theorem 2.1: any R with det R > 0 is a product of l layers I + A_i of norm O(1/l).
+"""Theorem 2.1: any R with det R > 0 is a product of l layers I + A_i with |||A||| = O(1/l).
 
 Claim: for l >= 3 gamma there are A_i with ``(I + A_l) ... (I + A_1) = R`` and
 ``|||A||| <= (4 pi + 3 gamma)/l`` [v3], ``2 (sqrt(pi) + sqrt(3 gamma))^2 / l`` [ICLR 2017].
@@ -7,18 +7,18 @@ Command:
     python -m experiments.factorization --config=:random
     python -m experiments.factorization --config=:file --config.file=R.npy
 
-2 CPU cores: random about 50 s and 1 GB of memory, the others 3 to 35 s each.
+Hardware and time: 2 CPU cores; about 50 s and 1 GB for random, 3 to 35 s for each of the others.
 Expected: the product misses R by less than 1e-12 of its norm at every depth, width and condition
-number (1e-10 for a principal root, which is refused beyond); the polar factorization stays below
-(pi + 3 gamma)/l and within 35 percent of a lower bound that holds for all factorizations; a
-shortest path comes within 2 percent of that bound at many layers, for normal R with simple negative
-eigenvalues and for all but one of 75 random R (shortest_normal, shortest_random). At
-few layers the paper's construction misses the bound of ICLR 2017, because its layers are whole.
+number (1e-10 for a principal root, beyond which that method refuses). The polar factorization stays
+below (pi + 3 gamma)/l and within 35 percent of a lower bound for all factorizations. At many
+layers, a shortest path comes within 2 percent of that bound for normal R with simple negative
+eigenvalues (shortest_normal) and for all but one of 75 random R (shortest_random). At few layers
+the paper's construction exceeds the ICLR 2017 bound, as each factor takes a whole number of layers.
 
-Verdict: holds where every factorization promised is found and none beats the lower bound. Both are
-proved (docs/theory/factorization.md), so that anything else is undecided: an error in the proof or
-in the code. Of shortest_random and shortest_normal: reproduced where the best factorization is
-within 2 percent of the bound, else undecided, because a shorter one may not have been found.
+Verdict: holds if every promised factorization is found and none beats the lower bound. Both are
+proved (docs/theory/factorization.md), so anything else is undecided: the proof or the code has an
+error. shortest_random and shortest_normal are reproduced if the best factorization is within 2
+percent of the bound, and otherwise undecided, because a shorter one may have been missed.
 """
 
 import functools
@@ -60,11 +60,11 @@ VARIANTS = {
 }
 OTHER_VARIANTS = {"file": "an R of your own, --config.file=R.npy; its layers go beside it"}
 
-# At most this far above the lower bound: F8 of docs/theory/factorization.md, with the rounding of
-# R's angles near pi.
+# By F8 of docs/theory/factorization.md the best norm equals the lower bound. The slack is for the
+# rounding of R's angles near pi.
 _OPTIMAL = {"max_best_over_lower_bound": 1.001}
 _FAMILIES = {"shortest_random": "random", "shortest_normal": "negative_normal"}
-# Many layers of 25 targets, by the methods that come close; 2 percent is our choice.
+# 25 targets at many layers, with the methods that come close; 2 percent is our choice.
 _SHORTEST = {
     "dimensions": (),
     "large_cells": tuple((d, 1024) for d in (3, 4, 5, 6, 8)) * 5,
@@ -87,8 +87,8 @@ _CHANGES = {
     "ill_conditioned": {"dimensions": (2, 3, 5, 8, 16, 33), "strengths": (1e4, 1e8)},
     "normal": _OPTIMAL,
     "negative_even": {"depths": (16, 64, 256, 4096), **_OPTIMAL},
-    # With next to no stretch K still takes a layer or two, which the turns of the paper's
-    # construction lack where there are few.
+    # Even with almost no stretch, the paper's construction spends a layer or two on K. If there are
+    # few layers in all, that leaves too few for its rotations.
     "negative_odd": {
         "strengths": (1e-3, 1.0),
         "depths": (16, 64, 256, 4096),
@@ -101,25 +101,25 @@ _CHANGES = {
 _COMMON = {
     "file": "",  # variant "file" only: a .npy file that holds R, d x d
     "dimensions": (2, 3, 5, 8, 16, 32, 64),  # d of the random targets
-    # ill_conditioned: condition numbers of R; near_minus_identity: distances of the angles from
-    # pi, radians; negative_even, negative_odd: deviations of the logarithms of the moduli; the
-    # other families have one target a dimension and ignore the value.
+    # ill_conditioned: condition numbers of R; near_minus_identity: largest distance of the angles
+    # from pi, radians; negative_even, negative_odd, shortest_normal: standard deviation of the
+    # logarithms of the moduli. The other families ignore it and have one target per dimension.
     "strengths": (1.0,),
-    "depths": (64, 4096),  # l, in layers, besides the least one, ceil(3 gamma)
-    "max_stack_megabytes": 150.0,  # larger stacks of layers are left to large_cells
-    # Pairs (d, l) measured with large_methods alone, at the first of the strengths.
+    "depths": (64, 4096),  # l, in layers, in addition to the least depth, ceil(3 gamma)
+    "max_stack_megabytes": 150.0,  # larger stacks of layers are skipped; see large_cells
+    # Pairs (d, l) measured with large_methods only, at the first of the strengths.
     "large_cells": (),
     "large_methods": ("svd", "polar"),
     "path_max_dimension": 8,  # the largest d for which a shortest path is sought
-    "path_pieces": 24,  # pieces of the path, at most (then cut into l layers)
-    "path_exponents": (4, 8, 16, 32, 64, 128, 256),  # p of the smoothed maximum, in turn
+    "path_pieces": 24,  # most pieces of the path, which is then cut into l layers
+    "path_exponents": (4, 8, 16, 32, 64, 128, 256),  # p of the smoothed maximum, one after another
     "path_iterations": 100,  # L-BFGS steps for each exponent
-    "path_starts": 2,  # starting paths that are shortened
+    "path_starts": 2,  # how many starting paths are shortened
     "ascents": 16,  # local maximisations of the lower bound, for R and R^T each
-    "max_product_error": 1e-10,  # relative, Frobenius: what counts as a factorization of R
-    # Norms are measured to 1e-9; a bound that holds with equality may be missed by so much.
+    "max_product_error": 1e-10,  # largest relative Frobenius error of a product that counts as R
+    # Norms are measured to 1e-9, so a bound that holds with equality may seem violated by as much.
     "norm_tolerance": 1e-8,
-    # What the verdict asks of the best norm; infinite where none is known to be optimal.
+    # The verdict's limit on best norm over lower bound; infinite if no norm is known to be optimal.
     "max_best_over_lower_bound": math.inf,
 }
 get_config = configs(_CHANGES, _COMMON)
@@ -146,7 +146,7 @@ def trials(
 
 
 def build(**trial) -> types.SimpleNamespace:
-    """The trial with its settings of paths, and the target of a file; ValueError for bad ones."""
+    """The trial with its path settings and, for "file", its target; ValueError for bad settings."""
     require_between(-1, math.inf, ascents=trial["ascents"])
     for depth in trial["depths"]:
         check_depth(depth)
@@ -167,7 +167,7 @@ def build(**trial) -> types.SimpleNamespace:
 
 
 def load_target(file: str) -> Target:
-    """The R in a .npy file; raises ValueError where there is none that Theorem 2.1 is about."""
+    """The R in a .npy file; raises ValueError if there is none or Theorem 2.1 excludes it."""
     needed = f"file must be a .npy file that holds R, got {file!r}, which"
     if not pathlib.Path(file).is_file():
         raise ValueError(f"{needed} is no file")
@@ -175,7 +175,7 @@ def load_target(file: str) -> Target:
         with open(file, "rb") as opened:
             R = np.lib.format.read_array(opened, allow_pickle=False)
     except (ValueError, OSError):
-        # NumPy's own message suggests to unpickle what is no array, whoever made it.
+        # NumPy's own message suggests allow_pickle=True, which is unsafe for untrusted files.
         raise ValueError(f"{needed} holds no array of numbers") from None
     return check_target(R)
 
@@ -196,7 +196,7 @@ def measure(trial, key) -> dict:
 
 
 def _save_layers(target: Target, row: dict, trial) -> None:
-    """Writes the best factorization at a depth beside the file of R, and says how good it is."""
+    """Saves the best factorization at one depth beside the file of R, and logs how good it is."""
     depth, best = row["depth"], row["best_method"]
     place = pathlib.Path(trial.file)
     layers = place.with_name(f"{place.stem}-depth={depth}.npy")
@@ -208,7 +208,7 @@ def _save_layers(target: Target, row: dict, trial) -> None:
 
 
 def _measure_depth(target: Target, depth: int, trial) -> dict:
-    """Norms and errors of all factorizations into `depth` layers, with what bounds them."""
+    """Norms and errors of all factorizations into `depth` layers, and the bounds on the norms."""
     R, gamma, errors, norms = target.R, target.gamma, {}, {}
     for method in trial.methods:
         if method == "path" and len(R) > trial.path_max_dimension:
@@ -219,12 +219,12 @@ def _measure_depth(target: Target, depth: int, trial) -> dict:
             continue
         errors[method] = relative_product_error(A, R)
         norms[method] = random_matrices.largest_spectral_norm(A)
-        # Two stacks of gigabytes need not be there at once.
+        # Free this stack before the next one is built: each may take gigabytes.
         del A
     best = min(norms, key=norms.get)
     lower_bound = functools.partial(norm_lower_bound, R, depth, ascents=trial.ascents)
     lower = lower_bound()
-    # Of vectors alone, where the factorizations are good enough for the difference to matter.
+    # The bound without half turns, where factorizations are good enough for it to differ visibly.
     vectors = {"vector_lower_bound": lower_bound(half_turns=False)} if "path" in norms else {}
     return {
         "depth": depth,
@@ -237,14 +237,14 @@ def _measure_depth(target: Target, depth: int, trial) -> dict:
         "lower_bound": lower,
         **vectors,
         "best_method": best,
-        # Where the lower bound says no more than |||A||| >= 1, the distance to it says nothing.
+        # If the lower bound is only |||A||| >= 1, the ratio to it says nothing.
         "lower_bound_is_1": depth > 1 and lower == 1.0,
         "best_over_lower_bound": norms[best] / lower if lower > 0 else 1.0,
     }
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Holds: every product is R, and the best norm is below both printed bounds everywhere."""
+    """Holds if every product is R and all norms are between the lower bound and those promised."""
     rows = [
         {
             **row,
@@ -257,7 +257,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     compared = where(rows, lower_bound_is_1=False)
 
     def worst(method: str, bound: str) -> float | None:
-        """The largest norm over `bound` of one method, or of the best one at each depth."""
+        """The largest ratio of norm to `bound`, for one method or for "best" at each depth."""
         some = [r for r in (compared if bound == "lower_bound" else rows) if r[bound] > 0]
         ratios = [r["norms"][method] / r[bound] for r in some if method in r["norms"]]
         return max(ratios, default=None)

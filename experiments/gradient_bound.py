@@ -1,18 +1,18 @@
 """Eq. (2.3): how fast must the gradient grow with the excess risk? Both printed forms are false.
 
-Claim: for ``|||A||| <= tau < 1``, ``||grad f||_F^2 >= 4 l (1-tau)^p sigma^q (f - C)`` with p = l-1,
-sigma^q = sigma_min(Sigma)^2 (variant iclr2017), p = 2l-2, sigma_min(Sigma)^2 (v3), p = 2l-2,
-sigma_+(Sigma), the least eigenvalue that is not 0 (corrected, ours).
+Claim: ``||grad f||_F^2 >= 4 l (1-tau)^p s (f - C)`` for ``|||A||| <= tau < 1``, where p = l-1 and
+s = sigma_min(Sigma)^2 (variant iclr2017), p = 2l-2 and s = sigma_min(Sigma)^2 (v3), or p = 2l-2 and
+s = sigma_+(Sigma), the least eigenvalue that is not 0 (corrected, ours).
 
 Command: python -m experiments.gradient_bound --config=:v3
-Hardware and time: 2 CPU cores, about 20 s a variant.
+Hardware and time: 2 CPU cores, about 20 s per variant.
 
-Expected: of 10^6 random points iclr2017 fails at about a third and v3 at about a quarter; the
-shares are properties of the distribution. The smallest counterexample is ``d = l = 1, A = 0, R = 2,
+Expected: of 10^6 random points iclr2017 fails at about a third and v3 at about a quarter; both
+shares depend on the distribution. The smallest counterexample is ``d = l = 1, A = 0, R = 2,
 Sigma = 2``, where the squared gradient is 16 and the right-hand side 32. With ``||Sigma|| <= 1`` v3
-holds, and iclr2017 fails by up to ``(1-tau)^{-(l-1)}``. The corrected form never fails, no
-optimisation pushes right/left above 1, and ``A_i = -tau I, Sigma = s I`` gives equality.
-Verdicts: counterexample, counterexample, and holds (proved in docs/theory/gradient_bound.md).
+holds, and iclr2017 fails by a factor up to ``(1-tau)^{-(l-1)}``. The corrected form never fails, no
+search pushes right/left above 1, and ``A_i = -tau I, Sigma = s I`` gives equality. Verdicts:
+counterexample for iclr2017 and v3, holds for corrected (proved in docs/theory/gradient_bound.md).
 """
 
 import math
@@ -41,26 +41,26 @@ _SETTINGS = {
     # A point fails if right > left (1 + relative_tolerance). Rounding enters as
     # cond(Sigma) eps + 2 l eps / (1 - tau), at most about 1e-11 here.
     "relative_tolerance": 1e-9,
-    "max_tau": 0.99,  # radii of the balls of random points lie in (0, max_tau)
-    "sigma_norm_log10": (-3.0, 3.0),  # range of log10 ||Sigma|| of random data, log-uniform
+    "max_tau": 0.99,  # random points are drawn in balls of radius tau in (0, max_tau)
+    "sigma_norm_log10": (-3.0, 3.0),  # log10 ||Sigma|| of random data is uniform on this range
     "max_condition_log10": 4.0,  # largest log10 of the condition number of Sigma
     "random": {  # random points of B_tau
-        "points": 1_000_000,  # at least so many in all, in proportion to 1 / (d^2 l)
-        "widths": (1, 2, 3, 5, 8),  # d; of searches: one for each search
+        "points": 1_000_000,  # at least this many in all, split in proportion to 1 / (d^2 l)
+        "widths": (1, 2, 3, 5, 8),  # d; in searches, one for each search
         "depth_caps": (4, 16),  # l is uniform on 1 ... 4 in one group, on 5 ... 16 in another
-        "batch_points": 1000,  # points evaluated by one call
-        "histogram_log10": (-12.0, 6.0),  # of log10(right / left); the end bins take the rest
-        "histogram_bins": 72,  # bins over that range
+        "batch_points": 1000,  # points per batch
+        "histogram_log10": (-12.0, 6.0),  # range of log10(right / left); end bins take the rest
+        "histogram_bins": 72,  # number of bins over histogram_log10
     },
-    # The same with singular Sigma of rank 1 ... d - 1; for the corrected form alone.
+    # The same with singular Sigma of rank 1 ... d - 1, for the corrected form only.
     "singular": {"points": 100_000, "widths": (2, 3, 5, 8)},
     "search": {  # maximise right / left, ||Sigma|| <= 1
         "widths": (1, 1, 2),
-        "depths": (1, 2, 3),  # l; of searches: one for each search
-        "taus": (0.2, 0.5, 0.8),  # radii, all in every search
+        "depths": (1, 2, 3),  # l; in searches, one for each search
+        "taus": (0.2, 0.5, 0.8),  # radii of the balls, each of them used in every search
         "starts": 20,  # random starts for each radius
         "steps": 500,  # updates of projected Adam
-        "learning_rate": 0.1,  # of the first update, falls to 0
+        "learning_rate": 0.1,  # of the first update; decays to 0
     },
     "tight": {  # the family A_i = -tau I, Sigma = s I
         "widths": (1, 3),
@@ -68,14 +68,14 @@ _SETTINGS = {
         "taus": tuple(round(0.05 * k, 2) for k in range(1, 20)),
         "scales": (0.5, 1.0, 2.0),  # s
     },
-    "tight_tolerance": 1e-12,  # largest relative error of the equality on that family
+    "tight_tolerance": 1e-12,  # largest relative error of the equality on the tight family
     "scaling": {  # random points, Sigma -> s Sigma
         "width": 3,  # d
-        "max_depth": 4,  # largest l; in the exact search layers are 0, -1/2 or 1/2
+        "max_depth": 4,  # largest l; the exact search takes layers from 0, -1/2 and 1/2
         "points": 1000,
         "scales_log10": tuple(range(-3, 19)),  # log10 of the factors s, increasing
     },
-    # d = 1, rational arithmetic; R and Sigma are whole numbers from 1 up to max_integer.
+    # Exact search: d = 1, rational arithmetic, integers R and Sigma from 1 to max_integer.
     "exact": {"max_depth": 2, "max_integer": 4},
 }
 VARIANTS = tuple(CLAIMS)
@@ -88,7 +88,7 @@ def trials(
 ) -> list[dict]:  # fmt: skip
     """One trial each for exact, tight and scaling; one for each search and random shape.
 
-    Singular Sigma are for the corrected form alone: the printed ones are trivial there.
+    Singular Sigma are only for the corrected form; the printed forms are trivial there.
     """
     sizes = search["widths"], search["depths"]
     if len(sizes[0]) != len(sizes[1]):
@@ -107,7 +107,7 @@ def trials(
 
 
 def _batches(kind: str, data: dict, *, points: int, widths, depth_caps, **common) -> list[dict]:
-    """Shapes with their numbers of batches for each sampler, inversely as the size of A."""
+    """One trial per shape, with batches per sampler in inverse proportion to the size of A."""
     lows = (1, *(cap + 1 for cap in depth_caps[:-1]))
     sizes = [(w, *ends) for ends in zip(lows, depth_caps, strict=True) for w in widths]
     weights = np.array([1 / (width**2 * cap) for width, _, cap in sizes])
@@ -119,7 +119,7 @@ def _batches(kind: str, data: dict, *, points: int, widths, depth_caps, **common
 
 
 def build(**trial) -> types.SimpleNamespace:
-    """The trial, with the range of its data; raises ValueError for settings it cannot use."""
+    """The trial, with the ranges of its random data; raises ValueError for unusable settings."""
     kind = trial["kind"]
     for name in trial.keys() & {"taus", "max_tau"}:
         shared.require_between(0, 1, **{f"{kind}.{name}": trial[name]})
@@ -140,7 +140,7 @@ def build(**trial) -> types.SimpleNamespace:
 
 
 def exact_counterexamples(trial, rng) -> dict:
-    """The smallest counterexamples with d = 1: of any Sigma, and with Sigma = 1."""
+    """The smallest counterexamples with d = 1: for any Sigma, and for Sigma = 1."""
     del rng
     search, largest = gradient_bound.smallest_scalar_counterexample, trial.max_integer
     found = {}
@@ -152,7 +152,7 @@ def exact_counterexamples(trial, rng) -> dict:
 
 
 def _describe(point: gradient_bound.ScalarPoint, form: str) -> dict:
-    """A point in exact numbers, and both sides of eq. (2.3) there once more in float64."""
+    """A point and both sides of eq. (2.3) in exact numbers, and the sides again in float64."""
     A = jnp.array([float(value) for value in point.a]).reshape(-1, 1, 1)
     R, Sigma = (jnp.full((1, 1), float(value)) for value in (point.R, point.Sigma))
     excess, gradient = model.excess_risk_and_gradient(A, R, Sigma)
@@ -189,9 +189,9 @@ def tight_family(trial, rng) -> dict:
 def search(trial, rng) -> dict:
     """The largest right/left that `gradient_bound.worst_case` finds with ``||Sigma|| <= 1``.
 
-    "predicted_ratios" are the suprema that the corrected form implies. The printed ratios grow in
-    proportion to Sigma, so a point fails from ``||Sigma|| / ratio`` on: the least of these is
-    "least_failing_sigma_norm" (None for the corrected form, which does not change with Sigma).
+    "predicted_ratios" are the suprema that the corrected form implies. The printed ratios are
+    proportional to Sigma, so a point fails once Sigma's norm exceeds ``||Sigma|| / ratio``. The
+    least of these is "least_failing_sigma_norm" (None for corrected, whose ratio does not change).
     """
     form, width, depth = trial.form, trial.width, trial.depth
     radii = np.repeat(trial.taus, trial.starts)
@@ -214,17 +214,17 @@ def search(trial, rng) -> dict:
 def largest_ratio(form: str, depth: int, tau: float) -> float:
     """The supremum of right/left over B_tau and ``||Sigma|| <= 1``, attained at ``A_i = -tau I``.
 
-    Corrected: 1. iclr2017: ``(1-tau)^{-(l-1)}``. v3: 1, so that it needs ``||Sigma|| > 1`` to fail.
+    Corrected: 1. iclr2017: ``(1-tau)^{-(l-1)}``. v3: 1, so it fails only where ``||Sigma|| > 1``.
     """
     corrected = gradient_bound.gradient_bound_corrected(depth, tau, 1.0, 1.0)
     return float(gradient_bound.bound_function(form)(depth, tau, 1.0, 1.0) / corrected)
 
 
 def scaled_data(trial, rng) -> dict:
-    """Share of the same random points that fail once Sigma is replaced by s Sigma, for each s.
+    """Share of random points that fail with s Sigma in place of Sigma, for each s.
 
-    The slopes are those of log10(right/left) over log10 s between the first and the last s, over
-    the points: 1 for the printed forms, 0 for the corrected one.
+    Each point has a slope of log10(right/left) over log10 s, from the first to the last s: 1 for
+    the printed forms, 0 for the corrected one.
     """
     exponents = trial.scales_log10
     shape = trial.points, trial.width, (1, trial.max_depth), trial.max_tau
@@ -242,8 +242,8 @@ def scaled_data(trial, rng) -> dict:
 def random_points(trial, rng) -> dict:
     """How often ``right > left (1 + relative_tolerance)`` at random points of every sampler.
 
-    The end bins of the histogram of log10(right/left) take what lies beyond. The tolerance is
-    subtracted first, so that what lies right of 0 has failed.
+    The histogram of log10(right/left) counts values beyond its range in the end bins. The tolerance
+    is subtracted first, so every point above 0 has failed.
     """
     samplers, tolerance = random_matrices.SAMPLERS, trial.relative_tolerance
     depths, bounds = (trial.min_depth, trial.max_depth), trial.histogram_log10
@@ -280,9 +280,9 @@ ATTACKS = {
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """A failure is a counterexample, of a printed form if one is exact; few attacks settle nothing.
+    """Corrected form: counterexample if any attack succeeds, else holds if there were enough.
 
-    That the printed forms are false is settled by one exact counterexample.
+    A printed form: counterexample if it fails both exactly and in float64. Otherwise undecided.
     """
     (exact,), (tight,), (scaling,), searches, random, singular = (
         shared.where(records, kind=kind) for kind in ATTACKS
@@ -290,7 +290,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     low, high = settings["sigma_norm_log10"]
     metrics = {
         **_random_metrics(random),
-        # The distribution that the shares of failures are of.
+        # The shares of failures depend on these ranges.
         "least_sigma_norm_drawn": 10.0**low,
         "largest_sigma_norm_drawn": 10.0**high,
         "largest_tau_drawn": settings["max_tau"],

@@ -3,20 +3,20 @@
 Command: python -m experiments.landscape --config=:critical_points
 Hardware and time: 2 CPU cores, about 10 s for each of the three variants.
 
-* critical_points: from random starts inside and outside the ball, grad f = 0 is solved by
-  Levenberg-Marquardt, which finds saddles as readily as minima, down to ``||grad f|| <= 1e-11``.
-  Expected: about 700 such points with ``|||A||| <= 1 - wall_margin = 0.99``, all optimal, and as
-  many that are not optimal, at norm 1 and beyond. The margin is there because a small gradient is
-  no zero: nearer to the wall, at 0.9998 say, eq. (2.3) leaves room for any excess beside a gradient
-  of 1e-11, and searches for a degenerate point of norm 1 do stop there.
+* critical_points: Levenberg-Marquardt, which finds saddles as readily as minima, solves grad f = 0
+  to ``||grad f|| <= 1e-11`` from random starts inside and outside the ball. Expected: about 700
+  such points with ``|||A||| <= 1 - wall_margin = 0.99``, all of them optimal, and as many that are
+  not optimal, at norm 1 and beyond. The margin is there because a small gradient is not zero. Close
+  to the wall, say at norm 0.9998, eq. (2.3) allows any excess at a gradient of 1e-11, and searches
+  that approach a degenerate point of norm 1 do stop there.
 * hessian_at_origin: at zero weights a standard net has gradient 0 from two layers on and a Hessian
-  that is exactly 0 from three layers on (Kawaguchi 2016); a residual net has gradient
-  ``2 (I - R) Sigma`` in every layer, not 0 unless R = I, Sigma being positive definite here.
+  that is exactly 0 from three layers on (Kawaguchi 2016). A residual net has gradient
+  ``2 (I - R) Sigma`` in every layer; Sigma is positive definite here, so it is 0 only if R = I.
 * negative_determinant: with det R < 0 the ball holds no critical point at all. The least gradient
   found over B_tau stays above ``gradient_bound.squared_gradient_floor``, and for d = 1 reaches it.
 
-Verdict: holds, for all three, which are proved in docs/theory/gradient_bound.md: the searches are
-attacks that could show an error in the proof or the code.
+Verdict: holds for all three. They are proved in docs/theory/gradient_bound.md; the searches are
+attacks that could expose an error in the proof or the code.
 """
 
 import types
@@ -37,16 +37,16 @@ _COMMON = {
 _SETTINGS = {
     "critical_points": {
         "depths": (1, 2, 3, 4),
-        # Targets R = exp(size * Gaussian / sqrt(d)), so that det R > 0; from near I to far from it.
+        # Targets R = exp(size * Gaussian / sqrt(d)) with det R > 0, from near I to far from it.
         "target_sizes": (0.2, 0.6, 1.2),
         "start_taus": (0.1, 0.5, 0.9, 0.99),  # norms of the starts inside the ball
         "outside_norms": (1.5, 3.0),  # norms of the starts outside, for contrast
-        "starts": 8,  # for each target size and norm, or each ball, each with its own data
-        "steps": 100,  # most steps of Levenberg-Marquardt; or updates of projected Adam
-        "gradient_tolerance": 1e-11,  # a point with ||grad f||_F up to this is critical
+        "starts": 8,  # per target size and norm, each with its own data; or per problem and ball
+        "steps": 100,  # most Levenberg-Marquardt steps, or updates of projected Adam
+        "gradient_tolerance": 1e-11,  # critical means ||grad f||_F is at most this
         "wall_margin": 0.01,  # inside means |||A||| <= 1 - wall_margin
-        "excess_tolerance": 1e-9,  # optimal means (f - C) / ||R Sigma^{1/2}||^2 up to this
-        "least_inside": 100,  # critical points inside that the verdict needs
+        "excess_tolerance": 1e-9,  # optimal means (f - C) / ||R Sigma^{1/2}||^2 is at most this
+        "least_inside": 100,  # number of critical points inside that the verdict needs
     },
     "hessian_at_origin": {
         "widths": (2,),
@@ -58,8 +58,8 @@ _SETTINGS = {
         "problems": 4,  # pairs of R and Sigma for each width and depth, the same in every ball
         "starts": 5,
         "steps": 300,
-        "learning_rate": 0.05,  # of the first update, falls to 0
-        # The floor may be passed by rounding alone: relative, about 2 l eps / (1 - tau).
+        "learning_rate": 0.05,  # of the first update; decays to 0
+        # Relative. Rounding alone takes gradients below the floor by about 2 l eps / (1 - tau).
         "relative_tolerance": 1e-9,
     },
 }
@@ -72,14 +72,14 @@ def trials(*, variant: str, **settings) -> list[dict]:
     if variant == "critical_points":
         settings["start_norms"] = (*settings.pop("start_taus"), *settings.pop("outside_norms"))
     if variant != "hessian_at_origin":
-        # Arrays are padded to so many layers, so that all depths share one compilation.
+        # Arrays are padded to this many layers, so that all depths share one compilation.
         settings["max_depth"] = max(settings["depths"])
     return shared.each(settings, {"widths": "width", "depths": "depth"}, kind=variant)
 
 
 def build(**trial) -> types.SimpleNamespace:
-    """The trial, with the range of its data; raises ValueError for settings it cannot use."""
-    # ||Sigma|| = 1: the scale of the data only rescales f.
+    """The trial, with the ranges of its random data; raises ValueError for unusable settings."""
+    # ||Sigma|| = 1 loses nothing: the scale of the data only rescales f.
     condition = trial["max_condition_log10"]
     data = {"scale_log10": (0.0, 0.0), "max_condition_log10": condition}
     random_matrices.second_moments(np.random.default_rng(0), 1, trial["width"], **data)
@@ -90,16 +90,16 @@ def build(**trial) -> types.SimpleNamespace:
 
 
 def _padded(A: np.ndarray, max_depth: int) -> np.ndarray:
-    """A, f64[n, depth, d, d], with zero layers up to f64[n, max_depth, d, d]."""
+    """A, f64[n, depth, d, d], padded with zero layers to f64[n, max_depth, d, d]."""
     return np.pad(A, ((0, 0), (0, max_depth - A.shape[1]), (0, 0), (0, 0)))
 
 
 def from_many_starts(trial, rng) -> dict:
     """Where `critical_points.find_critical_points` ends from random starts of given |||A|||.
 
-    `starts` of them for every combination of target size and norm, each with its own R and Sigma;
-    and as the last one ``A_i = -I``, where the search must stay unless depth is 1. The excess is
-    relative to ``||R Sigma^{1/2}||_F^2``, the risk of the map 0.
+    Every combination of target size and norm gets `starts` of them, each with its own R and Sigma.
+    The last point is ``A_i = -I``, where the search must stay unless depth is 1. The excess is
+    relative to ``||R Sigma^{1/2}||_F^2``, the risk of the zero map.
     """
     width, depth = trial.width, trial.depth
     repeated = np.repeat(trial.target_sizes, trial.starts)
@@ -108,7 +108,7 @@ def from_many_starts(trial, rng) -> dict:
     A *= (2 * start_norm)[:, None, None, None]
     R = random_matrices.exponential_targets(rng, sizes, width)
     Sigma = random_matrices.second_moments(rng, len(sizes), width, **trial.data)
-    # The last point is no start but the critical point A_i = -I itself (for depth 1 the map 0).
+    # The last point is not random: A_i = -I, the zero map, which is critical from depth 2 on.
     A = np.concatenate([A, -np.eye(width) * np.ones((1, depth, 1, 1))])
     R, Sigma = (np.concatenate([values, values[-1:]]) for values in (R, Sigma))
     A = _padded(A, trial.max_depth)
@@ -126,7 +126,7 @@ def from_many_starts(trial, rng) -> dict:
 
 
 def at_origin(trial, rng) -> dict:
-    """Gradient and Hessian at zero weights, of the standard and of the residual net."""
+    """Gradient and Hessian of the standard and of the residual net at zero weights."""
     width, depth, sizes = trial.width, trial.depth, trial.target_sizes
     R = random_matrices.exponential_targets(rng, sizes, width)
     Sigma = random_matrices.second_moments(rng, len(sizes), width, **trial.data)
@@ -153,14 +153,14 @@ def at_origin(trial, rng) -> dict:
 def negative_determinant(trial, rng) -> dict:
     """The least ||grad f||_F found over B_tau for targets with det R < 0, against its floor.
 
-    `problems` random pairs of R and Sigma, the same for every tau; for each of them and every tau
+    There are `problems` random pairs of R and Sigma, the same for every tau. Each pair and tau gets
     `starts` runs of `critical_points.least_gradients`.
     """
     width, depth, taus = trial.width, trial.depth, trial.taus
     problems, starts = trial.problems, trial.starts
     tau = np.tile(np.repeat(taus, starts), problems)
     R = random_matrices.exponential_targets(rng, np.ones(problems), width)
-    # Turning one output round makes the determinant negative and keeps the singular values.
+    # Flipping the sign of one output makes the determinant negative and keeps the singular values.
     R[:, 0] *= -1
     Sigma = random_matrices.second_moments(rng, problems, width, **trial.data)
     A = random_matrices.layers(rng, "uniform", tau, depth, width)
@@ -186,7 +186,7 @@ def negative_determinant(trial, rng) -> dict:
 
 
 def _critical_points(settings: dict, records: list[dict]) -> tuple[dict, str]:
-    # The last point of each trial is A_i = -I, which was put there and not found.
+    # The last point of each trial is A_i = -I, which was put there, not found.
     names = ("started_at_norms", "norms", "relative_excess", "gradient_norms")
     found = [{name: record[name][:-1] for name in names} for record in records]
     put = [{name: record[name][-1] for name in names} for record in records if record["depth"] >= 2]

@@ -1,25 +1,25 @@
 """Gradient descent on deep linear nets: residual against standard, and where it gets stuck.
 
-* depth (sections 1.1 and 2 of the paper; 1202 layers as in He et al. 2015): three R and Sigma,
-  depths 1 to 1202, near-zero Gaussian weights.
-* stuck_targets (Bartlett, Helmbold & Long 2018; the cures are of Zou, Long & Gu 2020 and Wu, Wang &
-  Ma 2019): a landscape without bad critical points inside B_tau does not make gradient descent
+* depth (sections 1.1 and 2 of the paper; 1202 layers as in He et al. 2015): three pairs of R and
+  Sigma, depths 1 to 1202, near-zero Gaussian weights.
+* stuck_targets (Bartlett, Helmbold & Long 2018; cures by Zou, Long & Gu 2020 and Wu, Wang & Ma
+  2019): a landscape without bad critical points inside B_tau does not make gradient descent
   converge. From zero weights, with Sigma = I and a symmetric R, all A_i stay equal and diagonal in
-  the eigenbasis of R, so every eigenvalue moves by itself as a product (1 + a)^l. Where R has an
+  the eigenbasis of R, so each eigenvalue moves on its own as a product (1 + a)^l. Where R has an
   eigenvalue lambda < 0, 1 + a falls towards 0 and cannot cross it: the excess risk tends to
   lambda^2, and |||A||| drifts towards 1 like 1 - t^(-1/(l-2)).
-* noise: the same two targets from Gaussian weights of five sizes; experiments/convergence.py asks
-  how long they take.
+* noise: the two targets that stall, from Gaussian weights of five sizes; how long they take is
+  the question of experiments/convergence.py.
 
 Command: python -m experiments.linear_training --config=:depth (or :stuck_targets, :noise)
 Hardware: 2 CPU cores. Time: about 50 s, 10 s and 25 s, compilation included. float64.
 Expected: residual nets reach 1e-8 of the risk of the identity map in at most 300 updates at every
-depth, stay in B_1 where Theorem 2.1 puts an optimum there, and end at |||A||| l of at most 3.2.
-Standard nets from the same weights have gradients of order 1e-10 at depth 8 and of exactly 0 in
-float64 at depth 128, and are given up before they move. Started with variance 1/d they reach the
-tolerance only in shallow nets. R = diag(-1, -1, 1, 1) stalls at 2, |||A||| at 0.80 after 20,000
-updates, although det R > 0 and Theorem 2.1 gives it an optimum of small norm; diag(1, 1, 1, -1/2)
-stalls at 1/4. Every cure converges. Noise frees both signs of the determinant.
+depth, stay in B_1 where Theorem 2.1 puts an optimum there, and end with l |||A||| at most 3.2.
+Standard nets from the same weights have gradients of order 1e-10 at depth 8 and exactly 0 in
+float64 at depth 128, and are stopped before they move. Started with variance 1/d, only shallow ones
+converge. R = diag(-1, -1, 1, 1) stalls at excess risk 2, with |||A||| at 0.80 after 20,000 updates,
+although det R > 0 and Theorem 2.1 gives it an optimum of small norm; diag(1, 1, 1, -1/2) stalls at
+1/4. Every cure converges. Noise frees both targets, whatever the sign of det R.
 """
 
 import dataclasses
@@ -35,42 +35,42 @@ from identity_matters import paper, random_matrices
 from identity_matters.linear import descent, factorization, lower_bound, model
 
 RESIDUAL, STANDARD, SCALED = "residual", "standard", "standard_scaled"
-# R that stall from zero, with det R > 0 and < 0, and two that are learned.
+# Two R that stall from zero, with det R > 0 and det R < 0, and two that are learned.
 PLANE, NEGATIVE, POSITIVE, ROTATION = "plane", "negative", "positive", "rotation"
-CURVE_POINTS = 100  # at most so many points of a curve are kept
+CURVE_POINTS = 100  # most points of a curve that are kept
 
 _STUCK_DIAGONALS = {
     "plane_diagonal": (-1.0, -1.0, 1.0, 1.0),  # R with det R > 0 that stalls from zero
     "negative_diagonal": (1.0, 1.0, 1.0, -0.5),  # R with det R < 0 that stalls from zero
 }
 _DESCENT = {  # gradient descent, the same for every network
-    "relative_risk_tolerance": 1e-8,  # of ||(I - R) Sigma^{1/2}||_F^2: "converged"
+    "relative_risk_tolerance": 1e-8,  # converged: f - C <= this times ||(I - R) Sigma^{1/2}||_F^2
     "divergence_factor": 1e3,  # stop above this many times the first excess risk
-    "max_updates": 20_000,  # at most so many
+    "max_updates": 20_000,  # most updates of a run
 }
 _SETTINGS = {
     "depth": {
         "descent": {
             **_DESCENT,
-            "max_updates": 1000,  # above three times what the residual nets need
+            "max_updates": 1000,  # more than three times what the residual nets need
             "record_every": 5,  # updates between two records
-            "stall_tolerance": 1e-12,  # least relative decrease an update must promise
+            "stall_tolerance": 1e-12,  # stop when an update promises a smaller relative decrease
         },
         "depths": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1202),  # layers
         "width": 6,  # d
-        # One R and Sigma each, the same at every depth; --seed draws the weights.
+        # Each draws one R and Sigma, the same at every depth; --seed draws the weights.
         "problem_seeds": (0, 1, 2),
         "gammas": (0.5, 0.3, 0.8),  # gamma of each R: singular values in e^-gamma..e^gamma
-        "angles_radians": ((1.5, 0.8), (2.5,), (0.6, 0.4, 0.2)),  # by which each turns planes
+        "angles_radians": ((1.5, 0.8), (2.5,), (0.6, 0.4, 0.2)),  # rotation angles of each R
         "sigma_eigenvalues": (0.5, 0.7, 0.9, 1.1, 1.3, 1.5),  # of Sigma = E[x x^T]
-        # Standard deviation of near-zero weights, times depth: |||A||| l starts at about 5 times.
+        # Standard deviation of near-zero weights times depth; l |||A||| starts at about 5 times it.
         "near_zero_std_times_depth": 0.1,
         # Multiples of 1/L (descent.largest_stable_learning_rate). The standard nets take the best
-        # of three, so that the residual nets have no advantage by the step size.
+        # of three, so that the step size gives the residual nets no advantage.
         "residual_rate_factors": (1.0,),
         "standard_rate_factors": (0.25, 1.0, 4.0),
-        "stuck_from_depth": 8,  # from here on standard nets near zero are claimed not to move
-        "moved_relative_decrease": 0.01,  # a net has moved if its excess risk fell by this
+        "stuck_from_depth": 8,  # the claim: near zero, standard nets this deep or deeper stay put
+        "moved_relative_decrease": 0.01,  # a net has moved if its excess risk fell by this share
     },
     "stuck_targets": {
         **_STUCK_DIAGONALS,
@@ -80,15 +80,15 @@ _SETTINGS = {
         "map_widths": (8, 32, 128),  # m, width of the nets with fixed Gaussian maps
         "repeats": 3,  # draws of each random start or pair of maps
         "factorization_noise_std": 0.03,  # of the noise added to the constructed factorization
-        "stall_tolerance": 1e-3,  # relative distance from the predicted excess: a match
-        "drift_tolerance": 0.01,  # the same, of the distance 1 - |||A||| from the ball's edge
+        "stall_tolerance": 1e-3,  # relative tolerance on the predicted excess risk
+        "drift_tolerance": 0.01,  # relative tolerance on 1 - |||A|||, the distance to the edge
     },
     "noise": {
         **_STUCK_DIAGONALS,
         "depths": (2, 4, 8),  # layers
         "noise_stds": (1e-3, 1e-2, 0.03, 0.1, 0.2),  # of the entries of the initial weights
-        "draws": 8,  # of each size of the noise
-        "least_freed_share": 0.5,  # of its draws some size frees at every depth (our choice)
+        "draws": 8,  # starts for each noise size
+        "least_freed_share": 0.5,  # share of draws that the best noise size must free (our choice)
     },
 }
 VARIANTS = tuple(_SETTINGS)
@@ -96,7 +96,7 @@ get_config = configs(_SETTINGS, {"descent": _DESCENT})
 
 
 def trials(*, variant: str, **settings) -> list[dict]:
-    """One for each network to train; in noise one for each target and depth."""
+    """One trial for each network to train; for noise, one for each target and depth."""
     return [{"variant": variant, **trial} for trial in _TRIALS[variant](settings)]
 
 
@@ -115,7 +115,7 @@ def _depth_trials(settings: dict):
 
 
 def _stuck_trials(settings: dict):
-    """Every target from zero; those that stall from the starts and with the maps that cure it."""
+    """Every target from zero; those that stall also from the starts and with the maps that help."""
     turn = np.array([settings["rotation_radians"]])
     targets = {name: np.diag(settings[f"{name}_diagonal"]) for name in (PLANE, NEGATIVE, POSITIVE)}
     dimension = len(targets[PLANE])
@@ -142,9 +142,9 @@ def _noise_trials(settings: dict):
 
 
 def build(**trial) -> types.SimpleNamespace:
-    """A trial with f64[d, d] R and Sigma, the excess risk of the identity, and rules of descent.
+    """A trial with R and Sigma, f64[d, d], the excess risk of the identity, and `descent.Rules`.
 
-    There is one rule for each step size, which is that of a net without maps.
+    There is one `Rules` for each step size, chosen for a net without maps.
     """
     if trial["variant"] == "depth":
         rng = np.random.default_rng(trial["problem_seed"])
@@ -156,7 +156,7 @@ def build(**trial) -> types.SimpleNamespace:
         Sigma = np.eye(len(R))
     if trial["variant"] == "stuck_targets" and trial["depth"] < 3:
         raise ValueError(f"depth must be at least 3 for a drift like 1/t, got {trial['depth']}")
-    # The identity map is where residual nets start and the same yardstick for all networks.
+    # Residual nets start near the identity map; its risk is the yardstick for all networks.
     yardstick = float(model.excess_risk(np.zeros((1, *R.shape)), R, Sigma))
     rules = dict(trial["descent"])
     rules["risk_tolerance"] = rules.pop("relative_risk_tolerance") * yardstick
@@ -168,7 +168,7 @@ def build(**trial) -> types.SimpleNamespace:
 
 
 def descend(trial, A, rules: descent.Rules, *maps) -> dict:
-    """One run of gradient descent as JSON-able values; `maps` of input and output, if any."""
+    """One run of gradient descent as JSON-able values; `maps` are input and output map, if any."""
     done = descent.gradient_descent(A, trial.R, trial.Sigma, rules, *maps)
     curves = done.curves
     decreases = -np.diff(np.log(np.maximum(curves.excess_risk, np.finfo(float).tiny)))
@@ -194,13 +194,13 @@ def descend(trial, A, rules: descent.Rules, *maps) -> dict:
 
 
 def measure_depth(trial, rng) -> dict:
-    """The best of one run for each step size, all from the same weights."""
+    """The best run over the step sizes, all from the same weights."""
     depth, gamma = trial.depth, trial.gamma
     A = trial.std * rng.standard_normal((depth, trial.width, trial.width))
     if trial.network != RESIDUAL:
         A = A - np.eye(trial.width)
     runs = [descend(trial, A, rules) for rules in trial.rules]
-    # Those that converged by their updates, then the others by their excess risk.
+    # Converged runs come first, ordered by updates; then the others, by excess risk.
     best = min(runs, key=lambda r: (0, r["updates"]) if r["converged"] else (1, r["excess_risk"]))
     promised = descent.guaranteed_decrease(
         depth, best["largest_norm"], min(trial.sigma_eigenvalues), best["learning_rate"]
@@ -216,7 +216,7 @@ def measure_depth(trial, rng) -> dict:
 
 
 def measure_stuck(trial, rng) -> dict:
-    """One run from a start that stalls or is a cure, with what theory predicts from zero."""
+    """One run, from zero or with a cure, and what the theory predicts from zero."""
     R, depth, width, (rules,) = trial.R, trial.depth, trial.width, trial.rules
     A, maps = np.zeros((depth, width, width)), ()
     if trial.start == "factorization":
@@ -233,7 +233,7 @@ def measure_stuck(trial, rng) -> dict:
     eigenvalues = np.linalg.eigvals(R)
     negative = eigenvalues[(eigenvalues.imag == 0) & (eigenvalues.real < 0)].real
     # From zero an eigenvalue w of the equal layers follows w' = -2 |lambda| w^(l-1) while w^l is
-    # small against lambda < 0: it falls towards 0 like t^(-1/(l-2)).
+    # small compared with |lambda|, lambda < 0: it falls towards 0 like t^(-1/(l-2)).
     fallen = 1 + 2 * np.max(-negative, initial=0.0) * (depth - 2) * rate * done["updates"]
     return done | {
         "predicted_stall_excess_risk": float(np.sum(negative**2)),
@@ -242,7 +242,7 @@ def measure_stuck(trial, rng) -> dict:
 
 
 def measure_noise(trial, rng) -> dict:
-    """All sizes of the noise and all draws of one target and depth; lists of [size][draw]."""
+    """All noise sizes and draws for one target and depth, as lists [size][draw]."""
     (rules,), stds = trial.rules, trial.noise_stds
     noise = rng.standard_normal((len(stds), trial.draws, trial.depth, *trial.R.shape))
     noise *= np.reshape(stds, (-1, 1, 1, 1, 1))
@@ -253,9 +253,9 @@ def measure_noise(trial, rng) -> dict:
 
 
 def judge_depth(settings: dict, records: list[dict]) -> tuple[dict, str, dict]:
-    """Residual nets train and stay inside as fast as eq. (2.3) promises; standard ones stay put."""
+    """Residual nets train as fast as eq. (2.3) promises and stay inside; standard nets stay put."""
     residual, standard = (where(records, network=name) for name in (RESIDUAL, STANDARD))
-    # Theorem 2.1 puts an optimum inside B_1 from the depth on where its bound falls below 1.
+    # Theorem 2.1 puts an optimum inside B_1 as soon as the depth brings its bound below 1.
     in_theorem = [r for r in residual if r["bound_v3_times_depth"] < r["depth"]]
     left_in_theorem = where(in_theorem, stayed_in_unit_ball=False)
     near_zero = [r for r in standard if r["depth"] >= settings["stuck_from_depth"]]
@@ -324,13 +324,13 @@ def judge_stuck(settings: dict, records: list[dict]) -> tuple[dict, str]:
 
 
 def judge_noise(settings: dict, records: list[dict]) -> tuple[dict, str]:
-    """Some size of the noise frees enough draws of every target, at every depth."""
+    """For every target and depth, some noise size frees enough draws."""
     metrics, freed = {"draws": records[0]["draws"]}, []
     for r in records:
         ends = list(zip(r["noise_stds"], r["updates"], r["converged"], strict=True))
         for std, updates, converged in ends:
             name = f"layers={r['depth']}/noise={std:g}"
-            # A draw that diverged is not done early: it counts with the updates it was given.
+            # A draw that did not converge counts as max_updates, even if it diverged early.
             times = np.where(converged, updates, r["descent"]["max_updates"]).tolist()
             metrics[f"{r['target']}_converged_draws/{name}"] = int(np.sum(converged))
             metrics[f"{r['target']}_median_updates/{name}"] = statistics.median_low(times)

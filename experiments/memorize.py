@@ -1,18 +1,18 @@
 """Theorem 3.2: a ReLU residual network with O(n log n + r^2) parameters memorises any labels.
 
-Claim: n inputs with any labels out of r are mapped to their one-hot labels by a residual network
-whose blocks are h + V ReLU(U h + s). Here the network is built, not trained, and then run on every
-input; the run counts inputs with any output 1/2 or more off, certified or not.
+Claim: a residual network with blocks h + V ReLU(U h + s) maps n inputs with any labels out of r to
+their one-hot labels. Here the network is built, not trained, and then run on every input. Certified
+or not, its errors are counted: the inputs for which some output is off by 1/2 or more.
 
 Command: python -m experiments.memorize
     python -m experiments.memorize --config=:cifar10        # after make data DATASETS=cifar10
 
-Hardware: 2 CPU cores; the times are those of the variants.
+Hardware: 2 CPU cores; the times are listed with the variants.
 Expected: 0 errors. CIFAR-10's 50,000 training images with random labels take 850,000 parameters in
 blocks of width 8 in float32, 150,000 in blocks of width 1 in float64, and fewer than 20,000 numbers
-in all once a number holds several labels (few_numbers_cifar10). The width that the proof prints is
+in all once a number holds several labels (few_numbers_cifar10). The width printed in the proof is
 larger than the number of images.
-Verdicts: holds; counterexample for paper_method, where the printed width does not keep norms.
+Verdicts: holds; counterexample for paper_method, where the printed width does not preserve norms.
 """
 
 import numpy as np
@@ -23,10 +23,10 @@ from experiments.run import shared
 from identity_matters.images import datasets
 from identity_matters.memorize import construct, few_numbers
 
-# Fields of records that hold a network beside those of a fit.
+# Record fields that hold the results of a further network.
 _ALSO_BUILT = ("constructed", *(f"{precision}_result" for precision in measures.PRECISIONS))
 
-# Metrics of single trials, with the number of examples in their names.
+# Fields reported for every trial, as metrics with the number of examples in their names.
 _BY_SIZE = {
     "separation": ("rho", "theorem_width", "lemma_width"),
     "minimal_width": ("least_fitting_width", "least_certified_width"),
@@ -49,10 +49,10 @@ OTHER_VARIANTS = {
 
 def _data(dataset: str, examples=(0,), features: int = 0, num_classes: int = 0) -> dict:
     return {
-        "dataset": dataset,  # digits, cifar10 or synthetic, which are random unit vectors
+        "dataset": dataset,  # digits, cifar10 or synthetic (random unit vectors, or whole numbers)
         "examples": examples,  # numbers of examples; 0 means the whole training set
-        "features": features,  # dimension d of synthetic points; other data sets have their own
-        "num_classes": num_classes,  # classes r of synthetic points
+        "features": features,  # dimension d of synthetic points; images have their own
+        "num_classes": num_classes,  # classes r of synthetic points; images have their own
         "data_dir": "data",  # where `make data` put the data sets
     }
 
@@ -63,7 +63,7 @@ def _fit(data: dict, **changes) -> dict:
         "labels": ("random",),  # random: uniform labels; true: the data set's own
         "networks": ((8, "float32"),),  # width k and precision of each network
         "method": "adaptive",  # or paper: Lemmas B.1 and B.2, with a bias for each unit
-        # Points whose inner products are formed at once while building; memory is its square.
+        # Points per tile of inner products while building; memory grows like its square.
         "tile_points": 2048,
         "batch_examples": 4096,  # examples per batch of the forward pass
         **changes,
@@ -71,31 +71,31 @@ def _fit(data: dict, **changes) -> dict:
 
 
 _FEW_NUMBERS = {
-    # Neighbours on the line that share a threshold, a hash constant and a word of labels.
+    # How many neighbours on the line share a threshold, a hash constant and a word of labels.
     "group_points": (5, 9, 11, 13),
     "batch_examples": 4096,
 }
-# Random points of whole numbers, as pixels are, in so few dimensions that 34 bits are enough.
+# Random points of whole numbers, like pixels, in so few dimensions that 34 bits suffice.
 _FEW_NUMBERS_TRADE = {
     **_data("synthetic", (16384,), features=4, num_classes=10),
-    "word_bits": (34, 40, 47, 53),  # no number in the network or on the way exceeds 2^this
-    "widths": (6, 7, 8),  # channels, 5 of them for other things than words
-    # Groups are as large as lets this share of the hash constants do: what the search may cost.
+    "word_bits": (34, 40, 47, 53),  # no number, stored or computed, exceeds 2^word_bits
+    "widths": (6, 7, 8),  # channels of the network; all but 5 hold words of labels
+    # Groups are as large as possible with at least this chance that a random hash constant works.
     "least_hash_chance": 2e-3,
     "batch_examples": 4096,
 }
 _BOTH_LABELS = {"labels": ("random", "true")}
 _POINTS = _data("synthetic", (256, 1024, 4096, 16384), features=64, num_classes=10)
 # In so many dimensions random unit vectors are nearly orthogonal, as the lemma needs. The width
-# printed for points of this separation is 22; a width that suffices is 481.
+# printed for points of this separation is 22; a width of 480 suffices.
 _NEARLY_ORTHOGONAL = _data("synthetic", (1536,), features=4096, num_classes=10)
-# What each variant measures: kind of trial -> its settings.
+# What each variant measures: kind of trial -> settings.
 _SETTINGS = {
     "digits": {
         "fit": _fit(
             _data("digits"),
             **_BOTH_LABELS,
-            # The narrowest network in each precision, and where one stops to suffice.
+            # The narrowest network in each precision, and the wider ones that float32 needs.
             networks=(
                 *((1, "float32"), (1, "float64"), (2, "float32")),
                 *((4, "float32"), (8, "float32"), (8, "float64")),
@@ -104,7 +104,7 @@ _SETTINGS = {
         "separation": _data("digits"),
         "sgd": {
             **_data("digits", (512,)),
-            "width": 8,  # of the network, which has as many blocks as the constructed one
+            "width": 8,  # of the network; it has as many blocks as the constructed one
             "learning_rates": (0.01, 0.03, 0.1),  # our small grid around the best rate
             "momentum": 0.9,
             "batch_examples": 128,
@@ -115,10 +115,10 @@ _SETTINGS = {
     "synthetic": {
         "fit": _fit(_POINTS),
         "separation": _POINTS,
-        # The search for the smallest width ends at max_width.
+        # Tries widths 1, 2, ..., max_width until a network is certified.
         "minimal_width": {**_POINTS, "precisions": measures.PRECISIONS, "max_width": 16},
         "precision": {
-            # Distances of the two unit vectors of each pair.
+            # Distance between the two unit vectors of each pair.
             "pair_distances": (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6),
             "pairs": 512,
             "features": 64,
@@ -131,8 +131,8 @@ _SETTINGS = {
             _NEARLY_ORTHOGONAL, networks=((22, "float32"), (512, "float32")), method="paper"
         ),
         "separation": _NEARLY_ORTHOGONAL,
-        # Random maps of the printed width. "With high probability" is refuted where fewer than
-        # this share of them keep all norms.
+        # Draws of a random map of the printed width. The proof's "with high probability" is refuted
+        # if less than least_inside_share of them preserve all norms.
         "printed_width": {**_NEARLY_ORTHOGONAL, "draws": 20, "least_inside_share": 0.5},
     },
     "few_numbers": {"few_numbers": {**_data("digits"), **_FEW_NUMBERS}},
@@ -143,7 +143,7 @@ _SETTINGS = {
         "separation": _data("cifar10"),
     },
     "synthetic_large": {"fit": _fit(_data("synthetic", (32768, 65536, 131072), 64, 10))},
-    # ImageNet's size; meant for an accelerator, where larger tiles and batches pay.
+    # ImageNet's size; meant for an accelerator, where larger tiles and batches pay off.
     "synthetic_imagenet": {
         "fit": _fit(
             _data("synthetic", (1_281_167,), 64, 1000),
@@ -153,7 +153,7 @@ _SETTINGS = {
         )
     },
 }
-# Each setting that holds several values, and what a trial calls one of them, or its parts.
+# Settings that hold several values -> what a trial calls one value, or the parts of one.
 _SEVERAL = {
     "examples": "examples",
     "labels": "labels",
@@ -190,7 +190,7 @@ def trials(*, variant: str, **groups) -> list[dict]:
 
 
 def build(**trial) -> dict:
-    """The trial, once its data are known to be prepared and its settings to be usable."""
+    """The trial; raises ValueError if its settings are unusable or its data not prepared."""
     choices = {**_BOTH_LABELS, "precision": measures.PRECISIONS, "method": construct.METHODS}
     for name in trial.keys() & choices.keys():
         if trial[name] not in choices[name]:
@@ -215,8 +215,8 @@ def build(**trial) -> dict:
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Theorem 3.2 holds iff every labelling has a certified network and none of these has an error.
 
-    Networks that were refused, and errors of networks that are not certified, are counted apart.
-    "c = 10 works" is refuted iff too few draws of the input map keep all norms.
+    Refused networks and the errors of uncertified ones are counted separately. The claim that
+    c = 10 works is refuted iff too few draws of the input map preserve all norms.
     """
     fits = [record for record in records if record["kind"] in ("fit", "few_numbers")]
     built = list(fits)
@@ -264,7 +264,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def _fit_metrics(fits: list[dict]) -> dict:
-    """Of the certified fits; the most examples, and the fewest parameters that fit them all."""
+    """Metrics of the certified fits with the most examples: errors, times and parameters."""
     examples = shared.largest(fits, "examples")
     most = shared.where(fits, examples=examples)
     seconds = max(fit["build_seconds"] + fit["verify_seconds"] for fit in most)
@@ -278,7 +278,7 @@ def _fit_metrics(fits: list[dict]) -> dict:
         fewest = min(most, key=lambda fit: fit["numbers"])
         names = ("group_points", "largest_integer", "counting_lower_bound")
         metrics |= {"fewest_numbers": fewest["numbers"], **{n: fewest[n] for n in names}}
-        # Where several precisions were tried: the width that needs the fewest numbers at each.
+        # For each precision, if several were tried: the width that needs the fewest numbers.
         tried = sorted((fit for fit in most if "word_bits" in fit), key=lambda fit: -fit["numbers"])
         metrics |= {f"best_width_bits{fit['word_bits']}": fit["width"] for fit in tried}
         return metrics | {

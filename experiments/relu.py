@@ -1,23 +1,23 @@
 """Section 5: is there a Theorem 2.2 for residual blocks with one ReLU, h + V ReLU(U h + s)?
 
 Command: python -m experiments.relu --config=:search
-Hardware and time: 2 CPU cores, about 80 s of processor time for the five variants, 35 of them for
+Hardware and time: 2 CPU cores, about 80 s of CPU time for the five variants, 35 of them for
 search, and half a minute more the first time, for compiling.
 
-What is tested is the literal analogue: no critical point of small norm that is not a global
-minimum. All targets come from a teacher inside the ball ``|||theta||| <= tau < 1``. The statements,
-N1 to N15, and their proofs are in docs/theory/relu.md.
+The experiment tests the literal analogue: every critical point of small norm is a global minimum.
+All targets come from a teacher inside the ball ``|||theta||| <= tau < 1``. docs/theory/relu.md has
+the statements, N1 to N15, and their proofs.
 
-* origin (N1, N2): zero weights are a critical point of every net, and not optimal. Expected:
-  gradient exactly 0, the steepest descent at second order as the formula says.
-* dead_units (N6 to N8): with biases every ball holds open sets of critical points, the nets without
-  a live unit. Expected: the share of Gaussian nets that are dead is p^{l k}.
+* origin (N1, N2): zero weights are a critical point of every net, and not optimal. Expected: the
+  gradient is exactly 0, and the steepest second-order descent agrees with the formula.
+* dead_units (N6 to N8): with biases, every ball holds open sets of critical points: nets without a
+  live unit. Expected: the share of Gaussian nets that are dead is p^{l k}.
 * search: bad critical points and proved local minima away from the origin; see `relu_search`.
 * gradient_ratio (N12): what is left of eq. (2.3), a bound on the gradient where a block's features
-  are independent. Expected: never broken, and met with equality at V = 0.
-* noise: gradient descent from exactly zero never moves. Expected from small Gaussian weights, with
-  optimal at 1e-9 of f(0): at width 1 40 % of the starts are optimal, 40 % stall; at width 16 30 %
-  are optimal, none stalls, and the others are unfinished.
+  are independent. Expected: the bound is never violated and holds with equality at V = 0.
+* noise: gradient descent from exactly zero never moves. Expected from small Gaussian weights: at
+  width 1, 40 % of the starts become optimal (f <= 1e-9 f(0)) and 40 % stall; at width 16, 30 %
+  become optimal, none stalls, and the others are unfinished.
 
 Verdicts: counterexample for the first three, holds for gradient_ratio, reproduced for noise.
 """
@@ -40,21 +40,21 @@ _LAWS = ("gaussian", "no bias", "s >= 0")
 _SETTINGS = {
     "origin": {
         **relu_search.PROBLEMS,
-        "pairs": 8,  # the sample is so many x and their -x
+        "pairs": 8,  # the sample is this many x and their negatives, so n is twice this
         # (depth, width, lifted width d, bias)
         "nets": ((1, 2, 2, False), (3, 2, 2, True), (2, 4, 4, False), (2, 4, 4, True)),
         "problems": 8,  # for each of nets
         "escape_starts": 200,  # starts of the power iteration for the steepest descent
         "step_size": 1e-4,  # of the difference quotients
-        "form_tolerance": 1e-5,  # of difference quotient - q, relative; O(step_size^2)
+        "form_tolerance": 1e-5,  # largest relative error of a difference quotient; O(step_size^2)
     },
     "dead_units": {
-        # (depth, width, d): data at -1, 1 for d = 1 and on a circle for d = 2.
+        # (depth, width, d); the data are -1 and 1 for d = 1, points on a circle for d = 2.
         "nets": ((1, 1, 1), (1, 2, 1), (2, 1, 1), (2, 2, 1), (1, 1, 2), (1, 2, 2), (2, 1, 2)),
         "laws": _LAWS,
         "circle_points": 64,
-        "samples": 20_000,  # random nets for each of the above
-        "scale_of_weights": 0.01,  # deviation of the Gaussian weights; the share is that of any
+        "samples": 20_000,  # random nets for each of nets and laws
+        "scale_of_weights": 0.01,  # deviation of Gaussian weights; the share does not depend on it
         "deviations": 4.5,  # binomial standard deviations that a share may be off
     },
     "search": relu_search.SETTINGS,
@@ -65,30 +65,30 @@ _SETTINGS = {
         "nets": ((1, 2, 2, False), (1, 2, 2, True), (1, 8, 2, True), (3, 8, 4, True)),
         "norms": (1e-3, 1e-2, 0.1, 0.3, 0.9),
         "samples": 200,  # random nets for each of norms
-        "searched": 16,  # of them that start a search
-        "steps": 300,  # of projected Adam
-        "learning_rate": 0.1,  # first step, in units of the norm; falls to 0
-        "tight_size": 0.1,  # root of the risk where the bound is tight
-        "rounding": 1e-9,  # relative, by which right over left may pass 1
+        "searched": 16,  # how many of them start a search
+        "steps": 300,  # updates of projected Adam
+        "learning_rate": 0.1,  # of the first step, in units of the norm; decays to 0
+        "tight_size": 0.1,  # square root of the risk where the bound is tight
+        "rounding": 1e-9,  # by how much right over left may exceed 1
     },
     "noise": {
         **relu_search.PROBLEMS,
-        "pairs": 8,  # the sample is so many x and their -x
+        "pairs": 8,  # the sample is this many x and their negatives, so n is twice this
         "teacher_norm": 0.7,
         "teacher_width": 1,
         "depths": (1, 2),
         "widths": (1, 4, 16),
         "biases": (False, True),
-        "scales": (0.0, 1e-6, 1e-3, 1e-1),  # deviations of the Gaussian start
-        "starts": 24,  # for each, each with a teacher of its own
-        "learning_rate": 0.3,  # of every update
-        "records": 100,  # points of the curve of the risk
+        "scales": (0.0, 1e-6, 1e-3, 1e-1),  # standard deviations of the Gaussian start
+        "starts": 24,  # for each scale; each start has its own teacher
+        "learning_rate": 0.3,  # the same for every update
+        "records": 100,  # points of the risk curve
         "updates_per_record": 40,
         "optimal_share": relu_search.OPTIMAL_SHARE,
-        # Stalled means ||grad f||^2 up to this times f, above optimal_share: at that pace as many
-        # updates again would lower f by a millionth.
+        # Stalled: not optimal, and ||grad f||^2 is at most this times f. At that pace, training as
+        # long again would lower f by a millionth.
         "stalled_ratio": 1e-9,
-        "least_halved_share": 0.9,  # of noisy starts at the largest width, for the verdict
+        "least_halved_share": 0.9,  # share of noisy starts at the largest width that must halve f
     },
 }
 
@@ -140,7 +140,7 @@ def at_origin(trial, rng) -> dict:
         steepest.append(origin.escape_direction(w, problem, trial.depth, trial.width))
         forms.append(origin.second_order_form(problems.member(others, index), problem))
     steepest = jax.tree.map(lambda *parts: np.stack(parts), *steepest)
-    # f and its gradient at zero, and f a step along the steepest and along another direction.
+    # Nets at zero, one step along the steepest direction, and one step along another.
     nets = jax.tree.map(
         lambda s, o: np.concatenate([np.zeros_like(s), step * s, step * o]), steepest, others
     )
@@ -162,9 +162,9 @@ def at_origin(trial, rng) -> dict:
 
 
 def dead(trial, rng) -> dict:
-    """How many of many random nets are strictly dead, and bounds of the share that is expected.
+    """How many random nets are strictly dead, and bounds on the expected share.
 
-    The hull of x lies between two balls, which are the same for d = 1.
+    The bounds belong to two balls, one inside the hull of x, one around it; equal for d = 1.
     """
     count, d = trial.samples, trial.width_in
     angle = 2 * np.pi * np.arange(trial.circle_points) / trial.circle_points
@@ -191,13 +191,13 @@ def dead(trial, rng) -> dict:
 
 
 def _gaussian(rng, scale: float, count: int, depth: int, width: int, d: int) -> model.Blocks:
-    """Nets with independent Gaussian weights: the rows w have spherically symmetric directions."""
+    """Nets with independent Gaussian weights: all directions of a row w are equally likely."""
     shapes = (depth, width, d), (depth, d, width), (depth, width)
     return model.Blocks(*(scale * rng.standard_normal((count, *shape)) for shape in shapes))
 
 
 def gradient_ratio(trial, rng) -> dict:
-    """The feature bound on random nets, in a search against it, and where it is tight."""
+    """The feature bound on random nets, in a search that attacks it, and where it is tight."""
     sample, _ = problems.realizable(rng, trial.samples, trial.setting)
     measured, bound = collections.defaultdict(list), 0.0
     for norm in trial.norms:
@@ -228,7 +228,7 @@ def _tight_ratio(rng, trial, norm: float) -> float | None:
     one = model.random_blocks(rng, np.full(trial.samples, norm), 1, *trial.shape[1:], trial.bias)
     nets = jax.tree.map(lambda part: np.repeat(part, trial.depth, axis=1), one)
     nets = nets._replace(V=np.zeros_like(nets.V))
-    # Where an example is seen by no unit both sides are 0: take the net with the largest factor.
+    # If no unit is active on an example, both sides are 0: take the net with the largest factor.
     best = int(np.argmax(jax.vmap(feature_bound.coefficient)(nets, samples)))
     blocks, problem = problems.member((nets, samples), best)
     problem = feature_bound.tight_problem(blocks, problem, trial.tight_size)
@@ -268,12 +268,12 @@ def noise(trial, rng) -> dict:
     }
 
 
-# The literal analogue of Theorem 2.2 is refuted by a record. Where none does, or where the numbers
-# contradict what is proved, so that they cannot be relied on, it is undecided.
+# One record can refute the literal analogue of Theorem 2.2. Without one it is undecided, and also
+# if the numbers contradict what is proved, because then they cannot be relied on.
 
 
 def _origin_verdict(settings: dict, records: list[dict]):
-    nets = shared.where(records, measured="at_origin")  # older runs have others, too
+    nets = shared.where(records, measured="at_origin")  # older runs have other records too
     predicted = shared.joined(nets, "escape_curvature")
     curvature_errors = np.abs(shared.joined(nets, "measured_curvature") / predicted - 1)
     form_errors = shared.joined(nets, "form_error") / predicted

@@ -1,1 +1,1 @@
-"""What would not fit into the one file of an experiment."""
+"""Parts of experiments that are too long for one file."""

@@ -1,4 +1,4 @@
-"""What experiments/memorize.py measures: networks built for points or images and run on all."""
+"""The measurements of experiments/memorize.py: builds networks for points or images, runs them."""
 
 import functools
 import time
@@ -20,7 +20,7 @@ _MOST_DRAWS = 100
 
 
 def split_to_fit(dataset: str) -> str:
-    """All examples of a data set without a published split, the training split of the others."""
+    """The split to fit: "all" for data sets without a published split, "train" for the others."""
     return "all" if "all" in datasets.find_source(dataset).splits else "train"
 
 
@@ -36,7 +36,7 @@ def _unit_rows(x) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)
 def load_images(dataset, data_dir):
-    """Images as unit vectors f32[n, d], and their labels."""
+    """Images as unit vectors, f32[n, d], and their labels."""
     images, labels = datasets.load(dataset, split_to_fit(dataset), data_dir)
     x = images.reshape(len(images), -1).astype(np.float32)
     x /= datasets.find_source(dataset).pixel_max
@@ -44,7 +44,7 @@ def load_images(dataset, data_dir):
 
 
 def _points(trial: dict, data_key, label_key):
-    """Inputs of norm one, f32[n, d], as Assumption 3.1 has them, and labels int[n].
+    """Inputs of norm one, f32[n, d], as Assumption 3.1 requires, and labels int[n].
 
     The labels are random unless the trial asks for the true ones.
     """
@@ -66,7 +66,7 @@ def measure(trial: dict, key) -> dict:
 def _build_and_verify(
     build, x, y, *sizes, batch_examples=construct.BATCH_EXAMPLES, forward=network.forward, **options
 ):
-    """What `build` makes of x and y and certifies; its errors on all of them, and both times."""
+    """Builds a network and runs it on all of x: (errors and times, network, certificate)."""
     started = time.perf_counter()
     built, certificate = build(x, y, *sizes, **options)
     verifying = time.perf_counter()
@@ -98,7 +98,7 @@ def _memorize(key, x, y, num_classes, width, **settings) -> dict:
 
 
 def _measure_fit(key, trial):
-    """One network of one width and precision."""
+    """Measures one network, of one width and precision."""
     data_key, label_key, build_key = jax.random.split(key, 3)
     x, y = _points(trial, data_key, label_key)
     dtype, sizes = np.dtype(trial["precision"]), (trial["num_classes"], trial["width"])
@@ -113,9 +113,9 @@ def few_numbers_options(trial) -> dict:
 
 
 def distinct_whole_points(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    """Random whole numbers from 0 to 255, i64[n, d], drawn anew until no row occurs twice.
+    """Random whole numbers from 0 to 255, i64[n, d], redrawn until all rows differ.
 
-    Where there is no room for so many, the network's own error says which rows are equal.
+    If that fails, equal rows are returned, and building the network names those that conflict.
     """
     for _ in range(_MOST_DRAWS):
         x = rng.integers(0, _LARGEST_PIXEL, shape, endpoint=True)
@@ -125,7 +125,7 @@ def distinct_whole_points(rng: np.random.Generator, shape: tuple[int, int]) -> n
 
 
 def _measure_few_numbers(key, trial):
-    """One network of fewer numbers than examples, on pixels or random whole numbers."""
+    """One network with fewer numbers than examples, on pixels or random whole numbers."""
     label_key, build_key = jax.random.split(key)
     dataset, num_classes = trial["dataset"], trial["num_classes"]
     if dataset == "synthetic":
@@ -162,7 +162,7 @@ def _measure_separation(key, trial):
 
 
 def _measure_printed_width(key, trial):
-    """How many squared norms a random A_0 of the printed width takes out of 1 +- rho / 3."""
+    """How many squared norms leave 1 +- rho / 3 under a random A_0 of the printed width."""
     data_key, map_key = jax.random.split(key)
     x, _ = _points(trial, data_key, key)
     n, features = x.shape
@@ -173,7 +173,7 @@ def _measure_printed_width(key, trial):
     for _ in range(trial["draws"]):
         h = x @ (rng.standard_normal((features, width)) / np.sqrt(width))
         outside.append(int(np.sum(np.abs(np.sum(h**2, axis=1) - 1) > rho / 3)))
-    # |A_0 x|^2 is chi^2_k / k, whatever the unit vector x.
+    # |A_0 x|^2 is distributed as chi^2_k / k for every unit vector x.
     ends = [width / 2 * max(0.0, 1 + side * rho / 3) for side in (-1, 1)]
     below, inside_or_below = scipy.special.gammainc(width / 2, ends)
     return {
@@ -185,7 +185,7 @@ def _measure_printed_width(key, trial):
 
 
 def _measure_minimal_width(key, trial):
-    """Tries widths 1, 2, ... until a network is certified, or `max_width`."""
+    """Tries widths 1, 2, ..., `max_width` until a network is certified."""
     data_key, label_key, build_key = jax.random.split(key, 3)
     x, y = _points(trial, data_key, label_key)
     dtype, tried = np.dtype(trial["precision"]), []
@@ -203,7 +203,7 @@ def _measure_minimal_width(key, trial):
 
 
 def _measure_precision(key, trial):
-    """Pairs of unit vectors at one distance, fitted in both precisions."""
+    """Fits pairs of unit vectors at a given distance, in both precisions."""
     data_key, label_key, build_key = jax.random.split(key, 3)
     rng = _rng(data_key)
     shape = trial["pairs"], trial["features"]

@@ -1,14 +1,14 @@
 """The search for bad critical points of ReLU residual nets: a variant of experiments/relu.py.
 
-The starts are random nets inside the ball. Every other one descends on f, the rest solve
-``grad f = 0``. Bad critical points are smooth, not optimal and inside the ball; candidates for a
-local minimum are proved in rational arithmetic. Linear residual nets, searched alike, are the
-control. At every limit the gradient in the maps themselves is compared with its bound (N15).
+The starts are random nets inside the ball. Every other one first descends on f; then all solve
+``grad f = 0``. Bad critical points are smooth, not optimal and inside the ball. Candidates for a
+local minimum are proved in rational arithmetic. The same search of linear residual nets is the
+control. At every bad point the gradient in the maps themselves is compared with its bound (N15).
 
-Expected: about 840 critical points inside the ball without biases and 470 to 510 with; 200 and 150
-of them bad, the latter mostly with a dead unit. 43 to 49 proofs of a local minimum a seed, of 34 to
-42 distinct ones, 23 or 24 in nets of depth 2; no bad point for linear nets. The gradient in the
-maps is at least its bound everywhere, and not 0 at any proved minimum.
+Expected: inside the ball, about 840 critical points without biases and 470 to 510 with biases. Of
+these, 180 to 200 and about 150 are bad; most of the latter have a dead unit. Each seed gives 43 to
+49 proofs of 34 to 42 distinct local minima, 23 or 24 in nets of depth 2. Linear nets have no bad
+point. The gradient in the maps never falls below its bound and is not 0 at any proved minimum.
 """
 
 import collections
@@ -27,27 +27,26 @@ from identity_matters.relu import (
     problems,
 )
 
-# f / f(0) up to which a point counts as optimal, in every variant: the targets are realizable.
+# A point is optimal, in every variant, if f / f(0) is at most this: the targets are realizable.
 OPTIMAL_SHARE = 1e-9
 # Smooth, not optimal and inside the ball.
 _BAD = ("saddle", "no negative curvature")
 _NOT_INSIDE = ("not critical", "outside")
-# What is noted of points where a proof succeeds.
+# Fields recorded for points where a proof succeeds.
 _OF_PROOFS = ("risk_share", "functional_gradient", "functional_ratio")
-# Digits kept of numbers that only figures and counts use.
+# Significant digits kept of numbers that only figures and counts use.
 _DIGITS = 6
-# Digits by which two bad critical points of one problem are told apart.
+# Bad critical points of one problem are the same if their risks agree to this many digits.
 _DIGITS_APART = 4
 
 PROBLEMS = {
-    "width_in": 2,  # d_in, inputs and outputs of the net
-    # The sample is `pairs` x and their -x, so that n is twice this.
+    "width_in": 2,  # d_in, number of inputs and of outputs of the net
     "teacher_norm": 0.5,  # |||theta||| of the teacher, which has risk 0
-    "teacher_width": 2,  # its units a block, at most the student's
+    "teacher_width": 2,  # units per block of the teacher, at most the student's
 }
 SETTINGS = {
     **PROBLEMS,
-    # (depth, width, lifted width d, bias, pairs); no maps for d = width_in.
+    # (depth, width, lifted width d, bias, pairs); no input and output maps for d = width_in.
     "nets": (
         (1, 1, 2, False, 8),
         (1, 2, 2, False, 8),
@@ -63,19 +62,19 @@ SETTINGS = {
     ),
     "problems": 16,  # for each of nets
     "start_norms": (0.1, 0.4, 0.7),  # |||theta||| of the starts
-    "starts": 4,  # for each problem and norm; every other one descends on f
-    "steps": 120,  # most steps of Levenberg-Marquardt
+    "starts": 4,  # for each problem and norm; every other one first descends on f
+    "steps": 120,  # most steps of each Levenberg-Marquardt solve
     "radius": 0.99,  # of the ball
     "gradient_tolerance": 1e-11,
     "optimal_share": OPTIMAL_SHARE,
-    "kink_tolerance": 1e-6,  # distance from a kink, as an angle, from which f is smooth
-    "zero_unit_tolerance": 1e-4,  # length up to which a unit is zero
-    "curvature_tolerance": 1e-9,  # share of the largest Hessian eigenvalue
-    "certified_at_most": 12,  # candidates for a proof for each of nets
-    "independent_from": 1e-9,  # coefficient of the feature bound from which it says something
-    "least_proved_minima": 1,  # distinct ones, for the verdict
-    "rounding": 1e-9,  # relative, by which the gradient in the maps may pass its bound
-    # Linear residual nets, searched alike; as many starts in all as ReLU nets.
+    "kink_tolerance": 1e-6,  # distance from a kink, as an angle, above which f counts as smooth
+    "zero_unit_tolerance": 1e-4,  # a unit with weights no longer than this counts as zero
+    "curvature_tolerance": 1e-9,  # share of the largest Hessian eigenvalue that counts as zero
+    "certified_at_most": 12,  # most candidates for a proof, for each of nets
+    "independent_from": 1e-9,  # features are independent if their bound's coefficient exceeds this
+    "least_proved_minima": 1,  # distinct proved minima that the verdict needs
+    "rounding": 1e-9,  # relative amount by which the gradient in the maps may fall below its bound
+    # The same search of linear residual nets, with as many starts in all as for ReLU nets.
     "control": {
         "depths": (2, 3),
         "problems": 88,  # for each depth
@@ -102,12 +101,12 @@ def trials(*, control: dict, **settings) -> list[dict]:
 
 
 def short(values) -> list:
-    """Numbers that only figures and counts use, as floats of a few digits."""
+    """Numbers that only figures and counts use, rounded to a few digits."""
     return [float(f"{value:.{_DIGITS}g}") for value in np.asarray(values, np.float64)]
 
 
 def search(trial, rng) -> dict:
-    """Where the searches end, by kind; and certificates of bad local minima."""
+    """Where the searches end, by kind, and certificates of bad local minima."""
     sample, teachers = problems.realizable(rng, trial.problems, trial.setting)
     norms = np.repeat(trial.start_norms, trial.starts)
     descends = np.tile(np.arange(len(norms)) % 2 == 0, trial.problems)
@@ -121,7 +120,7 @@ def search(trial, rng) -> dict:
         **critical_points.kink_margins(limits, batch),
         "bound_coefficient": jax.vmap(feature_bound.coefficient)(limits, batch),
         "functional_gradient": np.sqrt(np.sum(left, axis=1)),
-        # The block where the bound is nearest; at a bad point no bound is 0.
+        # The least ratio over the blocks. At a bad point no bound is 0.
         "functional_ratio": np.min(left / np.maximum(right, np.finfo(float).tiny), axis=1),
         "max_norm": model.max_norm(limits),
     }
@@ -146,14 +145,14 @@ def search(trial, rng) -> dict:
 
 
 def _certificates(trial, kinds, numbers, limits, teachers, batch) -> list[dict]:
-    """Proofs for the most curved candidates; of the best with all that a reader needs."""
+    """Proofs for the most curved candidates; the best one comes with all that a check needs."""
     eigenvalues, dead = numbers["eigenvalues"], numbers["dead_units"]
     units = trial.depth * trial.width
-    # The least curvature but for the zeros that belong to the rescaling of units and to dead ones.
+    # The least curvature, leaving out the zeros due to rescaling of units and to dead units.
     zeros = units - dead + dead * (eigenvalues.shape[1] // units)
     zeros = np.minimum(zeros, eigenvalues.shape[1] - 1)
     across = np.take_along_axis(eigenvalues, zeros[:, None], axis=1)[:, 0]
-    # Flat in another direction: no proof.
+    # A candidate that is flat in any other direction cannot be proved.
     curved = across > trial.curvature_tolerance * eigenvalues[:, -1]
     curved &= kinds == critical_points.KINDS[-1]
     order = [int(i) for i in np.argsort(-across) if curved[i]]
@@ -184,7 +183,7 @@ def _certificates(trial, kinds, numbers, limits, teachers, batch) -> list[dict]:
 
 
 def linear_control(trial, rng) -> dict:
-    """The same search, from as many norms and starts a problem, for linear residual nets."""
+    """The same search for linear residual nets, with the same norms and starts per problem."""
     many, depth, width = trial.problems, trial.depth, trial.width_in
     x = problems.paired_inputs(rng, many, trial.pairs, width)
     teachers = model.random_layers(rng, np.full(many, trial.teacher_norm), depth, width, width)
@@ -198,7 +197,7 @@ def linear_control(trial, rng) -> dict:
     options = {"steps": trial.steps, "tolerance": trial.gradient_tolerance}
     options["residuals"] = model.linear_residuals
     layers, numbers = critical_points.find(start, batch, descends, **options)
-    # f(0) is the mean square of y - x here, as zero weights leave x as it is.
+    # Zero weights are the identity map, so f(0) is the mean of ||y - x||^2 here.
     share = numbers["risk"] / np.mean(np.sum((batch.y - batch.x) ** 2, axis=2), axis=1)
     norm = np.linalg.norm(layers, 2, axis=(2, 3)).max(axis=1)
     inside = (numbers["gradient_norm"] <= trial.gradient_tolerance) & (norm < trial.radius)
@@ -248,7 +247,7 @@ def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
         "independent_features_optimal": len(where(independent, kind="optimal")),
         "independent_features_bad": sum(p["kind"] in _BAD for p in independent),
         **{f"worst_proved_{name}": worst[name] for name in kept if worst},
-        # The gradient in the maps, and 0 as for the gradient in the weights.
+        # The gradient in the maps; it counts as 0 by the tolerance for the gradient in the weights.
         "least_functional_ratio_at_bad": least_ratio,
         "least_functional_ratio_at_proofs": least(proofs, "functional_ratio"),
         "proofs_with_a_functional_gradient": len(proofs) - len(at_rest),
@@ -279,7 +278,7 @@ def _points(record: dict) -> list[dict]:
 
 
 def _distinct(proofs: list[dict]) -> int:
-    """How many minima these proofs show at least: those whose risks are proved to differ."""
+    """A lower bound on the number of distinct minima: those whose risks are proved to differ."""
     count, above = 0, collections.defaultdict(lambda: -np.inf)
     for proof in sorted(proofs, key=lambda proof: proof["risk_above"]):
         problem = proof["net"], proof["problem"]
