@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-# The first Python of at least 3.11; PYTHON=... names another.
+# The first Python found that is at least 3.11; PYTHON=... names another.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
@@ -18,8 +18,8 @@ override ACCEL := $(shell \
 	else echo cpu; fi)
 endif
 
-# Where runs go, which seeds they use, how many run at a time (0: one a core), OVERWRITE=1 replaces runs
-# that are of no use. Recipes read these from the environment, in quotes, so that no shell runs what is in them.
+# Where runs go, their seeds, and how many run at a time (0: one per core). OVERWRITE=1 replaces runs that diverged,
+# are damaged or have other settings. Recipes read these from the environment, quoted, so that no shell executes them.
 RESULTS_DIR ?= results/local
 SEEDS ?= 0
 JOBS ?= 0
@@ -48,16 +48,16 @@ help: ## list the targets
 	@echo '  variables: ACCEL=auto|cpu|cuda12|cuda13|tpu  SEEDS="0 1 2"  JOBS=2  RESULTS_DIR=results/local'
 	@echo '             DATASET=a_variant  DATASETS="cifar10 cifar100"  RUN=run_directory  OVERWRITE=1  PYTHON=python3'
 
-setup: $(INSTALLED) ## make the environment .venv from the lock (done by itself where needed)
+setup: $(INSTALLED) ## create the environment .venv from the lock (other targets do so when needed)
 ifneq ($(origin PYTHON),file)
 	@was="$$($(VENV)/bin/python -V)"; test "$$was" = "$$($(PYTHON) -V)" || \
 		{ echo "$(VENV) has $$was, not that of $(PYTHON); remove $(VENV) first"; exit 2; }
 endif
 
-setup-dev: $(INSTALLED)-dev ## the same with what tests and style checks need
+setup-dev: $(INSTALLED)-dev ## the same, with the packages for tests and style checks
 
-# install(environment, lock): makes or updates an environment to hold what the lock says. Locks are
-# complete, so nothing else is resolved or installed.
+# install(environment, lock): creates or updates an environment with the packages of a lock. Locks are
+# complete, so no dependencies are resolved.
 define install
 	@test -n "$(PYTHON)" || { echo "no Python of at least 3.11 found; name one: make PYTHON=..."; exit 2; }
 	@test -f $(2) || { echo "there is no $(2); ACCEL must be auto, cpu, cuda12, cuda13 or tpu"; exit 2; }
@@ -82,12 +82,12 @@ $(INSTALLED)-dev: requirements/dev.txt $(INSTALLED)
 	$(call install,$(VENV),requirements/dev.txt)
 	@touch $@
 
-# Environments of their own: of TensorFlow, which prepares data, and of the accelerators' compilers.
+# Separate environments: for TensorFlow, which prepares data, and for the accelerators' compilers.
 $(VENV)-%/.installed: requirements/%.txt setup.cfg pyproject.toml
 	$(call install,$(VENV)-$*,$<)
 	@touch $@
 
-# Before TensorFlow is installed for a name that is none.
+# Refuses unknown names before TensorFlow is installed for nothing.
 known-datasets:
 	@for name in $${DATASETS//,/ }; do case " $(DATASET_NAMES) " in *" $$name "*) ;; \
 		*) echo "there is no data set '$$name'; there are $(DATASET_NAMES)"; exit 2;; esac; done
@@ -113,23 +113,23 @@ api-docs: setup-dev ## write the library's API as web pages to site/
 REPRODUCE := $(MODULE) experiments.reproduce --results_dir="$$RESULTS_DIR" --seeds="$$SEEDS" --jobs="$$JOBS" \
 	$(if $(OVERWRITE),--overwrite)
 
-reproduce: setup ## run every experiment that has no finished run yet, side by side, then report
+reproduce: setup ## run every experiment that has no finished run yet, in parallel, then write the report
 	$(if $(filter-out cpu,$(ACCEL)),$(MAKE) data DATASETS="cifar10 cifar100" || true)
 	@$(REPRODUCE) --report
 
-demo: setup ## the quickest variant of each quick experiment, then report: two minutes
+demo: setup ## run the quickest variant of each quick experiment, then write the report: two minutes
 	@$(REPRODUCE) --demo --report
 
 reproduce-%: setup ## run one experiment for each seed of SEEDS; DATASET=... names a variant
 	@$(REPRODUCE) --only=$(subst -,_,$*) $(if $(DATASET),--variants="$$DATASET")
 
-reproduce-cifar10 reproduce-cifar100: reproduce-%: setup ## Table 2, CIFAR-10 (or ...-cifar100): takes an accelerator
+reproduce-cifar10 reproduce-cifar100: reproduce-%: setup ## Table 2, CIFAR-10 (or ...-cifar100): needs an accelerator
 	@$(REPRODUCE) --only=cifar --variants=$*/all_conv_residual
 
-reproduce-cifar-small: setup ## small CIFAR nets beside Table 2: about 4 hours on two cores
+reproduce-cifar-small: setup ## smaller CIFAR nets than Table 2's: about 4 hours on two cores
 	@$(REPRODUCE) --only=cifar --variants=cifar10/small,cifar100/small
 
-reproduce-table2: setup ## the CIFAR columns of Table 2, all rows: takes an accelerator and many hours
+reproduce-table2: setup ## the CIFAR columns of Table 2, all rows: needs an accelerator and many hours
 	@$(REPRODUCE) --only=cifar \
 		--variants=$(subst $(eval) ,$(,),$(foreach d,cifar10 cifar100,$(foreach m,$(MODELS),$d/$m)))
 
@@ -142,14 +142,14 @@ report: setup ## write the report of reference and local runs to results/local/
 report-reference: setup ## rewrite the committed report and the README's results from results/reference alone
 	$(MODULE) experiments.report --reference_only
 
-compare: setup ## print paper | reference | yours; fails where a run contradicts the reference or cannot be read
+compare: setup ## print paper | reference | yours; fails if a run contradicts the reference or cannot be read
 	@$(MODULE) experiments.compare --results_dir="$$RESULTS_DIR"
 
 promote: setup ## copy a finished run into results/reference: make promote RUN=results/local/...
 	@test -n "$(RUN)" || { echo "name the run: make promote RUN=results/local/EXPERIMENT/VARIANT/seed=0"; exit 2; }
 	$(MODULE) experiments.promote $(RUN)
 
-bench: setup ## measure the speed of the core computations against bare ones
+bench: setup ## time the core computations against bare matrix products
 	$(MODULE) benchmarks.linear --results_dir="$$RESULTS_DIR" --overwrite
 	$(MODULE) benchmarks.memorize --results_dir="$$RESULTS_DIR" --overwrite
 
@@ -170,11 +170,11 @@ bench-train: setup $(VENV)-torch/.installed ## training speed against PyTorch, w
 	$(MODULE) benchmarks.train_step --config=:$(if $(filter cpu,$(ACCEL)),cpu,gpu) \
 		--results_dir="$$RESULTS_DIR" --overwrite
 
-compile-check: $(VENV)-tpu/.installed ## compile the trainings for TPUs that are not here: hours; resumes
+compile-check: $(VENV)-tpu/.installed ## compile the trainings for TPUs, without a TPU: takes hours, resumes
 	JAX_PLATFORMS=cpu $(VENV)-tpu/bin/python -m benchmarks.compile_check \
 		--results_dir="$$RESULTS_DIR" $(if $(PROGRAMS),'--config.programs=$(PROGRAMS)')
 
-compile-check-gpu: $(VENV)-cuda12/.installed ## the paper's net for GPUs that are not here; private calls of JAX
+compile-check-gpu: $(VENV)-cuda12/.installed ## compile the paper's net for GPUs, without a GPU, by private calls of JAX
 	JAX_PLATFORMS=cpu $(VENV)-cuda12/bin/python -m benchmarks.compile_check --config=:gpu \
 		--results_dir="$$RESULTS_DIR"
 
@@ -182,7 +182,7 @@ cost: setup ## write docs/cost.md from the promoted runs of compile-check
 	$(MODULE) benchmarks.cost results/reference/benchmark_compile_check/*/seed=0
 
 UV := $(shell command -v uv || echo $(VENV)-uv/bin/uv)
-# pyarrow is for features of TFDS that nothing here uses, and the largest package but one.
+# pyarrow is for features of TFDS that nothing here uses, and it is the second-largest package.
 COMPILE = $(UV) pip compile setup.cfg --quiet --universal --python-version 3.11 --upgrade \
 	--no-annotate --no-header --no-emit-package pyarrow
 
@@ -190,7 +190,7 @@ $(VENV)-uv/bin/uv:
 	$(PYTHON) -m venv $(VENV)-uv
 	$(VENV)-uv/bin/python -m pip install --quiet uv
 
-lock: $(UV) ## resolve the requirements anew
+lock: $(UV) ## re-resolve the requirements and rewrite the locks
 	$(COMPILE) --extra imagenet -o requirements/cpu.txt
 	for accel in cuda12 cuda13 tpu; do \
 		$(COMPILE) --extra imagenet --extra $$accel -o requirements/$$accel.txt; \
@@ -200,5 +200,5 @@ lock: $(UV) ## resolve the requirements anew
 	grep -vxFf requirements/cpu.txt requirements/dev.txt.tmp > requirements/dev.txt
 	rm requirements/dev.txt.tmp
 
-clean: ## remove the environment and this machine's results
+clean: ## remove the environments and results/local
 	rm -rf $(VENV) $(addprefix $(VENV)-,prepare torch tpu cuda12 uv) results/local

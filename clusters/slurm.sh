@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # A training under SLURM: sbatch --nodes=2 clusters/slurm.sh experiments.images.cifar --config=:...
-# from the checkout, which all nodes must see, as the results. sbatch's own options (--nodes,
-# --partition, --account, --time ...) go before the script and win over those below.
+# in the checkout. All nodes must see the checkout and the results. sbatch's own options (--nodes,
+# --partition, --account, --time ...) go before the script and override those below.
 #
-# One task a GPU: where JAX finds itself under SLURM it gives each task the one GPU that has the
-# task's number on its node, so one task a node would leave the others idle. For the same reason all
-# tasks of a node must see all of its GPUs (--gpu-bind=none, and no --gpus-per-task).
+# One task per GPU: under SLURM, JAX gives each task only the GPU that has the task's local rank,
+# so one task per node would leave the other GPUs idle. For the same reason all tasks of a node must
+# see all of its GPUs (--gpu-bind=none, and no --gpus-per-task).
 #
 # Two minutes before the time is up, and when the job is pre-empted, the training gets SIGTERM,
-# saves and ends with code 75; the job then puts itself back into the queue and resumes. A training
-# that had not begun yet ends with 143.
+# saves a checkpoint and ends with code 75; the job then requeues itself and resumes. A training
+# that had not begun yet ends with code 143.
 #SBATCH --job-name=identity-matters
 #SBATCH --nodes=1
 #SBATCH --gpus-per-node=8
@@ -22,28 +22,28 @@
 #SBATCH --output=slurm-%j.out
 set -euo pipefail
 
-# The codes with which a training ends that was told to stop: see experiments/run/__init__.py.
+# Exit codes of a training that was told to stop: see experiments/run/__init__.py.
 readonly INTERRUPTED=75 NOT_BEGUN=143
-# A job that can never end is stopped some time.
+# A limit, so that a job that never finishes does not requeue for ever.
 readonly MOST_RESTARTS=${MOST_RESTARTS:-100}
 
 if (($# == 0)); then
   echo "slurm: name what to train: sbatch clusters/slurm.sh experiments.images.cifar --config=:..." >&2
   exit 2
 fi
-# sbatch runs a copy of this script that lies elsewhere.
+# sbatch runs a copy of this script from another directory.
 cd "${SLURM_SUBMIT_DIR:?this script is for sbatch}"
 [[ -x .venv/bin/python ]] || {
   echo "slurm: no .venv in $PWD; run make setup ACCEL=cuda13 there first" >&2
   exit 2
 }
 
-# Pre-emption may signal this shell as well; it waits for the training to have saved.
+# Pre-emption may signal this shell, too; it must go on waiting until the training has saved.
 trap : TERM
 code=0
 srun --gpu-bind=none --kill-on-bad-exit=0 .venv/bin/python -m "$@" --distributed \
   --results_dir="${RESULTS_DIR:-results/local}" &
-# Each signal interrupts the waiting, not the training.
+# A signal interrupts `wait`, not the training.
 while true; do
   code=0
   wait $! || code=$?

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A training on a Cloud TPU: clusters/tpu.sh create | setup | run MODULE FLAGS... | delete
-# docs/clusters.md says what the variables mean. Any step may be given again: records and checkpoints
-# are in the bucket, so `run` on a new TPU resumes what an earlier one began. DRY_RUN=1 prints the
+# docs/clusters.md explains the variables. Any step may be repeated: records and checkpoints are in
+# the bucket, so `run` on a new TPU resumes what was begun on an earlier one. DRY_RUN=1 prints the
 # commands. Never tried on a real TPU.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -30,7 +30,7 @@ case $step in
       --version="${TPU_VERSION:?v2-alpha-tpuv5-lite, say}" ${SPOT:+--spot}
     ;;
   setup)
-    # A bundle, not an archive: runs record the commit that they were made at.
+    # A bundle, not an archive, because runs record the commit that they were made at.
     call git bundle create identity-matters.bundle.tmp HEAD
     tpu scp identity-matters.bundle.tmp "$TPU_NAME:identity-matters.bundle" --worker=all
     everywhere 'rm -rf identity-matters && git clone -q identity-matters.bundle identity-matters'
