@@ -96,7 +96,7 @@ def test_every_entry_point_runs_to_its_end(entry, tmp_path):
     assert run.summary["metrics"]
     # Results at this scale can still be drawn, if there are enough of them.
     pages = build.write([groups.read("yours", tmp_path)], tmp_path / "report")
-    assert "Left out of figures" not in pages[0].read_text(encoding="utf-8")
+    assert "## Left out" not in pages[0].read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
