@@ -176,8 +176,8 @@ def _descent(s0: float, sigma: float, largest: float, depth: int) -> DescentCert
 def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
     """Time of gradient flow from `w` until ``f - C = sigma (prod w - r)^2`` is at most `risk`.
 
-    Gradient descent with a small step size eta takes about ``escape_time / eta`` updates. If R, Sigma
-    and the weights are diagonal, each diagonal entry is one such net, and the largest of
+    Gradient descent with a small step size eta takes about ``escape_time / eta`` updates. If R,
+    Sigma and the weights are diagonal, each diagonal entry is one such net, and the largest of
     their times counts.
 
     One weight, r = -1: p = w, dw/dt = -2 (w + 1), from 1 until w + 1 = 0.1.
