@@ -41,7 +41,7 @@ def gradient_bound_corrected(depth: Any, tau: Any, sigma: Any, excess: Any) -> A
 
     Proof. By Lemma 2.4, ``df/dA_i = 2 L_i^T (E Sigma) N_i^T``, where L_i and N_i are products of
     the other l-1 factors ``I + A_j``, each of which has ``sigma_min(I + A_j) >= 1 - tau``.
-    Hence ``||df/dA_i||_F^2 >= 4 (1-tau)^{2(l-1)} ||E Sigma||_F^2``. Summing over i gives a factor l.
+    Hence ``||df/dA_i||_F^2 >= 4 (1-tau)^{2(l-1)} ||E Sigma||_F^2``, and summing over i gives l.
     Last, ``||E Sigma||_F^2 >= sigma_+ (f - C)``, as the rows of ``E Sigma^{1/2}`` lie in the range
     of Sigma^{1/2}. All three are equalities at ``A_i = -tau I``, ``Sigma = s I``.
 
