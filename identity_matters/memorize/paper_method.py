@@ -1,7 +1,7 @@
 """The paper's own construction, Lemmas B.1 and B.2, with biases that make its proof right.
 
-In Lemma B.1 each point of a set S is moved by its own unit. With squared norms in [1 - rho', 1 +
-rho'] and squared distances of at least D, the inner product <a_i, a_j> is below |a_i|^2 by at least
+In Lemma B.1 each point of a set S is moved by its own unit. If squared norms are within rho' of 1
+and squared distances are at least D, the inner product <a_i, a_j> is below |a_i|^2 by at least
 (D - 2 rho') / 2. The bias of unit i puts its threshold in the middle of this gap, so D > 2 rho' is
 enough (E1, E2 of docs/theory/memorize.md). The printed proof uses one bias -(1 - 2 rho') for all
 units, which needs D >= 6 rho' (P8 of docs/theory/errata.md). `separation` measures the smallest
@@ -152,7 +152,7 @@ def _closest(x, i, others, best: Separation) -> Separation:
 
 
 def _project_to_principal_axes(x) -> np.ndarray:
-    """Centred rows; those of a large `x` in PROJECTED_FEATURES orthonormal directions: f32[n, p]."""
+    """Centred rows; a large `x` in PROJECTED_FEATURES orthonormal coordinates: f32[n, p]."""
     mean = x[:PROJECTION_EXAMPLES].mean(0, dtype=np.float64).astype(x.dtype)
     if x.shape[1] <= PROJECTED_FEATURES or len(x) <= PROJECTION_EXAMPLES:
         return (x - mean).astype(np.float32)
