@@ -134,7 +134,7 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
 
 
 def _roots_minus_identity(R, depth, eigenvalues, V) -> Iterator[np.ndarray]:
-    """From Schur vectors if R is normal, from eigenvectors if well-conditioned, from the logarithm."""
+    """From Schur vectors if R is normal, eigenvectors if well-conditioned, and the logarithm."""
     T, Z = scipy.linalg.schur(R, output="complex")
     if np.abs(np.triu(T, 1)).max(initial=0) <= len(R) * np.finfo(float).eps * np.abs(T).max():
         yield ((Z * np.expm1(np.log(np.diag(T)) / depth)) @ Z.conj().T).real

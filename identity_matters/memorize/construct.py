@@ -238,7 +238,7 @@ def solve_output(plan: Plan, dtype: DTypeLike) -> np.ndarray:
 def apply(
     network: Any, x: ArrayLike, batch_examples: int = BATCH_EXAMPLES, run: Callable = forward
 ) -> np.ndarray:
-    """The network's outputs for the rows of `x`, in its dtype, computed batch by batch: f[n, r].
+    """The outputs for the rows of `x`, in the network's dtype, computed batch by batch: f[n, r].
 
     Args:
       x: f[n, d]; converted to the network's dtype.
