@@ -1,4 +1,4 @@
-"""Types of arguments that may come from NumPy or from JAX, and whole numbers."""
+"""The array type for arguments from NumPy or JAX, and a check for whole numbers."""
 
 import operator
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-# An array with a shape and a dtype of its own; `numpy.typing.ArrayLike` may be a list as well.
+# Has a shape and a dtype, unlike `numpy.typing.ArrayLike`, which may also be a list.
 Array = jax.Array | np.ndarray
 
 
@@ -14,7 +14,7 @@ def check_whole(name: str, value: Any, least: int = 1, reason: str = "") -> int:
     """Returns `value` as an int.
 
     Raises:
-      ValueError: it is not a whole number, or below `least`; `reason` says why that is needed.
+      ValueError: it is not a whole number, or it is below `least`; then the message adds `reason`.
     """
     try:
         if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""What the paper and its neighbours print: claims.toml as objects, and the bounds as functions.
+"""What the paper and related work state: claims.toml as objects, and the bounds as functions.
 
 The paper: M. Hardt and T. Ma, "Identity Matters in Deep Learning", arXiv 1611.04231. Where its
 versions differ, "ICLR 2017" is the conference text and "v3" the arXiv text of July 2018.
@@ -13,10 +13,10 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A statement that an experiment checks; claims.toml says what its fields are.
+    """A statement that an experiment checks; claims.toml describes the fields.
 
     Attributes:
-      id: the "claim" field of summary.json. It stays when the title changes.
+      id: the "claim" field of summary.json; it stays the same when the title changes.
     """
 
     id: str
@@ -33,7 +33,7 @@ class Claim:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What the report opens with: a text with values, the id of its claim, and its figure."""
+    """A finding that opens the report: a text with values, the id of its claim, and its figure."""
 
     title: str
     text: str
@@ -43,7 +43,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Caption:
-    """What a figure shows: one line, and the claim, what to see, the equation."""
+    """The one-line title of a figure and its caption: claim, what to look for, equation."""
 
     title: str
     caption: str
@@ -51,7 +51,7 @@ class Caption:
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """A published number with its unit, its place in print and what there is to say of it."""
+    """A published number with its unit, where it is printed, and a note."""
 
     value: float
     unit: str
@@ -60,7 +60,7 @@ class Number:
 
 
 def _text(value: Any) -> Any:
-    """What claims.toml holds, without the line breaks that its texts are wrapped by."""
+    """Unwraps every text in claims.toml into one line; lists become tuples."""
     if isinstance(value, dict):
         return {name: _text(entry) for name, entry in value.items()}
     if isinstance(value, list):
@@ -80,12 +80,12 @@ TABLE_2 = {
     method: {data_set: Number(**entry, **_TOP_1) for data_set, entry in row.items()}
     for method, row in _DATA["table-2"].items()
 }
-# What the report says beside all this; see claims.toml.
+# The other texts and settings of the report; see claims.toml.
 REPORT = _DATA["report"]
 
 
 def claim_id(name: str) -> str:
-    """The id of a claim by its id, or by the title that old records name it by.
+    """The id of a claim, given its id or the title that old records name it by.
 
     Raises:
       ValueError: there is no such claim.
@@ -100,15 +100,15 @@ def claim_id(name: str) -> str:
 
 
 def cifar_training_flops(num_classes: int) -> float:
-    """Operations of the whole training of Table 1's net on CIFAR, forward and backward.
+    """Floating-point operations to train Table 1's net on CIFAR, forward and backward.
 
-    Those of its convolutions and of its last map, counted as `flops.count_flops` counts them; the
-    backward pass takes twice the forward one.
+    Counts the convolutions and the last linear map as `flops.count_flops` does; the backward pass
+    costs twice the forward pass.
     """
     steps, batch = (NUMBERS[f"cifar_{name}"].value for name in ("steps", "batch_examples"))
     products, channels_in = 9 * 3 * 16 * 32**2, 16
     for channels, side in ((64, 32), (128, 16), (256, 8)):
-        # Nine blocks of two 3x3 convolutions; the first changes the number of channels.
+        # Nine blocks of two 3x3 convolutions; the very first one changes the number of channels.
         products += 9 * channels * side**2 * (channels_in + 17 * channels)
         channels_in = channels
     return steps * batch * 3 * 2 * (products + num_classes * channels_in)
@@ -136,8 +136,8 @@ def theorem_2_1_bound_psd(gamma: float, depth: int) -> float:
 def gradient_bound_iclr2017(depth: Any, tau: Any, sigma_min: Any, excess: Any) -> Any:
     """Eq. (2.3) [ICLR 2017]: ||grad f||_F^2 >= 4 l (1-tau)^{l-1} sigma_min(Sigma)^2 (f - C).
 
-    False as printed, for two reasons: see the claim of the same name. The arguments may be floats
-    or arrays that broadcast.
+    False as printed, for two reasons: see the claim equation-2-3-iclr2017. The arguments may be
+    floats or arrays that broadcast.
     """
     return 4 * depth * (1 - tau) ** (depth - 1) * sigma_min**2 * excess
 
@@ -145,7 +145,7 @@ def gradient_bound_iclr2017(depth: Any, tau: Any, sigma_min: Any, excess: Any) -
 def gradient_bound_v3(depth: Any, tau: Any, sigma_min: Any, excess: Any) -> Any:
     """Eq. (2.3) [v3]: ||grad f||_F^2 >= 4 l (1-tau)^{2l-2} sigma_min(Sigma)^2 (f - C).
 
-    False as printed: sigma_min(Sigma) belongs to the first power. Arguments as above.
+    False as printed: the power of sigma_min(Sigma) should be 1. Arguments as above.
     """
     return 4 * depth * (1 - tau) ** (2 * depth - 2) * sigma_min**2 * excess
 

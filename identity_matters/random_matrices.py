@@ -1,9 +1,9 @@
-"""The one sampler of random matrices: orthogonal ones, targets R, second moments Sigma, layers.
+"""Samplers of random matrices: orthogonal matrices, targets R, second moments Sigma, layers.
 
-Symbols as in `identity_matters.linear`. NumPy draws them, from a generator that the caller seeds:
-for small arrays of many shapes that is far faster than compiling JAX's threefry once a shape.
+Symbols as in `identity_matters.linear`. Samples are drawn with NumPy, from a generator that the
+caller seeds. For small arrays of many shapes JAX is far slower: it compiles threefry once a shape.
 
-Points of B_tau are meant to break eq. (2.3) if it can be broken. How their layers are drawn:
+The points of B_tau are drawn to break eq. (2.3) if it can be broken. Samplers of their layers:
 
 * ``uniform``    independent Gaussian directions, each layer at its own norm, uniform on [0, tau];
 * ``boundary``   the same directions with every layer at norm tau;
@@ -29,7 +29,7 @@ _CERTIFIED_TO = 1e-9
 
 def spectral_norms(matrices: np.ndarray) -> np.ndarray:
     """Largest singular value of each matrix: f64[..., d, d] -> f64[...]."""
-    # eigvalsh of the Gram matrix takes half the time of an SVD and is as accurate for the largest.
+    # eigvalsh of the Gram matrix takes half the time of an SVD; the largest value is as accurate.
     gram = matrices.mT @ matrices
     return np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[..., -1], 0.0))
 
@@ -58,8 +58,8 @@ def rotate_rows(matrix: np.ndarray, angles: np.ndarray) -> np.ndarray:
     """``diag(T(angles_1), T(angles_2), ..., 1) matrix``, T(t) = [[cos t, -sin t], [sin t, cos t]].
 
     Args:
-      matrix: f64[d, k], as the result is.
-      angles: f64[d // 2 at most], radians.
+      matrix: f64[d, k], the shape of the result.
+      angles: f64[p], p <= d // 2, radians.
     Raises:
       ValueError: there are more angles than planes.
     """
@@ -79,7 +79,7 @@ def orthogonal(
 ) -> np.ndarray:
     """Uniformly random matrices with orthonormal columns: f64[*shape, rows, columns].
 
-    Square by default, of either determinant. `columns` is at most `rows`.
+    Square by default, with determinant 1 or -1. `columns` is at most `rows`.
     """
     q, r = np.linalg.qr(rng.standard_normal((*shape, rows, columns or rows)))
     # The signs of R's diagonal make QR unique and Q uniform.
@@ -105,7 +105,7 @@ def _in_basis(basis: np.ndarray, eigenvalues: np.ndarray) -> np.ndarray:
 
 
 class Points(NamedTuple):
-    """A batch of points, in the order of the arguments of `gradient_bound.right_over_left`.
+    """A batch of points; the fields are in the order of `gradient_bound.right_over_left`.
 
     A f64[n, max_depth, d, d] (zero layers from `depth` on), R and Sigma f64[n, d, d], depth i64[n].
     """
@@ -162,15 +162,15 @@ def second_moments(
 ) -> np.ndarray:
     """Random Sigma, f64[count, width, width]; half of them, on average, multiples of the identity.
 
-    Singular ones have random ranks from 1 to width - 1. Half of them are multiples of a
-    projection, and all are diagonal, so that their null spaces have no rounding, which a target
-    with a large error there would blow up; layers and targets are drawn in random bases.
+    Singular ones have random ranks from 1 to width - 1, and half of them, on average, are multiples
+    of a projection. They are all diagonal: this keeps their null spaces free of rounding, which a
+    target with a large error there would amplify. Layers and targets have random bases anyway.
 
     Args:
       scale_log10: (low, high), log10 of ||Sigma||, low <= high.
-      max_condition_log10: largest log10 of the condition number, on the range if singular.
+      max_condition_log10: largest log10 of the condition number (on the range of a singular Sigma).
     Raises:
-      ValueError: a number out of its range, or singular matrices of width 1.
+      ValueError: an argument is out of range, or `singular` with width 1.
     """
     if len(scale_log10) != 2 or not scale_log10[0] <= scale_log10[1]:
         raise ValueError(f"log10 ||Sigma|| needs (low, high), got {scale_log10}")
@@ -182,7 +182,7 @@ def second_moments(
     condition_log10 = rng.uniform(0, max_condition_log10, (count, 1))
     condition_log10 *= rng.random((count, 1)) < 0.5
     exponents = rng.random((count, width))
-    # Eigenvalues from scale down to scale / condition, both ends taken.
+    # Eigenvalues from scale down to scale / condition, both included.
     exponents[:, 0] = 0.0
     exponents[:, 1:2] = 1.0
     eigenvalues = scale * 10 ** (-condition_log10 * exponents)
@@ -204,15 +204,15 @@ def points(
 ) -> Points:
     """`count` points with depths drawn uniformly from ``depths[0] ... depths[1]``.
 
-    Half of the tau are uniform on (0, max_tau), half have log(1 - tau) uniform, so that the
-    neighbourhood of the wall is visited as well. `data` are the keywords of `second_moments`.
+    Half of the tau, on average, are uniform on (0, max_tau). The others have uniform log(1 - tau),
+    which puts more of them near the wall at 1. `data` are keyword arguments of `second_moments`.
 
     Raises:
       ValueError: see `layers` and `second_moments`.
     """
     uniform = rng.uniform(0, max_tau, count)
     near_wall = 1 - (1 - max_tau) ** rng.random(count)
-    # 0 itself is no ball; a uniform draw may return it.
+    # A uniform draw may be 0, but the radius must be positive.
     tau = np.maximum(np.where(rng.random(count) < 0.5, uniform, near_wall), 1e-6)
     depth = rng.integers(depths[0], depths[1] + 1, count)
     A = layers(rng, sampler, tau, depths[1], width)
@@ -224,8 +224,8 @@ def points(
 def targets_of_layers(rng: np.random.Generator, A: np.ndarray) -> np.ndarray:
     """Random R for the layers A, f64[n, depth, d, d] -> f64[n, d, d].
 
-    A third is Gaussian of log-uniform size (half of them with det R < 0), a third is the product of
-    the layers plus a tenth of such a matrix, a third is that product plus an error of rank one.
+    A third are Gaussian of log-uniform size (half of these with det R < 0), a third the product of
+    the layers plus a tenth of such a matrix, and a third that product plus a rank-one error.
     """
     count, depth, width, _ = A.shape
     product = np.broadcast_to(np.eye(width), (count, width, width))
@@ -249,14 +249,14 @@ def exponential_targets(rng: np.random.Generator, sizes: ArrayLike, width: int) 
 def polar_target(
     rng: np.random.Generator, width: int, angles_radians: Sequence[float], gamma: float
 ) -> np.ndarray:
-    """``R = Q P``, f64[d, d]: Q turns by the given angles, P stretches by e^{-gamma..gamma}.
+    """``R = Q P``, f64[d, d]: Q turns by the given angles, P stretches by e^{-gamma} ... e^{gamma}.
 
-    Both get their own random basis, so that they do not commute.
+    Each has its own random basis, so they do not commute.
 
     Args:
       width: d, at least 2.
-      angles_radians: angles of Q in its planes; the others are not turned.
-      gamma: Theorem 2.1's gamma of R exactly; log singular values are evenly spaced.
+      angles_radians: rotation angles of Q, one per plane; the remaining planes are not turned.
+      gamma: exactly the gamma of R in Theorem 2.1; the log singular values are evenly spaced.
     Raises:
       ValueError: there are more angles than planes.
     """
@@ -266,16 +266,16 @@ def polar_target(
 
 
 def target(rng: np.random.Generator, family: str, d: int, strength: float) -> np.ndarray:
-    """Draws R, f64[d, d], of one of `FAMILIES`: what Theorem 2.1 is about, all with det R > 0.
+    """Draws a target R for Theorem 2.1 from one of `FAMILIES`, with det R > 0: f64[d, d].
 
-    R is scaled so that sigma_max sigma_min = 1: gamma, and with it the printed bounds, depends on
-    the scale of R, and this scale makes gamma least, namely half the log of the condition number.
+    R is scaled so that sigma_max sigma_min = 1. Gamma and the printed bounds depend on the scale of
+    R, and this scale gives the least gamma, half the log of the condition number.
 
     Args:
       d: dimension of R.
       strength: the condition number for "ill_conditioned", the largest distance of an angle from
         pi in radians for "near_minus_identity", the standard deviation of the logarithms of the
-        moduli for "negative_..."; the other families have none and ignore it.
+        moduli for "negative_..."; the other families ignore it.
     Raises:
       ValueError: an unknown family, a condition number below 1, a distance outside [0, pi] or a
         deviation below 0.
@@ -296,7 +296,7 @@ def _balanced(singular_values: np.ndarray) -> np.ndarray:
 
 
 def _gaussian(rng, d: int, _strength: float) -> np.ndarray:
-    """Gaussian entries; one row's sign makes the determinant positive."""
+    """Gaussian entries; the sign of the first row makes the determinant positive."""
     R = rng.standard_normal((d, d))
     R[0] *= np.linalg.slogdet(R)[0]
     K = np.linalg.svd(R, compute_uv=False)
@@ -304,7 +304,7 @@ def _gaussian(rng, d: int, _strength: float) -> np.ndarray:
 
 
 def _near_minus_identity(rng, d: int, strength: float) -> np.ndarray:
-    """Every plane turned by nearly pi; an odd d leaves one axis where it is."""
+    """Turns every plane by nearly pi; for odd d one axis stays fixed."""
     S = rotation(rng, d)
     return S @ rotate_rows(S.T, np.pi - strength * rng.uniform(size=d // 2))
 
@@ -323,7 +323,7 @@ def _ill_conditioned(rng, d: int, strength: float) -> np.ndarray:
 def _normal(rng, d: int, _strength: float) -> np.ndarray:
     """``S diag(r_j T(theta_j), ...) S^T`` with log-normal r_j and uniform angles.
 
-    No eigenvalue is negative: see `_negative`.
+    No eigenvalue is negative; `_negative` and `_negative_normal` have such eigenvalues.
     """
     S = rotation(rng, d)
     planes = d // 2
@@ -333,9 +333,9 @@ def _normal(rng, d: int, _strength: float) -> np.ndarray:
 
 
 def _negative(rng, d: int, strength: float, multiplicity: int) -> np.ndarray:
-    """Symmetric; about half of its eigenvalues are negative, each of them `multiplicity`-fold.
+    """Symmetric; about half of its eigenvalues are negative, each with this multiplicity.
 
-    The eigenvectors are random or, for every second target on average, the axes in random order.
+    The eigenvectors are random or, for half of the targets on average, the axes in random order.
     """
     negative = min(d - d % 2, 2 * ((d + 3) // 4))
     moduli = np.repeat(np.exp(strength * rng.standard_normal(d)), multiplicity)[:negative]
@@ -350,14 +350,14 @@ def _negative(rng, d: int, strength: float, multiplicity: int) -> np.ndarray:
 def _negative_normal(rng, d: int, strength: float) -> np.ndarray:
     """Normal; about half of its eigenvalues are negative and simple.
 
-    The others are not real, but for one positive one of an odd d. They are within pi/4 of the
-    negative axis, where they come between the negative ones.
+    The others are not real, except for one positive eigenvalue if d is odd. The non-real ones are
+    within pi/4 of the negative axis, in among the negative ones.
     """
     negative = min(d - d % 2, 2 * ((d + 3) // 4))
     turned = (d - negative) // 2
     moduli = np.exp(strength * rng.standard_normal(d - turned))
     K = _balanced(np.concatenate([np.repeat(moduli[:turned], 2), moduli[turned:]]))
-    # The last axis of an odd d is neither turned nor reversed.
+    # For odd d the last axis is neither turned nor reversed.
     K[2 * turned : 2 * turned + negative] *= -1
     S = rotation(rng, d)
     return S @ rotate_rows(K[:, None] * S.T, np.pi * rng.uniform(0.75, 1, turned))

@@ -1,6 +1,6 @@
-"""The numerical methods that several parts share: least squares, projected Adam, L-BFGS.
+"""Numerical methods shared by several modules: least squares, projected Adam, L-BFGS.
 
-The first two are pure functions of JAX, to be called under jit and vmap. L-BFGS is SciPy's.
+The first two are pure JAX functions, to be called under jit and vmap. L-BFGS is SciPy's.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,12 @@ import threadpoolctl
 
 from identity_matters.array_types import Array
 
-# Levenberg-Marquardt: a success divides the damping by the first, a failure multiplies it by the
-# second.
+# Levenberg-Marquardt: a successful step divides the damping by _SHRINK, a failed one multiplies it
+# by _GROW.
 _SHRINK = 5.0
 _GROW = 4.0
-# The damping is relative to ||J||_F^2. Below the least, J^T J + damping is singular to rounding
-# wherever J is, which the symmetries of nets make the rule.
+# The damping is relative to ||J||_F^2. Below the least, J^T J + damping would be singular to
+# rounding wherever J is singular, as it usually is: nets have symmetries.
 _LEAST_DAMPING = 1e-13
 _LARGEST_DAMPING = 1e6
 _FIRST_DAMPING = 5e-2
@@ -45,20 +45,20 @@ def least_squares(
 ) -> Fit:
     """Levenberg-Marquardt on ``||residual(theta)||^2``, for a few dozen unknowns; vmappable.
 
-    With ``residual = grad f`` it solves ``grad f = 0`` and J is the Hessian of f: it is drawn to
-    saddles and maxima of f as much as to minima.
+    With ``residual = grad f`` it solves ``grad f = 0``, and J is the Hessian of f. Saddles and
+    maxima of f then attract it as much as minima.
 
     Args:
       residual: f64[p] -> f64[m].
       theta: f64[p], the start.
       steps: int or int[], the most steps to take.
       tolerance: stop once ``||residual||`` is at most this.
-      slope_tolerance: stop as well once ``||J^T residual||`` is at most this: the residual is then
-        about as small as it gets. It also stops once no step of any damping makes it smaller.
+      slope_tolerance: also stop once ``||J^T residual||`` is at most this: the residual is then
+        near a local minimum. The search also ends if even the largest damping brings no decrease.
     """
 
     def linearized(point):
-        # The value comes out of the same pass as the Jacobian, which is compiled once.
+        # One pass gives the value and the Jacobian, so `residual` is compiled only once.
         jacobian, value = jax.jacfwd(lambda p: (residual(p),) * 2, has_aux=True)(point)
         return value, jacobian
 
@@ -85,7 +85,7 @@ def least_squares(
 
     theta = jnp.asarray(theta)
     rows = jax.eval_shape(residual, theta)
-    # The start is the first trial, and better than this.
+    # The start is the first trial; it improves on this infinite residual.
     nothing = (jnp.full(rows.shape, jnp.inf), jnp.ones((rows.size, theta.size)))
     start = (theta, theta, nothing, jnp.asarray(_FIRST_DAMPING), 0)
     point, _, (value, jacobian), _, _ = jax.lax.while_loop(unfinished, attempt, start)
@@ -100,9 +100,9 @@ def projected_adam(
     steps: int,
     learning_rate: float | Array,
 ) -> tuple[Any, jax.Array]:
-    """The best of `steps` projected Adam iterates; the learning rate falls to 0 along a cosine.
+    """The best of `steps` projected Adam iterates; the learning rate decays to 0 along a cosine.
 
-    A path that leaves the domain of the objective ends there: NaN is never the best.
+    An iterate outside the domain of the objective ends the search: NaN is never the best.
 
     Args:
       objective: ``parameters -> f64[]``, differentiable.
@@ -111,8 +111,8 @@ def projected_adam(
       steps: number of updates, at least 1.
       learning_rate: of the first update; vmapped callers may give each start its own.
     Returns:
-      ``(parameters, objective there)`` of the best iterate, the start included; the start and
-      infinity where all objectives are NaN.
+      ``(parameters, objective there)`` of the best iterate, including the start; if every objective
+      is NaN, the start and infinity.
     """
     optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
     value_and_grad = jax.value_and_grad(objective)
@@ -143,17 +143,17 @@ def lbfgs(
     iterations: int,
     tolerance: float = 1e-9,
 ) -> tuple[np.ndarray, float]:
-    """The last point and value of limited-memory BFGS from `x`, on one BLAS thread.
+    """Minimises by L-BFGS from `x`, on one BLAS thread; returns the last point and its value.
 
-    The matrices inside are tiny. Handing them to a second BLAS thread took ten times as long as the
-    arithmetic on two cores, more on a busy machine.
+    The matrices involved are tiny. On two cores, handing them to a second BLAS thread took ten
+    times as long as the arithmetic, and more on a busy machine.
 
     Args:
       value_and_gradient: ``(x, *args) -> (float, f64[n])``.
       x: f64[n].
-      args: what else `value_and_gradient` takes.
-      iterations: at most this many steps.
-      tolerance: stops where a step lowers the value by less than this, relative to its size or 1.
+      args: further arguments of `value_and_gradient`.
+      iterations: the most steps to take.
+      tolerance: stop once a step lowers the value by at most this, relative to its size or 1.
     """
     options = {"maxiter": iterations, "maxcor": 20, "ftol": tolerance, "gtol": 0.0}
     with _BLAS.limit(limits=1, user_api="blas"):

@@ -1,32 +1,32 @@
-"""When do the iterates stay inside, and how long do they take to leave a saddle?
+"""When do the iterates stay in the ball, and how long do they take to leave a saddle?
 
-Theorem 2.2 and eq. (2.3) speak of B_tau and leave open whether gradient descent from zero weights
+Theorem 2.2 and eq. (2.3) concern B_tau and leave open whether gradient descent from zero weights
 stays there. This module answers from the data alone; docs/theory/convergence.md has the proofs.
 
 With ``f(0) - C = ||(I - R) Sigma^{1/2}||_F^2``, sigma the least non-zero eigenvalue of Sigma and
-``s_0 = sqrt((f(0) - C) / sigma)`` there are three certificates, each for every depth l:
+``s_0 = sqrt((f(0) - C) / sigma)``, there are three certificates, each valid at every depth l:
 
 path      flow, s_0 <= (1 - e^{-3}) / 3: l |||A||| <= a = -log(1 - 3 s_0) / 3.
-balanced  flow, Sigma > 0, m > 0: no singular map lies in the first level set of the risk.
-descent   the same as `path` with 3 kappa s_0 in place of 3 s_0, for a step size that is given.
+balanced  flow, Sigma > 0, m > 0: the initial level set of the risk contains no singular map.
+descent   as `path` with 3 kappa s_0 in place of 3 s_0, for a step size that it names.
 
-Bartlett, Helmbold & Long (1802.06093) were first to show, for Sigma = I, that descent from the
+Bartlett, Helmbold & Long (1802.06093) first showed, for Sigma = I, that descent from the
 identity converges if f(0) - C is a small enough constant; Zou, Long & Gu (2003.01094) treat
 arbitrary data. The conserved quantities behind `balanced` are those of Arora, Cohen & Hazan
 (1802.06509). The level set without singular maps is the deficiency margin of Arora, Cohen, Golowich
 & Hu (1810.02281), who start near balanced weights and take Sigma = I.
 
-The time to leave the saddle of a negative target, for scalar nets:
-``f(w) = sigma (w_1 ... w_l - r)^2`` with ``w_i = 1 + A_i``. From ``w_1 = ... = w_l`` and r < 0 it
-never reaches the optimum: the weights shrink to the saddle 0 together. Differences in the start
-break the tie. Gradient flow keeps ``w_i^2 - w_j^2`` (Arora, Cohen & Hazan, 1802.06509). With
+The time to leave the saddle of a negative target is computed for scalar nets,
+``f(w) = sigma (w_1 ... w_l - r)^2`` with ``w_i = 1 + A_i``. For r < 0, gradient flow from equal
+weights never reaches the optimum: they shrink together to the saddle 0. Unequal weights break the
+tie. Gradient flow conserves ``w_i^2 - w_j^2`` (Arora, Cohen & Hazan, 1802.06509). With
 ``c_i = w_i^2 - w_min^2 >= 0`` the smallest weight w moves by
 
     dw/dt = -2 sigma (p - r) q,    q = prod_{i != min} sqrt(w^2 + c_i),    p = w q,
 
-and the time is one integral over w. Near w = 0, q is about ``prod sqrt(c_i)``. For noise of size
-delta the time grows like ``delta^{-(l-2)/2}``, exponentially in the depth, as Shamir (1809.08587)
-proved for nets of this kind.
+so the time is one integral over w. Near w = 0, q is about ``prod sqrt(c_i)``. With noise of size
+delta in the initial weights, the time grows like ``delta^{-(l-2)/2}``, exponentially in the depth,
+as Shamir (1809.08587) proved for nets of this kind.
 """
 
 import math
@@ -40,11 +40,11 @@ from numpy.typing import ArrayLike
 from identity_matters.array_types import check_whole
 from identity_matters.linear import gradient_bound
 
-# l |||A||| <= a is used with a <= 1, for which (1 - a/l)^{l-1} >= e^{-a}.
+# The proofs use l |||A||| <= a <= 1, where (1 - a/l)^{l-1} >= e^{-a}.
 LARGEST_PATH_S0 = (1 - math.exp(-3)) / 3
 # 1 / (1 - eta beta / 2) at the step size eta = 1 / (2 beta).
 _KAPPA = 4 / 3
-# The rounding of m is assumed to be less than so many d eps (||R|| + s_0) cond(Sigma).
+# The rounding error of m is assumed to be below this many d eps (||R|| + s_0) cond(Sigma).
 _MARGIN_ROUNDINGS = 8
 
 
@@ -53,7 +53,7 @@ class FlowCertificate(NamedTuple):
 
     Attributes:
       name: "path" or "balanced".
-      norm: a bound of |||A||| for all time; it speaks of a ball B_tau only where it is below 1.
+      norm: a bound on |||A||| for all time; it gives a ball B_tau only if it is below 1.
       rate: ``f - C <= exp(-rate t) (f(0) - C)``.
     """
 
@@ -66,8 +66,8 @@ class DescentCertificate(NamedTuple):
     """Gradient descent from zero weights stays inside and converges.
 
     Attributes:
-      norm: a bound of |||A||| at every iterate, below 1 for depth at least 2.
-      learning_rate: the step size for which it holds (any smaller one stays inside, too).
+      norm: a bound on |||A||| at every iterate, below 1 for depth at least 2.
+      learning_rate: the step size it holds for; smaller ones also keep the iterates inside.
       factor: every update multiplies f - C by at most this.
     """
 
@@ -77,7 +77,7 @@ class DescentCertificate(NamedTuple):
 
 
 class Convergence(NamedTuple):
-    """What can be said before training; false if nothing can.
+    """What is certain before training; falsy if nothing is.
 
     Attributes:
       s0: ``sqrt((f(0) - C) / sigma)``.
@@ -96,9 +96,9 @@ class Convergence(NamedTuple):
 def will_converge(R: ArrayLike, Sigma: ArrayLike, depth: int) -> Convergence:
     """Whether gradient flow and descent from zero provably converge inside a ball, and how fast.
 
-    A false answer proves nothing: see docs/theory/convergence.md for how much is given away. All
-    numbers are computed in float64, not with directed rounding: s0 is good to about eps times the
-    condition number of Sigma, where eigenvalues of rounding size count as 0.
+    A false answer proves nothing: docs/theory/convergence.md says how loose the certificates are.
+    Numbers are computed in float64, without directed rounding: the relative error of s0 is about
+    eps times the condition number of Sigma. Eigenvalues of rounding size count as 0.
 
     >>> certain = will_converge(np.diag([1.2, 0.9]), np.eye(2), depth=8)
     >>> [(c.name, round(c.norm, 4), round(c.rate, 2)) for c in certain.flow]
@@ -111,7 +111,7 @@ def will_converge(R: ArrayLike, Sigma: ArrayLike, depth: int) -> Convergence:
       Sigma: f64[d, d], symmetric positive semidefinite, the second moment of the inputs.
       depth: l >= 1.
     Raises:
-      ValueError: a shape, a value that is not finite, a Sigma that is not symmetric positive
+      ValueError: a wrong shape, a value that is not finite, a Sigma that is not symmetric positive
         semidefinite or is zero, or a depth below 1.
     """
     R, Sigma = np.asarray(R, np.float64), np.asarray(Sigma, np.float64)
@@ -137,7 +137,7 @@ def will_converge(R: ArrayLike, Sigma: ArrayLike, depth: int) -> Convergence:
 
 
 def _path(s0: float, sigma: float, depth: int) -> FlowCertificate | None:
-    """(V1): ``1 - e^{-3a} <= 3 s_0`` and the rate ``4 l e^{-2a} sigma``."""
+    """(V1): a from ``1 - e^{-3a} = 3 s_0``, and the rate ``4 l e^{-2a} sigma``."""
     if s0 > LARGEST_PATH_S0:
         return None
     a = -math.log1p(-3 * s0) / 3
@@ -145,13 +145,13 @@ def _path(s0: float, sigma: float, depth: int) -> FlowCertificate | None:
 
 
 def _balanced(R, root, eigenvalues, phi0: float, depth: int) -> FlowCertificate | None:
-    """(V3): singular values of the product stay in [m, M], and all layers share their roots."""
+    """(V3): the product has singular values in [m, M]; those of a layer are their l-th roots."""
     sigma, largest = eigenvalues[0], eigenvalues[-1]
     s0 = phi0 / math.sqrt(sigma)
     of_target = np.linalg.svd(R, compute_uv=False)
     weighted = np.linalg.svd(R @ root, compute_uv=False)[-1]
     M = of_target[0] + s0
-    # The differences of large numbers are certain only beyond their rounding.
+    # m is a difference of large numbers: subtract its possible rounding error.
     rounding = _MARGIN_ROUNDINGS * len(R) * np.finfo(np.float64).eps * (largest / sigma) * M
     m = max((weighted - phi0) / math.sqrt(largest), of_target[-1] - s0) - rounding
     if m <= 0:
@@ -176,8 +176,8 @@ def _descent(s0: float, sigma: float, largest: float, depth: int) -> DescentCert
 def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
     """Time of gradient flow from `w` until ``f - C = sigma (prod w - r)^2`` is at most `risk`.
 
-    Gradient descent of a small step size eta takes about ``escape_time / eta`` updates. With
-    diagonal target, second moment and weights there is one such net for each entry: the largest of
+    Gradient descent with a small step size eta takes about ``escape_time / eta`` updates. If R,
+    Sigma and the weights are diagonal, each diagonal entry is one such net, and the largest of
     their times counts.
 
     One weight, r = -1: p = w, dw/dt = -2 (w + 1), from 1 until w + 1 = 0.1.
@@ -186,12 +186,12 @@ def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
     (1.497866, 1.497866)
 
     Args:
-      w: f64[l], the start, all above 0.
+      w: f64[l], the weights at the start, all above 0.
       r: the target, not 0.
       sigma: the second moment of the input, above 0.
       risk: where to stop, above 0 and below ``sigma r^2``, the risk at the saddle.
     Returns:
-      The time; math.inf for r < 0 if two weights share the least value.
+      The time; math.inf if r < 0 and two weights share the least value.
     Raises:
       ValueError: an argument out of range; the message names it.
     """
@@ -214,7 +214,7 @@ def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
         return 0.0
     if r < 0 and others.size and others[0] == 0:
         return math.inf
-    # p is increasing in w, and |p| >= |w|^l; twice that, since rounding may put the root beyond.
+    # p increases with w and |p| >= |w|^l, so |w| <= |end|^{1/l} at the root; doubled for rounding.
     bound = 2 * abs(end) ** (1 / w.size)
     last = scipy.optimize.brentq(lambda x: x * rest(x) - end, -bound, bound, xtol=1e-15)
 

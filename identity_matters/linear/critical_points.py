@@ -31,11 +31,11 @@ def find_critical_points(
 ) -> dict[str, jax.Array]:
     """`solvers.least_squares` on ``grad f = 0`` from a batch of starts.
 
-    It is drawn to saddles and maxima of f as much as to minima. A limit may be a mere minimum of
-    ``||grad f||``: look at "gradient_norm".
+    Saddles and maxima of f attract it as much as minima. An end point may be no more than a local
+    minimum of ``||grad f||``: check "gradient_norm".
 
     Args:
-      A: f64[n, max_depth, d, d], the starts; R and Sigma: f64[n, d, d]; depth: int[], of all.
+      A: f64[n, max_depth, d, d], the starts; R and Sigma: f64[n, d, d]; depth: int[], shared.
       steps: the most steps to take.
       gradient_tolerance: stop once ``||grad f||_F`` is at most this.
     Returns:

@@ -1,13 +1,13 @@
 """Gradient descent on linear networks: fixed maps, step size, and the curves of eq. (2.3).
 
-``A <- A - learning_rate * grad f(A)``, exact (population) gradients, one jitted loop. Residual and
-standard networks are the same iteration from different starts (``A_i = W_i - I``, see `model`).
+``A <- A - learning_rate * grad f(A)`` with exact (population) gradients, in one jitted loop.
+Residual and standard networks differ only in the start (``A_i = W_i - I``, see `model`).
 
 Every curve is recorded "after t updates", t = 0 included. Eq. (2.3) in its corrected form,
 
     ||grad f||_F^2 >= 2 mu (f - C),   mu = 2 l (1 - tau)^{2l-2} sigma_min(Sigma),   |||A||| <= tau,
 
-gives linear convergence for as long as the iterates stay in B_tau: an update with a learning rate
+gives linear convergence as long as the iterates stay in B_tau: an update with a learning rate
 eta <= 1/L, where L is the curvature along it, multiplies f - C by at most ``1 - eta mu``.
 """
 
@@ -30,7 +30,7 @@ _RUNNING, _CONVERGED, _STALLED, _DIVERGED, _MAX_UPDATES = range(len(STOPPED))
 
 
 class Curves(NamedTuple):
-    """Values after ``updates[i]`` updates; arrays of one length, f64 but for the first and last.
+    """Values after ``updates[i]`` updates: arrays of equal length, f64 except the first and last.
 
     Attributes:
       updates: int, 0 first; the last entry is where the run stopped.
@@ -57,11 +57,11 @@ class Rules:
       risk_tolerance: stop ("risk below tolerance") once ``f - C`` is at most this.
       divergence_factor: stop ("diverged") once f - C exceeds this many times its first value, or
         is not finite; above 1.
-      stall_tolerance: stop ("stalled") once ``eta ||grad f||_F^2 <= stall_tolerance (f - C)``, that
-        is where an update promises a relative decrease below it; 0 stops at a zero gradient only.
+      stall_tolerance: stop ("stalled") once ``eta ||grad f||_F^2 <= stall_tolerance (f - C)``: an
+        update then promises a smaller relative decrease than this. 0 stops only at a zero gradient.
       record_every: updates between two records, at least 1; the last point is always recorded.
     Raises:
-      ValueError: a rule that cannot be kept, with its value.
+      ValueError: a setting is out of range; the message gives its value.
     """
 
     learning_rate: float
@@ -121,7 +121,7 @@ def guaranteed_decrease(depth: int, tau: float, sigma_min: float, learning_rate:
     ``-log(1 - eta mu)``; 0.0 for tau >= 1, where eq. (2.3) promises nothing.
 
     Args:
-      depth, tau, sigma_min: of the net, a ball that holds all iterates, and Sigma.
+      depth, tau, sigma_min: of the net, of a ball that holds all iterates, and of Sigma.
       learning_rate: eta, at most 1/L along the path.
     """
     if tau >= 1:
@@ -141,8 +141,8 @@ def gradient_descent(
     """Minimises the excess risk over A by gradient descent until one of its rules stops it.
 
     Memory beyond the records is a few copies of A, however many updates are made. Every iterate is
-    tested for ``|||A||| < 1``: its Frobenius norms certify that at once near zero, and a batched
-    SVD decides where they do not. |||A||| itself is computed at recorded points only.
+    tested for ``|||A||| < 1``: near zero its Frobenius norms certify that at once; elsewhere a
+    batched SVD decides. |||A||| itself is computed at recorded points only.
 
     >>> jax.config.update("jax_enable_x64", True)
     >>> rules = Rules(0.05, max_updates=100, risk_tolerance=1e-12, divergence_factor=1e3)
@@ -154,7 +154,7 @@ def gradient_descent(
 
     Args:
       A: f64[depth, m, m], the start.
-      R, Sigma, input_map, output_map: see `model.excess_risk`.
+      R, Sigma, input_map, output_map: see `model.excess_risk_and_gradient`.
     Raises:
       TypeError, ValueError: see `model.excess_risk`.
     """
@@ -167,21 +167,21 @@ def gradient_descent(
 
 
 def descend_many(A: Array, R: Array, rules: Rules) -> dict[str, np.ndarray]:
-    """Gradient descent with ``Sigma = I`` from many starts at once, of which no curves are kept.
+    """Gradient descent with ``Sigma = I`` from many starts at once; no curves are kept.
 
     >>> jax.config.update("jax_enable_x64", True)
     >>> rules = Rules(0.25, max_updates=3, risk_tolerance=1e-3, divergence_factor=1e3)
     >>> ends = descend_many(np.array([[[[0.0]]], [[[1.0]]]]), np.array([[2.0]]), rules)
-    >>> # One layer: the error 2 - 1 halves with every update, 2 - 2 is 0 at once.
+    >>> # One layer: from 0 the error 2 - 1 halves with every update, from 1 it is 2 - 2 = 0.
     >>> [ends[name].tolist() for name in ("updates", "converged", "excess_risk")]
     [[3, 0], [False, True], [0.015625, 0.0]]
 
     Args:
       A: f64[starts, depth, d, d].
-      R, rules: f64[d, d] and the rules, the same for all.
+      R, rules: f64[d, d] and a `Rules`, the same for all starts.
     Returns:
-      Arrays [starts]: int "updates"; bool "converged", whether the risk reached the tolerance; the
-      last f - C, f64 "excess_risk", and ``|||A|||``, f64 "norm".
+      Arrays [starts]: int "updates"; bool "converged", whether the risk reached the tolerance; and
+      f64 at the last point: "excess_risk", which is f - C, and "norm", which is ``|||A|||``.
     Raises:
       TypeError, ValueError: see `model.excess_risk`.
     """
@@ -201,7 +201,7 @@ def descend_many(A: Array, R: Array, rules: Rules) -> dict[str, np.ndarray]:
 def _descend(A, R, Sigma, input_map, output_map, rules, *, records: int, watched: bool = True):
     """The loop of `gradient_descent`: an inner loop between records, an outer loop over records.
 
-    There is room for `records`. If `watched`, it looks whether the iterates are inside B_1.
+    The curves have room for `records` points. If `watched`, |||A||| < 1 is tested at every iterate.
     """
 
     def update(point):
@@ -235,8 +235,8 @@ def _descend(A, R, Sigma, input_map, output_map, rules, *, records: int, watched
         return point, curves, count + 1
 
     nothing = jnp.zeros((), A.dtype)
-    # "Update 0" goes along a zero gradient: it only evaluates the start, so that the network is
-    # compiled once, and the first record is the start.
+    # "Update 0" follows a zero gradient and only evaluates the start. So the network is compiled
+    # only once, and the first record is the start.
     updates, inside, stop = jnp.int32(-1), jnp.array(True), jnp.int32(_RUNNING)
     before = _Point(A, updates, nothing, nothing, jnp.zeros_like(A), inside, stop)
     empty = jax.tree.map(lambda x: jnp.zeros(records, x.dtype), jax.eval_shape(_record, before))
@@ -281,8 +281,8 @@ def modified_identity_maps(dimension: int) -> tuple[np.ndarray, np.ndarray]:
     """Maps that copy x to the first half of 2 d units and read the second half.
 
     ``C = [I; 0]``, ``B = [0, I]``, our form of the (d + k)-wide modified identity of Zou et al.
-    2020. The network starts at 0, not at I. From zero weights every A_i stays ``[[0, 0], [G, 0]]``,
-    products of two such blocks vanish and ``B M_l C = sum_i G_i``: the problem is least squares.
+    2020. At zero weights the map is 0, not I. From there every A_i stays ``[[0, 0], [G_i, 0]]``.
+    Products of two such blocks vanish, so ``B M_l C = sum_i G_i``: the problem is least squares.
     """
     return np.eye(2 * dimension, dimension), np.eye(dimension, 2 * dimension, k=dimension)
 
@@ -294,7 +294,7 @@ def largest_stable_learning_rate(
     input_map: ArrayLike | None = None,
     output_map: ArrayLike | None = None,
 ) -> float:
-    """1/L, L an upper bound of the curvature at a balanced optimum (our choice of step size).
+    """1/L, with L an upper bound on the curvature at a balanced optimum (our choice of step size).
 
     At an optimum E = 0 the Hessian of f is that of ``||sum_i P_i dA_i N_i Sigma^{1/2}||_F^2`` with
     the products P_i after and N_i before layer i, maps included. Where all layers are alike,
@@ -303,7 +303,7 @@ def largest_stable_learning_rate(
         L = 2 depth ||Sigma|| ||B||^2 ||C||^2 max(1, sigma_max(R))^2.
 
     Args:
-      R, Sigma, input_map, output_map: see `model.excess_risk`; None stands for the identity.
+      R, Sigma, input_map, output_map: see `model.excess_risk_and_gradient`; None is the identity.
       depth: number of layers.
     """
     maps = [m for m in (input_map, output_map) if m is not None]

@@ -4,8 +4,8 @@
     U K V^T  its singular value decomposition    Q P    its polar form, Q = U V^T, P = V K V^T
     l      depth                                 theta  the largest rotation angle of Q
 
-`svd` and `psd` are the paper's; the others are ours. The bounds that the paper prints are functions
-of `identity_matters.paper`.
+`svd` and `psd` are the paper's; the others are ours. The bounds that the paper prints are in
+`identity_matters.paper`.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ _LEAST_EXPONENT_FOR_PAIRS = 32
 
 
 class Factorization(NamedTuple):
-    """A factorization whose layers are not made yet: thousands of them may take gigabytes.
+    """A factorization whose layers are built lazily: thousands of them may take gigabytes.
 
     Attributes:
       norm: |||A|||.
@@ -64,9 +64,9 @@ def factorize(
 ) -> np.ndarray:
     """Writes R as a product of `depth` layers ``I + A_i`` of small norm.
 
-    It computes with NumPy in float64, whatever the dtype of R and whether or not JAX's 64-bit types
-    are switched on; hand the result to functions of JAX only after
-    ``jax.config.update("jax_enable_x64", True)``, or it becomes float32 there.
+    Computes with NumPy in float64, whatever the dtype of R and the settings of JAX. Before you pass
+    the result to JAX functions, call ``jax.config.update("jax_enable_x64", True)``, or it becomes
+    float32 there.
 
     >>> R = np.array([[0.0, -2.0], [2.0, 0.0]])  # a quarter turn and a stretch by 2
     >>> A = factorize(R, depth=8, method="polar")
@@ -79,29 +79,28 @@ def factorize(
     ValueError: R must have a positive determinant, got det R = -exp(0) = -1; negate a row of R
 
     Methods:
-      svd: the paper's appendix A.1: q layers for V^T, p for K, q for U, 2 q + p = l, with the
-        whole numbers p and q that make the norm least. Needs 3 layers where there is both to turn
-        and to stretch, 2 where R is orthogonal.
-      polar: R = Q P, a turn and a stretch in every layer at once, which all have the norm
-        ``||Q^{1/l} P^{1/l} - I||``; at most `polar_bound` at every depth. For normal R whose
+      svd: the paper's appendix A.1: q layers for V^T, p for K, q for U, 2 q + p = l, with p and q
+        chosen for the least norm. Needs 3 layers in general, 2 if R is orthogonal.
+      polar: R = Q P; every layer turns and stretches at once. All have the same norm,
+        ``||Q^{1/l} P^{1/l} - I||``, at most `polar_bound` at every depth. For normal R whose
         negative eigenvalues all have even multiplicity it is ``max |lambda^{1/l} - 1|``, which no
-        factorization beats where it is below 1.
+        factorization beats if it is below 1.
       psd: R^{1/l} for a symmetric positive definite R.
-      root: the principal root R^{1/l}, where R has no eigenvalue on the negative real axis; for
+      root: the principal root R^{1/l}, if R has no eigenvalue on the negative real axis; for
         normal R it is as good as the polar factorization.
-      paired: where Q has eigenvalues -1: polar, but each pair's half turn goes on by the angle that
-        is optimal in its plane. For symmetric R and large l no factorization is shorter.
-      path: a shortest path from I to R, sought numerically from polar, root and paired, from the
-        other way round, from nearly half turns paired like half turns and, for d = 4, from turns of
-        all vectors at one pace; seconds for d = 16, and never worse than its starts.
-      best: the least |||A||| of all these that apply. Only `path` is costly; it is tried up to
-        `path_max_dimension`.
+      paired: for Q with eigenvalues -1: like polar, but each half turn continues past pi by the
+        angle that is optimal in its plane. For symmetric R it is optimal in the limit of large l.
+      path: a shortest path from I to R, sought numerically from the best of these starts: polar,
+        root, paired, the largest turn reversed, nearly half turns paired like half turns and, for
+        d = 4, isoclinic turns. Takes seconds for d = 16; never worse than its starts.
+      best: whichever of these has the least |||A|||. Only `path` is costly; it is tried up to
+        dimension `path_max_dimension`.
 
     Args:
       R: f64[d, d] with det R > 0.
       depth: l >= 3 gamma.
       path_max_dimension: the largest d for which "best" tries "path".
-      path_settings: how hard "path" looks; None stands for `PathSettings()`.
+      path_settings: how hard "path" searches; None stands for `PathSettings()`.
     Returns:
       A: f64[depth, d, d]; ``A[0]`` is the paper's A_1.
     Raises:
@@ -164,9 +163,9 @@ def _polar_factor(target: Target) -> np.ndarray:
 
 
 def _paired_form(target: Target, turn: RotationForm, planes: int) -> RotationForm:
-    """The largest turns, each going on by the psi that is best in its plane, its own if normal R.
+    """Lengthens the `planes` largest turns, each by the psi that is best in its plane.
 
-    More than one are made half turns and paired anew by P.
+    Several become half turns, paired anew by P. The planes are invariant if R is normal.
     """
     d = len(target.R)
     largest = np.argsort(-np.abs(turn.angles), kind="stable")[:planes]
@@ -185,14 +184,14 @@ def _paired_form(target: Target, turn: RotationForm, planes: int) -> RotationFor
 
 
 def _isoclinic_forms(R: np.ndarray) -> list[RotationForm]:
-    """In four dimensions: all vectors turn at the pace of the one that is forced round (F13)."""
+    """For d = 4: rotations that turn all vectors at the pace of the `forced_vector` (F13)."""
     x = forced_vector(R) if len(R) == 4 else None
     if x is None:
         return []
     end = R @ x / np.linalg.norm(R @ x)
     across = (x @ end) * x - end
     angle = np.pi + np.arctan2(np.linalg.norm(across), -x @ end)
-    # Of an eigenvector, where `across` is rounding, every plane will do.
+    # If x is an eigenvector, `across` is only rounding, and any plane serves.
     basis, triangle = np.linalg.qr(np.stack([x, across], axis=1), mode="complete")
     basis[:, :2] *= np.where(np.diag(triangle) < 0, -1, 1)
     return [RotationForm(basis, np.array([angle, sign * angle])) for sign in (1, -1)]
@@ -203,8 +202,8 @@ def _two_groups(
 ) -> Factorization:
     """The layers of the path ``X(t) = e^{t Theta} e^{t B}``, which all have the same norm.
 
-    Theta is the logarithm of `turn`, and ``e^B = e^{-Theta} R`` is what it leaves of R: the polar
-    factor P, or any matrix that has a principal root.
+    Theta is the logarithm of `turn`, and ``e^B = e^{-Theta} R`` is the rest of R: the polar factor
+    P (`rest_is_P`), or any matrix that has a principal root.
     """
     turning = turn.power_minus_identity(1 / depth)
     if rest_is_P:
@@ -212,7 +211,7 @@ def _two_groups(
     else:
         rest = target.R + turn.power_minus_identity(-1.0) @ target.R
         stretching = principal_root_minus_identity(rest, depth)
-    # Summed from small parts, so that l such layers lose no digits.
+    # A sum of small terms: forming I + A_i would cost digits, and l layers add up the errors.
     layer = turning + stretching + turning @ stretching
 
     def build() -> np.ndarray:
@@ -241,13 +240,13 @@ def _svd(target: Target, depth: int, settings: PathSettings) -> Factorization:
     """Appendix A.1; |||A||| is the largest of the three parts' norms."""
     U, Vt = target.U.copy(), target.Vt.copy()
     if np.linalg.slogdet(U)[0] < 0:
-        # det R > 0, so det V = -1 as well; the same sign goes over to both last vectors.
+        # det R > 0, so det V = -1 as well: negate the last vector of both.
         U[:, -1] *= -1
         Vt[-1] *= -1
     left, right = real_rotation_form(U), real_rotation_form(Vt)
     angle = max(left.largest_angle, right.largest_angle)
     rounding = len(U) * np.finfo(float).eps
-    # The fewest layers for V^T and for U, and for K.
+    # The fewest layers for each of V^T and U, and for K.
     turns, stretches = int(angle > rounding), int(target.gamma > rounding)
     choices = np.arange(turns, (depth - stretches) // 2 + 1)
     if len(choices) == 0:
@@ -264,7 +263,7 @@ def _svd(target: Target, depth: int, settings: PathSettings) -> Factorization:
 
     def build() -> np.ndarray:
         A = np.empty((depth, *U.shape))
-        # A part without layers has no layer to make either: 1 / q would be infinite.
+        # A part may have no layers; 1 / q would then be infinite.
         if q > 0:
             A[:q] = right.power_minus_identity(1 / q)
             A[depth - q :] = left.power_minus_identity(1 / q)
@@ -276,13 +275,13 @@ def _svd(target: Target, depth: int, settings: PathSettings) -> Factorization:
 
 
 def _path(target: Target, depth: int, settings: PathSettings) -> Factorization:
-    """The best of the starts and of the paths that they were shortened to."""
+    """The best of the starts and of the paths obtained by shortening them."""
     d, m, turn = len(target.R), min(depth, settings.pieces), _polar_form(target)
-    # Turns, whether they leave P, and how to go on.
+    # (rotation, whether the rest is P, settings of the search).
     starts = [(turn, True, settings), (_still(target), False, settings)]
     if d > 2:
         starts.append((turn.the_other_way(), True, settings))
-    # A small exponent would lead a paired path out of its valley.
+    # A small exponent would drive a paired path out of its basin.
     large = tuple(p for p in settings.exponents if p >= _LEAST_EXPONENT_FOR_PAIRS)
     steep = dataclasses.replace(settings, exponents=large or settings.exponents)
     beyond = int(np.count_nonzero(np.abs(turn.angles) > np.pi / 2))

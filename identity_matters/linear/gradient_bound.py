@@ -1,16 +1,16 @@
 """The gradient inequality behind Theorem 2.2, in its two printed forms and corrected (eq. 2.3).
 
-Every form has the shape ``||grad f||_F^2 >= right(l, tau, sigma_min(Sigma), f - C)`` for all A
-with ``|||A||| <= tau < 1``:
+Every form has the shape ``||grad f||_F^2 >= right(l, tau, sigma, f - C)`` for all A with
+``|||A||| <= tau < 1``, where sigma is sigma_min(Sigma) as printed and sigma_+ as corrected:
 
 * ``iclr2017``: as printed at ICLR 2017; false (`paper.gradient_bound_iclr2017`)
 * ``v3``: as printed in arXiv v3; false (`paper.gradient_bound_v3`)
 * ``corrected``: ``4 l (1-tau)^{2l-2} sigma_+(Sigma) (f - C)``; true and tight
 
-``sigma_+`` is the least eigenvalue that is not 0, so that the corrected form says something about
-singular data as well; the printed ones are trivial there, sigma_min(Sigma) being 0.
+``sigma_+`` is the least non-zero eigenvalue. So the corrected form also covers singular Sigma; the
+printed ones are trivial there because sigma_min(Sigma) = 0.
 
-Why the printed forms cannot be true: replacing Sigma by s Sigma multiplies the squared gradient by
+The printed forms cannot be true: replacing Sigma by s Sigma multiplies the squared gradient by
 s^2 and their right-hand sides by s^3. docs/theory/gradient_bound.md has the proofs. Symbols as in
 `identity_matters.linear`.
 """
@@ -30,9 +30,9 @@ from identity_matters import paper, random_matrices, solvers
 from identity_matters.array_types import Array
 from identity_matters.linear import model
 
-# Eigenvalues of Sigma up to so many d eps ||Sigma|| are the rounding of 0.
+# Eigenvalues of Sigma up to this many d eps ||Sigma|| count as 0.
 _RANK_ROUNDINGS = 64
-# log of the least sigma_min(Sigma) that the search admits and starts from, far below the optimum.
+# log of the least sigma_min(Sigma) in the search, which starts there; far below the optimum.
 _LEAST_LOG_EIGENVALUE = -7.0
 
 
@@ -53,7 +53,7 @@ def gradient_bound_corrected(depth: Any, tau: Any, sigma: Any, excess: Any) -> A
 
 
 def least_nonzero_eigenvalue(eigenvalues: ArrayLike) -> np.ndarray:
-    """The least eigenvalue of Sigma that is not 0 to rounding.
+    """The least eigenvalue of Sigma that is not 0 up to rounding.
 
     Args:
       eigenvalues: f64[..., d], of positive semidefinite matrices, in increasing order.
@@ -70,7 +70,7 @@ def least_nonzero_eigenvalue(eigenvalues: ArrayLike) -> np.ndarray:
 
 
 def _sigma(form: str, eigenvalues: np.ndarray) -> np.ndarray:
-    """What a form takes for the size of Sigma: sigma_+, and as printed sigma_min."""
+    """The eigenvalue of Sigma that a form uses: sigma_+ if corrected, sigma_min as printed."""
     return least_nonzero_eigenvalue(eigenvalues) if form == "corrected" else eigenvalues[..., 0]
 
 
@@ -102,7 +102,7 @@ def gradient_lower_bound(
 ) -> jax.Array:
     """The right-hand side of eq. (2.3) at A, with ``tau = |||A|||`` as measured there: f64[].
 
-    The smallest counterexample to the printed forms: the squared gradient is 16.
+    At the smallest counterexample to the printed forms the squared gradient is 16.
 
     >>> jax.config.update("jax_enable_x64", True)
     >>> A, R, Sigma = jnp.zeros((1, 1, 1)), jnp.full((1, 1), 2.0), jnp.full((1, 1), 2.0)
@@ -117,7 +117,7 @@ def gradient_lower_bound(
       form: one of `FORMS`; only "corrected" is a true lower bound of ``||grad f||_F^2``.
     Raises:
       TypeError: an array is not float64.
-      ValueError: another shape or form; Sigma is not symmetric positive semidefinite; excess < 0;
+      ValueError: a wrong shape or form; Sigma is not symmetric positive semidefinite; excess < 0;
         or ``|||A||| >= 1``, about which eq. (2.3) says nothing.
     """
     model.check_stack(A)
@@ -136,7 +136,7 @@ def second_moment_eigenvalues(Sigma: ArrayLike) -> np.ndarray:
     """The eigenvalues of Sigma, f64[d, d], in increasing order: f64[d].
 
     Raises:
-      ValueError: Sigma is not symmetric positive semidefinite to rounding.
+      ValueError: Sigma is not symmetric positive semidefinite up to rounding.
     """
     matrix = np.asarray(Sigma)
     rounding = _RANK_ROUNDINGS * len(matrix) * np.finfo(np.float64).eps * np.abs(matrix).max()
@@ -156,8 +156,8 @@ def squared_gradient_and_excess(
 ) -> tuple[jax.Array, jax.Array]:
     """``(||grad f||_F^2, f - C)``, f64[] each, at one point; a vmapped caller may mix depths.
 
-    The stack may be padded: its layers from `depth` on must be zero. They are factors I, which
-    change neither the map nor the gradient of the others, and their own gradient is not counted.
+    The stack may be padded: its layers from `depth` on must be zero. As factors I they change
+    neither the map nor the gradient of the others, and their own gradient is not counted.
 
     Args:
       A: f64[max_depth, d, d].
@@ -177,7 +177,7 @@ _evaluate = jax.jit(jax.vmap(squared_gradient_and_excess))
 
 
 def right_over_left(A: Array, R: Array, Sigma: Array, depth: Array, form: str) -> np.ndarray:
-    """Right-hand side of eq. (2.3) over ``||grad f||_F^2`` at a batch of points; above 1 it fails.
+    """Right-hand side of eq. (2.3) divided by ``||grad f||_F^2`` at a batch of points.
 
     Args:
       A: f64[n, max_depth, d, d] with ``|||A||| < 1``; zero layers from `depth` on.
@@ -185,15 +185,15 @@ def right_over_left(A: Array, R: Array, Sigma: Array, depth: Array, form: str) -
       depth: int[n].
       form: one of `FORMS`.
     Returns:
-      f64[n]; nan where both sides vanish, as at an optimum.
+      f64[n]; above 1 the bound fails; nan where both sides vanish, as at an optimum.
     Raises:
       ValueError: `form` is not one of `FORMS`.
     """
     bound = bound_function(form)
     pending = _evaluate(A, R, Sigma, depth)
-    # NumPy, not JAX, takes the eigenvalues: two independent batched LAPACK calls in one compiled
-    # function wait for each other for ever on a CPU with two threads (seen with jaxlib 0.10.2).
-    # XLA evaluates the gradients meanwhile.
+    # NumPy, not JAX, computes the eigenvalues, while XLA evaluates the gradients: two independent
+    # batched LAPACK calls in one compiled function deadlock on a CPU with two threads (seen with
+    # jaxlib 0.10.2).
     tau = random_matrices.spectral_norms(np.asarray(A)).max(axis=1)
     sigma = _sigma(form, np.linalg.eigvalsh(np.asarray(Sigma)))
     squared_gradient, excess = (np.asarray(value) for value in pending)
@@ -235,10 +235,10 @@ def worst_case(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Maximises right/left of eq. (2.3) over ``|||A||| <= tau``, R and ``||Sigma|| <= 1``.
 
-    The target is written ``R = (I + A_l) ... (I + A_1) - E`` with E free: without that the
-    optimiser mostly learns to move E about through R. Variables are A, E, Sigma and the logarithm
-    of a lower bound m of sigma_min(Sigma). On the way right is taken at (tau, m), which is smooth,
-    and not at the measured |||A||| and sigma_min(Sigma), so evaluate the result with
+    The target is written ``R = (I + A_l) ... (I + A_1) - E`` with E free; otherwise the optimiser
+    mostly learns to change E through R. Variables are A, E, Sigma and the logarithm of a lower
+    bound m of sigma_min(Sigma). The objective takes the right-hand side at (tau, m), where it is
+    smooth, not at the measured |||A||| and sigma_min(Sigma). So evaluate the result with
     `right_over_left`. Vmappable in all array arguments.
 
     Args:
@@ -264,9 +264,9 @@ def worst_case(
     def project(parameters):
         layers, error, second_moment, log_least = parameters
         log_least = jnp.clip(log_least, _LEAST_LOG_EIGENVALUE, 0.0)
-        # One batched SVD serves both constraints. As two LAPACK calls that do not depend on one
-        # another they would, under vmap, wait for each other for ever on a CPU with two threads
-        # (seen with jaxlib 0.10.2). Sigma + I is positive definite: its SVD diagonalises it.
+        # One batched SVD serves both constraints. Under vmap, two independent LAPACK calls would
+        # deadlock on a CPU with two threads (seen with jaxlib 0.10.2). Sigma + I is positive
+        # definite, so its SVD diagonalises it.
         shifted = (second_moment + second_moment.T) / 2 + identity
         left, values, right = jnp.linalg.svd(jnp.concatenate([layers, shifted[None]]))
         layers = (left[:-1] * jnp.minimum(values[:-1], tau)[:, None, :]) @ right[:-1]
@@ -297,8 +297,8 @@ def smallest_scalar_counterexample(
     """The first d = 1 point that violates eq. (2.3), in order of depth, then A, then R + Sigma.
 
     Layers are taken from 0, -1/2 and 1/2 in this order, R from 1 ... max_integer (det R > 0),
-    Sigma from 1 ... max_sigma. None where no point of this lattice fails. Exact and, but for the
-    right-hand side, shared with no floating-point code:
+    Sigma from 1 ... max_sigma. None if no point of this lattice fails. The arithmetic is exact and,
+    apart from the right-hand side, shares no code with the floating-point version:
     ``df/da_i = 2 E Sigma prod_{j != i} (1 + a_j)`` (Lemma 2.4 for numbers), ``f - C = E^2 Sigma``.
 
     Raises:

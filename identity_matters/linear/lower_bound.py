@@ -14,14 +14,14 @@ from numpy.typing import ArrayLike
 from identity_matters import solvers
 from identity_matters.linear.target import check_depth, check_target
 
-# The climbs start from the singular vectors, the eigenvectors and so many random vectors, always
-# the same ones, and take at most so many steps.
+# L-BFGS starts from the best of the singular vectors, the eigenvectors and this many random vectors
+# (always the same ones), and takes at most this many steps.
 _RANDOM_DIRECTIONS, _ITERATIONS = 64, 200
-# How many stretches are tried in a search along a line; how many multipliers y, and around how
-# many of them more closely.
+# Grid points of a line search over stretches; of the multiplier y; how many of the highest peaks in
+# y are refined.
 _RADII, _MULTIPLIERS, _PEAKS = 512, 48, 2
-# A depth that stands for the limit of many layers, and how far, relatively, the two multipliers
-# beside a third are from it.
+# A depth that stands for the limit of many layers; the relative distance of the two multipliers on
+# either side of the best one.
 _MANY_LAYERS, _NEAR = 10**6, 1e-4
 
 
@@ -32,7 +32,7 @@ def norm_lower_bound(
     ascents: int = 16,
     half_turns: bool = True,
 ) -> float:
-    """A number that |||A||| of no factorization ``R = (I + A_l) ... (I + A_1)`` goes below.
+    """A lower bound on |||A||| over all factorizations ``R = (I + A_l) ... (I + A_1)``.
 
     For every x != 0, with ``w(x) = log(|R x| / |x|) + i phi``,
 
@@ -40,18 +40,18 @@ def norm_lower_bound(
 
     The proof (F4 of docs/theory/factorization.md) follows x through the layers: each multiplies it,
     in a plane, by some 1 + z with |z| <= |||A|||, and the logarithms of such numbers are a convex
-    set. Any x gives a bound, so a maximiser that is only local is no gap in the proof. R^T, whose
-    factorizations are the transposed ones, has the same maximum; we climb for both, as climbs for
-    one may miss it. For normal R the eigenvectors give ``max |lambda^{1/l} - 1|``, which the polar
-    factorization attains if every negative eigenvalue has even multiplicity (F8).
+    set. Any x gives a bound, so the proof does not need the global maximum. R^T has the transposed
+    factorizations and so the same maximum; we climb for both, as the ascents for one may miss it.
+    For normal R the eigenvectors give ``max |lambda^{1/l} - 1|``, which the polar factorization
+    attains if every negative eigenvalue has even multiplicity (F8).
 
-    Where R has negative eigenvalues, `half_turn_bound` is another bound, which sees that not all
-    vectors can go their shortest way if they go together. For d = 2 and for symmetric R the larger
-    of the two, at its maximum, is optimal in the limit of large l (F11, F12 of
-    docs/theory/factorization.md); for other normal R it need not be (F14).
+    If R has negative eigenvalues, `half_turn_bound` is another bound: vectors that move together
+    cannot all take their shortest ways. For d = 2 and for symmetric R the larger of the two, at its
+    maximum, is optimal in the limit of large l (F11, F12 of docs/theory/factorization.md); for
+    other normal R it need not be (F14).
 
-    Should a value of 1 or more come out (only for a few layers), the proof says |||A||| >= 1 and
-    no more, and 1 is returned; for one layer ||R - I|| is exact.
+    A value of 1 or more (possible only for a few layers) proves |||A||| >= 1 and no more, so 1 is
+    returned. For one layer the result is exact, ||R - I||.
 
     >>> round(norm_lower_bound(-np.eye(2), depth=8), 12)  # 2 sin(pi / 16)
     0.390180644032
@@ -59,10 +59,10 @@ def norm_lower_bound(
     Args:
       R: f64[d, d], invertible with det R > 0.
       depth: l >= 1.
-      ascents: from how many of the best starts to climb, for R and R^T each.
-      half_turns: whether `half_turn_bound` counts, too.
+      ascents: how many of the best starts to climb from, for each of R and R^T.
+      half_turns: whether to include `half_turn_bound`.
     Returns:
-      The bound, true up to rounding.
+      The bound, valid up to rounding.
     Raises:
       ValueError: see `check_target` and `check_depth`.
     """
@@ -125,7 +125,7 @@ def _negated_bound_and_gradient(x: np.ndarray, R: np.ndarray, depth: int):
     cosine_gradient = (image + R.T @ x) / (length * image_length) - cosine * (
         pulled_back + x / length**2
     )
-    # The angle has a kink at 0 and pi; there the direction is left to the length.
+    # The angle has a kink at 0 and pi; there the gradient is that of the length alone.
     angle_gradient = -cosine_gradient / sine if sine > 1e-12 else np.zeros_like(x)
     moved = np.expm1(w / depth)
     if moved == 0:
@@ -136,7 +136,7 @@ def _negated_bound_and_gradient(x: np.ndarray, R: np.ndarray, depth: int):
 
 
 def half_turn_bound(R: np.ndarray, depth: int) -> float:
-    """The largest ``|exp(w / l) - 1|`` from sets of vectors that enclose negative eigenvectors.
+    """The largest ``|exp(w / l) - 1|`` found for vectors that are forced to go the long way round.
 
     Let alpha be the largest angle between x and R x among the x with ``|R x| = rho |x|``. If the
     number of negative eigenvalues of R above -rho is odd, then
@@ -146,31 +146,31 @@ def half_turn_bound(R: np.ndarray, depth: int) -> float:
     F10 of docs/theory/factorization.md proves it: some x with ``|R x| = rho |x|`` has to turn by
     pi - alpha and then by pi. By duality
     ``rho cos alpha >= lambda_min((R + R^T) / 2 + y R^T R) - y rho^2`` for every y. Any rho and y
-    give a bound; we try many rho between paired neighbours -a < -b among the negative eigenvalues,
-    and y between 1/2a and 1/2b, where the best one is; for symmetric R it is 1/(a + b). There may
-    be several maxima, for normal R one for each lower edge of the hull of (|lambda|^2, Re lambda).
-    R^T gives the same.
+    give a bound. We try many rho between paired neighbours -a < -b among the negative eigenvalues,
+    and y between 1/2a and 1/2b, where the best one lies; for symmetric R it is 1/(a + b). There may
+    be several maxima: for normal R one per lower edge of the hull of all (|lambda|^2, Re lambda).
+    R^T gives the same bound.
 
     Args:
       R: f64[d, d] with det R > 0.
       depth: l >= 2.
     Returns:
-      0 if R has no negative eigenvalue. From 1 on it says no more than |||A||| >= 1. True of a
-      matrix within rounding of R, whose eigenvalues the computed ones are.
+      0 if R has no negative eigenvalue. A value of 1 or more proves |||A||| >= 1 and no more. The
+      bound holds for a matrix within rounding of R: one that has the computed eigenvalues.
     """
     return _half_turn(R, depth)[0]
 
 
 def forced_vector(R: np.ndarray) -> np.ndarray | None:
-    """The unit vector x, f64[d], that `half_turn_bound` is about for many layers, if there is one.
+    """The unit vector x, f64[d], behind `half_turn_bound` for many layers; None if there is none.
 
-    With ``|R x| = rho`` and the angle alpha, up to the grid in rho; F13 goes on from there.
+    ``|R x| = rho``, and its angle to R x is alpha, up to the grid in rho. F13 builds on x.
     """
     length, y, rho = _half_turn(R, _MANY_LAYERS)
     if not length:
         return None
-    # Where the least eigenvalue is multiple, as for normal R, x is between the vectors of both
-    # sides: |R x| falls along the way from one to the other.
+    # Where the least eigenvalue is multiple, as for normal R, x lies between the eigenvectors on
+    # either side of y: |R x| falls along the way from one to the other.
     before, after = (
         np.linalg.eigh((R + R.T) / 2 + near * R.T @ R)[1][:, 0]
         for near in (y * (1 - _NEAR), y * (1 + _NEAR))
@@ -187,14 +187,14 @@ def forced_vector(R: np.ndarray) -> np.ndarray | None:
 
 
 def _half_turn(R: np.ndarray, depth: int) -> tuple[float, float, float]:
-    """`half_turn_bound`, its y and its rho; zeros without negative eigenvalues."""
+    """`half_turn_bound`, its y and its rho; zeros if R has no negative eigenvalues."""
     eigenvalues = np.linalg.eigvals(R)
     moduli = np.sort(-eigenvalues.real[(eigenvalues.imag == 0) & (eigenvalues.real < 0)])
     symmetric_part, gram, norm = (R + R.T) / 2, R.T @ R, np.linalg.norm(R, 2)
 
     def best_for(rho: np.ndarray, log_y: float) -> tuple[float, float, float]:
         y = np.exp(log_y)
-        # Less what rounding may add, or two equal eigenvalues would gain half of the digits.
+        # Subtract what rounding may add: near alpha = pi, arccos would turn eps into sqrt(eps).
         rounding = 4 * len(R) * np.finfo(float).eps * (1 + y * norm) * norm
         least = np.linalg.eigvalsh(symmetric_part + y * gram)[0] - rounding
         alpha = np.arccos(np.clip(least / rho - y * rho, -1, 1))
@@ -203,7 +203,7 @@ def _half_turn(R: np.ndarray, depth: int) -> tuple[float, float, float]:
         return float(bounds.max()), float(y), float(rho[bounds.argmax()])
 
     best = 0.0, 0.0, 0.0
-    # As det R > 0 they are even in number, unless rounding has moved one across 0.
+    # det R > 0 makes their number even, unless rounding has moved one across 0.
     for b, a in moduli.reshape(-1, 2) if len(moduli) % 2 == 0 else ():
         reach = functools.partial(best_for, np.geomspace(b, a, _RADII))
         grid = np.linspace(-np.log(2 * a), -np.log(2 * b), _MULTIPLIERS)
@@ -228,13 +228,13 @@ def _peak_near(function: Callable, grid: np.ndarray, i: int, xatol: float):
 
 
 def slowest_in_plane(theta: float, m: float, g: float) -> tuple[float, float]:
-    """The shortest length for R = Q P in the plane, and the psi of the vector that needs it.
+    """The least path length for R = Q P in the plane, and the psi of the vector that needs it.
 
     Q turns by theta in [0, pi]; P stretches by ``e^{m+g}`` and ``e^{m-g}``, g >= 0. A vector that P
-    stretches by ``e^{m+q}`` it turns by psi, to either side, ``cos psi = cosh q / cosh g``. All
+    stretches by ``e^{m+q}`` is turned by psi, to either side, ``cos psi = cosh q / cosh g``. All
     vectors turn together, so ``hypot(|m| + q, theta + psi)`` is a lower bound for every q in
     [0, g]. The path ``e^{t Theta} e^{t B}`` with Theta a turn by theta + psi and
-    ``e^B = e^{-Theta} R`` attains the largest (F11 of docs/theory/factorization.md).
+    ``e^B = e^{-Theta} R`` attains the largest of these (F11 of docs/theory/factorization.md).
     """
 
     def length_and_psi(u):

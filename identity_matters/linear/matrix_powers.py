@@ -14,9 +14,9 @@ import scipy.linalg
 
 from identity_matters.linear.target import NotApplicableError
 
-# Radians. An angle is never moved further than this, so that Q stays Q to eleven digits.
+# Radians. No angle is changed by more than this, so that Q keeps eleven digits.
 _LARGEST_ANGLE_ROUNDING = 1e-11
-# A product of l roots further than this from R, relative in Frobenius norm, is refused.
+# A root is rejected if its l-th power misses R by more than this, relative in Frobenius norm.
 LARGEST_ERROR = 1e-10
 
 
@@ -40,7 +40,7 @@ class RotationForm:
     def power_minus_identity(self, exponent: float) -> np.ndarray:
         """``Q^t - I``, f64[d, d]: every plane turned by ``t theta_j``.
 
-        Small angles keep all their digits, which forming Q^t first would cost.
+        Small angles keep all their digits, which they would lose if Q^t were formed first.
         """
         planes = 2 * len(self.angles)
         turns = exponent * self.angles
@@ -65,17 +65,17 @@ class RotationForm:
 def real_rotation_form(Q: np.ndarray, P: np.ndarray | None = None) -> RotationForm:
     """Finds the planes and angles of an orthogonal matrix of determinant 1.
 
-    Angles are in (-pi, pi]; eigenvalues 1 pair up into T(0). Eigenvalues -1 pair up into T(pi), but
-    every orthonormal basis of their eigenspace gives planes. Among these, P chooses: the basis
-    diagonalises P on the eigenspace, and neighbours in the order of its eigenvalues are paired. So
-    the planes do not depend on the order of the coordinates, and where P commutes with Q and has
-    equal eigenvalues in pairs there, it is a multiple of the identity on each plane.
+    Angles are in (-pi, pi]; eigenvalues 1 pair up into T(0). Eigenvalues -1 pair up into T(pi), and
+    any orthonormal basis of their eigenspace gives planes. P picks one: the basis diagonalises P on
+    the eigenspace, and eigenvectors with neighbouring eigenvalues are paired. So the planes do not
+    depend on the order of the coordinates. If P commutes with Q and its eigenvalues there are equal
+    in pairs, P is a multiple of the identity on each plane.
 
     Args:
       Q: f64[d, d], orthogonal up to rounding, det Q = 1.
       P: f64[d, d], symmetric positive definite, the polar factor of ``R = Q P``, or None for any
-        planes. The rounding of R moves the angles of Q by about its condition number times eps;
-        angles that near to pi are pi.
+        planes. The rounding of R moves the angles of Q by about eps times the condition number of
+        R; angles that close to pi count as pi.
     """
     T, S = scipy.linalg.schur(Q, output="real")
     d = len(Q)
@@ -83,7 +83,7 @@ def real_rotation_form(Q: np.ndarray, P: np.ndarray | None = None) -> RotationFo
     rounding = min(_LARGEST_ANGLE_ROUNDING, 4 * d * np.finfo(float).eps * condition)
     first = np.flatnonzero(np.diag(T, -1))
     second = first + 1
-    # The halves of sums average away the rounding by which a block is no rotation.
+    # Averaging reduces the rounding errors by which a block is not exactly a rotation.
     sin = (T[second, first] - T[first, second]) / 2
     angles = np.arctan2(sin, (T[first, first] + T[second, second]) / 2)
     half = np.pi - np.abs(angles) <= rounding
@@ -102,16 +102,16 @@ def real_rotation_form(Q: np.ndarray, P: np.ndarray | None = None) -> RotationFo
 def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
     """``R^{1/l} - I``, f64[d, d], with the eigenvalues of the root at angles below pi / l.
 
-    Taken from the logarithm, so that its own relative error is small: errors of ``R^{1/l}`` count l
-    times in the product. Normal R (a diagonal complex Schur form) and R with well-conditioned
-    eigenvectors need no more than ``lambda^{1/l}``; others take the matrix logarithm.
+    It is computed from logarithms to keep its own relative error small: errors of ``R^{1/l}`` count
+    l times in the product. Normal R (a diagonal complex Schur form) and R with well-conditioned
+    eigenvectors only need ``lambda^{1/l}``; otherwise it takes the matrix logarithm.
 
     Args:
       R: f64[d, d], invertible.
       depth: l.
     Raises:
       NotApplicableError: R has an eigenvalue on the negative real axis, or the l-th power of the
-        computed root misses R by more than 1e-10.
+        computed root misses R by more than a relative 1e-10.
     """
     eigenvalues, V = np.linalg.eig(R)
     on_axis = eigenvalues[(eigenvalues.imag == 0) & (eigenvalues.real <= 0)]
@@ -134,11 +134,11 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
 
 
 def _roots_minus_identity(R, depth, eigenvalues, V) -> Iterator[np.ndarray]:
-    """By Schur vectors, by eigenvectors, as far as R has them, and by the logarithm."""
+    """From Schur vectors if R is normal, eigenvectors if well-conditioned, and the logarithm."""
     T, Z = scipy.linalg.schur(R, output="complex")
     if np.abs(np.triu(T, 1)).max(initial=0) <= len(R) * np.finfo(float).eps * np.abs(T).max():
         yield ((Z * np.expm1(np.log(np.diag(T)) / depth)) @ Z.conj().T).real
-    # A defective R has no eigenvectors to speak of; the check of the power would refuse it too.
+    # A defective R has no usable eigenvectors; the check of the power would reject them, too.
     if np.linalg.cond(V) <= 1 / np.sqrt(np.finfo(float).eps):
         scaled = V * np.expm1(np.log(eigenvalues.astype(complex)) / depth)
         yield np.linalg.solve(V.T, scaled.T).T.real

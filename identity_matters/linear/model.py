@@ -1,8 +1,8 @@
 """The linear residual network, its excess risk, and the exact gradient in O(depth) products.
 
 Data ``y = R x + xi`` with ``xi ~ N(0, I)`` and ``Sigma = E[x x^T]``; network
-``yhat = B (I + A_l) ... (I + A_1) C x``. The paper has ``B = C = I``; fixed maps
-``C = input_map`` and ``B = output_map`` are the networks of Zou, Long & Gu 2020. With
+``yhat = B (I + A_l) ... (I + A_1) C x``. The paper has ``B = C = I``; with fixed maps
+``C = input_map`` and ``B = output_map`` it is the network of Zou, Long & Gu 2020. With
 
     M_i = (I + A_i) ... (I + A_1) C,      E = B M_l - R,
 
@@ -12,8 +12,8 @@ term does not depend on A, and Lemma 2.4 reads
     df/dA_i = 2 (I + A_{i+1}^T) ... (I + A_l^T) B^T E Sigma M_{i-1}^T.
 
 (The lemma as printed has the transposed factors on both sides of E Sigma the other way round; the
-order here is the one that automatic differentiation confirms.) Evaluated factor by factor the lemma
-costs O(depth^2) products. Here one pass forward keeps every M_i and one pass backward carries
+order here is the one that automatic differentiation confirms.) Evaluated factor by factor, the
+lemma costs O(depth^2) products. Here a forward pass keeps every M_i and a backward pass carries
 ``W_i = (I + A_{i+1}^T) W_{i+1}`` from ``W_l = 2 B^T E Sigma``: a gradient costs 3 depth products.
 
 A standard network ``W_l ... W_1`` is the same function of ``A_i = W_i - I`` and has the same
@@ -27,10 +27,10 @@ from identity_matters.array_types import Array
 
 
 def check_array(array: Array, name: str, shape: tuple[int | None, ...], needed: str) -> None:
-    """Raises unless `array` is f64 of `shape`, where None stands for any size of at least 1.
+    """Raises unless `array` is f64 of `shape`, where None matches any size of at least 1.
 
     Raises:
-      TypeError: it is not float64: the theory is checked to more than 7 digits.
+      TypeError: it is not float64; the theory is checked to more than the 7 digits of float32.
       ValueError: it has another shape; the message says what is `needed`.
     """
     if array.ndim != len(shape) or not all(
@@ -53,7 +53,7 @@ def check_stack(A: Array) -> None:
 
 
 def _through_layers(A: Array, M: Array | None) -> tuple[jax.Array, jax.Array]:
-    """``(I + A_l) ... (I + A_1) M``, where None stands for M = I, and the input of every layer.
+    """``(I + A_l) ... (I + A_1) M`` and the input of every layer; M = None stands for I.
 
     Adding ``A_i M`` to M keeps the digits of a small A_i, which forming ``I + A_i`` would lose.
     """
@@ -99,7 +99,7 @@ def clip_singular_values(A: Array, tau: float | Array) -> jax.Array:
 
 
 def _error(A: Array, R: Array, Sigma: Array, input_map: Array | None, output_map: Array | None):
-    """E and the inputs of all layers, once shapes and dtypes are known to fit."""
+    """Checks all shapes and dtypes, then returns E and the inputs of all layers."""
     check_stack(A)
     width = A.shape[1]
     inputs = outputs = width
@@ -118,9 +118,9 @@ def _error(A: Array, R: Array, Sigma: Array, input_map: Array | None, output_map
 
 @jax.jit
 def excess_risk(A: Array, R: Array, Sigma: Array) -> jax.Array:
-    """``f(A) - C = ||E Sigma^{1/2}||_F^2 = tr(E Sigma E^T)`` (Claim 2.3), in depth products: f64[].
+    """``f(A) - C = ||E Sigma^{1/2}||_F^2 = tr(E Sigma E^T)`` (Claim 2.3), l + 1 products: f64[].
 
-    One layer of width one, A = 0, R = Sigma = 2: (1 - 2)^2 2.
+    With one layer of width one, A = 0 and R = Sigma = 2, it is (1 - 2)^2 2 = 2.
 
     >>> jax.config.update("jax_enable_x64", True)
     >>> A, R, Sigma = jnp.zeros((1, 1, 1)), jnp.full((1, 1), 2.0), jnp.full((1, 1), 2.0)
@@ -155,14 +155,14 @@ def excess_risk_and_gradient(
     (Array(2., dtype=float64), Array([[[-4.]]], dtype=float64))
 
     Args:
-      A: f64[depth, m, m], and R: f64[d_out, d_in], Sigma: f64[d_in, d_in], see `excess_risk`, also
-        for what is raised.
-      input_map: f64[m, d_in] or None for the identity, not trained.
-      output_map: f64[d_out, m] or None for the identity, not trained.
+      A: f64[depth, m, m]; R: f64[d_out, d_in]; Sigma: f64[d_in, d_in]. See `excess_risk`, which
+        raises the same errors.
+      input_map: f64[m, d_in], not trained, or None for the identity.
+      output_map: f64[d_out, m], not trained, or None for the identity.
     """
     E, layer_inputs = _error(A, R, Sigma, input_map, output_map)
 
-    # Carries W^T, for then no product has a transposed factor, which costs a fifth more on CPUs.
+    # Carries W^T, so that no product has a transposed factor: that takes a fifth longer on CPUs.
     def backward(Wt, layer_and_input):
         layer, M = layer_and_input
         return Wt + Wt @ layer, M @ Wt

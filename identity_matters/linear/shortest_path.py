@@ -1,8 +1,8 @@
 """Numerical shortest paths from I to R: the least |||A||| that we can find for small d.
 
 M_i      pieces of the path, M_m ... M_1 = R, f64[m, d, d]
-Y_i      moves of the nodes, Y_0 = Y_m = I: M_i becomes Y_i M_i Y_{i-1}^{-1}, R stays
-s        m / l, the share of a piece that one layer takes
+Y_i      moves of the nodes, Y_0 = Y_m = I: M_i becomes Y_i M_i Y_{i-1}^{-1}, R stays the same
+s        m / l, the share of a piece that one layer covers
 G_i      (M_i^s - I) / s, l/m times the layer of piece i; log M_i as s -> 0, M_i - I at s = 1
 p        exponent of the smoothed maximum, (sum_i tr (G_i^T G_i)^{p/2})^{1/p}
 """
@@ -18,7 +18,7 @@ from identity_matters.linear.target import NotApplicableError
 
 # The series converge in a dozen terms for pieces near I.
 _MOST_TERMS = 400
-# Terms of the binomial series for M_i^s in the objective; layers are not made from it.
+# Terms of the binomial series for M_i^s in the objective; the layers do not use it.
 _POWER_TERMS = 8
 
 
@@ -27,12 +27,12 @@ class PathSettings:
     """How hard to look for a short path.
 
     Attributes:
-      pieces: m, at most (never more than the depth).
-      exponents: the values of p, minimised for one after the other; even numbers.
+      pieces: the largest m; m is never above the depth.
+      exponents: the values of p, even; the objective is minimised for each in turn.
       iterations: L-BFGS steps for each exponent.
       starts: how many starting paths are shortened, the ones with the least norm first.
     Raises:
-      ValueError: no pieces.
+      ValueError: `pieces` is not a whole number of at least 1.
     """
 
     pieces: int = 24
@@ -90,8 +90,8 @@ def smoothed_norm_and_gradient(
 ) -> tuple[float, np.ndarray]:
     """``log (sum_i tr (G_i^T G_i)^{p/2})^{1/p}`` and its gradient, f64[(m - 1) d d].
 
-    The eigenvalues of G^T G give the value and the closed-form gradient of the trace alike, with
-    no derivative of an eigenvector and no overflow; G is a polynomial of A = M - I, in Horner form.
+    The eigendecomposition of G^T G gives value and gradient of the trace in closed form, without
+    derivatives of eigenvectors and without overflow. G is a polynomial of A = M - I (Horner form).
 
     Args:
       moves: f64[(m - 1) d d], the Y_1 ... Y_{m-1}.
@@ -127,7 +127,7 @@ def smoothed_norm_and_gradient(
 def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
     """Cuts a path into `depth` layers of equal length.
 
-    Piece i is run through at constant speed as ``exp(t log M_i)``, for a time in proportion to
+    Piece i is traversed at constant speed as ``exp(t log M_i)``, in a time proportional to
     ``||log M_i||``; a layer that crosses nodes is a product of such parts.
 
     Args:
@@ -148,7 +148,7 @@ def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
     cuts = np.linspace(0.0, nodes[-1], depth + 1)
     begins = np.maximum(cuts[:-1, None], nodes[:-1])
     ends = np.minimum(cuts[1:, None], nodes[1:])
-    # shares[k, i] is how much of piece i is run through in layer k.
+    # shares[k, i] is the fraction of piece i that falls into layer k.
     shares = np.maximum(ends - begins, 0) / np.where(lengths > 0, lengths, 1)
     layers, touched = np.nonzero(shares)
     parts = _exponentials_minus_identity(shares[layers, touched, None, None] * logs[touched])
@@ -161,7 +161,7 @@ def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
 def _logarithms(pieces: np.ndarray) -> np.ndarray:
     """``log M = 2 artanh C = 2 (C + C^3/3 + ...)`` with ``C = (M - I) (M + I)^{-1}``."""
     identity = np.eye(pieces.shape[-1])
-    # From an eigenvalue in the closed left half-plane on, the series diverges.
+    # The series diverges if an eigenvalue is in the closed left half-plane.
     if np.linalg.eigvals(pieces).real.min() <= 0:
         distance = np.linalg.norm(pieces - identity, 2, axis=(1, 2)).max()
         raise NotApplicableError(
@@ -180,7 +180,7 @@ def _logarithms(pieces: np.ndarray) -> np.ndarray:
 
 
 def _exponentials_minus_identity(exponents: np.ndarray) -> np.ndarray:
-    """``exp(B) - I = B + B^2/2 + ...``, small B keeping all their digits."""
+    """``exp(B) - I = B + B^2/2 + ...``; small B keep all their digits."""
     term, total = exponents, exponents.copy()
     for n in range(2, _MOST_TERMS):
         term = term @ exponents / n

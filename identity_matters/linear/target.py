@@ -1,4 +1,4 @@
-"""What Theorem 2.1 asks of the target R, and its gamma."""
+"""The conditions of Theorem 2.1 on the target R, and its gamma."""
 
 import dataclasses
 import functools
@@ -8,14 +8,14 @@ from numpy.typing import ArrayLike
 
 from identity_matters.array_types import check_whole
 
-# 3 gamma is computed from singular values, so a whole number may come out a rounding too large.
+# 3 gamma comes from computed singular values: rounding may lift it just above a whole number.
 _ROUNDING_LAYERS = 1e-9
 
 check_depth = functools.partial(check_whole, "depth")
 
 
 class NotApplicableError(ValueError):
-    """A method cannot factorize this R at this depth; others can."""
+    """This method cannot factorize this R at this depth; another one may."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,14 +48,14 @@ class Target:
 
 
 def check_target(R: ArrayLike) -> Target:
-    """Checks that R can be a product of layers of norm below 1, and decomposes it.
+    """Checks that R can be a product of layers I + A_i with ||A_i|| < 1, and decomposes it.
 
     Args:
       R: square matrix of real numbers, d x d with d >= 1.
     Raises:
       ValueError: R is not a square matrix, is not finite, is singular to float64 precision
         (``sigma_min <= d eps sigma_max``), or has a negative determinant. Every ``I + A_i`` with
-        ``||A_i|| < 1`` has a positive one, so no product of them is such an R.
+        ``||A_i|| < 1`` has a positive determinant, and so do their products.
     """
     R = np.asarray(R)
     if R.ndim != 2 or R.shape[0] != R.shape[1] or R.shape[0] == 0:

@@ -4,16 +4,16 @@ Symbols: n examples in d dimensions with r classes; width k; l = ceil(n / k) blo
 the input map are a_i = A_0 x_i, the surrogate label of class j is q_j, and a block is
 h + T(h) with T(h) = V ReLU(U h + s).
 
-* `network`: a block, the forward pass of the whole network, its parameters counted.
+* `network`: a residual block, the forward pass of the network, and its parameter count.
 * `construct`: `memorize` builds the network, `apply` and `verify` run it.
-* `adaptive`: biases and order chosen from the data: for any distinct inputs and any width in exact
-  arithmetic, and in floating point as far as the certificate goes.
-* `paper_method`: Lemmas B.1 and B.2, with a bias for each unit and their assumptions checked: the
-  smallest distance of the inputs, and the width that the lemma needs for it.
+* `adaptive`: chooses biases and order from the data: works for any distinct inputs and any width in
+  exact arithmetic, and in floating point as long as the certificate holds.
+* `paper_method`: Lemmas B.1 and B.2 with a bias for each unit. It checks their assumptions, finds
+  the smallest distance between inputs, and gives the width that the lemma needs for it.
 * `certificate`: the margins, and the precision that they need.
-* `few_numbers`: fewer numbers than examples, by words that hold several labels each.
+* `few_numbers`: fewer parameters than examples, as one number holds several labels.
 
-The names below can be imported from here; everything else from its module.
+Import the names below from here, and everything else from its module.
 
 >>> import numpy as np
 >>> from identity_matters.memorize import memorize

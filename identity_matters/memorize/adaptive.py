@@ -1,4 +1,4 @@
-"""The adaptive method: one unit for each point, its bias and the order of points from the data.
+"""The adaptive method: one unit per point, with biases and order chosen from the data.
 
 Look at the points from a viewpoint c and write z = h - c. The unit of a point i is
 relu(<z_i, z> - t_i). Points are moved in decreasing distance from c, so every point j that is still
@@ -7,13 +7,13 @@ the squared distance (E6 of docs/theory/memorize.md). Surrogate labels lie withi
 distance from c, where no unit ever fires.
 
 Inside one block a unit can only disturb points that are farther from c than its own, so V solves
-one triangular system (E8): exact for every width k >= 1 and any distinct points, with ceil(n / k)
-blocks. Such disturbances amplify rounding errors, so a block takes points that do not disturb each
-other as long as there are any among the next few.
+one triangular system (E8). This is exact for every width k >= 1 and any distinct points, with
+ceil(n / k) blocks. Disturbances amplify rounding errors, so a block prefers points that do not
+disturb each other, as far as the next few candidates offer them.
 
-Where it ends: n random points in k dimensions have a smallest relative gap of about n^(-4/(k+1))
-(a gap of m needs radii within m and directions within sqrt(m)), n^-2 on a line. This must stay well
-above the rounding unit of the arithmetic.
+The limit: n random points in k dimensions have a smallest relative gap of about n^(-4/(k+1)), on a
+line n^-2 (a gap of m needs radii within m and directions within sqrt(m)). This must stay well above
+the unit roundoff of the arithmetic.
 """
 
 import functools
@@ -29,15 +29,15 @@ from identity_matters.memorize.network import Plan, in_blocks, matmul
 # the farthest: surrogate labels lie within half the smallest distance, and need room.
 CLEARANCE = 1 / 3
 SURROGATE_RADIUS = 1 / 2
-# Where in its gap a threshold lies: near the other points, where the unit only has to stay silent,
-# because the activation on the unit's own point is what rounding errors are divided by.
+# Where in its gap a threshold lies: near the other points, where the unit only has to stay silent.
+# The activation on the unit's own point should be large, as rounding errors are divided by it.
 THRESHOLD_POSITION = 1 / 8
-# Points of one block must not come closer to each other's units than this part of the smallest
-# gap to be expected anywhere, see above; asking for more makes too many points wait.
+# In a block, no point may come closer to another's unit than this fraction of the smallest gap that
+# is expected anywhere (see above); a larger fraction would make too many points wait.
 LEAST_GAP_FRACTION = 1 / 8
-# A block looks for points that do not disturb each other among this many widths of candidates.
+# Candidates per block, in widths, among which it looks for points that do not disturb each other.
 CANDIDATE_WIDTHS = 4
-# Candidates drawn for each surrogate label: more of them spread the labels only little further.
+# Candidates drawn per surrogate label: with more, the labels spread only slightly further.
 CANDIDATES_PER_CLASS = 32
 # Variances along the axes are equalised up to this ratio of the smallest to the largest.
 LEAST_VARIANCE_RATIO = 1e-4
@@ -46,12 +46,12 @@ LEAST_VARIANCE_RATIO = 1e-4
 def whitening(h: np.ndarray) -> np.ndarray:
     """W such that the columns of ``h W^T`` have variance about one: f64[n, k] to f64[k, k].
 
-    Axis 0 gets the direction of the largest variance. Directions of (almost) no variance are
-    raised no further than LEAST_VARIANCE_RATIO allows, so that rounding errors are not blown up.
+    Axis 0 gets the direction of the largest variance. Directions with (almost) no variance are
+    scaled up only as far as LEAST_VARIANCE_RATIO allows, so that rounding errors stay small.
     """
     variance, axes = np.linalg.eigh(np.cov(h, rowvar=False, bias=True).reshape(2 * h.shape[1:]))
     variance, axes = variance[::-1], axes[:, ::-1]
-    # A single point has no variance; then its own size sets the scale, or one if it is zero.
+    # A single point has no variance; its size then sets the scale, or 1 if that is 0.
     largest = variance[0] or np.mean(h**2) or 1.0
     return (axes / np.sqrt(np.maximum(variance, LEAST_VARIANCE_RATIO * largest))).T
 
@@ -59,7 +59,7 @@ def whitening(h: np.ndarray) -> np.ndarray:
 def choose_viewpoint(h: np.ndarray) -> np.ndarray:
     """A point c with room around it: min |h_i - c| >= CLEARANCE max |h_i - c|.
 
-    Starts at the mean and goes outwards along axis 0, either way.
+    Starts at the mean and goes outwards along axis 0, in both directions.
     """
     mean = h.mean(0)
     radius = np.sqrt(np.mean(np.sum((h - mean) ** 2, axis=1))) or 1.0
@@ -77,7 +77,7 @@ def spread_directions(num_classes: int, width: int, rng: np.random.Generator) ->
     """r points in the closed unit ball of R^k, far from each other: f64[r, k].
 
     On the line they are evenly spaced from -1 to 1. From two dimensions on they are unit vectors,
-    each chosen from random candidates as the one farthest from those before it.
+    each the random candidate farthest from those before it.
     """
     if width == 1:
         return np.linspace(-1.0, 1.0, num_classes)[:, None]
@@ -92,11 +92,11 @@ def spread_directions(num_classes: int, width: int, rng: np.random.Generator) ->
 
 
 def fill_blocks(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
-    """Orders points for blocks of `width` so that units disturb no point of their own block.
+    """Orders points into blocks of `width` whose units avoid disturbing points of their own block.
 
-    Goes through the points in decreasing norm. A candidate whose unit would come within `tolerance`
-    (relative to its squared norm) of firing on a farther point that has not been moved yet waits
-    for a later block, unless too few others are left among the candidates.
+    Goes through the points in decreasing norm. A candidate waits for a later block if its unit
+    would come within `tolerance` (relative to its squared norm) of firing on a farther point that
+    has not been moved yet. It is taken nevertheless if the others do not fill the block.
 
     Args:
       z: f64[n, k].
@@ -113,9 +113,9 @@ def fill_blocks(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
         candidates, queue = np.concatenate([waiting, queue[:new]]), queue[new:]
         own = z[candidates]
         limit = (1 - tolerance) * squared_norms[candidates]
-        # Farther points, be they taken or left waiting, are all still in place.
+        # All farther candidates are still in place, whether they are taken now or wait.
         disturbs = np.tril(own @ own.T >= limit[:, None], -1).any(axis=1)
-        # Those that disturb none come first. The triangular system undoes what the others disturb.
+        # Points that disturb none come first. The triangular system undoes what the others disturb.
         taken = np.sort(np.argsort(disturbs, kind="stable")[:width])
         order.append(candidates[taken])
         waiting = np.delete(candidates, taken)
@@ -131,7 +131,7 @@ def _largest_products_of_tile(tiles, row, width):
     largest = jnp.max(jnp.where(block[:, None] > block[None, :], products, 0), axis=0)
 
     def visit(i, largest):
-        # A maximum over rows vectorises on CPU; over columns it takes half as long again.
+        # A maximum over rows vectorises on CPU; over columns it takes 1.5 times as long.
         return jnp.maximum(largest, jnp.max(matmul(tiles[i], own.T), axis=0))
 
     return jax.lax.fori_loop(row + 1, len(tiles), visit, largest)
@@ -140,11 +140,11 @@ def _largest_products_of_tile(tiles, row, width):
 def largest_later_products(z: np.ndarray, width: int, tile_points: int) -> np.ndarray:
     """``max(0, max_j <z_i, z_j>)`` over all j in blocks after that of i: f64[n].
 
-    This is the cost of the construction: the upper half of one n x n x k product, tile by tile.
+    This dominates the cost: the upper half of one n x n x k product, computed tile by tile.
 
     Args:
-      z: f[n, k], in blocks of `width`; the type of `z` is that of the arithmetic.
-      tile_points: about how many points a tile holds; memory is its square.
+      z: f[n, k], in blocks of `width`; its dtype is that of the arithmetic.
+      tile_points: about how many points a tile holds; memory grows with its square.
     """
     size = width * max(1, min(tile_points, len(z)) // width)
     tiles = jnp.asarray(in_blocks(z, size))
@@ -153,10 +153,10 @@ def largest_later_products(z: np.ndarray, width: int, tile_points: int) -> np.nd
 
 
 def same_block_products(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
-    """Largest ``<z_i, z_j>`` over the j in i's block that unit i is to leave alone: f64[n].
+    """Largest ``<z_i, z_j>`` over the j in i's block that unit i must leave alone: f64[n].
 
-    These are the points after i, which it cannot disturb, and those before it that it does not.
-    The points are in blocks of `width`: f64[n, k].
+    These are the points after i, which unit i cannot disturb, and the points before i that it does
+    not disturb. z holds blocks of `width`: f64[n, k].
     """
     blocks = in_blocks(z, width)
     products = blocks @ blocks.transpose(0, 2, 1)
@@ -193,7 +193,7 @@ def place_units(
     threshold = closest + THRESHOLD_POSITION * (squared_norms - closest)
     along_viewpoint = z @ viewpoint
     s = (-threshold - along_viewpoint).astype(dtype).astype(np.float64)
-    # What the rounded bias really asks for.
+    # The threshold that the rounded bias amounts to.
     threshold = -s - along_viewpoint
     norms = np.sqrt(squared_norms)
     unit_roundoff = np.finfo(dtype).eps / 2
@@ -224,10 +224,10 @@ def _place_output_units(surrogates, viewpoint, radius, tolerance, dtype):
     """The r units of the last block, one for each surrogate label, in the order of the classes."""
     num_classes, width = surrogates.shape
     if width == 1:
-        # On the line, the labels must all be on one side of the point they are seen from.
+        # On the line, all labels must be on one side of the viewpoint.
         viewpoint = viewpoint - radius * (1 + 2 / num_classes)
     order = np.argsort(-np.linalg.norm(surrogates - viewpoint, axis=1), kind="stable")
-    # All in one block, and no other points that they must leave alone.
+    # All are in one block, and there are no other points to leave alone.
     sizes = num_classes, num_classes
     U, s, *_ = place_units(surrogates[order], viewpoint, surrogates[:0], *sizes, tolerance, dtype)
     inverse = np.argsort(order)

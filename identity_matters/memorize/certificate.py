@@ -1,4 +1,4 @@
-"""A bound on what rounding does to a finished network, which `construct` has built.
+"""Bounds the effect of rounding on a finished network, built by `construct`.
 
 A unit is exactly zero on every point that it must leave alone, and adding zero changes no bit, so
 errors do not accumulate over depth: a point carries the rounding error of A_0 x until its own block
@@ -7,12 +7,12 @@ A_0 x, the pre-activation of unit i at h is off by at most
 
     eta_i(h) = |u_i| eps_h + (k + 1) u (|u_i| |h| + |s_i|).
 
-It is meant for devices that read subnormal numbers as zero, as XLA does on CPU, and for those that
-keep them, as NumPy does. `construct` counts subnormal inputs in eps_h, leaves no subnormal number
-in A_0 and scales it: underflow inside the blocks is then many orders below eta_i.
+The bound is for devices that flush subnormal numbers to zero, as XLA does on CPU, and for those
+that keep them, as NumPy does. `construct` counts subnormal inputs in eps_h, leaves no subnormal
+number in A_0, and scales it so that underflow inside the blocks is many orders below eta_i.
 
-The network is certified when every unit that must be silent is so by more than eta, and the bound
-on the outputs that follows from the errors of the moving points stays below 1/2.
+The network is certified if every unit fires on its own point and is silent where it must be, both
+by more than eta, and if the resulting bound on the output error is below 1/2.
 """
 
 import dataclasses
@@ -36,9 +36,9 @@ class Certificate:
 
     Attributes:
       precision: "float32" or "float64", the arithmetic that the bounds are for.
-      smallest_margin: the least distance of any pre-activation from zero, be it the unit's own
-        point above zero or a point below that it must leave alone.
-      margin_over_rounding: the smallest ratio of such a margin to the rounding error there, eta.
+      smallest_margin: the least distance of any pre-activation from zero: above it on the unit's
+        own point, below it on the points that the unit must leave alone.
+      margin_over_rounding: the smallest ratio of such a margin to its rounding error eta.
       output_error_bound: bound on |yhat - y| over all examples and outputs.
       holds: whether all margins exceed rounding and the outputs are within OUTPUT_TOLERANCE.
     """
@@ -61,7 +61,7 @@ class Certificate:
 
 
 def remedy(precision: str) -> str:
-    """What to try where a margin is too small."""
+    """What to try if a margin is too small."""
     wider = "a larger width, which helps if the inputs spread over more dimensions than it has"
     return f"use dtype float64, or {wider}" if precision == "float32" else f"try {wider}"
 
@@ -126,7 +126,7 @@ def _landing_errors(plan, h, y, V, pre_activations, eta, u) -> np.ndarray:
 
 
 def _output_error(plan, output_V, landing, labels, u) -> float:
-    """Bound on |yhat - y|, when a point of class j ends up within max(landing) of q_j."""
+    """Bound on |yhat - y| if points land within the largest `landing` of their class from q_j."""
     num_classes, width = plan.surrogates.shape
     radius = np.zeros(num_classes)
     np.maximum.at(radius, labels, landing)
@@ -138,8 +138,8 @@ def _output_error(plan, output_V, landing, labels, u) -> float:
     sure, possible = pre_activations > reach, pre_activations > -reach
     activations = np.maximum(pre_activations, 0)
     error = np.abs(output_V @ activations - np.eye(num_classes))
-    # Units that fire all over the ball act as one linear map, which is bounded as a whole: on a
-    # line r units with large slopes of both signs add up to a small one. Others are bounded singly.
+    # Units that fire on the whole ball act as one linear map, which is bounded as a whole: on a
+    # line r large slopes of both signs add up to a small one. Other units are bounded one by one.
     slopes = np.zeros((num_classes, num_classes))
     for axis in range(width):
         slopes += (output_V @ (sure * plan.output_U[:, axis, None])) ** 2

@@ -1,4 +1,4 @@
-"""Builds the network of Theorem 3.2 for given examples, runs it, and checks it by running it."""
+"""Builds the network of Theorem 3.2 for given examples, runs it and checks its outputs."""
 
 import hashlib
 import os
@@ -25,18 +25,18 @@ from identity_matters.memorize.network import (
 METHODS = ("adaptive", "paper")
 # Inputs that pass through the network at once; 4,096 columns of 8 floats stay in a core's cache.
 BATCH_EXAMPLES = 4096
-# Points whose inner products with as many others are formed at once.
+# Inner products are formed between this many points and as many others at once.
 TILE_POINTS = 2048
-# How far the powers of two of A_0 stay away from underflow and overflow.
+# Powers of two by which A_0 is scaled stay this many bits away from underflow and overflow.
 ROOM_BITS = 28
-# More classes than this are not inferred from fewer examples: such labels are names.
+# More classes than this, and than examples, are not inferred: such labels are probably names.
 MOST_INFERRED_CLASSES = 1000
-# Arrays of float64 that building holds at a time, each of the size of the network.
+# float64 copies of the network that building it holds at a time.
 WORKING_COPIES = 6
 
 
 class Memorized(NamedTuple):
-    """A network that was built for its examples, and what is known about it; unpacks into the two.
+    """A network built for its examples, and its certificate; unpacks into the two.
 
     Attributes:
       network: the parameters; `apply` and `network.forward` run it.
@@ -51,7 +51,7 @@ class Memorized(NamedTuple):
         return apply(self.network, x)
 
     def predict(self, x: ArrayLike) -> np.ndarray:
-        """The labels of any inputs f[n, d]: i64[n], the largest output of each."""
+        """The predicted labels, i64[n], for any inputs f[n, d]: the argmax of the outputs."""
         return np.argmax(self(x), axis=1)
 
 
@@ -71,7 +71,7 @@ def memorize(
 
     It is built, not trained (Theorem 3.2). Inputs need no normalisation. In exact arithmetic any
     distinct inputs can be fitted at any width. In float32 or float64 the margins must exceed
-    rounding: whether they do is checked, and what is not certified is refused.
+    rounding. This is checked, and an uncertified network is refused (see `certified`).
 
     >>> x = np.array([[0.1, 0.2], [0.3, 0.1], [0.2, 0.2]], np.float32)
     >>> memorized = memorize(x, np.array([0, 1, 0]), width=2)
@@ -92,21 +92,21 @@ def memorize(
       y: integer[n], labels in 0 ... r - 1.
       num_classes: r; one more than the largest label if None.
       width: k, at least 1. There are ceil(m / k) blocks for m distinct inputs. CIFAR-10's 50,000
-        images take 8 in float32 and 1 in float64; points on a line, far from 0 or in close pairs
+        images need 8 in float32 and 1 in float64. Points on a line, far from 0 or in close pairs
         may need float64 at any width.
-      key: typed key; draws the input map and the surrogate labels. None stands for
+      key: typed PRNG key; draws the input map and the surrogate labels. None stands for
         ``jax.random.key(0)``: the construction works with almost any draw.
       method: "adaptive", see `adaptive`, or "paper", see `paper_method`.
-      dtype: float32 or float64 of the network. None: as JAX would convert `x`, that is float64 for
-        float64 inputs after ``jax.config.update("jax_enable_x64", True)``, and float32 otherwise.
-      certified: whether to raise where the certificate does not hold; otherwise the network is
-        returned as it is, perhaps wrong.
+      dtype: of the network, float32 or float64. None means float64 for float64 inputs after
+        ``jax.config.update("jax_enable_x64", True)``, and float32 otherwise.
+      certified: whether to raise if the certificate does not hold. If False, the network is
+        returned even so, and may be wrong.
       tile_points: memory of the construction is O(tile_points^2 + n k + n d).
     Returns:
       Memorized: call it for outputs, ``predict`` for labels; or unpack (network, certificate).
     Raises:
       ValueError: bad input, or a network that does not fit into memory; ConflictingLabelsError,
-        with the indices, where two equal inputs have different labels.
+        with the indices, if two equal inputs have different labels.
       paper_method.AssumptionError: a ValueError; the data do not satisfy the lemmas ("paper").
       certificate.PrecisionError: a ValueError; `dtype` is too coarse for the margins.
       TypeError: `dtype` is float64 while JAX has 64-bit types switched off.
@@ -119,14 +119,14 @@ def memorize(
     check_memory(len(inputs), inputs.shape[1], num_classes, width)
     map_key, label_key = jax.random.split(jax.random.key(0) if key is None else key)
     rng = np.random.default_rng(np.asarray(jax.random.bits(label_key, (4,), np.uint32)))
-    # Independent N(0, 1/k) entries, which keep norms on average.
+    # Independent N(0, 1/k) entries, which preserve norms on average.
     input_map = np.asarray(jax.random.normal(map_key, (width, inputs.shape[1]), dtype))
     input_map = input_map / np.sqrt(width).astype(dtype)
     if method == "paper":
         h, eps_h = _project(input_map, inputs)
         plan = paper_method.plan_paper(h, inputs, num_classes, rng, dtype)
     else:
-        # Powers of two, so that inputs of any size have projections of ordinary size.
+        # Scaling by a power of two gives inputs of any size projections of ordinary size.
         reach = np.finfo(dtype).maxexp - ROOM_BITS
         exponent = np.frexp(largest_entry(inputs))[1]
         input_map = np.ldexp(input_map, -np.clip(exponent, -reach, reach))
@@ -144,9 +144,9 @@ def memorize(
 
 
 def _normal_product(whitening, input_map) -> np.ndarray:
-    """``whitening @ input_map``, times a power of two where it would leave the normal range.
+    """``whitening @ input_map``, times a power of two if it would leave the normal range.
 
-    Entries that are subnormal all the same become zeros, which every device reads as such.
+    Entries that are still subnormal become zeros, so that all devices read them alike.
     """
     info = np.finfo(input_map.dtype)
     exponent = sum(np.frexp(np.abs(a).max())[1] for a in (whitening, input_map))
@@ -160,18 +160,18 @@ def _project(input_map, x) -> tuple[np.ndarray, float]:
     """``A_0 x`` as the network computes it, f64[n, k], and a bound on its rounding error.
 
     The error is measured, not derived: worst-case bounds grow with d, and are hundreds of times too
-    large for images. Summing the same products in reverse order shows what the order is worth; the
-    bound is twice the largest difference seen, plus the rounding of the result. Subnormal inputs
-    count with all that they add, because some devices read them as zeros.
+    large for images. Summing the same products in reverse order shows how much the order matters;
+    the bound is twice the largest difference seen, plus the rounding of the result. Subnormal
+    inputs count in full, because some devices flush them to zero.
 
     Raises:
-      PrecisionError: subnormal inputs matter more than rounding does.
+      PrecisionError: subnormal inputs contribute more than rounding does.
     """
     h = np.empty((len(x), len(input_map)))
     difference = underflow = 0.0
     info = np.finfo(input_map.dtype)
     for start in range(0, len(x), BATCH_EXAMPLES):
-        # Converted here and not as a whole: a second copy of x would be most of the memory.
+        # Converted batch by batch: a second copy of x would take most of the memory.
         batch = x[start : start + BATCH_EXAMPLES].astype(input_map.dtype)
         rows = np.asarray(project(input_map, batch), np.float64).T
         size = np.abs(batch)
@@ -195,10 +195,10 @@ def _project(input_map, x) -> tuple[np.ndarray, float]:
 def solve_blocks(
     plan: Plan, h: np.ndarray, y: np.ndarray, dtype: DTypeLike
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """V of every block, its second layer.
+    """V, the second layer, of every block.
 
-    Column i of V is the move of point i divided by its activation, once the disturbances inside the
-    block are undone: ``V relu(U a + s) = q - a`` for all points a of the block at once.
+    It solves ``V relu(U a + s) = q - a`` for all points a of the block at once. If no unit disturbs
+    another point, column i of V is the move of point i divided by its activation.
 
     Args:
       h: f64[n, k], the points a_i as the network computes them.
@@ -222,7 +222,7 @@ def solve_blocks(
             f" (margin {own.min():.2g}); {remedy(np.dtype(dtype).name)}"
         )
     activations = np.maximum(pre_activations, 0)
-    # Units beyond n are zero; a one on their diagonal keeps the system regular and their V zero.
+    # Units beyond n are zero; a one on their diagonal keeps the system nonsingular, their V zero.
     spare = np.arange(len(h), pre_activations.shape[0] * width)
     activations[spare // width, spare % width, spare % width] = 1.0
     V = np.linalg.solve(activations.transpose(0, 2, 1), moves).transpose(0, 2, 1)
@@ -238,10 +238,10 @@ def solve_output(plan: Plan, dtype: DTypeLike) -> np.ndarray:
 def apply(
     network: Any, x: ArrayLike, batch_examples: int = BATCH_EXAMPLES, run: Callable = forward
 ) -> np.ndarray:
-    """The network's outputs for the rows of `x`, of its type, batch by batch: f[n, r].
+    """The outputs for the rows of `x`, in the network's dtype, computed batch by batch: f[n, r].
 
     Args:
-      x: f[n, d]; converted to the network's type.
+      x: f[n, d]; converted to the network's dtype.
       batch_examples: inputs per batch; memory is O(batch_examples (d + k)), whatever the depth.
       run: the forward pass, ``run(network, x)``; `few_numbers.forward` for its networks.
     """
@@ -257,8 +257,8 @@ class Verification(NamedTuple):
     """Result of running a network on all its examples.
 
     Attributes:
-      errors: how many have some output 1/2 or more away from the one-hot label. Every other example
-        is classified right by argmax; for r = 1, where argmax says nothing, this still does.
+      errors: how many have an output 1/2 or more away from the one-hot label. Argmax is right for
+        all the others; if r = 1, where argmax says nothing, this count still does.
       max_abs_error: max |yhat - y| over all examples and outputs.
     """
 
@@ -273,7 +273,7 @@ def verify(
     batch_examples: int = BATCH_EXAMPLES,
     run: Callable = forward,
 ) -> Verification:
-    """Runs the whole network on every example, knowing nothing of how it was built.
+    """Runs the whole network on every example, without knowing how it was built.
 
     >>> x, y = np.arange(6.0, dtype=np.float32)[:, None], np.array([0, 1, 0, 1, 1, 0])
     >>> network, _ = memorize(x, y)
@@ -293,11 +293,11 @@ def verify(
     return Verification(errors, float(worst.max()))
 
 
-# Checks of what `memorize` is given
+# Input checks of `memorize`
 
 
 class ConflictingLabelsError(ValueError):
-    """Two equal inputs have different labels; `indices` are theirs, the first pair in order."""
+    """Two equal inputs have different labels; `indices` are those of the first such pair."""
 
     def __init__(self, message: str, indices: tuple[int, int]):
         super().__init__(message)
@@ -319,9 +319,9 @@ def distinct_examples(
         (0.0 and -0.0 are).
       y: integer[n] with values in 0 ... r - 1.
       num_classes: r, at least 1; one more than the largest label if None.
-      dtype: the type in which inputs are compared.
+      dtype: the dtype in which inputs are compared.
     Raises:
-      ValueError: other shapes or values, or x that overflows `dtype`.
+      ValueError: a wrong shape or value, or an x that overflows `dtype`.
       ConflictingLabelsError: two equal rows have different labels; no function of x can fit both.
     """
     x, y = np.asarray(x), np.asarray(y)
@@ -374,7 +374,7 @@ def distinct_examples(
 
 
 def check_memory(n: int, features: int, num_classes: int, width: int) -> None:
-    """Raises ValueError where building the network takes more than the memory of this machine."""
+    """Raises ValueError if building the network takes more memory than this machine has."""
     parameters = network_parameters(n, features, num_classes, width)
     needed = WORKING_COPIES * np.dtype(np.float64).itemsize * parameters
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -387,7 +387,7 @@ def check_memory(n: int, features: int, num_classes: int, width: int) -> None:
 
 
 def check_dtype(x: np.ndarray, dtype: DTypeLike | None) -> np.dtype:
-    """The network's type, see `memorize`; raises ValueError or TypeError."""
+    """The network's dtype, see `memorize`; raises ValueError or TypeError."""
     if dtype is None:
         dtype = jnp.result_type(float) if x.dtype == np.float64 else np.float32
     dtype = np.dtype(dtype)

@@ -1,4 +1,4 @@
-"""The contrast to the construction: a network of its shape trained by gradient descent."""
+"""For contrast with the construction: a network of the same shape trained by gradient descent."""
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +9,10 @@ from identity_matters.memorize import network
 
 
 def random_network(key, n, features, num_classes, width) -> network.Network:
-    """A float32 network of the shape that `memorize` gives n points, at the usual scale.
+    """A float32 network of the shape that `memorize` builds for n points, at the usual scale.
 
-    N(0, 1/k) for the input map and every U, N(0, 1/(k l)) for V, so that the l blocks together
-    change h by its own size, N(0, 1/k) and N(0, 1/r) in the last block, and zero biases.
+    Input map and U are N(0, 1/k). V is N(0, 1/(k l)), so that the l blocks together change h by
+    about its own size. The last block is N(0, 1/k) and N(0, 1/r). Biases are zero.
     """
     k, r, blocks = width, num_classes, -(-n // width)
     shapes = ((k, features), (blocks, k, k), (blocks, k), (blocks, k, k), (r, k), (r,), (r, r))
@@ -27,9 +27,9 @@ def random_network(key, n, features, num_classes, width) -> network.Network:
 def train(
     start, x, y, *, key, learning_rate, momentum, batch_examples, steps, steps_per_evaluation
 ):
-    """Momentum on the cross-entropy, batches drawn with replacement; one dict an evaluation.
+    """SGD with momentum on the cross-entropy; batches are drawn with replacement.
 
-    Where the loss was not finite, every example counts as wrong.
+    One dict per evaluation. If its mean loss is not finite, every example counts as wrong.
     """
     x, y = jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.int32)
     optimizer = optax.sgd(learning_rate, momentum)

@@ -1,15 +1,15 @@
-"""Fewer numbers than examples: words of many bits that hold the labels of several neighbours each.
+"""Fewer parameters than examples: each many-bit word holds the labels of several neighbours.
 
-Inputs of whole numbers are projected to a line, t = <a, x>, and groups of m neighbours on it share
-three numbers: a threshold, a hash constant c and a word, whose digits in base r are the labels. The
-constant sends the m points of its group to m different digits. The network, of residual blocks
-h + V ReLU(U h + s) of width 6, selects word and constant of the group by a telescoping sum of
+Integer inputs are projected to a line, t = <a, x>, and groups of m neighbours on it share three
+numbers: a threshold, a hash constant c and a word, whose digits in base r are the labels. The
+constant hashes the m points of its group to m different digits. The network has residual blocks
+h + V ReLU(U h + s) of width 6. It selects the group's word and constant by a telescoping sum of
 steps, hashes t to the place of a digit, and extracts that digit; see docs/theory/memorize.md. With
-more channels a group has more words, which makes up for numbers of fewer bits.
+more channels a group has more words, which makes up for numbers with fewer bits.
 
-Its numbers are whole and so are all that it computes with, up to 2^b; for b up to 53 they are exact
-in float64, in any order of summation. The blocks that select differ in the numbers of their groups;
-hash and extraction repeat a few blocks, whose matrices are stored and counted in full.
+Its parameters and all intermediate values are integers up to 2^b; for b up to 53 they are exact in
+float64, in any order of summation. The selecting blocks differ in the numbers of their groups. Hash
+and extraction repeat a few blocks, whose matrices are stored and counted in full.
 
 Extracting bits from one number: Bartlett, Maiorov and Meir 1998; memorising fewer numbers than
 examples: Park et al. (arXiv 2010.13363), Vardi et al. (arXiv 2110.03187).
@@ -31,33 +31,33 @@ from identity_matters.memorize.certificate import PrecisionError
 from identity_matters.memorize.network import apply_block, matmul, run_blocks, transform
 
 EXACT_BITS = 53
-# What the entries of h hold: the point, its word, its constant (later a digit), what a step has
-# measured, the place of the point's digit, and the label; further words come after these.
+# The channels of h: the point, its word, its constant (later a digit), the output of a step, the
+# place of the point's digit, and the label; further words follow.
 POINT, WORD, CONSTANT, STEP, PLACE, LABEL = range(6)
 LEAST_WIDTH = 6
-# The search marks the places that a group takes in 63 bits.
+# The search marks the places that a group occupies in a 63-bit mask.
 MOST_PLACES = 63
-# How often a projection is drawn, before it gives up.
+# Projections drawn before it gives up.
 PROJECTION_DRAWS = 100
-# Rounds of the hash; with fewer, constants move the points of a group too much alike.
+# Rounds of the hash; with fewer, a constant moves the points of a group too much alike.
 HASH_ROUNDS = 6
-# Range of the ratio of its two moduli, whose disagreement makes it more than a rotation.
+# Range of the ratio of its two moduli. With one modulus, a constant would rotate all points alike.
 MODULUS_RATIO = 1.2, 1.8
-# The least modulus of the hash, so that small samples have constants to choose from.
+# The least modulus of the hash, so that small samples have enough constants to choose from.
 LEAST_MODULUS = 2**24
-# With fewer bits there is no room for moduli, nor for labels.
+# With fewer bits there is no room for moduli or labels.
 LEAST_WORD_BITS = 8
-# The hash multiplies by a power of two, at most this; the search forms the product in 63 bits.
+# The hash multiplies by 2^L, L at most this; the search forms the product in 63 bits.
 MOST_DOUBLINGS = 24
-# Hashes computed at once by the search, and how often, before it gives up.
+# Hashes that the search computes at once; how many such batches it tries before it gives up.
 SEARCH_HASHES = 2**21
 SEARCH_DRAWS = 1500
 
 
 class Repeated(NamedTuple):
-    """Parts, applied one after the other, and all of it `repeats` times.
+    """Parts applied one after the other, and the whole sequence `repeats` times.
 
-    A part is Repeated itself, or (U f64[b, k, k], V f64[b, k, k], s f64[b, k]) of b blocks.
+    A part is another Repeated, or b blocks (U f64[b, k, k], V f64[b, k, k], s f64[b, k]).
     """
 
     parts: tuple
@@ -65,13 +65,13 @@ class Repeated(NamedTuple):
 
 
 class FewNumbers(NamedTuple):
-    """The network of width k; every number that it holds is the entry of an array here.
+    """The network of width k; each of its parameters is an entry of an array here.
 
     Attributes:
       input_map: f64[1, d], a.
       start: f64[k], added to the input (a x, 0, ..., 0).
-      thresholds, constant_jumps: f64[G], a number for each of G groups.
-      word_jumps: f64[G, k - 5], a number for each of its words.
+      thresholds, constant_jumps: f64[G], one number for each of the G groups.
+      word_jumps: f64[G, k - 5], one number for each word of a group.
       select: the block that all groups share, U f64[k, k], V f64[k, k], s f64[k].
       stages: the blocks of the hash, of the place and of the extraction.
       output: the last block U, V, s, from the label to its one-hot vector.
@@ -88,10 +88,10 @@ class FewNumbers(NamedTuple):
 
 
 class ExactCertificate(NamedTuple):
-    """What is known before the network is run: whether its precision does without rounding.
+    """Whether the network computes without rounding, as known before it is run.
 
     Attributes:
-      largest_integer: bound on every number, every term and every partial sum, all whole.
+      largest_integer: bound on all parameters, terms and partial sums, which are integers.
       holds: whether it is at most 2^word_bits.
     """
 
@@ -134,7 +134,7 @@ def memorize_with_few_numbers(
     width: int = LEAST_WIDTH,
     key: jax.Array | None = None,
 ) -> tuple[FewNumbers, ExactCertificate]:
-    """A residual network of about d + 3 n / m numbers that maps ``x[i]`` to the one-hot ``y[i]``.
+    """A residual network of about d + 3 n / m parameters that maps ``x[i]`` to one-hot ``y[i]``.
 
     >>> x = np.arange(40).reshape(20, 2) ** 2
     >>> network, certificate = memorize_with_few_numbers(x, np.arange(20) % 3, group_points=5)
@@ -145,15 +145,15 @@ def memorize_with_few_numbers(
       x: whole numbers [n, d] of any type; equal inputs with equal labels are fine.
       y: integer[n], labels in 0 ... r - 1.
       num_classes: r; one more than the largest label if None.
-      group_points: m, at most `places`; each more makes the search several times as long, and
-        `largest_group` says how many are in reach.
-      word_bits: b, at most 53: no number is to exceed 2^b, in the network or on the way.
+      group_points: m, at most `places`. Each further point makes the search several times as long;
+        `largest_group` says how many are feasible.
+      word_bits: b, at most 53; no parameter or intermediate value may exceed 2^b.
       width: k >= 6; a group has k - 5 words, and so k - 3 numbers.
-      key: typed key; draws projection, moduli and constants. None: ``jax.random.key(0)``.
+      key: typed PRNG key; draws projection, moduli and constants. None: ``jax.random.key(0)``.
     Returns:
       (network, certificate); `construct.verify` runs the network with ``run=forward``.
     Raises:
-      ValueError: bad input, inputs that are not whole, or no constant found for a group.
+      ValueError: bad input, inputs that are not whole, or no constant is found for a group.
       PrecisionError: a ValueError; the integers that the inputs need exceed 2^b.
       TypeError: JAX has 64-bit types switched off.
     """
@@ -181,7 +181,7 @@ def memorize_with_few_numbers(
     word, digit = np.divmod(_hash_places(t, constants[group], *hashing), digits)
     words = np.zeros((len(constants), width - LEAST_WIDTH + 1), np.int64)
     np.add.at(words, (group, word), labels * base ** (digits - 1 - digit))
-    # From the last group down; a block measures its own step and takes the one before it.
+    # From the last group down; a block measures its own step and makes the jump of the one before.
     thresholds = np.append(t[group_points::group_points][::-1], large)
     jumps = [-np.diff(own, axis=0, append=own[-1:])[::-1] for own in (words, constants)]
     start = np.zeros(width)
@@ -205,7 +205,7 @@ def slots(num_classes: int, word_bits: int = EXACT_BITS) -> int:
 
 
 def places(num_classes: int, word_bits: int = EXACT_BITS, width: int = LEAST_WIDTH) -> int:
-    """How many labels fit into the k - 5 words of a group; no more than 63 are made use of."""
+    """How many labels fit into the k - 5 words of a group; at most 63 are used."""
     return min(MOST_PLACES, (width - LEAST_WIDTH + 1) * slots(num_classes, word_bits))
 
 
@@ -216,7 +216,7 @@ def hash_chance(group_points: int, places: int, place_bits: int) -> float:
 
 
 def _place_bits(group_points: int, places: int) -> int:
-    """b for which the chance is larger: 2^b are as many as the places, rounded up or down."""
+    """The b with the larger chance: 2^b is `places` rounded up or down to a power of two."""
     up = (places - 1).bit_length()
     return max((up, max(0, up - 1)), key=lambda bits: hash_chance(group_points, places, bits))
 
@@ -224,7 +224,7 @@ def _place_bits(group_points: int, places: int) -> int:
 def largest_group(
     num_classes: int, word_bits: int = EXACT_BITS, width: int = LEAST_WIDTH, chance: float = 1e-3
 ) -> int:
-    """The most points for which one hash constant in ``1 / chance`` will do, 0 < chance <= 1.
+    """The most points for which one in ``1 / chance`` hash constants works, 0 < chance <= 1.
 
     >>> largest_group(num_classes=10), largest_group(10, width=7), largest_group(10, word_bits=27)
     (11, 17, 8)
@@ -251,7 +251,7 @@ def check_group(
 
 
 def _project_to_line(x, rng, word_bits: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Whole a f64[d], t = x a i64[n] with distinct entries, and a bound on all sums behind them."""
+    """Integers a, f64[d]; distinct t = x a, i64[n]; a bound on all partial sums behind them."""
     largest = max(1, int(construct.largest_entry(x)))
     bits = max(1, int(len(x) ** 2 // largest).bit_length())
     # Even the largest a leaves room for the shift of t to 0 and for twice the larger modulus.
@@ -272,7 +272,7 @@ def _project_to_line(x, rng, word_bits: int) -> tuple[np.ndarray, np.ndarray, in
 
 
 def _hash_places(z, constants, small: int, large: int, doublings: int, place_bits: int):
-    """``z <- 2^L ((z mod M) + c) mod M'`` from z = t in rounds, then ``floor(2^b z / M')``: i64."""
+    """Rounds of ``z <- 2^L ((z mod M) + c) mod M'`` from z = t, then ``floor(2^b z / M')``: i64."""
     for _ in range(HASH_ROUNDS):
         z = ((z - small * (z >= small) + constants) << doublings) % large
     return (z << place_bits) // large
@@ -313,12 +313,12 @@ def _block(width: int, *units) -> tuple[np.ndarray, ...]:
 
 
 _FORGET = ({STEP: 1}, 0, {STEP: -1})
-# relu(t - T + 1) is at least 1 from T on, 0 below; relu(1 - step), unit 1, makes the jumps.
+# relu(t - T + 1) is at least 1 for t >= T, else 0; unit 1, relu(1 - step), makes the jumps.
 _SELECT: tuple = ({POINT: 1}, 1, {STEP: 1}), ({STEP: -1}, 1, {}), _FORGET
 
 
 def _if_at_least(reads: dict, threshold: int, jumps: dict, *units) -> list:
-    """Units of two blocks: add `jumps` to h where <reads, h> >= threshold; `units` act anyway."""
+    """Units of two blocks that add `jumps` to h if <reads, h> >= threshold; `units` always act."""
     measure = [(reads, 1 - threshold, {STEP: 1})]
     below = ({STEP: -1}, 1, {channel: -jump for channel, jump in jumps.items()})
     return [measure, [below, _FORGET, ({}, 1, jumps), *units]]
@@ -327,7 +327,7 @@ def _if_at_least(reads: dict, threshold: int, jumps: dict, *units) -> list:
 def _stages(
     small: int, large: int, doublings: int, place_bits: int, base: int, digits: int, width: int
 ) -> tuple[Repeated, ...]:
-    """The hash of h[POINT] to h[PLACE], and the digit of the words there to h[LABEL]."""
+    """Hashes h[POINT] to h[PLACE], and extracts the digit of the words there to h[LABEL]."""
 
     def repeated(repeats: int, *blocks) -> Repeated:
         stacked = map(np.stack, zip(*(_block(width, *units) for units in blocks), strict=True))

@@ -1,4 +1,4 @@
-"""The residual block of section 3, the network made of such blocks, and how many numbers it has.
+"""The residual block of section 3, the network built from such blocks, and its parameter count.
 
 Points are columns: on CPU a k x k matrix times a wide k x n one is nearly twice as fast as the
 transposed product. Every product asks for full precision, because accelerators would otherwise
@@ -81,8 +81,8 @@ def forward(network: Network, x: Array) -> jax.Array:
 class Plan(NamedTuple):
     """The first layer of every block, and the order in which the points are moved.
 
-    Arrays are float64, but U, s, output_U and output_s hold numbers of the network's own precision,
-    so that rounding them is part of the plan. l k >= n; units beyond n are zero.
+    Arrays are float64, but the values of U, s, output_U and output_s are already rounded to the
+    network's precision, so the plan allows for it. l k >= n; units beyond n are zero.
 
     Attributes:
       order: i64[n], points in the order in which they are moved; block b moves
@@ -91,9 +91,9 @@ class Plan(NamedTuple):
       surrogates: f64[r, k], q_j.
       output_U, output_s: f64[r, k] and f64[r], the first layer of the last block.
       silence: f64[n], how far below zero the unit of a point (in `order`) stays on the points that
-        it must leave alone, of its own block and of later ones, in exact arithmetic.
+        it must leave alone, in its own block and in later ones, in exact arithmetic.
       surrogate_silence: f64[n], the same on the surrogate labels.
-      search_error: f64[n], rounding error of `silence`.
+      search_error: f64[n], a bound on the rounding error of `silence`.
     """
 
     order: np.ndarray
@@ -108,7 +108,7 @@ class Plan(NamedTuple):
 
 
 def in_blocks(rows: np.ndarray, width: int) -> np.ndarray:
-    """``f[n, ...] -> f[l, k, ...]``, the last block filled up with zeros."""
+    """``f[n, ...] -> f[l, k, ...]``, the last block padded with zeros."""
     padding = np.zeros((-len(rows) % width, *rows.shape[1:]), rows.dtype)
     return np.concatenate([rows, padding]).reshape(-1, width, *rows.shape[1:])
 
@@ -129,7 +129,7 @@ def network_parameters(n: int, features: int, num_classes: int, width: int) -> i
 
 
 def counting_lower_bound(n: int, num_classes: int, bits_per_parameter: int) -> float:
-    """Parameters that any exact fit of all labelings needs: n log2(r) / bits.
+    """Parameters that any network needs to fit all labelings exactly: n log2(r) / bits.
 
     >>> round(counting_lower_bound(50_000, 10, 32))
     5191

@@ -1,11 +1,11 @@
-"""The paper's own construction, Lemmas B.1 and B.2, with the bias that makes its proof right.
+"""The paper's own construction, Lemmas B.1 and B.2, with biases that make its proof right.
 
-Lemma B.1 moves the points of a set S by one unit each. With squared norms in [1 - rho', 1 + rho']
-and squared distances of at least D the inner product <a_i, a_j> is below |a_i|^2 by at least
+In Lemma B.1 each point of a set S is moved by its own unit. If squared norms are within rho' of 1
+and squared distances are at least D, the inner product <a_i, a_j> is below |a_i|^2 by at least
 (D - 2 rho') / 2. The bias of unit i puts its threshold in the middle of this gap, so D > 2 rho' is
-enough (E1, E2 of docs/theory/memorize.md). The printed proof has one bias -(1 - 2 rho') for all,
-which takes D >= 6 rho' (P8 of docs/theory/errata.md). `separation` measures the distances,
-`sufficient_width` gives a width that is enough for them.
+enough (E1, E2 of docs/theory/memorize.md). The printed proof uses one bias -(1 - 2 rho') for all
+units, which needs D >= 6 rho' (P8 of docs/theory/errata.md). `separation` measures the smallest
+distance, `sufficient_width` gives a width that is enough for it.
 """
 
 import math
@@ -16,15 +16,15 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from identity_matters.memorize.network import Plan, in_blocks
 
-# Assumption 3.1 asks for |x_i| = 1; inputs in float32 keep this to a few units in the last place.
+# Assumption 3.1 asks for |x_i| = 1; float32 inputs satisfy it to a few units in the last place.
 UNIT_NORM_TOLERANCE = 1e-5
 # Width of the orthogonal projection that narrows down the pairs for `separation`.
 PROJECTED_FEATURES = 64
 # Examples that the directions of this projection are estimated from.
 PROJECTION_EXAMPLES = 4096
-# Points compared with as many others at once by `separation`.
+# `separation` compares this many points with all later ones at once.
 TILE_POINTS = 1024
-# Chance of failure of the random input map that `sufficient_width` allows.
+# Probability of failure, over the random draws, that `sufficient_width` allows.
 FAILURE_PROBABILITY = 0.1
 
 
@@ -42,9 +42,9 @@ def plan_paper(
       x: f[n, d], the inputs.
       rng: numpy random generator for the surrogate labels, random unit vectors.
     Raises:
-      AssumptionError: an input has not norm one (Assumption 3.1), or the smallest squared distance
-        of all points and surrogate labels is not above 2 rho'; the message has the numbers, and a
-        width that will do for nine of ten A_0.
+      AssumptionError: an input does not have norm one (Assumption 3.1), or the smallest squared
+        distance of all points and surrogate labels is not above 2 rho'; the message has the
+        numbers, and a width that is enough for nine of ten draws of A_0.
     """
     norms = np.linalg.norm(x, axis=1)
     i = np.argmax(np.abs(norms - 1))
@@ -82,13 +82,13 @@ def plan_paper(
 def sufficient_width(n: int, num_classes: int, rho: float) -> int:
     """A width at which Lemma B.1's assumptions hold for random A_0 and surrogate labels.
 
-    They do with probability 1 - FAILURE_PROBABILITY or more. The lemma, with a bias for each unit,
-    asks for squared norms within e of 1 and squared distances above 2 e. With N(0, 1/k) entries,
+    They hold with probability at least 1 - FAILURE_PROBABILITY. The lemma, with a bias per unit,
+    needs squared norms within e of 1 and squared distances above 2 e. With N(0, 1/k) entries,
     |A_0 v|^2 / |v|^2 is chi^2_k / k, which misses [1 - e, 1 + e] with probability at most
     2 exp(-k c), c = e^2 / 4 - e^3 / 6. For the n inputs and the n (n - 1) / 2 differences,
-    rho (1 - e) >= 2 e asks for e <= rho / (2 + rho). A random unit vector q has <q, v> > t |v| with
-    probability at most exp(-k t^2 / 2); that |A_0 x - q|^2 > 2 e takes t = (1 - 3 e / 2) /
-    sqrt(1 + e), and t^2 / 2 >= c up to e = 0.45; two surrogate labels take less.
+    rho (1 - e) >= 2 e needs e <= rho / (2 + rho). A random unit vector q has <q, v> > t |v| with
+    probability at most exp(-k t^2 / 2). For |A_0 x - q|^2 > 2 e, t = (1 - 3 e / 2) / sqrt(1 + e) is
+    enough, and t^2 / 2 >= c up to e = 0.45; two surrogate labels need less.
 
     Args:
       rho: smallest squared distance of inputs of norm one, in (0, 4], or inf for one input.
@@ -99,7 +99,7 @@ def sufficient_width(n: int, num_classes: int, rho: float) -> int:
 
 
 class Separation(NamedTuple):
-    """The smallest squared distance of two rows, and which they are."""
+    """The smallest squared distance between two rows, and their indices."""
 
     rho: float
     indices: tuple[int, int]
@@ -130,7 +130,7 @@ def separation(x: ArrayLike) -> Separation:
     for start in range(0, len(x), TILE_POINTS):
         own = projected[start : start + TILE_POINTS]
         own_squares = squared_norms[start : start + len(own)] - rounding
-        # All but the row's own square. Each pair is compared once, from its first row.
+        # Without the row's own square. Each pair is compared once, from its first row.
         bounds = squared_norms[start:] - 2 * own @ projected[start:].T
         bounds[np.tril_indices(len(own), 0, bounds.shape[1])] = np.inf
         least = bounds.min(axis=1) + own_squares
@@ -152,7 +152,7 @@ def _closest(x, i, others, best: Separation) -> Separation:
 
 
 def _project_to_principal_axes(x) -> np.ndarray:
-    """Centred rows of a large `x` in PROJECTED_FEATURES orthonormal coordinates: f32[n, p]."""
+    """Centred rows; a large `x` in PROJECTED_FEATURES orthonormal coordinates: f32[n, p]."""
     mean = x[:PROJECTION_EXAMPLES].mean(0, dtype=np.float64).astype(x.dtype)
     if x.shape[1] <= PROJECTED_FEATURES or len(x) <= PROJECTION_EXAMPLES:
         return (x - mean).astype(np.float32)
