@@ -206,14 +206,14 @@ def test_the_tutorial_is_short_runs_and_leaves_no_work_for_the_linter(extended):
 # Metrics
 
 
-def test_every_metric_and_every_field_of_the_reference_runs_has_its_line():
-    # Experiment -> metric names and patterns; "" has those that all experiments share.
-    named, missing = collections.defaultdict(list), set()
+def test_every_metric_and_every_field_of_the_reference_runs_has_its_line_and_no_line_is_stale():
+    # (experiments, metric names and patterns); "" has those that all experiments share.
+    sections, seen = [], collections.defaultdict(set)
     others = {"Every experiment": "", "Benchmarks": "benchmark"}
     for section in re.split(r"^## ", (DOCS / "metrics.md").read_text("utf-8"), flags=re.M)[1:]:
         heading = section.splitlines()[0]
-        for name in re.findall(r"`(\w+)`", heading) or [others[heading]]:
-            named[name] += re.findall(r"^\* `([^`]+)`: \S", section, re.MULTILINE)
+        names = re.findall(r"`(\w+)`", heading) or [others[heading]]
+        sections.append((names, re.findall(r"^\* `([^`]+)`: \S", section, re.MULTILINE)))
     text = (DOCS / "architecture.md").read_text(encoding="utf-8")
     fields = set(re.findall(r"^\| `(\w+)` \|", text[text.index("## summary.json") :], re.MULTILINE))
     for path in sorted((ROOT / "results" / "reference").rglob("summary.json")):
@@ -222,8 +222,24 @@ def test_every_metric_and_every_field_of_the_reference_runs_has_its_line():
         experiment = summary["experiment"]
         key = "benchmark" if experiment.startswith("benchmark") else experiment
         lines = path.with_name("metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        for name in {*summary["metrics"], *(field for line in lines for field in json.loads(line))}:
-            patterns = (*named[key], *named[""])
-            if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
-                missing.add(f"{experiment}: {name}")
+        found = {*summary["metrics"], *(field for line in lines for field in json.loads(line))}
+        seen[key] |= found
+        seen[""] |= found
+    patterns = {
+        key: {p for names, ps in sections if {key, ""} & {*names} for p in ps} for key in seen
+    }
+    missing = {
+        f"{key}: {name}"
+        for key, found in seen.items()
+        if key
+        for name in found
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns[key])
+    }
     assert missing == set(), "add a line for each to docs/metrics.md"
+    stale = {
+        f"{names}: {pattern}"
+        for names, patterns in sections
+        for pattern in patterns
+        if not fnmatch.filter(set().union(*(seen[name] for name in names)), pattern)
+    }
+    assert stale == set(), "no run has these; delete their lines in docs/metrics.md"
