@@ -130,8 +130,8 @@ class Checkpoints(contextlib.AbstractContextManager):
           like: a pytree of the expected shapes and dtypes, such as `jax.ShapeDtypeStruct`. None
             accepts any.
         Returns:
-          (step, state, extra): `state` holds NumPy arrays, in the structure of `like` or, if that is
-          None, in a dict with keys like "params.stem.kernel"; `extra` is as it was saved.
+          (step, state, extra): `state` holds NumPy arrays, in the structure of `like`, or in a dict
+          with keys like "params.stem.kernel" if `like` is None; `extra` is as it was saved.
         Raises:
           CheckpointError: the newest undamaged checkpoint has different settings, or array names,
             shapes or dtypes; all are damaged; or the storage cannot be read.

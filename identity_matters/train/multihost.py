@@ -50,8 +50,8 @@ def initialize(
       heartbeat_timeout_seconds: a process that is silent for this long counts as lost.
       start_timeout_seconds: how long to wait for the others.
     Raises:
-      ValueError: only some of the three are given, they are inconsistent, JAX detects no cluster, or
-        a process does not join in time. Exit within `_ABORT_SECONDS` then, before JAX aborts.
+      ValueError: only some of the three are given, they are inconsistent, JAX detects no cluster,
+        or a process does not join in time. Exit within `_ABORT_SECONDS` then, before JAX aborts.
     """
     given = (coordinator_address, num_processes, process_id)
     if any(x is None for x in given) and any(x is not None for x in given):

@@ -28,7 +28,7 @@ _EVALUATIONS_IN_FLIGHT = 2
 
 
 def pick_devices(count: int, batch_examples: int) -> list[jax.Device]:
-    """The first `count` devices; for 0, the most that divide the batch. Several processes use all."""
+    """The first `count` devices; 0: the most that divide the batch. Several processes use all."""
     available = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
     if count == 0:
         divides = (n for n in range(len(available), 0, -1) if batch_examples % n == 0)
@@ -188,8 +188,8 @@ class ParallelSteps:
         """Evaluates every test example once; returns None if `should_stop` ends it early.
 
         Args:
-          should_stop: called before each batch with the number of examples so far, padding included;
-            it must return the same in all processes.
+          should_stop: called before each batch with the number of examples so far, padding
+            included; it must return the same in all processes.
         Returns:
           the sums of `step.evaluation_step` as float64; "examples" is the number counted.
         """

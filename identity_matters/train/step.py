@@ -87,9 +87,9 @@ def learning_rate_schedule(
     [0.05, 0.05, 0.005, 0.0005]
 
     Args:
-      schedule: "step" multiplies the rate by `decay_factor` at each of `boundary_steps`; "cosine" and
-        "linear" decay, along half a cosine or a line, from `learning_rate` after the warm-up to 0
-        after the last step; "constant" keeps the rate.
+      schedule: "step" multiplies the rate by `decay_factor` at each of `boundary_steps`; "cosine"
+        and "linear" decay, along half a cosine or a line, from `learning_rate` after the warm-up to
+        0 after the last step; "constant" keeps the rate.
       learning_rate: the largest rate.
       steps: updates of the whole run.
       boundary_steps: ascending, after the warm-up, counted from the start of the run. Some may be
@@ -155,8 +155,8 @@ def momentum_sgd(
       decayed: the leaves that are penalized: "convolutions" (4-D leaves named kernel), "kernels"
         (all leaves named kernel) or "all".
     Raises:
-      ValueError: an invalid argument; the message gives its value. The optimizer itself raises it if
-        `weight_decay` is above 0 and `decayed` matches no parameter.
+      ValueError: an invalid argument; the message gives its value. The optimizer itself raises it
+        if `weight_decay` is above 0 and `decayed` matches no parameter.
     """
     for name, value in (("momentum", momentum), ("weight_decay", weight_decay)):
         if not 0 <= value < 1:
@@ -300,7 +300,7 @@ class NonFiniteError(Exception):
     """A metric is NaN or infinite: the run has diverged.
 
     Attributes:
-      step: the update at which it appeared, counted from 1; for an evaluation, the updates before it.
+      step: the update that showed it, counted from 1; for an evaluation, the updates made before.
       metric: its name in the records.
     """
 
