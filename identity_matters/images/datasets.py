@@ -205,7 +205,7 @@ def prepare(name: str, data_dir: str | os.PathLike[str]) -> list[pathlib.Path]:
 
     This needs tensorflow_datasets and TensorFlow. If the host of the data is unreachable, put the
     original archive into DATA_DIR/downloads/manual/ first; those of imagenet2012 always go there.
-    The array_record files that tensorflow_datasets has prepared in DATA_DIR already are only decoded.
+    The array_record files that tensorflow_datasets has already prepared there are only decoded.
 
     Args:
       name: one of `NAMES`; `digits` needs no preparation.
