@@ -144,7 +144,7 @@ def example_keys(key: jax.Array, epochs: Array, indices: Array) -> jax.Array:
     Returns:
       keys[n], ``fold_in(fold_in(key, epoch), index)``.
     Raises:
-      ValueError: the key is of another generator.
+      ValueError: the key belongs to another generator.
     """
     # With other generators (rbg), the numbers drawn from a key change when it is vmapped.
     if (generator := jax.random.key_impl(key)) != "threefry2x32":

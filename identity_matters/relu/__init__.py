@@ -1,4 +1,4 @@
-"""Residual nets with one ReLU a block in the small-norm region (the open question of section 5).
+"""Residual nets with one ReLU per block in the small-norm region (the open question of section 5).
 
 The paper proves that a linear residual net has no bad critical point with ``|||A||| <= tau < 1``
 (Theorem 2.2) and conjectures an analogous result for nonlinear blocks. docs/theory/relu.md has

@@ -46,7 +46,7 @@ class Certificate:
     Attributes:
       radius: theta* is within this distance of the candidate, Euclidean norm over all weights.
       risk, risk_above: f(theta*) lies between these; the teacher's is 0.
-      norm: ``|||theta*|||`` is at most this; likewise teacher_norm.
+      norm, teacher_norm: upper bounds on ``|||theta*|||`` and on the norm of the teacher.
       kink_distance: ``|w_c . z_i| / ||z_i||`` is at least this at theta*, for live units.
       curvature: the least eigenvalue of the Hessian across the orbits is at least this.
       active_examples: for each live unit, on how many examples it is active.

@@ -168,7 +168,7 @@ def strictly_dead(blocks: Blocks, problem: Problem) -> jax.Array:
     """Whether every unit of every block has only negative pre-activations: bool[m].
 
     Args:
-      blocks: with a leading axis of m nets; problem: one, for all of them.
+      blocks: with a leading axis of m nets; problem: one, shared by all.
     """
     _, _, pre = jax.vmap(model.forward, in_axes=(0, None))(blocks, problem)
     return (pre < 0).all(axis=(1, 2, 3))

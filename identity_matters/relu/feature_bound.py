@@ -87,9 +87,9 @@ def functional_bound(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.A
 
 
 def tight_problem(blocks: Blocks, problem: Problem, size: float) -> Problem:
-    """`problem` with y such that the bound is an equality.
+    """`problem` with y such that the bound holds with equality.
 
-    It is one if V = 0, all blocks are equal and at least n wide, and B is orthogonal up to a factor.
+    It does if V = 0, all blocks are equal and at least n wide, and B is orthogonal up to a factor.
     The errors are put along the last singular vector of the first block's features, in the first
     output, with f = size^2.
     """

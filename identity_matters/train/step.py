@@ -92,8 +92,8 @@ def learning_rate_schedule(
         0 after the last step; "constant" keeps the rate.
       learning_rate: the largest rate.
       steps: updates of the whole run.
-      boundary_steps: ascending, after the warm-up, counted from the start of the run. Some may be
-        `steps` or more and are never reached, so that a run can be cut short.
+      boundary_steps: ascending, after the warm-up, counted from the start of the run. Those at or
+        past `steps` are allowed, though never reached, so that a run can be cut short.
       warmup_steps: the first updates take 1/warmup_steps, 2/warmup_steps, ... of the rate.
     Returns:
       ``schedule(step: i32[]) -> f32[]``, where `step` counts the updates before this one.
