@@ -1,9 +1,9 @@
-"""The examples of a training, in memory or as streams, and which of them each step takes.
+"""Training and test examples, in memory or streamed, and which of them each step takes.
 
-The examples of a run are one long sequence, the concatenated permutations of its epochs, and step
-t takes the t-th slice of it. Where the number of examples is no multiple of the batch, a batch
-reaches over into the next epoch, so that every epoch visits each example exactly once. Positions
-are looked up, so that training can go on from any step without any state.
+A run sees its examples as one long sequence, the concatenated permutations of its epochs, and step
+t takes the t-th slice. If the batch size does not divide the number of examples, a batch continues
+into the next epoch, so every epoch visits each example exactly once. The slice of any step can be
+looked up, so training resumes at any step without iterator state.
 """
 
 import dataclasses
@@ -18,10 +18,10 @@ from identity_matters.array_types import Array
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Arrays:
-    """Whole splits, of which every device holds a copy: images u8 or f32[n, ...], labels int[n].
+    """Whole splits: images u8 or f32[n, ...], labels int[n]. Every device holds the train split.
 
     Raises:
-      ValueError: arrays of the wrong type, or images and labels that do not go together.
+      ValueError: arrays of the wrong type, or images and labels that do not match.
     """
 
     train_images: np.ndarray
@@ -57,7 +57,7 @@ class Arrays:
         return len(self.test_labels)
 
     def read_train(self, indices, epochs, seed: int) -> dict:
-        """See `Streams`; nothing, because images and labels stay on the devices."""
+        """See `Streams`; empty, because images and labels are on the devices already."""
         return {}
 
     def read_test(self, indices) -> dict:
@@ -72,16 +72,16 @@ class Arrays:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Streams:
-    """Splits too large for memory: batches come one by one, and each process reads its share.
+    """Splits too large for memory: batches are read one by one, and each process reads its share.
 
     Attributes:
       image_shape: (h, w, c) of the images.
       train_examples, test_examples: how many there are.
-      read_train: ``read_train(indices, epochs, seed)``: {"images": u8[b, h, w, c], "labels":
-        i32[b]}, with random crops and the like that depend on seed, epoch and index alone.
-      read_test: ``read_test(indices)``: the same of the test split.
-      stream: ``stream(make_batch, first, count)``: an iterator with ``close()`` over
-        ``make_batch(first)``, ... of `count` numbers; `make_batch` can be pickled.
+      read_train: ``read_train(indices, epochs, seed)`` returns {"images": u8[b, h, w, c], "labels":
+        i32[b]}, with random augmentation that depends on seed, epoch and index alone.
+      read_test: ``read_test(indices)`` returns the same for the test split, without augmentation.
+      stream: ``stream(make_batch, first, count)`` returns an iterator with ``close()`` over
+        ``make_batch(i)`` for the `count` numbers i from `first`; `make_batch` must be picklable.
     """
 
     image_shape: tuple[int, int, int]
@@ -97,7 +97,7 @@ def batch_plan(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The examples of the steps `first_step`, ..., `first_step + steps - 1`.
 
-    Takes O(batch_examples * steps + num_examples) wherever `first_step` lies.
+    The cost does not grow with `first_step`.
 
     >>> indices, epochs = batch_plan(0, 5, 2, first_step=0, steps=5)
     >>> epochs.ravel()
@@ -106,10 +106,10 @@ def batch_plan(
     [0, 1, 2, 3, 4]
 
     Args:
-      seed, first_step: from 0; all others from 1.
+      seed, first_step: at least 0; all others at least 1.
     Returns:
-      indices i32[steps, batch_examples], which examples, and epochs i32[steps, batch_examples],
-      in which epoch, from 0.
+      (indices, epochs), both i32[steps, batch_examples]: which example, and in which epoch, counted
+      from 0.
     """
     start, stop = first_step * batch_examples, (first_step + steps) * batch_examples
     epochs, offsets = np.divmod(np.arange(start, stop), num_examples)
@@ -121,13 +121,13 @@ def batch_plan(
     return indices.reshape(shape), epochs.astype(np.int32).reshape(shape)
 
 
-# Where each call asks for one step, sorting anew for each would cost more than the look-up.
+# Cached: callers ask for one step at a time, and sorting costs more than the look-up.
 @functools.lru_cache(maxsize=4)
 def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
     """A uniformly random permutation, i64[num_examples], read-only.
 
-    It sorts the raw output of Philox, which NumPy promises to keep; the stream of
-    `Generator.permutation` may change from one version to the next.
+    It sorts the raw output of Philox, which NumPy promises to keep; `Generator.permutation` may
+    change between versions.
     """
     generator = np.random.Philox(key=np.array([seed, epoch], np.uint64))
     order = np.argsort(generator.random_raw(num_examples), kind="stable")
@@ -136,17 +136,17 @@ def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
 
 
 def example_keys(key: jax.Array, epochs: Array, indices: Array) -> jax.Array:
-    """A key for each example that depends on the epoch and the example alone; jittable.
+    """A key for each example that depends on `key`, the epoch and the index alone; jittable.
 
     Args:
-      key: the typed root key of the data, of JAX's threefry.
+      key: a typed root key of JAX's threefry generator.
       epochs, indices: i32[n], as `batch_plan` returns them.
     Returns:
       keys[n], ``fold_in(fold_in(key, epoch), index)``.
     Raises:
-      ValueError: the keys are not threefry's.
+      ValueError: the key belongs to another generator.
     """
-    # Other generators (rbg) draw different numbers from a key when it comes in a batch of keys.
+    # With other generators (rbg), the numbers drawn from a key change when it is vmapped.
     if (generator := jax.random.key_impl(key)) != "threefry2x32":
         raise ValueError(f"key must be of the generator threefry2x32, got {generator}")
     fold = jax.random.fold_in
@@ -156,11 +156,11 @@ def example_keys(key: jax.Array, epochs: Array, indices: Array) -> jax.Array:
 def train_batch(
     data: Arrays | Streams, seed: int, batch_examples: int, rows: slice, step: int
 ) -> dict:
-    """{"indices", "epochs": i32[rows]} of a step, and what is read of them.
+    """{"indices", "epochs": i32[rows]} of a step, and what `data.read_train` returns for them.
 
     Args:
-      seed: of the order of the examples, and of what is random about reading them.
-      batch_examples, rows: of a batch over all processes, and those that are this process's.
+      seed: determines the order of the examples and the randomness in reading them.
+      batch_examples, rows: the batch size over all processes, and this process's slice of a batch.
     """
     plan = batch_plan(seed, data.train_examples, batch_examples, step, 1)
     indices, epochs = (part[0, rows] for part in plan)
@@ -168,7 +168,7 @@ def train_batch(
 
 
 def evaluation_batch(data: Arrays | Streams, batch_examples: int, rows: slice, number: int) -> dict:
-    """{"images", "labels", "is_real": bool[rows]}; the last example fills up the last batch."""
+    """{"images", "labels", "is_real": bool[rows]}; the last example pads the last batch."""
     indices = np.arange(number * batch_examples, (number + 1) * batch_examples)[rows]
     found = data.read_test(np.minimum(indices, data.test_examples - 1))
     return {**found, "is_real": indices < data.test_examples}

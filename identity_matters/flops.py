@@ -1,4 +1,4 @@
-"""Operations and parameters of a net, and what devices can do at most."""
+"""Operations and parameters of a net, and the peak performance of devices."""
 
 import math
 from collections.abc import Callable
@@ -7,18 +7,18 @@ from typing import Any
 import jax
 import jax.extend
 
-# The usual convention: the backward pass costs two products for each one of the forward pass, the
-# gradients with respect to the weights and to the inputs. Utilization is stated by it, what a step
-# needs rather than what a program does: recomputation and the optimizer do not count.
+# The usual convention: each product of the forward pass costs two in the backward pass, for the
+# gradients with respect to weights and inputs. Utilization counts what a step needs, not what a
+# program does: recomputation and the optimizer do not count.
 FORWARD_PASSES_PER_TRAINING_STEP = 3
 _GIGA, _TERA = 1e9, 1e12
-# Dense peaks from the makers' data sheets, in tera-operations per second, without sparsity, then
-# the memory's size in gigabytes and its bandwidth in gigabytes per second (None: not looked up).
+# Dense peaks (without sparsity) from the makers' data sheets, in tera-operations per second, then
+# memory size in gigabytes and bandwidth in gigabytes per second (None: not looked up).
 # TPUs: cloud.google.com/tpu/docs/v4, v5e, v5p and v6e; GPUs: NVIDIA's data sheets of each product.
 # "float32" is what JAX does with float32 by default: TF32 on NVIDIA GPUs from Ampere on, plain
 # float32 on older ones, one bfloat16 pass on TPUs.
-# Words that all stand in the device's name, where "v5 lite" is v5e -> (bfloat16, float32, size,
-# bandwidth); the first match counts. TPU v2 and v3 show each core as a device, half of a chip.
+# Words that must all be in the device's name, with "v5 lite" read as v5e -> (bfloat16, float32,
+# size, bandwidth); the first match counts. On TPU v2 and v3 a device is one core, half of a chip.
 _LIMITS = (
     (("NVIDIA", "H200"), 989.5, 494.7, 141, 4800),
     (("NVIDIA", "H100", "PCIe"), 756.0, 378.0, 80, 2000),
@@ -40,7 +40,7 @@ _LIMITS = (
 
 
 def count_parameters(tree: Any) -> int:
-    """The number of numbers in a pytree of arrays or of `jax.ShapeDtypeStruct`.
+    """The total number of entries in a pytree of arrays or of `jax.ShapeDtypeStruct`.
 
     >>> count_parameters({"kernel": jax.numpy.ones((3, 3, 16, 64)), "bias": jax.numpy.ones(64)})
     9280
@@ -51,9 +51,9 @@ def count_parameters(tree: Any) -> int:
 def count_flops(function: Callable[..., Any], *args) -> int:
     """Floating-point operations of the convolutions and matrix products in `function(*args)`.
 
-    A multiplication and an addition count as two. Everything else is free, and the zeros of padding
-    and dilation count as numbers. A loop of known length counts as often as it runs; of the
-    branches of a conditional, the most expensive one counts.
+    A multiply-add counts as two. Everything else is free, and the zeros of padding and dilation
+    count as numbers. The body of a loop of known length counts once per iteration; of the branches
+    of a conditional, only the most expensive one counts.
 
     >>> ones = jax.numpy.ones
     >>> count_flops(jax.numpy.matmul, ones((4, 8)), ones((8, 2)))  # 4 x 2 sums of 8 products
@@ -63,7 +63,7 @@ def count_flops(function: Callable[..., Any], *args) -> int:
       function: a function that JAX can trace; it is not run.
       *args: pytrees of arrays or of `jax.ShapeDtypeStruct`.
     Raises:
-      ValueError: a product inside a loop whose number of turns is not known before it runs.
+      ValueError: a product inside a loop whose number of iterations is not known in advance.
     """
     return _jaxpr_flops(jax.make_jaxpr(function)(*args).jaxpr)
 
@@ -78,13 +78,13 @@ def _equation_flops(equation) -> int:
         if name == "dot_general":
             factor, ((contracted, _), _) = 0, params["dimension_numbers"]
         else:
-            # All axes of the kernel but the outputs'; its inputs are those of one group.
+            # All kernel axes but the output channels; its input channels are those of one group.
             factor, (_, *contracted) = 1, params["dimension_numbers"].rhs_spec
         products = math.prod(equation.invars[factor].aval.shape[axis] for axis in contracted)
         return 2 * equation.outvars[0].aval.size * products
     kinds = (jax.extend.core.ClosedJaxpr, jax.extend.core.Jaxpr)
     jaxprs = [leaf for leaf in jax.tree.leaves(list(params.values())) if isinstance(leaf, kinds)]
-    # A closed one holds the one that has the equations.
+    # A ClosedJaxpr wraps the Jaxpr that has the equations.
     inner = [_jaxpr_flops(getattr(jaxpr, "jaxpr", jaxpr)) for jaxpr in jaxprs]
     if name == "cond":
         return max(inner)
@@ -97,10 +97,10 @@ def _equation_flops(equation) -> int:
 
 
 def peak_flops_per_second(device_kind: str, compute_dtype: str) -> float | None:
-    """The dense peak of one device, or None where it is not known.
+    """Dense peak of one device, in operations per second; None if unknown.
 
     Args:
-      device_kind: as ``jax.Device.device_kind`` names it, "NVIDIA H200" say.
+      device_kind: as in ``jax.Device.device_kind``, for example "NVIDIA H200".
       compute_dtype: "bfloat16" or "float32"; V100 and T4 have no bfloat16 units, hence no peak.
     """
     bfloat16, float32, *_ = _limits(device_kind)
@@ -109,7 +109,7 @@ def peak_flops_per_second(device_kind: str, compute_dtype: str) -> float | None:
 
 
 def memory_limits(device_kind: str) -> tuple[float | None, float | None]:
-    """(bytes, bytes per second) of one device's memory; None where they are not known.
+    """(bytes, bytes per second) of one device's memory; None if unknown.
 
     >>> memory_limits("TPU v5 lite")
     (16000000000.0, 819000000000.0)

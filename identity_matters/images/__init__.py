@@ -1,5 +1,5 @@
 """Data sets: whole splits in memory (`datasets`), and ImageNet as a stream (`imagenet`).
 
-`augment` makes the network's inputs of examples. `miniature` writes small ImageNets for tests,
+`augment` turns images into inputs of a network. `miniature` writes small ImageNets for tests,
 benchmarks and a first try.
 """

@@ -1,7 +1,7 @@
 """Normalisation, random crops and random flips: pure functions of a batch, jittable.
 
-What happens to an example depends on its own key alone, so that neither the split of a batch over
-devices nor a restart changes it. Each normalisation has constants that `fit_normalization` takes
+What happens to an example depends on its own key alone, so neither the split of a batch over
+devices nor a restart changes it. Each normalisation has constants that `fit_normalization` computes
 from the training split:
 
 * ``per_image``      (x - mean) / max(std, 1/sqrt(values)) over all values of one image, as in the
@@ -9,8 +9,8 @@ from the training split:
 * ``mean_std``       (x - mean) / std for each channel;
 * ``gcn_zca``        global contrast normalisation, then ZCA whitening (All-CNN).
 
-A crop is taken of the image padded on each side by zeros: of raw pixels before ``per_image``, as
-in that code, so that the padding counts in mean and std; of normalised values for the others.
+Images are padded with zeros on each side and then cropped. With ``per_image`` this is done to raw
+pixels, as in that code, so the padding counts in mean and std; otherwise, to normalised values.
 """
 
 import functools
@@ -21,27 +21,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# As pylearn2's make_cifar10_gcn_whitened.py has them: the norm of every image after contrast
-# normalisation, the norm below which it is left alone, and what ZCA adds to the variances.
+# As in pylearn2's make_cifar10_gcn_whitened.py: the norm of every image after contrast
+# normalisation, the divisor below which it is not rescaled, and what ZCA adds to the variances.
 GCN_NORM = 55.0
 GCN_LEAST_NORM = 1e-8
 ZCA_BIAS = 0.1
-# Images whose products are formed at once; 100 MB of CIFAR's in float64.
+# Images per chunk in fitting a normalisation; 100 MB of CIFAR images in float64.
 _CHUNK_EXAMPLES = 4096
 
 
 def fit_normalization(name: str, images: np.ndarray) -> dict:
     """The constants of a normalisation.
 
-    For ``gcn_zca`` on CIFAR-10 this takes 20 s on 2 CPU cores, for the others 0.2 s at most.
+    For ``gcn_zca`` on CIFAR-10 this takes 20 s on 2 CPU cores, for the others at most 0.2 s.
 
     Args:
       name: one of `NORMALIZATIONS`.
       images: the training images, uint8[n, h, w, c].
     Returns:
-      f32 arrays by name, a few numbers to [h w c, h w c]; {} for ``per_image``.
+      f32 arrays by name, from a few numbers to [h w c, h w c]; {} for ``per_image``.
     Raises:
-      ValueError: an unknown name, or a channel of one value alone.
+      ValueError: an unknown name, or a constant channel.
     """
     fit, _ = _find(name)
     constants = fit(images)
@@ -51,7 +51,7 @@ def fit_normalization(name: str, images: np.ndarray) -> dict:
 def make_inputs(
     name: str, constants: dict, *, pad_pixels_per_side: int, flip: bool
 ) -> tuple[Callable, Callable]:
-    """The network's inputs from raw images, for training and for evaluation.
+    """Functions from raw images to network inputs, for training and for evaluation.
 
     >>> constants = {"shift": np.zeros((1, 1, 1, 1)), "divisor": np.full((1, 1, 1, 1), 255)}
     >>> train_input, eval_input = make_inputs(
@@ -65,12 +65,12 @@ def make_inputs(
 
     Args:
       name: one of `NORMALIZATIONS`, and its `constants` from `fit_normalization`.
-      pad_pixels_per_side: how far a crop may be off the image; 0 takes the whole image.
-      flip: whether half of the images are mirrored left to right.
+      pad_pixels_per_side: zeros added on each side before the crop; 0 takes the whole image.
+      flip: whether to mirror images left to right with probability 1/2.
     Returns:
-      train_input(images uint8[b, h, w, c], keys[b]) -> f32[b, h, w, c], with typed keys, one for
-      each example; and eval_input(images uint8[b, h, w, c]) -> f32[b, h, w, c], which leaves the
-      images whole. Both raise ValueError for images of another shape or type.
+      train_input(images uint8[b, h, w, c], keys[b]) -> f32[b, h, w, c], with one typed key for each
+      example; and eval_input(images uint8[b, h, w, c]) -> f32[b, h, w, c], which does not crop or
+      flip. Both raise ValueError for images of another rank or dtype.
     Raises:
       ValueError: an unknown name, or a negative padding.
     """
@@ -100,7 +100,7 @@ def _as_float32(images):
 
 
 def _crop_and_flip(x, keys, pad: int, flip: bool):
-    """A crop of each x f32[b, h, w, c] padded by zeros, of its own size, mirrored or not."""
+    """A random crop of each zero-padded x f32[b, h, w, c], of x's own size, randomly mirrored."""
 
     def one(x, key):
         crop_key, flip_key = jax.random.split(key)
@@ -143,7 +143,7 @@ def _fit_mean_std(images):
 
 
 def _normalize_contrast(x):
-    """x less its mean, rescaled to the norm GCN_NORM, for each image of x f32[b, h, w, c]."""
+    """Each image of x f32[b, h, w, c], less its mean, rescaled to the norm GCN_NORM."""
     x = x - jnp.mean(x, axis=(1, 2, 3), keepdims=True)
     divisor = jnp.sqrt(jnp.sum(x * x, axis=(1, 2, 3), keepdims=True)) / GCN_NORM
     return x / jnp.where(divisor < GCN_LEAST_NORM, 1.0, divisor)

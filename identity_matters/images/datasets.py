@@ -1,9 +1,9 @@
-"""Small data sets as arrays: what they are, a whole split in memory, and how to get them.
+"""Small data sets: what they are, how to load a whole split, and how to prepare them.
 
 `digits` comes with scikit-learn. The others are read from a directory that `make data` fills:
 DATA_DIR/arrays/NAME/SPLIT/ holds images.npy, labels.npy and manifest.json, which gives size and
-sha256 of the two. A machine with DATA_DIR/arrays/NAME needs nothing else of the data set, not even
-tensorflow_datasets. Only `prepare` needs TensorFlow or a network.
+sha256 of both. A machine with DATA_DIR/arrays/NAME needs nothing else of the data set, not even
+tensorflow_datasets. Only `prepare` needs TensorFlow or network access.
 """
 
 import dataclasses
@@ -21,9 +21,9 @@ from identity_matters.images import imagenet
 
 # Images decoded per call: reading them one by one takes twice as long.
 CHUNK_EXAMPLES = 1000
-# tensorflow_datasets asks a dead host for minutes by default.
+# By default, tensorflow_datasets retries an unreachable host for minutes.
 DOWNLOAD_RETRIES = 1
-# No program may download these; the builder takes both or none.
+# These must be downloaded by hand, behind a login; we require both.
 IMAGENET_ARCHIVES = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar")
 IMAGENET_ORIGIN = "https://image-net.org/download-images (it asks for an account)"
 
@@ -33,13 +33,13 @@ class Source:
     """A labelled image data set.
 
     Attributes:
-      name: as settings and `make data` name it.
+      name: as in settings and in `make data`.
       image_shape: (height, width, channels) of its uint8 images.
       pixel_max: the largest pixel value.
       num_classes: labels are 0 ... num_classes - 1.
-      splits: examples of each split, as published unless `origin` says otherwise; loading checks
-        them.
-      tfds_name: its name, with version, in tensorflow_datasets; empty if it comes with a package.
+      splits: the number of examples of each split, as published unless `origin` says otherwise;
+        loading checks it.
+      tfds_name: its name, with version, in tensorflow_datasets; empty if a package contains it.
       origin: who published it, and where.
     """
 
@@ -81,7 +81,7 @@ NAMES = (*SOURCES, imagenet.NAME)
 
 
 def find_source(name: str) -> Source:
-    """The record of data set `name`; raises ValueError for an unknown name."""
+    """The `Source` called `name`; raises ValueError for an unknown name."""
     if name not in SOURCES:
         raise ValueError(f"there is no data set {name!r}; there are {', '.join(SOURCES)}")
     return SOURCES[name]
@@ -91,13 +91,13 @@ def load(name: str, split: str, data_dir: str | os.PathLike[str]) -> tuple[np.nd
     """All images and labels of a split.
 
     Args:
-      name, split: those of a record of SOURCES.
+      name, split: as in SOURCES.
       data_dir: where `make data` put the data sets; `digits` needs none.
     Returns:
       uint8[n, height, width, channels] and int64[n].
     Raises:
-      ValueError: an unknown name; the data set is not prepared in `data_dir`, and how to get it
-        there; a damaged file, and which; another data set's files.
+      ValueError: an unknown name; data that are not prepared in `data_dir`; a damaged file; files
+        of another data set. The message says which file, or how to prepare the data.
     """
     source = find_source(name)
     if not source.tfds_name:
@@ -125,7 +125,7 @@ def load(name: str, split: str, data_dir: str | os.PathLike[str]) -> tuple[np.nd
 
 
 def require_prepared(name: str, split: str, data_dir: str | os.PathLike[str]) -> None:
-    """Raises the ValueError of `load` for data that are not there, without reading any."""
+    """Raises the ValueError of `load` if the data are not prepared, without reading them."""
     source = find_source(name)
     if source.tfds_name and not (_directory(source, split, data_dir) / "manifest.json").exists():
         raise ValueError(f"{name} is not prepared in {data_dir}; run: make data DATASETS={name}")
@@ -138,7 +138,7 @@ def write(
     images: np.ndarray,
     labels: np.ndarray,
 ) -> None:
-    """Keeps a decoded split below `data_dir`; the manifest comes last and makes it valid."""
+    """Saves a decoded split under `data_dir`; the manifest is written last and makes it valid."""
     _check(source, split, images, labels)
     directory = _directory(source, split, data_dir)
     directory.mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,7 @@ def _fingerprint(path: pathlib.Path) -> dict:
 
 
 def _check(source: Source, split: str, images, labels):
-    """Returns the arrays; raises ValueError unless they are what `source` says."""
+    """Returns the arrays; raises ValueError unless they match `source`."""
     shape = (source.splits[split], *source.image_shape)
     if images.shape != shape or images.dtype != np.uint8:
         raise ValueError(
@@ -201,17 +201,17 @@ def decode(source: Source, split: str, builder: Any) -> tuple[np.ndarray, np.nda
 
 
 def prepare(name: str, data_dir: str | os.PathLike[str]) -> list[pathlib.Path]:
-    """Makes data set `name` ready for `load`, imagenet2012 for `imagenet.EncodedImages`.
+    """Prepares data set `name` for `load`, imagenet2012 for `imagenet.EncodedImages`.
 
-    It needs tensorflow_datasets and TensorFlow. Without access to its host, put the original
-    archive into DATA_DIR/downloads/manual/ first; those of imagenet2012 must always be put there.
-    What tensorflow_datasets has prepared there already, as array_record files, is only decoded.
+    This needs tensorflow_datasets and TensorFlow. If the host of the data is unreachable, put the
+    original archive into DATA_DIR/downloads/manual/ first; those of imagenet2012 always go there.
+    The array_record files that tensorflow_datasets has already prepared there are only decoded.
 
     Args:
       name: one of `NAMES`; `digits` needs no preparation.
       data_dir: where tensorflow_datasets keeps its data sets.
     Returns:
-      the directories of the decoded splits, of imagenet2012 the one that holds its files.
+      the directories of the decoded splits; for imagenet2012, the one that holds its files.
     Raises:
       ValueError: an unknown name, TensorFlow or an archive is missing, or the download fails.
     """
@@ -233,7 +233,7 @@ def prepare(name: str, data_dir: str | os.PathLike[str]) -> list[pathlib.Path]:
 def _built(name: str, tfds_name: str, data_dir: pathlib.Path, origin: str) -> Any:
     """The prepared builder of tensorflow_datasets; see `prepare` for what it raises.
 
-    Of imagenet2012 it packs the two archives; CMYK and PNG files become RGB JPEGs.
+    For imagenet2012 it converts the two archives; CMYK and PNG files become RGB JPEGs.
     """
     for module in ("tensorflow", "tensorflow_datasets"):
         if importlib.util.find_spec(module) is None:

@@ -1,17 +1,17 @@
 """ImageNet (ILSVRC2012) as streams of batches: tensorflow_datasets' `imagenet2012`, read by grain.
 
-Grain gets numbers of batches to work on: one element is a whole batch, and batches come in order
-whoever makes them. The position of a stream is therefore a step number and nothing else; grain's
-own iterator state would be bound to the number of workers. What a training image becomes depends
-on (seed, epoch, example) alone. So batches do not depend on how many threads, worker processes or
-hosts read, nor on where the stream began.
+Grain maps over batch numbers: one element is a whole batch, and batches come in order no matter
+which worker makes them. The position of a stream is therefore a step number and nothing else;
+grain's own iterator state would depend on the number of workers. The augmentation of a training
+image depends on (seed, epoch, example) alone. So batches do not depend on how many threads, worker
+processes or hosts read, nor on where the stream began.
 
-Resizing is linear where it shrinks less than twofold and by area beyond that, which does not alias;
-few crops of ImageNet are that large.
+Resizing is bilinear where it shrinks less than twofold and by area beyond that, which does not
+alias; few crops of ImageNet are that large.
 
-It takes tensorflow_datasets, array-record, grain and OpenCV, not TensorFlow. OpenCV is the fastest
-decoder among the wheels that need neither TensorFlow nor a compiler, and releases Python's
-interpreter lock, so that threads are enough to use all cores.
+This needs tensorflow_datasets, array-record, grain and OpenCV, but not TensorFlow. OpenCV is the
+fastest decoder among the wheels that need neither TensorFlow nor a compiler. It releases Python's
+interpreter lock, so threads are enough to use all cores.
 """
 
 import functools
@@ -30,31 +30,31 @@ import numpy as np
 NAME = "imagenet2012"
 FILE_FORMAT = "array_record"
 NUM_CLASSES = 1000
-# Examples as published; a smaller data set will do, but not for a result.
+# Published sizes; a smaller data set works, too, but not for a reported result.
 PUBLISHED_EXAMPLES = {"train": 1_281_167, "validation": 50_000}
 IMAGE_PIXELS = 224
 # Evaluation resizes the shorter side to this before it takes the central crop.
 EVAL_SHORTER_SIDE_PIXELS = 256
-# Batches made ahead for each thread that makes them; a batch of 256 takes 39 MB.
+# Batches prefetched for each thread that makes them; a batch of 256 takes 39 MB.
 BATCHES_PER_THREAD = 2
 _NEEDED = ("tensorflow_datasets", "array_record", "grain", "cv2")
-# Mean and deviation of the training images' channels, in pixel values, as they are commonly given
+# Mean and standard deviation of the training images' channels, in pixel values: the usual ones
 # (torchvision's 0.485, 0.456, 0.406 and 0.229, 0.224, 0.225), for `augment`'s mean_std.
 CHANNEL_CONSTANTS = {
     "shift": np.array([[[[123.675, 116.28, 103.53]]]], np.float32),
     "divisor": np.array([[[[58.395, 57.12, 57.375]]]], np.float32),
 }
-# Of so many records a fingerprint takes label and name.
+# How many records a fingerprint covers.
 _FINGERPRINTED = 64
-# A training crop covers this share of the image's area, at this ratio of width to height: the
-# usual ones (Szegedy et al. 2015; torchvision's RandomResizedCrop).
+# A training crop covers this share of the image's area, at this aspect ratio (width / height): the
+# usual values (Szegedy et al. 2015; torchvision's RandomResizedCrop).
 AREA_SHARE = (0.08, 1.0)
 ASPECT_RATIO = (3 / 4, 4 / 3)
 _LOG_ASPECT = (math.log(ASPECT_RATIO[0]), math.log(ASPECT_RATIO[1]))
-# Crops drawn until one fits the image; after that the largest central one of such a ratio is taken.
+# Draws of a crop until one fits; after that, the largest central crop of an allowed aspect ratio.
 ATTEMPTS = 10
-# Philox has a 256-bit counter: the second word is the example, the third says what for. The order
-# of an epoch (`batches`) uses the same keys with both at 0.
+# Philox has a counter of four 64-bit words: the second is the example, the third the purpose. The
+# order of an epoch (`batches`) uses the same keys with both at 0.
 _PURPOSE_VIEW = 1
 _AREA_FROM_FACTOR = 2.0
 _JPEG_START = b"\xff\xd8\xff"
@@ -65,14 +65,14 @@ _PNG_END = b"IEND"
 
 
 class EncodedImages:
-    """The images of a split as they lie on disk: random access, from any thread or process.
+    """The encoded images of a split on disk: random access, from any thread or process.
 
     Args:
       data_dir: where `make data DATASETS=imagenet2012` put the data set.
       split: "train" or "validation".
     Raises:
       ValueError: a missing package, or nothing prepared in `data_dir`.
-        Reading raises it for a damaged file, and says which.
+        Reading a damaged file raises it, too, and names the file.
     """
 
     def __init__(self, data_dir: str | os.PathLike[str], split: str):
@@ -100,7 +100,7 @@ class EncodedImages:
         return len(self._source)
 
     def fingerprint(self) -> dict:
-        """JSON-able: how many examples there are, and a digest of some labels and file names."""
+        """JSON-able: the number of examples; a digest of some labels, file names and file sizes."""
         some = np.unique(np.linspace(0, len(self) - 1, _FINGERPRINTED).astype(np.int64))
         digest = hashlib.sha256()
         for image, label, name in self.read(some):
@@ -108,8 +108,8 @@ class EncodedImages:
         return {"examples": len(self), "sha256": digest.hexdigest()}
 
     def read(self, indices: Iterable[int]) -> Iterator[tuple[bytes, int, str]]:
-        """(encoded image, label, file name) of each of `indices`: int[n], in turn."""
-        # One by one: array_record's `__getitems__` starts new threads for each call, one a file.
+        """Yields (encoded image, label, file name) for each of `indices`: int[n]."""
+        # One by one: array_record's `__getitems__` starts new threads for each call, one per file.
         for index in map(int, indices):
             try:
                 record = _parse(self._source[index])
@@ -124,9 +124,9 @@ class EncodedImages:
 
 
 def _parse(record: bytes) -> tuple[bytes, int, str]:
-    """What `EncodedImages.read` gives of a record, a serialized tf.train.Example.
+    """Parses a record, a serialized tf.train.Example, into what `EncodedImages.read` yields.
 
-    tensorflow_datasets with `SkipDecoding` reads the same out of it, four times as slowly.
+    tensorflow_datasets with `SkipDecoding` does the same, four times as slowly.
     """
     from tensorflow_datasets.proto import tf_example_pb2
 
@@ -146,7 +146,7 @@ def builder(data_dir: str | os.PathLike[str]) -> Any:
 
 
 def require_packages() -> None:
-    """Raises ValueError where a package that reading takes is not installed."""
+    """Raises ValueError if a package that reading needs is not installed."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(
@@ -157,7 +157,7 @@ def require_packages() -> None:
 
 @functools.cache
 def _end_with_parent() -> None:
-    """Ends this process, if it is a worker, as soon as its parent has ended, however that was."""
+    """In a worker process, exits as soon as the parent process has ended, for whatever reason."""
     if (parent := multiprocessing.parent_process()) is None:
         return
 
@@ -171,17 +171,17 @@ def _end_with_parent() -> None:
 def stream(
     make_batch: Callable[[int], dict], first: int, count: int, *, threads: int, processes: int
 ) -> Any:
-    """An iterator over ``make_batch(first)``, ... of `count` numbers, in order, made ahead.
+    """Iterates over ``make_batch(i)`` for the `count` numbers i from `first`, in order, prefetched.
 
-    Its ``close()`` ends the threads and processes that read. How many there are changes the speed,
+    ``close()`` ends the threads and processes that read. How many there are changes the speed,
     never the batches.
 
     Args:
-      make_batch: picklable; an error it raises comes out of the iteration.
-      threads: batches in the making at once, in each process that makes some; about one a core,
-        more where storage answers slowly.
-      processes: workers that make batches; at 0 threads of this process do, which is enough unless
-        many cores wait for Python's lock.
+      make_batch: picklable; the iterator raises its errors.
+      threads: how many batches each process makes at the same time; about one per core, more if
+        storage is slow to answer.
+      processes: workers that make batches; with 0, threads of this process make them, which is
+        enough unless many cores wait for Python's lock.
     """
     import grain.python as grain
 
@@ -208,7 +208,7 @@ def read_train(
     Returns:
       {"images": u8[b, pixels, pixels, 3], "labels": i32[b]}.
     Raises:
-      ValueError: an image is truncated or damaged; it has its name.
+      ValueError: an image is truncated or damaged; the message names it.
     """
 
     def view(image, place, out):
@@ -225,7 +225,7 @@ def read_test(
     pixels: int = IMAGE_PIXELS,
     shorter_side_pixels: int = EVAL_SHORTER_SIDE_PIXELS,
 ) -> dict:
-    """The same of central crops of images resized to `shorter_side_pixels`."""
+    """The same for evaluation: central crops of images resized to `shorter_side_pixels`."""
     return _views(
         encoded, indices, pixels, lambda image, _, out: eval_view(image, shorter_side_pixels, out)
     )
@@ -254,7 +254,7 @@ class Crop(NamedTuple):
 
 @functools.cache
 def _cv2():
-    """OpenCV, one thread a call: the pipeline computes many images at once already."""
+    """OpenCV, with one thread per call: the pipeline processes many images at once already."""
     import cv2
 
     cv2.setNumThreads(1)
@@ -262,19 +262,19 @@ def _cv2():
 
 
 def decode(encoded: bytes, name: str) -> np.ndarray:
-    """Decodes a JPEG, or a PNG whatever it is called, as RGB: u8[height, width, 3].
+    """Decodes a JPEG or a PNG, whatever its file name, as RGB: u8[height, width, 3].
 
     Greyscale images get three equal channels, CMYK and transparent ones are converted. An
     orientation in the file's metadata is ignored, as by TensorFlow's decoder.
 
     Args:
-      name: what the image is called in errors.
+      name: the image's name in error messages.
     Raises:
       ValueError: `name` is truncated, damaged or neither JPEG nor PNG.
     """
-    # OpenCV 5 refuses most truncated files, earlier versions none: they fill in grey or old memory.
+    # OpenCV 5 rejects most truncated files; earlier versions fill them up with grey or old memory.
     if encoded.startswith(_JPEG_START):
-        # An end marker follows the last scan; a thumbnail's own lies before the image's first one.
+        # An end marker follows the last scan; that of a thumbnail precedes the image's first scan.
         complete = encoded.rfind(_JPEG_END) > encoded.rfind(_JPEG_SCAN)
     elif encoded.startswith(_PNG_START):
         complete = _PNG_END in encoded
@@ -296,14 +296,14 @@ def decode(encoded: bytes, name: str) -> np.ndarray:
 def draw_view(height: int, width: int, *, seed: int, epoch: int, example: int) -> tuple[Crop, bool]:
     """A random crop of an image, and whether it is mirrored.
 
-    The area is uniform in AREA_SHARE, the logarithm of the aspect ratio uniform in that of
-    ASPECT_RATIO, the place uniform.
+    The area is uniform in AREA_SHARE, the logarithm of the aspect ratio is uniform in that of
+    ASPECT_RATIO, and the position is uniform.
 
     Args:
       height, width: of the image, in pixels.
       seed, epoch, example: what the randomness depends on, each from 0 to 2^64 - 1.
     """
-    # The raw stream, which NumPy promises to keep; those of its distributions may change.
+    # The raw stream, which NumPy promises to keep; its distributions may change.
     key = np.array([seed, epoch], np.uint64)
     counter = np.array([0, example, _PURPOSE_VIEW, 0], np.uint64)
     raw = np.random.Philox(key=key, counter=counter).random_raw(2 * ATTEMPTS + 3)

@@ -1,9 +1,9 @@
 """A miniature `imagenet2012`, for tests, benchmarks and a first try, without TensorFlow.
 
-`write` makes one of any JPEGs, `prepare` one of generated images of a few classes that a network
-can learn to tell apart, so that everything but the size is as with the real one.
-Its files are what tensorflow_datasets' own builder would write, records and description; only the
-order of the examples is as given instead of shuffled.
+`write` makes one from any JPEGs; `prepare` makes one from generated images of a few classes that a
+network can learn to tell apart. Everything but the size is as with the real data set.
+Its files are what tensorflow_datasets' own builder would write, both records and metadata, except
+that the examples keep the order in which they are given.
 """
 
 import io
@@ -15,25 +15,25 @@ import numpy as np
 
 from identity_matters.images import imagenet
 
-# Much like ImageNet's own: 500 x 375 pixels, 110 KB.
+# Typical of ImageNet: 500 x 375 pixels, 110 KB.
 GENERATED_HEIGHT_PIXELS, GENERATED_WIDTH_PIXELS = 375, 500
 _GENERATED_QUALITY = 95
 _NOISE = 14.0
-# What `prepare` makes: so many classes of generated images with a quarter of the usual sides, and
-# a validation image for so many training images.
+# What `prepare` makes: the number of classes, the sides relative to the usual ones, and training
+# images per validation image.
 CLASSES = 10
 _SCALE = 0.25
 _TRAIN_EXAMPLES_PER_VALIDATION = 4
 
 
 def prepare(data_dir: str | os.PathLike[str], train_examples: int) -> pathlib.Path:
-    """Makes a data set of `CLASSES` classes below `data_dir`, unless it is there.
+    """Makes a data set of `CLASSES` classes under `data_dir`, unless it exists.
 
-    The images of a class share the relation of their three colours and are otherwise random. A
-    fifth of all images are for validation.
+    The images of a class share the relative phases of their three colours and are random otherwise.
+    A fifth of all images, and at least `CLASSES`, are for validation.
 
     Returns:
-      the directory to open it from.
+      the directory to pass on as `data_dir`.
     Raises:
       ValueError: fewer training examples than classes.
     """
@@ -68,8 +68,8 @@ def generate_jpegs(
 ) -> list[bytes]:
     """`count` JPEGs of smooth random colours with some noise, about 110 KB each at `scale` 1.
 
-    Heights and widths vary by a fifth and are a multiple `scale` of ImageNet's. With `labels`, one
-    for each image, the phases of the three colours relative to one another are those of the label.
+    Heights and widths are `scale` times ImageNet's, varied by up to a fifth. With `labels`, one
+    for each image, the relative phases of the three colours are those of the label.
     """
     rng = np.random.default_rng(seed)
     encoded = []
@@ -93,11 +93,11 @@ def generate_jpegs(
 
 
 def write(data_dir: str | os.PathLike[str], splits: dict, *, shards: int = 2) -> pathlib.Path:
-    """Writes a prepared `imagenet2012` below `data_dir`.
+    """Writes a prepared `imagenet2012` under `data_dir`.
 
     Args:
       splits: for "train" and "validation" a list of (encoded image, label, file name).
-      shards: files of each split.
+      shards: number of files of each split.
     Returns:
       its directory, which is valid once this returns.
     """

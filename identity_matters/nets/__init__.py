@@ -2,12 +2,12 @@
 
 A network is a flax Module, made from its settings. It is called as ``net(x, train=..., keys=None)``
 with images x f32[n, h, w, c] and returns (logits f32[n, num_classes], the residual ratio f32[n] of
-each block). `init_variables` and `apply_net` are what trainings use.
+each block). Training uses `init_variables` and `apply_net`.
 
-* `all_conv_residual`: the paper's network, with an option for everything that the text leaves open.
+* `all_conv_residual`: the paper's network, with an option for whatever the text leaves open.
 * `rivals`: the networks that Table 2 compares it with: All-CNN-C, DenseNet, ResNet.
-* `mlp`: multilayer perceptrons to 1200 layers, with and without the identity.
-* `layers`: what they share, initial weights among them.
+* `mlp`: multilayer perceptrons of up to 1200 layers, with and without the identity.
+* `layers`: what they share, such as initializers.
 """
 
 import functools
@@ -32,7 +32,7 @@ NETS = {
     "mlp": Mlp,
 }
 COLLECTIONS = ("params", "fixed", "batch_stats")
-# Leaves of these names start at one value; the others are drawn.
+# Initial values, by name, of the leaves that are not `layers.Drawn`.
 CONSTANTS = {"bias": 0.0, "scale": 1.0, "mean": 0.0, "var": 1.0}
 
 
@@ -40,8 +40,8 @@ def make_net(name: str, *, num_classes: int, axis_name: str | None = None, **set
     """The net `name` of NETS with these settings.
 
     Args:
-      axis_name: the mapped axis over which batch norm averages in training; nets that have no batch
-        norm do not get it.
+      axis_name: the mapped axis over which batch norm averages in training; ignored for nets
+        without batch norm.
     Raises:
       ValueError: an unknown name, or a value out of range.
       TypeError: an unknown setting.
@@ -102,17 +102,17 @@ def apply_net(
     """The net as a pure function.
 
     Args:
-      variables: as `init_variables` gives them.
+      variables: from `init_variables`.
       x: f32[n, h, w, c].
-      train: batch norm uses the batch, and dropout is on.
+      train: batch norm uses the statistics of the batch, and dropout is on.
       keys: typed keys [n], one for each example, for dropout in training. An example's masks depend
         on its own key alone, hence not on how a batch is divided among devices.
     Returns:
       logits f32[n, num_classes], and {"residual_ratio": f32[blocks, n], `layers.residual_ratio`
-      of each residual block, "batch_stats": the running statistics after this call, those given
-      if not train}.
+      of each residual block, "batch_stats": the running statistics after this call, unchanged if
+      not train}.
     Raises:
-      ValueError: x or keys of another shape or dtype.
+      ValueError: x or keys have the wrong shape or dtype.
     """
     if x.ndim != 4 or x.dtype != jnp.float32:
         raise ValueError(f"x must be float32[n, h, w, c], got {x.dtype}{list(x.shape)}")

@@ -1,7 +1,7 @@
 """The paper's network: all-convolutional and residual, without batch norm (section 4, Table 1).
 
     stem       3x3 convolution to 16 channels
-    stages     9 blocks each with 64, 128, 256 channels; the second and third stage halve the map
+    stages     9 blocks each with 64, 128, 256 channels; stages 2 and 3 halve the map
     block      x + C_2(ReLU(C_1 x)), both convolutions 3x3
     head       mean over the map, then a fixed random matrix P: logits = mean(x) P
 
@@ -9,11 +9,11 @@
 shortcut averages 2x2 pixels and pads with zero channels, half on each side. Padding is TensorFlow's
 "SAME", as in the paper's base code (tensorflow/models, `resnet`, 2016).
 
-The ImageNet net, "an all-convolutional variant of the 34-layer network" with 35.7M parameters, is
-not in a table. `IMAGENET` has two readings: the 34-layer net's blocks, 21,095,616 parameters, and
-the blocks whose count agrees with the printed one, 35,693,760. Strides replace max pooling.
+The paper has no table for its ImageNet net, "an all-convolutional variant of the 34-layer network"
+with 35.7M parameters. `IMAGENET` has two readings: the blocks of the 34-layer net, 21,095,616
+parameters, or blocks that match the printed count, 35,693,760. Strides replace max pooling.
 
-What the text leaves open, or remarks on, is an option; the defaults follow its formulas.
+Whatever the text leaves open, or only mentions, is an option; the defaults follow its formulas.
 """
 
 import functools
@@ -28,7 +28,7 @@ from identity_matters.nets import layers
 # The value of the paper's base code; the paper itself has no batch norm.
 BATCH_NORM_EPSILON = 1e-3
 
-# Settings for images of 224 pixels a side, by blocks a stage.
+# Settings for images of 224 pixels a side; IMAGENET adds the number of blocks per stage.
 _IMAGENET = {
     "widths": (64, 128, 256, 512),
     "stem_width": 64,
@@ -48,9 +48,9 @@ class Block(nn.Module):
 
     Attributes:
       channels, stride: of the output, and of C_1 and the shortcut.
-      conv: a 3x3 convolution but for name, channels and stride.
-      norm: batch norm but for its name, or None for none.
-      leak, activate_first, identity: as of `AllConvResidual`.
+      conv: a partial 3x3 `nn.Conv` that lacks name, channels and stride.
+      norm: a partial batch norm that lacks its name, or None.
+      leak, activate_first, identity: see `AllConvResidual`.
     """
 
     channels: int
@@ -95,26 +95,26 @@ class Projection(nn.Module):
 
 
 class AllConvResidual(nn.Module):
-    """Table 1's network at the defaults.
+    """The network of Table 1, with the default settings.
 
     Attributes:
       num_classes: the number of logits.
       blocks_per_stage, widths, stage_strides: residual blocks and channels of each stage, and the
-        stride of its first convolution; image sides must allow it.
+        stride of its first convolution, which must divide the sides of the map.
       stem_width, stem_kernel_size, stem_stride: of the first convolution.
-      residual_init: "paper", standard deviation 1 / (k^2 c), or "standard", 1 / (k sqrt(c)), of the
-        convolutions in blocks, for kernel size k and c output channels. The stem's is standard.
-      initial_scale: a factor on that deviation; 0 makes every block the identity.
+      residual_init: the standard deviation of convolutions in blocks: "paper", 1 / (k^2 c), or
+        "standard", 1 / (k sqrt(c)), for kernel size k, c output channels. The stem's is standard.
+      initial_scale: a factor on that deviation; 0 makes every block the identity at first.
       leak: the activation is max(x, leak x). The base code has 0.1; the paper writes ReLU.
       activate_first: blocks x + C_2(ReLU(C_1 ReLU(x))) and a ReLU before the last mean, as in the
-        base code, whose first block moreover activates before its shortcut (not done here).
-      projection: "fixed", P is never trained, or "trained"; no bias. The paper says no more than
-        "random" of P's entries; see `Projection`.
+        base code. Its first block also activates before the shortcut, which is not done here.
+      projection: "fixed", P is never trained, or "trained"; no bias. The paper says only that P is
+        "random"; see `Projection`.
       identity: False leaves out the shortcuts: a block is C_2(ReLU(C_1 x)).
       batch_norm: batch norm before C_1, between C_1 and its ReLU, and before the last mean. With
         `activate_first` these are the places of the base code: each stands right before a ReLU.
       compute_dtype: "float32" or "bfloat16", the type of the convolutions. The sum over blocks is
-        float32 always: at the paper's initialization ||h|| / ||x|| is 0.0012 in the first stage and
+        always float32: at the paper's initialization ||h|| / ||x|| is 0.0012 in the first stage and
         0.0003 in the last, and bfloat16 rounds by up to 0.004.
       axis_name: the mapped axis over which batch norm averages in training.
     Raises:

@@ -1,7 +1,7 @@
 """What the networks share: initial weights, shortcuts, pooling, dropout, checks of settings.
 
-Images are [n, h, w, c] and kernels [k, k, in, out]. `compute_dtype` is what convolutions compute
-in; parameters are float32.
+Images are [n, h, w, c] and kernels [k, k, in, out]. `compute_dtype` is the dtype of convolutions;
+parameters are float32.
 """
 
 import functools
@@ -19,22 +19,22 @@ from identity_matters import random_matrices
 from identity_matters.array_types import Array
 
 COMPUTE_DTYPES = ("float32", "bfloat16")
-# Least number of channels -> pixels at a time of which a CPU takes the gradient of a convolution's
-# kernel: XLA slows down with more.
+# Least number of output channels -> pixels per chunk when a CPU computes the gradient of a
+# convolution's kernel: XLA is slower on larger chunks.
 CPU_PIXELS_PER_GRADIENT = {32: 4096, 1: 16_384}
-# What a running value keeps of itself, in Torch (momentum 0.1 there) and in the paper's base code.
+# Decay of running statistics in Torch (there: momentum 0.1) and in the paper's base code.
 BATCH_NORM_DECAY = 0.9
 
 
 @flax.struct.dataclass
 class Drawn(nn.Partitioned[Any]):
-    """A parameter that `nets.init_variables` draws; Flax takes it for its `value`.
+    """A parameter that `nets.init_variables` draws; Flax unboxes it to `value`.
 
-    JAX would compile a random call for each shape of a kernel, 99 of them in DenseNet; NumPy has
-    nothing to compile.
+    JAX would compile a random function for each shape of a kernel, 99 of them in DenseNet; NumPy
+    compiles nothing.
 
     Attributes:
-      value: what stands in its place while Flax works out the shapes.
+      value: a placeholder while Flax infers the shapes.
       draw: ``draw(generator, shape) -> float[shape]``.
     """
 
@@ -98,12 +98,12 @@ HE_FAN_OUT = standard(math.sqrt(2))
 # U(-sqrt(3 / m), sqrt(3 / m)), m inputs to each output. TensorFlow's `uniform_unit_scaling`, which
 # the paper's base code uses for its last matrix; Caffe calls it "xavier".
 UNIFORM_UNIT = uniform(lambda shape: math.sqrt(3 / _fan_in(shape)))
-# U(-1 / sqrt(m), 1 / sqrt(m)): what Torch gives a linear layer by default.
+# U(-1 / sqrt(m), 1 / sqrt(m)): Torch's default for linear layers.
 TORCH_LINEAR = uniform(lambda shape: 1 / math.sqrt(_fan_in(shape)))
 
 
 def classifier(num_classes: int) -> nn.Dense:
-    """Torch's linear layer, in float32 whatever the rest of a network computes in.
+    """A linear layer with Torch's initial kernel and zero bias, always computed in float32.
 
     Accelerators would otherwise round the factors to TF32 or bfloat16.
     """
@@ -117,10 +117,10 @@ def classifier(num_classes: int) -> nn.Dense:
 
 
 def batch_norm(net: nn.Module, train: bool, epsilon: float) -> Callable[..., nn.BatchNorm]:
-    """Batch norm over n, h, w but for its name; scale 1 and bias 0 at first.
+    """A partial `nn.BatchNorm` over n, h, w that lacks its name; scale is 1 and bias 0 at first.
 
     In training, means and variances are those of the batch, in float32, over all devices of the
-    mapped axis `net.axis_name` where there is one. The variance is the biased one everywhere (Torch
+    mapped axis `net.axis_name` if there is one. The variance is the biased one everywhere (Torch
     keeps the unbiased one for evaluation, a factor 1 + 1/(n h w - 1)).
     """
     return functools.partial(
@@ -136,15 +136,15 @@ def batch_norm(net: nn.Module, train: bool, epsilon: float) -> Callable[..., nn.
 def check(
     net: nn.Module, *, at_least: dict | None = None, rates: tuple = (), choices: dict | None = None
 ) -> None:
-    """Raises ValueError, naming the setting and both values, where a field of `net` won't do.
+    """Raises ValueError for an invalid field of `net`; it names field, value and what is allowed.
 
     Args:
-      at_least: the least value of fields, `num_classes` being at least 1 anyway.
+      at_least: the least value of each field; `num_classes` is always at least 1.
       rates: fields that must be at least 0 and below 1.
-      choices: what other fields may be; `compute_dtype` is one of COMPUTE_DTYPES anyway.
+      choices: the allowed values of each field; `compute_dtype` is always one of COMPUTE_DTYPES.
     """
     for name, least in {"num_classes": 1, **(at_least or {})}.items():
-        if not getattr(net, name) >= least:  # NaN is neither
+        if not getattr(net, name) >= least:  # `not`: NaN fails, too
             raise ValueError(f"{name} must be at least {least}, got {getattr(net, name)}")
     for name in rates:
         if not 0 <= getattr(net, name) < 1:
@@ -158,9 +158,9 @@ def check(
 def convolution(images: jax.Array, kernel: jax.Array, strides, padding, **options):
     """`jax.lax.conv_general_dilated` for Flax's layers, faster where XLA:CPU is slow.
 
-    With maps smaller than the kernel it is the product of their patches and the kernel: forward and
-    backward take 2 ms on a CPU for 128 maps of 2 x 2 with 64 channels, not the 35 ms of XLA's
-    convolution. On a CPU the gradient of a kernel is taken of a few images at a time.
+    If the map is smaller than the kernel, patches are multiplied by the kernel: forward and
+    backward take 2 ms on a CPU for 128 maps of 2 x 2 with 64 channels, where XLA's convolution
+    takes 35 ms. On a CPU, the gradient of a kernel is computed from a few images at a time.
     """
     (n, h, w, _), (k, _, _, c_out) = images.shape, kernel.shape
     if (padding, max(strides)) != ("SAME", 1) or min(h, w) >= k:
@@ -200,7 +200,7 @@ def _gradients(strides, padding, options, inputs, slope):
     count = max(1, pixels // math.prod(slope.shape[1:3]))
     if count >= len(images):
         return of_images, kernel_gradient(images, slope)
-    # XLA takes 31 ms for 16 maps of 32 x 32 with 64 channels, and 12 ms for four times four.
+    # XLA takes 31 ms for 16 maps of 32 x 32 with 64 channels, and 12 ms for four chunks of 4.
     both = {"cpu": in_parts, "default": kernel_gradient}
     return of_images, jax.lax.platform_dependent(images, slope, **both)
 
@@ -214,7 +214,7 @@ def leaky_relu(x: Array, leak: float) -> jax.Array:
 
 
 def average_pool(x: Array, size: int) -> jax.Array:
-    """Means over size x size squares that do not overlap: [n, h, w, c] to [n, h/size, w/size, c].
+    """Means over disjoint size x size squares: [n, h, w, c] to [n, h/size, w/size, c].
 
     Raises:
       ValueError: size does not divide h and w.
@@ -227,16 +227,16 @@ def average_pool(x: Array, size: int) -> jax.Array:
         )
     if size == 1:
         return jnp.asarray(x)
-    # A window, not a mean over axes of a reshaped array: for that libtpu estimates 250,000 cycles
-    # where the second stage of Table 1 begins, more than for a convolution there.
+    # A window, not a mean over axes of a reshaped array: where the second stage of Table 1 begins,
+    # libtpu estimates 250,000 cycles for such a mean, more than for a convolution there.
     window = (size, size)
     return nn.avg_pool(x.astype(jnp.float32), window, strides=window).astype(x.dtype)
 
 
 def pad_channels(x: Array, channels: int) -> jax.Array:
-    """Zero channels added on both sides, half of them first (rounded down): to [n, h, w, channels].
+    """Pads with zero channels on both sides, the smaller half first: to [n, h, w, channels].
 
-    x has no more channels than that; settings that ask for fewer are refused by their nets.
+    x must not have more channels than that; the nets refuse settings that ask for fewer.
     """
     missing = channels - x.shape[-1]
     if not missing:
@@ -256,9 +256,9 @@ def dropout(x: Array, keys: jax.Array | None, rate: float, layer: int) -> jax.Ar
       x: f[n, ...].
       keys: typed keys [n]; the mask of an example depends on its key and `layer` alone.
       rate: at least 0 and below 1; at 0 keys may be None.
-      layer: another number for each dropout layer of a network.
+      layer: a different number for each dropout layer of a network.
     Raises:
-      ValueError: not one key for each example.
+      ValueError: there is not one key for each example.
     """
     if not rate:
         return jnp.asarray(x)
@@ -276,8 +276,8 @@ def dropout(x: Array, keys: jax.Array | None, rate: float, layer: int) -> jax.Ar
 def residual_ratio(x: Array, h: Array) -> jax.Array:
     """||h|| / ||x|| of each example, over the whole map; 0 where h = 0: f32[n].
 
-    The size of a residual block's h(x) next to what it is added to, which the paper's section 2
-    wants small. Where a block changes the shape, x is what its shortcut makes of the input.
+    How large a residual block's h(x) is next to what it is added to; the paper's section 2 wants
+    this to be small. If a block changes the shape, x is the output of its shortcut.
 
     >>> residual_ratio(jnp.array([[3.0, 4.0]]), jnp.array([[0.0, 0.5]]))
     Array([0.1], dtype=float32)

@@ -1,26 +1,26 @@
-"""Multilayer perceptrons with and without the identity, to thousands of layers.
+"""Multilayer perceptrons with and without the identity, of up to thousands of layers.
 
     h_1 = c x + W_1 x;   h_j = c h_{j-1} + W_j phi(h_{j-1}), j = 2 ... l - 1;   W_l phi(h_{l-1})
 
 l      depth, the number of matrices; there are no biases.
-phi    ReLU, or the identity map: then all is the linear net of the paper's section 2.
-c      1 with the identity, wherever a matrix is square: in layers 2 ... l - 1, and in the first
-       where the width is the number of inputs (elsewhere there is no such term). Else 0.
+phi    ReLU, or the identity map, which gives the linear net of the paper's section 2.
+c      1 with the identity, else 0. The first layer has this term only if its matrix is square,
+       that is, if the width is the number of inputs.
 
-Without the identity this is the ordinary net; with it and from the same weights, the same net plus
-the identity, one matrix a layer. Square matrices start by one of INITIALIZATIONS; the others in all
-nets alike, a first one with deviation 1/sqrt(m), m inputs, and the last with 1/m, so that outputs
-start small next to labels:
+Without the identity this is the ordinary net; with it, the same weights give the same net plus the
+identity, with one matrix per layer. Square matrices are initialized by one of INITIALIZATIONS. The
+others are the same in all nets: a first one has standard deviation 1/sqrt(m) for m inputs, the last
+one 1/m, so that outputs start small next to labels:
 
 near_zero    N(0, (initial_scale / (l sqrt(width)))^2): spectral norm about 2 initial_scale / l,
-             the order that Theorem 2.1 gives an optimum.
+             the order of the optimum in Theorem 2.1.
 standard     N(0, g^2 / width); g^2 = 2 for ReLU (He et al. 2015, arXiv 1502.01852), 1 for linear,
              times initial_scale^2.
 orthogonal   g Q, Q uniformly random orthogonal (Saxe et al. 2013, arXiv 1312.6120), g as above.
 
-The middle layers are one stack that `lax.scan` runs through, so that 1200 layers compile as fast as
-three; c and the slope of phi below zero are numbers that are handed over ("fixed"), so that nets of
-a size share one compiled program. Kernels are [in, out] and act from the right, as everywhere here.
+The middle layers are one stack, scanned by `lax.scan`, so 1200 layers compile as fast as three.
+c and the slope of phi below zero are inputs (in "fixed"), so nets of one size share a compiled
+program. Kernels are [in, out] and act from the right, as everywhere here.
 """
 
 import math
@@ -37,22 +37,22 @@ from identity_matters.nets import layers
 # Slope of phi below zero.
 ACTIVATIONS = {"relu": 0.0, "linear": 1.0}
 INITIALIZATIONS = ("near_zero", "standard", "orthogonal")
-# What phi leaves of the mean square of a symmetric argument.
+# Share of the mean square of a symmetric input that phi keeps.
 _KEPT_SQUARE = {"relu": 0.5, "linear": 1.0}
 LEAST_DEPTH = 2
 
 
 class Mlp(nn.Module):
-    """The net above, for images of any shape, which it takes as vectors.
+    """The net above, for images of any shape, which it flattens.
 
     Attributes:
       num_classes: the number of logits.
       depth: l, at least 2.
       width: units of every hidden layer.
-      identity: whether the identity is added where a layer is square.
+      identity: whether square layers add the identity.
       activation: "relu" or "linear".
       initialization: of the square layers, one of INITIALIZATIONS.
-      initial_scale: multiplies the square matrices at first.
+      initial_scale: a factor on the initial square matrices.
       compute_dtype: "float32" or "bfloat16"; the last layer is computed in float32.
     Raises:
       ValueError: an attribute is out of range.
@@ -121,11 +121,11 @@ def _leaf(key, name: str, init: Callable, shape: tuple[int, ...]) -> dict:
 def forward(
     variables: dict, x: Array, compute_dtype: str = "float32"
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The net on vectors, and how large the signal is on its way.
+    """The net on vectors, and the size of the signal after each layer.
 
     Args:
-      variables: as `Mlp` draws them: params {"first", "hidden", "last"} of {"kernel": f32}, and
-        fixed {"identity": c, "slope": that of phi below zero} of {"scale": f32[1]}.
+      variables: as in `Mlp`: params {"first", "hidden", "last"} of {"kernel": f32}, and fixed
+        {"identity": c, "slope": of phi below zero} of {"scale": f32[1]}.
       x: f32[n, d].
     Returns:
       (logits f32[n, num_classes], {
@@ -165,13 +165,13 @@ def forward(
 
 
 def effective_dimension(h: jax.Array) -> jax.Array:
-    """In how many directions vectors point, whatever their lengths: from 1 to their dimension.
+    """The number of directions in which vectors point, whatever their lengths: from 1 to d.
 
-    ``1 / ||M||_F^2``, M the mean of ``u u^T`` over the vectors' directions u: 1 where all lie on
-    one line, k where they are spread evenly over k orthogonal ones. NaN where a vector is 0.
+    ``1 / ||M||_F^2``, M the mean of ``u u^T`` over the vectors' directions u: 1 if all lie on one
+    line, k if they are spread evenly over k orthogonal lines. NaN if a vector is 0.
 
     Args:
-      h: f[n, d]; the result is of its dtype.
+      h: f[n, d]; the result has its dtype.
     """
     # Tiny vectors would vanish when their entries are squared.
     h = h / jnp.max(jnp.abs(h), axis=1, keepdims=True)
@@ -181,7 +181,7 @@ def effective_dimension(h: jax.Array) -> jax.Array:
 
 
 def is_square(shape: tuple[int, ...]) -> bool:
-    """Whether a kernel of this shape maps vectors to vectors of their own length."""
+    """Whether a kernel of this shape maps vectors to vectors of the same dimension."""
     return shape[-2] == shape[-1]
 
 

@@ -6,33 +6,32 @@ All-CNN-C (Springenberg et al., arXiv 1412.6806):
                 | 3x3 192, 3x3 192, 3x3 192 stride 2, dropout 0.5
                 | 3x3 192 without padding, 1x1 192, 1x1 classes | mean over the map
 
-A ReLU follows every convolution, the last included. 1,369,738 parameters for 10 classes, biases
-among them. Initial kernels are Caffe's "xavier", U(-sqrt(3 / m), sqrt(3 / m)) for m inputs, and
-biases 0, as in the Caffe version that shared its settings (mateuszbuda/ALL-CNN); the paper does not
-say.
+A ReLU follows every convolution, even the last. 1,369,738 parameters for 10 classes, biases
+included. The paper does not give initial values. As in a Caffe version with published settings
+(mateuszbuda/ALL-CNN), kernels start from Caffe's "xavier", U(-sqrt(3 / m), sqrt(3 / m)) for m
+inputs, and biases at 0.
 
-DenseNet for small images (Huang et al., arXiv 1608.06993), neither bottleneck nor compression: a
+DenseNet for small images (Huang et al., arXiv 1608.06993), without bottlenecks or compression: a
 3x3 stem with 16 channels, then three dense blocks of (depth - 4) / 3 layers. A layer is BN - ReLU -
-3x3 convolution to `growth` channels, and everything before it is its input. Between dense blocks
-stand BN - ReLU - 1x1 convolution of the same width - 2x2 mean; at the end BN - ReLU - mean over the
+3x3 convolution to `growth` channels, and its input is everything before it. Between dense blocks
+come BN - ReLU - 1x1 convolution of the same width - 2x2 mean; at the end BN - ReLU - mean over the
 map - linear layer. Depth 100 and growth 24 give 27,249,082 parameters for 10 classes, the 27.2M
-that its authors print. Their released code (liuzhuang13/DenseNet) has 2 `growth` stem channels,
-with which the network has 28,071,706. Dropout, which they use without data augmentation only, is
-left out.
+that its authors report. Their released code (liuzhuang13/DenseNet) has 2 `growth` stem channels,
+which gives 28,071,706. Dropout is left out, as they use it only without data augmentation.
 
 ResNet (He et al., arXiv 1512.03385): blocks ReLU(shortcut(x) + BN(C_2(ReLU(BN(C_1 x))))) of 3x3
 convolutions, in stages that double the channels and, but for the first, halve the map; a mean over
 the map and a linear layer.
 
 * For small images (section 4.2): a 3x3 stem and three stages of (depth - 2) / 6 blocks. Where a
-  stage halves the map its shortcut takes every second pixel and adds zero channels (their option
-  A), so that shortcuts have no parameters. ResNet-110 has 1,727,962 parameters for 10 classes.
-* For images of 224 pixels a side (section 4.1): a 7x7 stem of stride 2, a 3x3 maximum of stride 2,
-  four stages, and 1x1 convolutions of stride 2 with batch norm as shortcuts where a stage halves
+  stage halves the map, its shortcut takes every second pixel and adds zero channels (their option
+  A), so shortcuts have no parameters. ResNet-110 has 1,727,962 parameters for 10 classes.
+* For images of 224 pixels a side (section 4.1): a 7x7 stem of stride 2, a 3x3 max pooling of stride
+  2, four stages, and 1x1 convolutions of stride 2 with batch norm as shortcuts where a stage halves
   the map (option B). ResNet-34 has 21,797,672 parameters for 1000 classes.
 
-Initial weights and batch norm of DenseNet and ResNet are those of the authors' or Facebook's Torch
-code.
+DenseNet and ResNet take initial weights and batch norm from the authors' or Facebook's Torch code,
+except that the running variance is the biased one (see `layers.batch_norm`).
 """
 
 import functools
@@ -46,8 +45,8 @@ from identity_matters.nets import layers
 
 # Torch's default.
 BATCH_NORM_EPSILON = 1e-5
-# All-CNN-C: channels, kernel size, stride, zeros on each side, and whether dropout follows; the
-# last convolution, to the classes, comes on top.
+# All-CNN-C: channels, kernel size, stride, zeros on each side, and whether dropout follows; the net
+# appends the last convolution, to the classes.
 CONVOLUTIONS = (
     (96, 3, 1, 1, False),
     (96, 3, 1, 1, False),
@@ -58,10 +57,10 @@ CONVOLUTIONS = (
     (192, 3, 1, 0, False),
     (192, 1, 1, 0, False),
 )
-# Two strides of 2 must leave its 3x3 convolution without padding at least one position.
+# After two strides of 2, the map must be at least 3x3 for the 3x3 convolution without padding.
 LEAST_SIDE_PIXELS = 9
 DENSE_BLOCKS = 3
-# Of ResNet: the stages for small images, and blocks a stage for large ones, by depth.
+# ResNet: the number of stages for small images; blocks per stage for large ones, by depth.
 STAGES = 3
 IMAGENET_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
@@ -71,8 +70,7 @@ class AllCnnC(nn.Module):
 
     Attributes:
       num_classes: the number of logits.
-      input_dropout, dropout: probabilities of setting to zero the numbers of the image, and of the
-        two maps after a stride of 2.
+      input_dropout, dropout: dropout rates of the image, and of the two maps after a stride of 2.
       compute_dtype: "float32" or "bfloat16", the type of the convolutions.
     Raises:
       ValueError: an attribute is out of range.
@@ -129,7 +127,7 @@ class _TorchNet(nn.Module):
     axis_name: str | None = None
 
     def parts(self, train: bool) -> tuple[Callable, Callable]:
-        """nn.Conv but for name, channels, size and stride, and nn.BatchNorm but for its name."""
+        """Partial `nn.Conv`, which lacks name, channels, size and stride, and batch norm."""
         conv = functools.partial(
             nn.Conv, use_bias=False, dtype=self.compute_dtype, kernel_init=layers.HE_FAN_OUT
         )
@@ -140,8 +138,8 @@ class DenseNet(_TorchNet):
     """DenseNet (L = 100, k = 24) at the defaults.
 
     Attributes:
-      depth: 3 m + 4 for m layers a dense block.
-      growth: channels that a layer adds.
+      depth: 3 m + 4 for m layers per dense block.
+      growth: channels that each layer adds.
       stem_width: channels after the first convolution.
     Raises:
       ValueError: an attribute is out of range.
@@ -184,8 +182,8 @@ class Block(nn.Module):
 
     Attributes:
       channels, stride: of the output, and of C_1 and the shortcut.
-      projected: whether a shortcut of stride 2 is a convolution instead of pixels and zeros.
-      conv, norm: nn.Conv and nn.BatchNorm but for name, channels, kernel size and stride.
+      projected: whether a shortcut of stride 2 is a 1x1 convolution, not pixels and zeros.
+      conv, norm: see `_TorchNet.parts`.
     """
 
     channels: int
@@ -196,7 +194,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        # One zero on each side puts the kernels on the pixels that the shortcut takes.
+        # One zero on each side centers the kernels on the pixels that the shortcut takes.
         conv = functools.partial(self.conv, self.channels, (3, 3), padding=1)
         h = nn.relu(self.norm(name="norm1")(conv(strides=self.stride, name="conv1")(x)))
         h = self.norm(name="norm2")(conv(name="conv2")(h))
@@ -212,7 +210,7 @@ class ResNet(_TorchNet):
     """ResNet-110 for small images at the defaults.
 
     Attributes:
-      depth: 6 b + 2 for b blocks a stage: 8, 14, 20, ..., 110.
+      depth: 6 b + 2 for b blocks per stage: 8, 14, 20, ..., 110.
       width: channels of the stem and the first stage.
     Raises:
       ValueError: an attribute is out of range.
@@ -229,7 +227,7 @@ class ResNet(_TorchNet):
         self.blocks()
 
     def blocks(self) -> tuple[int, ...]:
-        """Blocks of each stage; raises ValueError for a depth that will not do."""
+        """Blocks of each stage; raises ValueError for an invalid depth."""
         if self.depth < 8 or (self.depth - 2) % 6:
             raise ValueError(f"depth must be 6 b + 2 for b >= 1 blocks a stage, got {self.depth}")
         return STAGES * ((self.depth - 2) // 6,)
@@ -254,7 +252,7 @@ class ResNet(_TorchNet):
 
 
 class ResNetImageNet(ResNet):
-    """ResNet-34 for large images at the defaults; `depth` is 18 or 34, the rest as of `ResNet`."""
+    """ResNet-34 for large images at the defaults; `depth` is 18 or 34, the rest as in `ResNet`."""
 
     depth: int = 34
     width: int = 64

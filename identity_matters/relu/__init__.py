@@ -1,4 +1,4 @@
-"""Residual nets with one ReLU a block in the small-norm region (the open question of section 5).
+"""Residual nets with one ReLU per block in the small-norm region (the open question of section 5).
 
 The paper proves that a linear residual net has no bad critical point with ``|||A||| <= tau < 1``
 (Theorem 2.2) and conjectures an analogous result for nonlinear blocks. docs/theory/relu.md has
@@ -16,8 +16,8 @@ all statements and proofs for ``h + V ReLU(U h + s)``. Symbols, in float64:
 * `model`: the net, its risk, its norm, random weights, gradient descent.
 * `problems`: random problems with a teacher.
 * `origin`: the second-order form of f at zero weights, and when a direction leads down.
-* `critical_points`: the search for them, of what kind they are, and the open sets of dead units.
+* `critical_points`: their search and classification, and open sets of dead units.
 * `certificate`: a computer-assisted proof, in rational numbers, of one bad local minimum.
-* `feature_bound`: what is left of eq. (2.3): a bound where features are independent, and one on the
-  gradient in the maps themselves.
+* `feature_bound`: what remains of eq. (2.3): a gradient bound where features are independent, and
+  one on the gradient in the maps themselves.
 """

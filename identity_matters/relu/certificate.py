@@ -1,19 +1,19 @@
-"""A computer-assisted proof that a bad local minimum lies near a point that a search returned.
+"""A computer-assisted proof that a bad local minimum lies near a point found by a search.
 
-For nets of any depth. A strictly dead unit is inactive on every example; f does not depend on its
-weights nearby, so the proof leaves it out. All numbers of the problem, inputs, maps, teacher and
-candidate, are taken for what they are, binary fractions, and every inequality of N10 and N11 in
-docs/theory/relu.md is checked in exact rational arithmetic (`fractions.Fraction`), so that no
-rounding enters the proof.
+It works for nets of any depth. A strictly dead unit is inactive on every example; f does not depend
+on its weights nearby, so the proof leaves it out. Inputs, maps, teacher and candidate are taken as
+the exact binary fractions that floats are, and every inequality of N10 and N11 in
+docs/theory/relu.md is checked in exact rational arithmetic (`fractions.Fraction`), so no rounding
+enters the proof.
 
-f does not change under ``(v, w) -> (v / a, a w)``; with T the unit tangents of these orbits at the
-candidate theta_0 the proof looks at ``F(theta) = grad f(theta) + T T^T (theta - theta_0)``.
+f does not change under ``(v, w) -> (v / a, a w)``. Let T be the unit tangents of these orbits at
+the candidate theta_0. The proof studies ``F(theta) = grad f(theta) + T T^T (theta - theta_0)``.
 
-1. A Newton-Kantorovich argument gives F one zero theta* within rho of theta_0.
-2. grad f is orthogonal to the orbits, so that F(theta*) = 0 makes theta* critical.
-3. No live unit reaches a kink within rho, so that f is one polynomial there. Dead units stay dead.
-4. The Hessian is positive across the orbits: a local minimum, strict but for the rescaling and the
-   weights of dead units.
+1. By a Newton-Kantorovich argument, F has exactly one zero theta* within rho of theta_0.
+2. grad f is orthogonal to the orbits, so F(theta*) = 0 makes theta* critical.
+3. No live unit reaches a kink within rho, so f is one polynomial there. Dead units stay dead.
+4. The Hessian is positive across the orbits, so theta* is a local minimum, strict up to rescaling
+   and the weights of dead units.
 5. f(theta*) > 0 while the teacher has f = 0, and both are inside the ball.
 """
 
@@ -29,9 +29,9 @@ from numpy.typing import ArrayLike
 from identity_matters.relu import origin
 from identity_matters.relu.model import Blocks, Problem
 
-# Square roots are rounded up to a multiple of one over this.
+# Square roots are rounded up to a multiple of 1 over this.
 _ROOT_UNIT = 10**40
-# Share of the largest eigenvalue below which the least one is given up on at once.
+# Give up at once if the least eigenvalue is below this share of the largest.
 _FLAT = 1e-9
 
 
@@ -44,12 +44,12 @@ class Certificate:
     """Bounds that hold for the exact critical point theta*, rounded outwards to floats.
 
     Attributes:
-      radius: theta* is this close to the candidate, Euclidean norm over all weights.
+      radius: theta* is within this distance of the candidate, Euclidean norm over all weights.
       risk, risk_above: f(theta*) lies between these; the teacher's is 0.
-      norm: ``|||theta*|||`` is at most this; likewise teacher_norm.
-      kink_distance: ``|w_c . z_i| / ||z_i||`` is at least this at theta*.
+      norm, teacher_norm: upper bounds on ``|||theta*|||`` and on the norm of the teacher.
+      kink_distance: ``|w_c . z_i| / ||z_i||`` is at least this at theta*, for live units.
       curvature: the least eigenvalue of the Hessian across the orbits is at least this.
-      active_examples: of each live unit, how many examples it is active on.
+      active_examples: for each live unit, on how many examples it is active.
       dead_units: how many units are active on no example.
     """
 
@@ -70,7 +70,7 @@ def exact(array: ArrayLike) -> np.ndarray:
 
 
 def root_above(value: Fraction) -> Fraction:
-    """A rational number at or above the square root."""
+    """A rational upper bound of the square root."""
     scaled = value * _ROOT_UNIT**2
     return Fraction(math.isqrt(math.ceil(scaled)) + 1, _ROOT_UNIT)
 
@@ -89,7 +89,7 @@ def _require(condition: bool, text: str, left, right) -> None:
 
 
 class _Block(NamedTuple):
-    """Exact: V d x k, W k x width_z; of its inputs z n x width_z, and pre-activations n x k."""
+    """Exact weights V: d x k and W: k x width_z, inputs z: n x width_z, pre-activations: n x k."""
 
     V: np.ndarray
     W: np.ndarray
@@ -107,7 +107,7 @@ class _Block(NamedTuple):
 
 
 def _pass(blocks: Blocks, z) -> tuple[np.ndarray, list[_Block]]:
-    """The exact pass from z, n x width_z: h_l - h_0, n x d, and all blocks."""
+    """The exact forward pass from z: n x width_z; returns h_l - h_0: n x d, and all blocks."""
     depth, width, d = blocks.U.shape
     weights = exact(origin.unit_weights(blocks)).reshape(depth, width, -1)
     found: list[_Block] = []
@@ -120,24 +120,24 @@ def _pass(blocks: Blocks, z) -> tuple[np.ndarray, list[_Block]]:
 
 
 def _system(blocks: list[_Block], B, r):
-    """``(grad f, Hessian)`` where all pre-activations keep their signs.
+    """``(grad f, Hessian)`` of the piece on which all pre-activations keep their signs.
 
-    Weights come block by block, V row by row and then W. r f[n, d_out] are the residuals.
+    Weights are ordered block by block, V row by row and then W. r: n x d_out, the exact residuals.
     """
     n, (d, _) = len(r), blocks[0].V.shape
     active = [exact(block.pre > 0) for block in blocks]
-    # The gradients of half the sum of squares in the outputs of each block, n x d.
+    # Gradients of half the sum of squares with respect to the output of each block, n x d.
     pulled = [r @ B]
     for (V, W, _, _), on in zip(blocks[:0:-1], active[:0:-1], strict=True):
         pulled.insert(0, pulled[0] + ((pulled[0] @ V) * on) @ W[:, :d])
     size = sum(block.V.size + block.W.size for block in blocks)
-    # The derivatives of the output of the blocks so far, n x d x size.
+    # Derivatives of the output of the blocks so far, n x d x size.
     moved = np.full((n, d, size), Fraction(0))
     mixed = np.full((size, size), Fraction(0))
     offset = 0
     for (V, W, z, pre), on, G in zip(blocks, active, pulled, strict=True):
         below = moved[:, :, :offset]
-        # Of the active pre-activations in the weights of the blocks below.
+        # Derivatives of the active pre-activations with respect to the weights of the blocks below.
         inner = np.einsum("cb,nbp->ncp", W[:, :d], below) * on[:, :, None]
         of_V = offset + np.arange(V.size).reshape(V.shape)
         of_W = offset + V.size + np.arange(W.size).reshape(W.shape)
@@ -156,7 +156,7 @@ def _system(blocks: list[_Block], B, r):
 
 
 def _orbit_tangents(blocks: list[_Block]) -> np.ndarray:
-    """t_c, f64[size, units]: the tangents (v_c, -w_c) in the order of `_system`."""
+    """t_c, f64[size, units]: the tangents (v_c, -w_c), weights ordered as in `_system`."""
     own = []
     for V, W, _, _ in blocks:
         unit = np.eye(len(W))
@@ -169,7 +169,7 @@ def _is_definite(matrix) -> bool:
     """Whether a symmetric matrix is positive definite, by its leading minors; False in doubt.
 
     Entries are rounded to multiples of 1 / _ROOT_UNIT, which moves no eigenvalue by more than
-    size / _ROOT_UNIT; the rest is Bareiss's elimination, whose divisions leave no remainder.
+    size / _ROOT_UNIT; the diagonal is lowered by that. Bareiss's elimination then divides exactly.
     """
     rows = np.vectorize(round, otypes="O")(matrix * _ROOT_UNIT)
     rows -= len(rows) * np.eye(len(rows), dtype=int)
@@ -188,10 +188,10 @@ def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate
 
     Args:
       candidate, teacher: both with biases or both without.
-      problem: its x enters as ``z_i`` rounded to floats; its y is not used: the exact output of the
-        teacher takes its place.
+      problem: its x enters as ``z_i`` rounded to floats; its y is replaced by the exact output of
+        the teacher.
     Raises:
-      ValueError: one of the nets has biases and the other has not.
+      ValueError: only one of the nets has biases.
     """
     if (candidate.s is None) != (teacher.s is None):
         raise ValueError("candidate and teacher must both have biases, or both none")
@@ -203,19 +203,19 @@ def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate
     _require(len(live) > 0, "blocks with live units", len(live), 1)
     gradient, hessian = _system(live, B, r)
     tangents = _orbit_tangents(live)
-    # Unit vectors up to rounding, which the proof does not need to be exact.
+    # T has unit vectors up to rounding; the proof does not need them to be exact.
     tangents, T = exact(tangents), exact(tangents / np.linalg.norm(tangents, axis=0))
     derivative = hessian + T @ T.T
     spectrum = np.linalg.eigvalsh(derivative.astype(np.float64))
-    # A flat direction that is no rescaling: more than one net gives these predictions.
+    # A flat direction that is no rescaling: other nets nearby give the same predictions.
     _require(spectrum[0] > _FLAT * spectrum[-1], "the Hessian is flat", spectrum[0], spectrum[-1])
     inverse = exact(np.linalg.inv(derivative.astype(np.float64)))
     Y = _norm(inverse @ gradient)
     Z = _norm(np.eye(len(gradient), dtype=int) - inverse @ derivative)
     _require(Fraction(1, 2) > Z, "||I - C F'|| must be below 1/2", Z, Fraction(1, 2))
     rho = 4 * Y + Fraction(1, 10**25)
-    # From here on, bounds within rho of theta_0: of the weights, of what the outputs of the live
-    # units move by, and of the third derivative of f.
+    # From here on, bounds that hold within rho of theta_0: on the weights, on how far the outputs
+    # of the live units move, and on the third derivative of f.
     length = _norm([w for V, W, _, _ in live for part in (V, W) for w in part.ravel()]) + rho
     rates = _output_rates(live, length, rho)
     gain, z_norms, r_norms = _norm(B), _row_norms(z), _row_norms(r)
@@ -250,7 +250,7 @@ def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate
 
 
 def _output_rates(live: list[_Block], length, rho) -> tuple[Fraction, Fraction, Fraction]:
-    """D_1, D_2 and D_3 of N10: times |z_i|, bounds of the derivatives of the outputs."""
+    """D_1, D_2 and D_3 of N10; times |z_i| they bound the derivatives of the outputs."""
     factors = [1 + (_norm(V) + rho) * (_norm(W) + rho) for V, W, _, _ in live]
     others = math.prod(factors) / min(factors)
     some, most = 1 - Fraction(1, len(live)), 1 - Fraction(2, len(live))
@@ -259,7 +259,7 @@ def _output_rates(live: list[_Block], length, rho) -> tuple[Fraction, Fraction, 
 
 
 def _kink_distance(blocks: list[_Block], moves: np.ndarray) -> Fraction:
-    """The least distance of a live unit from its kink on an example, over the length of z there.
+    """The least distance of a live unit from its kink on any example, divided by ||z|| there.
 
     The inputs of the blocks above the first live one move by at most `moves`.
 

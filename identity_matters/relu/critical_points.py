@@ -1,15 +1,15 @@
-"""The search for critical points of a mean square, and what kind of point was found.
+"""Search for critical points of a mean square, and their classification.
 
-It takes any net by the function of its residuals, so that linear residual nets are searched by the
-same program. Solve: Levenberg-Marquardt on ``grad f = 0``, drawn to saddles as much as to minima.
-Descend: Levenberg-Marquardt on f itself, then the first to polish the end point; drawn to minima.
+A net is given by its residual function, so the same program searches linear residual nets. Solve:
+Levenberg-Marquardt on ``grad f = 0``, drawn to saddles as much as to minima. Descend:
+Levenberg-Marquardt on f itself, then a solve to polish the end point; drawn to minima.
 Inside one activation pattern f is a polynomial, and a point there with ``grad f = 0`` is a critical
 point in every sense. Points at a kink, where some unit's pre-activation is 0 on some example, are
-counted apart.
+counted separately.
 
-A unit is strictly dead on a sample if its pre-activation is negative on every example. Where all
-are, f = f(0) on a neighbourhood: open sets of exact critical points with a bad risk inside every
-small ball. See N6 to N8 of docs/theory/relu.md.
+A unit is strictly dead on a sample if its pre-activation is negative on every example. If all units
+are, f = f(0) on a neighbourhood. So every small ball contains open sets of exact critical points
+with a bad risk. See N6 to N8 of docs/theory/relu.md.
 """
 
 import functools
@@ -29,7 +29,7 @@ from identity_matters.array_types import Array
 from identity_matters.relu import model
 from identity_matters.relu.model import Blocks, Problem
 
-# What a limit can be, by the first that fits.
+# Kinds of limits; the first that fits counts.
 KINDS = (
     "not critical",
     "optimal",
@@ -40,7 +40,7 @@ KINDS = (
     "saddle",
     "no negative curvature",
 )
-# Share of the tolerance below which the slope of a residual ends a search.
+# A search also ends once the slope of its residual is below this share of the tolerance.
 _SLOPE_SHARE = 1e-3
 
 
@@ -54,13 +54,13 @@ def find(
     tolerance: float,
     residuals: Callable[[Any, Problem], jax.Array] = model.residuals,
 ) -> tuple[Any, dict[str, jax.Array]]:
-    """Where a search ends from each of a batch of starts.
+    """Runs a search from each of a batch of starts.
 
     Args:
       weights, problem: with a leading axis of m starts, each with its own problem.
       descends: bool[m], whether to descend on f first, or only to solve grad f = 0.
-      steps: the most steps of each Levenberg-Marquardt.
-      tolerance: a point with ``||grad f||`` up to this is done.
+      steps: the maximum number of steps of each Levenberg-Marquardt.
+      tolerance: a search ends once its residual, ``grad f`` in a solve, has at most this norm.
       residuals: ``residuals(weights, problem)`` of one start; f is the sum of their squares.
     Returns:
       ``(weights, numbers)``: the limits, and f64[m] each of "gradient_norm" and "risk"; f64[m, p]
@@ -74,7 +74,7 @@ def find(
             return residuals(unravel(point), sample).ravel()
 
         gradient = jax.grad(lambda point: jnp.sum(residual(point) ** 2))
-        # Past this slope of the residual it is about as small as it gets.
+        # Below this slope, the residual is about as small as it gets.
         solve = functools.partial(
             solvers.least_squares, tolerance=tolerance, slope_tolerance=_SLOPE_SHARE * tolerance
         )
@@ -92,11 +92,11 @@ def find(
 
 @jax.jit
 def kink_margins(blocks: Blocks, problem: Problem) -> dict[str, jax.Array]:
-    """How far each limit is from a kink, and its lengths; batched over a leading axis.
+    """Distance of each limit from a kink, its shortest unit, its dead units; batched over an axis.
 
     Returns:
       dict of f64[m]: "kink_margin", the least ``|w . z_i| / (||w|| ||z_i||)`` over all units and
-      examples (0 for a unit with w = 0); "shortest_unit", the least ``max(||w||, ||v||)`` of a
+      examples (0 if w or z_i is 0); "shortest_unit", the least ``max(||w||, ||v||)`` of a
       unit; and i64[m] "dead_units", how many are active on no example.
     """
     # Axes: nets, blocks, examples, units.
@@ -129,15 +129,15 @@ def classify(
     """One of `KINDS` for each limit.
 
     Args:
-      limits: arrays of `find` and `kink_margins`, "risk_share" (f / f(0)) and "max_norm".
-      units: l k, how many the net has.
+      limits: the arrays of `find` and `kink_margins`, "risk_share" (f / f(0)) and "max_norm".
+      units: l k, the number of units of the net.
       gradient_tolerance: ``||grad f||`` up to which a point counts as critical.
       optimal_share: f / f(0) up to which it counts as optimal; the problems are realizable.
       radius: of the ball, for ``|||theta|||``.
-      kink_tolerance: `kink_margins`' margin from which f is smooth at the point.
+      kink_tolerance: "kink_margin" up to which a point counts as at a kink.
       zero_unit_tolerance: a unit with ||w|| and ||v|| up to this is zero.
-      curvature_tolerance: share of the largest Hessian eigenvalue up to which a negative one is
-        taken for rounding.
+      curvature_tolerance: share of the largest Hessian eigenvalue up to which a negative eigenvalue
+        counts as rounding.
     """
     eigenvalues = limits["eigenvalues"]
     negative = eigenvalues[:, 0] < -curvature_tolerance * eigenvalues[:, -1]
@@ -154,10 +154,10 @@ def classify(
 
 
 def dead_share_on_ball(dimension: int, radius: float) -> float:
-    """p, the least share of random units that are strictly dead on data in the ball of `radius` b.
+    """p, a lower bound on the share of random units strictly dead on data in a ball of `radius` b.
 
     ``p = 1/2 I_{1/(1 + b^2)}(d/2, 1/2)`` (regularised incomplete beta function) for rows w with
-    spherically symmetric directions, as Gaussian ones of any scale have. Data that fill the ball
+    spherically symmetric directions, such as Gaussian ones of any scale. Data that fill the ball
     attain it. A net of l blocks of k independent units is strictly dead with probability p^{l k}.
     """
     return float(0.5 * scipy.special.betainc(dimension / 2, 0.5, 1 / (1 + radius**2)))
@@ -168,7 +168,7 @@ def strictly_dead(blocks: Blocks, problem: Problem) -> jax.Array:
     """Whether every unit of every block has only negative pre-activations: bool[m].
 
     Args:
-      blocks: with a leading axis of m nets; problem: one, for all of them.
+      blocks: with a leading axis of m nets; problem: one, shared by all.
     """
     _, _, pre = jax.vmap(model.forward, in_axes=(0, None))(blocks, problem)
     return (pre < 0).all(axis=(1, 2, 3))
@@ -177,8 +177,8 @@ def strictly_dead(blocks: Blocks, problem: Problem) -> jax.Array:
 def hull_depth(points: np.ndarray) -> float:
     """``min_u max_i u . p_i`` over ``max_j |u_j| = 1``: positive iff 0 is inside the convex hull.
 
-    Solved as 2d linear programs, one a face of the cube. A positive value says that no unit
-    without bias is dead on the points; f64[n, d] -> float.
+    Solved as 2d linear programs, one per face of the cube. If it is positive, no unit without bias
+    is dead on the points; f64[n, d] -> float.
     """
     points = np.asarray(points)
     count, dimension = points.shape

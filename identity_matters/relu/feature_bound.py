@@ -1,4 +1,4 @@
-"""What is left of eq. (2.3): a gradient bound where the features of a block are independent.
+"""What remains of eq. (2.3): a gradient bound where the features of a block are independent.
 
 Let ``Phi_j = [ReLU(U_j h_{j-1}(x_i) + s_j)]_i`` in R^{k x n} be the features of block j on the n
 examples, and ``sigma_n`` a matrix's n-th singular value, 0 for k < n. Then
@@ -6,10 +6,10 @@ examples, and ``sigma_n`` a matrix's n-th singular value, 0 for k < n. Then
     ||grad f||^2 >= c f,   c = (4/n) sigma_min(B)^2 sum_j sigma_n(Phi_j)^2 prod_{m > j} room_m^2,
     room_m = 1 - ||V_m|| ||U_m||,
 
-wherever ``||V_m|| ||U_m|| <= 1``, with sigma_min(B) = 0 unless B has full row rank. So a critical
-point in B_tau, tau < 1, at which the features of some block are independent over the examples has
-f = 0. N12 and N13 of docs/theory/relu.md prove it and say where it is tight. At a kink, where f
-need not be differentiable, it has a descent direction all the same (N14).
+wherever ``||V_m|| ||U_m|| <= 1``, with sigma_min(B) = 0 unless B has full row rank. If it has, any
+critical point in B_tau, tau < 1, at which the features of some block are independent over the
+examples has f = 0. N12 and N13 of docs/theory/relu.md prove it and say where it is tight. At a
+kink, where f need not be differentiable, there is still a descent direction unless f = 0 (N14).
 """
 
 import functools
@@ -26,10 +26,10 @@ from identity_matters.relu.model import Blocks, Problem
 def bound_and_squared_gradient(
     blocks: Blocks, problem: Problem
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """``(right, left, f)`` of the proposition; f64[] each.
+    """``(right, left, f)``: both sides of the bound above, and f; f64[] each.
 
     Args:
-      blocks, problem: see `model`; ``||V_m|| ||U_m||`` above 1 counts as 1, where the bound is 0.
+      blocks, problem: see `model`; ``||V_m|| ||U_m||`` above 1 counts as 1, so that room_m = 0.
     """
     value, gradient = model.risk_and_gradient(blocks, problem)
     return coefficient(blocks, problem) * value, model.squared_norm(gradient), value
@@ -37,7 +37,7 @@ def bound_and_squared_gradient(
 
 @jax.jit
 def coefficient(blocks: Blocks, problem: Problem) -> jax.Array:
-    """The factor c in front of f in the proposition, f64[]."""
+    """The factor c in front of f in the bound above, f64[]."""
     _, _, pre = model.forward(blocks, problem)
     count, width = pre.shape[1:]
     if width < count:
@@ -60,21 +60,21 @@ def _functional_coefficients(blocks: Blocks, problem: Problem) -> jax.Array:
 
 @jax.jit
 def functional_bound(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.Array]:
-    """``(right, left)`` of the gradient in the maps themselves (N15); f64[l] each.
+    """``(right, left)`` of the bound on the gradient in the maps (N15); f64[l] each.
 
-    With ``g_j(x_i)`` the gradient of f in a free vector that is added to the output of block j on
-    example i, which at a smooth point is ``(2/n) J_{j,i}^T B^T (yhat_i - y_i)``,
+    Let ``g_j(x_i)`` be the gradient of f with respect to a vector added to the output of block j on
+    example i; at a smooth point it is ``(2/n) J_{j,i}^T B^T (yhat_i - y_i)``. Then
 
         sum_i |g_j(x_i)|^2 >= (4/n) sigma_min(B)^2 prod_{m > j} room_m^2 f
 
-    for every block, whatever the features are, with equality where the V above j are 0 and the rows
-    of B are orthogonal and of one length. If the A x_i are distinct, such vectors are changes of
-    the map of the block. `coefficient` is this with ``sigma_n(Phi_j)^2`` as a factor. That the
-    gradient in the maps vanishes at global minima only is Bartlett, Evans & Long 2018
+    for every block, whatever its features, with equality if the V above j are 0 and the rows of B
+    are orthogonal and of one length. If the A x_i are distinct, adding vectors amounts to changing
+    the block's map. `coefficient` sums these factors times ``sigma_n(Phi_j)^2``. That the
+    gradient in the maps vanishes only at global minima is due to Bartlett, Evans & Long 2018
     (arXiv 1804.05012), for near-identity maps and the population risk.
 
     Args:
-      blocks, problem: see `model`; ``||V_m|| ||U_m||`` above 1 counts as 1, where the bound is 0.
+      blocks, problem: see `model`; ``||V_m|| ||U_m||`` above 1 counts as 1, so that room_m = 0.
     """
 
     def risk(added):
@@ -89,9 +89,9 @@ def functional_bound(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.A
 def tight_problem(blocks: Blocks, problem: Problem, size: float) -> Problem:
     """`problem` with y such that the bound holds with equality.
 
-    It does if V = 0, all blocks are alike and no narrower than n, and B is orthogonal up to a
-    factor. The errors are put along the last singular vector of the first block's features, in the
-    first output, with f = size^2.
+    It does if V = 0, all blocks are equal and at least n wide, and B is orthogonal up to a factor.
+    The errors are put along the last singular vector of the first block's features, in the first
+    output, with f = size^2.
     """
     predictions, _, pre = model.forward(blocks, problem)
     vectors, _, _ = jnp.linalg.svd(model.relu(pre[0]), full_matrices=False)
@@ -109,9 +109,9 @@ def search(
     steps: int,
     learning_rate: float,
 ) -> jax.Array:
-    """The least ratio met by projected Adam over nets whose blocks stay in a ball: f64[m].
+    """The least ratio that projected Adam meets over nets whose blocks stay in a ball: f64[m].
 
-    Minimises ``||grad f||^2 / f`` ("ratio"), or it over the bound's coefficient ("slack"). After
+    Minimises ``||grad f||^2 / f`` ("ratio"), or that divided by the coefficient ("slack"). After
     every update each U_j, V_j and s_j longer than `norm` is scaled back to it.
 
     Args:

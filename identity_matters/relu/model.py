@@ -31,7 +31,7 @@ class Problem(NamedTuple):
 
 
 def relu(z: Array) -> jax.Array:
-    """``max(z, 0)`` with derivative 0 at 0, so that gradients at dead units are exact zeros."""
+    """``max(z, 0)`` with derivative 0 at 0, so that gradients at dead units are exactly 0."""
     return jnp.where(z > 0, z, jnp.zeros_like(z))
 
 
@@ -39,7 +39,7 @@ def relu(z: Array) -> jax.Array:
 def forward(
     blocks: Blocks, problem: Problem, added: Array | None = None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The pass through all blocks.
+    """The forward pass through all blocks.
 
     Args:
       added: f64[l, n, d], what is added to the output of each block on each example; 0 if None.
@@ -104,7 +104,7 @@ def random_blocks(
     """Gaussian directions scaled so that every U_j, V_j and s_j has the given norm.
 
     Args:
-      norms: f64[m], the norm of each of m nets, the leading axis of what comes out.
+      norms: f64[m], the norm of each of m nets; m is the leading axis of the result.
     """
     U = random_layers(rng, norms, depth, width, dimension)
     V = random_layers(rng, norms, depth, dimension, width)
@@ -136,7 +136,7 @@ def gradient_descent(
       records, updates_per_record: their product is the number of updates.
     Returns:
       ``(blocks, numbers)``: the last weights, and "curve" f64[m, records + 1], the risk at the
-      start and after each `updates_per_record`; "travelled" f64[m], ``||theta - theta_start||``;
+      start and at each record; "travelled" f64[m], ``||theta - theta_start||``;
       "squared_gradient" f64[m], ``||grad f||^2`` at the end.
     """
 

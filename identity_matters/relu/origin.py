@@ -62,11 +62,11 @@ def second_order_form(blocks: Blocks, problem: Problem) -> float:
 def escape_curvature(
     problem: Problem, bias: bool, rng: np.random.Generator, starts: int
 ) -> tuple[float, np.ndarray]:
-    """``kappa = max_{||w|| = 1} ||m(w)||`` and its w, f64[d + 1] or f64[d], from below.
+    """A lower bound on ``kappa = max_{||w|| = 1} ||m(w)||`` and its w, f64[d + 1] or f64[d].
 
     On the cone of one activation pattern m is linear, so power iteration ``w <- M^T M w`` with the
-    pattern's own M climbs inside a cone; it is tried from `starts` points, and all unit vectors
-    that it passes count.
+    pattern's own M climbs inside a cone. It runs from `starts` points, and the best of all unit
+    vectors on its way is returned.
     """
     z = unit_inputs(problem, bias)
     pulled_back = errors(problem) @ np.asarray(problem.B) / len(z)
@@ -88,7 +88,7 @@ def escape_curvature(
 
 
 def escape_direction(w: ArrayLike, problem: Problem, depth: int, width: int) -> Blocks:
-    """The unit vector theta with ``q(theta) = -||m(w)||``, in the first unit of the first block."""
+    """The unit vector theta with ``q(theta) = -||m(w)||`` that uses one unit of the first block."""
     w = np.asarray(w)
     dimension = problem.A.shape[0]
     (m,) = error_correlation(w[None], problem)

@@ -11,19 +11,19 @@ from identity_matters import random_matrices
 from identity_matters.relu import model, origin
 from identity_matters.relu.model import Blocks, Problem
 
-# Teachers whose units see next to nothing of the sample are drawn again: f(0) below this share of
-# norm^4, the scale of what one block of that norm adds to inputs of length 1, squared.
+# Teachers that are almost inactive on the sample are drawn again: those with f(0) below this share
+# of norm^4, as a block of that norm adds about norm^2 to an input of length 1.
 _LEAST_RISK_SHARE = 2e-2
 _DRAWS_AT_MOST = 50
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is drawn.
+    """What to draw.
 
     Attributes:
-      pairs: the sample is pairs of a Gaussian input, of mean square length 1, and its negative, so
-        that 0 is inside its hull and no unit without bias is dead on all of it: n = 2 pairs.
+      pairs: the sample is so many pairs of a Gaussian input, of mean square length 1, and its
+        negative: n = 2 pairs. So 0 is in its hull, and no unit without bias is dead on all of it.
       width_in: d_in, of inputs and outputs.
       lifted_width: d, of the blocks; for d > d_in, A is a random isometry and B the transpose of
         another; for d = d_in both are the identity.
@@ -65,7 +65,7 @@ def realizable(rng: np.random.Generator, count: int, setting: Setting) -> tuple[
     """`count` problems and their teachers, each with a leading axis of that length.
 
     Raises:
-      ArithmeticError: teachers that see the sample are too rare.
+      ArithmeticError: too few teachers are active on the sample.
     """
     kept: list[tuple] = []
     for _ in range(_DRAWS_AT_MOST):
@@ -85,7 +85,7 @@ def realizable(rng: np.random.Generator, count: int, setting: Setting) -> tuple[
 
 
 def repeat(tree: Any, times: int) -> Any:
-    """Every member of the leading axis `times` times over, one after the other."""
+    """Repeats every member of the leading axis `times` times in a row."""
     return jax.tree.map(lambda part: np.repeat(np.asarray(part), times, axis=0), tree)
 
 

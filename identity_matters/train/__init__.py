@@ -1,9 +1,8 @@
-"""Training of image classifiers, read forward: loop -> step -> parallel.
+"""Training of image classifiers; read `loop`, then `step`, then `parallel`.
 
-`loop.fit` restores, steps, logs, evaluates and saves; `step` says what one update computes, by what
-rule, and what is recorded of it, and `parallel` runs it on many devices. `checkpoint` keeps the
-state on disk, and `multihost` knows of several processes. `train` and `predict` do it all for
-arrays of your own.
+`loop.fit` restores, steps, logs, evaluates and saves. `step` defines one update and the metrics it
+records, and `parallel` runs steps on many devices. `checkpoint` keeps the state on disk, and
+`multihost` coordinates several processes. `train` and `predict` do all of it for your own arrays.
 """
 
 from identity_matters.train.arrays import predict, save_variables, train

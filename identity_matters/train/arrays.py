@@ -1,4 +1,4 @@
-"""Training and prediction for arrays of one's own, on the loop that the experiments use."""
+"""Training and prediction on your own arrays, with the loop that the experiments use."""
 
 import functools
 import inspect
@@ -18,7 +18,7 @@ from identity_matters.train.loop import Intervals, Log, as_line, fit
 from identity_matters.train.parallel import ParallelSteps, pick_devices
 from identity_matters.train.step import Task, learning_rate_schedule, momentum_sgd
 
-# About how many train records a training writes.
+# Approximate number of train records in a run.
 LOGS = 10
 
 
@@ -48,23 +48,23 @@ def train(
     seed: int = 0,
     verbose: bool = True,
 ) -> tuple[dict, list[dict]]:
-    """Trains a classifier on arrays with momentum SGD; all devices share each batch.
+    """Trains a classifier on arrays with momentum SGD, data-parallel over the devices.
 
     Args:
-      net: a flax module, called as ``net(x, train=...)``; it returns logits, or a tuple of which
-        they come first. `identity_matters.nets` has some.
-      variables: where it starts, ``nets.init_variables(net, key, x.shape[1:])`` or
+      net: a flax module, called as ``net(x, train=...)``; it returns logits, or a tuple that starts
+        with them. `identity_matters.nets` has some.
+      variables: the initial variables, ``nets.init_variables(net, key, x.shape[1:])`` or
         ``net.init(key, x[:1], train=False)``.
-      x, x_test: float32 or uint8[n, ...]; bytes are divided by 255.
+      x, x_test: float32 or uint8[n, ...]; uint8 is divided by 255.
       y, y_test: int[n], labels from 0.
       steps, learning_rate, schedule, warmup_steps: see `step.learning_rate_schedule`.
-      batch_examples: a multiple of the devices, or fewer devices work.
-      weight_decay: on every leaf called kernel.
+      batch_examples: fewer devices are used if their number does not divide it.
+      weight_decay: applied to every leaf named kernel.
       verbose: print each record.
     Returns:
-      (variables of the trained net, the records of its training).
+      (the trained variables, the records of the run).
     Raises:
-      ValueError: a setting or an array that will not do.
+      ValueError: a setting or an array is invalid.
       step.NonFiniteError: the training diverges.
     """
     every = max(steps // LOGS, 1)
@@ -99,13 +99,13 @@ def train(
 
 
 def predict(net: nn.Module, variables: dict, x: Any, *, batch_examples: int = 1000) -> np.ndarray:
-    """The logits of a net, f32[n, k]; the predicted label is the place of the largest.
+    """The logits of a net, f32[n, k]; the predicted label is their argmax.
 
     Args:
       net, x: see `train`.
-      variables: as `train` or `checkpoint.load_variables` gives them.
+      variables: from `train` or `checkpoint.load_variables`.
     Raises:
-      ValueError: the net cannot take `x`, or there is nothing in it.
+      ValueError: `x` is empty, or the net cannot take it.
     """
     x = _as_images(x)
     logits = jax.jit(lambda images: _apply(net, variables, _as_input(images), train=False)[0])
@@ -123,7 +123,7 @@ def predict(net: nn.Module, variables: dict, x: Any, *, batch_examples: int = 10
 
 
 def save_variables(directory: str | os.PathLike[str], variables: dict) -> None:
-    """Writes what `checkpoint.load_variables` reads, as the one checkpoint of a directory."""
+    """Saves variables for `load_variables`; `directory` must not hold a checkpoint yet."""
     with Checkpoints(directory, settings={}) as checkpoints:
         checkpoints.save(0, jax.device_get(variables), {})
 
@@ -141,7 +141,7 @@ def _as_input(images):
 def _apply(net, variables, x, *, train, keys=None):
     arguments: dict = {"train": train, "mutable": ["batch_stats"] if train else []}
     if train:
-        # The nets of this suite draw the dropout of each example from a key of its own.
+        # The nets of this suite take one dropout key per example, other flax modules a single rng.
         own = "keys" in inspect.signature(type(net).__call__).parameters
         arguments |= {"keys": keys} if own else {"rngs": {"dropout": keys[0]}}
     outputs, changed = net.apply(variables, x, **arguments)

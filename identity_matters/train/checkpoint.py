@@ -1,10 +1,10 @@
-"""Checkpoints that survive a kill at any moment, and notice damage.
+"""Checkpoints that survive a kill at any moment and detect damage.
 
 orbax writes each checkpoint in the background under a temporary name and renames it when it is
-whole. It restores wrong numbers without an error if a byte of an array file has flipped, so the
-metadata of a checkpoint hold digests of its arrays and of themselves, and the settings of the run.
+complete. It does not notice a flipped byte in an array file. So the metadata of a checkpoint hold
+digests of its arrays and of the metadata itself, along with the settings of the run.
 
-DIRECTORY/STEP/ is a checkpoint; DIRECTORY/damaged/ holds those that were moved aside.
+DIRECTORY/STEP/ is a checkpoint; DIRECTORY/damaged/ holds damaged ones that were moved aside.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ from etils import epath
 
 from identity_matters import runs
 
-# The variables of a net.
+# The variable collections of a net.
 COLLECTIONS = ("params", "fixed", "batch_stats")
-# How many of the newest checkpoints stay.
+# How many of the newest checkpoints to keep.
 KEPT = 2
-# How many differences a message names.
+# How many differences an error message lists.
 _NAMED = 5
-# What storage answers that cannot be read now; it says nothing about the files.
+# Errors of storage that cannot be read right now; they do not mean that a file is damaged.
 _STORAGE = re.compile(
     r"UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAUTHENTICATED|RESOURCE_EXHAUSTED"
     r"|OS error (?!2\b)\d+|Input/output error|Stale file handle"
@@ -43,12 +43,12 @@ class CheckpointError(Exception):
 
 
 class Checkpoints(contextlib.AbstractContextManager):
-    """The newest few states of one run in one directory; of several processes, one uses it.
+    """The newest few states of one run in one directory; only one process uses it.
 
     Args:
-      directory: where they go, made when the first one is saved; a ``gs://`` path will do.
-      settings: JSON-able; only a run with the same settings restores a checkpoint, wherever its
-        data lie. None: a reader that takes any.
+      directory: where they go, created at the first save; a ``gs://`` path works, too.
+      settings: JSON-able; `restore` raises if they differ from those saved with a checkpoint, apart
+        from `runs.PLACE_SETTINGS`. None, for readers, skips that check.
       on_warning: called with one line for each damaged checkpoint.
     """
 
@@ -68,9 +68,9 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _manager(self):
         import orbax.checkpoint as ocp  # takes a second
 
-        # orbax tells some ten lines about each save to absl's logger, which programs share.
+        # orbax logs some ten lines per save to absl's logger, which the whole program shares.
         logging.getLogger("absl").addFilter(_is_not_of_orbax)
-        # The states of all processes are the same: one writes, the others need no storage.
+        # All processes hold the same state: one writes it, and the others need no storage.
         own = jax.process_index()
         alone = ocp.options.MultiprocessingOptions(
             primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process{own}"
@@ -87,10 +87,10 @@ class Checkpoints(contextlib.AbstractContextManager):
         )
 
     def save(self, step: int, state: Any, extra: dict) -> None:
-        """Begins to write a checkpoint; the next `save` or `close` raises what fails.
+        """Starts writing a checkpoint; if that fails, the next `save` or `close` raises.
 
         Args:
-          step: larger than that of every checkpoint there.
+          step: larger than the step of every checkpoint in the directory.
           state: a pytree of NumPy arrays that nobody changes afterwards.
           extra: JSON-able.
         Raises:
@@ -122,26 +122,26 @@ class Checkpoints(contextlib.AbstractContextManager):
         )
 
     def restore(self, like: Any = None) -> tuple | None:
-        """The newest checkpoint that is whole, or None where there is none at all.
+        """The newest undamaged checkpoint, or None if there are no checkpoints.
 
-        Damaged ones newer than it are moved to DIRECTORY/damaged/, each with a warning.
+        Damaged ones that are newer are moved to DIRECTORY/damaged/, each with a warning.
 
         Args:
-          like: a pytree with the shapes and dtypes to expect; `jax.ShapeDtypeStruct` will do. None
-            takes whatever there is.
+          like: a pytree of the expected shapes and dtypes, such as `jax.ShapeDtypeStruct`. None
+            accepts any.
         Returns:
-          (step, state, extra): `state` of NumPy arrays, like `like` or else a dict by name,
-          "params.stem.kernel" say; `extra` as it was saved.
+          (step, state, extra): `state` holds NumPy arrays, in the structure of `like`, or in a dict
+          with keys like "params.stem.kernel" if `like` is None; `extra` is as it was saved.
         Raises:
-          CheckpointError: the newest whole checkpoint has other settings, or an array of another
-            name, shape or dtype; all are damaged; or the storage does not answer.
+          CheckpointError: the newest undamaged checkpoint has different settings, or array names,
+            shapes or dtypes; all are damaged; or the storage cannot be read.
         """
         if not self.directory.exists():
             return None
         damaged: dict[int, str] = {}
         try:
             steps = sorted(self._manager.all_steps(), reverse=True)
-        except Exception as error:  # by what is damaged, as below
+        except Exception as error:  # of any type, as below
             raise CheckpointError(
                 f"{self.directory} cannot be read ({runs.first_line(error)})"
             ) from None
@@ -151,7 +151,7 @@ class Checkpoints(contextlib.AbstractContextManager):
                 break
             except (CheckpointError, MemoryError):
                 raise
-            # orbax raises bare Exception too, by what is damaged.
+            # What orbax raises depends on the damage; it can be a bare Exception.
             except Exception as error:
                 line = f"{type(error).__name__}: {runs.first_line(error)}"
                 missing = isinstance(error, FileNotFoundError | NotADirectoryError)
@@ -175,7 +175,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         return found
 
     def close(self) -> None:
-        """Returns when everything saved is on disk; raises what made a save fail."""
+        """Waits until every save is on disk; raises if one failed."""
         if "_manager" in self.__dict__:
             self._manager.close()
 
@@ -183,7 +183,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         self.close()
 
     def _read(self, step: int, like):
-        """(state, extra) of one checkpoint; raises on mismatch, and anything at all on damage."""
+        """(state, extra) of one checkpoint; CheckpointError on a mismatch, any other on damage."""
         import orbax.checkpoint as ocp
 
         def restore(item, how):
@@ -224,7 +224,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         return jax.tree.unflatten(jax.tree.structure(like), leaves), extra
 
     def _move_aside(self, step: int):
-        """Renames a checkpoint so that orbax no longer sees it; returns where it is now."""
+        """Renames a checkpoint so that orbax no longer sees it; returns its new path."""
         aside = self.directory / "damaged"
         aside.mkdir(parents=True, exist_ok=True)
         earlier = sum(path.name.split(".")[0] == str(step) for path in aside.iterdir())
@@ -233,10 +233,10 @@ class Checkpoints(contextlib.AbstractContextManager):
 
 
 def load_variables(directory: str | os.PathLike[str]) -> dict:
-    """The net of the newest checkpoint in `directory`: {"params", "fixed", "batch_stats"}.
+    """The variables in the newest checkpoint of `directory`: {"params", "fixed", "batch_stats"}.
 
     Raises:
-      CheckpointError: there is none, or see `Checkpoints.restore`.
+      CheckpointError: there is no checkpoint, or `Checkpoints.restore` fails.
     """
     with Checkpoints(directory, settings=None) as checkpoints:
         found = checkpoints.restore()
@@ -251,7 +251,7 @@ def _is_not_of_orbax(record: logging.LogRecord) -> bool:
 
 
 def _named_leaves(tree: Any) -> dict:
-    """Leaf by name, "params.stem.kernel" say, in the order of the tree."""
+    """Leaves by name, such as "params.stem.kernel", in the order of the tree."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 

@@ -1,8 +1,8 @@
 """A training run: restore, step, log, evaluate, save, stop; its records and its result.
 
-A checkpoint knows how many records there were when it was saved; a resumed run drops the later
-ones and writes them anew. All fields of a record but `TIMING_FIELDS` are then the same as in a run
-that was never interrupted. docs/metrics.md explains each field.
+A checkpoint stores how many records preceded it. A resumed run drops the later records and writes
+them again; all their fields but `TIMING_FIELDS` equal those of an uninterrupted run.
+docs/metrics.md explains each field.
 """
 
 import collections
@@ -31,14 +31,14 @@ TIMING_FIELDS = (*SPEEDS, "seconds", "compile_seconds")
 
 
 class StopRequested(Exception):
-    """The run was asked to stop and has saved its state; the same call goes on from there."""
+    """The run was asked to stop and has saved its state; the same call resumes it."""
 
 
 class Log:
-    """What `fit` writes to; this one keeps records in memory and is silent.
+    """Where `fit` writes its records; this base class keeps them in memory and prints nothing.
 
-    `records` are those of this training so far; `append` and `rewind` change them. `progress` is
-    called after each dispatch, and before the first one without a loss.
+    `records` are those of this run so far; `append` adds one, `rewind` keeps the first `count`.
+    `progress` is called after each dispatch, and with loss None in an evaluation before the first.
     """
 
     def __init__(self) -> None:
@@ -59,11 +59,11 @@ class Log:
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """When a run dispatches, logs, evaluates and saves, in steps.
+    """How often a run dispatches, logs, evaluates and saves, in steps.
 
     Logs, evaluations and checkpoints are also due at the last step, an evaluation before the first
-    one too. Dispatches end wherever something is due. Where they end depends on the step alone, so
-    a resumed run repeats the programs of an uninterrupted one.
+    step, too. A dispatch ends wherever something is due. Its end depends only on where it starts,
+    so a resumed run executes the same programs as an uninterrupted one.
 
     >>> every = Intervals(100, 10, 25, 50, 50)
     >>> every.dispatch_end(20), every.next_due(20, "evaluation"), every.is_due("log", 75)
@@ -94,7 +94,7 @@ class Intervals:
         return min(self.steps, *(step - step % every + every for every in intervals))
 
     def dispatch_end(self, step: int) -> int:
-        """Where the dispatch that starts after `step` ends."""
+        """The last step of the dispatch that starts after `step`."""
         due = self.next_due(step, "log", "evaluation", "checkpoint")
         return min(due, step + self.steps_per_dispatch)
 
@@ -109,7 +109,7 @@ def as_line(record: dict) -> str:
 
 
 def result(records: list[dict]) -> dict:
-    """What the records of a complete run say, those of earlier, killed processes included.
+    """Summarizes the records of a complete run, including those from before it was resumed.
 
     Test errors are given at the last step and at the best one.
     """
@@ -151,24 +151,24 @@ def fit(
     peak_flops_per_second: float | None = None,
     profile_dir: str = "",
 ) -> tuple[dict, dict]:
-    """Trains `task` to its last step, from the newest checkpoint on if there is one.
+    """Trains `task` to its last step, resuming from the newest checkpoint if there is one.
 
-    Several processes make the same call, each with the devices of all of them; what they log is
-    the same but for timings, and process 0 writes the checkpoints.
+    Several processes make the same call, each with the devices of all of them. They log the same
+    records up to timings, and process 0 writes the checkpoints.
 
     Args:
-      task, parallel: what is trained, and the steps made of it.
-      log: on disk when ``log.append`` returns.
+      task, parallel: what to train, and its steps on the devices.
+      log: if there are `checkpoints`, a record must be on disk when ``log.append`` returns.
       key: a typed key, the root of all randomness.
-      checkpoints: closed at the end; None keeps none.
-      peak_flops_per_second: of all devices together, if it is known.
-      profile_dir: where a trace of a few dispatches goes, if given.
+      checkpoints: where to restore and save, closed at the end; None saves nothing.
+      peak_flops_per_second: of all devices together, if known.
+      profile_dir: where to write a trace of a few dispatches; empty for no trace.
     Returns:
-      (`result` of all records, the last state as NumPy arrays).
+      (`result` of all records, the final state as NumPy arrays).
     Raises:
-      CheckpointError: see `Checkpoints.restore`, or there are fewer records than when the
-        checkpoint was saved, or records and no checkpoint.
-      multihost.Process0Error: process 0 failed, in one of several processes.
+      CheckpointError: see `Checkpoints.restore`; or there are fewer records than when the
+        checkpoint was saved, or so many that a checkpoint must be missing.
+      multihost.Process0Error: raised in the other processes if process 0 failed.
       NonFiniteError: a loss or gradient is not finite.
       StopRequested: `log` asked to stop, and the state has been saved.
     """
@@ -188,14 +188,14 @@ class _Run:
 
     Attributes:
       peak: operations per second of all devices, if known.
-      order_seed: of the order of the examples; `stream` gives their batches from the first on.
-      step: updates made, of which the results have been taken in.
+      order_seed: seeds the order of the examples; `stream` yields their batches.
+      step: updates whose results have been read.
       evaluated: whether the evaluation that is due at `step` has been made.
-      saved_step: that of the newest checkpoint.
+      saved_step: the step of the newest checkpoint.
       stopping: whether this process, or any of several, has been told to stop.
       clock: when the results of the last dispatch came in.
-      step_seconds, evaluation_seconds: how long one takes, for the time left.
-      tracing, held: what to close when the trace ends, and at the end.
+      step_seconds, evaluation_seconds: how long each takes, to estimate the time left.
+      tracing, held: stacks that are closed after the trace and at the end of the run.
     """
 
     task: Task
@@ -221,7 +221,7 @@ class _Run:
     held: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
 
     def start(self, key: jax.Array) -> None:
-        """Takes up the newest checkpoint, or draws the initial state."""
+        """Restores the newest checkpoint, or draws the initial state."""
         self.phase("restoring")
         init_key, order_key, step_key = jax.random.split(key, 3)
         self.order_seed = int(jax.random.bits(order_key, dtype="uint32"))
@@ -259,7 +259,7 @@ class _Run:
         self.state = self.parallel.start(step_key, state)
 
     def go_on(self) -> None:
-        """Runs to the last step; raises StopRequested after saving where the log asks for it."""
+        """Runs to the last step; if the log asks to stop, saves and raises StopRequested."""
         due = self.intervals.is_due
         while True:
             if due("evaluation", self.step) and not self.evaluated:
@@ -277,13 +277,13 @@ class _Run:
             self.train(self.intervals.next_due(self.step, "evaluation", "checkpoint"))
 
     def stop_requested(self) -> bool:
-        """Whether to stop; with several processes only what the last dispatch told all of them."""
+        """Whether to stop; several processes go by what the last dispatch told all of them."""
         if self.parallel.process_count == 1:
             self.stopping = self.stopping or self.log.stop_requested()
         return self.stopping
 
     def train(self, until: int) -> None:
-        """Runs the steps up to `until`, or fewer where the log asks to stop."""
+        """Runs the steps up to `until`, or fewer if the log asks to stop."""
         self.phase("training" if self.dispatches else "compiling")
         issued = self.step
         in_flight: collections.deque = collections.deque()
@@ -305,7 +305,7 @@ class _Run:
                     self.phase("training")
                 issued = self.intervals.dispatch_end(issued)
                 in_flight.append((issued, sums))
-                # The next images travel while this dispatch computes.
+                # The next images are copied while this dispatch computes.
                 batch = self.next_batch(issued) if issued < until else None
             elif not in_flight:
                 return
@@ -313,7 +313,7 @@ class _Run:
                 self.consume(*in_flight.popleft())
 
     def next_batch(self, step: int):
-        """What the dispatch after `step` takes, on its way to the devices."""
+        """The batches of the dispatch after `step`, on their way to the devices."""
         started = time.perf_counter()
         if self.stream is None:
             stream = self.parallel.open_train(self.order_seed, step, self.intervals.steps - step)
@@ -323,7 +323,7 @@ class _Run:
         return self.parallel.place(batches)
 
     def consume(self, end: int, device_sums) -> None:
-        """Reads the sums of the dispatch that ended at `end`, and logs where that is due."""
+        """Reads the sums of the dispatch that ended at `end`; logs if due."""
         sums = self.parallel.read(device_sums)
         self.stopping = self.stopping or bool(sums["stop"])
         now = time.perf_counter()
@@ -343,12 +343,12 @@ class _Run:
         self.log.progress(end, loss, left)
 
     def evaluate(self) -> None:
-        """Evaluates and logs; leaves it undone where the log asks to stop."""
+        """Evaluates and logs; gives up if the log asks to stop."""
         self.phase("evaluating")
         started, test_examples = time.perf_counter(), self.task.data.test_examples
 
         def should_stop(examples):
-            # Before the first step, this is all that is known of how long a run will take:
+            # Before the first step, only this evaluation tells how long the run will take:
             # training on an image takes three times as long as evaluating it.
             if examples and not self.step_seconds:
                 seconds = time.perf_counter() - started - self.parallel.compile_seconds
@@ -372,7 +372,7 @@ class _Run:
         self.evaluated = True
 
     def seconds_left(self, step_seconds: float, evaluation_seconds: float) -> float:
-        """To the end of the run, at so many seconds a step and an evaluation."""
+        """Estimated time to the end of the run, given how long a step and an evaluation take."""
         intervals = self.intervals
         evaluations = -(-intervals.steps // intervals.steps_per_evaluation)
         evaluations -= self.step // intervals.steps_per_evaluation
@@ -380,7 +380,7 @@ class _Run:
 
     @property
     def epochs(self) -> float:
-        """How often the steps went through the training split."""
+        """Passes over the training split so far."""
         return self.step * self.parallel.batch_examples / self.task.data.train_examples
 
     def save(self) -> None:
@@ -399,7 +399,7 @@ class _Run:
         return seconds
 
     def trace(self) -> None:
-        """Starts and ends the trace, before the dispatches at which that is due."""
+        """Starts or ends the trace if that is due before the next dispatch."""
         if self.profile_dir and self.dispatches == SKIPPED_DISPATCHES:
             self.tracing.enter_context(jax.profiler.trace(self.profile_dir))
         if self.dispatches == SKIPPED_DISPATCHES + TRACED_DISPATCHES:

@@ -1,12 +1,11 @@
-"""Several processes that train together: joining, agreeing, and sharing what process 0 read.
+"""Training with several processes: joining, checking agreement, and sharing what process 0 read.
 
-JAX finds its own way on Cloud TPU, SLURM, Open MPI and Kubernetes; anywhere else the address of
-process 0, the number of processes and each one's index are given. Process 0 writes records and
-checkpoints, and tells the others what it found on disk, so that no other process needs the storage
-that they lie on.
+JAX detects the cluster on Cloud TPU, SLURM, Open MPI and Kubernetes; anywhere else, pass the
+address of process 0, the number of processes and the index of each. Process 0 writes records and
+checkpoints and sends the others what it restored, so no other process needs access to that storage.
 
-A process that is lost ends the others: those that wait for it in a collective get an error or, at
-the latest when it has not been heard of for `HEARTBEAT_TIMEOUT_SECONDS`, are aborted by JAX.
+If one process is lost, the others end, too. Those that wait for it in a collective get an error;
+JAX aborts the rest once it has been silent for `HEARTBEAT_TIMEOUT_SECONDS`.
 """
 
 import json
@@ -22,16 +21,16 @@ from jax.experimental import multihost_utils
 
 from identity_matters import runs
 
-# Much longer than a slow file system keeps a process busy; JAX's own default is 100.
+# Much longer than a slow file system can block a process; JAX's default is 100.
 HEARTBEAT_TIMEOUT_SECONDS = 30
-# How long processes wait for one another to start; JAX's own default.
+# How long processes wait for one another to start; also JAX's default.
 START_TIMEOUT_SECONDS = 300
-# JAX aborts a process that waits longer, with a stack of C++; this is how much longer.
+# JAX would abort with a C++ stack trace, so its own timeout is this much longer than ours.
 _ABORT_SECONDS = 60
 
 
 class Process0Error(Exception):
-    """Process 0 failed at something that all wait for; it says why itself."""
+    """Process 0 failed while the others waited for it; the message repeats its error."""
 
 
 def initialize(
@@ -44,15 +43,15 @@ def initialize(
     """Joins the other processes; must come before anything that touches devices.
 
     Args:
-      coordinator_address: "HOST:PORT" of process 0, the same in all; None, and the next two with
-        it, where JAX can find out by itself.
+      coordinator_address: "HOST:PORT" of process 0, the same in all. Leave it and the next two None
+        where JAX can detect the cluster.
       num_processes: how many there are.
       process_id: which one this is, from 0.
-      heartbeat_timeout_seconds: a process that has not been heard of for so long is lost.
+      heartbeat_timeout_seconds: a process that is silent for this long counts as lost.
       start_timeout_seconds: how long to wait for the others.
     Raises:
-      ValueError: some but not all of the three are given, they make no sense, JAX finds no cluster,
-        or another process does not come. Then end this one within `_ABORT_SECONDS`.
+      ValueError: only some of the three are given, they are inconsistent, JAX detects no cluster,
+        or a process does not join in time. Exit within `_ABORT_SECONDS` then, before JAX aborts.
     """
     given = (coordinator_address, num_processes, process_id)
     if any(x is None for x in given) and any(x is not None for x in given):
@@ -78,7 +77,7 @@ def initialize(
         except Exception as error:
             failures.append(runs.first_line(error))
 
-    # Beside this thread, which is woken by signals and by its own timeout, before JAX aborts.
+    # In a second thread, so that this one handles signals and times out before JAX aborts.
     joining = threading.Thread(target=join, daemon=True)
     joining.start()
     joining.join(start_timeout_seconds)
@@ -89,7 +88,7 @@ def initialize(
 
 
 def _wait_for_process_0(address: str, timeout_seconds: float) -> None:
-    """Returns once something listens at `address`: JAX would abort where nothing ever does."""
+    """Waits until something listens at `address`; if nothing ever did, JAX would abort."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ValueError(f"coordinator_address must be HOST:PORT, got {address!r}")
@@ -113,7 +112,7 @@ def is_process_0() -> bool:
 
 
 def gather(value: Any) -> list:
-    """The JSON-able `value` of every process, in their order."""
+    """The JSON-able `value` of every process, in process order."""
     encoded = json.dumps(value).encode()
     if jax.process_count() == 1:
         return [json.loads(encoded)]
@@ -126,11 +125,11 @@ def check_agreement(values: dict, error: Exception | None = None) -> None:
     """Raises ValueError, in all processes, unless `values` are the same in all of them.
 
     Args:
-      values: JSON-able, by name; those that only say where data lie may differ.
-      error: why this process cannot go on, if it cannot; then the others must not, either.
+      values: JSON-able, by name; `runs.PLACE_SETTINGS` may differ.
+      error: why this process cannot continue, or None; then no other process may continue, either.
     Raises:
-      ValueError: it names the first value that differs, and both; or the process that cannot go on.
-      `error` itself where there is one process alone.
+      ValueError: it names the first value that differs, and both; or the process with an `error`.
+      `error` itself if there is only one process.
     """
     gathered = gather({"values": values, "error": error and runs.first_line(error)})
     if error is not None and len(gathered) == 1:
@@ -144,10 +143,10 @@ def check_agreement(values: dict, error: Exception | None = None) -> None:
 
 
 def on_process_0(function: Callable[[], Any]) -> Any:
-    """What ``function()``, JSON-able, returns in process 0, in all of them.
+    """Calls ``function()`` in process 0 only; returns its JSON-able result in all processes.
 
     Raises:
-      Process0Error: it failed there; process 0 raises its own error.
+      Process0Error: `function` failed; process 0 itself raises the original error.
     """
     outcome, failure = None, None
     if is_process_0():
@@ -165,12 +164,12 @@ def on_process_0(function: Callable[[], Any]) -> Any:
 
 
 def arrays_from_process_0(tree: Any) -> Any:
-    """The arrays of process 0, bit for bit, in all; the others give any of the same shapes."""
+    """Broadcasts the arrays of process 0, bit for bit; the others pass equal shapes and dtypes."""
     if jax.process_count() == 1:
         return tree
 
     def send(leaf):
-        # Bytes: the broadcast is a sum, in which -0.0 would lose its sign.
+        # Sent as bytes: JAX's broadcast is a sum, in which -0.0 would lose its sign.
         own = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
         sent = np.asarray(multihost_utils.broadcast_one_to_all(own), np.uint8)
         return sent.view(leaf.dtype).reshape(leaf.shape)

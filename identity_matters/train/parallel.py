@@ -1,13 +1,13 @@
-"""Steps on many devices, of one process or several: the one file that says `jax.pmap`.
+"""Steps on the devices of one or several processes; the only file that uses `jax.pmap`.
 
-Every device holds the state, and the whole training split where the data are `Arrays`; a batch is
-then only the indices of its examples. Where the data are `Streams`, a batch is the images, as those
-of evaluations always are.
+Every device holds the state and, if the data are `Arrays`, the whole training split; a batch is
+then only the indices of its examples. If the data are `Streams`, a batch holds the images;
+evaluation batches always do.
 A dispatch runs one step or many, and each device works on an equal share of every batch.
 
 On accelerators the steps of a dispatch are a rolled loop. On CPU, XLA's gradients of convolutions
-are some fifty times slower within a loop, so there the loop is unrolled: for a large net on CPU,
-one step a dispatch is the right choice.
+are some fifty times slower within a loop, so the loop is unrolled there. For a large net on CPU,
+use one step per dispatch.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ from identity_matters.array_types import check_whole
 from identity_matters.batches import Arrays, evaluation_batch, train_batch
 from identity_matters.train.step import AXIS_NAME, Task, dispatch, evaluation_step, initial_state
 
-# Batches of an evaluation that are on their way to the devices or being computed.
+# Evaluation batches that may be in flight: being copied to the devices, or computed.
 _EVALUATIONS_IN_FLIGHT = 2
 
 
 def pick_devices(count: int, batch_examples: int) -> list[jax.Device]:
-    """The first `count` devices; for 0, as many as divide the batch. Several processes use all."""
+    """The first `count` devices; 0: the most that divide the batch. Several processes use all."""
     available = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
     if count == 0:
         divides = (n for n in range(len(available), 0, -1) if batch_examples % n == 0)
@@ -46,22 +46,22 @@ def pick_devices(count: int, batch_examples: int) -> list[jax.Device]:
 class ParallelSteps:
     """The training and evaluation steps of a task on some devices.
 
-    Making one is cheap: the data travel to the devices in `start`, and a program is compiled at its
+    Construction is cheap: `start` copies the data to the devices, and a program is compiled at its
     first use.
 
     Args:
-      task: what is trained.
-      devices: those to use, as `pick_devices` gives them; all processes must name the same ones.
-      batch_examples: of a training step, over all devices together.
-      evaluation_batch_examples: the same for evaluations, rounded up to a multiple of the devices;
-        padding fills the last batch and is not counted.
+      task: what to train.
+      devices: from `pick_devices`; the same list in all processes.
+      batch_examples: of a training step, over all devices.
+      evaluation_batch_examples: the same for evaluations, rounded up to a multiple of the number of
+        devices; the last batch is padded, and padding is not counted.
     Attributes:
-      rows: those of a batch over all devices that are this process's.
-      process_count: how many processes have devices among them.
+      rows: this process's slice of a training batch.
+      process_count: the number of processes that own these devices.
       on_cpu: whether the devices are CPUs.
-      compile_seconds: spent on compiling; whoever has recorded them may set it to 0.
+      compile_seconds: time spent compiling; the caller may reset it to 0.
     Raises:
-      ValueError: a batch that the devices cannot share evenly.
+      ValueError: the devices cannot share a batch evenly.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class ParallelSteps:
         self._resident: Any = None
 
     def start(self, key: jax.Array, state: Any) -> Any:
-        """Puts the data on the devices; returns `state`, arrays on the host, replicated there.
+        """Copies the data to the devices; returns the host arrays `state`, replicated over them.
 
         Args:
-          key: a typed key; with epoch and index it gives every example its own randomness,
-            whatever device it is on.
+          key: a typed key. The randomness of an example depends on it, the epoch and the index, not
+            on the device.
         """
         resident: dict[str, Any] = {"key": key}
         data = self._task.data
@@ -111,39 +111,39 @@ class ParallelSteps:
         return self._replicate(state)
 
     def stop(self) -> None:
-        """Gives the devices' memory back."""
+        """Frees the training data on the devices."""
         self._resident = None
 
     def open_train(self, seed: int, first_step: int, steps: int) -> Any:
-        """This process's `rows` of each batch of some steps, one after the other.
+        """Iterates over this process's `rows` of each batch of some steps.
 
         Args:
-          seed: of the order of the examples.
+          seed: determines the order of the examples and the randomness in reading them.
         Returns:
-          an iterator over arrays [rows, ...] by name; ``close()`` ends what reads for it.
+          an iterator over dicts of arrays [rows, ...]; ``close()`` ends its readers.
         """
         data = self._task.data
         make = functools.partial(train_batch, data, seed, self.batch_examples, self.rows)
         return data.stream(make, first_step, steps)
 
     def place(self, batches: list[dict]) -> Any:
-        """The batches of a dispatch as `train` takes them; images begin their way to the devices.
+        """Arranges the batches of a dispatch for `train`; starts copying images to the devices.
 
         Args:
-          batches: of its steps, as `open_train` gives them.
+          batches: one for each step, from `open_train`.
         """
         split = {name: self._split([batch[name] for batch in batches]) for name in batches[0]}
         # Indices are small enough to travel with the call.
         return self._to_devices(split) if "images" in split else split
 
     def lower(self, part: str, steps: int) -> tuple[jax.stages.Lowered, int, int]:
-        """The program of `train` or `evaluate` from shapes alone: no device need be there.
+        """The program of `train` or `evaluate` from shapes alone; the devices may be absent.
 
         Args:
           part: "train" or "evaluate".
-          steps: of a dispatch; an evaluation has one batch at a time.
+          steps: steps in a dispatch; an evaluation program always takes one batch.
         Returns:
-          the program, not yet compiled, its steps, and the examples of a step over all devices.
+          the lowered program, its number of steps, and the examples per step over all devices.
         """
         data, like = self._task.data, jax.ShapeDtypeStruct
         resident, key = isinstance(data, Arrays), jax.random.key(0)
@@ -164,16 +164,16 @@ class ParallelSteps:
         else:
             program, share, steps = self._evaluate, self._test_share, 1
             arguments = state, {**examples(share), "is_real": like((share,), np.bool_)}
-        # Each of this process's devices has its own.
+        # pmap wants a leading axis over this process's devices.
         arguments = jax.tree.map(lambda x: like((self._local, *x.shape), x.dtype), arguments)
         return program.lower(*arguments), steps, share * len(self.devices)
 
     def train(self, state: Any, batch: Any, stop: bool = False) -> tuple:
-        """Runs the steps of a dispatch; returns before they are done.
+        """Runs the steps of a dispatch; returns without waiting for them.
 
         Args:
-          state: as `start` or this function gave it; its buffers are given up.
-          batch: as `place` gave it.
+          state: from `start` or an earlier call; its buffers are donated.
+          batch: from `place`.
           stop: whether this process wants to stop.
         Returns:
           (state, sums): for the sums, each [steps], see `step.dispatch` and `read`.
@@ -185,11 +185,11 @@ class ParallelSteps:
     def evaluate(
         self, state: Any, should_stop: Callable[[int], bool] = lambda examples: False
     ) -> dict | None:
-        """Runs over every test example once; None if `should_stop` said so on the way.
+        """Evaluates every test example once; returns None if `should_stop` ends it early.
 
         Args:
-          should_stop: asked before each batch, with the number of examples behind it, padding
-            included; with several processes it must say the same in all of them.
+          should_stop: called before each batch with the number of examples so far, padding
+            included; it must return the same in all processes.
         Returns:
           the sums of `step.evaluation_step` as float64; "examples" is the number counted.
         """
@@ -212,26 +212,26 @@ class ParallelSteps:
 
     @staticmethod
     def read(tree: Any) -> Any:
-        """One device's copy of a replicated tree as NumPy arrays of our own; waits for it."""
+        """Copies one device's replica of a tree to NumPy arrays; waits until it is computed."""
         shards = jax.tree.map(lambda x: x.addressable_shards[0].data, tree)
         for shard in jax.tree.leaves(shards):
             shard.copy_to_host_async()
-        # A copy: on CPU a view would show memory that a later, donating step overwrites.
+        # A copy: on CPU a view would alias a buffer that a later step donates.
         return jax.tree.map(lambda shard: np.array(shard)[0], shards)
 
     def _map(self, function, **options):
         return jax.pmap(function, axis_name=AXIS_NAME, devices=self.devices, **options)
 
     def _replicate(self, tree):
-        # An identity under the same map leaves arrays laid out as the steps want them in every
-        # version of JAX; `jax.device_put` needs another sharding from version to version.
+        # The same pmap of the identity lays arrays out as the steps want them in every version of
+        # JAX; the sharding that `jax.device_put` would need changes from version to version.
         identity = self._map(lambda tree, _: tree, in_axes=(None, 0))
         return identity(tree, np.zeros(self._local, np.int8))
 
     def _call(self, program, mapped, arguments):
-        """``mapped(*arguments)``; compiling is timed apart.
+        """Calls ``mapped(*arguments)``; compile time is measured separately.
 
-        The first call is little else than compiling, since no call waits for its results.
+        Dispatch is asynchronous, so the first call is almost all compilation.
         """
         started = time.perf_counter()
         results = mapped(*arguments)

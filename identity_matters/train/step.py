@@ -1,11 +1,11 @@
-"""What is trained, by which rule, what one device computes, and the records that its sums become.
+"""The task, the optimizer, what one device computes in a step, and the records made of its sums.
 
-The rule is momentum SGD as TensorFlow's MomentumOptimizer writes it. An update, a dispatch and an
+The optimizer is momentum SGD as in TensorFlow's MomentumOptimizer. An update, a dispatch and an
 evaluation are pure functions, which `parallel` maps over devices. docs/metrics.md explains the
-fields of the records. The state of a training is one dict:
+fields of the records. The training state is one dict:
 
 * ``step``         i32[], updates made so far
-* ``params``       what is trained, float32
+* ``params``       trained parameters, float32
 * ``fixed``        drawn once, never trained: the paper's random projection (section 4)
 * ``batch_stats``  running statistics of batch norm
 * ``opt_state``    the optimizer's own state
@@ -25,9 +25,9 @@ import optax
 from identity_matters.batches import Arrays, Streams, example_keys
 from identity_matters.train.checkpoint import COLLECTIONS
 
-# The mapped axis: nets that average over the whole batch, as batch norm does, name it.
+# The mapped axis; nets with statistics of the whole batch, such as batch norm, average over it.
 AXIS_NAME = "devices"
-# What the penalty is on -> whether it is on the leaf of that name and number of dimensions.
+# What the penalty is on -> whether it applies to a leaf of that name and number of dimensions.
 DECAYED = {
     "convolutions": lambda name, ndim: name == "kernel" and ndim == 4,
     "kernels": lambda name, ndim: name == "kernel",
@@ -50,8 +50,8 @@ class Task:
       eval_input: ``eval_input(images) -> f32[n, ...]``.
       data: the examples.
       optimizer, schedule: see `momentum_sgd`; ``schedule(step) -> f32[]`` is for the log.
-      flops_per_example: floating-point operations of training on one example.
-      top_k: above 0, evaluations also count the examples whose label is not among the `top_k`
+      flops_per_example: floating-point operations to train on one example.
+      top_k: if above 0, evaluations also count the examples whose label is not among the `top_k`
         largest logits.
     """
 
@@ -75,7 +75,7 @@ def learning_rate_schedule(
     decay_factor: float = 0.1,
     warmup_steps: int = 0,
 ) -> optax.Schedule:
-    """The learning rate of each update, of optax's own schedules.
+    """The learning rate of each update, built from optax's schedules.
 
     The paper (section 4) divides 0.05 by 10 at steps 30,000 and 50,000; the other schedules and the
     warm-up are our additions.
@@ -87,22 +87,22 @@ def learning_rate_schedule(
     [0.05, 0.05, 0.005, 0.0005]
 
     Args:
-      schedule: "step" multiplies by `decay_factor` from each of `boundary_steps` on; "cosine" and
-        "linear" fall from `learning_rate` after the warm-up to 0 after the last step, along half a
-        cosine or a line; "constant" stays.
+      schedule: "step" multiplies the rate by `decay_factor` at each of `boundary_steps`; "cosine"
+        and "linear" decay, along half a cosine or a line, from `learning_rate` after the warm-up to
+        0 after the last step; "constant" keeps the rate.
       learning_rate: the largest rate.
       steps: updates of the whole run.
-      boundary_steps: ascending, after the warm-up, counted from the start of the run; those at or
-        past `steps` are never reached, which is allowed so that a run can be cut short.
+      boundary_steps: ascending, after the warm-up, counted from the start of the run. Those at or
+        past `steps` are allowed, though never reached, so that a run can be cut short.
       warmup_steps: the first updates take 1/warmup_steps, 2/warmup_steps, ... of the rate.
     Returns:
       ``schedule(step: i32[]) -> f32[]``, where `step` counts the updates before this one.
     Raises:
-      ValueError: an argument that will not do, with its value.
+      ValueError: an invalid argument; the message gives its value.
     """
     falling_steps = steps - warmup_steps
     schedules: dict[str, Callable[[], optax.Schedule]] = {
-        # optax counts from where a joined schedule begins.
+        # A joined schedule counts steps from its own start.
         "step": lambda: optax.piecewise_constant_schedule(
             learning_rate, {step - warmup_steps: decay_factor for step in boundary_steps}
         ),
@@ -144,19 +144,19 @@ def momentum_sgd(
 ) -> optax.GradientTransformation:
     """The update ``g = gradient + weight_decay * w; v = momentum * v + g; w = w - rate * v``.
 
-    The rate multiplies the velocity and is no part of it, so that a change of rate acts at once.
-    With `nesterov` the step is along ``g + momentum * v``. The penalty, ``weight_decay/2 ||w||^2``,
-    goes through the momentum (it is not decoupled).
+    The rate multiplies the velocity but is not part of it, so a change of rate acts at once. With
+    `nesterov` the step is along ``g + momentum * v``. The penalty, ``weight_decay/2 ||w||^2``, is
+    part of the gradient, so it goes through the momentum (weight decay is not decoupled).
 
     Args:
       schedule: ``schedule(step) -> rate``, see `learning_rate_schedule`.
       momentum: the paper's 0.9 (section 4).
       weight_decay: the paper's 1e-4, on convolution weights.
-      decayed: the leaves with a penalty: "convolutions" (4-D leaves named kernel), "kernels" (all
-        leaves named kernel) or "all".
+      decayed: the leaves that are penalized: "convolutions" (4-D leaves named kernel), "kernels"
+        (all leaves named kernel) or "all".
     Raises:
-      ValueError: an argument that will not do, with its value; when the optimizer meets parameters
-        of which `decayed` names none although `weight_decay` is above 0.
+      ValueError: an invalid argument; the message gives its value. The optimizer itself raises it
+        if `weight_decay` is above 0 and `decayed` matches no parameter.
     """
     for name, value in (("momentum", momentum), ("weight_decay", weight_decay)):
         if not 0 <= value < 1:
@@ -181,7 +181,7 @@ def momentum_sgd(
 
 
 def initial_state(variables: dict, optimizer: optax.GradientTransformation) -> dict:
-    """The state before the first update, for `variables` as ``Task.init`` gives them."""
+    """The state before the first update, for `variables` from ``Task.init``."""
     return {
         "step": jnp.zeros((), jnp.int32),
         **_variables(variables),
@@ -192,14 +192,14 @@ def initial_state(variables: dict, optimizer: optax.GradientTransformation) -> d
 def training_step(task: Task, state: dict, batch: dict, key: jax.Array) -> tuple[dict, dict]:
     """One update: ``(state, sums)``.
 
-    A batch is {"images": [n, ...], "labels": i32[n], "indices": i32[n], "epochs": i32[n]}. Each
-    example has its own randomness, from `key`, epoch and index. The loss is the mean cross entropy
-    over the whole batch; the L2 penalty is the optimizer's business and no part of it.
+    A batch is {"images": [n, ...], "labels": i32[n], "indices": i32[n], "epochs": i32[n]}.
+    The randomness of an example depends on `key`, its epoch and its index. The loss is the mean
+    cross entropy over the whole batch; the L2 penalty is added by the optimizer and not part of it.
     Each device of the mapped axis AXIS_NAME sees an equal share of the batch; the gradient and the
     sums are those of the whole batch.
 
-    `sums` are loss f32[] (summed), errors i32[] and examples i32[]; beside them stand
-    gradient_norm f32[], the norm of the loss's gradient, and learning_rate f32[] of this update.
+    `sums` holds loss f32[] (summed over examples), errors i32[] and examples i32[]; also
+    gradient_norm f32[], the norm of the gradient of the mean loss, and learning_rate f32[].
     """
     augmentation_keys, dropout_keys = (
         example_keys(one, batch["epochs"], batch["indices"]) for one in jax.random.split(key)
@@ -222,8 +222,8 @@ def training_step(task: Task, state: dict, batch: dict, key: jax.Array) -> tuple
         "step": state["step"] + 1,
         "params": optax.apply_updates(state["params"], updates),
         "fixed": state["fixed"],
-        # Equal on all devices already where the net averages over them; where it does not, the
-        # devices would drift apart without this.
+        # If the net averages over devices, these are equal on all of them already; if it does not,
+        # the devices would drift apart without this mean.
         "batch_stats": jax.lax.pmean(batch_stats, AXIS_NAME),
         "opt_state": opt_state,
     }
@@ -241,12 +241,12 @@ def dispatch(
     """Many steps in one program: ``(state, sums)``.
 
     Args:
-      unroll: write the steps out instead of a loop.
-      resident: what stays on the device, {"key"} and, of `Arrays`, the training split.
-      batches: [steps, n] by name, without images and labels where those are resident.
+      unroll: whether to unroll the loop over steps.
+      resident: what stays on the device: {"key"} and, for `Arrays`, the training split.
+      batches: [steps, n] by name, without images and labels if those are resident.
       stop: bool[], whether this process wants to stop.
 
-    The sums are those of `training_step`, [steps], and "stop", whether any process wants to.
+    `sums` holds those of `training_step`, each [steps], and "stop", whether any process wants to.
     """
 
     def one_step(state, batch):
@@ -260,7 +260,7 @@ def dispatch(
         sums = jax.tree.map(lambda x: x[None], sums)
     else:
         state, sums = jax.lax.scan(one_step, state, batches, unroll=unroll)
-    # All processes learn at the same step that one of them is told to stop.
+    # If one process is told to stop, all learn of it at the same step.
     wanting = jax.lax.psum(stop.astype(np.int32), AXIS_NAME)
     return state, {**sums, "stop": wanting > 0}
 
@@ -268,10 +268,10 @@ def dispatch(
 def evaluation_step(task: Task, state: dict, batch: dict) -> dict:
     """The sums of one batch {"images", "labels": i32[n], "is_real": bool[n]}.
 
-    They run over the examples with `is_real`, on all devices of AXIS_NAME: loss f32[],
+    They cover the examples with `is_real`, on all devices of AXIS_NAME: loss f32[],
     errors i32[], examples i32[], and residual_ratio f32[blocks], each block's ``||h(x)|| / ||x||``.
     With `task.top_k` above 0 there is top_k_errors i32[], the examples whose label is not among the
-    `top_k` largest logits; of equal logits the first ones count as larger, as in `argmax`.
+    `top_k` largest logits; ties go to the first, as in `argmax`.
     """
     labels, is_real = batch["labels"], batch["is_real"]
     x = task.eval_input(batch["images"])
@@ -300,7 +300,7 @@ class NonFiniteError(Exception):
     """A metric is NaN or infinite: the run has diverged.
 
     Attributes:
-      step: the update that showed it, counted from 1, or the updates made before an evaluation.
+      step: the update that showed it, counted from 1; for an evaluation, the updates made before.
       metric: its name in the records.
     """
 
@@ -310,14 +310,14 @@ class NonFiniteError(Exception):
 
     @classmethod
     def check(cls, step: int, metric: str, value: float) -> None:
-        """Raises it where `value` is not finite."""
+        """Raises unless `value` is finite."""
         if not math.isfinite(value):
             raise cls(step, metric, float(value))
 
 
 @dataclasses.dataclass
 class MetricSums:
-    """What was measured since the last train record; part of a checkpoint."""
+    """Metrics since the last train record; saved in checkpoints."""
 
     loss: float = 0.0
     errors: int = 0
@@ -329,7 +329,7 @@ class MetricSums:
     compile_seconds: float = 0.0
 
     def add(self, first_step: int, sums: dict) -> None:
-        """Takes in the steps of one dispatch, of which `first_step` is the first.
+        """Adds the steps of one dispatch, the first of which is `first_step`.
 
         Args:
           sums: see `training_step`, each [steps].
@@ -349,7 +349,7 @@ class MetricSums:
         """The train record.
 
         Args:
-          step, epoch: updates made, and how often they went through the training split.
+          step, epoch: updates made, and passes over the training split.
           peak: floating-point operations per second that all devices can do together, if known.
         """
         images_per_second = self.examples / self.seconds
@@ -365,7 +365,7 @@ class MetricSums:
             "images_per_second": images_per_second,
             "model_flops_per_second": flops_per_second,
             "utilization_percent": None if peak is None else 100 * flops_per_second / peak,
-            # An upper bound of what the devices lost: they may have been busy meanwhile.
+            # An upper bound on idle time: the devices may have been busy while the host waited.
             "input_wait_percent": 100 * self.input_wait_seconds / self.seconds,
             "seconds": self.seconds,
             "compile_seconds": self.compile_seconds,
@@ -379,7 +379,7 @@ def evaluation_record(
 
     Args:
       sums: see `evaluation_step`, over all examples.
-      top_k: that of the sums; above 0 there is a test_top{top_k}_error_percent.
+      top_k: as in the sums; above 0 adds test_top{top_k}_error_percent.
     Raises:
       NonFiniteError: the loss is not finite.
     """
