@@ -1,6 +1,5 @@
 """The documentation: examples, notebooks, commands, links, theory, tutorial, metrics."""
 
-import collections
 import doctest
 import fnmatch
 import importlib
@@ -207,39 +206,27 @@ def test_the_tutorial_is_short_runs_and_leaves_no_work_for_the_linter(extended):
 
 
 def test_every_metric_and_every_field_of_the_reference_runs_has_its_line_and_no_line_is_stale():
-    # (experiments, metric names and patterns); "" has those that all experiments share.
-    sections, seen = [], collections.defaultdict(set)
+    # (experiments, name or pattern) of each line, and (experiment, name) of what runs recorded.
+    listed, recorded = [], set()
     others = {"Every experiment": "", "Benchmarks": "benchmark"}
     for section in re.split(r"^## ", (DOCS / "metrics.md").read_text("utf-8"), flags=re.M)[1:]:
         heading = section.splitlines()[0]
-        names = re.findall(r"`(\w+)`", heading) or [others[heading]]
-        sections.append((names, re.findall(r"^\* `([^`]+)`: \S", section, re.MULTILINE)))
+        of = re.findall(r"`(\w+)`", heading) or [others[heading]]
+        listed += [(of, name) for name in re.findall(r"^\* `([^`]+)`: \S", section, re.MULTILINE)]
     text = (DOCS / "architecture.md").read_text(encoding="utf-8")
     fields = set(re.findall(r"^\| `(\w+)` \|", text[text.index("## summary.json") :], re.MULTILINE))
     for path in sorted((ROOT / "results" / "reference").rglob("summary.json")):
         summary = json.loads(path.read_text(encoding="utf-8"))
         assert summary.keys() <= fields, path
-        experiment = summary["experiment"]
-        key = "benchmark" if experiment.startswith("benchmark") else experiment
+        experiment = re.sub("^benchmark_.*", "benchmark", summary["experiment"])
         lines = path.with_name("metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        found = {*summary["metrics"], *(field for line in lines for field in json.loads(line))}
-        seen[key] |= found
-        seen[""] |= found
-    patterns = {
-        key: {p for names, ps in sections if {key, ""} & {*names} for p in ps} for key in seen
-    }
-    missing = {
-        f"{key}: {name}"
-        for key, found in seen.items()
-        if key
-        for name in found
-        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns[key])
-    }
-    assert missing == set(), "add a line for each to docs/metrics.md"
-    stale = {
-        f"{names}: {pattern}"
-        for names, patterns in sections
-        for pattern in patterns
-        if not fnmatch.filter(set().union(*(seen[name] for name in names)), pattern)
-    }
-    assert stale == set(), "no run has these; delete their lines in docs/metrics.md"
+        names = {*summary["metrics"], *(field for line in lines for field in json.loads(line))}
+        recorded |= {(experiment, name) for name in names}
+
+    def fits(line, run):
+        return (run[0] in line[0] or line[0] == [""]) and fnmatch.fnmatchcase(run[1], line[1])
+
+    missing = [run for run in sorted(recorded) if not any(fits(line, run) for line in listed)]
+    assert missing == [], "add a line for each to docs/metrics.md"
+    stale = [line for line in listed if not any(fits(line, run) for run in recorded)]
+    assert stale == [], "no run has these: delete their lines in docs/metrics.md"
