@@ -150,7 +150,7 @@ class ParallelSteps:
         state = initial_state(self._task.init(key), self._task.optimizer)
 
         def examples(*shape):
-            dtype = data.train_images.dtype if resident else np.uint8
+            dtype = data.train_images.dtype if isinstance(data, Arrays) else np.uint8
             images = like((*shape, *data.image_shape), dtype)
             return {"images": images, "labels": like(shape, np.int32)}
 
