@@ -20,8 +20,7 @@ from identity_matters.array_types import Array
 class Arrays:
     """Whole splits: images u8 or f32[n, ...], labels int[n]. Every device holds the train split.
 
-    Raises:
-      ValueError: arrays of the wrong type, or images and labels that do not match.
+    Raises ValueError for arrays of the wrong type, or images and labels that do not match.
     """
 
     train_images: np.ndarray
@@ -95,7 +94,7 @@ class Streams:
 def batch_plan(
     seed: int, num_examples: int, batch_examples: int, first_step: int, steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The examples of the steps `first_step`, ..., `first_step + steps - 1`.
+    """The examples of the steps `first_step`, ..., `first_step + steps - 1`, and their epochs.
 
     The cost does not grow with `first_step`.
 
@@ -105,11 +104,8 @@ def batch_plan(
     >>> sorted(indices[epochs == 1].tolist())
     [0, 1, 2, 3, 4]
 
-    Args:
-      seed, first_step: at least 0; all others at least 1.
-    Returns:
-      (indices, epochs), both i32[steps, batch_examples]: which example, and in which epoch, counted
-      from 0.
+    Both are i32[steps, batch_examples]; epochs count from 0. `seed` and `first_step` must be at
+    least 0, all others at least 1.
     """
     start, stop = first_step * batch_examples, (first_step + steps) * batch_examples
     epochs, offsets = np.divmod(np.arange(start, stop), num_examples)
@@ -136,15 +132,9 @@ def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
 
 
 def example_keys(key: jax.Array, epochs: Array, indices: Array) -> jax.Array:
-    """A key for each example that depends on `key`, the epoch and the index alone; jittable.
+    """keys[n], ``fold_in(fold_in(key, epoch), index)`` for epochs, indices: i32[n]; jittable.
 
-    Args:
-      key: a typed root key of JAX's threefry generator.
-      epochs, indices: i32[n], as `batch_plan` returns them.
-    Returns:
-      keys[n], ``fold_in(fold_in(key, epoch), index)``.
-    Raises:
-      ValueError: the key belongs to another generator.
+    `key` is a typed root key; raises ValueError unless it is one of JAX's threefry generator.
     """
     # With other generators (rbg), the numbers drawn from a key change when it is vmapped.
     if (generator := jax.random.key_impl(key)) != "threefry2x32":
@@ -158,9 +148,8 @@ def train_batch(
 ) -> dict:
     """{"indices", "epochs": i32[rows]} of a step, and what `data.read_train` returns for them.
 
-    Args:
-      seed: determines the order of the examples and the randomness in reading them.
-      batch_examples, rows: the batch size over all processes, and this process's slice of a batch.
+    `seed` determines the order of the examples and the randomness in reading them, `batch_examples`
+    is the batch size over all processes, and `rows` is this process's slice of a batch.
     """
     plan = batch_plan(seed, data.train_examples, batch_examples, step, 1)
     indices, epochs = (part[0, rows] for part in plan)

@@ -9,9 +9,8 @@ processes or hosts read, nor on where the stream began.
 Resizing is bilinear where it shrinks less than twofold and by area beyond that, which does not
 alias; few crops of ImageNet are that large.
 
-This needs tensorflow_datasets, array-record, grain and OpenCV, but not TensorFlow. OpenCV is the
-fastest decoder among the wheels that need neither TensorFlow nor a compiler. It releases Python's
-interpreter lock, so threads are enough to use all cores.
+OpenCV is the fastest decoder among the wheels that need neither TensorFlow nor a compiler. It
+releases Python's interpreter lock, so threads are enough to use all cores.
 """
 
 import functools
@@ -67,12 +66,9 @@ _PNG_END = b"IEND"
 class EncodedImages:
     """The encoded images of a split on disk: random access, from any thread or process.
 
-    Args:
-      data_dir: where `make data DATASETS=imagenet2012` put the data set.
-      split: "train" or "validation".
-    Raises:
-      ValueError: a missing package, or nothing prepared in `data_dir`.
-        Reading a damaged file raises it, too, and names the file.
+    `data_dir` is where `make data DATASETS=imagenet2012` put the data set; `split` is "train" or
+    "validation". Raises ValueError for a missing package, or if nothing is prepared in `data_dir`.
+    Reading a damaged file raises it, too, and names the file.
     """
 
     def __init__(self, data_dir: str | os.PathLike[str], split: str):
@@ -173,8 +169,7 @@ def stream(
 ) -> Any:
     """Iterates over ``make_batch(i)`` for the `count` numbers i from `first`, in order, prefetched.
 
-    ``close()`` ends the threads and processes that read. How many there are changes the speed,
-    never the batches.
+    ``close()`` ends the threads and processes that read.
 
     Args:
       make_batch: picklable; the iterator raises its errors.
@@ -201,14 +196,10 @@ def _make(make_batch, number) -> dict:
 def read_train(
     encoded: EncodedImages, indices, epochs, seed: int, *, pixels: int = IMAGE_PIXELS
 ) -> dict:
-    """Training images, each with a random crop and flip that depend on (seed, epoch, index).
+    """{"images": u8[b, pixels, pixels, 3], "labels": i32[b]} for indices, epochs: int[b].
 
-    Args:
-      indices, epochs: int[b].
-    Returns:
-      {"images": u8[b, pixels, pixels, 3], "labels": i32[b]}.
-    Raises:
-      ValueError: an image is truncated or damaged; the message names it.
+    For training, with a random crop and flip of each image. Raises ValueError, which names the
+    image, if one is truncated or damaged.
     """
 
     def view(image, place, out):
@@ -265,12 +256,8 @@ def decode(encoded: bytes, name: str) -> np.ndarray:
     """Decodes a JPEG or a PNG, whatever its file name, as RGB: u8[height, width, 3].
 
     Greyscale images get three equal channels, CMYK and transparent ones are converted. An
-    orientation in the file's metadata is ignored, as by TensorFlow's decoder.
-
-    Args:
-      name: the image's name in error messages.
-    Raises:
-      ValueError: `name` is truncated, damaged or neither JPEG nor PNG.
+    orientation in the file's metadata is ignored, as by TensorFlow's decoder. Raises ValueError,
+    with `name`, if the image is truncated, damaged or neither JPEG nor PNG.
     """
     # OpenCV 5 rejects most truncated files; earlier versions fill them up with grey or old memory.
     if encoded.startswith(_JPEG_START):
@@ -294,14 +281,10 @@ def decode(encoded: bytes, name: str) -> np.ndarray:
 
 
 def draw_view(height: int, width: int, *, seed: int, epoch: int, example: int) -> tuple[Crop, bool]:
-    """A random crop of an image, and whether it is mirrored.
+    """A random crop of an image of height x width pixels, and whether it is mirrored.
 
     The area is uniform in AREA_SHARE, the logarithm of the aspect ratio is uniform in that of
-    ASPECT_RATIO, and the position is uniform.
-
-    Args:
-      height, width: of the image, in pixels.
-      seed, epoch, example: what the randomness depends on, each from 0 to 2^64 - 1.
+    ASPECT_RATIO, and the position is uniform. seed, epoch and example are below 2^64.
     """
     # The raw stream, which NumPy promises to keep; its distributions may change.
     key = np.array([seed, epoch], np.uint64)

@@ -29,13 +29,8 @@ _TRAIN_EXAMPLES_PER_VALIDATION = 4
 def prepare(data_dir: str | os.PathLike[str], train_examples: int) -> pathlib.Path:
     """Makes a data set of `CLASSES` classes under `data_dir`, unless it exists.
 
-    The images of a class share the relative phases of their three colours and are random otherwise.
-    A fifth of all images, and at least `CLASSES`, are for validation.
-
-    Returns:
-      the directory to pass on as `data_dir`.
-    Raises:
-      ValueError: fewer training examples than classes.
+    A fifth of all images, and at least `CLASSES`, are for validation. Returns the directory to pass
+    on as `data_dir`. Raises ValueError for fewer training examples than classes.
     """
     if train_examples < CLASSES:
         raise ValueError(f"train_examples must be at least {CLASSES}, got {train_examples}")
@@ -93,13 +88,10 @@ def generate_jpegs(
 
 
 def write(data_dir: str | os.PathLike[str], splits: dict, *, shards: int = 2) -> pathlib.Path:
-    """Writes a prepared `imagenet2012` under `data_dir`.
+    """Writes a prepared `imagenet2012`, with `shards` files a split, under `data_dir`.
 
-    Args:
-      splits: for "train" and "validation" a list of (encoded image, label, file name).
-      shards: number of files of each split.
-    Returns:
-      its directory, which is valid once this returns.
+    `splits` has a list of (encoded image, label, file name) for "train" and "validation". The
+    directory that is returned is valid only then.
     """
     builder = imagenet.builder(data_dir)
     import tensorflow_datasets as tfds

@@ -1,6 +1,8 @@
 """Image classifiers: the paper's network (section 4, Table 1) and the other rows of Table 2.
 
-A network is a flax Module, made from its settings. It is called as ``net(x, train=..., keys=None)``
+A network is a flax Module, made from its settings; one that is out of range raises ValueError. All
+have `num_classes`, the number of logits, and `compute_dtype`, "float32" or "bfloat16", the type of
+the convolutions; parameters are float32. A network is called as ``net(x, train=..., keys=None)``
 with images x f32[n, h, w, c] and returns (logits f32[n, num_classes], the residual ratio f32[n] of
 each block). Training uses `init_variables` and `apply_net`.
 
@@ -39,12 +41,8 @@ CONSTANTS = {"bias": 0.0, "scale": 1.0, "mean": 0.0, "var": 1.0}
 def make_net(name: str, *, num_classes: int, axis_name: str | None = None, **settings) -> nn.Module:
     """The net `name` of NETS with these settings.
 
-    Args:
-      axis_name: the mapped axis over which batch norm averages in training; ignored for nets
-        without batch norm.
-    Raises:
-      ValueError: an unknown name, or a value out of range.
-      TypeError: an unknown setting.
+    In training, batch norm averages over the mapped axis `axis_name`; other nets ignore it. Raises
+    ValueError for an unknown name or a value out of range, TypeError for an unknown setting.
     """
     if name not in NETS:
         raise ValueError(f"model.name must be one of {', '.join(NETS)}, got {name!r}")
@@ -55,13 +53,8 @@ def make_net(name: str, *, num_classes: int, axis_name: str | None = None, **set
 def init_variables(net: nn.Module, key: jax.Array, image_shape: tuple[int, int, int]) -> dict:
     """The initial variables of a net, f32 arrays in the structure of `variable_shapes`.
 
-    They are drawn by NumPy from the key's bits, so `key` may not be a tracer.
-
-    Args:
-      key: a typed key.
-      image_shape: (h, w, c).
-    Raises:
-      ValueError: the net cannot take images of this shape.
+    They are drawn by NumPy from the bits of the typed `key`, which may not be a tracer. Raises
+    ValueError if the net cannot take images of `image_shape` (h, w, c).
     """
     seed = np.asarray(jax.random.key_data(key)).ravel()
     generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed.tolist())))
@@ -79,13 +72,10 @@ def init_variables(net: nn.Module, key: jax.Array, image_shape: tuple[int, int, 
 def variable_shapes(net: nn.Module, image_shape: tuple[int, int, int]) -> dict:
     """The variables of a net for images of `image_shape` (h, w, c), as `jax.ShapeDtypeStruct`.
 
-    Returns:
-      {"params": trained, "fixed": set once and never trained, "batch_stats": running means and
-      variances of batch norm}; a collection that the net does not have is an empty dict. Kernels
-      are called "kernel", and those of convolutions have four axes; other leaves are "bias",
-      "scale", "mean" and "var".
-    Raises:
-      ValueError: the net cannot take images of this shape.
+    Returns {"params": trained, "fixed": set once and never trained, "batch_stats": running means
+    and variances of batch norm}; a collection that the net does not have is an empty dict. Kernels
+    are called "kernel", and those of convolutions have four axes; other leaves are "bias", "scale",
+    "mean" and "var". Raises ValueError if the net cannot take images of this shape.
     """
     return nn.meta.unbox(_created(net, image_shape))
 
@@ -105,8 +95,8 @@ def apply_net(
       variables: from `init_variables`.
       x: f32[n, h, w, c].
       train: batch norm uses the statistics of the batch, and dropout is on.
-      keys: typed keys [n], one for each example, for dropout in training. An example's masks depend
-        on its own key alone, hence not on how a batch is divided among devices.
+      keys: typed keys [n] for dropout in training; masks do not depend on how a batch is divided
+        among devices.
     Returns:
       logits f32[n, num_classes], and {"residual_ratio": f32[blocks, n], `layers.residual_ratio`
       of each residual block, "batch_stats": the running statistics after this call, unchanged if

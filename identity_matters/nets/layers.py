@@ -1,7 +1,7 @@
 """What the networks share: initial weights, shortcuts, pooling, dropout, checks of settings.
 
-Images are [n, h, w, c] and kernels [k, k, in, out]. `compute_dtype` is the dtype of convolutions;
-parameters are float32.
+Images are [n, h, w, c] and kernels [k, k, in, out]. Products of float32 matrices ask for the
+highest precision, as accelerators would otherwise round the factors to TF32 or bfloat16.
 """
 
 import functools
@@ -28,14 +28,10 @@ BATCH_NORM_DECAY = 0.9
 
 @flax.struct.dataclass
 class Drawn(nn.Partitioned[Any]):
-    """A parameter that `nets.init_variables` draws; Flax unboxes it to `value`.
+    """A parameter that `nets.init_variables` draws by ``draw(generator, shape) -> float[shape]``.
 
     JAX would compile a random function for each shape of a kernel, 99 of them in DenseNet; NumPy
-    compiles nothing.
-
-    Attributes:
-      value: a placeholder while Flax infers the shapes.
-      draw: ``draw(generator, shape) -> float[shape]``.
+    compiles nothing. Flax unboxes this to `value`, a placeholder while it infers the shapes.
     """
 
     draw: Callable = flax.struct.field(pytree_node=False, default=None)
@@ -103,10 +99,7 @@ TORCH_LINEAR = uniform(lambda shape: 1 / math.sqrt(_fan_in(shape)))
 
 
 def classifier(num_classes: int) -> nn.Dense:
-    """A linear layer with Torch's initial kernel and zero bias, always computed in float32.
-
-    Accelerators would otherwise round the factors to TF32 or bfloat16.
-    """
+    """A linear layer with Torch's initial kernel and zero bias, always computed in float32."""
     return nn.Dense(
         num_classes,
         dtype=jnp.float32,
@@ -138,10 +131,8 @@ def check(
 ) -> None:
     """Raises ValueError for an invalid field of `net`; it names field, value and what is allowed.
 
-    Args:
-      at_least: the least value of each field; `num_classes` is always at least 1.
-      rates: fields that must be at least 0 and below 1.
-      choices: the allowed values of each field; `compute_dtype` is always one of COMPUTE_DTYPES.
+    `at_least` has the least value of each field, 1 for `num_classes`; `choices` has the allowed
+    values, COMPUTE_DTYPES for `compute_dtype`; `rates` are fields in 0 <= rate < 1.
     """
     for name, least in {"num_classes": 1, **(at_least or {})}.items():
         if not getattr(net, name) >= least:  # `not`: NaN fails, too
@@ -160,7 +151,7 @@ def convolution(images: jax.Array, kernel: jax.Array, strides, padding, **option
 
     If the map is smaller than the kernel, patches are multiplied by the kernel: forward and
     backward take 2 ms on a CPU for 128 maps of 2 x 2 with 64 channels, where XLA's convolution
-    takes 35 ms. On a CPU, the gradient of a kernel is computed from a few images at a time.
+    takes 35 ms. See also CPU_PIXELS_PER_GRADIENT.
     """
     (n, h, w, _), (k, _, _, c_out) = images.shape, kernel.shape
     if (padding, max(strides)) != ("SAME", 1) or min(h, w) >= k:
@@ -216,8 +207,7 @@ def leaky_relu(x: Array, leak: float) -> jax.Array:
 def average_pool(x: Array, size: int) -> jax.Array:
     """Means over disjoint size x size squares: [n, h, w, c] to [n, h/size, w/size, c].
 
-    Raises:
-      ValueError: size does not divide h and w.
+    Raises ValueError if size does not divide h and w.
     """
     h, w = x.shape[1:3]
     if h % size or w % size:
@@ -250,15 +240,11 @@ def global_average_pool(x: Array) -> jax.Array:
 
 
 def dropout(x: Array, keys: jax.Array | None, rate: float, layer: int) -> jax.Array:
-    """Sets each number to 0 with probability `rate` and divides the others by 1 - rate.
+    """Sets each number of x, f[n, ...], to 0 with probability `rate`, divides others by 1 - rate.
 
-    Args:
-      x: f[n, ...].
-      keys: typed keys [n]; the mask of an example depends on its key and `layer` alone.
-      rate: at least 0 and below 1; at 0 keys may be None.
-      layer: a different number for each dropout layer of a network.
-    Raises:
-      ValueError: there is not one key for each example.
+    The mask of an example depends on its typed key, of keys[n], and `layer` alone; `layer` is a
+    different number for each dropout layer of a network. Raises ValueError unless there is one key
+    for each example; at rate 0 (0 <= rate < 1) keys may be None.
     """
     if not rate:
         return jnp.asarray(x)
@@ -274,16 +260,13 @@ def dropout(x: Array, keys: jax.Array | None, rate: float, layer: int) -> jax.Ar
 
 
 def residual_ratio(x: Array, h: Array) -> jax.Array:
-    """||h|| / ||x|| of each example, over the whole map; 0 where h = 0: f32[n].
+    """||h|| / ||x|| of each example, f[n, ...] to f32[n], over the whole map; 0 where h = 0.
 
     How large a residual block's h(x) is next to what it is added to; the paper's section 2 wants
     this to be small. If a block changes the shape, x is the output of its shortcut.
 
     >>> residual_ratio(jnp.array([[3.0, 4.0]]), jnp.array([[0.0, 0.5]]))
     Array([0.1], dtype=float32)
-
-    Args:
-      x, h: f[n, ...].
     """
     numerator, denominator = example_norms(h), example_norms(x)
     return jnp.where(numerator == 0, numerator, numerator / denominator)
