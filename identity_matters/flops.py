@@ -13,11 +13,11 @@ import jax.extend
 FORWARD_PASSES_PER_TRAINING_STEP = 3
 _GIGA, _TERA = 1e9, 1e12
 # Words that must all be in the device's name, with "v5 lite" read as v5e, then dense peaks (without
-# sparsity) for bfloat16 and float32 in tera-operations per second, and memory size and bandwidth in
-# gigabytes (per second). The first match counts; None: not looked up, or no such units.
+# sparsity) for bfloat16 and float32 in tera-operations per second, memory size in gigabytes and
+# bandwidth in gigabytes per second. The first match counts; None: not looked up, or no such units.
 # TPUs: cloud.google.com/tpu/docs/v4, v5e, v5p and v6e; GPUs: NVIDIA's data sheets of each product.
 # "float32" is what JAX does with float32 by default: TF32 on NVIDIA GPUs from Ampere on, plain
-# float32 on older ones, one bfloat16 pass on TPUs. On TPU v2 and v3 a device is half of a chip.
+# float32 on older ones, one bfloat16 pass on TPUs. A TPU v2 or v3 is one core, half of a chip.
 _LIMITS = (
     (("NVIDIA", "H200"), 989.5, 494.7, 141, 4800),
     (("NVIDIA", "H100", "PCIe"), 756.0, 378.0, 80, 2000),
@@ -59,8 +59,10 @@ def count_flops(function: Callable[..., Any], *args) -> int:
     128
 
     JAX traces the function and does not run it; `args` are pytrees of arrays or of
-    `jax.ShapeDtypeStruct`. Raises ValueError for a product inside a loop whose number of iterations
-    is not known in advance.
+    `jax.ShapeDtypeStruct`.
+
+    Raises:
+      ValueError: a product inside a loop whose number of iterations is not known in advance.
     """
     return _jaxpr_flops(jax.make_jaxpr(function)(*args).jaxpr)
 

@@ -34,8 +34,10 @@ def fit_normalization(name: str, images: np.ndarray) -> dict:
     """The constants of a normalisation for the training images, uint8[n, h, w, c].
 
     They are f32 arrays by name, from a few numbers to [h w c, h w c]; {} for ``per_image``. For
-    ``gcn_zca`` on CIFAR-10 this takes 20 s on 2 CPU cores, for the others at most 0.2 s. Raises
-    ValueError unless `name` is one of `NORMALIZATIONS`, and for a constant channel.
+    ``gcn_zca`` on CIFAR-10 this takes 20 s on 2 CPU cores, for the others at most 0.2 s.
+
+    Raises:
+      ValueError: a name that is not one of `NORMALIZATIONS`, or a constant channel.
     """
     fit, _ = _find(name)
     constants = fit(images)

@@ -1,16 +1,15 @@
 """ImageNet (ILSVRC2012) as streams of batches: tensorflow_datasets' `imagenet2012`, read by grain.
 
 Grain maps over batch numbers: one element is a whole batch, and batches come in order no matter
-which worker makes them. The position of a stream is therefore a step number and nothing else;
-grain's own iterator state would depend on the number of workers. The augmentation of a training
-image depends on (seed, epoch, example) alone. So batches do not depend on how many threads, worker
-processes or hosts read, nor on where the stream began.
+which worker makes them. So the position of a stream is a step number; grain's own iterator state
+would depend on the number of workers. The augmentation of a training image depends on (seed, epoch,
+example) alone. So batches do not depend on the number of readers, nor on where the stream began.
 
 Resizing is bilinear where it shrinks less than twofold and by area beyond that, which does not
 alias; few crops of ImageNet are that large.
 
 OpenCV is the fastest decoder among the wheels that need neither TensorFlow nor a compiler. It
-releases Python's interpreter lock, so threads are enough to use all cores.
+releases Python's interpreter lock, so threads are enough unless many cores wait for the lock.
 """
 
 import functools
@@ -66,9 +65,12 @@ _PNG_END = b"IEND"
 class EncodedImages:
     """The encoded images of a split on disk: random access, from any thread or process.
 
-    `data_dir` is where `make data DATASETS=imagenet2012` put the data set; `split` is "train" or
-    "validation". Raises ValueError for a missing package, or if nothing is prepared in `data_dir`.
-    Reading a damaged file raises it, too, and names the file.
+    Args:
+      data_dir: where `make data DATASETS=imagenet2012` put the data set.
+      split: "train" or "validation".
+    Raises:
+      ValueError: a missing package, or nothing prepared in `data_dir`.
+        Reading a damaged file raises it, too, and names the file.
     """
 
     def __init__(self, data_dir: str | os.PathLike[str], split: str):
@@ -175,8 +177,7 @@ def stream(
       make_batch: picklable; the iterator raises its errors.
       threads: how many batches each process makes at the same time; about one per core, more if
         storage is slow to answer.
-      processes: workers that make batches; with 0, threads of this process make them, which is
-        enough unless many cores wait for Python's lock.
+      processes: workers that make batches; with 0, threads of this process make them.
     """
     import grain.python as grain
 
@@ -198,8 +199,10 @@ def read_train(
 ) -> dict:
     """{"images": u8[b, pixels, pixels, 3], "labels": i32[b]} for indices, epochs: int[b].
 
-    For training, with a random crop and flip of each image. Raises ValueError, which names the
-    image, if one is truncated or damaged.
+    For training, with a random crop and flip of each image.
+
+    Raises:
+      ValueError: an image is truncated or damaged; the message names it.
     """
 
     def view(image, place, out):

@@ -1,11 +1,10 @@
 """The adaptive method: one unit per point, with biases and order chosen from the data.
 
 Look at the points from a viewpoint c and write z = h - c. The unit of a point i is
-relu(<z_i, z> - t_i). Points are moved in decreasing distance from c. So the threshold t_i fits
-between |z_i|^2 and the products <z_i, z_j> with all points j still to come. Surrogate labels lie
-within half the smallest distance from c, where no unit ever fires. Inside one block a unit can only
-disturb points farther from c than its own, so V solves one triangular system. Proof, for every
-width and any distinct points: docs/theory/memorize.md (E6 to E8).
+relu(<z_i, z> - t_i). Points are moved in decreasing distance from c. So t_i fits between |z_i|^2
+and all <z_i, z_j> of points j still to come, and V solves one triangular system for each block.
+Surrogate labels lie within half the smallest distance from c, where no unit ever fires. Proof, for
+every width and any distinct points: docs/theory/memorize.md (E6 to E8).
 
 The limit: n random points in k dimensions have a smallest relative gap of about n^(-4/(k+1)), on a
 line n^-2 (a gap of m needs radii within m and directions within sqrt(m)). This must stay well above
@@ -34,8 +33,7 @@ LEAST_GAP_FRACTION = 1 / 8
 CANDIDATE_WIDTHS = 4
 # Candidates drawn per surrogate label: with more, the labels spread only slightly further.
 CANDIDATES_PER_CLASS = 32
-# Directions whose share of the largest variance is below this are not scaled up further, so that
-# rounding errors stay small.
+# Variances count as at least this share of the largest, so that rounding errors stay small.
 LEAST_VARIANCE_RATIO = 1e-4
 
 

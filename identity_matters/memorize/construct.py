@@ -153,10 +153,9 @@ def _normal_product(whitening, input_map) -> np.ndarray:
 def _project(input_map, x) -> tuple[np.ndarray, float]:
     """``A_0 x`` as the network computes it, f64[n, k], and a bound on its rounding error.
 
-    The error is measured, not derived: worst-case bounds grow with d, and are hundreds of times too
-    large for images. The bound is twice the largest difference that summing in reverse order makes,
-    plus the rounding of the result. Subnormal inputs count in full, because some devices flush them
-    to zero; raises PrecisionError if they contribute more than rounding does.
+    The error is measured, by summing in reverse order, too: worst-case bounds grow with d, and are
+    hundreds of times too large for images. Subnormal inputs count in full, because some devices
+    flush them to zero; raises PrecisionError if they contribute more than rounding does.
     """
     h = np.empty((len(x), len(input_map)))
     difference = underflow = 0.0
@@ -298,11 +297,7 @@ def distinct_examples(
     """The examples of `memorize`, checked and without repeated inputs, in order, and r.
 
     n, d and r must be at least 1. Inputs are compared in `dtype`; rows count as equal when every
-    entry is (0.0 and -0.0 are).
-
-    Raises:
-      ValueError: a wrong shape or value, or an x that overflows `dtype`.
-      ConflictingLabelsError: two equal rows have different labels; no function of x can fit both.
+    entry is (0.0 and -0.0 are). Raises what `memorize` does, also if x overflows `dtype`.
     """
     x, y = np.asarray(x), np.asarray(y)
     if x.dtype.kind in "cOSUmM":

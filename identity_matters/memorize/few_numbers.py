@@ -2,12 +2,12 @@
 
 Integer inputs are projected to a line, t = <a, x>, and groups of m neighbours on it share three
 numbers: a threshold, a word, whose digits in base r are the labels, and a constant c, which hashes
-the m points to different digits. Residual blocks h + V ReLU(U h + s) of width 6 select the group's
-word and constant by a telescoping sum of steps, hash t to the place of a digit, and extract that
-digit. With more channels a group has more words, which makes up for numbers with fewer bits.
+the m points to different digits. Residual blocks of width 6 select the group's word and constant,
+hash t to the place of a digit, and extract that digit. With more channels a group has more words,
+which makes up for numbers with fewer bits.
 
-The parameters and all intermediate values are integers up to 2^b; for b up to 53 they are exact in
-float64, in any order of summation. Proof, count and earlier work: docs/theory/memorize.md.
+All numbers are integers that are exact in float64. Proof, count and earlier work:
+docs/theory/memorize.md.
 """
 
 import functools
@@ -271,10 +271,7 @@ def _hash_places(z, constants, small: int, large: int, doublings: int, place_bit
 
 
 def _find_constants(t, hashing: tuple[int, int, int, int], most: int, rng) -> np.ndarray:
-    """For each row of t, i64[G, m], a constant that sends it to different places: i64[G].
-
-    `hashing` has M, M', L and b of `_hash_places`; constants are below M.
-    """
+    """For each row of t, i64[G, m], a constant that sends it to different places: i64[G]."""
     constants, left = np.zeros(len(t), np.int64), np.arange(len(t))
     for _ in range(SEARCH_DRAWS):
         draws = max(1, SEARCH_HASHES // (len(left) * t.shape[1]))

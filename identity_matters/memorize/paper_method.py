@@ -1,9 +1,9 @@
 """The paper's own construction, Lemmas B.1 and B.2, with biases that make its proof right.
 
-In Lemma B.1 each point of a set S is moved by its own unit. If squared norms are within rho' of 1
-and squared distances are at least D > 2 rho', all <a_i, a_j> are below |a_i|^2, and the threshold
-of unit i lies in the middle of this gap (E1, E2 of docs/theory/memorize.md). The printed proof uses
-one bias for all units, which needs D >= 6 rho' (P8 of docs/theory/errata.md).
+In Lemma B.1 each point of a set is moved by its own unit. Squared norms are within rho' of 1, and
+squared distances are at least D. With the threshold of unit i in the middle of its gap, D > 2 rho'
+is enough (E1, E2 of docs/theory/memorize.md). The printed proof uses one bias for all units, which
+needs D >= 6 rho' (P8 of docs/theory/errata.md).
 """
 
 import math
@@ -98,9 +98,8 @@ class Separation(NamedTuple):
 def separation(x: ArrayLike) -> Separation:
     """Assumption 3.1's rho: the smallest ``|x_i - x_j|^2`` over all rows of x, f[n, d], exactly.
 
-    An orthogonal projection only shortens distances. So projected distances bound the true ones
-    from below, and only the few pairs with a bound under the smallest true distance found so far
-    are compared in full.
+    An orthogonal projection only shortens distances. So only the few pairs whose projections are
+    closer than the smallest distance found so far are compared in full.
 
     >>> separation(np.array([[0.0, 0.0], [3.0, 4.0], [3.0, 3.0]]))
     Separation(rho=1.0, indices=(1, 2))

@@ -1,12 +1,13 @@
 """Image classifiers: the paper's network (section 4, Table 1) and the other rows of Table 2.
 
-A network is a flax Module, made from its settings; one that is out of range raises ValueError. All
-have `num_classes`, the number of logits, and `compute_dtype`, "float32" or "bfloat16", the type of
-the convolutions; parameters are float32. A network is called as ``net(x, train=..., keys=None)``
-with images x f32[n, h, w, c] and returns (logits f32[n, num_classes], the residual ratio f32[n] of
-each block). Training uses `init_variables` and `apply_net`.
+A network is a flax Module, made from its settings; ValueError if one is out of range. They include
+`num_classes`, the number of logits, and `compute_dtype`, "float32" or "bfloat16", the type of
+convolutions and hidden layers; parameters are float32. A network is called as
+``net(x, train=..., keys=None)`` with images x f32[n, h, w, c] and returns (logits
+f32[n, num_classes], the residual ratio f32[n] of each block). Training uses `init_variables` and
+`apply_net`.
 
-* `all_conv_residual`: the paper's network, with an option for whatever the text leaves open.
+* `all_conv_residual`: the paper's network.
 * `rivals`: the networks that Table 2 compares it with: All-CNN-C, DenseNet, ResNet.
 * `mlp`: multilayer perceptrons of up to 1200 layers, with and without the identity.
 * `layers`: what they share, such as initializers.
@@ -41,8 +42,11 @@ CONSTANTS = {"bias": 0.0, "scale": 1.0, "mean": 0.0, "var": 1.0}
 def make_net(name: str, *, num_classes: int, axis_name: str | None = None, **settings) -> nn.Module:
     """The net `name` of NETS with these settings.
 
-    In training, batch norm averages over the mapped axis `axis_name`; other nets ignore it. Raises
-    ValueError for an unknown name or a value out of range, TypeError for an unknown setting.
+    Batch norm averages over the mapped axis `axis_name` in training; nets without it ignore this.
+
+    Raises:
+      ValueError: an unknown name, or a value out of range.
+      TypeError: an unknown setting.
     """
     if name not in NETS:
         raise ValueError(f"model.name must be one of {', '.join(NETS)}, got {name!r}")
@@ -53,8 +57,10 @@ def make_net(name: str, *, num_classes: int, axis_name: str | None = None, **set
 def init_variables(net: nn.Module, key: jax.Array, image_shape: tuple[int, int, int]) -> dict:
     """The initial variables of a net, f32 arrays in the structure of `variable_shapes`.
 
-    They are drawn by NumPy from the bits of the typed `key`, which may not be a tracer. Raises
-    ValueError if the net cannot take images of `image_shape` (h, w, c).
+    They are drawn by NumPy from the bits of the typed `key`, which may not be a tracer.
+
+    Raises:
+      ValueError: the net cannot take images of `image_shape` (h, w, c).
     """
     seed = np.asarray(jax.random.key_data(key)).ravel()
     generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed.tolist())))
@@ -72,10 +78,13 @@ def init_variables(net: nn.Module, key: jax.Array, image_shape: tuple[int, int, 
 def variable_shapes(net: nn.Module, image_shape: tuple[int, int, int]) -> dict:
     """The variables of a net for images of `image_shape` (h, w, c), as `jax.ShapeDtypeStruct`.
 
-    Returns {"params": trained, "fixed": set once and never trained, "batch_stats": running means
-    and variances of batch norm}; a collection that the net does not have is an empty dict. Kernels
-    are called "kernel", and those of convolutions have four axes; other leaves are "bias", "scale",
-    "mean" and "var". Raises ValueError if the net cannot take images of this shape.
+    Returns:
+      {"params": trained, "fixed": set once and never trained, "batch_stats": running means and
+      variances of batch norm}; a collection that the net does not have is an empty dict. Kernels
+      are called "kernel", and those of convolutions have four axes; other leaves are "bias",
+      "scale", "mean" and "var".
+    Raises:
+      ValueError: the net cannot take images of this shape.
     """
     return nn.meta.unbox(_created(net, image_shape))
 

@@ -46,9 +46,8 @@ RESIDUAL_INITS = {"paper": layers.paper, "standard": layers.standard}
 class Block(nn.Module):
     """x -> (s + h, ||h|| / ||s||), s = shortcut(x), h = C_2(ReLU(C_1 x)); all sums are float32.
 
-    C_1 and the shortcut have the `stride`. `conv` is a partial 3x3 `nn.Conv` that lacks name,
-    channels and stride, `norm` a partial batch norm that lacks its name, or None. The other fields
-    are those of `AllConvResidual`.
+    `conv` is a partial 3x3 `nn.Conv` that lacks name, channels and stride, `norm` a partial batch
+    norm that lacks its name, or None.
     """
 
     channels: int

@@ -1,7 +1,7 @@
 """What the networks share: initial weights, shortcuts, pooling, dropout, checks of settings.
 
-Images are [n, h, w, c] and kernels [k, k, in, out]. Products of float32 matrices ask for the
-highest precision, as accelerators would otherwise round the factors to TF32 or bfloat16.
+Images are [n, h, w, c] and kernels [k, k, in, out]. Products outside convolutions have full
+precision: accelerators would otherwise round float32 factors to TF32 or bfloat16.
 """
 
 import functools
@@ -262,8 +262,8 @@ def dropout(x: Array, keys: jax.Array | None, rate: float, layer: int) -> jax.Ar
 def residual_ratio(x: Array, h: Array) -> jax.Array:
     """||h|| / ||x|| of each example, f[n, ...] to f32[n], over the whole map; 0 where h = 0.
 
-    How large a residual block's h(x) is next to what it is added to; the paper's section 2 wants
-    this to be small. If a block changes the shape, x is the output of its shortcut.
+    The paper's section 2 wants this to be small. If a residual block changes the shape, x is the
+    output of its shortcut.
 
     >>> residual_ratio(jnp.array([[3.0, 4.0]]), jnp.array([[0.0, 0.5]]))
     Array([0.1], dtype=float32)

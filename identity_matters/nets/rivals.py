@@ -57,11 +57,7 @@ IMAGENET_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
 
 class AllCnnC(nn.Module):
-    """All-CNN-C, for images of at least 9 pixels a side.
-
-    The dropout rates are `input_dropout` for the image and `dropout` for the two maps after a
-    stride of 2.
-    """
+    """All-CNN-C, for images of at least 9 pixels a side; `dropout` follows each stride of 2."""
 
     num_classes: int
     input_dropout: float = 0.2
@@ -100,11 +96,7 @@ class AllCnnC(nn.Module):
 
 
 class _TorchNet(nn.Module):
-    """What DenseNet and ResNet share: initial weights and batch norm as in Torch (see `layers`).
-
-    `compute_dtype` is the type of the convolutions and of the maps between them; statistics, the
-    last mean and the last layer are float32.
-    """
+    """What DenseNet and ResNet share; the maps between convolutions have `compute_dtype`, too."""
 
     num_classes: int
     compute_dtype: str = "float32"
@@ -156,8 +148,7 @@ class DenseNet(_TorchNet):
 class Block(nn.Module):
     """x -> (ReLU(s + h), ||h|| / ||s||), s = shortcut(x), h = BN(C_2(ReLU(BN(C_1 x)))).
 
-    C_1 and the shortcut have the `stride`. If `projected`, a shortcut of stride 2 is a 1x1
-    convolution, not pixels and zeros. For `conv` and `norm` see `_TorchNet.parts`.
+    If `projected`, a shortcut of stride 2 is a 1x1 convolution, not pixels and zeros.
     """
 
     channels: int
@@ -181,10 +172,7 @@ class Block(nn.Module):
 
 
 class ResNet(_TorchNet):
-    """ResNet-110 for small images at the defaults.
-
-    depth: 6 b + 2 for b blocks per stage, 8, 14, ...; width: channels of stem and first stage.
-    """
+    """ResNet-110 for small images at the defaults; `width` is that of the stem and first stage."""
 
     depth: int = 110
     width: int = 16
