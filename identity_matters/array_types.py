@@ -11,7 +11,7 @@ Array = jax.Array | np.ndarray
 
 
 def check_whole(name: str, value: Any, least: int = 1, reason: str = "") -> int:
-    """`value` as an int; ValueError if it is not whole, or below `least` (then with `reason`)."""
+    """`value` as an int; raises ValueError if it is not whole, or below `least` (with `reason`)."""
     try:
         if isinstance(value, bool):
             raise TypeError

@@ -2,8 +2,8 @@
 
 A run sees its examples as one long sequence, the concatenated permutations of its epochs, and step
 t takes the t-th slice. If the batch size does not divide the number of examples, a batch continues
-into the next epoch, so every epoch visits each example exactly once. The slice of any step can be
-looked up, so training resumes at any step without iterator state.
+into the next epoch, so every epoch visits each example exactly once. Looking up a slice costs the
+same at every step, so training resumes at any step without iterator state.
 """
 
 import dataclasses
@@ -96,16 +96,16 @@ def batch_plan(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The examples of the steps `first_step`, ..., `first_step + steps - 1`, and their epochs.
 
-    The cost does not grow with `first_step`.
-
     >>> indices, epochs = batch_plan(0, 5, 2, first_step=0, steps=5)
     >>> epochs.ravel()
     array([0, 0, 0, 0, 0, 1, 1, 1, 1, 1], dtype=int32)
     >>> sorted(indices[epochs == 1].tolist())
     [0, 1, 2, 3, 4]
 
-    Both are i32[steps, batch_examples]; epochs count from 0. `seed` and `first_step` must be at
-    least 0, all others at least 1.
+    Args:
+      seed, first_step: at least 0; all others at least 1.
+    Returns:
+      (indices, epochs), both i32[steps, batch_examples]; epochs count from 0.
     """
     start, stop = first_step * batch_examples, (first_step + steps) * batch_examples
     epochs, offsets = np.divmod(np.arange(start, stop), num_examples)
@@ -148,8 +148,9 @@ def train_batch(
 ) -> dict:
     """{"indices", "epochs": i32[rows]} of a step, and what `data.read_train` returns for them.
 
-    `seed` determines the order of the examples and the randomness in reading them, `batch_examples`
-    is the batch size over all processes, and `rows` is this process's slice of a batch.
+    Args:
+      seed: determines the order of the examples and the randomness in reading them.
+      batch_examples, rows: the batch size over all processes, and this process's slice of a batch.
     """
     plan = batch_plan(seed, data.train_examples, batch_examples, step, 1)
     indices, epochs = (part[0, rows] for part in plan)

@@ -17,7 +17,7 @@ _GIGA, _TERA = 1e9, 1e12
 # bandwidth in gigabytes per second. The first match counts; None: not looked up, or no such units.
 # TPUs: cloud.google.com/tpu/docs/v4, v5e, v5p and v6e; GPUs: NVIDIA's data sheets of each product.
 # "float32" is what JAX does with float32 by default: TF32 on NVIDIA GPUs from Ampere on, plain
-# float32 on older ones, one bfloat16 pass on TPUs. A TPU v2 or v3 is one core, half of a chip.
+# float32 on older ones, one bfloat16 pass on TPUs. A TPU v2 or v3 device is a core, half a chip.
 _LIMITS = (
     (("NVIDIA", "H200"), 989.5, 494.7, 141, 4800),
     (("NVIDIA", "H100", "PCIe"), 756.0, 378.0, 80, 2000),

@@ -224,10 +224,7 @@ def prepare(name: str, data_dir: str | os.PathLike[str]) -> list[pathlib.Path]:
 
 
 def _built(name: str, tfds_name: str, data_dir: pathlib.Path, origin: str) -> Any:
-    """The prepared builder of tensorflow_datasets; see `prepare` for what it raises.
-
-    For imagenet2012 it converts the two archives; CMYK and PNG files become RGB JPEGs.
-    """
+    """The prepared builder; that of imagenet2012 turns CMYK and PNG files into RGB JPEGs."""
     for module in ("tensorflow", "tensorflow_datasets"):
         if importlib.util.find_spec(module) is None:
             raise ValueError(

@@ -3,7 +3,8 @@
 Grain maps over batch numbers: one element is a whole batch, and batches come in order no matter
 which worker makes them. So the position of a stream is a step number; grain's own iterator state
 would depend on the number of workers. The augmentation of a training image depends on (seed, epoch,
-example) alone. So batches do not depend on the number of readers, nor on where the stream began.
+example) alone. So batches do not depend on how many threads, worker processes or hosts read, nor on
+where the stream began.
 
 Resizing is bilinear where it shrinks less than twofold and by area beyond that, which does not
 alias; few crops of ImageNet are that large.
@@ -31,7 +32,6 @@ NUM_CLASSES = 1000
 # Published sizes; a smaller data set works, too, but not for a reported result.
 PUBLISHED_EXAMPLES = {"train": 1_281_167, "validation": 50_000}
 IMAGE_PIXELS = 224
-# Evaluation resizes the shorter side to this before it takes the central crop.
 EVAL_SHORTER_SIDE_PIXELS = 256
 # Batches prefetched for each thread that makes them; a batch of 256 takes 39 MB.
 BATCHES_PER_THREAD = 2
@@ -42,7 +42,6 @@ CHANNEL_CONSTANTS = {
     "shift": np.array([[[[123.675, 116.28, 103.53]]]], np.float32),
     "divisor": np.array([[[[58.395, 57.12, 57.375]]]], np.float32),
 }
-# How many records a fingerprint covers.
 _FINGERPRINTED = 64
 # A training crop covers this share of the image's area, at this aspect ratio (width / height): the
 # usual values (Szegedy et al. 2015; torchvision's RandomResizedCrop).
@@ -197,10 +196,10 @@ def _make(make_batch, number) -> dict:
 def read_train(
     encoded: EncodedImages, indices, epochs, seed: int, *, pixels: int = IMAGE_PIXELS
 ) -> dict:
-    """{"images": u8[b, pixels, pixels, 3], "labels": i32[b]} for indices, epochs: int[b].
+    """Training images, each with a random crop and flip, for indices and epochs: int[b].
 
-    For training, with a random crop and flip of each image.
-
+    Returns:
+      {"images": u8[b, pixels, pixels, 3], "labels": i32[b]}.
     Raises:
       ValueError: an image is truncated or damaged; the message names it.
     """
@@ -287,7 +286,7 @@ def draw_view(height: int, width: int, *, seed: int, epoch: int, example: int) -
     """A random crop of an image of height x width pixels, and whether it is mirrored.
 
     The area is uniform in AREA_SHARE, the logarithm of the aspect ratio is uniform in that of
-    ASPECT_RATIO, and the position is uniform. seed, epoch and example are below 2^64.
+    ASPECT_RATIO, and the position is uniform. The other arguments are from 0 to 2^64 - 1.
     """
     # The raw stream, which NumPy promises to keep; its distributions may change.
     key = np.array([seed, epoch], np.uint64)

@@ -92,8 +92,10 @@ def generate_jpegs(
 def write(data_dir: str | os.PathLike[str], splits: dict, *, shards: int = 2) -> pathlib.Path:
     """Writes a prepared `imagenet2012`, with `shards` files a split, under `data_dir`.
 
-    `splits` has a list of (encoded image, label, file name) for "train" and "validation". The
-    directory that is returned is valid only then.
+    Args:
+      splits: for "train" and "validation" a list of (encoded image, label, file name).
+    Returns:
+      its directory, which is valid once this returns.
     """
     builder = imagenet.builder(data_dir)
     import tensorflow_datasets as tfds

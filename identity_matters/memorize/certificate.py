@@ -7,7 +7,7 @@ norm of the error of A_0 x, the pre-activation of unit i at h is off by at most
 
     eta_i(h) = |u_i| eps_h + (k + 1) u (|u_i| |h| + |s_i|).
 
-The bound is also for devices that flush subnormal numbers to zero, as XLA does on CPU: see
+The bound also holds on devices that flush subnormal numbers to zero, as XLA does on CPU: see
 docs/theory/memorize.md. Underflow inside the blocks is many orders below eta_i.
 """
 

@@ -25,7 +25,6 @@ from identity_matters.memorize.network import (
 METHODS = ("adaptive", "paper")
 # Inputs that pass through the network at once; 4,096 columns of 8 floats stay in a core's cache.
 BATCH_EXAMPLES = 4096
-# Inner products are formed between this many points and as many others at once.
 TILE_POINTS = 2048
 # Powers of two by which A_0 is scaled stay this many bits away from underflow and overflow.
 ROOM_BITS = 28
@@ -94,7 +93,7 @@ def memorize(
       method: "adaptive", see `adaptive`, or "paper", see `paper_method`.
       dtype: of the network, float32 or float64. None means float64 for float64 inputs after
         ``jax.config.update("jax_enable_x64", True)``, and float32 otherwise.
-      certified: False returns a network whose certificate does not hold; it may be wrong.
+      certified: if False, a network is returned even if its certificate does not hold.
       tile_points: memory of the construction is O(tile_points^2 + n k + n d).
     Returns:
       Memorized: call it for outputs, ``predict`` for labels; or unpack (network, certificate).
@@ -153,8 +152,8 @@ def _normal_product(whitening, input_map) -> np.ndarray:
 def _project(input_map, x) -> tuple[np.ndarray, float]:
     """``A_0 x`` as the network computes it, f64[n, k], and a bound on its rounding error.
 
-    The error is measured, by summing in reverse order, too: worst-case bounds grow with d, and are
-    hundreds of times too large for images. Subnormal inputs count in full, because some devices
+    The error is measured, by summing in reverse order as well: worst-case bounds grow with d, and
+    are hundreds of times too large for images. Subnormal inputs count in full, because some devices
     flush them to zero; raises PrecisionError if they contribute more than rounding does.
     """
     h = np.empty((len(x), len(input_map)))
@@ -188,8 +187,10 @@ def solve_blocks(
     """V of every block, rounded to `dtype`: ``V relu(U a + s) = q - a`` for all its points a.
 
     If no unit disturbs another point, column i of V is the move of point i divided by its
-    activation. h, f64[n, k], holds the points as the network computes them; y is integer[n].
+    activation.
 
+    Args:
+      h, y: f64[n, k], the points a_i as the network computes them; and integer[n].
     Returns:
       V f64[l, k, k], own margins f64[n] (in plan.order) and the pre-activations f64[l, k, k] with
       index [block, unit, point].
@@ -297,7 +298,11 @@ def distinct_examples(
     """The examples of `memorize`, checked and without repeated inputs, in order, and r.
 
     n, d and r must be at least 1. Inputs are compared in `dtype`; rows count as equal when every
-    entry is (0.0 and -0.0 are). Raises what `memorize` does, also if x overflows `dtype`.
+    entry is (0.0 and -0.0 are).
+
+    Raises:
+      ValueError: a wrong shape or value, or an x that overflows `dtype`.
+      ConflictingLabelsError: two equal rows have different labels.
     """
     x, y = np.asarray(x), np.asarray(y)
     if x.dtype.kind in "cOSUmM":

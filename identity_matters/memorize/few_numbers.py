@@ -6,8 +6,7 @@ the m points to different digits. Residual blocks of width 6 select the group's 
 hash t to the place of a digit, and extract that digit. With more channels a group has more words,
 which makes up for numbers with fewer bits.
 
-All numbers are integers that are exact in float64. Proof, count and earlier work:
-docs/theory/memorize.md.
+All numbers are integers, exact in float64. Proof, count and earlier work: docs/theory/memorize.md.
 """
 
 import functools
@@ -26,12 +25,12 @@ from identity_matters.memorize.certificate import PrecisionError
 from identity_matters.memorize.network import apply_block, matmul, run_blocks, transform
 
 EXACT_BITS = 53
-# The channels of h; CONSTANT is later a digit, PLACE that digit's place; further words follow.
+# The channels of h: the point, its word, its constant (later a digit), the output of a step, the
+# place of the point's digit, and the label; further words follow.
 POINT, WORD, CONSTANT, STEP, PLACE, LABEL = range(6)
 LEAST_WIDTH = 6
 # The search marks the places that a group occupies in a 63-bit mask.
 MOST_PLACES = 63
-# Projections drawn before it gives up.
 PROJECTION_DRAWS = 100
 # Rounds of the hash; with fewer, a constant moves the points of a group too much alike.
 HASH_ROUNDS = 6

@@ -80,7 +80,7 @@ class Plan(NamedTuple):
     network's precision, so the plan allows for it. l k >= n; units beyond n are zero.
 
     Attributes:
-      order: i64[n], the points as they are moved, by block b those in order[b k : (b + 1) k].
+      order: i64[n]; block b moves the points order[b k : (b + 1) k].
       U, s: f64[l, k, k] and f64[l, k].
       surrogates: f64[r, k], q_j.
       output_U, output_s: f64[r, k] and f64[r], the first layer of the last block.

@@ -1,9 +1,9 @@
 """The paper's own construction, Lemmas B.1 and B.2, with biases that make its proof right.
 
 In Lemma B.1 each point of a set is moved by its own unit. Squared norms are within rho' of 1, and
-squared distances are at least D. With the threshold of unit i in the middle of its gap, D > 2 rho'
-is enough (E1, E2 of docs/theory/memorize.md). The printed proof uses one bias for all units, which
-needs D >= 6 rho' (P8 of docs/theory/errata.md).
+squared distances are at least D. With a bias for each unit D > 2 rho' is enough (E1, E2 of
+docs/theory/memorize.md); the printed proof has one for all, and needs D >= 6 rho' (P8 of
+docs/theory/errata.md).
 """
 
 import math
@@ -20,7 +20,6 @@ UNIT_NORM_TOLERANCE = 1e-5
 PROJECTED_FEATURES = 64
 # Examples that the directions of this projection are estimated from.
 PROJECTION_EXAMPLES = 4096
-# `separation` compares this many points with all later ones at once.
 TILE_POINTS = 1024
 FAILURE_PROBABILITY = 0.1
 

@@ -1,11 +1,10 @@
 """Image classifiers: the paper's network (section 4, Table 1) and the other rows of Table 2.
 
-A network is a flax Module, made from its settings; ValueError if one is out of range. They include
-`num_classes`, the number of logits, and `compute_dtype`, "float32" or "bfloat16", the type of
-convolutions and hidden layers; parameters are float32. A network is called as
-``net(x, train=..., keys=None)`` with images x f32[n, h, w, c] and returns (logits
-f32[n, num_classes], the residual ratio f32[n] of each block). Training uses `init_variables` and
-`apply_net`.
+A network is a flax Module, made from its settings. It is called as ``net(x, train=..., keys=None)``
+with images x f32[n, h, w, c] and returns (logits f32[n, num_classes], the residual ratio f32[n] of
+each block). Training uses `init_variables` and `apply_net`. A setting that is out of range raises
+ValueError. All networks have `compute_dtype`, "float32" or "bfloat16", the type of convolutions and
+hidden layers; parameters are float32.
 
 * `all_conv_residual`: the paper's network.
 * `rivals`: the networks that Table 2 compares it with: All-CNN-C, DenseNet, ResNet.

@@ -131,8 +131,10 @@ def check(
 ) -> None:
     """Raises ValueError for an invalid field of `net`; it names field, value and what is allowed.
 
-    `at_least` has the least value of each field, 1 for `num_classes`; `choices` has the allowed
-    values, COMPUTE_DTYPES for `compute_dtype`; `rates` are fields in 0 <= rate < 1.
+    Args:
+      at_least: the least value of each field; `num_classes` is always at least 1.
+      rates: fields that must be at least 0 and below 1.
+      choices: the allowed values of each field; `compute_dtype` is always one of COMPUTE_DTYPES.
     """
     for name, least in {"num_classes": 1, **(at_least or {})}.items():
         if not getattr(net, name) >= least:  # `not`: NaN fails, too
@@ -240,11 +242,15 @@ def global_average_pool(x: Array) -> jax.Array:
 
 
 def dropout(x: Array, keys: jax.Array | None, rate: float, layer: int) -> jax.Array:
-    """Sets each number of x, f[n, ...], to 0 with probability `rate`, divides others by 1 - rate.
+    """Sets each number to 0 with probability `rate` and divides the others by 1 - rate.
 
-    The mask of an example depends on its typed key, of keys[n], and `layer` alone; `layer` is a
-    different number for each dropout layer of a network. Raises ValueError unless there is one key
-    for each example; at rate 0 (0 <= rate < 1) keys may be None.
+    Args:
+      x: f[n, ...].
+      keys: typed keys [n]; the mask of an example depends on its key and `layer` alone.
+      rate: at least 0 and below 1; at 0 keys may be None.
+      layer: a different number for each dropout layer of a network.
+    Raises:
+      ValueError: there is not one key for each example.
     """
     if not rate:
         return jnp.asarray(x)
@@ -262,8 +268,8 @@ def dropout(x: Array, keys: jax.Array | None, rate: float, layer: int) -> jax.Ar
 def residual_ratio(x: Array, h: Array) -> jax.Array:
     """||h|| / ||x|| of each example, f[n, ...] to f32[n], over the whole map; 0 where h = 0.
 
-    The paper's section 2 wants this to be small. If a residual block changes the shape, x is the
-    output of its shortcut.
+    How large a residual block's h(x) is next to what it is added to, which is the output of its
+    shortcut if it changes the shape. The paper's section 2 wants this to be small.
 
     >>> residual_ratio(jnp.array([[3.0, 4.0]]), jnp.array([[0.0, 0.5]]))
     Array([0.1], dtype=float32)

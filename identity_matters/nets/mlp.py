@@ -46,8 +46,9 @@ class Mlp(nn.Module):
 
     Attributes:
       depth, width: l, at least 2, and the units of every hidden layer.
-      identity, activation: whether square layers add the identity; "relu" or "linear".
-      initialization, initial_scale: one of INITIALIZATIONS, for square layers, and a factor on it.
+      identity: whether square layers add it.
+      activation: phi, "relu" or "linear".
+      initialization, initial_scale: of the square layers, one of INITIALIZATIONS, and a factor.
       compute_dtype: of all layers but the last, which is computed in float32.
     """
 
@@ -158,7 +159,7 @@ def forward(
 
 
 def effective_dimension(h: jax.Array) -> jax.Array:
-    """The number of directions, 1 to d, of vectors h, f[n, d], whatever their lengths: h's dtype.
+    """The number of directions, 1 to d, of the vectors h, f[n, d], whatever their lengths: f[].
 
     ``1 / ||M||_F^2``, M the mean of ``u u^T`` over the vectors' directions u: 1 if all lie on one
     line, k if they are spread evenly over k orthogonal lines. NaN if a vector is 0.

@@ -13,9 +13,8 @@ map - linear layer. Depth 100 and growth 24 give 27,249,082 parameters for 10 cl
 that its authors report. Their released code (liuzhuang13/DenseNet) has 2 `growth` stem channels,
 which gives 28,071,706. Dropout is left out, as they use it only without data augmentation.
 
-ResNet (He et al., arXiv 1512.03385): blocks ReLU(shortcut(x) + BN(C_2(ReLU(BN(C_1 x))))) of 3x3
-convolutions, in stages that double the channels and, but for the first, halve the map; a mean over
-the map and a linear layer.
+ResNet (He et al., arXiv 1512.03385): stages of `Block`s that double the channels and, but for the
+first, halve the map; a mean over the map and a linear layer.
 
 * For small images (section 4.2): a 3x3 stem and three stages of (depth - 2) / 6 blocks. Where a
   stage halves the map, its shortcut takes every second pixel and adds zero channels (their option
@@ -148,7 +147,7 @@ class DenseNet(_TorchNet):
 class Block(nn.Module):
     """x -> (ReLU(s + h), ||h|| / ||s||), s = shortcut(x), h = BN(C_2(ReLU(BN(C_1 x)))).
 
-    If `projected`, a shortcut of stride 2 is a 1x1 convolution, not pixels and zeros.
+    C_1 and C_2 are 3x3. If `projected`, the shortcuts are those of option B, else of option A.
     """
 
     channels: int
