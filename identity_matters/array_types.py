@@ -11,11 +11,7 @@ Array = jax.Array | np.ndarray
 
 
 def check_whole(name: str, value: Any, least: int = 1, reason: str = "") -> int:
-    """Returns `value` as an int.
-
-    Raises:
-      ValueError: it is not a whole number, or it is below `least`; then the message adds `reason`.
-    """
+    """`value` as an int; raises ValueError if it is not whole, or below `least` (with `reason`)."""
     try:
         if isinstance(value, bool):
             raise TypeError

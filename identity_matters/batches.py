@@ -2,8 +2,8 @@
 
 A run sees its examples as one long sequence, the concatenated permutations of its epochs, and step
 t takes the t-th slice. If the batch size does not divide the number of examples, a batch continues
-into the next epoch, so every epoch visits each example exactly once. The slice of any step can be
-looked up, so training resumes at any step without iterator state.
+into the next epoch, so every epoch visits each example exactly once. Looking up a slice costs the
+same at every step, so training resumes at any step without iterator state.
 """
 
 import dataclasses
@@ -20,8 +20,7 @@ from identity_matters.array_types import Array
 class Arrays:
     """Whole splits: images u8 or f32[n, ...], labels int[n]. Every device holds the train split.
 
-    Raises:
-      ValueError: arrays of the wrong type, or images and labels that do not match.
+    Raises ValueError for arrays of the wrong type, or images and labels that do not match.
     """
 
     train_images: np.ndarray
@@ -95,9 +94,7 @@ class Streams:
 def batch_plan(
     seed: int, num_examples: int, batch_examples: int, first_step: int, steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The examples of the steps `first_step`, ..., `first_step + steps - 1`.
-
-    The cost does not grow with `first_step`.
+    """The examples of the steps `first_step`, ..., `first_step + steps - 1`, and their epochs.
 
     >>> indices, epochs = batch_plan(0, 5, 2, first_step=0, steps=5)
     >>> epochs.ravel()
@@ -108,8 +105,7 @@ def batch_plan(
     Args:
       seed, first_step: at least 0; all others at least 1.
     Returns:
-      (indices, epochs), both i32[steps, batch_examples]: which example, and in which epoch, counted
-      from 0.
+      (indices, epochs), both i32[steps, batch_examples]; epochs count from 0.
     """
     start, stop = first_step * batch_examples, (first_step + steps) * batch_examples
     epochs, offsets = np.divmod(np.arange(start, stop), num_examples)
@@ -136,15 +132,9 @@ def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
 
 
 def example_keys(key: jax.Array, epochs: Array, indices: Array) -> jax.Array:
-    """A key for each example that depends on `key`, the epoch and the index alone; jittable.
+    """keys[n], ``fold_in(fold_in(key, epoch), index)`` for epochs, indices: i32[n]; jittable.
 
-    Args:
-      key: a typed root key of JAX's threefry generator.
-      epochs, indices: i32[n], as `batch_plan` returns them.
-    Returns:
-      keys[n], ``fold_in(fold_in(key, epoch), index)``.
-    Raises:
-      ValueError: the key belongs to another generator.
+    `key` is a typed root key; raises ValueError unless it is one of JAX's threefry generator.
     """
     # With other generators (rbg), the numbers drawn from a key change when it is vmapped.
     if (generator := jax.random.key_impl(key)) != "threefry2x32":

@@ -12,13 +12,12 @@ import jax.extend
 # program does: recomputation and the optimizer do not count.
 FORWARD_PASSES_PER_TRAINING_STEP = 3
 _GIGA, _TERA = 1e9, 1e12
-# Dense peaks (without sparsity) from the makers' data sheets, in tera-operations per second, then
-# memory size in gigabytes and bandwidth in gigabytes per second (None: not looked up).
+# Words that must all be in the device's name, with "v5 lite" read as v5e, then dense peaks (without
+# sparsity) for bfloat16 and float32 in tera-operations per second, memory size in gigabytes and
+# bandwidth in gigabytes per second. The first match counts; None: not looked up, or no such units.
 # TPUs: cloud.google.com/tpu/docs/v4, v5e, v5p and v6e; GPUs: NVIDIA's data sheets of each product.
 # "float32" is what JAX does with float32 by default: TF32 on NVIDIA GPUs from Ampere on, plain
-# float32 on older ones, one bfloat16 pass on TPUs.
-# Words that must all be in the device's name, with "v5 lite" read as v5e -> (bfloat16, float32,
-# size, bandwidth); the first match counts. On TPU v2 and v3 a device is one core, half of a chip.
+# float32 on older ones, one bfloat16 pass on TPUs. A TPU v2 or v3 device is a core, half a chip.
 _LIMITS = (
     (("NVIDIA", "H200"), 989.5, 494.7, 141, 4800),
     (("NVIDIA", "H100", "PCIe"), 756.0, 378.0, 80, 2000),
@@ -59,9 +58,9 @@ def count_flops(function: Callable[..., Any], *args) -> int:
     >>> count_flops(jax.numpy.matmul, ones((4, 8)), ones((8, 2)))  # 4 x 2 sums of 8 products
     128
 
-    Args:
-      function: a function that JAX can trace; it is not run.
-      *args: pytrees of arrays or of `jax.ShapeDtypeStruct`.
+    JAX traces the function and does not run it; `args` are pytrees of arrays or of
+    `jax.ShapeDtypeStruct`.
+
     Raises:
       ValueError: a product inside a loop whose number of iterations is not known in advance.
     """
@@ -99,9 +98,8 @@ def _equation_flops(equation) -> int:
 def peak_flops_per_second(device_kind: str, compute_dtype: str) -> float | None:
     """Dense peak of one device, in operations per second; None if unknown.
 
-    Args:
-      device_kind: as in ``jax.Device.device_kind``, for example "NVIDIA H200".
-      compute_dtype: "bfloat16" or "float32"; V100 and T4 have no bfloat16 units, hence no peak.
+    `device_kind` is ``jax.Device.device_kind``, for example "NVIDIA H200"; `compute_dtype` is
+    "bfloat16" or "float32". V100 and T4 have no bfloat16 units, hence no peak.
     """
     bfloat16, float32, *_ = _limits(device_kind)
     peak = bfloat16 if compute_dtype == "bfloat16" else float32

@@ -31,17 +31,13 @@ _CHUNK_EXAMPLES = 4096
 
 
 def fit_normalization(name: str, images: np.ndarray) -> dict:
-    """The constants of a normalisation.
+    """The constants of a normalisation for the training images, uint8[n, h, w, c].
 
-    For ``gcn_zca`` on CIFAR-10 this takes 20 s on 2 CPU cores, for the others at most 0.2 s.
+    They are f32 arrays by name, from a few numbers to [h w c, h w c]; {} for ``per_image``. For
+    ``gcn_zca`` on CIFAR-10 this takes 20 s on 2 CPU cores, for the others at most 0.2 s.
 
-    Args:
-      name: one of `NORMALIZATIONS`.
-      images: the training images, uint8[n, h, w, c].
-    Returns:
-      f32 arrays by name, from a few numbers to [h w c, h w c]; {} for ``per_image``.
     Raises:
-      ValueError: an unknown name, or a constant channel.
+      ValueError: a name that is not one of `NORMALIZATIONS`, or a constant channel.
     """
     fit, _ = _find(name)
     constants = fit(images)
@@ -68,9 +64,9 @@ def make_inputs(
       pad_pixels_per_side: zeros added on each side before the crop; 0 takes the whole image.
       flip: whether to mirror images left to right with probability 1/2.
     Returns:
-      train_input(images uint8[b, h, w, c], keys[b]) -> f32[b, h, w, c], with one typed key for each
-      example; and eval_input(images uint8[b, h, w, c]) -> f32[b, h, w, c], which does not crop or
-      flip. Both raise ValueError for images of another rank or dtype.
+      train_input(images uint8[b, h, w, c], keys[b]) -> f32[b, h, w, c], with typed keys; and
+      eval_input(images uint8[b, h, w, c]) -> f32[b, h, w, c], which does not crop or flip. Both
+      raise ValueError for images of another rank or dtype.
     Raises:
       ValueError: an unknown name, or a negative padding.
     """

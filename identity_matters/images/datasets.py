@@ -2,8 +2,8 @@
 
 `digits` comes with scikit-learn. The others are read from a directory that `make data` fills:
 DATA_DIR/arrays/NAME/SPLIT/ holds images.npy, labels.npy and manifest.json, which gives size and
-sha256 of both. A machine with DATA_DIR/arrays/NAME needs nothing else of the data set, not even
-tensorflow_datasets. Only `prepare` needs TensorFlow or network access.
+sha256 of both. A machine with DATA_DIR/arrays/NAME needs nothing else of the data set. Only
+`prepare` needs tensorflow_datasets, TensorFlow or network access.
 """
 
 import dataclasses
@@ -88,16 +88,13 @@ def find_source(name: str) -> Source:
 
 
 def load(name: str, split: str, data_dir: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray]:
-    """All images and labels of a split.
+    """All images, uint8[n, height, width, channels], and labels, int64[n], of a split in SOURCES.
 
-    Args:
-      name, split: as in SOURCES.
-      data_dir: where `make data` put the data sets; `digits` needs none.
-    Returns:
-      uint8[n, height, width, channels] and int64[n].
+    `data_dir` is where `make data` put the data sets; `digits` needs none.
+
     Raises:
       ValueError: an unknown name; data that are not prepared in `data_dir`; a damaged file; files
-        of another data set. The message says which file, or how to prepare the data.
+        of another data set.
     """
     source = find_source(name)
     if not source.tfds_name:
@@ -181,7 +178,6 @@ def _load_digits(source: Source, split: str):
     # Importing scikit-learn takes 3 s of CPU time, reading its file 6 ms.
     package = importlib.metadata.distribution("scikit-learn")
     path = str(package.locate_file("sklearn/datasets/data/digits.csv.gz"))
-    # A row holds the pixels and the label.
     table = np.loadtxt(path, delimiter=",", dtype=np.uint8)
     first = 0 if split != "test" else source.splits["train"]
     table = table[first : first + source.splits[split]]
@@ -201,15 +197,12 @@ def decode(source: Source, split: str, builder: Any) -> tuple[np.ndarray, np.nda
 
 
 def prepare(name: str, data_dir: str | os.PathLike[str]) -> list[pathlib.Path]:
-    """Prepares data set `name` for `load`, imagenet2012 for `imagenet.EncodedImages`.
+    """Prepares a data set of `NAMES` for `load`, imagenet2012 for `imagenet.EncodedImages`.
 
-    This needs tensorflow_datasets and TensorFlow. If the host of the data is unreachable, put the
-    original archive into DATA_DIR/downloads/manual/ first; those of imagenet2012 always go there.
-    The array_record files that tensorflow_datasets has already prepared there are only decoded.
+    If the host of the data is unreachable, put the original archive into DATA_DIR/downloads/manual/
+    first; those of imagenet2012 always go there. The array_record files that tensorflow_datasets
+    has already prepared in `data_dir` are only decoded.
 
-    Args:
-      name: one of `NAMES`; `digits` needs no preparation.
-      data_dir: where tensorflow_datasets keeps its data sets.
     Returns:
       the directories of the decoded splits; for imagenet2012, the one that holds its files.
     Raises:
@@ -231,10 +224,7 @@ def prepare(name: str, data_dir: str | os.PathLike[str]) -> list[pathlib.Path]:
 
 
 def _built(name: str, tfds_name: str, data_dir: pathlib.Path, origin: str) -> Any:
-    """The prepared builder of tensorflow_datasets; see `prepare` for what it raises.
-
-    For imagenet2012 it converts the two archives; CMYK and PNG files become RGB JPEGs.
-    """
+    """The prepared builder; that of imagenet2012 turns CMYK and PNG files into RGB JPEGs."""
     for module in ("tensorflow", "tensorflow_datasets"):
         if importlib.util.find_spec(module) is None:
             raise ValueError(

@@ -1,17 +1,16 @@
 """ImageNet (ILSVRC2012) as streams of batches: tensorflow_datasets' `imagenet2012`, read by grain.
 
 Grain maps over batch numbers: one element is a whole batch, and batches come in order no matter
-which worker makes them. The position of a stream is therefore a step number and nothing else;
-grain's own iterator state would depend on the number of workers. The augmentation of a training
-image depends on (seed, epoch, example) alone. So batches do not depend on how many threads, worker
-processes or hosts read, nor on where the stream began.
+which worker makes them. So the position of a stream is a step number; grain's own iterator state
+would depend on the number of workers. The augmentation of a training image depends on (seed, epoch,
+example) alone. So batches do not depend on how many threads, worker processes or hosts read, nor on
+where the stream began.
 
 Resizing is bilinear where it shrinks less than twofold and by area beyond that, which does not
 alias; few crops of ImageNet are that large.
 
-This needs tensorflow_datasets, array-record, grain and OpenCV, but not TensorFlow. OpenCV is the
-fastest decoder among the wheels that need neither TensorFlow nor a compiler. It releases Python's
-interpreter lock, so threads are enough to use all cores.
+OpenCV is the fastest decoder among the wheels that need neither TensorFlow nor a compiler. It
+releases Python's interpreter lock, so threads are enough unless many cores wait for the lock.
 """
 
 import functools
@@ -33,7 +32,6 @@ NUM_CLASSES = 1000
 # Published sizes; a smaller data set works, too, but not for a reported result.
 PUBLISHED_EXAMPLES = {"train": 1_281_167, "validation": 50_000}
 IMAGE_PIXELS = 224
-# Evaluation resizes the shorter side to this before it takes the central crop.
 EVAL_SHORTER_SIDE_PIXELS = 256
 # Batches prefetched for each thread that makes them; a batch of 256 takes 39 MB.
 BATCHES_PER_THREAD = 2
@@ -44,7 +42,6 @@ CHANNEL_CONSTANTS = {
     "shift": np.array([[[[123.675, 116.28, 103.53]]]], np.float32),
     "divisor": np.array([[[[58.395, 57.12, 57.375]]]], np.float32),
 }
-# How many records a fingerprint covers.
 _FINGERPRINTED = 64
 # A training crop covers this share of the image's area, at this aspect ratio (width / height): the
 # usual values (Szegedy et al. 2015; torchvision's RandomResizedCrop).
@@ -173,15 +170,13 @@ def stream(
 ) -> Any:
     """Iterates over ``make_batch(i)`` for the `count` numbers i from `first`, in order, prefetched.
 
-    ``close()`` ends the threads and processes that read. How many there are changes the speed,
-    never the batches.
+    ``close()`` ends the threads and processes that read.
 
     Args:
       make_batch: picklable; the iterator raises its errors.
       threads: how many batches each process makes at the same time; about one per core, more if
         storage is slow to answer.
-      processes: workers that make batches; with 0, threads of this process make them, which is
-        enough unless many cores wait for Python's lock.
+      processes: workers that make batches; with 0, threads of this process make them.
     """
     import grain.python as grain
 
@@ -201,10 +196,8 @@ def _make(make_batch, number) -> dict:
 def read_train(
     encoded: EncodedImages, indices, epochs, seed: int, *, pixels: int = IMAGE_PIXELS
 ) -> dict:
-    """Training images, each with a random crop and flip that depend on (seed, epoch, index).
+    """Training images, each with a random crop and flip, for indices and epochs: int[b].
 
-    Args:
-      indices, epochs: int[b].
     Returns:
       {"images": u8[b, pixels, pixels, 3], "labels": i32[b]}.
     Raises:
@@ -265,12 +258,8 @@ def decode(encoded: bytes, name: str) -> np.ndarray:
     """Decodes a JPEG or a PNG, whatever its file name, as RGB: u8[height, width, 3].
 
     Greyscale images get three equal channels, CMYK and transparent ones are converted. An
-    orientation in the file's metadata is ignored, as by TensorFlow's decoder.
-
-    Args:
-      name: the image's name in error messages.
-    Raises:
-      ValueError: `name` is truncated, damaged or neither JPEG nor PNG.
+    orientation in the file's metadata is ignored, as by TensorFlow's decoder. Raises ValueError,
+    with `name`, if the image is truncated, damaged or neither JPEG nor PNG.
     """
     # OpenCV 5 rejects most truncated files; earlier versions fill them up with grey or old memory.
     if encoded.startswith(_JPEG_START):
@@ -294,14 +283,10 @@ def decode(encoded: bytes, name: str) -> np.ndarray:
 
 
 def draw_view(height: int, width: int, *, seed: int, epoch: int, example: int) -> tuple[Crop, bool]:
-    """A random crop of an image, and whether it is mirrored.
+    """A random crop of an image of height x width pixels, and whether it is mirrored.
 
     The area is uniform in AREA_SHARE, the logarithm of the aspect ratio is uniform in that of
-    ASPECT_RATIO, and the position is uniform.
-
-    Args:
-      height, width: of the image, in pixels.
-      seed, epoch, example: what the randomness depends on, each from 0 to 2^64 - 1.
+    ASPECT_RATIO, and the position is uniform. The other arguments are from 0 to 2^64 - 1.
     """
     # The raw stream, which NumPy promises to keep; its distributions may change.
     key = np.array([seed, epoch], np.uint64)

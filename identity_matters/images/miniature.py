@@ -1,9 +1,8 @@
 """A miniature `imagenet2012`, for tests, benchmarks and a first try, without TensorFlow.
 
 `write` makes one from any JPEGs; `prepare` makes one from generated images of a few classes that a
-network can learn to tell apart. Everything but the size is as with the real data set.
-Its files are what tensorflow_datasets' own builder would write, both records and metadata, except
-that the examples keep the order in which they are given.
+network can learn to tell apart. The files are what tensorflow_datasets' own builder would write,
+both records and metadata, except that the examples keep the order in which they are given.
 """
 
 import io
@@ -19,8 +18,7 @@ from identity_matters.images import imagenet
 GENERATED_HEIGHT_PIXELS, GENERATED_WIDTH_PIXELS = 375, 500
 _GENERATED_QUALITY = 95
 _NOISE = 14.0
-# What `prepare` makes: the number of classes, the sides relative to the usual ones, and training
-# images per validation image.
+# What `prepare` makes, with sides relative to the usual ones.
 CLASSES = 10
 _SCALE = 0.25
 _TRAIN_EXAMPLES_PER_VALIDATION = 4
@@ -29,7 +27,6 @@ _TRAIN_EXAMPLES_PER_VALIDATION = 4
 def prepare(data_dir: str | os.PathLike[str], train_examples: int) -> pathlib.Path:
     """Makes a data set of `CLASSES` classes under `data_dir`, unless it exists.
 
-    The images of a class share the relative phases of their three colours and are random otherwise.
     A fifth of all images, and at least `CLASSES`, are for validation.
 
     Returns:
@@ -93,11 +90,10 @@ def generate_jpegs(
 
 
 def write(data_dir: str | os.PathLike[str], splits: dict, *, shards: int = 2) -> pathlib.Path:
-    """Writes a prepared `imagenet2012` under `data_dir`.
+    """Writes a prepared `imagenet2012`, with `shards` files a split, under `data_dir`.
 
     Args:
       splits: for "train" and "validation" a list of (encoded image, label, file name).
-      shards: number of files of each split.
     Returns:
       its directory, which is valid once this returns.
     """

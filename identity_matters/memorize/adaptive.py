@@ -1,15 +1,10 @@
 """The adaptive method: one unit per point, with biases and order chosen from the data.
 
 Look at the points from a viewpoint c and write z = h - c. The unit of a point i is
-relu(<z_i, z> - t_i). Points are moved in decreasing distance from c, so every point j that is still
-to come has <z_i, z_j> < |z_i|^2, and the threshold t_i goes into this gap, which is at least half
-the squared distance (E6 of docs/theory/memorize.md). Surrogate labels lie within half the smallest
-distance from c, where no unit ever fires.
-
-Inside one block a unit can only disturb points that are farther from c than its own, so V solves
-one triangular system (E8). This is exact for every width k >= 1 and any distinct points, with
-ceil(n / k) blocks. Disturbances amplify rounding errors, so a block prefers points that do not
-disturb each other, as far as the next few candidates offer them.
+relu(<z_i, z> - t_i). Points are moved in decreasing distance from c. So t_i fits between |z_i|^2
+and all <z_i, z_j> of points j still to come, and V solves one triangular system for each block.
+Surrogate labels lie within half the smallest distance from c, where no unit ever fires. Proof, for
+every width and any distinct points: docs/theory/memorize.md (E6 to E8).
 
 The limit: n random points in k dimensions have a smallest relative gap of about n^(-4/(k+1)), on a
 line n^-2 (a gap of m needs radii within m and directions within sqrt(m)). This must stay well above
@@ -25,8 +20,7 @@ from numpy.typing import DTypeLike
 
 from identity_matters.memorize.network import Plan, in_blocks, matmul
 
-# The viewpoint moves away from the data until the nearest point is at least this fraction as far as
-# the farthest: surrogate labels lie within half the smallest distance, and need room.
+# The nearest point is at least this fraction as far from c as the farthest: labels need room there.
 CLEARANCE = 1 / 3
 SURROGATE_RADIUS = 1 / 2
 # Where in its gap a threshold lies: near the other points, where the unit only has to stay silent.
@@ -39,15 +33,14 @@ LEAST_GAP_FRACTION = 1 / 8
 CANDIDATE_WIDTHS = 4
 # Candidates drawn per surrogate label: with more, the labels spread only slightly further.
 CANDIDATES_PER_CLASS = 32
-# Variances along the axes are equalised up to this ratio of the smallest to the largest.
+# Variances count as at least this share of the largest, so that rounding errors stay small.
 LEAST_VARIANCE_RATIO = 1e-4
 
 
 def whitening(h: np.ndarray) -> np.ndarray:
     """W such that the columns of ``h W^T`` have variance about one: f64[n, k] to f64[k, k].
 
-    Axis 0 gets the direction of the largest variance. Directions with (almost) no variance are
-    scaled up only as far as LEAST_VARIANCE_RATIO allows, so that rounding errors stay small.
+    Axis 0 gets the direction of the largest variance.
     """
     variance, axes = np.linalg.eigh(np.cov(h, rowvar=False, bias=True).reshape(2 * h.shape[1:]))
     variance, axes = variance[::-1], axes[:, ::-1]
@@ -57,10 +50,7 @@ def whitening(h: np.ndarray) -> np.ndarray:
 
 
 def choose_viewpoint(h: np.ndarray) -> np.ndarray:
-    """A point c with room around it: min |h_i - c| >= CLEARANCE max |h_i - c|.
-
-    Starts at the mean and goes outwards along axis 0, in both directions.
-    """
+    """A point c with min |h_i - c| >= CLEARANCE max |h_i - c|: from the mean out along axis 0."""
     mean = h.mean(0)
     radius = np.sqrt(np.mean(np.sum((h - mean) ** 2, axis=1))) or 1.0
     step = radius * np.eye(h.shape[1])[0]
@@ -92,16 +82,12 @@ def spread_directions(num_classes: int, width: int, rng: np.random.Generator) ->
 
 
 def fill_blocks(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
-    """Orders points into blocks of `width` whose units avoid disturbing points of their own block.
+    """The order of the points z, f64[n, k], in which units disturb few points of their own block.
 
-    Goes through the points in decreasing norm. A candidate waits for a later block if its unit
-    would come within `tolerance` (relative to its squared norm) of firing on a farther point that
-    has not been moved yet. It is taken nevertheless if the others do not fill the block.
-
-    Args:
-      z: f64[n, k].
-    Returns:
-      i64[n]; each run of `width` indices is a block, in decreasing norm.
+    Disturbances amplify rounding errors. So a candidate waits for a later block if its unit would
+    come within `tolerance` (relative to its squared norm) of firing on a farther point that has not
+    been moved yet. It is taken nevertheless if the others do not fill the block. The result is
+    i64[n]; each run of `width` indices is a block, in decreasing norm.
     """
     squared_norms = np.sum(z**2, axis=1)
     queue = np.argsort(-squared_norms, kind="stable")
@@ -140,11 +126,8 @@ def _largest_products_of_tile(tiles, row, width):
 def largest_later_products(z: np.ndarray, width: int, tile_points: int) -> np.ndarray:
     """``max(0, max_j <z_i, z_j>)`` over all j in blocks after that of i: f64[n].
 
-    This dominates the cost: the upper half of one n x n x k product, computed tile by tile.
-
-    Args:
-      z: f[n, k], in blocks of `width`; its dtype is that of the arithmetic.
-      tile_points: about how many points a tile holds; memory grows with its square.
+    z, f[n, k], is in blocks of `width`; its dtype is that of the arithmetic. This dominates the
+    cost: the upper half of one n x n x k product, computed in tiles of about `tile_points` points.
     """
     size = width * max(1, min(tile_points, len(z)) // width)
     tiles = jnp.asarray(in_blocks(z, size))
@@ -175,11 +158,9 @@ def place_units(
     tolerance: float,
     dtype: DTypeLike,
 ) -> tuple[np.ndarray, ...]:
-    """Rows of U, biases and silences for the points `h`, f64[n, k], in blocks of `width`.
+    """The units of the points `h`, f64[n, k], in blocks of `width`.
 
-    Returns:
-      U f64[n, k], s f64[n], silence f64[n], surrogate_silence f64[n], search_error f64[n]; see
-      `Plan` for the last four.
+    Returns U f64[n, k] and s, silence, surrogate_silence, search_error, f64[n] each; see `Plan`.
     """
     rounded = (h - viewpoint).astype(dtype)
     z = rounded.astype(np.float64)

@@ -2,17 +2,13 @@
 
 A unit is exactly zero on every point that it must leave alone, and adding zero changes no bit, so
 errors do not accumulate over depth: a point carries the rounding error of A_0 x until its own block
-moves it next to its surrogate label, where it stays. With unit roundoff u and eps_h the error of
-A_0 x, the pre-activation of unit i at h is off by at most
+moves it next to its surrogate label, where it stays. With unit roundoff u, and a bound eps_h on the
+norm of the error of A_0 x, the pre-activation of unit i at h is off by at most
 
     eta_i(h) = |u_i| eps_h + (k + 1) u (|u_i| |h| + |s_i|).
 
-The bound is for devices that flush subnormal numbers to zero, as XLA does on CPU, and for those
-that keep them, as NumPy does. `construct` counts subnormal inputs in eps_h, leaves no subnormal
-number in A_0, and scales it so that underflow inside the blocks is many orders below eta_i.
-
-The network is certified if every unit fires on its own point and is silent where it must be, both
-by more than eta, and if the resulting bound on the output error is below 1/2.
+The bound also holds on devices that flush subnormal numbers to zero, as XLA does on CPU: see
+docs/theory/memorize.md. Underflow inside the blocks is many orders below eta_i.
 """
 
 import dataclasses
@@ -77,11 +73,9 @@ def certify(
     eps_h: float,
     dtype: DTypeLike,
 ) -> Certificate:
-    """Bounds the effect of rounding on the network; see the module docstring for the symbols.
+    """Bounds the effect of rounding on the network; u, eta and eps_h as in the module docstring.
 
-    Args:
-      h, y, V, own, pre_activations, output_V: see `construct.solve_blocks` and `solve_output`.
-      eps_h: bound on the error of A_0 x, in the norm of R^k.
+    For the arrays see `construct.solve_blocks` and `construct.solve_output`.
     """
     n, width = h.shape
     u = np.finfo(dtype).eps / 2

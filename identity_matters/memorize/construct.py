@@ -25,7 +25,6 @@ from identity_matters.memorize.network import (
 METHODS = ("adaptive", "paper")
 # Inputs that pass through the network at once; 4,096 columns of 8 floats stay in a core's cache.
 BATCH_EXAMPLES = 4096
-# Inner products are formed between this many points and as many others at once.
 TILE_POINTS = 2048
 # Powers of two by which A_0 is scaled stay this many bits away from underflow and overflow.
 ROOM_BITS = 28
@@ -36,12 +35,7 @@ WORKING_COPIES = 6
 
 
 class Memorized(NamedTuple):
-    """A network built for its examples, and its certificate; unpacks into the two.
-
-    Attributes:
-      network: the parameters; `apply` and `network.forward` run it.
-      certificate: its margins, and whether rounding stays below them.
-    """
+    """A network built for its examples, which `apply` and `forward` run, and its certificate."""
 
     network: Network
     certificate: Certificate
@@ -70,8 +64,8 @@ def memorize(
     """A residual network that maps every ``x[i]`` to the one-hot vector of ``y[i]``.
 
     It is built, not trained (Theorem 3.2). Inputs need no normalisation. In exact arithmetic any
-    distinct inputs can be fitted at any width. In float32 or float64 the margins must exceed
-    rounding. This is checked, and an uncertified network is refused (see `certified`).
+    distinct inputs can be fitted at any width; in float32 or float64 the margins must exceed
+    rounding, which is checked.
 
     >>> x = np.array([[0.1, 0.2], [0.3, 0.1], [0.2, 0.2]], np.float32)
     >>> memorized = memorize(x, np.array([0, 1, 0]), width=2)
@@ -99,8 +93,7 @@ def memorize(
       method: "adaptive", see `adaptive`, or "paper", see `paper_method`.
       dtype: of the network, float32 or float64. None means float64 for float64 inputs after
         ``jax.config.update("jax_enable_x64", True)``, and float32 otherwise.
-      certified: whether to raise if the certificate does not hold. If False, the network is
-        returned even so, and may be wrong.
+      certified: if False, a network is returned even if its certificate does not hold.
       tile_points: memory of the construction is O(tile_points^2 + n k + n d).
     Returns:
       Memorized: call it for outputs, ``predict`` for labels; or unpack (network, certificate).
@@ -159,13 +152,9 @@ def _normal_product(whitening, input_map) -> np.ndarray:
 def _project(input_map, x) -> tuple[np.ndarray, float]:
     """``A_0 x`` as the network computes it, f64[n, k], and a bound on its rounding error.
 
-    The error is measured, not derived: worst-case bounds grow with d, and are hundreds of times too
-    large for images. Summing the same products in reverse order shows how much the order matters;
-    the bound is twice the largest difference seen, plus the rounding of the result. Subnormal
-    inputs count in full, because some devices flush them to zero.
-
-    Raises:
-      PrecisionError: subnormal inputs contribute more than rounding does.
+    The error is measured, by summing in reverse order as well: worst-case bounds grow with d, and
+    are hundreds of times too large for images. Subnormal inputs count in full, because some devices
+    flush them to zero; raises PrecisionError if they contribute more than rounding does.
     """
     h = np.empty((len(x), len(input_map)))
     difference = underflow = 0.0
@@ -195,15 +184,13 @@ def _project(input_map, x) -> tuple[np.ndarray, float]:
 def solve_blocks(
     plan: Plan, h: np.ndarray, y: np.ndarray, dtype: DTypeLike
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """V, the second layer, of every block.
+    """V of every block, rounded to `dtype`: ``V relu(U a + s) = q - a`` for all its points a.
 
-    It solves ``V relu(U a + s) = q - a`` for all points a of the block at once. If no unit disturbs
-    another point, column i of V is the move of point i divided by its activation.
+    If no unit disturbs another point, column i of V is the move of point i divided by its
+    activation.
 
     Args:
-      h: f64[n, k], the points a_i as the network computes them.
-      y: integer[n].
-      dtype: the network's precision; V is rounded to it.
+      h, y: f64[n, k], the points a_i as the network computes them; and integer[n].
     Returns:
       V f64[l, k, k], own margins f64[n] (in plan.order) and the pre-activations f64[l, k, k] with
       index [block, unit, point].
@@ -238,10 +225,9 @@ def solve_output(plan: Plan, dtype: DTypeLike) -> np.ndarray:
 def apply(
     network: Any, x: ArrayLike, batch_examples: int = BATCH_EXAMPLES, run: Callable = forward
 ) -> np.ndarray:
-    """The outputs for the rows of `x`, in the network's dtype, computed batch by batch: f[n, r].
+    """The outputs, f[n, r], for `x`, f[n, d], which is converted to the network's dtype.
 
     Args:
-      x: f[n, d]; converted to the network's dtype.
       batch_examples: inputs per batch; memory is O(batch_examples (d + k)), whatever the depth.
       run: the forward pass, ``run(network, x)``; `few_numbers.forward` for its networks.
     """
@@ -280,10 +266,7 @@ def verify(
     >>> verify(network, x, y).errors, verify(network, x, 1 - y).errors
     (0, 6)
 
-    Args:
-      x: f[n, d].
-      y: integer[n].
-      batch_examples, run: see `apply`.
+    x is f[n, d] and y integer[n]; for `batch_examples` and `run` see `apply`.
     """
     difference = apply(network, x, batch_examples, run).astype(np.float64)
     difference[np.arange(len(difference)), np.asarray(y)] -= 1.0
@@ -312,17 +295,14 @@ def largest_entry(x: np.ndarray) -> float:
 def distinct_examples(
     x: ArrayLike, y: ArrayLike, num_classes: int | None, dtype: DTypeLike
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """The checked examples without repeated inputs, in order, and the number of classes r.
+    """The examples of `memorize`, checked and without repeated inputs, in order, and r.
 
-    Args:
-      x: array[n, d] of finite numbers, n and d at least 1. Rows count as equal when every entry is
-        (0.0 and -0.0 are).
-      y: integer[n] with values in 0 ... r - 1.
-      num_classes: r, at least 1; one more than the largest label if None.
-      dtype: the dtype in which inputs are compared.
+    n, d and r must be at least 1. Inputs are compared in `dtype`; rows count as equal when every
+    entry is (0.0 and -0.0 are).
+
     Raises:
       ValueError: a wrong shape or value, or an x that overflows `dtype`.
-      ConflictingLabelsError: two equal rows have different labels; no function of x can fit both.
+      ConflictingLabelsError: two equal rows have different labels.
     """
     x, y = np.asarray(x), np.asarray(y)
     if x.dtype.kind in "cOSUmM":

@@ -11,8 +11,7 @@ from identity_matters.memorize import network
 def random_network(key, n, features, num_classes, width) -> network.Network:
     """A float32 network of the shape that `memorize` builds for n points, at the usual scale.
 
-    Input map and U are N(0, 1/k). V is N(0, 1/(k l)), so that the l blocks together change h by
-    about its own size. The last block is N(0, 1/k) and N(0, 1/r). Biases are zero.
+    V is N(0, 1/(k l)), so that the l blocks together change h by about its own size.
     """
     k, r, blocks = width, num_classes, -(-n // width)
     shapes = ((k, features), (blocks, k, k), (blocks, k), (blocks, k, k), (r, k), (r,), (r, r))

@@ -1,18 +1,12 @@
 """Fewer parameters than examples: each many-bit word holds the labels of several neighbours.
 
 Integer inputs are projected to a line, t = <a, x>, and groups of m neighbours on it share three
-numbers: a threshold, a hash constant c and a word, whose digits in base r are the labels. The
-constant hashes the m points of its group to m different digits. The network has residual blocks
-h + V ReLU(U h + s) of width 6. It selects the group's word and constant by a telescoping sum of
-steps, hashes t to the place of a digit, and extracts that digit; see docs/theory/memorize.md. With
-more channels a group has more words, which makes up for numbers with fewer bits.
+numbers: a threshold, a word, whose digits in base r are the labels, and a constant c, which hashes
+the m points to different digits. Residual blocks of width 6 select the group's word and constant,
+hash t to the place of a digit, and extract that digit. With more channels a group has more words,
+which makes up for numbers with fewer bits.
 
-Its parameters and all intermediate values are integers up to 2^b; for b up to 53 they are exact in
-float64, in any order of summation. The selecting blocks differ in the numbers of their groups. Hash
-and extraction repeat a few blocks, whose matrices are stored and counted in full.
-
-Extracting bits from one number: Bartlett, Maiorov and Meir 1998; memorising fewer numbers than
-examples: Park et al. (arXiv 2010.13363), Vardi et al. (arXiv 2110.03187).
+All numbers are integers, exact in float64. Proof, count and earlier work: docs/theory/memorize.md.
 """
 
 import functools
@@ -37,7 +31,6 @@ POINT, WORD, CONSTANT, STEP, PLACE, LABEL = range(6)
 LEAST_WIDTH = 6
 # The search marks the places that a group occupies in a 63-bit mask.
 MOST_PLACES = 63
-# Projections drawn before it gives up.
 PROJECTION_DRAWS = 100
 # Rounds of the hash; with fewer, a constant moves the points of a group too much alike.
 HASH_ROUNDS = 6
@@ -90,9 +83,8 @@ class FewNumbers(NamedTuple):
 class ExactCertificate(NamedTuple):
     """Whether the network computes without rounding, as known before it is run.
 
-    Attributes:
-      largest_integer: bound on all parameters, terms and partial sums, which are integers.
-      holds: whether it is at most 2^word_bits.
+    `largest_integer` bounds all parameters, terms and partial sums, which are integers; the
+    certificate holds if it is at most 2^word_bits.
     """
 
     largest_integer: int
@@ -143,8 +135,7 @@ def memorize_with_few_numbers(
 
     Args:
       x: whole numbers [n, d] of any type; equal inputs with equal labels are fine.
-      y: integer[n], labels in 0 ... r - 1.
-      num_classes: r; one more than the largest label if None.
+      y, num_classes: as in `memorize`, integer[n] and r.
       group_points: m, at most `places`. Each further point makes the search several times as long;
         `largest_group` says how many are feasible.
       word_bits: b, at most 53; no parameter or intermediate value may exceed 2^b.
@@ -279,10 +270,7 @@ def _hash_places(z, constants, small: int, large: int, doublings: int, place_bit
 
 
 def _find_constants(t, hashing: tuple[int, int, int, int], most: int, rng) -> np.ndarray:
-    """For each row of t, i64[G, m], a constant that sends it to different places: i64[G].
-
-    `hashing` has M, M', L and b of `_hash_places`; constants are below M.
-    """
+    """For each row of t, i64[G, m], a constant that sends it to different places: i64[G]."""
     constants, left = np.zeros(len(t), np.int64), np.arange(len(t))
     for _ in range(SEARCH_DRAWS):
         draws = max(1, SEARCH_HASHES // (len(left) * t.shape[1]))

@@ -43,20 +43,15 @@ class Network(NamedTuple):
 
 
 def transform(h: Array, U: Array, V: Array, s: Array) -> jax.Array:
-    """``T(h) = V ReLU(U h + s)``, the paper's ``T_{U,V,s}``.
+    """The paper's ``T_{U,V,s}(h) = V ReLU(U h + s)``: f[p, n].
 
-    Args:
-      h: f[k, n], n points in columns; U: f[m, k]; V: f[p, m]; s: f[m]. The result is f[p, n].
+    h: f[k, n], n points in columns; U: f[m, k]; V: f[p, m]; s: f[m].
     """
     return matmul(V, jax.nn.relu(matmul(U, h) + s[:, None]))
 
 
 def apply_block(h: Array, U: Array, V: Array, s: Array) -> jax.Array:
-    """One residual block, ``h + V ReLU(U h + s)``, of the shape of `h`.
-
-    Args:
-      h: f[k, n], n points in columns; U, V: f[k, k]; s: f[k].
-    """
+    """One residual block, ``h + T(h)``: f[k, n], with U, V: f[k, k]; s: f[k]."""
     return jnp.asarray(h) + transform(h, U, V, s)
 
 
@@ -73,7 +68,7 @@ def run_blocks(h: jax.Array, blocks: tuple[Array, ...]) -> jax.Array:
 
 @jax.jit
 def forward(network: Network, x: Array) -> jax.Array:
-    """The whole network, block after block: f[n, d] to f[n, r]. Memory does not grow with depth."""
+    """The whole network, block after block: f[n, d] to f[n, r]."""
     h = run_blocks(project(network.input_map, x), (network.U, network.V, network.s))
     return transform(h, network.output_U, network.output_V, network.output_s).T
 
@@ -85,8 +80,7 @@ class Plan(NamedTuple):
     network's precision, so the plan allows for it. l k >= n; units beyond n are zero.
 
     Attributes:
-      order: i64[n], points in the order in which they are moved; block b moves
-        order[b k : (b + 1) k].
+      order: i64[n]; block b moves the points order[b k : (b + 1) k].
       U, s: f64[l, k, k] and f64[l, k].
       surrogates: f64[r, k], q_j.
       output_U, output_s: f64[r, k] and f64[r], the first layer of the last block.
@@ -131,9 +125,7 @@ def network_parameters(n: int, features: int, num_classes: int, width: int) -> i
 def counting_lower_bound(n: int, num_classes: int, bits_per_parameter: int) -> float:
     """Parameters that any network needs to fit all labelings exactly: n log2(r) / bits.
 
-    >>> round(counting_lower_bound(50_000, 10, 32))
+    >>> round(counting_lower_bound(50_000, 10, 32))  # proof: E10 of docs/theory/memorize.md
     5191
-
-    There are r^n labelings, and p parameters of b bits take at most 2^(p b) values.
     """
     return n * math.log2(num_classes) / bits_per_parameter

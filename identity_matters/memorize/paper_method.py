@@ -1,11 +1,9 @@
 """The paper's own construction, Lemmas B.1 and B.2, with biases that make its proof right.
 
-In Lemma B.1 each point of a set S is moved by its own unit. If squared norms are within rho' of 1
-and squared distances are at least D, the inner product <a_i, a_j> is below |a_i|^2 by at least
-(D - 2 rho') / 2. The bias of unit i puts its threshold in the middle of this gap, so D > 2 rho' is
-enough (E1, E2 of docs/theory/memorize.md). The printed proof uses one bias -(1 - 2 rho') for all
-units, which needs D >= 6 rho' (P8 of docs/theory/errata.md). `separation` measures the smallest
-distance, `sufficient_width` gives a width that is enough for it.
+In Lemma B.1 each point of a set is moved by its own unit. Squared norms are within rho' of 1, and
+squared distances are at least D. With a bias for each unit D > 2 rho' is enough (E1, E2 of
+docs/theory/memorize.md); the printed proof has one for all, and needs D >= 6 rho' (P8 of
+docs/theory/errata.md).
 """
 
 import math
@@ -22,9 +20,7 @@ UNIT_NORM_TOLERANCE = 1e-5
 PROJECTED_FEATURES = 64
 # Examples that the directions of this projection are estimated from.
 PROJECTION_EXAMPLES = 4096
-# `separation` compares this many points with all later ones at once.
 TILE_POINTS = 1024
-# Probability of failure, over the random draws, that `sufficient_width` allows.
 FAILURE_PROBABILITY = 0.1
 
 
@@ -38,13 +34,11 @@ def plan_paper(
     """Lemma B.2: blocks of k points in their given order, by Lemma B.1.
 
     Args:
-      h: f64[n, k], ``A_0 x`` with N(0, 1/k) entries in A_0.
-      x: f[n, d], the inputs.
-      rng: numpy random generator for the surrogate labels, random unit vectors.
+      h: f64[n, k], ``A_0 x`` for the inputs x: f[n, d], with N(0, 1/k) entries in A_0.
+      rng: draws the surrogate labels, random unit vectors.
     Raises:
       AssumptionError: an input does not have norm one (Assumption 3.1), or the smallest squared
-        distance of all points and surrogate labels is not above 2 rho'; the message has the
-        numbers, and a width that is enough for nine of ten draws of A_0.
+        distance of all points and surrogate labels is not above 2 rho'.
     """
     norms = np.linalg.norm(x, axis=1)
     i = np.argmax(np.abs(norms - 1))
@@ -82,13 +76,8 @@ def plan_paper(
 def sufficient_width(n: int, num_classes: int, rho: float) -> int:
     """A width at which Lemma B.1's assumptions hold for random A_0 and surrogate labels.
 
-    They hold with probability at least 1 - FAILURE_PROBABILITY. The lemma, with a bias per unit,
-    needs squared norms within e of 1 and squared distances above 2 e. With N(0, 1/k) entries,
-    |A_0 v|^2 / |v|^2 is chi^2_k / k, which misses [1 - e, 1 + e] with probability at most
-    2 exp(-k c), c = e^2 / 4 - e^3 / 6. For the n inputs and the n (n - 1) / 2 differences,
-    rho (1 - e) >= 2 e needs e <= rho / (2 + rho). A random unit vector q has <q, v> > t |v| with
-    probability at most exp(-k t^2 / 2). For |A_0 x - q|^2 > 2 e, t = (1 - 3 e / 2) / sqrt(1 + e) is
-    enough, and t^2 / 2 >= c up to e = 0.45; two surrogate labels need less.
+    They hold with probability at least 1 - FAILURE_PROBABILITY. Proof, with e <= rho / (2 + rho):
+    P10 of docs/theory/errata.md.
 
     Args:
       rho: smallest squared distance of inputs of norm one, in (0, 4], or inf for one input.
@@ -99,26 +88,20 @@ def sufficient_width(n: int, num_classes: int, rho: float) -> int:
 
 
 class Separation(NamedTuple):
-    """The smallest squared distance between two rows, and their indices."""
+    """The smallest squared distance of two rows, and their indices; inf and zeros for one row."""
 
     rho: float
     indices: tuple[int, int]
 
 
 def separation(x: ArrayLike) -> Separation:
-    """Assumption 3.1's rho: the smallest ``|x_i - x_j|^2`` over all pairs, exactly.
+    """Assumption 3.1's rho: the smallest ``|x_i - x_j|^2`` over all rows of x, f[n, d], exactly.
 
-    An orthogonal projection only shortens distances. So projected distances bound the true ones
-    from below, and only the few pairs with a bound under the smallest true distance found so far
-    are compared in full.
+    An orthogonal projection only shortens distances. So only the few pairs whose projections are
+    closer than the smallest distance found so far are compared in full.
 
     >>> separation(np.array([[0.0, 0.0], [3.0, 4.0], [3.0, 3.0]]))
     Separation(rho=1.0, indices=(1, 2))
-
-    Args:
-      x: f[n, d].
-    Returns:
-      Separation; rho is infinite, and the indices are zero, for fewer than two rows.
     """
     x = np.asarray(x)
     projected = _project_to_principal_axes(x)

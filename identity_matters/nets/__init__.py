@@ -2,9 +2,11 @@
 
 A network is a flax Module, made from its settings. It is called as ``net(x, train=..., keys=None)``
 with images x f32[n, h, w, c] and returns (logits f32[n, num_classes], the residual ratio f32[n] of
-each block). Training uses `init_variables` and `apply_net`.
+each block). Training uses `init_variables` and `apply_net`. A setting that is out of range raises
+ValueError. All networks have `compute_dtype`, "float32" or "bfloat16", the type of convolutions and
+hidden layers; parameters are float32.
 
-* `all_conv_residual`: the paper's network, with an option for whatever the text leaves open.
+* `all_conv_residual`: the paper's network.
 * `rivals`: the networks that Table 2 compares it with: All-CNN-C, DenseNet, ResNet.
 * `mlp`: multilayer perceptrons of up to 1200 layers, with and without the identity.
 * `layers`: what they share, such as initializers.
@@ -39,9 +41,8 @@ CONSTANTS = {"bias": 0.0, "scale": 1.0, "mean": 0.0, "var": 1.0}
 def make_net(name: str, *, num_classes: int, axis_name: str | None = None, **settings) -> nn.Module:
     """The net `name` of NETS with these settings.
 
-    Args:
-      axis_name: the mapped axis over which batch norm averages in training; ignored for nets
-        without batch norm.
+    Batch norm averages over the mapped axis `axis_name` in training; nets without it ignore this.
+
     Raises:
       ValueError: an unknown name, or a value out of range.
       TypeError: an unknown setting.
@@ -55,13 +56,10 @@ def make_net(name: str, *, num_classes: int, axis_name: str | None = None, **set
 def init_variables(net: nn.Module, key: jax.Array, image_shape: tuple[int, int, int]) -> dict:
     """The initial variables of a net, f32 arrays in the structure of `variable_shapes`.
 
-    They are drawn by NumPy from the key's bits, so `key` may not be a tracer.
+    They are drawn by NumPy from the bits of the typed `key`, which may not be a tracer.
 
-    Args:
-      key: a typed key.
-      image_shape: (h, w, c).
     Raises:
-      ValueError: the net cannot take images of this shape.
+      ValueError: the net cannot take images of `image_shape` (h, w, c).
     """
     seed = np.asarray(jax.random.key_data(key)).ravel()
     generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed.tolist())))
@@ -105,8 +103,8 @@ def apply_net(
       variables: from `init_variables`.
       x: f32[n, h, w, c].
       train: batch norm uses the statistics of the batch, and dropout is on.
-      keys: typed keys [n], one for each example, for dropout in training. An example's masks depend
-        on its own key alone, hence not on how a batch is divided among devices.
+      keys: typed keys [n] for dropout in training; masks do not depend on how a batch is divided
+        among devices.
     Returns:
       logits f32[n, num_classes], and {"residual_ratio": f32[blocks, n], `layers.residual_ratio`
       of each residual block, "batch_stats": the running statistics after this call, unchanged if

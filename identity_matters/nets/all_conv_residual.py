@@ -46,11 +46,8 @@ RESIDUAL_INITS = {"paper": layers.paper, "standard": layers.standard}
 class Block(nn.Module):
     """x -> (s + h, ||h|| / ||s||), s = shortcut(x), h = C_2(ReLU(C_1 x)); all sums are float32.
 
-    Attributes:
-      channels, stride: of the output, and of C_1 and the shortcut.
-      conv: a partial 3x3 `nn.Conv` that lacks name, channels and stride.
-      norm: a partial batch norm that lacks its name, or None.
-      leak, activate_first, identity: see `AllConvResidual`.
+    `conv` is a partial 3x3 `nn.Conv` that lacks name, channels and stride, `norm` a partial batch
+    norm that lacks its name, or None.
     """
 
     channels: int
@@ -75,10 +72,7 @@ class Block(nn.Module):
 
 
 class Projection(nn.Module):
-    """``x @ P`` in float32; P is in the collection "params" if it is trained, else in "fixed".
-
-    Its entries are uniform in +-sqrt(3 / width), the base code's distribution for this matrix.
-    """
+    """``x @ P`` in float32; P is in the collection "params" if it is trained, else in "fixed"."""
 
     features: int
     trained: bool
@@ -90,7 +84,6 @@ class Projection(nn.Module):
             kernel = self.param("kernel", layers.UNIFORM_UNIT, shape, jnp.float32)
         else:
             kernel = self.variable("fixed", "kernel", layers.UNIFORM_UNIT, None, shape).value
-        # Accelerators would otherwise round the factors to TF32 or bfloat16.
         return jnp.matmul(x, kernel, precision=jax.lax.Precision.HIGHEST)
 
 
@@ -98,10 +91,8 @@ class AllConvResidual(nn.Module):
     """The network of Table 1, with the default settings.
 
     Attributes:
-      num_classes: the number of logits.
       blocks_per_stage, widths, stage_strides: residual blocks and channels of each stage, and the
         stride of its first convolution, which must divide the sides of the map.
-      stem_width, stem_kernel_size, stem_stride: of the first convolution.
       residual_init: the standard deviation of convolutions in blocks: "paper", 1 / (k^2 c), or
         "standard", 1 / (k sqrt(c)), for kernel size k, c output channels. The stem's is standard.
       initial_scale: a factor on that deviation; 0 makes every block the identity at first.
@@ -109,16 +100,13 @@ class AllConvResidual(nn.Module):
       activate_first: blocks x + C_2(ReLU(C_1 ReLU(x))) and a ReLU before the last mean, as in the
         base code. Its first block also activates before the shortcut, which is not done here.
       projection: "fixed", P is never trained, or "trained"; no bias. The paper says only that P is
-        "random"; see `Projection`.
+        "random"; ours is `layers.UNIFORM_UNIT`, as in the base code.
       identity: False leaves out the shortcuts: a block is C_2(ReLU(C_1 x)).
       batch_norm: batch norm before C_1, between C_1 and its ReLU, and before the last mean. With
         `activate_first` these are the places of the base code: each stands right before a ReLU.
-      compute_dtype: "float32" or "bfloat16", the type of the convolutions. The sum over blocks is
-        always float32: at the paper's initialization ||h|| / ||x|| is 0.0012 in the first stage and
-        0.0003 in the last, and bfloat16 rounds by up to 0.004.
-      axis_name: the mapped axis over which batch norm averages in training.
-    Raises:
-      ValueError: an attribute is out of range.
+      compute_dtype: of the convolutions. The sum over blocks is always float32: at the paper's
+        initialization ||h|| / ||x|| is 0.0012 in the first stage and 0.0003 in the last, and
+        bfloat16 rounds by up to 0.004.
     """
 
     num_classes: int

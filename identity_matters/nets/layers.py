@@ -1,7 +1,7 @@
 """What the networks share: initial weights, shortcuts, pooling, dropout, checks of settings.
 
-Images are [n, h, w, c] and kernels [k, k, in, out]. `compute_dtype` is the dtype of convolutions;
-parameters are float32.
+Images are [n, h, w, c] and kernels [k, k, in, out]. Products outside convolutions have full
+precision: accelerators would otherwise round float32 factors to TF32 or bfloat16.
 """
 
 import functools
@@ -28,14 +28,10 @@ BATCH_NORM_DECAY = 0.9
 
 @flax.struct.dataclass
 class Drawn(nn.Partitioned[Any]):
-    """A parameter that `nets.init_variables` draws; Flax unboxes it to `value`.
+    """A parameter that `nets.init_variables` draws by ``draw(generator, shape) -> float[shape]``.
 
     JAX would compile a random function for each shape of a kernel, 99 of them in DenseNet; NumPy
-    compiles nothing.
-
-    Attributes:
-      value: a placeholder while Flax infers the shapes.
-      draw: ``draw(generator, shape) -> float[shape]``.
+    compiles nothing. Flax unboxes this to `value`, a placeholder while it infers the shapes.
     """
 
     draw: Callable = flax.struct.field(pytree_node=False, default=None)
@@ -103,10 +99,7 @@ TORCH_LINEAR = uniform(lambda shape: 1 / math.sqrt(_fan_in(shape)))
 
 
 def classifier(num_classes: int) -> nn.Dense:
-    """A linear layer with Torch's initial kernel and zero bias, always computed in float32.
-
-    Accelerators would otherwise round the factors to TF32 or bfloat16.
-    """
+    """A linear layer with Torch's initial kernel and zero bias, always computed in float32."""
     return nn.Dense(
         num_classes,
         dtype=jnp.float32,
@@ -160,7 +153,7 @@ def convolution(images: jax.Array, kernel: jax.Array, strides, padding, **option
 
     If the map is smaller than the kernel, patches are multiplied by the kernel: forward and
     backward take 2 ms on a CPU for 128 maps of 2 x 2 with 64 channels, where XLA's convolution
-    takes 35 ms. On a CPU, the gradient of a kernel is computed from a few images at a time.
+    takes 35 ms. See also CPU_PIXELS_PER_GRADIENT.
     """
     (n, h, w, _), (k, _, _, c_out) = images.shape, kernel.shape
     if (padding, max(strides)) != ("SAME", 1) or min(h, w) >= k:
@@ -216,8 +209,7 @@ def leaky_relu(x: Array, leak: float) -> jax.Array:
 def average_pool(x: Array, size: int) -> jax.Array:
     """Means over disjoint size x size squares: [n, h, w, c] to [n, h/size, w/size, c].
 
-    Raises:
-      ValueError: size does not divide h and w.
+    Raises ValueError if size does not divide h and w.
     """
     h, w = x.shape[1:3]
     if h % size or w % size:
@@ -274,16 +266,13 @@ def dropout(x: Array, keys: jax.Array | None, rate: float, layer: int) -> jax.Ar
 
 
 def residual_ratio(x: Array, h: Array) -> jax.Array:
-    """||h|| / ||x|| of each example, over the whole map; 0 where h = 0: f32[n].
+    """||h|| / ||x|| of each example, f[n, ...] to f32[n], over the whole map; 0 where h = 0.
 
-    How large a residual block's h(x) is next to what it is added to; the paper's section 2 wants
-    this to be small. If a block changes the shape, x is the output of its shortcut.
+    How large a residual block's h(x) is next to what it is added to, which is the output of its
+    shortcut if it changes the shape. The paper's section 2 wants this to be small.
 
     >>> residual_ratio(jnp.array([[3.0, 4.0]]), jnp.array([[0.0, 0.5]]))
     Array([0.1], dtype=float32)
-
-    Args:
-      x, h: f[n, ...].
     """
     numerator, denominator = example_norms(h), example_norms(x)
     return jnp.where(numerator == 0, numerator, numerator / denominator)

@@ -7,10 +7,9 @@ phi    ReLU, or the identity map, which gives the linear net of the paper's sect
 c      1 with the identity, else 0. The first layer has this term only if its matrix is square,
        that is, if the width is the number of inputs.
 
-Without the identity this is the ordinary net; with it, the same weights give the same net plus the
-identity, with one matrix per layer. Square matrices are initialized by one of INITIALIZATIONS. The
-others are the same in all nets: a first one has standard deviation 1/sqrt(m) for m inputs, the last
-one 1/m, so that outputs start small next to labels:
+Square matrices are initialized by one of INITIALIZATIONS, below. The others are the same in all
+nets: a first one has standard deviation 1/sqrt(m) for m inputs, the last one 1/m, so that outputs
+start small next to labels.
 
 near_zero    N(0, (initial_scale / (l sqrt(width)))^2): spectral norm about 2 initial_scale / l,
              the order of the optimum in Theorem 2.1.
@@ -46,16 +45,11 @@ class Mlp(nn.Module):
     """The net above, for images of any shape, which it flattens.
 
     Attributes:
-      num_classes: the number of logits.
-      depth: l, at least 2.
-      width: units of every hidden layer.
-      identity: whether square layers add the identity.
-      activation: "relu" or "linear".
-      initialization: of the square layers, one of INITIALIZATIONS.
-      initial_scale: a factor on the initial square matrices.
-      compute_dtype: "float32" or "bfloat16"; the last layer is computed in float32.
-    Raises:
-      ValueError: an attribute is out of range.
+      depth, width: l, at least 2, and the units of every hidden layer.
+      identity: whether square layers add it.
+      activation: phi, "relu" or "linear".
+      initialization, initial_scale: of the square layers, one of INITIALIZATIONS, and a factor.
+      compute_dtype: of all layers but the last, which is computed in float32.
     """
 
     num_classes: int
@@ -165,13 +159,10 @@ def forward(
 
 
 def effective_dimension(h: jax.Array) -> jax.Array:
-    """The number of directions in which vectors point, whatever their lengths: from 1 to d.
+    """The number of directions, 1 to d, of the vectors h, f[n, d], whatever their lengths: f[].
 
     ``1 / ||M||_F^2``, M the mean of ``u u^T`` over the vectors' directions u: 1 if all lie on one
     line, k if they are spread evenly over k orthogonal lines. NaN if a vector is 0.
-
-    Args:
-      h: f[n, d]; the result has its dtype.
     """
     # Tiny vectors would vanish when their entries are squared.
     h = h / jnp.max(jnp.abs(h), axis=1, keepdims=True)
@@ -186,15 +177,13 @@ def is_square(shape: tuple[int, ...]) -> bool:
 
 
 def _product(h, kernel, dtype):
-    # Accelerators would otherwise round float32 factors to TF32 or bfloat16, once in every layer.
     return jnp.matmul(h, kernel.astype(dtype), precision=jax.lax.Precision.HIGHEST)
 
 
 def kernels_in_order(params: dict) -> list[np.ndarray]:
     """The matrices of a net, or of a gradient in its structure, from the first to the last layer.
 
-    Returns:
-      [f64[d, width], (depth - 2) x f64[width, width], f64[width, num_classes]].
+    They are f64[d, width], (depth - 2) x f64[width, width], f64[width, num_classes].
     """
     first, hidden, last = (
         np.asarray(params[name]["kernel"], np.float64) for name in ("first", "hidden", "last")

@@ -1,15 +1,9 @@
 """The networks that Table 2 and section 4.1 compare the paper's with: All-CNN-C, DenseNet, ResNet.
 
-All-CNN-C (Springenberg et al., arXiv 1412.6806):
-
-    dropout 0.2 | 3x3 96, 3x3 96, 3x3 96 stride 2, dropout 0.5
-                | 3x3 192, 3x3 192, 3x3 192 stride 2, dropout 0.5
-                | 3x3 192 without padding, 1x1 192, 1x1 classes | mean over the map
-
-A ReLU follows every convolution, even the last. 1,369,738 parameters for 10 classes, biases
-included. The paper does not give initial values. As in a Caffe version with published settings
-(mateuszbuda/ALL-CNN), kernels start from Caffe's "xavier", U(-sqrt(3 / m), sqrt(3 / m)) for m
-inputs, and biases at 0.
+All-CNN-C (Springenberg et al., arXiv 1412.6806): the convolutions of `CONVOLUTIONS`, then the mean
+over the map. A ReLU follows every convolution, even the last. 1,369,738 parameters for 10 classes,
+biases included. The paper does not give initial values. As in a Caffe version with published
+settings (mateuszbuda/ALL-CNN), kernels start from `layers.UNIFORM_UNIT` and biases at 0.
 
 DenseNet for small images (Huang et al., arXiv 1608.06993), without bottlenecks or compression: a
 3x3 stem with 16 channels, then three dense blocks of (depth - 4) / 3 layers. A layer is BN - ReLU -
@@ -19,9 +13,8 @@ map - linear layer. Depth 100 and growth 24 give 27,249,082 parameters for 10 cl
 that its authors report. Their released code (liuzhuang13/DenseNet) has 2 `growth` stem channels,
 which gives 28,071,706. Dropout is left out, as they use it only without data augmentation.
 
-ResNet (He et al., arXiv 1512.03385): blocks ReLU(shortcut(x) + BN(C_2(ReLU(BN(C_1 x))))) of 3x3
-convolutions, in stages that double the channels and, but for the first, halve the map; a mean over
-the map and a linear layer.
+ResNet (He et al., arXiv 1512.03385): stages of `Block`s that double the channels and, but for the
+first, halve the map; a mean over the map and a linear layer.
 
 * For small images (section 4.2): a 3x3 stem and three stages of (depth - 2) / 6 blocks. Where a
   stage halves the map, its shortcut takes every second pixel and adds zero channels (their option
@@ -29,9 +22,6 @@ the map and a linear layer.
 * For images of 224 pixels a side (section 4.1): a 7x7 stem of stride 2, a 3x3 max pooling of stride
   2, four stages, and 1x1 convolutions of stride 2 with batch norm as shortcuts where a stage halves
   the map (option B). ResNet-34 has 21,797,672 parameters for 1000 classes.
-
-DenseNet and ResNet take initial weights and batch norm from the authors' or Facebook's Torch code,
-except that the running variance is the biased one (see `layers.batch_norm`).
 """
 
 import functools
@@ -46,7 +36,7 @@ from identity_matters.nets import layers
 # Torch's default.
 BATCH_NORM_EPSILON = 1e-5
 # All-CNN-C: channels, kernel size, stride, zeros on each side, and whether dropout follows; the net
-# appends the last convolution, to the classes.
+# appends the last convolution, 1x1 to the classes.
 CONVOLUTIONS = (
     (96, 3, 1, 1, False),
     (96, 3, 1, 1, False),
@@ -66,15 +56,7 @@ IMAGENET_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
 
 class AllCnnC(nn.Module):
-    """All-CNN-C, for images of at least 9 pixels a side.
-
-    Attributes:
-      num_classes: the number of logits.
-      input_dropout, dropout: dropout rates of the image, and of the two maps after a stride of 2.
-      compute_dtype: "float32" or "bfloat16", the type of the convolutions.
-    Raises:
-      ValueError: an attribute is out of range.
-    """
+    """All-CNN-C, for images of at least 9 pixels a side; `dropout` follows each stride of 2."""
 
     num_classes: int
     input_dropout: float = 0.2
@@ -113,14 +95,7 @@ class AllCnnC(nn.Module):
 
 
 class _TorchNet(nn.Module):
-    """What DenseNet and ResNet share.
-
-    Attributes:
-      num_classes: the number of logits.
-      compute_dtype: "float32" or "bfloat16", the type of the convolutions and of the maps between
-        them; statistics, the last mean and the last layer are float32.
-      axis_name: the mapped axis over which batch norm averages in training.
-    """
+    """What DenseNet and ResNet share; the maps between convolutions have `compute_dtype`, too."""
 
     num_classes: int
     compute_dtype: str = "float32"
@@ -135,15 +110,7 @@ class _TorchNet(nn.Module):
 
 
 class DenseNet(_TorchNet):
-    """DenseNet (L = 100, k = 24) at the defaults.
-
-    Attributes:
-      depth: 3 m + 4 for m layers per dense block.
-      growth: channels that each layer adds.
-      stem_width: channels after the first convolution.
-    Raises:
-      ValueError: an attribute is out of range.
-    """
+    """DenseNet (L = 100, k = 24) at the defaults; depth is 3 m + 4 for m layers per dense block."""
 
     depth: int = 100
     growth: int = 24
@@ -180,10 +147,7 @@ class DenseNet(_TorchNet):
 class Block(nn.Module):
     """x -> (ReLU(s + h), ||h|| / ||s||), s = shortcut(x), h = BN(C_2(ReLU(BN(C_1 x)))).
 
-    Attributes:
-      channels, stride: of the output, and of C_1 and the shortcut.
-      projected: whether a shortcut of stride 2 is a 1x1 convolution, not pixels and zeros.
-      conv, norm: see `_TorchNet.parts`.
+    C_1 and C_2 are 3x3. If `projected`, the shortcuts are those of option B, else of option A.
     """
 
     channels: int
@@ -207,14 +171,7 @@ class Block(nn.Module):
 
 
 class ResNet(_TorchNet):
-    """ResNet-110 for small images at the defaults.
-
-    Attributes:
-      depth: 6 b + 2 for b blocks per stage: 8, 14, 20, ..., 110.
-      width: channels of the stem and the first stage.
-    Raises:
-      ValueError: an attribute is out of range.
-    """
+    """ResNet-110 for small images at the defaults; `width` is that of the stem and first stage."""
 
     depth: int = 110
     width: int = 16
