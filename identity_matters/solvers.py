@@ -15,8 +15,7 @@ import threadpoolctl
 
 from identity_matters.array_types import Array
 
-# Levenberg-Marquardt: a successful step divides the damping by _SHRINK, a failed one multiplies it
-# by _GROW.
+# Of the damping of Levenberg-Marquardt after a successful and after a failed step.
 _SHRINK = 5.0
 _GROW = 4.0
 # The damping is relative to ||J||_F^2. Below the least, J^T J + damping would be singular to
@@ -143,15 +142,13 @@ def lbfgs(
     iterations: int,
     tolerance: float = 1e-9,
 ) -> tuple[np.ndarray, float]:
-    """Minimises by L-BFGS from `x`, on one BLAS thread; returns the last point and its value.
+    """Minimises by L-BFGS from `x`, f64[n], on one BLAS thread: the last point and its value.
 
     The matrices involved are tiny. On two cores, handing them to a second BLAS thread took ten
     times as long as the arithmetic, and more on a busy machine.
 
     Args:
       value_and_gradient: ``(x, *args) -> (float, f64[n])``.
-      x: f64[n].
-      args: further arguments of `value_and_gradient`.
       iterations: the most steps to take.
       tolerance: stop once a step lowers the value by at most this, relative to its size or 1.
     """

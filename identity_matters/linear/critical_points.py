@@ -18,8 +18,7 @@ from identity_matters.linear import gradient_bound, model
 def risk_hessian(A: Array, R: Array, Sigma: Array) -> jax.Array:
     """The Hessian of the risk in ``A.ravel()``, by forward-mode differentiation of Lemma 2.4.
 
-    Args:
-      A: f64[depth, d, d], R and Sigma: f64[d, d].
+    A: f64[depth, d, d]; R and Sigma: f64[d, d].
     """
     hessian = jax.jacfwd(model.risk_gradient)(A, R, Sigma)
     return hessian.reshape(A.size, A.size)
@@ -31,13 +30,11 @@ def find_critical_points(
 ) -> dict[str, jax.Array]:
     """`solvers.least_squares` on ``grad f = 0`` from a batch of starts.
 
-    Saddles and maxima of f attract it as much as minima. An end point may be no more than a local
-    minimum of ``||grad f||``: check "gradient_norm".
+    An end point may be no more than a local minimum of ``||grad f||``: check "gradient_norm".
 
     Args:
       A: f64[n, max_depth, d, d], the starts; R and Sigma: f64[n, d, d]; depth: int[], shared.
-      steps: the most steps to take.
-      gradient_tolerance: stop once ``||grad f||_F`` is at most this.
+      steps, gradient_tolerance: of `solvers.least_squares`.
     Returns:
       dict: "A" f64[n, max_depth, d, d]; "gradient_norm" and "excess" f64[n].
     """

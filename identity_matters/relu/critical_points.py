@@ -7,9 +7,8 @@ Inside one activation pattern f is a polynomial, and a point there with ``grad f
 point in every sense. Points at a kink, where some unit's pre-activation is 0 on some example, are
 counted separately.
 
-A unit is strictly dead on a sample if its pre-activation is negative on every example. If all units
-are, f = f(0) on a neighbourhood. So every small ball contains open sets of exact critical points
-with a bad risk. See N6 to N8 of docs/theory/relu.md.
+A unit is strictly dead on a sample if its pre-activation is negative on every example. Nets whose
+units all are fill open sets in every ball, and have f = f(0): N6 to N8 of docs/theory/relu.md.
 """
 
 import functools
@@ -59,8 +58,7 @@ def find(
     Args:
       weights, problem: with a leading axis of m starts, each with its own problem.
       descends: bool[m], whether to descend on f first, or only to solve grad f = 0.
-      steps: the maximum number of steps of each Levenberg-Marquardt.
-      tolerance: a search ends once its residual, ``grad f`` in a solve, has at most this norm.
+      steps, tolerance: of each `solvers.least_squares`, on ``grad f`` in a solve.
       residuals: ``residuals(weights, problem)`` of one start; f is the sum of their squares.
     Returns:
       ``(weights, numbers)``: the limits, and f64[m] each of "gradient_norm" and "risk"; f64[m, p]
@@ -94,10 +92,9 @@ def find(
 def kink_margins(blocks: Blocks, problem: Problem) -> dict[str, jax.Array]:
     """Distance of each limit from a kink, its shortest unit, its dead units; batched over an axis.
 
-    Returns:
-      dict of f64[m]: "kink_margin", the least ``|w . z_i| / (||w|| ||z_i||)`` over all units and
-      examples (0 if w or z_i is 0); "shortest_unit", the least ``max(||w||, ||v||)`` of a
-      unit; and i64[m] "dead_units", how many are active on no example.
+    dict of f64[m]: "kink_margin", the least ``|w . z_i| / (||w|| ||z_i||)`` over all units and
+    examples (0 if w or z_i is 0); "shortest_unit", the least ``max(||w||, ||v||)`` of a unit; and
+    i64[m] "dead_units", how many are active on no example.
     """
     # Axes: nets, blocks, examples, units.
     _, hidden, pre = jax.vmap(model.forward)(blocks, problem)
@@ -167,8 +164,7 @@ def dead_share_on_ball(dimension: int, radius: float) -> float:
 def strictly_dead(blocks: Blocks, problem: Problem) -> jax.Array:
     """Whether every unit of every block has only negative pre-activations: bool[m].
 
-    Args:
-      blocks: with a leading axis of m nets; problem: one, shared by all.
+    The leading axis of `blocks` is m nets; they share one problem.
     """
     _, _, pre = jax.vmap(model.forward, in_axes=(0, None))(blocks, problem)
     return (pre < 0).all(axis=(1, 2, 3))

@@ -101,10 +101,9 @@ def max_norm(blocks: Blocks) -> np.ndarray:
 def random_blocks(
     rng: np.random.Generator, norms: np.ndarray, depth: int, width: int, dimension: int, bias: bool
 ) -> Blocks:
-    """Gaussian directions scaled so that every U_j, V_j and s_j has the given norm.
+    """Gaussian directions scaled so that every U_j, V_j and s_j of net m has the norm norms[m].
 
-    Args:
-      norms: f64[m], the norm of each of m nets; m is the leading axis of the result.
+    The index m is the leading axis of the result.
     """
     U = random_layers(rng, norms, depth, width, dimension)
     V = random_layers(rng, norms, depth, dimension, width)
