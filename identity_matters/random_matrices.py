@@ -37,10 +37,9 @@ def spectral_norms(matrices: np.ndarray) -> np.ndarray:
 def largest_spectral_norm(A: np.ndarray) -> float:
     """``|||A||| = max_i ||A_i||`` of f64[depth, d, d], to 1e-9 relative and never above the truth.
 
-    An SVD of every layer is too slow for thousands of layers of width 256. One SVD gives a first
-    value tau; a Cholesky factorization proves ``((1 + 1e-9) tau)^2 I - A_i^T A_i`` positive
-    definite, that is ``||A_i|| < (1 + 1e-9) tau``; only a layer where it fails gets an SVD of its
-    own and raises tau.
+    An SVD of every layer is too slow for thousands of layers of width 256. With tau the largest
+    norm so far, a Cholesky factorization proves ``||A_i|| < (1 + 1e-9) tau``. Only a layer where it
+    fails gets an SVD of its own.
     """
     tau, identity = float(np.linalg.norm(A[0], 2)), np.eye(A.shape[-1])
     for layer in A[1:]:
@@ -257,14 +256,13 @@ def target(rng: np.random.Generator, family: str, d: int, strength: float) -> np
     """Draws a target R for Theorem 2.1 from one of `FAMILIES`, with det R > 0: f64[d, d].
 
     R is scaled so that sigma_max sigma_min = 1. Gamma and the printed bounds depend on the scale of
-    R, and this scale gives the least gamma, half the log of the condition number.
+    R, and this scale gives the least gamma, half the log of the condition number. Raises ValueError
+    for an unknown family, and for a strength out of its range.
 
     Args:
       strength: at least 1, the condition number for "ill_conditioned"; in [0, pi] radians, the
         largest distance of an angle from pi for "near_minus_identity"; at least 0, the standard
         deviation of the logarithms of the moduli for "negative_..."; otherwise ignored.
-    Raises:
-      ValueError: an unknown family, or a strength out of its range.
     """
     if family not in FAMILIES:
         raise ValueError(f"family must be one of {tuple(FAMILIES)}, got {family!r}")

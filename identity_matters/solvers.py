@@ -15,7 +15,7 @@ import threadpoolctl
 
 from identity_matters.array_types import Array
 
-# Of the damping of Levenberg-Marquardt after a successful and after a failed step.
+# Levenberg-Marquardt: the damping shrinks after a successful step and grows after a failed one.
 _SHRINK = 5.0
 _GROW = 4.0
 # The damping is relative to ||J||_F^2. Below the least, J^T J + damping would be singular to
@@ -48,8 +48,7 @@ def least_squares(
     maxima of f then attract it as much as minima.
 
     Args:
-      residual: f64[p] -> f64[m].
-      theta: f64[p], the start.
+      residual: f64[p] -> f64[m]; theta: f64[p], the start.
       steps: int or int[], the most steps to take.
       tolerance: stop once ``||residual||`` is at most this.
       slope_tolerance: also stop once ``||J^T residual||`` is at most this: the residual is then

@@ -17,9 +17,8 @@ The time to leave the saddle of a negative target is computed for scalar nets,
 
     dw/dt = -2 sigma (p - r) q,    q = prod_{i != min} sqrt(w^2 + c_i),    p = w q,
 
-and the time is one integral over w (V5). For r < 0, equal weights shrink together to the saddle 0
-and never leave it. Noise of size delta breaks the tie, in a time that grows like
-``delta^{-(l-2)/2}``, exponentially in the depth (V6).
+and the time is one integral over w. It is infinite for equal weights and r < 0, and exponential in
+the depth for weights with small noise (V5, V6).
 """
 
 import math
@@ -94,11 +93,8 @@ def will_converge(R: ArrayLike, Sigma: ArrayLike, depth: int) -> Convergence:
     >>> bool(will_converge(np.diag([-1.0, 1.0]), np.eye(2), depth=8))
     False
 
-    Args:
-      R, Sigma: f64[d, d]; Sigma must be symmetric positive semidefinite and not zero.
-      depth: l >= 1.
-    Raises:
-      ValueError: an argument is not as above, or has a value that is not finite.
+    R and Sigma are f64[d, d] and finite, Sigma is symmetric positive semidefinite and not zero, and
+    the depth is at least 1; anything else raises ValueError.
     """
     R, Sigma = np.asarray(R, np.float64), np.asarray(Sigma, np.float64)
     if R.ndim != 2 or R.shape[0] != R.shape[1] or R.shape != Sigma.shape or not R.size:

@@ -1,7 +1,7 @@
 """Critical points of the risk of a linear residual net: where they are, and where none can be.
 
-The searches take padded stacks as `gradient_bound.squared_gradient_and_excess` does: layers from
-`depth` on are zero and stay zero, so that one compilation serves all depths.
+The searches take padded stacks as `gradient_bound.squared_gradient_and_excess` does, so that one
+compilation serves all depths.
 """
 
 import functools
@@ -32,11 +32,8 @@ def find_critical_points(
 
     An end point may be no more than a local minimum of ``||grad f||``: check "gradient_norm".
 
-    Args:
-      A: f64[n, max_depth, d, d], the starts; R and Sigma: f64[n, d, d]; depth: int[], shared.
-      steps, gradient_tolerance: of `solvers.least_squares`.
-    Returns:
-      dict: "A" f64[n, max_depth, d, d]; "gradient_norm" and "excess" f64[n].
+    A: f64[n, max_depth, d, d], the starts; R and Sigma: f64[n, d, d]; depth: int[], shared.
+    Returns "A", of the same shape; "gradient_norm" and "excess", f64[n].
     """
 
     def find(start, target, second_moment):
@@ -71,11 +68,8 @@ def least_gradients(
 ) -> tuple[jax.Array, jax.Array]:
     """Minimises ``||grad f||_F`` over B_tau from each start, by projected Adam on its logarithm.
 
-    Args:
-      A: f64[n, max_depth, d, d]; R and Sigma: f64[n, d, d]; tau: f64[n], radii in (0, 1);
-        depth: int[].
-    Returns:
-      ``(A, gradient_norm)``: f64[n, max_depth, d, d] with ``|||A||| <= tau`` and f64[n].
+    A: f64[n, max_depth, d, d]; R, Sigma: f64[n, d, d]; tau: f64[n], radii in (0, 1); depth: int[].
+    Returns ``(A, gradient_norm)``, where ``|||A||| <= tau`` and gradient_norm is f64[n].
     """
 
     def one(layers, target, second_moment, radius):

@@ -106,13 +106,9 @@ def guaranteed_decrease(depth: int, tau: float, sigma_min: float, learning_rate:
     """The least decrease of ``log(f - C)`` per update that corrected eq. (2.3) promises in B_tau.
 
     It reads ``||grad f||_F^2 >= 2 mu (f - C)`` with ``mu = 2 l (1-tau)^{2l-2} sigma_min(Sigma)``.
-    So an update with eta <= 1/L, where L is the curvature along it, multiplies f - C by at most
-    ``1 - eta mu``. The result is ``-log(1 - eta mu)``, or 0.0 for tau >= 1, where eq. (2.3)
-    promises nothing.
-
-    Args:
-      depth, tau, sigma_min: of the net, of a ball that holds all iterates, and of Sigma.
-      learning_rate: eta, at most 1/L along the path.
+    So while the iterates stay in B_tau, an update with a learning rate eta <= 1/L, where L is the
+    curvature along it, multiplies f - C by at most ``1 - eta mu``. The result is
+    ``-log(1 - eta mu)``, or 0.0 for tau >= 1, where eq. (2.3) promises nothing.
     """
     if tau >= 1:
         return 0.0
@@ -130,8 +126,7 @@ def gradient_descent(
 ) -> Descent:
     """Minimises the excess risk over A by gradient descent until one of its rules stops it.
 
-    Memory beyond the records is a few copies of A, however many updates are made. Every iterate is
-    tested for ``|||A||| < 1``, but |||A||| itself is computed at recorded points only.
+    Memory beyond the records is a few copies of A, however many updates are made.
 
     >>> jax.config.update("jax_enable_x64", True)
     >>> rules = Rules(0.05, max_updates=100, risk_tolerance=1e-12, divergence_factor=1e3)
@@ -141,9 +136,8 @@ def gradient_descent(
     >>> np.asarray(1 + run.A.ravel()).round(4)  # four equal layers: 2^{1/4}
     array([1.1892, 1.1892, 1.1892, 1.1892])
 
-    Args:
-      A: f64[depth, m, m], the start.
-      R, Sigma, input_map, output_map: see `model.excess_risk_and_gradient`, also for errors.
+    A is the start, f64[depth, m, m]. For the other arrays and for errors see
+    `model.excess_risk_and_gradient`.
     """
     A, R, Sigma = (jnp.asarray(array) for array in (A, R, Sigma))
     most = math.ceil(rules.max_updates / rules.record_every) + 1
@@ -163,11 +157,9 @@ def descend_many(A: Array, R: Array, rules: Rules) -> dict[str, np.ndarray]:
     >>> [ends[name].tolist() for name in ("updates", "converged", "excess_risk")]
     [[3, 0], [False, True], [0.015625, 0.0]]
 
-    Args:
-      A, R: f64[starts, depth, d, d] and f64[d, d]; see `model.excess_risk`, also for errors.
-    Returns:
-      Arrays [starts]: int "updates"; bool "converged", whether the risk reached the tolerance; and
-      f64 at the last point: "excess_risk", which is f - C, and "norm", which is ``|||A|||``.
+    A: f64[starts, depth, d, d]; R: f64[d, d]; for errors see `model.excess_risk`. Returns arrays
+    [starts]: int "updates"; bool "converged", whether the risk reached the tolerance; and f64 at
+    the last point: "excess_risk", which is f - C, and "norm", which is ``|||A|||``.
     """
     A, R = jnp.asarray(A), jnp.asarray(R)
     Sigma = jnp.eye(A.shape[-1], dtype=A.dtype)
@@ -283,7 +275,7 @@ def largest_stable_learning_rate(
 
         L = 2 depth ||Sigma|| ||B||^2 ||C||^2 max(1, sigma_max(R))^2.
 
-    The arrays are those of `model.excess_risk_and_gradient`; a map None is the identity.
+    The arrays are those of `model.excess_risk_and_gradient`; None is the identity.
     """
     maps = [m for m in (input_map, output_map) if m is not None]
     squared_maps = math.prod(float(np.linalg.norm(m, 2)) ** 2 for m in maps)

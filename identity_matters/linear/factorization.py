@@ -2,7 +2,8 @@
 
 ``R = U K V^T`` is the singular value decomposition of the target, det R > 0, and ``R = Q P`` its
 polar form, ``Q = U V^T``, ``P = V K V^T``; theta is the largest rotation angle of Q. `svd` and
-`psd` are the paper's; the others are ours. `identity_matters.paper` has the printed bounds.
+`psd` are the paper's, with bounds in `identity_matters.paper`; the others are ours (F1 to F14 of
+docs/theory/factorization.md).
 """
 
 import contextlib
@@ -28,19 +29,14 @@ _LEAST_EXPONENT_FOR_PAIRS = 32
 
 
 class Factorization(NamedTuple):
-    """|||A|||, and a function that builds A, f64[depth, d, d].
-
-    Layers are built lazily: thousands of them may take gigabytes.
-    """
+    """|||A|||, and what builds A, f64[depth, d, d], lazily: it may take gigabytes."""
 
     norm: float
     build: Callable[[], np.ndarray]
 
 
 def polar_bound(gamma: float, depth: int) -> float:
-    """``(pi + 3 gamma) / l``, which the polar factorization never exceeds for l >= 3 gamma.
-
-    Proof: F2 and F3 of docs/theory/factorization.md.
+    """``(pi + 3 gamma) / l``, which the polar factorization never exceeds for l >= 3 gamma (F3).
 
     >>> round(polar_bound(gamma=0.5, depth=16), 4)
     0.2901
@@ -56,10 +52,9 @@ def factorize(
     path_max_dimension: int = 16,
     path_settings: PathSettings | None = None,
 ) -> np.ndarray:
-    """Writes R as a product of `depth` layers ``I + A_i`` of small norm.
+    """Writes R as a product of `depth` layers ``I + A_i`` of small norm: A, f64[depth, d, d].
 
-    Computes with NumPy in float64, whatever the dtype of R. Unless ``jax_enable_x64`` is set, JAX
-    functions would turn the result into float32.
+    Computes in float64, which JAX functions keep only if ``jax_enable_x64`` is set.
 
     >>> R = np.array([[0.0, -2.0], [2.0, 0.0]])  # a quarter turn and a stretch by 2
     >>> A = factorize(R, depth=8, method="polar")
@@ -92,8 +87,6 @@ def factorize(
     Args:
       R: f64[d, d] with det R > 0; depth: l >= 3 gamma.
       path_settings: how hard "path" searches; None stands for `PathSettings()`.
-    Returns:
-      A: f64[depth, d, d]; ``A[0]`` is the paper's A_1.
     Raises:
       ValueError: R is not an invertible matrix of positive determinant (see `check_target`); depth
         is below 3 gamma or too small for `svd`; `method` is unknown or does not apply to R.

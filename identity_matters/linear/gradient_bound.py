@@ -2,14 +2,13 @@
 
 Every form has the shape ``||grad f||_F^2 >= right(l, tau, sigma, f - C)`` for all A with
 ``|||A||| <= tau < 1``. As printed, sigma is sigma_min(Sigma); as corrected, it is sigma_+, the
-least non-zero eigenvalue, so that the bound says something for singular Sigma, too:
+least non-zero eigenvalue:
 
 * ``iclr2017``: as printed at ICLR 2017; false (`paper.gradient_bound_iclr2017`)
 * ``v3``: as printed in arXiv v3; false (`paper.gradient_bound_v3`)
 * ``corrected``: ``4 l (1-tau)^{2l-2} sigma_+(Sigma) (f - C)``; true and tight
 
-docs/theory/gradient_bound.md has the proofs and says what is wrong in print. Symbols as in
-`identity_matters.linear`.
+docs/theory/gradient_bound.md has the proofs and says what is wrong in print.
 """
 
 import fractions
@@ -36,11 +35,8 @@ _LEAST_LOG_EIGENVALUE = -7.0
 def gradient_bound_corrected(depth: Any, tau: Any, sigma: Any, excess: Any) -> Any:
     """``4 l (1-tau)^{2l-2} sigma_+(Sigma) (f - C)``, at most ``||grad f||_F^2`` in B_tau.
 
-    Equality at ``A_i = -tau I``, ``Sigma = s I``: see G3 and G7 of docs/theory/gradient_bound.md.
-
-    Args:
-      depth, tau, sigma, excess: numbers, or arrays that broadcast, with 0 <= tau < 1; sigma is
-        `least_nonzero_eigenvalue` of Sigma.
+    G3 proves it; equality holds at ``A_i = -tau I``, ``Sigma = s I`` (G7). Arguments are numbers,
+    or arrays that broadcast, with 0 <= tau < 1; sigma is `least_nonzero_eigenvalue` of Sigma.
     """
     return 4 * depth * (1 - tau) ** (2 * depth - 2) * sigma * excess
 
@@ -99,7 +95,7 @@ def gradient_lower_bound(
     Args:
       A: f64[depth, d, d]; Sigma: f64[d, d], symmetric positive semidefinite.
       excess: f64[], ``f(A) - C`` from `model.excess_risk`, at least 0.
-      form: one of `FORMS`; only "corrected" is a true lower bound of ``||grad f||_F^2``.
+      form: one of `FORMS`; only "corrected" is a true bound.
     Raises:
       TypeError: an array is not float64.
       ValueError: an argument is not as above, or ``|||A||| >= 1``, where eq. (2.3) says nothing.
@@ -161,7 +157,7 @@ def right_over_left(A: Array, R: Array, Sigma: Array, depth: Array, form: str) -
 
     Args:
       A: f64[n, max_depth, d, d] with ``|||A||| < 1``; zero layers from `depth` on.
-      R, Sigma, depth: f64[n, d, d] each and int[n].
+      R, Sigma: f64[n, d, d]; depth: int[n].
       form: one of `FORMS`; anything else raises ValueError.
     Returns:
       f64[n]; above 1 the bound fails; nan where both sides vanish, as at an optimum.
@@ -182,12 +178,8 @@ def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> fl
     """A lower bound of ``||grad f||_F^2`` over B_tau when ``det R < 0``: no critical point inside.
 
     ``4 l (1-tau)^{2l-2} sigma_min(Sigma)^2 ((1-tau)^l + sigma_min(R))^2``, with equality for d = 1
-    at ``A_i = -tau`` (G10 of docs/theory/gradient_bound.md).
-
-    Args:
-      R, Sigma: f64[d, d]; Sigma is symmetric positive definite.
-    Raises:
-      ValueError: tau outside [0, 1), or det R >= 0.
+    at ``A_i = -tau`` (G10 of docs/theory/gradient_bound.md). R and Sigma are f64[d, d], and Sigma
+    is symmetric positive definite. ValueError is raised for tau outside [0, 1) or det R >= 0.
     """
     if not 0 <= tau < 1:
         raise ValueError(f"tau must lie in [0, 1), got {tau}")
@@ -217,9 +209,7 @@ def worst_case(
     smooth, not at the measured |||A||| and sigma_min(Sigma). So evaluate the result, the worst
     ``(A, R, Sigma)`` found, with `right_over_left`. Vmappable in all array arguments.
 
-    Args:
-      A: f64[depth, d, d], E and Sigma: f64[d, d], tau: f64[] in (0, 1): the start and the radius.
-      form: one of `FORMS`; steps, learning_rate: of `solvers.projected_adam`.
+    A: f64[depth, d, d], E and Sigma: f64[d, d], tau: f64[] in (0, 1): the start and the radius.
     """
     bound, identity = bound_function(form), jnp.eye(E.shape[0])
 
@@ -270,9 +260,8 @@ def smallest_scalar_counterexample(
 
     Layers are taken from 0, -1/2 and 1/2 in this order, R from 1 ... max_integer (det R > 0),
     Sigma from 1 ... max_sigma. None if no point of this lattice fails. The arithmetic is exact and,
-    apart from the right-hand side, shares no code with the floating-point version:
-    ``df/da_i = 2 E Sigma prod_{j != i} (1 + a_j)`` (Lemma 2.4 for numbers), ``f - C = E^2 Sigma``.
-    Raises ValueError unless `form` is one of `FORMS`.
+    apart from the right-hand side, shares no code with the floating-point version: it is Lemma 2.4
+    for numbers. Raises ValueError unless `form` is one of `FORMS`.
     """
     bound, half = bound_function(form), fractions.Fraction(1, 2)
     data = itertools.product(range(1, max_integer + 1), range(1, max_sigma + 1))

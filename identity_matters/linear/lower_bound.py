@@ -42,8 +42,7 @@ def norm_lower_bound(
     both, as the ascents for one may miss it.
 
     If R has negative eigenvalues, `half_turn_bound` is another bound: vectors that move together
-    cannot all take their shortest ways. For d = 2 and for symmetric R the larger of the two, at its
-    maximum, is optimal in the limit of large l (F11, F12); for other normal R it need not be (F14).
+    cannot all take their shortest ways. F11 to F14 say where the larger of the two is optimal.
 
     A value of 1 or more (possible only for a few layers) proves |||A||| >= 1 and no more, so 1 is
     returned. For one layer the result is exact, ||R - I||. All bounds are valid up to rounding.
@@ -52,12 +51,9 @@ def norm_lower_bound(
     0.390180644032
 
     Args:
-      R: f64[d, d], invertible with det R > 0.
-      depth: l >= 1.
+      R: f64[d, d], invertible with det R > 0; depth: l >= 1; else a ValueError.
       ascents: how many of the best starts to climb from, for each of R and R^T.
       half_turns: whether to include `half_turn_bound`.
-    Raises:
-      ValueError: see `check_target` and `check_depth`.
     """
     depth = check_depth(depth)
     target = check_target(R)
@@ -138,14 +134,10 @@ def half_turn_bound(R: np.ndarray, depth: int) -> float:
 
     By duality ``rho cos alpha >= lambda_min((R + R^T) / 2 + y R^T R) - y rho^2`` for every y (F10).
     Any rho and y give a bound. We try many rho between paired neighbours -a < -b among the negative
-    eigenvalues, and y between 1/2a and 1/2b, where the best one lies; for symmetric R it is
-    1/(a + b). There may be several maxima.
+    eigenvalues, and y between 1/2a and 1/2b, where the best one lies. There may be several maxima.
 
-    Args:
-      R: f64[d, d] with det R > 0; depth: l >= 2.
-    Returns:
-      0 if R has no negative eigenvalue. A value of 1 or more proves |||A||| >= 1 and no more. The
-      bound holds for a matrix within rounding of R: one that has the computed eigenvalues.
+    R is f64[d, d] with det R > 0, and l >= 2. The result is 0 if R has no negative eigenvalue. It
+    holds for a matrix within rounding of R: one that has the computed eigenvalues.
     """
     return _half_turn(R, depth)[0]
 
@@ -221,8 +213,7 @@ def slowest_in_plane(theta: float, m: float, g: float) -> tuple[float, float]:
 
     Q turns by theta in [0, pi]; P stretches by ``e^{m+g}`` and ``e^{m-g}``, g >= 0. A vector that P
     stretches by ``e^{m+q}`` is turned by psi, to either side, ``cos psi = cosh q / cosh g``. By F11
-    the length is the largest ``hypot(|m| + q, theta + psi)`` over q in [0, g], and the path
-    ``e^{t Theta} e^{t B}``, Theta a turn by theta + psi and ``e^B = e^{-Theta} R``, has it.
+    the length is the largest ``hypot(|m| + q, theta + psi)`` over q in [0, g].
     """
 
     def length_and_psi(u):

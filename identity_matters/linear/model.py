@@ -1,20 +1,18 @@
 """The linear residual network, its excess risk, and the exact gradient in O(depth) products.
 
-Data ``y = R x + xi`` with ``xi ~ N(0, I)``; network
-``yhat = B (I + A_l) ... (I + A_1) C x``. The paper has ``B = C = I``; with fixed maps
-``C = input_map`` and ``B = output_map`` it is the network of Zou, Long & Gu 2020. With
+Data ``y = R x + xi`` with ``xi ~ N(0, I)``; network ``yhat = B (I + A_l) ... (I + A_1) C x``. The
+paper has ``B = C = I``; with fixed maps ``C = input_map`` and ``B = output_map`` it is the network
+of Zou, Long & Gu 2020. With
 
     M_i = (I + A_i) ... (I + A_1) C,      E = B M_l - R,
 
-Claim 2.3 reads ``f(A) = E||y - yhat||^2 = ||E Sigma^{1/2}||_F^2 + E||xi||^2``, where the second
-term does not depend on A, and Lemma 2.4 reads
+Claim 2.3 reads ``f(A) = E||y - yhat||^2 = ||E Sigma^{1/2}||_F^2 + E||xi||^2``, and Lemma 2.4 reads
 
     df/dA_i = 2 (I + A_{i+1}^T) ... (I + A_l^T) B^T E Sigma M_{i-1}^T.
 
-(The printed lemma has the transposed factors the other way round: P5 of docs/theory/errata.md.)
-Evaluated factor by factor, this costs O(depth^2) products. Here a forward pass keeps every M_i and
-a backward pass carries ``W_i = (I + A_{i+1}^T) W_{i+1}`` from ``W_l = 2 B^T E Sigma``: a gradient
-costs 3 depth products.
+(The printed lemma has the factors the other way round: P5 of docs/theory/errata.md.) Evaluated
+factor by factor, this costs O(depth^2) products. Here a forward pass keeps every M_i and a backward
+pass carries ``W_i = (I + A_{i+1}^T) W_{i+1}`` from ``W_l = 2 B^T E Sigma``: 3 depth products.
 
 A standard network ``W_l ... W_1`` is the same function of ``A_i = W_i - I`` and has the same
 gradient, so these functions serve both parameterisations.
@@ -124,8 +122,7 @@ def excess_risk(A: Array, R: Array, Sigma: Array) -> jax.Array:
       A: f64[depth, d, d]; R: f64[d, d], the target map.
       Sigma: f64[d, d], the second moment of the inputs, symmetric positive semidefinite.
     Raises:
-      TypeError: an array is not float64.
-      ValueError: a shape does not fit; the message names the shape found and the one needed.
+      TypeError, ValueError: an array is not float64; a shape does not fit.
     """
     E, _ = _error(A, R, Sigma, None, None)
     return jnp.sum(E * (E @ Sigma))

@@ -122,12 +122,9 @@ def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
     """Cuts a path into `depth` layers of equal length: f64[depth, d, d].
 
     Piece i is traversed at constant speed as ``exp(t log M_i)``, in a time proportional to
-    ``||log M_i||``; a layer that crosses nodes is a product of such parts.
-
-    Args:
-      pieces: M, f64[m, d, d], near I, with m <= depth. For m = depth every piece is a layer.
-    Raises:
-      ValueError: a piece is too far from I for its logarithm.
+    ``||log M_i||``; a layer that crosses nodes is a product of such parts. The pieces M are
+    f64[m, d, d] with m <= depth; for m = depth each is a layer. Raises ValueError if one is too far
+    from I for its logarithm.
     """
     m, d, _ = pieces.shape
     if m == depth:

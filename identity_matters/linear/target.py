@@ -48,8 +48,7 @@ def check_target(R: ArrayLike) -> Target:
 
     Raises:
       ValueError: R is not a square matrix of finite real numbers, is singular to float64 precision
-        (``sigma_min <= d eps sigma_max``), or has a negative determinant. Every ``I + A_i`` with
-        ``||A_i|| < 1`` has a positive determinant, and so do their products.
+        (``sigma_min <= d eps sigma_max``), or has a negative determinant, as no such product has.
     """
     R = np.asarray(R)
     if R.ndim != 2 or R.shape[0] != R.shape[1] or R.shape[0] == 0:

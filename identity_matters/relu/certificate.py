@@ -1,9 +1,8 @@
 """A computer-assisted proof that a bad local minimum lies near a point found by a search.
 
 It works for nets of any depth and leaves out strictly dead units, on whose weights f does not
-depend nearby. Inputs, maps, teacher and candidate are taken as the exact binary fractions that
-floats are, and every inequality of N10 and N11 in docs/theory/relu.md is checked in exact rational
-arithmetic (`fractions.Fraction`), so no rounding enters the proof.
+depend nearby. Every inequality of N10 and N11 in docs/theory/relu.md is checked in rational
+arithmetic (`fractions.Fraction`) on the floats as stored, so no rounding enters the proof.
 
 f does not change under ``(v, w) -> (v / a, a w)``. Let T be the unit tangents of these orbits at
 the candidate theta_0. The proof studies ``F(theta) = grad f(theta) + T T^T (theta - theta_0)``.
@@ -185,10 +184,8 @@ def _is_definite(matrix) -> bool:
 def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate:
     """Proves that a bad local minimum lies near `candidate`, or raises `NotCertifiedError`.
 
-    Args:
-      candidate, teacher: both with biases or both without, else a ValueError.
-      problem: its x enters as ``z_i`` rounded to floats; its y is replaced by the exact output of
-        the teacher.
+    Either both nets have biases or neither has; otherwise a ValueError is raised. The x of the
+    problem enter as ``z_i`` rounded to floats, and the teacher's exact output replaces its y.
     """
     if (candidate.s is None) != (teacher.s is None):
         raise ValueError("candidate and teacher must both have biases, or both none")

@@ -6,10 +6,8 @@ examples, and ``sigma_n`` a matrix's n-th singular value, 0 for k < n. Then
     ||grad f||^2 >= c f,   c = (4/n) sigma_min(B)^2 sum_j sigma_n(Phi_j)^2 prod_{m > j} room_m^2,
     room_m = max(0, 1 - ||V_m|| ||U_m||),
 
-with sigma_min(B) = 0 unless B has full row rank. If it has, any critical point in B_tau, tau < 1,
-at which the features of some block are independent over the examples has f = 0. N12 and N13 of
-docs/theory/relu.md prove it and say where it is tight. At a kink, where f need not be
-differentiable, there is still a descent direction unless f = 0 (N14).
+with sigma_min(B) = 0 unless B has full row rank. N12 to N14 of docs/theory/relu.md prove it and say
+where it is tight, what it implies, and what remains at a kink, where f need not be differentiable.
 """
 
 import functools
@@ -62,9 +60,6 @@ def functional_bound(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.A
     example i. Then for every block, whatever its features,
 
         sum_i |g_j(x_i)|^2 >= (4/n) sigma_min(B)^2 prod_{m > j} room_m^2 f.
-
-    docs/theory/relu.md has the proof, the case of equality, and what Bartlett, Evans & Long 2018
-    (arXiv 1804.05012) proved first.
     """
 
     def risk(added):
@@ -77,11 +72,9 @@ def functional_bound(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.A
 
 
 def tight_problem(blocks: Blocks, problem: Problem, size: float) -> Problem:
-    """`problem` with y such that the bound holds with equality.
+    """`problem` with y such that the bound holds with equality and f = size^2 (N13).
 
     It does if V = 0, all blocks are equal and at least n wide, and B is orthogonal up to a factor.
-    The errors are put along the last singular vector of the first block's features, in the first
-    output, with f = size^2.
     """
     predictions, _, pre = model.forward(blocks, problem)
     vectors, _, _ = jnp.linalg.svd(model.relu(pre[0]), full_matrices=False)
@@ -103,10 +96,7 @@ def search(
 
     Minimises ``||grad f||^2 / f`` ("ratio"), or that divided by the coefficient ("slack"). After
     every update each U_j, V_j and s_j of Frobenius norm above `norm` is scaled back to it.
-
-    Args:
-      blocks, problem: with a leading axis of m.
-      learning_rate: of the first step, in units of the norm.
+    The leading axis of `blocks` and `problem` is m. `learning_rate` is in units of `norm`.
     """
 
     def log_ratio(some, sample):
