@@ -257,7 +257,7 @@ def target(rng: np.random.Generator, family: str, d: int, strength: float) -> np
 
     R is scaled so that sigma_max sigma_min = 1. Gamma and the printed bounds depend on the scale of
     R, and this scale gives the least gamma, half the log of the condition number. Raises ValueError
-    for an unknown family, and for a strength out of its range.
+    for an unknown family or a strength out of range.
 
     Args:
       strength: at least 1, the condition number for "ill_conditioned"; in [0, pi] radians, the

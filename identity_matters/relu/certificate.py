@@ -184,8 +184,8 @@ def _is_definite(matrix) -> bool:
 def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate:
     """Proves that a bad local minimum lies near `candidate`, or raises `NotCertifiedError`.
 
-    Either both nets have biases or neither has; otherwise a ValueError is raised. The x of the
-    problem enter as ``z_i`` rounded to floats, and the teacher's exact output replaces its y.
+    Both nets have biases or neither has, else a ValueError is raised. The x of the problem enter
+    as ``z_i`` rounded to floats, and the teacher's exact output replaces its y.
     """
     if (candidate.s is None) != (teacher.s is None):
         raise ValueError("candidate and teacher must both have biases, or both none")

@@ -5,7 +5,7 @@ Near the origin ``f(eps theta) = f(0) + eps^2 q(theta) + O(eps^4)`` with
     q(theta) = -2 sum_{blocks, units} <v, m(w)>,    m(w) = (1/n) sum_i B^T e_i ReLU(w . z_i),
 
 where ``z_i = (A x_i, 1)``, or ``A x_i`` without biases, and ``e_i = y_i - B A x_i``: N1 to N5 of
-docs/theory/relu.md, also on when q = 0.
+docs/theory/relu.md.
 """
 
 import jax
