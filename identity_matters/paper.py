@@ -15,8 +15,7 @@ from typing import Any
 class Claim:
     """A statement that an experiment checks; claims.toml describes the fields.
 
-    Attributes:
-      id: the "claim" field of summary.json; it stays the same when the title changes.
+    `id` is the "claim" field of summary.json; it stays the same when the title changes.
     """
 
     id: str
@@ -85,10 +84,7 @@ REPORT = _DATA["report"]
 
 
 def claim_id(name: str) -> str:
-    """The id of a claim, given its id or the title that old records name it by.
-
-    Raises:
-      ValueError: there is no such claim.
+    """The id of a claim, given its id or the title that old records name it by; else ValueError.
 
     >>> claim_id("theorem-2-1"), claim_id("Theorem 2.1")
     ('theorem-2-1', 'theorem-2-1')

@@ -35,15 +35,11 @@ def spectral_norms(matrices: np.ndarray) -> np.ndarray:
 
 
 def largest_spectral_norm(A: np.ndarray) -> float:
-    """``|||A||| = max_i ||A_i||`` of a large stack, to 1e-9 relative and never above the truth.
+    """``|||A||| = max_i ||A_i||`` of f64[depth, d, d], to 1e-9 relative and never above the truth.
 
-    An SVD of every layer is too slow for thousands of layers of width 256. One SVD gives a first
-    value tau; a Cholesky factorization proves ``((1 + 1e-9) tau)^2 I - A_i^T A_i`` positive
-    definite, that is ``||A_i|| < (1 + 1e-9) tau``; only a layer where it fails gets an SVD of its
-    own and raises tau.
-
-    Args:
-      A: f64[depth, d, d].
+    An SVD of every layer is too slow for thousands of layers of width 256. With tau the largest
+    norm so far, a Cholesky factorization proves ``||A_i|| < (1 + 1e-9) tau``. Only a layer where it
+    fails gets an SVD of its own.
     """
     tau, identity = float(np.linalg.norm(A[0], 2)), np.eye(A.shape[-1])
     for layer in A[1:]:
@@ -57,11 +53,7 @@ def largest_spectral_norm(A: np.ndarray) -> float:
 def rotate_rows(matrix: np.ndarray, angles: np.ndarray) -> np.ndarray:
     """``diag(T(angles_1), T(angles_2), ..., 1) matrix``, T(t) = [[cos t, -sin t], [sin t, cos t]].
 
-    Args:
-      matrix: f64[d, k], the shape of the result.
-      angles: f64[p], p <= d // 2, radians.
-    Raises:
-      ValueError: there are more angles than planes.
+    f64[d, k] -> f64[d, k], with angles f64[p] in radians. Raises ValueError if p > d // 2.
     """
     planes = len(angles)
     if 2 * planes > len(matrix):
@@ -121,8 +113,7 @@ def layers(
 ) -> np.ndarray:
     """Layers with ``|||A||| <= tau`` up to rounding: f64[len(tau), max_depth, width, width].
 
-    Raises:
-      ValueError: `sampler` is not one of `SAMPLERS`.
+    Raises ValueError unless `sampler` is one of `SAMPLERS`.
     """
     if sampler not in SAMPLERS:
         raise ValueError(f"sampler must be one of {SAMPLERS}, got {sampler!r}")
@@ -205,10 +196,8 @@ def points(
     """`count` points with depths drawn uniformly from ``depths[0] ... depths[1]``.
 
     Half of the tau, on average, are uniform on (0, max_tau). The others have uniform log(1 - tau),
-    which puts more of them near the wall at 1. `data` are keyword arguments of `second_moments`.
-
-    Raises:
-      ValueError: see `layers` and `second_moments`.
+    which puts more of them near the wall at 1. `data` are keyword arguments of `second_moments`,
+    which raises ValueError, as `layers` does.
     """
     uniform = rng.uniform(0, max_tau, count)
     near_wall = 1 - (1 - max_tau) ** rng.random(count)
@@ -255,10 +244,8 @@ def polar_target(
 
     Args:
       width: d, at least 2.
-      angles_radians: rotation angles of Q, one per plane; the remaining planes are not turned.
+      angles_radians: at most d // 2 angles (else ValueError); the other planes are not turned.
       gamma: exactly the gamma of R in Theorem 2.1; the log singular values are evenly spaced.
-    Raises:
-      ValueError: there are more angles than planes.
     """
     turned = orthogonal(rng, (), width)
     Q = turned @ rotate_rows(turned.T, np.asarray(angles_radians, np.float64))
@@ -269,16 +256,13 @@ def target(rng: np.random.Generator, family: str, d: int, strength: float) -> np
     """Draws a target R for Theorem 2.1 from one of `FAMILIES`, with det R > 0: f64[d, d].
 
     R is scaled so that sigma_max sigma_min = 1. Gamma and the printed bounds depend on the scale of
-    R, and this scale gives the least gamma, half the log of the condition number.
+    R, and this scale gives the least gamma, half the log of the condition number. Raises ValueError
+    for an unknown family or a strength out of range.
 
     Args:
-      d: dimension of R.
-      strength: the condition number for "ill_conditioned", the largest distance of an angle from
-        pi in radians for "near_minus_identity", the standard deviation of the logarithms of the
-        moduli for "negative_..."; the other families ignore it.
-    Raises:
-      ValueError: an unknown family, a condition number below 1, a distance outside [0, pi] or a
-        deviation below 0.
+      strength: at least 1, the condition number for "ill_conditioned"; in [0, pi] radians, the
+        largest distance of an angle from pi for "near_minus_identity"; at least 0, the standard
+        deviation of the logarithms of the moduli for "negative_..."; otherwise ignored.
     """
     if family not in FAMILIES:
         raise ValueError(f"family must be one of {tuple(FAMILIES)}, got {family!r}")

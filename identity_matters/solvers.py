@@ -15,8 +15,7 @@ import threadpoolctl
 
 from identity_matters.array_types import Array
 
-# Levenberg-Marquardt: a successful step divides the damping by _SHRINK, a failed one multiplies it
-# by _GROW.
+# Levenberg-Marquardt: the damping shrinks after a successful step and grows after a failed one.
 _SHRINK = 5.0
 _GROW = 4.0
 # The damping is relative to ||J||_F^2. Below the least, J^T J + damping would be singular to
@@ -49,8 +48,7 @@ def least_squares(
     maxima of f then attract it as much as minima.
 
     Args:
-      residual: f64[p] -> f64[m].
-      theta: f64[p], the start.
+      residual: f64[p] -> f64[m]; theta: f64[p], the start.
       steps: int or int[], the most steps to take.
       tolerance: stop once ``||residual||`` is at most this.
       slope_tolerance: also stop once ``||J^T residual||`` is at most this: the residual is then
@@ -143,15 +141,13 @@ def lbfgs(
     iterations: int,
     tolerance: float = 1e-9,
 ) -> tuple[np.ndarray, float]:
-    """Minimises by L-BFGS from `x`, on one BLAS thread; returns the last point and its value.
+    """Minimises by L-BFGS from `x`, f64[n], on one BLAS thread: the last point and its value.
 
     The matrices involved are tiny. On two cores, handing them to a second BLAS thread took ten
     times as long as the arithmetic, and more on a busy machine.
 
     Args:
       value_and_gradient: ``(x, *args) -> (float, f64[n])``.
-      x: f64[n].
-      args: further arguments of `value_and_gradient`.
       iterations: the most steps to take.
       tolerance: stop once a step lowers the value by at most this, relative to its size or 1.
     """

@@ -1,7 +1,8 @@
 """When do the iterates stay in the ball, and how long do they take to leave a saddle?
 
 Theorem 2.2 and eq. (2.3) concern B_tau and leave open whether gradient descent from zero weights
-stays there. This module answers from the data alone; docs/theory/convergence.md has the proofs.
+stays there. This module answers from the data alone. docs/theory/convergence.md has the proofs
+and says who was first.
 
 With ``f(0) - C = ||(I - R) Sigma^{1/2}||_F^2``, sigma the least non-zero eigenvalue of Sigma and
 ``s_0 = sqrt((f(0) - C) / sigma)``, there are three certificates, each valid at every depth l:
@@ -10,23 +11,14 @@ path      flow, s_0 <= (1 - e^{-3}) / 3: l |||A||| <= a = -log(1 - 3 s_0) / 3.
 balanced  flow, Sigma > 0, m > 0: the initial level set of the risk contains no singular map.
 descent   as `path` with 3 kappa s_0 in place of 3 s_0, for a step size that it names.
 
-Bartlett, Helmbold & Long (1802.06093) first showed, for Sigma = I, that descent from the
-identity converges if f(0) - C is a small enough constant; Zou, Long & Gu (2003.01094) treat
-arbitrary data. The conserved quantities behind `balanced` are those of Arora, Cohen & Hazan
-(1802.06509). The level set without singular maps is the deficiency margin of Arora, Cohen, Golowich
-& Hu (1810.02281), who start near balanced weights and take Sigma = I.
-
 The time to leave the saddle of a negative target is computed for scalar nets,
-``f(w) = sigma (w_1 ... w_l - r)^2`` with ``w_i = 1 + A_i``. For r < 0, gradient flow from equal
-weights never reaches the optimum: they shrink together to the saddle 0. Unequal weights break the
-tie. Gradient flow conserves ``w_i^2 - w_j^2`` (Arora, Cohen & Hazan, 1802.06509). With
-``c_i = w_i^2 - w_min^2 >= 0`` the smallest weight w moves by
+``f - C = sigma (w_1 ... w_l - r)^2`` with ``w_i = 1 + A_i``. Gradient flow conserves every
+``c_i = w_i^2 - w_min^2``, so the smallest weight w moves by
 
     dw/dt = -2 sigma (p - r) q,    q = prod_{i != min} sqrt(w^2 + c_i),    p = w q,
 
-so the time is one integral over w. Near w = 0, q is about ``prod sqrt(c_i)``. With noise of size
-delta in the initial weights, the time grows like ``delta^{-(l-2)/2}``, exponentially in the depth,
-as Shamir (1809.08587) proved for nets of this kind.
+and the time is one integral over w. It is infinite for equal weights and r < 0, and exponential in
+the depth for weights with small noise (V5, V6).
 """
 
 import math
@@ -51,10 +43,8 @@ _MARGIN_ROUNDINGS = 8
 class FlowCertificate(NamedTuple):
     """Gradient flow ``dA/dt = -grad f`` from zero weights stays inside and converges.
 
-    Attributes:
-      name: "path" or "balanced".
-      norm: a bound on |||A||| for all time; it gives a ball B_tau only if it is below 1.
-      rate: ``f - C <= exp(-rate t) (f(0) - C)``.
+    `name` is "path" or "balanced". `norm` bounds |||A||| for all time; it gives a ball B_tau only
+    if it is below 1. The risk obeys ``f - C <= exp(-rate t) (f(0) - C)``.
     """
 
     name: str
@@ -65,10 +55,9 @@ class FlowCertificate(NamedTuple):
 class DescentCertificate(NamedTuple):
     """Gradient descent from zero weights stays inside and converges.
 
-    Attributes:
-      norm: a bound on |||A||| at every iterate, below 1 for depth at least 2.
-      learning_rate: the step size it holds for; smaller ones also keep the iterates inside.
-      factor: every update multiplies f - C by at most this.
+    `norm` bounds |||A||| at every iterate and is below 1 for depth at least 2. It holds for the
+    step size `learning_rate`; smaller ones also keep the iterates inside. Every update multiplies
+    f - C by at most `factor`.
     """
 
     norm: float
@@ -79,10 +68,8 @@ class DescentCertificate(NamedTuple):
 class Convergence(NamedTuple):
     """What is certain before training; falsy if nothing is.
 
-    Attributes:
-      s0: ``sqrt((f(0) - C) / sigma)``.
-      flow: every certificate that holds for gradient flow, the smallest norm first.
-      descent: the certificate for gradient descent, or None.
+    `s0` is ``sqrt((f(0) - C) / sigma)``. `flow` has every certificate for gradient flow, the
+    smallest norm first; `descent` is the one for gradient descent, or None.
     """
 
     s0: float
@@ -106,13 +93,8 @@ def will_converge(R: ArrayLike, Sigma: ArrayLike, depth: int) -> Convergence:
     >>> bool(will_converge(np.diag([-1.0, 1.0]), np.eye(2), depth=8))
     False
 
-    Args:
-      R: f64[d, d], the target.
-      Sigma: f64[d, d], symmetric positive semidefinite, the second moment of the inputs.
-      depth: l >= 1.
-    Raises:
-      ValueError: a wrong shape, a value that is not finite, a Sigma that is not symmetric positive
-        semidefinite or is zero, or a depth below 1.
+    R and Sigma are f64[d, d] and finite, Sigma is symmetric positive semidefinite and not zero, and
+    the depth is at least 1; anything else raises ValueError.
     """
     R, Sigma = np.asarray(R, np.float64), np.asarray(Sigma, np.float64)
     if R.ndim != 2 or R.shape[0] != R.shape[1] or R.shape != Sigma.shape or not R.size:
@@ -187,8 +169,7 @@ def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
 
     Args:
       w: f64[l], the weights at the start, all above 0.
-      r: the target, not 0.
-      sigma: the second moment of the input, above 0.
+      r, sigma: the target, not 0, and the second moment of the input, above 0.
       risk: where to stop, above 0 and below ``sigma r^2``, the risk at the saddle.
     Returns:
       The time; math.inf if r < 0 and two weights share the least value.

@@ -1,7 +1,7 @@
 """Critical points of the risk of a linear residual net: where they are, and where none can be.
 
-The searches take padded stacks as `gradient_bound.squared_gradient_and_excess` does: layers from
-`depth` on are zero and stay zero, so that one compilation serves all depths.
+The searches take padded stacks as `gradient_bound.squared_gradient_and_excess` does, so that one
+compilation serves all depths.
 """
 
 import functools
@@ -18,8 +18,7 @@ from identity_matters.linear import gradient_bound, model
 def risk_hessian(A: Array, R: Array, Sigma: Array) -> jax.Array:
     """The Hessian of the risk in ``A.ravel()``, by forward-mode differentiation of Lemma 2.4.
 
-    Args:
-      A: f64[depth, d, d], R and Sigma: f64[d, d].
+    A: f64[depth, d, d]; R and Sigma: f64[d, d].
     """
     hessian = jax.jacfwd(model.risk_gradient)(A, R, Sigma)
     return hessian.reshape(A.size, A.size)
@@ -31,15 +30,10 @@ def find_critical_points(
 ) -> dict[str, jax.Array]:
     """`solvers.least_squares` on ``grad f = 0`` from a batch of starts.
 
-    Saddles and maxima of f attract it as much as minima. An end point may be no more than a local
-    minimum of ``||grad f||``: check "gradient_norm".
+    An end point may be no more than a local minimum of ``||grad f||``: check "gradient_norm".
 
-    Args:
-      A: f64[n, max_depth, d, d], the starts; R and Sigma: f64[n, d, d]; depth: int[], shared.
-      steps: the most steps to take.
-      gradient_tolerance: stop once ``||grad f||_F`` is at most this.
-    Returns:
-      dict: "A" f64[n, max_depth, d, d]; "gradient_norm" and "excess" f64[n].
+    A: f64[n, max_depth, d, d], the starts; R and Sigma: f64[n, d, d]; depth: int[], shared.
+    Returns "A", of the same shape; "gradient_norm" and "excess", f64[n].
     """
 
     def find(start, target, second_moment):
@@ -74,11 +68,8 @@ def least_gradients(
 ) -> tuple[jax.Array, jax.Array]:
     """Minimises ``||grad f||_F`` over B_tau from each start, by projected Adam on its logarithm.
 
-    Args:
-      A: f64[n, max_depth, d, d]; R and Sigma: f64[n, d, d]; tau: f64[n], radii in (0, 1);
-        depth: int[].
-    Returns:
-      ``(A, gradient_norm)``: f64[n, max_depth, d, d] with ``|||A||| <= tau`` and f64[n].
+    A: f64[n, max_depth, d, d]; R, Sigma: f64[n, d, d]; tau: f64[n], radii in (0, 1); depth: int[].
+    Returns ``(A, gradient_norm)``, where ``|||A||| <= tau`` and gradient_norm is f64[n].
     """
 
     def one(layers, target, second_moment, radius):

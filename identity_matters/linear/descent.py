@@ -1,14 +1,6 @@
 """Gradient descent on linear networks: fixed maps, step size, and the curves of eq. (2.3).
 
 ``A <- A - learning_rate * grad f(A)`` with exact (population) gradients, in one jitted loop.
-Residual and standard networks differ only in the start (``A_i = W_i - I``, see `model`).
-
-Every curve is recorded "after t updates", t = 0 included. Eq. (2.3) in its corrected form,
-
-    ||grad f||_F^2 >= 2 mu (f - C),   mu = 2 l (1 - tau)^{2l-2} sigma_min(Sigma),   |||A||| <= tau,
-
-gives linear convergence as long as the iterates stay in B_tau: an update with a learning rate
-eta <= 1/L, where L is the curvature along it, multiplies f - C by at most ``1 - eta mu``.
 """
 
 import dataclasses
@@ -32,12 +24,9 @@ _RUNNING, _CONVERGED, _STALLED, _DIVERGED, _MAX_UPDATES = range(len(STOPPED))
 class Curves(NamedTuple):
     """Values after ``updates[i]`` updates: arrays of equal length, f64 except the first and last.
 
-    Attributes:
-      updates: int, 0 first; the last entry is where the run stopped.
-      excess_risk: f - C.
-      gradient_norm: ``||grad f||_F`` over all layers.
-      norm: ``|||A|||``.
-      inside: bool, whether every iterate up to here, recorded or not, had |||A||| < 1.
+    `updates` (int) starts at 0 and ends where the run stopped. `excess_risk` is f - C,
+    `gradient_norm` is ``||grad f||_F`` over all layers, and `norm` is ``|||A|||``. `inside` (bool)
+    says whether every iterate up to here, recorded or not, had |||A||| < 1.
     """
 
     updates: Array
@@ -49,7 +38,7 @@ class Curves(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """The step size, and when a run stops.
+    """The step size, and when a run stops; a setting out of range raises ValueError.
 
     Attributes:
       learning_rate: step size eta, above 0.
@@ -60,8 +49,6 @@ class Rules:
       stall_tolerance: stop ("stalled") once ``eta ||grad f||_F^2 <= stall_tolerance (f - C)``: an
         update then promises a smaller relative decrease than this. 0 stops only at a zero gradient.
       record_every: updates between two records, at least 1; the last point is always recorded.
-    Raises:
-      ValueError: a setting is out of range; the message gives its value.
     """
 
     learning_rate: float
@@ -118,11 +105,10 @@ class _Point(NamedTuple):
 def guaranteed_decrease(depth: int, tau: float, sigma_min: float, learning_rate: float) -> float:
     """The least decrease of ``log(f - C)`` per update that corrected eq. (2.3) promises in B_tau.
 
-    ``-log(1 - eta mu)``; 0.0 for tau >= 1, where eq. (2.3) promises nothing.
-
-    Args:
-      depth, tau, sigma_min: of the net, of a ball that holds all iterates, and of Sigma.
-      learning_rate: eta, at most 1/L along the path.
+    It reads ``||grad f||_F^2 >= 2 mu (f - C)`` with ``mu = 2 l (1-tau)^{2l-2} sigma_min(Sigma)``.
+    So while the iterates stay in B_tau, an update with a learning rate eta <= 1/L, where L is the
+    curvature along it, multiplies f - C by at most ``1 - eta mu``. The result is
+    ``-log(1 - eta mu)``, or 0.0 for tau >= 1, where eq. (2.3) promises nothing.
     """
     if tau >= 1:
         return 0.0
@@ -140,9 +126,7 @@ def gradient_descent(
 ) -> Descent:
     """Minimises the excess risk over A by gradient descent until one of its rules stops it.
 
-    Memory beyond the records is a few copies of A, however many updates are made. Every iterate is
-    tested for ``|||A||| < 1``: near zero its Frobenius norms certify that at once; elsewhere a
-    batched SVD decides. |||A||| itself is computed at recorded points only.
+    Memory beyond the records is a few copies of A, however many updates are made.
 
     >>> jax.config.update("jax_enable_x64", True)
     >>> rules = Rules(0.05, max_updates=100, risk_tolerance=1e-12, divergence_factor=1e3)
@@ -152,11 +136,8 @@ def gradient_descent(
     >>> np.asarray(1 + run.A.ravel()).round(4)  # four equal layers: 2^{1/4}
     array([1.1892, 1.1892, 1.1892, 1.1892])
 
-    Args:
-      A: f64[depth, m, m], the start.
-      R, Sigma, input_map, output_map: see `model.excess_risk_and_gradient`.
-    Raises:
-      TypeError, ValueError: see `model.excess_risk`.
+    A is the start, f64[depth, m, m]. For the other arrays and for errors see
+    `model.excess_risk_and_gradient`.
     """
     A, R, Sigma = (jnp.asarray(array) for array in (A, R, Sigma))
     most = math.ceil(rules.max_updates / rules.record_every) + 1
@@ -176,14 +157,9 @@ def descend_many(A: Array, R: Array, rules: Rules) -> dict[str, np.ndarray]:
     >>> [ends[name].tolist() for name in ("updates", "converged", "excess_risk")]
     [[3, 0], [False, True], [0.015625, 0.0]]
 
-    Args:
-      A: f64[starts, depth, d, d].
-      R, rules: f64[d, d] and a `Rules`, the same for all starts.
-    Returns:
-      Arrays [starts]: int "updates"; bool "converged", whether the risk reached the tolerance; and
-      f64 at the last point: "excess_risk", which is f - C, and "norm", which is ``|||A|||``.
-    Raises:
-      TypeError, ValueError: see `model.excess_risk`.
+    A: f64[starts, depth, d, d]; R: f64[d, d]; for errors see `model.excess_risk`. Returns arrays
+    [starts]: int "updates"; bool "converged", whether the risk reached the tolerance; and f64 at
+    the last point: "excess_risk", which is f - C, and "norm", which is ``|||A|||``.
     """
     A, R = jnp.asarray(A), jnp.asarray(R)
     Sigma = jnp.eye(A.shape[-1], dtype=A.dtype)
@@ -199,10 +175,7 @@ def descend_many(A: Array, R: Array, rules: Rules) -> dict[str, np.ndarray]:
 
 @functools.partial(jax.jit, static_argnames=("records", "watched"))
 def _descend(A, R, Sigma, input_map, output_map, rules, *, records: int, watched: bool = True):
-    """The loop of `gradient_descent`: an inner loop between records, an outer loop over records.
-
-    The curves have room for `records` points. If `watched`, |||A||| < 1 is tested at every iterate.
-    """
+    """The loop of `gradient_descent`: an inner one between records, an outer one over records."""
 
     def update(point):
         A = point.A - rules["learning_rate"] * point.gradient
@@ -256,7 +229,7 @@ def _record(point: _Point) -> Curves:
 
 
 def _is_inside(A):
-    """``|||A||| < 1``, by the Frobenius norms where those suffice: bool[]."""
+    """``|||A||| < 1``, bool[]: by Frobenius norms where those suffice, else by a batched SVD."""
     largest_frobenius = jnp.sqrt(jnp.max(jnp.sum(A**2, axis=(1, 2))))
     return jax.lax.cond(
         largest_frobenius < 1,
@@ -302,9 +275,7 @@ def largest_stable_learning_rate(
 
         L = 2 depth ||Sigma|| ||B||^2 ||C||^2 max(1, sigma_max(R))^2.
 
-    Args:
-      R, Sigma, input_map, output_map: see `model.excess_risk_and_gradient`; None is the identity.
-      depth: number of layers.
+    The arrays are those of `model.excess_risk_and_gradient`; None is the identity.
     """
     maps = [m for m in (input_map, output_map) if m is not None]
     squared_maps = math.prod(float(np.linalg.norm(m, 2)) ** 2 for m in maps)

@@ -1,11 +1,9 @@
 """Factorizations ``R = (I + A_l) ... (I + A_1)`` into layers of small norm (Theorem 2.1).
 
-    R      f64[d, d], the target, det R > 0      gamma  max(|log sigma_max|, |log sigma_min|)
-    U K V^T  its singular value decomposition    Q P    its polar form, Q = U V^T, P = V K V^T
-    l      depth                                 theta  the largest rotation angle of Q
-
-`svd` and `psd` are the paper's; the others are ours. The bounds that the paper prints are in
-`identity_matters.paper`.
+``R = U K V^T`` is the singular value decomposition of the target, det R > 0, and ``R = Q P`` its
+polar form, ``Q = U V^T``, ``P = V K V^T``; theta is the largest rotation angle of Q. `svd` and
+`psd` are the paper's, with bounds in `identity_matters.paper`; the others are ours (F1 to F14 of
+docs/theory/factorization.md).
 """
 
 import contextlib
@@ -31,22 +29,14 @@ _LEAST_EXPONENT_FOR_PAIRS = 32
 
 
 class Factorization(NamedTuple):
-    """A factorization whose layers are built lazily: thousands of them may take gigabytes.
-
-    Attributes:
-      norm: |||A|||.
-      build: makes A, f64[depth, d, d].
-    """
+    """|||A|||, and what builds A, f64[depth, d, d], lazily: it may take gigabytes."""
 
     norm: float
     build: Callable[[], np.ndarray]
 
 
 def polar_bound(gamma: float, depth: int) -> float:
-    """``(pi + 3 gamma) / l``, which the polar factorization never exceeds for l >= 3 gamma.
-
-    ``||Q^{1/l} P^{1/l} - I|| <= 2 sin(theta / 2l) + e^{gamma/l} - 1``, and e^t - 1 <= 3 t for
-    t <= 1/3.
+    """``(pi + 3 gamma) / l``, which the polar factorization never exceeds for l >= 3 gamma (F3).
 
     >>> round(polar_bound(gamma=0.5, depth=16), 4)
     0.2901
@@ -62,11 +52,9 @@ def factorize(
     path_max_dimension: int = 16,
     path_settings: PathSettings | None = None,
 ) -> np.ndarray:
-    """Writes R as a product of `depth` layers ``I + A_i`` of small norm.
+    """Writes R as a product of `depth` layers ``I + A_i`` of small norm: A, f64[depth, d, d].
 
-    Computes with NumPy in float64, whatever the dtype of R and the settings of JAX. Before you pass
-    the result to JAX functions, call ``jax.config.update("jax_enable_x64", True)``, or it becomes
-    float32 there.
+    Computes in float64, which JAX functions keep only if ``jax_enable_x64`` is set.
 
     >>> R = np.array([[0.0, -2.0], [2.0, 0.0]])  # a quarter turn and a stretch by 2
     >>> A = factorize(R, depth=8, method="polar")
@@ -94,15 +82,11 @@ def factorize(
         root, paired, the largest turn reversed, nearly half turns paired like half turns and, for
         d = 4, isoclinic turns. Takes seconds for d = 16; never worse than its starts.
       best: whichever of these has the least |||A|||. Only `path` is costly; it is tried up to
-        dimension `path_max_dimension`.
+        d = `path_max_dimension`.
 
     Args:
-      R: f64[d, d] with det R > 0.
-      depth: l >= 3 gamma.
-      path_max_dimension: the largest d for which "best" tries "path".
+      R: f64[d, d] with det R > 0; depth: l >= 3 gamma.
       path_settings: how hard "path" searches; None stands for `PathSettings()`.
-    Returns:
-      A: f64[depth, d, d]; ``A[0]`` is the paper's A_1.
     Raises:
       ValueError: R is not an invertible matrix of positive determinant (see `check_target`); depth
         is below 3 gamma or too small for `svd`; `method` is unknown or does not apply to R.
@@ -127,9 +111,7 @@ def factorize(
 def relative_product_error(A: np.ndarray, R: np.ndarray) -> float:
     """``||(I + A_l) ... (I + A_1) - R||_F / ||R||_F``, multiplied out layer by layer in float64.
 
-    Args:
-      A: f64[depth, d, d]; ``A[0]`` is applied first.
-      R: f64[d, d].
+    A: f64[depth, d, d]; R: f64[d, d].
     """
     end_to_end = np.eye(len(R))
     for layer in A:

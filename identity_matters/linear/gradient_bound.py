@@ -1,18 +1,14 @@
 """The gradient inequality behind Theorem 2.2, in its two printed forms and corrected (eq. 2.3).
 
 Every form has the shape ``||grad f||_F^2 >= right(l, tau, sigma, f - C)`` for all A with
-``|||A||| <= tau < 1``, where sigma is sigma_min(Sigma) as printed and sigma_+ as corrected:
+``|||A||| <= tau < 1``. As printed, sigma is sigma_min(Sigma); as corrected, it is sigma_+, the
+least non-zero eigenvalue:
 
 * ``iclr2017``: as printed at ICLR 2017; false (`paper.gradient_bound_iclr2017`)
 * ``v3``: as printed in arXiv v3; false (`paper.gradient_bound_v3`)
 * ``corrected``: ``4 l (1-tau)^{2l-2} sigma_+(Sigma) (f - C)``; true and tight
 
-``sigma_+`` is the least non-zero eigenvalue. So the corrected form also covers singular Sigma; the
-printed ones are trivial there because sigma_min(Sigma) = 0.
-
-The printed forms cannot be true: replacing Sigma by s Sigma multiplies the squared gradient by
-s^2 and their right-hand sides by s^3. docs/theory/gradient_bound.md has the proofs. Symbols as in
-`identity_matters.linear`.
+docs/theory/gradient_bound.md has the proofs and says what is wrong in print.
 """
 
 import fractions
@@ -39,26 +35,16 @@ _LEAST_LOG_EIGENVALUE = -7.0
 def gradient_bound_corrected(depth: Any, tau: Any, sigma: Any, excess: Any) -> Any:
     """``4 l (1-tau)^{2l-2} sigma_+(Sigma) (f - C)``, at most ``||grad f||_F^2`` in B_tau.
 
-    Proof. By Lemma 2.4, ``df/dA_i = 2 L_i^T (E Sigma) N_i^T``, where L_i and N_i are products of
-    the other l-1 factors ``I + A_j``, each of which has ``sigma_min(I + A_j) >= 1 - tau``.
-    Hence ``||df/dA_i||_F^2 >= 4 (1-tau)^{2(l-1)} ||E Sigma||_F^2``, and summing over i gives l.
-    Last, ``||E Sigma||_F^2 >= sigma_+ (f - C)``, as the rows of ``E Sigma^{1/2}`` lie in the range
-    of Sigma^{1/2}. All three are equalities at ``A_i = -tau I``, ``Sigma = s I``.
-
-    Args:
-      depth, tau, sigma, excess: numbers, or arrays that broadcast, with 0 <= tau < 1; sigma is
-        `least_nonzero_eigenvalue` of Sigma.
+    G3 proves it; equality holds at ``A_i = -tau I``, ``Sigma = s I`` (G7). Arguments are numbers,
+    or arrays that broadcast, with 0 <= tau < 1; sigma is `least_nonzero_eigenvalue` of Sigma.
     """
     return 4 * depth * (1 - tau) ** (2 * depth - 2) * sigma * excess
 
 
 def least_nonzero_eigenvalue(eigenvalues: ArrayLike) -> np.ndarray:
-    """The least eigenvalue of Sigma that is not 0 up to rounding.
+    """The least eigenvalue that is not 0 up to rounding: f64[..., d] -> f64[...]; 0 for Sigma = 0.
 
-    Args:
-      eigenvalues: f64[..., d], of positive semidefinite matrices, in increasing order.
-    Returns:
-      f64[...]; 0 for Sigma = 0, where f is constant.
+    The eigenvalues must be those of positive semidefinite matrices, in increasing order.
 
     >>> float(least_nonzero_eigenvalue([-1e-17, 0.5, 2.0]))
     0.5
@@ -85,12 +71,8 @@ FORMS = tuple(_BOUNDS)
 def bound_function(form: str) -> Callable[..., Any]:
     """The right-hand side of eq. (2.3) as a function of ``(depth, tau, sigma, excess)``.
 
-    sigma stands for sigma_min(Sigma) in the printed forms, for sigma_+(Sigma) in the corrected one.
-
     Pure arithmetic: it may be traced by JAX, and with `fractions.Fraction` arguments it is exact.
-
-    Raises:
-      ValueError: `form` is not one of `FORMS`.
+    Raises ValueError unless `form` is one of `FORMS`.
     """
     if form not in _BOUNDS:
         raise ValueError(f"form must be one of {FORMS}, got {form!r}")
@@ -111,14 +93,12 @@ def gradient_lower_bound(
     [32.0, 32.0, 16.0]
 
     Args:
-      A: f64[depth, d, d].
-      Sigma: f64[d, d], symmetric positive semidefinite.
+      A: f64[depth, d, d]; Sigma: f64[d, d], symmetric positive semidefinite.
       excess: f64[], ``f(A) - C`` from `model.excess_risk`, at least 0.
-      form: one of `FORMS`; only "corrected" is a true lower bound of ``||grad f||_F^2``.
+      form: one of `FORMS`; only "corrected" is a true bound.
     Raises:
       TypeError: an array is not float64.
-      ValueError: a wrong shape or form; Sigma is not symmetric positive semidefinite; excess < 0;
-        or ``|||A||| >= 1``, about which eq. (2.3) says nothing.
+      ValueError: an argument is not as above, or ``|||A||| >= 1``, where eq. (2.3) says nothing.
     """
     model.check_stack(A)
     model.check_array(Sigma, "Sigma", A.shape[1:], f"be {A.shape[1]} x {A.shape[1]}, as the layers")
@@ -135,8 +115,7 @@ def gradient_lower_bound(
 def second_moment_eigenvalues(Sigma: ArrayLike) -> np.ndarray:
     """The eigenvalues of Sigma, f64[d, d], in increasing order: f64[d].
 
-    Raises:
-      ValueError: Sigma is not symmetric positive semidefinite up to rounding.
+    Raises ValueError unless Sigma is symmetric positive semidefinite up to rounding.
     """
     matrix = np.asarray(Sigma)
     rounding = _RANK_ROUNDINGS * len(matrix) * np.finfo(np.float64).eps * np.abs(matrix).max()
@@ -159,10 +138,7 @@ def squared_gradient_and_excess(
     The stack may be padded: its layers from `depth` on must be zero. As factors I they change
     neither the map nor the gradient of the others, and their own gradient is not counted.
 
-    Args:
-      A: f64[max_depth, d, d].
-      R, Sigma: f64[d, d].
-      depth: int[], number of leading layers that count.
+    A: f64[max_depth, d, d]; R and Sigma: f64[d, d]; depth: int[].
     """
     excess, gradient = model.excess_risk_and_gradient(A, R, Sigma)
     return jnp.sum(leading_layers(gradient, depth) ** 2), excess
@@ -181,13 +157,10 @@ def right_over_left(A: Array, R: Array, Sigma: Array, depth: Array, form: str) -
 
     Args:
       A: f64[n, max_depth, d, d] with ``|||A||| < 1``; zero layers from `depth` on.
-      R, Sigma: f64[n, d, d].
-      depth: int[n].
-      form: one of `FORMS`.
+      R, Sigma: f64[n, d, d]; depth: int[n].
+      form: one of `FORMS`; anything else raises ValueError.
     Returns:
       f64[n]; above 1 the bound fails; nan where both sides vanish, as at an optimum.
-    Raises:
-      ValueError: `form` is not one of `FORMS`.
     """
     bound = bound_function(form)
     pending = _evaluate(A, R, Sigma, depth)
@@ -205,13 +178,8 @@ def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> fl
     """A lower bound of ``||grad f||_F^2`` over B_tau when ``det R < 0``: no critical point inside.
 
     ``4 l (1-tau)^{2l-2} sigma_min(Sigma)^2 ((1-tau)^l + sigma_min(R))^2``, with equality for d = 1
-    at ``A_i = -tau`` (G10 of docs/theory/gradient_bound.md).
-
-    Args:
-      R: f64[d, d] with ``det R < 0``.
-      Sigma: f64[d, d], symmetric positive definite.
-    Raises:
-      ValueError: tau outside [0, 1), or det R >= 0.
+    at ``A_i = -tau`` (G10 of docs/theory/gradient_bound.md). R and Sigma are f64[d, d], and Sigma
+    is symmetric positive definite. ValueError is raised for tau outside [0, 1) or det R >= 0.
     """
     if not 0 <= tau < 1:
         raise ValueError(f"tau must lie in [0, 1), got {tau}")
@@ -238,15 +206,10 @@ def worst_case(
     The target is written ``R = (I + A_l) ... (I + A_1) - E`` with E free; otherwise the optimiser
     mostly learns to change E through R. Variables are A, E, Sigma and the logarithm of a lower
     bound m of sigma_min(Sigma). The objective takes the right-hand side at (tau, m), where it is
-    smooth, not at the measured |||A||| and sigma_min(Sigma). So evaluate the result with
-    `right_over_left`. Vmappable in all array arguments.
+    smooth, not at the measured |||A||| and sigma_min(Sigma). So evaluate the result, the worst
+    ``(A, R, Sigma)`` found, with `right_over_left`. Vmappable in all array arguments.
 
-    Args:
-      A: f64[depth, d, d], E and Sigma: f64[d, d], tau: f64[] in (0, 1): the start and the radius.
-      form: one of `FORMS`.
-      steps, learning_rate: of `solvers.projected_adam`.
-    Returns:
-      ``(A, R, Sigma)`` of the worst point found.
+    A: f64[depth, d, d], E and Sigma: f64[d, d], tau: f64[] in (0, 1): the start and the radius.
     """
     bound, identity = bound_function(form), jnp.eye(E.shape[0])
 
@@ -264,9 +227,8 @@ def worst_case(
     def project(parameters):
         layers, error, second_moment, log_least = parameters
         log_least = jnp.clip(log_least, _LEAST_LOG_EIGENVALUE, 0.0)
-        # One batched SVD serves both constraints. Under vmap, two independent LAPACK calls would
-        # deadlock on a CPU with two threads (seen with jaxlib 0.10.2). Sigma + I is positive
-        # definite, so its SVD diagonalises it.
+        # One batched SVD serves both constraints; under vmap, two would deadlock as described in
+        # `right_over_left`. Sigma + I is positive definite, so its SVD diagonalises it.
         shifted = (second_moment + second_moment.T) / 2 + identity
         left, values, right = jnp.linalg.svd(jnp.concatenate([layers, shifted[None]]))
         layers = (left[:-1] * jnp.minimum(values[:-1], tau)[:, None, :]) @ right[:-1]
@@ -298,11 +260,8 @@ def smallest_scalar_counterexample(
 
     Layers are taken from 0, -1/2 and 1/2 in this order, R from 1 ... max_integer (det R > 0),
     Sigma from 1 ... max_sigma. None if no point of this lattice fails. The arithmetic is exact and,
-    apart from the right-hand side, shares no code with the floating-point version:
-    ``df/da_i = 2 E Sigma prod_{j != i} (1 + a_j)`` (Lemma 2.4 for numbers), ``f - C = E^2 Sigma``.
-
-    Raises:
-      ValueError: `form` is not one of `FORMS`.
+    apart from the right-hand side, shares no code with the floating-point version: it is Lemma 2.4
+    for numbers. Raises ValueError unless `form` is one of `FORMS`.
     """
     bound, half = bound_function(form), fractions.Fraction(1, 2)
     data = itertools.product(range(1, max_integer + 1), range(1, max_sigma + 1))

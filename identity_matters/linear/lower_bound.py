@@ -1,7 +1,6 @@
 """How small can |||A||| be? Lower bounds for every factorization of R (ours, not the paper's).
 
-R    f64[d, d], the target          l    depth
-tau  |||A||| = max_i ||A_i||        phi  angle between x and R x, in [0, pi]
+Proofs: F4 and F10 to F14 of docs/theory/factorization.md.
 """
 
 import functools
@@ -34,37 +33,27 @@ def norm_lower_bound(
 ) -> float:
     """A lower bound on |||A||| over all factorizations ``R = (I + A_l) ... (I + A_1)``.
 
-    For every x != 0, with ``w(x) = log(|R x| / |x|) + i phi``,
+    For every x != 0, with ``w(x) = log(|R x| / |x|) + i phi`` and phi in [0, pi] the angle between
+    x and R x (F4),
 
         |||A||| >= |exp(w(x) / l) - 1|.
 
-    The proof (F4 of docs/theory/factorization.md) follows x through the layers: each multiplies it,
-    in a plane, by some 1 + z with |z| <= |||A|||, and the logarithms of such numbers are a convex
-    set. Any x gives a bound, so the proof does not need the global maximum. R^T has the transposed
-    factorizations and so the same maximum; we climb for both, as the ascents for one may miss it.
-    For normal R the eigenvectors give ``max |lambda^{1/l} - 1|``, which the polar factorization
-    attains if every negative eigenvalue has even multiplicity (F8).
+    Any x gives a bound, so the global maximum is not needed. R^T has the same maximum; we climb for
+    both, as the ascents for one may miss it.
 
     If R has negative eigenvalues, `half_turn_bound` is another bound: vectors that move together
-    cannot all take their shortest ways. For d = 2 and for symmetric R the larger of the two, at its
-    maximum, is optimal in the limit of large l (F11, F12 of docs/theory/factorization.md); for
-    other normal R it need not be (F14).
+    cannot all take their shortest ways. F11 to F14 say where the larger of the two is optimal.
 
     A value of 1 or more (possible only for a few layers) proves |||A||| >= 1 and no more, so 1 is
-    returned. For one layer the result is exact, ||R - I||.
+    returned. For one layer the result is exact, ||R - I||. All bounds are valid up to rounding.
 
     >>> round(norm_lower_bound(-np.eye(2), depth=8), 12)  # 2 sin(pi / 16)
     0.390180644032
 
     Args:
-      R: f64[d, d], invertible with det R > 0.
-      depth: l >= 1.
+      R: f64[d, d], invertible with det R > 0; depth: l >= 1; else a ValueError.
       ascents: how many of the best starts to climb from, for each of R and R^T.
       half_turns: whether to include `half_turn_bound`.
-    Returns:
-      The bound, valid up to rounding.
-    Raises:
-      ValueError: see `check_target` and `check_depth`.
     """
     depth = check_depth(depth)
     target = check_target(R)
@@ -143,20 +132,12 @@ def half_turn_bound(R: np.ndarray, depth: int) -> float:
 
         |||A||| >= min(1, |exp(w / l) - 1|),   w = log rho + i (2 pi - alpha).
 
-    F10 of docs/theory/factorization.md proves it: some x with ``|R x| = rho |x|`` has to turn by
-    pi - alpha and then by pi. By duality
-    ``rho cos alpha >= lambda_min((R + R^T) / 2 + y R^T R) - y rho^2`` for every y. Any rho and y
-    give a bound. We try many rho between paired neighbours -a < -b among the negative eigenvalues,
-    and y between 1/2a and 1/2b, where the best one lies; for symmetric R it is 1/(a + b). There may
-    be several maxima: for normal R one per lower edge of the hull of all (|lambda|^2, Re lambda).
-    R^T gives the same bound.
+    By duality ``rho cos alpha >= lambda_min((R + R^T) / 2 + y R^T R) - y rho^2`` for every y (F10).
+    Any rho and y give a bound. We try many rho between paired neighbours -a < -b among the negative
+    eigenvalues, and y between 1/2a and 1/2b, where the best one lies. There may be several maxima.
 
-    Args:
-      R: f64[d, d] with det R > 0.
-      depth: l >= 2.
-    Returns:
-      0 if R has no negative eigenvalue. A value of 1 or more proves |||A||| >= 1 and no more. The
-      bound holds for a matrix within rounding of R: one that has the computed eigenvalues.
+    R is f64[d, d] with det R > 0, and l >= 2. The result is 0 if R has no negative eigenvalue. It
+    holds for a matrix within rounding of R: one that has the computed eigenvalues.
     """
     return _half_turn(R, depth)[0]
 
@@ -231,10 +212,8 @@ def slowest_in_plane(theta: float, m: float, g: float) -> tuple[float, float]:
     """The least path length for R = Q P in the plane, and the psi of the vector that needs it.
 
     Q turns by theta in [0, pi]; P stretches by ``e^{m+g}`` and ``e^{m-g}``, g >= 0. A vector that P
-    stretches by ``e^{m+q}`` is turned by psi, to either side, ``cos psi = cosh q / cosh g``. All
-    vectors turn together, so ``hypot(|m| + q, theta + psi)`` is a lower bound for every q in
-    [0, g]. The path ``e^{t Theta} e^{t B}`` with Theta a turn by theta + psi and
-    ``e^B = e^{-Theta} R`` attains the largest of these (F11 of docs/theory/factorization.md).
+    stretches by ``e^{m+q}`` is turned by psi, to either side, ``cos psi = cosh q / cosh g``. By F11
+    the length is the largest ``hypot(|m| + q, theta + psi)`` over q in [0, g].
     """
 
     def length_and_psi(u):

@@ -1,10 +1,4 @@
-"""Fractional powers of rotations, by the real Schur form (appendix A.1), and principal roots.
-
-Q     orthogonal with det Q = 1, d x d
-S     orthonormal basis in which Q is block diagonal
-theta the rotation angles: Q = S diag(T(theta_1), T(theta_2), ..., [1]) S^T
-T     T(theta) = [[cos theta, -sin theta], [sin theta, cos theta]]
-"""
+"""Fractional powers of rotations, by the real Schur form (appendix A.1), and principal roots."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -22,7 +16,9 @@ LARGEST_ERROR = 1e-10
 
 @dataclasses.dataclass(frozen=True)
 class RotationForm:
-    """``Q = S diag(T(theta_1), T(theta_2), ...) S^T``; an odd d leaves the last axis fixed.
+    """``Q = S diag(T(theta_1), T(theta_2), ..., [1]) S^T``, orthogonal with det Q = 1.
+
+    ``T(t) = [[cos t, -sin t], [sin t, cos t]]``; an odd d leaves the last axis fixed.
 
     Attributes:
       basis: S, f64[d, d] with orthonormal columns; columns 2j and 2j+1 span plane j.
@@ -65,11 +61,9 @@ class RotationForm:
 def real_rotation_form(Q: np.ndarray, P: np.ndarray | None = None) -> RotationForm:
     """Finds the planes and angles of an orthogonal matrix of determinant 1.
 
-    Angles are in (-pi, pi]; eigenvalues 1 pair up into T(0). Eigenvalues -1 pair up into T(pi), and
-    any orthonormal basis of their eigenspace gives planes. P picks one: the basis diagonalises P on
-    the eigenspace, and eigenvectors with neighbouring eigenvalues are paired. So the planes do not
-    depend on the order of the coordinates. If P commutes with Q and its eigenvalues there are equal
-    in pairs, P is a multiple of the identity on each plane.
+    Angles are in (-pi, pi]; eigenvalues 1 pair up into T(0), eigenvalues -1 into T(pi). For the
+    latter P picks the planes: the basis diagonalises P there, and neighbours in the order of its
+    eigenvalues are paired. So the planes do not depend on the order of the coordinates.
 
     Args:
       Q: f64[d, d], orthogonal up to rounding, det Q = 1.
@@ -100,18 +94,12 @@ def real_rotation_form(Q: np.ndarray, P: np.ndarray | None = None) -> RotationFo
 
 
 def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
-    """``R^{1/l} - I``, f64[d, d], with the eigenvalues of the root at angles below pi / l.
+    """``R^{1/l} - I``, R invertible, with the eigenvalues of the root at angles below pi / l.
 
-    It is computed from logarithms to keep its own relative error small: errors of ``R^{1/l}`` count
-    l times in the product. Normal R (a diagonal complex Schur form) and R with well-conditioned
-    eigenvectors only need ``lambda^{1/l}``; otherwise it takes the matrix logarithm.
-
-    Args:
-      R: f64[d, d], invertible.
-      depth: l.
-    Raises:
-      NotApplicableError: R has an eigenvalue on the negative real axis, or the l-th power of the
-        computed root misses R by more than a relative 1e-10.
+    Both are f64[d, d]. The result is computed from logarithms to keep its own relative error small:
+    errors of ``R^{1/l}`` count l times in the product. Raises NotApplicableError if R has an
+    eigenvalue on the negative real axis, or if the l-th power of the computed root misses R by more
+    than a relative 1e-10.
     """
     eigenvalues, V = np.linalg.eig(R)
     on_axis = eigenvalues[(eigenvalues.imag == 0) & (eigenvalues.real <= 0)]

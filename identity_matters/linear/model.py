@@ -1,20 +1,18 @@
 """The linear residual network, its excess risk, and the exact gradient in O(depth) products.
 
-Data ``y = R x + xi`` with ``xi ~ N(0, I)`` and ``Sigma = E[x x^T]``; network
-``yhat = B (I + A_l) ... (I + A_1) C x``. The paper has ``B = C = I``; with fixed maps
-``C = input_map`` and ``B = output_map`` it is the network of Zou, Long & Gu 2020. With
+Data ``y = R x + xi`` with ``xi ~ N(0, I)``; network ``yhat = B (I + A_l) ... (I + A_1) C x``. The
+paper has ``B = C = I``; with fixed maps ``C = input_map`` and ``B = output_map`` it is the network
+of Zou, Long & Gu 2020. With
 
     M_i = (I + A_i) ... (I + A_1) C,      E = B M_l - R,
 
-Claim 2.3 reads ``f(A) = E||y - yhat||^2 = ||E Sigma^{1/2}||_F^2 + E||xi||^2``, where the second
-term does not depend on A, and Lemma 2.4 reads
+Claim 2.3 reads ``f(A) = E||y - yhat||^2 = ||E Sigma^{1/2}||_F^2 + E||xi||^2``, and Lemma 2.4 reads
 
     df/dA_i = 2 (I + A_{i+1}^T) ... (I + A_l^T) B^T E Sigma M_{i-1}^T.
 
-(The lemma as printed has the transposed factors on both sides of E Sigma the other way round; the
-order here is the one that automatic differentiation confirms.) Evaluated factor by factor, the
-lemma costs O(depth^2) products. Here a forward pass keeps every M_i and a backward pass carries
-``W_i = (I + A_{i+1}^T) W_{i+1}`` from ``W_l = 2 B^T E Sigma``: a gradient costs 3 depth products.
+(The printed lemma has the factors the other way round: P5 of docs/theory/errata.md.) Evaluated
+factor by factor, this costs O(depth^2) products. Here a forward pass keeps every M_i and a backward
+pass carries ``W_i = (I + A_{i+1}^T) W_{i+1}`` from ``W_l = 2 B^T E Sigma``: 3 depth products.
 
 A standard network ``W_l ... W_1`` is the same function of ``A_i = W_i - I`` and has the same
 gradient, so these functions serve both parameterisations.
@@ -29,9 +27,8 @@ from identity_matters.array_types import Array
 def check_array(array: Array, name: str, shape: tuple[int | None, ...], needed: str) -> None:
     """Raises unless `array` is f64 of `shape`, where None matches any size of at least 1.
 
-    Raises:
-      TypeError: it is not float64; the theory is checked to more than the 7 digits of float32.
-      ValueError: it has another shape; the message says what is `needed`.
+    TypeError: it is not float64; the theory is checked to more than the 7 digits of float32.
+    ValueError: it has another shape; the message says what is `needed`.
     """
     if array.ndim != len(shape) or not all(
         found > 0 and wanted in (None, found)
@@ -65,14 +62,11 @@ def _through_layers(A: Array, M: Array | None) -> tuple[jax.Array, jax.Array]:
 def product(A: Array) -> jax.Array:
     """``(I + A_l) ... (I + A_1)``, the map of a linear residual network: f64[d, d].
 
+    A: f64[depth, d, d]; ``A[0]`` is applied to the input first. For errors see `check_array`.
+
     >>> jax.config.update("jax_enable_x64", True)
     >>> product(jnp.array([[[1.0]], [[2.0]]]))
     Array([[6.]], dtype=float64)
-
-    Args:
-      A: f64[depth, d, d]; ``A[0]`` is applied to the input first.
-    Raises:
-      TypeError, ValueError: see `check_array`.
     """
     check_stack(A)
     return _through_layers(A, None)[0]
@@ -80,13 +74,10 @@ def product(A: Array) -> jax.Array:
 
 @jax.jit
 def max_spectral_norm(A: Array) -> jax.Array:
-    """``|||A||| = max_i ||A_i||``, the largest singular value of any layer: f64[].
+    """``|||A||| = max_i ||A_i||``, the largest singular value: f64[depth, d, d] -> f64[].
 
     >>> max_spectral_norm(jnp.array([[[0.5]], [[-0.75]]], jnp.float64))
     Array(0.75, dtype=float64)
-
-    Args:
-      A: f64[depth, d, d].
     """
     check_stack(A)
     return jnp.max(jnp.linalg.svd(A, compute_uv=False))
@@ -128,12 +119,10 @@ def excess_risk(A: Array, R: Array, Sigma: Array) -> jax.Array:
     Array(2., dtype=float64)
 
     Args:
-      A: f64[depth, d, d]; ``A[0]`` is applied to the input first.
-      R: f64[d, d], the target map.
+      A: f64[depth, d, d]; R: f64[d, d], the target map.
       Sigma: f64[d, d], the second moment of the inputs, symmetric positive semidefinite.
     Raises:
-      TypeError: an array is not float64.
-      ValueError: a shape does not fit; the message names the shape found and the one needed.
+      TypeError, ValueError: an array is not float64; a shape does not fit.
     """
     E, _ = _error(A, R, Sigma, None, None)
     return jnp.sum(E * (E @ Sigma))
@@ -157,8 +146,7 @@ def excess_risk_and_gradient(
     Args:
       A: f64[depth, m, m]; R: f64[d_out, d_in]; Sigma: f64[d_in, d_in]. See `excess_risk`, which
         raises the same errors.
-      input_map: f64[m, d_in], not trained, or None for the identity.
-      output_map: f64[d_out, m], not trained, or None for the identity.
+      input_map, output_map: f64[m, d_in] and f64[d_out, m], not trained; None is the identity.
     """
     E, layer_inputs = _error(A, R, Sigma, input_map, output_map)
 

@@ -27,12 +27,10 @@ class PathSettings:
     """How hard to look for a short path.
 
     Attributes:
-      pieces: the largest m; m is never above the depth.
+      pieces: the largest m, at least 1 (else ValueError); m is never above the depth.
       exponents: the values of p, even; the objective is minimised for each in turn.
       iterations: L-BFGS steps for each exponent.
       starts: how many starting paths are shortened, the ones with the least norm first.
-    Raises:
-      ValueError: `pieces` is not a whole number of at least 1.
     """
 
     pieces: int = 24
@@ -47,9 +45,7 @@ class PathSettings:
 def shorten(pieces: np.ndarray, depth: int, settings: PathSettings) -> np.ndarray:
     """Moves the nodes of a path so that the largest layer becomes small: f64[m, d, d].
 
-    Args:
-      pieces: M, f64[m, d, d], near I, ``pieces[0]`` first.
-      depth: l, the number of layers to be made of the m pieces.
+    `pieces` is M, f64[m, d, d], near I, ``pieces[0]`` first; they are to make `depth` layers.
     """
     m, d, _ = pieces.shape
     if m == 1:
@@ -91,13 +87,11 @@ def smoothed_norm_and_gradient(
     """``log (sum_i tr (G_i^T G_i)^{p/2})^{1/p}`` and its gradient, f64[(m - 1) d d].
 
     The eigendecomposition of G^T G gives value and gradient of the trace in closed form, without
-    derivatives of eigenvectors and without overflow. G is a polynomial of A = M - I (Horner form).
+    derivatives of eigenvectors and without overflow.
 
     Args:
-      moves: f64[(m - 1) d d], the Y_1 ... Y_{m-1}.
-      pieces: M, f64[m, d, d].
-      coefficients: c_1, c_2, ... of G = c_1 A + c_2 A^2 + ...
-      exponent: p.
+      moves, pieces: f64[(m - 1) d d], the Y_1 ... Y_{m-1}, and M, f64[m, d, d].
+      coefficients: c_1, c_2, ... of G = c_1 A + c_2 A^2 + ..., A = M - I; exponent: p.
     """
     M, inverse_moves = _moved(moves, pieces)
     identity = np.eye(M.shape[-1])
@@ -125,17 +119,12 @@ def smoothed_norm_and_gradient(
 
 
 def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
-    """Cuts a path into `depth` layers of equal length.
+    """Cuts a path into `depth` layers of equal length: f64[depth, d, d].
 
     Piece i is traversed at constant speed as ``exp(t log M_i)``, in a time proportional to
-    ``||log M_i||``; a layer that crosses nodes is a product of such parts.
-
-    Args:
-      pieces: M, f64[m, d, d], near I, with m <= depth.
-    Returns:
-      A: f64[depth, d, d]. For m = depth every piece is a layer.
-    Raises:
-      ValueError: a piece is too far from I for its logarithm.
+    ``||log M_i||``; a layer that crosses nodes is a product of such parts. The pieces M are
+    f64[m, d, d] with m <= depth; for m = depth each is a layer. Raises ValueError if one is too far
+    from I for its logarithm.
     """
     m, d, _ = pieces.shape
     if m == depth:

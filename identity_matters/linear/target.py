@@ -22,11 +22,7 @@ class NotApplicableError(ValueError):
 class Target:
     """A checked target with its singular value decomposition ``R = U diag(K) V^T``.
 
-    Attributes:
-      R: f64[d, d].
-      U, Vt: f64[d, d], as NumPy's SVD gives them.
-      K: f64[d], positive, in decreasing order.
-      gamma: ``max(|log sigma_max|, |log sigma_min|)`` (Theorem 2.1).
+    R, U, Vt: f64[d, d]; K: f64[d], positive, in decreasing order; gamma: that of Theorem 2.1.
     """
 
     R: np.ndarray
@@ -50,12 +46,9 @@ class Target:
 def check_target(R: ArrayLike) -> Target:
     """Checks that R can be a product of layers I + A_i with ||A_i|| < 1, and decomposes it.
 
-    Args:
-      R: square matrix of real numbers, d x d with d >= 1.
     Raises:
-      ValueError: R is not a square matrix, is not finite, is singular to float64 precision
-        (``sigma_min <= d eps sigma_max``), or has a negative determinant. Every ``I + A_i`` with
-        ``||A_i|| < 1`` has a positive determinant, and so do their products.
+      ValueError: R is not a square matrix of finite real numbers, is singular to float64 precision
+        (``sigma_min <= d eps sigma_max``), or has a negative determinant, as no such product has.
     """
     R = np.asarray(R)
     if R.ndim != 2 or R.shape[0] != R.shape[1] or R.shape[0] == 0:

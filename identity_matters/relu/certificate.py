@@ -1,10 +1,8 @@
 """A computer-assisted proof that a bad local minimum lies near a point found by a search.
 
-It works for nets of any depth. A strictly dead unit is inactive on every example; f does not depend
-on its weights nearby, so the proof leaves it out. Inputs, maps, teacher and candidate are taken as
-the exact binary fractions that floats are, and every inequality of N10 and N11 in
-docs/theory/relu.md is checked in exact rational arithmetic (`fractions.Fraction`), so no rounding
-enters the proof.
+It works for nets of any depth and leaves out strictly dead units, on whose weights f does not
+depend nearby. Every inequality of N10 and N11 in docs/theory/relu.md is checked in rational
+arithmetic (`fractions.Fraction`) on the floats as stored, so no rounding enters the proof.
 
 f does not change under ``(v, w) -> (v / a, a w)``. Let T be the unit tangents of these orbits at
 the candidate theta_0. The proof studies ``F(theta) = grad f(theta) + T T^T (theta - theta_0)``.
@@ -186,12 +184,8 @@ def _is_definite(matrix) -> bool:
 def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate:
     """Proves that a bad local minimum lies near `candidate`, or raises `NotCertifiedError`.
 
-    Args:
-      candidate, teacher: both with biases or both without.
-      problem: its x enters as ``z_i`` rounded to floats; its y is replaced by the exact output of
-        the teacher.
-    Raises:
-      ValueError: only one of the nets has biases.
+    Both nets have biases or neither has, else a ValueError is raised. The x of the problem enter
+    as ``z_i`` rounded to floats, and the teacher's exact output replaces its y.
     """
     if (candidate.s is None) != (teacher.s is None):
         raise ValueError("candidate and teacher must both have biases, or both none")
@@ -262,9 +256,6 @@ def _kink_distance(blocks: list[_Block], moves: np.ndarray) -> Fraction:
     """The least distance of a live unit from its kink on any example, divided by ||z|| there.
 
     The inputs of the blocks above the first live one move by at most `moves`.
-
-    Raises:
-      NotCertifiedError: a dead unit may come to life.
     """
     shifts, least = 0 * moves, []
     for block in blocks:

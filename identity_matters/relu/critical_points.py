@@ -1,15 +1,13 @@
 """Search for critical points of a mean square, and their classification.
 
-A net is given by its residual function, so the same program searches linear residual nets. Solve:
-Levenberg-Marquardt on ``grad f = 0``, drawn to saddles as much as to minima. Descend:
-Levenberg-Marquardt on f itself, then a solve to polish the end point; drawn to minima.
-Inside one activation pattern f is a polynomial, and a point there with ``grad f = 0`` is a critical
-point in every sense. Points at a kink, where some unit's pre-activation is 0 on some example, are
-counted separately.
+A net is given by its residual function, so the same program searches linear residual nets. A solve
+is Levenberg-Marquardt on ``grad f = 0``; a descent is Levenberg-Marquardt on f, drawn to minima,
+and then a solve. Inside one activation pattern f is a polynomial, and a point there with
+``grad f = 0`` is a critical point in every sense. Points at a kink, where some unit's
+pre-activation is 0 on some example, are counted separately.
 
-A unit is strictly dead on a sample if its pre-activation is negative on every example. If all units
-are, f = f(0) on a neighbourhood. So every small ball contains open sets of exact critical points
-with a bad risk. See N6 to N8 of docs/theory/relu.md.
+A unit is strictly dead on a sample if its pre-activation is negative on every example: see N6 to N8
+of docs/theory/relu.md.
 """
 
 import functools
@@ -59,8 +57,7 @@ def find(
     Args:
       weights, problem: with a leading axis of m starts, each with its own problem.
       descends: bool[m], whether to descend on f first, or only to solve grad f = 0.
-      steps: the maximum number of steps of each Levenberg-Marquardt.
-      tolerance: a search ends once its residual, ``grad f`` in a solve, has at most this norm.
+      steps, tolerance: of each Levenberg-Marquardt; see `solvers.least_squares`.
       residuals: ``residuals(weights, problem)`` of one start; f is the sum of their squares.
     Returns:
       ``(weights, numbers)``: the limits, and f64[m] each of "gradient_norm" and "risk"; f64[m, p]
@@ -74,7 +71,6 @@ def find(
             return residuals(unravel(point), sample).ravel()
 
         gradient = jax.grad(lambda point: jnp.sum(residual(point) ** 2))
-        # Below this slope, the residual is about as small as it gets.
         solve = functools.partial(
             solvers.least_squares, tolerance=tolerance, slope_tolerance=_SLOPE_SHARE * tolerance
         )
@@ -94,10 +90,9 @@ def find(
 def kink_margins(blocks: Blocks, problem: Problem) -> dict[str, jax.Array]:
     """Distance of each limit from a kink, its shortest unit, its dead units; batched over an axis.
 
-    Returns:
-      dict of f64[m]: "kink_margin", the least ``|w . z_i| / (||w|| ||z_i||)`` over all units and
-      examples (0 if w or z_i is 0); "shortest_unit", the least ``max(||w||, ||v||)`` of a
-      unit; and i64[m] "dead_units", how many are active on no example.
+    dict of f64[m]: "kink_margin", the least ``|w . z_i| / (||w|| ||z_i||)`` over all units and
+    examples (0 if w or z_i is 0); "shortest_unit", the least ``max(||w||, ||v||)`` of a unit; and
+    i64[m] "dead_units", how many are active on no example.
     """
     # Axes: nets, blocks, examples, units.
     _, hidden, pre = jax.vmap(model.forward)(blocks, problem)
@@ -157,19 +152,14 @@ def dead_share_on_ball(dimension: int, radius: float) -> float:
     """p, a lower bound on the share of random units strictly dead on data in a ball of `radius` b.
 
     ``p = 1/2 I_{1/(1 + b^2)}(d/2, 1/2)`` (regularised incomplete beta function) for rows w with
-    spherically symmetric directions, such as Gaussian ones of any scale. Data that fill the ball
-    attain it. A net of l blocks of k independent units is strictly dead with probability p^{l k}.
+    spherically symmetric directions. Data that fill the ball attain it (N7).
     """
     return float(0.5 * scipy.special.betainc(dimension / 2, 0.5, 1 / (1 + radius**2)))
 
 
 @jax.jit
 def strictly_dead(blocks: Blocks, problem: Problem) -> jax.Array:
-    """Whether every unit of every block has only negative pre-activations: bool[m].
-
-    Args:
-      blocks: with a leading axis of m nets; problem: one, shared by all.
-    """
+    """Whether all units of each of m nets, which share one problem, are strictly dead: bool[m]."""
     _, _, pre = jax.vmap(model.forward, in_axes=(0, None))(blocks, problem)
     return (pre < 0).all(axis=(1, 2, 3))
 
@@ -177,8 +167,7 @@ def strictly_dead(blocks: Blocks, problem: Problem) -> jax.Array:
 def hull_depth(points: np.ndarray) -> float:
     """``min_u max_i u . p_i`` over ``max_j |u_j| = 1``: positive iff 0 is inside the convex hull.
 
-    Solved as 2d linear programs, one per face of the cube. If it is positive, no unit without bias
-    is dead on the points; f64[n, d] -> float.
+    Solved as 2d linear programs, one per face of the cube: f64[n, d] -> float. See N8.
     """
     points = np.asarray(points)
     count, dimension = points.shape

@@ -4,12 +4,10 @@ Let ``Phi_j = [ReLU(U_j h_{j-1}(x_i) + s_j)]_i`` in R^{k x n} be the features of
 examples, and ``sigma_n`` a matrix's n-th singular value, 0 for k < n. Then
 
     ||grad f||^2 >= c f,   c = (4/n) sigma_min(B)^2 sum_j sigma_n(Phi_j)^2 prod_{m > j} room_m^2,
-    room_m = 1 - ||V_m|| ||U_m||,
+    room_m = max(0, 1 - ||V_m|| ||U_m||),
 
-wherever ``||V_m|| ||U_m|| <= 1``, with sigma_min(B) = 0 unless B has full row rank. If it has, any
-critical point in B_tau, tau < 1, at which the features of some block are independent over the
-examples has f = 0. N12 and N13 of docs/theory/relu.md prove it and say where it is tight. At a
-kink, where f need not be differentiable, there is still a descent direction unless f = 0 (N14).
+with sigma_min(B) = 0 unless B has full row rank. N12 to N14 of docs/theory/relu.md prove it and say
+where it is tight, what it implies, and what remains at a kink, where f need not be differentiable.
 """
 
 import functools
@@ -26,11 +24,7 @@ from identity_matters.relu.model import Blocks, Problem
 def bound_and_squared_gradient(
     blocks: Blocks, problem: Problem
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """``(right, left, f)``: both sides of the bound above, and f; f64[] each.
-
-    Args:
-      blocks, problem: see `model`; ``||V_m|| ||U_m||`` above 1 counts as 1, so that room_m = 0.
-    """
+    """``(right, left, f)``: both sides of the bound above, and f; f64[] each."""
     value, gradient = model.risk_and_gradient(blocks, problem)
     return coefficient(blocks, problem) * value, model.squared_norm(gradient), value
 
@@ -63,18 +57,9 @@ def functional_bound(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.A
     """``(right, left)`` of the bound on the gradient in the maps (N15); f64[l] each.
 
     Let ``g_j(x_i)`` be the gradient of f with respect to a vector added to the output of block j on
-    example i; at a smooth point it is ``(2/n) J_{j,i}^T B^T (yhat_i - y_i)``. Then
+    example i. Then for every block, whatever its features,
 
-        sum_i |g_j(x_i)|^2 >= (4/n) sigma_min(B)^2 prod_{m > j} room_m^2 f
-
-    for every block, whatever its features, with equality if the V above j are 0 and the rows of B
-    are orthogonal and of one length. If the A x_i are distinct, adding vectors amounts to changing
-    the block's map. `coefficient` sums these factors times ``sigma_n(Phi_j)^2``. That the
-    gradient in the maps vanishes only at global minima is due to Bartlett, Evans & Long 2018
-    (arXiv 1804.05012), for near-identity maps and the population risk.
-
-    Args:
-      blocks, problem: see `model`; ``||V_m|| ||U_m||`` above 1 counts as 1, so that room_m = 0.
+        sum_i |g_j(x_i)|^2 >= (4/n) sigma_min(B)^2 prod_{m > j} room_m^2 f.
     """
 
     def risk(added):
@@ -87,11 +72,9 @@ def functional_bound(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.A
 
 
 def tight_problem(blocks: Blocks, problem: Problem, size: float) -> Problem:
-    """`problem` with y such that the bound holds with equality.
+    """`problem` with y such that the bound holds with equality and f = size^2 (N13).
 
     It does if V = 0, all blocks are equal and at least n wide, and B is orthogonal up to a factor.
-    The errors are put along the last singular vector of the first block's features, in the first
-    output, with f = size^2.
     """
     predictions, _, pre = model.forward(blocks, problem)
     vectors, _, _ = jnp.linalg.svd(model.relu(pre[0]), full_matrices=False)
@@ -112,12 +95,8 @@ def search(
     """The least ratio that projected Adam meets over nets whose blocks stay in a ball: f64[m].
 
     Minimises ``||grad f||^2 / f`` ("ratio"), or that divided by the coefficient ("slack"). After
-    every update each U_j, V_j and s_j longer than `norm` is scaled back to it.
-
-    Args:
-      blocks, problem: with a leading axis of m.
-      norm: the largest Frobenius norm of each U_j, V_j and s_j.
-      learning_rate: of the first step, in units of the norm.
+    every update each U_j, V_j and s_j of Frobenius norm above `norm` is scaled back to it.
+    The leading axis of `blocks` and `problem` is m. `learning_rate` is in units of `norm`.
     """
 
     def log_ratio(some, sample):

@@ -39,13 +39,10 @@ def relu(z: Array) -> jax.Array:
 def forward(
     blocks: Blocks, problem: Problem, added: Array | None = None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The forward pass through all blocks.
+    """``(yhat, hidden, pre)``: f64[n, d_out]; inputs and pre-activations of the blocks.
 
-    Args:
-      added: f64[l, n, d], what is added to the output of each block on each example; 0 if None.
-    Returns:
-      ``(yhat, hidden, pre)``: f64[n, d_out]; the inputs of the blocks, f64[l, n, d]; their
-      pre-activations, f64[l, n, k].
+    They are f64[l, n, d] and f64[l, n, k]. `added`, f64[l, n, d] or None, is added to the output of
+    each block on each example.
     """
     h = jnp.asarray(problem.x @ problem.A.T)
     hidden, pre = [], []
@@ -103,8 +100,7 @@ def random_blocks(
 ) -> Blocks:
     """Gaussian directions scaled so that every U_j, V_j and s_j has the given norm.
 
-    Args:
-      norms: f64[m], the norm of each of m nets; m is the leading axis of the result.
+    `norms` is f64[m], one for each of m nets; m is the leading axis of the result.
     """
     U = random_layers(rng, norms, depth, width, dimension)
     V = random_layers(rng, norms, depth, dimension, width)

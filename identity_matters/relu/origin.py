@@ -4,9 +4,8 @@ Near the origin ``f(eps theta) = f(0) + eps^2 q(theta) + O(eps^4)`` with
 
     q(theta) = -2 sum_{blocks, units} <v, m(w)>,    m(w) = (1/n) sum_i B^T e_i ReLU(w . z_i),
 
-where ``z_i = (A x_i, 1)``, or ``A x_i`` without biases, and ``e_i = y_i - B A x_i``; the steepest
-descent at second order is ``kappa = max_{||w|| = 1} ||m(w)||``. See N1 to N5 of
-docs/theory/relu.md, also for when q = 0.
+where ``z_i = (A x_i, 1)``, or ``A x_i`` without biases, and ``e_i = y_i - B A x_i``: N1 to N5 of
+docs/theory/relu.md.
 """
 
 import jax
@@ -65,8 +64,7 @@ def escape_curvature(
     """A lower bound on ``kappa = max_{||w|| = 1} ||m(w)||`` and its w, f64[d + 1] or f64[d].
 
     On the cone of one activation pattern m is linear, so power iteration ``w <- M^T M w`` with the
-    pattern's own M climbs inside a cone. It runs from `starts` points, and the best of all unit
-    vectors on its way is returned.
+    pattern's own M climbs inside a cone. kappa is the steepest descent at second order (N2).
     """
     z = unit_inputs(problem, bias)
     pulled_back = errors(problem) @ np.asarray(problem.B) / len(z)

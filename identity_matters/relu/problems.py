@@ -23,7 +23,7 @@ class Setting:
 
     Attributes:
       pairs: the sample is so many pairs of a Gaussian input, of mean square length 1, and its
-        negative: n = 2 pairs. So 0 is in its hull, and no unit without bias is dead on all of it.
+        negative: n = 2 pairs. So 0 is in its hull (N8).
       width_in: d_in, of inputs and outputs.
       lifted_width: d, of the blocks; for d > d_in, A is a random isometry and B the transpose of
         another; for d = d_in both are the identity.
@@ -64,8 +64,7 @@ def _isometries(rng, count: int, rows: int, columns: int) -> np.ndarray:
 def realizable(rng: np.random.Generator, count: int, setting: Setting) -> tuple[Problem, Blocks]:
     """`count` problems and their teachers, each with a leading axis of that length.
 
-    Raises:
-      ArithmeticError: too few teachers are active on the sample.
+    Raises ArithmeticError if too few teachers are active on the sample.
     """
     kept: list[tuple] = []
     for _ in range(_DRAWS_AT_MOST):
