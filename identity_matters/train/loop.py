@@ -59,7 +59,7 @@ class Log:
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """How often a run dispatches, logs, evaluates and saves, in steps.
+    """How often a run dispatches, logs, evaluates and saves, each in steps, 1 or more.
 
     Logs, evaluations and checkpoints are also due at the last step, an evaluation before the first
     step, too. A dispatch ends wherever something is due. Its end depends only on where it starts,
@@ -68,9 +68,6 @@ class Intervals:
     >>> every = Intervals(100, 10, 25, 50, 50)
     >>> every.dispatch_end(20), every.next_due(20, "evaluation"), every.is_due("log", 75)
     (25, 50, True)
-
-    Raises:
-      ValueError: one of them is below 1.
     """
 
     steps: int
@@ -109,10 +106,7 @@ def as_line(record: dict) -> str:
 
 
 def result(records: list[dict]) -> dict:
-    """Summarizes the records of a complete run, including those from before it was resumed.
-
-    Test errors are given at the last step and at the best one.
-    """
+    """Summarizes all records of a complete run; test errors are of the last and the best step."""
     train = [record for record in records if record["kind"] == "train"]
     evaluations = [record for record in records if record["kind"] == "evaluation"]
     last = evaluations[-1]
@@ -157,7 +151,6 @@ def fit(
     records up to timings, and process 0 writes the checkpoints.
 
     Args:
-      task, parallel: what to train, and its steps on the devices.
       log: if there are `checkpoints`, a record must be on disk when ``log.append`` returns.
       key: a typed key, the root of all randomness.
       checkpoints: where to restore and save, closed at the end; None saves nothing.
@@ -184,14 +177,11 @@ def fit(
 
 @dataclasses.dataclass
 class _Run:
-    """The moving parts of `fit`.
+    """The moving parts of `fit`; `step` counts the updates whose results have been read.
 
     Attributes:
-      peak: operations per second of all devices, if known.
       order_seed: seeds the order of the examples; `stream` yields their batches.
-      step: updates whose results have been read.
       evaluated: whether the evaluation that is due at `step` has been made.
-      saved_step: the step of the newest checkpoint.
       stopping: whether this process, or any of several, has been told to stop.
       clock: when the results of the last dispatch came in.
       step_seconds, evaluation_seconds: how long each takes, to estimate the time left.
