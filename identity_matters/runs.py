@@ -8,10 +8,8 @@ One run is one directory ``<results_dir>/<experiment>/<variant>/seed=<k>/`` that
 * ``summary.json``      the contract that tables and scripts rely on (see `check_summary`).
 
 Whole files are replaced atomically. Resuming drops a last line of metrics.jsonl that a crash cut
-off. Every line ends with "chain", a digest of itself and of all lines before it, and the summary of
-a closed run repeats the last digest and the number of lines, so a changed, lost or doubled line is
-detected. "digest" does the same for the values of environment.json. In the summary of a closed run
-it covers the summary and config.json.
+off. Digests show whether a line or value was changed, lost or doubled: "chain" in every line,
+"digest" in environment.json, and both in the summary of a closed run (docs/architecture.md).
 
 Results may be in a bucket (gs://...). Buckets have no locks, so start each run only once.
 """
@@ -284,8 +282,7 @@ class RunDir:
     def finish(self, status: str, **fields) -> dict:
         """Writes the final summary.json with these `fields`, unlocks the run, returns the summary.
 
-        A run that is done needs the fields claim, metrics, paper, verdict and seconds (its total is
-        filled in). Other runs may have fewer, or others such as error.
+        A run that is done needs claim, metrics, paper, verdict and seconds (total is added).
         """
         summary = {**self._summary, "status": status, **fields}
         total = round(time.monotonic() - self._started_seconds, 3)

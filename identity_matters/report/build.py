@@ -1,8 +1,4 @@
-"""Builds the report from collections of runs: REPORT.md, report.html, tables and figures.
-
-REPORT.md is Markdown, and so are the cells of its tables; text that comes from runs is escaped.
-report.html shows the same text as a web page (see `page`).
-"""
+"""Builds the report from collections of runs: REPORT.md, report.html, tables and figures."""
 
 import contextlib
 import dataclasses
@@ -291,7 +287,7 @@ def _errors(published: paper.Number, group: Group | None) -> Row:
 
 
 def reduced_cifar(members: list[Group]) -> Iterator[Row]:
-    """Reduced CIFAR runs beside Table 2; malformed records leave the share of operations empty."""
+    """Reduced CIFAR runs beside Table 2; the share of operations may be empty."""
     for group in members:
         dataset, _, net = group.first.variant.partition("/")
         published = paper.TABLE_2["this paper"].get(dataset)

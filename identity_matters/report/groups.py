@@ -36,7 +36,7 @@ class MissingValueError(Exception):
 
 
 def origin(run: Run) -> dict[str, str]:
-    """The origin of a finished run's numbers, in words; one of `MALFORMED` if its files lack it."""
+    """A finished run's origin, in words; raises one of `MALFORMED` if its files lack it."""
     environment = run.environment
     commit = (environment["commit"] or "no commit known")[:12]
     if environment["backend"] == "cpu":
@@ -81,7 +81,7 @@ class Group:
         return {run.summary["verdict"] for run in self.runs} - _UNDECIDED
 
     def metric(self, name: str) -> str:
-        """Mean ± standard deviation over the seeds that have it; n if some lack it (say, diverged)."""
+        """Mean ± standard deviation over the seeds that have it; n if some (diverged) lack it."""
         metrics = [run.summary["metrics"] for run in self.runs]
         values = [one[name] for one in metrics if name in one]
         if not values:
@@ -101,7 +101,7 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
-    """The finished runs of a directory; one line for each that is unfinished or cannot be used."""
+    """The finished runs of a directory; one line for each unfinished and each unusable run."""
 
     name: str
     runs: list[Run]
@@ -169,8 +169,6 @@ def mean_sd(values: list) -> str:
 
 def in_words(values: list, digits: int = 2, extreme: str = "") -> str:
     """Values in a sentence: their range, or one number if the ends agree to `digits` digits.
-
-    `extreme` "max" or "min" gives only that value, rounded so that it bounds all of them.
 
     >>> in_words([4, 8, 4]), in_words([0.6012, 0.6026]), in_words([50_000]), in_words([1.6e32])
     ('4–8', '0.60', '50,000', '1.6 × 10^32')

@@ -37,7 +37,6 @@ class StopRequested(Exception):
 class Log:
     """Where `fit` writes its records; this base class keeps them in memory and prints nothing.
 
-    `records` are those of this run so far; `append` adds one, `rewind` keeps the first `count`.
     `progress` is called after each dispatch, and with loss None in an evaluation before the first.
     """
 
@@ -106,7 +105,7 @@ def as_line(record: dict) -> str:
 
 
 def result(records: list[dict]) -> dict:
-    """Summarizes all records of a complete run; test errors are of the last and the best step."""
+    """Summarizes a complete run's records, with test errors at the last and the best step."""
     train = [record for record in records if record["kind"] == "train"]
     evaluations = [record for record in records if record["kind"] == "evaluation"]
     last = evaluations[-1]
@@ -147,8 +146,7 @@ def fit(
 ) -> tuple[dict, dict]:
     """Trains `task` to its last step, resuming from the newest checkpoint if there is one.
 
-    Several processes make the same call, each with the devices of all of them. They log the same
-    records up to timings, and process 0 writes the checkpoints.
+    Several processes make the same call, and log the same records up to timings.
 
     Args:
       log: if there are `checkpoints`, a record must be on disk when ``log.append`` returns.

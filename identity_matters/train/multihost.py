@@ -46,7 +46,6 @@ def initialize(
       coordinator_address: "HOST:PORT" of process 0, the same in all. Leave it and the next two None
         where JAX can detect the cluster.
       num_processes, process_id: how many there are, and which one this is, from 0.
-      heartbeat_timeout_seconds: a process that is silent for this long counts as lost.
     Raises:
       ValueError: only some of the three are given, they are inconsistent, JAX detects no cluster,
         or a process does not join in time. Exit within `_ABORT_SECONDS` then, before JAX aborts.

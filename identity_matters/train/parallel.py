@@ -3,7 +3,6 @@
 Every device holds the state and, if the data are `Arrays`, the whole training split; a batch is
 then only the indices of its examples. If the data are `Streams`, a batch holds the images;
 evaluation batches always do.
-A dispatch runs one step or many, and each device works on an equal share of every batch.
 
 On accelerators the steps of a dispatch are a rolled loop. On CPU, XLA's gradients of convolutions
 are some fifty times slower within a loop, so the loop is unrolled there. For a large net on CPU,
@@ -106,7 +105,7 @@ class ParallelSteps:
         self._resident = None
 
     def open_train(self, seed: int, first_step: int, steps: int) -> Any:
-        """Iterates over this process's `rows` of each batch of some steps: dicts of [rows, ...].
+        """Iterates over this process's `rows` of each batch: dicts of arrays [rows, ...].
 
         `seed` determines the order of the examples and the randomness in reading them. ``close()``
         of the iterator ends its readers.
@@ -116,7 +115,7 @@ class ParallelSteps:
         return data.stream(make, first_step, steps)
 
     def place(self, batches: list[dict]) -> Any:
-        """Arranges batches of `open_train`, one a step, for `train`; starts copying the images."""
+        """Arranges a dispatch's batches, from `open_train`, for `train`; starts copying images."""
         split = {name: self._split([batch[name] for batch in batches]) for name in batches[0]}
         # Indices are small enough to travel with the call.
         return self._to_devices(split) if "images" in split else split
@@ -204,7 +203,7 @@ class ParallelSteps:
         return identity(tree, np.zeros(self._local, np.int8))
 
     def _call(self, program, mapped, arguments):
-        """Calls `mapped`. Dispatch is asynchronous, so a first call is almost all compile time."""
+        """Calls `mapped`; dispatch is asynchronous, so a first call is almost all compilation."""
         started = time.perf_counter()
         results = mapped(*arguments)
         if program not in self._compiled:

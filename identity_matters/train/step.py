@@ -1,7 +1,6 @@
 """The task, the optimizer, what one device computes in a step, and the records made of its sums.
 
-An update, a dispatch and an evaluation are pure functions, which `parallel` maps over devices. The
-training state is one dict:
+`parallel` maps these pure functions over devices. The training state is one dict:
 
 * ``step``         i32[], updates made so far
 * ``params``       trained parameters, float32
@@ -357,8 +356,7 @@ def evaluation_record(
 ) -> dict:
     """The record of one evaluation, from the sums of `evaluation_step` over all examples.
 
-    A `top_k` above 0, as in the sums, adds test_top{top_k}_error_percent. Raises NonFiniteError if
-    the loss is not finite.
+    Raises NonFiniteError if the loss is not finite.
     """
     examples = int(sums["examples"])
     loss = float(sums["loss"]) / examples

@@ -1,8 +1,7 @@
 """The figures of the report: the points that they take from runs, and how these are drawn.
 
-`draw` sees only the points, and the same points are saved as CSV, so a figure shows nothing that
-its CSV lacks. Every available seed is drawn: `curve` shows the median and shades the range. The SVG
-has its own colours for dark mode.
+`draw` sees only the points of every available seed, and the same points are saved as CSV, so a
+figure shows nothing that its CSV lacks.
 """
 
 import csv
@@ -186,7 +185,7 @@ def curve(
     """Draws the median of column y at each value of column x, and the range of the values.
 
     Points without a value (None or NaN) are left out. Values below `floor` are drawn at `floor`,
-    since a logarithmic axis has no 0.
+    since a logarithmic axis has no 0. `fmt` and `options` go to `axes.plot`.
     """
     held = split([p for p in points if p[y] is not None and not isnan(p[y])], x)
     places = sorted(held)
