@@ -282,7 +282,7 @@ class RunDir:
     def finish(self, status: str, **fields) -> dict:
         """Writes the final summary.json with these `fields`, unlocks the run, returns the summary.
 
-        A run that is done needs claim, metrics, paper, verdict and seconds (total is added).
+        A run that is done needs claim, metrics, paper, verdict and seconds (the total is added).
         """
         summary = {**self._summary, "status": status, **fields}
         total = round(time.monotonic() - self._started_seconds, 3)

@@ -35,9 +35,9 @@ SMALL_TRAINED_PERCENT = 30.0
 HELPED_LOSS_RATIO = 0.5
 # Below this loss a net has fitted its images, and ratios say nothing.
 LEAST_LOSS = 0.01
-# The margin of `error_difference_percent`, about one point for 10,000 images and errors of 15 %. As
-# both nets see the same images, the true standard error is likely smaller. It leaves out the spread
-# over seeds, which is why several are run. Our choice.
+# The margin of `error_difference_percent` in standard errors: about one point for 10,000 images and
+# errors of 15 %. As both nets see the same images, the true standard error is likely smaller. It
+# leaves out the spread over seeds, which is why several are run. Our choice.
 STANDARD_ERRORS = 2.0
 
 VARIANTS = ("digits/identity", "digits/initialisation")

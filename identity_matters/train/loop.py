@@ -58,7 +58,7 @@ class Log:
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """How often a run dispatches, logs, evaluates and saves, each in steps, 1 or more.
+    """How often a run dispatches, logs, evaluates and saves, in steps; ValueError for less than 1.
 
     Logs, evaluations and checkpoints are also due at the last step, an evaluation before the first
     step, too. A dispatch ends wherever something is due. Its end depends only on where it starts,
