@@ -100,9 +100,9 @@ def devices_of(name: str) -> list[jax.Device]:
 def gpu_devices(name: str) -> list[jax.Device]:
     """One of GPUS, for compiling only; exits the command as skipped where that is impossible.
 
-    Compiling for absent GPUs depends on private parts of JAX: the options of the CUDA plugin's
-    topology, and `canonicalize_platform`, which must return "cuda" although no GPU was found. A
-    small program shows whether all of this works.
+    The private parts of JAX are the options of the CUDA plugin's topology, and
+    `canonicalize_platform`, which must return "cuda" although no GPU was found. A small program
+    shows whether all of this works.
     """
     model, memory_bytes, bandwidth = GPUS[name]
     facts = {"name": model, "memory_bytes": memory_bytes, "bandwidth": bandwidth}
@@ -138,11 +138,7 @@ def trials(*, variant: str, slices: tuple, programs: tuple) -> list[dict]:
 
 
 def measure(trial: dict, key, log) -> dict:
-    """Compiles one program; see `attempt`.
-
-    Runs in a process of its own: a crash of the compiler ends only that process, and the memory
-    that it used is freed.
-    """
+    """Runs `attempt` in another process: a crash ends only that one, and its memory is freed."""
     del key
     if log.stop_requested():
         raise run.Interrupted
@@ -172,11 +168,9 @@ def _nothing(devices: list) -> dict:
 def attempt(lower, devices: list) -> dict:
     """Compiles a program; failing to compile or to fit is a result, not an error.
 
-    Args:
-      lower: ``lower() -> (lowered, steps per program, examples per step, operations per example,
-        compute_dtype)``.
-    Returns:
-      a dict with "fits" and the fields that docs/metrics.md explains; "problem" if it does not fit.
+    ``lower()`` returns (lowered, steps per program, examples per step, operations per example,
+    compute_dtype). The result has "fits" and the fields that docs/metrics.md explains, and
+    "problem" if the program does not fit.
     """
     kind, result = devices[0].device_kind, _nothing(devices)
     try:
@@ -213,7 +207,6 @@ def attempt(lower, devices: list) -> dict:
         "examples": examples,
         "operations_per_device": share,
         "moved_bytes": moved["memory"] / steps,
-        # As XLA counts: the body of a loop once, and memories inside the chip as well.
         "accessed_bytes_by_xla": (compiled.cost_analysis() or {}).get("bytes accessed"),
         "collectives": {
             name: moved[name, "count"] / steps for name in hlo.COLLECTIVES if moved[name, "count"]

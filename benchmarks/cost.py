@@ -40,9 +40,7 @@ GB of a chip's memory | hours, least to most |
 def training_hours(settings: dict, step: dict, evaluation: dict) -> float:
     """The least hours of a training: every step and every evaluation runs at its bound.
 
-    Args:
-      settings: those of the training's variant.
-      step, evaluation: the records of its training and its evaluation program.
+    `step` and `evaluation` are the records of its two programs.
     """
     train, dataset = settings["train"], settings["data"]["dataset"]
     if dataset == imagenet.NAME:

@@ -53,12 +53,9 @@ def traffic(text: str) -> collections.Counter:
     "memory" counts bytes read from and written to the chip's memory, padding of tiles included;
     (opcode, "count") counts the collectives, and (opcode, "bytes") the bytes of their results.
 
-    A loop counts once per iteration. The number of iterations is XLA's or, if it gives none, the
-    only constant in the loop's condition. Of several branches, the one that moves most counts. If a
-    fusion reads a part of an operand, or updates its result in place, only that part counts.
-
-    Raises:
-      ValueError: neither XLA nor the condition gives the number of iterations of a loop.
+    A loop runs as often as XLA says or, if it does not say, as the only constant in its condition;
+    ValueError if there is neither. Of several branches, the one that moves most counts. If a fusion
+    reads a part of an operand, or updates its result in place, only that part counts.
     """
     computations, entry = _parse(text)
 

@@ -17,11 +17,7 @@ MOST_LOAD_PER_CORE = 1.25
 
 
 def alone(function: Callable[..., Any], *arguments: Any) -> Any:
-    """``function(*arguments)`` in a new process; all of it must be picklable.
-
-    Raises:
-      concurrent.futures.process.BrokenProcessPool: the process crashed.
-    """
+    """``function(*arguments)``, all picklable, in a new process; BrokenProcessPool on a crash."""
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(function, *arguments).result()
@@ -45,10 +41,7 @@ def judged(
     records: list[dict],
     most_load_per_core: float = MOST_LOAD_PER_CORE,
 ) -> run.Verdict:
-    """Reproduced iff the goals are reached; undecided if they are missed on a loaded machine.
-
-    A machine is loaded if its load average per core was above `most_load_per_core`.
-    """
+    """Reproduced iff the goals are reached; undecided if they are missed on a loaded machine."""
     load = max((r["load_per_core"] for r in records if "load_per_core" in r), default=0.0)
     if reached or load <= most_load_per_core:
         return run.Verdict(claim, metrics, reproduced(reached))

@@ -39,8 +39,7 @@ def variants(name: str, *kinds: str) -> tuple[str, ...]:
 def find_variants(name: str, wanted: str) -> list[str]:
     """The variants named `wanted` or ``{wanted}/...``: "cifar10" gives all of that data set.
 
-    Raises:
-      ValueError: no variant matches; the message lists those there are.
+    Raises ValueError if no variant matches; the message lists those there are.
     """
     known = variants(name)
     found = [variant for variant in known if variant == wanted or variant.startswith(f"{wanted}/")]

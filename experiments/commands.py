@@ -31,10 +31,7 @@ def run(main: Callable[[list[str]], int], takes: str = "") -> None:
     """Calls `main` with the positional arguments and exits with the code that it returns.
 
     For a wrong flag or argument, or a RunError or ValidationError from `main`, it prints one line
-    and exits with code 2.
-
-    Args:
-      takes: what the positional arguments are, for the error message; none are taken if empty.
+    and exits with code 2. `takes` says what the arguments are; if empty, none are taken.
     """
     app.define_help_flags()
     try:

@@ -14,10 +14,9 @@ Command: python -m experiments.deep_mlp --config=:digits/relu
 Hardware: 2 CPU cores, one of them in use. Time: half a minute for relu, which compiles every
 depth, and 20 s for each of the others; a minute and a half for each digits/long variant. float32.
 Expected: with the identity, nets of every depth train. Without it, from small or standard weights,
-no net of 256 layers or more trains in this many updates. More updates train deeper nets: 70 train 2
-to 8 layers, 2,000 train 32 or 64. From small weights the gradient is 0 in float32 from 32 layers
-on. Standard weights preserve most of it up to 64 layers, but deep nets then map all inputs to
-nearly one line. Linear nets with orthogonal weights train like those with the identity.
+no net of 256 layers or more trains in this many updates. From small weights the gradient is 0 in
+float32 from 32 layers on. Standard weights preserve most of it up to 64 layers, but deep nets then
+map all inputs to nearly one line. From orthogonal weights linear nets train as with the identity.
 """
 
 import collections
@@ -165,9 +164,7 @@ def load_split(dataset: str, normalization: str, data_dir: str) -> Split:
 def linear_optimum(x, labels, num_classes: int) -> tuple[float, float]:
     """Mean of ``||y - W x||^2`` at the best W (least squares), and its error in percent.
 
-    Args:
-      x: f[n, d].
-      labels: int[n]; y is the one-hot vector of the label.
+    `x` is f[n, d], `labels` int[n], and y the one-hot vector of the label.
     """
     x = np.asarray(x, np.float64)
     y = np.eye(num_classes)[labels]
@@ -235,10 +232,8 @@ def _evaluate(state: dict, x, labels):
 class Training:
     """A net with initial weights and an order of examples, the same for every learning rate.
 
-    Attributes:
-      split, net, settings: the data, the net without weights, "train" and "layer_points".
-      variables: the initial weights, NumPy arrays.
-      indices: i32[step_count, batch_examples], the examples of each update.
+    `settings` are "train" and "layer_points", `variables` the initial weights (NumPy arrays), and
+    `indices`, i32[step_count, batch_examples], the examples of each update.
     """
 
     def __init__(self, split: Split, net: mlp.Mlp, settings: dict, key):
@@ -263,10 +258,9 @@ class Training:
     def advance(self, state: dict, rate_times_depth: float, first: int, count: int):
         """Makes `count` updates, starting with update `first`.
 
-        Returns:
-          The new state; losses f64[count], batch means, infinite from the update on at which the
-          loss exceeds DIVERGED_LOSS or loss or gradient is not finite; and whether every gradient
-          norm was 0 (squares underflow in float32), so that no weight moved.
+        Returns the new state; losses f64[count], batch means, infinite from the update on at which
+        the loss exceeds DIVERGED_LOSS or loss or gradient is not finite; and whether every gradient
+        norm was 0 (squares underflow in float32), so that no weight moved.
         """
         losses, moved = np.full(count, np.inf), False
         for i in range(count):
@@ -302,12 +296,8 @@ def train(training, *, rates_times_depth, step_count: int, pilot_steps: int) -> 
     last half of them runs to the end; if it diverges later, the next best takes over. The first of
     equally good rates wins. If all gradients of a pilot are 0, the net is not trained further.
 
-    Args:
-      training: a `Training`.
-      step_count: total updates, a multiple of `pilot_steps`.
-    Returns:
-      The last state, or None if every rate diverged; and two fields of the record: the rate of the
-      reported run, and whether the net was frozen, all its gradients being 0.
+    Returns the last state, or None if every rate diverged; and two fields of the record: the rate
+    of the reported run, and whether the net was frozen, all its gradients being 0.
     """
     pilots = []
     for rate in rates_times_depth:

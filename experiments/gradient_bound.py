@@ -88,7 +88,7 @@ def trials(
 ) -> list[dict]:  # fmt: skip
     """One trial each for exact, tight and scaling; one for each search and random shape.
 
-    Singular Sigma are only for the corrected form; the printed forms are trivial there.
+    The printed forms are trivial for singular Sigma.
     """
     sizes = search["widths"], search["depths"]
     if len(sizes[0]) != len(sizes[1]):
@@ -242,8 +242,7 @@ def scaled_data(trial, rng) -> dict:
 def random_points(trial, rng) -> dict:
     """How often ``right > left (1 + relative_tolerance)`` at random points of every sampler.
 
-    The histogram of log10(right/left) counts values beyond its range in the end bins. The tolerance
-    is subtracted first, so every point above 0 has failed.
+    The histogram is of log10(right/left) less the tolerance, so every point above 0 has failed.
     """
     samplers, tolerance = random_matrices.SAMPLERS, trial.relative_tolerance
     depths, bounds = (trial.min_depth, trial.max_depth), trial.histogram_log10

@@ -6,9 +6,8 @@ Hardware and time: 2 CPU cores, about 10 s for each of the three variants.
 * critical_points: Levenberg-Marquardt, which finds saddles as readily as minima, solves grad f = 0
   to ``||grad f|| <= 1e-11`` from random starts inside and outside the ball. Expected: about 700
   such points with ``|||A||| <= 1 - wall_margin = 0.99``, all of them optimal, and as many that are
-  not optimal, at norm 1 and beyond. The margin is there because a small gradient is not zero. Close
-  to the wall, say at norm 0.9998, eq. (2.3) allows any excess at a gradient of 1e-11, and searches
-  that approach a degenerate point of norm 1 do stop there.
+  not optimal, at norm 1 and beyond. Closer to the wall, say at norm 0.9998, eq. (2.3) allows any
+  excess at so small a gradient, and searches that approach a degenerate point do stop there.
 * hessian_at_origin: at zero weights a standard net has gradient 0 from two layers on and a Hessian
   that is exactly 0 from three layers on (Kawaguchi 2016). A residual net has gradient
   ``2 (I - R) Sigma`` in every layer; Sigma is positive definite here, so it is 0 only if R = I.
@@ -97,9 +96,8 @@ def _padded(A: np.ndarray, max_depth: int) -> np.ndarray:
 def from_many_starts(trial, rng) -> dict:
     """Where `critical_points.find_critical_points` ends from random starts of given |||A|||.
 
-    Every combination of target size and norm gets `starts` of them, each with its own R and Sigma.
-    The last point is ``A_i = -I``, where the search must stay unless depth is 1. The excess is
-    relative to ``||R Sigma^{1/2}||_F^2``, the risk of the zero map.
+    The last point is ``A_i = -I``, the zero map, where the search must stay unless depth is 1. The
+    excess is relative to the zero map's risk.
     """
     width, depth = trial.width, trial.depth
     repeated = np.repeat(trial.target_sizes, trial.starts)
@@ -108,7 +106,6 @@ def from_many_starts(trial, rng) -> dict:
     A *= (2 * start_norm)[:, None, None, None]
     R = random_matrices.exponential_targets(rng, sizes, width)
     Sigma = random_matrices.second_moments(rng, len(sizes), width, **trial.data)
-    # The last point is not random: A_i = -I, the zero map, which is critical from depth 2 on.
     A = np.concatenate([A, -np.eye(width) * np.ones((1, depth, 1, 1))])
     R, Sigma = (np.concatenate([values, values[-1:]]) for values in (R, Sigma))
     A = _padded(A, trial.max_depth)
@@ -151,11 +148,7 @@ def at_origin(trial, rng) -> dict:
 
 
 def negative_determinant(trial, rng) -> dict:
-    """The least ||grad f||_F found over B_tau for targets with det R < 0, against its floor.
-
-    There are `problems` random pairs of R and Sigma, the same for every tau. Each pair and tau gets
-    `starts` runs of `critical_points.least_gradients`.
-    """
+    """The least ||grad f||_F found over B_tau for targets with det R < 0, against its floor."""
     width, depth, taus = trial.width, trial.depth, trial.taus
     problems, starts = trial.problems, trial.starts
     tau = np.tile(np.repeat(taus, starts), problems)

@@ -215,8 +215,7 @@ def build(**trial) -> dict:
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Theorem 3.2 holds iff every labelling has a certified network and none of these has an error.
 
-    Refused networks and the errors of uncertified ones are counted separately. The claim that
-    c = 10 works is refuted iff too few draws of the input map preserve all norms.
+    Refused networks and the errors of uncertified ones are counted separately.
     """
     fits = [record for record in records if record["kind"] in ("fit", "few_numbers")]
     built = list(fits)

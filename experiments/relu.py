@@ -111,11 +111,7 @@ def trials(*, variant: str, **settings) -> list[dict]:
 
 
 def build(*, measured: str, **trial):
-    """The trial as a namespace, with the `problems.Setting` and the shape of its nets.
-
-    Raises:
-      ValueError: a setting cannot be used.
-    """
+    """The trial, with its `problems.Setting` and the nets' shape; ValueError if unusable."""
     if trial.get("law", "gaussian") not in _LAWS:
         raise ValueError(f"laws must be among {_LAWS}, got {trial['law']!r}")
     if measured == "dead" and trial["width_in"] > 2:

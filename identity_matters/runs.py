@@ -7,12 +7,9 @@ One run is one directory ``<results_dir>/<experiment>/<variant>/seed=<k>/`` that
 * ``metrics.jsonl``     one JSON object a line, appended as the run goes,
 * ``summary.json``      the contract that tables and scripts rely on (see `check_summary`).
 
-Whole files are written to a temporary file, synced and renamed, so a reader sees the old text or
-the new one. If a crash cut off the last line of metrics.jsonl, resuming drops that line. Every line
-ends with "chain", a digest of itself and of all lines before it. The summary.json of a closed run
-repeats the last digest and the number of lines, so a changed, lost or doubled line is detected.
-"digest" does the same for the values of environment.json. In the summary of a closed run it covers
-the summary and config.json.
+Whole files are replaced atomically. Resuming drops a last line of metrics.jsonl that a crash cut
+off. Digests show whether a line or value was changed, lost or doubled: "chain" in every line,
+"digest" in environment.json, and both in the summary of a closed run (docs/architecture.md).
 
 Results may be in a bucket (gs://...). Buckets have no locks, so start each run only once.
 """
@@ -184,11 +181,7 @@ def _check_seal(path: Any, value: dict, *others: dict) -> None:
 
 
 def run_path(results_dir: str | os.PathLike[str], experiment: str, variant: str, seed: int) -> Any:
-    """``<results_dir>/<experiment>/<variant>/seed=<seed>``.
-
-    Raises:
-      ValueError: experiment or variant could lead out of `results_dir`.
-    """
+    """The directory of a run; ValueError if a name could lead out of `results_dir`."""
     for what, name in {"experiment": experiment, "variant": variant}.items():
         if not _NAME.fullmatch(name) or ".." in name:
             raise ValueError(f"{what} must be a relative path of plain names, got {name!r}")
@@ -198,10 +191,7 @@ def run_path(results_dir: str | os.PathLike[str], experiment: str, variant: str,
 class RunDir:
     """A run that is being written. Make one with `create`; close it with `finish`.
 
-    Attributes:
-      path: its directory.
-      name: its path below the results directory, EXPERIMENT/VARIANT/seed=K.
-      records: the lines of metrics.jsonl so far.
+    `name` is EXPERIMENT/VARIANT/seed=K; `records` are the lines of metrics.jsonl so far.
     """
 
     def __init__(self, path: Any, config: dict, summary: dict, lines: list[bytes]):
@@ -228,8 +218,8 @@ class RunDir:
     ) -> "RunDir":
         """Starts a run, or resumes the unfinished one with the same name and settings.
 
-        Args:
-          extra: more JSON-able fields of summary.json.
+        `extra` holds more JSON-able fields of summary.json.
+
         Raises:
           RunError: the directory cannot be written to or is locked by another process, or it has
             a finished run, or an unfinished one that is damaged or has other settings. `overwrite`
@@ -292,8 +282,7 @@ class RunDir:
     def finish(self, status: str, **fields) -> dict:
         """Writes the final summary.json with these `fields`, unlocks the run, returns the summary.
 
-        A run that is done needs the fields claim, metrics, paper, verdict and seconds (its total is
-        filled in). Other runs may have fewer, or others such as error.
+        A run that is done needs claim, metrics, paper, verdict and seconds (the total is added).
         """
         summary = {**self._summary, "status": status, **fields}
         total = round(time.monotonic() - self._started_seconds, 3)
@@ -344,11 +333,7 @@ def lock_directory(path: Any, held: contextlib.ExitStack) -> None:
 
 
 def _unfinished(path: Any, config: dict) -> tuple[dict, list[bytes]]:
-    """The environment and lines of the unfinished run with these settings; both empty without one.
-
-    Raises:
-      RunError: there is a run that cannot be resumed.
-    """
+    """Environment and lines of the unfinished run, or empty; RunError if it cannot be resumed."""
     again = "--overwrite runs it anew"
     if not (path / "summary.json").exists():
         for left in (path / "metrics.jsonl", path / "checkpoints"):
@@ -423,11 +408,7 @@ def check_summary(summary: dict) -> None:
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
-    """Reads one run directory.
-
-    Raises:
-      RunError: a file is missing, malformed or breaks the contract; the message names it.
-    """
+    """Reads a run; RunError names a file that is missing, malformed or breaks the contract."""
     return _read(epath.Path(path))[0]
 
 

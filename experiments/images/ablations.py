@@ -35,13 +35,11 @@ SMALL_TRAINED_PERCENT = 30.0
 HELPED_LOSS_RATIO = 0.5
 # Below this loss a net has fitted its images, and ratios say nothing.
 LEAST_LOSS = 0.01
-# Two test errors differ if they are more than this many standard errors of their difference apart,
-# with test images as independent draws: about one point for 10,000 images and errors of 15 %. Both
-# nets see the same images, so the true standard error is likely smaller. It leaves out the spread
-# over seeds, which is why several are run. Our choice.
+# The margin of `error_difference_percent` in standard errors: about one point for 10,000 images and
+# errors of 15 %. As both nets see the same images, the true standard error is likely smaller. It
+# leaves out the spread over seeds, which is why several are run. Our choice.
 STANDARD_ERRORS = 2.0
 
-# What `make reproduce` runs on any machine.
 VARIANTS = ("digits/identity", "digits/initialisation")
 # cifar10/... has the paper's size, for an accelerator: a few minutes a net on an H200 (estimate).
 QUESTIONS = ("identity", "initialisation", "projection", "batch_norm", "activation")
@@ -178,11 +176,7 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
 
 
 def identity_holds(results: list[dict], trained_percent: float = TRAINED_PERCENT) -> bool:
-    """Whether all nets with the identity train, and the deepest one without it does not.
-
-    Args:
-      trained_percent: the largest training error that counts as trained.
-    """
+    """Whether all nets with the identity train, and the deepest one without it does not."""
     nets = [
         {
             "identity": result["model"]["identity"],

@@ -7,7 +7,6 @@ Command: python -m experiments.images.cifar                                # dig
     python -m experiments.images.cifar --config=:cifar10/all_conv_residual    # after make data
 Each variant below states its hardware, time and expected number; those without a measured run are
 estimates, and say so.
-A run stopped at any moment resumes from its newest checkpoint when the same command is given again.
 """
 
 from experiments import run
@@ -31,7 +30,6 @@ FITTED_PERCENT = 0.5
 # Enough for logistic regression on digits to converge.
 LINEAR_ITERATIONS = 5000
 
-# What `make reproduce` runs on any machine, and what it adds on an accelerator.
 VARIANTS = ("digits/all_conv_residual",)
 ACCELERATOR_VARIANTS = ("cifar10/all_conv_residual", "cifar100/all_conv_residual")
 # The other rows of Table 2, and nets for machines without an accelerator.

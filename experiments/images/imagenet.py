@@ -10,7 +10,6 @@ Command: python -m experiments.images.imagenet    # a miniature, on any machine
     python -m experiments.images.imagenet --config=:imagenet2012/parameters_as_printed
 Several machines: docs/clusters.md. Each variant below states its hardware, time and expected
 number; only the miniature has been run, all other times are estimates.
-A run stopped at any moment resumes from its newest checkpoint when the same command is given again.
 """
 
 from experiments import run

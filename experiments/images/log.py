@@ -21,13 +21,10 @@ DISPATCHES_BEFORE_ESTIMATE = 5
 
 
 class TrainingLog:
-    """The log of the current training; see `loop.Log`.
+    """The log of the current training; see `loop.Log`, and for the arguments the flags.
 
     Each record has the training's index as "cell". A resumed training finds the records that it
     wrote before; `rewind` drops those that came after its checkpoint.
-
-    Args:
-      tensorboard, profile, checkpoint_dir: see the flags of these names.
     """
 
     def __init__(self, run_dir, stop_signal, tensorboard=False, profile="", checkpoint_dir=""):

@@ -1,11 +1,8 @@
 """Turns settings into trainings: a trial of `cifar`, `imagenet` or `ablations` is a `Training`.
 
 Settings form four groups, `data`, `model`, `optim` and `train`, each checked by the code that uses
-it. Small data sets are arrays in memory, ImageNet is streamed; both become an `ImageData`. To load
-a trained net:
-
-    training, variables = load("results/local/cifar/digits/all_conv_residual/seed=0")
-    print(training.evaluate(variables)["test_error_percent"])
+it. Small data sets are arrays in memory, ImageNet is streamed; both become an `ImageData`. `load`
+reads a trained net back; docs/training.md has an example.
 """
 
 import functools
@@ -123,9 +120,8 @@ TRAIN = {
 def settings(scale: str, data: dict, model: dict, optim: dict, **train) -> dict:
     """The settings of a variant, except its name, given how they differ from the defaults above.
 
-    Args:
-      data: must hold "dataset".
-      model: if it holds "name", it is used as it is, without the defaults of Table 1's net.
+    `data` must hold "dataset". A `model` that holds "name" is used as it is, without the defaults
+    of Table 1's net.
     """
     common = IMAGENET_DATA if data["dataset"] == imagenet.NAME else DATA
     return {
@@ -144,12 +140,9 @@ def steps_at(batch_examples: int, *epochs: int) -> tuple[int, ...]:
 
 
 class ImageData(NamedTuple):
-    """Examples, and the functions that turn them into a net's input.
+    """Examples of both splits, and functions, as in `step.Task`, that make a net's input of them.
 
-    Attributes:
-      examples: both splits.
-      train_input, eval_input: see `step.Task`.
-      fingerprint: JSON-able; different examples almost surely have different ones.
+    `fingerprint` is JSON-able; different examples almost surely have different ones.
     """
 
     examples: Arrays | Streams
@@ -169,8 +162,7 @@ def classes_and_shape(data: dict) -> tuple[int, tuple[int, int, int]]:
 def load_data(data: dict) -> ImageData:
     """The data that the group `data` describes; the last arrays in memory are cached.
 
-    Raises:
-      ValueError: a setting is invalid, or a data set is missing or damaged.
+    Raises ValueError if a setting is invalid, or a data set is missing or damaged.
     """
     return (_load_imagenet if data["dataset"] == imagenet.NAME else _load_arrays)(**data)
 
@@ -240,8 +232,7 @@ def make_optimizer(*, steps, momentum, nesterov, weight_decay, decayed, **schedu
 def make_net(model: dict, num_classes: int, image_shape) -> tuple:
     """(net, number of parameters, FLOPs of one image's forward pass) for the group `model`.
 
-    Raises:
-      ValueError: a setting is invalid, or the net cannot take images of this shape.
+    Raises ValueError if a setting is invalid, or the net cannot take images of this shape.
     """
     net = nets.make_net(num_classes=num_classes, axis_name=step.AXIS_NAME, **model)
     variables = nets.variable_shapes(net, image_shape)
@@ -259,11 +250,9 @@ class Training:
       devices: the devices to use; by default those that the settings ask for.
       images: used instead of the data set that `data` describes.
     Attributes:
-      dataset, num_classes: name and number of classes of the data set.
-      net, parameters: a flax module, and the number of its parameters.
+      parameters: the number of parameters of `net`, a flax module.
       task, parallel, intervals: arguments of `loop.fit`.
       fingerprint: that of the images; it must be the same in all processes.
-      keeps_checkpoint: whether the last checkpoint is kept.
     Raises:
       ValueError or TypeError: a setting is invalid, or the data cannot be used.
     """
@@ -309,7 +298,6 @@ class Training:
 
         Args:
           key: the root of all randomness: initial weights, example order, augmentation, dropout.
-          log: see `log.TrainingLog`.
           keep_diverged: return {"diverged": True, ...} for a non-finite loss or gradient.
         Raises:
           run.Interrupted: SIGTERM came; a checkpoint was saved.
@@ -364,8 +352,7 @@ def load(run_dir: str, trial: int = 0) -> tuple[Training, dict]:
       trial: index of the training in the run.
     Raises:
       checkpoint.CheckpointError: there is no checkpoint, or it is damaged.
-      runs.RunError: the run cannot be read or is of another experiment, or the training is not
-        finished.
+      runs.RunError: the run is unreadable or of another experiment, or the training not finished.
     """
     found = runs.read_run(run_dir)
     if not {"model", "optim"} <= found.config.keys():
@@ -396,10 +383,8 @@ def compared(
 ) -> run.Verdict:
     """Reproduced iff the best step's errors exceed those published by at most `window_percent`.
 
-    Args:
-      published: name ("test_error", say) -> error in percent. It may be that of the best step;
-        the last step's error is reported, too.
-      comparable: whether the published errors are those of the same net.
+    `published` maps a name ("test_error", say) to an error in percent, perhaps that of the best
+    step; the last step's error is reported, too. It is `comparable` if the net is the same.
     """
     steps = [f"{name}{step}_percent" for name in published for step in ("", "_best")]
     printed = dict(zip(steps, np.repeat(list(published.values()), 2).tolist(), strict=True))

@@ -44,10 +44,7 @@ def load_images(dataset, data_dir):
 
 
 def _points(trial: dict, data_key, label_key):
-    """Inputs of norm one, f32[n, d], as Assumption 3.1 requires, and labels int[n].
-
-    The labels are random unless the trial asks for the true ones.
-    """
+    """Unit vectors, f32[n, d], as Assumption 3.1 requires, and labels int[n], random or true."""
     examples = trial["examples"]
     if trial["dataset"] == "synthetic":
         x = _unit_rows(_rng(data_key).standard_normal((examples, trial["features"]), np.float32))

@@ -2,8 +2,7 @@
 
 An experiment is a list of trials, plain dicts of settings, which are measured one by one. Each
 measured trial is one line of metrics.jsonl, so a run killed at any moment resumes at the first
-missing trial. (A trial that trains an image network also writes lines and checkpoints as it goes;
-see `images.log`.)
+missing trial, a training of images at its newest checkpoint (see `images.log`).
 
 Exit codes:
   0    done
@@ -136,10 +135,8 @@ class Experiment:
     def prepare(self, settings: dict, own: dict) -> tuple[list, list]:
         """The trials of `settings` (without the scale), and what `build` returns for each.
 
-        Args:
-          own: the unchanged settings of the variant; `settings` must have the same types.
-        Raises:
-          ValueError, TypeError, OverflowError or MemoryError: a setting is invalid.
+        The settings must have the types of `own`, the unchanged ones of the variant. An invalid one
+        raises ValueError, TypeError, OverflowError or MemoryError.
         """
         _check_types(own, settings)
         for name, value in runs.flat(settings).items() if not self.trains else ():
@@ -274,11 +271,9 @@ def execute(
 ) -> dict:
     """Runs or resumes one run of `experiment`; returns its summary.
 
-    If a setting differs from the variant's own (`runs.PLACE_SETTINGS` aside), the run gets its own
-    directory, VARIANT@HASH, the scale "reduced" and the verdict "not comparable".
-
     Args:
-      own: the settings that `config` is compared with; `config` itself if None.
+      own: the settings that `config` is compared with; `config` itself if None. Where they differ,
+        other than in `runs.PLACE_SETTINGS`, the run is VARIANT@HASH (see docs/architecture.md).
       log_options: see `TrainingLog`; trainings only.
     Raises:
       DivergedError: a training hit a value that is not finite; the run's status is "diverged".

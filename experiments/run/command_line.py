@@ -44,9 +44,7 @@ def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, 
     """The settings chosen on the command line, and the other arguments of `run.execute`.
 
     ``--config=[FILE][:VARIANT]`` chooses the variant, ``--config.NAME=VALUE`` changes a setting.
-
-    Raises:
-      ValueError: the command line is invalid; the message is one line.
+    An invalid command line raises ValueError with a message of one line.
     """
     defined = _define_flags(experiment)
     chosen = [a.removeprefix("--config=") for a in argv if a.startswith("--config=")]

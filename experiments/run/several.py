@@ -51,13 +51,7 @@ def join() -> bool:
 
 
 def require_alike(settings: dict, others: dict, error: Exception | None) -> None:
-    """Raises ValueError if processes differ or one cannot run; a lone process raises `error`.
-
-    Args:
-      settings: in groups; those of `runs.PLACE_SETTINGS`, such as data_dir, may differ.
-      others: JSON-able; more values that must be the same.
-      error: why this process cannot run, if it cannot.
-    """
+    """`multihost.check_agreement` on versions, `settings` and `others`, which are JSON-able."""
     versions = {"jax": jax.__version__, "commit": environment.code_version()["commit"]}
     multihost.check_agreement(runs.flat(runs.to_json(settings)) | versions | others, error)
 
@@ -65,8 +59,7 @@ def require_alike(settings: dict, others: dict, error: Exception | None) -> None
 def open_run(results_dir, **fields):
     """`runs.RunDir.create` on process 0; elsewhere a `SilentRun` with the same records.
 
-    Raises:
-      runs.RunError: process 0 could not create or open the directory.
+    Raises runs.RunError if process 0 could not create or open the directory.
     """
     made = []
 

@@ -44,12 +44,10 @@ def without(settings: dict, *names: str) -> dict:
 def each(settings: dict, several: dict[str, str], **first) -> list[dict]:
     """One trial for each combination of values of `several`, with all other settings unchanged.
 
-    Args:
-      several: setting with several values -> the trial's name for one of them, or names for its
-        parts: "width depth". Missing settings are skipped; the last one varies fastest.
-      first: fields to put first, such as the kind of the trial.
-    Raises:
-      ValueError: a value does not have one part per name.
+    `several` maps a setting with several values to the trial's name for one of them, or to names
+    for its parts: "width depth". Missing settings are skipped; the last one varies fastest. Fields
+    in `first`, such as the kind of the trial, come first. Raises ValueError if a value does not
+    have one part per name.
     """
     trials = [first | without(settings, *several)]
     for setting, called in several.items():

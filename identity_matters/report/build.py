@@ -1,8 +1,4 @@
-"""Builds the report from collections of runs: REPORT.md, report.html, tables and figures.
-
-REPORT.md is Markdown, and so are the cells of its tables; text that comes from runs is escaped.
-report.html shows the same text as a web page (see `page`).
-"""
+"""Builds the report from collections of runs: REPORT.md, report.html, tables and figures."""
 
 import contextlib
 import dataclasses
@@ -55,8 +51,7 @@ def write(collections: list[Collection], directory: pathlib.Path) -> list[pathli
 def with_results(text: str, collection: Collection) -> str:
     """The README's `text` with the parts between its marks rebuilt from `collection`.
 
-    Raises:
-      ValueError: a mark is missing or appears twice.
+    Raises ValueError if a mark is missing or appears twice.
     """
     report = "results/REPORT.md"
     titles = {f.title: paper.CLAIMS[f.claim].title for f, _ in _findings(collection)}
@@ -256,9 +251,7 @@ def claims_table(
 ) -> Iterator[Row]:
     """One row per claim: the paper's result, and the result and verdict of each collection.
 
-    Args:
-      report: the page with the sections of the claims, if it is another one.
-      most: the largest number of results to give for each claim; by default all.
+    For `report` see `claim_link`; `most` is the largest number of results for each claim.
     """
     for claim in claims:
         row = {"claim": claim_link(claim, report), "paper": claim.published}
@@ -272,8 +265,7 @@ def claims_table(
 def table_2(members: list[Group]) -> Iterator[Row]:
     """Published top-1 errors beside ours at the last and at the best step, at paper scale only.
 
-    Args:
-      members: if several groups have the same variant, the last one is used.
+    If several groups have the same variant, the last one is used.
     """
     ours = {group.first.variant: group for group in members if group.scale == "paper"}
     for method, numbers in paper.TABLE_2.items():
@@ -295,10 +287,7 @@ def _errors(published: paper.Number, group: Group | None) -> Row:
 
 
 def reduced_cifar(members: list[Group]) -> Iterator[Row]:
-    """Reduced CIFAR runs beside Table 2, with their operations in percent of the paper's.
-
-    The paper's operations are `paper.cifar_training_flops`; malformed records leave the cell empty.
-    """
+    """Reduced CIFAR runs beside Table 2; the share of operations may be empty."""
     for group in members:
         dataset, _, net = group.first.variant.partition("/")
         published = paper.TABLE_2["this paper"].get(dataset)

@@ -36,10 +36,7 @@ class MissingValueError(Exception):
 
 
 def origin(run: Run) -> dict[str, str]:
-    """The origin of a finished run's numbers, in words.
-
-    Raises one of `MALFORMED` if the run's files lack it.
-    """
+    """A finished run's origin, in words; raises one of `MALFORMED` if its files lack it."""
     environment = run.environment
     commit = (environment["commit"] or "no commit known")[:12]
     if environment["backend"] == "cpu":
@@ -72,10 +69,7 @@ class Group:
 
     @property
     def verdict(self) -> str:
-        """The verdict of all seeds; if they disagree, each verdict with its count, largest first.
-
-        A claim that "holds" is proved; the runs only tried to refute it.
-        """
+        """The verdict of all seeds; if they disagree, each one with its count, largest first."""
         counts = collections.Counter(run.summary["verdict"] for run in self.runs).most_common()
         said = [f"{verdict} for {count}" for verdict, count in counts]
         text = f"{', '.join(said)} of {len(self.runs)} seeds" if len(said) > 1 else counts[0][0]
@@ -87,12 +81,11 @@ class Group:
         return {run.summary["verdict"] for run in self.runs} - _UNDECIDED
 
     def metric(self, name: str) -> str:
-        """Mean ± standard deviation over the seeds that have the metric, and n if some lack it."""
+        """Mean ± standard deviation over the seeds that have it; n if some (diverged) lack it."""
         metrics = [run.summary["metrics"] for run in self.runs]
         values = [one[name] for one in metrics if name in one]
         if not values:
             return ""
-        # Some seeds may lack it (say, the error of a net that diverged); n shows how many count.
         return mean_sd(values) + (f" (n = {len(values)})" if len(values) < len(metrics) else "")
 
 
@@ -108,11 +101,7 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
-    """The finished runs of a directory, one by one and in groups.
-
-    Attributes:
-      unfinished, problems: one line for each unfinished run, and for each that cannot be used.
-    """
+    """The finished runs of a directory; one line for each unfinished and each unusable run."""
 
     name: str
     runs: list[Run]
@@ -181,8 +170,6 @@ def mean_sd(values: list) -> str:
 def in_words(values: list, digits: int = 2, extreme: str = "") -> str:
     """Values in a sentence: their range, or one number if the ends agree to `digits` digits.
 
-    `extreme` "max" or "min" gives only that value, rounded so that it bounds all of them.
-
     >>> in_words([4, 8, 4]), in_words([0.6012, 0.6026]), in_words([50_000]), in_words([1.6e32])
     ('4–8', '0.60', '50,000', '1.6 × 10^32')
     >>> in_words([0.6386, 0.6412], extreme="min"), in_words([0.6386, 0.6412], extreme="max")
@@ -215,8 +202,7 @@ def _in_words(value: float, digits: int, extreme: str) -> str:
 def fill(sentence: str, groups: list[Group]) -> tuple[str, list[Group]]:
     """`sentence` with its values filled in, and the groups that they come from.
 
-    Raises:
-      MissingValueError: there is no such run or metric, or the values cannot be compared.
+    Raises MissingValueError if there is no such run or metric, or the values cannot be compared.
     """
     used: list[Group] = []
 

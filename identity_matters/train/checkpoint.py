@@ -3,8 +3,6 @@
 orbax writes each checkpoint in the background under a temporary name and renames it when it is
 complete. It does not notice a flipped byte in an array file. So the metadata of a checkpoint hold
 digests of its arrays and of the metadata itself, along with the settings of the run.
-
-DIRECTORY/STEP/ is a checkpoint; DIRECTORY/damaged/ holds damaged ones that were moved aside.
 """
 
 import contextlib
@@ -46,7 +44,7 @@ class Checkpoints(contextlib.AbstractContextManager):
     """The newest few states of one run in one directory; only one process uses it.
 
     Args:
-      directory: where they go, created at the first save; a ``gs://`` path works, too.
+      directory: has a folder STEP for each, made at the first save; a ``gs://`` path works, too.
       settings: JSON-able; `restore` raises if they differ from those saved with a checkpoint, apart
         from `runs.PLACE_SETTINGS`. None, for readers, skips that check.
       on_warning: called with one line for each damaged checkpoint.
@@ -89,12 +87,8 @@ class Checkpoints(contextlib.AbstractContextManager):
     def save(self, step: int, state: Any, extra: dict) -> None:
         """Starts writing a checkpoint; if that fails, the next `save` or `close` raises.
 
-        Args:
-          step: larger than the step of every checkpoint in the directory.
-          state: a pytree of NumPy arrays that nobody changes afterwards.
-          extra: JSON-able.
-        Raises:
-          CheckpointError: `step` is not larger.
+        `state` is a pytree of NumPy arrays that nobody changes afterwards; `extra` is JSON-able.
+        Raises CheckpointError unless `step` is larger than that of every checkpoint so far.
         """
         import orbax.checkpoint as ocp
 
@@ -122,16 +116,13 @@ class Checkpoints(contextlib.AbstractContextManager):
         )
 
     def restore(self, like: Any = None) -> tuple | None:
-        """The newest undamaged checkpoint, or None if there are no checkpoints.
+        """The newest undamaged checkpoint, (step, state, extra); None if there are none at all.
 
-        Damaged ones that are newer are moved to DIRECTORY/damaged/, each with a warning.
+        Damaged ones that are newer are moved to DIRECTORY/damaged/, each with a warning. `state`
+        holds NumPy arrays in the structure of `like`, a pytree of the expected shapes and dtypes,
+        such as `jax.ShapeDtypeStruct`. Without `like` any are accepted, and `state` is a dict with
+        keys like "params.stem.kernel".
 
-        Args:
-          like: a pytree of the expected shapes and dtypes, such as `jax.ShapeDtypeStruct`. None
-            accepts any.
-        Returns:
-          (step, state, extra): `state` holds NumPy arrays, in the structure of `like`, or in a dict
-          with keys like "params.stem.kernel" if `like` is None; `extra` is as it was saved.
         Raises:
           CheckpointError: the newest undamaged checkpoint has different settings, or array names,
             shapes or dtypes; all are damaged; or the storage cannot be read.
@@ -235,8 +226,7 @@ class Checkpoints(contextlib.AbstractContextManager):
 def load_variables(directory: str | os.PathLike[str]) -> dict:
     """The variables in the newest checkpoint of `directory`: {"params", "fixed", "batch_stats"}.
 
-    Raises:
-      CheckpointError: there is no checkpoint, or `Checkpoints.restore` fails.
+    Raises CheckpointError if there is no checkpoint, or `Checkpoints.restore` does.
     """
     with Checkpoints(directory, settings=None) as checkpoints:
         found = checkpoints.restore()

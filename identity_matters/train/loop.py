@@ -37,7 +37,6 @@ class StopRequested(Exception):
 class Log:
     """Where `fit` writes its records; this base class keeps them in memory and prints nothing.
 
-    `records` are those of this run so far; `append` adds one, `rewind` keeps the first `count`.
     `progress` is called after each dispatch, and with loss None in an evaluation before the first.
     """
 
@@ -59,7 +58,7 @@ class Log:
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """How often a run dispatches, logs, evaluates and saves, in steps.
+    """How often a run dispatches, logs, evaluates and saves, in steps; ValueError for less than 1.
 
     Logs, evaluations and checkpoints are also due at the last step, an evaluation before the first
     step, too. A dispatch ends wherever something is due. Its end depends only on where it starts,
@@ -68,9 +67,6 @@ class Intervals:
     >>> every = Intervals(100, 10, 25, 50, 50)
     >>> every.dispatch_end(20), every.next_due(20, "evaluation"), every.is_due("log", 75)
     (25, 50, True)
-
-    Raises:
-      ValueError: one of them is below 1.
     """
 
     steps: int
@@ -109,10 +105,7 @@ def as_line(record: dict) -> str:
 
 
 def result(records: list[dict]) -> dict:
-    """Summarizes the records of a complete run, including those from before it was resumed.
-
-    Test errors are given at the last step and at the best one.
-    """
+    """Summarizes a complete run's records, with test errors at the last and the best step."""
     train = [record for record in records if record["kind"] == "train"]
     evaluations = [record for record in records if record["kind"] == "evaluation"]
     last = evaluations[-1]
@@ -153,11 +146,9 @@ def fit(
 ) -> tuple[dict, dict]:
     """Trains `task` to its last step, resuming from the newest checkpoint if there is one.
 
-    Several processes make the same call, each with the devices of all of them. They log the same
-    records up to timings, and process 0 writes the checkpoints.
+    Several processes make the same call, and log the same records up to timings.
 
     Args:
-      task, parallel: what to train, and its steps on the devices.
       log: if there are `checkpoints`, a record must be on disk when ``log.append`` returns.
       key: a typed key, the root of all randomness.
       checkpoints: where to restore and save, closed at the end; None saves nothing.
@@ -184,14 +175,11 @@ def fit(
 
 @dataclasses.dataclass
 class _Run:
-    """The moving parts of `fit`.
+    """The moving parts of `fit`; `step` counts the updates whose results have been read.
 
     Attributes:
-      peak: operations per second of all devices, if known.
       order_seed: seeds the order of the examples; `stream` yields their batches.
-      step: updates whose results have been read.
       evaluated: whether the evaluation that is due at `step` has been made.
-      saved_step: the step of the newest checkpoint.
       stopping: whether this process, or any of several, has been told to stop.
       clock: when the results of the last dispatch came in.
       step_seconds, evaluation_seconds: how long each takes, to estimate the time left.

@@ -45,10 +45,7 @@ def initialize(
     Args:
       coordinator_address: "HOST:PORT" of process 0, the same in all. Leave it and the next two None
         where JAX can detect the cluster.
-      num_processes: how many there are.
-      process_id: which one this is, from 0.
-      heartbeat_timeout_seconds: a process that is silent for this long counts as lost.
-      start_timeout_seconds: how long to wait for the others.
+      num_processes, process_id: how many there are, and which one this is, from 0.
     Raises:
       ValueError: only some of the three are given, they are inconsistent, JAX detects no cluster,
         or a process does not join in time. Exit within `_ABORT_SECONDS` then, before JAX aborts.
@@ -124,12 +121,9 @@ def gather(value: Any) -> list:
 def check_agreement(values: dict, error: Exception | None = None) -> None:
     """Raises ValueError, in all processes, unless `values` are the same in all of them.
 
-    Args:
-      values: JSON-able, by name; `runs.PLACE_SETTINGS` may differ.
-      error: why this process cannot continue, or None; then no other process may continue, either.
-    Raises:
-      ValueError: it names the first value that differs, and both; or the process with an `error`.
-      `error` itself if there is only one process.
+    The message names the first of the JSON-able values that differs, and both; those of
+    `runs.PLACE_SETTINGS` may differ. If one process cannot continue because of an `error`, none
+    may: the message names that process. A process alone raises `error` itself.
     """
     gathered = gather({"values": values, "error": error and runs.first_line(error)})
     if error is not None and len(gathered) == 1:
@@ -145,8 +139,7 @@ def check_agreement(values: dict, error: Exception | None = None) -> None:
 def on_process_0(function: Callable[[], Any]) -> Any:
     """Calls ``function()`` in process 0 only; returns its JSON-able result in all processes.
 
-    Raises:
-      Process0Error: `function` failed; process 0 itself raises the original error.
+    If it fails, process 0 raises the original error, and the others raise Process0Error.
     """
     outcome, failure = None, None
     if is_process_0():

@@ -3,7 +3,6 @@
 Every device holds the state and, if the data are `Arrays`, the whole training split; a batch is
 then only the indices of its examples. If the data are `Streams`, a batch holds the images;
 evaluation batches always do.
-A dispatch runs one step or many, and each device works on an equal share of every batch.
 
 On accelerators the steps of a dispatch are a rolled loop. On CPU, XLA's gradients of convolutions
 are some fifty times slower within a loop, so the loop is unrolled there. For a large net on CPU,
@@ -47,10 +46,9 @@ class ParallelSteps:
     """The training and evaluation steps of a task on some devices.
 
     Construction is cheap: `start` copies the data to the devices, and a program is compiled at its
-    first use.
+    first use. Raises ValueError if the devices cannot share a batch evenly.
 
     Args:
-      task: what to train.
       devices: from `pick_devices`; the same list in all processes.
       batch_examples: of a training step, over all devices.
       evaluation_batch_examples: the same for evaluations, rounded up to a multiple of the number of
@@ -58,10 +56,7 @@ class ParallelSteps:
     Attributes:
       rows: this process's slice of a training batch.
       process_count: the number of processes that own these devices.
-      on_cpu: whether the devices are CPUs.
       compile_seconds: time spent compiling; the caller may reset it to 0.
-    Raises:
-      ValueError: the devices cannot share a batch evenly.
     """
 
     def __init__(
@@ -96,12 +91,7 @@ class ParallelSteps:
         self._resident: Any = None
 
     def start(self, key: jax.Array, state: Any) -> Any:
-        """Copies the data to the devices; returns the host arrays `state`, replicated over them.
-
-        Args:
-          key: a typed key. The randomness of an example depends on it, the epoch and the index, not
-            on the device.
-        """
+        """Copies the data and a typed key to the devices; returns `state`, host arrays, on them."""
         resident: dict[str, Any] = {"key": key}
         data = self._task.data
         if isinstance(data, Arrays):
@@ -115,35 +105,26 @@ class ParallelSteps:
         self._resident = None
 
     def open_train(self, seed: int, first_step: int, steps: int) -> Any:
-        """Iterates over this process's `rows` of each batch of some steps.
+        """Iterates over this process's `rows` of each batch: dicts of arrays [rows, ...].
 
-        Args:
-          seed: determines the order of the examples and the randomness in reading them.
-        Returns:
-          an iterator over dicts of arrays [rows, ...]; ``close()`` ends its readers.
+        `seed` determines the order of the examples and the randomness in reading them. ``close()``
+        of the iterator ends its readers.
         """
         data = self._task.data
         make = functools.partial(train_batch, data, seed, self.batch_examples, self.rows)
         return data.stream(make, first_step, steps)
 
     def place(self, batches: list[dict]) -> Any:
-        """Arranges the batches of a dispatch for `train`; starts copying images to the devices.
-
-        Args:
-          batches: one for each step, from `open_train`.
-        """
+        """Arranges a dispatch's batches, from `open_train`, for `train`; starts copying images."""
         split = {name: self._split([batch[name] for batch in batches]) for name in batches[0]}
         # Indices are small enough to travel with the call.
         return self._to_devices(split) if "images" in split else split
 
     def lower(self, part: str, steps: int) -> tuple[jax.stages.Lowered, int, int]:
-        """The program of `train` or `evaluate` from shapes alone; the devices may be absent.
+        """The program of `part`, "train" or "evaluate", from shapes alone: devices may be absent.
 
-        Args:
-          part: "train" or "evaluate".
-          steps: steps in a dispatch; an evaluation program always takes one batch.
-        Returns:
-          the lowered program, its number of steps, and the examples per step over all devices.
+        `steps` is that of a dispatch; an evaluation program always takes one batch. Returns the
+        lowered program, its number of steps, and the examples per step over all devices.
         """
         data, like = self._task.data, jax.ShapeDtypeStruct
         resident, key = isinstance(data, Arrays), jax.random.key(0)
@@ -171,12 +152,8 @@ class ParallelSteps:
     def train(self, state: Any, batch: Any, stop: bool = False) -> tuple:
         """Runs the steps of a dispatch; returns without waiting for them.
 
-        Args:
-          state: from `start` or an earlier call; its buffers are donated.
-          batch: from `place`.
-          stop: whether this process wants to stop.
-        Returns:
-          (state, sums): for the sums, each [steps], see `step.dispatch` and `read`.
+        `state` is from `start` or an earlier call, and its buffers are donated; `batch` is from
+        `place`. For `stop` and the results, (state, sums), see `step.dispatch` and `read`.
         """
         steps = jax.tree.leaves(batch)[0].shape[1]
         arguments = state, self._resident, batch, np.full(self._local, stop, np.bool_)
@@ -185,13 +162,10 @@ class ParallelSteps:
     def evaluate(
         self, state: Any, should_stop: Callable[[int], bool] = lambda examples: False
     ) -> dict | None:
-        """Evaluates every test example once; returns None if `should_stop` ends it early.
+        """The sums of `step.evaluation_step`, as float64, over every test example once.
 
-        Args:
-          should_stop: called before each batch with the number of examples so far, padding
-            included; it must return the same in all processes.
-        Returns:
-          the sums of `step.evaluation_step` as float64; "examples" is the number counted.
+        `should_stop` is called before each batch with the number of examples so far, padding
+        included. It must return the same in all processes; after True the result is None.
         """
         sums: list[Any] = []
         # On CPU, several programs with collectives at once can starve the devices of threads.
@@ -229,10 +203,7 @@ class ParallelSteps:
         return identity(tree, np.zeros(self._local, np.int8))
 
     def _call(self, program, mapped, arguments):
-        """Calls ``mapped(*arguments)``; compile time is measured separately.
-
-        Dispatch is asynchronous, so the first call is almost all compilation.
-        """
+        """Calls `mapped`; dispatch is asynchronous, so a first call is almost all compilation."""
         started = time.perf_counter()
         results = mapped(*arguments)
         if program not in self._compiled:

@@ -1,8 +1,6 @@
 """The task, the optimizer, what one device computes in a step, and the records made of its sums.
 
-The optimizer is momentum SGD as in TensorFlow's MomentumOptimizer. An update, a dispatch and an
-evaluation are pure functions, which `parallel` maps over devices. docs/metrics.md explains the
-fields of the records. The training state is one dict:
+`parallel` maps these pure functions over devices. The training state is one dict:
 
 * ``step``         i32[], updates made so far
 * ``params``       trained parameters, float32
@@ -46,13 +44,10 @@ class Task:
         intermediates)``; `keys` holds one key per example. intermediates["residual_ratio"] is
         f32[blocks, n], intermediates["batch_stats"] the new running statistics. A net that
         averages over the whole batch does so over AXIS_NAME.
-      train_input: ``train_input(images, keys[n]) -> f32[n, ...]``.
-      eval_input: ``eval_input(images) -> f32[n, ...]``.
-      data: the examples.
+      train_input, eval_input: ``(images, keys[n]) -> f32[n, ...]`` and ``images -> f32[n, ...]``.
       optimizer, schedule: see `momentum_sgd`; ``schedule(step) -> f32[]`` is for the log.
       flops_per_example: floating-point operations to train on one example.
-      top_k: if above 0, evaluations also count the examples whose label is not among the `top_k`
-        largest logits.
+      top_k: if above 0, evaluations also count top-k errors, see `evaluation_step`.
     """
 
     init: Callable
@@ -90,8 +85,7 @@ def learning_rate_schedule(
       schedule: "step" multiplies the rate by `decay_factor` at each of `boundary_steps`; "cosine"
         and "linear" decay, along half a cosine or a line, from `learning_rate` after the warm-up to
         0 after the last step; "constant" keeps the rate.
-      learning_rate: the largest rate.
-      steps: updates of the whole run.
+      learning_rate, steps: the largest rate, and the updates of the whole run.
       boundary_steps: ascending, after the warm-up, counted from the start of the run. Those at or
         past `steps` are allowed, though never reached, so that a run can be cut short.
       warmup_steps: the first updates take 1/warmup_steps, 2/warmup_steps, ... of the rate.
@@ -144,19 +138,15 @@ def momentum_sgd(
 ) -> optax.GradientTransformation:
     """The update ``g = gradient + weight_decay * w; v = momentum * v + g; w = w - rate * v``.
 
-    The rate multiplies the velocity but is not part of it, so a change of rate acts at once. With
-    `nesterov` the step is along ``g + momentum * v``. The penalty, ``weight_decay/2 ||w||^2``, is
-    part of the gradient, so it goes through the momentum (weight decay is not decoupled).
+    As in TensorFlow's MomentumOptimizer, the rate, ``schedule(step)``, multiplies the velocity but
+    is not part of it, so a change of rate acts at once. With `nesterov` the step is along
+    ``g + momentum * v``. The penalty, ``weight_decay/2 ||w||^2``, is part of the gradient, so it
+    goes through the momentum (weight decay is not decoupled). The paper (section 4) has momentum
+    0.9 and weight decay 1e-4 on convolution weights.
 
-    Args:
-      schedule: ``schedule(step) -> rate``, see `learning_rate_schedule`.
-      momentum: the paper's 0.9 (section 4).
-      weight_decay: the paper's 1e-4, on convolution weights.
-      decayed: the leaves that are penalized: "convolutions" (4-D leaves named kernel), "kernels"
-        (all leaves named kernel) or "all".
-    Raises:
-      ValueError: an invalid argument; the message gives its value. The optimizer itself raises it
-        if `weight_decay` is above 0 and `decayed` matches no parameter.
+    `decayed` says which leaves are penalized: "convolutions" (4-D leaves named kernel), "kernels"
+    (all leaves named kernel) or "all". Raises ValueError for an invalid argument, with its value.
+    The optimizer itself raises it if `weight_decay` is above 0 and no parameter is decayed.
     """
     for name, value in (("momentum", momentum), ("weight_decay", weight_decay)):
         if not 0 <= value < 1:
@@ -192,11 +182,11 @@ def initial_state(variables: dict, optimizer: optax.GradientTransformation) -> d
 def training_step(task: Task, state: dict, batch: dict, key: jax.Array) -> tuple[dict, dict]:
     """One update: ``(state, sums)``.
 
-    A batch is {"images": [n, ...], "labels": i32[n], "indices": i32[n], "epochs": i32[n]}.
-    The randomness of an example depends on `key`, its epoch and its index. The loss is the mean
-    cross entropy over the whole batch; the L2 penalty is added by the optimizer and not part of it.
-    Each device of the mapped axis AXIS_NAME sees an equal share of the batch; the gradient and the
-    sums are those of the whole batch.
+    A batch is {"images": [n, ...], "labels": i32[n], "indices": i32[n], "epochs": i32[n]}. The
+    randomness of an example depends on `key`, its epoch and its index, not on the device. The loss
+    is the mean cross entropy over the whole batch; the L2 penalty is added by the optimizer and not
+    part of it. Each device of the mapped axis AXIS_NAME sees an equal share of the batch; the
+    gradient and the sums are those of the whole batch.
 
     `sums` holds loss f32[] (summed over examples), errors i32[] and examples i32[]; also
     gradient_norm f32[], the norm of the gradient of the mean loss, and learning_rate f32[].
@@ -238,10 +228,9 @@ def training_step(task: Task, state: dict, batch: dict, key: jax.Array) -> tuple
 def dispatch(
     task: Task, unroll: bool, state: dict, resident: dict, batches: dict, stop: Any
 ) -> tuple[dict, dict]:
-    """Many steps in one program: ``(state, sums)``.
+    """Many steps in one program, in a loop that `unroll` unrolls: ``(state, sums)``.
 
     Args:
-      unroll: whether to unroll the loop over steps.
       resident: what stays on the device: {"key"} and, for `Arrays`, the training split.
       batches: [steps, n] by name, without images and labels if those are resident.
       stop: bool[], whether this process wants to stop.
@@ -297,11 +286,9 @@ def evaluation_step(task: Task, state: dict, batch: dict) -> dict:
 
 
 class NonFiniteError(Exception):
-    """A metric is NaN or infinite: the run has diverged.
+    """A metric is NaN or infinite: the run has diverged. `metric` is its name in the records.
 
-    Attributes:
-      step: the update that showed it, counted from 1; for an evaluation, the updates made before.
-      metric: its name in the records.
+    `step` is the update that showed it, counted from 1; for an evaluation, the updates made before.
     """
 
     def __init__(self, step: int, metric: str, value: float):
@@ -329,12 +316,9 @@ class MetricSums:
     compile_seconds: float = 0.0
 
     def add(self, first_step: int, sums: dict) -> None:
-        """Adds the steps of one dispatch, the first of which is `first_step`.
+        """Adds the sums of one `dispatch`, the first of which are those of step `first_step`.
 
-        Args:
-          sums: see `training_step`, each [steps].
-        Raises:
-          NonFiniteError: the loss or the gradient of a step is not finite.
+        Raises NonFiniteError if the loss or the gradient of a step is not finite.
         """
         for i, loss in enumerate(sums["loss"]):
             self.gradient_norm = float(sums["gradient_norm"][i])
@@ -346,12 +330,7 @@ class MetricSums:
             self.learning_rate = float(sums["learning_rate"][i])
 
     def record(self, step: int, epoch: float, flops_per_example: float, peak: float | None) -> dict:
-        """The train record.
-
-        Args:
-          step, epoch: updates made, and passes over the training split.
-          peak: floating-point operations per second that all devices can do together, if known.
-        """
+        """The train record; `peak`, if known, is the operations per second of all devices."""
         images_per_second = self.examples / self.seconds
         flops_per_second = images_per_second * flops_per_example
         return {
@@ -375,13 +354,9 @@ class MetricSums:
 def evaluation_record(
     step: int, epoch: float, sums: dict, seconds: float, compile_seconds: float, top_k: int = 0
 ) -> dict:
-    """The record of one evaluation.
+    """The record of one evaluation, from the sums of `evaluation_step` over all examples.
 
-    Args:
-      sums: see `evaluation_step`, over all examples.
-      top_k: as in the sums; above 0 adds test_top{top_k}_error_percent.
-    Raises:
-      NonFiniteError: the loss is not finite.
+    Raises NonFiniteError if the loss is not finite.
     """
     examples = int(sums["examples"])
     loss = float(sums["loss"]) / examples

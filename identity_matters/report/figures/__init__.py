@@ -1,8 +1,7 @@
 """The figures of the report: the points that they take from runs, and how these are drawn.
 
-`draw` sees only the points, and the same points are saved as CSV, so a figure shows nothing that
-its CSV lacks. Every available seed is drawn: `curve` shows the median and shades the range. The SVG
-has its own colours for dark mode.
+`draw` sees only the points of every available seed, and the same points are saved as CSV, so a
+figure shows nothing that its CSV lacks.
 """
 
 import csv
@@ -73,14 +72,10 @@ _DARK_STYLE = f"@media (prefers-color-scheme: dark){{text{{fill:#e4e7eb}}{_DARK_
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """One figure of the report; claims.toml has its title and caption.
+    """One figure of the report, of an experiment's runs; claims.toml has its title and caption.
 
-    Attributes:
-      name: its files are figures/<name>.svg and figures/<name>.csv.
-      experiment: the experiment whose runs it draws.
-      points: ``points(run)`` returns flat dicts, or none if the run has nothing for this figure.
-      draw: ``draw(points, canvas)`` draws on a Matplotlib Figure. Each point also has the variant
-        and the seed of its run.
+    ``points(run)`` returns flat dicts, or none if the run has nothing for this figure;
+    ``draw(points, canvas)`` draws them, with the variant and seed of their runs, in Matplotlib.
     """
 
     name: str
@@ -256,9 +251,7 @@ def write_csv(path: pathlib.Path, table: list[dict]) -> None:
 def save(figure: Figure, runs: list[Run], directory: pathlib.Path) -> tuple[list[Run], list[str]]:
     """Writes <name>.svg and <name>.csv to `directory`; no files if the runs have no points.
 
-    Returns:
-      The runs that are shown, and a message for each run that is left out because its records are
-      malformed.
+    Returns the runs that are shown, and a message for each whose records are malformed.
     """
     shown: list[Run] = []
     points: Points = []

@@ -98,10 +98,7 @@ def draw_ratio(points: fig.Points, canvas: Canvas) -> None:
 
 
 def noise_points(run: Run) -> Iterator[dict]:
-    """Time to half the risk for each net and deviation; share of starts below each bound by width.
-
-    The share is that of the width's noisy starts with a final risk share of at most the bound.
-    """
+    """Times to half the risk; by width, the share of noisy starts that reach each bound."""
     records, name = of_kind(run, "noise", "measured"), "median_updates_to_half"
     times = fig.rows(records, f"depth width bias deviation=scales {name}")
     yield from (row for row in times if row[name] is not None)
