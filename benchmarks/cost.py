@@ -48,7 +48,8 @@ def training_hours(settings: dict, step: dict, evaluation: dict) -> float:
     else:
         test_examples = datasets.find_source(dataset).splits["test"]
     batches = math.ceil(test_examples / evaluation["examples"])
-    evaluations = math.ceil(train["steps"] / train["steps_per_evaluation"])
+    # There is one before the first step.
+    evaluations = 1 + math.ceil(train["steps"] / train["steps_per_evaluation"])
     seconds = train["steps"] * _bound(step) + evaluations * batches * _bound(evaluation)
     return seconds / 3600
 
