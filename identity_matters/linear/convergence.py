@@ -17,8 +17,8 @@ The time to leave the saddle of a negative target is computed for scalar nets,
 
     dw/dt = -2 sigma (p - r) q,    q = prod_{i != min} sqrt(w^2 + c_i),    p = w q,
 
-and the time is one integral over w. It is infinite for equal weights and r < 0, and exponential in
-the depth for weights with small noise (V5, V6).
+and the time is one integral over w. For r < 0 it is infinite from two or more equal weights, and
+exponential in the depth from weights with small noise (V5, V6).
 """
 
 import math
@@ -55,9 +55,9 @@ class FlowCertificate(NamedTuple):
 class DescentCertificate(NamedTuple):
     """Gradient descent from zero weights stays inside and converges.
 
-    `norm` bounds |||A||| at every iterate and is below 1 for depth at least 2. It holds for the
-    step size `learning_rate`; smaller ones also keep the iterates inside. Every update multiplies
-    f - C by at most `factor`.
+    `norm` bounds |||A||| at every iterate and is below 1 for depth at least 2; every update
+    multiplies f - C by at most `factor`. Both hold for the step size `learning_rate`; smaller ones
+    also keep the iterates inside.
     """
 
     norm: float
@@ -93,8 +93,8 @@ def will_converge(R: ArrayLike, Sigma: ArrayLike, depth: int) -> Convergence:
     >>> bool(will_converge(np.diag([-1.0, 1.0]), np.eye(2), depth=8))
     False
 
-    R and Sigma are f64[d, d] and finite, Sigma is symmetric positive semidefinite and not zero, and
-    the depth is at least 1; anything else raises ValueError.
+    R and Sigma must be d x d and finite, Sigma symmetric positive semidefinite and not zero, and
+    the depth at least 1, or ValueError is raised.
     """
     R, Sigma = np.asarray(R, np.float64), np.asarray(Sigma, np.float64)
     if R.ndim != 2 or R.shape[0] != R.shape[1] or R.shape != Sigma.shape or not R.size:

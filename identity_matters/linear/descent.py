@@ -105,7 +105,7 @@ class _Point(NamedTuple):
 def guaranteed_decrease(depth: int, tau: float, sigma_min: float, learning_rate: float) -> float:
     """The least decrease of ``log(f - C)`` per update that corrected eq. (2.3) promises in B_tau.
 
-    It reads ``||grad f||_F^2 >= 2 mu (f - C)`` with ``mu = 2 l (1-tau)^{2l-2} sigma_min(Sigma)``.
+    Eq. (2.3) is ``||grad f||_F^2 >= 2 mu (f - C)``, mu = 2 l (1-tau)^{2l-2} sigma_min(Sigma).
     So while the iterates stay in B_tau, an update with a learning rate eta <= 1/L, where L is the
     curvature along it, multiplies f - C by at most ``1 - eta mu``. The result is
     ``-log(1 - eta mu)``, or 0.0 for tau >= 1, where eq. (2.3) promises nothing.
@@ -175,7 +175,7 @@ def descend_many(A: Array, R: Array, rules: Rules) -> dict[str, np.ndarray]:
 
 @functools.partial(jax.jit, static_argnames=("records", "watched"))
 def _descend(A, R, Sigma, input_map, output_map, rules, *, records: int, watched: bool = True):
-    """The loop of `gradient_descent`: an inner one between records, an outer one over records."""
+    """The loops of `gradient_descent`: one over records, inside it one over the updates between."""
 
     def update(point):
         A = point.A - rules["learning_rate"] * point.gradient

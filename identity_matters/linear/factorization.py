@@ -29,7 +29,7 @@ _LEAST_EXPONENT_FOR_PAIRS = 32
 
 
 class Factorization(NamedTuple):
-    """|||A|||, and what builds A, f64[depth, d, d], lazily: it may take gigabytes."""
+    """|||A|||, and a function that builds A, f64[depth, d, d], which may take gigabytes."""
 
     norm: float
     build: Callable[[], np.ndarray]

@@ -42,7 +42,7 @@ def gradient_bound_corrected(depth: Any, tau: Any, sigma: Any, excess: Any) -> A
 
 
 def least_nonzero_eigenvalue(eigenvalues: ArrayLike) -> np.ndarray:
-    """The least eigenvalue that is not 0 up to rounding: f64[..., d] -> f64[...]; 0 for Sigma = 0.
+    """The least eigenvalue that is not 0 up to rounding, 0 if all are: f64[..., d] -> f64[...].
 
     The eigenvalues must be those of positive semidefinite matrices, in increasing order.
 

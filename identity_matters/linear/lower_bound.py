@@ -136,8 +136,8 @@ def half_turn_bound(R: np.ndarray, depth: int) -> float:
     Any rho and y give a bound. We try many rho between paired neighbours -a < -b among the negative
     eigenvalues, and y between 1/2a and 1/2b, where the best one lies. There may be several maxima.
 
-    R is f64[d, d] with det R > 0, and l >= 2. The result is 0 if R has no negative eigenvalue. It
-    holds for a matrix within rounding of R: one that has the computed eigenvalues.
+    R is f64[d, d] with det R > 0, and l >= 2. The result is 0 if R has no negative eigenvalue. The
+    bound holds for a matrix within rounding of R: one that has the computed eigenvalues.
     """
     return _half_turn(R, depth)[0]
 

@@ -62,8 +62,8 @@ def real_rotation_form(Q: np.ndarray, P: np.ndarray | None = None) -> RotationFo
     """Finds the planes and angles of an orthogonal matrix of determinant 1.
 
     Angles are in (-pi, pi]; eigenvalues 1 pair up into T(0), eigenvalues -1 into T(pi). For the
-    latter P picks the planes: the basis diagonalises P there, and neighbours in the order of its
-    eigenvalues are paired. So the planes do not depend on the order of the coordinates.
+    latter P picks the planes: the basis diagonalises P on their eigenspace, and neighbours in the
+    order of its eigenvalues are paired. So the planes do not depend on the order of coordinates.
 
     Args:
       Q: f64[d, d], orthogonal up to rounding, det Q = 1.
@@ -94,12 +94,12 @@ def real_rotation_form(Q: np.ndarray, P: np.ndarray | None = None) -> RotationFo
 
 
 def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
-    """``R^{1/l} - I``, R invertible, with the eigenvalues of the root at angles below pi / l.
+    """``R^{1/l} - I``, f64[d, d], with the eigenvalues of the root at angles below pi / l.
 
-    Both are f64[d, d]. The result is computed from logarithms to keep its own relative error small:
-    errors of ``R^{1/l}`` count l times in the product. Raises NotApplicableError if R has an
-    eigenvalue on the negative real axis, or if the l-th power of the computed root misses R by more
-    than a relative 1e-10.
+    R is f64[d, d] and invertible. The result is computed from logarithms to keep its own relative
+    error small: errors of ``R^{1/l}`` count l times in the product. Raises NotApplicableError if R
+    has an eigenvalue on the negative real axis, or if the l-th power of the computed root misses R
+    by more than a relative 1e-10.
     """
     eigenvalues, V = np.linalg.eig(R)
     on_axis = eigenvalues[(eigenvalues.imag == 0) & (eigenvalues.real <= 0)]

@@ -6,13 +6,15 @@ of Zou, Long & Gu 2020. With
 
     M_i = (I + A_i) ... (I + A_1) C,      E = B M_l - R,
 
-Claim 2.3 reads ``f(A) = E||y - yhat||^2 = ||E Sigma^{1/2}||_F^2 + E||xi||^2``, and Lemma 2.4 reads
+Claim 2.3 reads ``f(A) = E||y - yhat||^2 = ||E Sigma^{1/2}||_F^2 + C`` with ``C = E||xi||^2``, and
+Lemma 2.4 reads
 
     df/dA_i = 2 (I + A_{i+1}^T) ... (I + A_l^T) B^T E Sigma M_{i-1}^T.
 
-(The printed lemma has the factors the other way round: P5 of docs/theory/errata.md.) Evaluated
-factor by factor, this costs O(depth^2) products. Here a forward pass keeps every M_i and a backward
-pass carries ``W_i = (I + A_{i+1}^T) W_{i+1}`` from ``W_l = 2 B^T E Sigma``: 3 depth products.
+(The printed lemma has the factors on both sides of E Sigma the other way round: P5 of
+docs/theory/errata.md.) Evaluated factor by factor, the lemma costs O(depth^2) products. Here a
+forward pass keeps every M_i and a backward pass carries ``W_i = (I + A_{i+1}^T) W_{i+1}`` from
+``W_l = 2 B^T E Sigma``: 3 depth products in all.
 
 A standard network ``W_l ... W_1`` is the same function of ``A_i = W_i - I`` and has the same
 gradient, so these functions serve both parameterisations.
@@ -122,7 +124,8 @@ def excess_risk(A: Array, R: Array, Sigma: Array) -> jax.Array:
       A: f64[depth, d, d]; R: f64[d, d], the target map.
       Sigma: f64[d, d], the second moment of the inputs, symmetric positive semidefinite.
     Raises:
-      TypeError, ValueError: an array is not float64; a shape does not fit.
+      TypeError: an array is not float64.
+      ValueError: a shape does not fit.
     """
     E, _ = _error(A, R, Sigma, None, None)
     return jnp.sum(E * (E @ Sigma))

@@ -123,8 +123,8 @@ def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
 
     Piece i is traversed at constant speed as ``exp(t log M_i)``, in a time proportional to
     ``||log M_i||``; a layer that crosses nodes is a product of such parts. The pieces M are
-    f64[m, d, d] with m <= depth; for m = depth each is a layer. Raises ValueError if one is too far
-    from I for its logarithm.
+    f64[m, d, d] with m <= depth; for m = depth each gives a layer. Raises ValueError if one is too
+    far from I for its logarithm.
     """
     m, d, _ = pieces.shape
     if m == depth:
