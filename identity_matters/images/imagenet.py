@@ -196,7 +196,7 @@ def _make(make_batch, number) -> dict:
 def read_train(
     encoded: EncodedImages, indices, epochs, seed: int, *, pixels: int = IMAGE_PIXELS
 ) -> dict:
-    """Training images, each with a random crop and flip, for indices and epochs: int[b].
+    """Training images for `indices` and `epochs`, int[b], each with a random crop and flip.
 
     Returns:
       {"images": u8[b, pixels, pixels, 3], "labels": i32[b]}.
@@ -286,7 +286,7 @@ def draw_view(height: int, width: int, *, seed: int, epoch: int, example: int) -
     """A random crop of an image of height x width pixels, and whether it is mirrored.
 
     The area is uniform in AREA_SHARE, the logarithm of the aspect ratio is uniform in that of
-    ASPECT_RATIO, and the position is uniform. The other arguments are from 0 to 2^64 - 1.
+    ASPECT_RATIO, and the position is uniform. Seed, epoch and example are from 0 to 2^64 - 1.
     """
     # The raw stream, which NumPy promises to keep; its distributions may change.
     key = np.array([seed, epoch], np.uint64)

@@ -18,7 +18,7 @@ from identity_matters.images import imagenet
 GENERATED_HEIGHT_PIXELS, GENERATED_WIDTH_PIXELS = 375, 500
 _GENERATED_QUALITY = 95
 _NOISE = 14.0
-# What `prepare` makes, with sides relative to the usual ones.
+# What `prepare` makes; _SCALE is that of the sides, relative to the usual ones.
 CLASSES = 10
 _SCALE = 0.25
 _TRAIN_EXAMPLES_PER_VALIDATION = 4
@@ -90,7 +90,7 @@ def generate_jpegs(
 
 
 def write(data_dir: str | os.PathLike[str], splits: dict, *, shards: int = 2) -> pathlib.Path:
-    """Writes a prepared `imagenet2012`, with `shards` files a split, under `data_dir`.
+    """Writes a prepared `imagenet2012`, with `shards` files per split, under `data_dir`.
 
     Args:
       splits: for "train" and "validation" a list of (encoded image, label, file name).

@@ -6,7 +6,8 @@ h + T(h) with T(h) = V ReLU(U h + s).
 
 * `network`: a residual block, the forward pass of the network, and its parameter count.
 * `construct`: `memorize` builds the network, `apply` and `verify` run it.
-* `adaptive`: chooses biases and order from the data, for any distinct inputs and any width.
+* `adaptive`: chooses biases and order from the data; in exact arithmetic it works for any distinct
+  inputs and any width.
 * `paper_method`: Lemmas B.1 and B.2 with a bias for each unit, and what they ask of the data.
 * `certificate`: the margins, and the precision that they need.
 * `few_numbers`: fewer parameters than examples, as one number holds several labels.

@@ -20,7 +20,8 @@ from numpy.typing import DTypeLike
 
 from identity_matters.memorize.network import Plan, in_blocks, matmul
 
-# The nearest point is at least this fraction as far from c as the farthest: labels need room there.
+# The nearest point is at least this fraction as far from c as the farthest: around c, surrogate
+# labels need room.
 CLEARANCE = 1 / 3
 SURROGATE_RADIUS = 1 / 2
 # Where in its gap a threshold lies: near the other points, where the unit only has to stay silent.
@@ -50,7 +51,7 @@ def whitening(h: np.ndarray) -> np.ndarray:
 
 
 def choose_viewpoint(h: np.ndarray) -> np.ndarray:
-    """A point c with min |h_i - c| >= CLEARANCE max |h_i - c|: from the mean out along axis 0."""
+    """A point c on axis 0 through the mean with min |h_i - c| >= CLEARANCE max |h_i - c|."""
     mean = h.mean(0)
     radius = np.sqrt(np.mean(np.sum((h - mean) ** 2, axis=1))) or 1.0
     step = radius * np.eye(h.shape[1])[0]

@@ -225,9 +225,10 @@ def solve_output(plan: Plan, dtype: DTypeLike) -> np.ndarray:
 def apply(
     network: Any, x: ArrayLike, batch_examples: int = BATCH_EXAMPLES, run: Callable = forward
 ) -> np.ndarray:
-    """The outputs, f[n, r], for `x`, f[n, d], which is converted to the network's dtype.
+    """The outputs for the rows of `x`: f[n, d] to f[n, r] of the network's dtype.
 
     Args:
+      x: converted to that dtype.
       batch_examples: inputs per batch; memory is O(batch_examples (d + k)), whatever the depth.
       run: the forward pass, ``run(network, x)``; `few_numbers.forward` for its networks.
     """

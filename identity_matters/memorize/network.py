@@ -125,7 +125,9 @@ def network_parameters(n: int, features: int, num_classes: int, width: int) -> i
 def counting_lower_bound(n: int, num_classes: int, bits_per_parameter: int) -> float:
     """Parameters that any network needs to fit all labelings exactly: n log2(r) / bits.
 
-    >>> round(counting_lower_bound(50_000, 10, 32))  # proof: E10 of docs/theory/memorize.md
+    Proof: E10 of docs/theory/memorize.md.
+
+    >>> round(counting_lower_bound(50_000, 10, 32))
     5191
     """
     return n * math.log2(num_classes) / bits_per_parameter

@@ -41,7 +41,7 @@ CONSTANTS = {"bias": 0.0, "scale": 1.0, "mean": 0.0, "var": 1.0}
 def make_net(name: str, *, num_classes: int, axis_name: str | None = None, **settings) -> nn.Module:
     """The net `name` of NETS with these settings.
 
-    Batch norm averages over the mapped axis `axis_name` in training; nets without it ignore this.
+    In training, batch norm averages over the mapped axis `axis_name`; other nets ignore it.
 
     Raises:
       ValueError: an unknown name, or a value out of range.

@@ -104,7 +104,7 @@ class AllConvResidual(nn.Module):
       identity: False leaves out the shortcuts: a block is C_2(ReLU(C_1 x)).
       batch_norm: batch norm before C_1, between C_1 and its ReLU, and before the last mean. With
         `activate_first` these are the places of the base code: each stands right before a ReLU.
-      compute_dtype: of the convolutions. The sum over blocks is always float32: at the paper's
+      compute_dtype: that of the convolutions. The sum over blocks is always float32: at the paper's
         initialization ||h|| / ||x|| is 0.0012 in the first stage and 0.0003 in the last, and
         bfloat16 rounds by up to 0.004.
     """

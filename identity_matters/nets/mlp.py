@@ -46,10 +46,11 @@ class Mlp(nn.Module):
 
     Attributes:
       depth, width: l, at least 2, and the units of every hidden layer.
-      identity: whether square layers add it.
+      identity: whether square layers add the identity.
       activation: phi, "relu" or "linear".
-      initialization, initial_scale: of the square layers, one of INITIALIZATIONS, and a factor.
-      compute_dtype: of all layers but the last, which is computed in float32.
+      initialization: of the square layers, one of INITIALIZATIONS.
+      initial_scale: a factor on their initial matrices.
+      compute_dtype: that of all layers but the last, which is computed in float32.
     """
 
     num_classes: int
@@ -159,7 +160,7 @@ def forward(
 
 
 def effective_dimension(h: jax.Array) -> jax.Array:
-    """The number of directions, 1 to d, of the vectors h, f[n, d], whatever their lengths: f[].
+    """The number of directions, from 1 to d, in which the vectors h, f[n, d], point: f[].
 
     ``1 / ||M||_F^2``, M the mean of ``u u^T`` over the vectors' directions u: 1 if all lie on one
     line, k if they are spread evenly over k orthogonal lines. NaN if a vector is 0.

@@ -56,7 +56,7 @@ IMAGENET_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
 
 class AllCnnC(nn.Module):
-    """All-CNN-C, for images of at least 9 pixels a side; `dropout` follows each stride of 2."""
+    """All-CNN-C, for sides of at least 9 pixels; `dropout` is the rate after each stride of 2."""
 
     num_classes: int
     input_dropout: float = 0.2
