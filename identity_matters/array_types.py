@@ -11,7 +11,10 @@ Array = jax.Array | np.ndarray
 
 
 def check_whole(name: str, value: Any, least: int = 1, reason: str = "") -> int:
-    """`value` as an int; raises ValueError if it is not whole, or below `least` (with `reason`)."""
+    """`value` as an int; raises ValueError if it is not a whole number of at least `least`.
+
+    If it is below `least`, the message adds `reason`.
+    """
     try:
         if isinstance(value, bool):
             raise TypeError

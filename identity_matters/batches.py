@@ -132,9 +132,10 @@ def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
 
 
 def example_keys(key: jax.Array, epochs: Array, indices: Array) -> jax.Array:
-    """keys[n], ``fold_in(fold_in(key, epoch), index)`` for epochs, indices: i32[n]; jittable.
+    """A key for each example, ``fold_in(fold_in(key, epoch), index)``: keys[n]; jittable.
 
-    `key` is a typed root key; raises ValueError unless it is one of JAX's threefry generator.
+    `epochs` and `indices` are i32[n]. Raises ValueError unless `key` is a typed key of JAX's
+    threefry generator.
     """
     # With other generators (rbg), the numbers drawn from a key change when it is vmapped.
     if (generator := jax.random.key_impl(key)) != "threefry2x32":

@@ -260,9 +260,9 @@ def target(rng: np.random.Generator, family: str, d: int, strength: float) -> np
     for an unknown family or a strength out of range.
 
     Args:
-      strength: at least 1, the condition number for "ill_conditioned"; in [0, pi] radians, the
-        largest distance of an angle from pi for "near_minus_identity"; at least 0, the standard
-        deviation of the logarithms of the moduli for "negative_..."; otherwise ignored.
+      strength: the condition number, at least 1, for "ill_conditioned"; the largest distance of an
+        angle from pi, in [0, pi] radians, for "near_minus_identity"; the standard deviation of the
+        logarithms of the moduli, at least 0, for "negative_..."; otherwise ignored.
     """
     if family not in FAMILIES:
         raise ValueError(f"family must be one of {tuple(FAMILIES)}, got {family!r}")

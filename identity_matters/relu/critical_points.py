@@ -90,9 +90,9 @@ def find(
 def kink_margins(blocks: Blocks, problem: Problem) -> dict[str, jax.Array]:
     """Distance of each limit from a kink, its shortest unit, its dead units; batched over an axis.
 
-    dict of f64[m]: "kink_margin", the least ``|w . z_i| / (||w|| ||z_i||)`` over all units and
-    examples (0 if w or z_i is 0); "shortest_unit", the least ``max(||w||, ||v||)`` of a unit; and
-    i64[m] "dead_units", how many are active on no example.
+    Returns "kink_margin", the least ``|w . z_i| / (||w|| ||z_i||)`` over all units and examples (0
+    if w or z_i is 0), and "shortest_unit", the least ``max(||w||, ||v||)`` of a unit, both f64[m];
+    and i64[m] "dead_units", how many are active on no example.
     """
     # Axes: nets, blocks, examples, units.
     _, hidden, pre = jax.vmap(model.forward)(blocks, problem)

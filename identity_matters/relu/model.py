@@ -39,10 +39,10 @@ def relu(z: Array) -> jax.Array:
 def forward(
     blocks: Blocks, problem: Problem, added: Array | None = None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """``(yhat, hidden, pre)``: f64[n, d_out]; inputs and pre-activations of the blocks.
+    """The forward pass through all blocks: ``(yhat, hidden, pre)``.
 
-    They are f64[l, n, d] and f64[l, n, k]. `added`, f64[l, n, d] or None, is added to the output of
-    each block on each example.
+    yhat is f64[n, d_out]; the inputs of the blocks, hidden, are f64[l, n, d], their pre-activations
+    f64[l, n, k]. `added`, f64[l, n, d] or None, is added to the output of each block.
     """
     h = jnp.asarray(problem.x @ problem.A.T)
     hidden, pre = [], []

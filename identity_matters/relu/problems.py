@@ -23,7 +23,7 @@ class Setting:
 
     Attributes:
       pairs: the sample is so many pairs of a Gaussian input, of mean square length 1, and its
-        negative: n = 2 pairs. So 0 is in its hull (N8).
+        negative: n = 2 pairs. So 0 is in its hull (N8 of docs/theory/relu.md).
       width_in: d_in, of inputs and outputs.
       lifted_width: d, of the blocks; for d > d_in, A is a random isometry and B the transpose of
         another; for d = d_in both are the identity.

@@ -287,7 +287,7 @@ def _errors(published: paper.Number, group: Group | None) -> Row:
 
 
 def reduced_cifar(members: list[Group]) -> Iterator[Row]:
-    """Reduced CIFAR runs beside Table 2; the share of operations may be empty."""
+    """Reduced CIFAR runs beside Table 2; malformed records leave the share of operations empty."""
     for group in members:
         dataset, _, net = group.first.variant.partition("/")
         published = paper.TABLE_2["this paper"].get(dataset)

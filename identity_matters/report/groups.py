@@ -73,6 +73,7 @@ class Group:
         counts = collections.Counter(run.summary["verdict"] for run in self.runs).most_common()
         said = [f"{verdict} for {count}" for verdict, count in counts]
         text = f"{', '.join(said)} of {len(self.runs)} seeds" if len(said) > 1 else counts[0][0]
+        # A claim that "holds" is proved; the runs only tried to refute it.
         return text.replace("holds", "holds (proved)")
 
     @property
@@ -81,7 +82,7 @@ class Group:
         return {run.summary["verdict"] for run in self.runs} - _UNDECIDED
 
     def metric(self, name: str) -> str:
-        """Mean ± standard deviation over the seeds that have it; n if some (diverged) lack it."""
+        """Mean ± standard deviation over the seeds that have the metric, and n if some lack it."""
         metrics = [run.summary["metrics"] for run in self.runs]
         values = [one[name] for one in metrics if name in one]
         if not values:
@@ -101,7 +102,7 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
-    """The finished runs of a directory; one line for each unfinished and each unusable run."""
+    """The finished runs of a directory, and a line for each unfinished and each unusable one."""
 
     name: str
     runs: list[Run]
@@ -169,6 +170,8 @@ def mean_sd(values: list) -> str:
 
 def in_words(values: list, digits: int = 2, extreme: str = "") -> str:
     """Values in a sentence: their range, or one number if the ends agree to `digits` digits.
+
+    `extreme` "max" or "min" gives only that value, rounded so that it bounds all of them.
 
     >>> in_words([4, 8, 4]), in_words([0.6012, 0.6026]), in_words([50_000]), in_words([1.6e32])
     ('4–8', '0.60', '50,000', '1.6 × 10^32')

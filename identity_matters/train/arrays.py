@@ -101,7 +101,8 @@ def train(
 def predict(net: nn.Module, variables: dict, x: Any, *, batch_examples: int = 1000) -> np.ndarray:
     """The logits of a net, f32[n, k]; the predicted label is their argmax.
 
-    For `net` and `x` see `train`. Raises ValueError if `x` is empty or the net cannot take it.
+    `variables` are from `train` or `checkpoint.load_variables`; for `net` and `x` see `train`.
+    Raises ValueError if `x` is empty or the net cannot take it.
     """
     x = _as_images(x)
     logits = jax.jit(lambda images: _apply(net, variables, _as_input(images), train=False)[0])

@@ -44,7 +44,7 @@ class Checkpoints(contextlib.AbstractContextManager):
     """The newest few states of one run in one directory; only one process uses it.
 
     Args:
-      directory: has a folder STEP for each, made at the first save; a ``gs://`` path works, too.
+      directory: made at the first save, with a folder STEP for each state; ``gs://`` works, too.
       settings: JSON-able; `restore` raises if they differ from those saved with a checkpoint, apart
         from `runs.PLACE_SETTINGS`. None, for readers, skips that check.
       on_warning: called with one line for each damaged checkpoint.

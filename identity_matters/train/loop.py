@@ -37,7 +37,8 @@ class StopRequested(Exception):
 class Log:
     """Where `fit` writes its records; this base class keeps them in memory and prints nothing.
 
-    `progress` is called after each dispatch, and with loss None in an evaluation before the first.
+    `append` adds one, `rewind` keeps the first `count`. `progress` is called after each dispatch,
+    and with loss None in an evaluation before the first.
     """
 
     def __init__(self) -> None:

@@ -121,7 +121,7 @@ def gather(value: Any) -> list:
 def check_agreement(values: dict, error: Exception | None = None) -> None:
     """Raises ValueError, in all processes, unless `values` are the same in all of them.
 
-    The message names the first of the JSON-able values that differs, and both; those of
+    The message names the first that differs, and gives both. Values are JSON-able; those of
     `runs.PLACE_SETTINGS` may differ. If one process cannot continue because of an `error`, none
     may: the message names that process. A process alone raises `error` itself.
     """

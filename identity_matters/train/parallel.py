@@ -91,7 +91,7 @@ class ParallelSteps:
         self._resident: Any = None
 
     def start(self, key: jax.Array, state: Any) -> Any:
-        """Copies the data and a typed key to the devices; returns `state`, host arrays, on them."""
+        """Copies data, typed key and host arrays `state` to the devices; returns `state` there."""
         resident: dict[str, Any] = {"key": key}
         data = self._task.data
         if isinstance(data, Arrays):

@@ -1,6 +1,7 @@
 """The task, the optimizer, what one device computes in a step, and the records made of its sums.
 
-`parallel` maps these pure functions over devices. The training state is one dict:
+An update, a dispatch and an evaluation are pure functions, which `parallel` maps over devices.
+docs/metrics.md explains the records. The training state is one dict:
 
 * ``step``         i32[], updates made so far
 * ``params``       trained parameters, float32

@@ -1,6 +1,6 @@
 """The figures of the report: the points that they take from runs, and how these are drawn.
 
-`draw` sees only the points of every available seed, and the same points are saved as CSV, so a
+`draw` sees nothing but the points, those of every available seed. They are also saved as CSV, so a
 figure shows nothing that its CSV lacks.
 """
 
@@ -75,7 +75,8 @@ class Figure:
     """One figure of the report, of an experiment's runs; claims.toml has its title and caption.
 
     ``points(run)`` returns flat dicts, or none if the run has nothing for this figure;
-    ``draw(points, canvas)`` draws them, with the variant and seed of their runs, in Matplotlib.
+    ``draw(points, canvas)`` draws them on a Matplotlib Figure. Each point also has the variant and
+    the seed of its run.
     """
 
     name: str

@@ -52,7 +52,8 @@ def _label(net: tuple) -> str:
 def functional_points(run: Run) -> Iterator[dict]:
     """One row for each proved minimum: the gradient in the maps, and its lower bound (N15).
 
-    The bound is that of the last block, ``2 sqrt(f / n)``, as B has orthonormal rows.
+    The bound (docs/theory/relu.md) is that of the last block, ``2 sqrt(f / n)``, as B has
+    orthonormal rows.
     """
     for record in of_kind(run, "search", "measured"):
         for proof in record["certificates"]:
