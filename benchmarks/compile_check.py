@@ -100,7 +100,7 @@ def devices_of(name: str) -> list[jax.Device]:
 def gpu_devices(name: str) -> list[jax.Device]:
     """One of GPUS, for compiling only; exits the command as skipped where that is impossible.
 
-    The private parts of JAX are the options of the CUDA plugin's topology, and
+    It relies on private parts of JAX: the options of the CUDA plugin's topology, and
     `canonicalize_platform`, which must return "cuda" although no GPU was found. A small program
     shows whether all of this works.
     """

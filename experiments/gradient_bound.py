@@ -88,7 +88,7 @@ def trials(
 ) -> list[dict]:  # fmt: skip
     """One trial each for exact, tight and scaling; one for each search and random shape.
 
-    The printed forms are trivial for singular Sigma.
+    Only the corrected form gets singular Sigma; the printed ones are trivial there.
     """
     sizes = search["widths"], search["depths"]
     if len(sizes[0]) != len(sizes[1]):

@@ -2,7 +2,8 @@
 
 * depth (sections 1.1 and 2 of the paper; 1202 layers as in He et al. 2015): three pairs of R and
   Sigma, depths 1 to 1202, near-zero Gaussian weights.
-* stuck_targets: a landscape without bad critical points inside B_tau does not make gradient descent
+* stuck_targets (Bartlett, Helmbold & Long 2018; cures by Zou, Long & Gu 2020 and Wu, Wang & Ma
+  2019): a landscape without bad critical points inside B_tau does not make gradient descent
   converge. From zero weights, with Sigma = I and a symmetric R, all A_i stay equal and diagonal in
   the eigenbasis of R, so each eigenvalue moves on its own as a product (1 + a)^l. Where R has an
   eigenvalue lambda < 0, 1 + a falls towards 0 and cannot cross it.

@@ -111,7 +111,7 @@ def trials(*, variant: str, **settings) -> list[dict]:
 
 
 def build(*, measured: str, **trial):
-    """The trial, with its `problems.Setting` and the nets' shape; ValueError if unusable."""
+    """The trial with its `problems.Setting` and the nets' shape; ValueError for a bad setting."""
     if trial.get("law", "gaussian") not in _LAWS:
         raise ValueError(f"laws must be among {_LAWS}, got {trial['law']!r}")
     if measured == "dead" and trial["width_in"] > 2:

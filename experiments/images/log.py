@@ -21,7 +21,7 @@ DISPATCHES_BEFORE_ESTIMATE = 5
 
 
 class TrainingLog:
-    """The log of the current training; see `loop.Log`, and for the arguments the flags.
+    """The log of the current training; see `loop.Log`. Its options are flags of the same names.
 
     Each record has the training's index as "cell". A resumed training finds the records that it
     wrote before; `rewind` drops those that came after its checkpoint.

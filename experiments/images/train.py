@@ -384,7 +384,7 @@ def compared(
     """Reproduced iff the best step's errors exceed those published by at most `window_percent`.
 
     `published` maps a name ("test_error", say) to an error in percent, perhaps that of the best
-    step; the last step's error is reported, too. It is `comparable` if the net is the same.
+    step; the last step's error is reported, too. `comparable`: whether it is that of the same net.
     """
     steps = [f"{name}{step}_percent" for name in published for step in ("", "_best")]
     printed = dict(zip(steps, np.repeat(list(published.values()), 2).tolist(), strict=True))

@@ -3,7 +3,8 @@
 The starts are random nets inside the ball. Every other one first descends on f; then all solve
 ``grad f = 0``. Bad critical points are smooth, not optimal and inside the ball. Candidates for a
 local minimum are proved in rational arithmetic. The same search of linear residual nets is the
-control. At every bad point the gradient in the maps themselves is compared with its bound (N15).
+control. At every bad point the gradient in the maps themselves is compared with its bound (N15 of
+docs/theory/relu.md).
 
 Expected: inside the ball, about 840 critical points without biases and 470 to 510 with biases. Of
 these, 180 to 200 and about 150 are bad; most of the latter have a dead unit. Each seed gives 43 to
