@@ -268,8 +268,8 @@ def dropout(x: Array, keys: jax.Array | None, rate: float, layer: int) -> jax.Ar
 def residual_ratio(x: Array, h: Array) -> jax.Array:
     """||h|| / ||x|| of each example, f[n, ...] to f32[n], over the whole map; 0 where h = 0.
 
-    How large a residual block's h(x) is next to what it is added to: its input, or the output of the
-    shortcut if the block changes the shape. The paper's section 2 wants this to be small.
+    How large a residual block's h(x) is next to what it is added to: its input, or the output of
+    its shortcut if the block changes the shape. The paper's section 2 wants this to be small.
 
     >>> residual_ratio(jnp.array([[3.0, 4.0]]), jnp.array([[0.0, 0.5]]))
     Array([0.1], dtype=float32)
