@@ -139,7 +139,8 @@ def test_bad_input_ends_in_one_line_before_anything_is_written(
     tmp_path, module, arguments, message
 ):
     place = [] if "prepare" in module else [f"--results_dir={tmp_path / 'new'}"]
-    finished = forked.run(module, *place, *arguments, ends=2)
+    # Two devices, also on a machine with one core.
+    finished = forked.run(module, *place, *arguments, ends=2, devices=2)
     lines = finished.stderr.strip().splitlines()
     assert len(lines) == 1, finished.stderr
     name = {"tests.toy.experiment": "toy"}.get(module, module.split(".")[-1])
