@@ -256,13 +256,10 @@ def lower_memorize(groups: dict, part: str, devices: list) -> tuple:
     ((width, dtype),) = fit["networks"]
     sizes = fit["examples"][0], fit["features"], fit["num_classes"], width
     here = jax.sharding.SingleDeviceSharding(devices[0])
-    net, x = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=here),
-        (
-            jax.eval_shape(lambda key: descent.random_network(key, *sizes), jax.random.key(0)),
-            jax.ShapeDtypeStruct((fit["batch_examples"], sizes[1]), dtype),
-        ),
-    )
+    like = functools.partial(jax.ShapeDtypeStruct, dtype=dtype, sharding=here)
+    drawn = jax.eval_shape(lambda key: descent.random_network(key, *sizes), jax.random.key(0))
+    net = jax.tree.map(lambda leaf: like(leaf.shape), drawn)
+    x = like((fit["batch_examples"], sizes[1]))
     operations = flops.count_flops(network.forward, net, x) / len(x)
     # The other devices get other points.
     examples = len(devices) * len(x)

@@ -183,10 +183,8 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     least, most = config["least_share_of_decoder_percent"], config["most_wait_percent"]
     metrics = {"least_share_of_decoder_percent_asked": least, "most_wait_percent_asked": most}
     names = (
-        "images_per_second_per_core",
-        "decoder_images_per_second_per_core",
-        "share_of_decoder_percent",
-        "wait_percent",
+        *("images_per_second_per_core", "decoder_images_per_second_per_core"),
+        *("share_of_decoder_percent", "wait_percent"),
     )
     for record in records:
         for name in names:

@@ -48,14 +48,10 @@ def trials(*, depths, width, layers_per_run, least_updates_per_run, repeats, **g
     del goals
     if len(set(depths)) < 2:
         raise ValueError(f"depths must be at least two different ones, got {depths}")
+    updates = {d: max(least_updates_per_run, layers_per_run // d) for d in depths}
     return [
-        {
-            "depth": depth,
-            "width": width,
-            "updates_per_run": max(least_updates_per_run, layers_per_run // depth),
-            "repeats": repeats,
-        }
-        for depth in depths
+        {"depth": d, "width": width, "updates_per_run": updates[d], "repeats": repeats}
+        for d in depths
     ]
 
 

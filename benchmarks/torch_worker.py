@@ -89,13 +89,9 @@ def main() -> None:
         return loss
 
     step()
-    parameters = sum(p.numel() for p in net.parameters())
-    described = {
-        "torch": torch.__version__,
-        "device": device,
-        "threads": torch.get_num_threads(),
-        "parameters": parameters,
-    }
+    described = {"torch": torch.__version__, "device": device}
+    described["threads"] = torch.get_num_threads()
+    described["parameters"] = sum(p.numel() for p in net.parameters())
     print(json.dumps(described), flush=True)
     for line in sys.stdin:
         steps = int(line)

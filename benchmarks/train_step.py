@@ -88,9 +88,8 @@ def trials(
         raise ValueError(f"variant {variant} does not fit this machine's {jax.default_backend()}")
     if not pathlib.Path(torch_python).exists():
         raise ValueError(f"there is no {torch_python} with PyTorch; run: make bench-train")
-    return [
-        {"net": name, **net, **size, "torch_python": torch_python} for name, net in nets.items()
-    ]
+    size["torch_python"] = torch_python
+    return [{"net": name, **net, **size} for name, net in nets.items()]
 
 
 def measure(trial: dict, key, log) -> dict:
@@ -137,22 +136,16 @@ def measure(trial: dict, key, log) -> dict:
 
 def _training(trial: dict) -> train.Training:
     """Table 1's blocks and the paper's optimizer, with zeros in place of CIFAR's images."""
-    batch_examples = trial["batch_examples"]
-    groups = train.settings(
-        "paper",
-        {"dataset": "cifar10"},
-        {name: trial[name] for name in ("blocks_per_stage", "widths", "compute_dtype")},
-        {"schedule": "constant", "boundary_steps": (), "learning_rate": trial["learning_rate"]},
-        batch_examples=batch_examples,
-        steps_per_dispatch=trial["steps_per_dispatch"],
-    )
+    data, rate = {"dataset": "cifar10"}, trial["learning_rate"]
+    model = {name: trial[name] for name in ("blocks_per_stage", "widths", "compute_dtype")}
+    optim = {"schedule": "constant", "boundary_steps": (), "learning_rate": rate}
+    sizes = {name: trial[name] for name in ("batch_examples", "steps_per_dispatch")}
+    groups = train.settings("paper", data, model, optim, **sizes)
     # On a CPU the devices that a training uses, else one accelerator, as PyTorch uses one.
     on_cpu = jax.default_backend() == "cpu"
-    return train.Training(
-        **without(groups, "scale"),
-        devices=None if on_cpu else parallel.pick_devices(1, batch_examples),
-        images=compile_check.stand_in(groups["data"]),
-    )
+    devices = None if on_cpu else parallel.pick_devices(1, trial["batch_examples"])
+    images = compile_check.stand_in(groups["data"])
+    return train.Training(**without(groups, "scale"), devices=devices, images=images)
 
 
 def _our_rounds(training: train.Training, trial: dict, key) -> Iterator[float]:

@@ -38,17 +38,12 @@ cd "${SLURM_SUBMIT_DIR:?this script is for sbatch}"
   exit 2
 }
 
-# Pre-emption may signal this shell, too; it must go on waiting until the training has saved.
+# Pre-emption may signal this shell, too; it must go on waiting until the training has saved. bash
+# runs a trap only after the command in the foreground has ended.
 trap : TERM
 code=0
 srun --gpu-bind=none --kill-on-bad-exit=0 .venv/bin/python -m "$@" --distributed \
-  --results_dir="${RESULTS_DIR:-results/local}" &
-# A signal interrupts `wait`, not the training.
-while true; do
-  code=0
-  wait $! || code=$?
-  kill -0 $! 2>/dev/null || break
-done
+  --results_dir="${RESULTS_DIR:-results/local}" || code=$?
 if ((code == INTERRUPTED || code == NOT_BEGUN)); then
   if ((${SLURM_RESTART_COUNT:-0} >= MOST_RESTARTS)); then
     echo "slurm: told to stop after $MOST_RESTARTS restarts; sbatch again resumes" >&2
