@@ -26,12 +26,6 @@ def define_flags() -> None:
     flags.DEFINE_string("coordinator_address", None, "HOST:PORT of process 0, for all processes.")
     flags.DEFINE_integer("num_processes", None, "How many processes there are.")
     flags.DEFINE_integer("process_id", None, "Which one this is, from 0.")
-    flags.DEFINE_integer(
-        "heartbeat_timeout_seconds",
-        multihost.HEARTBEAT_TIMEOUT_SECONDS,
-        "A process that has not been heard of for so long is lost, which ends the others.",
-        lower_bound=1,
-    )
 
 
 def join() -> bool:
@@ -41,12 +35,10 @@ def join() -> bool:
     if not chosen.distributed and all(value is None for value in explicit):
         return False
     if chosen.process_id == 0:
-        print(
-            f"process 0 of {chosen.num_processes} waits for the others at"
-            f" {chosen.coordinator_address}, {multihost.START_TIMEOUT_SECONDS} s at most",
-            file=sys.stderr,
-        )
-    multihost.initialize(*explicit, chosen.heartbeat_timeout_seconds)
+        where = f"at {chosen.coordinator_address}, {multihost.START_TIMEOUT_SECONDS} s at most"
+        who = f"process 0 of {chosen.num_processes}"
+        print(f"{who} waits for the others {where}", file=sys.stderr)
+    multihost.initialize(*explicit)
     return True
 
 
