@@ -34,6 +34,7 @@ from experiments import run
 from experiments.parts import relu_search
 from experiments.run import shared
 from identity_matters.relu import critical_points, feature_bound, model, origin, problems
+from identity_matters.report import groups
 
 _LAWS = ("gaussian", "no bias", "s >= 0")
 
@@ -143,11 +144,10 @@ def at_origin(trial, rng) -> dict:
     batch = jax.tree.map(lambda part: np.concatenate([part] * 3), sample)
     risks, gradient = jax.vmap(model.risk_and_gradient)(nets, batch)
     zero, along, other = np.asarray(risks).reshape(3, count)
+    entries = [abs(part[:count]).max() for part in jax.tree.leaves(gradient)]
     return {
         "risk": zero.tolist(),
-        "largest_gradient_entry": float(
-            max(abs(g[:count]).max() for g in jax.tree.leaves(gradient))
-        ),
+        "largest_gradient_entry": float(max(entries)),
         "largest_autodiff_hessian_entry": origin.largest_autodiff_hessian_entry(
             *problems.member((nets, sample), 0)
         ),
@@ -330,18 +330,15 @@ def _ratio_verdict(settings: dict, records: list[dict]):
 
 
 def _noise_verdict(settings: dict, records: list[dict]):
-    names = ("final_risk_share", "stalled", "halved_share", "largest_travelled")
-    by_scale = [
-        {"width": record["width"], "scale": scale, **dict(zip(names, values, strict=True))}
-        for record in records
-        for scale, *values in zip(record["scales"], *(record[n] for n in names), strict=True)
-    ]
+    by_scale = groups.rows(records, "width scale=scales halved_share largest_travelled")
+    starts = groups.rows(records, "width scale=scales final_risk_share stalled")
     from_zero = shared.where(by_scale, scale=0)
     metrics = {"largest_step_from_zero": shared.largest(from_zero, "largest_travelled")}
     for width in sorted({record["width"] for record in records}):
-        noisy = [r for r in shared.where(by_scale, width=width) if r["scale"] != 0]
-        optimal = shared.joined(noisy, "final_risk_share") <= settings["optimal_share"]
-        stalled = ~optimal & shared.joined(noisy, "stalled").astype(bool)
+        of_width = (shared.where(some, width=width) for some in (by_scale, starts))
+        noisy, ends = ([row for row in own if row["scale"] != 0] for own in of_width)
+        optimal = shared.joined(ends, "final_risk_share") <= settings["optimal_share"]
+        stalled = ~optimal & shared.joined(ends, "stalled").astype(bool)
         metrics |= {
             f"starts_at_width_{width}": len(optimal),
             f"halved_share_at_width_{width}": float(shared.joined(noisy, "halved_share").mean()),
@@ -353,14 +350,8 @@ def _noise_verdict(settings: dict, records: list[dict]):
     return metrics, shared.reproduced(halved and metrics["largest_step_from_zero"] == 0)
 
 
-MEASURES = {
-    "at_origin": at_origin,
-    "dead": dead,
-    "search": relu_search.search,
-    "linear_control": relu_search.linear_control,
-    "gradient_ratio": gradient_ratio,
-    "noise": noise,
-}
+_SEARCHES = relu_search.search, relu_search.linear_control
+MEASURES = {f.__name__: f for f in (at_origin, dead, *_SEARCHES, gradient_ratio, noise)}
 VERDICTS = {
     "origin": ("nonlinear-conjecture", _origin_verdict),
     "dead_units": ("nonlinear-away-from-origin", _dead_verdict),

@@ -19,14 +19,9 @@ import jax
 import numpy as np
 
 from experiments.run.shared import each, joined, least, total, under_attack, where, without
-from identity_matters.relu import (
-    certificate,
-    critical_points,
-    feature_bound,
-    model,
-    origin,
-    problems,
-)
+from identity_matters.relu import critical_points, feature_bound, model, origin, problems
+from identity_matters.relu.certificate import NotCertifiedError, certify
+from identity_matters.report import groups
 
 # A point is optimal, in every variant, if f / f(0) is at most this: the targets are realizable.
 OPTIMAL_SHARE = 1e-9
@@ -49,17 +44,9 @@ SETTINGS = {
     **PROBLEMS,
     # (depth, width, lifted width d, bias, pairs); no input and output maps for d = width_in.
     "nets": (
-        (1, 1, 2, False, 8),
-        (1, 2, 2, False, 8),
-        (1, 4, 2, False, 8),
-        (1, 8, 2, False, 8),
-        (1, 8, 2, False, 2),
-        (1, 2, 4, False, 8),
-        (1, 2, 2, True, 8),
-        (2, 2, 2, False, 8),
-        (2, 2, 4, True, 8),
-        (2, 2, 2, True, 8),
-        (1, 4, 2, True, 16),
+        *((1, 1, 2, False, 8), (1, 2, 2, False, 8), (1, 4, 2, False, 8), (1, 8, 2, False, 8)),
+        *((1, 8, 2, False, 2), (1, 2, 4, False, 8), (1, 2, 2, True, 8), (2, 2, 2, False, 8)),
+        *((2, 2, 4, True, 8), (2, 2, 2, True, 8), (1, 4, 2, True, 16)),
     ),
     "problems": 16,  # for each of nets
     "start_norms": (0.1, 0.4, 0.7),  # |||theta||| of the starts
@@ -163,8 +150,8 @@ def _certificates(trial, kinds, numbers, limits, teachers, batch) -> list[dict]:
         drawn = index // (len(kinds) // trial.problems)
         teacher = problems.member(teachers, drawn)
         try:
-            proof = certificate.certify(candidate, teacher, problem)
-        except certificate.NotCertifiedError:
+            proof = certify(candidate, teacher, problem)
+        except NotCertifiedError:
             continue
         proofs.append(
             {
@@ -257,21 +244,16 @@ def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
         "linear_bad_inside": total(controls, "bad_inside"),
     }
     found = metrics["distinct_proved_minima"] >= settings["least_proved_minima"]
-    as_proved = (
-        metrics["linear_bad_inside"] == 0
-        and metrics["independent_features_bad"] == 0
-        and (least_ratio is None or least_ratio >= 1 - settings["rounding"])
-        and not at_rest
-    )
-    return metrics, under_attack(found and as_proved)
+    bad = metrics["linear_bad_inside"] + metrics["independent_features_bad"]
+    bounded = least_ratio is None or least_ratio >= 1 - settings["rounding"]
+    return metrics, under_attack(found and bounded and not (bad or at_rest))
 
 
 def _points(record: dict) -> list[dict]:
     """Where each start of one search ended."""
     starts_per_problem = len(record["kinds"]) // record["problems"]
-    names = ("kinds", "descends", "risk_share", "dead_units", "bound_coefficient")
-    rows = zip(*(record[name] for name in names), strict=True)
-    points = [dict(zip(names, row, strict=True)) for row in rows]
+    names = "kinds descends risk_share dead_units bound_coefficient"
+    points = groups.rows([record], names)
     for start, point in enumerate(points):
         point["kind"] = record["kind_names"][point["kinds"]]
         point["problem"] = start // starts_per_problem

@@ -22,6 +22,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
 
 from identity_matters import paper
+from identity_matters.report import groups
 from identity_matters.report.groups import MALFORMED
 from identity_matters.runs import Run
 
@@ -99,35 +100,12 @@ def figure(experiment: str, name: str, points: Callable[[Run], Iterable[dict]]) 
 
 
 # Several fields or columns are given as one string, separated by spaces.
+pick, rows = groups.pick, groups.rows
 
 
 def of_kind(run: Run, kind: str, name: str = "kind") -> list[dict]:
     """The run's records of one kind."""
     return [record for record in run.records if record[name] == kind]
-
-
-def pick(record: dict, names: str) -> dict:
-    """Some fields of a record; "new=old" renames one."""
-    pairs = (name.rpartition("=") for name in names.split())
-    return {new or old: record[old] for new, _, old in pairs}
-
-
-def rows(records: list[dict], names: str) -> list[dict]:
-    """Some fields of each record, as in `pick`; parallel lists give one row per position.
-
-    From ``{"depth": 2, "norms": [0.1, 0.3]}``, "depth norm=norms" makes the rows
-    ``{"depth": 2, "norm": 0.1}`` and ``{"depth": 2, "norm": 0.3}``. Lists may be nested.
-    """
-    found = []
-    for row in (pick(record, names) for record in records):
-        lists = [name for name, held in row.items() if isinstance(held, list)]
-        if lists:
-            places = zip(*(row[name] for name in lists), strict=True)
-            each = [row | dict(zip(lists, place, strict=True)) for place in places]
-            found += rows(each, " ".join(row))
-        else:
-            found.append(row)
-    return found
 
 
 def split(points: Points, names: str) -> dict[Any, Points]:
