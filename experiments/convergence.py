@@ -229,7 +229,7 @@ def _updates_needed(w, r, learning_rate, risk, max_updates):
 MEASURES = {"certified": measure_certified, "beyond": measure_beyond, "escape": measure_escape}
 
 
-def _judge_inside(settings: dict, records: list[dict]) -> tuple[dict, str]:
+def _inside(settings: dict, records: list[dict]) -> tuple[dict, str]:
     certified, beyond = (shared.where(records, question=name) for name in ("certified", "beyond"))
     converged = np.mean([record["converged_percent"] for record in beyond], axis=0)
     up_to_1 = np.array(settings["beyond_excess_over_sigma"]) <= 1
@@ -246,12 +246,8 @@ def _judge_inside(settings: dict, records: list[dict]) -> tuple[dict, str]:
     return metrics, shared.under_attack(failed > 0, attacked=True)
 
 
-def _judge_escape(settings: dict, records: list[dict]) -> tuple[dict, str]:
-    runs = [
-        {"depth": record["depth"], "target": record["target"], **entry}
-        for record in records
-        for entry in record["by_noise"]
-    ]
+def _escape(settings: dict, records: list[dict]) -> tuple[dict, str]:
+    runs = [{**record, **entry} for record in records for entry in record["by_noise"]]
     ratios = shared.joined(runs, "predicted_over_measured")
     shallowest, deepest = min(settings["depths"]), max(settings["depths"])
 
@@ -275,10 +271,7 @@ def _judge_escape(settings: dict, records: list[dict]) -> tuple[dict, str]:
     return metrics, shared.reproduced(within and not metrics["not_reached"])
 
 
-VERDICTS = {
-    "inside": ("iterates-stay-inside", _judge_inside),
-    "escape": ("time-to-escape", _judge_escape),
-}
+VERDICTS = {"inside": ("iterates-stay-inside", _inside), "escape": ("time-to-escape", _escape)}
 _ANY_SIGN = ("targets", "sigma_condition_log10", "singular_percent", "beyond_condition_log10")
 EXPERIMENT = run.Experiment("convergence", trials, MEASURES, VERDICTS, build, _ANY_SIGN)
 

@@ -38,11 +38,6 @@ from identity_matters.batches import batch_plan
 from identity_matters.images import augment, datasets
 from identity_matters.nets import mlp
 
-CLAIMS = {
-    "relu": "blog-post-relu",
-    "linear": "blog-post-linear",
-    "orthogonal": "orthogonal-weights",
-}
 # A training has diverged once a batch loss exceeds this; the zero map has loss 1.
 DIVERGED_LOSS = 1e4
 # Fields of the deepest net of each kind that become metrics.
@@ -353,7 +348,7 @@ def measure(make_training, key) -> dict:
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Metrics and verdict of one variant; see the module docstring and CLAIMS."""
+    """Metrics and verdict of one variant; see the module docstring."""
     question, rules = settings["variant"].split("/")[-1], settings["verdict"]
     # The percent of the way to the best linear map's loss; a diverged net has no such field.
     judged = [{"gap_closed_percent": -np.inf, **record} for record in records]
@@ -374,11 +369,11 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     for name, own in of_net.items():
         metrics |= _net_metrics(name, own)
     if question == "orthogonal":
-        published = {}
+        claim, published = "orthogonal-weights", {}
         holds = all_train["linear"] and no_deep_one_trains["relu"]
     else:
         layers = paper.NUMBERS["blog_post_deepest_layers"].value
-        published = {"identity_deepest_trained_layers": layers}
+        claim, published = f"blog-post-{question}", {"identity_deepest_trained_layers": layers}
         identity = {r["depth"]: r for r in of_net["identity"]}
         even = all(
             r["largest_gradient_norm"] <= rules["even_gradient_ratio"] * r["least_gradient_norm"]
@@ -395,16 +390,11 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         metrics["identity_least_norm_times_depth"] = min(everywhere, default=None)
         metrics["identity_largest_norm_times_depth"] = max(everywhere, default=None)
         metrics["identity_norm_times_depth_ratio_at_equal_rates"] = ratio
-        holds = (
-            all_train["identity"]
-            and no_deep_one_trains["plain_near_zero"]
-            and no_deep_one_trains["plain_standard"]
-            and even
-            and attenuated
-        )
+        plain = no_deep_one_trains["plain_near_zero"] and no_deep_one_trains["plain_standard"]
+        holds = all_train["identity"] and plain and even and attenuated
         if question == "linear":
             holds = holds and ratio is not None and ratio <= rules["norm_times_depth_ratio"]
-    return run.Verdict(CLAIMS[question], metrics, reproduced(holds), published)
+    return run.Verdict(claim, metrics, reproduced(holds), published)
 
 
 def _net_metrics(name: str, records: list[dict]) -> dict:

@@ -32,16 +32,9 @@ from absl import logging
 
 from experiments import run
 from experiments.run.shared import configs, each, generator, largest, require_between, where
-from identity_matters import paper, random_matrices
-from identity_matters.linear.factorization import (
-    METHODS,
-    factorize,
-    polar_bound,
-    relative_product_error,
-)
-from identity_matters.linear.lower_bound import norm_lower_bound
-from identity_matters.linear.shortest_path import PathSettings
-from identity_matters.linear.target import NotApplicableError, Target, check_depth, check_target
+from identity_matters import linear, paper, random_matrices
+from identity_matters.linear.factorization import METHODS, relative_product_error
+from identity_matters.linear.target import NotApplicableError, check_depth
 
 _MEGABYTE = 1e6
 _FLOAT64_BYTES = 8
@@ -162,11 +155,11 @@ def build(**trial) -> types.SimpleNamespace:
         require_between(0, math.inf, dimensions=trial["dimension"])
         random_matrices.target(np.random.default_rng(0), trial["family"], 1, trial["strength"])
     names = ("pieces", "exponents", "iterations", "starts")
-    path = PathSettings(**{name: trial[f"path_{name}"] for name in names})
+    path = linear.PathSettings(**{name: trial[f"path_{name}"] for name in names})
     return types.SimpleNamespace(**trial, target=target, path=path)
 
 
-def load_target(file: str) -> Target:
+def load_target(file: str) -> linear.Target:
     """The R in a .npy file; raises ValueError if there is none or Theorem 2.1 excludes it."""
     needed = f"file must be a .npy file that holds R, got {file!r}, which"
     if not pathlib.Path(file).is_file():
@@ -177,12 +170,12 @@ def load_target(file: str) -> Target:
     except (ValueError, OSError):
         # NumPy's own message suggests allow_pickle=True, which is unsafe for untrusted files.
         raise ValueError(f"{needed} holds no array of numbers") from None
-    return check_target(R)
+    return linear.check_target(R)
 
 
 def measure(trial, key) -> dict:
     """Factorizes the target at every depth by every method that applies."""
-    target = trial.target or check_target(
+    target = trial.target or linear.check_target(
         random_matrices.target(generator(key), trial.family, trial.dimension, trial.strength)
     )
     of_file = {"dimension": len(target.R)} if trial.target else {}
@@ -195,26 +188,26 @@ def measure(trial, key) -> dict:
     return {**of_file, "gamma": target.gamma, "rows": rows}
 
 
-def _save_layers(target: Target, row: dict, trial) -> None:
+def _save_layers(target: linear.Target, row: dict, trial) -> None:
     """Saves the best factorization at one depth beside the file of R, and logs how good it is."""
     depth, best = row["depth"], row["best_method"]
     place = pathlib.Path(trial.file)
     layers = place.with_name(f"{place.stem}-depth={depth}.npy")
-    np.save(layers, factorize(target.R, depth, best, path_settings=trial.path))
+    np.save(layers, linear.factorize(target.R, depth, best, path_settings=trial.path))
     logging.info(
         "%d layers: |||A||| = %.6g (%s), at least %.6g, at most %.6g by Theorem 2.1; A in %s",
         *(depth, row["norms"][best], best, row["lower_bound"], row["bound_v3"], layers),
     )
 
 
-def _measure_depth(target: Target, depth: int, trial) -> dict:
+def _measure_depth(target: linear.Target, depth: int, trial) -> dict:
     """Norms and errors of all factorizations into `depth` layers, and the bounds on the norms."""
     R, gamma, errors, norms = target.R, target.gamma, {}, {}
     for method in trial.methods:
         if method == "path" and len(R) > trial.path_max_dimension:
             continue
         try:
-            A = factorize(R, depth, method, path_settings=trial.path)
+            A = linear.factorize(R, depth, method, path_settings=trial.path)
         except NotApplicableError:
             continue
         errors[method] = relative_product_error(A, R)
@@ -222,7 +215,7 @@ def _measure_depth(target: Target, depth: int, trial) -> dict:
         # Free this stack before the next one is built: each may take gigabytes.
         del A
     best = min(norms, key=norms.get)
-    lower_bound = functools.partial(norm_lower_bound, R, depth, ascents=trial.ascents)
+    lower_bound = functools.partial(linear.norm_lower_bound, R, depth, ascents=trial.ascents)
     lower = lower_bound()
     # The bound without half turns, where factorizations are good enough for it to differ visibly.
     vectors = {"vector_lower_bound": lower_bound(half_turns=False)} if "path" in norms else {}
@@ -233,7 +226,7 @@ def _measure_depth(target: Target, depth: int, trial) -> dict:
         "depth_times_norms": {method: depth * norm for method, norm in norms.items()},
         "bound_v3": paper.theorem_2_1_bound_v3(gamma, depth),
         "bound_iclr2017": paper.theorem_2_1_bound_iclr2017(gamma, depth),
-        "bound_polar": polar_bound(gamma, depth),
+        "bound_polar": linear.polar_bound(gamma, depth),
         "lower_bound": lower,
         **vectors,
         "best_method": best,
@@ -245,15 +238,10 @@ def _measure_depth(target: Target, depth: int, trial) -> dict:
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Holds if every product is R and all norms are between the lower bound and those promised."""
-    rows = [
-        {
-            **row,
-            "norms": {**row["norms"], "best": row["norms"][row["best_method"]]},
-            "bound_psd": paper.theorem_2_1_bound_psd(record["gamma"], row["depth"]),
-        }
-        for record in records
-        for row in record["rows"]
-    ]
+    rows = [{**row, "gamma": record["gamma"]} for record in records for row in record["rows"]]
+    for row in rows:
+        row["norms"] = {**row["norms"], "best": row["norms"][row["best_method"]]}
+        row["bound_psd"] = paper.theorem_2_1_bound_psd(row["gamma"], row["depth"])
     compared = where(rows, lower_bound_is_1=False)
 
     def worst(method: str, bound: str) -> float | None:

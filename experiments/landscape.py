@@ -162,12 +162,8 @@ def negative_determinant(trial, rng) -> dict:
     options = {"steps": trial.steps, "learning_rate": trial.learning_rate}
     best, gradient_norm = critical_points.least_gradients(*start, **options)
     least = np.asarray(gradient_norm).reshape(problems, len(taus), starts).min(axis=2)
-    floor = np.sqrt(
-        [
-            [gradient_bound.squared_gradient_floor(*data, depth, radius) for radius in taus]
-            for data in zip(R, Sigma, strict=True)
-        ]
-    )
+    floor_of, pairs = gradient_bound.squared_gradient_floor, zip(R, Sigma, strict=True)
+    floor = np.sqrt([[floor_of(*data, depth, radius) for radius in taus] for data in pairs])
     norms = random_matrices.spectral_norms(np.asarray(best)).max(axis=1)
     return {
         "least_gradient_norms": least.tolist(),

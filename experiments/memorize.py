@@ -89,6 +89,8 @@ _POINTS = _data("synthetic", (256, 1024, 4096, 16384), features=64, num_classes=
 # In so many dimensions random unit vectors are nearly orthogonal, as the lemma needs. The width
 # printed for points of this separation is 22; a width of 480 suffices.
 _NEARLY_ORTHOGONAL = _data("synthetic", (1536,), features=4096, num_classes=10)
+# For ImageNet's size, on an accelerator, where larger tiles and batches pay off.
+_LARGE = {"networks": ((16, "float32"),), "tile_points": 8192, "batch_examples": 131_072}
 # What each variant measures: kind of trial -> settings.
 _SETTINGS = {
     "digits": {
@@ -143,26 +145,12 @@ _SETTINGS = {
         "separation": _data("cifar10"),
     },
     "synthetic_large": {"fit": _fit(_data("synthetic", (32768, 65536, 131072), 64, 10))},
-    # ImageNet's size; meant for an accelerator, where larger tiles and batches pay off.
-    "synthetic_imagenet": {
-        "fit": _fit(
-            _data("synthetic", (1_281_167,), 64, 1000),
-            networks=((16, "float32"),),
-            tile_points=8192,
-            batch_examples=131_072,
-        )
-    },
+    "synthetic_imagenet": {"fit": _fit(_data("synthetic", (1_281_167,), 64, 1000), **_LARGE)},
 }
 # Settings that hold several values -> what a trial calls one value, or the parts of one.
 _SEVERAL = {
-    "examples": "examples",
-    "labels": "labels",
-    "precisions": "precision",
-    "pair_distances": "pair_distance",
-    "learning_rates": "learning_rate",
-    "group_points": "group_points",
-    "word_bits": "word_bits",
-    "widths": "width",
+    **{name: name for name in ("examples", "labels", "group_points", "word_bits")},
+    **{f"{name}s": name for name in ("precision", "pair_distance", "learning_rate", "width")},
     "networks": "width precision",
 }
 get_config = shared.configs(_SETTINGS)

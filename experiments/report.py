@@ -14,9 +14,7 @@ from experiments import commands
 from identity_matters.report import build, groups
 from identity_matters.runs import write_atomically
 
-_README = flags.DEFINE_string(
-    "readme", "README.md", "Its findings and claims follow the reference."
-)
+_README = flags.DEFINE_string("readme", "README.md", "Its results follow the reference.")
 _REFERENCE_ONLY = flags.DEFINE_boolean(
     "reference_only", False, "Report the reference alone, beside its directory."
 )

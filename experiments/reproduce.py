@@ -49,9 +49,7 @@ _VARIANTS = flags.DEFINE_list(
     [],
     "Variants to run, of one experiment; or all of a data set; those of the reproduction if empty.",
 )
-_JOBS = flags.DEFINE_integer(
-    "jobs", 0, "Runs at a time; as many as there are cores if 0.", lower_bound=0
-)
+_JOBS = flags.DEFINE_integer("jobs", 0, "Runs at a time; 0: one per core.", lower_bound=0)
 _DEMO = flags.DEFINE_boolean("demo", False, "The quickest variant of each quick experiment alone.")
 _REPORT = flags.DEFINE_boolean("report", False, "Write the report at the end.")
 _OVERWRITE = flags.DEFINE_boolean(
@@ -88,17 +86,9 @@ class Job:
     completed_seconds: float = 0.0  # of the expected seconds, for the progress bar
     task: Any = None  # its line of the progress display
 
-    @property
-    def title(self) -> str:
-        return f"{self.name} {self.variant} seed={self.seed}"
-
-    @property
-    def expected_seconds(self) -> float:
-        return self.reference_seconds or UNKNOWN_SECONDS
-
-    @property
-    def is_refused(self) -> bool:
-        return self.problem is not None and not _OVERWRITE.value
+    title = property(lambda self: f"{self.name} {self.variant} seed={self.seed}")
+    expected_seconds = property(lambda self: self.reference_seconds or UNKNOWN_SECONDS)
+    is_refused = property(lambda self: self.problem is not None and not _OVERWRITE.value)
 
     @property
     def path(self) -> Any:
@@ -132,9 +122,8 @@ class Job:
         return None
 
 
-def main(argv) -> int:
+def main(_) -> int:
     """Runs what the flags select; returns the exit code."""
-    del argv
     _end_with_make()
     try:
         jobs = _jobs()
@@ -148,8 +137,8 @@ def main(argv) -> int:
             console.print(f"{job.path}: {job.problem}; make reproduce OVERWRITE=1 runs it anew")
         elif job.problem or job.summary() is None:
             waiting.append(job)
-    for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(sent, _stop)
+    for sent, code in ((signal.SIGTERM, 75), (signal.SIGINT, 130), (signal.SIGHUP, 75)):
+        signal.signal(sent, lambda *_, code=code: sys.exit(code))
     started = time.monotonic()
     try:
         _run_all(waiting, console)
@@ -228,11 +217,6 @@ def _why_not(job: Job) -> str | None:
     for name, (before, now) in runs.differences(run.config, own).items():
         return f"was made with {name}={before!r}, which is {now!r} now"
     return "diverged" if run.status == "diverged" else None
-
-
-def _stop(signum, frame):
-    del frame
-    sys.exit(130 if signum == signal.SIGINT else 75)
 
 
 def _end_with_make() -> None:

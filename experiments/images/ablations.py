@@ -66,13 +66,7 @@ _SIZES: dict[str, tuple[str, dict, dict, dict]] = {
         # Leaves a margin: at 0.05 nets of the baseline's kind sometimes diverged.
         {"learning_rate": 0.03, "boundary_steps": (350,)},
         # After 300 steps the worst of three seeds was right at the criterion, 5 % training error.
-        {
-            "steps": 400,
-            "batch_examples": 64,
-            "steps_per_log": 25,
-            "steps_per_evaluation": 100,
-            "steps_per_checkpoint": 100,
-        },
+        {"steps": 400, "batch_examples": 64, "steps_per_log": 25, **train.DIGITS_EVERY},
     ),
     # The schedule of cifar.py's small nets, over ten epochs instead of thirty.
     "cifar10/small": (
@@ -138,9 +132,7 @@ get_config = configs({variant: _settings(variant) for variant in VARIANTS + OTHE
 def trials(*, variant: str, model: dict, nets: dict, **groups) -> list[dict]:
     """One training for each net to compare."""
     del variant
-    return [
-        {"net": name, "model": {**model, **changes}, **groups} for name, changes in nets.items()
-    ]
+    return [{"net": name, "model": {**model, **own}, **groups} for name, own in nets.items()]
 
 
 def measure(training: train.Training, key, log) -> dict:
@@ -224,23 +216,17 @@ def _lower(better: dict, worse: dict) -> bool:
 
 def _overfits(without: dict, with_norm: dict) -> bool:
     """Whether batch norm lowers the training error and yet raises the test error."""
-    return (
-        not with_norm["diverged"]
-        and not without["diverged"]
-        and with_norm["train_error_percent"] < without["train_error_percent"]
-        and _lower(without, with_norm)
-    )
+    if without["diverged"] or with_norm["diverged"]:
+        return False
+    fits_better = with_norm["train_error_percent"] < without["train_error_percent"]
+    return fits_better and _lower(without, with_norm)
 
 
 # Question -> (net to compare with, test for "reproduced", test for "not reproduced"). If neither
 # test holds, the verdict is "undecided".
 _BY_TEST_ERROR: dict[str, tuple[str, Callable[..., bool], Callable[..., bool]]] = {
     # Help need not halve the loss within ten epochs, so only the test error can refute the claim.
-    "initialisation": (
-        "paper",
-        initialisation_helps,
-        lambda paper, standard: _lower(standard, paper),
-    ),
+    "initialisation": ("paper", initialisation_helps, lambda ours, other: _lower(other, ours)),
     # Which of the two projections has the lower test error.
     "projection": ("fixed", _lower, lambda fixed, trained: _lower(trained, fixed)),
     "batch_norm": ("without", _overfits, lambda without, with_norm: _lower(with_norm, without)),

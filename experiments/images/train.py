@@ -29,19 +29,10 @@ TOP_K = 5
 LEAST_CLASSES_FOR_TOP_K = 1000
 # What a verdict copies from the result of a training, where present.
 METRICS = (
-    "test_error_percent",
-    "test_error_best_percent",
-    "best_step",
-    "test_examples",
-    "train_error_percent",
-    "train_loss",
-    "steps",
-    "parameters",
-    "images_per_second",
-    "model_flops_per_second",
-    "utilization_percent",
-    "train_seconds",
-    "evaluate_seconds",
+    *("test_error_percent", "test_error_best_percent", "best_step", "test_examples"),
+    *("train_error_percent", "train_loss", "steps", "parameters", "images_per_second"),
+    *("model_flops_per_second", "utilization_percent", "train_seconds", "evaluate_seconds"),
+    *("test_top5_error_percent", "test_top5_error_best_percent"),
 )
 # Which images, and how they are preprocessed.
 DATA = {
@@ -55,6 +46,7 @@ DATA = {
     "data_dir": "data",  # where `make data` put the data sets
 }
 DIGITS = {"dataset": "digits", "pad_pixels_per_side": 0, "flip": False}
+DIGITS_EVERY = {"steps_per_evaluation": 100, "steps_per_checkpoint": 100}
 IMAGENET_DATA = {
     "dataset": imagenet.NAME,
     "data_dir": "data",  # where `make data DATASETS=imagenet2012` put it
@@ -124,13 +116,9 @@ def settings(scale: str, data: dict, model: dict, optim: dict, **train) -> dict:
     of Table 1's net.
     """
     common = IMAGENET_DATA if data["dataset"] == imagenet.NAME else DATA
-    return {
-        "scale": scale,
-        "data": {**common, **data},
-        "model": model if "name" in model else {**ALL_CONV_RESIDUAL, **model},
-        "optim": {**OPTIM, **optim},
-        "train": {**TRAIN, **train},
-    }
+    model = model if "name" in model else {**ALL_CONV_RESIDUAL, **model}
+    data, optim, train = {**common, **data}, {**OPTIM, **optim}, {**TRAIN, **train}
+    return {"scale": scale, "data": data, "model": model, "optim": optim, "train": train}
 
 
 def steps_at(batch_examples: int, *epochs: int) -> tuple[int, ...]:
@@ -168,12 +156,10 @@ def load_data(data: dict) -> ImageData:
 
 
 @functools.lru_cache(maxsize=1)
-def _load_arrays(dataset, normalization, pad_pixels_per_side, flip, data_dir) -> ImageData:
+def _load_arrays(dataset, normalization, data_dir, **augmentation) -> ImageData:
     train, test = (datasets.load(dataset, split, data_dir) for split in ("train", "test"))
     constants = augment.fit_normalization(normalization, train[0])
-    inputs = augment.make_inputs(
-        normalization, constants, pad_pixels_per_side=pad_pixels_per_side, flip=flip
-    )
+    inputs = augment.make_inputs(normalization, constants, **augmentation)
     digest = hashlib.sha256()
     for array in (*train, *test):
         digest.update(np.ascontiguousarray(array))
@@ -200,20 +186,13 @@ def _load_imagenet(
     if miniature_examples:
         data_dir = miniature.prepare(data_dir, miniature_examples)
     train, test = (imagenet.EncodedImages(data_dir, split) for split in ("train", "validation"))
-    examples = Streams(
-        (image_pixels, image_pixels, 3),
-        len(train),
-        len(test),
-        functools.partial(imagenet.read_train, train, pixels=image_pixels),
-        functools.partial(
-            imagenet.read_test, test, pixels=image_pixels,
-            shorter_side_pixels=eval_shorter_side_pixels,
-        ),
-        functools.partial(
-            imagenet.stream, threads=worker_threads or environment.usable_cores(),
-            processes=worker_processes,
-        ),
-    )  # fmt: skip
+    read_train = functools.partial(imagenet.read_train, train, pixels=image_pixels)
+    pixels = {"pixels": image_pixels, "shorter_side_pixels": eval_shorter_side_pixels}
+    read_test = functools.partial(imagenet.read_test, test, **pixels)
+    threads = worker_threads or environment.usable_cores()
+    stream = functools.partial(imagenet.stream, threads=threads, processes=worker_processes)
+    shape = (image_pixels, image_pixels, 3)
+    examples = Streams(shape, len(train), len(test), read_train, read_test, stream)
     constants = imagenet.CHANNEL_CONSTANTS if normalization == "mean_std" else {}
     inputs = augment.make_inputs(normalization, constants, pad_pixels_per_side=0, flip=False)
     fingerprint = {"train": train.fingerprint(), "validation": test.fingerprint()}
@@ -286,12 +265,8 @@ class Training:
             flops_per_example=flops.FORWARD_PASSES_PER_TRAINING_STEP * forward,
             top_k=TOP_K if self.num_classes >= LEAST_CLASSES_FOR_TOP_K else 0,
         )
-        self.parallel = parallel.ParallelSteps(
-            self.task,
-            devices=devices,
-            batch_examples=train["batch_examples"],
-            evaluation_batch_examples=train["evaluation_batch_examples"],
-        )
+        sizes = {name: train[name] for name in ("batch_examples", "evaluation_batch_examples")}
+        self.parallel = parallel.ParallelSteps(self.task, devices=devices, **sizes)
 
     def run(self, key, log, *, keep_diverged: bool = False) -> dict:
         """Trains; returns the last and the best test error, the timings, and what was trained on.
@@ -388,9 +363,7 @@ def compared(
     """
     steps = [f"{name}{step}_percent" for name in published for step in ("", "_best")]
     printed = dict(zip(steps, np.repeat(list(published.values()), 2).tolist(), strict=True))
-    holds = all(
-        measured[f"{name}_best_percent"] <= value + window_percent
-        for name, value in published.items()
-    )
+    best = {name: measured[f"{name}_best_percent"] for name in published}
+    holds = all(best[name] <= published[name] + window_percent for name in published)
     said = reproduced(holds) if comparable else "not comparable"
     return run.Verdict(claim, measured, said, paper=printed)

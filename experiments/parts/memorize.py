@@ -214,10 +214,8 @@ def _measure_precision(key, trial):
     x = x.astype(np.float32)
     sizes = trial["num_classes"], trial["width"]
     y = _rng(label_key).integers(0, sizes[0], len(x))
-    return {
-        f"{name}_result": _memorize(build_key, x, y, *sizes, dtype=np.dtype(name))
-        for name in PRECISIONS
-    }
+    own = build_key, x, y, *sizes
+    return {f"{name}_result": _memorize(*own, dtype=np.dtype(name)) for name in PRECISIONS}
 
 
 def _measure_sgd(key, trial):

@@ -12,6 +12,7 @@ Exit codes:
   130  Ctrl-C: the same
 """
 
+import collections
 import contextlib
 import ctypes
 import dataclasses
@@ -307,15 +308,9 @@ def execute(
         several.require_alike(settings, alike, problem)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    named = {"experiment": experiment.name, "variant": place, "seed": seed}
     run_dir = several.open_run(
-        results_dir,
-        experiment=experiment.name,
-        variant=place,
-        seed=seed,
-        config=settings,
-        scale=scale,
-        overwrite=overwrite,
-        **extra,
+        results_dir, **named, config=settings, scale=scale, overwrite=overwrite, **extra
     )
     logging.info("writing %s", run_dir.path)
     try:
@@ -403,25 +398,28 @@ def run_trials(
     experiment: Experiment, trials: list, subjects: list, key, run_dir, log: TrainingLog
 ) -> None:
     """Measures the trials that `run_dir` does not hold yet, each with its own key."""
-    recorded = {
-        record["cell"]
-        for record in run_dir.records
-        if not experiment.trains or record["kind"] == RESULT
-    }
+    results = [r for r in run_dir.records if not experiment.trains or r["kind"] == RESULT]
+    recorded = {record["cell"] for record in results}
     if recorded:
         logging.info("resuming after %d of %d trials", len(recorded), len(trials))
     done_seconds: list[float] = []
-    with _compile_clock() as compiling:
+    compiling: dict[str, float] = collections.defaultdict(float)  # JAX's event -> its seconds
+
+    def listen(event: str, seconds: float, **_):
+        compiling[event] += seconds
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
         for index, (trial, subject) in enumerate(zip(trials, subjects, strict=True)):
             if index not in recorded:
-                compiling["seconds"] = 0.0
+                compiling.clear()
                 started = time.perf_counter()
                 with log.trial(index, len(trials)):
                     own_key = jax.random.fold_in(key, index)
                     measured = {**experiment.measured(trial, subject, own_key, log)}
                 seconds = time.perf_counter() - started
                 # A resumed training already counts the compile time of earlier processes.
-                measured.setdefault("compile_seconds", compiling["seconds"])
+                measured.setdefault("compile_seconds", compiling[_COMPILE_EVENT])
                 measured.setdefault("seconds", seconds)
                 # dict() refuses a repeated name, so no measured value overwrites a setting.
                 run_dir.append(dict(cell=index, **trial, **measured))
@@ -434,32 +432,15 @@ def run_trials(
             # Also for recorded trials: the last process may have been killed before it got here.
             if not getattr(subject, "keeps_checkpoint", True):
                 log.delete_checkpoints(index)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def _label(trial: dict, trials: list[dict]) -> str:
     """The scalar settings that distinguish this trial from the others."""
-    own = {
-        name: value
-        for name, value in trial.items()
-        if isinstance(value, int | float | str) and any(t.get(name) != value for t in trials)
-    }
-    text = ", ".join(f"{name} {value}" for name, value in own.items())
-    return f" ({text})" if text else ""
-
-
-@contextlib.contextmanager
-def _compile_clock():
-    """Yields a dict whose "seconds" adds up XLA's compile time inside the block."""
-    clock = {"seconds": 0.0}
-
-    def listen(event: str, duration_seconds: float, **_):
-        clock["seconds"] += duration_seconds if event == _COMPILE_EVENT else 0.0
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield clock
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
+    scalars = {name: v for name, v in trial.items() if isinstance(v, int | float | str)}
+    own = [f"{n} {v}" for n, v in scalars.items() if any(t.get(n) != v for t in trials)]
+    return f" ({', '.join(own)})" if own else ""
 
 
 def phase_seconds(records: list[dict], trains: bool) -> dict:

@@ -12,9 +12,7 @@ import ml_collections
 import numpy as np
 
 
-def configs(
-    changes: dict[str, dict], common: dict | None = None
-) -> Callable[..., ml_collections.ConfigDict]:
+def configs(changes: dict[str, dict], common: dict | None = None) -> Callable[..., Any]:
     """Makes an experiment's `get_config`: variant -> `common`, updated with `changes[variant]`.
 
     The first variant is the default. The scale is "paper" unless set otherwise: the theorems hold
