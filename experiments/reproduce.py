@@ -165,11 +165,12 @@ def _jobs() -> list[Job]:
         raise ValueError(f"--seeds must be one or more numbers from 0 up, got {_SEEDS.value!r}")
     names = _ONLY.value or experiments.MODULES
     chosen = [v for name in _VARIANTS.value for v in experiments.find_variants(names[0], name)]
+    # Each run once, also if it is named twice: "cifar10" includes cifar10/small.
     found = [
-        _job(name, variant, int(seed))
-        for name in names
-        for variant in chosen or _default_variants(name)
-        for seed in seeds
+        _job(name, variant, seed)
+        for name in dict.fromkeys(names)
+        for variant in dict.fromkeys(chosen or _default_variants(name))
+        for seed in dict.fromkeys(map(int, seeds))
     ]
     if _DEMO.value:
         quickest = {job.name: job for job in sorted(found, key=lambda j: -j.expected_seconds)}

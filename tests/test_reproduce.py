@@ -41,7 +41,8 @@ def test_it_runs_what_is_missing_side_by_side_and_ends_with_a_summary(tmp_path):
     # A run with changed settings does not replace the real one.
     run_toy(tmp_path, "--config.values=(2,)")
     (changed,) = statuses(tmp_path)
-    finished = reproduce(tmp_path, "--seeds=0 1", "--jobs=2", ends=0)
+    twice = ("--only=toy", "--variants=plain,plain", "--seeds=0 1 0")
+    finished = reproduce(tmp_path, *twice, "--jobs=2", ends=0)
     assert statuses(tmp_path) == {"plain 0": "done", "plain 1": "done", changed: "done"}
     assert "run 2 of 2: toy plain seed=" in finished.stdout
     assert "\ntoy            2  2 holds" in finished.stdout
@@ -73,7 +74,7 @@ def test_runs_that_are_no_use_are_refused_and_made_anew_when_told_to(tmp_path):
     change(plain / "seed=0", "summary.json", status="diverged")
     change(plain / "seed=1", "config.json", values=[4])
     (plain / "seed=2" / "metrics.jsonl").write_text("garbage\n")
-    refused = reproduce(tmp_path, "--seeds=0 1 2", ends=1)
+    refused = reproduce(tmp_path, "--only=toy,toy", "--seeds=0 1 2", ends=1)
     for seed, why in enumerate(("diverged", "was made with values=[4]", "this line was changed")):
         (line,) = (x for x in refused.stdout.splitlines() if x.startswith(f"{plain}/seed={seed}: "))
         assert why in line and line.endswith("; make reproduce OVERWRITE=1 runs it anew")
