@@ -80,6 +80,10 @@ def test_a_file_of_settings_has_variants_of_its_own(tmp_path):
     run_toy(tmp_path / "b", f"--config={settings}:plain")
     (found,) = runs_below(tmp_path / "b")
     assert found.variant.startswith("plain@")
+    settings.write_text("from ml_collections import ConfigDict as get_config\n")
+    for given, why in ((settings, "gives no scale"), (f"{settings}:plain", "(Attribute")):
+        finished = run_toy(tmp_path / "c", f"--config={given}", ends=2)
+        assert why in finished.stderr and len(finished.stderr.splitlines()) == 1
 
 
 def test_settings_that_only_say_where_data_lie_change_nothing():
@@ -109,10 +113,7 @@ REFUSED = {
         (["twice"], "unknown argument 'twice'"),
     ],
     "experiments.images.cifar": [
-        (
-            ["--config=:cifar10/resnet", "--config.data.data_dir=/nowhere"],
-            "cifar10 is not prepared in /nowhere; run: make data DATASETS=cifar10",
-        ),
+        (["--config=:cifar10/resnet", "--config.data.data_dir=a"], "not prepared in a; run: make"),
         (["--config.train.batch_examples=3", "--config.train.devices=2"], "multiple of"),
         (["--config.model.stage_strides=(2,4,2)"], "sides"),
         (["--num_processes=2"], "num_processes and process_id belong together"),
@@ -197,10 +198,8 @@ def test_failures_of_the_machine_are_one_line(error, message):
 def test_only_what_comes_too_late_for_orbax_goes_untold(monkeypatch):
     told: list = []
     monkeypatch.setattr(sys, "__unraisablehook__", told.append)
-    failures = [
-        types.SimpleNamespace(exc_value=RuntimeError(text))
-        for text in ("Event loop is closed", "another")
-    ]
+    errors = RuntimeError("Event loop is closed"), RuntimeError("another")
+    failures = [types.SimpleNamespace(exc_value=error) for error in errors]
     for failure in failures:
         run._tell_unraisable(failure)
     assert told == failures[1:]

@@ -77,16 +77,21 @@ def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, 
 
 
 def _load(experiment: Any, file: str, variant: str) -> ml_collections.ConfigDict:
-    get_config = experiment.settings_module.get_config
-    if file:
-        try:
-            get_config = runpy.run_path(file)["get_config"]
-        except KeyError:
-            raise ValueError(f"--config={file} has no function get_config") from None
-        except (Exception, SystemExit) as error:
-            why = f"{type(error).__name__}: {runs.first_line(error)}"
-            raise ValueError(f"cannot read the settings from --config={file} ({why})") from None
-    return get_config(variant) if variant else get_config()
+    arguments = [variant] if variant else []
+    if not file:
+        return experiment.settings_module.get_config(*arguments)
+    try:
+        get_config = runpy.run_path(file).get("get_config")
+        config = ml_collections.ConfigDict(get_config(*arguments) if get_config else {})
+    except (Exception, SystemExit) as error:
+        why = f"{type(error).__name__}: {runs.first_line(error)}"
+        raise ValueError(f"cannot read the settings from --config={file} ({why})") from None
+    if not get_config:
+        raise ValueError(f"--config={file} has no function get_config")
+    for name in ("scale", "variant"):
+        if name not in config:
+            raise ValueError(f"get_config of --config={file} gives no {name}")
+    return config
 
 
 def _help(experiment: Any, config: ml_collections.ConfigDict) -> str:
