@@ -103,6 +103,8 @@ def trials(
 
 def _batches(kind: str, data: dict, *, points: int, widths, depth_caps, **common) -> list[dict]:
     """One trial per shape, with batches per sampler in inverse proportion to the size of A."""
+    if list(depth_caps) != sorted(set(depth_caps)):
+        raise ValueError(f"{kind}.depth_caps must increase, got {depth_caps}")
     lows = (1, *(cap + 1 for cap in depth_caps[:-1]))
     sizes = [(w, *ends) for ends in zip(lows, depth_caps, strict=True) for w in widths]
     weights = np.array([1 / (width**2 * cap) for width, _, cap in sizes])
@@ -126,9 +128,8 @@ def build(**trial) -> types.SimpleNamespace:
         }
         rng = np.random.default_rng(0)
         random_matrices.second_moments(rng, 1, trial["width"], **trial["data"])
-    increasing = {name: trial[name] for name in trial if name in _INCREASING}
-    increasing["depth_caps"] = (trial.get("min_depth", 1), trial.get("max_depth", 1) + 1)
-    for name, values in increasing.items():
+    for name in trial.keys() & {*_INCREASING}:
+        values = trial[name]
         if len(values) < 2 or list(values) != sorted(set(values)):
             raise ValueError(f"{kind}.{name} must increase, got {values}")
     return types.SimpleNamespace(**trial)
