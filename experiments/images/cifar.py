@@ -58,8 +58,8 @@ _NETS: dict[str, tuple[str, dict, dict, dict, dict]] = {
     # (estimate). 60,000 steps show the plateau after the second drop of the learning rate.
     "all_conv_residual": ("paper", {}, {"compute_dtype": "bfloat16"}, {}, {}),
     # Claim: real images, the full depth of 55 convolutions, and a training error that falls.
-    # Reduced: a quarter of the width, 1,200 steps. 2 CPU cores: about 15 minutes (estimate).
-    # Expected: a training loss that falls from 2.3 to below 1.5; there is no published figure.
+    # Reduced: a quarter of the width, 1,200 steps. 2 CPU cores: 26 minutes. Expected: a training
+    # loss that falls from 2.3 to below 1.5; there is no published figure.
     "quarter_width": (
         "reduced",
         {},
