@@ -1,8 +1,8 @@
 """Section 5: is there a Theorem 2.2 for residual blocks with one ReLU, h + V ReLU(U h + s)?
 
 Command: python -m experiments.relu --config=:search
-Hardware and time: 2 CPU cores, about 80 s of CPU time for the five variants, 35 of them for
-search, and half a minute more the first time, for compiling.
+Hardware and time: one CPU core, about a minute for the five variants, half of it for search, and
+up to a minute more the first time, for compiling.
 
 The experiment tests the literal analogue: every critical point of small norm is a global minimum.
 All targets come from a teacher inside the ball ``|||theta||| <= tau < 1``. docs/theory/relu.md has
