@@ -17,7 +17,11 @@ from experiments import commands
 from identity_matters import paper
 from identity_matters.report import groups
 
-_STYLES = {"not reproduced": "red", "counterexample": "yellow", "": "green"}
+# The colour of a verdict: that of the first of these words in it.
+_STYLES = {
+    **{"not reproduced": "red", "counterexample": "yellow"},
+    **{"undecided": "default", "not comparable": "default", "": "green"},
+}
 
 
 def _main(_: list[str]) -> int:
