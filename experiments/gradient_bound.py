@@ -208,7 +208,7 @@ def largest_ratio(form: str, depth: int, tau: float) -> float:
     Corrected: 1. iclr2017: ``(1-tau)^{-(l-1)}``. v3: 1, so it fails only where ``||Sigma|| > 1``.
     """
     corrected = gradient_bound.gradient_bound_corrected(depth, tau, 1.0, 1.0)
-    return float(gradient_bound.bound_function(form)(depth, tau, 1.0, 1.0) / corrected)
+    return float(gradient_bound.BOUNDS[form](depth, tau, 1.0, 1.0) / corrected)
 
 
 def scaled_data(trial, rng) -> dict:

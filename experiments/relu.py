@@ -23,7 +23,6 @@ Verdicts: counterexample for the first three, holds for gradient_ratio, reproduc
 """
 
 import collections
-import dataclasses
 import functools
 import types
 
@@ -112,14 +111,19 @@ def trials(*, variant: str, **settings) -> list[dict]:
 
 
 def build(*, measured: str, **trial):
-    """The trial with its `problems.Setting` and the nets' shape; ValueError for a bad setting."""
+    """The trial with the nets' shape; ValueError for a bad setting."""
     if trial.get("law", "gaussian") not in _LAWS:
         raise ValueError(f"laws must be among {_LAWS}, got {trial['law']!r}")
     if measured == "dead" and trial["width_in"] > 2:
         raise ValueError(f"d of nets must be 1 or 2, got {trial['width_in']}")
     if "teacher_width" in trial:
-        names = [field.name for field in dataclasses.fields(problems.Setting)]
-        trial["setting"] = problems.Setting(**{name: trial[name] for name in names})
+        shared.require_between(0, 1, teacher_norm=trial["teacher_norm"])
+        if trial["lifted_width"] < trial["width_in"]:
+            raise ValueError(
+                "lifted_width must be at least width_in, got {lifted_width} < {width_in}".format(
+                    **trial
+                )
+            )
         trial["shape"] = trial["depth"], trial["width"], trial["lifted_width"]
     return types.SimpleNamespace(**trial)
 
@@ -127,7 +131,7 @@ def build(*, measured: str, **trial):
 def at_origin(trial, rng) -> dict:
     """Gradient, second-order form and steepest descent at zero weights."""
     count, step, bias = trial.problems, trial.step_size, trial.bias
-    sample, _ = problems.realizable(rng, count, trial.setting)
+    sample, _ = problems.realizable(rng, count, trial)
     others = model.random_blocks(rng, np.ones(count), *trial.shape, bias)
     curvatures, forms, steepest = [], [], []
     for index in range(count):
@@ -194,7 +198,7 @@ def _gaussian(rng, scale: float, count: int, depth: int, width: int, d: int) -> 
 
 def gradient_ratio(trial, rng) -> dict:
     """The feature bound on random nets, in a search that attacks it, and where it is tight."""
-    sample, _ = problems.realizable(rng, trial.samples, trial.setting)
+    sample, _ = problems.realizable(rng, trial.samples, trial)
     measured, bound = collections.defaultdict(list), 0.0
     for norm in trial.norms:
         norms = np.full(trial.samples, norm)
@@ -220,7 +224,7 @@ def _tight_ratio(rng, trial, norm: float) -> float | None:
     """Right over left at V = 0 with equal blocks and errors along the last singular vector."""
     if trial.width < 2 * trial.pairs:
         return None
-    samples, _ = problems.realizable(rng, trial.samples, trial.setting)
+    samples, _ = problems.realizable(rng, trial.samples, trial)
     one = model.random_blocks(rng, np.full(trial.samples, norm), 1, *trial.shape[1:], trial.bias)
     nets = jax.tree.map(lambda part: np.repeat(part, trial.depth, axis=1), one)
     nets = nets._replace(V=np.zeros_like(nets.V))
@@ -235,7 +239,7 @@ def _tight_ratio(rng, trial, norm: float) -> float | None:
 def noise(trial, rng) -> dict:
     """Gradient descent from Gaussian weights of each scale, all scales in one batch."""
     scales = trial.scales
-    sample, _ = problems.realizable(rng, trial.starts, trial.setting)
+    sample, _ = problems.realizable(rng, trial.starts, trial)
     start = _gaussian(rng, 1.0, trial.starts, *trial.shape)
     if not trial.bias:
         start = start._replace(s=None)

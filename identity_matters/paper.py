@@ -4,15 +4,13 @@ The paper: M. Hardt and T. Ma, "Identity Matters in Deep Learning", arXiv 1611.0
 versions differ, "ICLR 2017" is the conference text and "v3" the arXiv text of July 2018.
 """
 
-import dataclasses
 import math
 import pathlib
 import tomllib
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclasses.dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """A statement that an experiment checks; claims.toml describes the fields.
 
     `id` is the "claim" field of summary.json; it stays the same when the title changes.
@@ -30,8 +28,7 @@ class Claim:
     command: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """A finding that opens the report: a text with values, the id of its claim, and its figure."""
 
     title: str
@@ -40,16 +37,14 @@ class Finding:
     figure: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Caption:
+class Caption(NamedTuple):
     """The one-line title of a figure and its caption: claim, what to look for, equation."""
 
     title: str
     caption: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Number:
+class Number(NamedTuple):
     """A published number with its unit, where it is printed, and a note."""
 
     value: float

@@ -157,11 +157,9 @@ def second_moments(
     of a projection. They are all diagonal: this keeps their null spaces free of rounding, which a
     target with a large error there would amplify. Layers and targets have random bases anyway.
 
-    Args:
-      scale_log10: (low, high), log10 of ||Sigma||, low <= high.
-      max_condition_log10: largest log10 of the condition number (on the range of a singular Sigma).
-    Raises:
-      ValueError: an argument is out of range, or `singular` with width 1.
+    scale_log10: (low, high), log10 of ||Sigma||, low <= high; max_condition_log10: largest log10 of
+    the condition number (on the range of a singular Sigma). Raises ValueError for an argument out
+    of range, or `singular` with width 1.
     """
     if len(scale_log10) != 2 or not scale_log10[0] <= scale_log10[1]:
         raise ValueError(f"log10 ||Sigma|| needs (low, high), got {scale_log10}")

@@ -84,7 +84,6 @@ def floor(R=-1.0, depth=1, tau=0.5):
         (lower_bound, {"A": np.ones((1, 1, 1))}, r"needs \|\|\|A\|\|\| < 1, got 1.0"),
         (lower_bound, {"A": np.full((1, 1, 1), np.nan)}, r"\|\|\|A\|\|\| < 1, got nan"),
         (lower_bound, {"A": np.zeros((1, 1))}, r"\[depth, d, d\]"),
-        (lower_bound, {"excess": -1.0}, "excess must be at least 0, got -1.0"),
         (lower_bound, {"Sigma": np.eye(2)}, "Sigma must be 1 x 1"),
         (lower_bound, {"Sigma": -np.eye(1)}, "positive semidefinite, but has the eigenvalue -1.0"),
         (lower_bound, {"A": np.zeros((1, 2, 2)), "Sigma": [[1.0, 2.0], [0.0, 1.0]]}, "symmetric"),

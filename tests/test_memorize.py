@@ -319,19 +319,22 @@ def test_counting_lower_bound_by_hand():
 
 
 @pytest.mark.parametrize("features", [2, 100])
-def test_separation_is_the_smallest_squared_distance(monkeypatch, features):
-    monkeypatch.setattr(paper_method, "TILE_POINTS", 64)
+def test_separation_is_the_smallest_squared_distance(features):
     x = np.random.default_rng(0).standard_normal((300, features))
     squares = pdist(x, "sqeuclidean")
     found = paper_method.separation(x)
     assert found.indices == list(itertools.combinations(range(300), 2))[np.argmin(squares)]
     assert found.rho == pytest.approx(squares.min(), rel=1e-12)  # sums in another order
+    pixels = np.uint8(60 * x + 128)
+    least = pdist(pixels[:30].astype(float), "sqeuclidean").min()
+    assert paper_method.separation(pixels[:30]).rho == least
+    with pytest.raises(ValueError, match="must be at most 1e\\+15, got"):
+        paper_method.separation(1e20 * x)
 
 
 def test_separation_finds_a_pair_that_the_projection_hides(monkeypatch):
     monkeypatch.setattr(paper_method, "PROJECTED_FEATURES", 4)
     monkeypatch.setattr(paper_method, "PROJECTION_EXAMPLES", 50)
-    monkeypatch.setattr(paper_method, "TILE_POINTS", 32)
     rng = np.random.default_rng(1)
     x = rng.standard_normal((200, 40)) * np.linspace(3, 0.1, 40)
     x[170] = x[13] + 1e-3 * rng.standard_normal(40)

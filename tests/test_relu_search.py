@@ -1,12 +1,13 @@
 """Limits of the search, kinds of critical points, and proofs in rational arithmetic."""
 
-import dataclasses
 import fractions
+import types
 
 import jax
 import numpy as np
 import pytest
 
+from experiments.parts import relu_search
 from identity_matters.relu import certificate, critical_points, model, origin, problems
 from identity_matters.relu.model import Blocks
 from tests.relu_problems import copies, two_points, unit_blocks
@@ -45,20 +46,14 @@ def test_kinds_by_the_first_that_fits():
         "eigenvalues": ([0.0, 1.0], [-1.0, 1.0]),
     }
     # Point j is bad in the j-th and all later numbers, the last point in none.
-    kinds = critical_points.classify(
-        {
-            name: np.array([fault] * i + [good] * (8 - i))
-            for i, (name, (good, fault)) in enumerate(numbers.items(), 1)
-        },
-        units=2,
-        gradient_tolerance=1e-9,
-        optimal_share=1e-9,
-        radius=1.0,
-        kink_tolerance=1e-6,
-        zero_unit_tolerance=1e-6,
-        curvature_tolerance=1e-9,
-    )
-    assert tuple(kinds) == critical_points.KINDS
+    limits = {
+        name: np.array([fault] * i + [good] * (8 - i))
+        for i, (name, (good, fault)) in enumerate(numbers.items(), 1)
+    }
+    small = dict.fromkeys(("gradient_tolerance", "optimal_share", "curvature_tolerance"), 1e-9)
+    small |= {"kink_tolerance": 1e-6, "zero_unit_tolerance": 1e-6}
+    trial = types.SimpleNamespace(depth=1, width=2, radius=1.0, **small)
+    assert tuple(relu_search.classify(trial, limits)) == relu_search.KINDS
 
 
 def two_sided(right, left):
@@ -121,7 +116,7 @@ def test_dead_units_and_dead_blocks_are_left_out():
         assert proof.dead_units == count
         assert proof.norm > 0.7
         changed = {"dead_units": 0, "norm": alone.norm}
-        assert dataclasses.replace(proof, **changed) == alone
+        assert proof._replace(**changed) == alone
     # Dead at h_1(2) = 2.45 + 9e-10, but only by 1e-10, which is less than the point may move.
     near = (0.1, 0.7, -0.245 - 1.9e-10)
     for net, message in [

@@ -13,7 +13,6 @@ point. The gradient in the maps never falls below its bound and is not 0 at any 
 """
 
 import collections
-import dataclasses
 
 import jax
 import numpy as np
@@ -25,6 +24,17 @@ from identity_matters.report import groups
 
 # A point is optimal, in every variant, if f / f(0) is at most this: the targets are realizable.
 OPTIMAL_SHARE = 1e-9
+# Kinds of limits; the first that fits counts.
+KINDS = (
+    "not critical",
+    "optimal",
+    "outside",
+    "all dead",
+    "zero unit",
+    "at a kink",
+    "saddle",
+    "no negative curvature",
+)
 # Smooth, not optimal and inside the ball.
 _BAD = ("saddle", "no negative curvature")
 _NOT_INSIDE = ("not critical", "outside")
@@ -69,10 +79,6 @@ SETTINGS = {
         "pairs": 8,
     },
 }
-_THRESHOLDS = (
-    *("gradient_tolerance", "optimal_share", "radius"),
-    *("kink_tolerance", "zero_unit_tolerance", "curvature_tolerance"),
-)
 
 
 def each_net(settings: dict, names: str, measured: str) -> list[dict]:
@@ -95,7 +101,7 @@ def short(values) -> list:
 
 def search(trial, rng) -> dict:
     """Where the searches end, by kind, and certificates of bad local minima."""
-    sample, teachers = problems.realizable(rng, trial.problems, trial.setting)
+    sample, teachers = problems.realizable(rng, trial.problems, trial)
     norms = np.repeat(trial.start_norms, trial.starts)
     descends = np.tile(np.arange(len(norms)) % 2 == 0, trial.problems)
     blocks = model.random_blocks(rng, np.tile(norms, trial.problems), *trial.shape, trial.bias)
@@ -114,22 +120,37 @@ def search(trial, rng) -> dict:
     }
     numbers = {name: np.asarray(value) for name, value in numbers.items()}
     numbers["risk_share"] = numbers["risk"] / origin.risk_at_origin(batch)
-    kinds = critical_points.classify(
-        numbers,
-        units=trial.depth * trial.width,
-        **{name: getattr(trial, name) for name in _THRESHOLDS},
-    )
+    kinds = classify(trial, numbers)
     at_bad = numbers["functional_ratio"][np.isin(kinds, _BAD)]
     kept = ("gradient_norm", "risk_share", "max_norm", "bound_coefficient")
     return {
-        "kinds": [critical_points.KINDS.index(kind) for kind in kinds],
-        "kind_names": list(critical_points.KINDS),
+        "kinds": [KINDS.index(kind) for kind in kinds],
+        "kind_names": list(KINDS),
         "descends": descends.tolist(),
         "dead_units": numbers["dead_units"].tolist(),
         "least_functional_ratio": float(at_bad.min()) if len(at_bad) else None,
         "certificates": _certificates(trial, kinds, numbers, limits, teachers, batch),
         **{name: short(numbers[name]) for name in kept},
     }
+
+
+def classify(trial, limits: dict[str, np.ndarray]) -> np.ndarray:
+    """One of `KINDS` for each limit, by the settings of the trial.
+
+    limits: the arrays of `critical_points.find` and `critical_points.kink_margins`, "risk_share"
+    (f / f(0); the problems are realizable) and "max_norm".
+    """
+    eigenvalues = limits["eigenvalues"]
+    conditions = [
+        limits["gradient_norm"] > trial.gradient_tolerance,
+        limits["risk_share"] <= trial.optimal_share,
+        limits["max_norm"] >= trial.radius,
+        limits["dead_units"] == trial.depth * trial.width,
+        limits["shortest_unit"] <= trial.zero_unit_tolerance,
+        limits["kink_margin"] <= trial.kink_tolerance,
+        eigenvalues[:, 0] < -trial.curvature_tolerance * eigenvalues[:, -1],
+    ]
+    return np.select(conditions, KINDS[:-1], KINDS[-1])
 
 
 def _certificates(trial, kinds, numbers, limits, teachers, batch) -> list[dict]:
@@ -142,7 +163,7 @@ def _certificates(trial, kinds, numbers, limits, teachers, batch) -> list[dict]:
     across = np.take_along_axis(eigenvalues, zeros[:, None], axis=1)[:, 0]
     # A candidate that is flat in any other direction cannot be proved.
     curved = across > trial.curvature_tolerance * eigenvalues[:, -1]
-    curved &= kinds == critical_points.KINDS[-1]
+    curved &= kinds == KINDS[-1]
     order = [int(i) for i in np.argsort(-across) if curved[i]]
     proofs = []
     for index in order[: trial.certified_at_most]:
@@ -155,7 +176,7 @@ def _certificates(trial, kinds, numbers, limits, teachers, batch) -> list[dict]:
             continue
         proofs.append(
             {
-                **dataclasses.asdict(proof),
+                **proof._asdict(),
                 "problem": drawn,
                 **{name: float(numbers[name][index]) for name in _OF_PROOFS},
                 "candidate": jax.tree.map(np.ndarray.tolist, candidate)._asdict(),

@@ -15,16 +15,6 @@ Import the names below from here, and everything else from its module. The NumPy
 (`factorize`, `norm_lower_bound`, `polar_bound`) compute in float64 whatever JAX is set to. The
 JAX functions (`product`, the risk, gradient descent) reject float32; JAX makes float64 arrays only
 after ``jax.config.update("jax_enable_x64", True)``.
-
->>> import numpy as np
->>> from identity_matters.linear import factorize, norm_lower_bound
->>> R = np.diag([-1.0, -1.0, 1.0, 1.0])
->>> A = factorize(R, depth=16)
->>> A.shape, A.dtype
-((16, 4, 4), dtype('float64'))
->>> norms = np.linalg.norm(A, 2, axis=(1, 2))
->>> round(norms.max(), 12), round(norm_lower_bound(R, depth=16), 12)
-(np.float64(0.196034280659), 0.196034280659)
 """
 
 from identity_matters.linear.descent import Descent as Descent

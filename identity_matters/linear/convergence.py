@@ -167,14 +167,10 @@ def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
     >>> round(escape_time([1.0], -1.0, 1.0, 0.01), 6), round(math.log(2 / 0.1) / 2, 6)
     (1.497866, 1.497866)
 
-    Args:
-      w: f64[l], the weights at the start, all above 0.
-      r, sigma: the target, not 0, and the second moment of the input, above 0.
-      risk: where to stop, above 0 and below ``sigma r^2``, the risk at the saddle.
-    Returns:
-      The time; math.inf if r < 0 and two weights share the least value.
-    Raises:
-      ValueError: an argument out of range; the message names it.
+    w: f64[l], the weights at the start, above 0; r: the target, not 0; sigma: the second moment of
+    the input, above 0; risk: where to stop, above 0 and below ``sigma r^2``, the risk at the
+    saddle; else a ValueError names the argument. The time is math.inf if r < 0 and two weights
+    share the least value.
     """
     w = np.sort(np.asarray(w, np.float64))
     if w.ndim != 1 or not w.size or not (w > 0).all():

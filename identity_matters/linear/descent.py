@@ -71,8 +71,7 @@ class Rules:
                 raise ValueError(f"{name} must be {needed}, got {getattr(self, name)}")
 
 
-@dataclasses.dataclass(frozen=True)
-class Descent:
+class Descent(NamedTuple):
     """A finished run: the last weights (f64[depth, m, m]), one of `STOPPED`, and the curves."""
 
     A: jax.Array
@@ -232,9 +231,7 @@ def _is_inside(A):
     """``|||A||| < 1``, bool[]: by Frobenius norms where those suffice, else by a batched SVD."""
     largest_frobenius = jnp.sqrt(jnp.max(jnp.sum(A**2, axis=(1, 2))))
     return jax.lax.cond(
-        largest_frobenius < 1,
-        lambda: jnp.array(True),
-        lambda: model.max_spectral_norm(A) < 1,
+        largest_frobenius < 1, lambda: jnp.array(True), lambda: model.max_spectral_norm(A) < 1
     )
 
 

@@ -60,23 +60,14 @@ def _sigma(form: str, eigenvalues: np.ndarray) -> np.ndarray:
     return least_nonzero_eigenvalue(eigenvalues) if form == "corrected" else eigenvalues[..., 0]
 
 
-_BOUNDS = {
+# The right-hand sides as functions of (depth, tau, sigma, excess). Pure arithmetic: JAX may trace
+# them, and with `fractions.Fraction` arguments they are exact.
+BOUNDS: dict[str, Callable[..., Any]] = {
     "iclr2017": paper.gradient_bound_iclr2017,
     "v3": paper.gradient_bound_v3,
     "corrected": gradient_bound_corrected,
 }
-FORMS = tuple(_BOUNDS)
-
-
-def bound_function(form: str) -> Callable[..., Any]:
-    """The right-hand side of eq. (2.3) as a function of ``(depth, tau, sigma, excess)``.
-
-    Pure arithmetic: it may be traced by JAX, and with `fractions.Fraction` arguments it is exact.
-    Raises ValueError unless `form` is one of `FORMS`.
-    """
-    if form not in _BOUNDS:
-        raise ValueError(f"form must be one of {FORMS}, got {form!r}")
-    return _BOUNDS[form]
+FORMS = tuple(BOUNDS)
 
 
 def gradient_lower_bound(
@@ -92,24 +83,19 @@ def gradient_lower_bound(
     >>> [float(gradient_lower_bound(A, Sigma, excess, form)) for form in FORMS]
     [32.0, 32.0, 16.0]
 
-    Args:
-      A: f64[depth, d, d]; Sigma: f64[d, d], symmetric positive semidefinite.
-      excess: f64[], ``f(A) - C`` from `model.excess_risk`, at least 0.
-      form: one of `FORMS`; only "corrected" is a true bound.
-    Raises:
-      TypeError: an array is not float64.
-      ValueError: an argument is not as above, or ``|||A||| >= 1``, where eq. (2.3) says nothing.
+    A: f64[depth, d, d] with ``|||A||| < 1``; Sigma: f64[d, d], symmetric positive semidefinite;
+    excess: f64[], ``f(A) - C`` from `model.excess_risk`; form: one of `FORMS`, of which only
+    "corrected" is a true bound. Raises ValueError unless all this holds, TypeError unless A and
+    Sigma are float64.
     """
-    model.check_stack(A)
-    model.check_array(Sigma, "Sigma", A.shape[1:], f"be {A.shape[1]} x {A.shape[1]}, as the layers")
-    bound = bound_function(form)
-    eigenvalues = second_moment_eigenvalues(Sigma)
-    if not float(excess) >= 0:
-        raise ValueError(f"excess must be at least 0, got {float(excess)}")
+    if form not in BOUNDS:
+        raise ValueError(f"form must be one of {FORMS}, got {form!r}")
     tau = float(model.max_spectral_norm(A))
+    model.check_array(Sigma, "Sigma", A.shape[1:], f"be {A.shape[1]} x {A.shape[1]}, as the layers")
+    eigenvalues = second_moment_eigenvalues(Sigma)
     if not tau < 1:
         raise ValueError(f"eq. (2.3) needs |||A||| < 1, got {tau}")
-    return bound(A.shape[0], tau, _sigma(form, eigenvalues), excess)
+    return BOUNDS[form](A.shape[0], tau, _sigma(form, eigenvalues), excess)
 
 
 def second_moment_eigenvalues(Sigma: ArrayLike) -> np.ndarray:
@@ -155,14 +141,10 @@ _evaluate = jax.jit(jax.vmap(squared_gradient_and_excess))
 def right_over_left(A: Array, R: Array, Sigma: Array, depth: Array, form: str) -> np.ndarray:
     """Right-hand side of eq. (2.3) divided by ``||grad f||_F^2`` at a batch of points.
 
-    Args:
-      A: f64[n, max_depth, d, d] with ``|||A||| < 1``; zero layers from `depth` on.
-      R, Sigma: f64[n, d, d]; depth: int[n].
-      form: one of `FORMS`; anything else raises ValueError.
-    Returns:
-      f64[n]; above 1 the bound fails; nan where both sides vanish, as at an optimum.
+    A: f64[n, max_depth, d, d] with ``|||A||| < 1`` and zero layers from `depth`, int[n], on; R and
+    Sigma: f64[n, d, d]; form: one of `FORMS`. Returns f64[n]; above 1 the bound fails; nan where
+    both sides vanish, as at an optimum.
     """
-    bound = bound_function(form)
     pending = _evaluate(A, R, Sigma, depth)
     # NumPy, not JAX, computes the eigenvalues, while XLA evaluates the gradients: two independent
     # batched LAPACK calls in one compiled function deadlock on a CPU with two threads (seen with
@@ -171,7 +153,7 @@ def right_over_left(A: Array, R: Array, Sigma: Array, depth: Array, form: str) -
     sigma = _sigma(form, np.linalg.eigvalsh(np.asarray(Sigma)))
     squared_gradient, excess = (np.asarray(value) for value in pending)
     with np.errstate(invalid="ignore"):
-        return bound(np.asarray(depth), tau, sigma, excess) / squared_gradient
+        return BOUNDS[form](np.asarray(depth), tau, sigma, excess) / squared_gradient
 
 
 def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> float:
@@ -211,7 +193,7 @@ def worst_case(
 
     A: f64[depth, d, d], E and Sigma: f64[d, d], tau: f64[] in (0, 1): the start and the radius.
     """
-    bound, identity = bound_function(form), jnp.eye(E.shape[0])
+    bound, identity = BOUNDS[form], jnp.eye(E.shape[0])
 
     def target(layers, error):
         return model.product(layers) - error
@@ -261,9 +243,9 @@ def smallest_scalar_counterexample(
     Layers are taken from 0, -1/2 and 1/2 in this order, R from 1 ... max_integer (det R > 0),
     Sigma from 1 ... max_sigma. None if no point of this lattice fails. The arithmetic is exact and,
     apart from the right-hand side, shares no code with the floating-point version: it is Lemma 2.4
-    for numbers. Raises ValueError unless `form` is one of `FORMS`.
+    for numbers. `form` is one of `FORMS`.
     """
-    bound, half = bound_function(form), fractions.Fraction(1, 2)
+    bound, half = BOUNDS[form], fractions.Fraction(1, 2)
     data = itertools.product(range(1, max_integer + 1), range(1, max_sigma + 1))
     ordered = sorted(data, key=lambda pair: (sum(pair), pair))
     for depth in range(1, max_depth + 1):

@@ -25,11 +25,7 @@ _MANY_LAYERS, _NEAR = 10**6, 1e-4
 
 
 def norm_lower_bound(
-    R: ArrayLike,
-    depth: int,
-    *,
-    ascents: int = 16,
-    half_turns: bool = True,
+    R: ArrayLike, depth: int, *, ascents: int = 16, half_turns: bool = True
 ) -> float:
     """A lower bound on |||A||| over all factorizations ``R = (I + A_l) ... (I + A_1)``.
 

@@ -1,7 +1,7 @@
 """Fractional powers of rotations, by the real Schur form (appendix A.1), and principal roots."""
 
-import dataclasses
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -14,8 +14,7 @@ _LARGEST_ANGLE_ROUNDING = 1e-11
 LARGEST_ERROR = 1e-10
 
 
-@dataclasses.dataclass(frozen=True)
-class RotationForm:
+class RotationForm(NamedTuple):
     """``Q = S diag(T(theta_1), T(theta_2), ..., [1]) S^T``, orthogonal with det Q = 1.
 
     ``T(t) = [[cos t, -sin t], [sin t, cos t]]``; an odd d leaves the last axis fixed.

@@ -120,12 +120,8 @@ def excess_risk(A: Array, R: Array, Sigma: Array) -> jax.Array:
     >>> excess_risk(A, R, Sigma)
     Array(2., dtype=float64)
 
-    Args:
-      A: f64[depth, d, d]; R: f64[d, d], the target map.
-      Sigma: f64[d, d], the second moment of the inputs, symmetric positive semidefinite.
-    Raises:
-      TypeError: an array is not float64.
-      ValueError: a shape does not fit.
+    A: f64[depth, d, d]; R: f64[d, d], the target map; Sigma: f64[d, d], the second moment of the
+    inputs, symmetric positive semidefinite. For errors see `check_array`.
     """
     E, _ = _error(A, R, Sigma, None, None)
     return jnp.sum(E * (E @ Sigma))

@@ -1,7 +1,7 @@
 """The conditions of Theorem 2.1 on the target R, and its gamma."""
 
-import dataclasses
 import functools
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,8 +18,7 @@ class NotApplicableError(ValueError):
     """This method cannot factorize this R at this depth; another one may."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """A checked target with its singular value decomposition ``R = U diag(K) V^T``.
 
     R, U, Vt: f64[d, d]; K: f64[d], positive, in decreasing order; gamma: that of Theorem 2.1.

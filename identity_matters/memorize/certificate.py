@@ -1,17 +1,18 @@
-"""Bounds the effect of rounding on a finished network, built by `construct`.
+"""Estimates the effect of rounding on a finished network, built by `construct`.
 
 A unit is exactly zero on every point that it must leave alone, and adding zero changes no bit, so
 errors do not accumulate over depth: a point carries the rounding error of A_0 x until its own block
-moves it next to its surrogate label, where it stays. With unit roundoff u, and a bound eps_h on the
-norm of the error of A_0 x, the pre-activation of unit i at h is off by at most
+moves it next to its surrogate label, where it stays. With unit roundoff u, and eps_h for the norm
+of the error of A_0 x, the pre-activation of unit i at h is off by at most
 
     eta_i(h) = |u_i| eps_h + (k + 1) u (|u_i| |h| + |s_i|).
 
-The bound also holds on devices that flush subnormal numbers to zero, as XLA does on CPU: see
-docs/theory/memorize.md. Underflow inside the blocks is many orders below eta_i.
+eps_h is measured, so this is no proof. It covers devices that flush subnormal numbers to zero, as
+XLA does on CPU, too: see docs/theory/memorize.md. Underflow inside the blocks is many orders below
+eta_i.
 """
 
-import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -26,8 +27,7 @@ class PrecisionError(ValueError):
     """The arithmetic is too coarse for the margins of the network that was asked for."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Certificate:
+class Certificate(NamedTuple):
     """What is known about a network before it is run.
 
     Attributes:
@@ -35,7 +35,7 @@ class Certificate:
       smallest_margin: the least distance of any pre-activation from zero: above it on the unit's
         own point, below it on the points that the unit must leave alone.
       margin_over_rounding: the smallest ratio of such a margin to its rounding error eta.
-      output_error_bound: bound on |yhat - y| over all examples and outputs.
+      output_error_bound: on |yhat - y| over all examples and outputs, if eps_h is large enough.
       holds: whether all margins exceed rounding and the outputs are within OUTPUT_TOLERANCE.
     """
 

@@ -150,7 +150,7 @@ def _normal_product(whitening, input_map) -> np.ndarray:
 
 
 def _project(input_map, x) -> tuple[np.ndarray, float]:
-    """``A_0 x`` as the network computes it, f64[n, k], and a bound on its rounding error.
+    """``A_0 x`` as the network computes it, f64[n, k], and an estimate of its rounding error.
 
     The error is measured, by summing in reverse order as well: worst-case bounds grow with d, and
     are hundreds of times too large for images. Subnormal inputs count in full, because some devices
@@ -189,13 +189,9 @@ def solve_blocks(
     If no unit disturbs another point, column i of V is the move of point i divided by its
     activation.
 
-    Args:
-      h, y: f64[n, k], the points a_i as the network computes them; and integer[n].
-    Returns:
-      V f64[l, k, k], own margins f64[n] (in plan.order) and the pre-activations f64[l, k, k] with
-      index [block, unit, point].
-    Raises:
-      PrecisionError: a unit is not positive on its own point.
+    h: f64[n, k], the points a_i as the network computes them; y: integer[n]. Returns V, f64[l, k,
+    k]; own margins, f64[n] (in plan.order); and the pre-activations, f64[l, k, k] with index
+    [block, unit, point]. Raises PrecisionError if a unit is not positive on its own point.
     """
     width = h.shape[1]
     points = in_blocks(h[plan.order], width)
@@ -275,9 +271,6 @@ def verify(
     # Not "worst >= 1/2": NaN has to count as an error.
     errors = int(np.sum(~(worst < certificate.OUTPUT_TOLERANCE)))
     return Verification(errors, float(worst.max()))
-
-
-# Input checks of `memorize`
 
 
 class ConflictingLabelsError(ValueError):

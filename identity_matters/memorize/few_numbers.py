@@ -225,10 +225,7 @@ def largest_group(
 
 
 def check_group(
-    group_points: int,
-    num_classes: int,
-    word_bits: int = EXACT_BITS,
-    width: int = LEAST_WIDTH,
+    group_points: int, num_classes: int, word_bits: int = EXACT_BITS, width: int = LEAST_WIDTH
 ) -> None:
     """Raises ValueError unless the words of a group hold the labels of `group_points` points."""
     if check_whole("word_bits", word_bits, LEAST_WORD_BITS) > EXACT_BITS:

@@ -4,18 +4,11 @@ It works for nets of any depth and leaves out strictly dead units, on whose weig
 depend nearby. Every inequality of N10 and N11 in docs/theory/relu.md is checked in rational
 arithmetic (`fractions.Fraction`) on the floats as stored, so no rounding enters the proof.
 
-f does not change under ``(v, w) -> (v / a, a w)``. Let T be the unit tangents of these orbits at
-the candidate theta_0. The proof studies ``F(theta) = grad f(theta) + T T^T (theta - theta_0)``.
-
-1. By a Newton-Kantorovich argument, F has exactly one zero theta* within rho of theta_0.
-2. grad f is orthogonal to the orbits, so F(theta*) = 0 makes theta* critical.
-3. No live unit reaches a kink within rho, so f is one polynomial there. Dead units stay dead.
-4. The Hessian is positive across the orbits, so theta* is a local minimum, strict up to rescaling
-   and the weights of dead units.
-5. f(theta*) > 0 while the teacher has f = 0, and both are inside the ball.
+f does not change under ``(v, w) -> (v / a, a w)``. T has the unit tangents of these orbits at the
+candidate theta_0, and theta* is the one zero of ``F(theta) = grad f(theta) + T T^T (theta -
+theta_0)`` near it.
 """
 
-import dataclasses
 import math
 from fractions import Fraction
 from typing import NamedTuple
@@ -37,8 +30,7 @@ class NotCertifiedError(Exception):
     """An inequality of the proof does not hold; the message says which, with both values."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Certificate:
+class Certificate(NamedTuple):
     """Bounds that hold for the exact critical point theta*, rounded outwards to floats.
 
     Attributes:
@@ -164,21 +156,17 @@ def _orbit_tangents(blocks: list[_Block]) -> np.ndarray:
 
 
 def _is_definite(matrix) -> bool:
-    """Whether a symmetric matrix is positive definite, by its leading minors; False in doubt.
+    """Whether a symmetric matrix M is positive definite; False in doubt.
 
     Entries are rounded to multiples of 1 / _ROOT_UNIT, which moves no eigenvalue by more than
-    size / _ROOT_UNIT; the diagonal is lowered by that. Bareiss's elimination then divides exactly.
+    size / _ROOT_UNIT; the diagonal is lowered by that. M is definite if Q^T M Q, for Q with the
+    computed eigenvectors, has a dominant diagonal.
     """
     rows = np.vectorize(round, otypes="O")(matrix * _ROOT_UNIT)
     rows -= len(rows) * np.eye(len(rows), dtype=int)
-    before = 1
-    while len(rows):
-        pivot = rows[0, 0]
-        if pivot <= 0:
-            return False
-        rows = (pivot * rows[1:, 1:] - np.outer(rows[1:, 0], rows[0, 1:])) // before
-        before = pivot
-    return True
+    Q = np.vectorize(int, otypes="O")(np.linalg.eigh(rows.astype(float))[1] * 2**53)
+    turned = Q.T @ rows @ Q
+    return bool((2 * np.diag(turned) > abs(turned).sum(axis=1)).all())
 
 
 def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate:
@@ -222,7 +210,7 @@ def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate
     _require(min(moved) > 0, "a unit is too short", min(moved), 0)
     kink = _kink_distance(blocks, moves)
     _require(kink > rho, "a kink is too near", kink, rho)
-    # Steps 4 and 5.
+    # (4) of N10, and N11.
     curvature = Fraction(float(spectrum[0])) / 2
     left = derivative - (third * rho + curvature) * np.eye(len(derivative), dtype=int)
     _require(_is_definite(left), "no local minimum, curvature", spectrum[0], curvature)

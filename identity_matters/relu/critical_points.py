@@ -27,17 +27,6 @@ from identity_matters.array_types import Array
 from identity_matters.relu import model
 from identity_matters.relu.model import Blocks, Problem
 
-# Kinds of limits; the first that fits counts.
-KINDS = (
-    "not critical",
-    "optimal",
-    "outside",
-    "all dead",
-    "zero unit",
-    "at a kink",
-    "saddle",
-    "no negative curvature",
-)
 # A search also ends once the slope of its residual is below this share of the tolerance.
 _SLOPE_SHARE = 1e-3
 
@@ -108,44 +97,6 @@ def kink_margins(blocks: Blocks, problem: Problem) -> dict[str, jax.Array]:
         "shortest_unit": longest.min(axis=(1, 2)),
         "dead_units": (pre <= 0).all(axis=2).sum(axis=(1, 2)),
     }
-
-
-def classify(
-    limits: dict[str, np.ndarray],
-    *,
-    units: int,
-    gradient_tolerance: float,
-    optimal_share: float,
-    radius: float,
-    kink_tolerance: float,
-    zero_unit_tolerance: float,
-    curvature_tolerance: float,
-) -> np.ndarray:
-    """One of `KINDS` for each limit.
-
-    Args:
-      limits: the arrays of `find` and `kink_margins`, "risk_share" (f / f(0)) and "max_norm".
-      units: l k, the number of units of the net.
-      gradient_tolerance: ``||grad f||`` up to which a point counts as critical.
-      optimal_share: f / f(0) up to which it counts as optimal; the problems are realizable.
-      radius: of the ball, for ``|||theta|||``.
-      kink_tolerance: "kink_margin" up to which a point counts as at a kink.
-      zero_unit_tolerance: a unit with ||w|| and ||v|| up to this is zero.
-      curvature_tolerance: share of the largest Hessian eigenvalue up to which a negative eigenvalue
-        counts as rounding.
-    """
-    eigenvalues = limits["eigenvalues"]
-    negative = eigenvalues[:, 0] < -curvature_tolerance * eigenvalues[:, -1]
-    conditions = [
-        limits["gradient_norm"] > gradient_tolerance,
-        limits["risk_share"] <= optimal_share,
-        limits["max_norm"] >= radius,
-        limits["dead_units"] == units,
-        limits["shortest_unit"] <= zero_unit_tolerance,
-        limits["kink_margin"] <= kink_tolerance,
-        negative,
-    ]
-    return np.array(KINDS)[np.select(conditions, range(len(conditions)), len(conditions))]
 
 
 def dead_share_on_ball(dimension: int, radius: float) -> float:

@@ -118,12 +118,7 @@ def random_layers(
 
 @functools.partial(jax.jit, static_argnames=("records", "updates_per_record"))
 def gradient_descent(
-    blocks: Blocks,
-    problem: Problem,
-    *,
-    learning_rate: float,
-    records: int,
-    updates_per_record: int,
+    blocks: Blocks, problem: Problem, *, learning_rate: float, records: int, updates_per_record: int
 ) -> tuple[Blocks, dict[str, jax.Array]]:
     """``theta <- theta - learning_rate grad f(theta)`` for a batch of starts.
 
