@@ -66,7 +66,8 @@ def _command() -> list[str]:
     arguments = [
         argument
         for before, argument in itertools.pairwise(sys.argv)
-        if before != "--results_dir" and not argument.startswith(("--results_dir", "--overwrite"))
+        if before.lstrip("-") != "results_dir"
+        and not re.match("--?(results_dir|overwrite)", argument)
     ]
     here = f"{pathlib.Path.cwd()}{os.sep}"
     spec = sys.modules["__main__"].__spec__

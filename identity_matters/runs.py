@@ -45,7 +45,7 @@ VERDICTS = {
 }
 SCALES = ("paper", "reduced")
 # Settings for where the data are and how they are loaded. They do not affect any result.
-PLACE_SETTINGS = ("data_dir", "cache", "worker_threads", "worker_processes", "prefetch_batches")
+PLACE_SETTINGS = ("data_dir", "cache", "worker_threads", "worker_processes")
 # Length of the end of each line: `, "chain": "16 digits"}` and a newline.
 _LINE_END = 31
 # The errors of a full disk or an exceeded quota.

@@ -86,8 +86,7 @@ def test_per_image_standardization_counts_the_padding_and_the_others_pad_what_is
     assert set(distances.argmin(1)) == set(range(9))
 
 
-def test_mean_std_of_each_channel(monkeypatch):
-    monkeypatch.setattr(augment, "_CHUNK_EXAMPLES", 4)  # 10 images: full chunks and a partial one
+def test_mean_std_of_each_channel():
     images = _images(10)
     _, eval_input = _inputs("mean_std", images)
     y = np.asarray(eval_input(images), np.float64)

@@ -47,9 +47,11 @@ def test_predictions_are_those_of_the_evaluation_and_of_the_saved_net(shown):
 
 def test_a_flax_module_of_ones_own():
     class Own(nn.Module):
+        normalized: bool = True
+
         @nn.compact
         def __call__(self, x, train):
-            x = nn.BatchNorm(use_running_average=not train)(x)
+            x = nn.BatchNorm(use_running_average=not train)(x) if self.normalized else x
             x = nn.relu(nn.Dense(32)(x))
             return nn.Dense(3)(nn.Dropout(0.1, deterministic=not train)(x))
 
@@ -57,12 +59,15 @@ def test_a_flax_module_of_ones_own():
     y = rng.integers(0, 3, 120)
     x = np.eye(5)[y] + 0.1 * rng.normal(size=(120, 5))
     net = Own()
-    start = net.init(jax.random.key(0), x[:1], train=False)
+    start_key = jax.random.key(0)
+    start = net.init(start_key, x[:1], train=False)
     variables, records = train.train(
         net, start, x, y, x, y, steps=40, learning_rate=0.2, batch_examples=40, verbose=False
     )
     assert records[-1]["test_error_percent"] < 5
     assert np.mean(train.predict(net, variables, x).argmax(1) == y) > 0.95
+    plain = Own(normalized=False)
+    assert train.predict(plain, plain.init(start_key, x[:1], train=False), x).shape == (120, 3)
 
 
 @pytest.mark.parametrize("shape", [(0, 8, 8, 1), (8, 8, 1), (2, 9, 9, 3), ()])

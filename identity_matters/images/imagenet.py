@@ -337,11 +337,3 @@ def _resize(image: np.ndarray, out: np.ndarray) -> None:
     factor = max(image.shape[0] / height, image.shape[1] / width)
     method = cv2.INTER_AREA if factor >= _AREA_FROM_FACTOR else cv2.INTER_LINEAR
     cv2.resize(image, (width, height), dst=out, interpolation=method)
-
-
-def encode(image: np.ndarray, quality: int) -> bytes:
-    """u8[h, w, 3] RGB as a JPEG of `quality` 1 to 100."""
-    cv2 = _cv2()
-    settings = [cv2.IMWRITE_JPEG_QUALITY, quality]
-    _, encoded = cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), settings)
-    return encoded.tobytes()

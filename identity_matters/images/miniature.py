@@ -5,7 +5,6 @@ network can learn to tell apart. The files are what tensorflow_datasets' own bui
 both records and metadata, except that the examples keep the order in which they are given.
 """
 
-import io
 import os
 import pathlib
 import tempfile
@@ -68,6 +67,8 @@ def generate_jpegs(
     Heights and widths are `scale` times ImageNet's, varied by up to a fifth. With `labels`, one
     for each image, the relative phases of the three colours are those of the label.
     """
+    import cv2
+
     rng = np.random.default_rng(seed)
     encoded = []
     for number in range(count):
@@ -84,13 +85,14 @@ def generate_jpegs(
         phases = waves[:, :1, None] * rows[None, :, None] + waves[:, 1:, None] * columns
         smooth = 127 + 90 * np.sin(phases + offsets)
         noisy = smooth.transpose(1, 2, 0) + _NOISE * rng.standard_normal((height, width, 3))
-        image = np.clip(noisy, 0, 255).astype(np.uint8)
-        encoded.append(imagenet.encode(image, _GENERATED_QUALITY))
+        image = np.clip(noisy[..., ::-1], 0, 255).astype(np.uint8)  # OpenCV takes BGR
+        _, jpeg = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, _GENERATED_QUALITY])
+        encoded.append(jpeg.tobytes())
     return encoded
 
 
 def write(data_dir: str | os.PathLike[str], splits: dict, *, shards: int = 2) -> pathlib.Path:
-    """Writes a prepared `imagenet2012`, with `shards` files per split, under `data_dir`.
+    """Writes a prepared `imagenet2012`, with up to `shards` files per split, under `data_dir`.
 
     Args:
       splits: for "train" and "validation" a list of (encoded image, label, file name).
@@ -99,37 +101,14 @@ def write(data_dir: str | os.PathLike[str], splits: dict, *, shards: int = 2) ->
     """
     builder = imagenet.builder(data_dir)
     import tensorflow_datasets as tfds
-    from tensorflow_datasets.core.file_adapters import ArrayRecordFileAdapter
 
     directory = pathlib.Path(builder.data_dir)
     directory.mkdir(parents=True)
-    described = []
+    most = -(-max(map(len, splits.values())) // shards)
+    writer = tfds.core.SequentialWriter(builder.info, most, file_format=imagenet.FILE_FORMAT)
+    writer.initialize_splits(list(splits))
+    names = ("image", "label", "file_name")
     for split, examples in splits.items():
-        template = tfds.core.ShardedFileTemplate(
-            data_dir=directory,
-            dataset_name=imagenet.NAME,
-            split=split,
-            filetype_suffix=imagenet.FILE_FORMAT,
-        )
-        parts = np.array_split(np.arange(len(examples)), shards)
-        for shard, part in enumerate(parts):
-            path = template.sharded_filepath(shard_index=shard, num_shards=shards)
-            records = [(int(index), _record(builder, *examples[index])) for index in part]
-            ArrayRecordFileAdapter.write_examples(path, records)
-        described.append(
-            tfds.core.SplitInfo(
-                name=split,
-                shard_lengths=[len(part) for part in parts],
-                num_bytes=sum(len(encoded) for encoded, _, _ in examples),
-                filename_template=template,
-            )
-        )
-    builder.info.set_splits(tfds.core.splits.SplitDict(described))
-    builder.info.write_to_directory(directory)
+        writer.add_examples({split: [dict(zip(names, one, strict=True)) for one in examples]})
+    writer.close_all()
     return directory
-
-
-def _record(builder, encoded: bytes, label: int, file_name: str) -> bytes:
-    """An example as tensorflow_datasets stores it: a serialized tf.train.Example."""
-    example = {"image": io.BytesIO(encoded), "label": label, "file_name": file_name}
-    return builder.info.features.serialize_example(example)

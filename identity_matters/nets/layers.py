@@ -38,10 +38,7 @@ class Drawn(nn.Partitioned[Any]):
 
 
 def _drawn_by(draw: Callable) -> Callable:
-    def init(key, shape, dtype=jnp.float32):
-        return Drawn(jnp.zeros(shape, dtype), (), draw=draw)
-
-    return init
+    return lambda key, shape, dtype=jnp.float32: Drawn(jnp.zeros(shape, dtype), (), draw=draw)
 
 
 def normal(deviation: Callable[[tuple[int, ...]], float]) -> Callable:
@@ -157,7 +154,8 @@ def convolution(images: jax.Array, kernel: jax.Array, strides, padding, **option
     """
     (n, h, w, _), (k, _, _, c_out) = images.shape, kernel.shape
     if (padding, max(strides)) != ("SAME", 1) or min(h, w) >= k:
-        return _convolution(images, kernel, tuple(strides), padding, tuple(options.items()))
+        how = {"window_strides": strides, "padding": padding, **options}
+        return _convolution(functools.partial(jax.lax.conv_general_dilated, **how), images, kernel)
     before, after = (k - 1) // 2, k // 2
     padded = jnp.pad(images, ((0, 0), (before, after), (before, after), (0, 0)))
     shifted = [padded[:, i : i + h, j : j + w] for i in range(k) for j in range(k)]
@@ -166,20 +164,13 @@ def convolution(images: jax.Array, kernel: jax.Array, strides, padding, **option
     return product.reshape(n, h, w, c_out)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
-def _convolution(images, kernel, strides, padding, options):
-    return jax.lax.conv_general_dilated(images, kernel, strides, padding, **dict(options))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _convolution(convolve, images, kernel):
+    return convolve(images, kernel)
 
 
-def _convolution_and_inputs(images, kernel, *settings):
-    return _convolution(images, kernel, *settings), (images, kernel)
-
-
-def _gradients(strides, padding, options, inputs, slope):
+def _gradients(convolve, inputs, slope):
     images, kernel = inputs
-
-    def convolve(x, k):
-        return jax.lax.conv_general_dilated(x, k, strides, padding, **dict(options))
 
     def kernel_gradient(images, slope):
         return jax.linear_transpose(lambda k: convolve(images, k), kernel)(slope)[0]
@@ -198,7 +189,7 @@ def _gradients(strides, padding, options, inputs, slope):
     return of_images, jax.lax.platform_dependent(images, slope, **both)
 
 
-_convolution.defvjp(_convolution_and_inputs, _gradients)
+_convolution.defvjp(lambda convolve, *inputs: (convolve(*inputs), inputs), _gradients)
 
 
 def leaky_relu(x: Array, leak: float) -> jax.Array:

@@ -194,6 +194,4 @@ def kernels_in_order(params: dict) -> list[np.ndarray]:
 
 def square_kernels(params: dict) -> np.ndarray:
     """The matrices that the identity is added to, f64[layers, width, width]."""
-    first, hidden = (np.asarray(params[name]["kernel"]) for name in ("first", "hidden"))
-    stack = np.concatenate([first[None], hidden]) if is_square(first.shape) else hidden
-    return stack.astype(np.float64)
+    return np.stack([x for x in kernels_in_order(params)[:-1] if is_square(x.shape)])

@@ -51,7 +51,7 @@ def write(collections: list[Collection], directory: pathlib.Path) -> list[pathli
 def with_results(text: str, collection: Collection) -> str:
     """The README's `text` with the parts between its marks rebuilt from `collection`.
 
-    Raises ValueError if a mark is missing or appears twice.
+    Raises ValueError if a mark is missing, out of order or appears twice.
     """
     report = "results/REPORT.md"
     titles = {f.title: paper.CLAIMS[f.claim].title for f, _ in _findings(collection)}
@@ -60,10 +60,10 @@ def with_results(text: str, collection: Collection) -> str:
     ours = dataclasses.replace(collection, name="ours")
     claims = table(claims_table(named, [ours], report, most=1))
     for name, part in {"findings": "\n".join(findings), "claims": claims}.items():
-        marks = f"<!-- {name}: written by `make report-reference` -->|<!-- end of {name} -->"
-        pieces = re.split(f"({marks})", text)
-        if len(pieces) != 5:
-            raise ValueError(f"the README must have each of {marks} once")
+        marks = [f"<!-- {name}: written by `make report-reference` -->", f"<!-- end of {name} -->"]
+        pieces = re.split(f"({'|'.join(marks)})", text)
+        if pieces[1::2] != marks:
+            raise ValueError(f"the README must have these marks once, in this order: {marks}")
         pieces[2] = f"\n\n{part}\n\n"
         text = "".join(pieces)
     return text

@@ -38,7 +38,7 @@ class MissingValueError(Exception):
 def origin(run: Run) -> dict[str, str]:
     """A finished run's origin, in words; raises one of `MALFORMED` if its files lack it."""
     environment = run.environment
-    commit = (environment["commit"] or "no commit known")[:12]
+    commit = environment["commit"][:12] if environment["commit"] else "no commit known"
     if environment["backend"] == "cpu":
         cores = environment["cpu_cores"]
         machine = f"{environment['cpu']}, {cores} core{'' if cores == 1 else 's'}"

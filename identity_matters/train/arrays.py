@@ -14,20 +14,12 @@ import numpy as np
 from identity_matters import flops, runs
 from identity_matters.batches import Arrays
 from identity_matters.train.checkpoint import COLLECTIONS, Checkpoints
-from identity_matters.train.loop import Intervals, Log, as_line, fit
+from identity_matters.train.loop import Intervals, Log, fit
 from identity_matters.train.parallel import ParallelSteps, pick_devices
 from identity_matters.train.step import Task, learning_rate_schedule, momentum_sgd
 
 # Approximate number of train records in a run.
 LOGS = 10
-
-
-class _PrintedLog(Log):
-    """Prints a line for each record."""
-
-    def append(self, record: dict) -> None:
-        super().append(record)
-        print(as_line(record), flush=True)
 
 
 def train(
@@ -93,7 +85,7 @@ def train(
         batch_examples=batch_examples,
         evaluation_batch_examples=batch_examples,
     )
-    log, intervals = (_PrintedLog if verbose else Log)(), Intervals(steps, 1, every, every, steps)
+    log, intervals = Log(verbose), Intervals(steps, 1, every, every, steps)
     _, state = fit(task, parallel, intervals, log, key=jax.random.key(seed))
     return {name: state[name] for name in COLLECTIONS}, log.records
 
@@ -145,5 +137,5 @@ def _apply(net, variables, x, *, train, keys=None):
     logits = outputs[0] if isinstance(outputs, tuple) else outputs
     return logits, {
         "residual_ratio": jnp.zeros((0, len(x)), jnp.float32),
-        "batch_stats": changed.get("batch_stats", variables["batch_stats"]),
+        "batch_stats": (changed if train else variables).get("batch_stats", {}),
     }

@@ -85,7 +85,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         )
 
     def save(self, step: int, state: Any, extra: dict) -> None:
-        """Starts writing a checkpoint; if that fails, the next `save` or `close` raises.
+        """Starts writing a checkpoint; if that fails, the next `save` or the end raises.
 
         `state` is a pytree of NumPy arrays that nobody changes afterwards; `extra` is JSON-able.
         Raises CheckpointError unless `step` is larger than that of every checkpoint so far.
@@ -165,13 +165,10 @@ class Checkpoints(contextlib.AbstractContextManager):
             self._manager.reload()
         return found
 
-    def close(self) -> None:
+    def __exit__(self, *_) -> None:
         """Waits until every save is on disk; raises if one failed."""
         if "_manager" in self.__dict__:
             self._manager.close()
-
-    def __exit__(self, *_):
-        self.close()
 
     def _read(self, step: int, like):
         """(state, extra) of one checkpoint; CheckpointError on a mismatch, any other on damage."""

@@ -35,17 +35,20 @@ class StopRequested(Exception):
 
 
 class Log:
-    """Where `fit` writes its records; this base class keeps them in memory and prints nothing.
+    """Where `fit` writes its records; this base class keeps them in memory and can print them.
 
     `append` adds one, `rewind` keeps the first `count`. `progress` is called after each dispatch,
     and with loss None in an evaluation before the first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, verbose: bool = False) -> None:
+        self.verbose = verbose
         self.records: list[dict] = []
 
     def append(self, record: dict) -> None:
         self.records.append(record)
+        if self.verbose:
+            print(as_line(record), flush=True)
 
     def rewind(self, count: int) -> None:
         del self.records[count:]

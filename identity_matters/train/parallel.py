@@ -188,10 +188,8 @@ class ParallelSteps:
     def read(tree: Any) -> Any:
         """Copies one device's replica of a tree to NumPy arrays; waits until it is computed."""
         shards = jax.tree.map(lambda x: x.addressable_shards[0].data, tree)
-        for shard in jax.tree.leaves(shards):
-            shard.copy_to_host_async()
         # A copy: on CPU a view would alias a buffer that a later step donates.
-        return jax.tree.map(lambda shard: np.array(shard)[0], shards)
+        return jax.tree.map(lambda shard: np.array(shard)[0], jax.device_get(shards))
 
     def _map(self, function, **options):
         return jax.pmap(function, axis_name=AXIS_NAME, devices=self.devices, **options)

@@ -17,15 +17,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf, isnan
 from typing import Any
 
-import matplotlib
+import matplotlib.figure
 from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure as Canvas
 
 from identity_matters import paper
 from identity_matters.report import groups
 from identity_matters.report.groups import MALFORMED
 from identity_matters.runs import Run
 
+Canvas = matplotlib.figure.Figure
 Points = list[dict]
 Looks = dict[str, Any]
 Labels = Mapping[Any, str] | Callable[[Any], str]

@@ -3,8 +3,6 @@
 import statistics
 from collections.abc import Iterator
 
-from matplotlib.figure import Figure as Canvas
-
 from identity_matters.report import figures as fig
 from identity_matters.report.figures import COLOURS, curve, curves, panels, series, split
 from identity_matters.runs import Run
@@ -28,7 +26,7 @@ def inside_points(run: Run) -> list[dict]:
 
 
 @fig.figure("convergence", "inside", inside_points)
-def draw_inside(points: fig.Points, canvas: Canvas) -> None:
+def draw_inside(points: fig.Points, canvas: fig.Canvas) -> None:
     axes = canvas.subplots()
     nets = series(points, "depth width", lambda net: f"l = {net[0]}, d = {net[1]}")
     curves(axes, nets, "excess_over_sigma", "converged_percent")
@@ -54,7 +52,7 @@ def escape_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("convergence", "escape", escape_points)
-def draw_escape(points: fig.Points, canvas: Canvas) -> None:
+def draw_escape(points: fig.Points, canvas: fig.Canvas) -> None:
     for axes, own in panels(canvas, points, "target", _ESCAPED, legend=3):
         axes.set(yscale="log", xlabel="depth l", ylabel="updates to the target, median")
         for style, rows in series(own, "noise", "noise {:g}".format):
@@ -92,7 +90,7 @@ def depth_points(run: Run) -> list[dict]:
 
 
 @fig.figure("linear_training", "depth", depth_points)
-def draw_depth(points: fig.Points, canvas: Canvas) -> None:
+def draw_depth(points: fig.Points, canvas: fig.Canvas) -> None:
     gradient, updates = canvas.subplots(1, 2)
     for (style, rows), marker in zip(series(points, "network", _NETWORKS), "oxs", strict=False):
         trained = [row for row in rows if row["converged"]]
@@ -121,7 +119,7 @@ def norm_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("linear_training", "norm", norm_points)
-def draw_norm(points: fig.Points, canvas: Canvas) -> None:
+def draw_norm(points: fig.Points, canvas: fig.Canvas) -> None:
     seeds = sorted(split(points, "problem_seed"))
     titles = {seed: f"target {number}" for number, seed in enumerate(seeds, start=1)}
     top = 1.1 * max(point["bound_iclr2017_times_depth"] for point in points)
@@ -150,7 +148,7 @@ def stuck_points(run: Run) -> list[dict]:
 
 
 @fig.figure("linear_training", "stuck", stuck_points)
-def draw_stuck(points: fig.Points, canvas: Canvas) -> None:
+def draw_stuck(points: fig.Points, canvas: fig.Canvas) -> None:
     for axes, own in panels(canvas, points, "target", _TARGETS, legend=3):
         axes.set(yscale="log", xlabel="updates", ylabel="excess risk f − C")
         for style, some in series(own, "start", _STARTS):
@@ -173,7 +171,7 @@ def noise_points(run: Run) -> list[dict]:
 
 
 @fig.figure("linear_training", "noise", noise_points)
-def draw_noise(points: fig.Points, canvas: Canvas) -> None:
+def draw_noise(points: fig.Points, canvas: fig.Canvas) -> None:
     depths = {depth: f"l = {depth}" for depth in sorted(split(points, "depth"))}
     targets = dict(reversed(_TARGETS.items()))
     for axes, own in panels(canvas, points, "target", targets, legend=len(depths)):

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 
 from identity_matters.report import figures as fig
@@ -41,7 +40,7 @@ _OF_PATHS = {
 
 
 def norm_points(run: Run) -> Iterator[dict]:
-    """l |||A||| of every method and bound at the largest depth of each target."""
+    """l |||A||| at the largest depth, by every method and bound, for the strongest targets."""
     strongest = max((record.get("strength", 0) for record in run.records), default=0)
     for record in run.records if run.variant in _PANELS else ():
         if record.get("strength", 0) == strongest and record["rows"]:
@@ -53,7 +52,7 @@ def norm_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("factorization", "norms", norm_points)
-def draw_norms(points: fig.Points, canvas: Canvas) -> None:
+def draw_norms(points: fig.Points, canvas: fig.Canvas) -> None:
     names = ("dimension", "depth_times_norm")
     for axes, own in panels(canvas, points, "variant", _PANELS, legend=4):
         _scale_dimensions(axes)
@@ -87,7 +86,7 @@ def gap_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("factorization", "gap", gap_points)
-def draw_gaps(points: fig.Points, canvas: Canvas) -> None:
+def draw_gaps(points: fig.Points, canvas: fig.Canvas) -> None:
     variants = {name: name.replace("_", " ") for name in sorted(split(points, "variant"))}
     # Each variant has a marker and a colour; when the markers repeat, the lines are dashed.
     lines = (marker + line for line in itertools.cycle(("-", "--")) for marker in "osv^Dx*")
@@ -114,7 +113,7 @@ def shortest_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("factorization", "shortest", shortest_points)
-def draw_shortest(points: fig.Points, canvas: Canvas) -> None:
+def draw_shortest(points: fig.Points, canvas: fig.Canvas) -> None:
     for axes, own in panels(canvas, points, "variant", _OF_PATHS, legend=2):
         axes.set_yscale("symlog", linthresh=0.01)
         axes.set(ylim=(0, 100), ylabel="excess of the shortest path, percent")
@@ -153,7 +152,7 @@ def distribution_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("gradient_bound", "distribution", distribution_points)
-def draw_distribution(points: fig.Points, canvas: Canvas) -> None:
+def draw_distribution(points: fig.Points, canvas: fig.Canvas) -> None:
     axes = canvas.subplots()
     for style, rows in series(points, "form", _LABELS):
         share = statistics.fmean(row["failures_percent"] for row in rows)
@@ -173,7 +172,7 @@ def tight_family_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("gradient_bound", "tight_family", tight_family_points)
-def draw_tight_family(points: fig.Points, canvas: Canvas) -> None:
+def draw_tight_family(points: fig.Points, canvas: fig.Canvas) -> None:
     narrowest = min(point["width"] for point in points)
     depths = {depth: f"l = {depth}" for depth in sorted(split(points, "depth"))}
     shown = sorted((p for p in points if p["width"] == narrowest), key=lambda p: p["scale"])
@@ -212,7 +211,7 @@ def wall_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("landscape", "wall", wall_points)
-def draw_wall(points: fig.Points, canvas: Canvas) -> None:
+def draw_wall(points: fig.Points, canvas: fig.Canvas) -> None:
     axes = canvas.subplots()
     starts = {False: "start inside the ball", True: "start outside, and A_i = −I"}
     points = [{**point, "outside": point["started_at_norm"] >= 1} for point in points]
@@ -237,7 +236,7 @@ def origin_points(run: Run) -> list[dict]:
 
 
 @fig.figure("landscape", "origin", origin_points)
-def draw_origin(points: fig.Points, canvas: Canvas) -> None:
+def draw_origin(points: fig.Points, canvas: fig.Canvas) -> None:
     spectrum, gradient = canvas.subplots(1, 2)
     nets = {"residual": "residual net", "standard": "standard net"}
     marks = (("o", 0.12), ("x", -0.12))
@@ -261,7 +260,7 @@ def negative_determinant_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("landscape", "negative_determinant", negative_determinant_points)
-def draw_negative_determinant(points: fig.Points, canvas: Canvas) -> None:
+def draw_negative_determinant(points: fig.Points, canvas: fig.Canvas) -> None:
     points = sorted(points, key=lambda point: (point["width"], point["depth"]))
     for axes, own in panels(canvas, points, "width", "d = {}".format):
         axes.set(xscale="log", xlabel="1 − τ")

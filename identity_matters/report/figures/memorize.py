@@ -5,8 +5,6 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from matplotlib.figure import Figure as Canvas
-
 from identity_matters.report import figures as fig
 from identity_matters.report.figures import COLOURS, Looks, curve, curves, of_kind, series, split
 from identity_matters.runs import Run
@@ -38,7 +36,7 @@ def parameter_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("memorize", "parameters", parameter_points)
-def draw_parameters(points: fig.Points, canvas: Canvas) -> None:
+def draw_parameters(points: fig.Points, canvas: fig.Canvas) -> None:
     canvas.set_size_inches(7.0, 5.4)
     axes = canvas.subplots()
     markers = zip(itertools.cycle("osD^vPX*"), itertools.cycle(COLOURS), strict=False)
@@ -66,7 +64,7 @@ def width_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("memorize", "width", width_points)
-def draw_widths(points: fig.Points, canvas: Canvas) -> None:
+def draw_widths(points: fig.Points, canvas: fig.Canvas) -> None:
     axes = canvas.subplots()
     columns = {
         "least_fitting_width": ("fits all labels", "o-"),
@@ -98,7 +96,7 @@ def precision_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("memorize", "precision", precision_points)
-def draw_precision(points: fig.Points, canvas: Canvas) -> None:
+def draw_precision(points: fig.Points, canvas: fig.Canvas) -> None:
     axes = canvas.subplots()
     columns = {
         "max_abs_error": ("measured", "o-"),
@@ -125,7 +123,7 @@ def descent_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("memorize", "descent", descent_points)
-def draw_descent(points: fig.Points, canvas: Canvas) -> None:
+def draw_descent(points: fig.Points, canvas: fig.Canvas) -> None:
     axes = canvas.subplots()
     rates = sorted(split(points, "learning_rate"))
     labels = {rate: f"SGD with momentum, rate {rate:g}" for rate in rates}
@@ -147,7 +145,7 @@ def few_numbers_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("memorize", "few_numbers", few_numbers_points)
-def draw_few_numbers(points: fig.Points, canvas: Canvas) -> None:
+def draw_few_numbers(points: fig.Points, canvas: fig.Canvas) -> None:
     titles = {"digits": "digits", "cifar10": "CIFAR-10, random labels"}
     for axes, own in fig.panels(canvas, points, "dataset", titles, legend=2):
         axes.set(yscale="log", xlabel="images per group", ylabel="stored numbers per example")
@@ -168,7 +166,7 @@ def trade_points(run: Run) -> list[dict]:
 
 
 @fig.figure("memorize", "trade", trade_points)
-def draw_trade(points: fig.Points, canvas: Canvas) -> None:
+def draw_trade(points: fig.Points, canvas: fig.Canvas) -> None:
     columns = {"numbers": "the whole network", "group_numbers": "the groups alone"}
     rows = [{**point, "part": part, "stored": point[part]} for part in columns for point in points]
     for axes, own in fig.panels(canvas, rows, "part", columns, legend=2):

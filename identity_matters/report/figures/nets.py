@@ -4,8 +4,6 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from matplotlib.figure import Figure as Canvas
-
 from identity_matters import paper
 from identity_matters.report import figures as fig
 from identity_matters.report.figures import curve, curves, of_kind, panels, series, split
@@ -28,7 +26,7 @@ def ablation_points(question: str, run: Run) -> Iterator[dict]:
         }
 
 
-def draw_ablation(points: fig.Points, canvas: Canvas) -> None:
+def draw_ablation(points: fig.Points, canvas: fig.Canvas) -> None:
     nets = {net: net for net in split(points, "net")}
     titles = {
         panel: f"{panel[0].split('/')[0]}, {panel[1]} convolutions"
@@ -58,7 +56,7 @@ def convergence_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("cifar", "convergence", convergence_points)
-def draw_convergence(points: fig.Points, canvas: Canvas) -> None:
+def draw_convergence(points: fig.Points, canvas: fig.Canvas) -> None:
     for axes, own in panels(canvas, points, "variant", columns=2, legend=2):
         axes.set(xlabel="steps", ylabel="error (percent)")
         curves(axes, series(own, "kind", _LABELS), "step", "error_percent", "-", linewidth=1)
@@ -83,7 +81,7 @@ def ratio_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("cifar", "residual_ratio", ratio_points)
-def draw_ratio(points: fig.Points, canvas: Canvas) -> None:
+def draw_ratio(points: fig.Points, canvas: fig.Canvas) -> None:
     for axes, own in panels(canvas, points, "variant", columns=2):
         axes.set(yscale="log", xlabel="block", ylabel="mean of ‖h(x)‖ / ‖x‖")
         curves(axes, series(own, "step", "after {:,} steps".format), "block", "residual_ratio")
@@ -149,7 +147,7 @@ def norm_points(run: Run) -> Iterator[dict]:
             }
 
 
-def _over_depth(points: fig.Points, canvas: Canvas, ylabel: str) -> Iterator[tuple[Any, list]]:
+def _over_depth(points: fig.Points, canvas: fig.Canvas, ylabel: str) -> Iterator[tuple[Any, list]]:
     """Panels by activation with the depths on the x axis, and one shared legend."""
     depths = sorted({point["depth"] for point in points})
     for axes, own in panels(canvas, points, "activation", legend=2):
@@ -160,7 +158,7 @@ def _over_depth(points: fig.Points, canvas: Canvas, ylabel: str) -> Iterator[tup
 
 
 @fig.figure("deep_mlp", "trainability", trainability_points)
-def draw_trainability(points: fig.Points, canvas: Canvas) -> None:
+def draw_trainability(points: fig.Points, canvas: fig.Canvas) -> None:
     points = [{**p, "train_loss": min(p["train_loss"], _DRAWN_DIVERGED_LOSS)} for p in points]
     for axes, own in _over_depth(points, canvas, "training loss E ‖y − f(x)‖²"):
         curves(axes, series(own, "net", _NET_LABELS), "depth", "train_loss")
@@ -169,13 +167,13 @@ def draw_trainability(points: fig.Points, canvas: Canvas) -> None:
 
 
 @fig.figure("deep_mlp", "directions", trainability_points)
-def draw_directions(points: fig.Points, canvas: Canvas) -> None:
+def draw_directions(points: fig.Points, canvas: fig.Canvas) -> None:
     for axes, own in _over_depth(points, canvas, "effective dimension of h_{l−1}"):
         curves(axes, series(own, "net", _NET_LABELS), "depth", "start_effective_dimension")
 
 
 @fig.figure("deep_mlp", "gradients", gradient_points)
-def draw_gradients(points: fig.Points, canvas: Canvas) -> None:
+def draw_gradients(points: fig.Points, canvas: fig.Canvas) -> None:
     deepest = max(point["depth"] for point in points)
     for axes, own in panels(canvas, points, "activation", legend=2):
         axes.set(yscale="log", xlabel="layer j / l", ylabel="norm of the gradient to W_j")
@@ -188,7 +186,7 @@ def draw_gradients(points: fig.Points, canvas: Canvas) -> None:
 
 
 @fig.figure("deep_mlp", "norms", norm_points)
-def draw_norms(points: fig.Points, canvas: Canvas) -> None:
+def draw_norms(points: fig.Points, canvas: fig.Canvas) -> None:
     rates = {rate: f"l × rate = {rate:g}" for rate in sorted(split(points, "rate_times_depth"))}
     for axes, own in _over_depth(points, canvas, "l |||A||| after training"):
         axes.set_yscale("log")

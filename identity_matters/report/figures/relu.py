@@ -3,8 +3,6 @@
 import math
 from collections.abc import Iterator
 
-from matplotlib.figure import Figure as Canvas
-
 from identity_matters.report import figures as fig
 from identity_matters.report.figures import curve, curves, of_kind, panels, series, split
 from identity_matters.runs import Run
@@ -29,7 +27,7 @@ def limit_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("relu", "limits", limit_points)
-def draw_limits(points: fig.Points, canvas: Canvas) -> None:
+def draw_limits(points: fig.Points, canvas: fig.Canvas) -> None:
     titles = {False: "without biases", True: "with biases"}
     kinds = {kind: kind for kind in _DRAWN_KINDS}
     for axes, own in panels(canvas, points, "bias", titles):
@@ -65,7 +63,7 @@ def functional_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("relu", "functional", functional_points)
-def draw_functional(points: fig.Points, canvas: Canvas) -> None:
+def draw_functional(points: fig.Points, canvas: fig.Canvas) -> None:
     axes = canvas.subplots()
     columns = "least_gradient_in_the_maps", "gradient_in_the_maps"
     for style, rows in series(points, "depth bias", _label):
@@ -87,7 +85,7 @@ def ratio_points(run: Run) -> list[dict]:
 
 
 @fig.figure("relu", "gradient_ratio", ratio_points)
-def draw_ratio(points: fig.Points, canvas: Canvas) -> None:
+def draw_ratio(points: fig.Points, canvas: fig.Canvas) -> None:
     axes = canvas.subplots()
     for style, rows in series(points, "depth width bias", _label):
         for line, name in (("-", "median_ratio"), (":", "least_ratio"), ("x", "searched_ratio")):
@@ -117,7 +115,7 @@ def noise_points(run: Run) -> Iterator[dict]:
 
 
 @fig.figure("relu", "noise", noise_points)
-def draw_noise(points: fig.Points, canvas: Canvas) -> None:
+def draw_noise(points: fig.Points, canvas: fig.Canvas) -> None:
     by_bound, by_scale = canvas.subplots(1, 2)
     shares = [point for point in points if "share_of_starts" in point]
     by_width = series(shares, "width", "width {}".format)
