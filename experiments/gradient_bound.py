@@ -118,8 +118,9 @@ def _batches(kind: str, data: dict, *, points: int, widths, depth_caps, **common
 def build(**trial) -> types.SimpleNamespace:
     """The trial, with the ranges of its random data; raises ValueError for unusable settings."""
     kind = trial["kind"]
-    for name in trial.keys() & {"taus", "max_tau"}:
-        shared.require_between(0, 1, **{f"{kind}.{name}": trial[name]})
+    for name, setting in (("taus", f"{kind}.taus"), ("max_tau", "max_tau")):
+        if name in trial:
+            shared.require_between(0, 1, **{setting: trial[name]})
     if "max_tau" in trial:
         trial["data"] = {
             "scale_log10": trial["sigma_norm_log10"],

@@ -39,7 +39,7 @@ TRADE = "few_numbers_trade"
         (factorization, "random", {"large_methods": ("qr",)}, "must be among .*, got 'qr'"),
         (factorization, "random", {"strengths": ()}, "must hold one value|nothing to measure"),
         (factorization, "ill_conditioned", {"strengths": (0.5,)}, "condition number .* got 0.5"),
-        (gradient_bound, "v3", {"max_tau": 1.0}, "max_tau must be between 0 and 1, got 1.0"),
+        (gradient_bound, "v3", {"max_tau": 1.0}, "^max_tau must be between 0 and 1, got 1.0"),
         (gradient_bound, "v3", {"sigma_norm_log10": (1.0, 0.0)}, r"needs \(low, high\), got"),
         (gradient_bound, "v3", {"random.depth_caps": (4, 2)}, r"must increase, got \(4, 2\)"),
         (gradient_bound, "v3", {"search.depths": (2,)}, "for each of search.widths"),
