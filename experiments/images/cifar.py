@@ -35,12 +35,14 @@ ACCELERATOR_VARIANTS = ("cifar10/all_conv_residual", "cifar100/all_conv_residual
 # The other rows of Table 2, and nets for machines without an accelerator.
 OTHER_VARIANTS = tuple(
     f"{dataset}/{net}"
-    for net in ("all_cnn_c", "resnet", "densenet", "small", "quarter_width")
+    for net in ("all_cnn_c", "resnet", "densenet", "small", "small_scaled", "quarter_width")
     for dataset in CLAIMS
     if (dataset, net) != ("cifar100", "quarter_width")
 )
 
-
+_SMALL = {"blocks_per_stage": (3, 3, 3), "widths": (32, 64, 128)}
+_COSINE = {"schedule": "cosine", "boundary_steps": (), "warmup_steps": 400, "weight_decay": 5e-4}
+_THIRTY_EPOCHS = {"steps": train.steps_at(128, 30)[0], "steps_per_checkpoint": 200}
 # Variant or net -> scale, then changes to the settings of data, net, optimiser and training.
 _NETS: dict[str, tuple[str, dict, dict, dict, dict]] = {
     # Claim: the paper's block and initialisation train on any images. Reduced: 19 convolutions of a
@@ -75,15 +77,21 @@ _NETS: dict[str, tuple[str, dict, dict, dict, dict]] = {
     ),
     # Claim: the paper's block, initialisation and fixed projection, without batch norm, train on
     # CIFAR at a size that two cores can carry. Reduced: 19 convolutions of half the width, 1.1M
-    # parameters, 30 epochs whose rate ends at zero. 2 CPU cores: 2 to 2.7 hours. Expected: 10.6 %
-    # on CIFAR-10 and 36.4 % on CIFAR-100 (one seed each); our goals, set before the first run, were
-    # 8.5 % and 34 %. The decay is our choice for so short a schedule.
-    "small": (
+    # parameters, 30 epochs whose rate ends at zero. 2 CPU cores: 2.7 hours on CIFAR-100, and 3.7 on
+    # CIFAR-10 before convolutions were made faster. Expected: 10.6 % on CIFAR-10 and 36.4 % on
+    # CIFAR-100 (one seed each); our goals, set before the first run, were 8.5 % and 34 %. The decay
+    # is our choice for so short a schedule.
+    "small": ("reduced", {}, _SMALL, _COSINE, _THIRTY_EPOCHS),
+    # Claim: the same net does better if it starts farther from the identity: with 16 times the
+    # paper's initial deviation, which short trials of narrow nets chose. It also fits the training
+    # images sooner, hence crops of 4 pixels and the decay of All-CNN-C. 2 CPU cores: 2.5 hours
+    # (estimate). Goals, set before the first run: 8.5 % on CIFAR-10 and 34 % on CIFAR-100.
+    "small_scaled": (
         "reduced",
-        {},
-        {"blocks_per_stage": (3, 3, 3), "widths": (32, 64, 128)},
-        {"schedule": "cosine", "boundary_steps": (), "warmup_steps": 400, "weight_decay": 5e-4},
-        {"steps": train.steps_at(128, 30)[0], "steps_per_checkpoint": 200},
+        {"pad_pixels_per_side": 4},
+        {**_SMALL, "initial_scale": 16.0},
+        {**_COSINE, "weight_decay": 1e-3},
+        _THIRTY_EPOCHS,
     ),
     # Claim: Table 2, 7.25 % on CIFAR-10 with augmentation, 32.39 % on CIFAR-100 as printed there.
     # Springenberg et al. 2014: 350 epochs, learning rate 0.05 (from a grid), divided by ten at 200,
