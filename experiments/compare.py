@@ -19,8 +19,11 @@ from identity_matters.report import groups
 
 # The colour of a verdict: that of the first of these words in it.
 _STYLES = {
-    **{"not reproduced": "red", "counterexample": "yellow"},
-    **{"undecided": "default", "not comparable": "default", "": "green"},
+    "not reproduced": "red",
+    "counterexample": "yellow",
+    "reproduced": "green",
+    "holds": "green",
+    "": "default",
 }
 
 

@@ -390,8 +390,10 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         metrics["identity_least_norm_times_depth"] = min(everywhere, default=None)
         metrics["identity_largest_norm_times_depth"] = max(everywhere, default=None)
         metrics["identity_norm_times_depth_ratio_at_equal_rates"] = ratio
-        plain = no_deep_one_trains["plain_near_zero"] and no_deep_one_trains["plain_standard"]
-        holds = all_train["identity"] and plain and even and attenuated
+        no_plain_one = (
+            no_deep_one_trains["plain_near_zero"] and no_deep_one_trains["plain_standard"]
+        )
+        holds = all_train["identity"] and no_plain_one and even and attenuated
         if question == "linear":
             holds = holds and ratio is not None and ratio <= rules["norm_times_depth_ratio"]
     return run.Verdict(claim, metrics, reproduced(holds), published)

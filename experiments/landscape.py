@@ -163,7 +163,8 @@ def negative_determinant(trial, rng) -> dict:
     options = {"steps": trial.steps, "learning_rate": trial.learning_rate}
     best, gradient_norm = critical_points.least_gradients(*start, **options)
     least = np.asarray(gradient_norm).reshape(problems, len(taus), starts).min(axis=2)
-    floor_of, pairs = gradient_bound.squared_gradient_floor, zip(R, Sigma, strict=True)
+    floor_of = gradient_bound.squared_gradient_floor
+    pairs = zip(R, Sigma, strict=True)
     floor = np.sqrt([[floor_of(*data, depth, radius) for radius in taus] for data in pairs])
     norms = random_matrices.spectral_norms(np.asarray(best)).max(axis=1)
     return {

@@ -150,7 +150,8 @@ _SETTINGS = {
 # Settings that hold several values -> what a trial calls one value, or the parts of one.
 _SEVERAL = {
     **{name: name for name in ("examples", "labels", "group_points", "word_bits")},
-    **{f"{name}s": name for name in ("precision", "pair_distance", "learning_rate", "width")},
+    **{"precisions": "precision", "pair_distances": "pair_distance"},
+    **{"learning_rates": "learning_rate", "widths": "width"},
     "networks": "width precision",
 }
 get_config = shared.configs(_SETTINGS)

@@ -23,6 +23,7 @@ Verdicts: counterexample for the first three, holds for gradient_ratio, reproduc
 """
 
 import collections
+import dataclasses
 import functools
 import types
 
@@ -111,19 +112,14 @@ def trials(*, variant: str, **settings) -> list[dict]:
 
 
 def build(*, measured: str, **trial):
-    """The trial with the nets' shape; ValueError for a bad setting."""
+    """The trial with its `problems.Setting` and the nets' shape; ValueError for a bad setting."""
     if trial.get("law", "gaussian") not in _LAWS:
         raise ValueError(f"laws must be among {_LAWS}, got {trial['law']!r}")
     if measured == "dead" and trial["width_in"] > 2:
         raise ValueError(f"d of nets must be 1 or 2, got {trial['width_in']}")
     if "teacher_width" in trial:
-        shared.require_between(0, 1, teacher_norm=trial["teacher_norm"])
-        if trial["lifted_width"] < trial["width_in"]:
-            raise ValueError(
-                "lifted_width must be at least width_in, got {lifted_width} < {width_in}".format(
-                    **trial
-                )
-            )
+        names = [field.name for field in dataclasses.fields(problems.Setting)]
+        trial["setting"] = problems.Setting(**{name: trial[name] for name in names})
         trial["shape"] = trial["depth"], trial["width"], trial["lifted_width"]
     return types.SimpleNamespace(**trial)
 
@@ -131,7 +127,7 @@ def build(*, measured: str, **trial):
 def at_origin(trial, rng) -> dict:
     """Gradient, second-order form and steepest descent at zero weights."""
     count, step, bias = trial.problems, trial.step_size, trial.bias
-    sample, _ = problems.realizable(rng, count, trial)
+    sample, _ = problems.realizable(rng, count, trial.setting)
     others = model.random_blocks(rng, np.ones(count), *trial.shape, bias)
     curvatures, forms, steepest = [], [], []
     for index in range(count):
@@ -198,7 +194,7 @@ def _gaussian(rng, scale: float, count: int, depth: int, width: int, d: int) -> 
 
 def gradient_ratio(trial, rng) -> dict:
     """The feature bound on random nets, in a search that attacks it, and where it is tight."""
-    sample, _ = problems.realizable(rng, trial.samples, trial)
+    sample, _ = problems.realizable(rng, trial.samples, trial.setting)
     measured, bound = collections.defaultdict(list), 0.0
     for norm in trial.norms:
         norms = np.full(trial.samples, norm)
@@ -224,7 +220,7 @@ def _tight_ratio(rng, trial, norm: float) -> float | None:
     """Right over left at V = 0 with equal blocks and errors along the last singular vector."""
     if trial.width < 2 * trial.pairs:
         return None
-    samples, _ = problems.realizable(rng, trial.samples, trial)
+    samples, _ = problems.realizable(rng, trial.samples, trial.setting)
     one = model.random_blocks(rng, np.full(trial.samples, norm), 1, *trial.shape[1:], trial.bias)
     nets = jax.tree.map(lambda part: np.repeat(part, trial.depth, axis=1), one)
     nets = nets._replace(V=np.zeros_like(nets.V))
@@ -239,7 +235,7 @@ def _tight_ratio(rng, trial, norm: float) -> float | None:
 def noise(trial, rng) -> dict:
     """Gradient descent from Gaussian weights of each scale, all scales in one batch."""
     scales = trial.scales
-    sample, _ = problems.realizable(rng, trial.starts, trial)
+    sample, _ = problems.realizable(rng, trial.starts, trial.setting)
     start = _gaussian(rng, 1.0, trial.starts, *trial.shape)
     if not trial.bias:
         start = start._replace(s=None)
@@ -354,8 +350,14 @@ def _noise_verdict(settings: dict, records: list[dict]):
     return metrics, shared.reproduced(halved and metrics["largest_step_from_zero"] == 0)
 
 
-_SEARCHES = relu_search.search, relu_search.linear_control
-MEASURES = {f.__name__: f for f in (at_origin, dead, *_SEARCHES, gradient_ratio, noise)}
+MEASURES = {
+    "at_origin": at_origin,
+    "dead": dead,
+    "search": relu_search.search,
+    "linear_control": relu_search.linear_control,
+    "gradient_ratio": gradient_ratio,
+    "noise": noise,
+}
 VERDICTS = {
     "origin": ("nonlinear-conjecture", _origin_verdict),
     "dead_units": ("nonlinear-away-from-origin", _dead_verdict),

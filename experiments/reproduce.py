@@ -49,7 +49,7 @@ _VARIANTS = flags.DEFINE_list(
     [],
     "Variants to run, of one experiment; or all of a data set; those of the reproduction if empty.",
 )
-_JOBS = flags.DEFINE_integer("jobs", 0, "Runs at a time; 0: one per core.", lower_bound=0)
+_JOBS = flags.DEFINE_integer("jobs", 0, "Runs at a time; 0 means one per core.", lower_bound=0)
 _DEMO = flags.DEFINE_boolean("demo", False, "The quickest variant of each quick experiment alone.")
 _REPORT = flags.DEFINE_boolean("report", False, "Write the report at the end.")
 _OVERWRITE = flags.DEFINE_boolean(
@@ -158,7 +158,7 @@ def _jobs() -> list[Job]:
     if unknown:
         known = ", ".join(experiments.MODULES)
         raise ValueError(f"there is no experiment {unknown[0]!r}; there are {known}")
-    if _VARIANTS.value and len(_ONLY.value) != 1:
+    if _VARIANTS.value and len(set(_ONLY.value)) != 1:
         raise ValueError("--variants needs one experiment, named by --only")
     seeds = _SEEDS.value.replace(",", " ").split()
     if not seeds or not all(word.isdecimal() for word in seeds):

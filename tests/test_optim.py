@@ -122,6 +122,7 @@ STEP = functools.partial(learning_rate_schedule, learning_rate=0.1, steps=10)
         (SGD, {"decayed": "biases"}, "must be one of convolutions, kernels, all, got 'biases'"),
         (STEP, {"schedule": "steps"}, "must be one of step, cosine, linear, constant, got 'steps'"),
         (STEP, {"learning_rate": 0.0}, r"learning_rate must be above 0 and finite, got 0\.0"),
+        (STEP, {"steps": 0}, "steps must be at least 1, got 0"),
         (STEP, {"warmup_steps": 10}, "warmup_steps must be from 0 to below steps=10, got 10"),
         (STEP, {"decay_factor": 1.5}, r"decay_factor must be above 0 and at most 1, got 1\.5"),
         (STEP, {"boundary_steps": (5, 5)}, r"ascend from above warmup_steps=0, got \(5, 5\)"),

@@ -1,7 +1,5 @@
 """ReLU residual nets by hand, dead units, bad minima, the origin, and the bound by features."""
 
-import types
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +9,7 @@ from identity_matters.relu import critical_points, feature_bound, model, origin,
 from identity_matters.relu.model import Blocks, Problem
 from tests.relu_problems import copies, hexagon, two_points, unit_blocks
 
-SETTING = types.SimpleNamespace(
+SETTING = problems.Setting(
     pairs=3, width_in=2, lifted_width=3, depth=2, teacher_width=2, teacher_norm=0.5, bias=True
 )
 
@@ -127,8 +125,7 @@ def test_the_wrong_side_is_a_bad_local_minimum(depth, width, bias):
 
 
 def problem_of(lifted_width, bias=True):
-    changes = {"pairs": 4, "lifted_width": lifted_width, "bias": bias}
-    setting = types.SimpleNamespace(**{**vars(SETTING), **changes})
+    setting = problems.Setting(4, 2, lifted_width, 2, 2, 0.5, bias)
     sample, _ = problems.realizable(np.random.default_rng(4), 1, setting)
     return problems.member(sample, 0)
 
@@ -231,7 +228,7 @@ def test_without_biases_two_moments_of_the_errors_decide():
 
 # The gradient bound with independent features.
 
-FEATURES = types.SimpleNamespace(**{**vars(SETTING), "pairs": 2, "teacher_width": 1})
+FEATURES = problems.Setting(2, 2, 3, 2, 1, 0.5, True)
 
 
 def test_the_coefficient_by_hand():

@@ -41,7 +41,7 @@ def test_it_runs_what_is_missing_side_by_side_and_ends_with_a_summary(tmp_path):
     # A run with changed settings does not replace the real one.
     run_toy(tmp_path, "--config.values=(2,)")
     (changed,) = statuses(tmp_path)
-    twice = ("--only=toy", "--variants=plain,plain", "--seeds=0 1 0")
+    twice = ("--only=toy,toy", "--variants=plain,plain", "--seeds=0 1 0")
     finished = reproduce(tmp_path, *twice, "--jobs=2", ends=0)
     assert statuses(tmp_path) == {"plain 0": "done", "plain 1": "done", changed: "done"}
     assert "run 2 of 2: toy plain seed=" in finished.stdout

@@ -116,7 +116,7 @@ REFUSED = {
         (["--config=:cifar10/resnet", "--config.data.data_dir=a"], "not prepared in a; run: make"),
         (["--config.train.batch_examples=3", "--config.train.devices=2"], "multiple of"),
         (["--config.model.stage_strides=(2,4,2)"], "sides"),
-        (["--num_processes=2"], "the processes could not be joined: "),
+        (["--num_processes=2"], "could not be joined: coordinator_address"),
     ],
     "experiments.reproduce": [
         (["--only=nothing"], "there is no experiment 'nothing'; there are "),

@@ -42,7 +42,7 @@ SEVERAL = """
 import functools, runpy
 from identity_matters.train import multihost
 multihost.initialize = functools.partial(multihost.initialize, heartbeat_timeout_seconds=5)
-runpy.run_module("experiments.images.imagenet", run_name="__main__", alter_sys=True)
+runpy.run_module("PROGRAM", run_name="__main__", alter_sys=True)
 """
 # Covers these seconds, JAX's margin on top of them, and the start of a process.
 LONGEST_WAIT_SECONDS = 120
@@ -61,8 +61,9 @@ class Run:
         self._results_dir = pathlib.Path(results_dir)
         program = f"experiments.images.{module}"
         if count > 1:
+            several = SEVERAL.replace("PROGRAM", program)
             program = f"{results_dir}.py"
-            pathlib.Path(program).write_text(SEVERAL)
+            pathlib.Path(program).write_text(several)
         self._command = [program, *settings, f"--results_dir={results_dir}"]
         self._count = count
         self._devices = devices

@@ -30,7 +30,7 @@ def _define_flags(experiment: Any) -> list:
         several.define_flags()
         taken += [
             flags.DEFINE_boolean("tensorboard", False, "Write event files for TensorBoard, too."),
-            flags.DEFINE_string("profile", "", "Where a jax.profiler trace of steps goes."),
+            flags.DEFINE_string("profile", "", "Directory for a jax.profiler trace of some steps."),
             flags.DEFINE_string(
                 "checkpoint_dir", "", "Where checkpoints go; the run directory if empty."
             ),

@@ -169,8 +169,8 @@ def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
 
     w: f64[l], the weights at the start, above 0; r: the target, not 0; sigma: the second moment of
     the input, above 0; risk: where to stop, above 0 and below ``sigma r^2``, the risk at the
-    saddle; else a ValueError names the argument. The time is math.inf if r < 0 and two weights
-    share the least value.
+    saddle. Raises ValueError, with the values, if an argument is out of range. Returns math.inf if
+    r < 0 and two weights share the least value.
     """
     w = np.sort(np.asarray(w, np.float64))
     if w.ndim != 1 or not w.size or not (w > 0).all():

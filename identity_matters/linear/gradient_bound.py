@@ -85,8 +85,8 @@ def gradient_lower_bound(
 
     A: f64[depth, d, d] with ``|||A||| < 1``; Sigma: f64[d, d], symmetric positive semidefinite;
     excess: f64[], ``f(A) - C`` from `model.excess_risk`; form: one of `FORMS`, of which only
-    "corrected" is a true bound. Raises ValueError unless all this holds, TypeError unless A and
-    Sigma are float64.
+    "corrected" is a true bound. Raises ValueError unless A, Sigma and form are so, and TypeError
+    unless A and Sigma are float64. Rounding may make `excess` slightly negative, and so the bound.
     """
     if form not in BOUNDS:
         raise ValueError(f"form must be one of {FORMS}, got {form!r}")
@@ -142,8 +142,8 @@ def right_over_left(A: Array, R: Array, Sigma: Array, depth: Array, form: str) -
     """Right-hand side of eq. (2.3) divided by ``||grad f||_F^2`` at a batch of points.
 
     A: f64[n, max_depth, d, d] with ``|||A||| < 1`` and zero layers from `depth`, int[n], on; R and
-    Sigma: f64[n, d, d]; form: one of `FORMS`. Returns f64[n]; above 1 the bound fails; nan where
-    both sides vanish, as at an optimum.
+    Sigma: f64[n, d, d]; form: one of `FORMS`, else a KeyError. Returns f64[n]; above 1 the bound
+    fails; nan where both sides vanish, as at an optimum.
     """
     pending = _evaluate(A, R, Sigma, depth)
     # NumPy, not JAX, computes the eigenvalues, while XLA evaluates the gradients: two independent
@@ -243,7 +243,7 @@ def smallest_scalar_counterexample(
     Layers are taken from 0, -1/2 and 1/2 in this order, R from 1 ... max_integer (det R > 0),
     Sigma from 1 ... max_sigma. None if no point of this lattice fails. The arithmetic is exact and,
     apart from the right-hand side, shares no code with the floating-point version: it is Lemma 2.4
-    for numbers. `form` is one of `FORMS`.
+    for numbers. `form` is one of `FORMS`, else a KeyError.
     """
     bound, half = BOUNDS[form], fractions.Fraction(1, 2)
     data = itertools.product(range(1, max_integer + 1), range(1, max_sigma + 1))

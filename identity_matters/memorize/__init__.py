@@ -4,6 +4,14 @@ Symbols: n examples in d dimensions with r classes; width k; l = ceil(n / k) blo
 the input map are a_i = A_0 x_i, the surrogate label of class j is q_j, and a block is
 h + T(h) with T(h) = V ReLU(U h + s).
 
+* `network`: a residual block, the forward pass of the network, and its parameter count.
+* `construct`: `memorize` builds the network, `apply` and `verify` run it.
+* `adaptive`: chooses biases and order from the data; in exact arithmetic it works for any distinct
+  inputs and any width.
+* `paper_method`: Lemmas B.1 and B.2 with a bias for each unit, and what they ask of the data.
+* `certificate`: the margins, and the precision that they need.
+* `few_numbers`: fewer parameters than examples, as one number holds several labels.
+
 Import the names below from here, and everything else from its module.
 """
 

@@ -7,9 +7,9 @@ of the error of A_0 x, the pre-activation of unit i at h is off by at most
 
     eta_i(h) = |u_i| eps_h + (k + 1) u (|u_i| |h| + |s_i|).
 
-eps_h is measured, so this is no proof. It covers devices that flush subnormal numbers to zero, as
-XLA does on CPU, too: see docs/theory/memorize.md. Underflow inside the blocks is many orders below
-eta_i.
+eps_h is measured, so eta_i is an estimate and no proof. It also covers devices that flush subnormal
+numbers to zero, as XLA does on CPU: see docs/theory/memorize.md. Underflow inside the blocks is
+many orders below eta_i.
 """
 
 from typing import NamedTuple
@@ -31,11 +31,11 @@ class Certificate(NamedTuple):
     """What is known about a network before it is run.
 
     Attributes:
-      precision: "float32" or "float64", the arithmetic that the bounds are for.
+      precision: "float32" or "float64", the arithmetic that this is about.
       smallest_margin: the least distance of any pre-activation from zero: above it on the unit's
         own point, below it on the points that the unit must leave alone.
       margin_over_rounding: the smallest ratio of such a margin to its rounding error eta.
-      output_error_bound: on |yhat - y| over all examples and outputs, if eps_h is large enough.
+      output_error_bound: bound on |yhat - y| over all examples and outputs, if eps_h is one.
       holds: whether all margins exceed rounding and the outputs are within OUTPUT_TOLERANCE.
     """
 
@@ -73,7 +73,7 @@ def certify(
     eps_h: float,
     dtype: DTypeLike,
 ) -> Certificate:
-    """Bounds the effect of rounding on the network; u, eta and eps_h as in the module docstring.
+    """Estimates the effect of rounding on the network; u, eta and eps_h as in the module docstring.
 
     For the arrays see `construct.solve_blocks` and `construct.solve_output`.
     """

@@ -96,17 +96,20 @@ class Separation(NamedTuple):
 
 
 def separation(x: ArrayLike) -> Separation:
-    """Assumption 3.1's rho: the smallest ``|x_i - x_j|^2`` over all rows of x, f[n, d], exactly.
+    """Assumption 3.1's rho: the smallest ``|x_i - x_j|^2`` over all rows of x, exactly.
 
     An orthogonal projection only shortens distances. So only the few pairs whose projections are
-    closer than the smallest distance found so far are compared in full.
+    closer than the smallest distance found so far are compared in full. x: floats or
+    integers [n, d]; raises ValueError if an entry is NaN or exceeds 1e15 in size.
 
     >>> separation(np.array([[0.0, 0.0], [3.0, 4.0], [3.0, 3.0]]))
     Separation(rho=1.0, indices=(1, 2))
     """
     x = np.asarray(x)
     if not (largest := max(float(x.max()), -float(x.min()))) <= _LARGEST_ENTRY:
-        raise ValueError(f"entries of x must be at most {_LARGEST_ENTRY:g}, got {largest:g}")
+        raise ValueError(
+            f"entries of x must be at most {_LARGEST_ENTRY:g} in size, got {largest:g}"
+        )
     # Whole numbers would wrap around or be truncated where their mean is subtracted.
     z = _project_to_principal_axes(x if x.dtype.kind == "f" else x.astype(np.float64))
     squares = np.sum(z**2, axis=1)

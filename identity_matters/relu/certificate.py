@@ -4,9 +4,9 @@ It works for nets of any depth and leaves out strictly dead units, on whose weig
 depend nearby. Every inequality of N10 and N11 in docs/theory/relu.md is checked in rational
 arithmetic (`fractions.Fraction`) on the floats as stored, so no rounding enters the proof.
 
-f does not change under ``(v, w) -> (v / a, a w)``. T has the unit tangents of these orbits at the
-candidate theta_0, and theta* is the one zero of ``F(theta) = grad f(theta) + T T^T (theta -
-theta_0)`` near it.
+f does not change under ``(v, w) -> (v / a, a w)``. The columns of T are the unit tangents of these
+orbits at the candidate theta_0, and theta* is the only zero of ``F(theta) = grad f(theta) + T T^T
+(theta - theta_0)`` near theta_0. The steps of the proof are those of N10.
 """
 
 import math
@@ -159,8 +159,8 @@ def _is_definite(matrix) -> bool:
     """Whether a symmetric matrix M is positive definite; False in doubt.
 
     Entries are rounded to multiples of 1 / _ROOT_UNIT, which moves no eigenvalue by more than
-    size / _ROOT_UNIT; the diagonal is lowered by that. M is definite if Q^T M Q, for Q with the
-    computed eigenvectors, has a dominant diagonal.
+    size / _ROOT_UNIT; the diagonal is lowered by that. M is definite if Q^T M Q has a
+    dominant diagonal, where the columns of Q are the computed eigenvectors, rounded.
     """
     rows = np.vectorize(round, otypes="O")(matrix * _ROOT_UNIT)
     rows -= len(rows) * np.eye(len(rows), dtype=int)

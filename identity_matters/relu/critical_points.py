@@ -1,10 +1,10 @@
-"""Search for critical points of a mean square, and their classification.
+"""Search for critical points of a mean square, and their distance from kinks.
 
 A net is given by its residual function, so the same program searches linear residual nets. A solve
 is Levenberg-Marquardt on ``grad f = 0``; a descent is Levenberg-Marquardt on f, drawn to minima,
 and then a solve. Inside one activation pattern f is a polynomial, and a point there with
-``grad f = 0`` is a critical point in every sense. Points at a kink, where some unit's
-pre-activation is 0 on some example, are counted separately.
+``grad f = 0`` is a critical point in every sense. `kink_margins` tells points at a kink, where some
+unit's pre-activation is 0 on some example.
 
 A unit is strictly dead on a sample if its pre-activation is negative on every example: see N6 to N8
 of docs/theory/relu.md.

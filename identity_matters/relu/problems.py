@@ -1,5 +1,6 @@
 """Random problems with a teacher inside the ball: the least risk in it is 0."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -16,6 +17,37 @@ _LEAST_RISK_SHARE = 2e-2
 _DRAWS_AT_MOST = 50
 
 
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What to draw.
+
+    Attributes:
+      pairs: the sample is so many pairs of a Gaussian input, of mean square length 1, and its
+        negative: n = 2 pairs. So 0 is in its hull (N8 of docs/theory/relu.md).
+      width_in: d_in, of inputs and outputs.
+      lifted_width: d, of the blocks; for d > d_in, A is a random isometry and B the transpose of
+        another; for d = d_in both are the identity.
+      depth, teacher_width, teacher_norm: of the teacher, |||theta||| = teacher_norm.
+      bias: whether its units have biases.
+    """
+
+    pairs: int
+    width_in: int
+    lifted_width: int
+    depth: int
+    teacher_width: int
+    teacher_norm: float
+    bias: bool
+
+    def __post_init__(self):
+        if self.lifted_width < self.width_in:
+            raise ValueError(
+                f"lifted_width must be at least width_in, got {self.lifted_width} < {self.width_in}"
+            )
+        if not 0 < self.teacher_norm < 1:
+            raise ValueError(f"teacher_norm must be between 0 and 1, got {self.teacher_norm}")
+
+
 def paired_inputs(rng: np.random.Generator, count: int, pairs: int, width: int) -> np.ndarray:
     """`count` samples of `pairs` Gaussian x and their -x: f64[count, 2 pairs, width]."""
     half = rng.standard_normal((count, pairs, width))
@@ -29,16 +61,9 @@ def _isometries(rng, count: int, rows: int, columns: int) -> np.ndarray:
     return random_matrices.orthogonal(rng, (count,), rows, columns)
 
 
-def realizable(rng: np.random.Generator, count: int, setting: Any) -> tuple[Problem, Blocks]:
+def realizable(rng: np.random.Generator, count: int, setting: Setting) -> tuple[Problem, Blocks]:
     """`count` problems and their teachers, each with a leading axis of that length.
 
-    Attributes of `setting`, such as a trial of experiments/relu.py:
-      pairs: the sample is so many pairs of a Gaussian input, of mean square length 1, and its
-        negative: n = 2 pairs. So 0 is in its hull (N8 of docs/theory/relu.md).
-      width_in: d_in, of inputs and outputs.
-      lifted_width: d, of the blocks; for d > d_in, A is a random isometry and B the transpose of
-        another; for d = d_in both are the identity.
-      depth, teacher_width, teacher_norm, bias: of the teacher, |||theta||| = teacher_norm.
     Raises ArithmeticError if too few teachers are active on the sample.
     """
     kept: list[tuple] = []

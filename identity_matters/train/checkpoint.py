@@ -85,7 +85,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         )
 
     def save(self, step: int, state: Any, extra: dict) -> None:
-        """Starts writing a checkpoint; if that fails, the next `save` or the end raises.
+        """Starts writing a checkpoint; if that fails, the next `save` or leaving `with` raises.
 
         `state` is a pytree of NumPy arrays that nobody changes afterwards; `extra` is JSON-able.
         Raises CheckpointError unless `step` is larger than that of every checkpoint so far.

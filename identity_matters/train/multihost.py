@@ -46,8 +46,9 @@ def initialize(
         where JAX can detect the cluster.
       num_processes, process_id: how many there are, and which one this is, from 0.
     Raises:
-      ValueError: the three do not fit together, JAX detects no cluster, or a process does not join
-        in time. Exit within `_ABORT_SECONDS` then, before JAX aborts.
+      ValueError: the three do not fit together, the address is not HOST:PORT, JAX detects no
+        cluster, or a process does not join in time. Exit within `_ABORT_SECONDS` then, before JAX
+        aborts.
     """
     if coordinator_address is not None and not re.fullmatch(r".+:\d+", coordinator_address):
         raise ValueError(f"coordinator_address must be HOST:PORT, got {coordinator_address!r}")
@@ -72,7 +73,8 @@ def initialize(
     if joining.is_alive():
         failures.append(f"not all of them came within {start_timeout_seconds:.0f} s")
     if failures:
-        raise ValueError(f"the processes could not be joined: {failures[0]}")
+        given = f"{coordinator_address=}, {num_processes=}, {process_id=}"
+        raise ValueError(f"the processes could not be joined: {failures[0]} ({given})")
 
 
 def is_process_0() -> bool:

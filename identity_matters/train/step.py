@@ -109,6 +109,8 @@ def learning_rate_schedule(
         raise ValueError(f"schedule must be one of {', '.join(schedules)}, got {schedule!r}")
     if not 0 < learning_rate < math.inf:
         raise ValueError(f"learning_rate must be above 0 and finite, got {learning_rate}")
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
     if not 0 <= warmup_steps < steps:
         raise ValueError(f"warmup_steps must be from 0 to below steps={steps}, got {warmup_steps}")
     if not 0 < decay_factor <= 1:
