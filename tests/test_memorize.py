@@ -319,7 +319,8 @@ def test_counting_lower_bound_by_hand():
 
 
 @pytest.mark.parametrize("features", [2, 100])
-def test_separation_is_the_smallest_squared_distance(features):
+def test_separation_is_the_smallest_squared_distance(monkeypatch, features):
+    monkeypatch.setattr(paper_method, "TILE_POINTS", 64)
     x = np.random.default_rng(0).standard_normal((300, features))
     squares = pdist(x, "sqeuclidean")
     found = paper_method.separation(x)
@@ -335,6 +336,7 @@ def test_separation_is_the_smallest_squared_distance(features):
 def test_separation_finds_a_pair_that_the_projection_hides(monkeypatch):
     monkeypatch.setattr(paper_method, "PROJECTED_FEATURES", 4)
     monkeypatch.setattr(paper_method, "PROJECTION_EXAMPLES", 50)
+    monkeypatch.setattr(paper_method, "TILE_POINTS", 32)
     rng = np.random.default_rng(1)
     x = rng.standard_normal((200, 40)) * np.linspace(3, 0.1, 40)
     x[170] = x[13] + 1e-3 * rng.standard_normal(40)

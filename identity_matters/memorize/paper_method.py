@@ -20,6 +20,7 @@ UNIT_NORM_TOLERANCE = 1e-5
 PROJECTED_FEATURES = 64
 # Examples that the directions of this projection are estimated from.
 PROJECTION_EXAMPLES = 4096
+TILE_POINTS = 1024
 FAILURE_PROBABILITY = 0.1
 # Sums of squares of entries up to this fit into float32.
 _LARGEST_ENTRY = 1e15
@@ -111,17 +112,26 @@ def separation(x: ArrayLike) -> Separation:
             f"entries of x must be at most {_LARGEST_ENTRY:g} in size, got {largest:g}"
         )
     # Whole numbers would wrap around or be truncated where their mean is subtracted.
-    z = _project_to_principal_axes(x if x.dtype.kind == "f" else x.astype(np.float64))
-    squares = np.sum(z**2, axis=1)
+    projected = _project_to_principal_axes(x if x.dtype.kind == "f" else x.astype(np.float64))
+    squared_norms = np.sum(projected**2, axis=1)
     # Bound on the error of |z_i - z_j|^2 when it is computed in float32 from inner products.
-    rounding = float(4 * (z.shape[1] + 4) * np.finfo(np.float32).eps * squares.max())
+    terms = projected.shape[1] + 4
+    rounding = float(4 * terms * np.finfo(np.float32).eps * np.max(squared_norms))
     best = Separation(math.inf, (0, 0))
-    for i in range(len(x) - 1):
-        bounds = squares[i + 1 :] - z[i + 1 :] @ (2 * z[i]) + (squares[i] - rounding)
-        if bounds.min() < best.rho:
+    for start in range(0, len(x), TILE_POINTS):
+        own = projected[start : start + TILE_POINTS]
+        own_squares = squared_norms[start : start + len(own)] - rounding
+        # Without the row's own square. Each pair is compared once, from its first row.
+        bounds = squared_norms[start:] - 2 * own @ projected[start:].T
+        bounds[np.tril_indices(len(own), 0, bounds.shape[1])] = np.inf
+        least = bounds.min(axis=1) + own_squares
+        for i in np.argsort(least):
+            if least[i] >= best.rho:
+                break
             # The closest by projection comes first, so that few others have to be compared.
-            best = _closest(x, i, i + 1 + bounds.argmin(keepdims=True), best)
-            best = _closest(x, i, i + 1 + np.flatnonzero(bounds < best.rho), best)
+            best = _closest(x, start + i, start + bounds[i].argmin(keepdims=True), best)
+            near = np.flatnonzero(bounds[i] + own_squares[i] < best.rho)
+            best = _closest(x, start + i, start + near, best)
     return best
 
 
