@@ -2,21 +2,19 @@
 
 Claim: training and evaluation of eight nets, and the forward pass of Theorem 3.2's network at
 ImageNet's size, compile for TPU v5e-8, v4-32 and v6e-8 and fit their memory. libtpu compiles for
-any slice without a TPU. It gets what `parallel.ParallelSteps` would run, `jax.pmap` included, with
-zeros for images. Nothing is run, and only the compiler is timed: images per second are an upper
-bound, the lesser of what peak arithmetic and the bandwidth of the chip's memory allow.
-
-The variant "gpu" compiles the paper's net for one H100 and for one H200 with the compiler of JAX's
-CUDA plugin. It relies on private functions of JAX (see `gpu_devices`); if they fail, it says so in
-one line and is skipped. cuDNN picks its algorithms on the GPU, so their workspace is not counted.
+any slice without a TPU. It gets what `parallel.ParallelSteps` would run, with zeros for images.
+Nothing is run, and only the compiler is timed: images per second are an upper bound, the lesser of
+what peak arithmetic and the bandwidth of the chip's memory allow. The variant "gpu" compiles the
+paper's net for one H100 and for one H200 with the compiler of JAX's CUDA plugin. cuDNN picks its
+algorithms on the GPU, so their workspace is not counted.
 
 Command: make compile-check    # in an environment of its own, .venv-tpu
     make compile-check PROGRAMS='("cifar:cifar10/all_conv_residual",)'    # some of them
     make compile-check-gpu     # in an environment of its own, .venv-cuda12
     make cost                  # writes docs/cost.md
 Hardware: 2 CPU cores, 12 GB of memory (for DenseNet). Time: 10 seconds to 16 minutes for each of
-the 51 programs, two hours in all, beside other work. A stopped command resumes at the first missing
-program. Expected: 49 compile and fit; libtpu crashes on two training programs for v6e-8.
+the 51 programs, two hours in all, beside other work. Expected: 49 compile and fit; libtpu crashes
+on two training programs for v6e-8.
 """
 
 import concurrent.futures.process
@@ -55,21 +53,14 @@ GPUS = {
     "h100": ("NVIDIA H100 80GB HBM3", 84_942_979_072, 3_352_320_000_000),
     "h200": ("NVIDIA H200 141GB HBM3e", 151_397_597_184, 4_800_000_000_000),
 }
-# What the compiler must know about a GPU that is not present.
-_GPU_TARGET = pathlib.Path(__file__).with_name("gpu_target.txtpb")
+_GPU_TARGET = pathlib.Path(__file__).with_name("gpu_target.txtpb")  # what its compiler must know
 NETS = (
-    "cifar:cifar10/all_conv_residual",
-    "cifar:cifar100/all_conv_residual",
-    "cifar:cifar10/all_cnn_c",
-    "cifar:cifar10/resnet",
-    "cifar:cifar10/densenet",
-    "imagenet:imagenet2012/parameters_as_printed",
-    "imagenet:imagenet2012/blocks_of_34_layers",
-    "imagenet:imagenet2012/resnet_34",
+    *("cifar:cifar10/all_conv_residual", "cifar:cifar100/all_conv_residual"),
+    *(f"cifar:cifar10/{net}" for net in ("all_cnn_c", "resnet", "densenet")),
+    *(f"imagenet:{variant}" for variant in experiments.variants("imagenet", "OTHER_VARIANTS")),
 )
 MEMORIZE = "memorize:synthetic_imagenet"
-# Images that a normalisation is fitted to; its constants are part of the programs.
-_FITTED_EXAMPLES = 8
+_FITTED_EXAMPLES = 8  # images that a normalisation is fitted to; programs contain its constants
 
 _SETTINGS = {
     "tpu": {"slices": ("v5e-8", "v4-32", "v6e-8"), "programs": (*NETS, MEMORIZE)},
@@ -100,34 +91,28 @@ def devices_of(name: str) -> list[jax.Device]:
 def gpu_devices(name: str) -> list[jax.Device]:
     """One of GPUS, for compiling only; exits the command as skipped where that is impossible.
 
-    It relies on private parts of JAX: the options of the CUDA plugin's topology, and
-    `canonicalize_platform`, which must return "cuda" although no GPU was found. A small program
-    shows whether all of this works.
+    It relies on private parts of JAX, which a small program tries: the options of the CUDA plugin's
+    topology, and `canonicalize_platform`, which must return "cuda" although no GPU was found.
     """
-    model, memory_bytes, bandwidth = GPUS[name]
-    facts = {"name": model, "memory_bytes": memory_bytes, "bandwidth": bandwidth}
+    facts = dict(zip(("name", "memory_bytes", "bandwidth"), GPUS[name], strict=True))
     target = string.Template(_GPU_TARGET.read_text()).substitute(facts)
     try:
         from jax._src import xla_bridge
 
-        devices = topologies.get_topology_desc(
-            "", "cuda", target_config=target, topology="1x1x1"
-        ).devices
+        described = topologies.get_topology_desc("", "cuda", target_config=target, topology="1x1x1")
         canonical = xla_bridge.canonicalize_platform
         xla_bridge.canonicalize_platform = lambda name: "cuda" if name == "gpu" else canonical(name)
-        here = jax.sharding.SingleDeviceSharding(devices[0])
+        here = jax.sharding.SingleDeviceSharding(described.devices[0])
         jax.jit(jnp.sin).lower(jax.ShapeDtypeStruct((8,), np.float32, sharding=here)).compile()
-    # Private functions may fail in any way.
-    except Exception as error:
+    except Exception as error:  # private functions may fail in any way
         reason = f"no compiler for {name}: {runs.first_line(error)}"
         print(f"{EXPERIMENT.name}: skipped: {reason}", file=sys.stderr)
         raise SystemExit(0) from None
-    return devices
+    return described.devices
 
 
 def trials(*, variant: str, slices: tuple, programs: tuple) -> list[dict]:
     """One trial per slice, program and part; needs the compilers of all slices."""
-    del variant
     for name in slices:
         devices_of(name)
     return [
@@ -139,7 +124,6 @@ def trials(*, variant: str, slices: tuple, programs: tuple) -> list[dict]:
 
 def measure(trial: dict, key, log) -> dict:
     """Runs `attempt` in another process: a crash ends only that one, and its memory is freed."""
-    del key
     if log.stop_requested():
         raise run.Interrupted
     try:
@@ -152,8 +136,7 @@ def measure(trial: dict, key, log) -> dict:
 
 
 def _measure_here(trial: dict) -> dict:
-    # A cached program would make the time of the compiler meaningless.
-    jax.config.update("jax_enable_compilation_cache", False)
+    jax.config.update("jax_enable_compilation_cache", False)  # the compiler is timed
     devices = devices_of(trial["slice"])
     experiment, _, variant = trial["program"].partition(":")
     settings = experiments.find(experiment).own_settings(variant)
@@ -169,8 +152,7 @@ def attempt(lower, devices: list) -> dict:
     """Compiles a program; failing to compile or to fit is a result, not an error.
 
     ``lower()`` returns (lowered, steps per program, examples per step, operations per example,
-    compute_dtype). The result has "fits" and the fields that docs/metrics.md explains, and
-    "problem" if the program does not fit.
+    compute_dtype). docs/metrics.md explains the result, which has a "problem" unless it "fits".
     """
     kind, result = devices[0].device_kind, _nothing(devices)
     try:
@@ -192,33 +174,30 @@ def attempt(lower, devices: list) -> dict:
     result["fits"] = size is None or total <= size
     if not result["fits"]:
         result["problem"] = f"needs {total:.4g} of {size:.4g} bytes"
+    counts = {op: moved[op, "count"] / steps for op in hlo.COLLECTIVES if moved[op, "count"]}
     peak = flops.peak_flops_per_second(kind, dtype)
     share = operations * examples / len(devices)
     seconds = {
         "arithmetic_seconds": peak and share / peak,
         "memory_seconds": bandwidth and moved["memory"] / steps / bandwidth,
     }
+    result |= needed | seconds
     return {
         **result,
-        **needed,
-        **seconds,
         "device_memory_bytes": size,
         "steps": steps,
         "examples": examples,
         "operations_per_device": share,
         "moved_bytes": moved["memory"] / steps,
         "accessed_bytes_by_xla": (compiled.cost_analysis() or {}).get("bytes accessed"),
-        "collectives": {
-            name: moved[name, "count"] / steps for name in hlo.COLLECTIVES if moved[name, "count"]
-        },
-        "collective_bytes": sum(moved[name, "bytes"] for name in hlo.COLLECTIVES) / steps,
+        "collectives": counts,
+        "collective_bytes": sum(moved[op, "bytes"] for op in hlo.COLLECTIVES) / steps,
         "images_per_second_at_most": peak and bandwidth and examples / max(seconds.values()),
     }
 
 
 def lower_training(groups: dict, part: str, devices: list) -> tuple:
     """Lowers a training with these settings as a run would, with zeros for images."""
-    groups = {name: groups[name] for name in ("data", "model", "optim", "train")}
     training = train.Training(**groups, devices=devices, images=stand_in(groups["data"]))
     lowered = training.parallel.lower(part, training.intervals.steps_per_dispatch)
     operations = training.task.flops_per_example
@@ -230,28 +209,25 @@ def lower_training(groups: dict, part: str, devices: list) -> tuple:
 def stand_in(data: dict) -> train.ImageData:
     """A stand-in of the published size: zeros for CIFAR, streams that read nothing for ImageNet."""
     _, shape = train.classes_and_shape(data)
-    name, options, size = data["normalization"], {"pad_pixels_per_side": 0, "flip": False}, {}
+    name, options = data["normalization"], {"pad_pixels_per_side": 0, "flip": False}
     if data["dataset"] == imagenet.NAME:
-        size = imagenet.PUBLISHED_EXAMPLES
         constants = imagenet.CHANNEL_CONSTANTS
-        examples = Streams(shape, size["train"], size["validation"], None, None, None)
+        examples = Streams(shape, *imagenet.PUBLISHED_EXAMPLES.values(), None, None, None)
     else:
         options = {option: data[option] for option in options}
         random = np.random.default_rng(0).integers(0, 256, (_FITTED_EXAMPLES, *shape), np.uint8)
         constants = augment.fit_normalization(name, random)
         splits = datasets.find_source(data["dataset"]).splits
-        arrays = [
-            (np.zeros((splits[split], *shape), np.uint8), np.zeros(splits[split], np.int64))
-            for split in ("train", "test")
-        ]
-        examples = Arrays(*arrays[0], *arrays[1])
+        counts = splits["train"], splits["test"]
+        x, test_x = (np.zeros((count, *shape), np.uint8) for count in counts)
+        y, test_y = (np.zeros(count, np.int64) for count in counts)
+        examples = Arrays(x, y, test_x, test_y)
     inputs = augment.make_inputs(name, constants, **options)
     return train.ImageData(examples, *inputs, {})
 
 
 def lower_memorize(groups: dict, part: str, devices: list) -> tuple:
     """Lowers the network of Theorem 3.2 on one device, for one batch of points as in `apply`."""
-    del part
     fit = groups["fit"]
     ((width, dtype),) = fit["networks"]
     sizes = fit["examples"][0], fit["features"], fit["num_classes"], width
@@ -261,14 +237,12 @@ def lower_memorize(groups: dict, part: str, devices: list) -> tuple:
     net = jax.tree.map(lambda leaf: like(leaf.shape), drawn)
     x = like((fit["batch_examples"], sizes[1]))
     operations = flops.count_flops(network.forward, net, x) / len(x)
-    # The other devices get other points.
-    examples = len(devices) * len(x)
+    examples = len(devices) * len(x)  # the other devices get other points
     return network.forward.lower(net, x), 1, examples, operations, dtype
 
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
     """Reproduced iff every program compiles and fits."""
-    del config
     failed = [record for record in records if not record["fits"]]
     metrics = {"programs": len(records), "programs_that_fail": len(failed)}
     for record in records:

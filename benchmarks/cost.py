@@ -15,9 +15,7 @@ from identity_matters import runs
 from identity_matters.images import datasets, imagenet
 
 _PAGE = flags.DEFINE_string("page", "docs/cost.md", "Where it goes.")
-# For the upper end of the hours: a step is assumed to reach at least this share of its bound. Our
-# guess; nothing was measured.
-LEAST_SHARE_OF_BOUND = 0.25
+LEAST_SHARE_OF_BOUND = 0.25  # that a step reaches, for the most hours; our guess, not measured
 _HEAD = """# What the trainings cost
 
 **Compiled, not measured.** `make compile-check` compiled these programs for TPUs that were not
@@ -38,20 +36,15 @@ GB of a chip's memory | hours, least to most |
 
 
 def training_hours(settings: dict, step: dict, evaluation: dict) -> float:
-    """The least hours of a training: every step and every evaluation runs at its bound.
-
-    `step` and `evaluation` are the records of its two programs.
-    """
+    """The least hours of a training whose two programs have these records: each at its bound."""
     train, dataset = settings["train"], settings["data"]["dataset"]
     if dataset == imagenet.NAME:
         test_examples = imagenet.PUBLISHED_EXAMPLES["validation"]
     else:
         test_examples = datasets.find_source(dataset).splits["test"]
     batches = math.ceil(test_examples / evaluation["examples"])
-    # There is one before the first step.
-    evaluations = 1 + math.ceil(train["steps"] / train["steps_per_evaluation"])
-    seconds = train["steps"] * _bound(step) + evaluations * batches * _bound(evaluation)
-    return seconds / 3600
+    evaluations = 1 + math.ceil(train["steps"] / train["steps_per_evaluation"])  # one at step 0
+    return (train["steps"] * _bound(step) + evaluations * batches * _bound(evaluation)) / 3600
 
 
 def _bound(record: dict) -> float:

@@ -2,25 +2,21 @@
 
 XLA's own count (`Compiled.cost_analysis`) counts the body of a loop once, and does not separate the
 chip's memory (HBM on accelerators) from the memories inside the chip, where TPUs keep most
-activations of a small batch. Here a loop counts once per iteration, and the memories are separated:
-
-    f32[128,32,32,64]{0,3,2,1:T(8,128)S(1)}    padded to tiles of 8 x 128, memory space 1: on chip
-
-Memory space 0, which is not printed, is the chip's memory.
+activations of a small batch. Here a loop counts once per iteration, and the memories are separated.
+``f32[128,32,32,64]{0,3,2,1:T(8,128)S(1)}`` is an array padded to tiles of 8 x 128, in memory space
+1, inside the chip; space 0, which is not printed, is the chip's memory.
 """
 
 import collections
-import dataclasses
 import functools
 import math
 import re
+from typing import NamedTuple
 
 _ARRAY = re.compile(r"([a-z]+\d*)[a-z\d]*\[([\d,]*)\](?:\{([^}]*)\})?")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
-COLLECTIVES = (
-    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
-)  # fmt: skip
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 # These only name what exists already, or are counted where they are executed.
 _FREE = (
     "parameter", "get-tuple-element", "tuple", "bitcast", "constant", "after-all", "partition-id",
@@ -30,8 +26,7 @@ _FREE = (
 _PARTS = ("dynamic-slice", "gather", "slice")
 
 
-@dataclasses.dataclass(frozen=True)
-class Instruction:
+class Instruction(NamedTuple):
     """One line: ``name = shape opcode(operands), rest``."""
 
     name: str
@@ -52,7 +47,6 @@ def traffic(text: str) -> collections.Counter:
 
     "memory" counts bytes read from and written to the chip's memory, padding of tiles included;
     (opcode, "count") counts the collectives, and (opcode, "bytes") the bytes of their results.
-
     A loop runs as often as XLA says or, if it does not say, as the only constant in its condition;
     ValueError if there is neither. Of several branches, the one that moves most counts. If a fusion
     reads a part of an operand, or updates its result in place, only that part counts.
@@ -95,9 +89,8 @@ def _parse(text: str) -> tuple[dict[str, list[Instruction]], str]:
             opcode = rest.lstrip().split("(", 1)[0]
             inside, rest = _split(rest.lstrip()[len(opcode) :])
             operands = re.findall(r"%([\w.\-]+)", inside)
-            computations[current].append(
-                Instruction(found[2], shape, opcode, operands, inside[1:-1], rest, bool(found[1]))
-            )
+            fields = found[2], shape, opcode, operands, inside[1:-1], rest, bool(found[1])
+            computations[current].append(Instruction(*fields))
     return computations, entry
 
 
@@ -140,7 +133,6 @@ def _turns(loop: Instruction, condition: list[Instruction]) -> int:
 
 
 def _moved(one: Instruction, shapes: dict, computations: dict) -> dict:
-    """What one instruction reads and writes."""
     results = _arrays(one.shape)
     operands = [_arrays(shapes.get(name, "")) for name in one.operands]
     if one.opcode in ("copy-start", "slice-start", "dynamic-slice-start"):

@@ -1,13 +1,10 @@
 """The cost of an exact gradient-descent step: linear in depth, close to that of plain products.
 
 Lemma 2.4 written out factor by factor takes O(depth^2) matrix products; `model.risk_gradient` takes
-3 depth. This benchmark times whole steps, A <- A - eta grad f(A) in float64 at d = 64 and depths
-64, 128, ..., 4096, against a plain chain of as many products of the same size. The chain is the
-faster of a jitted scan and a NumPy loop; all take turns in every round, and medians are compared.
-Several steps run in one dispatch, as in gradient descent, so that their memory (3 copies of A,
-0.4 GB at depth 4096) is allocated once. Expected: exponent 1.0 within 0.15, and a step at most 2
-times (typically 1.4 to 1.7 times) as long as the chain. The rest is memory traffic: the chain does
-not keep activations and gradients.
+3 depth. Whole steps, A <- A - eta grad f(A) in float64 at d = 64 and depths 64, 128, ..., 4096, are
+timed against a plain chain of as many products: the faster of a jitted scan and a NumPy loop. All
+take turns in every round, and medians are compared. Expected: exponent 1.0 within 0.15, and a step
+at most 2 times (typically 1.4 to 1.7) as long as the chain, which keeps no activations.
 
 Command: python -m benchmarks.linear
 Hardware: 2 CPU cores, 1 GB of memory. Time: about 40 s.
@@ -25,8 +22,7 @@ from experiments.run.shared import configs, generator, largest, seconds_in_turns
 from identity_matters import random_matrices
 from identity_matters.linear import descent, model
 
-# Matrix products per layer and step: forward, backward and the gradient itself.
-PRODUCTS_PER_LAYER = 3
+PRODUCTS_PER_LAYER = 3  # in a step: forward, backward and the gradient itself
 
 VARIANTS = {"gradient_step": "steps at seven depths against plain chains of products; 40 s"}
 _SETTINGS = {
@@ -45,22 +41,16 @@ get_config = configs({"gradient_step": _SETTINGS})
 
 def trials(*, depths, width, layers_per_run, least_updates_per_run, repeats, **goals) -> list[dict]:
     """One trial for each depth."""
-    del goals
     if len(set(depths)) < 2:
         raise ValueError(f"depths must be at least two different ones, got {depths}")
+    size = {"width": width, "repeats": repeats}
     updates = {d: max(least_updates_per_run, layers_per_run // d) for d in depths}
-    return [
-        {"depth": d, "width": width, "updates_per_run": updates[d], "repeats": repeats}
-        for d in depths
-    ]
+    return [{"depth": d, "updates_per_run": updates[d], **size} for d in depths]
 
 
 @jax.jit
-def _steps(A, R, Sigma, learning_rate, count):
-    def step(_, A):
-        return A - learning_rate * model.risk_gradient(A, R, Sigma)
-
-    return jax.lax.fori_loop(0, count, step, A)
+def _steps(A, R, Sigma, rate, count):
+    return jax.lax.fori_loop(0, count, lambda _, A: A - rate * model.risk_gradient(A, R, Sigma), A)
 
 
 @jax.jit
@@ -83,8 +73,7 @@ def _looped_chain(A, M, passes):
 
 def measure(trial: dict, key) -> dict:
     """Median seconds of a step and of both chains at one depth."""
-    rng = generator(key)
-    depth, width = trial["depth"], trial["width"]
+    rng, depth, width = generator(key), trial["depth"], trial["width"]
     # A net near initialisation. The chain's layers are orthogonal, so that its numbers stay of
     # order 1: products that underflow would run at another speed.
     residual = rng.standard_normal((depth, width, width)) / (depth * width)
@@ -102,9 +91,8 @@ def measure(trial: dict, key) -> dict:
     }
     for candidate in candidates.values():
         jax.block_until_ready(candidate())  # compiles, and warms the caches
-    # Seconds per step, and per chain of as many products.
     medians = seconds_in_turns(candidates, trial["repeats"])
-    medians = {name: seconds / updates for name, seconds in medians.items()}
+    medians = {name: seconds / updates for name, seconds in medians.items()}  # of one step
     chain = min(medians["scanned_chain_seconds"], medians["looped_chain_seconds"])
     return {
         **medians,

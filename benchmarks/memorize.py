@@ -2,10 +2,9 @@
 
 Building a network needs, for every point, its largest inner product with any later point: half of
 one n x n x k product. Verifying it needs U h and V relu(...) for all points: two such products.
-Each is timed as a whole (with sorting, thresholds and V, or with bias, ReLU and skip) against bare,
-blocked and jitted products of the same shapes, whose results are written to memory and not used.
-Expected: at most 2 times the bare products, time growing as n^2, and less than 2 GB at n = 131,072
-in a process that builds and verifies, Python and JAX included.
+Each is timed as a whole against bare, blocked and jitted products of the same shapes, whose results
+are written to memory and not used. Expected: at most 2 times the bare products, time growing as
+n^2, and less than 2 GB at n = 131,072 in a process that builds and verifies, JAX included.
 
 Command: python -m benchmarks.memorize
 Hardware: 2 CPU cores. Time: about two minutes.
@@ -24,9 +23,6 @@ from experiments.run.shared import configs, largest, seconds_in_turns, total
 from identity_matters.memorize import construct
 from identity_matters.memorize.network import in_blocks, matmul
 
-_GIGABYTE = 1e9
-_BYTES_PER_KIBIBYTE = 1024
-
 VARIANTS = {"construction": "building and verifying, against bare products; two minutes"}
 _SETTINGS = {
     "examples": (16_384, 32_768, 65_536, 131_072),  # n
@@ -43,22 +39,16 @@ _SETTINGS = {
     "largest_load_per_core": shared.MOST_LOAD_PER_CORE,  # above it, a missed goal proves nothing
 }
 get_config = configs({"construction": _SETTINGS})
+_product_of_tiles = jax.jit(lambda tiles, row, column: matmul(tiles[column], tiles[row].T))
 
 
 def trials(*, examples, variant, **settings) -> list[dict]:
     """One trial for each n."""
-    del variant
     sizes = {k: v for k, v in settings.items() if not k.startswith("largest_")}
     return [{"examples": n, **sizes} for n in examples]
 
 
-@jax.jit
-def _product_of_tiles(tiles, row, column):
-    return matmul(tiles[column], tiles[row].T)
-
-
 def _bare_inner_products(tiles) -> None:
-    """Computes all n x n inner products, tile by tile."""
     for row in range(len(tiles)):
         for column in range(len(tiles)):
             product = _product_of_tiles(tiles, row, column)
@@ -114,9 +104,8 @@ def measure(trial: dict, key) -> dict:
 
 
 def _build(x, y, trial: dict, key):
-    return construct.memorize(
-        x, y, trial["num_classes"], trial["width"], key=key, tile_points=trial["tile_points"]
-    )
+    sizes = trial["num_classes"], trial["width"]
+    return construct.memorize(x, y, *sizes, key=key, tile_points=trial["tile_points"])
 
 
 def _peak_memory_gigabytes(seed, trial: dict) -> float:
@@ -127,33 +116,24 @@ def _peak_memory_gigabytes(seed, trial: dict) -> float:
     # Not getrusage: its maximum survives exec, so it may be the parent's.
     status = pathlib.Path("/proc/self/status").read_text()
     kibibytes = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
-    return int(kibibytes) * _BYTES_PER_KIBIBYTE / _GIGABYTE
+    return int(kibibytes) * 1024 / 1e9
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Compares ratios, growth and memory with the goals; undecided on a loaded machine."""
     at_most = max(records, key=lambda record: record["examples"])
-    metrics = {
-        "examples": at_most["examples"],
-        "errors": total(records, "errors"),
-        "peak_memory_gigabytes": at_most["peak_memory_gigabytes"],
-    }
-    reached = [
-        metrics["errors"] == 0,
-        metrics["peak_memory_gigabytes"] <= settings["largest_memory_gigabytes"],
-    ]
+    memory, errors = at_most["peak_memory_gigabytes"], total(records, "errors")
+    metrics = {"examples": at_most["examples"], "errors": errors, "peak_memory_gigabytes": memory}
+    reached = [errors == 0, memory <= settings["largest_memory_gigabytes"]]
     for phase in ("build", "verify"):
+        ratio = at_most[f"{phase}_ratio"]
         exponent = shared.exponent(records, "examples", f"{phase}_seconds")
         metrics[f"{phase}_seconds"] = at_most[f"{phase}_seconds"]
         metrics[f"{phase}_time_exponent"] = exponent
-        metrics[f"{phase}_over_bare_products_ratio"] = at_most[f"{phase}_ratio"]
-        reached += [
-            at_most[f"{phase}_ratio"] <= settings["largest_ratio"],
-            exponent <= settings["largest_exponent"],
-        ]
+        metrics[f"{phase}_over_bare_products_ratio"] = ratio
+        reached += [ratio <= settings["largest_ratio"], exponent <= settings["largest_exponent"]]
     metrics["load_per_core"] = largest(records, "load_per_core")
-    # Load does not explain errors.
-    most_load = math.inf if metrics["errors"] else settings["largest_load_per_core"]
+    most_load = math.inf if errors else settings["largest_load_per_core"]  # load explains no error
     return shared.judged("construction-cost", metrics, all(reached), records, most_load)
 
 

@@ -34,13 +34,7 @@ def exponent(records: list[dict], size: str, seconds: str) -> float:
     return float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
 
 
-def judged(
-    claim: str,
-    metrics: dict,
-    reached: bool,
-    records: list[dict],
-    most_load_per_core: float = MOST_LOAD_PER_CORE,
-) -> run.Verdict:
+def judged(claim, metrics, reached, records, most_load_per_core=MOST_LOAD_PER_CORE) -> run.Verdict:
     """Reproduced iff the goals are reached; undecided if they are missed on a loaded machine."""
     load = max((r["load_per_core"] for r in records if "load_per_core" in r), default=0.0)
     if reached or load <= most_load_per_core:

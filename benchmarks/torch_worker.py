@@ -1,9 +1,8 @@
 """The all-convolutional residual net of Table 1 in plain PyTorch, timed on request.
 
-`benchmarks.train_step` starts this file in a process of its own. It writes the settings to standard
-input as one line of JSON, and reads one line that describes the machine and the net. Then it writes
-a number of steps per line, and reads the seconds that they took. One batch is drawn beforehand and
-stays on the device: only forward pass, backward pass and update are timed.
+`benchmarks.train_step` runs this file. It writes the settings as one line of JSON, and reads a line
+that describes the machine and the net. Then it writes a number of steps per line, and reads their
+seconds. One batch stays on the device: only forward pass, backward pass and update are timed.
 """
 
 import json
@@ -25,9 +24,8 @@ class Block(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(channels_in, channels, KERNEL, stride, KERNEL // 2, bias=False)
         self.conv2 = nn.Conv2d(channels, channels, KERNEL, 1, KERNEL // 2, bias=False)
-        self.stride = stride
-        self.before = (channels - channels_in) // 2
-        self.after = channels - channels_in - self.before
+        before = (channels - channels_in) // 2
+        self.stride, self.added = stride, (before, channels - channels_in - before)
         for conv in (self.conv1, self.conv2):
             nn.init.normal_(conv.weight, std=1 / (KERNEL**2 * channels))
 
@@ -35,8 +33,8 @@ class Block(nn.Module):
         h = self.conv2(functional.relu(self.conv1(x)))
         if self.stride > 1:
             x = functional.avg_pool2d(x, self.stride)
-        if self.before + self.after:
-            x = functional.pad(x, (0, 0, 0, 0, self.before, self.after))
+        if any(self.added):
+            x = functional.pad(x, (0, 0, 0, 0, *self.added))
         return x + h
 
 
@@ -50,8 +48,7 @@ class AllConvResidual(nn.Module):
         blocks, channels = [], STEM_WIDTH
         for stage, (count, width) in enumerate(zip(blocks_per_stage, widths, strict=True)):
             for index in range(count):
-                stride = 2 if stage > 0 and index == 0 else 1
-                blocks.append(Block(channels, width, stride))
+                blocks.append(Block(channels, width, 2 if stage > 0 and index == 0 else 1))
                 channels = width
         self.blocks = nn.Sequential(*blocks)
         limit = (3 / channels) ** 0.5
@@ -69,15 +66,12 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
     net = AllConvResidual(settings["blocks_per_stage"], settings["widths"])
     net.to(device, memory_format=torch.channels_last)
-    optimizer = torch.optim.SGD(
-        net.parameters(), lr=settings["learning_rate"], momentum=0.9, weight_decay=1e-4
-    )
-    batch = settings["batch_examples"]
+    batch, rate = settings["batch_examples"], settings["learning_rate"]
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9, weight_decay=1e-4)
     images = torch.randn(batch, 3, IMAGE_PIXELS, IMAGE_PIXELS, device=device)
     images = images.contiguous(memory_format=torch.channels_last)
     labels = torch.randint(NUM_CLASSES, (batch,), device=device)
-    # On a CPU most users run PyTorch eagerly.
-    forward = torch.compile(net) if device == "cuda" else net
+    forward = torch.compile(net) if device == "cuda" else net  # most CPU users run it eagerly
     half = settings["compute_dtype"] == "bfloat16"
 
     def step():
@@ -89,16 +83,14 @@ def main() -> None:
         return loss
 
     step()
-    described = {"torch": torch.__version__, "device": device}
-    described["threads"] = torch.get_num_threads()
+    described = {"torch": torch.__version__, "device": device, "threads": torch.get_num_threads()}
     described["parameters"] = sum(p.numel() for p in net.parameters())
     print(json.dumps(described), flush=True)
     for line in sys.stdin:
-        steps = int(line)
         if device == "cuda":
             torch.cuda.synchronize()
         started = time.perf_counter()
-        for _ in range(steps):
+        for _ in range(int(line)):
             loss = step()
         value = loss.item()  # waits for the device
         print(json.dumps({"seconds": time.perf_counter() - started, "loss": value}), flush=True)

@@ -4,11 +4,9 @@ Our side is a whole step of this suite: gathering the batch on the device, augme
 backward pass, weight decay and momentum, with its metrics read as in a training. PyTorch's side,
 torch_worker.py, has its batch drawn beforehand and does not augment. It uses channels_last, on a
 GPU with bf16 autocast and torch.compile, on a CPU eagerly, in float32 and with bf16 autocast. All
-take turns in every round, and the medians are compared. PyTorch has an environment of its own,
-.venv-torch.
-Goals for Table 1's net: on a CPU at least level with PyTorch in float32; on a GPU 1.2 times its
-images per second, and on an H200 33,000 images per second. On a CPU a net of a quarter of the width
-is also measured, without a goal.
+take turns in every round, and the medians are compared. Goals for Table 1's net: on a CPU at least
+level with PyTorch in float32; on a GPU 1.2 times its images per second, and on an H200 33,000. On a
+CPU a net of a quarter of the width is also measured, without a goal.
 
 Command: python -m benchmarks.train_step    # needs PyTorch: make bench-train installs it
 Hardware: any. Time: two to three minutes on 2 CPU cores.
@@ -29,7 +27,7 @@ import jax
 from benchmarks import compile_check, shared
 from experiments import run
 from experiments.images import train
-from experiments.run.shared import configs, require_between, without
+from experiments.run.shared import configs, require_between
 from identity_matters import flops as counts
 from identity_matters.train import parallel
 from identity_matters.train import step as steps
@@ -72,23 +70,17 @@ _COMMON = {
 get_config = configs(_SETTINGS, _COMMON)
 
 
-def trials(
-    *, variant, nets, least_speedup, images_per_second_goals, torch_python, **size
-) -> list[dict]:
+def trials(*, variant, nets, least_speedup, images_per_second_goals, **size) -> list[dict]:
     """One trial for each net."""
     goals = (least_speedup, *images_per_second_goals.values())
     require_between(0, math.inf, goals=goals, nets=nets, **size)
     if size["steps_per_round"] % size["steps_per_dispatch"]:
-        raise ValueError(
-            f"steps_per_round must be a multiple of steps_per_dispatch, got"
-            f" {size['steps_per_round']} and {size['steps_per_dispatch']}"
-        )
-    on_cpu = jax.default_backend() == "cpu"
-    if on_cpu != (variant == "cpu"):
+        got = f"got {size['steps_per_round']} and {size['steps_per_dispatch']}"
+        raise ValueError(f"steps_per_round must be a multiple of steps_per_dispatch, {got}")
+    if (jax.default_backend() == "cpu") != (variant == "cpu"):
         raise ValueError(f"variant {variant} does not fit this machine's {jax.default_backend()}")
-    if not pathlib.Path(torch_python).exists():
-        raise ValueError(f"there is no {torch_python} with PyTorch; run: make bench-train")
-    size["torch_python"] = torch_python
+    if not pathlib.Path(size["torch_python"]).exists():
+        raise ValueError(f"there is no {size['torch_python']} with PyTorch; run: make bench-train")
     return [{"net": name, **net, **size} for name, net in nets.items()]
 
 
@@ -104,11 +96,9 @@ def measure(trial: dict, key, log) -> dict:
         for name, settings in peers.items():
             rounds[name] = stack.enter_context(contextlib.closing(_torch_rounds(settings)))
         described = {name: next(rounds[name]) for name in peers}["torch"]
-        if training.parameters != described["parameters"]:
-            raise RuntimeError(
-                f"the nets differ: {training.parameters} parameters here and"
-                f" {described['parameters']} in PyTorch"
-            )
+        ours, theirs = training.parameters, described["parameters"]
+        if ours != theirs:
+            raise RuntimeError(f"the nets differ: {ours} parameters here and {theirs} in PyTorch")
         seconds = {name: [] for name in rounds}
         for _ in range(trial["rounds"] + 1):
             if log.stop_requested():
@@ -145,15 +135,14 @@ def _training(trial: dict) -> train.Training:
     on_cpu = jax.default_backend() == "cpu"
     devices = None if on_cpu else parallel.pick_devices(1, trial["batch_examples"])
     images = compile_check.stand_in(groups["data"])
-    return train.Training(**without(groups, "scale"), devices=devices, images=images)
+    return train.Training(**groups, devices=devices, images=images)
 
 
 def _our_rounds(training: train.Training, trial: dict, key) -> Iterator[float]:
     """Yields the seconds of one round of steps after the other, last metrics read."""
     here, task, per_dispatch = training.parallel, training.task, trial["steps_per_dispatch"]
     init_key, step_key = jax.random.split(key)
-    # Endless: the caller decides how many rounds there are.
-    stream = here.open_train(_ORDER_SEED, 0, sys.maxsize)
+    stream = here.open_train(_ORDER_SEED, 0, sys.maxsize)  # endless: the caller stops
     state = steps.initial_state(task.init(init_key), task.optimizer)
     state = here.start(step_key, jax.device_get(state))
     while True:
@@ -192,10 +181,9 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     goals = [record["speedup"] >= config["least_speedup"] for record in judged]
     for record in records:
         for name in record:
-            if name == "speedup" or name.endswith("images_per_second"):
+            shown = name in ("speedup", "utilization_percent") or name.endswith("images_per_second")
+            if shown and record[name] is not None:
                 metrics[f"{name}/{record['net']}"] = record[name]
-        if record["utilization_percent"] is not None:
-            metrics[f"utilization_percent/{record['net']}"] = record["utilization_percent"]
         for kind, goal in config["images_per_second_goals"].items():
             if kind in record["device_kind"] and record in judged:
                 metrics[f"images_per_second_goal/{record['net']}"] = goal

@@ -7,9 +7,8 @@
 # so one task per node would leave the other GPUs idle. For the same reason all tasks of a node must
 # see all of its GPUs (--gpu-bind=none, and no --gpus-per-task).
 #
-# Two minutes before the time is up, and when the job is pre-empted, the training gets SIGTERM,
-# saves a checkpoint and ends with code 75; the job then requeues itself and resumes. A training
-# that had not begun yet ends with code 143.
+# Two minutes before the time is up, and when the job is pre-empted, the training gets SIGTERM, saves
+# and ends with code 75, or 143 if it had not begun yet; the job then requeues itself and resumes.
 #SBATCH --job-name=identity-matters
 #SBATCH --nodes=1
 #SBATCH --gpus-per-node=8
@@ -27,16 +26,12 @@ readonly INTERRUPTED=75 NOT_BEGUN=143
 # A limit, so that a job that never finishes does not requeue for ever.
 readonly MOST_RESTARTS=${MOST_RESTARTS:-100}
 
-if (($# == 0)); then
-  echo "slurm: name what to train: sbatch clusters/slurm.sh experiments.images.cifar --config=:..." >&2
-  exit 2
-fi
+refuse() { echo "slurm: $1" >&2; exit 2; }
+
+(($#)) || refuse "name what to train: sbatch clusters/slurm.sh experiments.images.cifar --config=:..."
 # sbatch runs a copy of this script from another directory.
 cd "${SLURM_SUBMIT_DIR:?this script is for sbatch}"
-[[ -x .venv/bin/python ]] || {
-  echo "slurm: no .venv in $PWD; run make setup ACCEL=cuda13 there first" >&2
-  exit 2
-}
+[[ -x .venv/bin/python ]] || refuse "no .venv in $PWD; run make setup ACCEL=cuda13 there first"
 
 # Pre-emption may signal this shell, too; it must go on waiting until the training has saved. bash
 # runs a trap only after the command in the foreground has ended.

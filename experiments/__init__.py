@@ -16,7 +16,6 @@ KINDS = {
     "OTHER_VARIANTS": "only when named",
 }
 
-
 # Name of each experiment -> its module, found by a text search so that nothing is imported.
 MODULES = {
     path.stem: ".".join(path.relative_to(HERE.parent).with_suffix("").parts)
@@ -37,10 +36,7 @@ def variants(name: str, *kinds: str) -> tuple[str, ...]:
 
 
 def find_variants(name: str, wanted: str) -> list[str]:
-    """The variants named `wanted` or ``{wanted}/...``: "cifar10" gives all of that data set.
-
-    Raises ValueError if no variant matches; the message lists those there are.
-    """
+    """The variants `wanted` or ``{wanted}/...``, as for "cifar10"; ValueError if there is none."""
     known = variants(name)
     found = [variant for variant in known if variant == wanted or variant.startswith(f"{wanted}/")]
     if not found:

@@ -48,32 +48,29 @@ def _main(_: list[str]) -> int:
             if text:
                 console.print(rich.text.Text(f"    {name:<10} {text}"))
     problems = [f"skipped: {problem}" for problem in (*reference.problems, *yours.problems)]
-    other = versions({"reference": reference.groups, "yours": yours.groups})
+    other = versions(yours, reference)
     for line in (*problems, *yours.unfinished, *other):
         console.print(rich.text.Text(line, "yellow"))
     against = groups.contradictions(yours.groups, reference.groups)
     for line in against:
         console.print(rich.text.Text(f"contradiction: {line}", "red"))
-    said = collections.Counter(group.verdict for group in yours.groups)
-    runs = len(yours.runs)
-    verdicts = f": {commands.counted(said)}" if runs else ""
-    console.print(
-        f"{runs} finished run{'' if runs == 1 else 's'}{verdicts};"
-        f" {len(against)} contradictions, {len(problems)} unreadable; all values:"
-        f" {directory / 'report.html'} (make report)"
-    )
-    return 1 if against or problems or not runs else 0
+    said = commands.counted(collections.Counter(group.verdict for group in yours.groups))
+    runs = f"{len(yours.runs)} finished run{'' if len(yours.runs) == 1 else 's'}"
+    verdicts = f": {said}" if said else ""
+    counts = f"{len(against)} contradictions, {len(problems)} unreadable"
+    report = f"{directory / 'report.html'} (make report)"
+    console.print(f"{runs}{verdicts}; {counts}; all values: {report}")
+    return 1 if against or problems or not yours.runs else 0
 
 
-def versions(found: dict[str, list[groups.Group]]) -> list[str]:
+def versions(yours: groups.Collection, reference: groups.Collection) -> list[str]:
     """One line for each jax version of yours that no reference run used."""
-    used = {
-        name: {group.first.environment["packages"].get("jax", "unknown") for group in every}
-        for name, every in found.items()
-    }
-    other = sorted(used["yours"] - used["reference"])
-    known = ", ".join(sorted(used["reference"]))
-    return [f"jax {version} here, {known} in the reference" for version in other if known]
+    here, there = (
+        {group.first.environment["packages"].get("jax", "unknown") for group in found.groups}
+        for found in (yours, reference)
+    )
+    known = ", ".join(sorted(there))
+    return [f"jax {own} here, {known} in the reference" for own in sorted(here - there) if known]
 
 
 if __name__ == "__main__":

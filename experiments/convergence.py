@@ -2,11 +2,10 @@
 
 (V1) to (V6) of docs/theory/convergence.md answer both questions.
 
-* inside: random problems that `will_converge` certifies, at every depth. At every update, gradient
-  descent with the certified step size must stay within the certified radius and lower the risk as
-  fast as certified. Also measures how far beyond the certificate descent still converges.
-* escape: scalar and diagonal targets, noise of several sizes. Compares the updates that the
-  integral (V5) predicts with those that descent takes to reach the optimum.
+* inside: random problems that `will_converge` certifies. At every update, gradient descent with the
+  certified step size must stay within the certified radius and lower the risk as fast as certified.
+* escape: how many updates descent from noise of several sizes takes to reach a scalar or diagonal
+  target, against the number that the integral (V5) predicts.
 
 Command: python -m experiments.convergence --config=:inside
 Hardware and time: 2 CPU cores, 25 s per variant. float64.
@@ -16,7 +15,6 @@ about 400 updates at 2 layers and 300,000 at 6; a positive one takes 110 to 190 
 """
 
 import functools
-import itertools
 import math
 import types
 
@@ -52,8 +50,7 @@ _SETTINGS = {
         "noises": (0.01, 0.05, 0.2),  # standard deviation of w around 1; clipped at 3 deviations
         "draws": 32,  # starts per depth, target and noise
         "targets": ((-0.5,), (-2.0,), (-0.5, -1.5, 0.8), (0.5,), (2.0,)),  # diagonals of R
-        # The step size is this / (l sigma (1 + max |r|)^2), small enough to follow the flow.
-        "learning_rate_scale": 0.1,
+        "learning_rate_scale": 0.1,  # step size times l sigma (1 + max |r|)^2, to follow the flow
         "risk": 1e-6,  # an entry has reached its target once its f - C is at most this
         "max_updates": 3_000_000,  # starts predicted to need more than half of this are not run
         "largest_factor": 2.0,  # largest ratio of prediction and measurement, either way; above 1
@@ -70,10 +67,8 @@ def trials(*, variant: str, **settings) -> list[dict]:
         return shared.each(settings, {"depths": "depth", "targets": "target"}, question="escape")
     beyond = {k.removeprefix("beyond_"): v for k, v in settings.items() if "beyond_" in k}
     certified = {k: v for k, v in settings.items() if "beyond_" not in k}
-    sizes = {"depths": "depth", "widths": "width"}
-    return shared.each(certified, sizes, question="certified") + shared.each(
-        beyond, {"shapes": "depth width"}, question="beyond"
-    )
+    listed = shared.each(certified, {"depths": "depth", "widths": "width"}, question="certified")
+    return listed + shared.each(beyond, {"shapes": "depth width"}, question="beyond")
 
 
 def build(**trial):
@@ -107,18 +102,14 @@ def target_at(rng, Sigma: np.ndarray, s0: float) -> np.ndarray:
 
 def measure_certified(trial, rng) -> dict:
     """Gradient descent on certified problems, checked at every update."""
-    data = [
-        random_sigma(rng, trial.width, trial.sigma_condition_log10, trial.singular_percent)
-        for _ in range(trial.problems)
-    ]
+    size = trial.width, trial.sigma_condition_log10, trial.singular_percent
+    data = [random_sigma(rng, *size) for _ in range(trial.problems)]
     limit = convergence.LARGEST_PATH_S0
     targets = [target_at(rng, Sigma, rng.uniform(*trial.shares) * limit) for Sigma in data]
-    found = map(convergence.will_converge, targets, data, itertools.repeat(trial.depth))
-    certificates = {i: one.descent for i, one in enumerate(found) if one.descent is not None}
-    radii, rates, factors = np.array(
-        [(one.norm, one.learning_rate, one.factor) for one in certificates.values()]
-    ).T
-    kept = list(certificates)
+    pairs = zip(targets, data, strict=True)
+    descents = [convergence.will_converge(*pair, trial.depth).descent for pair in pairs]
+    kept = [i for i, certificate in enumerate(descents) if certificate is not None]
+    radii, rates, factors = np.array([descents[i] for i in kept]).T
     stacks = np.stack(targets)[kept], np.stack(data)[kept], rates, factors
     _, _, norms, decreases = map(np.asarray, _descent(*stacks, trial.depth, trial.updates))
     return {
@@ -147,11 +138,7 @@ def measure_beyond(trial, rng) -> dict:
 @functools.partial(jax.jit, static_argnames=("depth", "updates"))
 @functools.partial(jax.vmap, in_axes=(0, 0, 0, 0, None, None))
 def _descent(R, Sigma, learning_rate, factor, depth, updates):
-    """One problem: the first and the last f - C, a bound on |||A|||, the slowest decrease.
-
-    The bound is the 16-norm of the singular values: cheap, and at most 9 % too large for d = 4.
-    The decrease is the ratio of f - C after and before an update, divided by `factor`.
-    """
+    """One problem: first and last f - C, a bound on |||A|||, the slowest decrease over `factor`."""
     evaluate = functools.partial(model.excess_risk_and_gradient, R=R, Sigma=Sigma)
     zero = jnp.zeros((depth, *R.shape))
     first, gradient = evaluate(zero)
@@ -161,6 +148,7 @@ def _descent(R, Sigma, learning_rate, factor, depth, updates):
         A = A - learning_rate * gradient
         after, gradient = evaluate(A)
         decrease = after / (factor * jnp.maximum(excess, _RISK_FLOOR * first))
+        # The 16-norm of the singular values is cheap, and at most 9 % too large for d = 4.
         power = jnp.swapaxes(A, 1, 2) @ A
         for _ in range(3):
             power = power @ power
@@ -187,16 +175,15 @@ def measure_escape(trial, rng) -> dict:
         predicted = np.array([predict(start) for start in w])
         runs = predicted <= trial.max_updates / 2
         measured = np.asarray(_updates_needed(w[runs], r, rate, trial.risk, trial.max_updates))
-        by_noise.append(
-            {
-                "noise": noise,
-                "predicted_updates": predicted.tolist(),
-                "measured_updates": measured.tolist(),
-                "not_run": int(np.sum(~runs)),
-                "not_reached": int(np.sum(measured >= trial.max_updates)),
-                "predicted_over_measured": (predicted[runs] / np.maximum(measured, 1)).tolist(),
-            }
-        )
+        row = {
+            "noise": noise,
+            "predicted_updates": predicted.tolist(),
+            "measured_updates": measured.tolist(),
+            "not_run": int(np.sum(~runs)),
+            "not_reached": int(np.sum(measured >= trial.max_updates)),
+            "predicted_over_measured": (predicted[runs] / np.maximum(measured, 1)).tolist(),
+        }
+        by_noise.append(row)
     return {"learning_rate": rate, "by_noise": by_noise}
 
 
@@ -209,19 +196,16 @@ def _updates_needed(w, r, learning_rate, risk, max_updates):
 
     def update(carry):
         w, count, updates = carry
-        others = jnp.stack(
-            [jnp.prod(jnp.delete(w, i, axis=-1), axis=-1) for i in range(w.shape[-1])], axis=-1
-        )
+        others = [jnp.prod(jnp.delete(w, i, axis=-1), axis=-1) for i in range(w.shape[-1])]
+        others = jnp.stack(others, axis=-1)
         error = jnp.prod(w, axis=-1) - r
         moving = unfinished(w)
         w = jnp.where(moving[..., None], w - learning_rate * 2 * error[..., None] * others, w)
         return w, count + jnp.any(moving, axis=-1), updates + 1
 
-    count = jnp.zeros(w.shape[0], jnp.int64)
+    start = w, jnp.zeros(w.shape[0], jnp.int64), jnp.int64(0)
     _, count, _ = jax.lax.while_loop(
-        lambda carry: jnp.any(unfinished(carry[0])) & (carry[2] < max_updates),
-        update,
-        (w, count, jnp.int64(0)),
+        lambda carry: jnp.any(unfinished(carry[0])) & (carry[2] < max_updates), update, start
     )
     return count
 

@@ -3,16 +3,13 @@
 A blog post on the paper (S. Bhattacharya, sagnibak.github.io/blog/identity-matters) minimizes
 E||y - f(x)||^2 with f(x) = W_l ... W_1 x from zero-centred weights of small variance: all other
 layers attenuate the gradient of a layer. With W_i + I in place of W_i, even 1200 layers train, and
-no W_i needs to move further than O(1/l) from zero. Here y is the one-hot vector of the label, and
-each net takes the best of the same few learning rates (`train`).
+no W_i needs to move further than O(1/l) from zero. Here y is the one-hot vector of the label.
 
-* digits/relu, digits/linear: nets with the identity, the same nets without it, and nets without it
-  from the standard initialization for such nets.
-* digits/orthogonal: nets without the identity, from orthogonal weights, which lose no direction.
+* digits/relu, digits/linear: with the identity, and without it from the same or standard weights.
+* digits/orthogonal: without the identity, from orthogonal weights, which lose no direction.
 
 Command: python -m experiments.deep_mlp --config=:digits/relu
-Hardware: 2 CPU cores, one of them in use. Time: half a minute for relu, which compiles every
-depth, and 20 s for each of the others; a minute and a half for each digits/long variant. float32.
+Hardware: 2 CPU cores, one of them in use; the times are listed with the variants. float32.
 Expected: with the identity, nets of every depth train. Without it, from small or standard weights,
 no net of 256 layers or more trains in this many updates. From small weights the gradient is 0 in
 float32 from 32 layers on. Standard weights preserve most of it up to 64 layers, but deep nets then
@@ -21,7 +18,6 @@ map all inputs to nearly one line. From orthogonal weights linear nets train as 
 
 import collections
 import functools
-import itertools
 import math
 from typing import NamedTuple
 
@@ -38,8 +34,7 @@ from identity_matters.batches import batch_plan
 from identity_matters.images import augment, datasets
 from identity_matters.nets import mlp
 
-# A training has diverged once a batch loss exceeds this; the zero map has loss 1.
-DIVERGED_LOSS = 1e4
+DIVERGED_LOSS = 1e4  # a training with a larger batch loss has diverged; the zero map has loss 1
 # Fields of the deepest net of each kind that become metrics.
 _OF_DEEPEST = (
     *("train_loss", "train_error_percent", "start_effective_dimension"),
@@ -59,35 +54,28 @@ OTHER_VARIANTS = {
 
 
 def _changes(variant: str) -> dict:
-    """The settings that differ between variants, digits[/long]/QUESTION."""
-    long = "/long/" in variant
+    long, question = "/long/" in variant, variant.split("/")[-1]
+    plain = {"identity": False, "activation": question}
+    nets = {
+        "identity": {"identity": True, "activation": question},
+        "plain_near_zero": plain,  # the same weights without the identity
+        "plain_standard": {**plain, "initialization": "standard"},
+    }
+    if question == "orthogonal":
+        common = {"identity": False, "initialization": "orthogonal"}
+        nets = {kind: {**common, "activation": kind} for kind in ("relu", "linear")}
     return {
         # l, in layers; 1200 is the depth that the blog post names
         "depths": (16, 32, 64, 256) if long else (2, 4, 8, 16, 32, 64, 256, 1200),
-        "nets": _nets(variant.split("/")[-1]),  # the settings that differ between nets
+        "nets": nets,  # the settings that differ between nets
         "train": {
-            # l times the learning rate, because the curvature at the identity grows like l. Each
-            # rate decays to 0 along half a cosine; of equally good ones the first is taken.
+            # l times the first rate of a cosine decay: the curvature at the identity grows like l.
             "rates_times_depth": (3.0, 1.0, 0.3, 0.1, 0.03),
             "momentum": 0.9,
             "pilot_steps": 100 if long else 10,  # updates at every rate before the best goes on
             "step_count": 2000 if long else 70,  # total updates, a multiple of pilot_steps
             "batch_examples": 32,
         },
-    }
-
-
-def _nets(question: str) -> dict:
-    if question == "orthogonal":
-        common = {"identity": False, "initialization": "orthogonal"}
-        return {kind: {**common, "activation": kind} for kind in ("relu", "linear")}
-    plain = {"identity": False, "activation": question}
-    return {
-        "identity": {"identity": True, "activation": question},
-        # The same weights without the identity: zero-centred, with small variance.
-        "plain_near_zero": plain,
-        # The standard initialization for nets without the identity.
-        "plain_standard": {**plain, "initialization": "standard"},
     }
 
 
@@ -107,15 +95,11 @@ _COMMON = {
     },
     "layer_points": 65,  # gradient norms are recorded for at most this many layers of each net
     "verdict": {
-        # A net has trained if its loss has gone at least this percentage of the way from the loss
-        # of the zero map to that of the best linear map.
-        "trained_percent": 90.0,
-        # From this depth on, nets without the identity are claimed not to train in the updates of
-        # the run. More updates train deeper nets: 70 train 2 to 8 layers, 2,000 train 32 to 64.
+        "trained_percent": 90.0,  # of the way from the zero map's loss to the best linear map's
+        # From this depth on, nets without the identity are claimed not to train in so many updates:
+        # 70 train 2 to 8 layers, 2,000 train 32 to 64.
         "hard_from_depth": 256,
-        # Gradients flow through a net if their norms at two square layers differ by at most this
-        # factor at the start.
-        "even_gradient_ratio": 10.0,
+        "even_gradient_ratio": 10.0,  # of gradient norms of two square layers at the start, at most
         # Weights count as of order 1/l if, among nets with the same l x rate and at least
         # `order_from_depth` layers, l |||A||| at the end differs by at most this factor.
         "norm_times_depth_ratio": 3.0,
@@ -127,7 +111,6 @@ get_config = configs({name: _changes(name) for name in VARIANTS | OTHER_VARIANTS
 
 def trials(*, variant: str, depths, model: dict, nets: dict, verdict: dict, **common) -> list[dict]:
     """One trial for each net and depth."""
-    del variant, verdict
     return [
         {**cell, "model": {**model, **nets[cell["net"]], "depth": cell["depth"]}, **common}
         for cell in grid(depth=depths, net=nets)
@@ -157,10 +140,7 @@ def load_split(dataset: str, normalization: str, data_dir: str) -> Split:
 
 
 def linear_optimum(x, labels, num_classes: int) -> tuple[float, float]:
-    """Mean of ``||y - W x||^2`` at the best W (least squares), and its error in percent.
-
-    `x` is f[n, d], `labels` int[n], and y the one-hot vector of the label.
-    """
+    """Mean of ``||y - W x||^2`` at the best W, y one-hot, and its error in percent; x f[n, d]."""
     x = np.asarray(x, np.float64)
     y = np.eye(num_classes)[labels]
     W = scipy.linalg.pinvh(x.T @ x) @ (x.T @ y)
@@ -171,7 +151,6 @@ def linear_optimum(x, labels, num_classes: int) -> tuple[float, float]:
 
 def build(*, net: str, depth: int, layer_points: int, data: dict, model: dict, train: dict):
     """The `Training` of a trial, which only needs a key; ValueError for unusable settings."""
-    del net
     if train["pilot_steps"] < 2 or train["step_count"] % train["pilot_steps"]:
         raise ValueError(
             "train.step_count must be a multiple of train.pilot_steps, which must be at least 2,"
@@ -225,11 +204,7 @@ def _evaluate(state: dict, x, labels):
 
 
 class Training:
-    """A net with initial weights and an order of examples, the same for every learning rate.
-
-    `settings` are "train" and "layer_points", `variables` the initial weights (NumPy arrays), and
-    `indices`, i32[step_count, batch_examples], the examples of each update.
-    """
+    """A net to train at any rate, always from `variables` and with `indices`, its batches."""
 
     def __init__(self, split: Split, net: mlp.Mlp, settings: dict, key):
         self.split, self.net, self.settings = split, net, settings
@@ -251,11 +226,10 @@ class Training:
         return _step(self._descent, state, jnp.float32(rate), x, labels)
 
     def advance(self, state: dict, rate_times_depth: float, first: int, count: int):
-        """Makes `count` updates, starting with update `first`.
+        """Makes `count` updates: the new state, losses f64[count], and whether no weight moved.
 
-        Returns the new state; losses f64[count], batch means, infinite from the update on at which
-        the loss exceeds DIVERGED_LOSS or loss or gradient is not finite; and whether every gradient
-        norm was 0 (squares underflow in float32), so that no weight moved.
+        A loss is the mean over a batch, and infinite once one exceeds DIVERGED_LOSS or a loss or
+        gradient is not finite. No weight moves if all gradient norms underflow to 0 in float32.
         """
         losses, moved = np.full(count, np.inf), False
         for i in range(count):
@@ -288,11 +262,9 @@ def train(training, *, rates_times_depth, step_count: int, pilot_steps: int) -> 
     """Trains a net at the best of several rates, chosen in the same way for all nets.
 
     Each rate runs for `pilot_steps` on the same batches. The rate with the least mean loss over the
-    last half of them runs to the end; if it diverges later, the next best takes over. The first of
-    equally good rates wins. If all gradients of a pilot are 0, the net is not trained further.
-
-    Returns the last state, or None if every rate diverged; and two fields of the record: the rate
-    of the reported run, and whether the net was frozen, all its gradients being 0.
+    last half of them, the first if several are as good, runs to the end; if it diverges later, the
+    next best takes over. A net is frozen, and not trained further, if all gradients of a pilot are
+    0. Returns the last state, None if every rate diverged, and two fields of the record.
     """
     pilots = []
     for rate in rates_times_depth:
@@ -357,10 +329,8 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         record["deep"] = record["depth"] >= rules["hard_from_depth"]
     of_net = {name: where(judged, net=name) for name in settings["nets"]}
     all_train = {name: not where(own, trained=False) for name, own in of_net.items()}
-    no_deep_one_trains = {
-        name: {record["trained"] for record in where(own, deep=True)} == {False}
-        for name, own in of_net.items()
-    }
+    # {False} if there are deep nets of a kind and none has trained.
+    deep = {name: {r["trained"] for r in where(own, deep=True)} for name, own in of_net.items()}
     metrics = {
         "deepest_layers": max(settings["depths"]),
         "linear_optimum_loss": records[0]["linear_optimum_loss"],
@@ -369,34 +339,36 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     for name, own in of_net.items():
         metrics |= _net_metrics(name, own)
     if question == "orthogonal":
-        claim, published = "orthogonal-weights", {}
-        holds = all_train["linear"] and no_deep_one_trains["relu"]
-    else:
-        layers = paper.NUMBERS["blog_post_deepest_layers"].value
-        claim, published = f"blog-post-{question}", {"identity_deepest_trained_layers": layers}
-        identity = {r["depth"]: r for r in of_net["identity"]}
-        even = all(
-            r["largest_gradient_norm"] <= rules["even_gradient_ratio"] * r["least_gradient_norm"]
-            for r in identity.values()
-        )
-        # Every layer has a smaller gradient than any layer of the net with the identity.
-        attenuated = all(
-            r["largest_gradient_norm"] < identity[r["depth"]]["least_gradient_norm"]
-            for r in where(of_net["plain_near_zero"], deep=True)
-        )
-        norms = _norms_times_depth(of_net["identity"], rules["order_from_depth"]).values()
-        everywhere = list(itertools.chain(*norms))
-        ratio = max((max(own) / min(own) for own in norms if len(own) > 1), default=None)
-        metrics["identity_least_norm_times_depth"] = min(everywhere, default=None)
-        metrics["identity_largest_norm_times_depth"] = max(everywhere, default=None)
-        metrics["identity_norm_times_depth_ratio_at_equal_rates"] = ratio
-        no_plain_one = (
-            no_deep_one_trains["plain_near_zero"] and no_deep_one_trains["plain_standard"]
-        )
-        holds = all_train["identity"] and no_plain_one and even and attenuated
-        if question == "linear":
-            holds = holds and ratio is not None and ratio <= rules["norm_times_depth_ratio"]
-    return run.Verdict(claim, metrics, reproduced(holds), published)
+        holds = all_train["linear"] and deep["relu"] == {False}
+        return run.Verdict("orthogonal-weights", metrics, reproduced(holds))
+    identity = {r["depth"]: r for r in of_net["identity"]}
+    even = all(
+        r["largest_gradient_norm"] <= rules["even_gradient_ratio"] * r["least_gradient_norm"]
+        for r in identity.values()
+    )
+    # Every layer has a smaller gradient than any layer of the net with the identity.
+    attenuated = all(
+        r["largest_gradient_norm"] < identity[r["depth"]]["least_gradient_norm"]
+        for r in where(of_net["plain_near_zero"], deep=True)
+    )
+    # The first steps at a large rate move the weights further than they need to go. So l |||A|||
+    # shows the effect of depth only among nets with the same l x rate, their product's step size.
+    norms = collections.defaultdict(list)
+    for r in where(of_net["identity"], diverged=False):
+        if r["depth"] >= rules["order_from_depth"]:
+            norms[r["rate_times_depth"]].append(r["norm"] * r["depth"])
+    everywhere = [norm for own in norms.values() for norm in own]
+    ratio = max((max(own) / min(own) for own in norms.values() if len(own) > 1), default=None)
+    metrics["identity_least_norm_times_depth"] = min(everywhere, default=None)
+    metrics["identity_largest_norm_times_depth"] = max(everywhere, default=None)
+    metrics["identity_norm_times_depth_ratio_at_equal_rates"] = ratio
+    no_plain_one_trains = deep["plain_near_zero"] == deep["plain_standard"] == {False}
+    holds = all_train["identity"] and no_plain_one_trains and even and attenuated
+    if question == "linear":
+        holds = holds and ratio is not None and ratio <= rules["norm_times_depth_ratio"]
+    layers = paper.NUMBERS["blog_post_deepest_layers"].value
+    published = {"identity_deepest_trained_layers": layers}
+    return run.Verdict(f"blog-post-{question}", metrics, reproduced(holds), published)
 
 
 def _net_metrics(name: str, records: list[dict]) -> dict:
@@ -410,19 +382,6 @@ def _net_metrics(name: str, records: list[dict]) -> dict:
     deepest = max(records, key=lambda record: record["depth"])
     metrics |= {f"deepest_{measured}": deepest.get(measured) for measured in _OF_DEEPEST}
     return {f"{name}_{metric}": value for metric, value in metrics.items()}
-
-
-def _norms_times_depth(records: list[dict], from_depth: int) -> dict[float, list[float]]:
-    """l x rate -> l |||A||| at the end of each net that trained at this rate.
-
-    The first steps at a large rate move the weights further than they need to go. So the norms show
-    the effect of depth only among nets with the same l x rate, the step size of their product.
-    """
-    norms = collections.defaultdict(list)
-    for record in where(records, diverged=False):
-        if record["depth"] >= from_depth:
-            norms[record["rate_times_depth"]].append(record["norm"] * record["depth"])
-    return norms
 
 
 EXPERIMENT = run.Experiment("deep_mlp", trials, measure, verdict, build, ("initial_scale",))

@@ -6,7 +6,6 @@ Claim: for l >= 3 gamma there are A_i with ``(I + A_l) ... (I + A_1) = R`` and
 Command:
     python -m experiments.factorization --config=:random
     python -m experiments.factorization --config=:file --config.file=R.npy
-
 Hardware and time: 2 CPU cores; about 50 s and 1 GB for random, 3 to 35 s for each of the others.
 Expected: the product misses R by less than 1e-12 of its norm at every depth, width and condition
 number (1e-10 for a principal root, beyond which that method refuses). The polar factorization stays
@@ -17,8 +16,8 @@ the paper's construction exceeds the ICLR 2017 bound, as each factor takes a who
 
 Verdict: holds if every promised factorization is found and none beats the lower bound. Both are
 proved (docs/theory/factorization.md), so anything else is undecided: the proof or the code has an
-error. shortest_random and shortest_normal are reproduced if the best factorization is within 2
-percent of the bound, and otherwise undecided, because a shorter one may have been missed.
+error. shortest_random and shortest_normal are reproduced if they come within 2 percent of the
+bound, and otherwise undecided, because a shorter factorization may have been missed.
 """
 
 import functools
@@ -36,9 +35,6 @@ from identity_matters import linear, paper, random_matrices
 from identity_matters.linear.factorization import METHODS, relative_product_error
 from identity_matters.linear.target import NotApplicableError, check_depth
 
-_MEGABYTE = 1e6
-_FLOAT64_BYTES = 8
-
 VARIANTS = {
     "random": "Gaussian targets; a minute, 1 GB of memory",
     "orthogonal": "random rotations; 3 to 35 s, as each of the others",
@@ -53,8 +49,7 @@ VARIANTS = {
 }
 OTHER_VARIANTS = {"file": "an R of your own, --config.file=R.npy; its layers go beside it"}
 
-# By F8 of docs/theory/factorization.md the best norm equals the lower bound. The slack is for the
-# rounding of R's angles near pi.
+# By F8 the best norm equals the lower bound; the slack is for rounding at angles near pi.
 _OPTIMAL = {"max_best_over_lower_bound": 1.001}
 _FAMILIES = {"shortest_random": "random", "shortest_normal": "negative_normal"}
 # 25 targets at many layers, with the methods that come close; 2 percent is our choice.
@@ -80,8 +75,7 @@ _CHANGES = {
     "ill_conditioned": {"dimensions": (2, 3, 5, 8, 16, 33), "strengths": (1e4, 1e8)},
     "normal": _OPTIMAL,
     "negative_even": {"depths": (16, 64, 256, 4096), **_OPTIMAL},
-    # Even with almost no stretch, the paper's construction spends a layer or two on K. If there are
-    # few layers in all, that leaves too few for its rotations.
+    # With few layers the paper's construction exceeds its bound: it spends one or two on K.
     "negative_odd": {
         "strengths": (1e-3, 1.0),
         "depths": (16, 64, 256, 4096),
@@ -100,8 +94,7 @@ _COMMON = {
     "strengths": (1.0,),
     "depths": (64, 4096),  # l, in layers, in addition to the least depth, ceil(3 gamma)
     "max_stack_megabytes": 150.0,  # larger stacks of layers are skipped; see large_cells
-    # Pairs (d, l) measured with large_methods only, at the first of the strengths.
-    "large_cells": (),
+    "large_cells": (),  # pairs (d, l) measured with large_methods only, at the first strength
     "large_methods": ("svd", "polar"),
     "path_max_dimension": 8,  # the largest d for which a shortest path is sought
     "path_pieces": 24,  # most pieces of the path, which is then cut into l layers
@@ -110,10 +103,8 @@ _COMMON = {
     "path_starts": 2,  # how many starting paths are shortened
     "ascents": 16,  # local maximisations of the lower bound, for R and R^T each
     "max_product_error": 1e-10,  # largest relative Frobenius error of a product that counts as R
-    # Norms are measured to 1e-9, so a bound that holds with equality may seem violated by as much.
-    "norm_tolerance": 1e-8,
-    # The verdict's limit on best norm over lower bound; infinite if no norm is known to be optimal.
-    "max_best_over_lower_bound": math.inf,
+    "norm_tolerance": 1e-8,  # relative; norms are measured to 1e-9
+    "max_best_over_lower_bound": math.inf,  # infinite if no norm is known to be optimal
 }
 get_config = configs(_CHANGES, _COMMON)
 
@@ -127,7 +118,7 @@ def trials(
     every_method = {**common, "methods": tuple(METHODS), "least_depth_too": True}
     if variant == "file":
         return [{**every_method, "file": file, "depths": depths}]
-    most_numbers = max_stack_megabytes * _MEGABYTE / _FLOAT64_BYTES
+    most_numbers = max_stack_megabytes * 1e6 / 8  # of 8 bytes each
     several = {"dimensions": "dimension", "strengths": "strength"}
     listed = each({**every_method, "dimensions": dimensions, "strengths": strengths}, several)
     for trial in listed:
@@ -139,7 +130,7 @@ def trials(
 
 
 def build(**trial) -> types.SimpleNamespace:
-    """The trial with its path settings and, for "file", its target; ValueError for bad settings."""
+    """The trial, its path settings and, for "file", its target; ValueError for bad settings."""
     require_between(-1, math.inf, ascents=trial["ascents"])
     for depth in trial["depths"]:
         check_depth(depth)
@@ -148,7 +139,16 @@ def build(**trial) -> types.SimpleNamespace:
             raise ValueError(f"large_methods must be among {tuple(METHODS)}, got {method!r}")
     target = None
     if trial["family"] == "file":
-        target = load_target(trial["file"])
+        needed = f"file must be a .npy file that holds R, got {trial['file']!r}, which"
+        if not pathlib.Path(trial["file"]).is_file():
+            raise ValueError(f"{needed} is no file")
+        try:
+            with open(trial["file"], "rb") as opened:
+                R = np.lib.format.read_array(opened, allow_pickle=False)
+        except (ValueError, OSError):
+            # NumPy's own message suggests allow_pickle=True, which is unsafe for untrusted files.
+            raise ValueError(f"{needed} holds no array of numbers") from None
+        target = linear.check_target(R)
         least = target.least_depth
         check_depth(min(trial["depths"], default=least), least, " = ceil(3 gamma) for this R")
     else:
@@ -157,20 +157,6 @@ def build(**trial) -> types.SimpleNamespace:
     names = ("pieces", "exponents", "iterations", "starts")
     path = linear.PathSettings(**{name: trial[f"path_{name}"] for name in names})
     return types.SimpleNamespace(**trial, target=target, path=path)
-
-
-def load_target(file: str) -> linear.Target:
-    """The R in a .npy file; raises ValueError if there is none or Theorem 2.1 excludes it."""
-    needed = f"file must be a .npy file that holds R, got {file!r}, which"
-    if not pathlib.Path(file).is_file():
-        raise ValueError(f"{needed} is no file")
-    try:
-        with open(file, "rb") as opened:
-            R = np.lib.format.read_array(opened, allow_pickle=False)
-    except (ValueError, OSError):
-        # NumPy's own message suggests allow_pickle=True, which is unsafe for untrusted files.
-        raise ValueError(f"{needed} holds no array of numbers") from None
-    return linear.check_target(R)
 
 
 def measure(trial, key) -> dict:
@@ -250,16 +236,15 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         ratios = [r["norms"][method] / r[bound] for r in some if method in r["norms"]]
         return max(ratios, default=None)
 
+    errors = [error for row in rows for error in row["relative_product_errors"].values()]
     ratios = [row["best_over_lower_bound"] for row in compared] or [1.0]
     metrics = {
         "targets": len(records),
         "depths_compared_with_lower_bound": len(compared),
-        "factorizations": sum(len(row["relative_product_errors"]) for row in rows),
+        "factorizations": len(errors),
         "largest_dimension": largest(records, "dimension"),
         "largest_depth_layers": largest(rows, "depth"),
-        "max_relative_product_error": max(
-            error for row in rows for error in row["relative_product_errors"].values()
-        ),
+        "max_relative_product_error": max(errors),
         "max_norm_over_v3_bound": worst("best", "bound_v3"),
         "max_norm_over_iclr2017_bound": worst("best", "bound_iclr2017"),
         "max_svd_norm_over_v3_bound": worst("svd", "bound_v3"),

@@ -6,7 +6,6 @@ s = sigma_+(Sigma), the least eigenvalue that is not 0 (corrected, ours).
 
 Command: python -m experiments.gradient_bound --config=:v3
 Hardware and time: 2 CPU cores, about 20 s per variant.
-
 Expected: of 10^6 random points iclr2017 fails at about a third and v3 at about a quarter; both
 shares depend on the distribution. The smallest counterexample is ``d = l = 1, A = 0, R = 2,
 Sigma = 2``, where the squared gradient is 16 and the right-hand side 32. With ``||Sigma|| <= 1`` v3
@@ -27,8 +26,7 @@ from experiments.run import shared
 from identity_matters import random_matrices
 from identity_matters.linear import gradient_bound, model
 
-# Settings whose values must increase.
-_INCREASING = ("histogram_log10", "scales_log10")
+_INCREASING = ("histogram_log10", "scales_log10")  # settings whose values must increase
 # Where searches start: 0.1 <= ||Sigma|| <= 1, condition numbers up to 100. Any start will do.
 SEARCH_DATA = {"scale_log10": (-1.0, 0.0), "max_condition_log10": 2.0}
 
@@ -45,7 +43,7 @@ _SETTINGS = {
         "depth_caps": (4, 16),  # l is uniform on 1 ... 4 in one group, on 5 ... 16 in another
         "batch_points": 1000,  # points per batch
         "histogram_log10": (-12.0, 6.0),  # range of log10(right / left); end bins take the rest
-        "histogram_bins": 72,  # number of bins over histogram_log10
+        "histogram_bins": 72,
     },
     # The same with singular Sigma of rank 1 ... d - 1, for the corrected form only.
     "singular": {"points": 100_000, "widths": (2, 3, 5, 8)},
@@ -81,10 +79,7 @@ def trials(
     *, variant: str, random: dict, singular: dict, search: dict, tight: dict, scaling: dict,
     exact: dict, **data,
 ) -> list[dict]:  # fmt: skip
-    """One trial each for exact, tight and scaling; one for each search and random shape.
-
-    Only the corrected form gets singular Sigma; the printed ones are trivial there.
-    """
+    """One trial each for exact, tight and scaling; one for each search and random shape."""
     sizes = search["widths"], search["depths"]
     if len(sizes[0]) != len(sizes[1]):
         raise ValueError("one search.depths for each of search.widths {}, got {}".format(*sizes))
@@ -96,7 +91,7 @@ def trials(
         *shared.each(search, {"sizes": "width depth"}, kind="search"),
         *_batches("random", data, **random),
     ]
-    if variant == "corrected":
+    if variant == "corrected":  # the printed forms are trivial for singular Sigma
         listed += _batches("singular", data, **{**random, **singular})
     return [{**trial, "form": variant} for trial in listed]
 
@@ -116,12 +111,12 @@ def _batches(kind: str, data: dict, *, points: int, widths, depth_caps, **common
 
 
 def build(**trial) -> types.SimpleNamespace:
-    """The trial, with the ranges of its random data; raises ValueError for unusable settings."""
+    """The trial, with the ranges of its random data; ValueError for unusable settings."""
     kind = trial["kind"]
-    for name, setting in (("taus", f"{kind}.taus"), ("max_tau", "max_tau")):
-        if name in trial:
-            shared.require_between(0, 1, **{setting: trial[name]})
+    if "taus" in trial:
+        shared.require_between(0, 1, **{f"{kind}.taus": trial["taus"]})
     if "max_tau" in trial:
+        shared.require_between(0, 1, max_tau=trial["max_tau"])
         trial["data"] = {
             "scale_log10": trial["sigma_norm_log10"],
             "max_condition_log10": trial["max_condition_log10"],
@@ -136,30 +131,30 @@ def build(**trial) -> types.SimpleNamespace:
     return types.SimpleNamespace(**trial)
 
 
-def exact_counterexamples(trial, rng) -> dict:
-    """The smallest counterexamples with d = 1: for any Sigma, and for Sigma = 1."""
-    del rng
-    search, largest = gradient_bound.smallest_scalar_counterexample, trial.max_integer
-    found = {}
-    for name, max_sigma in (("smallest", largest), ("smallest_with_sigma_1", 1)):
-        sizes = {"max_depth": trial.max_depth, "max_integer": largest, "max_sigma": max_sigma}
-        point = search(trial.form, **sizes)
-        found[name] = None if point is None else _describe(point, trial.form)
+def exact_counterexamples(trial, _rng) -> dict:
+    """The smallest counterexamples with d = 1, for any Sigma and for Sigma = 1; None without one.
+
+    Both sides of eq. (2.3) are given in exact numbers, and again in float64.
+    """
+    smallest = gradient_bound.smallest_scalar_counterexample
+    found = {"smallest": None, "smallest_with_sigma_1": None}
+    for name, max_sigma in zip(found, (trial.max_integer, 1), strict=True):
+        sizes = {"max_depth": trial.max_depth, "max_integer": trial.max_integer}
+        point = smallest(trial.form, **sizes, max_sigma=max_sigma)
+        if point is None:
+            continue
+        A = jnp.array([float(value) for value in point.a]).reshape(-1, 1, 1)
+        R, Sigma = (jnp.full((1, 1), float(value)) for value in (point.R, point.Sigma))
+        excess, gradient = model.excess_risk_and_gradient(A, R, Sigma)
+        right = gradient_bound.gradient_lower_bound(A, Sigma, excess, trial.form)
+        found[name] = {
+            "depth": len(point.a),
+            "A": [str(value) for value in point.a],
+            **{n: str(getattr(point, n)) for n in ("R", "Sigma", "squared_gradient", "right")},
+            "squared_gradient_float64": float(jnp.sum(gradient**2)),
+            "right_float64": float(right),
+        }
     return found
-
-
-def _describe(point: gradient_bound.ScalarPoint, form: str) -> dict:
-    """A point and both sides of eq. (2.3) in exact numbers, and the sides again in float64."""
-    A = jnp.array([float(value) for value in point.a]).reshape(-1, 1, 1)
-    R, Sigma = (jnp.full((1, 1), float(value)) for value in (point.R, point.Sigma))
-    excess, gradient = model.excess_risk_and_gradient(A, R, Sigma)
-    return {
-        "depth": len(point.a),
-        "A": [str(value) for value in point.a],
-        **{n: str(getattr(point, n)) for n in ("R", "Sigma", "squared_gradient", "right")},
-        "squared_gradient_float64": float(jnp.sum(gradient**2)),
-        "right_float64": float(gradient_bound.gradient_lower_bound(A, Sigma, excess, form)),
-    }
 
 
 def tight_family(trial, rng) -> dict:
@@ -179,12 +174,7 @@ def tight_family(trial, rng) -> dict:
 
 
 def search(trial, rng) -> dict:
-    """The largest right/left that `gradient_bound.worst_case` finds with ``||Sigma|| <= 1``.
-
-    "predicted_ratios" are the suprema that the corrected form implies. The printed ratios are
-    proportional to Sigma, so a point fails once Sigma's norm exceeds ``||Sigma|| / ratio``. The
-    least of these is "least_failing_sigma_norm" (None for corrected, whose ratio does not change).
-    """
+    """The largest right/left that `gradient_bound.worst_case` finds with ``||Sigma|| <= 1``."""
     form, width, depth = trial.form, trial.width, trial.depth
     radii = np.repeat(trial.taus, trial.starts)
     A = random_matrices.layers(rng, "uniform", radii, depth, width)
@@ -194,6 +184,7 @@ def search(trial, rng) -> dict:
     attack = jax.jit(jax.vmap(lambda *at: gradient_bound.worst_case(*at, form, **options)))
     A, R, Sigma = (np.asarray(value) for value in attack(A, E, Sigma, radii))
     ratios = gradient_bound.right_over_left(A, R, Sigma, np.full(len(radii), depth), form)
+    # The printed ratios are proportional to Sigma: a point fails once its norm exceeds this.
     thresholds = random_matrices.spectral_norms(Sigma) / ratios
     by_tau = ratios.reshape(len(trial.taus), -1)
     return {
@@ -204,25 +195,19 @@ def search(trial, rng) -> dict:
 
 
 def largest_ratio(form: str, depth: int, tau: float) -> float:
-    """The supremum of right/left over B_tau and ``||Sigma|| <= 1``, attained at ``A_i = -tau I``.
-
-    Corrected: 1. iclr2017: ``(1-tau)^{-(l-1)}``. v3: 1, so it fails only where ``||Sigma|| > 1``.
-    """
+    """Supremum of right/left over B_tau and ``||Sigma|| <= 1``, attained at ``A_i = -tau I``."""
     corrected = gradient_bound.gradient_bound_corrected(depth, tau, 1.0, 1.0)
     return float(gradient_bound.BOUNDS[form](depth, tau, 1.0, 1.0) / corrected)
 
 
 def scaled_data(trial, rng) -> dict:
-    """Share of random points that fail with s Sigma in place of Sigma, for each s.
-
-    Each point has a slope of log10(right/left) over log10 s, from the first to the last s: 1 for
-    the printed forms, 0 for the corrected one.
-    """
+    """Share of random points that fail with s Sigma in place of Sigma, for each s."""
     exponents = trial.scales_log10
     shape = trial.points, trial.width, (1, trial.max_depth), trial.max_tau
     at = random_matrices.points(rng, "uniform", *shape, **trial.data)
     scaled = [at._replace(Sigma=10.0**s * at.Sigma) for s in exponents]
     ratios = np.stack([gradient_bound.right_over_left(*points, trial.form) for points in scaled])
+    # Of log10(right/left) over log10 s: 1 for the printed forms, 0 for the corrected one.
     slopes = np.log10(ratios[-1] / ratios[0]) / (exponents[-1] - exponents[0])
     return {
         "failing_fractions": np.mean(ratios > 1 + trial.relative_tolerance, axis=1).tolist(),
@@ -232,10 +217,7 @@ def scaled_data(trial, rng) -> dict:
 
 
 def random_points(trial, rng) -> dict:
-    """How often ``right > left (1 + relative_tolerance)`` at random points of every sampler.
-
-    The histogram is of log10(right/left) less the tolerance, so every point above 0 has failed.
-    """
+    """How often ``right > left (1 + relative_tolerance)`` at random points of every sampler."""
     samplers, tolerance = random_matrices.SAMPLERS, trial.relative_tolerance
     depths, bounds = (trial.min_depth, trial.max_depth), trial.histogram_log10
     shape = trial.batch_points, trial.width, depths, trial.max_tau
@@ -248,6 +230,7 @@ def random_points(trial, rng) -> dict:
     ratios = np.concatenate(batches)
     failed = ratios > 1 + tolerance
     by_sampler = failed.reshape(len(samplers), -1).sum(axis=1)
+    # Every point above 0 has failed.
     beyond = np.clip(np.log10(ratios) - np.log10(1 + tolerance), *bounds)
     counts, _ = np.histogram(beyond, bins=trial.histogram_bins, range=bounds)
     return {
@@ -271,7 +254,7 @@ ATTACKS = {
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Corrected form: counterexample if any attack succeeds, else holds if there were enough.
+    """Corrected: counterexample if any attack succeeds, else holds if there were enough.
 
     A printed form: counterexample if it fails both exactly and in float64. Otherwise undecided.
     """
@@ -281,7 +264,6 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     low, high = settings["sigma_norm_log10"]
     metrics = {
         **_random_metrics(random),
-        # The shares of failures depend on these ranges.
         "least_sigma_norm_drawn": 10.0**low,
         "largest_sigma_norm_drawn": 10.0**high,
         "largest_tau_drawn": settings["max_tau"],
@@ -302,10 +284,8 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         metrics["singular_points"] = shared.total(singular, "points")
         metrics["singular_failures"] = shared.total(singular, "failures")
         metrics["singular_largest_right_over_left"] = shared.largest(singular, "largest_ratio")
-    failed = (
-        shared.total(random + singular, "failures") > 0
-        or metrics["search_largest_right_over_left"] > 1 + settings["relative_tolerance"]
-    )
+    found = metrics["search_largest_right_over_left"] > 1 + settings["relative_tolerance"]
+    failed = found or shared.total(random + singular, "failures") > 0
     attacked_enough = (
         metrics["points"] >= settings["random"]["points"]
         and shared.total(singular, "points") >= settings["singular"]["points"]
@@ -341,9 +321,8 @@ def _random_metrics(records: list[dict]) -> dict:
 
 
 def _search_metrics(records: list[dict]) -> dict:
-    found, predicted = (
-        shared.joined(records, f"{name}_ratios") for name in ("largest", "predicted")
-    )
+    found = shared.joined(records, "largest_ratios")
+    predicted = shared.joined(records, "predicted_ratios")
     thresholds = [record["least_failing_sigma_norm"] for record in records]
     metrics = {
         "search_largest_right_over_left": float(found.max()),

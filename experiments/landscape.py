@@ -2,13 +2,13 @@
 
 Command: python -m experiments.landscape --config=:critical_points
 Hardware and time: one CPU core; 6 to 22 s for critical_points, 2 s for hessian_at_origin and 3 to
-7 s for negative_determinant. The longer times include compiling.
+7 s for negative_determinant, the longer times with compiling.
 
 * critical_points: Levenberg-Marquardt, which finds saddles as readily as minima, solves grad f = 0
   to ``||grad f|| <= 1e-11`` from random starts inside and outside the ball. Expected: about 700
-  such points with ``|||A||| <= 1 - wall_margin = 0.99``, all of them optimal, and as many that are
-  not optimal, at norm 1 and beyond. Closer to the wall, say at norm 0.9998, eq. (2.3) allows any
-  excess at so small a gradient, and searches that approach a degenerate point do stop there.
+  such points with ``|||A||| <= 0.99``, all of them optimal, and as many that are not optimal, at
+  norm 1 and beyond. Closer to the wall, say at norm 0.9998, eq. (2.3) allows any excess at so small
+  a gradient, and searches that approach a degenerate point do stop there.
 * hessian_at_origin: at zero weights a standard net has gradient 0 from two layers on and a Hessian
   that is exactly 0 from three layers on (Kawaguchi 2016). A residual net has gradient
   ``2 (I - R) Sigma`` in every layer; Sigma is positive definite here, so it is 0 only if R = I.
@@ -37,8 +37,7 @@ _COMMON = {
 _SETTINGS = {
     "critical_points": {
         "depths": (1, 2, 3, 4),
-        # Targets R = exp(size * Gaussian / sqrt(d)) with det R > 0, from near I to far from it.
-        "target_sizes": (0.2, 0.6, 1.2),
+        "target_sizes": (0.2, 0.6, 1.2),  # of R = exp(size * Gaussian / sqrt(d))
         "start_taus": (0.1, 0.5, 0.9, 0.99),  # norms of the starts inside the ball
         "outside_norms": (1.5, 3.0),  # norms of the starts outside, for contrast
         "starts": 8,  # per target size and norm, each with its own data; or per problem and ball
@@ -59,8 +58,7 @@ _SETTINGS = {
         "starts": 5,
         "steps": 300,
         "learning_rate": 0.05,  # of the first update; decays to 0
-        # Relative. Rounding alone takes gradients below the floor by about 2 l eps / (1 - tau).
-        "relative_tolerance": 1e-9,
+        "relative_tolerance": 1e-9,  # rounding alone costs about 2 l eps / (1 - tau)
     },
 }
 VARIANTS = tuple(_SETTINGS)
@@ -72,13 +70,13 @@ def trials(*, variant: str, **settings) -> list[dict]:
     if variant == "critical_points":
         settings["start_norms"] = (*settings.pop("start_taus"), *settings.pop("outside_norms"))
     if variant != "hessian_at_origin":
-        # Arrays are padded to this many layers, so that all depths share one compilation.
+        # Zero layers are added up to this depth, so that all depths share one compilation.
         settings["max_depth"] = max(settings["depths"])
     return shared.each(settings, {"widths": "width", "depths": "depth"}, kind=variant)
 
 
 def build(**trial) -> types.SimpleNamespace:
-    """The trial, with the ranges of its random data; raises ValueError for unusable settings."""
+    """The trial, with the ranges of its random data; ValueError for unusable settings."""
     # ||Sigma|| = 1 loses nothing: the scale of the data only rescales f.
     condition = trial["max_condition_log10"]
     data = {"scale_log10": (0.0, 0.0), "max_condition_log10": condition}
@@ -89,17 +87,8 @@ def build(**trial) -> types.SimpleNamespace:
     return types.SimpleNamespace(**trial, data=data)
 
 
-def _padded(A: np.ndarray, max_depth: int) -> np.ndarray:
-    """A, f64[n, depth, d, d], padded with zero layers to f64[n, max_depth, d, d]."""
-    return np.pad(A, ((0, 0), (0, max_depth - A.shape[1]), (0, 0), (0, 0)))
-
-
 def from_many_starts(trial, rng) -> dict:
-    """Where `critical_points.find_critical_points` ends from random starts of given |||A|||.
-
-    The last point is ``A_i = -I``, the zero map, where the search must stay unless depth is 1. The
-    excess is relative to the zero map's risk.
-    """
+    """Where `critical_points.find_critical_points` ends from random starts of given |||A|||."""
     width, depth = trial.width, trial.depth
     repeated = np.repeat(trial.target_sizes, trial.starts)
     sizes, start_norm = map(np.ravel, np.meshgrid(repeated, trial.start_norms))
@@ -107,9 +96,10 @@ def from_many_starts(trial, rng) -> dict:
     A *= (2 * start_norm)[:, None, None, None]
     R = random_matrices.exponential_targets(rng, sizes, width)
     Sigma = random_matrices.second_moments(rng, len(sizes), width, **trial.data)
+    # The last start is A_i = -I, the zero map, where the search must stay unless depth is 1.
     A = np.concatenate([A, -np.eye(width) * np.ones((1, depth, 1, 1))])
     R, Sigma = (np.concatenate([values, values[-1:]]) for values in (R, Sigma))
-    A = _padded(A, trial.max_depth)
+    A = np.pad(A, ((0, 0), (0, trial.max_depth - depth), (0, 0), (0, 0)))
     options = {"steps": trial.steps, "gradient_tolerance": trial.gradient_tolerance}
     found = critical_points.find_critical_points(A, R, Sigma, depth, **options)
     relative = np.asarray(found["excess"]) / np.einsum("nij,njk,nik->n", R, Sigma, R)
@@ -135,16 +125,15 @@ def at_origin(trial, rng) -> dict:
         for net, A in (("standard", zero - np.eye(width)), ("residual", zero)):
             excess, gradient = model.excess_risk_and_gradient(A, target, second_moment)
             hessian = critical_points.risk_hessian(A, target, second_moment)
-            nets.append(
-                {
-                    "net": net,
-                    "target_size": float(size),
-                    "gradient_norm": float(jnp.linalg.norm(gradient)),
-                    "largest_hessian_entry": float(jnp.abs(hessian).max()),
-                    "hessian_eigenvalues": np.linalg.eigvalsh(np.asarray(hessian)).tolist(),
-                    "excess": float(excess),
-                }
-            )
+            row = {
+                "net": net,
+                "target_size": float(size),
+                "gradient_norm": float(jnp.linalg.norm(gradient)),
+                "largest_hessian_entry": float(jnp.abs(hessian).max()),
+                "hessian_eigenvalues": np.linalg.eigvalsh(np.asarray(hessian)).tolist(),
+                "excess": float(excess),
+            }
+            nets.append(row)
     return {"nets": nets}
 
 
@@ -158,8 +147,9 @@ def negative_determinant(trial, rng) -> dict:
     R[:, 0] *= -1
     Sigma = random_matrices.second_moments(rng, problems, width, **trial.data)
     A = random_matrices.layers(rng, "uniform", tau, depth, width)
+    A = np.pad(A, ((0, 0), (0, trial.max_depth - depth), (0, 0), (0, 0)))
     problem = np.repeat(np.arange(problems), len(taus) * starts)
-    start = _padded(A, trial.max_depth), R[problem], Sigma[problem], tau, depth
+    start = A, R[problem], Sigma[problem], tau, depth
     options = {"steps": trial.steps, "learning_rate": trial.learning_rate}
     best, gradient_norm = critical_points.least_gradients(*start, **options)
     least = np.asarray(gradient_norm).reshape(problems, len(taus), starts).min(axis=2)
@@ -177,7 +167,7 @@ def negative_determinant(trial, rng) -> dict:
 
 
 def _critical_points(settings: dict, records: list[dict]) -> tuple[dict, str]:
-    # The last point of each trial is A_i = -I, which was put there, not found.
+    # The last point of each trial is A_i = -I.
     names = ("started_at_norms", "norms", "relative_excess", "gradient_norms")
     found = [{name: record[name][:-1] for name in names} for record in records]
     put = [{name: record[name][-1] for name in names} for record in records if record["depth"] >= 2]
@@ -233,13 +223,12 @@ def _hessian(settings: dict, records: list[dict]) -> tuple[dict, str]:
 
 def _negative_determinant(settings: dict, records: list[dict]) -> tuple[dict, str]:
     balls = sum(len(record["taus"]) * record["problems"] for record in records)
+    scalar = shared.where(records, width=1)
     metrics = {
         "balls": balls,
         "starts": balls * settings["starts"],
         "least_gradient_over_floor": shared.least(records, "least_over_floor"),
-        "largest_gradient_over_floor_width_1": shared.largest(
-            shared.where(records, width=1), "largest_over_floor"
-        ),
+        "largest_gradient_over_floor_width_1": shared.largest(scalar, "largest_over_floor"),
         "least_gradient_norm": float(shared.joined(records, "least_gradient_norms").min()),
         "largest_norm_over_tau": shared.largest(records, "largest_norm_over_tau"),
     }

@@ -5,10 +5,10 @@
 * stuck_targets (Bartlett, Helmbold & Long 2018; cures by Zou, Long & Gu 2020 and Wu, Wang & Ma
   2019): a landscape without bad critical points inside B_tau does not make gradient descent
   converge. From zero weights, with Sigma = I and a symmetric R, all A_i stay equal and diagonal in
-  the eigenbasis of R, so each eigenvalue moves on its own as a product (1 + a)^l. Where R has an
-  eigenvalue lambda < 0, 1 + a falls towards 0 and cannot cross it.
-* noise: the two targets that stall, from Gaussian weights of five sizes; how long they take is
-  the question of experiments/convergence.py.
+  the eigenbasis of R. Where R has an eigenvalue below 0, that of I + A_i falls towards 0 and cannot
+  cross it.
+* noise: the two targets that stall, from Gaussian weights of five sizes. For how long they take
+  see experiments/convergence.py.
 
 Command: python -m experiments.linear_training --config=:depth (or :stuck_targets, :noise)
 Hardware: one CPU core. Time: 42 to 55 s, 4 to 12 s and 19 to 27 s, compiling included. float64.
@@ -34,8 +34,7 @@ from identity_matters import paper, random_matrices
 from identity_matters.linear import descent, factorization, lower_bound, model
 
 RESIDUAL, STANDARD, SCALED = "residual", "standard", "standard_scaled"
-# Two R that stall from zero, with det R > 0 and det R < 0, and two that are learned.
-PLANE, NEGATIVE, POSITIVE, ROTATION = "plane", "negative", "positive", "rotation"
+PLANE, NEGATIVE, POSITIVE = "plane", "negative", "positive"
 CURVE_POINTS = 100  # most points of a curve that are kept
 
 _STUCK_DIAGONALS = {
@@ -57,15 +56,13 @@ _SETTINGS = {
         },
         "depths": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1202),  # layers
         "width": 6,  # d
-        # Each draws one R and Sigma, the same at every depth; --seed draws the weights.
-        "problem_seeds": (0, 1, 2),
+        "problem_seeds": (0, 1, 2),  # each draws one R and Sigma; --seed draws the weights
         "gammas": (0.5, 0.3, 0.8),  # gamma of each R: singular values in e^-gamma..e^gamma
         "angles_radians": ((1.5, 0.8), (2.5,), (0.6, 0.4, 0.2)),  # rotation angles of each R
         "sigma_eigenvalues": (0.5, 0.7, 0.9, 1.1, 1.3, 1.5),  # of Sigma = E[x x^T]
-        # Standard deviation of near-zero weights times depth; l |||A||| starts at about 5 times it.
-        "near_zero_std_times_depth": 0.1,
-        # Multiples of 1/L (descent.largest_stable_learning_rate). The standard nets take the best
-        # of three, so that the step size gives the residual nets no advantage.
+        "near_zero_std_times_depth": 0.1,  # l |||A||| starts at about 5 times it
+        # Multiples of 1/L (descent.largest_stable_learning_rate). The standard nets take the best,
+        # so that the step size gives the residual nets no advantage.
         "residual_rate_factors": (1.0,),
         "standard_rate_factors": (0.25, 1.0, 4.0),
         "stuck_from_depth": 8,  # the claim: near zero, standard nets this deep or deeper stay put
@@ -115,10 +112,10 @@ def _depth_trials(settings: dict):
 
 def _stuck_trials(settings: dict):
     """Every target from zero; those that stall also from the starts and with the maps that help."""
-    turn = np.array([settings["rotation_radians"]])
     targets = {name: np.diag(settings[f"{name}_diagonal"]) for name in (PLANE, NEGATIVE, POSITIVE)}
     dimension = len(targets[PLANE])
-    targets[ROTATION] = random_matrices.rotate_rows(np.eye(dimension), turn)
+    turn = np.array([settings["rotation_radians"]])
+    targets["rotation"] = random_matrices.rotate_rows(np.eye(dimension), turn)
     # (target, start, width of the layers, repeats)
     cases, repeats = [(target, "zero", dimension, 1) for target in targets], settings["repeats"]
     for target in (PLANE, NEGATIVE):
@@ -135,24 +132,19 @@ def _stuck_trials(settings: dict):
 
 
 def _noise_trials(settings: dict):
-    for target in (NEGATIVE, PLANE):
-        R = np.diag(settings[f"{target}_diagonal"]).tolist()
-        yield from each({**settings, "target": target, "R": R}, {"depths": "depth"})
+    targets = [(name, np.diag(settings[f"{name}_diagonal"]).tolist()) for name in (NEGATIVE, PLANE)]
+    return each({**settings, "targets": targets}, {"targets": "target R", "depths": "depth"})
 
 
 def build(**trial) -> types.SimpleNamespace:
-    """A trial with R and Sigma, f64[d, d], the excess risk of the identity, and `descent.Rules`.
-
-    There is one `Rules` for each step size, chosen for a net without maps.
-    """
+    """A trial with R and Sigma, f64[d, d], and `descent.Rules`, one for each of rate_factors."""
     if trial["variant"] == "depth":
         rng = np.random.default_rng(trial["problem_seed"])
         size = trial["width"], trial["angles_radians"], trial["gamma"]
         R = random_matrices.polar_target(rng, *size)
         Sigma = random_matrices.symmetric(rng, trial["sigma_eigenvalues"])
     else:
-        R = np.asarray(trial["R"])
-        Sigma = np.eye(len(R))
+        R, Sigma = np.asarray(trial["R"]), np.eye(len(trial["R"]))
     if trial["variant"] == "stuck_targets" and trial["depth"] < 3:
         raise ValueError(f"depth must be at least 3 for a drift like 1/t, got {trial['depth']}")
     # Residual nets start near the identity map; its risk is the yardstick for all networks.
@@ -326,14 +318,14 @@ def judge_noise(settings: dict, records: list[dict]) -> tuple[dict, str]:
     """For every target and depth, some noise size frees enough draws."""
     metrics, freed = {"draws": records[0]["draws"]}, []
     for r in records:
-        ends = list(zip(r["noise_stds"], r["updates"], r["converged"], strict=True))
+        ends = zip(r["noise_stds"], r["updates"], r["converged"], strict=True)
         for std, updates, converged in ends:
             name = f"layers={r['depth']}/noise={std:g}"
             # A draw that did not converge counts as max_updates, even if it diverged early.
             times = np.where(converged, updates, r["descent"]["max_updates"]).tolist()
             metrics[f"{r['target']}_converged_draws/{name}"] = int(np.sum(converged))
             metrics[f"{r['target']}_median_updates/{name}"] = statistics.median_low(times)
-        freed.append(max(float(np.mean(converged)) for *_, converged in ends))
+        freed.append(max(float(np.mean(converged)) for converged in r["converged"]))
     metrics["least_freed_share"] = min(freed)
     return metrics, reproduced(min(freed) >= settings["least_freed_share"])
 
@@ -345,10 +337,8 @@ VERDICTS = {
     "stuck_targets": ("stuck-targets", judge_stuck),
     "noise": ("noise-frees-stuck-targets", judge_noise),
 }
-_ANY_SIGN = ("problem_seeds", "gammas", "angles_radians", "rotation_radians")
-EXPERIMENT = run.Experiment(
-    "linear_training", trials, MEASURES, VERDICTS, build, (*_ANY_SIGN, *_STUCK_DIAGONALS)
-)
+_ANY_SIGN = ("problem_seeds", "gammas", "angles_radians", "rotation_radians", *_STUCK_DIAGONALS)
+EXPERIMENT = run.Experiment("linear_training", trials, MEASURES, VERDICTS, build, _ANY_SIGN)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

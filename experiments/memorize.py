@@ -1,12 +1,11 @@
 """Theorem 3.2: a ReLU residual network with O(n log n + r^2) parameters memorises any labels.
 
 Claim: a residual network with blocks h + V ReLU(U h + s) maps n inputs with any labels out of r to
-their one-hot labels. Here the network is built, not trained, and then run on every input. Certified
-or not, its errors are counted: the inputs for which some output is off by 1/2 or more.
+their one-hot labels. Here the network is built, not trained, and run on every input. An error is an
+input for which some output is off by 1/2 or more.
 
 Command: python -m experiments.memorize
     python -m experiments.memorize --config=:cifar10        # after make data DATASETS=cifar10
-
 Hardware: 2 CPU cores; the times are listed with the variants.
 Expected: 0 errors. CIFAR-10's 50,000 training images with random labels take 850,000 parameters in
 blocks of width 8 in float32, 150,000 in blocks of width 1 in float64, and fewer than 20,000 numbers
@@ -23,9 +22,7 @@ from experiments.run import shared
 from identity_matters.images import datasets
 from identity_matters.memorize import construct, few_numbers
 
-# Record fields that hold the results of a further network.
 _ALSO_BUILT = ("constructed", *(f"{precision}_result" for precision in measures.PRECISIONS))
-
 # Fields reported for every trial, as metrics with the number of examples in their names.
 _BY_SIZE = {
     "separation": ("rho", "theorem_width", "lemma_width"),
@@ -63,16 +60,14 @@ def _fit(data: dict, **changes) -> dict:
         "labels": ("random",),  # random: uniform labels; true: the data set's own
         "networks": ((8, "float32"),),  # width k and precision of each network
         "method": "adaptive",  # or paper: Lemmas B.1 and B.2, with a bias for each unit
-        # Points per tile of inner products while building; memory grows like its square.
-        "tile_points": 2048,
+        "tile_points": 2048,  # per tile of inner products; memory grows like its square
         "batch_examples": 4096,  # examples per batch of the forward pass
         **changes,
     }
 
 
 _FEW_NUMBERS = {
-    # How many neighbours on the line share a threshold, a hash constant and a word of labels.
-    "group_points": (5, 9, 11, 13),
+    "group_points": (5, 9, 11, 13),  # neighbours that share a threshold, a hash and a word
     "batch_examples": 4096,
 }
 # Random points of whole numbers, like pixels, in so few dimensions that 34 bits suffice.
@@ -86,13 +81,12 @@ _FEW_NUMBERS_TRADE = {
 }
 _BOTH_LABELS = {"labels": ("random", "true")}
 _POINTS = _data("synthetic", (256, 1024, 4096, 16384), features=64, num_classes=10)
-# In so many dimensions random unit vectors are nearly orthogonal, as the lemma needs. The width
-# printed for points of this separation is 22; a width of 480 suffices.
-_NEARLY_ORTHOGONAL = _data("synthetic", (1536,), features=4096, num_classes=10)
-# For ImageNet's size, on an accelerator, where larger tiles and batches pay off.
+# In so many dimensions random unit vectors are nearly orthogonal, as the lemma needs. The printed
+# width is then 22; a width of 480 suffices.
+_ORTHOGONAL = _data("synthetic", (1536,), features=4096, num_classes=10)
+# Larger tiles and batches pay off on an accelerator.
 _LARGE = {"networks": ((16, "float32"),), "tile_points": 8192, "batch_examples": 131_072}
-# What each variant measures: kind of trial -> settings.
-_SETTINGS = {
+_SETTINGS = {  # variant -> kind of trial -> its settings
     "digits": {
         "fit": _fit(
             _data("digits"),
@@ -117,11 +111,9 @@ _SETTINGS = {
     "synthetic": {
         "fit": _fit(_POINTS),
         "separation": _POINTS,
-        # Tries widths 1, 2, ..., max_width until a network is certified.
         "minimal_width": {**_POINTS, "precisions": measures.PRECISIONS, "max_width": 16},
         "precision": {
-            # Distance between the two unit vectors of each pair.
-            "pair_distances": (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6),
+            "pair_distances": (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6),  # of unit vectors
             "pairs": 512,
             "features": 64,
             "num_classes": 10,
@@ -129,13 +121,11 @@ _SETTINGS = {
         },
     },
     "paper_method": {
-        "fit": _fit(
-            _NEARLY_ORTHOGONAL, networks=((22, "float32"), (512, "float32")), method="paper"
-        ),
-        "separation": _NEARLY_ORTHOGONAL,
+        "fit": _fit(_ORTHOGONAL, networks=((22, "float32"), (512, "float32")), method="paper"),
+        "separation": _ORTHOGONAL,
         # Draws of a random map of the printed width. The proof's "with high probability" is refuted
         # if less than least_inside_share of them preserve all norms.
-        "printed_width": {**_NEARLY_ORTHOGONAL, "draws": 20, "least_inside_share": 0.5},
+        "printed_width": {**_ORTHOGONAL, "draws": 20, "least_inside_share": 0.5},
     },
     "few_numbers": {"few_numbers": {**_data("digits"), **_FEW_NUMBERS}},
     "few_numbers_cifar10": {"few_numbers": {**_data("cifar10"), **_FEW_NUMBERS}},
@@ -159,7 +149,6 @@ get_config = shared.configs(_SETTINGS)
 
 def trials(*, variant: str, **groups) -> list[dict]:
     """For each group, every combination of the settings that hold several values."""
-    del variant
     listed: list[dict] = []
     for kind, group in groups.items():
         listed += shared.each(group, _SEVERAL, kind=kind)
@@ -202,10 +191,7 @@ def build(**trial) -> dict:
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Theorem 3.2 holds iff every labelling has a certified network and none of these has an error.
-
-    Refused networks and the errors of uncertified ones are counted separately.
-    """
+    """Theorem 3.2 holds iff every labelling has a certified network, and none of these an error."""
     fits = [record for record in records if record["kind"] in ("fit", "few_numbers")]
     built = list(fits)
     for record in records:

@@ -5,8 +5,8 @@ Hardware and time: one CPU core, about a minute for the five variants, half of i
 up to a minute more the first time, for compiling.
 
 The experiment tests the literal analogue: every critical point of small norm is a global minimum.
-All targets come from a teacher inside the ball ``|||theta||| <= tau < 1``. docs/theory/relu.md has
-the statements, N1 to N15, and their proofs.
+Targets come from a teacher in the ball ``|||theta||| <= tau < 1``. For N1 to N15 see
+docs/theory/relu.md.
 
 * origin (N1, N2): zero weights are a critical point of every net, and not optimal. Expected: the
   gradient is exactly 0, and the steepest second-order descent agrees with the formula.
@@ -19,7 +19,9 @@ the statements, N1 to N15, and their proofs.
   width 1, 40 % of the starts become optimal (f <= 1e-9 f(0)) and 40 % stall; at width 16, 30 %
   become optimal, none stalls, and the others are unfinished.
 
-Verdicts: counterexample for the first three, holds for gradient_ratio, reproduced for noise.
+Verdicts: counterexample for the first three, holds for gradient_ratio, reproduced for noise. One
+record can refute the literal analogue. Without one it is undecided, and also if the numbers
+contradict what is proved, because then they cannot be relied on.
 """
 
 import collections
@@ -86,7 +88,7 @@ _SETTINGS = {
         "records": 100,  # points of the risk curve
         "updates_per_record": 40,
         "optimal_share": relu_search.OPTIMAL_SHARE,
-        # Stalled: not optimal, and ||grad f||^2 is at most this times f. At that pace, training as
+        # Stalled: not optimal, and ||grad f||^2 is at most this times f: at that pace, training as
         # long again would lower f by a millionth.
         "stalled_ratio": 1e-9,
         "least_halved_share": 0.9,  # share of noisy starts at the largest width that must halve f
@@ -145,12 +147,11 @@ def at_origin(trial, rng) -> dict:
     risks, gradient = jax.vmap(model.risk_and_gradient)(nets, batch)
     zero, along, other = np.asarray(risks).reshape(3, count)
     entries = [abs(part[:count]).max() for part in jax.tree.leaves(gradient)]
+    hessian_entry = origin.largest_autodiff_hessian_entry(*problems.member((nets, sample), 0))
     return {
         "risk": zero.tolist(),
         "largest_gradient_entry": float(max(entries)),
-        "largest_autodiff_hessian_entry": origin.largest_autodiff_hessian_entry(
-            *problems.member((nets, sample), 0)
-        ),
+        "largest_autodiff_hessian_entry": hessian_entry,
         "escape_curvature": curvatures,
         "measured_curvature": ((zero - along) / step**2).tolist(),
         "form_error": np.abs((other - zero) / step**2 - forms).tolist(),
@@ -158,26 +159,22 @@ def at_origin(trial, rng) -> dict:
 
 
 def dead(trial, rng) -> dict:
-    """How many random nets are strictly dead, and bounds on the expected share.
-
-    The bounds belong to two balls, one inside the hull of x, one around it; equal for d = 1.
-    """
+    """How many random nets are strictly dead, and bounds on the expected share."""
     count, d = trial.samples, trial.width_in
     angle = 2 * np.pi * np.arange(trial.circle_points) / trial.circle_points
     x = np.stack([np.cos(angle), np.sin(angle)], axis=1) if d == 2 else np.array([[1.0], [-1.0]])
     problem = problems.plain_problem(x, rng.standard_normal(x.shape))
     blocks = _gaussian(rng, trial.scale_of_weights, count, trial.depth, trial.width, d)
-    least, largest = 0.0, 0.0
+    least = largest = 0.0
     if trial.law == "no bias":
         blocks = blocks._replace(s=None)
     elif trial.law == "s >= 0":
         blocks = blocks._replace(s=np.abs(blocks.s))
     else:
+        # The bounds belong to balls around and inside the hull of x, which are equal for d = 1.
         inner = 1.0 if d == 1 else float(np.cos(np.pi / len(x)))
-        least, largest = (
-            critical_points.dead_share_on_ball(d, radius) ** (trial.depth * trial.width)
-            for radius in (1.0, inner)
-        )
+        shares = (critical_points.dead_share_on_ball(d, radius) for radius in (1.0, inner))
+        least, largest = (share ** (trial.depth * trial.width) for share in shares)
     return {
         "dead": int(np.asarray(critical_points.strictly_dead(blocks, problem)).sum()),
         "hull_depth": critical_points.hull_depth(x),
@@ -187,7 +184,6 @@ def dead(trial, rng) -> dict:
 
 
 def _gaussian(rng, scale: float, count: int, depth: int, width: int, d: int) -> model.Blocks:
-    """Nets with independent Gaussian weights: all directions of a row w are equally likely."""
     shapes = (depth, width, d), (depth, d, width), (depth, width)
     return model.Blocks(*(scale * rng.standard_normal((count, *shape)) for shape in shapes))
 
@@ -199,9 +195,8 @@ def gradient_ratio(trial, rng) -> dict:
     for norm in trial.norms:
         norms = np.full(trial.samples, norm)
         blocks = model.random_blocks(rng, norms, *trial.shape, trial.bias)
-        right, left, value = map(
-            np.asarray, jax.vmap(feature_bound.bound_and_squared_gradient)(blocks, sample)
-        )
+        found = jax.vmap(feature_bound.bound_and_squared_gradient)(blocks, sample)
+        right, left, value = map(np.asarray, found)
         bound = max(bound, float((right[left > 0] / left[left > 0]).max(initial=0.0)))
         measured["least_ratio"].append(float((left / value).min()))
         measured["median_ratio"].append(float(np.median(left / value)))
@@ -264,10 +259,6 @@ def noise(trial, rng) -> dict:
     }
 
 
-# One record can refute the literal analogue of Theorem 2.2. Without one it is undecided, and also
-# if the numbers contradict what is proved, because then they cannot be relied on.
-
-
 def _origin_verdict(settings: dict, records: list[dict]):
     nets = shared.where(records, measured="at_origin")  # older runs have other records too
     predicted = shared.joined(nets, "escape_curvature")
@@ -306,25 +297,22 @@ def _dead_verdict(settings: dict, records: list[dict]):
         "least_hull_depth": shared.least(records, "hull_depth"),
     }
     found = metrics["dead_gaussian_nets"] > 0
-    as_proved = (
-        metrics["largest_deviations_from_the_formula"] <= settings["deviations"]
-        and metrics["dead_nets_without_negative_biases"] == 0
-    )
+    as_proved = metrics["largest_deviations_from_the_formula"] <= settings["deviations"]
+    as_proved = as_proved and metrics["dead_nets_without_negative_biases"] == 0
     return metrics, shared.under_attack(found and as_proved)
 
 
 def _ratio_verdict(settings: dict, records: list[dict]):
     tight = [r for record in records for r in record["tight_right_over_left"] if r is not None]
+    most = max([shared.largest(records, "largest_right_over_left"), *tight])
     metrics = {
         "nets": sum(record["samples"] * len(record["norms"]) for record in records),
-        "largest_right_over_left": max(
-            [shared.largest(records, "largest_right_over_left"), *tight]
-        ),
+        "largest_right_over_left": most,
         "least_tight_right_over_left": min(tight, default=None),
         "largest_share_of_zero_gradients": float(shared.joined(records, "share_zero").max()),
         "least_ratio_found": float(shared.joined(records, "searched_ratio").min()),
     }
-    broken = metrics["largest_right_over_left"] > 1 + settings["rounding"]
+    broken = most > 1 + settings["rounding"]
     is_tight = bool(tight) and min(tight) >= 1 - settings["rounding"]
     return metrics, shared.under_attack(broken, is_tight)
 

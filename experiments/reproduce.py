@@ -4,12 +4,10 @@ Command: make reproduce, or python -m experiments.reproduce [--only=a,b] [--seed
     [--variants=c,d] [--jobs=N] [--demo] [--report] [--overwrite]
 
 Runs go in parallel, one per core, longest first. Each is a process of its own, forked from one that
-has imported the libraries; its output goes to RESULTS_DIR/logs. On an accelerator, each run takes
-the whole device: runs go one at a time, print to the terminal, and include the variants that need
-an accelerator. A failure does not stop the others.
-
-Ctrl-C or SIGTERM stops all runs; the same command resumes them. The exit code is 1 if any run
-failed or contradicts the reference: see compare.py.
+has imported the libraries; its output goes to RESULTS_DIR/logs. On an accelerator they go one at a
+time, print to the terminal, and include the variants that need it. Ctrl-C or SIGTERM stops all; the
+same command resumes. A failure does not stop the others, but makes the exit code 1, as does a
+contradiction of the reference (see compare.py).
 """
 
 import collections
@@ -52,12 +50,8 @@ _VARIANTS = flags.DEFINE_list(
 _JOBS = flags.DEFINE_integer("jobs", 0, "Runs at a time; 0 means one per core.", lower_bound=0)
 _DEMO = flags.DEFINE_boolean("demo", False, "The quickest variant of each quick experiment alone.")
 _REPORT = flags.DEFINE_boolean("report", False, "Write the report at the end.")
-_OVERWRITE = flags.DEFINE_boolean(
-    "overwrite",
-    False,
-    "Replace runs that diverged, are damaged or have other settings.",
-    allow_override=True,
-)
+_REPLACES = "Replace runs that diverged, are damaged or have other settings."
+_OVERWRITE = flags.DEFINE_boolean("overwrite", False, _REPLACES, allow_override=True)
 DEMO_SECONDS = 20  # an experiment is quick if its quickest variant takes at most this long
 UNKNOWN_SECONDS = 30  # assumed for a run without a reference
 STOP_SECONDS = 30  # allowed for saving after SIGTERM
@@ -109,7 +103,6 @@ class Job:
         return ["-m", experiments.MODULES[self.name], *settings]
 
     def last_line(self) -> str:
-        """The last line of its log."""
         with contextlib.suppress(OSError, IndexError):
             return self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-1]
         return ""
@@ -123,7 +116,6 @@ class Job:
 
 
 def main(_) -> int:
-    """Runs what the flags select; returns the exit code."""
     _end_with_make()
     try:
         jobs = _jobs()
@@ -143,7 +135,11 @@ def main(_) -> int:
     try:
         _run_all(waiting, console)
         if _REPORT.value:
-            _write_report(console)
+            console.print("writing the report")
+            places = (commands.RESULTS_DIR, commands.REFERENCE_DIR)
+            chosen = [f"--{place.name}={place.value}" for place in places]
+            command = [sys.executable, "-m", "experiments.report", *chosen]
+            subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
     except SystemExit:
         for job in waiting:
             _end(job)
@@ -190,10 +186,9 @@ def _job(name: str, variant: str, seed: int) -> Job:
 
 def _default_variants(name: str) -> tuple[str, ...]:
     """The variants to reproduce on this machine; prints those left out, with their commands."""
-    on_accelerator = experiments.variants(name, "ACCELERATOR_VARIANTS")
     if _has_accelerator():
-        return experiments.variants(name, "VARIANTS") + on_accelerator
-    for variant in on_accelerator if not _DEMO.value else ():
+        return experiments.variants(name, "VARIANTS", "ACCELERATOR_VARIANTS")
+    for variant in () if _DEMO.value else experiments.variants(name, "ACCELERATOR_VARIANTS"):
         command = f"python -m {experiments.MODULES[name]} --config=:{variant}"
         print(f"left out, it takes an accelerator: {name} {variant} ({command})")
     return experiments.variants(name, "VARIANTS")
@@ -272,7 +267,6 @@ def _end(job: Job) -> None:
 
 
 def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
-    """Runs the jobs, longest first, and shows their progress."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None]
     at_once = min(_JOBS.value or (1 if _has_accelerator() else len(cores)), len(jobs))
     # Runs that go one at a time may use all cores, and write to the terminal.
@@ -326,24 +320,13 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
                 shown.refresh()
 
 
-def _write_report(console: rich.console.Console) -> None:
-    console.print("writing the report")
-    places = (commands.RESULTS_DIR, commands.REFERENCE_DIR)
-    chosen = [f"--{place.name}={place.value}" for place in places]
-    command = [sys.executable, "-m", "experiments.report", *chosen]
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
-
-
 def _conclude(jobs: list[Job], seconds: float, console: rich.console.Console) -> int:
-    """Prints a table by experiment, failures and contradictions; returns the exit code."""
     table = rich.table.Table(box=None, pad_edge=False)
     for name in ("experiment", "runs", "verdicts", "seconds", "in the reference"):
         table.add_column(name, justify="left" if name in ("experiment", "verdicts") else "right")
-    every: collections.Counter = collections.Counter()
-    notes = []
+    every, notes = collections.Counter(), []
     for name, own in itertools.groupby(jobs, key=lambda job: job.name):
-        counts: collections.Counter = collections.Counter()
-        took = there = 0.0
+        counts, took, there = collections.Counter(), 0.0, 0.0
         for job in own:
             if summary := job.summary():
                 counts[summary["verdict"]] += 1
@@ -358,15 +341,15 @@ def _conclude(jobs: list[Job], seconds: float, console: rich.console.Console) ->
         every += counts
     console.print(table)
     console.print(f"{len(jobs)} runs in {groups.duration(seconds)}: {commands.counted(every)}")
-    places = {"yours": commands.RESULTS_DIR.value, "reference": commands.REFERENCE_DIR.value}
-    named = {name: groups.read(name, at).groups for name, at in places.items()}
+    yours = groups.read("yours", commands.RESULTS_DIR.value)
+    reference = groups.read("reference", commands.REFERENCE_DIR.value)
     run_here = {f"{job.name}/{job.variant}" for job in jobs}
-    here = [group for group in named["yours"] if group.name in run_here]
-    against = groups.contradictions(here, named["reference"])
+    here = [group for group in yours.groups if group.name in run_here]
+    against = groups.contradictions(here, reference.groups)
     notes += [f"contradiction: {line}" for line in against]
     for note in notes:
         console.print(note, style="red", markup=False)
-    for line in compare.versions(named):
+    for line in compare.versions(yours, reference):
         console.print(line, style="yellow", markup=False)
     report = pathlib.Path(commands.RESULTS_DIR.value) / "report.html"
     if report.exists():

@@ -11,10 +11,7 @@ Array = jax.Array | np.ndarray
 
 
 def check_whole(name: str, value: Any, least: int = 1, reason: str = "") -> int:
-    """`value` as an int; raises ValueError if it is not a whole number of at least `least`.
-
-    If it is below `least`, the message adds `reason`.
-    """
+    """`value` as an int; ValueError, with `reason`, unless it is whole and at least `least`."""
     try:
         if isinstance(value, bool):
             raise TypeError

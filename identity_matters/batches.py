@@ -18,10 +18,7 @@ from identity_matters.array_types import Array
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Arrays:
-    """Whole splits: images u8 or f32[n, ...], labels int[n]. Every device holds the train split.
-
-    Raises ValueError for arrays of the wrong type, or images and labels that do not match.
-    """
+    """Whole splits: images u8 or f32[n, ...], labels int[n]; ValueError for any others."""
 
     train_images: np.ndarray
     train_labels: np.ndarray
@@ -60,12 +57,10 @@ class Arrays:
         return {}
 
     def read_test(self, indices) -> dict:
-        """See `Streams`."""
         labels = self.test_labels[indices].astype(np.int32)
         return {"images": self.test_images[indices], "labels": labels}
 
     def stream(self, make_batch: Callable[[int], dict], first: int, count: int) -> Generator[dict]:
-        """See `Streams`."""
         yield from map(make_batch, range(first, first + count))
 
 
@@ -73,39 +68,31 @@ class Arrays:
 class Streams:
     """Splits too large for memory: batches are read one by one, and each process reads its share.
 
-    Attributes:
-      image_shape: (h, w, c) of the images.
-      train_examples, test_examples: how many there are.
-      read_train: ``read_train(indices, epochs, seed)`` returns {"images": u8[b, h, w, c], "labels":
-        i32[b]}, with random augmentation that depends on seed, epoch and index alone.
-      read_test: ``read_test(indices)`` returns the same for the test split, without augmentation.
-      stream: ``stream(make_batch, first, count)`` returns an iterator with ``close()`` over
-        ``make_batch(i)`` for the `count` numbers i from `first`; `make_batch` must be picklable.
+    Training images are augmented at random, depending on seed, epoch and index alone. The iterator
+    of `stream` has ``close()`` and yields ``make_batch(i)`` for the `count` numbers i from `first`;
+    `make_batch` must be picklable.
     """
 
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, int, int]  # (h, w, c)
     train_examples: int
     test_examples: int
-    read_train: Callable
-    read_test: Callable
-    stream: Callable
+    read_train: Callable  # (indices, epochs, seed) -> {"images": u8[b, h, w, c], "labels": i32[b]}
+    read_test: Callable  # (indices) -> the same for the test split, not augmented
+    stream: Callable  # (make_batch, first, count) -> iterator
 
 
 def batch_plan(
     seed: int, num_examples: int, batch_examples: int, first_step: int, steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The examples of the steps `first_step`, ..., `first_step + steps - 1`, and their epochs.
+    """The examples of `steps` steps from `first_step` on, and their epochs, which count from 0.
+
+    Both are i32[steps, batch_examples]. `seed` and `first_step` may be 0; all others are positive.
 
     >>> indices, epochs = batch_plan(0, 5, 2, first_step=0, steps=5)
     >>> epochs.ravel()
     array([0, 0, 0, 0, 0, 1, 1, 1, 1, 1], dtype=int32)
     >>> sorted(indices[epochs == 1].tolist())
     [0, 1, 2, 3, 4]
-
-    Args:
-      seed, first_step: at least 0; all others at least 1.
-    Returns:
-      (indices, epochs), both i32[steps, batch_examples]; epochs count from 0.
     """
     start, stop = first_step * batch_examples, (first_step + steps) * batch_examples
     epochs, offsets = np.divmod(np.arange(start, stop), num_examples)
@@ -120,11 +107,8 @@ def batch_plan(
 # Cached: callers ask for one step at a time, and sorting costs more than the look-up.
 @functools.lru_cache(maxsize=4)
 def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
-    """A uniformly random permutation, i64[num_examples], read-only.
-
-    It sorts the raw output of Philox, which NumPy promises to keep; `Generator.permutation` may
-    change between versions.
-    """
+    """A uniformly random permutation, i64[num_examples], read-only."""
+    # NumPy promises to keep the raw output of Philox; `Generator.permutation` may change.
     generator = np.random.Philox(key=np.array([seed, epoch], np.uint64))
     order = np.argsort(generator.random_raw(num_examples), kind="stable")
     order.setflags(write=False)
@@ -134,8 +118,7 @@ def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
 def example_keys(key: jax.Array, epochs: Array, indices: Array) -> jax.Array:
     """A key for each example, ``fold_in(fold_in(key, epoch), index)``: keys[n]; jittable.
 
-    `epochs` and `indices` are i32[n]. Raises ValueError unless `key` is a typed key of JAX's
-    threefry generator.
+    `epochs`, `indices`: i32[n]. Raises ValueError unless `key` is a typed key of JAX's threefry.
     """
     # With other generators (rbg), the numbers drawn from a key change when it is vmapped.
     if (generator := jax.random.key_impl(key)) != "threefry2x32":
@@ -149,9 +132,7 @@ def train_batch(
 ) -> dict:
     """{"indices", "epochs": i32[rows]} of a step, and what `data.read_train` returns for them.
 
-    Args:
-      seed: determines the order of the examples and the randomness in reading them.
-      batch_examples, rows: the batch size over all processes, and this process's slice of a batch.
+    `seed` determines their order and how they are read; `rows` is this process's slice of a batch.
     """
     plan = batch_plan(seed, data.train_examples, batch_examples, step, 1)
     indices, epochs = (part[0, rows] for part in plan)

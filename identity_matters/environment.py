@@ -10,11 +10,9 @@ import platform
 import re
 import subprocess
 import sys
-from typing import Any
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
-# The packages whose version can change a number.
-PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "optax", "flax")
+PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "optax", "flax")  # they can change a number
 GIT_TIMEOUT_SECONDS = 30
 
 
@@ -38,12 +36,9 @@ def describe() -> dict:
 
 
 def code_version() -> dict:
-    """The commit, and whether the work tree differs from it outside results/.
-
-    Values are None if they are unknown: git fails or is missing, or this copy of the library is not
-    a work tree of its own (an installed copy may lie inside one of the user's repositories).
-    """
+    """The commit, and whether the work tree differs from it outside results/; None if unknown."""
     top = _git("rev-parse", "--show-toplevel")
+    # An installed copy of the library may lie inside one of the user's repositories.
     if top is None or pathlib.Path(top).resolve() != REPOSITORY:
         return {"commit": None, "dirty": None}
     status = _git("status", "--porcelain", "--", ".", ":!results")
@@ -52,13 +47,14 @@ def code_version() -> dict:
 
 def _git(*arguments: str) -> str | None:
     # Without --no-optional-locks a killed `git status` leaves .git/index.lock behind.
-    command = ["git", "--no-optional-locks", *arguments]
-    settings: dict[str, Any] = {"cwd": REPOSITORY, "capture_output": True, "text": True}
+    command = ["git", "-C", str(REPOSITORY), "--no-optional-locks", *arguments]
     try:
-        finished = subprocess.run(command, timeout=GIT_TIMEOUT_SECONDS, check=True, **settings)
+        output = subprocess.check_output(
+            command, stderr=subprocess.DEVNULL, text=True, timeout=GIT_TIMEOUT_SECONDS
+        )
     except (OSError, subprocess.SubprocessError):
         return None
-    return finished.stdout.strip()
+    return output.strip()
 
 
 def _command() -> list[str]:

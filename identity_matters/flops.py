@@ -7,17 +7,15 @@ from typing import Any
 import jax
 import jax.extend
 
-# The usual convention: each product of the forward pass costs two in the backward pass, for the
-# gradients with respect to weights and inputs. Utilization counts what a step needs, not what a
-# program does: recomputation and the optimizer do not count.
+# By convention the backward pass takes two products for each one of the forward pass, for the
+# gradients in weights and inputs. Recomputation and the optimizer do not count.
 FORWARD_PASSES_PER_TRAINING_STEP = 3
 _GIGA, _TERA = 1e9, 1e12
-# Words that must all be in the device's name, with "v5 lite" read as v5e, then dense peaks (without
-# sparsity) for bfloat16 and float32 in tera-operations per second, memory size in gigabytes and
-# bandwidth in gigabytes per second. The first match counts; None: not looked up, or no such units.
-# TPUs: cloud.google.com/tpu/docs/v4, v5e, v5p and v6e; GPUs: NVIDIA's data sheets of each product.
-# "float32" is what JAX does with float32 by default: TF32 on NVIDIA GPUs from Ampere on, plain
-# float32 on older ones, one bfloat16 pass on TPUs. A TPU v2 or v3 device is a core, half a chip.
+# Words that must all be in the device's name, "v5 lite" read as v5e; dense bfloat16 and float32
+# peaks in tera-operations per second; memory in GB, and its bandwidth in GB per second. The first
+# match counts; None: not looked up, or no such units. TPUs: cloud.google.com/tpu/docs/v4, v5e, v5p
+# and v6e; GPUs: NVIDIA's data sheets. "float32" is what JAX does by default: TF32 on GPUs from
+# Ampere on, float32 on older ones, one bfloat16 pass on TPUs. A TPU v2 or v3 device is half a chip.
 _LIMITS = (
     (("NVIDIA", "H200"), 989.5, 494.7, 141, 4800),
     (("NVIDIA", "H100", "PCIe"), 756.0, 378.0, 80, 2000),
@@ -39,7 +37,7 @@ _LIMITS = (
 
 
 def count_parameters(tree: Any) -> int:
-    """The total number of entries in a pytree of arrays or of `jax.ShapeDtypeStruct`.
+    """The number of entries in a pytree of arrays or `jax.ShapeDtypeStruct`.
 
     >>> count_parameters({"kernel": jax.numpy.ones((3, 3, 16, 64)), "bias": jax.numpy.ones(64)})
     9280
@@ -50,19 +48,14 @@ def count_parameters(tree: Any) -> int:
 def count_flops(function: Callable[..., Any], *args) -> int:
     """Floating-point operations of the convolutions and matrix products in `function(*args)`.
 
-    A multiply-add counts as two. Everything else is free, and the zeros of padding and dilation
-    count as numbers. The body of a loop of known length counts once per iteration; of the branches
-    of a conditional, only the most expensive one counts.
+    A multiply-add counts as two, everything else is free, and the zeros of padding and dilation
+    count as numbers. The body of a loop counts once per iteration; of the branches of a
+    conditional, only the most expensive counts. JAX traces the function, without running it. `args`
+    are pytrees of arrays or `jax.ShapeDtypeStruct`. A product in a while loop is a ValueError.
 
     >>> ones = jax.numpy.ones
     >>> count_flops(jax.numpy.matmul, ones((4, 8)), ones((8, 2)))  # 4 x 2 sums of 8 products
     128
-
-    JAX traces the function and does not run it; `args` are pytrees of arrays or of
-    `jax.ShapeDtypeStruct`.
-
-    Raises:
-      ValueError: a product inside a loop whose number of iterations is not known in advance.
     """
     return _jaxpr_flops(jax.make_jaxpr(function)(*args).jaxpr)
 
@@ -98,7 +91,7 @@ def _equation_flops(equation) -> int:
 def peak_flops_per_second(device_kind: str, compute_dtype: str) -> float | None:
     """Dense peak of one device, in operations per second; None if unknown.
 
-    `device_kind` is ``jax.Device.device_kind``, for example "NVIDIA H200"; `compute_dtype` is
+    `device_kind` is that of a `jax.Device`, for example "NVIDIA H200"; `compute_dtype` is
     "bfloat16" or "float32". V100 and T4 have no bfloat16 units, hence no peak.
     """
     bfloat16, float32, *_ = _limits(device_kind)

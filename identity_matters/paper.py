@@ -1,7 +1,7 @@
 """What the paper and related work state: claims.toml as objects, and the bounds as functions.
 
-The paper: M. Hardt and T. Ma, "Identity Matters in Deep Learning", arXiv 1611.04231. Where its
-versions differ, "ICLR 2017" is the conference text and "v3" the arXiv text of July 2018.
+The paper: M. Hardt and T. Ma, "Identity Matters in Deep Learning", arXiv 1611.04231. "ICLR 2017" is
+the conference text, "v3" the arXiv text of July 2018.
 """
 
 import math
@@ -11,10 +11,7 @@ from typing import Any, NamedTuple
 
 
 class Claim(NamedTuple):
-    """A statement that an experiment checks; claims.toml describes the fields.
-
-    `id` is the "claim" field of summary.json; it stays the same when the title changes.
-    """
+    """A statement that an experiment checks; claims.toml describes the fields."""
 
     id: str
     title: str
@@ -69,13 +66,11 @@ FINDINGS = tuple(Finding(**entry) for entry in _DATA["finding"])
 FIGURES = {name: Caption(**entry) for name, entry in _DATA["figure"].items()}
 NUMBERS = {name: Number(**entry) for name, entry in _DATA["number"].items()}
 _TOP_1: dict[str, Any] = {"unit": "percent of test examples, top-1", "place": "Table 2"}
-# Method -> data set -> published error.
-TABLE_2 = {
+TABLE_2 = {  # method -> data set -> published error
     method: {data_set: Number(**entry, **_TOP_1) for data_set, entry in row.items()}
     for method, row in _DATA["table-2"].items()
 }
-# The other texts and settings of the report; see claims.toml.
-REPORT = _DATA["report"]
+REPORT = _DATA["report"]  # the other texts and settings of the report; see claims.toml
 
 
 def claim_id(name: str) -> str:
@@ -91,10 +86,9 @@ def claim_id(name: str) -> str:
 
 
 def cifar_training_flops(num_classes: int) -> float:
-    """Floating-point operations to train Table 1's net on CIFAR, forward and backward.
+    """Floating-point operations to train Table 1's net on CIFAR, counted as by `flops.count_flops`.
 
-    Counts the convolutions and the last linear map as `flops.count_flops` does; the backward pass
-    costs twice the forward pass.
+    A backward pass costs two forward passes.
     """
     steps, batch = (NUMBERS[f"cifar_{name}"].value for name in ("steps", "batch_examples"))
     products, channels_in = 9 * 3 * 16 * 32**2, 16
@@ -127,8 +121,7 @@ def theorem_2_1_bound_psd(gamma: float, depth: int) -> float:
 def gradient_bound_iclr2017(depth: Any, tau: Any, sigma_min: Any, excess: Any) -> Any:
     """Eq. (2.3) [ICLR 2017]: ||grad f||_F^2 >= 4 l (1-tau)^{l-1} sigma_min(Sigma)^2 (f - C).
 
-    False as printed, for two reasons: see the claim equation-2-3-iclr2017. The arguments may be
-    floats or arrays that broadcast.
+    False as printed: see the claim equation-2-3-iclr2017. Arguments may be arrays that broadcast.
     """
     return 4 * depth * (1 - tau) ** (depth - 1) * sigma_min**2 * excess
 

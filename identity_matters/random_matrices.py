@@ -1,13 +1,11 @@
 """Samplers of random matrices: orthogonal matrices, targets R, second moments Sigma, layers.
 
-Symbols as in `identity_matters.linear`. Samples are drawn with NumPy, from a generator that the
-caller seeds. For small arrays of many shapes JAX is far slower: it compiles threefry once a shape.
-
+Symbols as in `identity_matters.linear`. NumPy draws the samples: JAX would compile for each shape.
 The points of B_tau are drawn to break eq. (2.3) if it can be broken. Samplers of their layers:
 
-* ``uniform``    independent Gaussian directions, each layer at its own norm, uniform on [0, tau];
+* ``uniform``    Gaussian directions, each layer at its own norm, uniform on [0, tau];
 * ``boundary``   the same directions with every layer at norm tau;
-* ``diagonal``   commuting layers, diagonal in one common random orthonormal basis;
+* ``diagonal``   layers that are all diagonal in one random orthonormal basis;
 * ``mixture``    each layer is one of ``-tau I``, ``tau I``, 0, -tau times a reflection, Gaussian;
 * ``extremal``   ``-tau I`` plus noise of log-uniform size, where the corrected form is tight.
 """
@@ -21,9 +19,9 @@ import scipy.linalg
 from numpy.typing import ArrayLike
 
 SAMPLERS = ("uniform", "boundary", "diagonal", "mixture", "extremal")
-# The least relative size of the noise around -tau I; below it the point is -tau I to rounding.
+# The least relative size of the noise around -tau I; rounding would hide smaller noise.
 _LEAST_NOISE_LOG10 = -8.0
-# Relative accuracy of largest_spectral_norm, far above the rounding of a Cholesky factorization.
+# Relative accuracy of largest_spectral_norm, far above the rounding of Cholesky's method.
 _CERTIFIED_TO = 1e-9
 
 
@@ -37,9 +35,8 @@ def spectral_norms(matrices: np.ndarray) -> np.ndarray:
 def largest_spectral_norm(A: np.ndarray) -> float:
     """``|||A||| = max_i ||A_i||`` of f64[depth, d, d], to 1e-9 relative and never above the truth.
 
-    An SVD of every layer is too slow for thousands of layers of width 256. With tau the largest
-    norm so far, a Cholesky factorization proves ``||A_i|| < (1 + 1e-9) tau``. Only a layer where it
-    fails gets an SVD of its own.
+    An SVD of every layer is slow. With tau the largest norm so far, a Cholesky factorization proves
+    ``||A_i|| < (1 + 1e-9) tau``; only a layer where it fails gets an SVD.
     """
     tau, identity = float(np.linalg.norm(A[0], 2)), np.eye(A.shape[-1])
     for layer in A[1:]:
@@ -69,10 +66,7 @@ def rotate_rows(matrix: np.ndarray, angles: np.ndarray) -> np.ndarray:
 def orthogonal(
     rng: np.random.Generator, shape: tuple[int, ...], rows: int, columns: int | None = None
 ) -> np.ndarray:
-    """Uniformly random matrices with orthonormal columns: f64[*shape, rows, columns].
-
-    Square by default, with determinant 1 or -1. `columns` is at most `rows`.
-    """
+    """Uniformly random matrices with orthonormal columns: f64[*shape, rows, columns or rows]."""
     q, r = np.linalg.qr(rng.standard_normal((*shape, rows, columns or rows)))
     # The signs of R's diagonal make QR unique and Q uniform.
     return q * np.sign(np.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
@@ -97,15 +91,12 @@ def _in_basis(basis: np.ndarray, eigenvalues: np.ndarray) -> np.ndarray:
 
 
 class Points(NamedTuple):
-    """A batch of points; the fields are in the order of `gradient_bound.right_over_left`.
+    """A batch of points; the fields are in the order of `gradient_bound.right_over_left`."""
 
-    A f64[n, max_depth, d, d] (zero layers from `depth` on), R and Sigma f64[n, d, d], depth i64[n].
-    """
-
-    A: np.ndarray
-    R: np.ndarray
-    Sigma: np.ndarray
-    depth: np.ndarray
+    A: np.ndarray  # f64[n, max_depth, d, d], zero layers from `depth` on
+    R: np.ndarray  # f64[n, d, d]
+    Sigma: np.ndarray  # f64[n, d, d]
+    depth: np.ndarray  # i64[n]
 
 
 def layers(
@@ -151,15 +142,12 @@ def second_moments(
     max_condition_log10: float,
     singular: bool = False,
 ) -> np.ndarray:
-    """Random Sigma, f64[count, width, width]; half of them, on average, multiples of the identity.
+    """Random Sigma, f64[count, width, width]; on average half are multiples of I on their range.
 
-    Singular ones have random ranks from 1 to width - 1, and half of them, on average, are multiples
-    of a projection. They are all diagonal: this keeps their null spaces free of rounding, which a
-    target with a large error there would amplify. Layers and targets have random bases anyway.
-
-    scale_log10: (low, high), log10 of ||Sigma||, low <= high; max_condition_log10: largest log10 of
-    the condition number (on the range of a singular Sigma). Raises ValueError for an argument out
-    of range, or `singular` with width 1.
+    `scale_log10` is the (low, high) of log10 ||Sigma||; `max_condition_log10` bounds log10 of the
+    condition number on the range. Singular ones have random ranks from 1 to width - 1 and are
+    diagonal: this keeps rounding out of their null spaces, where a target with a large error would
+    amplify it. Raises ValueError for an argument out of range, or `singular` with width 1.
     """
     if len(scale_log10) != 2 or not scale_log10[0] <= scale_log10[1]:
         raise ValueError(f"log10 ||Sigma|| needs (low, high), got {scale_log10}")
@@ -193,9 +181,8 @@ def points(
 ) -> Points:
     """`count` points with depths drawn uniformly from ``depths[0] ... depths[1]``.
 
-    Half of the tau, on average, are uniform on (0, max_tau). The others have uniform log(1 - tau),
-    which puts more of them near the wall at 1. `data` are keyword arguments of `second_moments`,
-    which raises ValueError, as `layers` does.
+    Half of the tau, on average, are uniform on (0, max_tau); the others, with uniform log(1 - tau),
+    lie nearer to the wall at 1. `data` goes to `second_moments`; for errors see it and `layers`.
     """
     uniform = rng.uniform(0, max_tau, count)
     near_wall = 1 - (1 - max_tau) ** rng.random(count)
@@ -227,7 +214,7 @@ def targets_of_layers(rng: np.random.Generator, A: np.ndarray) -> np.ndarray:
 
 
 def exponential_targets(rng: np.random.Generator, sizes: ArrayLike, width: int) -> np.ndarray:
-    """``R = exp(size * Gaussian / sqrt(d))``: det R > 0; f64[n] -> f64[n, width, width]."""
+    """``R = exp(size * Gaussian / sqrt(d))``, det R > 0: f64[n] -> f64[n, d, d]."""
     sizes = np.asarray(sizes)
     gaussian = rng.standard_normal((len(sizes), width, width)) / np.sqrt(width)
     return scipy.linalg.expm(sizes[:, None, None] * gaussian)
@@ -238,12 +225,8 @@ def polar_target(
 ) -> np.ndarray:
     """``R = Q P``, f64[d, d]: Q turns by the given angles, P stretches by e^{-gamma} ... e^{gamma}.
 
-    Each has its own random basis, so they do not commute.
-
-    Args:
-      width: d, at least 2.
-      angles_radians: at most d // 2 angles (else ValueError); the other planes are not turned.
-      gamma: exactly the gamma of R in Theorem 2.1; the log singular values are evenly spaced.
+    Each has its own random basis, so they do not commute. If d >= 2, gamma is exactly that of
+    Theorem 2.1; log singular values are evenly spaced. ValueError for more than d // 2 angles.
     """
     turned = orthogonal(rng, (), width)
     Q = turned @ rotate_rows(turned.T, np.asarray(angles_radians, np.float64))
@@ -251,16 +234,13 @@ def polar_target(
 
 
 def target(rng: np.random.Generator, family: str, d: int, strength: float) -> np.ndarray:
-    """Draws a target R for Theorem 2.1 from one of `FAMILIES`, with det R > 0: f64[d, d].
+    """A random target R for Theorem 2.1 from one of `FAMILIES`, with det R > 0: f64[d, d].
 
-    R is scaled so that sigma_max sigma_min = 1. Gamma and the printed bounds depend on the scale of
-    R, and this scale gives the least gamma, half the log of the condition number. Raises ValueError
-    for an unknown family or a strength out of range.
-
-    Args:
-      strength: the condition number, at least 1, for "ill_conditioned"; the largest distance of an
-        angle from pi, in [0, pi] radians, for "near_minus_identity"; the standard deviation of the
-        logarithms of the moduli, at least 0, for "negative_..."; otherwise ignored.
+    The scale, sigma_max sigma_min = 1, gives the least gamma: half the log of the condition number.
+    `strength` is the condition number, at least 1, for "ill_conditioned"; the largest distance of
+    an angle from pi, in [0, pi] radians, for "near_minus_identity"; the standard deviation of the
+    log moduli, at least 0, for "negative_..."; otherwise ignored. Raises ValueError for an unknown
+    family or a strength out of range.
     """
     if family not in FAMILIES:
         raise ValueError(f"family must be one of {tuple(FAMILIES)}, got {family!r}")
@@ -303,10 +283,7 @@ def _ill_conditioned(rng, d: int, strength: float) -> np.ndarray:
 
 
 def _normal(rng, d: int, _strength: float) -> np.ndarray:
-    """``S diag(r_j T(theta_j), ...) S^T`` with log-normal r_j and uniform angles.
-
-    No eigenvalue is negative; `_negative` and `_negative_normal` have such eigenvalues.
-    """
+    """``S diag(r_j T(t_j), ...) S^T``: log-normal r_j, uniform t_j, no negative eigenvalue."""
     S = rotation(rng, d)
     planes = d // 2
     moduli = _balanced(np.exp(rng.standard_normal(d - planes)))
@@ -315,15 +292,13 @@ def _normal(rng, d: int, _strength: float) -> np.ndarray:
 
 
 def _negative(rng, d: int, strength: float, multiplicity: int) -> np.ndarray:
-    """Symmetric; about half of its eigenvalues are negative, each with this multiplicity.
-
-    The eigenvectors are random or, for half of the targets on average, the axes in random order.
-    """
+    """Symmetric; about half of its eigenvalues are negative, each with this multiplicity."""
     negative = min(d - d % 2, 2 * ((d + 3) // 4))
     moduli = np.repeat(np.exp(strength * rng.standard_normal(d)), multiplicity)[:negative]
     moduli = np.append(moduli, np.exp(strength * rng.standard_normal(d - negative)))
     eigenvalues = _balanced(moduli) * np.where(np.arange(d) < negative, -1, 1)
     S = rotation(rng, d)
+    # For half of the targets, on average, the eigenvectors are the axes in random order.
     if rng.uniform() < 0.5:
         S = np.eye(d)[rng.permutation(d)]
     return _in_basis(S, eigenvalues)
@@ -332,8 +307,7 @@ def _negative(rng, d: int, strength: float, multiplicity: int) -> np.ndarray:
 def _negative_normal(rng, d: int, strength: float) -> np.ndarray:
     """Normal; about half of its eigenvalues are negative and simple.
 
-    The others are not real, except for one positive eigenvalue if d is odd. The non-real ones are
-    within pi/4 of the negative axis, in among the negative ones.
+    The others are not real but within pi/4 of the negative axis; for odd d one is positive.
     """
     negative = min(d - d % 2, 2 * ((d + 3) // 4))
     turned = (d - negative) // 2

@@ -7,11 +7,8 @@ One run is one directory ``<results_dir>/<experiment>/<variant>/seed=<k>/`` that
 * ``metrics.jsonl``     one JSON object a line, appended as the run goes,
 * ``summary.json``      the contract that tables and scripts rely on (see `check_summary`).
 
-Whole files are replaced atomically. Resuming drops a last line of metrics.jsonl that a crash cut
-off. Digests show whether a line or value was changed, lost or doubled: "chain" in every line,
-"digest" in environment.json, and both in the summary of a closed run (docs/architecture.md).
-
-Results may be in a bucket (gs://...). Buckets have no locks, so start each run only once.
+Digests show whether a line or value was changed, lost or doubled (docs/architecture.md). Results
+may be in a bucket (gs://...). Buckets have no locks, so start each run only once.
 """
 
 import contextlib
@@ -34,8 +31,7 @@ from identity_matters import environment
 SCHEMA = 2
 FINISHED = ("done", "diverged")
 STATUSES = ("running", *FINISHED, "interrupted", "failed")
-# Verdict of a run on its claim -> the CSS class that colours it in the report.
-VERDICTS = {
+VERDICTS = {  # verdict of a run on its claim -> the CSS class that colours it in the report
     "holds": "good",  # a proved statement; every attack on it failed
     "counterexample": "odd",  # a statement that a record refutes
     "reproduced": "good",  # an empirical statement
@@ -46,10 +42,8 @@ VERDICTS = {
 SCALES = ("paper", "reduced")
 # Settings for where the data are and how they are loaded. They do not affect any result.
 PLACE_SETTINGS = ("data_dir", "cache", "worker_threads", "worker_processes")
-# Length of the end of each line: `, "chain": "16 digits"}` and a newline.
-_LINE_END = 31
-# The errors of a full disk or an exceeded quota.
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+_LINE_END = 31  # length of the end of each line: `, "chain": "16 digits"}` and a newline
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)  # the disk is full, or a quota is exceeded
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _NAME = re.compile(r"[A-Za-z0-9_.+@-]+(/[A-Za-z0-9_.+@-]+)*")
 
@@ -70,10 +64,7 @@ def first_line(error: BaseException) -> str:
 
 
 def to_json(value: Any) -> Any:
-    """Converts the NumPy and JAX arrays and scalars in `value` to plain numbers for `json.dumps`.
-
-    NaN and the infinities, which JSON lacks, become the strings of `NON_FINITE`.
-    """
+    """`value` for `json.dumps`: arrays as numbers or lists, NaN and infinity as in `NON_FINITE`."""
     if isinstance(value, dict):
         return {str(key): to_json(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -189,10 +180,7 @@ def run_path(results_dir: str | os.PathLike[str], experiment: str, variant: str,
 
 
 class RunDir:
-    """A run that is being written. Make one with `create`; close it with `finish`.
-
-    `name` is EXPERIMENT/VARIANT/seed=K; `records` are the lines of metrics.jsonl so far.
-    """
+    """A run being written, from `create` to `finish`; `records` are the lines of metrics.jsonl."""
 
     def __init__(self, path: Any, config: dict, summary: dict, lines: list[bytes]):
         named = (summary[field] for field in ("experiment", "variant", "seed"))
@@ -218,13 +206,9 @@ class RunDir:
     ) -> "RunDir":
         """Starts a run, or resumes the unfinished one with the same name and settings.
 
-        `extra` holds more JSON-able fields of summary.json.
-
-        Raises:
-          RunError: the directory cannot be written to or is locked by another process, or it has
-            a finished run, or an unfinished one that is damaged or has other settings. `overwrite`
-            replaces such a run instead.
-          OSError: the disk is full.
+        `extra` holds more JSON-able fields of summary.json. Raises OSError if the disk is full, and
+        RunError if the directory cannot be written to or is locked by another process, or if its
+        run is finished, damaged or has other settings; `overwrite` replaces such a run instead.
         """
         summary = {"schema": SCHEMA, "experiment": experiment, "variant": variant, "seed": seed}
         summary |= {"scale": scale, "status": "running", **extra}
@@ -280,10 +264,7 @@ class RunDir:
         self.records[count:] = map(_as_record, new)
 
     def finish(self, status: str, **fields) -> dict:
-        """Writes the final summary.json with these `fields`, unlocks the run, returns the summary.
-
-        A run that is done needs claim, metrics, paper, verdict and seconds (the total is added).
-        """
+        """Writes and returns the summary with `fields` (see `check_summary`); unlocks the run."""
         summary = {**self._summary, "status": status, **fields}
         total = round(time.monotonic() - self._started_seconds, 3)
         summary["seconds"] = {"total": total, **summary.get("seconds", {})}
@@ -368,9 +349,6 @@ def _unfinished(path: Any, config: dict) -> tuple[dict, list[bytes]]:
     if run.summary["schema"] != SCHEMA:
         raise RunError(f"{path}: cannot be resumed, its schema is {run.summary['schema']}; {again}")
     return run.environment, lines
-
-
-# Reading runs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,4 @@
-"""Numerical methods shared by several modules: least squares, projected Adam, L-BFGS.
-
-The first two are pure JAX functions, to be called under jit and vmap. L-BFGS is SciPy's.
-"""
+"""Least squares and projected Adam, JAX functions for use under jit and vmap; SciPy's L-BFGS."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,8 +15,7 @@ from identity_matters.array_types import Array
 # Levenberg-Marquardt: the damping shrinks after a successful step and grows after a failed one.
 _SHRINK = 5.0
 _GROW = 4.0
-# The damping is relative to ||J||_F^2. Below the least, J^T J + damping would be singular to
-# rounding wherever J is singular, as it usually is: nets have symmetries.
+# Relative to ||J||_F^2. With less, J^T J, often singular by symmetry, would stay so to rounding.
 _LEAST_DAMPING = 1e-13
 _LARGEST_DAMPING = 1e6
 _FIRST_DAMPING = 5e-2
@@ -42,17 +38,13 @@ def least_squares(
     tolerance: float,
     slope_tolerance: float = 0.0,
 ) -> Fit:
-    """Levenberg-Marquardt on ``||residual(theta)||^2``, for a few dozen unknowns; vmappable.
+    """Levenberg-Marquardt on ``||residual(theta)||^2`` for a few dozen unknowns. Use it under jit.
 
-    With ``residual = grad f`` it solves ``grad f = 0``, and J is the Hessian of f. Saddles and
-    maxima of f then attract it as much as minima.
+    With ``residual = grad f`` it finds saddles and maxima of f as well as minima.
 
-    Args:
-      residual: f64[p] -> f64[m]; theta: f64[p], the start.
-      steps: int or int[], the most steps to take.
-      tolerance: stop once ``||residual||`` is at most this.
-      slope_tolerance: also stop once ``||J^T residual||`` is at most this: the residual is then
-        near a local minimum. The search also ends if even the largest damping brings no decrease.
+    residual: f64[p] -> f64[m]; theta: f64[p], the start; steps: int or int[], the most to take. The
+    search ends earlier if ``||residual|| <= tolerance``, if ``||J^T residual|| <= slope_tolerance``
+    (near a local minimum), or if even the largest damping brings no decrease.
     """
 
     def linearized(point):
@@ -100,17 +92,12 @@ def projected_adam(
 ) -> tuple[Any, jax.Array]:
     """The best of `steps` projected Adam iterates; the learning rate decays to 0 along a cosine.
 
-    An iterate outside the domain of the objective ends the search: NaN is never the best.
+    Use it under jit. Parameters are a pytree of f64 arrays. `objective` maps them to an f64[] and
+    is differentiated; `project` maps them onto the feasible set and is not. `steps` is at least 1;
+    vmapped callers may give each start its own learning rate.
 
-    Args:
-      objective: ``parameters -> f64[]``, differentiable.
-      project: ``parameters -> parameters``, onto the feasible set; not differentiated.
-      start: a pytree of f64 arrays, projected first.
-      steps: number of updates, at least 1.
-      learning_rate: of the first update; vmapped callers may give each start its own.
-    Returns:
-      ``(parameters, objective there)`` of the best iterate, including the start; if every objective
-      is NaN, the start and infinity.
+    Returns the best iterate, which may be the projected start, and its objective. An iterate where
+    the objective is NaN ends the search; if all are, the result is the start and infinity.
     """
     optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
     value_and_grad = jax.value_and_grad(objective)
@@ -141,17 +128,13 @@ def lbfgs(
     iterations: int,
     tolerance: float = 1e-9,
 ) -> tuple[np.ndarray, float]:
-    """Minimises by L-BFGS from `x`, f64[n], on one BLAS thread: the last point and its value.
+    """Minimises by L-BFGS from `x`, f64[n]: the last point and its value.
 
-    The matrices involved are tiny. On two cores, handing them to a second BLAS thread took ten
-    times as long as the arithmetic, and more on a busy machine.
-
-    Args:
-      value_and_gradient: ``(x, *args) -> (float, f64[n])``.
-      iterations: the most steps to take.
-      tolerance: stop once a step lowers the value by at most this, relative to its size or 1.
+    ``value_and_gradient(x, *args)`` returns a float and f64[n]. The search ends after `iterations`
+    steps, or once a step lowers the value by at most `tolerance`, relative to its size or 1.
     """
     options = {"maxiter": iterations, "maxcor": 20, "ftol": tolerance, "gtol": 0.0}
+    # On two cores, handing tiny matrices to a second BLAS thread took ten times the arithmetic.
     with _BLAS.limit(limits=1, user_api="blas"):
         found = scipy.optimize.minimize(
             value_and_gradient, x, args, jac=True, method="L-BFGS-B", options=options

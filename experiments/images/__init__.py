@@ -1,4 +1,1 @@
-"""Experiments that train on images: `cifar`, `imagenet` and `ablations` (section 4, Table 2).
-
-`train` builds a training and its data from settings; `log` writes its records and progress.
-"""
+"""Experiments that train on images (section 4, Table 2), and what they share: `train` and `log`."""

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from experiments import run
 from experiments.images import train
 from experiments.images.log import RESULT
-from experiments.run.shared import configs, largest, least, reproduced, total, where
+from experiments.run.shared import configs, reproduced, total, where
 
 # A net has trained if its training error is at most the first, and has not if the error is within
 # the second of chance, both in percentage points. Our choice.
@@ -54,9 +54,7 @@ _DEPTHS = {
     # The claim is about deep nets; these are as deep as the deepest for digits.
     "cifar10/small": ((5, 5, 5),),
 }
-# Nets that cifar10/small leaves out.
-_NOT_SMALL = ("paper_times_3", "zero", "leak_and_activate_first")
-
+_NOT_SMALL = ("paper_times_3", "zero", "leak_and_activate_first")  # left out of cifar10/small
 
 # Size -> scale, and its changes to the settings of net, optimiser and training.
 _SIZES: dict[str, tuple[str, dict, dict, dict]] = {
@@ -94,7 +92,6 @@ def _nets(size: str, question: str) -> dict:
             for kind, changes in kinds.items()
         }
     nets: dict[str, dict] = {
-        # Section 4: the small initialisation "helped training".
         "initialisation": {
             "paper": {"residual_init": "paper"},
             "paper_times_3": {"residual_init": "paper", "initial_scale": 3.0},
@@ -102,11 +99,8 @@ def _nets(size: str, question: str) -> dict:
             # All residual weights are zero, and so are the gradients with respect to them.
             "zero": {"initial_scale": 0.0},
         },
-        # Section 4: a fixed random projection "slightly improved test error".
         "projection": {"fixed": {"projection": "fixed"}, "trained": {"projection": "trained"}},
-        # Section 4: a net of this size with batch normalisation overfits.
         "batch_norm": {"without": {"batch_norm": False}, "with": {"batch_norm": True}},
-        # What the paper leaves open and the base code had.
         "activation": {
             "relu": {},
             "leak": {"leak": 0.1},
@@ -131,7 +125,6 @@ get_config = configs({variant: _settings(variant) for variant in VARIANTS + OTHE
 
 def trials(*, variant: str, model: dict, nets: dict, **groups) -> list[dict]:
     """One training for each net to compare."""
-    del variant
     return [{"net": name, "model": {**model, **own}, **groups} for name, own in nets.items()]
 
 
@@ -141,7 +134,6 @@ def measure(training: train.Training, key, log) -> dict:
 
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
-    """The verdict of these nets on the claim that the variant is about."""
     results = where(records, kind=RESULT)
     size, question = config["variant"].rsplit("/", 1)
     metrics = {"nets": len(results), "diverged": total(results, "diverged")}
@@ -169,22 +161,16 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
 
 def identity_holds(results: list[dict], trained_percent: float = TRAINED_PERCENT) -> bool:
     """Whether all nets with the identity train, and the deepest one without it does not."""
-    nets = [
-        {
-            "identity": result["model"]["identity"],
-            "depth": sum(result["model"]["blocks_per_stage"]),
-            "error_percent": math.inf if result["diverged"] else result["train_error_percent"],
-        }
-        for result in results
-    ]
-    with_identity = where(nets, identity=True)
-    deepest_without = where(nets, identity=False, depth=largest(nets, "depth"))
     chance_percent = 100 * (1 - 1 / results[0]["num_classes"])
-    return (
-        bool(with_identity and deepest_without)
-        and largest(with_identity, "error_percent") <= trained_percent
-        and least(deepest_without, "error_percent") >= chance_percent - CHANCE_MARGIN_PERCENT
-    )
+    deepest = max(sum(result["model"]["blocks_per_stage"]) for result in results)
+    trained, failed = [], []
+    for result in results:
+        error_percent = math.inf if result["diverged"] else result["train_error_percent"]
+        if result["model"]["identity"]:
+            trained.append(error_percent <= trained_percent)
+        elif sum(result["model"]["blocks_per_stage"]) == deepest:
+            failed.append(error_percent >= chance_percent - CHANCE_MARGIN_PERCENT)
+    return bool(trained and failed) and all(trained + failed)
 
 
 def initialisation_helps(paper: dict, standard: dict) -> bool:
@@ -227,7 +213,6 @@ def _overfits(without: dict, with_norm: dict) -> bool:
 _BY_TEST_ERROR: dict[str, tuple[str, Callable[..., bool], Callable[..., bool]]] = {
     # Help need not halve the loss within ten epochs, so only the test error can refute the claim.
     "initialisation": ("paper", initialisation_helps, lambda ours, other: _lower(other, ours)),
-    # Which of the two projections has the lower test error.
     "projection": ("fixed", _lower, lambda fixed, trained: _lower(trained, fixed)),
     "batch_norm": ("without", _overfits, lambda without, with_norm: _lower(with_norm, without)),
     # Reproduced if any change to the activation lowers the test error, refuted if all raise it.

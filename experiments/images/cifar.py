@@ -18,17 +18,14 @@ from identity_matters.images import datasets
 # A run reproduces a published error if it exceeds that by at most this, in percentage points: about
 # twice the usual spread of such nets over seeds. Our choice.
 WINDOW_PERCENT = 0.5
-# Row of Table 2 for each model.
-ROWS = {net: row for row, net in paper.REPORT["nets"].items()}
+ROWS = {net: row for row, net in paper.REPORT["nets"].items()}  # model -> row of Table 2
 CLAIMS = {"cifar10": "table-2-cifar-10", "cifar100": "table-2-cifar-100"}
 DIGITS_CLAIM = "digits"
 BASELINE_CLAIM = "table-2-other-rows"
 # For these, Table 2 prints the error of another net; see paper.TABLE_2.
 FIGURES_OF_OTHER_NETS = (("cifar100", "resnet"), ("cifar100", "all_cnn_c"))
-# The digits are fitted if the training error is at most this. Our choice.
-FITTED_PERCENT = 0.5
-# Enough for logistic regression on digits to converge.
-LINEAR_ITERATIONS = 5000
+FITTED_PERCENT = 0.5  # digits are fitted if the training error is at most this; our choice
+LINEAR_ITERATIONS = 5000  # enough for logistic regression on digits to converge
 
 VARIANTS = ("digits/all_conv_residual",)
 ACCELERATOR_VARIANTS = ("cifar10/all_conv_residual", "cifar100/all_conv_residual")

@@ -29,15 +29,12 @@ WINDOW_PERCENT = 1.0
 # as its classes have equally many validation images.
 MINIATURE_LEARNED_PERCENT = 100 * (1 - 1 / miniature.CLASSES) / 3
 TRAIN_EXAMPLES = imagenet.PUBLISHED_EXAMPLES["train"]
-# The paper: 32 images on each of a machine's 8 GPUs; 6 machines with asynchronous updates.
-PAPER_BATCH_EXAMPLES = 256
+PAPER_BATCH_EXAMPLES = 256  # 32 on each of a machine's 8 GPUs
 PAPER_STEPS = 700_000
-EPOCHS_PER_DECAY = 2
-
 
 # Learning rate 0.1, multiplied by 0.94 every two epochs; weight decay as for CIFAR. One H200 at
 # 40 % of its peak: four hours (estimate), if the host decodes images that fast.
-_DECAY_STEPS = EPOCHS_PER_DECAY * TRAIN_EXAMPLES // PAPER_BATCH_EXAMPLES
+_DECAY_STEPS = 2 * TRAIN_EXAMPLES // PAPER_BATCH_EXAMPLES
 _AS_THE_PAPER = {
     "learning_rate": 0.1,
     "boundary_steps": tuple(range(_DECAY_STEPS, PAPER_STEPS, _DECAY_STEPS)),

@@ -12,12 +12,9 @@ from etils import epath
 from identity_matters import runs
 from identity_matters.train import loop, multihost
 
-# The kind of a training's last record; a training that has one is finished.
-RESULT = "result"
-# A training that will take longer than this says so early.
-LONG_SECONDS = 3600
-# The time left can be estimated after this many dispatches.
-DISPATCHES_BEFORE_ESTIMATE = 5
+RESULT = "result"  # the kind of a training's last record; a training that has one is finished
+LONG_SECONDS = 3600  # a training that will take longer says so early
+DISPATCHES_BEFORE_ESTIMATE = 5  # the time left can be estimated after them
 
 
 class TrainingLog:
@@ -28,7 +25,6 @@ class TrainingLog:
     """
 
     def __init__(self, run_dir, stop_signal, tensorboard=False, profile="", checkpoint_dir=""):
-        # Only one of several processes writes.
         self._writes = multihost.is_process_0()
         self.profile_dir = profile if self._writes else ""
         elsewhere = epath.Path(checkpoint_dir) / run_dir.name
@@ -37,8 +33,6 @@ class TrainingLog:
         self._run_dir = run_dir
         self._stop_signal = stop_signal
         self._tensorboard = tensorboard and self._writes
-        self._writer = None
-        self._bar = None
 
     @contextlib.contextmanager
     def trial(self, index: int, count: int):
@@ -49,18 +43,13 @@ class TrainingLog:
         self._name = f"run {index + 1} of {count}, " if count > 1 else ""
         self._dispatches, self._told = 0, False
         self._shown: dict[str, str] = {}
-        with contextlib.ExitStack() as stack:
+        self._bar = self._writer = None
+        with contextlib.ExitStack() as self._open:
             if self._writes and self._shares_checkpoints:
                 # A run in another results directory must not write to the same --checkpoint_dir.
                 self._checkpoints.mkdir(parents=True, exist_ok=True)
-                runs.lock_directory(self._checkpoints, stack)
-            try:
-                yield
-            finally:
-                for shown in (self._bar, self._writer):
-                    if shown is not None:
-                        shown.close()
-                self._bar = self._writer = None
+                runs.lock_directory(self._checkpoints, self._open)
+            yield
 
     @property
     def checkpoint_dir(self) -> epath.Path:
@@ -75,7 +64,6 @@ class TrainingLog:
 
     @property
     def records(self) -> list[dict]:
-        """The records of this training so far."""
         return self._run_dir.records[self._first :]
 
     def append(self, record: dict) -> None:
@@ -91,7 +79,6 @@ class TrainingLog:
             self._write_events(record)
 
     def rewind(self, count: int) -> None:
-        """Keeps the first `count` records of this training."""
         self._run_dir.rewind(self._first + count)
 
     def stop_requested(self) -> bool:
@@ -106,10 +93,10 @@ class TrainingLog:
             self._bar.write(line, file=sys.stderr)
 
     def phase(self, name: str, step: int, steps: int) -> None:
-        """Shows phase `name` at `step` of `steps`."""
         if self._bar is None:
             hidden = None if self._writes else True  # None: hidden unless stderr is a terminal
-            self._bar = tqdm.tqdm(disable=hidden, total=steps, initial=step, unit="step")
+            bar = tqdm.tqdm(disable=hidden, total=steps, initial=step, unit="step")
+            self._bar = self._open.enter_context(bar)
         elif name == "compiling" and step:
             self.say(f"resuming from step {step} of {steps}")
         self._bar.set_description(f"{self._name}{name}")
@@ -124,10 +111,8 @@ class TrainingLog:
         if early and seconds_left > LONG_SECONDS and not self._told:
             self._told = True
             end = time.strftime("%Y-%m-%d %H:%M", time.localtime(time.time() + seconds_left))
-            self.say(
-                f"this takes about {seconds_left / 3600:.1f} hours on this machine, until {end};"
-                " stop it at any time, and the same command goes on from there"
-            )
+            long = f"this takes about {seconds_left / 3600:.1f} hours on this machine, until {end}"
+            self.say(f"{long}; stop it at any time, and the same command goes on from there")
         self._bar.set_postfix(self._shown, refresh=False)
         self._bar.update(step - self._bar.n)
 
@@ -138,7 +123,8 @@ class TrainingLog:
 
             # A resumed training writes the events after its checkpoint again.
             directory = self._run_dir.path / "tensorboard" / f"cell={self._index}"
-            self._writer = tensorboardX.SummaryWriter(str(directory), purge_step=step)
+            writer = tensorboardX.SummaryWriter(str(directory), purge_step=step)
+            self._writer = self._open.enter_context(writer)
         for name, value in record.items():
             for place, one in enumerate(value if isinstance(value, list) else [value], start=1):
                 if isinstance(one, int | float) and name != "step":

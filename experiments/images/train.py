@@ -1,8 +1,7 @@
 """Turns settings into trainings: a trial of `cifar`, `imagenet` or `ablations` is a `Training`.
 
 Settings form four groups, `data`, `model`, `optim` and `train`, each checked by the code that uses
-it. Small data sets are arrays in memory, ImageNet is streamed; both become an `ImageData`. `load`
-reads a trained net back; docs/training.md has an example.
+it. `load` reads a trained net back; docs/training.md has an example.
 """
 
 import functools
@@ -27,7 +26,6 @@ ACCELERATOR_STEPS_PER_DISPATCH = 100
 # The paper's second error for ImageNet is top-5; it says little where classes are few.
 TOP_K = 5
 LEAST_CLASSES_FOR_TOP_K = 1000
-# What a verdict copies from the result of a training, where present.
 METRICS = (
     *("test_error_percent", "test_error_best_percent", "best_step", "test_examples"),
     *("train_error_percent", "train_loss", "steps", "parameters", "images_per_second"),
@@ -78,7 +76,7 @@ ALL_CONV_RESIDUAL = {
     "activate_first": False,  # whether a block starts with an activation, as in the base code
     "projection": "fixed",  # last linear map: fixed (the paper's: random, not trained) or trained
     "identity": True,  # if False, a block is C2(ReLU(C1 x)) alone
-    "batch_norm": False,
+    "batch_norm": False,  # section 4: with it a net of this size overfits
     "compute_dtype": "float32",  # of convolutions: float32 or bfloat16; parameters are float32
 }
 # Momentum SGD, by default as in section 4.
@@ -112,8 +110,7 @@ TRAIN = {
 def settings(scale: str, data: dict, model: dict, optim: dict, **train) -> dict:
     """The settings of a variant, except its name, given how they differ from the defaults above.
 
-    `data` must hold "dataset". A `model` that holds "name" is used as it is, without the defaults
-    of Table 1's net.
+    `data` must hold "dataset". A `model` with a "name" does not get the defaults of Table 1's net.
     """
     common = IMAGENET_DATA if data["dataset"] == imagenet.NAME else DATA
     model = model if "name" in model else {**ALL_CONV_RESIDUAL, **model}
@@ -128,10 +125,7 @@ def steps_at(batch_examples: int, *epochs: int) -> tuple[int, ...]:
 
 
 class ImageData(NamedTuple):
-    """Examples of both splits, and functions, as in `step.Task`, that make a net's input of them.
-
-    `fingerprint` is JSON-able; different examples almost surely have different ones.
-    """
+    """Examples, functions as in `step.Task` that make a net's input of them, and their digests."""
 
     examples: Arrays | Streams
     train_input: Callable
@@ -148,10 +142,7 @@ def classes_and_shape(data: dict) -> tuple[int, tuple[int, int, int]]:
 
 
 def load_data(data: dict) -> ImageData:
-    """The data that the group `data` describes; the last arrays in memory are cached.
-
-    Raises ValueError if a setting is invalid, or a data set is missing or damaged.
-    """
+    """The data of the group `data`; ValueError if it is invalid, or the data missing or damaged."""
     return (_load_imagenet if data["dataset"] == imagenet.NAME else _load_arrays)(**data)
 
 
@@ -173,15 +164,11 @@ def _load_imagenet(
     if normalization not in ("mean_std", "per_image"):
         raise ValueError(f"normalization must be mean_std or per_image, got {normalization!r}")
     if not 1 <= image_pixels <= eval_shorter_side_pixels:
-        raise ValueError(
-            "image_pixels must be from 1 to eval_shorter_side_pixels, got"
-            f" {image_pixels} and {eval_shorter_side_pixels}"
-        )
+        got = f"got {image_pixels} and {eval_shorter_side_pixels}"
+        raise ValueError(f"image_pixels must be from 1 to eval_shorter_side_pixels, {got}")
     if min(worker_threads, worker_processes) < 0:
-        raise ValueError(
-            "worker_threads and worker_processes must be at least 0, got"
-            f" {worker_threads} and {worker_processes}"
-        )
+        got = f"got {worker_threads} and {worker_processes}"
+        raise ValueError(f"worker_threads and worker_processes must be at least 0, {got}")
     imagenet.require_packages()
     if miniature_examples:
         data_dir = miniature.prepare(data_dir, miniature_examples)
@@ -202,10 +189,8 @@ def _load_imagenet(
 def make_optimizer(*, steps, momentum, nesterov, weight_decay, decayed, **schedule):
     """(optax transformation, learning-rate schedule) for the group `optim`."""
     rate = step.learning_rate_schedule(steps=steps, **schedule)
-    transformation = step.momentum_sgd(
-        rate, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay, decayed=decayed
-    )
-    return transformation, rate
+    decay = {"weight_decay": weight_decay, "decayed": decayed}
+    return step.momentum_sgd(rate, momentum=momentum, nesterov=nesterov, **decay), rate
 
 
 def make_net(model: dict, num_classes: int, image_shape) -> tuple:
@@ -214,26 +199,17 @@ def make_net(model: dict, num_classes: int, image_shape) -> tuple:
     Raises ValueError if a setting is invalid, or the net cannot take images of this shape.
     """
     net = nets.make_net(num_classes=num_classes, axis_name=step.AXIS_NAME, **model)
-    variables = nets.variable_shapes(net, image_shape)
-    image = jax.ShapeDtypeStruct((1, *image_shape), "float32")
-    forward = flops.count_flops(
-        lambda v, x: nets.apply_net(net, v, x, train=False)[0], variables, image
-    )
-    return net, flops.count_parameters(variables["params"]), forward
+    shapes = nets.variable_shapes(net, image_shape)
+    x = jax.ShapeDtypeStruct((1, *image_shape), "float32")
+    forward = flops.count_flops(lambda v, x: nets.apply_net(net, v, x, train=False)[0], shapes, x)
+    return net, flops.count_parameters(shapes["params"]), forward
 
 
 class Training:
-    """One training, built from its settings.
+    """One training, built from its settings; ValueError or TypeError if it cannot be.
 
-    Args:
-      devices: the devices to use; by default those that the settings ask for.
-      images: used instead of the data set that `data` describes.
-    Attributes:
-      parameters: the number of parameters of `net`, a flax module.
-      task, parallel, intervals: arguments of `loop.fit`.
-      fingerprint: that of the images; it must be the same in all processes.
-    Raises:
-      ValueError or TypeError: a setting is invalid, or the data cannot be used.
+    `devices` are by default those that the settings ask for, `images` those that `data` describes.
+    The `fingerprint`, that of the images, must be the same in all processes.
     """
 
     def __init__(
@@ -271,13 +247,10 @@ class Training:
     def run(self, key, log, *, keep_diverged: bool = False) -> dict:
         """Trains; returns the last and the best test error, the timings, and what was trained on.
 
-        Args:
-          key: the root of all randomness: initial weights, example order, augmentation, dropout.
-          keep_diverged: return {"diverged": True, ...} for a non-finite loss or gradient.
-        Raises:
-          run.Interrupted: SIGTERM came; a checkpoint was saved.
-          run.DivergedError: a loss or gradient was not finite.
-          runs.RunError: the checkpoints cannot be used.
+        `key` is the root of all randomness: initial weights, example order, augmentation, dropout.
+        A loss or gradient that is not finite raises run.DivergedError or, with `keep_diverged`,
+        gives {"diverged": True, ...}. Raises run.Interrupted after SIGTERM, once a checkpoint is
+        saved, and runs.RunError for checkpoints that cannot be used.
         """
         devices = self.parallel.devices
         kind, dtype = devices[0].device_kind, self._settings["model"]["compute_dtype"]
@@ -302,9 +275,8 @@ class Training:
         except loop.StopRequested:
             raise run.Interrupted from None
         except (checkpoint.CheckpointError, multihost.Process0Error) as error:
-            raise runs.RunError(
-                f"{error}; --overwrite trains anew, or use another --results_dir"
-            ) from None
+            advice = "--overwrite trains anew, or use another --results_dir"
+            raise runs.RunError(f"{error}; {advice}") from None
         except step.NonFiniteError as error:
             if not keep_diverged:
                 raise run.DivergedError(str(error)) from None
@@ -320,14 +292,10 @@ class Training:
 
 
 def load(run_dir: str, trial: int = 0) -> tuple[Training, dict]:
-    """Rebuilds a finished training from its records; also returns its net's last variables.
+    """Rebuilds a finished training, number `trial` of a run; also returns its last variables.
 
-    Args:
-      run_dir: one run of `cifar`, `imagenet` or `ablations` that keeps its last checkpoint.
-      trial: index of the training in the run.
-    Raises:
-      checkpoint.CheckpointError: there is no checkpoint, or it is damaged.
-      runs.RunError: the run is unreadable or of another experiment, or the training not finished.
+    Raises checkpoint.CheckpointError if their checkpoint was not kept or is damaged, and
+    runs.RunError if the run is unreadable, of another experiment, or has not finished the training.
     """
     found = runs.read_run(run_dir)
     if not {"model", "optim"} <= found.config.keys():
@@ -343,7 +311,6 @@ def load(run_dir: str, trial: int = 0) -> tuple[Training, dict]:
 
 def one_training(*, variant: str, **groups) -> list[dict]:
     """The trials of a variant with a single training."""
-    del variant
     return [groups]
 
 

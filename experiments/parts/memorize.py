@@ -78,7 +78,6 @@ def _build_and_verify(
 
 
 def _memorize(key, x, y, num_classes, width, **settings) -> dict:
-    """Builds a network, certified or not, and runs it on all of `x`."""
     try:
         measured, built, certificate = _build_and_verify(
             construct.memorize, x, y, num_classes, width, key=key, certified=False, **settings
@@ -95,7 +94,6 @@ def _memorize(key, x, y, num_classes, width, **settings) -> dict:
 
 
 def _measure_fit(key, trial):
-    """Measures one network, of one width and precision."""
     data_key, label_key, build_key = jax.random.split(key, 3)
     x, y = _points(trial, data_key, label_key)
     dtype, sizes = np.dtype(trial["precision"]), (trial["num_classes"], trial["width"])
@@ -110,10 +108,7 @@ def few_numbers_options(trial) -> dict:
 
 
 def distinct_whole_points(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    """Random whole numbers from 0 to 255, i64[n, d], redrawn until all rows differ.
-
-    If that fails, equal rows are returned, and building the network names those that conflict.
-    """
+    """Random whole numbers from 0 to 255, i64[n, d], redrawn until all rows differ, if they can."""
     for _ in range(_MOST_DRAWS):
         x = rng.integers(0, _LARGEST_PIXEL, shape, endpoint=True)
         if len(np.unique(x, axis=0)) == len(x):
@@ -122,7 +117,6 @@ def distinct_whole_points(rng: np.random.Generator, shape: tuple[int, int]) -> n
 
 
 def _measure_few_numbers(key, trial):
-    """One network with fewer numbers than examples, on pixels or random whole numbers."""
     label_key, build_key = jax.random.split(key)
     dataset, num_classes = trial["dataset"], trial["num_classes"]
     if dataset == "synthetic":

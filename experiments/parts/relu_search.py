@@ -24,24 +24,12 @@ from identity_matters.report import groups
 
 # A point is optimal, in every variant, if f / f(0) is at most this: the targets are realizable.
 OPTIMAL_SHARE = 1e-9
-# Kinds of limits; the first that fits counts.
-KINDS = (
-    "not critical",
-    "optimal",
-    "outside",
-    "all dead",
-    "zero unit",
-    "at a kink",
-    "saddle",
-    "no negative curvature",
-)
-# Smooth, not optimal and inside the ball.
-_BAD = ("saddle", "no negative curvature")
 _NOT_INSIDE = ("not critical", "outside")
-# Fields recorded for points where a proof succeeds.
+_BAD = ("saddle", "no negative curvature")
+# Kinds of limits; the first that fits counts.
+KINDS = ("not critical", "optimal", "outside", "all dead", "zero unit", "at a kink", *_BAD)
 _OF_PROOFS = ("risk_share", "functional_gradient", "functional_ratio")
-# Significant digits kept of numbers that only figures and counts use.
-_DIGITS = 6
+_DIGITS = 6  # significant digits that `short` keeps
 # Bad critical points of one problem are the same if their risks agree to this many digits.
 _DIGITS_APART = 4
 
@@ -72,12 +60,8 @@ SETTINGS = {
     "independent_from": 1e-9,  # features are independent if their bound's coefficient exceeds this
     "least_proved_minima": 1,  # distinct proved minima that the verdict needs
     "rounding": 1e-9,  # relative amount by which the gradient in the maps may fall below its bound
-    # The same search of linear residual nets, with as many starts in all as for ReLU nets.
-    "control": {
-        "depths": (2, 3),
-        "problems": 88,  # for each depth
-        "pairs": 8,
-    },
+    # The same search of linear residual nets, with as many starts in all, half at each depth.
+    "control": {"depths": (2, 3), "problems": 88, "pairs": 8},
 }
 
 
@@ -95,7 +79,7 @@ def trials(*, control: dict, **settings) -> list[dict]:
 
 
 def short(values) -> list:
-    """Numbers that only figures and counts use, rounded to a few digits."""
+    """Numbers that only figures and counts use, rounded to `_DIGITS` digits."""
     return [float(f"{value:.{_DIGITS}g}") for value in np.asarray(values, np.float64)]
 
 
@@ -106,9 +90,8 @@ def search(trial, rng) -> dict:
     descends = np.tile(np.arange(len(norms)) % 2 == 0, trial.problems)
     blocks = model.random_blocks(rng, np.tile(norms, trial.problems), *trial.shape, trial.bias)
     batch = problems.repeat(sample, len(norms))
-    limits, numbers = critical_points.find(
-        blocks, batch, descends, steps=trial.steps, tolerance=trial.gradient_tolerance
-    )
+    options = {"steps": trial.steps, "tolerance": trial.gradient_tolerance}
+    limits, numbers = critical_points.find(blocks, batch, descends, **options)
     right, left = jax.vmap(feature_bound.functional_bound)(limits, batch)
     numbers |= {
         **critical_points.kink_margins(limits, batch),
@@ -135,11 +118,7 @@ def search(trial, rng) -> dict:
 
 
 def classify(trial, limits: dict[str, np.ndarray]) -> np.ndarray:
-    """One of `KINDS` for each limit, by the settings of the trial.
-
-    limits: the arrays of `critical_points.find` and `critical_points.kink_margins`, "risk_share"
-    (f / f(0); the problems are realizable) and "max_norm".
-    """
+    """One of `KINDS` for each limit, from the arrays that `search` collects."""
     eigenvalues = limits["eigenvalues"]
     conditions = [
         limits["gradient_norm"] > trial.gradient_tolerance,
@@ -174,18 +153,17 @@ def _certificates(trial, kinds, numbers, limits, teachers, batch) -> list[dict]:
             proof = certify(candidate, teacher, problem)
         except NotCertifiedError:
             continue
-        proofs.append(
-            {
-                **proof._asdict(),
-                "problem": drawn,
-                **{name: float(numbers[name][index]) for name in _OF_PROOFS},
-                "candidate": jax.tree.map(np.ndarray.tolist, candidate)._asdict(),
-                "teacher": jax.tree.map(np.ndarray.tolist, teacher)._asdict(),
-                "x": problem.x.tolist(),
-                "input_map": problem.A.tolist(),
-                "output_map": problem.B.tolist(),
-            }
-        )
+        row = {
+            **proof._asdict(),
+            "problem": drawn,
+            **{name: float(numbers[name][index]) for name in _OF_PROOFS},
+            "candidate": jax.tree.map(np.ndarray.tolist, candidate)._asdict(),
+            "teacher": jax.tree.map(np.ndarray.tolist, teacher)._asdict(),
+            "x": problem.x.tolist(),
+            "input_map": problem.A.tolist(),
+            "output_map": problem.B.tolist(),
+        }
+        proofs.append(row)
     proofs.sort(key=lambda proof: -proof["kink_distance"])
     whole = ("candidate", "teacher", "x", "input_map", "output_map")
     return proofs[:1] + [without(proof, *whole) for proof in proofs[1:]]
@@ -271,10 +249,8 @@ def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
 
 
 def _points(record: dict) -> list[dict]:
-    """Where each start of one search ended."""
     starts_per_problem = len(record["kinds"]) // record["problems"]
-    names = "kinds descends risk_share dead_units bound_coefficient"
-    points = groups.rows([record], names)
+    points = groups.rows([record], "kinds descends risk_share dead_units bound_coefficient")
     for start, point in enumerate(points):
         point["kind"] = record["kind_names"][point["kinds"]]
         point["problem"] = start // starts_per_problem

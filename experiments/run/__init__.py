@@ -46,8 +46,7 @@ from identity_matters.train import multihost
 # Training uses each CPU core as a device, up to this many, each with a copy of the data. A step of
 # `cifar10/small` is 1.5 times as fast on two devices as on one that has both cores.
 MOST_CPU_DEVICES = 16
-# Programs that compile faster than this are not cached on disk.
-CACHED_FROM_SECONDS = 0.2
+CACHED_FROM_SECONDS = 0.2  # programs that compile faster are not cached on disk
 # In float32 mode JAX uses only 32 bits of a seed: larger ones would repeat runs of smaller ones.
 SEEDS = 2**32
 # (option, value) for glibc's mallopt: M_MMAP_MAX = 0, M_TRIM_THRESHOLD = -1. Freed memory is kept.
@@ -78,15 +77,13 @@ class Experiment:
       name: the entry point's name, and its directory under the results directory.
       trials: ``trials(**settings) -> list of dicts``, JSON-able; it measures nothing.
       measure: ``measure(subject, key) -> dict`` of JSON-able values. `subject` is what `build`
-        returns for the trial, or the trial itself without `build`; `key` is unique to the trial.
-        Or a dict: kind of trial (the value of its first field) -> ``f(subject, rng)``, where `rng`
-        is a NumPy generator seeded by the key.
+        returns, or the trial if there is no `build`; each trial has a key of its own. Or a dict:
+        kind of trial (its first value) -> ``f(subject, rng)``, with a NumPy generator from the key.
       verdict: ``verdict(settings, records) -> Verdict`` from the lines of metrics.jsonl. Or a dict:
         variant -> (claim, ``f(settings, records)``), where f returns the other fields of Verdict.
       build: ``build(**trial)`` makes the object to measure. All trials are built before the run
         directory is created, so that an invalid setting costs nothing; keep it cheap.
-      signed: settings that may be 0, negative or empty; all other numbers must be positive. Not
-        checked if `trains`.
+      signed: settings that may be 0, negative or empty; no other may be, unless `trains`.
       trains: whether trials train image networks. `measure` then takes a `TrainingLog` as third
         argument and runs in float32, on a CPU with one virtual device per core. It stops early
         by raising `Interrupted` once ``log.stop_requested()``, or `DivergedError`.
@@ -113,7 +110,6 @@ class Experiment:
         return sys.modules[first.__module__]
 
     def measured(self, trial: dict, subject: Any, key, log=None) -> dict:
-        """Measures one trial."""
         if isinstance(self.measure, dict):
             return self.measure[next(iter(trial.values()))](subject, generator(key))
         if self.trains:
@@ -121,7 +117,6 @@ class Experiment:
         return self.measure(subject, key)
 
     def judge(self, settings: dict, records: list[dict]) -> Verdict:
-        """The verdict on the records of a run."""
         if isinstance(self.verdict, dict):
             claim, judge = self.verdict[settings["variant"]]
             return Verdict(claim, *judge(settings, records))
@@ -166,8 +161,7 @@ def stop_signal(asks_first: bool):
     """With `asks_first` the first SIGTERM only sets `requested`; any other raises Interrupted."""
     stop = types.SimpleNamespace(requested=False)
 
-    def handle(signum, frame):
-        del signum, frame
+    def handle(*_):
         if stop.requested or not asks_first:
             raise Interrupted
         stop.requested = True
@@ -214,10 +208,7 @@ def main(experiment: Experiment) -> None:
 
 
 def _tell_unraisable(failure) -> None:
-    """Python's own hook, minus tracebacks from tensorstore's threads after a failure.
-
-    orbax gives up at the first failed array; callbacks of the others find its event loop closed.
-    """
+    """Python's own hook, but silent about arrays that orbax gave up after one of them failed."""
     if str(failure.exc_value) != "Event loop is closed":
         sys.__unraisablehook__(failure)
 
@@ -249,10 +240,9 @@ def _known_failure(error: BaseException, results_dir: str) -> str | None:
     # orbax reports a full disk in words alone, without errno, as RESOURCE_EXHAUSTED.
     words = [os.strerror(number) for number in runs.FULL_DISK]
     if getattr(error, "errno", None) in runs.FULL_DISK or any(w in str(error) for w in words):
-        return (
-            f"the disk of {getattr(error, 'filename', None) or results_dir} is full: free some"
-            " space there; the same command resumes, nothing that was recorded is lost"
-        )
+        disk = f"the disk of {getattr(error, 'filename', None) or results_dir} is full"
+        resumes = "the same command resumes, nothing that was recorded is lost"
+        return f"{disk}: free some space there; {resumes}"
     if isinstance(error, OSError) and error.errno in (errno.EIO, errno.EROFS, errno.ESTALE):
         return f"storage failed ({text}); once it works the same command resumes"
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text or "Out of memory" in text:
@@ -272,25 +262,20 @@ def execute(
 ) -> dict:
     """Runs or resumes one run of `experiment`; returns its summary.
 
-    Args:
-      own: the settings that `config` is compared with; `config` itself if None. Where they differ,
-        other than in `runs.PLACE_SETTINGS`, the run is VARIANT@HASH (see docs/architecture.md).
-      log_options: see `TrainingLog`; trainings only.
-    Raises:
-      DivergedError: a training hit a value that is not finite; the run's status is "diverged".
-      Interrupted, KeyboardInterrupt: SIGTERM or Ctrl-C came; the same call resumes.
-      UsageError: a setting or the seed is invalid, or the processes differ; nothing was written.
-      runs.RunError: see `runs.RunDir.create`.
+    If `config` differs from `own`, other than in `runs.PLACE_SETTINGS`, the run is VARIANT@HASH
+    (see docs/architecture.md). `log_options` of trainings: see `TrainingLog`. Raises UsageError,
+    before anything is written, for an invalid setting or seed and for processes that differ;
+    runs.RunError as `runs.RunDir.create` does; DivergedError; and Interrupted or KeyboardInterrupt,
+    after which the same call resumes.
     """
     settings = config.to_dict()
     scale, variant = settings.pop("scale"), settings["variant"]
     own = {k: v for k, v in (own or settings).items() if k != "scale"}
-    changes = runs.differences(own, settings)
-    place, extra = variant, {}
+    changes, extra = runs.differences(own, settings), {}
     if changes:
         extra["changed"] = {name: now for name, (_, now) in changes.items()}
         digest = hashlib.sha256(json.dumps(extra["changed"], sort_keys=True).encode()).hexdigest()
-        place, scale = f"{variant}@{digest[:8]}", "reduced"
+        variant, scale = f"{variant}@{digest[:8]}", "reduced"
     _configure_process(experiment.trains)
     if not multihost.is_process_0():
         logging.set_verbosity(logging.WARNING)
@@ -308,10 +293,8 @@ def execute(
         several.require_alike(settings, alike, problem)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    named = {"experiment": experiment.name, "variant": place, "seed": seed}
-    run_dir = several.open_run(
-        results_dir, **named, config=settings, scale=scale, overwrite=overwrite, **extra
-    )
+    named = {"experiment": experiment.name, "variant": variant, "seed": seed, "scale": scale}
+    run_dir = several.open_run(results_dir, **named, config=settings, overwrite=overwrite, **extra)
     logging.info("writing %s", run_dir.path)
     try:
         with stop_signal(asks_first=experiment.trains) as stop:
@@ -340,10 +323,7 @@ def execute(
 
 
 def _check_types(own: dict, settings: dict) -> None:
-    """Raises ValueError if a setting's type differs from that of the variant's own value.
-
-    Checks what ml_collections does not: entries of tuples, and numbers that are not finite.
-    """
+    """Raises ValueError for what ml_collections lets pass: wrong types in tuples, NaN, infinity."""
     before, now = runs.flat(own), runs.flat(settings)
     for name in before.keys() & now.keys():
         kinds = set(map(type, jax.tree.leaves(before[name])))
@@ -364,9 +344,9 @@ def _configure_process(trains: bool) -> None:
         cores = 1 << (environment.usable_cores().bit_length() - 1)
         jax.config.update("jax_num_cpu_devices", min(cores, MOST_CPU_DEVICES))
     if trains and platform.libc_ver()[0] == "glibc":
-        # Otherwise each step on a CPU gets fresh memory from the kernel, which clears it: 8 % of
-        # the time of `cifar10/small`. Arrays of 64 MB and more are still returned. M_ARENA_MAX = 1
-        # would keep them, too, but slows narrow nets by as much: their threads wait for each other.
+        # Otherwise the kernel clears fresh memory for each step on a CPU, 8 % of the time of
+        # `cifar10/small`. Arrays of 64 MB and more are still returned; M_ARENA_MAX = 1 would keep
+        # them, too, but slows narrow nets by as much: their threads wait for each other.
         for option, value in MALLOC_OPTIONS:
             ctypes.CDLL(None).mallopt(option, value)
     if jax.config.jax_compilation_cache_dir is None:
@@ -384,19 +364,16 @@ def _result(summary: dict, path: Any) -> str:
         shown = list(summary["metrics"].items())[:4]
         said = ", ".join(f"{name} = {groups.format_number(value)}" for name, value in shown)
     report = path.parents[len(summary["variant"].split("/")) + 1] / "report.html"
-    lines = (
-        f"{claim.title}: {summary['verdict']}{changed}",
-        f"  paper   {claim.published}",
-        f"  ours    {said}",
-        f"  all     {path}/summary.json, every trial in metrics.jsonl",
-        f"  report  {report}, which `make report` writes; `make compare` prints all claims",
+    return (
+        f"{claim.title}: {summary['verdict']}{changed}\n"
+        f"  paper   {claim.published}\n"
+        f"  ours    {said}\n"
+        f"  all     {path}/summary.json, every trial in metrics.jsonl\n"
+        f"  report  {report}, which `make report` writes; `make compare` prints all claims"
     )
-    return "\n".join(lines)
 
 
-def run_trials(
-    experiment: Experiment, trials: list, subjects: list, key, run_dir, log: TrainingLog
-) -> None:
+def run_trials(experiment: Experiment, trials, subjects, key, run_dir, log: TrainingLog) -> None:
     """Measures the trials that `run_dir` does not hold yet, each with its own key."""
     results = [r for r in run_dir.records if not experiment.trains or r["kind"] == RESULT]
     recorded = {record["cell"] for record in results}
@@ -447,12 +424,11 @@ def phase_seconds(records: list[dict], trains: bool) -> dict:
     """Seconds per phase over all trials, including those of interrupted processes."""
     kinds = ("train", "evaluation")
     logged = [record for record in records if trains and record["kind"] in kinds]
-    compile_seconds = total(logged or records, "compile_seconds")
+    phases = {"compile": total(logged or records, "compile_seconds")}
     if logged:
         train, evaluate = (total(where(logged, kind=kind), "seconds") for kind in kinds)
-        phases = {"compile": compile_seconds, "train": train, "evaluate": evaluate}
+        phases |= {"train": train, "evaluate": evaluate}
     else:
-        measure = total(records, "seconds") - compile_seconds
-        phases = {"compile": compile_seconds, "measure": measure}
+        phases["measure"] = total(records, "seconds") - phases["compile"]
     phases["total"] = sum(phases.values())
     return {phase: round(seconds, 3) for phase, seconds in phases.items()}

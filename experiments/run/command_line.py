@@ -28,12 +28,11 @@ def _define_flags(experiment: Any) -> list:
     ]
     if experiment.has_step_flags:
         several.define_flags()
+        elsewhere = "Where checkpoints go; the run directory if empty."
         taken += [
             flags.DEFINE_boolean("tensorboard", False, "Write event files for TensorBoard, too."),
             flags.DEFINE_string("profile", "", "Directory for a jax.profiler trace of some steps."),
-            flags.DEFINE_string(
-                "checkpoint_dir", "", "Where checkpoints go; the run directory if empty."
-            ),
+            flags.DEFINE_string("checkpoint_dir", "", elsewhere),
         ]
     return taken
 

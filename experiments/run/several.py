@@ -1,7 +1,6 @@
 """Runs on several processes: all of them measure, and process 0 writes.
 
-Each process is started with the same command except for its own index. Before anything is written,
-the processes compare what must be the same in all of them.
+Before anything is written, they compare what must be the same in all of them.
 """
 
 import json
@@ -17,12 +16,9 @@ from identity_matters.train import multihost
 
 def define_flags() -> None:
     """Defines the flags of entry points that can run on several processes."""
-    flags.DEFINE_boolean(
-        "distributed",
-        False,
-        "One of several processes, on Cloud TPU, SLURM, Open MPI or Kubernetes, which JAX"
-        " recognises; anywhere else give the next three flags.",
-    )
+    known = "Cloud TPU, SLURM, Open MPI or Kubernetes, which JAX recognises"
+    about = f"One of several processes, on {known}; anywhere else give the next three flags."
+    flags.DEFINE_boolean("distributed", False, about)
     flags.DEFINE_string("coordinator_address", None, "HOST:PORT of process 0, for all processes.")
     flags.DEFINE_integer("num_processes", None, "How many processes there are.")
     flags.DEFINE_integer("process_id", None, "Which one this is, from 0.")
@@ -36,8 +32,7 @@ def join() -> bool:
         return False
     if chosen.process_id == 0:
         where = f"at {chosen.coordinator_address}, {multihost.START_TIMEOUT_SECONDS} s at most"
-        who = f"process 0 of {chosen.num_processes}"
-        print(f"{who} waits for the others {where}", file=sys.stderr)
+        print(f"process 0 of {chosen.num_processes} waits for the others {where}", file=sys.stderr)
     multihost.initialize(*explicit)
     return True
 
@@ -49,10 +44,7 @@ def require_alike(settings: dict, others: dict, error: Exception | None) -> None
 
 
 def open_run(results_dir, **fields):
-    """`runs.RunDir.create` on process 0; elsewhere a `SilentRun` with the same records.
-
-    Raises runs.RunError if process 0 could not create or open the directory.
-    """
+    """`runs.RunDir.create` on process 0, whose RunError all raise; elsewhere a `SilentRun`."""
     made = []
 
     def make():

@@ -15,8 +15,7 @@ import numpy as np
 def configs(changes: dict[str, dict], common: dict | None = None) -> Callable[..., Any]:
     """Makes an experiment's `get_config`: variant -> `common`, updated with `changes[variant]`.
 
-    The first variant is the default. The scale is "paper" unless set otherwise: the theorems hold
-    at any size, so sizes are our choice.
+    The first variant is the default, and "paper" the default scale: theorems hold at any size.
     """
 
     def get_config(variant: str = next(iter(changes))) -> ml_collections.ConfigDict:
@@ -35,7 +34,6 @@ def grid(**several) -> list[dict]:
 
 
 def without(settings: dict, *names: str) -> dict:
-    """`settings` without these names."""
     return {name: value for name, value in settings.items() if name not in names}
 
 
@@ -44,8 +42,7 @@ def each(settings: dict, several: dict[str, str], **first) -> list[dict]:
 
     `several` maps a setting with several values to the trial's name for one of them, or to names
     for its parts: "width depth". Missing settings are skipped; the last one varies fastest. Fields
-    in `first`, such as the kind of the trial, come first. Raises ValueError if a value does not
-    have one part per name.
+    in `first` come first. Raises ValueError if a value does not have one part per name.
     """
     trials = [first | without(settings, *several)]
     for setting, called in several.items():
@@ -63,15 +60,12 @@ def _parts(setting: str, names: list[str], value: Any) -> dict:
 
 
 def require_between(low: float, high: float, **settings: Any) -> None:
-    """Raises ValueError unless all numbers in `settings` lie strictly between `low` and `high`.
-
-    Strings and booleans are skipped. A setting must hold at least one value.
-    """
+    """Raises ValueError for an empty setting, or a number in it that is not strictly in between."""
     for name, value in settings.items():
         leaves = jax.tree.leaves(value)
         if not leaves:
             raise ValueError(f"{name} must hold at least one value, but is empty")
-        numbers = [entry for entry in leaves if not isinstance(entry, str | bool)]
+        numbers = [leaf for leaf in leaves if not isinstance(leaf, str | bool)]
         if not all(low < n and (n < high or high == math.inf) for n in numbers):
             needed = f"above {low}" if high == math.inf else f"between {low} and {high}"
             raise ValueError(f"{name} must be {needed}, got {value}")
@@ -104,12 +98,10 @@ def seconds_in_turns(candidates: dict[str, Callable[[], Any]], rounds: int) -> d
 
 
 def where(records: list[dict], **values) -> list[dict]:
-    """The records that have these values."""
     return [r for r in records if all(r[name] == value for name, value in values.items())]
 
 
 def total(records: list[dict], name: str):
-    """The sum of one field."""
     return sum(record[name] for record in records)
 
 

@@ -1,5 +1,4 @@
 """Data sets: whole splits in memory (`datasets`), and ImageNet as a stream (`imagenet`).
 
-`augment` turns images into inputs of a network. `miniature` writes small ImageNets for tests,
-benchmarks and a first try.
+`augment` turns images into inputs of a network; `miniature` writes small ImageNets for tests.
 """

@@ -1,16 +1,15 @@
 """Normalisation, random crops and random flips: pure functions of a batch, jittable.
 
 What happens to an example depends on its own key alone, so neither the split of a batch over
-devices nor a restart changes it. Each normalisation has constants that `fit_normalization` computes
-from the training split:
+devices nor a restart changes it. There are three normalisations:
 
 * ``per_image``      (x - mean) / max(std, 1/sqrt(values)) over all values of one image, as in the
   TensorFlow code that the paper's derives from (`per_image_standardization`);
 * ``mean_std``       (x - mean) / std for each channel;
 * ``gcn_zca``        global contrast normalisation, then ZCA whitening (All-CNN).
 
-Images are padded with zeros on each side and then cropped. With ``per_image`` this is done to raw
-pixels, as in that code, so the padding counts in mean and std; otherwise, to normalised values.
+Images are padded with zeros and then cropped. With ``per_image`` this is done to raw pixels, as in
+that code, so the padding counts in mean and std; otherwise, to normalised values.
 """
 
 import functools
@@ -26,22 +25,16 @@ import numpy as np
 GCN_NORM = 55.0
 GCN_LEAST_NORM = 1e-8
 ZCA_BIAS = 0.1
-# Images per chunk in fitting a normalisation; 100 MB of CIFAR images in float64.
-_CHUNK_EXAMPLES = 4096
+_CHUNK_EXAMPLES = 4096  # in fitting a normalisation: 100 MB of CIFAR images in float64
 
 
 def fit_normalization(name: str, images: np.ndarray) -> dict:
-    """The constants of a normalisation for the training images, uint8[n, h, w, c].
+    """The constants of a normalisation, f32 arrays by name, from training images uint8[n, h, w, c].
 
-    They are f32 arrays by name, from a few numbers to [h w c, h w c]; {} for ``per_image``. For
-    ``gcn_zca`` on CIFAR-10 this takes 20 s on 2 CPU cores, for ``mean_std`` about a second.
-
-    Raises:
-      ValueError: a name that is not one of `NORMALIZATIONS`, or a constant channel.
+    Raises ValueError for an unknown `name` and, with ``mean_std``, for a constant channel.
     """
     fit, _ = _find(name)
-    constants = fit(images)
-    return {key: np.asarray(value, np.float32) for key, value in constants.items()}
+    return {key: np.asarray(value, np.float32) for key, value in fit(images).items()}
 
 
 def make_inputs(
@@ -59,16 +52,13 @@ def make_inputs(
     >>> train_input(images, jax.random.split(jax.random.key(0), 2)).shape  # a crop of its size
     (2, 4, 4, 1)
 
-    Args:
-      name: one of `NORMALIZATIONS`, and its `constants` from `fit_normalization`.
-      pad_pixels_per_side: zeros added on each side before the crop; 0 takes the whole image.
-      flip: whether to mirror images left to right with probability 1/2.
-    Returns:
-      train_input(images uint8[b, h, w, c], keys[b]) -> f32[b, h, w, c], with typed keys; and
-      eval_input(images uint8[b, h, w, c]) -> f32[b, h, w, c], which does not crop or flip. Both
-      raise ValueError for images of another rank or dtype.
-    Raises:
-      ValueError: an unknown name, or a negative padding.
+    `constants` are from `fit_normalization` of the same `name`. `pad_pixels_per_side` zeros are
+    added on each side before the crop; 0 takes the whole image. `flip` mirrors images left to right
+    with probability 1/2. Raises ValueError for an unknown name or a negative padding.
+
+    Returns train_input(images uint8[b, h, w, c], keys[b]) -> f32[b, h, w, c], with typed keys, and
+    eval_input(images) -> f32[b, h, w, c], which does not crop or flip. Both raise ValueError for
+    images of another rank or dtype.
     """
     normalize = functools.partial(_find(name)[1], constants)
     if pad_pixels_per_side < 0:

@@ -1,9 +1,8 @@
 """Small data sets: what they are, how to load a whole split, and how to prepare them.
 
 `digits` comes with scikit-learn. The others are read from a directory that `make data` fills:
-DATA_DIR/arrays/NAME/SPLIT/ holds images.npy, labels.npy and manifest.json, which gives size and
-sha256 of both. A machine with DATA_DIR/arrays/NAME needs nothing else of the data set. Only
-`prepare` needs tensorflow_datasets, TensorFlow or network access.
+DATA_DIR/arrays/NAME/SPLIT/ holds images.npy, labels.npy and manifest.json, with size and sha256 of
+both. Reading needs no more; only `prepare` needs tensorflow_datasets, TensorFlow or the network.
 """
 
 import dataclasses
@@ -19,10 +18,8 @@ import numpy as np
 from identity_matters import runs
 from identity_matters.images import imagenet
 
-# Images decoded per call: reading them one by one takes twice as long.
-CHUNK_EXAMPLES = 1000
-# By default, tensorflow_datasets retries an unreachable host for minutes.
-DOWNLOAD_RETRIES = 1
+CHUNK_EXAMPLES = 1000  # decoded per call; one by one, they take twice as long
+DOWNLOAD_RETRIES = 1  # tensorflow_datasets' default retries an unreachable host for minutes
 # These must be downloaded by hand, behind a login; we require both.
 IMAGENET_ARCHIVES = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar")
 IMAGENET_ORIGIN = "https://image-net.org/download-images (it asks for an account)"
@@ -30,26 +27,15 @@ IMAGENET_ORIGIN = "https://image-net.org/download-images (it asks for an account
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A labelled image data set.
-
-    Attributes:
-      name: as in settings and in `make data`.
-      image_shape: (height, width, channels) of its uint8 images.
-      pixel_max: the largest pixel value.
-      num_classes: labels are 0 ... num_classes - 1.
-      splits: the number of examples of each split, as published unless `origin` says otherwise;
-        loading checks it.
-      tfds_name: its name, with version, in tensorflow_datasets; empty if a package contains it.
-      origin: who published it, and where.
-    """
+    """A labelled image data set; `name` is as in settings and in `make data`."""
 
     name: str
-    image_shape: tuple[int, int, int]
-    pixel_max: int
-    num_classes: int
-    splits: dict[str, int]
-    tfds_name: str
-    origin: str
+    image_shape: tuple[int, int, int]  # (height, width, channels) of its uint8 images
+    pixel_max: int  # the largest pixel value
+    num_classes: int  # labels are 0 ... num_classes - 1
+    splits: dict[str, int]  # their sizes, as published or as `origin` says; loading checks them
+    tfds_name: str  # its name, with version, in tensorflow_datasets; empty if a package contains it
+    origin: str  # who published it, and where
 
 
 SOURCES = {
@@ -90,11 +76,8 @@ def find_source(name: str) -> Source:
 def load(name: str, split: str, data_dir: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray]:
     """All images, uint8[n, height, width, channels], and labels, int64[n], of a split in SOURCES.
 
-    `data_dir` is where `make data` put the data sets; `digits` needs none.
-
-    Raises:
-      ValueError: an unknown name; data that are not prepared in `data_dir`; a damaged file; files
-        of another data set.
+    `data_dir` is where `make data` put the data sets; `digits` needs none. Raises ValueError for an
+    unknown name, data that are not prepared, a damaged file, or files of another data set.
     """
     source = find_source(name)
     if not source.tfds_name:
@@ -109,11 +92,10 @@ def load(name: str, split: str, data_dir: str | os.PathLike[str]) -> tuple[np.nd
     arrays = []
     for file in ("images.npy", "labels.npy"):
         path = directory / file
+        expected = manifest.get(file)
         found = _fingerprint(path) if path.exists() else "no such file"
-        if found != manifest.get(file):
-            raise ValueError(
-                f"{path} is damaged: expected {manifest.get(file)}, found {found}; {advice}"
-            )
+        if found != expected:
+            raise ValueError(f"{path} is damaged: expected {expected}, found {found}; {advice}")
         arrays.append(np.load(path, allow_pickle=False))
     try:
         return _check(source, split, *arrays)
@@ -179,7 +161,7 @@ def _load_digits(source: Source, split: str):
     package = importlib.metadata.distribution("scikit-learn")
     path = str(package.locate_file("sklearn/datasets/data/digits.csv.gz"))
     table = np.loadtxt(path, delimiter=",", dtype=np.uint8)
-    first = 0 if split != "test" else source.splits["train"]
+    first = source.splits["train"] if split == "test" else 0
     table = table[first : first + source.splits[split]]
     return table[:, :-1].reshape(-1, *source.image_shape), table[:, -1]
 
@@ -200,13 +182,9 @@ def prepare(name: str, data_dir: str | os.PathLike[str]) -> list[pathlib.Path]:
     """Prepares a data set of `NAMES` for `load`, imagenet2012 for `imagenet.EncodedImages`.
 
     If the host of the data is unreachable, put the original archive into DATA_DIR/downloads/manual/
-    first; those of imagenet2012 always go there. The array_record files that tensorflow_datasets
-    has already prepared in `data_dir` are only decoded.
-
-    Returns:
-      the directories of the decoded splits; for imagenet2012, the one that holds its files.
-    Raises:
-      ValueError: an unknown name, TensorFlow or an archive is missing, or the download fails.
+    first; those of imagenet2012 always go there. Returns the directories of the decoded splits, or
+    of the files of imagenet2012. Raises ValueError for an unknown name, if TensorFlow or an archive
+    is missing, or if the download fails.
     """
     data_dir = pathlib.Path(data_dir).expanduser()
     if name == imagenet.NAME:
@@ -227,10 +205,8 @@ def _built(name: str, tfds_name: str, data_dir: pathlib.Path, origin: str) -> An
     """The prepared builder; that of imagenet2012 turns CMYK and PNG files into RGB JPEGs."""
     for module in ("tensorflow", "tensorflow_datasets"):
         if importlib.util.find_spec(module) is None:
-            raise ValueError(
-                f"preparing {name} needs {module}, which is not installed;"
-                f" run: make data DATASETS={name}"
-            )
+            advice = f"run: make data DATASETS={name}"
+            raise ValueError(f"preparing {name} needs {module}, which is not installed; {advice}")
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.download import downloader
 

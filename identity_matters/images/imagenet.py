@@ -1,13 +1,8 @@
 """ImageNet (ILSVRC2012) as streams of batches: tensorflow_datasets' `imagenet2012`, read by grain.
 
-Grain maps over batch numbers: one element is a whole batch, and batches come in order no matter
-which worker makes them. So the position of a stream is a step number; grain's own iterator state
-would depend on the number of workers. The augmentation of a training image depends on (seed, epoch,
-example) alone. So batches do not depend on how many threads, worker processes or hosts read, nor on
-where the stream began.
-
-Resizing is bilinear where it shrinks less than twofold and by area beyond that, which does not
-alias; few crops of ImageNet are that large.
+Grain maps over batch numbers, so the position of a stream is a step number; grain's own iterator
+state would depend on the number of workers. Augmentation depends on (seed, epoch, example) alone.
+So batches do not depend on how many threads, workers or hosts read, nor on where a stream began.
 
 OpenCV is the fastest decoder among the wheels that need neither TensorFlow nor a compiler. It
 releases Python's interpreter lock, so threads are enough unless many cores wait for the lock.
@@ -33,8 +28,7 @@ NUM_CLASSES = 1000
 PUBLISHED_EXAMPLES = {"train": 1_281_167, "validation": 50_000}
 IMAGE_PIXELS = 224
 EVAL_SHORTER_SIDE_PIXELS = 256
-# Batches prefetched for each thread that makes them; a batch of 256 takes 39 MB.
-BATCHES_PER_THREAD = 2
+BATCHES_PER_THREAD = 2  # prefetched for each thread that makes them; a batch of 256 takes 39 MB
 _NEEDED = ("tensorflow_datasets", "array_record", "grain", "cv2")
 # Mean and standard deviation of the training images' channels, in pixel values: the usual ones
 # (torchvision's 0.485, 0.456, 0.406 and 0.229, 0.224, 0.225), for `augment`'s mean_std.
@@ -48,28 +42,21 @@ _FINGERPRINTED = 64
 AREA_SHARE = (0.08, 1.0)
 ASPECT_RATIO = (3 / 4, 4 / 3)
 _LOG_ASPECT = (math.log(ASPECT_RATIO[0]), math.log(ASPECT_RATIO[1]))
-# Draws of a crop until one fits; after that, the largest central crop of an allowed aspect ratio.
-ATTEMPTS = 10
+ATTEMPTS = 10  # draws until one fits; then the largest central crop of an allowed aspect ratio
 # Philox has a counter of four 64-bit words: the second is the example, the third the purpose. The
 # order of an epoch (`batches`) uses the same keys with both at 0.
 _PURPOSE_VIEW = 1
+# Resizing is bilinear below this factor and, to avoid aliasing, by area from it on, which is rare.
 _AREA_FROM_FACTOR = 2.0
-_JPEG_START = b"\xff\xd8\xff"
-_JPEG_SCAN = b"\xff\xda"
-_JPEG_END = b"\xff\xd9"
-_PNG_START = b"\x89PNG\r\n\x1a\n"
-_PNG_END = b"IEND"
+_JPEG_START, _JPEG_SCAN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xda", b"\xff\xd9"
+_PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND"
 
 
 class EncodedImages:
-    """The encoded images of a split on disk: random access, from any thread or process.
+    """The encoded images of "train" or "validation": random access, from any thread or process.
 
-    Args:
-      data_dir: where `make data DATASETS=imagenet2012` put the data set.
-      split: "train" or "validation".
-    Raises:
-      ValueError: a missing package, or nothing prepared in `data_dir`.
-        Reading a damaged file raises it, too, and names the file.
+    Raises ValueError if a package is missing or the split is not prepared in `data_dir`. Reading a
+    damaged file raises it, too, and names the file.
     """
 
     def __init__(self, data_dir: str | os.PathLike[str], split: str):
@@ -121,10 +108,7 @@ class EncodedImages:
 
 
 def _parse(record: bytes) -> tuple[bytes, int, str]:
-    """Parses a record, a serialized tf.train.Example, into what `EncodedImages.read` yields.
-
-    tensorflow_datasets with `SkipDecoding` does the same, four times as slowly.
-    """
+    """Parses a serialized tf.train.Example, four times as fast as tensorflow_datasets does."""
     from tensorflow_datasets.proto import tf_example_pb2
 
     feature = tf_example_pb2.Example.FromString(record).features.feature
@@ -146,10 +130,8 @@ def require_packages() -> None:
     """Raises ValueError if a package that reading needs is not installed."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise ValueError(
-            f"reading {NAME} needs {', '.join(missing)};"
-            " run: pip install 'identity-matters[imagenet]'"
-        )
+        advice = "run: pip install 'identity-matters[imagenet]'"
+        raise ValueError(f"reading {NAME} needs {', '.join(missing)}; {advice}")
 
 
 @functools.cache
@@ -170,13 +152,9 @@ def stream(
 ) -> Any:
     """Iterates over ``make_batch(i)`` for the `count` numbers i from `first`, in order, prefetched.
 
-    ``close()`` ends the threads and processes that read.
-
-    Args:
-      make_batch: picklable; the iterator raises its errors.
-      threads: how many batches each process makes at the same time; about one per core, more if
-        storage is slow to answer.
-      processes: workers that make batches; with 0, threads of this process make them.
+    `make_batch` is picklable; the iterator raises its errors, and ``close()`` ends its threads and
+    processes. Each of `processes` workers, or this process if that is 0, makes `threads` batches
+    at the same time: about one per core, more if storage is slow to answer.
     """
     import grain.python as grain
 
@@ -198,10 +176,7 @@ def read_train(
 ) -> dict:
     """Training images for `indices` and `epochs`, int[b], each with a random crop and flip.
 
-    Returns:
-      {"images": u8[b, pixels, pixels, 3], "labels": i32[b]}.
-    Raises:
-      ValueError: an image is truncated or damaged; the message names it.
+    Returns {"images": u8[b, pixels, pixels, 3], "labels": i32[b]}. Errors are those of `decode`.
     """
 
     def view(image, place, out):
@@ -233,9 +208,6 @@ def _views(encoded, indices, pixels: int, view: Callable) -> dict:
     return {"images": images, "labels": labels}
 
 
-# One image
-
-
 class Crop(NamedTuple):
     """A rectangle of an image, in pixels."""
 
@@ -257,9 +229,8 @@ def _cv2():
 def decode(encoded: bytes, name: str) -> np.ndarray:
     """Decodes a JPEG or a PNG, whatever its file name, as RGB: u8[height, width, 3].
 
-    Greyscale images get three equal channels, CMYK and transparent ones are converted. An
-    orientation in the file's metadata is ignored, as by TensorFlow's decoder. Raises ValueError,
-    with `name`, if the image is truncated, damaged or neither JPEG nor PNG.
+    Grey, CMYK and transparent images are converted. Orientation metadata is ignored, as in
+    TensorFlow. Raises ValueError, with `name`, if the image is truncated, damaged or neither kind.
     """
     # OpenCV 5 rejects most truncated files; earlier versions fill them up with grey or old memory.
     if encoded.startswith(_JPEG_START):
@@ -283,11 +254,7 @@ def decode(encoded: bytes, name: str) -> np.ndarray:
 
 
 def draw_view(height: int, width: int, *, seed: int, epoch: int, example: int) -> tuple[Crop, bool]:
-    """A random crop of an image of height x width pixels, and whether it is mirrored.
-
-    The area is uniform in AREA_SHARE, the logarithm of the aspect ratio is uniform in that of
-    ASPECT_RATIO, and the position is uniform. Seed, epoch and example are from 0 to 2^64 - 1.
-    """
+    """A random crop, uniform in position, area and log aspect ratio, and whether it is mirrored."""
     # The raw stream, which NumPy promises to keep; its distributions may change.
     key = np.array([seed, epoch], np.uint64)
     counter = np.array([0, example, _PURPOSE_VIEW, 0], np.uint64)
@@ -318,10 +285,7 @@ def train_view(image: np.ndarray, view: tuple[Crop, bool], out: np.ndarray) -> N
 
 
 def eval_view(image: np.ndarray, shorter_side_pixels: int, out: np.ndarray) -> None:
-    """Writes the central crop of `image`, resized to `shorter_side_pixels`, to `out`: u8[p, p, 3].
-
-    The crop must fit the resized image.
-    """
+    """Writes the centre of `image`, resized to `shorter_side_pixels` >= p, to `out` u8[p, p, 3]."""
     pixels = len(out)
     sides = image.shape[:2]
     height, width = (round(side * shorter_side_pixels / min(sides)) for side in sides)

@@ -1,8 +1,8 @@
 """A miniature `imagenet2012`, for tests, benchmarks and a first try, without TensorFlow.
 
-`write` makes one from any JPEGs; `prepare` makes one from generated images of a few classes that a
-network can learn to tell apart. The files are what tensorflow_datasets' own builder would write,
-both records and metadata, except that the examples keep the order in which they are given.
+`write` makes one from any JPEGs, `prepare` from generated images of a few classes that a network
+can learn to tell apart. The files are what tensorflow_datasets' own builder would write, except
+that the examples keep the order in which they are given.
 """
 
 import os
@@ -26,12 +26,8 @@ _TRAIN_EXAMPLES_PER_VALIDATION = 4
 def prepare(data_dir: str | os.PathLike[str], train_examples: int) -> pathlib.Path:
     """Makes a data set of `CLASSES` classes under `data_dir`, unless it exists.
 
-    A fifth of all images, and at least `CLASSES`, are for validation.
-
-    Returns:
-      the directory to pass on as `data_dir`.
-    Raises:
-      ValueError: fewer training examples than classes.
+    A fifth of all images, and at least `CLASSES`, are for validation. Returns the directory to pass
+    on as `data_dir`. Raises ValueError for fewer training examples than classes.
     """
     if train_examples < CLASSES:
         raise ValueError(f"train_examples must be at least {CLASSES}, got {train_examples}")
@@ -53,8 +49,7 @@ def prepare(data_dir: str | os.PathLike[str], train_examples: int) -> pathlib.Pa
         try:
             os.rename(made, target)
         except OSError:
-            # Another process was faster.
-            if not target.exists():
+            if not target.exists():  # else another process was faster
                 raise
     return target
 
@@ -62,10 +57,9 @@ def prepare(data_dir: str | os.PathLike[str], train_examples: int) -> pathlib.Pa
 def generate_jpegs(
     count: int, seed: int, *, scale: float = 1.0, labels: list[int] | None = None
 ) -> list[bytes]:
-    """`count` JPEGs of smooth random colours with some noise, about 110 KB each at `scale` 1.
+    """`count` JPEGs of smooth random colours and some noise; sides are `scale` times ImageNet's.
 
-    Heights and widths are `scale` times ImageNet's, varied by up to a fifth. With `labels`, one
-    for each image, the relative phases of the three colours are those of the label.
+    With `labels`, one for each image, the relative phases of the colours are those of the label.
     """
     import cv2
 
@@ -92,12 +86,9 @@ def generate_jpegs(
 
 
 def write(data_dir: str | os.PathLike[str], splits: dict, *, shards: int = 2) -> pathlib.Path:
-    """Writes a prepared `imagenet2012`, with up to `shards` files per split, under `data_dir`.
+    """Writes an `imagenet2012` under `data_dir`, up to `shards` files a split; returns its folder.
 
-    Args:
-      splits: for "train" and "validation" a list of (encoded image, label, file name).
-    Returns:
-      its directory, which is valid once this returns.
+    `splits` has, for "train" and "validation", a list of (encoded image, label, file name).
     """
     builder = imagenet.builder(data_dir)
     import tensorflow_datasets as tfds

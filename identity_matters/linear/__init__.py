@@ -11,10 +11,8 @@ Symbols, throughout this package (the paper's letters on the left):
 * ``tau``: ``|||A||| = max_i ||A_i||`` in spectral norm; ``B_tau`` is the ball of that radius
 * ``gamma``: ``max(|log sigma_max(R)|, |log sigma_min(R)|)`` (Theorem 2.1)
 
-Import the names below from here, and everything else from its module. The NumPy functions
-(`factorize`, `norm_lower_bound`, `polar_bound`) compute in float64 whatever JAX is set to. The
-JAX functions (`product`, the risk, gradient descent) reject float32; JAX makes float64 arrays only
-after ``jax.config.update("jax_enable_x64", True)``.
+The NumPy functions, such as `factorize`, always compute in float64. The JAX functions reject
+float32; JAX makes float64 arrays only after ``jax.config.update("jax_enable_x64", True)``.
 """
 
 from identity_matters.linear.descent import Descent as Descent

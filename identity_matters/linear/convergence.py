@@ -1,24 +1,9 @@
 """When do the iterates stay in the ball, and how long do they take to leave a saddle?
 
-Theorem 2.2 and eq. (2.3) concern B_tau and leave open whether gradient descent from zero weights
-stays there. This module answers from the data alone. docs/theory/convergence.md has the proofs
-and says who was first.
-
-With ``f(0) - C = ||(I - R) Sigma^{1/2}||_F^2``, sigma the least non-zero eigenvalue of Sigma and
-``s_0 = sqrt((f(0) - C) / sigma)``, there are three certificates, each valid at every depth l:
-
-path      flow, s_0 <= (1 - e^{-3}) / 3: l |||A||| <= a = -log(1 - 3 s_0) / 3.
-balanced  flow, Sigma > 0, m > 0: the initial level set of the risk contains no singular map.
-descent   as `path` with 3 kappa s_0 in place of 3 s_0, for a step size that it names.
-
-The time to leave the saddle of a negative target is computed for scalar nets,
-``f - C = sigma (w_1 ... w_l - r)^2`` with ``w_i = 1 + A_i``. Gradient flow conserves every
-``c_i = w_i^2 - w_min^2``, so the smallest weight w moves by
-
-    dw/dt = -2 sigma (p - r) q,    q = prod_{i != min} sqrt(w^2 + c_i),    p = w q,
-
-and the time is one integral over w. For r < 0 it is infinite from two or more equal weights, and
-exponential in the depth from weights with small noise (V5, V6).
+Theorem 2.2 and eq. (2.3) leave open whether gradient descent from zero weights stays in B_tau. The
+data alone may tell: see V1 to V6 in docs/theory/convergence.md, which also says who was first.
+Throughout, ``f(0) - C = ||(I - R) Sigma^{1/2}||_F^2``, sigma is the least non-zero eigenvalue of
+Sigma, and ``s_0 = sqrt((f(0) - C) / sigma)``.
 """
 
 import math
@@ -41,10 +26,11 @@ _MARGIN_ROUNDINGS = 8
 
 
 class FlowCertificate(NamedTuple):
-    """Gradient flow ``dA/dt = -grad f`` from zero weights stays inside and converges.
+    """Gradient flow ``dA/dt = -grad f`` from zero weights stays in a ball and converges.
 
-    `name` is "path" or "balanced". `norm` bounds |||A||| for all time; it gives a ball B_tau only
-    if it is below 1. The risk obeys ``f - C <= exp(-rate t) (f(0) - C)``.
+    `name` is "path" (V1: s_0 is at most 0.3167) or "balanced" (V3: every singular map has a risk
+    above f(0)). `norm` bounds |||A||| for all time; it gives a ball B_tau only if it is below 1.
+    The risk obeys ``f - C <= exp(-rate t) (f(0) - C)``.
     """
 
     name: str
@@ -53,11 +39,10 @@ class FlowCertificate(NamedTuple):
 
 
 class DescentCertificate(NamedTuple):
-    """Gradient descent from zero weights stays inside and converges.
+    """Gradient descent from zero weights stays in a ball and converges (V4).
 
-    `norm` bounds |||A||| at every iterate and is below 1 for depth at least 2; every update
-    multiplies f - C by at most `factor`. Both hold for the step size `learning_rate`; smaller ones
-    also keep the iterates inside.
+    `norm`, below 1 for depth at least 2, bounds |||A||| at every iterate for step sizes up to
+    `learning_rate`. At that step size every update multiplies f - C by at most `factor`.
     """
 
     norm: float
@@ -66,11 +51,7 @@ class DescentCertificate(NamedTuple):
 
 
 class Convergence(NamedTuple):
-    """What is certain before training; falsy if nothing is.
-
-    `s0` is ``sqrt((f(0) - C) / sigma)``. `flow` has every certificate for gradient flow, the
-    smallest norm first; `descent` is the one for gradient descent, or None.
-    """
+    """What is certain before training, `flow` by increasing norm; falsy if nothing is certain."""
 
     s0: float
     flow: tuple[FlowCertificate, ...]
@@ -84,17 +65,16 @@ def will_converge(R: ArrayLike, Sigma: ArrayLike, depth: int) -> Convergence:
     """Whether gradient flow and descent from zero provably converge inside a ball, and how fast.
 
     A false answer proves nothing: docs/theory/convergence.md says how loose the certificates are.
-    Numbers are computed in float64, without directed rounding: the relative error of s0 is about
-    eps times the condition number of Sigma. Eigenvalues of rounding size count as 0.
+    Nor is a certificate a computer-assisted proof: it is computed in float64 without directed
+    rounding. The relative error of s_0 is about eps times the condition number of Sigma, and
+    eigenvalues of rounding size count as 0. Raises ValueError unless R and Sigma are d x d and
+    finite, Sigma symmetric positive semidefinite and not zero, and the depth at least 1.
 
     >>> certain = will_converge(np.diag([1.2, 0.9]), np.eye(2), depth=8)
     >>> [(c.name, round(c.norm, 4), round(c.rate, 2)) for c in certain.flow]
     [('path', 0.0463, 15.26), ('balanced', 0.0755, 16.14)]
     >>> bool(will_converge(np.diag([-1.0, 1.0]), np.eye(2), depth=8))
     False
-
-    R and Sigma must be d x d and finite, Sigma symmetric positive semidefinite and not zero, and
-    the depth at least 1, or ValueError is raised.
     """
     R, Sigma = np.asarray(R, np.float64), np.asarray(Sigma, np.float64)
     if R.ndim != 2 or R.shape[0] != R.shape[1] or R.shape != Sigma.shape or not R.size:
@@ -133,7 +113,6 @@ def _balanced(R, root, eigenvalues, phi0: float, depth: int) -> FlowCertificate 
     of_target = np.linalg.svd(R, compute_uv=False)
     weighted = np.linalg.svd(R @ root, compute_uv=False)[-1]
     M = of_target[0] + s0
-    # m is a difference of large numbers: subtract its possible rounding error.
     rounding = _MARGIN_ROUNDINGS * len(R) * np.finfo(np.float64).eps * (largest / sigma) * M
     m = max((weighted - phi0) / math.sqrt(largest), of_target[-1] - s0) - rounding
     if m <= 0:
@@ -156,21 +135,23 @@ def _descent(s0: float, sigma: float, largest: float, depth: int) -> DescentCert
 
 
 def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
-    """Time of gradient flow from `w` until ``f - C = sigma (prod w - r)^2`` is at most `risk`.
+    """Time of gradient flow from `w` until ``f - C = sigma (prod w - r)^2`` is at most `risk` (V5).
 
-    Gradient descent with a small step size eta takes about ``escape_time / eta`` updates. If R,
-    Sigma and the weights are diagonal, each diagonal entry is one such net, and the largest of
-    their times counts.
+    The net is scalar, with weights ``w_i = 1 + A_i``; a diagonal net is one such net per entry.
+    Gradient flow conserves every ``c_i = w_i^2 - w_min^2``, so the smallest weight w moves by
 
-    One weight, r = -1: p = w, dw/dt = -2 (w + 1), from 1 until w + 1 = 0.1.
+        dw/dt = -2 sigma (p - r) q,    q = prod_{i != min} sqrt(w^2 + c_i),    p = w q,
 
+    and the time is one integral over w. For r < 0 it is math.inf if two weights share the least
+    value, and exponential in the depth from weights with small noise (V6). Gradient descent with a
+    small step size eta takes about ``escape_time / eta`` updates.
+
+    w, f64[l], sigma (the second moment of the input) and risk must be positive, r not 0, and risk
+    below ``sigma r^2``, the risk at the saddle; else a ValueError.
+
+    >>> # One weight, r = -1: p = w, dw/dt = -2 (w + 1), from 1 until w + 1 = 0.1.
     >>> round(escape_time([1.0], -1.0, 1.0, 0.01), 6), round(math.log(2 / 0.1) / 2, 6)
     (1.497866, 1.497866)
-
-    w: f64[l], the weights at the start, above 0; r: the target, not 0; sigma: the second moment of
-    the input, above 0; risk: where to stop, above 0 and below ``sigma r^2``, the risk at the
-    saddle. Raises ValueError, with the values, if an argument is out of range. Returns math.inf if
-    r < 0 and two weights share the least value.
     """
     w = np.sort(np.asarray(w, np.float64))
     if w.ndim != 1 or not w.size or not (w > 0).all():
@@ -194,7 +175,6 @@ def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
     # p increases with w and |p| >= |w|^l, so |w| <= |end|^{1/l} at the root; doubled for rounding.
     bound = 2 * abs(end) ** (1 / w.size)
     last = scipy.optimize.brentq(lambda x: x * rest(x) - end, -bound, bound, xtol=1e-15)
-
     # x = g sinh(u) resolves the peak at 0, whose width is g.
     g = math.sqrt(others[0]) if others.size and others[0] > 0 else 1.0
 
@@ -204,5 +184,4 @@ def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
         return g * math.cosh(u) / speed
 
     low, high = sorted((math.asinh(last / g), math.asinh(least / g)))
-    time, _ = scipy.integrate.quad(integrand, low, high, limit=500)
-    return time
+    return scipy.integrate.quad(integrand, low, high, limit=500)[0]

@@ -1,7 +1,6 @@
 """Critical points of the risk of a linear residual net: where they are, and where none can be.
 
-The searches take padded stacks as `gradient_bound.squared_gradient_and_excess` does, so that one
-compilation serves all depths.
+The searches take stacks of layers padded with zeros, so that one compilation serves all depths.
 """
 
 import functools
@@ -16,10 +15,7 @@ from identity_matters.linear import gradient_bound, model
 
 @jax.jit
 def risk_hessian(A: Array, R: Array, Sigma: Array) -> jax.Array:
-    """The Hessian of the risk in ``A.ravel()``, by forward-mode differentiation of Lemma 2.4.
-
-    A: f64[depth, d, d]; R and Sigma: f64[d, d].
-    """
+    """The Hessian of the risk in ``A.ravel()``: A is f64[depth, d, d], R and Sigma f64[d, d]."""
     hessian = jax.jacfwd(model.risk_gradient)(A, R, Sigma)
     return hessian.reshape(A.size, A.size)
 
@@ -30,10 +26,9 @@ def find_critical_points(
 ) -> dict[str, jax.Array]:
     """`solvers.least_squares` on ``grad f = 0`` from a batch of starts.
 
-    An end point may be no more than a local minimum of ``||grad f||``: check "gradient_norm".
-
-    A: f64[n, max_depth, d, d], the starts; R and Sigma: f64[n, d, d]; depth: int[], shared.
-    Returns "A", of the same shape; "gradient_norm" and "excess", f64[n].
+    A: f64[n, max_depth, d, d], the starts; R and Sigma: f64[n, d, d]; depth: int[], shared. Returns
+    the ends "A", of the same shape, with "gradient_norm" and "excess", f64[n]. An end may be only a
+    local minimum of the gradient's norm, so check "gradient_norm".
     """
 
     def find(start, target, second_moment):

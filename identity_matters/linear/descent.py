@@ -1,7 +1,4 @@
-"""Gradient descent on linear networks: fixed maps, step size, and the curves of eq. (2.3).
-
-``A <- A - learning_rate * grad f(A)`` with exact (population) gradients, in one jitted loop.
-"""
+"""Gradient descent on linear networks with exact (population) gradients, in one jitted loop."""
 
 import dataclasses
 import functools
@@ -16,17 +13,16 @@ from numpy.typing import ArrayLike
 from identity_matters.array_types import Array
 from identity_matters.linear import gradient_bound, model
 
-# Why a run of gradient descent stopped; the position in this tuple is the code inside the loop.
+# Why a run stopped; the position in this tuple is the code inside the loop.
 STOPPED = ("", "risk below tolerance", "stalled", "diverged", "max updates")
 _RUNNING, _CONVERGED, _STALLED, _DIVERGED, _MAX_UPDATES = range(len(STOPPED))
 
 
 class Curves(NamedTuple):
-    """Values after ``updates[i]`` updates: arrays of equal length, f64 except the first and last.
+    """Arrays of values after ``updates[i]`` (int) updates, from 0 to where the run stopped.
 
-    `updates` (int) starts at 0 and ends where the run stopped. `excess_risk` is f - C,
-    `gradient_norm` is ``||grad f||_F`` over all layers, and `norm` is ``|||A|||``. `inside` (bool)
-    says whether every iterate up to here, recorded or not, had |||A||| < 1.
+    `excess_risk` is f - C, `gradient_norm` is ``||grad f||_F`` over all layers, `norm` is |||A|||,
+    all f64. `inside` (bool) says whether all iterates so far, recorded or not, had |||A||| < 1.
     """
 
     updates: Array
@@ -40,15 +36,10 @@ class Curves(NamedTuple):
 class Rules:
     """The step size, and when a run stops; a setting out of range raises ValueError.
 
-    Attributes:
-      learning_rate: step size eta, above 0.
-      max_updates: most updates to make, 0 or more.
-      risk_tolerance: stop ("risk below tolerance") once ``f - C`` is at most this.
-      divergence_factor: stop ("diverged") once f - C exceeds this many times its first value, or
-        is not finite; above 1.
-      stall_tolerance: stop ("stalled") once ``eta ||grad f||_F^2 <= stall_tolerance (f - C)``: an
-        update then promises a smaller relative decrease than this. 0 stops only at a zero gradient.
-      record_every: updates between two records, at least 1; the last point is always recorded.
+    A run stops after `max_updates`, or once f - C is at most `risk_tolerance`. It stops as diverged
+    if f - C is not finite or exceeds `divergence_factor`, above 1, times its first value, and as
+    stalled if an update promises a relative decrease, ``eta ||grad f||_F^2 / (f - C)``, of at most
+    `stall_tolerance`. Every `record_every`-th point and the last are recorded.
     """
 
     learning_rate: float
@@ -72,7 +63,7 @@ class Rules:
 
 
 class Descent(NamedTuple):
-    """A finished run: the last weights (f64[depth, m, m]), one of `STOPPED`, and the curves."""
+    """A finished run: the last weights, f64[depth, m, m], one of `STOPPED`, and the curves."""
 
     A: jax.Array
     stopped: str
@@ -104,10 +95,9 @@ class _Point(NamedTuple):
 def guaranteed_decrease(depth: int, tau: float, sigma_min: float, learning_rate: float) -> float:
     """The least decrease of ``log(f - C)`` per update that corrected eq. (2.3) promises in B_tau.
 
-    Eq. (2.3) is ``||grad f||_F^2 >= 2 mu (f - C)``, mu = 2 l (1-tau)^{2l-2} sigma_min(Sigma).
-    So while the iterates stay in B_tau, an update with a learning rate eta <= 1/L, where L is the
-    curvature along it, multiplies f - C by at most ``1 - eta mu``. The result is
-    ``-log(1 - eta mu)``, or 0.0 for tau >= 1, where eq. (2.3) promises nothing.
+    Eq. (2.3) is ``||grad f||_F^2 >= 2 mu (f - C)``, mu = 2 l (1-tau)^{2l-2} sigma_min(Sigma). So an
+    update inside B_tau with eta <= 1/L, where L is the curvature along it, multiplies f - C by at
+    most ``1 - eta mu``. Returns ``-log(1 - eta mu)``, or 0.0 for tau >= 1.
     """
     if tau >= 1:
         return 0.0
@@ -125,7 +115,7 @@ def gradient_descent(
 ) -> Descent:
     """Minimises the excess risk over A by gradient descent until one of its rules stops it.
 
-    Memory beyond the records is a few copies of A, however many updates are made.
+    A is the start. Shapes and errors are those of `model.excess_risk_and_gradient`.
 
     >>> jax.config.update("jax_enable_x64", True)
     >>> rules = Rules(0.05, max_updates=100, risk_tolerance=1e-12, divergence_factor=1e3)
@@ -134,9 +124,6 @@ def gradient_descent(
     ('risk below tolerance', True)
     >>> np.asarray(1 + run.A.ravel()).round(4)  # four equal layers: 2^{1/4}
     array([1.1892, 1.1892, 1.1892, 1.1892])
-
-    A is the start, f64[depth, m, m]. For the other arrays and for errors see
-    `model.excess_risk_and_gradient`.
     """
     A, R, Sigma = (jnp.asarray(array) for array in (A, R, Sigma))
     most = math.ceil(rules.max_updates / rules.record_every) + 1
@@ -149,16 +136,15 @@ def gradient_descent(
 def descend_many(A: Array, R: Array, rules: Rules) -> dict[str, np.ndarray]:
     """Gradient descent with ``Sigma = I`` from many starts at once; no curves are kept.
 
+    A: f64[starts, depth, d, d]; R: f64[d, d]; for errors see `model.excess_risk`. Returns "updates"
+    (int), "converged" (bool) and, at the last point, "excess_risk" and "norm" (f64) of every start.
+
     >>> jax.config.update("jax_enable_x64", True)
     >>> rules = Rules(0.25, max_updates=3, risk_tolerance=1e-3, divergence_factor=1e3)
     >>> ends = descend_many(np.array([[[[0.0]]], [[[1.0]]]]), np.array([[2.0]]), rules)
     >>> # One layer: from 0 the error 2 - 1 halves with every update, from 1 it is 2 - 2 = 0.
     >>> [ends[name].tolist() for name in ("updates", "converged", "excess_risk")]
     [[3, 0], [False, True], [0.015625, 0.0]]
-
-    A: f64[starts, depth, d, d]; R: f64[d, d]; for errors see `model.excess_risk`. Returns arrays
-    [starts]: int "updates"; bool "converged", whether the risk reached the tolerance; and f64 at
-    the last point: "excess_risk", which is f - C, and "norm", which is ``|||A|||``.
     """
     A, R = jnp.asarray(A), jnp.asarray(R)
     Sigma = jnp.eye(A.shape[-1], dtype=A.dtype)
@@ -174,7 +160,7 @@ def descend_many(A: Array, R: Array, rules: Rules) -> dict[str, np.ndarray]:
 
 @functools.partial(jax.jit, static_argnames=("records", "watched"))
 def _descend(A, R, Sigma, input_map, output_map, rules, *, records: int, watched: bool = True):
-    """The loops of `gradient_descent`: one over records, inside it one over the updates between."""
+    """The loops of `gradient_descent`, over the records and over the updates between."""
 
     def update(point):
         A = point.A - rules["learning_rate"] * point.gradient
@@ -240,7 +226,7 @@ def gaussian_maps(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Input map f64[width, dimension] and output map f64[dimension, width] (Zou et al. 2020).
 
-    Entries ``N(0, 1/width)``, so that ``E[C^T C] = E[B B^T] = I`` (the scale is our choice).
+    Entries ``N(0, 1/width)`` (our choice), so that ``E[C^T C] = E[B B^T] = I``.
     """
     scale = 1 / math.sqrt(width)
     input_map = scale * rng.standard_normal((width, dimension))
@@ -266,13 +252,10 @@ def largest_stable_learning_rate(
 ) -> float:
     """1/L, with L an upper bound on the curvature at a balanced optimum (our choice of step size).
 
-    At an optimum E = 0 the Hessian of f is that of ``||sum_i P_i dA_i N_i Sigma^{1/2}||_F^2`` with
-    the products P_i after and N_i before layer i, maps included. Where all layers are alike,
-    ``||P_i||^2 ||N_i||^2 <= ||B||^2 ||C||^2 max(1, sigma_max(R))^2``, hence
-
-        L = 2 depth ||Sigma|| ||B||^2 ||C||^2 max(1, sigma_max(R))^2.
-
-    The arrays are those of `model.excess_risk_and_gradient`; None is the identity.
+    ``L = 2 depth ||Sigma|| ||B||^2 ||C||^2 max(1, sigma_max(R))^2``. Where E = 0, the Hessian of f
+    is that of ``||sum_i P_i dA_i N_i Sigma^{1/2}||_F^2`` with the products P_i after and N_i before
+    layer i, maps included. If all layers are alike, ``||P_i|| ||N_i||`` is at most
+    ``||B|| ||C|| max(1, sigma_max(R))``. For the arrays see `model.excess_risk_and_gradient`.
     """
     maps = [m for m in (input_map, output_map) if m is not None]
     squared_maps = math.prod(float(np.linalg.norm(m, 2)) ** 2 for m in maps)

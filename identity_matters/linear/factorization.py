@@ -1,9 +1,8 @@
 """Factorizations ``R = (I + A_l) ... (I + A_1)`` into layers of small norm (Theorem 2.1).
 
 ``R = U K V^T`` is the singular value decomposition of the target, det R > 0, and ``R = Q P`` its
-polar form, ``Q = U V^T``, ``P = V K V^T``; theta is the largest rotation angle of Q. `svd` and
-`psd` are the paper's, with bounds in `identity_matters.paper`; the others are ours (F1 to F14 of
-docs/theory/factorization.md).
+polar form, ``Q = U V^T``, ``P = V K V^T``. `svd` and `psd` are the paper's, with bounds in
+`identity_matters.paper`; the others are ours (F1 to F14 of docs/theory/factorization.md).
 """
 
 import contextlib
@@ -36,7 +35,7 @@ class Factorization(NamedTuple):
 
 
 def polar_bound(gamma: float, depth: int) -> float:
-    """``(pi + 3 gamma) / l``, which the polar factorization never exceeds for l >= 3 gamma (F3).
+    """``(pi + 3 gamma) / l``, which the polar factorization never exceeds if l >= 3 gamma (F3).
 
     >>> round(polar_bound(gamma=0.5, depth=16), 4)
     0.2901
@@ -54,8 +53,6 @@ def factorize(
 ) -> np.ndarray:
     """Writes R as a product of `depth` layers ``I + A_i`` of small norm: A, f64[depth, d, d].
 
-    Computes in float64, which JAX functions keep only if ``jax_enable_x64`` is set.
-
     >>> R = np.array([[0.0, -2.0], [2.0, 0.0]])  # a quarter turn and a stretch by 2
     >>> A = factorize(R, depth=8, method="polar")
     >>> bool(np.allclose(np.linalg.matrix_power(np.eye(2) + A[0], 8), R))  # all layers are alike
@@ -67,29 +64,19 @@ def factorize(
     ValueError: R must have a positive determinant, got det R = -exp(0) = -1; negate a row of R
 
     Methods:
-      svd: the paper's appendix A.1: q layers for V^T, p for K, q for U, 2 q + p = l, with p and q
-        chosen for the least norm. Needs 3 layers in general, 2 if R is orthogonal.
-      polar: R = Q P; every layer turns and stretches at once. All have the same norm,
-        ``||Q^{1/l} P^{1/l} - I||``, at most `polar_bound` at every depth. For normal R whose
-        negative eigenvalues all have even multiplicity it is ``max |lambda^{1/l} - 1|``, which no
-        factorization beats if it is below 1.
+      svd: the paper's appendix A.1: layers for V^T, K and U; at least 3, or 2 for orthogonal R.
+      polar: every layer turns and stretches at once. All have the same norm, at most `polar_bound`.
+        For normal R whose negative eigenvalues have even multiplicity it is the least, if below 1.
       psd: R^{1/l} for a symmetric positive definite R.
-      root: the principal root R^{1/l}, if R has no eigenvalue on the negative real axis; for
-        normal R it is as good as the polar factorization.
+      root: the principal root, if R has no negative eigenvalue; for normal R as good as polar.
       paired: for Q with eigenvalues -1: like polar, but each half turn continues past pi by the
         angle that is optimal in its plane. For symmetric R it is optimal in the limit of large l.
-      path: a shortest path from I to R, sought numerically from the best of these starts: polar,
-        root, paired, the largest turn reversed, nearly half turns paired like half turns and, for
-        d = 4, isoclinic turns. Takes seconds for d = 16; never worse than its starts.
-      best: whichever of these has the least |||A|||. Only `path` is costly; it is tried up to
-        d = `path_max_dimension`.
+      path: a shortest path from I to R, sought numerically from the best of these and other starts,
+        and never worse than they are. Takes seconds for d = 16; see `PathSettings`.
+      best: whichever has the least |||A|||; path only up to d = `path_max_dimension`.
 
-    Args:
-      R: f64[d, d] with det R > 0; depth: l >= 3 gamma.
-      path_settings: how hard "path" searches; None stands for `PathSettings()`.
-    Raises:
-      ValueError: R is not an invertible matrix of positive determinant (see `check_target`); depth
-        is below 3 gamma or too small for `svd`; `method` is unknown or does not apply to R.
+    Raises ValueError if R, f64[d, d], is not invertible with det R > 0 (see `check_target`), the
+    depth is below 3 gamma or too small for svd, or the method is unknown or does not apply to R.
     """
     if method != "best" and method not in METHODS:
         raise ValueError(f"method must be one of {('best', *METHODS)}, got {method!r}")
@@ -109,10 +96,7 @@ def factorize(
 
 
 def relative_product_error(A: np.ndarray, R: np.ndarray) -> float:
-    """``||(I + A_l) ... (I + A_1) - R||_F / ||R||_F``, multiplied out layer by layer in float64.
-
-    A: f64[depth, d, d]; R: f64[d, d].
-    """
+    """``||(I + A_l) ... (I + A_1) - R||_F / ||R||_F``: A is f64[depth, d, d], R is f64[d, d]."""
     end_to_end = np.eye(len(R))
     for layer in A:
         end_to_end = end_to_end + layer @ end_to_end
@@ -184,8 +168,8 @@ def _two_groups(
 ) -> Factorization:
     """The layers of the path ``X(t) = e^{t Theta} e^{t B}``, which all have the same norm.
 
-    Theta is the logarithm of `turn`, and ``e^B = e^{-Theta} R`` is the rest of R: the polar factor
-    P (`rest_is_P`), or any matrix that has a principal root.
+    Theta is the logarithm of `turn`. ``e^B = e^{-Theta} R`` is the polar factor P (`rest_is_P`), or
+    any matrix that has a principal root.
     """
     turning = turn.power_minus_identity(1 / depth)
     if rest_is_P:

@@ -1,14 +1,9 @@
 """The gradient inequality behind Theorem 2.2, in its two printed forms and corrected (eq. 2.3).
 
-Every form has the shape ``||grad f||_F^2 >= right(l, tau, sigma, f - C)`` for all A with
-``|||A||| <= tau < 1``. As printed, sigma is sigma_min(Sigma); as corrected, it is sigma_+, the
-least non-zero eigenvalue:
-
-* ``iclr2017``: as printed at ICLR 2017; false (`paper.gradient_bound_iclr2017`)
-* ``v3``: as printed in arXiv v3; false (`paper.gradient_bound_v3`)
-* ``corrected``: ``4 l (1-tau)^{2l-2} sigma_+(Sigma) (f - C)``; true and tight
-
-docs/theory/gradient_bound.md has the proofs and says what is wrong in print.
+Every form reads ``||grad f||_F^2 >= right(l, tau, sigma, f - C)`` where ``|||A||| <= tau < 1``.
+Both printed ones, "iclr2017" and "v3" (of arXiv), are false; there sigma is sigma_min(Sigma).
+"corrected" is true and tight; there it is sigma_+, the least non-zero eigenvalue.
+docs/theory/gradient_bound.md has the proofs, G1 to G10, and says what is wrong in print.
 """
 
 import fractions
@@ -33,10 +28,9 @@ _LEAST_LOG_EIGENVALUE = -7.0
 
 
 def gradient_bound_corrected(depth: Any, tau: Any, sigma: Any, excess: Any) -> Any:
-    """``4 l (1-tau)^{2l-2} sigma_+(Sigma) (f - C)``, at most ``||grad f||_F^2`` in B_tau.
+    """``4 l (1-tau)^{2l-2} sigma_+(Sigma) (f - C)``, at most ``||grad f||_F^2`` in B_tau (G3).
 
-    G3 proves it; equality holds at ``A_i = -tau I``, ``Sigma = s I`` (G7). Arguments are numbers,
-    or arrays that broadcast, with 0 <= tau < 1; sigma is `least_nonzero_eigenvalue` of Sigma.
+    Equality holds at ``A_i = -tau I``, ``Sigma = s I`` (G7). Arguments broadcast; 0 <= tau < 1.
     """
     return 4 * depth * (1 - tau) ** (2 * depth - 2) * sigma * excess
 
@@ -44,7 +38,7 @@ def gradient_bound_corrected(depth: Any, tau: Any, sigma: Any, excess: Any) -> A
 def least_nonzero_eigenvalue(eigenvalues: ArrayLike) -> np.ndarray:
     """The least eigenvalue that is not 0 up to rounding, 0 if all are: f64[..., d] -> f64[...].
 
-    The eigenvalues must be those of positive semidefinite matrices, in increasing order.
+    The eigenvalues must be in increasing order and, up to rounding, at least 0.
 
     >>> float(least_nonzero_eigenvalue([-1e-17, 0.5, 2.0]))
     0.5
@@ -56,7 +50,7 @@ def least_nonzero_eigenvalue(eigenvalues: ArrayLike) -> np.ndarray:
 
 
 def _sigma(form: str, eigenvalues: np.ndarray) -> np.ndarray:
-    """The eigenvalue of Sigma that a form uses: sigma_+ if corrected, sigma_min as printed."""
+    """The eigenvalue of Sigma that a form uses."""
     return least_nonzero_eigenvalue(eigenvalues) if form == "corrected" else eigenvalues[..., 0]
 
 
@@ -75,18 +69,17 @@ def gradient_lower_bound(
 ) -> jax.Array:
     """The right-hand side of eq. (2.3) at A, with ``tau = |||A|||`` as measured there: f64[].
 
-    At the smallest counterexample to the printed forms the squared gradient is 16.
+    A: f64[depth, d, d] with ``|||A||| < 1``; Sigma: f64[d, d], symmetric positive semidefinite;
+    excess: f64[], from `model.excess_risk`; form: one of `FORMS`, of which only "corrected" is a
+    true bound. Rounding may make `excess`, and with it the bound, slightly negative. Raises
+    ValueError unless A, Sigma and form are so, and TypeError unless A and Sigma are float64.
 
     >>> jax.config.update("jax_enable_x64", True)
     >>> A, R, Sigma = jnp.zeros((1, 1, 1)), jnp.full((1, 1), 2.0), jnp.full((1, 1), 2.0)
     >>> excess = model.excess_risk(A, R, Sigma)
+    >>> # The smallest counterexample to the printed forms: the squared gradient is 16.
     >>> [float(gradient_lower_bound(A, Sigma, excess, form)) for form in FORMS]
     [32.0, 32.0, 16.0]
-
-    A: f64[depth, d, d] with ``|||A||| < 1``; Sigma: f64[d, d], symmetric positive semidefinite;
-    excess: f64[], ``f(A) - C`` from `model.excess_risk`; form: one of `FORMS`, of which only
-    "corrected" is a true bound. Raises ValueError unless A, Sigma and form are so, and TypeError
-    unless A and Sigma are float64. Rounding may make `excess` slightly negative, and so the bound.
     """
     if form not in BOUNDS:
         raise ValueError(f"form must be one of {FORMS}, got {form!r}")
@@ -99,10 +92,7 @@ def gradient_lower_bound(
 
 
 def second_moment_eigenvalues(Sigma: ArrayLike) -> np.ndarray:
-    """The eigenvalues of Sigma, f64[d, d], in increasing order: f64[d].
-
-    Raises ValueError unless Sigma is symmetric positive semidefinite up to rounding.
-    """
+    """Increasing eigenvalues of Sigma; ValueError unless it is symmetric positive semidefinite."""
     matrix = np.asarray(Sigma)
     rounding = _RANK_ROUNDINGS * len(matrix) * np.finfo(np.float64).eps * np.abs(matrix).max()
     asymmetry = np.abs(matrix - matrix.T).max()
@@ -121,17 +111,15 @@ def squared_gradient_and_excess(
 ) -> tuple[jax.Array, jax.Array]:
     """``(||grad f||_F^2, f - C)``, f64[] each, at one point; a vmapped caller may mix depths.
 
-    The stack may be padded: its layers from `depth` on must be zero. As factors I they change
-    neither the map nor the gradient of the others, and their own gradient is not counted.
-
-    A: f64[max_depth, d, d]; R and Sigma: f64[d, d]; depth: int[].
+    A: f64[max_depth, d, d], padded with zeros from `depth`, int[], on; R and Sigma: f64[d, d]. The
+    padding does not change the map, and its gradient is not counted.
     """
     excess, gradient = model.excess_risk_and_gradient(A, R, Sigma)
     return jnp.sum(leading_layers(gradient, depth) ** 2), excess
 
 
 def leading_layers(stack: Array, depth: int | Array) -> jax.Array:
-    """`stack`, f64[max_depth, d, d], with zeros in place of all layers from `depth` (int[]) on."""
+    """The stack, f64[max_depth, d, d], with zeros for the layers from `depth`, int[], on."""
     return jnp.where((jnp.arange(stack.shape[0]) < depth)[:, None, None], stack, 0.0)
 
 
@@ -139,16 +127,14 @@ _evaluate = jax.jit(jax.vmap(squared_gradient_and_excess))
 
 
 def right_over_left(A: Array, R: Array, Sigma: Array, depth: Array, form: str) -> np.ndarray:
-    """Right-hand side of eq. (2.3) divided by ``||grad f||_F^2`` at a batch of points.
+    """Right-hand side of eq. (2.3) divided by ``||grad f||_F^2`` at a batch of points: f64[n].
 
-    A: f64[n, max_depth, d, d] with ``|||A||| < 1`` and zero layers from `depth`, int[n], on; R and
-    Sigma: f64[n, d, d]; form: one of `FORMS`, else a KeyError. Returns f64[n]; above 1 the bound
-    fails; nan where both sides vanish, as at an optimum.
+    Above 1 the bound fails; where both sides vanish, as at an optimum, it is nan. The arrays are
+    those of `squared_gradient_and_excess`, batched, with |||A||| < 1. KeyError for an unknown form.
     """
     pending = _evaluate(A, R, Sigma, depth)
-    # NumPy, not JAX, computes the eigenvalues, while XLA evaluates the gradients: two independent
-    # batched LAPACK calls in one compiled function deadlock on a CPU with two threads (seen with
-    # jaxlib 0.10.2).
+    # NumPy computes eigenvalues while XLA evaluates gradients: two independent batched LAPACK calls
+    # in one compiled function deadlock on a CPU with two threads (seen with jaxlib 0.10.2).
     tau = random_matrices.spectral_norms(np.asarray(A)).max(axis=1)
     sigma = _sigma(form, np.linalg.eigvalsh(np.asarray(Sigma)))
     squared_gradient, excess = (np.asarray(value) for value in pending)
@@ -159,9 +145,9 @@ def right_over_left(A: Array, R: Array, Sigma: Array, depth: Array, form: str) -
 def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> float:
     """A lower bound of ``||grad f||_F^2`` over B_tau when ``det R < 0``: no critical point inside.
 
-    ``4 l (1-tau)^{2l-2} sigma_min(Sigma)^2 ((1-tau)^l + sigma_min(R))^2``, with equality for d = 1
-    at ``A_i = -tau`` (G10 of docs/theory/gradient_bound.md). R and Sigma are f64[d, d], and Sigma
-    is symmetric positive definite. ValueError is raised for tau outside [0, 1) or det R >= 0.
+    ``4 l (1-tau)^{2l-2} sigma_min(Sigma)^2 ((1-tau)^l + sigma_min(R))^2`` (G10), with equality for
+    d = 1 at ``A_i = -tau``. R and Sigma are f64[d, d], and Sigma is symmetric positive definite.
+    ValueError is raised for tau outside [0, 1) or det R >= 0.
     """
     if not 0 <= tau < 1:
         raise ValueError(f"tau must lie in [0, 1), got {tau}")
@@ -185,13 +171,12 @@ def worst_case(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Maximises right/left of eq. (2.3) over ``|||A||| <= tau``, R and ``||Sigma|| <= 1``.
 
-    The target is written ``R = (I + A_l) ... (I + A_1) - E`` with E free; otherwise the optimiser
-    mostly learns to change E through R. Variables are A, E, Sigma and the logarithm of a lower
-    bound m of sigma_min(Sigma). The objective takes the right-hand side at (tau, m), where it is
-    smooth, not at the measured |||A||| and sigma_min(Sigma). So evaluate the result, the worst
-    ``(A, R, Sigma)`` found, with `right_over_left`. Vmappable in all array arguments.
+    Starts at A, f64[depth, d, d], E and Sigma, f64[d, d]; tau: f64[] in (0, 1); vmappable in all
+    four. Evaluate the result, the worst ``(A, R, Sigma)`` found, with `right_over_left`.
 
-    A: f64[depth, d, d], E and Sigma: f64[d, d], tau: f64[] in (0, 1): the start and the radius.
+    E is a variable, R is not: otherwise the optimiser mostly learns to change E through R. The
+    objective has tau and a variable lower bound of sigma_min(Sigma) in place of the measured
+    |||A||| and sigma_min(Sigma), which are not smooth.
     """
     bound, identity = BOUNDS[form], jnp.eye(E.shape[0])
 
@@ -200,9 +185,8 @@ def worst_case(
 
     def objective(parameters):
         layers, error, second_moment, log_least = parameters
-        excess, gradient = model.excess_risk_and_gradient(
-            layers, target(layers, error), second_moment
-        )
+        R = target(layers, error)
+        excess, gradient = model.excess_risk_and_gradient(layers, R, second_moment)
         right = bound(layers.shape[0], tau, jnp.exp(log_least), excess)
         return jnp.log(jnp.sum(gradient**2)) - jnp.log(right)
 
@@ -240,10 +224,9 @@ def smallest_scalar_counterexample(
 ) -> ScalarPoint | None:
     """The first d = 1 point that violates eq. (2.3), in order of depth, then A, then R + Sigma.
 
-    Layers are taken from 0, -1/2 and 1/2 in this order, R from 1 ... max_integer (det R > 0),
-    Sigma from 1 ... max_sigma. None if no point of this lattice fails. The arithmetic is exact and,
-    apart from the right-hand side, shares no code with the floating-point version: it is Lemma 2.4
-    for numbers. `form` is one of `FORMS`, else a KeyError.
+    Layers are 0, -1/2 or 1/2, in this order; R is 1 ... max_integer and Sigma 1 ... max_sigma. None
+    if no such point fails; KeyError for an unknown form. The arithmetic is exact and shares only
+    the right-hand side with the floating-point version.
     """
     bound, half = BOUNDS[form], fractions.Fraction(1, 2)
     data = itertools.product(range(1, max_integer + 1), range(1, max_sigma + 1))

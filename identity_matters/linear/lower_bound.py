@@ -13,14 +13,11 @@ from numpy.typing import ArrayLike
 from identity_matters import solvers
 from identity_matters.linear.target import check_depth, check_target
 
-# L-BFGS starts from the best of the singular vectors, the eigenvectors and this many random vectors
-# (always the same ones), and takes at most this many steps.
+# How many random vectors L-BFGS may start from (always the same ones), and how many steps it takes.
 _RANDOM_DIRECTIONS, _ITERATIONS = 64, 200
-# Grid points of a line search over stretches; of the multiplier y; how many of the highest peaks in
-# y are refined.
+# Grid points in rho and in y, and how many of the highest peaks in y are refined.
 _RADII, _MULTIPLIERS, _PEAKS = 512, 48, 2
-# A depth that stands for the limit of many layers; the relative distance of the two multipliers on
-# either side of the best one.
+# A depth that stands for the limit; the relative distance of the two y around the best one.
 _MANY_LAYERS, _NEAR = 10**6, 1e-4
 
 
@@ -29,27 +26,20 @@ def norm_lower_bound(
 ) -> float:
     """A lower bound on |||A||| over all factorizations ``R = (I + A_l) ... (I + A_1)``.
 
-    For every x != 0, with ``w(x) = log(|R x| / |x|) + i phi`` and phi in [0, pi] the angle between
-    x and R x (F4),
+    For every x != 0, with phi in [0, pi] the angle between x and R x (F4),
 
-        |||A||| >= |exp(w(x) / l) - 1|.
+        |||A||| >= |exp(w(x) / l) - 1|,   w(x) = log(|R x| / |x|) + i phi.
 
-    Any x gives a bound, so the global maximum is not needed. R^T has the same maximum; we climb for
-    both, as the ascents for one may miss it.
+    Every x gives a bound. We climb from the `ascents` best of many, for R and for R^T: their
+    maximum is the same, but one climb may miss it. With `half_turns`, `half_turn_bound` counts as
+    well if R has negative eigenvalues. F11 to F14 say where the larger bound is optimal.
 
-    If R has negative eigenvalues, `half_turn_bound` is another bound: vectors that move together
-    cannot all take their shortest ways. F11 to F14 say where the larger of the two is optimal.
-
-    A value of 1 or more (possible only for a few layers) proves |||A||| >= 1 and no more, so 1 is
-    returned. For one layer the result is exact, ||R - I||. All bounds are valid up to rounding.
+    For one layer the result is exact, ||R - I||. For more it is at most 1: a larger value, which
+    only a few layers can have, proves |||A||| >= 1 and no more. Bounds hold up to rounding. Raises
+    ValueError unless R, f64[d, d], is invertible with det R > 0 and l >= 1.
 
     >>> round(norm_lower_bound(-np.eye(2), depth=8), 12)  # 2 sin(pi / 16)
     0.390180644032
-
-    Args:
-      R: f64[d, d], invertible with det R > 0; depth: l >= 1; else a ValueError.
-      ascents: how many of the best starts to climb from, for each of R and R^T.
-      half_turns: whether to include `half_turn_bound`.
     """
     depth = check_depth(depth)
     target = check_target(R)
@@ -78,12 +68,9 @@ def _best_direction(R: np.ndarray, depth: int, ascents: int) -> float:
     values = depth * np.abs(np.expm1(_log_length_and_angle(R, X) / depth))
     best = values.max()
     for index in np.argsort(-values)[:ascents]:
+        x = X[:, index] / np.linalg.norm(X[:, index])
         _, lowest = solvers.lbfgs(
-            _negated_bound_and_gradient,
-            X[:, index] / np.linalg.norm(X[:, index]),
-            args=(R, depth),
-            iterations=_ITERATIONS,
-            tolerance=1e-12,
+            _negated_bound_and_gradient, x, (R, depth), iterations=_ITERATIONS, tolerance=1e-12
         )
         best = max(best, -lowest)
     return float(best / depth)
@@ -124,16 +111,16 @@ def half_turn_bound(R: np.ndarray, depth: int) -> float:
     """The largest ``|exp(w / l) - 1|`` found for vectors that are forced to go the long way round.
 
     Let alpha be the largest angle between x and R x among the x with ``|R x| = rho |x|``. If the
-    number of negative eigenvalues of R above -rho is odd, then
+    number of negative eigenvalues of R above -rho is odd (F10),
 
         |||A||| >= min(1, |exp(w / l) - 1|),   w = log rho + i (2 pi - alpha).
 
-    By duality ``rho cos alpha >= lambda_min((R + R^T) / 2 + y R^T R) - y rho^2`` for every y (F10).
-    Any rho and y give a bound. We try many rho between paired neighbours -a < -b among the negative
-    eigenvalues, and y between 1/2a and 1/2b, where the best one lies. There may be several maxima.
+    For every y, ``rho cos alpha >= lambda_min((R + R^T) / 2 + y R^T R) - y rho^2``. Any rho and y
+    give a bound; we try many rho between paired neighbours -a < -b among the negative eigenvalues,
+    and y between 1/2a and 1/2b, where the best one lies.
 
-    R is f64[d, d] with det R > 0, and l >= 2. The result is 0 if R has no negative eigenvalue. The
-    bound holds for a matrix within rounding of R: one that has the computed eigenvalues.
+    R is f64[d, d] with det R > 0, and l >= 2; the result is 0 without negative eigenvalues. It
+    holds for a matrix within rounding of R: one that has the computed eigenvalues.
     """
     return _half_turn(R, depth)[0]
 
@@ -141,7 +128,7 @@ def half_turn_bound(R: np.ndarray, depth: int) -> float:
 def forced_vector(R: np.ndarray) -> np.ndarray | None:
     """The unit vector x, f64[d], behind `half_turn_bound` for many layers; None if there is none.
 
-    ``|R x| = rho``, and its angle to R x is alpha, up to the grid in rho. F13 builds on x.
+    ``|R x| = rho``; its angle to R x is alpha, up to the grid in rho. F13 builds on x.
     """
     length, y, rho = _half_turn(R, _MANY_LAYERS)
     if not length:
@@ -194,7 +181,7 @@ def _half_turn(R: np.ndarray, depth: int) -> tuple[float, float, float]:
 
 
 def _peak_near(function: Callable, grid: np.ndarray, i: int, xatol: float):
-    """``function(x)`` where its first value peaks, with x between the neighbours of ``grid[i]``."""
+    """``function(x)`` where its first value peaks between the neighbours of ``grid[i]``."""
     found = scipy.optimize.minimize_scalar(
         lambda x: -function(x)[0],
         bounds=(grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)]),

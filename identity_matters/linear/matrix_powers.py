@@ -17,11 +17,8 @@ LARGEST_ERROR = 1e-10
 class RotationForm(NamedTuple):
     """``Q = S diag(T(theta_1), T(theta_2), ..., [1]) S^T``, orthogonal with det Q = 1.
 
-    ``T(t) = [[cos t, -sin t], [sin t, cos t]]``; an odd d leaves the last axis fixed.
-
-    Attributes:
-      basis: S, f64[d, d] with orthonormal columns; columns 2j and 2j+1 span plane j.
-      angles: theta, f64[d // 2], radians.
+    ``T(t) = [[cos t, -sin t], [sin t, cos t]]``; an odd d leaves the last axis fixed. `basis` is S,
+    f64[d, d], whose columns 2j and 2j+1 span plane j; `angles` is theta, f64[d // 2], in radians.
     """
 
     basis: np.ndarray
@@ -33,10 +30,7 @@ class RotationForm(NamedTuple):
         return float(np.max(np.abs(self.angles), initial=0.0))
 
     def power_minus_identity(self, exponent: float) -> np.ndarray:
-        """``Q^t - I``, f64[d, d]: every plane turned by ``t theta_j``.
-
-        Small angles keep all their digits, which they would lose if Q^t were formed first.
-        """
+        """``Q^t - I``, f64[d, d], computed directly so that small angles keep all their digits."""
         planes = 2 * len(self.angles)
         turns = exponent * self.angles
         halves = self.basis[:, :planes].T.reshape(-1, 2, len(self.basis))
@@ -46,11 +40,7 @@ class RotationForm(NamedTuple):
         return self.basis[:, :planes] @ moved.reshape(planes, len(self.basis))
 
     def the_other_way(self) -> "RotationForm":
-        """The same Q, with its largest angle replaced by the one that turns the other way round.
-
-        For d >= 3 there are two classes of paths from I to Q that cannot be deformed into each
-        other; this changes the class.
-        """
+        """The same Q with its largest turn the other way round: paths of another homotopy class."""
         angles = self.angles.copy()
         largest = np.argmax(np.abs(angles))
         angles[largest] -= np.copysign(2 * np.pi, angles[largest])
@@ -58,17 +48,12 @@ class RotationForm(NamedTuple):
 
 
 def real_rotation_form(Q: np.ndarray, P: np.ndarray | None = None) -> RotationForm:
-    """Finds the planes and angles of an orthogonal matrix of determinant 1.
+    """The planes and the angles, in (-pi, pi], of an orthogonal Q, f64[d, d], with det Q = 1.
 
-    Angles are in (-pi, pi]; eigenvalues 1 pair up into T(0), eigenvalues -1 into T(pi). For the
-    latter P picks the planes: the basis diagonalises P on their eigenspace, and neighbours in the
-    order of its eigenvalues are paired. So the planes do not depend on the order of coordinates.
-
-    Args:
-      Q: f64[d, d], orthogonal up to rounding, det Q = 1.
-      P: f64[d, d], symmetric positive definite, the polar factor of ``R = Q P``, or None for any
-        planes. The rounding of R moves the angles of Q by about eps times the condition number of
-        R; angles that close to pi count as pi.
+    Eigenvalues 1 pair up into T(0), eigenvalues -1 into T(pi). If given, P, the polar factor of
+    ``R = Q P``, picks the planes of the latter: the basis diagonalises P on their eigenspace, and
+    neighbours in the order of its eigenvalues are paired. Rounding of R moves the angles by about
+    eps times its condition number; angles that close to pi count as pi.
     """
     T, S = scipy.linalg.schur(Q, output="real")
     d = len(Q)
@@ -95,10 +80,8 @@ def real_rotation_form(Q: np.ndarray, P: np.ndarray | None = None) -> RotationFo
 def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
     """``R^{1/l} - I``, f64[d, d], with the eigenvalues of the root at angles below pi / l.
 
-    R is f64[d, d] and invertible. The result is computed from logarithms to keep its own relative
-    error small: errors of ``R^{1/l}`` count l times in the product. Raises NotApplicableError if R
-    has an eigenvalue on the negative real axis, or if the l-th power of the computed root misses R
-    by more than a relative 1e-10.
+    It is computed from logarithms, because its errors count l times in the product. Raises
+    NotApplicableError for a real eigenvalue <= 0, or if the power misses R by over `LARGEST_ERROR`.
     """
     eigenvalues, V = np.linalg.eig(R)
     on_axis = eigenvalues[(eigenvalues.imag == 0) & (eigenvalues.real <= 0)]
@@ -125,7 +108,6 @@ def _roots_minus_identity(R, depth, eigenvalues, V) -> Iterator[np.ndarray]:
     T, Z = scipy.linalg.schur(R, output="complex")
     if np.abs(np.triu(T, 1)).max(initial=0) <= len(R) * np.finfo(float).eps * np.abs(T).max():
         yield ((Z * np.expm1(np.log(np.diag(T)) / depth)) @ Z.conj().T).real
-    # A defective R has no usable eigenvectors; the check of the power would reject them, too.
     if np.linalg.cond(V) <= 1 / np.sqrt(np.finfo(float).eps):
         scaled = V * np.expm1(np.log(eigenvalues.astype(complex)) / depth)
         yield np.linalg.solve(V.T, scaled.T).T.real

@@ -1,23 +1,19 @@
 """The linear residual network, its excess risk, and the exact gradient in O(depth) products.
 
 Data ``y = R x + xi`` with ``xi ~ N(0, I)``; network ``yhat = B (I + A_l) ... (I + A_1) C x``. The
-paper has ``B = C = I``; with fixed maps ``C = input_map`` and ``B = output_map`` it is the network
-of Zou, Long & Gu 2020. With
+paper has ``B = C = I``; Zou, Long & Gu 2020 have fixed input and output maps C and B. With
 
     M_i = (I + A_i) ... (I + A_1) C,      E = B M_l - R,
 
 Claim 2.3 reads ``f(A) = E||y - yhat||^2 = ||E Sigma^{1/2}||_F^2 + C`` with ``C = E||xi||^2``, and
-Lemma 2.4 reads
+Lemma 2.4, printed with the factors on both sides of E Sigma the other way round (P5 of
+docs/theory/errata.md), reads
 
     df/dA_i = 2 (I + A_{i+1}^T) ... (I + A_l^T) B^T E Sigma M_{i-1}^T.
 
-(The printed lemma has the factors on both sides of E Sigma the other way round: P5 of
-docs/theory/errata.md.) Evaluated factor by factor, the lemma costs O(depth^2) products. Here a
-forward pass keeps every M_i and a backward pass carries ``W_i = (I + A_{i+1}^T) W_{i+1}`` from
-``W_l = 2 B^T E Sigma``: 3 depth products in all.
-
-A standard network ``W_l ... W_1`` is the same function of ``A_i = W_i - I`` and has the same
-gradient, so these functions serve both parameterisations.
+A forward pass keeps every M_i, and a backward pass carries ``W_i = (I + A_{i+1}^T) W_{i+1}`` from
+``W_l = 2 B^T E Sigma``: 3 depth products in all, not the O(depth^2) of the formula as it stands.
+A standard network ``W_l ... W_1`` is the case ``A_i = W_i - I``, with the same gradient.
 """
 
 import jax
@@ -29,8 +25,7 @@ from identity_matters.array_types import Array
 def check_array(array: Array, name: str, shape: tuple[int | None, ...], needed: str) -> None:
     """Raises unless `array` is f64 of `shape`, where None matches any size of at least 1.
 
-    TypeError: it is not float64; the theory is checked to more than the 7 digits of float32.
-    ValueError: it has another shape; the message says what is `needed`.
+    A wrong shape is a ValueError, a wrong dtype a TypeError: the theory needs more than 7 digits.
     """
     if array.ndim != len(shape) or not all(
         found > 0 and wanted in (None, found)
@@ -46,17 +41,15 @@ def check_array(array: Array, name: str, shape: tuple[int | None, ...], needed: 
 
 
 def check_stack(A: Array) -> None:
-    """Raises unless `A` is a stack of layers, f64[depth, d, d]; see `check_array`."""
+    """Raises unless `A` is f64[depth, d, d]; see `check_array`."""
     needed = "have shape [depth, d, d] with depth and d at least 1"
     check_array(A, "A", (None, *2 * A.shape[-1:]), needed)
 
 
 def _through_layers(A: Array, M: Array | None) -> tuple[jax.Array, jax.Array]:
-    """``(I + A_l) ... (I + A_1) M`` and the input of every layer; M = None stands for I.
-
-    Adding ``A_i M`` to M keeps the digits of a small A_i, which forming ``I + A_i`` would lose.
-    """
+    """``(I + A_l) ... (I + A_1) M`` and the input of every layer; M = None stands for I."""
     start = jnp.eye(A.shape[1], dtype=A.dtype) if M is None else jnp.asarray(M)
+    # Forming I + A_i would lose digits of a small A_i.
     return jax.lax.scan(lambda M, layer: (M + layer @ M, M), start, jnp.asarray(A))
 
 
@@ -113,15 +106,12 @@ def _error(A: Array, R: Array, Sigma: Array, input_map: Array | None, output_map
 def excess_risk(A: Array, R: Array, Sigma: Array) -> jax.Array:
     """``f(A) - C = ||E Sigma^{1/2}||_F^2 = tr(E Sigma E^T)`` (Claim 2.3), l + 1 products: f64[].
 
-    With one layer of width one, A = 0 and R = Sigma = 2, it is (1 - 2)^2 2 = 2.
+    A: f64[depth, d, d]; R and the second moment Sigma: f64[d, d]. For errors see `check_array`.
 
     >>> jax.config.update("jax_enable_x64", True)
     >>> A, R, Sigma = jnp.zeros((1, 1, 1)), jnp.full((1, 1), 2.0), jnp.full((1, 1), 2.0)
-    >>> excess_risk(A, R, Sigma)
+    >>> excess_risk(A, R, Sigma)  # (1 - 2)^2 2
     Array(2., dtype=float64)
-
-    A: f64[depth, d, d]; R: f64[d, d], the target map; Sigma: f64[d, d], the second moment of the
-    inputs, symmetric positive semidefinite. For errors see `check_array`.
     """
     E, _ = _error(A, R, Sigma, None, None)
     return jnp.sum(E * (E @ Sigma))
@@ -138,14 +128,12 @@ def excess_risk_and_gradient(
 ) -> tuple[jax.Array, jax.Array]:
     """f - C, f64[], and all ``df/dA_i`` (Lemma 2.4), f64[depth, m, m]: 3 depth + O(1) products.
 
+    A: f64[depth, m, m]; R: f64[d_out, d_in]; Sigma: f64[d_in, d_in]. The input map, f64[m, d_in],
+    and output map, f64[d_out, m], stay fixed; None is the identity. Errors as in `excess_risk`.
+
     >>> A, R, Sigma = jnp.zeros((1, 1, 1)), jnp.full((1, 1), 2.0), jnp.full((1, 1), 2.0)
     >>> excess_risk_and_gradient(A, R, Sigma)
     (Array(2., dtype=float64), Array([[[-4.]]], dtype=float64))
-
-    Args:
-      A: f64[depth, m, m]; R: f64[d_out, d_in]; Sigma: f64[d_in, d_in]. See `excess_risk`, which
-        raises the same errors.
-      input_map, output_map: f64[m, d_in] and f64[d_out, m], not trained; None is the identity.
     """
     E, layer_inputs = _error(A, R, Sigma, input_map, output_map)
 
@@ -161,7 +149,7 @@ def excess_risk_and_gradient(
 
 
 def risk_gradient(A: Array, R: Array, Sigma: Array) -> jax.Array:
-    """``df/dA_i`` for every layer (Lemma 2.4): f64[depth, m, m]. See `excess_risk_and_gradient`.
+    """``df/dA_i`` for every layer (Lemma 2.4): f64[depth, m, m].
 
     >>> risk_gradient(jnp.zeros((2, 1, 1)), jnp.full((1, 1), 2.0), jnp.ones((1, 1))).ravel()
     Array([-2., -2.], dtype=float64)

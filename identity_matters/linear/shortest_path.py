@@ -26,11 +26,9 @@ _POWER_TERMS = 8
 class PathSettings:
     """How hard to look for a short path.
 
-    Attributes:
-      pieces: the largest m, at least 1 (else ValueError); m is never above the depth.
-      exponents: the values of p, even; the objective is minimised for each in turn.
-      iterations: L-BFGS steps for each exponent.
-      starts: how many starting paths are shortened, the ones with the least norm first.
+    A path has `pieces` pieces, at least 1 (else ValueError), or one per layer if there are fewer
+    layers. The smoothed norm is minimised for each of the `exponents`, all even, in turn, by up to
+    `iterations` steps of L-BFGS. Only the `starts` starting paths of least norm are shortened.
     """
 
     pieces: int = 24
@@ -43,21 +41,16 @@ class PathSettings:
 
 
 def shorten(pieces: np.ndarray, depth: int, settings: PathSettings) -> np.ndarray:
-    """Moves the nodes of a path so that the largest layer becomes small: f64[m, d, d].
-
-    `pieces` is M, f64[m, d, d], near I, ``pieces[0]`` first; they are to make `depth` layers.
-    """
+    """Moves the nodes of a path, whose pieces are f64[m, d, d] near I, to make |||A||| small."""
     m, d, _ = pieces.shape
     if m == 1:
         return pieces
     still = np.tile(np.eye(d), (m - 1, 1, 1)).ravel()
     coefficients = _power_series(m / depth, _POWER_TERMS)
     for exponent in settings.exponents:
+        args = (pieces, coefficients, exponent)
         moves, _ = solvers.lbfgs(
-            smoothed_norm_and_gradient,
-            still,
-            args=(pieces, coefficients, exponent),
-            iterations=settings.iterations,
+            smoothed_norm_and_gradient, still, args, iterations=settings.iterations
         )
         # The next moves start from these pieces, so that they stay near I and well-conditioned.
         pieces = _moved(moves, pieces)[0]
@@ -86,12 +79,8 @@ def smoothed_norm_and_gradient(
 ) -> tuple[float, np.ndarray]:
     """``log (sum_i tr (G_i^T G_i)^{p/2})^{1/p}`` and its gradient, f64[(m - 1) d d].
 
-    The eigendecomposition of G^T G gives value and gradient of the trace in closed form, without
-    derivatives of eigenvectors and without overflow.
-
-    Args:
-      moves, pieces: f64[(m - 1) d d], the Y_1 ... Y_{m-1}, and M, f64[m, d, d].
-      coefficients: c_1, c_2, ... of G = c_1 A + c_2 A^2 + ..., A = M - I; exponent: p.
+    moves: Y_1 ... Y_{m-1}, f64[(m - 1) d d]; pieces: M, f64[m, d, d]; ``G = c_1 A + c_2 A^2 + ...``
+    with A = M - I. The eigendecomposition of G^T G avoids overflow and derivatives of eigenvectors.
     """
     M, inverse_moves = _moved(moves, pieces)
     identity = np.eye(M.shape[-1])
@@ -119,12 +108,11 @@ def smoothed_norm_and_gradient(
 
 
 def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
-    """Cuts a path into `depth` layers of equal length: f64[depth, d, d].
+    """Cuts a path M, f64[m, d, d] with m <= depth, into layers of equal length: f64[depth, d, d].
 
-    Piece i is traversed at constant speed as ``exp(t log M_i)``, in a time proportional to
-    ``||log M_i||``; a layer that crosses nodes is a product of such parts. The pieces M are
-    f64[m, d, d] with m <= depth; for m = depth each gives a layer. Raises ValueError if one is too
-    far from I for its logarithm.
+    For m = depth each piece gives a layer. Otherwise piece i is ``exp(t log M_i)`` at constant
+    speed, in a time proportional to ``||log M_i||``, and a layer that crosses nodes is a product of
+    such parts. Raises ValueError if a piece is too far from I for its logarithm.
     """
     m, d, _ = pieces.shape
     if m == depth:

@@ -45,9 +45,8 @@ class Target(NamedTuple):
 def check_target(R: ArrayLike) -> Target:
     """Checks that R can be a product of layers I + A_i with ||A_i|| < 1, and decomposes it.
 
-    Raises:
-      ValueError: R is not a square matrix of finite real numbers, is singular to float64 precision
-        (``sigma_min <= d eps sigma_max``), or has a negative determinant, as no such product has.
+    Raises ValueError if R is not a square matrix of finite real numbers, is singular to float64
+    precision (``sigma_min <= d eps sigma_max``), or has a negative determinant.
     """
     R = np.asarray(R)
     if R.ndim != 2 or R.shape[0] != R.shape[1] or R.shape[0] == 0:

@@ -1,14 +1,13 @@
 """Finite-sample expressivity: a residual network that memorises any labels (paper, section 3).
 
 Symbols: n examples in d dimensions with r classes; width k; l = ceil(n / k) blocks; the data after
-the input map are a_i = A_0 x_i, the surrogate label of class j is q_j, and a block is
-h + T(h) with T(h) = V ReLU(U h + s).
+the input map are a_i = A_0 x_i, the surrogate label of class j is q_j, and a block is h + T(h) with
+T(h) = V ReLU(U h + s). Proofs (E1 to E12): docs/theory/memorize.md.
 
 * `network`: a residual block, the forward pass of the network, and its parameter count.
 * `construct`: `memorize` builds the network, `apply` and `verify` run it.
-* `adaptive`: chooses biases and order from the data; in exact arithmetic it works for any distinct
-  inputs and any width.
-* `paper_method`: Lemmas B.1 and B.2 with a bias for each unit, and what they ask of the data.
+* `adaptive`: biases and order from the data; in exact arithmetic it fits any distinct inputs.
+* `paper_method`: Lemmas B.1 and B.2 with a bias for each unit; they ask more of the data.
 * `certificate`: the margins, and the precision that they need.
 * `few_numbers`: fewer parameters than examples, as one number holds several labels.
 

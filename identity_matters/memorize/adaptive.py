@@ -1,14 +1,9 @@
 """The adaptive method: one unit per point, with biases and order chosen from the data.
 
-Look at the points from a viewpoint c and write z = h - c. The unit of a point i is
-relu(<z_i, z> - t_i). Points are moved in decreasing distance from c. So t_i fits between |z_i|^2
-and all <z_i, z_j> of points j still to come, and V solves one triangular system for each block.
-Surrogate labels lie within half the smallest distance from c, where no unit ever fires. Proof, for
-every width and any distinct points: docs/theory/memorize.md (E6 to E8).
-
-The limit: n random points in k dimensions have a smallest relative gap of about n^(-4/(k+1)), on a
-line n^-2 (a gap of m needs radii within m and directions within sqrt(m)). This must stay well above
-the unit roundoff of the arithmetic.
+With z = h - c for a viewpoint c, the unit of point i is relu(<z_i, z> - t_i). Points are moved in
+decreasing distance from c, so t_i fits between |z_i|^2 and <z_i, z_j> for all j still to come. No
+unit fires on surrogate labels: they lie within half the smallest distance from c. The gaps must
+stay well above the unit roundoff. Proof: docs/theory/memorize.md (E6 to E8).
 """
 
 import functools
@@ -20,17 +15,16 @@ from numpy.typing import DTypeLike
 
 from identity_matters.memorize.network import Plan, in_blocks, matmul
 
-# The nearest point is at least this fraction as far from c as the farthest: around c, surrogate
-# labels need room.
+# Least ratio of the smallest to the largest distance from c: surrogate labels need room.
 CLEARANCE = 1 / 3
 SURROGATE_RADIUS = 1 / 2
-# Where in its gap a threshold lies: near the other points, where the unit only has to stay silent.
-# The activation on the unit's own point should be large, as rounding errors are divided by it.
+# Where a threshold lies in its gap: low, so that the unit's own activation, a divisor, is large.
 THRESHOLD_POSITION = 1 / 8
-# In a block, no point may come closer to another's unit than this fraction of the smallest gap that
-# is expected anywhere (see above); a larger fraction would make too many points wait.
+# The smallest relative gap of n random points is about n^(-4/(k+1)): a gap of m needs radii within
+# m and directions within sqrt(m). In a block, no point may come closer to another's unit than this
+# fraction of it; with more, too many points would wait.
 LEAST_GAP_FRACTION = 1 / 8
-# Candidates per block, in widths, among which it looks for points that do not disturb each other.
+# Candidates per block, in widths, from which points that do not disturb each other are taken.
 CANDIDATE_WIDTHS = 4
 # Candidates drawn per surrogate label: with more, the labels spread only slightly further.
 CANDIDATES_PER_CLASS = 32
@@ -39,10 +33,7 @@ LEAST_VARIANCE_RATIO = 1e-4
 
 
 def whitening(h: np.ndarray) -> np.ndarray:
-    """W such that the columns of ``h W^T`` have variance about one: f64[n, k] to f64[k, k].
-
-    Axis 0 gets the direction of the largest variance.
-    """
+    """W, f64[k, k]: ``h W^T`` has the principal components of h, scaled to variance about 1."""
     variance, axes = np.linalg.eigh(np.cov(h, rowvar=False, bias=True).reshape(2 * h.shape[1:]))
     variance, axes = variance[::-1], axes[:, ::-1]
     # A single point has no variance; its size then sets the scale, or 1 if that is 0.
@@ -65,15 +56,12 @@ def choose_viewpoint(h: np.ndarray) -> np.ndarray:
 
 
 def spread_directions(num_classes: int, width: int, rng: np.random.Generator) -> np.ndarray:
-    """r points in the closed unit ball of R^k, far from each other: f64[r, k].
-
-    On the line they are evenly spaced from -1 to 1. From two dimensions on they are unit vectors,
-    each the random candidate farthest from those before it.
-    """
+    """r points in the closed unit ball of R^k, far from each other: f64[r, k]."""
     if width == 1:
         return np.linspace(-1.0, 1.0, num_classes)[:, None]
     pool = rng.standard_normal((CANDIDATES_PER_CLASS * num_classes, width))
     pool /= np.linalg.norm(pool, axis=1, keepdims=True)
+    # Each is the random unit vector farthest from those before it.
     chosen = [pool[0]]
     cosine = pool @ pool[0]
     while len(chosen) < num_classes:
@@ -83,12 +71,11 @@ def spread_directions(num_classes: int, width: int, rng: np.random.Generator) ->
 
 
 def fill_blocks(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
-    """The order of the points z, f64[n, k], in which units disturb few points of their own block.
+    """An order, i64[n], of the points z, f64[n, k]: blocks of `width`, each in decreasing norm.
 
-    Disturbances amplify rounding errors. So a candidate waits for a later block if its unit would
-    come within `tolerance` (relative to its squared norm) of firing on a farther point that has not
-    been moved yet. It is taken nevertheless if the others do not fill the block. The result is
-    i64[n]; each run of `width` indices is a block, in decreasing norm.
+    Units that disturb points of their own block amplify rounding errors. So a point waits if its
+    unit would come within `tolerance` (relative to its squared norm) of firing on a farther point
+    that has not been moved yet, unless too few others are left to fill the block.
     """
     squared_norms = np.sum(z**2, axis=1)
     queue = np.argsort(-squared_norms, kind="stable")
@@ -102,7 +89,7 @@ def fill_blocks(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
         limit = (1 - tolerance) * squared_norms[candidates]
         # All farther candidates are still in place, whether they are taken now or wait.
         disturbs = np.tril(own @ own.T >= limit[:, None], -1).any(axis=1)
-        # Points that disturb none come first. The triangular system undoes what the others disturb.
+        # Points that disturb none come first. Solving for V undoes what the others disturb.
         taken = np.sort(np.argsort(disturbs, kind="stable")[:width])
         order.append(candidates[taken])
         waiting = np.delete(candidates, taken)
@@ -127,8 +114,8 @@ def _largest_products_of_tile(tiles, row, width):
 def largest_later_products(z: np.ndarray, width: int, tile_points: int) -> np.ndarray:
     """``max(0, max_j <z_i, z_j>)`` over all j in blocks after that of i: f64[n].
 
-    z, f[n, k], is in blocks of `width`; its dtype is that of the arithmetic. This dominates the
-    cost: the upper half of one n x n x k product, computed in tiles of about `tile_points` points.
+    z, f[n, k], is in blocks of `width` and has the dtype of the arithmetic. This dominates the
+    cost: the upper half of an n x n x k product, in tiles of about `tile_points` points.
     """
     size = width * max(1, min(tile_points, len(z)) // width)
     tiles = jnp.asarray(in_blocks(z, size))
@@ -139,8 +126,7 @@ def largest_later_products(z: np.ndarray, width: int, tile_points: int) -> np.nd
 def same_block_products(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
     """Largest ``<z_i, z_j>`` over the j in i's block that unit i must leave alone: f64[n].
 
-    These are the points after i, which unit i cannot disturb, and the points before i that it does
-    not disturb. z holds blocks of `width`: f64[n, k].
+    These are all points after i, and those before i that it does not disturb. z: f64[n, k].
     """
     blocks = in_blocks(z, width)
     products = blocks @ blocks.transpose(0, 2, 1)
@@ -159,16 +145,11 @@ def place_units(
     tolerance: float,
     dtype: DTypeLike,
 ) -> tuple[np.ndarray, ...]:
-    """The units of the points `h`, f64[n, k], in blocks of `width`.
-
-    Returns U f64[n, k] and s, silence, surrogate_silence, search_error, f64[n] each; see `Plan`.
-    """
+    """The units of h, f64[n, k]: U, f64[n, k]; s and the last three fields of `Plan`, f64[n]."""
     rounded = (h - viewpoint).astype(dtype)
     z = rounded.astype(np.float64)
-    others = np.maximum(
-        largest_later_products(rounded, width, tile_points),
-        same_block_products(z, width, tolerance),
-    )
+    later = largest_later_products(rounded, width, tile_points)
+    others = np.maximum(later, same_block_products(z, width, tolerance))
     at_surrogates = np.max(z @ (surrogates - viewpoint).T, axis=1, initial=0.0)
     squared_norms = np.sum(z**2, axis=1)
     closest = np.maximum(others, at_surrogates)
@@ -178,15 +159,14 @@ def place_units(
     # The threshold that the rounded bias amounts to.
     threshold = -s - along_viewpoint
     norms = np.sqrt(squared_norms)
-    unit_roundoff = np.finfo(dtype).eps / 2
-    search_error = (width + 1) * unit_roundoff * norms * norms.max()
+    search_error = (width + 1) * (np.finfo(dtype).eps / 2) * norms * norms.max()
     return z, s, threshold - others, threshold - at_surrogates, search_error
 
 
 def plan_adaptive(
     h: np.ndarray, num_classes: int, tile_points: int, rng: np.random.Generator, dtype: DTypeLike
 ) -> Plan:
-    """Chooses viewpoint, surrogate labels, order and biases for the points ``h``: f64[n, k]."""
+    """Chooses viewpoint, surrogate labels, order and biases for the points h, f64[n, k]."""
     width = h.shape[1]
     viewpoint = choose_viewpoint(h)
     z = h - viewpoint

@@ -1,15 +1,12 @@
 """Estimates the effect of rounding on a finished network, built by `construct`.
 
-A unit is exactly zero on every point that it must leave alone, and adding zero changes no bit, so
-errors do not accumulate over depth: a point carries the rounding error of A_0 x until its own block
-moves it next to its surrogate label, where it stays. With unit roundoff u, and eps_h for the norm
-of the error of A_0 x, the pre-activation of unit i at h is off by at most
+A unit is zero on every point that it must leave alone, and adding zero changes no bit. So a point
+carries the error of A_0 x, of norm eps_h, and no more until its own block moves it. With unit
+roundoff u, the pre-activation of unit i at h is off by at most
 
     eta_i(h) = |u_i| eps_h + (k + 1) u (|u_i| |h| + |s_i|).
 
-eps_h is measured, so eta_i is an estimate and no proof. It also covers devices that flush subnormal
-numbers to zero, as XLA does on CPU: see docs/theory/memorize.md. Underflow inside the blocks is
-many orders below eta_i.
+eps_h is measured, so this is an estimate and no proof (docs/theory/memorize.md, E9).
 """
 
 from typing import NamedTuple
@@ -24,18 +21,17 @@ OUTPUT_TOLERANCE = 1 / 2
 
 
 class PrecisionError(ValueError):
-    """The arithmetic is too coarse for the margins of the network that was asked for."""
+    """The arithmetic is too coarse for the margins of the network."""
 
 
 class Certificate(NamedTuple):
-    """What is known about a network before it is run.
+    """What is known about a network in float32 or float64 (`precision`) before it is run.
 
     Attributes:
-      precision: "float32" or "float64", the arithmetic that this is about.
-      smallest_margin: the least distance of any pre-activation from zero: above it on the unit's
-        own point, below it on the points that the unit must leave alone.
-      margin_over_rounding: the smallest ratio of such a margin to its rounding error eta.
-      output_error_bound: bound on |yhat - y| over all examples and outputs, if eps_h is one.
+      smallest_margin: the least distance of a pre-activation from zero: above it on the unit's
+        own point, below it on points that the unit must leave alone.
+      margin_over_rounding: the smallest ratio of a margin to its rounding error eta.
+      output_error_bound: bound on |yhat - y| over all examples and outputs, if eps_h is a bound.
       holds: whether all margins exceed rounding and the outputs are within OUTPUT_TOLERANCE.
     """
 
@@ -73,10 +69,7 @@ def certify(
     eps_h: float,
     dtype: DTypeLike,
 ) -> Certificate:
-    """Estimates the effect of rounding on the network; u, eta and eps_h as in the module docstring.
-
-    For the arrays see `construct.solve_blocks` and `construct.solve_output`.
-    """
+    """Estimates rounding errors; for the arrays see `construct.solve_blocks` and `solve_output`."""
     n, width = h.shape
     u = np.finfo(dtype).eps / 2
     norms = np.linalg.norm(h, axis=1)
@@ -86,7 +79,6 @@ def certify(
     eta = U_norm[:, :, None] * (eps_h + dot_error * ordered_norm[:, None, :])
     eta += dot_error * np.abs(plan.s)[:, :, None]
     landing = _landing_errors(plan, h, y, V, pre_activations, eta, u)
-
     U_norm, s = U_norm.reshape(-1)[:n], np.abs(plan.s).reshape(-1)[:n]
     largest = max(norms.max(), np.linalg.norm(plan.surrogates, axis=1).max() + landing.max())
     eta_elsewhere = U_norm * (eps_h + dot_error * largest) + dot_error * s
@@ -132,8 +124,8 @@ def _output_error(plan, output_V, landing, labels, u) -> float:
     sure, possible = pre_activations > reach, pre_activations > -reach
     activations = np.maximum(pre_activations, 0)
     error = np.abs(output_V @ activations - np.eye(num_classes))
-    # Units that fire on the whole ball act as one linear map, which is bounded as a whole: on a
-    # line r large slopes of both signs add up to a small one. Other units are bounded one by one.
+    # Units that fire on the whole ball act as one linear map, bounded as a whole: on a line, large
+    # slopes of both signs add up to a small one. Other units are bounded one by one.
     slopes = np.zeros((num_classes, num_classes))
     for axis in range(width):
         slopes += (output_V @ (sure * plan.output_U[:, axis, None])) ** 2

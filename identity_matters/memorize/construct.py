@@ -26,7 +26,7 @@ METHODS = ("adaptive", "paper")
 # Inputs that pass through the network at once; 4,096 columns of 8 floats stay in a core's cache.
 BATCH_EXAMPLES = 4096
 TILE_POINTS = 2048
-# Powers of two by which A_0 is scaled stay this many bits away from underflow and overflow.
+# The scaling of A_0 stays this many bits away from underflow and overflow.
 ROOM_BITS = 28
 # More classes than this, and than examples, are not inferred: such labels are probably names.
 MOST_INFERRED_CLASSES = 1000
@@ -35,17 +35,17 @@ WORKING_COPIES = 6
 
 
 class Memorized(NamedTuple):
-    """A network built for its examples, which `apply` and `forward` run, and its certificate."""
+    """A network, which `apply` and `forward` run, and its certificate."""
 
     network: Network
     certificate: Certificate
 
     def __call__(self, x: ArrayLike) -> np.ndarray:
-        """The outputs for any inputs f[n, d], see `apply`: f[n, r], one-hot where memorised."""
+        """The outputs f[n, r] for inputs f[n, d], one-hot where memorised; see `apply`."""
         return apply(self.network, x)
 
     def predict(self, x: ArrayLike) -> np.ndarray:
-        """The predicted labels, i64[n], for any inputs f[n, d]: the argmax of the outputs."""
+        """The predicted labels, i64[n], for inputs f[n, d]: the argmax of the outputs."""
         return np.argmax(self(x), axis=1)
 
 
@@ -63,9 +63,9 @@ def memorize(
 ) -> Memorized:
     """A residual network that maps every ``x[i]`` to the one-hot vector of ``y[i]``.
 
-    It is built, not trained (Theorem 3.2). Inputs need no normalisation. In exact arithmetic any
-    distinct inputs can be fitted at any width; in float32 or float64 the margins must exceed
-    rounding, which is checked.
+    It is built, not trained (Theorem 3.2). In exact arithmetic any distinct inputs can be fitted at
+    any width; in float32 or float64 the margins must exceed rounding, which is checked. Call the
+    result for outputs and its `predict` for labels, or unpack it as (network, certificate).
 
     >>> x = np.array([[0.1, 0.2], [0.3, 0.1], [0.2, 0.2]], np.float32)
     >>> memorized = memorize(x, np.array([0, 1, 0]), width=2)
@@ -82,27 +82,20 @@ def memorize(
     inputs 0 and 2 are identical but have labels 0 and 1: no network can fit both (0, 2)
 
     Args:
-      x: f[n, d], any distinct finite inputs; equal inputs with equal labels are fine.
-      y: integer[n], labels in 0 ... r - 1.
-      num_classes: r; one more than the largest label if None.
-      width: k, at least 1. There are ceil(m / k) blocks for m distinct inputs. CIFAR-10's 50,000
-        images need 8 in float32 and 1 in float64. Points on a line, far from 0 or in close pairs
-        may need float64 at any width.
-      key: typed PRNG key; draws the input map and the surrogate labels. None stands for
-        ``jax.random.key(0)``: the construction works with almost any draw.
+      x: f[n, d], finite. They need no normalisation; equal inputs with equal labels are fine.
+      y: integer[n], labels in 0 ... r - 1; num_classes: r, or None for the largest label plus one.
+      width: k >= 1; m distinct inputs take ceil(m / k) blocks. CIFAR-10 needs 8 in float32, 1 in
+        float64; points on a line, far from 0 or in close pairs may need float64 at any width.
+      key: typed PRNG key for the input map and surrogate labels; ``jax.random.key(0)`` if None.
       method: "adaptive", see `adaptive`, or "paper", see `paper_method`.
-      dtype: of the network, float32 or float64. None means float64 for float64 inputs after
-        ``jax.config.update("jax_enable_x64", True)``, and float32 otherwise.
+      dtype: float32 or float64; None is float64 if x is and JAX has 64-bit types on, else float32.
       certified: if False, a network is returned even if its certificate does not hold.
       tile_points: memory of the construction is O(tile_points^2 + n k + n d).
-    Returns:
-      Memorized: call it for outputs, ``predict`` for labels; or unpack (network, certificate).
     Raises:
-      ValueError: bad input, or a network that does not fit into memory; ConflictingLabelsError,
-        with the indices, if two equal inputs have different labels.
-      paper_method.AssumptionError: a ValueError; the data do not satisfy the lemmas ("paper").
-      certificate.PrecisionError: a ValueError; `dtype` is too coarse for the margins.
-      TypeError: `dtype` is float64 while JAX has 64-bit types switched off.
+      ValueError: bad input, or a network that does not fit into memory. Three subclasses:
+        ConflictingLabelsError for equal inputs with different labels, AssumptionError if data do
+        not satisfy the lemmas ("paper"), PrecisionError if `dtype` is too coarse for the margins.
+      TypeError: `dtype` is float64, but JAX has 64-bit types switched off.
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {METHODS}, got {method!r}")
@@ -137,14 +130,12 @@ def memorize(
 
 
 def _normal_product(whitening, input_map) -> np.ndarray:
-    """``whitening @ input_map``, times a power of two if it would leave the normal range.
-
-    Entries that are still subnormal become zeros, so that all devices read them alike.
-    """
+    """``whitening @ input_map``, times a power of two if it would leave the normal range."""
     info = np.finfo(input_map.dtype)
     exponent = sum(np.frexp(np.abs(a).max())[1] for a in (whitening, input_map))
     target = np.clip(exponent, info.minexp + ROOM_BITS, info.maxexp - ROOM_BITS)
     product = (np.ldexp(whitening, target - exponent) @ input_map).astype(input_map.dtype)
+    # Some devices flush subnormal numbers to zero; with zeros all agree.
     product[np.abs(product) < info.tiny] = 0
     return product
 
@@ -152,9 +143,8 @@ def _normal_product(whitening, input_map) -> np.ndarray:
 def _project(input_map, x) -> tuple[np.ndarray, float]:
     """``A_0 x`` as the network computes it, f64[n, k], and an estimate of its rounding error.
 
-    The error is measured, by summing in reverse order as well: worst-case bounds grow with d, and
-    are hundreds of times too large for images. Subnormal inputs count in full, because some devices
-    flush them to zero; raises PrecisionError if they contribute more than rounding does.
+    The error is measured by summing in reverse as well: worst-case bounds are far too large. Raises
+    PrecisionError if subnormal inputs, which some devices flush to zero, matter more than rounding.
     """
     h = np.empty((len(x), len(input_map)))
     difference = underflow = 0.0
@@ -186,12 +176,9 @@ def solve_blocks(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """V of every block, rounded to `dtype`: ``V relu(U a + s) = q - a`` for all its points a.
 
-    If no unit disturbs another point, column i of V is the move of point i divided by its
-    activation.
-
-    h: f64[n, k], the points a_i as the network computes them; y: integer[n]. Returns V, f64[l, k,
-    k]; own margins, f64[n] (in plan.order); and the pre-activations, f64[l, k, k] with index
-    [block, unit, point]. Raises PrecisionError if a unit is not positive on its own point.
+    h: f64[n, k], the points as the network computes them; y: integer[n]. Returns V f64[l, k, k],
+    own margins f64[n] in plan.order, and pre-activations f64[l, k, k], [block, unit, point]. Raises
+    PrecisionError if a unit is not positive on its own point.
     """
     width = h.shape[1]
     points = in_blocks(h[plan.order], width)
@@ -205,7 +192,7 @@ def solve_blocks(
             f" (margin {own.min():.2g}); {remedy(np.dtype(dtype).name)}"
         )
     activations = np.maximum(pre_activations, 0)
-    # Units beyond n are zero; a one on their diagonal keeps the system nonsingular, their V zero.
+    # Units beyond n are zero; a one on the diagonal keeps the system nonsingular.
     spare = np.arange(len(h), pre_activations.shape[0] * width)
     activations[spare // width, spare % width, spare % width] = 1.0
     V = np.linalg.solve(activations.transpose(0, 2, 1), moves).transpose(0, 2, 1)
@@ -221,12 +208,10 @@ def solve_output(plan: Plan, dtype: DTypeLike) -> np.ndarray:
 def apply(
     network: Any, x: ArrayLike, batch_examples: int = BATCH_EXAMPLES, run: Callable = forward
 ) -> np.ndarray:
-    """The outputs for the rows of `x`: f[n, d] to f[n, r] of the network's dtype.
+    """The outputs, f[n, r], for the rows of x, f[n, d], converted to the dtype of the network.
 
-    Args:
-      x: converted to that dtype.
-      batch_examples: inputs per batch; memory is O(batch_examples (d + k)), whatever the depth.
-      run: the forward pass, ``run(network, x)``; `few_numbers.forward` for its networks.
+    Memory is O(batch_examples (d + k)) at any depth. The networks of `few_numbers` need
+    ``run=few_numbers.forward``. Raises ValueError if x has the wrong shape.
     """
     d, dtype = network.input_map.shape[1], network.input_map.dtype
     x = np.asarray(x)
@@ -239,10 +224,8 @@ def apply(
 class Verification(NamedTuple):
     """Result of running a network on all its examples.
 
-    Attributes:
-      errors: how many have an output 1/2 or more away from the one-hot label. Argmax is right for
-        all the others; if r = 1, where argmax says nothing, this count still does.
-      max_abs_error: max |yhat - y| over all examples and outputs.
+    `errors` counts examples with an output 1/2 or more off the one-hot label. Argmax is right for
+    all others, but says nothing if r = 1. `max_abs_error` is the largest |yhat - y|.
     """
 
     errors: int
@@ -256,14 +239,12 @@ def verify(
     batch_examples: int = BATCH_EXAMPLES,
     run: Callable = forward,
 ) -> Verification:
-    """Runs the whole network on every example, without knowing how it was built.
+    """Runs the network on x, f[n, d], and compares the outputs with y, integer[n]; see `apply`.
 
     >>> x, y = np.arange(6.0, dtype=np.float32)[:, None], np.array([0, 1, 0, 1, 1, 0])
     >>> network, _ = memorize(x, y)
     >>> verify(network, x, y).errors, verify(network, x, 1 - y).errors
     (0, 6)
-
-    x is f[n, d] and y integer[n]; for `batch_examples` and `run` see `apply`.
     """
     difference = apply(network, x, batch_examples, run).astype(np.float64)
     difference[np.arange(len(difference)), np.asarray(y)] -= 1.0
@@ -291,12 +272,8 @@ def distinct_examples(
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """The examples of `memorize`, checked and without repeated inputs, in order, and r.
 
-    n, d and r must be at least 1. Inputs are compared in `dtype`; rows count as equal when every
-    entry is (0.0 and -0.0 are).
-
-    Raises:
-      ValueError: a wrong shape or value, or an x that overflows `dtype`.
-      ConflictingLabelsError: two equal rows have different labels.
+    Inputs are compared in `dtype`; 0.0 and -0.0 are equal. Raises ConflictingLabelsError if equal
+    inputs have different labels, ValueError for a wrong shape or value, or one beyond `dtype`.
     """
     x, y = np.asarray(x), np.asarray(y)
     if x.dtype.kind in "cOSUmM":

@@ -9,12 +9,10 @@ from identity_matters.memorize import network
 
 
 def random_network(key, n, features, num_classes, width) -> network.Network:
-    """A float32 network of the shape that `memorize` builds for n points, at the usual scale.
-
-    V is N(0, 1/(k l)), so that the l blocks together change h by about its own size.
-    """
+    """A float32 network of the shape that `memorize` builds for n points, at the usual scale."""
     k, r, blocks = width, num_classes, -(-n // width)
     shapes = ((k, features), (blocks, k, k), (blocks, k), (blocks, k, k), (r, k), (r,), (r, r))
+    # V is N(0, 1/(k l)), so that the l blocks together change h by about its own size.
     variances = (1 / k, 1 / k, 0, 1 / (k * blocks), 1 / k, 0, 1 / r)
     draws = [
         jax.random.normal(key, shape, jnp.float32) * np.float32(variance) ** 0.5

@@ -1,12 +1,10 @@
 """Fewer parameters than examples: each many-bit word holds the labels of several neighbours.
 
-Integer inputs are projected to a line, t = <a, x>, and groups of m neighbours on it share three
-numbers: a threshold, a word, whose digits in base r are the labels, and a constant c, which hashes
-the m points to different digits. Residual blocks of width 6 select the group's word and constant,
-hash t to the place of a digit, and extract that digit. With more channels a group has more words,
-which makes up for numbers with fewer bits.
-
-All numbers are integers, exact in float64. Proof, count and earlier work: docs/theory/memorize.md.
+Integer inputs are projected to a line, t = <a, x>, and groups of m neighbours share three numbers:
+a threshold, a word, whose digits in base r are the labels, and a constant, which hashes the points
+to different digits. Blocks of width 6 select a point's word and constant, hash t to the place of a
+digit, and extract it. With more channels a group has more words, which makes up for fewer bits. All
+numbers are integers, exact in float64. Proof, count and earlier work: docs/theory/memorize.md.
 """
 
 import functools
@@ -34,9 +32,9 @@ MOST_PLACES = 63
 PROJECTION_DRAWS = 100
 # Rounds of the hash; with fewer, a constant moves the points of a group too much alike.
 HASH_ROUNDS = 6
-# Range of the ratio of its two moduli. With one modulus, a constant would rotate all points alike.
+# Range of the ratio of its two moduli; with one, a constant would rotate all points alike.
 MODULUS_RATIO = 1.2, 1.8
-# The least modulus of the hash, so that small samples have enough constants to choose from.
+# The least modulus of the hash: small samples, too, need many constants to choose from.
 LEAST_MODULUS = 2**24
 # With fewer bits there is no room for moduli or labels.
 LEAST_WORD_BITS = 8
@@ -48,43 +46,30 @@ SEARCH_DRAWS = 1500
 
 
 class Repeated(NamedTuple):
-    """Parts applied one after the other, and the whole sequence `repeats` times.
+    """Parts applied one after the other, and the whole sequence `repeats` times."""
 
-    A part is another Repeated, or b blocks (U f64[b, k, k], V f64[b, k, k], s f64[b, k]).
-    """
-
+    # Each is another Repeated, or b blocks (U f64[b, k, k], V f64[b, k, k], s f64[b, k]).
     parts: tuple
     repeats: jax.Array | int
 
 
 class FewNumbers(NamedTuple):
-    """The network of width k; each of its parameters is an entry of an array here.
+    """The network of width k for G groups, for `forward`; each parameter is an array entry."""
 
-    Attributes:
-      input_map: f64[1, d], a.
-      start: f64[k], added to the input (a x, 0, ..., 0).
-      thresholds, constant_jumps: f64[G], one number for each of the G groups.
-      word_jumps: f64[G, k - 5], one number for each word of a group.
-      select: the block that all groups share, U f64[k, k], V f64[k, k], s f64[k].
-      stages: the blocks of the hash, of the place and of the extraction.
-      output: the last block U, V, s, from the label to its one-hot vector.
-    """
-
-    input_map: jax.Array
-    start: jax.Array
-    thresholds: jax.Array
-    word_jumps: jax.Array
-    constant_jumps: jax.Array
-    select: tuple[jax.Array, ...]
-    stages: tuple[Repeated, ...]
-    output: tuple[jax.Array, ...]
+    input_map: jax.Array  # f64[1, d], a
+    start: jax.Array  # f64[k], added to the input (a x, 0, ..., 0)
+    thresholds: jax.Array  # f64[G]
+    word_jumps: jax.Array  # f64[G, k - 5], one number for each word of a group
+    constant_jumps: jax.Array  # f64[G]
+    select: tuple[jax.Array, ...]  # U, V f64[k, k] and s f64[k], the block that all groups share
+    stages: tuple[Repeated, ...]  # the hash, the place and the extraction
+    output: tuple[jax.Array, ...]  # U, V, s of the last block, from the label to its one-hot vector
 
 
 class ExactCertificate(NamedTuple):
     """Whether the network computes without rounding, as known before it is run.
 
-    `largest_integer` bounds all parameters, terms and partial sums, which are integers; the
-    certificate holds if it is at most 2^word_bits.
+    It does if `largest_integer`, which bounds all parameters and sums, is at most 2^word_bits.
     """
 
     largest_integer: int
@@ -134,17 +119,12 @@ def memorize_with_few_numbers(
     ([0, 1, 2, 0, 1, 2], True)
 
     Args:
-      x: whole numbers [n, d] of any type; equal inputs with equal labels are fine.
-      y, num_classes: as in `memorize`, integer[n] and r.
-      group_points: m, at most `places`. Each further point makes the search several times as long;
-        `largest_group` says how many are feasible.
-      word_bits: b, at most 53; no parameter or intermediate value may exceed 2^b.
+      x: whole numbers [n, d] of any type; y, num_classes and key are as in `memorize`.
+      group_points: m, at most `places`. The search grows fast with m: see `largest_group`.
+      word_bits: b <= 53; no parameter or intermediate value may exceed 2^b.
       width: k >= 6; a group has k - 5 words, and so k - 3 numbers.
-      key: typed PRNG key; draws projection, moduli and constants. None: ``jax.random.key(0)``.
-    Returns:
-      (network, certificate); `construct.verify` runs the network with ``run=forward``.
     Raises:
-      ValueError: bad input, inputs that are not whole, or no constant is found for a group.
+      ValueError: bad input, or no constant is found for a group.
       PrecisionError: a ValueError; the integers that the inputs need exceed 2^b.
       TypeError: JAX has 64-bit types switched off.
     """
@@ -166,9 +146,8 @@ def memorize_with_few_numbers(
     hashing = small, large, doublings, _place_bits(group_points, most)
     full = len(t) // group_points * group_points
     parts = [t[:full].reshape(-1, group_points), t[full:][None]]
-    constants = np.concatenate(
-        [_find_constants(part, hashing, most, rng) for part in parts if part.size]
-    )
+    found = [_find_constants(part, hashing, most, rng) for part in parts if part.size]
+    constants = np.concatenate(found)
     word, digit = np.divmod(_hash_places(t, constants[group], *hashing), digits)
     words = np.zeros((len(constants), width - LEAST_WIDTH + 1), np.int64)
     np.add.at(words, (group, word), labels * base ** (digits - 1 - digit))
@@ -215,7 +194,7 @@ def _place_bits(group_points: int, places: int) -> int:
 def largest_group(
     num_classes: int, word_bits: int = EXACT_BITS, width: int = LEAST_WIDTH, chance: float = 1e-3
 ) -> int:
-    """The most points for which one in ``1 / chance`` hash constants works, 0 < chance <= 1.
+    """The most points for which one in 1 / chance hash constants works, 0 < chance <= 1.
 
     >>> largest_group(num_classes=10), largest_group(10, width=7), largest_group(10, word_bits=27)
     (11, 17, 8)
@@ -239,7 +218,7 @@ def check_group(
 
 
 def _project_to_line(x, rng, word_bits: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Integers a, f64[d]; distinct t = x a, i64[n]; a bound on all partial sums behind them."""
+    """Integers a, f64[d]; distinct t = x a, i64[n]; a bound on all partial sums of x a."""
     largest = max(1, int(construct.largest_entry(x)))
     bits = max(1, int(len(x) ** 2 // largest).bit_length())
     # Even the largest a leaves room for the shift of t to 0 and for twice the larger modulus.
@@ -320,29 +299,22 @@ def _stages(
 
     back = {POINT: -large}
     double, add = ({POINT: 1}, 0, {POINT: 1}), ({CONSTANT: 1}, 0, {POINT: 1})
-    rounds = (
-        repeated(
-            1,
-            *_if_at_least({POINT: 1}, small, {POINT: -small}),
-            *_if_at_least({POINT: 1, CONSTANT: 1}, large, back, add),
-        ),
-        repeated(doublings, *_if_at_least({POINT: 2}, large, back, double)),
-    )
+    reduce = _if_at_least({POINT: 1}, small, {POINT: -small})
+    shift = _if_at_least({POINT: 1, CONSTANT: 1}, large, back, add)
+    doubling = _if_at_least({POINT: 2}, large, back, double)
+    rounds = (repeated(1, *reduce, *shift), repeated(doublings, *doubling))
     double_both = double, ({PLACE: 1}, 0, {PLACE: 1})
     clear = ({CONSTANT: 1}, 0, {CONSTANT: -1})
-    place = (
-        repeated(place_bits, *_if_at_least({POINT: 2}, large, {**back, PLACE: 1}, *double_both)),
-        repeated(1, [clear]),
-    )
+    next_bit = _if_at_least({POINT: 2}, large, {**back, PLACE: 1}, *double_both)
+    place = (repeated(place_bits, *next_bit), repeated(1, [clear]))
     # The first digit of the word is counted in h[CONSTANT]; it is the label if h[PLACE] is 0.
     top = base ** (digits - 1)
     distance = [({PLACE: 1}, 0, {STEP: 1}), ({PLACE: -1}, 0, {STEP: 1})]
     chosen = ({CONSTANT: 1, STEP: -base}, 0, {LABEL: 1})
     following: tuple = ({}, 1, {PLACE: -1}), ({WORD: 1}, 0, {WORD: base - 1})
-    extract: tuple = (
-        repeated(base - 1, *_if_at_least({WORD: 1}, top, {WORD: -top, CONSTANT: 1})),
-        repeated(1, distance, [chosen, clear, _FORGET, *following]),
-    )
+    count = _if_at_least({WORD: 1}, top, {WORD: -top, CONSTANT: 1})
+    add_digit = [chosen, clear, _FORGET, *following]
+    extract: tuple = (repeated(base - 1, *count), repeated(1, distance, add_digit))
     repeats = HASH_ROUNDS, 1, digits
     if width > LEAST_WIDTH:
         # A word is 0 once all its digits are read; then the others move up.

@@ -1,8 +1,8 @@
 """The residual block of section 3, the network built from such blocks, and its parameter count.
 
-Points are columns: on CPU a k x k matrix times a wide k x n one is nearly twice as fast as the
-transposed product. Every product asks for full precision, because accelerators would otherwise
-multiply float32 in TF32 or bfloat16, whose rounding is larger than the margins of the network.
+Points are columns: on CPU a k x k matrix times a k x n one is nearly twice as fast as the
+transposed product. All products ask for full precision: TF32 or bfloat16, which accelerators
+would take otherwise, round by more than the margins of the network.
 """
 
 import functools
@@ -19,12 +19,10 @@ matmul = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
 
 class Network(NamedTuple):
-    """The parameters of Theorem 3.2's network; the blocks are stacked for `jax.lax.scan`.
+    """The parameters of Theorem 3.2's network: A_0, stacked residual blocks and the last block.
 
-    Attributes:
-      input_map: f[k, d], A_0.
-      U, s, V: f[l, k, k], f[l, k], f[l, k, k], the residual blocks; index 0 is applied first.
-      output_U, output_s, output_V: f[r, k], f[r], f[r, r], the last block, which has no skip.
+    input_map: f[k, d]; U, s, V: f[l, k, k], f[l, k], f[l, k, k], of which index 0 is applied first;
+    output_U, output_s, output_V: f[r, k], f[r], f[r, r], a block without a skip connection.
     """
 
     input_map: jax.Array
@@ -43,15 +41,12 @@ class Network(NamedTuple):
 
 
 def transform(h: Array, U: Array, V: Array, s: Array) -> jax.Array:
-    """The paper's ``T_{U,V,s}(h) = V ReLU(U h + s)``: f[p, n].
-
-    h: f[k, n], n points in columns; U: f[m, k]; V: f[p, m]; s: f[m].
-    """
+    """``T_{U,V,s}(h) = V ReLU(U h + s)``: h f[k, n], U f[m, k], V f[p, m], s f[m] to f[p, n]."""
     return matmul(V, jax.nn.relu(matmul(U, h) + s[:, None]))
 
 
 def apply_block(h: Array, U: Array, V: Array, s: Array) -> jax.Array:
-    """One residual block, ``h + T(h)``: f[k, n], with U, V: f[k, k]; s: f[k]."""
+    """One residual block, ``h + T(h)``: f[k, n], with U, V f[k, k], s f[k]."""
     return jnp.asarray(h) + transform(h, U, V, s)
 
 
@@ -76,29 +71,20 @@ def forward(network: Network, x: Array) -> jax.Array:
 class Plan(NamedTuple):
     """The first layer of every block, and the order in which the points are moved.
 
-    Arrays are float64, but the values of U, s, output_U and output_s are already rounded to the
-    network's precision, so the plan allows for it. l k >= n; units beyond n are zero.
-
-    Attributes:
-      order: i64[n]; block b moves the points order[b k : (b + 1) k].
-      U, s: f64[l, k, k] and f64[l, k].
-      surrogates: f64[r, k], q_j.
-      output_U, output_s: f64[r, k] and f64[r], the first layer of the last block.
-      silence: f64[n], how far below zero the unit of a point (in `order`) stays on the points that
-        it must leave alone, in its own block and in later ones, in exact arithmetic.
-      surrogate_silence: f64[n], the same on the surrogate labels.
-      search_error: f64[n], a bound on the rounding error of `silence`.
+    Arrays are float64, but U, s, output_U and output_s are already rounded to the network's
+    precision, so the plan allows for it. l k >= n; units beyond n are zero.
     """
 
-    order: np.ndarray
-    U: np.ndarray
-    s: np.ndarray
-    surrogates: np.ndarray
-    output_U: np.ndarray
-    output_s: np.ndarray
+    order: np.ndarray  # i64[n]; block b moves the points order[b k : (b + 1) k]
+    U: np.ndarray  # f64[l, k, k]
+    s: np.ndarray  # f64[l, k]
+    surrogates: np.ndarray  # f64[r, k], q_j
+    output_U: np.ndarray  # f64[r, k], of the last block
+    output_s: np.ndarray  # f64[r]
+    # f64[n], in `order`: how far below 0 a unit stays, without rounding, on points to leave alone.
     silence: np.ndarray
-    surrogate_silence: np.ndarray
-    search_error: np.ndarray
+    surrogate_silence: np.ndarray  # f64[n], the same on the surrogate labels
+    search_error: np.ndarray  # f64[n], a bound on the rounding error of `silence`
 
 
 def in_blocks(rows: np.ndarray, width: int) -> np.ndarray:
@@ -123,9 +109,7 @@ def network_parameters(n: int, features: int, num_classes: int, width: int) -> i
 
 
 def counting_lower_bound(n: int, num_classes: int, bits_per_parameter: int) -> float:
-    """Parameters that any network needs to fit all labelings exactly: n log2(r) / bits.
-
-    Proof: E10 of docs/theory/memorize.md.
+    """Any network that can fit all labelings needs at least n log2(r) / bits parameters (E10).
 
     >>> round(counting_lower_bound(50_000, 10, 32))
     5191

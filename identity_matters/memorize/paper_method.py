@@ -1,9 +1,8 @@
 """The paper's own construction, Lemmas B.1 and B.2, with biases that make its proof right.
 
-In Lemma B.1 each point of a set is moved by its own unit. Squared norms are within rho' of 1, and
-squared distances are at least D. With a bias for each unit D > 2 rho' is enough (E1, E2 of
-docs/theory/memorize.md); the printed proof has one for all, and needs D >= 6 rho' (P8 of
-docs/theory/errata.md).
+In Lemma B.1 each point of a set has its own unit, squared norms are within rho' of 1, and squared
+distances are at least D. With a bias for each unit D > 2 rho' is enough (docs/theory/memorize.md,
+E1, E2); the printed proof has one for all, and needs D >= 6 rho' (docs/theory/errata.md, P8).
 """
 
 import math
@@ -16,9 +15,9 @@ from identity_matters.memorize.network import Plan, in_blocks
 
 # Assumption 3.1 asks for |x_i| = 1; float32 inputs satisfy it to a few units in the last place.
 UNIT_NORM_TOLERANCE = 1e-5
-# Width of the orthogonal projection that narrows down the pairs for `separation`.
+# Width of the projection that narrows down the pairs for `separation`.
 PROJECTED_FEATURES = 64
-# Examples that the directions of this projection are estimated from.
+# Examples from which its directions are estimated.
 PROJECTION_EXAMPLES = 4096
 TILE_POINTS = 1024
 FAILURE_PROBABILITY = 0.1
@@ -35,12 +34,9 @@ def plan_paper(
 ) -> Plan:
     """Lemma B.2: blocks of k points in their given order, by Lemma B.1.
 
-    Args:
-      h: f64[n, k], ``A_0 x`` for the inputs x: f[n, d], with N(0, 1/k) entries in A_0.
-      rng: draws the surrogate labels, random unit vectors.
-    Raises:
-      AssumptionError: an input does not have norm one (Assumption 3.1), or the smallest squared
-        distance of all points and surrogate labels is not above 2 rho'.
+    h is ``A_0 x``, f64[n, k], for inputs x, f[n, d]; the entries of A_0 are N(0, 1/k). Surrogate
+    labels are random unit vectors. Raises AssumptionError if an input does not have norm one
+    (Assumption 3.1), or two points or surrogate labels are within a squared distance of 2 rho'.
     """
     norms = np.linalg.norm(x, axis=1)
     i = np.argmax(np.abs(norms - 1))
@@ -76,13 +72,10 @@ def plan_paper(
 
 
 def sufficient_width(n: int, num_classes: int, rho: float) -> int:
-    """A width at which Lemma B.1's assumptions hold for random A_0 and surrogate labels.
+    """A width at which random A_0 and surrogate labels satisfy Lemma B.1 with probability >= 0.9.
 
-    They hold with probability at least 1 - FAILURE_PROBABILITY. Proof, with e <= rho / (2 + rho):
-    P10 of docs/theory/errata.md.
-
-    Args:
-      rho: smallest squared distance of inputs of norm one, in (0, 4], or inf for one input.
+    rho is the smallest squared distance of inputs of norm one, in (0, 4], or inf for one input.
+    Proof, with e <= rho / (2 + rho): P10 of docs/theory/errata.md.
     """
     e = min(1 / (1 + 2 / rho), 0.45)
     events = n * (n + 1) / 2 + n * num_classes + num_classes**2
@@ -99,9 +92,9 @@ class Separation(NamedTuple):
 def separation(x: ArrayLike) -> Separation:
     """Assumption 3.1's rho: the smallest ``|x_i - x_j|^2`` over all rows of x, exactly.
 
-    An orthogonal projection only shortens distances. So only the few pairs whose projections are
-    closer than the smallest distance found so far are compared in full. x: floats or
-    integers [n, d]; raises ValueError if an entry is NaN or exceeds 1e15 in size.
+    An orthogonal projection only shortens distances, so only pairs whose projections are closer
+    than the smallest distance so far are compared in full. x: floats or integers [n, d]; raises
+    ValueError if an entry is NaN or exceeds 1e15 in size.
 
     >>> separation(np.array([[0.0, 0.0], [3.0, 4.0], [3.0, 3.0]]))
     Separation(rho=1.0, indices=(1, 2))

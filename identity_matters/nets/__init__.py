@@ -1,15 +1,9 @@
-"""Image classifiers: the paper's network (section 4, Table 1) and the other rows of Table 2.
+"""Image classifiers: the paper's net (section 4, Table 1), those of Table 2, and deep perceptrons.
 
-A network is a flax Module, made from its settings. It is called as ``net(x, train=..., keys=None)``
-with images x f32[n, h, w, c] and returns (logits f32[n, num_classes], the residual ratio f32[n] of
-each block). Training uses `init_variables` and `apply_net`. A setting that is out of range raises
-ValueError. All networks have `compute_dtype`, "float32" or "bfloat16", the type of convolutions and
-hidden layers; parameters are float32.
-
-* `all_conv_residual`: the paper's network.
-* `rivals`: the networks that Table 2 compares it with: All-CNN-C, DenseNet, ResNet.
-* `mlp`: multilayer perceptrons of up to 1200 layers, with and without the identity.
-* `layers`: what they share, such as initializers.
+A network is a flax Module with its settings as fields; one that is out of range raises ValueError.
+``net(x, train=..., keys=None)`` takes images f32[n, h, w, c] and returns (logits, the residual
+ratio f32[n] of each block). All networks have `compute_dtype`, "float32" or "bfloat16", the type of
+convolutions and hidden layers; parameters are float32. `layers` has what the networks share.
 """
 
 import functools
@@ -41,11 +35,8 @@ CONSTANTS = {"bias": 0.0, "scale": 1.0, "mean": 0.0, "var": 1.0}
 def make_net(name: str, *, num_classes: int, axis_name: str | None = None, **settings) -> nn.Module:
     """The net `name` of NETS with these settings.
 
-    In training, batch norm averages over the mapped axis `axis_name`; other nets ignore it.
-
-    Raises:
-      ValueError: an unknown name, or a value out of range.
-      TypeError: an unknown setting.
+    In training, batch norm averages over the mapped axis `axis_name`; other nets ignore it. Raises
+    ValueError for an unknown name or a value out of range, TypeError for an unknown setting.
     """
     if name not in NETS:
         raise ValueError(f"model.name must be one of {', '.join(NETS)}, got {name!r}")
@@ -56,10 +47,8 @@ def make_net(name: str, *, num_classes: int, axis_name: str | None = None, **set
 def init_variables(net: nn.Module, key: jax.Array, image_shape: tuple[int, int, int]) -> dict:
     """The initial variables of a net, f32 arrays in the structure of `variable_shapes`.
 
-    They are drawn by NumPy from the bits of the typed `key`, which may not be a tracer.
-
-    Raises:
-      ValueError: the net cannot take images of `image_shape` (h, w, c).
+    NumPy draws them from the bits of the typed `key`, which may not be a tracer. Raises ValueError
+    if the net cannot take images of `image_shape` (h, w, c).
     """
     seed = np.asarray(jax.random.key_data(key)).ravel()
     generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed.tolist())))
@@ -77,13 +66,10 @@ def init_variables(net: nn.Module, key: jax.Array, image_shape: tuple[int, int, 
 def variable_shapes(net: nn.Module, image_shape: tuple[int, int, int]) -> dict:
     """The variables of a net for images of `image_shape` (h, w, c), as `jax.ShapeDtypeStruct`.
 
-    Returns:
-      {"params": trained, "fixed": set once and never trained, "batch_stats": running means and
-      variances of batch norm}; a collection that the net does not have is an empty dict. Kernels
-      are called "kernel", and those of convolutions have four axes; other leaves are "bias",
-      "scale", "mean" and "var".
-    Raises:
-      ValueError: the net cannot take images of this shape.
+    "params" are trained, "fixed" are set once, "batch_stats" are running means and variances; a
+    collection that the net lacks is an empty dict. Kernels are called "kernel", and only those of
+    convolutions have four axes; other leaves are "bias", "scale", "mean" and "var". Raises
+    ValueError if the net cannot take such images.
     """
     return nn.meta.unbox(_created(net, image_shape))
 
@@ -97,20 +83,12 @@ def _created(net, image_shape) -> dict:
 def apply_net(
     net: nn.Module, variables: dict, x: Array, *, train: bool, keys: jax.Array | None = None
 ) -> tuple[jax.Array, dict]:
-    """The net as a pure function.
+    """The net as a pure function of x f32[n, h, w, c].
 
-    Args:
-      variables: from `init_variables`.
-      x: f32[n, h, w, c].
-      train: batch norm uses the statistics of the batch, and dropout is on.
-      keys: typed keys [n] for dropout in training; masks do not depend on how a batch is divided
-        among devices.
-    Returns:
-      logits f32[n, num_classes], and {"residual_ratio": f32[blocks, n], `layers.residual_ratio`
-      of each residual block, "batch_stats": the running statistics after this call, unchanged if
-      not train}.
-    Raises:
-      ValueError: x or keys have the wrong shape or dtype.
+    With `train`, batch norm uses the statistics of the batch, and dropout needs typed keys [n]; its
+    masks do not depend on how a batch is divided among devices. Returns logits f32[n, num_classes]
+    and {"residual_ratio": f32[blocks, n], "batch_stats": the running statistics after this call}.
+    Raises ValueError if x or keys have the wrong shape or dtype.
     """
     if x.ndim != 4 or x.dtype != jnp.float32:
         raise ValueError(f"x must be float32[n, h, w, c], got {x.dtype}{list(x.shape)}")

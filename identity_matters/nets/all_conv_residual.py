@@ -12,7 +12,6 @@ shortcut averages 2x2 pixels and pads with zero channels, half on each side. Pad
 The paper has no table for its ImageNet net, "an all-convolutional variant of the 34-layer network"
 with 35.7M parameters. `IMAGENET` has two readings: the blocks of the 34-layer net, 21,095,616
 parameters, or blocks that match the printed count, 35,693,760. Strides replace max pooling.
-
 Whatever the text leaves open, or only mentions, is an option; the defaults follow its formulas.
 """
 
@@ -25,9 +24,7 @@ import jax.numpy as jnp
 
 from identity_matters.nets import layers
 
-# The value of the paper's base code; the paper itself has no batch norm.
-BATCH_NORM_EPSILON = 1e-3
-
+BATCH_NORM_EPSILON = 1e-3  # that of the paper's base code; the paper itself has no batch norm
 # Settings for images of 224 pixels a side; IMAGENET adds the number of blocks per stage.
 _IMAGENET = {
     "widths": (64, 128, 256, 512),
@@ -44,16 +41,12 @@ RESIDUAL_INITS = {"paper": layers.paper, "standard": layers.standard}
 
 
 class Block(nn.Module):
-    """x -> (s + h, ||h|| / ||s||), s = shortcut(x), h = C_2(ReLU(C_1 x)); all sums are float32.
-
-    `conv` is a partial 3x3 `nn.Conv` that lacks name, channels and stride, `norm` a partial batch
-    norm that lacks its name, or None.
-    """
+    """x -> (s + h, ||h|| / ||s||), s = shortcut(x), h = C_2(ReLU(C_1 x)); all sums are float32."""
 
     channels: int
     stride: int
-    conv: Any
-    norm: Any
+    conv: Any  # a partial 3x3 `nn.Conv` that lacks name, channels and stride
+    norm: Any  # a partial batch norm that lacks its name, or None
     leak: float
     activate_first: bool
     identity: bool
@@ -99,14 +92,13 @@ class AllConvResidual(nn.Module):
       leak: the activation is max(x, leak x). The base code has 0.1; the paper writes ReLU.
       activate_first: blocks x + C_2(ReLU(C_1 ReLU(x))) and a ReLU before the last mean, as in the
         base code. Its first block also activates before the shortcut, which is not done here.
-      projection: "fixed", P is never trained, or "trained"; no bias. The paper says only that P is
-        "random"; ours is `layers.UNIFORM_UNIT`, as in the base code.
+      projection: "fixed" or "trained". The paper says only that P is "random"; ours is drawn by
+        `layers.UNIFORM_UNIT`, as in the base code.
       identity: False leaves out the shortcuts: a block is C_2(ReLU(C_1 x)).
       batch_norm: batch norm before C_1, between C_1 and its ReLU, and before the last mean. With
         `activate_first` these are the places of the base code: each stands right before a ReLU.
-      compute_dtype: that of the convolutions. The sum over blocks is always float32: at the paper's
-        initialization ||h|| / ||x|| is 0.0012 in the first stage and 0.0003 in the last, and
-        bfloat16 rounds by up to 0.004.
+      compute_dtype: of the convolutions. The sum over blocks stays float32: with "paper" ||h||
+        starts at 0.0012 ||x|| (stage 1) to 0.0003 ||x|| (stage 3); bfloat16 rounds by up to 0.004.
     """
 
     num_classes: int
@@ -160,26 +152,18 @@ class AllConvResidual(nn.Module):
             dtype=self.compute_dtype,
             conv_general_dilated=layers.convolution,
         )
+        kernel_init = RESIDUAL_INITS[self.residual_init](self.initial_scale)
         block = functools.partial(
             Block,
-            conv=functools.partial(
-                conv,
-                kernel_size=(3, 3),
-                kernel_init=RESIDUAL_INITS[self.residual_init](self.initial_scale),
-            ),
+            conv=functools.partial(conv, kernel_size=(3, 3), kernel_init=kernel_init),
             norm=norm if self.batch_norm else None,
             leak=self.leak,
             activate_first=self.activate_first,
             identity=self.identity,
         )
-        stem = conv(
-            self.stem_width,
-            (self.stem_kernel_size, self.stem_kernel_size),
-            strides=self.stem_stride,
-            kernel_init=layers.standard(),
-            name="stem",
-        )
-        x = stem(x).astype(jnp.float32)
+        stem = functools.partial(conv, strides=self.stem_stride, kernel_init=layers.standard())
+        stem_size = (self.stem_kernel_size, self.stem_kernel_size)
+        x = stem(self.stem_width, stem_size, name="stem")(x).astype(jnp.float32)
         ratios = []
         stages = zip(self.blocks_per_stage, self.widths, self.stage_strides, strict=True)
         for stage, (blocks, channels, first_stride) in enumerate(stages, start=1):

@@ -22,16 +22,15 @@ COMPUTE_DTYPES = ("float32", "bfloat16")
 # Least number of output channels -> pixels per chunk when a CPU computes the gradient of a
 # convolution's kernel: XLA is slower on larger chunks.
 CPU_PIXELS_PER_GRADIENT = {32: 4096, 1: 16_384}
-# Decay of running statistics in Torch (there: momentum 0.1) and in the paper's base code.
-BATCH_NORM_DECAY = 0.9
+BATCH_NORM_DECAY = 0.9  # of running statistics, as in the base code and in Torch (momentum 0.1)
 
 
 @flax.struct.dataclass
 class Drawn(nn.Partitioned[Any]):
     """A parameter that `nets.init_variables` draws by ``draw(generator, shape) -> float[shape]``.
 
-    JAX would compile a random function for each shape of a kernel, 99 of them in DenseNet; NumPy
-    compiles nothing. Flax unboxes this to `value`, a placeholder while it infers the shapes.
+    JAX would compile a random function for each shape, 99 in DenseNet; NumPy compiles nothing. Flax
+    unboxes this to `value`, a placeholder while it infers the shapes.
     """
 
     draw: Callable = flax.struct.field(pytree_node=False, default=None)
@@ -107,11 +106,11 @@ def classifier(num_classes: int) -> nn.Dense:
 
 
 def batch_norm(net: nn.Module, train: bool, epsilon: float) -> Callable[..., nn.BatchNorm]:
-    """A partial `nn.BatchNorm` over n, h, w that lacks its name; scale is 1 and bias 0 at first.
+    """A partial `nn.BatchNorm` over n, h, w that lacks its name.
 
-    In training, means and variances are those of the batch, in float32, over all devices of the
-    mapped axis `net.axis_name` if there is one. The variance is the biased one everywhere (Torch
-    keeps the unbiased one for evaluation, a factor 1 + 1/(n h w - 1)).
+    In training, statistics are those of the batch, in float32, over all devices of the mapped axis
+    `net.axis_name` if there is one. The variance is always the biased one; Torch keeps the unbiased
+    one for evaluation, a factor 1 + 1/(n h w - 1).
     """
     return functools.partial(
         nn.BatchNorm,
@@ -128,10 +127,8 @@ def check(
 ) -> None:
     """Raises ValueError for an invalid field of `net`; it names field, value and what is allowed.
 
-    Args:
-      at_least: the least value of each field; `num_classes` is always at least 1.
-      rates: fields that must be at least 0 and below 1.
-      choices: the allowed values of each field; `compute_dtype` is always one of COMPUTE_DTYPES.
+    `num_classes` and `compute_dtype` are always checked. `at_least` has the least values of other
+    fields, `choices` the allowed ones; fields in `rates` must be at least 0 and below 1.
     """
     for name, least in {"num_classes": 1, **(at_least or {})}.items():
         if not getattr(net, name) >= least:  # `not`: NaN fails, too
@@ -148,9 +145,8 @@ def check(
 def convolution(images: jax.Array, kernel: jax.Array, strides, padding, **options):
     """`jax.lax.conv_general_dilated` for Flax's layers, faster where XLA:CPU is slow.
 
-    If the map is smaller than the kernel, patches are multiplied by the kernel: forward and
-    backward take 2 ms on a CPU for 128 maps of 2 x 2 with 64 channels, where XLA's convolution
-    takes 35 ms. See also CPU_PIXELS_PER_GRADIENT.
+    Where the map is smaller than the kernel, patches are multiplied by it: for 128 maps of 2 x 2
+    with 64 channels a CPU takes 2 ms forward and backward, and 35 ms for XLA's convolution.
     """
     (n, h, w, _), (k, _, _, c_out) = images.shape, kernel.shape
     if (padding, max(strides)) != ("SAME", 1) or min(h, w) >= k:
@@ -198,10 +194,7 @@ def leaky_relu(x: Array, leak: float) -> jax.Array:
 
 
 def average_pool(x: Array, size: int) -> jax.Array:
-    """Means over disjoint size x size squares: [n, h, w, c] to [n, h/size, w/size, c].
-
-    Raises ValueError if size does not divide h and w.
-    """
+    """Means over squares, [n, h/size, w/size, c]; ValueError if size does not divide h and w."""
     h, w = x.shape[1:3]
     if h % size or w % size:
         raise ValueError(
@@ -217,10 +210,7 @@ def average_pool(x: Array, size: int) -> jax.Array:
 
 
 def pad_channels(x: Array, channels: int) -> jax.Array:
-    """Pads with zero channels on both sides, the smaller half first: to [n, h, w, channels].
-
-    x must not have more channels than that; the nets refuse settings that ask for fewer.
-    """
+    """Pads with zero channels on both sides, the smaller half first: to [n, h, w, channels]."""
     missing = channels - x.shape[-1]
     if not missing:
         return jnp.asarray(x)
@@ -233,15 +223,10 @@ def global_average_pool(x: Array) -> jax.Array:
 
 
 def dropout(x: Array, keys: jax.Array | None, rate: float, layer: int) -> jax.Array:
-    """Sets each number to 0 with probability `rate` and divides the others by 1 - rate.
+    """Sets numbers of x, f[n, ...], to 0 with probability `rate`, and divides the rest by 1 - rate.
 
-    Args:
-      x: f[n, ...].
-      keys: typed keys [n]; the mask of an example depends on its key and `layer` alone.
-      rate: at least 0 and below 1; at 0 keys may be None.
-      layer: a different number for each dropout layer of a network.
-    Raises:
-      ValueError: there is not one key for each example.
+    The mask of an example depends on its typed key and on `layer`, which must differ between the
+    layers of a net. Raises ValueError unless the rate is 0 or there is one key for each example.
     """
     if not rate:
         return jnp.asarray(x)
@@ -259,8 +244,7 @@ def dropout(x: Array, keys: jax.Array | None, rate: float, layer: int) -> jax.Ar
 def residual_ratio(x: Array, h: Array) -> jax.Array:
     """||h|| / ||x|| of each example, f[n, ...] to f32[n], over the whole map; 0 where h = 0.
 
-    How large a residual block's h(x) is next to what it is added to: its input, or the output of
-    its shortcut if the block changes the shape. The paper's section 2 wants this to be small.
+    In a block, x is what h is added to. The paper's section 2 wants the ratio to be small.
 
     >>> residual_ratio(jnp.array([[3.0, 4.0]]), jnp.array([[0.0, 0.5]]))
     Array([0.1], dtype=float32)

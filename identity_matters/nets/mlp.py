@@ -4,22 +4,19 @@
 
 l      depth, the number of matrices; there are no biases.
 phi    ReLU, or the identity map, which gives the linear net of the paper's section 2.
-c      1 with the identity, else 0. The first layer has this term only if its matrix is square,
-       that is, if the width is the number of inputs.
+c      1 with the identity, else 0; the first layer has this term only if its matrix is square.
 
-Square matrices are initialized by one of INITIALIZATIONS, below. The others are the same in all
-nets: a first one has standard deviation 1/sqrt(m) for m inputs, the last one 1/m, so that outputs
-start small next to labels.
+The last matrix starts with standard deviation 1/m for m inputs, so that outputs are small next to
+labels, and a first one that is not square with 1/sqrt(m). The others have one of INITIALIZATIONS:
 
 near_zero    N(0, (initial_scale / (l sqrt(width)))^2): spectral norm about 2 initial_scale / l,
              the order of the optimum in Theorem 2.1.
-standard     N(0, g^2 / width); g^2 = 2 for ReLU (He et al. 2015, arXiv 1502.01852), 1 for linear,
-             times initial_scale^2.
-orthogonal   g Q, Q uniformly random orthogonal (Saxe et al. 2013, arXiv 1312.6120), g as above.
+standard     N(0, g^2 / width), g = initial_scale for linear nets and sqrt(2) initial_scale for
+             ReLU (He et al. 2015, arXiv 1502.01852).
+orthogonal   g Q, Q uniformly random orthogonal (Saxe et al. 2013, arXiv 1312.6120).
 
 The middle layers are one stack, scanned by `lax.scan`, so 1200 layers compile as fast as three.
-c and the slope of phi below zero are inputs (in "fixed"), so nets of one size share a compiled
-program. Kernels are [in, out] and act from the right, as everywhere here.
+c and the slope of phi below zero are in "fixed", so nets of one size share a compiled program.
 """
 
 import math
@@ -33,34 +30,23 @@ import numpy as np
 from identity_matters.array_types import Array
 from identity_matters.nets import layers
 
-# Slope of phi below zero.
-ACTIVATIONS = {"relu": 0.0, "linear": 1.0}
+ACTIVATIONS = {"relu": 0.0, "linear": 1.0}  # the slope of phi below zero
 INITIALIZATIONS = ("near_zero", "standard", "orthogonal")
-# Share of the mean square of a symmetric input that phi keeps.
-_KEPT_SQUARE = {"relu": 0.5, "linear": 1.0}
+_KEPT_SQUARE = {"relu": 0.5, "linear": 1.0}  # what phi keeps of a symmetric input's mean square
 LEAST_DEPTH = 2
 
 
 class Mlp(nn.Module):
-    """The net above, for images of any shape, which it flattens.
-
-    Attributes:
-      depth, width: l, at least 2, and the units of every hidden layer.
-      identity: whether square layers add the identity.
-      activation: phi, "relu" or "linear".
-      initialization: of the square layers, one of INITIALIZATIONS.
-      initial_scale: a factor on their initial matrices.
-      compute_dtype: that of all layers but the last, which is computed in float32.
-    """
+    """The net above, for images of any shape, which it flattens."""
 
     num_classes: int
-    depth: int
-    width: int
-    identity: bool = True
-    activation: str = "relu"
-    initialization: str = "near_zero"
-    initial_scale: float = 1.0
-    compute_dtype: str = "float32"
+    depth: int  # l, at least 2
+    width: int  # of every hidden layer
+    identity: bool = True  # whether square layers add the identity
+    activation: str = "relu"  # phi, "relu" or "linear"
+    initialization: str = "near_zero"  # of the square layers, one of INITIALIZATIONS
+    initial_scale: float = 1.0  # a factor on their initial matrices
+    compute_dtype: str = "float32"  # of all layers but the last, which is computed in float32
 
     def __post_init__(self):
         super().__post_init__()
@@ -87,11 +73,10 @@ class Mlp(nn.Module):
             for name, shape in shapes.items()
         }
         numbers = {"identity": float(self.identity), "slope": ACTIVATIONS[self.activation]}
-        inits = {name: layers.constant(number) for name, number in numbers.items()}
-        fixed = {
-            name: self.variable("fixed", name, _leaf, None, "scale", init, (1,)).value
-            for name, init in inits.items()
-        }
+        fixed = {}
+        for name, number in numbers.items():
+            init = layers.constant(number)
+            fixed[name] = self.variable("fixed", name, _leaf, None, "scale", init, (1,)).value
         logits, passed = forward({"params": params, "fixed": fixed}, x, self.compute_dtype)
         return logits, passed["ratio"]
 
@@ -116,19 +101,11 @@ def _leaf(key, name: str, init: Callable, shape: tuple[int, ...]) -> dict:
 def forward(
     variables: dict, x: Array, compute_dtype: str = "float32"
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The net on vectors, and the size of the signal after each layer.
+    """The net with the variables of an `Mlp` on vectors x, f32[n, d], and the size of its signal.
 
-    Args:
-      variables: as in `Mlp`: params {"first", "hidden", "last"} of {"kernel": f32}, and fixed
-        {"identity": c, "slope": of phi below zero} of {"scale": f32[1]}.
-      x: f32[n, d].
-    Returns:
-      (logits f32[n, num_classes], {
-        "norm": f32[depth - 1, n], ``||h_j||``, j = 1 ... depth - 1,
-        "ratio": f32[square layers, n], ``||W_j phi(h_{j-1})|| / ||h_{j-1}||``,
-        "last_hidden": h_{depth-1} f32[n, width]}).
-    Raises:
-      ValueError: x does not fit the first kernel.
+    Returns the logits f32[n, num_classes], and ``||h_j||`` as "norm" f32[depth - 1, n],
+    ``||W_j phi(h_{j-1})|| / ||h_{j-1}||`` as "ratio" f32[square layers, n] and h_{l-1} as
+    "last_hidden" f32[n, width]. Raises ValueError if x does not fit the first kernel.
     """
     first, hidden, last = (variables["params"][n]["kernel"] for n in ("first", "hidden", "last"))
     if x.ndim != 2 or x.shape[1] != len(first):
@@ -182,10 +159,7 @@ def _product(h, kernel, dtype):
 
 
 def kernels_in_order(params: dict) -> list[np.ndarray]:
-    """The matrices of a net, or of a gradient in its structure, from the first to the last layer.
-
-    They are f64[d, width], (depth - 2) x f64[width, width], f64[width, num_classes].
-    """
+    """The matrices of a net or a gradient, f64[in, out] each, from the first to the last layer."""
     first, hidden, last = (
         np.asarray(params[name]["kernel"], np.float64) for name in ("first", "hidden", "last")
     )

@@ -1,27 +1,25 @@
 """The networks that Table 2 and section 4.1 compare the paper's with: All-CNN-C, DenseNet, ResNet.
 
-All-CNN-C (Springenberg et al., arXiv 1412.6806): the convolutions of `CONVOLUTIONS`, then the mean
-over the map. A ReLU follows every convolution, even the last. 1,369,738 parameters for 10 classes,
-biases included. The paper does not give initial values. As in a Caffe version with published
-settings (mateuszbuda/ALL-CNN), kernels start from `layers.UNIFORM_UNIT` and biases at 0.
+All-CNN-C (Springenberg et al., arXiv 1412.6806): the convolutions of `CONVOLUTIONS`, each followed
+by a ReLU, then the mean over the map; 1,369,738 parameters for 10 classes. Its paper does not give
+initial values; ours are those of a Caffe version with published settings (mateuszbuda/ALL-CNN).
 
 DenseNet for small images (Huang et al., arXiv 1608.06993), without bottlenecks or compression: a
 3x3 stem with 16 channels, then three dense blocks of (depth - 4) / 3 layers. A layer is BN - ReLU -
 3x3 convolution to `growth` channels, and its input is everything before it. Between dense blocks
 come BN - ReLU - 1x1 convolution of the same width - 2x2 mean; at the end BN - ReLU - mean over the
 map - linear layer. Depth 100 and growth 24 give 27,249,082 parameters for 10 classes, the 27.2M
-that its authors report. Their released code (liuzhuang13/DenseNet) has 2 `growth` stem channels,
-which gives 28,071,706. Dropout is left out, as they use it only without data augmentation.
+that its authors report; their released code (liuzhuang13/DenseNet) has 2 `growth` stem channels and
+28.1M. Dropout is left out, as they use it only without data augmentation.
 
 ResNet (He et al., arXiv 1512.03385): stages of `Block`s that double the channels and, but for the
-first, halve the map; a mean over the map and a linear layer.
+first, halve the map; a mean over the map and a linear layer. ResNet-110 has 1,727,962 parameters
+for 10 classes, ResNet-34 has 21,797,672 for 1000.
 
-* For small images (section 4.2): a 3x3 stem and three stages of (depth - 2) / 6 blocks. Where a
-  stage halves the map, its shortcut takes every second pixel and adds zero channels (their option
-  A), so shortcuts have no parameters. ResNet-110 has 1,727,962 parameters for 10 classes.
-* For images of 224 pixels a side (section 4.1): a 7x7 stem of stride 2, a 3x3 max pooling of stride
-  2, four stages, and 1x1 convolutions of stride 2 with batch norm as shortcuts where a stage halves
-  the map (option B). ResNet-34 has 21,797,672 parameters for 1000 classes.
+* Small images (section 4.2): a 3x3 stem and three stages of (depth - 2) / 6 blocks. Where a stage
+  halves the map, its shortcut takes every second pixel and adds zero channels (option A).
+* Images of 224 pixels a side (section 4.1): a 7x7 stem and a 3x3 max pooling, both of stride 2,
+  and four stages; shortcuts that halve the map are 1x1 convolutions with batch norm (option B).
 """
 
 import functools
@@ -33,8 +31,7 @@ import jax.numpy as jnp
 
 from identity_matters.nets import layers
 
-# Torch's default.
-BATCH_NORM_EPSILON = 1e-5
+BATCH_NORM_EPSILON = 1e-5  # Torch's default
 # All-CNN-C: channels, kernel size, stride, zeros on each side, and whether dropout follows; the net
 # appends the last convolution, 1x1 to the classes.
 CONVOLUTIONS = (
@@ -77,18 +74,11 @@ class AllCnnC(nn.Module):
         if train:
             x = layers.dropout(x, keys, self.input_dropout, layer=0)
         last = (self.num_classes, 1, 1, 0, False)
+        conv = functools.partial(nn.Conv, dtype=self.compute_dtype, kernel_init=layers.UNIFORM_UNIT)
         for index, row in enumerate((*CONVOLUTIONS, last), start=1):
-            channels, kernel_size, stride, zeros, dropout_follows = row
-            convolution = nn.Conv(
-                channels,
-                (kernel_size, kernel_size),
-                strides=stride,
-                padding=zeros,
-                dtype=self.compute_dtype,
-                kernel_init=layers.UNIFORM_UNIT,
-                name=f"conv{index}",
-            )
-            x = nn.relu(convolution(x))
+            channels, size, stride, zeros, dropout_follows = row
+            x = conv(channels, (size, size), strides=stride, padding=zeros, name=f"conv{index}")(x)
+            x = nn.relu(x)
             if train and dropout_follows:
                 x = layers.dropout(x, keys, self.dropout, layer=index)
         return layers.global_average_pool(x), []
@@ -129,7 +119,6 @@ class DenseNet(_TorchNet):
         conv, norm = self.parts(train)
 
         def composite(x, channels, size, name):
-            """BN - ReLU - convolution."""
             x = nn.relu(norm(name=f"{name}_norm")(x))
             return conv(channels, (size, size), name=f"{name}_conv")(x)
 
@@ -145,14 +134,11 @@ class DenseNet(_TorchNet):
 
 
 class Block(nn.Module):
-    """x -> (ReLU(s + h), ||h|| / ||s||), s = shortcut(x), h = BN(C_2(ReLU(BN(C_1 x)))).
-
-    C_1 and C_2 are 3x3. If `projected`, the shortcuts are those of option B, else of option A.
-    """
+    """x -> (ReLU(s + h), ||h|| / ||s||), s = shortcut(x), h = BN(C_2(ReLU(BN(C_1 x))))."""
 
     channels: int
     stride: int
-    projected: bool
+    projected: bool  # whether the shortcut is that of option B; else it is that of option A
     conv: Any
     norm: Any
 
@@ -175,8 +161,7 @@ class ResNet(_TorchNet):
 
     depth: int = 110
     width: int = 16
-    # Whether this is the net for images of 224 pixels a side.
-    large: ClassVar[bool] = False
+    large: ClassVar[bool] = False  # whether this is the net for images of 224 pixels a side
 
     def __post_init__(self):
         super().__post_init__()

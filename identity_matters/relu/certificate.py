@@ -1,12 +1,8 @@
 """A computer-assisted proof that a bad local minimum lies near a point found by a search.
 
-It works for nets of any depth and leaves out strictly dead units, on whose weights f does not
-depend nearby. Every inequality of N10 and N11 in docs/theory/relu.md is checked in rational
-arithmetic (`fractions.Fraction`) on the floats as stored, so no rounding enters the proof.
-
-f does not change under ``(v, w) -> (v / a, a w)``. The columns of T are the unit tangents of these
-orbits at the candidate theta_0, and theta* is the only zero of ``F(theta) = grad f(theta) + T T^T
-(theta - theta_0)`` near theta_0. The steps of the proof are those of N10.
+It works for any depth and leaves out strictly dead units, on whose weights f does not depend
+nearby. Steps and symbols are those of N10 and N11 in docs/theory/relu.md. All inequalities are
+checked in rational arithmetic on the floats as stored, so no rounding enters the proof.
 """
 
 import math
@@ -20,10 +16,8 @@ from numpy.typing import ArrayLike
 from identity_matters.relu import origin
 from identity_matters.relu.model import Blocks, Problem
 
-# Square roots are rounded up to a multiple of 1 over this.
-_ROOT_UNIT = 10**40
-# Give up at once if the least eigenvalue is below this share of the largest.
-_FLAT = 1e-9
+_ROOT_UNIT = 10**40  # square roots are rounded up to a multiple of 1 over this
+_FLAT = 1e-9  # give up at once if the least eigenvalue is below this share of the largest
 
 
 class NotCertifiedError(Exception):
@@ -31,27 +25,17 @@ class NotCertifiedError(Exception):
 
 
 class Certificate(NamedTuple):
-    """Bounds that hold for the exact critical point theta*, rounded outwards to floats.
+    """Bounds that hold for the exact critical point theta*, rounded outwards to floats."""
 
-    Attributes:
-      radius: theta* is within this distance of the candidate, Euclidean norm over all weights.
-      risk, risk_above: f(theta*) lies between these; the teacher's is 0.
-      norm, teacher_norm: upper bounds on ``|||theta*|||`` and on the norm of the teacher.
-      kink_distance: ``|w_c . z_i| / ||z_i||`` is at least this at theta*, for live units.
-      curvature: the least eigenvalue of the Hessian across the orbits is at least this.
-      active_examples: for each live unit, on how many examples it is active.
-      dead_units: how many units are active on no example.
-    """
-
-    radius: float
-    risk: float
-    risk_above: float
-    norm: float
-    teacher_norm: float
-    kink_distance: float
-    curvature: float
-    active_examples: tuple[int, ...]
-    dead_units: int
+    radius: float  # theta* is within this Euclidean distance of the candidate
+    risk: float  # lower bound on f(theta*); the teacher's risk is 0
+    risk_above: float  # upper bound on f(theta*)
+    norm: float  # upper bound on |||theta*|||
+    teacher_norm: float  # upper bound on that of the teacher
+    kink_distance: float  # lower bound on |w . z_i| / ||z_i|| at theta*, for live units w
+    curvature: float  # lower bound on the eigenvalues of the Hessian across the orbits
+    active_examples: tuple[int, ...]  # for each live unit, on how many examples it is active
+    dead_units: int  # how many units are active on no example
 
 
 def exact(array: ArrayLike) -> np.ndarray:
@@ -61,8 +45,7 @@ def exact(array: ArrayLike) -> np.ndarray:
 
 def root_above(value: Fraction) -> Fraction:
     """A rational upper bound of the square root."""
-    scaled = value * _ROOT_UNIT**2
-    return Fraction(math.isqrt(math.ceil(scaled)) + 1, _ROOT_UNIT)
+    return Fraction(math.isqrt(math.ceil(value * _ROOT_UNIT**2)) + 1, _ROOT_UNIT)
 
 
 def _norm(array) -> Fraction:
@@ -158,9 +141,9 @@ def _orbit_tangents(blocks: list[_Block]) -> np.ndarray:
 def _is_definite(matrix) -> bool:
     """Whether a symmetric matrix M is positive definite; False in doubt.
 
-    Entries are rounded to multiples of 1 / _ROOT_UNIT, which moves no eigenvalue by more than
-    size / _ROOT_UNIT; the diagonal is lowered by that. M is definite if Q^T M Q has a
-    dominant diagonal, where the columns of Q are the computed eigenvectors, rounded.
+    Rounding M to multiples of 1 / _ROOT_UNIT moves no eigenvalue by more than size / _ROOT_UNIT;
+    the diagonal is lowered by that. M is definite if Q^T M Q has a dominant diagonal, where the
+    columns of Q are the computed eigenvectors, rounded.
     """
     rows = np.vectorize(round, otypes="O")(matrix * _ROOT_UNIT)
     rows -= len(rows) * np.eye(len(rows), dtype=int)

@@ -1,13 +1,7 @@
-"""Search for critical points of a mean square, and their distance from kinks.
+"""Search for critical points of a mean square, their distance from kinks, and dead units.
 
-A net is given by its residual function, so the same program searches linear residual nets. A solve
-is Levenberg-Marquardt on ``grad f = 0``; a descent is Levenberg-Marquardt on f, drawn to minima,
-and then a solve. Inside one activation pattern f is a polynomial, and a point there with
-``grad f = 0`` is a critical point in every sense. `kink_margins` tells points at a kink, where some
-unit's pre-activation is 0 on some example.
-
-A unit is strictly dead on a sample if its pre-activation is negative on every example: see N6 to N8
-of docs/theory/relu.md.
+Inside one activation pattern f is a polynomial, and a point there with ``grad f = 0`` is a critical
+point in every sense. At a kink some unit's pre-activation is 0 on some example.
 """
 
 import functools
@@ -18,17 +12,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
 import scipy.special
 from jax.flatten_util import ravel_pytree
+from scipy.optimize import linprog
 
 from identity_matters import solvers
 from identity_matters.array_types import Array
 from identity_matters.relu import model
 from identity_matters.relu.model import Blocks, Problem
 
-# A search also ends once the slope of its residual is below this share of the tolerance.
-_SLOPE_SHARE = 1e-3
+_SLOPE_SHARE = 1e-3  # a search also ends once its slope is below this share of the tolerance
 
 
 @functools.partial(jax.jit, static_argnames=("steps", "tolerance", "residuals"))
@@ -41,16 +34,14 @@ def find(
     tolerance: float,
     residuals: Callable[[Any, Problem], jax.Array] = model.residuals,
 ) -> tuple[Any, dict[str, jax.Array]]:
-    """Runs a search from each of a batch of starts.
+    """Solves ``grad f = 0`` by Levenberg-Marquardt from each of a batch of starts.
 
-    Args:
-      weights, problem: with a leading axis of m starts, each with its own problem.
-      descends: bool[m], whether to descend on f first, or only to solve grad f = 0.
-      steps, tolerance: of each Levenberg-Marquardt; see `solvers.least_squares`.
-      residuals: ``residuals(weights, problem)`` of one start; f is the sum of their squares.
-    Returns:
-      ``(weights, numbers)``: the limits, and f64[m] each of "gradient_norm" and "risk"; f64[m, p]
-      "eigenvalues" of the Hessian of f on its piece, in ascending order.
+    `weights` and `problem` have a leading axis of m starts. Where `descends`, bool[m], is true,
+    Levenberg-Marquardt on f comes first and draws the search to minima. For `steps` and `tolerance`
+    see `solvers.least_squares`. f is the sum of squares of `residuals`; a linear net has its own.
+
+    Returns ``(weights, numbers)``: the limits, and "gradient_norm" f64[m], "risk" f64[m] and
+    "eigenvalues" f64[m, p] of the Hessian of f on its piece, in ascending order.
     """
 
     def one(start, sample, descend):
@@ -65,23 +56,22 @@ def find(
         )
         theta = solve(residual, theta, steps=jnp.where(descend, steps, 0)).theta
         theta, slope, hessian = solve(gradient, theta, steps=steps)
-        numbers = {
+        return unravel(theta), {
             "gradient_norm": jnp.linalg.norm(slope),
             "risk": jnp.sum(residual(theta) ** 2),
             "eigenvalues": jnp.linalg.eigvalsh(hessian),
         }
-        return unravel(theta), numbers
 
     return jax.vmap(one)(weights, problem, descends)
 
 
 @jax.jit
 def kink_margins(blocks: Blocks, problem: Problem) -> dict[str, jax.Array]:
-    """Distance of each limit from a kink, its shortest unit, its dead units; batched over an axis.
+    """Distance from a kink, shortest unit and dead units of each of m nets with their problems.
 
-    Returns "kink_margin", the least ``|w . z_i| / (||w|| ||z_i||)`` over all units and examples (0
-    if w or z_i is 0), and "shortest_unit", the least ``max(||w||, ||v||)`` of a unit, both f64[m];
-    and i64[m] "dead_units", how many are active on no example.
+    "kink_margin", f64[m], is the least ``|w . z_i| / (||w|| ||z_i||)`` over units and examples (0
+    if w or z_i is 0), "shortest_unit", f64[m], the least ``max(||w||, ||v||)`` of a unit, and
+    "dead_units", i64[m], the number of units that are active on no example.
     """
     # Axes: nets, blocks, examples, units.
     _, hidden, pre = jax.vmap(model.forward)(blocks, problem)
@@ -100,17 +90,17 @@ def kink_margins(blocks: Blocks, problem: Problem) -> dict[str, jax.Array]:
 
 
 def dead_share_on_ball(dimension: int, radius: float) -> float:
-    """p, a lower bound on the share of random units strictly dead on data in a ball of `radius` b.
+    """A lower bound on the share of random units that are strictly dead on data in a ball (N7).
 
-    ``p = 1/2 I_{1/(1 + b^2)}(d/2, 1/2)`` (regularised incomplete beta function) for rows w with
-    spherically symmetric directions. Data that fill the ball attain it (N7).
+    It is ``1/2 I_{1/(1 + b^2)}(d/2, 1/2)`` for rows w with spherically symmetric directions and the
+    radius b. Data that fill the ball attain it.
     """
     return float(0.5 * scipy.special.betainc(dimension / 2, 0.5, 1 / (1 + radius**2)))
 
 
 @jax.jit
 def strictly_dead(blocks: Blocks, problem: Problem) -> jax.Array:
-    """Whether all units of each of m nets, which share one problem, are strictly dead: bool[m]."""
+    """bool[m]: whether all pre-activations of each of m nets on one problem are negative (N6)."""
     _, _, pre = jax.vmap(model.forward, in_axes=(0, None))(blocks, problem)
     return (pre < 0).all(axis=(1, 2, 3))
 
@@ -118,18 +108,16 @@ def strictly_dead(blocks: Blocks, problem: Problem) -> jax.Array:
 def hull_depth(points: np.ndarray) -> float:
     """``min_u max_i u . p_i`` over ``max_j |u_j| = 1``: positive iff 0 is inside the convex hull.
 
-    Solved as 2d linear programs, one per face of the cube: f64[n, d] -> float. See N8.
+    f64[n, d] -> float, by 2d linear programs, one per face of the cube. See N8.
     """
     points = np.asarray(points)
     count, dimension = points.shape
-    least = np.inf
     objective = np.append(np.zeros(dimension), 1.0)
     constraints = np.concatenate([points, -np.ones((count, 1))], axis=1)
+    least = np.inf
     for face, sign in itertools.product(range(dimension), (-1.0, 1.0)):
         bounds = [(-1.0, 1.0)] * dimension + [(None, None)]
         bounds[face] = (sign, sign)
-        solved = scipy.optimize.linprog(
-            objective, A_ub=constraints, b_ub=np.zeros(count), bounds=bounds
-        )
+        solved = linprog(objective, A_ub=constraints, b_ub=np.zeros(count), bounds=bounds)
         least = min(least, solved.fun)
     return float(least)

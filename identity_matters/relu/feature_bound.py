@@ -1,13 +1,11 @@
 """What remains of eq. (2.3): a gradient bound where the features of a block are independent.
 
-Let ``Phi_j = [ReLU(U_j h_{j-1}(x_i) + s_j)]_i`` in R^{k x n} be the features of block j on the n
-examples, and ``sigma_n`` a matrix's n-th singular value, 0 for k < n. Then
-
     ||grad f||^2 >= c f,   c = (4/n) sigma_min(B)^2 sum_j sigma_n(Phi_j)^2 prod_{m > j} room_m^2,
-    room_m = max(0, 1 - ||V_m|| ||U_m||),
+    room_m = max(0, 1 - ||V_m|| ||U_m||).
 
-with sigma_min(B) = 0 unless B has full row rank. N12 to N14 of docs/theory/relu.md prove it and say
-where it is tight, what it implies, and what remains at a kink, where f need not be differentiable.
+Column i of Phi_j, k x n, is ``ReLU(U_j h_{j-1}(x_i) + s_j)``, the features of example i. Its n-th
+singular value sigma_n is 0 for k < n, and sigma_min(B) is 0 unless B has full row rank. N12 to N14
+of docs/theory/relu.md prove the bound and say where it is tight and what remains at a kink.
 """
 
 import functools
@@ -54,12 +52,10 @@ def _functional_coefficients(blocks: Blocks, problem: Problem) -> jax.Array:
 
 @jax.jit
 def functional_bound(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.Array]:
-    """``(right, left)`` of the bound on the gradient in the maps (N15); f64[l] each.
+    """``(right, left)`` of ``sum_i |g_j(x_i)|^2 >= (4/n) sigma_min(B)^2 prod_{m > j} room_m^2 f``.
 
-    Let ``g_j(x_i)`` be the gradient of f with respect to a vector added to the output of block j on
-    example i. Then for every block, whatever its features,
-
-        sum_i |g_j(x_i)|^2 >= (4/n) sigma_min(B)^2 prod_{m > j} room_m^2 f.
+    f64[l] each, for every block j, whatever its features (N15). ``g_j(x_i)`` is the gradient of f
+    with respect to a vector added to the output of the block on example i.
     """
 
     def risk(added):
@@ -94,9 +90,9 @@ def search(
 ) -> jax.Array:
     """The least ratio that projected Adam meets over nets whose blocks stay in a ball: f64[m].
 
-    Minimises ``||grad f||^2 / f`` ("ratio"), or that divided by the coefficient ("slack"). After
-    every update each U_j, V_j and s_j of Frobenius norm above `norm` is scaled back to it.
-    The leading axis of `blocks` and `problem` is m. `learning_rate` is in units of `norm`.
+    It is ``||grad f||^2 / f`` ("ratio"), or that divided by the coefficient ("slack"). After every
+    update each U_j, V_j and s_j of Frobenius norm above `norm` is scaled back to it. `blocks` and
+    `problem` have a leading axis of m; `learning_rate` is in units of `norm`.
     """
 
     def log_ratio(some, sample):

@@ -39,10 +39,9 @@ def relu(z: Array) -> jax.Array:
 def forward(
     blocks: Blocks, problem: Problem, added: Array | None = None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The forward pass through all blocks: ``(yhat, hidden, pre)``.
+    """``(yhat f64[n, d_out], inputs of the blocks f64[l, n, d], pre-activations f64[l, n, k])``.
 
-    yhat is f64[n, d_out]; the inputs of the blocks, hidden, are f64[l, n, d], their pre-activations
-    f64[l, n, k]. `added`, f64[l, n, d] or None, is added to the output of each block.
+    `added`, f64[l, n, d] or None, is added to the output of each block.
     """
     h = jnp.asarray(problem.x @ problem.A.T)
     hidden, pre = [], []
@@ -98,10 +97,7 @@ def max_norm(blocks: Blocks) -> np.ndarray:
 def random_blocks(
     rng: np.random.Generator, norms: np.ndarray, depth: int, width: int, dimension: int, bias: bool
 ) -> Blocks:
-    """Gaussian directions scaled so that every U_j, V_j and s_j has the given norm.
-
-    `norms` is f64[m], one for each of m nets; m is the leading axis of the result.
-    """
+    """Gaussian weights of m nets, stacked; every U_j, V_j and s_j of net i has norm norms[i]."""
     U = random_layers(rng, norms, depth, width, dimension)
     V = random_layers(rng, norms, depth, dimension, width)
     return Blocks(U, V, random_layers(rng, norms, depth, width, 1)[..., 0] if bias else None)
@@ -110,7 +106,7 @@ def random_blocks(
 def random_layers(
     rng: np.random.Generator, norms: np.ndarray, depth: int, rows: int, columns: int
 ) -> np.ndarray:
-    """Gaussian matrices with spectral norm norms[m]: f64[m, depth, rows, columns]."""
+    """Gaussian matrices scaled to the spectral norms, f64[m]: f64[m, depth, rows, columns]."""
     matrices = rng.standard_normal((len(norms), depth, rows, columns))
     lengths = np.linalg.norm(matrices, 2, axis=(-2, -1), keepdims=True)
     return np.asarray(norms)[:, None, None, None] * matrices / lengths
@@ -120,15 +116,11 @@ def random_layers(
 def gradient_descent(
     blocks: Blocks, problem: Problem, *, learning_rate: float, records: int, updates_per_record: int
 ) -> tuple[Blocks, dict[str, jax.Array]]:
-    """``theta <- theta - learning_rate grad f(theta)`` for a batch of starts.
+    """``records * updates_per_record`` times ``theta <- theta - learning_rate grad f(theta)``.
 
-    Args:
-      blocks, problem: with a leading axis of m starts, each with its own sample.
-      records, updates_per_record: their product is the number of updates.
-    Returns:
-      ``(blocks, numbers)``: the last weights, and "curve" f64[m, records + 1], the risk at the
-      start and at each record; "travelled" f64[m], ``||theta - theta_start||``;
-      "squared_gradient" f64[m], ``||grad f||^2`` at the end.
+    `blocks` and `problem` have a leading axis of m starts, each with its own sample. Returns the
+    last weights and "curve" f64[m, records + 1], the risk at the start and at each record,
+    "travelled" f64[m], ``||theta - theta_start||``, and "squared_gradient" f64[m] at the end.
     """
 
     def one(start, sample):

@@ -4,8 +4,7 @@ Near the origin ``f(eps theta) = f(0) + eps^2 q(theta) + O(eps^4)`` with
 
     q(theta) = -2 sum_{blocks, units} <v, m(w)>,    m(w) = (1/n) sum_i B^T e_i ReLU(w . z_i),
 
-where ``z_i = (A x_i, 1)``, or ``A x_i`` without biases, and ``e_i = y_i - B A x_i``: N1 to N5 of
-docs/theory/relu.md.
+where ``z_i = (A x_i, 1)``, or ``A x_i`` without biases, and ``e_i = y_i - B A x_i`` (N1 to N5).
 """
 
 import jax
@@ -16,8 +15,7 @@ from numpy.typing import ArrayLike
 from identity_matters.relu import model
 from identity_matters.relu.model import Blocks, Problem
 
-# Steps of the power iteration; the largest value on the way counts.
-_POWER_STEPS = 30
+_POWER_STEPS = 30  # of the power iteration; the largest value on the way counts
 
 
 def unit_inputs(problem: Problem, bias: bool) -> np.ndarray:
@@ -53,7 +51,7 @@ def unit_weights(blocks: Blocks) -> np.ndarray:
 
 
 def second_order_form(blocks: Blocks, problem: Problem) -> float:
-    """``q(theta)``: see the module's docstring."""
+    """``q(theta)``, by the formula above."""
     v = np.swapaxes(np.asarray(blocks.V), 1, 2).reshape(-1, problem.A.shape[0])
     return float(-2 * np.sum(v * error_correlation(unit_weights(blocks), problem)))
 
@@ -61,10 +59,10 @@ def second_order_form(blocks: Blocks, problem: Problem) -> float:
 def escape_curvature(
     problem: Problem, bias: bool, rng: np.random.Generator, starts: int
 ) -> tuple[float, np.ndarray]:
-    """A lower bound on ``kappa = max_{||w|| = 1} ||m(w)||`` and its w, f64[d + 1] or f64[d].
+    """A lower bound on ``kappa = max_{||w|| = 1} ||m(w)||`` (N2) and its w, f64[d + 1] or f64[d].
 
     On the cone of one activation pattern m is linear, so power iteration ``w <- M^T M w`` with the
-    pattern's own M climbs inside a cone. kappa is the steepest descent at second order (N2).
+    pattern's own M climbs inside a cone.
     """
     z = unit_inputs(problem, bias)
     pulled_back = errors(problem) @ np.asarray(problem.B) / len(z)

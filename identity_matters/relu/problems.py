@@ -11,33 +11,26 @@ from identity_matters import random_matrices
 from identity_matters.relu import model, origin
 from identity_matters.relu.model import Blocks, Problem
 
-# Teachers that are almost inactive on the sample are drawn again: those with f(0) below this share
-# of norm^4, as a block of that norm adds about norm^2 to an input of length 1.
+# Teachers are drawn again if they are almost inactive on the sample: f(0) is below this share of
+# norm^4, as a block of that norm adds about norm^2 to an input of length 1.
 _LEAST_RISK_SHARE = 2e-2
 _DRAWS_AT_MOST = 50
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What to draw.
+    """What to draw; ValueError if `lifted_width` or `teacher_norm` is out of range.
 
-    Attributes:
-      pairs: the sample is so many pairs of a Gaussian input, of mean square length 1, and its
-        negative: n = 2 pairs. So 0 is in its hull (N8 of docs/theory/relu.md).
-      width_in: d_in, of inputs and outputs.
-      lifted_width: d, of the blocks; for d > d_in, A is a random isometry and B the transpose of
-        another; for d = d_in both are the identity.
-      depth, teacher_width, teacher_norm: of the teacher, |||theta||| = teacher_norm.
-      bias: whether its units have biases.
+    If d > d_in, A is a random isometry and B the transpose of another, else both are the identity.
     """
 
-    pairs: int
-    width_in: int
-    lifted_width: int
+    pairs: int  # of inputs x and -x: n = 2 pairs, and 0 is in the hull (N8)
+    width_in: int  # d_in, of inputs and outputs
+    lifted_width: int  # d, of the blocks
     depth: int
     teacher_width: int
-    teacher_norm: float
-    bias: bool
+    teacher_norm: float  # |||theta||| of the teacher
+    bias: bool  # whether its units have biases
 
     def __post_init__(self):
         if self.lifted_width < self.width_in:
@@ -49,7 +42,7 @@ class Setting:
 
 
 def paired_inputs(rng: np.random.Generator, count: int, pairs: int, width: int) -> np.ndarray:
-    """`count` samples of `pairs` Gaussian x and their -x: f64[count, 2 pairs, width]."""
+    """Samples of x and -x, x Gaussian with mean square length 1: f64[count, 2 pairs, width]."""
     half = rng.standard_normal((count, pairs, width))
     return np.concatenate([half, -half], axis=1) / np.sqrt(width)
 
@@ -62,10 +55,7 @@ def _isometries(rng, count: int, rows: int, columns: int) -> np.ndarray:
 
 
 def realizable(rng: np.random.Generator, count: int, setting: Setting) -> tuple[Problem, Blocks]:
-    """`count` problems and their teachers, each with a leading axis of that length.
-
-    Raises ArithmeticError if too few teachers are active on the sample.
-    """
+    """`count` problems and their teachers, stacked; ArithmeticError if too few are active."""
     kept: list[tuple] = []
     for _ in range(_DRAWS_AT_MOST):
         x = paired_inputs(rng, count, setting.pairs, setting.width_in)
@@ -94,6 +84,6 @@ def member(tree: Any, index: int) -> Any:
 
 
 def plain_problem(x: ArrayLike, y: ArrayLike) -> Problem:
-    """A sample without input and output maps: x f64[n, d], y f64[n, d]."""
+    """A sample, x and y f64[n, d], with identity matrices as input and output maps."""
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     return Problem(x, y, np.eye(x.shape[1]), np.eye(x.shape[1]))

@@ -14,31 +14,28 @@ from identity_matters.report import figures, groups, page
 from identity_matters.report.groups import Collection, Group
 from identity_matters.runs import Run
 
-# Column of a table -> its cell, in Markdown.
-Row = dict[str, str]
-
+Row = dict[str, str]  # column of a table -> its cell, in Markdown
+_Figures = dict[str, tuple[str, str]]  # name -> the id of its claim, and the figure in Markdown
 _DATA_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
 
 
 def write(collections: list[Collection], directory: pathlib.Path) -> list[pathlib.Path]:
     """Writes the whole report to `directory` and returns the paths of its pages.
 
-    It is built in a temporary directory and then moved into place; if building fails, the old
-    report stays as it was. Each figure uses the last collection that has points for it: yours
-    before the reference. A run that a figure cannot draw is listed with the reason.
+    If building fails, the old report stays as it was. Each figure uses the last collection that has
+    points for it: yours before the reference. A run that it cannot draw is listed with the reason.
     """
-    directory = pathlib.Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory, prefix=".report-") as made:
         aside = pathlib.Path(made)
         for name in ("figures", "tables"):
             (aside / name).mkdir()
-        pictures, problems = _pictures(collections, aside / "figures")
         every = [group for c in collections for group in c.groups]
-        tables = {"table_2": [*table_2(every)], "reduced_cifar": [*reduced_cifar(every)]}
-        for name, rows in {"metrics": [*every_metric(collections)], **tables}.items():
-            figures.write_csv(aside / "tables" / f"{name}.csv", rows)
-        markdown = _markdown(collections, directory, tables, pictures, problems)
+        tables = {"table_2": table_2(every), "reduced_cifar": reduced_cifar(every)}
+        for name, rows in {"metrics": every_metric(collections), **tables}.items():
+            figures.write_csv(aside / "tables" / f"{name}.csv", list(rows))
+        pictures, problems = _pictures(collections, aside / "figures")
+        markdown = _markdown(collections, directory, pictures, problems)
         (aside / "REPORT.md").write_text(markdown, encoding="utf-8")
         (aside / "report.html").write_text(page.render(markdown, aside), encoding="utf-8")
         for name in ("figures", "tables", "report.html", "REPORT.md"):
@@ -78,11 +75,9 @@ def _findings(collection: Collection) -> list[tuple[paper.Finding, str]]:
     return found
 
 
-def _pictures(
-    collections: list[Collection], directory: pathlib.Path
-) -> tuple[dict[str, tuple[str, str]], list[str]]:
-    """Name of each figure that could be drawn -> (id of its claim, Markdown), and the problems."""
-    pictures: dict[str, tuple[str, str]] = {}
+def _pictures(collections: list[Collection], directory: pathlib.Path) -> tuple[_Figures, list[str]]:
+    """The figures that could be drawn, and the problems."""
+    pictures: _Figures = {}
     problems: list[str] = []
     for one in figures.FIGURES:
         for collection in reversed(collections):
@@ -91,13 +86,10 @@ def _pictures(
             if shown:
                 seeds = sorted({run.seed for run in shown})
                 count = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-                claims = {paper.claim_id(run.summary["claim"]) for run in shown}
-                words = paper.FIGURES[one.name]
-                text = (
-                    f"![{words.title}](figures/{one.name}.svg)\n**{words.title}.** {words.caption}"
-                    f" ({collection.name}, {count}; [{one.name}.csv](figures/{one.name}.csv))"
-                )
-                pictures[one.name] = (next(c for c in paper.CLAIMS if c in claims), text)
+                title, caption = paper.FIGURES[one.name]
+                origin = f"({collection.name}, {count}; [{one.name}.csv](figures/{one.name}.csv))"
+                text = f"![{title}](figures/{one.name}.svg)\n**{title}.** {caption} {origin}"
+                pictures[one.name] = (groups.group_runs(shown)[0].claim, text)
                 break
     return pictures, problems
 
@@ -110,13 +102,10 @@ def _drawn_runs(experiment: str, collection: Collection) -> list[Run]:
 
 
 def _markdown(
-    collections: list[Collection],
-    directory: pathlib.Path,
-    tables: dict[str, list[Row]],
-    pictures: dict[str, tuple[str, str]],
-    problems: list[str],
+    collections: list[Collection], directory: pathlib.Path, pictures: _Figures, problems: list[str]
 ) -> str:
     """The text of REPORT.md in `directory`; `problems` are those of the figures."""
+    every = [group for c in collections for group in c.groups]
     sizes = {name: number.value for name, number in paper.NUMBERS.items()}
     parts = [f"# {paper.REPORT['title']}", paper.REPORT["introduction"]]
     opening = set()
@@ -128,14 +117,9 @@ def _markdown(
         if finding.figure in pictures and finding.figure not in opening:
             opening.add(finding.figure)
             parts.append(pictures[finding.figure][1])
-    parts += [
-        "## Claims",
-        table(claims_table(paper.CLAIMS.values(), collections)),
-        "## Table 2",
-        paper.REPORT["table-2"],
-        table(tables["table_2"]),
-    ]
-    if reduced := tables["reduced_cifar"]:
+    parts += ["## Claims", table(claims_table(paper.CLAIMS.values(), collections))]
+    parts += ["## Table 2", paper.REPORT["table-2"], table(table_2(every))]
+    if reduced := [*reduced_cifar(every)]:
         parts += [paper.REPORT["reduced-cifar"].format(**sizes), table(reduced)]
     parts.append("## Evidence, claim by claim")
     for claim in paper.CLAIMS.values():
@@ -195,9 +179,6 @@ def _evidence(variant: str, columns: dict[str, Group], directory: pathlib.Path) 
             f"```bash\n{' '.join(origin['command'].split())}\n```",
         ]
     return "\n\n".join([*parts, "</details>"])
-
-
-# Tables
 
 
 def table(rows: Iterable[Row]) -> str:
@@ -263,10 +244,7 @@ def claims_table(
 
 
 def table_2(members: list[Group]) -> Iterator[Row]:
-    """Published top-1 errors beside ours at the last and at the best step, at paper scale only.
-
-    If several groups have the same variant, the last one is used.
-    """
+    """Published top-1 errors beside ours at paper scale, from the last group of each variant."""
     ours = {group.first.variant: group for group in members if group.scale == "paper"}
     for method, numbers in paper.TABLE_2.items():
         for dataset, number in numbers.items():

@@ -23,8 +23,7 @@ from identity_matters import paper
 from identity_matters.runs import Run, read_collection
 
 NOT_RUN = "not run"
-# Verdicts that decide nothing cannot contradict another verdict.
-_UNDECIDED = {"undecided", "not comparable"}
+_UNDECIDED = {"undecided", "not comparable"}  # these cannot contradict another verdict
 # The exceptions that reading a malformed record can raise.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 # {experiment/variant:max metric~digits}
@@ -112,10 +111,7 @@ class Collection:
 
 
 def read(name: str, directory: str | os.PathLike[str]) -> Collection:
-    """Reads the runs in `directory`, which need not exist.
-
-    A run whose files cannot be read, or lack what the tables need, is listed in `problems`.
-    """
+    """Reads the runs in `directory`, if it exists; `problems` lists what the tables cannot use."""
     found, problems = read_collection(directory)
     runs = []
     for run in (run for run in found if run.status == "done"):
@@ -124,10 +120,9 @@ def read(name: str, directory: str | os.PathLike[str]) -> Collection:
             origin(run)
             for value in (*run.summary["metrics"].values(), *run.summary["paper"].values()):
                 mean_sd([value])
+            runs.append(run)
         except MALFORMED as error:
             problems.append(f"{run.path}: cannot be reported: {type(error).__name__} {error}")
-        else:
-            runs.append(run)
     unfinished = [f"{run.path}: {run.status}" for run in found if run.status != "done"]
     return Collection(name, runs, group_runs(runs), unfinished, problems)
 
@@ -149,15 +144,15 @@ def rows(records: list[dict], names: str) -> list[dict]:
     From ``{"depth": 2, "norms": [0.1, 0.3]}``, "depth norm=norms" makes the rows
     ``{"depth": 2, "norm": 0.1}`` and ``{"depth": 2, "norm": 0.3}``. Lists may be nested.
     """
-    found = []
+    found: list[dict] = []
     for row in (pick(record, names) for record in records):
         lists = [name for name, held in row.items() if isinstance(held, list)]
-        if lists:
-            places = zip(*(row[name] for name in lists), strict=True)
-            each = [row | dict(zip(lists, place, strict=True)) for place in places]
-            found += rows(each, " ".join(row))
-        else:
+        if not lists:
             found.append(row)
+            continue
+        places = zip(*(row[name] for name in lists), strict=True)
+        each = [row | dict(zip(lists, place, strict=True)) for place in places]
+        found += rows(each, " ".join(row))
     return found
 
 
@@ -168,8 +163,8 @@ def _is_number(value: object) -> bool:
 def format_number(value: float, digits: int = 4) -> str:
     """Formats a number for the tables: integers in full, others to `digits` digits.
 
-    Below a million, others are rounded to integers where they would need an exponent. Anything that
-    is not a number, such as None, is printed as it is.
+    Below a million, others are rounded to integers from 1,000 on and where they would need an
+    exponent. What is not a number, such as None, is printed as it is.
     """
     if isinstance(value, bool):
         return str(value).lower()
@@ -209,19 +204,17 @@ def in_words(values: list, digits: int = 2, extreme: str = "") -> str:
 
 
 def _in_words(value: float, digits: int, extreme: str) -> str:
-    if isinstance(value, int) or (value.is_integer() and abs(value) < 10**15):
-        shown = format_number(value, digits)
-    else:
-        if extreme:
-            rounding = decimal.ROUND_CEILING if extreme == "max" else decimal.ROUND_FLOOR
-            # Drop the rounding errors of float64 first: 1 + 2e-16 is at most 1.0.
-            exact = decimal.Context(prec=9).create_decimal_from_float(value)
-            # Below a million the whole part is printed in full.
-            kept = max(digits, exact.adjusted() + 1) if abs(value) < 10**6 else digits
-            value = float(decimal.Context(prec=kept, rounding=rounding).create_decimal(exact))
-        # Trailing zeros show the precision of a rounded number: 1.0.
-        large = abs(value) >= min(10**digits, 1000)
-        shown = format_number(value, digits) if large else f"{value:#.{digits}g}"
+    whole = isinstance(value, int) or (value.is_integer() and abs(value) < 10**15)
+    if extreme and not whole:
+        rounding = decimal.ROUND_CEILING if extreme == "max" else decimal.ROUND_FLOOR
+        # Drop the rounding errors of float64 first: 1 + 2e-16 is at most 1.0.
+        exact = decimal.Context(prec=9).create_decimal_from_float(value)
+        # Below a million the whole part is printed in full.
+        kept = max(digits, exact.adjusted() + 1) if abs(value) < 10**6 else digits
+        value = float(decimal.Context(prec=kept, rounding=rounding).create_decimal(exact))
+    large = abs(value) >= min(10**digits, 1000)
+    # Trailing zeros show the precision of a rounded number: 1.0.
+    shown = format_number(value, digits) if whole or large else f"{value:#.{digits}g}"
     mantissa, _, exponent = shown.partition("e")
     return f"{mantissa} × 10^{int(exponent)}" if exponent else mantissa.removesuffix(".")
 

@@ -1,8 +1,7 @@
 """Renders REPORT.md as one self-contained HTML page, from page.html and page.css.
 
-Formulas become MathML, which browsers can show; figures are embedded. HTML in the text is escaped,
-except for <details> and <summary>. The icon of the page is empty; without one, browsers would
-request it from a server.
+Formulas become MathML, and figures are embedded. HTML in the text is escaped, except for <details>
+and <summary>. The icon of the page is empty; without one, browsers would ask a server for it.
 """
 
 import base64

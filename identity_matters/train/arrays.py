@@ -18,8 +18,7 @@ from identity_matters.train.loop import Intervals, Log, fit
 from identity_matters.train.parallel import ParallelSteps, pick_devices
 from identity_matters.train.step import Task, learning_rate_schedule, momentum_sgd
 
-# Approximate number of train records in a run.
-LOGS = 10
+LOGS = 10  # about how many train records a run has
 
 
 def train(
@@ -45,19 +44,15 @@ def train(
     Args:
       net: a flax module, called as ``net(x, train=...)``; it returns logits, or a tuple that starts
         with them. `identity_matters.nets` has some.
-      variables: the initial variables, ``nets.init_variables(net, key, x.shape[1:])`` or
-        ``net.init(key, x[:1], train=False)``.
+      variables: the initial ones, from `nets.init_variables` or `net.init`.
       x, x_test: float32 or uint8[n, ...]; uint8 is divided by 255.
       y, y_test: int[n], labels from 0.
       steps, learning_rate, schedule, warmup_steps: see `step.learning_rate_schedule`.
       batch_examples: fewer devices are used if their number does not divide it.
       weight_decay: applied to every leaf named kernel.
-      verbose: print each record.
-    Returns:
-      (the trained variables, the records of the run).
-    Raises:
-      ValueError: a setting or an array is invalid.
-      step.NonFiniteError: the training diverges.
+
+    Returns (the trained variables, the records of the run). Raises ValueError for an invalid
+    setting or array, and step.NonFiniteError if the training diverges.
     """
     every = max(steps // LOGS, 1)
     data = Arrays(_as_images(x), np.asarray(y), _as_images(x_test), np.asarray(y_test))

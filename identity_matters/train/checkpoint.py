@@ -23,12 +23,9 @@ from etils import epath
 
 from identity_matters import runs
 
-# The variable collections of a net.
-COLLECTIONS = ("params", "fixed", "batch_stats")
-# How many of the newest checkpoints to keep.
-KEPT = 2
-# How many differences an error message lists.
-_NAMED = 5
+COLLECTIONS = ("params", "fixed", "batch_stats")  # the variables of a net
+KEPT = 2  # how many of the newest checkpoints are kept
+_NAMED = 5  # how many differences an error message lists
 # Errors of storage that cannot be read right now; they do not mean that a file is damaged.
 _STORAGE = re.compile(
     r"UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAUTHENTICATED|RESOURCE_EXHAUSTED"
@@ -43,11 +40,9 @@ class CheckpointError(Exception):
 class Checkpoints(contextlib.AbstractContextManager):
     """The newest few states of one run in one directory; only one process uses it.
 
-    Args:
-      directory: made at the first save, with a folder STEP for each state; ``gs://`` works, too.
-      settings: JSON-able; `restore` raises if they differ from those saved with a checkpoint, apart
-        from `runs.PLACE_SETTINGS`. None, for readers, skips that check.
-      on_warning: called with one line for each damaged checkpoint.
+    `directory` is made at the first save, with a folder STEP for each state; ``gs://`` works, too.
+    `restore` checks that the JSON-able `settings` are the saved ones, except `runs.PLACE_SETTINGS`;
+    None, for readers, skips that. `on_warning` gets one line for each damaged checkpoint.
     """
 
     def __init__(
@@ -119,13 +114,9 @@ class Checkpoints(contextlib.AbstractContextManager):
         """The newest undamaged checkpoint, (step, state, extra); None if there are none at all.
 
         Damaged ones that are newer are moved to DIRECTORY/damaged/, each with a warning. `state`
-        holds NumPy arrays in the structure of `like`, a pytree of the expected shapes and dtypes,
-        such as `jax.ShapeDtypeStruct`. Without `like` any are accepted, and `state` is a dict with
-        keys like "params.stem.kernel".
-
-        Raises:
-          CheckpointError: the newest undamaged checkpoint has different settings, or array names,
-            shapes or dtypes; all are damaged; or the storage cannot be read.
+        holds NumPy arrays in the structure of `like`, a pytree of the expected shapes and dtypes;
+        without it, a dict with keys like "params.stem.kernel". Raises CheckpointError if settings,
+        array names, shapes or dtypes differ, if all are damaged, or if the storage cannot be read.
         """
         if not self.directory.exists():
             return None
@@ -133,9 +124,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         try:
             steps = sorted(self._manager.all_steps(), reverse=True)
         except Exception as error:  # of any type, as below
-            raise CheckpointError(
-                f"{self.directory} cannot be read ({runs.first_line(error)})"
-            ) from None
+            line = runs.first_line(error)
+            raise CheckpointError(f"{self.directory} cannot be read ({line})") from None
         for step in steps:
             try:
                 found = step, *self._read(step, like)
@@ -223,7 +213,7 @@ class Checkpoints(contextlib.AbstractContextManager):
 def load_variables(directory: str | os.PathLike[str]) -> dict:
     """The variables in the newest checkpoint of `directory`: {"params", "fixed", "batch_stats"}.
 
-    Raises CheckpointError if there is no checkpoint, or `Checkpoints.restore` does.
+    Raises CheckpointError if there is no checkpoint, or as `Checkpoints.restore` does.
     """
     with Checkpoints(directory, settings=None) as checkpoints:
         found = checkpoints.restore()

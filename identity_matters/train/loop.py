@@ -1,8 +1,7 @@
 """A training run: restore, step, log, evaluate, save, stop; its records and its result.
 
 A checkpoint stores how many records preceded it. A resumed run drops the later records and writes
-them again; all their fields but `TIMING_FIELDS` equal those of an uninterrupted run.
-docs/metrics.md explains each field.
+them again; all fields (docs/metrics.md) but `TIMING_FIELDS` equal those of an uninterrupted run.
 """
 
 import collections
@@ -37,8 +36,7 @@ class StopRequested(Exception):
 class Log:
     """Where `fit` writes its records; this base class keeps them in memory and can print them.
 
-    `append` adds one, `rewind` keeps the first `count`. `progress` is called after each dispatch,
-    and with loss None in an evaluation before the first.
+    `progress` is called after each dispatch, and with loss None in an evaluation before the first.
     """
 
     def __init__(self, verbose: bool = False) -> None:
@@ -150,22 +148,15 @@ def fit(
 ) -> tuple[dict, dict]:
     """Trains `task` to its last step, resuming from the newest checkpoint if there is one.
 
-    Several processes make the same call, and log the same records up to timings.
+    Several processes make the same call, and log the same records up to timings. The typed `key` is
+    the root of all randomness. With `checkpoints`, which are closed at the end, a record must be on
+    disk when ``log.append`` returns. `peak_flops_per_second` is that of all devices together, if
+    known. A trace of a few dispatches goes to `profile_dir`, unless that is empty.
 
-    Args:
-      log: if there are `checkpoints`, a record must be on disk when ``log.append`` returns.
-      key: a typed key, the root of all randomness.
-      checkpoints: where to restore and save, closed at the end; None saves nothing.
-      peak_flops_per_second: of all devices together, if known.
-      profile_dir: where to write a trace of a few dispatches; empty for no trace.
-    Returns:
-      (`result` of all records, the final state as NumPy arrays).
-    Raises:
-      CheckpointError: see `Checkpoints.restore`; or there are fewer records than when the
-        checkpoint was saved, or so many that a checkpoint must be missing.
-      multihost.Process0Error: raised in the other processes if process 0 failed.
-      NonFiniteError: a loss or gradient is not finite.
-      StopRequested: `log` asked to stop, and the state has been saved.
+    Returns (`result` of all records, the final state as NumPy arrays). Raises NonFiniteError if a
+    loss or gradient is not finite, StopRequested if `log` asked to stop, and CheckpointError as
+    `Checkpoints.restore` does, or if records or a checkpoint are missing. If process 0 fails, the
+    others raise multihost.Process0Error.
     """
     run = _Run(task, parallel, intervals, log, checkpoints, peak_flops_per_second, profile_dir)
     with run.held:
@@ -179,16 +170,7 @@ def fit(
 
 @dataclasses.dataclass
 class _Run:
-    """The moving parts of `fit`; `step` counts the updates whose results have been read.
-
-    Attributes:
-      order_seed: seeds the order of the examples; `stream` yields their batches.
-      evaluated: whether the evaluation that is due at `step` has been made.
-      stopping: whether this process, or any of several, has been told to stop.
-      clock: when the results of the last dispatch came in.
-      step_seconds, evaluation_seconds: how long each takes, to estimate the time left.
-      tracing, held: stacks that are closed after the trace and at the end of the run.
-    """
+    """The moving parts of `fit`; `tracing` is closed after the trace, `held` at the end."""
 
     task: Task
     parallel: ParallelSteps
@@ -200,12 +182,12 @@ class _Run:
     order_seed: int = 0
     stream: Any = None
     state: Any = None
-    step: int = 0
-    evaluated: bool = False
+    step: int = 0  # the updates whose results have been read
+    evaluated: bool = False  # whether the evaluation due at `step` has been made
     saved_step: int | None = None
-    stopping: bool = False
+    stopping: bool = False  # whether this process, or any of several, has been told to stop
     sums: MetricSums = dataclasses.field(default_factory=MetricSums)
-    clock: float = 0.0
+    clock: float = 0.0  # when the results of the last dispatch came in
     step_seconds: float = 0.0
     evaluation_seconds: float = 0.0
     dispatches: int = 0
@@ -359,8 +341,7 @@ class _Run:
         compile_seconds = self.take_compile_seconds()
         self.evaluation_seconds = time.perf_counter() - started - compile_seconds
         times = self.evaluation_seconds, compile_seconds
-        record = evaluation_record(self.step, self.epochs, sums, *times, self.task.top_k)
-        self.log.append(record)
+        self.log.append(evaluation_record(self.step, self.epochs, sums, *times, self.task.top_k))
         self.evaluated = True
 
     def seconds_left(self, step_seconds: float, evaluation_seconds: float) -> float:

@@ -1,11 +1,8 @@
 """Training with several processes: joining, checking agreement, and sharing what process 0 read.
 
-JAX detects the cluster on Cloud TPU, SLURM, Open MPI and Kubernetes; anywhere else, pass the
-address of process 0, the number of processes and the index of each. Process 0 writes records and
-checkpoints and sends the others what it restored, so no other process needs access to that storage.
-
-If one process is lost, the others end, too. Those that wait for it in a collective get an error;
-JAX aborts the rest once it has been silent for `HEARTBEAT_TIMEOUT_SECONDS`.
+Process 0 writes records and checkpoints and sends the others what it restored, so no other process
+needs access to that storage. If one process is lost, the others end, too: those that wait for it in
+a collective get an error, and JAX aborts the rest after `HEARTBEAT_TIMEOUT_SECONDS` of silence.
 """
 
 import json
@@ -20,10 +17,8 @@ from jax.experimental import multihost_utils
 
 from identity_matters import runs
 
-# Much longer than a slow file system can block a process; JAX's default is 100.
-HEARTBEAT_TIMEOUT_SECONDS = 30
-# How long processes wait for one another to start; also JAX's default.
-START_TIMEOUT_SECONDS = 300
+HEARTBEAT_TIMEOUT_SECONDS = 30  # slow storage blocks a process for much less; JAX's default is 100
+START_TIMEOUT_SECONDS = 300  # how long processes wait for one another; also JAX's default
 # JAX would abort with a C++ stack trace, so its own timeout is this much longer than ours.
 _ABORT_SECONDS = 60
 
@@ -41,14 +36,10 @@ def initialize(
 ) -> None:
     """Joins the other processes; must come before anything that touches devices.
 
-    Args:
-      coordinator_address: "HOST:PORT" of process 0, the same in all. Leave it and the next two None
-        where JAX can detect the cluster.
-      num_processes, process_id: how many there are, and which one this is, from 0.
-    Raises:
-      ValueError: the three do not fit together, the address is not HOST:PORT, JAX detects no
-        cluster, or a process does not join in time. Exit within `_ABORT_SECONDS` then, before JAX
-        aborts.
+    JAX detects the cluster on Cloud TPU, SLURM, Open MPI and Kubernetes. Anywhere else, pass the
+    "HOST:PORT" of process 0, the number of processes and the index of this one, from 0. Raises
+    ValueError if the three do not fit together, the address is not HOST:PORT, JAX detects no
+    cluster, or a process does not join in time. Then exit within `_ABORT_SECONDS`, or JAX aborts.
     """
     if coordinator_address is not None and not re.fullmatch(r".+:\d+", coordinator_address):
         raise ValueError(f"coordinator_address must be HOST:PORT, got {coordinator_address!r}")
@@ -95,9 +86,8 @@ def gather(value: Any) -> list:
 def check_agreement(values: dict, error: Exception | None = None) -> None:
     """Raises ValueError, in all processes, unless `values` are the same in all of them.
 
-    The message names the first that differs, and gives both. Values are JSON-able; those of
-    `runs.PLACE_SETTINGS` may differ. If one process cannot continue because of an `error`, none
-    may: the message names that process. A process alone raises `error` itself.
+    Values are JSON-able; those of `runs.PLACE_SETTINGS` may differ. An `error` in one process makes
+    all of them raise, and the message names that process. A process alone raises `error` itself.
     """
     gathered = gather({"values": values, "error": error and runs.first_line(error)})
     if error is not None and len(gathered) == 1:

@@ -1,8 +1,7 @@
 """Steps on the devices of one or several processes; the only file that uses `jax.pmap`.
 
-Every device holds the state and, if the data are `Arrays`, the whole training split; a batch is
-then only the indices of its examples. If the data are `Streams`, a batch holds the images;
-evaluation batches always do.
+Every device holds the state and, if the data are `Arrays`, the whole training split; a training
+batch is then only the indices of its examples. All other batches hold the images.
 
 On accelerators the steps of a dispatch are a rolled loop. On CPU, XLA's gradients of convolutions
 are some fifty times slower within a loop, so the loop is unrolled there. For a large net on CPU,
@@ -22,8 +21,7 @@ from identity_matters.array_types import check_whole
 from identity_matters.batches import Arrays, evaluation_batch, train_batch
 from identity_matters.train.step import AXIS_NAME, Task, dispatch, evaluation_step, initial_state
 
-# Evaluation batches that may be in flight: being copied to the devices, or computed.
-_EVALUATIONS_IN_FLIGHT = 2
+_EVALUATIONS_IN_FLIGHT = 2  # evaluation batches being copied to the devices, or computed
 
 
 def pick_devices(count: int, batch_examples: int) -> list[jax.Device]:
@@ -43,20 +41,12 @@ def pick_devices(count: int, batch_examples: int) -> list[jax.Device]:
 
 
 class ParallelSteps:
-    """The training and evaluation steps of a task on some devices.
+    """The training and evaluation steps of a task on `devices`, the same list in all processes.
 
-    Construction is cheap: `start` copies the data to the devices, and a program is compiled at its
-    first use. Raises ValueError if the devices cannot share a batch evenly.
-
-    Args:
-      devices: from `pick_devices`; the same list in all processes.
-      batch_examples: of a training step, over all devices.
-      evaluation_batch_examples: the same for evaluations, rounded up to a multiple of the number of
-        devices; the last batch is padded, and padding is not counted.
-    Attributes:
-      rows: this process's slice of a training batch.
-      process_count: the number of processes that own these devices.
-      compile_seconds: time spent compiling; the caller may reset it to 0.
+    `start` copies the data to the devices; a program is compiled at its first use. Batch sizes are
+    over all devices. Raises ValueError if the devices cannot share a training batch evenly; an
+    evaluation batch is rounded up so that they can. Padding of the last one is not counted. `rows`
+    is this process's slice of a training batch. `compile_seconds` is a total; callers may reset it.
     """
 
     def __init__(
@@ -105,11 +95,7 @@ class ParallelSteps:
         self._resident = None
 
     def open_train(self, seed: int, first_step: int, steps: int) -> Any:
-        """Iterates over this process's `rows` of each batch: dicts of arrays [rows, ...].
-
-        `seed` determines the order of the examples and the randomness in reading them. ``close()``
-        of the iterator ends its readers.
-        """
+        """Iterates over this process's rows of each `train_batch`; ``close()`` ends the readers."""
         data = self._task.data
         make = functools.partial(train_batch, data, seed, self.batch_examples, self.rows)
         return data.stream(make, first_step, steps)
@@ -123,8 +109,8 @@ class ParallelSteps:
     def lower(self, part: str, steps: int) -> tuple[jax.stages.Lowered, int, int]:
         """The program of `part`, "train" or "evaluate", from shapes alone: devices may be absent.
 
-        `steps` is that of a dispatch; an evaluation program always takes one batch. Returns the
-        lowered program, its number of steps, and the examples per step over all devices.
+        `steps` is that of a dispatch; an evaluation always takes one batch. Returns the program,
+        its number of steps, and the examples per step over all devices.
         """
         data, like = self._task.data, jax.ShapeDtypeStruct
         resident, key = isinstance(data, Arrays), jax.random.key(0)
@@ -150,10 +136,9 @@ class ParallelSteps:
         return program.lower(*arguments), steps, share * len(self.devices)
 
     def train(self, state: Any, batch: Any, stop: bool = False) -> tuple:
-        """Runs the steps of a dispatch; returns without waiting for them.
+        """Starts the steps of a dispatch and returns (state, sums), see `step.dispatch` and `read`.
 
-        `state` is from `start` or an earlier call, and its buffers are donated; `batch` is from
-        `place`. For `stop` and the results, (state, sums), see `step.dispatch` and `read`.
+        `batch` is from `place`, `state` from `start` or an earlier call; its buffers are donated.
         """
         steps = jax.tree.leaves(batch)[0].shape[1]
         arguments = state, self._resident, batch, np.full(self._local, stop, np.bool_)

@@ -26,7 +26,7 @@ from identity_matters.train.checkpoint import COLLECTIONS
 
 # The mapped axis; nets with statistics of the whole batch, such as batch norm, average over it.
 AXIS_NAME = "devices"
-# What the penalty is on -> whether it applies to a leaf of that name and number of dimensions.
+# Which leaves the penalty is on -> whether a leaf of this name and number of axes is one of them.
 DECAYED = {
     "convolutions": lambda name, ndim: name == "kernel" and ndim == 4,
     "kernels": lambda name, ndim: name == "kernel",
@@ -38,28 +38,21 @@ DECAYED = {
 class Task:
     """A classification problem as pure functions and data.
 
-    Attributes:
-      init: ``init(key) -> {"params": ..., "fixed": ..., "batch_stats": ...}``; a collection that
-        the net lacks is an empty dict. Only "params" are trained.
-      apply: ``apply(variables, x: f32[n, ...], *, train, keys=None) -> (logits: f32[n, k],
-        intermediates)``; `keys` holds one key per example. intermediates["residual_ratio"] is
-        f32[blocks, n], intermediates["batch_stats"] the new running statistics. A net that
-        averages over the whole batch does so over AXIS_NAME.
-      train_input, eval_input: ``(images, keys[n]) -> f32[n, ...]`` and ``images -> f32[n, ...]``.
-      optimizer, schedule: see `momentum_sgd`; ``schedule(step) -> f32[]`` is for the log.
-      flops_per_example: floating-point operations to train on one example.
-      top_k: if above 0, evaluations also count top-k errors, see `evaluation_step`.
+    Of the variables, only "params" are trained; a collection that the net lacks is an empty dict.
+    `apply` takes one key per example and returns logits f32[n, k] and intermediates:
+    "residual_ratio", f32[blocks, n], and "batch_stats", the new running statistics. A net that
+    averages over the whole batch does so over AXIS_NAME.
     """
 
-    init: Callable
-    apply: Callable
-    train_input: Callable
-    eval_input: Callable
+    init: Callable  # (key) -> {"params": ..., "fixed": ..., "batch_stats": ...}
+    apply: Callable  # (variables, x: f32[n, ...], *, train, keys=None) -> (logits, intermediates)
+    train_input: Callable  # (images, keys[n]) -> f32[n, ...]
+    eval_input: Callable  # (images) -> f32[n, ...]
     data: Arrays | Streams
     optimizer: optax.GradientTransformation
-    schedule: Callable
-    flops_per_example: float
-    top_k: int = 0
+    schedule: Callable  # (step) -> f32[], for the log
+    flops_per_example: float  # floating-point operations to train on one example
+    top_k: int = 0  # see `evaluation_step`
 
 
 def learning_rate_schedule(
@@ -73,8 +66,7 @@ def learning_rate_schedule(
 ) -> optax.Schedule:
     """The learning rate of each update, built from optax's schedules.
 
-    The paper (section 4) divides 0.05 by 10 at steps 30,000 and 50,000; the other schedules and the
-    warm-up are our additions.
+    The paper (section 4) has the one below; the other schedules and the warm-up are our additions.
 
     >>> rate = learning_rate_schedule(
     ...     schedule="step", learning_rate=0.05, steps=60_000, boundary_steps=(30_000, 50_000)
@@ -82,18 +74,14 @@ def learning_rate_schedule(
     >>> [round(float(rate(step)), 6) for step in (0, 29_999, 30_000, 50_000)]
     [0.05, 0.05, 0.005, 0.0005]
 
-    Args:
-      schedule: "step" multiplies the rate by `decay_factor` at each of `boundary_steps`; "cosine"
-        and "linear" decay, along half a cosine or a line, from `learning_rate` after the warm-up to
-        0 after the last step; "constant" keeps the rate.
-      learning_rate, steps: the largest rate, and the updates of the whole run.
-      boundary_steps: ascending, after the warm-up, counted from the start of the run. Those at or
-        past `steps` are allowed, though never reached, so that a run can be cut short.
-      warmup_steps: the first updates take 1/warmup_steps, 2/warmup_steps, ... of the rate.
-    Returns:
-      ``schedule(step: i32[]) -> f32[]``, where `step` counts the updates before this one.
-    Raises:
-      ValueError: an invalid argument; the message gives its value.
+    The first updates take 1/warmup_steps, 2/warmup_steps, ... of `learning_rate`. Then "step"
+    multiplies the rate by `decay_factor` at each of `boundary_steps`, "cosine" and "linear" decay
+    along half a cosine or a line to 0 after the last of the `steps`, and "constant" keeps the rate.
+    Boundaries count from the start of the run and ascend from above `warmup_steps`. Those at or
+    past `steps` are allowed, so that a run can be cut short.
+
+    Returns ``schedule(step: i32[]) -> f32[]``, where `step` counts the updates before this one.
+    Raises ValueError for an invalid argument, with its value.
     """
     falling_steps = steps - warmup_steps
     schedules: dict[str, Callable[[], optax.Schedule]] = {
@@ -141,13 +129,12 @@ def momentum_sgd(
 
     As in TensorFlow's MomentumOptimizer, the rate, ``schedule(step)``, multiplies the velocity but
     is not part of it, so a change of rate acts at once. With `nesterov` the step is along
-    ``g + momentum * v``. The penalty, ``weight_decay/2 ||w||^2``, is part of the gradient, so it
-    goes through the momentum (weight decay is not decoupled). The paper (section 4) has momentum
-    0.9 and weight decay 1e-4 on convolution weights.
+    ``g + momentum * v``. Weight decay is not decoupled: it goes through the momentum. The paper
+    (section 4) has momentum 0.9 and weight decay 1e-4 on convolution weights.
 
-    `decayed` says which leaves are penalized: "convolutions" (4-D leaves named kernel), "kernels"
-    (all leaves named kernel) or "all". Raises ValueError for an invalid argument, with its value.
-    The optimizer itself raises it if `weight_decay` is above 0 and no parameter is decayed.
+    `decayed` says which weights decay: "convolutions" (4-D leaves named kernel), "kernels" (all
+    leaves named kernel) or "all". Raises ValueError for an invalid argument, with its value; the
+    optimizer itself raises it if `weight_decay` is above 0 and no parameter decays.
     """
     for name, value in (("momentum", momentum), ("weight_decay", weight_decay)):
         if not 0 <= value < 1:
@@ -183,14 +170,12 @@ def initial_state(variables: dict, optimizer: optax.GradientTransformation) -> d
 def training_step(task: Task, state: dict, batch: dict, key: jax.Array) -> tuple[dict, dict]:
     """One update: ``(state, sums)``.
 
-    A batch is {"images": [n, ...], "labels": i32[n], "indices": i32[n], "epochs": i32[n]}. The
-    randomness of an example depends on `key`, its epoch and its index, not on the device. The loss
-    is the mean cross entropy over the whole batch; the L2 penalty is added by the optimizer and not
-    part of it. Each device of the mapped axis AXIS_NAME sees an equal share of the batch; the
-    gradient and the sums are those of the whole batch.
+    A batch is {"images": [n, ...], "labels": i32[n], "indices": i32[n], "epochs": i32[n]}, an equal
+    share for each device of AXIS_NAME. The randomness of an example depends on `key`, its epoch and
+    its index alone. The loss is the mean cross entropy over the whole batch, without the penalty.
 
-    `sums` holds loss f32[] (summed over examples), errors i32[] and examples i32[]; also
-    gradient_norm f32[], the norm of the gradient of the mean loss, and learning_rate f32[].
+    `sums`, of the whole batch, holds loss f32[] (summed over examples), errors i32[], examples
+    i32[], gradient_norm f32[] (of the mean loss) and learning_rate f32[].
     """
     augmentation_keys, dropout_keys = (
         example_keys(one, batch["epochs"], batch["indices"]) for one in jax.random.split(key)
@@ -204,9 +189,8 @@ def training_step(task: Task, state: dict, batch: dict, key: jax.Array) -> tuple
         errors = jnp.sum(jnp.argmax(logits, axis=-1) != labels, dtype=jnp.int32)
         return jnp.mean(losses), (errors, intermediates["batch_stats"])
 
-    (loss, (errors, batch_stats)), gradient = jax.value_and_grad(loss_of, has_aux=True)(
-        state["params"]
-    )
+    differentiate = jax.value_and_grad(loss_of, has_aux=True)
+    (loss, (errors, batch_stats)), gradient = differentiate(state["params"])
     gradient = jax.lax.pmean(gradient, AXIS_NAME)
     updates, opt_state = task.optimizer.update(gradient, state["opt_state"], state["params"])
     new_state = {
@@ -218,8 +202,8 @@ def training_step(task: Task, state: dict, batch: dict, key: jax.Array) -> tuple
         "batch_stats": jax.lax.pmean(batch_stats, AXIS_NAME),
         "opt_state": opt_state,
     }
-    examples = jnp.int32(len(labels))
-    sums = {"loss": loss * len(labels), "errors": errors, "examples": examples}
+    n = len(labels)
+    sums = {"loss": loss * n, "errors": errors, "examples": jnp.int32(n)}
     sums = jax.lax.psum(sums, AXIS_NAME)
     sums["gradient_norm"] = optax.tree.norm(gradient)
     sums["learning_rate"] = jnp.asarray(task.schedule(state["step"]), jnp.float32)
@@ -231,12 +215,9 @@ def dispatch(
 ) -> tuple[dict, dict]:
     """Many steps in one program, in a loop that `unroll` unrolls: ``(state, sums)``.
 
-    Args:
-      resident: what stays on the device: {"key"} and, for `Arrays`, the training split.
-      batches: [steps, n] by name, without images and labels if those are resident.
-      stop: bool[], whether this process wants to stop.
-
-    `sums` holds those of `training_step`, each [steps], and "stop", whether any process wants to.
+    `resident` stays on the device: {"key"} and, for `Arrays`, the training split. `batches` are
+    [steps, n, ...] by name, without what is resident; `stop`, bool[], is whether this process wants
+    to stop. `sums` has those of `training_step`, each [steps], and "stop", whether any wants to.
     """
 
     def one_step(state, batch):
@@ -258,10 +239,10 @@ def dispatch(
 def evaluation_step(task: Task, state: dict, batch: dict) -> dict:
     """The sums of one batch {"images", "labels": i32[n], "is_real": bool[n]}.
 
-    They cover the examples with `is_real`, on all devices of AXIS_NAME: loss f32[],
-    errors i32[], examples i32[], and residual_ratio f32[blocks], each block's ``||h(x)|| / ||x||``.
-    With `task.top_k` above 0 there is top_k_errors i32[], the examples whose label is not among the
-    `top_k` largest logits; ties go to the first, as in `argmax`.
+    They cover the examples with `is_real`, on all devices of AXIS_NAME: loss f32[], errors i32[],
+    examples i32[], and residual_ratio f32[blocks], each block's ``||h(x)|| / ||x||``; if
+    `task.top_k` is above 0, also top_k_errors i32[], the examples whose label is not among the
+    `top_k` largest logits. Ties go to the first, as in `argmax`.
     """
     labels, is_real = batch["labels"], batch["is_real"]
     x = task.eval_input(batch["images"])
@@ -283,14 +264,8 @@ def evaluation_step(task: Task, state: dict, batch: dict) -> dict:
     return jax.lax.psum(sums, AXIS_NAME)
 
 
-# From sums to records
-
-
 class NonFiniteError(Exception):
-    """A metric is NaN or infinite: the run has diverged. `metric` is its name in the records.
-
-    `step` is the update that showed it, counted from 1; for an evaluation, the updates made before.
-    """
+    """The run has diverged: `metric` is NaN or infinite in update `step`, or evaluated after it."""
 
     def __init__(self, step: int, metric: str, value: float):
         super().__init__(f"{metric} is {value} at step {step}")
@@ -317,10 +292,7 @@ class MetricSums:
     compile_seconds: float = 0.0
 
     def add(self, first_step: int, sums: dict) -> None:
-        """Adds the sums of one `dispatch`, the first of which are those of step `first_step`.
-
-        Raises NonFiniteError if the loss or the gradient of a step is not finite.
-        """
+        """Adds the sums of one `dispatch`; NonFiniteError if a loss or a gradient is not finite."""
         for i, loss in enumerate(sums["loss"]):
             self.gradient_norm = float(sums["gradient_norm"][i])
             NonFiniteError.check(first_step + i, "loss", loss)
@@ -355,10 +327,7 @@ class MetricSums:
 def evaluation_record(
     step: int, epoch: float, sums: dict, seconds: float, compile_seconds: float, top_k: int = 0
 ) -> dict:
-    """The record of one evaluation, from the sums of `evaluation_step` over all examples.
-
-    Raises NonFiniteError if the loss is not finite.
-    """
+    """The record of an evaluation, from its sums; NonFiniteError if the loss is not finite."""
     examples = int(sums["examples"])
     loss = float(sums["loss"]) / examples
     NonFiniteError.check(step, "test_loss", loss)

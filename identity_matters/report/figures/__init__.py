@@ -1,11 +1,9 @@
 """The figures of the report: the points that they take from runs, and how these are drawn.
 
-`draw` sees nothing but the points, those of every available seed. They are also saved as CSV, so a
-figure shows nothing that its CSV lacks.
+`draw` sees nothing but the points of the available seeds, which are also saved as CSV.
 """
 
 import csv
-import dataclasses
 import importlib
 import io
 import itertools
@@ -15,7 +13,7 @@ import pkgutil
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf, isnan
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.figure
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -34,8 +32,7 @@ Series = Iterator[tuple[Looks, Points]]
 # Okabe and Ito's colours, which readers with colour blindness can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLE: dict[Any, Any] = {
-    # Matplotlib re-exports this name, but its stubs do not.
-    "axes.prop_cycle": matplotlib.cycler(color=COLOURS),  # type: ignore[attr-defined]
+    "axes.prop_cycle": f"cycler(color={COLOURS})",  # as in a matplotlibrc file
     "axes.grid": True,
     "axes.spines.right": False,
     "axes.spines.top": False,
@@ -49,20 +46,10 @@ _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "identity-matters",
 }
-# Light-mode colour -> dark-mode colour. Text has no colour of its own in Matplotlib's SVG, so it
-# gets a separate rule.
-_DARK = {
-    "#ffffff": "#15181c",
-    "#000000": "#e4e7eb",
-    "#333333": "#c4cad0",
-    "#808080": "#a5adb5",
-    "#0072b2": "#4aa3e0",
-    "#d55e00": "#ff8a3c",
-    "#009e73": "#2fc99b",
-    "#cc79a7": "#e59cc5",
-    "#e69f00": "#ffc04d",
-    "#56b4e9": "#a5dcff",
-}
+# Light-mode colour -> dark-mode colour. Text, which has none in Matplotlib's SVG, has its own rule.
+_GREYS = {"#ffffff": "#15181c", "#000000": "#e4e7eb", "#333333": "#c4cad0", "#808080": "#a5adb5"}
+_BRIGHT = ("#4aa3e0", "#ff8a3c", "#2fc99b", "#e59cc5", "#ffc04d", "#a5dcff")  # COLOURS but black
+_DARK = _GREYS | {light.lower(): dark for light, dark in zip(COLOURS, _BRIGHT, strict=False)}
 _DARK_RULES = "".join(
     f'[style*="{kind}: {light}"]{{{kind}:{dark} !important}}'
     for light, dark in _DARK.items()
@@ -71,13 +58,11 @@ _DARK_RULES = "".join(
 _DARK_STYLE = f"@media (prefers-color-scheme: dark){{text{{fill:#e4e7eb}}{_DARK_RULES}}}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Figure:
-    """One figure of the report, of an experiment's runs; claims.toml has its title and caption.
+class Figure(NamedTuple):
+    """One figure of an experiment's runs; claims.toml has its title and caption.
 
     ``points(run)`` returns flat dicts, or none if the run has nothing for this figure;
-    ``draw(points, canvas)`` draws them on a Matplotlib Figure. Each point also has the variant and
-    the seed of its run.
+    ``draw(points, canvas)`` draws those of all runs (see `points_of`) on a Matplotlib Figure.
     """
 
     name: str
@@ -99,8 +84,7 @@ def figure(experiment: str, name: str, points: Callable[[Run], Iterable[dict]]) 
     return declare
 
 
-# Several fields or columns are given as one string, separated by spaces.
-pick, rows = groups.pick, groups.rows
+pick, rows = groups.pick, groups.rows  # fields are given as one string, separated by spaces
 
 
 def of_kind(run: Run, kind: str, name: str = "kind") -> list[dict]:
@@ -135,8 +119,7 @@ def panels(
 ) -> Iterator[tuple[Any, Points]]:
     """(axes, points) for each value of a column, named by `titles` as in `series`.
 
-    All panels share one y axis, labelled on the left. After the last one, a shared legend with
-    `legend` columns is drawn below them (0 for none).
+    The panels share one y axis and, unless `legend` is 0, a legend of that many columns below them.
     """
     parts = list(series(points, by, titles))
     columns = min(columns, len(parts))
@@ -180,8 +163,7 @@ def curve(
         axes.vlines(places, least, largest, color=colour, alpha=0.6)
     else:
         step = line.get_drawstyle().partition("-")[2] or None
-        looks: Looks = {"color": colour, "alpha": 0.2, "linewidth": 0}
-        axes.fill_between(places, least, largest, step=step, **looks)
+        axes.fill_between(places, least, largest, step=step, color=colour, alpha=0.2, linewidth=0)
 
 
 def curves(axes: Any, parts: Series, x: str, y: str, fmt: str = "o-", **options: Any) -> None:
@@ -232,20 +214,17 @@ def save(figure: Figure, runs: list[Run], directory: pathlib.Path) -> tuple[list
 
     Returns the runs that are shown, and a message for each whose records are malformed.
     """
-    shown: list[Run] = []
-    points: Points = []
-    svg = ""
     problems = []
     try:
         shown, points, svg = _drawn(figure, runs)
     except MALFORMED:
         # Add the runs one by one; skip those that cannot be drawn with the ones before.
+        shown, points, svg = _drawn(figure, [])
         for run in runs:
             try:
                 shown, points, svg = _drawn(figure, [*shown, run])
             except MALFORMED as error:
-                said = f"{type(error).__name__} {error}"
-                problems.append(f"{run.path}: figure {figure.name}: {said}")
+                problems.append(f"{run.path}: figure {figure.name}: {type(error).__name__} {error}")
     if points:
         (directory / f"{figure.name}.svg").write_text(svg, encoding="utf-8")
         write_csv(directory / f"{figure.name}.csv", points)

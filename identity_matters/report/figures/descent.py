@@ -9,8 +9,7 @@ from identity_matters.runs import Run
 
 # Certificates against the truth, and times to escape (experiments/convergence.py)
 
-# The largest (f(0) - C) / sigma at which each certificate holds: (V4), (V1) and (V3) of
-# docs/theory/convergence.md.
+# The largest (f(0) - C) / sigma for the certificates V4, V1 and V3 of docs/theory/convergence.md.
 _CERTIFIED = {
     "certified, descent": (1 / 18, "-."),
     "certified, flow": (1 / 10, "--"),
@@ -62,11 +61,6 @@ def draw_escape(points: fig.Points, canvas: fig.Canvas) -> None:
 
 
 # Training over depth, stuck targets, and noise (experiments/linear_training.py)
-
-# Gradients that are exactly 0 in float64 are drawn at the bottom of the logarithmic axis.
-_DRAWN_ZERO = 1e-320
-# The modified identity maps reach the optimum exactly or up to rounding: drawn at this height.
-_DRAWN_ZERO_RISK = 1e-16
 _NETWORKS = {
     "residual": "residual, near zero",
     "standard": "standard, near zero",
@@ -94,7 +88,8 @@ def draw_depth(points: fig.Points, canvas: fig.Canvas) -> None:
     gradient, updates = canvas.subplots(1, 2)
     for (style, rows), marker in zip(series(points, "network", _NETWORKS), "oxs", strict=False):
         trained = [row for row in rows if row["converged"]]
-        curve(gradient, rows, "depth", "start_gradient_norm", marker, floor=_DRAWN_ZERO, **style)
+        # Some gradients are exactly 0 in float64.
+        curve(gradient, rows, "depth", "start_gradient_norm", marker, floor=1e-320, **style)
         curve(updates, trained, "depth", "updates", marker, **style)
     depths = [point["depth"] for point in points]
     for axes in (gradient, updates):
@@ -153,9 +148,10 @@ def draw_stuck(points: fig.Points, canvas: fig.Canvas) -> None:
         axes.set(yscale="log", xlabel="updates", ylabel="excess risk f − C")
         for style, some in series(own, "start", _STARTS):
             line = "o-" if len(split(some, "updates")) < 6 else "-"
+            # The modified identity maps reach the optimum up to rounding.
+            style |= {"linewidth": 1, "floor": 1e-16}
             # Seeds stop after different numbers of updates, so a median would jump.
             for rows in split(some, "seed").values():
-                style |= {"linewidth": 1, "floor": _DRAWN_ZERO_RISK}
                 curve(axes, rows, "updates", "excess_risk", line, **style)
         predicted = own[0]["predicted_stall_excess_risk"]
         axes.axhline(predicted, color="black", linestyle=":", linewidth=1)

@@ -3,7 +3,6 @@
 import itertools
 import statistics
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from matplotlib.lines import Line2D
@@ -13,7 +12,6 @@ from identity_matters.report.figures import Looks, curve, curves, of_kind, panel
 from identity_matters.runs import Run
 
 # Factorizations (experiments/factorization.py)
-
 _BOUND_STYLES = {
     "bound_iclr2017": ("printed bound, ICLR 2017", ":"),
     "bound_v3": ("printed bound, v3", "--"),
@@ -55,19 +53,14 @@ def norm_points(run: Run) -> Iterator[dict]:
 def draw_norms(points: fig.Points, canvas: fig.Canvas) -> None:
     names = ("dimension", "depth_times_norm")
     for axes, own in panels(canvas, points, "variant", _PANELS, legend=4):
-        _scale_dimensions(axes)
-        axes.set(yscale="log", ylabel="l · |||A|||")
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:.0f}")
+        axes.set(yscale="log", xlabel="dimension d", ylabel="l · |||A|||")
         for bound, (label, line) in _BOUND_STYLES.items():
             rows = [point for point in own if point["curve"] == bound]
             curve(axes, rows, *names, line, color="0.2", linewidth=1.0, label=label)
         # Hollow markers, so that equal norms of other methods show through.
         curves(axes, series(own, "curve", _METHODS), *names, "o", markerfacecolor="none")
-
-
-def _scale_dimensions(axes: Any) -> None:
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter("{x:.0f}")
-    axes.set_xlabel("dimension d")
 
 
 def gap_points(run: Run) -> Iterator[dict]:
@@ -92,10 +85,11 @@ def draw_gaps(points: fig.Points, canvas: fig.Canvas) -> None:
     lines = (marker + line for line in itertools.cycle(("-", "--")) for marker in "osv^Dx*")
     styles = dict(zip(variants.values(), lines, strict=False))
     for axes, own in panels(canvas, points, "method", "{} factorization".format, legend=4):
-        _scale_dimensions(axes)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:.0f}")
         # An optimum up to rounding has excess 0, which a logarithmic axis cannot show.
         axes.set_yscale("symlog", linthresh=0.01)
-        axes.set(ylim=(0, 100), ylabel="excess over the lower bound, percent")
+        axes.set(ylim=(0, 100), xlabel="dimension d", ylabel="excess over the lower bound, percent")
         for style, rows in series(own, "variant", variants):
             curve(axes, rows, "dimension", "excess_percent", styles[style["label"]], **style)
 
@@ -125,7 +119,6 @@ def draw_shortest(points: fig.Points, canvas: fig.Canvas) -> None:
 
 
 # Eq. (2.3) in its two printed forms and corrected (experiments/gradient_bound.py)
-
 _LABELS = {"iclr2017": "printed at ICLR 2017", "v3": "printed in v3", "corrected": "corrected"}
 _STYLES: Looks = {"iclr2017": ":", "v3": "--", "corrected": "-"}
 
@@ -173,9 +166,9 @@ def tight_family_points(run: Run) -> Iterator[dict]:
 
 @fig.figure("gradient_bound", "tight_family", tight_family_points)
 def draw_tight_family(points: fig.Points, canvas: fig.Canvas) -> None:
-    narrowest = min(point["width"] for point in points)
+    by_width = split(points, "width")
     depths = {depth: f"l = {depth}" for depth in sorted(split(points, "depth"))}
-    shown = sorted((p for p in points if p["width"] == narrowest), key=lambda p: p["scale"])
+    shown = sorted(by_width[min(by_width)], key=lambda point: point["scale"])
     for axes, own in panels(canvas, shown, "scale", "Σ = {:g} I".format):
         axes.set(yscale="log", xlabel="τ", ylabel="right-hand side / squared gradient")
         # Beyond six decades there is nothing new: the ICLR form goes on as (1-tau)^{-(l-1)}.
@@ -183,18 +176,12 @@ def draw_tight_family(points: fig.Points, canvas: fig.Canvas) -> None:
         for style, some in series(own, "depth", depths):
             for form, rows in split(some, "form").items():
                 curve(axes, rows, "tau", "ratio", _STYLES[form], color=style["color"])
-    handles = [
-        *(Line2D([], [], **style) for style, _ in series(shown, "depth", depths)),
-        *(Line2D([], [], color="black", linestyle=_STYLES[f], label=_LABELS[f]) for f in _LABELS),
-    ]
+    handles = [Line2D([], [], **style) for style, _ in series(shown, "depth", depths)]
+    handles += [Line2D([], [], color="black", ls=_STYLES[f], label=_LABELS[f]) for f in _LABELS]
     canvas.legend(handles=handles, loc="outside lower center", ncols=4)
 
 
 # The wall at |||A||| = 1, the origin, and det R < 0 (experiments/landscape.py)
-
-# Excess risks of rounding size, 0 included, are drawn at this height of the logarithmic axis.
-_DRAWN_ZERO = 1e-24
-_LARGEST_DRAWN_NORM = 3.0
 
 
 def wall_points(run: Run) -> Iterator[dict]:
@@ -202,12 +189,10 @@ def wall_points(run: Run) -> Iterator[dict]:
     names = "width depth started_at_norm=started_at_norms norm=norms relative_excess"
     tests = "gradient_norms gradient_tolerance"
     for row in fig.rows(of_kind(run, "critical_points"), f"{names} {tests}"):
-        if row["gradient_norms"] <= row["gradient_tolerance"]:
-            yield {
-                **fig.pick(row, "width depth started_at_norm"),
-                "norm": float(f"{row['norm']:.6g}"),
-                "relative_excess": float(f"{row['relative_excess']:.3g}"),
-            }
+        if row.pop("gradient_norms") <= row.pop("gradient_tolerance"):
+            row["norm"] = float(f"{row['norm']:.6g}")
+            row["relative_excess"] = float(f"{row['relative_excess']:.3g}")
+            yield row
 
 
 @fig.figure("landscape", "wall", wall_points)
@@ -216,19 +201,18 @@ def draw_wall(points: fig.Points, canvas: fig.Canvas) -> None:
     starts = {False: "start inside the ball", True: "start outside, and A_i = −I"}
     points = [{**point, "outside": point["started_at_norm"] >= 1} for point in points]
     for style, rows in series(points, "outside", starts):
-        fig.scatter(axes, rows, "norm", "relative_excess", floor=_DRAWN_ZERO, **style)
+        fig.scatter(axes, rows, "norm", "relative_excess", floor=1e-24, **style)
     axes.axvline(1.0, color="black", linestyle="--", linewidth=1)
-    axes.set(yscale="log", xlim=(0, _LARGEST_DRAWN_NORM), xlabel="|||A||| of the critical point")
+    axes.set(yscale="log", xlim=(0, 3), xlabel="|||A||| of the critical point")
     axes.set_ylabel("excess risk / risk of the map 0")
     axes.legend(loc="center right")
 
 
 def origin_points(run: Run) -> list[dict]:
     """One row per Hessian eigenvalue at zero weights, for the R farthest from I and least width."""
-    records = of_kind(run, "hessian_at_origin")
-    narrowest = min((record["width"] for record in records), default=0)
+    by_width = split(of_kind(run, "hessian_at_origin"), "width")
     farthest: list[dict] = []
-    for record in (record for record in records if record["width"] == narrowest):
+    for record in by_width[min(by_width)] if by_width else ():
         size = max(net["target_size"] for net in record["nets"])
         farthest += [record | net for net in record["nets"] if net["target_size"] == size]
     names = "net width depth target_size gradient_norm hessian_eigenvalue=hessian_eigenvalues"

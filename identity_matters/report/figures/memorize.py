@@ -39,14 +39,13 @@ def parameter_points(run: Run) -> Iterator[dict]:
 def draw_parameters(points: fig.Points, canvas: fig.Canvas) -> None:
     canvas.set_size_inches(7.0, 5.4)
     axes = canvas.subplots()
-    markers = zip(itertools.cycle("osD^vPX*"), itertools.cycle(COLOURS), strict=False)
-    groups = sorted(split(points, "method precision width").items())
-    for (marker, colour), ((method, precision, width), rows) in zip(markers, groups, strict=False):
+    points = sorted(points, key=lambda point: (point["method"], point["precision"], point["width"]))
+    nets = series(points, "method width precision", lambda net: f"{net[0]}, k = {net[1]}, {net[2]}")
+    for (looks, rows), marker in zip(nets, itertools.cycle("osD^vPX*"), strict=False):
         for certified, own in split(rows, "certified").items():
-            label = f"{method}, k = {width}, {precision}{'' if certified else ', not certified'}"
-            face = colour if certified else "none"
-            looks: Looks = {"color": colour, "markerfacecolor": face, "label": label}
-            curve(axes, own, "examples", "block_parameters", marker, **looks)
+            hollow = {"label": f"{looks['label']}, not certified", "markerfacecolor": "none"}
+            shown = looks if certified else looks | hollow
+            curve(axes, own, "examples", "block_parameters", marker, **shown)
     # The theoretical curves belong to the float32 networks.
     single = [point for point in points if point["precision"] == "float32"]
     for name, (label, style) in _CURVES.items():
@@ -112,22 +111,18 @@ def draw_precision(points: fig.Points, canvas: fig.Canvas) -> None:
 def descent_points(run: Run) -> Iterator[dict]:
     """Errors of SGD over steps, beside those of the network constructed for the same labels."""
     for record in of_kind(run, "sgd"):
+        constructed = 100 * record["constructed"]["errors"] / record["examples"]
         for point in record["curve"]:
-            constructed = record["constructed"]["errors"]
-            yield {
-                **fig.pick(record, "examples learning_rate"),
-                "step": point["step"],
-                "errors_percent": 100 * point["errors"] / record["examples"],
-                "constructed_errors_percent": 100 * constructed / record["examples"],
-            }
+            percent = 100 * point["errors"] / record["examples"]
+            errors = {"errors_percent": percent, "constructed_errors_percent": constructed}
+            yield {**fig.pick(record, "examples learning_rate"), "step": point["step"], **errors}
 
 
 @fig.figure("memorize", "descent", descent_points)
 def draw_descent(points: fig.Points, canvas: fig.Canvas) -> None:
     axes = canvas.subplots()
-    rates = sorted(split(points, "learning_rate"))
-    labels = {rate: f"SGD with momentum, rate {rate:g}" for rate in rates}
-    curves(axes, series(points, "learning_rate", labels), "step", "errors_percent")
+    rates = series(points, "learning_rate", "SGD with momentum, rate {:g}".format)
+    curves(axes, rates, "step", "errors_percent")
     constructed = max(point["constructed_errors_percent"] for point in points)
     axes.axhline(constructed, color="black", linewidth=2, label="constructed")
     axes.set(xlabel="steps", ylabel="training errors (percent)", ylim=(-3, 100))
@@ -172,6 +167,5 @@ def draw_trade(points: fig.Points, canvas: fig.Canvas) -> None:
     for axes, own in fig.panels(canvas, rows, "part", columns, legend=2):
         axes.set(xlabel="bits of a number", ylabel="stored numbers")
         curves(axes, series(own, "width", "width {}".format), "word_bits", "stored")
-        label = "counting bound"
-        curve(axes, own, "word_bits", "counting_bound", ":", color="black", label=label)
+        curve(axes, own, "word_bits", "counting_bound", ":", color="black", label="counting bound")
         axes.set_ylim(bottom=0)

@@ -18,12 +18,11 @@ def ablation_points(question: str, run: Run) -> Iterator[dict]:
     results = {result["cell"]: result for result in of_kind(run, "result")}
     for record in of_kind(run, "train") if asked else ():
         result = results[record["cell"]]
-        yield {
-            # Leave out the depth: each depth has a panel of its own.
-            "net": result["net"].split("/")[0].replace("_", " "),
-            "convolutions": 1 + 2 * sum(result["model"]["blocks_per_stage"]),
-            **fig.pick(record, "step loss error_percent"),
-        }
+        # Leave out the depth: each depth has a panel of its own.
+        net = result["net"].split("/")[0].replace("_", " ")
+        convolutions = 1 + 2 * sum(result["model"]["blocks_per_stage"])
+        logged = fig.pick(record, "step loss error_percent")
+        yield {"net": net, "convolutions": convolutions, **logged}
 
 
 def draw_ablation(points: fig.Points, canvas: fig.Canvas) -> None:
@@ -42,7 +41,6 @@ for _question in ("identity", "initialisation", "projection", "batch_norm", "act
     fig.figure("ablations", _question, _points)(draw_ablation)
 
 # Convergence (Figure 1) and what the blocks do (experiments/images/cifar.py)
-
 _PLATEAU_STEP = int(paper.NUMBERS["cifar_plateau_steps"].value)
 _ERRORS = {"train": "error_percent", "evaluation": "test_error_percent"}
 _LABELS = {"train": "training batches", "evaluation": "test"}
@@ -51,8 +49,7 @@ _LABELS = {"train": "training batches", "evaluation": "test"}
 def convergence_points(run: Run) -> Iterator[dict]:
     """One row for each logged step of training, and one for each evaluation."""
     for kind, error in _ERRORS.items():
-        for record in of_kind(run, kind):
-            yield {"kind": kind, "step": record["step"], "error_percent": record[error]}
+        yield from fig.rows(of_kind(run, kind), f"kind step error_percent={error}")
 
 
 @fig.figure("cifar", "convergence", convergence_points)
@@ -89,14 +86,9 @@ def draw_ratio(points: fig.Points, canvas: fig.Canvas) -> None:
 
 
 # Trainability, gradients and weights over depth (experiments/deep_mlp.py)
-
-# Losses of diverged nets, and gradients below the range of float32, are drawn at these heights.
-_DRAWN_DIVERGED_LOSS = 2.0
-_DRAWN_ZERO_GRADIENT = 1e-24
 _VARIANTS = ("digits/relu", "digits/linear", "digits/orthogonal")
 _ACTIVATIONS = {"linear": "linear nets", "relu": "ReLU nets"}
-# (identity, initialization) -> label.
-_NETS = {
+_NETS = {  # (identity, initialization) -> label
     (True, "near_zero"): "with the identity, near zero",
     (False, "near_zero"): "without, same weights",
     (False, "standard"): "without, standard (He et al.)",
@@ -113,38 +105,31 @@ def _labelled(run: Run) -> Iterator[dict]:
         yield {**record, "activation": _ACTIVATIONS[model["activation"]], "net": net}
 
 
-def trainability_points(run: Run) -> Iterator[dict]:
+def trainability_points(run: Run) -> list[dict]:
     """One row for each net: its loss, its error, and the effective dimension at its start."""
-    for record in _labelled(run):
-        yield {
-            **fig.pick(record, "activation net depth"),
-            "train_loss": record.get("train_loss", float("inf")),
-            "train_error_percent": record.get("train_error_percent"),
-            **fig.pick(record, "linear_optimum_loss start_effective_dimension"),
-        }
+    diverged = {"train_loss": float("inf"), "train_error_percent": None}
+    names = "train_loss train_error_percent linear_optimum_loss start_effective_dimension"
+    nets = [diverged | record for record in _labelled(run)]
+    return fig.rows(nets, f"activation net depth {names}")
 
 
-def gradient_points(run: Run) -> Iterator[dict]:
+def gradient_points(run: Run) -> list[dict]:
     """One row for each layer of the nets of 16 layers and of the deepest ones."""
     nets = list(_labelled(run))
     deepest = max((record["depth"] for record in nets), default=0)
-    for record in nets:
-        if record["depth"] in (16, deepest):
-            same = fig.pick(record, "activation net depth")
-            for layer, norm in zip(record["layers"], record["gradient_norms"], strict=True):
-                place = layer / record["depth"]
-                yield {**same, "layer": layer, "place": place, "gradient_norm": norm}
+    shown = [record for record in nets if record["depth"] in (16, deepest)]
+    for record in shown:
+        record["places"] = [layer / record["depth"] for layer in record["layers"]]
+    names = "layer=layers place=places gradient_norm=gradient_norms"
+    return fig.rows(shown, f"activation net depth {names}")
 
 
 def norm_points(run: Run) -> Iterator[dict]:
     """One row for each net with the identity: l |||A||| after training, and l x learning rate."""
     for record in _labelled(run):
         if "norm" in record:
-            yield {
-                **fig.pick(record, "activation depth"),
-                "norm_times_depth": record["norm"] * record["depth"],
-                "rate_times_depth": record["rate_times_depth"],
-            }
+            record["norm_times_depth"] = record["norm"] * record["depth"]
+            yield fig.pick(record, "activation depth norm_times_depth rate_times_depth")
 
 
 def _over_depth(points: fig.Points, canvas: fig.Canvas, ylabel: str) -> Iterator[tuple[Any, list]]:
@@ -159,7 +144,8 @@ def _over_depth(points: fig.Points, canvas: fig.Canvas, ylabel: str) -> Iterator
 
 @fig.figure("deep_mlp", "trainability", trainability_points)
 def draw_trainability(points: fig.Points, canvas: fig.Canvas) -> None:
-    points = [{**p, "train_loss": min(p["train_loss"], _DRAWN_DIVERGED_LOSS)} for p in points]
+    # The losses of diverged nets are drawn at 2.
+    points = [{**point, "train_loss": min(point["train_loss"], 2.0)} for point in points]
     for axes, own in _over_depth(points, canvas, "training loss E ‖y − f(x)‖²"):
         curves(axes, series(own, "net", _NET_LABELS), "depth", "train_loss")
         best = own[0]["linear_optimum_loss"]
@@ -181,8 +167,8 @@ def draw_gradients(points: fig.Points, canvas: fig.Canvas) -> None:
             for depth, rows in split(several, "depth").items():
                 style = net | {"label": f"{net['label']}, l = {depth}"}
                 line = "-" if depth == deepest else "--"
-                floor = _DRAWN_ZERO_GRADIENT
-                curve(axes, rows, "place", "gradient_norm", line, floor=floor, **style)
+                # Gradients below the range of float32 are 0.
+                curve(axes, rows, "place", "gradient_norm", line, floor=1e-24, **style)
 
 
 @fig.figure("deep_mlp", "norms", norm_points)

@@ -7,11 +7,8 @@ from identity_matters.report import figures as fig
 from identity_matters.report.figures import curve, curves, of_kind, panels, series, split
 from identity_matters.runs import Run
 
-# Values of rounding size, 0 included, are drawn at this height of a logarithmic axis.
-_DRAWN_ZERO = 1e-20
-_LARGEST_DRAWN_NORM = 2.0
-# The noise figure counts the starts below each of these bounds on f / f(0).
-_BOUNDS = tuple(10.0**power for power in range(-14, 1))
+_DRAWN_ZERO = 1e-20  # values of rounding size, 0 included, are drawn at this height
+_BOUNDS = tuple(10.0**power for power in range(-14, 1))  # on f / f(0), in the noise figure
 _DRAWN_KINDS = ("optimal", "no negative curvature", "saddle", "all dead", "zero unit", "outside")
 
 
@@ -29,11 +26,10 @@ def limit_points(run: Run) -> Iterator[dict]:
 @fig.figure("relu", "limits", limit_points)
 def draw_limits(points: fig.Points, canvas: fig.Canvas) -> None:
     titles = {False: "without biases", True: "with biases"}
-    kinds = {kind: kind for kind in _DRAWN_KINDS}
     for axes, own in panels(canvas, points, "bias", titles):
         axes.set(yscale="log", ylabel="f / f(0); the teacher has 0")
-        axes.set(xlim=(0, _LARGEST_DRAWN_NORM), xlabel="|||θ||| of the critical point")
-        for style, rows in series(own, "kind", kinds):
+        axes.set(xlim=(0, 2), xlabel="|||θ||| of the critical point")
+        for style, rows in series(own, "kind", {kind: kind for kind in _DRAWN_KINDS}):
             style["label"] += f" ({len(rows)})"
             fig.scatter(axes, rows, "norm", "risk_share", floor=_DRAWN_ZERO, **style)
         axes.axvline(1.0, color="black", linestyle="--", linewidth=1)
@@ -48,18 +44,16 @@ def _label(net: tuple) -> str:
 
 
 def functional_points(run: Run) -> Iterator[dict]:
-    """One row for each proved minimum: the gradient in the maps, and its lower bound (N15).
+    """One row for each proved minimum: the gradient in the maps, and its lower bound.
 
-    The bound (docs/theory/relu.md) is that of the last block, ``2 sqrt(f / n)``, as B has
-    orthonormal rows.
+    For the last block N15 of docs/theory/relu.md gives 2 sqrt(f / n), as B has orthonormal rows.
     """
     for record in of_kind(run, "search", "measured"):
         for proof in record["certificates"]:
-            yield {
-                **fig.pick(record, "depth width bias"),
-                "least_gradient_in_the_maps": 2 * math.sqrt(proof["risk"] / (2 * record["pairs"])),
-                "gradient_in_the_maps": proof["functional_gradient"],
-            }
+            least = 2 * math.sqrt(proof["risk"] / (2 * record["pairs"]))
+            found = proof["functional_gradient"]
+            sides = {"least_gradient_in_the_maps": least, "gradient_in_the_maps": found}
+            yield {**fig.pick(record, "depth width bias"), **sides}
 
 
 @fig.figure("relu", "functional", functional_points)
@@ -104,14 +98,10 @@ def noise_points(run: Run) -> Iterator[dict]:
     for width, own in split(records, "width").items():
         starts = fig.rows(own, "scale=scales share=final_risk_share")
         ends = [start["share"] for start in starts if start["scale"] > 0]
+        same = {"width": width, "starts": len(ends), **fig.pick(run.config, "optimal_share")}
         for bound in _BOUNDS:
-            yield {
-                "width": width,
-                "starts": len(ends),
-                "optimal_share": run.config["optimal_share"],
-                "bound_of_risk_share": bound,
-                "share_of_starts": sum(share <= bound for share in ends) / len(ends),
-            }
+            reached = sum(share <= bound for share in ends) / len(ends)
+            yield {**same, "bound_of_risk_share": bound, "share_of_starts": reached}
 
 
 @fig.figure("relu", "noise", noise_points)
@@ -126,8 +116,7 @@ def draw_noise(points: fig.Points, canvas: fig.Canvas) -> None:
     by_bound.set_ylim(0, 1.05)
     times = [point for point in points if "median_updates_to_half" in point]
     widest = [p for p in times if p["width"] == max(point["width"] for point in times)]
-    nets = series(widest, "depth bias", _label)
-    curves(by_scale, nets, "deviation", "median_updates_to_half")
+    curves(by_scale, series(widest, "depth bias", _label), "deviation", "median_updates_to_half")
     by_scale.set_xlabel("deviation of the start, widest net")
     by_scale.set_ylabel("median updates to half the risk")
     for axes in (by_bound, by_scale):
