@@ -12,7 +12,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 ACCEL ?= auto
 ifeq ($(ACCEL),auto)
 override ACCEL := $(shell \
-	if ls /dev/accel0 /dev/vfio/0 >/dev/null 2>&1; then echo tpu; \
+	if [ -e /dev/accel0 ] || [ -e /dev/vfio/0 ]; then echo tpu; \
 	elif v=$$(nvidia-smi 2>/dev/null | grep -o 'CUDA Version: [0-9]*' | grep -o '[0-9]*$$'); then \
 		[ "$$v" -ge 13 ] && echo cuda13 || echo cuda12; \
 	else echo cpu; fi)
@@ -29,7 +29,7 @@ DATASET_NAMES := digits cifar10 cifar100 imagenet2012
 DATASET ?=
 DATA_DIR ?= data
 RUN ?=
-export RESULTS_DIR SEEDS JOBS DATASETS DATASET DATA_DIR
+export RESULTS_DIR SEEDS JOBS DATASETS DATASET DATA_DIR RUN
 MODELS := all_conv_residual all_cnn_c resnet densenet
 , := ,
 VENV := .venv
@@ -46,7 +46,7 @@ help: ## list the targets
 		awk -F ':.*## ' '{sub(/ .*/, "", $$1); printf "  make %-24s %s\n", $$1, $$2}'
 	@echo "  experiments: $(EXPERIMENTS)"
 	@echo '  variables: ACCEL=auto|cpu|cuda12|cuda13|tpu  SEEDS="0 1 2"  JOBS=2  RESULTS_DIR=results/local'
-	@echo '             DATASET=a_variant  DATASETS="cifar10 cifar100"  RUN=run_directory  OVERWRITE=1  PYTHON=python3'
+	@echo '             DATASET=a_variant  DATASETS="cifar10 cifar100"  DATA_DIR=data  RUN=run_directory  OVERWRITE=1  PYTHON=python3'
 
 setup: $(INSTALLED) ## create the environment .venv from the lock (other targets do so when needed)
 ifneq ($(origin PYTHON),file)
@@ -146,8 +146,8 @@ compare: setup ## print paper | reference | yours; fails if a run contradicts th
 	@$(MODULE) experiments.compare --results_dir="$$RESULTS_DIR"
 
 promote: setup ## copy a finished run into results/reference: make promote RUN=results/local/...
-	@test -n "$(RUN)" || { echo "name the run: make promote RUN=results/local/EXPERIMENT/VARIANT/seed=0"; exit 2; }
-	$(MODULE) experiments.promote $(RUN)
+	@test -n "$$RUN" || { echo "name the run: make promote RUN=results/local/EXPERIMENT/VARIANT/seed=0"; exit 2; }
+	$(MODULE) experiments.promote "$$RUN"
 
 bench: setup ## time the core computations against bare matrix products
 	$(MODULE) benchmarks.linear --results_dir="$$RESULTS_DIR" --overwrite

@@ -66,7 +66,7 @@ def _main(_: list[str]) -> int:
 def versions(yours: groups.Collection, reference: groups.Collection) -> list[str]:
     """One line for each jax version of yours that no reference run used."""
     here, there = (
-        {group.first.environment["packages"].get("jax", "unknown") for group in found.groups}
+        {run.environment["packages"].get("jax", "unknown") for run in found.runs}
         for found in (yours, reference)
     )
     known = ", ".join(sorted(there))

@@ -29,6 +29,7 @@ from identity_matters.linear import gradient_bound, model
 _INCREASING = ("histogram_log10", "scales_log10")  # settings whose values must increase
 # Where searches start: 0.1 <= ||Sigma|| <= 1, condition numbers up to 100. Any start will do.
 SEARCH_DATA = {"scale_log10": (-1.0, 0.0), "max_condition_log10": 2.0}
+LEAST_SHARE_FOUND = 0.99  # of the known supremum, for a search to count as an attack; our choice
 
 _SETTINGS = {
     # A point fails if right > left (1 + relative_tolerance). Rounding enters as
@@ -290,6 +291,8 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         metrics["points"] >= settings["random"]["points"]
         and shared.total(singular, "points") >= settings["singular"]["points"]
         and metrics["tight_family_largest_error"] <= settings["tight_tolerance"]
+        and metrics["search_over_prediction_least"] >= LEAST_SHARE_FOUND
+        and math.isfinite(metrics["largest_right_over_left"])
     )
     fails_exactly = exact["smallest"] is not None
     if settings["variant"] == "corrected":

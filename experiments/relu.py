@@ -197,7 +197,9 @@ def gradient_ratio(trial, rng) -> dict:
         blocks = model.random_blocks(rng, norms, *trial.shape, trial.bias)
         found = jax.vmap(feature_bound.bound_and_squared_gradient)(blocks, sample)
         right, left, value = map(np.asarray, found)
-        bound = max(bound, float((right[left > 0] / left[left > 0]).max(initial=0.0)))
+        at_rest = np.where(right > 0, np.inf, 0.0)  # what right / left is where left = 0
+        over = np.divide(right, left, out=at_rest, where=left > 0)
+        bound = max(bound, float(over.max()))
         measured["least_ratio"].append(float((left / value).min()))
         measured["median_ratio"].append(float(np.median(left / value)))
         measured["share_zero"].append(float((left == 0).mean()))

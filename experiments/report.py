@@ -29,6 +29,8 @@ def _main(_: list[str]) -> int:
     if not _REFERENCE_ONLY.value:
         directory = pathlib.Path(commands.RESULTS_DIR.value)
         collections.append(groups.read("yours", directory))
+        if not collections[-1].runs:
+            print(f"{directory} has no finished run: the report shows the reference alone")
     for collection in collections:
         for problem in collection.problems:
             print(f"skipped: {problem}", file=sys.stderr)

@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import dataclasses
 import glob
+import importlib.util
 import itertools
 import multiprocessing
 import os
@@ -56,6 +57,7 @@ DEMO_SECONDS = 20  # an experiment is quick if its quickest variant takes at mos
 UNKNOWN_SECONDS = 30  # assumed for a run without a reference
 STOP_SECONDS = 30  # allowed for saving after SIGTERM
 _PR_SET_PDEATHSIG = 1
+_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin", "libtpu")  # what JAX needs for an accelerator
 # Importing the libraries takes longer than many a run, so one process does it for all.
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
@@ -119,7 +121,9 @@ def main(_) -> int:
     _end_with_make()
     try:
         jobs = _jobs()
-    except ValueError as error:
+        logs = pathlib.Path(commands.RESULTS_DIR.value) / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+    except (ValueError, OSError) as error:
         raise flags.ValidationError(str(error)) from None
     console = commands.console()
     waiting = []
@@ -131,7 +135,7 @@ def main(_) -> int:
             waiting.append(job)
     for sent, code in ((signal.SIGTERM, 75), (signal.SIGINT, 130), (signal.SIGHUP, 75)):
         signal.signal(sent, lambda *_, code=code: sys.exit(code))
-    started = time.monotonic()
+    started, report = time.monotonic(), None
     try:
         _run_all(waiting, console)
         if _REPORT.value:
@@ -139,13 +143,14 @@ def main(_) -> int:
             places = (commands.RESULTS_DIR, commands.REFERENCE_DIR)
             chosen = [f"--{place.name}={place.value}" for place in places]
             command = [sys.executable, "-m", "experiments.report", *chosen]
-            subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+            report = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
     except SystemExit:
         for job in waiting:
             _end(job)
         console.print("interrupted; the same command resumes")
         raise
-    return _conclude(jobs, time.monotonic() - started, console)
+    failed = _conclude(jobs, time.monotonic() - started, console)
+    return failed or int(report is not None and report.returncode != 0)
 
 
 def _jobs() -> list[Job]:
@@ -157,8 +162,9 @@ def _jobs() -> list[Job]:
     if _VARIANTS.value and len(set(_ONLY.value)) != 1:
         raise ValueError("--variants needs one experiment, named by --only")
     seeds = _SEEDS.value.replace(",", " ").split()
-    if not seeds or not all(word.isdecimal() for word in seeds):
-        raise ValueError(f"--seeds must be one or more numbers from 0 up, got {_SEEDS.value!r}")
+    if not seeds or not all(word.isdecimal() and int(word) < experiments.SEEDS for word in seeds):
+        wanted = f"numbers from 0 to {experiments.SEEDS - 1}, separated by blanks or commas"
+        raise ValueError(f"--seeds must be {wanted}, got {_SEEDS.value!r}")
     names = _ONLY.value or experiments.MODULES
     chosen = [v for name in _VARIANTS.value for v in experiments.find_variants(names[0], name)]
     # Each run once, also if it is named twice: "cifar10" includes cifar10/small.
@@ -178,7 +184,7 @@ def _job(name: str, variant: str, seed: int) -> Job:
     """A job, with the median seconds that its reference runs took, over all seeds."""
     took = []
     for path in pathlib.Path(commands.REFERENCE_DIR.value, name, variant).glob("seed=*"):
-        with contextlib.suppress(runs.RunError):
+        with contextlib.suppress(runs.RunError, *groups.MALFORMED):
             summary = runs.read_json(path / "summary.json")
             took += [summary["seconds"]["total"]] if summary.get("status") == "done" else []
     return Job(name, variant, seed, statistics.median(took) if took else None)
@@ -195,24 +201,25 @@ def _default_variants(name: str) -> tuple[str, ...]:
 
 
 def _has_accelerator() -> bool:
+    if os.environ.get("JAX_PLATFORMS") == "cpu" or not any(map(importlib.util.find_spec, _PLUGINS)):
+        return False
     return any(glob.glob(f"/dev/{at}") for at in ("nvidia[0-9]*", "accel[0-9]*", "vfio/0"))
 
 
 def _why_not(job: Job) -> str | None:
     """Why an existing run can be neither kept nor resumed; None if it can, or there is none."""
-    if not (job.path / "summary.json").exists():
-        return None
-    try:
-        run = runs.read_run(job.path)
-    except runs.RunError as error:
-        return str(error)
-    if run.status not in runs.FINISHED:
-        return None
     own = experiments.find(job.name).own_settings(job.variant)
     own.pop("scale", None)
-    for name, (before, now) in runs.differences(run.config, own).items():
+    try:
+        if job.summary() is None:
+            runs.unfinished(job.path, own)
+            return None
+        config = runs.read_run(job.path).config
+    except runs.RunError as error:
+        return str(error).removeprefix(f"{job.path}: ").partition("; --overwrite")[0]
+    for name, (before, now) in runs.differences(config, own).items():
         return f"was made with {name}={before!r}, which is {now!r} now"
-    return "diverged" if run.status == "diverged" else None
+    return None
 
 
 def _end_with_make() -> None:
@@ -224,7 +231,6 @@ def _end_with_make() -> None:
 
 def _start(job: Job, core: int | None) -> None:
     """Starts the run on the given core, or on all cores if `core` is None."""
-    job.log.parent.mkdir(parents=True, exist_ok=True)
     process = _SERVER.Process(target=_run, args=(job.command(), str(job.log), core))
     process.start()  # if a signal interrupts it, the run ends with this process
     job.process, job.core, job.started = process, core, time.monotonic()
@@ -334,13 +340,15 @@ def _conclude(jobs: list[Job], seconds: float, console: rich.console.Console) ->
                 there += job.reference_seconds or 0.0
             else:
                 counts["failed"] += 1
-                why = "refused, see above" if job.is_refused else f"{job.last_line()} ({job.log})"
+                logged = job.log.exists() and not job.is_refused
+                why = f"{job.last_line()} ({job.log})" if logged else "see above"
                 notes.append(f"failed: {job.title}: {why}")
         row = str(counts.total()), commands.counted(counts), f"{took:.0f}"
         table.add_row(name, *row, f"{there:.0f}" if there else "")
         every += counts
     console.print(table)
-    console.print(f"{len(jobs)} runs in {groups.duration(seconds)}: {commands.counted(every)}")
+    many = "" if len(jobs) == 1 else "s"
+    console.print(f"{len(jobs)} run{many} in {groups.duration(seconds)}: {commands.counted(every)}")
     yours = groups.read("yours", commands.RESULTS_DIR.value)
     reference = groups.read("reference", commands.REFERENCE_DIR.value)
     run_here = {f"{job.name}/{job.variant}" for job in jobs}
@@ -354,7 +362,8 @@ def _conclude(jobs: list[Job], seconds: float, console: rich.console.Console) ->
     report = pathlib.Path(commands.RESULTS_DIR.value) / "report.html"
     if report.exists():
         console.print(f"report: {report.resolve().as_uri()}", markup=False)
-    console.print("`make compare` prints the paper's words, the reference's and yours, by claim")
+    where = "" if str(report.parent) == "results/local" else f" RESULTS_DIR={report.parent}"
+    console.print(f"`make compare{where}` prints the paper's results, the reference's and yours")
     return 1 if notes else 0
 
 

@@ -17,6 +17,7 @@ _GIGA, _TERA = 1e9, 1e12
 # and v6e; GPUs: NVIDIA's data sheets. "float32" is what JAX does by default: TF32 on GPUs from
 # Ampere on, float32 on older ones, one bfloat16 pass on TPUs. A TPU v2 or v3 device is half a chip.
 _LIMITS = (
+    (("NVIDIA", "H200", "NVL"), 835.5, 417.5, 141, 4800),
     (("NVIDIA", "H200"), 989.5, 494.7, 141, 4800),
     (("NVIDIA", "H100", "PCIe"), 756.0, 378.0, 80, 2000),
     (("NVIDIA", "H100", "NVL"), 835.5, 417.5, 94, 3900),
@@ -81,10 +82,7 @@ def _equation_flops(equation) -> int:
     if name == "cond":
         return max(inner)
     if name == "while" and sum(inner):
-        raise ValueError(
-            "cannot count the products in a while loop, whose number of turns is not known; give"
-            " count_flops a function with a loop of fixed length (jax.lax.scan)"
-        )
+        raise ValueError("cannot count the products in a while loop; use jax.lax.scan")
     return sum(inner) * params.get("length", 1) if name == "scan" else sum(inner)
 
 

@@ -225,7 +225,7 @@ class RunDir:
                 for entry in path.iterdir() if overwrite else ():
                     entry.rmtree() if entry.is_dir() else entry.unlink()
                 ran_on = environment.describe()
-                before, lines = _unfinished(path, config)
+                before, lines = unfinished(path, config)
                 if before:
                     ran_on = {**before, "resumed": [*before.get("resumed", []), ran_on]}
                 write_json(path / "config.json", config)
@@ -313,15 +313,14 @@ def lock_directory(path: Any, held: contextlib.ExitStack) -> None:
         print(f"{path}: {why}; start a run only once", file=sys.stderr)
 
 
-def _unfinished(path: Any, config: dict) -> tuple[dict, list[bytes]]:
+def unfinished(path: Any, config: dict) -> tuple[dict, list[bytes]]:
     """Environment and lines of the unfinished run, or empty; RunError if it cannot be resumed."""
     again = "--overwrite runs it anew"
     if not (path / "summary.json").exists():
         for left in (path / "metrics.jsonl", path / "checkpoints"):
             if left.exists() and (any(left.iterdir()) if left.is_dir() else left.read_bytes()):
                 raise RunError(
-                    f"{path / 'summary.json'}: missing beside {left.name}, which holds results; put"
-                    f" it back, or {again}"
+                    f"{path / 'summary.json'}: missing beside {left.name}; put it back, or {again}"
                 )
         return {}, []
     try:
@@ -408,8 +407,7 @@ def _read(path: Any) -> tuple[Run, list[bytes]]:
     for index, line in enumerate(lines):
         if chained and line != _chained(line[:-_LINE_END] + b"}", lines[index - 1 : index]):
             raise MalformedFileError(
-                f"{file}:{index + 1}: this line was changed, or one before it was changed, lost or"
-                " doubled"
+                f"{file}:{index + 1}: this line, or one before it, was changed, lost or doubled"
             )
         try:
             records.append(_as_record(line))

@@ -25,8 +25,8 @@ def two_points(right: float, left: float) -> Problem:
 def hexagon(size: float) -> Problem:
     """The corners of a regular hexagon, with errors ``size (-1)^i`` in the first output.
 
-    Without biases the origin is flat to second order (N5 of docs/theory/relu.md), although two
-    blocks of width 4 fit the errors.
+    Without biases the origin is flat to second order, although two blocks of width 2 have a smaller
+    risk (N5 of docs/theory/relu.md).
     """
     angle = np.arange(6) * np.pi / 3
     x = np.stack([np.cos(angle), np.sin(angle)], axis=1)

@@ -139,6 +139,8 @@ def test_compare_fails_on_a_contradiction_and_report_names_what_it_skips(tmp_pat
     damaged = run_module("compare", nowhere, f"--results_dir={tmp_path / 'bad'}")
     assert damaged.returncode == 1
     assert "summary.json: missing" in damaged.stdout
+    (tmp_path / "empty").mkdir()
+    assert run_module("compare", f"--results_dir={tmp_path / 'empty'}").returncode == 1
     write_run(tmp_path / "bad", verdict="not reproduced")
     bad = run_module("compare", nowhere, f"--results_dir={tmp_path / 'bad'}")
     assert bad.returncode == 1

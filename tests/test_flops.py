@@ -94,6 +94,7 @@ def test_training_is_three_forward_passes():
     [
         ("NVIDIA H100 80GB HBM3", 989.5e12, 494.7e12),
         ("Tesla V100-SXM2-16GB", None, 15.7e12),
+        ("NVIDIA H200", 989.5e12, 494.7e12),
         ("TPU v5 lite", 197e12, 197e12),
         # Not in the table, although its name begins like one that is.
         ("NVIDIA L40S", None, None),

@@ -60,6 +60,14 @@ def test_the_operations_of_the_papers_training_are_those_of_our_net_of_table_1(n
     assert paper.cifar_training_flops(num_classes) == 3 * forward * examples
 
 
+def test_the_papers_recipe_is_that_of_section_4():
+    own = settings(cifar, "cifar10/all_conv_residual")
+    recipe = {"learning_rate": 0.05, "momentum": 0.9, "weight_decay": 1e-4, "decay_factor": 0.1}
+    assert recipe.items() <= own["optim"].items()
+    assert own["optim"]["boundary_steps"] == (30_000, 50_000)
+    assert (own["train"]["batch_examples"], own["data"]["pad_pixels_per_side"]) == (128, 2)
+
+
 def test_schedules_by_hand():
     assert train.steps_at(256, 200, 350) == (39_062, 68_359)
     optim = settings(imagenet, PRINTED)["optim"]

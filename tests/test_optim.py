@@ -94,7 +94,6 @@ TWELVE = {"learning_rate": 2.0, "steps": 12}
             {"schedule": "cosine", "warmup_steps": 4, **TWELVE},
             {0: 0.5, 1: 1, 3: 2, 4: 2, 8: 1, 12: 0},
         ),
-        ({"schedule": "linear", "warmup_steps": 2, **TWELVE}, {0: 1, 1: 2, 2: 2, 7: 1, 12: 0}),
         # Boundaries count from the start of the run, not from the end of the warm-up.
         (
             {"schedule": "step", "boundary_steps": (5,), "warmup_steps": 4, "learning_rate": 4.0},
@@ -120,7 +119,7 @@ STEP = functools.partial(learning_rate_schedule, learning_rate=0.1, steps=10)
         (SGD, {"momentum": 1.0}, r"momentum must be 0 or more and below 1, got 1\.0"),
         (SGD, {"weight_decay": -1.0}, r"weight_decay must be 0 or more and below 1, got -1\.0"),
         (SGD, {"decayed": "biases"}, "must be one of convolutions, kernels, all, got 'biases'"),
-        (STEP, {"schedule": "steps"}, "must be one of step, cosine, linear, constant, got 'steps'"),
+        (STEP, {"schedule": "steps"}, "must be one of step, cosine, constant, got 'steps'"),
         (STEP, {"learning_rate": 0.0}, r"learning_rate must be above 0 and finite, got 0\.0"),
         (STEP, {"steps": 0}, "steps must be at least 1, got 0"),
         (STEP, {"warmup_steps": 10}, "warmup_steps must be from 0 to below steps=10, got 10"),

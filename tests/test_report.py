@@ -57,7 +57,7 @@ def test_a_metric_is_mean_and_spread_over_the_seeds_that_have_it(tmp_path):
         (groups.format_number, [3133.9, True, 0.0, None], ["3,134", "true", "0", "None"]),
         (groups.in_words, [[6.148, 6.149], [5.9, 6.4]], ["6.1", "5.9–6.4"]),
         (groups.in_words, [[0.0, 0.0, 0.5], [1085, 1116]], ["0–0.50", "1,085–1,116"]),
-        (groups.in_words, [[0.99996], [999.9999]], ["1.0", "1,000"]),
+        (groups.in_words, [[0.99996], [99.7], [999.9999]], ["1.0", "100", "1,000"]),
         (groups.in_words, [[float("inf")], [1.6e32]], ["inf", "1.6 × 10^32"]),
         (lambda value: groups.in_words([value], 4), [3133.9, 12.5], ["3,134", "12.50"]),
         (groups.duration, [0.4, 119, 120, 7200], ["0 s", "119 s", "2.0 min", "2.0 h"]),
@@ -206,7 +206,7 @@ def test_reduced_cifar_runs_have_their_share_of_the_papers_operations():
     share = examples * result["training_flops_per_example"] / paper.cifar_training_flops(10)
     (row,) = build.reduced_cifar([groups.Group((one,)) for one in (run, full)])
     assert (row["net"], row["data set"]) == ("small", "CIFAR-10")
-    share_column = "share of the paper's operations (%)"
+    share_column = "share of a full run's operations (%)"
     assert row[share_column] == f"{100 * share:.2g}"
     # Malformed records leave the share empty, and do not stop the report.
     bad = dataclasses.replace(run, records=[{"kind": "result", "steps": "many"}])

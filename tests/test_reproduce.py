@@ -68,18 +68,24 @@ def test_it_runs_what_is_missing_side_by_side_and_ends_with_a_summary(tmp_path):
 def test_runs_that_are_no_use_are_refused_and_made_anew_when_told_to(tmp_path):
     plain = tmp_path / "local" / "toy" / "plain"
     run_toy(tmp_path)
-    for seed in (1, 2):
+    for seed in range(1, 6):
         shutil.copytree(plain / "seed=0", plain / f"seed={seed}")
         change(plain / f"seed={seed}", "summary.json", seed=seed)
     change(plain / "seed=0", "summary.json", status="diverged")
     change(plain / "seed=1", "config.json", values=[4])
     (plain / "seed=2" / "metrics.jsonl").write_text("garbage\n")
-    refused = reproduce(tmp_path, "--only=toy,toy", "--seeds=0 1 2", ends=1)
-    for seed, why in enumerate(("diverged", "was made with values=[4]", "this line was changed")):
-        (line,) = (x for x in refused.stdout.splitlines() if x.startswith(f"{plain}/seed={seed}: "))
+    change(plain / "seed=3", "config.json", values=[4])
+    for seed in (3, 4):
+        change(plain / f"seed={seed}", "summary.json", status="interrupted")
+    (plain / "seed=4" / "metrics.jsonl").write_text("")
+    (plain / "seed=5" / "summary.json").unlink()
+    refused = reproduce(tmp_path, "--only=toy,toy", "--seeds=0 1 2 3 4 5", ends=1)
+    reasons = ("is diverged", "values=[4]", "this line", "values=[4]", "has 0", "missing")
+    for seed, why in enumerate(reasons):
+        (line,) = (x for x in refused.stdout.splitlines() if x.startswith(f"{plain}/seed={seed}"))
         assert why in line and line.endswith("; make reproduce OVERWRITE=1 runs it anew")
-    reproduce(tmp_path, "--seeds=0 1 2", "--overwrite", ends=0)
-    for seed in range(3):
+    reproduce(tmp_path, "--seeds=0 1 2 3 4 5", "--overwrite", ends=0)
+    for seed in range(6):
         found = runs.read_run(plain / f"seed={seed}")
         assert found.summary["metrics"] == {"sum_of_squares": 14}
 

@@ -39,13 +39,11 @@ def test_a_run_writes_what_the_contract_says_and_ends_with_its_result(tmp_path):
     command = ["python", "-m", "tests.toy.experiment", "--seed=7"]
     assert found.environment["command"] == command
     assert str(forked.ROOT) not in json.dumps(found.environment)
-    last = finished.stderr.splitlines()[-5:]
-    assert last[:3] == [
-        "Theorem 2.1: holds",
-        "  paper   |||A||| ≤ (4π + 3γ)/l",
-        "  ours    sum_of_squares = 14",
-    ]
-    assert str(path) in last[3] and str(tmp_path / "report.html") in last[4]
+    last = finished.stderr.splitlines()[-6:]
+    first = ["Theorem 2.1: holds", "  paper   |||A||| ≤ (4π + 3γ)/l", "  ours    sum_of_squares = 14"]
+    assert last[:3] == first and str(path) in last[3]
+    for line, command in zip(last[4:], ("report", "compare"), strict=True):
+        assert f"`make {command} RESULTS_DIR={tmp_path}`" in line
     assert "trial 2 of 3 (value 2)" in finished.stderr
     again = run_toy(tmp_path, "--seed=7", ends=2)
     assert "is done; --overwrite runs it anew" in again.stderr
@@ -116,11 +114,13 @@ REFUSED = {
         (["--config=:cifar10/resnet", "--config.data.data_dir=a"], "not prepared in a; run: make"),
         (["--config.train.batch_examples=3", "--config.train.devices=2"], "multiple of"),
         (["--config.model.stage_strides=(2,4,2)"], "sides"),
-        (["--num_processes=2"], "could not be joined: coordinator_address"),
+        (["--num_processes=2"], "give all of --coordinator_address, --num_processes and"),
     ],
     "experiments.reproduce": [
         (["--only=nothing"], "there is no experiment 'nothing'; there are "),
-        (["--seeds=one"], "--seeds must be one or more numbers from 0 up, got 'one'"),
+        (["--seeds=one"], "--seeds must be numbers from 0 to 4294967295, separated by blanks"),
+        (["--seeds=4294967296"], "separated by blanks or commas, got '4294967296'"),
+        (["--only=landscape", "--results_dir=/proc/nowhere"], "'/proc/nowhere'"),
         (["--jobs=-1"], "--jobs=-1"),
         (["--variants=digits"], "--variants needs one experiment, named by --only"),
         (["--only=memorize", "--variants=mnist"], "memorize has no variant 'mnist'; it has digits"),

@@ -8,8 +8,8 @@ activation open; we ask whether the choices of the base code lower the test erro
 Command: python -m experiments.images.ablations --config=:digits/identity
     make data && make reproduce-ablations DATASET=cifar10/small SEEDS="0 1 2"
 2 CPU cores: digits/identity and digits/initialisation take a little over a minute together. A net
-of cifar10/small takes 25 minutes to an hour on one core, or an hour in its identity variant: 6 to 9
-hours for its five variants with one seed.
+of cifar10/small takes 23 to 80 minutes on one core, depending on what else runs: 6 to 9 hours for
+its five variants with one seed.
 Expected: training error below 5 % at both depths with the identity, deep net at chance without it.
 cifar10/small has no expected number. Its criteria below were written before its first run.
 

@@ -8,8 +8,8 @@ updates from six machines; here all devices share each batch.
 Command: python -m experiments.images.imagenet    # a miniature, on any machine
     make data DATASETS=imagenet2012               # with the two archives at hand
     python -m experiments.images.imagenet --config=:imagenet2012/parameters_as_printed
-Several machines: docs/clusters.md. Each variant below states its hardware, time and expected
-number; only the miniature has been run, all other times are estimates.
+Several machines: docs/clusters.md. The comments in this file state the hardware, time and expected
+number of each variant; only the miniature has been run, all other times are estimates.
 """
 
 from experiments import run

@@ -60,7 +60,10 @@ class TrainingLog:
         """Deletes the checkpoints of training `index`, or of all, wherever they are."""
         path = self._checkpoints if index is None else self._checkpoints / f"cell={index}"
         if self._writes and path.exists():
-            path.rmtree()
+            with contextlib.ExitStack() as held:
+                if self._shares_checkpoints:
+                    runs.lock_directory(self._checkpoints, held)
+                path.rmtree()
 
     @property
     def records(self) -> list[dict]:

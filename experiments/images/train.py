@@ -70,18 +70,18 @@ ALL_CONV_RESIDUAL = {
     # Standard deviation of initial residual weights: paper, 1/(k^2 c), or standard, 1/(k sqrt c);
     # multiplied by initial_scale.
     "residual_init": "paper",
-    "initial_scale": 1.0,
+    "initial_scale": 1.0,  # factor of the initial deviation of residual weights
     # Slope of the activation below zero: 0.1 in the base code, 0 in the paper's formula.
     "leak": 0.0,
     "activate_first": False,  # whether a block starts with an activation, as in the base code
     "projection": "fixed",  # last linear map: fixed (the paper's: random, not trained) or trained
     "identity": True,  # if False, a block is C2(ReLU(C1 x)) alone
-    "batch_norm": False,  # section 4: with it a net of this size overfits
+    "batch_norm": False,  # section 4 says that with it a net of this size overfits
     "compute_dtype": "float32",  # of convolutions: float32 or bfloat16; parameters are float32
 }
 # Momentum SGD, by default as in section 4.
 OPTIM = {
-    "schedule": "step",  # step, cosine, linear or constant
+    "schedule": "step",  # step, cosine or constant
     "learning_rate": 0.05,
     # For schedule step: the steps at which the learning rate is multiplied by decay_factor.
     "boundary_steps": (30_000, 50_000),
@@ -170,6 +170,9 @@ def _load_imagenet(
         got = f"got {worker_threads} and {worker_processes}"
         raise ValueError(f"worker_threads and worker_processes must be at least 0, {got}")
     imagenet.require_packages()
+    if 0 < miniature_examples < miniature.CLASSES:
+        least = f"0 or at least {miniature.CLASSES}"
+        raise ValueError(f"miniature_examples must be {least}, got {miniature_examples}")
     if miniature_examples:
         data_dir = miniature.prepare(data_dir, miniature_examples)
     train, test = (imagenet.EncodedImages(data_dir, split) for split in ("train", "validation"))
@@ -275,7 +278,7 @@ class Training:
         except loop.StopRequested:
             raise run.Interrupted from None
         except (checkpoint.CheckpointError, multihost.Process0Error) as error:
-            advice = "--overwrite trains anew, or use another --results_dir"
+            advice = "if that does not pass, --overwrite trains anew, or use another --results_dir"
             raise runs.RunError(f"{error}; {advice}") from None
         except step.NonFiniteError as error:
             if not keep_diverged:

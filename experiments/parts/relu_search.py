@@ -27,7 +27,7 @@ OPTIMAL_SHARE = 1e-9
 _NOT_INSIDE = ("not critical", "outside")
 _BAD = ("saddle", "no negative curvature")
 # Kinds of limits; the first that fits counts.
-KINDS = ("not critical", "optimal", "outside", "all dead", "zero unit", "at a kink", *_BAD)
+KINDS = ("not critical", "outside", "optimal", "all dead", "zero unit", "at a kink", *_BAD)
 _OF_PROOFS = ("risk_share", "functional_gradient", "functional_ratio")
 _DIGITS = 6  # significant digits that `short` keeps
 # Bad critical points of one problem are the same if their risks agree to this many digits.
@@ -122,8 +122,8 @@ def classify(trial, limits: dict[str, np.ndarray]) -> np.ndarray:
     eigenvalues = limits["eigenvalues"]
     conditions = [
         limits["gradient_norm"] > trial.gradient_tolerance,
-        limits["risk_share"] <= trial.optimal_share,
         limits["max_norm"] >= trial.radius,
+        limits["risk_share"] <= trial.optimal_share,
         limits["dead_units"] == trial.depth * trial.width,
         limits["shortest_unit"] <= trial.zero_unit_tolerance,
         limits["kink_margin"] <= trial.kink_tolerance,

@@ -17,6 +17,7 @@ import contextlib
 import ctypes
 import dataclasses
 import errno
+import gc
 import hashlib
 import json
 import logging as std_logging
@@ -36,6 +37,7 @@ import jax
 import ml_collections
 from absl import flags, logging
 
+import experiments
 from experiments.images.log import RESULT, TrainingLog
 from experiments.run import command_line, several
 from experiments.run.shared import generator, require_between, total, where
@@ -47,8 +49,6 @@ from identity_matters.train import multihost
 # `cifar10/small` is 1.5 times as fast on two devices as on one that has both cores.
 MOST_CPU_DEVICES = 16
 CACHED_FROM_SECONDS = 0.2  # programs that compile faster are not cached on disk
-# In float32 mode JAX uses only 32 bits of a seed: larger ones would repeat runs of smaller ones.
-SEEDS = 2**32
 # (option, value) for glibc's mallopt: M_MMAP_MAX = 0, M_TRIM_THRESHOLD = -1. Freed memory is kept.
 MALLOC_OPTIONS = ((-4, 0), (-1, -1))
 USAGE_ERROR, INTERRUPTED_CODE, CTRL_C_CODE = 2, 75, 130
@@ -202,6 +202,7 @@ def main(experiment: Experiment) -> None:
         # for it. A process missing here failed at the very end, after everything was written.
         with contextlib.suppress(RuntimeError):
             jax.distributed.shutdown()
+    gc.collect()  # frees the semaphores of the processes that read images
     # Skips the interpreter's teardown, which XLA's threads outlive: about one process in a thousand
     # died there of SIGSEGV. All that a run writes is on disk by now.
     os._exit(code)
@@ -281,11 +282,14 @@ def execute(
         logging.set_verbosity(logging.WARNING)
     trials, subjects, problem = [], [], None
     try:
-        if not 0 <= seed < SEEDS:
-            raise ValueError(f"seed must be from 0 to {SEEDS - 1}, got {seed}")
+        if not 0 <= seed < experiments.SEEDS:
+            raise ValueError(f"seed must be from 0 to {experiments.SEEDS - 1}, got {seed}")
         trials, subjects = experiment.prepare(settings, own)
-    except (ValueError, TypeError, OverflowError, MemoryError) as error:
-        wrong = "a setting is of the wrong type: " if isinstance(error, TypeError) else ""
+    except (ValueError, TypeError, OverflowError, MemoryError, OSError, runs.RunError) as error:
+        if getattr(error, "errno", None) in runs.FULL_DISK and jax.process_count() == 1:
+            raise
+        wrong = "a setting is of the wrong type or for another net: "
+        wrong = wrong if isinstance(error, TypeError) else ""
         problem = ValueError(f"{wrong}{runs.first_line(error)}")
     data = [getattr(subject, "fingerprint", None) for subject in subjects]
     alike = {"experiment": experiment.name, "seed": seed, "data": data}
@@ -363,13 +367,15 @@ def _result(summary: dict, path: Any) -> str:
     if not said:  # the claim's headline covers other variants only
         shown = list(summary["metrics"].items())[:4]
         said = ", ".join(f"{name} = {groups.format_number(value)}" for name, value in shown)
-    report = path.parents[len(summary["variant"].split("/")) + 1] / "report.html"
+    root = path.parents[len(summary["variant"].split("/")) + 1]
+    where = "" if str(root) == "results/local" else f" RESULTS_DIR={root}"
     return (
         f"{claim.title}: {summary['verdict']}{changed}\n"
         f"  paper   {claim.published}\n"
         f"  ours    {said}\n"
         f"  all     {path}/summary.json, every trial in metrics.jsonl\n"
-        f"  report  {report}, which `make report` writes; `make compare` prints all claims"
+        f"  report  `make report{where}` writes {root}/report.html\n"
+        f"  claims  `make compare{where}` prints all of them"
     )
 
 

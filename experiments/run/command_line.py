@@ -52,6 +52,8 @@ def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, 
     if {"--help", "-h", "--helpshort", "--helpfull"} & set(argv):
         print(_help(experiment, config))
         raise SystemExit(0)
+    if "--config" in argv:
+        raise ValueError("write --config=:VARIANT, with an equals sign")
     argv = [a for a in argv if not a.startswith("--config=")]
     try:
         config_flags.DEFINE_config_dict("config", config, lock_config=True, sys_argv=argv)

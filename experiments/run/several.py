@@ -13,6 +13,9 @@ from etils import epath
 from identity_matters import environment, runs
 from identity_matters.train import multihost
 
+# See the same line in `run`.
+flags.disclaim_key_flags()
+
 
 def define_flags() -> None:
     """Defines the flags of entry points that can run on several processes."""
@@ -30,6 +33,8 @@ def join() -> bool:
     explicit = (chosen.coordinator_address, chosen.num_processes, chosen.process_id)
     if not chosen.distributed and all(value is None for value in explicit):
         return False
+    if None in explicit and explicit != (None, None, None):
+        raise ValueError("give all of --coordinator_address, --num_processes and --process_id")
     if chosen.process_id == 0:
         where = f"at {chosen.coordinator_address}, {multihost.START_TIMEOUT_SECONDS} s at most"
         print(f"process 0 of {chosen.num_processes} waits for the others {where}", file=sys.stderr)
@@ -44,7 +49,7 @@ def require_alike(settings: dict, others: dict, error: Exception | None) -> None
 
 
 def open_run(results_dir, **fields):
-    """`runs.RunDir.create` on process 0, whose RunError all raise; elsewhere a `SilentRun`."""
+    """`runs.RunDir.create` on process 0, a `SilentRun` elsewhere; RunError in all if that fails."""
     made = []
 
     def make():

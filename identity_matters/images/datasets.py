@@ -77,12 +77,12 @@ def load(name: str, split: str, data_dir: str | os.PathLike[str]) -> tuple[np.nd
     """All images, uint8[n, height, width, channels], and labels, int64[n], of a split in SOURCES.
 
     `data_dir` is where `make data` put the data sets; `digits` needs none. Raises ValueError for an
-    unknown name, data that are not prepared, a damaged file, or files of another data set.
+    unknown name or split, data that are not prepared, a damaged file, or files of another data set.
     """
     source = find_source(name)
+    require_prepared(name, split, data_dir)
     if not source.tfds_name:
         return _check(source, split, *_load_digits(source, split))
-    require_prepared(name, split, data_dir)
     directory = _directory(source, split, data_dir)
     advice = f"delete {directory} and run make data again"
     try:
@@ -106,8 +106,11 @@ def load(name: str, split: str, data_dir: str | os.PathLike[str]) -> tuple[np.nd
 def require_prepared(name: str, split: str, data_dir: str | os.PathLike[str]) -> None:
     """Raises the ValueError of `load` if the data are not prepared, without reading them."""
     source = find_source(name)
+    if split not in source.splits:
+        raise ValueError(f"{name} has no split {split!r}; it has {', '.join(source.splits)}")
     if source.tfds_name and not (_directory(source, split, data_dir) / "manifest.json").exists():
-        raise ValueError(f"{name} is not prepared in {data_dir}; run: make data DATASETS={name}")
+        advice = f"make data DATASETS={name} DATA_DIR={data_dir}"
+        raise ValueError(f"{name} is not prepared in {data_dir}; run: {advice}")
 
 
 def write(
@@ -217,15 +220,14 @@ def _built(name: str, tfds_name: str, data_dir: pathlib.Path, origin: str) -> An
     missing = [archive for archive in archives if not (manual / archive).exists()]
     if missing and not builder.is_prepared():
         raise ValueError(
-            f"{manual} lacks {' and '.join(missing)}; get the archives from {origin} and run this"
-            " again"
+            f"{manual} lacks {' and '.join(missing)}; get them from {origin} and run this again"
         )
     settings = tfds.download.DownloadConfig(manual_dir=manual, try_download_gcs=False)
     try:
         builder.download_and_prepare(download_config=settings, file_format=imagenet.FILE_FORMAT)
     except (OSError, tfds.download.DownloadError) as error:
         raise ValueError(
-            f"cannot download {name} ({type(error).__name__}); get the original archive from"
-            f" {origin} into {manual} and run this again"
+            f"cannot prepare {name} ({runs.first_line(error)}); if the download failed, get the"
+            f" original archive from {origin} into {manual} and run this again"
         ) from error
     return builder

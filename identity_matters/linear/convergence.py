@@ -157,10 +157,7 @@ def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
     if w.ndim != 1 or not w.size or not (w > 0).all():
         raise ValueError(f"w must be a row of positive numbers, got {w}")
     if not (sigma > 0 and r != 0 and 0 < risk < sigma * r * r):
-        raise ValueError(
-            f"sigma and risk must be positive and risk below sigma r^2, got r = {r},"
-            f" sigma = {sigma}, risk = {risk}"
-        )
+        raise ValueError(f"need 0 < risk < sigma r^2, got r = {r}, sigma = {sigma}, risk = {risk}")
     least, others = w[0], w[1:] ** 2 - w[0] ** 2
 
     def rest(x):

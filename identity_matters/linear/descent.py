@@ -97,12 +97,12 @@ def guaranteed_decrease(depth: int, tau: float, sigma_min: float, learning_rate:
 
     Eq. (2.3) is ``||grad f||_F^2 >= 2 mu (f - C)``, mu = 2 l (1-tau)^{2l-2} sigma_min(Sigma). So an
     update inside B_tau with eta <= 1/L, where L is the curvature along it, multiplies f - C by at
-    most ``1 - eta mu``. Returns ``-log(1 - eta mu)``, or 0.0 for tau >= 1.
+    most ``1 - eta mu``. Returns ``-log(1 - eta mu)``, 0.0 for tau >= 1.
     """
     if tau >= 1:
         return 0.0
     mu = gradient_bound.gradient_bound_corrected(depth, tau, sigma_min, 1.0) / 2
-    return -math.log1p(-learning_rate * mu)
+    return -math.log1p(-learning_rate * mu) if learning_rate * mu < 1 else math.inf
 
 
 def gradient_descent(

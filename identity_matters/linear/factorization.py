@@ -109,9 +109,7 @@ def _psd(target: Target, depth: int, settings: PathSettings) -> Factorization:
         raise NotApplicableError(f"method psd needs a symmetric R, got |R - R^T| = {asymmetry:.3g}")
     least = np.linalg.eigvalsh(target.R)[0]
     if least <= 0:
-        raise NotApplicableError(
-            f"method psd needs a positive definite R, got eigenvalue {least:.6g}"
-        )
+        raise NotApplicableError(f"psd needs a positive definite R, got eigenvalue {least:.6g}")
     return _two_groups(target, _still(target), depth, rest_is_P=True)
 
 
@@ -217,12 +215,12 @@ def _svd(target: Target, depth: int, settings: PathSettings) -> Factorization:
     choices = np.arange(turns, (depth - stretches) // 2 + 1)
     if len(choices) == 0:
         raise NotApplicableError(
-            f"method svd needs depth at least {2 * turns + stretches}, got {depth}: one layer for"
-            " V^T, one for K and one for U"
+            f"method svd needs depth at least {2 * turns + stretches}, got {depth}"
         )
     rest = depth - 2 * choices
     turn_norms = 2 * np.sin(angle / (2 * np.maximum(choices, 1)))
-    stretch_norms = np.where(rest > 0, np.expm1(target.gamma / np.maximum(rest, 1)), 0.0)
+    logs = np.log(target.K[[0, -1], None]) / np.maximum(rest, 1)
+    stretch_norms = np.where(rest > 0, np.abs(np.expm1(logs)).max(axis=0), 0.0)
     norms = np.maximum(turn_norms, stretch_norms)
     best = np.argmin(norms)
     q, p = int(choices[best]), int(rest[best])
@@ -260,9 +258,10 @@ def _path(target: Target, depth: int, settings: PathSettings) -> Factorization:
             start = _two_groups(target, form, m, rest_is_P=rest_is_P)
             ways.append((found[-1].norm, start, own))
     for _, start, own in sorted(ways, key=lambda way: way[0])[: settings.starts]:
-        layers = layers_of_path(shorten(np.eye(d) + start.build(), depth, own), depth)
-        norm = largest_spectral_norm(layers)
-        found.append(Factorization(norm, functools.partial(np.asarray, layers)))
+        with contextlib.suppress(NotApplicableError):
+            layers = layers_of_path(shorten(np.eye(d) + start.build(), depth, own), depth)
+            norm = largest_spectral_norm(layers)
+            found.append(Factorization(norm, functools.partial(np.asarray, layers)))
     return min(found, key=lambda factorization: factorization.norm)
 
 

@@ -71,8 +71,8 @@ def gradient_lower_bound(
 
     A: f64[depth, d, d] with ``|||A||| < 1``; Sigma: f64[d, d], symmetric positive semidefinite;
     excess: f64[], from `model.excess_risk`; form: one of `FORMS`, of which only "corrected" is a
-    true bound. Rounding may make `excess`, and with it the bound, slightly negative. Raises
-    ValueError unless A, Sigma and form are so, and TypeError unless A and Sigma are float64.
+    true bound. Eigenvalues of Sigma up to 64 d eps ||Sigma|| count as 0, and rounding may make the
+    bound slightly negative. ValueError unless A, Sigma and form are so; TypeError unless float64.
 
     >>> jax.config.update("jax_enable_x64", True)
     >>> A, R, Sigma = jnp.zeros((1, 1, 1)), jnp.full((1, 1), 2.0), jnp.full((1, 1), 2.0)

@@ -98,8 +98,7 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
         if error <= LARGEST_ERROR:
             return layer
     raise NotApplicableError(
-        f"the principal root of this R is too ill-conditioned: its power misses R by {error:.3g}"
-        f" relative, {LARGEST_ERROR:g} is allowed"
+        f"the principal root misses R by {error:.3g} relative, {LARGEST_ERROR:g} is allowed"
     )
 
 

@@ -142,8 +142,7 @@ def _logarithms(pieces: np.ndarray) -> np.ndarray:
     if np.linalg.eigvals(pieces).real.min() <= 0:
         distance = np.linalg.norm(pieces - identity, 2, axis=(1, 2)).max()
         raise NotApplicableError(
-            f"more pieces are needed for this R: a path of {len(pieces)} has one at distance"
-            f" {distance:.3g} from I"
+            f"R needs more pieces: with {len(pieces)} one is at distance {distance:.3g} from I"
         )
     C = np.linalg.solve(pieces + identity, pieces - identity)
     square = C @ C

@@ -59,15 +59,11 @@ def check_target(R: ArrayLike) -> Target:
         raise ValueError(f"R must be finite, got R[{row}, {column}] = {R[row, column]}")
     U, K, Vt = np.linalg.svd(R)
     if K[-1] <= len(R) * np.finfo(float).eps * K[0]:
-        raise ValueError(
-            f"R must be invertible, got smallest singular value {K[-1]:.3g} beside the largest"
-            f" {K[0]:.3g}"
-        )
+        raise ValueError(f"R must be invertible, got singular values {K[-1]:.3g} to {K[0]:.3g}")
     sign, log_determinant = np.linalg.slogdet(R)
     if sign < 0:
         raise ValueError(
-            f"R must have a positive determinant, got det R = -exp({log_determinant:.6g})"
-            f" = {-np.exp(min(log_determinant, 700.0)):.6g}; negate a row of R"
+            f"det R must be positive, got -exp({log_determinant:.6g}); negate a row of R"
         )
     gamma = float(max(abs(np.log(K[0])), abs(np.log(K[-1]))))
     return Target(R, U, K, Vt, gamma)

@@ -178,7 +178,7 @@ def solve_blocks(
 
     h: f64[n, k], the points as the network computes them; y: integer[n]. Returns V f64[l, k, k],
     own margins f64[n] in plan.order, and pre-activations f64[l, k, k], [block, unit, point]. Raises
-    PrecisionError if a unit is not positive on its own point.
+    PrecisionError if a unit is not positive on its own point, or a block is singular.
     """
     width = h.shape[1]
     points = in_blocks(h[plan.order], width)
@@ -195,7 +195,11 @@ def solve_blocks(
     # Units beyond n are zero; a one on the diagonal keeps the system nonsingular.
     spare = np.arange(len(h), pre_activations.shape[0] * width)
     activations[spare // width, spare % width, spare % width] = 1.0
-    V = np.linalg.solve(activations.transpose(0, 2, 1), moves).transpose(0, 2, 1)
+    try:
+        V = np.linalg.solve(activations.transpose(0, 2, 1), moves).transpose(0, 2, 1)
+    except np.linalg.LinAlgError:
+        differ = f"inputs of a block differ too much in size for {np.dtype(dtype)}"
+        raise PrecisionError(f"{differ}; {remedy(np.dtype(dtype).name)}") from None
     return V.astype(dtype).astype(np.float64), own, pre_activations
 
 
@@ -301,8 +305,7 @@ def distinct_examples(
         raise ValueError(f"x must be finite, but x[{i}] holds NaN or infinity")
     if largest > float(np.finfo(dtype).max):
         raise ValueError(
-            f"x has entries up to {largest:.3g}, which overflow {dtype}: scale the inputs down, or"
-            " use dtype float64"
+            f"entries of x up to {largest:.3g} overflow {dtype}: scale them down, or use float64"
         )
     first: dict[bytes, int] = {}
     zero = np.zeros((), dtype)
@@ -314,7 +317,7 @@ def distinct_examples(
             if np.array_equal(x[i], x[j]):
                 what, so = "identical", "no network can fit both"
             else:
-                what, so = f"equal in {np.dtype(dtype)}", f"{x.dtype} tells them apart, use that"
+                what, so = f"equal in {np.dtype(dtype)}", "use float64, or rescale the inputs"
             raise ConflictingLabelsError(
                 f"inputs {j} and {i} are {what} but have labels {y[j]} and {y[i]}: {so}", (j, i)
             )

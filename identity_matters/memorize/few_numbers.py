@@ -212,8 +212,7 @@ def check_group(
     most = places(num_classes, word_bits, check_whole("width", width, LEAST_WIDTH))
     if check_whole("group_points", group_points) > most:
         raise ValueError(
-            f"the words of a group hold {most} labels of {num_classes} classes, got group_points"
-            f" {group_points}"
+            f"a group holds {most} labels of {num_classes} classes, got group_points {group_points}"
         )
 
 
@@ -233,8 +232,7 @@ def _project_to_line(x, rng, word_bits: int) -> tuple[np.ndarray, np.ndarray, in
             return a.astype(float), t.astype(np.int64), size
         bits += 1
     raise PrecisionError(
-        f"projections of {len(x)} inputs with entries up to {largest} exceed 2^{word_bits - 4}, or"
-        " coincide: scale the inputs down, or choose fewer"
+        f"inputs up to {largest} project beyond 2^{word_bits - 4} or coincide: scale them down"
     )
 
 
@@ -260,8 +258,7 @@ def _find_constants(t, hashing: tuple[int, int, int, int], most: int, rng) -> np
         if not len(left):
             return constants
     raise ValueError(
-        f"no hash constant found for {len(left)} of {len(t)} groups of {t.shape[1]} points: choose"
-        " smaller groups"
+        f"no hash constant found for {len(left)} of {len(t)} groups: choose smaller groups"
     )
 
 

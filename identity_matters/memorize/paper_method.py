@@ -42,8 +42,7 @@ def plan_paper(
     i = np.argmax(np.abs(norms - 1))
     if abs(norms[i] - 1) > UNIT_NORM_TOLERANCE:
         raise AssumptionError(
-            f"Assumption 3.1 asks for inputs of norm 1, but |x[{i}]| = {norms[i]:.6g};"
-            " divide each input by its norm"
+            f"inputs must have norm 1 (Assumption 3.1), but |x[{i}]| = {norms[i]:.6g}"
         )
     n, width = h.shape
     surrogates = rng.standard_normal((num_classes, width))

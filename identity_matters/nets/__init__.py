@@ -75,6 +75,8 @@ def variable_shapes(net: nn.Module, image_shape: tuple[int, int, int]) -> dict:
 
 
 def _created(net, image_shape) -> dict:
+    if len(image_shape) != 3 or min(image_shape) < 1:
+        raise ValueError(f"image_shape must be (h, w, c), each from 1, got {image_shape}")
     images = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
     created = jax.eval_shape(functools.partial(net.init, train=False), jax.random.key(0), images)
     return {name: created.get(name, {}) for name in COLLECTIONS}
@@ -88,7 +90,8 @@ def apply_net(
     With `train`, batch norm uses the statistics of the batch, and dropout needs typed keys [n]; its
     masks do not depend on how a batch is divided among devices. Returns logits f32[n, num_classes]
     and {"residual_ratio": f32[blocks, n], "batch_stats": the running statistics after this call}.
-    Raises ValueError if x or keys have the wrong shape or dtype.
+    Raises ValueError unless x is float32[n, h, w, c], or if dropout lacks a key for each example;
+    flax raises ScopeParamShapeError if x does not fit the variables.
     """
     if x.ndim != 4 or x.dtype != jnp.float32:
         raise ValueError(f"x must be float32[n, h, w, c], got {x.dtype}{list(x.shape)}")

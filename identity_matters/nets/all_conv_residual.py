@@ -137,8 +137,7 @@ class AllConvResidual(nn.Module):
                 raise ValueError(f"{name} must be at least 1, got {min(values)}")
         if list(widths) != sorted(widths) or widths[0] < self.stem_width:
             raise ValueError(
-                f"widths must not shrink from stem_width {self.stem_width} on, because a shortcut"
-                f" only adds channels, got {widths}"
+                f"widths must not shrink from stem_width {self.stem_width} on, got {widths}"
             )
 
     @nn.compact

@@ -29,7 +29,7 @@ BATCH_NORM_DECAY = 0.9  # of running statistics, as in the base code and in Torc
 class Drawn(nn.Partitioned[Any]):
     """A parameter that `nets.init_variables` draws by ``draw(generator, shape) -> float[shape]``.
 
-    JAX would compile a random function for each shape, 99 in DenseNet; NumPy compiles nothing. Flax
+    JAX would compile a random function for each shape, 100 in DenseNet; NumPy compiles none. Flax
     unboxes this to `value`, a placeholder while it infers the shapes.
     """
 
@@ -125,7 +125,7 @@ def batch_norm(net: nn.Module, train: bool, epsilon: float) -> Callable[..., nn.
 def check(
     net: nn.Module, *, at_least: dict | None = None, rates: tuple = (), choices: dict | None = None
 ) -> None:
-    """Raises ValueError for an invalid field of `net`; it names field, value and what is allowed.
+    """Raises ValueError for an invalid field of `net`, with its value and what is allowed.
 
     `num_classes` and `compute_dtype` are always checked. `at_least` has the least values of other
     fields, `choices` the allowed ones; fields in `rates` must be at least 0 and below 1.
@@ -197,10 +197,7 @@ def average_pool(x: Array, size: int) -> jax.Array:
     """Means over squares, [n, h/size, w/size, c]; ValueError if size does not divide h and w."""
     h, w = x.shape[1:3]
     if h % size or w % size:
-        raise ValueError(
-            f"pooling by {size} needs sides that {size} divides, got a map of {h} x {w}; choose"
-            " images whose sides can be halved at every stage that halves them"
-        )
+        raise ValueError(f"pooling by {size} needs sides that it divides, got a map of {h} x {w}")
     if size == 1:
         return jnp.asarray(x)
     # A window, not a mean over axes of a reshaped array: where the second stage of Table 1 begins,

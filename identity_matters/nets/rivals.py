@@ -68,8 +68,7 @@ class AllCnnC(nn.Module):
     def __call__(self, x, *, train: bool, keys=None):
         if min(x.shape[1:3]) < LEAST_SIDE_PIXELS:
             raise ValueError(
-                f"All-CNN-C needs images of at least {LEAST_SIDE_PIXELS} pixels a side, got"
-                f" {x.shape[1]} x {x.shape[2]}"
+                f"images must have {LEAST_SIDE_PIXELS} or more pixels a side, got {x.shape[1:3]}"
             )
         if train:
             x = layers.dropout(x, keys, self.input_dropout, layer=0)

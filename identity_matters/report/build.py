@@ -98,7 +98,7 @@ def _drawn_runs(experiment: str, collection: Collection) -> list[Run]:
     """All finished runs of an experiment; reduced ones only if a variant has no others."""
     runs = [run for run in collection.runs if run.experiment == experiment]
     full = {run.variant for run in runs if run.summary["scale"] == "paper"}
-    return [run for run in runs if run.summary["scale"] == "paper" or run.variant not in full]
+    return [r for r in runs if r.summary["scale"] == "paper" or r.variant.split("@")[0] not in full]
 
 
 def _markdown(
@@ -248,7 +248,8 @@ def table_2(members: list[Group]) -> Iterator[Row]:
     ours = {group.first.variant: group for group in members if group.scale == "paper"}
     for method, numbers in paper.TABLE_2.items():
         for dataset, number in numbers.items():
-            group = ours.get(f"{dataset}/{paper.REPORT['nets'][method]}")
+            variant = f"{dataset}/{paper.REPORT['nets'][method]}"
+            group = ours.get(paper.REPORT["other-variants"].get(variant, variant))
             row = {"method": method, "data set": _DATA_SETS[dataset], **_errors(number, group)}
             yield {**row, "what the published number is": number.note}
 
@@ -272,7 +273,7 @@ def reduced_cifar(members: list[Group]) -> Iterator[Row]:
         if group.first.experiment == "cifar" and group.scale == "reduced" and published:
             row = {"net": escape(net), "data set": _DATA_SETS[dataset]}
             row |= {name: group.metric(name) for name in ("parameters", "steps")}
-            share = "share of the paper's operations (%)"
+            share = "share of a full run's operations (%)"
             row[share] = ""
             with contextlib.suppress(*groups.MALFORMED):
                 row[share] = groups.in_words([_operations_percent(run) for run in group.runs])
@@ -280,7 +281,7 @@ def reduced_cifar(members: list[Group]) -> Iterator[Row]:
 
 
 def _operations_percent(run: Run) -> float:
-    """The operations of a training, from its records, in percent of the paper's."""
+    """The operations of a training, from its records, in percent of a full run's."""
     (result,) = (record for record in run.records if record["kind"] == "result")
     examples = result["steps"] * result["train"]["batch_examples"]
     operations = result["training_flops_per_example"] * examples

@@ -212,7 +212,7 @@ def _in_words(value: float, digits: int, extreme: str) -> str:
         # Below a million the whole part is printed in full.
         kept = max(digits, exact.adjusted() + 1) if abs(value) < 10**6 else digits
         value = float(decimal.Context(prec=kept, rounding=rounding).create_decimal(exact))
-    large = abs(value) >= min(10**digits, 1000)
+    large = abs(float(f"{value:.{digits}g}")) >= min(10**digits, 1000)
     # Trailing zeros show the precision of a rounded number: 1.0.
     shown = format_number(value, digits) if whole or large else f"{value:#.{digits}g}"
     mantissa, _, exponent = shown.partition("e")
@@ -268,12 +268,16 @@ def headline(claim: str, groups: list[Group], most: int | None = None) -> str:
 
 
 def verdicts(claim: str, groups: list[Group]) -> str:
-    """The verdicts on a claim with their counts; reduced runs are counted apart and marked."""
-    counts = collections.Counter((g.scale, g.verdict) for g in of_claim(claim, groups))
+    """The verdicts on a claim: counted if they agree, else by variant; reduced runs are marked."""
+    variants = collections.defaultdict(list)  # (scale, verdict) -> the variants that have it
+    for group in of_claim(claim, groups):
+        variants[group.scale, group.verdict].append(group.first.variant)
+    agree = len({verdict for _, verdict in variants}) == 1
     cells = []
-    for (scale, verdict), count in sorted(counts.items(), key=lambda one: one[0][0]):
-        several = f" x {count}" if count > 1 else ""
-        cells.append(f"{verdict}{several}{' (reduced)' if scale == 'reduced' else ''}")
+    for (scale, verdict), names in sorted(variants.items()):
+        named = verdict if agree else f"{', '.join(names)}: {verdict}"
+        count = f" x {len(names)}" if agree and len(names) > 1 else ""
+        cells.append(f"{named}{count}{' (reduced)' if scale == 'reduced' else ''}")
     return "; ".join(cells) or NOT_RUN
 
 

@@ -74,7 +74,8 @@ def _arrange(tokens: list[Token]) -> dict[str, list[str]]:
                 starts = (name for start, name in VERDICTS.items() if text.startswith(start))
                 kind = "number" if _NUMBER.fullmatch(text) else next(starts, None)
                 if kind:
-                    before.attrSet("class", kind)
+                    disagree = text.endswith((" seeds", " seeds (reduced)"))
+                    before.attrSet("class", "odd" if disagree else kind)
     # On a phone the rows of a table become cards, except in tables of metrics.
     for first, cell in zip(tokens, tokens[4:], strict=False):
         if first.type == "table_open" and cell.content != "metric":

@@ -44,9 +44,9 @@ def train(
     Args:
       net: a flax module, called as ``net(x, train=...)``; it returns logits, or a tuple that starts
         with them. `identity_matters.nets` has some.
-      variables: the initial ones, from `nets.init_variables` or `net.init`.
+      variables: from `net.init`, but for `identity_matters.nets` from `nets.init_variables`.
       x, x_test: float32 or uint8[n, ...]; uint8 is divided by 255.
-      y, y_test: int[n], labels from 0.
+      y, y_test: int[n], labels from 0, each less than the number of logits.
       steps, learning_rate, schedule, warmup_steps: see `step.learning_rate_schedule`.
       batch_examples: fewer devices are used if their number does not divide it.
       weight_decay: applied to every leaf named kernel.
@@ -60,7 +60,11 @@ def train(
         schedule=schedule, learning_rate=learning_rate, steps=steps, warmup_steps=warmup_steps
     )
     start = {name: variables.get(name, {}) for name in COLLECTIONS}
-    example = jax.ShapeDtypeStruct((1, *data.train_images.shape[1:]), jnp.float32)
+    classes, example = _classes_and_example(net, start, data.train_images)
+    _classes_and_example(net, start, data.test_images)
+    least, largest = (f(np.append(data.train_labels, data.test_labels)) for f in (np.min, np.max))
+    if least < 0 or largest >= classes:
+        raise ValueError(f"labels must be from 0 to {classes - 1}, got {least} to {largest}")
     forward = flops.count_flops(lambda v, x: _apply(net, v, x, train=False)[0], start, example)
     task = Task(
         init=lambda key: start,
@@ -92,24 +96,38 @@ def predict(net: nn.Module, variables: dict, x: Any, *, batch_examples: int = 10
     Raises ValueError if `x` is empty or the net cannot take it.
     """
     x = _as_images(x)
+    _classes_and_example(net, variables, x)
     logits = jax.jit(lambda images: _apply(net, variables, _as_input(images), train=False)[0])
+    starts = range(0, len(x), batch_examples)
+    return np.concatenate([np.asarray(logits(x[i : i + batch_examples])) for i in starts])
+
+
+def save_variables(directory: str | os.PathLike[str], variables: dict) -> None:
+    """Saves variables for `load_variables`; names in them must have no dot.
+
+    Raises CheckpointError if `directory` holds a checkpoint already.
+    """
+    with Checkpoints(directory, settings={}) as checkpoints:
+        checkpoints.save(0, jax.device_get(variables), {})
+
+
+def _classes_and_example(net, variables, x) -> tuple[int, jax.ShapeDtypeStruct]:
+    """How many logits the net gives, and what it takes; ValueError if it cannot take x."""
+    has, unboxed = map(jax.tree.structure, (variables, nn.meta.unbox(variables)))
+    if str(has) != str(unboxed):
+        raise ValueError("nets of identity_matters.nets need nets.init_variables, not net.init")
+    example = jax.ShapeDtypeStruct((1, *x.shape[1:]), jnp.float32)
     try:
-        starts = range(0, len(x), batch_examples)
-        found = np.concatenate([np.asarray(logits(x[i : i + batch_examples])) for i in starts])
-        if found.ndim != 2:
-            raise ValueError(f"its logits have shape {found.shape}")
-        return found
+        if not x.size:
+            raise ValueError("it is empty")
+        logits, _ = jax.eval_shape(lambda v, x: _apply(net, v, x, train=False), variables, example)
+        _, classes = logits.shape
     except (TypeError, ValueError, flax.errors.FlaxError) as error:
         raise ValueError(
             f"x must be [n, ...], n from 1, as the net takes it (one example is x[None]), got shape"
             f" {x.shape}: {runs.first_line(error)}"
         ) from error
-
-
-def save_variables(directory: str | os.PathLike[str], variables: dict) -> None:
-    """Saves variables for `load_variables`; `directory` must not hold a checkpoint yet."""
-    with Checkpoints(directory, settings={}) as checkpoints:
-        checkpoints.save(0, jax.device_get(variables), {})
+    return classes, example
 
 
 def _as_images(x) -> np.ndarray:

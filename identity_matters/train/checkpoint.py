@@ -91,8 +91,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         if newest is not None and step <= newest:
             # orbax would write nothing and return False.
             raise CheckpointError(
-                f"{self.directory}: checkpoint {newest} is there already, so that {step} cannot be"
-                " saved; does another run write here?"
+                f"{self.directory} holds checkpoint {newest} already: use another directory"
             )
         arrays = {name: np.asarray(leaf) for name, leaf in _named_leaves(state).items()}
         held = {

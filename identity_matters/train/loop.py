@@ -36,7 +36,8 @@ class StopRequested(Exception):
 class Log:
     """Where `fit` writes its records; this base class keeps them in memory and can print them.
 
-    `progress` is called after each dispatch, and with loss None in an evaluation before the first.
+    `rewind` keeps the first `count`. Once `stop_requested` is True, `fit` saves and raises. `phase`
+    says what begins. `progress` comes after each dispatch, and in a first evaluation without loss.
     """
 
     def __init__(self, verbose: bool = False) -> None:
@@ -62,8 +63,8 @@ class Log:
 class Intervals:
     """How often a run dispatches, logs, evaluates and saves, in steps; ValueError for less than 1.
 
-    Logs, evaluations and checkpoints are also due at the last step, an evaluation before the first
-    step, too. A dispatch ends wherever something is due. Its end depends only on where it starts,
+    Logs, evaluations and checkpoints are also due at the last step, and an evaluation also before
+    the first. A dispatch ends wherever something is due. Its end depends only on where it starts,
     so a resumed run executes the same programs as an uninterrupted one.
 
     >>> every = Intervals(100, 10, 25, 50, 50)
@@ -155,8 +156,8 @@ def fit(
 
     Returns (`result` of all records, the final state as NumPy arrays). Raises NonFiniteError if a
     loss or gradient is not finite, StopRequested if `log` asked to stop, and CheckpointError as
-    `Checkpoints.restore` does, or if records or a checkpoint are missing. If process 0 fails, the
-    others raise multihost.Process0Error.
+    `Checkpoints.restore` does, or if records or a checkpoint are missing. If process 0 cannot
+    restore, the others raise multihost.Process0Error; if it fails later, JAX ends them.
     """
     run = _Run(task, parallel, intervals, log, checkpoints, peak_flops_per_second, profile_dir)
     with run.held:
@@ -245,9 +246,7 @@ class _Run:
             if self.step == self.intervals.steps and self.evaluated:
                 return
             if stopping:
-                raise StopRequested(
-                    f"stopped at step {self.step}; the same command goes on from there"
-                )
+                raise StopRequested(f"stopped at step {self.step}; the same command resumes")
             self.train(self.intervals.next_due(self.step, "evaluation", "checkpoint"))
 
     def stop_requested(self) -> bool:
@@ -335,9 +334,7 @@ class _Run:
         if sums is None:
             return
         if sums["examples"] != test_examples:
-            raise RuntimeError(
-                f"the evaluation counted {sums['examples']:.0f} examples of {test_examples}"
-            )
+            raise RuntimeError(f"evaluated {sums['examples']:.0f} examples of {test_examples}")
         compile_seconds = self.take_compile_seconds()
         self.evaluation_seconds = time.perf_counter() - started - compile_seconds
         times = self.evaluation_seconds, compile_seconds

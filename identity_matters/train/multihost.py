@@ -39,7 +39,7 @@ def initialize(
     JAX detects the cluster on Cloud TPU, SLURM, Open MPI and Kubernetes. Anywhere else, pass the
     "HOST:PORT" of process 0, the number of processes and the index of this one, from 0. Raises
     ValueError if the three do not fit together, the address is not HOST:PORT, JAX detects no
-    cluster, or a process does not join in time. Then exit within `_ABORT_SECONDS`, or JAX aborts.
+    cluster, or a process does not join in time. Then exit within a minute, or JAX aborts.
     """
     if coordinator_address is not None and not re.fullmatch(r".+:\d+", coordinator_address):
         raise ValueError(f"coordinator_address must be HOST:PORT, got {coordinator_address!r}")

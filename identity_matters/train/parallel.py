@@ -25,15 +25,14 @@ _EVALUATIONS_IN_FLIGHT = 2  # evaluation batches being copied to the devices, or
 
 
 def pick_devices(count: int, batch_examples: int) -> list[jax.Device]:
-    """The first `count` devices; 0: the most that divide the batch. Several processes use all."""
+    """The first `count` devices; 0: the most that divide the batch, or all of several processes."""
     available = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
     if count == 0:
         divides = (n for n in range(len(available), 0, -1) if batch_examples % n == 0)
         count = next(divides) if jax.process_count() == 1 else len(available)
     if jax.process_count() > 1 and count != len(available):
         raise ValueError(
-            f"several processes train with all of their {len(available)} devices: devices must be"
-            f" 0, got {count}"
+            f"with several processes devices must be 0, all {len(available)} of each, got {count}"
         )
     if not 0 < count <= len(available):
         raise ValueError(f"devices must be 0 (chosen) to {len(available)} here, got {count}")
@@ -59,8 +58,8 @@ class ParallelSteps:
     ):
         if batch_examples < 1 or batch_examples % len(devices):
             raise ValueError(
-                f"batch_examples must be a multiple of the number of devices, got {batch_examples}"
-                f" and {len(devices)} devices"
+                f"batch_examples must be a positive multiple of the number of devices, got"
+                f" {batch_examples} and {len(devices)} devices"
             )
         check_whole("evaluation_batch_examples", evaluation_batch_examples)
         self.devices = list(devices)

@@ -75,8 +75,8 @@ def learning_rate_schedule(
     [0.05, 0.05, 0.005, 0.0005]
 
     The first updates take 1/warmup_steps, 2/warmup_steps, ... of `learning_rate`. Then "step"
-    multiplies the rate by `decay_factor` at each of `boundary_steps`, "cosine" and "linear" decay
-    along half a cosine or a line to 0 after the last of the `steps`, and "constant" keeps the rate.
+    multiplies the rate by `decay_factor` at each of `boundary_steps`, "cosine" decays along half
+    a cosine to 0 after the last of the `steps`, and "constant" keeps the rate.
     Boundaries count from the start of the run and ascend from above `warmup_steps`. Those at or
     past `steps` are allowed, so that a run can be cut short.
 
@@ -90,7 +90,6 @@ def learning_rate_schedule(
             learning_rate, {step - warmup_steps: decay_factor for step in boundary_steps}
         ),
         "cosine": lambda: optax.cosine_decay_schedule(learning_rate, falling_steps),
-        "linear": lambda: optax.linear_schedule(learning_rate, 0.0, falling_steps),
         "constant": lambda: optax.constant_schedule(learning_rate),
     }
     if schedule not in schedules:
@@ -147,9 +146,7 @@ def momentum_sgd(
             lambda path, leaf: DECAYED[decayed](path[-1].key, leaf.ndim), params
         )
         if not any(jax.tree.leaves(mask)):
-            raise ValueError(
-                f"weight_decay is {weight_decay}, but decayed={decayed!r} names no parameter"
-            )
+            raise ValueError(f"decayed={decayed!r} names no parameter to decay")
         return mask
 
     velocity = optax.sgd(schedule, momentum, nesterov)

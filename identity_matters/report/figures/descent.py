@@ -89,13 +89,13 @@ def draw_depth(points: fig.Points, canvas: fig.Canvas) -> None:
     for (style, rows), marker in zip(series(points, "network", _NETWORKS), "oxs", strict=False):
         trained = [row for row in rows if row["converged"]]
         # Some gradients are exactly 0 in float64.
-        curve(gradient, rows, "depth", "start_gradient_norm", marker, floor=1e-320, **style)
+        curve(gradient, rows, "depth", "start_gradient_norm", marker, floor=1e-20, **style)
         curve(updates, trained, "depth", "updates", marker, **style)
     depths = [point["depth"] for point in points]
     for axes in (gradient, updates):
         axes.set_xscale("log", base=2)
         axes.set(yscale="log", xlabel="depth l", xlim=(min(depths) / 1.3, max(depths) * 1.3))
-    gradient.set_ylabel("norm of the gradient at the start (bottom: 0)")
+    gradient.set_ylabel("norm of the gradient at the start (bottom: 1e-20 or less)")
     updates.set_ylabel("updates to the tolerance")
     gradient.legend(loc="lower left", fontsize=7)
 
