@@ -232,7 +232,7 @@ WILL, ESCAPE = convergence.will_converge, convergence.escape_time
         (WILL, (np.eye(1), np.eye(1), 0), "depth must be at least 1"),
         (ESCAPE, ([1.0, -1.0], 1.0, 1.0, 0.1), "positive numbers"),
         (ESCAPE, ([1.0], 0.0, 1.0, 0.1), "r = 0"),
-        (ESCAPE, ([1.0], 1.0, 1.0, 2.0), "risk below"),
+        (ESCAPE, ([1.0], 1.0, 1.0, 2.0), "0 < risk < sigma"),
         (ESCAPE, ([1.0], 1.0, -1.0, 0.1), "sigma"),
     ],
 )

@@ -160,7 +160,7 @@ def test_words_hold_as_many_labels_as_fit():
     "changes, error, message",
     [
         ({"x": np.array([[0.5], [1.0]])}, ValueError, "whole numbers"),
-        ({"group_points": 16}, ValueError, "hold 15 labels of 10 classes, .* 16"),
+        ({"group_points": 16}, ValueError, "holds 15 labels of 10 classes, .* 16"),
         ({"group_points": 0}, ValueError, "group_points must be at least 1"),
         ({"y": np.array([0, 10])}, ValueError, r"y\[1\] = 10"),
         ({"x": np.array([[2**50], [1]])}, PrecisionError, "exceed 2\\^49"),
@@ -178,7 +178,7 @@ def test_a_group_without_a_constant_is_refused(monkeypatch):
     monkeypatch.setattr(few_numbers, "SEARCH_DRAWS", 1)
     monkeypatch.setattr(few_numbers, "SEARCH_HASHES", 1)
     x, y = _problem(60, 4, 10)
-    with pytest.raises(ValueError, match=r"no hash constant found for .* of 15 points"):
+    with pytest.raises(ValueError, match="no hash constant found for"):
         memorize_with_few_numbers(x, y, 10, group_points=15)
 
 

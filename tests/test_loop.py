@@ -226,7 +226,7 @@ def test_examples_that_were_not_counted_are_an_error(run, compiled, tmp_path, mo
         return {**(sums := evaluate(*arguments)), "examples": sums["examples"] - 1}
 
     monkeypatch.setattr(compiled, "evaluate", losing_one)
-    with pytest.raises(RuntimeError, match="the evaluation counted 12 examples of 13"):
+    with pytest.raises(RuntimeError, match="evaluated 12 examples of 13"):
         run(tmp_path, toy.Log())
 
 

@@ -116,7 +116,7 @@ def test_inputs_and_labels_are_enough():
 
 def test_inputs_that_become_equal_in_float32_count_as_duplicates():
     x = np.array([[1.0], [1.0 + 1e-12]])
-    with pytest.raises(ValueError, match=r"0 and 1 are equal in float32 .* float64 tells them"):
+    with pytest.raises(ValueError, match=r"0 and 1 are equal in float32 .* use float64"):
         memorize(x, np.array([0, 1]), 2, 1, key=jax.random.key(0), dtype=np.float32)
     _assert_fits(x, np.array([0, 1]), 2, 1)
 
@@ -134,7 +134,7 @@ def test_inputs_that_become_equal_in_float32_count_as_duplicates():
         ({"width": 1.5}, "width must be a whole number, got 1.5"),
         ({"width": 10**9}, "width 1000000000 for 2 inputs .* GB of"),
         ({"y": np.array([0, 20_000]), "num_classes": None}, r"up to 20000: number them 0 ... r"),
-        ({"x": np.array([[1e200], [2.0]]), "dtype": "float32"}, r"1e\+200, .* float32: .* float64"),
+        ({"x": np.array([[1e200], [2.0]]), "dtype": "float32"}, r"1e\+200 overflow float32: .*64"),
         ({"dtype": np.float16}, "float32 or float64, got float16"),
     ],
 )
@@ -258,7 +258,7 @@ def test_paper_method_fits_nearly_orthogonal_inputs():
 
 def test_paper_method_says_which_assumption_fails():
     x, y = _points(100, 50, 4)
-    with pytest.raises(AssumptionError, match=r"\|x\[\d+\]\| = .*divide each input"):
+    with pytest.raises(AssumptionError, match=r"Assumption 3\.1.*, but \|x\[\d+\]\| = "):
         memorize(x, y, 4, 64, key=jax.random.key(0), method="paper")
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     with pytest.raises(AssumptionError, match=r"> 2 rho' .* a width of \d+ satisfies it"):

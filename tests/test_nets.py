@@ -206,7 +206,7 @@ def test_published_counts(name, settings, num_classes, parameters, convolutions,
         ("mlp", {"depth": 1, "width": 4}, "depth must be at least 2, got 1"),
         ("all_conv_residual", {**SMALL["all_conv_residual"], "image": (5, 4)}, "a map of 5 x 4"),
         ("densenet", {"depth": 7, "image": (6, 6)}, "a map of 3 x 3"),
-        ("all_cnn_c", {"image": (8, 8)}, "at least 9 pixels a side, got 8 x 8"),
+        ("all_cnn_c", {"image": (8, 8)}, r"9 or more pixels a side, got \(8, 8\)"),
     ],
 )
 def test_settings_out_of_range_and_images_that_do_not_fit_are_named(name, settings, message):

@@ -76,7 +76,7 @@ def test_three_updates_are_those_of_tensorflow(nesterov, decayed, penalised):
 
 def test_a_penalty_on_nothing_is_an_error():
     optimizer = momentum_sgd(0.1, momentum=0.9, nesterov=False, weight_decay=1e-4)
-    with pytest.raises(ValueError, match=r"0\.0001, but decayed='convolutions' names no parameter"):
+    with pytest.raises(ValueError, match="decayed='convolutions' names no parameter"):
         optimizer.init({"kernel": jnp.ones((2, 2), jnp.float32)})
 
 

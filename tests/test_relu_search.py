@@ -38,8 +38,8 @@ def test_kinds_by_the_first_that_fits():
     # (value at a good point, value at a bad one)
     numbers = {
         "gradient_norm": (0.0, 1e-3),
-        "risk_share": (0.5, 0.0),
         "max_norm": (0.5, 2.0),
+        "risk_share": (0.5, 0.0),
         "dead_units": (1, 2),
         "shortest_unit": (0.1, 0.0),
         "kink_margin": (0.1, 0.0),

@@ -82,7 +82,7 @@ def test_results_without_a_summary_are_neither_taken_over_nor_erased(tmp_path, k
         (path / "checkpoints" / "cell=0").mkdir(parents=True)
     (path / "summary.json").unlink()
     before = (path / "metrics.jsonl").read_bytes()
-    with pytest.raises(runs.RunError, match=f"summary.json: missing beside {kept}, which holds"):
+    with pytest.raises(runs.RunError, match=f"summary.json: missing beside {kept}; put it back"):
         create(tmp_path)
     assert (path / "metrics.jsonl").read_bytes() == before
     create(tmp_path, overwrite=True).finish("interrupted")

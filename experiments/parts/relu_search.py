@@ -6,7 +6,7 @@ local minimum are proved in rational arithmetic. The same search of linear resid
 control. At every bad point the gradient in the maps themselves is compared with its bound (N15 of
 docs/theory/relu.md).
 
-Expected: inside the ball, about 840 critical points without biases and 470 to 510 with biases. Of
+Expected: inside the ball, 780 to 790 critical points without biases and 450 to 490 with biases. Of
 these, 180 to 200 and about 150 are bad; most of the latter have a dead unit. Each seed gives 43 to
 49 proofs of 34 to 42 distinct local minima, 23 or 24 in nets of depth 2. Linear nets have no bad
 point. The gradient in the maps never falls below its bound and is not 0 at any proved minimum.

@@ -61,7 +61,7 @@ def factorize(
     array([0.2238, 0.2238, 0.2238, 0.2238, 0.2238, 0.2238, 0.2238, 0.2238])
     >>> factorize(np.diag([1.0, -1.0]), depth=8)
     Traceback (most recent call last):
-    ValueError: R must have a positive determinant, got det R = -exp(0) = -1; negate a row of R
+    ValueError: det R must be positive, got -exp(0); negate a row of R
 
     Methods:
       svd: the paper's appendix A.1: layers for V^T, K and U; at least 3, or 2 for orthogonal R.
