@@ -218,10 +218,7 @@ def test_the_network_of_theorem_3_2_has_a_unit_for_each_image_of_imagenet():
 
 
 def test_the_page_of_costs_has_least_hours_by_hand_and_what_failed():
-    settings = {
-        "train": {"steps": 100, "steps_per_evaluation": 50},
-        "data": {"dataset": "cifar10"},
-    }
+    settings = {"train": {"steps": 100, "steps_per_evaluation": 50}, "data": {"dataset": "cifar10"}}
     step = {"arithmetic_seconds": 0.36, "memory_seconds": 0.2, "examples": 128}
     evaluation = {"arithmetic_seconds": 0.1, "memory_seconds": 0.18, "examples": 1000}
     # 100 steps of 0.36 s, and three evaluations of 10,000 examples in batches of 1000.

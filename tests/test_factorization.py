@@ -15,10 +15,7 @@ from identity_matters.linear.factorization import (
     relative_product_error,
 )
 from identity_matters.linear.lower_bound import norm_lower_bound
-from identity_matters.linear.matrix_powers import (
-    principal_root_minus_identity,
-    real_rotation_form,
-)
+from identity_matters.linear.matrix_powers import principal_root_minus_identity, real_rotation_form
 from identity_matters.linear.shortest_path import PathSettings
 from identity_matters.linear.target import check_target
 from identity_matters.random_matrices import largest_spectral_norm, rotate_rows

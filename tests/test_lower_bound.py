@@ -11,11 +11,7 @@ import scipy.linalg
 
 from identity_matters import random_matrices
 from identity_matters.linear import model
-from identity_matters.linear.factorization import (
-    factorize,
-    polar_bound,
-    relative_product_error,
-)
+from identity_matters.linear.factorization import factorize, polar_bound, relative_product_error
 from identity_matters.linear.lower_bound import (
     _negated_bound_and_gradient,
     half_turn_bound,

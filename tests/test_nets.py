@@ -9,14 +9,7 @@ import numpy as np
 import pytest
 
 from identity_matters import flops
-from identity_matters.nets import (
-    NETS,
-    apply_net,
-    init_variables,
-    layers,
-    make_net,
-    variable_shapes,
-)
+from identity_matters.nets import NETS, apply_net, init_variables, layers, make_net, variable_shapes
 from identity_matters.nets.all_conv_residual import IMAGENET
 
 SMALL = {

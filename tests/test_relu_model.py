@@ -191,11 +191,10 @@ def test_the_hexagon_is_flat_without_biases_only():
     flat, w = origin.escape_curvature(problem, False, rng, 100)
     assert flat < 1e-15
     assert origin.escape_curvature(problem, True, rng, 100)[0] > 0.05
-    # Two blocks do better than zero weights, whose risk is 1.
     third = 1 / np.sqrt(3)
     U = np.array([[[0, 1], [0, 0]], [[0, 1], [1, 0]]], float)
     V = np.array([[[third, 0], [0, 0]], [[-third, -2 / 9], [0, 0]]])
-    assert model.risk(Blocks(U, V, None), problem) == pytest.approx(53 / 54)
+    assert model.risk(Blocks(U, V, None), problem) == pytest.approx(53 / 54)  # 1 at the origin
     exact = problems.plain_problem(problem.x, problem.x)
     with pytest.raises(ValueError, match=r"m\(w\) = 0"):
         origin.escape_direction(w, exact, 1, 1)

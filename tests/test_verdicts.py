@@ -75,8 +75,7 @@ def test_every_verdict_and_metric_of_the_reference_runs_comes_out_again():
         experiment = experiments.find(run.experiment)
         own = experiment.own_settings(run.variant)
         assert runs.differences({**run.config, "scale": own["scale"]}, own) == {}, run.path
-        config = {**run.config, "scale": run.summary["scale"]}
-        again = experiment.judge(config, run.records)
+        again = experiment.judge({**run.config, "scale": run.summary["scale"]}, run.records)
         assert again.claim == paper.claim_id(run.summary["claim"])
         assert again.verdict == run.summary["verdict"], run.path
         metrics = runs.from_json(runs.to_json(again.metrics))
