@@ -97,7 +97,7 @@ def draw_depth(points: fig.Points, canvas: fig.Canvas) -> None:
         axes.set(yscale="log", xlabel="depth l", xlim=(min(depths) / 1.3, max(depths) * 1.3))
     gradient.set_ylabel("norm of the gradient at the start (bottom: 1e-20 or less)")
     updates.set_ylabel("updates to the tolerance")
-    gradient.legend(loc="lower left", fontsize=7)
+    gradient.legend(loc=(0.02, 0.1), fontsize=7)
 
 
 def norm_points(run: Run) -> Iterator[dict]:
