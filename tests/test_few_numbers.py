@@ -163,8 +163,8 @@ def test_words_hold_as_many_labels_as_fit():
         ({"group_points": 16}, ValueError, "holds 15 labels of 10 classes, .* 16"),
         ({"group_points": 0}, ValueError, "group_points must be at least 1"),
         ({"y": np.array([0, 10])}, ValueError, r"y\[1\] = 10"),
-        ({"x": np.array([[2**50], [1]])}, PrecisionError, "exceed 2\\^49"),
-        ({"x": np.array([[2**20], [1]]), "word_bits": 20}, PrecisionError, "exceed 2\\^16"),
+        ({"x": np.array([[2**50], [1]])}, PrecisionError, "beyond 2\\^49"),
+        ({"x": np.array([[2**20], [1]]), "word_bits": 20}, PrecisionError, "beyond 2\\^16"),
         ({"word_bits": 7}, ValueError, "word_bits must be at least 8, got 7"),
     ],
 )
