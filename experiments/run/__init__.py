@@ -368,14 +368,14 @@ def _result(summary: dict, path: Any) -> str:
         shown = list(summary["metrics"].items())[:4]
         said = ", ".join(f"{name} = {groups.format_number(value)}" for name, value in shown)
     root = path.parents[len(summary["variant"].split("/")) + 1]
-    where = "" if str(root) == "results/local" else f" RESULTS_DIR={root}"
+    flag = "" if str(root) == "results/local" else f" RESULTS_DIR={root}"
     return (
         f"{claim.title}: {summary['verdict']}{changed}\n"
         f"  paper   {claim.published}\n"
         f"  ours    {said}\n"
         f"  all     {path}/summary.json, every trial in metrics.jsonl\n"
-        f"  report  `make report{where}` writes {root}/report.html\n"
-        f"  claims  `make compare{where}` prints all of them"
+        f"  report  `make report{flag}` writes {root}/report.html\n"
+        f"  claims  `make compare{flag}` prints all of them"
     )
 
 
