@@ -238,7 +238,7 @@ def test_figure_1_shows_the_small_nets_beside_the_published_error():
 # Figures
 
 
-_ONE_SEED = ("ablations_batch_norm", "ablations_activation")
+_ONE_SEED = ("ablations_activation",)
 
 
 def test_every_figure_has_points_of_all_seeds_and_can_be_drawn_of_one_alone():
