@@ -136,6 +136,8 @@ class ImageData(NamedTuple):
 def classes_and_shape(data: dict) -> tuple[int, tuple[int, int, int]]:
     """(number of classes, (height, width, channels)) for the group `data`; reads no images."""
     if data["dataset"] == imagenet.NAME:
+        if "image_pixels" not in data:
+            raise ValueError(f"{imagenet.NAME} needs the settings of the experiment imagenet")
         return imagenet.NUM_CLASSES, (data["image_pixels"], data["image_pixels"], 3)
     source = datasets.find_source(data["dataset"])
     return source.num_classes, source.image_shape

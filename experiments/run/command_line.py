@@ -9,6 +9,7 @@ from typing import Any
 
 import ml_collections
 from absl import flags
+from etils import epath
 from ml_collections import config_flags
 
 import experiments
@@ -55,6 +56,9 @@ def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, 
     if "--config" in argv:
         raise ValueError("write --config=:VARIANT, with an equals sign")
     argv = [a for a in argv if not a.startswith("--config=")]
+    names = [a.split("=")[0] for a in argv if a.startswith("--config.")]
+    if len(set(names)) < len(names):  # of two tuples ml_collections would make one
+        raise ValueError("a setting is given twice")
     try:
         config_flags.DEFINE_config_dict("config", config, lock_config=True, sys_argv=argv)
         rest = flags.FLAGS(argv)
@@ -72,6 +76,12 @@ def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, 
     options = {flag.name: flag.value for flag in defined}
     if not options["results_dir"]:
         raise ValueError("results_dir must name a directory, but is empty")
+    for name in ("profile", "checkpoint_dir"):
+        try:
+            if options.get(name):
+                epath.Path(options[name]).mkdir(parents=True, exist_ok=True)
+        except Exception as error:  # of any type where a bucket does not answer
+            raise ValueError(f"--{name} cannot be used: {runs.first_line(error)}") from None
     if options.get("tensorboard") and not importlib.util.find_spec("tensorboardX"):
         raise ValueError("--tensorboard needs tensorboardX, which is not installed here")
     return config, {"own": own, **options}

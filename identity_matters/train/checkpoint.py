@@ -40,9 +40,9 @@ class CheckpointError(Exception):
 class Checkpoints(contextlib.AbstractContextManager):
     """The newest few states of one run in one directory; only one process uses it.
 
-    `directory` is made at the first save, with a folder STEP for each state; ``gs://`` works, too.
-    `restore` checks that the JSON-able `settings` are the saved ones, except `runs.PLACE_SETTINGS`;
-    None, for readers, skips that. `on_warning` gets one line for each damaged checkpoint.
+    `directory`, made at the first save, has a folder STEP for each state; ``gs://`` works, too.
+    `restore` checks the JSON-able `settings` against the saved ones, except `runs.PLACE_SETTINGS`,
+    and moves damaged states aside, with a line to `on_warning`; for readers, None, it does neither.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         Damaged ones that are newer are moved to DIRECTORY/damaged/, each with a warning. `state`
         holds NumPy arrays in the structure of `like`, a pytree of the expected shapes and dtypes;
         without it, a dict with keys like "params.stem.kernel". Raises CheckpointError if settings,
-        array names, shapes or dtypes differ, if all are damaged, or if the storage cannot be read.
+        names, shapes or dtypes differ, all (readers: the newest) are damaged, or storage fails.
         """
         if not self.directory.exists():
             return None
@@ -134,11 +134,11 @@ class Checkpoints(contextlib.AbstractContextManager):
             # What orbax raises depends on the damage; it can be a bare Exception.
             except Exception as error:
                 line = f"{type(error).__name__}: {runs.first_line(error)}"
-                missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-                if (isinstance(error, OSError) and not missing) or _STORAGE.search(str(error)):
-                    raise CheckpointError(
-                        f"checkpoint {step} in {self.directory} cannot be read now ({line})"
-                    ) from error
+                gone = isinstance(error, FileNotFoundError | NotADirectoryError)
+                storage = (isinstance(error, OSError) and not gone) or _STORAGE.search(str(error))
+                if storage or self._settings is None:
+                    what = f"checkpoint {step} in {self.directory} cannot be read now"
+                    raise CheckpointError(f"{what} ({line})") from error
                 damaged[step] = line
         else:
             if not damaged:
