@@ -114,10 +114,8 @@ def measure_certified(trial, rng) -> dict:
     _, _, norms, decreases = map(np.asarray, _descent(*stacks, trial.depth, trial.updates))
     return {
         "certified": len(kept),
-        "not_certified": trial.problems - len(kept),
         "left_the_ball": int(np.sum(~(norms <= radii * (1 + 1e-12)))),  # a NaN has left it
         "fell_too_slowly": int(np.sum(~(decreases <= 1 + 1e-12))),
-        "largest_norm_over_radius": float(np.max(norms / radii)),
     }
 
 
@@ -219,12 +217,9 @@ def _inside(settings: dict, records: list[dict]) -> tuple[dict, str]:
     up_to_1 = np.array(settings["beyond_excess_over_sigma"]) <= 1
     metrics = {
         "certified_problems": shared.total(certified, "certified"),
-        "not_certified_problems": shared.total(certified, "not_certified"),
         "left_the_ball": shared.total(certified, "left_the_ball"),
         "fell_too_slowly": shared.total(certified, "fell_too_slowly"),
-        "largest_norm_over_radius": shared.largest(certified, "largest_norm_over_radius"),
         "least_converged_percent_up_to_1_sigma": float(converged[up_to_1].min()),
-        "converged_percent_at_largest_excess": float(converged[-1]),
     }
     failed = metrics["left_the_ball"] + metrics["fell_too_slowly"]
     return metrics, shared.under_attack(failed > 0, metrics["certified_problems"] > 0)

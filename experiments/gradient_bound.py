@@ -222,12 +222,11 @@ def random_points(trial, rng) -> dict:
     samplers, tolerance = random_matrices.SAMPLERS, trial.relative_tolerance
     depths, bounds = (trial.min_depth, trial.max_depth), trial.histogram_log10
     shape = trial.batch_points, trial.width, depths, trial.max_tau
-    batches, negative = [], 0
+    batches = []
     for sampler in samplers:
         for _ in range(trial.batches_per_sampler):
             at = random_matrices.points(rng, sampler, *shape, **trial.data)
             batches.append(gradient_bound.right_over_left(*at, trial.form))
-            negative += int(np.sum(np.linalg.slogdet(at.R)[0] < 0))
     ratios = np.concatenate(batches)
     failed = ratios > 1 + tolerance
     by_sampler = failed.reshape(len(samplers), -1).sum(axis=1)
@@ -236,7 +235,6 @@ def random_points(trial, rng) -> dict:
     counts, _ = np.histogram(beyond, bins=trial.histogram_bins, range=bounds)
     return {
         "points": len(ratios),
-        "negative_determinants": negative,
         "failures": int(failed.sum()),
         "failures_by_sampler": dict(zip(samplers, by_sampler.tolist(), strict=True)),
         "largest_ratio": float(ratios.max()),
@@ -307,8 +305,6 @@ def _random_metrics(records: list[dict]) -> dict:
     # Every sampler drew the same number of points.
     drawn = points / len(random_matrices.SAMPLERS)
     by_sampler = [record["failures_by_sampler"] for record in records]
-    negative = shared.total(records, "negative_determinants")
-    over = shared.largest(records, "largest_ratio")
     return {
         "points": points,
         "failures": failures,
@@ -317,9 +313,7 @@ def _random_metrics(records: list[dict]) -> dict:
             f"failures_{sampler}_percent": 100 * shared.total(by_sampler, sampler) / drawn
             for sampler in random_matrices.SAMPLERS
         },
-        "negative_determinants_percent": 100 * negative / points,
-        "largest_right_over_left": over,
-        "smallest_slack_left_over_right_minus_1": 1 / over - 1,
+        "largest_right_over_left": shared.largest(records, "largest_ratio"),
     }
 
 
@@ -330,7 +324,6 @@ def _search_metrics(records: list[dict]) -> dict:
     metrics = {
         "search_largest_right_over_left": float(found.max()),
         "search_over_prediction_least": float((found / predicted).min()),
-        "search_over_prediction_largest": float((found / predicted).max()),
     }
     if None not in thresholds:
         metrics["search_least_failing_sigma_norm"] = min(thresholds)
