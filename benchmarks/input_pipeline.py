@@ -10,7 +10,7 @@ time spent waiting for input.
 
 Command: python -m benchmarks.input_pipeline --config.data_dir=DIRECTORY
 Without data_dir, JPEGs of ImageNet's usual size are generated. Needs the extra imagenet.
-Hardware: any. Time: about 2 minutes.
+Hardware: any. Time: one to two minutes.
 """
 
 import concurrent.futures

@@ -4,7 +4,7 @@ Lemma 2.4 written out factor by factor takes O(depth^2) matrix products; `model.
 3 depth. Whole steps, A <- A - eta grad f(A) in float64 at d = 64 and depths 64, 128, ..., 4096, are
 timed against a plain chain of as many products: the faster of a jitted scan and a NumPy loop. All
 take turns in every round, and medians are compared. Expected: exponent 1.0 within 0.15, and a step
-at most 2 times (typically 1.4 to 1.7) as long as the chain, which keeps no activations.
+at most 2 times (typically 1.3 to 1.6) as long as the chain, which keeps no activations.
 
 Command: python -m benchmarks.linear
 Hardware: 2 CPU cores, 1 GB of memory. Time: about 40 s.

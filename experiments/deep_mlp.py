@@ -12,8 +12,8 @@ Command: python -m experiments.deep_mlp --config=:digits/relu
 Hardware: 2 CPU cores, one of them in use; the times are listed with the variants. float32.
 Expected: with the identity, nets of every depth train. Without it, from small or standard weights,
 no net of 256 layers or more trains in this many updates. From small weights the gradient is 0 in
-float32 from 32 layers on. Standard weights preserve most of it up to 64 layers, but deep nets then
-map all inputs to nearly one line. From orthogonal weights linear nets train as with the identity.
+float32 from 32 layers on. Standard weights preserve far more of it, but deep nets then map all
+inputs to nearly one line. From orthogonal weights linear nets train as with the identity.
 """
 
 import collections
@@ -42,7 +42,7 @@ VARIANTS = {
     "digits/orthogonal": "orthogonal weights instead of the identity; 20 s",
 }
 OTHER_VARIANTS = {
-    "digits/long/relu": "2,000 updates instead of 70; a minute and a half",
+    "digits/long/relu": "2,000 updates instead of 70; three minutes",
     "digits/long/linear": "the same for linear nets",
     "digits/long/orthogonal": "the same for orthogonal weights",
 }
@@ -92,7 +92,7 @@ _COMMON = {
     "verdict": {
         "trained_percent": 90.0,  # of the way from the zero map's loss to the best linear map's
         # From this depth on, nets without the identity are claimed not to train in so many updates:
-        # 70 train 2 to 8 layers, 2,000 train 32 to 64.
+        # 70 train 2 to 16 layers, 2,000 train 16 to 64.
         "hard_from_depth": 256,
         "even_gradient_ratio": 10.0,  # of gradient norms of two square layers at the start, at most
         # Weights count as of order 1/l if, among nets with the same l x rate and at least

@@ -33,7 +33,7 @@ VARIANTS = {
 }
 OTHER_VARIANTS = {
     "cifar10": "50,000 images, which `make data` prepares; a minute and a half",
-    "few_numbers_cifar10": "the same images by fewer than 20,000 numbers; two minutes",
+    "few_numbers_cifar10": "the same images by fewer than 20,000 numbers; three minutes",
     "synthetic_large": "up to 131,072 points; 40 s",
     "synthetic_imagenet": "as many points and classes as ImageNet; meant for an accelerator",
 }
