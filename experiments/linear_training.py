@@ -153,8 +153,7 @@ def build(**trial) -> types.SimpleNamespace:
     rate = descent.largest_stable_learning_rate(R, Sigma, trial["depth"])
     factors = trial.get("rate_factors", (1.0,))
     listed = [descent.Rules(factor * rate, **rules) for factor in factors]
-    data = {"R": R, "Sigma": Sigma, "identity_excess_risk": yardstick, "rules": listed}
-    return types.SimpleNamespace(**trial | data)
+    return types.SimpleNamespace(**trial | {"R": R, "Sigma": Sigma, "rules": listed})
 
 
 def descend(trial, A, rules: descent.Rules, *maps) -> dict:
@@ -170,7 +169,6 @@ def descend(trial, A, rules: descent.Rules, *maps) -> dict:
         "learning_rate": rules.learning_rate,
         "converged": done.converged,
         "updates": done.updates,
-        "identity_excess_risk": trial.identity_excess_risk,
         "start_excess_risk": float(curves.excess_risk[0]),
         "excess_risk": float(curves.excess_risk[-1]),
         "start_gradient_norm": float(curves.gradient_norm[0]),
@@ -238,7 +236,6 @@ def measure_noise(trial, rng) -> dict:
     noise *= np.reshape(stds, (-1, 1, 1, 1, 1))
     ends = descent.descend_many(noise.reshape(-1, *noise.shape[2:]), trial.R, rules)
     lists = {name: x.reshape(noise.shape[:2]).tolist() for name, x in ends.items()}
-    lists["identity_excess_risk"] = trial.identity_excess_risk
     return {"learning_rate": rules.learning_rate, **lists}
 
 

@@ -177,7 +177,6 @@ def dead(trial, rng) -> dict:
         least, largest = (share ** (trial.depth * trial.width) for share in shares)
     return {
         "dead": int(np.asarray(critical_points.strictly_dead(blocks, problem)).sum()),
-        "hull_depth": critical_points.hull_depth(x),
         "least_expected_share": least,
         "largest_expected_share": largest,
     }
@@ -294,7 +293,6 @@ def _dead_verdict(settings: dict, records: list[dict]):
         "largest_deviations_from_the_formula": float(max(off, default=0.0)),
         "nets_without_negative_biases": shared.total(others, "samples"),
         "dead_nets_without_negative_biases": shared.total(others, "dead"),
-        "least_hull_depth": shared.least(records, "hull_depth"),
     }
     found = metrics["dead_gaussian_nets"] > 0
     as_proved = metrics["largest_deviations_from_the_formula"] <= settings["deviations"]
