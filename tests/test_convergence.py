@@ -132,11 +132,11 @@ def test_a_negative_determinant_is_never_certified():
     rng = np.random.default_rng(0)
     for _ in range(200):
         R = np.eye(3) + rng.uniform(0, 1) * rng.standard_normal((3, 3))
-        if np.linalg.det(R) < 0:
-            assert not convergence.will_converge(R, np.eye(3), 4)
+        assert np.linalg.det(R) > 0 or not convergence.will_converge(R, np.eye(3), 4)
 
 
-@pytest.mark.parametrize("digits", [1, 12, 15, 16, 17, 18])
+@pytest.mark.parametrize("digits", [1, 12, 15, 16, 17, 18, 306])
+@np.errstate(over="ignore", invalid="ignore")
 def test_rounding_does_not_certify_a_large_negative_target(digits):
     """Here phi_0 and sigma_min(R Sigma^{1/2}) differ by less than their rounding errors."""
     rng = np.random.default_rng(digits)

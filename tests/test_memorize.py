@@ -324,11 +324,11 @@ def test_separation_is_the_smallest_squared_distance(monkeypatch, features):
     x = np.random.default_rng(0).standard_normal((300, features))
     squares = pdist(x, "sqeuclidean")
     found = paper_method.separation(x)
-    assert found.indices == list(itertools.combinations(range(300), 2))[np.argmin(squares)]
+    closest = list(itertools.combinations(range(300), 2))[np.argmin(squares)]
+    assert found.indices == paper_method.separation(1e-23 * x).indices == closest
     assert found.rho == pytest.approx(squares.min(), rel=1e-12)  # sums in another order
-    pixels = np.uint8(60 * x + 128)
-    least = pdist(pixels[:30].astype(float), "sqeuclidean").min()
-    assert paper_method.separation(pixels[:30]).rho == least
+    pixels = np.uint8(60 * x[:30] + 128)
+    assert paper_method.separation(pixels).rho == pdist(1.0 * pixels, "sqeuclidean").min()
     with pytest.raises(ValueError, match="must be at most 1e\\+15 in size, got"):
         paper_method.separation(1e20 * x)
 

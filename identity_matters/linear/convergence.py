@@ -115,7 +115,7 @@ def _balanced(R, root, eigenvalues, phi0: float, depth: int) -> FlowCertificate 
     M = of_target[0] + s0
     rounding = _MARGIN_ROUNDINGS * len(R) * np.finfo(np.float64).eps * (largest / sigma) * M
     m = max((weighted - phi0) / math.sqrt(largest), of_target[-1] - s0) - rounding
-    if m <= 0:
+    if not m > 0:  # NaN, too
         return None
     share = (depth - 1) / depth
     norm = M**share / m ** (2 * share) * s0 / depth

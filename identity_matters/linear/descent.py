@@ -250,12 +250,12 @@ def largest_stable_learning_rate(
     input_map: ArrayLike | None = None,
     output_map: ArrayLike | None = None,
 ) -> float:
-    """1/L, with L an upper bound on the curvature at a balanced optimum (our choice of step size).
+    """1/L, with L a bound on the curvature at a balanced optimum without maps: our step size.
 
     ``L = 2 depth ||Sigma|| ||B||^2 ||C||^2 max(1, sigma_max(R))^2``. Where E = 0, the Hessian of f
     is that of ``||sum_i P_i dA_i N_i Sigma^{1/2}||_F^2`` with the products P_i after and N_i before
-    layer i, maps included. If all layers are alike, ``||P_i|| ||N_i||`` is at most
-    ``||B|| ||C|| max(1, sigma_max(R))``. For the arrays see `model.excess_risk_and_gradient`.
+    layer i. If the layers are balanced, ``||P_i|| ||N_i||`` is at most max(1, sigma_max(R)). With
+    maps the rate may be too large. For the arrays see `model.excess_risk_and_gradient`.
     """
     maps = [m for m in (input_map, output_map) if m is not None]
     squared_maps = math.prod(float(np.linalg.norm(m, 2)) ** 2 for m in maps)

@@ -46,7 +46,7 @@ def check_target(R: ArrayLike) -> Target:
     """Checks that R can be a product of layers I + A_i with ||A_i|| < 1, and decomposes it.
 
     Raises ValueError if R is not a square matrix of finite real numbers, is singular to float64
-    precision (``sigma_min <= d eps sigma_max``), or has a negative determinant.
+    precision (``sigma_min <= d eps sigma_max``, or beyond 1e-150 or 1e150), or has det R < 0.
     """
     R = np.asarray(R)
     if R.ndim != 2 or R.shape[0] != R.shape[1] or R.shape[0] == 0:
@@ -58,7 +58,7 @@ def check_target(R: ArrayLike) -> Target:
         row, column = np.argwhere(~np.isfinite(R))[0]
         raise ValueError(f"R must be finite, got R[{row}, {column}] = {R[row, column]}")
     U, K, Vt = np.linalg.svd(R)
-    if K[-1] <= len(R) * np.finfo(float).eps * K[0]:
+    if K[-1] <= max(len(R) * np.finfo(float).eps * K[0], 1e-150) or K[0] > 1e150:
         raise ValueError(f"R must be invertible, got singular values {K[-1]:.3g} to {K[0]:.3g}")
     sign, log_determinant = np.linalg.slogdet(R)
     if sign < 0:

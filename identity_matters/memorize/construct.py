@@ -317,7 +317,7 @@ def distinct_examples(
             if np.array_equal(x[i], x[j]):
                 what, so = "identical", "no network can fit both"
             else:
-                what, so = f"equal in {np.dtype(dtype)}", "use float64, or rescale the inputs"
+                what, so = f"equal in {np.dtype(dtype)}", "subtract an offset, or use float64"
             raise ConflictingLabelsError(
                 f"inputs {j} and {i} are {what} but have labels {y[j]} and {y[i]}: {so}", (j, i)
             )

@@ -100,11 +100,11 @@ def separation(x: ArrayLike) -> Separation:
     """
     x = np.asarray(x)
     if not (largest := max(float(x.max()), -float(x.min()))) <= _LARGEST_ENTRY:
-        raise ValueError(
-            f"entries of x must be at most {_LARGEST_ENTRY:g} in size, got {largest:g}"
-        )
+        raise ValueError(f"entries must be at most {_LARGEST_ENTRY:g} in size, got {largest:g}")
     # Whole numbers would wrap around or be truncated where their mean is subtracted.
     projected = _project_to_principal_axes(x if x.dtype.kind == "f" else x.astype(np.float64))
+    unit = float(np.abs(projected).max()) or 1.0  # float32 does not hold the squares of 1e-23
+    projected /= unit
     squared_norms = np.sum(projected**2, axis=1)
     # Bound on the error of |z_i - z_j|^2 when it is computed in float32 from inner products.
     terms = projected.shape[1] + 4
@@ -118,11 +118,11 @@ def separation(x: ArrayLike) -> Separation:
         bounds[np.tril_indices(len(own), 0, bounds.shape[1])] = np.inf
         least = bounds.min(axis=1) + own_squares
         for i in np.argsort(least):
-            if least[i] >= best.rho:
+            if least[i] >= best.rho / unit**2:
                 break
             # The closest by projection comes first, so that few others have to be compared.
             best = _closest(x, start + i, start + bounds[i].argmin(keepdims=True), best)
-            near = np.flatnonzero(bounds[i] + own_squares[i] < best.rho)
+            near = np.flatnonzero(bounds[i] + own_squares[i] < best.rho / unit**2)
             best = _closest(x, start + i, start + near, best)
     return best
 

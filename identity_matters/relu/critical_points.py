@@ -108,7 +108,7 @@ def strictly_dead(blocks: Blocks, problem: Problem) -> jax.Array:
 def hull_depth(points: np.ndarray) -> float:
     """``min_u max_i u . p_i`` over ``max_j |u_j| = 1``: positive iff 0 is inside the convex hull.
 
-    f64[n, d] -> float, by 2d linear programs, one per face of the cube. See N8.
+    f64[n, d], of order 1 as the solver's tolerances -> float, by 2d linear programs. See N8.
     """
     points = np.asarray(points)
     count, dimension = points.shape
