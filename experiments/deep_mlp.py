@@ -28,13 +28,18 @@ import optax
 import scipy.linalg
 
 from experiments import run
-from experiments.run.shared import configs, grid, largest, least, reproduced, where
+from experiments.run.shared import configs, grid, largest, least, reproduced, total, where
 from identity_matters import nets, paper, random_matrices
 from identity_matters.batches import batch_plan
 from identity_matters.images import augment, datasets
 from identity_matters.nets import mlp
 
 DIVERGED_LOSS = 1e4  # a training with a larger batch loss has diverged; the zero map has loss 1
+# Fields of the deepest net of each kind that become metrics.
+_OF_DEEPEST = (
+    *("train_loss", "train_error_percent", "start_effective_dimension"),
+    *("least_gradient_norm", "largest_gradient_norm"),
+)
 
 VARIANTS = {
     "digits/relu": "ReLU nets with and without the identity; half a minute",
@@ -332,11 +337,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         "linear_optimum_error_percent": records[0]["linear_optimum_error_percent"],
     }
     for name, own in of_net.items():
-        trained = largest(where(own, trained=True), "depth", 0)
-        deepest = max(own, key=lambda record: record["depth"])
-        metrics[f"{name}_deepest_trained_layers"] = trained
-        metrics[f"{name}_shallowest_untrained_layers"] = least(where(own, trained=False), "depth")
-        metrics[f"{name}_deepest_train_error_percent"] = deepest.get("train_error_percent")
+        metrics |= _net_metrics(name, own)
     if question == "orthogonal":
         holds = all_train["linear"] and deep["relu"] == {False}
         return run.Verdict("orthogonal-weights", metrics, reproduced(holds))
@@ -368,6 +369,19 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     layers = paper.NUMBERS["blog_post_deepest_layers"].value
     published = {"identity_deepest_trained_layers": layers}
     return run.Verdict(f"blog-post-{question}", metrics, reproduced(holds), published)
+
+
+def _net_metrics(name: str, records: list[dict]) -> dict:
+    metrics = {
+        "deepest_trained_layers": largest(where(records, trained=True), "depth", 0),
+        "shallowest_untrained_layers": least(where(records, trained=False), "depth"),
+        "diverged_nets": total(records, "diverged"),
+        "frozen_nets": total(records, "frozen"),
+        "least_gap_closed_percent": least(records, "gap_closed_percent"),
+    }
+    deepest = max(records, key=lambda record: record["depth"])
+    metrics |= {f"deepest_{measured}": deepest.get(measured) for measured in _OF_DEEPEST}
+    return {f"{name}_{metric}": value for metric, value in metrics.items()}
 
 
 EXPERIMENT = run.Experiment("deep_mlp", trials, measure, verdict, build, ("initial_scale",))

@@ -23,6 +23,11 @@ from identity_matters.images import datasets
 from identity_matters.memorize import construct, few_numbers
 
 _ALSO_BUILT = ("constructed", *(f"{precision}_result" for precision in measures.PRECISIONS))
+# Fields reported for every trial, as metrics with the number of examples in their names.
+_BY_SIZE = {
+    "separation": ("rho", "theorem_width", "lemma_width"),
+    "minimal_width": ("least_fitting_width", "least_certified_width"),
+}
 
 VARIANTS = {
     "digits": "all 1,797 digits, and SGD for contrast; 25 s, most of it for SGD",
@@ -203,8 +208,14 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         "certified_errors": shared.total(certified, "errors"),
         **(_fit_metrics(fitting) if fitting else {}),
     }
-    for record in shared.where(records, kind="separation"):
-        metrics[f"theorem_width_n{record['examples']}"] = record["theorem_width"]
+    for record in records:
+        precision = f"_{record['precision']}" if "precision" in record else ""
+        names = _BY_SIZE.get(record["kind"], ())
+        metrics |= {f"{name}{precision}_n{record['examples']}": record[name] for name in names}
+    if trained := shared.where(records, kind="sgd"):
+        best = min(trained, key=lambda record: record["errors"])
+        names = ("errors", "learning_rate", "train_seconds")
+        metrics |= {"sgd_examples": best["examples"], **{f"sgd_best_{n}": best[n] for n in names}}
     claim = "few-numbers" if "few_numbers" in settings else "theorem-3-2"
     wanted, reached = (
         {(fit["dataset"], fit["examples"], fit.get("labels")) for fit in some}
