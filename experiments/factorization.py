@@ -30,7 +30,7 @@ import numpy as np
 from absl import logging
 
 from experiments import run
-from experiments.run.shared import configs, each, generator, require_between, where
+from experiments.run.shared import configs, each, generator, largest, require_between, where
 from identity_matters import linear, paper, random_matrices
 from identity_matters.linear.factorization import METHODS, relative_product_error
 from identity_matters.linear.target import NotApplicableError, check_depth
@@ -240,14 +240,21 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     ratios = [row["best_over_lower_bound"] for row in compared] or [1.0]
     metrics = {
         "targets": len(records),
+        "depths_compared_with_lower_bound": len(compared),
         "factorizations": len(errors),
+        "largest_dimension": largest(records, "dimension"),
+        "largest_depth_layers": largest(rows, "depth"),
         "max_relative_product_error": max(errors),
         "max_norm_over_v3_bound": worst("best", "bound_v3"),
         "max_norm_over_iclr2017_bound": worst("best", "bound_iclr2017"),
         "max_svd_norm_over_v3_bound": worst("svd", "bound_v3"),
+        "max_svd_norm_over_iclr2017_bound": worst("svd", "bound_iclr2017"),
         "max_polar_norm_over_polar_bound": worst("polar", "bound_polar"),
         "max_psd_norm_over_psd_bound": worst("psd", "bound_psd"),
-        "max_polar_norm_over_lower_bound": worst("polar", "lower_bound"),
+        **{
+            f"max_{method}_norm_over_lower_bound": worst(method, "lower_bound")
+            for method in ("svd", "polar", "root", "path")
+        },
         "max_best_norm_over_lower_bound": max(ratios),
         "median_best_norm_over_lower_bound": statistics.median(ratios),
         "min_best_norm_over_lower_bound": min(ratios),
