@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks import shared
 from experiments import run
-from experiments.run.shared import configs, generator, largest, seconds_in_turns
+from experiments.run.shared import configs, generator, largest
 from identity_matters import random_matrices
 from identity_matters.linear import descent, model
 
@@ -91,7 +91,7 @@ def measure(trial: dict, key) -> dict:
     }
     for candidate in candidates.values():
         jax.block_until_ready(candidate())  # compiles, and warms the caches
-    medians = seconds_in_turns(candidates, trial["repeats"])
+    medians = shared.seconds_in_turns(candidates, trial["repeats"])
     medians = {name: seconds / updates for name, seconds in medians.items()}  # of one step
     chain = min(medians["scanned_chain_seconds"], medians["looped_chain_seconds"])
     return {

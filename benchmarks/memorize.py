@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks import shared
 from experiments import run
-from experiments.run.shared import configs, largest, seconds_in_turns, total
+from experiments.run.shared import configs, largest, total
 from identity_matters.memorize import construct
 from identity_matters.memorize.network import in_blocks, matmul
 
@@ -92,7 +92,7 @@ def measure(trial: dict, key) -> dict:
     for compiled in ("inner_products", "block_products"):
         candidates[compiled]()
     errors = candidates["verify"]().errors
-    medians = seconds_in_turns(candidates, trial["repeats"])
+    medians = shared.seconds_in_turns(candidates, trial["repeats"])
     return {
         **medians,
         "build_ratio": medians["build_seconds"] / medians["inner_products_seconds"],

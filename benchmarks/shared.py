@@ -1,11 +1,14 @@
-"""Shared by benchmarks: separate processes, growth exponents, verdicts that allow for load."""
+"""Shared by benchmarks: processes of their own, timing, growth, verdicts that allow for load."""
 
 import concurrent.futures
 import multiprocessing
 import os
+import statistics
+import time
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from experiments import run
@@ -21,6 +24,17 @@ def alone(function: Callable[..., Any], *arguments: Any) -> Any:
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(function, *arguments).result()
+
+
+def seconds_in_turns(candidates: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Median seconds of each candidate, as ``NAME_seconds``; each round times all in turn."""
+    seconds: dict[str, list[float]] = {f"{name}_seconds": [] for name in candidates}
+    for _ in range(rounds):
+        for own, candidate in zip(seconds.values(), candidates.values(), strict=True):
+            started = time.perf_counter()
+            jax.block_until_ready(candidate())
+            own.append(time.perf_counter() - started)
+    return {name: statistics.median(own) for name, own in seconds.items()}
 
 
 def load_per_core() -> float:

@@ -26,7 +26,6 @@ from experiments.run import shared
 from identity_matters import random_matrices
 from identity_matters.linear import gradient_bound, model
 
-_INCREASING = ("histogram_log10", "scales_log10")  # settings whose values must increase
 # Where searches start: 0.1 <= ||Sigma|| <= 1, condition numbers up to 100. Any start will do.
 SEARCH_DATA = {"scale_log10": (-1.0, 0.0), "max_condition_log10": 2.0}
 LEAST_SHARE_FOUND = 0.99  # of the known supremum, for a search to count as an attack; our choice
@@ -63,13 +62,8 @@ _SETTINGS = {
         "scales": (0.5, 1.0, 2.0),  # s
     },
     "tight_tolerance": 1e-12,  # largest relative error of the equality on the tight family
-    "scaling": {  # random points, Sigma -> s Sigma
-        "width": 3,  # d
-        "max_depth": 4,  # largest l; the exact search takes layers from 0, -1/2 and 1/2
-        "points": 1000,
-        "scales_log10": tuple(range(-3, 19)),  # log10 of the factors s, increasing
-    },
-    # Exact search: d = 1, rational arithmetic, integers R and Sigma from 1 to max_integer.
+    # Exact search: d = 1, rational arithmetic, layers from 0, -1/2 and 1/2, integers R and Sigma
+    # from 1 to max_integer.
     "exact": {"max_depth": 2, "max_integer": 4},
 }
 VARIANTS = ("iclr2017", "v3", "corrected")
@@ -77,10 +71,9 @@ get_config = shared.configs({form: {} for form in VARIANTS}, _SETTINGS)
 
 
 def trials(
-    *, variant: str, random: dict, singular: dict, search: dict, tight: dict, scaling: dict,
-    exact: dict, **data,
+    *, variant: str, random: dict, singular: dict, search: dict, tight: dict, exact: dict, **data
 ) -> list[dict]:  # fmt: skip
-    """One trial each for exact, tight and scaling; one for each search and random shape."""
+    """One trial each for exact and tight; one for each search and random shape."""
     sizes = search["widths"], search["depths"]
     if len(sizes[0]) != len(sizes[1]):
         raise ValueError("one search.depths for each of search.widths {}, got {}".format(*sizes))
@@ -88,7 +81,6 @@ def trials(
     listed: list[dict] = [
         {"kind": "exact", **exact},
         {"kind": "tight", **tight},
-        {"kind": "scaling", **data, **scaling},
         *shared.each(search, {"sizes": "width depth"}, kind="search"),
         *_batches("random", data, **random),
     ]
@@ -125,10 +117,8 @@ def build(**trial) -> types.SimpleNamespace:
         }
         rng = np.random.default_rng(0)
         random_matrices.second_moments(rng, 1, trial["width"], **trial["data"])
-    for name in trial.keys() & {*_INCREASING}:
-        values = trial[name]
-        if len(values) < 2 or list(values) != sorted(set(values)):
-            raise ValueError(f"{kind}.{name} must increase, got {values}")
+        if len(bounds := trial["histogram_log10"]) != 2 or bounds[0] >= bounds[1]:
+            raise ValueError(f"{kind}.histogram_log10 must be (low, high), got {bounds}")
     return types.SimpleNamespace(**trial)
 
 
@@ -201,33 +191,16 @@ def largest_ratio(form: str, depth: int, tau: float) -> float:
     return float(gradient_bound.BOUNDS[form](depth, tau, 1.0, 1.0) / corrected)
 
 
-def scaled_data(trial, rng) -> dict:
-    """Share of random points that fail with s Sigma in place of Sigma, for each s."""
-    exponents = trial.scales_log10
-    shape = trial.points, trial.width, (1, trial.max_depth), trial.max_tau
-    at = random_matrices.points(rng, "uniform", *shape, **trial.data)
-    scaled = [at._replace(Sigma=10.0**s * at.Sigma) for s in exponents]
-    ratios = np.stack([gradient_bound.right_over_left(*points, trial.form) for points in scaled])
-    # Of log10(right/left) over log10 s: 1 for the printed forms, 0 for the corrected one.
-    slopes = np.log10(ratios[-1] / ratios[0]) / (exponents[-1] - exponents[0])
-    return {
-        "failing_fractions": np.mean(ratios > 1 + trial.relative_tolerance, axis=1).tolist(),
-        "least_slope": float(slopes.min()),
-        "largest_slope": float(slopes.max()),
-    }
-
-
 def random_points(trial, rng) -> dict:
     """How often ``right > left (1 + relative_tolerance)`` at random points of every sampler."""
     samplers, tolerance = random_matrices.SAMPLERS, trial.relative_tolerance
     depths, bounds = (trial.min_depth, trial.max_depth), trial.histogram_log10
     shape = trial.batch_points, trial.width, depths, trial.max_tau
-    batches, negative = [], 0
+    batches = []
     for sampler in samplers:
         for _ in range(trial.batches_per_sampler):
             at = random_matrices.points(rng, sampler, *shape, **trial.data)
             batches.append(gradient_bound.right_over_left(*at, trial.form))
-            negative += int(np.sum(np.linalg.slogdet(at.R)[0] < 0))
     ratios = np.concatenate(batches)
     failed = ratios > 1 + tolerance
     by_sampler = failed.reshape(len(samplers), -1).sum(axis=1)
@@ -236,7 +209,6 @@ def random_points(trial, rng) -> dict:
     counts, _ = np.histogram(beyond, bins=trial.histogram_bins, range=bounds)
     return {
         "points": len(ratios),
-        "negative_determinants": negative,
         "failures": int(failed.sum()),
         "failures_by_sampler": dict(zip(samplers, by_sampler.tolist(), strict=True)),
         "largest_ratio": float(ratios.max()),
@@ -247,7 +219,6 @@ def random_points(trial, rng) -> dict:
 ATTACKS = {
     "exact": exact_counterexamples,
     "tight": tight_family,
-    "scaling": scaled_data,
     "search": search,
     "random": random_points,
     "singular": random_points,
@@ -259,7 +230,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
     A printed form: counterexample if it fails both exactly and in float64. Otherwise undecided.
     """
-    (exact,), (tight,), (scaling,), searches, random, singular = (
+    (exact,), (tight,), searches, random, singular = (
         shared.where(records, kind=kind) for kind in ATTACKS
     )
     low, high = settings["sigma_norm_log10"]
@@ -271,10 +242,6 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         "largest_depth_drawn": shared.largest(random, "max_depth"),
         **_search_metrics(searches),
         "tight_family_largest_error": tight["largest_error"],
-        "scaling_least_slope": scaling["least_slope"],
-        "scaling_largest_slope": scaling["largest_slope"],
-        "failing_at_smallest_scale_percent": 100 * scaling["failing_fractions"][0],
-        "failing_at_largest_scale_percent": 100 * scaling["failing_fractions"][-1],
     }
     for name in ("smallest", "smallest_with_sigma_1"):
         if exact[name] is not None:
@@ -307,8 +274,6 @@ def _random_metrics(records: list[dict]) -> dict:
     # Every sampler drew the same number of points.
     drawn = points / len(random_matrices.SAMPLERS)
     by_sampler = [record["failures_by_sampler"] for record in records]
-    negative = shared.total(records, "negative_determinants")
-    over = shared.largest(records, "largest_ratio")
     return {
         "points": points,
         "failures": failures,
@@ -317,9 +282,7 @@ def _random_metrics(records: list[dict]) -> dict:
             f"failures_{sampler}_percent": 100 * shared.total(by_sampler, sampler) / drawn
             for sampler in random_matrices.SAMPLERS
         },
-        "negative_determinants_percent": 100 * negative / points,
-        "largest_right_over_left": over,
-        "smallest_slack_left_over_right_minus_1": 1 / over - 1,
+        "largest_right_over_left": shared.largest(records, "largest_ratio"),
     }
 
 
@@ -330,14 +293,13 @@ def _search_metrics(records: list[dict]) -> dict:
     metrics = {
         "search_largest_right_over_left": float(found.max()),
         "search_over_prediction_least": float((found / predicted).min()),
-        "search_over_prediction_largest": float((found / predicted).max()),
     }
     if None not in thresholds:
         metrics["search_least_failing_sigma_norm"] = min(thresholds)
     return metrics
 
 
-_ANY_SIGN = ("sigma_norm_log10", "max_condition_log10", *_INCREASING)
+_ANY_SIGN = ("sigma_norm_log10", "max_condition_log10", "histogram_log10")
 EXPERIMENT = run.Experiment("gradient_bound", trials, ATTACKS, verdict, build, _ANY_SIGN)
 
 if __name__ == "__main__":

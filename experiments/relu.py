@@ -177,7 +177,6 @@ def dead(trial, rng) -> dict:
         least, largest = (share ** (trial.depth * trial.width) for share in shares)
     return {
         "dead": int(np.asarray(critical_points.strictly_dead(blocks, problem)).sum()),
-        "hull_depth": critical_points.hull_depth(x),
         "least_expected_share": least,
         "largest_expected_share": largest,
     }
@@ -202,7 +201,6 @@ def gradient_ratio(trial, rng) -> dict:
         bound = max(bound, float(over.max()))
         measured["least_ratio"].append(float((left / value).min()))
         measured["median_ratio"].append(float(np.median(left / value)))
-        measured["share_zero"].append(float((left == 0).mean()))
         some = jax.tree.map(lambda part: np.asarray(part)[: trial.searched], (blocks, sample))
         options = {"steps": trial.steps, "learning_rate": trial.learning_rate}
         search = functools.partial(feature_bound.search, *some, norm, **options)
@@ -292,11 +290,9 @@ def _dead_verdict(settings: dict, records: list[dict]):
     metrics = {
         "gaussian_nets": shared.total(gaussian, "samples"),
         "dead_gaussian_nets": shared.total(gaussian, "dead"),
-        "largest_dead_share": max(shares, default=0.0),
         "largest_deviations_from_the_formula": float(max(off, default=0.0)),
         "nets_without_negative_biases": shared.total(others, "samples"),
         "dead_nets_without_negative_biases": shared.total(others, "dead"),
-        "least_hull_depth": shared.least(records, "hull_depth"),
     }
     found = metrics["dead_gaussian_nets"] > 0
     as_proved = metrics["largest_deviations_from_the_formula"] <= settings["deviations"]
@@ -311,8 +307,6 @@ def _ratio_verdict(settings: dict, records: list[dict]):
         "nets": sum(record["samples"] * len(record["norms"]) for record in records),
         "largest_right_over_left": most,
         "least_tight_right_over_left": min(tight, default=None),
-        "largest_share_of_zero_gradients": float(shared.joined(records, "share_zero").max()),
-        "least_ratio_found": float(shared.joined(records, "searched_ratio").min()),
     }
     broken = most > 1 + settings["rounding"]
     is_tight = bool(tight) and min(tight) >= 1 - settings["rounding"]

@@ -78,7 +78,7 @@ def test_a_file_of_settings_has_variants_of_its_own(tmp_path):
     (found,) = runs_below(tmp_path / "b")
     assert found.variant.startswith("plain@")
     settings.write_text("from ml_collections import ConfigDict as get_config\n")
-    for given, why in ((settings, "gives no scale"), (f"{settings}:plain", "(Attribute")):
+    for given, why in ((settings, "must give scale"), (f"{settings}:plain", "(Attribute")):
         finished = run_toy(tmp_path / "c", f"--config={given}", ends=2)
         assert why in finished.stderr and len(finished.stderr.splitlines()) == 1
 
@@ -102,7 +102,7 @@ REFUSED = {
         (["--config=:fancy"], "variant must be one of plain, slow, got 'fancy'"),
         (["--config=nowhere.py"], "cannot read the settings from --config=nowhere.py"),
         (["--config=README.md"], "cannot read the settings from --config=README.md (SyntaxError"),
-        (["--config=tests/forked.py"], "--config=tests/forked.py has no function get_config"),
+        (["--config=tests/forked.py"], "--config=tests/forked.py (KeyError: get_config)"),
         (["--seed=4294967296"], "seed must be from 0 to 4294967295, got 4294967296"),
         (["--results_dir="], "results_dir must name a directory, but is empty"),
         (["--results_dir=/proc/nowhere"], "cannot be written"),

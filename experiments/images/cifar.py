@@ -20,8 +20,6 @@ from identity_matters.images import datasets
 WINDOW_PERCENT = 0.5
 ROWS = {net: row for row, net in paper.REPORT["nets"].items()}  # model -> row of Table 2
 CLAIMS = {"cifar10": "table-2-cifar-10", "cifar100": "table-2-cifar-100"}
-DIGITS_CLAIM = "digits"
-BASELINE_CLAIM = "table-2-other-rows"
 # For these, Table 2 prints the error of another net; see paper.TABLE_2.
 FIGURES_OF_OTHER_NETS = (("cifar100", "resnet"), ("cifar100", "all_cnn_c"))
 FITTED_PERCENT = 0.5  # digits are fitted if the training error is at most this; our choice
@@ -160,8 +158,8 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
         linear = metrics["linear_classifier_test_error_percent"]
         better = metrics["test_error_percent"] < linear
         fitted = metrics["train_error_percent"] <= FITTED_PERCENT
-        return run.Verdict(DIGITS_CLAIM, metrics, reproduced(better and fitted))
-    claim = CLAIMS[dataset] if model == "all_conv_residual" else BASELINE_CLAIM
+        return run.Verdict("digits", metrics, reproduced(better and fitted))
+    claim = CLAIMS[dataset] if model == "all_conv_residual" else "table-2-other-rows"
     if config["scale"] != "paper":
         return run.Verdict(claim, metrics, "not comparable")
     published = {"test_error": paper.TABLE_2[ROWS[model]][dataset].value}

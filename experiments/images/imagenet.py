@@ -19,9 +19,6 @@ from identity_matters import paper
 from identity_matters.images import imagenet, miniature
 from identity_matters.nets.all_conv_residual import IMAGENET
 
-CLAIM = "table-2-imagenet"
-BASELINE_CLAIM = "table-2-other-rows"
-MINIATURE_CLAIM = "imagenet-miniature"
 # A run reproduces a published error if it exceeds that by at most this, in percentage points. Our
 # choice: about as much as training recipes for the same net differ.
 WINDOW_PERCENT = 1.0
@@ -103,9 +100,9 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     if config["data"]["miniature_examples"]:
         learned = metrics["test_error_percent"] <= MINIATURE_LEARNED_PERCENT
         metrics["test_error_asked_percent"] = MINIATURE_LEARNED_PERCENT
-        return run.Verdict(MINIATURE_CLAIM, metrics, reproduced(learned))
+        return run.Verdict("imagenet-miniature", metrics, reproduced(learned))
     is_net = config["model"]["name"] == "all_conv_residual"
-    claim = CLAIM if is_net else BASELINE_CLAIM
+    claim = "table-2-imagenet" if is_net else "table-2-other-rows"
     found = (metrics["train_examples"], metrics["test_examples"])
     if config["scale"] != "paper" or found != tuple(imagenet.PUBLISHED_EXAMPLES.values()):
         return run.Verdict(claim, metrics, "not comparable")

@@ -172,9 +172,6 @@ def _load_imagenet(
         got = f"got {worker_threads} and {worker_processes}"
         raise ValueError(f"worker_threads and worker_processes must be at least 0, {got}")
     imagenet.require_packages()
-    if 0 < miniature_examples < miniature.CLASSES:
-        least = f"0 or at least {miniature.CLASSES}"
-        raise ValueError(f"miniature_examples must be {least}, got {miniature_examples}")
     if miniature_examples:
         data_dir = miniature.prepare(data_dir, miniature_examples)
     train, test = (imagenet.EncodedImages(data_dir, split) for split in ("train", "validation"))

@@ -18,7 +18,7 @@ import collections
 import jax
 import numpy as np
 
-from experiments.run.shared import each, joined, least, total, under_attack, where, without
+from experiments.run.shared import each, joined, largest, least, total, under_attack, where, without
 from identity_matters.relu import critical_points, feature_bound, model, origin, problems
 from identity_matters.relu.certificate import NotCertifiedError, certify
 from identity_matters.report import groups
@@ -31,8 +31,6 @@ _BAD = ("saddle", "no negative curvature")
 KINDS = ("not critical", "outside", "optimal", "all dead", "zero unit", "at a kink", *_BAD)
 _OF_PROOFS = ("risk_share", "functional_gradient", "functional_ratio")
 _DIGITS = 6  # significant digits that `short` keeps
-# Bad critical points of one problem are the same if their risks agree to this many digits.
-_DIGITS_APART = 4
 
 PROBLEMS = {
     "width_in": 2,  # d_in, number of inputs and of outputs of the net
@@ -202,39 +200,31 @@ def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
     searches, controls = (where(records, measured=kind) for kind in ("search", "linear_control"))
     points, proofs = [], []
     for net, record in enumerate(searches):
+        kinds = [record["kind_names"][kind] for kind in record["kinds"]]
+        points += groups.rows([{**record, "kind": kinds}], "bias kind dead_units bound_coefficient")
         of_net = {"net": net, "bias": record["bias"]}
-        points += [{**point, **of_net} for point in _points(record)]
         proofs += [{**proof, **of_net} for proof in record["certificates"]]
     bad = [point for point in points if point["kind"] in _BAD]
     ratios = [record["least_functional_ratio"] for record in searches]
     least_ratio = min((ratio for ratio in ratios if ratio is not None), default=None)
     at_rest = [p for p in proofs if p["functional_gradient"] <= settings["gradient_tolerance"]]
-    kinds = searches[0]["kind_names"]
-    metrics = {
-        "starts": len(points),
-        **{f"ended_{kind.replace(' ', '_')}": len(where(points, kind=kind)) for kind in kinds},
-        "descents": len(where(points, descends=True)),
-        "descents_that_ended_at_a_bad_one": len(where(bad, descends=True)),
-    }
+    metrics = {"starts": len(points)}
+    for kind in searches[0]["kind_names"]:
+        metrics[f"ended_{kind.replace(' ', '_')}"] = len(where(points, kind=kind))
     for suffix, bias in (("without_biases", False), ("with_biases", True)):
         own, own_bad, proved = (where(some, bias=bias) for some in (points, bad, proofs))
-        risks = {(p["net"], p["problem"], f"{p['risk_share']:.{_DIGITS_APART}g}") for p in own_bad}
         metrics |= {
             f"critical_inside_{suffix}": sum(p["kind"] not in _NOT_INSIDE for p in own),
             f"bad_{suffix}": len(own_bad),
-            f"distinct_bad_{suffix}": len(risks),
             f"bad_with_a_dead_unit_{suffix}": sum(p["dead_units"] > 0 for p in own_bad),
             f"proofs_{suffix}": len(proved),
             f"distinct_proved_{suffix}": _distinct(proved),
         }
     independent = [p for p in points if p["bound_coefficient"] > settings["independent_from"]]
-    worst = max(proofs, key=lambda proof: proof["risk_share"], default={})
-    kept = ("risk_share", "norm", "teacher_norm", "kink_distance", "curvature", "radius")
     metrics |= {
         "distinct_proved_minima": _distinct(proofs),
-        "independent_features_optimal": len(where(independent, kind="optimal")),
+        "worst_proved_risk_share": largest(proofs, "risk_share"),
         "independent_features_bad": sum(p["kind"] in _BAD for p in independent),
-        **{f"worst_proved_{name}": worst[name] for name in kept if worst},
         # The gradient in the maps; it counts as 0 by the tolerance for the gradient in the weights.
         "least_functional_ratio_at_bad": least_ratio,
         "least_functional_ratio_at_proofs": least(proofs, "functional_ratio"),
@@ -247,15 +237,6 @@ def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
     against_proofs = metrics["linear_bad_inside"] + metrics["independent_features_bad"]
     bounded = least_ratio is None or least_ratio >= 1 - settings["rounding"]
     return metrics, under_attack(found and bounded and not (against_proofs or at_rest))
-
-
-def _points(record: dict) -> list[dict]:
-    starts_per_problem = len(record["kinds"]) // record["problems"]
-    points = groups.rows([record], "kinds descends risk_share dead_units bound_coefficient")
-    for start, point in enumerate(points):
-        point["kind"] = record["kind_names"][point["kinds"]]
-        point["problem"] = start // starts_per_problem
-    return points
 
 
 def _distinct(proofs: list[dict]) -> int:

@@ -92,17 +92,13 @@ def _load(experiment: Any, file: str, variant: str) -> ml_collections.ConfigDict
     if not file:
         return experiment.settings_module.get_config(*arguments)
     try:
-        get_config = runpy.run_path(file).get("get_config")
-        config = ml_collections.ConfigDict(get_config(*arguments) if get_config else {})
+        config = runpy.run_path(file)["get_config"](*arguments)
+        if not {"scale", "variant"} <= set(config):
+            raise ValueError("get_config must give scale and variant")
+        return ml_collections.ConfigDict(config)
     except (Exception, SystemExit) as error:
         why = f"{type(error).__name__}: {runs.first_line(error)}"
         raise ValueError(f"cannot read the settings from --config={file} ({why})") from None
-    if not get_config:
-        raise ValueError(f"--config={file} has no function get_config")
-    for name in ("scale", "variant"):
-        if name not in config:
-            raise ValueError(f"get_config of --config={file} gives no {name}")
-    return config
 
 
 def _help(experiment: Any, config: ml_collections.ConfigDict) -> str:

@@ -1,9 +1,7 @@
-"""Helpers for experiments: settings and their checks, trials, timing, sums over records."""
+"""Helpers for experiments: settings and their checks, trials, verdicts, sums over records."""
 
 import itertools
 import math
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -84,17 +82,6 @@ def under_attack(refuted: bool, attacked: bool = False) -> str:
 def generator(key) -> np.random.Generator:
     """A NumPy generator seeded by a trial's key; JAX would compile a sampler for every shape."""
     return np.random.default_rng(np.asarray(jax.random.key_data(key)))
-
-
-def seconds_in_turns(candidates: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median seconds of each candidate, as ``NAME_seconds``; each round times all in turn."""
-    seconds: dict[str, list[float]] = {f"{name}_seconds": [] for name in candidates}
-    for _ in range(rounds):
-        for own, candidate in zip(seconds.values(), candidates.values(), strict=True):
-            started = time.perf_counter()
-            jax.block_until_ready(candidate())
-            own.append(time.perf_counter() - started)
-    return {name: statistics.median(own) for name, own in seconds.items()}
 
 
 def where(records: list[dict], **values) -> list[dict]:

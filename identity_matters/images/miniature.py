@@ -30,7 +30,7 @@ def prepare(data_dir: str | os.PathLike[str], train_examples: int) -> pathlib.Pa
     on as `data_dir`. Raises ValueError for fewer training examples than classes.
     """
     if train_examples < CLASSES:
-        raise ValueError(f"train_examples must be at least {CLASSES}, got {train_examples}")
+        raise ValueError(f"a miniature needs {CLASSES} examples or more, got {train_examples}")
     target = pathlib.Path(data_dir).expanduser() / f"imagenet_miniature_{train_examples}"
     if target.exists():
         return target
