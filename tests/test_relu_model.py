@@ -79,10 +79,14 @@ def test_a_dead_net_does_not_move_and_neither_does_its_neighbourhood():
         assert not any(leaf.any() for leaf in jax.tree.leaves(gradient))
 
 
-def test_hull_depth_tells_whether_zero_is_inside():
+def test_without_negative_biases_nets_die_only_if_zero_is_outside_the_hull():
+    rng = np.random.default_rng(0)
+    U, V, s = (rng.standard_normal((500, *shape)) for shape in [(1, 1, 2), (1, 2, 1), (1, 1)])
     square = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
-    assert critical_points.hull_depth(square) == pytest.approx(1.0)
-    assert critical_points.hull_depth(square + 3) < 0
+    around, beside = (problems.plain_problem(x, x) for x in (square, square + 3))
+    for net in (Blocks(U, V, None), Blocks(U, V, np.abs(s))):
+        assert not critical_points.strictly_dead(net, around).any()
+        assert critical_points.strictly_dead(net, beside).any()
 
 
 def test_the_two_points_by_hand():

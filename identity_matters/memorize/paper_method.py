@@ -55,12 +55,15 @@ def plan_paper(
     closest, pair = separation(points)
     if closest <= 2 * deviations[worst]:
         names = [f"input {i}" if i < n else f"surrogate label {i - n}" for i in pair]
+        advice = "the inputs are too close together for any width"
+        if (rho := separation(x).rho) > 1e-30:
+            width_for = sufficient_width(n, num_classes, rho)
+            advice = f"a width of {width_for} satisfies it for nine of ten A_0"
         raise AssumptionError(
             "Lemma B.1 needs |a_i - a_j|^2 > 2 rho' where | |a_i|^2 - 1 | <= rho'. At width"
             f" {width}, input {worst} asks for rho' >= {deviations[worst]:.4g}, and {names[0]} and"
-            f" {names[1]}, at squared distance {closest:.4g}, for rho' < {closest / 2:.4g}; a"
-            f" width of {sufficient_width(n, num_classes, separation(x).rho)} satisfies it for nine"
-            " of ten A_0"
+            f" {names[1]}, at squared distance {closest:.4g}, for rho' < {closest / 2:.4g};"
+            f" {advice}"
         )
     # Each threshold is halfway between the unit's own value and the largest that others can have.
     s = (-(3 * squares + squares.max() - closest) / 4).astype(dtype).astype(np.float64)

@@ -5,16 +5,13 @@ point in every sense. At a kink some unit's pre-activation is 0 on some example.
 """
 
 import functools
-import itertools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import scipy.special
 from jax.flatten_util import ravel_pytree
-from scipy.optimize import linprog
 
 from identity_matters import solvers
 from identity_matters.array_types import Array
@@ -103,21 +100,3 @@ def strictly_dead(blocks: Blocks, problem: Problem) -> jax.Array:
     """bool[m]: whether all pre-activations of each of m nets on one problem are negative (N6)."""
     _, _, pre = jax.vmap(model.forward, in_axes=(0, None))(blocks, problem)
     return (pre < 0).all(axis=(1, 2, 3))
-
-
-def hull_depth(points: np.ndarray) -> float:
-    """``min_u max_i u . p_i`` over ``max_j |u_j| = 1``: positive iff 0 is inside the convex hull.
-
-    f64[n, d], of order 1 as the solver's tolerances -> float, by 2d linear programs. See N8.
-    """
-    points = np.asarray(points)
-    count, dimension = points.shape
-    objective = np.append(np.zeros(dimension), 1.0)
-    constraints = np.concatenate([points, -np.ones((count, 1))], axis=1)
-    least = np.inf
-    for face, sign in itertools.product(range(dimension), (-1.0, 1.0)):
-        bounds = [(-1.0, 1.0)] * dimension + [(None, None)]
-        bounds[face] = (sign, sign)
-        solved = linprog(objective, A_ub=constraints, b_ub=np.zeros(count), bounds=bounds)
-        least = min(least, solved.fun)
-    return float(least)
