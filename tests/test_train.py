@@ -59,15 +59,15 @@ def test_a_flax_module_of_ones_own():
     y = rng.integers(0, 3, 120)
     x = np.eye(5)[y] + 0.1 * rng.normal(size=(120, 5))
     net = Own()
-    start_key = jax.random.key(0)
-    start = net.init(start_key, x[:1], train=False)
+    start = net.init(jax.random.key(0), x[:1], train=False)
     variables, records = train.train(
         net, start, x, y, x, y, steps=40, learning_rate=0.2, batch_examples=40, verbose=False
     )
     assert records[-1]["test_error_percent"] < 5
     assert np.mean(train.predict(net, variables, x).argmax(1) == y) > 0.95
     plain = Own(normalized=False)
-    assert train.predict(plain, plain.init(start_key, x[:1], train=False), x).shape == (120, 3)
+    own = plain.init(jax.random.key(0), x[:1], train=False)
+    assert train.predict(plain, own, x).shape == (120, 3)
 
 
 @pytest.mark.parametrize("shape", [(0, 8, 8, 1), (8, 8, 1), (2, 9, 9, 3), ()])
@@ -75,3 +75,12 @@ def test_what_a_net_cannot_predict_is_refused_in_one_line(shown, shape):
     with pytest.raises(ValueError, match=r"x must be \[n, ...\], n from 1.*x\[None\]") as refused:
         train.predict(shown["net"], shown["variables"], np.zeros(shape))
     assert f"got shape {shape}" in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_labels_and_variables_that_do_not_fit_are_refused(shown):
+    net, x = shown["net"], shown["x_test"]
+    wrong = x, np.full(len(x), 10)
+    with pytest.raises(ValueError, match="labels must be from 0 to 9, got 10 to 10"):
+        train.train(net, shown["variables"], *wrong, *wrong, steps=1, learning_rate=0.1)
+    with pytest.raises(ValueError, match=r"need nets\.init_variables"):
+        train.predict(net, net.init(jax.random.key(0), x, train=False), x)

@@ -85,7 +85,7 @@ def test_every_verdict_and_metric_of_the_reference_runs_comes_out_again():
 
 AGAIN = {
     "convergence/inside": (12, 15),
-    "factorization/orthogonal": (5,),
+    "factorization/random": (5,),
     "gradient_bound/corrected": (0, 1, 18),
     "gradient_bound/iclr2017": (0,),
     "gradient_bound/v3": (2, 9),

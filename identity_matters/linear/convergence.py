@@ -111,6 +111,8 @@ def _balanced(R, root, eigenvalues, phi0: float, depth: int) -> FlowCertificate 
     sigma, largest = eigenvalues[0], eigenvalues[-1]
     s0 = phi0 / math.sqrt(sigma)
     of_target = np.linalg.svd(R, compute_uv=False)
+    if not np.isfinite(R @ root).all():  # it overflows
+        return None
     weighted = np.linalg.svd(R @ root, compute_uv=False)[-1]
     M = of_target[0] + s0
     rounding = _MARGIN_ROUNDINGS * len(R) * np.finfo(np.float64).eps * (largest / sigma) * M
