@@ -55,7 +55,7 @@ def plan_paper(
     closest, pair = separation(points)
     if closest <= 2 * deviations[worst]:
         names = [f"input {i}" if i < n else f"surrogate label {i - n}" for i in pair]
-        advice = "the inputs are too close together for any width"
+        advice = "the inputs are too close together for any practical width"
         if (rho := separation(x).rho) > 1e-30:
             width_for = sufficient_width(n, num_classes, rho)
             advice = f"a width of {width_for} satisfies it for nine of ten A_0"
