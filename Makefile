@@ -25,11 +25,13 @@ SEEDS ?= 0
 JOBS ?= 0
 OVERWRITE ?=
 DATASETS ?= cifar10
-DATASET_NAMES := digits cifar10 cifar100 imagenet2012
+DATASET_NAMES := cifar10 cifar100 imagenet2012
 DATASET ?=
 DATA_DIR ?= data
 RUN ?=
 export RESULTS_DIR SEEDS JOBS DATASETS DATASET DATA_DIR RUN
+# What compile-check compiles for: tpu, several slices, or one_chip.
+CHECK ?= tpu
 MODELS := all_conv_residual all_cnn_c resnet densenet
 , := ,
 VENV := .venv
@@ -90,7 +92,7 @@ $(VENV)-%/.installed: requirements/%.txt setup.cfg pyproject.toml
 # Refuses unknown names before TensorFlow is installed for nothing.
 known-datasets:
 	@for name in $${DATASETS//,/ }; do case " $(DATASET_NAMES) " in *" $$name "*) ;; \
-		*) echo "there is no data set '$$name'; there are $(DATASET_NAMES)"; exit 2;; esac; done
+		*) echo "no data set '$$name' to prepare; there are $(DATASET_NAMES)"; exit 2;; esac; done
 
 data: known-datasets $(VENV)-prepare/.installed ## download and decode data sets: make data DATASETS="cifar10 cifar100"
 	$(VENV)-prepare/bin/python -m experiments.images.prepare_data --datasets="$$DATASETS" --data_dir="$$DATA_DIR"
@@ -172,7 +174,7 @@ bench-train: setup $(VENV)-torch/.installed ## training speed against PyTorch, w
 
 compile-check: $(VENV)-tpu/.installed ## compile the trainings for TPUs, without a TPU: takes hours, resumes
 	JAX_PLATFORMS=cpu $(VENV)-tpu/bin/python -m benchmarks.compile_check \
-		--results_dir="$$RESULTS_DIR" $(if $(PROGRAMS),'--config.programs=$(PROGRAMS)')
+		--config=:$(CHECK) --results_dir="$$RESULTS_DIR" $(if $(PROGRAMS),'--config.programs=$(PROGRAMS)')
 
 compile-check-gpu: $(VENV)-cuda12/.installed ## compile the paper's net for GPUs, without a GPU, by private calls of JAX
 	JAX_PLATFORMS=cpu $(VENV)-cuda12/bin/python -m benchmarks.compile_check --config=:gpu \

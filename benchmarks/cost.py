@@ -19,15 +19,15 @@ LEAST_SHARE_OF_BOUND = 0.25  # that a step reaches, for the most hours; our gues
 _HEAD = """# What the trainings cost
 
 **Compiled, not measured.** `make compile-check` compiled these programs for TPUs that were not
-there (`--config=:one_chip` for a single chip), and `make compile-check-gpu` for GPUs; `make cost`
+there (`CHECK=one_chip` for a single chip), and `make compile-check-gpu` for GPUs; `make cost`
 wrote this page from their records.
 The *least hours* are a roofline bound: each step takes the larger of its arithmetic at peak FLOP/s
 and its memory traffic at full bandwidth. The *most hours* assume that a step reaches {share} of it;
 this is a guess. Evaluations are counted; compiling, reading ImageNet from disk and traffic
-between chips are not. FLOPs include multiplications by padding zeros. Memory traffic is that with
-HBM: what TPUs keep inside the chip is not counted, nor is the workspace of cuDNN on a GPU. Where a
-step is shorter than a millisecond, what is not counted may take longer than the step: there even
-the most hours are likely too few.
+between chips are not. FLOPs include multiplications by padding zeros. Memory traffic is that of
+HBM, the chip's main memory: what TPUs keep inside the chip is not counted, nor is the workspace of
+cuDNN on a GPU. Where a step is shorter than a millisecond, what is not counted may take longer than
+the step: there even the upper figure is likely too low.
 
 | Training | on | chips | ms a step, at least | limited by | GB moved a step and chip | \
 GB of a chip's memory | hours, least to most |

@@ -8,7 +8,7 @@
   target, against the number that the integral (V5) predicts.
 
 Command: python -m experiments.convergence --config=:inside
-Hardware and time: 2 CPU cores, 20 to 50 s per variant. float64.
+Hardware and time: 2 CPU cores, 15 to 25 s per variant. float64.
 Expected: no certified problem fails, and descent still converges far beyond the certificate.
 Predicted and measured updates agree to a few percent. With noise 0.01, a negative target takes
 about 400 updates at 2 layers and 300,000 at 6; a positive one takes 110 to 190 at every depth.

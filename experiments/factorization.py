@@ -114,6 +114,8 @@ def trials(
     large_cells, large_methods, **rest,
 ) -> list[dict]:  # fmt: skip
     """One trial for each target R, with all of its depths."""
+    if file and variant != "file":
+        raise ValueError("only the variant file reads a file: --config=:file --config.file=R.npy")
     common = {"family": _FAMILIES.get(variant, variant), **rest}
     every_method = {**common, "methods": tuple(METHODS), "least_depth_too": True}
     if variant == "file":

@@ -5,7 +5,7 @@ s = sigma_min(Sigma)^2 (variant iclr2017), p = 2l-2 and s = sigma_min(Sigma)^2 (
 s = sigma_+(Sigma), the least eigenvalue that is not 0 (corrected, ours).
 
 Command: python -m experiments.gradient_bound --config=:v3
-Hardware and time: 2 CPU cores, about 20 s per variant.
+Hardware and time: 2 CPU cores, 6 to 8 s per variant.
 Expected: of 10^6 random points iclr2017 fails at about a third and v3 at about a quarter; both
 shares depend on the distribution. The smallest counterexample is ``d = l = 1, A = 0, R = 2,
 Sigma = 2``, where the squared gradient is 16 and the right-hand side 32. With ``||Sigma|| <= 1`` v3

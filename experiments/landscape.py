@@ -1,8 +1,8 @@
 """Theorem 2.2: inside B_tau, tau < 1, every critical point of a linear residual net is optimal.
 
 Command: python -m experiments.landscape --config=:critical_points
-Hardware and time: one CPU core; 6 to 22 s for critical_points, 2 s for hessian_at_origin and 3 to
-7 s for negative_determinant, the longer times with compiling.
+Hardware and time: one CPU core; 3 s for critical_points, 1 s for hessian_at_origin and 2 s for
+negative_determinant, and up to 16 s more the first time, for compiling.
 
 * critical_points: Levenberg-Marquardt, which finds saddles as readily as minima, solves grad f = 0
   to ``||grad f|| <= 1e-11`` from random starts inside and outside the ball. Expected: about 700

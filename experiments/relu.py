@@ -1,8 +1,8 @@
 """Section 5: is there a Theorem 2.2 for residual blocks with one ReLU, h + V ReLU(U h + s)?
 
 Command: python -m experiments.relu --config=:search
-Hardware and time: one CPU core, a bit over a minute for the five variants, two thirds of it for
-search, and up to a minute more the first time, for compiling.
+Hardware and time: one CPU core, about a minute for the five variants, a third of it for search,
+and up to a minute more the first time, for compiling.
 
 The experiment tests the literal analogue: every critical point of small norm is a global minimum.
 Targets come from a teacher in the ball ``|||theta||| <= tau < 1``. For N1 to N15 see

@@ -196,7 +196,7 @@ def _default_variants(name: str) -> tuple[str, ...]:
         return experiments.variants(name, "VARIANTS", "ACCELERATOR_VARIANTS")
     for variant in () if _DEMO.value else experiments.variants(name, "ACCELERATOR_VARIANTS"):
         command = f"python -m {experiments.MODULES[name]} --config=:{variant}"
-        print(f"left out, it takes an accelerator: {name} {variant} ({command})")
+        print(f"left out because it needs an accelerator: {name} {variant} ({command})")
     return experiments.variants(name, "VARIANTS")
 
 

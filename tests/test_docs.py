@@ -175,10 +175,10 @@ def extended(tmp_path_factory):
         shutil.copy(ROOT / name, copy)
     text = re.sub(r"\s+(?=`[^`\n]*`:\n)", " ", TUTORIAL.read_text(encoding="utf-8"))
     for before, code in re.findall(r"([^\n]*)\n\n```(?:python|toml)\n(.*?)```", text, re.DOTALL):
-        how, path = re.search(r"(New file|At the end of)\s+`([^`]+)`:$", before).groups()
-        assert (copy / path).exists() == (how == "At the end of"), path
+        how, path = re.search(r"(Create|Append to)\s+`([^`]+)`:$", before).groups()
+        assert (copy / path).exists() == (how == "Append to"), path
         with open(copy / path, "a", encoding="utf-8") as file:
-            file.write("\n" * (how == "At the end of") + code)
+            file.write("\n" * (how == "Append to") + code)
     return copy
 
 
@@ -227,6 +227,6 @@ def test_every_metric_and_every_field_of_the_reference_runs_has_its_line_and_no_
         return (run[0] in line[0] or line[0] == [""]) and fnmatch.fnmatchcase(run[1], line[1])
 
     missing = [run for run in sorted(recorded) if not any(fits(line, run) for line in listed)]
-    assert missing == [], "add a line for each to docs/metrics.md"
+    assert not missing, f"add a line for each of {missing} to docs/metrics.md"
     stale = [line for line in listed if not any(fits(line, run) for run in recorded)]
     assert stale == [], "no run has these: delete their lines in docs/metrics.md"

@@ -57,12 +57,19 @@ def test_it_runs_what_is_missing_side_by_side_and_ends_with_a_summary(tmp_path):
     change(reference, "summary.json", verdict="counterexample")
     change(reference, "environment.json", packages={"jax": "0.0.1"})
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json*")}
-    again = reproduce(tmp_path, "--seeds=0", "--jobs=2", ends=1)
+    again = reproduce(tmp_path, "--only=toy", "--variants=plain", "--jobs=2", ends=1)
     assert "run 1 of" not in again.stdout
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json*")} == before
     said = "contradiction: toy/plain (Theorem 2.1): holds (proved); the reference: counterexample"
     assert said in again.stdout
     assert "here, 0.0.1 in the reference" in again.stdout
+    # The demo takes the quickest variant by the reference's times, if that is quick enough.
+    shutil.copytree(reference, reference.parents[1] / "short" / "seed=0")
+    for seconds, runs_short in ((20.1, False), (20.0, True)):
+        for path, own in ((reference, 20.2), (reference.parents[1] / "short/seed=0", seconds)):
+            change(path, "summary.json", seconds={"total": own})
+        demo = reproduce(tmp_path, "--demo", ends=None)
+        assert ("toy short seed=0: holds" in demo.stdout) == runs_short, demo.stdout
 
 
 def test_runs_that_are_no_use_are_refused_and_made_anew_when_told_to(tmp_path):

@@ -99,7 +99,7 @@ REFUSED = {
         (["--config.pause_seconds=-1"], "pause_seconds must be 0 or more, got -1.0"),
         (["--config.pause_seconds=soon"], "could not convert string to float: 'soon'"),
         (["--config.scale=reduced"], "scale and variant belong to a variant"),
-        (["--config=:fancy"], "variant must be one of plain, slow, got 'fancy'"),
+        (["--config=:fancy"], "variant must be one of plain, short, slow, got 'fancy'"),
         (["--config=nowhere.py"], "cannot read the settings from --config=nowhere.py"),
         (["--config=README.md"], "cannot read the settings from --config=README.md (SyntaxError"),
         (["--config=tests/forked.py"], "--config=tests/forked.py (KeyError: get_config)"),

@@ -17,6 +17,7 @@ from experiments import (
     memorize,
     relu,
 )
+from experiments.run import phase_seconds
 from identity_matters import paper, runs
 from identity_matters.images import datasets
 from identity_matters.linear.factorization import relative_product_error
@@ -78,6 +79,7 @@ def test_every_verdict_and_metric_of_the_reference_runs_comes_out_again():
         again = experiment.judge({**run.config, "scale": run.summary["scale"]}, run.records)
         assert again.claim == paper.claim_id(run.summary["claim"])
         assert again.verdict == run.summary["verdict"], run.path
+        assert phase_seconds(run.records, experiment.trains) == run.summary["seconds"], run.path
         metrics = runs.from_json(runs.to_json(again.metrics))
         # Metrics that are no longer computed are still in the summary.
         np.testing.assert_equal({n: run.summary["metrics"][n] for n in metrics}, metrics)

@@ -362,7 +362,7 @@ def _configure_process(trains: bool) -> None:
 def _result(summary: dict, path: Any) -> str:
     """The lines that a run ends with: verdict, the paper's result, ours, where to find more."""
     claim = paper.CLAIMS[paper.claim_id(summary["claim"])]
-    changed = "".join(f", with {n}={value!r}" for n, value in summary.get("changed", {}).items())
+    changed = ", ".join(f"{n}={value!r}" for n, value in summary.get("changed", {}).items())
     said = groups.headline(claim.id, groups.group_runs([runs.read_run(path)]))
     if not said:  # the claim's headline covers other variants only
         shown = list(summary["metrics"].items())[:4]
@@ -370,7 +370,7 @@ def _result(summary: dict, path: Any) -> str:
     root = path.parents[len(summary["variant"].split("/")) + 1]
     flag = "" if str(root) == "results/local" else f" RESULTS_DIR={root}"
     return (
-        f"{claim.title}: {summary['verdict']}{changed}\n"
+        f"{claim.title}: {summary['verdict']}{changed and f', with {changed}'}\n"
         f"  paper   {claim.published}\n"
         f"  ours    {said}\n"
         f"  all     {path}/summary.json, every trial in metrics.jsonl\n"

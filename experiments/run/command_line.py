@@ -83,7 +83,7 @@ def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, 
         except Exception as error:  # of any type where a bucket does not answer
             raise ValueError(f"--{name} cannot be used: {runs.first_line(error)}") from None
     if options.get("tensorboard") and not importlib.util.find_spec("tensorboardX"):
-        raise ValueError("--tensorboard needs tensorboardX, which is not installed here")
+        raise ValueError("--tensorboard needs tensorboardX; run: make setup-dev")
     return config, {"own": own, **options}
 
 

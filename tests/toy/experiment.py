@@ -8,7 +8,7 @@ import time
 from experiments import run
 from experiments.run.shared import configs
 
-VARIANTS = {"plain": "three numbers, at once"}
+VARIANTS = {"plain": "three numbers, at once", "short": "one number"}
 OTHER_VARIANTS = {"slow": "twelve numbers, half a second each"}
 
 
@@ -19,7 +19,7 @@ _COMMON = {
     "action": "none",  # none, raise or memory
 }
 _SLOW = {"values": tuple(range(1, 13)), "pause_seconds": 0.5}
-get_config = configs({"plain": {}, "slow": _SLOW}, _COMMON)
+get_config = configs({"plain": {}, "short": {"values": (1,)}, "slow": _SLOW}, _COMMON)
 
 
 def trials(variant: str, values: tuple, pause_seconds: float, action: str) -> list[dict]:
