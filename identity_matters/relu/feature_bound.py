@@ -34,7 +34,7 @@ def coefficient(blocks: Blocks, problem: Problem) -> jax.Array:
     count, width = pre.shape[1:]
     if width < count:
         return jnp.zeros(())
-    features = jnp.linalg.svd(model.relu(pre), compute_uv=False)[:, -1]
+    features = jnp.linalg.svd(jax.nn.relu(pre), compute_uv=False)[:, -1]
     return jnp.sum(features**2 * _functional_coefficients(blocks, problem))
 
 
@@ -73,7 +73,7 @@ def tight_problem(blocks: Blocks, problem: Problem, size: float) -> Problem:
     It does if V = 0, all blocks are equal and at least n wide, and B is orthogonal up to a factor.
     """
     predictions, _, pre = model.forward(blocks, problem)
-    vectors, _, _ = jnp.linalg.svd(model.relu(pre[0]), full_matrices=False)
+    vectors, _, _ = jnp.linalg.svd(jax.nn.relu(pre[0]), full_matrices=False)
     errors = size * jnp.sqrt(len(vectors)) * vectors[:, -1]
     return problem._replace(y=predictions.at[:, 0].add(errors))
 

@@ -30,11 +30,6 @@ class Problem(NamedTuple):
     B: Array
 
 
-def relu(z: Array) -> jax.Array:
-    """``max(z, 0)`` with derivative 0 at 0, so that gradients at dead units are exactly 0."""
-    return jnp.where(z > 0, z, jnp.zeros_like(z))
-
-
 @jax.jit
 def forward(
     blocks: Blocks, problem: Problem, added: Array | None = None
@@ -48,7 +43,7 @@ def forward(
     for j in range(blocks.U.shape[0]):
         hidden.append(h)
         pre.append(h @ blocks.U[j].T + (0.0 if blocks.s is None else blocks.s[j][None]))
-        h = h + relu(pre[-1]) @ blocks.V[j].T
+        h = h + jax.nn.relu(pre[-1]) @ blocks.V[j].T
         if added is not None:
             h = h + added[j]
     return h @ problem.B.T, jnp.stack(hidden), jnp.stack(pre)
