@@ -62,9 +62,7 @@ def least_squares(
         point, trial, kept, damping, step = state
         there = linearized(trial)
         better = jnp.sum(there[0] ** 2) < jnp.sum(kept[0] ** 2)
-        point, value, jacobian = jax.tree.map(
-            lambda new, old: jnp.where(better, new, old), (trial, *there), (point, *kept)
-        )
+        point, value, jacobian = optax.tree.where(better, (trial, *there), (point, *kept))
         damping = jnp.maximum(jnp.where(better, damping / _SHRINK, damping * _GROW), _LEAST_DAMPING)
         normal = jacobian.T @ jacobian
         # The smallest normal number keeps the system solvable where J vanishes.
@@ -105,7 +103,7 @@ def projected_adam(
     def keep_best(parameters, value, best):
         # A comparison with NaN is False.
         better = value < best[1]
-        return jax.tree.map(lambda a, b: jnp.where(better, a, b), (parameters, value), best)
+        return optax.tree.where(better, (parameters, value), best)
 
     def update(carry, _):
         parameters, state, best = carry
