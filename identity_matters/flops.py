@@ -58,7 +58,7 @@ def count_flops(function: Callable[..., Any], *args) -> int:
     >>> count_flops(jax.numpy.matmul, ones((4, 8)), ones((8, 2)))  # 4 x 2 sums of 8 products
     128
     """
-    return _jaxpr_flops(jax.make_jaxpr(function)(*args).jaxpr)
+    return _jaxpr_flops(jax.make_jaxpr(function)(*args))
 
 
 def _jaxpr_flops(jaxpr) -> int:
@@ -76,9 +76,8 @@ def _equation_flops(equation) -> int:
         products = math.prod(equation.invars[factor].aval.shape[axis] for axis in contracted)
         return 2 * equation.outvars[0].aval.size * products
     kinds = (jax.extend.core.ClosedJaxpr, jax.extend.core.Jaxpr)
-    jaxprs = [leaf for leaf in jax.tree.leaves(list(params.values())) if isinstance(leaf, kinds)]
-    # A ClosedJaxpr wraps the Jaxpr that has the equations.
-    inner = [_jaxpr_flops(getattr(jaxpr, "jaxpr", jaxpr)) for jaxpr in jaxprs]
+    leaves = jax.tree.leaves(list(params.values()))
+    inner = [_jaxpr_flops(leaf) for leaf in leaves if isinstance(leaf, kinds)]
     if name == "cond":
         return max(inner)
     if name == "while" and sum(inner):
