@@ -401,9 +401,8 @@ def _read(path: Any) -> tuple[Run, list[bytes]]:
     file = path / "metrics.jsonl"
     finished, chained = summary["status"] in FINISHED, summary["schema"] > 1
     text = _read_bytes(file) if finished or file.exists() else b""
-    lines = text.splitlines(keepends=True)
-    cut_short = bool(lines) and not lines[-1].endswith(b"\n")
-    lines, records = lines[: len(lines) - cut_short], []
+    whole = text[: text.rfind(b"\n") + 1]
+    lines, records = whole.splitlines(keepends=True), []
     for index, line in enumerate(lines):
         if chained and line != _chained(line[:-_LINE_END] + b"}", lines[index - 1 : index]):
             raise MalformedFileError(
@@ -416,7 +415,7 @@ def _read(path: Any) -> tuple[Run, list[bytes]]:
     if finished:
         _check_seal(f"{path / 'summary.json'} or config.json", summary, config)
         noted = summary.get("records")
-        if cut_short or (chained and noted != _noted(lines)):
+        if whole != text or (chained and noted != _noted(lines)):
             raise MalformedFileError(
                 f"{file}: not as the run left it: {len(lines)} lines, noted {noted}"
             )
