@@ -77,7 +77,7 @@ def kink_margins(blocks: Blocks, problem: Problem) -> dict[str, jax.Array]:
     if blocks.s is not None:
         length, reach = length + blocks.s**2, reach + 1.0
     size = jnp.sqrt(length[:, :, None, :] * reach[:, :, :, None])
-    margin = jnp.where(size > 0, jnp.abs(pre) / jnp.where(size > 0, size, 1.0), 0.0)
+    margin = jnp.abs(pre) / jnp.where(size > 0, size, 1.0)
     longest = jnp.maximum(jnp.sqrt(length), jnp.linalg.norm(blocks.V, axis=-2))
     return {
         "kink_margin": margin.min(axis=(1, 2, 3)),
