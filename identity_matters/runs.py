@@ -138,9 +138,8 @@ def write_json(path: Any, value: Any) -> None:
 
 def read_json(path: Any) -> dict:
     """The JSON object in the file at `path`; raises RunError or MalformedFileError."""
-    text = _read_bytes(path)
     try:
-        value = json.loads(text)
+        value = json.loads(_read_bytes(path))
         json.dumps(value, ensure_ascii=False).encode()  # rejects lone surrogates
     except (ValueError, RecursionError) as error:
         raise MalformedFileError(f"{path}: not JSON ({error})") from None

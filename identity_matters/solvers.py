@@ -102,8 +102,7 @@ def projected_adam(
 
     def keep_best(parameters, value, best):
         # A comparison with NaN is False.
-        better = value < best[1]
-        return optax.tree.where(better, (parameters, value), best)
+        return optax.tree.where(value < best[1], (parameters, value), best)
 
     def update(carry, _):
         parameters, state, best = carry

@@ -16,8 +16,7 @@ from identity_matters.linear import gradient_bound, model
 @jax.jit
 def risk_hessian(A: Array, R: Array, Sigma: Array) -> jax.Array:
     """The Hessian of the risk in ``A.ravel()``: A is f64[depth, d, d], R and Sigma f64[d, d]."""
-    hessian = jax.jacfwd(model.risk_gradient)(A, R, Sigma)
-    return hessian.reshape(A.size, A.size)
+    return jax.jacfwd(model.risk_gradient)(A, R, Sigma).reshape(A.size, A.size)
 
 
 @jax.jit
