@@ -208,6 +208,9 @@ def test_verification_sees_a_wrong_network():
     result = verify(network, x, wrong, batch_examples=50)  # the second is in a partial batch
     assert result.errors == 2
     assert result.max_abs_error == pytest.approx(1.0, abs=1e-6)
+    # A label that is no class is wrong, whatever the output: -1 is not the last class.
+    assert verify(network, x, y - 3 * (y == 2)).errors == np.sum(y == 2) > 0
+    assert verify(network, x, y + 3).errors == 64
     broken = network._replace(V=network.V.at[0, 0, 0].set(np.nan))
     assert verify(broken, x, y).errors == 64
     # With one block fewer, the points of that block are not moved.
