@@ -334,6 +334,8 @@ def test_separation_is_the_smallest_squared_distance(monkeypatch, features):
     assert paper_method.separation(pixels).rho == pdist(1.0 * pixels, "sqeuclidean").min()
     with pytest.raises(ValueError, match="must be at most 1e\\+15 in size, got"):
         paper_method.separation(1e20 * x)
+    with pytest.raises(ValueError, match=r"\[n, d\] with n and d at least 1, got \(300,\)"):
+        paper_method.separation(x[:, 0])
 
 
 def test_separation_finds_a_pair_that_the_projection_hides(monkeypatch):

@@ -95,13 +95,15 @@ def separation(x: ArrayLike) -> Separation:
     """Assumption 3.1's rho: the smallest ``|x_i - x_j|^2`` over all rows of x, exactly.
 
     An orthogonal projection only shortens distances, so only pairs whose projections are closer
-    than the smallest distance so far are compared in full. x: floats or integers [n, d]; raises
-    ValueError if an entry is NaN or exceeds 1e15 in size.
+    than the smallest distance so far are compared in full. x: floats or integers [n, d], n and d at
+    least 1; raises ValueError for another shape, or if an entry is NaN or exceeds 1e15 in size.
 
     >>> separation(np.array([[0.0, 0.0], [3.0, 4.0], [3.0, 3.0]]))
     Separation(rho=1.0, indices=(1, 2))
     """
     x = np.asarray(x)
+    if x.ndim != 2 or not x.size:
+        raise ValueError(f"x must have shape [n, d] with n and d at least 1, got {x.shape}")
     if not (largest := max(float(x.max()), -float(x.min()))) <= _LARGEST_ENTRY:
         raise ValueError(f"entries must be at most {_LARGEST_ENTRY:g} in size, got {largest:g}")
     # Whole numbers would wrap around or be truncated where their mean is subtracted.
