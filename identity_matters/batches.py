@@ -57,6 +57,7 @@ class Arrays:
         return {}
 
     def read_test(self, indices) -> dict:
+        """See `Streams`; images as they are stored."""
         labels = self.test_labels[indices].astype(np.int32)
         return {"images": self.test_images[indices], "labels": labels}
 

@@ -135,6 +135,9 @@ def gradient_bound_v3(depth: Any, tau: Any, sigma_min: Any, excess: Any) -> Any:
 
 
 def theorem_3_2_width(examples: int, rho: float) -> int:
-    """Theorem 3.2: k = c log n / rho^2 with c = 10, rounded up, for n examples rho apart."""
+    """Theorem 3.2: k = c log n / rho^2 with c = 10, rounded up, for n examples.
+
+    rho is that of Assumption 3.1, the smallest squared distance of two examples.
+    """
     constant = NUMBERS["memorize_width_constant"].value
     return math.ceil(constant * math.log(examples) / rho**2)

@@ -15,7 +15,10 @@ from identity_matters.linear import gradient_bound, model
 
 @jax.jit
 def risk_hessian(A: Array, R: Array, Sigma: Array) -> jax.Array:
-    """The Hessian of the risk in ``A.ravel()``: A is f64[depth, d, d], R and Sigma f64[d, d]."""
+    """The Hessian of the risk in ``A.ravel()``, f64[p, p] with p = depth d^2.
+
+    A: f64[depth, d, d]; R, Sigma: f64[d, d]; for errors see `model.check_array`.
+    """
     return jax.jacfwd(model.risk_gradient)(A, R, Sigma).reshape(A.size, A.size)
 
 

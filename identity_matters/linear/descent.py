@@ -234,7 +234,7 @@ def gaussian_maps(
 
 
 def modified_identity_maps(dimension: int) -> tuple[np.ndarray, np.ndarray]:
-    """Maps that copy x to the first half of 2 d units and read the second half.
+    """Maps C, f64[2 d, d], and B, f64[d, 2 d]: x goes to the first half, yhat is the second.
 
     ``C = [I; 0]``, ``B = [0, I]``, our form of the (d + k)-wide modified identity of Zou et al.
     2020. At zero weights the map is 0, not I. From there every A_i stays ``[[0, 0], [G_i, 0]]``.

@@ -194,9 +194,10 @@ def _peak_near(function: Callable, grid: np.ndarray, i: int, xatol: float):
 def slowest_in_plane(theta: float, m: float, g: float) -> tuple[float, float]:
     """The least path length for R = Q P in the plane, and the psi of the vector that needs it.
 
-    Q turns by theta in [0, pi]; P stretches by ``e^{m+g}`` and ``e^{m-g}``, g >= 0. A vector that P
-    stretches by ``e^{m+q}`` is turned by psi, to either side, ``cos psi = cosh q / cosh g``. By F11
-    the length is the largest ``hypot(|m| + q, theta + psi)`` over q in [0, g].
+    Q turns by theta in [0, pi] radians; P stretches by ``e^{m+g}`` and ``e^{m-g}``, g >= 0. A
+    vector that P stretches by ``e^{m+q}`` is turned by psi, to either side, with
+    ``cos psi = cosh q / cosh g``. By F11 the length is the largest ``hypot(|m| + q, theta + psi)``
+    over q in [0, g].
     """
 
     def length_and_psi(u):

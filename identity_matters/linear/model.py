@@ -71,6 +71,8 @@ def product(A: Array) -> jax.Array:
 def max_spectral_norm(A: Array) -> jax.Array:
     """``|||A||| = max_i ||A_i||``, the largest singular value: f64[depth, d, d] -> f64[].
 
+    For errors see `check_array`.
+
     >>> max_spectral_norm(jnp.array([[[0.5]], [[-0.75]]], jnp.float64))
     Array(0.75, dtype=float64)
     """
@@ -149,7 +151,7 @@ def excess_risk_and_gradient(
 
 
 def risk_gradient(A: Array, R: Array, Sigma: Array) -> jax.Array:
-    """``df/dA_i`` for every layer (Lemma 2.4): f64[depth, m, m].
+    """``df/dA_i`` for every layer (Lemma 2.4), f64[depth, d, d]; arguments as in `excess_risk`.
 
     >>> risk_gradient(jnp.zeros((2, 1, 1)), jnp.full((1, 1), 2.0), jnp.ones((1, 1))).ravel()
     Array([-2., -2.], dtype=float64)

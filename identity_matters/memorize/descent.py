@@ -9,7 +9,10 @@ from identity_matters.memorize import network
 
 
 def random_network(key, n, features, num_classes, width) -> network.Network:
-    """A float32 network of the shape that `memorize` builds for n points, at the usual scale."""
+    """A float32 network of the shape that `memorize` builds for n points, at the usual scale.
+
+    `key` is a typed key, `features` is d, `num_classes` r and `width` k.
+    """
     k, r, blocks = width, num_classes, -(-n // width)
     shapes = ((k, features), (blocks, k, k), (blocks, k), (blocks, k, k), (r, k), (r,), (r, r))
     # V is N(0, 1/(k l)), so that the l blocks together change h by about its own size.
@@ -26,7 +29,8 @@ def train(
 ):
     """SGD with momentum on the cross-entropy; batches are drawn with replacement.
 
-    One dict per evaluation. If its mean loss is not finite, every example counts as wrong.
+    x: f[n, d]; y: integer[n]. Returns {"step", "loss", "errors"} for each evaluation: the mean loss
+    since the last one, and the number of wrong labels, n if the mean loss is not finite.
     """
     x, y = jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.int32)
     optimizer = optax.sgd(learning_rate, momentum)

@@ -81,7 +81,7 @@ def squared_norm(blocks: Blocks) -> jax.Array:
 
 
 def max_norm(blocks: Blocks) -> np.ndarray:
-    """``|||theta|||``, the largest of ``||U_j||, ||V_j||, ||s_j||``; leading axes are kept."""
+    """``|||theta|||``, the largest of ``||U_j||, ||V_j||, ||s_j||``: f64[], f64[m] for m nets."""
     matrices = [np.asarray(blocks.U), np.asarray(blocks.V)]
     norms = [np.linalg.norm(matrix, 2, axis=(-2, -1)).max(axis=-1) for matrix in matrices]
     if blocks.s is not None:

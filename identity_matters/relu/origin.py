@@ -84,7 +84,10 @@ def escape_curvature(
 
 
 def escape_direction(w: ArrayLike, problem: Problem, depth: int, width: int) -> Blocks:
-    """The unit vector theta with ``q(theta) = -||m(w)||`` that uses one unit of the first block."""
+    """The unit vector theta with ``q(theta) = -||m(w)||`` that uses one unit of the first block.
+
+    w, a unit vector, f64[d + 1] with a bias (last) or f64[d], has ``m(w) != 0``, else a ValueError.
+    """
     w = np.asarray(w)
     dimension = problem.A.shape[0]
     (m,) = error_correlation(w[None], problem)

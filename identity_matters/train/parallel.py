@@ -25,7 +25,10 @@ _EVALUATIONS_IN_FLIGHT = 2  # evaluation batches being copied to the devices, or
 
 
 def pick_devices(count: int, batch_examples: int) -> list[jax.Device]:
-    """The first `count` devices; 0: the most that divide the batch, or all of several processes."""
+    """The first `count` devices; 0: the most that divide the batch, or all of several processes.
+
+    Raises ValueError if there are fewer, or if several processes would not use all of theirs.
+    """
     available = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
     if count == 0:
         divides = (n for n in range(len(available), 0, -1) if batch_examples % n == 0)
