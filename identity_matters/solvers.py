@@ -131,7 +131,7 @@ def lbfgs(
     steps, or once a step lowers the value by at most `tolerance`, relative to its size or 1.
     """
     options = {"maxiter": iterations, "maxcor": 20, "ftol": tolerance, "gtol": 0.0}
-    # On two cores, handing tiny matrices to a second BLAS thread took ten times the arithmetic.
+    # Handing tiny matrices to a second BLAS thread takes far longer than their arithmetic.
     with _BLAS.limit(limits=1, user_api="blas"):
         found = scipy.optimize.minimize(
             value_and_gradient, x, args, jac=True, method="L-BFGS-B", options=options

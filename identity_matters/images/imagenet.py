@@ -4,8 +4,8 @@ Grain maps over batch numbers, so the position of a stream is a step number; gra
 state would depend on the number of workers. Augmentation depends on (seed, epoch, example) alone.
 So batches do not depend on how many threads, workers or hosts read, nor on where a stream began.
 
-OpenCV is the fastest decoder among the wheels that need neither TensorFlow nor a compiler. It
-releases Python's interpreter lock, so threads are enough unless many cores wait for the lock.
+OpenCV decodes fast, and its wheel needs neither TensorFlow nor a compiler. It releases Python's
+interpreter lock, so threads are enough unless many cores wait for the lock.
 """
 
 import functools
@@ -108,7 +108,7 @@ class EncodedImages:
 
 
 def _parse(record: bytes) -> tuple[bytes, int, str]:
-    """Parses a serialized tf.train.Example, four times as fast as tensorflow_datasets does."""
+    """Parses a serialized tf.train.Example, faster than tensorflow_datasets does."""
     from tensorflow_datasets.proto import tf_example_pb2
 
     feature = tf_example_pb2.Example.FromString(record).features.feature

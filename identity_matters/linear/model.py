@@ -139,7 +139,7 @@ def excess_risk_and_gradient(
     """
     E, layer_inputs = _error(A, R, Sigma, input_map, output_map)
 
-    # Carries W^T, so that no product has a transposed factor: that takes a fifth longer on CPUs.
+    # Carries W^T, so that no product has a transposed factor, which is slower on CPUs.
     def backward(Wt, layer_and_input):
         layer, M = layer_and_input
         return Wt + Wt @ layer, M @ Wt

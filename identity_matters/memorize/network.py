@@ -1,7 +1,7 @@
 """The residual block of section 3, the network built from such blocks, and its parameter count.
 
-Points are columns: on CPU a k x k matrix times a k x n one is nearly twice as fast as the
-transposed product. All products ask for full precision: TF32 or bfloat16, which accelerators
+Points are columns: on CPU a k x k matrix times a k x n one is faster than the transposed product.
+All products ask for full precision: TF32 or bfloat16, which accelerators
 would take otherwise, round by more than the margins of the network.
 """
 

@@ -145,8 +145,8 @@ def check(
 def convolution(images: jax.Array, kernel: jax.Array, strides, padding, **options):
     """`jax.lax.conv_general_dilated` for Flax's layers, faster where XLA:CPU is slow.
 
-    Where the map is smaller than the kernel, patches are multiplied by it: for 128 maps of 2 x 2
-    with 64 channels a CPU takes 2 ms forward and backward, and 35 ms for XLA's convolution.
+    Where the map is smaller than the kernel, patches are multiplied by it: for many maps of 2 x 2,
+    that is an order of magnitude faster than XLA's convolution.
     """
     (n, h, w, _), (k, _, _, c_out) = images.shape, kernel.shape
     if (padding, max(strides)) != ("SAME", 1) or min(h, w) >= k:
@@ -180,7 +180,7 @@ def _gradients(convolve, inputs, slope):
     count = max(1, pixels // math.prod(slope.shape[1:3]))
     if count >= len(images):
         return of_images, kernel_gradient(images, slope)
-    # XLA takes 31 ms for 16 maps of 32 x 32 with 64 channels, and 12 ms for four chunks of 4.
+    # XLA takes longer for many maps of 32 x 32 at once than for chunks of a few.
     both = {"cpu": in_parts, "default": kernel_gradient}
     return of_images, jax.lax.platform_dependent(images, slope, **both)
 
@@ -201,7 +201,7 @@ def average_pool(x: Array, size: int) -> jax.Array:
     if size == 1:
         return jnp.asarray(x)
     # A window, not a mean over axes of a reshaped array: where the second stage of Table 1 begins,
-    # libtpu estimates 250,000 cycles for such a mean, more than for a convolution there.
+    # libtpu estimates more cycles for such a mean than for a convolution.
     window = (size, size)
     return nn.avg_pool(x.astype(jnp.float32), window, strides=window).astype(x.dtype)
 

@@ -59,7 +59,7 @@ class Checkpoints(contextlib.AbstractContextManager):
 
     @functools.cached_property
     def _manager(self):
-        import orbax.checkpoint as ocp  # takes a second
+        import orbax.checkpoint as ocp  # slow, and not all callers save or restore
 
         # orbax logs some ten lines per save to absl's logger, which the whole program shares.
         logging.getLogger("absl").addFilter(_is_not_of_orbax)

@@ -4,8 +4,8 @@ Every device holds the state and, if the data are `Arrays`, the whole training s
 batch is then only the indices of its examples. All other batches hold the images.
 
 On accelerators the steps of a dispatch are a rolled loop. On CPU, XLA's gradients of convolutions
-are some fifty times slower within a loop, so the loop is unrolled there. For a large net on CPU,
-use one step per dispatch.
+are many times slower within a loop, so the loop is unrolled there. For a large net on CPU, use one
+step per dispatch.
 """
 
 import contextlib
