@@ -160,7 +160,7 @@ def _check(source: Source, split: str, images, labels):
 
 
 def _load_digits(source: Source, split: str):
-    # To import scikit-learn would take far longer than to read its file.
+    # Importing scikit-learn takes far longer than reading its file.
     package = importlib.metadata.distribution("scikit-learn")
     path = str(package.locate_file("sklearn/datasets/data/digits.csv.gz"))
     table = np.loadtxt(path, delimiter=",", dtype=np.uint8)

@@ -252,8 +252,8 @@ def verify(
     """
     outputs = apply(network, x, batch_examples, run).astype(np.float64)
     # A label that is no class, such as -1, has the row of zeros and so counts as an error.
-    one_hot = np.asarray(y)[:, None] == np.arange(outputs.shape[1])
-    worst = np.abs(outputs - one_hot).max(1)
+    outputs -= np.asarray(y)[:, None] == np.arange(outputs.shape[1])
+    worst = np.abs(outputs).max(1)
     # Not "worst >= 1/2": NaN has to count as an error.
     errors = int(np.sum(~(worst < certificate.OUTPUT_TOLERANCE)))
     return Verification(errors, float(worst.max()))
