@@ -61,7 +61,7 @@ KNOWN = " ".join(datasets.NAMES)
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ("data DATASETS=cifar10 mnist", f"there is no data set 'mnist'; there are {KNOWN}"),
+        ("data DATASETS=cifar10 mnist", f"no data set 'mnist' to prepare; there are {KNOWN}"),
         ("setup ACCEL=rocm", "there is no requirements/rocm.txt; ACCEL must be auto, cpu, "),
         ("setup ACCEL=cpu", "/venv has Python 3.0.1, not that of false; remove "),
     ],
