@@ -115,6 +115,9 @@ def trials(*, variant: str, slices: tuple, programs: tuple) -> list[dict]:
     """One trial per slice, program and part; needs the compilers of all slices."""
     for name in slices:
         devices_of(name)
+    for name, _, variant in (program.partition(":") for program in programs):
+        if name not in experiments.MODULES or variant not in experiments.variants(name):
+            raise ValueError(f"programs must be EXPERIMENT:VARIANT, got {name}:{variant}")
     return [
         {**cell, "part": part}
         for cell in grid(slice=slices, program=programs)

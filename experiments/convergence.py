@@ -79,8 +79,9 @@ def build(**trial):
     else:
         identity = np.eye(trial["width"])
         convergence.will_converge(identity, identity, trial["depth"])
-    if trial["question"] == "certified" and not 0 < trial["shares"][0] <= trial["shares"][1] < 1:
-        raise ValueError(f"shares must satisfy 0 < low <= high < 1, got {trial['shares']}")
+    shares = trial.get("shares", (0.5, 0.5))
+    if len(shares) != 2 or not 0 < shares[0] <= shares[1] < 1:
+        raise ValueError(f"shares must be (low, high), 0 < low <= high < 1, got {shares}")
     return types.SimpleNamespace(**trial)
 
 
@@ -218,7 +219,7 @@ def _inside(settings: dict, records: list[dict]) -> tuple[dict, str]:
         "certified_problems": shared.total(certified, "certified"),
         "left_the_ball": shared.total(certified, "left_the_ball"),
         "fell_too_slowly": shared.total(certified, "fell_too_slowly"),
-        "least_converged_percent_up_to_1_sigma": float(converged[up_to_1].min()),
+        "least_converged_percent_up_to_1_sigma": min(converged[up_to_1].tolist(), default=None),
     }
     failed = metrics["left_the_ball"] + metrics["fell_too_slowly"]
     return metrics, shared.under_attack(failed > 0, metrics["certified_problems"] > 0)
@@ -226,7 +227,8 @@ def _inside(settings: dict, records: list[dict]) -> tuple[dict, str]:
 
 def _escape(settings: dict, records: list[dict]) -> tuple[dict, str]:
     runs = [{**record, **entry} for record in records for entry in record["by_noise"]]
-    ratios = shared.joined(runs, "predicted_over_measured")
+    ratios = shared.joined(runs, "predicted_over_measured").tolist()
+    least, most = (end(ratios, default=math.nan) for end in (min, max))
     shallowest, deepest = min(settings["depths"]), max(settings["depths"])
 
     def median(depth, negative):
@@ -238,14 +240,14 @@ def _escape(settings: dict, records: list[dict]) -> tuple[dict, str]:
         "runs": len(ratios),
         "not_run": shared.total(runs, "not_run"),
         "not_reached": shared.total(runs, "not_reached"),
-        "least_predicted_over_measured": float(ratios.min()),
-        "largest_predicted_over_measured": float(ratios.max()),
+        "least_predicted_over_measured": least,
+        "largest_predicted_over_measured": most,
         "median_updates_negative_shallowest": median(shallowest, True),
         "median_updates_negative_deepest": median(deepest, True),
         "median_updates_positive_deepest": median(deepest, False),
     }
     factor = settings["largest_factor"]
-    within = 1 / factor <= ratios.min() and ratios.max() <= factor
+    within = 1 / factor <= least and most <= factor
     return metrics, shared.reproduced(within and not metrics["not_reached"])
 
 

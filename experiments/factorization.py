@@ -136,9 +136,9 @@ def build(**trial) -> types.SimpleNamespace:
     require_between(-1, math.inf, ascents=trial["ascents"])
     for depth in trial["depths"]:
         check_depth(depth)
-    for method in trial["methods"]:
-        if method not in METHODS:
-            raise ValueError(f"large_methods must be among {tuple(METHODS)}, got {method!r}")
+    if "polar" not in trial["methods"] or not set(trial["methods"]) <= METHODS.keys():
+        needed = f"polar, which always applies, and others of {tuple(METHODS)}"
+        raise ValueError(f"large_methods must be {needed}, got {trial['methods']}")
     target = None
     if trial["family"] == "file":
         needed = f"file must be a .npy file that holds R, got {trial['file']!r}, which"

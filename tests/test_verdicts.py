@@ -30,6 +30,7 @@ TRADE = "few_numbers_trade"
     ("arm", "variant", "change", "message"),
     [
         (convergence, "inside", {"shares": (0.5, 1.0)}, "shares must"),
+        (convergence, "inside", {"shares": (0.5,)}, r"shares must be \(low, high\), .*0.5"),
         (convergence, "escape", {"risk": 1.0}, "0 < risk < sigma"),
         (convergence, "escape", {"largest_factor": 1.0}, "must be above 1, got 1.0"),
         (deep_mlp, "digits/relu", {"train.step_count": 7}, "a multiple of train.pilot_steps"),
@@ -37,7 +38,8 @@ TRADE = "few_numbers_trade"
         (deep_mlp, "digits/relu", {"data.dataset": "mnist"}, "there is no data set 'mnist'"),
         (factorization, "unitary", {}, "variant must be one of .*, got 'unitary'"),
         (factorization, "random", {"ascents": -1}, "ascents must be above -1, got -1"),
-        (factorization, "random", {"large_methods": ("qr",)}, "must be among .*, got 'qr'"),
+        (factorization, "random", {"large_methods": ("polar", "qr")}, "others of .*'qr'"),
+        (factorization, "random", {"large_methods": ("psd",)}, r"polar, which .*, got \('psd',"),
         (factorization, "random", {"strengths": ()}, "must hold one value|nothing to measure"),
         (factorization, "ill_conditioned", {"strengths": (0.5,)}, "condition number .* got 0.5"),
         (gradient_bound, "v3", {"max_tau": 1.0}, "^max_tau must be between 0 and 1, got 1.0"),

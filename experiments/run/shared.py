@@ -104,4 +104,4 @@ def least(records: list[dict], name: str, default=None):
 
 def joined(records: list[dict], name: str) -> np.ndarray:
     """All values of one field, numbers or lists of any shape, as one flat array."""
-    return np.concatenate([np.ravel(record[name]) for record in records])
+    return np.concatenate([[], *(np.ravel(record[name]) for record in records)])
