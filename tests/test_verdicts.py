@@ -45,7 +45,7 @@ TRADE = "few_numbers_trade"
         (gradient_bound, "v3", {"max_tau": 1.0}, "^max_tau must be between 0 and 1, got 1.0"),
         (gradient_bound, "v3", {"sigma_norm_log10": (1.0, 0.0)}, r"needs \(low, high\), got"),
         (gradient_bound, "v3", {"random.depth_caps": (4, 2)}, r"depth_caps must .*, got \(4, 2\)"),
-        (gradient_bound, "v3", {"search.depths": (2,)}, "for each of search.widths"),
+        (gradient_bound, "v3", {"search.sizes": ((2,),)}, r"each of sizes must be \("),
         (gradient_bound, "corrected", {"singular.widths": (1, 2)}, "at least 2, got 1"),
         (landscape, "hessian_at_origin", {"target_sizes": (-1.0,)}, "must be 0 or more"),
         (landscape, "negative_determinant", {"taus": (0.5, 2.0)}, "between 0 and 1, got .*2.0"),
