@@ -14,7 +14,7 @@ from experiments import commands
 from identity_matters.report import build, groups
 from identity_matters.runs import write_atomically
 
-_README = flags.DEFINE_string("readme", "README.md", "Its results follow the reference.")
+_README = pathlib.Path("README.md")  # its results follow the reference
 _REFERENCE_ONLY = flags.DEFINE_boolean(
     "reference_only", False, "Report the reference alone, beside its directory."
 )
@@ -34,14 +34,13 @@ def _main(_: list[str]) -> int:
     for collection in collections:
         for problem in collection.problems:
             print(f"skipped: {problem}", file=sys.stderr)
-    readme = pathlib.Path(_README.value) if _REFERENCE_ONLY.value else None
     try:
-        if readme:
-            text = build.with_results(readme.read_text(encoding="utf-8"), collections[0])
+        if _REFERENCE_ONLY.value:
+            readme = build.with_results(_README.read_text(encoding="utf-8"), collections[0])
         written = build.write(collections, directory)
-        if readme:
-            write_atomically(readme, text)
-            written.append(readme)
+        if _REFERENCE_ONLY.value:
+            write_atomically(_README, readme)
+            written.append(_README)
     except (OSError, ValueError) as error:
         print(f"report: {error}; the old report was not touched", file=sys.stderr)
         return 1
