@@ -55,7 +55,7 @@ def test_a_damaged_file_is_named(small_cifar10, tmp_path, name, how):
         datasets.load("cifar10", "train", tmp_path)
 
 
-KNOWN = " ".join(datasets.NAMES)
+KNOWN = " ".join(datasets.NAMES[1:])  # digits need no preparation
 
 
 @pytest.mark.parametrize(
