@@ -278,11 +278,8 @@ def write_report(tmp_path, monkeypatch):
     write_run(tmp_path / "local", 1, scale="reduced")
     write_run(tmp_path / "local", 2, status="interrupted")
     (tmp_path / "local" / "toy" / "plain" / "seed=9").mkdir()
-    collections = [
-        groups.read("reference", tmp_path / "reference"),
-        groups.read("yours", tmp_path / "local"),
-    ]
-    build.write(collections, tmp_path / "out")
+    reference = groups.read("reference", tmp_path / "reference")
+    build.write([reference, groups.read("yours", tmp_path / "local")], tmp_path / "out")
     return tmp_path / "out"
 
 

@@ -10,8 +10,6 @@ from experiments.run.shared import configs
 
 VARIANTS = {"plain": "three numbers, at once", "short": "one number"}
 OTHER_VARIANTS = {"slow": "twelve numbers, half a second each"}
-
-
 _COMMON = {
     "values": (1, 2, 3),  # the numbers whose squares are summed
     # How long each of them takes.
@@ -36,7 +34,6 @@ def build(value: int, pause_seconds: float, action: str) -> dict:
 
 def measure(subject: dict, key) -> dict:
     """The square of the number."""
-    del key
     time.sleep(subject["pause_seconds"])
     if subject["value"] == 2:
         if subject["action"] == "raise":
@@ -48,7 +45,6 @@ def measure(subject: dict, key) -> dict:
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """The sum of the squares, with the verdict "holds"."""
-    del settings
     total = sum(record["square"] for record in records)
     return run.Verdict("theorem-2-1", {"sum_of_squares": total}, "holds")
 
