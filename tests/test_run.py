@@ -115,6 +115,9 @@ REFUSED = {
         (["--config.model.stage_strides=(2,4,2)"], "sides"),
         (["--num_processes=2"], "give all of --coordinator_address, --num_processes and"),
     ],
+    "experiments.images.ablations": [
+        (["--config.model.blocks_per_stage=(1,1,1)"], "blocks_per_stage would change nothing"),
+    ],
     "experiments.reproduce": [
         (["--only=nothing"], "there is no experiment 'nothing'; there are "),
         (["--seeds=one"], "--seeds must be numbers from 0 to 4294967295, separated by blanks"),

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from typing import ClassVar
+from unittest import mock
 
 import fsspec
 import jax.numpy as jnp
@@ -175,10 +176,7 @@ def test_a_changed_value_is_noticed(tmp_path, name, status):
 def test_a_disk_that_fills_up_loses_no_line_and_leaves_no_file(tmp_path, monkeypatch):
     run = create(tmp_path)
     run.append({"cell": 0})
-
-    def full(descriptor):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    full = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         run.append({"cell": 1})
@@ -194,9 +192,7 @@ def test_a_disk_that_fills_up_loses_no_line_and_leaves_no_file(tmp_path, monkeyp
 
 
 def test_a_file_system_without_locks_is_named_and_used(tmp_path, monkeypatch, capsys):
-    def refuse(descriptor, operation):
-        raise OSError(errno.ENOLCK, "No locks available")
-
+    refuse = mock.Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
     monkeypatch.setattr(fcntl, "flock", refuse)
     create(tmp_path).finish("interrupted")
     assert "has no locks (No locks available); start a run only once" in capsys.readouterr().err

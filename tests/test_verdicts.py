@@ -40,6 +40,7 @@ TRADE = "few_numbers_trade"
         (factorization, "random", {"ascents": -1}, "ascents must be above -1, got -1"),
         (factorization, "random", {"large_methods": ("polar", "qr")}, "others of .*'qr'"),
         (factorization, "random", {"large_methods": ("psd",)}, r"polar, which .*, got \('psd',"),
+        (factorization, "random", {"file": "R.npy"}, "only the variant file reads a file"),
         (factorization, "random", {"strengths": ()}, "must hold one value|nothing to measure"),
         (factorization, "ill_conditioned", {"strengths": (0.5,)}, "condition number .* got 0.5"),
         (gradient_bound, "v3", {"max_tau": 1.0}, "^max_tau must be between 0 and 1, got 1.0"),

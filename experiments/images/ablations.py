@@ -126,7 +126,7 @@ get_config = configs({variant: _settings(variant) for variant in VARIANTS + OTHE
 
 def trials(*, variant: str, model: dict, nets: dict, **groups) -> list[dict]:
     """One training for each net to compare."""
-    for name, own in get_config(variant).model.items():
+    for name, own in EXPERIMENT.own_settings(variant).get("model", model).items():
         if model[name] != own and all(name in changes for changes in nets.values()):
             raise ValueError(f"model.{name} would change nothing: each of nets has its own")
     return [{"net": name, "model": {**model, **own}, **groups} for name, own in nets.items()]
