@@ -8,7 +8,7 @@ leaves the activation open; we ask whether the choices of the base code lower th
 Command: python -m experiments.images.ablations --config=:digits/identity
     make data && make reproduce-ablations DATASET=cifar10/small SEEDS="0 1 2"
 2 CPU cores: digits/identity and digits/initialisation take a little over a minute together. A net
-of cifar10/small takes 23 to 80 minutes on one core, depending on what else runs; its five variants
+of cifar10/small takes 23 to 90 minutes on one core, depending on what else runs; its five variants
 take 3 to 5 hours a seed on two cores.
 Expected: training error below 5 % at both depths with the identity, deep net at chance without it.
 The criteria for cifar10/small below were written before its first run. Expected there: reproduced
