@@ -127,8 +127,9 @@ def trials(
         most_layers = most_numbers / trial["dimension"] ** 2
         trial["depths"] = tuple(depth for depth in depths if depth <= most_layers)
     large = {**common, "methods": large_methods, "least_depth_too": False}
-    large |= {"cells": [(d, (depth,)) for d, depth in large_cells], "strengths": strengths[:1]}
-    return listed + each(large, {"cells": "dimension depths", "strengths": "strength"})
+    large |= {"large_cells": large_cells, "strengths": strengths[:1]}
+    cells = each(large, {"large_cells": "dimension depths", "strengths": "strength"})
+    return listed + [{**cell, "depths": (cell["depths"],)} for cell in cells]
 
 
 def build(**trial) -> types.SimpleNamespace:
