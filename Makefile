@@ -53,7 +53,7 @@ help: ## list the targets
 setup: $(INSTALLED) ## create the environment .venv from the lock (other targets do so when needed)
 ifneq ($(origin PYTHON),file)
 	@was="$$($(VENV)/bin/python -V)"; test "$$was" = "$$($(PYTHON) -V)" || \
-		{ echo "$(VENV) has $$was, not that of $(PYTHON); remove $(VENV) first"; exit 2; }
+		{ echo "$(VENV) has $$was, but $(PYTHON) is another version; remove $(VENV) first"; exit 2; }
 endif
 
 setup-dev: $(INSTALLED)-dev ## the same, with the packages for tests and style checks

@@ -1,4 +1,4 @@
-"""Perceptrons of 2 to 1200 layers with and without the identity, on real images.
+"""MLPs of 2 to 1200 layers with and without the identity, on real images.
 
 A blog post on the paper (S. Bhattacharya, sagnibak.github.io/blog/identity-matters) minimizes
 E||y - f(x)||^2 with f(x) = W_l ... W_1 x from zero-centred weights of small variance: all other

@@ -34,7 +34,7 @@ VARIANTS = {
     "synthetic": "random points: width, precision and separation; 20 s",
     "paper_method": "the method and the width of the printed proof; 8 s",
     "few_numbers": "digits by fewer numbers than examples; 10 s",
-    "few_numbers_trade": "how few at which precision and width; random points, half a minute",
+    "few_numbers_trade": "numbers needed at each precision and width; random points, half a minute",
 }
 OTHER_VARIANTS = {
     "cifar10": "50,000 images, which `make data` prepares; a minute and a half",

@@ -245,7 +245,7 @@ def noise(trial, rng) -> dict:
     risks = np.asarray(numbers["curve"])
     share = by_scale(risks / origin.risk_at_origin(batch)[:, None])
     if not np.isfinite(share).all():
-        raise run.DivergedError(f"descent diverged at learning rate {trial.learning_rate}")
+        raise run.DivergedError(f"diverged at learning rate {trial.learning_rate}; lower it")
     stalled = np.asarray(numbers["squared_gradient"]) <= trial.stalled_ratio * risks[:, -1]
     halved = (share <= 0.5).any(axis=2)
     updates = np.argmax(share <= 0.5, axis=2) * trial.updates_per_record

@@ -46,10 +46,10 @@ _ONLY = flags.DEFINE_list("only", [], "Experiments to run; all of the suite if e
 _VARIANTS = flags.DEFINE_list(
     "variants",
     [],
-    "Variants to run, of one experiment; or all of a data set; those of the reproduction if empty.",
+    "Variants of one experiment, or a data set for all of its variants; if empty, the defaults.",
 )
 _JOBS = flags.DEFINE_integer("jobs", 0, "Runs at a time; 0 means one per core.", lower_bound=0)
-_DEMO = flags.DEFINE_boolean("demo", False, "The quickest variant of each quick experiment alone.")
+_DEMO = flags.DEFINE_boolean("demo", False, "Only the quickest variant of each quick experiment.")
 _REPORT = flags.DEFINE_boolean("report", False, "Write the report at the end.")
 _REPLACES = "Replace runs that diverged, are damaged or have other settings."
 _OVERWRITE = flags.DEFINE_boolean("overwrite", False, _REPLACES, allow_override=True)

@@ -63,7 +63,7 @@ KNOWN = " ".join(datasets.NAMES[1:])  # digits need no preparation
     [
         ("data DATASETS=cifar10 mnist", f"no data set 'mnist' to prepare; there are {KNOWN}"),
         ("setup ACCEL=rocm", "there is no requirements/rocm.txt; ACCEL must be auto, cpu, "),
-        ("setup ACCEL=cpu", "/venv has Python 3.0.1, not that of false; remove "),
+        ("setup ACCEL=cpu", "/venv has Python 3.0.1, but false is another version; remove "),
     ],
 )
 def test_make_refuses_what_it_cannot_do_before_it_installs_anything(tmp_path, wanted, said):

@@ -88,7 +88,7 @@ def floor(R=-1.0, depth=1, tau=0.5):
         (lower_bound, {"Sigma": -np.eye(1)}, "positive semidefinite, but has the eigenvalue -1.0"),
         (lower_bound, {"A": np.zeros((1, 2, 2)), "Sigma": [[1.0, 2.0], [0.0, 1.0]]}, "symmetric"),
         (floor, {"tau": 1.0}, r"tau must lie in \[0, 1\), got 1.0"),
-        (floor, {"R": 1.0}, "det R < 0, got the sign 1.0"),
+        (floor, {"R": 1.0}, "negative determinant, got det R of sign 1.0"),
     ],
 )
 def test_refused(function, change, message):

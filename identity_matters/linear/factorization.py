@@ -196,7 +196,7 @@ def _paired(target: Target, depth: int, settings: PathSettings) -> Factorization
     turn = _polar_form(target)
     planes = int(np.count_nonzero(turn.angles == np.pi))
     if not planes:
-        raise NotApplicableError("method paired needs a polar factor Q with eigenvalues -1")
+        raise NotApplicableError("paired needs a polar factor Q with eigenvalues -1; use polar")
     return _two_groups(target, _paired_form(target, turn, planes), depth)
 
 

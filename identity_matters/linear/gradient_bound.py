@@ -153,7 +153,7 @@ def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> fl
         raise ValueError(f"tau must lie in [0, 1), got {tau}")
     sign = np.linalg.slogdet(np.asarray(R))[0]  # of the determinant, which may underflow
     if not sign < 0:
-        raise ValueError(f"the floor needs det R < 0, got the sign {sign}")
+        raise ValueError(f"R must have a negative determinant, got det R of sign {sign}")
     sigma_min = float(np.linalg.eigvalsh(np.asarray(Sigma))[0])
     distance = (1 - tau) ** depth + float(np.linalg.svd(np.asarray(R), compute_uv=False)[-1])
     return gradient_bound_corrected(depth, tau, sigma_min, sigma_min * distance**2)

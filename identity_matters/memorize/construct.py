@@ -164,8 +164,8 @@ def _project(input_map, x) -> tuple[np.ndarray, float]:
     rounding = 2 * difference + info.eps * np.linalg.norm(h, axis=1).max() + x.shape[1] * info.tiny
     if underflow > rounding:
         raise PrecisionError(
-            f"entries of x below {info.tiny:.2g}, the least normal {input_map.dtype}, are zero to"
-            " some devices, and matter here: scale the inputs up, the largest is"
+            f"entries of x below {info.tiny:.2g}, the least normal {input_map.dtype}, are zero on"
+            " some devices, and matter here: scale the inputs up; the largest entry is"
             f" {largest_entry(x):.2g}"
         )
     return h, float(rounding + underflow)

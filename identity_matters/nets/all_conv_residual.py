@@ -3,7 +3,7 @@
     stem       3x3 convolution to 16 channels
     stages     9 blocks each with 64, 128, 256 channels; stages 2 and 3 halve the map
     block      x + C_2(ReLU(C_1 x)), both convolutions 3x3
-    head       mean over the map, then a fixed random matrix P: logits = mean(x) P
+    head       global average pooling, then a fixed random matrix P: logits = mean(x) P
 
 55 convolutions without biases, 13,538,736 trained parameters. Where a block changes the shape, its
 shortcut averages 2x2 pixels and pads with zero channels, half on each side. Padding is TensorFlow's

@@ -92,7 +92,7 @@ def escape_direction(w: ArrayLike, problem: Problem, depth: int, width: int) -> 
     dimension = problem.A.shape[0]
     (m,) = error_correlation(w[None], problem)
     if not m.any():
-        raise ValueError("the errors do not correlate with the unit: m(w) = 0")
+        raise ValueError("the errors do not correlate with the unit: m(w) = 0; choose another w")
     rows, V = np.zeros((depth, width, len(w))), np.zeros((depth, dimension, width))
     rows[0, 0], V[0, :, 0] = np.sqrt(0.5) * w, np.sqrt(0.5) * m / np.linalg.norm(m)
     return Blocks(rows[..., :dimension], V, rows[..., -1] if len(w) > dimension else None)
