@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 _ARRAY = re.compile(r"([a-z]+\d*)[a-z\d]*\[([\d,]*)\](?:\{([^}]*)\})?")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
-_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
+# The opcode is the first word between a space and a parenthesis; shapes have no such word.
+_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*?) ([\w\-]+)\((.*?)\)(?=, |$)(.*)$")
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 # These only name what exists already, or are counted where they are executed.
 _FREE = (
@@ -27,15 +28,18 @@ _PARTS = ("dynamic-slice", "gather", "slice")
 
 
 class Instruction(NamedTuple):
-    """One line: ``name = shape opcode(operands), rest``."""
+    """One line: ``ROOT name = shape opcode(inside), rest``; the groups of `_INSTRUCTION`."""
 
+    root: str | None  # "ROOT " in the line whose result is that of the computation
     name: str
     shape: str
     opcode: str
-    operands: list[str]
-    inside: str  # the text in parentheses, such as a parameter's number or a constant's value
+    inside: str  # operands, or a parameter's number, or a constant's value
     rest: str
-    is_root: bool
+
+    @property
+    def operands(self) -> list[str]:
+        return re.findall(r"%([\w.\-]+)", self.inside)
 
     def called(self, attribute: str) -> str:
         """The computation that an attribute names."""
@@ -85,23 +89,8 @@ def _parse(text: str) -> tuple[dict[str, list[Instruction]], str]:
             computations[current] = []
             entry = current if head[1] else entry
         elif found := _INSTRUCTION.match(line):
-            shape, rest = _split(found[3]) if found[3][0] == "(" else found[3].split(" ", 1)
-            opcode = rest.lstrip().split("(", 1)[0]
-            inside, rest = _split(rest.lstrip()[len(opcode) :])
-            operands = re.findall(r"%([\w.\-]+)", inside)
-            fields = found[2], shape, opcode, operands, inside[1:-1], rest, bool(found[1])
-            computations[current].append(Instruction(*fields))
+            computations[current].append(Instruction(*found.groups()))
     return computations, entry
-
-
-def _split(text: str) -> tuple[str, str]:
-    """Splits `text`, which starts with "(", after the matching ")"."""
-    depth = 0
-    for i, letter in enumerate(text):
-        depth += (letter == "(") - (letter == ")")
-        if not depth:
-            return text[: i + 1], text[i + 1 :]
-    raise ValueError(f"a parenthesis is not closed in {text[:60]!r}")
 
 
 def _arrays(shape: str) -> list[tuple[float, bool]]:
@@ -177,7 +166,7 @@ def _cut_down(body: list[Instruction], results: list, operands: list) -> None:
                 operands[number] = [(size, operands[number][0][1])]
             elif all(user.opcode == "dynamic-update-slice" and place == 0 for user, place in used):
                 operands[int(one.inside)] = []
-    (root,) = [one for one in body if one.is_root]
+    (root,) = [one for one in body if one.root]
     roots = root.operands if root.opcode == "tuple" else [root.name]
     for i, name in enumerate(roots):
         if (written := source(name)).opcode == "dynamic-update-slice":
