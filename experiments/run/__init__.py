@@ -55,8 +55,6 @@ USAGE_ERROR, INTERRUPTED_CODE, CTRL_C_CODE = 2, 75, 130
 # How error messages describe the values of a setting, by type.
 _LEAVES = {int: "whole numbers", float: "finite numbers", str: "text", bool: "True or False"}
 _COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
-# absl then counts the flags defined here as the entry point's own, so that --help shows them.
-flags.disclaim_key_flags()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,11 +13,7 @@ from etils import epath
 from ml_collections import config_flags
 
 import experiments
-from experiments.run import several
 from identity_matters import runs
-
-# See the same line in `run`.
-flags.disclaim_key_flags()
 
 
 def _define_flags(experiment: Any) -> list:
@@ -28,7 +24,13 @@ def _define_flags(experiment: Any) -> list:
         flags.DEFINE_boolean("overwrite", False, "Replace a run of the same name."),
     ]
     if experiment.has_step_flags:
-        several.define_flags()
+        known = "Cloud TPU, SLURM, Open MPI or Kubernetes, which JAX recognises"
+        about = f"One of several processes, on {known}; anywhere else give the next three flags."
+        flags.DEFINE_boolean("distributed", False, about)
+        address = "HOST:PORT of process 0, for all processes."
+        flags.DEFINE_string("coordinator_address", None, address)
+        flags.DEFINE_integer("num_processes", None, "How many processes there are.")
+        flags.DEFINE_integer("process_id", None, "Which one this is, from 0.")
         elsewhere = "Where checkpoints go; the run directory if empty."
         taken += [
             flags.DEFINE_boolean("tensorboard", False, "Write event files for TensorBoard, too."),
@@ -122,7 +124,7 @@ def _help(experiment: Any, config: ml_collections.ConfigDict) -> str:
         if name not in ("variant", "scale"):
             lines.append(f"  {name} = {value!r}"[:100])
             lines += [f"      {text}" for text in _comment_on(name.split(".")[-1], source)]
-    return "\n".join([*lines, "", "flags:", flags.FLAGS.main_module_help()])
+    return "\n".join([*lines, "", "flags:", *flags.FLAGS.module_help(__name__).splitlines()[2:]])
 
 
 def _comment_on(setting: str, source: str) -> list[str]:

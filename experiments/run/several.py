@@ -13,19 +13,6 @@ from etils import epath
 from identity_matters import environment, runs
 from identity_matters.train import multihost
 
-# See the same line in `run`.
-flags.disclaim_key_flags()
-
-
-def define_flags() -> None:
-    """Defines the flags of entry points that can run on several processes."""
-    known = "Cloud TPU, SLURM, Open MPI or Kubernetes, which JAX recognises"
-    about = f"One of several processes, on {known}; anywhere else give the next three flags."
-    flags.DEFINE_boolean("distributed", False, about)
-    flags.DEFINE_string("coordinator_address", None, "HOST:PORT of process 0, for all processes.")
-    flags.DEFINE_integer("num_processes", None, "How many processes there are.")
-    flags.DEFINE_integer("process_id", None, "Which one this is, from 0.")
-
 
 def join() -> bool:
     """Joins the other processes if the flags ask to; True if it did. ValueError if it fails."""
