@@ -35,7 +35,7 @@ from typing import Any
 
 import jax
 import ml_collections
-from absl import flags, logging
+from absl import app, flags, logging
 
 import experiments
 from experiments.images.log import RESULT, TrainingLog
@@ -142,10 +142,6 @@ class Experiment:
         return trials, [self.build(**trial) for trial in trials] if self.build else trials
 
 
-class UsageError(Exception):
-    """The command cannot be carried out as given; nothing has been written."""
-
-
 class DivergedError(Exception):
     """A training hit a value that is not finite; the message names the step and the metric."""
 
@@ -181,7 +177,7 @@ def main(experiment: Experiment) -> None:
                 config, options = command_line.parse(experiment, sys.argv)
                 joined = experiment.has_step_flags and several.join()
             except ValueError as error:
-                raise UsageError(runs.first_line(error)) from None
+                raise app.UsageError(runs.first_line(error)) from None
             _configure_logging()
             execute(experiment, config, **options)
     except SystemExit as stop:  # --help
@@ -223,7 +219,7 @@ def _configure_logging() -> None:
 
 def _ending(error: BaseException) -> tuple[int, str | None]:
     """The exit code for `error`, and its one-line message, or None if it needs a traceback."""
-    if isinstance(error, UsageError | runs.RunError):
+    if isinstance(error, app.UsageError | runs.RunError):
         return USAGE_ERROR, str(error)
     if isinstance(error, DivergedError):
         return 1, str(error)
@@ -262,7 +258,7 @@ def execute(
     """Runs or resumes one run of `experiment`; returns its summary.
 
     If `config` differs from `own`, other than in `runs.PLACE_SETTINGS`, the run is VARIANT@HASH
-    (see docs/architecture.md). `log_options` of trainings: see `TrainingLog`. Raises UsageError,
+    (see docs/architecture.md). `log_options` of trainings: see `TrainingLog`. Raises app.UsageError
     before anything is written, for an invalid setting or seed and for processes that differ;
     runs.RunError as `runs.RunDir.create` does; DivergedError; and Interrupted or KeyboardInterrupt,
     after which the same call resumes.
@@ -294,7 +290,7 @@ def execute(
     try:
         several.require_alike(settings, alike, problem)
     except ValueError as error:
-        raise UsageError(str(error)) from None
+        raise app.UsageError(str(error)) from None
     named = {"experiment": experiment.name, "variant": variant, "seed": seed, "scale": scale}
     run_dir = several.open_run(results_dir, **named, config=settings, overwrite=overwrite, **extra)
     logging.info("writing %s", run_dir.path)
