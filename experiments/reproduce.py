@@ -78,8 +78,6 @@ class Job:
     problem: str | None = None  # with an existing run
     process: Any = None  # a multiprocessing process
     core: int | None = None
-    started: float = 0.0
-    completed_seconds: float = 0.0  # of the expected seconds, for the progress bar
     task: Any = None  # its line of the progress display
 
     title = property(lambda self: f"{self.name} {self.variant} seed={self.seed}")
@@ -233,7 +231,7 @@ def _start(job: Job, core: int | None) -> None:
     """Starts the run on the given core, or on all cores if `core` is None."""
     process = _SERVER.Process(target=_run, args=(job.command(), str(job.log), core))
     process.start()  # if a signal interrupts it, the run ends with this process
-    job.process, job.core, job.started = process, core, time.monotonic()
+    job.process, job.core = process, core
 
 
 def _run(command: list[str], log: str, core: int | None) -> None:
@@ -305,23 +303,22 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
                 running.append(job)
             time.sleep(0.25)
             for job in list(running):
-                passed = time.monotonic() - job.started
-                job.completed_seconds = min(passed, NEARLY_DONE * job.expected_seconds)
+                passed = shown.tasks[job.task].elapsed
+                completed = min(passed, NEARLY_DONE * job.expected_seconds)
                 note = job.last_line() if console.is_terminal else ""
-                shown.update(job.task, completed=job.completed_seconds, note=note)
+                shown.update(job.task, completed=completed, note=note)
                 if job.process.exitcode is None:
                     continue
                 running.remove(job)
-                job.completed_seconds = job.expected_seconds
                 free.append(job.core)
-                shown.remove_task(job.task)
+                shown.update(job.task, completed=job.expected_seconds, visible=False)
                 count = len(jobs) - len(waiting) - len(running)
                 said = (job.summary() or {"verdict": "FAILED"})["verdict"]
                 line = f"run {count} of {len(jobs)}: {job.title}: {said}"
                 left = shown.tasks[0].time_remaining
                 about = f", about {groups.duration(left)} left" if left and running else ""
                 shown.print(f"{line}, {groups.duration(passed)}{about}", soft_wrap=True)
-            shown.update(whole, completed=sum(job.completed_seconds for job in jobs))
+            shown.update(whole, completed=sum(task.completed for task in shown.tasks[1:]))
             if console.is_terminal:
                 shown.refresh()
 
