@@ -29,7 +29,6 @@ from experiments import run
 from experiments.images import train
 from experiments.run.shared import configs, require_between
 from identity_matters import flops as counts
-from identity_matters.train import parallel
 from identity_matters.train import step as steps
 
 # Table 1's net, whose speed is the claim; other nets are only measured.
@@ -130,12 +129,10 @@ def _training(trial: dict) -> train.Training:
     model = {name: trial[name] for name in ("blocks_per_stage", "widths", "compute_dtype")}
     optim = {"schedule": "constant", "boundary_steps": (), "learning_rate": rate}
     sizes = {name: trial[name] for name in ("batch_examples", "steps_per_dispatch")}
-    groups = train.settings("paper", data, model, optim, **sizes)
     # On a CPU the devices that a training uses, else one accelerator, as PyTorch uses one.
-    on_cpu = jax.default_backend() == "cpu"
-    devices = None if on_cpu else parallel.pick_devices(1, trial["batch_examples"])
-    images = compile_check.stand_in(groups["data"])
-    return train.Training(**groups, devices=devices, images=images)
+    devices = 0 if jax.default_backend() == "cpu" else 1
+    groups = train.settings("paper", data, model, optim, **sizes, devices=devices)
+    return train.Training(**groups, images=compile_check.stand_in(groups["data"]))
 
 
 def _our_rounds(training: train.Training, trial: dict, key) -> Iterator[float]:
@@ -162,8 +159,7 @@ def _torch_rounds(trial: dict) -> Iterator:
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
 
         def ask(line: str) -> dict:
-            process.stdin.write(f"{line}\n")
-            process.stdin.flush()
+            print(line, file=process.stdin, flush=True)
             answer = process.stdout.readline()
             if not answer:
                 raise RuntimeError("PyTorch's process ended; its error is above")
