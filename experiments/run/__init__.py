@@ -81,7 +81,7 @@ class Experiment:
         variant -> (claim, ``f(settings, records)``), where f returns the other fields of Verdict.
       build: ``build(**trial)`` makes the object to measure. All trials are built before the run
         directory is created, so that an invalid setting costs nothing; keep it cheap.
-      signed: settings that may be 0, negative or empty; no other may be, unless `trains`.
+      signed: settings that may be 0, negative or empty; no other may be, except in trainings.
       trains: whether trials train image networks. `measure` then takes a `TrainingLog` as third
         argument and runs in float32, on a CPU with one virtual device per core. It stops early
         by raising `Interrupted` once ``log.stop_requested()``, or `DivergedError`.
@@ -133,7 +133,7 @@ class Experiment:
         raises ValueError, TypeError, OverflowError or MemoryError.
         """
         _check_types(own, settings)
-        for name, value in runs.flat(settings).items() if not self.trains else ():
+        for name, value in runs.flat(settings).items() if not self.has_step_flags else ():
             if name.split(".")[-1] not in self.signed:
                 require_between(0, math.inf, **{name: value})
         trials = self.trials(**settings)
