@@ -143,14 +143,12 @@ def build(**trial) -> types.SimpleNamespace:
     target = None
     if trial["family"] == "file":
         needed = f"file must be a .npy file that holds R, got {trial['file']!r}, which"
-        if not pathlib.Path(trial["file"]).is_file():
-            raise ValueError(f"{needed} is no file")
         try:
-            with open(trial["file"], "rb") as opened:
-                R = np.lib.format.read_array(opened, allow_pickle=False)
-        except (ValueError, OSError):
-            # NumPy's own message suggests allow_pickle=True, which is unsafe for untrusted files.
-            raise ValueError(f"{needed} holds no array of numbers") from None
+            # Not np.load: that takes archives, too, and suggests to unpickle, which is unsafe.
+            R = np.lib.format.open_memmap(trial["file"], mode="r")
+        except (ValueError, OSError) as error:
+            wrong = "is no file" if isinstance(error, OSError) else "holds no array of numbers"
+            raise ValueError(f"{needed} {wrong}") from None
         target = linear.check_target(R)
         least = target.least_depth
         check_depth(min(trial["depths"], default=least), least, " = ceil(3 gamma) for this R")
