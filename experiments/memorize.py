@@ -149,9 +149,7 @@ get_config = shared.configs(_SETTINGS)
 
 def trials(*, variant: str, **groups) -> list[dict]:
     """For each group, every combination of the settings that hold several values."""
-    listed: list[dict] = []
-    for kind, group in groups.items():
-        listed += shared.each(group, _SEVERAL, kind=kind)
+    listed = [t for kind, group in groups.items() for t in shared.each(group, _SEVERAL, kind=kind)]
     for trial in listed:
         if trial.get("dataset", "synthetic") != "synthetic":
             source = datasets.find_source(trial["dataset"])

@@ -44,17 +44,13 @@ def each(settings: dict, several: dict[str, str], **first) -> list[dict]:
     """
     trials = [first | without(settings, *several)]
     for setting, called in several.items():
+        names = called.split()
         if setting in settings:
-            cells = [_parts(setting, called.split(), value) for value in settings[setting]]
-            trials = [{**trial, **cell} for trial in trials for cell in cells]
+            values = [v if len(names) > 1 else (v,) for v in settings[setting]]
+            if wrong := [v for v in values if len(v) != len(names)]:
+                raise ValueError(f"each of {setting} must be ({', '.join(names)}), got {wrong[0]}")
+            trials = [t | dict(zip(names, v, strict=True)) for t in trials for v in values]
     return trials
-
-
-def _parts(setting: str, names: list[str], value: Any) -> dict:
-    parts = value if len(names) > 1 else (value,)
-    if len(parts) != len(names):
-        raise ValueError(f"each of {setting} must be ({', '.join(names)}), got {value}")
-    return dict(zip(names, parts, strict=True))
 
 
 def require_between(low: float, high: float, **settings: Any) -> None:
