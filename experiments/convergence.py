@@ -16,7 +16,6 @@ about 400 updates at 2 layers and 300,000 at 6; a positive one takes 110 to 190 
 
 import functools
 import math
-import types
 
 import jax
 import jax.numpy as jnp
@@ -82,7 +81,7 @@ def build(**trial):
     shares = trial.get("shares", (0.5, 0.5))
     if len(shares) != 2 or not 0 < shares[0] <= shares[1] < 1:
         raise ValueError(f"shares must be (low, high), 0 < low <= high < 1, got {shares}")
-    return types.SimpleNamespace(**trial)
+    return trial
 
 
 def random_sigma(rng, width: int, condition_log10: float, singular_percent: float) -> np.ndarray:

@@ -15,7 +15,6 @@ counterexample for iclr2017 and v3, holds for corrected (proved in docs/theory/g
 """
 
 import math
-import types
 
 import jax
 import jax.numpy as jnp
@@ -98,7 +97,7 @@ def _batches(kind: str, data: dict, *, points: int, widths, depth_caps, **common
     return shared.each({**data, **common, "sizes": counted}, several, kind=kind)
 
 
-def build(**trial) -> types.SimpleNamespace:
+def build(**trial) -> dict:
     """The trial, with the ranges of its random data; ValueError for unusable settings."""
     kind = trial["kind"]
     if "taus" in trial:
@@ -114,7 +113,7 @@ def build(**trial) -> types.SimpleNamespace:
         random_matrices.second_moments(rng, 1, trial["width"], **trial["data"])
         if len(bounds := trial["histogram_log10"]) != 2 or bounds[0] >= bounds[1]:
             raise ValueError(f"{kind}.histogram_log10 must be (low, high), got {bounds}")
-    return types.SimpleNamespace(**trial)
+    return trial
 
 
 def exact_counterexamples(trial, _rng) -> dict:

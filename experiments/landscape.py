@@ -19,8 +19,6 @@ Verdict: holds for all three. They are proved in docs/theory/gradient_bound.md; 
 attacks that could expose an error in the proof or the code.
 """
 
-import types
-
 import jax.numpy as jnp
 import numpy as np
 
@@ -75,7 +73,7 @@ def trials(*, variant: str, **settings) -> list[dict]:
     return shared.each(settings, {"widths": "width", "depths": "depth"}, kind=variant)
 
 
-def build(**trial) -> types.SimpleNamespace:
+def build(**trial) -> dict:
     """The trial, with the ranges of its random data; ValueError for unusable settings."""
     # ||Sigma|| = 1 loses nothing: the scale of the data only rescales f.
     condition = trial["max_condition_log10"]
@@ -84,7 +82,7 @@ def build(**trial) -> types.SimpleNamespace:
     shared.require_between(0, 1, taus=trial.get("taus", 0.5))
     if min(trial.get("target_sizes", (0.0,)), default=-1) < 0:
         raise ValueError(f"target_sizes must be 0 or more, got {trial['target_sizes']}")
-    return types.SimpleNamespace(**trial, data=data)
+    return {**trial, "data": data}
 
 
 def from_many_starts(trial, rng) -> dict:

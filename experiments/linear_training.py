@@ -23,7 +23,6 @@ although det R > 0 and Theorem 2.1 gives it an optimum of small norm; diag(1, 1,
 
 import dataclasses
 import math
-import types
 
 import numpy as np
 
@@ -135,7 +134,7 @@ def _noise_trials(settings: dict):
     return each({**settings, "targets": targets}, {"targets": "target R", "depths": "depth"})
 
 
-def build(**trial) -> types.SimpleNamespace:
+def build(**trial) -> dict:
     """A trial with R and Sigma, f64[d, d], and `descent.Rules`, one for each of rate_factors."""
     if trial["variant"] == "depth":
         rng = np.random.default_rng(trial["problem_seed"])
@@ -153,7 +152,7 @@ def build(**trial) -> types.SimpleNamespace:
     rate = descent.largest_stable_learning_rate(R, Sigma, trial["depth"])
     factors = trial.get("rate_factors", (1.0,))
     listed = [descent.Rules(factor * rate, **rules) for factor in factors]
-    return types.SimpleNamespace(**trial | {"R": R, "Sigma": Sigma, "rules": listed})
+    return {**trial, "R": R, "Sigma": Sigma, "rules": listed}
 
 
 def descend(trial, A, rules: descent.Rules, *maps) -> dict:

@@ -27,7 +27,6 @@ contradict what is proved, because then they cannot be relied on.
 import collections
 import dataclasses
 import functools
-import types
 
 import jax
 import numpy as np
@@ -123,7 +122,7 @@ def build(*, measured: str, **trial):
         names = [field.name for field in dataclasses.fields(problems.Setting)]
         trial["setting"] = problems.Setting(**{name: trial[name] for name in names})
         trial["shape"] = trial["depth"], trial["width"], trial["lifted_width"]
-    return types.SimpleNamespace(**trial)
+    return trial
 
 
 def at_origin(trial, rng) -> dict:

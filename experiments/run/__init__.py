@@ -76,7 +76,8 @@ class Experiment:
       trials: ``trials(**settings) -> list of dicts``, JSON-able; it measures nothing.
       measure: ``measure(subject, key) -> dict`` of JSON-able values. `subject` is what `build`
         returns, or the trial if there is no `build`; each trial has a key of its own. Or a dict:
-        kind of trial (its first value) -> ``f(subject, rng)``, with a NumPy generator from the key.
+        kind of trial (its first value) -> ``f(subject, rng)``, with a NumPy generator from the key,
+        and `subject`, a dict, read as attributes.
       verdict: ``verdict(settings, records) -> Verdict`` from the lines of metrics.jsonl. Or a dict:
         variant -> (claim, ``f(settings, records)``), where f returns the other fields of Verdict.
       build: ``build(**trial)`` makes the object to measure. All trials are built before the run
@@ -109,7 +110,8 @@ class Experiment:
 
     def measured(self, trial: dict, subject: Any, key, log=None) -> dict:
         if isinstance(self.measure, dict):
-            return self.measure[next(iter(trial.values()))](subject, generator(key))
+            measure = self.measure[next(iter(trial.values()))]
+            return measure(types.SimpleNamespace(**subject), generator(key))
         if self.trains:
             return {"kind": RESULT, **self.measure(subject, key, log)}
         return self.measure(subject, key)
