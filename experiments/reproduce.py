@@ -41,7 +41,7 @@ from experiments import commands, compare
 from identity_matters import runs
 from identity_matters.report import groups
 
-_SEEDS = flags.DEFINE_string("seeds", "0", "Seeds, separated by blanks or commas.")
+_SEEDS = flags.DEFINE_spaceseplist("seeds", ["0"], "Seeds of the runs.", comma_compat=True)
 _ONLY = flags.DEFINE_list("only", [], "Experiments to run; all of the suite if empty.")
 _VARIANTS = flags.DEFINE_list(
     "variants",
@@ -159,10 +159,10 @@ def _jobs() -> list[Job]:
         raise ValueError(f"there is no experiment {unknown[0]!r}; there are {known}")
     if _VARIANTS.value and len(set(_ONLY.value)) != 1:
         raise ValueError("--variants needs one experiment, named by --only")
-    seeds = _SEEDS.value.replace(",", " ").split()
+    seeds = _SEEDS.value
     if not seeds or not all(word.isdecimal() and int(word) < experiments.SEEDS for word in seeds):
         wanted = f"numbers from 0 to {experiments.SEEDS - 1}, separated by blanks or commas"
-        raise ValueError(f"--seeds must be {wanted}, got {_SEEDS.value!r}")
+        raise ValueError(f"--seeds must be {wanted}, got {' '.join(seeds)!r}")
     names = _ONLY.value or experiments.MODULES
     chosen = [v for name in _VARIANTS.value for v in experiments.find_variants(names[0], name)]
     # Each run once, also if it is named twice: "cifar10" includes cifar10/small.

@@ -16,20 +16,19 @@ from absl import flags
 from experiments import commands
 from identity_matters.images import datasets
 
-_DATASETS = flags.DEFINE_list("datasets", [], "Which data sets, separated by commas or spaces.")
+_DATASETS = flags.DEFINE_spaceseplist("datasets", [], "Which data sets.", comma_compat=True)
 _DATA_DIR = flags.DEFINE_string("data_dir", "data", "Where they go.")
 
 
 def main(_) -> int:
-    names = " ".join(_DATASETS.value).split()
     known = ", ".join(datasets.NAMES)
-    if not names:
+    if not _DATASETS.value:
         raise flags.ValidationError(f"name some of {known}: --datasets=cifar10")
-    for name in names:
+    for name in _DATASETS.value:
         if name not in datasets.NAMES:
             raise flags.ValidationError(f"there is no data set {name!r}; there are {known}")
     try:
-        for name in names:
+        for name in _DATASETS.value:
             print(f"{name}: preparing in {_DATA_DIR.value}", flush=True)
             for directory in datasets.prepare(name, _DATA_DIR.value):
                 print(f"{name}: {directory}")
