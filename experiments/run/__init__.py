@@ -234,9 +234,8 @@ def _ending(error: BaseException) -> tuple[int, str | None]:
 def _known_failure(error: BaseException, results_dir: str) -> str | None:
     """One line for a failure of the machine; None for a bug."""
     text = runs.first_line(error)
-    # orbax reports a full disk in words alone, without errno, as RESOURCE_EXHAUSTED.
-    words = [os.strerror(number) for number in runs.FULL_DISK]
-    if getattr(error, "errno", None) in runs.FULL_DISK or any(w in str(error) for w in words):
+    # In words, not by errno: orbax reports a full disk as RESOURCE_EXHAUSTED, in words alone.
+    if any(os.strerror(number) in str(error) for number in runs.FULL_DISK):
         disk = f"the disk of {getattr(error, 'filename', None) or results_dir} is full"
         resumes = "the same command resumes, nothing that was recorded is lost"
         return f"{disk}: free some space there; {resumes}"
