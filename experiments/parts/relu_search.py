@@ -88,7 +88,7 @@ def search(trial, rng) -> dict:
     norms = np.repeat(trial.start_norms, trial.starts)
     descends = np.tile(np.arange(len(norms)) % 2 == 0, trial.problems)
     blocks = model.random_blocks(rng, np.tile(norms, trial.problems), *trial.shape, trial.bias)
-    batch = problems.repeat(sample, len(norms))
+    batch, teachers = problems.repeat((sample, teachers), len(norms))
     options = {"steps": trial.steps, "tolerance": trial.gradient_tolerance}
     limits, numbers = critical_points.find(blocks, batch, descends, **options)
     right, left = jax.vmap(feature_bound.functional_bound)(limits, batch)
@@ -145,27 +145,26 @@ def _certificates(trial, kinds, numbers, limits, teachers, batch) -> list[dict]:
     order = [int(i) for i in np.argsort(-across) if curved[i]]
     proofs = []
     for index in order[: trial.certified_at_most]:
-        candidate, problem = problems.member((limits, batch), index)
-        drawn = index // (len(kinds) // trial.problems)
-        teacher = problems.member(teachers, drawn)
+        candidate, teacher, problem = problems.member((limits, teachers, batch), index)
         try:
             proof = certify(candidate, teacher, problem)
         except NotCertifiedError:
             continue
         row = {
             **proof._asdict(),
-            "problem": drawn,
+            "problem": index // (len(kinds) // trial.problems),
             **{name: float(numbers[name][index]) for name in _OF_PROOFS},
+        }
+        whole = {
             "candidate": jax.tree.map(np.ndarray.tolist, candidate)._asdict(),
             "teacher": jax.tree.map(np.ndarray.tolist, teacher)._asdict(),
             "x": problem.x.tolist(),
             "input_map": problem.A.tolist(),
             "output_map": problem.B.tolist(),
         }
-        proofs.append(row)
-    proofs.sort(key=lambda proof: -proof["kink_distance"])
-    whole = ("candidate", "teacher", "x", "input_map", "output_map")
-    return proofs[:1] + [without(proof, *whole) for proof in proofs[1:]]
+        proofs.append((row, whole))
+    proofs.sort(key=lambda proof: -proof[0]["kink_distance"])
+    return [row if place else row | whole for place, (row, whole) in enumerate(proofs)]
 
 
 def linear_control(trial, rng) -> dict:
