@@ -350,8 +350,7 @@ def _conclude(jobs: list[Job], seconds: float, console: rich.console.Console) ->
     reference = groups.read("reference", commands.REFERENCE_DIR.value)
     run_here = {f"{job.name}/{job.variant}" for job in jobs}
     here = [group for group in yours.groups if group.name in run_here]
-    against = groups.contradictions(here, reference.groups)
-    notes += [f"contradiction: {line}" for line in against]
+    notes += [f"contradiction: {x}" for x in groups.contradictions(here, reference.groups)]
     for note in notes:
         console.print(note, style="red", markup=False)
     for line in compare.versions(yours, reference):
