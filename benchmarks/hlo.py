@@ -126,9 +126,8 @@ def _moved(one: Instruction, shapes: dict, computations: dict) -> dict:
     operands = [_arrays(shapes.get(name, "")) for name in one.operands]
     if one.opcode in ("copy-start", "slice-start", "dynamic-slice-start"):
         # (source, destination, context) in some order; as many bytes are read as written.
-        (_, source), (_, target) = results[:2]
-        size = min(results[0][0], results[1][0])
-        return _sum([(size, source), (size, target)])
+        (one_size, source), (other_size, target) = results[:2]
+        return _sum([(min(one_size, other_size), place) for place in (source, target)])
     if one.opcode in _PARTS:
         return _sum(results + [(size, operands[0][0][1]) for size, _ in results])
     if one.opcode == "dynamic-update-slice":
