@@ -143,8 +143,7 @@ def main(_) -> int:
             command = [sys.executable, "-m", "experiments.report", *chosen]
             report = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
     except SystemExit:
-        for job in waiting:
-            _end(job)
+        _end([job.process for job in waiting if job.process and job.process.exitcode is None])
         console.print("interrupted; the same command resumes")
         raise
     failed = _conclude(jobs, time.monotonic() - started, console)
@@ -257,17 +256,18 @@ def _end_with(parent: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _end(job: Job) -> None:
-    """Asks a run to stop and waits until it has."""
-    if job.process is None or job.process.exitcode is not None:
-        return
-    job.process.terminate()
+def _end(processes: list) -> None:
+    """Asks all these runs to stop, and kills those that do not within STOP_SECONDS."""
+    for process in processes:
+        process.terminate()
     # A second signal ends the wait.
     with contextlib.suppress(SystemExit):
-        job.process.join(STOP_SECONDS)
-    if job.process.exitcode is None:
-        job.process.kill()
-        job.process.join()
+        latest = time.monotonic() + STOP_SECONDS
+        for process in processes:
+            process.join(max(0.0, latest - time.monotonic()))
+    for process in processes:
+        process.kill()
+        process.join()
 
 
 def _run_all(jobs: list[Job], console: rich.console.Console) -> None:

@@ -163,7 +163,7 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     return run.Verdict(question.replace("_", "-"), metrics, said)
 
 
-def identity_holds(results: list[dict], trained_percent: float = TRAINED_PERCENT) -> bool:
+def identity_holds(results: list[dict], trained_percent: float) -> bool:
     """Whether all nets with the identity train, and the deepest one without it does not."""
     chance_percent = 100 * (1 - 1 / results[0]["num_classes"])
     deepest = max(sum(result["model"]["blocks_per_stage"]) for result in results)
