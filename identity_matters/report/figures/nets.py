@@ -66,7 +66,7 @@ def draw_convergence(points: fig.Points, canvas: fig.Canvas) -> None:
             # Beside the left end of the line, where every curve is far above it.
             where = {"transform": axes.get_yaxis_transform(), "va": "bottom", "fontsize": 8}
             axes.text(0.01, published.value, f"{published.value:g} %", **where)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 100)
 
 
 def ratio_points(run: Run) -> Iterator[dict]:
