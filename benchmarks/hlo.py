@@ -90,6 +90,8 @@ def _parse(text: str) -> tuple[dict[str, list[Instruction]], str]:
             entry = current if head[1] else entry
         elif found := _INSTRUCTION.match(line):
             computations[current].append(Instruction(*found.groups()))
+        elif line.startswith(" ") and " = " in line:
+            raise ValueError(f"this line of a compiled program cannot be read: {line.strip()[:60]}")
     return computations, entry
 
 

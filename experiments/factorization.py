@@ -144,7 +144,7 @@ def build(**trial) -> types.SimpleNamespace:
     if trial["family"] == "file":
         needed = f"file must be a .npy file that holds R, got {trial['file']!r}, which"
         try:
-            # Not np.load: that takes archives, too, and suggests to unpickle, which is unsafe.
+            # Not np.load: it takes archives, too, and suggests unpickling, which is unsafe.
             R = np.lib.format.open_memmap(trial["file"], mode="r")
         except (ValueError, OSError) as error:
             wrong = "is no file" if isinstance(error, OSError) else "holds no array of numbers"
