@@ -206,7 +206,7 @@ def test_svd_misses_the_iclr2017_bound_by_a_lot_with_few_layers(gamma, depth, no
         (np.ones((2, 3)), 4, "best", r"square matrix, got shape \(2, 3\)"),
         (np.array([[1.0, np.nan], [0, 1]]), 4, "best", r"finite, got R\[0, 1\] = nan"),
         (np.array([[1j]]), 4, "best", "real numbers, got dtype complex128"),
-        (np.diag([1.0, 0.0]), 4, "best", "invertible, got singular values 0 to 1"),
+        (np.diag([1.0, 0.0]), 4, "best", "invertible, .*got singular values 0 to 1"),
         (np.diag([-2.0, 1.0]), 4, "best", r"det R must be positive, got -exp\(0.693147\)"),
         (np.diag([math.e, 1.0]), 2, "polar", r"at least 3 = ceil\(3 gamma\) with gamma = 1, got 2"),
         (np.eye(2), 0, "best", "depth must be at least 1, got 0"),

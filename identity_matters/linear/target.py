@@ -59,7 +59,8 @@ def check_target(R: ArrayLike) -> Target:
         raise ValueError(f"R must be finite, got R[{row}, {column}] = {R[row, column]}")
     U, K, Vt = np.linalg.svd(R)
     if K[-1] <= max(len(R) * np.finfo(float).eps * K[0], 1e-150) or K[0] > 1e150:
-        raise ValueError(f"R must be invertible, got singular values {K[-1]:.3g} to {K[0]:.3g}")
+        got = f"got singular values {K[-1]:.3g} to {K[0]:.3g}"
+        raise ValueError(f"R must be invertible, and within 1e-150 to 1e150, {got}")
     sign, log_determinant = np.linalg.slogdet(R)
     if sign < 0:
         raise ValueError(
