@@ -39,6 +39,10 @@ def run(main: Callable[[list[str]], int], takes: str = "") -> None:
         if bool(arguments) != bool(takes):
             wrong = f"name {takes}" if takes else f"unknown argument {arguments[0]!r}"
             raise flags.ValidationError(wrong)
+        for flag in (RESULTS_DIR, REFERENCE_DIR):
+            if "://" in flag.value:
+                wrong = f"--{flag.name} must be on this machine; copy {flag.value} here first"
+                raise flags.ValidationError(wrong)
         code = main(arguments)
     except (flags.Error, runs.RunError) as error:
         print(f"{pathlib.Path(sys.argv[0]).stem}: {runs.first_line(error)}", file=sys.stderr)

@@ -73,6 +73,9 @@ def trials(*, variant: str, **settings) -> list[dict]:
 def build(**trial):
     """The trial; raises ValueError if the certificate or the integral rejects its settings."""
     if trial["question"] == "escape":
+        # Starts are clipped at 3 deviations, and (V5) asks for positive weights.
+        shared.require_between(0, 1 / 3, noises=trial["noises"])
+        shared.require_between(-math.inf, math.inf, targets=trial["target"])
         for r in trial["target"]:
             convergence.escape_time(np.ones(trial["depth"]), r, 1.0, trial["risk"])
     else:

@@ -173,20 +173,20 @@ def _descent(step_count: int, momentum: float) -> optax.GradientTransformation:
     return optax.sgd(optax.cosine_decay_schedule(1.0, step_count), momentum)
 
 
-def _forward(state: dict, x, labels):
+def _forward(dtype: str, state: dict, x, labels):
     """Squared error of each example, f32[n]; the outputs; the measurements of `mlp.forward`."""
-    logits, passed = mlp.forward(state, x.reshape(len(x), -1))
+    logits, passed = mlp.forward(state, x.reshape(len(x), -1), dtype)
     targets = jax.nn.one_hot(labels, logits.shape[1], dtype=logits.dtype)
     return jnp.sum(jnp.square(logits - targets), axis=1), logits, passed
 
 
 # Compiled once per depth: all that distinguishes nets of one depth is in the state.
-@functools.partial(jax.jit, static_argnames="descent", donate_argnames="state")
-def _step(descent, state: dict, rate, x, labels):
+@functools.partial(jax.jit, static_argnames=("descent", "dtype"), donate_argnames="state")
+def _step(descent, dtype: str, state: dict, rate, x, labels):
     """One update: the new state, the mean loss of the batch, and the norm of its gradient."""
 
     def loss_of(params):
-        losses, _, _ = _forward({**state, "params": params}, x, labels)
+        losses, _, _ = _forward(dtype, {**state, "params": params}, x, labels)
         return jnp.mean(losses)
 
     loss, gradient = jax.value_and_grad(loss_of)(state["params"])
@@ -196,9 +196,9 @@ def _step(descent, state: dict, rate, x, labels):
     return {**state, "params": params, "opt_state": opt_state}, loss, optax.tree.norm(gradient)
 
 
-@jax.jit
-def _evaluate(state: dict, x, labels):
-    losses, logits, passed = _forward(state, x, labels)
+@functools.partial(jax.jit, static_argnames="dtype")
+def _evaluate(dtype: str, state: dict, x, labels):
+    losses, logits, passed = _forward(dtype, state, x, labels)
     wrong = jnp.argmax(logits, axis=1) != labels
     return losses, wrong, mlp.effective_dimension(passed["last_hidden"])
 
@@ -223,7 +223,8 @@ class Training:
     def _step(self, state: dict, rate: float, step: int):
         indices = self.indices[step]
         x, labels = self.split.x[indices], self.split.labels[indices]
-        return _step(self._descent, state, jnp.float32(rate), x, labels)
+        dtype = self.net.compute_dtype
+        return _step(self._descent, dtype, state, jnp.float32(rate), x, labels)
 
     def advance(self, state: dict, rate_times_depth: float, first: int, count: int):
         """Makes `count` updates: the new state, losses f64[count], and whether no weight moved.
@@ -242,7 +243,7 @@ class Training:
 
     def evaluate(self, state: dict) -> dict:
         """Scores on all training examples; the dimension is None if a last hidden layer is 0."""
-        found = _evaluate(state, self.split.x, self.split.labels)
+        found = _evaluate(self.net.compute_dtype, state, self.split.x, self.split.labels)
         losses, wrong, dimension = jax.device_get(found)
         return {
             "loss": float(np.mean(losses, dtype=np.float64)),

@@ -111,16 +111,16 @@ def _depth_trials(settings: dict):
 def _stuck_trials(settings: dict):
     """Every target from zero; those that stall also from the starts and with the maps that help."""
     targets = {name: np.diag(settings[f"{name}_diagonal"]) for name in (PLANE, NEGATIVE, POSITIVE)}
-    dimension = len(targets[PLANE])
     turn = np.array([settings["rotation_radians"]])
-    targets["rotation"] = random_matrices.rotate_rows(np.eye(dimension), turn)
+    targets["rotation"] = random_matrices.rotate_rows(np.eye(len(targets[PLANE])), turn)
     # (target, start, width of the layers, repeats)
-    cases, repeats = [(target, "zero", dimension, 1) for target in targets], settings["repeats"]
+    cases, repeats = [(name, "zero", len(R), 1) for name, R in targets.items()], settings["repeats"]
     for target in (PLANE, NEGATIVE):
+        dimension = len(targets[target])
         cases += [(target, "gaussian_maps", width, repeats) for width in settings["map_widths"]]
         cases += [(target, "modified_identity_maps", 2 * dimension, 1)]
         cases += [(target, "last_layer_minus_identity", dimension, 1)]
-    cases += [(PLANE, "factorization", dimension, repeats)]
+    cases += [(PLANE, "factorization", len(targets[PLANE]), repeats)]
     common = {name: settings[name] for name in ("descent", "depth")}
     for target, start, width, count in cases:
         std = settings["factorization_noise_std"] if start == "factorization" else 0.0

@@ -47,7 +47,7 @@ OTHER_VARIANTS = {
 def _data(dataset: str, examples=(0,), features: int = 0, num_classes: int = 0) -> dict:
     return {
         "dataset": dataset,  # digits, cifar10 or synthetic (random unit vectors, or whole numbers)
-        "examples": examples,  # numbers of examples; 0 means the whole training set
+        "examples": examples,  # numbers of examples; 0: all training images, or all digits
         "features": features,  # dimension d of synthetic points; images have their own
         "num_classes": num_classes,  # classes r of synthetic points; images have their own
         "data_dir": "data",  # where `make data` put the data sets
@@ -178,6 +178,8 @@ def build(**trial) -> dict:
         datasets.require_prepared(dataset, measures.split_to_fit(dataset), trial["data_dir"])
     elif trial.get("labels") == "true":
         raise ValueError("synthetic points have random labels only")
+    elif trial["kind"] != "few_numbers" and trial["features"] < 2:
+        raise ValueError("features must be at least 2: on a line, unit vectors are 1 and -1 only")
     for name, high in {"least_hash_chance": 1, "pair_distance": 2}.items():
         shared.require_between(0, high, **{name: trial.get(name, high / 2)})
     if trial["kind"] == "few_numbers":

@@ -16,14 +16,17 @@ _FILES = ("config.json", "environment.json", "metrics.jsonl", "summary.json")
 
 def _main(paths: list[str]) -> int:
     try:
-        copies = [_promotable(pathlib.Path(path)) for path in paths]
+        for source, target in [_promotable(pathlib.Path(path)) for path in paths]:
+            fresh = target.with_name(f".{target.name}")  # a run is copied as a whole or not at all
+            shutil.rmtree(fresh, ignore_errors=True)
+            fresh.mkdir(parents=True)
+            for name in _FILES:
+                shutil.copyfile(source / name, fresh / name)
+            print(f"{target}{', which was there, is replaced' if target.exists() else ''}")
+            shutil.rmtree(target, ignore_errors=True)
+            fresh.rename(target)
     except (ValueError, OSError) as error:
         raise runs.RunError(str(error)) from None
-    for source, target in copies:
-        target.mkdir(parents=True, exist_ok=True)
-        for name in _FILES:
-            shutil.copyfile(source / name, target / name)
-        print(target)
     return 0
 
 

@@ -259,7 +259,7 @@ def noise(trial, rng) -> dict:
 
 
 def _origin_verdict(settings: dict, records: list[dict]):
-    nets = shared.where(records, measured="at_origin")  # older runs have other records too
+    nets = shared.where(records, measured="at_origin")
     predicted = shared.joined(nets, "escape_curvature")
     curvature_errors = np.abs(shared.joined(nets, "measured_curvature") / predicted - 1)
     form_errors = shared.joined(nets, "form_error") / predicted

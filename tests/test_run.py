@@ -65,18 +65,19 @@ def test_a_changed_setting_makes_a_run_of_another_name_that_decides_nothing(tmp_
     assert len({found.variant for found in runs_below(tmp_path)} - {"plain"}) == 2
 
 
-def test_a_file_of_settings_has_variants_of_its_own(tmp_path):
+def test_a_file_of_settings_changes_a_variant_and_cannot_pass_for_it(tmp_path):
     settings = tmp_path / "mine.py"
-    text = "from tests.toy import experiment\n\ndef get_config(variant='mine'):\n"
-    text += "    config = experiment.get_config()\n    config.variant = variant\n"
-    settings.write_text(text + "    config.values = (4,)\n    return config\n")
+    text = "from tests.toy import experiment\n\ndef get_config(variant='short'):\n"
+    text += "    config = experiment.get_config('short')\n    config.update(variant=variant, "
+    settings.write_text(text + "scale='paper')\n    return config\n")
     run_toy(tmp_path / "a", f"--config={settings}")
     (found,) = runs_below(tmp_path / "a")
-    assert (found.variant, found.summary["scale"]) == ("mine", "paper")
-    # A variant with the name of one of ours is compared with ours.
+    assert (found.variant, found.summary["scale"]) == ("short", "reduced")
     run_toy(tmp_path / "b", f"--config={settings}:plain")
     (found,) = runs_below(tmp_path / "b")
     assert found.variant.startswith("plain@")
+    finished = run_toy(tmp_path / "c", f"--config={settings}:mine", ends=2)
+    assert "variant must be one of plain, short, slow, got 'mine'" in finished.stderr
     settings.write_text("from ml_collections import ConfigDict as get_config\n")
     for given, why in ((settings, "must give scale"), (f"{settings}:plain", "(Attribute")):
         finished = run_toy(tmp_path / "c", f"--config={given}", ends=2)
@@ -93,6 +94,7 @@ def test_settings_that_only_say_where_data_lie_change_nothing():
 REFUSED = {
     "tests.toy.experiment": [
         (["--config.depth=3"], "there is no setting depth; --help lists them"),
+        (["--config.values=(1,)", "-config.values=(2,)"], "a setting is given twice"),
         (["--config.values=()"], "values must hold at least one value, but is empty"),
         (["--config.values=('a',)"], "values must hold whole numbers, got 'a'"),
         (["--config.pause_seconds=nan"], "pause_seconds must hold finite numbers, got nan"),

@@ -268,8 +268,9 @@ class Training:
             "steps_per_dispatch": self.intervals.steps_per_dispatch,
         }
         # What must be the same in a checkpoint and in the training that resumes from it.
-        identity = {**self._settings, "key": np.asarray(jax.random.key_data(key))}
-        kept = checkpoint.Checkpoints(log.checkpoint_dir, settings=identity, on_warning=log.say)
+        drawn = {"images": self.fingerprint, "key": np.asarray(jax.random.key_data(key))}
+        own = {"settings": self._settings | drawn, "on_warning": log.say}
+        kept = checkpoint.Checkpoints(log.checkpoint_dir, **own)
         peak = peak and peak * len(devices)
         more = {"checkpoints": kept, "peak_flops_per_second": peak, "profile_dir": log.profile_dir}
         try:

@@ -17,6 +17,7 @@ from identity_matters.memorize.paper_method import AssumptionError, separation, 
 PRECISIONS = ("float32", "float64")
 _LARGEST_PIXEL = 255
 _MOST_DRAWS = 100
+_REFUSALS = (AssumptionError, construct.ConflictingLabelsError, PrecisionError)
 
 
 def split_to_fit(dataset: str) -> str:
@@ -82,7 +83,7 @@ def _memorize(key, x, y, num_classes, width, **settings) -> dict:
         measured, built, certificate = _build_and_verify(
             construct.memorize, x, y, num_classes, width, key=key, certified=False, **settings
         )
-    except (AssumptionError, PrecisionError) as error:
+    except _REFUSALS as error:
         return {"refused": str(error)}
     return {
         **measured,
@@ -128,9 +129,12 @@ def _measure_few_numbers(key, trial):
     y = _rng(label_key).integers(0, num_classes, len(x))
     options = {"batch_examples": trial["batch_examples"], "forward": few_numbers.forward}
     options |= {"key": build_key, **few_numbers_options(trial)}
-    measured, built, certificate = _build_and_verify(
-        few_numbers.memorize_with_few_numbers, x, y, num_classes, **options
-    )
+    try:
+        measured, built, certificate = _build_and_verify(
+            few_numbers.memorize_with_few_numbers, x, y, num_classes, **options
+        )
+    except _REFUSALS as error:
+        return {"refused": str(error)}
     groups = built.thresholds, built.word_jumps, built.constant_jumps
     bits = trial.get("word_bits", few_numbers.EXACT_BITS)
     return {

@@ -273,6 +273,10 @@ def execute(
         digest = hashlib.sha256(json.dumps(extra["changed"], sort_keys=True).encode()).hexdigest()
         variant, scale = f"{variant}@{digest[:8]}", "reduced"
     _configure_process(experiment.trains)
+    try:
+        jax.devices()
+    except (AssertionError, RuntimeError) as error:  # JAX_PLATFORMS names what is not here
+        raise app.UsageError(f"no device for JAX: {jax.config.jax_platforms}: {runs.first_line(error)}") from None
     if not multihost.is_process_0():
         logging.set_verbosity(logging.WARNING)
     trials, subjects, problem = [], [], None

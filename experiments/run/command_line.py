@@ -43,14 +43,16 @@ def _define_flags(experiment: Any) -> list:
 def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, dict]:
     """The settings chosen on the command line, and the other arguments of `run.execute`.
 
-    ``--config=[FILE][:VARIANT]`` chooses the variant, ``--config.NAME=VALUE`` changes a setting.
+    ``--config=[FILE][:VARIANT]`` chooses the variant, ``--config.NAME=VALUE`` changes a setting. A
+    file's get_config gives changed settings of one of our variants, whose scale they get.
     An invalid command line raises ValueError with a message of one line.
     """
     defined = _define_flags(experiment)
     chosen = [a.removeprefix("--config=") for a in argv if a.startswith("--config=")]
     file, _, variant = (chosen or [""])[-1].partition(":")
     config = _load(experiment, file, variant)
-    own = experiment.own_settings(config.variant) or config.to_dict()
+    own = experiment.settings_module.get_config(config.variant).to_dict()
+    config.scale = own["scale"]
     fixed = config.scale, config.variant
     if {"--help", "-h", "--helpshort", "--helpfull"} & set(argv):
         print(_help(experiment, config))
@@ -58,7 +60,7 @@ def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, 
     if "--config" in argv:
         raise ValueError("write --config=:VARIANT, with an equals sign")
     argv = [a for a in argv if not a.startswith("--config=")]
-    names = [a.split("=")[0] for a in argv if a.startswith("--config.")]
+    names = [a.split("=")[0].lstrip("-") for a in argv if re.match("--?config[.]", a)]
     if len(set(names)) < len(names):  # of two tuples ml_collections would make one
         raise ValueError("a setting is given twice")
     try:

@@ -17,7 +17,7 @@ _COMMON = {
     "action": "none",  # none, raise or memory
 }
 _SLOW = {"values": tuple(range(1, 13)), "pause_seconds": 0.5}
-get_config = configs({"plain": {}, "short": {"values": (1,)}, "slow": _SLOW}, _COMMON)
+get_config = configs({"plain": {}, "short": {"values": (1,), "scale": "reduced"}, "slow": _SLOW}, _COMMON)
 
 
 def trials(variant: str, values: tuple, pause_seconds: float, action: str) -> list[dict]:
