@@ -172,7 +172,8 @@ def _jobs() -> list[Job]:
         for seed in dict.fromkeys(map(int, seeds))
     ]
     if _DEMO.value:
-        quickest = {(job.name, job.seed): job for job in sorted(found, key=lambda j: -j.expected_seconds)}
+        slowest_first = sorted(found, key=lambda job: -job.expected_seconds)
+        quickest = {(job.name, job.seed): job for job in slowest_first}
         found = [job for job in quickest.values() if job.expected_seconds <= DEMO_SECONDS]
     return found
 

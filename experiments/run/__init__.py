@@ -276,7 +276,8 @@ def execute(
     try:
         jax.devices()
     except (AssertionError, RuntimeError) as error:  # JAX_PLATFORMS names what is not here
-        raise app.UsageError(f"no device for JAX: {jax.config.jax_platforms}: {runs.first_line(error)}") from None
+        why = f"{jax.config.jax_platforms}: {runs.first_line(error)}"
+        raise app.UsageError(f"JAX finds no device, {why}") from None
     if not multihost.is_process_0():
         logging.set_verbosity(logging.WARNING)
     trials, subjects, problem = [], [], None

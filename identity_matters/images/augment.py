@@ -31,9 +31,10 @@ _CHUNK_EXAMPLES = 4096  # in fitting a normalisation: 100 MB of CIFAR images in 
 def fit_normalization(name: str, images: np.ndarray) -> dict:
     """The constants of a normalisation, f32 arrays by name, from training images uint8[n, h, w, c].
 
-    Raises ValueError for an unknown `name` and, with ``mean_std``, for a constant channel.
+    Raises ValueError for an unknown `name`, other images, and a constant channel (``mean_std``).
     """
     fit, _ = _find(name)
+    _check(images)
     return {key: np.asarray(value, np.float32) for key, value in fit(images).items()}
 
 
@@ -80,9 +81,13 @@ def _find(name: str) -> tuple[Callable, Callable]:
 
 
 def _as_float32(images):
-    if images.dtype != np.uint8 or images.ndim != 4:
-        raise ValueError(f"images must be uint8[n, h, w, c], got {images.dtype}{[*images.shape]}")
+    _check(images)
     return jnp.asarray(images, jnp.float32)
+
+
+def _check(images) -> None:
+    if images.dtype != np.uint8 or images.ndim != 4 or not images.size:
+        raise ValueError(f"images must be uint8[n, h, w, c], got {images.dtype}{[*images.shape]}")
 
 
 def _crop_and_flip(x, keys, pad: int, flip: bool):

@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from identity_matters.array_types import Array
+from identity_matters.array_types import Array, check_whole
 from identity_matters.linear import gradient_bound, model
 
 # Why a run stopped; the position in this tuple is the code inside the loop.
 STOPPED = ("", "risk below tolerance", "stalled", "diverged", "max updates")
 _RUNNING, _CONVERGED, _STALLED, _DIVERGED, _MAX_UPDATES = range(len(STOPPED))
+_LIMIT = 2**30  # the loop counts in int32
 
 
 class Curves(NamedTuple):
@@ -50,13 +51,15 @@ class Rules:
     record_every: int = 1
 
     def __post_init__(self):
+        check_whole("max_updates", self.max_updates, 0)
+        check_whole("record_every", self.record_every)
         for name, holds, needed in (
             ("learning_rate", 0 < self.learning_rate < math.inf, "positive and finite"),
-            ("max_updates", self.max_updates >= 0, "0 or more"),
+            ("max_updates", self.max_updates < _LIMIT, "less than 2^30"),
             ("risk_tolerance", self.risk_tolerance >= 0, "0 or more"),
             ("divergence_factor", self.divergence_factor > 1, "above 1"),
             ("stall_tolerance", self.stall_tolerance >= 0, "0 or more"),
-            ("record_every", self.record_every >= 1, "at least 1"),
+            ("record_every", self.record_every < _LIMIT, "less than 2^30"),
         ):
             if not holds:
                 raise ValueError(f"{name} must be {needed}, got {getattr(self, name)}")
@@ -255,9 +258,13 @@ def largest_stable_learning_rate(
     ``L = 2 depth ||Sigma|| ||B||^2 ||C||^2 max(1, sigma_max(R))^2``. Where E = 0, the Hessian of f
     is that of ``||sum_i P_i dA_i N_i Sigma^{1/2}||_F^2`` with the products P_i after and N_i before
     layer i. If the layers are balanced, ``||P_i|| ||N_i||`` is at most max(1, sigma_max(R)). With
-    maps the rate may be too large. For the arrays see `model.excess_risk_and_gradient`.
+    maps the rate may be too large. For the arrays see `model.excess_risk_and_gradient`; ValueError
+    unless L is positive and finite.
     """
     maps = [m for m in (input_map, output_map) if m is not None]
     squared_maps = math.prod(float(np.linalg.norm(m, 2)) ** 2 for m in maps)
     stretch = max(1.0, float(np.linalg.norm(R, 2))) ** 2
-    return 1.0 / (2 * depth * float(np.linalg.norm(Sigma, 2)) * squared_maps * stretch)
+    L = 2 * depth * float(np.linalg.norm(Sigma, 2)) * squared_maps * stretch
+    if not 0 < L < math.inf:
+        raise ValueError(f"depth, Sigma and maps must give a positive, finite L, got {L:g}")
+    return 1.0 / L

@@ -258,7 +258,8 @@ def _path(target: Target, depth: int, settings: PathSettings) -> Factorization:
             start = _two_groups(target, form, m, rest_is_P=rest_is_P)
             ways.append((found[-1].norm, start, own))
     for _, start, own in sorted(ways, key=lambda way: way[0])[: settings.starts]:
-        with contextlib.suppress(NotApplicableError):
+        # A step of the search can be singular if R is I up to rounding.
+        with contextlib.suppress(NotApplicableError, np.linalg.LinAlgError):
             layers = layers_of_path(shorten(np.eye(d) + start.build(), depth, own), depth)
             norm = largest_spectral_norm(layers)
             found.append(Factorization(norm, functools.partial(np.asarray, layers)))

@@ -33,6 +33,20 @@ def train(
     since the last one, and the number of wrong labels, n if the mean loss is not finite.
     """
     x, y = jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.int32)
+    state, curve = (start, optax.sgd(learning_rate, momentum).init(start)), []
+    for last in range(steps_per_evaluation, steps + 1, steps_per_evaluation):
+        shape = steps_per_evaluation, batch_examples
+        rows = jax.random.randint(jax.random.fold_in(key, last), shape, 0, len(x))
+        state, losses = _run_steps(state, x, y, rows, learning_rate, momentum)
+        wrong = jnp.argmax(network.forward(state[0], x), axis=1) != y
+        mean = float(losses.mean())
+        errors = int(wrong.sum()) if np.isfinite(mean) else len(x)
+        curve.append({"step": last, "loss": mean, "errors": errors})
+    return curve
+
+
+@jax.jit  # with the rates as arguments, one program serves all of them
+def _run_steps(state, x, y, batches, learning_rate, momentum):
     optimizer = optax.sgd(learning_rate, momentum)
 
     def loss(weights, rows):
@@ -45,14 +59,4 @@ def train(
         updates, velocity = optimizer.update(gradient, velocity)
         return (optax.apply_updates(weights, updates), velocity), value
 
-    run_steps = jax.jit(lambda state, batches: jax.lax.scan(step, state, batches))
-    state, curve = (start, optimizer.init(start)), []
-    for last in range(steps_per_evaluation, steps + 1, steps_per_evaluation):
-        shape = steps_per_evaluation, batch_examples
-        rows = jax.random.randint(jax.random.fold_in(key, last), shape, 0, len(x))
-        state, losses = run_steps(state, rows)
-        wrong = jnp.argmax(network.forward(state[0], x), axis=1) != y
-        mean = float(losses.mean())
-        errors = int(wrong.sum()) if np.isfinite(mean) else len(x)
-        curve.append({"step": last, "loss": mean, "errors": errors})
-    return curve
+    return jax.lax.scan(step, state, batches)

@@ -106,8 +106,9 @@ def separation(x: ArrayLike) -> Separation:
         raise ValueError(f"x must have shape [n, d] with n and d at least 1, got {x.shape}")
     if not (largest := max(float(x.max()), -float(x.min()))) <= _LARGEST_ENTRY:
         raise ValueError(f"entries must be at most {_LARGEST_ENTRY:g} in size, got {largest:g}")
-    # Whole numbers would wrap around or be truncated where their mean is subtracted.
-    projected = _project_to_principal_axes(x if x.dtype.kind == "f" else x.astype(np.float64))
+    # Other types would wrap around, be truncated or overflow where their mean is subtracted.
+    known = x.dtype in (np.float32, np.float64)
+    projected = _project_to_principal_axes(x if known else x.astype(np.float64))
     unit = float(np.abs(projected).max()) or 1.0  # float32 does not hold the squares of 1e-23
     projected /= unit
     squared_norms = np.sum(projected**2, axis=1)

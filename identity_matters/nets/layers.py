@@ -172,8 +172,10 @@ def _gradients(convolve, inputs, slope):
         return jax.linear_transpose(lambda k: convolve(images, k), kernel)(slope)[0]
 
     def in_parts(images, slope):
-        parts = range(0, len(images), count)
-        return sum(kernel_gradient(images[i : i + count], slope[i : i + count]) for i in parts)
+        starts = range(0, len(images), count)
+        parts = (kernel_gradient(images[i : i + count], slope[i : i + count]) for i in starts)
+        wide = jnp.promote_types(kernel.dtype, jnp.float32)  # bfloat16 would round each sum
+        return sum(part.astype(wide) for part in parts).astype(kernel.dtype)
 
     (of_images,) = jax.linear_transpose(lambda x: convolve(x, kernel), images)(slope)
     pixels = next(n for least, n in CPU_PIXELS_PER_GRADIENT.items() if slope.shape[-1] >= least)

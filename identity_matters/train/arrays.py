@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from identity_matters import flops, runs
+from identity_matters.array_types import check_whole
 from identity_matters.batches import Arrays
 from identity_matters.train.checkpoint import COLLECTIONS, Checkpoints
 from identity_matters.train.loop import Intervals, Log, fit
@@ -54,6 +55,8 @@ def train(
     Returns (the trained variables, the records of the run). Raises ValueError for an invalid
     setting or array, and step.NonFiniteError if the training diverges.
     """
+    if check_whole("seed", seed, 0) >= 2**32:
+        raise ValueError(f"seed must be less than 2^32, got {seed}")
     every = max(steps // LOGS, 1)
     data = Arrays(_as_images(x), np.asarray(y), _as_images(x_test), np.asarray(y_test))
     rate = learning_rate_schedule(
@@ -97,9 +100,13 @@ def predict(net: nn.Module, variables: dict, x: Any, *, batch_examples: int = 10
     """
     x = _as_images(x)
     _classes_and_example(net, variables, x)
-    logits = jax.jit(lambda images: _apply(net, variables, _as_input(images), train=False)[0])
-    starts = range(0, len(x), batch_examples)
-    return np.concatenate([np.asarray(logits(x[i : i + batch_examples])) for i in starts])
+    batches = [x[i : i + batch_examples] for i in range(0, len(x), batch_examples)]
+    return np.concatenate([np.asarray(_logits(net, variables, batch)) for batch in batches])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logits(net, variables, images):
+    return _apply(net, variables, _as_input(images), train=False)[0]
 
 
 def save_variables(directory: str | os.PathLike[str], variables: dict) -> None:

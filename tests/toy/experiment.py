@@ -17,7 +17,8 @@ _COMMON = {
     "action": "none",  # none, raise or memory
 }
 _SLOW = {"values": tuple(range(1, 13)), "pause_seconds": 0.5}
-get_config = configs({"plain": {}, "short": {"values": (1,), "scale": "reduced"}, "slow": _SLOW}, _COMMON)
+_SHORT = {"values": (1,), "scale": "reduced"}
+get_config = configs({"plain": {}, "short": _SHORT, "slow": _SLOW}, _COMMON)
 
 
 def trials(variant: str, values: tuple, pause_seconds: float, action: str) -> list[dict]:
