@@ -73,18 +73,6 @@ TABLE_2 = {  # method -> data set -> published error
 REPORT = _DATA["report"]  # the other texts and settings of the report; see claims.toml
 
 
-def claim_id(name: str) -> str:
-    """The id of a claim, given its id or the title that old records name it by; else ValueError.
-
-    >>> claim_id("theorem-2-1"), claim_id("Theorem 2.1")
-    ('theorem-2-1', 'theorem-2-1')
-    """
-    found = _DATA["alias"].get(name, name) if isinstance(name, str) else None
-    if found not in CLAIMS:
-        raise ValueError(f"claim must be an id of claims.toml, got {name!r}")
-    return found
-
-
 def cifar_training_flops(num_classes: int) -> float:
     """Floating-point operations to train Table 1's net on CIFAR, counted as by `flops.count_flops`.
 

@@ -71,9 +71,7 @@ def to_json(value: Any) -> Any:
         return [to_json(entry) for entry in value]
     if hasattr(value, "tolist"):
         return to_json(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return json.dumps(value)
-    return value
+    return json.dumps(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def from_json(value: Any) -> Any:
@@ -344,8 +342,6 @@ def unfinished(path: Any, config: dict) -> tuple[dict, list[bytes]]:
         )
     if changed:
         raise RunError(f"{path}: there is an unfinished run{with_what}; {again}")
-    if run.summary["schema"] != SCHEMA:
-        raise RunError(f"{path}: cannot be resumed, its schema is {run.summary['schema']}; {again}")
     return run.environment, lines
 
 
@@ -368,8 +364,7 @@ def check_summary(summary: dict) -> None:
     """Raises ValueError if `summary` breaks the contract of summary.json."""
     done = summary.get("status") == "done"
     kinds: dict[str, type] = {"experiment": str, "variant": str, "seed": int}
-    # Schema 1 has no "chain", and its claims are titles instead of ids.
-    one_of: dict[str, tuple] = {"schema": (1, SCHEMA), "status": STATUSES, "scale": SCALES}
+    one_of: dict[str, tuple] = {"schema": (SCHEMA,), "status": STATUSES, "scale": SCALES}
     if done:
         kinds |= {"claim": str, "metrics": dict, "paper": dict, "seconds": dict}
         one_of |= {"verdict": tuple(VERDICTS)}
@@ -398,12 +393,12 @@ def _read(path: Any) -> tuple[Run, list[bytes]]:
     config, ran_on = (read_json(path / f"{name}.json") for name in ("config", "environment"))
     _check_seal(path / "environment.json", ran_on)
     file = path / "metrics.jsonl"
-    finished, chained = summary["status"] in FINISHED, summary["schema"] > 1
+    finished = summary["status"] in FINISHED
     text = _read_bytes(file) if finished or file.exists() else b""
     whole = text[: text.rfind(b"\n") + 1]
     lines, records = whole.splitlines(keepends=True), []
     for index, line in enumerate(lines):
-        if chained and line != _chained(line[:-_LINE_END] + b"}", lines[index - 1 : index]):
+        if line != _chained(line[:-_LINE_END] + b"}", lines[index - 1 : index]):
             raise MalformedFileError(
                 f"{file}:{index + 1}: this line, or one before it, was changed, lost or doubled"
             )
@@ -414,7 +409,7 @@ def _read(path: Any) -> tuple[Run, list[bytes]]:
     if finished:
         _check_seal(f"{path / 'summary.json'} or config.json", summary, config)
         noted = summary.get("records")
-        if whole != text or (chained and noted != _noted(lines)):
+        if whole != text or noted != _noted(lines):
             raise MalformedFileError(
                 f"{file}: not as the run left it: {len(lines)} lines, noted {noted}"
             )

@@ -150,14 +150,6 @@ def test_printed_bounds_by_hand():
     assert [paper.theorem_3_2_width(n, 2.0) for n in (7, 8)] == [5, 6]
 
 
-def test_a_claim_is_found_by_its_id_and_by_the_title_that_old_records_have():
-    for name in ("table-2-cifar-10", "Table 2, CIFAR-10"):
-        assert paper.claim_id(name) == "table-2-cifar-10"
-    for unknown in ("Theorem 9.9", None):
-        with pytest.raises(ValueError, match="claim must be an id of"):
-            paper.claim_id(unknown)
-
-
 def test_the_reference_runs_have_every_value_that_a_sentence_names():
     """Covers the runs that exist; `make reproduce` and `make report-reference` add the others."""
     members = groups.read("reference", REFERENCE).groups
@@ -449,9 +441,9 @@ def test_the_committed_pages_are_what_the_reference_runs_say(tmp_path, monkeypat
     shutil.copytree(REFERENCE, tmp_path / "reference")
     reference = groups.read("reference", tmp_path / "reference")
     assert reference.problems == []
-    # On CPUs PyTorch is faster, and libtpu crashes on two programs.
-    missed = [line.split()[0] for line in groups.contradictions(reference.groups, [])]
-    assert missed == ["benchmark_train_step/cpu", "benchmark_compile_check/tpu"]
+    # A step is 2.5 times a bare chain, PyTorch is faster, and libtpu crashes on two programs.
+    missed = [line.partition("/")[0] for line in groups.contradictions(reference.groups, [])]
+    assert missed == [f"benchmark_{name}" for name in ("linear", "train_step", "compile_check")]
     for run in reference.runs:
         assert run.environment["dirty"] is False and len(run.environment["commit"]) == 40, run.path
     build.write([reference], tmp_path)

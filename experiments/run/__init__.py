@@ -361,7 +361,7 @@ def _configure_process(trains: bool) -> None:
 
 def _result(summary: dict, path: Any) -> str:
     """The lines that a run ends with: verdict, the paper's result, ours, where to find more."""
-    claim = paper.CLAIMS[paper.claim_id(summary["claim"])]
+    claim = paper.CLAIMS[summary["claim"]]
     changed = ", ".join(f"{n}={value!r}" for n, value in summary.get("changed", {}).items())
     said = groups.headline(claim.id, groups.group_runs([runs.read_run(path)]))
     if not said:  # the claim's headline covers other variants only

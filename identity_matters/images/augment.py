@@ -34,7 +34,7 @@ def fit_normalization(name: str, images: np.ndarray) -> dict:
     Raises ValueError for an unknown `name`, other images, and a constant channel (``mean_std``).
     """
     fit, _ = _find(name)
-    _check(images)
+    _as_float32(images[:1])  # checks them
     return {key: np.asarray(value, np.float32) for key, value in fit(images).items()}
 
 
@@ -81,13 +81,9 @@ def _find(name: str) -> tuple[Callable, Callable]:
 
 
 def _as_float32(images):
-    _check(images)
-    return jnp.asarray(images, jnp.float32)
-
-
-def _check(images) -> None:
     if images.dtype != np.uint8 or images.ndim != 4 or not images.size:
         raise ValueError(f"images must be uint8[n, h, w, c], got {images.dtype}{[*images.shape]}")
+    return jnp.asarray(images, jnp.float32)
 
 
 def _crop_and_flip(x, keys, pad: int, flip: bool):

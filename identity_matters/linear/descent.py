@@ -16,7 +16,6 @@ from identity_matters.linear import gradient_bound, model
 # Why a run stopped; the position in this tuple is the code inside the loop.
 STOPPED = ("", "risk below tolerance", "stalled", "diverged", "max updates")
 _RUNNING, _CONVERGED, _STALLED, _DIVERGED, _MAX_UPDATES = range(len(STOPPED))
-_LIMIT = 2**30  # the loop counts in int32
 
 
 class Curves(NamedTuple):
@@ -55,11 +54,11 @@ class Rules:
         check_whole("record_every", self.record_every)
         for name, holds, needed in (
             ("learning_rate", 0 < self.learning_rate < math.inf, "positive and finite"),
-            ("max_updates", self.max_updates < _LIMIT, "less than 2^30"),
+            ("max_updates", self.max_updates < 2**30, "less than 2^30"),  # int32
             ("risk_tolerance", self.risk_tolerance >= 0, "0 or more"),
             ("divergence_factor", self.divergence_factor > 1, "above 1"),
             ("stall_tolerance", self.stall_tolerance >= 0, "0 or more"),
-            ("record_every", self.record_every < _LIMIT, "less than 2^30"),
+            ("record_every", self.record_every < 2**30, "less than 2^30"),
         ):
             if not holds:
                 raise ValueError(f"{name} must be {needed}, got {getattr(self, name)}")

@@ -63,8 +63,7 @@ class Group:
     first = property(lambda self: self.runs[0])
     name = property(lambda self: f"{self.first.experiment}/{self.first.variant}")
     scale = property(lambda self: self.first.summary["scale"])
-    # The id of the claim; old records name the claim by its title.
-    claim = property(lambda self: paper.claim_id(self.first.summary["claim"]))
+    claim = property(lambda self: self.first.summary["claim"])
 
     @property
     def verdict(self) -> str:
@@ -93,7 +92,7 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
     """Groups finished runs, sorted by claim in the order of claims.toml, and then by name."""
     groups: dict[tuple, list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.seed):
-        place = list(paper.CLAIMS).index(paper.claim_id(run.summary["claim"]))
+        place = list(paper.CLAIMS).index(run.summary["claim"])
         name = f"{run.experiment}/{run.variant}"
         groups.setdefault((place, name, run.summary["scale"]), []).append(run)
     return [Group(tuple(groups[key])) for key in sorted(groups)]
