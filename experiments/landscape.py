@@ -80,8 +80,9 @@ def build(**trial) -> dict:
     data = {"scale_log10": (0.0, 0.0), "max_condition_log10": condition}
     random_matrices.second_moments(np.random.default_rng(0), 1, trial["width"], **data)
     shared.require_between(0, 1, taus=trial.get("taus", 0.5))
-    if min(trial.get("target_sizes", (0.0,)), default=-1) < 0:
-        raise ValueError(f"target_sizes must be 0 or more, got {trial['target_sizes']}")
+    sizes = trial.get("target_sizes", (0.0,))
+    if not sizes or min(sizes) < 0 or max(sizes) > 100:  # exp of it must be finite
+        raise ValueError(f"target_sizes must be from 0 to 100, got {sizes}")
     return {**trial, "data": data}
 
 

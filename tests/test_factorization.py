@@ -43,6 +43,9 @@ def test_one_number_takes_equal_roots_and_the_identity_nothing(method):
     # In one dimension svd needs no layers for a rotation, so all of them stretch.
     np.testing.assert_allclose(factorize([[2.0]], 4, method), [[[2**0.25 - 1]]] * 4, rtol=1e-14)
     assert not factorize(np.eye(3), 5, method).any()
+    # Up to rounding it takes nearly nothing, though a step of the search for a path is singular.
+    near = np.eye(2) + np.finfo(float).eps * np.array([[1.5, -4.0], [4.0, 0.0]])
+    assert np.abs(factorize(near, 2)).max() < 1e-15
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 5, 24])

@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
@@ -95,6 +96,11 @@ def test_sixteen_devices_share_what_they_can(tmp_path):
     found = training.evaluate(variables)
     assert found["test_error_percent"] == result["test_error_percent"]
     assert found["test_loss"] == pytest.approx(result["test_loss"], rel=1e-5)
+    # It does not go on from there on other images.
+    training.fingerprint, log = {"sha256": "other"}, TrainingLog(Run(run.path), None)
+    refused = pytest.raises(runs.RunError, match=r"images\.sha256 is .* and 'other' here")
+    with log.trial(0, 1), refused:
+        training.run(jax.random.key(0), log)
 
 
 def test_a_run_that_trained_no_image_net_is_not_loaded():

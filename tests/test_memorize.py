@@ -330,8 +330,10 @@ def test_separation_is_the_smallest_squared_distance(monkeypatch, features):
     closest = list(itertools.combinations(range(300), 2))[np.argmin(squares)]
     assert found.indices == paper_method.separation(1e-23 * x).indices == closest
     assert found.rho == pytest.approx(squares.min(), rel=1e-12)  # sums in another order
-    pixels = np.uint8(60 * x[:30] + 128)
-    assert paper_method.separation(pixels).rho == pdist(1.0 * pixels, "sqeuclidean").min()
+    for kind in (np.uint8, np.float16):  # of neither may the squares overflow
+        pixels = kind(60 * x[:30] + 128)
+        expected = pdist(np.float64(pixels), "sqeuclidean").min()
+        assert paper_method.separation(pixels).rho == pytest.approx(expected, rel=1e-12)
     with pytest.raises(ValueError, match="must be at most 1e\\+15 in size, got"):
         paper_method.separation(1e20 * x)
     with pytest.raises(ValueError, match=r"\[n, d\] with n and d at least 1, got \(300,\)"):

@@ -27,14 +27,8 @@ SMALL = {
     "densenet": {"depth": 7, "growth": 2, "stem_width": 2},
     "mlp": {"depth": 5, "width": 6, "initialization": "standard"},
 }
-BLOCKS = {
-    "all_conv_residual": 2,
-    "all_cnn_c": 0,
-    "resnet": 3,
-    "resnet_imagenet": 8,
-    "densenet": 0,
-    "mlp": 3,
-}
+BLOCKS = {"all_conv_residual": 2, "all_cnn_c": 0, "resnet": 3}
+BLOCKS |= {"resnet_imagenet": 8, "densenet": 0, "mlp": 3}
 IMAGES = np.random.default_rng(0).normal(size=(4, 12, 12, 3)).astype(np.float32)
 # Halves of different brightness, so that the statistics of one half are not those of the batch.
 IMAGES[2:] += 1

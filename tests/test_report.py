@@ -91,7 +91,7 @@ def test_sentences_have_ranges_extremes_and_the_largest_over_variants(tmp_path):
     assert groups.fill("{toy/a:norm}", members)[0] == "1–4"
     assert groups.fill("{toy/a:max norm} {toy/a:min norm~3}", members)[0] == "4 1"
     # Seed 0: 3, seed 1: 4.
-    assert groups.fill("{toy/*:norm}", members)[0] == "3–4"
+    assert groups.fill("{toy/*:norm} {toy/*:min norm}", members)[0] == "3–4 1"
     for sentence in ("{toy/c:norm}", "{toy/a:other}", "{other/*:norm}"):
         with pytest.raises(groups.MissingValueError):
             groups.fill(sentence, members)

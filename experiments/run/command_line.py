@@ -125,12 +125,17 @@ def _help(experiment: Any, config: ml_collections.ConfigDict) -> str:
     for name, value in runs.flat(config.to_dict()).items():
         if name not in ("variant", "scale"):
             lines.append(f"  {name} = {value!r}"[:100])
-            lines += [f"      {text}" for text in _comment_on(name.split(".")[-1], source)]
+            lines += [f"      {text}" for text in _comment_on(name, source)]
     return "\n".join([*lines, "", "flags:", *flags.FLAGS.module_help(__name__).splitlines()[2:]])
 
 
-def _comment_on(setting: str, source: str) -> list[str]:
-    """The comment beside or above the first assignment to `setting` that has one."""
+def _comment_on(name: str, source: str) -> list[str]:
+    """The comment beside or above the first assignment to a setting that has one."""
+    group, _, setting = name.rpartition(".")
+    # A group that is written out explains its own settings.
+    opened = rf'^( *)"{group}": {{(?:  # [^\n]*)?\n'
+    written = re.search(rf"{opened}(.*?)^\1}}", source, re.MULTILINE | re.DOTALL)
+    source = written[2] if written and f'"{setting}":' in written[2] else source
     value = rf"""(?:config\.|["'])?{re.escape(setting)}["']?\s*[:=][^=\n].*?"""
     pattern = rf"((?:^[ ]*# .*\n)*)^[ ]*{value}(?:  # (.*))?$"
     for above, beside in re.findall(pattern, source, re.MULTILINE):

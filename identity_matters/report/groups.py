@@ -229,17 +229,17 @@ def fill(sentence: str, groups: list[Group]) -> tuple[str, list[Group]]:
         name, extreme, metric, digits = match.groups(default="")
         named = [g for g in groups if name in (g.name, f"{g.first.experiment}/*")]
         found = [g for g in named if g.scale == "paper"] or named
-        largest: dict[int, float] = {}
+        end: dict[int, float] = {}  # of each seed
         for run in (run for group in found for run in group.runs):
             if metric in run.summary["metrics"]:
                 shown = run.summary["metrics"][metric]
-                largest[run.seed] = max(shown, largest.get(run.seed, shown))
-        if not largest:
+                end[run.seed] = (min if extreme == "min" else max)(shown, end.get(run.seed, shown))
+        if not end:
             raise MissingValueError(match[0])
         used.extend(found)
         seeds = max(len(group.runs) for group in found)
-        of_some = f" (in {len(largest)} of {seeds} runs)" if len(largest) < seeds else ""
-        return in_words(list(largest.values()), int(digits or 2), extreme) + of_some
+        of_some = f" (in {len(end)} of {seeds} runs)" if len(end) < seeds else ""
+        return in_words(list(end.values()), int(digits or 2), extreme) + of_some
 
     try:
         return _VALUE.sub(value, sentence), used
