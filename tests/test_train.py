@@ -48,11 +48,13 @@ def test_predictions_are_those_of_the_evaluation_and_of_the_saved_net(shown):
 def test_a_flax_module_of_ones_own():
     class Own(nn.Module):
         normalized: bool = True
+        widths: tuple | list = (32,)
 
         @nn.compact
         def __call__(self, x, train):
             x = nn.BatchNorm(use_running_average=not train)(x) if self.normalized else x
-            x = nn.relu(nn.Dense(32)(x))
+            for width in self.widths:
+                x = nn.relu(nn.Dense(width)(x))
             return nn.Dense(3)(nn.Dropout(0.1, deterministic=not train)(x))
 
     rng = np.random.default_rng(0)
@@ -65,7 +67,7 @@ def test_a_flax_module_of_ones_own():
     )
     assert records[-1]["test_error_percent"] < 5
     assert np.mean(train.predict(net, variables, x).argmax(1) == y) > 0.95
-    plain = Own(normalized=False)
+    plain = Own(normalized=False, widths=[32])  # a list has no hash
     own = plain.init(jax.random.key(0), x[:1], train=False)
     assert train.predict(plain, own, x).shape == (120, 3)
 

@@ -100,13 +100,10 @@ def predict(net: nn.Module, variables: dict, x: Any, *, batch_examples: int = 10
     """
     x = _as_images(x)
     _classes_and_example(net, variables, x)
-    batches = [x[i : i + batch_examples] for i in range(0, len(x), batch_examples)]
-    return np.concatenate([np.asarray(_logits(net, variables, batch)) for batch in batches])
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _logits(net, variables, images):
-    return _apply(net, variables, _as_input(images), train=False)[0]
+    # Compiled at each call: a net with a list in a field cannot be hashed, so jit cannot know it.
+    logits = jax.jit(lambda images: _apply(net, variables, _as_input(images), train=False)[0])
+    starts = range(0, len(x), batch_examples)
+    return np.concatenate([np.asarray(logits(x[i : i + batch_examples])) for i in starts])
 
 
 def save_variables(directory: str | os.PathLike[str], variables: dict) -> None:
