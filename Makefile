@@ -30,6 +30,8 @@ DATASET ?=
 DATA_DIR ?= data
 RUN ?=
 export RESULTS_DIR SEEDS JOBS DATASETS DATASET DATA_DIR RUN
+# glibc then asks the kernel for huge pages, as docs/training.md says. Set it to nothing to do without.
+export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # What compile-check compiles for: tpu, several slices, or one_chip.
 CHECK ?= tpu
 MODELS := all_conv_residual all_cnn_c resnet densenet
