@@ -30,7 +30,7 @@ import numpy as np
 from benchmarks import shared
 from experiments import run
 from experiments.run.shared import configs, grid, without
-from identity_matters import environment
+from identity_matters import limits
 from identity_matters.images import imagenet, miniature
 
 VARIANTS = ("imagenet",)
@@ -53,7 +53,7 @@ get_config = configs({"imagenet": _SETTINGS})
 
 def trials(*, variant, data_dir, cores, **settings) -> list[dict]:
     """One trial per kind of stream and number of cores."""
-    available = environment.usable_cores()
+    available = limits.usable_cores()
     counts = sorted({count or available for count in cores})
     if not counts or counts[0] < 1 or counts[-1] > available:
         raise ValueError(f"cores must be from 0 (all) to {available} here, got {cores}")

@@ -13,7 +13,7 @@ import numpy as np
 
 from experiments import run
 from experiments.run.shared import reproduced
-from identity_matters import environment
+from identity_matters import limits
 
 # Load average per core above which times say little. A benchmark alone brings it near 1.
 MOST_LOAD_PER_CORE = 1.25
@@ -39,7 +39,7 @@ def seconds_in_turns(candidates: dict[str, Callable[[], Any]], rounds: int) -> d
 
 def load_per_core() -> float:
     """The load average of the last minute, over the cores that this process may use."""
-    return os.getloadavg()[0] / environment.usable_cores()
+    return os.getloadavg()[0] / limits.usable_cores()
 
 
 def exponent(records: list[dict], size: str, seconds: str) -> float:

@@ -11,6 +11,8 @@ import re
 import subprocess
 import sys
 
+from identity_matters import limits
+
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "optax", "flax")  # they can change a number
 GIT_TIMEOUT_SECONDS = 30
@@ -31,7 +33,7 @@ def describe() -> dict:
         "backend": devices[0].platform,
         "devices": [device.device_kind for device in devices],
         "cpu": _cpu_model(),
-        "cpu_cores": usable_cores(),
+        "cpu_cores": limits.usable_cores(),
     }
 
 
@@ -77,8 +79,3 @@ def _cpu_model() -> str:
         if found := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
             return found[1]
     return platform.processor()
-
-
-def usable_cores() -> int:
-    """The number of processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

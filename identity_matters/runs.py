@@ -124,9 +124,19 @@ def write_atomically(path: Any, text: str) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    directory = os.open(path.parent, os.O_RDONLY)
-    os.fsync(directory)
-    os.close(directory)
+    _flush_directory(path.parent)
+
+
+def _flush_directory(path: Any) -> None:
+    """Asks that renames in `path` reach the disk; some shares (CIFS, sshfs, WSL) cannot do that."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def write_json(path: Any, value: Any) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from experiments import run
 from experiments.images.log import RESULT
 from experiments.run.shared import reproduced
-from identity_matters import environment, flops, nets, runs
+from identity_matters import flops, limits, nets, runs
 from identity_matters.batches import Arrays, Streams
 from identity_matters.images import augment, datasets, imagenet, miniature
 from identity_matters.train import checkpoint, loop, multihost, parallel, step
@@ -178,7 +178,7 @@ def _load_imagenet(
     read_train = functools.partial(imagenet.read_train, train, pixels=image_pixels)
     pixels = {"pixels": image_pixels, "shorter_side_pixels": eval_shorter_side_pixels}
     read_test = functools.partial(imagenet.read_test, test, **pixels)
-    threads = worker_threads or environment.usable_cores()
+    threads = worker_threads or limits.usable_cores()
     stream = functools.partial(imagenet.stream, threads=threads, processes=worker_processes)
     shape = (image_pixels, image_pixels, 3)
     examples = Streams(shape, len(train), len(test), read_train, read_test, stream)

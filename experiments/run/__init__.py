@@ -41,7 +41,7 @@ import experiments
 from experiments.images.log import RESULT, TrainingLog
 from experiments.run import command_line, several
 from experiments.run.shared import generator, require_between, total, where
-from identity_matters import environment, paper, runs
+from identity_matters import limits, paper, runs
 from identity_matters.report import groups
 from identity_matters.train import multihost
 
@@ -345,7 +345,7 @@ def _configure_process(trains: bool) -> None:
     jax.config.update("jax_enable_x64", not trains)
     if trains and "JAX_NUM_CPU_DEVICES" not in os.environ:
         # A power of two divides the usual batch sizes.
-        cores = 1 << (environment.usable_cores().bit_length() - 1)
+        cores = 1 << (limits.usable_cores().bit_length() - 1)
         jax.config.update("jax_num_cpu_devices", min(cores, MOST_CPU_DEVICES))
     if trains and platform.libc_ver()[0] == "glibc":
         # Otherwise the kernel clears fresh memory for each step on a CPU, 8 % of the time of
