@@ -14,7 +14,7 @@ import scipy.integrate
 import scipy.optimize
 from numpy.typing import ArrayLike
 
-from identity_matters.array_types import check_whole
+from identity_matters.checks import check_whole
 from identity_matters.linear import gradient_bound
 
 # The proofs use l |||A||| <= a <= 1, where (1 - a/l)^{l-1} >= e^{-a}.

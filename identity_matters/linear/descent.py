@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from identity_matters.array_types import Array, check_whole
+from identity_matters.array_types import Array
+from identity_matters.checks import check_whole
 from identity_matters.linear import gradient_bound, model
 
 # Why a run stopped; the position in this tuple is the code inside the loop.

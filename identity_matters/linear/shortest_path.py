@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from identity_matters import solvers
-from identity_matters.array_types import check_whole
+from identity_matters.checks import check_whole
 from identity_matters.linear.target import NotApplicableError
 
 # The series converge in a dozen terms for pieces near I.

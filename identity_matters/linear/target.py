@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from identity_matters.array_types import check_whole
+from identity_matters.checks import check_whole
 
 # 3 gamma comes from computed singular values: rounding may lift it just above a whole number.
 _ROUNDING_LAYERS = 1e-9

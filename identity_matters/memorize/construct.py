@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from identity_matters.array_types import check_whole
+from identity_matters.checks import check_whole
 from identity_matters.memorize import adaptive, certificate, paper_method
 from identity_matters.memorize.certificate import Certificate, PrecisionError, remedy
 from identity_matters.memorize.network import (

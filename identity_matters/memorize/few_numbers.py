@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from identity_matters.array_types import Array, check_whole
+from identity_matters.array_types import Array
+from identity_matters.checks import check_whole
 from identity_matters.memorize import construct
 from identity_matters.memorize.certificate import PrecisionError
 from identity_matters.memorize.network import apply_block, matmul, run_blocks, transform

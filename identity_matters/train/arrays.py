@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from identity_matters import flops, runs
-from identity_matters.array_types import check_whole
 from identity_matters.batches import Arrays
+from identity_matters.checks import check_whole
 from identity_matters.train.checkpoint import COLLECTIONS, Checkpoints
 from identity_matters.train.loop import Intervals, Log, fit
 from identity_matters.train.parallel import ParallelSteps, pick_devices

@@ -1,0 +1,137 @@
+"""Checks of arguments, each of which raises an error of one line that names the argument."""
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import DTypeLike
+
+# NumPy's own subclasses of ndarray that hold numbers and nothing else.
+_PLAIN_ARRAYS = (np.ndarray, np.memmap, np.matrix)
+# Properties of classes whose instances are numbers with a unit.
+_UNITS = ("unit", "units")
+
+
+def check_whole(name: str, value: Any, least: int = 1, reason: str = "") -> int:
+    """`value` as an int; ValueError, with `reason`, unless it is whole and at least `least`."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        whole = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be a whole number, got {value!r}") from None
+    if whole < least:
+        raise ValueError(f"{name} must be at least {least}{reason}, got {whole}")
+    return whole
+
+
+def plain_array(name: str, value: Any) -> np.ndarray:
+    """`value` as a NumPy array of its own dtype that has lost nothing by the conversion.
+
+    ``np.asarray`` drops the mask of a masked array and the unit of a quantity without a word, also
+    where they are the items of a list. NaN and infinity pass: see `real_array`.
+
+    Args:
+      name: how the caller knows the argument; the message begins with it.
+      value: a NumPy or JAX array, a number, or nested sequences of them.
+    Raises:
+      ValueError: `value` has a mask or a unit, or cannot be an array of booleans, integers, real or
+        complex numbers (strings, objects, dates, rows of different lengths).
+
+    >>> plain_array("x", [[1, 2], [3, 4]]).dtype.kind
+    'i'
+    >>> plain_array("x", np.ma.array([1.0, 2.0], mask=[False, True]))
+    Traceback (most recent call last):
+    ValueError: x must be a plain array of numbers, got a MaskedArray
+    """
+    wrapped = _find_wrapped(value)
+    if wrapped is not None:
+        kind = type(wrapped).__name__
+        raise ValueError(f"{name} must be a plain array of numbers, got a {kind}")
+    try:
+        array = np.asarray(value)
+    except MemoryError:
+        raise
+    # Any object may convert itself, and raises what it likes.
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{name} must be an array of numbers: {reason}") from error
+    if not _holds_numbers(array.dtype):
+        raise ValueError(f"{name} must hold numbers, got dtype {array.dtype}")
+    return array
+
+
+def real_array(
+    name: str, value: Any, *, axes: int | None = None, dtype: DTypeLike | None = np.float64
+) -> np.ndarray:
+    """`value` as an array of finite real numbers, converted to `dtype`; None keeps its own.
+
+    Args:
+      name, value: as in `plain_array`.
+      axes: how many axes the array must have; None for any number.
+      dtype: a floating type, in which the numbers must be finite, or None.
+    Raises:
+      ValueError: as in `plain_array`; or booleans or complex numbers (even if all imaginary parts
+        are 0), NaN or infinity, an array without entries, or another number of axes.
+
+    >>> real_array("R", [[1, 2], [3, 4]], axes=2)
+    array([[1., 2.],
+           [3., 4.]])
+    >>> real_array("R", [[1.0, float("nan")]])
+    Traceback (most recent call last):
+    ValueError: R must be finite, got R[0, 1] = nan
+    """
+    array = plain_array(name, value)
+    if array.dtype.kind in "bc":
+        raise ValueError(f"{name} must hold real numbers, got dtype {array.dtype}")
+    if axes is not None and array.ndim != axes:
+        raise ValueError(f"{name} must have {axes} axes, got shape {array.shape}")
+    if not array.size:
+        raise ValueError(f"{name} must not be empty, got shape {array.shape}")
+    if dtype is not None:
+        with np.errstate(over="ignore"):  # it becomes an infinity, which is refused below
+            array = array.astype(dtype, copy=False)
+    finite = np.isfinite(array)
+    if not finite.all():
+        index = tuple(int(i) for i in np.argwhere(~finite)[0])
+        place = f"{name}{list(index)}" if index else name
+        raise ValueError(f"{name} must be finite, got {place} = {array[index]}")
+    return array
+
+
+def square_matrix(name: str, value: Any) -> np.ndarray:
+    """`value` as f64[d, d], finite, d at least 1; ValueError otherwise, as in `real_array`."""
+    matrix = real_array(name, value)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"{name} must be a square matrix, got shape {matrix.shape}")
+    return matrix
+
+
+def real_number(name: str, value: Any) -> float:
+    """`value` as a float; ValueError unless it is one finite real number."""
+    return float(real_array(name, value, axes=0))
+
+
+def _find_wrapped(value: Any) -> Any:
+    """The first part of `value` that holds more than numbers, or None."""
+    if isinstance(value, (list, tuple)):
+        kinds = set(map(type, value))
+        if all(issubclass(kind, (bool, int, float, complex, str)) for kind in kinds):
+            return None
+        wrapped = (_find_wrapped(item) for item in value)
+        return next((item for item in wrapped if item is not None), None)
+    if isinstance(value, jax.Array):
+        return None
+    if isinstance(value, np.ndarray):
+        return None if type(value) in _PLAIN_ARRAYS else value
+    has_unit = any(hasattr(type(value), unit) for unit in _UNITS)
+    return value if has_unit else None
+
+
+def _holds_numbers(dtype: np.dtype) -> bool:
+    """Whether it is of booleans, integers, real or complex numbers, bfloat16 and its like too."""
+    kinds: Sequence[type] = (np.bool_, np.number)
+    return any(jnp.issubdtype(dtype, kind) for kind in kinds)
