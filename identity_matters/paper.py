@@ -20,7 +20,7 @@ class Claim(NamedTuple):
     latex: tuple[str, ...]
     published: str
     ours: tuple[str, ...]
-    first: str = "Hardt & Ma"
+    first: str
     note: str = ""
     command: str = ""
 
@@ -59,9 +59,19 @@ def _text(value: Any) -> Any:
     return " ".join(value.split()) if isinstance(value, str) else value
 
 
+def _claim(name: str, entry: dict) -> Claim:
+    """The claim of one entry; ValueError, naming it, if a field is missing or unknown."""
+    needed = set(Claim._fields) - set(Claim._field_defaults) - {"id"}
+    if missing := sorted(needed - entry.keys()):
+        raise ValueError(f"claims.toml: [claim.{name}] lacks {', '.join(missing)}")
+    if unknown := sorted(entry.keys() - set(Claim._fields)):
+        raise ValueError(f"claims.toml: [claim.{name}] has unknown fields: {', '.join(unknown)}")
+    return Claim(name, **entry)
+
+
 _FILE = pathlib.Path(__file__).with_name("claims.toml")
 _DATA = _text(tomllib.loads(_FILE.read_text(encoding="utf-8")))
-CLAIMS = {name: Claim(name, **entry) for name, entry in _DATA["claim"].items()}
+CLAIMS = {name: _claim(name, entry) for name, entry in _DATA["claim"].items()}
 FINDINGS = tuple(Finding(**entry) for entry in _DATA["finding"])
 FIGURES = {name: Caption(**entry) for name, entry in _DATA["figure"].items()}
 NUMBERS = {name: Number(**entry) for name, entry in _DATA["number"].items()}

@@ -183,7 +183,7 @@ def extended(tmp_path_factory):
 
 
 def test_the_tutorial_is_short_runs_and_leaves_no_work_for_the_linter(extended):
-    assert len(TUTORIAL.read_text(encoding="utf-8").splitlines()) <= 80
+    assert len(TUTORIAL.read_text(encoding="utf-8").splitlines()) <= 90
     shown = [line for block in fences(TUTORIAL, "bash") for line in block.splitlines()]
     ran = [line for line in shown if line.startswith(".venv/bin/python -m ")]
     assert len(ran) == 2

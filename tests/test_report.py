@@ -150,6 +150,17 @@ def test_printed_bounds_by_hand():
     assert [paper.theorem_3_2_width(n, 2.0) for n in (7, 8)] == [5, 6]
 
 
+def test_a_claim_must_say_who_was_first():
+    entry = paper.CLAIMS["theorem-2-1"]._asdict()
+    name = entry.pop("id")
+    assert paper._claim(name, entry) == paper.CLAIMS[name]
+    for field in ("first", "statement"):
+        with pytest.raises(ValueError, match=rf"\[claim.theorem-2-1\] lacks {field}$"):
+            paper._claim(name, {key: text for key, text in entry.items() if key != field})
+    with pytest.raises(ValueError, match="unknown fields: proof"):
+        paper._claim(name, {**entry, "proof": ""})
+
+
 def test_the_reference_runs_have_every_value_that_a_sentence_names():
     """Covers the runs that exist; `make reproduce` and `make report-reference` add the others."""
     members = groups.read("reference", REFERENCE).groups
