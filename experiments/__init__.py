@@ -15,7 +15,6 @@ KINDS = {
     "ACCELERATOR_VARIANTS": "needs an accelerator",
     "OTHER_VARIANTS": "only when named",
 }
-SEEDS = 2**32  # in float32 mode JAX uses 32 bits of a seed: larger ones would repeat smaller ones
 
 # Name of each experiment -> its module, found by a text search so that nothing is imported.
 MODULES = {

@@ -34,7 +34,7 @@ def _main(_: list[str]) -> int:
         raise flags.ValidationError(message)
     reference = groups.read("reference", commands.REFERENCE_DIR.value)
     yours = groups.read("yours", directory)
-    console = commands.console()
+    console = commands.Console()
     for claim in paper.CLAIMS.values():
         known, verdict = (groups.verdicts(claim.id, one.groups) for one in (reference, yours))
         if verdict == groups.NOT_RUN:

@@ -14,6 +14,7 @@ import collections
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import glob
 import importlib.util
 import itertools
@@ -38,7 +39,7 @@ from absl import flags
 
 import experiments
 from experiments import commands, compare
-from identity_matters import runs
+from identity_matters import environment, runs
 from identity_matters.report import groups
 
 _SEEDS = flags.DEFINE_spaceseplist("seeds", ["0"], "Seeds of the runs.", comma_compat=True)
@@ -123,7 +124,7 @@ def main(_) -> int:
         logs.mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:
         raise flags.ValidationError(str(error)) from None
-    console = commands.console()
+    console = commands.Console()
     waiting = []
     for job in jobs:
         job.problem = _why_not(job)
@@ -159,8 +160,8 @@ def _jobs() -> list[Job]:
     if _VARIANTS.value and len(set(_ONLY.value)) != 1:
         raise ValueError("--variants needs one experiment, named by --only")
     seeds = _SEEDS.value
-    if not seeds or not all(word.isdecimal() and int(word) < experiments.SEEDS for word in seeds):
-        wanted = f"numbers from 0 to {experiments.SEEDS - 1}, separated by blanks or commas"
+    if not seeds or not all(word.isdecimal() and int(word) < runs.SEEDS for word in seeds):
+        wanted = f"numbers from 0 to {runs.SEEDS - 1}, separated by blanks or commas"
         raise ValueError(f"--seeds must be {wanted}, got {' '.join(seeds)!r}")
     names = _ONLY.value or experiments.MODULES
     chosen = [v for name in _VARIANTS.value for v in experiments.find_variants(names[0], name)]
@@ -210,7 +211,7 @@ def _why_not(job: Job) -> str | None:
     own.pop("scale", None)
     try:
         if job.summary() is None:
-            runs.unfinished(job.path, own)
+            runs.unfinished(job.path, own, _code_and_packages())
             return None
         config = runs.read_run(job.path).config
     except runs.RunError as error:
@@ -218,6 +219,11 @@ def _why_not(job: Job) -> str | None:
     for name, (before, now) in runs.differences(config, own).items():
         return f"was made with {name}={before!r}, which is {now!r} now"
     return None
+
+
+@functools.cache
+def _code_and_packages() -> dict:
+    return environment.code_and_packages()
 
 
 def _end_with_make() -> None:

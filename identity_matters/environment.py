@@ -1,4 +1,4 @@
-"""The environment of a run: its code, package versions, machine and command."""
+"""The environment of a run: its code, package versions, machine, JAX's settings and command."""
 
 import contextlib
 import datetime
@@ -8,55 +8,112 @@ import os
 import pathlib
 import platform
 import re
-import subprocess
 import sys
 
 from identity_matters import limits
+from identity_matters.code_version import code_version
 
-REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "optax", "flax")  # they can change a number
-GIT_TIMEOUT_SECONDS = 30
+# Settings of JAX, from its configuration or a variable JAX_..., that can change a number.
+JAX_SETTINGS = (
+    "jax_allow_f16_reductions",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_disable_jit",
+    "jax_disable_most_optimizations",
+    "jax_enable_x64",
+    "jax_exec_time_optimization_effort",
+    "jax_high_dynamic_range_gumbel",
+    "jax_numpy_dtype_promotion",
+    "jax_optimization_level",
+    "jax_random_seed_offset",
+    "jax_softmax_custom_jvp",
+    "jax_threefry_gpu_kernel_lowering",
+    "jax_threefry_partitionable",
+)
+# Variables that compilers and libraries read. Each holds flags, separated by blanks.
+VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG")
+_NO_NUMBER = re.compile("dump|host_platform_device_count")
+# What must stay the same, beside the code, if a run is resumed -> how a message calls it.
+_KEPT = {
+    "packages": "with other packages",
+    "jax_settings": "with other settings of JAX",
+    "variables": "with other variables",
+}
 
 
 def describe() -> dict:
-    """The commit, package versions, devices and command of this process, JSON-able."""
+    """The code, package versions, devices, settings and command of this process, JSON-able."""
     import jax
 
     devices = jax.devices()
     return {
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        **code_version(),
+        **code_and_packages(),
         "command": _command(),
         "python": platform.python_version(),
-        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "platform": f"{platform.system()} {platform.machine()}",
         "backend": devices[0].platform,
         "devices": [device.device_kind for device in devices],
         "cpu": _cpu_model(),
         "cpu_cores": limits.usable_cores(),
+        "jax_settings": _jax_settings(jax.config.values),
+        "variables": _variables(),
     }
 
 
-def code_version() -> dict:
-    """The commit, and whether the work tree differs from it outside results/; None if unknown."""
-    top = _git("rev-parse", "--show-toplevel")
-    # An installed copy of the library may lie inside one of the user's repositories.
-    if top is None or pathlib.Path(top).resolve() != REPOSITORY:
-        return {"commit": None, "dirty": None}
-    status = _git("status", "--porcelain", "--", ".", ":!results")
-    return {"commit": _git("rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
+def code_and_packages() -> dict:
+    """The part of `describe` that does not need JAX."""
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    return {**code_version(), "packages": versions}
 
 
-def _git(*arguments: str) -> str | None:
-    # Without --no-optional-locks a killed `git status` leaves .git/index.lock behind.
-    command = ["git", "-C", str(REPOSITORY), "--no-optional-locks", *arguments]
-    try:
-        output = subprocess.check_output(
-            command, stderr=subprocess.DEVNULL, text=True, timeout=GIT_TIMEOUT_SECONDS
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return output.strip()
+def why_not_resumed(before: dict, now: dict) -> str | None:
+    """Says why a run must not be resumed; None if it may be.
+
+    A resumed run must draw the numbers that it would have drawn undisturbed. Other devices and
+    another number of cores are allowed: the report names them.
+
+    Args:
+      before: environment of the run, as in environment.json.
+      now: the environment to resume it in, or the parts of it that are known.
+    """
+    if "code" in before and before["code"] != now["code"]:
+        commits = f"commit {_named(before)}, here {_named(now)}"
+        return f"begun by other code ({commits}); that code can resume it"
+    for field, words in _KEPT.items():
+        if field in before and field in now:
+            was, is_now = before[field], now[field]
+            for name in sorted(was.keys() | is_now.keys()):
+                if was.get(name) != is_now.get(name):
+                    return f"begun {words} ({name} {was.get(name)}, here {is_now.get(name)})"
+    return None
+
+
+def _named(environment: dict) -> str:
+    commit = environment.get("commit") or "unknown"
+    return f"{commit[:12]} with uncommitted changes" if environment.get("dirty") else commit[:12]
+
+
+def _jax_settings(values: dict) -> dict:
+    """The current `JAX_SETTINGS` that this version of JAX has; enumerations by their value."""
+    shown = {}
+    for name in JAX_SETTINGS:
+        if name in values:
+            value = getattr(values[name], "value", values[name])
+            plain = value is None or isinstance(value, bool | int | float | str)
+            shown[name] = value if plain else str(value)
+    return shown
+
+
+def _variables() -> dict:
+    """The `VARIABLES` that are set, without flags that change no number."""
+    shown = {}
+    for name in VARIABLES:
+        flags = [flag for flag in os.environ.get(name, "").split() if not _NO_NUMBER.search(flag)]
+        if flags:
+            shown[name] = " ".join(flags)
+    return shown
 
 
 def _command() -> list[str]:
@@ -70,7 +127,7 @@ def _command() -> list[str]:
     here = f"{pathlib.Path.cwd()}{os.sep}"
     spec = sys.modules["__main__"].__spec__
     program = ["-m", spec.name] if spec else [pathlib.Path(sys.argv[0]).name]
-    return ["python", *program, *(a.replace(here, "") for a in arguments)]
+    return ["python", *program, *(argument.replace(here, "") for argument in arguments)]
 
 
 def _cpu_model() -> str:

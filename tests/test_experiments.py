@@ -1,17 +1,12 @@
-"""Entry points that put the suite together: reproduce, report, compare, promote."""
-
-import re
+"""Every entry point at its smallest settings; compare and report."""
 
 import pytest
-from absl.testing import flagsaver
 
 from benchmarks import linear
-from experiments import promote
 from identity_matters import runs
 from identity_matters.report import build, groups
 from tests import forked
 from tests.test_report import write_run
-from tests.test_reproduce import change
 
 
 def run_module(name, *arguments):
@@ -145,51 +140,3 @@ def test_compare_fails_on_a_contradiction_and_report_names_what_it_skips(tmp_pat
     bad = run_module("compare", nowhere, f"--results_dir={tmp_path / 'bad'}")
     assert bad.returncode == 1
     assert "contradiction: toy/plain (Theorem 2.1): not reproduced" in bad.stdout
-
-
-# As in a run made at a commit without uncommitted changes.
-CLEAN = {"commit": "0" * 40, "dirty": False}
-
-
-def test_promote_copies_a_finished_run_as_it_is(tmp_path):
-    path = write_run(tmp_path / "local")
-    change(path, "environment.json", **CLEAN)
-    reference = tmp_path / "reference"
-    finished = run_module("promote", f"--reference_dir={reference}", path)
-    assert finished.returncode == 0, finished.stderr
-    target = reference / "toy" / "plain" / "seed=0"
-    names = ["config.json", "environment.json", "metrics.jsonl", "summary.json"]
-    assert sorted(entry.name for entry in target.iterdir()) == names
-    assert all((target / n).read_bytes() == (path / n).read_bytes() for n in names)
-    again = run_module("promote", f"--reference_dir={reference}", target)
-    assert (again.returncode, len(again.stderr.splitlines())) == (2, 1)
-    assert "is in the reference already" in again.stderr
-
-
-@pytest.mark.parametrize(
-    ("name", "fields", "message"),
-    [
-        ("environment", {"dirty": None}, "was not made at a commit without changes"),
-        ("environment", {"dirty": True}, "was not made at a commit without changes"),
-        ("environment", {"commit": None}, "was not made at a commit without changes"),
-        ("environment", {"resumed": [{"commit": "1" * 40, "dirty": False}]}, "at several commits"),
-        ("summary", {"status": "interrupted"}, "only a finished run can be promoted; it is interr"),
-        ("summary", {"changed": {"depth": 1}}, "its settings are not those of a variant"),
-        ("summary", {"experiment": "../../../../elsewhere"}, "experiment must be a relative path"),
-        ("summary", {"variant": "/elsewhere"}, "variant must be a relative path"),
-        ("summary", {"experiment": "other"}, "its summary.json belongs at other/plain/seed=0"),
-        ("summary", {"seed": 1}, "its summary.json belongs at toy/plain/seed=1"),
-    ],
-)
-def test_promote_refuses_what_nobody_could_make_again_or_lies_elsewhere(
-    tmp_path, name, fields, message
-):
-    path = write_run(tmp_path / "local")
-    change(path, "environment.json", **CLEAN)
-    change(path, f"{name}.json", **fields)
-    with (
-        flagsaver.as_parsed(reference_dir=str(tmp_path / "reference")),
-        pytest.raises(runs.RunError, match=re.escape(message)),
-    ):
-        promote._main([str(path)])
-    assert [entry.name for entry in tmp_path.iterdir()] == ["local"]

@@ -12,6 +12,7 @@ import pytest
 from experiments import run
 from identity_matters import runs
 from tests import forked
+from tests.rewriting import rewrite
 
 
 def reproduce(results_dir, *arguments, ends):
@@ -23,12 +24,6 @@ def reproduce(results_dir, *arguments, ends):
 def run_toy(results_dir, *arguments):
     local = f"--results_dir={results_dir / 'local'}"
     forked.run("tests.toy.experiment", local, *arguments, ends=0)
-
-
-def change(path, name, **fields):
-    value = {**runs.read_json(path / name), **fields}
-    value.pop("digest", None)  # as if the run had written these values
-    runs.write_json(path / name, value)
 
 
 def statuses(results_dir):
@@ -54,8 +49,8 @@ def test_it_runs_what_is_missing_side_by_side_and_ends_with_a_summary(tmp_path):
     # Nothing is left to do. It names a verdict that differs from the reference, and another jax.
     reference = tmp_path / "reference" / "toy" / "plain" / "seed=0"
     shutil.copytree(plain / "seed=0", reference)
-    change(reference, "summary.json", verdict="counterexample")
-    change(reference, "environment.json", packages={"jax": "0.0.1"})
+    rewrite(reference, "summary.json", verdict="counterexample")
+    rewrite(reference, "environment.json", packages={"jax": "0.0.1"})
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json*")}
     again = reproduce(tmp_path, "--only=toy", "--variants=plain", "--jobs=2", ends=1)
     assert "run 1 of" not in again.stdout
@@ -67,7 +62,7 @@ def test_it_runs_what_is_missing_side_by_side_and_ends_with_a_summary(tmp_path):
     shutil.copytree(reference, reference.parents[1] / "short" / "seed=0")
     for seconds, runs_short in ((20.1, False), (20.0, True)):
         for path, own in ((reference, 20.2), (reference.parents[1] / "short/seed=0", seconds)):
-            change(path, "summary.json", seconds={"total": own})
+            rewrite(path, "summary.json", seconds={"total": own})
         demo = reproduce(tmp_path, "--demo", ends=None)
         assert ("toy short seed=0: holds" in demo.stdout) == runs_short, demo.stdout
 
@@ -77,13 +72,13 @@ def test_runs_that_are_no_use_are_refused_and_made_anew_when_told_to(tmp_path):
     run_toy(tmp_path)
     for seed in range(1, 6):
         shutil.copytree(plain / "seed=0", plain / f"seed={seed}")
-        change(plain / f"seed={seed}", "summary.json", seed=seed)
-    change(plain / "seed=0", "summary.json", status="diverged")
-    change(plain / "seed=1", "config.json", values=[4])
+        rewrite(plain / f"seed={seed}", "summary.json", seed=seed)
+    rewrite(plain / "seed=0", "summary.json", status="diverged")
+    rewrite(plain / "seed=1", "config.json", values=[4])
     (plain / "seed=2" / "metrics.jsonl").write_text("garbage\n")
-    change(plain / "seed=3", "config.json", values=[4])
+    rewrite(plain / "seed=3", "config.json", values=[4])
     for seed in (3, 4):
-        change(plain / f"seed={seed}", "summary.json", status="interrupted")
+        rewrite(plain / f"seed={seed}", "summary.json", status="interrupted")
     (plain / "seed=4" / "metrics.jsonl").write_text("")
     (plain / "seed=5" / "summary.json").unlink()
     refused = reproduce(tmp_path, "--only=toy,toy", "--seeds=0 1 2 3 4 5", ends=1)

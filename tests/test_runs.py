@@ -5,7 +5,7 @@ import fcntl
 import json
 import math
 import os
-import subprocess
+import re
 import sys
 import time
 from typing import ClassVar
@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 from fsspec.implementations import memory
 
-from identity_matters import environment, runs
+from identity_matters import runs
 from tests import forked
+from tests.rewriting import rewrite
 
 DONE = {
     "claim": "theorem-2-1",
@@ -49,7 +50,7 @@ def test_a_finished_run_reads_back_as_written_and_is_refused_and_left_alone(tmp_
     assert run.records == [{"cell": 0, "value": 1.0}]
     named = {"experiment": "toy", "variant": "a/b", "seed": 3, "scale": "paper"}
     added = {name: run.summary[name] for name in ("seconds", "records", "digest")}
-    assert run.summary == {"schema": 2, "status": "done", **named, **DONE, **added}
+    assert run.summary == {"schema": 3, "status": "done", **named, **DONE, **added}
     assert run.environment["packages"].keys() >= {"jax", "jaxlib", "numpy"}
     assert run.environment["backend"] == "cpu"
     before = {entry.name: entry.read_bytes() for entry in path.iterdir()}
@@ -137,7 +138,7 @@ def test_a_damaged_file_is_named_and_skipped_and_ends_a_resumption_in_one_line(
     (run.path / name).unlink()
     if content == "directory":
         (run.path / name).mkdir()
-        with pytest.raises(runs.RunError, match=rf"{name}: cannot be read \(Is a directory\)"):
+        with pytest.raises(runs.RunError, match=rf"{name}: cannot be read \(it is not a regular"):
             runs.read_run(run.path)
     elif content is not None:
         (run.path / name).write_bytes(content)
@@ -150,27 +151,42 @@ def test_a_damaged_file_is_named_and_skipped_and_ends_a_resumption_in_one_line(
 
 
 @pytest.mark.parametrize("name", ["environment.json", "config.json", "summary.json"])
-@pytest.mark.parametrize("status", ["done", "interrupted"])
+@pytest.mark.parametrize("status", ["running", "done", "interrupted"])
 def test_a_changed_value_is_noticed(tmp_path, name, status):
     settings = {"depth": (1, 2), "rate": math.nan}
     run = create(tmp_path, config=settings)
     run.append({"cell": 0})
-    run.finish(status, **(DONE if status == "done" else {}))
+    if status == "running":
+        run._held.close()
+    else:
+        run.finish(status, **(DONE if status == "done" else {}))
     value = runs.read_json(run.path / name)
-    field, changed, said = {
-        "environment.json": ("cpu_cores", 0, "a value was changed"),
-        "config.json": ("depth", [3], r"with depth=\[3\], this one has \[1, 2\]"),
-        "summary.json": ("scale", "reduced", "a value was changed"),
+    changes = {
+        "environment.json": {"cpu_cores": 7},
+        "config.json": {"depth": [3]},
+        "summary.json": {"scale": "reduced"},
     }[name]
     runs.write_json(run.path / name, value)
     runs.read_run(run.path)
-    runs.write_json(run.path / name, {**value, field: changed})
-    if status == "done" or name == "environment.json":
-        with pytest.raises(runs.RunError, match=rf"{name}.*a value was changed"):
-            runs.read_run(run.path)
-    if status == "interrupted":
-        with pytest.raises(runs.RunError, match=said):
-            create(tmp_path, config=settings)
+    runs.write_json(run.path / name, {**value, **changes})
+    said = r"(summary|environment)\.json.*a value was changed"
+    with pytest.raises(runs.RunError, match=said):
+        runs.read_run(run.path)
+    with pytest.raises(runs.RunError, match=said):
+        create(tmp_path, config=settings)
+
+
+@pytest.mark.parametrize("name", ["environment.json", "summary.json"])
+@pytest.mark.parametrize("status", ["running", "done", "interrupted"])
+def test_a_seal_cannot_be_left_out(tmp_path, name, status):
+    run = create(tmp_path)
+    if status != "running":
+        run.finish(status, **(DONE if status == "done" else {}))
+    value = runs.read_json(run.path / name)
+    del value["digest"]
+    runs.write_json(run.path / name, value)
+    with pytest.raises(runs.RunError, match="has no digest"):
+        runs.read_run(run.path)
 
 
 def test_a_disk_that_fills_up_loses_no_line_and_leaves_no_file(tmp_path, monkeypatch):
@@ -196,38 +212,6 @@ def test_a_file_system_without_locks_is_named_and_used(tmp_path, monkeypatch, ca
     monkeypatch.setattr(fcntl, "flock", refuse)
     create(tmp_path).finish("interrupted")
     assert "has no locks (No locks available); start a run only once" in capsys.readouterr().err
-
-
-def git(directory, *arguments):
-    subprocess.run(["git", *arguments], cwd=directory, check=True, capture_output=True)
-
-
-def test_the_commit_is_known_only_where_it_is_ours(tmp_path, monkeypatch):
-    identity = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-    (tmp_path / "copy").mkdir()
-    (tmp_path / "file").write_text("text")
-    git(tmp_path, "init", "-q")
-    git(tmp_path, "add", "file")
-    git(tmp_path, *identity, "commit", "-qm", "one")
-    monkeypatch.setattr(environment, "REPOSITORY", tmp_path)
-    known = environment.code_version()
-    assert len(known["commit"]) == 40 and known["dirty"] is False
-    (tmp_path / "file").write_text("other")
-    assert environment.code_version()["dirty"] is True
-    # If git status fails, it is unknown whether the work tree is clean.
-    (tmp_path / ".git" / "index").write_bytes(b"x")
-    assert environment.code_version()["dirty"] is None
-    # An installed copy inside another repository is not at the commit of that repository.
-    monkeypatch.setattr(environment, "REPOSITORY", tmp_path / "copy")
-    assert environment.code_version() == {"commit": None, "dirty": None}
-
-
-def test_a_git_that_does_not_answer_is_given_up(monkeypatch):
-    def wait(*arguments, **settings):
-        raise subprocess.TimeoutExpired("git", settings["timeout"])
-
-    monkeypatch.setattr(subprocess, "run", wait)
-    assert environment.code_version() == {"commit": None, "dirty": None}
 
 
 class Bucket(memory.MemoryFileSystem):
@@ -291,12 +275,22 @@ def test_a_variant_cannot_leave_its_directory(tmp_path, variant):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"schema": 3}, "schema must be one of"),
+        ({"schema": 4}, "schema must be one of"),
+        ({"schema": 2}, "schema 2, of an older version; run it anew, or if it is finished seal it"),
+        ({"seed": -1}, "seed must be a whole number below"),
+        ({"seed": 2**32}, "seed must be a whole number below"),
+        ({"metrics": {"norm": "![x](/etc/passwd)"}}, "metrics must be a dict, .* finite number"),
+        ({"metrics": {"norm": 10**400}}, "metrics must be a dict, .* finite number"),
+        ({"metrics": {"<b>": 1}}, "metrics must be a dict, each name a plain name"),
+        ({"paper": {"norm": [1]}}, "paper must be a dict"),
+        ({"seconds": {"total": -1}}, "seconds must be a dict"),
+        ({"records": {"lines": 1}}, "records must be"),
+        ({"variant": "a\n# b"}, "variant must be a relative path of plain names"),
         ({"status": "fine"}, "status must be one of"),
         ({"verdict": "true"}, "verdict must be one of"),
-        ({"claim": None}, "claim must be str"),
-        ({"seed": True}, "seed must be int"),
-        ({"metrics": 3}, "metrics must be dict"),
+        ({"claim": None}, "claim must be the id of a claim"),
+        ({"seed": True}, "seed must be a whole number"),
+        ({"metrics": 3}, "metrics must be a dict"),
         ({"paper": {"other": 1}}, "paper has values of"),
         ({"seed": 4}, "belongs at"),
     ],
@@ -304,13 +298,11 @@ def test_a_variant_cannot_leave_its_directory(tmp_path, variant):
 def test_a_broken_contract_is_named_and_skipped(tmp_path, change, reason):
     path = finished_run(tmp_path)
     finished_run(tmp_path, seed=5)
-    summary = json.loads((path / "summary.json").read_text())
-    del summary["digest"]
-    (path / "summary.json").write_text(json.dumps({**summary, **change}))
+    rewrite(path, "summary.json", **change)
     found, problems = runs.read_collection(tmp_path)
     assert [run.seed for run in found] == [5]
     (problem,) = problems
-    assert reason in problem and str(path) in problem
+    assert re.search(reason, problem) and str(path) in problem and problem.isprintable()
 
 
 def test_a_contract_breach_is_not_written(tmp_path):

@@ -12,12 +12,12 @@ from experiments import (
     deep_mlp,
     factorization,
     gradient_bound,
+    judge,
     landscape,
     linear_training,
     memorize,
     relu,
 )
-from experiments.run import phase_seconds
 from identity_matters import runs
 from identity_matters.images import datasets
 from identity_matters.linear.factorization import relative_product_error
@@ -76,19 +76,11 @@ def test_settings_that_cannot_be_used_are_refused_before_a_run(arm, variant, cha
 
 
 def test_every_verdict_and_metric_of_the_reference_runs_comes_out_again():
+    """Also those of the benchmarks. If this fails after a change of a verdict, judge --write."""
     found, problems = runs.read_collection(REFERENCE)
     assert problems == []
-    for run in (run for run in found if run.experiment in experiments.MODULES):
-        experiment = experiments.find(run.experiment)
-        own = experiment.own_settings(run.variant)
-        assert runs.differences({**run.config, "scale": own["scale"]}, own) == {}, run.path
-        again = experiment.judge({**run.config, "scale": run.summary["scale"]}, run.records)
-        assert again.claim == run.summary["claim"]
-        assert again.verdict == run.summary["verdict"], run.path
-        assert phase_seconds(run.records, experiment.trains) == run.summary["seconds"], run.path
-        metrics = runs.from_json(runs.to_json(again.metrics))
-        # Metrics that are no longer computed are still in the summary.
-        np.testing.assert_equal({n: run.summary["metrics"][n] for n in metrics}, metrics)
+    for run in found:
+        assert judge.disagreements(run, judge.conclusion(run)) == [], run.path
 
 
 AGAIN = {

@@ -48,7 +48,7 @@ class TrainingLog:
             if self._writes and self._shares_checkpoints:
                 # A run in another results directory must not write to the same --checkpoint_dir.
                 self._checkpoints.mkdir(parents=True, exist_ok=True)
-                runs.lock_directory(self._checkpoints, self._open)
+                runs.lock_path(self._checkpoints, self._open)
             yield
 
     @property
@@ -62,7 +62,7 @@ class TrainingLog:
         if self._writes and path.exists():
             with contextlib.ExitStack() as held:
                 if self._shares_checkpoints:
-                    runs.lock_directory(self._checkpoints, held)
+                    runs.lock_path(self._checkpoints, held)
                 path.rmtree()
 
     @property

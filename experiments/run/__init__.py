@@ -37,7 +37,6 @@ import jax
 import ml_collections
 from absl import app, flags, logging
 
-import experiments
 from experiments.images.log import RESULT, TrainingLog
 from experiments.run import command_line, several
 from experiments.run.shared import generator, require_between, total, where
@@ -282,8 +281,8 @@ def execute(
         logging.set_verbosity(logging.WARNING)
     trials, subjects, problem = [], [], None
     try:
-        if not 0 <= seed < experiments.SEEDS:
-            raise ValueError(f"seed must be from 0 to {experiments.SEEDS - 1}, got {seed}")
+        if not 0 <= seed < runs.SEEDS:
+            raise ValueError(f"seed must be from 0 to {runs.SEEDS - 1}, got {seed}")
         trials, subjects = experiment.prepare(settings, own)
     except (ValueError, TypeError, OverflowError, MemoryError, OSError, runs.RunError) as error:
         if getattr(error, "errno", None) in runs.FULL_DISK and jax.process_count() == 1:

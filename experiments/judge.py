@@ -1,0 +1,161 @@
+"""Judges finished runs again: do claim, verdict and metrics follow from the records?
+
+Command: python -m experiments.judge [--write] RUN_OR_DIRECTORY ...
+It prints one line for each run that is not what today's code says. With --write it takes over what
+the records say, and seals runs of the older schema 2, whose digests were optional. The exit code is
+1 if a run cannot be read or judged, or disagrees and was not written.
+"""
+
+import importlib
+import importlib.util
+import math
+import pathlib
+import shutil
+import tempfile
+from typing import Any
+
+from absl import flags
+
+import experiments
+from experiments import commands
+from identity_matters import runs
+from identity_matters.report.groups import MALFORMED
+from identity_matters.runs import seals
+from identity_matters.runs.read import sealed_with
+
+_WRITE = flags.DEFINE_boolean("write", False, "Write what the records say, and seal the run.")
+FILES = ("config.json", "environment.json", "metrics.jsonl", "summary.json")
+# Sums and fits may be rounded in another order by another processor or version of NumPy.
+RELATIVE_ROUNDING = 1e-9
+
+
+def conclusion(run: runs.Run) -> dict:
+    """What the records of a run say: the fields of summary.json from `claim` on.
+
+    Raises RunError if there is no such experiment or variant, if the run has other settings or
+    another scale than the variant, or if the records cannot be judged.
+    """
+    from experiments.run import phase_seconds  # needs JAX, which `--help` does not wait for
+
+    experiment = _experiment(run)
+    own = experiment.own_settings(run.variant)
+    if not own:
+        raise runs.RunError(f"{run.path}: {run.experiment} has no variant {run.variant!r}")
+    scale = own.pop("scale")
+    if run.summary["scale"] != scale:
+        raise runs.RunError(f"{run.path}: its scale must be {scale!r}")
+    for name, (before, now) in runs.differences(run.config, own).items():
+        raise runs.RunError(f"{run.path}: was made with {name}={before!r}, which is {now!r} now")
+    try:
+        judged = experiment.judge({**run.config, "scale": scale}, run.records)
+        seconds = phase_seconds(run.records, experiment.trains)
+    except MALFORMED as error:
+        why = f"{type(error).__name__}: {runs.first_line(error)}"
+        raise runs.RunError(f"{run.path}: its records cannot be judged ({why})") from None
+    fields = {
+        "seconds": seconds,
+        "claim": judged.claim,
+        "metrics": judged.metrics,
+        "verdict": judged.verdict,
+        "paper": judged.paper,
+    }
+    fields = runs.from_json(runs.to_json(fields))
+    return fields | {name: runs.without_non_finite(fields[name]) for name in ("metrics", "paper")}
+
+
+def _experiment(run: runs.Run) -> Any:
+    """The experiment or benchmark that wrote the run."""
+    if run.experiment in experiments.MODULES:
+        return experiments.find(run.experiment)
+    module = run.experiment.replace("benchmark_", "benchmarks.", 1)
+    if not module.startswith("benchmarks.") or not importlib.util.find_spec(module):
+        raise runs.RunError(f"{run.path}: there is no experiment {run.experiment!r}")
+    return importlib.import_module(module).EXPERIMENT
+
+
+def disagreements(run: runs.Run, judged: dict) -> list[str]:
+    """One line for each field of summary.json that is not as `conclusion` judged it."""
+    held = runs.flat({name: run.summary.get(name) for name in judged})
+    said = runs.flat(judged)
+    return [
+        f"{name} is {held.get(name)!r}, the records say {said.get(name)!r}"
+        for name in sorted(held.keys() | said.keys())
+        if name not in held or name not in said or not _agree(held[name], said[name])
+    ]
+
+
+def _agree(a: Any, b: Any) -> bool:
+    if type(a) is float and type(b) is float:
+        return math.isclose(a, b, rel_tol=RELATIVE_ROUNDING)
+    return type(a) is type(b) and a == b
+
+
+def _main(paths: list[str]) -> int:
+    code = 0
+    for path in [found for name in paths for found in _run_directories(pathlib.Path(name))]:
+        try:
+            with tempfile.TemporaryDirectory() as aside:
+                run, is_sealed = _read(path, pathlib.Path(aside))
+                if run.status != "done":
+                    why = f"only a finished run can be judged; it is {run.status}"
+                    raise runs.RunError(f"{path}: {why}")
+                judged = conclusion(run)
+                different = disagreements(run, judged)
+                for line in different:
+                    commands.show(f"{path}: {line}")
+                if _WRITE.value and (different or not is_sealed):
+                    _write(path, run, judged if different else {})
+                    commands.show(f"{path}: {'written and sealed' if different else 'sealed'}")
+                elif different:
+                    code = 1
+                elif not is_sealed:
+                    commands.show(f"{path}: of the older schema; --write seals it")
+                    code = 1
+        except runs.RunError as error:
+            commands.show(str(error).replace(aside, str(path)))
+            code = 1
+    return code
+
+
+def _run_directories(path: pathlib.Path) -> list[pathlib.Path]:
+    if (path / "summary.json").exists():
+        return [path]
+    found = [summary.parent for summary in sorted(path.rglob("summary.json"))]
+    if not found:
+        raise flags.ValidationError(f"{path}: there is no run")
+    return found
+
+
+def _read(path: pathlib.Path, aside: pathlib.Path) -> tuple[runs.Run, bool]:
+    """The run, and whether it is sealed; one of schema 2 is read as if it were of schema 3."""
+    summary = runs.read_json(path / "summary.json")
+    if summary.get("schema") != runs.SCHEMA - 1:
+        return runs.read_run(path), True
+    for name in FILES:
+        shutil.copyfile(path / name, aside / name)
+    config, environment = (
+        runs.read_json(aside / f"{name}.json") for name in ("config", "environment")
+    )
+    for name, value, others in (
+        ("environment.json", environment, ()),
+        ("summary.json", summary, (config,)),
+    ):
+        if "digest" in value:  # optional, but right if it is there
+            seals.check_seal(path / name, value, *others)
+    _write_sealed(aside, {**summary, "schema": runs.SCHEMA}, config, environment)
+    return runs.read_run(aside), False
+
+
+def _write(path: pathlib.Path, run: runs.Run, judged: dict) -> None:
+    _write_sealed(path, {**run.summary, **judged}, run.config, run.environment)
+
+
+def _write_sealed(path: pathlib.Path, summary: dict, config: dict, environment: dict) -> None:
+    environment = seals.sealed(environment)
+    runs.write_json(path / "environment.json", environment)
+    others = sealed_with(summary, config, environment)
+    runs.write_json(path / "summary.json", seals.sealed(summary, *others))
+
+
+if __name__ == "__main__":
+    commands.run(_main, takes="run directories, or directories of runs")

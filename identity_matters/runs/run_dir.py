@@ -1,0 +1,230 @@
+"""A run being written: created or resumed, appended to, finished."""
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import os
+import sys
+import time
+from typing import Any
+
+from identity_matters import environment
+from identity_matters.runs import contract, seals
+from identity_matters.runs.jsonio import from_json, in_bucket, read_bytes, to_json, write_json
+from identity_matters.runs.messages import MalformedFileError, RunError, first_line
+from identity_matters.runs.read import Run, read_with_lines, sealed_with
+from identity_matters.runs.settings_diff import differences
+
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)  # the disk is full, or a quota is exceeded
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+_ANEW = "--overwrite runs it anew"
+
+
+class RunDir:
+    """A run being written, from `create` to `finish`; `records` are the lines of metrics.jsonl."""
+
+    def __init__(self, path: Any, config: dict, ran_on: dict, summary: dict, lines: list[bytes]):
+        named = (summary[field] for field in ("experiment", "variant", "seed"))
+        self.path, self.name = path, os.fspath(contract.run_path("", *named))
+        self.records = [seals.as_record(line) for line in lines]
+        self._config = config
+        self._environment = ran_on
+        self._summary = summary
+        self._lines = lines
+        # Where each line begins, and where the file ends.
+        self._offsets = [0, *itertools.accumulate(map(len, lines))]
+        self._held = contextlib.ExitStack()
+        self._started_seconds = time.monotonic()
+
+    @classmethod
+    def create(
+        cls,
+        results_dir: str | os.PathLike[str],
+        *,
+        experiment: str,
+        variant: str,
+        seed: int,
+        config: dict,
+        scale: str = "paper",
+        overwrite: bool = False,
+        **extra,
+    ) -> "RunDir":
+        """Starts a run, or resumes the unfinished one with the same name and settings.
+
+        Args:
+          results_dir, experiment, variant, seed: say where the run is; see `contract.run_path`.
+          config: its settings, JSON-able.
+          scale: "paper" or "reduced".
+          overwrite: replaces a run that would be refused.
+          extra: more fields of summary.json.
+
+        Raises:
+          OSError: the disk is full.
+          RunError: the directory cannot be written to or is locked by another process; or its run
+            is finished, damaged, or was begun with other settings, code, packages or JAX settings.
+        """
+        summary = {
+            "schema": contract.SCHEMA,
+            "experiment": experiment,
+            "variant": variant,
+            "seed": seed,
+            "scale": scale,
+            "status": "running",
+            **extra,
+        }
+        contract.check_summary(summary)
+        path = contract.run_path(results_dir, experiment, variant, seed)
+        config = from_json(to_json(config))
+        try:
+            with contextlib.ExitStack() as held:
+                _open_directory(path, held, overwrite)
+                run = cls._started(path, config, summary)
+                run._held = held.pop_all()
+                return run
+        except (OSError, ImportError) as error:
+            if getattr(error, "errno", None) in FULL_DISK:
+                raise
+            raise RunError(f"{path}: cannot be written ({first_line(error)})") from None
+
+    @classmethod
+    def _started(cls, path: Any, config: dict, summary: dict) -> "RunDir":
+        """Writes the files of a run in the open directory `path`."""
+        ran_on = environment.describe()
+        before, lines = unfinished(path, config, ran_on)
+        if before:
+            ran_on = {**before, "resumed": [*before.get("resumed", []), ran_on]}
+        ran_on = seals.sealed(ran_on)
+        run = cls(path, config, ran_on, summary, lines)
+        write_json(path / "config.json", config)
+        write_json(path / "environment.json", ran_on)
+        run._write(len(lines))
+        run._write_summary(summary)
+        return run
+
+    def append(self, record: dict) -> None:
+        """Appends one line to metrics.jsonl; it is on disk when this returns."""
+        self._write(len(self._lines), seals.chained_line(record, self._lines))
+
+    def rewind(self, count: int) -> None:
+        """Keeps the first `count` lines; a resumed training writes the others again."""
+        self._write(count)
+
+    def _write(self, count: int, *new: bytes) -> None:
+        """Keeps the first `count` lines of metrics.jsonl and appends the lines `new`."""
+        path = self.path / "metrics.jsonl"
+        if in_bucket(path):  # objects in a bucket cannot grow
+            path.write_bytes(b"".join([*self._lines[:count], *new]))
+        else:
+            with open(path, "ab") as file:
+                file.truncate(self._offsets[count])
+                file.writelines(new)
+                file.flush()
+                os.fsync(file.fileno())
+        self._lines[count:] = new
+        self._offsets[count:] = itertools.accumulate(map(len, new), initial=self._offsets[count])
+        self.records[count:] = map(seals.as_record, new)
+
+    def _write_summary(self, summary: dict) -> None:
+        others = sealed_with(summary, self._config, self._environment)
+        write_json(self.path / "summary.json", seals.sealed(summary, *others))
+
+    def finish(self, status: str, **fields) -> dict:
+        """Writes and returns the summary with `fields` (see `contract`); unlocks the run.
+
+        Metrics that are not finite become null.
+        """
+        summary = {**self._summary, "status": status, **fields}
+        for name in ("metrics", "paper"):
+            if name in summary:
+                summary[name] = contract.without_non_finite(from_json(to_json(summary[name])))
+        total = round(time.monotonic() - self._started_seconds, 3)
+        summary["seconds"] = {"total": total, **summary.get("seconds", {})}
+        summary["records"] = seals.noted(self._lines)
+        contract.check_summary(summary)
+        with self._held:
+            self._write_summary(summary)
+        return summary
+
+
+def _open_directory(path: Any, held: contextlib.ExitStack, overwrite: bool) -> None:
+    """Makes, locks and, with `overwrite`, empties the directory of a run."""
+    path.mkdir(parents=True, exist_ok=True)
+    if not in_bucket(path):
+        lock_path(path, held)
+        for left_over in path.glob(".*.tmp"):  # by writers that were killed
+            left_over.unlink()
+    for entry in path.iterdir() if overwrite else ():
+        entry.rmtree() if entry.is_dir() else entry.unlink()
+
+
+def lock_path(path: Any, held: contextlib.ExitStack) -> None:
+    """Locks a file or directory until `held` is closed or the process ends.
+
+    Raises RunError if another process has the lock.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    held.callback(os.close, descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise RunError(f"{path}: another process is writing here") from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        why = f"this file system has no locks ({error.strerror})"
+        print(f"{path}: {why}; start a run only once", file=sys.stderr)
+
+
+def unfinished(path: Any, config: dict, ran_on: dict) -> tuple[dict, list[bytes]]:
+    """Environment and lines of the unfinished run at `path`, or empty if there is none.
+
+    Args:
+      path: the directory of the run.
+      config: the settings to resume with.
+      ran_on: the environment to resume in, or the parts of it that are known.
+
+    Raises:
+      RunError: there is a run that cannot be resumed; the message says why.
+    """
+    if not (path / "summary.json").exists():
+        _require_empty(path)
+        return {}, []
+    try:
+        run, lines = read_with_lines(path)
+        changed = differences(run.config, config)
+        _require_noted_lines(run, lines)
+    except MalformedFileError as error:
+        raise RunError(f"{error}; {_ANEW}") from None
+    each_change = (f" with {n}={a!r}, this one has {b!r}" for n, (a, b) in changed.items())
+    first_change = next(each_change, "")
+    if run.status in contract.FINISHED:
+        raise RunError(
+            f"{path}: this run is {run.status}{first_change}; {_ANEW},"
+            " another --results_dir keeps it"
+        )
+    if changed:
+        raise RunError(f"{path}: there is an unfinished run{first_change}; {_ANEW}")
+    if other := environment.why_not_resumed(run.environments[-1], ran_on):
+        raise RunError(f"{path}: there is an unfinished run {other}; {_ANEW}")
+    return run.environment, lines
+
+
+def _require_empty(path: Any) -> None:
+    """Raises RunError if results lie in `path`, which has no summary.json."""
+    for left in (path / "metrics.jsonl", path / "checkpoints"):
+        if left.exists() and (any(left.iterdir()) if left.is_dir() else read_bytes(left)):
+            raise RunError(
+                f"{path / 'summary.json'}: missing beside {left.name}; put it back, or {_ANEW}"
+            )
+
+
+def _require_noted_lines(run: Run, lines: list[bytes]) -> None:
+    """Raises MalformedFileError if lines are missing that the run had when it was interrupted."""
+    # Nothing is noted if the process was killed; the lines that it lost are measured again.
+    noted = run.summary.get("records")
+    if noted and seals.noted(lines[: noted["lines"]]) != noted:
+        raise MalformedFileError(
+            f"{run.path / 'metrics.jsonl'}: has {len(lines)} of the {noted['lines']} lines that"
+            " the run wrote; put them back"
+        )
