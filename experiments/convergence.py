@@ -16,6 +16,7 @@ about 400 updates at 2 layers and 300,000 at 6; a positive one takes 110 to 190 
 
 import functools
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ import numpy as np
 from experiments import run
 from experiments.run import shared
 from identity_matters import random_matrices
-from identity_matters.linear import convergence, model
+from identity_matters.linear import convergence, model, second_moment
 
 _RISK_FLOOR = 1e-13  # times f(0) - C; below this, rounding decides whether the risk falls
 
@@ -87,19 +88,28 @@ def build(**trial):
     return trial
 
 
-def random_sigma(rng, width: int, condition_log10: float, singular_percent: float) -> np.ndarray:
-    """A second moment, f64[d, d], with log-uniform eigenvalues; sometimes one of them is 0."""
+class SecondMoment(NamedTuple):
+    """Sigma, f64[d, d], and its rank before it was rotated and rounded."""
+
+    Sigma: np.ndarray
+    rank: int
+
+
+def random_sigma(rng, width: int, condition_log10: float, singular_percent: float) -> SecondMoment:
+    """A second moment with log-uniform eigenvalues, sometimes with one of them 0, rotated."""
     eigenvalues = 10 ** rng.uniform(-condition_log10 / 2, condition_log10 / 2, width)
     if width > 1 and 100 * rng.random() < singular_percent:
         eigenvalues[rng.integers(width)] = 0.0
-    return random_matrices.symmetric(rng, eigenvalues)
+    rank = int(np.count_nonzero(eigenvalues))
+    return SecondMoment(random_matrices.symmetric(rng, eigenvalues), rank)
 
 
-def target_at(rng, Sigma: np.ndarray, s0: float) -> np.ndarray:
+def target_at(rng, moment: SecondMoment, s0: float) -> np.ndarray:
     """A target R in a random direction from I with ``sqrt((f(0) - C) / sigma) = s0``."""
-    identity = np.eye(len(Sigma))
-    direction = rng.standard_normal(Sigma.shape)
-    at_one = convergence.will_converge(identity - direction, Sigma, 1).s0
+    identity = np.eye(len(moment.Sigma))
+    direction = rng.standard_normal(moment.Sigma.shape)
+    kept = second_moment.kept_part(moment.Sigma)
+    at_one = math.sqrt(kept.squared_norm(direction) / kept.least)
     return identity - s0 / at_one * direction
 
 
@@ -108,10 +118,11 @@ def measure_certified(trial, rng) -> dict:
     size = trial.width, trial.sigma_condition_log10, trial.singular_percent
     data = [random_sigma(rng, *size) for _ in range(trial.problems)]
     limit = convergence.LARGEST_PATH_S0
-    targets = [target_at(rng, Sigma, rng.uniform(*trial.shares) * limit) for Sigma in data]
+    targets = [target_at(rng, moment, rng.uniform(*trial.shares) * limit) for moment in data]
     certified = []
-    for R, Sigma in zip(targets, data, strict=True):
-        if certificate := convergence.will_converge(R, Sigma, trial.depth).descent:
+    for R, (Sigma, rank) in zip(targets, data, strict=True):
+        certificate = convergence.will_converge(R, Sigma, trial.depth, rank=rank).descent
+        if certificate is not None:
             certified.append((R, Sigma, *certificate))
     R, Sigma, radii, rates, factors = map(np.stack, zip(*certified, strict=True))
     found = _descent(R, Sigma, rates, factors, trial.depth, trial.updates)
@@ -127,8 +138,9 @@ def measure_beyond(trial, rng) -> dict:
     """Percent of random problems on which descent from zero converges, for each ``f(0) - C``."""
     shares, problems = [], range(trial.problems)
     for s0 in np.sqrt(trial.excess_over_sigma):
-        data = [random_sigma(rng, trial.width, trial.condition_log10, 0.0) for _ in problems]
-        targets = [target_at(rng, Sigma, s0) for Sigma in data]
+        moments = [random_sigma(rng, trial.width, trial.condition_log10, 0.0) for _ in problems]
+        targets = [target_at(rng, moment, s0) for moment in moments]
+        data = [moment.Sigma for moment in moments]
         norms_of_sigma = np.linalg.norm(data, 2, axis=(1, 2))
         rates = 1 / (4 * trial.depth * norms_of_sigma * (1 + s0) ** 2)
         stacks = np.stack(targets), np.stack(data), rates, np.ones(len(data))

@@ -130,8 +130,8 @@ def exact_counterexamples(trial, _rng) -> dict:
             continue
         A = jnp.array([float(value) for value in point.a]).reshape(-1, 1, 1)
         R, Sigma = (jnp.full((1, 1), float(value)) for value in (point.R, point.Sigma))
-        excess, gradient = model.excess_risk_and_gradient(A, R, Sigma)
-        right = gradient_bound.gradient_lower_bound(A, Sigma, excess, trial.form)
+        gradient = model.risk_gradient(A, R, Sigma)
+        right = gradient_bound.gradient_lower_bound(A, R, Sigma, trial.form)
         found[name] = {
             "depth": len(point.a),
             "A": [str(value) for value in point.a],

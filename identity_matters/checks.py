@@ -64,6 +64,20 @@ def plain_array(name: str, value: Any) -> np.ndarray:
     return array
 
 
+def check_array_type(name: str, value: Any) -> None:
+    """Raises unless `value` is a NumPy or JAX array, or a number, and holds nothing but numbers.
+
+    It looks at the type alone, so it costs no transfer and may be called while JAX traces. A mask
+    or a unit is a ValueError, another type than an array or a number a TypeError.
+    """
+    if not isinstance(value, (jax.Array, np.ndarray, np.generic, int, float)):
+        kind = type(value).__name__
+        raise TypeError(f"{name} must be a NumPy or JAX array, got a {kind}")
+    if _find_wrapped(value) is not None:
+        kind = type(value).__name__
+        raise ValueError(f"{name} must be a plain array of numbers, got a {kind}")
+
+
 def real_array(
     name: str, value: Any, *, axes: int | None = None, dtype: DTypeLike | None = np.float64
 ) -> np.ndarray:

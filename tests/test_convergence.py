@@ -4,21 +4,23 @@ import math
 
 import numpy as np
 import pytest
+import scipy.integrate
 
 from identity_matters import random_matrices
 from identity_matters.linear import convergence, model
 
 
 def certified_problem(rng, width, share):
-    """R and Sigma whose ``s_0`` is `share` times the largest that the certificate `path` allows."""
+    """R, Sigma and its rank; ``s_0`` is `share` times the largest that the path theorem allows."""
     eigenvalues = 10.0 ** rng.uniform(-2, 2, width)
     if width > 1 and rng.random() < 0.3:
         eigenvalues[rng.integers(width)] = 0.0
+    rank = np.count_nonzero(eigenvalues)
     Sigma = random_matrices.symmetric(rng, eigenvalues)
     direction = rng.standard_normal((width, width))
-    s0 = convergence.will_converge(np.eye(width) - direction, Sigma, 1).s0
+    s0 = convergence.will_converge(np.eye(width) - 0.01 * direction, Sigma, 1, rank=rank).s0
     scale = share * convergence.LARGEST_PATH_S0 / s0
-    return np.eye(width) - scale * direction, Sigma
+    return np.eye(width) - 0.01 * scale * direction, Sigma, rank
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5, 16])
@@ -26,8 +28,8 @@ def test_descent_stays_inside_and_falls_as_fast_as_certified(depth):
     rng = np.random.default_rng(depth)
     closest = 0.0
     for _ in range(20):
-        R, Sigma = certified_problem(rng, int(rng.integers(1, 5)), rng.uniform(0.2, 0.99))
-        certificate = convergence.will_converge(R, Sigma, depth).descent
+        R, Sigma, rank = certified_problem(rng, int(rng.integers(1, 5)), rng.uniform(0.2, 0.99))
+        certificate = convergence.will_converge(R, Sigma, depth, rank=rank).descent
         A = np.zeros((depth, *R.shape))
         first, gradient = model.excess_risk_and_gradient(A, R, Sigma)
         excess = first
@@ -47,8 +49,8 @@ def test_flow_keeps_layers_balanced_and_within_every_certificate(depth):
     rng = np.random.default_rng(depth)
     names = set()
     for _ in range(12):
-        R, Sigma = certified_problem(rng, 3, rng.uniform(0.3, 1.0))
-        answer = convergence.will_converge(R, Sigma, depth)
+        R, Sigma, rank = certified_problem(rng, 3, rng.uniform(0.3, 1.0))
+        answer = convergence.will_converge(R, Sigma, depth, rank=rank)
         # Euler's method with steps far below the inverse curvature approximates the flow.
         step = 0.01 / (2 * depth * np.linalg.norm(Sigma, 2))
         A = np.zeros((depth, 3, 3))
@@ -128,6 +130,85 @@ def test_a_target_that_is_reached_at_the_start():
     assert answer and answer.s0 == 0 and answer.descent.norm == 0
 
 
+@pytest.mark.parametrize("rotated", [False, True])
+@pytest.mark.parametrize("second", [-1.0, -1e6])
+@pytest.mark.parametrize("digits", [13.7, 15, 16, 20])
+def test_an_eigenvalue_that_may_be_rounding_is_a_reason_to_refuse(digits, second, rotated):
+    """det R < 0 and Sigma is positive definite: by G10 no ball holds a critical point."""
+    Sigma, R = np.diag([1.0, 10.0**-digits]), np.diag([1.0, second])
+    if rotated:
+        S = random_matrices.orthogonal(np.random.default_rng(0), (), 2)
+        Sigma, R = S @ Sigma @ S.T, S @ R @ S.T
+    answer = convergence.will_converge(R, (Sigma + Sigma.T) / 2, 8)
+    assert not answer and answer.descent is None
+    assert "rounding leaves the rank of Sigma open: 1 of its eigenvalues" in answer.reason
+
+
+def test_features_of_two_scales_do_not_certify_a_reflection():
+    """Standard deviations 1 and 1e-7, 1,000 samples: the second direction cannot converge."""
+    x = np.random.default_rng(0).standard_normal((1000, 2)) * [1.0, 1e-7]
+    assert not convergence.will_converge(np.diag([1.1, -1.0]), x.T @ x / 1000, 8)
+
+
+def test_a_feature_that_is_always_zero_and_a_known_rank_are_certain():
+    R = np.array([[1.1, 0.1, 0.0], [0.0, 0.9, 5.0], [0.0, 0.0, -3.0]])
+    Sigma = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 0.0]])
+    # The eigenvalues are 3, 1 and 0; E^T E = [[0.01, 0.01], [0.01, 0.02]] on the first two.
+    s0 = math.sqrt(2 * 0.01 + 2 * 0.01 + 2 * 0.02)
+    exact = convergence.will_converge(R, Sigma, 4)
+    assert exact.s0 == pytest.approx(s0) and [c.name for c in exact.flow] == ["path"]
+    S = random_matrices.orthogonal(np.random.default_rng(3), (), 3)
+    rotated = S @ R @ S.T, (S @ Sigma @ S.T + (S @ Sigma @ S.T).T) / 2, 4
+    assert not convergence.will_converge(*rotated)
+    assert convergence.will_converge(*rotated, rank=2).s0 == pytest.approx(s0)
+    with pytest.raises(ValueError, match="2 positive eigenvalues, but the rank is 1"):
+        convergence.will_converge(*rotated, rank=1)
+    assert not convergence.will_converge(*rotated, rank=3)  # the third is below rounding
+    with pytest.raises(ValueError, match="rank must be at most d = 3, got 4"):
+        convergence.will_converge(*rotated, rank=4)
+
+
+@pytest.mark.parametrize(("scale", "r"), [(1e-310, 2.0), (1e-200, 2), (1, 1e160), (1, -1e200)])
+def test_numbers_that_float64_cannot_square_are_refused_without_a_warning(scale, r):
+    assert "float64 can" in convergence.will_converge(r * np.eye(2), scale * np.eye(2), 3).reason
+
+
+def test_certified_problems_with_any_second_moment_converge():
+    """Condition 1 to 1e20, rotated or not, det R of both signs; the flow by an own integration."""
+    rng = np.random.default_rng(0)
+    certified = 0
+    for _ in range(200):
+        depth, w = int(rng.integers(1, 4)), 10.0 ** -rng.uniform(0, rng.uniform(0, 20), 2)
+        S = random_matrices.orthogonal(rng, (), 2) if rng.random() < 0.5 else np.eye(2)
+        Sigma = (S * w) @ S.T
+        R = np.eye(2) - rng.uniform(0, 0.5) * rng.standard_normal((2, 2))
+        if rng.random() < 0.5:  # a reflection in the direction that the data hardly show
+            R -= 2 * np.outer(S[:, np.argmin(w)], S[:, np.argmin(w)])
+        answer = convergence.will_converge(R, (Sigma + Sigma.T) / 2, depth)
+        if not answer:
+            continue
+        certified += 1
+        flow = answer.flow[0]
+        end = 3 / flow.rate
+
+        def slope(_, flat, R=R, Sigma=Sigma, depth=depth):
+            W = np.eye(2) + flat.reshape(depth, 2, 2)
+            before, after = [np.eye(2)], [np.eye(2)]
+            for i in range(depth - 1):
+                before.append(W[i] @ before[-1])
+                after.append(after[-1] @ W[depth - 1 - i])
+            G = 2 * (W[-1] @ before[-1] - R) @ Sigma
+            return -np.ravel([after[depth - 1 - i].T @ G @ before[i].T for i in range(depth)])
+
+        zero = np.zeros(4 * depth)
+        solution = scipy.integrate.solve_ivp(slope, (0, end), zero, "LSODA", rtol=1e-7, atol=1e-10)
+        A = solution.y[:, -1].reshape(depth, 2, 2)
+        first = model.excess_risk(np.zeros_like(A), R, Sigma)
+        assert model.excess_risk(A, R, Sigma) <= math.exp(-3) * first * 1.001
+        assert np.linalg.norm(A, 2, axis=(1, 2)).max() <= flow.norm * 1.001
+    assert certified >= 20
+
+
 def test_a_negative_determinant_is_never_certified():
     rng = np.random.default_rng(0)
     for _ in range(200):
@@ -136,7 +217,6 @@ def test_a_negative_determinant_is_never_certified():
 
 
 @pytest.mark.parametrize("digits", [1, 12, 15, 16, 17, 18, 306])
-@np.errstate(over="ignore", invalid="ignore")
 def test_rounding_does_not_certify_a_large_negative_target(digits):
     """Here phi_0 and sigma_min(R Sigma^{1/2}) differ by less than their rounding errors."""
     rng = np.random.default_rng(digits)

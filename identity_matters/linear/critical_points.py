@@ -13,7 +13,7 @@ from identity_matters.array_types import Array
 from identity_matters.linear import gradient_bound, model
 
 
-@jax.jit
+@model.jit_of_arrays
 def risk_hessian(A: Array, R: Array, Sigma: Array) -> jax.Array:
     """The Hessian of the risk in ``A.ravel()``, f64[p, p] with p = depth d^2.
 

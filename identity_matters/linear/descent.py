@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from identity_matters.array_types import Array
-from identity_matters.checks import check_whole
+from identity_matters.checks import check_array_type, check_whole, real_array
 from identity_matters.linear import gradient_bound, model
 
 # Why a run stopped; the position in this tuple is the code inside the loop.
@@ -118,7 +118,8 @@ def gradient_descent(
 ) -> Descent:
     """Minimises the excess risk over A by gradient descent until one of its rules stops it.
 
-    A is the start. Shapes and errors are those of `model.excess_risk_and_gradient`.
+    A is the start. Shapes and errors are those of `model.excess_risk_and_gradient`; numbers that
+    are not finite are a ValueError.
 
     >>> jax.config.update("jax_enable_x64", True)
     >>> rules = Rules(0.05, max_updates=100, risk_tolerance=1e-12, divergence_factor=1e3)
@@ -128,6 +129,11 @@ def gradient_descent(
     >>> np.asarray(1 + run.A.ravel()).round(4)  # four equal layers: 2^{1/4}
     array([1.1892, 1.1892, 1.1892, 1.1892])
     """
+    maps = {"input_map": input_map, "output_map": output_map}
+    given = {name: array for name, array in maps.items() if array is not None}
+    for name, array in {"A": A, "R": R, "Sigma": Sigma, **given}.items():
+        check_array_type(name, array)
+        real_array(name, array)
     A, R, Sigma = (jnp.asarray(array) for array in (A, R, Sigma))
     most = math.ceil(rules.max_updates / rules.record_every) + 1
     settings = dataclasses.asdict(rules)
@@ -149,6 +155,9 @@ def descend_many(A: Array, R: Array, rules: Rules) -> dict[str, np.ndarray]:
     >>> [ends[name].tolist() for name in ("updates", "converged", "excess_risk")]
     [[3, 0], [False, True], [0.015625, 0.0]]
     """
+    for name, array in {"A": A, "R": R}.items():
+        check_array_type(name, array)
+        real_array(name, array)
     A, R = jnp.asarray(A), jnp.asarray(R)
     Sigma = jnp.eye(A.shape[-1], dtype=A.dtype)
     settings = dataclasses.asdict(rules) | {"record_every": max(rules.max_updates, 1)}
@@ -261,10 +270,14 @@ def largest_stable_learning_rate(
     maps the rate may be too large. For the arrays see `model.excess_risk_and_gradient`; ValueError
     unless L is positive and finite.
     """
-    maps = [m for m in (input_map, output_map) if m is not None]
-    squared_maps = math.prod(float(np.linalg.norm(m, 2)) ** 2 for m in maps)
-    stretch = max(1.0, float(np.linalg.norm(R, 2))) ** 2
-    L = 2 * depth * float(np.linalg.norm(Sigma, 2)) * squared_maps * stretch
+    given = {"R": R, "Sigma": Sigma, "input_map": input_map, "output_map": output_map}
+    norms = {
+        name: float(np.linalg.norm(real_array(name, matrix, axes=2), 2))
+        for name, matrix in given.items()
+        if matrix is not None
+    }
+    squared_maps = (norms.get("input_map", 1.0) * norms.get("output_map", 1.0)) ** 2
+    L = 2 * check_whole("depth", depth) * norms["Sigma"] * squared_maps * max(1.0, norms["R"]) ** 2
     if not 0 < L < math.inf:
         raise ValueError(f"depth, Sigma and maps must give a positive, finite L, got {L:g}")
     return 1.0 / L

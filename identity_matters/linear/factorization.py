@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from identity_matters.checks import real_array, square_matrix
 from identity_matters.linear.lower_bound import forced_vector, slowest_in_plane
 from identity_matters.linear.matrix_powers import (
     RotationForm,
@@ -96,7 +97,12 @@ def factorize(
 
 
 def relative_product_error(A: np.ndarray, R: np.ndarray) -> float:
-    """``||(I + A_l) ... (I + A_1) - R||_F / ||R||_F``: A is f64[depth, d, d], R is f64[d, d]."""
+    """``||(I + A_l) ... (I + A_1) - R||_F / ||R||_F``: A is f64[depth, d, d], R is f64[d, d].
+
+    For an R of large condition number it may be of the order of eps although the product is another
+    matrix: ``||(I + A_l) ... (I + A_1) R^{-1} - I||`` can be larger by cond(R).
+    """
+    A, R = real_array("A", A, axes=3), square_matrix("R", R)
     end_to_end = np.eye(len(R))
     for layer in A:
         end_to_end = end_to_end + layer @ end_to_end

@@ -15,14 +15,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import ArrayLike
 
 from identity_matters import paper, random_matrices, solvers
 from identity_matters.array_types import Array
-from identity_matters.linear import model
+from identity_matters.checks import check_whole, real_array, real_number, square_matrix
+from identity_matters.linear import model, second_moment
 
-# Eigenvalues of Sigma up to this many d eps ||Sigma|| count as 0.
-_RANK_ROUNDINGS = 64
 # log of the least sigma_min(Sigma) in the search, which starts there; far below the optimum.
 _LEAST_LOG_EIGENVALUE = -7.0
 
@@ -35,25 +33,6 @@ def gradient_bound_corrected(depth: Any, tau: Any, sigma: Any, excess: Any) -> A
     return 4 * depth * (1 - tau) ** (2 * depth - 2) * sigma * excess
 
 
-def least_nonzero_eigenvalue(eigenvalues: ArrayLike) -> np.ndarray:
-    """The least eigenvalue that is not 0 up to rounding, 0 if all are: f64[..., d] -> f64[...].
-
-    The eigenvalues must be in increasing order and, up to rounding, at least 0.
-
-    >>> float(least_nonzero_eigenvalue([-1e-17, 0.5, 2.0]))
-    0.5
-    """
-    eigenvalues = np.asarray(eigenvalues)
-    largest = eigenvalues[..., -1:]
-    rounding = _RANK_ROUNDINGS * eigenvalues.shape[-1] * np.finfo(np.float64).eps
-    return np.where(eigenvalues > rounding * largest, eigenvalues, largest).min(axis=-1)
-
-
-def _sigma(form: str, eigenvalues: np.ndarray) -> np.ndarray:
-    """The eigenvalue of Sigma that a form uses."""
-    return least_nonzero_eigenvalue(eigenvalues) if form == "corrected" else eigenvalues[..., 0]
-
-
 # The right-hand sides as functions of (depth, tau, sigma, excess). Pure arithmetic: JAX may trace
 # them, and with `fractions.Fraction` arguments they are exact.
 BOUNDS: dict[str, Callable[..., Any]] = {
@@ -64,46 +43,56 @@ BOUNDS: dict[str, Callable[..., Any]] = {
 FORMS = tuple(BOUNDS)
 
 
-def gradient_lower_bound(
-    A: Array, Sigma: Array, excess: float | Array, form: str = "corrected"
-) -> jax.Array:
-    """The right-hand side of eq. (2.3) at A, with ``tau = |||A|||`` as measured there: f64[].
+def gradient_lower_bound(A: Array, R: Array, Sigma: Array, form: str = "corrected") -> float:
+    """The right-hand side of eq. (2.3) at A, with ``tau = |||A|||`` as measured there.
 
-    A: f64[depth, d, d] with ``|||A||| < 1``; Sigma: f64[d, d], symmetric positive semidefinite;
-    excess: f64[], from `model.excess_risk`; form: one of `FORMS`, of which only "corrected" is a
-    true bound. Eigenvalues of Sigma up to 64 d eps ||Sigma|| count as 0, and rounding may make the
-    bound slightly negative. ValueError unless A, Sigma and form are so; TypeError unless float64.
+    Of the forms only "corrected" is a true bound of ``||grad f||_F^2``. What float64 cannot tell
+    from 0 in Sigma is left out of it, so that it is one whatever the small eigenvalues are: with
+    Pi the projection on the others and sigma the least of them, it is
+
+        4 l (1-tau)^{2l-2} sigma ||E Sigma^{1/2} Pi||_F^2,
+
+    less what rounding may add. This is (G3), as ``||E Sigma||_F >= ||E Sigma Pi||_F``. The printed
+    forms have the computed ``sigma_min(Sigma)`` and f - C. All hold up to the rounding of A and E.
+
+    Args:
+      A: f64[depth, d, d] with ``|||A||| < 1``; R: f64[d, d].
+      Sigma: f64[d, d], symmetric positive semidefinite.
+      form: one of `FORMS`.
+    Raises:
+      ValueError: an argument is not as above, or holds other things than finite real numbers.
+      TypeError: an array is not float64.
 
     >>> jax.config.update("jax_enable_x64", True)
-    >>> A, R, Sigma = jnp.zeros((1, 1, 1)), jnp.full((1, 1), 2.0), jnp.full((1, 1), 2.0)
-    >>> excess = model.excess_risk(A, R, Sigma)
     >>> # The smallest counterexample to the printed forms: the squared gradient is 16.
-    >>> [float(gradient_lower_bound(A, Sigma, excess, form)) for form in FORMS]
+    >>> A, R, Sigma = jnp.zeros((1, 1, 1)), jnp.full((1, 1), 2.0), jnp.full((1, 1), 2.0)
+    >>> [gradient_lower_bound(A, R, Sigma, form) for form in FORMS]
     [32.0, 32.0, 16.0]
     """
     if form not in BOUNDS:
         raise ValueError(f"form must be one of {FORMS}, got {form!r}")
+    for name, array in {"A": A, "R": R, "Sigma": Sigma}.items():
+        real_array(name, array)
+    excess = float(model.excess_risk(A, R, Sigma))
     tau = float(model.max_spectral_norm(A))
-    model.check_array(Sigma, "Sigma", A.shape[1:], f"be {A.shape[1]} x {A.shape[1]}, as the layers")
-    eigenvalues = second_moment_eigenvalues(Sigma)
     if not tau < 1:
         raise ValueError(f"eq. (2.3) needs |||A||| < 1, got {tau}")
-    return BOUNDS[form](A.shape[0], tau, _sigma(form, eigenvalues), excess)
+    matrix, eigenvalues = second_moment.check_second_moment(Sigma)
+    if form != "corrected":
+        return float(BOUNDS[form](A.shape[0], tau, eigenvalues[0], excess))
+    E = np.asarray(model.product(A)) - np.asarray(R)
+    return float(_corrected_right(np.asarray(A.shape[0]), tau, E, matrix))
 
 
-def second_moment_eigenvalues(Sigma: ArrayLike) -> np.ndarray:
-    """Increasing eigenvalues of Sigma; ValueError unless it is symmetric positive semidefinite."""
-    matrix = np.asarray(Sigma)
-    rounding = _RANK_ROUNDINGS * len(matrix) * np.finfo(np.float64).eps * np.abs(matrix).max()
-    asymmetry = np.abs(matrix - matrix.T).max()
-    if not asymmetry <= rounding:
-        raise ValueError(f"Sigma must be symmetric, but |Sigma - Sigma^T| reaches {asymmetry}")
-    eigenvalues = np.linalg.eigvalsh(matrix)
-    if not eigenvalues[0] >= -rounding:
-        raise ValueError(
-            f"Sigma must be positive semidefinite, but has the eigenvalue {eigenvalues[0]}"
-        )
-    return eigenvalues
+def _corrected_right(depth: np.ndarray, tau: Any, E: np.ndarray, Sigma: np.ndarray) -> np.ndarray:
+    """The corrected right-hand side by the kept part of Sigma, f64[...], for batched arguments."""
+    kept = second_moment.kept_part(Sigma)
+    excess = kept.squared_norm(E)
+    # ||E Sigma||_F is at least sqrt(sigma excess) less this.
+    rounding = np.linalg.norm(E, axis=(-2, -1)) * kept.rounding
+    largest = np.sqrt(kept.least * excess)
+    certain = np.maximum(1 - rounding / np.where(largest > 0, largest, 1), 0)
+    return gradient_bound_corrected(depth, tau, kept.least, excess * certain**2)
 
 
 def squared_gradient_and_excess(
@@ -130,33 +119,62 @@ def right_over_left(A: Array, R: Array, Sigma: Array, depth: Array, form: str) -
     """Right-hand side of eq. (2.3) divided by ``||grad f||_F^2`` at a batch of points: f64[n].
 
     Above 1 the bound fails; where both sides vanish, as at an optimum, it is nan. The arrays are
-    those of `squared_gradient_and_excess`, batched, with |||A||| < 1. KeyError for an unknown form.
+    those of `squared_gradient_and_excess`, batched, with |||A||| < 1. The right-hand side is that
+    of `gradient_lower_bound`. ValueError for arrays of anything but finite real numbers, KeyError
+    for an unknown form.
     """
+    for name, array in {"A": A, "R": R, "Sigma": Sigma}.items():
+        real_array(name, array)
     pending = _evaluate(A, R, Sigma, depth)
     # NumPy computes eigenvalues while XLA evaluates gradients: two independent batched LAPACK calls
     # in one compiled function deadlock on a CPU with two threads (seen with jaxlib 0.10.2).
     tau = random_matrices.spectral_norms(np.asarray(A)).max(axis=1)
-    sigma = _sigma(form, np.linalg.eigvalsh(np.asarray(Sigma)))
-    squared_gradient, excess = (np.asarray(value) for value in pending)
+    depth, second_moments = np.asarray(depth), np.asarray(Sigma)
+    if form != "corrected":
+        sigma = np.linalg.eigvalsh(second_moments)[..., 0]
+        squared_gradient, excess = (np.asarray(value) for value in pending)
+        right = BOUNDS[form](depth, tau, sigma, excess)
+    else:
+        E = _end_to_end(np.asarray(A)) - np.asarray(R)
+        right = _corrected_right(depth, tau, E, second_moments)
+        squared_gradient = np.asarray(pending[0])
     with np.errstate(invalid="ignore"):
-        return BOUNDS[form](np.asarray(depth), tau, sigma, excess) / squared_gradient
+        return right / squared_gradient
+
+
+def _end_to_end(A: np.ndarray) -> np.ndarray:
+    """``(I + A_l) ... (I + A_1)``, f64[n, d, d], of a batch, f64[n, l, d, d]."""
+    M = np.broadcast_to(np.eye(A.shape[-1]), A[:, 0].shape)
+    for layer in np.moveaxis(A, 1, 0):
+        M = M + layer @ M
+    return M
 
 
 def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> float:
     """A lower bound of ``||grad f||_F^2`` over B_tau when ``det R < 0``: no critical point inside.
 
     ``4 l (1-tau)^{2l-2} sigma_min(Sigma)^2 ((1-tau)^l + sigma_min(R))^2`` (G10), with equality for
-    d = 1 at ``A_i = -tau``. R and Sigma are f64[d, d], and Sigma is symmetric positive definite.
-    ValueError is raised for tau outside [0, 1) or det R >= 0.
+    d = 1 at ``A_i = -tau``. It is 0 if rounding leaves it open whether Sigma is singular.
+
+    R and Sigma are f64[d, d], Sigma symmetric positive semidefinite. Raises ValueError if they are
+    not, for tau outside [0, 1), and unless det R is negative with ``sigma_min(R)`` above rounding.
     """
+    R, depth, tau = square_matrix("R", R), check_whole("depth", depth), real_number("tau", tau)
+    matrix, eigenvalues = second_moment.check_second_moment(Sigma)
+    if R.shape != matrix.shape:
+        raise ValueError(f"R and Sigma must be d x d, got shapes {R.shape} and {matrix.shape}")
     if not 0 <= tau < 1:
         raise ValueError(f"tau must lie in [0, 1), got {tau}")
-    sign = np.linalg.slogdet(np.asarray(R))[0]  # of the determinant, which may underflow
+    sign = np.linalg.slogdet(R)[0]  # of the determinant, which may underflow
+    stretches = np.linalg.svd(R, compute_uv=False)
     if not sign < 0:
         raise ValueError(f"R must have a negative determinant, got det R of sign {sign}")
-    sigma_min = float(np.linalg.eigvalsh(np.asarray(Sigma))[0])
-    distance = (1 - tau) ** depth + float(np.linalg.svd(np.asarray(R), compute_uv=False)[-1])
-    return gradient_bound_corrected(depth, tau, sigma_min, sigma_min * distance**2)
+    if stretches[-1] <= len(R) * np.finfo(np.float64).eps * stretches[0] * (len(R) > 1):
+        raise ValueError(f"R must be invertible, got singular values down to {stretches[-1]:.3g}")
+    rounding = second_moment.eigenvalue_rounding(len(matrix), eigenvalues[-1])
+    sigma_min = max(float(eigenvalues[0] - rounding), 0.0)
+    distance = (1 - tau) ** depth + float(stretches[-1])
+    return float(gradient_bound_corrected(depth, tau, sigma_min, sigma_min * distance**2))
 
 
 def worst_case(

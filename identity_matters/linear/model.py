@@ -16,10 +16,38 @@ A forward pass keeps every M_i, and a backward pass carries ``W_i = (I + A_{i+1}
 A standard network ``W_l ... W_1`` is the case ``A_i = W_i - I``, with the same gradient.
 """
 
+import functools
+import inspect
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
 import jax
 import jax.numpy as jnp
 
 from identity_matters.array_types import Array
+from identity_matters.checks import check_array_type
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def jit_of_arrays(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """`jax.jit`, which converts its arguments, but refuses what the conversion would drop.
+
+    The functions of this package take NumPy or JAX arrays: a list is a TypeError, an array with a
+    mask or a unit a ValueError. NaN and infinity go through the arithmetic like other numbers.
+    """
+    compiled = jax.jit(function)
+    names = tuple(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def checked(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+            if value is not None:
+                check_array_type(name, value)
+        return compiled(*args, **kwargs)
+
+    return checked
 
 
 def check_array(array: Array, name: str, shape: tuple[int | None, ...], needed: str) -> None:
@@ -53,7 +81,7 @@ def _through_layers(A: Array, M: Array | None) -> tuple[jax.Array, jax.Array]:
     return jax.lax.scan(lambda M, layer: (M + layer @ M, M), start, jnp.asarray(A))
 
 
-@jax.jit
+@jit_of_arrays
 def product(A: Array) -> jax.Array:
     """``(I + A_l) ... (I + A_1)``, the map of a linear residual network: f64[d, d].
 
@@ -67,7 +95,7 @@ def product(A: Array) -> jax.Array:
     return _through_layers(A, None)[0]
 
 
-@jax.jit
+@jit_of_arrays
 def max_spectral_norm(A: Array) -> jax.Array:
     """``|||A||| = max_i ||A_i||``, the largest singular value: f64[depth, d, d] -> f64[].
 
@@ -104,7 +132,7 @@ def _error(A: Array, R: Array, Sigma: Array, input_map: Array | None, output_map
     return (end_to_end if output_map is None else output_map @ end_to_end) - R, layer_inputs
 
 
-@jax.jit
+@jit_of_arrays
 def excess_risk(A: Array, R: Array, Sigma: Array) -> jax.Array:
     """``f(A) - C = ||E Sigma^{1/2}||_F^2 = tr(E Sigma E^T)`` (Claim 2.3), l + 1 products: f64[].
 
@@ -119,7 +147,7 @@ def excess_risk(A: Array, R: Array, Sigma: Array) -> jax.Array:
     return jnp.sum(E * (E @ Sigma))
 
 
-@jax.jit
+@jit_of_arrays
 def excess_risk_and_gradient(
     A: Array,
     R: Array,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from identity_matters.checks import check_whole
+from identity_matters.checks import check_whole, square_matrix
 
 # 3 gamma comes from computed singular values: rounding may lift it just above a whole number.
 _ROUNDING_LAYERS = 1e-9
@@ -48,15 +48,7 @@ def check_target(R: ArrayLike) -> Target:
     Raises ValueError if R is not a square matrix of finite real numbers, is singular to float64
     precision (``sigma_min <= d eps sigma_max``, or beyond 1e-150 or 1e150), or has det R < 0.
     """
-    R = np.asarray(R)
-    if R.ndim != 2 or R.shape[0] != R.shape[1] or R.shape[0] == 0:
-        raise ValueError(f"R must be a square matrix, got shape {R.shape}")
-    if not (np.issubdtype(R.dtype, np.floating) or np.issubdtype(R.dtype, np.integer)):
-        raise ValueError(f"R must hold real numbers, got dtype {R.dtype}")
-    R = R.astype(np.float64)
-    if not np.isfinite(R).all():
-        row, column = np.argwhere(~np.isfinite(R))[0]
-        raise ValueError(f"R must be finite, got R[{row}, {column}] = {R[row, column]}")
+    R = square_matrix("R", R)
     U, K, Vt = np.linalg.svd(R)
     if K[-1] <= max(len(R) * np.finfo(float).eps * K[0], 1e-150) or K[0] > 1e150:
         got = f"got singular values {K[-1]:.3g} to {K[0]:.3g}"

@@ -1,0 +1,109 @@
+"""What float64 knows about a second moment Sigma, and what it cannot tell from rounding."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from identity_matters.checks import check_whole, square_matrix
+
+_EPS = float(np.finfo(np.float64).eps)
+# Eigenvalues of Sigma up to this many d eps ||Sigma|| are dropped: rounding may have made them.
+_DROPPED_ROUNDINGS = 64
+# A computed eigenvalue, and the matrix that computed eigenvalues and eigenvectors make, are
+# assumed to be off by at most this many (d - 1) eps ||Sigma||; in practice they stay below 1.
+_EIGENVALUE_ROUNDINGS = 16
+
+
+class KeptPart(NamedTuple):
+    """The eigenvalues of Sigma that are certainly positive, and their eigenvectors.
+
+    With ``Sigma_k = V diag(w) V^T``, w = `eigenvalues` and V = `vectors`, and Pi the projection on
+    the kept eigenvectors, ``||Sigma Pi - Sigma_k|| <= rounding``.
+
+    Attributes:
+      eigenvalues: f64[..., d], increasing; those that were dropped are 0.
+      vectors: f64[..., d, d], orthonormal columns in the same order.
+      least: f64[...], the least kept eigenvalue, 0 if none is kept.
+      rounding: f64[...], a bound on what rounding may have changed.
+    """
+
+    eigenvalues: np.ndarray
+    vectors: np.ndarray
+    least: np.ndarray
+    rounding: np.ndarray
+
+    @property
+    def rank(self) -> int:
+        """How many eigenvalues are kept, of a single Sigma."""
+        return int(np.count_nonzero(self.eigenvalues))
+
+    def squared_norm(self, E: np.ndarray) -> np.ndarray:
+        """``||E Sigma_k^{1/2}||_F^2``, f64[...], for E, f64[..., d, d]."""
+        return np.sum((E @ self.vectors) ** 2 * self.eigenvalues[..., None, :], axis=(-2, -1))
+
+
+def kept_part(Sigma: np.ndarray) -> KeptPart:
+    """Drops the eigenvalues of Sigma, f64[..., d, d], that are 0 up to 64 d eps ||Sigma||.
+
+    Sigma must be symmetric positive semidefinite, see `check_second_moment`. What is dropped may be
+    0 or not, so a caller must not count on either.
+
+    >>> kept = kept_part(np.diag([2.0, 1e-17, 0.5]))
+    >>> kept.eigenvalues, float(kept.least)
+    (array([0. , 0.5, 2. ]), 0.5)
+    """
+    eigenvalues, vectors = np.linalg.eigh(Sigma)
+    d, largest = Sigma.shape[-1], eigenvalues[..., -1:]
+    is_kept = eigenvalues > _DROPPED_ROUNDINGS * d * _EPS * largest
+    # The largest stands for those that are dropped, so that it is the least if all are.
+    least = np.where(is_kept, eigenvalues, np.maximum(largest, 0)).min(axis=-1)
+    rounding = eigenvalue_rounding(d, largest[..., 0])
+    return KeptPart(np.where(is_kept, eigenvalues, 0.0), vectors, least, rounding)
+
+
+def eigenvalue_rounding(d: int, largest: ArrayLike) -> np.ndarray:
+    """How far a computed eigenvalue of a d x d matrix of norm `largest` may be off: f64[...].
+
+    0 for d = 1, where the matrix is its eigenvalue.
+    """
+    return _EIGENVALUE_ROUNDINGS * (d - 1) * _EPS * np.asarray(largest)
+
+
+def check_second_moment(Sigma: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Sigma as f64[d, d] and its computed eigenvalues, f64[d], in increasing order.
+
+    Raises ValueError unless Sigma is a square matrix of finite real numbers and, up to rounding,
+    symmetric and positive semidefinite.
+    """
+    matrix = square_matrix("Sigma", Sigma)
+    rounding = _DROPPED_ROUNDINGS * len(matrix) * _EPS * np.abs(matrix).max()
+    with np.errstate(over="ignore"):
+        asymmetry = np.abs(matrix - matrix.T).max()
+    if not asymmetry <= rounding:
+        raise ValueError(f"Sigma must be symmetric, but |Sigma - Sigma^T| reaches {asymmetry}")
+    eigenvalues = np.linalg.eigvalsh(matrix)
+    if not eigenvalues[0] >= -rounding:
+        raise ValueError(
+            f"Sigma must be positive semidefinite, but has the eigenvalue {eigenvalues[0]}"
+        )
+    return matrix, eigenvalues
+
+
+def certain_rank(Sigma: np.ndarray, kept: KeptPart, rank: int | None) -> int | None:
+    """The rank of Sigma, f64[d, d], if it is certain; None if what was dropped may not be 0.
+
+    A row of zeros, with its column, belongs to a feature that is always 0, and lowers the rank by
+    one exactly. Other eigenvalues that were dropped make the rank uncertain, unless the caller
+    knows it: `rank` is that of the second moment in exact arithmetic, of which Sigma is a rounding.
+    Raises ValueError if Sigma has more than `rank` eigenvalues that are certainly positive.
+    """
+    d = len(Sigma)
+    if rank is None:
+        always_zero = np.count_nonzero(~Sigma.any(axis=1))
+        return kept.rank if kept.rank + always_zero == d else None
+    if check_whole("rank", rank) > d:
+        raise ValueError(f"rank must be at most d = {d}, got {rank}")
+    if kept.rank > rank:
+        raise ValueError(f"Sigma has {kept.rank} positive eigenvalues, but the rank is {rank}")
+    return rank if kept.rank == rank else None
