@@ -1,100 +1,113 @@
-# Identity Matters. `make` alone lists the targets.
-SHELL := /bin/bash
-.SHELLFLAGS := -eu -o pipefail -c
-.DEFAULT_GOAL := help
+# Identity Matters. `make` alone lists the targets. Works with GNU make 3.81, that of every Mac.
+#
+# No variable of the user's is ever executed, wherever it comes from. Recipes read it from the
+# environment, quoted; make itself only compares it with known words. This first line takes care of
+# the command line: make would expand what it exports, and now exports the text as it was given.
+$(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(eval override $(subst $$,$$$$,$(name)) := $$(value $(subst $$,$$$$,$(name))))$(eval export $(subst $$,$$$$,$(name)))))
+# All variables that make expands below are ours; `override` also wins over the command line.
+override SHELL := /bin/bash
+override .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-# The first Python found that is at least 3.11; PYTHON=... names another.
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
-	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
-
-# What to compute on: auto, cpu, cuda12, cuda13 or tpu; auto looks for a TPU, then for an NVIDIA driver.
-ACCEL ?= auto
-ifeq ($(ACCEL),auto)
-override ACCEL := $(shell \
-	if [ -e /dev/accel0 ] || [ -e /dev/vfio/0 ]; then echo tpu; \
-	elif v=$$(nvidia-smi 2>/dev/null | grep -o 'CUDA Version: [0-9]*' | grep -o '[0-9]*$$'); then \
-		[ "$$v" -ge 13 ] && echo cuda13 || echo cuda12; \
-	else echo cpu; fi)
-endif
-
-# Where runs go, their seeds, and how many run at a time (0: one per core). OVERWRITE=1 replaces runs that diverged,
-# are damaged or have other settings. Recipes read these from the environment, quoted, so that no shell executes them.
+# The user's variables. Where runs go, their seeds, and how many run at a time (0: one per core).
 RESULTS_DIR ?= results/local
 SEEDS ?= 0
 JOBS ?= 0
-OVERWRITE ?=
+# Data sets to prepare, and where; the variant, or data set, to reproduce; the run to promote.
 DATASETS ?= cifar10
-DATASET_NAMES := cifar10 cifar100 imagenet2012
-DATASET ?=
 DATA_DIR ?= data
+DATASET ?=
 RUN ?=
-export RESULTS_DIR SEEDS JOBS DATASETS DATASET DATA_DIR RUN
-# glibc then asks the kernel for huge pages, as docs/training.md says. Set it to nothing to do without.
-export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
-# What compile-check compiles for: tpu, several slices, or one_chip.
+# What compile-check compiles for (tpu, several slices, or one_chip), and which programs.
 CHECK ?= tpu
-MODELS := all_conv_residual all_cnn_c resnet densenet
-, := ,
-VENV := .venv
-MODULE := $(VENV)/bin/python -m
-INSTALLED := $(VENV)/.installed-$(ACCEL)
-EXPERIMENTS := $(notdir $(basename $(shell grep -l '^EXPERIMENT = ' experiments/*.py experiments/images/*.py 2>/dev/null)))
+PROGRAMS ?=
+# 1 runs also those runs anew that are finished, and replaces them.
+OVERWRITE ?= 0
+# What to compute on; auto looks for a TPU, then for an NVIDIA GPU.
+ACCEL ?= auto
+# glibc then asks the kernel for huge pages, as docs/training.md says. Set it to nothing to do without.
+GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
+export RESULTS_DIR SEEDS JOBS DATASETS DATA_DIR DATASET RUN CHECK PROGRAMS GLIBC_TUNABLES
+
+# The first Python found that is at least 3.11; PYTHON=... names another.
+override PYTHON_IS_GIVEN := $(filter-out undefined,$(origin PYTHON))
+ifeq (,$(PYTHON_IS_GIVEN))
+PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+endif
+export PYTHON
+
+override LOCKS := cpu cuda12 cuda13 tpu
+override DATASET_NAMES := cifar10 cifar100 imagenet2012
+override MODELS := all_conv_residual all_cnn_c resnet densenet
+override VENV := .venv
+override MODULE := $(VENV)/bin/python -m
+override EXPERIMENTS := $(notdir $(basename $(shell grep -l '^EXPERIMENT = ' experiments/*.py experiments/images/*.py)))
+
+# One of LOCKS; empty if ACCEL is no such word, or if the hardware needs a decision.
+ifeq (auto,$(value ACCEL))
+override LOCK := $(shell requirements/accelerator.sh 2>/dev/null)
+else
+override LOCK := $(if $(word 2,$(value ACCEL)),,$(filter $(LOCKS),$(value ACCEL)))
+endif
+override INSTALLED := $(VENV)/.installed-$(or $(LOCK),none)
+# ACCEL=cpu is the user's word that an accelerator, if there is one, is not to be used.
+ifeq (cpu,$(value ACCEL))
+JAX_PLATFORMS ?= cpu
+export JAX_PLATFORMS
+endif
+
+override OVERWRITE_FLAG := $(if $(filter 1 yes true,$(value OVERWRITE)),--overwrite)
+override OVERWRITE_IS_WRONG := $(filter-out 0 no false 1 yes true,$(value OVERWRITE))
 
 .PHONY: help setup setup-dev data test coverage lint api-docs reproduce demo reproduce-cifar10 reproduce-cifar100 \
 	reproduce-cifar-small reproduce-table2 reproduce-figure1 report report-reference compare promote \
-	bench bench-input bench-train compile-check compile-check-gpu cost lock clean known-datasets
+	bench bench-input bench-train compile-check compile-check-gpu cost lock clean clean-results \
+	known-datasets known-overwrite accelerator-data
 
 help: ## list the targets
-	@grep -hE '^[a-z0-9 %<>-]+:.*## ' $(MAKEFILE_LIST) | sed 's/%/<experiment>/' | \
+	@grep -hE '^[a-z0-9 %<>-]+:.*## ' Makefile | sed 's/%/<experiment>/' | \
 		awk -F ':.*## ' '{sub(/ .*/, "", $$1); printf "  make %-24s %s\n", $$1, $$2}'
 	@echo "  experiments: $(EXPERIMENTS)"
 	@echo '  variables: ACCEL=auto|cpu|cuda12|cuda13|tpu  SEEDS="0 1 2"  JOBS=2  RESULTS_DIR=results/local'
-	@echo '             DATASET=a_variant  DATASETS="cifar10 cifar100"  DATA_DIR=data  RUN=run_directory  OVERWRITE=1  PYTHON=python3'
+	@echo '             DATASET=a_variant  DATASETS="cifar10 cifar100"  DATA_DIR=data  RUN=run_directory  PYTHON=python3'
+	@echo '             OVERWRITE=1 (runs finished runs anew, too, and replaces them)'
 
 setup: $(INSTALLED) ## create the environment .venv from the lock (other targets do so when needed)
-ifneq ($(origin PYTHON),file)
-	@was="$$($(VENV)/bin/python -V)"; test "$$was" = "$$($(PYTHON) -V)" || \
-		{ echo "$(VENV) has $$was, but $(PYTHON) is another version; remove $(VENV) first"; exit 2; }
+ifneq (,$(PYTHON_IS_GIVEN))
+	@was="$$($(VENV)/bin/python -V)"; test "$$was" = "$$("$$PYTHON" -V)" || \
+		{ echo "$(VENV) has $$was, but $$PYTHON is another version; remove $(VENV) first" >&2; exit 2; }
 endif
 
 setup-dev: $(INSTALLED)-dev ## the same, with the packages for tests and style checks
 
-# install(environment, lock): creates or updates an environment with the packages of a lock. Locks are
-# complete, so no dependencies are resolved.
-define install
-	@test -n "$(PYTHON)" || { echo "no Python of at least 3.11 found; name one: make PYTHON=..."; exit 2; }
-	@test -f $(2) || { echo "there is no $(2); ACCEL must be auto, cpu, cuda12, cuda13 or tpu"; exit 2; }
-	@echo "installing $(2) into $(1); a minute or two"
-	@if command -v uv >/dev/null; then \
-		uv venv --quiet --allow-existing --python "$(PYTHON)" $(1); \
-		uv pip install --quiet --python $(1) --no-deps --requirement $(2); \
-		uv pip install --quiet --python $(1) --no-deps --editable .; \
-	else \
-		"$(PYTHON)" -m venv $(1); \
-		$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $(2); \
-		$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .; \
-	fi
-endef
+# Without a lock there is no environment: this says why.
+$(VENV)/.installed-none:
+ifeq (auto,$(value ACCEL))
+	@requirements/accelerator.sh
+else
+	@echo "ACCEL must be auto, cpu, cuda12, cuda13 or tpu" >&2; exit 2
+endif
 
-$(INSTALLED): $(wildcard requirements/$(ACCEL).txt) setup.cfg pyproject.toml
-	$(call install,$(VENV),requirements/$(ACCEL).txt)
-	@rm -f $(VENV)/.installed-*
-	@touch $@
+ifneq (,$(LOCK))
+$(INSTALLED): requirements/$(LOCK).txt setup.cfg pyproject.toml
+ifeq (auto,$(value ACCEL))
+	@requirements/accelerator.sh >/dev/null
+endif
+	@requirements/install.sh $(VENV) $(LOCK) && rm -f $(VENV)/.installed-* && touch $@
+endif
 
 $(INSTALLED)-dev: requirements/dev.txt $(INSTALLED)
-	$(call install,$(VENV),requirements/dev.txt)
-	@touch $@
+	@requirements/install.sh $(VENV) dev && touch $@
 
 # Separate environments: for TensorFlow, which prepares data, and for the accelerators' compilers.
-$(VENV)-%/.installed: requirements/%.txt setup.cfg pyproject.toml
-	$(call install,$(VENV)-$*,$<)
-	@touch $@
+$(patsubst %,$(VENV)-%/.installed,prepare tpu cuda12): $(VENV)-%/.installed: requirements/%.txt setup.cfg pyproject.toml
+	@requirements/install.sh $(VENV)-$* $* && touch $@
 
 # Refuses unknown names before TensorFlow is installed for nothing.
 known-datasets:
 	@for name in $${DATASETS//,/ }; do case " $(DATASET_NAMES) " in *" $$name "*) ;; \
-		*) echo "no data set '$$name' to prepare; there are $(DATASET_NAMES)"; exit 2;; esac; done
+		*) echo "no data set '$$name' to prepare; there are $(DATASET_NAMES)" >&2; exit 2;; esac; done
 
 data: known-datasets $(VENV)-prepare/.installed ## download and decode data sets: make data DATASETS="cifar10 cifar100"
 	$(VENV)-prepare/bin/python -m experiments.images.prepare_data --datasets="$$DATASETS" --data_dir="$$DATA_DIR"
@@ -109,33 +122,45 @@ lint: setup-dev ## check style and types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/shellcheck .ci/run clusters/*.sh
+	$(VENV)/bin/shellcheck .ci/run clusters/*.sh requirements/*.sh
 
 api-docs: setup-dev ## write the library's API as web pages to site/
 	$(MODULE) pdoc --math --docformat google -o site identity_matters
 
-REPRODUCE := $(MODULE) experiments.reproduce --results_dir="$$RESULTS_DIR" --seeds="$$SEEDS" --jobs="$$JOBS" \
-	$(if $(OVERWRITE),--overwrite)
+override REPRODUCE := $(MODULE) experiments.reproduce --results_dir="$$RESULTS_DIR" --seeds="$$SEEDS" --jobs="$$JOBS" $(OVERWRITE_FLAG)
 
-reproduce: setup ## run every experiment that has no finished run yet, in parallel, then write the report
-	$(if $(filter-out cpu,$(ACCEL)),$(MAKE) data DATASETS="cifar10 cifar100" || true)
+known-overwrite:
+	@$(if $(OVERWRITE_IS_WRONG),echo "OVERWRITE must be 0 or 1" >&2; exit 2,:)
+
+# What the trainings of `make reproduce` read on an accelerator. Without it, all others run.
+accelerator-data:
+	-@requirements/install.sh $(VENV)-prepare prepare && touch $(VENV)-prepare/.installed && \
+		$(VENV)-prepare/bin/python -m experiments.images.prepare_data --datasets="cifar10 cifar100" --data_dir="$$DATA_DIR"
+
+reproduce: known-overwrite setup $(if $(filter-out cpu,$(LOCK)),accelerator-data) ## run every experiment that has no finished run yet, in parallel, then write the report
 	@$(REPRODUCE) --report
 
-demo: setup ## run the quickest variant of each quick experiment, then write the report: two minutes
+demo: known-overwrite setup ## run the quickest variant of each quick experiment, then write the report: two minutes
 	@$(REPRODUCE) --demo --report
 
-reproduce-%: setup ## run one experiment for each seed of SEEDS; DATASET=... names a variant
-	@$(REPRODUCE) --only=$(subst -,_,$*) $(if $(DATASET),--variants="$$DATASET")
+# The experiment that the target names, if there is one of that name: only our own words go on.
+override NAMED = $(if $(word 2,$*),,$(filter $(EXPERIMENTS),$(subst -,_,$*)))
+reproduce-%: known-overwrite setup ## run one experiment for each seed of SEEDS; DATASET=... names a variant
+	@$(if $(NAMED),:,echo "there is no experiment of this name; there are $(EXPERIMENTS)" >&2; exit 2)
+	@$(REPRODUCE) --only=$(NAMED) $${DATASET:+--variants="$$DATASET"}
 
-reproduce-cifar10 reproduce-cifar100: reproduce-%: setup ## Table 2, CIFAR-10 (or ...-cifar100): needs an accelerator
+reproduce-cifar10 reproduce-cifar100: reproduce-%: known-overwrite setup ## Table 2, CIFAR-10 (or ...-cifar100): needs an accelerator
 	@$(REPRODUCE) --only=cifar --variants=$*/all_conv_residual
 
-reproduce-cifar-small: setup ## smaller CIFAR nets than Table 2's: about 11 hours on two cores
+reproduce-cifar-small: known-overwrite setup ## smaller CIFAR nets than Table 2's: about 11 hours on two cores
 	@$(REPRODUCE) --only=cifar --variants=cifar10/small,cifar10/small_scaled,cifar100/small,cifar100/small_scaled
 
-reproduce-table2: setup ## the CIFAR columns of Table 2, all rows: needs an accelerator and many hours
-	@$(REPRODUCE) --only=cifar \
-		--variants=$(subst $(eval) ,$(,),$(foreach d,cifar10 cifar100,$(foreach m,$(MODELS),$d/$m)))
+override COMMA := ,
+override EMPTY :=
+override SPACE := $(EMPTY) $(EMPTY)
+override TABLE2 := $(foreach data,cifar10 cifar100,$(foreach model,$(MODELS),$(data)/$(model)))
+reproduce-table2: known-overwrite setup ## the CIFAR columns of Table 2, all rows: needs an accelerator and many hours
+	@$(REPRODUCE) --only=cifar --variants=$(subst $(SPACE),$(COMMA),$(TABLE2))
 
 reproduce-figure1: reproduce-cifar10 reproduce-cifar100 ## Figure 1, training and test error over steps
 	$(MODULE) experiments.report --results_dir="$$RESULTS_DIR"
@@ -150,7 +175,7 @@ compare: setup ## print paper | reference | yours; fails if a run contradicts th
 	@$(MODULE) experiments.compare --results_dir="$$RESULTS_DIR"
 
 promote: setup ## copy a finished run into results/reference: make promote RUN=results/local/...
-	@test -n "$$RUN" || { echo "name the run: make promote RUN=results/local/EXPERIMENT/VARIANT/seed=0"; exit 2; }
+	@test -n "$$RUN" || { echo "name the run: make promote RUN=results/local/EXPERIMENT/VARIANT/seed=0" >&2; exit 2; }
 	$(MODULE) experiments.promote "$$RUN"
 
 bench: setup ## time the core computations against bare matrix products
@@ -159,24 +184,23 @@ bench: setup ## time the core computations against bare matrix products
 
 $(VENV)-torch/.installed:
 	if command -v uv >/dev/null; then \
-		uv venv --quiet --allow-existing --python "$(PYTHON)" $(@D); \
+		uv venv --quiet --allow-existing --python "$$PYTHON" $(@D) && \
 		uv pip install --quiet --python $(@D) --torch-backend=auto torch; \
 	else \
-		$(PYTHON) -m venv $(@D); \
-		$(@D)/bin/python -m pip install --quiet --disable-pip-version-check torch; \
-	fi
-	touch $@
+		"$$PYTHON" -m venv $(@D) && \
+		PIP_USER=0 $(@D)/bin/python -m pip install --quiet --disable-pip-version-check torch; \
+	fi && touch $@
 
 bench-input: setup ## speed of ImageNet's input pipeline against the bare decoder
 	$(MODULE) benchmarks.input_pipeline --results_dir="$$RESULTS_DIR" --overwrite
 
 bench-train: setup $(VENV)-torch/.installed ## training speed against PyTorch, which it installs (large)
-	$(MODULE) benchmarks.train_step --config=:$(if $(filter cpu,$(ACCEL)),cpu,gpu) \
+	$(MODULE) benchmarks.train_step --config=:$(if $(filter cpu,$(LOCK)),cpu,gpu) \
 		--results_dir="$$RESULTS_DIR" --overwrite
 
 compile-check: $(VENV)-tpu/.installed ## compile the trainings for TPUs, without a TPU: takes hours, resumes
-	JAX_PLATFORMS=cpu $(VENV)-tpu/bin/python -m benchmarks.compile_check \
-		--config=:$(CHECK) --results_dir="$$RESULTS_DIR" $(if $(PROGRAMS),'--config.programs=$(PROGRAMS)')
+	JAX_PLATFORMS=cpu $(VENV)-tpu/bin/python -m benchmarks.compile_check --config=:"$$CHECK" \
+		--results_dir="$$RESULTS_DIR" $${PROGRAMS:+--config.programs="$$PROGRAMS"}
 
 compile-check-gpu: $(VENV)-cuda12/.installed ## compile the paper's net for GPUs, without a GPU, by private calls of JAX
 	JAX_PLATFORMS=cpu $(VENV)-cuda12/bin/python -m benchmarks.compile_check --config=:gpu \
@@ -185,24 +209,27 @@ compile-check-gpu: $(VENV)-cuda12/.installed ## compile the paper's net for GPUs
 cost: setup ## write docs/cost.md from the promoted runs of compile-check
 	$(MODULE) benchmarks.cost results/reference/benchmark_compile_check/*/seed=0
 
-UV := $(shell command -v uv || echo $(VENV)-uv/bin/uv)
 # pyarrow is for features of TFDS that nothing here uses, and it is the second-largest package.
-COMPILE = $(UV) pip compile setup.cfg --quiet --universal --python-version 3.11 --upgrade \
-	--no-annotate --no-header --no-emit-package pyarrow
+override COMPILE := PATH="$$PATH:$$PWD/$(VENV)-uv/bin" uv pip compile setup.cfg --quiet --universal --python-version 3.11 \
+	--upgrade --no-annotate --no-header --no-emit-package pyarrow
 
 $(VENV)-uv/bin/uv:
-	$(PYTHON) -m venv $(VENV)-uv
-	$(VENV)-uv/bin/python -m pip install --quiet uv
+	"$$PYTHON" -m venv $(VENV)-uv && PIP_USER=0 $(VENV)-uv/bin/python -m pip install --quiet uv
 
-lock: $(UV) ## re-resolve the requirements and rewrite the locks
+lock: $(if $(shell command -v uv),,$(VENV)-uv/bin/uv) ## re-resolve the requirements and rewrite the locks
 	$(COMPILE) --extra imagenet -o requirements/cpu.txt
-	for accel in cuda12 cuda13 tpu; do \
-		$(COMPILE) --extra imagenet --extra $$accel -o requirements/$$accel.txt; \
-	done
+	$(COMPILE) --extra imagenet --extra cuda12 -o requirements/cuda12.txt
+	$(COMPILE) --extra imagenet --extra cuda13 -o requirements/cuda13.txt
+	$(COMPILE) --extra imagenet --extra tpu -o requirements/tpu.txt
 	$(COMPILE) --extra prepare -o requirements/prepare.txt
 	$(COMPILE) --extra imagenet --extra dev -c requirements/cpu.txt -o requirements/dev.txt.tmp
 	grep -vxFf requirements/cpu.txt requirements/dev.txt.tmp > requirements/dev.txt
 	rm requirements/dev.txt.tmp
 
-clean: ## remove the environments and results/local
-	rm -rf $(VENV) $(addprefix $(VENV)-,prepare torch tpu cuda12 uv) results/local
+clean: ## remove the environments and caches; runs and data stay
+	rm -rf $(VENV) $(addprefix $(VENV)-,prepare torch tpu cuda12 uv) site build *.egg-info \
+		.mypy_cache .pytest_cache .ruff_cache .coverage .coverage.*
+	find benchmarks experiments identity_matters tests -name __pycache__ -prune -exec rm -rf {} +
+
+clean-results: ## print the command that deletes your runs, among them trained nets; it deletes nothing
+	@echo "these runs and their checkpoints took their time; to delete them: rm -r results/local"

@@ -31,7 +31,7 @@ from absl import logging
 
 from experiments import run
 from experiments.run.shared import configs, each, generator, largest, require_between, where
-from identity_matters import linear, paper, random_matrices
+from identity_matters import linear, paper, paths, random_matrices
 from identity_matters.linear.factorization import METHODS, relative_product_error
 from identity_matters.linear.target import NotApplicableError, check_depth
 
@@ -143,9 +143,12 @@ def build(**trial) -> types.SimpleNamespace:
     target = None
     if trial["family"] == "file":
         needed = f"file must be a .npy file that holds R, got {trial['file']!r}, which"
+        source = pathlib.Path(paths.expand_home(trial["file"]))
+        if not source.is_file():  # a pipe, say, would wait for ever
+            raise ValueError(f"{needed} is no file")
         try:
             # Not np.load: it takes archives, too, and suggests unpickling, which is unsafe.
-            R = np.lib.format.open_memmap(trial["file"], mode="r")
+            R = np.lib.format.open_memmap(source, mode="r")
         except (ValueError, OSError) as error:
             wrong = "is no file" if isinstance(error, OSError) else "holds no array of numbers"
             raise ValueError(f"{needed} {wrong}") from None
@@ -178,7 +181,7 @@ def measure(trial, key) -> dict:
 def _save_layers(target: linear.Target, row: dict, trial) -> None:
     """Saves the best factorization at one depth beside the file of R, and logs how good it is."""
     depth, best = row["depth"], row["best_method"]
-    place = pathlib.Path(trial.file)
+    place = pathlib.Path(paths.expand_home(trial.file))
     layers = place.with_name(f"{place.stem}-depth={depth}.npy")
     np.save(layers, linear.factorize(target.R, depth, best, path_settings=trial.path))
     logging.info(

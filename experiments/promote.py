@@ -12,11 +12,12 @@ import shutil
 
 from experiments import commands, judge
 from identity_matters import code_version, paper, runs
+from identity_matters.paths import expand_home
 
 
 def _main(paths: list[str]) -> int:
     try:
-        promoted = [_promotable(pathlib.Path(path)) for path in paths]
+        promoted = [_promotable(pathlib.Path(expand_home(path))) for path in paths]
         for run, target in promoted:
             replaced = _copy(run, target)
             commands.show(f"{target}{', which was there, is replaced' if replaced else ''}")

@@ -4,9 +4,10 @@ Command: make reproduce, or python -m experiments.reproduce [--only=a,b] [--seed
     [--variants=c,d] [--jobs=N] [--demo] [--report] [--overwrite]
 
 Runs go in parallel, one per core, longest first. Each is a process of its own, forked from one that
-has imported the libraries; its output goes to RESULTS_DIR/logs. On an accelerator they go one at a
-time, print to the terminal, and include the variants that need it. Ctrl-C or SIGTERM stops all; the
-same command resumes. A failure does not stop the others, but makes the exit code 1, as does a
+has imported the libraries; its output goes to RESULTS_DIR/logs. With an accelerator they include
+the variants that need it, and trainings have it one at a time while the others keep to the cores. A
+run alone prints to the terminal. Ctrl-C or SIGTERM stops all; the same command, without
+--overwrite, resumes. A failure does not stop the others, but makes the exit code 1, as does a
 contradiction of the reference (see compare.py).
 """
 
@@ -14,9 +15,8 @@ import collections
 import contextlib
 import ctypes
 import dataclasses
+import fcntl
 import functools
-import glob
-import importlib.util
 import itertools
 import multiprocessing
 import os
@@ -27,6 +27,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from typing import Any
@@ -38,8 +39,8 @@ import threadpoolctl
 from absl import flags
 
 import experiments
-from experiments import commands, compare
-from identity_matters import environment, runs
+from experiments import accelerators, commands, compare
+from identity_matters import environment, limits, runs
 from identity_matters.report import groups
 
 _SEEDS = flags.DEFINE_spaceseplist("seeds", ["0"], "Seeds of the runs.", comma_compat=True)
@@ -52,13 +53,16 @@ _VARIANTS = flags.DEFINE_list(
 _JOBS = flags.DEFINE_integer("jobs", 0, "Runs at a time; 0 means one per core.", lower_bound=0)
 _DEMO = flags.DEFINE_boolean("demo", False, "Only the quickest variant of each quick experiment.")
 _REPORT = flags.DEFINE_boolean("report", False, "Write the report at the end.")
-_REPLACES = "Replace runs that diverged, are damaged or have other settings."
+_REPLACES = "Run all of them anew, also those that are finished, and replace what is there."
 _OVERWRITE = flags.DEFINE_boolean("overwrite", False, _REPLACES, allow_override=True)
 DEMO_SECONDS = 20  # an experiment is quick if its quickest variant takes at most this long
 UNKNOWN_SECONDS = 30  # assumed for a run without a reference
 STOP_SECONDS = 30  # allowed for saving after SIGTERM
+RUNS_ELSEWHERE_CODE = 3  # how a run ends that another reproduction is running already
 _PR_SET_PDEATHSIG = 1
-_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin", "libtpu")  # what JAX needs for an accelerator
+# A socket's path may have about 107 bytes. That of the server below has some 30 of its own.
+_LONGEST_TEMPORARY_DIRECTORY = 70
+_SHORT_TEMPORARY_DIRECTORIES = ("/tmp", "/var/tmp", "/dev/shm")
 # Importing the libraries takes longer than many a run, so one process does it for all.
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
@@ -99,7 +103,7 @@ class Job:
         settings = [f"--config=:{self.variant}", f"--seed={self.seed}"]
         if commands.RESULTS_DIR.value != "results/local":
             settings.append(f"--results_dir={commands.RESULTS_DIR.value}")
-        if self.problem:
+        if self.problem or _OVERWRITE.value:
             settings.append("--overwrite")
         return ["-m", experiments.MODULES[self.name], *settings]
 
@@ -118,6 +122,7 @@ class Job:
 
 def main(_) -> int:
     _end_with_make()
+    _shorten_temporary_directory()
     try:
         jobs = _jobs()
         logs = pathlib.Path(commands.RESULTS_DIR.value) / "logs"
@@ -125,13 +130,18 @@ def main(_) -> int:
     except (ValueError, OSError) as error:
         raise flags.ValidationError(str(error)) from None
     console = commands.Console()
-    waiting = []
+    waiting, finished_before = [], 0
     for job in jobs:
         job.problem = _why_not(job)
         if job.is_refused:
-            console.print(f"{job.path}: {job.problem}; make reproduce OVERWRITE=1 runs it anew")
-        elif job.problem or job.summary() is None:
+            advice = "make reproduce OVERWRITE=1 runs it anew"
+            console.print(f"{job.path}: {job.problem}; {advice}", markup=False)
+        elif _OVERWRITE.value or job.problem or job.summary() is None:
             waiting.append(job)
+        else:
+            finished_before += 1
+    if finished_before:
+        console.print(f"{finished_before} finished already, {len(waiting)} run now")
     for sent, code in ((signal.SIGTERM, 75), (signal.SIGINT, 130), (signal.SIGHUP, 75)):
         signal.signal(sent, lambda *_, code=code: sys.exit(code))
     started, report = time.monotonic(), None
@@ -145,9 +155,10 @@ def main(_) -> int:
             report = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
     except SystemExit:
         _end([job.process for job in waiting if job.process and job.process.exitcode is None])
-        console.print("interrupted; the same command resumes")
+        without = ", without OVERWRITE=1," if _OVERWRITE.value else ""
+        console.print(f"interrupted; the same command{without} resumes")
         raise
-    failed = _conclude(jobs, time.monotonic() - started, console)
+    failed = _conclude(jobs, len(waiting), time.monotonic() - started, console)
     return failed or int(report is not None and report.returncode != 0)
 
 
@@ -191,18 +202,12 @@ def _job(name: str, variant: str, seed: int) -> Job:
 
 def _default_variants(name: str) -> tuple[str, ...]:
     """The variants to reproduce on this machine; prints those left out, with their commands."""
-    if _has_accelerator():
+    if accelerators.are_usable():
         return experiments.variants(name, "VARIANTS", "ACCELERATOR_VARIANTS")
     for variant in () if _DEMO.value else experiments.variants(name, "ACCELERATOR_VARIANTS"):
         command = f"python -m {experiments.MODULES[name]} --config=:{variant}"
         print(f"left out because it needs an accelerator: {name} {variant} ({command})")
     return experiments.variants(name, "VARIANTS")
-
-
-def _has_accelerator() -> bool:
-    if os.environ.get("JAX_PLATFORMS") == "cpu" or not any(map(importlib.util.find_spec, _PLUGINS)):
-        return False
-    return any(glob.glob(f"/dev/{at}") for at in ("nvidia[0-9]*", "accel[0-9]*", "vfio/0"))
 
 
 def _why_not(job: Job) -> str | None:
@@ -226,6 +231,25 @@ def _code_and_packages() -> dict:
     return environment.code_and_packages()
 
 
+def _shorten_temporary_directory() -> None:
+    """Lets the server's socket be where the path is short enough; TMPDIR stays for the runs.
+
+    Raises:
+      flags.ValidationError: if there is no other place.
+    """
+    if len(os.fsencode(tempfile.gettempdir())) <= _LONGEST_TEMPORARY_DIRECTORY:
+        return
+    for directory in _SHORT_TEMPORARY_DIRECTORIES:
+        if os.access(directory, os.W_OK):
+            tempfile.tempdir = directory
+            return
+    places = ", ".join(_SHORT_TEMPORARY_DIRECTORIES)
+    raise flags.ValidationError(
+        f"TMPDIR is longer than {_LONGEST_TEMPORARY_DIRECTORY} bytes, too long for a socket, and"
+        f" none of {places} can be written to; set a shorter TMPDIR"
+    )
+
+
 def _end_with_make() -> None:
     """If `make` is killed, so is this process, and with it all runs."""
     libc = ctypes.CDLL(None)
@@ -233,28 +257,46 @@ def _end_with_make() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _start(job: Job, core: int | None) -> None:
-    """Starts the run on the given core, or on all cores if `core` is None."""
-    process = _SERVER.Process(target=_run, args=(job.command(), str(job.log), core))
+def _start(job: Job, core: int | None, alone: bool) -> None:
+    """Starts the run on the given core, or on all cores if `core` is None.
+
+    If it does not run `alone`, its output goes to its log.
+    """
+    log = None if alone else str(job.log)
+    process = _SERVER.Process(target=_run, args=(job.command(), log, core))
     process.start()  # if a signal interrupts it, the run ends with this process
     job.process, job.core = process, core
 
 
-def _run(command: list[str], log: str, core: int | None) -> None:
+def _run(command: list[str], log: str | None, core: int | None) -> None:
     """What runs in the process of a job: ``python *command``."""
     multiprocessing.set_start_method(None, force=True)  # the default, as in any process
     os.setsid()  # Ctrl-C reaches only `main`, which then sends SIGTERM to all runs
     parent = multiprocessing.parent_process()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    if log is not None:
+        _print_to(log)
     if core is not None:  # XLA starts a thread for each core that it may use
-        with open(log, "wb") as output:
-            for stream in (sys.stdout, sys.stderr):
-                os.dup2(output.fileno(), stream.fileno())
         os.sched_setaffinity(0, {core})
         threadpoolctl.threadpool_limits(1)
     _, module, *arguments = command
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _print_to(log: str) -> None:
+    """Sends all output to `log`; ends the process if another reproduction is running this run."""
+    with open(log, "ab") as output:
+        try:
+            # Kept until the last copy of the descriptor is closed, when the process ends.
+            fcntl.flock(output.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os._exit(RUNS_ELSEWHERE_CODE)
+        except OSError:  # a file system without locks
+            pass
+        output.truncate(0)
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(output.fileno(), stream.fileno())
 
 
 def _end_with(parent: Any) -> None:
@@ -277,14 +319,36 @@ def _end(processes: list) -> None:
         process.join()
 
 
+def _slots() -> tuple[list, list]:
+    """Places of runs: a core for each run at a time, and [None] if there is an accelerator.
+
+    A core is None if it cannot be chosen, or if the run may use all of them.
+    """
+    cores: list[int | None] = [None] * limits.usable_cores()
+    if hasattr(os, "sched_getaffinity"):
+        cores = sorted(os.sched_getaffinity(0))[: len(cores)]  # a container may allow fewer
+    at_once = _JOBS.value or len(cores)
+    on_cores = [cores[i % len(cores)] for i in range(at_once)]
+    return on_cores, [None] if at_once > 1 and accelerators.are_usable() else []
+
+
 def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None]
-    at_once = min(_JOBS.value or (1 if _has_accelerator() else len(cores)), len(jobs))
+    on_cores, on_accelerator = _slots()
+    trainings = [job for job in jobs if on_accelerator and experiments.find(job.name).trains]
+    at_once = min(len(on_cores), len(jobs) - len(trainings)) + min(1, len(trainings))
     # Runs that go one at a time may use all cores, and write to the terminal.
     alone = at_once <= 1
-    free = [None] if alone else [cores[i % len(cores)] for i in range(at_once)]
-    waiting = sorted(jobs, key=lambda job: job.expected_seconds)
-    running: list[Job] = []
+    if alone:
+        on_cores, trainings, at_once = [None], [], min(1, len(jobs))
+    queues = [
+        # Each with its free slots; the longest runs are last, and start first.
+        (sorted(group, key=lambda job: job.expected_seconds), slots)
+        for group, slots in (
+            (trainings, on_accelerator),
+            ([job for job in jobs if job not in trainings], on_cores),
+        )
+    ]
+    running: list[tuple[Job, list]] = []
     rest_of_line = rich.table.Column(ratio=1, no_wrap=True, overflow="ellipsis")
     with rich.progress.Progress(
         "{task.description}",
@@ -300,26 +364,27 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
     ) as shown:
         expected = sum(job.expected_seconds for job in jobs)
         whole = shown.add_task(f"{len(jobs)} runs, {at_once} at a time", total=expected, note="")
-        while waiting or running:
-            while waiting and free:
-                job = waiting.pop()
-                if alone:
-                    console.print(f"$ python {shlex.join(job.command())}")
-                _start(job, free.pop())
-                job.task = shown.add_task(job.title, total=job.expected_seconds, note="")
-                running.append(job)
+        while running or any(waiting for waiting, _ in queues):
+            for waiting, free in queues:
+                while waiting and free:
+                    job = waiting.pop()
+                    if alone:
+                        console.print(f"$ python {shlex.join(job.command())}", markup=False)
+                    _start(job, free.pop(), alone)
+                    job.task = shown.add_task(job.title, total=job.expected_seconds, note="")
+                    running.append((job, free))
             time.sleep(0.25)
-            for job in list(running):
+            for job, free in list(running):
                 passed = shown.tasks[job.task].elapsed
                 completed = min(passed, NEARLY_DONE * job.expected_seconds)
                 note = job.last_line() if console.is_terminal else ""
                 shown.update(job.task, completed=completed, note=note)
                 if job.process.exitcode is None:
                     continue
-                running.remove(job)
+                running.remove((job, free))
                 free.append(job.core)
                 shown.update(job.task, completed=job.expected_seconds, visible=False)
-                count = len(jobs) - len(waiting) - len(running)
+                count = len(jobs) - len(running) - sum(len(waiting) for waiting, _ in queues)
                 said = (job.summary() or {"verdict": "FAILED"})["verdict"]
                 line = f"run {count} of {len(jobs)}: {job.title}: {said}"
                 left = shown.tasks[0].time_remaining
@@ -330,7 +395,8 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
                 shown.refresh()
 
 
-def _conclude(jobs: list[Job], seconds: float, console: rich.console.Console) -> int:
+def _conclude(jobs: list[Job], run_now: int, seconds: float, console: rich.console.Console) -> int:
+    """Prints all results, of the runs made now and of earlier ones; returns the exit code."""
     table = rich.table.Table(box=None, pad_edge=False)
     for name in ("experiment", "runs", "verdicts", "seconds", "in the reference"):
         table.add_column(name, justify="left" if name in ("experiment", "verdicts") else "right")
@@ -344,15 +410,20 @@ def _conclude(jobs: list[Job], seconds: float, console: rich.console.Console) ->
                 there += job.reference_seconds or 0.0
             else:
                 counts["failed"] += 1
-                logged = job.log.exists() and not job.is_refused
-                why = f"{job.last_line()} ({job.log})" if logged else "see above"
+                if job.process is not None and job.process.exitcode == RUNS_ELSEWHERE_CODE:
+                    why = "another process is running it"
+                elif job.log.exists() and not job.is_refused:
+                    why = f"{job.last_line()} ({job.log})"
+                else:
+                    why = "see above"
                 notes.append(f"failed: {job.title}: {why}")
         row = str(counts.total()), commands.counted(counts), f"{took:.0f}"
         table.add_row(name, *row, f"{there:.0f}" if there else "")
         every += counts
     console.print(table)
     many = "" if len(jobs) == 1 else "s"
-    console.print(f"{len(jobs)} run{many} in {groups.duration(seconds)}: {commands.counted(every)}")
+    when = f"{run_now} now in {groups.duration(seconds)}" if run_now else "none of them now"
+    console.print(f"{len(jobs)} run{many}, {when}: {commands.counted(every)}")
     yours = groups.read("yours", commands.RESULTS_DIR.value)
     reference = groups.read("reference", commands.REFERENCE_DIR.value)
     run_here = {f"{job.name}/{job.variant}" for job in jobs}

@@ -9,7 +9,6 @@ import pytest
 
 from identity_matters.images import datasets
 from identity_matters.images.datasets import SOURCES
-from tests import forked
 from tests.test_checkpoint import damage
 
 SMALL = dataclasses.replace(SOURCES["cifar10"], splits={"train": 6, "test": 4})
@@ -53,29 +52,6 @@ def test_a_damaged_file_is_named(small_cifar10, tmp_path, name, how):
     damage(tmp_path / "arrays" / "cifar10" / "train" / name, how)
     with pytest.raises(ValueError, match=rf"{name}.*make data"):
         datasets.load("cifar10", "train", tmp_path)
-
-
-KNOWN = " ".join(datasets.NAMES[1:])  # digits need no preparation
-
-
-@pytest.mark.parametrize(
-    ("wanted", "said"),
-    [
-        ("data DATASETS=cifar10 mnist", f"no data set 'mnist' to prepare; there are {KNOWN}"),
-        ("setup ACCEL=rocm", "there is no requirements/rocm.txt; ACCEL must be auto, cpu, "),
-        ("setup ACCEL=cpu", "/venv has Python 3.0.1, but false is another version; remove "),
-    ],
-)
-def test_make_refuses_what_it_cannot_do_before_it_installs_anything(tmp_path, wanted, said):
-    python = tmp_path / "venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text("#!/bin/sh\necho Python 3.0.1\n")
-    python.chmod(0o755)
-    (tmp_path / "venv" / ".installed-cpu").touch()
-    words = ("--no-print-directory", *wanted.split(" ", 1), f"VENV={tmp_path}/venv")
-    finished = forked.shell("make", *words, "PYTHON=false")
-    assert finished.returncode == 2
-    assert said in finished.stdout and len(finished.stdout.splitlines()) == 1
 
 
 def test_prepare_leaves_what_is_there_and_digits_alone(small_cifar10, tmp_path):

@@ -41,7 +41,7 @@ def test_it_runs_what_is_missing_side_by_side_and_ends_with_a_summary(tmp_path):
     assert statuses(tmp_path) == {"plain 0": "done", "plain 1": "done", changed: "done"}
     assert "run 2 of 2: toy plain seed=" in finished.stdout
     assert "\ntoy            2  2 holds" in finished.stdout
-    assert ": 2 holds\n" in finished.stdout
+    assert ": 2 holds\n" in finished.stdout and "2 runs, 2 now in " in finished.stdout
     log = (tmp_path / "local" / "logs" / "toy-plain-seed=1.txt").read_text()
     assert "sum_of_squares = 14" in log
     plain = tmp_path / "local" / "toy" / "plain"
@@ -54,10 +54,17 @@ def test_it_runs_what_is_missing_side_by_side_and_ends_with_a_summary(tmp_path):
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json*")}
     again = reproduce(tmp_path, "--only=toy", "--variants=plain", "--jobs=2", ends=1)
     assert "run 1 of" not in again.stdout
+    assert "1 finished already, 0 run now\n" in again.stdout
+    assert "1 run, none of them now: 1 holds\n" in again.stdout
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json*")} == before
     said = "contradiction: toy/plain (Theorem 2.1): holds (proved); the reference: counterexample"
     assert said in again.stdout
     assert "here, 0.0.1 in the reference" in again.stdout
+    # Told to overwrite, it runs finished runs anew, too.
+    anew = reproduce(tmp_path, "--only=toy", "--variants=plain", "--overwrite", ends=1)
+    assert "finished already" not in anew.stdout and "1 run, 1 now in " in anew.stdout
+    run = plain / "seed=0" / "summary.json"
+    assert run.stat().st_mtime_ns > before[run]
     # The demo takes the quickest variant by the reference's times, if that is quick enough.
     shutil.copytree(reference, reference.parents[1] / "short" / "seed=0")
     for seconds, runs_short in ((20.1, False), (20.0, True)):
@@ -162,3 +169,57 @@ def test_what_make_started_ends_with_it():
     make.kill()
     with pytest.raises((EOFError, ConnectionResetError)):
         assert ours.poll(20) and ours.recv()
+
+
+def test_two_at_once_do_not_write_one_anothers_logs(tmp_path):
+    command = [
+        *("tests.toy.reproduce", "--only=toy", "--variants=slow", "--jobs=2", "--seeds=0 1"),
+        *(f"--results_dir={tmp_path / 'local'}", f"--reference_dir={tmp_path / 'none'}"),
+    ]
+    first = forked.Started(*command)
+    forked.until(lambda: len(processes_of(tmp_path)) == 2, first.process)
+    second = forked.Started(*command).wait()
+    assert second.returncode == 1
+    assert second.stdout.count(": another process is running it") == 2
+    assert first.wait().returncode == 0
+    assert statuses(tmp_path) == {"slow 0": "done", "slow 1": "done"}
+    for log in (tmp_path / "local" / "logs").iterdir():
+        assert "another process" not in log.read_text()
+
+
+def test_with_an_accelerator_trainings_go_one_at_a_time_and_the_others_on_the_cores(
+    tmp_path, monkeypatch, capsys
+):
+    """Runs whose processes do nothing, on four cores beside an accelerator."""
+    from experiments import commands, reproduce
+
+    started, most_trainings, most_others = [], 0, 0
+
+    class Process:
+        def __init__(self):
+            self.ends = time.monotonic() + 0.6
+
+        @property
+        def exitcode(self):
+            return 0 if time.monotonic() > self.ends else None
+
+    def start(job, core, alone):
+        nonlocal most_trainings, most_others
+        job.process, job.core = Process(), core
+        started.append(job)
+        busy = [one for one in started if one.process.exitcode is None]
+        most_trainings = max(most_trainings, sum(one.name == "cifar" for one in busy))
+        most_others = max(most_others, sum(one.name != "cifar" for one in busy))
+        assert not alone
+        assert (core is None) == (job.name == "cifar")
+
+    monkeypatch.setattr(reproduce, "_start", start)
+    monkeypatch.setattr(reproduce, "_slots", lambda: ([0, 1, 2], [None]))
+    monkeypatch.setattr(reproduce.Job, "summary", lambda job: None)
+    monkeypatch.setattr(reproduce.Job, "last_line", lambda job: "")
+    jobs = [reproduce.Job("cifar", f"v{i}", 0, 1.0) for i in range(3)]
+    jobs += [reproduce.Job("landscape", f"v{i}", 0, 1.0) for i in range(5)]
+    reproduce._run_all(jobs, commands.Console())
+    assert len(started) == 8
+    assert (most_trainings, most_others) == (1, 3)
+    assert "run 8 of 8" in capsys.readouterr().out

@@ -4,13 +4,15 @@ import dataclasses
 import json
 import os
 import platform
+import re
 import signal
 import sys
 import types
 
 import pytest
 
-from experiments import run
+from experiments import accelerators, run
+from experiments.run import signals
 from identity_matters import runs
 from tests import forked
 from tests.toy import experiment
@@ -205,7 +207,7 @@ def test_only_what_comes_too_late_for_orbax_goes_untold(monkeypatch):
     errors = RuntimeError("Event loop is closed"), RuntimeError("another")
     failures = [types.SimpleNamespace(exc_value=error) for error in errors]
     for failure in failures:
-        run._tell_unraisable(failure)
+        signals.tell_unraisable(failure)
     assert told == failures[1:]
 
 
@@ -235,6 +237,127 @@ def test_a_signal_leaves_an_interrupted_run_that_resumes(tmp_path, sent, code):
     assert [record["cell"] for record in found.records] == [0, 1, 2]
 
 
+LOST = """
+import dataclasses, gc, os, signal
+from experiments import run
+from experiments.run import signals
+from tests.toy import experiment
+
+sent = []
+
+def send(phase, _):
+    if not sent:
+        sent.append(phase)
+        os.kill(os.getpid(), signal.{name})
+        [number for number in range(100)]  # the handler runs here, inside the collector's callback
+
+def measure(subject, key):
+    gc.callbacks.append(send)
+    gc.collect()
+    return {{"square": 0}}
+
+EXPERIMENT = dataclasses.replace(experiment.EXPERIMENT, measure=measure)
+if __name__ == "__main__":
+    signals.RESEND_SECONDS = {resend}
+    run.main(EXPERIMENT)
+"""
+
+
+@pytest.mark.parametrize("resend_seconds", [0.05, 1e3])
+@pytest.mark.parametrize(
+    ("name", "code"), [("SIGTERM", run.INTERRUPTED_CODE), ("SIGINT", run.CTRL_C_CODE)]
+)
+def test_a_signal_that_comes_while_garbage_is_collected_is_not_lost(
+    tmp_path, name, code, resend_seconds
+):
+    """Python ignores what the handler raises there; the signal is sent again, or noticed later."""
+    program = LOST.format(name=name, resend=resend_seconds)
+    results = f"--results_dir={tmp_path / 'results'}"
+    # The second and third of three numbers are not measured.
+    finished = forked.run_code(program, tmp_path, results, ends=code)
+    assert "Traceback" not in finished.stderr
+    (found,) = runs_below(tmp_path / "results")
+    assert found.status == "interrupted" and len(found.records) <= 1
+
+
+def test_the_first_signal_only_asks_a_training_to_stop_and_the_second_ends_it():
+    for number, exception in signals.STOP_SIGNALS.items():
+        with signals.stop_signal(asks_first=True) as stop:
+            stop.check()
+            signal.raise_signal(number)
+            assert stop.requested is exception
+            with pytest.raises(exception):
+                stop.check()
+            with pytest.raises(exception):
+                signal.raise_signal(number)
+        with signals.stop_signal(asks_first=False) as stop, pytest.raises(exception):
+            signal.raise_signal(number)
+        assert stop.requested is exception
+
+
+@pytest.mark.parametrize("action", ["trials", "build"])
+def test_a_bug_of_an_experiment_keeps_its_traceback(tmp_path, action):
+    def broken(**_):
+        return None + 1
+
+    spy = dataclasses.replace(experiment.EXPERIMENT, **{action: broken})
+    config = experiment.get_config()
+    with pytest.raises(TypeError, match="unsupported operand"):
+        run.execute(spy, config, seed=0, results_dir=tmp_path)
+    own = config.to_dict()
+    config.pause_seconds = 1.0  # perhaps it is the user's mistake then
+    with pytest.raises(run.app.UsageError, match="a setting is of the wrong type"):
+        run.execute(spy, config, seed=0, results_dir=tmp_path, own=own)
+
+
+def test_theory_runs_on_the_cpu_whatever_else_there_is(tmp_path):
+    """JAX_PLATFORMS names a platform that does not exist; trainings look for it."""
+    code = "import jax; from experiments.run import process; process.configure(trains={})\n"
+    code += "print([device.platform for device in jax.devices()])"
+    for trains in (False, True):
+        finished = forked.shell(
+            sys.executable, "-c", code.format(trains), cwd=forked.ROOT, JAX_PLATFORMS="cuda"
+        )
+        assert (finished.returncode == 0) == (not trains), finished.stderr
+        assert trains or finished.stdout.strip() == "['cpu']"
+
+
+LOCK_SAID = (
+    "there is an accelerator, but this environment is for CPUs; run: make setup ACCEL=cuda13"
+)
+
+
+@pytest.mark.parametrize(
+    ("platforms", "plugin", "lock", "said"),
+    [
+        ("", None, "cpu", None),
+        ("", None, "cuda13", LOCK_SAID),
+        ("cpu", None, "cuda13", None),
+        ("", "libtpu", "cpu", "libtpu is installed, but JAX finds no TPU; to train on the CPU all"),
+        ("cpu", "libtpu", "tpu", None),
+        ("", None, ValueError("the driver is too old"), "the driver is too old; to train on the"),
+    ],
+)
+def test_nobody_trains_on_the_cpu_by_accident(monkeypatch, platforms, plugin, lock, said):
+    def find_lock():
+        if isinstance(lock, ValueError):
+            raise lock
+        return lock
+
+    monkeypatch.setattr(accelerators, "find_lock", find_lock)
+    monkeypatch.setattr(accelerators, "installed_plugin", lambda: plugin)
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    if said is None:
+        accelerators.require_used()
+    else:
+        with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+            accelerators.require_used()
+
+
+def test_what_this_machine_has_is_found():
+    assert accelerators.find_lock() in ("cpu", "cuda12", "cuda13", "tpu")
+
+
 def test_each_trial_has_a_key_of_its_own_that_the_seed_decides(tmp_path):
     keys = []
 
@@ -253,8 +376,8 @@ def test_a_training_keeps_the_memory_that_it_has_used(tmp_path):
     code = """
 import resource, threading
 import numpy as np
-from experiments import run
-run._configure_process(trains=True)
+from experiments.run import process
+process.configure(trains=True)
 def work():
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

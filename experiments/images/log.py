@@ -31,7 +31,7 @@ class TrainingLog:
         self._checkpoints = elsewhere if checkpoint_dir else run_dir.path / "checkpoints"
         self._shares_checkpoints = bool(checkpoint_dir) and "://" not in checkpoint_dir
         self._run_dir = run_dir
-        self._stop_signal = stop_signal
+        self.stop_signal = stop_signal
         self._tensorboard = tensorboard and self._writes
 
     @contextlib.contextmanager
@@ -85,8 +85,8 @@ class TrainingLog:
         self._run_dir.rewind(self._first + count)
 
     def stop_requested(self) -> bool:
-        """Whether SIGTERM has come; then save and raise `run.Interrupted`."""
-        return self._stop_signal.requested
+        """Whether SIGTERM or Ctrl-C has come; then save and raise `run.Interrupted`."""
+        return self.stop_signal.requested is not None
 
     def say(self, line: str) -> None:
         """Logs one line, above the progress bar if there is one."""

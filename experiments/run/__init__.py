@@ -14,7 +14,6 @@ Exit codes:
 
 import collections
 import contextlib
-import ctypes
 import dataclasses
 import errno
 import gc
@@ -23,9 +22,6 @@ import json
 import logging as std_logging
 import math
 import os
-import pathlib
-import platform
-import signal
 import sys
 import time
 import traceback
@@ -37,19 +33,15 @@ import jax
 import ml_collections
 from absl import app, flags, logging
 
+from experiments import accelerators
 from experiments.images.log import RESULT, TrainingLog
-from experiments.run import command_line, several
+from experiments.run import command_line, process, several, signals
 from experiments.run.shared import generator, require_between, total, where
-from identity_matters import limits, paper, runs
+from experiments.run.signals import Interrupted, stop_signal
+from identity_matters import paper, runs
 from identity_matters.report import groups
 from identity_matters.train import multihost
 
-# Training uses each CPU core as a device, up to this many, each with a copy of the data. A step of
-# `cifar10/small` is 1.5 times as fast on two devices as on one that has both cores.
-MOST_CPU_DEVICES = 16
-CACHED_FROM_SECONDS = 0.2  # programs that compile faster are not cached on disk
-# (option, value) for glibc's mallopt: M_MMAP_MAX = 0, M_TRIM_THRESHOLD = -1. Freed memory is kept.
-MALLOC_OPTIONS = ((-4, 0), (-1, -1))
 USAGE_ERROR, INTERRUPTED_CODE, CTRL_C_CODE = 2, 75, 130
 # How error messages describe the values of a setting, by type.
 _LEAVES = {int: "whole numbers", float: "finite numbers", str: "text", bool: "True or False"}
@@ -147,30 +139,9 @@ class DivergedError(Exception):
     """A training hit a value that is not finite; the message names the step and the metric."""
 
 
-class Interrupted(BaseException):
-    """SIGTERM came. Not an Exception, so that no handler on the way mistakes it for a failure."""
-
-
-@contextlib.contextmanager
-def stop_signal(asks_first: bool):
-    """With `asks_first` the first SIGTERM only sets `requested`; any other raises Interrupted."""
-    stop = types.SimpleNamespace(requested=False)
-
-    def handle(*_):
-        if stop.requested or not asks_first:
-            raise Interrupted
-        stop.requested = True
-
-    previous = signal.signal(signal.SIGTERM, handle)
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
 def main(experiment: Experiment) -> None:
     """Parses the command line, runs `experiment` and exits. Call it from ``__main__``."""
-    sys.unraisablehook = _tell_unraisable
+    sys.unraisablehook = signals.tell_unraisable
     joined, message, code = False, None, 0
     try:
         with stop_signal(asks_first=False):
@@ -201,12 +172,6 @@ def main(experiment: Experiment) -> None:
     # Skips the interpreter's teardown, which XLA's threads outlive: about one process in a thousand
     # died there of SIGSEGV. All that a run writes is on disk by now.
     os._exit(code)
-
-
-def _tell_unraisable(failure) -> None:
-    """Python's own hook, but silent about arrays that orbax gave up after one of them failed."""
-    if str(failure.exc_value) != "Event loop is closed":
-        sys.__unraisablehook__(failure)
 
 
 def _configure_logging() -> None:
@@ -271,12 +236,17 @@ def execute(
         extra["changed"] = {name: now for name, (_, now) in changes.items()}
         digest = hashlib.sha256(json.dumps(extra["changed"], sort_keys=True).encode()).hexdigest()
         variant, scale = f"{variant}@{digest[:8]}", "reduced"
-    _configure_process(experiment.trains)
+    process.configure(experiment.trains)
     try:
         jax.devices()
     except (AssertionError, RuntimeError) as error:  # JAX_PLATFORMS names what is not here
         why = f"{jax.config.jax_platforms}: {runs.first_line(error)}"
         raise app.UsageError(f"JAX finds no device, {why}") from None
+    if experiment.has_step_flags:
+        try:
+            accelerators.require_used()
+        except ValueError as error:
+            raise app.UsageError(str(error)) from None
     if not multihost.is_process_0():
         logging.set_verbosity(logging.WARNING)
     trials, subjects, problem = [], [], None
@@ -287,6 +257,8 @@ def execute(
     except (ValueError, TypeError, OverflowError, MemoryError, OSError, runs.RunError) as error:
         if getattr(error, "errno", None) in runs.FULL_DISK and jax.process_count() == 1:
             raise
+        if isinstance(error, TypeError) and not changes:
+            raise  # the settings are those of the variant, so this is a bug of the experiment
         wrong = "a setting is of the wrong type or for another net: "
         wrong = wrong if isinstance(error, TypeError) else ""
         problem = ValueError(f"{wrong}{runs.first_line(error)}")
@@ -304,15 +276,17 @@ def execute(
             log = TrainingLog(run_dir, stop, **log_options)
             if overwrite:
                 log.delete_checkpoints()
-            run_trials(experiment, trials, subjects, jax.random.key(seed), run_dir, log)
+            key = jax.random.key(seed, impl=process.NUMERICAL_SETTINGS["jax_default_prng_impl"])
+            run_trials(experiment, trials, subjects, key, run_dir, log)
             found = experiment.judge({**settings, "scale": scale}, run_dir.records)
         if changes:
             found = dataclasses.replace(found, verdict="not comparable")
         seconds = phase_seconds(run_dir.records, experiment.trains)
         summary = run_dir.finish("done", seconds=seconds, **dataclasses.asdict(found))
-    except (Interrupted, KeyboardInterrupt):
+    except (Interrupted, KeyboardInterrupt) as error:
         run_dir.finish("interrupted")
-        raise
+        # A training that was asked to stop raises Interrupted, also after Ctrl-C.
+        raise (stop.requested or error) from None
     except DivergedError as error:
         run_dir.finish("diverged", error=str(error))
         raise
@@ -337,25 +311,6 @@ def _check_types(own: dict, settings: dict) -> None:
             fits = type(value) is kind or (kind is float and type(value) is int)
             if not fits or (kind is float and not math.isfinite(value)):
                 raise ValueError(f"{name} must hold {_LEAVES[kind]}, got {value!r}")
-
-
-def _configure_process(trains: bool) -> None:
-    """Sets float64 for theory or float32 for training; caches compiled programs, keeps memory."""
-    jax.config.update("jax_enable_x64", not trains)
-    if trains and "JAX_NUM_CPU_DEVICES" not in os.environ:
-        # A power of two divides the usual batch sizes.
-        cores = 1 << (limits.usable_cores().bit_length() - 1)
-        jax.config.update("jax_num_cpu_devices", min(cores, MOST_CPU_DEVICES))
-    if trains and platform.libc_ver()[0] == "glibc":
-        # Otherwise the kernel clears fresh memory for each step on a CPU, 8 % of the time of
-        # `cifar10/small`. Arrays of 64 MB and more are still returned; M_ARENA_MAX = 1 would keep
-        # them, too, but slows narrow nets by as much: their threads wait for each other.
-        for option, value in MALLOC_OPTIONS:
-            ctypes.CDLL(None).mallopt(option, value)
-    if jax.config.jax_compilation_cache_dir is None:
-        caches = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(caches / "identity_matters" / "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", CACHED_FROM_SECONDS)
 
 
 def _result(summary: dict, path: Any) -> str:
@@ -394,6 +349,7 @@ def run_trials(experiment: Experiment, trials, subjects, key, run_dir, log: Trai
     try:
         for index, (trial, subject) in enumerate(zip(trials, subjects, strict=True)):
             if index not in recorded:
+                log.stop_signal.check()
                 compiling.clear()
                 started = time.perf_counter()
                 with log.trial(index, len(trials)):

@@ -1,5 +1,6 @@
 """The command line of an experiment: flags, settings and --help."""
 
+import ast
 import importlib.util
 import inspect
 import re
@@ -13,7 +14,7 @@ from etils import epath
 from ml_collections import config_flags
 
 import experiments
-from identity_matters import runs
+from identity_matters import paths, runs
 
 
 def _define_flags(experiment: Any) -> list:
@@ -78,6 +79,9 @@ def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, 
     if (config.scale, config.variant) != fixed:
         raise ValueError("scale and variant belong to a variant and cannot be changed")
     options = {flag.name: flag.value for flag in defined}
+    for name in ("results_dir", "profile", "checkpoint_dir"):
+        if name in options:
+            options[name] = paths.expand_home(options[name])
     if not options["results_dir"]:
         raise ValueError("results_dir must name a directory, but is empty")
     for name in ("profile", "checkpoint_dir"):
@@ -96,7 +100,7 @@ def _load(experiment: Any, file: str, variant: str) -> ml_collections.ConfigDict
     if not file:
         return experiment.settings_module.get_config(*arguments)
     try:
-        config = runpy.run_path(file)["get_config"](*arguments)
+        config = runpy.run_path(paths.expand_home(file))["get_config"](*arguments)
         if not {"scale", "variant"} <= set(config):
             raise ValueError("get_config must give scale and variant")
         return ml_collections.ConfigDict(config)
@@ -108,7 +112,9 @@ def _load(experiment: Any, file: str, variant: str) -> ml_collections.ConfigDict
 def _help(experiment: Any, config: ml_collections.ConfigDict) -> str:
     """What --help prints: the docstring, variants, settings with their comments, and flags."""
     module = experiment.settings_module
-    lines = [sys.modules["__main__"].__doc__.strip(), "", "variants (--config=:VARIANT):"]
+    # Not __doc__, which python -OO leaves out.
+    about = ast.get_docstring(ast.parse(inspect.getsource(sys.modules["__main__"])))
+    lines = [about or experiment.name, "", "variants (--config=:VARIANT):"]
     for kind, note in experiments.KINDS.items():
         known = getattr(module, kind, ())
         for variant in known:

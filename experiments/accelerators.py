@@ -1,0 +1,71 @@
+"""Accelerators of this machine, and whether JAX computes on them."""
+
+import importlib.util
+import os
+import subprocess
+
+import jax
+
+import experiments
+
+# What JAX needs for an accelerator -> what it computes on.
+PLUGINS = {"jax_cuda12_plugin": "GPU", "jax_cuda13_plugin": "GPU", "libtpu": "TPU"}
+_FIND = experiments.HERE.parent / "requirements" / "accelerator.sh"
+_FIND_SECONDS = 60
+
+
+def find_lock() -> str:
+    """The lock in requirements/ that fits this machine: cpu, cuda12, cuda13 or tpu.
+
+    Raises:
+      ValueError: if there is an accelerator that cannot be used; the message says what is missing.
+    """
+    try:
+        found = subprocess.run(
+            [str(_FIND)], capture_output=True, text=True, timeout=_FIND_SECONDS, check=False
+        )
+    except (OSError, subprocess.SubprocessError):  # no bash, say
+        return "cpu"
+    if found.returncode:
+        raise ValueError(found.stderr.strip())
+    return found.stdout.strip()
+
+
+def installed_plugin() -> str | None:
+    """The plugin of `PLUGINS` that this environment has, if any."""
+    return next((name for name in PLUGINS if importlib.util.find_spec(name)), None)
+
+
+def are_usable() -> bool:
+    """Whether trainings here would run on an accelerator, as far as can be told without JAX."""
+    if os.environ.get("JAX_PLATFORMS") == "cpu" or installed_plugin() is None:
+        return False
+    try:
+        return find_lock() != "cpu"
+    except ValueError:
+        return False
+
+
+def require_used() -> None:
+    """Refuses to train on the CPU by accident.
+
+    JAX falls back to the CPU without a word if its plugin is missing, or finds no device. Setting
+    JAX_PLATFORMS, to whatever value, says what is wanted.
+
+    Raises:
+      ValueError: if JAX computes on the CPU although an accelerator or its plugin is here.
+    """
+    if os.environ.get("JAX_PLATFORMS") or jax.default_backend() != "cpu":
+        return
+    advice = "to train on the CPU all the same, set JAX_PLATFORMS=cpu"
+    if plugin := installed_plugin():
+        raise ValueError(f"{plugin} is installed, but JAX finds no {PLUGINS[plugin]}; {advice}")
+    try:
+        lock = find_lock()
+    except ValueError as error:
+        raise ValueError(f"{error}; {advice}") from None
+    if lock != "cpu":
+        raise ValueError(
+            f"there is an accelerator, but this environment is for CPUs; run: make setup"
+            f" ACCEL={lock}; {advice}"
+        )
