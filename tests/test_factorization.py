@@ -17,7 +17,7 @@ from identity_matters.linear.factorization import (
 from identity_matters.linear.lower_bound import norm_lower_bound
 from identity_matters.linear.matrix_powers import principal_root_minus_identity, real_rotation_form
 from identity_matters.linear.shortest_path import PathSettings
-from identity_matters.linear.target import check_target
+from identity_matters.linear.target import NotApplicableError, check_target
 from identity_matters.random_matrices import largest_spectral_norm, rotate_rows
 from tests.test_lower_bound import plane_path_length, turn
 
@@ -224,6 +224,72 @@ def test_svd_misses_the_iclr2017_bound_by_a_lot_with_few_layers(gamma, depth, no
 def test_refusals_name_the_value(R, depth, method, message):
     with pytest.raises(ValueError, match=message):
         factorize(R, depth, method)
+
+
+# Rounding splits their multiple eigenvalue -1 into a pair beside the negative axis, at which
+# SciPy's logarithm overflows.
+MULTIPLE_NEGATIVE_EIGENVALUES = (
+    [[5, 4], [-9, -7]],
+    [[0, 2, 1], [7, -14, -8], [-15, 24, 14]],
+    [[1, 1, 0, 2], [-10, -5, 2, -10], [-3, -2, 2, -3], [3, 1, -1, 2]],
+    [[-2, 0, 2, -1], [0, -1, 1, -1], [-2, -1, 2, -1], [-1, 0, 3, -3]],
+)
+
+
+def jordan_block_of_integers(rng, d, size):
+    """An integer matrix of determinant 1 that is similar to a Jordan block for -1 and ones."""
+    R = np.eye(d, dtype=np.int64)
+    R[:size, :size] = -np.eye(size, dtype=np.int64) + np.eye(size, k=1, dtype=np.int64)
+    for _ in range(2 * d):  # similar by elementary matrices, whose inverses are integers, too
+        i, j = rng.choice(d, 2, replace=False)
+        factor = int(rng.integers(-2, 3))
+        R[i] += factor * R[j]
+        R[:, j] -= factor * R[:, i]
+    return R
+
+
+def check_best(R, depth):
+    A = factorize(R, depth, path_settings=QUICK)
+    target = check_target(R)
+    assert relative_product_error(A, R) < 1e-9
+    assert np.linalg.norm(A, 2, axis=(1, 2)).max() <= polar_bound(target.gamma, depth) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("R", MULTIPLE_NEGATIVE_EIGENVALUES)
+def test_a_multiple_negative_eigenvalue_does_not_stop_the_search(R):
+    check_best(np.array(R), 64)
+    with pytest.raises(ValueError, match="principal root"):
+        factorize(R, 64, "root")
+
+
+def test_integer_matrices_with_jordan_blocks_for_a_negative_eigenvalue():
+    rng = np.random.default_rng(0)
+    companion = np.eye(6, k=-1)
+    companion[:, -1] = [-math.comb(6, k) for k in range(6)]  # of (x + 1)^6
+    check_best(companion, 100)
+    for d, size in ((2, 2), (3, 2), (4, 2), (4, 4), (6, 4)):
+        for _ in range(6):
+            R = jordan_block_of_integers(rng, d, size)
+            if np.linalg.cond(R) < 1e9:
+                check_best(R, 200)
+
+
+def test_every_error_of_lapack_is_a_reason_why_a_method_does_not_apply(monkeypatch):
+    def fails(*_args, **_kwargs):
+        raise np.linalg.LinAlgError("the iteration did not converge\nand more")
+
+    R = np.array([[1.0, 2.0, 0.0], [0.0, 1.0, 0.5], [0.3, 0.0, 1.0]])
+    monkeypatch.setattr(np.linalg, "eig", fails)
+    check_best(R, 20)  # without roots
+    assert norm_lower_bound(R, 20) > 0
+    with pytest.raises(NotApplicableError, match=r"^the eigenvalues of R .* did not converge$"):
+        factorize(R, 20, "root")
+    monkeypatch.setattr("scipy.linalg.schur", fails)
+    with pytest.raises(NotApplicableError, match=r"^method polar .* did not converge$"):
+        factorize(R, 20, "polar")
+    monkeypatch.setattr(np.linalg, "svd", fails)
+    with pytest.raises(NotApplicableError, match=r"^the singular values of R"):
+        factorize(R, 20)
 
 
 def test_gamma_that_is_a_whole_number_of_layers_is_not_rounded_up():

@@ -13,6 +13,8 @@ from identity_matters import random_matrices
 from identity_matters.linear import model
 from identity_matters.linear.factorization import factorize, polar_bound, relative_product_error
 from identity_matters.linear.lower_bound import (
+    _largest,
+    _Map,
     _negated_bound_and_gradient,
     half_turn_bound,
     norm_lower_bound,
@@ -284,13 +286,46 @@ def test_half_turn_bound_is_below_products_of_layers_with_negative_eigenvalues()
 def test_gradient_by_differences():
     generator = np.random.default_rng(0)
     R, x, e = generator.standard_normal((4, 4)), generator.standard_normal(4), np.eye(4)
-    _, gradient = _negated_bound_and_gradient(x, R, 7)
-    h = 1e-6
-    for i in range(4):
-        above = _negated_bound_and_gradient(x + h * e[i], R, 7)[0]
-        below = _negated_bound_and_gradient(x - h * e[i], R, 7)[0]
-        # The errors of central differences are about h^2 and eps / h.
-        assert gradient[i] == pytest.approx((above - below) / (2 * h), abs=1e-8)
+    for target in (R, np.eye(4) + 0.05 * R):  # far from the identity, and near it
+        arguments = _Map.of(target), 7, 0.1
+        _, gradient = _negated_bound_and_gradient(x, *arguments)
+        h = 1e-6
+        for i in range(4):
+            above = _negated_bound_and_gradient(x + h * e[i], *arguments)[0]
+            below = _negated_bound_and_gradient(x - h * e[i], *arguments)[0]
+            # The errors of central differences are about h^2 and eps / h.
+            assert gradient[i] == pytest.approx((above - below) / (2 * h), abs=1e-8)
+
+
+def test_near_the_identity_the_bound_keeps_its_relative_accuracy():
+    """For symmetric R = I + E it is the largest |lambda^{1/l} - 1|, to the last digits."""
+    rng = np.random.default_rng(0)
+    for size in 10.0 ** -np.arange(1, 15):
+        E = rng.standard_normal((4, 4))
+        E = (E + E.T) / 2
+        R = np.eye(4) + size * E / np.linalg.norm(E, 2)
+        exact = np.abs(np.expm1(np.log1p(np.linalg.eigvalsh(R - np.eye(4))) / 8)).max()
+        assert norm_lower_bound(R, 8) == pytest.approx(exact, rel=1e-12)
+        # Without symmetry it is below the norm of layers that are there.
+        R = np.eye(3) + size * rng.standard_normal((3, 3)) / 5
+        layers = np.linalg.norm(factorize(R, 8, "root"), 2, axis=(1, 2)).max()
+        assert layers * 0.8 < norm_lower_bound(R, 8) <= layers * (1 + 1e-12 + 1e-14 / size)
+    assert norm_lower_bound(np.eye(4), 8) == 0.0
+
+
+def test_no_part_of_the_search_makes_a_claim_without_a_number():
+    """An eigenvector has an imaginary part of size 1e-166, whose square is 0."""
+    R = np.array([[-1.0, -5e-324], [1e7, -1.0]])
+    layers = np.linalg.norm(factorize(R, 2048), 2, axis=(1, 2)).max()
+    assert norm_lower_bound(R, 2048) <= layers < 0.01
+    assert norm_lower_bound(R.T, 2048) <= layers
+    # L-BFGS leaves the origin of a gradient that is pure noise.
+    a, b = 1.013417524813687, 1.5986314845987772e-06
+    turned = np.array([[-a, -b], [b, -a]])
+    exact = abs(np.exp(np.log(complex(-a, b)) / 8) - 1)
+    assert norm_lower_bound(turned, 8) == pytest.approx(exact, rel=1e-12)
+    assert _largest([np.nan, 0.5, np.inf]) == 0.5
+    assert _largest([np.nan]) == 0.0 and _largest([]) == 0.0
 
 
 def test_plane_path_length_in_closed_form():

@@ -22,7 +22,13 @@ from identity_matters.linear.matrix_powers import (
     real_rotation_form,
 )
 from identity_matters.linear.shortest_path import PathSettings, layers_of_path, shorten
-from identity_matters.linear.target import NotApplicableError, Target, check_depth, check_target
+from identity_matters.linear.target import (
+    NotApplicableError,
+    Target,
+    check_depth,
+    check_target,
+    contained,
+)
 from identity_matters.random_matrices import largest_spectral_norm, rotate_rows
 
 _LEAST_EXPONENT_FOR_PAIRS = 32
@@ -76,8 +82,20 @@ def factorize(
         and never worse than they are. Takes seconds for d = 16; see `PathSettings`.
       best: whichever has the least |||A|||; path only up to d = `path_max_dimension`.
 
-    Raises ValueError if R, f64[d, d], is not invertible with det R > 0 (see `check_target`), the
-    depth is below 3 gamma or too small for svd, or the method is unknown or does not apply to R.
+    The product is R up to rounding, relative to ||R||. So for an R of large condition number its
+    smallest singular values may be off by cond(R) eps, and |||A||| may be below `norm_lower_bound`
+    by a share of that order: the layers are then a good factorization of another matrix.
+
+    Args:
+      R: f64[d, d], invertible with det R > 0; see `check_target`.
+      depth: l, at least 3 gamma, and for svd at least 3 (2 if R is orthogonal).
+      method: one of the above.
+      path_max_dimension: the largest d for which best tries path.
+      path_settings: how hard path looks.
+    Raises:
+      ValueError: R, the depth or the method is not as above.
+      NotApplicableError: a ValueError; the method does not apply to R, or LAPACK or SciPy cannot
+        compute what it needs. Then best goes on with the other methods.
     """
     if method != "best" and method not in METHODS:
         raise ValueError(f"method must be one of {('best', *METHODS)}, got {method!r}")
@@ -86,13 +104,16 @@ def factorize(
     depth = check_depth(depth, target.least_depth, reason if target.least_depth > 1 else "")
     settings = path_settings or PathSettings()
     if method != "best":
-        return METHODS[method](target, depth, settings).build()
+        with contained(f"method {method}"):
+            return METHODS[method](target, depth, settings).build()
     candidates = []
     for name, factorization in METHODS.items():
         if name == "path" and len(target.R) > path_max_dimension:
             continue
-        with contextlib.suppress(NotApplicableError):
+        with contextlib.suppress(NotApplicableError), contained(name):
             candidates.append(factorization(target, depth, settings))
+    if not candidates:
+        raise NotApplicableError("no method can factorize R: LAPACK fails on its polar form")
     return min(candidates, key=lambda candidate: candidate.norm).build()
 
 
@@ -259,13 +280,13 @@ def _path(target: Target, depth: int, settings: PathSettings) -> Factorization:
     starts += [(form, False, steep) for form in (*paired, *_isoclinic_forms(target.R))]
     found, ways = [], []
     for form, rest_is_P, own in starts:
-        with contextlib.suppress(NotApplicableError):
+        with contextlib.suppress(NotApplicableError), contained("a start"):
             found.append(_two_groups(target, form, depth, rest_is_P=rest_is_P))
             start = _two_groups(target, form, m, rest_is_P=rest_is_P)
             ways.append((found[-1].norm, start, own))
     for _, start, own in sorted(ways, key=lambda way: way[0])[: settings.starts]:
         # A step of the search can be singular if R is I up to rounding.
-        with contextlib.suppress(NotApplicableError, np.linalg.LinAlgError):
+        with contextlib.suppress(NotApplicableError), contained("a shorter path"):
             layers = layers_of_path(shorten(np.eye(d) + start.build(), depth, own), depth)
             norm = largest_spectral_norm(layers)
             found.append(Factorization(norm, functools.partial(np.asarray, layers)))

@@ -3,15 +3,22 @@
 Proofs: F4 and F10 to F14 of docs/theory/factorization.md.
 """
 
-import functools
+import contextlib
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import scipy.optimize
 from numpy.typing import ArrayLike
 
 from identity_matters import solvers
-from identity_matters.linear.target import check_depth, check_target
+from identity_matters.checks import check_whole
+from identity_matters.linear.target import (
+    NotApplicableError,
+    check_depth,
+    check_target,
+    contained,
+)
 
 # How many random vectors L-BFGS may start from (always the same ones), and how many steps it takes.
 _RANDOM_DIRECTIONS, _ITERATIONS = 64, 200
@@ -19,6 +26,10 @@ _RANDOM_DIRECTIONS, _ITERATIONS = 64, 200
 _RADII, _MULTIPLIERS, _PEAKS = 512, 48, 2
 # A depth that stands for the limit; the relative distance of the two y around the best one.
 _MANY_LAYERS, _NEAR = 10**6, 1e-4
+# Where ||R - I|| is at most this, lengths and angles are computed from R - I.
+_NEAR_IDENTITY = 0.5
+# An angle whose sine is this small, relative to |R x|, has no gradient to rounding.
+_KINK = 1e-12
 
 
 def norm_lower_bound(
@@ -35,13 +46,29 @@ def norm_lower_bound(
     well if R has negative eigenvalues. F11 to F14 say where the larger bound is optimal.
 
     For one layer the result is exact, ||R - I||. For more it is at most 1: a larger value, which
-    only a few layers can have, proves |||A||| >= 1 and no more. Bounds hold up to rounding. Raises
-    ValueError unless R, f64[d, d], is invertible with det R > 0 and l >= 1.
+    only a few layers can have, proves |||A||| >= 1 and no more. A part of the search that does not
+    end in a number proves nothing and counts as 0.
+
+    The bound holds up to the rounding of R: for some matrix whose distance from R is of the order
+    of d eps ||R||. Near R = I it keeps its relative accuracy, as R - I is exact there. But where R
+    has a large condition number, matrices at that distance have small singular values that differ
+    from those of R by cond(R) eps of their size. So layers whose product is R to rounding may have
+    a norm that is below the bound by a share of the order of cond(R) eps.
+
+    The time grows as ``ascents d^3``: about a minute for d = 256 with one ascent on two cores.
+
+    Args:
+      R: f64[d, d], invertible with det R > 0.
+      depth: the number of layers, l >= 1.
+      ascents: how many climbs there are, at least 0.
+      half_turns: whether to use `half_turn_bound`.
+    Raises:
+      ValueError: R or the depth is not as above; see `check_target`.
 
     >>> round(norm_lower_bound(-np.eye(2), depth=8), 12)  # 2 sin(pi / 16)
     0.390180644032
     """
-    depth = check_depth(depth)
+    depth, ascents = check_depth(depth), check_whole("ascents", ascents, 0)
     target = check_target(R)
     R = target.R
     if depth == 1:
@@ -50,61 +77,127 @@ def norm_lower_bound(
     bounds = [_best_direction(M, depth, ascents) for M in both]
     if half_turns:
         bounds.append(half_turn_bound(R, depth))
-    return float(min(1.0, max(bounds)))
+    return min(1.0, _largest(bounds))
+
+
+def _largest(bounds: ArrayLike) -> float:
+    """The largest of the bounds, 0 if there is none; one that is not a number proves nothing."""
+    return float(np.max(_numbers(bounds), initial=0.0))
+
+
+def _numbers(bounds: ArrayLike) -> np.ndarray:
+    """The bounds with 0 for each that is not a finite number."""
+    bounds = np.asarray(bounds, np.float64)
+    return np.where(np.isfinite(bounds), bounds, 0.0)
+
+
+class _Map(NamedTuple):
+    """``R = shift I + matrix``: shift 1 and R - I near the identity, else shift 0 and R."""
+
+    matrix: np.ndarray
+    shift: float
+
+    @classmethod
+    def of(cls, R: np.ndarray) -> "_Map":
+        E = R - np.eye(len(R))
+        return cls(E, 1.0) if np.linalg.norm(E, 2) <= _NEAR_IDENTITY else cls(R, 0.0)
 
 
 def _best_direction(R: np.ndarray, depth: int, ascents: int) -> float:
     """The largest ``|exp(w(x) / l) - 1|`` found."""
-    d = len(R)
-    eigenvectors = np.linalg.eig(R)[1]
-    generator = np.random.default_rng(0)
-    starts = [
-        np.linalg.svd(R)[2].T,
-        eigenvectors.real,
-        eigenvectors.imag[:, np.abs(eigenvectors.imag).max(axis=0) > 0],
-        generator.standard_normal((d, _RANDOM_DIRECTIONS)),
-    ]
-    X = np.concatenate(starts, axis=1)
-    values = depth * np.abs(np.expm1(_log_length_and_angle(R, X) / depth))
-    best = values.max()
-    for index in np.argsort(-values)[:ascents]:
-        x = X[:, index] / np.linalg.norm(X[:, index])
+    mapping = _Map.of(R)
+    X = _start_directions(mapping, R)
+    bounds = _numbers(np.abs(np.expm1(_log_length_and_angle(mapping, X) / depth)))
+    best = bounds.max()
+    if best == 0:
+        return 0.0
+    found = [best]
+    for index in np.argsort(-bounds)[:ascents]:
+        arguments = (mapping, depth, best)
         _, lowest = solvers.lbfgs(
-            _negated_bound_and_gradient, x, (R, depth), iterations=_ITERATIONS, tolerance=1e-12
+            _negated_bound_and_gradient,
+            X[:, index],
+            arguments,
+            iterations=_ITERATIONS,
+            tolerance=1e-12,
         )
-        best = max(best, -lowest)
-    return float(best / depth)
+        found.append(-lowest * best)
+    return _largest(found)
 
 
-def _log_length_and_angle(R: np.ndarray, X: np.ndarray) -> np.ndarray:
-    """``w(x)`` of every column x of `X`, c128[n]."""
-    X = X / np.linalg.norm(X, axis=0)
-    image = R @ X
-    along = np.sum(X * image, axis=0)
+def _start_directions(mapping: _Map, R: np.ndarray) -> np.ndarray:
+    """Unit vectors to start from, f64[d, n]."""
+    d = len(R)
+    directions = [
+        np.linalg.svd(R)[2].T,
+        # Near the identity |w(x)| is about |(R - I) x|.
+        np.linalg.svd(mapping.matrix)[2].T,
+        np.random.default_rng(0).standard_normal((d, _RANDOM_DIRECTIONS)),
+    ]
+    with contextlib.suppress(NotApplicableError), contained("the eigenvectors of R"):
+        eigenvectors = np.linalg.eig(R)[1]
+        directions += [eigenvectors.real, eigenvectors.imag]
+    X = np.concatenate(directions, axis=1)
+    # First by the largest entry: the square of a tiny one is 0. An imaginary part may be 0.
+    largest = np.abs(X).max(axis=0)
+    X = X[:, largest > 0] / largest[largest > 0]
+    return X / np.linalg.norm(X, axis=0)
+
+
+def _log_length_and_angle(mapping: _Map, X: np.ndarray) -> np.ndarray:
+    """``w(x)`` of every column of X, f64[d, n], which are unit vectors: c128[n]."""
+    moved = mapping.matrix @ X
+    along = np.sum(X * moved, axis=0)
+    squared = np.sum(moved**2, axis=0)
+    # With R x = x + moved, |R x|^2 - 1 is a sum of small terms.
+    log_length = (np.log1p(2 * along + squared) if mapping.shift else np.log(squared)) / 2
     # arctan2 keeps its digits near 0 and pi, where arccos loses half of them.
-    phi = np.arctan2(np.linalg.norm(image - along * X, axis=0), along)
-    return np.log(np.linalg.norm(image, axis=0)) + 1j * phi
+    across = np.linalg.norm(moved - along * X, axis=0)
+    return log_length + 1j * np.arctan2(across, mapping.shift + along)
 
 
-def _negated_bound_and_gradient(x: np.ndarray, R: np.ndarray, depth: int):
-    """``-l |exp(w(x) / l) - 1|`` and its gradient in x. The factor l keeps it of order 1."""
-    w = _log_length_and_angle(R, x[:, None])[0]
-    image = R @ x
-    length, image_length = np.linalg.norm(x), np.linalg.norm(image)
-    pulled_back = R.T @ image / image_length**2
-    log_gradient = pulled_back - x / length**2
-    cosine, sine = np.cos(w.imag), np.sin(w.imag)
-    cosine_gradient = (image + R.T @ x) / (length * image_length) - cosine * (
-        pulled_back + x / length**2
-    )
+def _negated_bound_and_gradient(
+    x: np.ndarray, mapping: _Map, depth: int, scale: float
+) -> tuple[float, np.ndarray]:
+    """``-|exp(w(x) / l) - 1| / scale`` and its gradient in x, f64[d].
+
+    With R = s I + M and a unit vector x, let m = M x, c = <x, m>, u = m + M^T x and q = M^T m.
+    Across x, log |R x| has the gradient ``(s u + q) / |R x|^2``, and for ``phi = arctan2(a, b)``
+    with ``a = |m - c x|`` and ``b = s + c`` it is ``(b (q - c u) / a - a u) / |R x|^2``. What is
+    left of either along x is removed, as w does not depend on |x|.
+    """
+    length = np.linalg.norm(x)
+    nothing = 0.0, np.zeros_like(x)
+    if not 0 < length < np.inf:
+        return nothing
+    unit = x / length
+    w = complex(_log_length_and_angle(mapping, unit[:, None])[0])
+    step = np.expm1(w / depth)
+    if step == 0 or not np.isfinite(step):
+        return nothing
+    M, s = mapping
+    m = M @ unit
+    c = unit @ m
+    u, q = m + M.T @ unit, M.T @ m
+    a, b = float(np.linalg.norm(m - c * unit)), s + c
+    squared_length = a * a + b * b
+    log_gradient = (s * u + q) / squared_length
     # The angle has a kink at 0 and pi; there the gradient is that of the length alone.
-    angle_gradient = -cosine_gradient / sine if sine > 1e-12 else np.zeros_like(x)
-    moved = np.expm1(w / depth)
-    if moved == 0:
-        return 0.0, np.zeros_like(x)
-    slope = np.conj(moved) / abs(moved) * np.exp(w / depth)
+    angle_gradient = np.zeros_like(x)
+    if a > _KINK * np.linalg.norm(m):
+        angle_gradient = (b * (q - c * u) / a - a * u) / squared_length
+    slope = np.conj(step) / abs(step) * np.exp(w / depth) / depth
     gradient = slope.real * log_gradient - slope.imag * angle_gradient
-    return -depth * abs(moved), -gradient
+    gradient -= (gradient @ unit) * unit
+    return -abs(step) / scale, -gradient / (length * scale)
+
+
+class HalfTurn(NamedTuple):
+    """A bound by (F10), and the y and the rho that give it; zeros if there is none."""
+
+    bound: float
+    y: float
+    rho: float
 
 
 def half_turn_bound(R: np.ndarray, depth: int) -> float:
@@ -122,7 +215,7 @@ def half_turn_bound(R: np.ndarray, depth: int) -> float:
     R is f64[d, d] with det R > 0, and l >= 2; the result is 0 without negative eigenvalues. It
     holds for a matrix within rounding of R: one that has the computed eigenvalues.
     """
-    return _half_turn(R, depth)[0]
+    return _best_half_turn(R, depth).bound
 
 
 def forced_vector(R: np.ndarray) -> np.ndarray | None:
@@ -130,54 +223,70 @@ def forced_vector(R: np.ndarray) -> np.ndarray | None:
 
     ``|R x| = rho``; its angle to R x is alpha, up to the grid in rho. F13 builds on x.
     """
-    length, y, rho = _half_turn(R, _MANY_LAYERS)
-    if not length:
+    best = _best_half_turn(R, _MANY_LAYERS)
+    if not best.bound:
         return None
     # Where the least eigenvalue is multiple, as for normal R, x lies between the eigenvectors on
     # either side of y: |R x| falls along the way from one to the other.
     before, after = (
         np.linalg.eigh((R + R.T) / 2 + near * R.T @ R)[1][:, 0]
-        for near in (y * (1 - _NEAR), y * (1 + _NEAR))
+        for near in (best.y * (1 - _NEAR), best.y * (1 + _NEAR))
     )
     after *= np.copysign(1, before @ after)
 
     def too_long(share: float) -> float:
         x = before + share * (after - before)
-        return float(np.linalg.norm(R @ x) / np.linalg.norm(x)) / rho - 1
+        return float(np.linalg.norm(R @ x) / np.linalg.norm(x)) / best.rho - 1
 
     between = too_long(0) * too_long(1) < 0
     x = before + (scipy.optimize.brentq(too_long, 0, 1) if between else 0.5) * (after - before)
     return x / np.linalg.norm(x)
 
 
-def _half_turn(R: np.ndarray, depth: int) -> tuple[float, float, float]:
-    """`half_turn_bound`, its y and its rho; zeros if R has no negative eigenvalues."""
-    eigenvalues = np.linalg.eigvals(R)
-    moduli = np.sort(-eigenvalues.real[(eigenvalues.imag == 0) & (eigenvalues.real < 0)])
-    symmetric_part, gram, norm = (R + R.T) / 2, R.T @ R, np.linalg.norm(R, 2)
+def _best_half_turn(R: np.ndarray, depth: int) -> HalfTurn:
+    """The best of the half turns between all paired neighbours of negative eigenvalues."""
+    best = HalfTurn(0.0, 0.0, 0.0)
+    with contextlib.suppress(NotApplicableError), contained("half turns"):
+        for b, a in paired_moduli(np.linalg.eigvals(R)):
+            best = max(best, _half_turn_between(R, depth, a=a, b=b))
+    return best
 
-    def best_for(rho: np.ndarray, log_y: float) -> tuple[float, float, float]:
-        y = np.exp(log_y)
+
+def paired_moduli(eigenvalues: np.ndarray) -> np.ndarray:
+    """Pairs b <= a of neighbouring moduli of the negative eigenvalues: f64[k, 2], increasing.
+
+    Empty if there are none, and if rounding has made their number odd, which det R > 0 excludes.
+    """
+    negative = (eigenvalues.imag == 0) & (eigenvalues.real < 0)
+    moduli = np.sort(-eigenvalues.real[negative])
+    return moduli.reshape(-1, 2) if len(moduli) % 2 == 0 else np.zeros((0, 2))
+
+
+def _half_turn_between(R: np.ndarray, depth: int, *, a: float, b: float) -> HalfTurn:
+    """The best rho in [b, a] and y found, for eigenvalues -a <= -b that are paired neighbours."""
+    symmetric_part, gram = (R + R.T) / 2, R.T @ R
+    norm = float(np.linalg.norm(R, 2))
+    rho = np.geomspace(b, a, _RADII)
+
+    def best_for(log_y: float) -> HalfTurn:
+        y = float(np.exp(log_y))
         # Subtract what rounding may add: near alpha = pi, arccos would turn eps into sqrt(eps).
         rounding = 4 * len(R) * np.finfo(float).eps * (1 + y * norm) * norm
         least = np.linalg.eigvalsh(symmetric_part + y * gram)[0] - rounding
         alpha = np.arccos(np.clip(least / rho - y * rho, -1, 1))
         w = np.log(rho) + 1j * (2 * np.pi - alpha)
-        bounds = np.abs(np.expm1(w / depth))
-        return float(bounds.max()), float(y), float(rho[bounds.argmax()])
+        bounds = _numbers(np.abs(np.expm1(w / depth)))
+        best = int(bounds.argmax())
+        return HalfTurn(float(bounds[best]), y, float(rho[best]))
 
-    best = 0.0, 0.0, 0.0
-    # det R > 0 makes their number even, unless rounding has moved one across 0.
-    for b, a in moduli.reshape(-1, 2) if len(moduli) % 2 == 0 else ():
-        reach = functools.partial(best_for, np.geomspace(b, a, _RADII))
-        grid = np.linspace(-np.log(2 * a), -np.log(2 * b), _MULTIPLIERS)
-        reached = np.array([reach(log_y)[0] for log_y in grid])
-        before, after = np.roll(reached, 1), np.roll(reached, -1)
-        peaks = np.flatnonzero((reached > before) & (reached >= after))
-        highest = peaks[np.argsort(-reached[peaks])][:_PEAKS]
-        closer = (_peak_near(reach, grid, i, xatol=1e-6) for i in highest)
-        best = max(best, reach(-np.log(a + b)), *closer)
-    return best
+    grid = np.linspace(-np.log(2 * a), -np.log(2 * b), _MULTIPLIERS)
+    reached = np.array([best_for(log_y).bound for log_y in grid])
+    before, after = np.roll(reached, 1), np.roll(reached, -1)
+    peaks = np.flatnonzero((reached > before) & (reached >= after))
+    highest = peaks[np.argsort(-reached[peaks])][:_PEAKS]
+    found = [best_for(-np.log(a + b))]
+    found += [_peak_near(best_for, grid, i, xatol=1e-6) for i in highest]
+    return max(found)
 
 
 def _peak_near(function: Callable, grid: np.ndarray, i: int, xatol: float):

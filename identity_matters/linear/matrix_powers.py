@@ -1,12 +1,13 @@
 """Fractional powers of rotations, by the real Schur form (appendix A.1), and principal roots."""
 
-from collections.abc import Iterator
+import contextlib
+import functools
 from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
 
-from identity_matters.linear.target import NotApplicableError
+from identity_matters.linear.target import NotApplicableError, contained
 
 # Radians. No angle is changed by more than this, so that Q keeps eleven digits.
 _LARGEST_ANGLE_ROUNDING = 1e-11
@@ -83,31 +84,52 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
     It is computed from logarithms, because its errors count l times in the product. Raises
     NotApplicableError for a real eigenvalue <= 0, or if the power misses R by over `LARGEST_ERROR`.
     """
-    eigenvalues, V = np.linalg.eig(R)
+    with contained("the eigenvalues of R"):
+        eigenvalues, V = np.linalg.eig(R)
     on_axis = eigenvalues[(eigenvalues.imag == 0) & (eigenvalues.real <= 0)]
     if len(on_axis):
         raise NotApplicableError(
             f"R must have no real eigenvalue <= 0 for a principal root, got {on_axis[0].real:.6g}"
         )
     error = np.inf
-    for layer in _roots_minus_identity(R, depth, eigenvalues, V):
-        if not np.isfinite(layer).all():
-            continue
-        power = np.linalg.matrix_power(np.eye(len(R)) + layer, depth)
-        error = float(np.linalg.norm(power - R) / np.linalg.norm(R))
-        if error <= LARGEST_ERROR:
-            return layer
+    for candidate in (
+        functools.partial(_root_by_schur_vectors, R, depth),
+        functools.partial(_root_by_eigenvectors, eigenvalues, V, depth),
+        functools.partial(_root_by_logarithm, R, depth),
+    ):
+        # A multiple negative eigenvalue may come out as a pair just beside the axis, at which the
+        # logarithm overflows: then this candidate fails, and the next is tried.
+        with contextlib.suppress(NotApplicableError), contained("the principal root of R"):
+            layer = candidate()
+            if layer is None or not np.isfinite(layer).all():
+                continue
+            power = np.linalg.matrix_power(np.eye(len(R)) + layer, depth)
+            missed = float(np.linalg.norm(power - R) / np.linalg.norm(R))
+            if missed <= LARGEST_ERROR:
+                return layer
+            error = missed if np.isfinite(missed) else error
     raise NotApplicableError(
         f"the principal root misses R by {error:.3g} relative, {LARGEST_ERROR:g} is allowed"
     )
 
 
-def _roots_minus_identity(R, depth, eigenvalues, V) -> Iterator[np.ndarray]:
-    """From Schur vectors if R is normal, eigenvectors if well-conditioned, and the logarithm."""
+def _root_by_schur_vectors(R: np.ndarray, depth: int) -> np.ndarray | None:
+    """``R^{1/l} - I`` of a normal R, whose Schur form is diagonal; None if R is not normal."""
     T, Z = scipy.linalg.schur(R, output="complex")
-    if np.abs(np.triu(T, 1)).max(initial=0) <= len(R) * np.finfo(float).eps * np.abs(T).max():
-        yield ((Z * np.expm1(np.log(np.diag(T)) / depth)) @ Z.conj().T).real
-    if np.linalg.cond(V) <= 1 / np.sqrt(np.finfo(float).eps):
-        scaled = V * np.expm1(np.log(eigenvalues.astype(complex)) / depth)
-        yield np.linalg.solve(V.T, scaled.T).T.real
-    yield scipy.linalg.expm(scipy.linalg.logm(R).real / depth) - np.eye(len(R))
+    rounding = len(R) * np.finfo(float).eps * np.abs(T).max()
+    if np.abs(np.triu(T, 1)).max(initial=0) > rounding:
+        return None
+    return ((Z * np.expm1(np.log(np.diag(T)) / depth)) @ Z.conj().T).real
+
+
+def _root_by_eigenvectors(eigenvalues: np.ndarray, V: np.ndarray, depth: int) -> np.ndarray | None:
+    """``R^{1/l} - I`` from eigenvectors; None if they are ill-conditioned."""
+    if not np.linalg.cond(V) <= 1 / np.sqrt(np.finfo(float).eps):
+        return None
+    scaled = V * np.expm1(np.log(eigenvalues.astype(complex)) / depth)
+    return np.linalg.solve(V.T, scaled.T).T.real
+
+
+def _root_by_logarithm(R: np.ndarray, depth: int) -> np.ndarray:
+    """``exp(log(R) / l) - I``."""
+    return scipy.linalg.expm(scipy.linalg.logm(R).real / depth) - np.eye(len(R))

@@ -1,6 +1,9 @@
 """The conditions of Theorem 2.1 on the target R, and its gamma."""
 
+import contextlib
 import functools
+import warnings
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +19,24 @@ check_depth = functools.partial(check_whole, "depth")
 
 class NotApplicableError(ValueError):
     """This method cannot factorize this R at this depth; another one may."""
+
+
+@contextlib.contextmanager
+def contained(what: str) -> Iterator[None]:
+    """Turns the errors of LAPACK and SciPy within the block into a NotApplicableError.
+
+    Both raise LinAlgError or ValueError where an iteration or their own arithmetic fails, although
+    the matrix is finite. They also warn then, NumPy too; the caller checks the result instead.
+    """
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            yield
+    except NotApplicableError:
+        raise
+    except (ValueError, ArithmeticError, np.linalg.LinAlgError) as error:
+        reason = str(error).partition("\n")[0]
+        raise NotApplicableError(f"{what} cannot be computed: {reason}") from error
 
 
 class Target(NamedTuple):
@@ -49,7 +70,8 @@ def check_target(R: ArrayLike) -> Target:
     precision (``sigma_min <= d eps sigma_max``, or beyond 1e-150 or 1e150), or has det R < 0.
     """
     R = square_matrix("R", R)
-    U, K, Vt = np.linalg.svd(R)
+    with contained("the singular values of R"):
+        U, K, Vt = np.linalg.svd(R)
     if K[-1] <= max(len(R) * np.finfo(float).eps * K[0], 1e-150) or K[0] > 1e150:
         got = f"got singular values {K[-1]:.3g} to {K[0]:.3g}"
         raise ValueError(f"R must be invertible, and within 1e-150 to 1e150, {got}")
