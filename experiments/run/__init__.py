@@ -142,6 +142,7 @@ class DivergedError(Exception):
 def main(experiment: Experiment) -> None:
     """Parses the command line, runs `experiment` and exits. Call it from ``__main__``."""
     sys.unraisablehook = signals.tell_unraisable
+    signals.ignore()  # outside `stop_signal`: once a run is ending, it ends
     joined, message, code = False, None, 0
     try:
         with stop_signal(asks_first=False):

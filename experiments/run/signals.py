@@ -9,6 +9,8 @@ from absl import logging
 
 RESEND_SECONDS = 0.05  # a signal whose exception was lost is sent again after this time
 
+_sent_again: list[threading.Timer] = []  # those that may not have fired yet
+
 
 class Interrupted(BaseException):
     """SIGTERM came. Not an Exception, so that no handler on the way mistakes it for a failure."""
@@ -28,6 +30,12 @@ class Stop:
         """Raises the exception of the signal that has come, if one has."""
         if self.requested is not None:
             raise self.requested
+
+
+def ignore() -> None:
+    """Ignores both signals, except within `stop_signal`."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @contextlib.contextmanager
@@ -50,6 +58,8 @@ def stop_signal(asks_first: bool):
     try:
         yield stop
     finally:
+        while _sent_again:
+            _sent_again.pop().cancel()
         for number, handler in previous.items():
             signal.signal(number, handler)
 
@@ -65,6 +75,7 @@ def tell_unraisable(failure) -> None:
             main_thread = threading.main_thread().ident
             again = threading.Timer(RESEND_SECONDS, signal.pthread_kill, (main_thread, number))
             again.daemon = True
+            _sent_again.append(again)
             again.start()
             return
     if str(failure.exc_value) != "Event loop is closed":
