@@ -2,11 +2,14 @@
 
 import contextlib
 import functools
+import io
 import os
 import pathlib
 import pickle
+import shutil
 import subprocess
 import sys
+import tarfile
 import time
 
 import jax
@@ -233,6 +236,129 @@ def test_a_missing_package_is_named(data_dir, monkeypatch):
     monkeypatch.setattr(imagenet, "_NEEDED", ("grain", "no_such_package"))
     with pytest.raises(ValueError, match="imagenet2012 needs no_such_package; run: pip install"):
         imagenet.EncodedImages(data_dir, "train")
+
+
+@pytest.mark.parametrize("label", [-1, imagenet.NUM_CLASSES])
+def test_a_label_that_no_class_has_is_refused(examples, train, monkeypatch, label):
+    """tensorflow_datasets writes -1 for unknown; a loss would take it for the last class."""
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    record = tf_example_pb2.Example()
+    feature = record.features.feature
+    feature["image"].bytes_list.value.append(examples["train"][0][0])
+    feature["label"].int64_list.value.append(label)
+    feature["file_name"].bytes_list.value.append(b"x.JPEG")
+    monkeypatch.setattr(train, "_source", [record.SerializeToString()])
+    with pytest.raises(imagenet.DataError, match=rf"record 0 .*\(its label is {label}, and"):
+        list(train.read([0]))
+
+
+def test_data_in_tensorflow_datasets_own_format_are_named_and_left_alone(data_dir, tmp_path):
+    shutil.copytree(data_dir, tmp_path / "own")
+    (info,) = (tmp_path / "own").rglob("dataset_info.json")
+    info.write_text(info.read_text().replace("array_record", "tfrecord"))
+    said = f"{tmp_path / 'own'} holds imagenet2012 in another form than array_record files"
+    with pytest.raises(ValueError, match=rf"^{said} .*make data DATASETS=imagenet2012 DATA_DIR="):
+        imagenet.EncodedImages(tmp_path / "own", "train")
+
+
+def test_too_little_shared_memory_is_said_in_one_line():
+    class Batches:
+        def __next__(self):
+            raise RuntimeError("Worker process was terminated unexpectedly with exit code -7")
+
+    with pytest.raises(imagenet.DataError, match=r"/dev/shm is too small .*worker_processes=0"):
+        next(imagenet._Stream(Batches()))
+
+
+# The archives of ImageNet, which users get by hand.
+
+SYNSETS = ("n01440764", "n01443537", "n01484850")
+IMAGES = [f"ILSVRC2012_val_{number:08d}.JPEG" for number in (1, 2, 3, 4)]
+
+
+def write_tar(path, names, content=b"x" * 2000):
+    with tarfile.open(path, "w") as archive:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            if name.endswith("/"):
+                member.type = tarfile.DIRTYPE
+                archive.addfile(member)
+            else:
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+
+
+@pytest.fixture
+def archives(tmp_path):
+    train, validation = (tmp_path / name for name in datasets.IMAGENET_ARCHIVES)
+    write_tar(train, [f"{synset}.tar" for synset in SYNSETS])
+    write_tar(validation, IMAGES)
+    datasets.check_archives(tmp_path, SYNSETS, len(IMAGES))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("archive", "names"),
+    [
+        # tensorflow_datasets would give these labels by their place among the sorted names.
+        (datasets.IMAGENET_VALIDATION, [f"n0144076{i}/{name}" for i, name in enumerate(IMAGES)]),
+        (datasets.IMAGENET_VALIDATION, ["val/", *IMAGES]),
+        (datasets.IMAGENET_VALIDATION, [f"./{name}" for name in IMAGES]),
+        (datasets.IMAGENET_VALIDATION, IMAGES[:-1]),
+        (datasets.IMAGENET_VALIDATION, [*IMAGES, IMAGES[0]]),
+        (datasets.IMAGENET_VALIDATION, []),
+        (datasets.IMAGENET_TRAIN, [f"{synset}/" for synset in SYNSETS]),
+        (datasets.IMAGENET_TRAIN, [f"train/{synset}.tar" for synset in SYNSETS]),
+        (datasets.IMAGENET_TRAIN, [f"{synset}.tar" for synset in SYNSETS[:-1]]),
+    ],
+)
+def test_a_repacked_archive_is_refused(archives, archive, names):
+    write_tar(archives / archive, names)
+    with pytest.raises(ValueError, match=rf"^{archives / archive} is not the published archive: "):
+        datasets.check_archives(archives, SYNSETS, len(IMAGES))
+
+
+@pytest.mark.parametrize("archive", datasets.IMAGENET_ARCHIVES)
+@pytest.mark.parametrize("how", ["cut", "web page", "empty"])
+def test_a_damaged_archive_is_refused_at_once(archives, archive, how):
+    path = archives / archive
+    whole = path.read_bytes()
+    path.write_bytes({"cut": whole[:3000], "web page": b"<html>Sign in</html>", "empty": b""}[how])
+    with pytest.raises(ValueError, match=rf"^{path} is (damaged|not the published archive).*: "):
+        datasets.check_archives(archives, SYNSETS, len(IMAGES))
+
+
+class _Unprepared:
+    """The part of a builder that `datasets._built` uses; what it downloads is damaged."""
+
+    data_dir = "somewhere"
+    error: Exception = RuntimeError()
+
+    def is_prepared(self):
+        return False
+
+    def download_and_prepare(self, **_):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [tarfile.ReadError("unexpected end of data"), KeyError("x"), AssertionError(), OSError("no")],
+)
+def test_whatever_tensorflow_datasets_raises_one_line_names_the_archive(
+    tmp_path, monkeypatch, error
+):
+    builder = _Unprepared()
+    builder.error = error
+    monkeypatch.setattr(datasets.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(imagenet, "builder", lambda data_dir, name: builder)
+    with pytest.raises(ValueError) as caught:
+        datasets.prepare("cifar10", tmp_path)
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"cifar10 cannot be prepared ({type(error).__name__}")
+    assert "cifar-10-binary.tar.gz is damaged, get the original from Krizhevsky 2009" in line
+    assert f"into {tmp_path / 'downloads' / 'manual'}" in line
 
 
 def test_preparing_without_tensorflow_is_refused(tmp_path, monkeypatch):

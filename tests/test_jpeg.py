@@ -165,3 +165,22 @@ def test_evaluation_takes_the_centre_of_the_resized_image(height, width):
     top, left = (resized.height - 224) // 2, (resized.width - 224) // 2
     expected = np.asarray(resized, np.int64)[top : top + 224, left : left + 224]
     assert np.abs(out - expected).max() <= 2
+
+
+@pytest.mark.parametrize("name", ["rgb", "progressive", "grey", "cmyk"])
+def test_whatever_follows_a_whole_image_does_no_harm(name):
+    """A video or a second image, cut or whole: bytes that look like markers are not searched."""
+    rng = np.random.default_rng(0)
+    expected = imagenet.decode(FILES[name], name)
+    trailers = [b"\xff\xda", FILES["rgb"][:700], b"\xff\xd8\xff" + b"\xff\xda" * 9]
+    trailers += [rng.bytes(20_000) + b"\xff\xda" for _ in range(50)]
+    for trailer in trailers:
+        np.testing.assert_array_equal(imagenet.decode(FILES[name] + trailer, name), expected)
+
+
+@pytest.mark.parametrize("name", ["rgb", "progressive", "grey", "cmyk"])
+def test_a_second_image_does_not_hide_that_the_first_was_cut(name):
+    whole = FILES[name]
+    for end in range(whole.index(b"\xff\xda") + 20, len(whole) - 2, 7):
+        with pytest.raises(imagenet.DataError, match="truncated"):
+            imagenet.decode(whole[:end] + whole, name)

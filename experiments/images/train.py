@@ -280,6 +280,8 @@ class Training:
         except (checkpoint.CheckpointError, multihost.Process0Error) as error:
             advice = "if that does not pass, --overwrite trains anew, or use another --results_dir"
             raise runs.RunError(f"{error}; {advice}") from None
+        except imagenet.DataError as error:
+            raise runs.RunError(f"{error}; the same command then resumes") from None
         except step.NonFiniteError as error:
             if not keep_diverged:
                 raise run.DivergedError(str(error)) from None

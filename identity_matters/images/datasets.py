@@ -11,17 +11,22 @@ import importlib.metadata
 import importlib.util
 import os
 import pathlib
+import tarfile
+import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from identity_matters import runs
 from identity_matters.images import imagenet
+from identity_matters.paths import expand_home
 
 CHUNK_EXAMPLES = 1000  # decoded per call, which is faster than one by one
 DOWNLOAD_RETRIES = 1  # tensorflow_datasets' default retries an unreachable host for minutes
 # These must be downloaded by hand, behind a login; we require both.
-IMAGENET_ARCHIVES = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar")
+IMAGENET_TRAIN, IMAGENET_VALIDATION = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
+IMAGENET_ARCHIVES = (IMAGENET_TRAIN, IMAGENET_VALIDATION)
 IMAGENET_ORIGIN = "https://image-net.org/download-images (it asks for an account)"
 
 
@@ -35,6 +40,7 @@ class Source:
     num_classes: int  # labels are 0 ... num_classes - 1
     splits: dict[str, int]  # their sizes, as published or as `origin` says; loading checks them
     tfds_name: str  # its name, with version, in tensorflow_datasets; empty if a package contains it
+    archive: str  # the published file, which is downloaded
     origin: str  # who published it, and where
 
 
@@ -46,6 +52,7 @@ SOURCES = {
         num_classes=10,
         splits={"all": 1797, "train": 1347, "test": 450},
         tfds_name="",
+        archive="",
         origin="the test set of Alpaydin & Kaynak 1998, optical recognition of handwritten digits"
         " (UCI), as scikit-learn carries it, which defines no split; ours: train is the first 1347"
         " images in its order, test the other 450, all is both",
@@ -58,6 +65,7 @@ SOURCES = {
             num_classes=num_classes,
             splits={"train": 50_000, "test": 10_000},
             tfds_name=f"cifar{num_classes}:3.0.2",
+            archive=f"cifar-{num_classes}-binary.tar.gz",
             origin=f"Krizhevsky 2009, https://www.cs.toronto.edu/~kriz/cifar.html{note}",
         )
         for num_classes, note in ((10, ""), (100, "; fine labels"))
@@ -132,7 +140,7 @@ def write(
 
 
 def _directory(source: Source, split: str, data_dir) -> pathlib.Path:
-    return pathlib.Path(data_dir).expanduser() / "arrays" / source.name / split
+    return pathlib.Path(expand_home(data_dir)) / "arrays" / source.name / split
 
 
 def _fingerprint(path: pathlib.Path) -> dict:
@@ -186,25 +194,37 @@ def prepare(name: str, data_dir: str | os.PathLike[str]) -> list[pathlib.Path]:
 
     If the host of the data is unreachable, put the original archive into DATA_DIR/downloads/manual/
     first; those of imagenet2012 always go there. Returns the directories of the decoded splits, or
-    of the files of imagenet2012. Raises ValueError for an unknown name, if TensorFlow or an archive
-    is missing, or if the download fails.
+    of the files of imagenet2012.
+
+    Raises:
+      ValueError: for an unknown name; if TensorFlow or an archive is missing, if an archive is
+        damaged or not the published one, or if the download fails. It names the archive.
     """
-    data_dir = pathlib.Path(data_dir).expanduser()
+    data_dir = pathlib.Path(expand_home(data_dir))
     if name == imagenet.NAME:
-        builder = _built(name, name, data_dir, IMAGENET_ORIGIN)
+        builder = _built(name, name, data_dir, IMAGENET_ARCHIVES, IMAGENET_ORIGIN)
         return [pathlib.Path(builder.data_dir)]
     source = find_source(name)
     if not source.tfds_name:
         return []
     directories = [_directory(source, split, data_dir) for split in source.splits]
     if not all((directory / "manifest.json").exists() for directory in directories):
-        builder = _built(name, source.tfds_name, data_dir, source.origin)
+        builder = _built(name, source.tfds_name, data_dir, (source.archive,), source.origin)
         for split in source.splits:
-            write(source, split, data_dir, *decode(source, split, builder))
+            try:
+                images, labels = decode(source, split, builder)
+            except Exception as error:  # of any type, from three libraries
+                raise ValueError(
+                    f"the files of {name} in {builder.data_dir} cannot be read"
+                    f" ({_in_short(error)}); delete that directory and run make data again"
+                ) from error
+            write(source, split, data_dir, images, labels)
     return directories
 
 
-def _built(name: str, tfds_name: str, data_dir: pathlib.Path, origin: str) -> Any:
+def _built(
+    name: str, tfds_name: str, data_dir: pathlib.Path, archives: tuple[str, ...], origin: str
+) -> Any:
     """The prepared builder; that of imagenet2012 turns CMYK and PNG files into RGB JPEGs."""
     for module in ("tensorflow", "tensorflow_datasets"):
         if importlib.util.find_spec(module) is None:
@@ -214,20 +234,63 @@ def _built(name: str, tfds_name: str, data_dir: pathlib.Path, origin: str) -> An
     from tensorflow_datasets.core.download import downloader
 
     downloader.MAX_RETRIES = DOWNLOAD_RETRIES
-    builder = tfds.builder(tfds_name, data_dir=data_dir, file_format=imagenet.FILE_FORMAT)
+    builder = imagenet.builder(data_dir, tfds_name)
+    if builder.is_prepared():
+        return builder
     manual = data_dir / "downloads" / "manual"
-    archives = IMAGENET_ARCHIVES if name == imagenet.NAME else ()
-    missing = [archive for archive in archives if not (manual / archive).exists()]
-    if missing and not builder.is_prepared():
-        raise ValueError(
-            f"{manual} lacks {' and '.join(missing)}; get them from {origin} and run this again"
-        )
+    again = f"from {origin} into {manual} and run this again"
+    if name == imagenet.NAME:
+        missing = [archive for archive in archives if not (manual / archive).exists()]
+        if missing:
+            raise ValueError(f"{manual} lacks {' and '.join(missing)}; get them {again}")
+        synsets = builder.info.features["label"].names
+        check_archives(manual, synsets, imagenet.PUBLISHED_EXAMPLES["validation"])
     settings = tfds.download.DownloadConfig(manual_dir=manual, try_download_gcs=False)
     try:
         builder.download_and_prepare(download_config=settings, file_format=imagenet.FILE_FORMAT)
-    except (OSError, tfds.download.DownloadError) as error:
+    except Exception as error:  # what a damaged archive raises depends on where it is damaged
         raise ValueError(
-            f"cannot prepare {name} ({runs.first_line(error)}); if the download failed, get the"
-            f" original archive from {origin} into {manual} and run this again"
+            f"{name} cannot be prepared ({_in_short(error)}); if the download failed or"
+            f" {' or '.join(archives)} is damaged, get the original {again}"
         ) from error
     return builder
+
+
+def check_archives(manual: pathlib.Path, synsets: Sequence[str], validation_images: int) -> None:
+    """Checks the names in ImageNet's two archives, before hours are spent on them.
+
+    tensorflow_datasets numbers the validation images by their sorted names and looks their labels
+    up in a list, so other names, or names with a directory in front, get wrong labels.
+
+    Args:
+      manual: the directory with `IMAGENET_ARCHIVES`.
+      synsets: names of the classes; the training archive holds an archive for each.
+      validation_images: how many images the validation archive holds.
+
+    Raises:
+      ValueError: if an archive is damaged or repacked; the message names it.
+    """
+    images = [f"ILSVRC2012_val_{number:08d}.JPEG" for number in range(1, validation_images + 1)]
+    published = {
+        IMAGENET_VALIDATION: images,
+        IMAGENET_TRAIN: [f"{synset}.tar" for synset in synsets],
+    }
+    for archive, names in published.items():
+        path = manual / archive
+        advice = f"get the original from {IMAGENET_ORIGIN}"
+        try:
+            with tarfile.open(path, "r:") as members:
+                found = members.getnames()
+        except (OSError, EOFError, tarfile.TarError) as error:
+            raise ValueError(f"{path} is damaged ({_in_short(error)}); {advice}") from None
+        if sorted(found) != sorted(names):
+            first = next(iter(sorted({*found} ^ {*names})), "one name twice")
+            raise ValueError(
+                f"{path} is not the published archive: it should hold {len(names)} files,"
+                f" {names[0]} to {names[-1]}, holds {len(found)}, and differs at {first}; {advice}"
+            )
+
+
+def _in_short(error: Exception) -> str:
+    """Type and message of an error of another library, in few words."""
+    return textwrap.shorten(f"{type(error).__name__}: {runs.first_line(error)}", 200)

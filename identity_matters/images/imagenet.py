@@ -15,11 +15,16 @@ import math
 import multiprocessing
 import os
 import pathlib
+import re
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from identity_matters import runs
+from identity_matters.paths import expand_home
 
 NAME = "imagenet2012"
 FILE_FORMAT = "array_record"
@@ -48,29 +53,36 @@ ATTEMPTS = 10  # draws until one fits; then the largest central crop of an allow
 _PURPOSE_VIEW = 1
 # Resizing is bilinear below this factor and, to avoid aliasing, by area from it on, which is rare.
 _AREA_FROM_FACTOR = 2.0
-_JPEG_START, _JPEG_SCAN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xda", b"\xff\xd9"
+_JPEG_START = b"\xff\xd8\xff"
+# A marker of a JPEG. In the data of a scan ff 00 stands for the byte ff, and ff d0 to ff d7 are
+# restart markers; further bytes ff before a marker are padding.
+_JPEG_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
+_JPEG_IMAGE_START, _JPEG_IMAGE_END, _JPEG_ALONE = 0xD8, 0xD9, 0x01
 _PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND"
+
+
+class DataError(ValueError):
+    """An image or file of the data set, or the memory for batches, fails while batches are made."""
 
 
 class EncodedImages:
     """The encoded images of "train" or "validation": random access, from any thread or process.
 
     Raises ValueError if a package is missing or the split is not prepared in `data_dir`. Reading a
-    damaged file raises it, too, and names the file.
+    damaged file raises DataError, which names the file.
     """
 
     def __init__(self, data_dir: str | os.PathLike[str], split: str):
         require_packages()
         import tensorflow_datasets as tfds
 
-        self.data_dir = pathlib.Path(data_dir).expanduser()
+        self.data_dir = pathlib.Path(expand_home(data_dir))
         self.split = split
-        advice = f"{NAME} is not prepared in {self.data_dir}; see: make data DATASETS={NAME}"
         prepared = builder(self.data_dir)
         if not prepared.is_prepared():
-            raise ValueError(advice)
-        if prepared.info.file_format.value != FILE_FORMAT:
-            raise ValueError(f"{advice} ({prepared.data_dir} holds no {FILE_FORMAT} files)")
+            raise ValueError(
+                f"{NAME} is not prepared in {self.data_dir}; see: make data DATASETS={NAME}"
+            )
         if split not in prepared.info.splits:
             raise ValueError(f"{prepared.data_dir} has no {split} split; was its archive missing?")
         raw = tfds.decode.DeserializeMethod.RAW_BYTES
@@ -100,7 +112,7 @@ class EncodedImages:
             except Exception as error:
                 info = builder(self.data_dir).info.splits[self.split]
                 file = np.searchsorted(np.cumsum(info.shard_lengths), index, side="right")
-                raise ValueError(
+                raise DataError(
                     f"{info.filepaths[file]} is damaged: record {index} of the {self.split} split"
                     f" cannot be read ({error})"
                 ) from error
@@ -112,18 +124,34 @@ def _parse(record: bytes) -> tuple[bytes, int, str]:
     from tensorflow_datasets.proto import tf_example_pb2
 
     feature = tf_example_pb2.Example.FromString(record).features.feature
+    label = feature["label"].int64_list.value[0]
+    if not 0 <= label < NUM_CLASSES:  # tensorflow_datasets writes -1 for unknown
+        raise ValueError(f"its label is {label}, and labels are 0 to {NUM_CLASSES - 1}")
     return (
         feature["image"].bytes_list.value[0],
-        feature["label"].int64_list.value[0],
+        label,
         feature["file_name"].bytes_list.value[0].decode(),
     )
 
 
-def builder(data_dir: str | os.PathLike[str]) -> Any:
-    """The `imagenet2012` builder of tensorflow_datasets for `data_dir`, prepared or not."""
+def builder(data_dir: str | os.PathLike[str], name: str = NAME) -> Any:
+    """The builder of tensorflow_datasets for `name` in `data_dir`, prepared or not.
+
+    Raises:
+      ValueError: if `data_dir` holds the data set in another format, as tensorflow_datasets itself
+        prepares it by default, or is damaged.
+    """
     import tensorflow_datasets as tfds
 
-    return tfds.builder(NAME, data_dir=data_dir, file_format=FILE_FORMAT)
+    try:
+        return tfds.builder(name, data_dir=data_dir, file_format=FILE_FORMAT)
+    except Exception as error:  # its own errors have no common type
+        dataset = name.partition(":")[0]
+        raise ValueError(
+            f"{data_dir} holds {dataset} in another form than {FILE_FORMAT} files"
+            f" ({runs.first_line(error.__cause__ or error)}); prepare it in another directory:"
+            f" make data DATASETS={dataset} DATA_DIR=..."
+        ) from error
 
 
 def require_packages() -> None:
@@ -154,7 +182,8 @@ def stream(
 
     `make_batch` is picklable; the iterator raises its errors, and ``close()`` ends its threads and
     processes. Each of `processes` workers, or this process if that is 0, makes `threads` batches
-    at the same time: about one per core, more if storage is slow to answer.
+    at the same time: about one per core, more if storage is slow to answer. Workers pass batches
+    through /dev/shm; if that is too small, the iterator raises DataError.
     """
     import grain.python as grain
 
@@ -163,7 +192,32 @@ def stream(
     dataset = dataset.to_iter_dataset(grain.ReadOptions(threads, ahead))
     if processes:
         dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(processes, ahead))
-    return iter(dataset)
+    return _Stream(iter(dataset))
+
+
+class _Stream:
+    """grain's iterator, which also says what to do if /dev/shm is full."""
+
+    def __init__(self, batches: Any):
+        self._batches = batches
+
+    def __iter__(self) -> "_Stream":
+        return self
+
+    def __next__(self) -> dict:
+        try:
+            return next(self._batches)
+        except RuntimeError as error:
+            # SIGBUS: there is no memory behind the file that the worker writes to.
+            if f"exit code -{signal.SIGBUS.value}" not in str(error):
+                raise
+            raise DataError(
+                "/dev/shm is too small for the batches of worker processes; give the container"
+                " more (docker run --shm-size=8g), or set data.worker_processes=0"
+            ) from error
+
+    def close(self) -> None:
+        self._batches.close()
 
 
 def _make(make_batch, number) -> dict:
@@ -230,27 +284,50 @@ def decode(encoded: bytes, name: str) -> np.ndarray:
     """Decodes a JPEG or a PNG, whatever its file name, as RGB: u8[height, width, 3].
 
     Grey, CMYK and transparent images are converted. Orientation metadata is ignored, as in
-    TensorFlow. Raises ValueError, with `name`, if the image is truncated, damaged or neither kind.
+    TensorFlow. Bytes after the image's end do no harm.
+
+    Raises:
+      DataError: with `name`, if the file has no end marker, the decoder gives up, or it is of
+        neither kind. Decoders fill what they cannot read with grey; as with TensorFlow, damage
+        within an image that has its end marker goes unnoticed.
     """
     # OpenCV 5 rejects most truncated files; earlier versions fill them up with grey or old memory.
     if encoded.startswith(_JPEG_START):
-        # An end marker follows the last scan; that of a thumbnail precedes the image's first scan.
-        complete = encoded.rfind(_JPEG_END) > encoded.rfind(_JPEG_SCAN)
+        complete = _has_jpeg_end(encoded)
     elif encoded.startswith(_PNG_START):
         complete = _PNG_END in encoded
     else:
-        raise ValueError(f"{name} is neither a JPEG nor a PNG: it begins with {encoded[:8].hex()}")
+        raise DataError(f"{name} is neither a JPEG nor a PNG: it begins with {encoded[:8].hex()}")
     if not complete:
-        raise ValueError(f"{name} is truncated: {len(encoded)} bytes without an end marker")
+        raise DataError(f"{name} is truncated: {len(encoded)} bytes without an end marker")
     cv2 = _cv2()
     flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
     try:
         image = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
     except cv2.error as error:
-        raise ValueError(f"{name} cannot be decoded: {error.err}") from None
+        raise DataError(f"{name} cannot be decoded: {error.err}") from None
     if image is None:
-        raise ValueError(f"{name} cannot be decoded: it is damaged or of an unknown kind")
+        raise DataError(f"{name} cannot be decoded: it is damaged or of an unknown kind")
     return image
+
+
+def _has_jpeg_end(encoded: bytes) -> bool:
+    """Whether the markers of a JPEG, followed from its start, reach the end of its image.
+
+    The lengths of segments are respected, so thumbnails, which lie within segments, do not count,
+    nor does what follows the image.
+    """
+    position = 2  # after the marker of the image's start
+    while marker := _JPEG_MARKER.search(encoded, position):
+        position = marker.end()
+        kind = encoded[position - 1]
+        if kind == _JPEG_IMAGE_END:
+            return True
+        if kind == _JPEG_IMAGE_START:  # another image follows one that was cut
+            return False
+        if kind != _JPEG_ALONE:
+            position += max(2, int.from_bytes(encoded[position : position + 2], "big"))
+    return False
 
 
 def draw_view(height: int, width: int, *, seed: int, epoch: int, example: int) -> tuple[Crop, bool]:

@@ -12,6 +12,7 @@ import tempfile
 import numpy as np
 
 from identity_matters.images import imagenet
+from identity_matters.paths import expand_home
 
 # Typical of ImageNet: 500 x 375 pixels, 110 KB.
 GENERATED_HEIGHT_PIXELS, GENERATED_WIDTH_PIXELS = 375, 500
@@ -31,7 +32,7 @@ def prepare(data_dir: str | os.PathLike[str], train_examples: int) -> pathlib.Pa
     """
     if train_examples < CLASSES:
         raise ValueError(f"a miniature needs {CLASSES} examples or more, got {train_examples}")
-    target = pathlib.Path(data_dir).expanduser() / f"imagenet_miniature_{train_examples}"
+    target = pathlib.Path(expand_home(data_dir)) / f"imagenet_miniature_{train_examples}"
     if target.exists():
         return target
     splits = {}
