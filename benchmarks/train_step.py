@@ -22,18 +22,22 @@ import time
 from collections.abc import Iterator
 
 import jax
+import numpy as np
 
 from benchmarks import compile_check, shared
 from experiments import run
 from experiments.images import train
 from experiments.run.shared import configs
 from identity_matters import flops as counts
+from identity_matters.batches import Arrays
+from identity_matters.images import datasets
 from identity_matters.train import step as steps
 
 # Table 1's net, whose speed is the claim; other nets are only measured.
 JUDGED_NET = "table_1"
 _WORKER = pathlib.Path(__file__).resolve().parent / "torch_worker.py"
 _ORDER_SEED = 0
+_EXAMPLES = 10_000  # on our side, from which the steps take their batches
 # Measured before the benchmark starts: its own threads and PyTorch's would count as load.
 _LOAD_PER_CORE = shared.load_per_core()
 
@@ -121,7 +125,10 @@ def measure(trial: dict, key, log) -> dict:
 
 
 def _training(trial: dict) -> train.Training:
-    """Table 1's blocks and the paper's optimizer, with zeros in place of CIFAR's images."""
+    """Table 1's blocks and the paper's optimizer, with random pixels as PyTorch's side has them.
+
+    On zeros a GPU is faster than on images: fewer bits change.
+    """
     data, rate = {"dataset": "cifar10"}, trial["learning_rate"]
     model = {name: trial[name] for name in ("blocks_per_stage", "widths", "compute_dtype")}
     optim = {"schedule": "constant", "boundary_steps": (), "learning_rate": rate}
@@ -129,7 +136,12 @@ def _training(trial: dict) -> train.Training:
     # On a CPU the devices that a training uses, else one accelerator, as PyTorch uses one.
     devices = 0 if jax.default_backend() == "cpu" else 1
     groups = train.settings("paper", data, model, optim, **sizes, devices=devices)
-    return train.Training(**groups, images=compile_check.stand_in(groups["data"]))
+    rng, source = np.random.default_rng(_ORDER_SEED), datasets.find_source("cifar10")
+    pixels = rng.integers(0, 256, (_EXAMPLES, *source.image_shape), np.uint8)
+    labels = rng.integers(0, source.num_classes, _EXAMPLES)
+    stand_in = compile_check.stand_in(groups["data"])
+    images = stand_in._replace(examples=Arrays(pixels, labels, pixels, labels))
+    return train.Training(**groups, images=images)
 
 
 def _our_rounds(training: train.Training, trial: dict, key) -> Iterator[float]:

@@ -71,6 +71,7 @@ def test_the_papers_recipe_is_that_of_section_4():
 
 def test_schedules_by_hand():
     assert train.steps_at(256, 200, 350) == (39_062, 68_359)
+    assert train.dispatches_at(256, 200, 350) == (39_100, 68_400)
     optim = settings(imagenet, PRINTED)["optim"]
     # Two epochs are 2 * 1,281,167 / 256 = 10,009 steps; 69 of them fit before step 700,000.
     assert optim["boundary_steps"][:2] == (10_009, 20_018)
@@ -78,6 +79,13 @@ def test_schedules_by_hand():
     small = settings(cifar, "cifar10/small")
     _, rate = train.make_optimizer(steps=small["train"]["steps"], **small["optim"])
     assert float(rate(small["train"]["steps"])) == 0
+
+
+@pytest.mark.parametrize("variant", [*cifar.VARIANTS, *cifar.OTHER_VARIANTS])
+def test_no_long_training_ends_with_a_shorter_dispatch(variant):
+    own = cifar.get_config(variant)
+    if own.scale == "paper":  # the others were meant for CPUs, where a dispatch is one step
+        assert own.train.steps % train.ACCELERATOR_STEPS_PER_DISPATCH == 0
 
 
 def test_sixteen_devices_share_what_they_can(tmp_path):

@@ -126,6 +126,10 @@ def test_init_follows_the_key(name):
     again = init_variables(net, jax.random.key(0), IMAGES.shape[1:])
     other = init_variables(net, jax.random.key(2), IMAGES.shape[1:])
     jax.tree.map(np.testing.assert_array_equal, again, variables)
+    # As with any Flax module, also within `jax.jit`; collections that the net lacks are left out.
+    full = {collection: leaves for collection, leaves in variables.items() if leaves}
+    for init in (functools.partial(net.init, train=False), jax.jit(net.init)):
+        jax.tree.map(np.testing.assert_array_equal, init(jax.random.key(0), IMAGES), full)
     drawn = jax.tree.map(lambda one, another: bool(np.any(one != another)), variables, other)
     for path, is_drawn in jax.tree_util.tree_leaves_with_path(drawn):
         assert is_drawn == (path[-1].key == "kernel")

@@ -188,22 +188,6 @@ def test_convolutions_of_maps_smaller_than_the_kernel(size, sides):
     np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("stride", [1, 2])
-def test_gradients_of_convolutions_taken_in_parts(stride):
-    rng = np.random.default_rng(0)
-    shapes = (18, 32, 32, 2), (3, 3, 2, 32), (18, 32 // stride, 32 // stride, 32)
-    x, kernel, slope = (rng.standard_normal(shape, np.float32) for shape in shapes)
-    numbers = jax.lax.ConvDimensionNumbers((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
-
-    def gradients(convolution):
-        convolve = functools.partial(convolution, dimension_numbers=numbers)
-        return jax.vjp(lambda a, b: convolve(a, b, (stride, stride), "SAME"), x, kernel)[1](slope)
-
-    pairs = zip(gradients(layers.convolution), gradients(jax.lax.conv_general_dilated), strict=True)
-    for found, expected in pairs:
-        np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
-
-
 @pytest.mark.parametrize(
     ("options", "deviation"),
     [

@@ -84,11 +84,11 @@ _NETS: dict[str, tuple[str, dict, dict, dict, dict]] = {
         {"normalization": "gcn_zca", "pad_pixels_per_side": 5},
         {"name": "all_cnn_c", "input_dropout": 0.2, "dropout": 0.5, "compute_dtype": "bfloat16"},
         {
-            "boundary_steps": train.steps_at(256, 200, 250, 300),
+            "boundary_steps": train.dispatches_at(256, 200, 250, 300),
             "weight_decay": 1e-3,
             "decayed": "kernels",
         },
-        {"steps": train.steps_at(256, 350)[0], "batch_examples": 256},
+        {"steps": train.dispatches_at(256, 350)[0], "batch_examples": 256},
     ),
     # Claim: Table 2, 6.43 % on CIFAR-10, the best of five runs of ResNet-110. Table 2's 25.16 % on
     # CIFAR-100 is that of another net, ResNet-164. He et al. 2015: 64,000 steps, batch 128, rate
@@ -115,11 +115,11 @@ _NETS: dict[str, tuple[str, dict, dict, dict, dict]] = {
         {"name": "densenet", "depth": 100, "growth": 24, "compute_dtype": "bfloat16"},
         {
             "learning_rate": 0.1,
-            "boundary_steps": train.steps_at(64, 150, 225),
+            "boundary_steps": train.dispatches_at(64, 150, 225),
             "nesterov": True,
             "decayed": "all",
         },
-        {"steps": train.steps_at(64, 300)[0], "batch_examples": 64},
+        {"steps": train.dispatches_at(64, 300)[0], "batch_examples": 64},
     ),
 }
 

@@ -124,6 +124,16 @@ def steps_at(batch_examples: int, *epochs: int) -> tuple[int, ...]:
     return tuple(epoch * examples // batch_examples for epoch in epochs)
 
 
+def dispatches_at(batch_examples: int, *epochs: int) -> tuple[int, ...]:
+    """`steps_at`, rounded to whole dispatches of an accelerator.
+
+    A shorter last dispatch is a program of its own, which takes as long to compile as the first:
+    15 minutes for DenseNet on a TPU.
+    """
+    unit = ACCELERATOR_STEPS_PER_DISPATCH
+    return tuple(round(step / unit) * unit for step in steps_at(batch_examples, *epochs))
+
+
 class ImageData(NamedTuple):
     """Examples, functions as in `step.Task` that make a net's input of them, and their digests."""
 

@@ -38,7 +38,7 @@ from experiments.images.log import RESULT, TrainingLog
 from experiments.run import command_line, process, several, signals
 from experiments.run.shared import generator, require_between, total, where
 from experiments.run.signals import Interrupted, stop_signal
-from identity_matters import paper, runs
+from identity_matters import jax_settings, paper, runs
 from identity_matters.report import groups
 from identity_matters.train import multihost
 
@@ -277,7 +277,7 @@ def execute(
             log = TrainingLog(run_dir, stop, **log_options)
             if overwrite:
                 log.delete_checkpoints()
-            key = jax.random.key(seed, impl=process.NUMERICAL_SETTINGS["jax_default_prng_impl"])
+            key = jax_settings.random_key(seed)
             run_trials(experiment, trials, subjects, key, run_dir, log)
             found = experiment.judge({**settings, "scale": scale}, run_dir.records)
         if changes:

@@ -7,7 +7,7 @@ import platform
 
 import jax
 
-from identity_matters import limits, paths
+from identity_matters import jax_settings, limits, paths
 
 # Training uses each CPU core as a device, up to this many, each with a copy of the data. A step of
 # `cifar10/small` is 1.5 times as fast on two devices as on one that has both cores.
@@ -17,8 +17,9 @@ CACHED_FROM_SECONDS = 0.2  # programs that compile faster are not cached on disk
 MALLOC_OPTIONS = ((-4, 0), (-1, -1))
 # Settings of JAX that change numbers, and that users may have changed in their environment.
 NUMERICAL_SETTINGS = {
-    "jax_default_prng_impl": "threefry2x32",
+    "jax_default_prng_impl": jax_settings.GENERATOR,
     "jax_threefry_partitionable": True,
+    "jax_random_seed_offset": 0,
     "jax_default_matmul_precision": None,
     "jax_numpy_dtype_promotion": "standard",
     "jax_disable_jit": False,

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from identity_matters import jax_settings
 from identity_matters.checks import check_whole
 from identity_matters.memorize import adaptive, certificate, paper_method
 from identity_matters.memorize.certificate import Certificate, PrecisionError, remedy
@@ -103,7 +104,7 @@ def memorize(
     width = check_whole("width", width)
     inputs, labels, num_classes = distinct_examples(x, y, num_classes, dtype)
     check_memory(len(inputs), inputs.shape[1], num_classes, width)
-    map_key, label_key = jax.random.split(jax.random.key(0) if key is None else key)
+    map_key, label_key = jax.random.split(jax_settings.random_key(0) if key is None else key)
     rng = np.random.default_rng(np.asarray(jax.random.bits(label_key, (4,), np.uint32)))
     # Independent N(0, 1/k) entries, which preserve norms on average.
     input_map = np.asarray(jax.random.normal(map_key, (width, inputs.shape[1]), dtype))

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from identity_matters import jax_settings
 from identity_matters.array_types import Array
 from identity_matters.checks import check_whole
 from identity_matters.memorize import construct
@@ -134,7 +135,7 @@ def memorize_with_few_numbers(
     check_group(group_points, r, word_bits, width)
     if points.dtype.kind == "f" and not (points == np.rint(points)).all():
         raise ValueError("x must hold whole numbers, as pixels are: multiply x and round")
-    seed = jax.random.bits(jax.random.key(0) if key is None else key, (4,), np.uint32)
+    seed = jax.random.bits(jax_settings.random_key(0) if key is None else key, (4,), np.uint32)
     rng = np.random.default_rng(np.asarray(seed))
     a, t, size = _project_to_line(points, rng, word_bits)
     order = np.argsort(t)

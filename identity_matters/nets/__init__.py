@@ -6,12 +6,9 @@ ratio f32[n] of each block). All networks have `compute_dtype`, "float32" or "bf
 convolutions and hidden layers; parameters are float32. `layers` has what the networks share.
 """
 
-import functools
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from identity_matters.array_types import Array
 from identity_matters.nets import layers
@@ -28,11 +25,11 @@ NETS = {
     "mlp": Mlp,
 }
 COLLECTIONS = ("params", "fixed", "batch_stats")
-# Initial values, by name, of the leaves that are not `layers.Drawn`.
-CONSTANTS = {"bias": 0.0, "scale": 1.0, "mean": 0.0, "var": 1.0}
 
 
-def make_net(name: str, *, num_classes: int, axis_name: str | None = None, **settings) -> nn.Module:
+def make_net(
+    name: str, *, num_classes: int, axis_name: str | None = None, **settings
+) -> layers.Net:
     """The net `name` of NETS with these settings.
 
     In training, batch norm averages over the mapped axis `axis_name`; other nets ignore it. Raises
@@ -44,26 +41,16 @@ def make_net(name: str, *, num_classes: int, axis_name: str | None = None, **set
     return NETS[name](num_classes=num_classes, **axis, **settings)
 
 
-def init_variables(net: nn.Module, key: jax.Array, image_shape: tuple[int, int, int]) -> dict:
+def init_variables(net: layers.Net, key: jax.Array, image_shape: tuple[int, int, int]) -> dict:
     """The initial variables of a net, f32 arrays in the structure of `variable_shapes`.
 
-    NumPy draws them from the bits of the typed `key`, which may not be a tracer. Raises ValueError
-    if the net cannot take images of `image_shape` (h, w, c).
+    They are those of ``net.init(key, images)``. Raises ValueError if the net cannot take images of
+    `image_shape` (h, w, c).
     """
-    seed = np.asarray(jax.random.key_data(key)).ravel()
-    generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed.tolist())))
-
-    def draw(path, leaf):
-        if isinstance(leaf, layers.Drawn):
-            return jnp.asarray(leaf.draw(generator, leaf.value.shape), jnp.float32)
-        return jnp.asarray(np.full(leaf.shape, CONSTANTS[path[-1].key], np.float32))
-
-    return jax.tree_util.tree_map_with_path(
-        draw, _created(net, image_shape), is_leaf=lambda leaf: isinstance(leaf, layers.Drawn)
-    )
+    return _of_every_collection(net.init(key, _images(image_shape)))
 
 
-def variable_shapes(net: nn.Module, image_shape: tuple[int, int, int]) -> dict:
+def variable_shapes(net: layers.Net, image_shape: tuple[int, int, int]) -> dict:
     """The variables of a net for images of `image_shape` (h, w, c), as `jax.ShapeDtypeStruct`.
 
     "params" are trained, "fixed" are set once, "batch_stats" are running means and variances; a
@@ -71,15 +58,17 @@ def variable_shapes(net: nn.Module, image_shape: tuple[int, int, int]) -> dict:
     convolutions have four axes; other leaves are "bias", "scale", "mean" and "var". Raises
     ValueError if the net cannot take such images.
     """
-    return nn.meta.unbox(_created(net, image_shape))
+    return nn.meta.unbox(_of_every_collection(net.created(_images(image_shape))))
 
 
-def _created(net, image_shape) -> dict:
+def _images(image_shape) -> jax.ShapeDtypeStruct:
     if len(image_shape) != 3 or min(image_shape) < 1:
         raise ValueError(f"image_shape must be (h, w, c), each from 1, got {image_shape}")
-    images = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
-    created = jax.eval_shape(functools.partial(net.init, train=False), jax.random.key(0), images)
-    return {name: created.get(name, {}) for name in COLLECTIONS}
+    return jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
+
+
+def _of_every_collection(variables) -> dict:
+    return {name: variables.get(name, {}) for name in COLLECTIONS}
 
 
 def apply_net(

@@ -80,7 +80,7 @@ class Projection(nn.Module):
         return jnp.matmul(x, kernel, precision=jax.lax.Precision.HIGHEST)
 
 
-class AllConvResidual(nn.Module):
+class AllConvResidual(layers.Net):
     """The network of Table 1, with the default settings.
 
     Attributes:

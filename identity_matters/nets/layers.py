@@ -19,49 +19,93 @@ from identity_matters import random_matrices
 from identity_matters.array_types import Array
 
 COMPUTE_DTYPES = ("float32", "bfloat16")
-# Least number of output channels -> pixels per chunk when a CPU computes the gradient of a
-# convolution's kernel: XLA is slower on larger chunks.
-CPU_PIXELS_PER_GRADIENT = {32: 4096, 1: 16_384}
 BATCH_NORM_DECAY = 0.9  # of running statistics, as in the base code and in Torch (momentum 0.1)
 
 
 @flax.struct.dataclass
 class Drawn(nn.Partitioned[Any]):
-    """A parameter that `nets.init_variables` draws by ``draw(generator, shape) -> float[shape]``.
+    """A parameter that `Net.init` draws by ``draw(generator, shape) -> float[shape]``.
 
     JAX would compile a random function for each shape, 100 in DenseNet; NumPy compiles none. Flax
-    unboxes this to `value`, a placeholder while it infers the shapes.
+    unboxes this to `value`, a placeholder while it infers the shapes. It is NaN, so that a net
+    whose numbers were not drawn cannot pass for one that was.
     """
 
     draw: Callable = flax.struct.field(pytree_node=False, default=None)
 
 
-def _drawn_by(draw: Callable) -> Callable:
-    return lambda key, shape, dtype=jnp.float32: Drawn(jnp.zeros(shape, dtype), (), draw=draw)
+def drawn_by(draw: Callable) -> Callable:
+    """An initializer for Flax: see `Drawn`."""
+    return lambda key, shape, dtype=jnp.float32: Drawn(
+        jnp.full(shape, jnp.nan, dtype), (), draw=draw
+    )
+
+
+# Initial values, by name, of the leaves that are not `Drawn`.
+CONSTANTS = {"bias": 0.0, "scale": 1.0, "mean": 0.0, "var": 1.0}
+
+
+class Net(nn.Module):
+    """What all nets of this package are: a Flax module whose `init` draws with NumPy."""
+
+    @nn.nowrap
+    def init(  # type: ignore[override]  # narrower than that of a Flax module
+        self, key: jax.Array, images: Any, *, train: bool = False
+    ) -> dict:
+        """The initial variables, f32 arrays: those of `nets.init_variables`, without empty ones.
+
+        Only the shape of `images` matters. One generator, seeded by the bits of the typed `key`,
+        draws all numbers. If the key is traced (by `jax.jit`, say), the program calls NumPy.
+        """
+        created = self.created(images)
+
+        def draw_all(key_data) -> dict:
+            seed = np.random.SeedSequence(np.asarray(key_data).ravel().tolist())
+            generator = np.random.Generator(np.random.Philox(seed))
+
+            def draw(path, leaf) -> np.ndarray:
+                if isinstance(leaf, Drawn):
+                    return np.asarray(leaf.draw(generator, leaf.value.shape), np.float32)
+                return np.full(leaf.shape, CONSTANTS[path[-1].key], np.float32)
+
+            return jax.tree_util.tree_map_with_path(
+                draw, created, is_leaf=lambda leaf: isinstance(leaf, Drawn)
+            )
+
+        key_data = jax.random.key_data(key)
+        if isinstance(key_data, jax.core.Tracer):
+            return jax.pure_callback(draw_all, nn.meta.unbox(created), key_data)
+        return jax.tree.map(jnp.asarray, draw_all(key_data))
+
+    @nn.nowrap
+    def created(self, images: Any) -> dict:
+        """The shapes of the variables for these images, each `Drawn` or a `ShapeDtypeStruct`."""
+        init = functools.partial(super().init, train=False)
+        return jax.eval_shape(init, jax.random.key(0), images)
 
 
 def normal(deviation: Callable[[tuple[int, ...]], float]) -> Callable:
     """A `kernel_init`: N(0, deviation(shape of the kernel)^2)."""
-    return _drawn_by(
+    return drawn_by(
         lambda rng, shape: np.float32(deviation(shape)) * rng.standard_normal(shape, np.float32)
     )
 
 
 def uniform(limit: Callable[[tuple[int, ...]], float]) -> Callable:
     """A `kernel_init`: U(-limit(shape of the kernel), limit(...))."""
-    return _drawn_by(
+    return drawn_by(
         lambda rng, shape: np.float32(limit(shape)) * (2 * rng.random(shape, np.float32) - 1)
     )
 
 
 def constant(value: float) -> Callable:
     """An initializer: `value` everywhere."""
-    return _drawn_by(lambda rng, shape: np.full(shape, value, np.float32))
+    return drawn_by(lambda rng, shape: np.full(shape, value, np.float32))
 
 
 def orthogonal(scale: float) -> Callable:
     """A `kernel_init`: `scale` times uniformly random orthogonal matrices [..., width, width]."""
-    return _drawn_by(
+    return drawn_by(
         lambda rng, shape: scale * random_matrices.orthogonal(rng, shape[:-2], shape[-1])
     )
 
@@ -143,51 +187,20 @@ def check(
 
 
 def convolution(images: jax.Array, kernel: jax.Array, strides, padding, **options):
-    """`jax.lax.conv_general_dilated` for Flax's layers, faster where XLA:CPU is slow.
+    """`jax.lax.conv_general_dilated` for Flax's layers, faster on CPUs for tiny maps.
 
     Where the map is smaller than the kernel, patches are multiplied by it: for many maps of 2 x 2,
     that is an order of magnitude faster than XLA's convolution.
     """
     (n, h, w, _), (k, _, _, c_out) = images.shape, kernel.shape
     if (padding, max(strides)) != ("SAME", 1) or min(h, w) >= k:
-        how = {"window_strides": strides, "padding": padding, **options}
-        return _convolution(functools.partial(jax.lax.conv_general_dilated, **how), images, kernel)
+        return jax.lax.conv_general_dilated(images, kernel, strides, padding, **options)
     before, after = (k - 1) // 2, k // 2
     padded = jnp.pad(images, ((0, 0), (before, after), (before, after), (0, 0)))
     shifted = [padded[:, i : i + h, j : j + w] for i in range(k) for j in range(k)]
     patches = jnp.concatenate(shifted, axis=-1).reshape(n * h * w, -1)
     product = jnp.matmul(patches, kernel.reshape(-1, c_out), precision=options.get("precision"))
     return product.reshape(n, h, w, c_out)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _convolution(convolve, images, kernel):
-    return convolve(images, kernel)
-
-
-def _gradients(convolve, inputs, slope):
-    images, kernel = inputs
-
-    def kernel_gradient(images, slope):
-        return jax.linear_transpose(lambda k: convolve(images, k), kernel)(slope)[0]
-
-    def in_parts(images, slope):
-        starts = range(0, len(images), count)
-        parts = (kernel_gradient(images[i : i + count], slope[i : i + count]) for i in starts)
-        wide = jnp.promote_types(kernel.dtype, jnp.float32)  # bfloat16 would round each sum
-        return sum(part.astype(wide) for part in parts).astype(kernel.dtype)
-
-    (of_images,) = jax.linear_transpose(lambda x: convolve(x, kernel), images)(slope)
-    pixels = next(n for least, n in CPU_PIXELS_PER_GRADIENT.items() if slope.shape[-1] >= least)
-    count = max(1, pixels // math.prod(slope.shape[1:3]))
-    if count >= len(images):
-        return of_images, kernel_gradient(images, slope)
-    # XLA takes longer for many maps of 32 x 32 at once than for chunks of a few.
-    both = {"cpu": in_parts, "default": kernel_gradient}
-    return of_images, jax.lax.platform_dependent(images, slope, **both)
-
-
-_convolution.defvjp(lambda convolve, *inputs: (convolve(*inputs), inputs), _gradients)
 
 
 def leaky_relu(x: Array, leak: float) -> jax.Array:

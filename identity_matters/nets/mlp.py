@@ -36,7 +36,7 @@ _KEPT_SQUARE = {"relu": 0.5, "linear": 1.0}  # what phi keeps of a symmetric inp
 LEAST_DEPTH = 2
 
 
-class Mlp(nn.Module):
+class Mlp(layers.Net):
     """The net above, for images of any shape, which it flattens."""
 
     num_classes: int

@@ -52,7 +52,7 @@ STAGES = 3
 IMAGENET_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
 
-class AllCnnC(nn.Module):
+class AllCnnC(layers.Net):
     """All-CNN-C, for sides of at least 9 pixels; `dropout` is the rate after each stride of 2."""
 
     num_classes: int
@@ -83,7 +83,7 @@ class AllCnnC(nn.Module):
         return layers.global_average_pool(x), []
 
 
-class _TorchNet(nn.Module):
+class _TorchNet(layers.Net):
     """What DenseNet and ResNet share; the maps between convolutions have `compute_dtype`, too."""
 
     num_classes: int

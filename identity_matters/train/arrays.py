@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from identity_matters import flops, runs
+from identity_matters import flops, jax_settings, runs
 from identity_matters.batches import Arrays
 from identity_matters.checks import check_whole
 from identity_matters.train.checkpoint import COLLECTIONS, Checkpoints
@@ -88,7 +88,7 @@ def train(
         evaluation_batch_examples=batch_examples,
     )
     log, intervals = Log(verbose), Intervals(steps, 1, every, every, steps)
-    _, state = fit(task, parallel, intervals, log, key=jax.random.key(seed))
+    _, state = fit(task, parallel, intervals, log, key=jax_settings.random_key(seed))
     return {name: state[name] for name in COLLECTIONS}, log.records
 
 

@@ -162,6 +162,8 @@ def fit(
     run = _Run(task, parallel, intervals, log, checkpoints, peak_flops_per_second, profile_dir)
     with run.held:
         run.held.enter_context(checkpoints or contextlib.nullcontext())
+        # Without it, splitting a key gives other keys.
+        run.held.enter_context(jax.threefry_partitionable(True))
         run.held.callback(parallel.stop)
         run.held.enter_context(run.tracing)
         run.start(key)

@@ -17,9 +17,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from identity_matters import jax_settings
 from identity_matters.batches import Arrays, evaluation_batch, train_batch
 from identity_matters.checks import check_whole
 from identity_matters.train.step import AXIS_NAME, Task, dispatch, evaluation_step, initial_state
+
+# On import: XLA reads its flags once, at the first compilation of a process.
+jax_settings.use_fast_convolutions()
 
 _EVALUATIONS_IN_FLIGHT = 2  # evaluation batches being copied to the devices, or computed
 
