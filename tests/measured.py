@@ -14,6 +14,11 @@ def reference(name: str) -> Run:
     return read_run(REFERENCE / name / "seed=0")
 
 
+def reference_runs(name: str) -> list[Run]:
+    """The reference runs of `name`, experiment/variant, with every seed."""
+    return [read_run(path) for path in sorted((REFERENCE / name).glob("seed=*"))]
+
+
 def settings(arm, variant: str, **changes) -> dict:
     """The settings of `variant`, as `arm.trials` takes them; "a.b" changes b of the group a."""
     config = arm.get_config(variant)

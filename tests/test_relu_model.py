@@ -53,6 +53,28 @@ def test_teachers_have_no_risk_and_see_the_sample():
     assert (np.asarray(at_zero) >= 2e-2 * 0.5**4).all()
 
 
+def test_margins_and_dead_units_by_hand():
+    """Weights of d = 1, x = 3 and -1: with a bias a unit (u, s) has length 5 for u = 3, s = 4."""
+    problem = copies(problems.plain_problem([[3.0], [-1.0]], np.zeros((2, 1))), 1)
+
+    def measured(*units, bias=True):
+        net = unit_blocks(list(units))
+        net = net if bias else net._replace(s=None)
+        found = critical_points.kink_margins(jax.tree.map(lambda w: w[None], net), problem)
+        return {name: float(value[0]) for name, value in found.items()}
+
+    # The pre-activations are 13 and 1, and |z| is sqrt 10 and sqrt 2: 1 / (5 sqrt 2) is least.
+    alone = measured((3.0, 0.5, 4.0))
+    assert alone["kink_margin"] == pytest.approx(1 / (5 * np.sqrt(2)))
+    assert (alone["shortest_unit"], alone["dead_units"]) == (5.0, 0)
+    # Without its bias it is 9 and -3 of 3 |x|: the margin is 1.
+    assert measured((3.0, 0.5, 4.0), bias=False)["kink_margin"] == pytest.approx(1.0)
+    # A unit that is exactly 0 on every example is dead, and at its kink.
+    zero = measured((3.0, 0.5, 4.0), (0.0, 0.25, 0.0))
+    assert zero == {"kink_margin": 0.0, "shortest_unit": 0.25, "dead_units": 1}
+    assert measured((3.0, 0.5, 4.0), (0.1, 1.0, -0.5))["dead_units"] == 1
+
+
 def test_dead_share_on_a_ball_by_hand():
     # d = 1, b = 1: the cone u + s < 0, s - u < 0 is a quarter of the plane. d = 2: a circular cone
     # of half angle 45 degrees, (1 - cos 45) / 2 of the sphere. b = 0: s < 0.

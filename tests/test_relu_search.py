@@ -10,6 +10,7 @@ import pytest
 from experiments.parts import relu_search
 from identity_matters.relu import certificate, critical_points, model, origin, problems
 from identity_matters.relu.model import Blocks
+from tests.measured import reference_runs
 from tests.relu_problems import copies, two_points, unit_blocks
 
 
@@ -56,74 +57,144 @@ def test_kinds_by_the_first_that_fits():
     assert tuple(relu_search.classify(trial, limits)) == relu_search.KINDS
 
 
-def two_sided(right, left):
-    """The two points, and a teacher of two units that fits both errors."""
-    sizes = np.sqrt(np.abs([right, left]))
-    U = np.array([[[sizes[0]], [-sizes[1]]]])
-    V = np.array([[[np.sign(right) * sizes[0], np.sign(left) * sizes[1]]]])
-    return two_points(right, left), Blocks(U, V, None)
+# Errors 0.49, 0.2 and 0.45 at -1, 1 and 2. A live unit (u, v, s) fits the last two and leaves the
+# first, and the teacher has a second unit for that; the candidate's second unit is dead.
+THREE_POINTS = problems.plain_problem([[-1.0], [1.0], [2.0]], np.zeros((3, 1)))
+LIVE, DEAD = (0.5, 0.5, -0.1), (0.1, 0.7, -0.3)
+TEACHER = unit_blocks([LIVE, (-0.7, 0.7, 0.0)])
+
+
+def beside(offset):
+    """A candidate whose live unit has its output weight off by `offset`."""
+    return unit_blocks([(0.5, 0.5 - offset, -0.1), DEAD])
 
 
 def test_a_bad_local_minimum_is_proved():
-    # u = 0.5, v = 0.4 - 1e-9: next to the hyperbola u v = 0.2, with risk 0.5^2 / 2.
-    problem, teacher = two_sided(0.2, 0.5)
-    candidate = Blocks(np.full((1, 1, 1), 0.5), np.full((1, 1, 1), 0.4 - 1e-9), None)
-    proof = certificate.certify(candidate, teacher, problem)
+    proof = certificate.certify(beside(1e-9), TEACHER, THREE_POINTS)
     assert 1e-10 < proof.radius < 1e-8
-    # At the minimum itself the risk is 1/8.
-    assert 0.125 - 1e-7 < proof.risk < 0.125 < proof.risk_above < 0.125 + 1e-7
-    # The curvature across the orbit is u^2 + v^2 = 0.41, halved for room.
-    assert 0.2 < proof.curvature < 0.41
-    assert proof.norm == pytest.approx(0.5)
-    assert proof.teacher_norm == pytest.approx(np.hypot(*np.sqrt([0.2, 0.5])))
-    assert proof.kink_distance == pytest.approx(0.5)
-    assert proof.active_examples == (1,)
+    # At the minimum itself the risk is 0.49^2 / 3.
+    least = 0.49**2 / 3
+    assert least - 1e-8 < proof.risk < least < proof.risk_above < least + 1e-8
+    # The Hessian across the orbit is 2/3 J^T J with J = ((u + s, v, v), (2 u + s, 2 v, v)), the
+    # derivatives of the outputs at 1 and 2. J J^T has trace 2.72 and determinant 0.1275. The bound
+    # is half its least eigenvalue, for room.
+    across = 2 / 3 * (2.72 - np.sqrt(2.72**2 - 4 * 0.1275)) / 2
+    assert 0.49 * across < proof.curvature < 0.51 * across
+    assert proof.norm == pytest.approx(np.hypot(0.5, 0.7))
+    assert proof.teacher_norm == pytest.approx(np.hypot(0.5, 0.7))
+    # The pre-activations are -0.6, 0.4 and 0.9, and |z| is sqrt 2, sqrt 2 and sqrt 5.
+    assert proof.kink_distance == pytest.approx(0.4 / np.sqrt(2))
+    assert (proof.active_examples, proof.dead_units) == ((2,), 1)
+
+
+def without_biases(u, v):
+    """A block of units without biases, for d = 1."""
+    return Blocks(np.array(u)[None, :, None], np.array(v)[None, None], None)
 
 
 @pytest.mark.parametrize(
-    ("right", "u", "v", "message"),
+    ("candidate", "teacher", "message"),
     [
-        (0.2, [0.5], [0.3], "no contraction"),  # far from u v = 0.2
-        (0.0, [-0.625], [0.8], "the risk must be positive"),  # the global minimum
-        (0.2, [1e-9], [0.2e9], "the Hessian is flat"),  # far along the hyperbola
+        # The global minimum.
+        (([-0.625], [0.8]), ([-0.5], [1.0]), "the risk must be positive"),
+        # Far along the hyperbola.
+        (([1e-9], [0.2e9]), ([0.5], [0.4]), "the Hessian is flat"),
         # One unit that fits and one next to zero: a saddle.
-        (0.2, [0.5, -1e-3], [0.4, 1e-3], "the Hessian is flat"),
+        (([0.5, -1e-3], [0.4, 1e-3]), ([0.5, -0.5], [0.4, 1.0]), "the Hessian is flat"),
     ],
 )
-def test_what_is_no_bad_minimum_is_not_proved(right, u, v, message):
-    problem, teacher = two_sided(right, 0.5)
-    candidate = Blocks(np.array(u)[None, :, None], np.array(v)[None, None], None)
+def test_what_is_no_bad_minimum_is_not_proved(candidate, teacher, message):
+    problem = two_points(0.0, 0.0)
     with pytest.raises(certificate.NotCertifiedError, match=message):
-        certificate.certify(candidate, teacher, problem)
+        certificate.certify(without_biases(*candidate), without_biases(*teacher), problem)
+
+
+def test_a_teacher_that_does_not_fit_into_the_net_is_refused():
+    """For y = 1.2, -1.5 the least risk of one unit without bias is 0.2^2 / 2 (N9), at u v = -0.5.
+
+    A teacher of two units has risk 0, which says nothing about nets of one.
+    """
+    best, two_units = without_biases([-0.625], [0.8]), without_biases([0.2**0.5, -0.7], [0.4, 0.7])
+    with pytest.raises(ValueError, match=r"fit into the candidate's net of 1 x 1 units, got 1 x 2"):
+        certificate.certify(best, two_units, two_points(0.2, 0.5))
+    deeper = unit_blocks([LIVE, DEAD], [DEAD, DEAD])
+    with pytest.raises(ValueError, match="net of 1 x 2 units, got 2 x 2"):
+        certificate.certify(beside(0.0), deeper, THREE_POINTS)
+    # A teacher with fewer blocks and units fits: zero blocks and units add nothing.
+    certificate.certify(deeper, TEACHER, THREE_POINTS)
+
+
+def test_points_without_a_proof_are_refused_in_one_line():
+    """Zero weights, a zero unit, and weights whose squares are no floats."""
+    zero = unit_blocks([(0.0, 0.0, 0.0)] * 2)
+    kink = "active on an example or strictly dead: unit 1 of block 1 only reaches its kink"
+    with pytest.raises(certificate.NotCertifiedError, match=kink):
+        certificate.certify(zero, TEACHER, THREE_POINTS)
+    with pytest.raises(certificate.NotCertifiedError, match=kink):
+        certificate.certify(zero._replace(s=None), TEACHER._replace(s=None), THREE_POINTS)
+    # v = 0 and w = 0 in a unit beside the live one.
+    one_zero = unit_blocks([LIVE, (0.0, 0.0, 0.0)])
+    with pytest.raises(certificate.NotCertifiedError, match="unit 2 of block 1"):
+        certificate.certify(one_zero, TEACHER, THREE_POINTS)
+    for size in (1e-200, 1e-310, 1e160, 1e300):
+        scaled = unit_blocks([tuple(size * weight for weight in LIVE), DEAD])
+        with pytest.raises(certificate.NotCertifiedError, match=r"^[^\n]+$"):
+            certificate.certify(scaled, TEACHER, THREE_POINTS)
+    large = THREE_POINTS._replace(x=1e200 * THREE_POINTS.x)
+    with pytest.raises(certificate.NotCertifiedError, match=r"^[^\n]+$"):
+        certificate.certify(beside(0.0), TEACHER, large)
+
+
+@pytest.mark.parametrize(
+    ("which", "part", "value", "message"),
+    [
+        ("candidate", "V", np.full((1, 1, 2), np.nan), "V of the candidate must be finite"),
+        ("candidate", "U", np.full((1, 2, 1), np.inf), "U of the candidate must be finite"),
+        ("teacher", "s", np.full((1, 2), np.nan), "s of the teacher must be finite"),
+        ("teacher", "s", None, "both have biases, or both none"),
+        ("candidate", "V", np.zeros((1, 2, 1)), r"V .* shape \(1, 1, 2\), got \(1, 2, 1\)"),
+        ("candidate", "s", np.zeros((2, 1)), r"s .* shape \(1, 2\), got \(2, 1\)"),
+        ("candidate", "U", np.zeros((2, 1)), r"must have 3 axes, got shape \(2, 1\)"),
+        ("problem", "x", np.full((3, 1), np.inf), "x must be finite"),
+        ("problem", "x", np.zeros((3, 2)), r"A must have shape \(1, 2\), got \(1, 1\)"),
+        ("problem", "B", np.zeros((1, 2)), r"B must have 1 columns, got shape \(1, 2\)"),
+        ("problem", "A", np.full((1, 1), 1e308), "A x must be finite"),
+    ],
+)
+def test_arguments_that_do_not_fit_together_are_refused_in_one_line(which, part, value, message):
+    arguments = {"candidate": beside(0.0), "teacher": TEACHER, "problem": THREE_POINTS}
+    arguments[which] = arguments[which]._replace(**{part: value})
+    with pytest.raises(ValueError, match=message):
+        certificate.certify(**arguments)
+    # A teacher in another dimension.
+    plane = Blocks(np.ones((1, 1, 2)), np.ones((1, 2, 1)), np.ones((1, 1)))
+    with pytest.raises(ValueError, match="must have one dimension, got 1, 2"):
+        certificate.certify(beside(0.0), plane, THREE_POINTS)
 
 
 def test_dead_units_and_dead_blocks_are_left_out():
     """Beside a dead unit, or below or above a dead block, the proof is that of the live unit."""
-    blocks = unit_blocks
-    problem = problems.plain_problem([[-1.0], [1.0], [2.0]], np.zeros((3, 1)))
-    # The live unit fits 0.2 and 0.45 at 1 and 2, and leaves 0.49 at -1.
-    live, dead, woken = (0.5, 0.5 + 1e-9, -0.1), (0.1, 0.7, -0.3), (0.1, 0.7, 0.0)
-    teacher = blocks([(0.5, 0.5, -0.1), (-0.7, 0.7, 0.0)])
-    alone = certificate.certify(blocks([live]), teacher, problem)
-    assert (alone.dead_units, alone.active_examples) == (0, (2,))
+    blocks, problem, teacher = unit_blocks, THREE_POINTS, TEACHER
+    live, dead, woken = (0.5, 0.5 + 1e-9, -0.1), DEAD, (0.1, 0.7, 0.0)
+    alone = certificate.certify(blocks([live, dead]), teacher, problem)
+    assert (alone.dead_units, alone.active_examples) == (1, (2,))
     assert alone.risk < 0.49**2 / 3 < alone.risk_above
     for net, count in [
-        (blocks([live, dead]), 1),
-        (blocks([dead], [live]), 1),
+        (blocks([live, dead, (0.1, 0.1, -0.3)]), 2),
+        (blocks([dead, dead], [live, dead]), 3),
         (blocks([live, dead], [dead, dead]), 3),
     ]:
         proof = certificate.certify(net, teacher, problem)
         assert proof.dead_units == count
-        assert proof.norm > 0.7
-        changed = {"dead_units": 0, "norm": alone.norm}
+        changed = {"dead_units": 1, "norm": alone.norm}
         assert proof._replace(**changed) == alone
     # Dead at h_1(2) = 2.45 + 9e-10, but only by 1e-10, which is less than the point may move.
     near = (0.1, 0.7, -0.245 - 1.9e-10)
     for net, message in [
         # Active at h_1(2) = 2.45 only, and with too little data to tell its weights apart.
-        (blocks([live], [woken]), "the Hessian is flat"),
-        (blocks([live], [near]), "a dead unit may come to life"),
-        (blocks([dead]), "blocks with live units: 0 against 1"),
+        (blocks([live, dead], [woken, dead]), "the Hessian is flat"),
+        (blocks([live, dead], [near, dead]), "a dead unit may come to life"),
+        (blocks([dead, dead]), "blocks with live units: 0 against 1"),
     ]:
         with pytest.raises(certificate.NotCertifiedError, match=message):
             certificate.certify(net, teacher, problem)
@@ -150,8 +221,8 @@ def test_a_bad_local_minimum_with_live_units_in_two_blocks_is_proved():
     assert (proof.active_examples, proof.dead_units) == ((4, 2), 2)
     assert proof.norm < 1 and proof.teacher_norm < 1 and proof.curvature > 0
     # A candidate next to it has a larger ball around the same minimum.
-    _, beside, _ = two_live_blocks((0.8 + 1e-9, 0.5))
-    near = certificate.certify(beside, teacher, problem)
+    _, shifted, _ = two_live_blocks((0.8 + 1e-9, 0.5))
+    near = certificate.certify(shifted, teacher, problem)
     assert 1e-10 < near.radius < 1e-6 and near.risk < 1 / 80 < near.risk_above
     # (2/n) sum |r_i| |z_i| D_1 radius (N10) up and down, where |r| = 1/4 and |z|^2 = 2 at -1.
     w_norms, v = np.hypot([0.5, 0.25], [0.125, 0.57]), np.array([0.8, 0.5])
@@ -278,32 +349,64 @@ def test_the_contraction_has_the_constant_of_n10():
 
 def test_a_candidate_off_the_minimum_is_refused_by_the_first_step_that_fails():
     """Y = rho / 4, so the rate must be below 3/4; from 1/2 to 3/4 the curvature is the problem."""
-    problem, teacher = two_sided(0.2, 0.5)
 
     def refused(offset):
-        candidate = Blocks(np.full((1, 1, 1), 0.5), np.full((1, 1, 1), 0.4 - offset), None)
         with pytest.raises(certificate.NotCertifiedError) as caught:
-            certificate.certify(candidate, teacher, problem)
+            certificate.certify(beside(offset), TEACHER, THREE_POINTS)
         return str(caught.value)
 
-    assert refused(0.017).startswith("no local minimum")
-    message = refused(0.022)
+    assert refused(5.5e-4).startswith("no local minimum")
+    message = refused(8e-4)
     assert message.startswith("no contraction") and 0.75 < float(message.split()[3]) < 1
 
 
 def test_norms_and_kinks_have_room_for_the_radius():
     problem, student, teacher = two_live_blocks()
-    _, beside, _ = two_live_blocks((0.8 + 1e-9, 0.5))
-    near = certificate.certify(beside, teacher, problem)
+    _, shifted, _ = two_live_blocks((0.8 + 1e-9, 0.5))
+    near = certificate.certify(shifted, teacher, problem)
     assert near.norm == pytest.approx(np.hypot(0.8 + 1e-9, 0.1) + near.radius, abs=1e-12)
     _, long, longer = two_live_blocks((1.2, 0.5))
     with pytest.raises(certificate.NotCertifiedError, match="must be below 1"):
         certificate.certify(long, longer, problem)
-    # One more example, 1e-9 from the kink at 1/4: less than the radius of `beside`.
+    # One more example, 1e-9 from the kink at 1/4: less than the radius of `shifted`.
     more = problems.plain_problem([*problem.x, [0.25 - 1e-9]], np.zeros((6, 1)))
     assert certificate.certify(student, teacher, more).kink_distance > 1e-10
     with pytest.raises(certificate.NotCertifiedError, match="a kink is too near"):
-        certificate.certify(beside, teacher, more)
+        certificate.certify(shifted, teacher, more)
+
+
+STORED = [
+    pytest.param(proof, id=f"{run.path.name}-{cell}")
+    for run in reference_runs("relu/search")
+    for cell, record in enumerate(run.records)
+    for proof in record.get("certificates", ())
+    if "candidate" in proof
+]
+
+
+@pytest.mark.parametrize("proof", STORED)
+def test_a_stored_minimum_is_proved_again(proof):
+    """From the weights and the sample in the record; the risk does not depend on rounding."""
+    candidate, teacher = (
+        Blocks(**{name: part and np.array(part) for name, part in proof[net].items()})
+        for net in ("candidate", "teacher")
+    )
+    x = np.array(proof["x"])
+    A, B = np.array(proof["input_map"]), np.array(proof["output_map"])
+    again = certificate.certify(candidate, teacher, model.Problem(x, x, A, B))
+    numbers = again._asdict()
+    assert list(numbers.pop("active_examples")) == proof["active_examples"]
+    assert numbers == pytest.approx({name: proof[name] for name in numbers}, rel=1e-9)
+    assert candidate.U.shape[1] >= teacher.U.shape[1]
+
+
+def test_orbits_stay_transversal_within_the_length_of_their_tangents():
+    """(2) of N10: a tangent (3, 4) keeps a product above 0 with (0.6, 0.8) within a radius of 5."""
+    tangents = certificate.exact([[3.0], [4.0]])
+    directions = tangents / 5
+    certificate._require_transversal(tangents, directions, fractions.Fraction(4999, 1000))
+    with pytest.raises(certificate.NotCertifiedError, match="a unit is too short"):
+        certificate._require_transversal(tangents, directions, fractions.Fraction(5))
 
 
 def test_definite_matrices():
@@ -314,6 +417,8 @@ def test_definite_matrices():
         ([[1, 2], [2, 1]], False),
         # Closer to 0 than the rounding errors of the entries.
         ([[tiny, 0], [0, 1]], False),
+        # Rounded to multiples of 1e-40 this is the identity; its least eigenvalue is -3.8e-41.
+        ((10.9 * np.eye(3) - 4.9) * tiny, False),
     ]:
         matrix = np.array([[fractions.Fraction(entry) for entry in row] for row in rows])
         assert certificate._is_definite(matrix) == definite

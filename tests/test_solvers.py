@@ -40,6 +40,16 @@ def test_least_squares_stops_where_it_is_told_to():
     assert abs(least.theta[0]) < 1e-8
 
 
+def test_one_step_is_one_step():
+    """Of Levenberg-Marquardt on x - 1, short by its damping, and of Adam, as long as its rate."""
+    fit = solvers.least_squares(lambda x: x - 1, jnp.zeros(1), steps=1, tolerance=1e-9)
+    assert 0.9 < fit.theta[0] < 1
+    best, _ = solvers.projected_adam(
+        lambda x: jnp.abs(x - 1), lambda x: x, jnp.zeros(()), steps=1, learning_rate=0.5
+    )
+    assert best == pytest.approx(0.5, rel=1e-6)
+
+
 def test_least_squares_survives_a_jacobian_of_zero():
     fit = solvers.least_squares(lambda x: x**2 + 1, jnp.zeros(2), steps=5, tolerance=1e-9)
     np.testing.assert_array_equal(fit.theta, jnp.zeros(2))

@@ -13,10 +13,12 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike
 
+from identity_matters import checks
 from identity_matters.relu import origin
 from identity_matters.relu.model import Blocks, Problem
 
 _ROOT_UNIT = 10**40  # square roots are rounded up to a multiple of 1 over this
+_LEAST_RADIUS = Fraction(1, 10**25)  # where a candidate is a critical point to the last digit
 _FLAT = 1e-9  # give up at once if the least eigenvalue is below this share of the largest
 
 
@@ -58,7 +60,14 @@ def _row_norms(rows) -> np.ndarray:
 
 def _require(condition: bool, text: str, left, right) -> None:
     if not condition:
-        raise NotCertifiedError(f"{text}: {float(left):.3g} against {float(right):.3g}")
+        raise NotCertifiedError(f"{text}: {_shown(left)} against {_shown(right)}")
+
+
+def _shown(value) -> str:
+    try:
+        return f"{float(value):.3g}"
+    except OverflowError:
+        return "a number beyond floats"
 
 
 class _Block(NamedTuple):
@@ -153,57 +162,100 @@ def _is_definite(matrix) -> bool:
 
 
 def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate:
-    """Proves that a bad local minimum lies near `candidate`, or raises `NotCertifiedError`.
+    """Proves that a bad local minimum lies near `candidate`, by the steps of N10 and N11.
 
-    Both nets have biases or neither has, else a ValueError is raised. The x of the problem enter
-    as ``z_i`` rounded to floats, and the teacher's exact output replaces its y.
+    The x of the problem enter as ``z_i`` rounded to floats, and the teacher's exact output replaces
+    its y. The teacher has risk 0, so the minimum is bad if the teacher fits into the candidate's
+    net: it may have no more blocks and no wider ones, since zero blocks and zero units add nothing.
+
+    Args:
+      candidate: U f64[l, k, d], V f64[l, d, k], s f64[l, k] or None; a point near the minimum.
+      teacher: the same with at most as many blocks and units a block; biases if `candidate` has.
+      problem: x f64[n, d_in], A f64[d, d_in], B f64[d_out, d].
+    Raises:
+      ValueError: shapes do not fit together, a number is not finite, or the teacher does not fit.
+      NotCertifiedError: an inequality of the proof does not hold.
     """
+    candidate = _checked_blocks("candidate", candidate)
+    teacher = _checked_blocks("teacher", teacher)
+    _check_teacher_fits(candidate, teacher)
+    problem = _checked_problem(problem, dimension=candidate.U.shape[2])
+    try:
+        return _prove(candidate, teacher, problem)
+    except OverflowError:
+        raise NotCertifiedError("the proof has numbers that are too large for floats") from None
+
+
+def _checked_blocks(name: str, blocks: Blocks) -> Blocks:
+    """`blocks` as finite floats; ValueError unless their shapes fit together."""
+    U = checks.real_array(f"U of the {name}", blocks.U, axes=3)
+    V = checks.real_array(f"V of the {name}", blocks.V, axes=3)
+    depth, width, dimension = U.shape
+    if V.shape != (depth, dimension, width):
+        raise ValueError(
+            f"V of the {name} must have shape {(depth, dimension, width)}, got {V.shape}"
+        )
+    if blocks.s is None:
+        return Blocks(U, V, None)
+    s = checks.real_array(f"s of the {name}", blocks.s, axes=2)
+    if s.shape != (depth, width):
+        raise ValueError(f"s of the {name} must have shape {(depth, width)}, got {s.shape}")
+    return Blocks(U, V, s)
+
+
+def _check_teacher_fits(candidate: Blocks, teacher: Blocks) -> None:
+    """ValueError unless some weights of the candidate's net give the teacher's function."""
     if (candidate.s is None) != (teacher.s is None):
         raise ValueError("candidate and teacher must both have biases, or both none")
+    (depth, width, dimension), (blocks, units, inputs) = candidate.U.shape, teacher.U.shape
+    if inputs != dimension:
+        raise ValueError(
+            f"candidate and teacher must have one dimension, got {dimension}, {inputs}"
+        )
+    if blocks > depth or units > width:
+        raise ValueError(
+            f"the teacher must fit into the candidate's net of {depth} x {width} units, "
+            f"got {blocks} x {units}: its risk 0 says nothing about that net"
+        )
+
+
+def _checked_problem(problem: Problem, dimension: int) -> Problem:
+    """The problem with finite floats x, A and B; ValueError unless their shapes fit together."""
+    x = checks.real_array("x", problem.x, axes=2)
+    A = checks.real_array("A", problem.A, axes=2)
+    B = checks.real_array("B", problem.B, axes=2)
+    if A.shape != (dimension, x.shape[1]):
+        raise ValueError(f"A must have shape {(dimension, x.shape[1])}, got {A.shape}")
+    if B.shape[1] != dimension:
+        raise ValueError(f"B must have {dimension} columns, got shape {B.shape}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        checks.real_array("A x", x @ A.T)
+    return problem._replace(x=x, A=A, B=B)
+
+
+def _prove(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate:
+    """N10 and N11, step by step, for arguments that fit together."""
     z = exact(origin.unit_inputs(problem, bias=candidate.s is not None))
     B = exact(problem.B)
     added, blocks = _pass(candidate, z)
     r = (added - _pass(teacher, z)[0]) @ B.T
-    live = [block.live() for block in blocks if block.alive.any()]
-    _require(len(live) > 0, "blocks with live units", len(live), 1)
+    live = _live_units(blocks)
     gradient, hessian = _system(live, B, r)
-    tangents = _orbit_tangents(live)
-    # T has unit vectors up to rounding; the proof does not need them to be exact.
-    tangents, T = exact(tangents), exact(tangents / np.linalg.norm(tangents, axis=0))
+    tangents, T = _orbits(live)
     derivative = hessian + T @ T.T
-    spectrum = np.linalg.eigvalsh(derivative.astype(np.float64))
-    # A flat direction that is no rescaling: other nets nearby give the same predictions.
-    _require(spectrum[0] > _FLAT * spectrum[-1], "the Hessian is flat", spectrum[0], spectrum[-1])
-    inverse = exact(np.linalg.inv(derivative.astype(np.float64)))
-    Y = _norm(inverse @ gradient)
-    Z = _norm(np.eye(len(gradient), dtype=int) - inverse @ derivative)
-    _require(Fraction(1, 2) > Z, "||I - C F'|| must be below 1/2", Z, Fraction(1, 2))
-    rho = 4 * Y + Fraction(1, 10**25)
-    # From here on, bounds that hold within rho of theta_0: on the weights, on how far the outputs
-    # of the live units move, and on the third derivative of f.
-    length = _norm([w for V, W, _, _ in live for part in (V, W) for w in part.ravel()]) + rho
-    rates = _output_rates(live, length, rho)
-    gain, z_norms, r_norms = _norm(B), _row_norms(z), _row_norms(r)
-    moves = z_norms * rates[0] * rho
-    first, second, last = (gain * z_norms * rate for rate in rates)
-    third = (3 * first * second + (r_norms + gain * moves) * last).sum() * Fraction(2, len(z))
-    rate = Z + _norm(inverse) * third * rho
-    _require(Y + rate * rho <= rho and rate < 1, "no contraction, rate", rate, 1)
-    moved = (tangents * T).sum(axis=0) - rho * _row_norms(T.T)
-    _require(min(moved) > 0, "a unit is too short", min(moved), 0)
-    kink = _kink_distance(blocks, moves)
+
+    newton = _newton(gradient, derivative)
+    rho = newton.radius
+    # From here on, bounds that hold within rho of theta_0.
+    around = _bounds_around(live, rho, z=z, B=B, r=r)
+    _require_contraction(newton, around.third)
+    _require_transversal(tangents, T, rho)
+    kink = _kink_distance(blocks, around.moves)
     _require(kink > rho, "a kink is too near", kink, rho)
-    # (4) of N10, and N11.
-    curvature = Fraction(float(spectrum[0])) / 2
-    left = derivative - (third * rho + curvature) * np.eye(len(derivative), dtype=int)
-    _require(_is_definite(left), "no local minimum, curvature", spectrum[0], curvature)
-    risk = ((r**2).sum() - (2 * r_norms * gain * moves).sum()) / len(r)
-    risk_above = ((r_norms + gain * moves) ** 2).sum() / len(r)
-    _require(risk > 0, "the risk must be positive", risk, 0)
-    norm = _largest_norm(candidate) + rho
-    teacher_norm = _largest_norm(teacher)
-    largest = max(norm, teacher_norm)
-    _require(largest < 1, "|||theta||| must be below 1, of the teacher too", largest, 1)
+    curvature = _curvature(derivative, third_times_radius=around.third * rho)
+    risk, risk_above = _risk_interval(r, around.changes)
+    norm, teacher_norm = _norms_inside(candidate, teacher, rho)
+
     below = {"risk": risk, "kink_distance": kink - rho, "curvature": curvature}
     above = {"radius": rho, "risk_above": risk_above, "norm": norm, "teacher_norm": teacher_norm}
     return Certificate(
@@ -212,6 +264,114 @@ def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate
         active_examples=tuple(int(n) for block in live for n in (block.pre > 0).sum(axis=0)),
         dead_units=sum(int((~block.alive).sum()) for block in blocks),
     )
+
+
+def _live_units(blocks: list[_Block]) -> list[_Block]:
+    """The blocks with live units, these alone; a unit must be live or strictly dead."""
+    for number, block in enumerate(blocks, start=1):
+        touching = np.flatnonzero(block.alive & ~np.any(block.pre > 0, axis=0))
+        if len(touching):
+            raise NotCertifiedError(
+                f"a unit must be active on an example or strictly dead: unit {touching[0] + 1} of "
+                f"block {number} only reaches its kink"
+            )
+    live = [block.live() for block in blocks if block.alive.any()]
+    _require(len(live) > 0, "blocks with live units", len(live), 1)
+    return live
+
+
+def _orbits(live: list[_Block]) -> tuple[np.ndarray, np.ndarray]:
+    """``(t_c, T_c)``, exact, f[size, units]: tangents, and about unit vectors along them.
+
+    The proof does not need the latter to have length 1 exactly.
+    """
+    tangents = _orbit_tangents(live)
+    directions = tangents / abs(tangents).max(axis=0)  # the squares of tiny weights would be 0
+    return exact(tangents), exact(directions / np.linalg.norm(directions, axis=0))
+
+
+class _Newton(NamedTuple):
+    """Y, Z and ``||C||`` of N10, rounded up, for C the inverse of F'(theta_0) in floats."""
+
+    step: Fraction  # Y
+    defect: Fraction  # Z
+    inverse_norm: Fraction  # ||C||
+
+    @property
+    def radius(self) -> Fraction:
+        """rho, our choice: Newton's step times four, and a little more."""
+        return 4 * self.step + _LEAST_RADIUS
+
+
+def _newton(gradient: np.ndarray, derivative: np.ndarray) -> _Newton:
+    """One Newton step from theta_0 for F, whose value there is `gradient`."""
+    rounded = derivative.astype(np.float64)
+    spectrum = np.linalg.eigvalsh(rounded)
+    # A flat direction that is no rescaling: other nets nearby give the same predictions.
+    _require(spectrum[0] > _FLAT * spectrum[-1], "the Hessian is flat", spectrum[0], spectrum[-1])
+    inverse = exact(np.linalg.inv(rounded))
+    defect = _norm(np.eye(len(gradient), dtype=int) - inverse @ derivative)
+    _require(Fraction(1, 2) > defect, "||I - C F'|| must be below 1/2", defect, Fraction(1, 2))
+    return _Newton(step=_norm(inverse @ gradient), defect=defect, inverse_norm=_norm(inverse))
+
+
+class _Around(NamedTuple):
+    """Bounds within rho of theta_0, rounded up."""
+
+    moves: np.ndarray  # |z_i| D_1 rho, f[n]: how far the inputs of later blocks move
+    changes: np.ndarray  # b_i D_1 rho, f[n]: how far the residuals move
+    third: Fraction  # L: of the third derivative of f along a line
+
+
+def _bounds_around(live: list[_Block], rho: Fraction, *, z, B, r) -> _Around:
+    """The constants of N10 within rho of theta_0, from inputs z and residuals r at theta_0."""
+    length = _norm([w for V, W, _, _ in live for part in (V, W) for w in part.ravel()]) + rho
+    rates = _output_rates(live, length, rho)
+    z_norms, r_norms = _row_norms(z), _row_norms(r)
+    b = _norm(B) * z_norms
+    first, second, last = (b * rate for rate in rates)
+    changes = first * rho
+    third = (3 * first * second + (r_norms + changes) * last).sum() * Fraction(2, len(z))
+    return _Around(moves=z_norms * rates[0] * rho, changes=changes, third=third)
+
+
+def _require_contraction(newton: _Newton, third: Fraction) -> None:
+    """(1) of N10: ``theta - C F(theta)`` maps the ball into itself and contracts it."""
+    rho = newton.radius
+    rate = newton.defect + newton.inverse_norm * third * rho
+    contracts = newton.step + rate * rho <= rho and rate < 1
+    _require(contracts, "no contraction, rate", rate, 1)
+
+
+def _require_transversal(tangents: np.ndarray, T: np.ndarray, rho: Fraction) -> None:
+    """(2) of N10: within the ball every orbit crosses the complement of T."""
+    along = (tangents * T).sum(axis=0) - rho * _row_norms(T.T)
+    _require(min(along) > 0, "a unit is too short", min(along), 0)
+
+
+def _curvature(derivative: np.ndarray, third_times_radius: Fraction) -> Fraction:
+    """(4) of N10 with room: H + T T^T at theta* has no eigenvalue below the result."""
+    least = np.linalg.eigvalsh(derivative.astype(np.float64))[0]
+    curvature = Fraction(float(least)) / 2
+    left = derivative - (third_times_radius + curvature) * np.eye(len(derivative), dtype=int)
+    _require(_is_definite(left), "no local minimum, curvature", least, curvature)
+    return curvature
+
+
+def _risk_interval(r: np.ndarray, changes: np.ndarray) -> tuple[Fraction, Fraction]:
+    """N11: bounds on f(theta*) from the residuals r at theta_0; the lower one must be positive."""
+    r_norms = _row_norms(r)
+    risk = ((r**2).sum() - (2 * r_norms * changes).sum()) / len(r)
+    _require(risk > 0, "the risk must be positive", risk, 0)
+    return risk, ((r_norms + changes) ** 2).sum() / len(r)
+
+
+def _norms_inside(candidate: Blocks, teacher: Blocks, rho: Fraction) -> tuple[Fraction, Fraction]:
+    """Upper bounds on the norms of theta* and of the teacher, which must be below 1."""
+    norm, teacher_norm = _largest_norm(candidate) + rho, _largest_norm(teacher)
+    largest = max(norm, teacher_norm)
+    _require(largest < 1, "|||theta||| must be below 1, of the teacher too", largest, 1)
+    return norm, teacher_norm
 
 
 def _output_rates(live: list[_Block], length, rho) -> tuple[Fraction, Fraction, Fraction]:
