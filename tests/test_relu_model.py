@@ -178,6 +178,15 @@ def test_the_form_by_hand():
     blocks = Blocks(np.full((1, 1, 1), -2.0), np.full((1, 1, 1), 0.5), None)
     np.testing.assert_array_equal(origin.error_correlation([[-2.0]], problem), [[3.0]])
     assert origin.second_order_form(blocks, problem) == -3.0
+    # -theta has w = 2, active at x = 1 only: m = 1 2 / 2 = 1, q = 1. So q is the coefficient of
+    # eps^2 for eps > 0 only.
+    opposite = jax.tree.map(np.negative, blocks)
+    assert origin.second_order_form(opposite, problem) == 1.0
+    for sign, form in ((1, -3.0), (-1, 1.0)):
+        step = sign * 1e-3
+        moved = model.risk(jax.tree.map(lambda w, step=step: step * w, blocks), problem)
+        fall = float(moved - origin.risk_at_origin(problem))
+        assert fall / step**2 == pytest.approx(form, rel=1e-5)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -221,6 +230,13 @@ def test_the_hexagon_is_flat_without_biases_only():
     U = np.array([[[0, 1], [0, 0]], [[0, 1], [1, 0]]], float)
     V = np.array([[[third, 0], [0, 0]], [[-third, -2 / 9], [0, 0]]])
     assert model.risk(Blocks(U, V, None), problem) == pytest.approx(53 / 54)  # 1 at the origin
+    # Nor is the origin a local minimum: with -1/3 in place of -2/9, f falls by eps^4 / 36.
+    V[1, 0, 1] = -1 / 3
+    for size in (0.3, 0.1, 0.03):
+        scaled = jax.tree.map(lambda w, size=size: size * w, Blocks(U, V, None))
+        expected = -(size**4) / 18 + size**4 / 54 * (5 / 4 + (1 + size**2) ** 2 / 4)
+        assert float(model.risk(scaled, problem)) - 1 == pytest.approx(expected, abs=1e-15)
+        assert expected == pytest.approx(-(size**4) / 36, rel=size**2)
     exact = problems.plain_problem(problem.x, problem.x)
     with pytest.raises(ValueError, match=r"m\(w\) = 0"):
         origin.escape_direction(w, exact, 1, 1)

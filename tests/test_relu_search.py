@@ -110,13 +110,16 @@ def test_what_is_no_bad_minimum_is_not_proved(candidate, teacher, message):
 
 
 def test_a_teacher_that_does_not_fit_into_the_net_is_refused():
-    """For y = 1.2, -1.5 the least risk of one unit without bias is 0.2^2 / 2 (N9), at u v = -0.5.
+    """For y = 1.2, -0.5 the least risk of one unit without bias is 0.2^2 / 2 (N9), at u v = -0.5.
 
     A teacher of two units has risk 0, which says nothing about nets of one.
     """
-    best, two_units = without_biases([-0.625], [0.8]), without_biases([0.2**0.5, -0.7], [0.4, 0.7])
+    problem, sizes = two_points(0.2, 0.5), np.sqrt([0.2, 0.5])
+    best, two_units = without_biases([-0.625], [0.8]), without_biases(sizes * [1, -1], sizes)
+    assert model.risk(best, problem) == pytest.approx(0.02)
+    assert model.risk(two_units, problem) < 1e-30
     with pytest.raises(ValueError, match=r"fit into the candidate's net of 1 x 1 units, got 1 x 2"):
-        certificate.certify(best, two_units, two_points(0.2, 0.5))
+        certificate.certify(best, two_units, problem)
     deeper = unit_blocks([LIVE, DEAD], [DEAD, DEAD])
     with pytest.raises(ValueError, match="net of 1 x 2 units, got 2 x 2"):
         certificate.certify(beside(0.0), deeper, THREE_POINTS)
