@@ -10,7 +10,10 @@ Command: python -m experiments.images.ablations --config=:digits/identity
 2 CPU cores: digits/identity and digits/initialisation take a little over a minute together. A net
 of cifar10/small takes 23 to 90 minutes on one core, depending on what else runs; its five variants
 take 3 to 5 hours a seed on two cores.
-Expected: training error below 5 % at both depths with the identity, deep net at chance without it.
+Expected: training error below 5 % at both depths with the identity. The deep net without it stays
+at chance: its start, the standard one, has outputs near 0, so that this is no evidence and decides
+nothing. On digits the standard start diverges at the one rate, which leaves the initialisation
+undecided.
 The criteria for cifar10/small below were written before its first run. Expected there: reproduced
 for the identity, not reproduced for initialisation and batch norm; the others depend on the seed.
 
@@ -26,20 +29,14 @@ from experiments.images import train
 from experiments.images.log import RESULT
 from experiments.run.shared import configs, reproduced, total, where
 
-# A net has trained if its training error is at most the first, and has not if the error is within
-# the second of chance, both in percentage points. Our choice.
+# A net has trained if its training error is at most this. Our choice.
 TRAINED_PERCENT = 5.0
-CHANCE_MARGIN_PERCENT = 10.0
 # In ten epochs of augmented images a narrow net fits less: this is a third of the error at chance.
 SMALL_TRAINED_PERCENT = 30.0
 # An initialisation has helped if its training loss is at most this times the other's. Our choice.
 HELPED_LOSS_RATIO = 0.5
 # Below this loss a net has fitted its images, and ratios say nothing.
 LEAST_LOSS = 0.01
-# The margin of `error_difference_percent` in standard errors: about one point for 10,000 images and
-# errors of 15 %. As both nets see the same images, the true standard error is likely smaller. It
-# leaves out the spread over seeds, which is why several are run. Our choice.
-STANDARD_ERRORS = 2.0
 
 VARIANTS = ("digits/identity", "digits/initialisation")
 # cifar10/... has the paper's size, for an accelerator: a few minutes a net on an H200 (estimate).
@@ -148,14 +145,19 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     nets = {result["net"]: result for result in results}
     if question == "identity":
         trained_percent = SMALL_TRAINED_PERCENT if size == "cifar10/small" else TRAINED_PERCENT
-        said = reproduced(identity_holds(results, trained_percent))
+        said = reproduced(identity_trains(results, trained_percent))
+    elif question == "initialisation" and (
+        nets["paper"]["diverged"] or nets["standard"]["diverged"]
+    ):
+        # All nets have one rate. At another the one that diverged may be the better.
+        said = "undecided"
     elif question == "initialisation" and size != "cifar10/small":
         said = reproduced(initialisation_helps(nets["paper"], nets["standard"]))
     else:
         baseline_name, holds, denied = _BY_TEST_ERROR[question]
         baseline = nets.pop(baseline_name)
         for net, other in nets.items():
-            difference, margin = error_difference_percent(baseline, other)
+            difference, margin = train.error_difference_percent(baseline, other)
             metrics[f"test_error_difference_percent/{net}"] = difference
             metrics[f"test_error_margin_percent/{net}"] = margin
         seen = baseline, *nets.values()
@@ -163,44 +165,25 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     return run.Verdict(question.replace("_", "-"), metrics, said)
 
 
-def identity_holds(results: list[dict], trained_percent: float) -> bool:
-    """Whether all nets with the identity train, and the deepest one without it does not."""
-    chance_percent = 100 * (1 - 1 / results[0]["num_classes"])
-    deepest = max(sum(result["model"]["blocks_per_stage"]) for result in results)
-    trained, failed = [], []
-    for result in results:
-        error_percent = math.inf if result["diverged"] else result["train_error_percent"]
-        if result["model"]["identity"]:
-            trained.append(error_percent <= trained_percent)
-        elif sum(result["model"]["blocks_per_stage"]) == deepest:
-            failed.append(error_percent >= chance_percent - CHANCE_MARGIN_PERCENT)
-    return bool(trained and failed) and all(trained + failed)
+def identity_trains(results: list[dict], trained_percent: float) -> bool:
+    """Whether all nets with the identity train; those without it decide nothing."""
+    errors_percent = [
+        math.inf if result["diverged"] else result["train_error_percent"]
+        for result in results
+        if result["model"]["identity"]
+    ]
+    return bool(errors_percent) and max(errors_percent) <= trained_percent
 
 
 def initialisation_helps(paper: dict, standard: dict) -> bool:
-    """Whether "paper" ends with a training loss well below that of "standard"."""
-    if paper["diverged"] or standard["diverged"]:
-        return standard["diverged"] and not paper["diverged"]
+    """Whether "paper" ends with a training loss well below that of "standard"; neither diverged."""
     ours, theirs = (max(net["train_loss"], LEAST_LOSS) for net in (paper, standard))
     return ours <= HELPED_LOSS_RATIO * theirs
 
 
-def error_difference_percent(baseline: dict, other: dict) -> tuple[float, float]:
-    """(test error of `other` minus that of `baseline`, margin that it must exceed), in points.
-
-    The margin is `STANDARD_ERRORS` sqrt(sum p (1 - p) / n) over the two nets, with error p on n
-    test images. A net that diverged is wrong on every image.
-    """
-    both = (baseline, other)
-    errors = [1.0 if net["diverged"] else net["test_error_percent"] / 100 for net in both]
-    examples = [net.get("test_examples", 1) for net in both]
-    variance = sum(p * (1 - p) / n for p, n in zip(errors, examples, strict=True))
-    return 100 * (errors[1] - errors[0]), 100 * STANDARD_ERRORS * math.sqrt(variance)
-
-
 def _lower(better: dict, worse: dict) -> bool:
     """Whether the test error of `better` is lower than that of `worse` by more than the margin."""
-    difference, margin = error_difference_percent(better, worse)
+    difference, margin = train.error_difference_percent(better, worse)
     return difference > margin
 
 

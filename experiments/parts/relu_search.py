@@ -27,6 +27,8 @@ from identity_matters.report import groups
 OPTIMAL_SHARE = 1e-9
 _NOT_INSIDE = ("not critical", "outside")
 _BAD = ("saddle", "no negative curvature")
+# A point has the risk of the origin up to this relative difference: five digits.
+_AT_THE_ORIGINS_RISK = 1e-5
 # Kinds of limits; the first that fits counts.
 KINDS = ("not critical", "outside", "optimal", "all dead", "zero unit", "at a kink", *_BAD)
 _OF_PROOFS = ("risk_share", "functional_gradient", "functional_ratio")
@@ -200,8 +202,9 @@ def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
     points, proofs = [], []
     for net, record in enumerate(searches):
         kinds = [record["kind_names"][kind] for kind in record["kinds"]]
-        points += groups.rows([{**record, "kind": kinds}], "bias kind dead_units bound_coefficient")
-        of_net = {"net": net, "bias": record["bias"]}
+        fields = "bias kind dead_units bound_coefficient risk_share"
+        points += groups.rows([{**record, "kind": kinds}], fields)
+        of_net = {"net": net, "bias": record["bias"], "examples": 2 * record["pairs"]}
         proofs += [{**proof, **of_net} for proof in record["certificates"]]
     bad = [point for point in points if point["kind"] in _BAD]
     ratios = [record["least_functional_ratio"] for record in searches]
@@ -216,7 +219,14 @@ def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
             f"critical_inside_{suffix}": sum(p["kind"] not in _NOT_INSIDE for p in own),
             f"bad_{suffix}": len(own_bad),
             f"bad_with_a_dead_unit_{suffix}": sum(p["dead_units"] > 0 for p in own_bad),
+            f"bad_at_the_risk_of_the_origin_{suffix}": sum(
+                abs(p["risk_share"] - 1) <= _AT_THE_ORIGINS_RISK for p in own_bad
+            ),
             f"proofs_{suffix}": len(proved),
+            # Every live unit is active on all examples: the net is affine on the sample.
+            f"affine_proofs_{suffix}": sum(
+                set(p["active_examples"]) == {p["examples"]} for p in proved
+            ),
             f"distinct_proved_{suffix}": _distinct(proved),
         }
     independent = [p for p in points if p["bound_coefficient"] > settings["independent_from"]]
