@@ -19,6 +19,7 @@ import numpy as np
 from experiments import run
 from experiments.parts import memorize as measures
 from experiments.run import shared
+from identity_matters.checks import check_whole
 from identity_matters.images import datasets
 from identity_matters.memorize import construct, few_numbers
 
@@ -172,7 +173,7 @@ def build(**trial) -> dict:
         if trial[name] not in choices[name]:
             raise ValueError(f"{name} must be one of {choices[name]}, got {trial[name]!r}")
     for name in trial.keys() & {"examples", "features", "num_classes"}:
-        construct.check_whole(name, trial[name])
+        check_whole(name, trial[name])
     dataset = trial.get("dataset", "synthetic")
     if dataset != "synthetic":
         datasets.require_prepared(dataset, measures.split_to_fit(dataset), trial["data_dir"])

@@ -161,6 +161,15 @@ def test_words_hold_as_many_labels_as_fit():
     [
         ({"x": np.array([[0.5], [1.0]])}, ValueError, "whole numbers"),
         ({"group_points": 16}, ValueError, "holds 15 labels of 10 classes, .* 16"),
+        ({"group_points": 15}, ValueError, r"one in 8.8e\+05 hash .* may be at most 14"),
+        ({"key": 0}, ValueError, "key must be one typed PRNG key"),
+        (
+            {"num_classes": 2**30, "group_points": 1},
+            ValueError,
+            "1073741824 classes takes .* GB of the",
+        ),
+        ({"x": np.array([[2**62], [2**62 + 1]])}, ValueError, "in float64 .*: subtract an offset"),
+        ({"x": np.ma.array([[1], [2]], mask=[[0], [1]])}, ValueError, "got a MaskedArray"),
         ({"group_points": 0}, ValueError, "group_points must be at least 1"),
         ({"y": np.array([0, 10])}, ValueError, r"y\[1\] = 10"),
         ({"x": np.array([[2**50], [1]])}, PrecisionError, "beyond 2\\^49"),
@@ -171,7 +180,7 @@ def test_words_hold_as_many_labels_as_fit():
 def test_bad_input_is_named(changes, error, message):
     arguments = {"x": np.array([[1], [2]]), "y": np.array([0, 1]), "group_points": 2, **changes}
     with pytest.raises(error, match=message):
-        memorize_with_few_numbers(arguments.pop("x"), arguments.pop("y"), 10, **arguments)
+        memorize_with_few_numbers(**{"num_classes": 10, **arguments})
 
 
 def test_a_group_without_a_constant_is_refused(monkeypatch):
@@ -179,7 +188,7 @@ def test_a_group_without_a_constant_is_refused(monkeypatch):
     monkeypatch.setattr(few_numbers, "SEARCH_HASHES", 1)
     x, y = _problem(60, 4, 10)
     with pytest.raises(ValueError, match="no hash constant found for"):
-        memorize_with_few_numbers(x, y, 10, group_points=15)
+        memorize_with_few_numbers(x, y, 10, group_points=14)
 
 
 def test_random_points_are_drawn_until_they_are_distinct():

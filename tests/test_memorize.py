@@ -7,10 +7,11 @@ import pytest
 from scipy.spatial.distance import pdist
 
 from identity_matters.flops import count_parameters
-from identity_matters.memorize import adaptive, construct, paper_method
+from identity_matters.memorize import adaptive, construct, examples, paper_method
 from identity_matters.memorize.certificate import PrecisionError
-from identity_matters.memorize.construct import ConflictingLabelsError, memorize, verify
+from identity_matters.memorize.construct import memorize, verify
 from identity_matters.memorize.descent import random_network, train
+from identity_matters.memorize.examples import ConflictingLabelsError
 from identity_matters.memorize.network import (
     Network,
     block_parameters,
@@ -19,6 +20,7 @@ from identity_matters.memorize.network import (
     network_parameters,
 )
 from identity_matters.memorize.paper_method import AssumptionError
+from tests.hostile_networks import ORDERS, run_in_numpy
 
 
 def _points(n, features, num_classes, seed=0):
@@ -136,21 +138,32 @@ def test_inputs_that_become_equal_in_float32_count_as_duplicates():
         ({"y": np.array([0, 20_000]), "num_classes": None}, r"up to 20000: number them 0 ... r"),
         ({"x": np.array([[1e200], [2.0]]), "dtype": "float32"}, r"1e\+200 overflow float32: .*64"),
         ({"dtype": np.float16}, "float32 or float64, got float16"),
+        ({"x": np.ma.array([[1.0], [2.0]], mask=[[0], [1]])}, "x must be .*, got a MaskedArray"),
+        ({"y": np.ma.array([0, 1], mask=[0, 1])}, "y must be a plain array .*, got a MaskedArray"),
+        ({"key": 0}, r"key must be one typed PRNG key, such as jax.random.key\(0\), got 0"),
+        ({"tile_points": 0}, "tile_points must be at least 1, got 0"),
+        ({"tile_points": -5}, "tile_points must be at least 1, got -5"),
+        ({"tile_points": 1.5}, "tile_points must be a whole number, got 1.5"),
+        (
+            {"x": np.array([[2**62], [2**62 + 1]]), "dtype": np.float64},
+            "0 and 1 are equal in float64 .*: subtract an offset, which",
+        ),
     ],
 )
 def test_bad_input_is_named(changes, message):
     arguments = {"x": np.array([[1.0], [2.0]]), "y": np.array([0, 1]), "num_classes": 2, "width": 1}
     with pytest.raises(ValueError, match=message):
-        memorize(**{**arguments, **changes}, key=jax.random.key(0))
+        memorize(**{"key": jax.random.key(0), **arguments, **changes})
 
 
-def _in_plain_numpy(network, x):
-    """The network in NumPy, which keeps subnormal numbers, in the network's own dtype."""
-    input_map, U, s, V, output_U, output_s, output_V = map(np.asarray, network)
-    h = input_map @ np.asarray(x, input_map.dtype).T
-    for block in zip(U, s, V, strict=True):
-        h = h + block[2] @ np.maximum(block[0] @ h + block[1][:, None], 0)
-    return (output_V @ np.maximum(output_U @ h + output_s[:, None], 0)).T
+def test_a_network_beyond_the_memory_of_a_container_is_refused(monkeypatch):
+    monkeypatch.setattr(examples, "memory_bytes", lambda: 700e6)
+    x = np.zeros((20_000, 2))
+    x[:, 0] = np.arange(20_000)
+    with pytest.raises(
+        ValueError, match=r"takes 0.96.* GB of the 0.7 GB that this process may use"
+    ):
+        memorize(x, np.arange(20_000) % 2, width=500)
 
 
 @pytest.mark.parametrize("width", [1, 8])
@@ -173,7 +186,9 @@ def test_inputs_of_any_size_are_right_in_ieee_arithmetic_or_refused(dtype, too_s
             continue
         network, certificate = memorize(x, y, 4, width, dtype=dtype)
         assert certificate.holds and verify(network, x, y).errors == 0
-        error = np.abs(_in_plain_numpy(network, x) - np.eye(4)[y]).max()
+        # NumPy keeps subnormal numbers.
+        _, outputs = run_in_numpy(network, x, ORDERS[0])
+        error = np.abs(outputs - np.eye(4)[y]).max()
         assert error <= certificate.output_error_bound < 0.5, exponent
 
 
@@ -278,6 +293,9 @@ def test_descent_trains_the_same_network():
     curve = train(start, x, y, key=jax.random.key(1), **settings)
     assert [point["step"] for point in curve] == [20, 40]
     assert curve[1]["loss"] < curve[0]["loss"]
+    # A diverged run has no labels at all, whatever argmax makes of NaN.
+    diverged = train(start, x, y, key=jax.random.key(1), **settings | {"learning_rate": 1e30})
+    assert [point["errors"] for point in diverged] == [24, 24]
 
 
 def _random_network(depth: int) -> Network:
@@ -352,6 +370,18 @@ def test_separation_finds_a_pair_that_the_projection_hides(monkeypatch):
     assert found.rho == pytest.approx(np.sum((x[170] - x[13]) ** 2), rel=1e-12)
     x[170] = 100.0
     assert paper_method.separation(x).rho == pytest.approx(pdist(x, "sqeuclidean").min(), rel=1e-12)
+
+
+def test_separation_of_pairs_that_float32_cannot_tell_apart():
+    """Squares of distances of about 1, between points 10^4 apart: float32 is off by 10 and more."""
+    rng = np.random.default_rng(2)
+    for _ in range(5):
+        x = 1e4 * rng.standard_normal((60, 3))
+        x = np.concatenate([x, x + rng.uniform(0.2, 0.6, x.shape)])
+        squares = pdist(x, "sqeuclidean")
+        found = paper_method.separation(x)
+        assert found.rho == pytest.approx(squares.min(), rel=1e-9)
+        assert found.indices == list(itertools.combinations(range(120), 2))[np.argmin(squares)]
 
 
 def test_the_sufficient_width_satisfies_the_lemma():

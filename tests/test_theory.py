@@ -232,7 +232,7 @@ def test_activations_of_a_block_are_triangular(plan):
     assert np.all(np.diag(activations) > 0)
     assert not np.triu(activations, 1).any()
     assert not np.maximum(U @ decided.surrogates.T + s[:, None], 0).any()
-    V, _, _ = construct.solve_blocks(decided, h, y, np.float64)
+    V = construct.solve(decided, h, y, np.float64).V
     moves = in_blocks(decided.surrogates[y[decided.order]] - h[decided.order], width)
     own = np.stack(
         [activations[i : i + width, i : i + width] for i in range(0, len(h) - width + 1, width)]

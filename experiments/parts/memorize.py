@@ -12,12 +12,13 @@ from identity_matters import flops, paper
 from identity_matters.images import datasets
 from identity_matters.memorize import construct, descent, few_numbers, network
 from identity_matters.memorize.certificate import PrecisionError
+from identity_matters.memorize.examples import ConflictingLabelsError
 from identity_matters.memorize.paper_method import AssumptionError, separation, sufficient_width
 
 PRECISIONS = ("float32", "float64")
 _LARGEST_PIXEL = 255
 _MOST_DRAWS = 100
-_REFUSALS = (AssumptionError, construct.ConflictingLabelsError, PrecisionError)
+_REFUSALS = (AssumptionError, ConflictingLabelsError, PrecisionError)
 
 
 def split_to_fit(dataset: str) -> str:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import DTypeLike
 
-from identity_matters.memorize.network import Plan, in_blocks, matmul
+from identity_matters.memorize.network import Plan, gamma, in_blocks, matmul, round_to
 
 # Least ratio of the smallest to the largest distance from c: surrogate labels need room.
 CLEARANCE = 1 / 3
@@ -146,21 +146,33 @@ def place_units(
     dtype: DTypeLike,
 ) -> tuple[np.ndarray, ...]:
     """The units of h, f64[n, k]: U, f64[n, k]; s and the last three fields of `Plan`, f64[n]."""
-    rounded = (h - viewpoint).astype(dtype)
-    z = rounded.astype(np.float64)
-    later = largest_later_products(rounded, width, tile_points)
+    z = round_to(h - viewpoint, dtype)
+    later = largest_later_products(z.astype(dtype), width, tile_points)
     others = np.maximum(later, same_block_products(z, width, tolerance))
     at_surrogates = np.max(z @ (surrogates - viewpoint).T, axis=1, initial=0.0)
     squared_norms = np.sum(z**2, axis=1)
     closest = np.maximum(others, at_surrogates)
     threshold = closest + THRESHOLD_POSITION * (squared_norms - closest)
     along_viewpoint = z @ viewpoint
-    s = (-threshold - along_viewpoint).astype(dtype).astype(np.float64)
+    s = round_to(-threshold - along_viewpoint, dtype)
     # The threshold that the rounded bias amounts to.
     threshold = -s - along_viewpoint
-    norms = np.sqrt(squared_norms)
-    search_error = (width + 1) * (np.finfo(dtype).eps / 2) * norms * norms.max()
+    search_error = _search_error(np.sqrt(squared_norms), s, viewpoint, dtype)
     return z, s, threshold - others, threshold - at_surrogates, search_error
+
+
+def _search_error(norms, s, viewpoint, dtype: DTypeLike) -> np.ndarray:
+    """Bound on the errors of both margins of `place_units`: f64[n].
+
+    The products with later points are sums in `dtype` of k terms, and the z_j in them are rounded
+    to `dtype` once more. All else is computed in float64.
+    """
+    width = len(viewpoint)
+    farthest = norms.max()
+    search = gamma(width + 2, dtype) * norms * farthest
+    sizes = norms * (np.linalg.norm(viewpoint) + farthest) + np.abs(s)
+    underflow = 4 * width * float(np.finfo(dtype).tiny) * (1 + norms + farthest)
+    return search + gamma(width + 4, np.float64) * sizes + underflow
 
 
 def plan_adaptive(
@@ -172,7 +184,7 @@ def plan_adaptive(
     z = h - viewpoint
     radius = SURROGATE_RADIUS * np.linalg.norm(z, axis=1).min()
     directions = spread_directions(num_classes, width, rng)
-    surrogates = (viewpoint + radius * directions).astype(dtype).astype(np.float64)
+    surrogates = round_to(viewpoint + radius * directions, dtype)
     tolerance = LEAST_GAP_FRACTION * len(h) ** (-4 / (width + 1))
     order = fill_blocks(z, width, tolerance)
     U, s, *silences = place_units(

@@ -1,7 +1,5 @@
 """Builds the network of Theorem 3.2 for given examples, runs it and checks its outputs."""
 
-import hashlib
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,27 +8,31 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from identity_matters import jax_settings
-from identity_matters.checks import check_whole
-from identity_matters.memorize import adaptive, certificate, paper_method
+from identity_matters.checks import check_whole, plain_array
+from identity_matters.memorize import adaptive, certificate, input_map, paper_method
 from identity_matters.memorize.certificate import Certificate, PrecisionError, remedy
+from identity_matters.memorize.examples import (
+    check_dtype,
+    check_key,
+    check_memory,
+    distinct_examples,
+    largest_entry,
+    random_generator,
+)
 from identity_matters.memorize.network import (
     Network,
     Plan,
+    Solution,
     forward,
     in_blocks,
     network_parameters,
-    project,
+    round_to,
 )
 
 METHODS = ("adaptive", "paper")
 # Inputs that pass through the network at once; 4,096 columns of 8 floats stay in a core's cache.
 BATCH_EXAMPLES = 4096
 TILE_POINTS = 2048
-# The scaling of A_0 stays this many bits away from underflow and overflow.
-ROOM_BITS = 28
-# More classes than this, and than examples, are not inferred: such labels are probably names.
-MOST_INFERRED_CLASSES = 1000
 # float64 copies of the network that building it holds at a time.
 WORKING_COPIES = 6
 
@@ -100,92 +102,95 @@ def memorize(
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {METHODS}, got {method!r}")
-    dtype = check_dtype(np.asarray(x), dtype)
+    x = plain_array("x", x)
+    dtype = check_dtype(x, dtype)
     width = check_whole("width", width)
+    tile_points = check_whole("tile_points", tile_points)
+    key = check_key(key)
     inputs, labels, num_classes = distinct_examples(x, y, num_classes, dtype)
-    check_memory(len(inputs), inputs.shape[1], num_classes, width)
-    map_key, label_key = jax.random.split(jax_settings.random_key(0) if key is None else key)
-    rng = np.random.default_rng(np.asarray(jax.random.bits(label_key, (4,), np.uint32)))
+    parameters = network_parameters(len(inputs), inputs.shape[1], num_classes, width)
+    check_memory(
+        WORKING_COPIES * np.dtype(np.float64).itemsize * parameters,
+        f"a network of width {width} for {len(inputs)} inputs and {num_classes} classes, with"
+        f" {parameters:.3g} parameters,",
+    )
+    map_key, label_key = jax.random.split(key)
+    rng = random_generator(label_key)
     # Independent N(0, 1/k) entries, which preserve norms on average.
-    input_map = np.asarray(jax.random.normal(map_key, (width, inputs.shape[1]), dtype))
-    input_map = input_map / np.sqrt(width).astype(dtype)
-    if method == "paper":
-        h, eps_h = _project(input_map, inputs)
-        plan = paper_method.plan_paper(h, inputs, num_classes, rng, dtype)
-    else:
-        # Scaling by a power of two gives inputs of any size projections of ordinary size.
-        reach = np.finfo(dtype).maxexp - ROOM_BITS
-        exponent = np.frexp(largest_entry(inputs))[1]
-        input_map = np.ldexp(input_map, -np.clip(exponent, -reach, reach))
-        h, _ = _project(input_map, inputs)
-        input_map = _normal_product(adaptive.whitening(h), input_map)
-        h, eps_h = _project(input_map, inputs)
+    A_0 = np.asarray(jax.random.normal(map_key, (width, inputs.shape[1]), dtype))
+    A_0 = A_0 / np.sqrt(width).astype(dtype)
+    if method == "adaptive":
+        A_0 = _whitened_map(A_0, inputs)
+    A_0 = input_map.round_map(A_0)
+    h = _project(A_0, inputs)
+    if method == "adaptive":
         plan = adaptive.plan_adaptive(h, num_classes, tile_points, rng, dtype)
-    V, own, pre_activations = solve_blocks(plan, h, labels, dtype)
-    output_V = solve_output(plan, dtype)
-    bounds = certificate.certify(plan, h, labels, V, own, pre_activations, output_V, eps_h, dtype)
+    else:
+        plan = paper_method.plan_paper(h, inputs, num_classes, rng, dtype)
+    solution = solve(plan, h, labels, dtype)
+    bounds = certificate.certify(plan, h, labels, solution, dtype)
     if certified:
         bounds.require()
-    parts = (input_map, plan.U, plan.s, V, plan.output_U, plan.output_s, output_V)
-    return Memorized(Network(*(jnp.asarray(part, dtype) for part in parts)), bounds)
+    network = Network(
+        input_map=jnp.asarray(A_0, dtype),
+        U=jnp.asarray(plan.U, dtype),
+        s=jnp.asarray(plan.s, dtype),
+        V=jnp.asarray(solution.V, dtype),
+        output_U=jnp.asarray(plan.output_U, dtype),
+        output_s=jnp.asarray(plan.output_s, dtype),
+        output_V=jnp.asarray(solution.output_V, dtype),
+    )
+    return Memorized(network, bounds)
 
 
-def _normal_product(whitening, input_map) -> np.ndarray:
-    """``whitening @ input_map``, times a power of two if it would leave the normal range."""
-    info = np.finfo(input_map.dtype)
-    exponent = sum(np.frexp(np.abs(a).max())[1] for a in (whitening, input_map))
-    target = np.clip(exponent, info.minexp + ROOM_BITS, info.maxexp - ROOM_BITS)
-    product = (np.ldexp(whitening, target - exponent) @ input_map).astype(input_map.dtype)
-    # Some devices flush subnormal numbers to zero; with zeros all agree.
-    product[np.abs(product) < info.tiny] = 0
-    return product
+def _whitened_map(A_0: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """A map, f[k, d], that projects the rows of x to variance about 1 in all k directions."""
+    # Scaling by a power of two gives inputs of any size projections of ordinary size.
+    reach = np.finfo(A_0.dtype).maxexp - input_map.room_bits(A_0.dtype)
+    exponent = np.frexp(largest_entry(x))[1]
+    A_0 = np.ldexp(A_0, -np.clip(exponent, -reach, reach))
+    return _normal_product(adaptive.whitening(_project(A_0, x)), A_0)
 
 
-def _project(input_map, x) -> tuple[np.ndarray, float]:
-    """``A_0 x`` as the network computes it, f64[n, k], and an estimate of its rounding error.
+def _normal_product(whitening: np.ndarray, A_0: np.ndarray) -> np.ndarray:
+    """``whitening @ A_0``, times a power of two if it would leave the normal range."""
+    info = np.finfo(A_0.dtype)
+    room = input_map.room_bits(A_0.dtype)
+    exponent = sum(np.frexp(np.abs(a).max())[1] for a in (whitening, A_0))
+    target = np.clip(exponent, info.minexp + room, info.maxexp - room)
+    return (np.ldexp(whitening, target - exponent) @ A_0).astype(A_0.dtype)
 
-    The error is measured by summing in reverse as well: worst-case bounds are far too large. Raises
-    PrecisionError if subnormal inputs, which some devices flush to zero, matter more than rounding.
+
+def _project(A_0: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """``A_0 x`` as the network computes it: f64[n, k].
+
+    Raises PrecisionError if x has subnormal entries that matter: the network takes them for zero.
     """
-    h = np.empty((len(x), len(input_map)))
-    difference = underflow = 0.0
-    info = np.finfo(input_map.dtype)
+    h = np.empty((len(x), len(A_0)))
     for start in range(0, len(x), BATCH_EXAMPLES):
         # Converted batch by batch: a second copy of x would take most of the memory.
-        batch = x[start : start + BATCH_EXAMPLES].astype(input_map.dtype)
-        rows = np.asarray(project(input_map, batch), np.float64).T
-        size = np.abs(batch)
-        subnormal = (size < info.tiny) & (size > 0)
-        if subnormal.any():
-            lost = np.where(subnormal, size, 0).astype(np.float64) @ np.abs(input_map).T
-            underflow = max(underflow, np.linalg.norm(lost, axis=1).max())
-        reverse = np.asarray(project(input_map[:, ::-1], batch[:, ::-1]), np.float64).T
-        difference = max(difference, np.linalg.norm(rows - reverse, axis=1).max())
-        h[start : start + len(rows)] = rows
-    rounding = 2 * difference + info.eps * np.linalg.norm(h, axis=1).max() + x.shape[1] * info.tiny
-    if underflow > rounding:
-        raise PrecisionError(
-            f"entries of x below {info.tiny:.2g}, the least normal {input_map.dtype}, are zero on"
-            " some devices, and matter here: scale the inputs up; the largest entry is"
-            f" {largest_entry(x):.2g}"
-        )
-    return h, float(rounding + underflow)
+        batch = x[start : start + BATCH_EXAMPLES].astype(A_0.dtype)
+        if input_map.flushes(batch):
+            raise PrecisionError(
+                f"entries of x below {np.finfo(A_0.dtype).tiny:.2g}, the least normal"
+                f" {A_0.dtype}, are zero on some devices, and matter here: scale the inputs up;"
+                f" the largest entry is {largest_entry(x):.2g}"
+            )
+        h[start : start + len(batch)] = np.asarray(input_map.project(A_0, batch)).T
+    return h
 
 
-def solve_blocks(
-    plan: Plan, h: np.ndarray, y: np.ndarray, dtype: DTypeLike
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """V of every block, rounded to `dtype`: ``V relu(U a + s) = q - a`` for all its points a.
+def solve(plan: Plan, h: np.ndarray, y: np.ndarray, dtype: DTypeLike) -> Solution:
+    """The second layers: ``V relu(U a + s) = q_y - a`` for all points a of a block, with labels y.
 
-    h: f64[n, k], the points as the network computes them; y: integer[n]. Returns V f64[l, k, k],
-    own margins f64[n] in plan.order, and pre-activations f64[l, k, k], [block, unit, point]. Raises
-    PrecisionError if a unit is not positive on its own point, or a block is singular.
+    h: f64[n, k], the points as the network computes them; y: integer[n]. Raises PrecisionError if a
+    unit is not positive on its own point, or a block is singular.
     """
-    width = h.shape[1]
+    n, width = h.shape
     points = in_blocks(h[plan.order], width)
     moves = in_blocks(plan.surrogates[y[plan.order]] - h[plan.order], width)
     pre_activations = plan.U @ points.transpose(0, 2, 1) + plan.s[:, :, None]
-    own = np.diagonal(pre_activations, axis1=1, axis2=2).reshape(-1)[: len(h)]
+    own = np.diagonal(pre_activations, axis1=1, axis2=2).reshape(-1)[:n]
     if not (own > 0).all():
         i = plan.order[np.argmin(own)]
         raise PrecisionError(
@@ -193,21 +198,28 @@ def solve_blocks(
             f" (margin {own.min():.2g}); {remedy(np.dtype(dtype).name)}"
         )
     activations = np.maximum(pre_activations, 0)
-    # Units beyond n are zero; a one on the diagonal keeps the system nonsingular.
-    spare = np.arange(len(h), pre_activations.shape[0] * width)
-    activations[spare // width, spare % width, spare % width] = 1.0
+    # Units beyond n are zero, and their columns of V are: a system with ones on the diagonal.
+    spare = np.arange(n, activations.shape[0] * width)
+    activations[spare // width, :, spare % width] = 0
+    activations[spare // width, spare % width, spare % width] = 1
     try:
         V = np.linalg.solve(activations.transpose(0, 2, 1), moves).transpose(0, 2, 1)
     except np.linalg.LinAlgError:
-        differ = f"inputs of a block differ too much in size for {np.dtype(dtype)}"
-        raise PrecisionError(f"{differ}; {remedy(np.dtype(dtype).name)}") from None
-    return V.astype(dtype).astype(np.float64), own, pre_activations
+        raise PrecisionError(
+            f"inputs of a block differ too much in size for {np.dtype(dtype)};"
+            f" {remedy(np.dtype(dtype).name)}"
+        ) from None
+    return Solution(
+        V=round_to(V, dtype),
+        output_V=solve_output(plan, dtype),
+        pre_activations=pre_activations,
+    )
 
 
 def solve_output(plan: Plan, dtype: DTypeLike) -> np.ndarray:
     """output_V, f64[r, r], with ``output_V relu(output_U q_j + output_s) = e_j`` for all j."""
     activations = np.maximum(plan.output_U @ plan.surrogates.T + plan.output_s[:, None], 0)
-    return np.linalg.inv(activations).astype(dtype).astype(np.float64)
+    return round_to(np.linalg.inv(activations), dtype)
 
 
 def apply(
@@ -219,7 +231,8 @@ def apply(
     ``run=few_numbers.forward``. Raises ValueError if x has the wrong shape.
     """
     d, dtype = network.input_map.shape[1], network.input_map.dtype
-    x = np.asarray(x)
+    x = plain_array("x", x)
+    batch_examples = check_whole("batch_examples", batch_examples)
     if x.ndim != 2 or x.shape[1] != d or not len(x):
         raise ValueError(f"x must have shape [n, {d}] for this network, n > 0, got {x.shape}")
     batches = (x[i : i + batch_examples] for i in range(0, len(x), batch_examples))
@@ -258,99 +271,3 @@ def verify(
     # Not "worst >= 1/2": NaN has to count as an error.
     errors = int(np.sum(~(worst < certificate.OUTPUT_TOLERANCE)))
     return Verification(errors, float(worst.max()))
-
-
-class ConflictingLabelsError(ValueError):
-    """Two equal inputs have different labels; `indices` are those of the first such pair."""
-
-    def __init__(self, message: str, indices: tuple[int, int]):
-        super().__init__(message)
-        self.indices = indices
-
-
-def largest_entry(x: np.ndarray) -> float:
-    """The largest absolute value in `x`, without the copy that np.abs(x) makes."""
-    return max(float(x.max()), -float(x.min()))
-
-
-def distinct_examples(
-    x: ArrayLike, y: ArrayLike, num_classes: int | None, dtype: DTypeLike
-) -> tuple[np.ndarray, np.ndarray, int]:
-    """The examples of `memorize`, checked and without repeated inputs, in order, and r.
-
-    Inputs are compared in `dtype`; 0.0 and -0.0 are equal. Raises ConflictingLabelsError if equal
-    inputs have different labels, ValueError for a wrong shape or value, or one beyond `dtype`.
-    """
-    x, y = np.asarray(x), np.asarray(y)
-    if x.dtype.kind in "cOSUmM":
-        raise ValueError(f"x must hold real numbers, got {x.dtype}")
-    if x.ndim != 2 or 0 in x.shape:
-        raise ValueError(f"x must have shape [n, d] with n and d at least 1, got {x.shape}")
-    if y.shape != x.shape[:1] or not np.issubdtype(y.dtype, np.integer):
-        raise ValueError(
-            f"y must be {len(x)} integers, one for each row of x, got {y.dtype}{y.shape}"
-        )
-    inferred = max(1, int(y.max()) + 1)
-    if num_classes is None and inferred > max(MOST_INFERRED_CLASSES, len(y)):
-        raise ValueError(
-            f"labels go up to {inferred - 1}: number them 0 ... r - 1, as np.unique(y,"
-            " return_inverse=True)[1] does, or pass num_classes"
-        )
-    num_classes = inferred if num_classes is None else check_whole("num_classes", num_classes)
-    outside = np.flatnonzero((y < 0) | (y >= num_classes))
-    if outside.size:
-        i = outside[0]
-        raise ValueError(f"labels must lie in 0 ... {num_classes - 1}, but y[{i}] = {y[i]}")
-    largest = largest_entry(x)
-    if not np.isfinite(largest):
-        i = np.argmin(np.isfinite(x).all(1))
-        raise ValueError(f"x must be finite, but x[{i}] holds NaN or infinity")
-    if largest > float(np.finfo(dtype).max):
-        raise ValueError(
-            f"entries of x up to {largest:.3g} overflow {dtype}: scale them down, or use float64"
-        )
-    first: dict[bytes, int] = {}
-    zero = np.zeros((), dtype)
-    for i, row in enumerate(x):
-        # Adding zero turns -0.0, whose bits differ, into 0.0.
-        digest = hashlib.blake2b((row.astype(dtype) + zero).tobytes(), digest_size=16).digest()
-        j = first.setdefault(digest, i)
-        if y[i] != y[j]:
-            if np.array_equal(x[i], x[j]):
-                what, so = "identical", "no network can fit both"
-            else:
-                what, so = f"equal in {np.dtype(dtype)}", "subtract an offset, or use float64"
-            raise ConflictingLabelsError(
-                f"inputs {j} and {i} are {what} but have labels {y[j]} and {y[i]}: {so}", (j, i)
-            )
-    if len(first) < len(x):  # no copy of x where all are distinct
-        kept = list(first.values())
-        x, y = x[kept], y[kept]
-    return x, y, num_classes
-
-
-def check_memory(n: int, features: int, num_classes: int, width: int) -> None:
-    """Raises ValueError if building the network takes more memory than this machine has."""
-    parameters = network_parameters(n, features, num_classes, width)
-    needed = WORKING_COPIES * np.dtype(np.float64).itemsize * parameters
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > memory:
-        raise ValueError(
-            f"a network of width {width} for {n} inputs and {num_classes} classes has"
-            f" {parameters:.3g} parameters, and building it takes {needed / 1e9:.3g} GB of"
-            f" {memory / 1e9:.3g}: choose a smaller width, or fewer classes"
-        )
-
-
-def check_dtype(x: np.ndarray, dtype: DTypeLike | None) -> np.dtype:
-    """The network's dtype, see `memorize`; raises ValueError or TypeError."""
-    if dtype is None:
-        dtype = jnp.result_type(float) if x.dtype == np.float64 else np.float32
-    dtype = np.dtype(dtype)
-    if dtype not in (np.float32, np.float64):
-        raise ValueError(f"dtype must be float32 or float64, got {dtype}")
-    if dtype == np.float64 and jnp.result_type(float) != dtype:
-        raise TypeError(
-            'float64 needs jax.config.update("jax_enable_x64", True) first; or pass dtype="float32"'
-        )
-    return dtype

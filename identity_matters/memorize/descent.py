@@ -50,7 +50,8 @@ def _run_steps(state, x, y, batches, learning_rate, momentum):
     optimizer = optax.sgd(learning_rate, momentum)
 
     def loss(weights, rows):
-        logits = network.forward(weights, x[rows])
+        # A_0 x as one product: the weights of the map are trained, and have all their bits.
+        logits = network.outputs(weights, network.matmul(weights.input_map, x[rows].T))
         return optax.softmax_cross_entropy_with_integer_labels(logits, y[rows]).mean()
 
     def step(state, rows):

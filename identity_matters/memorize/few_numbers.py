@@ -17,11 +17,18 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from identity_matters import jax_settings
 from identity_matters.array_types import Array
-from identity_matters.checks import check_whole
-from identity_matters.memorize import construct
+from identity_matters.checks import check_whole, plain_array
 from identity_matters.memorize.certificate import PrecisionError
+from identity_matters.memorize.construct import BATCH_EXAMPLES, WORKING_COPIES
+from identity_matters.memorize.examples import (
+    check_dtype,
+    check_key,
+    check_memory,
+    distinct_examples,
+    largest_entry,
+    random_generator,
+)
 from identity_matters.memorize.network import apply_block, matmul, run_blocks, transform
 
 EXACT_BITS = 53
@@ -45,6 +52,8 @@ MOST_DOUBLINGS = 24
 # Hashes that the search computes at once; how many such batches it tries before it gives up.
 SEARCH_HASHES = 2**21
 SEARCH_DRAWS = 1500
+# With a smaller chance that a hash constant works for a group, the search takes minutes.
+LEAST_HASH_CHANCE = 1e-5
 
 
 class Repeated(NamedTuple):
@@ -130,13 +139,20 @@ def memorize_with_few_numbers(
       PrecisionError: a ValueError; the integers that the inputs need exceed 2^b.
       TypeError: JAX has 64-bit types switched off.
     """
-    construct.check_dtype(np.asarray(x), np.float64)
-    points, labels, r = construct.distinct_examples(x, y, num_classes, np.float64)
+    key = check_key(key)
+    x = plain_array("x", x)
+    check_dtype(x, np.float64)
+    points, labels, r = distinct_examples(x, y, num_classes, np.float64)
     check_group(group_points, r, word_bits, width)
+    # The last block of r + 2 units, the largest part if there are many classes.
+    numbers = r * (r + 2) + (r + 2) * (width + 1) + points.shape[1] + 3 * len(points)
+    check_memory(
+        WORKING_COPIES * np.dtype(np.float64).itemsize * numbers,
+        f"a network of {numbers:.3g} numbers for {len(points)} inputs and {r} classes",
+    )
     if points.dtype.kind == "f" and not (points == np.rint(points)).all():
         raise ValueError("x must hold whole numbers, as pixels are: multiply x and round")
-    seed = jax.random.bits(jax_settings.random_key(0) if key is None else key, (4,), np.uint32)
-    rng = np.random.default_rng(np.asarray(seed))
+    rng = random_generator(key)
     a, t, size = _project_to_line(points, rng, word_bits)
     order = np.argsort(t)
     first, t, labels = int(t.min()), t[order] - t.min(), labels[order]
@@ -208,7 +224,10 @@ def largest_group(
 def check_group(
     group_points: int, num_classes: int, word_bits: int = EXACT_BITS, width: int = LEAST_WIDTH
 ) -> None:
-    """Raises ValueError unless the words of a group hold the labels of `group_points` points."""
+    """Raises ValueError unless m labels fit into the words of a group, and a search can place them.
+
+    A hash constant must work for a group with a chance of at least LEAST_HASH_CHANCE.
+    """
     if check_whole("word_bits", word_bits, LEAST_WORD_BITS) > EXACT_BITS:
         raise ValueError(f"word_bits must be at most {EXACT_BITS}, got {word_bits}")
     most = places(num_classes, word_bits, check_whole("width", width, LEAST_WIDTH))
@@ -216,11 +235,18 @@ def check_group(
         raise ValueError(
             f"a group holds {most} labels of {num_classes} classes, got group_points {group_points}"
         )
+    chance = hash_chance(group_points, most, _place_bits(group_points, most))
+    if chance < LEAST_HASH_CHANCE:
+        largest = largest_group(num_classes, word_bits, width, LEAST_HASH_CHANCE)
+        raise ValueError(
+            f"one in {1 / chance:.2g} hash constants works for a group of {group_points}, which is"
+            f" too long a search: group_points may be at most {largest}"
+        )
 
 
 def _project_to_line(x, rng, word_bits: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Integers a, f64[d]; distinct t = x a, i64[n]; a bound on all partial sums of x a."""
-    largest = max(1, int(construct.largest_entry(x)))
+    largest = max(1, int(largest_entry(x)))
     bits = max(1, int(len(x) ** 2 // largest).bit_length())
     # Even the largest a leaves room for the shift of t to 0 and for twice the larger modulus.
     most_bits = (2 ** (word_bits - 4) // (largest * x.shape[1])).bit_length() - 1
@@ -228,7 +254,7 @@ def _project_to_line(x, rng, word_bits: int) -> tuple[np.ndarray, np.ndarray, in
         most = 2 ** min(bits, most_bits)
         a = rng.integers(-most, most, x.shape[1], endpoint=True)
         size = int(np.abs(a).sum()) * largest
-        batches = np.split(x, range(construct.BATCH_EXAMPLES, len(x), construct.BATCH_EXAMPLES))
+        batches = np.split(x, range(BATCH_EXAMPLES, len(x), BATCH_EXAMPLES))
         t = np.concatenate([batch.astype(float) @ a for batch in batches])
         if len(np.unique(t)) == len(t):
             return a.astype(float), t.astype(np.int64), size

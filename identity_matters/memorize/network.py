@@ -12,8 +12,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import DTypeLike
 
 from identity_matters.array_types import Array
+from identity_matters.memorize.input_map import project
 
 matmul = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
@@ -50,22 +52,21 @@ def apply_block(h: Array, U: Array, V: Array, s: Array) -> jax.Array:
     return jnp.asarray(h) + transform(h, U, V, s)
 
 
-@jax.jit
-def project(input_map: Array, x: Array) -> jax.Array:
-    """``h_0 = A_0 x`` in columns: f[k, d] and f[n, d] to f[k, n]."""
-    return matmul(input_map, x.T)
-
-
 def run_blocks(h: jax.Array, blocks: tuple[Array, ...]) -> jax.Array:
     """The points h, f[k, n], after the blocks (U, V, s), each stacked along a leading axis."""
     return jax.lax.scan(lambda h, block: (apply_block(h, *block), None), h, blocks)[0]
 
 
+def outputs(network: Network, h: jax.Array) -> jax.Array:
+    """The outputs for points after the input map, block after block: f[k, n] to f[n, r]."""
+    h = run_blocks(h, (network.U, network.V, network.s))
+    return transform(h, network.output_U, network.output_V, network.output_s).T
+
+
 @jax.jit
 def forward(network: Network, x: Array) -> jax.Array:
-    """The whole network, block after block: f[n, d] to f[n, r]."""
-    h = run_blocks(project(network.input_map, x), (network.U, network.V, network.s))
-    return transform(h, network.output_U, network.output_V, network.output_s).T
+    """The whole network: f[n, d] to f[n, r]. `input_map.project` computes A_0 x."""
+    return outputs(network, project(network.input_map, x))
 
 
 class Plan(NamedTuple):
@@ -73,6 +74,9 @@ class Plan(NamedTuple):
 
     Arrays are float64, but U, s, output_U and output_s are already rounded to the network's
     precision, so the plan allows for it. l k >= n; units beyond n are zero.
+
+    `silence` and `surrogate_silence` are margins: how far below 0 the pre-activation of a unit
+    stays, on the points and the surrogate labels that it must leave alone.
     """
 
     order: np.ndarray  # i64[n]; block b moves the points order[b k : (b + 1) k]
@@ -81,10 +85,35 @@ class Plan(NamedTuple):
     surrogates: np.ndarray  # f64[r, k], q_j
     output_U: np.ndarray  # f64[r, k], of the last block
     output_s: np.ndarray  # f64[r]
-    # f64[n], in `order`: how far below 0 a unit stays, without rounding, on points to leave alone.
-    silence: np.ndarray
-    surrogate_silence: np.ndarray  # f64[n], the same on the surrogate labels
-    search_error: np.ndarray  # f64[n], a bound on the rounding error of `silence`
+    silence: np.ndarray  # f64[n], in `order`: on points of its own block and of later ones
+    surrogate_silence: np.ndarray  # f64[n], on the surrogate labels
+    search_error: np.ndarray  # f64[n], a bound on the rounding errors of both as they stand here
+
+
+class Solution(NamedTuple):
+    """The second layers that move the points of a `Plan`, f64 but rounded to its precision."""
+
+    V: np.ndarray  # f64[l, k, k]
+    output_V: np.ndarray  # f64[r, r]
+    pre_activations: np.ndarray  # f64[l, k, k], [block, unit, point of the same block]
+
+
+def round_to(array: np.ndarray, dtype: DTypeLike) -> np.ndarray:
+    """`array` in the numbers of `dtype`, as float64. Subnormal ones are 0, as on some devices."""
+    rounded = array.astype(dtype)
+    rounded[np.abs(rounded) < np.finfo(dtype).tiny] = 0
+    return rounded.astype(np.float64)
+
+
+def gamma(terms: int, dtype: DTypeLike) -> float:
+    """``m u / (1 - m u)``, which bounds the relative rounding error of a sum of m products.
+
+    In every order of summation, |computed - exact| <= gamma sum |term|, if nothing underflows and
+    each operation rounds to nearest, with unit roundoff u (Higham 2002, section 3.1). Infinite if
+    m u >= 1.
+    """
+    total = terms * float(np.finfo(dtype).eps) / 2
+    return total / (1 - total) if total < 1 else math.inf
 
 
 def in_blocks(rows: np.ndarray, width: int) -> np.ndarray:

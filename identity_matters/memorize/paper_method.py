@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from identity_matters.memorize.network import Plan, in_blocks
+from identity_matters.memorize.network import Plan, gamma, in_blocks, round_to
 
 # Assumption 3.1 asks for |x_i| = 1; float32 inputs satisfy it to a few units in the last place.
 UNIT_NORM_TOLERANCE = 1e-5
@@ -47,7 +47,7 @@ def plan_paper(
     n, width = h.shape
     surrogates = rng.standard_normal((num_classes, width))
     surrogates /= np.linalg.norm(surrogates, axis=1, keepdims=True)
-    surrogates = surrogates.astype(dtype).astype(np.float64)
+    surrogates = round_to(surrogates, dtype)
     points = np.concatenate([h, surrogates])
     squares = np.sum(points**2, axis=1)
     deviations = np.abs(squares[:n] - 1)
@@ -66,11 +66,21 @@ def plan_paper(
             f" {advice}"
         )
     # Each threshold is halfway between the unit's own value and the largest that others can have.
-    s = (-(3 * squares + squares.max() - closest) / 4).astype(dtype).astype(np.float64)
+    s = round_to(-(3 * squares + squares.max() - closest) / 4, dtype)
     silence = (-s - (squares + squares.max() - closest) / 2)[:n]
-    blocks = in_blocks(h, width), in_blocks(s[:n], width)
-    outputs = surrogates, surrogates, s[n:]
-    return Plan(np.arange(n), *blocks, *outputs, silence, silence, np.zeros(n))
+    # All is computed in float64, from sums of k squares, here and in `separation`.
+    sizes = np.abs(s) + squares + squares.max() + closest
+    return Plan(
+        order=np.arange(n),
+        U=in_blocks(h, width),
+        s=in_blocks(s[:n], width),
+        surrogates=surrogates,
+        output_U=surrogates,
+        output_s=s[n:],
+        silence=silence,
+        surrogate_silence=silence,
+        search_error=gamma(width + 6, np.float64) * sizes[:n],
+    )
 
 
 def sufficient_width(n: int, num_classes: int, rho: float) -> int:
@@ -141,13 +151,16 @@ def _closest(x, i, others, best: Separation) -> Separation:
 
 
 def _project_to_principal_axes(x) -> np.ndarray:
-    """Centred rows; a large `x` in PROJECTED_FEATURES orthonormal coordinates: f32[n, p]."""
-    mean = x[:PROJECTION_EXAMPLES].mean(0, dtype=np.float64).astype(x.dtype)
+    """Centred rows; a large `x` in PROJECTED_FEATURES orthonormal coordinates: f32[n, p].
+
+    In float64 until the last rounding: `separation` allows for errors of float32 in the result
+    alone, not in sums over all features.
+    """
+    centre = x[:PROJECTION_EXAMPLES].mean(axis=0, dtype=np.float64)
     if x.shape[1] <= PROJECTED_FEATURES or len(x) <= PROJECTION_EXAMPLES:
-        return (x - mean).astype(np.float32)
-    sample = np.asarray(x[:PROJECTION_EXAMPLES] - mean, np.float64)
+        return (x - centre).astype(np.float32)
+    sample = x[:PROJECTION_EXAMPLES] - centre
     _, axes = np.linalg.eigh(sample.T @ sample)
-    axes = axes[:, -PROJECTED_FEATURES:].astype(x.dtype)
-    starts = range(0, len(x), PROJECTION_EXAMPLES)
-    rows = [(x[i : i + PROJECTION_EXAMPLES] - mean) @ axes for i in starts]
-    return np.concatenate(rows).astype(np.float32)
+    axes = axes[:, -PROJECTED_FEATURES:]
+    batches = (x[i : i + PROJECTION_EXAMPLES] for i in range(0, len(x), PROJECTION_EXAMPLES))
+    return np.concatenate([((batch - centre) @ axes).astype(np.float32) for batch in batches])

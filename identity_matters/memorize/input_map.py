@@ -1,0 +1,150 @@
+"""The input map A_0 x without rounding: the same to the bit in every order of summation.
+
+A sum of floating-point numbers depends on its order unless no partial sum is rounded. So A_0 has
+entries of few bits, and x is cut into pieces of few bits each, so that every partial sum of the
+products of A_0 with a piece is a whole number of steps small enough to be exact. A device, a batch
+or a library may then add in any order, fused or not. The pieces are put together in one fixed
+order, element by element. Proof: docs/theory/memorize.md (E9).
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import DTypeLike
+
+from identity_matters.array_types import Array
+
+# Entries of x that are cut into pieces at once, to stay in a core's cache.
+CHUNK_ENTRIES = 2**19
+# With fewer bits to share, a piece and an entry of A_0 would have less than three and two.
+LEAST_SHARED_BITS = 5
+
+
+class Slicing(NamedTuple):
+    """How many bits A_0 and the inputs have in the exact products of a map from R^d.
+
+    d 2^map_bits 2^(piece_bits - 1) is at most 2^24 in float32 and 2^53 in float64, so that all
+    partial sums are exact, and the pieces have one bit more than the precision together.
+
+    Attributes:
+      map_bits: entries of A_0 are odd multiples of a power of two, at most 2^map_bits times it.
+      piece_bits: a piece of an input is a whole number of at most 2^(piece_bits - 1) in size.
+      pieces: into how many pieces each input is cut.
+    """
+
+    map_bits: int
+    piece_bits: int
+    pieces: int
+
+
+def slicing(features: int, dtype: DTypeLike) -> Slicing:
+    """The bits of a map from R^d; ValueError if d is too large for exact sums in `dtype`.
+
+    >>> slicing(3072, np.float32), slicing(2, np.float64)  # doctest: +NORMALIZE_WHITESPACE
+    (Slicing(map_bits=6, piece_bits=7, pieces=4), Slicing(map_bits=26, piece_bits=27, pieces=2))
+    """
+    precision = np.finfo(dtype).nmant + 1
+    shared_bits = precision + 1 - (features - 1).bit_length()
+    if shared_bits < LEAST_SHARED_BITS:
+        most = 2 ** (precision + 1 - LEAST_SHARED_BITS)
+        raise ValueError(
+            f"{features} features are too many for {np.dtype(dtype)}, which takes {most}: use"
+            " float64, or fewer features"
+        )
+    most_piece_bits = (shared_bits + 1) // 2
+    pieces = -(-(precision + 1) // most_piece_bits)
+    piece_bits = -(-(precision + 1) // pieces)
+    return Slicing(shared_bits - piece_bits, piece_bits, pieces)
+
+
+def room_bits(dtype: DTypeLike) -> int:
+    """How far the entries of A_0 stay from underflow and overflow: by a factor of 2^room_bits.
+
+    No step of `project` underflows then before its result is scaled, as map_bits plus the bits of
+    all pieces are fewer.
+    """
+    return 2 * np.finfo(dtype).nmant - 2
+
+
+def round_map(input_map: np.ndarray) -> np.ndarray:
+    """The rows of `input_map`, f[k, d], rounded so that `project` is exact: f[k, d].
+
+    Each entry becomes an odd multiple of a power of two that its row shares. So none is zero, and
+    no feature is ignored. The largest entries should be within `room_bits` of the normal range.
+    """
+    map_bits = slicing(input_map.shape[1], input_map.dtype).map_bits
+    _, exponents = np.frexp(np.abs(input_map).max(axis=1, keepdims=True))
+    exponents -= map_bits
+    multiples = 2 * np.floor(np.ldexp(input_map, -exponents) / 2) + 1
+    return np.ldexp(multiples, exponents).astype(input_map.dtype)
+
+
+@jax.jit
+def project(input_map: Array, x: Array) -> jax.Array:
+    """``h_0 = A_0 x`` in columns: f[k, d] and f[n, d] to f[k, n].
+
+    For a map from `round_map`, all devices that round to nearest agree on every bit of the result.
+    Each x is first rounded to a grid of at most 2^-24 (float64: 2^-53) times its largest entry, and
+    subnormal entries count as zero, on devices that keep them, too.
+    """
+    n, features = x.shape
+    rows = max(1, min(n, CHUNK_ENTRIES // features))
+    chunks = jnp.pad(x, ((0, -n % rows), (0, 0))).reshape(-1, rows, features)
+    h = jax.lax.map(lambda chunk: _project_chunk(input_map, chunk), chunks)
+    return h.reshape(-1, len(input_map))[:n].T
+
+
+def _project_chunk(input_map: Array, x: Array) -> jax.Array:
+    """`project` in rows: f[n, k]."""
+    _, piece_bits, pieces = slicing(x.shape[1], x.dtype)
+    info = jnp.finfo(x.dtype)
+    x = jnp.where(jnp.abs(x) < info.tiny, 0, x)
+    largest = jnp.max(jnp.abs(x), axis=1)
+    # Powers of two that are normal numbers, and so are their reciprocals.
+    exponents = jnp.minimum(piece_bits - 1 - _exponent(largest), -info.minexp)
+    remainder = x * _power_of_two(exponents, x.dtype)[:, None]
+    products = []
+    for _ in range(pieces):
+        piece = jax.lax.round(remainder, jax.lax.RoundingMethod.TO_NEAREST_EVEN)
+        products.append(jnp.matmul(piece, input_map.T, precision=jax.lax.Precision.HIGHEST))
+        # Exact: the remainder is at most 1/2 and has no finer bits than before.
+        remainder = (remainder - piece) * 2.0**piece_bits
+    h = products.pop()
+    while products:
+        h = products.pop() + h * 2.0**-piece_bits
+    h = h * _power_of_two(-exponents, x.dtype)[:, None]
+    # Devices that flush subnormal numbers to zero differ on when a number is subnormal.
+    return jnp.where(jnp.abs(h) < 2 * info.tiny, 0, h)
+
+
+def flushes(x: np.ndarray) -> bool:
+    """Whether `project` takes a subnormal entry of x, f[n, d], for zero that matters in its row."""
+    _, piece_bits, pieces = slicing(x.shape[1], x.dtype)
+    size = np.abs(x)
+    subnormal = (size > 0) & (size < np.finfo(x.dtype).tiny)
+    if not subnormal.any():
+        return False
+    _, exponents = np.frexp(size.max(axis=1, keepdims=True))
+    half_a_step = np.ldexp(np.ones((), x.dtype), exponents - pieces * piece_bits)
+    return bool((subnormal & (size > half_a_step)).any())
+
+
+def _bits(dtype: Any) -> tuple[Any, int, int]:
+    """The integers as wide as `dtype`, its stored mantissa bits, and its bias."""
+    info = jnp.finfo(dtype)
+    return (jnp.int32 if info.bits == 32 else jnp.int64), info.nmant, info.maxexp - 1
+
+
+def _exponent(x: jax.Array) -> jax.Array:
+    """The e with 2^(e-1) <= x < 2^e for normal x > 0, and a small one for 0: integers."""
+    integer, mantissa_bits, bias = _bits(x.dtype)
+    return (jax.lax.bitcast_convert_type(x, integer) >> mantissa_bits) - bias + 1
+
+
+def _power_of_two(exponent: jax.Array, dtype: Any) -> jax.Array:
+    """2^exponent for integers in the range of normal numbers, made of bits: exact everywhere."""
+    integer, mantissa_bits, bias = _bits(dtype)
+    shifted = (exponent.astype(integer) + bias) << mantissa_bits
+    return jax.lax.bitcast_convert_type(shifted, dtype)
