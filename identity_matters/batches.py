@@ -1,4 +1,4 @@
-"""Training and test examples, in memory or streamed, and which of them each step takes.
+"""Training and test examples, in memory, streamed or drawn, and which of them each step takes.
 
 A run sees its examples as one long sequence, the concatenated permutations of its epochs, and step
 t takes the t-th slice. If the batch size does not divide the number of examples, a batch continues
@@ -82,6 +82,38 @@ class Streams:
     stream: Callable  # (make_batch, first, count) -> iterator
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Drawn:
+    """Fresh training examples at each step, drawn by the devices; a test split in memory.
+
+    An "epoch" is one batch of `train_examples`, so that the key of an example depends on its step
+    and its place in the batch alone, not on the device that draws it.
+    """
+
+    draw: Callable  # (keys[n]) -> {"images": f32[n, ...], "labels": [n, ...]}; jittable
+    train_examples: int  # in a batch
+    test_images: np.ndarray  # f32[n, ...]
+    test_labels: np.ndarray  # [n, ...]
+
+    @property
+    def test_examples(self) -> int:
+        return len(self.test_labels)
+
+    def read_train(self, indices, epochs, seed: int) -> dict:
+        """See `Streams`; empty, because the devices draw the examples."""
+        return {}
+
+    def read_test(self, indices) -> dict:
+        """See `Streams`; examples as they are stored."""
+        return {"images": self.test_images[indices], "labels": self.test_labels[indices]}
+
+    def stream(self, make_batch: Callable[[int], dict], first: int, count: int) -> Generator[dict]:
+        yield from map(make_batch, range(first, first + count))
+
+
+Examples = Arrays | Streams | Drawn
+
+
 def batch_plan(
     seed: int, num_examples: int, batch_examples: int, first_step: int, steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -128,9 +160,7 @@ def example_keys(key: jax.Array, epochs: Array, indices: Array) -> jax.Array:
     return jax.vmap(lambda epoch, index: fold(fold(key, epoch), index))(epochs, indices)
 
 
-def train_batch(
-    data: Arrays | Streams, seed: int, batch_examples: int, rows: slice, step: int
-) -> dict:
+def train_batch(data: Examples, seed: int, batch_examples: int, rows: slice, step: int) -> dict:
     """{"indices", "epochs": i32[rows]} of a step, and what `data.read_train` returns for them.
 
     `seed` determines their order and how they are read; `rows` is this process's slice of a batch.
@@ -140,7 +170,7 @@ def train_batch(
     return {"indices": indices, "epochs": epochs, **data.read_train(indices, epochs, seed)}
 
 
-def evaluation_batch(data: Arrays | Streams, batch_examples: int, rows: slice, number: int) -> dict:
+def evaluation_batch(data: Examples, batch_examples: int, rows: slice, number: int) -> dict:
     """{"images", "labels", "is_real": bool[rows]}; the last example pads the last batch."""
     indices = np.arange(number * batch_examples, (number + 1) * batch_examples)[rows]
     found = data.read_test(np.minimum(indices, data.test_examples - 1))

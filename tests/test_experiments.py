@@ -28,6 +28,14 @@ TINY_RUNS = {
     "experiments.linear_training:noise": (
         "depths=(2,3) noise_stds=(0.1,) draws=2 descent.max_updates=20"
     ),
+    "experiments.linear_sampled:noise_floor": (
+        "depths=(2,) problem.width=3 train.steps=4 train.batch_examples=4 settled_from_step=2"
+    ),
+    "experiments.linear_sampled:devices": "depth=2 train.steps=2 device_counts=(1,2)",
+    "experiments.linear_sampled:points": (
+        "shapes=((2,2),) parts=1 chunks=4 points_per_chunk=500 max_tau=0.5"
+    ),
+    "experiments.sampled_bound:grid": "depths=(2,) batches_of_examples=(8,) runs=4 updates=20",
     "experiments.convergence:inside": (
         "depths=(2,) widths=(2,) problems=2 updates=3 beyond_shapes=((2,2),) beyond_problems=2 "
         "beyond_updates=3"

@@ -15,11 +15,12 @@ import numpy as np
 
 from experiments import run
 from experiments.images.log import RESULT
+from experiments.parts import fit
 from experiments.run.shared import reproduced
 from identity_matters import flops, limits, nets, runs
 from identity_matters.batches import Arrays, Streams
 from identity_matters.images import augment, datasets, imagenet, miniature
-from identity_matters.train import checkpoint, loop, multihost, parallel, step
+from identity_matters.train import checkpoint, loop, parallel, step
 
 # Single-step dispatches would make the host the bottleneck of an accelerator. On a CPU the steps of
 # a dispatch are unrolled, which only takes longer to compile.
@@ -265,32 +266,21 @@ class Training:
         gives {"diverged": True, ...}. Raises run.Interrupted after SIGTERM, once a checkpoint is
         saved, and runs.RunError for checkpoints that cannot be used.
         """
-        devices = self.parallel.devices
-        kind, dtype = devices[0].device_kind, self._settings["model"]["compute_dtype"]
-        peak = flops.peak_flops_per_second(kind, dtype)
         size = {
             "parameters": self.parameters,
-            "training_flops_per_example": self.task.flops_per_example,
             "num_classes": self.num_classes,
-            "train_examples": self.task.data.train_examples,
-            "devices": len(devices),
-            "processes": jax.process_count(),
-            "device_kind": kind,
-            "steps_per_dispatch": self.intervals.steps_per_dispatch,
+            **fit.size(self.task, self.parallel, self.intervals),
         }
-        # What must be the same in a checkpoint and in the training that resumes from it.
-        drawn = {"images": self.fingerprint, "key": np.asarray(jax.random.key_data(key))}
-        own = {"settings": self._settings | drawn, "on_warning": log.say}
-        kept = checkpoint.Checkpoints(log.checkpoint_dir, **own)
-        peak = peak and peak * len(devices)
-        more = {"checkpoints": kept, "peak_flops_per_second": peak, "profile_dir": log.profile_dir}
         try:
-            result, _ = loop.fit(self.task, self.parallel, self.intervals, log, key=key, **more)
-        except loop.StopRequested:
-            raise run.Interrupted from None
-        except (checkpoint.CheckpointError, multihost.Process0Error) as error:
-            advice = "if that does not pass, --overwrite trains anew, or use another --results_dir"
-            raise runs.RunError(f"{error}; {advice}") from None
+            result, _ = fit.fit(
+                self.task,
+                self.parallel,
+                self.intervals,
+                log,
+                key=key,
+                settings=self._settings | {"images": self.fingerprint},
+                compute_dtype=self._settings["model"]["compute_dtype"],
+            )
         except imagenet.DataError as error:
             raise runs.RunError(f"{error}; the same command then resumes") from None
         except step.NonFiniteError as error:

@@ -237,7 +237,7 @@ def execute(
         extra["changed"] = {name: now for name, (_, now) in changes.items()}
         digest = hashlib.sha256(json.dumps(extra["changed"], sort_keys=True).encode()).hexdigest()
         variant, scale = f"{variant}@{digest[:8]}", "reduced"
-    process.configure(experiment.trains)
+    process.configure(experiment.trains, max(settings.get("device_counts", (1,))))
     try:
         jax.devices()
     except (AssertionError, RuntimeError) as error:  # JAX_PLATFORMS names what is not here

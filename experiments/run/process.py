@@ -26,11 +26,13 @@ NUMERICAL_SETTINGS = {
 }
 
 
-def configure(trains: bool) -> None:
+def configure(trains: bool, least_cpu_devices: int = 1) -> None:
     """Fixes what changes numbers, whatever the environment says; caches programs, keeps memory.
 
     Trainings run in float32 on what JAX finds. Everything else runs in float64 and on the CPU, also
     beside an accelerator: TPUs have no float64, and programs of microseconds only wait for a GPU.
+
+    On a CPU, trainings get one virtual device per core, or `least_cpu_devices` if that is more.
     """
     for name, value in NUMERICAL_SETTINGS.items():
         jax.config.update(name, value)
@@ -40,7 +42,8 @@ def configure(trains: bool) -> None:
     if trains and "JAX_NUM_CPU_DEVICES" not in os.environ:
         # A power of two divides the usual batch sizes.
         cores = 1 << (limits.usable_cores().bit_length() - 1)
-        jax.config.update("jax_num_cpu_devices", min(cores, MOST_CPU_DEVICES))
+        chosen = max(min(cores, MOST_CPU_DEVICES), least_cpu_devices)
+        jax.config.update("jax_num_cpu_devices", chosen)
     if trains and platform.libc_ver()[0] == "glibc":
         # Otherwise the kernel clears fresh memory for each step on a CPU, 8 % of the time of
         # `cifar10/small`. Arrays of 64 MB and more are still returned; M_ARENA_MAX = 1 would keep

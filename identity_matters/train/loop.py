@@ -108,14 +108,20 @@ def as_line(record: dict) -> str:
 
 
 def result(records: list[dict]) -> dict:
-    """Summarizes a complete run's records, with test errors at the last and the best step."""
+    """Summarizes a complete run's records, with test errors at the last and the best step.
+
+    A regression has no errors: its best step is that with the least test loss.
+    """
     train = [record for record in records if record["kind"] == "train"]
     evaluations = [record for record in records if record["kind"] == "evaluation"]
     last = evaluations[-1]
-    best = min(evaluations, key=lambda record: record["test_error_percent"])
+    judged = "test_error_percent" if "test_error_percent" in last else "test_loss"
+    best = min(evaluations, key=lambda record: record[judged])
     errors: dict = {}
     for name in (name for name in last if name.endswith("_error_percent")):
         errors |= {name: last[name], name.replace("_percent", "_best_percent"): best[name]}
+    if "error_percent" in train[-1]:
+        errors["train_error_percent"] = train[-1]["error_percent"]
 
     def median(name):
         known = [record[name] for record in train if record[name] is not None]
@@ -127,7 +133,6 @@ def result(records: list[dict]) -> dict:
         "best_step": best["step"],
         "test_loss": last["test_loss"],
         "test_examples": last["test_examples"],
-        "train_error_percent": train[-1]["error_percent"],
         "train_loss": train[-1]["loss"],
         **{name: median(name) for name in SPEEDS},
         "compile_seconds": sum(record["compile_seconds"] for record in train + evaluations),

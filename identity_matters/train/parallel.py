@@ -1,7 +1,8 @@
 """Steps on the devices of one or several processes; the only file that uses `jax.pmap`.
 
 Every device holds the state and, if the data are `Arrays`, the whole training split; a training
-batch is then only the indices of its examples. All other batches hold the images.
+batch is then only the indices of its examples, as it is if they are `Drawn` on the devices. All
+other batches hold the images.
 
 On accelerators the steps of a dispatch are a rolled loop. On CPU, XLA's gradients of convolutions
 are many times slower within a loop, so the loop is unrolled there. For a large net on CPU, use one
@@ -18,7 +19,7 @@ import jax
 import numpy as np
 
 from identity_matters import jax_settings
-from identity_matters.batches import Arrays, evaluation_batch, train_batch
+from identity_matters.batches import Arrays, Streams, evaluation_batch, train_batch
 from identity_matters.checks import check_whole
 from identity_matters.train.step import AXIS_NAME, Task, dispatch, evaluation_step, initial_state
 
@@ -44,6 +45,14 @@ def pick_devices(count: int, batch_examples: int) -> list[jax.Device]:
     if not 0 < count <= len(available):
         raise ValueError(f"devices must be 0 (chosen) to {len(available)} here, got {count}")
     return available[:count]
+
+
+def over_devices(function: Callable, devices: Sequence[jax.Device], **options: Any) -> Callable:
+    """`function` on every device at once, each with its row of the arguments, over AXIS_NAME.
+
+    `options` are those of `jax.pmap`.
+    """
+    return jax.pmap(function, axis_name=AXIS_NAME, devices=devices, **options)
 
 
 class ParallelSteps:
@@ -81,7 +90,8 @@ class ParallelSteps:
         self._share, self._test_share = shares
         self.rows, self._test_rows = (slice(first * n, (first + self._local) * n) for n in shares)
         self._compiled: set = set()
-        self._train = self._map(functools.partial(dispatch, task, self.on_cpu), donate_argnums=0)
+        unroll = self.on_cpu and task.unrolled_on_cpu
+        self._train = self._map(functools.partial(dispatch, task, unroll), donate_argnums=0)
         self._evaluate = self._map(functools.partial(evaluation_step, task))
         self._to_devices = self._map(lambda tree: tree)
         self._resident: Any = None
@@ -123,16 +133,20 @@ class ParallelSteps:
         state = initial_state(self._task.init(key), self._task.optimizer)
 
         def examples(*shape):
-            dtype = data.train_images.dtype if isinstance(data, Arrays) else np.uint8
-            images = like((*shape, *data.image_shape), dtype)
-            return {"images": images, "labels": like(shape, np.int32)}
+            if isinstance(data, Streams):
+                images, labels = like(data.image_shape, np.uint8), like((), np.int32)
+            else:
+                one = data.read_test(np.arange(1))
+                images, labels = one["images"][0], one["labels"][0]
+            of_each = {"images": images, "labels": labels}
+            return jax.tree.map(lambda x: like((*shape, *x.shape), x.dtype), of_each)
 
         arguments: tuple
         if part == "train":
             program, share = self._train, self._share
             batch = {name: like((steps, share), np.int32) for name in ("indices", "epochs")}
             stays = {"key": key, **(examples(data.train_examples) if resident else {})}
-            batch |= {} if resident else examples(steps, share)
+            batch |= examples(steps, share) if isinstance(data, Streams) else {}
             arguments = state, stays, batch, like((), np.bool_)
         else:
             program, share, steps = self._evaluate, self._test_share, 1
@@ -183,7 +197,7 @@ class ParallelSteps:
         return jax.tree.map(lambda shard: np.array(shard)[0], jax.device_get(shards))
 
     def _map(self, function, **options):
-        return jax.pmap(function, axis_name=AXIS_NAME, devices=self.devices, **options)
+        return over_devices(function, self.devices, **options)
 
     def _replicate(self, tree):
         # The same pmap of the identity lays arrays out as the steps want them in every version of

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from identity_matters.batches import Arrays, Streams, example_keys
+from identity_matters.batches import Drawn, Examples, example_keys
 from identity_matters.train.checkpoint import COLLECTIONS
 
 # The mapped axis; nets with statistics of the whole batch, such as batch norm, average over it.
@@ -34,9 +34,23 @@ DECAYED = {
 }
 
 
+def classification(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Cross entropy, f32[n], and whether the largest logit, the first of several, is another's.
+
+    logits: f32[n, k]; labels: i32[n].
+    """
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return losses, jnp.argmax(logits, axis=-1) != labels
+
+
+def regression(outputs: jax.Array, labels: jax.Array) -> tuple[jax.Array, None]:
+    """``||y - yhat||^2``, f32[n], for outputs and labels f32[n, k]; nothing counts as an error."""
+    return jnp.sum((outputs - labels) ** 2, axis=-1), None
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Task:
-    """A classification problem as pure functions and data.
+    """A classification or regression problem as pure functions and data.
 
     Of the variables, only "params" are trained; a collection that the net lacks is an empty dict.
     `apply` takes one key per example and returns logits f32[n, k] and intermediates:
@@ -48,11 +62,13 @@ class Task:
     apply: Callable  # (variables, x: f32[n, ...], *, train, keys=None) -> (logits, intermediates)
     train_input: Callable  # (images, keys[n]) -> f32[n, ...]
     eval_input: Callable  # (images) -> f32[n, ...]
-    data: Arrays | Streams
+    data: Examples
     optimizer: optax.GradientTransformation
     schedule: Callable  # (step) -> f32[], for the log
     flops_per_example: float  # floating-point operations to train on one example
     top_k: int = 0  # see `evaluation_step`
+    compare: Callable = classification  # (outputs, labels) -> (losses f32[n], errors or None)
+    unrolled_on_cpu: bool = True  # the steps of a dispatch; convolutions need it, see `parallel`
 
 
 def learning_rate_schedule(
@@ -169,25 +185,28 @@ def training_step(task: Task, state: dict, batch: dict, key: jax.Array) -> tuple
 
     A batch is {"images": [n, ...], "labels": i32[n], "indices": i32[n], "epochs": i32[n]}, an equal
     share for each device of AXIS_NAME. The randomness of an example depends on `key`, its epoch and
-    its index alone. The loss is the mean cross entropy over the whole batch, without the penalty.
+    its index alone. The loss is the mean of `task.compare` over the whole batch, without the
+    penalty. Where the data are `Drawn`, the batch has no images and labels yet.
 
-    `sums`, of the whole batch, holds loss f32[] (summed over examples), errors i32[], examples
-    i32[], gradient_norm f32[] (of the mean loss) and learning_rate f32[].
+    `sums`, of the whole batch, holds loss f32[] (summed over examples), errors i32[] (of a
+    classification), examples i32[], gradient_norm f32[] (of the mean loss) and learning_rate f32[].
     """
     augmentation_keys, dropout_keys = (
         example_keys(one, batch["epochs"], batch["indices"]) for one in jax.random.split(key)
     )
+    if isinstance(task.data, Drawn):
+        batch = {**batch, **task.data.draw(augmentation_keys)}
     x, labels = task.train_input(batch["images"], augmentation_keys), batch["labels"]
 
     def loss_of(params):
         variables = {**_variables(state), "params": params}
         logits, intermediates = task.apply(variables, x, train=True, keys=dropout_keys)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        errors = jnp.sum(jnp.argmax(logits, axis=-1) != labels, dtype=jnp.int32)
-        return jnp.mean(losses), (errors, intermediates["batch_stats"])
+        losses, errors = task.compare(logits, labels)
+        counts = {} if errors is None else {"errors": jnp.sum(errors, dtype=jnp.int32)}
+        return jnp.mean(losses), (counts, intermediates["batch_stats"])
 
     differentiate = jax.value_and_grad(loss_of, has_aux=True)
-    (loss, (errors, batch_stats)), gradient = differentiate(state["params"])
+    (loss, (counts, batch_stats)), gradient = differentiate(state["params"])
     gradient = jax.lax.pmean(gradient, AXIS_NAME)
     updates, opt_state = task.optimizer.update(gradient, state["opt_state"], state["params"])
     new_state = {
@@ -200,7 +219,7 @@ def training_step(task: Task, state: dict, batch: dict, key: jax.Array) -> tuple
         "opt_state": opt_state,
     }
     n = len(labels)
-    sums = {"loss": loss * n, "errors": errors, "examples": jnp.int32(n)}
+    sums = {"loss": loss * n, **counts, "examples": jnp.int32(n)}
     sums = jax.lax.psum(sums, AXIS_NAME)
     sums["gradient_norm"] = optax.tree.norm(gradient)
     sums["learning_rate"] = jnp.asarray(task.schedule(state["step"]), jnp.float32)
@@ -218,7 +237,7 @@ def dispatch(
     """
 
     def one_step(state, batch):
-        if "images" not in batch:
+        if "images" in resident:
             taken = {name: resident[name][batch["indices"]] for name in ("images", "labels")}
             batch = {**batch, **taken}
         return training_step(task, state, batch, resident["key"])
@@ -234,26 +253,26 @@ def dispatch(
 
 
 def evaluation_step(task: Task, state: dict, batch: dict) -> dict:
-    """The sums of one batch {"images", "labels": i32[n], "is_real": bool[n]}.
+    """The sums of one batch {"images", "labels": i32[n] or f32[n, k], "is_real": bool[n]}.
 
-    They cover the examples with `is_real`, on all devices of AXIS_NAME: loss f32[], errors i32[],
-    examples i32[], and residual_ratio f32[blocks], each block's ``||h(x)|| / ||x||``; if
+    They cover the examples with `is_real`, on all devices of AXIS_NAME: loss f32[], errors i32[]
+    (of a classification), examples i32[], and the net's residual_ratio f32[blocks]; if
     `task.top_k` is above 0, also top_k_errors i32[], the examples whose label is not among the
     `top_k` largest logits. Ties go to the first, as in `argmax`.
     """
     labels, is_real = batch["labels"], batch["is_real"]
     x = task.eval_input(batch["images"])
     logits, intermediates = task.apply(_variables(state), x, train=False)
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    errors = jnp.argmax(logits, axis=-1) != labels
+    losses, errors = task.compare(logits, labels)
     ratios = intermediates["residual_ratio"]
     # `where`, not a product: padding may hold values whose loss is not finite.
     sums = {
         "loss": jnp.sum(jnp.where(is_real, losses, 0)),
-        "errors": jnp.sum(errors & is_real, dtype=jnp.int32),
         "examples": jnp.sum(is_real, dtype=jnp.int32),
         "residual_ratio": jnp.sum(jnp.where(is_real[None, :], ratios, 0), axis=1),
     }
+    if errors is not None:
+        sums["errors"] = jnp.sum(errors & is_real, dtype=jnp.int32)
     if task.top_k:
         largest = jax.lax.top_k(logits, task.top_k)[1]
         missed = jnp.all(largest != labels[:, None], axis=-1)
@@ -277,10 +296,10 @@ class NonFiniteError(Exception):
 
 @dataclasses.dataclass
 class MetricSums:
-    """Metrics since the last train record; saved in checkpoints."""
+    """Metrics since the last train record; saved in checkpoints. A regression has no errors."""
 
     loss: float = 0.0
-    errors: int = 0
+    errors: int | None = None
     examples: int = 0
     gradient_norm: float = 0.0
     learning_rate: float = 0.0
@@ -295,7 +314,8 @@ class MetricSums:
             NonFiniteError.check(first_step + i, "loss", loss)
             NonFiniteError.check(first_step + i, "gradient_norm", self.gradient_norm)
             self.loss += float(loss)
-            self.errors += int(sums["errors"][i])
+            if "errors" in sums:
+                self.errors = (self.errors or 0) + int(sums["errors"][i])
             self.examples += int(sums["examples"][i])
             self.learning_rate = float(sums["learning_rate"][i])
 
@@ -303,12 +323,15 @@ class MetricSums:
         """The train record; `peak`, if known, is the operations per second of all devices."""
         images_per_second = self.examples / self.seconds
         flops_per_second = images_per_second * flops_per_example
+        errors = {}
+        if self.errors is not None:
+            errors["error_percent"] = 100 * self.errors / self.examples
         return {
             "kind": "train",
             "step": step,
             "epoch": epoch,
             "loss": self.loss / self.examples,
-            "error_percent": 100 * self.errors / self.examples,
+            **errors,
             "learning_rate": self.learning_rate,
             "gradient_norm": self.gradient_norm,
             "images_per_second": images_per_second,
@@ -328,7 +351,7 @@ def evaluation_record(
     examples = int(sums["examples"])
     loss = float(sums["loss"]) / examples
     NonFiniteError.check(step, "test_loss", loss)
-    errors = {"test_error_percent": "errors"}
+    errors = {"test_error_percent": "errors"} if "errors" in sums else {}
     errors |= {f"test_top{top_k}_error_percent": "top_k_errors"} if top_k else {}
     return {
         "kind": "evaluation",

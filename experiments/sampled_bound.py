@@ -1,0 +1,151 @@
+"""Minibatch descent on linear residual nets: the proved bounds of risk and of staying inside.
+
+Random R near the identity, three depths, three batch sizes, many runs each, from zero weights.
+S5 (docs/theory/sampled.md) bounds the mean risk of the runs that have not left the ball, after each
+number of updates, and S6 the share of runs that leave it. The runs are NumPy's, with the gradients
+of the formula.
+
+Command: python -m experiments.sampled_bound
+Hardware: one CPU core. Time: 8 s. float64.
+The criteria were written before the first run. Expected: no violation, and at the last update the
+bound is at most 3 times the mean risk in all nine cells.
+"""
+
+import math
+
+import numpy as np
+
+from experiments import run
+from experiments.run.shared import configs, each, largest, least, total, under_attack
+from identity_matters import random_matrices
+from identity_matters.linear import sampled, sampled_bound
+
+VARIANTS = {"grid": "three depths, three batch sizes"}
+_GRID = {
+    "depths": (2, 8, 32),  # layers
+    "batches_of_examples": (8, 32, 128),
+    "width": 8,  # d
+    "start": 0.005,  # ||(I - R) Sigma^{1/2}||_F, the root of f(0) - C
+    "sigma_eigenvalues": (0.9, 1.1),  # the least and the largest of Sigma, evenly spaced between
+    "noise_std": 0.0007,  # of the labels
+    "rate_times_depth": 0.025,  # the learning rate times l
+    "radius": 0.05,  # b: the ball is |||A||| <= b / l
+    "updates": 200,
+    "runs": 100,  # for each depth and batch size
+    # The mean over runs may exceed the bound by this many of its standard errors: with 201 updates
+    # in nine cells, chance alone exceeds 5 in fewer than one experiment of a thousand.
+    "standard_errors": 5.0,
+    "largest_factor": 3.0,  # most by which the bound of the last risk may exceed the mean
+}
+get_config = configs({"grid": _GRID})
+CURVE_POINTS = 41  # points of each curve that are kept
+
+
+def trials(*, variant: str, **settings) -> list[dict]:
+    """One for each depth and batch size."""
+    several = {"depths": "depth", "batches_of_examples": "batch_examples"}
+    return each(settings, several, measured=variant)
+
+
+def build(**trial) -> dict:
+    """A trial and its certificate; the random problem comes with the seed."""
+    low, high = trial["sigma_eigenvalues"]
+    if not 0 < low <= high:
+        raise ValueError(f"sigma_eigenvalues must ascend from above 0, got {(low, high)}")
+    return trial
+
+
+def measure(trial, rng) -> dict:
+    """Curves of the mean risk over runs, of its bound, and who left the ball."""
+    low, high = trial.sigma_eigenvalues
+    Sigma = random_matrices.symmetric(rng, np.linspace(low, high, trial.width))
+    direction = rng.standard_normal((trial.width, trial.width))
+    problem = sampled.make_problem(np.eye(trial.width), Sigma, trial.noise_std)
+    scale = trial.start / np.linalg.norm(direction @ problem.root)
+    problem = sampled.make_problem(np.eye(trial.width) + scale * direction, Sigma, trial.noise_std)
+    how = {
+        "depth": trial.depth,
+        "learning_rate": trial.rate_times_depth / trial.depth,
+        "batch_examples": trial.batch_examples,
+        "updates": trial.updates,
+    }
+    certificate = sampled_bound.certify(problem, **how, radius=trial.radius)
+    if certificate is None:
+        return {"certified": False}
+    runs = sampled.descend(rng, problem, **how, runs=trial.runs)
+    outside = np.maximum.accumulate(runs.norm > certificate.norm, axis=1)
+    # (f - C) of the runs that have not left the ball, 0 for the others: S5 bounds its mean.
+    kept = np.where(outside, 0.0, runs.excess_risk)
+    mean = kept.mean(axis=0)
+    error = kept.std(axis=0, ddof=1) / math.sqrt(trial.runs)
+    bound = certificate.risk(np.arange(trial.updates + 1))
+    # Rounding: at the start bound and risk are equal.
+    excess = mean - bound * (1 + 1e-9)
+    shown = np.unique(np.linspace(0, trial.updates, CURVE_POINTS).astype(int))
+    # R is close to I, so all entries of E move at the pace l, as with eigenvalues 1 in S1.
+    predicted = sampled_bound.noise_floor(
+        np.ones(trial.width),
+        np.linspace(low, high, trial.width),
+        depth=trial.depth,
+        learning_rate=how["learning_rate"],
+        batch_examples=trial.batch_examples,
+        noise_std=trial.noise_std,
+    )
+    return {
+        "certified": True,
+        "failure_probability": certificate.failure_probability,
+        "left": int(outside[:, -1].sum()),
+        "largest_norm_times_depth": float(runs.norm.max() * trial.depth),
+        "violations": int(np.sum(excess > trial.standard_errors * error)),
+        "start_risk": float(mean[0]),
+        "risk": float(mean[-1]),
+        "risk_bound": float(bound[-1]),
+        "predicted_risk": predicted,
+        "curve_updates": shown.tolist(),
+        "curve_risk": mean[shown].tolist(),
+        "curve_bound": bound[shown].tolist(),
+    }
+
+
+def judge(settings: dict, records: list[dict]) -> tuple[dict, str]:
+    """Holds iff nothing exceeds its bound and the bound of the last risk is within the factor.
+
+    More runs than S6 allows have left the ball if their number exceeds its mean by
+    `standard_errors` binomial standard errors.
+    """
+    certified = [r for r in records if r["certified"]]
+    metrics = {"cells": len(records), "certified_cells": len(certified)}
+    if len(certified) < len(records):
+        return metrics, "undecided"
+    runs = settings["runs"]
+
+    def too_many_left(r):
+        p = min(r["failure_probability"], 1.0)
+        spread = math.sqrt(runs * p * (1 - p))
+        return r["left"] > runs * p + settings["standard_errors"] * spread
+
+    factors = [r["risk_bound"] / r["risk"] for r in records]
+    metrics |= {
+        "runs": runs * len(records),
+        "left_the_ball": total(records, "left"),
+        "cells_with_too_many_left": sum(map(too_many_left, records)),
+        "largest_failure_probability": largest(records, "failure_probability"),
+        "largest_norm_times_depth": largest(records, "largest_norm_times_depth"),
+        "risks_above_the_bound": total(records, "violations"),
+        "least_bound_over_risk": min(factors),
+        "largest_bound_over_risk": max(factors),
+        "least_start_over_risk": min(r["start_risk"] / r["risk"] for r in records),
+        "least_predicted_over_risk": min(r["predicted_risk"] / r["risk"] for r in records),
+        "largest_predicted_over_risk": max(r["predicted_risk"] / r["risk"] for r in records),
+        "least_depth_layers": least(records, "depth"),
+        "largest_depth_layers": largest(records, "depth"),
+    }
+    refuted = metrics["risks_above_the_bound"] or metrics["cells_with_too_many_left"]
+    return metrics, under_attack(bool(refuted), max(factors) <= settings["largest_factor"])
+
+
+VERDICTS = {"grid": ("sampled-bound", judge)}
+EXPERIMENT = run.Experiment("sampled_bound", trials, {"grid": measure}, VERDICTS, build)
+
+if __name__ == "__main__":
+    run.main(EXPERIMENT)
