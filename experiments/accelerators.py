@@ -3,15 +3,20 @@
 import importlib.util
 import os
 import subprocess
+import time
 
 import jax
+import numpy as np
 
 import experiments
+from identity_matters import limits
 
 # What JAX needs for an accelerator -> what it computes on.
 PLUGINS = {"jax_cuda12_plugin": "GPU", "jax_cuda13_plugin": "GPU", "libtpu": "TPU"}
 _FIND = experiments.HERE.parent / "requirements" / "accelerator.sh"
 _FIND_SECONDS = 60
+LONG_HOURS = 2  # trainings that take less say so as they go
+_PRODUCT_SIDE = 1024  # of the matrices whose product is timed: 2 GFLOP
 
 
 def find_lock() -> str:
@@ -69,3 +74,32 @@ def require_used() -> None:
             f"there is an accelerator, but this environment is for CPUs; run: make setup"
             f" ACCEL={lock}; {advice}"
         )
+
+
+def least_cpu_hours(flops: float) -> float:
+    """Hours that so many operations take here, at the speed of a product of float32 matrices."""
+    matrix = np.ones((_PRODUCT_SIDE, _PRODUCT_SIDE), np.float32)
+    best_seconds = float("inf")
+    for _ in range(3):
+        started = time.perf_counter()
+        matrix @ matrix
+        best_seconds = min(best_seconds, time.perf_counter() - started)
+    return flops / (2 * _PRODUCT_SIDE**3 / best_seconds) / 3600
+
+
+def warning_of_hours(flops: float, instead: str) -> str | None:
+    """What to say before a training of so many operations begins on a CPU, if it will take long.
+
+    Args:
+      flops: floating-point operations of all its steps.
+      instead: what could be trained here instead, in words.
+    """
+    if jax.default_backend() != "cpu":
+        return None
+    hours = least_cpu_hours(flops)
+    if hours < LONG_HOURS:
+        return None
+    return (
+        f"no accelerator found: this takes at least {hours:.3g} hours on {limits.usable_cores()}"
+        f" cores, even at the speed of matrix products; {instead}"
+    )

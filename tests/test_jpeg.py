@@ -183,5 +183,5 @@ def test_a_second_image_does_not_hide_that_the_first_was_cut(name):
     whole = FILES[name]
     for end in range(whole.index(b"\xff\xda") + 20, len(whole) - 2, 7):
         # The decoder notices if the cut is within a header.
-        with pytest.raises(imagenet.DataError, match="is truncated|cannot be decoded"):
+        with pytest.raises(imagenet.DataError, match=r"is truncated|cannot be decoded"):
             imagenet.decode(whole[:end] + whole, name)

@@ -354,6 +354,31 @@ def test_nobody_trains_on_the_cpu_by_accident(monkeypatch, platforms, plugin, lo
             accelerators.require_used()
 
 
+def test_a_training_that_needs_an_accelerator_says_so_before_it_starts(tmp_path):
+    """The paper's net on images of CIFAR's kind, for which all else is there."""
+    code = """
+import numpy as np
+from experiments import run
+from experiments.images import cifar
+from identity_matters.images import datasets
+
+images, labels = np.zeros((128, 32, 32, 3), np.uint8), np.arange(128) % 10
+datasets.load = lambda name, split, data_dir: (images, labels)
+def refuse(*_, **__):
+    raise run.Interrupted
+run.run_trials = refuse
+run.main(cifar.EXPERIMENT)
+"""
+    variant, results = "--config=:cifar10/all_conv_residual", f"--results_dir={tmp_path / 'r'}"
+    finished = forked.run_code(code, tmp_path, variant, results, ends=run.INTERRUPTED_CODE)
+    first, second, *_ = finished.stderr.splitlines()
+    hours = re.match("no accelerator found: this takes at least ([0-9.e+]+) hours on", first)
+    # 9.09e16 operations; a core does between 10 and 300 billion a second.
+    assert 9.09e16 / 3600 / 300e9 / 64 < float(hours[1]) < 9.09e16 / 3600 / 1e9
+    assert first.endswith("; --config=:cifar10/small takes about 3 on two cores")
+    assert second.startswith("writing ")
+
+
 def test_what_this_machine_has_is_found():
     assert accelerators.find_lock() in ("cpu", "cuda12", "cuda13", "tpu")
 

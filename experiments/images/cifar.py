@@ -34,6 +34,9 @@ OTHER_VARIANTS = tuple(
     for dataset in CLAIMS
 )
 
+# What to train where there is no accelerator.
+ON_A_CPU = "--config=:cifar10/small takes about 3 on two cores"
+
 _SMALL = {"blocks_per_stage": (3, 3, 3), "widths": (32, 64, 128)}
 _COSINE = {"schedule": "cosine", "boundary_steps": (), "warmup_steps": 400, "weight_decay": 5e-4}
 _THIRTY_EPOCHS = {"steps": train.steps_at(128, 30)[0], "steps_per_checkpoint": 200}

@@ -258,6 +258,11 @@ class Training:
         sizes = {name: train[name] for name in ("batch_examples", "evaluation_batch_examples")}
         self.parallel = parallel.ParallelSteps(self.task, devices=devices, **sizes)
 
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of all training steps."""
+        return self.task.flops_per_example * self.parallel.batch_examples * self.intervals.steps
+
     def run(self, key, log, *, keep_diverged: bool = False) -> dict:
         """Trains; returns the last and the best test error, the timings, and what was trained on.
 

@@ -269,6 +269,11 @@ def execute(
         several.require_alike(settings, alike, problem)
     except ValueError as error:
         raise app.UsageError(str(error)) from None
+    instead = getattr(experiment.settings_module, "ON_A_CPU", None)
+    if instead and experiment.own_settings(settings["variant"])["scale"] == "paper":
+        flops = sum(subject.flops for subject in subjects)
+        if warning := accelerators.warning_of_hours(flops, instead):
+            logging.info("%s", warning)
     named = {"experiment": experiment.name, "variant": variant, "seed": seed, "scale": scale}
     run_dir = several.open_run(results_dir, **named, config=settings, overwrite=overwrite, **extra)
     logging.info("writing %s", run_dir.path)
