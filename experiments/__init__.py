@@ -5,7 +5,9 @@ the commands compare, promote, report and reproduce, and images.prepare_data.
 """
 
 import importlib
+import os
 import pathlib
+import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 # Name of a module's list of variants -> the note that --help prints beside each. `make reproduce`
@@ -22,6 +24,28 @@ MODULES = {
     for path in sorted([*HERE.glob("*.py"), *HERE.glob("images/*.py")])
     if "\nEXPERIMENT = " in path.read_text(encoding="utf-8")
 }
+
+
+def open_closed_streams() -> None:
+    """Opens what is closed of standard input, output and error, to nowhere.
+
+    Otherwise a file of a run could get the number of standard error, and whatever a library says
+    would be written into it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+
+
+open_closed_streams()  # here, before any library is imported
 
 
 def find(name: str):
