@@ -33,6 +33,9 @@ refuse() { echo "slurm: $1" >&2; exit 2; }
 cd "${SLURM_SUBMIT_DIR:?this script is for sbatch}"
 [[ -x .venv/bin/python ]] || refuse "no .venv in $PWD; run make setup ACCEL=cuda13 there first"
 
+# srun does not take this over from sbatch, and would give each task one core where tasks are bound.
+export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
+
 # Pre-emption may signal this shell, too; it must go on waiting until the training has saved. bash
 # runs a trap only after the command in the foreground has ended.
 trap : TERM

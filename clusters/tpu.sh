@@ -1,42 +1,61 @@
 #!/usr/bin/env bash
-# A training on a Cloud TPU: clusters/tpu.sh create | setup | run MODULE FLAGS... | delete
+# A training on a Cloud TPU:
+#   clusters/tpu.sh create | setup | run MODULE FLAGS... | logs | status | stop | delete
 # docs/clusters.md explains the variables. Any step may be repeated: records and checkpoints are in
-# the bucket, so `run` on a new TPU resumes what was begun on an earlier one. DRY_RUN=1 prints the
-# commands. Never tried on a real TPU.
+# the bucket, so `run` on a new TPU resumes what was begun on an earlier one. A training goes on when
+# this machine is switched off. DRY_RUN=1 prints the commands. Never tried on a real TPU.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 step=${1:-}
 shift || true
 : "${TPU_NAME:?names the TPU}" "${ZONE:?is its zone}" "${PROJECT:?is your project}"
+data_dir=${DATA_DIR:-data}
+read -ra datasets <<<"${DATASETS:-cifar10}"
 
 refuse() { echo "tpu: $1" >&2; exit 2; }
+is_on() { [[ $1 == 1 || $1 == yes || $1 == true ]]; }
 call() {
-  if [[ -n ${DRY_RUN:-} ]]; then printf '%q ' "$@" && echo; else "$@"; fi
+  if is_on "${DRY_RUN:-0}"; then printf '%q ' "$@" && echo; else "$@"; fi
 }
 tpu() { call gcloud compute tpus tpu-vm "$@" --zone="$ZONE" --project="$PROJECT"; }
-everywhere() { tpu ssh "$TPU_NAME" --worker=all --command="$1"; }
+on() { tpu ssh "$TPU_NAME" --worker="$1" --command="cd identity-matters && $2"; } # worker, command
+quoted() { printf '%q ' "$@"; }
+
+spot=()
+if is_on "${SPOT:-0}"; then spot=(--spot); fi
 
 case $step in
   create)
     tpu create "$TPU_NAME" --accelerator-type="${TPU_TYPE:?v5litepod-8, say}" \
-      --version="${TPU_VERSION:?v2-alpha-tpuv5-lite, say}" ${SPOT:+--spot} ;;
+      --version="${TPU_VERSION:?v2-alpha-tpuv5-lite, say}" "${spot[@]}" ;;
   setup)
+    for name in "${datasets[@]}"; do
+      is_on "${DRY_RUN:-0}" || [[ -f $data_dir/arrays/$name/test/manifest.json ]] ||
+        refuse "$name is not prepared in $data_dir, from where it is copied; run: make data DATASETS=$name"
+    done
+    # gcloud asks the agent for the key as soon as there are several machines.
+    ssh-add -l >/dev/null 2>&1 ||
+      echo "tpu: no ssh agent has a key; docs/clusters.md says what several machines need" >&2
     # A bundle, not an archive, because runs record the commit that they were made at.
     call git bundle create identity-matters.bundle.tmp HEAD
+    call tar --create --gzip --file=arrays.tar.gz.tmp --directory="$data_dir" "${datasets[@]/#/arrays/}"
     tpu scp identity-matters.bundle.tmp "$TPU_NAME:identity-matters.bundle" --worker=all
-    everywhere 'rm -rf identity-matters && git clone -q identity-matters.bundle identity-matters'
+    tpu scp arrays.tar.gz.tmp "$TPU_NAME:arrays.tar.gz" --worker=all
+    tpu ssh "$TPU_NAME" --worker=all --command='rm -rf identity-matters && git clone -q identity-matters.bundle identity-matters'
+    on all 'mkdir -p data && tar --extract --gzip --file=../arrays.tar.gz --directory=data'
     # The runtimes come with Python 3.10.
-    everywhere 'python3 -m pip install --user --quiet uv && ~/.local/bin/uv python install 3.11'
-    everywhere "export PATH=~/.local/bin:\$PATH && cd identity-matters && make setup ACCEL=tpu && $(
-      printf 'make data DATASETS=%q' "${DATASETS:-cifar10}"
-    )" ;;
+    on all 'python3 -m pip install --user --quiet uv && ~/.local/bin/uv python install 3.11'
+    # shellcheck disable=SC2016 # expanded there
+    on all 'PATH=~/.local/bin:$PATH make setup ACCEL=tpu' ;;
   run)
     [[ ${BUCKET:?is where results go, gs://NAME} == gs://* && $# -gt 0 ]] ||
       refuse "BUCKET must begin with gs://, and a training must be named"
-    everywhere "cd identity-matters && .venv/bin/python -m $(
-      printf '%q ' "$@" --distributed "--results_dir=${BUCKET%/}/results"
-    )" ;;
+    on all "clusters/detached.sh start $(quoted "$@" --distributed "--results_dir=${BUCKET%/}/results")"
+    echo "the training goes on without this machine; clusters/tpu.sh logs shows what it does" ;;
+  logs) on 0 'clusters/detached.sh logs' ;; # process 0 writes; Ctrl-C ends the view alone
+  status) on all 'clusters/detached.sh status' ;;
+  stop) on all 'clusters/detached.sh stop' ;;
   delete) tpu delete "$TPU_NAME" --quiet ;;
-  *) refuse "the step must be create, setup, run or delete, got '$step'" ;;
+  *) refuse "the step must be create, setup, run, logs, status, stop or delete, got '$step'" ;;
 esac

@@ -1,7 +1,12 @@
 """clusters/ and its page: their flags exist, and a job that is told to stop queues again."""
 
+import contextlib
+import os
 import re
 import shlex
+import shutil
+import signal
+import time
 
 import pytest
 import yaml
@@ -41,26 +46,99 @@ def test_the_manifest_is_one_slice_whose_machines_all_start_anew():
     assert POD["restartPolicy"] == "Never"
 
 
+TPU = {"TPU_NAME": "t", "ZONE": "z", "PROJECT": "p", "TPU_TYPE": "v4-8", "TPU_VERSION": "v"}
+
+
+def shown(*arguments, **changes):
+    """What clusters/tpu.sh would run."""
+    environment = {**TPU, "DRY_RUN": "1", "BUCKET": "gs://b'; touch x; '", **changes}
+    return forked.shell("clusters/tpu.sh", *arguments, **environment)
+
+
+def remote_commands(finished) -> list[str]:
+    words = shlex.split(finished.stdout)
+    return [word.removeprefix("--command=") for word in words if word.startswith("--command=")]
+
+
 def test_every_step_on_a_tpu_is_shown_with_its_words_quoted():
-    tpu = {"TPU_NAME": "t", "ZONE": "z", "PROJECT": "p", "TPU_TYPE": "v4-8", "TPU_VERSION": "v"}
-    environment = {**tpu, "DRY_RUN": "1", "BUCKET": "gs://b'; touch x; '"}
-
-    def shown(*arguments, **changes):
-        return forked.shell("clusters/tpu.sh", *arguments, **{**environment, **changes})
-
-    for step in ("create", "setup", "delete"):
-        finished = shown(step, DATASETS="a; touch x")
+    for step in ("create", "setup", "logs", "status", "stop", "delete"):
+        finished = shown(step, DATASETS="cifar10 cifar100", DATA_DIR="a; touch x")
         assert finished.returncode == 0, finished.stderr
-        assert step != "setup" or r"DATASETS=a\;\ touch\ x" in shlex.split(finished.stdout)[-3]
+        if step == "setup":
+            words = shlex.split(finished.stdout)
+            packed = words[words.index("tar") :][:7]
+            assert packed[-3:] == ["--directory=a; touch x", "arrays/cifar10", "arrays/cifar100"]
+            # Nothing there needs TensorFlow.
+            assert not any("make data" in command for command in remote_commands(finished))
     finished = shown("run", "experiments.images.cifar", "--config=:a b")
     assert finished.returncode == 0, finished.stderr
-    (command,) = [w for w in shlex.split(finished.stdout) if w.startswith("--command=")]
-    words = shlex.split(command.removeprefix("--command="))
+    (command,) = remote_commands(finished)
+    words = shlex.split(command)
     flags = ["--config=:a b", "--distributed", "--results_dir=gs://b'; touch x; '/results"]
-    assert words[-4:] == ["experiments.images.cifar", *flags]
+    assert words[3:] == ["clusters/detached.sh", "start", "experiments.images.cifar", *flags]
     assert shown("run", BUCKET="b").returncode == 2
     assert shown("walk").returncode == 2
     assert "TPU_TYPE: v5litepod-8, say" in shown("create", TPU_TYPE="").stderr
+    refused = shown("setup", DRY_RUN="0", DATA_DIR="/nowhere")
+    assert refused.returncode == 2
+    assert "cifar10 is not prepared in /nowhere, from where it is copied" in refused.stderr
+
+
+def test_a_tpu_that_may_be_taken_away_is_asked_for_by_a_word_that_means_yes():
+    for value, expected in {"": False, "0": False, "no": False, "1": True, "yes": True}.items():
+        assert ("--spot" in shlex.split(shown("create", SPOT=value).stdout)) == expected
+
+
+TRAINING = """#!/bin/bash
+trap 'echo saved; exit 75' TERM
+echo "$@"
+for ((i = 0; i < 600; i++)); do sleep 0.1; done
+"""
+
+
+@pytest.fixture
+def detached(tmp_path):
+    """clusters/detached.sh in a checkout whose Python trains until it is told to stop."""
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    script = shutil.copy(CLUSTERS / "detached.sh", tmp_path / "clusters")
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.write_text(TRAINING)
+    python.chmod(0o755)
+    yield lambda *words: forked.shell(script, *words)
+    if (tmp_path / "training.pid").exists():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int((tmp_path / "training.pid").read_text()), signal.SIGKILL)
+
+
+def test_a_training_outlives_its_connection_and_stops_when_told_to(detached, tmp_path):
+    assert detached("status").stdout == "no training was started here\n"
+    assert detached("stop").returncode == 2
+    started = detached("start", "experiments.images.cifar", "--config=:a b")
+    assert started.returncode == 0, started.stderr
+    process = int((tmp_path / "training.pid").read_text())
+    assert started.stdout == f"started as process {process}\n"
+    # The shell that started it has ended, and it is in a session of its own.
+    assert os.getsid(process) != os.getsid(0)
+    log = tmp_path / "training.log"
+    deadline = time.monotonic() + 30
+    while not log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    said = "-m experiments.images.cifar --config=:a b\n"
+    assert detached("status").stdout == f"running as process {process}\n{said}"
+    again = detached("start", "experiments.images.cifar")
+    assert (again.returncode, again.stderr.count("runs here already")) == (2, 1)
+    assert detached("stop").stdout.endswith("ended with code 75\n")
+    assert detached("status").stdout == "ended with code 75\nsaved\n"
+    assert log.read_text() == f"{said}saved\n"
+    # It can be started again, and killed without a word.
+    assert detached("start", "experiments.images.cifar").returncode == 0
+    os.killpg(os.getsid(int((tmp_path / "training.pid").read_text())), signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while "killed, or this machine was started anew" not in detached("status").stdout:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -73,16 +151,15 @@ def slurm(tmp_path):
         path.write_text(f"#!/bin/bash\n{body}\n")
         path.chmod(0o755)
 
-    program(
-        tmp_path / "srun", f'echo srun "$@" >>{notes}; while [[ $1 == -* ]]; do shift; done; "$@"'
-    )
+    run_it = 'while [[ $1 == -* ]]; do shift; done; "$@"'
+    program(tmp_path / "srun", f'echo "$SRUN_CPUS_PER_TASK" srun "$@" >>{notes}; {run_it}')
     program(tmp_path / "scontrol", f'echo scontrol "$@" >>{notes}')
     own = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(tmp_path)}
 
     def run_job(code, *arguments, **environment):
         notes.write_text("")
         program(python, f"exit {code}")
-        environment = {**own, "SLURM_JOB_ID": "17", **environment}
+        environment = {**own, "SLURM_JOB_ID": "17", "SLURM_CPUS_PER_TASK": "8", **environment}
         finished = forked.shell("bash", CLUSTERS / "slurm.sh", *arguments, **environment)
         return finished, notes.read_text().splitlines()
 
@@ -95,6 +172,7 @@ def test_a_job_that_was_told_to_stop_queues_again_and_no_other(slurm, code):
     assert finished.returncode == code
     flags = "--config=:a/b c --distributed --results_dir=results/local"
     assert notes[0].endswith(f"-m experiments.images.cifar {flags}")
+    assert notes[0].startswith("8 srun ")  # srun does not take the cores over from sbatch
     assert notes[1:] == (["scontrol requeue 17"] if code in (run.INTERRUPTED_CODE, 143) else [])
 
 
