@@ -43,6 +43,15 @@ from identity_matters.report import groups
 from identity_matters.train import multihost
 
 USAGE_ERROR, INTERRUPTED_CODE, CTRL_C_CODE = 2, 75, 130
+# Numbers of errors that only the machine can cause, beside a full disk.
+_MACHINE_ERRORS = {
+    getattr(errno, name)
+    for name in (
+        *("EACCES", "EFBIG", "EHOSTDOWN", "EIO", "EMFILE", "ENFILE", "ENODEV", "ENOMEM"),
+        *("ENOTCONN", "ENXIO", "EREMOTEIO", "EROFS", "ESTALE", "ETIMEDOUT"),
+    )
+    if hasattr(errno, name)  # not every system has all of them
+}
 # How error messages describe the values of a setting, by type.
 _LEAVES = {int: "whole numbers", float: "finite numbers", str: "text", bool: "True or False"}
 _COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
@@ -204,11 +213,17 @@ def _known_failure(error: BaseException, results_dir: str) -> str | None:
         disk = f"the disk of {getattr(error, 'filename', None) or results_dir} is full"
         resumes = "the same command resumes, nothing that was recorded is lost"
         return f"{disk}: free some space there; {resumes}"
-    if isinstance(error, OSError) and error.errno in (errno.EIO, errno.EROFS, errno.ESTALE):
-        return f"storage failed ({text}); once it works the same command resumes"
+    if isinstance(error, OSError) and error.errno in _MACHINE_ERRORS:
+        return f"the machine failed ({text}); once it works the same command resumes"
+    if isinstance(error, FileNotFoundError) and _is_below(error.filename, results_dir):
+        return f"files of the run were deleted while it ran ({text})"
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text or "Out of memory" in text:
         return f"out of memory ({text}); choose smaller settings"
     return None
+
+
+def _is_below(path: Any, directory: str) -> bool:
+    return path is not None and os.path.abspath(path).startswith(os.path.abspath(directory))
 
 
 def execute(
