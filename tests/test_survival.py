@@ -145,10 +145,11 @@ def test_killed_and_told_to_stop_it_ends_the_same(tmp_path):
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
     arguments = [*SMALL, "--config.optim.learning_rate=1e6", f"--results_dir={tmp_path}"]
-    finished = forked.run("experiments.images.cifar", *arguments, ends=1)
+    finished = forked.run("experiments.images.cifar", *arguments, ends=1, devices=5)
     (path,) = tmp_path.glob("*/*/*/seed=0/summary.json")
     summary = json.loads(path.read_text())
     assert summary["status"] == "diverged"
+    assert "training on 4 of 5 devices (cpu); 5 do not divide the batch of 16" in finished.stderr
     assert " at step " in summary["error"] and summary["error"] in finished.stderr
     assert "Traceback" not in finished.stderr
 

@@ -35,6 +35,7 @@ def fit(
       step.NonFiniteError: a loss or gradient is not finite.
     """
     devices = steps.devices
+    log.say(describe_devices(devices, len(jax.devices()), steps.batch_examples))
     kind = devices[0].device_kind
     peak = flops.peak_flops_per_second(kind, compute_dtype)
     drawn = {"key": np.asarray(jax.random.key_data(key))}
@@ -56,6 +57,15 @@ def fit(
         advice = "if that does not pass, --overwrite trains anew, or use another --results_dir"
         raise runs.RunError(f"{error}; {advice}") from None
     return result, state
+
+
+def describe_devices(used: list, available_count: int, batch_examples: int) -> str:
+    """How many of how many devices a training uses, of which kind, and why it leaves some idle."""
+    kinds = ", ".join(sorted({device.device_kind for device in used}))
+    text = f"training on {len(used)} of {available_count} devices ({kinds})"
+    if len(used) < available_count and batch_examples % available_count:
+        text += f"; {available_count} do not divide the batch of {batch_examples}"
+    return text
 
 
 def size(task: Task, steps: ParallelSteps, intervals: loop.Intervals) -> dict:
