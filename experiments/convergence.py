@@ -25,7 +25,7 @@ import numpy as np
 from experiments import run
 from experiments.run import shared
 from identity_matters import random_matrices
-from identity_matters.linear import convergence, model, second_moment
+from identity_matters.linear import convergence, escape, model, second_moment
 
 _RISK_FLOOR = 1e-13  # times f(0) - C; below this, rounding decides whether the risk falls
 
@@ -78,7 +78,7 @@ def build(**trial):
         shared.require_between(0, 1 / 3, noises=trial["noises"])
         shared.require_between(-math.inf, math.inf, targets=trial["target"])
         for r in trial["target"]:
-            convergence.escape_time(np.ones(trial["depth"]), r, 1.0, trial["risk"])
+            escape.escape_time(np.ones(trial["depth"]), r, 1.0, trial["risk"])
     else:
         identity = np.eye(trial["width"])
         convergence.will_converge(identity, identity, trial["depth"])
@@ -181,7 +181,7 @@ def measure_escape(trial, rng) -> dict:
 
     def predict(start) -> float:
         entries = zip(start, r, strict=True)
-        return max(convergence.escape_time(*entry, 1.0, trial.risk) for entry in entries) / rate
+        return max(escape.escape_time(*entry, 1.0, trial.risk) for entry in entries) / rate
 
     by_noise = []
     for noise in trial.noises:

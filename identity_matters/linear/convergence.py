@@ -1,7 +1,7 @@
-"""When do the iterates stay in the ball, and how long do they take to leave a saddle?
+"""When do the iterates stay in the ball? Certificates from the data alone (V1 to V4).
 
-Theorem 2.2 and eq. (2.3) leave open whether gradient descent from zero weights stays in B_tau. The
-data alone may tell: see V1 to V6 in docs/theory/convergence.md, which also says who was first.
+Theorem 2.2 and eq. (2.3) leave open whether gradient descent from zero weights stays in B_tau. See
+docs/theory/convergence.md, which also says who was first.
 Throughout, ``f(0) - C = ||(I - R) Sigma^{1/2}||_F^2``, sigma is the least non-zero eigenvalue of
 Sigma, and ``s_0 = sqrt((f(0) - C) / sigma)``.
 """
@@ -10,8 +10,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import scipy.integrate
-import scipy.optimize
 from numpy.typing import ArrayLike
 
 from identity_matters.checks import check_whole, square_matrix
@@ -199,53 +197,3 @@ def _descent(problem: _Problem, depth: int) -> DescentCertificate | None:
     learning_rate = 2 * (1 - 1 / kappa) / beta
     factor = 1 - learning_rate / kappa * 4 * depth * math.exp(-2 * a) * problem.sigma
     return DescentCertificate(a / depth, learning_rate, factor)
-
-
-def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
-    """Time of gradient flow from `w` until ``f - C = sigma (prod w - r)^2`` is at most `risk` (V5).
-
-    The net is scalar, with weights ``w_i = 1 + A_i``; a diagonal net is one such net per entry.
-    Gradient flow conserves every ``c_i = w_i^2 - w_min^2``, so the smallest weight w moves by
-
-        dw/dt = -2 sigma (p - r) q,    q = prod_{i != min} sqrt(w^2 + c_i),    p = w q,
-
-    and the time is one integral over w. For r < 0 it is math.inf if two weights share the least
-    value, and exponential in the depth from weights with small noise (V6). Gradient descent with a
-    small step size eta takes about ``escape_time / eta`` updates.
-
-    w, f64[l], sigma (the second moment of the input) and risk must be positive, r not 0, and risk
-    below ``sigma r^2``, the risk at the saddle; else a ValueError.
-
-    >>> # One weight, r = -1: p = w, dw/dt = -2 (w + 1), from 1 until w + 1 = 0.1.
-    >>> round(escape_time([1.0], -1.0, 1.0, 0.01), 6), round(math.log(2 / 0.1) / 2, 6)
-    (1.497866, 1.497866)
-    """
-    w = np.sort(np.asarray(w, np.float64))
-    if w.ndim != 1 or not w.size or not (w > 0).all():
-        raise ValueError(f"w must be a row of positive numbers, got {w}")
-    if not (sigma > 0 and r != 0 and 0 < risk < sigma * r * r):
-        raise ValueError(f"need 0 < risk < sigma r^2, got r = {r}, sigma = {sigma}, risk = {risk}")
-    least, others = w[0], w[1:] ** 2 - w[0] ** 2
-
-    def rest(x):
-        return math.prod(np.sqrt(x * x + others))
-
-    error = least * rest(least) - r
-    end = r + math.copysign(math.sqrt(risk / sigma), error)
-    if sigma * error**2 <= risk:
-        return 0.0
-    if r < 0 and others.size and others[0] == 0:
-        return math.inf
-    # p increases with w and |p| >= |w|^l, so |w| <= |end|^{1/l} at the root; doubled for rounding.
-    bound = 2 * abs(end) ** (1 / w.size)
-    last = scipy.optimize.brentq(lambda x: x * rest(x) - end, -bound, bound, xtol=1e-15)
-    # x = g sinh(u) resolves the peak at 0, whose width is g.
-    g = math.sqrt(others[0]) if others.size and others[0] > 0 else 1.0
-
-    def integrand(u):
-        x = g * math.sinh(u)
-        speed = 2 * sigma * abs(x * rest(x) - r) * rest(x)
-        return g * math.cosh(u) / speed
-
-    low, high = sorted((math.asinh(last / g), math.asinh(least / g)))
-    return scipy.integrate.quad(integrand, low, high, limit=500)[0]
