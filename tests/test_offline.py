@@ -1,0 +1,133 @@
+"""clusters/offline.sh from pack to promote, on a machine without network or git's history."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from identity_matters import runs
+from tests import forked
+
+RUN = pathlib.Path("landscape") / "hessian_at_origin" / "seed=0"
+# Another Python can be named, whose jax is of another version.
+PYTHON = os.environ.get("OFFLINE_PYTHON", sys.executable)
+
+
+def run(*words, cwd, **environment) -> subprocess.CompletedProcess:
+    """A command with none of the variables that lead to this checkout."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [*map(str, words)],
+        cwd=cwd,
+        env={**kept, "PYTHON": PYTHON, **environment},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A clone without changes, with prepared data, and a package that no machine has."""
+    path = tmp_path / "clone"
+    path.mkdir()
+    for name in ("clusters", "experiments", "identity_matters", "requirements"):
+        shutil.copytree(
+            forked.ROOT / name, path / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    for name in (".gitignore", "Makefile", "setup.cfg", "pyproject.toml"):
+        shutil.copy(forked.ROOT / name, path)
+    with open(path / "requirements" / "cpu.txt", "a") as lock:
+        lock.write("nowhere-else==1.0\n")
+    prepared = path / "data" / "arrays" / "images" / "test"
+    prepared.mkdir(parents=True)
+    (prepared / "manifest.json").write_text("{}")
+    (prepared / "images.npy").write_bytes(os.urandom(300_000))
+    git = ("git", "-c", "user.name=x", "-c", "user.email=x@example.org")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all"]):
+        subprocess.run([*git, *words], cwd=path, check=True)
+    (tmp_path / "index").mkdir()
+    with zipfile.ZipFile(tmp_path / "index" / "nowhere_else-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("nowhere_else.py", "")
+        information = "Metadata-Version: 2.1\nName: nowhere-else\nVersion: 1.0\n"
+        wheel.writestr("nowhere_else-1.0.dist-info/METADATA", information)
+        wheel.writestr("nowhere_else-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\n")
+        wheel.writestr("nowhere_else-1.0.dist-info/RECORD", "")
+    return path
+
+
+def offline(*words) -> list:
+    """`words` without a network, if this user may take it away."""
+    alone = ["unshare", "--net"]
+    may = shutil.which("unshare") and run(*alone, "true", cwd="/").returncode == 0
+    return [*alone, *words] if may else list(words)
+
+
+def test_from_pack_to_promote(clone, tmp_path):
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    index = {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(tmp_path / "index"),
+        "PYTHON": sys.executable,
+    }
+    if run(sys.executable, "-m", "pip", "--version", cwd="/").returncode:
+        pytest.skip("this Python has no pip")
+    settings = {"DATASETS": "images", "PACKAGES": "nowhere-else", "PART_SIZE": "200k"}
+    script = clone / "clusters" / "offline.sh"
+    (clone / "setup.cfg").write_text("changed")
+    refused = run(script, "pack", packed, cwd=tmp_path, **settings, **index)
+    assert (refused.returncode, list(packed.iterdir())) == (2, [])
+    assert "is no clone without changes" in refused.stderr
+    shutil.copy(forked.ROOT / "setup.cfg", clone)
+    done = run(script, "pack", "packed", cwd=tmp_path, **settings, **index)
+    assert done.returncode == 0, done.stderr
+    parts = sorted(packed.glob("part.*"))
+    assert len(parts) > 2 and all(part.stat().st_size <= 200 * 1024 for part in parts)
+    # The clone is out of reach from here on; parts come one by one, and one of them damaged.
+    clone.rename(tmp_path / "away")
+    there = tmp_path / "there"
+    there.mkdir()
+    for name in ("offline.sh", "parts.sha256"):
+        shutil.copy(packed / name, there)
+    receive = offline(there / "offline.sh", "receive", "copy")
+    for part in parts:
+        assert run(*receive, cwd=tmp_path).returncode == 3
+        shutil.copy(part, there)
+    content = bytearray((there / parts[1].name).read_bytes())
+    content[100] ^= 1
+    (there / parts[1].name).write_bytes(content)
+    damaged = run(*receive, cwd=tmp_path)
+    assert damaged.returncode == 3
+    assert damaged.stderr.endswith(f"parts these are missing or damaged: {parts[1].name}\n")
+    shutil.copy(parts[1], there)
+    done = run(*receive, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    copy = tmp_path / "copy"
+    assert not (copy / ".git").exists()
+    assert (copy / ".venv-offline" / "packages" / "nowhere_else.py").exists()
+    assert (copy / "data" / "arrays" / "images" / "test" / "images.npy").stat().st_size == 300_000
+
+    command = ("experiments.landscape", "--config=:hessian_at_origin")
+    in_time = copy / "clusters" / "offline.sh"
+    assert run(in_time, "run", "60", *command, cwd=tmp_path).returncode == 2  # all for saving
+    short = run(*offline(in_time, "run", "2", *command), cwd=tmp_path, GRACE_SECONDS="1")
+    assert short.returncode == 75 and "the same command resumes" in short.stderr
+    done = run(*offline(in_time, "run", "270", *command), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = run(in_time, "collect", "records.tar.gz", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+    (tmp_path / "away").rename(clone)
+    assert run("tar", "-xzf", tmp_path / "records.tar.gz", cwd=clone).returncode == 0
+    place = pathlib.Path("results") / "local" / RUN
+    done = run(sys.executable, "-m", "experiments.promote", place, cwd=clone)
+    assert done.returncode == 0, done.stderr
+    promoted = runs.read_run(clone / "results" / "reference" / RUN)
+    head = run("git", "rev-parse", "HEAD", cwd=clone).stdout.strip()
+    assert (promoted.environment["commit"], promoted.environment["dirty"]) == (head, False)
