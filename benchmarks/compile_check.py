@@ -37,8 +37,9 @@ from experiments.images import train
 from experiments.run.shared import configs, grid, reproduced
 from identity_matters import flops, runs
 from identity_matters.batches import Arrays, Streams
-from identity_matters.images import augment, datasets, imagenet
+from identity_matters.images import datasets, imagenet
 from identity_matters.memorize import descent, network
+from identity_matters.preprocessing import Preprocessing
 
 # Cloud TPU's name of a slice -> libtpu's name, and the layout of its chips and hosts.
 SLICES = {
@@ -212,21 +213,24 @@ def lower_training(groups: dict, part: str, devices: list) -> tuple:
 def stand_in(data: dict) -> train.ImageData:
     """A stand-in of the published size: zeros for CIFAR, streams that read nothing for ImageNet."""
     _, shape = train.classes_and_shape(data)
-    name, options = data["normalization"], {"pad_pixels_per_side": 0, "flip": False}
+    name = data["normalization"]
     if data["dataset"] == imagenet.NAME:
-        constants = imagenet.CHANNEL_CONSTANTS
+        preprocessing = Preprocessing(name, imagenet.CHANNEL_CONSTANTS, image_shape=shape)
         examples = Streams(shape, *imagenet.PUBLISHED_EXAMPLES.values(), None, None, None)
     else:
-        options = {option: data[option] for option in options}
         random = np.random.default_rng(0).integers(0, 256, (_FITTED_EXAMPLES, *shape), np.uint8)
-        constants = augment.fit_normalization(name, random)
+        preprocessing = Preprocessing.fit(
+            name,
+            random,
+            pad_pixels_per_side=data["pad_pixels_per_side"],
+            flip=data["flip"],
+        )
         splits = datasets.find_source(data["dataset"]).splits
         counts = splits["train"], splits["test"]
         x, test_x = (np.zeros((count, *shape), np.uint8) for count in counts)
         y, test_y = (np.zeros(count, np.int64) for count in counts)
         examples = Arrays(x, y, test_x, test_y)
-    inputs = augment.make_inputs(name, constants, **options)
-    return train.ImageData(examples, *inputs, {})
+    return train.ImageData(examples, preprocessing, {})
 
 
 def lower_memorize(groups: dict, part: str, devices: list) -> tuple:

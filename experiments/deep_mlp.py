@@ -31,8 +31,9 @@ from experiments import run
 from experiments.run.shared import configs, grid, largest, least, reproduced, total, where
 from identity_matters import nets, paper, random_matrices
 from identity_matters.batches import batch_plan
-from identity_matters.images import augment, datasets
+from identity_matters.images import datasets
 from identity_matters.nets import mlp
+from identity_matters.preprocessing import Preprocessing
 
 DIVERGED_LOSS = 1e4  # a training with a larger batch loss has diverged; the zero map has loss 1
 # Fields of the deepest net of each kind that become metrics.
@@ -132,9 +133,7 @@ def load_split(dataset: str, normalization: str, data_dir: str) -> Split:
     """The normalized training images of a data set; raises ValueError if they are missing."""
     source = datasets.find_source(dataset)
     images, labels = datasets.load(dataset, "train", data_dir)
-    constants = augment.fit_normalization(normalization, images)
-    _, as_input = augment.make_inputs(normalization, constants, pad_pixels_per_side=0, flip=False)
-    x = np.asarray(as_input(images))
+    x = np.asarray(Preprocessing.fit(normalization, images).eval_input(images))
     optimum = linear_optimum(x.reshape(len(x), -1), labels, source.num_classes)
     return Split(x, labels.astype(np.int32), source.num_classes, *optimum)
 

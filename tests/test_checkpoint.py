@@ -1,12 +1,22 @@
+import collections
 import errno
+import json
 import shutil
+from typing import NamedTuple
 
+import flax.core
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from identity_matters.train.checkpoint import CheckpointError, Checkpoints, load_variables
+from identity_matters.train import trees
+from identity_matters.train.checkpoint import (
+    CheckpointError,
+    Checkpoints,
+    load_variables,
+    save_variables,
+)
 
 SETTINGS = {"optim": {"learning_rate": 0.05, "boundary_steps": (3, 5)}, "name": "cifar10"}
 # Too large for tensorstore to keep inside its index, so it gets a file of its own.
@@ -221,3 +231,133 @@ def test_a_step_that_is_not_newer_is_refused(directory):
             checkpoints.save(3, state_of(3), extra_of(3))
         checkpoints.save(5, state_of(5), extra_of(5))
     assert restore(directory)[0][0] == 5
+
+
+# Variables alone: what comes back is what was saved, or it is refused
+
+W = np.arange(3, dtype=np.float32)
+
+
+def same(saved, found):
+    """Whether two trees have the same containers, keys in the same order, and arrays."""
+    if isinstance(saved, dict | flax.core.FrozenDict):
+        keys = [(type(key), key) for key in saved]
+        alike = type(saved) is type(found) and keys == [(type(key), key) for key in found]
+        return alike and all(same(saved[key], found[key]) for key in saved)
+    if isinstance(saved, list | tuple):
+        alike = type(saved) is type(found) and len(saved) == len(found)
+        return alike and all(map(same, saved, found))
+    if saved is None:
+        return found is None
+    array = np.asarray(saved)
+    return (
+        type(found) is np.ndarray
+        and (found.dtype, found.shape) == (array.dtype, array.shape)
+        and found.dtype.isnative
+        and found.tobytes() == array.tobytes()
+    )
+
+
+def test_variables_come_back_in_their_containers(tmp_path):
+    names = ("", " ", ".", "..", "a.b", "a/b", "%", "%2E", "~", "é", "\n", "A", "NaN", "k" * 200)
+    variables = {
+        "params": {
+            "list": [W, {"tuple": (2 * W, None, ())}, []],
+            "whole": {0: W, 7: 2 * W, -1: {1: W}},
+            "frozen": flax.core.freeze({"b": W, "a": {"c": W}}),
+            "names": {name: i * W for i, name in enumerate(names)},
+            "a": {"b": 3 * W},  # not a.b
+            "empty": {},
+        },
+        "batch_stats": {},
+        "counters": {"calls": np.int32(3)},
+        "step": {"w": jnp.asarray(W)},
+        "opt_state": [W],
+        "shapes": {
+            "none": np.zeros((0, 4)),
+            "none_of_bfloat16": jnp.zeros((3, 0), jnp.bfloat16),
+            "scalar": np.array(-0.0),
+            "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+            "strided": np.arange(10)[::-3],
+        },
+        "dtypes": {
+            name: np.array([0, 1, 1]).astype(jnp.dtype(name))
+            for name in (
+                *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+                *("float16", "float32", "float64", "complex64", "complex128"),
+                *("bfloat16", "int4", "float8_e4m3fn", "float8_e5m2"),
+            )
+        },
+    }
+    save_variables(tmp_path / "mixed", variables)
+    assert same(variables, load_variables(tmp_path / "mixed"))
+    frozen = flax.core.freeze({"params": {"w": W}})
+    save_variables(tmp_path / "frozen", frozen)
+    assert same(frozen, load_variables(tmp_path / "frozen"))
+
+
+class Pair(NamedTuple):
+    a: np.ndarray
+    b: np.ndarray
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"w": W.astype(">f4")}, "params.w has dtype >f4, whose byte order is not this machine's"),
+        ({"w": np.array([None])}, "params.w has dtype object, which cannot be saved"),
+        ({"w": np.array(["a"])}, "params.w has dtype <U1"),
+        ({"w": np.array(["2020-01-01"], "M8[D]")}, r"params.w has dtype datetime64\[D\]"),
+        ({"w": np.longdouble([1])}, "params.w has dtype"),
+        ({"w": W.astype(jnp.uint4)}, "params.w has dtype uint4"),
+        ({"w": 3.0}, "params.w is a float, which would not come back as such"),
+        ({"w": "text"}, "params.w is a str"),
+        ({"w": jax.random.key(0)}, r"params.w is a random key: save jax\.random\.key_data of it"),
+        ({"w": np.ma.array([1.0, 2.0], mask=[0, 1])}, "params.w is a MaskedArray"),
+        ({"w": W.view(np.recarray)}, "params.w is a recarray"),
+        (Pair(W, W), "params is a Pair"),
+        (collections.OrderedDict(a=W), "params is a OrderedDict"),
+        ({(1, 2): W}, r"the keys of params must all be text or all whole numbers, got \(1, 2\)"),
+        ({0: W, "a": W}, "the keys of params must all be text or all whole numbers, got 0"),
+        ({True: W}, "the keys of params must all be text or all whole numbers, got True"),
+        ({"\ud800": W}, r"the key '\\ud800' of params is not valid text"),
+        ({}, "there is nothing to save"),
+        ({"z": np.zeros((0, 4))}, "there is nothing to save"),
+    ],
+)
+def test_what_would_not_come_back_is_refused_before_anything_is_written(params, message, tmp_path):
+    with pytest.raises(trees.NotStorableError, match=message):
+        save_variables(tmp_path / "net", {"params": params})
+    assert not (tmp_path / "net").exists()
+    with pytest.raises(trees.NotStorableError, match="must be a dict of collections, got a"):
+        save_variables(tmp_path / "net", [params])
+
+
+def test_a_file_is_no_directory_of_checkpoints(tmp_path):
+    (tmp_path / "own.py").write_text("")
+    with pytest.raises(CheckpointError, match=r"own\.py is a file; checkpoints need a directory"):
+        save_variables(tmp_path / "own.py", {"params": {"w": W}})
+
+
+def test_checkpoints_of_before_containers_were_kept_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(json, "dumps", without_containers(json.dumps))
+    with Checkpoints(tmp_path / "old", settings=SETTINGS) as checkpoints:
+        checkpoints.save(1, state_of(1), extra_of(1))
+    monkeypatch.undo()
+    found = load_variables(tmp_path / "old")
+    assert found.keys() == {"params", "fixed", "batch_stats"}
+    np.testing.assert_array_equal(
+        found["params"]["conv"]["kernel"], state_of(1)["params"]["conv"]["kernel"]
+    )
+    assert restore(tmp_path / "old")[0][0] == 1
+
+
+def without_containers(dumps):
+    """Writes metadata as they once were."""
+
+    def old(value, **options):
+        if isinstance(value, dict) and "arrays" in value:
+            value = {name: held for name, held in value.items() if name != "variables"}
+        return dumps(value, **options)
+
+    return old

@@ -8,7 +8,10 @@ import pytest
 
 from experiments.images import ablations, cifar, imagenet, train
 from experiments.images.log import RESULT, TrainingLog
+from experiments.run.signals import Stop
 from identity_matters import paper, runs
+from identity_matters import train as library_train
+from identity_matters.preprocessing import Preprocessing
 from tests import forked
 from tests.measured import settings
 
@@ -41,7 +44,8 @@ def test_every_variant_makes_its_trainings(module, variant, monkeypatch):
     def load(data):
         _, shape = train.classes_and_shape(data)
         one = np.zeros((1, *shape), np.uint8), np.zeros(1, np.int32)
-        return train.ImageData(train.Arrays(*one, *one), None, None, {"train": "one"})
+        preprocessing = Preprocessing.fit("none", one[0])
+        return train.ImageData(train.Arrays(*one, *one), preprocessing, {"train": "one"})
 
     monkeypatch.setattr(train, "load_data", load)
     trials = module.EXPERIMENT.trials(**settings(module, variant))
@@ -100,15 +104,74 @@ def test_sixteen_devices_share_what_they_can(tmp_path):
     assert (result["train"]["steps_per_dispatch"], result["steps_per_dispatch"]) == (0, 1)
     assert list(run.path.glob("tensorboard/cell=0/*"))
     # A trained net comes back in three lines.
-    training, variables = train.load(run.path)
-    found = training.evaluate(variables)
+    training, trained = train.load(run.path)
+    found = training.evaluate(trained.variables)
     assert found["test_error_percent"] == result["test_error_percent"]
     assert found["test_loss"] == pytest.approx(result["test_loss"], rel=1e-5)
+    # Its labels are those that were counted, also when the checkpoint alone is read.
+    images, labels = training.task.data.test_images, training.task.data.test_labels
+    alone = library_train.load(run.path / "checkpoints" / "cell=0")
+    for one in (trained, alone):
+        errors = np.mean(one.predict(images) != labels)
+        assert 100 * errors == pytest.approx(result["test_error_percent"], abs=1e-9)
+    with pytest.raises(library_train.CheckpointError, match=r"those of this run are in .*cell=0"):
+        library_train.load(run.path)
     # It does not go on from there on other images.
     training.fingerprint, log = {"sha256": "other"}, TrainingLog(Run(run.path), None)
     refused = pytest.raises(runs.RunError, match=r"images\.sha256 is .* and 'other' here")
     with log.trial(0, 1), refused:
         training.run(jax.random.key(0), log)
+
+
+# A net that is quick to train and learns at once: not from the paper's initialisation.
+LEARNS = {
+    "model.blocks_per_stage": (1,),
+    "model.stem_width": 8,
+    "model.widths": (8,),
+    "model.stage_strides": (2,),
+    "model.residual_init": "standard",
+    "optim.boundary_steps": (),
+    "optim.learning_rate": 0.05,
+    "train.steps": 60,
+}
+MINIATURE = {
+    "data.miniature_examples": 42,
+    "data.image_pixels": 16,
+    "data.eval_shorter_side_pixels": 18,
+    "optim.warmup_steps": 0,
+    "optim.learning_rate": 0.01,
+    "train.batch_examples": 8,
+    "train.steps": 30,
+}
+
+
+@pytest.mark.parametrize("module", [cifar, ablations, imagenet], ids=lambda module: module.__name__)
+def test_predict_gives_the_labels_that_an_experiment_counted(module, tmp_path):
+    """To the example, from the checkpoint alone, and not without the preprocessing."""
+    changes = dict(LEARNS)
+    if module is imagenet:
+        for name in ("tensorflow_datasets", "array_record", "grain", "cv2"):
+            pytest.importorskip(name)
+        changes |= {**MINIATURE, "data.data_dir": str(tmp_path)}
+    trial = module.EXPERIMENT.trials(**settings(module, module.VARIANTS[-1]))[-1]
+    for name, value in changes.items():
+        group, setting = name.split(".")
+        trial[group][setting] = value
+    training = module.EXPERIMENT.build(**trial)
+    log = TrainingLog(Run(tmp_path), Stop())
+    with log.trial(0, 1):
+        result = training.run(jax.random.key(0), log)
+        trained = library_train.load(log.checkpoint_dir)
+    data = training.task.data
+    test = data.read_test(np.arange(data.test_examples))
+    found = trained.evaluate(test["images"], test["labels"])
+    assert found["examples"] == result["test_examples"] > 0
+    assert found["error_percent"] == pytest.approx(result["test_error_percent"], abs=1e-9)
+    assert found["errors"] == np.sum(trained.predict(test["images"]) != test["labels"])
+    assert found["loss"] == pytest.approx(result["test_loss"], rel=1e-4)
+    bare = Preprocessing.fit("none", test["images"])
+    other = library_train.TrainedNet(trained.net, trained.variables, bare)
+    assert np.any(other.predict(test["images"]) != trained.predict(test["images"]))
 
 
 def test_a_run_that_trained_no_image_net_is_not_loaded():
@@ -126,6 +189,9 @@ class Run:
     def append(self, record):
         self.records.append(record)
 
+    def rewind(self, count):
+        del self.records[count:]
+
 
 def test_a_log_says_what_a_run_will_take_and_where_it_goes_on(tmp_path, monkeypatch):
     said = []
@@ -136,10 +202,10 @@ def test_a_log_says_what_a_run_will_take_and_where_it_goes_on(tmp_path, monkeypa
         log.phase("compiling", 300, 900)
         for step in range(301, 310):
             log.progress(step, 2.0, 7200.0)
-        log.append({"kind": "evaluation", "step": 309, "test_error_percent": 12.345})
+        log.append({"kind": "evaluation", "step": 309, "test_error_percent": 12.349})
     assert said[0] == "resuming from step 300 of 900"
     assert said[1].startswith("this takes about 2.0 hours on this machine, until ")
-    assert said[2:] == ["kind=evaluation step=309 test_error_percent=12.35; 2:00:00 left"]
+    assert said[2:] == ["step 309/900: test error 12.35 %, 2:00:00 left"]
     with log.trial(1, 2):
         log.phase("evaluating", 0, 900)
         log.progress(0, None, 3000.0)

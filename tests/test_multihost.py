@@ -4,6 +4,8 @@ import json
 import os
 import socket
 
+import jax
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -91,6 +93,43 @@ def test_an_error_of_one_reaches_the_others(gathered, monkeypatch):
 def test_what_makes_no_cluster_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         multihost.initialize(*arguments)
+
+
+# Bits that a sum over processes would change: negative zeros, a NaN with a payload, subnormals.
+_SENT = {
+    "zeros": np.array([-0.0, 0.0, -0.0], np.float32),
+    "nan": np.array([0x7FC0_1234, 0xFFC0_0001], np.uint32).view(np.float32),
+    "subnormal": np.array([1e-45, -1e-45], np.float32),
+    "scalar": np.array(-0.0, np.float64),
+    "whole": np.array([[-1], [2**40]], np.int64),
+    "small": np.array([-0.0, 3.0]).astype(ml_dtypes.bfloat16),
+}
+
+
+def _receive(address, process_id):
+    """Ends with 0 if what process 0 sent arrives bit for bit; processes start from other arrays."""
+    multihost.initialize(address, 2, process_id)
+    own = _SENT if process_id == 0 else jax.tree.map(np.ones_like, _SENT)
+    found = multihost.arrays_from_process_0(own)
+    equal = all(
+        found[name].dtype == sent.dtype
+        and found[name].shape == sent.shape
+        and found[name].tobytes() == sent.tobytes()
+        for name, sent in _SENT.items()
+    )
+    os._exit(0 if equal else 5)
+
+
+def test_arrays_arrive_bit_for_bit():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    processes = [forked.server.Process(target=_receive, args=(address, i)) for i in (0, 1)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0, 0]
 
 
 def _wait_in_vain(address, process_id):

@@ -120,7 +120,7 @@ STEP = functools.partial(learning_rate_schedule, learning_rate=0.1, steps=10)
         (SGD, {"weight_decay": -1.0}, r"weight_decay must be 0 or more and below 1, got -1\.0"),
         (SGD, {"decayed": "biases"}, "must be one of convolutions, kernels, all, got 'biases'"),
         (STEP, {"schedule": "steps"}, "must be one of step, cosine, constant, got 'steps'"),
-        (STEP, {"learning_rate": 0.0}, r"learning_rate must be above 0 and finite, got 0\.0"),
+        (STEP, {"learning_rate": 0.0}, r"learning_rate must be above 0, got 0\.0"),
         (STEP, {"steps": 0}, "steps must be at least 1, got 0"),
         (STEP, {"warmup_steps": 10}, "warmup_steps must be from 0 to below steps=10, got 10"),
         (STEP, {"decay_factor": 1.5}, r"decay_factor must be above 0 and at most 1, got 1\.5"),

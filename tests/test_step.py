@@ -126,6 +126,31 @@ def test_one_step_by_hand(batch, state, whole, key):
         np.testing.assert_allclose(new["params"][layer]["kernel"], expected, rtol=1e-5, atol=1e-7)
 
 
+def test_augmentation_and_dropout_draw_from_different_keys(batch, state, key):
+    """Each example's keys are those of its epoch and index, from one half of the step's key."""
+    seen = {}
+
+    def train_input(images, keys):
+        seen["augmentation"] = keys
+        return images
+
+    def apply(variables, x, *, train, keys=None):
+        seen["dropout"] = keys
+        return toy.make_apply()(variables, x, train=train, keys=keys)
+
+    task = toy.make_task(apply=apply, train_input=train_input)
+
+    def keys_of_step(share):
+        steps.training_step(task, state, share, key)
+        return {purpose: jax.random.key_data(keys) for purpose, keys in seen.items()}
+
+    found = on_devices(keys_of_step, batch)
+    for purpose, half in zip(("augmentation", "dropout"), jax.random.split(key), strict=True):
+        expected = example_keys(half, batch["epochs"], batch["indices"])
+        np.testing.assert_array_equal(found[purpose], jax.random.key_data(expected))
+    assert not np.any(np.all(found["augmentation"] == found["dropout"], axis=1))
+
+
 def test_what_is_not_trained_and_types(batch, state, whole):
     new, sums = whole
     assert new["step"] == 1

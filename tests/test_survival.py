@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from experiments.run import INTERRUPTED_CODE
+from experiments.run import CTRL_C_CODE, INTERRUPTED_CODE
 from identity_matters.train.loop import TIMING_FIELDS
 from tests import forked
 
@@ -110,6 +110,14 @@ class Run:
     def status(self) -> str:
         return json.loads((self.directory / "summary.json").read_text())["status"]
 
+    def last_step(self) -> int:
+        """The step of the last line."""
+        return json.loads((self.directory / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+
+    def saved_step(self) -> int:
+        """The step of the newest checkpoint."""
+        return max(int(path.name) for path in self.directory.glob("checkpoints/cell=0/[0-9]*"))
+
     def end(self) -> dict:
         """Runs to the end; its status, lines without timings, and the last checkpoint's digests."""
         self.start()
@@ -129,14 +137,20 @@ def test_killed_and_told_to_stop_it_ends_the_same(tmp_path):
     whole = Run(tmp_path / "whole").end()
     assert whole["status"] == "done" and len(whole["arrays"]) > 5
     run, rng, met = Run(tmp_path / "disturbed"), random.Random(0), 0
-    for sent in (signal.SIGKILL, signal.SIGTERM):
+    codes = {signal.SIGTERM: INTERRUPTED_CODE, signal.SIGINT: CTRL_C_CODE}
+    for sent in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM):
         run.start()
         run.signal_in_training(sent, rng.uniform(0, 0.3))
         ((code, error),) = run.wait()
-        assert code in (0, INTERRUPTED_CODE, -sent), error
+        assert code in (0, codes.get(sent, -sent)), error
         if run.status() == "done":
             break
         assert run.status() == ("running" if sent == signal.SIGKILL else "interrupted")
+        if sent in codes:
+            # What had been trained was saved.
+            assert run.saved_step() >= run.last_step()
+        if sent == signal.SIGINT:
+            assert "stopping after the next steps, with a checkpoint" in error
         met += 1
     assert met >= 1
     if run.status() != "done":

@@ -1,16 +1,14 @@
 """What a training writes as it goes: records, checkpoints, TensorBoard events, progress."""
 
 import contextlib
-import datetime
-import sys
 import time
 
-import tqdm
 from absl import logging
 from etils import epath
 
 from identity_matters import runs
-from identity_matters.train import loop, multihost
+from identity_matters.train import multihost
+from identity_matters.train.progress import Progress
 
 RESULT = "result"  # the kind of a training's last record; a training that has one is finished
 LONG_SECONDS = 3600  # a training that will take longer says so early
@@ -40,11 +38,17 @@ class TrainingLog:
         self._index = index
         own = [i for i, record in enumerate(self._run_dir.records) if record["cell"] == index]
         self._first = own[0] if own else len(self._run_dir.records)
-        self._name = f"run {index + 1} of {count}, " if count > 1 else ""
         self._dispatches, self._told = 0, False
-        self._shown: dict[str, str] = {}
-        self._bar = self._writer = None
+        self._phases = 0
+        self._writer = None
         with contextlib.ExitStack() as self._open:
+            self._progress = self._open.enter_context(
+                Progress(
+                    label=f"run {index + 1} of {count}, " if count > 1 else "",
+                    hidden=not self._writes,
+                    write=lambda line: logging.info("%s", line),
+                )
+            )
             if self._writes and self._shares_checkpoints:
                 # A run in another results directory must not write to the same --checkpoint_dir.
                 self._checkpoints.mkdir(parents=True, exist_ok=True)
@@ -72,12 +76,7 @@ class TrainingLog:
     def append(self, record: dict) -> None:
         """Writes one record to metrics.jsonl, as text and, if asked to, as TensorBoard events."""
         self._run_dir.append({"cell": self._index, **record})
-        if "test_error_percent" in record:
-            self._shown["test error"] = f"{record['test_error_percent']:.2f} %"
-        if "images_per_second" in record:
-            self._shown["images/s"] = f"{record['images_per_second']:.4g}"
-        left = f"; {self._shown['left']} left" if "left" in self._shown else ""
-        self.say(loop.as_line(record) + left)
+        self.say(self._progress.line(record))
         if self._tensorboard:
             self._write_events(record)
 
@@ -90,34 +89,25 @@ class TrainingLog:
 
     def say(self, line: str) -> None:
         """Logs one line, above the progress bar if there is one."""
-        if self._bar is None or self._bar.disable:
-            logging.info("%s", line)
-        else:
-            self._bar.write(line, file=sys.stderr)
+        self._progress.say(line)
 
     def phase(self, name: str, step: int, steps: int) -> None:
-        if self._bar is None:
-            hidden = None if self._writes else True  # None: hidden unless stderr is a terminal
-            bar = tqdm.tqdm(disable=hidden, total=steps, initial=step, unit="step")
-            self._bar = self._open.enter_context(bar)
-        elif name == "compiling" and step:
+        self._progress.phase(name, step, steps)
+        if self._phases and name == "compiling" and step:
             self.say(f"resuming from step {step} of {steps}")
-        self._bar.set_description(f"{self._name}{name}")
+        self._phases += 1
 
     def progress(self, step: int, loss: float | None, seconds_left: float) -> None:
         """Moves the bar to `step`; says once, early on, if the training will take long."""
         if loss is not None:
             self._dispatches += 1
-            self._shown["loss"] = f"{loss:.4f}"
         early = self._dispatches in (0, DISPATCHES_BEFORE_ESTIMATE)
-        self._shown["left"] = str(datetime.timedelta(seconds=round(seconds_left)))
         if early and seconds_left > LONG_SECONDS and not self._told:
             self._told = True
             end = time.strftime("%Y-%m-%d %H:%M", time.localtime(time.time() + seconds_left))
             long = f"this takes about {seconds_left / 3600:.1f} hours on this machine, until {end}"
             self.say(f"{long}; stop it at any time, and the same command goes on from there")
-        self._bar.set_postfix(self._shown, refresh=False)
-        self._bar.update(step - self._bar.n)
+        self._progress.progress(step, loss, seconds_left)
 
     def _write_events(self, record: dict) -> None:
         step = record["step"]

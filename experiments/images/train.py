@@ -7,7 +7,6 @@ it. `load` reads a trained net back; docs/training.md has an example.
 import functools
 import hashlib
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -19,8 +18,9 @@ from experiments.parts import fit
 from experiments.run.shared import reproduced
 from identity_matters import flops, limits, nets, runs
 from identity_matters.batches import Arrays, Streams
-from identity_matters.images import augment, datasets, imagenet, miniature
-from identity_matters.train import checkpoint, loop, parallel, step
+from identity_matters.images import datasets, imagenet, miniature
+from identity_matters.preprocessing import Preprocessing
+from identity_matters.train import checkpoint, loop, net_source, parallel, step, trained_net
 
 # Single-step dispatches would make the host the bottleneck of an accelerator. On a CPU the steps of
 # a dispatch are unrolled, which only takes longer to compile.
@@ -137,11 +137,10 @@ def dispatches_at(batch_examples: int, *epochs: int) -> tuple[int, ...]:
 
 
 class ImageData(NamedTuple):
-    """Examples, functions as in `step.Task` that make a net's input of them, and their digests."""
+    """Examples, what makes a net's inputs of them, and their digests."""
 
     examples: Arrays | Streams
-    train_input: Callable
-    eval_input: Callable
+    preprocessing: Preprocessing
     fingerprint: dict
 
 
@@ -163,12 +162,11 @@ def load_data(data: dict) -> ImageData:
 @functools.lru_cache(maxsize=1)
 def _load_arrays(dataset, normalization, data_dir, **augmentation) -> ImageData:
     train, test = (datasets.load(dataset, split, data_dir) for split in ("train", "test"))
-    constants = augment.fit_normalization(normalization, train[0])
-    inputs = augment.make_inputs(normalization, constants, **augmentation)
+    preprocessing = Preprocessing.fit(normalization, train[0], **augmentation)
     digest = hashlib.sha256()
     for array in (*train, *test):
         digest.update(np.ascontiguousarray(array))
-    return ImageData(Arrays(*train, *test), *inputs, {"sha256": digest.hexdigest()})
+    return ImageData(Arrays(*train, *test), preprocessing, {"sha256": digest.hexdigest()})
 
 
 def _load_imagenet(
@@ -195,9 +193,9 @@ def _load_imagenet(
     shape = (image_pixels, image_pixels, 3)
     examples = Streams(shape, len(train), len(test), read_train, read_test, stream)
     constants = imagenet.CHANNEL_CONSTANTS if normalization == "mean_std" else {}
-    inputs = augment.make_inputs(normalization, constants, pad_pixels_per_side=0, flip=False)
+    preprocessing = Preprocessing(normalization, constants, image_shape=shape)
     fingerprint = {"train": train.fingerprint(), "validation": test.fingerprint()}
-    return ImageData(examples, *inputs, fingerprint)
+    return ImageData(examples, preprocessing, fingerprint)
 
 
 def make_optimizer(*, steps, momentum, nesterov, weight_decay, decayed, **schedule):
@@ -242,13 +240,14 @@ class Training:
         self.intervals = loop.Intervals(**every)
         images = images or load_data(data)
         self.fingerprint = images.fingerprint
+        self.preprocessing = images.preprocessing
         self.keeps_checkpoint = train["keep_final_checkpoint"]
         self._settings = {**labels, "data": data, "model": model, "optim": optim, "train": train}
         self.task = step.Task(
             init=functools.partial(nets.init_variables, self.net, image_shape=shape),
             apply=functools.partial(nets.apply_net, self.net),
-            train_input=images.train_input,
-            eval_input=images.eval_input,
+            train_input=images.preprocessing.train_input,
+            eval_input=images.preprocessing.eval_input,
             data=images.examples,
             optimizer=optimizer,
             schedule=rate,
@@ -285,6 +284,9 @@ class Training:
                 key=key,
                 settings=self._settings | {"images": self.fingerprint},
                 compute_dtype=self._settings["model"]["compute_dtype"],
+                belongs_to=checkpoint.NetAndPreprocessing(
+                    net_source.describe(self.net), self.preprocessing
+                ),
             )
         except imagenet.DataError as error:
             raise runs.RunError(f"{error}; the same command then resumes") from None
@@ -302,10 +304,11 @@ class Training:
         return step.evaluation_record(steps, epoch, sums, 0.0, 0.0, self.task.top_k)
 
 
-def load(run_dir: str, trial: int = 0) -> tuple[Training, dict]:
-    """Rebuilds a finished training, number `trial` of a run; also returns its last variables.
+def load(run_dir: str, trial: int = 0) -> tuple[Training, trained_net.TrainedNet]:
+    """Rebuilds a finished training, number `trial` of a run, from its settings, and its last net.
 
-    Raises checkpoint.CheckpointError if their checkpoint was not kept or is damaged, and
+    The training needs its data. `identity_matters.train.load` reads the net alone, from the
+    checkpoint. Raises checkpoint.CheckpointError if that was not kept or is damaged, and
     runs.RunError if the run is unreadable, of another experiment, or has not finished the training.
     """
     found = runs.read_run(run_dir)
@@ -317,7 +320,8 @@ def load(run_dir: str, trial: int = 0) -> tuple[Training, dict]:
     groups = {name: results[0][name] for name in ("data", "model", "optim", "train")}
     groups["train"]["devices"] = 0  # the run may have had more devices than there are here
     variables = checkpoint.load_variables(found.path / "checkpoints" / f"cell={trial}")
-    return Training(**groups), variables
+    training = Training(**groups)
+    return training, trained_net.TrainedNet(training.net, variables, training.preprocessing)
 
 
 def one_training(*, variant: str, **groups) -> list[dict]:

@@ -21,6 +21,7 @@ def fit(
     key: jax.Array,
     settings: dict,
     compute_dtype: str,
+    belongs_to: checkpoint.NetAndPreprocessing | None = None,
 ) -> tuple[dict, dict]:
     """`loop.fit` with the checkpoints of `log`, a `TrainingLog`: (result, last state).
 
@@ -28,6 +29,7 @@ def fit(
       key: the root of all randomness.
       settings: what must be the same in a checkpoint and in the training that resumes from it,
         JSON-able; the key is added to it.
+      belongs_to: the net and the preprocessing, kept beside the variables for `train.load`.
       compute_dtype: the dtype whose peak FLOP/s the log compares with.
     Raises:
       run.Interrupted: after SIGTERM, once a checkpoint is saved.
@@ -39,7 +41,12 @@ def fit(
     kind = devices[0].device_kind
     peak = flops.peak_flops_per_second(kind, compute_dtype)
     drawn = {"key": np.asarray(jax.random.key_data(key))}
-    kept = checkpoint.Checkpoints(log.checkpoint_dir, settings=settings | drawn, on_warning=log.say)
+    kept = checkpoint.Checkpoints(
+        log.checkpoint_dir,
+        settings=settings | drawn,
+        on_warning=log.say,
+        belongs_to=belongs_to,
+    )
     try:
         result, state = loop.fit(
             task,

@@ -1,4 +1,5 @@
 """Data sets: whole splits in memory (`datasets`), and ImageNet as a stream (`imagenet`).
 
-`augment` turns images into inputs of a network; `miniature` writes small ImageNets for tests.
+`miniature` writes small ImageNets for tests. `identity_matters.preprocessing` turns images into
+inputs of a net.
 """

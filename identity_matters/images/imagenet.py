@@ -36,7 +36,7 @@ EVAL_SHORTER_SIDE_PIXELS = 256
 BATCHES_PER_THREAD = 2  # prefetched for each thread that makes them; a batch of 256 takes 39 MB
 _NEEDED = ("tensorflow_datasets", "array_record", "grain", "cv2")
 # Mean and standard deviation of the training images' channels, in pixel values: the usual ones
-# (torchvision's 0.485, 0.456, 0.406 and 0.229, 0.224, 0.225), for `augment`'s mean_std.
+# (torchvision's 0.485, 0.456, 0.406 and 0.229, 0.224, 0.225), for the normalisation mean_std.
 CHANNEL_CONSTANTS = {
     "shift": np.array([[[[123.675, 116.28, 103.53]]]], np.float32),
     "divisor": np.array([[[[58.395, 57.12, 57.375]]]], np.float32),

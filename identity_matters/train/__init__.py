@@ -1,10 +1,30 @@
-"""Training of image classifiers; read `loop`, then `step`, then `parallel`.
+"""Training of image classifiers, and trained nets.
 
-`step` defines one update and its metrics, `parallel` runs steps on many devices, `checkpoint` keeps
-the state on disk, and `multihost` joins processes. `train` and `predict` are for your own arrays.
+For your own arrays: `train` returns a `TrainedNet`, which predicts, evaluates and saves itself, and
+`load` reads one back, also from the checkpoints of an experiment. `save_variables` and
+`load_variables` keep variables alone.
+
+To see how a training works, read `loop`, then `step`, then `parallel`. `step` defines one update
+and its metrics, `parallel` runs steps on many devices, `checkpoint` keeps the state on disk,
+`trees` and `net_source` put variables and nets into a form that can be kept, `progress` shows how
+far a training is, and `multihost` joins processes.
 """
 
-from identity_matters.train.arrays import predict, save_variables, train
-from identity_matters.train.checkpoint import load_variables
+from identity_matters.train.arrays import train
+from identity_matters.train.checkpoint import (
+    CheckpointError,
+    load_variables,
+    save_variables,
+)
+from identity_matters.train.step import NonFiniteError
+from identity_matters.train.trained_net import TrainedNet, load
 
-__all__ = ["load_variables", "predict", "save_variables", "train"]
+__all__ = [
+    "CheckpointError",
+    "NonFiniteError",
+    "TrainedNet",
+    "load",
+    "load_variables",
+    "save_variables",
+    "train",
+]

@@ -2,7 +2,8 @@
 
 orbax writes each checkpoint in the background under a temporary name and renames it when it is
 complete. It does not notice a flipped byte in an array file. So the metadata of a checkpoint hold
-digests of its arrays and of the metadata itself, along with the settings of the run.
+digests of its arrays and of the metadata itself, along with the settings of the run, the containers
+of the variables, and which net and which preprocessing the variables belong to.
 """
 
 import contextlib
@@ -14,17 +15,25 @@ import os
 import re
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import flax.core
 import flax.traverse_util
 import jax
+import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
 from identity_matters import runs
+from identity_matters.paths import expand_home
+from identity_matters.preprocessing import Preprocessing
+from identity_matters.train import trees
 
 COLLECTIONS = ("params", "fixed", "batch_stats")  # the variables of a net
 KEPT = 2  # how many of the newest checkpoints are kept
+# The constants of the preprocessing are arrays beside those of the state. No name of those starts
+# with this, as `trees` quotes it.
+_CONSTANTS = "%preprocessing."
 _NAMED = 5  # how many differences an error message lists
 # Errors of storage that cannot be read right now; they do not mean that a file is damaged.
 _STORAGE = re.compile(
@@ -37,12 +46,28 @@ class CheckpointError(Exception):
     """The checkpoints cannot be used; nothing has been changed. The message says why."""
 
 
+class NetAndPreprocessing(NamedTuple):
+    """What variables belong to: a description of the net (see `net_source`), and its images."""
+
+    net: dict
+    preprocessing: Preprocessing
+
+
+class Saved(NamedTuple):
+    """A checkpoint as a reader finds it; `belongs_to` is None if that was not saved."""
+
+    step: int
+    variables: dict
+    belongs_to: NetAndPreprocessing | None
+
+
 class Checkpoints(contextlib.AbstractContextManager):
     """The newest few states of one run in one directory; only one process uses it.
 
     `directory`, made at the first save, has a folder STEP for each state; ``gs://`` works, too.
     `restore` checks the JSON-able `settings` against the saved ones, except `runs.PLACE_SETTINGS`,
     and moves damaged states aside, with a line to `on_warning`; for readers, None, it does neither.
+    `belongs_to` is kept beside every state.
     """
 
     def __init__(
@@ -51,10 +76,12 @@ class Checkpoints(contextlib.AbstractContextManager):
         *,
         settings: dict | None,
         on_warning: Callable[[str], Any] = warnings.warn,
+        belongs_to: NetAndPreprocessing | None = None,
     ):
-        path = os.fspath(directory)
+        path = expand_home(directory)
         self.directory = epath.Path(path if "://" in path else os.path.abspath(path))
         self._settings = settings
+        self._belongs_to = belongs_to
         self._on_warning = on_warning
 
     @functools.cached_property
@@ -79,46 +106,107 @@ class Checkpoints(contextlib.AbstractContextManager):
             ),
         )
 
-    def save(self, step: int, state: Any, extra: dict) -> None:
+    def save(self, step: int, state: dict, extra: dict, variables: Any = None) -> None:
         """Starts writing a checkpoint; if that fails, the next `save` or leaving `with` raises.
 
-        `state` is a pytree of NumPy arrays that nobody changes afterwards; `extra` is JSON-able.
-        Raises CheckpointError unless `step` is larger than that of every checkpoint so far.
+        Args:
+          step: must be larger than that of every checkpoint so far.
+          state: a dict of pytrees of NumPy arrays that nobody changes afterwards.
+          extra: JSON-able.
+          variables: what `read` gives back in its containers: a mapping of the same items as
+            `state`. By default, those items of `state` that are in `COLLECTIONS`.
+        Raises:
+          CheckpointError: there is a checkpoint of this step or a later one.
+          trees.NotStorableError: something would not come back as it is; nothing was written.
         """
+        if variables is None:
+            variables = {name: state[name] for name in COLLECTIONS if name in state}
+        skeleton, _ = trees.split(variables)
+        arrays = {name: np.asarray(leaf) for name, leaf in trees.names(state).items()}
+        held: dict[str, Any] = {
+            "step": step,
+            "settings": self._settings,
+            "arrays": {name: (_describe(x), _digest(x.tobytes())) for name, x in arrays.items()},
+            "extra": extra,
+            "variables": skeleton,
+        }
+        if self._belongs_to is not None:
+            net, preprocessing = self._belongs_to
+            constants = {_CONSTANTS + name: x for name, x in preprocessing.constants.items()}
+            held["net"] = net
+            held["preprocessing"] = preprocessing.description()
+            held["constants"] = {
+                name: (_describe(x), _digest(x.tobytes())) for name, x in constants.items()
+            }
+            arrays |= constants
+        # orbax fails on an array without values, and then stalls the end of the process.
+        written = {name: x for name, x in arrays.items() if x.size}
+        if not written:
+            raise trees.NotStorableError("there is nothing to save: no array has any values")
+        self._write(step, written, json.dumps(runs.to_json(held), allow_nan=False))
+
+    def _write(self, step: int, arrays: dict[str, np.ndarray], metadata: str) -> None:
         import orbax.checkpoint as ocp
 
+        if self.directory.exists() and not self.directory.is_dir():
+            raise CheckpointError(f"{self.directory} is a file; checkpoints need a directory")
         newest = self._manager.latest_step()
         if newest is not None and step <= newest:
             # orbax would write nothing and return False.
             raise CheckpointError(
                 f"{self.directory} holds checkpoint {newest} already: use another directory"
             )
-        arrays = {name: np.asarray(leaf) for name, leaf in _named_leaves(state).items()}
-        held = {
-            "step": step,
-            "settings": self._settings,
-            "arrays": {name: (_describe(x), _digest(x.tobytes())) for name, x in arrays.items()},
-            "extra": extra,
-        }
-        text = json.dumps(runs.to_json(held), allow_nan=False)
         self._manager.save(
             step,
             args=ocp.args.Composite(
                 state=ocp.args.StandardSave(arrays),
-                metadata=ocp.args.JsonSave({"text": text, "sha256": _digest(text.encode())}),
+                metadata=ocp.args.JsonSave(
+                    {"text": metadata, "sha256": _digest(metadata.encode())}
+                ),
             ),
         )
 
-    def restore(self, like: Any = None) -> tuple | None:
+    def restore(self, like: Any) -> tuple[int, Any, dict] | None:
         """The newest undamaged checkpoint, (step, state, extra); None if there are none at all.
 
         Damaged ones that are newer are moved to DIRECTORY/damaged/, each with a warning. `state`
-        holds NumPy arrays in the structure of `like`, a pytree of the expected shapes and dtypes;
-        without it, a dict with keys like "params.stem.kernel". Raises CheckpointError if settings,
-        names, shapes or dtypes differ, all (readers: the newest) are damaged, or storage fails.
+        holds NumPy arrays in the structure of `like`, a pytree of the expected shapes and dtypes.
+        Raises CheckpointError if settings, names, shapes or dtypes differ, all (readers: the
+        newest) are damaged, or storage fails.
         """
+        found = self._newest_undamaged(like)
+        if found is None:
+            return None
+        step, held, arrays = found
+        leaves = [arrays[name] for name in trees.names(like)]
+        state = jax.tree.unflatten(jax.tree.structure(like), leaves)
+        return step, state, runs.from_json(held["extra"])
+
+    def read(self) -> Saved | None:
+        """The variables in the newest checkpoint, in their containers; None if there are none.
+
+        Raises CheckpointError as `restore` does.
+        """
+        found = self._newest_undamaged(None)
+        if found is None:
+            return None
+        step, held, arrays = found
+        if "variables" not in held:  # written before containers were kept
+            nested = flax.traverse_util.unflatten_dict(arrays, sep=".")
+            return Saved(step, {name: nested.get(name, {}) for name in COLLECTIONS}, None)
+        belongs_to = None
+        if "net" in held:
+            constants = {name.removeprefix(_CONSTANTS): arrays[name] for name in held["constants"]}
+            preprocessing = Preprocessing.from_description(held["preprocessing"], constants)
+            belongs_to = NetAndPreprocessing(held["net"], preprocessing)
+        return Saved(step, trees.join(held["variables"], arrays), belongs_to)
+
+    def _newest_undamaged(self, like: Any) -> tuple[int, dict, dict] | None:
+        """(step, metadata, arrays by name); see `restore`, and `read` for `like` = None."""
         if not self.directory.exists():
             return None
+        if not self.directory.is_dir():
+            raise CheckpointError(f"{self.directory} is a file; a checkpoint is a directory")
         damaged: dict[int, str] = {}
         try:
             steps = sorted(self._manager.all_steps(), reverse=True)
@@ -159,8 +247,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         if "_manager" in self.__dict__:
             self._manager.close()
 
-    def _read(self, step: int, like):
-        """(state, extra) of one checkpoint; CheckpointError on a mismatch, any other on damage."""
+    def _read(self, step: int, like: Any) -> tuple[dict, dict]:
+        """(metadata, arrays) of one checkpoint; CheckpointError on a mismatch, other on damage."""
         import orbax.checkpoint as ocp
 
         def restore(item, how):
@@ -172,10 +260,22 @@ class Checkpoints(contextlib.AbstractContextManager):
         held = json.loads(metadata["text"])
         if held["step"] != step:
             raise ValueError(f"it was saved as step {held['step']}")
+        self._check_it_is_of_this_run(step, held, like)
+        described = held["arrays"] | held.get("constants", {})
+        arrays = restore("state", ocp.args.StandardRestore())
+        # Those without values were not written.
+        empty = (name for name in described if name not in arrays)
+        arrays |= {name: _without_values(described[name][0]) for name in empty}
+        found = {name: [_describe(x), _digest(x.tobytes())] for name, x in arrays.items()}
+        if found != described:
+            raise ValueError("its arrays are not those that were saved")
+        return held, arrays
+
+    def _check_it_is_of_this_run(self, step: int, held: dict, like: Any) -> None:
         compared = []
         if like is not None:
             there = {name: described for name, (described, _) in held["arrays"].items()}
-            here = {name: _describe(x) for name, x in _named_leaves(like).items()}
+            here = {name: _describe(x) for name, x in trees.names(like).items()}
             compared.append(("array", there, here))
         if self._settings is not None:
             compared.append(("setting", held["settings"], self._settings))
@@ -190,15 +290,6 @@ class Checkpoints(contextlib.AbstractContextManager):
                 f"the checkpoint {self.directory / str(step)} is of another run:"
                 f" {'; '.join(different[:_NAMED])}{more}"
             )
-        arrays = restore("state", ocp.args.StandardRestore())
-        found = {name: [_describe(x), _digest(x.tobytes())] for name, x in arrays.items()}
-        if found != held["arrays"]:
-            raise ValueError("its arrays are not those that were saved")
-        extra = runs.from_json(held["extra"])
-        if like is None:
-            return arrays, extra
-        leaves = [arrays[name] for name in _named_leaves(like)]
-        return jax.tree.unflatten(jax.tree.structure(like), leaves), extra
 
     def _move_aside(self, step: int):
         """Renames a checkpoint so that orbax no longer sees it; returns its new path."""
@@ -209,31 +300,72 @@ class Checkpoints(contextlib.AbstractContextManager):
         return (self.directory / str(step)).rename(target)
 
 
-def load_variables(directory: str | os.PathLike[str]) -> dict:
-    """The variables in the newest checkpoint of `directory`: {"params", "fixed", "batch_stats"}.
+def read_saved(directory: str | os.PathLike[str]) -> Saved:
+    """The newest checkpoint in `directory`; a leading ``~`` is your home.
 
-    Raises CheckpointError if there is no checkpoint, or as `Checkpoints.restore` does.
+    Raises CheckpointError if there is none, or as `Checkpoints.restore` does.
     """
     with Checkpoints(directory, settings=None) as checkpoints:
-        found = checkpoints.restore()
+        found = checkpoints.read()
     if found is None:
-        raise CheckpointError(f"there is no checkpoint in {directory}")
-    state = flax.traverse_util.unflatten_dict(found[1], sep=".")
-    return {name: state.get(name, {}) for name in COLLECTIONS}
+        inside = checkpoints.directory / "checkpoints"
+        cells = sorted(map(str, inside.glob("cell=*"))) if inside.exists() else []
+        advice = f"; those of this run are in {', '.join(cells)}" if cells else ""
+        raise CheckpointError(f"there is no checkpoint in {checkpoints.directory}{advice}")
+    return found
+
+
+def save_variables(directory: str | os.PathLike[str], variables: dict) -> None:
+    """Saves nested dicts, lists and tuples of arrays for `load_variables`.
+
+    What `load_variables` gives back has the same collections, containers, keys, shapes and dtypes,
+    with NumPy arrays as leaves. The net and the preprocessing are not saved: see `TrainedNet.save`.
+
+    Args:
+      directory: made if missing; a leading ``~`` is your home.
+      variables: the collections of a net by name.
+    Raises:
+      trees.NotStorableError: something would not come back as it is; nothing was written.
+      CheckpointError: `directory` holds a checkpoint already, or is a file.
+    """
+    write_variables(Checkpoints(directory, settings={}), variables)
+
+
+def write_variables(checkpoints: Checkpoints, variables: Any) -> None:
+    """Saves variables as the only checkpoint, and closes; raises as `save_variables` does."""
+    if not isinstance(variables, dict | flax.core.FrozenDict):
+        kind = type(variables).__name__
+        raise trees.NotStorableError(f"variables must be a dict of collections, got a {kind}")
+    skeleton, arrays = trees.split(variables)
+    host = trees.join(skeleton, jax.device_get(arrays))
+    with checkpoints:
+        checkpoints.save(0, dict(host), {}, variables=host)
+
+
+def load_variables(directory: str | os.PathLike[str]) -> dict:
+    """The variables in the newest checkpoint of `directory`, as they were saved.
+
+    Those of a training are {"params", "fixed", "batch_stats"}. To apply the net, use `load`, which
+    also knows how its images must be preprocessed. Raises CheckpointError as `read_saved` does.
+    """
+    return read_saved(directory).variables
 
 
 def _is_not_of_orbax(record: logging.LogRecord) -> bool:
     return "/orbax/" not in record.pathname
 
 
-def _named_leaves(tree: Any) -> dict:
-    """Leaves by name, such as "params.stem.kernel", in the order of the tree."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
-
-
 def _describe(leaf) -> str:
     return f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}"
+
+
+def _without_values(described: str) -> np.ndarray:
+    """An array like that which `_describe` has described, if one axis has the length 0."""
+    dtype, _, shape = described.removesuffix("]").partition("[")
+    array = np.zeros([int(length) for length in shape.split(",") if length], jnp.dtype(dtype))
+    if array.size:
+        raise ValueError(f"an array {described} is missing")
+    return array
 
 
 def _digest(held: bytes) -> str:

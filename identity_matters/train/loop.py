@@ -34,20 +34,17 @@ class StopRequested(Exception):
 
 
 class Log:
-    """Where `fit` writes its records; this base class keeps them in memory and can print them.
+    """Where `fit` writes its records; this base class keeps them in memory.
 
     `rewind` keeps the first `count`. Once `stop_requested` is True, `fit` saves and raises. `phase`
     says what begins. `progress` comes after each dispatch, and in a first evaluation without loss.
     """
 
-    def __init__(self, verbose: bool = False) -> None:
-        self.verbose = verbose
+    def __init__(self) -> None:
         self.records: list[dict] = []
 
     def append(self, record: dict) -> None:
         self.records.append(record)
-        if self.verbose:
-            print(as_line(record), flush=True)
 
     def rewind(self, count: int) -> None:
         del self.records[count:]
@@ -96,15 +93,6 @@ class Intervals:
         """The last step of the dispatch that starts after `step`."""
         due = self.next_due(step, "log", "evaluation", "checkpoint")
         return min(due, step + self.steps_per_dispatch)
-
-
-def as_line(record: dict) -> str:
-    """A record as one line of text for a terminal; lists are left out."""
-    return " ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in record.items()
-        if not isinstance(value, list) and value is not None
-    )
 
 
 def result(records: list[dict]) -> dict:

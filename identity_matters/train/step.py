@@ -22,6 +22,7 @@ import numpy as np
 import optax
 
 from identity_matters.batches import Drawn, Examples, example_keys
+from identity_matters.checks import check_whole, real_number
 from identity_matters.train.checkpoint import COLLECTIONS
 
 # The mapped axis; nets with statistics of the whole batch, such as batch norm, average over it.
@@ -99,6 +100,10 @@ def learning_rate_schedule(
     Returns ``schedule(step: i32[]) -> f32[]``, where `step` counts the updates before this one.
     Raises ValueError for an invalid argument, with its value.
     """
+    learning_rate = real_number("learning_rate", learning_rate)
+    decay_factor = real_number("decay_factor", decay_factor)
+    check_whole("steps", steps)
+    check_whole("warmup_steps", warmup_steps, 0)
     falling_steps = steps - warmup_steps
     schedules: dict[str, Callable[[], optax.Schedule]] = {
         # A joined schedule counts steps from its own start.
@@ -110,11 +115,9 @@ def learning_rate_schedule(
     }
     if schedule not in schedules:
         raise ValueError(f"schedule must be one of {', '.join(schedules)}, got {schedule!r}")
-    if not 0 < learning_rate < math.inf:
-        raise ValueError(f"learning_rate must be above 0 and finite, got {learning_rate}")
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
-    if not 0 <= warmup_steps < steps:
+    if not learning_rate > 0:
+        raise ValueError(f"learning_rate must be above 0, got {learning_rate}")
+    if not warmup_steps < steps:
         raise ValueError(f"warmup_steps must be from 0 to below steps={steps}, got {warmup_steps}")
     if not 0 < decay_factor <= 1:
         raise ValueError(f"decay_factor must be above 0 and at most 1, got {decay_factor}")
@@ -152,17 +155,20 @@ def momentum_sgd(
     optimizer itself raises it if `weight_decay` is above 0 and no parameter decays.
     """
     for name, value in (("momentum", momentum), ("weight_decay", weight_decay)):
-        if not 0 <= value < 1:
+        if not 0 <= real_number(name, value) < 1:
             raise ValueError(f"{name} must be 0 or more and below 1, got {value}")
     if decayed not in DECAYED:
         raise ValueError(f"decayed must be one of {', '.join(DECAYED)}, got {decayed!r}")
 
     def is_decayed(params):
         mask = jax.tree_util.tree_map_with_path(
-            lambda path, leaf: DECAYED[decayed](path[-1].key, leaf.ndim), params
+            lambda path, leaf: DECAYED[decayed](getattr(path[-1], "key", None), leaf.ndim), params
         )
         if not any(jax.tree.leaves(mask)):
-            raise ValueError(f"decayed={decayed!r} names no parameter to decay")
+            raise ValueError(
+                f"decayed={decayed!r} names no parameter to decay: choose another, or set"
+                " weight_decay to 0"
+            )
         return mask
 
     velocity = optax.sgd(schedule, momentum, nesterov)

@@ -2,8 +2,8 @@ import jax
 import numpy as np
 import pytest
 
-from identity_matters.images import augment
-from identity_matters.images.augment import fit_normalization, make_inputs
+from identity_matters import preprocessing
+from identity_matters.preprocessing import Preprocessing
 
 SHAPE = (4, 5, 2)
 
@@ -12,14 +12,10 @@ def _images(examples, shape=SHAPE):
     return np.random.default_rng(0).integers(0, 256, (examples, *shape), np.uint8)
 
 
-AS_IT_IS = {"shift": np.zeros((1, 1, 1, 1)), "divisor": np.ones((1, 1, 1, 1))}
-
-
 def _inputs(name, images, pad=0, flip=False):
-    """The input functions of the normalisation `name`; "as_it_is" leaves the pixels as they are."""
-    constants = AS_IT_IS if name == "as_it_is" else fit_normalization(name, images)
-    kind = "mean_std" if name == "as_it_is" else name
-    return make_inputs(kind, constants, pad_pixels_per_side=pad, flip=flip)
+    """The input functions of the normalisation `name`."""
+    fitted = Preprocessing.fit(name, images, pad_pixels_per_side=pad, flip=flip)
+    return fitted.train_input, fitted.eval_input
 
 
 def _crops(image, pad, flip):
@@ -39,10 +35,10 @@ def _crops(image, pad, flip):
 @pytest.mark.parametrize(("pad", "flip"), [(0, True), (2, True)])
 def test_all_crops_and_flips_happen_equally_often_and_nothing_else(key, pad, flip):
     # All values differ, so no two crops or flips are equal.
-    image = np.arange(1, 41, dtype=np.uint8).reshape(SHAPE)
+    image = np.arange(1, 41, dtype=np.float32).reshape(SHAPE)
     crops = _crops(image, pad, flip)
     draws = 100 * len(crops)
-    train_input, _ = _inputs("as_it_is", image[None], pad, flip)
+    train_input, _ = _inputs("none", image[None], pad, flip)
     images = np.broadcast_to(image, (draws, *SHAPE))
     inputs = np.asarray(jax.jit(train_input)(images, jax.random.split(key, draws)))
     counts = {place: int(np.sum((inputs == crop).all((1, 2, 3)))) for place, crop in crops.items()}
@@ -95,14 +91,15 @@ def test_mean_std_of_each_channel():
 
 
 def test_zca_whitens_the_training_images(monkeypatch):
-    monkeypatch.setattr(augment, "_CHUNK_EXAMPLES", 64)  # 300 images: full chunks and a partial one
+    monkeypatch.setattr(
+        preprocessing, "_CHUNK_EXAMPLES", 64
+    )  # 300 images: full chunks and a partial one
     images = _images(300, (2, 2, 3))
     images[7] = 9  # without any contrast
-    constants = fit_normalization("gcn_zca", images)
-    whitening = constants["whitening"]
+    fitted = Preprocessing.fit("gcn_zca", images)
+    whitening = fitted.constants["whitening"]
     np.testing.assert_array_equal(whitening, whitening.T)
-    _, eval_input = make_inputs("gcn_zca", constants, pad_pixels_per_side=0, flip=False)
-    y = np.asarray(eval_input(images), np.float64).reshape(300, -1)
+    y = np.asarray(fitted.eval_input(images), np.float64).reshape(300, -1)
     # C (C + 0.1 I)^{-1} is the identity up to 0.1 in variances of about 3025/12, except in the
     # constant direction, which contrast normalisation removes.
     x = images.reshape(300, -1).astype(np.float64)
@@ -118,10 +115,13 @@ def test_zca_whitens_the_training_images(monkeypatch):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda images: fit_normalization("zca", images), "normalization must be one of .* 'zca'"),
-        (lambda images: _inputs("as_it_is", images, pad=-1), "pad_pixels_per_side must be at"),
-        (lambda images: fit_normalization("mean_std", 0 * images), "every channel .* must vary"),
-        (lambda images: _inputs("per_image", images)[1](images[0]), r"got uint8\[4, 5, 2\]"),
+        (lambda images: _inputs("zca", images), "normalization must be one of .* 'zca'"),
+        (lambda images: _inputs("none", images, pad=-1), "pad_pixels_per_side must be at"),
+        (lambda images: _inputs("mean_std", 0 * images), "every channel .* must vary"),
+        (
+            lambda images: _inputs("per_image", images)[1](images[0]),
+            r"images must be uint8\[n, 4, 5, 2\], got uint8\[4, 5, 2\]",
+        ),
     ],
 )
 def test_unusable_settings_are_refused(call, message):

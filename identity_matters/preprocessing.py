@@ -1,0 +1,358 @@
+"""From raw images to the inputs of a net: normalisation, random crops and random flips.
+
+`Preprocessing` is what a net was trained with and must be applied with; it is stored beside the
+variables of the net. There are four normalisations:
+
+* ``none``           x / 255 for uint8, and floating-point numbers as they are;
+* ``per_image``      (x - mean) / max(std, 1/sqrt(values)) over all values of one image, as in the
+  TensorFlow code that the paper's derives from (`per_image_standardization`);
+* ``mean_std``       (x - mean) / std for each channel, that is, each index of the last axis;
+* ``gcn_zca``        global contrast normalisation, then ZCA whitening (All-CNN).
+
+What happens to an example depends on its own key alone, so neither the split of a batch over
+devices nor a restart changes it. Images are padded with zeros and then cropped. With ``per_image``
+this is done to raw pixels, as in that code, so the padding counts in mean and std; otherwise, to
+normalised values.
+"""
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from identity_matters.checks import check_whole, plain_array, real_array
+
+# As in pylearn2's make_cifar10_gcn_whitened.py: the norm of every image after contrast
+# normalisation, the divisor below which it is not rescaled, and what ZCA adds to the variances.
+GCN_NORM = 55.0
+GCN_LEAST_NORM = 1e-8
+ZCA_BIAS = 0.1
+LARGEST_PIXEL = 255  # of uint8
+DTYPES = ("uint8", "float32")  # of raw images
+_CHUNK_EXAMPLES = 4096  # in fitting a normalisation: 100 MB of CIFAR images in float64
+# Non-negative images whose largest value is above this are taken for pixels that nobody scaled.
+_LARGEST_SCALED = 2.0
+# Images whose largest magnitude differs by such factors from that in training are of another scale.
+_MUCH_LARGER, _MUCH_SMALLER = 10.0, 1 / 50
+
+
+class Normalization(NamedTuple):
+    """`fit(images)` gives constants by name, f64 or f32; `apply(constants, x: f32[n, ...])`."""
+
+    constants: tuple[str, ...]
+    fit: Callable[[np.ndarray], dict]
+    apply: Callable[[dict, jax.Array], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Preprocessing:
+    """How raw images become the inputs of a net, in training and afterwards.
+
+    >>> images = np.arange(32, dtype=np.uint8).reshape(2, 4, 4, 1)
+    >>> per_image = Preprocessing.fit("per_image", images, pad_pixels_per_side=1, flip=True)
+    >>> float(per_image.eval_input(images).std())  # the whole images
+    1.0
+    >>> per_image.train_input(images, jax.random.split(jax.random.key(0), 2)).shape  # crops
+    (2, 4, 4, 1)
+
+    Attributes:
+      normalization: a name of `NORMALIZATIONS`.
+      constants: f32 arrays by name, which the normalisation has taken from the training images.
+      image_shape: the shape of one raw image, (h, w, c) for crops and flips.
+      dtype: of raw images, "uint8" or "float32".
+      pad_pixels_per_side: zeros added on each side before a random crop of the image's own size;
+        0 takes the whole image.
+      flip: whether training mirrors images left to right with probability 1/2.
+      largest: the largest magnitude in the training images, if they are float32 and it is known.
+
+    Raises ValueError if they do not fit together.
+    """
+
+    normalization: str
+    constants: dict
+    image_shape: tuple[int, ...]
+    dtype: str = "uint8"
+    pad_pixels_per_side: int = 0
+    flip: bool = False
+    largest: float | None = None
+
+    def __post_init__(self):
+        needed = set(_find(self.normalization).constants)
+        if set(self.constants) != needed:
+            raise ValueError(
+                f"{self.normalization} needs the constants {sorted(needed)}, got"
+                f" {sorted(self.constants)}"
+            )
+        check_whole("pad_pixels_per_side", self.pad_pixels_per_side, 0)
+        if not isinstance(self.flip, bool):
+            raise ValueError(f"flip must be True or False, got {self.flip!r}")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        augments = bool(self.pad_pixels_per_side) or self.flip
+        if augments and len(self.image_shape) != 3:
+            raise ValueError(
+                "pad_pixels_per_side and flip are for images [n, h, w, c], got"
+                f" {_shape_text(self.image_shape)}"
+            )
+
+    @classmethod
+    def fit(
+        cls,
+        normalization: str,
+        images: np.ndarray,
+        *,
+        pad_pixels_per_side: int = 0,
+        flip: bool = False,
+    ) -> "Preprocessing":
+        """The preprocessing for these training images, u8 or f32[n, ...].
+
+        Raises ValueError for an unknown name, other images, a negative padding, and a constant
+        channel (``mean_std``).
+        """
+        if images.dtype.name not in DTYPES or images.ndim < 2 or not images.size:
+            raise ValueError(
+                f"images must be uint8 or float32[n, ...], got {images.dtype}{[*images.shape]}"
+            )
+        constants = _find(normalization).fit(images)
+        is_float = images.dtype == np.float32
+        return cls(
+            normalization=normalization,
+            constants={name: np.asarray(value, np.float32) for name, value in constants.items()},
+            image_shape=images.shape[1:],
+            dtype=images.dtype.name,
+            pad_pixels_per_side=pad_pixels_per_side,
+            flip=flip,
+            largest=_largest_magnitude(images) if is_float else None,
+        )
+
+    def train_input(self, images, keys):
+        """Inputs f32[n, ...] for training, augmented by the typed keys [n]; jittable.
+
+        Raises ValueError unless `images` have the shape and dtype of the raw ones.
+        """
+        x = self._as_float32(images)
+        if self.normalization == "per_image":
+            return self._normalize(self._crop_and_flip(x, keys))
+        return self._crop_and_flip(self._normalize(x), keys)
+
+    def eval_input(self, images):
+        """Inputs f32[n, ...] for evaluation, neither cropped nor flipped; jittable.
+
+        Raises ValueError unless `images` have the shape and dtype of the raw ones.
+        """
+        return self._normalize(self._as_float32(images))
+
+    def check_images(self, name: str, images: Any) -> np.ndarray:
+        """A user's argument `name` as raw images u8 or f32[n, ...] of the training's kind.
+
+        Warns if floating-point images are of another scale than in training. Raises ValueError, as
+        `raw_images` does, for images of another dtype or shape.
+        """
+        given = plain_array(name, images)
+        raw = raw_images(name, given)
+        if raw.dtype != self.dtype:
+            raise ValueError(
+                f"{name} must be {self.dtype}, as the images that the net was trained on, got"
+                f" {given.dtype}"
+            )
+        if raw.shape[1:] != self.image_shape:
+            raise ValueError(
+                f"{name} must be {_shape_text(self.image_shape)}, as the images that the net was"
+                f" trained on, got shape {raw.shape}{self._shape_advice(name, raw.shape)}"
+            )
+        self._warn_of_another_scale(name, raw)
+        return raw
+
+    def description(self) -> dict:
+        """All but the constants, JSON-able; `from_description` is the inverse."""
+        return {
+            "normalization": self.normalization,
+            "image_shape": list(self.image_shape),
+            "dtype": self.dtype,
+            "pad_pixels_per_side": self.pad_pixels_per_side,
+            "flip": self.flip,
+            "largest": self.largest,
+        }
+
+    @classmethod
+    def from_description(cls, description: dict, constants: dict) -> "Preprocessing":
+        shape = tuple(description["image_shape"])
+        return cls(**{**description, "image_shape": shape, "constants": constants})
+
+    def _as_float32(self, images):
+        if images.dtype != self.dtype or images.shape[1:] != self.image_shape:
+            raise ValueError(
+                f"images must be {self.dtype}{_shape_text(self.image_shape)}, got"
+                f" {images.dtype}{[*images.shape]}"
+            )
+        return jnp.asarray(images, jnp.float32)
+
+    def _normalize(self, x):
+        return _find(self.normalization).apply(self.constants, x)
+
+    def _crop_and_flip(self, x, keys):
+        """A random crop of each zero-padded x f32[b, h, w, c], of its size, randomly mirrored."""
+        pad = self.pad_pixels_per_side
+        if not pad and not self.flip:
+            return x
+
+        def one(x, key):
+            crop_key, flip_key = jax.random.split(key)
+            if pad:
+                row, column = jax.random.randint(crop_key, (2,), 0, 2 * pad + 1, jnp.int32)
+                padded = jnp.pad(x, ((pad, pad), (pad, pad), (0, 0)))
+                x = jax.lax.dynamic_slice(padded, (row, column, jnp.int32(0)), x.shape)
+            if self.flip:
+                x = jnp.where(jax.random.bernoulli(flip_key), x[:, ::-1], x)
+            return x
+
+        return jax.vmap(one)(x, keys)
+
+    def _shape_advice(self, name: str, shape: tuple) -> str:
+        if shape == self.image_shape:
+            return f"; one image is {name}[None]"
+        if (*shape[1:], 1) == self.image_shape:
+            return f"; pass {name}[..., None]"
+        if len(shape) == 4 and (*shape[2:], shape[1]) == self.image_shape:
+            return f", which is channels first; pass {name}.transpose(0, 2, 3, 1)"
+        return ""
+
+    def _warn_of_another_scale(self, name: str, images: np.ndarray) -> None:
+        if not self.largest:
+            return
+        factor = _largest_magnitude(images) / self.largest
+        # Images that are black altogether are of every scale.
+        if factor > _MUCH_LARGER or 0 < factor < _MUCH_SMALLER:
+            warnings.warn(
+                f"the values of {name} go up to {factor * self.largest:.3g}, those of the training"
+                f" images went up to {self.largest:.3g}: scale both in the same way",
+                stacklevel=4,
+            )
+
+
+def raw_images(name: str, images: Any) -> np.ndarray:
+    """A user's argument `name` as raw images u8 or f32[n, ...]; other floating types are converted.
+
+    Raises ValueError for what is not: integers other than uint8, of which nobody can say how they
+    are to be scaled; NaN or infinity; complex numbers and booleans; masks and units; images that
+    are channels first, by their shape; nothing; no axis of examples.
+    """
+    array = real_array(name, images, dtype=None)
+    if array.ndim < 2:
+        raise ValueError(f"{name} must be [n, ...] with an axis of examples, got {array.shape}")
+    if len(array.shape) == 4 and array.shape[1] in (1, 3) and min(array.shape[2:]) > 4:
+        raise ValueError(
+            f"{name} must be [n, height, width, channels], got shape {array.shape}, which looks"
+            f" like channels first: pass {name}.transpose(0, 2, 3, 1)"
+        )
+    if array.dtype == np.uint8:
+        return array
+    if jnp.issubdtype(array.dtype, jnp.integer):
+        raise ValueError(
+            f"{name} must be uint8 or floating-point, got {array.dtype} from {array.min()} to"
+            f" {array.max()}: pass pixels of 0 to 255 as np.asarray({name}, np.uint8), and other"
+            " numbers scaled, as float32"
+        )
+    return real_array(name, array, dtype=np.float32)
+
+
+def looks_unscaled(images: np.ndarray) -> bool:
+    """Whether float32 images seem to be pixels of 0 to 255, or counts, that nobody has scaled."""
+    if images.dtype != np.float32 or images.min() < 0 or images.max() <= _LARGEST_SCALED:
+        return False
+    return images.ndim == 4 or bool(np.all(images == np.rint(images)))
+
+
+def _find(name: str) -> Normalization:
+    if name not in NORMALIZATIONS:
+        raise ValueError(f"normalization must be one of {', '.join(NORMALIZATIONS)}, got {name!r}")
+    return NORMALIZATIONS[name]
+
+
+def _shape_text(image_shape: tuple) -> str:
+    return f"[{', '.join(map(str, ('n', *image_shape)))}]"
+
+
+def _largest_magnitude(images: np.ndarray) -> float:
+    return float(max(abs(float(images.min())), abs(float(images.max()))))
+
+
+def _fit_divisor(images):
+    divisor = LARGEST_PIXEL if images.dtype == np.uint8 else 1
+    return {"divisor": np.full((1,) * images.ndim, divisor)}
+
+
+def _standardize(_constants, x):
+    axes = tuple(range(1, x.ndim))
+    mean = jnp.mean(x, axis=axes, keepdims=True)
+    std = jnp.std(x, axis=axes, keepdims=True)
+    return (x - mean) / jnp.maximum(std, math.prod(x.shape[1:]) ** -0.5)
+
+
+def _fit_mean_std(images):
+    channels = images.shape[-1]
+    flat = images.reshape(-1, channels)
+    if images.dtype == np.uint8:
+        mean = flat.sum(axis=0, dtype=np.int64) / len(flat)
+        squares = np.einsum("ic,ic->c", flat, flat, dtype=np.int64)
+        variance = squares / len(flat) - mean**2
+    else:
+        mean = flat.mean(axis=0, dtype=np.float64)
+        variance = np.zeros(channels)
+        for start in range(0, len(flat), _CHUNK_EXAMPLES):
+            variance += ((flat[start : start + _CHUNK_EXAMPLES] - mean) ** 2).sum(axis=0)
+        variance /= len(flat)
+    if not np.all(variance > 0):
+        raise ValueError(f"every channel of images must vary, got variances {variance}")
+    shape = (1,) * (images.ndim - 1) + (channels,)
+    return {"shift": mean.reshape(shape), "divisor": np.sqrt(variance).reshape(shape)}
+
+
+def _normalize_contrast(x):
+    """Each image of x f32[b, ...], less its mean, rescaled to the norm GCN_NORM."""
+    axes = tuple(range(1, x.ndim))
+    x = x - jnp.mean(x, axis=axes, keepdims=True)
+    divisor = jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True)) / GCN_NORM
+    return x / jnp.where(divisor < GCN_LEAST_NORM, 1.0, divisor)
+
+
+def _fit_zca(images):
+    """Mean m f32[d] and ``W = (C + ZCA_BIAS I)^{-1/2}`` f32[d, d], C the covariance of images."""
+    normalize = jax.jit(_normalize_contrast)
+    total, products = np.zeros(()), np.zeros(())
+    for start in range(0, len(images), _CHUNK_EXAMPLES):
+        chunk = images[start : start + _CHUNK_EXAMPLES].astype(np.float32)
+        x = np.asarray(normalize(chunk), np.float64).reshape(len(chunk), -1)
+        total, products = total + x.sum(axis=0), products + x.T @ x
+    mean = total / len(images)
+    variances, axes = np.linalg.eigh(products / len(images) - np.outer(mean, mean))
+    # Rounding may leave the variance of a constant direction a little below 0.
+    scales = (np.maximum(variances, 0.0) + ZCA_BIAS) ** -0.5
+    return {"mean": mean, "whitening": (axes * scales) @ axes.T}
+
+
+def _whiten(constants, x):
+    flat = _normalize_contrast(x).reshape(len(x), -1)
+    centered = flat - constants["mean"][None, :]
+    # Accelerators would round the factors to bfloat16 or TF32; this product costs little.
+    whitened = jnp.matmul(centered, constants["whitening"], precision="highest")
+    return whitened.reshape(x.shape)
+
+
+NORMALIZATIONS = {
+    "none": Normalization(
+        ("divisor",), _fit_divisor, lambda constants, x: x / constants["divisor"]
+    ),
+    "per_image": Normalization((), lambda images: {}, _standardize),
+    "mean_std": Normalization(
+        ("shift", "divisor"),
+        _fit_mean_std,
+        lambda constants, x: (x - constants["shift"]) / constants["divisor"],
+    ),
+    "gcn_zca": Normalization(("mean", "whitening"), _fit_zca, _whiten),
+}

@@ -1,0 +1,109 @@
+"""A flax module as text that a checkpoint can hold, and the module again.
+
+The text names the class and its fields, so a net can be loaded without the code that made it. It is
+read without running anything that it says: fields are Python literals, and the class must be a flax
+module of this package or of a module that the reader has imported already.
+"""
+
+import ast
+import dataclasses
+import importlib
+import sys
+from typing import Any
+
+import flax.linen as nn
+
+_PACKAGE = __name__.partition(".")[0]
+_OF_FLAX = ("parent", "name")  # fields of every module that say nothing about the net
+
+
+class NetUnknownError(ValueError):
+    """The net cannot be made from its description; the message says what to do."""
+
+
+def check_is_linen(net: Any) -> None:
+    """Raises ValueError unless `net` is a `flax.linen.Module`."""
+    if isinstance(net, nn.Module):
+        return
+    if isinstance(net, type):
+        raise ValueError(f"net must be an instance, got the class {net.__name__} itself")
+    if any(parent.__module__.startswith("flax.nnx") for parent in type(net).__mro__):
+        raise ValueError(
+            f"net must be a flax.linen.Module, got {type(net).__name__}, which is of flax.nnx: it"
+            " holds its own variables, and these functions pass them in"
+        )
+    raise ValueError(f"net must be a flax.linen.Module, got {type(net).__name__}")
+
+
+def describe(net: nn.Module) -> dict:
+    """{"class": "MODULE:NAME", "fields": {name: literal}}, JSON-able.
+
+    "fields" is None if a field is no literal, as a function is; then `make` needs the net itself.
+    """
+    kind = type(net)
+    literals = {
+        field.name: _literal(getattr(net, field.name))
+        for field in dataclasses.fields(net)
+        if field.init and field.name not in _OF_FLAX
+    }
+    return {
+        "class": f"{kind.__module__}:{kind.__qualname__}",
+        "fields": None if None in literals.values() else literals,
+    }
+
+
+def make(description: dict, net: nn.Module | None = None) -> nn.Module:
+    """The net that `description` is of; `net`, if given, is checked and returned.
+
+    Raises NetUnknownError if `net` is another one, or is needed and missing.
+    """
+    if net is not None:
+        check_is_linen(net)
+        here = describe(net)
+        if here != description:
+            raise NetUnknownError(
+                f"net must be the one that was saved, {_text(description)}, got {_text(here)}"
+            )
+        return net
+    module_name, _, class_name = description["class"].partition(":")
+    advice = "pass the same net as net=..."
+    if description["fields"] is None:
+        raise NetUnknownError(
+            f"the net, a {class_name} of {module_name}, has a field that cannot be stored: {advice}"
+        )
+    if module_name.partition(".")[0] == _PACKAGE:
+        try:
+            importlib.import_module(module_name)
+        except ImportError:
+            raise NetUnknownError(f"this version has no module {module_name}: {advice}") from None
+    found: Any = sys.modules.get(module_name)
+    if found is None:
+        raise NetUnknownError(
+            f"the net is a {class_name} of {module_name}: import that module first, or {advice}"
+        )
+    for part in class_name.split("."):
+        found = getattr(found, part, None)
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise NetUnknownError(f"{module_name} has no flax module {class_name} here: {advice}")
+    fields = {name: ast.literal_eval(text) for name, text in description["fields"].items()}
+    try:
+        return found(**fields)
+    except (TypeError, ValueError) as error:
+        raise NetUnknownError(f"{class_name} is another class here ({error}): {advice}") from None
+
+
+def _literal(value: Any) -> str | None:
+    """`value` as text that `ast.literal_eval` reads back, or None if there is no such text."""
+    text = repr(value)
+    try:
+        same = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    return text if repr(same) == text else None
+
+
+def _text(description: dict) -> str:
+    class_name = description["class"].partition(":")[2]
+    if description["fields"] is None:
+        return f"a {class_name}"
+    return f"{class_name}({', '.join(f'{n}={v}' for n, v in description['fields'].items())})"
