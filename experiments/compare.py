@@ -2,7 +2,8 @@
 
 Command: make compare
 The exit code is 1 if a run contradicts the committed reference (or its claim, if there is no
-reference and the run is at paper scale), if a run cannot be read, or if no run is finished.
+reference and the run is at paper scale), if a run cannot be read, or if there are runs but none is
+finished.
 "undecided" and "not comparable" contradict nothing. `make report` has all measured values.
 """
 
@@ -15,7 +16,8 @@ from absl import flags
 
 from experiments import commands
 from identity_matters import paper
-from identity_matters.report import groups
+from identity_matters.report.collection import Collection, contradictions, read
+from identity_matters.report.sentences import NOT_RUN, headline, verdicts
 
 # The colour of a verdict: that of the first of these words in it.
 _STYLES = {
@@ -32,41 +34,63 @@ def _main(_: list[str]) -> int:
     if not directory.is_dir():
         message = f"{directory}: there is no such directory; `make reproduce` makes runs"
         raise flags.ValidationError(message)
-    reference = groups.read("reference", commands.REFERENCE_DIR.value)
-    yours = groups.read("yours", directory)
+    reference = read("reference", commands.REFERENCE_DIR.value)
+    yours = read("yours", directory)
     console = commands.Console()
     for claim in paper.CLAIMS.values():
-        known, verdict = (groups.verdicts(claim.id, one.groups) for one in (reference, yours))
-        if verdict == groups.NOT_RUN:
-            continue
-        style = next(style for start, style in _STYLES.items() if start in verdict)
-        console.print(rich.text.Text.assemble((claim.title, "bold"), ": ", (verdict, style)))
-        theirs, ours = (groups.headline(claim.id, one.groups) for one in (reference, yours))
-        if known != verdict:
-            theirs += f" [{known}]"
-        for name, text in {"paper": claim.published, "reference": theirs, "yours": ours}.items():
-            if text:
-                console.print(rich.text.Text(f"    {name:<10} {text}"))
+        _print_claim(claim, reference, yours, console)
     problems = [f"skipped: {problem}" for problem in (*reference.problems, *yours.problems)]
-    other = versions(yours, reference)
-    for line in (*problems, *yours.unfinished, *other):
-        console.print(rich.text.Text(line, "yellow"))
-    against = groups.contradictions(yours.groups, reference.groups)
+    for line in (*problems, *yours.unfinished, *versions(yours, reference)):
+        console.print(line, style="yellow")
+    against = contradictions(yours.groups, reference.groups)
     for line in against:
-        console.print(rich.text.Text(f"contradiction: {line}", "red"))
-    said = commands.counted(collections.Counter(group.verdict for group in yours.groups))
-    runs = f"{len(yours.runs)} finished run{'' if len(yours.runs) == 1 else 's'}"
-    verdicts = f": {said}" if said else ""
-    counts = f"{len(against)} contradictions, {len(problems)} unreadable"
-    report = f"{directory / 'report.html'} (make report)"
-    console.print(f"{runs}{verdicts}; {counts}; all values: {report}")
+        console.print(f"contradiction: {line}", style="red")
+    if not (yours.runs or yours.unfinished or problems):
+        console.print(f"{directory}: there are no runs yet; `make reproduce` makes them")
+        return 0
+    console.print(_counts(yours, len(against), len(problems)))
+    console.print(f"all values: {directory / 'report.html'} (make report)")
     return 1 if against or problems or not yours.runs else 0
 
 
-def versions(yours: groups.Collection, reference: groups.Collection) -> list[str]:
-    """One line for each jax version of yours that no reference run used."""
+def _print_claim(
+    claim: paper.Claim, reference: Collection, yours: Collection, console: commands.Console
+) -> None:
+    """Prints title, verdict and results of a claim that you have runs of."""
+    known = verdicts(claim.id, reference.groups)
+    verdict = verdicts(claim.id, yours.groups)
+    if verdict == NOT_RUN:
+        return
+    style = next(style for start, style in _STYLES.items() if start in verdict)
+    console.print(rich.text.Text.assemble((claim.title, "bold"), ": ", (verdict, style)))
+    results = {
+        "paper": claim.published,
+        "reference": headline(claim.id, reference.groups),
+        "yours": headline(claim.id, yours.groups),
+    }
+    if known != verdict:
+        results["reference"] += f" [{known}]"
+    for name, text in results.items():
+        if text:
+            console.print(f"    {name:<10} {text}")
+
+
+def _counts(yours: Collection, contradicted: int, unreadable: int) -> str:
+    """How many runs, verdicts, contradictions and unreadable runs there are."""
+    runs = f"{len(yours.runs)} finished run{'' if len(yours.runs) == 1 else 's'}"
+    counted = commands.counted(collections.Counter(group.verdict for group in yours.groups))
+    by_verdict = f": {counted}" if counted else ""
+    return f"{runs}{by_verdict}; {contradicted} contradictions, {unreadable} unreadable"
+
+
+def versions(yours: Collection, reference: Collection) -> list[str]:
+    """One line for each jax version of yours that no reference run used, if any is known."""
     here, there = (
-        {run.environment["packages"].get("jax", "unknown") for run in found.runs}
+        {
+            str(environment["packages"].get("jax", "unknown"))
+            for run in found.runs
+            for environment in run.environments
+        }
         for found in (yours, reference)
     )
     known = ", ".join(sorted(there))

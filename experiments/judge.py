@@ -19,7 +19,7 @@ from absl import flags
 import experiments
 from experiments import commands
 from identity_matters import runs
-from identity_matters.report.groups import MALFORMED
+from identity_matters.report.records import MALFORMED
 from identity_matters.runs import seals
 from identity_matters.runs.read import sealed_with
 

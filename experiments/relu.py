@@ -35,7 +35,7 @@ from experiments import run
 from experiments.parts import relu_search
 from experiments.run import shared
 from identity_matters.relu import critical_points, feature_bound, model, origin, problems
-from identity_matters.report import groups
+from identity_matters.report.records import rows
 
 _LAWS = ("gaussian", "no bias", "s >= 0")
 
@@ -313,8 +313,8 @@ def _ratio_verdict(settings: dict, records: list[dict]):
 
 
 def _noise_verdict(settings: dict, records: list[dict]):
-    by_scale = groups.rows(records, "width scale=scales halved_share largest_travelled")
-    starts = groups.rows(records, "width scale=scales final_risk_share stalled")
+    by_scale = rows(records, "width scale=scales halved_share largest_travelled")
+    starts = rows(records, "width scale=scales final_risk_share stalled")
     from_zero = shared.where(by_scale, scale=0)
     metrics = {"largest_step_from_zero": shared.largest(from_zero, "largest_travelled")}
     for width in sorted({record["width"] for record in records}):

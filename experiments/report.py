@@ -6,12 +6,11 @@ report in results/ from results/reference alone.
 
 import logging
 import pathlib
-import sys
 
 from absl import flags
 
 from experiments import commands
-from identity_matters.report import build, groups
+from identity_matters.report import build, collection
 from identity_matters.runs import write_atomically
 
 _README = pathlib.Path("README.md")  # its results follow the reference
@@ -24,16 +23,15 @@ def _main(_: list[str]) -> int:
     # Matplotlib warns about missing fonts, which no text here needs.
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     reference = pathlib.Path(commands.REFERENCE_DIR.value)
-    collections = [groups.read("reference", reference)]
+    collections = [collection.read("reference", reference)]
     directory = reference.parent
     if not _REFERENCE_ONLY.value:
         directory = pathlib.Path(commands.RESULTS_DIR.value)
-        collections.append(groups.read("yours", directory))
+        collections.append(collection.read("yours", directory))
         if not collections[-1].runs:
-            print(f"{directory} has no finished run: the report shows the reference alone")
-    for collection in collections:
-        for problem in collection.problems:
-            print(f"skipped: {problem}", file=sys.stderr)
+            commands.show(f"{directory} has no finished run: the report shows the reference alone")
+    for problem in [problem for found in collections for problem in found.problems]:
+        commands.complain(f"skipped: {problem}")
     try:
         if _REFERENCE_ONLY.value:
             readme = build.with_results(_README.read_text(encoding="utf-8"), collections[0])
@@ -42,9 +40,10 @@ def _main(_: list[str]) -> int:
             write_atomically(_README, readme)
             written.append(_README)
     except (OSError, ValueError) as error:
-        print(f"report: {error}; the old report was not touched", file=sys.stderr)
+        commands.complain(f"report: {error}; the old report was not touched")
         return 1
-    print("\n".join(map(str, written)))
+    for path in written:
+        commands.show(path)
     return 0
 
 

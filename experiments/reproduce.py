@@ -32,7 +32,6 @@ import threading
 import time
 from typing import Any
 
-import rich.console
 import rich.progress
 import rich.table
 import threadpoolctl
@@ -41,7 +40,9 @@ from absl import flags
 import experiments
 from experiments import accelerators, commands, compare
 from identity_matters import environment, limits, runs
-from identity_matters.report import groups
+from identity_matters.report import collection
+from identity_matters.report.numbers import duration
+from identity_matters.report.records import MALFORMED
 
 _SEEDS = flags.DEFINE_spaceseplist("seeds", ["0"], "Seeds of the runs.", comma_compat=True)
 _ONLY = flags.DEFINE_list("only", [], "Experiments to run; all of the suite if empty.")
@@ -109,7 +110,8 @@ class Job:
 
     def last_line(self) -> str:
         with contextlib.suppress(OSError, IndexError):
-            return self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-1]
+            text = self.log.read_text(encoding="utf-8", errors="replace")
+            return runs.visible(text.splitlines()[-1])
         return ""
 
     def summary(self) -> dict | None:
@@ -135,7 +137,7 @@ def main(_) -> int:
         job.problem = _why_not(job)
         if job.is_refused:
             advice = "make reproduce OVERWRITE=1 runs it anew"
-            console.print(f"{job.path}: {job.problem}; {advice}", markup=False)
+            console.print(f"{job.path}: {job.problem}; {advice}")
         elif _OVERWRITE.value or job.problem or job.summary() is None:
             waiting.append(job)
         else:
@@ -194,7 +196,7 @@ def _job(name: str, variant: str, seed: int) -> Job:
     """A job, with the median seconds that its reference runs took, over all seeds."""
     took = []
     for path in pathlib.Path(commands.REFERENCE_DIR.value, name, variant).glob("seed=*"):
-        with contextlib.suppress(runs.RunError, *groups.MALFORMED):
+        with contextlib.suppress(runs.RunError, *MALFORMED):
             summary = runs.read_json(path / "summary.json")
             took += [summary["seconds"]["total"]] if summary.get("status") == "done" else []
     return Job(name, variant, seed, statistics.median(took) if took else None)
@@ -332,7 +334,7 @@ def _slots() -> tuple[list, list]:
     return on_cores, [None] if at_once > 1 and accelerators.are_usable() else []
 
 
-def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
+def _run_all(jobs: list[Job], console: commands.Console) -> None:
     on_cores, on_accelerator = _slots()
     trainings = [job for job in jobs if on_accelerator and experiments.find(job.name).trains]
     at_once = min(len(on_cores), len(jobs) - len(trainings)) + min(1, len(trainings))
@@ -355,7 +357,7 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
         rich.progress.BarColumn(10),
         rich.progress.TimeElapsedColumn(),
         rich.progress.TimeRemainingColumn(compact=True),
-        rich.progress.TextColumn("{task.fields[note]}", table_column=rest_of_line),
+        rich.progress.TextColumn("{task.fields[note]}", markup=False, table_column=rest_of_line),
         console=console,
         auto_refresh=False,
         disable=alone,
@@ -369,7 +371,7 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
                 while waiting and free:
                     job = waiting.pop()
                     if alone:
-                        console.print(f"$ python {shlex.join(job.command())}", markup=False)
+                        console.print(f"$ python {shlex.join(job.command())}")
                     _start(job, free.pop(), alone)
                     job.task = shown.add_task(job.title, total=job.expected_seconds, note="")
                     running.append((job, free))
@@ -388,14 +390,14 @@ def _run_all(jobs: list[Job], console: rich.console.Console) -> None:
                 said = (job.summary() or {"verdict": "FAILED"})["verdict"]
                 line = f"run {count} of {len(jobs)}: {job.title}: {said}"
                 left = shown.tasks[0].time_remaining
-                about = f", about {groups.duration(left)} left" if left and running else ""
-                shown.print(f"{line}, {groups.duration(passed)}{about}", soft_wrap=True)
+                about = f", about {duration(left)} left" if left and running else ""
+                shown.print(f"{line}, {duration(passed)}{about}", soft_wrap=True)
             shown.update(whole, completed=sum(task.completed for task in shown.tasks[1:]))
             if console.is_terminal:
                 shown.refresh()
 
 
-def _conclude(jobs: list[Job], run_now: int, seconds: float, console: rich.console.Console) -> int:
+def _conclude(jobs: list[Job], run_now: int, seconds: float, console: commands.Console) -> int:
     """Prints all results, of the runs made now and of earlier ones; returns the exit code."""
     table = rich.table.Table(box=None, pad_edge=False)
     for name in ("experiment", "runs", "verdicts", "seconds", "in the reference"):
@@ -422,20 +424,20 @@ def _conclude(jobs: list[Job], run_now: int, seconds: float, console: rich.conso
         every += counts
     console.print(table)
     many = "" if len(jobs) == 1 else "s"
-    when = f"{run_now} now in {groups.duration(seconds)}" if run_now else "none of them now"
+    when = f"{run_now} now in {duration(seconds)}" if run_now else "none of them now"
     console.print(f"{len(jobs)} run{many}, {when}: {commands.counted(every)}")
-    yours = groups.read("yours", commands.RESULTS_DIR.value)
-    reference = groups.read("reference", commands.REFERENCE_DIR.value)
+    yours = collection.read("yours", commands.RESULTS_DIR.value)
+    reference = collection.read("reference", commands.REFERENCE_DIR.value)
     run_here = {f"{job.name}/{job.variant}" for job in jobs}
     here = [group for group in yours.groups if group.name in run_here]
-    notes += [f"contradiction: {x}" for x in groups.contradictions(here, reference.groups)]
+    notes += [f"contradiction: {x}" for x in collection.contradictions(here, reference.groups)]
     for note in notes:
-        console.print(note, style="red", markup=False)
+        console.print(note, style="red")
     for line in compare.versions(yours, reference):
-        console.print(line, style="yellow", markup=False)
+        console.print(line, style="yellow")
     report = pathlib.Path(commands.RESULTS_DIR.value) / "report.html"
     if report.exists():
-        console.print(f"report: {report.resolve().as_uri()}", markup=False)
+        console.print(f"report: {report.resolve().as_uri()}")
     where = "" if str(report.parent) == "results/local" else f" RESULTS_DIR={report.parent}"
     console.print(f"`make compare{where}` prints the paper's results, the reference's and yours")
     return 1 if notes else 0

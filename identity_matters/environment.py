@@ -110,7 +110,11 @@ def _variables() -> dict:
     """The `VARIABLES` that are set, without flags that change no number."""
     shown = {}
     for name in VARIABLES:
-        flags = [flag for flag in os.environ.get(name, "").split() if not _NO_NUMBER.search(flag)]
+        text = os.environ.get(name, "").strip()
+        if name == "XLA_FLAGS" and text and not text.startswith("-"):  # it names a file of flags
+            with contextlib.suppress(OSError):
+                text = pathlib.Path(text).read_text(encoding="utf-8", errors="replace")
+        flags = [flag for flag in text.split() if not _NO_NUMBER.search(flag)]
         if flags:
             shown[name] = " ".join(flags)
     return shown

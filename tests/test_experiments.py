@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks import linear
 from identity_matters import runs
-from identity_matters.report import build, groups
+from identity_matters.report import build, collection
 from tests import forked
 from tests.test_report import write_run
 
@@ -98,7 +98,7 @@ def test_every_entry_point_runs_to_its_end(entry, tmp_path):
     assert (run.status, run.summary["scale"]) == ("done", "reduced")
     assert run.summary["metrics"]
     # Results at this scale can still be drawn, if there are enough of them.
-    pages = build.write([groups.read("yours", tmp_path)], tmp_path / "report")
+    pages = build.write([collection.read("yours", tmp_path)], tmp_path / "report")
     assert "## Left out" not in pages[0].read_text(encoding="utf-8")
 
 
@@ -143,7 +143,9 @@ def test_compare_fails_on_a_contradiction_and_report_names_what_it_skips(tmp_pat
     assert damaged.returncode == 1
     assert "summary.json: missing" in damaged.stdout
     (tmp_path / "empty").mkdir()
-    assert run_module("compare", f"--results_dir={tmp_path / 'empty'}").returncode == 1
+    empty = run_module("compare", f"--results_dir={tmp_path / 'empty'}")
+    assert (empty.returncode, empty.stdout.count("\n")) == (0, 1)
+    assert "empty: there are no runs yet; `make reproduce` makes them" in empty.stdout
     write_run(tmp_path / "bad", verdict="not reproduced")
     bad = run_module("compare", nowhere, f"--results_dir={tmp_path / 'bad'}")
     assert bad.returncode == 1

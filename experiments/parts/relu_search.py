@@ -21,7 +21,7 @@ import numpy as np
 from experiments.run.shared import each, joined, largest, least, total, under_attack, where, without
 from identity_matters.relu import critical_points, feature_bound, model, origin, problems
 from identity_matters.relu.certificate import NotCertifiedError, certify
-from identity_matters.report import groups
+from identity_matters.report.records import rows
 
 # A point is optimal, in every variant, if f / f(0) is at most this: the targets are realizable.
 OPTIMAL_SHARE = 1e-9
@@ -203,7 +203,7 @@ def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
     for net, record in enumerate(searches):
         kinds = [record["kind_names"][kind] for kind in record["kinds"]]
         fields = "bias kind dead_units bound_coefficient risk_share"
-        points += groups.rows([{**record, "kind": kinds}], fields)
+        points += rows([{**record, "kind": kinds}], fields)
         of_net = {"net": net, "bias": record["bias"], "examples": 2 * record["pairs"]}
         proofs += [{**proof, **of_net} for proof in record["certificates"]]
     bad = [point for point in points if point["kind"] in _BAD]

@@ -39,7 +39,9 @@ from experiments.run import command_line, process, several, signals
 from experiments.run.shared import generator, require_between, total, where
 from experiments.run.signals import Interrupted, stop_signal
 from identity_matters import jax_settings, paper, runs
-from identity_matters.report import groups
+from identity_matters.report.collection import group_runs
+from identity_matters.report.numbers import format_number
+from identity_matters.report.sentences import headline
 from identity_matters.train import multihost
 
 USAGE_ERROR, INTERRUPTED_CODE, CTRL_C_CODE = 2, 75, 130
@@ -338,10 +340,10 @@ def _result(summary: dict, path: Any) -> str:
     """The lines that a run ends with: verdict, the paper's result, ours, where to find more."""
     claim = paper.CLAIMS[summary["claim"]]
     changed = ", ".join(f"{n}={value!r}" for n, value in summary.get("changed", {}).items())
-    said = groups.headline(claim.id, groups.group_runs([runs.read_run(path)]))
+    said = headline(claim.id, group_runs([runs.read_run(path)]))
     if not said:  # the claim's headline covers other variants only
         shown = list(summary["metrics"].items())[:4]
-        said = ", ".join(f"{name} = {groups.format_number(value)}" for name, value in shown)
+        said = ", ".join(f"{name} = {format_number(value)}" for name, value in shown)
     root = path.parents[len(summary["variant"].split("/")) + 1]
     flag = "" if str(root) == "results/local" else f" RESULTS_DIR={root}"
     return (

@@ -2,10 +2,13 @@
 
 Formulas become MathML, and figures are embedded. HTML in the text is escaped, except for <details>
 and <summary>. The icon of the page is empty; without one, browsers would ask a server for it.
+
+The page needs no script and fetches nothing, and its Content-Security-Policy allows neither.
 """
 
 import base64
 import collections
+import hashlib
 import html
 import pathlib
 import re
@@ -22,6 +25,9 @@ from identity_matters.runs import VERDICTS
 _PAGE, _STYLE = (pathlib.Path(__file__).with_suffix(end) for end in (".html", ".css"))
 _BAR = '<mo stretchy="false">&#x0007C;</mo>'
 _NUMBER = re.compile(r"-?[\d.,]+(e[+-]?\d+)?( ± [\d.e+-]+)?( %)?( \(n = \d+\))?")
+_FIGURE = re.compile(r"figures/[A-Za-z0-9_]+\.svg")
+# Images are part of the page; the only style is its own.
+_POLICY = "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; style-src"
 _FOLDED = re.compile(r"(</?details>|<summary>[^<]*</summary>)\n*")
 
 
@@ -45,7 +51,12 @@ def render(markdown: str, directory: pathlib.Path) -> str:
     body = body.replace("</h1>", f'</h1>\n<nav aria-label="parts"><ul>{links}</ul></nav>', 1)
     title = html.escape(headings["h1"][0])
     page, style = (file.read_text(encoding="utf-8") for file in (_PAGE, _STYLE))
-    return string.Template(page).substitute(title=title, style=style, body=body)
+    policy = f"{_POLICY} 'sha256-{_sha256(f'{chr(10)}{style}')}'"
+    return string.Template(page).substitute(title=title, style=style, body=body, policy=policy)
+
+
+def _sha256(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _arrange(tokens: list[Token]) -> dict[str, list[str]]:
@@ -98,12 +109,16 @@ def _fence(_renderer: Any, tokens: Sequence[Token], index: int, _options: Any, _
 
 
 def _image(_renderer: Any, tokens: Sequence[Token], index: int, _options: Any, env: Any) -> str:
+    """A figure of the report as part of the page; of any other image the text alone."""
     token = tokens[index]
-    path = env["directory"] / str(token.attrs["src"])
+    alt = html.escape(token.content)
+    source = str(token.attrs["src"])
+    path = env["directory"] / source
+    if not _FIGURE.fullmatch(source) or path.is_symlink() or not path.is_file():
+        return alt
     data = base64.b64encode(path.read_bytes()).decode()
-    alt, name = html.escape(token.content), html.escape(path.stem)
     return (
-        f'<div class="plot" id="{name}" tabindex="0" role="region" aria-label="{alt}">'
+        f'<div class="plot" id="{path.stem}" tabindex="0" role="region" aria-label="{alt}">'
         f'<img alt="{alt}" src="data:image/svg+xml;base64,{data}"></div>'
     )
 

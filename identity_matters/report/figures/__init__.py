@@ -19,8 +19,8 @@ import matplotlib.figure
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 
 from identity_matters import paper
-from identity_matters.report import groups
-from identity_matters.report.groups import MALFORMED
+from identity_matters.report import records
+from identity_matters.report.records import MALFORMED
 from identity_matters.runs import Run
 
 Canvas = matplotlib.figure.Figure
@@ -84,7 +84,7 @@ def figure(experiment: str, name: str, points: Callable[[Run], Iterable[dict]]) 
     return declare
 
 
-pick, rows = groups.pick, groups.rows  # fields are given as one string, separated by spaces
+pick, rows = records.pick, records.rows  # fields are given as one string, separated by spaces
 
 
 def of_kind(run: Run, kind: str, name: str = "kind") -> list[dict]:

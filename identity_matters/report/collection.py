@@ -1,0 +1,168 @@
+"""The runs of a directory, checked and grouped if they differ only in their seeds.
+
+This module imports neither JAX nor Matplotlib, so commands that only compare runs start fast.
+"""
+
+import collections
+import dataclasses
+import os
+import shlex
+from collections.abc import Iterable
+
+from identity_matters import paper
+from identity_matters.report.numbers import duration, mean_sd
+from identity_matters.report.records import MALFORMED
+from identity_matters.runs import Run, read_collection
+
+_UNDECIDED = {"undecided", "not comparable"}  # these cannot contradict another verdict
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Finished runs of one experiment, variant and scale that differ only in their seeds."""
+
+    runs: tuple[Run, ...]
+
+    first = property(lambda self: self.runs[0])
+    name = property(lambda self: f"{self.first.experiment}/{self.first.variant}")
+    scale = property(lambda self: self.first.summary["scale"])
+    claim = property(lambda self: self.first.summary["claim"])
+
+    @property
+    def verdict(self) -> str:
+        """The verdict of all seeds; if they disagree, each one with its count, largest first."""
+        counts = collections.Counter(run.summary["verdict"] for run in self.runs).most_common()
+        if len(counts) == 1:
+            text = counts[0][0]
+        else:
+            each = [f"{verdict} for {count}" for verdict, count in counts]
+            text = f"{', '.join(each)} of {len(self.runs)} seeds"
+        # A claim that "holds" is proved; the runs only tried to refute it.
+        return text.replace("holds", "holds (proved)")
+
+    @property
+    def decided(self) -> set[str]:
+        """The verdicts of the seeds that decide something."""
+        return {run.summary["verdict"] for run in self.runs} - _UNDECIDED
+
+    def metric(self, name: str) -> str:
+        """Mean ± standard deviation over the seeds that have the metric, and n if some lack it."""
+        metrics = [run.summary["metrics"] for run in self.runs]
+        values = [values_of_run[name] for values_of_run in metrics if name in values_of_run]
+        if not values:
+            return ""
+        return mean_sd(values) + (f" (n = {len(values)})" if len(values) < len(metrics) else "")
+
+
+def group_runs(runs: Iterable[Run]) -> list[Group]:
+    """Groups finished runs, sorted by claim in the order of claims.toml, and then by name."""
+    places = {claim: place for place, claim in enumerate(paper.CLAIMS)}
+    groups: dict[tuple, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.seed):
+        name = f"{run.experiment}/{run.variant}"
+        key = places[run.summary["claim"]], name, run.summary["scale"]
+        groups.setdefault(key, []).append(run)
+    return [Group(tuple(groups[key])) for key in sorted(groups)]
+
+
+def of_claim(claim: str, groups: list[Group]) -> list[Group]:
+    """The groups whose claim has this id."""
+    return [group for group in groups if group.claim == claim]
+
+
+@dataclasses.dataclass(frozen=True)
+class Collection:
+    """The finished runs of a directory, and a line for each unfinished and each unusable one."""
+
+    name: str
+    runs: list[Run]
+    groups: list[Group]
+    unfinished: list[str]
+    problems: list[str]
+
+
+def read(name: str, directory: str | os.PathLike[str]) -> Collection:
+    """Reads the runs in `directory`, if it exists; `problems` lists what the tables cannot use."""
+    found, problems = read_collection(directory)
+    runs = []
+    for run in (run for run in found if run.status == "done"):
+        try:
+            group_runs([run])
+            origin(run)
+            for value in (*run.summary["metrics"].values(), *run.summary["paper"].values()):
+                mean_sd([value])
+            runs.append(run)
+        except MALFORMED as error:
+            problems.append(f"{run.path}: cannot be reported: {type(error).__name__} {error}")
+    unfinished = [f"{run.path}: {run.status}" for run in found if run.status != "done"]
+    return Collection(name, runs, group_runs(runs), unfinished, problems)
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """Where a finished run comes from, in words; several entries if it was resumed elsewhere."""
+
+    commits: list[str]
+    started: str
+    machines: list[str]
+    seconds: float
+    command: str
+    versions: list[str]
+
+
+def origin(run: Run) -> Origin:
+    """The origin of a finished run; raises one of `MALFORMED` if its files lack it."""
+    return Origin(
+        commits=_distinct(_commit(environment) for environment in run.environments),
+        started=run.environment["started"][:16].replace("T", " ") + " UTC",
+        machines=_distinct(_machine(environment) for environment in run.environments),
+        seconds=run.summary["seconds"]["total"],
+        command=shlex.join(run.environment["command"]),
+        versions=_distinct(_versions(environment) for environment in run.environments),
+    )
+
+
+def _distinct(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
+
+
+def _commit(environment: dict) -> str:
+    commit = environment["commit"][:12] if environment["commit"] else "no commit known"
+    return f"{commit} with uncommitted changes" if environment["dirty"] else commit
+
+
+def _machine(environment: dict) -> str:
+    if environment["backend"] == "cpu":
+        cores = environment["cpu_cores"]
+        return f"{environment['cpu']}, {cores} core{'' if cores == 1 else 's'}"
+    return f"{len(environment['devices'])} x {environment['devices'][0]}"
+
+
+def _versions(environment: dict) -> str:
+    packages = {"Python": environment["python"], **environment["packages"]}
+    versions = [f"{name} {version}" for name, version in packages.items()]
+    variables = environment.get("variables", {}).items()
+    return ", ".join([*versions, *(f"{name}={value}" for name, value in variables)])
+
+
+def took(run: Run) -> str:
+    """How long a finished run took."""
+    return duration(origin(run).seconds)
+
+
+def contradictions(yours: list[Group], reference: list[Group]) -> list[str]:
+    """One line for each group that contradicts the reference of its scale, itself or its claim.
+
+    Reduced runs cannot contradict a claim. A failure that the reference shares is not listed.
+    """
+    known = {(group.name, group.scale): group for group in reference}
+    found = []
+    for group in yours:
+        other = known.get((group.name, group.scale))
+        expected = other.decided if other else set()
+        theirs = f"; the reference: {other.verdict}" if other and expected else ""
+        refuted = len(group.decided) > 1 or "not reproduced" in group.decided
+        if not group.decided <= expected and (theirs or (refuted and group.scale == "paper")):
+            title = paper.CLAIMS[group.claim].title
+            found.append(f"{group.name} ({title}): {group.verdict}{theirs}")
+    return found

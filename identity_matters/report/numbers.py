@@ -1,0 +1,92 @@
+"""Numbers as people write them, in tables and in sentences.
+
+Nothing but a number, true, false or null is put into words: no text of a run gets through here.
+"""
+
+import decimal
+import statistics
+from typing import Any
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 1e300
+
+
+def _as_word(value: object) -> str:
+    """What is no number of a usual size: "true", "None", "inf", "1e+305"; TypeError for text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None:
+        return str(value)
+    if isinstance(value, int | float):
+        return f"{float(value):g}"
+    raise TypeError(f"a result must be a number, true, false or null, not {type(value).__name__}")
+
+
+def format_number(value: object, digits: int = 4) -> str:
+    """Formats a number for the tables: integers in full, others to `digits` digits.
+
+    Below a million, others are rounded to integers from 1,000 on and where they would need an
+    exponent. Raises TypeError for what is neither a number nor true, false or null.
+    """
+    if not isinstance(value, int | float) or not _is_number(value):
+        return _as_word(value)
+    if isinstance(value, int) and abs(value) < 10**15:
+        return f"{value:,}"
+    text = f"{value:.{digits}g}"
+    whole = abs(value) < 10**6 and (abs(value) >= 1000 or "e+" in text)
+    return f"{value:,.0f}" if whole else text
+
+
+def mean_sd(values: list) -> str:
+    """Mean ± standard deviation, or the value alone if all are equal."""
+    if not all(map(_is_number, values)):
+        return _listed(values)
+    if len(set(values)) == 1:
+        return format_number(values[0])
+    deviation = format_number(statistics.stdev(values), digits=2)
+    return f"{format_number(statistics.fmean(values))} ± {deviation}"
+
+
+def _listed(values: list) -> str:
+    words = (str(value) if _is_number(value) else _as_word(value) for value in values)
+    return ", ".join(dict.fromkeys(words))
+
+
+def in_words(values: list, digits: int = 2, extreme: str = "") -> str:
+    """Values in a sentence: their range, or one number if the ends agree to `digits` digits.
+
+    `extreme` "max" or "min" gives only that value, rounded so that it bounds all of them.
+
+    >>> in_words([4, 8, 4]), in_words([0.6012, 0.6026]), in_words([50_000]), in_words([1.6e32])
+    ('4–8', '0.60', '50,000', '1.6 × 10^32')
+    >>> in_words([0.6386, 0.6412], extreme="min"), in_words([0.6386, 0.6412], extreme="max")
+    ('0.63', '0.65')
+    """
+    if not all(map(_is_number, values)):
+        return _listed(values)
+    ends = {"min": [min(values)], "max": [max(values)]}.get(extreme, [min(values), max(values)])
+    return "–".join(dict.fromkeys(_end_in_words(end, digits, extreme) for end in ends))
+
+
+def _end_in_words(value: float, digits: int, extreme: str) -> str:
+    whole = isinstance(value, int) or (value.is_integer() and abs(value) < 10**15)
+    if extreme and not whole:
+        rounding = decimal.ROUND_CEILING if extreme == "max" else decimal.ROUND_FLOOR
+        # Drop the rounding errors of float64 first: 1 + 2e-16 is at most 1.0.
+        exact = decimal.Context(prec=9).create_decimal_from_float(value)
+        # Below a million the whole part is printed in full.
+        kept = max(digits, exact.adjusted() + 1) if abs(value) < 10**6 else digits
+        value = float(decimal.Context(prec=kept, rounding=rounding).create_decimal(exact))
+    large = abs(float(f"{value:.{digits}g}")) >= min(10**digits, 1000)
+    # Trailing zeros show the precision of a rounded number: 1.0.
+    shown = format_number(value, digits) if whole or large else f"{value:#.{digits}g}"
+    mantissa, _, exponent = shown.partition("e")
+    return f"{mantissa} × 10^{int(exponent)}" if exponent else mantissa.removesuffix(".")
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that suits them: "42 s", "5.3 min", "2.1 h"."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
