@@ -57,6 +57,10 @@ TINY_RUNS = {
         "model.blocks_per_stage=(1,1,1) model.stem_width=2 model.widths=(2,2,2) train.steps=2 "
         "train.steps_per_log=1"
     ),
+    "experiments.images.comparisons:digits/initialisation": (
+        "model.blocks_per_stage=(1,1,1) model.stem_width=2 model.widths=(2,2,2) train.steps=2 "
+        "train.steps_per_log=1 trial_steps=2"
+    ),
     "experiments.images.imagenet:miniature/all_conv_residual": (
         "data.miniature_examples=20 data.image_pixels=16 data.eval_shorter_side_pixels=16 "
         "data.data_dir=TEMPORARY model.blocks_per_stage=(1,) model.widths=(4,) "

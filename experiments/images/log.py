@@ -80,6 +80,10 @@ class TrainingLog:
         if self._tensorboard:
             self._write_events(record)
 
+    def results(self) -> list[dict]:
+        """The results of all trainings of this run that are finished."""
+        return [record for record in self._run_dir.records if record["kind"] == RESULT]
+
     def rewind(self, count: int) -> None:
         self._run_dir.rewind(self._first + count)
 

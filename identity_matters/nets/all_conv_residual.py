@@ -22,7 +22,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from identity_matters.nets import layers
+from identity_matters.nets import layers, starts
 
 BATCH_NORM_EPSILON = 1e-3  # that of the paper's base code; the paper itself has no batch norm
 # Settings for images of 224 pixels a side; IMAGENET adds the number of blocks per stage.
@@ -37,7 +37,6 @@ IMAGENET = {
     "blocks_of_34_layers": {"blocks_per_stage": (3, 4, 6, 3), **_IMAGENET},
     "parameters_as_printed": {"blocks_per_stage": (5, 5, 6, 6), **_IMAGENET},
 }
-RESIDUAL_INITS = {"paper": layers.paper, "standard": layers.standard}
 
 
 class Block(nn.Module):
@@ -45,20 +44,26 @@ class Block(nn.Module):
 
     channels: int
     stride: int
-    conv: Any  # a partial 3x3 `nn.Conv` that lacks name, channels and stride
+    conv: Any  # a partial 3x3 `nn.Conv` that lacks name, channels, stride and kernel_init
+    kernel_inits: tuple  # of C_1 and C_2
     norm: Any  # a partial batch norm that lacks its name, or None
     leak: float
     activate_first: bool
     identity: bool
+    gate: bool
 
     @nn.compact
     def __call__(self, x):
         h = self.norm(name="norm1")(x) if self.norm else x
         h = layers.leaky_relu(h, self.leak) if self.activate_first else h
-        h = self.conv(self.channels, strides=self.stride, name="conv1")(h)
+        first, second = self.kernel_inits
+        h = self.conv(self.channels, strides=self.stride, kernel_init=first, name="conv1")(h)
         h = self.norm(name="norm2")(h) if self.norm else h
-        h = self.conv(self.channels, name="conv2")(layers.leaky_relu(h, self.leak))
+        h = layers.leaky_relu(h, self.leak)
+        h = self.conv(self.channels, kernel_init=second, name="conv2")(h)
         h = h.astype(jnp.float32)
+        if self.gate:
+            h = h * self.param("gate", layers.constant(0.0), ())
         shortcut = layers.pad_channels(layers.average_pool(x, self.stride), self.channels)
         ratio = layers.residual_ratio(shortcut, h)
         return (shortcut + h if self.identity else h), ratio
@@ -86,9 +91,12 @@ class AllConvResidual(layers.Net):
     Attributes:
       blocks_per_stage, widths, stage_strides: residual blocks and channels of each stage, and the
         stride of its first convolution, which must divide the sides of the map.
-      residual_init: the standard deviation of convolutions in blocks: "paper", 1 / (k^2 c), or
-        "standard", 1 / (k sqrt(c)), for kernel size k, c output channels. The stem's is standard.
+      residual_init: where convolutions in blocks start, one of `starts.NAMES`. The deviation of
+        "paper" is 1 / (k^2 c), that of "standard" 1 / (k sqrt(c)), for kernel size k, c output
+        channels. The stem's is standard unless the start keeps the size of every map.
       initial_scale: a factor on that deviation; 0 makes every block the identity at first.
+      gate: multiplies C_2(...) by a trained number, 0 at first (De & Smith 2020, arXiv 2002.10444;
+        Bachlechner et al. 2020, arXiv 2003.04887).
       leak: the activation is max(x, leak x). The base code has 0.1; the paper writes ReLU.
       activate_first: blocks x + C_2(ReLU(C_1 ReLU(x))) and a ReLU before the last mean, as in the
         base code. Its first block also activates before the shortcut, which is not done here.
@@ -114,6 +122,7 @@ class AllConvResidual(layers.Net):
     activate_first: bool = False
     projection: str = "fixed"
     identity: bool = True
+    gate: bool = False
     batch_norm: bool = False
     compute_dtype: str = "float32"
     axis_name: str | None = None
@@ -124,7 +133,7 @@ class AllConvResidual(layers.Net):
             self,
             at_least={"stem_width": 1, "stem_kernel_size": 1, "stem_stride": 1, "initial_scale": 0},
             rates=("leak",),
-            choices={"residual_init": RESIDUAL_INITS, "projection": ("fixed", "trained")},
+            choices={"residual_init": starts.NAMES, "projection": ("fixed", "trained")},
         )
         blocks, widths, strides = self.blocks_per_stage, self.widths, self.stage_strides
         if not widths or not len(blocks) == len(widths) == len(strides):
@@ -151,25 +160,37 @@ class AllConvResidual(layers.Net):
             dtype=self.compute_dtype,
             conv_general_dilated=layers.convolution,
         )
-        kernel_init = RESIDUAL_INITS[self.residual_init](self.initial_scale)
+        start = starts.Start(
+            self.residual_init,
+            scale=self.initial_scale,
+            blocks=sum(self.blocks_per_stage),
+            map_shape=x.shape[1:3],
+        )
         block = functools.partial(
             Block,
-            conv=functools.partial(conv, kernel_size=(3, 3), kernel_init=kernel_init),
+            conv=functools.partial(conv, kernel_size=(3, 3)),
             norm=norm if self.batch_norm else None,
             leak=self.leak,
             activate_first=self.activate_first,
             identity=self.identity,
+            gate=self.gate,
         )
-        stem = functools.partial(conv, strides=self.stem_stride, kernel_init=layers.standard())
-        stem_size = (self.stem_kernel_size, self.stem_kernel_size)
-        x = stem(self.stem_width, stem_size, name="stem")(x).astype(jnp.float32)
+        stem = conv(
+            self.stem_width,
+            (self.stem_kernel_size, self.stem_kernel_size),
+            strides=self.stem_stride,
+            kernel_init=start.stem(self.stem_kernel_size, self.stem_stride),
+            name="stem",
+        )
+        x = stem(x).astype(jnp.float32)
         ratios = []
         stages = zip(self.blocks_per_stage, self.widths, self.stage_strides, strict=True)
         for stage, (blocks, channels, first_stride) in enumerate(stages, start=1):
             for index in range(blocks):
                 stride = 1 if index else first_stride
                 name = f"stage{stage}_block{index + 1}"
-                x, ratio = block(channels=channels, stride=stride, name=name)(x)
+                inits = start.in_block(1, stride), start.in_block(2)
+                x, ratio = block(channels=channels, stride=stride, kernel_inits=inits, name=name)(x)
                 ratios.append(ratio)
         if self.batch_norm:
             x = norm(name="norm")(x)

@@ -33,17 +33,17 @@ import jax.numpy as jnp
 from identity_matters.nets import layers
 
 BATCH_NORM_EPSILON = 1e-5  # Torch's default
-# All-CNN-C: channels, kernel size, stride, zeros on each side, and whether dropout follows; the net
-# appends the last convolution, 1x1 to the classes.
+# All-CNN-C: channels over `width`, kernel size, stride, zeros on each side, is dropout next;
+# the net appends the last convolution, 1x1 to the classes.
 CONVOLUTIONS = (
-    (96, 3, 1, 1, False),
-    (96, 3, 1, 1, False),
-    (96, 3, 2, 1, True),
-    (192, 3, 1, 1, False),
-    (192, 3, 1, 1, False),
-    (192, 3, 2, 1, True),
-    (192, 3, 1, 0, False),
-    (192, 1, 1, 0, False),
+    (1, 3, 1, 1, False),
+    (1, 3, 1, 1, False),
+    (1, 3, 2, 1, True),
+    (2, 3, 1, 1, False),
+    (2, 3, 1, 1, False),
+    (2, 3, 2, 1, True),
+    (2, 3, 1, 0, False),
+    (2, 1, 1, 0, False),
 )
 # After two strides of 2, the map must be at least 3x3 for the 3x3 convolution without padding.
 LEAST_SIDE_PIXELS = 9
@@ -57,13 +57,14 @@ class AllCnnC(layers.Net):
     """All-CNN-C, for sides of at least 9 pixels; `dropout` is the rate after each stride of 2."""
 
     num_classes: int
+    width: int = 96  # channels of the first convolutions; the later ones have twice as many
     input_dropout: float = 0.2
     dropout: float = 0.5
     compute_dtype: str = "float32"
 
     def __post_init__(self):
         super().__post_init__()
-        layers.check(self, rates=("input_dropout", "dropout"))
+        layers.check(self, at_least={"width": 1}, rates=("input_dropout", "dropout"))
 
     @nn.compact
     def __call__(self, x, *, train: bool, keys=None):
@@ -73,9 +74,10 @@ class AllCnnC(layers.Net):
             )
         if train:
             x = layers.dropout(x, keys, self.input_dropout, layer=0)
-        last = (self.num_classes, 1, 1, 0, False)
         conv = functools.partial(nn.Conv, dtype=self.compute_dtype, kernel_init=layers.UNIFORM_UNIT)
-        for index, row in enumerate((*CONVOLUTIONS, last), start=1):
+        last = (self.num_classes, 1, 1, 0, False)
+        inner = [(self.width * factor, *rest) for factor, *rest in CONVOLUTIONS]
+        for index, row in enumerate((*inner, last), start=1):
             channels, size, stride, zeros, dropout_follows = row
             x = conv(channels, (size, size), strides=stride, padding=zeros, name=f"conv{index}")(x)
             x = nn.relu(x)

@@ -1,0 +1,175 @@
+"""What the identity, the initialisation and the rivals give, by the protocol of docs/protocol.md.
+
+Claims (sections 1 and 4): the identity makes deep nets trainable; the small initialisation helps;
+the paper's net beats earlier all-convolutional nets. Every arm of a comparison is tuned alike, and
+the protocol is older than the runs: read it first.
+
+Command: python -m experiments.images.comparisons --config=:digits/identity
+    make data && make reproduce-comparisons DATASET=cifar10/identity SEEDS="0 1 2"
+The hours of each comparison are in the comments below. Nothing here runs in `make reproduce`.
+"""
+
+from experiments import run
+from experiments.images import protocol, train
+from experiments.run.shared import configs
+
+# A net has trained if its training error at the end is at most this. See docs/protocol.md.
+TRAINED_PERCENT = {"digits": 5.0, "cifar10": 60.0}
+GOOD_STARTS = ("plain_unit_variance", "plain_delta_orthogonal")
+# Convolutions -> blocks per stage, as even as they can be: 1 + 2 sum(blocks).
+BLOCKS = {7: (1, 1, 1), 15: (2, 2, 3), 31: (5, 5, 5), 63: (10, 10, 11)}
+
+_IDENTITY = {
+    "identity": {"residual_init": "paper"},
+    "plain_paper": {"residual_init": "paper", "identity": False},
+    "plain_unit_variance": {"residual_init": "unit_variance", "identity": False},
+    "plain_delta_orthogonal": {"residual_init": "delta_orthogonal", "identity": False},
+}
+_INITIALISATION = {
+    "paper": {"initial_scale": 1.0},
+    "paper_times_2": {"initial_scale": 2.0},
+    "paper_times_4": {"initial_scale": 4.0},
+    "paper_times_8": {"initial_scale": 8.0},
+    "paper_times_16": {"initial_scale": 16.0},
+    "he": {"residual_init": "he"},
+}
+_STARTS = {
+    "paper": {"residual_init": "paper"},
+    "fixup": {"residual_init": "fixup"},
+    "gate": {"residual_init": "he", "gate": True},
+}
+# About 0.5M parameters each; no other changes than width and depth.
+_TABLE_2 = {
+    "this_paper": {"blocks_per_stage": (3, 3, 3), "widths": (22, 44, 88)},
+    "all_cnn_c": {"name": "all_cnn_c", "width": 58},
+    "resnet": {"name": "resnet", "depth": 20, "width": 22},
+    "densenet": {"name": "densenet", "depth": 40, "growth": 8},
+}
+_NARROW = {"widths": (16, 32, 64)}
+_DIGITS = {"steps": 400, "batch_examples": 64, "steps_per_log": 25, **train.DIGITS_EVERY}
+_SHORT = {"steps": 2000, "batch_examples": 128, "steps_per_checkpoint": 200}
+_LONG = {"steps": 7800, "batch_examples": 128, "steps_per_checkpoint": 200}
+
+
+def _at_depths(arms: dict[str, dict], *depths: int) -> dict[str, dict]:
+    """Each arm at each number of convolutions, as ``ARM/DEPTH``."""
+    return {
+        f"{name}/{depth}": {**changes, "blocks_per_stage": BLOCKS[depth]}
+        for depth in depths
+        for name, changes in arms.items()
+    }
+
+
+def _settings(data: dict, model: dict, decay: float, length: dict, trial_steps: int, arms) -> dict:
+    optim = {"weight_decay": decay, "decayed": "kernels"}
+    common = train.settings("reduced", data, model, optim, keep_final_checkpoint=False, **length)
+    # What `protocol.Part` sets is no setting.
+    for name in ("learning_rate", "schedule", "boundary_steps", "decay_factor", "warmup_steps"):
+        del common["optim"][name]
+    return {**common, "trial_steps": trial_steps, "arms": arms}
+
+
+def _on_digits(model: dict, arms: dict) -> dict:
+    return _settings(train.DIGITS, model, 1e-4, _DIGITS, _DIGITS["steps"], arms)
+
+
+def _on_cifar(dataset: str, model: dict, length: dict, trial_steps: int, arms: dict) -> dict:
+    data = {"dataset": dataset, "pad_pixels_per_side": 4}
+    return _settings(data, model, 5e-4, length, trial_steps, arms)
+
+
+_VARIANTS = {
+    "digits/identity": _on_digits(_NARROW, _at_depths(_IDENTITY, *BLOCKS)),
+    "digits/initialisation": _on_digits(
+        {**_NARROW, "blocks_per_stage": (3, 3, 3)}, _INITIALISATION
+    ),
+    "cifar10/identity": _on_cifar(
+        "cifar10",
+        _NARROW,
+        _SHORT,
+        400,
+        _at_depths({name: _IDENTITY[name] for name in ("identity", *GOOD_STARTS)}, 7, 31),
+    ),
+    "cifar10/initialisation": _on_cifar(
+        "cifar10", {**_NARROW, "blocks_per_stage": (2, 2, 2)}, _SHORT, 400, _INITIALISATION
+    ),
+    "cifar10/starts": _on_cifar(
+        "cifar10", {**_NARROW, "blocks_per_stage": (5, 5, 5)}, _SHORT, 400, _STARTS
+    ),
+    "cifar10/table_2": _on_cifar("cifar10", {}, _LONG, 800, _TABLE_2),
+    "cifar100/table_2": _on_cifar("cifar100", {}, _LONG, 800, _TABLE_2),
+}
+OTHER_VARIANTS = tuple(_VARIANTS)
+VARIANTS = ()
+get_config = configs(_VARIANTS)
+
+
+def trials(*, variant: str, **settings) -> list[dict]:
+    """Five tuning trials and a final training for each arm."""
+    return protocol.trials(**settings)
+
+
+def verdict(config: dict, records: list[dict]) -> run.Verdict:
+    """See docs/protocol.md: one seed's verdict."""
+    dataset, question = config["variant"].split("/")
+    arms, metrics = protocol.finals(records), protocol.metrics_of(records)
+    if question == "identity":
+        least_failed, said = judge_identity(arms, TRAINED_PERCENT[dataset])
+        return run.Verdict("identity-needed", {**metrics, **least_failed}, said)
+    claim, judge = _JUDGES[question]
+    return run.Verdict(claim, metrics, judge(arms))
+
+
+def judge_identity(arms: dict[str, dict], trained_percent: float) -> tuple[dict, str]:
+    """({"first_failed_depth/ARM": depth}, verdict): whether depth needs the identity."""
+    trained: dict[str, dict[int, bool]] = {}
+    for name, result in arms.items():
+        arm, depth = name.split("/")
+        has_trained = not result["diverged"] and result["train_error_percent"] <= trained_percent
+        trained.setdefault(arm, {})[int(depth)] = has_trained
+    first_failed = {
+        f"first_failed_depth/{arm}": min(depth for depth, good in depths.items() if not good)
+        for arm, depths in trained.items()
+        if not all(depths.values())
+    }
+    greatest = max(trained["identity"])
+    needed = all(trained["identity"].values()) and not any(
+        trained[arm][greatest] for arm in GOOD_STARTS
+    )
+    return first_failed, "reproduced" if needed else "not reproduced"
+
+
+def judge_initialisation(arms: dict[str, dict]) -> str:
+    """Whether the paper's deviation has a lower test error than He's."""
+    return _which_is_better(arms["paper"], arms["he"])
+
+
+def judge_table_2(arms: dict[str, dict]) -> str:
+    """Whether the paper's net has a lower test error than All-CNN-C."""
+    return _which_is_better(arms["this_paper"], arms["all_cnn_c"])
+
+
+def judge_starts(arms: dict[str, dict]) -> str:
+    """Whether no later start has a lower test error than the paper's."""
+    beaten = any(protocol.is_better(arms[name], arms["paper"]) for name in ("fixup", "gate"))
+    return "not reproduced" if beaten else "reproduced"
+
+
+def _which_is_better(ours: dict, other: dict) -> str:
+    if protocol.is_better(ours, other):
+        return "reproduced"
+    return "not reproduced" if protocol.is_better(other, ours) else "undecided"
+
+
+_JUDGES = {
+    "initialisation": ("initialisation", judge_initialisation),
+    "table_2": ("table-2-equal-size", judge_table_2),
+    "starts": ("starts-near-identity", judge_starts),
+}
+
+EXPERIMENT = run.Experiment(
+    "comparisons", trials, protocol.measure, verdict, protocol.Part.build, trains=True
+)
+
+if __name__ == "__main__":
+    run.main(EXPERIMENT)

@@ -1,0 +1,167 @@
+"""The rules of docs/protocol.md, in code: one tuning, one budget, one way to decide.
+
+An arm is one net of a comparison. For each arm a run has a short trial for every learning rate of
+the one grid, scored on training images that are held out, and then one final training with the
+best rate, scored on the test set.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from experiments.images import train
+from experiments.images.log import RESULT
+from experiments.run.shared import where
+from identity_matters.batches import Arrays
+
+LEARNING_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
+# The last training images; TFDS's order of CIFAR and our split of digits are random.
+HELD_OUT_EXAMPLES = {"digits": 269, "cifar10": 5000, "cifar100": 5000}
+WARMUP_SHARE = 20  # a twentieth of the steps
+# Two test errors differ if they do by more than this many standard errors of the difference.
+STANDARD_ERRORS = 2.0
+# A final training has failed if its training error is within this of chance, in percentage points.
+CHANCE_MARGIN_PERCENT = 10.0
+TUNING, FINAL = "tuning", "final"
+
+
+def trials(*, arms: dict[str, dict], trial_steps: int, model: dict, train: dict, **groups) -> list:
+    """The tuning trials and then the final training of each arm, arm by arm.
+
+    Args:
+      arms: name -> its changes of `model`; one that names a net replaces `model` as a whole.
+      trial_steps: the length of a tuning trial.
+      model: what the nets have in common.
+      train: length and batch size of the final trainings.
+      groups: "data" and "optim".
+    """
+    found = []
+    for name, changes in arms.items():
+        net = dict(changes) if "name" in changes else {**model, **changes}
+        common = {"arm": name, "model": net, **groups}
+        short = {**train, "steps": trial_steps, "steps_per_evaluation": trial_steps}
+        for rate in LEARNING_RATES:
+            found.append({**common, "phase": TUNING, "tried_rate": rate, "train": short})
+        found.append({**common, "phase": FINAL, "tried_rate": None, "train": train})
+    return found
+
+
+@dataclasses.dataclass
+class Part:
+    """A tuning trial or a final training; the subject of one trial."""
+
+    arm: str
+    phase: str
+    tried_rate: float | None
+    groups: dict
+    keeps_checkpoint = False
+
+    @classmethod
+    def build(cls, *, arm, phase, tried_rate, **groups) -> "Part":
+        """Raises ValueError or TypeError for settings that cannot be used."""
+        part = cls(arm, phase, tried_rate, groups)
+        if phase == FINAL:  # one of each arm is enough to find mistakes
+            part.training(LEARNING_RATES[0])
+        return part
+
+    @property
+    def fingerprint(self) -> dict:
+        """That of the images, which must be the same in all processes."""
+        return train.load_data(self.groups["data"]).fingerprint
+
+    def training(self, rate: float) -> train.Training:
+        """The training at this learning rate, with a schedule over its own length."""
+        steps = self.groups["train"]["steps"]
+        optim = {
+            **self.groups["optim"],
+            "learning_rate": rate,
+            "schedule": "cosine",
+            "boundary_steps": (),
+            "warmup_steps": steps // WARMUP_SHARE,
+        }
+        data = self.groups["data"]
+        images = train.load_data(data)
+        if self.phase == TUNING:
+            images = without_held_out(images, HELD_OUT_EXAMPLES[data["dataset"]])
+        return train.Training(**{**self.groups, "optim": optim}, images=images)
+
+
+def without_held_out(images: train.ImageData, count: int) -> train.ImageData:
+    """Training without the last `count` training images, which take the test set's place."""
+    whole = images.examples
+    examples = Arrays(
+        whole.train_images[:-count],
+        whole.train_labels[:-count],
+        whole.train_images[-count:],
+        whole.train_labels[-count:],
+    )
+    fingerprint = {**images.fingerprint, "held_out_examples": count}
+    return images._replace(examples=examples, fingerprint=fingerprint)
+
+
+def measure(part: Part, key, log) -> dict:
+    """Trains; a final training takes the rate that its arm's trials of this run chose."""
+    rate = part.tried_rate
+    if part.phase == FINAL:
+        rate = best_rate(where(log.results(), arm=part.arm, phase=TUNING))
+    found = part.training(rate).run(key, log, keep_diverged=True)
+    if part.phase == TUNING:  # what was scored is not the test set
+        found = {name.replace("test_", "held_out_"): value for name, value in found.items()}
+    return {"learning_rate": rate, **found}
+
+
+def best_rate(tried: list[dict]) -> float:
+    """The rate with the least held-out error, the smallest of several; 100 % for divergence.
+
+    Raises ValueError unless every rate of the grid was tried once.
+    """
+    errors = {result["tried_rate"]: _error(result, "held_out_error_percent") for result in tried}
+    if tuple(sorted(errors)) != LEARNING_RATES or len(tried) != len(errors):
+        raise ValueError(f"an arm needs one trial for each of {LEARNING_RATES}, got {[*errors]}")
+    return min(sorted(errors), key=errors.__getitem__)
+
+
+def finals(records: list[dict]) -> dict[str, dict]:
+    """The result of each arm's final training."""
+    results = where(records, kind=RESULT)
+    return {result["arm"]: result for result in where(results, phase=FINAL)}
+
+
+def metrics_of(records: list[dict]) -> dict:
+    """The tuned rates, errors, sizes and operations of all arms, as ``NAME/ARM``."""
+    metrics: dict = {}
+    for arm, result in finals(records).items():
+        metrics[f"learning_rate/{arm}"] = result["learning_rate"]
+        metrics[f"at_edge_of_grid/{arm}"] = int(
+            result["learning_rate"] in (LEARNING_RATES[0], LEARNING_RATES[-1])
+        )
+        metrics[f"failed/{arm}"] = int(failed(result))
+        for name in ("test_error_percent", "train_error_percent", "train_loss", "diverged_step"):
+            if name in result:
+                metrics[f"{name}/{arm}"] = result[name]
+        metrics[f"parameters/{arm}"] = result["parameters"]
+        metrics[f"training_flops_per_example/{arm}"] = result["training_flops_per_example"]
+    return metrics
+
+
+def failed(result: dict) -> bool:
+    """Whether a final training has diverged or stayed near chance."""
+    chance_percent = 100 * (1 - 1 / result["num_classes"])
+    error = _error(result, "train_error_percent")
+    return error >= chance_percent - CHANCE_MARGIN_PERCENT
+
+
+def is_better(one: dict, other: dict) -> bool:
+    """Whether the test error of `one` is lower by more than the sampling error allows."""
+    errors = [_error(result, "test_error_percent") for result in (one, other)]
+    examples = max(result.get("test_examples", 0) for result in (one, other))
+    if not examples:  # both diverged
+        return False
+    shares = np.array(errors) / 100
+    margin = STANDARD_ERRORS * math.sqrt(float(np.sum(shares * (1 - shares))) / examples)
+    return errors[1] - errors[0] > 100 * margin
+
+
+def _error(result: dict, name: str) -> float:
+    return 100.0 if result["diverged"] else result[name]
