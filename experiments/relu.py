@@ -1,11 +1,11 @@
 """Section 5: is there a Theorem 2.2 for residual blocks with one ReLU, h + V ReLU(U h + s)?
 
 Command: python -m experiments.relu --config=:search
-Hardware and time: one CPU core, about a minute for the five variants, a third of it for search,
+Hardware and time: one CPU core, about two minutes for the six variants, half of it for training,
 and up to a minute more the first time, for compiling.
 
 The experiment tests the literal analogue: every critical point of small norm is a global minimum.
-Targets come from a teacher in the ball ``|||theta||| <= tau < 1``. For N1 to N15 see
+Targets come from a teacher in the ball ``|||theta||| <= tau < 1``. For N1 to N16 see
 docs/theory/relu.md.
 
 * origin (N1, N2): zero weights are a critical point of every net, and not optimal. Expected: the
@@ -15,13 +15,15 @@ docs/theory/relu.md.
 * search: bad critical points and proved local minima away from the origin; see `relu_search`.
 * gradient_ratio (N12): what is left of eq. (2.3), a bound on the gradient where a block's features
   are independent. Expected: the bound is never violated and holds with equality at V = 0.
+* training (N16): starts from which gradient flow of one block provably stays in the ball and
+  reaches 0; see `relu_training`. Expected: no certified problem breaks a promise.
 * noise: gradient descent from exactly zero never moves. Expected from small Gaussian weights: at
   width 1, 40 % of the starts become optimal (f <= 1e-9 f(0)) and 40 % stall; at width 16, 30 %
   become optimal, none stalls, and the others are unfinished.
 
-Verdicts: counterexample for the first three, holds for gradient_ratio, reproduced for noise. One
-record can refute the literal analogue. Without one it is undecided, and also if the numbers
-contradict what is proved, because then they cannot be relied on.
+Verdicts: counterexample for the first three, holds for gradient_ratio and training, reproduced for
+noise. One record can refute the literal analogue. Without one it is undecided, and also if the
+numbers contradict what is proved, because then they cannot be relied on.
 """
 
 import collections
@@ -32,7 +34,7 @@ import jax
 import numpy as np
 
 from experiments import run
-from experiments.parts import relu_search
+from experiments.parts import relu_search, relu_training
 from experiments.run import shared
 from identity_matters.relu import critical_points, feature_bound, model, origin, problems
 from identity_matters.report.records import rows
@@ -94,6 +96,7 @@ _SETTINGS = {
     },
 }
 
+_SETTINGS["training"] = relu_training.SETTINGS
 VARIANTS = tuple(_SETTINGS)
 get_config = shared.configs(_SETTINGS)
 
@@ -102,6 +105,8 @@ def trials(*, variant: str, **settings) -> list[dict]:
     """The trials of one variant; "measured" says what is measured in each."""
     if variant == "search":
         return relu_search.trials(**settings)
+    if variant == "training":
+        return relu_training.trials(**settings)
     measured = {"origin": "at_origin", "dead_units": "dead"}.get(variant, variant)
     if variant in ("origin", "gradient_ratio"):
         return relu_search.each_net(settings, "depth width lifted_width bias", measured)
@@ -118,7 +123,9 @@ def build(*, measured: str, **trial):
         raise ValueError(f"laws must be among {_LAWS}, got {trial['law']!r}")
     if measured == "dead" and trial["width_in"] > 2:
         raise ValueError(f"d of nets must be 1 or 2, got {trial['width_in']}")
-    if "teacher_width" in trial:
+    if measured == "training":
+        relu_training.check(**trial)
+    elif "teacher_width" in trial:
         names = [field.name for field in dataclasses.fields(problems.Setting)]
         trial["setting"] = problems.Setting(**{name: trial[name] for name in names})
         trial["shape"] = trial["depth"], trial["width"], trial["lifted_width"]
@@ -340,6 +347,7 @@ MEASURES = {
     "linear_control": relu_search.linear_control,
     "gradient_ratio": gradient_ratio,
     "noise": noise,
+    "training": relu_training.train,
 }
 VERDICTS = {
     "origin": ("nonlinear-conjecture", _origin_verdict),
@@ -347,8 +355,10 @@ VERDICTS = {
     "search": ("nonlinear-away-from-origin", relu_search.verdict),
     "gradient_ratio": ("independent-features", _ratio_verdict),
     "noise": ("nonlinear-noise", _noise_verdict),
+    "training": ("relu-blocks-train", relu_training.verdict),
 }
-EXPERIMENT = run.Experiment("relu", trials, MEASURES, VERDICTS, build, signed=("scales",))
+_MAY_BE_0 = ("scales", "output_norms")
+EXPERIMENT = run.Experiment("relu", trials, MEASURES, VERDICTS, build, signed=_MAY_BE_0)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

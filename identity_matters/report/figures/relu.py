@@ -90,6 +90,47 @@ def draw_ratio(points: fig.Points, canvas: fig.Canvas) -> None:
     axes.legend(fontsize=8)
 
 
+def training_points(run: Run) -> Iterator[dict]:
+    """Curves of the risk of each kind of problem, and one row for each problem."""
+    for record in of_kind(run, "training", "measured"):
+        kind = {"problems": f"{record['errors']}, n = {record['examples']}"}
+        steps = len(record["largest_curve"]) - 1
+        for index, (most, median) in enumerate(
+            zip(record["largest_curve"], record["median_curve"], strict=True)
+        ):
+            time = index / steps
+            promised = record["final_share"] ** time
+            yield {**kind, "time": time, "promised": promised, "largest": most, "median": median}
+        yield from (
+            {**kind, **row}
+            for row in fig.rows(
+                [record],
+                "risk=risk_share_of_labels input=input_travel_over_promise "
+                "output=output_travel_over_promise",
+            )
+        )
+
+
+@fig.figure("relu", "training", training_points)
+def draw_training(points: fig.Points, canvas: fig.Canvas) -> None:
+    by_time, by_risk = canvas.subplots(1, 2)
+    timed = [point for point in points if "time" in point]
+    for style, rows in series(timed, "problems", "{}".format):
+        curve(by_time, rows, "time", "largest", "-", **style)
+        style["label"] = None
+        curve(by_time, rows, "time", "median", ":", **style)
+    curve(by_time, timed, "time", "promised", "--", color="black", label="promised")
+    by_time.set(yscale="log", xlabel="time until the promised end", ylabel="f / f(0)")
+    by_time.legend(fontsize=7)
+    problems = [point for point in points if "risk" in point]
+    for name, color, mark in (("output", fig.COLOURS[0], "o"), ("input", fig.COLOURS[1], "x")):
+        fig.scatter(by_risk, problems, "risk", name, mark, color=color, label=f"{name} weights")
+    by_risk.axhline(1.0, color="black", linestyle="--", linewidth=1)
+    by_risk.set(xscale="log", ylim=(0, 1.05), xlabel="f(0) over the mean square of the labels")
+    by_risk.set_ylabel("distance travelled over its bound")
+    by_risk.legend(fontsize=8)
+
+
 def noise_points(run: Run) -> Iterator[dict]:
     """Times to half the risk; by width, the share of noisy starts that reach each bound."""
     records, name = of_kind(run, "noise", "measured"), "median_updates_to_half"

@@ -1,0 +1,227 @@
+"""A condition at which gradient flow of one residual ReLU block converges to risk 0 (N16).
+
+It asks for features that are independent over the sample, as in `feature_bound`, and for a small
+initial error. How small depends on how much of the features lies along the error. Symbols, beside
+those of the package, for the block ``V ReLU(W z)``:
+
+* ``Z``: the inputs z_i as columns; ``zeta = ||Z||``
+* ``Phi``: the features at the start, k x n; ``sigma`` is their n-th singular value
+* ``b, beta``: the largest and the least singular value of B
+* ``E``: the errors ``y_i - yhat_i`` at the start as columns; ``e = ||E||_F = sqrt(n f(0))``
+* ``nu = ||B^+ E Phi^+||_F``: what V has to travel if the features stay as they are
+* ``a``: the share of sigma that the features may lose on the way
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from identity_matters.array_types import Array
+from identity_matters.relu import model, origin
+from identity_matters.relu.model import Blocks, Problem
+
+_SHARES = np.linspace(0.005, 0.995, 199)  # values of a that are tried
+_ROOM = 1e-6  # relative, for the rounding of both sides of an inequality
+_BISECTIONS = 50
+_RANK_ROUNDINGS = 64  # sigma is lowered by so many roundings of ||Phi||
+
+
+class Training(NamedTuple):
+    """What N16 promises for gradient flow ``theta' = -grad f`` from the start, for all t >= 0."""
+
+    rate: float  # f(t) <= f(0) exp(-rate t)
+    output_travel: float  # ||V(t) - V(0)||_F is at most this
+    input_travel: float  # ||W(t) - W(0)||_F is at most this
+    norm: float  # |||theta(t)||| is at most this; below 1
+    lost_share: float  # a: the features keep their n-th singular value up to this share
+
+
+def certify_training(blocks: Blocks, problem: Problem) -> Training | None:
+    """Whether gradient flow from `blocks` provably stays in the unit ball and reaches f = 0.
+
+    Of the values of a at which the condition of N16 holds, the least counts: the fastest rate.
+
+    Args:
+      blocks: one block: U f64[1, k, d], V f64[1, d, k], s f64[1, k] or None.
+      problem: x f64[n, d_in], y f64[n, d_out], A f64[d, d_in], B f64[d_out, d].
+    Returns:
+      The promise, or None if the condition does not hold.
+    Raises:
+      ValueError: there is more than one block.
+    """
+    start = _measure(blocks, problem)
+    return None if start is None else _promise(start)
+
+
+def largest_certified_size(blocks: Blocks, problem: Problem) -> float:
+    """By how much the errors at the start may be multiplied, at most, to be certified; 0 if never.
+
+    Arguments and errors are those of `certify_training`. The result is found by bisection, and is
+    certified itself.
+    """
+    start = _measure(blocks, problem)
+    if start is None or start.e == 0:
+        return 0.0
+
+    def certified(size: float) -> bool:
+        return _promise(start._replace(e=size * start.e, nu=size * start.nu)) is not None
+
+    low, high = 0.0, 1 / start.e
+    while certified(high):  # not for ever: V would leave the unit ball
+        low, high = high, 2 * high
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if certified(middle) else (low, middle)
+    return low
+
+
+class _Start(NamedTuple):
+    """The quantities of N16 at the start; see the module docstring."""
+
+    examples: int  # n
+    zeta: float
+    sigma: float
+    b: float
+    beta: float
+    e: float
+    nu: float
+    output_norm: float  # ||V||
+    input_norm: float  # max(||U||, ||s||)
+
+
+def _measure(blocks: Blocks, problem: Problem) -> _Start | None:
+    """None if the features are dependent or B has no full row rank, up to rounding.
+
+    ValueError if there is more than one block.
+    """
+    if len(blocks.U) != 1:
+        raise ValueError(f"the condition is for nets of one block, got {len(blocks.U)}")
+    predictions, _, pre = model.forward(blocks, problem)
+    features = np.maximum(np.asarray(pre[0]), 0).T  # k x n
+    width, count = features.shape
+    output_map = np.asarray(problem.B)
+    if width < count or output_map.shape[0] > output_map.shape[1]:
+        return None
+    singular_values = np.linalg.svd(features, compute_uv=False)
+    roundings = _RANK_ROUNDINGS * np.finfo(float).eps
+    sigma = float(singular_values[-1] - roundings * singular_values[0])
+    of_map = np.linalg.svd(output_map, compute_uv=False)
+    beta = float(of_map[-1] - roundings * of_map[0])
+    if min(sigma, beta) <= 0:
+        return None
+    errors = (np.asarray(problem.y) - np.asarray(predictions)).T  # d_out x n
+    z = origin.unit_inputs(problem, bias=blocks.s is not None)
+    input_norms = [np.linalg.norm(np.asarray(blocks.U[0]), 2)]
+    if blocks.s is not None:
+        input_norms.append(np.linalg.norm(np.asarray(blocks.s[0])))
+    return _Start(
+        examples=count,
+        zeta=float(np.linalg.norm(z, 2)),
+        sigma=sigma,
+        b=float(of_map[0]),
+        beta=beta,
+        e=float(np.linalg.norm(errors)),
+        nu=float(np.linalg.norm(np.linalg.pinv(output_map) @ errors @ np.linalg.pinv(features))),
+        output_norm=float(np.linalg.norm(np.asarray(blocks.V[0]), 2)),
+        input_norm=float(max(input_norms)),
+    )
+
+
+def _promise(start: _Start) -> Training | None:
+    """The promise for the least value of a at which (i) or (ii) of N16 holds, or None."""
+    kept = (1 - _SHARES) * start.beta * start.sigma
+    lost = _SHARES * start.sigma
+    by_error = _travel_by_error(start, kept)
+    by_features = _travel_by_features(start, kept, lost)
+    output_travel = np.minimum(by_error.output, by_features.output)
+    input_travel = np.minimum(by_error.input, by_features.input)
+    norms = np.maximum(start.input_norm + input_travel, start.output_norm + output_travel)
+    holds = start.zeta * input_travel * (1 + _ROOM) < lost
+    holds &= norms * (1 + _ROOM) < 1
+    if not holds.any():
+        return None
+    first = int(np.argmax(holds))
+    return Training(
+        rate=float(4 / start.examples * kept[first] ** 2) * (1 - _ROOM),
+        output_travel=float(output_travel[first]) * (1 + _ROOM),
+        input_travel=float(input_travel[first]) * (1 + _ROOM),
+        norm=float(norms[first]) * (1 + _ROOM),
+        lost_share=float(_SHARES[first]),
+    )
+
+
+class _Travel(NamedTuple):
+    """Bounds on ``||V(t) - V(0)||_F`` and ``||W(t) - W(0)||_F`` for each share, f64[shares]."""
+
+    output: np.ndarray
+    input: np.ndarray
+
+
+def _travel_by_error(start: _Start, kept: np.ndarray) -> _Travel:
+    """(ii) of N16: the risk falls at least as fast as `kept` = (1 - a) beta sigma makes it."""
+    output = start.e / kept
+    area = start.output_norm * start.e + start.e * output / 2
+    return _Travel(output, start.b * start.zeta * area / kept**2)
+
+
+def _travel_by_features(start: _Start, kept: np.ndarray, lost: np.ndarray) -> _Travel:
+    """(i) of N16: V stays near the point where the features at the start would bring it."""
+    if start.nu == 0:
+        return _Travel(np.zeros_like(kept), np.zeros_like(kept))
+    eta = start.b * lost / kept * (1 + start.output_norm / start.nu)
+    radius = np.hypot(1, eta)
+    longest = eta + radius
+    area = (eta + radius**2 * (np.pi / 2 + np.arctan(eta))) / 2
+    swept = (start.output_norm + start.nu) * longest + start.nu * area
+    output = start.nu * (1 + radius)
+    return _Travel(output, start.b * start.zeta * start.nu * swept / kept)
+
+
+@functools.partial(jax.jit, static_argnames=("steps",))
+def flow(
+    blocks: Blocks, problem: Problem, time: Array, *, steps: int
+) -> tuple[Blocks, dict[str, jax.Array]]:
+    """Gradient flow of each of m nets for `time`, f64[m], by steps of classical Runge-Kutta.
+
+    `blocks` and `problem` have a leading axis of m. Returns the last weights and curves, at the
+    start and after each step, f64[m, steps + 1]: "risk", and "output_travel" and "input_travel",
+    the distances that `Training` bounds.
+    """
+
+    def one(start, sample, duration):
+        step = duration / steps
+
+        def velocity(some):
+            return jax.tree.map(jnp.negative, jax.grad(model.risk)(some, sample))
+
+        def moved(some, direction, length):
+            return jax.tree.map(lambda w, v: w + length * v, some, direction)
+
+        def update(some, _):
+            first = velocity(some)
+            second = velocity(moved(some, first, step / 2))
+            third = velocity(moved(some, second, step / 2))
+            fourth = velocity(moved(some, third, step))
+            mean = jax.tree.map(
+                lambda p, q, r, s: (p + 2 * q + 2 * r + s) / 6, first, second, third, fourth
+            )
+            some = moved(some, mean, step)
+            return some, measured(some)
+
+        def measured(some):
+            U, V, s = jax.tree.map(jnp.subtract, some, start)
+            squared = jnp.sum(U**2) + (0.0 if s is None else jnp.sum(s**2))
+            return {
+                "risk": model.risk(some, sample),
+                "output_travel": jnp.sqrt(jnp.sum(V**2)),
+                "input_travel": jnp.sqrt(squared),
+            }
+
+        end, curves = jax.lax.scan(update, start, length=steps)
+        first = measured(start)
+        return end, {name: jnp.append(first[name], curves[name]) for name in first}
+
+    return jax.vmap(one)(blocks, problem, time)
