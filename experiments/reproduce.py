@@ -156,7 +156,10 @@ def main(_) -> int:
             command = [sys.executable, "-m", "experiments.report", *chosen]
             report = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
     except SystemExit:
-        _end([job.process for job in waiting if job.process and job.process.exitcode is None])
+        running = [job.process for job in waiting if job.process and job.process.exitcode is None]
+        if running:
+            console.print(f"stopping; what is trained is saved first, for {STOP_SECONDS} s at most")
+        _end(running)
         without = ", without OVERWRITE=1," if _OVERWRITE.value else ""
         console.print(f"interrupted; the same command{without} resumes")
         raise

@@ -419,3 +419,26 @@ thread.join()
 """
     first, *later = map(int, forked.run_code(code, tmp_path).stdout.split())
     assert first > 100 and max(later) < 10
+
+
+def test_a_tilde_in_a_flag_is_the_home_directory(tmp_path):
+    """Shells leave it alone within a word."""
+    code = """
+import os, runpy
+os.environ["HOME"] = os.getcwd()
+runpy.run_module("tests.toy.experiment", run_name="__main__", alter_sys=True)
+"""
+    (tmp_path / "settings.py").write_text("from tests.toy.experiment import get_config\n")
+    finished = forked.run_code(code, tmp_path, "--results_dir=~/x y", "--config=~/settings.py")
+    assert runs.read_run(tmp_path / "x y" / "toy" / "plain" / "seed=0").status == "done"
+    assert not (tmp_path / "~").exists()
+    assert f"{tmp_path}/x y" in finished.stderr
+
+
+def test_a_pipe_is_no_file_of_a_matrix(tmp_path):
+    os.mkfifo(tmp_path / "R.npy")
+    settings = ("--config=:file", f"--config.file={tmp_path / 'R.npy'}")
+    module = "experiments.factorization"
+    finished = forked.run(module, *settings, f"--results_dir={tmp_path / 'new'}", ends=2)
+    (line,) = finished.stderr.splitlines()
+    assert line.endswith("which is no file")
