@@ -6,7 +6,9 @@ any slice without a TPU. It gets what `parallel.ParallelSteps` would run, with z
 Nothing is run, and only the compiler is timed: images per second are an upper bound, the lesser of
 what peak arithmetic and the bandwidth of the chip's memory allow. The variant "gpu" compiles the
 paper's net for one H100 and for one H200 with the compiler of JAX's CUDA plugin. cuDNN picks its
-algorithms on the GPU, so their workspace is not counted.
+algorithms on the GPU, so their workspace is not counted. "linear" and "linear_gpu" compile the
+linear nets on samples and eq. (2.3) at 10^9 points. Their products are exact to float32, which
+takes a TPU six passes: the peak that they are compared with is that of one.
 
 Command: make compile-check    # in an environment of its own, .venv-tpu
     make compile-check PROGRAMS='("cifar:cifar10/all_conv_residual",)'    # some of them
@@ -24,6 +26,7 @@ import pathlib
 import string
 import sys
 import time
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +35,7 @@ from jax.experimental import topologies
 
 import experiments
 from benchmarks import hlo, shared
-from experiments import run
+from experiments import linear_sampled, run
 from experiments.images import train
 from experiments.run.shared import configs, grid, reproduced
 from identity_matters import flops, runs
@@ -61,12 +64,21 @@ NETS = (
     *(f"imagenet:{variant}" for variant in experiments.variants("imagenet", "OTHER_VARIANTS")),
 )
 MEMORIZE = "memorize:synthetic_imagenet"
+LINEAR = tuple(
+    f"linear_sampled:{variant}"
+    for variant in experiments.variants("linear_sampled", "ACCELERATOR_VARIANTS")
+)
+POINTS = "linear_sampled:points_large"
+# Program -> its parts; of trainings "train" and "evaluate".
+_PARTS = {MEMORIZE: ("forward",), POINTS: ("points",)}
 _FITTED_EXAMPLES = 8  # images that a normalisation is fitted to; programs contain its constants
 
 _SETTINGS = {
     "tpu": {"slices": ("v5e-8", "v4-32", "v6e-8"), "programs": (*NETS, MEMORIZE)},
     "one_chip": {"slices": ("v5e-1",), "programs": NETS[:1]},
     "gpu": {"slices": tuple(GPUS), "programs": NETS[:1]},
+    "linear": {"slices": ("v5e-8", "v4-32", "v6e-8"), "programs": LINEAR},
+    "linear_gpu": {"slices": ("h100",), "programs": LINEAR},
 }
 VARIANTS = tuple(_SETTINGS)
 get_config = configs(_SETTINGS)
@@ -122,7 +134,7 @@ def trials(*, variant: str, slices: tuple, programs: tuple) -> list[dict]:
     return [
         {**cell, "part": part}
         for cell in grid(slice=slices, program=programs)
-        for part in (("forward",) if cell["program"] == MEMORIZE else ("train", "evaluate"))
+        for part in _PARTS.get(cell["program"], ("train", "evaluate"))
     ]
 
 
@@ -144,7 +156,10 @@ def _measure_here(trial: dict) -> dict:
     devices = devices_of(trial["slice"])
     experiment, _, variant = trial["program"].partition(":")
     settings = experiments.find(experiment).own_settings(variant)
-    lower = lower_memorize if trial["program"] == MEMORIZE else lower_training
+    if trial["program"] in LINEAR:
+        lower: Callable = lower_linear
+    else:
+        lower = lower_memorize if trial["program"] == MEMORIZE else lower_training
     return attempt(lambda: lower(settings, trial["part"], devices), devices)
 
 
@@ -208,6 +223,25 @@ def lower_training(groups: dict, part: str, devices: list) -> tuple:
     if part == "evaluate":
         operations /= flops.FORWARD_PASSES_PER_TRAINING_STEP
     return *lowered, operations, groups["model"]["compute_dtype"]
+
+
+def lower_linear(settings: dict, part: str, devices: list) -> tuple:
+    """Lowers a training of a linear net on samples, or a part of the points of eq. (2.3).
+
+    At a point, only the products of its 3 l - 2 pairs of matrices are counted.
+    """
+    settings.pop("scale")
+    trial, *_ = linear_sampled.trials(**settings)
+    if part == "points":
+        points = linear_sampled.Points(**trial, devices=devices)
+        operations = 2 * trial["width"] ** 3 * (3 * trial["depth"] - 2)
+        return points.lower(), 1, points.points, operations, "float32"
+    training = linear_sampled.Training(**trial, devices=devices)
+    lowered = training.parallel.lower(part, training.intervals.steps_per_dispatch)
+    operations = training.task.flops_per_example
+    if part == "evaluate":
+        operations /= flops.FORWARD_PASSES_PER_TRAINING_STEP
+    return *lowered, operations, "float32"
 
 
 def stand_in(data: dict) -> train.ImageData:

@@ -37,14 +37,18 @@ GB of a chip's memory | hours, least to most |
 
 def training_hours(settings: dict, step: dict, evaluation: dict) -> float:
     """The least hours of a training whose two programs have these records: each at its bound."""
-    train, dataset = settings["train"], settings["data"]["dataset"]
-    if dataset == imagenet.NAME:
-        test_examples = imagenet.PUBLISHED_EXAMPLES["validation"]
-    else:
-        test_examples = datasets.find_source(dataset).splits["test"]
-    batches = math.ceil(test_examples / evaluation["examples"])
+    train = settings["train"]
+    batches = math.ceil(_test_examples(settings) / evaluation["examples"])
     evaluations = 1 + math.ceil(train["steps"] / train["steps_per_evaluation"])  # one at step 0
     return (train["steps"] * _bound(step) + evaluations * batches * _bound(evaluation)) / 3600
+
+
+def _test_examples(settings: dict) -> int:
+    if "problem" in settings:  # of a linear net: its risk is exact, from d inputs
+        return settings["problem"]["width"]
+    if settings["data"]["dataset"] == imagenet.NAME:
+        return imagenet.PUBLISHED_EXAMPLES["validation"]
+    return datasets.find_source(settings["data"]["dataset"]).splits["test"]
 
 
 def _bound(record: dict) -> float:

@@ -296,13 +296,23 @@ class Points:
 
         self.count = parallel.over_devices(count, self.devices, in_axes=(None, 0))
 
+    def lower(self) -> jax.stages.Lowered:
+        """The program from shapes alone: the devices may be absent."""
+        key = jax.random.key(0)
+        like = jax.ShapeDtypeStruct
+        chunks = self.first_chunks()
+        return self.count.lower(like(key.shape, key.dtype), like(chunks.shape, chunks.dtype))
+
+    def first_chunks(self) -> np.ndarray:
+        """The first chunk of each device of this process, i32[devices]."""
+        here = [d.process_index == jax.process_index() for d in self.devices]
+        return np.arange(len(self.devices), dtype=np.int32)[here] * self.share
+
     def run(self, key, log) -> dict:
         """Counts violations; each device takes its own chunks."""
         if log.stop_requested():
             raise run.Interrupted
-        here = [d.process_index == jax.process_index() for d in self.devices]
-        first_chunks = np.arange(len(self.devices), dtype=np.int32)[here] * self.share
-        found = parallel.ParallelSteps.read(self.count(key, first_chunks))
+        found = parallel.ParallelSteps.read(self.count(key, self.first_chunks()))
         return {
             "points": self.points,
             "devices": len(self.devices),

@@ -1,0 +1,63 @@
+"""Figures of minibatch descent on linear nets: the floor of the risk, and its proved bound."""
+
+from collections.abc import Iterator
+
+from identity_matters.report import figures as fig
+from identity_matters.report.figures import COLOURS, curve, panels, series
+from identity_matters.runs import Run
+
+
+def bound_points(run: Run) -> Iterator[dict]:
+    """One row for each depth, batch size and number of updates that was kept."""
+    for record in run.records:
+        if record["certified"]:
+            curves = (record[f"curve_{name}"] for name in ("updates", "risk", "bound"))
+            for updates, risk, bound in zip(*curves, strict=True):
+                yield {
+                    "depth": record["depth"],
+                    "batch_examples": record["batch_examples"],
+                    "updates": updates,
+                    "risk": risk,
+                    "bound": bound,
+                    "predicted_risk": record["predicted_risk"],
+                }
+
+
+@fig.figure("sampled_bound", "risk", bound_points)
+def draw_bound(points: fig.Points, canvas: fig.Canvas) -> None:
+    for axes, own in panels(canvas, points, "depth", "{} layers".format, legend=3):
+        axes.set(yscale="log", xlabel="updates", ylabel="f − C, mean over runs")
+        for looks, rows in series(own, "batch_examples", "B = {}".format):
+            label = looks["label"]
+            curve(axes, rows, "updates", "risk", "-", **looks | {"label": f"measured, {label}"})
+            curve(axes, rows, "updates", "bound", "--", **looks | {"label": f"bound, {label}"})
+            floor = {**looks, "label": f"floor (S1), {label}", "linewidth": 0.8}
+            curve(axes, rows, "updates", "predicted_risk", ":", **floor)
+
+
+def floor_points(run: Run) -> Iterator[dict]:
+    """One row for each evaluation of a training of `noise_floor`, or none of other variants."""
+    results = {r["cell"]: r for r in run.records if "predicted_excess_risk" in r}
+    for record in run.records if results else ():
+        if record["kind"] == "evaluation" and record["cell"] in results:
+            yield {
+                "depth": results[record["cell"]]["depth"],
+                "step": record["step"],
+                "excess_risk": record["test_loss"],
+                "predicted_excess_risk": results[record["cell"]]["predicted_excess_risk"],
+                "norm": max(record["residual_ratio"]),
+            }
+
+
+@fig.figure("linear_sampled", "floor", floor_points)
+def draw_floor(points: fig.Points, canvas: fig.Canvas) -> None:
+    left, right = canvas.subplots(1, 2)
+    own = [{**p, "norm_times_depth": p["depth"] * p["norm"]} for p in points]
+    for looks, rows in series(own, "depth", "{} layers".format):
+        curve(left, rows, "step", "excess_risk", "-", **looks)
+        curve(left, rows, "step", "predicted_excess_risk", ":", color=looks["color"])
+        curve(right, rows, "step", "norm_times_depth", "-", **looks)
+    left.plot([], [], ":", color=COLOURS[-1], label="floor that is predicted (S1)")
+    left.set(yscale="log", xlabel="updates", ylabel="f − C")
+    right.set(xlabel="updates", ylabel="l |||A|||, at most")
+    left.legend(fontsize=8)
