@@ -12,7 +12,15 @@ import sys
 import pytest
 
 from identity_matters import paper, runs
-from identity_matters.report import build, collection, figures, markdown, numbers, page, sentences
+from identity_matters.report import (
+    build,
+    collection,
+    figures,
+    markdown,
+    numbers,
+    page,
+    sentences,
+)
 from tests import forked
 
 ROOT = forked.ROOT

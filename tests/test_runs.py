@@ -18,6 +18,7 @@ import pytest
 from fsspec.implementations import memory
 
 from identity_matters import runs
+from identity_matters.runs import seals
 from tests import forked
 from tests.rewriting import rewrite
 
@@ -353,6 +354,71 @@ def test_a_rewound_run_keeps_its_first_lines_and_goes_on(tmp_path):
     assert [record["value"] for record in run.records] == [0, 1, 9]
     run.finish("done", **DONE)
     assert runs.read_run(run.path).records == run.records
+
+
+def test_infinity_alone_in_a_line_comes_back_as_a_number(tmp_path):
+    run = create(tmp_path)
+    for value in (math.inf, -math.inf):
+        run.append({"value": value})
+    run.finish("done", **DONE)
+    assert [record["value"] for record in runs.read_run(run.path).records] == [math.inf, -math.inf]
+
+
+def test_a_metric_that_is_not_finite_becomes_null(tmp_path):
+    run = create(tmp_path)
+    metrics = {"ratio": math.inf, "gap": np.float64("nan"), "count": np.int64(3), "flag": True}
+    run.finish("done", **{**DONE, "metrics": metrics, "paper": {}})
+    expected = {"ratio": None, "gap": None, "count": 3, "flag": True}
+    assert runs.read_run(run.path).summary["metrics"] == expected
+
+
+@pytest.mark.parametrize("name", ["summary.json", "environment.json", "metrics.jsonl"])
+def test_a_fifo_is_refused_and_not_waited_for(tmp_path, name):
+    path = finished_run(tmp_path)
+    (path / name).unlink()
+    os.mkfifo(path / name)
+    found, (problem,) = runs.read_collection(tmp_path)
+    assert found == [] and f"{name}: cannot be read (it is not a regular file)" in problem
+
+
+def test_an_append_does_not_touch_the_lines_before(tmp_path, monkeypatch):
+    """Its cost does not grow with the run: it encodes and writes its own line alone."""
+    run = create(tmp_path)
+    for cell in range(3):
+        run.append({"cell": cell})
+    inode = os.stat(run.path / "metrics.jsonl").st_ino
+    encoded = []
+    monkeypatch.setattr(seals, "as_record", lambda line: encoded.append(line) or {})
+    run.append({"cell": 3})
+    assert os.stat(run.path / "metrics.jsonl").st_ino == inode
+    assert len(encoded) == 1 and run._offsets == [0, *np.cumsum([*map(len, lines_of(run.path))])]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"code": "0" * 16}, "there is an unfinished run begun by other code"),
+        ({"packages": {"jax": "0.0.1"}}, r"begun with other packages \(flax None, here"),
+        (
+            {"jax_settings": {"jax_default_prng_impl": "rbg"}},
+            "begun with other settings of JAX",
+        ),
+        ({"variables": {"XLA_FLAGS": "--xla_x"}}, r"XLA_FLAGS --xla_x, here"),
+        ({"cpu_cores": 99, "commit": "1" * 40}, None),
+    ],
+)
+def test_a_run_is_resumed_by_the_code_and_settings_that_began_it(tmp_path, changes, reason):
+    run = create(tmp_path)
+    run.append({"cell": 0})
+    run.finish("interrupted")
+    rewrite(run.path, "environment.json", **changes)
+    if reason:
+        with pytest.raises(runs.RunError, match=reason):
+            create(tmp_path)
+    else:
+        assert create(tmp_path).records == [{"cell": 0}]
+        cores = [entry["cpu_cores"] for entry in runs.read_run(run.path).environments]
+        assert cores[0] == 99 and len(cores) == 2
 
 
 def test_arrays_and_numbers_that_are_not_finite_survive_a_run_in_strict_json(tmp_path):

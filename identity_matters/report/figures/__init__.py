@@ -58,6 +58,10 @@ _DARK_RULES = "".join(
 _DARK_STYLE = f"@media (prefers-color-scheme: dark){{text{{fill:#e4e7eb}}{_DARK_RULES}}}"
 
 
+MOST_SVG_BYTES = 700_000  # a figure with more is drawn as a picture
+PIXELS_PER_INCH = 200  # of such a picture
+
+
 class Figure(NamedTuple):
     """One figure of an experiment's runs; claims.toml has its title and caption.
 
@@ -186,13 +190,24 @@ def render(figure: Figure, points: Points) -> str:
     with matplotlib.rc_context(_STYLE):
         canvas = Canvas()
         figure.draw(points, canvas)
-        buffer = io.BytesIO()
         title = paper.FIGURES[figure.name].title
-        FigureCanvasSVG(canvas).print_svg(buffer, metadata={"Date": None, "Title": title})
+        svg = _as_svg(canvas, title)
+        if len(svg) > MOST_SVG_BYTES:
+            # So many points or lines are drawn as one picture, whose size does not grow with them.
+            canvas.set_dpi(PIXELS_PER_INCH)
+            for axes in canvas.axes:
+                for drawn in (*axes.lines, *axes.collections):
+                    drawn.set_rasterized(True)
+            svg = _as_svg(canvas, title)
+    return svg.replace("</style>", f"{_DARK_STYLE}</style>", 1)
+
+
+def _as_svg(canvas: Canvas, title: str) -> str:
+    buffer = io.BytesIO()
+    FigureCanvasSVG(canvas).print_svg(buffer, metadata={"Date": None, "Title": title})
     # Matplotlib leaves trailing spaces, which diffs and editors complain about.
     lines = buffer.getvalue().decode().splitlines()
-    svg = "\n".join(line.rstrip() for line in lines) + "\n"
-    return svg.replace("</style>", f"{_DARK_STYLE}</style>", 1)
+    return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 def points_of(figure: Figure, run: Run) -> list[dict]:
