@@ -9,7 +9,8 @@ Command: python -m experiments.memorize
 Hardware: 2 CPU cores; the times are listed with the variants.
 Expected: 0 errors. CIFAR-10's 50,000 training images with random labels take 850,000 parameters in
 blocks of width 8 in float32, 150,000 in blocks of width 1 in float64, and fewer than 20,000 numbers
-in all once a number holds several labels (few_numbers_cifar10). The width printed in the proof is
+in all once a number holds several labels (few_numbers_cifar10). Retrieval from a hashed table needs
+fewer than 9,200 numbers, and counting allows no fewer than 3,134 (retrieval_cifar10). The width printed in the proof is
 larger than the number of images.
 Verdicts: holds; counterexample for paper_method, where the printed width does not preserve norms.
 """
@@ -36,10 +37,12 @@ VARIANTS = {
     "paper_method": "the method and the width of the printed proof; 8 s",
     "few_numbers": "digits by fewer numbers than examples; 10 s",
     "few_numbers_trade": "numbers needed at each precision and width; random points, half a minute",
+    "retrieval": "digits by a hashed table of labels; 10 s",
 }
 OTHER_VARIANTS = {
     "cifar10": "50,000 images, which `make data` prepares; a minute and a half",
     "few_numbers_cifar10": "the same images by fewer than 20,000 numbers; three minutes",
+    "retrieval_cifar10": "the same images by fewer than 9,200 numbers; three minutes",
     "synthetic_large": "up to 131,072 points; 40 s",
     "synthetic_imagenet": "as many points and classes as ImageNet; meant for an accelerator",
 }
@@ -79,6 +82,12 @@ _FEW_NUMBERS_TRADE = {
     # Groups are as large as possible with at least this chance that a random hash constant works.
     "least_hash_chance": 2e-3,
     "batch_examples": 4096,
+}
+# A table of about 1.23 digits for each point, in words; see `retrieval`.
+_RETRIEVAL = {
+    "input_maps": ("dense", "factored"),  # d numbers, or d1 + d2 with d = d1 d2
+    "batch_examples": 4096,
+    "most_cells_per_point": 1.25,  # the claim: at most so many digits of the table for each point
 }
 _BOTH_LABELS = {"labels": ("random", "true")}
 _POINTS = _data("synthetic", (256, 1024, 4096, 16384), features=64, num_classes=10)
@@ -131,6 +140,8 @@ _SETTINGS = {  # variant -> kind of trial -> its settings
     "few_numbers": {"few_numbers": {**_data("digits"), **_FEW_NUMBERS}},
     "few_numbers_cifar10": {"few_numbers": {**_data("cifar10"), **_FEW_NUMBERS}},
     "few_numbers_trade": {"few_numbers": _FEW_NUMBERS_TRADE},
+    "retrieval": {"retrieval": {**_data("digits"), **_RETRIEVAL}},
+    "retrieval_cifar10": {"retrieval": {**_data("cifar10"), **_RETRIEVAL}},
     "cifar10": {
         "fit": _fit(_data("cifar10"), **_BOTH_LABELS, networks=((8, "float32"), (1, "float64"))),
         "separation": _data("cifar10"),
@@ -142,7 +153,7 @@ _SETTINGS = {  # variant -> kind of trial -> its settings
 _SEVERAL = {
     **{name: name for name in ("examples", "labels", "group_points", "word_bits")},
     **{"precisions": "precision", "pair_distances": "pair_distance"},
-    **{"learning_rates": "learning_rate", "widths": "width"},
+    **{"learning_rates": "learning_rate", "widths": "width", "input_maps": "input_map"},
     "networks": "width precision",
 }
 get_config = shared.configs(_SETTINGS)
@@ -168,7 +179,12 @@ def trials(*, variant: str, **groups) -> list[dict]:
 
 def build(**trial) -> dict:
     """The trial; raises ValueError if its settings are unusable or its data not prepared."""
-    choices = {**_BOTH_LABELS, "precision": measures.PRECISIONS, "method": construct.METHODS}
+    choices = {
+        **_BOTH_LABELS,
+        "precision": measures.PRECISIONS,
+        "method": construct.METHODS,
+        "input_map": measures.INPUT_MAPS,
+    }
     for name in trial.keys() & choices.keys():
         if trial[name] not in choices[name]:
             raise ValueError(f"{name} must be one of {choices[name]}, got {trial[name]!r}")
@@ -179,7 +195,7 @@ def build(**trial) -> dict:
         datasets.require_prepared(dataset, measures.split_to_fit(dataset), trial["data_dir"])
     elif trial.get("labels") == "true":
         raise ValueError("synthetic points have random labels only")
-    elif trial["kind"] != "few_numbers" and trial["features"] < 2:
+    elif trial["kind"] not in ("few_numbers", "retrieval") and trial["features"] < 2:
         raise ValueError("features must be at least 2: on a line, unit vectors are 1 and -1 only")
     for name, high in {"least_hash_chance": 1, "pair_distance": 2}.items():
         shared.require_between(0, high, **{name: trial.get(name, high / 2)})
@@ -193,7 +209,8 @@ def build(**trial) -> dict:
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Theorem 3.2 holds iff every labelling has a certified network, and none of these an error."""
-    fits = [record for record in records if record["kind"] in ("fit", "few_numbers")]
+    kinds = ("fit", "few_numbers", "retrieval")
+    fits = [record for record in records if record["kind"] in kinds]
     built = list(fits)
     for record in records:
         built += record.get("tried", []) + [record[name] for name in _ALSO_BUILT if name in record]
@@ -223,6 +240,11 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         for some in (fits, fitting)
     )
     refuted, holds = metrics["certified_errors"] > 0, bool(certified) and wanted == reached
+    if "retrieval" in settings:
+        claim = "information-floor"
+        metrics |= _retrieval_metrics(fitting)
+        allowed = settings["retrieval"]["most_cells_per_point"]
+        holds = holds and metrics["cells_per_point"] <= allowed
     for record in shared.where(records, kind="printed_width"):
         inside = record["norms_outside"].count(0)
         metrics |= {
@@ -249,7 +271,7 @@ def _fit_metrics(fits: list[dict]) -> dict:
         "max_abs_error": shared.largest(most, "max_abs_error"),
         "build_and_verify_seconds_max": seconds,
     }
-    if "numbers" in most[0]:
+    if "group_points" in most[0]:
         fewest = min(most, key=lambda fit: fit["numbers"])
         names = ("group_points", "largest_integer", "counting_lower_bound")
         metrics |= {"fewest_numbers": fewest["numbers"], **{n: fewest[n] for n in names}}
@@ -259,8 +281,25 @@ def _fit_metrics(fits: list[dict]) -> dict:
         return metrics | {
             f"numbers_bits{fit['word_bits']}_width{fit['width']}": fit["numbers"] for fit in tried
         }
+    if "block_parameters" not in most[0]:
+        return metrics
     ends = shared.least(most, "block_parameters"), shared.largest(most, "block_parameters")
     return metrics | dict(zip(("block_parameters_min", "block_parameters_max"), ends, strict=True))
+
+
+def _retrieval_metrics(fits: list[dict]) -> dict:
+    """Stored numbers by input map, and what no network can do without."""
+    if not fits:
+        return {"cells_per_point": np.inf}
+    return {
+        "fewest_numbers": shared.least(fits, "numbers"),
+        "largest_integer": shared.largest(fits, "largest_integer"),
+        "counting_lower_bound": fits[0]["counting_lower_bound"],
+        "cells_per_point": max(fit["table_digits"] / fit["examples"] for fit in fits),
+        "word_numbers": shared.largest(fits, "word_numbers"),
+        **{f"numbers_{fit['input_map']}": fit["numbers"] for fit in fits},
+        **{f"input_map_numbers_{fit['input_map']}": fit["input_map_numbers"] for fit in fits},
+    }
 
 
 _MAY_BE_0 = ("examples", "features", "num_classes")

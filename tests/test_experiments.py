@@ -72,6 +72,7 @@ TINY_RUNS = {
         "layer_points=3"
     ),
     "experiments.memorize:few_numbers": "few_numbers.examples=(64,) few_numbers.group_points=(5,)",
+    "experiments.memorize:retrieval": "retrieval.examples=(64,)",
     "experiments.memorize:few_numbers_trade": (
         "few_numbers.examples=(64,) few_numbers.word_bits=(34,53) few_numbers.widths=(6,7) "
         "few_numbers.least_hash_chance=0.1"

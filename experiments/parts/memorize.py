@@ -10,12 +10,13 @@ import scipy.special
 from experiments.run.shared import least
 from identity_matters import flops, paper
 from identity_matters.images import datasets
-from identity_matters.memorize import construct, descent, few_numbers, network
+from identity_matters.memorize import construct, descent, few_numbers, network, retrieval
 from identity_matters.memorize.certificate import PrecisionError
 from identity_matters.memorize.examples import ConflictingLabelsError
 from identity_matters.memorize.paper_method import AssumptionError, separation, sufficient_width
 
 PRECISIONS = ("float32", "float64")
+INPUT_MAPS = ("dense", "factored")
 _LARGEST_PIXEL = 255
 _MOST_DRAWS = 100
 _REFUSALS = (AssumptionError, ConflictingLabelsError, PrecisionError)
@@ -118,15 +119,19 @@ def distinct_whole_points(rng: np.random.Generator, shape: tuple[int, int]) -> n
     return x
 
 
+def _whole_points(trial: dict, key) -> np.ndarray:
+    """Points of whole numbers, [n, d]: pixels of images, or random ones."""
+    if trial["dataset"] == "synthetic":
+        shape = trial["examples"], trial["features"]
+        return distinct_whole_points(_rng(jax.random.fold_in(key, 2)), shape)
+    images, _ = datasets.load(trial["dataset"], split_to_fit(trial["dataset"]), trial["data_dir"])
+    return images[: trial["examples"]].reshape(trial["examples"], -1)
+
+
 def _measure_few_numbers(key, trial):
     label_key, build_key = jax.random.split(key)
-    dataset, num_classes = trial["dataset"], trial["num_classes"]
-    if dataset == "synthetic":
-        shape = trial["examples"], trial["features"]
-        x = distinct_whole_points(_rng(jax.random.fold_in(key, 2)), shape)
-    else:
-        images, _ = datasets.load(dataset, split_to_fit(dataset), trial["data_dir"])
-        x = images[: trial["examples"]].reshape(trial["examples"], -1)
+    num_classes = trial["num_classes"]
+    x = _whole_points(trial, key)
     y = _rng(label_key).integers(0, num_classes, len(x))
     options = {"batch_examples": trial["batch_examples"], "forward": few_numbers.forward}
     options |= {"key": build_key, **few_numbers_options(trial)}
@@ -144,6 +149,39 @@ def _measure_few_numbers(key, trial):
         "group_numbers": flops.count_parameters(groups),
         "largest_integer": certificate.largest_integer,
         "counting_lower_bound": network.counting_lower_bound(len(x), num_classes, bits),
+    }
+
+
+def _measure_retrieval(key, trial):
+    label_key, build_key = jax.random.split(key)
+    num_classes = trial["num_classes"]
+    x = _whole_points(trial, key)
+    y = _rng(label_key).integers(0, num_classes, len(x))
+    try:
+        measured, built, certificate = _build_and_verify(
+            retrieval.memorize_by_retrieval,
+            x,
+            y,
+            num_classes,
+            batch_examples=trial["batch_examples"],
+            forward=retrieval.forward,
+            key=build_key,
+            factored_input_map=trial["input_map"] == "factored",
+        )
+    except _REFUSALS as error:
+        return {"refused": str(error)}
+    words = retrieval.word_numbers(built)
+    return {
+        **measured,
+        "numbers": retrieval.stored_numbers(built),
+        "input_map_numbers": len(built.rows) + len(built.columns),
+        "word_numbers": words,
+        "table_digits": words * retrieval.digits_per_word(num_classes),
+        "largest_integer": certificate.largest_integer,
+        # A word has a sign besides its 53 bits.
+        "counting_lower_bound": network.counting_lower_bound(
+            len(x), num_classes, few_numbers.EXACT_BITS + 1
+        ),
     }
 
 
@@ -236,7 +274,13 @@ def _measure_sgd(key, trial):
 
 
 _MEASURES = (
-    *(_measure_fit, _measure_few_numbers, _measure_separation, _measure_printed_width),
-    *(_measure_minimal_width, _measure_precision, _measure_sgd),
+    _measure_fit,
+    _measure_few_numbers,
+    _measure_retrieval,
+    _measure_separation,
+    _measure_printed_width,
+    _measure_minimal_width,
+    _measure_precision,
+    _measure_sgd,
 )
 MEASURES = {function.__name__.removeprefix("_measure_"): function for function in _MEASURES}

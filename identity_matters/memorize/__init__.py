@@ -2,7 +2,7 @@
 
 Symbols: n examples in d dimensions with r classes; width k; l = ceil(n / k) blocks; the data after
 the input map are a_i = A_0 x_i, the surrogate label of class j is q_j, and a block is h + T(h) with
-T(h) = V ReLU(U h + s). Proofs (E1 to E13): docs/theory/memorize.md.
+T(h) = V ReLU(U h + s). Proofs (E1 to E15): docs/theory/memorize.md.
 
 * `network`: a residual block, the forward pass of the network, and its parameter count.
 * `input_map`: A_0 x without rounding, the same to the bit in every order of summation.
@@ -12,6 +12,8 @@ T(h) = V ReLU(U h + s). Proofs (E1 to E13): docs/theory/memorize.md.
 * `certificate`: the margins, and a proved bound on what rounding does to them.
 * `examples`: checks of the examples, the key, the precision and the memory.
 * `few_numbers`: fewer parameters than examples, as one number holds several labels.
+* `retrieval`: fewer still, near what counting allows; `peeling` fills its table of digits, and
+  `machine` says how blocks compute with whole numbers.
 
 Import the names below from here, and everything else from its module.
 """
@@ -32,3 +34,4 @@ from identity_matters.memorize.network import forward as forward
 from identity_matters.memorize.network import network_parameters as network_parameters
 from identity_matters.memorize.paper_method import AssumptionError as AssumptionError
 from identity_matters.memorize.paper_method import separation as separation
+from identity_matters.memorize.retrieval import memorize_by_retrieval as memorize_by_retrieval

@@ -153,6 +153,62 @@ def draw_few_numbers(points: fig.Points, canvas: fig.Canvas) -> None:
         axes.axhline(1.0, color="grey", linewidth=1, label="one number per example")
 
 
+_PARTS = {
+    "input_map": ("input map", COLOURS[0]),
+    "words": ("numbers that hold labels", COLOURS[1]),
+    "shared": ("everything else", COLOURS[2]),
+}
+
+
+def floor_points(run: Run) -> Iterator[dict]:
+    """One row for each network: the parts of its stored numbers, for the data set of the run."""
+    records = [one for one in of_kind(run, "retrieval") if "refused" not in one]
+    if not records:
+        return
+    dataset = fig.pick(records[0], "dataset examples counting_bound=counting_lower_bound")
+    n, d, r = (records[0][name] for name in ("examples", "features", "num_classes"))
+    yield {
+        **dataset,
+        "network": "one hidden layer (Zhang et al. 2016)",
+        "input_map": d,
+        "words": 2 * n,
+        "shared": 0,
+    }
+    yield {
+        **dataset,
+        "network": "13 labels a word",
+        "input_map": d,
+        "words": 3 * math.ceil(n / 13),
+        "shared": r**2 + 9 * r + 1121,  # E11
+    }
+    for record in records:
+        input_map, words = record["input_map_numbers"], record["word_numbers"]
+        yield {
+            **dataset,
+            "network": f"table, {record['input_map']} input map",
+            "input_map": input_map,
+            "words": words,
+            "shared": record["numbers"] - input_map - words,
+        }
+
+
+@fig.figure("memorize", "floor", floor_points)
+def draw_floor(points: fig.Points, canvas: fig.Canvas) -> None:
+    titles = {"digits": "digits", "cifar10": "CIFAR-10, random labels"}
+    for axes, own in fig.panels(canvas, points, "dataset", titles, legend=2):
+        names = list(dict.fromkeys(point["network"] for point in own))[::-1]
+        # Seeds differ by a few words; the last one is drawn.
+        by_name = {point["network"]: point for point in own}
+        left = [0.0] * len(names)
+        for part, (label, colour) in _PARTS.items():
+            sizes = [by_name[name][part] for name in names]
+            axes.barh(names, sizes, left=left, color=colour, label=label)
+            left = [start + size for start, size in zip(left, sizes, strict=True)]
+        bound = own[0]["counting_bound"]
+        axes.axvline(bound, color="black", linestyle=":", label="counting bound")
+        axes.set(xlabel="stored numbers")
+
+
 def trade_points(run: Run) -> list[dict]:
     """One row per word size and width: numbers of the network and its groups, and their bound."""
     records = [record for record in of_kind(run, "few_numbers") if "word_bits" in record]
