@@ -93,7 +93,8 @@ class AllConvResidual(layers.Net):
         stride of its first convolution, which must divide the sides of the map.
       residual_init: where convolutions in blocks start, one of `starts.NAMES`. The deviation of
         "paper" is 1 / (k^2 c), that of "standard" 1 / (k sqrt(c)), for kernel size k, c output
-        channels. The stem's is standard unless the start keeps the size of every map.
+        channels. The stem's is standard, as in the paper's text (the base code has sqrt(2) times
+        that), unless the start keeps the size of every map.
       initial_scale: a factor on that deviation; 0 makes every block the identity at first.
       gate: multiplies C_2(...) by a trained number, 0 at first (De & Smith 2020, arXiv 2002.10444;
         Bachlechner et al. 2020, arXiv 2003.04887).
