@@ -1,11 +1,9 @@
 """Checks of arguments, each of which raises an error of one line that names the argument."""
 
 import operator
-from collections.abc import Sequence
+import sys
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import DTypeLike
 
@@ -70,7 +68,8 @@ def check_array_type(name: str, value: Any) -> None:
     It looks at the type alone, so it costs no transfer and may be called while JAX traces. A mask
     or a unit is a ValueError, another type than an array or a number a TypeError.
     """
-    if not isinstance(value, (jax.Array, np.ndarray, np.generic, int, float)):
+    is_number = isinstance(value, (np.generic, int, float))
+    if not (is_number or isinstance(value, np.ndarray) or _is_of_jax(value)):
         kind = type(value).__name__
         raise TypeError(f"{name} must be a NumPy or JAX array, got a {kind}")
     if _find_wrapped(value) is not None:
@@ -137,7 +136,7 @@ def _find_wrapped(value: Any) -> Any:
             return None
         wrapped = (_find_wrapped(item) for item in value)
         return next((item for item in wrapped if item is not None), None)
-    if isinstance(value, jax.Array):
+    if _is_of_jax(value):
         return None
     if isinstance(value, np.ndarray):
         return None if type(value) in _PLAIN_ARRAYS else value
@@ -145,7 +144,13 @@ def _find_wrapped(value: Any) -> Any:
     return value if has_unit else None
 
 
+def _is_of_jax(value: Any) -> bool:
+    """Whether it is a JAX array; JAX is loaded if there is one."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.Array)
+
+
 def _holds_numbers(dtype: np.dtype) -> bool:
     """Whether it is of booleans, integers, real or complex numbers, bfloat16 and its like too."""
-    kinds: Sequence[type] = (np.bool_, np.number)
-    return any(jnp.issubdtype(dtype, kind) for kind in kinds)
+    of_numpy = np.issubdtype(dtype, np.bool_) or np.issubdtype(dtype, np.number)
+    return of_numpy or dtype.type.__module__.partition(".")[0] == "ml_dtypes"

@@ -1,14 +1,11 @@
-"""Least squares and projected Adam, JAX functions for use under jit and vmap; SciPy's L-BFGS."""
+"""Least squares and projected Adam: JAX functions for use under jit and vmap."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
-import scipy.optimize
-import threadpoolctl
 
 from identity_matters.array_types import Array
 
@@ -19,7 +16,6 @@ _GROW = 4.0
 _LEAST_DAMPING = 1e-13
 _LARGEST_DAMPING = 1e6
 _FIRST_DAMPING = 5e-2
-_BLAS = threadpoolctl.ThreadpoolController()
 
 
 class Fit(NamedTuple):
@@ -115,25 +111,3 @@ def projected_adam(
     carry = (start, optimizer.init(start), (start, jnp.asarray(jnp.inf)))
     (last, _, best), _ = jax.lax.scan(update, carry, length=steps)
     return keep_best(last, objective(last), best)
-
-
-def lbfgs(
-    value_and_gradient: Callable,
-    x: np.ndarray,
-    args: tuple[Any, ...] = (),
-    *,
-    iterations: int,
-    tolerance: float = 1e-9,
-) -> tuple[np.ndarray, float]:
-    """Minimises by L-BFGS from `x`, f64[n]: the last point and its value.
-
-    ``value_and_gradient(x, *args)`` returns a float and f64[n]. The search ends after `iterations`
-    steps, or once a step lowers the value by at most `tolerance`, relative to its size or 1.
-    """
-    options = {"maxiter": iterations, "maxcor": 20, "ftol": tolerance, "gtol": 0.0}
-    # Handing tiny matrices to a second BLAS thread takes far longer than their arithmetic.
-    with _BLAS.limit(limits=1, user_api="blas"):
-        found = scipy.optimize.minimize(
-            value_and_gradient, x, args, jac=True, method="L-BFGS-B", options=options
-        )
-    return found.x, float(found.fun)

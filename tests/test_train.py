@@ -11,7 +11,7 @@ from flax import nnx
 
 from identity_matters import nets, train
 from identity_matters.preprocessing import Preprocessing
-from identity_matters.train import net_source, progress
+from identity_matters.train import net_source, progress, trained_net
 
 CLASSES, SHAPE = 3, (6, 6, 1)
 
@@ -409,6 +409,21 @@ def test_variables_alone_are_not_applied(trained, tmp_path, monkeypatch):
         trained.save("~/whole")
     with pytest.raises(ValueError, match="preprocessing must be"):
         train.TrainedNet(net, trained.variables, None)
+
+
+def test_a_shipped_net_is_loaded_by_its_name(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(trained_net, "SHIPPED", tmp_path / "shipped")
+    monkeypatch.chdir(tmp_path)
+    assert train.shipped_nets() == []
+    trained.save(tmp_path / "shipped" / "stripes")
+    assert train.shipped_nets() == ["stripes"]
+    np.testing.assert_array_equal(train.load("stripes").logits(NEW), trained.logits(NEW))
+    with pytest.raises(train.CheckpointError, match=r"no checkpoint in .*stripe; .* are: stripes"):
+        train.load("stripe")
+    # A directory of that name comes first.
+    (tmp_path / "stripes").mkdir()
+    with pytest.raises(train.CheckpointError, match="no checkpoint in"):
+        train.load("stripes")
 
 
 # What a training shows

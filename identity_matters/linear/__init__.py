@@ -15,19 +15,62 @@ The NumPy functions, such as `factorize`, always compute in float64. The JAX fun
 float32; JAX makes float64 arrays only after ``jax.config.update("jax_enable_x64", True)``.
 """
 
-from identity_matters.linear.descent import Descent as Descent
-from identity_matters.linear.descent import Rules as Rules
-from identity_matters.linear.descent import gradient_descent as gradient_descent
-from identity_matters.linear.factorization import METHODS as METHODS
-from identity_matters.linear.factorization import factorize as factorize
-from identity_matters.linear.factorization import polar_bound as polar_bound
-from identity_matters.linear.gradient_bound import gradient_lower_bound as gradient_lower_bound
-from identity_matters.linear.lower_bound import norm_lower_bound as norm_lower_bound
-from identity_matters.linear.model import excess_risk as excess_risk
-from identity_matters.linear.model import excess_risk_and_gradient as excess_risk_and_gradient
-from identity_matters.linear.model import max_spectral_norm as max_spectral_norm
-from identity_matters.linear.model import product as product
-from identity_matters.linear.model import risk_gradient as risk_gradient
-from identity_matters.linear.shortest_path import PathSettings as PathSettings
-from identity_matters.linear.target import Target as Target
-from identity_matters.linear.target import check_target as check_target
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from identity_matters.linear.factorization import METHODS, factorize, polar_bound
+from identity_matters.linear.lower_bound import norm_lower_bound
+from identity_matters.linear.shortest_path import PathSettings
+from identity_matters.linear.target import Target, check_target
+
+if TYPE_CHECKING:
+    from identity_matters.linear.descent import Descent, Rules, gradient_descent
+    from identity_matters.linear.gradient_bound import gradient_lower_bound
+    from identity_matters.linear.model import (
+        excess_risk,
+        excess_risk_and_gradient,
+        max_spectral_norm,
+        product,
+        risk_gradient,
+    )
+
+__all__ = [
+    "METHODS",
+    "Descent",
+    "PathSettings",
+    "Rules",
+    "Target",
+    "check_target",
+    "excess_risk",
+    "excess_risk_and_gradient",
+    "factorize",
+    "gradient_descent",
+    "gradient_lower_bound",
+    "max_spectral_norm",
+    "norm_lower_bound",
+    "polar_bound",
+    "product",
+    "risk_gradient",
+]
+
+if not TYPE_CHECKING:
+    # The names above that need JAX -> their module, which is imported when one is first used.
+    _OF_JAX = {
+        "Descent": "descent",
+        "Rules": "descent",
+        "gradient_descent": "descent",
+        "gradient_lower_bound": "gradient_bound",
+        "excess_risk": "model",
+        "excess_risk_and_gradient": "model",
+        "max_spectral_norm": "model",
+        "product": "model",
+        "risk_gradient": "model",
+    }
+
+    def __getattr__(name: str) -> Any:
+        if name not in _OF_JAX:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{__name__}.{_OF_JAX[name]}"), name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

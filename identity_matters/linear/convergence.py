@@ -6,6 +6,8 @@ Throughout, ``f(0) - C = ||(I - R) Sigma^{1/2}||_F^2``, sigma is the least non-z
 Sigma, and ``s_0 = sqrt((f(0) - C) / sigma)``.
 """
 
+from __future__ import annotations
+
 import math
 from typing import NamedTuple
 
@@ -150,7 +152,7 @@ class _Problem(NamedTuple):
     s0: float
 
     @classmethod
-    def of(cls, R: np.ndarray, kept: second_moment.KeptPart) -> "_Problem":
+    def of(cls, R: np.ndarray, kept: second_moment.KeptPart) -> _Problem:
         E = np.eye(len(R)) - R
         rounding = float(kept.rounding)
         sigma = float(kept.least) - rounding

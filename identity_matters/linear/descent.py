@@ -1,5 +1,7 @@
 """Gradient descent on linear networks with exact (population) gradients, in one jitted loop."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import math

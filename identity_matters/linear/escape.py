@@ -10,6 +10,8 @@ p, e     w q, and p - r
 u        w - w_r
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 

@@ -5,6 +5,8 @@ polar form, ``Q = U V^T``, ``P = V K V^T``. `svd` and `psd` are the paper's, wit
 `identity_matters.paper`; the others are ours (F1 to F14 of docs/theory/factorization.md).
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools

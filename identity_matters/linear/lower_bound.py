@@ -3,6 +3,8 @@
 Proofs: F4 and F10 to F14 of docs/theory/factorization.md.
 """
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,7 +13,7 @@ import numpy as np
 import scipy.optimize
 from numpy.typing import ArrayLike
 
-from identity_matters import solvers
+from identity_matters import lbfgs
 from identity_matters.checks import check_whole
 from identity_matters.linear.target import (
     NotApplicableError,
@@ -98,7 +100,7 @@ class _Map(NamedTuple):
     shift: float
 
     @classmethod
-    def of(cls, R: np.ndarray) -> "_Map":
+    def of(cls, R: np.ndarray) -> _Map:
         E = R - np.eye(len(R))
         return cls(E, 1.0) if np.linalg.norm(E, 2) <= _NEAR_IDENTITY else cls(R, 0.0)
 
@@ -114,7 +116,7 @@ def _best_direction(R: np.ndarray, depth: int, ascents: int) -> float:
     found = [best]
     for index in np.argsort(-bounds)[:ascents]:
         arguments = (mapping, depth, best)
-        _, lowest = solvers.lbfgs(
+        _, lowest = lbfgs.minimize(
             _negated_bound_and_gradient,
             X[:, index],
             arguments,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from identity_matters import solvers
+from identity_matters import lbfgs
 from identity_matters.checks import check_whole
 from identity_matters.linear.target import NotApplicableError
 
@@ -49,7 +49,7 @@ def shorten(pieces: np.ndarray, depth: int, settings: PathSettings) -> np.ndarra
     coefficients = _power_series(m / depth, _POWER_TERMS)
     for exponent in settings.exponents:
         args = (pieces, coefficients, exponent)
-        moves, _ = solvers.lbfgs(
+        moves, _ = lbfgs.minimize(
             smoothed_norm_and_gradient, still, args, iterations=settings.iterations
         )
         # The next moves start from these pieces, so that they stay near I and well-conditioned.

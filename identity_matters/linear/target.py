@@ -1,5 +1,7 @@
 """The conditions of Theorem 2.1 on the target R, and its gamma."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import warnings

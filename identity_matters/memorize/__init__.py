@@ -18,20 +18,30 @@ T(h) = V ReLU(U h + s). Proofs (E1 to E15): docs/theory/memorize.md.
 Import the names below from here, and everything else from its module.
 """
 
-from identity_matters.memorize.certificate import Certificate as Certificate
-from identity_matters.memorize.certificate import PrecisionError as PrecisionError
-from identity_matters.memorize.construct import Memorized as Memorized
-from identity_matters.memorize.construct import Verification as Verification
-from identity_matters.memorize.construct import apply as apply
-from identity_matters.memorize.construct import memorize as memorize
-from identity_matters.memorize.construct import verify as verify
-from identity_matters.memorize.examples import ConflictingLabelsError as ConflictingLabelsError
+from identity_matters.memorize.certificate import Certificate, PrecisionError
+from identity_matters.memorize.construct import Memorized, Verification, apply, memorize, verify
+from identity_matters.memorize.examples import ConflictingLabelsError
 from identity_matters.memorize.few_numbers import (
-    memorize_with_few_numbers as memorize_with_few_numbers,
+    memorize_with_few_numbers,
 )
-from identity_matters.memorize.network import Network as Network
-from identity_matters.memorize.network import forward as forward
-from identity_matters.memorize.network import network_parameters as network_parameters
-from identity_matters.memorize.paper_method import AssumptionError as AssumptionError
-from identity_matters.memorize.paper_method import separation as separation
-from identity_matters.memorize.retrieval import memorize_by_retrieval as memorize_by_retrieval
+from identity_matters.memorize.network import Network, forward, network_parameters
+from identity_matters.memorize.paper_method import AssumptionError, separation
+from identity_matters.memorize.retrieval import memorize_by_retrieval
+
+__all__ = [
+    "AssumptionError",
+    "Certificate",
+    "ConflictingLabelsError",
+    "Memorized",
+    "Network",
+    "PrecisionError",
+    "Verification",
+    "apply",
+    "forward",
+    "memorize",
+    "memorize_by_retrieval",
+    "memorize_with_few_numbers",
+    "network_parameters",
+    "separation",
+    "verify",
+]

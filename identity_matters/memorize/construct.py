@@ -1,5 +1,7 @@
 """Builds the network of Theorem 3.2 for given examples, runs it and checks its outputs."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

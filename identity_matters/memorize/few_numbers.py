@@ -7,6 +7,8 @@ digit, and extract it. With more channels a group has more words, which makes up
 numbers are integers, exact in float64. Proof, count and earlier work: docs/theory/memorize.md.
 """
 
+from __future__ import annotations
+
 import functools
 import itertools
 import math

@@ -5,6 +5,8 @@ distances are at least D. With a bias for each unit D > 2 rho' is enough (docs/t
 E1, E2); the printed proof has one for all, and needs D >= 6 rho' (docs/theory/errata.md, P8).
 """
 
+from __future__ import annotations
+
 import math
 from typing import NamedTuple
 

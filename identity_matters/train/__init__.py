@@ -1,8 +1,8 @@
 """Training of image classifiers, and trained nets.
 
 For your own arrays: `train` returns a `TrainedNet`, which predicts, evaluates and saves itself, and
-`load` reads one back, also from the checkpoints of an experiment. `save_variables` and
-`load_variables` keep variables alone.
+`load` reads one back, also from the checkpoints of an experiment, and a net that this package
+contains by its name. `save_variables` and `load_variables` keep variables alone.
 
 To see how a training works, read `loop`, then `step`, then `parallel`. `step` defines one update
 and its metrics, `parallel` runs steps on many devices, `checkpoint` keeps the state on disk,
@@ -17,7 +17,7 @@ from identity_matters.train.checkpoint import (
     save_variables,
 )
 from identity_matters.train.step import NonFiniteError
-from identity_matters.train.trained_net import TrainedNet, load
+from identity_matters.train.trained_net import TrainedNet, load, shipped_nets
 
 __all__ = [
     "CheckpointError",
@@ -26,5 +26,6 @@ __all__ = [
     "load",
     "load_variables",
     "save_variables",
+    "shipped_nets",
     "train",
 ]

@@ -46,6 +46,10 @@ class CheckpointError(Exception):
     """The checkpoints cannot be used; nothing has been changed. The message says why."""
 
 
+class MissingCheckpointError(CheckpointError):
+    """There is no checkpoint where one was to be read."""
+
+
 class NetAndPreprocessing(NamedTuple):
     """What variables belong to: a description of the net (see `net_source`), and its images."""
 
@@ -303,7 +307,7 @@ class Checkpoints(contextlib.AbstractContextManager):
 def read_saved(directory: str | os.PathLike[str]) -> Saved:
     """The newest checkpoint in `directory`; a leading ``~`` is your home.
 
-    Raises CheckpointError if there is none, or as `Checkpoints.restore` does.
+    Raises MissingCheckpointError if there is none, or as `Checkpoints.restore` does.
     """
     with Checkpoints(directory, settings=None) as checkpoints:
         found = checkpoints.read()
@@ -311,7 +315,7 @@ def read_saved(directory: str | os.PathLike[str]) -> Saved:
         inside = checkpoints.directory / "checkpoints"
         cells = sorted(map(str, inside.glob("cell=*"))) if inside.exists() else []
         advice = f"; those of this run are in {', '.join(cells)}" if cells else ""
-        raise CheckpointError(f"there is no checkpoint in {checkpoints.directory}{advice}")
+        raise MissingCheckpointError(f"there is no checkpoint in {checkpoints.directory}{advice}")
     return found
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import inspect
 import os
+import pathlib
 from typing import Any
 
 import flax.core
@@ -25,12 +26,14 @@ from identity_matters.train import net_source
 from identity_matters.train.checkpoint import (
     CheckpointError,
     Checkpoints,
+    MissingCheckpointError,
     NetAndPreprocessing,
     read_saved,
     write_variables,
 )
 
 BATCH_EXAMPLES = 1000
+SHIPPED = pathlib.Path(__file__).parent / "shipped"  # a directory for each net, by its name
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -143,7 +146,8 @@ def load(
     """The net that `TrainedNet.save`, or a training of an experiment, has left in `directory`.
 
     Args:
-      directory: of the checkpoints; a leading ``~`` is your home.
+      directory: of the checkpoints; a leading ``~`` is your home. Or a name of `shipped_nets`, if
+        there is no such directory.
       net: needed if its class is not of this package and has not been imported, or if a field of it
         cannot be stored.
       preprocessing: needed if the checkpoint holds none, and only then.
@@ -151,7 +155,11 @@ def load(
       CheckpointError: there is no checkpoint, it is damaged, or it holds variables alone.
       net_source.NetUnknownError: the net cannot be made, or `net` is another one.
     """
-    saved = read_saved(directory)
+    try:
+        saved = read_saved(_find(directory))
+    except MissingCheckpointError as error:
+        names = ", ".join(shipped_nets()) or "none"
+        raise MissingCheckpointError(f"{error}; the nets that come by name are: {names}") from None
     if saved.belongs_to is not None:
         if preprocessing is not None:
             raise CheckpointError(f"{directory} holds a preprocessing already: leave out yours")
@@ -163,6 +171,19 @@ def load(
             " preprocessing=..., or, for a run of an experiment, use experiments.images.train.load"
         )
     return TrainedNet(net, saved.variables, preprocessing)
+
+
+def shipped_nets() -> list[str]:
+    """The names of the trained nets that this package contains, for `load`."""
+    return sorted(path.name for path in SHIPPED.iterdir()) if SHIPPED.is_dir() else []
+
+
+def _find(directory: str | os.PathLike[str]) -> str:
+    """The directory that `load` means."""
+    given = os.fspath(directory)
+    if given in shipped_nets() and not os.path.exists(given):
+        return os.fspath(SHIPPED / given)
+    return given
 
 
 def count_classes(net: nn.Module, variables: dict, image_shape: tuple[int, ...]) -> int:
