@@ -442,3 +442,30 @@ def test_a_pipe_is_no_file_of_a_matrix(tmp_path):
     finished = forked.run(module, *settings, f"--results_dir={tmp_path / 'new'}", ends=2)
     (line,) = finished.stderr.splitlines()
     assert line.endswith("which is no file")
+
+
+TRAINS = """
+import dataclasses
+from experiments import run
+from tests.toy import experiment
+
+def measure(subject, key, log):
+    return {"square": int(any(log.checkpoint_dir.iterdir())) if log.checkpoint_dir.exists() else 0}
+
+EXPERIMENT = dataclasses.replace(experiment.EXPERIMENT, trains=True, measure=measure)
+if __name__ == "__main__":
+    run.main(EXPERIMENT)
+"""
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_overwrite_deletes_checkpoints_that_lie_elsewhere(tmp_path, overwrite):
+    """The toy's squares say whether a training finds an old checkpoint in --checkpoint_dir."""
+    checkpoints = tmp_path / "elsewhere"
+    for cell in range(3):
+        old = checkpoints / "toy" / "plain" / "seed=0" / f"cell={cell}"
+        (old / "step=1").mkdir(parents=True)
+    flags = [f"--results_dir={tmp_path / 'results'}", f"--checkpoint_dir={checkpoints}"]
+    forked.run_code(TRAINS, tmp_path, *flags, *(["--overwrite"] if overwrite else []))
+    (found,) = runs_below(tmp_path / "results")
+    assert found.summary["metrics"] == {"sum_of_squares": 0 if overwrite else 3}
