@@ -12,7 +12,9 @@ Symbols, throughout this package (the paper's letters on the left):
 * ``gamma``: ``max(|log sigma_max(R)|, |log sigma_min(R)|)`` (Theorem 2.1)
 
 The NumPy functions, such as `factorize`, always compute in float64. The JAX functions reject
-float32; JAX makes float64 arrays only after ``jax.config.update("jax_enable_x64", True)``.
+float32; JAX makes float64 arrays only after ``jax.config.update("jax_enable_x64", True)``. The
+exceptions are `sampled`, nets that are trained on samples, and `random_points`, which run in
+float32 on accelerators.
 """
 
 import importlib
