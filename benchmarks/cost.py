@@ -24,7 +24,9 @@ wrote this page from their records.
 The *least hours* are a roofline bound: each step takes the larger of its arithmetic at peak FLOP/s
 and its memory traffic at full bandwidth. The *most hours* assume that a step reaches {share} of it;
 this is a guess. Evaluations are counted; compiling, reading ImageNet from disk and traffic
-between chips are not. FLOPs include multiplications by padding zeros. Memory traffic is that of
+between chips are not. FLOPs include multiplications by padding zeros. The products of the linear nets
+(noise_floor_large) are exact to float32, which takes TPUs six passes and GPUs other units than the peak is
+of: there the least hours are far too low where "compute" limits. Memory traffic is that of
 HBM, the chip's main memory: what TPUs keep inside the chip is not counted, nor is the workspace of
 cuDNN on a GPU. Where a step is shorter than a millisecond, what is not counted may take longer than
 the step: there even the upper figure is likely too low.
@@ -58,16 +60,24 @@ def _bound(record: dict) -> float:
 def page(records: list[dict]) -> str:
     """The text of docs/cost.md; programs that the records of `compile_check` lack have no row."""
     programs = {(one["slice"], one["program"], one["part"]): one for one in records}
-    rows, failed = [], []
+    rows, others, failed = [], [], []
     for (slice_, program, part), step in programs.items():
         evaluation = programs.get((slice_, program, "evaluate"))
         if not step["fits"]:
             failed.append(f"* {program}, {part}, on {slice_}: {step['problem']}.")
         elif part == "train" and evaluation and evaluation["fits"]:
             rows.append(_row(slice_, program, step, evaluation))
+        elif part == "points":
+            others.append(f"* {program} on {slice_}: {_needed(step) / 1e9:.2g} GB on each chip.")
     head = _HEAD.format(share=f"{LEAST_SHARE_OF_BOUND:.0%}")
     problems = ["", "What does not compile or does not fit:", "", *failed] if failed else []
-    return head + "\n".join([*rows, *problems]) + "\n"
+    fitting = ["", "Not trainings, compiled as well:", "", *others] if others else []
+    return head + "\n".join([*rows, *fitting, *problems]) + "\n"
+
+
+def _needed(record: dict) -> float:
+    """Bytes of a chip's memory that a program takes."""
+    return sum(record[f"{name}_bytes"] for name in ("argument", "result", "temporary", "code"))
 
 
 def _row(slice_: str, program: str, step: dict, evaluation: dict) -> str:
@@ -75,11 +85,10 @@ def _row(slice_: str, program: str, step: dict, evaluation: dict) -> str:
     settings = experiments.find(experiment).own_settings(variant)
     hours = training_hours(settings, step, evaluation)
     limit = "compute" if step["arithmetic_seconds"] >= step["memory_seconds"] else "memory"
-    needed = sum(step[f"{name}_bytes"] for name in ("argument", "result", "temporary", "code"))
     return (
         f"| {variant} | {slice_} | {step['devices']} | {1e3 * _bound(step):.2f} | {limit}"
         f" | {step['moved_bytes'] / 1e9:.2f}"
-        f" | {needed / 1e9:.1f} of {step['device_memory_bytes'] / 1e9:.0f}"
+        f" | {_needed(step) / 1e9:.1f} of {step['device_memory_bytes'] / 1e9:.0f}"
         f" | {hours:.2g} to {hours / LEAST_SHARE_OF_BOUND:.2g} |"
     )
 

@@ -135,7 +135,7 @@ def _moved(one: Instruction, shapes: dict, computations: dict) -> dict:
     if one.opcode == "dynamic-update-slice":
         return _sum(operands[1] * 2)
     if one.opcode == "fusion":
-        _cut_down(computations[one.called("calls")], results, operands)
+        _cut_down(one.called("calls"), computations, results, operands)
     moved = _sum(results + [array for arrays in operands for array in arrays])
     kind = one.opcode.removesuffix("-start")
     if kind in COLLECTIVES:
@@ -145,31 +145,67 @@ def _moved(one: Instruction, shapes: dict, computations: dict) -> dict:
     return moved
 
 
-def _cut_down(body: list[Instruction], results: list, operands: list) -> None:
+def _cut_down(called: str, computations: dict, results: list, operands: list) -> None:
     """Reduces the arrays of a fusion, in place, to the parts that it reads or writes."""
+    for number, size in _parts_read(called, computations).items():
+        operands[number] = [(size, operands[number][0][1])] if size else []
+    for i, size in enumerate(_parts_written(called, computations)):
+        if size is not None:
+            results[i] = (size, results[i][1])
+
+
+def _source(by_name: dict[str, Instruction], name: str) -> Instruction:
+    """The instruction `name`, or what it is a bitcast of."""
+    one = by_name[name]
+    return _source(by_name, one.operands[0]) if one.opcode == "bitcast" else one
+
+
+def _parts_read(called: str, computations: dict) -> dict[int, float]:
+    """Bytes that a fusion reads of those parameters of which it reads only parts, by number.
+
+    A fusion may pass a parameter on to a fusion within it, as libtpu does for slices in a loop.
+    """
+    body = computations[called]
     by_name = {one.name: one for one in body}
-
-    def source(name: str) -> Instruction:
-        one = by_name[name]
-        return source(one.operands[0]) if one.opcode == "bitcast" else one
-
     users = collections.defaultdict(list)
     for one in body:
         if one.opcode != "bitcast":
             for place, name in enumerate(one.operands):
-                users[source(name).name].append((one, place))
+                users[_source(by_name, name).name].append((one, place))
+
+    def size_read(user: Instruction, place: int) -> float | None:
+        """Bytes that one use reads; None if it reads the whole."""
+        if user.opcode in _PARTS and place == 0:
+            return sum(size for size, _ in _arrays(user.shape))
+        if user.opcode == "dynamic-update-slice" and place == 0:
+            return 0.0
+        if user.opcode == "fusion":
+            return _parts_read(user.called("calls"), computations).get(place)
+        return None
+
+    parts = {}
     for one in body:
         if one.opcode == "parameter" and users[one.name]:
-            used = users[one.name]
-            if all(user.opcode in _PARTS and place == 0 for user, place in used):
-                number = int(one.inside)
-                size = sum(size for user, _ in used for size, _ in _arrays(user.shape))
-                operands[number] = [(size, operands[number][0][1])]
-            elif all(user.opcode == "dynamic-update-slice" and place == 0 for user, place in used):
-                operands[int(one.inside)] = []
+            sizes = [size_read(*use) for use in users[one.name]]
+            if None not in sizes:
+                parts[int(one.inside)] = sum(size for size in sizes if size is not None)
+    return parts
+
+
+def _parts_written(called: str, computations: dict) -> list[float | None]:
+    """Bytes that a fusion writes of each of its results in place; None if it writes the whole."""
+    body = computations[called]
+    by_name = {one.name: one for one in body}
     (root,) = [one for one in body if one.root]
-    roots = root.operands if root.opcode == "tuple" else [root.name]
-    for i, name in enumerate(roots):
-        if (written := source(name)).opcode == "dynamic-update-slice":
+    parts: list[float | None] = []
+    for name in root.operands if root.opcode == "tuple" else [root.name]:
+        written = _source(by_name, name)
+        if written.opcode == "dynamic-update-slice":
             update = by_name[written.operands[1]]
-            results[i] = (sum(size for size, _ in _arrays(update.shape)), results[i][1])
+            parts.append(sum(size for size, _ in _arrays(update.shape)))
+        elif written.opcode == "fusion":
+            nested = _parts_written(written.called("calls"), computations)
+            parts.append(nested[0] if len(nested) == 1 else None)
+        else:
+            parts.append(None)
+    return parts

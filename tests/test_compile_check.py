@@ -76,6 +76,69 @@ def test_bytes_of_a_program_by_hand():
         hlo.traffic(PROGRAM.replace("constant(5)", "add(%i, %i)"))
 
 
+# Five turns. Each reads one row of a [100, 3] array and writes one of another by a fusion within a
+# fusion, as libtpu compiles a scan over layers.
+NESTED = """
+HloModule nested
+
+%inner (a: f32[100,3], b: s32[]) -> f32[1,3] {
+  %a = f32[100,3]{1,0} parameter(0)
+  %b = s32[] parameter(1)
+  ROOT %c = f32[1,3]{1,0} dynamic-slice(%a, %b, %b), dynamic_slice_sizes={1,3}
+}
+
+%inner_write (a: f32[100,3], u: f32[1,3], b: s32[]) -> f32[100,3] {
+  %a = f32[100,3]{1,0} parameter(0)
+  %u = f32[1,3]{1,0} parameter(1)
+  %b = s32[] parameter(2)
+  ROOT %c = f32[100,3]{1,0} dynamic-update-slice(%a, %u, %b, %b)
+}
+
+%outer (n: s32[], x: f32[100,3], y: f32[100,3]) -> f32[100,3] {
+  %n = s32[] parameter(0)
+  %x = f32[100,3]{1,0} parameter(1)
+  %y = f32[100,3]{1,0} parameter(2)
+  %row = f32[1,3]{1,0} fusion(%x, %n), kind=kLoop, calls=%inner
+  ROOT %z = f32[100,3]{1,0} fusion(%y, %row, %n), kind=kLoop, calls=%inner_write
+}
+
+%body (p: (s32[], f32[100,3], f32[100,3])) -> (s32[], f32[100,3], f32[100,3]) {
+  %p = (s32[], f32[100,3]{1,0}, f32[100,3]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %x = f32[100,3]{1,0} get-tuple-element(%p), index=1
+  %y = f32[100,3]{1,0} get-tuple-element(%p), index=2
+  %z = f32[100,3]{1,0} fusion(%i, %x, %y), kind=kOutput, calls=%outer
+  ROOT %t = (s32[], f32[100,3]{1,0}, f32[100,3]{1,0}) tuple(%i, %x, %z)
+}
+
+%condition (p: (s32[], f32[100,3], f32[100,3])) -> pred[] {
+  %p = (s32[], f32[100,3]{1,0}, f32[100,3]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %n = s32[] constant(5)
+  ROOT %less = pred[] compare(%i, %n), direction=LT
+}
+
+ENTRY %main (s: s32[], x: f32[100,3], y: f32[100,3]) -> (s32[], f32[100,3], f32[100,3]) {
+  %s = s32[] parameter(0)
+  %x = f32[100,3]{1,0} parameter(1)
+  %y = f32[100,3]{1,0} parameter(2)
+  %start = (s32[], f32[100,3]{1,0}, f32[100,3]{1,0}) tuple(%s, %x, %y)
+  ROOT %l = (s32[], f32[100,3], f32[100,3]) while(%start), condition=%condition, body=%body
+}
+"""
+
+
+def test_a_fusion_within_a_fusion_reads_and_writes_only_its_rows():
+    # A turn reads the index and one row, and writes one row.
+    assert hlo.traffic(NESTED)["memory"] == 5 * (4 + 12 + 12)
+    # If another instruction takes the whole array, it counts as a whole.
+    whole = NESTED.replace(
+        "%row = f32[1,3]{1,0} fusion(%x, %n)",
+        "%w = f32[] reduce(%x, %x)\n  %row = f32[1,3]{1,0} fusion(%x, %n)",
+    )
+    assert hlo.traffic(whole)["memory"] == 5 * (4 + 1200 + 12)
+
+
 def test_bytes_agree_with_xla_where_it_counts_everything():
     """On a CPU there is only one memory, and this program has no loop."""
 
