@@ -24,9 +24,9 @@ wrote this page from their records.
 The *least hours* are a roofline bound: each step takes the larger of its arithmetic at peak FLOP/s
 and its memory traffic at full bandwidth. The *most hours* assume that a step reaches {share} of it;
 this is a guess. Evaluations are counted; compiling, reading ImageNet from disk and traffic
-between chips are not. FLOPs include multiplications by padding zeros. The products of the linear nets
-(noise_floor_large) are exact to float32, which takes TPUs six passes and GPUs other units than the peak is
-of: there the least hours are far too low where "compute" limits. Memory traffic is that of
+between chips are not. FLOPs include multiplications by padding zeros. The products of the linear
+nets (noise_floor_large) are exact to float32, which takes TPUs six passes and GPUs other units than
+those that the peak is of: their least hours are far too low. Memory traffic is that of
 HBM, the chip's main memory: what TPUs keep inside the chip is not counted, nor is the workspace of
 cuDNN on a GPU. Where a step is shorter than a millisecond, what is not counted may take longer than
 the step: there even the upper figure is likely too low.
