@@ -25,6 +25,7 @@ PARAMETERS = {
     "cifar10/all_conv_residual": 13_538_736,
     "cifar10/small": 1_064_880,
     "cifar10/small/initialisation": 170_928,
+    "cifar10/wide": 2_391_984,
     "imagenet2012/parameters_as_printed": 35_693_760,
     "imagenet2012/blocks_of_34_layers": 21_095_616,
     "imagenet2012/resnet_34": 21_797_672,
@@ -90,6 +91,17 @@ def test_no_long_training_ends_with_a_shorter_dispatch(variant):
     own = cifar.get_config(variant)
     if own.scale == "paper":  # the others were meant for CPUs, where a dispatch is one step
         assert own.train.steps % train.ACCELERATOR_STEPS_PER_DISPATCH == 0
+
+
+def test_the_recipe_for_two_cores_is_that_of_the_protocol():
+    own = settings(cifar, "cifar10/wide")
+    assert (own["model"]["widths"], own["model"]["initial_scale"]) == ((48, 96, 192), 16.0)
+    recipe = {"schedule": "cosine", "learning_rate": 0.05, "warmup_steps": 400, "nesterov": True}
+    recipe |= {"momentum": 0.9, "weight_decay": 1e-3, "decayed": "convolutions"}
+    assert recipe.items() <= own["optim"].items()
+    assert own["train"]["steps"] * own["train"]["batch_examples"] == pytest.approx(4e6, rel=2e-3)
+    model = {name: own["model"][name] for name in ("projection", "batch_norm", "identity", "leak")}
+    assert model == {"projection": "fixed", "batch_norm": False, "identity": True, "leak": 0.0}
 
 
 def test_sixteen_devices_share_what_they_can(tmp_path):

@@ -30,7 +30,7 @@ ACCELERATOR_VARIANTS = ("cifar10/all_conv_residual", "cifar100/all_conv_residual
 # The other rows of Table 2, and nets for machines without an accelerator.
 OTHER_VARIANTS = tuple(
     f"{dataset}/{net}"
-    for net in ("all_cnn_c", "resnet", "densenet", "small", "small_scaled", "small_long")
+    for net in ("all_cnn_c", "resnet", "densenet", "small", "small_scaled", "small_long", "wide")
     for dataset in CLAIMS
 )
 
@@ -80,6 +80,16 @@ _NETS: dict[str, tuple[str, dict, dict, dict, dict]] = {
     # Claim: the same net comes closer still in 70 epochs. 2 CPU cores: 3.9 hours on CIFAR-10.
     # Expected there: 8.2 % (one seed). Our goal, set before the first run, was 8.5 % in four hours.
     "small_long": (*_SCALED, {**_THIRTY_EPOCHS, "steps": train.steps_at(128, 70)[0]}),
+    # Claim: the paper's error on CIFAR-10 is within reach of two cores: 6.38 % from 2.4M parameters
+    # in 80 epochs, and 28 % on CIFAR-100. The recipe was fixed in docs/protocol.md before the first
+    # run. 2 CPU cores: most of a day (estimate); not run yet.
+    "wide": (
+        "reduced",
+        {"pad_pixels_per_side": 4},
+        {"blocks_per_stage": (3, 3, 3), "widths": (48, 96, 192), "initial_scale": 16.0},
+        {**_COSINE, "weight_decay": 1e-3, "nesterov": True},
+        {"steps": 31_200, "steps_per_checkpoint": 200},
+    ),
     # Claim: Table 2, 7.25 % on CIFAR-10 with augmentation, 32.39 % on CIFAR-100 as printed there.
     # Springenberg et al. 2014: 350 epochs, learning rate 0.05 (from a grid), divided by ten at 200,
     # 250 and 300; batch 256, weight decay 0.001, whitened images, random shifts of up to 5 pixels.
