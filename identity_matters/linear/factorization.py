@@ -2,7 +2,7 @@
 
 ``R = U K V^T`` is the singular value decomposition of the target, det R > 0, and ``R = Q P`` its
 polar form, ``Q = U V^T``, ``P = V K V^T``. `svd` and `psd` are the paper's, with bounds in
-`identity_matters.paper`; the others are ours (F1 to F14 of docs/theory/factorization.md).
+`identity_matters.paper`; the others are ours (F1 to F15 of docs/theory/factorization.md).
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from identity_matters.checks import real_array, square_matrix
-from identity_matters.linear.lower_bound import forced_vector, slowest_in_plane
+from identity_matters.linear.lower_bound import forced_vector
 from identity_matters.linear.matrix_powers import (
     RotationForm,
     principal_root_minus_identity,
     real_rotation_form,
 )
+from identity_matters.linear.optimum import layers_of_blocks, optimal_blocks, slowest_in_plane
 from identity_matters.linear.shortest_path import PathSettings, layers_of_path, shorten
 from identity_matters.linear.target import (
     NotApplicableError,
@@ -79,10 +80,13 @@ def factorize(
       psd: R^{1/l} for a symmetric positive definite R.
       root: the principal root, if R has no negative eigenvalue; for normal R as good as polar.
       paired: for Q with eigenvalues -1: like polar, but each half turn continues past pi by the
-        angle that is optimal in its plane. For symmetric R it is optimal in the limit of large l.
+        angle that is optimal in its plane.
+      optimal: for 2 x 2 R, symmetric R, and normal R without a nonreal eigenvalue over a pair of
+        neighbouring negative ones: the least |||A||| wherever that is below 1 (F15).
       path: a shortest path from I to R, sought numerically from the best of these and other starts,
         and never worse than they are. Takes seconds for d = 16; see `PathSettings`.
-      best: whichever has the least |||A|||; path only up to d = `path_max_dimension`.
+      best: optimal where it applies and its |||A||| is below 1, without a search. Otherwise
+        whichever has the least |||A|||; path only up to d = `path_max_dimension`.
 
     The product is R up to rounding, relative to ||R||. So for an R of large condition number its
     smallest singular values may be off by cond(R) eps, and |||A||| may be below `norm_lower_bound`
@@ -108,6 +112,10 @@ def factorize(
     if method != "best":
         with contained(f"method {method}"):
             return METHODS[method](target, depth, settings).build()
+    with contextlib.suppress(NotApplicableError), contained("the optimum"):
+        optimal = METHODS["optimal"](target, depth, settings)
+        if depth >= 2 and optimal.norm < 1:
+            return optimal.build()
     candidates = []
     for name, factorization in METHODS.items():
         if name == "path" and len(target.R) > path_max_dimension:
@@ -155,8 +163,8 @@ def _polar_factor(target: Target) -> np.ndarray:
     return (P + P.T) / 2
 
 
-def _paired_form(target: Target, turn: RotationForm, planes: int) -> RotationForm:
-    """Lengthens the `planes` largest turns, each by the psi that is best in its plane.
+def _paired_form(target: Target, turn: RotationForm, planes: int, depth: int) -> RotationForm:
+    """Lengthens the `planes` largest turns, each by the psi that is best in its plane (F15).
 
     Several become half turns, paired anew by P. The planes are invariant if R is normal.
     """
@@ -169,7 +177,10 @@ def _paired_form(target: Target, turn: RotationForm, planes: int) -> RotationFor
     mixed[:, 0] *= np.linalg.slogdet(mixed)[0]
     log_p = np.log(p).reshape(-1, 2)
     turned = np.pi if planes > 1 else turn.angles[largest[0]]
-    psi = [slowest_in_plane(abs(turned), np.mean(pair), np.ptp(pair) / 2)[1] for pair in log_p]
+    psi = [
+        slowest_in_plane(abs(turned), float(np.mean(pair)), float(np.ptp(pair)) / 2, depth).psi
+        for pair in log_p
+    ]
     angles = turned + np.copysign(psi, turned)
     others = np.setdiff1d(np.arange(d), columns)
     basis = np.concatenate([half_turned @ mixed, turn.basis[:, others]], axis=1)
@@ -226,7 +237,14 @@ def _paired(target: Target, depth: int, settings: PathSettings) -> Factorization
     planes = int(np.count_nonzero(turn.angles == np.pi))
     if not planes:
         raise NotApplicableError("paired needs a polar factor Q with eigenvalues -1; use polar")
-    return _two_groups(target, _paired_form(target, turn, planes), depth)
+    return _two_groups(target, _paired_form(target, turn, planes, depth), depth)
+
+
+def _optimal(target: Target, depth: int, settings: PathSettings) -> Factorization:
+    """(F15)."""
+    blocks = optimal_blocks(target, depth)
+    norm = max(block.norm for block in blocks)
+    return Factorization(norm, functools.partial(layers_of_blocks, blocks, depth))
 
 
 def _svd(target: Target, depth: int, settings: PathSettings) -> Factorization:
@@ -278,7 +296,8 @@ def _path(target: Target, depth: int, settings: PathSettings) -> Factorization:
     large = tuple(p for p in settings.exponents if p >= _LEAST_EXPONENT_FOR_PAIRS)
     steep = dataclasses.replace(settings, exponents=large or settings.exponents)
     beyond = int(np.count_nonzero(np.abs(turn.angles) > np.pi / 2))
-    paired = [_paired_form(target, turn, n) for n in range(1, 1 + max(min(d - 1, 1), beyond))]
+    counts = range(1, 1 + max(min(d - 1, 1), beyond))
+    paired = [_paired_form(target, turn, count, depth) for count in counts]
     starts += [(form, False, steep) for form in (*paired, *_isoclinic_forms(target.R))]
     found, ways = [], []
     for form, rest_is_P, own in starts:
@@ -303,5 +322,6 @@ METHODS: dict[str, Callable[[Target, int, PathSettings], Factorization]] = {
     "psd": _psd,
     "root": lambda target, depth, _: _two_groups(target, _still(target), depth),
     "paired": _paired,
+    "optimal": _optimal,
     "path": _path,
 }

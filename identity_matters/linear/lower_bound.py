@@ -1,6 +1,6 @@
 """How small can |||A||| be? Lower bounds for every factorization of R (ours, not the paper's).
 
-Proofs: F4 and F10 to F14 of docs/theory/factorization.md.
+Proofs: F4 and F10 to F15 of docs/theory/factorization.md.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from identity_matters import lbfgs
 from identity_matters.checks import check_whole
+from identity_matters.linear.optimum import known_optimum, paired_moduli
 from identity_matters.linear.target import (
     NotApplicableError,
     check_depth,
@@ -35,11 +36,18 @@ _KINK = 1e-12
 
 
 def norm_lower_bound(
-    R: ArrayLike, depth: int, *, ascents: int = 16, half_turns: bool = True
+    R: ArrayLike,
+    depth: int,
+    *,
+    ascents: int = 16,
+    half_turns: bool = True,
+    closed_form: bool = True,
 ) -> float:
     """A lower bound on |||A||| over all factorizations ``R = (I + A_l) ... (I + A_1)``.
 
-    For every x != 0, with phi in [0, pi] the angle between x and R x (F4),
+    For 2 x 2 and for symmetric R, and some others, the optimum is known (F15), and with
+    `closed_form` it is returned; `factorize` attains it where it is below 1. Otherwise the bound
+    is the best of many. For every x != 0, with phi in [0, pi] the angle between x and R x (F4),
 
         |||A||| >= |exp(w(x) / l) - 1|,   w(x) = log(|R x| / |x|) + i phi.
 
@@ -64,6 +72,7 @@ def norm_lower_bound(
       depth: the number of layers, l >= 1.
       ascents: how many climbs there are, at least 0.
       half_turns: whether to use `half_turn_bound`.
+      closed_form: whether to use `optimum.known_optimum`, which needs the half turns.
     Raises:
       ValueError: R or the depth is not as above; see `check_target`.
 
@@ -75,6 +84,10 @@ def norm_lower_bound(
     R = target.R
     if depth == 1:
         return float(np.linalg.norm(R - np.eye(len(R)), 2))
+    if closed_form and half_turns:
+        optimum = known_optimum(target, depth)
+        if optimum is not None:
+            return optimum
     both = (R,) if target.is_symmetric else (R, R.T)
     bounds = [_best_direction(M, depth, ascents) for M in both]
     if half_turns:
@@ -254,16 +267,6 @@ def _best_half_turn(R: np.ndarray, depth: int) -> HalfTurn:
     return best
 
 
-def paired_moduli(eigenvalues: np.ndarray) -> np.ndarray:
-    """Pairs b <= a of neighbouring moduli of the negative eigenvalues: f64[k, 2], increasing.
-
-    Empty if there are none, and if rounding has made their number odd, which det R > 0 excludes.
-    """
-    negative = (eigenvalues.imag == 0) & (eigenvalues.real < 0)
-    moduli = np.sort(-eigenvalues.real[negative])
-    return moduli.reshape(-1, 2) if len(moduli) % 2 == 0 else np.zeros((0, 2))
-
-
 def _half_turn_between(R: np.ndarray, depth: int, *, a: float, b: float) -> HalfTurn:
     """The best rho in [b, a] and y found, for eigenvalues -a <= -b that are paired neighbours."""
     symmetric_part, gram = (R + R.T) / 2, R.T @ R
@@ -300,26 +303,3 @@ def _peak_near(function: Callable, grid: np.ndarray, i: int, xatol: float):
         options={"xatol": xatol},
     )
     return function(found.x)
-
-
-def slowest_in_plane(theta: float, m: float, g: float) -> tuple[float, float]:
-    """The least path length for R = Q P in the plane, and the psi of the vector that needs it.
-
-    Q turns by theta in [0, pi] radians; P stretches by ``e^{m+g}`` and ``e^{m-g}``, g >= 0. A
-    vector that P stretches by ``e^{m+q}`` is turned by psi, to either side, with
-    ``cos psi = cosh q / cosh g``. By F11 the length is the largest ``hypot(|m| + q, theta + psi)``
-    over q in [0, g].
-    """
-
-    def length_and_psi(u):
-        # In u = arcsin(q / g) the ends are smooth. arctan2 keeps its digits near 0.
-        q = g * np.sin(u)
-        sinh = np.sqrt(np.maximum(0, np.sinh(g) ** 2 - np.sinh(q) ** 2))
-        psi = np.arctan2(sinh, np.cosh(q))
-        return np.hypot(abs(m) + q, theta + psi), psi
-
-    # There may be two maxima, so a grid comes first.
-    grid = np.linspace(0, np.pi / 2, _RADII)
-    i = int(np.argmax(length_and_psi(grid)[0]))
-    length, psi = max(length_and_psi(grid[i]), _peak_near(length_and_psi, grid, i, xatol=1e-9))
-    return float(length), float(psi)

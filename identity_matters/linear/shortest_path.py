@@ -53,7 +53,7 @@ def shorten(pieces: np.ndarray, depth: int, settings: PathSettings) -> np.ndarra
             smoothed_norm_and_gradient, still, args, iterations=settings.iterations
         )
         # The next moves start from these pieces, so that they stay near I and well-conditioned.
-        pieces = _moved(moves, pieces)[0]
+        pieces = moved(moves, pieces)[0]
     return pieces
 
 
@@ -65,7 +65,7 @@ def _power_series(share: float, terms: int) -> list[float]:
     return coefficients
 
 
-def _moved(moves: np.ndarray, pieces: np.ndarray):
+def moved(moves: np.ndarray, pieces: np.ndarray):
     """The moved pieces and the inverses of the moves Y_1 ... Y_{m-1}."""
     m, d, _ = pieces.shape
     identity = np.eye(d)[None]
@@ -82,7 +82,7 @@ def smoothed_norm_and_gradient(
     moves: Y_1 ... Y_{m-1}, f64[(m - 1) d d]; pieces: M, f64[m, d, d]; ``G = c_1 A + c_2 A^2 + ...``
     with A = M - I. The eigendecomposition of G^T G avoids overflow and derivatives of eigenvectors.
     """
-    M, inverse_moves = _moved(moves, pieces)
+    M, inverse_moves = moved(moves, pieces)
     identity = np.eye(M.shape[-1])
     A = M - identity
     horner = [np.broadcast_to(coefficients[-1] * identity, A.shape)]

@@ -118,6 +118,41 @@ def draw_shortest(points: fig.Points, canvas: fig.Canvas) -> None:
         axes.axhline(2, color="0.2", linewidth=1.0, linestyle="--")
 
 
+# The optimum at every depth (experiments/optimum.py)
+_OF_OPTIMUM = {
+    "polar": "polar layers",
+    "optimal": "optimum, attained",
+    "vectors": "bound by single vectors",
+}
+
+
+def optimum_points(run: Run) -> Iterator[dict]:
+    """l |||A||| over l for each target of the run's curves."""
+    for record in of_kind(run, "curve"):
+        for row in record["rows"]:
+            for name in _OF_OPTIMUM:
+                yield {
+                    "largest": -record["diagonal"][0],
+                    "least": -record["diagonal"][1],
+                    "depth_layers": row["depth"],
+                    "curve": name,
+                    "norm": row[name],
+                    "depth_times_norm": row["depth"] * row[name],
+                }
+
+
+@fig.figure("optimum", "curve", optimum_points)
+def draw_optimum(points: fig.Points, canvas: fig.Canvas) -> None:
+    shown = [point for point in points if point["norm"] < 1]
+    for axes, own in panels(canvas, shown, "largest", "R = −diag({0:g}, 1/{0:g})".format):
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:.0f}")
+        axes.set(xlabel="layers l", ylabel="l · |||A|||")
+        for style, rows in series(own, "curve", _OF_OPTIMUM):
+            line = "-" if style["label"] == _OF_OPTIMUM["optimal"] else "--"
+            curve(axes, rows, "depth_layers", "depth_times_norm", line + "o", **style)
+
+
 # Eq. (2.3) in its two printed forms and corrected (experiments/gradient_bound.py)
 _LABELS = {"iclr2017": "printed at ICLR 2017", "v3": "printed in v3", "corrected": "corrected"}
 _STYLES: Looks = {"iclr2017": ":", "v3": "--", "corrected": "-"}

@@ -1,0 +1,260 @@
+"""The least |||A||| at every depth, where it is known exactly, and layers that attain it (F15).
+
+It is known for every 2 x 2 target, for every symmetric one, and for every normal one without a
+nonreal eigenvalue in the open disc over a pair of neighbouring negative eigenvalues. Such a target
+consists of planes and lines that the layers leave alone. In a plane, ``R = Q P``, where Q turns by
+theta and P stretches by ``e^{m+g}`` and ``e^{m-g}``; the optimum is
+
+    M = max |exp(w_q / l) - 1| over -g <= q <= g,    w_q = m + q + i (theta + psi(q)),
+    cos psi(q) = cosh q / cosh g.
+
+Everything is a maximum over the one variable q; nothing is searched in the space of layers.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+import scipy.optimize
+
+from identity_matters.linear.target import NotApplicableError, Target, contained
+
+# Grid points in arcsin(q / g), and how close to the maximum the refinement comes.
+_GRID, _CLOSE = 1025, 1e-10
+# Entries of size s count as 0 up to this many d eps s, where R should be symmetric or normal.
+_ROUNDINGS = 4
+# Where ||R - I|| is at most this, everything is computed from R - I.
+_NEAR_IDENTITY = 0.5
+
+
+class Slowest(NamedTuple):
+    """The vector of a plane that needs the longest steps: its q and psi, and their length M."""
+
+    norm: float
+    q: float
+    psi: float
+
+
+class Block(NamedTuple):
+    """A plane or a line on which all layers act alike, up to a turn that goes on.
+
+    Layer i is ``basis D_i first D_i^T basis^T``, where D_i turns the plane by ``(i - 1) turn``.
+
+    Attributes:
+      basis: f64[d, k], orthonormal columns, k = 1 or 2.
+      first: f64[k, k], the first layer A_1 in this basis.
+      turn: radians; 0 for a line.
+      norm: ||first||.
+    """
+
+    basis: np.ndarray
+    first: np.ndarray
+    turn: float
+    norm: float
+
+
+def slowest_in_plane(theta: float, m: float, g: float, depth: int) -> Slowest:
+    """The maximum over q of (F15), for Q that turns by theta in [0, pi] radians and g >= 0.
+
+    For ``depth -> infinity`` depth times the norm is the length of (F11).
+
+    >>> round(slowest_in_plane(np.pi, 0.0, np.log(2.0), 8).norm, 6)  # diag(-2, -1/2)
+    0.47197
+    """
+
+    def step(u: float | np.ndarray) -> tuple:
+        # In u = arcsin(q / g) the ends are smooth. arctan2 keeps its digits near 0.
+        q = g * np.sin(u)
+        psi = np.arctan2(_across(q, g), np.cosh(q))
+        return np.abs(np.expm1((m + q + 1j * (theta + psi)) / depth)), q, psi
+
+    # There may be several maxima, so a grid comes first.
+    grid = np.linspace(-np.pi / 2, np.pi / 2, _GRID)
+    i = int(np.argmax(step(grid)[0]))
+    near = scipy.optimize.minimize_scalar(
+        lambda u: -step(u)[0],
+        bounds=(grid[max(i - 1, 0)], grid[min(i + 1, _GRID - 1)]),
+        method="bounded",
+        options={"xatol": _CLOSE},
+    )
+    norm, q, psi = max(step(grid[i]), step(near.x), key=lambda found: found[0])
+    return Slowest(float(norm), float(q), float(psi))
+
+
+def _across(q: float | np.ndarray, g: float) -> np.ndarray:
+    """``c = sqrt(sinh^2 g - sinh^2 q)`` for ``-g <= q <= g``."""
+    return np.sqrt(np.maximum(np.sinh(g - q) * np.sinh(g + q), 0))
+
+
+class _Shifted(NamedTuple):
+    """``R = shift I + matrix``: R - I with shift 1 near the identity, where it has all digits."""
+
+    matrix: np.ndarray
+    shift: float
+
+    @classmethod
+    def of(cls, R: np.ndarray) -> "_Shifted":
+        E = R - np.eye(len(R))
+        return cls(E, 1.0) if np.linalg.norm(E, 2) <= _NEAR_IDENTITY else cls(R, 0.0)
+
+    def is_small(self, matrix: np.ndarray, size: float) -> bool:
+        """Whether `matrix` may be only the rounding of numbers of this size."""
+        rounding = _ROUNDINGS * len(self.matrix) * np.finfo(float).eps * size
+        return bool(np.abs(matrix).max() <= rounding)
+
+
+def optimal_blocks(target: Target, depth: int) -> list[Block]:
+    """The blocks of layers with the least |||A||| (F15), which is the largest of their norms.
+
+    It is the least if it is below 1 and depth at least 2; the layers are a factorization in any
+    case. Raises NotApplicableError if R is not one of the targets of F15.
+    """
+    R = _Shifted.of(target.R)
+    if len(R.matrix) == 2:
+        return [_plane(R, np.eye(2), depth)]
+    with contained("the eigenvectors of R"):
+        planes, lines = _invariant_spaces(R)
+    negative = [(value, vector) for value, vector in lines if R.shift + value < 0]
+    positive = [(value, vector) for value, vector in lines if R.shift + value > 0]
+    if len(negative) % 2:
+        raise NotApplicableError("rounding made the number of negative eigenvalues odd")
+    # Only far from the identity, where shift is 0, are there negative eigenvalues.
+    _refuse_discs([plane for plane, _ in planes], [value for value, _ in negative])
+    blocks = [_line(value, R.shift, vector, depth) for value, vector in positive]
+    blocks += [_plane(_Shifted(plane, R.shift), columns, depth) for plane, columns in planes]
+    for (a, first), (b, second) in zip(negative[::2], negative[1::2], strict=True):
+        columns = np.stack([first, second], axis=1)
+        blocks.append(_plane(_Shifted(np.diag([a, b]), 0.0), columns, depth))
+    return blocks
+
+
+def _invariant_spaces(R: _Shifted) -> tuple[list, list]:
+    """The planes and the lines of a normal R: pairs (block, basis) and (eigenvalue, vector).
+
+    Blocks and eigenvalues are those of ``R - shift I``. The lines are in increasing order.
+    """
+    M = R.matrix
+    size = float(np.abs(M).max())
+    if R.is_small(M - M.T, size):
+        eigenvalues, vectors = np.linalg.eigh((M + M.T) / 2)
+        return [], list(zip(eigenvalues, vectors.T, strict=True))
+    if not R.is_small(M @ M.T - M.T @ M, len(M) * size**2):
+        raise NotApplicableError("the optimum is known only for d = 2 and for normal R")
+    T, S = scipy.linalg.schur(M, output="real")
+    first = np.flatnonzero(np.diag(T, -1))
+    single = np.setdiff1d(np.arange(len(T)), [first, first + 1])
+    planes = [(T[j : j + 2, j : j + 2], S[:, j : j + 2]) for j in first]
+    lines = [(T[j, j], S[:, j]) for j in single[np.argsort(np.diag(T)[single])]]
+    return planes, lines
+
+
+def paired_moduli(eigenvalues: np.ndarray) -> np.ndarray:
+    """Pairs b <= a of neighbouring moduli of the negative eigenvalues: f64[k, 2], increasing.
+
+    Empty if there are none, and if rounding has made their number odd, which det R > 0 excludes.
+    """
+    negative = (np.imag(eigenvalues) == 0) & (np.real(eigenvalues) < 0)
+    moduli = np.sort(-np.real(eigenvalues)[negative])
+    return moduli.reshape(-1, 2) if len(moduli) % 2 == 0 else np.zeros((0, 2))
+
+
+def _refuse_discs(planes: Sequence[np.ndarray], negative: Sequence[float]) -> None:
+    """Raises NotApplicableError for a nonreal eigenvalue in the disc over a negative pair."""
+    for plane in planes:
+        x, y = (plane[0, 0] + plane[1, 1]) / 2, (plane[1, 0] - plane[0, 1]) / 2
+        for b, a in paired_moduli(np.array(negative)):
+            if np.hypot(x + (a + b) / 2, y) < (a - b) / 2:
+                raise NotApplicableError(
+                    f"the optimum is not known where the eigenvalue {x:.6g} + {abs(y):.6g} i lies"
+                    f" in the disc over {-a:.6g} and {-b:.6g}"
+                )
+
+
+def _line(value: float, shift: float, vector: np.ndarray, depth: int) -> Block:
+    """The layers ``lambda^{1/l} - 1`` of a positive eigenvalue ``lambda = shift + value``."""
+    log = np.log1p(value) if shift else np.log(value)
+    layer = float(np.expm1(log / depth))
+    return Block(vector[:, None], np.array([[layer]]), 0.0, abs(layer))
+
+
+class _Polar(NamedTuple):
+    """A 2 x 2 R = Q P: Q turns by theta in (-pi, pi], P stretches the axis at `axis` by e^{m+g}."""
+
+    theta: float
+    axis: float
+    m: float
+    g: float
+
+    @classmethod
+    def of(cls, R: _Shifted) -> "_Polar":
+        """As a map of the complex plane R is ``z -> alpha z + beta conj(z)``."""
+        (a, b), (c, d) = R.matrix
+        rest = complex(a + d, c - b) / 2
+        alpha, beta = R.shift + rest, complex(a - d, c + b) / 2
+        theta, axis = np.angle(alpha), (np.angle(beta) - np.angle(alpha)) / 2
+        if R.shift:
+            # det R = |alpha|^2 - |beta|^2, and the singular values are |alpha| +- |beta|.
+            m = np.log1p(2 * rest.real + abs(rest) ** 2 - abs(beta) ** 2) / 2
+            g = np.arctanh(abs(beta) / abs(alpha))
+        else:
+            logs = np.log(np.linalg.svd(R.matrix, compute_uv=False))
+            m, g = logs.sum() / 2, (logs[0] - logs[1]) / 2
+        return cls(float(theta), float(axis), float(m), float(g))
+
+
+def _plane(R: _Shifted, columns: np.ndarray, depth: int) -> Block:
+    """The layers of F15 for a 2 x 2 target with det R > 0, in the plane of `columns`, f64[d, 2]."""
+    theta, axis, m, g = _Polar.of(R)
+    if theta < 0:
+        # A turn to the right is one to the left in the mirrored plane.
+        columns, theta, axis = columns * [1, -1], -theta, -axis
+    _, q, psi = slowest_in_plane(theta, m, g, depth)
+    if psi == 0 and theta == 0:
+        # The slowest vector is not turned: R = P, whose root is a pure stretch.
+        layer = np.diag(np.expm1(np.array([m + g, m - g]) / depth))
+        return Block(columns @ _turn(axis), layer, 0.0, float(np.abs(layer).max()))
+    # The unit vector x that P stretches by e^{m+q} and turns by psi to the left.
+    along, across = np.exp(-g) * np.sinh(max(g + q, 0)), np.exp(g) * np.sinh(max(g - q, 0))
+    frame = _turn(axis - np.arctan2(np.sqrt(across), np.sqrt(along)))
+    # The corner k of the l-th root of [[e^{m+q}, 2 e^m c], [0, e^{m-q}]].
+    shrink = np.sinh(q / depth) / np.sinh(q) if q else 1 / depth
+    k = 2 * float(_across(q, g)) * np.exp(m / depth) * shrink
+    turn = (theta + psi) / depth
+    z = np.expm1((m + q) / depth + 1j * turn)
+    v = k * np.exp(1j * turn) + 1j * np.expm1((m - q) / depth + 1j * turn)
+    layer = np.array([[z.real, v.real], [z.imag, v.imag]])
+    return Block(columns @ frame, layer, turn, float(np.linalg.norm(layer, 2)))
+
+
+def _turn(angle: float) -> np.ndarray:
+    """The turn of the plane by an angle in radians, f64[2, 2]."""
+    return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+
+
+def layers_of_blocks(blocks: Sequence[Block], depth: int) -> np.ndarray:
+    """The layers A, f64[depth, d, d], that act on each block as it says."""
+    d = len(blocks[0].basis)
+    A = np.zeros((depth, d, d))
+    for block in blocks:
+        if block.turn == 0:
+            A += block.basis @ block.first @ block.basis.T
+            continue
+        angles = np.arange(depth) * block.turn
+        cos, sin = np.cos(angles), np.sin(angles)
+        turned = np.stack([np.stack([cos, -sin], -1), np.stack([sin, cos], -1)], -2)
+        frames = block.basis @ turned
+        A += frames @ block.first @ frames.mT
+    return A
+
+
+def known_optimum(target: Target, depth: int) -> float | None:
+    """``min(1, M)`` of (F15), a lower bound for every factorization; None if it is not known.
+
+    For depth at least 2. Where it is below 1, it is the least |||A|||, and `factorize` attains it.
+    """
+    try:
+        blocks = optimal_blocks(target, depth)
+    except NotApplicableError:
+        return None
+    return min(1.0, max(block.norm for block in blocks))
