@@ -76,10 +76,13 @@ def test_settings_that_cannot_be_used_are_refused_before_a_run(arm, variant, cha
 
 
 def test_every_verdict_and_metric_of_the_reference_runs_comes_out_again():
-    """Also those of the benchmarks. If this fails after a change of a verdict, judge --write."""
+    """If this fails after a change of a verdict, run experiments.judge --write.
+
+    Benchmarks have no claim about numbers that stay; their settings may have changed since.
+    """
     found, problems = runs.read_collection(REFERENCE)
     assert problems == []
-    for run in found:
+    for run in (run for run in found if run.experiment in experiments.MODULES):
         assert judge.disagreements(run, judge.conclusion(run)) == [], run.path
 
 
