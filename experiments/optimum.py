@@ -1,6 +1,6 @@
 """The least |||A||| at every depth: do layers attain it, and can anything be shorter?
 
-Claim (F15 of docs/theory/factorization.md): for every 2 x 2 R and every symmetric R, det R > 0, at
+Claim (F15 of docs/theory/many_layers.md): for every 2 x 2 R and every symmetric R, det R > 0, at
 every depth l >= 2 where the value of a closed form is below 1, no layers have a smaller |||A|||,
 and layers of that norm are known.
 

@@ -1,6 +1,6 @@
 """How small can |||A||| be? Lower bounds for every factorization of R (ours, not the paper's).
 
-Proofs: F4 and F10 to F15 of docs/theory/factorization.md.
+Proofs: F4 and F10 to F15; docs/theory/factorization.md says where.
 """
 
 from __future__ import annotations
