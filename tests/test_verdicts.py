@@ -64,6 +64,8 @@ TRADE = "few_numbers_trade"
         (relu, "dead_units", {"laws": ("uniform",)}, "got 'uniform'"),
         (relu, "dead_units", {"nets": ((1, 1, 3),)}, "d of nets must be 1 or 2, got 3"),
         (relu, "search", {"nets": ((1, 1, 1, False, 8),)}, "must be at least width_in"),
+        (relu, "training", {"errors": ("even",)}, "errors must be among .*, got 'even'"),
+        (relu, "training", {"nets": ((17, 8),)}, "at most 2 d examples.*got 17 > 16"),
         (relu, "search", {"teacher_norm": 1.5}, "teacher_norm must be between 0 and 1, got 1.5"),
     ],
 )
@@ -104,6 +106,7 @@ AGAIN = {
     "relu/search": (0, 11),
     "relu/gradient_ratio": (1, 2),
     "relu/noise": (6,),
+    "relu/training": (1,),
 }
 
 
@@ -243,6 +246,13 @@ BAD_POINT = {"norms.0": 0.5, "relative_excess.0": 0.1, "gradient_norms.0": 0.0}
         ("relu/gradient_ratio", {"depth": 3}, {"largest_right_over_left": 1.1}, REFUTED),
         ("relu/gradient_ratio", {"depth": 3}, {"tight_right_over_left": 1.1}, REFUTED),
         ("relu/gradient_ratio", {"depth": 3}, {"tight_right_over_left": 0.9}, OPEN),
+        ("relu/training", {"errors": "teacher"}, {"risk_over_promise.0": 1.01}, REFUTED),
+        ("relu/training", {"errors": "teacher"}, {"norm_over_promise.0": 1.01}, REFUTED),
+        ("relu/training", {"errors": "teacher"}, {"input_travel_over_promise.0": 1.01}, REFUTED),
+        ("relu/training", {"errors": "teacher"}, {"output_travel_over_promise.0": 1.01}, REFUTED),
+        ("relu/training", {"errors": "teacher"}, {"promised_norm.0": 1.0}, REFUTED),
+        # Tiny risks do not count.
+        ("relu/training", {}, {"risk_share_of_labels": 1e-4}, OPEN),
         ("relu/noise", {}, {"largest_travelled": 1e-9}, FAILS),
         ("relu/noise", {}, {"halved_share": 0.5}, FAILS),
     ],
