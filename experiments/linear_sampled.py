@@ -9,7 +9,7 @@
 
 Command: python -m experiments.linear_sampled --config=:noise_floor (or :devices, :points)
 Hardware: 2 CPU cores; noise_floor_large (1,024 dimensions, 256 layers) and points_large (10^9
-points) need an accelerator. Time: 10, 10 and 20 s.
+points) need an accelerator. Time: 12, 6 and 24 s of processor time.
 The criteria were written before the first run. Expected: risk within 10 % of S1 at every depth,
 l |||A||| at most 1, devices agree to 1e-4, and no point violates eq. (2.3).
 """

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from experiments import sampled_bound as experiment
 from identity_matters import random_matrices
 from identity_matters.linear import sampled, sampled_bound
 
@@ -241,3 +242,23 @@ def test_problems_are_checked():
         sampled.make_problem(np.eye(2), -np.eye(2), 0.1)
     with pytest.raises(ValueError, match="noise_std must be 0 or more and finite, got -1"):
         sampled.make_problem(np.eye(2), np.eye(2), -1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, "holds"),
+        ({"violations": 1}, "counterexample"),
+        ({"left": 25}, "counterexample"),
+        ({"left": 24}, "holds"),
+        ({"risk_bound": 3.1}, "undecided"),
+        ({"certified": False}, "undecided"),
+    ],
+)
+def test_the_bounds_are_judged(changed, said):
+    """25 of 100 runs are more than 4.9 standard errors of 3 above the 10 that S6 allows."""
+    record = {"certified": True, "failure_probability": 0.1, "left": 0, "violations": 0}
+    record |= {"risk": 1.0, "risk_bound": 1.8, "start_risk": 200.0, "predicted_risk": 1.0}
+    record |= {"largest_norm_times_depth": 0.01, "depth": 2}
+    settings = {"runs": 100, "standard_errors": 4.9, "largest_factor": 3.0}
+    assert experiment.judge(settings, [record, record | changed])[1] == said

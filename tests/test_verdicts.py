@@ -102,6 +102,7 @@ AGAIN = {
     "linear_training/stuck_targets": (4, 14),
     "memorize/synthetic": (19,),
     "relu/origin": (2,),
+    "sampled_bound/grid": (0,),
     "relu/dead_units": (2,),
     "relu/search": (0, 11),
     "relu/gradient_ratio": (1, 2),
