@@ -302,6 +302,12 @@ def test_gamma_that_is_a_whole_number_of_layers_is_not_rounded_up():
     assert all(target.least_depth == 3 for target in targets)
 
 
+def test_the_smallest_stretch_counts_as_much_as_the_largest():
+    """R = diag(1/8, 1): gamma = log 8, and ceil(3 log 8) = 7."""
+    assert check_target(np.diag([0.125, 1.0])).least_depth == 7
+    assert check_target(np.diag([8.0, 1.0])).least_depth == 7
+
+
 def test_product_error_by_hand():
     A = np.array([[[1.0, 0], [0, 0]], [[0, 1.0], [0, 0]]])
     # (I + A_2)(I + A_1) = [[1, 1], [0, 1]] diag(2, 1) = [[2, 1], [0, 1]]

@@ -186,8 +186,18 @@ def test_stops_where_it_diverges():
     run = _descend(np.zeros((2, 1, 1)), np.array([[3.0]]), **settings)
     assert run.stopped == "diverged" and run.updates < 20
     assert not run.curves.inside[-1]
-    run = _descend(np.full((1, 2, 2), np.nan), np.eye(2))
+    # The excess risk of this start overflows; infinity is not more than infinity.
+    run = _descend(np.full((1, 2, 2), 1e200), np.eye(2))
     assert (run.stopped, run.updates) == ("diverged", 0)
+    with pytest.raises(ValueError, match="A must be finite"):
+        _descend(np.full((1, 2, 2), np.nan), np.eye(2))
+
+
+def test_divergence_is_measured_from_the_first_risk():
+    """One layer, error times 1 - 2 * 1.1 = -1.2: the risk grows by 1.44 and is twice the first."""
+    settings = {"learning_rate": 1.1, "max_updates": 1000, "divergence_factor": 2.0}
+    run = _descend(ONE, TWO, **settings)
+    assert (run.stopped, run.updates) == ("diverged", 2)
 
 
 def test_leaving_the_unit_ball_is_noticed_between_records_and_remembered():
@@ -271,5 +281,8 @@ def test_the_learning_rate_is_exact_where_the_bound_is_an_equality():
     # The other layer has norm sqrt(2), not 2, so the bound on the curvature is twice as large.
     assert curvature == pytest.approx(2 * 2 * 3 * 2, rel=1e-12)
     assert rate <= 1 / curvature
+    # For a small target the start, R = I, decides.
+    small = descent.largest_stable_learning_rate(np.eye(2) / 2, Sigma, depth)
+    assert small == pytest.approx(1 / (2 * 2 * 3), rel=1e-15)
     with_maps = descent.largest_stable_learning_rate(R, Sigma, depth, 5 * np.eye(2), 7 * np.eye(2))
     assert with_maps == pytest.approx(rate / (25 * 49), rel=1e-14)

@@ -186,7 +186,7 @@ def _descend(A, R, Sigma, input_map, output_map, rules, *, records: int, watched
         promised = rules["learning_rate"] * jnp.sum(gradient**2)
         stop = jnp.select(
             [
-                ~(excess <= rules["divergence_factor"] * first_excess),
+                ~(jnp.isfinite(excess) & (excess <= rules["divergence_factor"] * first_excess)),
                 excess <= rules["risk_tolerance"],
                 promised <= rules["stall_tolerance"] * excess,
                 updates >= rules["max_updates"],
