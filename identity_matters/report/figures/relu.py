@@ -126,9 +126,9 @@ def draw_training(points: fig.Points, canvas: fig.Canvas) -> None:
     for name, color, mark in (("output", fig.COLOURS[0], "o"), ("input", fig.COLOURS[1], "x")):
         fig.scatter(by_risk, problems, "risk", name, mark, color=color, label=f"{name} weights")
     by_risk.axhline(1.0, color="black", linestyle="--", linewidth=1)
-    by_risk.set(xscale="log", ylim=(0, 1.05), xlabel="f(0) over the mean square of the labels")
+    by_risk.set(xscale="log", ylim=(0, 1.25), xlabel="f(0) over the mean square of the labels")
     by_risk.set_ylabel("distance travelled over its bound")
-    by_risk.legend(fontsize=8)
+    by_risk.legend(fontsize=8, ncols=2, loc="upper center")
 
 
 def noise_points(run: Run) -> Iterator[dict]:
