@@ -18,11 +18,28 @@ def one_example(error, v=0.0):
 @pytest.mark.parametrize("v", [0.0, 0.03])
 @pytest.mark.parametrize("error", [0.03, 0.07])
 def test_both_conditions_by_hand(error, v):
-    """The least a = 0.005, 0.01, ... at which omega < a / 2, with S by numerical integration."""
-    nu = error / 0.5
+    """One example, where (ii) allows more: sigma = 1/2 and nu = 2 e."""
+    promise = training.certify_training(*one_example(error, v))
+    check_by_hand(promise, sigma=0.5, nu=2 * error, error=error, v=v, examples=1)
+
+
+@pytest.mark.parametrize("v", [0.0, 1e-4])
+def test_errors_along_strong_features_by_hand(v):
+    """Features diag(0.05, 0.5) and an error at the second example: (i) allows more."""
+    U, V = np.diag([0.05, 0.5])[None], np.array([[[0.0, 0.0], [0.0, v]]])
+    problem = problems.plain_problem(np.eye(2), np.diag([1.0, 1.0 + 0.5 * v + 0.004]))
+    promise = training.certify_training(Blocks(U, V, None), problem)
+    check_by_hand(promise, sigma=0.05, nu=0.008, error=0.004, v=v, examples=2)
+
+
+def check_by_hand(promise, *, sigma, nu, error, v, examples):
+    """The least a = 0.005, 0.01, ... at which omega < a sigma, with S by numerical integration.
+
+    zeta, b and beta are 1, and ||U|| is 1/2.
+    """
 
     def travel(a):
-        kept = (1 - a) / 2
+        kept = (1 - a) * sigma
         eta = a / (1 - a) * (1 + v / nu)
         longest = eta + np.sqrt(1 + eta**2)
         speed, _ = scipy.integrate.quad(
@@ -32,12 +49,11 @@ def test_both_conditions_by_hand(error, v):
         output = min(nu * (1 + np.sqrt(1 + eta**2)), error / kept)
         return min(nu / kept * speed, by_error), output
 
-    promise = training.certify_training(*one_example(error, v))
-    a = next(a for a in np.arange(1, 200) * 0.005 if travel(a)[0] < a / 2)
+    a = next(a for a in np.arange(1, 200) * 0.005 if travel(a)[0] < a * sigma)
     assert promise.lost_share == pytest.approx(a)
     assert (promise.input_travel, promise.output_travel) == pytest.approx(travel(a), rel=1e-5)
-    # f(t) <= f(0) exp(-4 (1 - a)^2 sigma^2 t), and the norms at the start are 1/2 and v.
-    assert promise.rate == pytest.approx((1 - a) ** 2, rel=1e-5)
+    # f(t) <= f(0) exp(-4/n (1 - a)^2 sigma^2 t), and the norms at the start are 1/2 and v.
+    assert promise.rate == pytest.approx(4 / examples * ((1 - a) * sigma) ** 2, rel=1e-5)
     assert promise.norm == pytest.approx(max(0.5 + travel(a)[0], v + travel(a)[1]), rel=1e-5)
 
 
