@@ -115,7 +115,7 @@ def test_a_training_on_arrays_does_not_depend_on_the_generators_of_jax():
     def trained() -> dict:
         x4 = x.reshape(8, 1, 2, 1)
         settings = {"steps": 3, "learning_rate": 0.1, "batch_examples": 2, "verbose": False}
-        return train.train(net, start, x4, y, x4, y, **settings)[0]
+        return train.train(net, start, x4, y, x4, y, **settings)[0].variables
 
     expected = trained()
     # Without it a split key, which also orders the examples, is another one.
