@@ -101,6 +101,7 @@ AGAIN = {
     "linear_training/noise": (1,),
     "linear_training/stuck_targets": (4, 14),
     "memorize/synthetic": (19,),
+    "optimum/every_depth": (4, 5),
     "relu/origin": (2,),
     "sampled_bound/grid": (0,),
     "relu/dead_units": (2,),
@@ -220,6 +221,11 @@ BAD_POINT = {"norms.0": 0.5, "relative_excess.0": 0.1, "gradient_norms.0": 0.0}
         ("gradient_bound/corrected", {"kind": "search"}, {"largest_ratios": 0.5}, OPEN),
         ("gradient_bound/corrected", {"kind": "tight"}, {"largest_error": 1e-11}, OPEN),
         # Only an exact counterexample refutes a printed form.
+        ("optimum/every_depth", {"kind": "attack"}, {"end_over_optimum": 0.999}, REFUTED),
+        ("optimum/every_depth", {"kind": "targets"}, {"least_excess": -1e-8}, REFUTED),
+        ("optimum/every_depth", {"kind": "targets"}, {"searched_over_optimum": 1.1}, REFUTED),
+        ("optimum/every_depth", {"kind": "targets"}, {"largest_excess": 1e-8}, OPEN),
+        ("optimum/every_depth", {"kind": "targets"}, {"largest_product_error": 1e-9}, OPEN),
         ("gradient_bound/v3", {}, {"smallest": None, "smallest_with_sigma_1": None}, OPEN),
         ("landscape/critical_points", {"width": 2}, BAD_POINT, REFUTED),
         # A point closer to the wall than the margin does not count as inside.
