@@ -35,8 +35,9 @@ def spectral_norms(matrices: np.ndarray) -> np.ndarray:
 def largest_spectral_norm(A: np.ndarray) -> float:
     """``|||A||| = max_i ||A_i||`` of f64[depth, d, d], to 1e-9 relative and never above the truth.
 
-    NaN if an entry is. An SVD of every layer is slow. With tau the largest norm so far, a Cholesky
-    factorization proves ``||A_i|| < (1 + 1e-9) tau``; only a layer where it fails gets an SVD.
+    NaN if an entry is. Entries must be below 1e150, so that their squares are finite. An SVD of
+    every layer is slow. With tau the largest norm so far, a Cholesky factorization proves
+    ``||A_i|| < (1 + 1e-9) tau``; only a layer where it fails gets an SVD.
     """
     if np.isnan(A).any():  # the Cholesky factorization of NaN does not fail
         return float("nan")
