@@ -144,7 +144,8 @@ def optimum_points(run: Run) -> Iterator[dict]:
 @fig.figure("optimum", "curve", optimum_points)
 def draw_optimum(points: fig.Points, canvas: fig.Canvas) -> None:
     shown = [point for point in points if point["norm"] < 1]
-    for axes, own in panels(canvas, shown, "largest", "R = −diag({0:g}, 1/{0:g})".format):
+    title = "R = −diag({0:g}, 1/{0:g})".format
+    for axes, own in panels(canvas, shown, "largest", title, legend=3):
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:.0f}")
         axes.set(xlabel="layers l", ylabel="l · |||A|||")
