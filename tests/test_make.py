@@ -67,8 +67,10 @@ class Checkout:
             "PATH": f"{self.path}/bin:{os.environ['PATH']}",
             **dict.fromkeys(("MAKEFLAGS", "MAKELEVEL", "MFLAGS"), ""),
         }
-        words = ("--no-print-directory", *words)
-        return forked.shell(MAKE, *words, cwd=self.path, **{**own, **environment})
+        # `make test` runs these tests with its own variables in the environment.
+        unset = [f"-u{name}" for name in VARIABLES if name not in environment]
+        command = ("env", *unset, MAKE, "--no-print-directory", *words)
+        return forked.shell(*command, cwd=self.path, **{**own, **environment})
 
     @property
     def notes(self) -> list[str]:
