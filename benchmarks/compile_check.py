@@ -59,7 +59,8 @@ GPUS = {
 }
 _GPU_TARGET = pathlib.Path(__file__).with_name("gpu_target.txtpb")  # what its compiler must know
 NETS = (
-    *("cifar:cifar10/all_conv_residual", "cifar:cifar100/all_conv_residual"),
+    "cifar:cifar10/all_conv_residual",
+    "cifar:cifar100/all_conv_residual",
     *(f"cifar:cifar10/{net}" for net in ("all_cnn_c", "resnet", "densenet")),
     *(f"imagenet:{variant}" for variant in experiments.variants("imagenet", "OTHER_VARIANTS")),
 )

@@ -38,8 +38,11 @@ from identity_matters.preprocessing import Preprocessing
 DIVERGED_LOSS = 1e4  # a training with a larger batch loss has diverged; the zero map has loss 1
 # Fields of the deepest net of each kind that become metrics.
 _OF_DEEPEST = (
-    *("train_loss", "train_error_percent", "start_effective_dimension"),
-    *("least_gradient_norm", "largest_gradient_norm"),
+    "train_loss",
+    "train_error_percent",
+    "start_effective_dimension",
+    "least_gradient_norm",
+    "largest_gradient_norm",
 )
 
 VARIANTS = {

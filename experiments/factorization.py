@@ -186,7 +186,12 @@ def _save_layers(target: linear.Target, row: dict, trial) -> None:
     np.save(layers, linear.factorize(target.R, depth, best, path_settings=trial.path))
     logging.info(
         "%d layers: |||A||| = %.6g (%s), at least %.6g, at most %.6g by Theorem 2.1; A in %s",
-        *(depth, row["norms"][best], best, row["lower_bound"], row["bound_v3"], layers),
+        depth,
+        row["norms"][best],
+        best,
+        row["lower_bound"],
+        row["bound_v3"],
+        layers,
     )
 
 

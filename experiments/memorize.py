@@ -103,8 +103,12 @@ _SETTINGS = {  # variant -> kind of trial -> its settings
             **_BOTH_LABELS,
             # The narrowest network in each precision, and the wider ones that float32 needs.
             networks=(
-                *((1, "float32"), (1, "float64"), (2, "float32")),
-                *((4, "float32"), (8, "float32"), (8, "float64")),
+                (1, "float32"),
+                (1, "float64"),
+                (2, "float32"),
+                (4, "float32"),
+                (8, "float32"),
+                (8, "float64"),
             ),
         ),
         "separation": _data("digits"),

@@ -158,7 +158,8 @@ def _from_file() -> _Version:
 def _git(*arguments: str) -> bytes | None:
     command = [
         "git",
-        *("-C", str(REPOSITORY)),
+        "-C",
+        str(REPOSITORY),
         *("-c", "core.fsmonitor=false"),  # which could run a program of the clone's configuration
         "--no-optional-locks",  # without it a killed git leaves .git/index.lock behind
         "--no-replace-objects",

@@ -283,9 +283,24 @@ def test_variables_come_back_in_their_containers(tmp_path):
         "dtypes": {
             name: np.array([0, 1, 1]).astype(jnp.dtype(name))
             for name in (
-                *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-                *("float16", "float32", "float64", "complex64", "complex128"),
-                *("bfloat16", "int4", "float8_e4m3fn", "float8_e5m2"),
+                "bool",
+                "int8",
+                "int16",
+                "int32",
+                "int64",
+                "uint8",
+                "uint16",
+                "uint32",
+                "uint64",
+                "float16",
+                "float32",
+                "float64",
+                "complex64",
+                "complex128",
+                "bfloat16",
+                "int4",
+                "float8_e4m3fn",
+                "float8_e5m2",
             )
         },
     }

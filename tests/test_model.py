@@ -243,9 +243,13 @@ def test_guaranteed_decrease_is_reached_exactly_in_one_dimension():
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        *(("learning_rate", 0.0), ("learning_rate", math.nan)),
-        *(("max_updates", -1), ("max_updates", 2**31), ("max_updates", 0.5)),
-        *(("record_every", 0), ("record_every", 2**31)),
+        ("learning_rate", 0.0),
+        ("learning_rate", math.nan),
+        ("max_updates", -1),
+        ("max_updates", 2**31),
+        ("max_updates", 0.5),
+        ("record_every", 0),
+        ("record_every", 2**31),
         ("risk_tolerance", -1.0),
         ("stall_tolerance", math.nan),
         ("divergence_factor", 1.0),

@@ -54,7 +54,10 @@ def test_the_directory_of_a_report_at_work_stays(tmp_path, monkeypatch):
         for name in ("REPORT.md", "report.html"):
             (aside / name).write_text("text")
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        *("REPORT.md", "figures", "report.html", "tables"),
+        "REPORT.md",
+        "figures",
+        "report.html",
+        "tables",
     ]
 
 

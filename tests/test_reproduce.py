@@ -113,8 +113,13 @@ def processes_of(results_dir):
 def test_nothing_outlives_it_and_the_same_command_resumes_at_once(tmp_path):
     """One reproduction of two runs, stopped three times."""
     command = [
-        *("tests.toy.reproduce", "--only=toy", "--variants=slow", "--jobs=2", "--seeds=0 1"),
-        *(f"--results_dir={tmp_path / 'local'}", f"--reference_dir={tmp_path / 'none'}"),
+        "tests.toy.reproduce",
+        "--only=toy",
+        "--variants=slow",
+        "--jobs=2",
+        "--seeds=0 1",
+        f"--results_dir={tmp_path / 'local'}",
+        f"--reference_dir={tmp_path / 'none'}",
     ]
     kept = {}
 

@@ -29,10 +29,21 @@ ACCELERATOR_STEPS_PER_DISPATCH = 100
 TOP_K = 5
 LEAST_CLASSES_FOR_TOP_K = 1000
 METRICS = (
-    *("test_error_percent", "test_error_best_percent", "best_step", "test_examples"),
-    *("train_error_percent", "train_loss", "steps", "parameters", "images_per_second"),
-    *("model_flops_per_second", "utilization_percent", "train_seconds", "evaluate_seconds"),
-    *("test_top5_error_percent", "test_top5_error_best_percent"),
+    "test_error_percent",
+    "test_error_best_percent",
+    "best_step",
+    "test_examples",
+    "train_error_percent",
+    "train_loss",
+    "steps",
+    "parameters",
+    "images_per_second",
+    "model_flops_per_second",
+    "utilization_percent",
+    "train_seconds",
+    "evaluate_seconds",
+    "test_top5_error_percent",
+    "test_top5_error_best_percent",
 )
 # Which images, and how they are preprocessed.
 DATA = {

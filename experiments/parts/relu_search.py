@@ -43,9 +43,17 @@ SETTINGS = {
     **PROBLEMS,
     # (depth, width, lifted width d, bias, pairs); no input and output maps for d = width_in.
     "nets": (
-        *((1, 1, 2, False, 8), (1, 2, 2, False, 8), (1, 4, 2, False, 8), (1, 8, 2, False, 8)),
-        *((1, 8, 2, False, 2), (1, 2, 4, False, 8), (1, 2, 2, True, 8), (2, 2, 2, False, 8)),
-        *((2, 2, 4, True, 8), (2, 2, 2, True, 8), (1, 4, 2, True, 16)),
+        (1, 1, 2, False, 8),
+        (1, 2, 2, False, 8),
+        (1, 4, 2, False, 8),
+        (1, 8, 2, False, 8),
+        (1, 8, 2, False, 2),
+        (1, 2, 4, False, 8),
+        (1, 2, 2, True, 8),
+        (2, 2, 2, False, 8),
+        (2, 2, 4, True, 8),
+        (2, 2, 2, True, 8),
+        (1, 4, 2, True, 16),
     ),
     "problems": 16,  # for each of nets
     "start_norms": (0.1, 0.4, 0.7),  # |||theta||| of the starts

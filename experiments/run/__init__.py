@@ -49,8 +49,20 @@ USAGE_ERROR, INTERRUPTED_CODE, CTRL_C_CODE = 2, 75, 130
 _MACHINE_ERRORS = {
     getattr(errno, name)
     for name in (
-        *("EACCES", "EFBIG", "EHOSTDOWN", "EIO", "EMFILE", "ENFILE", "ENODEV", "ENOMEM"),
-        *("ENOTCONN", "ENXIO", "EREMOTEIO", "EROFS", "ESTALE", "ETIMEDOUT"),
+        "EACCES",
+        "EFBIG",
+        "EHOSTDOWN",
+        "EIO",
+        "EMFILE",
+        "ENFILE",
+        "ENODEV",
+        "ENOMEM",
+        "ENOTCONN",
+        "ENXIO",
+        "EREMOTEIO",
+        "EROFS",
+        "ESTALE",
+        "ETIMEDOUT",
     )
     if hasattr(errno, name)  # not every system has all of them
 }
