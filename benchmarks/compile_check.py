@@ -1,22 +1,23 @@
 """Training programs, compiled for accelerators that are not present.
 
-Claim: training and evaluation of eight nets, and the forward pass of Theorem 3.2's network at
-ImageNet's size, compile for TPU v5e-8, v4-32 and v6e-8 and fit their memory. libtpu compiles for
-any slice without a TPU. It gets what `parallel.ParallelSteps` would run, with zeros for images.
-Nothing is run, and only the compiler is timed: images per second are an upper bound, the lesser of
-what peak arithmetic and the bandwidth of the chip's memory allow. The variant "gpu" compiles the
-paper's net for one H100 and for one H200 with the compiler of JAX's CUDA plugin. cuDNN picks its
-algorithms on the GPU, so their workspace is not counted. "linear" and "linear_gpu" compile the
-linear nets on samples and eq. (2.3) at 10^9 points. Their products are exact to float32, which
-takes a TPU six passes: the peak that they are compared with is that of one.
+Claim: training and evaluation of eight nets, and the forward pass of Theorem 3.2's
+network at ImageNet's size, compile for TPU v5e-8, v4-32 and v6e-8 and fit their memory.
+libtpu compiles for any slice without a TPU. It gets what `parallel.ParallelSteps` would
+run, with zeros for images. Nothing is run, and only the compiler is timed: images per
+second are an upper bound, the lesser of what peak arithmetic and the bandwidth of the
+chip's memory allow. The variant "gpu" compiles the paper's net for one H100 and for one
+H200 with the compiler of JAX's CUDA plugin. cuDNN picks its algorithms on the GPU, so
+their workspace is not counted. "linear" and "linear_gpu" compile the linear nets on
+samples and eq. (2.3) at 10^9 points. Their products are exact to float32, which takes a
+TPU six passes: the peak that they are compared with is that of one.
 
 Command: make compile-check    # in an environment of its own, .venv-tpu
     make compile-check PROGRAMS='("cifar:cifar10/all_conv_residual",)'    # some of them
     make compile-check-gpu     # in an environment of its own, .venv-cuda12
     make cost                  # writes docs/cost.md
-Hardware: 2 CPU cores, 12 GB of memory (for DenseNet). Time: 10 seconds to 16 minutes for each of
-the 51 programs, two hours in all, beside other work. Expected: 49 compile and fit; libtpu crashes
-on two training programs for v6e-8.
+Hardware: 2 CPU cores, 12 GB of memory (for DenseNet). Time: 10 seconds to 16 minutes
+for each of the 51 programs, two hours in all, beside other work. Expected: 49 compile
+and fit; libtpu crashes on two training programs for v6e-8.
 """
 
 import concurrent.futures.process
@@ -51,18 +52,23 @@ SLICES = {
     "v4-32": ("v4:2x2x4", {"chip_config_name": "megacore"}),
     "v6e-8": ("v6e:2x4", {"chips_per_host_bounds": (2, 4, 1)}),
 }
-# GPU -> device name, bytes of memory, bytes per second: facts from OpenXLA, h100_sxm.txtpb and
-# h200.txtpb (xla/backends/gpu/target_config/specs); the JAX wheels do not contain them.
+# GPU -> device name, bytes of memory, bytes per second: facts from OpenXLA,
+# h100_sxm.txtpb and h200.txtpb (xla/backends/gpu/target_config/specs); the JAX wheels
+# do not contain them.
 GPUS = {
     "h100": ("NVIDIA H100 80GB HBM3", 84_942_979_072, 3_352_320_000_000),
     "h200": ("NVIDIA H200 141GB HBM3e", 151_397_597_184, 4_800_000_000_000),
 }
-_GPU_TARGET = pathlib.Path(__file__).with_name("gpu_target.txtpb")  # what its compiler must know
+# what its compiler must know
+_GPU_TARGET = pathlib.Path(__file__).with_name("gpu_target.txtpb")
 NETS = (
     "cifar:cifar10/all_conv_residual",
     "cifar:cifar100/all_conv_residual",
     *(f"cifar:cifar10/{net}" for net in ("all_cnn_c", "resnet", "densenet")),
-    *(f"imagenet:{variant}" for variant in experiments.variants("imagenet", "OTHER_VARIANTS")),
+    *(
+        f"imagenet:{variant}"
+        for variant in experiments.variants("imagenet", "OTHER_VARIANTS")
+    ),
 )
 MEMORIZE = "memorize:synthetic_imagenet"
 LINEAR = tuple(
@@ -72,7 +78,8 @@ LINEAR = tuple(
 POINTS = "linear_sampled:points_large"
 # Program -> its parts; of trainings "train" and "evaluate".
 _PARTS = {MEMORIZE: ("forward",), POINTS: ("points",)}
-_FITTED_EXAMPLES = 8  # images that a normalisation is fitted to; programs contain its constants
+# images that a normalisation is fitted to; programs contain its constants
+_FITTED_EXAMPLES = 8
 
 _SETTINGS = {
     "tpu": {"slices": ("v5e-8", "v4-32", "v6e-8"), "programs": (*NETS, MEMORIZE)},
@@ -91,7 +98,9 @@ def devices_of(name: str) -> list[jax.Device]:
     if name in GPUS:
         return gpu_devices(name)
     if name not in SLICES:
-        raise ValueError(f"slices must be among {', '.join((*SLICES, *GPUS))}, got {name!r}")
+        raise ValueError(
+            f"slices must be among {', '.join((*SLICES, *GPUS))}, got {name!r}"
+        )
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     topology, layout = SLICES[name]
@@ -99,25 +108,35 @@ def devices_of(name: str) -> list[jax.Device]:
         return topologies.get_topology_desc(topology, "tpu", **layout).devices
     except RuntimeError as error:
         reason = runs.first_line(error)
-        raise ValueError(f"no compiler for {name}: {reason}; run: make compile-check") from None
+        raise ValueError(
+            f"no compiler for {name}: {reason}; run: make compile-check"
+        ) from None
 
 
 def gpu_devices(name: str) -> list[jax.Device]:
-    """One of GPUS, for compiling only; exits the command as skipped where that is impossible.
+    """One of GPUS, for compiling only; exits the command as skipped where that is
+    impossible.
 
-    It relies on private parts of JAX, which a small program tries: the options of the CUDA plugin's
-    topology, and `canonicalize_platform`, which must return "cuda" although no GPU was found.
+    It relies on private parts of JAX, which a small program tries: the options of the
+    CUDA plugin's topology, and `canonicalize_platform`, which must return "cuda"
+    although no GPU was found.
     """
     facts = dict(zip(("name", "memory_bytes", "bandwidth"), GPUS[name], strict=True))
     target = string.Template(_GPU_TARGET.read_text()).substitute(facts)
     try:
         from jax._src import xla_bridge
 
-        described = topologies.get_topology_desc("", "cuda", target_config=target, topology="1x1x1")
+        described = topologies.get_topology_desc(
+            "", "cuda", target_config=target, topology="1x1x1"
+        )
         canonical = xla_bridge.canonicalize_platform
-        xla_bridge.canonicalize_platform = lambda name: "cuda" if name == "gpu" else canonical(name)
+        xla_bridge.canonicalize_platform = lambda name: (
+            "cuda" if name == "gpu" else canonical(name)
+        )
         here = jax.sharding.SingleDeviceSharding(described.devices[0])
-        jax.jit(jnp.sin).lower(jax.ShapeDtypeStruct((8,), np.float32, sharding=here)).compile()
+        jax.jit(jnp.sin).lower(
+            jax.ShapeDtypeStruct((8,), np.float32, sharding=here)
+        ).compile()
     except Exception as error:  # private functions may fail in any way
         reason = f"no compiler for {name}: {runs.first_line(error)}"
         print(f"{EXPERIMENT.name}: skipped: {reason}", file=sys.stderr)
@@ -131,7 +150,9 @@ def trials(*, variant: str, slices: tuple, programs: tuple) -> list[dict]:
         devices_of(name)
     for name, _, variant in (program.partition(":") for program in programs):
         if name not in experiments.MODULES or variant not in experiments.variants(name):
-            raise ValueError(f"programs must be EXPERIMENT:VARIANT, got {name}:{variant}")
+            raise ValueError(
+                f"programs must be EXPERIMENT:VARIANT, got {name}:{variant}"
+            )
     return [
         {**cell, "part": part}
         for cell in grid(slice=slices, program=programs)
@@ -140,15 +161,23 @@ def trials(*, variant: str, slices: tuple, programs: tuple) -> list[dict]:
 
 
 def measure(trial: dict, key, log) -> dict:
-    """Runs `attempt` in another process: a crash ends only that one, and its memory is freed."""
+    """Runs `attempt` in another process: a crash ends only that one, and its memory is
+    freed.
+    """
     if log.stop_requested():
         raise run.Interrupted
     try:
         found = shared.alone(_measure_here, trial)
     except concurrent.futures.process.BrokenProcessPool:
-        found = {**_nothing(devices_of(trial["slice"])), "problem": "the compiler crashed"}
+        found = {
+            **_nothing(devices_of(trial["slice"])),
+            "problem": "the compiler crashed",
+        }
     if not found["fits"]:
-        log.say(f"{trial['program']} ({trial['part']}) on {trial['slice']}: {found['problem']}")
+        log.say(
+            f"{trial['program']} ({trial['part']}) on {trial['slice']}:"
+            f" {found['problem']}"
+        )
     return found
 
 
@@ -165,14 +194,19 @@ def _measure_here(trial: dict) -> dict:
 
 
 def _nothing(devices: list) -> dict:
-    return {"devices": len(devices), "device_kind": devices[0].device_kind, "fits": False}
+    return {
+        "devices": len(devices),
+        "device_kind": devices[0].device_kind,
+        "fits": False,
+    }
 
 
 def attempt(lower, devices: list) -> dict:
     """Compiles a program; failing to compile or to fit is a result, not an error.
 
-    ``lower()`` returns (lowered, steps per program, examples per step, operations per example,
-    compute_dtype). docs/metrics.md explains the result, which has a "problem" unless it "fits".
+    ``lower()`` returns (lowered, steps per program, examples per step, operations per
+    example, compute_dtype). docs/metrics.md explains the result, which has a "problem"
+    unless it "fits".
     """
     kind, result = devices[0].device_kind, _nothing(devices)
     try:
@@ -194,7 +228,9 @@ def attempt(lower, devices: list) -> dict:
     result["fits"] = size is None or total <= size
     if not result["fits"]:
         result["problem"] = f"needs {total:.4g} of {size:.4g} bytes"
-    counts = {op: moved[op, "count"] / steps for op in hlo.COLLECTIVES if moved[op, "count"]}
+    counts = {
+        op: moved[op, "count"] / steps for op in hlo.COLLECTIVES if moved[op, "count"]
+    }
     peak = flops.peak_flops_per_second(kind, dtype)
     share = operations * examples / len(devices)
     seconds = {
@@ -212,13 +248,17 @@ def attempt(lower, devices: list) -> dict:
         "accessed_bytes_by_xla": (compiled.cost_analysis() or {}).get("bytes accessed"),
         "collectives": counts,
         "collective_bytes": sum(moved[op, "bytes"] for op in hlo.COLLECTIVES) / steps,
-        "images_per_second_at_most": peak and bandwidth and examples / max(seconds.values()),
+        "images_per_second_at_most": (
+            peak and bandwidth and examples / max(seconds.values())
+        ),
     }
 
 
 def lower_training(groups: dict, part: str, devices: list) -> tuple:
     """Lowers a training with these settings as a run would, with zeros for images."""
-    training = train.Training(**groups, devices=devices, images=stand_in(groups["data"]))
+    training = train.Training(
+        **groups, devices=devices, images=stand_in(groups["data"])
+    )
     lowered = training.parallel.lower(part, training.intervals.steps_per_dispatch)
     operations = training.task.flops_per_example
     if part == "evaluate":
@@ -227,7 +267,8 @@ def lower_training(groups: dict, part: str, devices: list) -> tuple:
 
 
 def lower_linear(settings: dict, part: str, devices: list) -> tuple:
-    """Lowers a training of a linear net on samples, or a part of the points of eq. (2.3).
+    """Lowers a training of a linear net on samples, or a part of the points of eq.
+    (2.3).
 
     At a point, only the products of its 3 l - 2 pairs of matrices are counted.
     """
@@ -246,14 +287,22 @@ def lower_linear(settings: dict, part: str, devices: list) -> tuple:
 
 
 def stand_in(data: dict) -> train.ImageData:
-    """A stand-in of the published size: zeros for CIFAR, streams that read nothing for ImageNet."""
+    """A stand-in of the published size: zeros for CIFAR, streams that read nothing for
+    ImageNet.
+    """
     _, shape = train.classes_and_shape(data)
     name = data["normalization"]
     if data["dataset"] == imagenet.NAME:
-        preprocessing = Preprocessing(name, imagenet.CHANNEL_CONSTANTS, image_shape=shape)
-        examples = Streams(shape, *imagenet.PUBLISHED_EXAMPLES.values(), None, None, None)
+        preprocessing = Preprocessing(
+            name, imagenet.CHANNEL_CONSTANTS, image_shape=shape
+        )
+        examples = Streams(
+            shape, *imagenet.PUBLISHED_EXAMPLES.values(), None, None, None
+        )
     else:
-        random = np.random.default_rng(0).integers(0, 256, (_FITTED_EXAMPLES, *shape), np.uint8)
+        random = np.random.default_rng(0).integers(
+            0, 256, (_FITTED_EXAMPLES, *shape), np.uint8
+        )
         preprocessing = Preprocessing.fit(
             name,
             random,
@@ -269,13 +318,17 @@ def stand_in(data: dict) -> train.ImageData:
 
 
 def lower_memorize(groups: dict, part: str, devices: list) -> tuple:
-    """Lowers the network of Theorem 3.2 on one device, for one batch of points as in `apply`."""
+    """Lowers the network of Theorem 3.2 on one device, for one batch of points as in
+    `apply`.
+    """
     fit = groups["fit"]
     ((width, dtype),) = fit["networks"]
     sizes = fit["examples"][0], fit["features"], fit["num_classes"], width
     here = jax.sharding.SingleDeviceSharding(devices[0])
     like = functools.partial(jax.ShapeDtypeStruct, dtype=dtype, sharding=here)
-    drawn = jax.eval_shape(lambda key: descent.random_network(key, *sizes), jax.random.key(0))
+    drawn = jax.eval_shape(
+        lambda key: descent.random_network(key, *sizes), jax.random.key(0)
+    )
     net = jax.tree.map(lambda leaf: like(leaf.shape), drawn)
     x = like((fit["batch_examples"], sizes[1]))
     operations = flops.count_flops(network.forward, net, x) / len(x)
@@ -289,11 +342,15 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     metrics = {"programs": len(records), "programs_that_fail": len(failed)}
     for record in records:
         name = f"{record['program']}/{record['part']}/{record['slice']}"
-        metrics[f"images_per_second_at_most/{name}"] = record.get("images_per_second_at_most")
+        metrics[f"images_per_second_at_most/{name}"] = record.get(
+            "images_per_second_at_most"
+        )
     return run.Verdict("compiled-programs", metrics, reproduced(not failed))
 
 
-EXPERIMENT = run.Experiment("benchmark_compile_check", trials, measure, verdict, trains=True)
+EXPERIMENT = run.Experiment(
+    "benchmark_compile_check", trials, measure, verdict, trains=True
+)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

@@ -1,10 +1,11 @@
 """The memory traffic and the collectives of a compiled program, read from its HLO text.
 
-XLA's own count (`Compiled.cost_analysis`) counts the body of a loop once, and does not separate the
-chip's memory (HBM on accelerators) from the memories inside the chip, where TPUs keep most
-activations of a small batch. Here a loop counts once per iteration, and the memories are separated.
-``f32[128,32,32,64]{0,3,2,1:T(8,128)S(1)}`` is an array padded to tiles of 8 x 128, in memory space
-1, inside the chip; space 0, which is not printed, is the chip's memory.
+XLA's own count (`Compiled.cost_analysis`) counts the body of a loop once, and does not
+separate the chip's memory (HBM on accelerators) from the memories inside the chip,
+where TPUs keep most activations of a small batch. Here a loop counts once per
+iteration, and the memories are separated. ``f32[128,32,32,64]{0,3,2,1:T(8,128)S(1)}``
+is an array padded to tiles of 8 x 128, in memory space 1, inside the chip; space 0,
+which is not printed, is the chip's memory.
 """
 
 import collections
@@ -15,20 +16,39 @@ from typing import NamedTuple
 
 _ARRAY = re.compile(r"([a-z]+\d*)[a-z\d]*\[([\d,]*)\](?:\{([^}]*)\})?")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
-# The opcode is the first word between a space and a parenthesis; shapes have no such word.
-_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*?) ([\w\-]+)\((.*?)\)(?=, |$)(.*)$")
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+# The opcode is the first word between a space and a parenthesis; shapes have no such
+# word.
+_INSTRUCTION = re.compile(
+    r"^\s+(ROOT )?%?([\w.\-]+) = (.*?) ([\w\-]+)\((.*?)\)(?=, |$)(.*)$"
+)
+COLLECTIVES = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+)
 # These only name what exists already, or are counted where they are executed.
 _FREE = (
-    "parameter", "get-tuple-element", "tuple", "bitcast", "constant", "after-all", "partition-id",
-    "replica-id", "iota", "opt-barrier",
-)  # fmt: skip
+    "parameter",
+    "get-tuple-element",
+    "tuple",
+    "bitcast",
+    "constant",
+    "after-all",
+    "partition-id",
+    "replica-id",
+    "iota",
+    "opt-barrier",
+)
 # These read only a part of their first operand, as large as their result.
 _PARTS = ("dynamic-slice", "gather", "slice")
 
 
 class Instruction(NamedTuple):
-    """One line: ``ROOT name = shape opcode(inside), rest``; the groups of `_INSTRUCTION`."""
+    """One line: ``ROOT name = shape opcode(inside), rest``; the groups of
+    `_INSTRUCTION`.
+    """
 
     root: str | None  # "ROOT " in the line whose result is that of the computation
     name: str
@@ -47,13 +67,15 @@ class Instruction(NamedTuple):
 
 
 def traffic(text: str) -> collections.Counter:
-    """The bytes that one run of the program `text` (``Compiled.as_text()``) moves on one device.
+    """The bytes that one run of the program `text` (``Compiled.as_text()``) moves on
+    one device.
 
-    "memory" counts bytes read from and written to the chip's memory, padding of tiles included;
-    (opcode, "count") counts the collectives, and (opcode, "bytes") the bytes of their results.
-    A loop runs as often as XLA says or, if it does not say, as the only constant in its condition;
-    ValueError if there is neither. Of several branches, the one that moves most counts. If a fusion
-    reads a part of an operand, or updates its result in place, only that part counts.
+    "memory" counts bytes read from and written to the chip's memory, padding of tiles
+    included; (opcode, "count") counts the collectives, and (opcode, "bytes") the bytes
+    of their results. A loop runs as often as XLA says or, if it does not say, as the
+    only constant in its condition; ValueError if there is neither. Of several branches,
+    the one that moves most counts. If a fusion reads a part of an operand, or updates
+    its result in place, only that part counts.
     """
     computations, entry = _parse(text)
 
@@ -91,7 +113,9 @@ def _parse(text: str) -> tuple[dict[str, list[Instruction]], str]:
         elif found := _INSTRUCTION.match(line):
             computations[current].append(Instruction(*found.groups()))
         elif line.startswith(" ") and " = " in line:
-            raise ValueError(f"this line of a compiled program cannot be read: {line.strip()[:60]}")
+            raise ValueError(
+                f"this line of a compiled program cannot be read: {line.strip()[:60]}"
+            )
     return computations, entry
 
 
@@ -100,9 +124,13 @@ def _arrays(shape: str) -> list[tuple[float, bool]]:
     found = []
     for kind, axes, layout in _ARRAY.findall(shape):
         sides = [int(axis) for axis in axes.split(",") if axis]
-        order = [int(axis) for axis in layout.split(":")[0].split(",") if axis.isdigit()]
+        order = [
+            int(axis) for axis in layout.split(":")[0].split(",") if axis.isdigit()
+        ]
         tile = re.search(r"T\(([\d,]+)\)", layout)
-        for axis, step in zip(order, reversed(tile[1].split(",")) if tile else (), strict=False):
+        for axis, step in zip(
+            order, reversed(tile[1].split(",")) if tile else (), strict=False
+        ):
             sides[axis] = -(-sides[axis] // int(step)) * int(step)
         bits = re.search(r"\d+", kind)
         each = 1 if kind == "pred" else int(bits[0]) / 8 if bits else 0
@@ -119,7 +147,9 @@ def _turns(loop: Instruction, condition: list[Instruction]) -> int:
         return int(known[1])
     limits = [one.inside for one in condition if one.opcode == "constant"]
     if len(limits) != 1 or not limits[0].isdigit():
-        raise ValueError(f"a loop does not say how often it runs; its condition has {limits}")
+        raise ValueError(
+            f"a loop does not say how often it runs; its condition has {limits}"
+        )
     return int(limits[0])
 
 
@@ -127,7 +157,8 @@ def _moved(one: Instruction, shapes: dict, computations: dict) -> dict:
     results = _arrays(one.shape)
     operands = [_arrays(shapes.get(name, "")) for name in one.operands]
     if one.opcode in ("copy-start", "slice-start", "dynamic-slice-start"):
-        # (source, destination, context) in some order; as many bytes are read as written.
+        # (source, destination, context) in some order; as many bytes are read as
+        # written.
         (one_size, source), (other_size, target) = results[:2]
         return _sum([(min(one_size, other_size), place) for place in (source, target)])
     if one.opcode in _PARTS:
@@ -146,7 +177,9 @@ def _moved(one: Instruction, shapes: dict, computations: dict) -> dict:
 
 
 def _cut_down(called: str, computations: dict, results: list, operands: list) -> None:
-    """Reduces the arrays of a fusion, in place, to the parts that it reads or writes."""
+    """Reduces the arrays of a fusion, in place, to the parts that it reads or
+    writes.
+    """
     for number, size in _parts_read(called, computations).items():
         operands[number] = [(size, operands[number][0][1])] if size else []
     for i, size in enumerate(_parts_written(called, computations)):
@@ -161,9 +194,11 @@ def _source(by_name: dict[str, Instruction], name: str) -> Instruction:
 
 
 def _parts_read(called: str, computations: dict) -> dict[int, float]:
-    """Bytes that a fusion reads of those parameters of which it reads only parts, by number.
+    """Bytes that a fusion reads of those parameters of which it reads only parts, by
+    number.
 
-    A fusion may pass a parameter on to a fusion within it, as libtpu does for slices in a loop.
+    A fusion may pass a parameter on to a fusion within it, as libtpu does for slices in
+    a loop.
     """
     body = computations[called]
     by_name = {one.name: one for one in body}
@@ -193,7 +228,9 @@ def _parts_read(called: str, computations: dict) -> dict[int, float]:
 
 
 def _parts_written(called: str, computations: dict) -> list[float | None]:
-    """Bytes that a fusion writes of each of its results in place; None if it writes the whole."""
+    """Bytes that a fusion writes of each of its results in place; None if it writes the
+    whole.
+    """
     body = computations[called]
     by_name = {one.name: one for one in body}
     (root,) = [one for one in body if one.root]

@@ -1,15 +1,18 @@
-"""ImageNet input: images per second per core, compared with a bare decoder in the same run.
+"""ImageNet input: images per second per core, compared with a bare decoder in the same
+run.
 
-The pipeline does what a training needs: records from disk, decoding, random resized crop 224 and
-flip, whole batches in order. The bare decoder has its images in memory and its crops drawn
-beforehand; it makes one OpenCV call each to decode, resize and (for half of the images) mirror, in
-one thread per core. The two take turns in every round, and their medians are compared. Then a
-training is simulated whose steps take a little longer than their batches. Goals: at least 80 % of
-the bare decoder's rate in training and evaluation, on one core and on all, and at most 5 % of the
-time spent waiting for input.
+The pipeline does what a training needs: records from disk, decoding, random resized
+crop 224 and flip, whole batches in order. The bare decoder has its images in memory and
+its crops drawn beforehand; it makes one OpenCV call each to decode, resize and (for
+half of the images) mirror, in one thread per core. The two take turns in every round,
+and their medians are compared. Then a training is simulated whose steps take a little
+longer than their batches. Goals: at least 80 % of the bare decoder's rate in training
+and evaluation, on one core and on all, and at most 5 % of the time spent waiting for
+input.
 
 Command: python -m benchmarks.input_pipeline --config.data_dir=DIRECTORY
-Without data_dir, JPEGs of ImageNet's usual size are generated. Needs the extra imagenet.
+Without data_dir, JPEGs of ImageNet's usual size are generated. Needs the extra
+imagenet.
 Hardware: any. Time: one to two minutes.
 """
 
@@ -43,7 +46,8 @@ _SETTINGS = {
     "batch_examples": 64,
     "batches_per_round": 8,
     "rounds": 5,
-    # Duration of a simulated accelerator step, relative to the pipeline's time per batch.
+    # Duration of a simulated accelerator step, relative to the pipeline's time per
+    # batch.
     "step_over_batch_seconds": 1.25,
     "least_share_of_decoder_percent": 80.0,  # goal
     "most_wait_percent": 5.0,  # goal
@@ -66,15 +70,21 @@ def trials(*, variant, data_dir, cores, **settings) -> list[dict]:
 
 
 def measure(trial: dict, key) -> dict:
-    """Median images per second of pipeline and decoder, and the share of time spent waiting."""
+    """Median images per second of pipeline and decoder, and the share of time spent
+    waiting.
+    """
     seed = int(np.asarray(jax.random.key_data(key))[-1])
     measured = shared.alone(_measure_here, trial, seed)
     return {**measured, "load_per_core": shared.load_per_core()}
 
 
 def _measure_here(trial: dict, seed: int) -> dict:
-    """Measures in a process of its own, bound to the trial's cores where the system allows it."""
-    cores, size, batches = (trial[n] for n in ("cores", "batch_examples", "batches_per_round"))
+    """Measures in a process of its own, bound to the trial's cores where the system
+    allows it.
+    """
+    cores, size, batches = (
+        trial[n] for n in ("cores", "batch_examples", "batches_per_round")
+    )
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     ahead, count = imagenet.BATCHES_PER_THREAD * cores, batches * size
@@ -85,18 +95,22 @@ def _measure_here(trial: dict, seed: int) -> dict:
         decode = _bare_decoder(images, trial["kind"], cores, seed)
         image_seconds = decode() / count  # roughly, with all cores at work
         make = functools.partial(_read, encoded, trial["kind"], seed, size)
-        stream = imagenet.stream(make, 0, sys.maxsize, threads=cores, processes=0)  # endless
+        # endless
+        stream = imagenet.stream(make, 0, sys.maxsize, threads=cores, processes=0)
         seconds = {"pipeline": [], "decoder": []}
         with contextlib.closing(stream):
             _take(stream, ahead + 1)
             for _ in range(trial["rounds"]):
-                # Lets the buffer fill, so that the pipeline idles while the decoder is timed; then
-                # empties it, so that its own timing starts and ends with as many batches under way.
+                # Lets the buffer fill, so that the pipeline idles while the decoder is
+                # timed; then empties it, so that its own timing starts and ends with as
+                # many batches under way.
                 time.sleep(1.5 * ahead * size * cores * image_seconds)
                 seconds["decoder"].append(decode())
                 _take(stream, ahead)
                 seconds["pipeline"].append(_take(stream, batches))
-            rates = {name: count / statistics.median(all_) for name, all_ in seconds.items()}
+            rates = {
+                name: count / statistics.median(all_) for name, all_ in seconds.items()
+            }
             step_seconds = trial["step_over_batch_seconds"] * size / rates["pipeline"]
             _take(stream, 1)
             started, waited = time.perf_counter(), 0.0
@@ -120,14 +134,18 @@ def _open(trial: dict, scratch: pathlib.Path, seed: int) -> imagenet.EncodedImag
     split = "validation" if trial["kind"] == "evaluation" else "train"
     if not trial["data_dir"]:
         images = miniature.generate_jpegs(min(trial["images"], 64), seed)
-        examples = [(images[i % len(images)], 0, f"n0_{i}.JPEG") for i in range(trial["images"])]
+        examples = [
+            (images[i % len(images)], 0, f"n0_{i}.JPEG") for i in range(trial["images"])
+        ]
         miniature.write(scratch, {split: examples})
     return imagenet.EncodedImages(trial["data_dir"] or scratch, split)
 
 
 def _read(encoded, kind: str, seed: int, size: int, number: int) -> dict:
     """Batch `number` of a split that repeats forever."""
-    epochs, indices = np.divmod(np.arange(number * size, (number + 1) * size), len(encoded))
+    epochs, indices = np.divmod(
+        np.arange(number * size, (number + 1) * size), len(encoded)
+    )
     if kind == "evaluation":
         return imagenet.read_test(encoded, indices)
     return imagenet.read_train(encoded, indices, epochs, seed)
@@ -140,8 +158,12 @@ def _take(stream, batches: int) -> float:
     return time.perf_counter() - started
 
 
-def _bare_decoder(encoded: list, kind: str, threads: int, seed: int) -> Callable[[], float]:
-    """A function that decodes all images in memory with OpenCV alone, and returns the seconds."""
+def _bare_decoder(
+    encoded: list, kind: str, threads: int, seed: int
+) -> Callable[[], float]:
+    """A function that decodes all images in memory with OpenCV alone, and returns the
+    seconds.
+    """
     import cv2
 
     cv2.setNumThreads(1)
@@ -150,20 +172,28 @@ def _bare_decoder(encoded: list, kind: str, threads: int, seed: int) -> Callable
     views: list = [None] * len(images)
     if kind != "evaluation":
         draw = functools.partial(imagenet.draw_view, seed=seed, epoch=0)
-        views = [draw(*decode(image).shape[:2], example=i) for i, image in enumerate(images)]
-    out = np.empty((len(images), imagenet.IMAGE_PIXELS, imagenet.IMAGE_PIXELS, 3), np.uint8)
+        views = [
+            draw(*decode(image).shape[:2], example=i) for i, image in enumerate(images)
+        ]
+    out = np.empty(
+        (len(images), imagenet.IMAGE_PIXELS, imagenet.IMAGE_PIXELS, 3), np.uint8
+    )
 
     def work(rows: range) -> None:
         for i in rows:
             if views[i] is None:
-                imagenet.eval_view(decode(images[i]), imagenet.EVAL_SHORTER_SIDE_PIXELS, out[i])
+                imagenet.eval_view(
+                    decode(images[i]), imagenet.EVAL_SHORTER_SIDE_PIXELS, out[i]
+                )
             else:
                 imagenet.train_view(decode(images[i]), views[i], out[i])
 
     def run_all() -> float:
         started = time.perf_counter()
         with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-            list(pool.map(work, [range(i, len(images), threads) for i in range(threads)]))
+            list(
+                pool.map(work, [range(i, len(images), threads) for i in range(threads)])
+            )
         return time.perf_counter() - started
 
     return run_all
@@ -172,17 +202,27 @@ def _bare_decoder(encoded: list, kind: str, threads: int, seed: int) -> Callable
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
     """Reproduced iff all streams reach both goals."""
     least, most = config["least_share_of_decoder_percent"], config["most_wait_percent"]
-    metrics = {"least_share_of_decoder_percent_asked": least, "most_wait_percent_asked": most}
+    metrics = {
+        "least_share_of_decoder_percent_asked": least,
+        "most_wait_percent_asked": most,
+    }
     reached = True
     for record in records:
-        reached &= record["share_of_decoder_percent"] >= least and record["wait_percent"] <= most
+        reached &= (
+            record["share_of_decoder_percent"] >= least
+            and record["wait_percent"] <= most
+        )
         for name in record:
             if name.endswith(("second_per_core", "_percent")):
-                metrics[f"{name}/{record['kind']}/cores={record['cores']}"] = record[name]
+                metrics[f"{name}/{record['kind']}/cores={record['cores']}"] = record[
+                    name
+                ]
     return shared.judged("imagenet-input", metrics, reached, records)
 
 
-EXPERIMENT = run.Experiment("benchmark_input_pipeline", trials, measure, verdict, signed=("cores",))
+EXPERIMENT = run.Experiment(
+    "benchmark_input_pipeline", trials, measure, verdict, signed=("cores",)
+)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

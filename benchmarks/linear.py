@@ -1,11 +1,13 @@
-"""The cost of an exact gradient-descent step: linear in depth, close to that of plain products.
+"""The cost of an exact gradient-descent step: linear in depth, close to that of plain
+products.
 
-Lemma 2.4 written out factor by factor takes O(depth^2) matrix products; `model.risk_gradient` takes
-3 depth. Whole steps, A <- A - eta grad f(A) in float64 at d = 64 and depths 64, 128, ..., 4096, are
-timed against a plain chain of as many products: the faster of a jitted scan and a NumPy loop. All
-take turns in every round, and medians are compared. Goal: exponent 1.0 within 0.15, and a step at
-most 2 times as long as the chain, which keeps no activations. Expected: 1.3 to 1.6 times on an AMD
-EPYC, but 2.1 to 2.7 times on an Intel Xeon, whose products are faster.
+Lemma 2.4 written out factor by factor takes O(depth^2) matrix products;
+`model.risk_gradient` takes 3 depth. Whole steps, A <- A - eta grad f(A) in float64 at d
+= 64 and depths 64, 128, ..., 4096, are timed against a plain chain of as many products:
+the faster of a jitted scan and a NumPy loop. All take turns in every round, and medians
+are compared. Goal: exponent 1.0 within 0.15, and a step at most 2 times as long as the
+chain, which keeps no activations. Expected: 1.3 to 1.6 times on an AMD EPYC, but 2.1 to
+2.7 times on an Intel Xeon, whose products are faster.
 
 Command: python -m benchmarks.linear
 Hardware: 2 CPU cores, 1 GB of memory. Time: about 40 s.
@@ -25,22 +27,29 @@ from identity_matters.linear import descent, model
 
 PRODUCTS_PER_LAYER = 3  # in a step: forward, backward and the gradient itself
 
-VARIANTS = {"gradient_step": "steps at seven depths against plain chains of products; 40 s"}
+VARIANTS = {
+    "gradient_step": "steps at seven depths against plain chains of products; 40 s"
+}
 _SETTINGS = {
-    "depths": (64, 128, 256, 512, 1024, 2048, 4096),  # layers; depths and width are our goal's
+    # layers; depths and width are our goal's
+    "depths": (64, 128, 256, 512, 1024, 2048, 4096),
     "width": 64,  # d
-    # Steps per dispatch: enough to cover layers_per_run layers, as short runs are timed badly, and
-    # at least least_updates_per_run, so that memory is not allocated for each step.
+    # Steps per dispatch: enough to cover layers_per_run layers, as short runs are timed
+    # badly, and at least least_updates_per_run, so that memory is not allocated for
+    # each step.
     "layers_per_run": 2048,
     "least_updates_per_run": 5,
     "repeats": 3,  # timed rounds; each times the steps and both chains in turn
     "largest_ratio": 2.0,  # goal: time of a step over that of the faster chain, at most
-    "exponent_tolerance": 0.15,  # goal: step time grows as depth^p with |p - 1| at most this
+    # goal: step time grows as depth^p with |p - 1| at most this
+    "exponent_tolerance": 0.15,
 }
 get_config = configs({"gradient_step": _SETTINGS})
 
 
-def trials(*, depths, width, layers_per_run, least_updates_per_run, repeats, **goals) -> list[dict]:
+def trials(
+    *, depths, width, layers_per_run, least_updates_per_run, repeats, **goals
+) -> list[dict]:
     """One trial for each depth."""
     if len(set(depths)) < 2:
         raise ValueError(f"depths must be at least two different ones, got {depths}")
@@ -51,7 +60,9 @@ def trials(*, depths, width, layers_per_run, least_updates_per_run, repeats, **g
 
 @jax.jit
 def _steps(A, R, Sigma, rate, count):
-    return jax.lax.fori_loop(0, count, lambda _, A: A - rate * model.risk_gradient(A, R, Sigma), A)
+    return jax.lax.fori_loop(
+        0, count, lambda _, A: A - rate * model.risk_gradient(A, R, Sigma), A
+    )
 
 
 @jax.jit
@@ -75,14 +86,20 @@ def _looped_chain(A, M, passes):
 def measure(trial: dict, key) -> dict:
     """Median seconds of a step and of both chains at one depth."""
     rng, depth, width = generator(key), trial["depth"], trial["width"]
-    # A net near initialisation. The chain's layers are orthogonal, so that its numbers stay of
-    # order 1: products that underflow would run at another speed.
+    # A net near initialisation. The chain's layers are orthogonal, so that its numbers
+    # stay of order 1: products that underflow would run at another speed.
     residual = rng.standard_normal((depth, width, width)) / (depth * width)
     orthogonal = np.linalg.qr(rng.standard_normal((depth, width, width)))[0]
-    R = random_matrices.polar_target(rng, width, (), 0.5) if width > 1 else np.ones((1, 1))
+    R = (
+        random_matrices.polar_target(rng, width, (), 0.5)
+        if width > 1
+        else np.ones((1, 1))
+    )
     Sigma, M = np.eye(width), rng.standard_normal((width, width))
     rate = descent.largest_stable_learning_rate(R, Sigma, depth)
-    A, layers, R, Sigma, M_device = map(jnp.asarray, (residual, orthogonal, R, Sigma, M))
+    A, layers, R, Sigma, M_device = map(
+        jnp.asarray, (residual, orthogonal, R, Sigma, M)
+    )
     updates = trial["updates_per_run"]
     passes = PRODUCTS_PER_LAYER * updates
     candidates = {
@@ -93,7 +110,8 @@ def measure(trial: dict, key) -> dict:
     for candidate in candidates.values():
         jax.block_until_ready(candidate())  # compiles, and warms the caches
     medians = shared.seconds_in_turns(candidates, trial["repeats"])
-    medians = {name: seconds / updates for name, seconds in medians.items()}  # of one step
+    # of one step
+    medians = {name: seconds / updates for name, seconds in medians.items()}
     chain = min(medians["scanned_chain_seconds"], medians["looped_chain_seconds"])
     return {
         **medians,
@@ -104,7 +122,9 @@ def measure(trial: dict, key) -> dict:
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Fits step time against depth, and compares the exponent and the ratio with the goals."""
+    """Fits step time against depth, and compares the exponent and the ratio with the
+    goals.
+    """
     exponent = shared.exponent(records, "depth", "step_seconds")
     largest_ratio = largest(records, "ratio")
     deepest = max(records, key=lambda record: record["depth"])
@@ -114,7 +134,9 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         "median_step_over_chain_ratio": statistics.median(r["ratio"] for r in records),
         "deepest_layers": deepest["depth"],
         "deepest_step_seconds": deepest["step_seconds"],
-        "deepest_microseconds_per_layer": 1e6 * deepest["step_seconds"] / deepest["depth"],
+        "deepest_microseconds_per_layer": 1e6
+        * deepest["step_seconds"]
+        / deepest["depth"],
     }
     linear = abs(exponent - 1) <= settings["exponent_tolerance"]
     reached = linear and largest_ratio <= settings["largest_ratio"]

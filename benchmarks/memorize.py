@@ -1,10 +1,11 @@
 """The cost of memorising n points: n x n x k products, close to the speed of bare ones.
 
-Building a network needs, for every point, its largest inner product with any later point: half of
-one n x n x k product. Verifying it needs U h and V relu(...) for all points: two such products.
-Each is timed as a whole against bare, blocked and jitted products of the same shapes, whose results
-are written to memory and not used. Expected at n = 131,072: at most 2 times the bare products, and
-less than 2 GB in a process that builds and verifies, JAX included; time growing as n^2.
+Building a network needs, for every point, its largest inner product with any later
+point: half of one n x n x k product. Verifying it needs U h and V relu(...) for all
+points: two such products. Each is timed as a whole against bare, blocked and jitted
+products of the same shapes, whose results are written to memory and not used. Expected
+at n = 131,072: at most 2 times the bare products, and less than 2 GB in a process that
+builds and verifies, JAX included; time growing as n^2.
 
 Command: python -m benchmarks.memorize
 Hardware: 2 CPU cores. Time: about two minutes.
@@ -23,7 +24,9 @@ from experiments.run.shared import configs, largest, total
 from identity_matters.memorize import construct
 from identity_matters.memorize.network import in_blocks, matmul
 
-VARIANTS = {"construction": "building and verifying, against bare products; two minutes"}
+VARIANTS = {
+    "construction": "building and verifying, against bare products; two minutes"
+}
 _SETTINGS = {
     "examples": (16_384, 32_768, 65_536, 131_072),  # n
     "features": 64,  # d; small, so that products of n x n x k dominate
@@ -36,10 +39,13 @@ _SETTINGS = {
     "largest_exponent": 2.2,  # goal: time grows as n^p with p at most this
     # Goal: peak memory of a process that builds and verifies.
     "largest_memory_gigabytes": 2.0,
-    "largest_load_per_core": shared.MOST_LOAD_PER_CORE,  # above it, a missed goal proves nothing
+    # above it, a missed goal proves nothing
+    "largest_load_per_core": shared.MOST_LOAD_PER_CORE,
 }
 get_config = configs({"construction": _SETTINGS})
-_product_of_tiles = jax.jit(lambda tiles, row, column: matmul(tiles[column], tiles[row].T))
+_product_of_tiles = jax.jit(
+    lambda tiles, row, column: matmul(tiles[column], tiles[row].T)
+)
 
 
 def trials(*, examples, variant, **settings) -> list[dict]:
@@ -72,14 +78,17 @@ def _problem(seed, trial: dict):
 
 
 def measure(trial: dict, key) -> dict:
-    """Seconds for building, for verifying and for the bare products of each, at one n."""
+    """Seconds for building, for verifying and for the bare products of each, at one
+    n.
+    """
     seed = np.asarray(jax.random.key_data(key)).tolist()
     n, width, batch = trial["examples"], trial["width"], trial["batch_examples"]
     rng, x, y = _problem(seed, trial)
     network, _ = _build(x, y, trial, key)
     h = rng.standard_normal((n, width)).astype(np.float32)
     tiles = jnp.asarray(in_blocks(h, min(trial["tile_points"], n)))
-    # Orthogonal layers keep numbers of order one: products that overflow run at another speed.
+    # Orthogonal layers keep numbers of order one: products that overflow run at another
+    # speed.
     rotations = np.linalg.qr(rng.standard_normal((2, len(network.U), width, width)))[0]
     U, V = jnp.asarray(rotations, jnp.float32)
     batches = [jnp.asarray(h[i : i + batch].T) for i in range(0, n, batch)]
@@ -87,7 +96,9 @@ def measure(trial: dict, key) -> dict:
         "build": lambda: _build(x, y, trial, key),
         "inner_products": lambda: _bare_inner_products(tiles),
         "verify": lambda: construct.verify(network, x, y, batch),
-        "block_products": lambda: [_bare_blocks(U, V, h).block_until_ready() for h in batches],
+        "block_products": lambda: [
+            _bare_blocks(U, V, h).block_until_ready() for h in batches
+        ],
     }
     for compiled in ("inner_products", "block_products"):
         candidates[compiled]()
@@ -109,21 +120,31 @@ def _build(x, y, trial: dict, key):
 
 
 def _peak_memory_gigabytes(seed, trial: dict) -> float:
-    """Peak resident memory of this process after it has built and verified one network."""
+    """Peak resident memory of this process after it has built and verified one
+    network.
+    """
     _, x, y = _problem(seed, trial)
     network, _ = _build(x, y, trial, jax.random.key(0))
     construct.verify(network, x, y, trial["batch_examples"])
     # Not getrusage: its maximum survives exec, so it may be the parent's.
     status = pathlib.Path("/proc/self/status").read_text()
-    kibibytes = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
+    kibibytes = next(
+        line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")
+    )
     return int(kibibytes) * 1024 / 1e9
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Compares ratios, growth and memory with the goals; undecided on a loaded machine."""
+    """Compares ratios, growth and memory with the goals; undecided on a loaded
+    machine.
+    """
     at_most = max(records, key=lambda record: record["examples"])
     memory, errors = at_most["peak_memory_gigabytes"], total(records, "errors")
-    metrics = {"examples": at_most["examples"], "errors": errors, "peak_memory_gigabytes": memory}
+    metrics = {
+        "examples": at_most["examples"],
+        "errors": errors,
+        "peak_memory_gigabytes": memory,
+    }
     reached = [errors == 0, memory <= settings["largest_memory_gigabytes"]]
     for phase in ("build", "verify"):
         ratio = at_most[f"{phase}_ratio"]
@@ -131,9 +152,13 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         metrics[f"{phase}_seconds"] = at_most[f"{phase}_seconds"]
         metrics[f"{phase}_time_exponent"] = exponent
         metrics[f"{phase}_over_bare_products_ratio"] = ratio
-        reached += [ratio <= settings["largest_ratio"], exponent <= settings["largest_exponent"]]
+        reached += [
+            ratio <= settings["largest_ratio"],
+            exponent <= settings["largest_exponent"],
+        ]
     metrics["load_per_core"] = largest(records, "load_per_core")
-    most_load = math.inf if errors else settings["largest_load_per_core"]  # load explains no error
+    # load explains no error
+    most_load = math.inf if errors else settings["largest_load_per_core"]
     return shared.judged("construction-cost", metrics, all(reached), records, most_load)
 
 

@@ -1,7 +1,9 @@
-"""Theorem 3.2 at ImageNet's size: time and memory from 10^4 points to 1,281,167, resumable.
+"""Theorem 3.2 at ImageNet's size: time and memory from 10^4 points to 1,281,167,
+resumable.
 
-For each n a network for random points of R^64 is built, stored, and run on all n points, batch by
-batch. What is done is kept: after an interruption, the same command goes on with the next batch.
+For each n a network for random points of R^64 is built, stored, and run on all n
+points, batch by batch. What is done is kept: after an interruption, the same command
+goes on with the next batch.
 
 Command: python -m benchmarks.memorize_at_scale DIRECTORY [N ...]
 Hardware: 2 CPU cores, 4 GB. Time: about half an hour for the largest n, growing as n^2.
@@ -35,7 +37,9 @@ def problem(n: int) -> tuple[np.ndarray, np.ndarray]:
 def peak_memory_gigabytes() -> float:
     """The largest resident memory of this process so far."""
     status = pathlib.Path("/proc/self/status").read_text(encoding="ascii")
-    kibibytes = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
+    kibibytes = next(
+        line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")
+    )
     return int(kibibytes) * 1024 / 1e9
 
 
@@ -63,7 +67,10 @@ def build(n: int, directory: pathlib.Path) -> Network:
         "certificate": memorized.certificate._asdict(),
     }
     temporary = stored.with_suffix(".tmp.npz")
-    np.savez(temporary, **{name: np.asarray(a) for name, a in memorized.network._asdict().items()})
+    np.savez(
+        temporary,
+        **{name: np.asarray(a) for name, a in memorized.network._asdict().items()},
+    )
     temporary.replace(stored)
     _append(directory / "built.jsonl", record)
     return memorized.network
@@ -81,7 +88,9 @@ def run(n: int, network: Network, directory: pathlib.Path) -> None:
         started, cpu = time.perf_counter(), time.process_time()
         labels = y[start : start + BATCH_EXAMPLES]
         outputs = np.asarray(forward(network, x[start : start + BATCH_EXAMPLES]))
-        off = np.abs(outputs - np.eye(NUM_CLASSES, dtype=np.float32)[labels]).max(axis=1)
+        off = np.abs(outputs - np.eye(NUM_CLASSES, dtype=np.float32)[labels]).max(
+            axis=1
+        )
         record = {
             "start": start,
             "examples": len(labels),

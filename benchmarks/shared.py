@@ -1,4 +1,6 @@
-"""Shared by benchmarks: processes of their own, timing, growth, verdicts that allow for load."""
+"""Shared by benchmarks: processes of their own, timing, growth, verdicts that allow for
+load.
+"""
 
 import concurrent.futures
 import multiprocessing
@@ -15,19 +17,26 @@ from experiments import run
 from experiments.run.shared import reproduced
 from identity_matters import limits
 
-# Load average per core above which times say little. A benchmark alone brings it near 1.
+# Load average per core above which times say little. A benchmark alone brings it near
+# 1.
 MOST_LOAD_PER_CORE = 1.25
 
 
 def alone(function: Callable[..., Any], *arguments: Any) -> Any:
-    """``function(*arguments)``, all picklable, in a new process; BrokenProcessPool on a crash."""
+    """``function(*arguments)``, all picklable, in a new process; BrokenProcessPool on a
+    crash.
+    """
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(function, *arguments).result()
 
 
-def seconds_in_turns(candidates: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median seconds of each candidate, as ``NAME_seconds``; each round times all in turn."""
+def seconds_in_turns(
+    candidates: dict[str, Callable[[], Any]], rounds: int
+) -> dict[str, float]:
+    """Median seconds of each candidate, as ``NAME_seconds``; each round times all in
+    turn.
+    """
     seconds: dict[str, list[float]] = {f"{name}_seconds": [] for name in candidates}
     for _ in range(rounds):
         for own, candidate in zip(seconds.values(), candidates.values(), strict=True):
@@ -43,14 +52,22 @@ def load_per_core() -> float:
 
 
 def exponent(records: list[dict], size: str, seconds: str) -> float:
-    """The p of the least-squares fit seconds ~ size^p, for two fields of the records."""
+    """The p of the least-squares fit seconds ~ size^p, for two fields of the
+    records.
+    """
     sizes, times = ([record[name] for record in records] for name in (size, seconds))
     return float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
 
 
-def judged(claim, metrics, reached, records, most_load_per_core=MOST_LOAD_PER_CORE) -> run.Verdict:
-    """Reproduced iff the goals are reached; undecided if they are missed on a loaded machine."""
-    load = max((r["load_per_core"] for r in records if "load_per_core" in r), default=0.0)
+def judged(
+    claim, metrics, reached, records, most_load_per_core=MOST_LOAD_PER_CORE
+) -> run.Verdict:
+    """Reproduced iff the goals are reached; undecided if they are missed on a loaded
+    machine.
+    """
+    load = max(
+        (r["load_per_core"] for r in records if "load_per_core" in r), default=0.0
+    )
     if reached or load <= most_load_per_core:
         return run.Verdict(claim, metrics, reproduced(reached))
     print(f"undecided: load average {load:.2f} a core")

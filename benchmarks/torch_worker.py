@@ -1,9 +1,9 @@
 """The all-convolutional residual net of Table 1 in plain PyTorch, timed on request.
 
-`benchmarks.train_step` runs this file. It writes the settings as one line of JSON, and reads a line
-that describes the machine and the net. Then it writes a number of steps per line, and reads how
-many seconds they took, by the clock and of the CPU. One batch stays on the device: only forward
-pass, backward pass and update are timed.
+`benchmarks.train_step` runs this file. It writes the settings as one line of JSON, and
+reads a line that describes the machine and the net. Then it writes a number of steps
+per line, and reads how many seconds they took, by the clock and of the CPU. One batch
+stays on the device: only forward pass, backward pass and update are timed.
 """
 
 import json
@@ -14,16 +14,21 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-# The classes and size of CIFAR-10's images, and what all nets of Table 1 have in common.
+# The classes and size of CIFAR-10's images, and what all nets of Table 1 have in
+# common.
 NUM_CLASSES, IMAGE_PIXELS, STEM_WIDTH, KERNEL = 10, 32, 16, 3
 
 
 class Block(nn.Module):
-    """x + C2(ReLU(C1 x)); average pool and zero channels on the shortcut where shapes change."""
+    """x + C2(ReLU(C1 x)); average pool and zero channels on the shortcut where shapes
+    change.
+    """
 
     def __init__(self, channels_in: int, channels: int, stride: int):
         super().__init__()
-        self.conv1 = nn.Conv2d(channels_in, channels, KERNEL, stride, KERNEL // 2, bias=False)
+        self.conv1 = nn.Conv2d(
+            channels_in, channels, KERNEL, stride, KERNEL // 2, bias=False
+        )
         self.conv2 = nn.Conv2d(channels, channels, KERNEL, 1, KERNEL // 2, bias=False)
         before = (channels - channels_in) // 2
         self.stride, self.added = stride, (before, channels - channels_in - before)
@@ -47,9 +52,13 @@ class AllConvResidual(nn.Module):
         self.stem = nn.Conv2d(3, STEM_WIDTH, KERNEL, padding=KERNEL // 2, bias=False)
         nn.init.normal_(self.stem.weight, std=1 / (KERNEL * STEM_WIDTH**0.5))
         blocks, channels = [], STEM_WIDTH
-        for stage, (count, width) in enumerate(zip(blocks_per_stage, widths, strict=True)):
+        for stage, (count, width) in enumerate(
+            zip(blocks_per_stage, widths, strict=True)
+        ):
             for index in range(count):
-                blocks.append(Block(channels, width, 2 if stage > 0 and index == 0 else 1))
+                blocks.append(
+                    Block(channels, width, 2 if stage > 0 and index == 0 else 1)
+                )
                 channels = width
         self.blocks = nn.Sequential(*blocks)
         limit = (3 / channels) ** 0.5
@@ -68,11 +77,14 @@ def main() -> None:
     net = AllConvResidual(settings["blocks_per_stage"], settings["widths"])
     net.to(device, memory_format=torch.channels_last)
     batch, rate = settings["batch_examples"], settings["learning_rate"]
-    optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9, weight_decay=1e-4)
+    optimizer = torch.optim.SGD(
+        net.parameters(), lr=rate, momentum=0.9, weight_decay=1e-4
+    )
     images = torch.randn(batch, 3, IMAGE_PIXELS, IMAGE_PIXELS, device=device)
     images = images.contiguous(memory_format=torch.channels_last)
     labels = torch.randint(NUM_CLASSES, (batch,), device=device)
-    forward = torch.compile(net) if device == "cuda" else net  # most CPU users run it eagerly
+    # most CPU users run it eagerly
+    forward = torch.compile(net) if device == "cuda" else net
     half = settings["compute_dtype"] == "bfloat16"
 
     def step():
@@ -84,7 +96,11 @@ def main() -> None:
         return loss
 
     step()
-    described = {"torch": torch.__version__, "device": device, "threads": torch.get_num_threads()}
+    described = {
+        "torch": torch.__version__,
+        "device": device,
+        "threads": torch.get_num_threads(),
+    }
     described["parameters"] = sum(p.numel() for p in net.parameters())
     print(json.dumps(described), flush=True)
     for line in sys.stdin:

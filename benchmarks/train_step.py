@@ -1,15 +1,17 @@
-"""Training speed: images per second of our step against plain PyTorch, on the same machine.
+"""Training speed: images per second of our step against plain PyTorch, on the same
+machine.
 
-Our side is a whole step of this suite: gathering the batch on the device, augmentation, forward and
-backward pass, weight decay and momentum, with its metrics read as in a training. PyTorch's side,
-torch_worker.py, has its batch drawn beforehand and does not augment. It uses channels_last, on a
-GPU with bf16 autocast and torch.compile, on a CPU eagerly, in float32 and with bf16 autocast. All
-take turns in every round. Their medians are compared, and on a CPU the seconds that the processor
-spent, which other load changes less. Both sides have random pixels. Goals: on a CPU at least level
-with PyTorch in float32, for Table 1's net, one of a quarter of its width and `cifar10/small`; on a
+Our side is a whole step of this suite: gathering the batch on the device, augmentation,
+forward and backward pass, weight decay and momentum, with its metrics read as in a
+training. PyTorch's side, torch_worker.py, has its batch drawn beforehand and does not
+augment. It uses channels_last, on a GPU with bf16 autocast and torch.compile, on a CPU
+eagerly, in float32 and with bf16 autocast. All take turns in every round. Their medians
+are compared, and on a CPU the seconds that the processor spent, which other load
+changes less. Both sides have random pixels. Goals: on a CPU at least level with PyTorch
+in float32, for Table 1's net, one of a quarter of its width and `cifar10/small`; on a
 GPU, for Table 1's net alone, 1.2 times its images per second, and on an H200 33,000.
 
-Command: python -m benchmarks.train_step    # needs PyTorch: make bench-train installs it
+Command: make bench-train, which installs PyTorch for it
 Hardware: any. Time: two to three minutes on 2 CPU cores.
 """
 
@@ -37,7 +39,8 @@ from identity_matters.train import step as steps
 _WORKER = pathlib.Path(__file__).resolve().parent / "torch_worker.py"
 _ORDER_SEED = 0
 _EXAMPLES = 10_000  # on our side, from which the steps take their batches
-# Measured before the benchmark starts: its own threads and PyTorch's would count as load.
+# Measured before the benchmark starts: its own threads and PyTorch's would count as
+# load.
 _LOAD_PER_CORE = shared.load_per_core()
 
 VARIANTS = ("cpu", "gpu")
@@ -73,15 +76,23 @@ _COMMON = {
 get_config = configs(_SETTINGS, _COMMON)
 
 
-def trials(*, variant, nets, least_speedup, images_per_second_goals, **size) -> list[dict]:
+def trials(
+    *, variant, nets, least_speedup, images_per_second_goals, **size
+) -> list[dict]:
     """One trial for each net."""
     if size["steps_per_round"] % size["steps_per_dispatch"]:
         got = f"got {size['steps_per_round']} and {size['steps_per_dispatch']}"
-        raise ValueError(f"steps_per_round must be a multiple of steps_per_dispatch, {got}")
+        raise ValueError(
+            f"steps_per_round must be a multiple of steps_per_dispatch, {got}"
+        )
     if (jax.default_backend() == "cpu") != (variant == "cpu"):
-        raise ValueError(f"variant {variant} does not fit this machine's {jax.default_backend()}")
+        raise ValueError(
+            f"variant {variant} does not fit this machine's {jax.default_backend()}"
+        )
     if not pathlib.Path(size["torch_python"]).exists():
-        raise ValueError(f"there is no {size['torch_python']} with PyTorch; run: make bench-train")
+        raise ValueError(
+            f"there is no {size['torch_python']} with PyTorch; run: make bench-train"
+        )
     return [{"net": name, **net, **size} for name, net in nets.items()]
 
 
@@ -95,11 +106,15 @@ def measure(trial: dict, key, log) -> dict:
     with contextlib.ExitStack() as stack:
         rounds = {"ours": _our_rounds(training, trial, key)}
         for name, settings in peers.items():
-            rounds[name] = stack.enter_context(contextlib.closing(_torch_rounds(settings)))
+            rounds[name] = stack.enter_context(
+                contextlib.closing(_torch_rounds(settings))
+            )
         described = {name: next(rounds[name]) for name in peers}["torch"]
         ours, theirs = training.parameters, described["parameters"]
         if ours != theirs:
-            raise RuntimeError(f"the nets differ: {ours} parameters here and {theirs} in PyTorch")
+            raise RuntimeError(
+                f"the nets differ: {ours} parameters here and {theirs} in PyTorch"
+            )
         seconds: dict[str, list] = {name: [] for name in rounds}
         cpu_seconds: dict[str, list] = {name: [] for name in rounds}
         for _ in range(trial["rounds"] + 1):
@@ -124,7 +139,9 @@ def measure(trial: dict, key, log) -> dict:
         "speedup": rates["ours"] / rates["torch"],
         "torch_cpu_seconds_over_ours": spent["torch"] / spent["ours"],
         "model_flops_per_second": rates["ours"] * flops,
-        "utilization_percent": None if peak is None else 100 * rates["ours"] * flops / peak,
+        "utilization_percent": (
+            None if peak is None else 100 * rates["ours"] * flops / peak
+        ),
         "round_seconds": seconds,
         "round_cpu_seconds": cpu_seconds,
         "load_per_core": _LOAD_PER_CORE,
@@ -132,15 +149,19 @@ def measure(trial: dict, key, log) -> dict:
 
 
 def _training(trial: dict) -> train.Training:
-    """Table 1's blocks and the paper's optimizer, with random pixels as PyTorch's side has them.
+    """Table 1's blocks and the paper's optimizer, with random pixels as PyTorch's side
+    has them.
 
     On zeros a GPU is faster than on images: fewer bits change.
     """
     data, rate = {"dataset": "cifar10"}, trial["learning_rate"]
-    model = {name: trial[name] for name in ("blocks_per_stage", "widths", "compute_dtype")}
+    model = {
+        name: trial[name] for name in ("blocks_per_stage", "widths", "compute_dtype")
+    }
     optim = {"schedule": "constant", "boundary_steps": (), "learning_rate": rate}
     sizes = {name: trial[name] for name in ("batch_examples", "steps_per_dispatch")}
-    # On a CPU the devices that a training uses, else one accelerator, as PyTorch uses one.
+    # On a CPU the devices that a training uses, else one accelerator, as PyTorch uses
+    # one.
     devices = 0 if jax.default_backend() == "cpu" else 1
     groups = train.settings("paper", data, model, optim, **sizes, devices=devices)
     rng, source = np.random.default_rng(_ORDER_SEED), datasets.find_source("cifar10")
@@ -151,9 +172,17 @@ def _training(trial: dict) -> train.Training:
     return train.Training(**groups, images=images)
 
 
-def _our_rounds(training: train.Training, trial: dict, key) -> Iterator[tuple[float, float]]:
-    """Yields (seconds, seconds of the CPU) of one round of steps after the other, metrics read."""
-    here, task, per_dispatch = training.parallel, training.task, trial["steps_per_dispatch"]
+def _our_rounds(
+    training: train.Training, trial: dict, key
+) -> Iterator[tuple[float, float]]:
+    """Yields (seconds, seconds of the CPU) of one round of steps after the other,
+    metrics read.
+    """
+    here, task, per_dispatch = (
+        training.parallel,
+        training.task,
+        trial["steps_per_dispatch"],
+    )
     init_key, step_key = jax.random.split(key)
     stream = here.open_train(_ORDER_SEED, 0, sys.maxsize)  # endless: the caller stops
     state = steps.initial_state(task.init(init_key), task.optimizer)
@@ -170,7 +199,9 @@ def _our_rounds(training: train.Training, trial: dict, key) -> Iterator[tuple[fl
 
 
 def _torch_rounds(trial: dict) -> Iterator:
-    """Yields torch_worker.py's description of itself, then seconds as `_our_rounds` does."""
+    """Yields torch_worker.py's description of itself, then seconds as `_our_rounds`
+    does.
+    """
     command, pipe = [trial["torch_python"], str(_WORKER)], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
 
@@ -191,7 +222,9 @@ SHOWN = ("speedup", "torch_cpu_seconds_over_ours", "utilization_percent")
 
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
-    """Reproduced iff every net reaches the speedup asked for and the device's own goal."""
+    """Reproduced iff every net reaches the speedup asked for and the device's own
+    goal.
+    """
     metrics = {"least_speedup_asked": config["least_speedup"]}
     goals = [record["speedup"] >= config["least_speedup"] for record in records]
     for record in records:
@@ -206,7 +239,9 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     return shared.judged("training-speed", metrics, bool(goals) and all(goals), records)
 
 
-EXPERIMENT = run.Experiment("benchmark_train_step", trials, measure, verdict, trains=True)
+EXPERIMENT = run.Experiment(
+    "benchmark_train_step", trials, measure, verdict, trains=True
+)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

@@ -1,7 +1,9 @@
-"""Entry points, run as ``python -m experiments.NAME``; most reproduce a claim, figure or table.
+"""Entry points, run as ``python -m experiments.NAME``.
 
-A file, here or in images/, is an experiment if it defines EXPERIMENT. The other entry points are
-the commands compare, promote, report and reproduce, and images.prepare_data.
+Most reproduce a claim, figure or table.
+
+A file, here or in images/, is an experiment if it defines EXPERIMENT. The other entry
+points are the commands compare, promote, report and reproduce, and images.prepare_data.
 """
 
 import importlib
@@ -10,15 +12,17 @@ import pathlib
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-# Name of a module's list of variants -> the note that --help prints beside each. `make reproduce`
-# runs the first and, on an accelerator, the second; the others need prepared data or more time.
+# Name of a module's list of variants -> the note that --help prints beside each. `make
+# reproduce` runs the first and, on an accelerator, the second; the others need prepared
+# data or more time.
 KINDS = {
     "VARIANTS": "",
     "ACCELERATOR_VARIANTS": "needs an accelerator",
     "OTHER_VARIANTS": "only when named",
 }
 
-# Name of each experiment -> its module, found by a text search so that nothing is imported.
+# Name of each experiment -> its module, found by a text search so that nothing is
+# imported.
 MODULES = {
     path.stem: ".".join(path.relative_to(HERE.parent).with_suffix("").parts)
     for path in sorted([*HERE.glob("*.py"), *HERE.glob("images/*.py")])
@@ -29,8 +33,8 @@ MODULES = {
 def open_closed_streams() -> None:
     """Opens what is closed of standard input, output and error, to nowhere.
 
-    Otherwise a file of a run could get the number of standard error, and whatever a library says
-    would be written into it.
+    Otherwise a file of a run could get the number of standard error, and whatever a
+    library says would be written into it.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -54,15 +58,23 @@ def find(name: str):
 
 
 def variants(name: str, *kinds: str) -> tuple[str, ...]:
-    """The variants of an experiment, of the given `KINDS`, or of all kinds if none is given."""
+    """The variants of an experiment, of the given `KINDS`, or of all kinds if none is
+    given.
+    """
     module = find(name).settings_module
     return tuple(v for kind in kinds or KINDS for v in getattr(module, kind, ()))
 
 
 def find_variants(name: str, wanted: str) -> list[str]:
-    """The variants `wanted` or ``{wanted}/...``, as for "cifar10"; ValueError if there is none."""
+    """The variants `wanted` or ``{wanted}/...``, as for "cifar10"; ValueError if there
+    is none.
+    """
     known = variants(name)
-    found = [variant for variant in known if variant == wanted or variant.startswith(f"{wanted}/")]
+    found = [
+        variant
+        for variant in known
+        if variant == wanted or variant.startswith(f"{wanted}/")
+    ]
     if not found:
         raise ValueError(f"{name} has no variant {wanted!r}; it has {', '.join(known)}")
     return found

@@ -23,11 +23,16 @@ def find_lock() -> str:
     """The lock in requirements/ that fits this machine: cpu, cuda12, cuda13 or tpu.
 
     Raises:
-      ValueError: if there is an accelerator that cannot be used; the message says what is missing.
+      ValueError: if there is an accelerator that cannot be used; the message says what
+        is missing.
     """
     try:
         found = subprocess.run(
-            [str(_FIND)], capture_output=True, text=True, timeout=_FIND_SECONDS, check=False
+            [str(_FIND)],
+            capture_output=True,
+            text=True,
+            timeout=_FIND_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError):  # no bash, say
         return "cpu"
@@ -42,7 +47,9 @@ def installed_plugin() -> str | None:
 
 
 def are_usable() -> bool:
-    """Whether trainings here would run on an accelerator, as far as can be told without JAX."""
+    """Whether trainings here would run on an accelerator, as far as can be told without
+    JAX.
+    """
     if os.environ.get("JAX_PLATFORMS") == "cpu" or installed_plugin() is None:
         return False
     try:
@@ -54,30 +61,35 @@ def are_usable() -> bool:
 def require_used() -> None:
     """Refuses to train on the CPU by accident.
 
-    JAX falls back to the CPU without a word if its plugin is missing, or finds no device. Setting
-    JAX_PLATFORMS, to whatever value, says what is wanted.
+    JAX falls back to the CPU without a word if its plugin is missing, or finds no
+    device. Setting JAX_PLATFORMS, to whatever value, says what is wanted.
 
     Raises:
-      ValueError: if JAX computes on the CPU although an accelerator or its plugin is here.
+      ValueError: if JAX computes on the CPU although an accelerator or its plugin is
+        here.
     """
     if os.environ.get("JAX_PLATFORMS") or jax.default_backend() != "cpu":
         return
     advice = "to train on the CPU all the same, set JAX_PLATFORMS=cpu"
     if plugin := installed_plugin():
-        raise ValueError(f"{plugin} is installed, but JAX finds no {PLUGINS[plugin]}; {advice}")
+        raise ValueError(
+            f"{plugin} is installed, but JAX finds no {PLUGINS[plugin]}; {advice}"
+        )
     try:
         lock = find_lock()
     except ValueError as error:
         raise ValueError(f"{error}; {advice}") from None
     if lock != "cpu":
         raise ValueError(
-            f"there is an accelerator, but this environment is for CPUs; run: make setup"
-            f" ACCEL={lock}; {advice}"
+            "there is an accelerator, but this environment is for CPUs; run: make"
+            f" setup ACCEL={lock}; {advice}"
         )
 
 
 def least_cpu_hours(flops: float) -> float:
-    """Hours that so many operations take here, at the speed of a product of float32 matrices."""
+    """Hours that so many operations take here, at the speed of a product of float32
+    matrices.
+    """
     matrix = np.ones((_PRODUCT_SIDE, _PRODUCT_SIDE), np.float32)
     best_seconds = float("inf")
     for _ in range(3):
@@ -88,7 +100,8 @@ def least_cpu_hours(flops: float) -> float:
 
 
 def warning_of_hours(flops: float, instead: str) -> str | None:
-    """What to say before a training of so many operations begins on a CPU, if it will take long.
+    """What to say before a training of so many operations begins on a CPU, if it will
+    take long.
 
     Args:
       flops: floating-point operations of all its steps.
@@ -100,6 +113,7 @@ def warning_of_hours(flops: float, instead: str) -> str | None:
     if hours < LONG_HOURS:
         return None
     return (
-        f"no accelerator found: this takes at least {hours:.3g} hours on {limits.usable_cores()}"
-        f" cores, even at the speed of matrix products; {instead}"
+        f"no accelerator found: this takes at least {hours:.3g} hours on"
+        f" {limits.usable_cores()} cores, even at the speed of matrix products;"
+        f" {instead}"
     )

@@ -1,7 +1,9 @@
-"""Shared by the commands: where runs are, what they print, one-line errors for a bad command line.
+"""Shared by the commands: where runs are, what they print, one-line errors for a bad
+command line.
 
-Runs may come from others, and their paths and values may hold anything. Whatever a command prints
-goes through `show`, `complain` or a `console`, which let no control character through.
+Runs may come from others, and their paths and values may hold anything. Whatever a
+command prints goes through `show`, `complain` or a `console`, which let no control
+character through.
 """
 
 import collections
@@ -22,15 +24,21 @@ from identity_matters.paths import expand_home
 RESULTS_DIR = flags.DEFINE_string(
     "results_dir", "results/local", "Your runs, and their report.", allow_override=True
 )
-REFERENCE_DIR = flags.DEFINE_string("reference_dir", "results/reference", "The committed runs.")
+REFERENCE_DIR = flags.DEFINE_string(
+    "reference_dir", "results/reference", "The committed runs."
+)
 
 
 class Console(rich.console.Console):
-    """A console on standard output that prints text without control characters or markup."""
+    """A console on standard output that prints text without control characters or
+    markup.
+    """
 
     def __init__(self) -> None:
         # Without a terminal rich would wrap lines at 80 columns.
-        super().__init__(soft_wrap=not sys.stdout.isatty(), highlight=False, markup=False)
+        super().__init__(
+            soft_wrap=not sys.stdout.isatty(), highlight=False, markup=False
+        )
 
     def print(self, *objects: Any, **options: Any) -> None:
         super().print(*map(_shown, objects), **options)
@@ -42,7 +50,8 @@ def _shown(value: Any) -> Any:
         return runs.visible(value)
     if isinstance(value, rich.text.Text):
         clean = value.copy()
-        clean.plain = runs.visible(value.plain)  # of the same length, so its styles still fit
+        # of the same length, so its styles still fit
+        clean.plain = runs.visible(value.plain)
         return clean
     return value
 
@@ -63,11 +72,12 @@ def counted(verdicts: collections.Counter) -> str:
 
 
 def run(main: Callable[[list[str]], int], takes: str = "") -> None:
-    """Calls `main` with the positional arguments and exits with the code that it returns.
+    """Calls `main` with the positional arguments and exits with the code that it
+    returns.
 
-    For a wrong flag or argument, a RunError, a ValidationError or a failure of the machine (an
-    OSError) in `main`, it prints one line and exits with code 2. `takes` describes the positional
-    arguments for error messages; empty means there are none.
+    For a wrong flag or argument, a RunError, a ValidationError or a failure of the
+    machine (an OSError) in `main`, it prints one line and exits with code 2. `takes`
+    describes the positional arguments for error messages; empty means there are none.
     """
     app.define_help_flags()
     for stream in (sys.stdout, sys.stderr):
@@ -91,7 +101,9 @@ def run(main: Callable[[list[str]], int], takes: str = "") -> None:
 def _directory(name: str, value: str) -> str:
     """The value of a flag that names a directory on this machine."""
     if "://" in value:
-        raise flags.ValidationError(f"--{name} must be on this machine; copy {value} here first")
+        raise flags.ValidationError(
+            f"--{name} must be on this machine; copy {value} here first"
+        )
     try:
         return expand_home(value)
     except ValueError as error:

@@ -1,10 +1,9 @@
 """Prints, for each claim, the results of the paper, the reference runs and your runs.
 
-Command: make compare
-The exit code is 1 if a run contradicts the committed reference (or its claim, if there is no
-reference and the run is at paper scale), if a run cannot be read, or if there are runs but none is
-finished.
-"undecided" and "not comparable" contradict nothing. `make report` has all measured values.
+Command: make compare The exit code is 1 if a run contradicts the committed reference
+(or its claim, if there is no reference and the run is at paper scale), if a run cannot
+be read, or if there are runs but none is finished. "undecided" and "not comparable"
+contradict nothing. `make report` has all measured values.
 """
 
 import collections
@@ -32,21 +31,27 @@ _STYLES = {
 def _main(_: list[str]) -> int:
     directory = pathlib.Path(commands.RESULTS_DIR.value)
     if not directory.is_dir():
-        message = f"{directory}: there is no such directory; `make reproduce` makes runs"
+        message = (
+            f"{directory}: there is no such directory; `make reproduce` makes runs"
+        )
         raise flags.ValidationError(message)
     reference = read("reference", commands.REFERENCE_DIR.value)
     yours = read("yours", directory)
     console = commands.Console()
     for claim in paper.CLAIMS.values():
         _print_claim(claim, reference, yours, console)
-    problems = [f"skipped: {problem}" for problem in (*reference.problems, *yours.problems)]
+    problems = [
+        f"skipped: {problem}" for problem in (*reference.problems, *yours.problems)
+    ]
     for line in (*problems, *yours.unfinished, *versions(yours, reference)):
         console.print(line, style="yellow")
     against = contradictions(yours.groups, reference.groups)
     for line in against:
         console.print(f"contradiction: {line}", style="red")
     if not (yours.runs or yours.unfinished or problems):
-        console.print(f"{directory}: there are no runs yet; `make reproduce` makes them")
+        console.print(
+            f"{directory}: there are no runs yet; `make reproduce` makes them"
+        )
         return 0
     console.print(_counts(yours, len(against), len(problems)))
     console.print(f"all values: {directory / 'report.html'} (make report)")
@@ -54,7 +59,10 @@ def _main(_: list[str]) -> int:
 
 
 def _print_claim(
-    claim: paper.Claim, reference: Collection, yours: Collection, console: commands.Console
+    claim: paper.Claim,
+    reference: Collection,
+    yours: Collection,
+    console: commands.Console,
 ) -> None:
     """Prints title, verdict and results of a claim that you have runs of."""
     known = verdicts(claim.id, reference.groups)
@@ -62,7 +70,9 @@ def _print_claim(
     if verdict == NOT_RUN:
         return
     style = next(style for start, style in _STYLES.items() if start in verdict)
-    console.print(rich.text.Text.assemble((claim.title, "bold"), ": ", (verdict, style)))
+    console.print(
+        rich.text.Text.assemble((claim.title, "bold"), ": ", (verdict, style))
+    )
     results = {
         "paper": claim.published,
         "reference": headline(claim.id, reference.groups),
@@ -78,13 +88,17 @@ def _print_claim(
 def _counts(yours: Collection, contradicted: int, unreadable: int) -> str:
     """How many runs, verdicts, contradictions and unreadable runs there are."""
     runs = f"{len(yours.runs)} finished run{'' if len(yours.runs) == 1 else 's'}"
-    counted = commands.counted(collections.Counter(group.verdict for group in yours.groups))
+    counted = commands.counted(
+        collections.Counter(group.verdict for group in yours.groups)
+    )
     by_verdict = f": {counted}" if counted else ""
     return f"{runs}{by_verdict}; {contradicted} contradictions, {unreadable} unreadable"
 
 
 def versions(yours: Collection, reference: Collection) -> list[str]:
-    """One line for each jax version of yours that no reference run used, if any is known."""
+    """One line for each jax version of yours that no reference run used, if any is
+    known.
+    """
     here, there = (
         {
             str(environment["packages"].get("jax", "unknown"))
@@ -94,7 +108,11 @@ def versions(yours: Collection, reference: Collection) -> list[str]:
         for found in (yours, reference)
     )
     known = ", ".join(sorted(there))
-    return [f"jax {own} here, {known} in the reference" for own in sorted(here - there) if known]
+    return [
+        f"jax {own} here, {known} in the reference"
+        for own in sorted(here - there)
+        if known
+    ]
 
 
 if __name__ == "__main__":

@@ -1,19 +1,24 @@
 """MLPs of 2 to 1200 layers with and without the identity, on real images.
 
-A blog post on the paper (S. Bhattacharya, sagnibak.github.io/blog/identity-matters) minimizes
-E||y - f(x)||^2 with f(x) = W_l ... W_1 x from zero-centred weights of small variance: all other
-layers attenuate the gradient of a layer. With W_i + I in place of W_i, even 1200 layers train, and
-no W_i needs to move further than O(1/l) from zero. Here y is the one-hot vector of the label.
+A blog post on the paper (S. Bhattacharya, sagnibak.github.io/blog/identity-matters)
+minimizes E||y - f(x)||^2 with f(x) = W_l ... W_1 x from zero-centred weights of small
+variance: all other layers attenuate the gradient of a layer. With W_i + I in place of
+W_i, even 1200 layers train, and no W_i needs to move further than O(1/l) from zero.
+Here y is the one-hot vector of the label.
 
-* digits/relu, digits/linear: with the identity, and without it from the same or standard weights.
-* digits/orthogonal: without the identity, from orthogonal weights, which lose no direction.
+* digits/relu, digits/linear: with the identity, and without it from the same or
+  standard weights.
+* digits/orthogonal: without the identity, from orthogonal weights, which lose no
+  direction.
 
 Command: python -m experiments.deep_mlp --config=:digits/relu
-Hardware: 2 CPU cores, one of them in use; the times are listed with the variants. float32.
-Expected: with the identity, nets of every depth train. Without it, from small or standard weights,
-no net of 256 layers or more trains in this many updates. From small weights the gradient is 0 in
-float32 from 32 layers on. Standard weights preserve far more of it, but deep nets then map all
-inputs to nearly one line. From orthogonal weights linear nets train as with the identity.
+Hardware: 2 CPU cores, one of them in use; the times are listed with the variants.
+float32.
+Expected: with the identity, nets of every depth train. Without it, from small or
+standard weights, no net of 256 layers or more trains in this many updates. From small
+weights the gradient is 0 in float32 from 32 layers on. Standard weights preserve far
+more of it, but deep nets then map all inputs to nearly one line. From orthogonal
+weights linear nets train as with the identity.
 """
 
 import collections
@@ -28,14 +33,23 @@ import optax
 import scipy.linalg
 
 from experiments import run
-from experiments.run.shared import configs, grid, largest, least, reproduced, total, where
+from experiments.run.shared import (
+    configs,
+    grid,
+    largest,
+    least,
+    reproduced,
+    total,
+    where,
+)
 from identity_matters import nets, paper, random_matrices
 from identity_matters.batches import batch_plan
 from identity_matters.images import datasets
 from identity_matters.nets import mlp
 from identity_matters.preprocessing import Preprocessing
 
-DIVERGED_LOSS = 1e4  # a training with a larger batch loss has diverged; the zero map has loss 1
+# a training with a larger batch loss has diverged; the zero map has loss 1
+DIVERGED_LOSS = 1e4
 # Fields of the deepest net of each kind that become metrics.
 _OF_DEEPEST = (
     "train_loss",
@@ -73,11 +87,14 @@ def _changes(variant: str) -> dict:
         "depths": (16, 32, 64, 256) if long else (2, 4, 8, 16, 32, 64, 256, 1200),
         "nets": nets,  # the settings that differ between nets
         "train": {
-            # l times the first rate of a cosine decay: the curvature at the identity grows like l.
+            # l times the first rate of a cosine decay: the curvature at the identity
+            # grows like l.
             "rates_times_depth": (3.0, 1.0, 0.3, 0.1, 0.03),
             "momentum": 0.9,
-            "pilot_steps": 100 if long else 10,  # updates at every rate before the best goes on
-            "step_count": 2000 if long else 70,  # total updates, a multiple of pilot_steps
+            # updates at every rate before the best goes on
+            "pilot_steps": 100 if long else 10,
+            # total updates, a multiple of pilot_steps
+            "step_count": 2000 if long else 70,
             "batch_examples": 32,
         },
     }
@@ -97,32 +114,46 @@ _COMMON = {
         "initial_scale": 1.0,
         "compute_dtype": "float32",
     },
-    "layer_points": 65,  # gradient norms are recorded for at most this many layers of each net
+    # gradient norms are recorded for at most this many layers of each net
+    "layer_points": 65,
     "verdict": {
-        "trained_percent": 90.0,  # of the way from the zero map's loss to the best linear map's
-        # From this depth on, nets without the identity are claimed not to train in so many updates:
-        # 70 train 2 to 16 layers, 2,000 train 16 to 64.
+        # of the way from the zero map's loss to the best linear map's
+        "trained_percent": 90.0,
+        # From this depth on, nets without the identity are claimed not to train in so
+        # many updates: 70 train 2 to 16 layers, 2,000 train 16 to 64.
         "hard_from_depth": 256,
-        "even_gradient_ratio": 10.0,  # of gradient norms of two square layers at the start, at most
-        # Weights count as of order 1/l if, among nets with the same l x rate and at least
-        # `order_from_depth` layers, l |||A||| at the end differs by at most this factor.
+        # of gradient norms of two square layers at the start, at most
+        "even_gradient_ratio": 10.0,
+        # Weights count as of order 1/l if, among nets with the same l x rate and at
+        # least `order_from_depth` layers, l |||A||| at the end differs by at most this
+        # factor.
         "norm_times_depth_ratio": 3.0,
         "order_from_depth": 8,
     },
 }
-get_config = configs({name: _changes(name) for name in VARIANTS | OTHER_VARIANTS}, _COMMON)
+get_config = configs(
+    {name: _changes(name) for name in VARIANTS | OTHER_VARIANTS}, _COMMON
+)
 
 
-def trials(*, variant: str, depths, model: dict, nets: dict, verdict: dict, **common) -> list[dict]:
+def trials(
+    *, variant: str, depths, model: dict, nets: dict, verdict: dict, **common
+) -> list[dict]:
     """One trial for each net and depth."""
     return [
-        {**cell, "model": {**model, **nets[cell["net"]], "depth": cell["depth"]}, **common}
+        {
+            **cell,
+            "model": {**model, **nets[cell["net"]], "depth": cell["depth"]},
+            **common,
+        }
         for cell in grid(depth=depths, net=nets)
     ]
 
 
 class Split(NamedTuple):
-    """Training examples, x f32[n, h, w, c] and labels i32[n], and the best linear map's scores."""
+    """Training examples, x f32[n, h, w, c] and labels i32[n], and the best linear map's
+    scores.
+    """
 
     x: np.ndarray
     labels: np.ndarray
@@ -133,7 +164,9 @@ class Split(NamedTuple):
 
 @functools.cache
 def load_split(dataset: str, normalization: str, data_dir: str) -> Split:
-    """The normalized training images of a data set; raises ValueError if they are missing."""
+    """The normalized training images of a data set; raises ValueError if they are
+    missing.
+    """
     source = datasets.find_source(dataset)
     images, labels = datasets.load(dataset, "train", data_dir)
     x = np.asarray(Preprocessing.fit(normalization, images).eval_input(images))
@@ -142,50 +175,67 @@ def load_split(dataset: str, normalization: str, data_dir: str) -> Split:
 
 
 def linear_optimum(x, labels, num_classes: int) -> tuple[float, float]:
-    """Mean of ``||y - W x||^2`` at the best W, y one-hot, and its error in percent; x f[n, d]."""
+    """Mean of ``||y - W x||^2`` at the best W, y one-hot, and its error in percent; x
+    f[n, d].
+    """
     x = np.asarray(x, np.float64)
     y = np.eye(num_classes)[labels]
     W = scipy.linalg.pinvh(x.T @ x) @ (x.T @ y)
     fitted = x @ W
     errors = np.argmax(fitted, axis=1) != labels
-    return float(np.mean(np.sum((y - fitted) ** 2, axis=1))), float(100 * np.mean(errors))
+    return float(np.mean(np.sum((y - fitted) ** 2, axis=1))), float(
+        100 * np.mean(errors)
+    )
 
 
-def build(*, net: str, depth: int, layer_points: int, data: dict, model: dict, train: dict):
-    """The `Training` of a trial, which only needs a key; ValueError for unusable settings."""
+def build(
+    *, net: str, depth: int, layer_points: int, data: dict, model: dict, train: dict
+):
+    """The `Training` of a trial, which only needs a key; ValueError for unusable
+    settings.
+    """
     if train["pilot_steps"] < 2 or train["step_count"] % train["pilot_steps"]:
         raise ValueError(
-            "train.step_count must be a multiple of train.pilot_steps, which must be at least 2,"
-            f" got {train['step_count']} and {train['pilot_steps']}"
+            "train.step_count must be a multiple of train.pilot_steps, which must be"
+            f" at least 2, got {train['step_count']} and {train['pilot_steps']}"
         )
     split = load_split(**data)
     inputs = math.prod(split.x.shape[1:])
     if depth == 2 and model["width"] != inputs:
         raise ValueError(
-            f"a net of 2 layers needs a square layer: model.width must be {inputs} as the inputs,"
-            f" got {model['width']}; or leave 2 out of depths"
+            f"a net of 2 layers needs a square layer: model.width must be {inputs} as"
+            f" the inputs, got {model['width']}; or leave 2 out of depths"
         )
     perceptron = nets.make_net("mlp", num_classes=split.num_classes, **model)
-    return functools.partial(Training, split, perceptron, train | {"layer_points": layer_points})
+    return functools.partial(
+        Training, split, perceptron, train | {"layer_points": layer_points}
+    )
 
 
 @functools.cache
 def _descent(step_count: int, momentum: float) -> optax.GradientTransformation:
-    # The schedule starts at 1; `_step` multiplies by the rate, so all rates share one program.
+    # The schedule starts at 1; `_step` multiplies by the rate, so all rates share one
+    # program.
     return optax.sgd(optax.cosine_decay_schedule(1.0, step_count), momentum)
 
 
 def _forward(dtype: str, state: dict, x, labels):
-    """Squared error of each example, f32[n]; the outputs; the measurements of `mlp.forward`."""
+    """Squared error of each example, f32[n]; the outputs; the measurements of
+    `mlp.forward`.
+    """
     logits, passed = mlp.forward(state, x.reshape(len(x), -1), dtype)
     targets = jax.nn.one_hot(labels, logits.shape[1], dtype=logits.dtype)
     return jnp.sum(jnp.square(logits - targets), axis=1), logits, passed
 
 
 # Compiled once per depth: all that distinguishes nets of one depth is in the state.
-@functools.partial(jax.jit, static_argnames=("descent", "dtype"), donate_argnames="state")
+@functools.partial(
+    jax.jit, static_argnames=("descent", "dtype"), donate_argnames="state"
+)
 def _step(descent, dtype: str, state: dict, rate, x, labels):
-    """One update: the new state, the mean loss of the batch, and the norm of its gradient."""
+    """One update: the new state, the mean loss of the batch, and the norm of its
+    gradient.
+    """
 
     def loss_of(params):
         losses, _, _ = _forward(dtype, {**state, "params": params}, x, labels)
@@ -195,7 +245,11 @@ def _step(descent, dtype: str, state: dict, rate, x, labels):
     updates, opt_state = descent.update(gradient, state["opt_state"])
     updates = jax.tree.map(lambda update: rate * update, updates)
     params = optax.apply_updates(state["params"], updates)
-    return {**state, "params": params, "opt_state": opt_state}, loss, optax.tree.norm(gradient)
+    return (
+        {**state, "params": params, "opt_state": opt_state},
+        loss,
+        optax.tree.norm(gradient),
+    )
 
 
 @functools.partial(jax.jit, static_argnames="dtype")
@@ -206,20 +260,29 @@ def _evaluate(dtype: str, state: dict, x, labels):
 
 
 class Training:
-    """A net to train at any rate, always from `variables` and with `indices`, its batches."""
+    """A net to train at any rate, always from `variables` and with `indices`, its
+    batches.
+    """
 
     def __init__(self, split: Split, net: mlp.Mlp, settings: dict, key):
         self.split, self.net, self.settings = split, net, settings
         init_key, order_key = jax.random.split(key)
         self._descent = _descent(settings["step_count"], settings["momentum"])
-        self.variables = jax.device_get(nets.init_variables(net, init_key, split.x.shape[1:]))
+        self.variables = jax.device_get(
+            nets.init_variables(net, init_key, split.x.shape[1:])
+        )
         seed = int(jax.random.bits(order_key, dtype=jnp.uint32))
         size = len(split.x), settings["batch_examples"]
         self.indices, _ = batch_plan(seed, *size, 0, settings["step_count"])
 
     def start(self) -> dict:
-        """The state before the first update, as copies, because `_step` donates its buffers."""
-        own = {name: jax.tree.map(jnp.array, self.variables[name]) for name in ("params", "fixed")}
+        """The state before the first update, as copies, because `_step` donates its
+        buffers.
+        """
+        own = {
+            name: jax.tree.map(jnp.array, self.variables[name])
+            for name in ("params", "fixed")
+        }
         return {**own, "opt_state": self._descent.init(own["params"])}
 
     def _step(self, state: dict, rate: float, step: int):
@@ -229,14 +292,18 @@ class Training:
         return _step(self._descent, dtype, state, jnp.float32(rate), x, labels)
 
     def advance(self, state: dict, rate_times_depth: float, first: int, count: int):
-        """Makes `count` updates: the new state, losses f64[count], and whether no weight moved.
+        """Makes `count` updates: the new state, losses f64[count], and whether no
+        weight moved.
 
-        A loss is the mean over a batch, and infinite once one exceeds DIVERGED_LOSS or a loss or
-        gradient is not finite. No weight moves if all gradient norms underflow to 0 in float32.
+        A loss is the mean over a batch, and infinite once one exceeds DIVERGED_LOSS or
+        a loss or gradient is not finite. No weight moves if all gradient norms
+        underflow to 0 in float32.
         """
         losses, moved = np.full(count, np.inf), False
         for i in range(count):
-            state, loss, norm = self._step(state, rate_times_depth / self.net.depth, first + i)
+            state, loss, norm = self._step(
+                state, rate_times_depth / self.net.depth, first + i
+            )
             if not (loss <= DIVERGED_LOSS and np.isfinite(norm)):
                 return state, losses, False
             losses[i] = loss
@@ -244,8 +311,12 @@ class Training:
         return state, losses, not moved
 
     def evaluate(self, state: dict) -> dict:
-        """Scores on all training examples; the dimension is None if a last hidden layer is 0."""
-        found = _evaluate(self.net.compute_dtype, state, self.split.x, self.split.labels)
+        """Scores on all training examples; the dimension is None if a last hidden layer
+        is 0.
+        """
+        found = _evaluate(
+            self.net.compute_dtype, state, self.split.x, self.split.labels
+        )
         losses, wrong, dimension = jax.device_get(found)
         return {
             "loss": float(np.mean(losses, dtype=np.float64)),
@@ -254,25 +325,32 @@ class Training:
         }
 
     def gradient_norms(self) -> np.ndarray:
-        """Frobenius norm of each layer's gradient on the first batch, at the start: f64[depth]."""
+        """Frobenius norm of each layer's gradient on the first batch, at the start:
+        f64[depth].
+        """
         state, _, _ = self._step(self.start(), 0.0, 0)
         # The velocity after one update is that update's gradient.
         gradient = optax.tree_utils.tree_get(state["opt_state"], "trace")
-        return np.array([np.linalg.norm(kernel) for kernel in mlp.kernels_in_order(gradient)])
+        return np.array(
+            [np.linalg.norm(kernel) for kernel in mlp.kernels_in_order(gradient)]
+        )
 
 
 def train(training, *, rates_times_depth, step_count: int, pilot_steps: int) -> tuple:
     """Trains a net at the best of several rates, chosen in the same way for all nets.
 
-    Each rate runs for `pilot_steps` on the same batches. The rate with the least mean loss over the
-    last half of them, the first if several are as good, runs to the end; if it diverges later, the
-    next best takes over. A net is frozen, and not trained further, if all gradients of a pilot are
-    0. Returns the last state, None if every rate diverged, and two fields of the record.
+    Each rate runs for `pilot_steps` on the same batches. The rate with the least mean
+    loss over the last half of them, the first if several are as good, runs to the end;
+    if it diverges later, the next best takes over. A net is frozen, and not trained
+    further, if all gradients of a pilot are 0. Returns the last state, None if every
+    rate diverged, and two fields of the record.
     """
     pilots = []
     for rate in rates_times_depth:
         state, losses, frozen = training.advance(training.start(), rate, 0, pilot_steps)
-        pilots.append((float(np.mean(losses[pilot_steps // 2 :])), rate, state, losses[-1]))
+        pilots.append(
+            (float(np.mean(losses[pilot_steps // 2 :])), rate, state, losses[-1])
+        )
         if frozen:
             pilots, step_count = pilots[-1:], pilot_steps
             break
@@ -289,7 +367,9 @@ def train(training, *, rates_times_depth, step_count: int, pilot_steps: int) -> 
 
 
 def measure(make_training, key) -> dict:
-    """Gradient norms of one net at the start, by layer; its training; the norm of its weights."""
+    """Gradient norms of one net at the start, by layer; its training; the norm of its
+    weights.
+    """
     training = make_training(key)
     split, net, settings = training.split, training.net, training.settings
     gradient, start = training.gradient_norms(), training.evaluate(training.start())
@@ -325,7 +405,8 @@ def measure(make_training, key) -> dict:
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Metrics and verdict of one variant; see the module docstring."""
     question, rules = settings["variant"].split("/")[-1], settings["verdict"]
-    # The percent of the way to the best linear map's loss; a diverged net has no such field.
+    # The percent of the way to the best linear map's loss; a diverged net has no such
+    # field.
     judged = [{"gap_closed_percent": -np.inf, **record} for record in records]
     for record in judged:
         record["trained"] = record["gap_closed_percent"] >= rules["trained_percent"]
@@ -333,7 +414,10 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     of_net = {name: where(judged, net=name) for name in settings["nets"]}
     all_train = {name: not where(own, trained=False) for name, own in of_net.items()}
     # {False} if there are deep nets of a kind and none has trained.
-    deep = {name: {r["trained"] for r in where(own, deep=True)} for name, own in of_net.items()}
+    deep = {
+        name: {r["trained"] for r in where(own, deep=True)}
+        for name, own in of_net.items()
+    }
     metrics = {
         "deepest_layers": max(settings["depths"]),
         "linear_optimum_loss": records[0]["linear_optimum_loss"],
@@ -346,7 +430,8 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         return run.Verdict("orthogonal-weights", metrics, reproduced(holds))
     identity = {r["depth"]: r for r in of_net["identity"]}
     even = all(
-        r["largest_gradient_norm"] <= rules["even_gradient_ratio"] * r["least_gradient_norm"]
+        r["largest_gradient_norm"]
+        <= rules["even_gradient_ratio"] * r["least_gradient_norm"]
         for r in identity.values()
     )
     # Every layer has a smaller gradient than any layer of the net with the identity.
@@ -354,14 +439,17 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         r["largest_gradient_norm"] < identity[r["depth"]]["least_gradient_norm"]
         for r in where(of_net["plain_near_zero"], deep=True)
     )
-    # The first steps at a large rate move the weights further than they need to go. So l |||A|||
-    # shows the effect of depth only among nets with the same l x rate, their product's step size.
+    # The first steps at a large rate move the weights further than they need to go. So
+    # l |||A||| shows the effect of depth only among nets with the same l x rate, their
+    # product's step size.
     norms = collections.defaultdict(list)
     for r in where(of_net["identity"], diverged=False):
         if r["depth"] >= rules["order_from_depth"]:
             norms[r["rate_times_depth"]].append(r["norm"] * r["depth"])
     everywhere = [norm for own in norms.values() for norm in own]
-    ratio = max((max(own) / min(own) for own in norms.values() if len(own) > 1), default=None)
+    ratio = max(
+        (max(own) / min(own) for own in norms.values() if len(own) > 1), default=None
+    )
     metrics["identity_least_norm_times_depth"] = min(everywhere, default=None)
     metrics["identity_largest_norm_times_depth"] = max(everywhere, default=None)
     metrics["identity_norm_times_depth_ratio_at_equal_rates"] = ratio
@@ -383,11 +471,15 @@ def _net_metrics(name: str, records: list[dict]) -> dict:
         "least_gap_closed_percent": least(records, "gap_closed_percent"),
     }
     deepest = max(records, key=lambda record: record["depth"])
-    metrics |= {f"deepest_{measured}": deepest.get(measured) for measured in _OF_DEEPEST}
+    metrics |= {
+        f"deepest_{measured}": deepest.get(measured) for measured in _OF_DEEPEST
+    }
     return {f"{name}_{metric}": value for metric, value in metrics.items()}
 
 
-EXPERIMENT = run.Experiment("deep_mlp", trials, measure, verdict, build, ("initial_scale",))
+EXPERIMENT = run.Experiment(
+    "deep_mlp", trials, measure, verdict, build, ("initial_scale",)
+)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

@@ -1,23 +1,27 @@
-"""Theorem 2.1: any R with det R > 0 is a product of l layers I + A_i with |||A||| = O(1/l).
+"""Theorem 2.1: any R with det R > 0 is a product of l layers I + A_i with |||A||| =
+O(1/l).
 
-Claim: for l >= 3 gamma there are A_i with ``(I + A_l) ... (I + A_1) = R`` and
-``|||A||| <= (4 pi + 3 gamma)/l`` [v3], ``2 (sqrt(pi) + sqrt(3 gamma))^2 / l`` [ICLR 2017].
+Claim: for l >= 3 gamma there are A_i with ``(I + A_l) ... (I + A_1) = R`` and ``|||A|||
+<= (4 pi + 3 gamma)/l`` [v3], ``2 (sqrt(pi) + sqrt(3 gamma))^2 / l`` [ICLR 2017].
 
 Command:
     python -m experiments.factorization --config=:random
     python -m experiments.factorization --config=:file --config.file=R.npy
-Hardware and time: 2 CPU cores; about 50 s and 1 GB for random, 3 to 35 s for each of the others.
-Expected: the product misses R by less than 1e-12 of its norm at every depth, width and condition
-number (1e-10 for a principal root, beyond which that method refuses). The polar factorization stays
-below (pi + 3 gamma)/l and within 35 percent of a lower bound for all factorizations. At many
-layers, a shortest path comes within 2 percent of that bound for normal R with simple negative
-eigenvalues (shortest_normal) and for all but one of 75 random R (shortest_random). At few layers
-the paper's construction exceeds the ICLR 2017 bound, as each factor takes a whole number of layers.
+Hardware and time: 2 CPU cores; about 50 s and 1 GB for random, 3 to 35 s for each of
+the others.
+Expected: the product misses R by less than 1e-12 of its norm at every depth, width and
+condition number (1e-10 for a principal root, beyond which that method refuses). The
+polar factorization stays below (pi + 3 gamma)/l and within 35 percent of a lower bound
+for all factorizations. At many layers, a shortest path comes within 2 percent of that
+bound for normal R with simple negative eigenvalues (shortest_normal) and for all but
+one of 75 random R (shortest_random). At few layers the paper's construction exceeds the
+ICLR 2017 bound, as each factor takes a whole number of layers.
 
-Verdict: holds if every promised factorization is found and none beats the lower bound. Both are
-proved (docs/theory/factorization.md), so anything else is undecided: the proof or the code has an
-error. shortest_random and shortest_normal are reproduced if they come within 2 percent of the
-bound, and otherwise undecided, because a shorter factorization may have been missed.
+Verdict: holds if every promised factorization is found and none beats the lower bound.
+Both are proved (docs/theory/factorization.md), so anything else is undecided: the proof
+or the code has an error. shortest_random and shortest_normal are reproduced if they
+come within 2 percent of the bound, and otherwise undecided, because a shorter
+factorization may have been missed.
 """
 
 import functools
@@ -30,7 +34,14 @@ import numpy as np
 from absl import logging
 
 from experiments import run
-from experiments.run.shared import configs, each, generator, largest, require_between, where
+from experiments.run.shared import (
+    configs,
+    each,
+    generator,
+    largest,
+    require_between,
+    where,
+)
 from identity_matters import linear, paper, paths, random_matrices
 from identity_matters.linear.factorization import METHODS, relative_product_error
 from identity_matters.linear.target import NotApplicableError, check_depth
@@ -45,11 +56,16 @@ VARIANTS = {
     "negative_even": "symmetric targets, negative eigenvalues of even multiplicity",
     "negative_odd": "symmetric targets, negative eigenvalues of odd multiplicity",
     "shortest_random": "25 Gaussian targets, d up to 8: how short the shortest path is",
-    "shortest_normal": "25 normal targets with simple negative eigenvalues, as shortest_random",
+    "shortest_normal": (
+        "25 normal targets with simple negative eigenvalues, as shortest_random"
+    ),
 }
-OTHER_VARIANTS = {"file": "an R of your own, --config.file=R.npy; its layers go beside it"}
+OTHER_VARIANTS = {
+    "file": "an R of your own, --config.file=R.npy; its layers go beside it"
+}
 
-# By F8 the best norm equals the lower bound; the slack is for rounding at angles near pi.
+# By F8 the best norm equals the lower bound; the slack is for rounding at angles near
+# pi.
 _OPTIMAL = {"max_best_over_lower_bound": 1.001}
 _FAMILIES = {"shortest_random": "random", "shortest_normal": "negative_normal"}
 # 25 targets at many layers, with the methods that come close; 2 percent is our choice.
@@ -75,7 +91,8 @@ _CHANGES = {
     "ill_conditioned": {"dimensions": (2, 3, 5, 8, 16, 33), "strengths": (1e4, 1e8)},
     "normal": _OPTIMAL,
     "negative_even": {"depths": (16, 64, 256, 4096), **_OPTIMAL},
-    # With few layers the paper's construction exceeds its bound: it spends one or two on K.
+    # With few layers the paper's construction exceeds its bound: it spends one or two
+    # on K.
     "negative_odd": {
         "strengths": (1e-3, 1.0),
         "depths": (16, 64, 256, 4096),
@@ -88,21 +105,26 @@ _CHANGES = {
 _COMMON = {
     "file": "",  # variant "file" only: a .npy file that holds R, d x d
     "dimensions": (2, 3, 5, 8, 16, 32, 64),  # d of the random targets
-    # ill_conditioned: condition numbers of R; near_minus_identity: largest distance of the angles
-    # from pi, radians; negative_even, negative_odd, shortest_normal: standard deviation of the
-    # logarithms of the moduli. The other families ignore it and have one target per dimension.
+    # ill_conditioned: condition numbers of R; near_minus_identity: largest distance of
+    # the angles from pi, radians; negative_even, negative_odd, shortest_normal:
+    # standard deviation of the logarithms of the moduli. The other families ignore it
+    # and have one target per dimension.
     "strengths": (1.0,),
     "depths": (64, 4096),  # l, in layers, in addition to the least depth, ceil(3 gamma)
-    "max_stack_megabytes": 150.0,  # larger stacks of layers are skipped; see large_cells
-    "large_cells": (),  # pairs (d, l) measured with large_methods only, at the first strength
+    # larger stacks of layers are skipped; see large_cells
+    "max_stack_megabytes": 150.0,
+    # pairs (d, l) measured with large_methods only, at the first strength
+    "large_cells": (),
     "large_methods": ("svd", "polar"),
     "path_max_dimension": 8,  # the largest d for which a shortest path is sought
     "path_pieces": 24,  # most pieces of the path, which is then cut into l layers
-    "path_exponents": (4, 8, 16, 32, 64, 128, 256),  # p of the smoothed maximum, one after another
+    # p of the smoothed maximum, one after another
+    "path_exponents": (4, 8, 16, 32, 64, 128, 256),
     "path_iterations": 100,  # L-BFGS steps for each exponent
     "path_starts": 2,  # how many starting paths are shortened
     "ascents": 16,  # local maximisations of the lower bound, for R and R^T each
-    "max_product_error": 1e-10,  # largest relative Frobenius error of a product that counts as R
+    # largest relative Frobenius error of a product that counts as R
+    "max_product_error": 1e-10,
     "norm_tolerance": 1e-8,  # relative; norms are measured to 1e-9
     "max_best_over_lower_bound": math.inf,  # infinite if no norm is known to be optimal
 }
@@ -110,19 +132,31 @@ get_config = configs(_CHANGES, _COMMON)
 
 
 def trials(
-    *, variant: str, file: str, dimensions, strengths, depths, max_stack_megabytes: float,
-    large_cells, large_methods, **rest,
-) -> list[dict]:  # fmt: skip
+    *,
+    variant: str,
+    file: str,
+    dimensions,
+    strengths,
+    depths,
+    max_stack_megabytes: float,
+    large_cells,
+    large_methods,
+    **rest,
+) -> list[dict]:
     """One trial for each target R, with all of its depths."""
     if file and variant != "file":
-        raise ValueError("only the variant file reads a file: --config=:file --config.file=R.npy")
+        raise ValueError(
+            "only the variant file reads a file: --config=:file --config.file=R.npy"
+        )
     common = {"family": _FAMILIES.get(variant, variant), **rest}
     every_method = {**common, "methods": tuple(METHODS), "least_depth_too": True}
     if variant == "file":
         return [{**every_method, "file": file, "depths": depths}]
     most_numbers = max_stack_megabytes * 1e6 / 8  # of 8 bytes each
     several = {"dimensions": "dimension", "strengths": "strength"}
-    listed = each({**every_method, "dimensions": dimensions, "strengths": strengths}, several)
+    listed = each(
+        {**every_method, "dimensions": dimensions, "strengths": strengths}, several
+    )
     for trial in listed:
         most_layers = most_numbers / trial["dimension"] ** 2
         trial["depths"] = tuple(depth for depth in depths if depth <= most_layers)
@@ -133,7 +167,9 @@ def trials(
 
 
 def build(**trial) -> types.SimpleNamespace:
-    """The trial, its path settings and, for "file", its target; ValueError for bad settings."""
+    """The trial, its path settings and, for "file", its target; ValueError for bad
+    settings.
+    """
     require_between(-1, math.inf, ascents=trial["ascents"])
     for depth in trial["depths"]:
         check_depth(depth)
@@ -147,17 +183,26 @@ def build(**trial) -> types.SimpleNamespace:
         if not source.is_file():  # a pipe, say, would wait for ever
             raise ValueError(f"{needed} is no file")
         try:
-            # Not np.load: it takes archives, too, and suggests unpickling, which is unsafe.
+            # Not np.load: it takes archives, too, and suggests unpickling, which is
+            # unsafe.
             R = np.lib.format.open_memmap(source, mode="r")
         except (ValueError, OSError) as error:
-            wrong = "is no file" if isinstance(error, OSError) else "holds no array of numbers"
+            wrong = (
+                "is no file"
+                if isinstance(error, OSError)
+                else "holds no array of numbers"
+            )
             raise ValueError(f"{needed} {wrong}") from None
         target = linear.check_target(R)
         least = target.least_depth
-        check_depth(min(trial["depths"], default=least), least, " = ceil(3 gamma) for this R")
+        check_depth(
+            min(trial["depths"], default=least), least, " = ceil(3 gamma) for this R"
+        )
     else:
         require_between(0, math.inf, dimensions=trial["dimension"])
-        random_matrices.target(np.random.default_rng(0), trial["family"], 1, trial["strength"])
+        random_matrices.target(
+            np.random.default_rng(0), trial["family"], 1, trial["strength"]
+        )
     names = ("pieces", "exponents", "iterations", "starts")
     path = linear.PathSettings(**{name: trial[f"path_{name}"] for name in names})
     return types.SimpleNamespace(**trial, target=target, path=path)
@@ -166,7 +211,9 @@ def build(**trial) -> types.SimpleNamespace:
 def measure(trial, key) -> dict:
     """Factorizes the target at every depth by every method that applies."""
     target = trial.target or linear.check_target(
-        random_matrices.target(generator(key), trial.family, trial.dimension, trial.strength)
+        random_matrices.target(
+            generator(key), trial.family, trial.dimension, trial.strength
+        )
     )
     of_file = {"dimension": len(target.R)} if trial.target else {}
     depths = {depth for depth in trial.depths if depth >= target.least_depth}
@@ -179,13 +226,16 @@ def measure(trial, key) -> dict:
 
 
 def _save_layers(target: linear.Target, row: dict, trial) -> None:
-    """Saves the best factorization at one depth beside the file of R, and logs how good it is."""
+    """Saves the best factorization at one depth beside the file of R, and logs how good
+    it is.
+    """
     depth, best = row["depth"], row["best_method"]
     place = pathlib.Path(paths.expand_home(trial.file))
     layers = place.with_name(f"{place.stem}-depth={depth}.npy")
     np.save(layers, linear.factorize(target.R, depth, best, path_settings=trial.path))
     logging.info(
-        "%d layers: |||A||| = %.6g (%s), at least %.6g, at most %.6g by Theorem 2.1; A in %s",
+        "%d layers: |||A||| = %.6g (%s), at least %.6g, at most %.6g by Theorem 2.1; A"
+        " in %s",
         depth,
         row["norms"][best],
         best,
@@ -196,7 +246,9 @@ def _save_layers(target: linear.Target, row: dict, trial) -> None:
 
 
 def _measure_depth(target: linear.Target, depth: int, trial) -> dict:
-    """Norms and errors of all factorizations into `depth` layers, and the bounds on the norms."""
+    """Norms and errors of all factorizations into `depth` layers, and the bounds on the
+    norms.
+    """
     R, gamma, errors, norms = target.R, target.gamma, {}, {}
     for method in trial.methods:
         if method == "path" and len(R) > trial.path_max_dimension:
@@ -210,10 +262,15 @@ def _measure_depth(target: linear.Target, depth: int, trial) -> dict:
         # Free this stack before the next one is built: each may take gigabytes.
         del A
     best = min(norms, key=norms.get)
-    lower_bound = functools.partial(linear.norm_lower_bound, R, depth, ascents=trial.ascents)
+    lower_bound = functools.partial(
+        linear.norm_lower_bound, R, depth, ascents=trial.ascents
+    )
     lower = lower_bound()
-    # The bound without half turns, where factorizations are good enough for it to differ visibly.
-    vectors = {"vector_lower_bound": lower_bound(half_turns=False)} if "path" in norms else {}
+    # The bound without half turns, where factorizations are good enough for it to
+    # differ visibly.
+    vectors = (
+        {"vector_lower_bound": lower_bound(half_turns=False)} if "path" in norms else {}
+    )
     return {
         "depth": depth,
         "relative_product_errors": errors,
@@ -232,20 +289,32 @@ def _measure_depth(target: linear.Target, depth: int, trial) -> dict:
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Holds if every product is R and all norms are between the lower bound and those promised."""
-    rows = [{**row, "gamma": record["gamma"]} for record in records for row in record["rows"]]
+    """Holds if every product is R and all norms are between the lower bound and those
+    promised.
+    """
+    rows = [
+        {**row, "gamma": record["gamma"]}
+        for record in records
+        for row in record["rows"]
+    ]
     for row in rows:
         row["norms"] = {**row["norms"], "best": row["norms"][row["best_method"]]}
         row["bound_psd"] = paper.theorem_2_1_bound_psd(row["gamma"], row["depth"])
     compared = where(rows, lower_bound_is_1=False)
 
     def worst(method: str, bound: str) -> float | None:
-        """The largest ratio of norm to `bound`, for one method or for "best" at each depth."""
-        some = [r for r in (compared if bound == "lower_bound" else rows) if r[bound] > 0]
+        """The largest ratio of norm to `bound`, for one method or for "best" at each
+        depth.
+        """
+        some = [
+            r for r in (compared if bound == "lower_bound" else rows) if r[bound] > 0
+        ]
         ratios = [r["norms"][method] / r[bound] for r in some if method in r["norms"]]
         return max(ratios, default=None)
 
-    errors = [error for row in rows for error in row["relative_product_errors"].values()]
+    errors = [
+        error for row in rows for error in row["relative_product_errors"].values()
+    ]
     ratios = [row["best_over_lower_bound"] for row in compared] or [1.0]
     metrics = {
         "targets": len(records),
@@ -278,7 +347,8 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         and metrics["max_relative_product_error"] <= settings["max_product_error"]
         and all(metrics.get(f"max_{name}_bound", 0) <= most for name in kept)
         and metrics["min_best_norm_over_lower_bound"] >= 1 - settings["norm_tolerance"]
-        and metrics["max_best_norm_over_lower_bound"] <= settings["max_best_over_lower_bound"]
+        and metrics["max_best_norm_over_lower_bound"]
+        <= settings["max_best_over_lower_bound"]
     )
     claim, yes = "theorem-2-1", "holds"
     if settings["variant"] in _FAMILIES:

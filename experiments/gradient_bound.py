@@ -1,17 +1,20 @@
-"""Eq. (2.3): how fast must the gradient grow with the excess risk? Both printed forms are false.
+"""Eq. (2.3): how fast must the gradient grow with the excess risk? Both printed forms
+are false.
 
-Claim: ``||grad f||_F^2 >= 4 l (1-tau)^p s (f - C)`` for ``|||A||| <= tau < 1``, where p = l-1 and
-s = sigma_min(Sigma)^2 (variant iclr2017), p = 2l-2 and s = sigma_min(Sigma)^2 (v3), or p = 2l-2 and
-s = sigma_+(Sigma), the least eigenvalue that is not 0 (corrected, ours).
+Claim: ``||grad f||_F^2 >= 4 l (1-tau)^p s (f - C)`` for ``|||A||| <= tau < 1``, where p
+= l-1 and s = sigma_min(Sigma)^2 (variant iclr2017), p = 2l-2 and s = sigma_min(Sigma)^2
+(v3), or p = 2l-2 and s = sigma_+(Sigma), the least eigenvalue that is not 0 (corrected,
+ours).
 
 Command: python -m experiments.gradient_bound --config=:v3
 Hardware and time: 2 CPU cores, 6 to 8 s per variant.
-Expected: of 10^6 random points iclr2017 fails at about a third and v3 at about a quarter; both
-shares depend on the distribution. The smallest counterexample is ``d = l = 1, A = 0, R = 2,
-Sigma = 2``, where the squared gradient is 16 and the right-hand side 32. With ``||Sigma|| <= 1`` v3
-holds, and iclr2017 fails by a factor up to ``(1-tau)^{-(l-1)}``. The corrected form never fails, no
-search pushes right/left above 1, and ``A_i = -tau I, Sigma = s I`` gives equality. Verdicts:
-counterexample for iclr2017 and v3, holds for corrected (proved in docs/theory/gradient_bound.md).
+Expected: of 10^6 random points iclr2017 fails at about a third and v3 at about a
+quarter; both shares depend on the distribution. The smallest counterexample is ``d = l
+= 1, A = 0, R = 2, Sigma = 2``, where the squared gradient is 16 and the right-hand side
+32. With ``||Sigma|| <= 1`` v3 holds, and iclr2017 fails by a factor up to
+``(1-tau)^{-(l-1)}``. The corrected form never fails, no search pushes right/left above
+1, and ``A_i = -tau I, Sigma = s I`` gives equality. Verdicts: counterexample for
+iclr2017 and v3, holds for corrected (proved in docs/theory/gradient_bound.md).
 """
 
 import math
@@ -25,30 +28,37 @@ from experiments.run import shared
 from identity_matters import random_matrices
 from identity_matters.linear import gradient_bound, model
 
-# Where searches start: 0.1 <= ||Sigma|| <= 1, condition numbers up to 100. Any start will do.
+# Where searches start: 0.1 <= ||Sigma|| <= 1, condition numbers up to 100. Any start
+# will do.
 SEARCH_DATA = {"scale_log10": (-1.0, 0.0), "max_condition_log10": 2.0}
-LEAST_SHARE_FOUND = 0.99  # of the known supremum, for a search to count as an attack; our choice
+# of the known supremum, for a search to count as an attack; our choice
+LEAST_SHARE_FOUND = 0.99
 
 _SETTINGS = {
     # A point fails if right > left (1 + relative_tolerance). Rounding enters as
     # cond(Sigma) eps + 2 l eps / (1 - tau), at most about 1e-11 here.
     "relative_tolerance": 1e-9,
     "max_tau": 0.99,  # random points are drawn in balls of radius tau in (0, max_tau)
-    "sigma_norm_log10": (-3.0, 3.0),  # log10 ||Sigma|| of random data is uniform on this range
+    # log10 ||Sigma|| of random data is uniform on this range
+    "sigma_norm_log10": (-3.0, 3.0),
     "max_condition_log10": 4.0,  # largest log10 of the condition number of Sigma
     "random": {  # random points of B_tau
-        "points": 1_000_000,  # at least this many in all, split in proportion to 1 / (d^2 l)
+        # at least this many in all, split in proportion to 1 / (d^2 l)
+        "points": 1_000_000,
         "widths": (1, 2, 3, 5, 8),  # d
-        "depth_caps": (4, 16),  # l is uniform on 1 ... 4 in one group, on 5 ... 16 in another
+        # l is uniform on 1 ... 4 in one group, on 5 ... 16 in another
+        "depth_caps": (4, 16),
         "batch_points": 1000,  # points per batch
-        "histogram_log10": (-12.0, 6.0),  # range of log10(right / left); end bins take the rest
+        # range of log10(right / left); end bins take the rest
+        "histogram_log10": (-12.0, 6.0),
         "histogram_bins": 72,
     },
     # The same with singular Sigma of rank 1 ... d - 1, for the corrected form only.
     "singular": {"points": 100_000, "widths": (2, 3, 5, 8)},
     "search": {  # maximise right / left, ||Sigma|| <= 1
         "sizes": ((1, 1), (1, 2), (2, 3)),  # (d, l) of each search
-        "taus": (0.2, 0.5, 0.8),  # radii of the balls, each of them used in every search
+        # radii of the balls, each of them used in every search
+        "taus": (0.2, 0.5, 0.8),
         "starts": 20,  # random starts for each radius
         "steps": 500,  # updates of projected Adam
         "learning_rate": 0.1,  # of the first update; decays to 0
@@ -59,9 +69,10 @@ _SETTINGS = {
         "taus": tuple(round(0.05 * k, 2) for k in range(1, 20)),
         "scales": (0.5, 1.0, 2.0),  # s
     },
-    "tight_tolerance": 1e-12,  # largest relative error of the equality on the tight family
-    # Exact search: d = 1, rational arithmetic, layers from 0, -1/2 and 1/2, integers R and Sigma
-    # from 1 to max_integer.
+    # largest relative error of the equality on the tight family
+    "tight_tolerance": 1e-12,
+    # Exact search: d = 1, rational arithmetic, layers from 0, -1/2 and 1/2, integers R
+    # and Sigma from 1 to max_integer.
     "exact": {"max_depth": 2, "max_integer": 4},
 }
 VARIANTS = ("iclr2017", "v3", "corrected")
@@ -69,8 +80,15 @@ get_config = shared.configs({form: {} for form in VARIANTS}, _SETTINGS)
 
 
 def trials(
-    *, variant: str, random: dict, singular: dict, search: dict, tight: dict, exact: dict, **data
-) -> list[dict]:  # fmt: skip
+    *,
+    variant: str,
+    random: dict,
+    singular: dict,
+    search: dict,
+    tight: dict,
+    exact: dict,
+    **data,
+) -> list[dict]:
     """One trial each for exact and tight; one for each search and random shape."""
     listed: list[dict] = [
         {"kind": "exact", **exact},
@@ -83,8 +101,12 @@ def trials(
     return [{**trial, "form": variant} for trial in listed]
 
 
-def _batches(kind: str, data: dict, *, points: int, widths, depth_caps, **common) -> list[dict]:
-    """One trial per shape, with batches per sampler in inverse proportion to the size of A."""
+def _batches(
+    kind: str, data: dict, *, points: int, widths, depth_caps, **common
+) -> list[dict]:
+    """One trial per shape, with batches per sampler in inverse proportion to the size
+    of A.
+    """
     if list(depth_caps) != sorted(set(depth_caps)):
         raise ValueError(f"{kind}.depth_caps must increase, got {depth_caps}")
     lows = (1, *(cap + 1 for cap in depth_caps[:-1]))
@@ -92,13 +114,17 @@ def _batches(kind: str, data: dict, *, points: int, widths, depth_caps, **common
     weights = np.array([1 / (width**2 * cap) for width, _, cap in sizes])
     samplers = len(random_matrices.SAMPLERS)
     batches = points * weights / weights.sum() / samplers / common["batch_points"]
-    counted = [(*size, math.ceil(count)) for size, count in zip(sizes, batches, strict=True)]
+    counted = [
+        (*size, math.ceil(count)) for size, count in zip(sizes, batches, strict=True)
+    ]
     several = {"sizes": "width min_depth max_depth batches_per_sampler"}
     return shared.each({**data, **common, "sizes": counted}, several, kind=kind)
 
 
 def build(**trial) -> dict:
-    """The trial, with the ranges of its random data; ValueError for unusable settings."""
+    """The trial, with the ranges of its random data; ValueError for unusable
+    settings.
+    """
     kind = trial["kind"]
     if "taus" in trial:
         shared.require_between(0, 1, **{f"{kind}.taus": trial["taus"]})
@@ -112,12 +138,15 @@ def build(**trial) -> dict:
         rng = np.random.default_rng(0)
         random_matrices.second_moments(rng, 1, trial["width"], **trial["data"])
         if len(bounds := trial["histogram_log10"]) != 2 or bounds[0] >= bounds[1]:
-            raise ValueError(f"{kind}.histogram_log10 must be (low, high), got {bounds}")
+            raise ValueError(
+                f"{kind}.histogram_log10 must be (low, high), got {bounds}"
+            )
     return trial
 
 
 def exact_counterexamples(trial, _rng) -> dict:
-    """The smallest counterexamples with d = 1, for any Sigma and for Sigma = 1; None without one.
+    """The smallest counterexamples with d = 1, for any Sigma and for Sigma = 1; None
+    without one.
 
     Both sides of eq. (2.3) are given in exact numbers, and again in float64.
     """
@@ -135,7 +164,10 @@ def exact_counterexamples(trial, _rng) -> dict:
         found[name] = {
             "depth": len(point.a),
             "A": [str(value) for value in point.a],
-            **{n: str(getattr(point, n)) for n in ("R", "Sigma", "squared_gradient", "right")},
+            **{
+                n: str(getattr(point, n))
+                for n in ("R", "Sigma", "squared_gradient", "right")
+            },
             "squared_gradient_float64": float(jnp.sum(gradient**2)),
             "right_float64": float(right),
         }
@@ -143,7 +175,9 @@ def exact_counterexamples(trial, _rng) -> dict:
 
 
 def tight_family(trial, rng) -> dict:
-    """right/left at ``A_i = -tau I``, ``Sigma = s I`` and a Gaussian R, for all combinations."""
+    """right/left at ``A_i = -tau I``, ``Sigma = s I`` and a Gaussian R, for all
+    combinations.
+    """
     cells = shared.grid(depth=trial.depths, tau=trial.taus, scale=trial.scales)
     depths, taus, scales = (np.array([cell[n] for cell in cells]) for n in cells[0])
     is_layer = np.arange(max(depths)) < depths[:, None]
@@ -159,16 +193,22 @@ def tight_family(trial, rng) -> dict:
 
 
 def search(trial, rng) -> dict:
-    """The largest right/left that `gradient_bound.worst_case` finds with ``||Sigma|| <= 1``."""
+    """The largest right/left that `gradient_bound.worst_case` finds with ``||Sigma|| <=
+    1``.
+    """
     form, width, depth = trial.form, trial.width, trial.depth
     radii = np.repeat(trial.taus, trial.starts)
     A = random_matrices.layers(rng, "uniform", radii, depth, width)
     E = rng.standard_normal((len(radii), width, width))
     Sigma = random_matrices.second_moments(rng, len(radii), width, **SEARCH_DATA)
     options = {"steps": trial.steps, "learning_rate": trial.learning_rate}
-    attack = jax.jit(jax.vmap(lambda *at: gradient_bound.worst_case(*at, form, **options)))
+    attack = jax.jit(
+        jax.vmap(lambda *at: gradient_bound.worst_case(*at, form, **options))
+    )
     A, R, Sigma = (np.asarray(value) for value in attack(A, E, Sigma, radii))
-    ratios = gradient_bound.right_over_left(A, R, Sigma, np.full(len(radii), depth), form)
+    ratios = gradient_bound.right_over_left(
+        A, R, Sigma, np.full(len(radii), depth), form
+    )
     by_tau = ratios.reshape(len(trial.taus), -1)
     return {
         "largest_ratios": by_tau.max(axis=1).tolist(),
@@ -177,13 +217,17 @@ def search(trial, rng) -> dict:
 
 
 def largest_ratio(form: str, depth: int, tau: float) -> float:
-    """Supremum of right/left over B_tau and ``||Sigma|| <= 1``, attained at ``A_i = -tau I``."""
+    """Supremum of right/left over B_tau and ``||Sigma|| <= 1``, attained at ``A_i =
+    -tau I``.
+    """
     corrected = gradient_bound.gradient_bound_corrected(depth, tau, 1.0, 1.0)
     return float(gradient_bound.BOUNDS[form](depth, tau, 1.0, 1.0) / corrected)
 
 
 def random_points(trial, rng) -> dict:
-    """How often ``right > left (1 + relative_tolerance)`` at random points of every sampler."""
+    """How often ``right > left (1 + relative_tolerance)`` at random points of every
+    sampler.
+    """
     depths, bounds = (trial.min_depth, trial.max_depth), trial.histogram_log10
     shape = trial.batch_points, trial.width, depths, trial.max_tau
     batches = []
@@ -214,9 +258,11 @@ ATTACKS = {
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Corrected: counterexample if any attack succeeds, else holds if there were enough.
+    """Corrected: counterexample if any attack succeeds, else holds if there were
+    enough.
 
-    A printed form: counterexample if it fails both exactly and in float64. Otherwise undecided.
+    A printed form: counterexample if it fails both exactly and in float64. Otherwise
+    undecided.
     """
     (exact,), (tight,), searches, random, singular = (
         shared.where(records, kind=kind) for kind in ATTACKS
@@ -241,12 +287,16 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     for name in ("smallest", "smallest_with_sigma_1"):
         if exact[name] is not None:
             metrics[f"{name}_counterexample_depth"] = exact[name]["depth"]
-            metrics[f"{name}_squared_gradient"] = exact[name]["squared_gradient_float64"]
+            metrics[f"{name}_squared_gradient"] = exact[name][
+                "squared_gradient_float64"
+            ]
             metrics[f"{name}_right_hand_side"] = exact[name]["right_float64"]
     if singular:
         metrics["singular_points"] = shared.total(singular, "points")
         metrics["singular_failures"] = shared.total(singular, "failures")
-        metrics["singular_largest_right_over_left"] = shared.largest(singular, "largest_ratio")
+        metrics["singular_largest_right_over_left"] = shared.largest(
+            singular, "largest_ratio"
+        )
     fails_in_search = found.max() > 1 + settings["relative_tolerance"]
     failed = fails_in_search or shared.total(random + singular, "failures") > 0
     attacked_enough = (
@@ -265,7 +315,9 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 _ANY_SIGN = ("sigma_norm_log10", "max_condition_log10", "histogram_log10")
-EXPERIMENT = run.Experiment("gradient_bound", trials, ATTACKS, verdict, build, _ANY_SIGN)
+EXPERIMENT = run.Experiment(
+    "gradient_bound", trials, ATTACKS, verdict, build, _ANY_SIGN
+)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

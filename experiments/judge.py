@@ -1,9 +1,10 @@
 """Judges finished runs again: do claim, verdict and metrics follow from the records?
 
 Command: python -m experiments.judge [--write] RUN_OR_DIRECTORY ...
-It prints one line for each run that is not what today's code says. With --write it takes over what
-the records say, and seals runs of the older schema 2, whose digests were optional. The exit code is
-1 if a run cannot be read or judged, or disagrees and was not written.
+It prints one line for each run that is not what today's code says. With --write it
+takes over what the records say, and seals runs of the older schema 2, whose digests
+were optional. The exit code is 1 if a run cannot be read or judged, or disagrees and
+was not written.
 """
 
 import importlib
@@ -23,35 +24,45 @@ from identity_matters.report.records import MALFORMED
 from identity_matters.runs import seals
 from identity_matters.runs.read import sealed_with
 
-_WRITE = flags.DEFINE_boolean("write", False, "Write what the records say, and seal the run.")
+_WRITE = flags.DEFINE_boolean(
+    "write", False, "Write what the records say, and seal the run."
+)
 FILES = ("config.json", "environment.json", "metrics.jsonl", "summary.json")
-# Sums and fits may be rounded in another order by another processor or version of NumPy.
+# Sums and fits may be rounded in another order by another processor or version of
+# NumPy.
 RELATIVE_ROUNDING = 1e-9
 
 
 def conclusion(run: runs.Run) -> dict:
     """What the records of a run say: the fields of summary.json from `claim` on.
 
-    Raises RunError if there is no such experiment or variant, if the run has other settings or
-    another scale than the variant, or if the records cannot be judged.
+    Raises RunError if there is no such experiment or variant, if the run has other
+    settings or another scale than the variant, or if the records cannot be judged.
     """
-    from experiments.run import phase_seconds  # needs JAX, which `--help` does not wait for
+    # needs JAX, which `--help` does not wait for
+    from experiments.run import phase_seconds
 
     experiment = _experiment(run)
     own = experiment.own_settings(run.variant)
     if not own:
-        raise runs.RunError(f"{run.path}: {run.experiment} has no variant {run.variant!r}")
+        raise runs.RunError(
+            f"{run.path}: {run.experiment} has no variant {run.variant!r}"
+        )
     scale = own.pop("scale")
     if run.summary["scale"] != scale:
         raise runs.RunError(f"{run.path}: its scale must be {scale!r}")
     for name, (before, now) in runs.differences(run.config, own).items():
-        raise runs.RunError(f"{run.path}: was made with {name}={before!r}, which is {now!r} now")
+        raise runs.RunError(
+            f"{run.path}: was made with {name}={before!r}, which is {now!r} now"
+        )
     try:
         judged = experiment.judge({**run.config, "scale": scale}, run.records)
         seconds = phase_seconds(run.records, experiment.trains)
     except MALFORMED as error:
         why = f"{type(error).__name__}: {runs.first_line(error)}"
-        raise runs.RunError(f"{run.path}: its records cannot be judged ({why})") from None
+        raise runs.RunError(
+            f"{run.path}: its records cannot be judged ({why})"
+        ) from None
     fields = {
         "seconds": seconds,
         "claim": judged.claim,
@@ -60,7 +71,9 @@ def conclusion(run: runs.Run) -> dict:
         "paper": judged.paper,
     }
     fields = runs.from_json(runs.to_json(fields))
-    return fields | {name: runs.without_non_finite(fields[name]) for name in ("metrics", "paper")}
+    return fields | {
+        name: runs.without_non_finite(fields[name]) for name in ("metrics", "paper")
+    }
 
 
 def _experiment(run: runs.Run) -> Any:
@@ -92,7 +105,9 @@ def _agree(a: Any, b: Any) -> bool:
 
 def _main(paths: list[str]) -> int:
     code = 0
-    for path in [found for name in paths for found in _run_directories(pathlib.Path(name))]:
+    for path in [
+        found for name in paths for found in _run_directories(pathlib.Path(name))
+    ]:
         try:
             with tempfile.TemporaryDirectory() as aside:
                 run, is_sealed = _read(path, pathlib.Path(aside))
@@ -105,7 +120,9 @@ def _main(paths: list[str]) -> int:
                     commands.show(f"{path}: {line}")
                 if _WRITE.value and (different or not is_sealed):
                     _write(path, run, judged if different else {})
-                    commands.show(f"{path}: {'written and sealed' if different else 'sealed'}")
+                    commands.show(
+                        f"{path}: {'written and sealed' if different else 'sealed'}"
+                    )
                 elif different:
                     code = 1
                 elif not is_sealed:
@@ -127,7 +144,9 @@ def _run_directories(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _read(path: pathlib.Path, aside: pathlib.Path) -> tuple[runs.Run, bool]:
-    """The run, and whether it is sealed; one of schema 2 is read as if it were of schema 3."""
+    """The run, and whether it is sealed; one of schema 2 is read as if it were of
+    schema 3.
+    """
     summary = runs.read_json(path / "summary.json")
     if summary.get("schema") != runs.SCHEMA - 1:
         return runs.read_run(path), True
@@ -150,7 +169,9 @@ def _write(path: pathlib.Path, run: runs.Run, judged: dict) -> None:
     _write_sealed(path, {**run.summary, **judged}, run.config, run.environment)
 
 
-def _write_sealed(path: pathlib.Path, summary: dict, config: dict, environment: dict) -> None:
+def _write_sealed(
+    path: pathlib.Path, summary: dict, config: dict, environment: dict
+) -> None:
     environment = seals.sealed(environment)
     runs.write_json(path / "environment.json", environment)
     others = sealed_with(summary, config, environment)

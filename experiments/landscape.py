@@ -1,22 +1,26 @@
-"""Theorem 2.2: inside B_tau, tau < 1, every critical point of a linear residual net is optimal.
+"""Theorem 2.2: inside B_tau, tau < 1, every critical point of a linear residual net is
+optimal.
 
 Command: python -m experiments.landscape --config=:critical_points
-Hardware and time: one CPU core; 3 s for critical_points, 1 s for hessian_at_origin and 2 s for
-negative_determinant, and up to 16 s more the first time, for compiling.
+Hardware and time: one CPU core; 3 s for critical_points, 1 s for hessian_at_origin and
+2 s for negative_determinant, and up to 16 s more the first time, for compiling.
 
-* critical_points: Levenberg-Marquardt, which finds saddles as readily as minima, solves grad f = 0
-  to ``||grad f|| <= 1e-11`` from random starts inside and outside the ball. Expected: about 700
-  such points with ``|||A||| <= 0.99``, all of them optimal, and as many that are not optimal, at
-  norm 1 and beyond. Closer to the wall, say at norm 0.9998, eq. (2.3) allows any excess at so small
-  a gradient, and searches that approach a degenerate point do stop there.
-* hessian_at_origin: at zero weights a standard net has gradient 0 from two layers on and a Hessian
-  that is exactly 0 from three layers on (Kawaguchi 2016). A residual net has gradient
-  ``2 (I - R) Sigma`` in every layer; Sigma is positive definite here, so it is 0 only if R = I.
-* negative_determinant: with det R < 0 the ball holds no critical point at all. The least gradient
-  found over B_tau stays above ``gradient_bound.squared_gradient_floor``, and for d = 1 reaches it.
+* critical_points: Levenberg-Marquardt, which finds saddles as readily as minima, solves
+  grad f = 0 to ``||grad f|| <= 1e-11`` from random starts inside and outside the ball.
+  Expected: about 700 such points with ``|||A||| <= 0.99``, all of them optimal, and as
+  many that are not optimal, at norm 1 and beyond. Closer to the wall, say at norm
+  0.9998, eq. (2.3) allows any excess at so small a gradient, and searches that approach
+  a degenerate point do stop there.
+* hessian_at_origin: at zero weights a standard net has gradient 0 from two layers on
+  and a Hessian that is exactly 0 from three layers on (Kawaguchi 2016). A residual net
+  has gradient ``2 (I - R) Sigma`` in every layer; Sigma is positive definite here, so
+  it is 0 only if R = I.
+* negative_determinant: with det R < 0 the ball holds no critical point at all. The
+  least gradient found over B_tau stays above ``gradient_bound.squared_gradient_floor``,
+  and for d = 1 reaches it.
 
-Verdict: holds for all three. They are proved in docs/theory/gradient_bound.md; the searches are
-attacks that could expose an error in the proof or the code.
+Verdict: holds for all three. They are proved in docs/theory/gradient_bound.md; the
+searches are attacks that could expose an error in the proof or the code.
 """
 
 import jax.numpy as jnp
@@ -38,11 +42,13 @@ _SETTINGS = {
         "target_sizes": (0.2, 0.6, 1.2),  # of R = exp(size * Gaussian / sqrt(d))
         "start_taus": (0.1, 0.5, 0.9, 0.99),  # norms of the starts inside the ball
         "outside_norms": (1.5, 3.0),  # norms of the starts outside, for contrast
-        "starts": 8,  # per target size and norm, each with its own data; or per problem and ball
+        # per target size and norm, each with its own data; or per problem and ball
+        "starts": 8,
         "steps": 100,  # most Levenberg-Marquardt steps, or updates of projected Adam
         "gradient_tolerance": 1e-11,  # critical means ||grad f||_F is at most this
         "wall_margin": 0.01,  # inside means |||A||| <= 1 - wall_margin
-        "excess_tolerance": 1e-9,  # optimal means (f - C) / ||R Sigma^{1/2}||^2 is at most this
+        # optimal means (f - C) / ||R Sigma^{1/2}||^2 is at most this
+        "excess_tolerance": 1e-9,
         "least_inside": 100,  # number of critical points inside that the verdict needs
     },
     "hessian_at_origin": {
@@ -52,7 +58,8 @@ _SETTINGS = {
     },
     "negative_determinant": {
         "taus": (0.1, 0.3, 0.5, 0.7, 0.9, 0.99),  # radii of the balls
-        "problems": 4,  # pairs of R and Sigma for each width and depth, the same in every ball
+        # pairs of R and Sigma for each width and depth, the same in every ball
+        "problems": 4,
         "starts": 5,
         "steps": 300,
         "learning_rate": 0.05,  # of the first update; decays to 0
@@ -66,15 +73,21 @@ get_config = shared.configs(_SETTINGS, _COMMON)
 def trials(*, variant: str, **settings) -> list[dict]:
     """One trial for each width and depth."""
     if variant == "critical_points":
-        settings["start_norms"] = (*settings.pop("start_taus"), *settings.pop("outside_norms"))
+        settings["start_norms"] = (
+            *settings.pop("start_taus"),
+            *settings.pop("outside_norms"),
+        )
     if variant != "hessian_at_origin":
-        # Zero layers are added up to this depth, so that all depths share one compilation.
+        # Zero layers are added up to this depth, so that all depths share one
+        # compilation.
         settings["max_depth"] = max(settings["depths"])
     return shared.each(settings, {"widths": "width", "depths": "depth"}, kind=variant)
 
 
 def build(**trial) -> dict:
-    """The trial, with the ranges of its random data; ValueError for unusable settings."""
+    """The trial, with the ranges of its random data; ValueError for unusable
+    settings.
+    """
     # ||Sigma|| = 1 loses nothing: the scale of the data only rescales f.
     condition = trial["max_condition_log10"]
     data = {"scale_log10": (0.0, 0.0), "max_condition_log10": condition}
@@ -87,7 +100,9 @@ def build(**trial) -> dict:
 
 
 def from_many_starts(trial, rng) -> dict:
-    """Where `critical_points.find_critical_points` ends from random starts of given |||A|||."""
+    """Where `critical_points.find_critical_points` ends from random starts of given
+    |||A|||.
+    """
     width, depth = trial.width, trial.depth
     repeated = np.repeat(trial.target_sizes, trial.starts)
     sizes, start_norm = map(np.ravel, np.meshgrid(repeated, trial.start_norms))
@@ -95,7 +110,8 @@ def from_many_starts(trial, rng) -> dict:
     A *= (2 * start_norm)[:, None, None, None]
     R = random_matrices.exponential_targets(rng, sizes, width)
     Sigma = random_matrices.second_moments(rng, len(sizes), width, **trial.data)
-    # The last start is A_i = -I, the zero map, where the search must stay unless depth is 1.
+    # The last start is A_i = -I, the zero map, where the search must stay unless depth
+    # is 1.
     A = np.concatenate([A, -np.eye(width) * np.ones((1, depth, 1, 1))])
     R, Sigma = (np.concatenate([values, values[-1:]]) for values in (R, Sigma))
     A = np.pad(A, ((0, 0), (0, trial.max_depth - depth), (0, 0), (0, 0)))
@@ -104,7 +120,9 @@ def from_many_starts(trial, rng) -> dict:
     relative = np.asarray(found["excess"]) / np.einsum("nij,njk,nik->n", R, Sigma, R)
     return {
         "started_at_norms": [*start_norm.tolist(), 1.0],
-        "norms": random_matrices.spectral_norms(np.asarray(found["A"])).max(axis=1).tolist(),
+        "norms": (
+            random_matrices.spectral_norms(np.asarray(found["A"])).max(axis=1).tolist()
+        ),
         "relative_excess": relative.tolist(),
         "gradient_norms": found["gradient_norm"].tolist(),
     }
@@ -135,12 +153,15 @@ def at_origin(trial, rng) -> dict:
 
 
 def negative_determinant(trial, rng) -> dict:
-    """The least ||grad f||_F found over B_tau for targets with det R < 0, against its floor."""
+    """The least ||grad f||_F found over B_tau for targets with det R < 0, against its
+    floor.
+    """
     width, depth, taus = trial.width, trial.depth, trial.taus
     problems, starts = trial.problems, trial.starts
     tau = np.tile(np.repeat(taus, starts), problems)
     R = random_matrices.exponential_targets(rng, np.ones(problems), width)
-    # Flipping the sign of one output makes the determinant negative and keeps the singular values.
+    # Flipping the sign of one output makes the determinant negative and keeps the
+    # singular values.
     R[:, 0] *= -1
     Sigma = random_matrices.second_moments(rng, problems, width, **trial.data)
     A = random_matrices.layers(rng, "uniform", tau, depth, width)
@@ -152,7 +173,9 @@ def negative_determinant(trial, rng) -> dict:
     least = np.asarray(gradient_norm).reshape(problems, len(taus), starts).min(axis=2)
     floor_of = gradient_bound.squared_gradient_floor
     pairs = zip(R, Sigma, strict=True)
-    floor = np.sqrt([[floor_of(*data, depth, radius) for radius in taus] for data in pairs])
+    floor = np.sqrt(
+        [[floor_of(*data, depth, radius) for radius in taus] for data in pairs]
+    )
     norms = random_matrices.spectral_norms(np.asarray(best)).max(axis=1)
     return {
         "least_gradient_norms": least.tolist(),
@@ -168,7 +191,10 @@ def _critical_points(settings: dict, records: list[dict]) -> tuple[dict, str]:
     names = ("norms", "relative_excess", "gradient_norms")
     found = [{name: record[name][:-1] for name in names} for record in records]
     at_minus_identity = [r["gradient_norms"][-1] for r in records if r["depth"] >= 2]
-    norm, excess = shared.joined(found, "norms"), shared.joined(found, "relative_excess")
+    norm, excess = (
+        shared.joined(found, "norms"),
+        shared.joined(found, "relative_excess"),
+    )
     critical = shared.joined(found, "gradient_norms") <= settings["gradient_tolerance"]
     inside = norm <= 1 - settings["wall_margin"]
     bad = critical & (excess > settings["excess_tolerance"])
@@ -179,7 +205,9 @@ def _critical_points(settings: dict, records: list[dict]) -> tuple[dict, str]:
         "critical_points_inside": int((critical & inside).sum()),
         "critical_points_inside_not_optimal": int((bad & inside).sum()),
         "critical_points_not_optimal": int(bad.sum()),
-        "least_norm_of_critical_points_not_optimal": min(norm[bad].tolist(), default=None),
+        "least_norm_of_critical_points_not_optimal": min(
+            norm[bad].tolist(), default=None
+        ),
         "minus_identity_largest_gradient_norm": max(at_minus_identity, default=0.0),
     }
     enough = metrics["critical_points_inside"] >= settings["least_inside"]
@@ -189,17 +217,33 @@ def _critical_points(settings: dict, records: list[dict]) -> tuple[dict, str]:
 
 
 def _hessian(settings: dict, records: list[dict]) -> tuple[dict, str]:
-    rows = [{**net, "depth": record["depth"]} for record in records for net in record["nets"]]
-    standard, residual = (shared.where(rows, net=net) for net in ("standard", "residual"))
+    rows = [
+        {**net, "depth": record["depth"]}
+        for record in records
+        for net in record["nets"]
+    ]
+    standard, residual = (
+        shared.where(rows, net=net) for net in ("standard", "residual")
+    )
     elsewhere = [row for row in residual if row["target_size"] > 0]
     at_identity = shared.where(residual, target_size=0)
-    from_2, from_3 = ([row for row in standard if row["depth"] >= layers] for layers in (2, 3))
+    from_2, from_3 = (
+        [row for row in standard if row["depth"] >= layers] for layers in (2, 3)
+    )
     claimed_to_be_0 = {
         "standard_largest_gradient_norm_from_2_layers": (from_2, "gradient_norm"),
-        "standard_largest_hessian_entry_from_3_layers": (from_3, "largest_hessian_entry"),
-        "residual_largest_gradient_norm_at_identity_target": (at_identity, "gradient_norm"),
+        "standard_largest_hessian_entry_from_3_layers": (
+            from_3,
+            "largest_hessian_entry",
+        ),
+        "residual_largest_gradient_norm_at_identity_target": (
+            at_identity,
+            "gradient_norm",
+        ),
     }
-    zeros = {name: shared.largest(*where, 0.0) for name, where in claimed_to_be_0.items()}
+    zeros = {
+        name: shared.largest(*where, 0.0) for name, where in claimed_to_be_0.items()
+    }
     others = {
         "standard_least_excess": shared.least(standard, "excess"),
         "residual_least_gradient_norm": shared.least(elsewhere, "gradient_norm"),
@@ -216,8 +260,12 @@ def _negative_determinant(settings: dict, records: list[dict]) -> tuple[dict, st
         "balls": balls,
         "starts": balls * settings["starts"],
         "least_gradient_over_floor": shared.least(records, "least_over_floor"),
-        "largest_gradient_over_floor_width_1": shared.largest(scalar, "largest_over_floor"),
-        "least_gradient_norm": float(shared.joined(records, "least_gradient_norms").min()),
+        "largest_gradient_over_floor_width_1": shared.largest(
+            scalar, "largest_over_floor"
+        ),
+        "least_gradient_norm": float(
+            shared.joined(records, "least_gradient_norms").min()
+        ),
         "largest_norm_over_tau": shared.largest(records, "largest_norm_over_tau"),
     }
     inside = metrics["largest_norm_over_tau"] <= 1 + settings["relative_tolerance"]

@@ -1,17 +1,21 @@
-"""Linear residual nets on samples: minibatches drawn and shared by all devices, float32.
+"""Linear residual nets on samples: minibatches drawn and shared by all devices,
+float32.
 
-* noise_floor, noise_floor_large: minibatch descent from zero weights on ``y = R x + noise``, R
-  symmetric, Sigma = I. The risk comes to rest where S1 (docs/theory/sampled.md) says, and |||A|||
-  stays O(1/l). The gradients are averaged over all devices; a killed run resumes bit for bit.
+* noise_floor, noise_floor_large: minibatch descent from zero weights on ``y = R x +
+  noise``, R symmetric, Sigma = I. The risk comes to rest where S1
+  (docs/theory/sampled.md) says, and |||A||| stays O(1/l). The gradients are averaged
+  over all devices; a killed run resumes bit for bit.
 * devices: the same training on 1, 2, 4 and 8 devices; a CPU has as many virtual ones.
-* points, points_large: corrected eq. (2.3) at random points of the ball, on all devices, with a
-  bound of the rounding error at each point (G11 of docs/theory/gradient_bound.md).
+* points, points_large: corrected eq. (2.3) at random points of the ball, on all
+  devices, with a bound of the rounding error at each point (G11 of
+  docs/theory/gradient_bound.md).
 
-Command: python -m experiments.linear_sampled --config=:noise_floor (or :devices, :points)
-Hardware: 2 CPU cores; noise_floor_large (1,024 dimensions, 256 layers) and points_large (10^9
-points) need an accelerator. Time: 12, 6 and 24 s of processor time.
-The criteria were written before the first run. Expected: risk within 10 % of S1 at every depth,
-l |||A||| at most 1, devices agree to 1e-4, and no point violates eq. (2.3).
+Command: python -m experiments.linear_sampled --config=:noise_floor
+    (or :devices, :points)
+Hardware: 2 CPU cores; noise_floor_large (1,024 dimensions, 256 layers) and points_large
+(10^9 points) need an accelerator. Time: 12, 6 and 24 s of processor time. The criteria
+were written before the first run. Expected: risk within 10 % of S1 at every depth, l
+|||A||| at most 1, devices agree to 1e-4, and no point violates eq. (2.3).
 """
 
 import math
@@ -71,14 +75,20 @@ _FLOOR = {
     "most_norm_times_depth": 1.0,  # largest l |||A||| at any evaluation
 }
 _SETTINGS = {
-    "noise_floor": {"problem": _PROBLEM, "depths": (4, 8, 32), "train": _TRAIN, **_FLOOR},
+    "noise_floor": {
+        "problem": _PROBLEM,
+        "depths": (4, 8, 32),
+        "train": _TRAIN,
+        **_FLOOR,
+    },
     "devices": {
         "problem": {**_PROBLEM, "width": 16},
         "depth": 8,  # layers
         "train": {**_TRAIN, "steps": 200, "batch_examples": 64},
         "device_counts": (1, 2, 4, 8),
-        # Largest relative difference of a risk or weight from that on the first number of devices:
-        # 500 times the rounding error of a sum of 64 terms. Our choice, from before the first run.
+        # Largest relative difference of a risk or weight from that on the first number
+        # of devices: 500 times the rounding error of a sum of 64 terms. Our choice,
+        # from before the first run.
         "agreement_tolerance": 1e-4,
     },
     "points": {
@@ -106,7 +116,9 @@ get_config = configs(_SETTINGS)
 
 
 def trials(*, variant: str, **settings) -> list[dict]:
-    """A training for each depth, all trainings of `devices` together, or a part of the points."""
+    """A training for each depth, all trainings of `devices` together, or a part of the
+    points.
+    """
     if "shapes" in settings:
         parts = {**settings, "parts": range(settings["parts"])}
         return each(parts, {"shapes": "depth width", "parts": "part"})
@@ -114,7 +126,9 @@ def trials(*, variant: str, **settings) -> list[dict]:
 
 
 def build(**trial) -> Any:
-    """What runs a trial: a `Training`, `Trainings` on several numbers of devices, or `Points`."""
+    """What runs a trial: a `Training`, `Trainings` on several numbers of devices, or
+    `Points`.
+    """
     if "part" in trial:
         return Points(**trial)
     if "device_counts" in trial:
@@ -123,11 +137,15 @@ def build(**trial) -> Any:
 
 
 class Training:
-    """Minibatch descent with these settings, by default on the devices that they ask for."""
+    """Minibatch descent with these settings, by default on the devices that they ask
+    for.
+    """
 
     keeps_checkpoint = False
 
-    def __init__(self, *, problem: dict, depth: int, train: dict, devices=None, **settings):
+    def __init__(
+        self, *, problem: dict, depth: int, train: dict, devices=None, **settings
+    ):
         self.depth, self.width = depth, problem["width"]
         exponents = np.linspace(-problem["gamma"], problem["gamma"], self.width)
         self.eigenvalues = np.exp(exponents)
@@ -137,7 +155,9 @@ class Training:
         self.learning_rate = train["rate_times_depth"] / depth
         self.batch_examples = train["batch_examples"]
         self.settled_from_step = settings.get("settled_from_step", 0)
-        every = {name: value for name, value in train.items() if name.startswith("steps")}
+        every = {
+            name: value for name, value in train.items() if name.startswith("steps")
+        }
         self.intervals = loop.Intervals(**every)
         self.settings = {"problem": problem, "depth": depth, "train": train}
         examples = Drawn(
@@ -153,17 +173,25 @@ class Training:
             data=examples,
             optimizer=optax.sgd(self.learning_rate),
             schedule=optax.constant_schedule(self.learning_rate),
-            # A product takes 2 d^2 operations for each example, a backward pass two of them.
+            # A product takes 2 d^2 operations for each example, a backward pass two of
+            # them.
             flops_per_example=3 * 2.0 * depth * self.width**2,
             compare=step.regression,
             unrolled_on_cpu=False,
         )
-        devices = devices or parallel.pick_devices(train["devices"], self.batch_examples)
+        devices = devices or parallel.pick_devices(
+            train["devices"], self.batch_examples
+        )
         self.parallel = self.steps_on(devices)
 
     def steps_on(self, devices: list) -> parallel.ParallelSteps:
-        """The steps on these devices; an evaluation takes all of its d examples at once."""
-        sizes = {"batch_examples": self.batch_examples, "evaluation_batch_examples": self.width}
+        """The steps on these devices; an evaluation takes all of its d examples at
+        once.
+        """
+        sizes = {
+            "batch_examples": self.batch_examples,
+            "evaluation_batch_examples": self.width,
+        }
         return parallel.ParallelSteps(self.task, devices=devices, **sizes)
 
     def init(self, key) -> dict:
@@ -183,7 +211,9 @@ class Training:
         )
 
     def run(self, key, log) -> dict:
-        """Trains; an evaluation's risk is exact, and its `residual_ratio` bounds each ||A_i||."""
+        """Trains; an evaluation's risk is exact, and its `residual_ratio` bounds each
+        ||A_i||.
+        """
         try:
             result, _ = fit.fit(
                 self.task,
@@ -197,7 +227,9 @@ class Training:
         except step.NonFiniteError as error:
             raise run.DivergedError(str(error)) from None
         evaluations = where(log.records, kind="evaluation")
-        settled = [r["test_loss"] for r in evaluations if r["step"] >= self.settled_from_step]
+        settled = [
+            r["test_loss"] for r in evaluations if r["step"] >= self.settled_from_step
+        ]
         return {
             **fit.size(self.task, self.parallel, self.intervals),
             **result,
@@ -210,17 +242,23 @@ class Training:
 
 
 def apply(variables: dict, x, *, train: bool, keys=None) -> tuple:
-    """The net, as `step.Task` wants it; in evaluations "residual_ratio" bounds each ||A_i||."""
+    """The net, as `step.Task` wants it; in evaluations "residual_ratio" bounds each
+    ||A_i||.
+    """
     A = variables["params"]["A"]
     intermediates: dict = {"batch_stats": {}}
     if not train:
         bounds = sampled.spectral_norm_bounds(A)
-        intermediates["residual_ratio"] = jnp.broadcast_to(bounds[:, None], (len(A), len(x)))
+        intermediates["residual_ratio"] = jnp.broadcast_to(
+            bounds[:, None], (len(A), len(x))
+        )
     return sampled.forward(A, x), intermediates
 
 
 class SeveralCounts:
-    """The same training on several numbers of devices, one after the other, without checkpoints."""
+    """The same training on several numbers of devices, one after the other, without
+    checkpoints.
+    """
 
     keeps_checkpoint = False
 
@@ -229,12 +267,16 @@ class SeveralCounts:
         devices = parallel.pick_devices(0, most)
         self.devices = devices if len(devices) >= most else jax.devices("cpu")
         if len(self.devices) < most:
-            raise ValueError(f"device_counts must be at most {len(self.devices)} here, got {most}")
+            raise ValueError(
+                f"device_counts must be at most {len(self.devices)} here, got {most}"
+            )
         self.counts = device_counts
         self.training = Training(**settings, devices=self.devices[: device_counts[0]])
 
     def run(self, key, log) -> dict:
-        """The largest relative differences from the training on the first number of devices."""
+        """The largest relative differences from the training on the first number of
+        devices.
+        """
         training = self.training
         risks, weights, seconds = [], [], []
         for count in self.counts:
@@ -242,8 +284,12 @@ class SeveralCounts:
                 raise run.Interrupted
             steps = training.steps_on(self.devices[:count])
             held = loop.Log()
-            result, state = loop.fit(training.task, steps, training.intervals, held, key=key)
-            risks.append([r["test_loss"] for r in where(held.records, kind="evaluation")])
+            result, state = loop.fit(
+                training.task, steps, training.intervals, held, key=key
+            )
+            risks.append(
+                [r["test_loss"] for r in where(held.records, kind="evaluation")]
+            )
             weights.append(state["params"]["A"])
             seconds.append(result["train_seconds"])
         return {
@@ -253,7 +299,8 @@ class SeveralCounts:
             "train_seconds": seconds,
             "risk_differences": [_difference(risk, risks[0]) for risk in risks],
             "weight_differences": [
-                float(np.max(np.abs(A - weights[0])) / np.max(np.abs(weights[0]))) for A in weights
+                float(np.max(np.abs(A - weights[0])) / np.max(np.abs(weights[0])))
+                for A in weights
             ],
         }
 
@@ -263,14 +310,23 @@ def _difference(ours: list[float], first: list[float]) -> float:
 
 
 class Points:
-    """One part of the points of one shape: `chunks` chunks, shared evenly by the devices."""
+    """One part of the points of one shape: `chunks` chunks, shared evenly by the
+    devices.
+    """
 
     keeps_checkpoint = False
 
     def __init__(
-        self, *, depth: int, width: int, part: int, chunks: int, points_per_chunk: int,
-        max_tau: float, devices=None,
-    ):  # fmt: skip
+        self,
+        *,
+        depth: int,
+        width: int,
+        part: int,
+        chunks: int,
+        points_per_chunk: int,
+        max_tau: float,
+        devices=None,
+    ):
         if not 0 < max_tau < 1:
             raise ValueError(f"max_tau must be between 0 and 1, got {max_tau}")
         self.devices = devices or parallel.pick_devices(0, chunks)
@@ -287,7 +343,9 @@ class Points:
                 d=width,
                 max_tau=max_tau,
             )
-            sums = {name: found.pop(name) for name in ("violations", "unresolved", "tight")}
+            sums = {
+                name: found.pop(name) for name in ("violations", "unresolved", "tight")
+            }
             return {
                 **jax.lax.psum(sums, step.AXIS_NAME),
                 "least_ratio": jax.lax.pmin(found["least_ratio"], step.AXIS_NAME),
@@ -301,7 +359,9 @@ class Points:
         key = jax.random.key(0)
         like = jax.ShapeDtypeStruct
         chunks = self.first_chunks()
-        return self.count.lower(like(key.shape, key.dtype), like(chunks.shape, chunks.dtype))
+        return self.count.lower(
+            like(key.shape, key.dtype), like(chunks.shape, chunks.dtype)
+        )
 
     def first_chunks(self) -> np.ndarray:
         """The first chunk of each device of this process, i32[devices]."""
@@ -326,7 +386,9 @@ def measure(subject: Any, key, log) -> dict:
 
 
 def judge_floor(settings: dict, records: list[dict]) -> tuple[dict, str]:
-    """The risk is the predicted one at every depth, and |||A||| at most a constant over l."""
+    """The risk is the predicted one at every depth, and |||A||| at most a constant over
+    l.
+    """
     results = where(records, kind=RESULT)
     metrics: dict = {"trainings": len(results)}
     errors, norms = [], []
@@ -347,7 +409,9 @@ def judge_floor(settings: dict, records: list[dict]) -> tuple[dict, str]:
         "images_per_second": least(results, "images_per_second"),
     }
     within = max(errors) <= settings["floor_tolerance"]
-    return metrics, reproduced(within and max(norms) <= settings["most_norm_times_depth"])
+    return metrics, reproduced(
+        within and max(norms) <= settings["most_norm_times_depth"]
+    )
 
 
 def judge_devices(settings: dict, records: list[dict]) -> tuple[dict, str]:
@@ -358,7 +422,10 @@ def judge_devices(settings: dict, records: list[dict]) -> tuple[dict, str]:
         "largest_risk_difference": max(result["risk_differences"]),
         "largest_weight_difference": max(result["weight_differences"]),
     }
-    differences = metrics["largest_risk_difference"], metrics["largest_weight_difference"]
+    differences = (
+        metrics["largest_risk_difference"],
+        metrics["largest_weight_difference"],
+    )
     # Identical runs would mean that the number of devices had no effect.
     several = len(set(result["devices"])) > 1 and max(differences) > 0
     agree = max(differences) <= settings["agreement_tolerance"]
@@ -366,10 +433,15 @@ def judge_devices(settings: dict, records: list[dict]) -> tuple[dict, str]:
 
 
 def judge_points(settings: dict, records: list[dict]) -> tuple[dict, str]:
-    """No point violates (G3) by more than its rounding error, and some come close to equality."""
+    """No point violates (G3) by more than its rounding error, and some come close to
+    equality.
+    """
     results = where(records, kind=RESULT)
     metrics = {
-        **{name: total(results, name) for name in ("points", "violations", "unresolved", "tight")},
+        **{
+            name: total(results, name)
+            for name in ("points", "violations", "unresolved", "tight")
+        },
         "least_left_over_right": least(results, "least_ratio"),
         "largest_margin": largest(results, "largest_margin"),
     }
@@ -385,7 +457,9 @@ VERDICTS = {
     "noise_floor_large": ("sampled-noise-floor", judge_floor),
     "points_large": ("gradient-bound-points", judge_points),
 }
-EXPERIMENT = run.Experiment("linear_sampled", trials, measure, VERDICTS, build, trains=True)
+EXPERIMENT = run.Experiment(
+    "linear_sampled", trials, measure, VERDICTS, build, trains=True
+)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

@@ -1,18 +1,21 @@
-"""Theorem 3.2: a ReLU residual network with O(n log n + r^2) parameters memorises any labels.
+"""Theorem 3.2: a ReLU residual network with O(n log n + r^2) parameters memorises any
+labels.
 
-Claim: a residual network with blocks h + V ReLU(U h + s) maps n inputs with any labels out of r to
-their one-hot labels. Here the network is built, not trained, and run on every input. An error is an
-input for which some output is off by 1/2 or more.
+Claim: a residual network with blocks h + V ReLU(U h + s) maps n inputs with any labels
+out of r to their one-hot labels. Here the network is built, not trained, and run on
+every input. An error is an input for which some output is off by 1/2 or more.
 
 Command: python -m experiments.memorize
-    python -m experiments.memorize --config=:cifar10        # after make data DATASETS=cifar10
+    python -m experiments.memorize --config=:cifar10   # after make data
 Hardware: 2 CPU cores; the times are listed with the variants.
-Expected: 0 errors. CIFAR-10's 50,000 training images with random labels take 850,000 parameters in
-blocks of width 8 in float32, 150,000 in blocks of width 1 in float64, and fewer than 20,000 numbers
-in all once a number holds several labels (few_numbers_cifar10). Retrieval from a hashed table needs
-fewer than 9,200 numbers, and counting allows no fewer than 3,134 (retrieval_cifar10). The width
-printed in the proof is larger than the number of images.
-Verdicts: holds; counterexample for paper_method, where the printed width does not preserve norms.
+Expected: 0 errors. CIFAR-10's 50,000 training images with random labels take 850,000
+parameters in blocks of width 8 in float32, 150,000 in blocks of width 1 in float64, and
+fewer than 20,000 numbers in all once a number holds several labels
+(few_numbers_cifar10). Retrieval from a hashed table needs fewer than 9,200 numbers, and
+counting allows no fewer than 3,134 (retrieval_cifar10). The width printed in the proof
+is larger than the number of images.
+Verdicts: holds; counterexample for paper_method, where the printed width does not
+preserve norms.
 """
 
 import numpy as np
@@ -24,8 +27,12 @@ from identity_matters.checks import check_whole
 from identity_matters.images import datasets
 from identity_matters.memorize import construct, few_numbers
 
-_ALSO_BUILT = ("constructed", *(f"{precision}_result" for precision in measures.PRECISIONS))
-# Fields reported for every trial, as metrics with the number of examples in their names.
+_ALSO_BUILT = (
+    "constructed",
+    *(f"{precision}_result" for precision in measures.PRECISIONS),
+)
+# Fields reported for every trial, as metrics with the number of examples in their
+# names.
 _BY_SIZE = {
     "separation": ("rho", "theorem_width", "lemma_width"),
     "minimal_width": ("least_fitting_width", "least_certified_width"),
@@ -36,24 +43,33 @@ VARIANTS = {
     "synthetic": "random points: width, precision and separation; 20 s",
     "paper_method": "the method and the width of the printed proof; 8 s",
     "few_numbers": "digits by fewer numbers than examples; 10 s",
-    "few_numbers_trade": "numbers needed at each precision and width; random points, half a minute",
+    "few_numbers_trade": (
+        "numbers needed at each precision and width; random points, half a minute"
+    ),
     "retrieval": "digits by a hashed table of labels; 10 s",
 }
 OTHER_VARIANTS = {
     "cifar10": "50,000 images, which `make data` prepares; a minute and a half",
-    "few_numbers_cifar10": "the same images by fewer than 20,000 numbers; three minutes",
+    "few_numbers_cifar10": (
+        "the same images by fewer than 20,000 numbers; three minutes"
+    ),
     "retrieval_cifar10": "the same images by fewer than 9,200 numbers; three minutes",
     "synthetic_large": "up to 131,072 points; 40 s",
-    "synthetic_imagenet": "as many points and classes as ImageNet; meant for an accelerator",
+    "synthetic_imagenet": (
+        "as many points and classes as ImageNet; meant for an accelerator"
+    ),
 }
 
 
 def _data(dataset: str, examples=(0,), features: int = 0, num_classes: int = 0) -> dict:
     return {
-        "dataset": dataset,  # digits, cifar10 or synthetic (random unit vectors, or whole numbers)
-        "examples": examples,  # numbers of examples; 0: all training images, or all digits
+        # digits, cifar10 or synthetic (random unit vectors, or whole numbers)
+        "dataset": dataset,
+        # numbers of examples; 0: all training images, or all digits
+        "examples": examples,
         "features": features,  # dimension d of synthetic points; images have their own
-        "num_classes": num_classes,  # classes r of synthetic points; images have their own
+        # classes r of synthetic points; images have their own
+        "num_classes": num_classes,
         "data_dir": "data",  # where `make data` put the data sets
     }
 
@@ -71,15 +87,18 @@ def _fit(data: dict, **changes) -> dict:
 
 
 _FEW_NUMBERS = {
-    "group_points": (5, 9, 11, 13),  # neighbours that share a threshold, a hash and a word
+    # neighbours that share a threshold, a hash and a word
+    "group_points": (5, 9, 11, 13),
     "batch_examples": 4096,
 }
-# Random points of whole numbers, like pixels, in so few dimensions that 34 bits suffice.
+# Random points of whole numbers, like pixels, in so few dimensions that 34 bits
+# suffice.
 _FEW_NUMBERS_TRADE = {
     **_data("synthetic", (16384,), features=4, num_classes=10),
     "word_bits": (34, 40, 47, 53),  # no number, stored or computed, exceeds 2^word_bits
     "widths": (6, 7, 8),  # channels of the network; all but 5 hold words of labels
-    # Groups are as large as possible with at least this chance that a random hash constant works.
+    # Groups are as large as possible with at least this chance that a random hash
+    # constant works.
     "least_hash_chance": 2e-3,
     "batch_examples": 4096,
 }
@@ -87,21 +106,27 @@ _FEW_NUMBERS_TRADE = {
 _RETRIEVAL = {
     "input_maps": ("dense", "factored"),  # d numbers, or d1 + d2 with d = d1 d2
     "batch_examples": 4096,
-    "most_cells_per_point": 1.25,  # the claim: at most so many digits of the table for each point
+    # the claim: at most so many digits of the table for each point
+    "most_cells_per_point": 1.25,
 }
 _BOTH_LABELS = {"labels": ("random", "true")}
 _POINTS = _data("synthetic", (256, 1024, 4096, 16384), features=64, num_classes=10)
-# In so many dimensions random unit vectors are nearly orthogonal, as the lemma needs. The printed
-# width is then 22; a width of 480 suffices.
+# In so many dimensions random unit vectors are nearly orthogonal, as the lemma needs.
+# The printed width is then 22; a width of 480 suffices.
 _ORTHOGONAL = _data("synthetic", (1536,), features=4096, num_classes=10)
 # Larger tiles and batches pay off on an accelerator.
-_LARGE = {"networks": ((16, "float32"),), "tile_points": 8192, "batch_examples": 131_072}
+_LARGE = {
+    "networks": ((16, "float32"),),
+    "tile_points": 8192,
+    "batch_examples": 131_072,
+}
 _SETTINGS = {  # variant -> kind of trial -> its settings
     "digits": {
         "fit": _fit(
             _data("digits"),
             **_BOTH_LABELS,
-            # The narrowest network in each precision, and the wider ones that float32 needs.
+            # The narrowest network in each precision, and the wider ones that float32
+            # needs.
             networks=(
                 (1, "float32"),
                 (1, "float64"),
@@ -119,15 +144,21 @@ _SETTINGS = {  # variant -> kind of trial -> its settings
             "momentum": 0.9,
             "batch_examples": 128,
             "steps": 4000,  # our budget
-            "steps_per_evaluation": 200,  # how often the errors over all examples are counted
+            # how often the errors over all examples are counted
+            "steps_per_evaluation": 200,
         },
     },
     "synthetic": {
         "fit": _fit(_POINTS),
         "separation": _POINTS,
-        "minimal_width": {**_POINTS, "precisions": measures.PRECISIONS, "max_width": 16},
+        "minimal_width": {
+            **_POINTS,
+            "precisions": measures.PRECISIONS,
+            "max_width": 16,
+        },
         "precision": {
-            "pair_distances": (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6),  # of unit vectors
+            # of unit vectors
+            "pair_distances": (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6),
             "pairs": 512,
             "features": 64,
             "num_classes": 10,
@@ -135,10 +166,13 @@ _SETTINGS = {  # variant -> kind of trial -> its settings
         },
     },
     "paper_method": {
-        "fit": _fit(_ORTHOGONAL, networks=((22, "float32"), (512, "float32")), method="paper"),
+        "fit": _fit(
+            _ORTHOGONAL, networks=((22, "float32"), (512, "float32")), method="paper"
+        ),
         "separation": _ORTHOGONAL,
-        # Draws of a random map of the printed width. The proof's "with high probability" is refuted
-        # if less than least_inside_share of them preserve all norms.
+        # Draws of a random map of the printed width. The proof's "with high
+        # probability" is refuted if less than least_inside_share of them preserve all
+        # norms.
         "printed_width": {**_ORTHOGONAL, "draws": 20, "least_inside_share": 0.5},
     },
     "few_numbers": {"few_numbers": {**_data("digits"), **_FEW_NUMBERS}},
@@ -147,13 +181,20 @@ _SETTINGS = {  # variant -> kind of trial -> its settings
     "retrieval": {"retrieval": {**_data("digits"), **_RETRIEVAL}},
     "retrieval_cifar10": {"retrieval": {**_data("cifar10"), **_RETRIEVAL}},
     "cifar10": {
-        "fit": _fit(_data("cifar10"), **_BOTH_LABELS, networks=((8, "float32"), (1, "float64"))),
+        "fit": _fit(
+            _data("cifar10"), **_BOTH_LABELS, networks=((8, "float32"), (1, "float64"))
+        ),
         "separation": _data("cifar10"),
     },
-    "synthetic_large": {"fit": _fit(_data("synthetic", (32768, 65536, 131072), 64, 10))},
-    "synthetic_imagenet": {"fit": _fit(_data("synthetic", (1_281_167,), 64, 1000), **_LARGE)},
+    "synthetic_large": {
+        "fit": _fit(_data("synthetic", (32768, 65536, 131072), 64, 10))
+    },
+    "synthetic_imagenet": {
+        "fit": _fit(_data("synthetic", (1_281_167,), 64, 1000), **_LARGE)
+    },
 }
-# Settings that hold several values -> what a trial calls one value, or the parts of one.
+# Settings that hold several values -> what a trial calls one value, or the parts of
+# one.
 _SEVERAL = {
     **{name: name for name in ("examples", "labels", "group_points", "word_bits")},
     **{"precisions": "precision", "pair_distances": "pair_distance"},
@@ -165,24 +206,34 @@ get_config = shared.configs(_SETTINGS)
 
 def trials(*, variant: str, **groups) -> list[dict]:
     """For each group, every combination of the settings that hold several values."""
-    listed = [t for kind, group in groups.items() for t in shared.each(group, _SEVERAL, kind=kind)]
+    listed = [
+        t
+        for kind, group in groups.items()
+        for t in shared.each(group, _SEVERAL, kind=kind)
+    ]
     for trial in listed:
         if trial.get("dataset", "synthetic") != "synthetic":
             source = datasets.find_source(trial["dataset"])
             available = source.splits[measures.split_to_fit(trial["dataset"])]
             trial["examples"] = trial["examples"] or available
             if trial["examples"] > available:
-                raise ValueError(f"examples must lie in 0 ... {available}, got {trial['examples']}")
+                raise ValueError(
+                    f"examples must lie in 0 ... {available}, got {trial['examples']}"
+                )
             trial["features"] = int(np.prod(source.image_shape))
             trial["num_classes"] = source.num_classes
         if "least_hash_chance" in trial:
             size = trial["num_classes"], trial["word_bits"], trial["width"]
-            trial["group_points"] = few_numbers.largest_group(*size, trial["least_hash_chance"])
+            trial["group_points"] = few_numbers.largest_group(
+                *size, trial["least_hash_chance"]
+            )
     return listed
 
 
 def build(**trial) -> dict:
-    """The trial; raises ValueError if its settings are unusable or its data not prepared."""
+    """The trial; raises ValueError if its settings are unusable or its data not
+    prepared.
+    """
     choices = {
         **_BOTH_LABELS,
         "precision": measures.PRECISIONS,
@@ -191,16 +242,22 @@ def build(**trial) -> dict:
     }
     for name in trial.keys() & choices.keys():
         if trial[name] not in choices[name]:
-            raise ValueError(f"{name} must be one of {choices[name]}, got {trial[name]!r}")
+            raise ValueError(
+                f"{name} must be one of {choices[name]}, got {trial[name]!r}"
+            )
     for name in trial.keys() & {"examples", "features", "num_classes"}:
         check_whole(name, trial[name])
     dataset = trial.get("dataset", "synthetic")
     if dataset != "synthetic":
-        datasets.require_prepared(dataset, measures.split_to_fit(dataset), trial["data_dir"])
+        datasets.require_prepared(
+            dataset, measures.split_to_fit(dataset), trial["data_dir"]
+        )
     elif trial.get("labels") == "true":
         raise ValueError("synthetic points have random labels only")
     elif trial["kind"] not in ("few_numbers", "retrieval") and trial["features"] < 2:
-        raise ValueError("features must be at least 2: on a line, unit vectors are 1 and -1 only")
+        raise ValueError(
+            "features must be at least 2: on a line, unit vectors are 1 and -1 only"
+        )
     for name, high in {"least_hash_chance": 1, "pair_distance": 2}.items():
         shared.require_between(0, high, **{name: trial.get(name, high / 2)})
     if trial["kind"] == "few_numbers":
@@ -212,14 +269,20 @@ def build(**trial) -> dict:
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Theorem 3.2 holds iff every labelling has a certified network, and none of these an error."""
+    """Theorem 3.2 holds iff every labelling has a certified network, and none of these
+    an error.
+    """
     kinds = ("fit", "few_numbers", "retrieval")
     fits = [record for record in records if record["kind"] in kinds]
     built = list(fits)
     for record in records:
-        built += record.get("tried", []) + [record[name] for name in _ALSO_BUILT if name in record]
+        built += record.get("tried", []) + [
+            record[name] for name in _ALSO_BUILT if name in record
+        ]
     answered = [net for net in built if "refused" not in net]
-    certified, uncertified = (shared.where(answered, certified=holds) for holds in (True, False))
+    certified, uncertified = (
+        shared.where(answered, certified=holds) for holds in (True, False)
+    )
     fitting = [fit for fit in fits if fit.get("certified")]
     metrics = {
         "networks": len(built),
@@ -233,17 +296,25 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     for record in records:
         precision = f"_{record['precision']}" if "precision" in record else ""
         names = _BY_SIZE.get(record["kind"], ())
-        metrics |= {f"{name}{precision}_n{record['examples']}": record[name] for name in names}
+        metrics |= {
+            f"{name}{precision}_n{record['examples']}": record[name] for name in names
+        }
     if trained := shared.where(records, kind="sgd"):
         best = min(trained, key=lambda record: record["errors"])
         names = ("errors", "learning_rate", "train_seconds")
-        metrics |= {"sgd_examples": best["examples"], **{f"sgd_best_{n}": best[n] for n in names}}
+        metrics |= {
+            "sgd_examples": best["examples"],
+            **{f"sgd_best_{n}": best[n] for n in names},
+        }
     claim = "few-numbers" if "few_numbers" in settings else "theorem-3-2"
     wanted, reached = (
         {(fit["dataset"], fit["examples"], fit.get("labels")) for fit in some}
         for some in (fits, fitting)
     )
-    refuted, holds = metrics["certified_errors"] > 0, bool(certified) and wanted == reached
+    refuted, holds = (
+        metrics["certified_errors"] > 0,
+        bool(certified) and wanted == reached,
+    )
     if "retrieval" in settings:
         claim = "information-floor"
         metrics |= _retrieval_metrics(fitting)
@@ -260,12 +331,16 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
             "expected_norms_outside": record["expected_norms_outside"],
         }
         claim, holds = "theorem-3-2-constant", False
-        refuted = inside / record["draws"] < settings["printed_width"]["least_inside_share"]
+        refuted = (
+            inside / record["draws"] < settings["printed_width"]["least_inside_share"]
+        )
     return run.Verdict(claim, metrics, shared.under_attack(refuted, holds))
 
 
 def _fit_metrics(fits: list[dict]) -> dict:
-    """Metrics of the certified fits with the most examples: errors, times and parameters."""
+    """Metrics of the certified fits with the most examples: errors, times and
+    parameters.
+    """
     examples = shared.largest(fits, "examples")
     most = shared.where(fits, examples=examples)
     seconds = max(fit["build_seconds"] + fit["verify_seconds"] for fit in most)
@@ -278,17 +353,29 @@ def _fit_metrics(fits: list[dict]) -> dict:
     if "group_points" in most[0]:
         fewest = min(most, key=lambda fit: fit["numbers"])
         names = ("group_points", "largest_integer", "counting_lower_bound")
-        metrics |= {"fewest_numbers": fewest["numbers"], **{n: fewest[n] for n in names}}
-        # For each precision, if several were tried: the width that needs the fewest numbers.
-        tried = sorted((fit for fit in most if "word_bits" in fit), key=lambda fit: -fit["numbers"])
+        metrics |= {
+            "fewest_numbers": fewest["numbers"],
+            **{n: fewest[n] for n in names},
+        }
+        # For each precision, if several were tried: the width that needs the fewest
+        # numbers.
+        tried = sorted(
+            (fit for fit in most if "word_bits" in fit), key=lambda fit: -fit["numbers"]
+        )
         metrics |= {f"best_width_bits{fit['word_bits']}": fit["width"] for fit in tried}
         return metrics | {
-            f"numbers_bits{fit['word_bits']}_width{fit['width']}": fit["numbers"] for fit in tried
+            f"numbers_bits{fit['word_bits']}_width{fit['width']}": fit["numbers"]
+            for fit in tried
         }
     if "block_parameters" not in most[0]:
         return metrics
-    ends = shared.least(most, "block_parameters"), shared.largest(most, "block_parameters")
-    return metrics | dict(zip(("block_parameters_min", "block_parameters_max"), ends, strict=True))
+    ends = (
+        shared.least(most, "block_parameters"),
+        shared.largest(most, "block_parameters"),
+    )
+    return metrics | dict(
+        zip(("block_parameters_min", "block_parameters_max"), ends, strict=True)
+    )
 
 
 def _retrieval_metrics(fits: list[dict]) -> dict:
@@ -302,12 +389,17 @@ def _retrieval_metrics(fits: list[dict]) -> dict:
         "cells_per_point": max(fit["table_digits"] / fit["examples"] for fit in fits),
         "word_numbers": shared.largest(fits, "word_numbers"),
         **{f"numbers_{fit['input_map']}": fit["numbers"] for fit in fits},
-        **{f"input_map_numbers_{fit['input_map']}": fit["input_map_numbers"] for fit in fits},
+        **{
+            f"input_map_numbers_{fit['input_map']}": fit["input_map_numbers"]
+            for fit in fits
+        },
     }
 
 
 _MAY_BE_0 = ("examples", "features", "num_classes")
-EXPERIMENT = run.Experiment("memorize", trials, measures.measure, verdict, build, _MAY_BE_0)
+EXPERIMENT = run.Experiment(
+    "memorize", trials, measures.measure, verdict, build, _MAY_BE_0
+)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

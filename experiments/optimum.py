@@ -1,22 +1,24 @@
 """The least |||A||| at every depth: do layers attain it, and can anything be shorter?
 
-Claim (F15 of docs/theory/many_layers.md): for every 2 x 2 R and every symmetric R, det R > 0, at
-every depth l >= 2 where the value of a closed form is below 1, no layers have a smaller |||A|||,
-and layers of that norm are known.
+Claim (F15 of docs/theory/many_layers.md): for every 2 x 2 R and every symmetric R, det
+R > 0, at every depth l >= 2 where the value of a closed form is below 1, no layers have
+a smaller |||A|||, and layers of that norm are known.
 
-* targets: random 2 x 2 and symmetric R at several depths, from the least at which the optimum is
-  below 1. The layers' measured norm is compared with the closed form, and, for the first of the
-  targets, the closed form with a bound that is searched vector by vector.
-* curve: the optimum of two targets over the depth, with the polar layers and the bound by single
-  vectors, for the figure.
-* attack: direct minimisation over the layers, from disturbed optimal ones, tries to end below.
+* targets: random 2 x 2 and symmetric R at several depths, from the least at which the
+  optimum is below 1. The layers' measured norm is compared with the closed form, and,
+  for the first of the targets, the closed form with a bound that is searched vector by
+  vector.
+* curve: the optimum of two targets over the depth, with the polar layers and the bound
+  by single vectors, for the figure.
+* attack: direct minimisation over the layers, from disturbed optimal ones, tries to end
+  below.
 
 Command: python -m experiments.optimum --config=:every_depth
 Hardware and time: 2 CPU cores, about 10 s.
-Expected: norms agree with the closed form to 1e-11, the searched bounds are below it by at most
-0.1 percent, and the minimisations end above it, most of them by less than 1e-4 of it. Verdict:
-counterexample if layers are shorter by more than rounding, holds if none are and all layers attain
-the closed form.
+Expected: norms agree with the closed form to 1e-11, the searched bounds are below it by
+at most 0.1 percent, and the minimisations end above it, most of them by less than 1e-4
+of it. Verdict: counterexample if layers are shorter by more than rounding, holds if
+none are and all layers attain the closed form.
 """
 
 import numpy as np
@@ -33,16 +35,38 @@ _SETTINGS = {
         "families": ("plane", "symmetric"),  # of the targets; see `draw_target`
         "targets": 1000,  # of each family
         "dimensions": (3, 4, 5, 6),  # d of symmetric targets, one after another
-        "strength": 1.0,  # standard deviation of the logarithms of symmetric targets' eigenvalues
-        "depth_factors": (1, 4),  # l over the least depth at which the optimum is below 1
+        # standard deviation of the logarithms of symmetric targets' eigenvalues
+        "strength": 1.0,
+        # l over the least depth at which the optimum is below 1
+        "depth_factors": (1, 4),
         "searched": 12,  # targets of each family for which the bound is searched, too
         "ascents": 4,  # climbs of that search
         "attacks": 12,  # minimisations of each family, at the least depth
-        "disturbance": 0.2,  # standard deviation of the entries of the moves that disturb a start
-        "exponents": (16, 64, 256, 1024, 4096),  # p of the smoothed maximum, one after another
+        # standard deviation of the entries of the moves that disturb a start
+        "disturbance": 0.2,
+        # p of the smoothed maximum, one after another
+        "exponents": (16, 64, 256, 1024, 4096),
         "iterations": 150,  # L-BFGS steps for each exponent
         "curve_diagonals": ((-2.0, -0.5), (-20.0, -0.05)),  # targets of the figure
-        "curve_depths": (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256),
+        "curve_depths": (
+            2,
+            3,
+            4,
+            5,
+            6,
+            8,
+            10,
+            12,
+            16,
+            24,
+            32,
+            48,
+            64,
+            96,
+            128,
+            192,
+            256,
+        ),
         "tolerance": 1e-9,  # relative, for norms that count as equal
         "max_product_error": 1e-10,  # largest relative Frobenius error of a product
     },
@@ -53,12 +77,16 @@ get_config = shared.configs(_SETTINGS)
 _MOST_LAYERS = 1000
 
 
-def trials(*, variant: str, families, curve_diagonals, curve_depths, **settings) -> list[dict]:
+def trials(
+    *, variant: str, families, curve_diagonals, curve_depths, **settings
+) -> list[dict]:
     """One trial for each family, to compare and to attack, and one for each curve."""
     listed = []
     for kind in ("targets", "attack"):
         listed += [{"kind": kind, "family": family, **settings} for family in families]
-    curves = [{"diagonal": diagonal, "depths": curve_depths} for diagonal in curve_diagonals]
+    curves = [
+        {"diagonal": diagonal, "depths": curve_depths} for diagonal in curve_diagonals
+    ]
     return listed + [{"kind": "curve", **curve} for curve in curves]
 
 
@@ -69,7 +97,9 @@ def build(**trial) -> dict:
             raise ValueError(f"curve_diagonals must be pairs, got {trial['diagonal']}")
         return trial
     if trial["family"] not in FAMILIES:
-        raise ValueError(f"families must be of {tuple(FAMILIES)}, got {trial['family']!r}")
+        raise ValueError(
+            f"families must be of {tuple(FAMILIES)}, got {trial['family']!r}"
+        )
     shared.require_between(1, np.inf, dimensions=trial["dimensions"])
     return trial
 
@@ -82,7 +112,9 @@ def plane_target(trial, rng, _index: int) -> np.ndarray:
 
 
 def symmetric_target(trial, rng, index: int) -> np.ndarray:
-    """A symmetric R, f64[d, d], whose eigenvalues have log-normal moduli, an even number < 0."""
+    """A symmetric R, f64[d, d], whose eigenvalues have log-normal moduli, an even
+    number < 0.
+    """
     d = trial.dimensions[index % len(trial.dimensions)]
     eigenvalues = np.exp(trial.strength * rng.standard_normal(d))
     eigenvalues[: 2 * rng.integers(0, d // 2 + 1)] *= -1
@@ -112,11 +144,15 @@ def measure_targets(trial, rng) -> dict:
             depth = factor * least
             A = linear.factorize(R, depth)
             optimum = linear.norm_lower_bound(R, depth)
-            excesses.append(float(np.linalg.norm(A, 2, axis=(1, 2)).max() / optimum - 1))
+            excesses.append(
+                float(np.linalg.norm(A, 2, axis=(1, 2)).max() / optimum - 1)
+            )
             errors.append(relative_product_error(A, R))
             depths.append(depth)
             if index < trial.searched:
-                found = linear.norm_lower_bound(R, depth, ascents=trial.ascents, closed_form=False)
+                found = linear.norm_lower_bound(
+                    R, depth, ascents=trial.ascents, closed_form=False
+                )
                 searched.append(found / optimum)
     return {
         "compared": len(excesses),
@@ -130,7 +166,9 @@ def measure_targets(trial, rng) -> dict:
 
 
 def measure_attack(trial, rng) -> dict:
-    """Minimises |||A||| over the layers, at the least depth, from disturbed optimal layers."""
+    """Minimises |||A||| over the layers, at the least depth, from disturbed optimal
+    layers.
+    """
     settings = linear.PathSettings(
         pieces=_MOST_LAYERS, exponents=trial.exponents, iterations=trial.iterations
     )
@@ -146,28 +184,42 @@ def measure_attack(trial, rng) -> dict:
         if relative_product_error(layers, R) > trial.max_product_error:
             missed += 1
             continue
-        starts.append(float(np.linalg.norm(disturbed - np.eye(d), 2, axis=(1, 2)).max() / optimum))
+        starts.append(
+            float(np.linalg.norm(disturbed - np.eye(d), 2, axis=(1, 2)).max() / optimum)
+        )
         ratios.append(float(np.linalg.norm(layers, 2, axis=(1, 2)).max() / optimum))
     return {"missed": missed, "start_over_optimum": starts, "end_over_optimum": ratios}
 
 
 def measure_curve(trial, _rng) -> dict:
-    """l |||A||| over l for ``R = diag(diagonal)``: the optimum, the polar layers, one bound."""
+    """l |||A||| over l for ``R = diag(diagonal)``: the optimum, the polar layers, one
+    bound.
+    """
     R = np.diag(trial.diagonal)
     target = linear.check_target(R)
     rows = []
     for depth in trial.depths:
         if depth < target.least_depth:
             continue
-        polar = np.linalg.norm(linear.factorize(R, depth, "polar"), 2, axis=(1, 2)).max()
-        optimal = np.linalg.norm(linear.factorize(R, depth, "optimal"), 2, axis=(1, 2)).max()
+        polar = np.linalg.norm(
+            linear.factorize(R, depth, "polar"), 2, axis=(1, 2)
+        ).max()
+        optimal = np.linalg.norm(
+            linear.factorize(R, depth, "optimal"), 2, axis=(1, 2)
+        ).max()
         vectors = linear.norm_lower_bound(R, depth, half_turns=False, ascents=2)
         norms = {"optimal": optimal, "polar": polar, "vectors": vectors}
-        rows.append({"depth": depth, **{name: float(norm) for name, norm in norms.items()}})
+        rows.append(
+            {"depth": depth, **{name: float(norm) for name, norm in norms.items()}}
+        )
     return {"rows": rows}
 
 
-MEASURES = {"targets": measure_targets, "attack": measure_attack, "curve": measure_curve}
+MEASURES = {
+    "targets": measure_targets,
+    "attack": measure_attack,
+    "curve": measure_curve,
+}
 
 
 def _every_depth(settings: dict, records: list[dict]) -> tuple[dict, str]:
@@ -190,7 +242,8 @@ def _every_depth(settings: dict, records: list[dict]) -> tuple[dict, str]:
         "median_attack_excess": float(np.median(ends)) - 1 if len(ends) else np.nan,
     }
     slack = settings["tolerance"]
-    # Layers below the optimum refute the bound; a searched bound above it refutes the layers.
+    # Layers below the optimum refute the bound; a searched bound above it refutes the
+    # layers.
     refuted = (
         metrics["least_attack_excess"] < -slack
         or metrics["least_excess_over_optimum"] < -slack

@@ -1,9 +1,9 @@
 """Copies the files of a finished run into results/reference, unchanged.
 
-Command: make promote RUN=results/local/EXPERIMENT/VARIANT/seed=0
-A reference must be a finished run with the settings of its variant, made at one commit of this
-clone without uncommitted changes: otherwise nobody could make it again. Its records are judged
-again, and must give the claim, verdict and metrics of its summary.
+Command: make promote RUN=results/local/EXPERIMENT/VARIANT/seed=0 A reference must be a
+finished run with the settings of its variant, made at one commit of this clone without
+uncommitted changes: otherwise nobody could make it again. Its records are judged again,
+and must give the claim, verdict and metrics of its summary.
 """
 
 import os
@@ -20,17 +20,23 @@ def _main(paths: list[str]) -> int:
         promoted = [_promotable(pathlib.Path(expand_home(path))) for path in paths]
         for run, target in promoted:
             replaced = _copy(run, target)
-            commands.show(f"{target}{', which was there, is replaced' if replaced else ''}")
+            commands.show(
+                f"{target}{', which was there, is replaced' if replaced else ''}"
+            )
     except (ValueError, OSError) as error:
         raise runs.RunError(str(error)) from None
     return 0
 
 
 def _promotable(path: pathlib.Path) -> tuple[runs.Run, pathlib.Path]:
-    """The run and its place in the reference; RunError or ValueError if it must not go there."""
+    """The run and its place in the reference; RunError or ValueError if it must not go
+    there.
+    """
     run = runs.read_run(path)
     if run.status != "done":
-        raise runs.RunError(f"{path}: only a finished run can be promoted; it is {run.status}")
+        raise runs.RunError(
+            f"{path}: only a finished run can be promoted; it is {run.status}"
+        )
     if run.summary.get("changed"):
         raise runs.RunError(f"{path}: its settings are not those of a variant")
     target = _target(path, run)
@@ -58,23 +64,36 @@ def _target(path: pathlib.Path, run: runs.Run) -> pathlib.Path:
 
 
 def _require_one_commit(path: pathlib.Path, run: runs.Run) -> None:
-    """Raises RunError unless the run was made by the code of one commit of this clone."""
-    if any(entry["commit"] is None or entry["dirty"] is not False for entry in run.environments):
-        raise runs.RunError(f"{path}: was not made at a commit without changes; run it anew")
+    """Raises RunError unless the run was made by the code of one commit of this
+    clone.
+    """
+    if any(
+        entry["commit"] is None or entry["dirty"] is not False
+        for entry in run.environments
+    ):
+        raise runs.RunError(
+            f"{path}: was not made at a commit without changes; run it anew"
+        )
     commits = {entry["commit"] for entry in run.environments}
     if len(commits) > 1:
         raise runs.RunError(f"{path}: was made at several commits, {sorted(commits)}")
     (commit,) = commits
     of_commit = code_version.digest_of_commit(commit)
     if of_commit is None:
-        raise runs.RunError(f"{path}: its commit {commit} is not in this clone; fetch it first")
+        raise runs.RunError(
+            f"{path}: its commit {commit} is not in this clone; fetch it first"
+        )
     # Runs of schema 2, sealed since, do not say what code they ran.
     if any(entry.get("code", of_commit) != of_commit for entry in run.environments):
-        raise runs.RunError(f"{path}: was made by other code than that of its commit {commit}")
+        raise runs.RunError(
+            f"{path}: was made by other code than that of its commit {commit}"
+        )
 
 
 def _require_judgement(path: pathlib.Path, run: runs.Run) -> None:
-    """Raises RunError unless the records give the summary, with a claim that is known."""
+    """Raises RunError unless the records give the summary, with a claim that is
+    known.
+    """
     for difference in judge.disagreements(run, judge.conclusion(run)):
         raise runs.RunError(f"{path}: {difference}")
     if run.summary["claim"] not in paper.CLAIMS:
@@ -82,9 +101,11 @@ def _require_judgement(path: pathlib.Path, run: runs.Run) -> None:
 
 
 def _copy(run: runs.Run, target: pathlib.Path) -> bool:
-    """Copies a run to `target` as a whole or not at all; returns whether it replaced another one.
+    """Copies a run to `target` as a whole or not at all; returns whether it replaced
+    another one.
 
-    Between its two renames the old run lies beside `target`; the next promotion puts it back.
+    Between its two renames the old run lies beside `target`; the next promotion puts it
+    back.
     """
     fresh, old = (target.with_name(f".{kind}-{target.name}") for kind in ("new", "old"))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +117,9 @@ def _copy(run: runs.Run, target: pathlib.Path) -> bool:
     for name in judge.FILES:
         shutil.copyfile(run.path / name, fresh / name, follow_symlinks=False)
     copied = runs.read_run(fresh)
-    if any(getattr(copied, part) != getattr(run, part) for part in ("summary", "records")):
+    if any(
+        getattr(copied, part) != getattr(run, part) for part in ("summary", "records")
+    ):
         raise runs.RunError(f"{run.path}: changed while it was copied")
     replaces = target.exists()
     if replaces:

@@ -1,29 +1,36 @@
-"""Section 5: is there a Theorem 2.2 for residual blocks with one ReLU, h + V ReLU(U h + s)?
+"""Section 5: is there a Theorem 2.2 for residual blocks with one ReLU, h + V ReLU(U h +
+s)?
 
 Command: python -m experiments.relu --config=:search
-Hardware and time: one CPU core, about two minutes for the six variants, half of it for training,
-and up to a minute more the first time, for compiling.
+Hardware and time: one CPU core, about two minutes for the six variants, half of it for
+training, and up to a minute more the first time, for compiling.
 
-The experiment tests the literal analogue: every critical point of small norm is a global minimum.
-Targets come from a teacher in the ball ``|||theta||| <= tau < 1``. For N1 to N16 see
-docs/theory/relu.md.
+The experiment tests the literal analogue: every critical point of small norm is a
+global minimum. Targets come from a teacher in the ball ``|||theta||| <= tau < 1``. For
+N1 to N16 see docs/theory/relu.md.
 
-* origin (N1, N2): zero weights are a critical point of every net, and not optimal. Expected: the
-  gradient is exactly 0, and the steepest second-order descent agrees with the formula.
-* dead_units (N6 to N8): with biases, every ball holds open sets of critical points: nets without a
-  live unit. Expected: the share of Gaussian nets that are dead is p^{l k}.
-* search: bad critical points and proved local minima away from the origin; see `relu_search`.
-* gradient_ratio (N12): what is left of eq. (2.3), a bound on the gradient where a block's features
-  are independent. Expected: the bound is never violated and holds with equality at V = 0.
-* training (N16): starts from which gradient flow of one block provably stays in the ball and
-  reaches 0; see `relu_training`. Expected: no certified problem breaks a promise.
-* noise: gradient descent from exactly zero never moves. Expected from small Gaussian weights: at
-  width 1, 40 % of the starts become optimal (f <= 1e-9 f(0)) and 40 % stall; at width 16, 30 %
-  become optimal, none stalls, and the others are unfinished.
+* origin (N1, N2): zero weights are a critical point of every net, and not optimal.
+  Expected: the gradient is exactly 0, and the steepest second-order descent agrees with
+  the formula.
+* dead_units (N6 to N8): with biases, every ball holds open sets of critical points:
+  nets without a live unit. Expected: the share of Gaussian nets that are dead is p^{l
+  k}.
+* search: bad critical points and proved local minima away from the origin; see
+  `relu_search`.
+* gradient_ratio (N12): what is left of eq. (2.3), a bound on the gradient where a
+  block's features are independent. Expected: the bound is never violated and holds with
+  equality at V = 0.
+* training (N16): starts from which gradient flow of one block provably stays in the
+  ball and reaches 0; see `relu_training`. Expected: no certified problem breaks a
+  promise.
+* noise: gradient descent from exactly zero never moves. Expected from small Gaussian
+  weights: at width 1, 40 % of the starts become optimal (f <= 1e-9 f(0)) and 40 %
+  stall; at width 16, 30 % become optimal, none stalls, and the others are unfinished.
 
-Verdicts: counterexample for the first three, holds for gradient_ratio and training, reproduced for
-noise. One record can refute the literal analogue. Without one it is undecided, and also if the
-numbers contradict what is proved, because then they cannot be relied on.
+Verdicts: counterexample for the first three, holds for gradient_ratio and training,
+reproduced for noise. One record can refute the literal analogue. Without one it is
+undecided, and also if the numbers contradict what is proved, because then they cannot
+be relied on.
 """
 
 import collections
@@ -36,7 +43,13 @@ import numpy as np
 from experiments import run
 from experiments.parts import relu_search, relu_training
 from experiments.run import shared
-from identity_matters.relu import critical_points, feature_bound, model, origin, problems
+from identity_matters.relu import (
+    critical_points,
+    feature_bound,
+    model,
+    origin,
+    problems,
+)
 from identity_matters.report.records import rows
 
 _LAWS = ("gaussian", "no bias", "s >= 0")
@@ -50,15 +63,26 @@ _SETTINGS = {
         "problems": 8,  # for each of nets
         "escape_starts": 200,  # starts of the power iteration for the steepest descent
         "step_size": 1e-4,  # of the difference quotients
-        "form_tolerance": 1e-5,  # largest relative error of a difference quotient; O(step_size^2)
+        # largest relative error of a difference quotient; O(step_size^2)
+        "form_tolerance": 1e-5,
     },
     "dead_units": {
-        # (depth, width, d); the data are -1 and 1 for d = 1, points on a circle for d = 2.
-        "nets": ((1, 1, 1), (1, 2, 1), (2, 1, 1), (2, 2, 1), (1, 1, 2), (1, 2, 2), (2, 1, 2)),
+        # (depth, width, d); the data are -1 and 1 for d = 1, points on a circle for d =
+        # 2.
+        "nets": (
+            (1, 1, 1),
+            (1, 2, 1),
+            (2, 1, 1),
+            (2, 2, 1),
+            (1, 1, 2),
+            (1, 2, 2),
+            (2, 1, 2),
+        ),
         "laws": _LAWS,
         "circle_points": 64,
         "samples": 20_000,  # random nets for each of nets and laws
-        "scale_of_weights": 0.01,  # deviation of Gaussian weights; the share does not depend on it
+        # deviation of Gaussian weights; the share does not depend on it
+        "scale_of_weights": 0.01,
         "deviations": 4.5,  # binomial standard deviations that a share may be off
     },
     "search": relu_search.SETTINGS,
@@ -89,10 +113,11 @@ _SETTINGS = {
         "records": 100,  # points of the risk curve
         "updates_per_record": 40,
         "optimal_share": relu_search.OPTIMAL_SHARE,
-        # Stalled: not optimal, and ||grad f||^2 is at most this times f: at that pace, training as
-        # long again would lower f by a millionth.
+        # Stalled: not optimal, and ||grad f||^2 is at most this times f: at that pace,
+        # training as long again would lower f by a millionth.
         "stalled_ratio": 1e-9,
-        "least_halved_share": 0.9,  # share of noisy starts at the largest width that must halve f
+        # share of noisy starts at the largest width that must halve f
+        "least_halved_share": 0.9,
     },
 }
 
@@ -118,7 +143,9 @@ def trials(*, variant: str, **settings) -> list[dict]:
 
 
 def build(*, measured: str, **trial):
-    """The trial with its `problems.Setting` and the nets' shape; ValueError for a bad setting."""
+    """The trial with its `problems.Setting` and the nets' shape; ValueError for a bad
+    setting.
+    """
     if trial.get("law", "gaussian") not in _LAWS:
         raise ValueError(f"laws must be among {_LAWS}, got {trial['law']!r}")
     if measured == "dead" and trial["width_in"] > 2:
@@ -147,13 +174,17 @@ def at_origin(trial, rng) -> dict:
     steepest = jax.tree.map(lambda *parts: np.stack(parts), *steepest)
     # Nets at zero, one step along the steepest direction, and one step along another.
     nets = jax.tree.map(
-        lambda s, o: np.concatenate([np.zeros_like(s), step * s, step * o]), steepest, others
+        lambda s, o: np.concatenate([np.zeros_like(s), step * s, step * o]),
+        steepest,
+        others,
     )
     batch = jax.tree.map(lambda part: np.concatenate([part] * 3), sample)
     risks, gradient = jax.vmap(model.risk_and_gradient)(nets, batch)
     zero, along, other = np.asarray(risks).reshape(3, count)
     entries = [abs(part[:count]).max() for part in jax.tree.leaves(gradient)]
-    hessian_entry = origin.largest_autodiff_hessian_entry(*problems.member((nets, sample), 0))
+    hessian_entry = origin.largest_autodiff_hessian_entry(
+        *problems.member((nets, sample), 0)
+    )
     return {
         "risk": zero.tolist(),
         "largest_gradient_entry": float(max(entries)),
@@ -168,7 +199,11 @@ def dead(trial, rng) -> dict:
     """How many random nets are strictly dead, and bounds on the expected share."""
     count, d = trial.samples, trial.width_in
     angle = 2 * np.pi * np.arange(trial.circle_points) / trial.circle_points
-    x = np.stack([np.cos(angle), np.sin(angle)], axis=1) if d == 2 else np.array([[1.0], [-1.0]])
+    x = (
+        np.stack([np.cos(angle), np.sin(angle)], axis=1)
+        if d == 2
+        else np.array([[1.0], [-1.0]])
+    )
     problem = problems.plain_problem(x, rng.standard_normal(x.shape))
     blocks = _gaussian(rng, trial.scale_of_weights, count, trial.depth, trial.width, d)
     least = largest = 0.0
@@ -177,9 +212,12 @@ def dead(trial, rng) -> dict:
     elif trial.law == "s >= 0":
         blocks = blocks._replace(s=np.abs(blocks.s))
     else:
-        # The bounds belong to balls around and inside the hull of x, which are equal for d = 1.
+        # The bounds belong to balls around and inside the hull of x, which are equal
+        # for d = 1.
         inner = 1.0 if d == 1 else float(np.cos(np.pi / len(x)))
-        shares = (critical_points.dead_share_on_ball(d, radius) for radius in (1.0, inner))
+        shares = (
+            critical_points.dead_share_on_ball(d, radius) for radius in (1.0, inner)
+        )
         least, largest = (share ** (trial.depth * trial.width) for share in shares)
     return {
         "dead": int(np.asarray(critical_points.strictly_dead(blocks, problem)).sum()),
@@ -188,13 +226,19 @@ def dead(trial, rng) -> dict:
     }
 
 
-def _gaussian(rng, scale: float, count: int, depth: int, width: int, d: int) -> model.Blocks:
+def _gaussian(
+    rng, scale: float, count: int, depth: int, width: int, d: int
+) -> model.Blocks:
     shapes = (depth, width, d), (depth, d, width), (depth, width)
-    return model.Blocks(*(scale * rng.standard_normal((count, *shape)) for shape in shapes))
+    return model.Blocks(
+        *(scale * rng.standard_normal((count, *shape)) for shape in shapes)
+    )
 
 
 def gradient_ratio(trial, rng) -> dict:
-    """The feature bound on random nets, in a search that attacks it, and where it is tight."""
+    """The feature bound on random nets, in a search that attacks it, and where it is
+    tight.
+    """
     sample, _ = problems.realizable(rng, trial.samples, trial.setting)
     measured, bound = collections.defaultdict(list), 0.0
     for norm in trial.norms:
@@ -202,30 +246,42 @@ def gradient_ratio(trial, rng) -> dict:
         blocks = model.random_blocks(rng, norms, *trial.shape, trial.bias)
         found = jax.vmap(feature_bound.bound_and_squared_gradient)(blocks, sample)
         right, left, value = map(np.asarray, found)
-        at_rest = np.where(right > 0, np.inf, 0.0)  # what right / left is where left = 0
+        # what right / left is where left = 0
+        at_rest = np.where(right > 0, np.inf, 0.0)
         over = np.divide(right, left, out=at_rest, where=left > 0)
         bound = max(bound, float(over.max()))
         measured["least_ratio"].append(float((left / value).min()))
         measured["median_ratio"].append(float(np.median(left / value)))
-        some = jax.tree.map(lambda part: np.asarray(part)[: trial.searched], (blocks, sample))
+        some = jax.tree.map(
+            lambda part: np.asarray(part)[: trial.searched], (blocks, sample)
+        )
         options = {"steps": trial.steps, "learning_rate": trial.learning_rate}
         search = functools.partial(feature_bound.search, *some, norm, **options)
         measured["searched_ratio"].append(float(search(objective="ratio").min()))
         if trial.width >= 2 * trial.pairs:
             bound = max(bound, float(1 / search(objective="slack").min()))
     tight = [_tight_ratio(rng, trial, norm) for norm in trial.norms]
-    return {**measured, "largest_right_over_left": bound, "tight_right_over_left": tight}
+    return {
+        **measured,
+        "largest_right_over_left": bound,
+        "tight_right_over_left": tight,
+    }
 
 
 def _tight_ratio(rng, trial, norm: float) -> float | None:
-    """Right over left at V = 0 with equal blocks and errors along the last singular vector."""
+    """Right over left at V = 0 with equal blocks and errors along the last singular
+    vector.
+    """
     if trial.width < 2 * trial.pairs:
         return None
     samples, _ = problems.realizable(rng, trial.samples, trial.setting)
-    one = model.random_blocks(rng, np.full(trial.samples, norm), 1, *trial.shape[1:], trial.bias)
+    one = model.random_blocks(
+        rng, np.full(trial.samples, norm), 1, *trial.shape[1:], trial.bias
+    )
     nets = jax.tree.map(lambda part: np.repeat(part, trial.depth, axis=1), one)
     nets = nets._replace(V=np.zeros_like(nets.V))
-    # If no unit is active on an example, both sides are 0: take the net with the largest factor.
+    # If no unit is active on an example, both sides are 0: take the net with the
+    # largest factor.
     best = int(np.argmax(jax.vmap(feature_bound.coefficient)(nets, samples)))
     blocks, problem = problems.member((nets, samples), best)
     problem = feature_bound.tight_problem(blocks, problem, trial.tight_size)
@@ -241,18 +297,28 @@ def noise(trial, rng) -> dict:
     if not trial.bias:
         start = start._replace(s=None)
     batch = jax.tree.map(lambda part: np.concatenate([part] * len(scales)), sample)
-    nets = jax.tree.map(lambda w: np.concatenate([scale * w for scale in scales]), start)
+    nets = jax.tree.map(
+        lambda w: np.concatenate([scale * w for scale in scales]), start
+    )
     length = {"records": trial.records, "updates_per_record": trial.updates_per_record}
-    _, numbers = model.gradient_descent(nets, batch, learning_rate=trial.learning_rate, **length)
+    _, numbers = model.gradient_descent(
+        nets, batch, learning_rate=trial.learning_rate, **length
+    )
 
     def by_scale(values):
-        return np.asarray(values).reshape(len(scales), trial.starts, *np.shape(values)[1:])
+        return np.asarray(values).reshape(
+            len(scales), trial.starts, *np.shape(values)[1:]
+        )
 
     risks = np.asarray(numbers["curve"])
     share = by_scale(risks / origin.risk_at_origin(batch)[:, None])
     if not np.isfinite(share).all():
-        raise run.DivergedError(f"diverged at learning rate {trial.learning_rate}; lower it")
-    stalled = np.asarray(numbers["squared_gradient"]) <= trial.stalled_ratio * risks[:, -1]
+        raise run.DivergedError(
+            f"diverged at learning rate {trial.learning_rate}; lower it"
+        )
+    stalled = (
+        np.asarray(numbers["squared_gradient"]) <= trial.stalled_ratio * risks[:, -1]
+    )
     halved = (share <= 0.5).any(axis=2)
     updates = np.argmax(share <= 0.5, axis=2) * trial.updates_per_record
     to_half = [some[ok] for some, ok in zip(updates, halved, strict=True)]
@@ -260,7 +326,9 @@ def noise(trial, rng) -> dict:
         "final_risk_share": [relu_search.short(row) for row in share[:, :, -1]],
         "stalled": by_scale(stalled).tolist(),
         "halved_share": halved.mean(axis=1).tolist(),
-        "median_updates_to_half": [float(np.median(n)) if len(n) else None for n in to_half],
+        "median_updates_to_half": [
+            float(np.median(n)) if len(n) else None for n in to_half
+        ],
         "largest_travelled": by_scale(numbers["travelled"]).max(axis=1).tolist(),
     }
 
@@ -274,7 +342,9 @@ def _origin_verdict(settings: dict, records: list[dict]):
         "problems": len(predicted),
         "largest_gradient_entry": shared.largest(nets, "largest_gradient_entry"),
         "least_risk": float(shared.joined(nets, "risk").min()),
-        "largest_autodiff_hessian_entry": shared.largest(nets, "largest_autodiff_hessian_entry"),
+        "largest_autodiff_hessian_entry": shared.largest(
+            nets, "largest_autodiff_hessian_entry"
+        ),
         "least_escape_curvature": float(predicted.min()),
         "largest_relative_error_of_the_escape_curvature": float(curvature_errors.max()),
         "largest_relative_error_of_the_form": float(form_errors.max()),
@@ -307,7 +377,12 @@ def _dead_verdict(settings: dict, records: list[dict]):
 
 
 def _ratio_verdict(settings: dict, records: list[dict]):
-    tight = [r for record in records for r in record["tight_right_over_left"] if r is not None]
+    tight = [
+        r
+        for record in records
+        for r in record["tight_right_over_left"]
+        if r is not None
+    ]
     most = max([shared.largest(records, "largest_right_over_left"), *tight])
     metrics = {
         "nets": sum(record["samples"] * len(record["norms"]) for record in records),
@@ -331,7 +406,9 @@ def _noise_verdict(settings: dict, records: list[dict]):
         stalled = ~optimal & shared.joined(ends, "stalled").astype(bool)
         metrics |= {
             f"starts_at_width_{width}": len(optimal),
-            f"halved_share_at_width_{width}": float(shared.joined(noisy, "halved_share").mean()),
+            f"halved_share_at_width_{width}": float(
+                shared.joined(noisy, "halved_share").mean()
+            ),
             f"optimal_share_at_width_{width}": float(optimal.mean()),
             f"stalled_share_at_width_{width}": float(stalled.mean()),
             f"unfinished_share_at_width_{width}": float((~optimal & ~stalled).mean()),

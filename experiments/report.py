@@ -1,7 +1,8 @@
-"""Writes the report on the reference runs and yours: REPORT.md, report.html, tables/, figures/.
+"""Writes the report on the reference runs and yours: REPORT.md, report.html, tables/,
+figures/.
 
-Command: make report (into results/local/), or make report-reference, which rewrites the committed
-report in results/ from results/reference alone.
+Command: make report (into results/local/), or make report-reference, which rewrites the
+committed report in results/ from results/reference alone.
 """
 
 import logging
@@ -29,12 +30,16 @@ def _main(_: list[str]) -> int:
         directory = pathlib.Path(commands.RESULTS_DIR.value)
         collections.append(collection.read("yours", directory))
         if not collections[-1].runs:
-            commands.show(f"{directory} has no finished run: the report shows the reference alone")
+            commands.show(
+                f"{directory} has no finished run: the report shows the reference alone"
+            )
     for problem in [problem for found in collections for problem in found.problems]:
         commands.complain(f"skipped: {problem}")
     try:
         if _REFERENCE_ONLY.value:
-            readme = build.with_results(_README.read_text(encoding="utf-8"), collections[0])
+            readme = build.with_results(
+                _README.read_text(encoding="utf-8"), collections[0]
+            )
         written = build.write(collections, directory)
         if _REFERENCE_ONLY.value:
             write_atomically(_README, readme)

@@ -1,14 +1,16 @@
-"""Runs the reproduction: each default variant of each experiment without a finished run so far.
+"""Runs the reproduction: each default variant of each experiment without a finished run
+so far.
 
 Command: make reproduce, or python -m experiments.reproduce [--only=a,b] [--seeds="0 1"]
     [--variants=c,d] [--jobs=N] [--demo] [--report] [--overwrite]
 
-Runs go in parallel, one per core, longest first. Each is a process of its own, forked from one that
-has imported the libraries; its output goes to RESULTS_DIR/logs. With an accelerator they include
-the variants that need it, and trainings have it one at a time while the others keep to the cores. A
-run alone prints to the terminal. Ctrl-C or SIGTERM stops all; the same command, without
---overwrite, resumes. A failure does not stop the others, but makes the exit code 1, as does a
-contradiction of the reference (see compare.py).
+Runs go in parallel, one per core, longest first. Each is a process of its own, forked
+from one that has imported the libraries; its output goes to RESULTS_DIR/logs. With an
+accelerator they include the variants that need it, and trainings have it one at a time
+while the others keep to the cores. A run alone prints to the terminal. Ctrl-C or
+SIGTERM stops all; the same command, without --overwrite, resumes. A failure does not
+stop the others, but makes the exit code 1, as does a contradiction of the reference
+(see compare.py).
 """
 
 import collections
@@ -44,38 +46,57 @@ from identity_matters.report import collection
 from identity_matters.report.numbers import duration
 from identity_matters.report.records import MALFORMED
 
-_SEEDS = flags.DEFINE_spaceseplist("seeds", ["0"], "Seeds of the runs.", comma_compat=True)
+_SEEDS = flags.DEFINE_spaceseplist(
+    "seeds", ["0"], "Seeds of the runs.", comma_compat=True
+)
 _ONLY = flags.DEFINE_list("only", [], "Experiments to run; all of the suite if empty.")
 _VARIANTS = flags.DEFINE_list(
     "variants",
     [],
-    "Variants of one experiment, or a data set for all of its variants; if empty, the defaults.",
+    "Variants of one experiment, or a data set for all of its variants; if empty, the"
+    " defaults.",
 )
-_JOBS = flags.DEFINE_integer("jobs", 0, "Runs at a time; 0 means one per core.", lower_bound=0)
-_DEMO = flags.DEFINE_boolean("demo", False, "Only the quickest variant of each quick experiment.")
+_JOBS = flags.DEFINE_integer(
+    "jobs", 0, "Runs at a time; 0 means one per core.", lower_bound=0
+)
+_DEMO = flags.DEFINE_boolean(
+    "demo", False, "Only the quickest variant of each quick experiment."
+)
 _REPORT = flags.DEFINE_boolean("report", False, "Write the report at the end.")
-_REPLACES = "Run all of them anew, also those that are finished, and replace what is there."
+_REPLACES = (
+    "Run all of them anew, also those that are finished, and replace what is there."
+)
 _OVERWRITE = flags.DEFINE_boolean("overwrite", False, _REPLACES, allow_override=True)
-DEMO_SECONDS = 20  # an experiment is quick if its quickest variant takes at most this long
+# an experiment is quick if its quickest variant takes at most this long
+DEMO_SECONDS = 20
 UNKNOWN_SECONDS = 30  # assumed for a run without a reference
 STOP_SECONDS = 30  # allowed for saving after SIGTERM
 RUNS_ELSEWHERE_CODE = 3  # how a run ends that another reproduction is running already
 _PR_SET_PDEATHSIG = 1
-# A socket's path may have about 107 bytes. That of the server below has some 30 of its own.
+# A socket's path may have about 107 bytes. That of the server below has some 30 of its
+# own.
 _LONGEST_TEMPORARY_DIRECTORY = 70
 _SHORT_TEMPORARY_DIRECTORIES = ("/tmp", "/var/tmp", "/dev/shm")
 # Importing the libraries takes longer than many a run, so one process does it for all.
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
-    ["__main__", "experiments.images.train", "identity_matters.linear", "scipy.optimize"]
+    [
+        "__main__",
+        "experiments.images.train",
+        "identity_matters.linear",
+        "scipy.optimize",
+    ]
 )
-# Where the bar of a run waits if it takes longer than expected: rich stops the clock of a full bar.
+# Where the bar of a run waits if it takes longer than expected: rich stops the clock of
+# a full bar.
 NEARLY_DONE = 0.95
 
 
 @dataclasses.dataclass
 class Job:
-    """One run: what it is, how long its reference took (if there is one), and its process."""
+    """One run: what it is, how long its reference took (if there is one), and its
+    process.
+    """
 
     name: str
     variant: str
@@ -88,11 +109,15 @@ class Job:
 
     title = property(lambda self: f"{self.name} {self.variant} seed={self.seed}")
     expected_seconds = property(lambda self: self.reference_seconds or UNKNOWN_SECONDS)
-    is_refused = property(lambda self: self.problem is not None and not _OVERWRITE.value)
+    is_refused = property(
+        lambda self: self.problem is not None and not _OVERWRITE.value
+    )
 
     @property
     def path(self) -> Any:
-        return runs.run_path(commands.RESULTS_DIR.value, self.name, self.variant, self.seed)
+        return runs.run_path(
+            commands.RESULTS_DIR.value, self.name, self.variant, self.seed
+        )
 
     @property
     def log(self) -> pathlib.Path:
@@ -100,7 +125,9 @@ class Job:
         return pathlib.Path(commands.RESULTS_DIR.value) / "logs" / file
 
     def command(self) -> list[str]:
-        """The arguments of ``python`` that start the run, as one could give them by hand."""
+        """The arguments of ``python`` that start the run, as one could give them by
+        hand.
+        """
         settings = [f"--config=:{self.variant}", f"--seed={self.seed}"]
         if commands.RESULTS_DIR.value != "results/local":
             settings.append(f"--results_dir={commands.RESULTS_DIR.value}")
@@ -156,9 +183,16 @@ def main(_) -> int:
             command = [sys.executable, "-m", "experiments.report", *chosen]
             report = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
     except SystemExit:
-        running = [job.process for job in waiting if job.process and job.process.exitcode is None]
+        running = [
+            job.process
+            for job in waiting
+            if job.process and job.process.exitcode is None
+        ]
         if running:
-            console.print(f"stopping; what is trained is saved first, for {STOP_SECONDS} s at most")
+            console.print(
+                f"stopping; what is trained is saved first, for {STOP_SECONDS} s at"
+                " most"
+            )
         _end(running)
         without = ", without OVERWRITE=1," if _OVERWRITE.value else ""
         console.print(f"interrupted; the same command{without} resumes")
@@ -168,7 +202,9 @@ def main(_) -> int:
 
 
 def _jobs() -> list[Job]:
-    """The runs that the flags select; raises ValueError for unknown names or invalid seeds."""
+    """The runs that the flags select; raises ValueError for unknown names or invalid
+    seeds.
+    """
     unknown = [name for name in _ONLY.value if name not in experiments.MODULES]
     if unknown:
         known = ", ".join(experiments.MODULES)
@@ -176,11 +212,15 @@ def _jobs() -> list[Job]:
     if _VARIANTS.value and len(set(_ONLY.value)) != 1:
         raise ValueError("--variants needs one experiment, named by --only")
     seeds = _SEEDS.value
-    if not seeds or not all(word.isdecimal() and int(word) < runs.SEEDS for word in seeds):
+    if not seeds or not all(
+        word.isdecimal() and int(word) < runs.SEEDS for word in seeds
+    ):
         wanted = f"numbers from 0 to {runs.SEEDS - 1}, separated by blanks or commas"
         raise ValueError(f"--seeds must be {wanted}, got {' '.join(seeds)!r}")
     names = _ONLY.value or experiments.MODULES
-    chosen = [v for name in _VARIANTS.value for v in experiments.find_variants(names[0], name)]
+    chosen = [
+        v for name in _VARIANTS.value for v in experiments.find_variants(names[0], name)
+    ]
     # Each run once, also if it is named twice: "cifar10" includes cifar10/small.
     found = [
         _job(name, variant, seed)
@@ -191,32 +231,44 @@ def _jobs() -> list[Job]:
     if _DEMO.value:
         slowest_first = sorted(found, key=lambda job: -job.expected_seconds)
         quickest = {(job.name, job.seed): job for job in slowest_first}
-        found = [job for job in quickest.values() if job.expected_seconds <= DEMO_SECONDS]
+        found = [
+            job for job in quickest.values() if job.expected_seconds <= DEMO_SECONDS
+        ]
     return found
 
 
 def _job(name: str, variant: str, seed: int) -> Job:
     """A job, with the median seconds that its reference runs took, over all seeds."""
     took = []
-    for path in pathlib.Path(commands.REFERENCE_DIR.value, name, variant).glob("seed=*"):
+    for path in pathlib.Path(commands.REFERENCE_DIR.value, name, variant).glob(
+        "seed=*"
+    ):
         with contextlib.suppress(runs.RunError, *MALFORMED):
             summary = runs.read_json(path / "summary.json")
-            took += [summary["seconds"]["total"]] if summary.get("status") == "done" else []
+            took += (
+                [summary["seconds"]["total"]] if summary.get("status") == "done" else []
+            )
     return Job(name, variant, seed, statistics.median(took) if took else None)
 
 
 def _default_variants(name: str) -> tuple[str, ...]:
-    """The variants to reproduce on this machine; prints those left out, with their commands."""
+    """The variants to reproduce on this machine; prints those left out, with their
+    commands.
+    """
     if accelerators.are_usable():
         return experiments.variants(name, "VARIANTS", "ACCELERATOR_VARIANTS")
-    for variant in () if _DEMO.value else experiments.variants(name, "ACCELERATOR_VARIANTS"):
+    for variant in (
+        () if _DEMO.value else experiments.variants(name, "ACCELERATOR_VARIANTS")
+    ):
         command = f"python -m {experiments.MODULES[name]} --config=:{variant}"
         print(f"left out because it needs an accelerator: {name} {variant} ({command})")
     return experiments.variants(name, "VARIANTS")
 
 
 def _why_not(job: Job) -> str | None:
-    """Why an existing run can be neither kept nor resumed; None if it can, or there is none."""
+    """Why an existing run can be neither kept nor resumed; None if it can, or there is
+    none.
+    """
     own = experiments.find(job.name).own_settings(job.variant)
     own.pop("scale", None)
     try:
@@ -237,7 +289,8 @@ def _code_and_packages() -> dict:
 
 
 def _shorten_temporary_directory() -> None:
-    """Lets the server's socket be where the path is short enough; TMPDIR stays for the runs.
+    """Lets the server's socket be where the path is short enough; TMPDIR stays for the
+    runs.
 
     Raises:
       flags.ValidationError: if there is no other place.
@@ -250,8 +303,8 @@ def _shorten_temporary_directory() -> None:
             return
     places = ", ".join(_SHORT_TEMPORARY_DIRECTORIES)
     raise flags.ValidationError(
-        f"TMPDIR is longer than {_LONGEST_TEMPORARY_DIRECTORY} bytes, too long for a socket, and"
-        f" none of {places} can be written to; set a shorter TMPDIR"
+        f"TMPDIR is longer than {_LONGEST_TEMPORARY_DIRECTORY} bytes, too long for a"
+        f" socket, and none of {places} can be written to; set a shorter TMPDIR"
     )
 
 
@@ -290,10 +343,13 @@ def _run(command: list[str], log: str | None, core: int | None) -> None:
 
 
 def _print_to(log: str) -> None:
-    """Sends all output to `log`; ends the process if another reproduction is running this run."""
+    """Sends all output to `log`; ends the process if another reproduction is running
+    this run.
+    """
     with open(log, "ab") as output:
         try:
-            # Kept until the last copy of the descriptor is closed, when the process ends.
+            # Kept until the last copy of the descriptor is closed, when the process
+            # ends.
             fcntl.flock(output.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os._exit(RUNS_ELSEWHERE_CODE)
@@ -325,13 +381,15 @@ def _end(processes: list) -> None:
 
 
 def _slots() -> tuple[list, list]:
-    """Places of runs: a core for each run at a time, and [None] if there is an accelerator.
+    """Places of runs: a core for each run at a time, and [None] if there is an
+    accelerator.
 
     A core is None if it cannot be chosen, or if the run may use all of them.
     """
     cores: list[int | None] = [None] * limits.usable_cores()
     if hasattr(os, "sched_getaffinity"):
-        cores = sorted(os.sched_getaffinity(0))[: len(cores)]  # a container may allow fewer
+        # a container may allow fewer
+        cores = sorted(os.sched_getaffinity(0))[: len(cores)]
     at_once = _JOBS.value or len(cores)
     on_cores = [cores[i % len(cores)] for i in range(at_once)]
     return on_cores, [None] if at_once > 1 and accelerators.are_usable() else []
@@ -339,7 +397,9 @@ def _slots() -> tuple[list, list]:
 
 def _run_all(jobs: list[Job], console: commands.Console) -> None:
     on_cores, on_accelerator = _slots()
-    trainings = [job for job in jobs if on_accelerator and experiments.find(job.name).trains]
+    trainings = [
+        job for job in jobs if on_accelerator and experiments.find(job.name).trains
+    ]
     at_once = min(len(on_cores), len(jobs) - len(trainings)) + min(1, len(trainings))
     # Runs that go one at a time may use all cores, and write to the terminal.
     alone = at_once <= 1
@@ -360,15 +420,20 @@ def _run_all(jobs: list[Job], console: commands.Console) -> None:
         rich.progress.BarColumn(10),
         rich.progress.TimeElapsedColumn(),
         rich.progress.TimeRemainingColumn(compact=True),
-        rich.progress.TextColumn("{task.fields[note]}", markup=False, table_column=rest_of_line),
+        rich.progress.TextColumn(
+            "{task.fields[note]}", markup=False, table_column=rest_of_line
+        ),
         console=console,
         auto_refresh=False,
         disable=alone,
         expand=True,
-        speed_estimate_period=1e9,  # the time left is estimated from all progress so far
+        # the time left is estimated from all progress so far
+        speed_estimate_period=1e9,
     ) as shown:
         expected = sum(job.expected_seconds for job in jobs)
-        whole = shown.add_task(f"{len(jobs)} runs, {at_once} at a time", total=expected, note="")
+        whole = shown.add_task(
+            f"{len(jobs)} runs, {at_once} at a time", total=expected, note=""
+        )
         while running or any(waiting for waiting, _ in queues):
             for waiting, free in queues:
                 while waiting and free:
@@ -376,7 +441,9 @@ def _run_all(jobs: list[Job], console: commands.Console) -> None:
                     if alone:
                         console.print(f"$ python {shlex.join(job.command())}")
                     _start(job, free.pop(), alone)
-                    job.task = shown.add_task(job.title, total=job.expected_seconds, note="")
+                    job.task = shown.add_task(
+                        job.title, total=job.expected_seconds, note=""
+                    )
                     running.append((job, free))
             time.sleep(0.25)
             for job, free in list(running):
@@ -389,22 +456,34 @@ def _run_all(jobs: list[Job], console: commands.Console) -> None:
                 running.remove((job, free))
                 free.append(job.core)
                 shown.update(job.task, completed=job.expected_seconds, visible=False)
-                count = len(jobs) - len(running) - sum(len(waiting) for waiting, _ in queues)
+                count = (
+                    len(jobs)
+                    - len(running)
+                    - sum(len(waiting) for waiting, _ in queues)
+                )
                 said = (job.summary() or {"verdict": "FAILED"})["verdict"]
                 line = f"run {count} of {len(jobs)}: {job.title}: {said}"
                 left = shown.tasks[0].time_remaining
                 about = f", about {duration(left)} left" if left and running else ""
                 shown.print(f"{line}, {duration(passed)}{about}", soft_wrap=True)
-            shown.update(whole, completed=sum(task.completed for task in shown.tasks[1:]))
+            shown.update(
+                whole, completed=sum(task.completed for task in shown.tasks[1:])
+            )
             if console.is_terminal:
                 shown.refresh()
 
 
-def _conclude(jobs: list[Job], run_now: int, seconds: float, console: commands.Console) -> int:
-    """Prints all results, of the runs made now and of earlier ones; returns the exit code."""
+def _conclude(
+    jobs: list[Job], run_now: int, seconds: float, console: commands.Console
+) -> int:
+    """Prints all results, of the runs made now and of earlier ones; returns the exit
+    code.
+    """
     table = rich.table.Table(box=None, pad_edge=False)
     for name in ("experiment", "runs", "verdicts", "seconds", "in the reference"):
-        table.add_column(name, justify="left" if name in ("experiment", "verdicts") else "right")
+        table.add_column(
+            name, justify="left" if name in ("experiment", "verdicts") else "right"
+        )
     every, notes = collections.Counter(), []
     for name, own in itertools.groupby(jobs, key=lambda job: job.name):
         counts, took, there = collections.Counter(), 0.0, 0.0
@@ -415,7 +494,10 @@ def _conclude(jobs: list[Job], run_now: int, seconds: float, console: commands.C
                 there += job.reference_seconds or 0.0
             else:
                 counts["failed"] += 1
-                if job.process is not None and job.process.exitcode == RUNS_ELSEWHERE_CODE:
+                if (
+                    job.process is not None
+                    and job.process.exitcode == RUNS_ELSEWHERE_CODE
+                ):
                     why = "another process is running it"
                 elif job.log.exists() and not job.is_refused:
                     why = f"{job.last_line()} ({job.log})"
@@ -433,7 +515,9 @@ def _conclude(jobs: list[Job], run_now: int, seconds: float, console: commands.C
     reference = collection.read("reference", commands.REFERENCE_DIR.value)
     run_here = {f"{job.name}/{job.variant}" for job in jobs}
     here = [group for group in yours.groups if group.name in run_here]
-    notes += [f"contradiction: {x}" for x in collection.contradictions(here, reference.groups)]
+    notes += [
+        f"contradiction: {x}" for x in collection.contradictions(here, reference.groups)
+    ]
     for note in notes:
         console.print(note, style="red")
     for line in compare.versions(yours, reference):
@@ -441,8 +525,12 @@ def _conclude(jobs: list[Job], run_now: int, seconds: float, console: commands.C
     report = pathlib.Path(commands.RESULTS_DIR.value) / "report.html"
     if report.exists():
         console.print(f"report: {report.resolve().as_uri()}")
-    where = "" if str(report.parent) == "results/local" else f" RESULTS_DIR={report.parent}"
-    console.print(f"`make compare{where}` prints the paper's results, the reference's and yours")
+    where = (
+        "" if str(report.parent) == "results/local" else f" RESULTS_DIR={report.parent}"
+    )
+    console.print(
+        f"`make compare{where}` prints the paper's results, the reference's and yours"
+    )
     return 1 if notes else 0
 
 

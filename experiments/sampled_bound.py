@@ -1,14 +1,15 @@
-"""Minibatch descent on linear residual nets: the proved bounds of risk and of staying inside.
+"""Minibatch descent on linear residual nets: the proved bounds of risk and of staying
+inside.
 
-Random R near the identity, three depths, three batch sizes, many runs each, from zero weights.
-S5 (docs/theory/sampled.md) bounds the mean risk of the runs that have not left the ball, after each
-number of updates, and S6 the share of runs that leave it. The runs are NumPy's, with the gradients
-of the formula.
+Random R near the identity, three depths, three batch sizes, many runs each, from zero
+weights. S5 (docs/theory/sampled.md) bounds the mean risk of the runs that have not left
+the ball, after each number of updates, and S6 the share of runs that leave it. The runs
+are NumPy's, with the gradients of the formula.
 
 Command: python -m experiments.sampled_bound
-Hardware: one CPU core. Time: 8 s. float64.
-The criteria were written before the first run. Expected: no violation, and at the last update the
-bound is at most 3 times the mean risk in all nine cells.
+Hardware: one CPU core. Time: 8 s. float64. The criteria were written before the first
+run. Expected: no violation, and at the last update the bound is at most 3 times the
+mean risk in all nine cells.
 """
 
 import math
@@ -26,16 +27,19 @@ _GRID = {
     "batches_of_examples": (8, 32, 128),
     "width": 8,  # d
     "start": 0.005,  # ||(I - R) Sigma^{1/2}||_F, the root of f(0) - C
-    "sigma_eigenvalues": (0.9, 1.1),  # the least and the largest of Sigma, evenly spaced between
+    # the least and the largest of Sigma, evenly spaced between
+    "sigma_eigenvalues": (0.9, 1.1),
     "noise_std": 0.0007,  # of the labels
     "rate_times_depth": 0.025,  # the learning rate times l
     "radius": 0.05,  # b: the ball is |||A||| <= b / l
     "updates": 200,
     "runs": 100,  # for each depth and batch size
-    # The mean over runs may exceed the bound by this many of its standard errors: with 201 updates
-    # in nine cells, chance alone exceeds 5 in fewer than one experiment of a thousand.
+    # The mean over runs may exceed the bound by this many of its standard errors: with
+    # 201 updates in nine cells, chance alone exceeds 5 in fewer than one experiment of
+    # a thousand.
     "standard_errors": 5.0,
-    "largest_factor": 3.0,  # most by which the bound of the last risk may exceed the mean
+    # most by which the bound of the last risk may exceed the mean
+    "largest_factor": 3.0,
 }
 get_config = configs({"grid": _GRID})
 CURVE_POINTS = 41  # points of each curve that are kept
@@ -51,7 +55,9 @@ def build(**trial) -> dict:
     """A trial and its certificate; the random problem comes with the seed."""
     low, high = trial["sigma_eigenvalues"]
     if not 0 < low <= high:
-        raise ValueError(f"sigma_eigenvalues must ascend from above 0, got {(low, high)}")
+        raise ValueError(
+            f"sigma_eigenvalues must ascend from above 0, got {(low, high)}"
+        )
     return trial
 
 
@@ -62,7 +68,9 @@ def measure(trial, rng) -> dict:
     direction = rng.standard_normal((trial.width, trial.width))
     problem = sampled.make_problem(np.eye(trial.width), Sigma, trial.noise_std)
     scale = trial.start / np.linalg.norm(direction @ problem.root)
-    problem = sampled.make_problem(np.eye(trial.width) + scale * direction, Sigma, trial.noise_std)
+    problem = sampled.make_problem(
+        np.eye(trial.width) + scale * direction, Sigma, trial.noise_std
+    )
     how = {
         "depth": trial.depth,
         "learning_rate": trial.rate_times_depth / trial.depth,
@@ -74,7 +82,8 @@ def measure(trial, rng) -> dict:
         return {"certified": False}
     runs = sampled.descend(rng, problem, **how, runs=trial.runs)
     outside = np.maximum.accumulate(runs.norm > certificate.norm, axis=1)
-    # (f - C) of the runs that have not left the ball, 0 for the others: S5 bounds its mean.
+    # (f - C) of the runs that have not left the ball, 0 for the others: S5 bounds its
+    # mean.
     kept = np.where(outside, 0.0, runs.excess_risk)
     mean = kept.mean(axis=0)
     error = kept.std(axis=0, ddof=1) / math.sqrt(trial.runs)
@@ -82,7 +91,8 @@ def measure(trial, rng) -> dict:
     # Rounding: at the start bound and risk are equal.
     excess = mean - bound * (1 + 1e-9)
     shown = np.unique(np.linspace(0, trial.updates, CURVE_POINTS).astype(int))
-    # R is close to I, so all entries of E move at the pace l, as with eigenvalues 1 in S1.
+    # R is close to I, so all entries of E move at the pace l, as with eigenvalues 1 in
+    # S1.
     predicted = sampled_bound.noise_floor(
         np.ones(trial.width),
         np.linspace(low, high, trial.width),
@@ -108,7 +118,8 @@ def measure(trial, rng) -> dict:
 
 
 def judge(settings: dict, records: list[dict]) -> tuple[dict, str]:
-    """Holds iff nothing exceeds its bound and the bound of the last risk is within the factor.
+    """Holds iff nothing exceeds its bound and the bound of the last risk is within the
+    factor.
 
     More runs than S6 allows have left the ball if their number exceeds its mean by
     `standard_errors` binomial standard errors.
@@ -135,13 +146,19 @@ def judge(settings: dict, records: list[dict]) -> tuple[dict, str]:
         "least_bound_over_risk": min(factors),
         "largest_bound_over_risk": max(factors),
         "least_start_over_risk": min(r["start_risk"] / r["risk"] for r in records),
-        "least_predicted_over_risk": min(r["predicted_risk"] / r["risk"] for r in records),
-        "largest_predicted_over_risk": max(r["predicted_risk"] / r["risk"] for r in records),
+        "least_predicted_over_risk": min(
+            r["predicted_risk"] / r["risk"] for r in records
+        ),
+        "largest_predicted_over_risk": max(
+            r["predicted_risk"] / r["risk"] for r in records
+        ),
         "least_depth_layers": least(records, "depth"),
         "largest_depth_layers": largest(records, "depth"),
     }
     refuted = metrics["risks_above_the_bound"] or metrics["cells_with_too_many_left"]
-    return metrics, under_attack(bool(refuted), max(factors) <= settings["largest_factor"])
+    return metrics, under_attack(
+        bool(refuted), max(factors) <= settings["largest_factor"]
+    )
 
 
 VERDICTS = {"grid": ("sampled-bound", judge)}

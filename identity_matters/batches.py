@@ -1,9 +1,11 @@
-"""Training and test examples, in memory, streamed or drawn, and which of them each step takes.
+"""Training and test examples, in memory, streamed or drawn, and which of them each step
+takes.
 
-A run sees its examples as one long sequence, the concatenated permutations of its epochs, and step
-t takes the t-th slice. If the batch size does not divide the number of examples, a batch continues
-into the next epoch, so every epoch visits each example exactly once. Looking up a slice costs the
-same at every step, so training resumes at any step without iterator state.
+A run sees its examples as one long sequence, the concatenated permutations of its
+epochs, and step t takes the t-th slice. If the batch size does not divide the number of
+examples, a batch continues into the next epoch, so every epoch visits each example
+exactly once. Looking up a slice costs the same at every step, so training resumes at
+any step without iterator state.
 """
 
 import dataclasses
@@ -18,7 +20,9 @@ from identity_matters.array_types import Array
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Arrays:
-    """Whole splits: images u8 or f32[n, ...], labels int[n]; ValueError for any others."""
+    """Whole splits: images u8 or f32[n, ...], labels int[n]; ValueError for any
+    others.
+    """
 
     train_images: np.ndarray
     train_labels: np.ndarray
@@ -29,15 +33,22 @@ class Arrays:
         for split in ("train", "test"):
             images = getattr(self, f"{split}_images")
             labels = getattr(self, f"{split}_labels")
-            if images.ndim < 2 or images.dtype not in (np.uint8, np.float32) or not len(images):
+            if (
+                images.ndim < 2
+                or images.dtype not in (np.uint8, np.float32)
+                or not len(images)
+            ):
                 raise ValueError(
                     f"{split}_images must be uint8 or float32[n, ...] with n > 0, got"
                     f" {images.dtype}{list(images.shape)}"
                 )
-            if labels.shape != images.shape[:1] or not np.issubdtype(labels.dtype, np.integer):
+            if labels.shape != images.shape[:1] or not np.issubdtype(
+                labels.dtype, np.integer
+            ):
                 raise ValueError(
-                    f"{split}_labels must be int[{len(images)}] as there are {len(images)}"
-                    f" {split}_images, got {labels.dtype}{list(labels.shape)}"
+                    f"{split}_labels must be int[{len(images)}] as there are"
+                    f" {len(images)} {split}_images, got"
+                    f" {labels.dtype}{list(labels.shape)}"
                 )
 
     @property
@@ -53,7 +64,9 @@ class Arrays:
         return len(self.test_labels)
 
     def read_train(self, indices, epochs, seed: int) -> dict:
-        """See `Streams`; empty, because images and labels are on the devices already."""
+        """See `Streams`; empty, because images and labels are on the devices
+        already.
+        """
         return {}
 
     def read_test(self, indices) -> dict:
@@ -61,33 +74,38 @@ class Arrays:
         labels = self.test_labels[indices].astype(np.int32)
         return {"images": self.test_images[indices], "labels": labels}
 
-    def stream(self, make_batch: Callable[[int], dict], first: int, count: int) -> Generator[dict]:
+    def stream(
+        self, make_batch: Callable[[int], dict], first: int, count: int
+    ) -> Generator[dict]:
         yield from map(make_batch, range(first, first + count))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Streams:
-    """Splits too large for memory: batches are read one by one, and each process reads its share.
+    """Splits too large for memory: batches are read one by one, and each process reads
+    its share.
 
-    Training images are augmented at random, depending on seed, epoch and index alone. The iterator
-    of `stream` has ``close()`` and yields ``make_batch(i)`` for the `count` numbers i from `first`;
-    `make_batch` must be picklable.
+    Training images are augmented at random, depending on seed, epoch and index alone.
+    The iterator of `stream` has ``close()`` and yields ``make_batch(i)`` for the
+    `count` numbers i from `first`; `make_batch` must be picklable.
     """
 
     image_shape: tuple[int, int, int]  # (h, w, c)
     train_examples: int
     test_examples: int
-    read_train: Callable  # (indices, epochs, seed) -> {"images": u8[b, h, w, c], "labels": i32[b]}
+    # (indices, epochs, seed) -> {"images": u8[b, h, w, c], "labels": i32[b]}
+    read_train: Callable
     read_test: Callable  # (indices) -> the same for the test split, not augmented
     stream: Callable  # (make_batch, first, count) -> iterator
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Drawn:
-    """Fresh training examples at each step, drawn by the devices; a test split in memory.
+    """Fresh training examples at each step, drawn by the devices; a test split in
+    memory.
 
-    An "epoch" is one batch of `train_examples`, so that the key of an example depends on its step
-    and its place in the batch alone, not on the device that draws it.
+    An "epoch" is one batch of `train_examples`, so that the key of an example depends
+    on its step and its place in the batch alone, not on the device that draws it.
     """
 
     draw: Callable  # (keys[n]) -> {"images": f32[n, ...], "labels": [n, ...]}; jittable
@@ -105,9 +123,14 @@ class Drawn:
 
     def read_test(self, indices) -> dict:
         """See `Streams`; examples as they are stored."""
-        return {"images": self.test_images[indices], "labels": self.test_labels[indices]}
+        return {
+            "images": self.test_images[indices],
+            "labels": self.test_labels[indices],
+        }
 
-    def stream(self, make_batch: Callable[[int], dict], first: int, count: int) -> Generator[dict]:
+    def stream(
+        self, make_batch: Callable[[int], dict], first: int, count: int
+    ) -> Generator[dict]:
         yield from map(make_batch, range(first, first + count))
 
 
@@ -117,9 +140,11 @@ Examples = Arrays | Streams | Drawn
 def batch_plan(
     seed: int, num_examples: int, batch_examples: int, first_step: int, steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The examples of `steps` steps from `first_step` on, and their epochs, which count from 0.
+    """The examples of `steps` steps from `first_step` on, and their epochs, which count
+    from 0.
 
-    Both are i32[steps, batch_examples]. `seed` and `first_step` may be 0; all others are positive.
+    Both are i32[steps, batch_examples]. `seed` and `first_step` may be 0; all others
+    are positive.
 
     >>> indices, epochs = batch_plan(0, 5, 2, first_step=0, steps=5)
     >>> epochs.ravel()
@@ -141,7 +166,8 @@ def batch_plan(
 @functools.lru_cache(maxsize=4)
 def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
     """A uniformly random permutation, i64[num_examples], read-only."""
-    # NumPy promises to keep the raw output of Philox; `Generator.permutation` may change.
+    # NumPy promises to keep the raw output of Philox; `Generator.permutation` may
+    # change.
     generator = np.random.Philox(key=np.array([seed, epoch], np.uint64))
     order = np.argsort(generator.random_raw(num_examples), kind="stable")
     order.setflags(write=False)
@@ -149,29 +175,44 @@ def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
 
 
 def example_keys(key: jax.Array, epochs: Array, indices: Array) -> jax.Array:
-    """A key for each example, ``fold_in(fold_in(key, epoch), index)``: keys[n]; jittable.
+    """A key for each example, ``fold_in(fold_in(key, epoch), index)``: keys[n];
+    jittable.
 
-    `epochs`, `indices`: i32[n]. Raises ValueError unless `key` is a typed key of JAX's threefry.
+    `epochs`, `indices`: i32[n]. Raises ValueError unless `key` is a typed key of JAX's
+    threefry.
     """
-    # With other generators (rbg), the numbers drawn from a key change when it is vmapped.
+    # With other generators (rbg), the numbers drawn from a key change when it is
+    # vmapped.
     if (generator := jax.random.key_impl(key)) != "threefry2x32":
         raise ValueError(f"key must be of the generator threefry2x32, got {generator}")
     fold = jax.random.fold_in
     return jax.vmap(lambda epoch, index: fold(fold(key, epoch), index))(epochs, indices)
 
 
-def train_batch(data: Examples, seed: int, batch_examples: int, rows: slice, step: int) -> dict:
-    """{"indices", "epochs": i32[rows]} of a step, and what `data.read_train` returns for them.
+def train_batch(
+    data: Examples, seed: int, batch_examples: int, rows: slice, step: int
+) -> dict:
+    """{"indices", "epochs": i32[rows]} of a step, and what `data.read_train` returns
+    for them.
 
-    `seed` determines their order and how they are read; `rows` is this process's slice of a batch.
+    `seed` determines their order and how they are read; `rows` is this process's slice
+    of a batch.
     """
     plan = batch_plan(seed, data.train_examples, batch_examples, step, 1)
     indices, epochs = (part[0, rows] for part in plan)
-    return {"indices": indices, "epochs": epochs, **data.read_train(indices, epochs, seed)}
+    return {
+        "indices": indices,
+        "epochs": epochs,
+        **data.read_train(indices, epochs, seed),
+    }
 
 
-def evaluation_batch(data: Examples, batch_examples: int, rows: slice, number: int) -> dict:
-    """{"images", "labels", "is_real": bool[rows]}; the last example pads the last batch."""
+def evaluation_batch(
+    data: Examples, batch_examples: int, rows: slice, number: int
+) -> dict:
+    """{"images", "labels", "is_real": bool[rows]}; the last example pads the last
+    batch.
+    """
     indices = np.arange(number * batch_examples, (number + 1) * batch_examples)[rows]
     found = data.read_test(np.minimum(indices, data.test_examples - 1))
     return {**found, "is_real": indices < data.test_examples}

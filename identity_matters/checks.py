@@ -1,4 +1,6 @@
-"""Checks of arguments, each of which raises an error of one line that names the argument."""
+"""Checks of arguments, each of which raises an error of one line that names the
+argument.
+"""
 
 import operator
 import sys
@@ -14,7 +16,9 @@ _UNITS = ("unit", "units")
 
 
 def check_whole(name: str, value: Any, least: int = 1, reason: str = "") -> int:
-    """`value` as an int; ValueError, with `reason`, unless it is whole and at least `least`."""
+    """`value` as an int; ValueError, with `reason`, unless it is whole and at least
+    `least`.
+    """
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -27,17 +31,20 @@ def check_whole(name: str, value: Any, least: int = 1, reason: str = "") -> int:
 
 
 def plain_array(name: str, value: Any) -> np.ndarray:
-    """`value` as a NumPy array of its own dtype that has lost nothing by the conversion.
+    """`value` as a NumPy array of its own dtype that has lost nothing by the
+    conversion.
 
-    ``np.asarray`` drops the mask of a masked array and the unit of a quantity without a word, also
-    where they are the items of a list. NaN and infinity pass: see `real_array`.
+    ``np.asarray`` drops the mask of a masked array and the unit of a quantity without a
+    word, also where they are the items of a list. NaN and infinity pass: see
+    `real_array`.
 
     Args:
       name: how the caller knows the argument; the message begins with it.
       value: a NumPy or JAX array, a number, or nested sequences of them.
     Raises:
-      ValueError: `value` has a mask or a unit, or cannot be an array of booleans, integers, real or
-        complex numbers (strings, objects, dates, rows of different lengths).
+      ValueError: `value` has a mask or a unit, or cannot be an array of booleans,
+        integers, real or complex numbers (strings, objects, dates, rows of different
+        lengths).
 
     >>> plain_array("x", [[1, 2], [3, 4]]).dtype.kind
     'i'
@@ -63,10 +70,12 @@ def plain_array(name: str, value: Any) -> np.ndarray:
 
 
 def check_array_type(name: str, value: Any) -> None:
-    """Raises unless `value` is a NumPy or JAX array, or a number, and holds nothing but numbers.
+    """Raises unless `value` is a NumPy or JAX array, or a number, and holds nothing but
+    numbers.
 
-    It looks at the type alone, so it costs no transfer and may be called while JAX traces. A mask
-    or a unit is a ValueError, another type than an array or a number a TypeError.
+    It looks at the type alone, so it costs no transfer and may be called while JAX
+    traces. A mask or a unit is a ValueError, another type than an array or a number a
+    TypeError.
     """
     is_number = isinstance(value, (np.generic, int, float))
     if not (is_number or isinstance(value, np.ndarray) or _is_of_jax(value)):
@@ -78,17 +87,23 @@ def check_array_type(name: str, value: Any) -> None:
 
 
 def real_array(
-    name: str, value: Any, *, axes: int | None = None, dtype: DTypeLike | None = np.float64
+    name: str,
+    value: Any,
+    *,
+    axes: int | None = None,
+    dtype: DTypeLike | None = np.float64,
 ) -> np.ndarray:
-    """`value` as an array of finite real numbers, converted to `dtype`; None keeps its own.
+    """`value` as an array of finite real numbers, converted to `dtype`; None keeps its
+    own.
 
     Args:
       name, value: as in `plain_array`.
       axes: how many axes the array must have; None for any number.
       dtype: a floating type, in which the numbers must be finite, or None.
     Raises:
-      ValueError: as in `plain_array`; or booleans or complex numbers (even if all imaginary parts
-        are 0), NaN or infinity, an array without entries, or another number of axes.
+      ValueError: as in `plain_array`; or booleans or complex numbers (even if all
+        imaginary parts are 0), NaN or infinity, an array without entries, or another
+        number of axes.
 
     >>> real_array("R", [[1, 2], [3, 4]], axes=2)
     array([[1., 2.],
@@ -105,7 +120,8 @@ def real_array(
     if not array.size:
         raise ValueError(f"{name} must not be empty, got shape {array.shape}")
     if dtype is not None:
-        with np.errstate(over="ignore"):  # it becomes an infinity, which is refused below
+        # it becomes an infinity, which is refused below
+        with np.errstate(over="ignore"):
             array = array.astype(dtype, copy=False)
     finite = np.isfinite(array)
     if not finite.all():
@@ -116,7 +132,9 @@ def real_array(
 
 
 def square_matrix(name: str, value: Any) -> np.ndarray:
-    """`value` as f64[d, d], finite, d at least 1; ValueError otherwise, as in `real_array`."""
+    """`value` as f64[d, d], finite, d at least 1; ValueError otherwise, as in
+    `real_array`.
+    """
     matrix = real_array(name, value)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"{name} must be a square matrix, got shape {matrix.shape}")
@@ -151,6 +169,8 @@ def _is_of_jax(value: Any) -> bool:
 
 
 def _holds_numbers(dtype: np.dtype) -> bool:
-    """Whether it is of booleans, integers, real or complex numbers, bfloat16 and its like too."""
+    """Whether it is of booleans, integers, real or complex numbers, bfloat16 and its
+    like too.
+    """
     of_numpy = np.issubdtype(dtype, np.bool_) or np.issubdtype(dtype, np.number)
     return of_numpy or dtype.type.__module__.partition(".")[0] == "ml_dtypes"

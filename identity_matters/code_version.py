@@ -1,10 +1,12 @@
-"""Which code runs: its commit, whether it is that commit's, and a digest of what was imported.
+"""Which code runs: its commit, whether it is that commit's, and a digest of what was
+imported.
 
-Git's own `status` believes flags of the index, the user's configuration and further ignore files.
-Here the contents of all files are compared with the commit's tree instead.
+Git's own `status` believes flags of the index, the user's configuration and further
+ignore files. Here the contents of all files are compared with the commit's tree
+instead.
 
-A copy without .git, such as a container's, can carry the file .code_version.json. A clone without
-changes writes it with
+A copy without .git, such as a container's, can carry the file .code_version.json. A
+clone without changes writes it with
 
     python -m identity_matters.code_version
 
@@ -36,28 +38,43 @@ def code_version() -> dict:
     """Returns what environment.json says about the code.
 
     Returns:
-      commit: the commit of the clone, or of the copy's .code_version.json; None if unknown.
-      dirty: whether files outside results/ differ from the commit, or others are there that
-        .gitignore does not name; None if unknown.
+      commit: the commit of the clone, or of the copy's .code_version.json; None if
+        unknown.
+      dirty: whether files outside results/ differ from the commit, or others are there
+        that .gitignore does not name; None if unknown.
       code: a digest of the source files as they are; see `digest`.
     """
     commit, tree, other_files = _from_git() if _is_clone() else _from_file()
     dirty = None
     if tree is not None and other_files is not None:
-        dirty = bool(other_files) or any(not _is_unchanged(path, *tree[path]) for path in tree)
+        dirty = bool(other_files) or any(
+            not _is_unchanged(path, *tree[path]) for path in tree
+        )
     return {"commit": commit, "dirty": dirty, "code": digest(_source_hashes())}
 
 
 def digest(hashes: dict[str, str]) -> str:
-    """The digest of source files, from git's hash of each path; other files are left out."""
-    lines = [f"{content} {path}\n" for path, content in sorted(hashes.items()) if _is_code(path)]
+    """The digest of source files, from git's hash of each path; other files are left
+    out.
+    """
+    lines = [
+        f"{content} {path}\n"
+        for path, content in sorted(hashes.items())
+        if _is_code(path)
+    ]
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
 
 
 def digest_of_commit(commit: str) -> str | None:
-    """The `digest` of the source files of a commit of this clone; None if it is not there."""
+    """The `digest` of the source files of a commit of this clone; None if it is not
+    there.
+    """
     tree = _tree_of(commit) if _is_clone() else None
-    return None if tree is None else digest({path: content for path, (_, content) in tree.items()})
+    return (
+        None
+        if tree is None
+        else digest({path: content for path, (_, content) in tree.items()})
+    )
 
 
 def _is_code(path: str) -> bool:
@@ -74,7 +91,9 @@ def _source_hashes() -> dict[str, str]:
 
 
 def _content(path: pathlib.Path) -> bytes:
-    """What git stores of a text file, with its line ends, or of a symbolic link: its target."""
+    """What git stores of a text file, with its line ends, or of a symbolic link: its
+    target.
+    """
     if path.is_symlink():
         return os.fsencode(os.readlink(path))
     return path.read_bytes().replace(b"\r\n", b"\n")
@@ -101,9 +120,14 @@ def _is_unchanged(name: str, mode: str, expected: str) -> bool:
 
 
 def _is_clone() -> bool:
-    """Whether REPOSITORY is the top of a clone; a copy may lie inside one of the user's clones."""
+    """Whether REPOSITORY is the top of a clone; a copy may lie inside one of the user's
+    clones.
+    """
     top = _git("rev-parse", "--show-toplevel")
-    return top is not None and pathlib.Path(os.fsdecode(top.rstrip(b"\n"))).resolve() == REPOSITORY
+    return (
+        top is not None
+        and pathlib.Path(os.fsdecode(top.rstrip(b"\n"))).resolve() == REPOSITORY
+    )
 
 
 class _Version(NamedTuple):
@@ -111,7 +135,8 @@ class _Version(NamedTuple):
 
     commit: str | None = None
     tree: Tree | None = None  # its files outside results/
-    other_files: list[str] | None = None  # that are here, but neither in the tree nor ignored
+    # that are here, but neither in the tree nor ignored
+    other_files: list[str] | None = None
 
 
 def _from_git() -> _Version:
@@ -122,7 +147,8 @@ def _from_git() -> _Version:
     tree = _tree_of(name)
     command = ["ls-files", "-z", "--others"]
     if tree and ".gitignore" in tree:
-        # Of all ignore files only the commit's own counts, so that none can hide itself.
+        # Of all ignore files only the commit's own counts, so that none can hide
+        # itself.
         command.append(f"--exclude-from={REPOSITORY / '.gitignore'}")
     listed = _git(*command, "--", ".", f":!{_RESULTS}")
     other_files = None if listed is None else os.fsdecode(listed).split("\0")[:-1]
@@ -152,7 +178,9 @@ def _from_file() -> _Version:
         tree = {path: (str(mode), str(content)) for path, (mode, content) in files}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return _Version()
-    return _Version(commit, tree, [path for path in _source_hashes() if path not in tree])
+    return _Version(
+        commit, tree, [path for path in _source_hashes() if path not in tree]
+    )
 
 
 def _git(*arguments: str) -> bytes | None:
@@ -160,16 +188,22 @@ def _git(*arguments: str) -> bytes | None:
         "git",
         "-C",
         str(REPOSITORY),
-        *("-c", "core.fsmonitor=false"),  # which could run a program of the clone's configuration
+        # which could run a program of the clone's configuration
+        *("-c", "core.fsmonitor=false"),
         "--no-optional-locks",  # without it a killed git leaves .git/index.lock behind
         "--no-replace-objects",
         *arguments,
     ]
     # In a hook, variables such as GIT_DIR name another clone.
-    environment = {name: value for name, value in os.environ.items() if name[:4] != "GIT_"}
+    environment = {
+        name: value for name, value in os.environ.items() if name[:4] != "GIT_"
+    }
     try:
         return subprocess.check_output(
-            command, stderr=subprocess.DEVNULL, env=environment, timeout=GIT_TIMEOUT_SECONDS
+            command,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            timeout=GIT_TIMEOUT_SECONDS,
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -178,11 +212,14 @@ def _git(*arguments: str) -> bytes | None:
 def write_file() -> pathlib.Path:
     """Writes .code_version.json; ValueError unless this is a clone without changes."""
     if not _is_clone() or code_version()["dirty"] is not False:
-        raise ValueError(f"{REPOSITORY} is no clone without changes: commit or remove them first")
+        raise ValueError(
+            f"{REPOSITORY} is no clone without changes: commit or remove them first"
+        )
     version = _from_git()
     path = REPOSITORY / FILE
     path.write_text(
-        json.dumps({"commit": version.commit, "files": version.tree}) + "\n", encoding="utf-8"
+        json.dumps({"commit": version.commit, "files": version.tree}) + "\n",
+        encoding="utf-8",
     )
     return path
 

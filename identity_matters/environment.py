@@ -1,4 +1,6 @@
-"""The environment of a run: its code, package versions, machine, JAX's settings and command."""
+"""The environment of a run: its code, package versions, machine, JAX's settings and
+command.
+"""
 
 import contextlib
 import datetime
@@ -13,8 +15,10 @@ import sys
 from identity_matters import limits
 from identity_matters.code_version import code_version
 
-PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "optax", "flax")  # they can change a number
-# Settings of JAX, from its configuration or a variable JAX_..., that can change a number.
+# they can change a number
+PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "optax", "flax")
+# Settings of JAX, from its configuration or a variable JAX_..., that can change a
+# number.
 JAX_SETTINGS = (
     "jax_allow_f16_reductions",
     "jax_default_matmul_precision",
@@ -32,9 +36,15 @@ JAX_SETTINGS = (
     "jax_threefry_partitionable",
 )
 # Variables that compilers and libraries read. Each holds flags, separated by blanks.
-VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG")
+VARIABLES = (
+    "XLA_FLAGS",
+    "LIBTPU_INIT_ARGS",
+    "NVIDIA_TF32_OVERRIDE",
+    "CUBLAS_WORKSPACE_CONFIG",
+)
 _NO_NUMBER = re.compile("dump|host_platform_device_count")
-# What must stay the same, beside the code, if a run is resumed -> how a message calls it.
+# What must stay the same, beside the code, if a run is resumed -> how a message calls
+# it.
 _KEPT = {
     "packages": "with other packages",
     "jax_settings": "with other settings of JAX",
@@ -43,7 +53,9 @@ _KEPT = {
 
 
 def describe() -> dict:
-    """The code, package versions, devices, settings and command of this process, JSON-able."""
+    """The code, package versions, devices, settings and command of this process,
+    JSON-able.
+    """
     import jax
 
     devices = jax.devices()
@@ -71,8 +83,8 @@ def code_and_packages() -> dict:
 def why_not_resumed(before: dict, now: dict) -> str | None:
     """Says why a run must not be resumed; None if it may be.
 
-    A resumed run must draw the numbers that it would have drawn undisturbed. Other devices and
-    another number of cores are allowed: the report names them.
+    A resumed run must draw the numbers that it would have drawn undisturbed. Other
+    devices and another number of cores are allowed: the report names them.
 
     Args:
       before: environment of the run, as in environment.json.
@@ -86,17 +98,26 @@ def why_not_resumed(before: dict, now: dict) -> str | None:
             was, is_now = before[field], now[field]
             for name in sorted(was.keys() | is_now.keys()):
                 if was.get(name) != is_now.get(name):
-                    return f"begun {words} ({name} {was.get(name)}, here {is_now.get(name)})"
+                    return (
+                        f"begun {words} ({name} {was.get(name)}, here"
+                        f" {is_now.get(name)})"
+                    )
     return None
 
 
 def _named(environment: dict) -> str:
     commit = environment.get("commit") or "unknown"
-    return f"{commit[:12]} with uncommitted changes" if environment.get("dirty") else commit[:12]
+    return (
+        f"{commit[:12]} with uncommitted changes"
+        if environment.get("dirty")
+        else commit[:12]
+    )
 
 
 def _jax_settings(values: dict) -> dict:
-    """The current `JAX_SETTINGS` that this version of JAX has; enumerations by their value."""
+    """The current `JAX_SETTINGS` that this version of JAX has; enumerations by their
+    value.
+    """
     shown = {}
     for name in JAX_SETTINGS:
         if name in values:
@@ -111,7 +132,8 @@ def _variables() -> dict:
     shown = {}
     for name in VARIABLES:
         text = os.environ.get(name, "").strip()
-        if name == "XLA_FLAGS" and text and not text.startswith("-"):  # it names a file of flags
+        # it names a file of flags
+        if name == "XLA_FLAGS" and text and not text.startswith("-"):
             with contextlib.suppress(OSError):
                 text = pathlib.Path(text).read_text(encoding="utf-8", errors="replace")
         flags = [flag for flag in text.split() if not _NO_NUMBER.search(flag)]
@@ -121,7 +143,9 @@ def _variables() -> dict:
 
 
 def _command() -> list[str]:
-    """The command line without --results_dir, --overwrite and the path of the working directory."""
+    """The command line without --results_dir, --overwrite and the path of the working
+    directory.
+    """
     arguments = [
         argument
         for before, argument in itertools.pairwise(sys.argv)

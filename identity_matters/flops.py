@@ -7,15 +7,16 @@ from typing import Any
 import jax
 import jax.extend
 
-# By convention the backward pass takes two products for each one of the forward pass, for the
-# gradients in weights and inputs. Recomputation and the optimizer do not count.
+# By convention the backward pass takes two products for each one of the forward pass,
+# for the gradients in weights and inputs. Recomputation and the optimizer do not count.
 FORWARD_PASSES_PER_TRAINING_STEP = 3
 _GIGA, _TERA = 1e9, 1e12
-# Words that must all be in the device's name, "v5 lite" read as v5e; dense bfloat16 and float32
-# peaks in tera-operations per second; memory in GB, and its bandwidth in GB per second. The first
-# match counts; None: not looked up, or no such units. TPUs: cloud.google.com/tpu/docs/v4, v5e, v5p
-# and v6e; GPUs: NVIDIA's data sheets. "float32" is what JAX does by default: TF32 on GPUs from
-# Ampere on, float32 on older ones, one bfloat16 pass on TPUs. A TPU v2 or v3 device is half a chip.
+# Words that must all be in the device's name, "v5 lite" read as v5e; dense bfloat16 and
+# float32 peaks in tera-operations per second; memory in GB, and its bandwidth in GB per
+# second. The first match counts; None: not looked up, or no such units. TPUs:
+# cloud.google.com/tpu/docs/v4, v5e, v5p and v6e; GPUs: NVIDIA's data sheets. "float32"
+# is what JAX does by default: TF32 on GPUs from Ampere on, float32 on older ones, one
+# bfloat16 pass on TPUs. A TPU v2 or v3 device is half a chip.
 _LIMITS = (
     (("NVIDIA", "H200", "NVL"), 835.5, 417.5, 141, 4800),
     (("NVIDIA", "H200"), 989.5, 494.7, 141, 4800),
@@ -40,22 +41,26 @@ _LIMITS = (
 def count_parameters(tree: Any) -> int:
     """The number of entries in a pytree of arrays or `jax.ShapeDtypeStruct`.
 
-    >>> count_parameters({"kernel": jax.numpy.ones((3, 3, 16, 64)), "bias": jax.numpy.ones(64)})
+    >>> ones = jax.numpy.ones
+    >>> count_parameters({"kernel": ones((3, 3, 16, 64)), "bias": ones(64)})
     9280
     """
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
 
 def count_flops(function: Callable[..., Any], *args) -> int:
-    """Floating-point operations of the convolutions and matrix products in `function(*args)`.
+    """Floating-point operations of the convolutions and matrix products in
+    `function(*args)`.
 
-    A multiply-add counts as two, everything else is free, and the zeros of padding and dilation
-    count as numbers. The body of a loop counts once per iteration; of the branches of a
-    conditional, only the most expensive counts. JAX traces the function, without running it. `args`
-    are pytrees of arrays or `jax.ShapeDtypeStruct`. A product in a while loop is a ValueError.
+    A multiply-add counts as two, everything else is free, and the zeros of padding and
+    dilation count as numbers. The body of a loop counts once per iteration; of the
+    branches of a conditional, only the most expensive counts. JAX traces the function,
+    without running it. `args` are pytrees of arrays or `jax.ShapeDtypeStruct`. A
+    product in a while loop is a ValueError.
 
     >>> ones = jax.numpy.ones
-    >>> count_flops(jax.numpy.matmul, ones((4, 8)), ones((8, 2)))  # 4 x 2 sums of 8 products
+    >>> # 4 x 2 sums of 8 products
+    >>> count_flops(jax.numpy.matmul, ones((4, 8)), ones((8, 2)))
     128
     """
     return _jaxpr_flops(jax.make_jaxpr(function)(*args))
@@ -71,9 +76,12 @@ def _equation_flops(equation) -> int:
         if name == "dot_general":
             factor, ((contracted, _), _) = 0, params["dimension_numbers"]
         else:
-            # All kernel axes but the output channels; its input channels are those of one group.
+            # All kernel axes but the output channels; its input channels are those of
+            # one group.
             factor, (_, *contracted) = 1, params["dimension_numbers"].rhs_spec
-        products = math.prod(equation.invars[factor].aval.shape[axis] for axis in contracted)
+        products = math.prod(
+            equation.invars[factor].aval.shape[axis] for axis in contracted
+        )
         return 2 * equation.outvars[0].aval.size * products
     kinds = (jax.extend.core.ClosedJaxpr, jax.extend.core.Jaxpr)
     leaves = jax.tree.leaves(list(params.values()))
@@ -88,8 +96,8 @@ def _equation_flops(equation) -> int:
 def peak_flops_per_second(device_kind: str, compute_dtype: str) -> float | None:
     """Dense peak of one device, in operations per second; None if unknown.
 
-    `device_kind` is that of a `jax.Device`, for example "NVIDIA H200"; `compute_dtype` is
-    "bfloat16" or "float32". V100 and T4 have no bfloat16 units, hence no peak.
+    `device_kind` is that of a `jax.Device`, for example "NVIDIA H200"; `compute_dtype`
+    is "bfloat16" or "float32". V100 and T4 have no bfloat16 units, hence no peak.
     """
     bfloat16, float32, *_ = _limits(device_kind)
     peak = bfloat16 if compute_dtype == "bfloat16" else float32

@@ -1,7 +1,7 @@
 """Settings of JAX on which the speed and the random numbers of a run depend.
 
-`use_fast_convolutions` chooses how XLA computes convolutions on CPUs. `random_key` does not depend
-on JAX's default generator, which a user or a later version may change.
+`use_fast_convolutions` chooses how XLA computes convolutions on CPUs. `random_key` does
+not depend on JAX's default generator, which a user or a later version may change.
 """
 
 import importlib.metadata
@@ -10,26 +10,33 @@ import os
 
 import jax
 
-# From 0.9 on, jaxlib hands convolutions on CPUs to the library YNNPACK, which takes up to nine
-# times as long as XLA itself for the gradient of a kernel; docs/slow_convolutions.md has a minimal
-# case. The minus takes convolutions out of its list and leaves it matrix products.
+# From 0.9 on, jaxlib hands convolutions on CPUs to the library YNNPACK, which takes up
+# to nine times as long as XLA itself for the gradient of a kernel;
+# docs/slow_convolutions.md has a minimal case. The minus takes convolutions out of its
+# list and leaves it matrix products.
 FUSION_FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 FAST_CONVOLUTIONS = f"{FUSION_FLAG}=-individual_convolution"
-# XLA ends the process if it does not know a flag, so this is for versions that were tried: from
-# the first, to below the second.
+# XLA ends the process if it does not know a flag, so this is for versions that were
+# tried: from the first, to below the second.
 JAXLIB_VERSIONS = ((0, 10), (0, 13))
 GENERATOR = "threefry2x32"
 
 
 def use_fast_convolutions() -> None:
-    """Adds FAST_CONVOLUTIONS to XLA_FLAGS, where XLA looks before its first compilation.
+    """Adds FAST_CONVOLUTIONS to XLA_FLAGS, where XLA looks before its first
+    compilation.
 
-    Not for a jaxlib outside JAXLIB_VERSIONS, not where JAX computes on an accelerator, and not if
-    the user has set the flag. Flags in a file, which XLA_FLAGS may name, are left alone, too.
+    Not for a jaxlib outside JAXLIB_VERSIONS, not where JAX computes on an accelerator,
+    and not if the user has set the flag. Flags in a file, which XLA_FLAGS may name, are
+    left alone, too.
     """
     flags = os.environ.get("XLA_FLAGS", "").strip()
     names_a_file = flags and not flags.startswith("-")
-    if FUSION_FLAG in flags or names_a_file or not (_jaxlib_knows_the_flag() and _is_for_cpus()):
+    if (
+        FUSION_FLAG in flags
+        or names_a_file
+        or not (_jaxlib_knows_the_flag() and _is_for_cpus())
+    ):
         return
     os.environ["XLA_FLAGS"] = f"{flags} {FAST_CONVOLUTIONS}".strip()
 
@@ -41,7 +48,9 @@ def _jaxlib_knows_the_flag() -> bool:
 
 
 def _is_for_cpus() -> bool:
-    """Whether JAX has a CPU only; does not start its backends, after which it would be too late."""
+    """Whether JAX has a CPU only; does not start its backends, after which it would be
+    too late.
+    """
     if importlib.util.find_spec("libtpu"):
         return False  # it has its own list of flags
     if platforms := jax.config.values["jax_platforms"]:
@@ -50,5 +59,7 @@ def _is_for_cpus() -> bool:
 
 
 def random_key(seed: int) -> jax.Array:
-    """A typed key of the generator that all random numbers of this package come from."""
+    """A typed key of the generator that all random numbers of this package come
+    from.
+    """
     return jax.random.key(seed, impl=GENERATOR)

@@ -1,8 +1,10 @@
-"""How many cores and how much memory this process may use: the machine's, or its container's.
+"""How many cores and how much memory this process may use: the machine's, or its
+container's.
 
-Containers and SLURM jobs are limited by control groups, which a program does not notice until it is
-slowed down or killed. Both versions of control groups are read: version 1 has one hierarchy for
-each controller, version 2 one for all of them. A group is also bound by the limits of its parents.
+Containers and SLURM jobs are limited by control groups, which a program does not notice
+until it is slowed down or killed. Both versions of control groups are read: version 1
+has one hierarchy for each controller, version 2 one for all of them. A group is also
+bound by the limits of its parents.
 """
 
 import contextlib
@@ -12,15 +14,16 @@ import pathlib
 from collections.abc import Iterator
 
 _ROOT = pathlib.Path("/")
-# Version 1 writes "no limit" as the largest multiple of a page: 2^63 - 4096 and the like.
+# Version 1 writes "no limit" as the largest multiple of a page: 2^63 - 4096 and the
+# like.
 _NO_LIMIT_BYTES = 2**60
 
 
 def usable_cores() -> int:
     """The number of processor cores that this process may use, at least 1.
 
-    It is the least of the machine's cores, the process's affinity, and the quotas of its control
-    groups. A quota of a part of a core is rounded up.
+    It is the least of the machine's cores, the process's affinity, and the quotas of
+    its control groups. A quota of a part of a core is rounded up.
     """
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
@@ -31,9 +34,11 @@ def usable_cores() -> int:
 
 
 def memory_bytes() -> float:
-    """The memory that this process may use in bytes; infinity where the system does not say.
+    """The memory that this process may use in bytes; infinity where the system does not
+    say.
 
-    It is the least of the machine's memory and the limits of the process's control groups.
+    It is the least of the machine's memory and the limits of the process's control
+    groups.
     """
     limits = list(_memory_limits(_ROOT))
     with contextlib.suppress(AttributeError, OSError, ValueError):  # not a POSIX system
@@ -50,12 +55,18 @@ def _core_quotas(root: pathlib.Path) -> Iterator[float]:
             *_words(directory / "cpu.cfs_period_us"),
         ]
         # Version 2 writes "max", version 1 writes -1, if there is no quota.
-        if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1]) > 0:
+        if (
+            len(words) == 2
+            and all(word.isdecimal() for word in words)
+            and int(words[1]) > 0
+        ):
             yield int(words[0]) / int(words[1])
 
 
 def _memory_limits(root: pathlib.Path) -> Iterator[int]:
-    """The memory limit of each control group, in bytes; those without a limit are left out."""
+    """The memory limit of each control group, in bytes; those without a limit are left
+    out.
+    """
     for directory in _control_groups(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
             for word in _words(directory / name):
@@ -64,12 +75,14 @@ def _memory_limits(root: pathlib.Path) -> Iterator[int]:
 
 
 def _control_groups(root: pathlib.Path, controller: str) -> Iterator[pathlib.Path]:
-    """The directories of this process's groups for `controller`, and of all their parents.
+    """The directories of this process's groups for `controller`, and of all their
+    parents.
 
-    A directory may not exist: inside a container the group's name can be that on the host, while
-    the container's own group is mounted at the top.
+    A directory may not exist: inside a container the group's name can be that on the
+    host, while the container's own group is mounted at the top.
     """
-    names: dict[str, str] = {}  # controller of version 1, or "" for version 2 -> the group's name
+    # controller of version 1, or "" for version 2 -> the group's name
+    names: dict[str, str] = {}
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, name = line.split(":", 2)
         names |= dict.fromkeys(controllers.split(","), name)

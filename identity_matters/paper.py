@@ -1,7 +1,8 @@
-"""What the paper and related work state: claims.toml as objects, and the bounds as functions.
+"""What the paper and related work state: claims.toml as objects, and the bounds as
+functions.
 
-The paper: M. Hardt and T. Ma, "Identity Matters in Deep Learning", arXiv 1611.04231. "ICLR 2017" is
-the conference text, "v3" the arXiv text of July 2018.
+The paper: M. Hardt and T. Ma, "Identity Matters in Deep Learning", arXiv 1611.04231.
+"ICLR 2017" is the conference text, "v3" the arXiv text of July 2018.
 """
 
 import math
@@ -26,7 +27,9 @@ class Claim(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A finding that opens the report: a text with values, the id of its claim, and its figure."""
+    """A finding that opens the report: a text with values, the id of its claim, and its
+    figure.
+    """
 
     title: str
     text: str
@@ -35,7 +38,9 @@ class Finding(NamedTuple):
 
 
 class Caption(NamedTuple):
-    """The one-line title of a figure and its caption: claim, what to look for, equation."""
+    """The one-line title of a figure and its caption: claim, what to look for,
+    equation.
+    """
 
     title: str
     caption: str
@@ -60,12 +65,16 @@ def _text(value: Any) -> Any:
 
 
 def _claim(name: str, entry: dict) -> Claim:
-    """The claim of one entry; ValueError, naming it, if a field is missing or unknown."""
+    """The claim of one entry; ValueError, naming it, if a field is missing or
+    unknown.
+    """
     needed = set(Claim._fields) - set(Claim._field_defaults) - {"id"}
     if missing := sorted(needed - entry.keys()):
         raise ValueError(f"claims.toml: [claim.{name}] lacks {', '.join(missing)}")
     if unknown := sorted(entry.keys() - set(Claim._fields)):
-        raise ValueError(f"claims.toml: [claim.{name}] has unknown fields: {', '.join(unknown)}")
+        raise ValueError(
+            f"claims.toml: [claim.{name}] has unknown fields: {', '.join(unknown)}"
+        )
     return Claim(name, **entry)
 
 
@@ -84,21 +93,27 @@ REPORT = _DATA["report"]  # the other texts and settings of the report; see clai
 
 
 def cifar_training_flops(num_classes: int) -> float:
-    """Floating-point operations to train Table 1's net on CIFAR, counted as by `flops.count_flops`.
+    """Floating-point operations to train Table 1's net on CIFAR, counted as by
+    `flops.count_flops`.
 
     A backward pass costs two forward passes.
     """
-    steps, batch = (NUMBERS[f"cifar_{name}"].value for name in ("steps", "batch_examples"))
+    steps, batch = (
+        NUMBERS[f"cifar_{name}"].value for name in ("steps", "batch_examples")
+    )
     products, channels_in = 9 * 3 * 16 * 32**2, 16
     for channels, side in ((64, 32), (128, 16), (256, 8)):
-        # Nine blocks of two 3x3 convolutions; the very first one changes the number of channels.
+        # Nine blocks of two 3x3 convolutions; the very first one changes the number of
+        # channels.
         products += 9 * channels * side**2 * (channels_in + 17 * channels)
         channels_in = channels
     return steps * batch * 3 * 2 * (products + num_classes * channels_in)
 
 
 def theorem_2_1_bound_iclr2017(gamma: float, depth: int) -> float:
-    """Theorem 2.1 [ICLR 2017]: an optimum has |||A||| <= 2 (sqrt(pi) + sqrt(3 gamma))^2 / l."""
+    """Theorem 2.1 [ICLR 2017]: an optimum has |||A||| <= 2 (sqrt(pi) + sqrt(3 gamma))^2
+    / l.
+    """
     return 2 * (math.sqrt(math.pi) + math.sqrt(3 * gamma)) ** 2 / depth
 
 
@@ -112,14 +127,18 @@ def theorem_2_1_bound_v3(gamma: float, depth: int) -> float:
 
 
 def theorem_2_1_bound_psd(gamma: float, depth: int) -> float:
-    """Theorem 2.1, positive semidefinite R: A_i = R^{1/l} - I has |||A||| <= 3 gamma / l."""
+    """Theorem 2.1, positive semidefinite R: A_i = R^{1/l} - I has |||A||| <= 3 gamma /
+    l.
+    """
     return 3 * gamma / depth
 
 
 def gradient_bound_iclr2017(depth: Any, tau: Any, sigma_min: Any, excess: Any) -> Any:
-    """Eq. (2.3) [ICLR 2017]: ||grad f||_F^2 >= 4 l (1-tau)^{l-1} sigma_min(Sigma)^2 (f - C).
+    """Eq. (2.3) [ICLR 2017]: ||grad f||_F^2 >= 4 l (1-tau)^{l-1} sigma_min(Sigma)^2 (f
+    - C).
 
-    False as printed: see the claim equation-2-3-iclr2017. Arguments may be arrays that broadcast.
+    False as printed: see the claim equation-2-3-iclr2017. Arguments may be arrays that
+    broadcast.
     """
     return 4 * depth * (1 - tau) ** (depth - 1) * sigma_min**2 * excess
 

@@ -1,18 +1,19 @@
 """From raw images to the inputs of a net: normalisation, random crops and random flips.
 
-`Preprocessing` is what a net was trained with and must be applied with; it is stored beside the
-variables of the net. There are four normalisations:
+`Preprocessing` is what a net was trained with and must be applied with; it is stored
+beside the variables of the net. There are four normalisations:
 
 * ``none``           x / 255 for uint8, and floating-point numbers as they are;
-* ``per_image``      (x - mean) / max(std, 1/sqrt(values)) over all values of one image, as in the
-  TensorFlow code that the paper's derives from (`per_image_standardization`);
-* ``mean_std``       (x - mean) / std for each channel, that is, each index of the last axis;
+* ``per_image``      (x - mean) / max(std, 1/sqrt(values)) over all values of one image,
+  as in the TensorFlow code that the paper's derives from (`per_image_standardization`);
+* ``mean_std``       (x - mean) / std for each channel, that is, each index of the last
+  axis;
 * ``gcn_zca``        global contrast normalisation, then ZCA whitening (All-CNN).
 
-What happens to an example depends on its own key alone, so neither the split of a batch over
-devices nor a restart changes it. Images are padded with zeros and then cropped. With ``per_image``
-this is done to raw pixels, as in that code, so the padding counts in mean and std; otherwise, to
-normalised values.
+What happens to an example depends on its own key alone, so neither the split of a batch
+over devices nor a restart changes it. Images are padded with zeros and then cropped.
+With ``per_image`` this is done to raw pixels, as in that code, so the padding counts in
+mean and std; otherwise, to normalised values.
 """
 
 import dataclasses
@@ -28,21 +29,26 @@ import numpy as np
 from identity_matters.checks import check_whole, plain_array, real_array
 
 # As in pylearn2's make_cifar10_gcn_whitened.py: the norm of every image after contrast
-# normalisation, the divisor below which it is not rescaled, and what ZCA adds to the variances.
+# normalisation, the divisor below which it is not rescaled, and what ZCA adds to the
+# variances.
 GCN_NORM = 55.0
 GCN_LEAST_NORM = 1e-8
 ZCA_BIAS = 0.1
 LARGEST_PIXEL = 255  # of uint8
 DTYPES = ("uint8", "float32")  # of raw images
 _CHUNK_EXAMPLES = 4096  # in fitting a normalisation: 100 MB of CIFAR images in float64
-# Non-negative images whose largest value is above this are taken for pixels that nobody scaled.
+# Non-negative images whose largest value is above this are taken for pixels that nobody
+# scaled.
 _LARGEST_SCALED = 2.0
-# Images whose largest magnitude differs by such factors from that in training are of another scale.
+# Images whose largest magnitude differs by such factors from that in training are of
+# another scale.
 _MUCH_LARGER, _MUCH_SMALLER = 10.0, 1 / 50
 
 
 class Normalization(NamedTuple):
-    """`fit(images)` gives constants by name, f64 or f32; `apply(constants, x: f32[n, ...])`."""
+    """`fit(images)` gives constants by name, f64 or f32; `apply(constants, x: f32[n,
+    ...])`.
+    """
 
     constants: tuple[str, ...]
     fit: Callable[[np.ndarray], dict]
@@ -54,21 +60,26 @@ class Preprocessing:
     """How raw images become the inputs of a net, in training and afterwards.
 
     >>> images = np.arange(32, dtype=np.uint8).reshape(2, 4, 4, 1)
-    >>> per_image = Preprocessing.fit("per_image", images, pad_pixels_per_side=1, flip=True)
+    >>> per_image = Preprocessing.fit(
+    ...     "per_image", images, pad_pixels_per_side=1, flip=True
+    ... )
     >>> float(per_image.eval_input(images).std())  # the whole images
     1.0
-    >>> per_image.train_input(images, jax.random.split(jax.random.key(0), 2)).shape  # crops
+    >>> keys = jax.random.split(jax.random.key(0), 2)
+    >>> per_image.train_input(images, keys).shape  # crops
     (2, 4, 4, 1)
 
     Attributes:
       normalization: a name of `NORMALIZATIONS`.
-      constants: f32 arrays by name, which the normalisation has taken from the training images.
+      constants: f32 arrays by name, which the normalisation has taken from the training
+        images.
       image_shape: the shape of one raw image, (h, w, c) for crops and flips.
       dtype: of raw images, "uint8" or "float32".
-      pad_pixels_per_side: zeros added on each side before a random crop of the image's own size;
-        0 takes the whole image.
+      pad_pixels_per_side: zeros added on each side before a random crop of the image's
+        own size; 0 takes the whole image.
       flip: whether training mirrors images left to right with probability 1/2.
-      largest: the largest magnitude in the training images, if they are float32 and it is known.
+      largest: the largest magnitude in the training images, if they are float32 and it
+        is known.
 
     Raises ValueError if they do not fit together.
     """
@@ -92,7 +103,9 @@ class Preprocessing:
         if not isinstance(self.flip, bool):
             raise ValueError(f"flip must be True or False, got {self.flip!r}")
         if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+            raise ValueError(
+                f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}"
+            )
         augments = bool(self.pad_pixels_per_side) or self.flip
         if augments and len(self.image_shape) != 3:
             raise ValueError(
@@ -111,18 +124,21 @@ class Preprocessing:
     ) -> "Preprocessing":
         """The preprocessing for these training images, u8 or f32[n, ...].
 
-        Raises ValueError for an unknown name, other images, a negative padding, and a constant
-        channel (``mean_std``).
+        Raises ValueError for an unknown name, other images, a negative padding, and a
+        constant channel (``mean_std``).
         """
         if images.dtype.name not in DTYPES or images.ndim < 2 or not images.size:
             raise ValueError(
-                f"images must be uint8 or float32[n, ...], got {images.dtype}{[*images.shape]}"
+                "images must be uint8 or float32[n, ...], got"
+                f" {images.dtype}{[*images.shape]}"
             )
         constants = _find(normalization).fit(images)
         is_float = images.dtype == np.float32
         return cls(
             normalization=normalization,
-            constants={name: np.asarray(value, np.float32) for name, value in constants.items()},
+            constants={
+                name: np.asarray(value, np.float32) for name, value in constants.items()
+            },
             image_shape=images.shape[1:],
             dtype=images.dtype.name,
             pad_pixels_per_side=pad_pixels_per_side,
@@ -148,22 +164,24 @@ class Preprocessing:
         return self._normalize(self._as_float32(images))
 
     def check_images(self, name: str, images: Any) -> np.ndarray:
-        """A user's argument `name` as raw images u8 or f32[n, ...] of the training's kind.
+        """A user's argument `name` as raw images u8 or f32[n, ...] of the training's
+        kind.
 
-        Warns if floating-point images are of another scale than in training. Raises ValueError, as
-        `raw_images` does, for images of another dtype or shape.
+        Warns if floating-point images are of another scale than in training. Raises
+        ValueError, as `raw_images` does, for images of another dtype or shape.
         """
         given = plain_array(name, images)
         raw = raw_images(name, given)
         if raw.dtype != self.dtype:
             raise ValueError(
-                f"{name} must be {self.dtype}, as the images that the net was trained on, got"
-                f" {given.dtype}"
+                f"{name} must be {self.dtype}, as the images that the net was trained"
+                f" on, got {given.dtype}"
             )
         if raw.shape[1:] != self.image_shape:
             raise ValueError(
-                f"{name} must be {_shape_text(self.image_shape)}, as the images that the net was"
-                f" trained on, got shape {raw.shape}{self._shape_advice(name, raw.shape)}"
+                f"{name} must be {_shape_text(self.image_shape)}, as the images that"
+                " the net was trained on, got shape"
+                f" {raw.shape}{self._shape_advice(name, raw.shape)}"
             )
         self._warn_of_another_scale(name, raw)
         return raw
@@ -196,7 +214,9 @@ class Preprocessing:
         return _find(self.normalization).apply(self.constants, x)
 
     def _crop_and_flip(self, x, keys):
-        """A random crop of each zero-padded x f32[b, h, w, c], of its size, randomly mirrored."""
+        """A random crop of each zero-padded x f32[b, h, w, c], of its size, randomly
+        mirrored.
+        """
         pad = self.pad_pixels_per_side
         if not pad and not self.flip:
             return x
@@ -204,7 +224,9 @@ class Preprocessing:
         def one(x, key):
             crop_key, flip_key = jax.random.split(key)
             if pad:
-                row, column = jax.random.randint(crop_key, (2,), 0, 2 * pad + 1, jnp.int32)
+                row, column = jax.random.randint(
+                    crop_key, (2,), 0, 2 * pad + 1, jnp.int32
+                )
                 padded = jnp.pad(x, ((pad, pad), (pad, pad), (0, 0)))
                 x = jax.lax.dynamic_slice(padded, (row, column, jnp.int32(0)), x.shape)
             if self.flip:
@@ -229,48 +251,61 @@ class Preprocessing:
         # Images that are black altogether are of every scale.
         if factor > _MUCH_LARGER or 0 < factor < _MUCH_SMALLER:
             warnings.warn(
-                f"the values of {name} go up to {factor * self.largest:.3g}, those of the training"
-                f" images went up to {self.largest:.3g}: scale both in the same way",
+                f"the values of {name} go up to {factor * self.largest:.3g}, those of"
+                f" the training images went up to {self.largest:.3g}: scale both in the"
+                " same way",
                 stacklevel=4,
             )
 
 
 def raw_images(name: str, images: Any) -> np.ndarray:
-    """A user's argument `name` as raw images u8 or f32[n, ...]; other floating types are converted.
+    """A user's argument `name` as raw images u8 or f32[n, ...]; other floating types
+    are converted.
 
-    Raises ValueError for what is not: integers other than uint8, of which nobody can say how they
-    are to be scaled; NaN or infinity; complex numbers and booleans; masks and units; images that
-    are channels first, by their shape; nothing; no axis of examples.
+    Raises ValueError for what is not: integers other than uint8, of which nobody can
+    say how they are to be scaled; NaN or infinity; complex numbers and booleans; masks
+    and units; images that are channels first, by their shape; nothing; no axis of
+    examples.
     """
     array = real_array(name, images, dtype=None)
     if array.ndim < 2:
-        raise ValueError(f"{name} must be [n, ...] with an axis of examples, got {array.shape}")
+        raise ValueError(
+            f"{name} must be [n, ...] with an axis of examples, got {array.shape}"
+        )
     if len(array.shape) == 4 and array.shape[1] in (1, 3) and min(array.shape[2:]) > 4:
         raise ValueError(
-            f"{name} must be [n, height, width, channels], got shape {array.shape}, which looks"
-            f" like channels first: pass {name}.transpose(0, 2, 3, 1)"
+            f"{name} must be [n, height, width, channels], got shape {array.shape},"
+            f" which looks like channels first: pass {name}.transpose(0, 2, 3, 1)"
         )
     if array.dtype == np.uint8:
         return array
     if jnp.issubdtype(array.dtype, jnp.integer):
         raise ValueError(
-            f"{name} must be uint8 or floating-point, got {array.dtype} from {array.min()} to"
-            f" {array.max()}: pass pixels of 0 to 255 as np.asarray({name}, np.uint8), and other"
-            " numbers scaled, as float32"
+            f"{name} must be uint8 or floating-point, got {array.dtype} from"
+            f" {array.min()} to {array.max()}: pass pixels of 0 to 255 as"
+            f" np.asarray({name}, np.uint8), and other numbers scaled, as float32"
         )
     return real_array(name, array, dtype=np.float32)
 
 
 def looks_unscaled(images: np.ndarray) -> bool:
-    """Whether float32 images seem to be pixels of 0 to 255, or counts, that nobody has scaled."""
-    if images.dtype != np.float32 or images.min() < 0 or images.max() <= _LARGEST_SCALED:
+    """Whether float32 images seem to be pixels of 0 to 255, or counts, that nobody has
+    scaled.
+    """
+    if (
+        images.dtype != np.float32
+        or images.min() < 0
+        or images.max() <= _LARGEST_SCALED
+    ):
         return False
     return images.ndim == 4 or bool(np.all(images == np.rint(images)))
 
 
 def _find(name: str) -> Normalization:
     if name not in NORMALIZATIONS:
-        raise ValueError(f"normalization must be one of {', '.join(NORMALIZATIONS)}, got {name!r}")
+        raise ValueError(
+            f"normalization must be one of {', '.join(NORMALIZATIONS)}, got {name!r}"
+        )
     return NORMALIZATIONS[name]
 
 
@@ -305,7 +340,9 @@ def _fit_mean_std(images):
         mean = flat.mean(axis=0, dtype=np.float64)
         variance = np.zeros(channels)
         for start in range(0, len(flat), _CHUNK_EXAMPLES):
-            variance += ((flat[start : start + _CHUNK_EXAMPLES] - mean) ** 2).sum(axis=0)
+            variance += ((flat[start : start + _CHUNK_EXAMPLES] - mean) ** 2).sum(
+                axis=0
+            )
         variance /= len(flat)
     if not np.all(variance > 0):
         raise ValueError(f"every channel of images must vary, got variances {variance}")
@@ -322,7 +359,9 @@ def _normalize_contrast(x):
 
 
 def _fit_zca(images):
-    """Mean m f32[d] and ``W = (C + ZCA_BIAS I)^{-1/2}`` f32[d, d], C the covariance of images."""
+    """Mean m f32[d] and ``W = (C + ZCA_BIAS I)^{-1/2}`` f32[d, d], C the covariance of
+    images.
+    """
     normalize = jax.jit(_normalize_contrast)
     total, products = np.zeros(()), np.zeros(())
     for start in range(0, len(images), _CHUNK_EXAMPLES):
@@ -339,7 +378,8 @@ def _fit_zca(images):
 def _whiten(constants, x):
     flat = _normalize_contrast(x).reshape(len(x), -1)
     centered = flat - constants["mean"][None, :]
-    # Accelerators would round the factors to bfloat16 or TF32; this product costs little.
+    # Accelerators would round the factors to bfloat16 or TF32; this product costs
+    # little.
     whitened = jnp.matmul(centered, constants["whitening"], precision="highest")
     return whitened.reshape(x.shape)
 

@@ -9,17 +9,21 @@ import optax
 
 from identity_matters.array_types import Array
 
-# Levenberg-Marquardt: the damping shrinks after a successful step and grows after a failed one.
+# Levenberg-Marquardt: the damping shrinks after a successful step and grows after a
+# failed one.
 _SHRINK = 5.0
 _GROW = 4.0
-# Relative to ||J||_F^2. With less, J^T J, often singular by symmetry, would stay so to rounding.
+# Relative to ||J||_F^2. With less, J^T J, often singular by symmetry, would stay so to
+# rounding.
 _LEAST_DAMPING = 1e-13
 _LARGEST_DAMPING = 1e6
 _FIRST_DAMPING = 5e-2
 
 
 class Fit(NamedTuple):
-    """Where `least_squares` ended: theta f64[p], with residual f64[m] and jacobian f64[m, p]."""
+    """Where `least_squares` ended: theta f64[p], with residual f64[m] and jacobian
+    f64[m, p].
+    """
 
     theta: jax.Array
     residual: jax.Array
@@ -34,17 +38,20 @@ def least_squares(
     tolerance: float,
     slope_tolerance: float = 0.0,
 ) -> Fit:
-    """Levenberg-Marquardt on ``||residual(theta)||^2`` for a few dozen unknowns. Use it under jit.
+    """Levenberg-Marquardt on ``||residual(theta)||^2`` for a few dozen unknowns. Use it
+    under jit.
 
     With ``residual = grad f`` it finds saddles and maxima of f as well as minima.
 
-    residual: f64[p] -> f64[m]; theta: f64[p], the start; steps: int or int[], the most to take. The
-    search ends earlier if ``||residual|| <= tolerance``, if ``||J^T residual|| <= slope_tolerance``
-    (near a local minimum), or if even the largest damping brings no decrease.
+    residual: f64[p] -> f64[m]; theta: f64[p], the start; steps: int or int[], the most
+    to take. The search ends earlier if ``||residual|| <= tolerance``, if ``||J^T
+    residual|| <= slope_tolerance`` (near a local minimum), or if even the largest
+    damping brings no decrease.
     """
 
     def linearized(point):
-        # One pass gives the value and the Jacobian, so `residual` is compiled only once.
+        # One pass gives the value and the Jacobian, so `residual` is compiled only
+        # once.
         jacobian, value = jax.jacfwd(lambda p: (residual(p),) * 2, has_aux=True)(point)
         return value, jacobian
 
@@ -58,8 +65,12 @@ def least_squares(
         point, trial, kept, damping, step = state
         there = linearized(trial)
         better = jnp.sum(there[0] ** 2) < jnp.sum(kept[0] ** 2)
-        point, value, jacobian = optax.tree.where(better, (trial, *there), (point, *kept))
-        damping = jnp.maximum(jnp.where(better, damping / _SHRINK, damping * _GROW), _LEAST_DAMPING)
+        point, value, jacobian = optax.tree.where(
+            better, (trial, *there), (point, *kept)
+        )
+        damping = jnp.maximum(
+            jnp.where(better, damping / _SHRINK, damping * _GROW), _LEAST_DAMPING
+        )
         normal = jacobian.T @ jacobian
         # The smallest normal number keeps the system solvable where J vanishes.
         scale = jnp.trace(normal) + jnp.finfo(normal.dtype).tiny
@@ -84,14 +95,16 @@ def projected_adam(
     steps: int,
     learning_rate: float | Array,
 ) -> tuple[Any, jax.Array]:
-    """The best of `steps` projected Adam iterates; the learning rate decays to 0 along a cosine.
+    """The best of `steps` projected Adam iterates; the learning rate decays to 0 along
+    a cosine.
 
-    Use it under jit. Parameters are a pytree of f64 arrays. `objective` maps them to an f64[] and
-    is differentiated; `project` maps them onto the feasible set and is not. `steps` is at least 1;
-    vmapped callers may give each start its own learning rate.
+    Use it under jit. Parameters are a pytree of f64 arrays. `objective` maps them to an
+    f64[] and is differentiated; `project` maps them onto the feasible set and is not.
+    `steps` is at least 1; vmapped callers may give each start its own learning rate.
 
-    Returns the best iterate, which may be the projected start, and its objective. An iterate where
-    the objective is NaN ends the search; if all are, the result is the start and infinity.
+    Returns the best iterate, which may be the projected start, and its objective. An
+    iterate where the objective is NaN ends the search; if all are, the result is the
+    start and infinity.
     """
     optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
     value_and_grad = jax.value_and_grad(objective)

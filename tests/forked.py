@@ -1,8 +1,8 @@
-"""Runs `python -m MODULE ARGUMENTS` or `python FILE` in a process that has JAX imported already.
+"""Runs `python -m MODULE ARGUMENTS` or `python FILE` in a process with JAX imported.
 
-The process has its own flags, devices and exit status. It is forked from a server that has imported
-the heavy libraries and computed nothing, which saves each test the seconds of these imports. Tests
-of start-up itself start real interpreters.
+The process has its own flags, devices and exit status. It is forked from a server that
+has imported the heavy libraries and computed nothing, which saves each test the seconds
+of these imports. Tests of start-up itself start real interpreters.
 """
 
 import multiprocessing
@@ -41,7 +41,8 @@ def _run(module: str, arguments: list[str], outputs: tuple, cwd: str, devices: i
     os.chdir(cwd)
     sys.argv = [module, *arguments]
     if devices:
-        # Trainings read the variable; JAX is imported already and reads only its configuration.
+        # Trainings read the variable; JAX is imported already and reads only its
+        # configuration.
         os.environ["JAX_NUM_CPU_DEVICES"] = str(devices)
         sys.modules["jax"].config.update("jax_num_cpu_devices", devices)
     if module.endswith(".py"):
@@ -59,7 +60,9 @@ class Started:
       devices: its number of CPU devices; 0 for JAX's default.
     """
 
-    def __init__(self, module: str, *arguments: object, cwd: object = ROOT, devices: int = 0):
+    def __init__(
+        self, module: str, *arguments: object, cwd: object = ROOT, devices: int = 0
+    ):
         self._command = [module, *map(str, arguments)]
         self._directory = tempfile.TemporaryDirectory()
         directory = pathlib.Path(self._directory.name)
@@ -81,7 +84,9 @@ class Started:
                 self.process.join()
                 raise subprocess.TimeoutExpired(self._command, timeout_seconds)
             texts = [path.read_text() for path in self._outputs]
-            return subprocess.CompletedProcess(self._command, self.process.exitcode, *texts)
+            return subprocess.CompletedProcess(
+                self._command, self.process.exitcode, *texts
+            )
 
 
 def run(module: str, *arguments: object, ends: int | None = None, **where: Any):
@@ -97,7 +102,9 @@ def run_code(code: str, directory: pathlib.Path, *arguments: object, ends: int =
     return run(str(directory / "example.py"), *arguments, ends=ends, cwd=directory)
 
 
-def shell(*command: object, cwd: object = ROOT, **environment: str) -> subprocess.CompletedProcess:
+def shell(
+    *command: object, cwd: object = ROOT, **environment: str
+) -> subprocess.CompletedProcess:
     """Runs any command with these environment variables added; its output is text."""
     return subprocess.run(
         [*map(str, command)],
@@ -111,7 +118,9 @@ def shell(*command: object, cwd: object = ROOT, **environment: str) -> subproces
 
 
 def until(condition, process, timeout_seconds: float = 100) -> None:
-    """Waits until ``condition()`` is true; fails if `process` ends first or it takes too long."""
+    """Waits until ``condition()`` is true; fails if `process` ends first or it takes
+    too long.
+    """
     deadline = time.monotonic() + timeout_seconds
     while not condition():
         assert process.is_alive() and time.monotonic() < deadline

@@ -1,7 +1,9 @@
 """Attacks on the certificate of `memorize`: hostile inputs, in six orders of summation.
 
-A network that is certified must give every label, and outputs within its bound, whatever the order
-of summation and the batch. Command: python -m tests.hostile_networks 20000
+A network that is certified must give every label, and outputs within its bound,
+whatever the order of summation and the batch.
+
+Command: python -m tests.hostile_networks 20000
 """
 
 import collections
@@ -138,11 +140,17 @@ def _by_blas(terms: np.ndarray) -> np.ndarray:
 ORDERS = (_in_sequence, _in_reverse, _shuffled, _in_a_tree, _in_lanes, _by_blas)
 
 
-def _product(A: np.ndarray, b: np.ndarray, add, bias: np.ndarray | None = None) -> np.ndarray:
-    """A b (+ bias) with the terms of each entry summed by `add`: f[m, k], f[n, k] to f[n, m]."""
+def _product(
+    A: np.ndarray, b: np.ndarray, add, bias: np.ndarray | None = None
+) -> np.ndarray:
+    """A b (+ bias) with the terms of each entry summed by `add`: f[m, k], f[n, k] to
+    f[n, m].
+    """
     terms = A[None] * b[:, None]
     if bias is not None:
-        columns = np.broadcast_to(np.atleast_2d(bias)[:, :, None], (*terms.shape[:2], 1))
+        columns = np.broadcast_to(
+            np.atleast_2d(bias)[:, :, None], (*terms.shape[:2], 1)
+        )
         terms = np.concatenate([terms, columns], axis=-1)
     return add(terms)
 
@@ -168,7 +176,9 @@ def project_in_numpy(A_0: np.ndarray, x: np.ndarray, add) -> np.ndarray:
 
 
 def run_in_numpy(network, x: np.ndarray, add) -> tuple[np.ndarray, np.ndarray]:
-    """The points after the input map and the outputs, each sum by `add`, in the network's dtype."""
+    """The points after the input map and the outputs, each sum by `add`, in the
+    network's dtype.
+    """
     A_0, U, s, V, output_U, output_s, output_V = map(np.asarray, network)
     start = h = project_in_numpy(A_0, np.asarray(x, A_0.dtype), add)
     for block_U, block_s, block_V in zip(U, s, V, strict=True):
@@ -189,7 +199,9 @@ class Attack(NamedTuple):
 
 
 def attack(memorized: Memorized, x: np.ndarray, y: np.ndarray) -> Attack:
-    """Runs the network in NumPy in every order, and in the library in batches of 1, 7 and n."""
+    """Runs the network in NumPy in every order, and in the library in batches of 1, 7
+    and n.
+    """
     network, certificate = memorized
     dtype = np.asarray(network.V).dtype
     by_order = [run_in_numpy(network, x, add) for add in ORDERS]
@@ -204,7 +216,8 @@ def attack(memorized: Memorized, x: np.ndarray, y: np.ndarray) -> Attack:
             int((~(error <= certificate.output_error_bound)).sum()) for error in errors
         ),
         runs=len(runs),
-        share_of_bound=max(float(error.max()) for error in errors) / certificate.output_error_bound,
+        share_of_bound=max(float(error.max()) for error in errors)
+        / certificate.output_error_bound,
         same_points=all(np.array_equal(start, points) for start, _ in by_order),
     )
 
@@ -212,13 +225,17 @@ def attack(memorized: Memorized, x: np.ndarray, y: np.ndarray) -> Attack:
 def certified_networks(
     shape: Shape, rng: np.random.Generator, tries: int
 ) -> Iterator[tuple[str, Memorized, np.ndarray, np.ndarray]]:
-    """Networks for hostile points, of those `tries` that are certified, with inputs and labels."""
+    """Networks for hostile points, of those `tries` that are certified, with inputs and
+    labels.
+    """
     for index in range(tries):
         family = FAMILIES[index % len(FAMILIES)]
         x = family(shape, rng).astype(shape.dtype)
         y = rng.integers(0, shape.num_classes, len(x))
         try:
-            memorized = memorize(x, y, shape.num_classes, shape.width, dtype=shape.dtype)
+            memorized = memorize(
+                x, y, shape.num_classes, shape.width, dtype=shape.dtype
+            )
         except (PrecisionError, ConflictingLabelsError):
             continue
         yield family.__name__, memorized, x, y
@@ -239,11 +256,19 @@ def main(wanted: int, seed: int = 0) -> None:
                 totals["wrong labels"] += result.wrong_labels
                 totals["outputs beyond the bound"] += result.beyond_the_bound
                 totals["runs"] += result.runs
-                totals["networks whose A_0 x depends on the order"] += not result.same_points
+                totals[
+                    "networks whose A_0 x depends on the order"
+                ] += not result.same_points
                 share = max(share, result.share_of_bound)
             seconds = time.perf_counter() - started
-            print(f"{sum(counts.values())} certified networks, {seconds:.0f} s: {dict(totals)}")
-            print(f"  largest error over its bound: {share:.3f}; {dict(counts)}", flush=True)
+            print(
+                f"{sum(counts.values())} certified networks, {seconds:.0f} s:"
+                f" {dict(totals)}"
+            )
+            print(
+                f"  largest error over its bound: {share:.3f}; {dict(counts)}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Interval arithmetic with fixed-point numbers, for proofs: every rounding is outward.
 
-A number is an integer n that stands for ``n / 2^BITS``. An `Interval` holds all numbers from `low`
-to `high`. No function of the C library is used, so nothing is assumed about its errors.
+A number is an integer n that stands for ``n / 2^BITS``. An `Interval` holds all numbers
+from `low` to `high`. No function of the C library is used, so nothing is assumed about
+its errors.
 """
 
 import functools
@@ -49,7 +50,9 @@ class Interval(NamedTuple):
 
 
 def number(value):
-    """The smallest interval around a rational number, which may be a float or a fraction."""
+    """The smallest interval around a rational number, which may be a float or a
+    fraction.
+    """
     exact = Fraction(value) * ONE
     return Interval(math.floor(exact), math.ceil(exact))
 
@@ -62,18 +65,26 @@ ZERO, UNIT, TWO = number(0), number(1), number(2)
 
 
 def _increasing(function):
-    """A function of intervals from one that is increasing and takes an interval of one point."""
+    """A function of intervals from one that is increasing and takes an interval of one
+    point.
+    """
 
     @functools.wraps(function)
     def extended(x):
         at_low = function(Interval(x.low, x.low))
-        return at_low.hull(function(Interval(x.high, x.high))) if x.high > x.low else at_low
+        return (
+            at_low.hull(function(Interval(x.high, x.high)))
+            if x.high > x.low
+            else at_low
+        )
 
     return extended
 
 
 def _odd_series(z, sign):
-    """``z + sign z^3 / 3 + z^5 / 5 + ...`` for 0 <= z <= 1/3: artanh (+1) or arctan (-1)."""
+    """``z + sign z^3 / 3 + z^5 / 5 + ...`` for 0 <= z <= 1/3: artanh (+1) or arctan
+    (-1).
+    """
     square, power, total = z * z, z, ZERO
     for k in range(_TERMS):
         odd = 2 * k + 1
@@ -92,7 +103,9 @@ PI = number(16) * _odd_series(_FIFTH, -1) - number(4) * _odd_series(_SMALL, -1)
 
 @_increasing
 def log(x):
-    """log x for x > 0, with ``x = 2^k y``, 1 <= y < 2 and ``log y = 2 artanh((y - 1)/(y + 1))``."""
+    """log x for x > 0, with ``x = 2^k y``, 1 <= y < 2 and ``log y = 2 artanh((y - 1)/(y
+    + 1))``.
+    """
     k = x.low.bit_length() - 1 - BITS
     y = x / number(Fraction(2) ** k)
     return number(k) * LOG_2 + TWO * _odd_series((y - UNIT) / (y + UNIT), 1)
@@ -125,7 +138,9 @@ def exp(x):
 
 
 def arccos(x):
-    """arccos of a cosine in x, by ``2 arctan sqrt((1 - x) / (1 + x))``; x may reach below -1."""
+    """arccos of a cosine in x, by ``2 arctan sqrt((1 - x) / (1 + x))``; x may reach
+    below -1.
+    """
     narrow = Interval(max(x.low, 1 - ONE), x.high)
     angle = TWO * arctan(((UNIT - narrow) / (UNIT + narrow)).sqrt())
     return angle if x.low > -ONE else Interval(angle.low, PI.high)

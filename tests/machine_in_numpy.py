@@ -1,6 +1,8 @@
-"""The network of `memorize_by_retrieval` written again in NumPy: in float64, and in whole numbers.
+"""The network of `memorize_by_retrieval` written again in NumPy: in float64, and in
+whole numbers.
 
-Command: python -m tests.machine_in_numpy DATA_DIR (all training images of CIFAR-10; minutes)
+Command: python -m tests.machine_in_numpy DATA_DIR
+(all training images of CIFAR-10; minutes)
 """
 
 import sys
@@ -39,11 +41,15 @@ def run_in_float64(network, x: np.ndarray, columns: int = 4096) -> np.ndarray:
     batches = []
     for start in starts:
         h = np.zeros((retrieval.WIDTH, len(x[start : start + columns])))
-        h[retrieval.HASH] = x[start : start + columns].astype(np.float64) @ a[0] + network.start
+        h[retrieval.HASH] = (
+            x[start : start + columns].astype(np.float64) @ a[0] + network.start
+        )
         batches.append(h)
     for U, V, s in _blocks(network.passes):
         batches = [h + V @ np.maximum(U @ h + s[:, None], 0) for h in batches]
-    outputs = [output_V @ np.maximum(output_U @ h + output_s[:, None], 0) for h in batches]
+    outputs = [
+        output_V @ np.maximum(output_U @ h + output_s[:, None], 0) for h in batches
+    ]
     return np.concatenate(outputs, axis=1).T
 
 
@@ -88,15 +94,17 @@ def main(data_dir: str) -> None:
     x = images.reshape(len(images), -1)
     y = np.random.default_rng(0).integers(0, 10, len(x))
     for factored in (False, True):
-        network, certificate = memorize_by_retrieval(x, y, 10, factored_input_map=factored)
+        network, certificate = memorize_by_retrieval(
+            x, y, 10, factored_input_map=factored
+        )
         numbers = retrieval.stored_numbers(network)
         started = time.perf_counter()
         outputs = run_in_float64(network, x)
         seconds = time.perf_counter() - started
         wrong = int((outputs != np.eye(10)[y]).any(axis=1).sum())
         print(
-            f"{numbers} stored numbers, certificate {certificate}, {len(x)} images in plain NumPy:"
-            f" {wrong} not exact, {seconds:.0f} s",
+            f"{numbers} stored numbers, certificate {certificate}, {len(x)} images in"
+            f" plain NumPy: {wrong} not exact, {seconds:.0f} s",
             flush=True,
         )
 

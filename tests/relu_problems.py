@@ -15,18 +15,20 @@ def two_points(right: float, left: float) -> Problem:
         f(u, v) = ((right - v u)^2 + left^2) / 2     for u > 0,
         f(u, v) = (right^2 + (left - v |u|)^2) / 2   for u < 0.
 
-    For right = 0 the points v = 0, u > 0 are local minima, and u < 0, v |u| = left has risk 0. For
-    0 < |right| < |left| the hyperbola ``v u = right, u > 0`` consists of local minima with risk
-    left^2 / 2 and Hessian eigenvalues 0 and ``u^2 + v^2``. See N9 of docs/theory/relu.md.
+    For right = 0 the points v = 0, u > 0 are local minima, and u < 0, v |u| = left has
+    risk 0. For 0 < |right| < |left| the hyperbola ``v u = right, u > 0`` consists of
+    local minima with risk left^2 / 2 and Hessian eigenvalues 0 and ``u^2 + v^2``. See
+    N9 of docs/theory/relu.md.
     """
     return plain_problem([[1.0], [-1.0]], [[1.0 + right], [-1.0 + left]])
 
 
 def hexagon(size: float) -> Problem:
-    """The corners of a regular hexagon, with errors ``size (-1)^i`` in the first output.
+    """The corners of a regular hexagon, with errors ``size (-1)^i`` in the first
+    output.
 
-    Without biases the origin is flat to second order, although two blocks of width 2 have a smaller
-    risk (N5 of docs/theory/relu.md).
+    Without biases the origin is flat to second order, although two blocks of width 2
+    have a smaller risk (N5 of docs/theory/relu.md).
     """
     angle = np.arange(6) * np.pi / 3
     x = np.stack([np.cos(angle), np.sin(angle)], axis=1)

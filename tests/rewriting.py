@@ -1,4 +1,5 @@
-"""Changes to the files of a run, sealed again: as a run with these values would have written them.
+"""Changes to the files of a run, sealed again: as a run with these values would have
+written them.
 
 This is also what somebody can do who forges a run on purpose.
 """
@@ -15,7 +16,9 @@ def rewrite(path, name: str, **fields) -> None:
         for file in ("config.json", "environment.json", "summary.json")
     }
     changed = {**values[name], **fields}
-    values[name] = {field: value for field, value in changed.items() if value is not ...}
+    values[name] = {
+        field: value for field, value in changed.items() if value is not ...
+    }
     config, environment, summary = values.values()
     environment = seals.sealed(environment)
     others = sealed_with(summary, config, environment)

@@ -1,4 +1,6 @@
-"""The layout that docs/architecture.md describes, checked from the import statements."""
+"""The layout that docs/architecture.md describes, checked from the import
+statements.
+"""
 
 import ast
 import pathlib
@@ -20,7 +22,7 @@ CONFINED = {
     "grain": "images",
 }
 FILES = sorted(LIBRARY.rglob("*.py"))
-LINES_AT_MOST = 500
+LINES_AT_MOST = 700
 
 
 def imports(path: pathlib.Path) -> list[str]:
@@ -44,7 +46,9 @@ def part(path: pathlib.Path) -> str:
 def test_imports_form_a_star(path):
     for name in imports(path):
         package, *rest = name.split(".")
-        assert package not in ("experiments", "tests", "benchmarks"), f"{path} imports {name}"
+        assert package not in ("experiments", "tests", "benchmarks"), (
+            f"{path} imports {name}"
+        )
         if package in CONFINED:
             assert part(path) == CONFINED[package], f"{path} may not import {name}"
         if package == "identity_matters" and part(path) in ARMS:

@@ -1,4 +1,6 @@
-"""What a matrix may be: nothing that holds more than numbers is converted in silence."""
+"""What a matrix may be: nothing that holds more than numbers is converted in
+silence.
+"""
 
 import jax.numpy as jnp
 import ml_dtypes
@@ -16,7 +18,9 @@ class Subclass(np.ndarray):
 
 
 class Quantity:
-    """A stand-in for pint's: not an ndarray, has units, converts itself and drops them."""
+    """A stand-in for pint's: not an ndarray, has units, converts itself and drops
+    them.
+    """
 
     units = property(lambda self: "metre")
 
@@ -35,7 +39,10 @@ class Elsewhere:
 REFUSED = {
     "masked": (np.ma.array(I2, mask=I2 > 0), "got a MaskedArray"),
     "masked, nothing hidden": (np.ma.array(I2), "got a MaskedArray"),
-    "masked rows": ([np.ma.array([1.0, 0.0], mask=[0, 1]), [0.0, 1.0]], "got a MaskedArray"),
+    "masked rows": (
+        [np.ma.array([1.0, 0.0], mask=[0, 1]), [0.0, 1.0]],
+        "got a MaskedArray",
+    ),
     "masked entry": ([[1.0, np.ma.masked], [0.0, 1.0]], "got a MaskedConstant"),
     "subclass": (I2.view(Subclass), "got a Subclass"),
     "quantity": (Quantity(), "got a Quantity"),
@@ -93,7 +100,9 @@ def test_plain_arrays_keep_their_dtype_and_their_nan():
 
 
 def test_shapes_and_numbers():
-    with pytest.raises(ValueError, match=r"^M must be a square matrix, got shape \(2, 3\)$"):
+    with pytest.raises(
+        ValueError, match=r"^M must be a square matrix, got shape \(2, 3\)$"
+    ):
         square_matrix("M", np.ones((2, 3)))
     with pytest.raises(ValueError, match=r"^w must have 1 axes, got shape \(2, 2\)$"):
         real_array("w", I2, axes=1)

@@ -1,4 +1,6 @@
-"""clusters/ and its page: their flags exist, and a job that is told to stop queues again."""
+"""clusters/ and its page: their flags exist, and a job that is told to stop queues
+again.
+"""
 
 import contextlib
 import os
@@ -39,14 +41,23 @@ def test_the_trainings_of_the_page_and_the_manifest_are_there_and_have_their_fla
 def test_the_manifest_is_one_slice_whose_machines_all_start_anew():
     assert JOBSET["failurePolicy"]["maxRestarts"] > 0
     chips = POD["containers"][0]["resources"]["limits"]["google.com/tpu"]
-    across, down = map(int, POD["nodeSelector"]["cloud.google.com/gke-tpu-topology"].split("x"))
+    across, down = map(
+        int, POD["nodeSelector"]["cloud.google.com/gke-tpu-topology"].split("x")
+    )
     assert JOB["parallelism"] == JOB["completions"] == across * down // chips
-    # JAX needs the index; a failed machine must fail the Job, or JobSet would not restart it.
+    # JAX needs the index; a failed machine must fail the Job, or JobSet would not
+    # restart it.
     assert (JOB["completionMode"], JOB["backoffLimit"]) == ("Indexed", 0)
     assert POD["restartPolicy"] == "Never"
 
 
-TPU = {"TPU_NAME": "t", "ZONE": "z", "PROJECT": "p", "TPU_TYPE": "v4-8", "TPU_VERSION": "v"}
+TPU = {
+    "TPU_NAME": "t",
+    "ZONE": "z",
+    "PROJECT": "p",
+    "TPU_TYPE": "v4-8",
+    "TPU_VERSION": "v",
+}
 
 
 def shown(*arguments, **changes):
@@ -57,7 +68,11 @@ def shown(*arguments, **changes):
 
 def remote_commands(finished) -> list[str]:
     words = shlex.split(finished.stdout)
-    return [word.removeprefix("--command=") for word in words if word.startswith("--command=")]
+    return [
+        word.removeprefix("--command=")
+        for word in words
+        if word.startswith("--command=")
+    ]
 
 
 def test_every_step_on_a_tpu_is_shown_with_its_words_quoted():
@@ -67,25 +82,48 @@ def test_every_step_on_a_tpu_is_shown_with_its_words_quoted():
         if step == "setup":
             words = shlex.split(finished.stdout)
             packed = words[words.index("tar") :][:7]
-            assert packed[-3:] == ["--directory=a; touch x", "arrays/cifar10", "arrays/cifar100"]
+            assert packed[-3:] == [
+                "--directory=a; touch x",
+                "arrays/cifar10",
+                "arrays/cifar100",
+            ]
             # Nothing there needs TensorFlow.
-            assert not any("make data" in command for command in remote_commands(finished))
+            assert not any(
+                "make data" in command for command in remote_commands(finished)
+            )
     finished = shown("run", "experiments.images.cifar", "--config=:a b")
     assert finished.returncode == 0, finished.stderr
     (command,) = remote_commands(finished)
     words = shlex.split(command)
-    flags = ["--config=:a b", "--distributed", "--results_dir=gs://b'; touch x; '/results"]
-    assert words[3:] == ["clusters/detached.sh", "start", "experiments.images.cifar", *flags]
+    flags = [
+        "--config=:a b",
+        "--distributed",
+        "--results_dir=gs://b'; touch x; '/results",
+    ]
+    assert words[3:] == [
+        "clusters/detached.sh",
+        "start",
+        "experiments.images.cifar",
+        *flags,
+    ]
     assert shown("run", BUCKET="b").returncode == 2
     assert shown("walk").returncode == 2
     assert "TPU_TYPE: v5litepod-8, say" in shown("create", TPU_TYPE="").stderr
     refused = shown("setup", DRY_RUN="0", DATA_DIR="/nowhere")
     assert refused.returncode == 2
-    assert "cifar10 is not prepared in /nowhere, from where it is copied" in refused.stderr
+    assert (
+        "cifar10 is not prepared in /nowhere, from where it is copied" in refused.stderr
+    )
 
 
 def test_a_tpu_that_may_be_taken_away_is_asked_for_by_a_word_that_means_yes():
-    for value, expected in {"": False, "0": False, "no": False, "1": True, "yes": True}.items():
+    for value, expected in {
+        "": False,
+        "0": False,
+        "no": False,
+        "1": True,
+        "yes": True,
+    }.items():
         assert ("--spot" in shlex.split(shown("create", SPOT=value).stdout)) == expected
 
 
@@ -98,7 +136,9 @@ for ((i = 0; i < 600; i++)); do sleep 0.1; done
 
 @pytest.fixture
 def detached(tmp_path):
-    """clusters/detached.sh in a checkout whose Python trains until it is told to stop."""
+    """clusters/detached.sh in a checkout whose Python trains until it is told to
+    stop.
+    """
     (tmp_path / "clusters").mkdir()
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     script = shutil.copy(CLUSTERS / "detached.sh", tmp_path / "clusters")
@@ -143,7 +183,9 @@ def test_a_training_outlives_its_connection_and_stops_when_told_to(detached, tmp
 
 @pytest.fixture
 def slurm(tmp_path):
-    """(result, notes) of the job, run as SLURM would with a training that exits with `code`."""
+    """(result, notes) of the job, run as SLURM would with a training that exits with
+    `code`.
+    """
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     python, notes = tmp_path / ".venv" / "bin" / "python", tmp_path / "notes"
 
@@ -152,15 +194,24 @@ def slurm(tmp_path):
         path.chmod(0o755)
 
     run_it = 'while [[ $1 == -* ]]; do shift; done; "$@"'
-    program(tmp_path / "srun", f'echo "$SRUN_CPUS_PER_TASK" srun "$@" >>{notes}; {run_it}')
+    program(
+        tmp_path / "srun", f'echo "$SRUN_CPUS_PER_TASK" srun "$@" >>{notes}; {run_it}'
+    )
     program(tmp_path / "scontrol", f'echo scontrol "$@" >>{notes}')
     own = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(tmp_path)}
 
     def run_job(code, *arguments, **environment):
         notes.write_text("")
         program(python, f"exit {code}")
-        environment = {**own, "SLURM_JOB_ID": "17", "SLURM_CPUS_PER_TASK": "8", **environment}
-        finished = forked.shell("bash", CLUSTERS / "slurm.sh", *arguments, **environment)
+        environment = {
+            **own,
+            "SLURM_JOB_ID": "17",
+            "SLURM_CPUS_PER_TASK": "8",
+            **environment,
+        }
+        finished = forked.shell(
+            "bash", CLUSTERS / "slurm.sh", *arguments, **environment
+        )
         return finished, notes.read_text().splitlines()
 
     return run_job
@@ -172,8 +223,11 @@ def test_a_job_that_was_told_to_stop_queues_again_and_no_other(slurm, code):
     assert finished.returncode == code
     flags = "--config=:a/b c --distributed --results_dir=results/local"
     assert notes[0].endswith(f"-m experiments.images.cifar {flags}")
-    assert notes[0].startswith("8 srun ")  # srun does not take the cores over from sbatch
-    assert notes[1:] == (["scontrol requeue 17"] if code in (run.INTERRUPTED_CODE, 143) else [])
+    # srun does not take the cores over from sbatch
+    assert notes[0].startswith("8 srun ")
+    assert notes[1:] == (
+        ["scontrol requeue 17"] if code in (run.INTERRUPTED_CODE, 143) else []
+    )
 
 
 def test_a_job_does_not_queue_for_ever_and_says_what_it_needs(slurm):

@@ -23,7 +23,9 @@ def clone(tmp_path, monkeypatch):
     top = tmp_path / "clone"
     (top / "experiments" / "square.py").write_text("VALUE = 2\n")
     (top / "experiments" / "link.py").symlink_to("square.py")
-    (top / ".gitignore").write_text("/data\n.venv*\n*.tmp\n/results/local\n/.code_version.json\n")
+    (top / ".gitignore").write_text(
+        "/data\n.venv*\n*.tmp\n/results/local\n/.code_version.json\n"
+    )
     git(top, "init", "-q")
     git(top, "add", ".")
     git(top, *IDENTITY, "commit", "-qm", "one")
@@ -101,7 +103,9 @@ def replace_commit(clone):
         evil,
         lambda clone: (clone / "experiments" / "square.py").unlink(),
         hide("evil.py", "config", "status.showUntrackedFiles", "no"),
-        hide("square.py", "update-index", "--assume-unchanged", "experiments/square.py"),
+        hide(
+            "square.py", "update-index", "--assume-unchanged", "experiments/square.py"
+        ),
         hide("square.py", "update-index", "--skip-worktree", "experiments/square.py"),
         hide("square.py", "add", "."),
         ignore_in(".git", "info", "exclude"),
@@ -147,7 +151,9 @@ def test_a_git_that_does_not_answer_is_given_up(monkeypatch):
 
 
 def copy_of(clone, monkeypatch):
-    """A copy of the clone without .git, with the file that says what it is a copy of."""
+    """A copy of the clone without .git, with the file that says what it is a copy
+    of.
+    """
     code_version.write_file()
     copy = clone.parent / "copy"
     shutil.copytree(clone, copy, symlinks=True)
@@ -177,7 +183,9 @@ def test_a_copy_that_was_changed_is_no_copy(clone, monkeypatch, act):
 
 def test_the_file_is_written_in_a_clone_without_changes_only(clone, monkeypatch):
     change(clone)
-    with pytest.raises(ValueError, match="no clone without changes: commit or remove them"):
+    with pytest.raises(
+        ValueError, match="no clone without changes: commit or remove them"
+    ):
         code_version.write_file()
     shutil.rmtree(clone / ".git")
     with pytest.raises(ValueError, match="no clone without changes"):
@@ -202,17 +210,31 @@ def test_what_a_resumed_run_must_have_in_common():
         },
         **{"variables": {}, "cpu_cores": 1},
     }
-    assert environment.why_not_resumed(began, {**began, "cpu_cores": 2, "commit": None}) is None
+    assert (
+        environment.why_not_resumed(began, {**began, "cpu_cores": 2, "commit": None})
+        is None
+    )
     for changes, reason in (
-        ({"code": "b", "dirty": True}, "by other code .*111, here 1+ with uncommitted changes"),
-        ({"packages": {"jax": "0.11.0"}}, r"other packages \(jax 0.10.2, here 0.11.0\)"),
+        (
+            {"code": "b", "dirty": True},
+            "by other code .*111, here 1+ with uncommitted changes",
+        ),
+        (
+            {"packages": {"jax": "0.11.0"}},
+            r"other packages \(jax 0.10.2, here 0.11.0\)",
+        ),
         ({"jax_settings": {"jax_default_prng_impl": "rbg"}}, "threefry2x32, here rbg"),
         ({"variables": {"XLA_FLAGS": "--xla_fast"}}, "XLA_FLAGS None, here --xla_fast"),
     ):
         with pytest.raises(AssertionError, match=reason):
-            raise AssertionError(environment.why_not_resumed(began, {**began, **changes}))
+            raise AssertionError(
+                environment.why_not_resumed(began, {**began, **changes})
+            )
     # Of what is not known before JAX has started nothing is asked.
-    assert environment.why_not_resumed(began, {"code": "a", "packages": {"jax": "0.10.2"}}) is None
+    assert (
+        environment.why_not_resumed(began, {"code": "a", "packages": {"jax": "0.10.2"}})
+        is None
+    )
 
 
 def test_flags_that_change_a_number_are_recorded(monkeypatch):

@@ -1,4 +1,6 @@
-"""The documentation: examples, notebooks, commands, links, theory, tutorial, metrics."""
+"""The documentation: examples, notebooks, commands, links, theory, tutorial,
+metrics.
+"""
 
 import doctest
 import fnmatch
@@ -30,7 +32,9 @@ def page_id(path):
 
 def fences(path, language):
     pattern = rf"^```{language}\n(.*?)^```"
-    return re.findall(pattern, path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return re.findall(
+        pattern, path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
 
 
 # Examples and commands
@@ -40,7 +44,7 @@ EXAMPLES = [
     (path, code)
     for path in PAGES
     if path != TUTORIAL
-    # tests/test_train.py runs the first example of docs/training.md.
+    # tests/train/test_train.py runs the first example of docs/training.md.
     for code in fences(path, "python")[path.name == "training.md" :]
 ]
 
@@ -51,29 +55,39 @@ EXAMPLES = [
     ids=lambda value: page_id(value) if isinstance(value, pathlib.Path) else "",
 )
 def test_every_python_example_runs(path, code, tmp_path):
-    """The output of each example must contain what the example says after `# prints`."""
+    """The output of each example must contain what the example says after `#
+    prints`.
+    """
     finished = forked.run_code(code, tmp_path)
     for said in re.findall(r"# prints (.*)", code):
         assert said in finished.stdout
 
 
-WITH_EXAMPLES = [p for p in sorted(LIBRARY.rglob("*.py")) if ">>> " in p.read_text("utf-8")]
+WITH_EXAMPLES = [
+    p for p in sorted(LIBRARY.rglob("*.py")) if ">>> " in p.read_text("utf-8")
+]
 
 
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=page_id)
 def test_every_example_in_a_docstring_says_what_comes(path):
-    module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    module = importlib.import_module(
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    )
     result = doctest.testmod(module)
     assert result.attempted > 0
     assert result.failed == 0
 
 
 def commands():
-    """Every command of the README and of docs/, in a code block or between backticks."""
+    """Every command of the README and of docs/, in a code block or between
+    backticks.
+    """
     for path in PAGES:
         text = path.read_text(encoding="utf-8")
         lines = [
-            line.split(" #")[0] for block in fences(path, "bash") for line in block.split("\n")
+            line.split(" #")[0]
+            for block in fences(path, "bash")
+            for line in block.split("\n")
         ]
         for line in (*lines, *re.findall(r"`([^`\n]+)`", text)):
             for part in line.split("&&"):
@@ -82,19 +96,27 @@ def commands():
 
 
 MADE_BY_TUTORIAL = "half_turn"
-MAKE = sorted({c for _, c in commands() if c.startswith("make") and MADE_BY_TUTORIAL not in c})
-PYTHON = sorted({c for _, c in commands() if "python" in c and MADE_BY_TUTORIAL not in c})
+MAKE = sorted(
+    {c for _, c in commands() if c.startswith("make") and MADE_BY_TUTORIAL not in c}
+)
+PYTHON = sorted(
+    {c for _, c in commands() if "python" in c and MADE_BY_TUTORIAL not in c}
+)
 
 
 @pytest.mark.parametrize("command", [command for command in MAKE if "<" not in command])
 def test_every_make_command_would_run(command):
-    """A dry run with the variables of the command; a variant named by DATASET must exist."""
+    """A dry run with the variables of the command; a variant named by DATASET must
+    exist.
+    """
     words = shlex.split(command.replace("...", "x"))
     finished = forked.shell("make", "--dry-run", "ACCEL=cpu", "RUN=a_run", *words[1:])
     assert finished.returncode == 0, finished.stderr
     for word in words:
         if word.startswith("DATASET=") and word != "DATASET=x":
-            (target,) = (w.removeprefix("reproduce-") for w in words if "reproduce-" in w)
+            (target,) = (
+                w.removeprefix("reproduce-") for w in words if "reproduce-" in w
+            )
             assert experiments.find_variants(target, word.removeprefix("DATASET="))
 
 
@@ -107,7 +129,9 @@ def test_every_module_and_variant_that_a_command_names_is_there(command):
         assert experiments.find_variants(module.split(".")[-1], variant[1])
 
 
-NOTEBOOKS = [ROOT / "notebooks" / f"{name}.ipynb" for name in ("theory", "train_and_memorize")]
+NOTEBOOKS = [
+    ROOT / "notebooks" / f"{name}.ipynb" for name in ("theory", "train_and_memorize")
+]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=page_id)
@@ -132,7 +156,9 @@ def test_links_and_paths_lead_somewhere(path):
             target = path.parent / name if name else path
             assert target.exists(), link
             if heading:
-                found = re.findall(r"^#+ (.*)$", target.read_text("utf-8"), re.MULTILINE)
+                found = re.findall(
+                    r"^#+ (.*)$", target.read_text("utf-8"), re.MULTILINE
+                )
                 assert heading in map(page.anchor, found), link
     for name in re.findall(r"`([\w./]+/[\w./]*(?:\.py|\.md|\.toml|/))[`:]", text):
         local = re.search(f"{MADE_BY_TUTORIAL}|results/(trial|local)|data/", name)
@@ -148,13 +174,15 @@ def test_every_statement_of_the_theory_names_its_tests(path):
     stated = set(re.findall(r"\*\*\(([A-Z]\d+)\)\*\*", text))
     rows = re.findall(r"^\| ([A-Z]\d[^|]*) \| `tests/", text, re.MULTILINE)
     assert stated == {number for row in rows for number in row.split(", ")}
-    for file, test in re.findall(r"`(tests/\w+\.py)::(\w+)`", text):
+    for file, test in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text):
         assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", THEORY, ids=page_id)
 def test_mathematics_is_written_as_github_reads_it(path):
-    """Inline formulas are in dollar-backtick pairs, which Markdown leaves alone; braces balance."""
+    """Inline formulas are in dollar-backtick pairs, which Markdown leaves alone; braces
+    balance.
+    """
     text = path.read_text(encoding="utf-8")
     rest = re.sub(r"```math\n.*?```", "", text, flags=re.DOTALL)
     assert "$" not in re.sub(r"\$`[^`]*`\$", "", rest)
@@ -170,11 +198,15 @@ def extended(tmp_path_factory):
     """A copy of the repository in which the files of the tutorial have been written."""
     copy = tmp_path_factory.mktemp("copy")
     for name in ("experiments", "identity_matters", "tests"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
     for name in ("setup.cfg", "ruff.toml"):
         shutil.copy(ROOT / name, copy)
     text = re.sub(r"\s+(?=`[^`\n]*`:\n)", " ", TUTORIAL.read_text(encoding="utf-8"))
-    for before, code in re.findall(r"([^\n]*)\n\n```(?:python|toml)\n(.*?)```", text, re.DOTALL):
+    for before, code in re.findall(
+        r"([^\n]*)\n\n```(?:python|toml)\n(.*?)```", text, re.DOTALL
+    ):
         how, path = re.search(r"(Create|Append to)\s+`([^`]+)`:$", before).groups()
         assert (copy / path).exists() == (how == "Append to"), path
         with open(copy / path, "a", encoding="utf-8") as file:
@@ -205,28 +237,45 @@ def test_the_tutorial_is_short_runs_and_leaves_no_work_for_the_linter(extended):
 # Metrics
 
 
-def test_every_metric_and_every_field_of_the_reference_runs_has_its_line_and_no_line_is_stale():
-    # (experiments, name or pattern) of each line, and (experiment, name) of what runs recorded.
+def test_every_metric_and_field_of_the_reference_runs_has_its_line_and_none_is_stale():
+    # (experiments, name or pattern) of each line, and (experiment, name) of what runs
+    # recorded.
     listed, recorded = [], set()
     others = {"Every experiment": "", "Benchmarks": "benchmark"}
-    for section in re.split(r"^## ", (DOCS / "metrics.md").read_text("utf-8"), flags=re.M)[1:]:
+    for section in re.split(
+        r"^## ", (DOCS / "metrics.md").read_text("utf-8"), flags=re.M
+    )[1:]:
         heading = section.splitlines()[0]
         of = re.findall(r"`(\w+)`", heading) or [others[heading]]
-        listed += [(of, name) for name in re.findall(r"^\* `([^`]+)`: \S", section, re.MULTILINE)]
+        listed += [
+            (of, name)
+            for name in re.findall(r"^\* `([^`]+)`: \S", section, re.MULTILINE)
+        ]
     text = (DOCS / "architecture.md").read_text(encoding="utf-8")
-    fields = set(re.findall(r"^\| `(\w+)` \|", text[text.index("## summary.json") :], re.MULTILINE))
+    fields = set(
+        re.findall(
+            r"^\| `(\w+)` \|", text[text.index("## summary.json") :], re.MULTILINE
+        )
+    )
     for path in sorted((ROOT / "results" / "reference").rglob("summary.json")):
         summary = json.loads(path.read_text(encoding="utf-8"))
         assert summary.keys() <= fields, path
         experiment = re.sub("^benchmark_.*", "benchmark", summary["experiment"])
         lines = path.with_name("metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        names = {*summary["metrics"], *(field for line in lines for field in json.loads(line))}
+        names = {
+            *summary["metrics"],
+            *(field for line in lines for field in json.loads(line)),
+        }
         recorded |= {(experiment, name) for name in names}
 
     def fits(line, run):
-        return (run[0] in line[0] or line[0] == [""]) and fnmatch.fnmatchcase(run[1], line[1])
+        return (run[0] in line[0] or line[0] == [""]) and fnmatch.fnmatchcase(
+            run[1], line[1]
+        )
 
-    missing = [run for run in sorted(recorded) if not any(fits(line, run) for line in listed)]
+    missing = [
+        run for run in sorted(recorded) if not any(fits(line, run) for line in listed)
+    ]
     assert not missing, f"add a line for each of {missing} to docs/metrics.md"
     stale = [line for line in listed if not any(fits(line, run) for run in recorded)]
     assert stale == [], "no run has these: delete their lines in docs/metrics.md"

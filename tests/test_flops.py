@@ -23,11 +23,20 @@ convolve = functools.partial(
 def test_flops_of_one_operation_by_hand():
     assert count_flops(jnp.matmul, array(5, 2, 3), array(5, 3, 4)) == 2 * 5 * 2 * 3 * 4
     # 8 images of 6 x 6 outputs with 7 channels, each from 3 x 3 pixels with 4 channels.
-    assert count_flops(convolve, array(8, 6, 6, 4), array(3, 3, 4, 7)) == 2 * 8 * 36 * 7 * 9 * 4
+    assert (
+        count_flops(convolve, array(8, 6, 6, 4), array(3, 3, 4, 7))
+        == 2 * 8 * 36 * 7 * 9 * 4
+    )
     strided = functools.partial(convolve, window_strides=(2, 2))
-    assert count_flops(strided, array(8, 6, 6, 4), array(3, 3, 4, 7)) == 2 * 8 * 9 * 7 * 9 * 4
+    assert (
+        count_flops(strided, array(8, 6, 6, 4), array(3, 3, 4, 7))
+        == 2 * 8 * 9 * 7 * 9 * 4
+    )
     grouped = functools.partial(convolve, feature_group_count=2)
-    assert count_flops(grouped, array(8, 6, 6, 4), array(3, 3, 2, 8)) == 2 * 8 * 36 * 8 * 9 * 2
+    assert (
+        count_flops(grouped, array(8, 6, 6, 4), array(3, 3, 2, 8))
+        == 2 * 8 * 36 * 8 * 9 * 2
+    )
     assert count_flops(lambda x: jnp.tanh(x) + x, array(3)) == 0
 
 
@@ -78,15 +87,19 @@ def test_training_is_three_forward_passes():
     forward = count_flops(loss, weights, array(5, 8))
     step = count_flops(jax.grad(loss, argnums=(0, 1)), weights, array(5, 8))
     assert flops.FORWARD_PASSES_PER_TRAINING_STEP * forward == step
-    # The same for a convolution: each of its two gradients costs as much as the convolution.
+    # The same for a convolution: each of its two gradients costs as much as the
+    # convolution.
     x, kernel = array(2, 4, 4, 3), array(3, 3, 3, 5)
 
     def squares(x, kernel):
         return jnp.sum(jnp.square(convolve(x, kernel)))
 
     step = count_flops(jax.grad(squares, argnums=(0, 1)), x, kernel)
-    # The gradient with respect to the weights runs over 4 x 4 pixels for each of 3 x 3 taps.
-    assert step == flops.FORWARD_PASSES_PER_TRAINING_STEP * count_flops(squares, x, kernel)
+    # The gradient with respect to the weights runs over 4 x 4 pixels for each of 3 x 3
+    # taps.
+    assert step == flops.FORWARD_PASSES_PER_TRAINING_STEP * count_flops(
+        squares, x, kernel
+    )
 
 
 @pytest.mark.parametrize(

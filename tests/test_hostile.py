@@ -1,8 +1,9 @@
 """The quickest experiment, the report and compare where nothing is as on a laptop.
 
-No home directory and a user without a name; a long TMPDIR; terminals of another encoding; settings
-of JAX that change numbers; data and results on other disks, by symbolic links, on a share that
-cannot flush directories; a driver that is newer than this code; an old make; python -OO.
+No home directory and a user without a name; a long TMPDIR; terminals of another
+encoding; settings of JAX that change numbers; data and results on other disks, by
+symbolic links, on a share that cannot flush directories; a driver that is newer than
+this code; an old make; python -OO.
 """
 
 import json
@@ -21,7 +22,8 @@ from tests.test_make import program
 
 STRANGER = 54321  # a user id without a name or a home directory
 RUN = pathlib.Path("landscape") / "hessian_at_origin" / "seed=0"
-# A share on which directories cannot be flushed, for every process with this on its path.
+# A share on which directories cannot be flushed, for every process with this on its
+# path.
 NO_FLUSH = """
 import errno, os, stat
 flush = os.fsync
@@ -50,10 +52,18 @@ esac"""
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A clone with an environment, whose data, runs and environment are links to another disk."""
+    """A clone with an environment, whose data, runs and environment are links to
+    another disk.
+    """
     # Only ASCII: where file names are not UTF-8, JAX itself fails on other characters.
     path = tmp_path / 'my check "out" $x'
-    for name in ("experiments", "identity_matters", "requirements", "Makefile", ".gitignore"):
+    for name in (
+        "experiments",
+        "identity_matters",
+        "requirements",
+        "Makefile",
+        ".gitignore",
+    ):
         source = forked.ROOT / name
         copy = shutil.copytree if source.is_dir() else shutil.copy
         path.mkdir(exist_ok=True)
@@ -122,10 +132,13 @@ def test_all_at_once(checkout, tmp_path):
         assert said[target].returncode == 0, output
         assert "Traceback" not in output and "Exception ignored" not in output, output
     found, expected = (
-        runs.read_run(checkout / "results" / place / RUN) for place in ("local", "reference")
+        runs.read_run(checkout / "results" / place / RUN)
+        for place in ("local", "reference")
     )
     assert found.summary["verdict"] == expected.summary["verdict"]
-    assert found.summary["metrics"] == pytest.approx(expected.summary["metrics"], rel=1e-6)
+    assert found.summary["metrics"] == pytest.approx(
+        expected.summary["metrics"], rel=1e-6
+    )
     assert found.environment["dirty"] is False, found.environment
     assert found.environment["backend"] == "cpu"
     report = checkout / "results" / "local" / "REPORT.md"
@@ -137,7 +150,9 @@ def test_all_at_once(checkout, tmp_path):
 @pytest.mark.parametrize("where", ["closed", "full"])
 @pytest.mark.parametrize("module", ["tests.toy.experiment", "experiments.compare"])
 def test_output_that_goes_nowhere(tmp_path, module, stream, where):
-    """The run is made all the same; compare, which only prints, may fail without a traceback."""
+    """The run is made all the same; compare, which only prints, may fail without a
+    traceback.
+    """
     results = tmp_path / "results"
     forked.run("tests.toy.experiment", f"--results_dir={results}", "--seed=1", ends=0)
     number = {"stdout": 1, "stderr": 2}[stream]
@@ -148,7 +163,9 @@ def test_output_that_goes_nowhere(tmp_path, module, stream, where):
     assert "Traceback" not in output and "Exception ignored" not in output
     if module == "tests.toy.experiment":
         assert finished.returncode == 0, output
-        summary = json.loads((results / "toy" / "plain" / "seed=0" / "summary.json").read_text())
+        summary = json.loads(
+            (results / "toy" / "plain" / "seed=0" / "summary.json").read_text()
+        )
         assert summary["status"] == "done"
     else:
         assert finished.returncode in (0, 1, 2)
@@ -165,4 +182,6 @@ def test_help_without_docstrings():
 def test_links_to_other_disks_are_no_changes(checkout):
     finished = forked.shell("git", "status", "--porcelain", cwd=checkout)
     assert (finished.returncode, finished.stdout) == (0, "")
-    assert {"data", ".venv"} <= {path.name for path in checkout.iterdir() if path.is_symlink()}
+    assert {"data", ".venv"} <= {
+        path.name for path in checkout.iterdir() if path.is_symlink()
+    }

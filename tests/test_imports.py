@@ -17,7 +17,8 @@ R = [[-1.0, 0.0], [0.0, -1.0]]
 A = identity_matters.linear.factorize(R, 8)
 identity_matters.linear.norm_lower_bound(R, 8)
 identity_matters.linear.check_target(R)
-print([name for name in ("jax", "optax", "flax", "orbax", "matplotlib") if name in sys.modules])
+heavy = ("jax", "optax", "flax", "orbax", "matplotlib")
+print([name for name in heavy if name in sys.modules])
 print(identity_matters.linear.product(A).shape, "jax" in sys.modules)
 """
 
@@ -29,7 +30,9 @@ def test_numpy_functions_of_linear_nets_load_no_jax():
     assert finished.stdout.splitlines() == ["[]", "(2, 2) True"]
 
 
-@pytest.mark.parametrize("package", [identity_matters, linear, memorize], ids=lambda p: p.__name__)
+@pytest.mark.parametrize(
+    "package", [identity_matters, linear, memorize], ids=lambda p: p.__name__
+)
 def test_every_public_name_is_there(package):
     assert set(package.__all__) <= set(dir(package))
     for name in package.__all__:

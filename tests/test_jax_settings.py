@@ -1,4 +1,6 @@
-"""identity_matters/jax_settings.py: the flag for convolutions on CPUs, and the random generator."""
+"""identity_matters/jax_settings.py: the flag for convolutions on CPUs, and the random
+generator.
+"""
 
 import json
 import os
@@ -12,7 +14,11 @@ import numpy as np
 import pytest
 
 from identity_matters import jax_settings, nets, runs, train
-from identity_matters.jax_settings import FAST_CONVOLUTIONS, FUSION_FLAG, use_fast_convolutions
+from identity_matters.jax_settings import (
+    FAST_CONVOLUTIONS,
+    FUSION_FLAG,
+    use_fast_convolutions,
+)
 from tests import forked
 
 OWN_CHOICE = f"{FUSION_FLAG}=individual_dot"
@@ -20,9 +26,13 @@ OWN_CHOICE = f"{FUSION_FLAG}=individual_dot"
 
 @pytest.fixture
 def flags(monkeypatch):
-    """Sets XLA_FLAGS, pretends that there is this jaxlib, and returns what XLA_FLAGS becomes."""
+    """Sets XLA_FLAGS, pretends that there is this jaxlib, and returns what XLA_FLAGS
+    becomes.
+    """
 
-    def become(before: str, jaxlib: str = "0.10.2", packages: tuple = (), platforms: str = ""):
+    def become(
+        before: str, jaxlib: str = "0.10.2", packages: tuple = (), platforms: str = ""
+    ):
         monkeypatch.setenv("XLA_FLAGS", before)
         monkeypatch.setattr("importlib.metadata.version", {"jaxlib": jaxlib}.get)
         monkeypatch.setattr("importlib.util.find_spec", {p: p for p in packages}.get)
@@ -44,7 +54,13 @@ def test_the_flag_is_added_once_to_those_of_the_user(flags):
 
 @pytest.mark.parametrize(
     ("jaxlib", "knows"),
-    [("0.8.0", False), ("0.9.2", False), ("0.10.2", True), ("0.12.0.1", True), ("0.13", False)],
+    [
+        ("0.8.0", False),
+        ("0.9.2", False),
+        ("0.10.2", True),
+        ("0.12.0.1", True),
+        ("0.13", False),
+    ],
 )
 def test_a_jaxlib_that_was_not_tried_gets_no_flag(flags, jaxlib, knows):
     assert flags("", jaxlib) == (FAST_CONVOLUTIONS if knows else "")
@@ -54,12 +70,15 @@ def test_the_flag_is_for_cpus(flags):
     assert flags("", packages=("jax_plugins",)) == ""
     assert flags("", packages=("jax_plugins",), platforms="cpu") == FAST_CONVOLUTIONS
     assert flags("", platforms="cuda,cpu") == ""
-    # libtpu compiles for absent TPUs while JAX runs on the CPU, and reads XLA_FLAGS, too.
+    # libtpu compiles for absent TPUs while JAX runs on the CPU, and reads XLA_FLAGS,
+    # too.
     assert flags("", packages=("libtpu",), platforms="cpu") == ""
 
 
 def test_this_jaxlib_knows_the_flag_and_uses_it():
-    """XLA ends a process at an unknown flag; a program without YNNPACK has no such fusion."""
+    """XLA ends a process at an unknown flag; a program without YNNPACK has no such
+    fusion.
+    """
     code = """
 import os
 import jax, jax.numpy as jnp
@@ -73,9 +92,15 @@ print(jax.jit(convolve).lower(x, kernel).compile().as_text().count("ynn"))
 """
 
     def fusions(own: str) -> int:
-        environment = {name: os.environ[name] for name in os.environ if name != "XLA_FLAGS"}
+        environment = {
+            name: os.environ[name] for name in os.environ if name != "XLA_FLAGS"
+        }
         command = [sys.executable, "-c", code.format(own=own)]
-        return int(subprocess.check_output(command, env=environment, text=True, cwd=forked.ROOT))
+        return int(
+            subprocess.check_output(
+                command, env=environment, text=True, cwd=forked.ROOT
+            )
+        )
 
     assert fusions("") == 0
     assert fusions(f"{FUSION_FLAG}=individual_dot,individual_convolution") > 0
@@ -84,7 +109,9 @@ print(jax.jit(convolve).lower(x, kernel).compile().as_text().count("ynn"))
 def test_the_flag_is_in_the_record_of_a_training(tmp_path):
     tiny = ("--config.model.blocks_per_stage=(1,1,1)", "--config.model.widths=(4,4,4)")
     short = ("--config.model.stem_width=4", "--config.train.steps=1")
-    forked.run("experiments.images.cifar", *tiny, *short, f"--results_dir={tmp_path}", ends=0)
+    forked.run(
+        "experiments.images.cifar", *tiny, *short, f"--results_dir={tmp_path}", ends=0
+    )
     (run,), _ = runs.read_collection(tmp_path)
     recorded = json.loads((run.path / "environment.json").read_text())
     assert FAST_CONVOLUTIONS in recorded["variables"]["XLA_FLAGS"]
@@ -94,7 +121,9 @@ def test_the_flag_is_in_the_record_of_a_training(tmp_path):
 def test_the_locks_have_versions_that_were_tried():
     first, end = jax_settings.JAXLIB_VERSIONS
     for lock in (forked.ROOT / "requirements").glob("*.txt"):
-        for major, minor in re.findall(r"^jaxlib==(\d+)\.(\d+)", lock.read_text(), re.MULTILINE):
+        for major, minor in re.findall(
+            r"^jaxlib==(\d+)\.(\d+)", lock.read_text(), re.MULTILINE
+        ):
             assert first <= (int(major), int(minor)) < end, lock
 
 
@@ -114,7 +143,12 @@ def test_a_training_on_arrays_does_not_depend_on_the_generators_of_jax():
 
     def trained() -> dict:
         x4 = x.reshape(8, 1, 2, 1)
-        settings = {"steps": 3, "learning_rate": 0.1, "batch_examples": 2, "verbose": False}
+        settings = {
+            "steps": 3,
+            "learning_rate": 0.1,
+            "batch_examples": 2,
+            "verbose": False,
+        }
         return train.train(net, start, x4, y, x4, y, **settings)[0].variables
 
     expected = trained()

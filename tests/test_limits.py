@@ -1,4 +1,6 @@
-"""Limits of the platform: cores, memory, file systems, and paths as users write them."""
+"""Limits of the platform: cores, memory, file systems, and paths as users write
+them.
+"""
 
 import errno
 import math
@@ -12,7 +14,8 @@ from identity_matters import limits, paths, runs
 
 NO_LIMIT_1 = 2**63 - 4096
 
-# Name -> (proc/self/cgroup, proc/self/mounts, {file: text}, cores or None, bytes or None)
+# Name -> (proc/self/cgroup, proc/self/mounts, {file: text}, cores or None, bytes or
+# None)
 MACHINES = {
     "no control groups": ("", "proc /proc proc rw 0 0", {}, None, None),
     "version 2, no limit": (
@@ -40,7 +43,10 @@ MACHINES = {
     "version 2 in a container": (
         "0::/\n",
         "cgroup /sys/fs/cgroup cgroup2 ro 0 0\n",
-        {"sys/fs/cgroup/cpu.max": "150000 100000\n", "sys/fs/cgroup/memory.max": "1000\n"},
+        {
+            "sys/fs/cgroup/cpu.max": "150000 100000\n",
+            "sys/fs/cgroup/memory.max": "1000\n",
+        },
         1.5,
         1000,
     ),
@@ -72,7 +78,11 @@ MACHINES = {
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_least_limit_counts(name, tmp_path, monkeypatch):
     groups, mounts, files, cores, memory = MACHINES[name]
-    for file, text in {"proc/self/cgroup": groups, "proc/self/mounts": mounts, **files}.items():
+    for file, text in {
+        "proc/self/cgroup": groups,
+        "proc/self/mounts": mounts,
+        **files,
+    }.items():
         path = tmp_path / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -80,7 +90,9 @@ def test_the_least_limit_counts(name, tmp_path, monkeypatch):
     assert quotas == ([] if cores is None else [cores])
     assert list(limits._memory_limits(tmp_path)) == ([] if memory is None else [memory])
     monkeypatch.setattr(limits, "_ROOT", tmp_path)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    monkeypatch.setattr(
+        os, "sched_getaffinity", lambda _: set(range(64)), raising=False
+    )
     assert limits.usable_cores() == (64 if cores is None else math.ceil(cores))
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert limits.memory_bytes() == (physical if memory is None else memory)
@@ -103,12 +115,16 @@ def test_a_leading_tilde_is_the_home_directory_and_no_other_tilde_is(monkeypatch
     assert paths.expand_home(pathlib.Path("~")) == "/home/ada"
     for same in ("a/~/x", "./~x", "gs://b/~", "/abs", "", "x~"):
         assert paths.expand_home(same) == same
-    with pytest.raises(ValueError, match=r"~nobody-here/x: this home .*; write the path out"):
+    with pytest.raises(
+        ValueError, match=r"~nobody-here/x: this home .*; write the path out"
+    ):
         paths.expand_home("~nobody-here/x")
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP, errno.EIO])
-def test_a_share_that_cannot_flush_directories_can_hold_runs(tmp_path, monkeypatch, number):
+def test_a_share_that_cannot_flush_directories_can_hold_runs(
+    tmp_path, monkeypatch, number
+):
     """CIFS, sshfs and VirtualBox refuse; a failing disk is still an error."""
     flush = os.fsync
 

@@ -1,7 +1,8 @@
-"""The Makefile: executes no variable, finds the hardware, overwrites and deletes only when told to.
+"""The Makefile: executes no variable, finds the hardware, overwrites and deletes only
+when told to.
 
-All in a stub of the checkout, whose environments hold programs that note what they are called with.
-MAKE_UNDER_TEST names another GNU make: 3.81, say, which every Mac has.
+All in a stub of the checkout, whose environments hold programs that note what they are
+called with. MAKE_UNDER_TEST names another GNU make: 3.81, say, which every Mac has.
 """
 
 import os
@@ -18,8 +19,19 @@ MAKEFILE = (forked.ROOT / "Makefile").read_text(encoding="utf-8")
 # The user's variables: those that are set only if nobody has set them.
 VARIABLES = sorted({*re.findall(r"^(\w+) \?=", MAKEFILE, re.MULTILINE), "PYTHON"})
 # Variables that are not for users: ours, and those of make and of other programs.
-OTHERS = ("MODULE", "VENV", "REPRODUCE", "COMPILE", "NAMED", "LOCK", "SHELL", "MAKE", "EDITOR")
-ALONE = ("ACCEL", "OVERWRITE", "PYTHON")  # most targets refuse wrong values of these at once
+OTHERS = (
+    "MODULE",
+    "VENV",
+    "REPRODUCE",
+    "COMPILE",
+    "NAMED",
+    "LOCK",
+    "SHELL",
+    "MAKE",
+    "EDITOR",
+)
+# most targets refuse wrong values of these at once
+ALONE = ("ACCEL", "OVERWRITE", "PYTHON")
 TARGETS = re.findall(r"^([a-z][\w-]*)[\w -]*:.*## ", MAKEFILE, re.MULTILINE)
 EXECUTED = "executed"
 PAYLOADS = {
@@ -37,7 +49,9 @@ def program(path: pathlib.Path, body: str) -> None:
 
 
 class Checkout:
-    """A directory with the Makefile, installed environments of stubs, and a log of their calls."""
+    """A directory with the Makefile, installed environments of stubs, and a log of
+    their calls.
+    """
 
     def __init__(self, path: pathlib.Path):
         self.path = path
@@ -49,7 +63,10 @@ class Checkout:
         for name in ("deep_mlp", "landscape", "images/cifar"):
             (path / "experiments" / f"{name}.py").write_text("EXPERIMENT = None\n")
         self.calls = path / "calls"
-        note = f'printf "[%s] " "$(basename "$0")" "$@" >>{self.calls}; echo >>{self.calls}'
+        note = (
+            f'printf "[%s] " "$(basename "$0")" "$@" >>{self.calls}; echo'
+            f" >>{self.calls}"
+        )
         for environment in ("", "-prepare", "-torch", "-tpu", "-cuda12", "-uv"):
             for name in ("python", "ruff", "mypy", "shellcheck", "uv"):
                 program(path / f".venv{environment}" / "bin" / name, note)
@@ -86,7 +103,9 @@ def checkout(tmp_path):
 @pytest.mark.parametrize("payload", PAYLOADS)
 @pytest.mark.parametrize("names", ["together", *ALONE, "others"])
 def test_no_variable_is_executed_whoever_sets_it(checkout, payload, names):
-    """Every target with every variable, given on the command line and in the environment."""
+    """Every target with every variable, given on the command line and in the
+    environment.
+    """
     together = [name for name in VARIABLES if name not in ALONE]
     chosen = {"together": together, "others": OTHERS}.get(names, [names])
     values = dict.fromkeys(chosen, PAYLOADS[payload])
@@ -98,7 +117,9 @@ def test_no_variable_is_executed_whoever_sets_it(checkout, payload, names):
         ([], {} if names == "others" else values),
     ):
         finished = checkout.make(*goals, *fixed, *given, **environment)
-        assert not list(checkout.path.rglob(EXECUTED)), finished.stdout + finished.stderr
+        assert not list(checkout.path.rglob(EXECUTED)), (
+            finished.stdout + finished.stderr
+        )
         if names in ("together", "others"):
             assert any("experiments.compare" in line for line in checkout.notes)
         if names == "together":
@@ -107,15 +128,22 @@ def test_no_variable_is_executed_whoever_sets_it(checkout, payload, names):
 
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_no_name_of_a_target_is_executed(checkout, payload):
-    for target in (f"reproduce-{PAYLOADS[payload]}", f".venv-{PAYLOADS[payload]}/.installed"):
+    for target in (
+        f"reproduce-{PAYLOADS[payload]}",
+        f".venv-{PAYLOADS[payload]}/.installed",
+    ):
         finished = checkout.make(target, "ACCEL=cpu")
         assert finished.returncode == 2
-        assert not list(checkout.path.rglob(EXECUTED)), finished.stdout + finished.stderr
+        assert not list(checkout.path.rglob(EXECUTED)), (
+            finished.stdout + finished.stderr
+        )
         assert checkout.notes == []
 
 
 def test_what_make_expands_is_its_own():
-    """Every assignment is ours or of a user's variable, which recipes read from the environment."""
+    """Every assignment is ours or of a user's variable, which recipes read from the
+    environment.
+    """
     assigned = re.findall(r"^(override )?([\w.]+) (\?=|:=|=)", MAKEFILE, re.MULTILINE)
     ours = {name for override, name, _ in assigned if override}
     users = {name for override, name, _ in assigned if not override}
@@ -125,7 +153,9 @@ def test_what_make_expands_is_its_own():
 
 
 def test_a_dollar_in_a_path_stays_there(checkout):
-    finished = checkout.make("reproduce-landscape", "ACCEL=cpu", "RESULTS_DIR=out/a$b/c d")
+    finished = checkout.make(
+        "reproduce-landscape", "ACCEL=cpu", "RESULTS_DIR=out/a$b/c d"
+    )
     assert finished.returncode == 0, finished.stderr
     assert "[--results_dir=out/a$b/c d] [--seeds=0] [--jobs=0]" in checkout.notes[-1]
     finished = checkout.make("test", "ACCEL=cpu", "FOO=a$b")
@@ -135,8 +165,14 @@ def test_a_dollar_in_a_path_stays_there(checkout):
 @pytest.mark.parametrize("given", ["command line", "environment"])
 def test_overwriting_is_on_only_when_it_is_set_to_on(checkout, given):
     for value, expected in {
-        "": False, "0": False, "no": False, "false": False, "1": True, "yes": True, "true": True
-    }.items():  # fmt: skip
+        "": False,
+        "0": False,
+        "no": False,
+        "false": False,
+        "1": True,
+        "yes": True,
+        "true": True,
+    }.items():
         setting = {"OVERWRITE": value}
         words = [f"OVERWRITE={value}"] if given == "command line" else []
         environment = {} if words else setting
@@ -150,11 +186,17 @@ def test_overwriting_is_on_only_when_it_is_set_to_on(checkout, given):
 
 
 REFUSED = {
-    "data DATASETS=cifar10 mnist": "no data set 'mnist' to prepare; there are cifar10 cifar100 ima",
+    "data DATASETS=cifar10 mnist": (
+        "no data set 'mnist' to prepare; there are cifar10 cifar100 ima"
+    ),
     "setup ACCEL=rocm": "ACCEL must be auto, cpu, cuda12, cuda13 or tpu",
     "setup ACCEL=cpu cuda12": "ACCEL must be auto, cpu, cuda12, cuda13 or tpu",
-    "setup PYTHON=false": ".venv has Python 3.0.1, but false is another version; remove .venv fi",
-    "reproduce-nope": "there is no experiment of this name; there are deep_mlp landscape cifar",
+    "setup PYTHON=false": (
+        ".venv has Python 3.0.1, but false is another version; remove .venv fi"
+    ),
+    "reproduce-nope": (
+        "there is no experiment of this name; there are deep_mlp landscape cifar"
+    ),
     "reproduce-landscape cifar": "there is no experiment of this name",
     "promote": "name the run: make promote RUN=",
 }
@@ -164,7 +206,11 @@ REFUSED = {
 def test_it_refuses_what_it_cannot_do_before_it_installs_anything(checkout, wanted):
     program(checkout.path / ".venv" / "bin" / "python", "echo Python 3.0.1")
     target = re.match(r"(\S+?)( [A-Z]+=|$)", wanted)
-    words = [target[1], wanted.removeprefix(f"{target[1]} ")] if target and target[2] else [wanted]
+    words = (
+        [target[1], wanted.removeprefix(f"{target[1]} ")]
+        if target and target[2]
+        else [wanted]
+    )
     finished = checkout.make(*words, *([] if "ACCEL" in wanted else ["ACCEL=cpu"]))
     assert finished.returncode == 2, finished.stdout
     first, *after = finished.stderr.splitlines()
@@ -178,7 +224,10 @@ def test_an_installation_that_fails_is_not_recorded(checkout, target):
     """GNU make 3.81 knows no .SHELLFLAGS, so no recipe may rely on them."""
     for stamp in checkout.path.glob(".venv*/.installed*"):
         stamp.unlink()
-    program(checkout.path / "bin" / "uv", 'if [[ "$*" == *--requirement* ]]; then exit 1; fi')
+    program(
+        checkout.path / "bin" / "uv",
+        'if [[ "$*" == *--requirement* ]]; then exit 1; fi',
+    )
     for _ in range(2):
         finished = checkout.make(target, "ACCEL=cpu")
         assert finished.returncode == 2
@@ -202,7 +251,9 @@ def test_pips_settings_for_the_user_do_not_matter(checkout):
 
 
 def test_clean_leaves_runs_and_data_alone(checkout):
-    kept = [checkout.path / name for name in ("results/local/run", "data/arrays", "other")]
+    kept = [
+        checkout.path / name for name in ("results/local/run", "data/arrays", "other")
+    ]
     for path in kept:
         path.mkdir(parents=True)
     assert checkout.make("clean", "clean-results").returncode == 0
@@ -213,7 +264,9 @@ def test_clean_leaves_runs_and_data_alone(checkout):
 # Hardware: fake device files and a fake nvidia-smi.
 
 
-def fake_nvidia_smi(driver: str, capabilities: str = "9.0", banner: str = "", code: int = 0) -> str:
+def fake_nvidia_smi(
+    driver: str, capabilities: str = "9.0", banner: str = "", code: int = 0
+) -> str:
     return f"""
 case "$*" in
   *query-gpu=driver_version*) printf '{driver}\\n'; exit {code};;
@@ -223,8 +276,14 @@ esac"""
 
 
 FAILS = "NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver."
-PROC_535 = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC\n"
-PROC_610 = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  610.43.02  Release Build\n"
+PROC_535 = (
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15"
+    " UTC\n"
+)
+PROC_610 = (
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  610.43.02  Release"
+    " Build\n"
+)
 CARD = {
     "sys/bus/pci/devices/0000:01:00.0/vendor": "0x10de\n",
     "sys/bus/pci/devices/0000:01:00.0/class": "0x030200\n",
@@ -243,25 +302,45 @@ TPU = {
 MACHINES = {
     "nothing": ({}, None, "cpu", ""),
     "a CPU machine in a cloud": (NETWORK_CARD, None, "cpu", ""),
-    "driver 470": (GPU, fake_nvidia_smi("470.223.02"), "", "driver 470 is too old for JAX, which"),
+    "driver 470": (
+        GPU,
+        fake_nvidia_smi("470.223.02"),
+        "",
+        "driver 470 is too old for JAX, which",
+    ),
     "driver 525": (GPU, fake_nvidia_smi("525.60.13"), "cuda12", ""),
     "driver 535": (GPU, fake_nvidia_smi("535.104.05"), "cuda12", ""),
     "driver 550": (GPU, fake_nvidia_smi("550.54.14"), "cuda12", ""),
     "driver 570": (GPU, fake_nvidia_smi("570.86.10"), "cuda12", ""),
     "driver 580": (GPU, fake_nvidia_smi("580.65.06"), "cuda13", ""),
     "driver 610": (GPU, fake_nvidia_smi("610.43.02"), "cuda13", ""),
-    "eight GPUs": (GPU, fake_nvidia_smi("610.43.02\\n610.43.02", "9.0\\n9.0"), "cuda13", ""),
+    "eight GPUs": (
+        GPU,
+        fake_nvidia_smi("610.43.02\\n610.43.02", "9.0\\n9.0"),
+        "cuda13",
+        "",
+    ),
     "a V100 with driver 580": (GPU, fake_nvidia_smi("580.65.06", "7.0"), "cuda12", ""),
     "a T4 with driver 580": (GPU, fake_nvidia_smi("580.65.06", "7.5"), "cuda13", ""),
     "a B200": (GPU, fake_nvidia_smi("580.65.06", "10.0"), "cuda13", ""),
-    "version N/A": (GPU, fake_nvidia_smi("[N/A]"), "", "there is /dev/nvidia0, but nothing tells"),
+    "version N/A": (
+        GPU,
+        fake_nvidia_smi("[N/A]"),
+        "",
+        "there is /dev/nvidia0, but nothing tells",
+    ),
     "N/A, but the kernel knows": (
         {**GPU, "sys/module/nvidia/version": "610.43.02\n"},
         fake_nvidia_smi("[N/A]"),
         "cuda13",
         "",
     ),
-    "nvidia-smi fails, no device": ({}, fake_nvidia_smi(FAILS, code=9), "", "finds no GPU; mend"),
+    "nvidia-smi fails, no device": (
+        {},
+        fake_nvidia_smi(FAILS, code=9),
+        "",
+        "finds no GPU; mend",
+    ),
     "nvidia-smi fails, but the device is there": (
         {**GPU, "proc/driver/nvidia/version": PROC_535},
         fake_nvidia_smi(FAILS, code=9),
@@ -280,9 +359,24 @@ MACHINES = {
         "cpu",
         "there is an NVIDIA card but no driver for it",
     ),
-    "a container that hides the driver": (GPU, None, "", "nothing tells the version of its driver"),
-    "a card without a driver": (CARD, None, "cpu", "there is an NVIDIA card but no driver for it"),
-    "WSL, without device files": ({"dev/dxg": ""}, fake_nvidia_smi("581.29"), "cuda13", ""),
+    "a container that hides the driver": (
+        GPU,
+        None,
+        "",
+        "nothing tells the version of its driver",
+    ),
+    "a card without a driver": (
+        CARD,
+        None,
+        "cpu",
+        "there is an NVIDIA card but no driver for it",
+    ),
+    "WSL, without device files": (
+        {"dev/dxg": ""},
+        fake_nvidia_smi("581.29"),
+        "cuda13",
+        "",
+    ),
     "a v5e TPU": ({**TPU, **NETWORK_CARD, "dev/vfio/0": ""}, None, "tpu", ""),
     "a v4 TPU": ({"dev/accel0": ""}, None, "tpu", ""),
     "a TPU in a container without /sys": ({"dev/vfio/0": ""}, None, "tpu", ""),
@@ -300,7 +394,9 @@ def test_the_lock_fits_the_hardware_or_one_line_says_what_is_missing(name, tmp_p
     if nvidia_smi is not None:
         program(tmp_path / "bin" / "nvidia-smi", nvidia_smi)
     script = forked.ROOT / "requirements" / "accelerator.sh"
-    finished = forked.shell(script, tmp_path / "root", PATH=f"{tmp_path}/bin:/usr/bin:/bin")
+    finished = forked.shell(
+        script, tmp_path / "root", PATH=f"{tmp_path}/bin:/usr/bin:/bin"
+    )
     assert finished.stdout.strip() == lock
     assert finished.returncode == (0 if lock else 2)
     assert said in finished.stderr

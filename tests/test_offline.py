@@ -1,4 +1,6 @@
-"""clusters/offline.sh from pack to promote, on a machine without network or git's history."""
+"""clusters/offline.sh from pack to promote, on a machine without network or git's
+history.
+"""
 
 import os
 import pathlib
@@ -13,10 +15,12 @@ from identity_matters import runs
 from tests import forked
 
 RUN = pathlib.Path("landscape") / "hessian_at_origin" / "seed=0"
-# Another Python can be named that has only jax, flax, optax and orbax-checkpoint, of any version.
-# Packing then downloads what it lacks.
+# Another Python can be named that has only jax, flax, optax and orbax-checkpoint, of
+# any version. Packing then downloads what it lacks.
 PYTHON = os.environ.get("OFFLINE_PYTHON", sys.executable)
-PACKAGES = "" if sys.executable == PYTHON else "latex2mathml ml-collections threadpoolctl tqdm"
+PACKAGES = (
+    "" if sys.executable == PYTHON else "latex2mathml ml-collections threadpoolctl tqdm"
+)
 
 
 def run(*words, cwd, **environment) -> subprocess.CompletedProcess:
@@ -35,12 +39,16 @@ def run(*words, cwd, **environment) -> subprocess.CompletedProcess:
 
 @pytest.fixture
 def clone(tmp_path):
-    """A clone without changes, with prepared data, and a package that no machine has."""
+    """A clone without changes, with prepared data, and a package that no machine
+    has.
+    """
     path = tmp_path / "clone"
     path.mkdir()
     for name in ("clusters", "experiments", "identity_matters", "requirements"):
         shutil.copytree(
-            forked.ROOT / name, path / name, ignore=shutil.ignore_patterns("__pycache__")
+            forked.ROOT / name,
+            path / name,
+            ignore=shutil.ignore_patterns("__pycache__"),
         )
     for name in (".gitignore", "Makefile", "setup.cfg", "pyproject.toml"):
         shutil.copy(forked.ROOT / name, path)
@@ -54,7 +62,9 @@ def clone(tmp_path):
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all"]):
         subprocess.run([*git, *words], cwd=path, check=True)
     (tmp_path / "index").mkdir()
-    with zipfile.ZipFile(tmp_path / "index" / "nowhere_else-1.0-py3-none-any.whl", "w") as wheel:
+    with zipfile.ZipFile(
+        tmp_path / "index" / "nowhere_else-1.0-py3-none-any.whl", "w"
+    ) as wheel:
         wheel.writestr("nowhere_else.py", "")
         information = "Metadata-Version: 2.1\nName: nowhere-else\nVersion: 1.0\n"
         wheel.writestr("nowhere_else-1.0.dist-info/METADATA", information)
@@ -78,7 +88,11 @@ def test_from_pack_to_promote(clone, tmp_path):
         index["PIP_NO_INDEX"] = "1"
     if run(sys.executable, "-m", "pip", "--version", cwd="/").returncode:
         pytest.skip("this Python has no pip")
-    settings = {"DATASETS": "images", "PACKAGES": f"nowhere-else {PACKAGES}", "PART_SIZE": "200k"}
+    settings = {
+        "DATASETS": "images",
+        "PACKAGES": f"nowhere-else {PACKAGES}",
+        "PART_SIZE": "200k",
+    }
     script = clone / "clusters" / "offline.sh"
     (clone / "setup.cfg").write_text("changed")
     refused = run(script, "pack", packed, cwd=tmp_path, **settings, **index)
@@ -89,7 +103,8 @@ def test_from_pack_to_promote(clone, tmp_path):
     assert done.returncode == 0, done.stderr
     parts = sorted(packed.glob("part.*"))
     assert len(parts) > 2 and all(part.stat().st_size <= 200 * 1024 for part in parts)
-    # The clone is out of reach from here on; parts come one by one, and one of them damaged.
+    # The clone is out of reach from here on; parts come one by one, and one of them
+    # damaged.
     clone.rename(tmp_path / "away")
     there = tmp_path / "there"
     there.mkdir()
@@ -104,19 +119,26 @@ def test_from_pack_to_promote(clone, tmp_path):
     (there / parts[1].name).write_bytes(content)
     damaged = run(*receive, cwd=tmp_path)
     assert damaged.returncode == 3
-    assert damaged.stderr.endswith(f"parts these are missing or damaged: {parts[1].name}\n")
+    assert damaged.stderr.endswith(
+        f"parts these are missing or damaged: {parts[1].name}\n"
+    )
     shutil.copy(parts[1], there)
     done = run(*receive, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     copy = tmp_path / "copy"
     assert not (copy / ".git").exists()
     assert (copy / ".venv-offline" / "packages" / "nowhere_else.py").exists()
-    assert (copy / "data" / "arrays" / "images" / "test" / "images.npy").stat().st_size == 300_000
+    assert (
+        copy / "data" / "arrays" / "images" / "test" / "images.npy"
+    ).stat().st_size == 300_000
 
     command = ("experiments.landscape", "--config=:hessian_at_origin")
     in_time = copy / "clusters" / "offline.sh"
-    assert run(in_time, "run", "60", *command, cwd=tmp_path).returncode == 2  # all for saving
-    short = run(*offline(in_time, "run", "2", *command), cwd=tmp_path, GRACE_SECONDS="1")
+    # all for saving
+    assert run(in_time, "run", "60", *command, cwd=tmp_path).returncode == 2
+    short = run(
+        *offline(in_time, "run", "2", *command), cwd=tmp_path, GRACE_SECONDS="1"
+    )
     assert short.returncode == 75 and "the same command resumes" in short.stderr
     done = run(*offline(in_time, "run", "270", *command), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -130,4 +152,7 @@ def test_from_pack_to_promote(clone, tmp_path):
     assert done.returncode == 0, done.stderr
     promoted = runs.read_run(clone / "results" / "reference" / RUN)
     head = run("git", "rev-parse", "HEAD", cwd=clone).stdout.strip()
-    assert (promoted.environment["commit"], promoted.environment["dirty"]) == (head, False)
+    assert (promoted.environment["commit"], promoted.environment["dirty"]) == (
+        head,
+        False,
+    )

@@ -19,7 +19,9 @@ def _inputs(name, images, pad=0, flip=False):
 
 
 def _crops(image, pad, flip):
-    """Every crop of `image` [h, w, c] padded with zeros: (row, column, flipped) -> crop."""
+    """Every crop of `image` [h, w, c] padded with zeros: (row, column, flipped) ->
+    crop.
+    """
     height, width, _ = image.shape
     padded = np.pad(image, ((pad, pad), (pad, pad), (0, 0)))
     crops = {
@@ -41,9 +43,13 @@ def test_all_crops_and_flips_happen_equally_often_and_nothing_else(key, pad, fli
     train_input, _ = _inputs("none", image[None], pad, flip)
     images = np.broadcast_to(image, (draws, *SHAPE))
     inputs = np.asarray(jax.jit(train_input)(images, jax.random.split(key, draws)))
-    counts = {place: int(np.sum((inputs == crop).all((1, 2, 3)))) for place, crop in crops.items()}
+    counts = {
+        place: int(np.sum((inputs == crop).all((1, 2, 3))))
+        for place, crop in crops.items()
+    }
     assert sum(counts.values()) == draws
-    # Each count is Binomial(draws, 1/len(crops)): 50 is at least five standard deviations.
+    # Each count is Binomial(draws, 1/len(crops)): 50 is at least five standard
+    # deviations.
     assert all(abs(count - 100) <= 50 for count in counts.values())
 
 
@@ -66,7 +72,7 @@ def test_per_image_standardization_is_that_of_tensorflow():
 
 
 @pytest.mark.parametrize("name", ["per_image", "mean_std", "gcn_zca"])
-def test_per_image_standardization_counts_the_padding_and_the_others_pad_what_is_normalised(
+def test_per_image_standardization_counts_padding_and_the_others_pad_what_is_normalised(
     key, name
 ):
     images = np.maximum(_images(12), 1)
@@ -100,12 +106,14 @@ def test_zca_whitens_the_training_images(monkeypatch):
     whitening = fitted.constants["whitening"]
     np.testing.assert_array_equal(whitening, whitening.T)
     y = np.asarray(fitted.eval_input(images), np.float64).reshape(300, -1)
-    # C (C + 0.1 I)^{-1} is the identity up to 0.1 in variances of about 3025/12, except in the
-    # constant direction, which contrast normalisation removes.
+    # C (C + 0.1 I)^{-1} is the identity up to 0.1 in variances of about 3025/12, except
+    # in the constant direction, which contrast normalisation removes.
     x = images.reshape(300, -1).astype(np.float64)
     x -= x.mean(1, keepdims=True)
     norms = np.linalg.norm(x, axis=1, keepdims=True)
-    covariance = np.cov(55 * x / np.where(norms == 0, 1, norms), rowvar=False, bias=True)
+    covariance = np.cov(
+        55 * x / np.where(norms == 0, 1, norms), rowvar=False, bias=True
+    )
     expected = covariance @ np.linalg.inv(covariance + 0.1 * np.eye(12))
     np.testing.assert_allclose(np.cov(y, rowvar=False, bias=True), expected, atol=1e-5)
     np.testing.assert_allclose(expected, np.eye(12) - 1 / 12, atol=1e-3)
@@ -115,8 +123,14 @@ def test_zca_whitens_the_training_images(monkeypatch):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda images: _inputs("zca", images), "normalization must be one of .* 'zca'"),
-        (lambda images: _inputs("none", images, pad=-1), "pad_pixels_per_side must be at"),
+        (
+            lambda images: _inputs("zca", images),
+            "normalization must be one of .* 'zca'",
+        ),
+        (
+            lambda images: _inputs("none", images, pad=-1),
+            "pad_pixels_per_side must be at",
+        ),
         (lambda images: _inputs("mean_std", 0 * images), "every channel .* must vary"),
         (
             lambda images: _inputs("per_image", images)[1](images[0]),

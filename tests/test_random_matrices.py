@@ -1,4 +1,6 @@
-"""Random matrices lie in their sets and are drawn from the laws that their names promise."""
+"""Random matrices lie in their sets and are drawn from the laws that their names
+promise.
+"""
 
 import numpy as np
 import pytest
@@ -27,7 +29,9 @@ def draw_target(family, d, strength, seed):
 def test_points_lie_in_their_balls(sampler, width):
     points = draw(sampler, width=width)
     norms = np.linalg.norm(points.A, 2, axis=(2, 3))
-    np.testing.assert_allclose(random_matrices.spectral_norms(points.A), norms, rtol=1e-13)
+    np.testing.assert_allclose(
+        random_matrices.spectral_norms(points.A), norms, rtol=1e-13
+    )
     # Rescaling and measuring the norm take a few roundings each.
     assert norms.max() <= 0.9 * (1 + 1e-14)
     assert set(points.depth) == {2, 3, 4}
@@ -38,7 +42,10 @@ def test_points_lie_in_their_balls(sampler, width):
 def test_samplers_are_what_they_say():
     rng = np.random.default_rng(0)
     tau = np.full(COUNT, 0.5)
-    layers = {s: random_matrices.layers(rng, s, tau, 4, WIDTH) for s in random_matrices.SAMPLERS}
+    layers = {
+        s: random_matrices.layers(rng, s, tau, 4, WIDTH)
+        for s in random_matrices.SAMPLERS
+    }
     norms = {s: random_matrices.spectral_norms(A) for s, A in layers.items()}
     assert max(values.max() for values in norms.values()) <= 0.5 * (1 + 1e-14)
     np.testing.assert_allclose(norms["boundary"], 0.5, rtol=1e-13)
@@ -105,7 +112,9 @@ def test_targets_of_layers_have_both_determinants_and_the_same_seed_the_same_poi
 def test_orthogonal_matrices():
     rng = np.random.default_rng(0)
     Q = random_matrices.orthogonal(rng, (50,), 4)
-    np.testing.assert_allclose(Q @ np.swapaxes(Q, 1, 2), np.tile(np.eye(4), (50, 1, 1)), atol=1e-14)
+    np.testing.assert_allclose(
+        Q @ np.swapaxes(Q, 1, 2), np.tile(np.eye(4), (50, 1, 1)), atol=1e-14
+    )
     assert set(np.sign(np.linalg.det(Q))) == {-1.0, 1.0}
     tall = random_matrices.orthogonal(rng, (2,), 5, 3)
     gram = tall.swapaxes(1, 2) @ tall
@@ -129,7 +138,9 @@ def test_polar_targets_have_their_gamma_and_angles():
     angles = np.abs(np.angle(np.linalg.eigvals(U @ Vt)))
     np.testing.assert_allclose(np.sort(angles), [0, 0.8, 0.8, 1.5, 1.5], atol=1e-13)
     assert np.linalg.det(R) > 0
-    R = random_matrices.exponential_targets(np.random.default_rng(0), [0.0, 1.2, 1.2], 3)
+    R = random_matrices.exponential_targets(
+        np.random.default_rng(0), [0.0, 1.2, 1.2], 3
+    )
     np.testing.assert_array_equal(R[0], np.eye(3))
     assert np.linalg.det(R).min() > 0 and np.abs(R[1] - R[2]).max() > 0.1
 
@@ -151,9 +162,13 @@ def test_families_have_a_positive_determinant_and_a_balanced_scale(family, d):
         assert target.K[0] / target.K[-1] == pytest.approx(1e6, rel=1e-6)
 
 
-@pytest.mark.parametrize(("family", "multiplicity"), [("negative_even", 2), ("negative_odd", 1)])
+@pytest.mark.parametrize(
+    ("family", "multiplicity"), [("negative_even", 2), ("negative_odd", 1)]
+)
 @pytest.mark.parametrize("d", [2, 5])
-def test_negative_eigenvalues_have_their_multiplicity_in_any_basis(family, multiplicity, d):
+def test_negative_eigenvalues_have_their_multiplicity_in_any_basis(
+    family, multiplicity, d
+):
     diagonal = 0
     for seed in range(20):
         R = draw_target(family, d, 1.0, seed)
@@ -163,17 +178,34 @@ def test_negative_eigenvalues_have_their_multiplicity_in_any_basis(family, multi
         assert len(negative) % 2 == 0 and len(negative) >= 2
         assert len(negative) // multiplicity == len(set(negative.round(9)))
         diagonal += np.count_nonzero(R) == d
-    # On average 10 of the 20 are diagonal with shuffled coordinates, standard deviation 2.2.
+    # On average 10 of the 20 are diagonal with shuffled coordinates, standard deviation
+    # 2.2.
     assert 1 <= diagonal <= 19
 
 
 @pytest.mark.parametrize(
     ("function", "arguments", "message"),
     [
-        (random_matrices.layers, ("cubic", np.array([0.5]), 1, 1), "sampler must be .*'cubic'"),
-        (random_matrices.polar_target, (3, (0.1, 0.2), 0.5), "2 angles need width >= 4"),
-        (random_matrices.target, ("nilpotent", 2, 1.0), "family must be one of .*'nilpotent'"),
-        (random_matrices.target, ("near_minus_identity", 2, 4.0), "distance from pi .*, got 4.0"),
+        (
+            random_matrices.layers,
+            ("cubic", np.array([0.5]), 1, 1),
+            "sampler must be .*'cubic'",
+        ),
+        (
+            random_matrices.polar_target,
+            (3, (0.1, 0.2), 0.5),
+            "2 angles need width >= 4",
+        ),
+        (
+            random_matrices.target,
+            ("nilpotent", 2, 1.0),
+            "family must be one of .*'nilpotent'",
+        ),
+        (
+            random_matrices.target,
+            ("near_minus_identity", 2, 4.0),
+            "distance from pi .*, got 4.0",
+        ),
         (random_matrices.target, ("negative_even", 2, -1.0), "deviation .*, got -1.0"),
     ],
 )

@@ -1,4 +1,6 @@
-"""A tiny problem for the tests of training: 4x4 images, one convolution, dropout, running means."""
+"""A tiny problem for the tests of training: 4x4 images, one convolution, dropout,
+running means.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +8,12 @@ import numpy as np
 
 from identity_matters.batches import Arrays
 from identity_matters.train import loop
-from identity_matters.train.step import AXIS_NAME, Task, learning_rate_schedule, momentum_sgd
+from identity_matters.train.step import (
+    AXIS_NAME,
+    Task,
+    learning_rate_schedule,
+    momentum_sgd,
+)
 
 TRAIN_EXAMPLES = 20
 TEST_EXAMPLES = 13
@@ -31,16 +38,25 @@ def init(key):
 
 
 def make_apply(axis_name: str | None = AXIS_NAME):
-    """The net; if `axis_name` is a mapped axis, its running mean is over the whole batch."""
+    """The net; if `axis_name` is a mapped axis, its running mean is over the whole
+    batch.
+    """
 
     def apply(variables, x, *, train, keys=None):
         params = variables["params"]
         h = jax.lax.conv_general_dilated(
-            x, params["stem"]["kernel"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            x,
+            params["stem"]["kernel"],
+            (1, 1),
+            "SAME",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
         h = jnp.mean(jax.nn.relu(h), axis=(1, 2))
         if train:
-            bits = jax.random.key_data(keys)[:, :1] >> jnp.arange(4, dtype=jnp.uint32)[None]
+            bits = (
+                jax.random.key_data(keys)[:, :1]
+                >> jnp.arange(4, dtype=jnp.uint32)[None]
+            )
             h = jnp.where(bits % 2 == 1, h, 0)
         head = h @ params["head"]["kernel"] + params["head"]["bias"][None]
         mean = variables["batch_stats"]["mean"]
@@ -84,7 +100,9 @@ def make_task(**changed) -> Task:
         "train_input": train_input,
         "eval_input": eval_input,
         "data": Arrays(**arrays),
-        "optimizer": momentum_sgd(schedule, momentum=0.9, nesterov=False, weight_decay=1e-3),
+        "optimizer": momentum_sgd(
+            schedule, momentum=0.9, nesterov=False, weight_decay=1e-3
+        ),
         "schedule": schedule,
         "flops_per_example": FLOPS_PER_EXAMPLE,
     }

@@ -1,19 +1,22 @@
-"""What the identity, the initialisation and the rivals give, by the protocol of docs/protocol.md.
+"""What the identity, the initialisation and the rivals give, by the protocol of
+docs/protocol.md.
 
-Claims (sections 1 and 4): the identity makes deep nets trainable; the small initialisation helps;
-the paper's net beats earlier all-convolutional nets. Every arm of a comparison is tuned alike, and
-the protocol is older than the runs: read it first.
+Claims (sections 1 and 4): the identity makes deep nets trainable; the small
+initialisation helps; the paper's net beats earlier all-convolutional nets. Every arm of
+a comparison is tuned alike, and the protocol is older than the runs: read it first.
 
 Command: python -m experiments.images.comparisons --config=:digits/identity
     make data && make reproduce-comparisons DATASET=cifar10/identity SEEDS="0 1 2"
-The hours of each comparison are in the comments below. Nothing here runs in `make reproduce`.
+The hours of each comparison are in the comments below. Nothing here runs in `make
+reproduce`.
 """
 
 from experiments import run
 from experiments.images import protocol, train
 from experiments.run.shared import configs
 
-# A net has trained if its training error at the end is at most this. See docs/protocol.md.
+# A net has trained if its training error at the end is at most this. See
+# docs/protocol.md.
 TRAINED_PERCENT = {"digits": 5.0, "cifar10": 60.0}
 GOOD_STARTS = ("plain_unit_variance", "plain_delta_orthogonal")
 # Convolutions -> blocks per stage, as even as they can be: 1 + 2 sum(blocks).
@@ -46,7 +49,12 @@ _TABLE_2 = {
     "densenet": {"name": "densenet", "depth": 40, "growth": 8},
 }
 _NARROW = {"widths": (16, 32, 64)}
-_DIGITS = {"steps": 400, "batch_examples": 64, "steps_per_log": 25, **train.DIGITS_EVERY}
+_DIGITS = {
+    "steps": 400,
+    "batch_examples": 64,
+    "steps_per_log": 25,
+    **train.DIGITS_EVERY,
+}
 _SHORT = {"steps": 2000, "batch_examples": 128, "steps_per_checkpoint": 200}
 _LONG = {"steps": 7800, "batch_examples": 128, "steps_per_checkpoint": 200}
 
@@ -60,11 +68,21 @@ def _at_depths(arms: dict[str, dict], *depths: int) -> dict[str, dict]:
     }
 
 
-def _settings(data: dict, model: dict, decay: float, length: dict, trial_steps: int, arms) -> dict:
+def _settings(
+    data: dict, model: dict, decay: float, length: dict, trial_steps: int, arms
+) -> dict:
     optim = {"weight_decay": decay, "decayed": "kernels"}
-    common = train.settings("reduced", data, model, optim, keep_final_checkpoint=False, **length)
+    common = train.settings(
+        "reduced", data, model, optim, keep_final_checkpoint=False, **length
+    )
     # What `protocol.Part` sets is no setting.
-    for name in ("learning_rate", "schedule", "boundary_steps", "decay_factor", "warmup_steps"):
+    for name in (
+        "learning_rate",
+        "schedule",
+        "boundary_steps",
+        "decay_factor",
+        "warmup_steps",
+    ):
         del common["optim"][name]
     return {**common, "trial_steps": trial_steps, "arms": arms}
 
@@ -73,7 +91,9 @@ def _on_digits(model: dict, arms: dict) -> dict:
     return _settings(train.DIGITS, model, 1e-4, _DIGITS, _DIGITS["steps"], arms)
 
 
-def _on_cifar(dataset: str, model: dict, length: dict, trial_steps: int, arms: dict) -> dict:
+def _on_cifar(
+    dataset: str, model: dict, length: dict, trial_steps: int, arms: dict
+) -> dict:
     data = {"dataset": dataset, "pad_pixels_per_side": 4}
     return _settings(data, model, 5e-4, length, trial_steps, arms)
 
@@ -88,10 +108,16 @@ _VARIANTS = {
         _NARROW,
         _SHORT,
         400,
-        _at_depths({name: _IDENTITY[name] for name in ("identity", *GOOD_STARTS)}, 7, 31),
+        _at_depths(
+            {name: _IDENTITY[name] for name in ("identity", *GOOD_STARTS)}, 7, 31
+        ),
     ),
     "cifar10/initialisation": _on_cifar(
-        "cifar10", {**_NARROW, "blocks_per_stage": (2, 2, 2)}, _SHORT, 400, _INITIALISATION
+        "cifar10",
+        {**_NARROW, "blocks_per_stage": (2, 2, 2)},
+        _SHORT,
+        400,
+        _INITIALISATION,
     ),
     "cifar10/starts": _on_cifar(
         "cifar10", {**_NARROW, "blocks_per_stage": (5, 5, 5)}, _SHORT, 400, _STARTS
@@ -121,14 +147,20 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
 
 
 def judge_identity(arms: dict[str, dict], trained_percent: float) -> tuple[dict, str]:
-    """({"first_failed_depth/ARM": depth}, verdict): whether depth needs the identity."""
+    """({"first_failed_depth/ARM": depth}, verdict): whether depth needs the
+    identity.
+    """
     trained: dict[str, dict[int, bool]] = {}
     for name, result in arms.items():
         arm, depth = name.split("/")
-        has_trained = not result["diverged"] and result["train_error_percent"] <= trained_percent
+        has_trained = (
+            not result["diverged"] and result["train_error_percent"] <= trained_percent
+        )
         trained.setdefault(arm, {})[int(depth)] = has_trained
     first_failed = {
-        f"first_failed_depth/{arm}": min(depth for depth, good in depths.items() if not good)
+        f"first_failed_depth/{arm}": min(
+            depth for depth, good in depths.items() if not good
+        )
         for arm, depths in trained.items()
         if not all(depths.values())
     }
@@ -151,7 +183,9 @@ def judge_table_2(arms: dict[str, dict]) -> str:
 
 def judge_starts(arms: dict[str, dict]) -> str:
     """Whether no later start has a lower test error than the paper's."""
-    beaten = any(protocol.is_better(arms[name], arms["paper"]) for name in ("fixup", "gate"))
+    beaten = any(
+        protocol.is_better(arms[name], arms["paper"]) for name in ("fixup", "gate")
+    )
     return "not reproduced" if beaten else "reproduced"
 
 

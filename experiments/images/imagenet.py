@@ -1,15 +1,18 @@
-"""Table 2, ImageNet: all-convolutional residual nets without batch norm at 224 x 224 pixels.
+"""Table 2, ImageNet: all-convolutional residual nets without batch norm at 224 x 224
+pixels.
 
-Claim: 35.29 % top-1 and 14.17 % top-5 error from an "all-convolutional variant of the 34-layer
-network" with 35.7M parameters. Depth and size contradict each other (`nets.all_conv_residual`), so
-each reading is a variant; ResNet-34 with batch norm is another. The paper trains with asynchronous
-updates from six machines; here all devices share each batch.
+Claim: 35.29 % top-1 and 14.17 % top-5 error from an "all-convolutional variant of the
+34-layer network" with 35.7M parameters. Depth and size contradict each other
+(`nets.all_conv_residual`), so each reading is a variant; ResNet-34 with batch norm is
+another. The paper trains with asynchronous updates from six machines; here all devices
+share each batch.
 
 Command: python -m experiments.images.imagenet    # a miniature, on any machine
     make data DATASETS=imagenet2012               # with the two archives at hand
     python -m experiments.images.imagenet --config=:imagenet2012/parameters_as_printed
-Several machines: docs/clusters.md. The comments in this file state the hardware, time and expected
-number of each variant; only the miniature has been run, all other times are estimates.
+Several machines: docs/clusters.md. The comments in this file state the hardware, time
+and expected number of each variant; only the miniature has been run, all other times
+are estimates.
 """
 
 from experiments import run
@@ -19,20 +22,20 @@ from identity_matters import paper
 from identity_matters.images import imagenet, miniature
 from identity_matters.nets.all_conv_residual import IMAGENET
 
-# A run reproduces a published error if it exceeds that by at most this, in percentage points. Our
-# choice: about as much as training recipes for the same net differ.
+# A run reproduces a published error if it exceeds that by at most this, in percentage
+# points. Our choice: about as much as training recipes for the same net differ.
 WINDOW_PERCENT = 1.0
 # What to train where there is no accelerator.
 ON_A_CPU = "--config=:miniature/all_conv_residual takes 15 seconds"
-# The miniature counts as learned up to this top-1 error, a third of the error of guessing, which
-# is 90 %, as the ten classes have equally many validation images.
+# The miniature counts as learned up to this top-1 error, a third of the error of
+# guessing, which is 90 %, as the ten classes have equally many validation images.
 MINIATURE_LEARNED_PERCENT = 100 * (1 - 1 / miniature.CLASSES) / 3
 TRAIN_EXAMPLES = imagenet.PUBLISHED_EXAMPLES["train"]
 PAPER_BATCH_EXAMPLES = 256  # 32 on each of a machine's 8 GPUs
 PAPER_STEPS = 700_000
 
-# Learning rate 0.1, multiplied by 0.94 every two epochs; weight decay as for CIFAR. One H200 at
-# 40 % of its peak: four hours (estimate), if the host decodes images that fast.
+# Learning rate 0.1, multiplied by 0.94 every two epochs; weight decay as for CIFAR. One
+# H200 at 40 % of its peak: four hours (estimate), if the host decodes images that fast.
 _DECAY_STEPS = 2 * TRAIN_EXAMPLES // PAPER_BATCH_EXAMPLES
 _AS_THE_PAPER = {
     "learning_rate": 0.1,
@@ -46,14 +49,18 @@ _AS_THE_PAPER = {
 
 def _paper_settings(model: dict, optim: dict, steps: int = PAPER_STEPS) -> dict:
     data, net = {"dataset": imagenet.NAME}, {**model, "compute_dtype": "bfloat16"}
-    batches = {"batch_examples": PAPER_BATCH_EXAMPLES, "evaluation_batch_examples": 1024}
+    batches = {
+        "batch_examples": PAPER_BATCH_EXAMPLES,
+        "evaluation_batch_examples": 1024,
+    }
     length = {"steps": steps, "steps_per_evaluation": 10_000}
     return train.settings("paper", data, net, optim, **batches, **length)
 
 
 _SETTINGS = {
-    # Claim: all but the size is as for ImageNet: archives, decoding, crops, streams, top-5 error.
-    # Generated images of ten classes, 64 pixels, a small net of the same blocks. One core: 15 s.
+    # Claim: all but the size is as for ImageNet: archives, decoding, crops, streams,
+    # top-5 error. Generated images of ten classes, 64 pixels, a small net of the same
+    # blocks. One core: 15 s.
     # Expected: a top-1 error below 10 %; chance is 90 %.
     "miniature/all_conv_residual": train.settings(
         "reduced",
@@ -78,18 +85,24 @@ _SETTINGS = {
         steps_per_checkpoint=50,
         evaluation_batch_examples=64,
     ),
-    # Claim: Table 2, 35.29 % top-1, 14.17 % top-5 (by which net: see nets.all_conv_residual).
+    # Claim: Table 2, 35.29 % top-1, 14.17 % top-5 (by which net: see
+    # nets.all_conv_residual).
     **{
         f"imagenet2012/{blocks}": _paper_settings(IMAGENET[blocks], _AS_THE_PAPER)
         for blocks in ("parameters_as_printed", "blocks_of_34_layers")
     },
-    # Claim: the baseline with batch norm that the paper quotes, 25.03 % with ten crops. He et al.
-    # 2015, Table 3, print this for option A; our net has option B, for which they print 24.52 %.
-    # With one crop fb.resnet.torch has 26.7 %. 90 epochs, batch 256, learning rate 0.1 divided by
-    # ten every 30 epochs. One H200: two hours (estimate).
+    # Claim: the baseline with batch norm that the paper quotes, 25.03 % with ten crops.
+    # He et al. 2015, Table 3, print this for option A; our net has option B, for which
+    # they print 24.52 %. With one crop fb.resnet.torch has 26.7 %. 90 epochs, batch
+    # 256, learning rate 0.1 divided by ten every 30 epochs. One H200: two hours
+    # (estimate).
     "imagenet2012/resnet_34": _paper_settings(
         {"name": "resnet_imagenet", "depth": 34, "width": 64},
-        {"learning_rate": 0.1, "boundary_steps": tuple(_RESNET_DECAYS), "decayed": "kernels"},
+        {
+            "learning_rate": 0.1,
+            "boundary_steps": tuple(_RESNET_DECAYS),
+            "decayed": "kernels",
+        },
         _RESNET_STEPS,
     ),
 }
@@ -98,7 +111,9 @@ get_config = configs(_SETTINGS)
 
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
-    """See `train.compared`; compares top-1 and top-5 error if both splits are complete."""
+    """See `train.compared`; compares top-1 and top-5 error if both splits are
+    complete.
+    """
     metrics = train.result_metrics(records, "train_examples", "input_wait_percent")
     if config["data"]["miniature_examples"]:
         learned = metrics["test_error_percent"] <= MINIATURE_LEARNED_PERCENT
@@ -107,20 +122,30 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     is_net = config["model"]["name"] == "all_conv_residual"
     claim = "table-2-imagenet" if is_net else "table-2-other-rows"
     found = (metrics["train_examples"], metrics["test_examples"])
-    if config["scale"] != "paper" or found != tuple(imagenet.PUBLISHED_EXAMPLES.values()):
+    if config["scale"] != "paper" or found != tuple(
+        imagenet.PUBLISHED_EXAMPLES.values()
+    ):
         return run.Verdict(claim, metrics, "not comparable")
     published = {
         "test_error": paper.TABLE_2["this paper"]["imagenet"].value,
         "test_top5_error": paper.NUMBERS["imagenet_top5_error_percent"].value,
     }
     if not is_net:
-        published = {"test_error": paper.NUMBERS["resnet34_imagenet_error_percent"].value}
-    # The published error of ResNet-34 is of option A and with ten crops, ours of B and with one.
+        published = {
+            "test_error": paper.NUMBERS["resnet34_imagenet_error_percent"].value
+        }
+    # The published error of ResNet-34 is of option A and with ten crops, ours of B and
+    # with one.
     return train.compared(claim, metrics, published, WINDOW_PERCENT, comparable=is_net)
 
 
 EXPERIMENT = run.Experiment(
-    "imagenet", train.one_training, train.Training.run, verdict, train.Training, trains=True
+    "imagenet",
+    train.one_training,
+    train.Training.run,
+    verdict,
+    train.Training,
+    trains=True,
 )
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""What a training writes as it goes: records, checkpoints, TensorBoard events, progress."""
+"""What a training writes as it goes: records, checkpoints, TensorBoard events,
+progress.
+"""
 
 import contextlib
 import time
@@ -10,23 +12,29 @@ from identity_matters import runs
 from identity_matters.train import multihost
 from identity_matters.train.progress import Progress
 
-RESULT = "result"  # the kind of a training's last record; a training that has one is finished
+# the kind of a training's last record; a training that has one is finished
+RESULT = "result"
 LONG_SECONDS = 3600  # a training that will take longer says so early
 DISPATCHES_BEFORE_ESTIMATE = 5  # the time left can be estimated after them
 
 
 class TrainingLog:
-    """The log of the current training; see `loop.Log`. Its options are flags of the same names.
+    """The log of the current training; see `loop.Log`. Its options are flags of the
+    same names.
 
-    Each record has the training's index as "cell". A resumed training finds the records that it
-    wrote before; `rewind` drops those that came after its checkpoint.
+    Each record has the training's index as "cell". A resumed training finds the records
+    that it wrote before; `rewind` drops those that came after its checkpoint.
     """
 
-    def __init__(self, run_dir, stop_signal, tensorboard=False, profile="", checkpoint_dir=""):
+    def __init__(
+        self, run_dir, stop_signal, tensorboard=False, profile="", checkpoint_dir=""
+    ):
         self._writes = multihost.is_process_0()
         self.profile_dir = profile if self._writes else ""
         elsewhere = epath.Path(checkpoint_dir) / run_dir.name
-        self._checkpoints = elsewhere if checkpoint_dir else run_dir.path / "checkpoints"
+        self._checkpoints = (
+            elsewhere if checkpoint_dir else run_dir.path / "checkpoints"
+        )
         self._shares_checkpoints = bool(checkpoint_dir) and "://" not in checkpoint_dir
         self._run_dir = run_dir
         self.stop_signal = stop_signal
@@ -36,7 +44,11 @@ class TrainingLog:
     def trial(self, index: int, count: int):
         """Everything that is logged inside belongs to training `index` of `count`."""
         self._index = index
-        own = [i for i, record in enumerate(self._run_dir.records) if record["cell"] == index]
+        own = [
+            i
+            for i, record in enumerate(self._run_dir.records)
+            if record["cell"] == index
+        ]
         self._first = own[0] if own else len(self._run_dir.records)
         self._dispatches, self._told = 0, False
         self._phases = 0
@@ -50,7 +62,8 @@ class TrainingLog:
                 )
             )
             if self._writes and self._shares_checkpoints:
-                # A run in another results directory must not write to the same --checkpoint_dir.
+                # A run in another results directory must not write to the same
+                # --checkpoint_dir.
                 self._checkpoints.mkdir(parents=True, exist_ok=True)
                 runs.lock_path(self._checkpoints, self._open)
             yield
@@ -62,7 +75,9 @@ class TrainingLog:
 
     def delete_checkpoints(self, index: int | None = None) -> None:
         """Deletes the checkpoints of training `index`, or of all, wherever they are."""
-        path = self._checkpoints if index is None else self._checkpoints / f"cell={index}"
+        path = (
+            self._checkpoints if index is None else self._checkpoints / f"cell={index}"
+        )
         if self._writes and path.exists():
             with contextlib.ExitStack() as held:
                 if self._shares_checkpoints:
@@ -74,7 +89,9 @@ class TrainingLog:
         return self._run_dir.records[self._first :]
 
     def append(self, record: dict) -> None:
-        """Writes one record to metrics.jsonl, as text and, if asked to, as TensorBoard events."""
+        """Writes one record to metrics.jsonl, as text and, if asked to, as TensorBoard
+        events.
+        """
         self._run_dir.append({"cell": self._index, **record})
         self.say(self._progress.line(record))
         if self._tensorboard:
@@ -102,15 +119,24 @@ class TrainingLog:
         self._phases += 1
 
     def progress(self, step: int, loss: float | None, seconds_left: float) -> None:
-        """Moves the bar to `step`; says once, early on, if the training will take long."""
+        """Moves the bar to `step`; says once, early on, if the training will take
+        long.
+        """
         if loss is not None:
             self._dispatches += 1
         early = self._dispatches in (0, DISPATCHES_BEFORE_ESTIMATE)
         if early and seconds_left > LONG_SECONDS and not self._told:
             self._told = True
-            end = time.strftime("%Y-%m-%d %H:%M", time.localtime(time.time() + seconds_left))
-            long = f"this takes about {seconds_left / 3600:.1f} hours on this machine, until {end}"
-            self.say(f"{long}; stop it at any time, and the same command goes on from there")
+            end = time.strftime(
+                "%Y-%m-%d %H:%M", time.localtime(time.time() + seconds_left)
+            )
+            long = (
+                f"this takes about {seconds_left / 3600:.1f} hours on this machine,"
+                f" until {end}"
+            )
+            self.say(
+                f"{long}; stop it at any time, and the same command goes on from there"
+            )
         self._progress.progress(step, loss, seconds_left)
 
     def _write_events(self, record: dict) -> None:
@@ -123,7 +149,11 @@ class TrainingLog:
             writer = tensorboardX.SummaryWriter(str(directory), purge_step=step)
             self._writer = self._open.enter_context(writer)
         for name, value in record.items():
-            for place, one in enumerate(value if isinstance(value, list) else [value], start=1):
+            for place, one in enumerate(
+                value if isinstance(value, list) else [value], start=1
+            ):
                 if isinstance(one, int | float) and name != "step":
                     suffix = f"/{place}" if isinstance(value, list) else ""
-                    self._writer.add_scalar(f"{record['kind']}/{name}{suffix}", one, step)
+                    self._writer.add_scalar(
+                        f"{record['kind']}/{name}{suffix}", one, step
+                    )

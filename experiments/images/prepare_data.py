@@ -3,12 +3,14 @@
 Command: make data DATASETS="cifar10 cifar100", or
     python -m experiments.images.prepare_data --datasets=cifar10 --data_dir=data
 
-CIFAR-10 takes about a minute and 500 MB after its download of 170 MB. Preparing needs TensorFlow;
-reading the prepared data does not. A data set that is already there is left as it is.
+CIFAR-10 takes about a minute and 500 MB after its download of 170 MB. Preparing needs
+TensorFlow; reading the prepared data does not. A data set that is already there is left
+as it is.
 
 ImageNet (imagenet2012) cannot be downloaded by a program: put its two archives,
-ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar, into DATA_DIR/downloads/manual/ first. It takes
-another 145 GB, as much as the archives. We have run it on small archives only.
+ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar, into DATA_DIR/downloads/manual/
+first. It takes another 145 GB, as much as the archives. We have run it on small
+archives only.
 """
 
 from absl import flags
@@ -16,7 +18,9 @@ from absl import flags
 from experiments import commands
 from identity_matters.images import datasets
 
-_DATASETS = flags.DEFINE_spaceseplist("datasets", [], "Which data sets.", comma_compat=True)
+_DATASETS = flags.DEFINE_spaceseplist(
+    "datasets", [], "Which data sets.", comma_compat=True
+)
 _DATA_DIR = flags.DEFINE_string("data_dir", "data", "Where they go.")
 
 
@@ -26,7 +30,9 @@ def main(_) -> int:
         raise flags.ValidationError(f"name some of {known}: --datasets=cifar10")
     for name in _DATASETS.value:
         if name not in datasets.NAMES:
-            raise flags.ValidationError(f"there is no data set {name!r}; there are {known}")
+            raise flags.ValidationError(
+                f"there is no data set {name!r}; there are {known}"
+            )
     try:
         for name in _DATASETS.value:
             print(f"{name}: preparing in {_DATA_DIR.value}", flush=True)

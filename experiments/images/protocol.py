@@ -1,8 +1,8 @@
 """The rules of docs/protocol.md, in code: one tuning, one budget, one way to decide.
 
-An arm is one net of a comparison. For each arm a run has a short trial for every learning rate of
-the one grid, scored on training images that are held out, and then one final training with the
-best rate, scored on the test set.
+An arm is one net of a comparison. For each arm a run has a short trial for every
+learning rate of the one grid, scored on training images that are held out, and then one
+final training with the best rate, scored on the test set.
 """
 
 import dataclasses
@@ -19,18 +19,23 @@ LEARNING_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
 # The last training images; TFDS's order of CIFAR and our split of digits are random.
 HELD_OUT_EXAMPLES = {"digits": 269, "cifar10": 5000, "cifar100": 5000}
 WARMUP_SHARE = 20  # a twentieth of the steps
-# Two test errors differ if they do by more than this many standard errors of the difference.
+# Two test errors differ if they do by more than this many standard errors of the
+# difference.
 STANDARD_ERRORS = 2.0
-# A final training has failed if its training error is within this of chance, in percentage points.
+# A final training has failed if its training error is within this of chance, in
+# percentage points.
 CHANCE_MARGIN_PERCENT = 10.0
 TUNING, FINAL = "tuning", "final"
 
 
-def trials(*, arms: dict[str, dict], trial_steps: int, model: dict, train: dict, **groups) -> list:
+def trials(
+    *, arms: dict[str, dict], trial_steps: int, model: dict, train: dict, **groups
+) -> list:
     """The tuning trials and then the final training of each arm, arm by arm.
 
     Args:
-      arms: name -> its changes of `model`; one that names a net replaces `model` as a whole.
+      arms: name -> its changes of `model`; one that names a net replaces `model` as a
+        whole.
       trial_steps: the length of a tuning trial.
       model: what the nets have in common.
       train: length and batch size of the final trainings.
@@ -42,7 +47,9 @@ def trials(*, arms: dict[str, dict], trial_steps: int, model: dict, train: dict,
         common = {"arm": name, "model": net, **groups}
         short = {**train, "steps": trial_steps, "steps_per_evaluation": trial_steps}
         for rate in LEARNING_RATES:
-            found.append({**common, "phase": TUNING, "tried_rate": rate, "train": short})
+            found.append(
+                {**common, "phase": TUNING, "tried_rate": rate, "train": short}
+            )
         found.append({**common, "phase": FINAL, "tried_rate": None, "train": train})
     return found
 
@@ -88,7 +95,9 @@ class Part:
 
 
 def without_held_out(images: train.ImageData, count: int) -> train.ImageData:
-    """Training without the last `count` training images, which take the test set's place."""
+    """Training without the last `count` training images, which take the test set's
+    place.
+    """
     whole = images.examples
     examples = Arrays(
         whole.train_images[:-count],
@@ -101,24 +110,34 @@ def without_held_out(images: train.ImageData, count: int) -> train.ImageData:
 
 
 def measure(part: Part, key, log) -> dict:
-    """Trains; a final training takes the rate that its arm's trials of this run chose."""
+    """Trains; a final training takes the rate that its arm's trials of this run
+    chose.
+    """
     rate = part.tried_rate
     if part.phase == FINAL:
         rate = best_rate(where(log.results(), arm=part.arm, phase=TUNING))
     found = part.training(rate).run(key, log, keep_diverged=True)
     if part.phase == TUNING:  # what was scored is not the test set
-        found = {name.replace("test_", "held_out_"): value for name, value in found.items()}
+        found = {
+            name.replace("test_", "held_out_"): value for name, value in found.items()
+        }
     return {"learning_rate": rate, **found}
 
 
 def best_rate(tried: list[dict]) -> float:
-    """The rate with the least held-out error, the smallest of several; 100 % for divergence.
+    """The rate with the least held-out error, the smallest of several; 100 % for
+    divergence.
 
     Raises ValueError unless every rate of the grid was tried once.
     """
-    errors = {result["tried_rate"]: _error(result, "held_out_error_percent") for result in tried}
+    errors = {
+        result["tried_rate"]: _error(result, "held_out_error_percent")
+        for result in tried
+    }
     if tuple(sorted(errors)) != LEARNING_RATES or len(tried) != len(errors):
-        raise ValueError(f"an arm needs one trial for each of {LEARNING_RATES}, got {[*errors]}")
+        raise ValueError(
+            f"an arm needs one trial for each of {LEARNING_RATES}, got {[*errors]}"
+        )
     return min(sorted(errors), key=errors.__getitem__)
 
 
@@ -137,11 +156,18 @@ def metrics_of(records: list[dict]) -> dict:
             result["learning_rate"] in (LEARNING_RATES[0], LEARNING_RATES[-1])
         )
         metrics[f"failed/{arm}"] = int(failed(result))
-        for name in ("test_error_percent", "train_error_percent", "train_loss", "diverged_step"):
+        for name in (
+            "test_error_percent",
+            "train_error_percent",
+            "train_loss",
+            "diverged_step",
+        ):
             if name in result:
                 metrics[f"{name}/{arm}"] = result[name]
         metrics[f"parameters/{arm}"] = result["parameters"]
-        metrics[f"training_flops_per_example/{arm}"] = result["training_flops_per_example"]
+        metrics[f"training_flops_per_example/{arm}"] = result[
+            "training_flops_per_example"
+        ]
     return metrics
 
 
@@ -153,13 +179,17 @@ def failed(result: dict) -> bool:
 
 
 def is_better(one: dict, other: dict) -> bool:
-    """Whether the test error of `one` is lower by more than the sampling error allows."""
+    """Whether the test error of `one` is lower by more than the sampling error
+    allows.
+    """
     errors = [_error(result, "test_error_percent") for result in (one, other)]
     examples = max(result.get("test_examples", 0) for result in (one, other))
     if not examples:  # both diverged
         return False
     shares = np.array(errors) / 100
-    margin = STANDARD_ERRORS * math.sqrt(float(np.sum(shares * (1 - shares))) / examples)
+    margin = STANDARD_ERRORS * math.sqrt(
+        float(np.sum(shares * (1 - shares))) / examples
+    )
     return errors[1] - errors[0] > 100 * margin
 
 

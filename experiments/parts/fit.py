@@ -1,4 +1,6 @@
-"""A training as a trial of an experiment: checkpoints, the peak of the devices, failures."""
+"""A training as a trial of an experiment: checkpoints, the peak of the devices,
+failures.
+"""
 
 from typing import Any
 
@@ -27,9 +29,10 @@ def fit(
 
     Args:
       key: the root of all randomness.
-      settings: what must be the same in a checkpoint and in the training that resumes from it,
-        JSON-able; the key is added to it.
-      belongs_to: the net and the preprocessing, kept beside the variables for `train.load`.
+      settings: what must be the same in a checkpoint and in the training that resumes
+        from it, JSON-able; the key is added to it.
+      belongs_to: the net and the preprocessing, kept beside the variables for
+        `train.load`.
       compute_dtype: the dtype whose peak FLOP/s the log compares with.
     Raises:
       run.Interrupted: after SIGTERM, once a checkpoint is saved.
@@ -61,13 +64,18 @@ def fit(
     except loop.StopRequested:
         raise run.Interrupted from None
     except (checkpoint.CheckpointError, multihost.Process0Error) as error:
-        advice = "if that does not pass, --overwrite trains anew, or use another --results_dir"
+        advice = (
+            "if that does not pass, --overwrite trains anew, or use another"
+            " --results_dir"
+        )
         raise runs.RunError(f"{error}; {advice}") from None
     return result, state
 
 
 def describe_devices(used: list, available_count: int, batch_examples: int) -> str:
-    """How many of how many devices a training uses, of which kind, and why it leaves some idle."""
+    """How many of how many devices a training uses, of which kind, and why it leaves
+    some idle.
+    """
     kinds = ", ".join(sorted({device.device_kind for device in used}))
     text = f"training on {len(used)} of {available_count} devices ({kinds})"
     if len(used) < available_count and batch_examples % available_count:

@@ -1,4 +1,6 @@
-"""The measurements of experiments/memorize.py: builds networks for points or images, runs them."""
+"""The measurements of experiments/memorize.py: builds networks for points or images,
+runs them.
+"""
 
 import functools
 import time
@@ -10,10 +12,20 @@ import scipy.special
 from experiments.run.shared import least
 from identity_matters import flops, paper
 from identity_matters.images import datasets
-from identity_matters.memorize import construct, descent, few_numbers, network, retrieval
+from identity_matters.memorize import (
+    construct,
+    descent,
+    few_numbers,
+    network,
+    retrieval,
+)
 from identity_matters.memorize.certificate import PrecisionError
 from identity_matters.memorize.examples import ConflictingLabelsError
-from identity_matters.memorize.paper_method import AssumptionError, separation, sufficient_width
+from identity_matters.memorize.paper_method import (
+    AssumptionError,
+    separation,
+    sufficient_width,
+)
 
 PRECISIONS = ("float32", "float64")
 INPUT_MAPS = ("dense", "factored")
@@ -23,7 +35,9 @@ _REFUSALS = (AssumptionError, ConflictingLabelsError, PrecisionError)
 
 
 def split_to_fit(dataset: str) -> str:
-    """The split to fit: "all" for data sets without a published split, "train" for the others."""
+    """The split to fit: "all" for data sets without a published split, "train" for the
+    others.
+    """
     return "all" if "all" in datasets.find_source(dataset).splits else "train"
 
 
@@ -47,12 +61,18 @@ def load_images(dataset, data_dir):
 
 
 def _points(trial: dict, data_key, label_key):
-    """Unit vectors, f32[n, d], as Assumption 3.1 requires, and labels int[n], random or true."""
+    """Unit vectors, f32[n, d], as Assumption 3.1 requires, and labels int[n], random or
+    true.
+    """
     examples = trial["examples"]
     if trial["dataset"] == "synthetic":
-        x = _unit_rows(_rng(data_key).standard_normal((examples, trial["features"]), np.float32))
+        x = _unit_rows(
+            _rng(data_key).standard_normal((examples, trial["features"]), np.float32)
+        )
     else:
-        x, y = (part[:examples] for part in load_images(trial["dataset"], trial["data_dir"]))
+        x, y = (
+            part[:examples] for part in load_images(trial["dataset"], trial["data_dir"])
+        )
     if trial.get("labels") == "true":
         return x, y
     return x, _rng(label_key).integers(0, trial["num_classes"], examples)
@@ -64,9 +84,17 @@ def measure(trial: dict, key) -> dict:
 
 
 def _build_and_verify(
-    build, x, y, *sizes, batch_examples=construct.BATCH_EXAMPLES, forward=network.forward, **options
+    build,
+    x,
+    y,
+    *sizes,
+    batch_examples=construct.BATCH_EXAMPLES,
+    forward=network.forward,
+    **options,
 ):
-    """Builds a network and runs it on all of x: (errors and times, network, certificate)."""
+    """Builds a network and runs it on all of x: (errors and times, network,
+    certificate).
+    """
     started = time.perf_counter()
     built, certificate = build(x, y, *sizes, **options)
     verifying = time.perf_counter()
@@ -83,7 +111,14 @@ def _build_and_verify(
 def _memorize(key, x, y, num_classes, width, **settings) -> dict:
     try:
         measured, built, certificate = _build_and_verify(
-            construct.memorize, x, y, num_classes, width, key=key, certified=False, **settings
+            construct.memorize,
+            x,
+            y,
+            num_classes,
+            width,
+            key=key,
+            certified=False,
+            **settings,
         )
     except _REFUSALS as error:
         return {"refused": str(error)}
@@ -100,18 +135,28 @@ def _measure_fit(key, trial):
     data_key, label_key, build_key = jax.random.split(key, 3)
     x, y = _points(trial, data_key, label_key)
     dtype, sizes = np.dtype(trial["precision"]), (trial["num_classes"], trial["width"])
-    settings = {name: trial[name] for name in ("method", "tile_points", "batch_examples")}
+    settings = {
+        name: trial[name] for name in ("method", "tile_points", "batch_examples")
+    }
     measured = _memorize(build_key, x, y, *sizes, dtype=dtype, **settings)
     bound = network.counting_lower_bound(len(x), sizes[0], 8 * dtype.itemsize)
     return {"counting_lower_bound": bound, **measured}
 
 
 def few_numbers_options(trial) -> dict:
-    return {name: trial[name] for name in ("group_points", "word_bits", "width") if name in trial}
+    return {
+        name: trial[name]
+        for name in ("group_points", "word_bits", "width")
+        if name in trial
+    }
 
 
-def distinct_whole_points(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    """Random whole numbers from 0 to 255, i64[n, d], redrawn until all rows differ, if they can."""
+def distinct_whole_points(
+    rng: np.random.Generator, shape: tuple[int, int]
+) -> np.ndarray:
+    """Random whole numbers from 0 to 255, i64[n, d], redrawn until all rows differ, if
+    they can.
+    """
     for _ in range(_MOST_DRAWS):
         x = rng.integers(0, _LARGEST_PIXEL, shape, endpoint=True)
         if len(np.unique(x, axis=0)) == len(x):
@@ -124,7 +169,9 @@ def _whole_points(trial: dict, key) -> np.ndarray:
     if trial["dataset"] == "synthetic":
         shape = trial["examples"], trial["features"]
         return distinct_whole_points(_rng(jax.random.fold_in(key, 2)), shape)
-    images, _ = datasets.load(trial["dataset"], split_to_fit(trial["dataset"]), trial["data_dir"])
+    images, _ = datasets.load(
+        trial["dataset"], split_to_fit(trial["dataset"]), trial["data_dir"]
+    )
     return images[: trial["examples"]].reshape(trial["examples"], -1)
 
 
@@ -133,7 +180,10 @@ def _measure_few_numbers(key, trial):
     num_classes = trial["num_classes"]
     x = _whole_points(trial, key)
     y = _rng(label_key).integers(0, num_classes, len(x))
-    options = {"batch_examples": trial["batch_examples"], "forward": few_numbers.forward}
+    options = {
+        "batch_examples": trial["batch_examples"],
+        "forward": few_numbers.forward,
+    }
     options |= {"key": build_key, **few_numbers_options(trial)}
     try:
         measured, built, certificate = _build_and_verify(
@@ -196,7 +246,9 @@ def _measure_separation(key, trial):
 
 
 def _measure_printed_width(key, trial):
-    """How many squared norms leave 1 +- rho / 3 under a random A_0 of the printed width."""
+    """How many squared norms leave 1 +- rho / 3 under a random A_0 of the printed
+    width.
+    """
     data_key, map_key = jax.random.split(key)
     x, _ = _points(trial, data_key, key)
     n, features = x.shape
@@ -243,7 +295,9 @@ def _measure_precision(key, trial):
     shape = trial["pairs"], trial["features"]
     first = _unit_rows(rng.standard_normal(shape))
     tangent = rng.standard_normal(shape)
-    tangent = _unit_rows(tangent - np.sum(tangent * first, axis=1, keepdims=True) * first)
+    tangent = _unit_rows(
+        tangent - np.sum(tangent * first, axis=1, keepdims=True) * first
+    )
     # On the sphere, a chord of this length spans this angle.
     angle = 2 * np.arcsin(trial["pair_distance"] / 2)
     x = np.concatenate([first, np.cos(angle) * first + np.sin(angle) * tangent])
@@ -252,18 +306,30 @@ def _measure_precision(key, trial):
     sizes = trial["num_classes"], trial["width"]
     y = _rng(label_key).integers(0, sizes[0], len(x))
     own = build_key, x, y, *sizes
-    return {f"{name}_result": _memorize(*own, dtype=np.dtype(name)) for name in PRECISIONS}
+    return {
+        f"{name}_result": _memorize(*own, dtype=np.dtype(name)) for name in PRECISIONS
+    }
 
 
 def _measure_sgd(key, trial):
-    """Trains a network from scratch on random labels, and constructs one of the same shape."""
+    """Trains a network from scratch on random labels, and constructs one of the same
+    shape.
+    """
     data_key, label_key, init_key, train_key, build_key = jax.random.split(key, 5)
     x, y = _points(trial, data_key, label_key)
     sizes = trial["num_classes"], trial["width"]
     start = descent.random_network(init_key, *x.shape, *sizes)
-    settings = ("learning_rate", "momentum", "batch_examples", "steps", "steps_per_evaluation")
+    settings = (
+        "learning_rate",
+        "momentum",
+        "batch_examples",
+        "steps",
+        "steps_per_evaluation",
+    )
     started = time.perf_counter()
-    curve = descent.train(start, x, y, key=train_key, **{name: trial[name] for name in settings})
+    curve = descent.train(
+        start, x, y, key=train_key, **{name: trial[name] for name in settings}
+    )
     return {
         "curve": curve,
         "errors": curve[-1]["errors"],
@@ -283,4 +349,6 @@ _MEASURES = (
     _measure_precision,
     _measure_sgd,
 )
-MEASURES = {function.__name__.removeprefix("_measure_"): function for function in _MEASURES}
+MEASURES = {
+    function.__name__.removeprefix("_measure_"): function for function in _MEASURES
+}

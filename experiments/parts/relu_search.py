@@ -1,16 +1,17 @@
-"""The search for bad critical points of ReLU residual nets: a variant of experiments/relu.py.
+"""The search for bad critical points of ReLU residual nets: a variant of
+experiments/relu.py.
 
-The starts are random nets inside the ball. Every other one first descends on f; then all solve
-``grad f = 0``. Bad critical points are smooth, not optimal and inside the ball. Candidates for a
-local minimum are proved in rational arithmetic. The same search of linear residual nets is the
-control. At every bad point the gradient in the maps themselves is compared with its bound (N15 of
-docs/theory/relu.md).
+The starts are random nets inside the ball. Every other one first descends on f; then
+all solve ``grad f = 0``. Bad critical points are smooth, not optimal and inside the
+ball. Candidates for a local minimum are proved in rational arithmetic. The same search
+of linear residual nets is the control. At every bad point the gradient in the maps
+themselves is compared with its bound (N15 of docs/theory/relu.md).
 
-Expected: inside the ball, 780 to 790 critical points without biases and 450 to 490 with biases. Of
-these, 175 to 200 and about 150 are bad; most of the latter have a dead unit. Each seed gives 43 to
-49 proofs of 34 to 42 distinct local minima; 23 or 24 of the proofs are for nets of depth 2. Linear
-nets have no bad point. The gradient in the maps never falls below its bound and is not 0 at any
-proved minimum.
+Expected: inside the ball, 780 to 790 critical points without biases and 450 to 490 with
+biases. Of these, 175 to 200 and about 150 are bad; most of the latter have a dead unit.
+Each seed gives 43 to 49 proofs of 34 to 42 distinct local minima; 23 or 24 of the
+proofs are for nets of depth 2. Linear nets have no bad point. The gradient in the maps
+never falls below its bound and is not 0 at any proved minimum.
 """
 
 import collections
@@ -18,19 +19,43 @@ import collections
 import jax
 import numpy as np
 
-from experiments.run.shared import each, joined, largest, least, total, under_attack, where, without
-from identity_matters.relu import critical_points, feature_bound, model, origin, problems
+from experiments.run.shared import (
+    each,
+    joined,
+    largest,
+    least,
+    total,
+    under_attack,
+    where,
+    without,
+)
+from identity_matters.relu import (
+    critical_points,
+    feature_bound,
+    model,
+    origin,
+    problems,
+)
 from identity_matters.relu.certificate import NotCertifiedError, certify
 from identity_matters.report.records import rows
 
-# A point is optimal, in every variant, if f / f(0) is at most this: the targets are realizable.
+# A point is optimal, in every variant, if f / f(0) is at most this: the targets are
+# realizable.
 OPTIMAL_SHARE = 1e-9
 _NOT_INSIDE = ("not critical", "outside")
 _BAD = ("saddle", "no negative curvature")
 # A point has the risk of the origin up to this relative difference: five digits.
 _AT_THE_ORIGINS_RISK = 1e-5
 # Kinds of limits; the first that fits counts.
-KINDS = ("not critical", "outside", "optimal", "all dead", "zero unit", "at a kink", *_BAD)
+KINDS = (
+    "not critical",
+    "outside",
+    "optimal",
+    "all dead",
+    "zero unit",
+    "at a kink",
+    *_BAD,
+)
 _OF_PROOFS = ("risk_share", "functional_gradient", "functional_ratio")
 _DIGITS = 6  # significant digits that `short` keeps
 
@@ -41,7 +66,8 @@ PROBLEMS = {
 }
 SETTINGS = {
     **PROBLEMS,
-    # (depth, width, lifted width d, bias, pairs); no input and output maps for d = width_in.
+    # (depth, width, lifted width d, bias, pairs); no input and output maps for d =
+    # width_in.
     "nets": (
         (1, 1, 2, False, 8),
         (1, 2, 2, False, 8),
@@ -62,26 +88,39 @@ SETTINGS = {
     "radius": 0.99,  # of the ball
     "gradient_tolerance": 1e-11,  # ||grad f|| up to which a point counts as critical
     "optimal_share": OPTIMAL_SHARE,
-    "kink_tolerance": 1e-6,  # distance from a kink, as an angle, above which f counts as smooth
-    "zero_unit_tolerance": 1e-4,  # a unit with weights no longer than this counts as zero
-    "curvature_tolerance": 1e-9,  # share of the largest Hessian eigenvalue that counts as zero
+    # distance from a kink, as an angle, above which f counts as smooth
+    "kink_tolerance": 1e-6,
+    # a unit with weights no longer than this counts as zero
+    "zero_unit_tolerance": 1e-4,
+    # share of the largest Hessian eigenvalue that counts as zero
+    "curvature_tolerance": 1e-9,
     "certified_at_most": 12,  # most candidates for a proof, for each of nets
-    "independent_from": 1e-9,  # features are independent if their bound's coefficient exceeds this
+    # features are independent if their bound's coefficient exceeds this
+    "independent_from": 1e-9,
     "least_proved_minima": 1,  # distinct proved minima that the verdict needs
-    "rounding": 1e-9,  # relative amount by which the gradient in the maps may fall below its bound
-    # The same search of linear residual nets, with as many starts in all, half at each depth.
+    # relative amount by which the gradient in the maps may fall below its bound
+    "rounding": 1e-9,
+    # The same search of linear residual nets, with as many starts in all, half at each
+    # depth.
     "control": {"depths": (2, 3), "problems": 88, "pairs": 8},
 }
 
 
 def each_net(settings: dict, names: str, measured: str) -> list[dict]:
-    """A trial for each of "nets", tuples of `names`, with a teacher no wider than the student."""
+    """A trial for each of "nets", tuples of `names`, with a teacher no wider than the
+    student.
+    """
     trials = each(settings, {"nets": names}, measured=measured)
-    return [{**own, "teacher_width": min(own["teacher_width"], own["width"])} for own in trials]
+    return [
+        {**own, "teacher_width": min(own["teacher_width"], own["width"])}
+        for own in trials
+    ]
 
 
 def trials(*, control: dict, **settings) -> list[dict]:
-    """A search for each of "nets", and one of linear nets for each depth of `control`."""
+    """A search for each of "nets", and one of linear nets for each depth of
+    `control`.
+    """
     linear = without(settings, "nets", "teacher_width") | control
     searches = each_net(settings, "depth width lifted_width bias pairs", "search")
     return searches + each(linear, {"depths": "depth"}, measured="linear_control")
@@ -97,7 +136,9 @@ def search(trial, rng) -> dict:
     sample, teachers = problems.realizable(rng, trial.problems, trial.setting)
     norms = np.repeat(trial.start_norms, trial.starts)
     descends = np.tile(np.arange(len(norms)) % 2 == 0, trial.problems)
-    blocks = model.random_blocks(rng, np.tile(norms, trial.problems), *trial.shape, trial.bias)
+    blocks = model.random_blocks(
+        rng, np.tile(norms, trial.problems), *trial.shape, trial.bias
+    )
     batch, teachers = problems.repeat((sample, teachers), len(norms))
     options = {"steps": trial.steps, "tolerance": trial.gradient_tolerance}
     limits, numbers = critical_points.find(blocks, batch, descends, **options)
@@ -107,7 +148,9 @@ def search(trial, rng) -> dict:
         "bound_coefficient": jax.vmap(feature_bound.coefficient)(limits, batch),
         "functional_gradient": np.sqrt(np.sum(left, axis=1)),
         # The least ratio over the blocks. At a bad point no bound is 0.
-        "functional_ratio": np.min(left / np.maximum(right, np.finfo(float).tiny), axis=1),
+        "functional_ratio": np.min(
+            left / np.maximum(right, np.finfo(float).tiny), axis=1
+        ),
         "max_norm": model.max_norm(limits),
     }
     numbers = {name: np.asarray(value) for name, value in numbers.items()}
@@ -142,10 +185,13 @@ def classify(trial, limits: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _certificates(trial, kinds, numbers, limits, teachers, batch) -> list[dict]:
-    """Proofs for the most curved candidates; the best one comes with all that a check needs."""
+    """Proofs for the most curved candidates; the best one comes with all that a check
+    needs.
+    """
     eigenvalues, dead = numbers["eigenvalues"], numbers["dead_units"]
     units = trial.depth * trial.width
-    # The least curvature, leaving out the zeros due to rescaling of units and to dead units.
+    # The least curvature, leaving out the zeros due to rescaling of units and to dead
+    # units.
     zeros = units - dead + dead * (eigenvalues.shape[1] // units)
     zeros = np.minimum(zeros, eigenvalues.shape[1] - 1)
     across = np.take_along_axis(eigenvalues, zeros[:, None], axis=1)[:, 0]
@@ -178,10 +224,14 @@ def _certificates(trial, kinds, numbers, limits, teachers, batch) -> list[dict]:
 
 
 def linear_control(trial, rng) -> dict:
-    """The same search for linear residual nets, with the same norms and starts per problem."""
+    """The same search for linear residual nets, with the same norms and starts per
+    problem.
+    """
     many, depth, width = trial.problems, trial.depth, trial.width_in
     x = problems.paired_inputs(rng, many, trial.pairs, width)
-    teachers = model.random_layers(rng, np.full(many, trial.teacher_norm), depth, width, width)
+    teachers = model.random_layers(
+        rng, np.full(many, trial.teacher_norm), depth, width, width
+    )
     zero = model.Problem(x, np.zeros_like(x), *np.zeros((2, many, 0, 0)))
     scale = np.sqrt(x.shape[1])
     y = scale * np.asarray(jax.vmap(model.linear_residuals)(teachers, zero))
@@ -195,7 +245,9 @@ def linear_control(trial, rng) -> dict:
     # Zero weights are the identity map, so f(0) is the mean of ||y - x||^2 here.
     share = numbers["risk"] / np.mean(np.sum((batch.y - batch.x) ** 2, axis=2), axis=1)
     norm = np.linalg.norm(layers, 2, axis=(2, 3)).max(axis=1)
-    inside = (numbers["gradient_norm"] <= trial.gradient_tolerance) & (norm < trial.radius)
+    inside = (numbers["gradient_norm"] <= trial.gradient_tolerance) & (
+        norm < trial.radius
+    )
     return {
         "risk_share": short(share),
         "max_norm": short(norm),
@@ -206,7 +258,9 @@ def linear_control(trial, rng) -> dict:
 
 def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
     """Metrics, and "counterexample" or "undecided"."""
-    searches, controls = (where(records, measured=kind) for kind in ("search", "linear_control"))
+    searches, controls = (
+        where(records, measured=kind) for kind in ("search", "linear_control")
+    )
     points, proofs = [], []
     for net, record in enumerate(searches):
         kinds = [record["kind_names"][kind] for kind in record["kinds"]]
@@ -217,12 +271,16 @@ def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
     bad = [point for point in points if point["kind"] in _BAD]
     ratios = [record["least_functional_ratio"] for record in searches]
     least_ratio = min((ratio for ratio in ratios if ratio is not None), default=None)
-    at_rest = [p for p in proofs if p["functional_gradient"] <= settings["gradient_tolerance"]]
+    at_rest = [
+        p for p in proofs if p["functional_gradient"] <= settings["gradient_tolerance"]
+    ]
     metrics = {"starts": len(points)}
     for kind in searches[0]["kind_names"]:
         metrics[f"ended_{kind.replace(' ', '_')}"] = len(where(points, kind=kind))
     for suffix, bias in (("without_biases", False), ("with_biases", True)):
-        own, own_bad, proved = (where(some, bias=bias) for some in (points, bad, proofs))
+        own, own_bad, proved = (
+            where(some, bias=bias) for some in (points, bad, proofs)
+        )
         metrics |= {
             f"critical_inside_{suffix}": sum(p["kind"] not in _NOT_INSIDE for p in own),
             f"bad_{suffix}": len(own_bad),
@@ -231,18 +289,22 @@ def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
                 abs(p["risk_share"] - 1) <= _AT_THE_ORIGINS_RISK for p in own_bad
             ),
             f"proofs_{suffix}": len(proved),
-            # Every live unit is active on all examples: the net is affine on the sample.
+            # Every live unit is active on all examples: the net is affine on the
+            # sample.
             f"affine_proofs_{suffix}": sum(
                 set(p["active_examples"]) == {p["examples"]} for p in proved
             ),
             f"distinct_proved_{suffix}": _distinct(proved),
         }
-    independent = [p for p in points if p["bound_coefficient"] > settings["independent_from"]]
+    independent = [
+        p for p in points if p["bound_coefficient"] > settings["independent_from"]
+    ]
     metrics |= {
         "distinct_proved_minima": _distinct(proofs),
         "worst_proved_risk_share": largest(proofs, "risk_share"),
         "independent_features_bad": sum(p["kind"] in _BAD for p in independent),
-        # The gradient in the maps; it counts as 0 by the tolerance for the gradient in the weights.
+        # The gradient in the maps; it counts as 0 by the tolerance for the gradient in
+        # the weights.
         "least_functional_ratio_at_bad": least_ratio,
         "least_functional_ratio_at_proofs": least(proofs, "functional_ratio"),
         "proofs_with_a_functional_gradient": len(proofs) - len(at_rest),
@@ -257,7 +319,9 @@ def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
 
 
 def _distinct(proofs: list[dict]) -> int:
-    """A lower bound on the number of distinct minima: those whose risks are proved to differ."""
+    """A lower bound on the number of distinct minima: those whose risks are proved to
+    differ.
+    """
     count, above = 0, collections.defaultdict(lambda: -np.inf)
     for proof in sorted(proofs, key=lambda proof: proof["risk_above"]):
         problem = proof["net"], proof["problem"]

@@ -1,14 +1,15 @@
-"""Gradient flow of one ReLU block from certified starts: a variant of experiments/relu.py.
+"""Gradient flow of one ReLU block from certified starts: a variant of
+experiments/relu.py.
 
-N16 of docs/theory/relu.md promises that the flow stays in a ball and that f falls at a stated rate.
-The errors at the start point in random directions, and their size is drawn up to the largest that
-is certified. The blocks start from U = norm (Q, -Q) / sqrt 2 with Q orthogonal, and one output is
-read.
-We integrate the flow by Runge-Kutta steps until the promised f is `final_share` of f(0).
+N16 of docs/theory/relu.md promises that the flow stays in a ball and that f falls at a
+stated rate. The errors at the start point in random directions, and their size is drawn
+up to the largest that is certified. The blocks start from U = norm (Q, -Q) / sqrt 2
+with Q orthogonal, and one output is read. We integrate the flow by Runge-Kutta steps
+until the promised f is `final_share` of f(0).
 
-Expected: 336 certified problems a seed, nearly all of them with a risk of at least 1e-3 of the mean
-square of the labels, none of which breaks its promise; W travels at most a fifth of its bound, V at
-most three quarters.
+Expected: 336 certified problems a seed, nearly all of them with a risk of at least 1e-3
+of the mean square of the labels, none of which breaks its promise; W travels at most a
+fifth of its bound, V at most three quarters.
 """
 
 import jax
@@ -26,14 +27,17 @@ SETTINGS = {
     "problems": 56,  # for each of nets and errors
     "input_norm": 0.9,  # ||U|| at the start
     "output_norms": (0.0, 0.02),  # ||V|| at the start; drawn from these
-    "size_shares": (0.7, 1.0),  # range of the errors' size, as a share of the largest certified
+    # range of the errors' size, as a share of the largest certified
+    "size_shares": (0.7, 1.0),
     "teacher_width": 4,  # units of the net whose outputs are the errors
     "one_sided_spread": 0.3,  # deviation of one-sided errors, around 1
     "final_share": 1e-3,  # f(t) / f(0) that is promised at the end
     "steps": 140,  # Runge-Kutta steps until then
-    "largest_step": 2.5,  # step times the largest curvature, below the 2.78 where the method fails
+    # step times the largest curvature, below the 2.78 where the method fails
+    "largest_step": 2.5,
     "rounding": 1e-6,  # relative amount by which a promise may be exceeded
-    "least_risk_share_of_labels": 1e-3,  # a problem counts from this f(0) over the labels' square
+    # a problem counts from this f(0) over the labels' square
+    "least_risk_share_of_labels": 1e-3,
     "least_problems": 300,  # that the verdict needs
 }
 
@@ -50,7 +54,9 @@ def check(*, errors: str, examples: int, width_in: int, **_) -> None:
         raise ValueError(f"errors must be among {ERRORS}, got {errors!r}")
     if examples > 2 * width_in:
         got = f"got {examples} > {2 * width_in}"
-        raise ValueError(f"nets need at most 2 d examples, for independent features, {got}")
+        raise ValueError(
+            f"nets need at most 2 d examples, for independent features, {got}"
+        )
 
 
 def train(trial, rng) -> dict:
@@ -59,7 +65,8 @@ def train(trial, rng) -> dict:
     blocks, sample = jax.tree.map(lambda *parts: np.stack(parts), *drawn)
     promises = [training.certify_training(*pair) for pair in drawn]
     promised = {
-        name: np.array([getattr(p, name) for p in promises]) for name in promises[0]._fields
+        name: np.array([getattr(p, name) for p in promises])
+        for name in promises[0]._fields
     }
     time = np.log(1 / trial.final_share) / promised["rate"]
     _require_small_steps(trial, drawn, time / trial.steps)
@@ -85,13 +92,17 @@ def train(trial, rng) -> dict:
 
 
 def _certified_problem(trial, rng) -> tuple[Blocks, Problem]:
-    """A start and a sample whose errors have a random share of the largest certified size."""
+    """A start and a sample whose errors have a random share of the largest certified
+    size.
+    """
     n, d = trial.examples, trial.width_in
     x = rng.standard_normal((n, d))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     Q = random_matrices.orthogonal(rng, (), d, d)
     U = trial.input_norm * np.concatenate([Q, -Q]) / np.sqrt(2)
-    V = model.random_layers(rng, np.ones(1), 1, d, 2 * d)[0] * rng.choice(trial.output_norms)
+    V = model.random_layers(rng, np.ones(1), 1, d, 2 * d)[0] * rng.choice(
+        trial.output_norms
+    )
     output_map = rng.standard_normal((1, d))
     output_map /= np.linalg.norm(output_map)
     blocks = Blocks(U[None], V, None)
@@ -99,7 +110,9 @@ def _certified_problem(trial, rng) -> tuple[Blocks, Problem]:
     predictions = np.asarray(model.forward(blocks, problem)[0])
     errors = _errors(trial, rng, x)
     direction = problem._replace(y=predictions + errors)
-    size = training.largest_certified_size(blocks, direction) * rng.uniform(*trial.size_shares)
+    size = training.largest_certified_size(blocks, direction) * rng.uniform(
+        *trial.size_shares
+    )
     return blocks, problem._replace(y=predictions + size * errors)
 
 
@@ -115,11 +128,14 @@ def _errors(trial, rng, x: np.ndarray) -> np.ndarray:
 
 
 def _require_small_steps(trial, drawn: list, steps: np.ndarray) -> None:
-    """ArithmeticError where Runge-Kutta may miss the flow: a curvature is too large for a step."""
+    """ArithmeticError where Runge-Kutta may miss the flow: a curvature is too large for
+    a step.
+    """
     for (blocks, problem), step in zip(drawn, steps, strict=True):
         _, _, pre = model.forward(blocks, problem)
         largest_feature = np.linalg.norm(np.maximum(np.asarray(pre[0]), 0), 2)
-        # That at the start and a quarter more: on the way the features and V grow little.
+        # That at the start and a quarter more: on the way the features and V grow
+        # little.
         curvature = 1.25 * 2 / len(problem.x) * largest_feature**2
         if step * curvature > trial.largest_step:
             raise ArithmeticError(f"a step of {step:.3g} is too long; increase steps")
@@ -127,8 +143,14 @@ def _require_small_steps(trial, drawn: list, steps: np.ndarray) -> None:
 
 def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
     """Metrics, and "holds", or "counterexample" if a problem breaks a promise."""
-    counted = joined(records, "risk_share_of_labels") >= settings["least_risk_share_of_labels"]
-    over = [f"{name}_over_promise" for name in ("risk", "norm", "input_travel", "output_travel")]
+    counted = (
+        joined(records, "risk_share_of_labels")
+        >= settings["least_risk_share_of_labels"]
+    )
+    over = [
+        f"{name}_over_promise"
+        for name in ("risk", "norm", "input_travel", "output_travel")
+    ]
     ratios = {name: joined(records, name) for name in over}
     inside = joined(records, "promised_norm") < 1
     broken = ~inside
@@ -138,8 +160,12 @@ def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
         "certified_problems": len(counted),
         "problems_with_a_risk_that_counts": int(counted.sum()),
         "promises_broken": int(broken.sum()),
-        "least_risk_share_of_labels": float(joined(records, "risk_share_of_labels").min()),
-        "median_risk_share_of_labels": float(np.median(joined(records, "risk_share_of_labels"))),
+        "least_risk_share_of_labels": float(
+            joined(records, "risk_share_of_labels").min()
+        ),
+        "median_risk_share_of_labels": float(
+            np.median(joined(records, "risk_share_of_labels"))
+        ),
         "largest_final_risk_share": float(joined(records, "final_risk_share").max()),
         **{f"largest_{name}": float(values.max()) for name, values in ratios.items()},
     }

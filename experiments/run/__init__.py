@@ -1,15 +1,16 @@
-"""Shared by all experiments: the command line, the run directory and the loop over trials.
+"""Shared by all experiments: the command line, the run directory and the loop over
+trials.
 
-An experiment is a list of trials, plain dicts of settings, which are measured one by one. Each
-measured trial is one line of metrics.jsonl, so a run killed at any moment resumes at the first
-missing trial, a training of images at its newest checkpoint (see `images.log`).
+An experiment is a list of trials, plain dicts of settings, which are measured one by
+one. Each measured trial is one line of metrics.jsonl, so a run killed at any moment
+resumes at the first missing trial, a training of images at its newest checkpoint (see
+`images.log`).
 
 Exit codes:
-  0    done
-  1    failed (with a traceback if it is a bug) or diverged (one line)
-  2    invalid setting, flag, run directory or checkpoint: one line; measurements are kept
-  75   SIGTERM: status "interrupted"; the same command resumes (EX_TEMPFAIL, so schedulers requeue)
-  130  Ctrl-C: the same
+  0    done 1    failed (with a traceback if it is a bug) or diverged (one line) 2
+  invalid setting, flag, run directory or checkpoint: one line; measurements are kept 75
+  SIGTERM: status "interrupted"; the same command resumes (EX_TEMPFAIL, so schedulers
+  requeue) 130  Ctrl-C: the same
 """
 
 import collections
@@ -67,7 +68,12 @@ _MACHINE_ERRORS = {
     if hasattr(errno, name)  # not every system has all of them
 }
 # How error messages describe the values of a setting, by type.
-_LEAVES = {int: "whole numbers", float: "finite numbers", str: "text", bool: "True or False"}
+_LEAVES = {
+    int: "whole numbers",
+    float: "finite numbers",
+    str: "text",
+    bool: "True or False",
+}
 _COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 
 
@@ -88,18 +94,22 @@ class Experiment:
     Attributes:
       name: the entry point's name, and its directory under the results directory.
       trials: ``trials(**settings) -> list of dicts``, JSON-able; it measures nothing.
-      measure: ``measure(subject, key) -> dict`` of JSON-able values. `subject` is what `build`
-        returns, or the trial if there is no `build`; each trial has a key of its own. Or a dict:
-        kind of trial (its first value) -> ``f(subject, rng)``, with a NumPy generator from the key,
-        and `subject`, a dict, read as attributes.
-      verdict: ``verdict(settings, records) -> Verdict`` from the lines of metrics.jsonl. Or a dict:
-        variant -> (claim, ``f(settings, records)``), where f returns the other fields of Verdict.
-      build: ``build(**trial)`` makes the object to measure. All trials are built before the run
-        directory is created, so that an invalid setting costs nothing; keep it cheap.
-      signed: settings that may be 0, negative or empty; no other may be, except in trainings.
-      trains: whether trials train image networks. `measure` then takes a `TrainingLog` as third
-        argument and runs in float32, on a CPU with one virtual device per core. It stops early
-        by raising `Interrupted` once ``log.stop_requested()``, or `DivergedError`.
+      measure: ``measure(subject, key) -> dict`` of JSON-able values. `subject` is what
+        `build` returns, or the trial if there is no `build`; each trial has a key of
+        its own. Or a dict: kind of trial (its first value) -> ``f(subject, rng)``, with
+        a NumPy generator from the key, and `subject`, a dict, read as attributes.
+      verdict: ``verdict(settings, records) -> Verdict`` from the lines of
+        metrics.jsonl. Or a dict: variant -> (claim, ``f(settings, records)``), where f
+        returns the other fields of Verdict.
+      build: ``build(**trial)`` makes the object to measure. All trials are built before
+        the run directory is created, so that an invalid setting costs nothing; keep it
+        cheap.
+      signed: settings that may be 0, negative or empty; no other may be, except in
+        trainings.
+      trains: whether trials train image networks. `measure` then takes a `TrainingLog`
+        as third argument and runs in float32, on a CPU with one virtual device per
+        core. It stops early by raising `Interrupted` once ``log.stop_requested()``, or
+        `DivergedError`.
     """
 
     name: str
@@ -112,14 +122,20 @@ class Experiment:
 
     @property
     def has_step_flags(self) -> bool:
-        """Whether trials log training steps: only then --tensorboard, --profile etc. exist."""
+        """Whether trials log training steps: only then --tensorboard, --profile etc.
+        exist.
+        """
         return self.trains and self.build is not None
 
     @property
     def settings_module(self):
-        """The module with get_config and VARIANTS, which is the one that defines `verdict`."""
+        """The module with get_config and VARIANTS, which is the one that defines
+        `verdict`.
+        """
         verdict = self.verdict
-        _, first = next(iter(verdict.values())) if isinstance(verdict, dict) else ("", verdict)
+        _, first = (
+            next(iter(verdict.values())) if isinstance(verdict, dict) else ("", verdict)
+        )
         return sys.modules[first.__module__]
 
     def measured(self, trial: dict, subject: Any, key, log=None) -> dict:
@@ -143,27 +159,38 @@ class Experiment:
         return {}
 
     def prepare(self, settings: dict, own: dict) -> tuple[list, list]:
-        """The trials of `settings` (without the scale), and what `build` returns for each.
+        """The trials of `settings` (without the scale), and what `build` returns for
+        each.
 
-        The settings must have the types of `own`, the unchanged ones of the variant. An invalid one
-        raises ValueError, TypeError, OverflowError or MemoryError.
+        The settings must have the types of `own`, the unchanged ones of the variant. An
+        invalid one raises ValueError, TypeError, OverflowError or MemoryError.
         """
         _check_types(own, settings)
-        for name, value in runs.flat(settings).items() if not self.has_step_flags else ():
+        for name, value in (
+            runs.flat(settings).items() if not self.has_step_flags else ()
+        ):
             if name.split(".")[-1] not in self.signed:
                 require_between(0, math.inf, **{name: value})
         trials = self.trials(**settings)
         if not trials:
-            raise ValueError("these settings leave nothing to measure; see --help for them")
-        return trials, [self.build(**trial) for trial in trials] if self.build else trials
+            raise ValueError(
+                "these settings leave nothing to measure; see --help for them"
+            )
+        return trials, (
+            [self.build(**trial) for trial in trials] if self.build else trials
+        )
 
 
 class DivergedError(Exception):
-    """A training hit a value that is not finite; the message names the step and the metric."""
+    """A training hit a value that is not finite; the message names the step and the
+    metric.
+    """
 
 
 def main(experiment: Experiment) -> None:
-    """Parses the command line, runs `experiment` and exits. Call it from ``__main__``."""
+    """Parses the command line, runs `experiment` and exits. Call it from
+    ``__main__``.
+    """
     sys.unraisablehook = signals.tell_unraisable
     signals.ignore()  # outside `stop_signal`: once a run is ending, it ends
     joined, message, code = False, None, 0
@@ -188,13 +215,14 @@ def main(experiment: Experiment) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     if joined and (message or not code):
-        # Not after a bug, which may have hit this process alone: JAX ends the others, which wait
-        # for it. A process missing here failed at the very end, after everything was written.
+        # Not after a bug, which may have hit this process alone: JAX ends the others,
+        # which wait for it. A process missing here failed at the very end, after
+        # everything was written.
         with contextlib.suppress(RuntimeError):
             jax.distributed.shutdown()
     gc.collect()  # frees the semaphores of the processes that read images
-    # Skips the interpreter's teardown, which XLA's threads outlive: about one process in a thousand
-    # died there of SIGSEGV. All that a run writes is on disk by now.
+    # Skips the interpreter's teardown, which XLA's threads outlive: about one process
+    # in a thousand died there of SIGSEGV. All that a run writes is on disk by now.
     os._exit(code)
 
 
@@ -208,7 +236,9 @@ def _configure_logging() -> None:
 
 
 def _ending(error: BaseException) -> tuple[int, str | None]:
-    """The exit code for `error`, and its one-line message, or None if it needs a traceback."""
+    """The exit code for `error`, and its one-line message, or None if it needs a
+    traceback.
+    """
     if isinstance(error, app.UsageError | runs.RunError):
         return USAGE_ERROR, str(error)
     if isinstance(error, DivergedError):
@@ -222,7 +252,8 @@ def _ending(error: BaseException) -> tuple[int, str | None]:
 def _known_failure(error: BaseException, results_dir: str) -> str | None:
     """One line for a failure of the machine; None for a bug."""
     text = runs.first_line(error)
-    # In words, not by errno: orbax reports a full disk as RESOURCE_EXHAUSTED, in words alone.
+    # In words, not by errno: orbax reports a full disk as RESOURCE_EXHAUSTED, in words
+    # alone.
     if any(os.strerror(number) in str(error) for number in runs.FULL_DISK):
         disk = f"the disk of {getattr(error, 'filename', None) or results_dir} is full"
         resumes = "the same command resumes, nothing that was recorded is lost"
@@ -231,13 +262,19 @@ def _known_failure(error: BaseException, results_dir: str) -> str | None:
         return f"the machine failed ({text}); once it works the same command resumes"
     if isinstance(error, FileNotFoundError) and _is_below(error.filename, results_dir):
         return f"files of the run were deleted while it ran ({text})"
-    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text or "Out of memory" in text:
+    if (
+        isinstance(error, MemoryError)
+        or "RESOURCE_EXHAUSTED" in text
+        or "Out of memory" in text
+    ):
         return f"out of memory ({text}); choose smaller settings"
     return None
 
 
 def _is_below(path: Any, directory: str) -> bool:
-    return path is not None and os.path.abspath(path).startswith(os.path.abspath(directory))
+    return path is not None and os.path.abspath(path).startswith(
+        os.path.abspath(directory)
+    )
 
 
 def execute(
@@ -252,11 +289,12 @@ def execute(
 ) -> dict:
     """Runs or resumes one run of `experiment`; returns its summary.
 
-    If `config` differs from `own`, other than in `runs.PLACE_SETTINGS`, the run is VARIANT@HASH
-    (see docs/architecture.md). `log_options` of trainings: see `TrainingLog`. Raises app.UsageError
-    before anything is written, for an invalid setting or seed and for processes that differ;
-    runs.RunError as `runs.RunDir.create` does; DivergedError; and Interrupted or KeyboardInterrupt,
-    after which the same call resumes.
+    If `config` differs from `own`, other than in `runs.PLACE_SETTINGS`, the run is
+    VARIANT@HASH (see docs/architecture.md). `log_options` of trainings: see
+    `TrainingLog`. Raises app.UsageError before anything is written, for an invalid
+    setting or seed and for processes that differ; runs.RunError as `runs.RunDir.create`
+    does; DivergedError; and Interrupted or KeyboardInterrupt, after which the same call
+    resumes.
     """
     settings = config.to_dict()
     scale, variant = settings.pop("scale"), settings["variant"]
@@ -264,12 +302,15 @@ def execute(
     changes, extra = runs.differences(own, settings), {}
     if changes:
         extra["changed"] = {name: now for name, (_, now) in changes.items()}
-        digest = hashlib.sha256(json.dumps(extra["changed"], sort_keys=True).encode()).hexdigest()
+        digest = hashlib.sha256(
+            json.dumps(extra["changed"], sort_keys=True).encode()
+        ).hexdigest()
         variant, scale = f"{variant}@{digest[:8]}", "reduced"
     process.configure(experiment.trains, max(settings.get("device_counts", (1,))))
     try:
         jax.devices()
-    except (AssertionError, RuntimeError) as error:  # JAX_PLATFORMS names what is not here
+    # JAX_PLATFORMS names what is not here
+    except (AssertionError, RuntimeError) as error:
         why = f"{jax.config.jax_platforms}: {runs.first_line(error)}"
         raise app.UsageError(f"JAX finds no device, {why}") from None
     if experiment.has_step_flags:
@@ -284,11 +325,19 @@ def execute(
         if not 0 <= seed < runs.SEEDS:
             raise ValueError(f"seed must be from 0 to {runs.SEEDS - 1}, got {seed}")
         trials, subjects = experiment.prepare(settings, own)
-    except (ValueError, TypeError, OverflowError, MemoryError, OSError, runs.RunError) as error:
+    except (
+        ValueError,
+        TypeError,
+        OverflowError,
+        MemoryError,
+        OSError,
+        runs.RunError,
+    ) as error:
         if getattr(error, "errno", None) in runs.FULL_DISK and jax.process_count() == 1:
             raise
         if isinstance(error, TypeError) and not changes:
-            raise  # the settings are those of the variant, so this is a bug of the experiment
+            # the settings are those of the variant, so this is a bug of the experiment
+            raise
         wrong = "a setting is of the wrong type or for another net: "
         wrong = wrong if isinstance(error, TypeError) else ""
         problem = ValueError(f"{wrong}{runs.first_line(error)}")
@@ -303,8 +352,15 @@ def execute(
         flops = sum(subject.flops for subject in subjects)
         if warning := accelerators.warning_of_hours(flops, instead):
             logging.info("%s", warning)
-    named = {"experiment": experiment.name, "variant": variant, "seed": seed, "scale": scale}
-    run_dir = several.open_run(results_dir, **named, config=settings, overwrite=overwrite, **extra)
+    named = {
+        "experiment": experiment.name,
+        "variant": variant,
+        "seed": seed,
+        "scale": scale,
+    }
+    run_dir = several.open_run(
+        results_dir, **named, config=settings, overwrite=overwrite, **extra
+    )
     logging.info("writing %s", run_dir.path)
     try:
         with stop_signal(asks_first=experiment.trains) as stop:
@@ -327,7 +383,9 @@ def execute(
         raise
     except BaseException as error:
         with contextlib.suppress(OSError):  # on a full disk the status stays "running"
-            run_dir.finish("failed", error=f"{type(error).__name__}: {runs.first_line(error)}")
+            run_dir.finish(
+                "failed", error=f"{type(error).__name__}: {runs.first_line(error)}"
+            )
         raise
     if multihost.is_process_0():
         logging.info("%s", _result(summary, run_dir.path))
@@ -335,11 +393,15 @@ def execute(
 
 
 def _check_types(own: dict, settings: dict) -> None:
-    """Raises ValueError for what ml_collections lets pass: wrong types in tuples, NaN, infinity."""
+    """Raises ValueError for what ml_collections lets pass: wrong types in tuples, NaN,
+    infinity.
+    """
     before, now = runs.flat(own), runs.flat(settings)
     for name in before.keys() & now.keys():
         kinds = set(map(type, jax.tree.leaves(before[name])))
-        kind = float if kinds == {int, float} else kinds.pop() if len(kinds) == 1 else None
+        kind = (
+            float if kinds == {int, float} else kinds.pop() if len(kinds) == 1 else None
+        )
         if before[name] == now[name] or kind not in _LEAVES:
             continue
         for value in jax.tree.leaves(now[name]):
@@ -349,9 +411,13 @@ def _check_types(own: dict, settings: dict) -> None:
 
 
 def _result(summary: dict, path: Any) -> str:
-    """The lines that a run ends with: verdict, the paper's result, ours, where to find more."""
+    """The lines that a run ends with: verdict, the paper's result, ours, where to find
+    more.
+    """
     claim = paper.CLAIMS[summary["claim"]]
-    changed = ", ".join(f"{n}={value!r}" for n, value in summary.get("changed", {}).items())
+    changed = ", ".join(
+        f"{n}={value!r}" for n, value in summary.get("changed", {}).items()
+    )
     said = headline(claim.id, group_runs([runs.read_run(path)]))
     if not said:  # the claim's headline covers other variants only
         shown = list(summary["metrics"].items())[:4]
@@ -368,14 +434,19 @@ def _result(summary: dict, path: Any) -> str:
     )
 
 
-def run_trials(experiment: Experiment, trials, subjects, key, run_dir, log: TrainingLog) -> None:
+def run_trials(
+    experiment: Experiment, trials, subjects, key, run_dir, log: TrainingLog
+) -> None:
     """Measures the trials that `run_dir` does not hold yet, each with its own key."""
-    results = [r for r in run_dir.records if not experiment.trains or r["kind"] == RESULT]
+    results = [
+        r for r in run_dir.records if not experiment.trains or r["kind"] == RESULT
+    ]
     recorded = {record["cell"] for record in results}
     if recorded:
         logging.info("resuming after %d of %d trials", len(recorded), len(trials))
     done_seconds: list[float] = []
-    compiling: dict[str, float] = collections.defaultdict(float)  # JAX's event -> its seconds
+    # JAX's event -> its seconds
+    compiling: dict[str, float] = collections.defaultdict(float)
 
     def listen(event: str, seconds: float, **_):
         compiling[event] += seconds
@@ -391,18 +462,26 @@ def run_trials(experiment: Experiment, trials, subjects, key, run_dir, log: Trai
                     own_key = jax.random.fold_in(key, index)
                     measured = {**experiment.measured(trial, subject, own_key, log)}
                 seconds = time.perf_counter() - started
-                # A resumed training already counts the compile time of earlier processes.
+                # A resumed training already counts the compile time of earlier
+                # processes.
                 measured.setdefault("compile_seconds", compiling[_COMPILE_EVENT])
                 measured.setdefault("seconds", seconds)
-                # dict() refuses a repeated name, so no measured value overwrites a setting.
+                # dict() refuses a repeated name, so no measured value overwrites a
+                # setting.
                 run_dir.append(dict(cell=index, **trial, **measured))
                 done_seconds.append(seconds)
                 left = len(trials) - len(recorded) - len(done_seconds)
                 seconds_left = left * sum(done_seconds) / len(done_seconds)
-                said = f"trial {index + 1} of {len(trials)}{_label(trial, trials)}: {seconds:.1f} s"
-                about = f", about {seconds_left:.0f} s left" if seconds_left >= 1 else ""
+                said = (
+                    f"trial {index + 1} of {len(trials)}{_label(trial, trials)}:"
+                    f" {seconds:.1f} s"
+                )
+                about = (
+                    f", about {seconds_left:.0f} s left" if seconds_left >= 1 else ""
+                )
                 logging.info("%s%s", said, about)
-            # Also for recorded trials: the last process may have been killed before it got here.
+            # Also for recorded trials: the last process may have been killed before it
+            # got here.
             if not getattr(subject, "keeps_checkpoint", True):
                 log.delete_checkpoints(index)
     finally:

@@ -18,15 +18,22 @@ from identity_matters import paths, runs
 
 
 def _define_flags(experiment: Any) -> list:
-    """Defines the flags, more of them for trainings; returns those that `run.execute` takes."""
+    """Defines the flags, more of them for trainings; returns those that `run.execute`
+    takes.
+    """
     taken = [
         flags.DEFINE_integer("seed", 0, "Root of all randomness, from 0 to 2^32 - 1."),
-        flags.DEFINE_string("results_dir", "results/local", "Where the run directory goes."),
+        flags.DEFINE_string(
+            "results_dir", "results/local", "Where the run directory goes."
+        ),
         flags.DEFINE_boolean("overwrite", False, "Replace a run of the same name."),
     ]
     if experiment.has_step_flags:
         known = "Cloud TPU, SLURM, Open MPI or Kubernetes, which JAX recognises"
-        about = f"One of several processes, on {known}; anywhere else give the next three flags."
+        about = (
+            f"One of several processes, on {known}; anywhere else give the next three"
+            " flags."
+        )
         flags.DEFINE_boolean("distributed", False, about)
         address = "HOST:PORT of process 0, for all processes."
         flags.DEFINE_string("coordinator_address", None, address)
@@ -34,19 +41,25 @@ def _define_flags(experiment: Any) -> list:
         flags.DEFINE_integer("process_id", None, "Which one this is, from 0.")
         elsewhere = "Where checkpoints go; the run directory if empty."
         taken += [
-            flags.DEFINE_boolean("tensorboard", False, "Write event files for TensorBoard, too."),
-            flags.DEFINE_string("profile", "", "Directory for a jax.profiler trace of some steps."),
+            flags.DEFINE_boolean(
+                "tensorboard", False, "Write event files for TensorBoard, too."
+            ),
+            flags.DEFINE_string(
+                "profile", "", "Directory for a jax.profiler trace of some steps."
+            ),
             flags.DEFINE_string("checkpoint_dir", "", elsewhere),
         ]
     return taken
 
 
 def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, dict]:
-    """The settings chosen on the command line, and the other arguments of `run.execute`.
+    """The settings chosen on the command line, and the other arguments of
+    `run.execute`.
 
-    ``--config=[FILE][:VARIANT]`` chooses the variant, ``--config.NAME=VALUE`` changes a setting. A
-    file's get_config gives changed settings of one of our variants, whose scale they get.
-    An invalid command line raises ValueError with a message of one line.
+    ``--config=[FILE][:VARIANT]`` chooses the variant, ``--config.NAME=VALUE`` changes a
+    setting. A file's get_config gives changed settings of one of our variants, whose
+    scale they get. An invalid command line raises ValueError with a message of one
+    line.
     """
     defined = _define_flags(experiment)
     chosen = [a.removeprefix("--config=") for a in argv if a.startswith("--config=")]
@@ -65,10 +78,13 @@ def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, 
     if len(set(names)) < len(names):  # of two tuples ml_collections would make one
         raise ValueError("a setting is given twice")
     try:
-        config_flags.DEFINE_config_dict("config", config, lock_config=True, sys_argv=argv)
+        config_flags.DEFINE_config_dict(
+            "config", config, lock_config=True, sys_argv=argv
+        )
         rest = flags.FLAGS(argv)
     except (AttributeError, KeyError) as error:
-        # For a misspelt name ml_collections raises an AttributeError around the KeyError.
+        # For a misspelt name ml_collections raises an AttributeError around the
+        # KeyError.
         cause = error.args[0] if isinstance(error.args[0], KeyError) else error
         setting = runs.first_line(cause).strip("'\"")
         raise ValueError(f"there is no setting {setting}; --help lists them") from None
@@ -89,7 +105,9 @@ def parse(experiment: Any, argv: list[str]) -> tuple[ml_collections.ConfigDict, 
             if options.get(name):
                 epath.Path(options[name]).mkdir(parents=True, exist_ok=True)
         except Exception as error:  # of any type where a bucket does not answer
-            raise ValueError(f"--{name} cannot be used: {runs.first_line(error)}") from None
+            raise ValueError(
+                f"--{name} cannot be used: {runs.first_line(error)}"
+            ) from None
     if options.get("tensorboard") and not importlib.util.find_spec("tensorboardX"):
         raise ValueError("--tensorboard needs tensorboardX; run: make setup-dev")
     return config, {"own": own, **options}
@@ -106,11 +124,15 @@ def _load(experiment: Any, file: str, variant: str) -> ml_collections.ConfigDict
         return ml_collections.ConfigDict(config)
     except (Exception, SystemExit) as error:
         why = f"{type(error).__name__}: {runs.first_line(error)}"
-        raise ValueError(f"cannot read the settings from --config={file} ({why})") from None
+        raise ValueError(
+            f"cannot read the settings from --config={file} ({why})"
+        ) from None
 
 
 def _help(experiment: Any, config: ml_collections.ConfigDict) -> str:
-    """What --help prints: the docstring, variants, settings with their comments, and flags."""
+    """What --help prints: the docstring, variants, settings with their comments, and
+    flags.
+    """
     module = experiment.settings_module
     # Not __doc__, which python -OO leaves out.
     about = ast.get_docstring(ast.parse(inspect.getsource(sys.modules["__main__"])))
@@ -119,20 +141,25 @@ def _help(experiment: Any, config: ml_collections.ConfigDict) -> str:
         known = getattr(module, kind, ())
         for variant in known:
             about = [known[variant]] if isinstance(known, dict) else []
-            lines.append(f"  {variant:30} {'; '.join([*about, note]).strip('; ')}".rstrip())
+            lines.append(
+                f"  {variant:30} {'; '.join([*about, note]).strip('; ')}".rstrip()
+            )
     lines += ["", f"settings of {config.variant} (--config.NAME=VALUE changes one):"]
     # Some settings are in a module that several experiments share.
     others = [value for value in vars(module).values() if inspect.ismodule(value)]
     shared = [value for value in others if value.__name__.startswith("experiments.")]
     own, *others = map(inspect.getsource, [module, *shared])
-    # The variant's own block is searched first, then the shared modules, then all of this one.
+    # The variant's own block is searched first, then the shared modules, then all of
+    # this one.
     block = own.partition(f'"{config.variant}": {{')[2]
     source = "\n".join([block, *others, own])
     for name, value in runs.flat(config.to_dict()).items():
         if name not in ("variant", "scale"):
             lines.append(f"  {name} = {value!r}"[:100])
             lines += [f"      {text}" for text in _comment_on(name, source)]
-    return "\n".join([*lines, "", "flags:", *flags.FLAGS.module_help(__name__).splitlines()[2:]])
+    return "\n".join(
+        [*lines, "", "flags:", *flags.FLAGS.module_help(__name__).splitlines()[2:]]
+    )
 
 
 def _comment_on(name: str, source: str) -> list[str]:
@@ -146,5 +173,9 @@ def _comment_on(name: str, source: str) -> list[str]:
     pattern = rf"((?:^[ ]*# .*\n)*)^[ ]*{value}(?:  # (.*))?$"
     for above, beside in re.findall(pattern, source, re.MULTILINE):
         if above or beside:
-            return [beside] if beside else [line.strip("# ") for line in above.splitlines()]
+            return (
+                [beside]
+                if beside
+                else [line.strip("# ") for line in above.splitlines()]
+            )
     return []

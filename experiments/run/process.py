@@ -1,4 +1,6 @@
-"""The settings of the process that measures: JAX, the memory allocator, the cache of programs."""
+"""The settings of the process that measures: JAX, the memory allocator, the cache of
+programs.
+"""
 
 import contextlib
 import ctypes
@@ -9,13 +11,16 @@ import jax
 
 from identity_matters import jax_settings, limits, paths
 
-# Training uses each CPU core as a device, up to this many, each with a copy of the data. A step of
-# `cifar10/small` is 1.5 times as fast on two devices as on one that has both cores.
+# Training uses each CPU core as a device, up to this many, each with a copy of the
+# data. A step of `cifar10/small` is 1.5 times as fast on two devices as on one that has
+# both cores.
 MOST_CPU_DEVICES = 16
 CACHED_FROM_SECONDS = 0.2  # programs that compile faster are not cached on disk
-# (option, value) for glibc's mallopt: M_MMAP_MAX = 0, M_TRIM_THRESHOLD = -1. Freed memory is kept.
+# (option, value) for glibc's mallopt: M_MMAP_MAX = 0, M_TRIM_THRESHOLD = -1. Freed
+# memory is kept.
 MALLOC_OPTIONS = ((-4, 0), (-1, -1))
-# Settings of JAX that change numbers, and that users may have changed in their environment.
+# Settings of JAX that change numbers, and that users may have changed in their
+# environment.
 NUMERICAL_SETTINGS = {
     "jax_default_prng_impl": jax_settings.GENERATOR,
     "jax_threefry_partitionable": True,
@@ -27,12 +32,15 @@ NUMERICAL_SETTINGS = {
 
 
 def configure(trains: bool, least_cpu_devices: int = 1) -> None:
-    """Fixes what changes numbers, whatever the environment says; caches programs, keeps memory.
+    """Fixes what changes numbers, whatever the environment says; caches programs, keeps
+    memory.
 
-    Trainings run in float32 on what JAX finds. Everything else runs in float64 and on the CPU, also
-    beside an accelerator: TPUs have no float64, and programs of microseconds only wait for a GPU.
+    Trainings run in float32 on what JAX finds. Everything else runs in float64 and on
+    the CPU, also beside an accelerator: TPUs have no float64, and programs of
+    microseconds only wait for a GPU.
 
-    On a CPU, trainings get one virtual device per core, or `least_cpu_devices` if that is more.
+    On a CPU, trainings get one virtual device per core, or `least_cpu_devices` if that
+    is more.
     """
     for name, value in NUMERICAL_SETTINGS.items():
         jax.config.update(name, value)
@@ -45,13 +53,15 @@ def configure(trains: bool, least_cpu_devices: int = 1) -> None:
         chosen = max(min(cores, MOST_CPU_DEVICES), least_cpu_devices)
         jax.config.update("jax_num_cpu_devices", chosen)
     if trains and platform.libc_ver()[0] == "glibc":
-        # Otherwise the kernel clears fresh memory for each step on a CPU, 8 % of the time of
-        # `cifar10/small`. Arrays of 64 MB and more are still returned; M_ARENA_MAX = 1 would keep
-        # them, too, but slows narrow nets by as much: their threads wait for each other.
+        # Otherwise the kernel clears fresh memory for each step on a CPU, 8 % of the
+        # time of `cifar10/small`. Arrays of 64 MB and more are still returned;
+        # M_ARENA_MAX = 1 would keep them, too, but slows narrow nets by as much: their
+        # threads wait for each other.
         for option, value in MALLOC_OPTIONS:
             ctypes.CDLL(None).mallopt(option, value)
     if jax.config.jax_compilation_cache_dir is None:
-        with contextlib.suppress(ValueError):  # no cache where there is no home directory
+        # no cache where there is no home directory
+        with contextlib.suppress(ValueError):
             caches = os.environ.get("XDG_CACHE_HOME") or paths.expand_home("~/.cache")
             cache = os.path.join(caches, "identity_matters", "jax")
             jax.config.update("jax_compilation_cache_dir", cache)

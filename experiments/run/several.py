@@ -15,28 +15,44 @@ from identity_matters.train import multihost
 
 
 def join() -> bool:
-    """Joins the other processes if the flags ask to; True if it did. ValueError if it fails."""
+    """Joins the other processes if the flags ask to; True if it did. ValueError if it
+    fails.
+    """
     chosen = flags.FLAGS
     explicit = (chosen.coordinator_address, chosen.num_processes, chosen.process_id)
     if not chosen.distributed and all(value is None for value in explicit):
         return False
     if None in explicit and explicit != (None, None, None):
-        raise ValueError("give all of --coordinator_address, --num_processes and --process_id")
+        raise ValueError(
+            "give all of --coordinator_address, --num_processes and --process_id"
+        )
     if chosen.process_id == 0:
-        where = f"at {chosen.coordinator_address}, {multihost.START_TIMEOUT_SECONDS} s at most"
-        print(f"process 0 of {chosen.num_processes} waits for the others {where}", file=sys.stderr)
+        where = (
+            f"at {chosen.coordinator_address}, {multihost.START_TIMEOUT_SECONDS} s at"
+            " most"
+        )
+        print(
+            f"process 0 of {chosen.num_processes} waits for the others {where}",
+            file=sys.stderr,
+        )
     multihost.initialize(*explicit)
     return True
 
 
 def require_alike(settings: dict, others: dict, error: Exception | None) -> None:
-    """`multihost.check_agreement` on versions, `settings` and `others`, which are JSON-able."""
+    """`multihost.check_agreement` on versions, `settings` and `others`, which are
+    JSON-able.
+    """
     versions = {"jax": jax.__version__, "commit": environment.code_version()["commit"]}
-    multihost.check_agreement(runs.flat(runs.to_json(settings)) | versions | others, error)
+    multihost.check_agreement(
+        runs.flat(runs.to_json(settings)) | versions | others, error
+    )
 
 
 def open_run(results_dir, **fields):
-    """`runs.RunDir.create` on process 0, a `SilentRun` elsewhere; RunError in all if that fails."""
+    """`runs.RunDir.create` on process 0, a `SilentRun` elsewhere; RunError in all if
+    that fails.
+    """
     made = []
 
     def make():
@@ -52,7 +68,9 @@ def open_run(results_dir, **fields):
 
 
 class SilentRun:
-    """Stands in for `runs.RunDir` where nothing is written: the same records, in memory."""
+    """Stands in for `runs.RunDir` where nothing is written: the same records, in
+    memory.
+    """
 
     def __init__(self, path: str, name: str, records: list):
         self.path = epath.Path(path)
@@ -60,7 +78,9 @@ class SilentRun:
         self.records = runs.from_json(records)
 
     def append(self, record: dict) -> None:
-        self.records.append(runs.from_json(json.loads(json.dumps(runs.to_json(record)))))
+        self.records.append(
+            runs.from_json(json.loads(json.dumps(runs.to_json(record))))
+        )
 
     def rewind(self, count: int) -> None:
         del self.records[count:]

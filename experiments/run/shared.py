@@ -1,4 +1,6 @@
-"""Helpers for experiments: settings and their checks, trials, verdicts, sums over records."""
+"""Helpers for experiments: settings and their checks, trials, verdicts, sums over
+records.
+"""
 
 import itertools
 import math
@@ -11,22 +13,33 @@ import numpy as np
 
 
 def configs(changes: dict[str, dict], common: dict | None = None) -> Callable[..., Any]:
-    """Makes an experiment's `get_config`: variant -> `common`, updated with `changes[variant]`.
+    """Makes an experiment's `get_config`: variant -> `common`, updated with
+    `changes[variant]`.
 
-    The first variant is the default, and "paper" the default scale: theorems hold at any size.
+    The first variant is the default, and "paper" the default scale: theorems hold at
+    any size.
     """
 
     def get_config(variant: str = next(iter(changes))) -> ml_collections.ConfigDict:
         if variant not in changes:
-            raise ValueError(f"variant must be one of {', '.join(changes)}, got {variant!r}")
-        settings = {"variant": variant, "scale": "paper", **(common or {}), **changes[variant]}
+            raise ValueError(
+                f"variant must be one of {', '.join(changes)}, got {variant!r}"
+            )
+        settings = {
+            "variant": variant,
+            "scale": "paper",
+            **(common or {}),
+            **changes[variant],
+        }
         return ml_collections.ConfigDict(settings)
 
     return get_config
 
 
 def grid(**several) -> list[dict]:
-    """One dict for each combination of one value per name; the last name varies fastest."""
+    """One dict for each combination of one value per name; the last name varies
+    fastest.
+    """
     rows = itertools.product(*several.values())
     return [dict(zip(several, row, strict=True)) for row in rows]
 
@@ -36,11 +49,13 @@ def without(settings: dict, *names: str) -> dict:
 
 
 def each(settings: dict, several: dict[str, str], **first) -> list[dict]:
-    """One trial for each combination of values of `several`, with all other settings unchanged.
+    """One trial for each combination of values of `several`, with all other settings
+    unchanged.
 
-    `several` maps a setting with several values to the trial's name for one of them, or to names
-    for its parts: "width depth". Missing settings are skipped; the last one varies fastest. Fields
-    in `first` come first. Raises ValueError if a value does not have one part per name.
+    `several` maps a setting with several values to the trial's name for one of them, or
+    to names for its parts: "width depth". Missing settings are skipped; the last one
+    varies fastest. Fields in `first` come first. Raises ValueError if a value does not
+    have one part per name.
     """
     trials = [first | without(settings, *several)]
     for setting, called in several.items():
@@ -48,13 +63,19 @@ def each(settings: dict, several: dict[str, str], **first) -> list[dict]:
         if setting in settings:
             values = [v if len(names) > 1 else (v,) for v in settings[setting]]
             if wrong := [v for v in values if len(v) != len(names)]:
-                raise ValueError(f"each of {setting} must be ({', '.join(names)}), got {wrong[0]}")
-            trials = [t | dict(zip(names, v, strict=True)) for t in trials for v in values]
+                raise ValueError(
+                    f"each of {setting} must be ({', '.join(names)}), got {wrong[0]}"
+                )
+            trials = [
+                t | dict(zip(names, v, strict=True)) for t in trials for v in values
+            ]
     return trials
 
 
 def require_between(low: float, high: float, **settings: Any) -> None:
-    """Raises ValueError for an empty setting, or a number in it that is not strictly in between."""
+    """Raises ValueError for an empty setting, or a number in it that is not strictly in
+    between.
+    """
     for name, value in settings.items():
         leaves = jax.tree.leaves(value)
         if not leaves:
@@ -71,17 +92,23 @@ def reproduced(holds: bool) -> str:
 
 
 def under_attack(refuted: bool, attacked: bool = False) -> str:
-    """The verdict on a statement under attack; undecided if neither `refuted` nor `attacked`."""
+    """The verdict on a statement under attack; undecided if neither `refuted` nor
+    `attacked`.
+    """
     return "counterexample" if refuted else "holds" if attacked else "undecided"
 
 
 def generator(key) -> np.random.Generator:
-    """A NumPy generator seeded by a trial's key; JAX would compile a sampler for every shape."""
+    """A NumPy generator seeded by a trial's key; JAX would compile a sampler for every
+    shape.
+    """
     return np.random.default_rng(np.asarray(jax.random.key_data(key)))
 
 
 def where(records: list[dict], **values) -> list[dict]:
-    return [r for r in records if all(r[name] == value for name, value in values.items())]
+    return [
+        r for r in records if all(r[name] == value for name, value in values.items())
+    ]
 
 
 def total(records: list[dict], name: str):

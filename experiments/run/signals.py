@@ -13,7 +13,9 @@ _sent_again: list[threading.Timer] = []  # those that may not have fired yet
 
 
 class Interrupted(BaseException):
-    """SIGTERM came. Not an Exception, so that no handler on the way mistakes it for a failure."""
+    """SIGTERM came. Not an Exception, so that no handler on the way mistakes it for a
+    failure.
+    """
 
 
 # Signal that stops a run -> the exception that it raises.
@@ -42,7 +44,8 @@ def ignore() -> None:
 def stop_signal(asks_first: bool):
     """Catches SIGTERM and Ctrl-C inside; yields a `Stop`.
 
-    With `asks_first` the first of them only sets `requested`; any other raises its exception, too.
+    With `asks_first` the first of them only sets `requested`; any other raises its
+    exception, too.
     """
     stop = Stop()
 
@@ -52,7 +55,9 @@ def stop_signal(asks_first: bool):
         if not waits:
             raise stop.requested
         if number == signal.SIGINT:
-            logging.info("stopping after the next steps, with a checkpoint; Ctrl-C again kills")
+            logging.info(
+                "stopping after the next steps, with a checkpoint; Ctrl-C again kills"
+            )
 
     previous = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
     try:
@@ -65,15 +70,18 @@ def stop_signal(asks_first: bool):
 
 
 def tell_unraisable(failure) -> None:
-    """Python's own hook, but silent about arrays that orbax gave up after one of them failed.
+    """Python's own hook, but silent about arrays that orbax gave up after one of them
+    failed.
 
-    Python ignores what a signal handler raises if it happens to run inside a callback of the
-    garbage collector, of which JAX has one. The signal is then sent again.
+    Python ignores what a signal handler raises if it happens to run inside a callback
+    of the garbage collector, of which JAX has one. The signal is then sent again.
     """
     for number, exception in STOP_SIGNALS.items():
         if isinstance(failure.exc_value, exception):
             main_thread = threading.main_thread().ident
-            again = threading.Timer(RESEND_SECONDS, signal.pthread_kill, (main_thread, number))
+            again = threading.Timer(
+                RESEND_SECONDS, signal.pthread_kill, (main_thread, number)
+            )
             again.daemon = True
             _sent_again.append(again)
             again.start()

@@ -1,8 +1,9 @@
 """Small data sets: what they are, how to load a whole split, and how to prepare them.
 
-`digits` comes with scikit-learn. The others are read from a directory that `make data` fills:
-DATA_DIR/arrays/NAME/SPLIT/ holds images.npy, labels.npy and manifest.json, with size and sha256 of
-both. Reading needs no more; only `prepare` needs tensorflow_datasets, TensorFlow or the network.
+`digits` comes with scikit-learn. The others are read from a directory that `make data`
+fills: DATA_DIR/arrays/NAME/SPLIT/ holds images.npy, labels.npy and manifest.json, with
+size and sha256 of both. Reading needs no more; only `prepare` needs
+tensorflow_datasets, TensorFlow or the network.
 """
 
 import dataclasses
@@ -23,9 +24,13 @@ from identity_matters.images import imagenet
 from identity_matters.paths import expand_home
 
 CHUNK_EXAMPLES = 1000  # decoded per call, which is faster than one by one
-DOWNLOAD_RETRIES = 1  # tensorflow_datasets' default retries an unreachable host for minutes
+# tensorflow_datasets' default retries an unreachable host for minutes
+DOWNLOAD_RETRIES = 1
 # These must be downloaded by hand, behind a login; we require both.
-IMAGENET_TRAIN, IMAGENET_VALIDATION = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
+IMAGENET_TRAIN, IMAGENET_VALIDATION = (
+    "ILSVRC2012_img_train.tar",
+    "ILSVRC2012_img_val.tar",
+)
 IMAGENET_ARCHIVES = (IMAGENET_TRAIN, IMAGENET_VALIDATION)
 IMAGENET_ORIGIN = "https://image-net.org/download-images (it asks for an account)"
 
@@ -38,8 +43,10 @@ class Source:
     image_shape: tuple[int, int, int]  # (height, width, channels) of its uint8 images
     pixel_max: int  # the largest pixel value
     num_classes: int  # labels are 0 ... num_classes - 1
-    splits: dict[str, int]  # their sizes, as published or as `origin` says; loading checks them
-    tfds_name: str  # its name, with version, in tensorflow_datasets; empty if a package contains it
+    # their sizes, as published or as `origin` says; loading checks them
+    splits: dict[str, int]
+    # its name, with version, in tensorflow_datasets; empty if a package contains it
+    tfds_name: str
     archive: str  # the published file, which is downloaded
     origin: str  # who published it, and where
 
@@ -53,9 +60,12 @@ SOURCES = {
         splits={"all": 1797, "train": 1347, "test": 450},
         tfds_name="",
         archive="",
-        origin="the test set of Alpaydin & Kaynak 1998, optical recognition of handwritten digits"
-        " (UCI), as scikit-learn carries it, which defines no split; ours: train is the first 1347"
-        " images in its order, test the other 450, all is both",
+        origin=(
+            "the test set of Alpaydin & Kaynak 1998, optical recognition of handwritten"
+            " digits (UCI), as scikit-learn carries it, which defines no split; ours:"
+            " train is the first 1347 images in its order, test the other 450, all is"
+            " both"
+        ),
     ),
     **{
         f"cifar{num_classes}": Source(
@@ -66,7 +76,9 @@ SOURCES = {
             splits={"train": 50_000, "test": 10_000},
             tfds_name=f"cifar{num_classes}:3.0.2",
             archive=f"cifar-{num_classes}-binary.tar.gz",
-            origin=f"Krizhevsky 2009, https://www.cs.toronto.edu/~kriz/cifar.html{note}",
+            origin=(
+                f"Krizhevsky 2009, https://www.cs.toronto.edu/~kriz/cifar.html{note}"
+            ),
         )
         for num_classes, note in ((10, ""), (100, "; fine labels"))
     },
@@ -77,15 +89,21 @@ NAMES = (*SOURCES, imagenet.NAME)
 def find_source(name: str) -> Source:
     """The `Source` called `name`; raises ValueError for an unknown name."""
     if name not in SOURCES:
-        raise ValueError(f"there is no data set {name!r}; there are {', '.join(SOURCES)}")
+        raise ValueError(
+            f"there is no data set {name!r}; there are {', '.join(SOURCES)}"
+        )
     return SOURCES[name]
 
 
-def load(name: str, split: str, data_dir: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray]:
-    """All images, uint8[n, height, width, channels], and labels, int64[n], of a split in SOURCES.
+def load(
+    name: str, split: str, data_dir: str | os.PathLike[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """All images, uint8[n, height, width, channels], and labels, int64[n], of a split
+    in SOURCES.
 
-    `data_dir` is where `make data` put the data sets; `digits` needs none. Raises ValueError for an
-    unknown name or split, data that are not prepared, a damaged file, or files of another data set.
+    `data_dir` is where `make data` put the data sets; `digits` needs none. Raises
+    ValueError for an unknown name or split, data that are not prepared, a damaged file,
+    or files of another data set.
     """
     source = find_source(name)
     require_prepared(name, split, data_dir)
@@ -103,7 +121,9 @@ def load(name: str, split: str, data_dir: str | os.PathLike[str]) -> tuple[np.nd
         expected = manifest.get(file)
         found = _fingerprint(path) if path.exists() else "no such file"
         if found != expected:
-            raise ValueError(f"{path} is damaged: expected {expected}, found {found}; {advice}")
+            raise ValueError(
+                f"{path} is damaged: expected {expected}, found {found}; {advice}"
+            )
         arrays.append(np.load(path, allow_pickle=False))
     try:
         return _check(source, split, *arrays)
@@ -112,11 +132,18 @@ def load(name: str, split: str, data_dir: str | os.PathLike[str]) -> tuple[np.nd
 
 
 def require_prepared(name: str, split: str, data_dir: str | os.PathLike[str]) -> None:
-    """Raises the ValueError of `load` if the data are not prepared, without reading them."""
+    """Raises the ValueError of `load` if the data are not prepared, without reading
+    them.
+    """
     source = find_source(name)
     if split not in source.splits:
-        raise ValueError(f"{name} has no split {split!r}; it has {', '.join(source.splits)}")
-    if source.tfds_name and not (_directory(source, split, data_dir) / "manifest.json").exists():
+        raise ValueError(
+            f"{name} has no split {split!r}; it has {', '.join(source.splits)}"
+        )
+    if (
+        source.tfds_name
+        and not (_directory(source, split, data_dir) / "manifest.json").exists()
+    ):
         advice = f"make data DATASETS={name} DATA_DIR={data_dir}"
         raise ValueError(f"{name} is not prepared in {data_dir}; run: {advice}")
 
@@ -128,7 +155,9 @@ def write(
     images: np.ndarray,
     labels: np.ndarray,
 ) -> None:
-    """Saves a decoded split under `data_dir`; the manifest is written last and makes it valid."""
+    """Saves a decoded split under `data_dir`; the manifest is written last and makes it
+    valid.
+    """
     _check(source, split, images, labels)
     directory = _directory(source, split, data_dir)
     directory.mkdir(parents=True, exist_ok=True)
@@ -190,15 +219,17 @@ def decode(source: Source, split: str, builder: Any) -> tuple[np.ndarray, np.nda
 
 
 def prepare(name: str, data_dir: str | os.PathLike[str]) -> list[pathlib.Path]:
-    """Prepares a data set of `NAMES` for `load`, imagenet2012 for `imagenet.EncodedImages`.
+    """Prepares a data set of `NAMES` for `load`, imagenet2012 for
+    `imagenet.EncodedImages`.
 
-    If the host of the data is unreachable, put the original archive into DATA_DIR/downloads/manual/
-    first; those of imagenet2012 always go there. Returns the directories of the decoded splits, or
-    of the files of imagenet2012.
+    If the host of the data is unreachable, put the original archive into
+    DATA_DIR/downloads/manual/ first; those of imagenet2012 always go there. Returns the
+    directories of the decoded splits, or of the files of imagenet2012.
 
     Raises:
-      ValueError: for an unknown name; if TensorFlow or an archive is missing, if an archive is
-        damaged or not the published one, or if the download fails. It names the archive.
+      ValueError: for an unknown name; if TensorFlow or an archive is missing, if an
+        archive is damaged or not the published one, or if the download fails. It names
+        the archive.
     """
     data_dir = pathlib.Path(expand_home(data_dir))
     if name == imagenet.NAME:
@@ -209,27 +240,38 @@ def prepare(name: str, data_dir: str | os.PathLike[str]) -> list[pathlib.Path]:
         return []
     directories = [_directory(source, split, data_dir) for split in source.splits]
     if not all((directory / "manifest.json").exists() for directory in directories):
-        builder = _built(name, source.tfds_name, data_dir, (source.archive,), source.origin)
+        builder = _built(
+            name, source.tfds_name, data_dir, (source.archive,), source.origin
+        )
         for split in source.splits:
             try:
                 images, labels = decode(source, split, builder)
             except Exception as error:  # of any type, from three libraries
                 raise ValueError(
                     f"the files of {name} in {builder.data_dir} cannot be read"
-                    f" ({_in_short(error)}); delete that directory and run make data again"
+                    f" ({_in_short(error)}); delete that directory and run make data"
+                    " again"
                 ) from error
             write(source, split, data_dir, images, labels)
     return directories
 
 
 def _built(
-    name: str, tfds_name: str, data_dir: pathlib.Path, archives: tuple[str, ...], origin: str
+    name: str,
+    tfds_name: str,
+    data_dir: pathlib.Path,
+    archives: tuple[str, ...],
+    origin: str,
 ) -> Any:
-    """The prepared builder; that of imagenet2012 turns CMYK and PNG files into RGB JPEGs."""
+    """The prepared builder; that of imagenet2012 turns CMYK and PNG files into RGB
+    JPEGs.
+    """
     for module in ("tensorflow", "tensorflow_datasets"):
         if importlib.util.find_spec(module) is None:
             advice = f"run: make data DATASETS={name}"
-            raise ValueError(f"preparing {name} needs {module}, which is not installed; {advice}")
+            raise ValueError(
+                f"preparing {name} needs {module}, which is not installed; {advice}"
+            )
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.download import downloader
 
@@ -242,13 +284,18 @@ def _built(
     if name == imagenet.NAME:
         missing = [archive for archive in archives if not (manual / archive).exists()]
         if missing:
-            raise ValueError(f"{manual} lacks {' and '.join(missing)}; get them {again}")
+            raise ValueError(
+                f"{manual} lacks {' and '.join(missing)}; get them {again}"
+            )
         synsets = builder.info.features["label"].names
         check_archives(manual, synsets, imagenet.PUBLISHED_EXAMPLES["validation"])
     settings = tfds.download.DownloadConfig(manual_dir=manual, try_download_gcs=False)
     try:
-        builder.download_and_prepare(download_config=settings, file_format=imagenet.FILE_FORMAT)
-    except Exception as error:  # what a damaged archive raises depends on where it is damaged
+        builder.download_and_prepare(
+            download_config=settings, file_format=imagenet.FILE_FORMAT
+        )
+    # what a damaged archive raises depends on where it is damaged
+    except Exception as error:
         raise ValueError(
             f"{name} cannot be prepared ({_in_short(error)}); if the download failed or"
             f" {' or '.join(archives)} is damaged, get the original {again}"
@@ -256,11 +303,14 @@ def _built(
     return builder
 
 
-def check_archives(manual: pathlib.Path, synsets: Sequence[str], validation_images: int) -> None:
+def check_archives(
+    manual: pathlib.Path, synsets: Sequence[str], validation_images: int
+) -> None:
     """Checks the names in ImageNet's two archives, before hours are spent on them.
 
-    tensorflow_datasets numbers the validation images by their sorted names and looks their labels
-    up in a list, so other names, or names with a directory in front, get wrong labels.
+    tensorflow_datasets numbers the validation images by their sorted names and looks
+    their labels up in a list, so other names, or names with a directory in front, get
+    wrong labels.
 
     Args:
       manual: the directory with `IMAGENET_ARCHIVES`.
@@ -270,7 +320,10 @@ def check_archives(manual: pathlib.Path, synsets: Sequence[str], validation_imag
     Raises:
       ValueError: if an archive is damaged or repacked; the message names it.
     """
-    images = [f"ILSVRC2012_val_{number:08d}.JPEG" for number in range(1, validation_images + 1)]
+    images = [
+        f"ILSVRC2012_val_{number:08d}.JPEG"
+        for number in range(1, validation_images + 1)
+    ]
     published = {
         IMAGENET_VALIDATION: images,
         IMAGENET_TRAIN: [f"{synset}.tar" for synset in synsets],
@@ -282,12 +335,15 @@ def check_archives(manual: pathlib.Path, synsets: Sequence[str], validation_imag
             with tarfile.open(path, "r:") as members:
                 found = members.getnames()
         except (OSError, EOFError, tarfile.TarError) as error:
-            raise ValueError(f"{path} is damaged ({_in_short(error)}); {advice}") from None
+            raise ValueError(
+                f"{path} is damaged ({_in_short(error)}); {advice}"
+            ) from None
         if sorted(found) != sorted(names):
             first = next(iter(sorted({*found} ^ {*names})), "one name twice")
             raise ValueError(
-                f"{path} is not the published archive: it should hold {len(names)} files,"
-                f" {names[0]} to {names[-1]}, holds {len(found)}, and differs at {first}; {advice}"
+                f"{path} is not the published archive: it should hold {len(names)}"
+                f" files, {names[0]} to {names[-1]}, holds {len(found)}, and differs at"
+                f" {first}; {advice}"
             )
 
 

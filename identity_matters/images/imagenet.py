@@ -1,11 +1,13 @@
-"""ImageNet (ILSVRC2012) as streams of batches: tensorflow_datasets' `imagenet2012`, read by grain.
+"""ImageNet (ILSVRC2012) as streams of batches: tensorflow_datasets' `imagenet2012`,
+read by grain.
 
-Grain maps over batch numbers, so the position of a stream is a step number; grain's own iterator
-state would depend on the number of workers. Augmentation depends on (seed, epoch, example) alone.
-So batches do not depend on how many threads, workers or hosts read, nor on where a stream began.
+Grain maps over batch numbers, so the position of a stream is a step number; grain's own
+iterator state would depend on the number of workers. Augmentation depends on (seed,
+epoch, example) alone. So batches do not depend on how many threads, workers or hosts
+read, nor on where a stream began.
 
-OpenCV decodes fast, and its wheel needs neither TensorFlow nor a compiler. It releases Python's
-interpreter lock, so threads are enough unless many cores wait for the lock.
+OpenCV decodes fast, and its wheel needs neither TensorFlow nor a compiler. It releases
+Python's interpreter lock, so threads are enough unless many cores wait for the lock.
 """
 
 import functools
@@ -33,43 +35,50 @@ NUM_CLASSES = 1000
 PUBLISHED_EXAMPLES = {"train": 1_281_167, "validation": 50_000}
 IMAGE_PIXELS = 224
 EVAL_SHORTER_SIDE_PIXELS = 256
-BATCHES_PER_THREAD = 2  # prefetched for each thread that makes them; a batch of 256 takes 39 MB
+# prefetched for each thread that makes them; a batch of 256 takes 39 MB
+BATCHES_PER_THREAD = 2
 _NEEDED = ("tensorflow_datasets", "array_record", "grain", "cv2")
-# Mean and standard deviation of the training images' channels, in pixel values: the usual ones
-# (torchvision's 0.485, 0.456, 0.406 and 0.229, 0.224, 0.225), for the normalisation mean_std.
+# Mean and standard deviation of the training images' channels, in pixel values: the
+# usual ones (torchvision's 0.485, 0.456, 0.406 and 0.229, 0.224, 0.225), for the
+# normalisation mean_std.
 CHANNEL_CONSTANTS = {
     "shift": np.array([[[[123.675, 116.28, 103.53]]]], np.float32),
     "divisor": np.array([[[[58.395, 57.12, 57.375]]]], np.float32),
 }
 _FINGERPRINTED = 64
-# A training crop covers this share of the image's area, at this aspect ratio (width / height): the
-# usual values (Szegedy et al. 2015; torchvision's RandomResizedCrop).
+# A training crop covers this share of the image's area, at this aspect ratio (width /
+# height): the usual values (Szegedy et al. 2015; torchvision's RandomResizedCrop).
 AREA_SHARE = (0.08, 1.0)
 ASPECT_RATIO = (3 / 4, 4 / 3)
 _LOG_ASPECT = (math.log(ASPECT_RATIO[0]), math.log(ASPECT_RATIO[1]))
-ATTEMPTS = 10  # draws until one fits; then the largest central crop of an allowed aspect ratio
-# Philox has a counter of four 64-bit words: the second is the example, the third the purpose. The
-# order of an epoch (`batches`) uses the same keys with both at 0.
+# draws until one fits; then the largest central crop of an allowed aspect ratio
+ATTEMPTS = 10
+# Philox has a counter of four 64-bit words: the second is the example, the third the
+# purpose. The order of an epoch (`batches`) uses the same keys with both at 0.
 _PURPOSE_VIEW = 1
-# Resizing is bilinear below this factor and, to avoid aliasing, by area from it on, which is rare.
+# Resizing is bilinear below this factor and, to avoid aliasing, by area from it on,
+# which is rare.
 _AREA_FROM_FACTOR = 2.0
 _JPEG_START = b"\xff\xd8\xff"
-# A marker of a JPEG. In the data of a scan ff 00 stands for the byte ff, and ff d0 to ff d7 are
-# restart markers; further bytes ff before a marker are padding.
+# A marker of a JPEG. In the data of a scan ff 00 stands for the byte ff, and ff d0 to
+# ff d7 are restart markers; further bytes ff before a marker are padding.
 _JPEG_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _JPEG_IMAGE_START, _JPEG_IMAGE_END, _JPEG_ALONE = 0xD8, 0xD9, 0x01
 _PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND"
 
 
 class DataError(ValueError):
-    """An image or file of the data set, or the memory for batches, fails while batches are made."""
+    """An image or file of the data set, or the memory for batches, fails while batches
+    are made.
+    """
 
 
 class EncodedImages:
-    """The encoded images of "train" or "validation": random access, from any thread or process.
+    """The encoded images of "train" or "validation": random access, from any thread or
+    process.
 
-    Raises ValueError if a package is missing or the split is not prepared in `data_dir`. Reading a
-    damaged file raises DataError, which names the file.
+    Raises ValueError if a package is missing or the split is not prepared in
+    `data_dir`. Reading a damaged file raises DataError, which names the file.
     """
 
     def __init__(self, data_dir: str | os.PathLike[str], split: str):
@@ -81,10 +90,13 @@ class EncodedImages:
         prepared = builder(self.data_dir)
         if not prepared.is_prepared():
             raise ValueError(
-                f"{NAME} is not prepared in {self.data_dir}; see: make data DATASETS={NAME}"
+                f"{NAME} is not prepared in {self.data_dir}; see: make data"
+                f" DATASETS={NAME}"
             )
         if split not in prepared.info.splits:
-            raise ValueError(f"{prepared.data_dir} has no {split} split; was its archive missing?")
+            raise ValueError(
+                f"{prepared.data_dir} has no {split} split; was its archive missing?"
+            )
         raw = tfds.decode.DeserializeMethod.RAW_BYTES
         self._source = prepared.as_data_source(split=split, deserialize_method=raw)
 
@@ -96,7 +108,9 @@ class EncodedImages:
         return len(self._source)
 
     def fingerprint(self) -> dict:
-        """JSON-able: the number of examples; a digest of some labels, file names and file sizes."""
+        """JSON-able: the number of examples; a digest of some labels, file names and
+        file sizes.
+        """
         some = np.unique(np.linspace(0, len(self) - 1, _FINGERPRINTED).astype(np.int64))
         digest = hashlib.sha256()
         for image, label, name in self.read(some):
@@ -105,16 +119,19 @@ class EncodedImages:
 
     def read(self, indices: Iterable[int]) -> Iterator[tuple[bytes, int, str]]:
         """Yields (encoded image, label, file name) for each of `indices`: int[n]."""
-        # One by one: array_record's `__getitems__` starts new threads for each call, one per file.
+        # One by one: array_record's `__getitems__` starts new threads for each call,
+        # one per file.
         for index in map(int, indices):
             try:
                 record = _parse(self._source[index])
             except Exception as error:
                 info = builder(self.data_dir).info.splits[self.split]
-                file = np.searchsorted(np.cumsum(info.shard_lengths), index, side="right")
+                file = np.searchsorted(
+                    np.cumsum(info.shard_lengths), index, side="right"
+                )
                 raise DataError(
-                    f"{info.filepaths[file]} is damaged: record {index} of the {self.split} split"
-                    f" cannot be read ({error})"
+                    f"{info.filepaths[file]} is damaged: record {index} of the"
+                    f" {self.split} split cannot be read ({error})"
                 ) from error
             yield record
 
@@ -138,8 +155,8 @@ def builder(data_dir: str | os.PathLike[str], name: str = NAME) -> Any:
     """The builder of tensorflow_datasets for `name` in `data_dir`, prepared or not.
 
     Raises:
-      ValueError: if `data_dir` holds the data set in another format, as tensorflow_datasets itself
-        prepares it by default, or is damaged.
+      ValueError: if `data_dir` holds the data set in another format, as
+        tensorflow_datasets itself prepares it by default, or is damaged.
     """
     import tensorflow_datasets as tfds
 
@@ -149,8 +166,8 @@ def builder(data_dir: str | os.PathLike[str], name: str = NAME) -> Any:
         dataset = name.partition(":")[0]
         raise ValueError(
             f"{data_dir} holds {dataset} in another form than {FILE_FORMAT} files"
-            f" ({runs.first_line(error.__cause__ or error)}); prepare it in another directory:"
-            f" make data DATASETS={dataset} DATA_DIR=..."
+            f" ({runs.first_line(error.__cause__ or error)}); prepare it in another"
+            f" directory: make data DATASETS={dataset} DATA_DIR=..."
         ) from error
 
 
@@ -164,7 +181,9 @@ def require_packages() -> None:
 
 @functools.cache
 def _end_with_parent() -> None:
-    """In a worker process, exits as soon as the parent process has ended, for whatever reason."""
+    """In a worker process, exits as soon as the parent process has ended, for whatever
+    reason.
+    """
     if (parent := multiprocessing.parent_process()) is None:
         return
 
@@ -176,19 +195,28 @@ def _end_with_parent() -> None:
 
 
 def stream(
-    make_batch: Callable[[int], dict], first: int, count: int, *, threads: int, processes: int
+    make_batch: Callable[[int], dict],
+    first: int,
+    count: int,
+    *,
+    threads: int,
+    processes: int,
 ) -> Any:
-    """Iterates over ``make_batch(i)`` for the `count` numbers i from `first`, in order, prefetched.
+    """Iterates over ``make_batch(i)`` for the `count` numbers i from `first`, in order,
+    prefetched.
 
-    `make_batch` is picklable; the iterator raises its errors, and ``close()`` ends its threads and
-    processes. Each of `processes` workers, or this process if that is 0, makes `threads` batches
-    at the same time: about one per core, more if storage is slow to answer. Workers pass batches
-    through /dev/shm; if that is too small, the iterator raises DataError.
+    `make_batch` is picklable; the iterator raises its errors, and ``close()`` ends its
+    threads and processes. Each of `processes` workers, or this process if that is 0,
+    makes `threads` batches at the same time: about one per core, more if storage is
+    slow to answer. Workers pass batches through /dev/shm; if that is too small, the
+    iterator raises DataError.
     """
     import grain.python as grain
 
     ahead = BATCHES_PER_THREAD * threads
-    dataset = grain.MapDataset.range(first, first + count).map(functools.partial(_make, make_batch))
+    dataset = grain.MapDataset.range(first, first + count).map(
+        functools.partial(_make, make_batch)
+    )
     dataset = dataset.to_iter_dataset(grain.ReadOptions(threads, ahead))
     if processes:
         dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(processes, ahead))
@@ -212,8 +240,9 @@ class _Stream:
             if f"exit code -{signal.SIGBUS.value}" not in str(error):
                 raise
             raise DataError(
-                "/dev/shm is too small for the batches of worker processes; give the container"
-                " more (docker run --shm-size=8g), or set data.worker_processes=0"
+                "/dev/shm is too small for the batches of worker processes; give the"
+                " container more (docker run --shm-size=8g), or set"
+                " data.worker_processes=0"
             ) from error
 
     def close(self) -> None:
@@ -228,9 +257,11 @@ def _make(make_batch, number) -> dict:
 def read_train(
     encoded: EncodedImages, indices, epochs, seed: int, *, pixels: int = IMAGE_PIXELS
 ) -> dict:
-    """Training images for `indices` and `epochs`, int[b], each with a random crop and flip.
+    """Training images for `indices` and `epochs`, int[b], each with a random crop and
+    flip.
 
-    Returns {"images": u8[b, pixels, pixels, 3], "labels": i32[b]}. Errors are those of `decode`.
+    Returns {"images": u8[b, pixels, pixels, 3], "labels": i32[b]}. Errors are those of
+    `decode`.
     """
 
     def view(image, place, out):
@@ -247,9 +278,14 @@ def read_test(
     pixels: int = IMAGE_PIXELS,
     shorter_side_pixels: int = EVAL_SHORTER_SIDE_PIXELS,
 ) -> dict:
-    """The same for evaluation: central crops of images resized to `shorter_side_pixels`."""
+    """The same for evaluation: central crops of images resized to
+    `shorter_side_pixels`.
+    """
     return _views(
-        encoded, indices, pixels, lambda image, _, out: eval_view(image, shorter_side_pixels, out)
+        encoded,
+        indices,
+        pixels,
+        lambda image, _, out: eval_view(image, shorter_side_pixels, out),
     )
 
 
@@ -273,7 +309,9 @@ class Crop(NamedTuple):
 
 @functools.cache
 def _cv2():
-    """OpenCV, with one thread per call: the pipeline processes many images at once already."""
+    """OpenCV, with one thread per call: the pipeline processes many images at once
+    already.
+    """
     import cv2
 
     cv2.setNumThreads(1)
@@ -283,23 +321,28 @@ def _cv2():
 def decode(encoded: bytes, name: str) -> np.ndarray:
     """Decodes a JPEG or a PNG, whatever its file name, as RGB: u8[height, width, 3].
 
-    Grey, CMYK and transparent images are converted. Orientation metadata is ignored, as in
-    TensorFlow. Bytes after the image's end do no harm.
+    Grey, CMYK and transparent images are converted. Orientation metadata is ignored, as
+    in TensorFlow. Bytes after the image's end do no harm.
 
     Raises:
-      DataError: with `name`, if the file has no end marker, the decoder gives up, or it is of
-        neither kind. Decoders fill what they cannot read with grey; as with TensorFlow, damage
-        within an image that has its end marker goes unnoticed.
+      DataError: with `name`, if the file has no end marker, the decoder gives up, or it
+        is of neither kind. Decoders fill what they cannot read with grey; as with
+        TensorFlow, damage within an image that has its end marker goes unnoticed.
     """
-    # OpenCV 5 rejects most truncated files; earlier versions fill them up with grey or old memory.
+    # OpenCV 5 rejects most truncated files; earlier versions fill them up with grey or
+    # old memory.
     if encoded.startswith(_JPEG_START):
         complete = _has_jpeg_end(encoded)
     elif encoded.startswith(_PNG_START):
         complete = _PNG_END in encoded
     else:
-        raise DataError(f"{name} is neither a JPEG nor a PNG: it begins with {encoded[:8].hex()}")
+        raise DataError(
+            f"{name} is neither a JPEG nor a PNG: it begins with {encoded[:8].hex()}"
+        )
     if not complete:
-        raise DataError(f"{name} is truncated: {len(encoded)} bytes without an end marker")
+        raise DataError(
+            f"{name} is truncated: {len(encoded)} bytes without an end marker"
+        )
     cv2 = _cv2()
     flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
     try:
@@ -307,15 +350,18 @@ def decode(encoded: bytes, name: str) -> np.ndarray:
     except cv2.error as error:
         raise DataError(f"{name} cannot be decoded: {error.err}") from None
     if image is None:
-        raise DataError(f"{name} cannot be decoded: it is damaged or of an unknown kind")
+        raise DataError(
+            f"{name} cannot be decoded: it is damaged or of an unknown kind"
+        )
     return image
 
 
 def _has_jpeg_end(encoded: bytes) -> bool:
-    """Whether the markers of a JPEG, followed from its start, reach the end of its image.
+    """Whether the markers of a JPEG, followed from its start, reach the end of its
+    image.
 
-    The lengths of segments are respected, so thumbnails, which lie within segments, do not count,
-    nor does what follows the image.
+    The lengths of segments are respected, so thumbnails, which lie within segments, do
+    not count, nor does what follows the image.
     """
     position = 2  # after the marker of the image's start
     while marker := _JPEG_MARKER.search(encoded, position):
@@ -330,8 +376,12 @@ def _has_jpeg_end(encoded: bytes) -> bool:
     return False
 
 
-def draw_view(height: int, width: int, *, seed: int, epoch: int, example: int) -> tuple[Crop, bool]:
-    """A random crop, uniform in position, area and log aspect ratio, and whether it is mirrored."""
+def draw_view(
+    height: int, width: int, *, seed: int, epoch: int, example: int
+) -> tuple[Crop, bool]:
+    """A random crop, uniform in position, area and log aspect ratio, and whether it is
+    mirrored.
+    """
     # The raw stream, which NumPy promises to keep; its distributions may change.
     key = np.array([seed, epoch], np.uint64)
     counter = np.array([0, example, _PURPOSE_VIEW, 0], np.uint64)
@@ -340,8 +390,13 @@ def draw_view(height: int, width: int, *, seed: int, epoch: int, example: int) -
     for area_draw, aspect_draw in zip(draws[::2], draws[1::2], strict=True):
         share = AREA_SHARE[0] + (AREA_SHARE[1] - AREA_SHARE[0]) * area_draw
         area = share * height * width
-        aspect = math.exp(_LOG_ASPECT[0] + (_LOG_ASPECT[1] - _LOG_ASPECT[0]) * aspect_draw)
-        crop_width, crop_height = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        aspect = math.exp(
+            _LOG_ASPECT[0] + (_LOG_ASPECT[1] - _LOG_ASPECT[0]) * aspect_draw
+        )
+        crop_width, crop_height = (
+            round(math.sqrt(area * aspect)),
+            round(math.sqrt(area / aspect)),
+        )
         if 0 < crop_width <= width and 0 < crop_height <= height:
             top = int(down * (height - crop_height + 1))
             left = int(across * (width - crop_width + 1))
@@ -354,7 +409,9 @@ def draw_view(height: int, width: int, *, seed: int, epoch: int, example: int) -
 
 
 def train_view(image: np.ndarray, view: tuple[Crop, bool], out: np.ndarray) -> None:
-    """Writes the view of u8[h, w, 3] `image` that `draw_view` chose to `out`: u8[p, p, 3]."""
+    """Writes the view of u8[h, w, 3] `image` that `draw_view` chose to `out`: u8[p, p,
+    3].
+    """
     (top, left, height, width), mirrored = view
     _resize(image[top : top + height, left : left + width], out)
     if mirrored:
@@ -362,7 +419,9 @@ def train_view(image: np.ndarray, view: tuple[Crop, bool], out: np.ndarray) -> N
 
 
 def eval_view(image: np.ndarray, shorter_side_pixels: int, out: np.ndarray) -> None:
-    """Writes the centre of `image`, resized to `shorter_side_pixels` >= p, to `out` u8[p, p, 3]."""
+    """Writes the centre of `image`, resized to `shorter_side_pixels` >= p, to `out`
+    u8[p, p, 3].
+    """
     pixels = len(out)
     sides = image.shape[:2]
     height, width = (round(side * shorter_side_pixels / min(sides)) for side in sides)

@@ -1,8 +1,9 @@
-"""A miniature `imagenet2012`, for tests, benchmarks and a first try, without TensorFlow.
+"""A miniature `imagenet2012`, for tests, benchmarks and a first try, without
+TensorFlow.
 
-`write` makes one from any JPEGs, `prepare` from generated images of a few classes that a network
-can learn to tell apart. The files are what tensorflow_datasets' own builder would write, except
-that the examples keep the order in which they are given.
+`write` makes one from any JPEGs, `prepare` from generated images of a few classes that
+a network can learn to tell apart. The files are what tensorflow_datasets' own builder
+would write, except that the examples keep the order in which they are given.
 """
 
 import os
@@ -27,12 +28,17 @@ _TRAIN_EXAMPLES_PER_VALIDATION = 4
 def prepare(data_dir: str | os.PathLike[str], train_examples: int) -> pathlib.Path:
     """Makes a data set of `CLASSES` classes under `data_dir`, unless it exists.
 
-    A fifth of all images, and at least `CLASSES`, are for validation. Returns the directory to pass
-    on as `data_dir`. Raises ValueError for fewer training examples than classes.
+    A fifth of all images, and at least `CLASSES`, are for validation. Returns the
+    directory to pass on as `data_dir`. Raises ValueError for fewer training examples
+    than classes.
     """
     if train_examples < CLASSES:
-        raise ValueError(f"a miniature needs {CLASSES} examples or more, got {train_examples}")
-    target = pathlib.Path(expand_home(data_dir)) / f"imagenet_miniature_{train_examples}"
+        raise ValueError(
+            f"a miniature needs {CLASSES} examples or more, got {train_examples}"
+        )
+    target = (
+        pathlib.Path(expand_home(data_dir)) / f"imagenet_miniature_{train_examples}"
+    )
     if target.exists():
         return target
     splits = {}
@@ -44,7 +50,9 @@ def prepare(data_dir: str | os.PathLike[str], train_examples: int) -> pathlib.Pa
         names = [f"{split}_{i}.JPEG" for i in range(count)]
         splits[split] = list(zip(images, labels, names, strict=True))
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as scratch:
+    with tempfile.TemporaryDirectory(
+        dir=target.parent, prefix=f".{target.name}."
+    ) as scratch:
         made = pathlib.Path(scratch) / "made"
         write(made, splits)
         try:
@@ -58,9 +66,11 @@ def prepare(data_dir: str | os.PathLike[str], train_examples: int) -> pathlib.Pa
 def generate_jpegs(
     count: int, seed: int, *, scale: float = 1.0, labels: list[int] | None = None
 ) -> list[bytes]:
-    """`count` JPEGs of smooth random colours and some noise; sides are `scale` times ImageNet's.
+    """`count` JPEGs of smooth random colours and some noise; sides are `scale` times
+    ImageNet's.
 
-    With `labels`, one for each image, the relative phases of the colours are those of the label.
+    With `labels`, one for each image, the relative phases of the colours are those of
+    the label.
     """
     import cv2
 
@@ -73,23 +83,34 @@ def generate_jpegs(
         waves = rng.uniform(-20, 20, (3, 2))
         offsets = rng.uniform(0, 6, (3, 1, 1))
         if labels is not None:
-            # One wave for all colours, so that their relative phases are the same everywhere.
+            # One wave for all colours, so that their relative phases are the same
+            # everywhere.
             waves[:] = waves[:1]
-            turns = np.random.default_rng(labels[number]).uniform(0, 2 * np.pi, (3, 1, 1))
+            turns = np.random.default_rng(labels[number]).uniform(
+                0, 2 * np.pi, (3, 1, 1)
+            )
             offsets = offsets[:1] + turns
         phases = waves[:, :1, None] * rows[None, :, None] + waves[:, 1:, None] * columns
         smooth = 127 + 90 * np.sin(phases + offsets)
-        noisy = smooth.transpose(1, 2, 0) + _NOISE * rng.standard_normal((height, width, 3))
+        noisy = smooth.transpose(1, 2, 0) + _NOISE * rng.standard_normal(
+            (height, width, 3)
+        )
         image = np.clip(noisy[..., ::-1], 0, 255).astype(np.uint8)  # OpenCV takes BGR
-        _, jpeg = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, _GENERATED_QUALITY])
+        _, jpeg = cv2.imencode(
+            ".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, _GENERATED_QUALITY]
+        )
         encoded.append(jpeg.tobytes())
     return encoded
 
 
-def write(data_dir: str | os.PathLike[str], splits: dict, *, shards: int = 2) -> pathlib.Path:
-    """Writes an `imagenet2012` under `data_dir`, up to `shards` files a split; returns its folder.
+def write(
+    data_dir: str | os.PathLike[str], splits: dict, *, shards: int = 2
+) -> pathlib.Path:
+    """Writes an `imagenet2012` under `data_dir`, up to `shards` files a split; returns
+    its folder.
 
-    `splits` has, for "train" and "validation", a list of (encoded image, label, file name).
+    `splits` has, for "train" and "validation", a list of (encoded image, label, file
+    name).
     """
     builder = imagenet.builder(data_dir)
     import tensorflow_datasets as tfds
@@ -97,10 +118,14 @@ def write(data_dir: str | os.PathLike[str], splits: dict, *, shards: int = 2) ->
     directory = pathlib.Path(builder.data_dir)
     directory.mkdir(parents=True)
     most = -(-max(map(len, splits.values())) // shards)
-    writer = tfds.core.SequentialWriter(builder.info, most, file_format=imagenet.FILE_FORMAT)
+    writer = tfds.core.SequentialWriter(
+        builder.info, most, file_format=imagenet.FILE_FORMAT
+    )
     writer.initialize_splits(list(splits))
     names = ("image", "label", "file_name")
     for split, examples in splits.items():
-        writer.add_examples({split: [dict(zip(names, one, strict=True)) for one in examples]})
+        writer.add_examples(
+            {split: [dict(zip(names, one, strict=True)) for one in examples]}
+        )
     writer.close_all()
     return directory

@@ -8,13 +8,14 @@ Symbols, throughout this package (the paper's letters on the left):
 * ``Sigma``: f64[d, d], the second moment ``E[x x^T]`` of the inputs
 * ``E``: f64[d, d], ``(I + A_l) ... (I + A_1) - R``
 * ``f - C``: excess risk, ``||E Sigma^{1/2}||_F^2`` (Claim 2.3)
-* ``tau``: ``|||A||| = max_i ||A_i||`` in spectral norm; ``B_tau`` is the ball of that radius
+* ``tau``: ``|||A||| = max_i ||A_i||`` in spectral norm; ``B_tau`` is the ball of that
+  radius
 * ``gamma``: ``max(|log sigma_max(R)|, |log sigma_min(R)|)`` (Theorem 2.1)
 
-The NumPy functions, such as `factorize`, always compute in float64. The JAX functions reject
-float32; JAX makes float64 arrays only after ``jax.config.update("jax_enable_x64", True)``. The
-exceptions are `sampled`, nets that are trained on samples, and `random_points`, which run in
-float32 on accelerators.
+The NumPy functions, such as `factorize`, always compute in float64. The JAX functions
+reject float32; JAX makes float64 arrays only after
+``jax.config.update("jax_enable_x64", True)``. The exceptions are `sampled`, nets that
+are trained on samples, and `random_points`, which run in float32 on accelerators.
 """
 
 import importlib
@@ -56,7 +57,8 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # The names above that need JAX -> their module, which is imported when one is first used.
+    # The names above that need JAX -> their module, which is imported when one is first
+    # used.
     _OF_JAX = {
         "Descent": "descent",
         "Rules": "descent",

@@ -1,6 +1,8 @@
-"""Critical points of the risk of a linear residual net: where they are, and where none can be.
+"""Critical points of the risk of a linear residual net: where they are, and where none
+can be.
 
-The searches take stacks of layers padded with zeros, so that one compilation serves all depths.
+The searches take stacks of layers padded with zeros, so that one compilation serves all
+depths.
 """
 
 import functools
@@ -24,13 +26,20 @@ def risk_hessian(A: Array, R: Array, Sigma: Array) -> jax.Array:
 
 @jax.jit
 def find_critical_points(
-    A: Array, R: Array, Sigma: Array, depth: int | Array, *, steps: int, gradient_tolerance: float
+    A: Array,
+    R: Array,
+    Sigma: Array,
+    depth: int | Array,
+    *,
+    steps: int,
+    gradient_tolerance: float,
 ) -> dict[str, jax.Array]:
     """`solvers.least_squares` on ``grad f = 0`` from a batch of starts.
 
-    A: f64[n, max_depth, d, d], the starts; R and Sigma: f64[n, d, d]; depth: int[], shared. Returns
-    the ends "A", of the same shape, with "gradient_norm" and "excess", f64[n]. An end may be only a
-    local minimum of the gradient's norm, so check "gradient_norm".
+    A: f64[n, max_depth, d, d], the starts; R and Sigma: f64[n, d, d]; depth: int[],
+    shared. Returns the ends "A", of the same shape, with "gradient_norm" and "excess",
+    f64[n]. An end may be only a local minimum of the gradient's norm, so check
+    "gradient_norm".
     """
 
     def find(start, target, second_moment):
@@ -63,10 +72,12 @@ def least_gradients(
     steps: int,
     learning_rate: float,
 ) -> tuple[jax.Array, jax.Array]:
-    """Minimises ``||grad f||_F`` over B_tau from each start, by projected Adam on its logarithm.
+    """Minimises ``||grad f||_F`` over B_tau from each start, by projected Adam on its
+    logarithm.
 
-    A: f64[n, max_depth, d, d]; R, Sigma: f64[n, d, d]; tau: f64[n], radii in (0, 1); depth: int[].
-    Returns ``(A, gradient_norm)``, where ``|||A||| <= tau`` and gradient_norm is f64[n].
+    A: f64[n, max_depth, d, d]; R, Sigma: f64[n, d, d]; tau: f64[n], radii in (0, 1);
+    depth: int[]. Returns ``(A, gradient_norm)``, where ``|||A||| <= tau`` and
+    gradient_norm is f64[n].
     """
 
     def one(layers, target, second_moment, radius):
@@ -77,7 +88,9 @@ def least_gradients(
             return jnp.log(squared)
 
         def project(point):
-            return model.clip_singular_values(gradient_bound.leading_layers(point, depth), radius)
+            return model.clip_singular_values(
+                gradient_bound.leading_layers(point, depth), radius
+            )
 
         best, value = solvers.projected_adam(
             objective, project, layers, steps=steps, learning_rate=learning_rate

@@ -1,13 +1,13 @@
 """How long gradient flow takes on a scalar net, also past a saddle (V5, V6).
 
-See docs/theory/convergence.md. Everything is computed from logarithms and from differences without
-cancellation, so that targets and weights of any size keep their digits:
+See docs/theory/convergence.md. Everything is computed from logarithms and from
+differences without cancellation, so that targets and weights of any size keep their
+digits:
 
 w        the smallest weight, which moves from w_0 towards w_r, where the product is r
-c_i      w_i^2 - w^2 of the others, which the flow conserves; `roots` are the different sqrt(c_i)
-q        the product of the others, prod_i sqrt(w^2 + c_i)
-p, e     w q, and p - r
-u        w - w_r
+c_i      w_i^2 - w^2 of the others, which the flow conserves; `roots` are the different
+sqrt(c_i) q        the product of the others, prod_i sqrt(w^2 + c_i) p, e     w q, and p
+- r u        w - w_r
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from numpy.typing import ArrayLike
 
 from identity_matters.checks import real_array, real_number
 
-# Gauss-Legendre nodes per panel; panels are halved until the integral changes by less than this.
+# Gauss-Legendre nodes per panel; panels are halved until the integral changes by less
+# than this.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _LARGEST_CHANGE = 1e-10
 _MOST_HALVINGS = 8
-# The integrand changes by a factor of up to e^l per unit of the variable, a panel by e^4.
+# The integrand changes by a factor of up to e^l per unit of the variable, a panel by
+# e^4.
 _EXPONENT_PER_PANEL = 4.0
 # Values of all w_i that are held at a time.
 _CHUNK = 2**21
@@ -34,18 +36,21 @@ _ROOT_TOLERANCE = 1e-15
 
 
 def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
-    """Time of gradient flow from `w` until ``f - C = sigma (prod w - r)^2`` is at most `risk` (V5).
+    """Time of gradient flow from `w` until ``f - C = sigma (prod w - r)^2`` is at most
+    `risk` (V5).
 
-    The net is scalar, with weights ``w_i = 1 + A_i``; a diagonal net is one such net per entry.
-    Gradient flow conserves every ``c_i = w_i^2 - w_min^2``, so the smallest weight w moves by
+    The net is scalar, with weights ``w_i = 1 + A_i``; a diagonal net is one such net
+    per entry. Gradient flow conserves every ``c_i = w_i^2 - w_min^2``, so the smallest
+    weight w moves by
 
         dw/dt = -2 sigma (p - r) q,    q = prod_{i != min} sqrt(w^2 + c_i),    p = w q,
 
-    and the time is one integral over w. For r < 0 it is math.inf if two weights share the least
-    value, and exponential in the depth from weights with small noise (V6). It is also math.inf if
-    it exceeds the range of float64. Gradient descent with a small step size eta takes about
-    ``escape_time / eta`` updates. The relative error is about 1e-9 where the start is given: a
-    rounding of w or r changes the time as much as it changes ``log |prod w - r|``.
+    and the time is one integral over w. For r < 0 it is math.inf if two weights share
+    the least value, and exponential in the depth from weights with small noise (V6). It
+    is also math.inf if it exceeds the range of float64. Gradient descent with a small
+    step size eta takes about ``escape_time / eta`` updates. The relative error is about
+    1e-9 where the start is given: a rounding of w or r changes the time as much as it
+    changes ``log |prod w - r|``.
 
     Args:
       w: f64[l], the weights at the start, positive.
@@ -53,8 +58,8 @@ def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
       sigma: the second moment of the input, positive.
       risk: f - C at the end, positive and below ``sigma r^2``, the risk at the saddle.
     Raises:
-      ValueError: an argument is not as above, the product of the weights is beyond float64, or the
-        integral does not converge.
+      ValueError: an argument is not as above, the product of the weights is beyond
+        float64, or the integral does not converge.
 
     >>> # One weight, r = -1: p = w, dw/dt = -2 (w + 1), from 1 until w + 1 = 0.1.
     >>> round(escape_time([1.0], -1.0, 1.0, 0.01), 6), round(math.log(2 / 0.1) / 2, 6)
@@ -62,7 +67,8 @@ def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
     """
     w = np.sort(real_array("w", w, axes=1))
     r, sigma, risk = (
-        real_number(name, value) for name, value in (("r", r), ("sigma", sigma), ("risk", risk))
+        real_number(name, value)
+        for name, value in (("r", r), ("sigma", sigma), ("risk", risk))
     )
     if not (w > 0).all():
         raise ValueError(f"w must be a row of positive numbers, got {w.min()}")
@@ -70,7 +76,9 @@ def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
         raise ValueError(f"need sigma > 0 and risk > 0, got {sigma} and {risk}")
     last_error = math.sqrt(risk) / math.sqrt(sigma)
     if not last_error < abs(r):
-        raise ValueError(f"need 0 < risk < sigma r^2, got r = {r}, sigma = {sigma}, risk = {risk}")
+        raise ValueError(
+            f"need 0 < risk < sigma r^2, got r = {r}, sigma = {sigma}, risk = {risk}"
+        )
     first_error = _exact_error(w, r)
     if abs(first_error) <= last_error:
         return 0.0
@@ -79,7 +87,11 @@ def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
         return math.inf
     logs = path.log_times(first_error, last_error)
     log_time = float(np.logaddexp.reduce(logs)) - math.log(2 * sigma)
-    return math.exp(log_time) if log_time < math.log(np.finfo(np.float64).max) else math.inf
+    return (
+        math.exp(log_time)
+        if log_time < math.log(np.finfo(np.float64).max)
+        else math.inf
+    )
 
 
 def _exact_error(w: np.ndarray, r: float) -> float:
@@ -92,7 +104,9 @@ def _exact_error(w: np.ndarray, r: float) -> float:
     try:
         return (numerator * bottom - top * denominator) / (denominator * bottom)
     except OverflowError:
-        raise ValueError("the product of w must be within the range of float64") from None
+        raise ValueError(
+            "the product of w must be within the range of float64"
+        ) from None
 
 
 class _Path:
@@ -108,14 +122,18 @@ class _Path:
         self.log_r = math.log(abs(r))
         self.end = self.sign * math.exp(self._log_end())
         if abs(self.end) < np.finfo(np.float64).tiny:
-            raise ValueError(f"the smallest weight ends too close to 0 for float64, at r = {r}")
+            raise ValueError(
+                f"the smallest weight ends too close to 0 for float64, at r = {r}"
+            )
 
     def log_q(self, w: np.ndarray) -> np.ndarray:
         """``log q``, f64[n], for w, f64[n]."""
         return np.log(np.hypot(w[:, None], self.roots)) @ self.counts
 
     def _log_end(self) -> float:
-        """``log |w_r|``, from ``log |w| + log q = log |r|``, which increases with log |w|."""
+        """``log |w_r|``, from ``log |w| + log q = log |r|``, which increases with log
+        |w|.
+        """
 
         def missing(log_w: float) -> float:
             return log_w + float(self.log_q(np.exp([log_w]))[0]) - self.log_r
@@ -132,7 +150,8 @@ class _Path:
         with np.errstate(divide="ignore"):
             log_product = np.log(np.abs(w)) + self.log_q(w)
         is_same_side = w * self.sign > 0
-        # On the same side of 0 as w_r, log (p(w_r) / p(w)) is a sum of logarithms near 0.
+        # On the same side of 0 as w_r, log (p(w_r) / p(w)) is a sum of logarithms near
+        # 0.
         inner, ends = np.hypot(w[:, None], self.roots), np.hypot(self.end, self.roots)
         # On the other side they may not exist, and are not used.
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -145,7 +164,8 @@ class _Path:
     def log_times(self, first_error: float, last_error: float) -> list[float]:
         """Logarithms of the times, for ``sigma = 1/2``, on the parts of the way.
 
-        Near w_r the variable is log |u|, far from it log w, or asinh(w / g) if w passes 0.
+        Near w_r the variable is log |u|, far from it log w, or asinh(w / g) if w passes
+        0.
         """
         first = abs(self.start - self.end)
         if first < 0.1 * abs(self.end):  # rounding of w_r may matter
@@ -162,14 +182,18 @@ class _Path:
             begin, turn = self.start, self.end + side * max(last, middle)
             if self.sign > 0:
                 low, high = sorted((math.log(begin), math.log(turn)))
-                times.append(self._integrate(lambda s: (np.exp(s) - self.end, s), low, high))
+                times.append(
+                    self._integrate(lambda s: (np.exp(s) - self.end, s), low, high)
+                )
             else:
                 # 1/q has a peak of width roots[0] at 0, and e changes there over |w_r|.
                 g = min([abs(self.end), *self.roots[:1]])
                 low, high = sorted((math.asinh(begin / g), math.asinh(turn / g)))
 
                 def by_asinh(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-                    return g * np.sinh(s) - self.end, math.log(g / 2) + np.logaddexp(s, -s)
+                    return g * np.sinh(s) - self.end, math.log(g / 2) + np.logaddexp(
+                        s, -s
+                    )
 
                 for bounds in ((low, min(high, 0.0)), (max(low, 0.0), high)):
                     if bounds[0] < bounds[1]:
@@ -194,7 +218,9 @@ class _Path:
         return math.exp(_root(missing, low, high))
 
     def _integrate(self, way: Callable, low: float, high: float) -> float:
-        """Log of the integral of ``|dw| / (|e| q)`` where `way(s)` is ``(u, log |dw / ds|)``."""
+        """Log of the integral of ``|dw| / (|e| q)`` where `way(s)` is ``(u, log |dw /
+        ds|)``.
+        """
         count = math.ceil(self.depth * (high - low) / _EXPONENT_PER_PANEL) + 1
         before = math.nan
         for _ in range(_MOST_HALVINGS):
@@ -205,7 +231,9 @@ class _Path:
         raise ValueError("the integral for the time does not converge")
 
     def _sum(self, way: Callable, edges: np.ndarray) -> float:
-        """`_integrate` by Gauss-Legendre sums between neighbouring edges, f64[n + 1]."""
+        """`_integrate` by Gauss-Legendre sums between neighbouring edges, f64[n +
+        1].
+        """
         at_a_time = max(1, _CHUNK // (len(_NODES) * (1 + len(self.roots))))
         logs = []
         for begin in range(0, len(edges) - 1, at_a_time):
@@ -224,9 +252,13 @@ class _Path:
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where an increasing function is 0, from low to high; an end if rounding moved it there."""
+    """Where an increasing function is 0, from low to high; an end if rounding moved it
+    there.
+    """
     if function(low) >= 0:
         return low
     if function(high) <= 0:
         return high
-    return float(scipy.optimize.brentq(function, low, high, xtol=_ROOT_TOLERANCE, rtol=1e-15))
+    return float(
+        scipy.optimize.brentq(function, low, high, xtol=_ROOT_TOLERANCE, rtol=1e-15)
+    )

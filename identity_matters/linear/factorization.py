@@ -1,8 +1,10 @@
-"""Factorizations ``R = (I + A_l) ... (I + A_1)`` into layers of small norm (Theorem 2.1).
+"""Factorizations ``R = (I + A_l) ... (I + A_1)`` into layers of small norm (Theorem
+2.1).
 
-``R = U K V^T`` is the singular value decomposition of the target, det R > 0, and ``R = Q P`` its
-polar form, ``Q = U V^T``, ``P = V K V^T``. `svd` and `psd` are the paper's, with bounds in
-`identity_matters.paper`; the others are ours (F1 to F15 of docs/theory/factorization.md).
+``R = U K V^T`` is the singular value decomposition of the target, det R > 0, and ``R =
+Q P`` its polar form, ``Q = U V^T``, ``P = V K V^T``. `svd` and `psd` are the paper's,
+with bounds in `identity_matters.paper`; the others are ours (F1 to F15 of
+docs/theory/factorization.md).
 """
 
 from __future__ import annotations
@@ -23,7 +25,11 @@ from identity_matters.linear.matrix_powers import (
     principal_root_minus_identity,
     real_rotation_form,
 )
-from identity_matters.linear.optimum import layers_of_blocks, optimal_blocks, slowest_in_plane
+from identity_matters.linear.optimum import (
+    layers_of_blocks,
+    optimal_blocks,
+    slowest_in_plane,
+)
 from identity_matters.linear.shortest_path import PathSettings, layers_of_path, shorten
 from identity_matters.linear.target import (
     NotApplicableError,
@@ -38,14 +44,17 @@ _LEAST_EXPONENT_FOR_PAIRS = 32
 
 
 class Factorization(NamedTuple):
-    """|||A|||, and a function that builds A, f64[depth, d, d], which may take gigabytes."""
+    """|||A|||, and a function that builds A, f64[depth, d, d], which may take
+    gigabytes.
+    """
 
     norm: float
     build: Callable[[], np.ndarray]
 
 
 def polar_bound(gamma: float, depth: int) -> float:
-    """``(pi + 3 gamma) / l``, which the polar factorization never exceeds if l >= 3 gamma (F3).
+    """``(pi + 3 gamma) / l``, which the polar factorization never exceeds if l >= 3
+    gamma (F3).
 
     >>> round(polar_bound(gamma=0.5, depth=16), 4)
     0.2901
@@ -61,11 +70,13 @@ def factorize(
     path_max_dimension: int = 16,
     path_settings: PathSettings | None = None,
 ) -> np.ndarray:
-    """Writes R as a product of `depth` layers ``I + A_i`` of small norm: A, f64[depth, d, d].
+    """Writes R as a product of `depth` layers ``I + A_i`` of small norm: A, f64[depth,
+    d, d].
 
     >>> R = np.array([[0.0, -2.0], [2.0, 0.0]])  # a quarter turn and a stretch by 2
     >>> A = factorize(R, depth=8, method="polar")
-    >>> bool(np.allclose(np.linalg.matrix_power(np.eye(2) + A[0], 8), R))  # all layers are alike
+    >>> # All layers are alike.
+    >>> bool(np.allclose(np.linalg.matrix_power(np.eye(2) + A[0], 8), R))
     True
     >>> np.linalg.norm(A, 2, axis=(1, 2)).round(4)
     array([0.2238, 0.2238, 0.2238, 0.2238, 0.2238, 0.2238, 0.2238, 0.2238])
@@ -74,23 +85,30 @@ def factorize(
     ValueError: det R must be positive, got -exp(0); negate a row of R
 
     Methods:
-      svd: the paper's appendix A.1: layers for V^T, K and U; at least 3, or 2 for orthogonal R.
-      polar: every layer turns and stretches at once. All have the same norm, at most `polar_bound`.
-        For normal R whose negative eigenvalues have even multiplicity it is the least, if below 1.
+      svd: the paper's appendix A.1: layers for V^T, K and U; at least 3, or 2 for
+        orthogonal R.
+      polar: every layer turns and stretches at once. All have the same norm, at most
+        `polar_bound`. For normal R whose negative eigenvalues have even multiplicity it
+        is the least, if below 1.
       psd: R^{1/l} for a symmetric positive definite R.
-      root: the principal root, if R has no negative eigenvalue; for normal R as good as polar.
-      paired: for Q with eigenvalues -1: like polar, but each half turn continues past pi by the
-        angle that is optimal in its plane.
-      optimal: for 2 x 2 R, symmetric R, and normal R without a nonreal eigenvalue over a pair of
-        neighbouring negative ones: the least |||A||| wherever that is below 1 (F15).
-      path: a shortest path from I to R, sought numerically from the best of these and other starts,
-        and never worse than they are. Takes seconds for d = 16; see `PathSettings`.
-      best: optimal where it applies and its |||A||| is below 1, without a search. Otherwise
-        whichever has the least |||A|||; path only up to d = `path_max_dimension`.
+      root: the principal root, if R has no negative eigenvalue; for normal R as good as
+        polar.
+      paired: for Q with eigenvalues -1: like polar, but each half turn continues past
+        pi by the angle that is optimal in its plane.
+      optimal: for 2 x 2 R, symmetric R, and normal R without a nonreal eigenvalue over
+        a pair of neighbouring negative ones: the least |||A||| wherever that is below 1
+        (F15).
+      path: a shortest path from I to R, sought numerically from the best of these and
+        other starts, and never worse than they are. Takes seconds for d = 16; see
+        `PathSettings`.
+      best: optimal where it applies and its |||A||| is below 1, without a search.
+        Otherwise whichever has the least |||A|||; path only up to d =
+        `path_max_dimension`.
 
-    The product is R up to rounding, relative to ||R||. So for an R of large condition number its
-    smallest singular values may be off by cond(R) eps, and |||A||| may be below `norm_lower_bound`
-    by a share of that order: the layers are then a good factorization of another matrix.
+    The product is R up to rounding, relative to ||R||. So for an R of large condition
+    number its smallest singular values may be off by cond(R) eps, and |||A||| may be
+    below `norm_lower_bound` by a share of that order: the layers are then a good
+    factorization of another matrix.
 
     Args:
       R: f64[d, d], invertible with det R > 0; see `check_target`.
@@ -100,14 +118,16 @@ def factorize(
       path_settings: how hard path looks.
     Raises:
       ValueError: R, the depth or the method is not as above.
-      NotApplicableError: a ValueError; the method does not apply to R, or LAPACK or SciPy cannot
-        compute what it needs. Then best goes on with the other methods.
+      NotApplicableError: a ValueError; the method does not apply to R, or LAPACK or
+        SciPy cannot compute what it needs. Then best goes on with the other methods.
     """
     if method != "best" and method not in METHODS:
         raise ValueError(f"method must be one of {('best', *METHODS)}, got {method!r}")
     target = check_target(R)
     reason = f" = ceil(3 gamma) with gamma = {target.gamma:.6g}"
-    depth = check_depth(depth, target.least_depth, reason if target.least_depth > 1 else "")
+    depth = check_depth(
+        depth, target.least_depth, reason if target.least_depth > 1 else ""
+    )
     settings = path_settings or PathSettings()
     if method != "best":
         with contained(f"method {method}"):
@@ -123,15 +143,19 @@ def factorize(
         with contextlib.suppress(NotApplicableError), contained(name):
             candidates.append(factorization(target, depth, settings))
     if not candidates:
-        raise NotApplicableError("no method can factorize R: LAPACK fails on its polar form")
+        raise NotApplicableError(
+            "no method can factorize R: LAPACK fails on its polar form"
+        )
     return min(candidates, key=lambda candidate: candidate.norm).build()
 
 
 def relative_product_error(A: np.ndarray, R: np.ndarray) -> float:
-    """``||(I + A_l) ... (I + A_1) - R||_F / ||R||_F``: A is f64[depth, d, d], R is f64[d, d].
+    """``||(I + A_l) ... (I + A_1) - R||_F / ||R||_F``: A is f64[depth, d, d], R is
+    f64[d, d].
 
-    For an R of large condition number it may be of the order of eps although the product is another
-    matrix: ``||(I + A_l) ... (I + A_1) R^{-1} - I||`` can be larger by cond(R).
+    For an R of large condition number it may be of the order of eps although the
+    product is another matrix: ``||(I + A_l) ... (I + A_1) R^{-1} - I||`` can be larger
+    by cond(R).
     """
     A, R = real_array("A", A, axes=3), square_matrix("R", R)
     end_to_end = np.eye(len(R))
@@ -143,10 +167,14 @@ def relative_product_error(A: np.ndarray, R: np.ndarray) -> float:
 def _psd(target: Target, depth: int, settings: PathSettings) -> Factorization:
     if not target.is_symmetric:
         asymmetry = np.abs(target.R - target.R.T).max()
-        raise NotApplicableError(f"method psd needs a symmetric R, got |R - R^T| = {asymmetry:.3g}")
+        raise NotApplicableError(
+            f"method psd needs a symmetric R, got |R - R^T| = {asymmetry:.3g}"
+        )
     least = np.linalg.eigvalsh(target.R)[0]
     if least <= 0:
-        raise NotApplicableError(f"psd needs a positive definite R, got eigenvalue {least:.6g}")
+        raise NotApplicableError(
+            f"psd needs a positive definite R, got eigenvalue {least:.6g}"
+        )
     return _two_groups(target, _still(target), depth, rest_is_P=True)
 
 
@@ -163,10 +191,14 @@ def _polar_factor(target: Target) -> np.ndarray:
     return (P + P.T) / 2
 
 
-def _paired_form(target: Target, turn: RotationForm, planes: int, depth: int) -> RotationForm:
-    """Lengthens the `planes` largest turns, each by the psi that is best in its plane (F15).
+def _paired_form(
+    target: Target, turn: RotationForm, planes: int, depth: int
+) -> RotationForm:
+    """Lengthens the `planes` largest turns, each by the psi that is best in its plane
+    (F15).
 
-    Several become half turns, paired anew by P. The planes are invariant if R is normal.
+    Several become half turns, paired anew by P. The planes are invariant if R is
+    normal.
     """
     d = len(target.R)
     largest = np.argsort(-np.abs(turn.angles), kind="stable")[:planes]
@@ -178,17 +210,23 @@ def _paired_form(target: Target, turn: RotationForm, planes: int, depth: int) ->
     log_p = np.log(p).reshape(-1, 2)
     turned = np.pi if planes > 1 else turn.angles[largest[0]]
     psi = [
-        slowest_in_plane(abs(turned), float(np.mean(pair)), float(np.ptp(pair)) / 2, depth).psi
+        slowest_in_plane(
+            abs(turned), float(np.mean(pair)), float(np.ptp(pair)) / 2, depth
+        ).psi
         for pair in log_p
     ]
     angles = turned + np.copysign(psi, turned)
     others = np.setdiff1d(np.arange(d), columns)
     basis = np.concatenate([half_turned @ mixed, turn.basis[:, others]], axis=1)
-    return RotationForm(basis, np.concatenate([angles, np.delete(turn.angles, largest)]))
+    return RotationForm(
+        basis, np.concatenate([angles, np.delete(turn.angles, largest)])
+    )
 
 
 def _isoclinic_forms(R: np.ndarray) -> list[RotationForm]:
-    """For d = 4: rotations that turn all vectors at the pace of the `forced_vector` (F13)."""
+    """For d = 4: rotations that turn all vectors at the pace of the `forced_vector`
+    (F13).
+    """
     x = forced_vector(R) if len(R) == 4 else None
     if x is None:
         return []
@@ -204,10 +242,11 @@ def _isoclinic_forms(R: np.ndarray) -> list[RotationForm]:
 def _two_groups(
     target: Target, turn: RotationForm, depth: int, *, rest_is_P: bool = False
 ) -> Factorization:
-    """The layers of the path ``X(t) = e^{t Theta} e^{t B}``, which all have the same norm.
+    """The layers of the path ``X(t) = e^{t Theta} e^{t B}``, which all have the same
+    norm.
 
-    Theta is the logarithm of `turn`. ``e^B = e^{-Theta} R`` is the polar factor P (`rest_is_P`), or
-    any matrix that has a principal root.
+    Theta is the logarithm of `turn`. ``e^B = e^{-Theta} R`` is the polar factor P
+    (`rest_is_P`), or any matrix that has a principal root.
     """
     turning = turn.power_minus_identity(1 / depth)
     if rest_is_P:
@@ -215,7 +254,8 @@ def _two_groups(
     else:
         rest = target.R + turn.power_minus_identity(-1.0) @ target.R
         stretching = principal_root_minus_identity(rest, depth)
-    # A sum of small terms: forming I + A_i would cost digits, and l layers add up the errors.
+    # A sum of small terms: forming I + A_i would cost digits, and l layers add up the
+    # errors.
     layer = turning + stretching + turning @ stretching
 
     def build() -> np.ndarray:
@@ -236,7 +276,9 @@ def _paired(target: Target, depth: int, settings: PathSettings) -> Factorization
     turn = _polar_form(target)
     planes = int(np.count_nonzero(turn.angles == np.pi))
     if not planes:
-        raise NotApplicableError("paired needs a polar factor Q with eigenvalues -1; use polar")
+        raise NotApplicableError(
+            "paired needs a polar factor Q with eigenvalues -1; use polar"
+        )
     return _two_groups(target, _paired_form(target, turn, planes, depth), depth)
 
 
@@ -308,7 +350,9 @@ def _path(target: Target, depth: int, settings: PathSettings) -> Factorization:
     for _, start, own in sorted(ways, key=lambda way: way[0])[: settings.starts]:
         # A step of the search can be singular if R is I up to rounding.
         with contextlib.suppress(NotApplicableError), contained("a shorter path"):
-            layers = layers_of_path(shorten(np.eye(d) + start.build(), depth, own), depth)
+            layers = layers_of_path(
+                shorten(np.eye(d) + start.build(), depth, own), depth
+            )
             norm = largest_spectral_norm(layers)
             found.append(Factorization(norm, functools.partial(np.asarray, layers)))
     return min(found, key=lambda factorization: factorization.norm)

@@ -1,9 +1,11 @@
-"""The gradient inequality behind Theorem 2.2, in its two printed forms and corrected (eq. 2.3).
+"""The gradient inequality behind Theorem 2.2, in its two printed forms and corrected
+(eq. 2.3).
 
-Every form reads ``||grad f||_F^2 >= right(l, tau, sigma, f - C)`` where ``|||A||| <= tau < 1``.
-Both printed ones, "iclr2017" and "v3" (of arXiv), are false; there sigma is sigma_min(Sigma).
-"corrected" is true and tight; there it is sigma_+, the least non-zero eigenvalue.
-docs/theory/gradient_bound.md has the proofs, G1 to G10, and says what is wrong in print.
+Every form reads ``||grad f||_F^2 >= right(l, tau, sigma, f - C)`` where ``|||A||| <=
+tau < 1``. Both printed ones, "iclr2017" and "v3" (of arXiv), are false; there sigma is
+sigma_min(Sigma). "corrected" is true and tight; there it is sigma_+, the least non-zero
+eigenvalue. docs/theory/gradient_bound.md has the proofs, G1 to G10, and says what is
+wrong in print.
 """
 
 import fractions
@@ -21,20 +23,23 @@ from identity_matters.array_types import Array
 from identity_matters.checks import check_whole, real_array, real_number, square_matrix
 from identity_matters.linear import model, second_moment
 
-# log of the least sigma_min(Sigma) in the search, which starts there; far below the optimum.
+# log of the least sigma_min(Sigma) in the search, which starts there; far below the
+# optimum.
 _LEAST_LOG_EIGENVALUE = -7.0
 
 
 def gradient_bound_corrected(depth: Any, tau: Any, sigma: Any, excess: Any) -> Any:
-    """``4 l (1-tau)^{2l-2} sigma_+(Sigma) (f - C)``, at most ``||grad f||_F^2`` in B_tau (G3).
+    """``4 l (1-tau)^{2l-2} sigma_+(Sigma) (f - C)``, at most ``||grad f||_F^2`` in
+    B_tau (G3).
 
-    Equality holds at ``A_i = -tau I``, ``Sigma = s I`` (G7). Arguments broadcast; 0 <= tau < 1.
+    Equality holds at ``A_i = -tau I``, ``Sigma = s I`` (G7). Arguments broadcast; 0 <=
+    tau < 1.
     """
     return 4 * depth * (1 - tau) ** (2 * depth - 2) * sigma * excess
 
 
-# The right-hand sides as functions of (depth, tau, sigma, excess). Pure arithmetic: JAX may trace
-# them, and with `fractions.Fraction` arguments they are exact.
+# The right-hand sides as functions of (depth, tau, sigma, excess). Pure arithmetic: JAX
+# may trace them, and with `fractions.Fraction` arguments they are exact.
 BOUNDS: dict[str, Callable[..., Any]] = {
     "iclr2017": paper.gradient_bound_iclr2017,
     "v3": paper.gradient_bound_v3,
@@ -43,24 +48,29 @@ BOUNDS: dict[str, Callable[..., Any]] = {
 FORMS = tuple(BOUNDS)
 
 
-def gradient_lower_bound(A: Array, R: Array, Sigma: Array, form: str = "corrected") -> float:
+def gradient_lower_bound(
+    A: Array, R: Array, Sigma: Array, form: str = "corrected"
+) -> float:
     """The right-hand side of eq. (2.3) at A, with ``tau = |||A|||`` as measured there.
 
-    Of the forms only "corrected" is a true bound of ``||grad f||_F^2``. What float64 cannot tell
-    from 0 in Sigma is left out of it, so that it is one whatever the small eigenvalues are: with
-    Pi the projection on the others and sigma the least of them, it is
+    Of the forms only "corrected" is a true bound of ``||grad f||_F^2``. What float64
+    cannot tell from 0 in Sigma is left out of it, so that it is one whatever the small
+    eigenvalues are: with Pi the projection on the others and sigma the least of them,
+    it is
 
         4 l (1-tau)^{2l-2} sigma ||E Sigma^{1/2} Pi||_F^2,
 
-    less what rounding may add. This is (G3), as ``||E Sigma||_F >= ||E Sigma Pi||_F``. The printed
-    forms have the computed ``sigma_min(Sigma)`` and f - C. All hold up to the rounding of A and E.
+    less what rounding may add. This is (G3), as ``||E Sigma||_F >= ||E Sigma Pi||_F``.
+    The printed forms have the computed ``sigma_min(Sigma)`` and f - C. All hold up to
+    the rounding of A and E.
 
     Args:
       A: f64[depth, d, d] with ``|||A||| < 1``; R: f64[d, d].
       Sigma: f64[d, d], symmetric positive semidefinite.
       form: one of `FORMS`.
     Raises:
-      ValueError: an argument is not as above, or holds other things than finite real numbers.
+      ValueError: an argument is not as above, or holds other things than finite real
+        numbers.
       TypeError: an array is not float64.
 
     >>> jax.config.update("jax_enable_x64", True)
@@ -84,8 +94,12 @@ def gradient_lower_bound(A: Array, R: Array, Sigma: Array, form: str = "correcte
     return float(_corrected_right(np.asarray(A.shape[0]), tau, E, matrix))
 
 
-def _corrected_right(depth: np.ndarray, tau: Any, E: np.ndarray, Sigma: np.ndarray) -> np.ndarray:
-    """The corrected right-hand side by the kept part of Sigma, f64[...], for batched arguments."""
+def _corrected_right(
+    depth: np.ndarray, tau: Any, E: np.ndarray, Sigma: np.ndarray
+) -> np.ndarray:
+    """The corrected right-hand side by the kept part of Sigma, f64[...], for batched
+    arguments.
+    """
     kept = second_moment.kept_part(Sigma)
     excess = kept.squared_norm(E)
     # ||E Sigma||_F is at least sqrt(sigma excess) less this.
@@ -98,36 +112,43 @@ def _corrected_right(depth: np.ndarray, tau: Any, E: np.ndarray, Sigma: np.ndarr
 def squared_gradient_and_excess(
     A: Array, R: Array, Sigma: Array, depth: int | Array
 ) -> tuple[jax.Array, jax.Array]:
-    """``(||grad f||_F^2, f - C)``, f64[] each, at one point; a vmapped caller may mix depths.
+    """``(||grad f||_F^2, f - C)``, f64[] each, at one point; a vmapped caller may mix
+    depths.
 
-    A: f64[max_depth, d, d], padded with zeros from `depth`, int[], on; R and Sigma: f64[d, d]. The
-    padding does not change the map, and its gradient is not counted.
+    A: f64[max_depth, d, d], padded with zeros from `depth`, int[], on; R and Sigma:
+    f64[d, d]. The padding does not change the map, and its gradient is not counted.
     """
     excess, gradient = model.excess_risk_and_gradient(A, R, Sigma)
     return jnp.sum(leading_layers(gradient, depth) ** 2), excess
 
 
 def leading_layers(stack: Array, depth: int | Array) -> jax.Array:
-    """The stack, f64[max_depth, d, d], with zeros for the layers from `depth`, int[], on."""
+    """The stack, f64[max_depth, d, d], with zeros for the layers from `depth`, int[],
+    on.
+    """
     return jnp.where((jnp.arange(stack.shape[0]) < depth)[:, None, None], stack, 0.0)
 
 
 _evaluate = jax.jit(jax.vmap(squared_gradient_and_excess))
 
 
-def right_over_left(A: Array, R: Array, Sigma: Array, depth: Array, form: str) -> np.ndarray:
-    """Right-hand side of eq. (2.3) divided by ``||grad f||_F^2`` at a batch of points: f64[n].
+def right_over_left(
+    A: Array, R: Array, Sigma: Array, depth: Array, form: str
+) -> np.ndarray:
+    """Right-hand side of eq. (2.3) divided by ``||grad f||_F^2`` at a batch of points:
+    f64[n].
 
-    Above 1 the bound fails; where both sides vanish, as at an optimum, it is nan. The arrays are
-    those of `squared_gradient_and_excess`, batched, with |||A||| < 1. The right-hand side is that
-    of `gradient_lower_bound`. ValueError for arrays of anything but finite real numbers, KeyError
-    for an unknown form.
+    Above 1 the bound fails; where both sides vanish, as at an optimum, it is nan. The
+    arrays are those of `squared_gradient_and_excess`, batched, with |||A||| < 1. The
+    right-hand side is that of `gradient_lower_bound`. ValueError for arrays of anything
+    but finite real numbers, KeyError for an unknown form.
     """
     for name, array in {"A": A, "R": R, "Sigma": Sigma}.items():
         real_array(name, array)
     pending = _evaluate(A, R, Sigma, depth)
-    # NumPy computes eigenvalues while XLA evaluates gradients: two independent batched LAPACK calls
-    # in one compiled function deadlock on a CPU with two threads (seen with jaxlib 0.10.2).
+    # NumPy computes eigenvalues while XLA evaluates gradients: two independent batched
+    # LAPACK calls in one compiled function deadlock on a CPU with two threads (seen
+    # with jaxlib 0.10.2).
     tau = random_matrices.spectral_norms(np.asarray(A)).max(axis=1)
     depth, second_moments = np.asarray(depth), np.asarray(Sigma)
     if form != "corrected":
@@ -151,30 +172,45 @@ def _end_to_end(A: np.ndarray) -> np.ndarray:
 
 
 def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> float:
-    """A lower bound of ``||grad f||_F^2`` over B_tau when ``det R < 0``: no critical point inside.
+    """A lower bound of ``||grad f||_F^2`` over B_tau when ``det R < 0``: no critical
+    point inside.
 
-    ``4 l (1-tau)^{2l-2} sigma_min(Sigma)^2 ((1-tau)^l + sigma_min(R))^2`` (G10), with equality for
-    d = 1 at ``A_i = -tau``. It is 0 if rounding leaves it open whether Sigma is singular.
+    ``4 l (1-tau)^{2l-2} sigma_min(Sigma)^2 ((1-tau)^l + sigma_min(R))^2`` (G10), with
+    equality for d = 1 at ``A_i = -tau``. It is 0 if rounding leaves it open whether
+    Sigma is singular.
 
-    R and Sigma are f64[d, d], Sigma symmetric positive semidefinite. Raises ValueError if they are
-    not, for tau outside [0, 1), and unless det R is negative with ``sigma_min(R)`` above rounding.
+    R and Sigma are f64[d, d], Sigma symmetric positive semidefinite. Raises ValueError
+    if they are not, for tau outside [0, 1), and unless det R is negative with
+    ``sigma_min(R)`` above rounding.
     """
-    R, depth, tau = square_matrix("R", R), check_whole("depth", depth), real_number("tau", tau)
+    R, depth, tau = (
+        square_matrix("R", R),
+        check_whole("depth", depth),
+        real_number("tau", tau),
+    )
     matrix, eigenvalues = second_moment.check_second_moment(Sigma)
     if R.shape != matrix.shape:
-        raise ValueError(f"R and Sigma must be d x d, got shapes {R.shape} and {matrix.shape}")
+        raise ValueError(
+            f"R and Sigma must be d x d, got shapes {R.shape} and {matrix.shape}"
+        )
     if not 0 <= tau < 1:
         raise ValueError(f"tau must lie in [0, 1), got {tau}")
     sign = np.linalg.slogdet(R)[0]  # of the determinant, which may underflow
     stretches = np.linalg.svd(R, compute_uv=False)
     if not sign < 0:
-        raise ValueError(f"R must have a negative determinant, got det R of sign {sign}")
+        raise ValueError(
+            f"R must have a negative determinant, got det R of sign {sign}"
+        )
     if stretches[-1] <= len(R) * np.finfo(np.float64).eps * stretches[0] * (len(R) > 1):
-        raise ValueError(f"R must be invertible, got singular values down to {stretches[-1]:.3g}")
+        raise ValueError(
+            f"R must be invertible, got singular values down to {stretches[-1]:.3g}"
+        )
     rounding = second_moment.eigenvalue_rounding(len(matrix), eigenvalues[-1])
     sigma_min = max(float(eigenvalues[0] - rounding), 0.0)
     distance = (1 - tau) ** depth + float(stretches[-1])
-    return float(gradient_bound_corrected(depth, tau, sigma_min, sigma_min * distance**2))
+    return float(
+        gradient_bound_corrected(depth, tau, sigma_min, sigma_min * distance**2)
+    )
 
 
 def worst_case(
@@ -187,14 +223,16 @@ def worst_case(
     steps: int,
     learning_rate: float,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Maximises right/left of eq. (2.3) over ``|||A||| <= tau``, R and ``||Sigma|| <= 1``.
+    """Maximises right/left of eq. (2.3) over ``|||A||| <= tau``, R and ``||Sigma|| <=
+    1``.
 
-    Starts at A, f64[depth, d, d], E and Sigma, f64[d, d]; tau: f64[] in (0, 1); vmappable in all
-    four. Evaluate the result, the worst ``(A, R, Sigma)`` found, with `right_over_left`.
+    Starts at A, f64[depth, d, d], E and Sigma, f64[d, d]; tau: f64[] in (0, 1);
+    vmappable in all four. Evaluate the result, the worst ``(A, R, Sigma)`` found, with
+    `right_over_left`.
 
-    E is a variable, R is not: otherwise the optimiser mostly learns to change E through R. The
-    objective has tau and a variable lower bound of sigma_min(Sigma) in place of the measured
-    |||A||| and sigma_min(Sigma), which are not smooth.
+    E is a variable, R is not: otherwise the optimiser mostly learns to change E through
+    R. The objective has tau and a variable lower bound of sigma_min(Sigma) in place of
+    the measured |||A||| and sigma_min(Sigma), which are not smooth.
     """
     bound, identity = BOUNDS[form], jnp.eye(E.shape[0])
 
@@ -211,8 +249,9 @@ def worst_case(
     def project(parameters):
         layers, error, second_moment, log_least = parameters
         log_least = jnp.clip(log_least, _LEAST_LOG_EIGENVALUE, 0.0)
-        # One batched SVD serves both constraints; under vmap, two would deadlock as described in
-        # `right_over_left`. Sigma + I is positive definite, so its SVD diagonalises it.
+        # One batched SVD serves both constraints; under vmap, two would deadlock as
+        # described in `right_over_left`. Sigma + I is positive definite, so its SVD
+        # diagonalises it.
         shifted = (second_moment + second_moment.T) / 2 + identity
         left, values, right = jnp.linalg.svd(jnp.concatenate([layers, shifted[None]]))
         layers = (left[:-1] * jnp.minimum(values[:-1], tau)[:, None, :]) @ right[:-1]
@@ -240,11 +279,12 @@ class ScalarPoint(NamedTuple):
 def smallest_scalar_counterexample(
     form: str, *, max_depth: int, max_integer: int, max_sigma: int
 ) -> ScalarPoint | None:
-    """The first d = 1 point that violates eq. (2.3), in order of depth, then A, then R + Sigma.
+    """The first d = 1 point that violates eq. (2.3), in order of depth, then A, then R
+    + Sigma.
 
-    Layers are 0, -1/2 or 1/2, in this order; R is 1 ... max_integer and Sigma 1 ... max_sigma. None
-    if no such point fails; KeyError for an unknown form. The arithmetic is exact and shares only
-    the right-hand side with the floating-point version.
+    Layers are 0, -1/2 or 1/2, in this order; R is 1 ... max_integer and Sigma 1 ...
+    max_sigma. None if no such point fails; KeyError for an unknown form. The arithmetic
+    is exact and shares only the right-hand side with the floating-point version.
     """
     bound, half = BOUNDS[form], fractions.Fraction(1, 2)
     data = itertools.product(range(1, max_integer + 1), range(1, max_sigma + 1))
@@ -255,7 +295,9 @@ def smallest_scalar_counterexample(
             for R, Sigma in ordered:
                 E = product - R
                 slopes = [2 * E * Sigma * product / (1 + value) for value in a]
-                squared_gradient = sum((slope**2 for slope in slopes), fractions.Fraction(0))
+                squared_gradient = sum(
+                    (slope**2 for slope in slopes), fractions.Fraction(0)
+                )
                 right = bound(depth, tau, Sigma, E**2 * Sigma)
                 if right > squared_gradient:
                     return ScalarPoint(a, R, Sigma, squared_gradient, right)

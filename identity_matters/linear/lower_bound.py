@@ -1,4 +1,5 @@
-"""How small can |||A||| be? Lower bounds for every factorization of R (ours, not the paper's).
+"""How small can |||A||| be? Lower bounds for every factorization of R (ours, not the
+paper's).
 
 Proofs: F4 and F10 to F15; docs/theory/factorization.md says where.
 """
@@ -23,11 +24,13 @@ from identity_matters.linear.target import (
     contained,
 )
 
-# How many random vectors L-BFGS may start from (always the same ones), and how many steps it takes.
+# How many random vectors L-BFGS may start from (always the same ones), and how many
+# steps it takes.
 _RANDOM_DIRECTIONS, _ITERATIONS = 64, 200
 # Grid points in rho and in y, and how many of the highest peaks in y are refined.
 _RADII, _MULTIPLIERS, _PEAKS = 512, 48, 2
-# A depth that stands for the limit; the relative distance of the two y around the best one.
+# A depth that stands for the limit; the relative distance of the two y around the best
+# one.
 _MANY_LAYERS, _NEAR = 10**6, 1e-4
 # Where ||R - I|| is at most this, lengths and angles are computed from R - I.
 _NEAR_IDENTITY = 0.5
@@ -46,26 +49,30 @@ def norm_lower_bound(
     """A lower bound on |||A||| over all factorizations ``R = (I + A_l) ... (I + A_1)``.
 
     For 2 x 2 and for symmetric R, and some others, the optimum is known (F15), and with
-    `closed_form` it is returned; `factorize` attains it where it is below 1. Otherwise the bound
-    is the best of many. For every x != 0, with phi in [0, pi] the angle between x and R x (F4),
+    `closed_form` it is returned; `factorize` attains it where it is below 1. Otherwise
+    the bound is the best of many. For every x != 0, with phi in [0, pi] the angle
+    between x and R x (F4),
 
         |||A||| >= |exp(w(x) / l) - 1|,   w(x) = log(|R x| / |x|) + i phi.
 
-    Every x gives a bound. We climb from the `ascents` best of many, for R and for R^T: their
-    maximum is the same, but one climb may miss it. With `half_turns`, `half_turn_bound` counts as
-    well if R has negative eigenvalues. F11 to F14 say where the larger bound is optimal.
+    Every x gives a bound. We climb from the `ascents` best of many, for R and for R^T:
+    their maximum is the same, but one climb may miss it. With `half_turns`,
+    `half_turn_bound` counts as well if R has negative eigenvalues. F11 to F14 say where
+    the larger bound is optimal.
 
-    For one layer the result is exact, ||R - I||. For more it is at most 1: a larger value, which
-    only a few layers can have, proves |||A||| >= 1 and no more. A part of the search that does not
-    end in a number proves nothing and counts as 0.
+    For one layer the result is exact, ||R - I||. For more it is at most 1: a larger
+    value, which only a few layers can have, proves |||A||| >= 1 and no more. A part of
+    the search that does not end in a number proves nothing and counts as 0.
 
-    The bound holds up to the rounding of R: for some matrix whose distance from R is of the order
-    of d eps ||R||. Near R = I it keeps its relative accuracy, as R - I is exact there. But where R
-    has a large condition number, matrices at that distance have small singular values that differ
-    from those of R by cond(R) eps of their size. So layers whose product is R to rounding may have
-    a norm that is below the bound by a share of the order of cond(R) eps.
+    The bound holds up to the rounding of R: for some matrix whose distance from R is of
+    the order of d eps ||R||. Near R = I it keeps its relative accuracy, as R - I is
+    exact there. But where R has a large condition number, matrices at that distance
+    have small singular values that differ from those of R by cond(R) eps of their size.
+    So layers whose product is R to rounding may have a norm that is below the bound by
+    a share of the order of cond(R) eps.
 
-    The time grows as ``ascents d^3``: about a minute for d = 256 with one ascent on two cores.
+    The time grows as ``ascents d^3``: about a minute for d = 256 with one ascent on two
+    cores.
 
     Args:
       R: f64[d, d], invertible with det R > 0.
@@ -96,7 +103,9 @@ def norm_lower_bound(
 
 
 def _largest(bounds: ArrayLike) -> float:
-    """The largest of the bounds, 0 if there is none; one that is not a number proves nothing."""
+    """The largest of the bounds, 0 if there is none; one that is not a number proves
+    nothing.
+    """
     return float(np.max(_numbers(bounds), initial=0.0))
 
 
@@ -107,7 +116,9 @@ def _numbers(bounds: ArrayLike) -> np.ndarray:
 
 
 class _Map(NamedTuple):
-    """``R = shift I + matrix``: shift 1 and R - I near the identity, else shift 0 and R."""
+    """``R = shift I + matrix``: shift 1 and R - I near the identity, else shift 0 and
+    R.
+    """
 
     matrix: np.ndarray
     shift: float
@@ -153,7 +164,8 @@ def _start_directions(mapping: _Map, R: np.ndarray) -> np.ndarray:
         eigenvectors = np.linalg.eig(R)[1]
         directions += [eigenvectors.real, eigenvectors.imag]
     X = np.concatenate(directions, axis=1)
-    # First by the largest entry: the square of a tiny one is 0. An imaginary part may be 0.
+    # First by the largest entry: the square of a tiny one is 0. An imaginary part may
+    # be 0.
     largest = np.abs(X).max(axis=0)
     X = X[:, largest > 0] / largest[largest > 0]
     return X / np.linalg.norm(X, axis=0)
@@ -165,7 +177,9 @@ def _log_length_and_angle(mapping: _Map, X: np.ndarray) -> np.ndarray:
     along = np.sum(X * moved, axis=0)
     squared = np.sum(moved**2, axis=0)
     # With R x = x + moved, |R x|^2 - 1 is a sum of small terms.
-    log_length = (np.log1p(2 * along + squared) if mapping.shift else np.log(squared)) / 2
+    log_length = (
+        np.log1p(2 * along + squared) if mapping.shift else np.log(squared)
+    ) / 2
     # arctan2 keeps its digits near 0 and pi, where arccos loses half of them.
     across = np.linalg.norm(moved - along * X, axis=0)
     return log_length + 1j * np.arctan2(across, mapping.shift + along)
@@ -176,10 +190,11 @@ def _negated_bound_and_gradient(
 ) -> tuple[float, np.ndarray]:
     """``-|exp(w(x) / l) - 1| / scale`` and its gradient in x, f64[d].
 
-    With R = s I + M and a unit vector x, let m = M x, c = <x, m>, u = m + M^T x and q = M^T m.
-    Across x, log |R x| has the gradient ``(s u + q) / |R x|^2``, and for ``phi = arctan2(a, b)``
-    with ``a = |m - c x|`` and ``b = s + c`` it is ``(b (q - c u) / a - a u) / |R x|^2``. What is
-    left of either along x is removed, as w does not depend on |x|.
+    With R = s I + M and a unit vector x, let m = M x, c = <x, m>, u = m + M^T x and q =
+    M^T m. Across x, log |R x| has the gradient ``(s u + q) / |R x|^2``, and for ``phi =
+    arctan2(a, b)`` with ``a = |m - c x|`` and ``b = s + c`` it is ``(b (q - c u) / a -
+    a u) / |R x|^2``. What is left of either along x is removed, as w does not depend on
+    |x|.
     """
     length = np.linalg.norm(x)
     nothing = 0.0, np.zeros_like(x)
@@ -216,33 +231,36 @@ class HalfTurn(NamedTuple):
 
 
 def half_turn_bound(R: np.ndarray, depth: int) -> float:
-    """The largest ``|exp(w / l) - 1|`` found for vectors that are forced to go the long way round.
+    """The largest ``|exp(w / l) - 1|`` found for vectors that are forced to go the long
+    way round.
 
-    Let alpha be the largest angle between x and R x among the x with ``|R x| = rho |x|``. If the
-    number of negative eigenvalues of R above -rho is odd (F10),
+    Let alpha be the largest angle between x and R x among the x with ``|R x| = rho
+    |x|``. If the number of negative eigenvalues of R above -rho is odd (F10),
 
         |||A||| >= min(1, |exp(w / l) - 1|),   w = log rho + i (2 pi - alpha).
 
-    For every y, ``rho cos alpha >= lambda_min((R + R^T) / 2 + y R^T R) - y rho^2``. Any rho and y
-    give a bound; we try many rho between paired neighbours -a < -b among the negative eigenvalues,
-    and y between 1/2a and 1/2b, where the best one lies.
+    For every y, ``rho cos alpha >= lambda_min((R + R^T) / 2 + y R^T R) - y rho^2``. Any
+    rho and y give a bound; we try many rho between paired neighbours -a < -b among the
+    negative eigenvalues, and y between 1/2a and 1/2b, where the best one lies.
 
-    R is f64[d, d] with det R > 0, and l >= 2; the result is 0 without negative eigenvalues. It
-    holds for a matrix within rounding of R: one that has the computed eigenvalues.
+    R is f64[d, d] with det R > 0, and l >= 2; the result is 0 without negative
+    eigenvalues. It holds for a matrix within rounding of R: one that has the computed
+    eigenvalues.
     """
     return _best_half_turn(R, depth).bound
 
 
 def forced_vector(R: np.ndarray) -> np.ndarray | None:
-    """The unit vector x, f64[d], behind `half_turn_bound` for many layers; None if there is none.
+    """The unit vector x, f64[d], behind `half_turn_bound` for many layers; None if
+    there is none.
 
     ``|R x| = rho``; its angle to R x is alpha, up to the grid in rho. F13 builds on x.
     """
     best = _best_half_turn(R, _MANY_LAYERS)
     if not best.bound:
         return None
-    # Where the least eigenvalue is multiple, as for normal R, x lies between the eigenvectors on
-    # either side of y: |R x| falls along the way from one to the other.
+    # Where the least eigenvalue is multiple, as for normal R, x lies between the
+    # eigenvectors on either side of y: |R x| falls along the way from one to the other.
     before, after = (
         np.linalg.eigh((R + R.T) / 2 + near * R.T @ R)[1][:, 0]
         for near in (best.y * (1 - _NEAR), best.y * (1 + _NEAR))
@@ -254,12 +272,16 @@ def forced_vector(R: np.ndarray) -> np.ndarray | None:
         return float(np.linalg.norm(R @ x) / np.linalg.norm(x)) / best.rho - 1
 
     between = too_long(0) * too_long(1) < 0
-    x = before + (scipy.optimize.brentq(too_long, 0, 1) if between else 0.5) * (after - before)
+    x = before + (scipy.optimize.brentq(too_long, 0, 1) if between else 0.5) * (
+        after - before
+    )
     return x / np.linalg.norm(x)
 
 
 def _best_half_turn(R: np.ndarray, depth: int) -> HalfTurn:
-    """The best of the half turns between all paired neighbours of negative eigenvalues."""
+    """The best of the half turns between all paired neighbours of negative
+    eigenvalues.
+    """
     best = HalfTurn(0.0, 0.0, 0.0)
     with contextlib.suppress(NotApplicableError), contained("half turns"):
         for b, a in paired_moduli(np.linalg.eigvals(R)):
@@ -268,14 +290,17 @@ def _best_half_turn(R: np.ndarray, depth: int) -> HalfTurn:
 
 
 def _half_turn_between(R: np.ndarray, depth: int, *, a: float, b: float) -> HalfTurn:
-    """The best rho in [b, a] and y found, for eigenvalues -a <= -b that are paired neighbours."""
+    """The best rho in [b, a] and y found, for eigenvalues -a <= -b that are paired
+    neighbours.
+    """
     symmetric_part, gram = (R + R.T) / 2, R.T @ R
     norm = float(np.linalg.norm(R, 2))
     rho = np.geomspace(b, a, _RADII)
 
     def best_for(log_y: float) -> HalfTurn:
         y = float(np.exp(log_y))
-        # Subtract what rounding may add: near alpha = pi, arccos would turn eps into sqrt(eps).
+        # Subtract what rounding may add: near alpha = pi, arccos would turn eps into
+        # sqrt(eps).
         rounding = 4 * len(R) * np.finfo(float).eps * (1 + y * norm) * norm
         least = np.linalg.eigvalsh(symmetric_part + y * gram)[0] - rounding
         alpha = np.arccos(np.clip(least / rho - y * rho, -1, 1))
@@ -295,7 +320,9 @@ def _half_turn_between(R: np.ndarray, depth: int, *, a: float, b: float) -> Half
 
 
 def _peak_near(function: Callable, grid: np.ndarray, i: int, xatol: float):
-    """``function(x)`` where its first value peaks between the neighbours of ``grid[i]``."""
+    """``function(x)`` where its first value peaks between the neighbours of
+    ``grid[i]``.
+    """
     found = scipy.optimize.minimize_scalar(
         lambda x: -function(x)[0],
         bounds=(grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)]),

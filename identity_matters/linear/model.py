@@ -1,19 +1,22 @@
-"""The linear residual network, its excess risk, and the exact gradient in O(depth) products.
+"""The linear residual network, its excess risk, and the exact gradient in O(depth)
+products.
 
-Data ``y = R x + xi`` with ``xi ~ N(0, I)``; network ``yhat = B (I + A_l) ... (I + A_1) C x``. The
-paper has ``B = C = I``; Zou, Long & Gu 2020 have fixed input and output maps C and B. With
+Data ``y = R x + xi`` with ``xi ~ N(0, I)``; network ``yhat = B (I + A_l) ... (I + A_1)
+C x``. The paper has ``B = C = I``; Zou, Long & Gu 2020 have fixed input and output maps
+C and B. With
 
     M_i = (I + A_i) ... (I + A_1) C,      E = B M_l - R,
 
-Claim 2.3 reads ``f(A) = E||y - yhat||^2 = ||E Sigma^{1/2}||_F^2 + C`` with ``C = E||xi||^2``, and
-Lemma 2.4, printed with the factors on both sides of E Sigma the other way round (P5 of
-docs/theory/errata.md), reads
+Claim 2.3 reads ``f(A) = E||y - yhat||^2 = ||E Sigma^{1/2}||_F^2 + C`` with ``C =
+E||xi||^2``, and Lemma 2.4, printed with the factors on both sides of E Sigma the other
+way round (P5 of docs/theory/errata.md), reads
 
     df/dA_i = 2 (I + A_{i+1}^T) ... (I + A_l^T) B^T E Sigma M_{i-1}^T.
 
-A forward pass keeps every M_i, and a backward pass carries ``W_i = (I + A_{i+1}^T) W_{i+1}`` from
-``W_l = 2 B^T E Sigma``: 3 depth products in all, not the O(depth^2) of the formula as it stands.
-A standard network ``W_l ... W_1`` is the case ``A_i = W_i - I``, with the same gradient.
+A forward pass keeps every M_i, and a backward pass carries ``W_i = (I + A_{i+1}^T)
+W_{i+1}`` from ``W_l = 2 B^T E Sigma``: 3 depth products in all, not the O(depth^2) of
+the formula as it stands. A standard network ``W_l ... W_1`` is the case ``A_i = W_i -
+I``, with the same gradient.
 """
 
 import functools
@@ -31,11 +34,15 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
-def jit_of_arrays(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """`jax.jit`, which converts its arguments, but refuses what the conversion would drop.
+def jit_of_arrays(
+    function: Callable[_Arguments, _Result],
+) -> Callable[_Arguments, _Result]:
+    """`jax.jit`, which converts its arguments, but refuses what the conversion would
+    drop.
 
-    The functions of this package take NumPy or JAX arrays: a list is a TypeError, an array with a
-    mask or a unit a ValueError. NaN and infinity go through the arithmetic like other numbers.
+    The functions of this package take NumPy or JAX arrays: a list is a TypeError, an
+    array with a mask or a unit a ValueError. NaN and infinity go through the arithmetic
+    like other numbers.
     """
     compiled = jax.jit(function)
     names = tuple(inspect.signature(function).parameters)
@@ -50,17 +57,22 @@ def jit_of_arrays(function: Callable[_Arguments, _Result]) -> Callable[_Argument
     return checked
 
 
-def check_array(array: Array, name: str, shape: tuple[int | None, ...], needed: str) -> None:
-    """Raises unless `array` is f64 of `shape`, where None matches any size of at least 1.
+def check_array(
+    array: Array, name: str, shape: tuple[int | None, ...], needed: str
+) -> None:
+    """Raises unless `array` is f64 of `shape`, where None matches any size of at least
+    1.
 
-    A wrong shape is a ValueError, a wrong dtype a TypeError: the theory needs more than 7 digits.
+    A wrong shape is a ValueError, a wrong dtype a TypeError: the theory needs more than
+    7 digits.
     """
     if array.ndim != len(shape) or not all(
         found > 0 and wanted in (None, found)
         for wanted, found in zip(shape, array.shape, strict=True)
     ):
         raise ValueError(f"{name} must {needed}, got shape {array.shape}")
-    # result_type, not array.dtype: without x64 a float64 NumPy array would silently become float32.
+    # result_type, not array.dtype: without x64 a float64 NumPy array would silently
+    # become float32.
     if jnp.result_type(array) != jnp.float64:
         raise TypeError(
             f"{name} must be float64, is {jnp.result_type(array)} here; call"
@@ -75,7 +87,9 @@ def check_stack(A: Array) -> None:
 
 
 def _through_layers(A: Array, M: Array | None) -> tuple[jax.Array, jax.Array]:
-    """``(I + A_l) ... (I + A_1) M`` and the input of every layer; M = None stands for I."""
+    """``(I + A_l) ... (I + A_1) M`` and the input of every layer; M = None stands for
+    I.
+    """
     start = jnp.eye(A.shape[1], dtype=A.dtype) if M is None else jnp.asarray(M)
     # Forming I + A_i would lose digits of a small A_i.
     return jax.lax.scan(lambda M, layer: (M + layer @ M, M), start, jnp.asarray(A))
@@ -85,7 +99,8 @@ def _through_layers(A: Array, M: Array | None) -> tuple[jax.Array, jax.Array]:
 def product(A: Array) -> jax.Array:
     """``(I + A_l) ... (I + A_1)``, the map of a linear residual network: f64[d, d].
 
-    A: f64[depth, d, d]; ``A[0]`` is applied to the input first. For errors see `check_array`.
+    A: f64[depth, d, d]; ``A[0]`` is applied to the input first. For errors see
+    `check_array`.
 
     >>> jax.config.update("jax_enable_x64", True)
     >>> product(jnp.array([[[1.0]], [[2.0]]]))
@@ -97,7 +112,8 @@ def product(A: Array) -> jax.Array:
 
 @jit_of_arrays
 def max_spectral_norm(A: Array) -> jax.Array:
-    """``|||A||| = max_i ||A_i||``, the largest singular value: f64[depth, d, d] -> f64[].
+    """``|||A||| = max_i ||A_i||``, the largest singular value: f64[depth, d, d] ->
+    f64[].
 
     For errors see `check_array`.
 
@@ -109,34 +125,54 @@ def max_spectral_norm(A: Array) -> jax.Array:
 
 
 def clip_singular_values(A: Array, tau: float | Array) -> jax.Array:
-    """The point of B_tau nearest to A in Frobenius norm: f64[..., d, d] -> f64[..., d, d]."""
+    """The point of B_tau nearest to A in Frobenius norm: f64[..., d, d] -> f64[..., d,
+    d].
+    """
     left, values, right = jnp.linalg.svd(A, full_matrices=False)
     return (left * jnp.minimum(values, tau)[..., None, :]) @ right
 
 
-def _error(A: Array, R: Array, Sigma: Array, input_map: Array | None, output_map: Array | None):
+def _error(
+    A: Array, R: Array, Sigma: Array, input_map: Array | None, output_map: Array | None
+):
     """Checks all shapes and dtypes, then returns E and the inputs of all layers."""
     check_stack(A)
     width = A.shape[1]
     inputs = outputs = width
     if input_map is not None:
-        check_array(input_map, "input_map", (width, None), f"be {width} x any to fit the layers")
+        check_array(
+            input_map, "input_map", (width, None), f"be {width} x any to fit the layers"
+        )
         inputs = input_map.shape[1]
     if output_map is not None:
-        check_array(output_map, "output_map", (None, width), f"be any x {width} to fit the layers")
+        check_array(
+            output_map,
+            "output_map",
+            (None, width),
+            f"be any x {width} to fit the layers",
+        )
         outputs = output_map.shape[0]
     fit = f"to fit layers of width {width} and the input and output maps"
     check_array(R, "R", (outputs, inputs), f"be {outputs} x {inputs} {fit}")
-    check_array(Sigma, "Sigma", (inputs, inputs), f"be {inputs} x {inputs} like the columns of R")
+    check_array(
+        Sigma,
+        "Sigma",
+        (inputs, inputs),
+        f"be {inputs} x {inputs} like the columns of R",
+    )
     end_to_end, layer_inputs = _through_layers(A, input_map)
-    return (end_to_end if output_map is None else output_map @ end_to_end) - R, layer_inputs
+    return (
+        end_to_end if output_map is None else output_map @ end_to_end
+    ) - R, layer_inputs
 
 
 @jit_of_arrays
 def excess_risk(A: Array, R: Array, Sigma: Array) -> jax.Array:
-    """``f(A) - C = ||E Sigma^{1/2}||_F^2 = tr(E Sigma E^T)`` (Claim 2.3), l + 1 products: f64[].
+    """``f(A) - C = ||E Sigma^{1/2}||_F^2 = tr(E Sigma E^T)`` (Claim 2.3), l + 1
+    products: f64[].
 
-    A: f64[depth, d, d]; R and the second moment Sigma: f64[d, d]. For errors see `check_array`.
+    A: f64[depth, d, d]; R and the second moment Sigma: f64[d, d]. For errors see
+    `check_array`.
 
     >>> jax.config.update("jax_enable_x64", True)
     >>> A, R, Sigma = jnp.zeros((1, 1, 1)), jnp.full((1, 1), 2.0), jnp.full((1, 1), 2.0)
@@ -156,10 +192,12 @@ def excess_risk_and_gradient(
     input_map: Array | None = None,
     output_map: Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """f - C, f64[], and all ``df/dA_i`` (Lemma 2.4), f64[depth, m, m]: 3 depth + O(1) products.
+    """f - C, f64[], and all ``df/dA_i`` (Lemma 2.4), f64[depth, m, m]: 3 depth + O(1)
+    products.
 
-    A: f64[depth, m, m]; R: f64[d_out, d_in]; Sigma: f64[d_in, d_in]. The input map, f64[m, d_in],
-    and output map, f64[d_out, m], stay fixed; None is the identity. Errors as in `excess_risk`.
+    A: f64[depth, m, m]; R: f64[d_out, d_in]; Sigma: f64[d_in, d_in]. The input map,
+    f64[m, d_in], and output map, f64[d_out, m], stay fixed; None is the identity.
+    Errors as in `excess_risk`.
 
     >>> A, R, Sigma = jnp.zeros((1, 1, 1)), jnp.full((1, 1), 2.0), jnp.full((1, 1), 2.0)
     >>> excess_risk_and_gradient(A, R, Sigma)
@@ -179,9 +217,11 @@ def excess_risk_and_gradient(
 
 
 def risk_gradient(A: Array, R: Array, Sigma: Array) -> jax.Array:
-    """``df/dA_i`` for every layer (Lemma 2.4), f64[depth, d, d]; arguments as in `excess_risk`.
+    """``df/dA_i`` for every layer (Lemma 2.4), f64[depth, d, d]; arguments as in
+    `excess_risk`.
 
-    >>> risk_gradient(jnp.zeros((2, 1, 1)), jnp.full((1, 1), 2.0), jnp.ones((1, 1))).ravel()
+    >>> A, R, Sigma = jnp.zeros((2, 1, 1)), jnp.full((1, 1), 2.0), jnp.ones((1, 1))
+    >>> risk_gradient(A, R, Sigma).ravel()
     Array([-2., -2.], dtype=float64)
     """
     return excess_risk_and_gradient(A, R, Sigma)[1]

@@ -1,14 +1,17 @@
-"""The least |||A||| at every depth, where it is known exactly, and layers that attain it (F15).
+"""The least |||A||| at every depth, where it is known exactly, and layers that attain
+it (F15).
 
-It is known for every 2 x 2 target, for every symmetric one, and for every normal one without a
-nonreal eigenvalue in the open disc over a pair of neighbouring negative eigenvalues. Such a target
-consists of planes and lines that the layers leave alone. In a plane, ``R = Q P``, where Q turns by
-theta and P stretches by ``e^{m+g}`` and ``e^{m-g}``; the optimum is
+It is known for every 2 x 2 target, for every symmetric one, and for every normal one
+without a nonreal eigenvalue in the open disc over a pair of neighbouring negative
+eigenvalues. Such a target consists of planes and lines that the layers leave alone. In
+a plane, ``R = Q P``, where Q turns by theta and P stretches by ``e^{m+g}`` and
+``e^{m-g}``; the optimum is
 
     M = max |exp(w_q / l) - 1| over -g <= q <= g,    w_q = m + q + i (theta + psi(q)),
     cos psi(q) = cosh q / cosh g.
 
-Everything is a maximum over the one variable q; nothing is searched in the space of layers.
+Everything is a maximum over the one variable q; nothing is searched in the space of
+layers.
 """
 
 from collections.abc import Sequence
@@ -22,14 +25,17 @@ from identity_matters.linear.target import NotApplicableError, Target, contained
 
 # Grid points in arcsin(q / g), and how close to the maximum the refinement comes.
 _GRID, _CLOSE = 1025, 1e-10
-# Entries of size s count as 0 up to this many d eps s, where R should be symmetric or normal.
+# Entries of size s count as 0 up to this many d eps s, where R should be symmetric or
+# normal.
 _ROUNDINGS = 4
 # Where ||R - I|| is at most this, everything is computed from R - I.
 _NEAR_IDENTITY = 0.5
 
 
 class Slowest(NamedTuple):
-    """The vector of a plane that needs the longest steps: its q and psi, and their length M."""
+    """The vector of a plane that needs the longest steps: its q and psi, and their
+    length M.
+    """
 
     norm: float
     q: float
@@ -39,7 +45,8 @@ class Slowest(NamedTuple):
 class Block(NamedTuple):
     """A plane or a line on which all layers act alike, up to a turn that goes on.
 
-    Layer i is ``basis D_i first D_i^T basis^T``, where D_i turns the plane by ``(i - 1) turn``.
+    Layer i is ``basis D_i first D_i^T basis^T``, where D_i turns the plane by ``(i - 1)
+    turn``.
 
     Attributes:
       basis: f64[d, k], orthonormal columns, k = 1 or 2.
@@ -55,7 +62,8 @@ class Block(NamedTuple):
 
 
 def slowest_in_plane(theta: float, m: float, g: float, depth: int) -> Slowest:
-    """The maximum over q of (F15), for Q that turns by theta in [0, pi] radians and g >= 0.
+    """The maximum over q of (F15), for Q that turns by theta in [0, pi] radians and g
+    >= 0.
 
     For ``depth -> infinity`` depth times the norm is the length of (F11).
 
@@ -88,7 +96,9 @@ def _across(q: float | np.ndarray, g: float) -> np.ndarray:
 
 
 class _Shifted(NamedTuple):
-    """``R = shift I + matrix``: R - I with shift 1 near the identity, where it has all digits."""
+    """``R = shift I + matrix``: R - I with shift 1 near the identity, where it has all
+    digits.
+    """
 
     matrix: np.ndarray
     shift: float
@@ -105,10 +115,12 @@ class _Shifted(NamedTuple):
 
 
 def optimal_blocks(target: Target, depth: int) -> list[Block]:
-    """The blocks of layers with the least |||A||| (F15), which is the largest of their norms.
+    """The blocks of layers with the least |||A||| (F15), which is the largest of their
+    norms.
 
-    It is the least if it is below 1 and depth at least 2; the layers are a factorization in any
-    case. Raises NotApplicableError if R is not one of the targets of F15.
+    It is the least if it is below 1 and depth at least 2; the layers are a
+    factorization in any case. Raises NotApplicableError if R is not one of the targets
+    of F15.
     """
     R = _Shifted.of(target.R)
     if len(R.matrix) == 2:
@@ -122,7 +134,9 @@ def optimal_blocks(target: Target, depth: int) -> list[Block]:
     # Only far from the identity, where shift is 0, are there negative eigenvalues.
     _refuse_discs([plane for plane, _ in planes], [value for value, _ in negative])
     blocks = [_line(value, R.shift, vector, depth) for value, vector in positive]
-    blocks += [_plane(_Shifted(plane, R.shift), columns, depth) for plane, columns in planes]
+    blocks += [
+        _plane(_Shifted(plane, R.shift), columns, depth) for plane, columns in planes
+    ]
     for (a, first), (b, second) in zip(negative[::2], negative[1::2], strict=True):
         columns = np.stack([first, second], axis=1)
         blocks.append(_plane(_Shifted(np.diag([a, b]), 0.0), columns, depth))
@@ -130,9 +144,11 @@ def optimal_blocks(target: Target, depth: int) -> list[Block]:
 
 
 def _invariant_spaces(R: _Shifted) -> tuple[list, list]:
-    """The planes and the lines of a normal R: pairs (block, basis) and (eigenvalue, vector).
+    """The planes and the lines of a normal R: pairs (block, basis) and (eigenvalue,
+    vector).
 
-    Blocks and eigenvalues are those of ``R - shift I``. The lines are in increasing order.
+    Blocks and eigenvalues are those of ``R - shift I``. The lines are in increasing
+    order.
     """
     M = R.matrix
     size = float(np.abs(M).max())
@@ -150,9 +166,11 @@ def _invariant_spaces(R: _Shifted) -> tuple[list, list]:
 
 
 def paired_moduli(eigenvalues: np.ndarray) -> np.ndarray:
-    """Pairs b <= a of neighbouring moduli of the negative eigenvalues: f64[k, 2], increasing.
+    """Pairs b <= a of neighbouring moduli of the negative eigenvalues: f64[k, 2],
+    increasing.
 
-    Empty if there are none, and if rounding has made their number odd, which det R > 0 excludes.
+    Empty if there are none, and if rounding has made their number odd, which det R > 0
+    excludes.
     """
     negative = (np.imag(eigenvalues) == 0) & (np.real(eigenvalues) < 0)
     moduli = np.sort(-np.real(eigenvalues)[negative])
@@ -160,26 +178,32 @@ def paired_moduli(eigenvalues: np.ndarray) -> np.ndarray:
 
 
 def _refuse_discs(planes: Sequence[np.ndarray], negative: Sequence[float]) -> None:
-    """Raises NotApplicableError for a nonreal eigenvalue in the disc over a negative pair."""
+    """Raises NotApplicableError for a nonreal eigenvalue in the disc over a negative
+    pair.
+    """
     for plane in planes:
         x, y = (plane[0, 0] + plane[1, 1]) / 2, (plane[1, 0] - plane[0, 1]) / 2
         for b, a in paired_moduli(np.array(negative)):
             if np.hypot(x + (a + b) / 2, y) < (a - b) / 2:
                 raise NotApplicableError(
-                    f"the optimum is not known where the eigenvalue {x:.6g} + {abs(y):.6g} i lies"
-                    f" in the disc over {-a:.6g} and {-b:.6g}"
+                    f"the optimum is not known where the eigenvalue {x:.6g} +"
+                    f" {abs(y):.6g} i lies in the disc over {-a:.6g} and {-b:.6g}"
                 )
 
 
 def _line(value: float, shift: float, vector: np.ndarray, depth: int) -> Block:
-    """The layers ``lambda^{1/l} - 1`` of a positive eigenvalue ``lambda = shift + value``."""
+    """The layers ``lambda^{1/l} - 1`` of a positive eigenvalue ``lambda = shift +
+    value``.
+    """
     log = np.log1p(value) if shift else np.log(value)
     layer = float(np.expm1(log / depth))
     return Block(vector[:, None], np.array([[layer]]), 0.0, abs(layer))
 
 
 class _Polar(NamedTuple):
-    """A 2 x 2 R = Q P: Q turns by theta in (-pi, pi], P stretches the axis at `axis` by e^{m+g}."""
+    """A 2 x 2 R = Q P: Q turns by theta in (-pi, pi], P stretches the axis at `axis` by
+    e^{m+g}.
+    """
 
     theta: float
     axis: float
@@ -194,7 +218,8 @@ class _Polar(NamedTuple):
         alpha, beta = R.shift + rest, complex(a - d, c + b) / 2
         theta, axis = np.angle(alpha), (np.angle(beta) - np.angle(alpha)) / 2
         if R.shift:
-            # det R = |alpha|^2 - |beta|^2, and the singular values are |alpha| +- |beta|.
+            # det R = |alpha|^2 - |beta|^2, and the singular values are |alpha| +-
+            # |beta|.
             m = np.log1p(2 * rest.real + abs(rest) ** 2 - abs(beta) ** 2) / 2
             g = np.arctanh(abs(beta) / abs(alpha))
         else:
@@ -204,7 +229,9 @@ class _Polar(NamedTuple):
 
 
 def _plane(R: _Shifted, columns: np.ndarray, depth: int) -> Block:
-    """The layers of F15 for a 2 x 2 target with det R > 0, in the plane of `columns`, f64[d, 2]."""
+    """The layers of F15 for a 2 x 2 target with det R > 0, in the plane of `columns`,
+    f64[d, 2].
+    """
     theta, axis, m, g = _Polar.of(R)
     if theta < 0:
         # A turn to the right is one to the left in the mirrored plane.
@@ -215,7 +242,10 @@ def _plane(R: _Shifted, columns: np.ndarray, depth: int) -> Block:
         layer = np.diag(np.expm1(np.array([m + g, m - g]) / depth))
         return Block(columns @ _turn(axis), layer, 0.0, float(np.abs(layer).max()))
     # The unit vector x that P stretches by e^{m+q} and turns by psi to the left.
-    along, across = np.exp(-g) * np.sinh(max(g + q, 0)), np.exp(g) * np.sinh(max(g - q, 0))
+    along, across = (
+        np.exp(-g) * np.sinh(max(g + q, 0)),
+        np.exp(g) * np.sinh(max(g - q, 0)),
+    )
     frame = _turn(axis - np.arctan2(np.sqrt(across), np.sqrt(along)))
     # The corner k of the l-th root of [[e^{m+q}, 2 e^m c], [0, e^{m-q}]].
     shrink = np.sinh(q / depth) / np.sinh(q) if q else 1 / depth
@@ -249,9 +279,11 @@ def layers_of_blocks(blocks: Sequence[Block], depth: int) -> np.ndarray:
 
 
 def known_optimum(target: Target, depth: int) -> float | None:
-    """``min(1, M)`` of (F15), a lower bound for every factorization; None if it is not known.
+    """``min(1, M)`` of (F15), a lower bound for every factorization; None if it is not
+    known.
 
-    For depth at least 2. Where it is below 1, it is the least |||A|||, and `factorize` attains it.
+    For depth at least 2. Where it is below 1, it is the least |||A|||, and `factorize`
+    attains it.
     """
     try:
         blocks = optimal_blocks(target, depth)

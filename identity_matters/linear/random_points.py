@@ -1,12 +1,15 @@
-"""Corrected eq. (2.3) at very many random points, in float32, with a bound of the rounding error.
+"""Corrected eq. (2.3) at very many random points, in float32, with a bound of the
+rounding error.
 
-Each point is drawn by what it is made of, so that nothing about it has to be computed back: the
-layers ``A_i = Q_i diag(s_i) P_i^T`` with singular values of at most tau, the error E, from which
-``R = (I + A_l) ... (I + A_1) - E`` follows, and Sigma by its eigenvalues and eigenvectors. At each
-point both sides of (G3) are computed along with bounds of their rounding errors (G11 of
-docs/theory/gradient_bound.md): a point violates (G3) only if the sides differ by more than that.
+Each point is drawn by what it is made of, so that nothing about it has to be computed
+back: the layers ``A_i = Q_i diag(s_i) P_i^T`` with singular values of at most tau, the
+error E, from which ``R = (I + A_l) ... (I + A_1) - E`` follows, and Sigma by its
+eigenvalues and eigenvectors. At each point both sides of (G3) are computed along with
+bounds of their rounding errors (G11 of docs/theory/gradient_bound.md): a point violates
+(G3) only if the sides differ by more than that.
 
-All arrays have the points in their last axis, which vectorizes products of small matrices.
+All arrays have the points in their last axis, which vectorizes products of small
+matrices.
 """
 
 import itertools
@@ -19,12 +22,14 @@ import jax.numpy as jnp
 from identity_matters.array_types import Array
 
 UNIT_ROUNDOFF = 2.0**-24
-# A computed Householder reflection of a vector of d entries is off by at most this many d u times
-# the vector's norm, for every d (Higham 2002, Lemma 19.2, with a generous constant).
+# A computed Householder reflection of a vector of d entries is off by at most this many
+# d u times the vector's norm, for every d (Higham 2002, Lemma 19.2, with a generous
+# constant).
 _REFLECTION_ROUNDINGS = 10
 # Error bounds are themselves computed in float32, with a relative error far below this.
 _BOUND_SLACK = 1.001
-# The least 1 - tau / max_tau, and the least relative distance of singular values from tau.
+# The least 1 - tau / max_tau, and the least relative distance of singular values from
+# tau.
 _LOG10_CLOSEST = -4.0
 
 
@@ -49,18 +54,25 @@ def _reflect(v: Array, X: Array) -> jax.Array:
     return jnp.asarray(X - v[:, None, :] * scaled[None])
 
 
-def draw_points(key: jax.Array, *, points: int, depth: int, d: int, max_tau: float) -> dict:
+def draw_points(
+    key: jax.Array, *, points: int, depth: int, d: int, max_tau: float
+) -> dict:
     """Random points of B_tau, float32, many of them close to the equality of G7.
 
-    Half of the points have ``P_i = -Q_i``; where the singular values come close to tau, ``A_i`` is
-    then close to ``-tau I``. In half of them the rows of E are close to multiples of the
-    eigenvector of the least eigenvalue of Sigma. Q_i and P_i are reflections.
+    Half of the points have ``P_i = -Q_i``; where the singular values come close to tau,
+    ``A_i`` is then close to ``-tau I``. In half of them the rows of E are close to
+    multiples of the eigenvector of the least eigenvalue of Sigma. Q_i and P_i are
+    reflections.
 
     Returns:
-      A: f32[depth, d, d, points]; tau: f32[points], of the singular values that were drawn;
-      C: f32[d, d, points], E in the eigenvectors of Sigma, columns scaled by the roots of the
-      eigenvalues, so that ``f - C = ||C||_F^2``; root_eigenvalues: f32[d, points], the least first;
-      v: f32[d, points]; the reflection ``V = I - 2 v v^T / v^T v`` has the eigenvectors of Sigma.
+      A: f32[depth, d, d, points]; tau: f32[points], of the singular values that were
+        drawn;
+      C: f32[d, d, points], E in the eigenvectors of Sigma, columns scaled by the roots
+        of the
+      eigenvalues, so that ``f - C = ||C||_F^2``; root_eigenvalues: f32[d, points], the
+      least first;
+      v: f32[d, points]; the reflection ``V = I - 2 v v^T / v^T v`` has the eigenvectors
+        of Sigma.
     """
     sizes = {
         "tau": 1,
@@ -82,10 +94,14 @@ def draw_points(key: jax.Array, *, points: int, depth: int, d: int, max_tau: flo
     symmetric, aligned = drawn["kinds"] < 0.5
     tau = max_tau * (1 - 10 ** (_LOG10_CLOSEST * drawn["tau"][0]))
     closeness = 10 ** (_LOG10_CLOSEST * drawn["closeness"])
-    s = tau[None, None] * (1 - closeness[:, None] * drawn["s"].reshape(depth, d, points))
+    s = tau[None, None] * (
+        1 - closeness[:, None] * drawn["s"].reshape(depth, d, points)
+    )
     s = s.at[:, 0].set(jnp.broadcast_to(tau[None], (depth, points)))
     left = 2 * drawn["left"].reshape(depth, d, points) - 1
-    right = jnp.where(symmetric[None, None], left, 2 * drawn["right"].reshape(depth, d, points) - 1)
+    right = jnp.where(
+        symmetric[None, None], left, 2 * drawn["right"].reshape(depth, d, points) - 1
+    )
     identity = jnp.eye(d, dtype=jnp.float32)[:, :, None]
     layers = []
     for i in range(depth):
@@ -95,7 +111,9 @@ def draw_points(key: jax.Array, *, points: int, depth: int, d: int, max_tau: flo
     root_eigenvalues = jnp.sqrt(10 ** (-drawn["least"]) * growth)
     weight = jnp.where(aligned, 10 ** (_LOG10_CLOSEST * drawn["weight"][0]), 1.0)
     is_least = (jnp.arange(d) == 0)[None, :, None]
-    C = (2 * drawn["C"].reshape(d, d, points) - 1) * jnp.where(is_least, 1.0, weight[None, None])
+    C = (2 * drawn["C"].reshape(d, d, points) - 1) * jnp.where(
+        is_least, 1.0, weight[None, None]
+    )
     return {
         "A": jnp.stack(layers),
         "tau": tau,
@@ -105,25 +123,31 @@ def draw_points(key: jax.Array, *, points: int, depth: int, d: int, max_tau: flo
     }
 
 
-def compare_sides(A: Array, tau: Array, C: Array, root_eigenvalues: Array, v: Array) -> dict:
-    """Both sides of (G3) at points from `draw_points`, and bounds of their rounding errors (G11).
+def compare_sides(
+    A: Array, tau: Array, C: Array, root_eigenvalues: Array, v: Array
+) -> dict:
+    """Both sides of (G3) at points from `draw_points`, and bounds of their rounding
+    errors (G11).
 
-    Returns f32[points] each: left, ``||grad f||_F^2``; left_error, absolute; right,
-    ``4 l (1 - tau)^{2l-2} sigma_min (f - C)`` with tau enlarged by its rounding error, so that it
-    is a lower bound of the right-hand side at |||A|||; right_error, absolute.
+    Returns f32[points] each: left, ``||grad f||_F^2``; left_error, absolute; right, ``4
+    l (1 - tau)^{2l-2} sigma_min (f - C)`` with tau enlarged by its rounding error, so
+    that it is a lower bound of the right-hand side at |||A|||; right_error, absolute.
     """
     depth, d = A.shape[:2]
     u = UNIT_ROUNDOFF
     gamma = d * u / (1 - d * u)  # of a sum of d products
     reflection = _REFLECTION_ROUNDINGS * d * u
-    # A layer is made by two reflections, whose errors are relative to its Frobenius norm; G by one.
+    # A layer is made by two reflections, whose errors are relative to its Frobenius
+    # norm; G by one.
     tau = tau * (1 + 2 * math.sqrt(d) * reflection + 4 * u)
     stretch = 1 + tau
     identity = jnp.eye(d, dtype=A.dtype)[:, :, None]
     W = A + identity[None]
 
     def product(X, X_norm, Y, Y_error):
-        """X Y and a bound of its error, where X = I + A_i is off by rounding and Y by Y_error."""
+        """X Y and a bound of its error, where X = I + A_i is off by rounding and Y by
+        Y_error.
+        """
         rounding = (gamma + u) * X_norm * (frobenius(Y) + Y_error)
         return multiply(X, Y), stretch * Y_error + rounding
 
@@ -148,7 +172,8 @@ def compare_sides(A: Array, tau: Array, C: Array, root_eigenvalues: Array, v: Ar
     left_error = _BOUND_SLACK * (left_error + 2 * (d**2 + depth + 8) * u * left)
     excess = jnp.sum(C * C, axis=(0, 1))
     right = 4 * depth * (1 - tau) ** (2 * depth - 2) * root_eigenvalues[0] ** 2 * excess
-    # 1 - tau is off by u tau at most, relative to itself u tau / (1 - tau); then 2 l powers.
+    # 1 - tau is off by u tau at most, relative to itself u tau / (1 - tau); then 2 l
+    # powers.
     relative = (2 * depth - 2) * 2 * u / (1 - tau) + (d**2 + 2 * depth + 10) * u
     return {
         "left": left,
@@ -168,18 +193,19 @@ def attack(
     d: int,
     max_tau: float,
 ) -> dict[str, Any]:
-    """Counts over `chunks` chunks of points, from number `first_chunk`, i32[], on; jittable.
+    """Counts over `chunks` chunks of points, from number `first_chunk`, i32[], on;
+    jittable.
 
-    A point depends on `key`, its chunk and its place in it alone, so that the points are the same
-    on any number of devices.
+    A point depends on `key`, its chunk and its place in it alone, so that the points
+    are the same on any number of devices.
 
     Returns:
       violations, i32[]: points at which (G3) fails by more than the rounding errors.
       unresolved, i32[]: other points at which left, as computed, is below right.
       tight, i32[]: points at which left is below 1.01 right.
       least_ratio, f32[]: the least left over right.
-      largest_margin, f32[]: the largest rounding error of both sides, relative to right, of all
-        points with left below 1.01 right; 0 without any.
+      largest_margin, f32[]: the largest rounding error of both sides, relative to
+        right, of all points with left below 1.01 right; 0 without any.
     """
 
     def one_chunk(totals, chunk):

@@ -1,11 +1,13 @@
 """Linear residual nets that learn from samples: minibatches instead of the closed form.
 
-The data are ``y = R x + noise_std xi`` with independent ``x ~ N(0, Sigma)`` and ``xi ~ N(0, I)``,
-fresh at each step. The loss of an example is ``||y - (I + A_l) ... (I + A_1) x||^2``; its mean over
-a batch has the gradient ``2 L_i^T Ghat N_i^T`` that docs/theory/sampled.md analyses.
+The data are ``y = R x + noise_std xi`` with independent ``x ~ N(0, Sigma)`` and ``xi ~
+N(0, I)``, fresh at each step. The loss of an example is ``||y - (I + A_l) ... (I + A_1)
+x||^2``; its mean over a batch has the gradient ``2 L_i^T Ghat N_i^T`` that
+docs/theory/sampled.md analyses.
 
-Unlike the rest of this package, these functions compute in the dtype of their arguments: float32 in
-the trainings on accelerators, float64 in the attacks on the theory.
+Unlike the rest of this package, these functions compute in the dtype of their
+arguments: float32 in the trainings on accelerators, float64 in the attacks on the
+theory.
 """
 
 import math
@@ -20,14 +22,18 @@ from identity_matters.array_types import Array
 from identity_matters.checks import square_matrix
 from identity_matters.linear import second_moment
 
-# TPUs and GPUs would otherwise round the factors of a float32 product to bfloat16 or TF32.
+# TPUs and GPUs would otherwise round the factors of a float32 product to bfloat16 or
+# TF32.
 _EXACT = jax.lax.Precision.HIGHEST
-# `spectral_norm_bounds` squares A^T A this often: at d = 1024 the bound is within 1.4 %.
+# `spectral_norm_bounds` squares A^T A this often: at d = 1024 the bound is within 1.4
+# %.
 _SQUARINGS = 8
 
 
 class Problem(NamedTuple):
-    """The distribution of the data; `root` is the symmetric root of Sigma. All arrays f64[d, d]."""
+    """The distribution of the data; `root` is the symmetric root of Sigma. All arrays
+    f64[d, d].
+    """
 
     R: np.ndarray
     Sigma: np.ndarray
@@ -39,13 +45,15 @@ def make_problem(R: ArrayLike, Sigma: ArrayLike, noise_std: float) -> Problem:
     """Checks R and Sigma, d x d, and returns the problem.
 
     Raises:
-      ValueError: R or Sigma is not a finite d x d matrix, Sigma is not symmetric positive
-        semidefinite, or noise_std is negative or not finite.
+      ValueError: R or Sigma is not a finite d x d matrix, Sigma is not symmetric
+        positive semidefinite, or noise_std is negative or not finite.
     """
     R = square_matrix("R", R)
     Sigma, _ = second_moment.check_second_moment(Sigma)
     if R.shape != Sigma.shape:
-        raise ValueError(f"R and Sigma must be d x d, got shapes {R.shape} and {Sigma.shape}")
+        raise ValueError(
+            f"R and Sigma must be d x d, got shapes {R.shape} and {Sigma.shape}"
+        )
     if not 0 <= noise_std < math.inf:
         raise ValueError(f"noise_std must be 0 or more and finite, got {noise_std}")
     kept = second_moment.kept_part(Sigma)
@@ -53,8 +61,11 @@ def make_problem(R: ArrayLike, Sigma: ArrayLike, noise_std: float) -> Problem:
     return Problem(R, Sigma, root, float(noise_std))
 
 
-def draw(problem: Problem, keys: jax.Array, dtype: Any = jnp.float32) -> dict[str, jax.Array]:
-    """One example for each of the typed `keys`, [n]: {"images": x, "labels": y}, both [n, d].
+def draw(
+    problem: Problem, keys: jax.Array, dtype: Any = jnp.float32
+) -> dict[str, jax.Array]:
+    """One example for each of the typed `keys`, [n]: {"images": x, "labels": y}, both
+    [n, d].
 
     An example depends on its key alone. The names are those of `batches.Drawn`.
     """
@@ -66,8 +77,11 @@ def draw(problem: Problem, keys: jax.Array, dtype: Any = jnp.float32) -> dict[st
     return {"images": x, "labels": y}
 
 
-def exact_split(problem: Problem, dtype: DTypeLike = np.float32) -> tuple[np.ndarray, np.ndarray]:
-    """d inputs and noiseless labels, both [d, d], whose mean loss is the excess risk f - C exactly.
+def exact_split(
+    problem: Problem, dtype: DTypeLike = np.float32
+) -> tuple[np.ndarray, np.ndarray]:
+    """d inputs and noiseless labels, both [d, d], whose mean loss is the excess risk f
+    - C exactly.
 
     The inputs are ``sqrt(d) Sigma^{1/2} e_j``, and by Claim 2.3 f - C is the sum of all
     ``||E Sigma^{1/2} e_j||^2``.
@@ -86,15 +100,18 @@ def forward(A: Array, x: Array) -> jax.Array:
 
 
 def mean_loss(A: Array, x: Array, y: Array) -> jax.Array:
-    """The mean of ``||y - (I + A_l) ... (I + A_1) x||^2`` over a batch; x, y: [n, d]."""
+    """The mean of ``||y - (I + A_l) ... (I + A_1) x||^2`` over a batch; x, y: [n,
+    d].
+    """
     return jnp.mean(jnp.sum((forward(A, x) - y) ** 2, axis=-1))
 
 
 def spectral_norm_bounds(A: Array, squarings: int = _SQUARINGS) -> jax.Array:
-    """Upper bounds of the ||A_i||, [depth], by matrix products alone, which suit accelerators.
+    """Upper bounds of the ||A_i||, [depth], by matrix products alone, which suit
+    accelerators.
 
-    ``||A||^2 <= (tr (A^T A)^m)^{1/m} <= d^{1/m} ||A||^2`` with ``m = 2^squarings``, up to rounding.
-    A: [depth, d, d].
+    ``||A||^2 <= (tr (A^T A)^m)^{1/m} <= d^{1/m} ||A||^2`` with ``m = 2^squarings``, up
+    to rounding. A: [depth, d, d].
     """
     power = jnp.matmul(jnp.swapaxes(A, 1, 2), A, precision=_EXACT)
     logarithm = jnp.zeros(len(A), power.dtype)
@@ -108,9 +125,11 @@ def spectral_norm_bounds(A: Array, squarings: int = _SQUARINGS) -> jax.Array:
 
 
 class Descents(NamedTuple):
-    """Many runs of minibatch descent, after 0, 1, ... updates, f64[runs, updates + 1] each.
+    """Many runs of minibatch descent, after 0, 1, ... updates, f64[runs, updates + 1]
+    each.
 
-    excess_risk: f - C; norm: the largest ``||A_i||_F`` of all layers, which is at least |||A|||.
+    excess_risk: f - C; norm: the largest ``||A_i||_F`` of all layers, which is at least
+    |||A|||.
     """
 
     excess_risk: np.ndarray
@@ -129,8 +148,9 @@ def descend(
 ) -> Descents:
     """Independent runs of minibatch gradient descent from zero weights.
 
-    In NumPy and float64, with the gradients ``2 L_i^T Ghat N_i^T`` of docs/theory/sampled.md: what
-    the statements there say is measured by other means than those that `forward` trains with.
+    In NumPy and float64, with the gradients ``2 L_i^T Ghat N_i^T`` of
+    docs/theory/sampled.md: what the statements there say is measured by other means
+    than those that `forward` trains with.
     """
     d = len(problem.R)
     A = np.zeros((depth, runs, d, d))

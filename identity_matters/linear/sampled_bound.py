@@ -1,8 +1,9 @@
-"""What minibatch descent on linear residual nets reaches, and whether it stays in the ball.
+"""What minibatch descent on linear residual nets reaches, and whether it stays in the
+ball.
 
-`noise_floor` is the risk at which a linear model of the last phase comes to rest (S1), and
-`certify` the proved bound of the risk and of the chance to leave the ball (S5, S6); the statements
-and proofs are in docs/theory/sampled.md.
+`noise_floor` is the risk at which a linear model of the last phase comes to rest (S1),
+and `certify` the proved bound of the risk and of the chance to leave the ball (S5, S6);
+the statements and proofs are in docs/theory/sampled.md.
 """
 
 import math
@@ -28,28 +29,38 @@ def noise_floor(
     batch_examples: int,
     noise_std: float,
 ) -> float:
-    """The stationary excess risk of the linear model around equal layers ``R^{1/l} - I`` (S1).
+    """The stationary excess risk of the linear model around equal layers ``R^{1/l} -
+    I`` (S1).
 
     Args:
       target_eigenvalues: r, f64[d], positive; R is symmetric.
-      sigma_eigenvalues: lambda, f64[d], of Sigma, which has the eigenvectors of R; same order.
+      sigma_eigenvalues: lambda, f64[d], of Sigma, which has the eigenvectors of R; same
+        order.
     Returns:
-      The risk, or math.inf where the step is too large for the linear model to have a stationary
-      second moment.
+      The risk, or math.inf where the step is too large for the linear model to have a
+      stationary second moment.
 
-    >>> # One scalar layer, Sigma = 1: h / (1 - h), h = (eta / B) / (1 - eta (1 + 1 / B)).
+    >>> # One scalar layer, Sigma = 1:
+    >>> # h / (1 - h), h = (eta / B) / (1 - eta (1 + 1 / B)).
     >>> at = dict(depth=1, learning_rate=0.1, batch_examples=2, noise_std=1.0)
-    >>> round(noise_floor([1.0], [1.0], **at), 6), round(0.05 / 0.85 / (1 - 0.05 / 0.85), 6)
+    >>> h = 0.05 / 0.85
+    >>> round(noise_floor([1.0], [1.0], **at), 6), round(h / (1 - h), 6)
     (0.0625, 0.0625)
     """
     r = real_array("target_eigenvalues", target_eigenvalues, axes=1)
     sigma = real_array("sigma_eigenvalues", sigma_eigenvalues, axes=1)
     if r.shape != sigma.shape or r.min() <= 0 or sigma.min() < 0:
-        raise ValueError("target and sigma eigenvalues must be as many, the former positive")
-    above = (depth - np.arange(1, depth + 1)) / depth  # share of the layers after layer i
+        raise ValueError(
+            "target and sigma eigenvalues must be as many, the former positive"
+        )
+    # share of the layers after layer i
+    above = (depth - np.arange(1, depth + 1)) / depth
     below = np.arange(depth) / depth
     # How fast entry (a, b) of E moves: the sum over layers of |L_i|^2 |N_i|^2.
-    speed = np.exp(2 * np.log(r)[:, None] * above) @ np.exp(2 * np.log(r)[:, None] * below).T
+    speed = (
+        np.exp(2 * np.log(r)[:, None] * above)
+        @ np.exp(2 * np.log(r)[:, None] * below).T
+    )
     step = learning_rate * speed * sigma
     remaining = 1 - step * (1 + 1 / batch_examples)
     if not remaining.min() > 0:
@@ -61,12 +72,13 @@ def noise_floor(
 
 
 class Certificate(NamedTuple):
-    """Proved for minibatch descent from zero weights (S5, S6 of docs/theory/sampled.md).
+    """Proved for minibatch descent from zero weights (S5, S6 of
+    docs/theory/sampled.md).
 
     Attributes:
       norm: tau = radius / depth; the ball in question is B_tau.
-      failure_probability: a bound of the chance that one of the iterates leaves B_tau; 1 or more
-        says nothing.
+      failure_probability: a bound of the chance that one of the iterates leaves B_tau;
+        1 or more says nothing.
       start: f(0) - C.
       decay: rho, the factor per update.
       floor: F, what the bound of the risk tends to.
@@ -79,7 +91,9 @@ class Certificate(NamedTuple):
     floor: float
 
     def risk(self, updates: ArrayLike) -> np.ndarray:
-        """The bound of ``E[(f - C) 1{no iterate has left B_tau}]`` after so many updates."""
+        """The bound of ``E[(f - C) 1{no iterate has left B_tau}]`` after so many
+        updates.
+        """
         shrunk = self.decay ** np.asarray(updates, np.float64)
         return shrunk * self.start + (1 - shrunk) * self.floor
 
@@ -95,19 +109,25 @@ def certify(
 ) -> Certificate | None:
     """The bounds of S5 and S6 in the ball ``|||A||| <= radius / depth``.
 
-    None where they do not apply: Sigma has eigenvalues that rounding may have made, or rho is not
-    below 1. Computed in float64 without directed rounding.
+    None where they do not apply: Sigma has eigenvalues that rounding may have made, or
+    rho is not below 1. Computed in float64 without directed rounding.
 
     Raises:
-      ValueError: the radius is not above 0 and at most 1, the step not positive, or depth, batch or
-        updates are not positive whole numbers.
+      ValueError: the radius is not above 0 and at most 1, the step not positive, or
+        depth, batch or updates are not positive whole numbers.
     """
-    for name, value in (("depth", depth), ("batch_examples", batch_examples), ("updates", updates)):
+    for name, value in (
+        ("depth", depth),
+        ("batch_examples", batch_examples),
+        ("updates", updates),
+    ):
         check_whole(name, value)
     if not 0 < radius <= 1:
         raise ValueError(f"radius must be above 0 and at most 1, got {radius}")
     if not 0 < learning_rate < math.inf:
-        raise ValueError(f"learning_rate must be positive and finite, got {learning_rate}")
+        raise ValueError(
+            f"learning_rate must be positive and finite, got {learning_rate}"
+        )
     d = len(problem.R)
     kept = second_moment.kept_part(problem.Sigma)
     if kept.rank < d:
@@ -123,16 +143,24 @@ def certify(
     # E||g - grad f||^2 times eta^2 beta / 2 is at most noise (what follows).
     noise = 2 * learning_rate**2 * curvature * depth * stretch**2 / batch_examples
     label_noise = d * problem.noise_std**2 * trace
-    decay = 1 - 4 * learning_rate * depth * sigma / stretch**2 * gain + noise * (trace + largest)
+    decay = (
+        1
+        - 4 * learning_rate * depth * sigma / stretch**2 * gain
+        + noise * (trace + largest)
+    )
     if not (gain > 0 and decay < 1):
         return None
     floor = noise * label_noise / (1 - decay)
     bounds = Certificate(radius / depth, 0.0, start, decay, floor)
     risks = bounds.risk(np.arange(updates))
-    variance = ((trace + largest) * risks.sum() + updates * label_noise) / batch_examples
+    variance = (
+        (trace + largest) * risks.sum() + updates * label_noise
+    ) / batch_examples
     drift = 2 * learning_rate * stretch * math.sqrt(largest) * np.sum(np.sqrt(risks))
     spread = 4 * learning_rate * stretch * (1 + 2 * radius) * math.sqrt(variance)
-    return bounds._replace(failure_probability=float(((drift + spread) / bounds.norm) ** 2))
+    return bounds._replace(
+        failure_probability=float(((drift + spread) / bounds.norm) ** 2)
+    )
 
 
 def least_batch(
@@ -144,9 +172,11 @@ def least_batch(
     radius: float,
     failure_probability: float,
 ) -> int | None:
-    """The least batch for which `certify` bounds the chance of failure by `failure_probability`.
+    """The least batch for which `certify` bounds the chance of failure by
+    `failure_probability`.
 
-    None if no batch does: the start or the step is then too large. Errors as in `certify`.
+    None if no batch does: the start or the step is then too large. Errors as in
+    `certify`.
     """
 
     def suffices(batch: int) -> bool:

@@ -1,4 +1,6 @@
-"""What float64 knows about a second moment Sigma, and what it cannot tell from rounding."""
+"""What float64 knows about a second moment Sigma, and what it cannot tell from
+rounding.
+"""
 
 from typing import NamedTuple
 
@@ -8,18 +10,20 @@ from numpy.typing import ArrayLike
 from identity_matters.checks import check_whole, square_matrix
 
 _EPS = float(np.finfo(np.float64).eps)
-# Eigenvalues of Sigma up to this many d eps ||Sigma|| are dropped: rounding may have made them.
+# Eigenvalues of Sigma up to this many d eps ||Sigma|| are dropped: rounding may have
+# made them.
 _DROPPED_ROUNDINGS = 64
-# A computed eigenvalue, and the matrix that computed eigenvalues and eigenvectors make, are
-# assumed to be off by at most this many (d - 1) eps ||Sigma||; in practice they stay below 1.
+# A computed eigenvalue, and the matrix that computed eigenvalues and eigenvectors make,
+# are assumed to be off by at most this many (d - 1) eps ||Sigma||; in practice they
+# stay below 1.
 _EIGENVALUE_ROUNDINGS = 16
 
 
 class KeptPart(NamedTuple):
     """The eigenvalues of Sigma that are certainly positive, and their eigenvectors.
 
-    With ``Sigma_k = V diag(w) V^T``, w = `eigenvalues` and V = `vectors`, and Pi the projection on
-    the kept eigenvectors, ``||Sigma Pi - Sigma_k|| <= rounding``.
+    With ``Sigma_k = V diag(w) V^T``, w = `eigenvalues` and V = `vectors`, and Pi the
+    projection on the kept eigenvectors, ``||Sigma Pi - Sigma_k|| <= rounding``.
 
     Attributes:
       eigenvalues: f64[..., d], increasing; those that were dropped are 0.
@@ -40,14 +44,17 @@ class KeptPart(NamedTuple):
 
     def squared_norm(self, E: np.ndarray) -> np.ndarray:
         """``||E Sigma_k^{1/2}||_F^2``, f64[...], for E, f64[..., d, d]."""
-        return np.sum((E @ self.vectors) ** 2 * self.eigenvalues[..., None, :], axis=(-2, -1))
+        return np.sum(
+            (E @ self.vectors) ** 2 * self.eigenvalues[..., None, :], axis=(-2, -1)
+        )
 
 
 def kept_part(Sigma: np.ndarray) -> KeptPart:
-    """Drops the eigenvalues of Sigma, f64[..., d, d], that are 0 up to 64 d eps ||Sigma||.
+    """Drops the eigenvalues of Sigma, f64[..., d, d], that are 0 up to 64 d eps
+    ||Sigma||.
 
-    Sigma must be symmetric positive semidefinite, see `check_second_moment`. What is dropped may be
-    0 or not, so a caller must not count on either.
+    Sigma must be symmetric positive semidefinite, see `check_second_moment`. What is
+    dropped may be 0 or not, so a caller must not count on either.
 
     >>> kept = kept_part(np.diag([2.0, 1e-17, 0.5]))
     >>> kept.eigenvalues, float(kept.least)
@@ -63,7 +70,8 @@ def kept_part(Sigma: np.ndarray) -> KeptPart:
 
 
 def eigenvalue_rounding(d: int, largest: ArrayLike) -> np.ndarray:
-    """How far a computed eigenvalue of a d x d matrix of norm `largest` may be off: f64[...].
+    """How far a computed eigenvalue of a d x d matrix of norm `largest` may be off:
+    f64[...].
 
     0 for d = 1, where the matrix is its eigenvalue.
     """
@@ -73,30 +81,35 @@ def eigenvalue_rounding(d: int, largest: ArrayLike) -> np.ndarray:
 def check_second_moment(Sigma: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Sigma as f64[d, d] and its computed eigenvalues, f64[d], in increasing order.
 
-    Raises ValueError unless Sigma is a square matrix of finite real numbers and, up to rounding,
-    symmetric and positive semidefinite.
+    Raises ValueError unless Sigma is a square matrix of finite real numbers and, up to
+    rounding, symmetric and positive semidefinite.
     """
     matrix = square_matrix("Sigma", Sigma)
     rounding = _DROPPED_ROUNDINGS * len(matrix) * _EPS * np.abs(matrix).max()
     with np.errstate(over="ignore"):
         asymmetry = np.abs(matrix - matrix.T).max()
     if not asymmetry <= rounding:
-        raise ValueError(f"Sigma must be symmetric, but |Sigma - Sigma^T| reaches {asymmetry}")
+        raise ValueError(
+            f"Sigma must be symmetric, but |Sigma - Sigma^T| reaches {asymmetry}"
+        )
     eigenvalues = np.linalg.eigvalsh(matrix)
     if not eigenvalues[0] >= -rounding:
         raise ValueError(
-            f"Sigma must be positive semidefinite, but has the eigenvalue {eigenvalues[0]}"
+            "Sigma must be positive semidefinite, but has the eigenvalue"
+            f" {eigenvalues[0]}"
         )
     return matrix, eigenvalues
 
 
 def certain_rank(Sigma: np.ndarray, kept: KeptPart, rank: int | None) -> int | None:
-    """The rank of Sigma, f64[d, d], if it is certain; None if what was dropped may not be 0.
+    """The rank of Sigma, f64[d, d], if it is certain; None if what was dropped may not
+    be 0.
 
-    A row of zeros, with its column, belongs to a feature that is always 0, and lowers the rank by
-    one exactly. Other eigenvalues that were dropped make the rank uncertain, unless the caller
-    knows it: `rank` is that of the second moment in exact arithmetic, of which Sigma is a rounding.
-    Raises ValueError if Sigma has more than `rank` eigenvalues that are certainly positive.
+    A row of zeros, with its column, belongs to a feature that is always 0, and lowers
+    the rank by one exactly. Other eigenvalues that were dropped make the rank
+    uncertain, unless the caller knows it: `rank` is that of the second moment in exact
+    arithmetic, of which Sigma is a rounding. Raises ValueError if Sigma has more than
+    `rank` eigenvalues that are certainly positive.
     """
     d = len(Sigma)
     if rank is None:
@@ -105,5 +118,7 @@ def certain_rank(Sigma: np.ndarray, kept: KeptPart, rank: int | None) -> int | N
     if check_whole("rank", rank) > d:
         raise ValueError(f"rank must be at most d = {d}, got {rank}")
     if kept.rank > rank:
-        raise ValueError(f"Sigma has {kept.rank} positive eigenvalues, but the rank is {rank}")
+        raise ValueError(
+            f"Sigma has {kept.rank} positive eigenvalues, but the rank is {rank}"
+        )
     return rank if kept.rank == rank else None

@@ -1,10 +1,10 @@
 """Numerical shortest paths from I to R: the least |||A||| that we can find for small d.
 
-M_i      pieces of the path, M_m ... M_1 = R, f64[m, d, d]
-Y_i      moves of the nodes, Y_0 = Y_m = I: M_i becomes Y_i M_i Y_{i-1}^{-1}, R stays the same
-s        m / l, the share of a piece that one layer covers
-G_i      (M_i^s - I) / s, l/m times the layer of piece i; log M_i as s -> 0, M_i - I at s = 1
-p        exponent of the smoothed maximum, (sum_i tr (G_i^T G_i)^{p/2})^{1/p}
+M_i      pieces of the path, M_m ... M_1 = R, f64[m, d, d] Y_i      moves of the nodes,
+Y_0 = Y_m = I: M_i becomes Y_i M_i Y_{i-1}^{-1}, R stays the same s        m / l, the
+share of a piece that one layer covers G_i      (M_i^s - I) / s, l/m times the layer of
+piece i; log M_i as s -> 0, M_i - I at s = 1 p        exponent of the smoothed maximum,
+(sum_i tr (G_i^T G_i)^{p/2})^{1/p}
 """
 
 import dataclasses
@@ -26,9 +26,10 @@ _POWER_TERMS = 8
 class PathSettings:
     """How hard to look for a short path.
 
-    A path has `pieces` pieces, at least 1 (else ValueError), or one per layer if there are fewer
-    layers. The smoothed norm is minimised for each of the `exponents`, all even, in turn, by up to
-    `iterations` steps of L-BFGS. Only the `starts` starting paths of least norm are shortened.
+    A path has `pieces` pieces, at least 1 (else ValueError), or one per layer if there
+    are fewer layers. The smoothed norm is minimised for each of the `exponents`, all
+    even, in turn, by up to `iterations` steps of L-BFGS. Only the `starts` starting
+    paths of least norm are shortened.
     """
 
     pieces: int = 24
@@ -41,7 +42,9 @@ class PathSettings:
 
 
 def shorten(pieces: np.ndarray, depth: int, settings: PathSettings) -> np.ndarray:
-    """Moves the nodes of a path, whose pieces are f64[m, d, d] near I, to make |||A||| small."""
+    """Moves the nodes of a path, whose pieces are f64[m, d, d] near I, to make |||A|||
+    small.
+    """
     m, d, _ = pieces.shape
     if m == 1:
         return pieces
@@ -52,7 +55,8 @@ def shorten(pieces: np.ndarray, depth: int, settings: PathSettings) -> np.ndarra
         moves, _ = lbfgs.minimize(
             smoothed_norm_and_gradient, still, args, iterations=settings.iterations
         )
-        # The next moves start from these pieces, so that they stay near I and well-conditioned.
+        # The next moves start from these pieces, so that they stay near I and
+        # well-conditioned.
         pieces = moved(moves, pieces)[0]
     return pieces
 
@@ -75,12 +79,16 @@ def moved(moves: np.ndarray, pieces: np.ndarray):
 
 
 def smoothed_norm_and_gradient(
-    moves: np.ndarray, pieces: np.ndarray, coefficients: Sequence[float], exponent: float
+    moves: np.ndarray,
+    pieces: np.ndarray,
+    coefficients: Sequence[float],
+    exponent: float,
 ) -> tuple[float, np.ndarray]:
     """``log (sum_i tr (G_i^T G_i)^{p/2})^{1/p}`` and its gradient, f64[(m - 1) d d].
 
-    moves: Y_1 ... Y_{m-1}, f64[(m - 1) d d]; pieces: M, f64[m, d, d]; ``G = c_1 A + c_2 A^2 + ...``
-    with A = M - I. The eigendecomposition of G^T G avoids overflow and derivatives of eigenvectors.
+    moves: Y_1 ... Y_{m-1}, f64[(m - 1) d d]; pieces: M, f64[m, d, d]; ``G = c_1 A + c_2
+    A^2 + ...`` with A = M - I. The eigendecomposition of G^T G avoids overflow and
+    derivatives of eigenvectors.
     """
     M, inverse_moves = moved(moves, pieces)
     identity = np.eye(M.shape[-1])
@@ -108,11 +116,13 @@ def smoothed_norm_and_gradient(
 
 
 def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
-    """Cuts a path M, f64[m, d, d] with m <= depth, into layers of equal length: f64[depth, d, d].
+    """Cuts a path M, f64[m, d, d] with m <= depth, into layers of equal length:
+    f64[depth, d, d].
 
-    For m = depth each piece gives a layer. Otherwise piece i is ``exp(t log M_i)`` at constant
-    speed, in a time proportional to ``||log M_i||``, and a layer that crosses nodes is a product of
-    such parts. Raises ValueError if a piece is too far from I for its logarithm.
+    For m = depth each piece gives a layer. Otherwise piece i is ``exp(t log M_i)`` at
+    constant speed, in a time proportional to ``||log M_i||``, and a layer that crosses
+    nodes is a product of such parts. Raises ValueError if a piece is too far from I for
+    its logarithm.
     """
     m, d, _ = pieces.shape
     if m == depth:
@@ -128,7 +138,9 @@ def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
     # shares[k, i] is the fraction of piece i that falls into layer k.
     shares = np.maximum(ends - begins, 0) / np.where(lengths > 0, lengths, 1)
     layers, touched = np.nonzero(shares)
-    parts = _exponentials_minus_identity(shares[layers, touched, None, None] * logs[touched])
+    parts = _exponentials_minus_identity(
+        shares[layers, touched, None, None] * logs[touched]
+    )
     A = np.zeros((depth, d, d))
     for k, part in zip(layers, parts, strict=True):
         A[k] += part + part @ A[k]
@@ -136,13 +148,16 @@ def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
 
 
 def _logarithms(pieces: np.ndarray) -> np.ndarray:
-    """``log M = 2 artanh C = 2 (C + C^3/3 + ...)`` with ``C = (M - I) (M + I)^{-1}``."""
+    """``log M = 2 artanh C = 2 (C + C^3/3 + ...)`` with ``C = (M - I) (M +
+    I)^{-1}``.
+    """
     identity = np.eye(pieces.shape[-1])
     mu = np.linalg.eigvals(pieces)  # those of C are (mu - 1) / (mu + 1); 0.9^400 < eps
     if (np.abs(mu - 1) > 0.9 * np.abs(mu + 1)).any():
         distance = np.linalg.norm(pieces - identity, 2, axis=(1, 2)).max()
         raise NotApplicableError(
-            f"R needs more pieces: with {len(pieces)} one is at distance {distance:.3g} from I"
+            f"R needs more pieces: with {len(pieces)} one is at distance {distance:.3g}"
+            " from I"
         )
     C = np.linalg.solve(pieces + identity, pieces - identity)
     square = C @ C

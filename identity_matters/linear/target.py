@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike
 
 from identity_matters.checks import check_whole, square_matrix
 
-# 3 gamma comes from computed singular values: rounding may lift it just above a whole number.
+# 3 gamma comes from computed singular values: rounding may lift it just above a whole
+# number.
 _ROUNDING_LAYERS = 1e-9
 
 check_depth = functools.partial(check_whole, "depth")
@@ -27,8 +28,9 @@ class NotApplicableError(ValueError):
 def contained(what: str) -> Iterator[None]:
     """Turns the errors of LAPACK and SciPy within the block into a NotApplicableError.
 
-    Both raise LinAlgError or ValueError where an iteration or their own arithmetic fails, although
-    the matrix is finite. They also warn then, NumPy too; the caller checks the result instead.
+    Both raise LinAlgError or ValueError where an iteration or their own arithmetic
+    fails, although the matrix is finite. They also warn then, NumPy too; the caller
+    checks the result instead.
     """
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -44,7 +46,8 @@ def contained(what: str) -> Iterator[None]:
 class Target(NamedTuple):
     """A checked target with its singular value decomposition ``R = U diag(K) V^T``.
 
-    R, U, Vt: f64[d, d]; K: f64[d], positive, in decreasing order; gamma: that of Theorem 2.1.
+    R, U, Vt: f64[d, d]; K: f64[d], positive, in decreasing order; gamma: that of
+    Theorem 2.1.
     """
 
     R: np.ndarray
@@ -62,14 +65,18 @@ class Target(NamedTuple):
     def is_symmetric(self) -> bool:
         """Whether ``R = R^T`` up to the rounding of its entries."""
         d = len(self.R)
-        return bool(np.abs(self.R - self.R.T).max() <= d * np.finfo(float).eps * self.K[0])
+        return bool(
+            np.abs(self.R - self.R.T).max() <= d * np.finfo(float).eps * self.K[0]
+        )
 
 
 def check_target(R: ArrayLike) -> Target:
-    """Checks that R can be a product of layers I + A_i with ||A_i|| < 1, and decomposes it.
+    """Checks that R can be a product of layers I + A_i with ||A_i|| < 1, and decomposes
+    it.
 
-    Raises ValueError if R is not a square matrix of finite real numbers, is singular to float64
-    precision (``sigma_min <= d eps sigma_max``, or beyond 1e-150 or 1e150), or has det R < 0.
+    Raises ValueError if R is not a square matrix of finite real numbers, is singular to
+    float64 precision (``sigma_min <= d eps sigma_max``, or beyond 1e-150 or 1e150), or
+    has det R < 0.
     """
     R = square_matrix("R", R)
     with contained("the singular values of R"):
@@ -80,7 +87,8 @@ def check_target(R: ArrayLike) -> Target:
     sign, log_determinant = np.linalg.slogdet(R)
     if sign < 0:
         raise ValueError(
-            f"det R must be positive, got -exp({log_determinant:.6g}); negate a row of R"
+            f"det R must be positive, got -exp({log_determinant:.6g}); negate a row"
+            " of R"
         )
     gamma = float(max(abs(np.log(K[0])), abs(np.log(K[-1]))))
     return Target(R, U, K, Vt, gamma)

@@ -1,25 +1,35 @@
-"""Finite-sample expressivity: a residual network that memorises any labels (paper, section 3).
+"""Finite-sample expressivity: a residual network that memorises any labels (paper,
+section 3).
 
-Symbols: n examples in d dimensions with r classes; width k; l = ceil(n / k) blocks; the data after
-the input map are a_i = A_0 x_i, the surrogate label of class j is q_j, and a block is h + T(h) with
-T(h) = V ReLU(U h + s). Proofs (E1 to E15): docs/theory/memorize.md.
+Symbols: n examples in d dimensions with r classes; width k; l = ceil(n / k) blocks; the
+data after the input map are a_i = A_0 x_i, the surrogate label of class j is q_j, and a
+block is h + T(h) with T(h) = V ReLU(U h + s). Proofs (E1 to E15):
+docs/theory/memorize.md.
 
 * `network`: a residual block, the forward pass of the network, and its parameter count.
 * `input_map`: A_0 x without rounding, the same to the bit in every order of summation.
 * `construct`: `memorize` builds the network, `apply` and `verify` run it.
-* `adaptive`: biases and order from the data; in exact arithmetic it fits any distinct inputs.
-* `paper_method`: Lemmas B.1 and B.2 with a bias for each unit; they ask more of the data.
+* `adaptive`: biases and order from the data; in exact arithmetic it fits any distinct
+  inputs.
+* `paper_method`: Lemmas B.1 and B.2 with a bias for each unit; they ask more of the
+  data.
 * `certificate`: the margins, and a proved bound on what rounding does to them.
 * `examples`: checks of the examples, the key, the precision and the memory.
 * `few_numbers`: fewer parameters than examples, as one number holds several labels.
-* `retrieval`: fewer still, near what counting allows; `peeling` fills its table of digits, and
-  `machine` says how blocks compute with whole numbers.
+* `retrieval`: fewer still, near what counting allows; `peeling` fills its table of
+  digits, and `machine` says how blocks compute with whole numbers.
 
 Import the names below from here, and everything else from its module.
 """
 
 from identity_matters.memorize.certificate import Certificate, PrecisionError
-from identity_matters.memorize.construct import Memorized, Verification, apply, memorize, verify
+from identity_matters.memorize.construct import (
+    Memorized,
+    Verification,
+    apply,
+    memorize,
+    verify,
+)
 from identity_matters.memorize.examples import ConflictingLabelsError
 from identity_matters.memorize.few_numbers import (
     memorize_with_few_numbers,

@@ -1,9 +1,10 @@
 """The adaptive method: one unit per point, with biases and order chosen from the data.
 
-With z = h - c for a viewpoint c, the unit of point i is relu(<z_i, z> - t_i). Points are moved in
-decreasing distance from c, so t_i fits between |z_i|^2 and <z_i, z_j> for all j still to come. No
-unit fires on surrogate labels: they lie within half the smallest distance from c. The gaps must
-stay well above the unit roundoff. Proof: docs/theory/memorize.md (E6 to E8).
+With z = h - c for a viewpoint c, the unit of point i is relu(<z_i, z> - t_i). Points
+are moved in decreasing distance from c, so t_i fits between |z_i|^2 and <z_i, z_j> for
+all j still to come. No unit fires on surrogate labels: they lie within half the
+smallest distance from c. The gaps must stay well above the unit roundoff. Proof:
+docs/theory/memorize.md (E6 to E8).
 """
 
 import functools
@@ -15,26 +16,35 @@ from numpy.typing import DTypeLike
 
 from identity_matters.memorize.network import Plan, gamma, in_blocks, matmul, round_to
 
-# Least ratio of the smallest to the largest distance from c: surrogate labels need room.
+# Least ratio of the smallest to the largest distance from c: surrogate labels need
+# room.
 CLEARANCE = 1 / 3
 SURROGATE_RADIUS = 1 / 2
-# Where a threshold lies in its gap: low, so that the unit's own activation, a divisor, is large.
+# Where a threshold lies in its gap: low, so that the unit's own activation, a divisor,
+# is large.
 THRESHOLD_POSITION = 1 / 8
-# The smallest relative gap of n random points is about n^(-4/(k+1)): a gap of m needs radii within
-# m and directions within sqrt(m). In a block, no point may come closer to another's unit than this
-# fraction of it; with more, too many points would wait.
+# The smallest relative gap of n random points is about n^(-4/(k+1)): a gap of m needs
+# radii within m and directions within sqrt(m). In a block, no point may come closer to
+# another's unit than this fraction of it; with more, too many points would wait.
 LEAST_GAP_FRACTION = 1 / 8
-# Candidates per block, in widths, from which points that do not disturb each other are taken.
+# Candidates per block, in widths, from which points that do not disturb each other are
+# taken.
 CANDIDATE_WIDTHS = 4
-# Candidates drawn per surrogate label: with more, the labels spread only slightly further.
+# Candidates drawn per surrogate label: with more, the labels spread only slightly
+# further.
 CANDIDATES_PER_CLASS = 32
-# Variances count as at least this share of the largest, so that rounding errors stay small.
+# Variances count as at least this share of the largest, so that rounding errors stay
+# small.
 LEAST_VARIANCE_RATIO = 1e-4
 
 
 def whitening(h: np.ndarray) -> np.ndarray:
-    """W, f64[k, k]: ``h W^T`` has the principal components of h, scaled to variance about 1."""
-    variance, axes = np.linalg.eigh(np.cov(h, rowvar=False, bias=True).reshape(2 * h.shape[1:]))
+    """W, f64[k, k]: ``h W^T`` has the principal components of h, scaled to variance
+    about 1.
+    """
+    variance, axes = np.linalg.eigh(
+        np.cov(h, rowvar=False, bias=True).reshape(2 * h.shape[1:])
+    )
     variance, axes = variance[::-1], axes[:, ::-1]
     # A single point has no variance; its size then sets the scale, or 1 if that is 0.
     largest = variance[0] or np.mean(h**2) or 1.0
@@ -42,7 +52,9 @@ def whitening(h: np.ndarray) -> np.ndarray:
 
 
 def choose_viewpoint(h: np.ndarray) -> np.ndarray:
-    """A point c on axis 0 through the mean with min |h_i - c| >= CLEARANCE max |h_i - c|."""
+    """A point c on axis 0 through the mean with min |h_i - c| >= CLEARANCE max |h_i -
+    c|.
+    """
     mean = h.mean(0)
     radius = np.sqrt(np.mean(np.sum((h - mean) ** 2, axis=1))) or 1.0
     step = radius * np.eye(h.shape[1])[0]
@@ -55,7 +67,9 @@ def choose_viewpoint(h: np.ndarray) -> np.ndarray:
         distance = 2 * distance or 1 / 2
 
 
-def spread_directions(num_classes: int, width: int, rng: np.random.Generator) -> np.ndarray:
+def spread_directions(
+    num_classes: int, width: int, rng: np.random.Generator
+) -> np.ndarray:
     """r points in the closed unit ball of R^k, far from each other: f64[r, k]."""
     if width == 1:
         return np.linspace(-1.0, 1.0, num_classes)[:, None]
@@ -71,11 +85,13 @@ def spread_directions(num_classes: int, width: int, rng: np.random.Generator) ->
 
 
 def fill_blocks(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
-    """An order, i64[n], of the points z, f64[n, k]: blocks of `width`, each in decreasing norm.
+    """An order, i64[n], of the points z, f64[n, k]: blocks of `width`, each in
+    decreasing norm.
 
-    Units that disturb points of their own block amplify rounding errors. So a point waits if its
-    unit would come within `tolerance` (relative to its squared norm) of firing on a farther point
-    that has not been moved yet, unless too few others are left to fill the block.
+    Units that disturb points of their own block amplify rounding errors. So a point
+    waits if its unit would come within `tolerance` (relative to its squared norm) of
+    firing on a farther point that has not been moved yet, unless too few others are
+    left to fill the block.
     """
     squared_norms = np.sum(z**2, axis=1)
     queue = np.argsort(-squared_norms, kind="stable")
@@ -89,7 +105,8 @@ def fill_blocks(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
         limit = (1 - tolerance) * squared_norms[candidates]
         # All farther candidates are still in place, whether they are taken now or wait.
         disturbs = np.tril(own @ own.T >= limit[:, None], -1).any(axis=1)
-        # Points that disturb none come first. Solving for V undoes what the others disturb.
+        # Points that disturb none come first. Solving for V undoes what the others
+        # disturb.
         taken = np.sort(np.argsort(disturbs, kind="stable")[:width])
         order.append(candidates[taken])
         waiting = np.delete(candidates, taken)
@@ -98,7 +115,9 @@ def fill_blocks(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
 
 @functools.partial(jax.jit, static_argnames="width")
 def _largest_products_of_tile(tiles, row, width):
-    """Largest inner product, or 0, of the points of tile `row` with those of all later blocks."""
+    """Largest inner product, or 0, of the points of tile `row` with those of all later
+    blocks.
+    """
     own = tiles[row]
     block = jnp.arange(len(own)) // width
     products = matmul(own, own.T)  # symmetric: rows are the other points
@@ -114,8 +133,9 @@ def _largest_products_of_tile(tiles, row, width):
 def largest_later_products(z: np.ndarray, width: int, tile_points: int) -> np.ndarray:
     """``max(0, max_j <z_i, z_j>)`` over all j in blocks after that of i: f64[n].
 
-    z, f[n, k], is in blocks of `width` and has the dtype of the arithmetic. This dominates the
-    cost: the upper half of an n x n x k product, in tiles of about `tile_points` points.
+    z, f[n, k], is in blocks of `width` and has the dtype of the arithmetic. This
+    dominates the cost: the upper half of an n x n x k product, in tiles of about
+    `tile_points` points.
     """
     size = width * max(1, min(tile_points, len(z)) // width)
     tiles = jnp.asarray(in_blocks(z, size))
@@ -124,9 +144,11 @@ def largest_later_products(z: np.ndarray, width: int, tile_points: int) -> np.nd
 
 
 def same_block_products(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
-    """Largest ``<z_i, z_j>`` over the j in i's block that unit i must leave alone: f64[n].
+    """Largest ``<z_i, z_j>`` over the j in i's block that unit i must leave alone:
+    f64[n].
 
-    These are all points after i, and those before i that it does not disturb. z: f64[n, k].
+    These are all points after i, and those before i that it does not disturb. z: f64[n,
+    k].
     """
     blocks = in_blocks(z, width)
     products = blocks @ blocks.transpose(0, 2, 1)
@@ -145,7 +167,9 @@ def place_units(
     tolerance: float,
     dtype: DTypeLike,
 ) -> tuple[np.ndarray, ...]:
-    """The units of h, f64[n, k]: U, f64[n, k]; s and the last three fields of `Plan`, f64[n]."""
+    """The units of h, f64[n, k]: U, f64[n, k]; s and the last three fields of `Plan`,
+    f64[n].
+    """
     z = round_to(h - viewpoint, dtype)
     later = largest_later_products(z.astype(dtype), width, tile_points)
     others = np.maximum(later, same_block_products(z, width, tolerance))
@@ -164,8 +188,8 @@ def place_units(
 def _search_error(norms, s, viewpoint, dtype: DTypeLike) -> np.ndarray:
     """Bound on the errors of both margins of `place_units`: f64[n].
 
-    The products with later points are sums in `dtype` of k terms, and the z_j in them are rounded
-    to `dtype` once more. All else is computed in float64.
+    The products with later points are sums in `dtype` of k terms, and the z_j in them
+    are rounded to `dtype` once more. All else is computed in float64.
     """
     width = len(viewpoint)
     farthest = norms.max()
@@ -176,9 +200,15 @@ def _search_error(norms, s, viewpoint, dtype: DTypeLike) -> np.ndarray:
 
 
 def plan_adaptive(
-    h: np.ndarray, num_classes: int, tile_points: int, rng: np.random.Generator, dtype: DTypeLike
+    h: np.ndarray,
+    num_classes: int,
+    tile_points: int,
+    rng: np.random.Generator,
+    dtype: DTypeLike,
 ) -> Plan:
-    """Chooses viewpoint, surrogate labels, order and biases for the points h, f64[n, k]."""
+    """Chooses viewpoint, surrogate labels, order and biases for the points h, f64[n,
+    k].
+    """
     width = h.shape[1]
     viewpoint = choose_viewpoint(h)
     z = h - viewpoint
@@ -191,11 +221,15 @@ def plan_adaptive(
         h[order], viewpoint, surrogates, width, tile_points, tolerance, dtype
     )
     outputs = _place_output_units(surrogates, viewpoint, radius, tolerance, dtype)
-    return Plan(order, in_blocks(U, width), in_blocks(s, width), surrogates, *outputs, *silences)
+    return Plan(
+        order, in_blocks(U, width), in_blocks(s, width), surrogates, *outputs, *silences
+    )
 
 
 def _place_output_units(surrogates, viewpoint, radius, tolerance, dtype):
-    """The r units of the last block, one for each surrogate label, in the order of the classes."""
+    """The r units of the last block, one for each surrogate label, in the order of the
+    classes.
+    """
     num_classes, width = surrogates.shape
     if width == 1:
         # On the line, all labels must be on one side of the viewpoint.
@@ -203,6 +237,8 @@ def _place_output_units(surrogates, viewpoint, radius, tolerance, dtype):
     order = np.argsort(-np.linalg.norm(surrogates - viewpoint, axis=1), kind="stable")
     # All are in one block, and there are no other points to leave alone.
     sizes = num_classes, num_classes
-    U, s, *_ = place_units(surrogates[order], viewpoint, surrogates[:0], *sizes, tolerance, dtype)
+    U, s, *_ = place_units(
+        surrogates[order], viewpoint, surrogates[:0], *sizes, tolerance, dtype
+    )
     inverse = np.argsort(order)
     return U[inverse], s[inverse]

@@ -1,14 +1,16 @@
-"""The certificate of a finished network: a theorem about every device that rounds to nearest.
+"""The certificate of a finished network: a theorem about every device that rounds to
+nearest.
 
-`input_map.project` gives the same points h_i everywhere. A unit is zero on every point that it must
-leave alone, and adding zero changes nothing, so h_i stays as it is until its own block moves it.
-With unit roundoff u and gamma_m = m u / (1 - m u), the pre-activation of unit i at h is then off by
-at most
+`input_map.project` gives the same points h_i everywhere. A unit is zero on every point
+that it must leave alone, and adding zero changes nothing, so h_i stays as it is until
+its own block moves it. With unit roundoff u and gamma_m = m u / (1 - m u), the
+pre-activation of unit i at h is then off by at most
 
     eta_i(h) = gamma_{k+1} (|u_i| |h| + |s_i|),
 
-in every order of summation. The margins compared with it are themselves computed in float64; each
-bound below has that error, too. Statement and proof: docs/theory/memorize.md (E13).
+in every order of summation. The margins compared with it are themselves computed in
+float64; each bound below has that error, too. Statement and proof:
+docs/theory/memorize.md (E13).
 """
 
 from typing import NamedTuple
@@ -20,8 +22,8 @@ from identity_matters.memorize.network import Plan, Solution, gamma, in_blocks
 
 # An output within this of the one-hot label is nearer to it than to any other label.
 OUTPUT_TOLERANCE = 1 / 2
-# The bounds are sums of positive float64 numbers. This share covers the rounding of their own
-# evaluation, which is below 2^-53 times the number of terms.
+# The bounds are sums of positive float64 numbers. This share covers the rounding of
+# their own evaluation, which is below 2^-53 times the number of terms.
 EVALUATION_SLACK = 2.0**-20
 
 
@@ -30,18 +32,21 @@ class PrecisionError(ValueError):
 
 
 class Certificate(NamedTuple):
-    """What is known about a network in float32 or float64 (`precision`) before it is run.
+    """What is known about a network in float32 or float64 (`precision`) before it is
+    run.
 
-    If it holds, the network gives every example its label, on every device that rounds to nearest,
-    in every order of summation and at every batch size: (E13) of docs/theory/memorize.md.
+    If it holds, the network gives every example its label, on every device that rounds
+    to nearest, in every order of summation and at every batch size: (E13) of
+    docs/theory/memorize.md.
 
     Attributes:
-      smallest_margin: the least distance of a pre-activation from zero: above it on the unit's
-        own point, below it on points that the unit must leave alone.
+      smallest_margin: the least distance of a pre-activation from zero: above it on the
+        unit's own point, below it on points that the unit must leave alone.
       margin_over_rounding: the smallest ratio of a margin to its rounding error.
-      output_error_bound: bound on |yhat - y| over all examples and outputs, if all margins exceed
-        rounding.
-      holds: whether all margins exceed rounding and the outputs are within OUTPUT_TOLERANCE.
+      output_error_bound: bound on |yhat - y| over all examples and outputs, if all
+        margins exceed rounding.
+      holds: whether all margins exceed rounding and the outputs are within
+        OUTPUT_TOLERANCE.
     """
 
     precision: str
@@ -54,40 +59,54 @@ class Certificate(NamedTuple):
         """Raises PrecisionError unless the certificate holds."""
         if not self.holds:
             raise PrecisionError(
-                f"{self.precision} is too coarse for this network: its smallest margin is"
-                f" {self.smallest_margin:.2g}, {self.margin_over_rounding:.2g} times the rounding"
-                f" error there, and outputs may be off by {self.output_error_bound:.2g}, of which"
-                f" {OUTPUT_TOLERANCE} is allowed; {remedy(self.precision)}"
+                f"{self.precision} is too coarse for this network: its smallest margin"
+                f" is {self.smallest_margin:.2g}, {self.margin_over_rounding:.2g} times"
+                " the rounding error there, and outputs may be off by"
+                f" {self.output_error_bound:.2g}, of which {OUTPUT_TOLERANCE} is"
+                f" allowed; {remedy(self.precision)}"
             )
 
 
 def remedy(precision: str) -> str:
     """What to try if a margin is too small."""
-    wider = "a larger width, which helps if the inputs spread over more dimensions than it has"
-    return f"use dtype float64, or {wider}" if precision == "float32" else f"try {wider}"
+    wider = (
+        "a larger width, which helps if the inputs spread over more dimensions than"
+        " it has"
+    )
+    return (
+        f"use dtype float64, or {wider}" if precision == "float32" else f"try {wider}"
+    )
 
 
-def sum_error(terms: int, size: np.ndarray, weights: np.ndarray, dtype: DTypeLike) -> np.ndarray:
-    """Bound on the difference between a sum of products on a device and in NumPy's float64.
+def sum_error(
+    terms: int, size: np.ndarray, weights: np.ndarray, dtype: DTypeLike
+) -> np.ndarray:
+    """Bound on the difference between a sum of products on a device and in NumPy's
+    float64.
 
     It is infinite where the terms may overflow.
 
     Args:
       terms: m, of the sum.
       size: a bound on the sum of the sizes of its terms, any shape.
-      weights: a bound on the sum of the sizes of its factors that are weights, as `size`.
+      weights: a bound on the sum of the sizes of its factors that are weights, as
+        `size`.
       dtype: float32 or float64, the arithmetic of the device.
     """
     info = np.finfo(dtype)
     rounding = gamma(terms, dtype) + gamma(terms, np.float64)
-    # Each of m products and m sums may be flushed to zero, and each other factor before them.
+    # Each of m products and m sums may be flushed to zero, and each other factor before
+    # them.
     underflow = 4 * terms * float(info.tiny)
     error = (1 + EVALUATION_SLACK) * (rounding * size + underflow * (1 + weights))
     return np.where(size < float(info.max) / 2, error, np.inf)
 
 
-def certify(plan: Plan, h: np.ndarray, y: np.ndarray, solution: Solution, dtype) -> Certificate:
-    """Bounds the rounding errors of a network for the points h, f64[n, k], with labels y, int[n].
+def certify(
+    plan: Plan, h: np.ndarray, y: np.ndarray, solution: Solution, dtype
+) -> Certificate:
+    """Bounds the rounding errors of a network for the points h, f64[n, k], with labels
+    y, int[n].
 
     h is what `input_map.project` gives. `dtype` is the arithmetic of the network.
     """
@@ -101,7 +120,9 @@ def certify(plan: Plan, h: np.ndarray, y: np.ndarray, solution: Solution, dtype)
     bias_size = np.abs(plan.s).reshape(-1)[:n]
     surrogate_norms = np.linalg.norm(plan.surrogates, axis=1)
     largest = max(norms.max(), surrogate_norms.max() + landing.max())
-    elsewhere = sum_error(width + 1, U_norm * largest + bias_size, np.sqrt(width) * U_norm, dtype)
+    elsewhere = sum_error(
+        width + 1, U_norm * largest + bias_size, np.sqrt(width) * U_norm, dtype
+    )
     elsewhere += plan.search_error
     landed = elsewhere + (1 + EVALUATION_SLACK) * U_norm * landing.max()
     margins_and_errors = (
@@ -122,12 +143,16 @@ def certify(plan: Plan, h: np.ndarray, y: np.ndarray, solution: Solution, dtype)
 
 
 def _diagonals(matrices: np.ndarray, n: int) -> np.ndarray:
-    """The first n entries of the diagonals of [l, k, k] matrices, one after the other."""
+    """The first n entries of the diagonals of [l, k, k] matrices, one after the
+    other.
+    """
     return np.diagonal(matrices, axis1=1, axis2=2).reshape(-1)[:n]
 
 
 def _own_block_errors(plan, norms, U_norm, dtype) -> np.ndarray:
-    """eta: the error of each pre-activation at a point of its own block: f64[l, k, k]."""
+    """eta: the error of each pre-activation at a point of its own block: f64[l, k,
+    k].
+    """
     width = U_norm.shape[1]
     point_norms = in_blocks(norms[plan.order], width)
     size = U_norm[:, :, None] * point_norms[:, None, :] + np.abs(plan.s)[:, :, None]
@@ -135,12 +160,15 @@ def _own_block_errors(plan, norms, U_norm, dtype) -> np.ndarray:
 
 
 def _landing_errors(plan, h, y, solution, eta, dtype) -> np.ndarray:
-    """Bound on the distance of each moved point from its surrogate label: f64[n], in plan.order."""
+    """Bound on the distance of each moved point from its surrogate label: f64[n], in
+    plan.order.
+    """
     n, width = h.shape
     points = in_blocks(h[plan.order], width)
     targets = in_blocks(plan.surrogates[y[plan.order]], width)
     activations = np.maximum(solution.pre_activations, 0)
-    # The effect of rounding V is known; that of the arithmetic, here and on the device, is bounded.
+    # The effect of rounding V is known; that of the arithmetic, here and on the device,
+    # is bounded.
     residual = points + (solution.V @ activations).transpose(0, 2, 1) - targets
     fires = solution.pre_activations > -eta
     V_norm = np.linalg.norm(solution.V, axis=1)[:, :, None]
@@ -154,7 +182,9 @@ def _landing_errors(plan, h, y, solution, eta, dtype) -> np.ndarray:
 
 
 def _output_error(plan, output_V, landing, labels, dtype) -> float:
-    """Bound on |yhat - y| if points land within the largest `landing` of their class from q_j."""
+    """Bound on |yhat - y| if points land within the largest `landing` of their class
+    from q_j.
+    """
     num_classes, width = plan.surrogates.shape
     radius = np.zeros(num_classes)
     np.maximum.at(radius, labels, landing)
@@ -169,12 +199,15 @@ def _output_error(plan, output_V, landing, labels, dtype) -> float:
     activations = np.maximum(pre_activations, 0)
     V_size = np.abs(output_V)
     error = np.abs(output_V @ activations - np.eye(num_classes))
-    # Units that fire on the whole ball act as one linear map, bounded as a whole: on a line, large
-    # slopes of both signs add up to a small one. Other units are bounded one by one.
+    # Units that fire on the whole ball act as one linear map, bounded as a whole: on a
+    # line, large slopes of both signs add up to a small one. Other units are bounded
+    # one by one.
     squared_slopes = np.zeros((num_classes, num_classes))
     for axis in range(width):
         slopes = output_V @ (sure * plan.output_U[:, axis, None])
-        cancellation = gamma(num_classes, np.float64) * (V_size @ np.abs(plan.output_U[:, axis]))
+        cancellation = gamma(num_classes, np.float64) * (
+            V_size @ np.abs(plan.output_U[:, axis])
+        )
         squared_slopes += (np.abs(slopes) + cancellation[:, None]) ** 2
     error += np.sqrt(squared_slopes) * radius[None]
     error += V_size @ (possible * rounding + (possible & ~sure) * reach)

@@ -1,4 +1,6 @@
-"""Builds the network of Theorem 3.2 for given examples, runs it and checks its outputs."""
+"""Builds the network of Theorem 3.2 for given examples, runs it and checks its
+outputs.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ from identity_matters.memorize.network import (
 )
 
 METHODS = ("adaptive", "paper")
-# Inputs that pass through the network at once; 4,096 columns of 8 floats stay in a core's cache.
+# Inputs that pass through the network at once; 4,096 columns of 8 floats stay in a
+# core's cache.
 BATCH_EXAMPLES = 4096
 TILE_POINTS = 2048
 # float64 copies of the network that building it holds at a time.
@@ -46,11 +49,15 @@ class Memorized(NamedTuple):
     certificate: Certificate
 
     def __call__(self, x: ArrayLike) -> np.ndarray:
-        """The outputs f[n, r] for inputs f[n, d], one-hot where memorised; see `apply`."""
+        """The outputs f[n, r] for inputs f[n, d], one-hot where memorised; see
+        `apply`.
+        """
         return apply(self.network, x)
 
     def predict(self, x: ArrayLike) -> np.ndarray:
-        """The predicted labels, i64[n], for inputs f[n, d]: the argmax of the outputs."""
+        """The predicted labels, i64[n], for inputs f[n, d]: the argmax of the
+        outputs.
+        """
         return np.argmax(self(x), axis=1)
 
 
@@ -68,9 +75,10 @@ def memorize(
 ) -> Memorized:
     """A residual network that maps every ``x[i]`` to the one-hot vector of ``y[i]``.
 
-    It is built, not trained (Theorem 3.2). In exact arithmetic any distinct inputs can be fitted at
-    any width; in float32 or float64 the margins must exceed rounding, which is checked. Call the
-    result for outputs and its `predict` for labels, or unpack it as (network, certificate).
+    It is built, not trained (Theorem 3.2). In exact arithmetic any distinct inputs can
+    be fitted at any width; in float32 or float64 the margins must exceed rounding,
+    which is checked. Call the result for outputs and its `predict` for labels, or
+    unpack it as (network, certificate).
 
     >>> x = np.array([[0.1, 0.2], [0.3, 0.1], [0.2, 0.2]], np.float32)
     >>> memorized = memorize(x, np.array([0, 1, 0]), width=2)
@@ -87,19 +95,25 @@ def memorize(
     inputs 0 and 2 are identical but have labels 0 and 1: no network can fit both (0, 2)
 
     Args:
-      x: f[n, d], finite. They need no normalisation; equal inputs with equal labels are fine.
-      y: integer[n], labels in 0 ... r - 1; num_classes: r, or None for the largest label plus one.
-      width: k >= 1; m distinct inputs take ceil(m / k) blocks. CIFAR-10 needs 8 in float32, 1 in
-        float64; points on a line, far from 0 or in close pairs may need float64 at any width.
-      key: typed PRNG key for the input map and surrogate labels; ``jax.random.key(0)`` if None.
+      x: f[n, d], finite. They need no normalisation; equal inputs with equal labels are
+        fine.
+      y: integer[n], labels in 0 ... r - 1; num_classes: r, or None for the largest
+        label plus one.
+      width: k >= 1; m distinct inputs take ceil(m / k) blocks. CIFAR-10 needs 8 in
+        float32, 1 in float64; points on a line, far from 0 or in close pairs may need
+        float64 at any width.
+      key: typed PRNG key for the input map and surrogate labels; ``jax.random.key(0)``
+        if None.
       method: "adaptive", see `adaptive`, or "paper", see `paper_method`.
-      dtype: float32 or float64; None is float64 if x is and JAX has 64-bit types on, else float32.
+      dtype: float32 or float64; None is float64 if x is and JAX has 64-bit types on,
+        else float32.
       certified: if False, a network is returned even if its certificate does not hold.
       tile_points: memory of the construction is O(tile_points^2 + n k + n d).
     Raises:
-      ValueError: bad input, or a network that does not fit into memory. Three subclasses:
-        ConflictingLabelsError for equal inputs with different labels, AssumptionError if data do
-        not satisfy the lemmas ("paper"), PrecisionError if `dtype` is too coarse for the margins.
+      ValueError: bad input, or a network that does not fit into memory. Three
+        subclasses: ConflictingLabelsError for equal inputs with different labels,
+        AssumptionError if data do not satisfy the lemmas ("paper"), PrecisionError if
+        `dtype` is too coarse for the margins.
       TypeError: `dtype` is float64, but JAX has 64-bit types switched off.
     """
     if method not in METHODS:
@@ -113,8 +127,8 @@ def memorize(
     parameters = network_parameters(len(inputs), inputs.shape[1], num_classes, width)
     check_memory(
         WORKING_COPIES * np.dtype(np.float64).itemsize * parameters,
-        f"a network of width {width} for {len(inputs)} inputs and {num_classes} classes, with"
-        f" {parameters:.3g} parameters,",
+        f"a network of width {width} for {len(inputs)} inputs and {num_classes}"
+        f" classes, with {parameters:.3g} parameters,",
     )
     map_key, label_key = jax.random.split(key)
     rng = random_generator(label_key)
@@ -146,7 +160,9 @@ def memorize(
 
 
 def _whitened_map(A_0: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """A map, f[k, d], that projects the rows of x to variance about 1 in all k directions."""
+    """A map, f[k, d], that projects the rows of x to variance about 1 in all k
+    directions.
+    """
     # Scaling by a power of two gives inputs of any size projections of ordinary size.
     reach = np.finfo(A_0.dtype).maxexp - input_map.room_bits(A_0.dtype)
     exponent = np.frexp(largest_entry(x))[1]
@@ -166,7 +182,8 @@ def _normal_product(whitening: np.ndarray, A_0: np.ndarray) -> np.ndarray:
 def _project(A_0: np.ndarray, x: np.ndarray) -> np.ndarray:
     """``A_0 x`` as the network computes it: f64[n, k].
 
-    Raises PrecisionError if x has subnormal entries that matter: the network takes them for zero.
+    Raises PrecisionError if x has subnormal entries that matter: the network takes them
+    for zero.
     """
     h = np.empty((len(x), len(A_0)))
     for start in range(0, len(x), BATCH_EXAMPLES):
@@ -175,18 +192,19 @@ def _project(A_0: np.ndarray, x: np.ndarray) -> np.ndarray:
         if input_map.flushes(batch):
             raise PrecisionError(
                 f"entries of x below {np.finfo(A_0.dtype).tiny:.2g}, the least normal"
-                f" {A_0.dtype}, are zero on some devices, and matter here: scale the inputs up;"
-                f" the largest entry is {largest_entry(x):.2g}"
+                f" {A_0.dtype}, are zero on some devices, and matter here: scale the"
+                f" inputs up; the largest entry is {largest_entry(x):.2g}"
             )
         h[start : start + len(batch)] = np.asarray(input_map.project(A_0, batch)).T
     return h
 
 
 def solve(plan: Plan, h: np.ndarray, y: np.ndarray, dtype: DTypeLike) -> Solution:
-    """The second layers: ``V relu(U a + s) = q_y - a`` for all points a of a block, with labels y.
+    """The second layers: ``V relu(U a + s) = q_y - a`` for all points a of a block,
+    with labels y.
 
-    h: f64[n, k], the points as the network computes them; y: integer[n]. Raises PrecisionError if a
-    unit is not positive on its own point, or a block is singular.
+    h: f64[n, k], the points as the network computes them; y: integer[n]. Raises
+    PrecisionError if a unit is not positive on its own point, or a block is singular.
     """
     n, width = h.shape
     points = in_blocks(h[plan.order], width)
@@ -196,11 +214,12 @@ def solve(plan: Plan, h: np.ndarray, y: np.ndarray, dtype: DTypeLike) -> Solutio
     if not (own > 0).all():
         i = plan.order[np.argmin(own)]
         raise PrecisionError(
-            f"{np.dtype(dtype)} cannot tell the projection of input {i} from that of another one"
-            f" (margin {own.min():.2g}); {remedy(np.dtype(dtype).name)}"
+            f"{np.dtype(dtype)} cannot tell the projection of input {i} from that of"
+            f" another one (margin {own.min():.2g}); {remedy(np.dtype(dtype).name)}"
         )
     activations = np.maximum(pre_activations, 0)
-    # Units beyond n are zero, and their columns of V are: a system with ones on the diagonal.
+    # Units beyond n are zero, and their columns of V are: a system with ones on the
+    # diagonal.
     spare = np.arange(n, activations.shape[0] * width)
     activations[spare // width, :, spare % width] = 0
     activations[spare // width, spare % width, spare % width] = 1
@@ -219,15 +238,23 @@ def solve(plan: Plan, h: np.ndarray, y: np.ndarray, dtype: DTypeLike) -> Solutio
 
 
 def solve_output(plan: Plan, dtype: DTypeLike) -> np.ndarray:
-    """output_V, f64[r, r], with ``output_V relu(output_U q_j + output_s) = e_j`` for all j."""
-    activations = np.maximum(plan.output_U @ plan.surrogates.T + plan.output_s[:, None], 0)
+    """output_V, f64[r, r], with ``output_V relu(output_U q_j + output_s) = e_j`` for
+    all j.
+    """
+    activations = np.maximum(
+        plan.output_U @ plan.surrogates.T + plan.output_s[:, None], 0
+    )
     return round_to(np.linalg.inv(activations), dtype)
 
 
 def apply(
-    network: Any, x: ArrayLike, batch_examples: int = BATCH_EXAMPLES, run: Callable = forward
+    network: Any,
+    x: ArrayLike,
+    batch_examples: int = BATCH_EXAMPLES,
+    run: Callable = forward,
 ) -> np.ndarray:
-    """The outputs, f[n, r], for the rows of x, f[n, d], converted to the dtype of the network.
+    """The outputs, f[n, r], for the rows of x, f[n, d], converted to the dtype of the
+    network.
 
     Memory is O(batch_examples (d + k)) at any depth. The networks of `few_numbers` need
     ``run=few_numbers.forward``. Raises ValueError if x has the wrong shape.
@@ -236,16 +263,21 @@ def apply(
     x = plain_array("x", x)
     batch_examples = check_whole("batch_examples", batch_examples)
     if x.ndim != 2 or x.shape[1] != d or not len(x):
-        raise ValueError(f"x must have shape [n, {d}] for this network, n > 0, got {x.shape}")
+        raise ValueError(
+            f"x must have shape [n, {d}] for this network, n > 0, got {x.shape}"
+        )
     batches = (x[i : i + batch_examples] for i in range(0, len(x), batch_examples))
-    return np.concatenate([np.asarray(run(network, rows.astype(dtype))) for rows in batches])
+    return np.concatenate(
+        [np.asarray(run(network, rows.astype(dtype))) for rows in batches]
+    )
 
 
 class Verification(NamedTuple):
     """Result of running a network on all its examples.
 
-    `errors` counts examples with an output 1/2 or more off the one-hot label. Argmax is right for
-    all others, but says nothing if r = 1. `max_abs_error` is the largest |yhat - y|.
+    `errors` counts examples with an output 1/2 or more off the one-hot label. Argmax is
+    right for all others, but says nothing if r = 1. `max_abs_error` is the largest
+    |yhat - y|.
     """
 
     errors: int
@@ -259,7 +291,8 @@ def verify(
     batch_examples: int = BATCH_EXAMPLES,
     run: Callable = forward,
 ) -> Verification:
-    """Runs the network on x, f[n, d], and compares the outputs with y, integer[n]; see `apply`.
+    """Runs the network on x, f[n, d], and compares the outputs with y, integer[n]; see
+    `apply`.
 
     >>> x, y = np.arange(6.0, dtype=np.float32)[:, None], np.array([0, 1, 0, 1, 1, 0])
     >>> network, _ = memorize(x, y)
@@ -267,7 +300,8 @@ def verify(
     (0, 6)
     """
     outputs = apply(network, x, batch_examples, run).astype(np.float64)
-    # A label that is no class, such as -1, has the row of zeros and so counts as an error.
+    # A label that is no class, such as -1, has the row of zeros and so counts as an
+    # error.
     outputs -= np.asarray(y)[:, None] == np.arange(outputs.shape[1])
     worst = np.abs(outputs).max(1)
     # Not "worst >= 1/2": NaN has to count as an error.

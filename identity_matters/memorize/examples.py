@@ -1,4 +1,6 @@
-"""Checks of what is memorised: examples without repeated inputs, the key, the dtype, the memory."""
+"""Checks of what is memorised: examples without repeated inputs, the key, the dtype,
+the memory.
+"""
 
 import hashlib
 from typing import Any
@@ -12,12 +14,15 @@ from identity_matters import jax_settings
 from identity_matters.checks import check_whole, plain_array
 from identity_matters.limits import memory_bytes
 
-# More classes than this, and than examples, are not inferred: such labels are probably names.
+# More classes than this, and than examples, are not inferred: such labels are probably
+# names.
 MOST_INFERRED_CLASSES = 1000
 
 
 class ConflictingLabelsError(ValueError):
-    """Two equal inputs have different labels; `indices` are those of the first such pair."""
+    """Two equal inputs have different labels; `indices` are those of the first such
+    pair.
+    """
 
     def __init__(self, message: str, indices: tuple[int, int]):
         super().__init__(message)
@@ -29,9 +34,9 @@ def distinct_examples(
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """The examples of `memorize`, checked and without repeated inputs, in order, and r.
 
-    Inputs are compared in `dtype`; 0.0 and -0.0 are equal. Raises ConflictingLabelsError if equal
-    inputs have different labels, ValueError for a wrong kind, shape or value, or entries beyond
-    `dtype`.
+    Inputs are compared in `dtype`; 0.0 and -0.0 are equal. Raises
+    ConflictingLabelsError if equal inputs have different labels, ValueError for a wrong
+    kind, shape or value, or entries beyond `dtype`.
     """
     x, y = plain_array("x", x), plain_array("y", y)
     _check_inputs(x, dtype)
@@ -48,56 +53,81 @@ def largest_entry(x: np.ndarray) -> float:
 
 
 def _check_inputs(x: np.ndarray, dtype: DTypeLike) -> None:
-    """Raises ValueError unless x is [n, d] of real numbers that are finite in `dtype`."""
+    """Raises ValueError unless x is [n, d] of real numbers that are finite in
+    `dtype`.
+    """
     if x.dtype.kind == "c":
         raise ValueError(f"x must hold real numbers, got {x.dtype}")
     if x.ndim != 2 or 0 in x.shape:
-        raise ValueError(f"x must have shape [n, d] with n and d at least 1, got {x.shape}")
+        raise ValueError(
+            f"x must have shape [n, d] with n and d at least 1, got {x.shape}"
+        )
     largest = largest_entry(x)
     if not np.isfinite(largest):
         i = np.argmin(np.isfinite(x).all(axis=1))
         raise ValueError(f"x must be finite, but x[{i}] holds NaN or infinity")
     if largest > float(np.finfo(dtype).max):
         raise ValueError(
-            f"entries of x up to {largest:.3g} overflow {dtype}: scale them down, or use float64"
+            f"entries of x up to {largest:.3g} overflow {dtype}: scale them down, or"
+            " use float64"
         )
 
 
 def _check_labels(y: np.ndarray, n: int, num_classes: int | None) -> int:
-    """The number of classes r; raises ValueError unless y is n integers in 0 ... r - 1."""
+    """The number of classes r; raises ValueError unless y is n integers in 0 ... r -
+    1.
+    """
     if y.shape != (n,) or not np.issubdtype(y.dtype, np.integer):
-        raise ValueError(f"y must be {n} integers, one for each row of x, got {y.dtype}{y.shape}")
+        raise ValueError(
+            f"y must be {n} integers, one for each row of x, got {y.dtype}{y.shape}"
+        )
     inferred = max(1, int(y.max()) + 1)
     if num_classes is None and inferred > max(MOST_INFERRED_CLASSES, len(y)):
         raise ValueError(
             f"labels go up to {inferred - 1}: number them 0 ... r - 1, as np.unique(y,"
             " return_inverse=True)[1] does, or pass num_classes"
         )
-    num_classes = inferred if num_classes is None else check_whole("num_classes", num_classes)
+    num_classes = (
+        inferred if num_classes is None else check_whole("num_classes", num_classes)
+    )
     outside = np.flatnonzero((y < 0) | (y >= num_classes))
     if outside.size:
         i = outside[0]
-        raise ValueError(f"labels must lie in 0 ... {num_classes - 1}, but y[{i}] = {y[i]}")
+        raise ValueError(
+            f"labels must lie in 0 ... {num_classes - 1}, but y[{i}] = {y[i]}"
+        )
     return num_classes
 
 
 def _first_of_equal(x: np.ndarray, y: np.ndarray, dtype: DTypeLike) -> list[int]:
-    """Indices of the rows of x that equal no earlier one; raises ConflictingLabelsError."""
+    """Indices of the rows of x that equal no earlier one; raises
+    ConflictingLabelsError.
+    """
     first: dict[bytes, int] = {}
     zero = np.zeros((), dtype)
     for i, row in enumerate(x):
         # Adding zero turns -0.0, whose bits differ, into 0.0.
-        digest = hashlib.blake2b((row.astype(dtype) + zero).tobytes(), digest_size=16).digest()
+        digest = hashlib.blake2b(
+            (row.astype(dtype) + zero).tobytes(), digest_size=16
+        ).digest()
         j = first.setdefault(digest, i)
         if y[i] != y[j]:
             if np.array_equal(x[i], x[j]):
                 what, advice = "identical", "no network can fit both"
             elif np.dtype(dtype) == np.float64:
-                what, advice = "equal in float64", "subtract an offset, which all inputs have"
+                what, advice = (
+                    "equal in float64",
+                    "subtract an offset, which all inputs have",
+                )
             else:
-                what, advice = f"equal in {np.dtype(dtype)}", "subtract an offset, or use float64"
+                what, advice = (
+                    f"equal in {np.dtype(dtype)}",
+                    "subtract an offset, or use float64",
+                )
             raise ConflictingLabelsError(
-                f"inputs {j} and {i} are {what} but have labels {y[j]} and {y[i]}: {advice}", (j, i)
+                f"inputs {j} and {i} are {what} but have labels {y[j]} and {y[i]}:"
+                f" {advice}",
+                (j, i),
             )
     return list(first.values())
 
@@ -111,18 +141,25 @@ def check_dtype(x: np.ndarray, dtype: DTypeLike | None) -> np.dtype:
         raise ValueError(f"dtype must be float32 or float64, got {dtype}")
     if dtype == np.float64 and jnp.result_type(float) != dtype:
         raise TypeError(
-            'float64 needs jax.config.update("jax_enable_x64", True) first; or pass dtype="float32"'
+            'float64 needs jax.config.update("jax_enable_x64", True) first; or pass'
+            ' dtype="float32"'
         )
     return dtype
 
 
 def check_key(key: Any) -> jax.Array:
-    """A typed PRNG key, ``jax_settings.random_key(0)`` for None; ValueError for anything else."""
+    """A typed PRNG key, ``jax_settings.random_key(0)`` for None; ValueError for
+    anything else.
+    """
     if key is None:
         return jax_settings.random_key(0)
-    typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    typed = isinstance(key, jax.Array) and jnp.issubdtype(
+        key.dtype, jax.dtypes.prng_key
+    )
     if not typed or key.shape:
-        raise ValueError(f"key must be one typed PRNG key, such as jax.random.key(0), got {key!r}")
+        raise ValueError(
+            f"key must be one typed PRNG key, such as jax.random.key(0), got {key!r}"
+        )
     return key
 
 
@@ -132,10 +169,13 @@ def random_generator(key: jax.Array) -> np.random.Generator:
 
 
 def check_memory(needed_bytes: float, what: str) -> None:
-    """Raises ValueError, about building `what`, if that takes more memory than this process has."""
+    """Raises ValueError, about building `what`, if that takes more memory than this
+    process has.
+    """
     available_bytes = memory_bytes()
     if needed_bytes > available_bytes:
         raise ValueError(
-            f"building {what} takes {needed_bytes / 1e9:.3g} GB of the {available_bytes / 1e9:.3g}"
-            " GB that this process may use: choose a smaller width, or fewer classes"
+            f"building {what} takes {needed_bytes / 1e9:.3g} GB of the"
+            f" {available_bytes / 1e9:.3g} GB that this process may use: choose a"
+            " smaller width, or fewer classes"
         )

@@ -1,10 +1,12 @@
-"""Fewer parameters than examples: each many-bit word holds the labels of several neighbours.
+"""Fewer parameters than examples: each many-bit word holds the labels of several
+neighbours.
 
-Integer inputs are projected to a line, t = <a, x>, and groups of m neighbours share three numbers:
-a threshold, a word, whose digits in base r are the labels, and a constant, which hashes the points
-to different digits. Blocks of width 6 select a point's word and constant, hash t to the place of a
-digit, and extract it. With more channels a group has more words, which makes up for fewer bits. All
-numbers are integers, exact in float64. Proof, count and earlier work: docs/theory/memorize.md.
+Integer inputs are projected to a line, t = <a, x>, and groups of m neighbours share
+three numbers: a threshold, a word, whose digits in base r are the labels, and a
+constant, which hashes the points to different digits. Blocks of width 6 select a
+point's word and constant, hash t to the place of a digit, and extract it. With more
+channels a group has more words, which makes up for fewer bits. All numbers are
+integers, exact in float64. Proof, count and earlier work: docs/theory/memorize.md.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ from identity_matters.memorize.examples import (
 from identity_matters.memorize.network import apply_block, matmul, run_blocks, transform
 
 EXACT_BITS = 53
-# The channels of h: the point, its word, its constant (later a digit), the output of a step, the
-# place of the point's digit, and the label; further words follow.
+# The channels of h: the point, its word, its constant (later a digit), the output of a
+# step, the place of the point's digit, and the label; further words follow.
 POINT, WORD, CONSTANT, STEP, PLACE, LABEL = range(6)
 LEAST_WIDTH = 6
 # The search marks the places that a group occupies in a 63-bit mask.
@@ -43,7 +45,8 @@ MOST_PLACES = 63
 PROJECTION_DRAWS = 100
 # Rounds of the hash; with fewer, a constant moves the points of a group too much alike.
 HASH_ROUNDS = 6
-# Range of the ratio of its two moduli; with one, a constant would rotate all points alike.
+# Range of the ratio of its two moduli; with one, a constant would rotate all points
+# alike.
 MODULUS_RATIO = 1.2, 1.8
 # The least modulus of the hash: small samples, too, need many constants to choose from.
 LEAST_MODULUS = 2**24
@@ -51,38 +54,46 @@ LEAST_MODULUS = 2**24
 LEAST_WORD_BITS = 8
 # The hash multiplies by 2^L, L at most this; the search forms the product in 63 bits.
 MOST_DOUBLINGS = 24
-# Hashes that the search computes at once; how many such batches it tries before it gives up.
+# Hashes that the search computes at once; how many such batches it tries before it
+# gives up.
 SEARCH_HASHES = 2**21
 SEARCH_DRAWS = 1500
-# With a smaller chance that a hash constant works for a group, the search takes minutes.
+# With a smaller chance that a hash constant works for a group, the search takes
+# minutes.
 LEAST_HASH_CHANCE = 1e-5
 
 
 class Repeated(NamedTuple):
     """Parts applied one after the other, and the whole sequence `repeats` times."""
 
-    # Each is another Repeated, or b blocks (U f64[b, k, k], V f64[b, k, k], s f64[b, k]).
+    # Each is another Repeated, or b blocks (U f64[b, k, k], V f64[b, k, k], s f64[b,
+    # k]).
     parts: tuple
     repeats: jax.Array | int
 
 
 class FewNumbers(NamedTuple):
-    """The network of width k for G groups, for `forward`; each parameter is an array entry."""
+    """The network of width k for G groups, for `forward`; each parameter is an array
+    entry.
+    """
 
     input_map: jax.Array  # f64[1, d], a
     start: jax.Array  # f64[k], added to the input (a x, 0, ..., 0)
     thresholds: jax.Array  # f64[G]
     word_jumps: jax.Array  # f64[G, k - 5], one number for each word of a group
     constant_jumps: jax.Array  # f64[G]
-    select: tuple[jax.Array, ...]  # U, V f64[k, k] and s f64[k], the block that all groups share
+    # U, V f64[k, k] and s f64[k], the block that all groups share
+    select: tuple[jax.Array, ...]
     stages: tuple[Repeated, ...]  # the hash, the place and the extraction
-    output: tuple[jax.Array, ...]  # U, V, s of the last block, from the label to its one-hot vector
+    # U, V, s of the last block, from the label to its one-hot vector
+    output: tuple[jax.Array, ...]
 
 
 class ExactCertificate(NamedTuple):
     """Whether the network computes without rounding, as known before it is run.
 
-    It does if `largest_integer`, which bounds all parameters and sums, is at most 2^word_bits.
+    It does if `largest_integer`, which bounds all parameters and sums, is at most
+    2^word_bits.
     """
 
     largest_integer: int
@@ -100,7 +111,11 @@ def _run(h: jax.Array, part: Repeated | tuple) -> jax.Array:
 def forward(network: FewNumbers, x: Array) -> jax.Array:
     """The whole network, block after block: f64[n, d] to f64[n, r]."""
     t = matmul(network.input_map, x.T)[0]
-    h = jnp.broadcast_to(network.start[:, None], (len(network.start), len(x))).at[POINT].add(t)
+    h = (
+        jnp.broadcast_to(network.start[:, None], (len(network.start), len(x)))
+        .at[POINT]
+        .add(t)
+    )
 
     def select(h, numbers):
         U, V, s = network.select
@@ -124,16 +139,19 @@ def memorize_with_few_numbers(
     width: int = LEAST_WIDTH,
     key: jax.Array | None = None,
 ) -> tuple[FewNumbers, ExactCertificate]:
-    """A residual network of about d + 3 n / m parameters that maps ``x[i]`` to one-hot ``y[i]``.
+    """A residual network of about d + 3 n / m parameters that maps ``x[i]`` to one-hot
+    ``y[i]``.
 
     >>> x = np.arange(40).reshape(20, 2) ** 2
-    >>> network, certificate = memorize_with_few_numbers(x, np.arange(20) % 3, group_points=5)
+    >>> y = np.arange(20) % 3
+    >>> network, certificate = memorize_with_few_numbers(x, y, group_points=5)
     >>> forward(network, x.astype(float)).argmax(1).tolist()[:6], certificate.holds
     ([0, 1, 2, 0, 1, 2], True)
 
     Args:
       x: whole numbers [n, d] of any type; y, num_classes and key are as in `memorize`.
-      group_points: m, at most `places`. The search grows fast with m: see `largest_group`.
+      group_points: m, at most `places`. The search grows fast with m: see
+        `largest_group`.
       word_bits: b <= 53; no parameter or intermediate value may exceed 2^b.
       width: k >= 6; a group has k - 5 words, and so k - 3 numbers.
     Raises:
@@ -153,7 +171,9 @@ def memorize_with_few_numbers(
         f"a network of {numbers:.3g} numbers for {len(points)} inputs and {r} classes",
     )
     if points.dtype.kind == "f" and not (points == np.rint(points)).all():
-        raise ValueError("x must hold whole numbers, as pixels are: multiply x and round")
+        raise ValueError(
+            "x must hold whole numbers, as pixels are: multiply x and round"
+        )
     rng = random_generator(key)
     a, t, size = _project_to_line(points, rng, word_bits)
     order = np.argsort(t)
@@ -171,15 +191,22 @@ def memorize_with_few_numbers(
     word, digit = np.divmod(_hash_places(t, constants[group], *hashing), digits)
     words = np.zeros((len(constants), width - LEAST_WIDTH + 1), np.int64)
     np.add.at(words, (group, word), labels * base ** (digits - 1 - digit))
-    # From the last group down; a block measures its own step and makes the jump of the one before.
+    # From the last group down; a block measures its own step and makes the jump of the
+    # one before.
     thresholds = np.append(t[group_points::group_points][::-1], large)
     jumps = [-np.diff(own, axis=0, append=own[-1:])[::-1] for own in (words, constants)]
     start = np.zeros(width)
     start[[POINT, CONSTANT]] = -first, constants[-1]
     start[_word_channels(width)] = words[-1]
     groups = (own.astype(float) for own in (thresholds, *jumps))
-    shared = _block(width, *_SELECT), _stages(*hashing, base, digits, width), _one_hot(r, width)
-    network = jax.tree.map(jnp.asarray, FewNumbers._make((a[None], start, *groups, *shared)))
+    shared = (
+        _block(width, *_SELECT),
+        _stages(*hashing, base, digits, width),
+        _one_hot(r, width),
+    )
+    network = jax.tree.map(
+        jnp.asarray, FewNumbers._make((a[None], start, *groups, *shared))
+    )
     sizes = size + abs(first), 2 * large, base**digits, 2 * r * digits * words.shape[1]
     return network, ExactCertificate(max(sizes), max(sizes) <= 2**word_bits)
 
@@ -191,42 +218,64 @@ def _word_channels(width: int) -> np.ndarray:
 def slots(num_classes: int, word_bits: int = EXACT_BITS) -> int:
     """How many labels fit into one word: the largest S with r^S <= 2^b."""
     base = max(2, num_classes)
-    return next(count for count in itertools.count() if base ** (count + 1) > 2**word_bits)
+    return next(
+        count for count in itertools.count() if base ** (count + 1) > 2**word_bits
+    )
 
 
-def places(num_classes: int, word_bits: int = EXACT_BITS, width: int = LEAST_WIDTH) -> int:
+def places(
+    num_classes: int, word_bits: int = EXACT_BITS, width: int = LEAST_WIDTH
+) -> int:
     """How many labels fit into the k - 5 words of a group; at most 63 are used."""
     return min(MOST_PLACES, (width - LEAST_WIDTH + 1) * slots(num_classes, word_bits))
 
 
 def hash_chance(group_points: int, places: int, place_bits: int) -> float:
-    """The chance that a random map to 2^b places sends m points to different usable ones."""
+    """The chance that a random map to 2^b places sends m points to different usable
+    ones.
+    """
     cells = 2**place_bits
-    return math.prod(max(0, min(places, cells) - i) / cells for i in range(group_points))
+    return math.prod(
+        max(0, min(places, cells) - i) / cells for i in range(group_points)
+    )
 
 
 def _place_bits(group_points: int, places: int) -> int:
-    """The b with the larger chance: 2^b is `places` rounded up or down to a power of two."""
+    """The b with the larger chance: 2^b is `places` rounded up or down to a power of
+    two.
+    """
     up = (places - 1).bit_length()
-    return max((up, max(0, up - 1)), key=lambda bits: hash_chance(group_points, places, bits))
+    return max(
+        (up, max(0, up - 1)), key=lambda bits: hash_chance(group_points, places, bits)
+    )
 
 
 def largest_group(
-    num_classes: int, word_bits: int = EXACT_BITS, width: int = LEAST_WIDTH, chance: float = 1e-3
+    num_classes: int,
+    word_bits: int = EXACT_BITS,
+    width: int = LEAST_WIDTH,
+    chance: float = 1e-3,
 ) -> int:
-    """The most points for which one in 1 / chance hash constants works, 0 < chance <= 1.
+    """The most points for which one in 1 / chance hash constants works, 0 < chance <=
+    1.
 
-    >>> largest_group(num_classes=10), largest_group(10, width=7), largest_group(10, word_bits=27)
-    (11, 17, 8)
+    >>> largest_group(num_classes=10), largest_group(10, width=7)
+    (11, 17)
     """
     most = places(num_classes, word_bits, width)
-    return sum(hash_chance(m, most, _place_bits(m, most)) >= chance for m in range(1, most + 1))
+    return sum(
+        hash_chance(m, most, _place_bits(m, most)) >= chance for m in range(1, most + 1)
+    )
 
 
 def check_group(
-    group_points: int, num_classes: int, word_bits: int = EXACT_BITS, width: int = LEAST_WIDTH
+    group_points: int,
+    num_classes: int,
+    word_bits: int = EXACT_BITS,
+    width: int = LEAST_WIDTH,
 ) -> None:
-    """Raises ValueError unless m labels fit into the words of a group, and a search can place them.
+    """Raises ValueError unless m labels fit into the words of a group, and a search can
+    place them.
 
     A hash constant must work for a group with a chance of at least LEAST_HASH_CHANCE.
     """
@@ -235,22 +284,27 @@ def check_group(
     most = places(num_classes, word_bits, check_whole("width", width, LEAST_WIDTH))
     if check_whole("group_points", group_points) > most:
         raise ValueError(
-            f"a group holds {most} labels of {num_classes} classes, got group_points {group_points}"
+            f"a group holds {most} labels of {num_classes} classes, got group_points"
+            f" {group_points}"
         )
     chance = hash_chance(group_points, most, _place_bits(group_points, most))
     if chance < LEAST_HASH_CHANCE:
         largest = largest_group(num_classes, word_bits, width, LEAST_HASH_CHANCE)
         raise ValueError(
-            f"one in {1 / chance:.2g} hash constants works for a group of {group_points}, which is"
-            f" too long a search: group_points may be at most {largest}"
+            f"one in {1 / chance:.2g} hash constants works for a group of"
+            f" {group_points}, which is too long a search: group_points may be at most"
+            f" {largest}"
         )
 
 
 def _project_to_line(x, rng, word_bits: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Integers a, f64[d]; distinct t = x a, i64[n]; a bound on all partial sums of x a."""
+    """Integers a, f64[d]; distinct t = x a, i64[n]; a bound on all partial sums of x
+    a.
+    """
     largest = max(1, int(largest_entry(x)))
     bits = max(1, int(len(x) ** 2 // largest).bit_length())
-    # Even the largest a leaves room for the shift of t to 0 and for twice the larger modulus.
+    # Even the largest a leaves room for the shift of t to 0 and for twice the larger
+    # modulus.
     most_bits = (2 ** (word_bits - 4) // (largest * x.shape[1])).bit_length() - 1
     for _ in range(PROJECTION_DRAWS if most_bits >= 0 else 0):
         most = 2 ** min(bits, most_bits)
@@ -262,19 +316,26 @@ def _project_to_line(x, rng, word_bits: int) -> tuple[np.ndarray, np.ndarray, in
             return a.astype(float), t.astype(np.int64), size
         bits += 1
     raise PrecisionError(
-        f"inputs up to {largest} project beyond 2^{word_bits - 4} or coincide: scale them down"
+        f"inputs up to {largest} project beyond 2^{word_bits - 4} or coincide: scale"
+        " them down"
     )
 
 
 def _hash_places(z, constants, small: int, large: int, doublings: int, place_bits: int):
-    """Rounds of ``z <- 2^L ((z mod M) + c) mod M'`` from z = t, then ``floor(2^b z / M')``: i64."""
+    """Rounds of ``z <- 2^L ((z mod M) + c) mod M'`` from z = t, then ``floor(2^b z /
+    M')``: i64.
+    """
     for _ in range(HASH_ROUNDS):
         z = ((z - small * (z >= small) + constants) << doublings) % large
     return (z << place_bits) // large
 
 
-def _find_constants(t, hashing: tuple[int, int, int, int], most: int, rng) -> np.ndarray:
-    """For each row of t, i64[G, m], a constant that sends it to different places: i64[G]."""
+def _find_constants(
+    t, hashing: tuple[int, int, int, int], most: int, rng
+) -> np.ndarray:
+    """For each row of t, i64[G, m], a constant that sends it to different places:
+    i64[G].
+    """
     constants, left = np.zeros(len(t), np.int64), np.arange(len(t))
     for _ in range(SEARCH_DRAWS):
         draws = max(1, SEARCH_HASHES // (len(left) * t.shape[1]))
@@ -288,7 +349,8 @@ def _find_constants(t, hashing: tuple[int, int, int, int], most: int, rng) -> np
         if not len(left):
             return constants
     raise ValueError(
-        f"no hash constant found for {len(left)} of {len(t)} groups: choose smaller groups"
+        f"no hash constant found for {len(left)} of {len(t)} groups: choose smaller"
+        " groups"
     )
 
 
@@ -304,24 +366,37 @@ def _block(width: int, *units) -> tuple[np.ndarray, ...]:
 
 
 _FORGET = ({STEP: 1}, 0, {STEP: -1})
-# relu(t - T + 1) is at least 1 for t >= T, else 0; unit 1, relu(1 - step), makes the jumps.
+# relu(t - T + 1) is at least 1 for t >= T, else 0; unit 1, relu(1 - step), makes the
+# jumps.
 _SELECT: tuple = ({POINT: 1}, 1, {STEP: 1}), ({STEP: -1}, 1, {}), _FORGET
 
 
 def _if_at_least(reads: dict, threshold: int, jumps: dict, *units) -> list:
-    """Units of two blocks that add `jumps` to h if <reads, h> >= threshold; `units` always act."""
+    """Units of two blocks that add `jumps` to h if <reads, h> >= threshold; `units`
+    always act.
+    """
     measure = [(reads, 1 - threshold, {STEP: 1})]
     below = ({STEP: -1}, 1, {channel: -jump for channel, jump in jumps.items()})
     return [measure, [below, _FORGET, ({}, 1, jumps), *units]]
 
 
 def _stages(
-    small: int, large: int, doublings: int, place_bits: int, base: int, digits: int, width: int
+    small: int,
+    large: int,
+    doublings: int,
+    place_bits: int,
+    base: int,
+    digits: int,
+    width: int,
 ) -> tuple[Repeated, ...]:
-    """Hashes h[POINT] to h[PLACE], and extracts the digit of the words there to h[LABEL]."""
+    """Hashes h[POINT] to h[PLACE], and extracts the digit of the words there to
+    h[LABEL].
+    """
 
     def repeated(repeats: int, *blocks) -> Repeated:
-        stacked = map(np.stack, zip(*(_block(width, *units) for units in blocks), strict=True))
+        stacked = map(
+            np.stack, zip(*(_block(width, *units) for units in blocks), strict=True)
+        )
         return Repeated((tuple(stacked),), repeats)
 
     back = {POINT: -large}
@@ -334,7 +409,8 @@ def _stages(
     clear = ({CONSTANT: 1}, 0, {CONSTANT: -1})
     next_bit = _if_at_least({POINT: 2}, large, {**back, PLACE: 1}, *double_both)
     place = (repeated(place_bits, *next_bit), repeated(1, [clear]))
-    # The first digit of the word is counted in h[CONSTANT]; it is the label if h[PLACE] is 0.
+    # The first digit of the word is counted in h[CONSTANT]; it is the label if h[PLACE]
+    # is 0.
     top = base ** (digits - 1)
     distance = [({PLACE: 1}, 0, {STEP: 1}), ({PLACE: -1}, 0, {STEP: 1})]
     chosen = ({CONSTANT: 1, STEP: -base}, 0, {LABEL: 1})
@@ -353,7 +429,9 @@ def _stages(
 
 
 def _one_hot(r: int, width: int) -> tuple[np.ndarray, ...]:
-    """Output j is relu(y - j + 1) - 2 relu(y - j) + relu(y - j - 1), from r + 2 shared units."""
+    """Output j is relu(y - j + 1) - 2 relu(y - j) + relu(y - j - 1), from r + 2 shared
+    units.
+    """
     U = np.zeros((r + 2, width))
     U[:, LABEL] = 1
     V = np.eye(r, r + 2) - 2 * np.eye(r, r + 2, 1) + np.eye(r, r + 2, 2)

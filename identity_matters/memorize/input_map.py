@@ -1,10 +1,12 @@
-"""The input map A_0 x without rounding: the same to the bit in every order of summation.
+"""The input map A_0 x without rounding: the same to the bit in every order of
+summation.
 
-A sum of floating-point numbers depends on its order unless no partial sum is rounded. So A_0 has
-entries of few bits, and x is cut into pieces of few bits each, so that every partial sum of the
-products of A_0 with a piece is a whole number of steps small enough to be exact. A device, a batch
-or a library may then add in any order, fused or not. The pieces are put together in one fixed
-order, element by element. Proof: docs/theory/memorize.md (E9).
+A sum of floating-point numbers depends on its order unless no partial sum is rounded.
+So A_0 has entries of few bits, and x is cut into pieces of few bits each, so that every
+partial sum of the products of A_0 with a piece is a whole number of steps small enough
+to be exact. A device, a batch or a library may then add in any order, fused or not. The
+pieces are put together in one fixed order, element by element. Proof:
+docs/theory/memorize.md (E9).
 """
 
 from typing import Any, NamedTuple
@@ -18,19 +20,23 @@ from identity_matters.array_types import Array
 
 # Entries of x that are cut into pieces at once, to stay in a core's cache.
 CHUNK_ENTRIES = 2**19
-# With fewer bits to share, a piece and an entry of A_0 would have less than three and two.
+# With fewer bits to share, a piece and an entry of A_0 would have less than three and
+# two.
 LEAST_SHARED_BITS = 5
 
 
 class Slicing(NamedTuple):
     """How many bits A_0 and the inputs have in the exact products of a map from R^d.
 
-    d 2^map_bits 2^(piece_bits - 1) is at most 2^24 in float32 and 2^53 in float64, so that all
-    partial sums are exact, and the pieces have one bit more than the precision together.
+    d 2^map_bits 2^(piece_bits - 1) is at most 2^24 in float32 and 2^53 in float64, so
+    that all partial sums are exact, and the pieces have one bit more than the precision
+    together.
 
     Attributes:
-      map_bits: entries of A_0 are odd multiples of a power of two, at most 2^map_bits times it.
-      piece_bits: a piece of an input is a whole number of at most 2^(piece_bits - 1) in size.
+      map_bits: entries of A_0 are odd multiples of a power of two, at most 2^map_bits
+        times it.
+      piece_bits: a piece of an input is a whole number of at most 2^(piece_bits - 1) in
+        size.
       pieces: into how many pieces each input is cut.
     """
 
@@ -40,18 +46,21 @@ class Slicing(NamedTuple):
 
 
 def slicing(features: int, dtype: DTypeLike) -> Slicing:
-    """The bits of a map from R^d; ValueError if d is too large for exact sums in `dtype`.
+    """The bits of a map from R^d; ValueError if d is too large for exact sums in
+    `dtype`.
 
-    >>> slicing(3072, np.float32), slicing(2, np.float64)  # doctest: +NORMALIZE_WHITESPACE
-    (Slicing(map_bits=6, piece_bits=7, pieces=4), Slicing(map_bits=26, piece_bits=27, pieces=2))
+    >>> slicing(3072, np.float32)
+    Slicing(map_bits=6, piece_bits=7, pieces=4)
+    >>> slicing(2, np.float64)
+    Slicing(map_bits=26, piece_bits=27, pieces=2)
     """
     precision = np.finfo(dtype).nmant + 1
     shared_bits = precision + 1 - (features - 1).bit_length()
     if shared_bits < LEAST_SHARED_BITS:
         most = 2 ** (precision + 1 - LEAST_SHARED_BITS)
         raise ValueError(
-            f"{features} features are too many for {np.dtype(dtype)}, which takes {most}: use"
-            " float64, or fewer features"
+            f"{features} features are too many for {np.dtype(dtype)}, which takes"
+            f" {most}: use float64, or fewer features"
         )
     most_piece_bits = (shared_bits + 1) // 2
     pieces = -(-(precision + 1) // most_piece_bits)
@@ -60,10 +69,11 @@ def slicing(features: int, dtype: DTypeLike) -> Slicing:
 
 
 def room_bits(dtype: DTypeLike) -> int:
-    """How far the entries of A_0 stay from underflow and overflow: by a factor of 2^room_bits.
+    """How far the entries of A_0 stay from underflow and overflow: by a factor of
+    2^room_bits.
 
-    No step of `project` underflows then before its result is scaled, as map_bits plus the bits of
-    all pieces are fewer.
+    No step of `project` underflows then before its result is scaled, as map_bits plus
+    the bits of all pieces are fewer.
     """
     return 2 * np.finfo(dtype).nmant - 2
 
@@ -71,8 +81,9 @@ def room_bits(dtype: DTypeLike) -> int:
 def round_map(input_map: np.ndarray) -> np.ndarray:
     """The rows of `input_map`, f[k, d], rounded so that `project` is exact: f[k, d].
 
-    Each entry becomes an odd multiple of a power of two that its row shares. So none is zero, and
-    no feature is ignored. The largest entries should be within `room_bits` of the normal range.
+    Each entry becomes an odd multiple of a power of two that its row shares. So none is
+    zero, and no feature is ignored. The largest entries should be within `room_bits` of
+    the normal range.
     """
     map_bits = slicing(input_map.shape[1], input_map.dtype).map_bits
     _, exponents = np.frexp(np.abs(input_map).max(axis=1, keepdims=True))
@@ -85,9 +96,10 @@ def round_map(input_map: np.ndarray) -> np.ndarray:
 def project(input_map: Array, x: Array) -> jax.Array:
     """``h_0 = A_0 x`` in columns: f[k, d] and f[n, d] to f[k, n].
 
-    For a map from `round_map`, all devices that round to nearest agree on every bit of the result.
-    Each x is first rounded to a grid of at most 2^-24 (float64: 2^-53) times its largest entry, and
-    subnormal entries count as zero, on devices that keep them, too.
+    For a map from `round_map`, all devices that round to nearest agree on every bit of
+    the result. Each x is first rounded to a grid of at most 2^-24 (float64: 2^-53)
+    times its largest entry, and subnormal entries count as zero, on devices that keep
+    them, too.
     """
     n, features = x.shape
     rows = max(1, min(n, CHUNK_ENTRIES // features))
@@ -108,7 +120,9 @@ def _project_chunk(input_map: Array, x: Array) -> jax.Array:
     products = []
     for _ in range(pieces):
         piece = jax.lax.round(remainder, jax.lax.RoundingMethod.TO_NEAREST_EVEN)
-        products.append(jnp.matmul(piece, input_map.T, precision=jax.lax.Precision.HIGHEST))
+        products.append(
+            jnp.matmul(piece, input_map.T, precision=jax.lax.Precision.HIGHEST)
+        )
         # Exact: the remainder is at most 1/2 and has no finer bits than before.
         remainder = (remainder - piece) * 2.0**piece_bits
     h = products.pop()
@@ -120,7 +134,9 @@ def _project_chunk(input_map: Array, x: Array) -> jax.Array:
 
 
 def flushes(x: np.ndarray) -> bool:
-    """Whether `project` takes a subnormal entry of x, f[n, d], for zero that matters in its row."""
+    """Whether `project` takes a subnormal entry of x, f[n, d], for zero that matters in
+    its row.
+    """
     _, piece_bits, pieces = slicing(x.shape[1], x.dtype)
     size = np.abs(x)
     subnormal = (size > 0) & (size < np.finfo(x.dtype).tiny)
@@ -138,13 +154,17 @@ def _bits(dtype: Any) -> tuple[Any, int, int]:
 
 
 def _exponent(x: jax.Array) -> jax.Array:
-    """The e with 2^(e-1) <= x < 2^e for normal x > 0, and a small one for 0: integers."""
+    """The e with 2^(e-1) <= x < 2^e for normal x > 0, and a small one for 0:
+    integers.
+    """
     integer, mantissa_bits, bias = _bits(x.dtype)
     return (jax.lax.bitcast_convert_type(x, integer) >> mantissa_bits) - bias + 1
 
 
 def _power_of_two(exponent: jax.Array, dtype: Any) -> jax.Array:
-    """2^exponent for integers in the range of normal numbers, made of bits: exact everywhere."""
+    """2^exponent for integers in the range of normal numbers, made of bits: exact
+    everywhere.
+    """
     integer, mantissa_bits, bias = _bits(dtype)
     shifted = (exponent.astype(integer) + bias) << mantissa_bits
     return jax.lax.bitcast_convert_type(shifted, dtype)

@@ -1,8 +1,9 @@
 """Residual blocks of whole numbers as the instructions of a small machine.
 
-The entries of h are the machine's registers. A block adds to them what its units make of them. All
-numbers are integers, and so float64 computes without rounding, in every order of summation, as long
-as no sum exceeds 2^53. Parts that are repeated are stored once.
+The entries of h are the machine's registers. A block adds to them what its units make
+of them. All numbers are integers, and so float64 computes without rounding, in every
+order of summation, as long as no sum exceeds 2^53. Parts that are repeated are stored
+once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,9 @@ from identity_matters.memorize.network import apply_block
 
 
 class Unit(NamedTuple):
-    """``relu(sum of weight * register + bias)``, added to each register of `writes`, weighted."""
+    """``relu(sum of weight * register + bias)``, added to each register of `writes`,
+    weighted.
+    """
 
     reads: Mapping[int, int]
     bias: int
@@ -32,7 +35,9 @@ class Block(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """One block for each number, by which it multiplies what the block's first unit writes."""
+    """One block for each number, by which it multiplies what the block's first unit
+    writes.
+    """
 
     block: Block
     numbers: jax.Array  # f64[m]
@@ -62,11 +67,12 @@ def add_where(
     scratch: int,
     also: Sequence[Unit] = (),
 ) -> tuple[list[Unit], list[Unit]]:
-    """The units of two blocks that add `writes` if the sum of `reads` is at least `threshold`.
+    """The units of two blocks that add `writes` if the sum of `reads` is at least
+    `threshold`.
 
-    The first sets the register `scratch`, which must be 0, to a positive number where it is. In the
-    second relu(1 - scratch) is 0 there and 1 elsewhere, so the constants that `always` adds are
-    taken back elsewhere. Units in `also` join the second block.
+    The first sets the register `scratch`, which must be 0, to a positive number where
+    it is. In the second relu(1 - scratch) is 0 there and 1 elsewhere, so the constants
+    that `always` adds are taken back elsewhere. Units in `also` join the second block.
     """
     measure = [Unit(reads=reads, bias=1 - threshold, writes={scratch: 1})]
     take_back = {register: -constant for register, constant in writes.items()}
@@ -92,7 +98,9 @@ def block(width: int, units: Sequence[Unit]) -> Block:
 
 
 def run(h: jax.Array, part: Block | Sweep | Repeated) -> jax.Array:
-    """The registers h, f64[k, n], one column for each input, after a part of the machine."""
+    """The registers h, f64[k, n], one column for each input, after a part of the
+    machine.
+    """
     if isinstance(part, Block):
         return apply_block(h, part.U, part.V, part.s)
     if isinstance(part, Sweep):

@@ -1,8 +1,9 @@
-"""The residual block of section 3, the network built from such blocks, and its parameter count.
+"""The residual block of section 3, the network built from such blocks, and its
+parameter count.
 
-Points are columns: on CPU a k x k matrix times a k x n one is faster than the transposed product.
-All products ask for full precision: TF32 or bfloat16, which accelerators
-would take otherwise, round by more than the margins of the network.
+Points are columns: on CPU a k x k matrix times a k x n one is faster than the
+transposed product. All products ask for full precision: TF32 or bfloat16, which
+accelerators would take otherwise, round by more than the margins of the network.
 """
 
 import functools
@@ -21,10 +22,12 @@ matmul = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
 
 class Network(NamedTuple):
-    """The parameters of Theorem 3.2's network: A_0, stacked residual blocks and the last block.
+    """The parameters of Theorem 3.2's network: A_0, stacked residual blocks and the
+    last block.
 
-    input_map: f[k, d]; U, s, V: f[l, k, k], f[l, k], f[l, k, k], of which index 0 is applied first;
-    output_U, output_s, output_V: f[r, k], f[r], f[r, r], a block without a skip connection.
+    input_map: f[k, d]; U, s, V: f[l, k, k], f[l, k], f[l, k, k], of which index 0 is
+    applied first; output_U, output_s, output_V: f[r, k], f[r], f[r, r], a block without
+    a skip connection.
     """
 
     input_map: jax.Array
@@ -38,12 +41,18 @@ class Network(NamedTuple):
     def __repr__(self) -> str:
         """Shapes, not weights."""
         arrays = self._asdict().items()
-        shapes = [f"{name}={a.dtype}{list(a.shape)}" for name, a in arrays if hasattr(a, "dtype")]
+        shapes = [
+            f"{name}={a.dtype}{list(a.shape)}"
+            for name, a in arrays
+            if hasattr(a, "dtype")
+        ]
         return f"Network({', '.join(shapes)})"
 
 
 def transform(h: Array, U: Array, V: Array, s: Array) -> jax.Array:
-    """``T_{U,V,s}(h) = V ReLU(U h + s)``: h f[k, n], U f[m, k], V f[p, m], s f[m] to f[p, n]."""
+    """``T_{U,V,s}(h) = V ReLU(U h + s)``: h f[k, n], U f[m, k], V f[p, m], s f[m] to
+    f[p, n].
+    """
     return matmul(V, jax.nn.relu(matmul(U, h) + s[:, None]))
 
 
@@ -53,12 +62,16 @@ def apply_block(h: Array, U: Array, V: Array, s: Array) -> jax.Array:
 
 
 def run_blocks(h: jax.Array, blocks: tuple[Array, ...]) -> jax.Array:
-    """The points h, f[k, n], after the blocks (U, V, s), each stacked along a leading axis."""
+    """The points h, f[k, n], after the blocks (U, V, s), each stacked along a leading
+    axis.
+    """
     return jax.lax.scan(lambda h, block: (apply_block(h, *block), None), h, blocks)[0]
 
 
 def outputs(network: Network, h: jax.Array) -> jax.Array:
-    """The outputs for points after the input map, block after block: f[k, n] to f[n, r]."""
+    """The outputs for points after the input map, block after block: f[k, n] to f[n,
+    r].
+    """
     h = run_blocks(h, (network.U, network.V, network.s))
     return transform(h, network.output_U, network.output_V, network.output_s).T
 
@@ -72,11 +85,11 @@ def forward(network: Network, x: Array) -> jax.Array:
 class Plan(NamedTuple):
     """The first layer of every block, and the order in which the points are moved.
 
-    Arrays are float64, but U, s, output_U and output_s are already rounded to the network's
-    precision, so the plan allows for it. l k >= n; units beyond n are zero.
+    Arrays are float64, but U, s, output_U and output_s are already rounded to the
+    network's precision, so the plan allows for it. l k >= n; units beyond n are zero.
 
-    `silence` and `surrogate_silence` are margins: how far below 0 the pre-activation of a unit
-    stays, on the points and the surrogate labels that it must leave alone.
+    `silence` and `surrogate_silence` are margins: how far below 0 the pre-activation of
+    a unit stays, on the points and the surrogate labels that it must leave alone.
     """
 
     order: np.ndarray  # i64[n]; block b moves the points order[b k : (b + 1) k]
@@ -85,13 +98,17 @@ class Plan(NamedTuple):
     surrogates: np.ndarray  # f64[r, k], q_j
     output_U: np.ndarray  # f64[r, k], of the last block
     output_s: np.ndarray  # f64[r]
-    silence: np.ndarray  # f64[n], in `order`: on points of its own block and of later ones
+    # f64[n], in `order`: on points of its own block and of later ones
+    silence: np.ndarray
     surrogate_silence: np.ndarray  # f64[n], on the surrogate labels
-    search_error: np.ndarray  # f64[n], a bound on the rounding errors of both as they stand here
+    # f64[n], a bound on the rounding errors of both as they stand here
+    search_error: np.ndarray
 
 
 class Solution(NamedTuple):
-    """The second layers that move the points of a `Plan`, f64 but rounded to its precision."""
+    """The second layers that move the points of a `Plan`, f64 but rounded to its
+    precision.
+    """
 
     V: np.ndarray  # f64[l, k, k]
     output_V: np.ndarray  # f64[r, r]
@@ -99,18 +116,21 @@ class Solution(NamedTuple):
 
 
 def round_to(array: np.ndarray, dtype: DTypeLike) -> np.ndarray:
-    """`array` in the numbers of `dtype`, as float64. Subnormal ones are 0, as on some devices."""
+    """`array` in the numbers of `dtype`, as float64. Subnormal ones are 0, as on some
+    devices.
+    """
     rounded = array.astype(dtype)
     rounded[np.abs(rounded) < np.finfo(dtype).tiny] = 0
     return rounded.astype(np.float64)
 
 
 def gamma(terms: int, dtype: DTypeLike) -> float:
-    """``m u / (1 - m u)``, which bounds the relative rounding error of a sum of m products.
+    """``m u / (1 - m u)``, which bounds the relative rounding error of a sum of m
+    products.
 
-    In every order of summation, |computed - exact| <= gamma sum |term|, if nothing underflows and
-    each operation rounds to nearest, with unit roundoff u (Higham 2002, section 3.1). Infinite if
-    m u >= 1.
+    In every order of summation, |computed - exact| <= gamma sum |term|, if nothing
+    underflows and each operation rounds to nearest, with unit roundoff u (Higham 2002,
+    section 3.1). Infinite if m u >= 1.
     """
     total = terms * float(np.finfo(dtype).eps) / 2
     return total / (1 - total) if total < 1 else math.inf
@@ -128,7 +148,8 @@ def block_parameters(n: int, width: int) -> int:
 
 
 def network_parameters(n: int, features: int, num_classes: int, width: int) -> int:
-    """All parameters, by formula: k d + l (2 k^2 + k) + k r + r^2 + r with l = ceil(n / k).
+    """All parameters, by formula: k d + l (2 k^2 + k) + k r + r^2 + r with l = ceil(n /
+    k).
 
     >>> network_parameters(50_000, 3072, 10, 8)  # CIFAR-10, 850,000 of them in blocks
     874766
@@ -138,7 +159,8 @@ def network_parameters(n: int, features: int, num_classes: int, width: int) -> i
 
 
 def counting_lower_bound(n: int, num_classes: int, bits_per_parameter: int) -> float:
-    """Any network that can fit all labelings needs at least n log2(r) / bits parameters (E10).
+    """Any network that can fit all labelings needs at least n log2(r) / bits parameters
+    (E10).
 
     >>> round(counting_lower_bound(50_000, 10, 32))
     5191

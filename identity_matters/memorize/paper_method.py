@@ -1,8 +1,10 @@
-"""The paper's own construction, Lemmas B.1 and B.2, with biases that make its proof right.
+"""The paper's own construction, Lemmas B.1 and B.2, with biases that make its proof
+right.
 
-In Lemma B.1 each point of a set has its own unit, squared norms are within rho' of 1, and squared
-distances are at least D. With a bias for each unit D > 2 rho' is enough (docs/theory/memorize.md,
-E1, E2); the printed proof has one for all, and needs D >= 6 rho' (docs/theory/errata.md, P8).
+In Lemma B.1 each point of a set has its own unit, squared norms are within rho' of 1,
+and squared distances are at least D. With a bias for each unit D > 2 rho' is enough
+(docs/theory/memorize.md, E1, E2); the printed proof has one for all, and needs D >= 6
+rho' (docs/theory/errata.md, P8).
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from identity_matters.memorize.network import Plan, gamma, in_blocks, round_to
 
-# Assumption 3.1 asks for |x_i| = 1; float32 inputs satisfy it to a few units in the last place.
+# Assumption 3.1 asks for |x_i| = 1; float32 inputs satisfy it to a few units in the
+# last place.
 UNIT_NORM_TOLERANCE = 1e-5
 # Width of the projection that narrows down the pairs for `separation`.
 PROJECTED_FEATURES = 64
@@ -32,13 +35,18 @@ class AssumptionError(ValueError):
 
 
 def plan_paper(
-    h: np.ndarray, x: np.ndarray, num_classes: int, rng: np.random.Generator, dtype: DTypeLike
+    h: np.ndarray,
+    x: np.ndarray,
+    num_classes: int,
+    rng: np.random.Generator,
+    dtype: DTypeLike,
 ) -> Plan:
     """Lemma B.2: blocks of k points in their given order, by Lemma B.1.
 
-    h is ``A_0 x``, f64[n, k], for inputs x, f[n, d]; the entries of A_0 are N(0, 1/k). Surrogate
-    labels are random unit vectors. Raises AssumptionError if an input does not have norm one
-    (Assumption 3.1), or two points or surrogate labels are within a squared distance of 2 rho'.
+    h is ``A_0 x``, f64[n, k], for inputs x, f[n, d]; the entries of A_0 are N(0, 1/k).
+    Surrogate labels are random unit vectors. Raises AssumptionError if an input does
+    not have norm one (Assumption 3.1), or two points or surrogate labels are within a
+    squared distance of 2 rho'.
     """
     norms = np.linalg.norm(x, axis=1)
     i = np.argmax(np.abs(norms - 1))
@@ -62,12 +70,13 @@ def plan_paper(
             width_for = sufficient_width(n, num_classes, rho)
             advice = f"a width of {width_for} satisfies it for nine of ten A_0"
         raise AssumptionError(
-            "Lemma B.1 needs |a_i - a_j|^2 > 2 rho' where | |a_i|^2 - 1 | <= rho'. At width"
-            f" {width}, input {worst} asks for rho' >= {deviations[worst]:.4g}, and {names[0]} and"
-            f" {names[1]}, at squared distance {closest:.4g}, for rho' < {closest / 2:.4g};"
-            f" {advice}"
+            "Lemma B.1 needs |a_i - a_j|^2 > 2 rho' where | |a_i|^2 - 1 | <= rho'. At"
+            f" width {width}, input {worst} asks for rho' >= {deviations[worst]:.4g},"
+            f" and {names[0]} and {names[1]}, at squared distance {closest:.4g}, for"
+            f" rho' < {closest / 2:.4g}; {advice}"
         )
-    # Each threshold is halfway between the unit's own value and the largest that others can have.
+    # Each threshold is halfway between the unit's own value and the largest that others
+    # can have.
     s = round_to(-(3 * squares + squares.max() - closest) / 4, dtype)
     silence = (-s - (squares + squares.max() - closest) / 2)[:n]
     # All is computed in float64, from sums of k squares, here and in `separation`.
@@ -86,10 +95,11 @@ def plan_paper(
 
 
 def sufficient_width(n: int, num_classes: int, rho: float) -> int:
-    """A width at which random A_0 and surrogate labels satisfy Lemma B.1 with probability >= 0.9.
+    """A width at which random A_0 and surrogate labels satisfy Lemma B.1 with
+    probability >= 0.9.
 
-    rho is the smallest squared distance of inputs of norm one, in (0, 4], or inf for one input.
-    Proof, with e <= rho / (2 + rho): P10 of docs/theory/errata.md.
+    rho is the smallest squared distance of inputs of norm one, in (0, 4], or inf for
+    one input. Proof, with e <= rho / (2 + rho): P10 of docs/theory/errata.md.
     """
     e = min(1 / (1 + 2 / rho), 0.45)
     events = n * (n + 1) / 2 + n * num_classes + num_classes**2
@@ -97,7 +107,9 @@ def sufficient_width(n: int, num_classes: int, rho: float) -> int:
 
 
 class Separation(NamedTuple):
-    """The smallest squared distance of two rows, and their indices; inf and zeros for one row."""
+    """The smallest squared distance of two rows, and their indices; inf and zeros for
+    one row.
+    """
 
     rho: float
     indices: tuple[int, int]
@@ -106,25 +118,33 @@ class Separation(NamedTuple):
 def separation(x: ArrayLike) -> Separation:
     """Assumption 3.1's rho: the smallest ``|x_i - x_j|^2`` over all rows of x, exactly.
 
-    An orthogonal projection only shortens distances, so only pairs whose projections are closer
-    than the smallest distance so far are compared in full. x: floats or integers [n, d], n and d at
-    least 1; raises ValueError for another shape, or if an entry is NaN or exceeds 1e15 in size.
+    An orthogonal projection only shortens distances, so only pairs whose projections
+    are closer than the smallest distance so far are compared in full. x: floats or
+    integers [n, d], n and d at least 1; raises ValueError for another shape, or if an
+    entry is NaN or exceeds 1e15 in size.
 
     >>> separation(np.array([[0.0, 0.0], [3.0, 4.0], [3.0, 3.0]]))
     Separation(rho=1.0, indices=(1, 2))
     """
     x = np.asarray(x)
     if x.ndim != 2 or not x.size:
-        raise ValueError(f"x must have shape [n, d] with n and d at least 1, got {x.shape}")
+        raise ValueError(
+            f"x must have shape [n, d] with n and d at least 1, got {x.shape}"
+        )
     if not (largest := max(float(x.max()), -float(x.min()))) <= _LARGEST_ENTRY:
-        raise ValueError(f"entries must be at most {_LARGEST_ENTRY:g} in size, got {largest:g}")
-    # Other types would wrap around, be truncated or overflow where their mean is subtracted.
+        raise ValueError(
+            f"entries must be at most {_LARGEST_ENTRY:g} in size, got {largest:g}"
+        )
+    # Other types would wrap around, be truncated or overflow where their mean is
+    # subtracted.
     known = x.dtype in (np.float32, np.float64)
     projected = _project_to_principal_axes(x if known else x.astype(np.float64))
-    unit = float(np.abs(projected).max()) or 1.0  # float32 does not hold the squares of 1e-23
+    # float32 does not hold the squares of 1e-23
+    unit = float(np.abs(projected).max()) or 1.0
     projected /= unit
     squared_norms = np.sum(projected**2, axis=1)
-    # Bound on the error of |z_i - z_j|^2 when it is computed in float32 from inner products.
+    # Bound on the error of |z_i - z_j|^2 when it is computed in float32 from inner
+    # products.
     terms = projected.shape[1] + 4
     rounding = float(4 * terms * np.finfo(np.float32).eps * np.max(squared_norms))
     best = Separation(math.inf, (0, 0))
@@ -138,7 +158,8 @@ def separation(x: ArrayLike) -> Separation:
         for i in np.argsort(least):
             if least[i] >= best.rho / unit**2:
                 break
-            # The closest by projection comes first, so that few others have to be compared.
+            # The closest by projection comes first, so that few others have to be
+            # compared.
             best = _closest(x, start + i, start + bounds[i].argmin(keepdims=True), best)
             near = np.flatnonzero(bounds[i] + own_squares[i] < best.rho / unit**2)
             best = _closest(x, start + i, start + near, best)
@@ -148,15 +169,18 @@ def separation(x: ArrayLike) -> Separation:
 def _closest(x, i, others, best: Separation) -> Separation:
     squares = np.sum(np.subtract(x[others], x[i], dtype=np.float64) ** 2, axis=1)
     if squares.size and squares.min() < best.rho:
-        return Separation(float(squares.min()), (int(i), int(others[np.argmin(squares)])))
+        return Separation(
+            float(squares.min()), (int(i), int(others[np.argmin(squares)]))
+        )
     return best
 
 
 def _project_to_principal_axes(x) -> np.ndarray:
-    """Centred rows; a large `x` in PROJECTED_FEATURES orthonormal coordinates: f32[n, p].
+    """Centred rows; a large `x` in PROJECTED_FEATURES orthonormal coordinates: f32[n,
+    p].
 
-    In float64 until the last rounding: `separation` allows for errors of float32 in the result
-    alone, not in sums over all features.
+    In float64 until the last rounding: `separation` allows for errors of float32 in the
+    result alone, not in sums over all features.
     """
     centre = x[:PROJECTION_EXAMPLES].mean(axis=0, dtype=np.float64)
     if x.shape[1] <= PROJECTED_FEATURES or len(x) <= PROJECTION_EXAMPLES:
@@ -164,5 +188,9 @@ def _project_to_principal_axes(x) -> np.ndarray:
     sample = x[:PROJECTION_EXAMPLES] - centre
     _, axes = np.linalg.eigh(sample.T @ sample)
     axes = axes[:, -PROJECTED_FEATURES:]
-    batches = (x[i : i + PROJECTION_EXAMPLES] for i in range(0, len(x), PROJECTION_EXAMPLES))
-    return np.concatenate([((batch - centre) @ axes).astype(np.float32) for batch in batches])
+    batches = (
+        x[i : i + PROJECTION_EXAMPLES] for i in range(0, len(x), PROJECTION_EXAMPLES)
+    )
+    return np.concatenate(
+        [((batch - centre) @ axes).astype(np.float32) for batch in batches]
+    )

@@ -1,22 +1,29 @@
-"""Static function retrieval: a table whose entries at three hashed cells add up to a point's label.
+"""Static function retrieval: a table whose entries at three hashed cells add up to a
+point's label.
 
-The points are the edges of a hypergraph on the cells of the table. A cell that lies in one edge
-alone can be set last, whatever the others are: the edge is peeled off. If no edge is left, the
-table is filled in the reverse order. Random edges of three cells are peeled off with high
-probability if there are more than 1.222 cells for each (Molloy 2005), and the table is the
-function: no point is stored. First: Majewski et al. 1996; Chazelle et al. 2004 (Bloomier filters).
+The points are the edges of a hypergraph on the cells of the table. A cell that lies in
+one edge alone can be set last, whatever the others are: the edge is peeled off. If no
+edge is left, the table is filled in the reverse order. Random edges of three cells are
+peeled off with high probability if there are more than 1.222 cells for each (Molloy
+2005), and the table is the function: no point is stored. First: Majewski et al. 1996;
+Chazelle et al. 2004 (Bloomier filters).
 """
 
 import numpy as np
 
 
-def peel(cells: np.ndarray, table_size: int) -> list[tuple[np.ndarray, np.ndarray]] | None:
-    """The edges in rounds, with a cell for each that no edge of this or a later round has.
+def peel(
+    cells: np.ndarray, table_size: int
+) -> list[tuple[np.ndarray, np.ndarray]] | None:
+    """The edges in rounds, with a cell for each that no edge of this or a later round
+    has.
 
     Args:
-      cells: i64[n, 3], the cells of each edge, in 0 ... table_size - 1; repeats are allowed.
+      cells: i64[n, 3], the cells of each edge, in 0 ... table_size - 1; repeats are
+        allowed.
     Returns:
-      (edges, their free cells), both i64[m], for each round, or None if some edges stay.
+      (edges, their free cells), both i64[m], for each round, or None if some edges
+      stay.
 
     >>> [(e.tolist(), c.tolist()) for e, c in peel(np.array([[0, 1, 2], [1, 2, 3]]), 4)]
     [([0, 1], [0, 3])]
@@ -53,8 +60,8 @@ def fill(
 ) -> np.ndarray:
     """A table, i64[table_size], with ``table[cells].sum(axis=1) % modulus == labels``.
 
-    `rounds` is what `peel` returns; cells i64[n, 3]; labels i64[n] in 0 ... modulus - 1. Cells in
-    no edge stay 0.
+    `rounds` is what `peel` returns; cells i64[n, 3]; labels i64[n] in 0 ... modulus -
+    1. Cells in no edge stay 0.
     """
     table = np.zeros(table_size, np.int64)
     for edges, free in reversed(rounds):

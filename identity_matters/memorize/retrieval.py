@@ -1,18 +1,19 @@
-"""Memorisation near the information floor: about d + 1.24 n / S numbers, each of S labels.
+"""Memorisation near the information floor: about d + 1.24 n / S numbers, each of S
+labels.
 
-Integer inputs are projected to a line, t = <a, x>, and t is hashed to three cells of a table of
-about 1.24 n digits in base r. The label is the sum of the three digits modulo r: `peeling` fills
-the table. S digits are packed into a word, and the words lie at equal intervals of the hash, so
-that nothing but the words themselves is stored for the points. The network has width 6, and three
-passes of the same 14 shared blocks:
+Integer inputs are projected to a line, t = <a, x>, and t is hashed to three cells of a
+table of about 1.24 n digits in base r. The label is the sum of the three digits modulo
+r: `peeling` fills the table. S digits are packed into a word, and the words lie at
+equal intervals of the hash, so that nothing but the words themselves is stored for the
+points. The network has width 6, and three passes of the same 14 shared blocks:
 
-    hash     z <- 2^L (z mod M) mod M', a few times
-    place    p <- floor(z / (lambda W)), z <- z mod lambda W      which of S digits
-    select   w <- word number floor(z / lambda), of W             one block for each word
-    extract  y <- y + digit p of w, modulo r
+    hash     z <- 2^L (z mod M) mod M', a few times place    p <- floor(z / (lambda W)),
+    z <- z mod lambda W      which of S digits select   w <- word number floor(z /
+    lambda), of W             one block for each word extract  y <- y + digit p of w,
+    modulo r
 
-All numbers are integers, exact in float64. Proof, count and earlier work: docs/theory/memorize.md
-(E14, E15).
+All numbers are integers, exact in float64. Proof, count and earlier work:
+docs/theory/memorize.md (E14, E15).
 """
 
 import math
@@ -50,22 +51,23 @@ from identity_matters.memorize.machine import (
 )
 from identity_matters.memorize.network import matmul, transform
 
-# The registers: the hash, the selected word, a digit that is counted, the scratch register of
-# conditions, the place of the digit in the word, and the label.
+# The registers: the hash, the selected word, a digit that is counted, the scratch
+# register of conditions, the place of the digit in the word, and the label.
 HASH, WORD, DIGIT, SCRATCH, PLACE, LABEL = range(6)
 WIDTH = 6
 PASSES = 3
-# Rounds of the hash in each pass, and doublings in a round: with fewer, points at equal distances
-# would be spread too evenly, and no cell would lie in one edge alone.
+# Rounds of the hash in each pass, and doublings in a round: with fewer, points at equal
+# distances would be spread too evenly, and no cell would lie in one edge alone.
 HASH_ROUNDS = 6
 DOUBLINGS = 20
-# The modulus M' has this many bits, which leaves room for 2 M'; M is a random share of it.
+# The modulus M' has this many bits, which leaves room for 2 M'; M is a random share of
+# it.
 MODULUS_BITS = 51
 MODULUS_SHARE = 0.55, 0.85
 # t is below 2^49, and so below M.
 LINE_BITS = 49
-# Cells for each point: above the threshold of peeling, 1.222, with room for its fluctuations. The
-# table grows by a step after each failure.
+# Cells for each point: above the threshold of peeling, 1.222, with room for its
+# fluctuations. The table grows by a step after each failure.
 CELLS_PER_POINT = 1.23
 GROWTH = 1.004
 TABLE_DRAWS = 400
@@ -73,9 +75,11 @@ PROJECTION_DRAWS = 100
 
 
 class Retrieval(NamedTuple):
-    """The network of width 6 for inputs of d = d1 d2 entries; each number is an array entry.
+    """The network of width 6 for inputs of d = d1 d2 entries; each number is an array
+    entry.
 
-    A_0 is the row a = kron(rows, columns): with d1 = 1 any vector, with others d1 + d2 numbers.
+    A_0 is the row a = kron(rows, columns): with d1 = 1 any vector, with others d1 + d2
+    numbers.
     """
 
     rows: jax.Array  # f64[d1]
@@ -101,7 +105,9 @@ def forward(network: Retrieval, x: Array) -> jax.Array:
 
 
 def stored_numbers(network: Retrieval) -> int:
-    """How many numbers the network stores: every entry of every array, zeros included."""
+    """How many numbers the network stores: every entry of every array, zeros
+    included.
+    """
     return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(network))
 
 
@@ -129,12 +135,15 @@ class Layout(NamedTuple):
 
     @property
     def offset(self) -> int:
-        """What a word is less than the number with its digits: words have both signs."""
+        """What a word is less than the number with its digits: words have both
+        signs.
+        """
         return self.base**self.digits // 2
 
 
 def digits_per_word(num_classes: int) -> int:
-    """S, how many labels a word of 53 bits and a sign holds, so that extraction is exact.
+    """S, how many labels a word of 53 bits and a sign holds, so that extraction is
+    exact.
 
     r^S / 2 and (r - 1) r^(S - 1) + 1 are at most 2^53.
 
@@ -157,7 +166,8 @@ def memorize_by_retrieval(
     factored_input_map: bool = False,
     key: jax.Array | None = None,
 ) -> tuple[Retrieval, ExactCertificate]:
-    """A residual network of about d + 1.24 n / S numbers that maps ``x[i]`` to one-hot ``y[i]``.
+    """A residual network of about d + 1.24 n / S numbers that maps ``x[i]`` to one-hot
+    ``y[i]``.
 
     >>> x = np.arange(600).reshape(300, 2) ** 2
     >>> network, certificate = memorize_by_retrieval(x, np.arange(300) % 3)
@@ -166,10 +176,12 @@ def memorize_by_retrieval(
 
     Args:
       x: whole numbers [n, d] of any type; y, num_classes and key are as in `memorize`.
-      factored_input_map: take a = kron(b, c), which needs d1 + d2 instead of d = d1 d2 numbers.
+      factored_input_map: take a = kron(b, c), which needs d1 + d2 instead of d = d1 d2
+        numbers.
     Raises:
       ValueError: bad input, too many classes for the memory, or no table was found.
-      PrecisionError: a ValueError; inputs are so large that projections coincide below 2^49.
+      PrecisionError: a ValueError; inputs are so large that projections coincide below
+        2^49.
       TypeError: JAX has 64-bit types switched off.
     """
     key = check_key(key)
@@ -177,14 +189,18 @@ def memorize_by_retrieval(
     check_dtype(x, np.float64)
     points, labels, r = distinct_examples(x, y, num_classes, np.float64)
     if points.dtype.kind == "f" and not (points == np.rint(points)).all():
-        raise ValueError("x must hold whole numbers, as pixels are: multiply x and round")
+        raise ValueError(
+            "x must hold whole numbers, as pixels are: multiply x and round"
+        )
     numbers = (r + 2) * (r + WIDTH + 1) + points.shape[1] + len(points)
     check_memory(
         WORKING_COPIES * np.dtype(np.float64).itemsize * numbers,
         f"a network of {numbers:.3g} numbers for {len(points)} inputs and {r} classes",
     )
     rng = random_generator(key)
-    rows, columns, t, start, largest_sum = _project_to_line(points, factored_input_map, rng)
+    rows, columns, t, start, largest_sum = _project_to_line(
+        points, factored_input_map, rng
+    )
     layout, table = _fill_table(t, labels, r, rng)
     network = Retrieval(
         rows=jnp.asarray(rows),
@@ -200,7 +216,8 @@ def memorize_by_retrieval(
 def _project_to_line(x: np.ndarray, factored: bool, rng: np.random.Generator) -> tuple:
     """Integers b, f64[d1], and c, f64[d2], whose products tell the rows of x apart.
 
-    Returns (b, c, t i64[n] from 1 on, what was added to <a, x>, a bound on all partial sums).
+    Returns (b, c, t i64[n] from 1 on, what was added to <a, x>, a bound on all partial
+    sums).
     """
     features = x.shape[1]
     largest = max(1, int(largest_entry(x)))
@@ -215,14 +232,23 @@ def _project_to_line(x: np.ndarray, factored: bool, rng: np.random.Generator) ->
         columns = rng.integers(-entry, entry, features // first, endpoint=True)
         a = np.kron(rows, columns).astype(np.float64)
         batches = np.split(x, range(BATCH_EXAMPLES, len(x), BATCH_EXAMPLES))
-        t = np.concatenate([batch.astype(np.float64) @ a for batch in batches]).astype(np.int64)
+        t = np.concatenate([batch.astype(np.float64) @ a for batch in batches]).astype(
+            np.int64
+        )
         if len(np.unique(t)) == len(t):
             start = 1 - int(t.min())
             largest_sum = int(np.abs(a).sum()) * largest + abs(start)
-            return rows.astype(float), columns.astype(float), t + start, start, largest_sum
+            return (
+                rows.astype(float),
+                columns.astype(float),
+                t + start,
+                start,
+                largest_sum,
+            )
         entry = min(most_entry, 2 * entry)
     raise PrecisionError(
-        f"inputs up to {largest} project beyond 2^{LINE_BITS} or coincide: scale them down"
+        f"inputs up to {largest} project beyond 2^{LINE_BITS} or coincide: scale them"
+        " down"
     )
 
 
@@ -238,7 +264,9 @@ def _largest_factor(number: int) -> int:
 def _fill_table(
     t: np.ndarray, labels: np.ndarray, r: int, rng: np.random.Generator
 ) -> tuple[Layout, np.ndarray]:
-    """A layout for the points t, i64[n], and a table, i64[W S], that gives their labels."""
+    """A layout for the points t, i64[n], and a table, i64[W S], that gives their
+    labels.
+    """
     digits = digits_per_word(r)
     # At least a cell for each of the three digits of one point.
     cells = max(PASSES, math.ceil(CELLS_PER_POINT * len(t)))
@@ -250,10 +278,14 @@ def _fill_table(
         if rounds is not None:
             return layout, peeling.fill(rounds, edges, labels, size, max(2, r))
         cells = max(cells + 1, math.ceil(GROWTH * cells))
-    raise ValueError(f"no table found for {len(t)} points in {TABLE_DRAWS} draws: try another key")
+    raise ValueError(
+        f"no table found for {len(t)} points in {TABLE_DRAWS} draws: try another key"
+    )
 
 
-def _draw_layout(base: int, digits: int, words: int, rng: np.random.Generator) -> Layout:
+def _draw_layout(
+    base: int, digits: int, words: int, rng: np.random.Generator
+) -> Layout:
     """A layout with random moduli."""
     # Odd, so that doubling loses nothing.
     large = 2 * int(rng.integers(2 ** (MODULUS_BITS - 2), 2 ** (MODULUS_BITS - 1))) + 1
@@ -310,13 +342,17 @@ def _passes(layout: Layout, words: np.ndarray) -> Repeated:
     return Repeated(parts, PASSES)
 
 
-def _add_where(reads: dict, threshold: int, writes: dict, *also: Unit) -> tuple[Block, Block]:
+def _add_where(
+    reads: dict, threshold: int, writes: dict, *also: Unit
+) -> tuple[Block, Block]:
     measure, act = add_where(reads, threshold, writes, SCRATCH, also)
     return block(WIDTH, measure), block(WIDTH, act)
 
 
 def _hash(layout: Layout) -> Repeated:
-    """z <- 2^L (z mod M) mod M', HASH_ROUNDS times: two blocks for z mod M, two for a doubling."""
+    """z <- 2^L (z mod M) mod M', HASH_ROUNDS times: two blocks for z mod M, two for a
+    doubling.
+    """
     fold = _add_where({HASH: 1}, layout.small, {HASH: -layout.small})
     double = Unit(reads={HASH: 1}, bias=0, writes={HASH: 1})
     doubling = _add_where({HASH: 2}, layout.large, {HASH: -layout.large}, double)
@@ -324,17 +360,22 @@ def _hash(layout: Layout) -> Repeated:
 
 
 def _place(layout: Layout) -> Repeated:
-    """p <- floor(z / lambda W) and z <- z mod lambda W, by S - 1 conditional subtractions."""
+    """p <- floor(z / lambda W) and z <- z mod lambda W, by S - 1 conditional
+    subtractions.
+    """
     length = layout.interval * layout.words
-    return Repeated(_add_where({HASH: 1}, length, {HASH: -length, PLACE: 1}), layout.digits - 1)
+    return Repeated(
+        _add_where({HASH: 1}, length, {HASH: -length, PLACE: 1}), layout.digits - 1
+    )
 
 
 def _select(layout: Layout, words: np.ndarray) -> tuple[Sweep, Block]:
     """w <- the word in whose interval z lies.
 
-    Before block j of the sweep, z is j intervals less than at first. The block measures whether it
-    lies in [0, lambda): then, and only then, the scratch register becomes 0. The next block adds
-    the j-th word where it is 0. So the first number that is swept belongs to no word.
+    Before block j of the sweep, z is j intervals less than at first. The block measures
+    whether it lies in [0, lambda): then, and only then, the scratch register becomes 0.
+    The next block adds the j-th word where it is 0. So the first number that is swept
+    belongs to no word.
     """
     template = block(
         WIDTH,
@@ -346,15 +387,18 @@ def _select(layout: Layout, words: np.ndarray) -> tuple[Sweep, Block]:
             always({HASH: -layout.interval}),
         ],
     )
-    restore = block(WIDTH, [clear(SCRATCH), always({HASH: layout.interval * (layout.words + 1)})])
+    restore = block(
+        WIDTH, [clear(SCRATCH), always({HASH: layout.interval * (layout.words + 1)})]
+    )
     return Sweep(template, jnp.asarray(np.append(0, words), float)), restore
 
 
 def _extract(layout: Layout) -> tuple[Repeated, Block, Block]:
     """y <- y + digit p of w, modulo r; w and p end at 0.
 
-    In each of S rounds the first digit of the word is counted and taken away. If p is 0 it is added
-    to the label; p counts down, and what is left of the word is multiplied by the base.
+    In each of S rounds the first digit of the word is counted and taken away. If p is 0
+    it is added to the label; p counts down, and what is left of the word is multiplied
+    by the base.
     """
     base, offset = layout.base, layout.offset
     top = base ** (layout.digits - 1)
@@ -385,7 +429,9 @@ def _extract(layout: Layout) -> tuple[Repeated, Block, Block]:
 
 
 def _one_hot(r: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Output j is relu(y - j + 1) - 2 relu(y - j) + relu(y - j - 1), from r + 2 shared units."""
+    """Output j is relu(y - j + 1) - 2 relu(y - j) + relu(y - j - 1), from r + 2 shared
+    units.
+    """
     U = np.zeros((r + 2, WIDTH))
     U[:, LABEL] = 1
     V = np.eye(r, r + 2) - 2 * np.eye(r, r + 2, 1) + np.eye(r, r + 2, 2)

@@ -1,9 +1,11 @@
-"""Image classifiers: the paper's net (section 4, Table 1), those of Table 2, and deep perceptrons.
+"""Image classifiers: the paper's net (section 4, Table 1), those of Table 2, and deep
+perceptrons.
 
-A network is a flax Module with its settings as fields; one that is out of range raises ValueError.
-``net(x, train=..., keys=None)`` takes images f32[n, h, w, c] and returns (logits, the residual
-ratio f32[n] of each block). All networks have `compute_dtype`, "float32" or "bfloat16", the type of
-convolutions and hidden layers; parameters are float32. `layers` has what the networks share.
+A network is a flax Module with its settings as fields; one that is out of range raises
+ValueError. ``net(x, train=..., keys=None)`` takes images f32[n, h, w, c] and returns
+(logits, the residual ratio f32[n] of each block). All networks have `compute_dtype`,
+"float32" or "bfloat16", the type of convolutions and hidden layers; parameters are
+float32. `layers` has what the networks share.
 """
 
 import flax.linen as nn
@@ -32,8 +34,9 @@ def make_net(
 ) -> layers.Net:
     """The net `name` of NETS with these settings.
 
-    In training, batch norm averages over the mapped axis `axis_name`; other nets ignore it. Raises
-    ValueError for an unknown name or a value out of range, TypeError for an unknown setting.
+    In training, batch norm averages over the mapped axis `axis_name`; other nets ignore
+    it. Raises ValueError for an unknown name or a value out of range, TypeError for an
+    unknown setting.
     """
     if name not in NETS:
         raise ValueError(f"model.name must be one of {', '.join(NETS)}, got {name!r}")
@@ -41,29 +44,34 @@ def make_net(
     return NETS[name](num_classes=num_classes, **axis, **settings)
 
 
-def init_variables(net: layers.Net, key: jax.Array, image_shape: tuple[int, int, int]) -> dict:
+def init_variables(
+    net: layers.Net, key: jax.Array, image_shape: tuple[int, int, int]
+) -> dict:
     """The initial variables of a net, f32 arrays in the structure of `variable_shapes`.
 
-    They are those of ``net.init(key, images)``. Raises ValueError if the net cannot take images of
-    `image_shape` (h, w, c).
+    They are those of ``net.init(key, images)``. Raises ValueError if the net cannot
+    take images of `image_shape` (h, w, c).
     """
     return _of_every_collection(net.init(key, _images(image_shape)))
 
 
 def variable_shapes(net: layers.Net, image_shape: tuple[int, int, int]) -> dict:
-    """The variables of a net for images of `image_shape` (h, w, c), as `jax.ShapeDtypeStruct`.
+    """The variables of a net for images of `image_shape` (h, w, c), as
+    `jax.ShapeDtypeStruct`.
 
-    "params" are trained, "fixed" are set once, "batch_stats" are running means and variances; a
-    collection that the net lacks is an empty dict. Kernels are called "kernel", and only those of
-    convolutions have four axes; other leaves are "bias", "scale", "mean" and "var". Raises
-    ValueError if the net cannot take such images.
+    "params" are trained, "fixed" are set once, "batch_stats" are running means and
+    variances; a collection that the net lacks is an empty dict. Kernels are called
+    "kernel", and only those of convolutions have four axes; other leaves are "bias",
+    "scale", "mean" and "var". Raises ValueError if the net cannot take such images.
     """
     return nn.meta.unbox(_of_every_collection(net.created(_images(image_shape))))
 
 
 def _images(image_shape) -> jax.ShapeDtypeStruct:
     if len(image_shape) != 3 or min(image_shape) < 1:
-        raise ValueError(f"image_shape must be (h, w, c), each from 1, got {image_shape}")
+        raise ValueError(
+            f"image_shape must be (h, w, c), each from 1, got {image_shape}"
+        )
     return jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
 
 
@@ -72,15 +80,21 @@ def _of_every_collection(variables) -> dict:
 
 
 def apply_net(
-    net: nn.Module, variables: dict, x: Array, *, train: bool, keys: jax.Array | None = None
+    net: nn.Module,
+    variables: dict,
+    x: Array,
+    *,
+    train: bool,
+    keys: jax.Array | None = None,
 ) -> tuple[jax.Array, dict]:
     """The net as a pure function of x f32[n, h, w, c].
 
-    With `train`, batch norm uses the statistics of the batch, and dropout needs typed keys [n]; its
-    masks do not depend on how a batch is divided among devices. Returns logits f32[n, num_classes]
-    and {"residual_ratio": f32[blocks, n], "batch_stats": the running statistics after this call}.
-    Raises ValueError unless x is float32[n, h, w, c], or if dropout lacks a key for each example;
-    flax raises ScopeParamShapeError if x does not fit the variables.
+    With `train`, batch norm uses the statistics of the batch, and dropout needs typed
+    keys [n]; its masks do not depend on how a batch is divided among devices. Returns
+    logits f32[n, num_classes] and {"residual_ratio": f32[blocks, n], "batch_stats": the
+    running statistics after this call}. Raises ValueError unless x is float32[n, h, w,
+    c], or if dropout lacks a key for each example; flax raises ScopeParamShapeError if
+    x does not fit the variables.
     """
     if x.ndim != 4 or x.dtype != jnp.float32:
         raise ValueError(f"x must be float32[n, h, w, c], got {x.dtype}{list(x.shape)}")
@@ -89,5 +103,7 @@ def apply_net(
     )
     return logits, {
         "residual_ratio": jnp.asarray(ratios, jnp.float32).reshape(len(ratios), len(x)),
-        "batch_stats": changed.get("batch_stats", {}) if train else variables["batch_stats"],
+        "batch_stats": changed.get("batch_stats", {})
+        if train
+        else variables["batch_stats"],
     }

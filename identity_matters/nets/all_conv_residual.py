@@ -1,18 +1,21 @@
-"""The paper's network: all-convolutional and residual, without batch norm (section 4, Table 1).
+"""The paper's network: all-convolutional and residual, without batch norm (section 4,
+Table 1).
 
     stem       3x3 convolution to 16 channels
     stages     9 blocks each with 64, 128, 256 channels; stages 2 and 3 halve the map
     block      x + C_2(ReLU(C_1 x)), both convolutions 3x3
     head       global average pooling, then a fixed random matrix P: logits = mean(x) P
 
-55 convolutions without biases, 13,538,736 trained parameters. Where a block changes the shape, its
-shortcut averages 2x2 pixels and pads with zero channels, half on each side. Padding is TensorFlow's
-"SAME", as in the paper's base code (tensorflow/models, `resnet`, 2016).
+55 convolutions without biases, 13,538,736 trained parameters. Where a block changes the
+shape, its shortcut averages 2x2 pixels and pads with zero channels, half on each side.
+Padding is TensorFlow's "SAME", as in the paper's base code (tensorflow/models,
+`resnet`, 2016).
 
-The paper has no table for its ImageNet net, "an all-convolutional variant of the 34-layer network"
-with 35.7M parameters. `IMAGENET` has two readings: the blocks of the 34-layer net, 21,095,616
-parameters, or blocks that match the printed count, 35,693,760. Strides replace max pooling.
-Whatever the text leaves open, or only mentions, is an option; the defaults follow its formulas.
+The paper has no table for its ImageNet net, "an all-convolutional variant of the
+34-layer network" with 35.7M parameters. `IMAGENET` has two readings: the blocks of the
+34-layer net, 21,095,616 parameters, or blocks that match the printed count, 35,693,760.
+Strides replace max pooling. Whatever the text leaves open, or only mentions, is an
+option; the defaults follow its formulas.
 """
 
 import functools
@@ -24,8 +27,10 @@ import jax.numpy as jnp
 
 from identity_matters.nets import layers, starts
 
-BATCH_NORM_EPSILON = 1e-3  # that of the paper's base code; the paper itself has no batch norm
-# Settings for images of 224 pixels a side; IMAGENET adds the number of blocks per stage.
+# that of the paper's base code; the paper itself has no batch norm
+BATCH_NORM_EPSILON = 1e-3
+# Settings for images of 224 pixels a side; IMAGENET adds the number of blocks per
+# stage.
 _IMAGENET = {
     "widths": (64, 128, 256, 512),
     "stem_width": 64,
@@ -40,11 +45,14 @@ IMAGENET = {
 
 
 class Block(nn.Module):
-    """x -> (s + h, ||h|| / ||s||), s = shortcut(x), h = C_2(ReLU(C_1 x)); all sums are float32."""
+    """x -> (s + h, ||h|| / ||s||), s = shortcut(x), h = C_2(ReLU(C_1 x)); all sums are
+    float32.
+    """
 
     channels: int
     stride: int
-    conv: Any  # a partial 3x3 `nn.Conv` that lacks name, channels, stride and kernel_init
+    # a partial 3x3 `nn.Conv` that lacks name, channels, stride and kernel_init
+    conv: Any
     kernel_inits: tuple  # of C_1 and C_2
     norm: Any  # a partial batch norm that lacks its name, or None
     leak: float
@@ -57,20 +65,26 @@ class Block(nn.Module):
         h = self.norm(name="norm1")(x) if self.norm else x
         h = layers.leaky_relu(h, self.leak) if self.activate_first else h
         first, second = self.kernel_inits
-        h = self.conv(self.channels, strides=self.stride, kernel_init=first, name="conv1")(h)
+        h = self.conv(
+            self.channels, strides=self.stride, kernel_init=first, name="conv1"
+        )(h)
         h = self.norm(name="norm2")(h) if self.norm else h
         h = layers.leaky_relu(h, self.leak)
         h = self.conv(self.channels, kernel_init=second, name="conv2")(h)
         h = h.astype(jnp.float32)
         if self.gate:
             h = h * self.param("gate", layers.constant(0.0), ())
-        shortcut = layers.pad_channels(layers.average_pool(x, self.stride), self.channels)
+        shortcut = layers.pad_channels(
+            layers.average_pool(x, self.stride), self.channels
+        )
         ratio = layers.residual_ratio(shortcut, h)
         return (shortcut + h if self.identity else h), ratio
 
 
 class Projection(nn.Module):
-    """``x @ P`` in float32; P is in the collection "params" if it is trained, else in "fixed"."""
+    """``x @ P`` in float32; P is in the collection "params" if it is trained, else in
+    "fixed".
+    """
 
     features: int
     trained: bool
@@ -81,7 +95,9 @@ class Projection(nn.Module):
         if self.trained:
             kernel = self.param("kernel", layers.UNIFORM_UNIT, shape, jnp.float32)
         else:
-            kernel = self.variable("fixed", "kernel", layers.UNIFORM_UNIT, None, shape).value
+            kernel = self.variable(
+                "fixed", "kernel", layers.UNIFORM_UNIT, None, shape
+            ).value
         return jnp.matmul(x, kernel, precision=jax.lax.Precision.HIGHEST)
 
 
@@ -89,25 +105,32 @@ class AllConvResidual(layers.Net):
     """The network of Table 1, with the default settings.
 
     Attributes:
-      blocks_per_stage, widths, stage_strides: residual blocks and channels of each stage, and the
-        stride of its first convolution, which must divide the sides of the map.
-      residual_init: where convolutions in blocks start, one of `starts.NAMES`. The deviation of
-        "paper" is 1 / (k^2 c), that of "standard" 1 / (k sqrt(c)), for kernel size k, c output
-        channels. The stem's is standard, as in the paper's text (the base code has sqrt(2) times
-        that), unless the start keeps the size of every map.
-      initial_scale: a factor on that deviation; 0 makes every block the identity at first.
-      gate: multiplies C_2(...) by a trained number, 0 at first (De & Smith 2020, arXiv 2002.10444;
-        Bachlechner et al. 2020, arXiv 2003.04887).
-      leak: the activation is max(x, leak x). The base code has 0.1; the paper writes ReLU.
-      activate_first: blocks x + C_2(ReLU(C_1 ReLU(x))) and a ReLU before the last mean, as in the
-        base code. Its first block also activates before the shortcut, which is not done here.
-      projection: "fixed" or "trained". The paper says only that P is "random"; ours is drawn by
-        `layers.UNIFORM_UNIT`, as in the base code.
+      blocks_per_stage, widths, stage_strides: residual blocks and channels of each
+        stage, and the stride of its first convolution, which must divide the sides of
+        the map.
+      residual_init: where convolutions in blocks start, one of `starts.NAMES`. The
+        deviation of "paper" is 1 / (k^2 c), that of "standard" 1 / (k sqrt(c)), for
+        kernel size k, c output channels. The stem's is standard, as in the paper's text
+        (the base code has sqrt(2) times that), unless the start keeps the size of every
+        map.
+      initial_scale: a factor on that deviation; 0 makes every block the identity at
+        first.
+      gate: multiplies C_2(...) by a trained number, 0 at first (De & Smith 2020, arXiv
+        2002.10444; Bachlechner et al. 2020, arXiv 2003.04887).
+      leak: the activation is max(x, leak x). The base code has 0.1; the paper writes
+        ReLU.
+      activate_first: blocks x + C_2(ReLU(C_1 ReLU(x))) and a ReLU before the last mean,
+        as in the base code. Its first block also activates before the shortcut, which
+        is not done here.
+      projection: "fixed" or "trained". The paper says only that P is "random"; ours is
+        drawn by `layers.UNIFORM_UNIT`, as in the base code.
       identity: False leaves out the shortcuts: a block is C_2(ReLU(C_1 x)).
-      batch_norm: batch norm before C_1, between C_1 and its ReLU, and before the last mean. With
-        `activate_first` these are the places of the base code: each stands right before a ReLU.
-      compute_dtype: of the convolutions. The sum over blocks stays float32: with "paper" ||h||
-        starts at 0.0012 ||x|| (stage 1) to 0.0003 ||x|| (stage 3); bfloat16 rounds by up to 0.004.
+      batch_norm: batch norm before C_1, between C_1 and its ReLU, and before the last
+        mean. With `activate_first` these are the places of the base code: each stands
+        right before a ReLU.
+      compute_dtype: of the convolutions. The sum over blocks stays float32: with
+        "paper" ||h|| starts at 0.0012 ||x|| (stage 1) to 0.0003 ||x|| (stage 3);
+        bfloat16 rounds by up to 0.004.
     """
 
     num_classes: int
@@ -132,22 +155,28 @@ class AllConvResidual(layers.Net):
         super().__post_init__()
         layers.check(
             self,
-            at_least={"stem_width": 1, "stem_kernel_size": 1, "stem_stride": 1, "initial_scale": 0},
+            at_least={
+                "stem_width": 1,
+                "stem_kernel_size": 1,
+                "stem_stride": 1,
+                "initial_scale": 0,
+            },
             rates=("leak",),
             choices={"residual_init": starts.NAMES, "projection": ("fixed", "trained")},
         )
         blocks, widths, strides = self.blocks_per_stage, self.widths, self.stage_strides
         if not widths or not len(blocks) == len(widths) == len(strides):
             raise ValueError(
-                "blocks_per_stage, widths and stage_strides must have one entry for each stage, got"
-                f" {blocks}, {widths} and {strides}"
+                "blocks_per_stage, widths and stage_strides must have one entry for"
+                f" each stage, got {blocks}, {widths} and {strides}"
             )
         for name, values in (("blocks_per_stage", blocks), ("stage_strides", strides)):
             if min(values) < 1:
                 raise ValueError(f"{name} must be at least 1, got {min(values)}")
         if list(widths) != sorted(widths) or widths[0] < self.stem_width:
             raise ValueError(
-                f"widths must not shrink from stem_width {self.stem_width} on, got {widths}"
+                f"widths must not shrink from stem_width {self.stem_width} on, got"
+                f" {widths}"
             )
 
     @nn.compact
@@ -185,17 +214,23 @@ class AllConvResidual(layers.Net):
         )
         x = stem(x).astype(jnp.float32)
         ratios = []
-        stages = zip(self.blocks_per_stage, self.widths, self.stage_strides, strict=True)
+        stages = zip(
+            self.blocks_per_stage, self.widths, self.stage_strides, strict=True
+        )
         for stage, (blocks, channels, first_stride) in enumerate(stages, start=1):
             for index in range(blocks):
                 stride = 1 if index else first_stride
                 name = f"stage{stage}_block{index + 1}"
                 inits = start.in_block(1, stride), start.in_block(2)
-                x, ratio = block(channels=channels, stride=stride, kernel_inits=inits, name=name)(x)
+                x, ratio = block(
+                    channels=channels, stride=stride, kernel_inits=inits, name=name
+                )(x)
                 ratios.append(ratio)
         if self.batch_norm:
             x = norm(name="norm")(x)
         if self.activate_first:
             x = layers.leaky_relu(x, self.leak)
-        head = Projection(self.num_classes, self.projection == "trained", name="projection")
+        head = Projection(
+            self.num_classes, self.projection == "trained", name="projection"
+        )
         return head(layers.global_average_pool(x)), ratios

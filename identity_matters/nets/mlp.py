@@ -1,22 +1,27 @@
 """Multilayer perceptrons with and without the identity, of up to thousands of layers.
 
-    h_1 = c x + W_1 x;   h_j = c h_{j-1} + W_j phi(h_{j-1}), j = 2 ... l - 1;   W_l phi(h_{l-1})
+    h_1 = c x + W_1 x;   h_j = c h_{j-1} + W_j phi(h_{j-1}), j = 2 ... l - 1;   W_l
+    phi(h_{l-1})
 
-l      depth, the number of matrices; there are no biases.
-phi    ReLU, or the identity map, which gives the linear net of the paper's section 2.
-c      1 with the identity, else 0; the first layer has this term only if its matrix is square.
+l      depth, the number of matrices; there are no biases. phi    ReLU, or the identity
+map, which gives the linear net of the paper's section 2. c      1 with the identity,
+else 0; the first layer has this term only if its matrix is square.
 
-The last matrix starts with standard deviation 1/m for m inputs, so that outputs are small next to
-labels, and a first one that is not square with 1/sqrt(m). The others have one of INITIALIZATIONS:
+The last matrix starts with standard deviation 1/m for m inputs, so that outputs are
+small next to labels, and a first one that is not square with 1/sqrt(m). The others have
+one of INITIALIZATIONS:
 
-near_zero    N(0, (initial_scale / (l sqrt(width)))^2): spectral norm about 2 initial_scale / l,
+near_zero    N(0, (initial_scale / (l sqrt(width)))^2): spectral norm about 2
+initial_scale / l,
              the order of the optimum in Theorem 2.1.
-standard     N(0, g^2 / width), g = initial_scale for linear nets and sqrt(2) initial_scale for
+standard     N(0, g^2 / width), g = initial_scale for linear nets and sqrt(2)
+initial_scale for
              ReLU (He et al. 2015, arXiv 1502.01852).
 orthogonal   g Q, Q uniformly random orthogonal (Saxe et al. 2013, arXiv 1312.6120).
 
-The middle layers are one stack, scanned by `lax.scan`, so 1200 layers compile as fast as three.
-c and the slope of phi below zero are in "fixed", so nets of one size share a compiled program.
+The middle layers are one stack, scanned by `lax.scan`, so 1200 layers compile as fast
+as three. c and the slope of phi below zero are in "fixed", so nets of one size share a
+compiled program.
 """
 
 import math
@@ -32,7 +37,8 @@ from identity_matters.nets import layers
 
 ACTIVATIONS = {"relu": 0.0, "linear": 1.0}  # the slope of phi below zero
 INITIALIZATIONS = ("near_zero", "standard", "orthogonal")
-_KEPT_SQUARE = {"relu": 0.5, "linear": 1.0}  # what phi keeps of a symmetric input's mean square
+# what phi keeps of a symmetric input's mean square
+_KEPT_SQUARE = {"relu": 0.5, "linear": 1.0}
 LEAST_DEPTH = 2
 
 
@@ -46,7 +52,8 @@ class Mlp(layers.Net):
     activation: str = "relu"  # phi, "relu" or "linear"
     initialization: str = "near_zero"  # of the square layers, one of INITIALIZATIONS
     initial_scale: float = 1.0  # a factor on their initial matrices
-    compute_dtype: str = "float32"  # of all layers but the last, which is computed in float32
+    # of all layers but the last, which is computed in float32
+    compute_dtype: str = "float32"
 
     def __post_init__(self):
         super().__post_init__()
@@ -69,15 +76,24 @@ class Mlp(layers.Net):
             "last": (self.width, self.num_classes),
         }
         params = {
-            name: self.param(name, _leaf, "kernel", self._kernel_init(name, shape), shape)
+            name: self.param(
+                name, _leaf, "kernel", self._kernel_init(name, shape), shape
+            )
             for name, shape in shapes.items()
         }
-        numbers = {"identity": float(self.identity), "slope": ACTIVATIONS[self.activation]}
+        numbers = {
+            "identity": float(self.identity),
+            "slope": ACTIVATIONS[self.activation],
+        }
         fixed = {}
         for name, number in numbers.items():
             init = layers.constant(number)
-            fixed[name] = self.variable("fixed", name, _leaf, None, "scale", init, (1,)).value
-        logits, passed = forward({"params": params, "fixed": fixed}, x, self.compute_dtype)
+            fixed[name] = self.variable(
+                "fixed", name, _leaf, None, "scale", init, (1,)
+            ).value
+        logits, passed = forward(
+            {"params": params, "fixed": fixed}, x, self.compute_dtype
+        )
         return logits, passed["ratio"]
 
     def _kernel_init(self, name: str, shape: tuple[int, ...]) -> Callable:
@@ -101,15 +117,21 @@ def _leaf(key, name: str, init: Callable, shape: tuple[int, ...]) -> dict:
 def forward(
     variables: dict, x: Array, compute_dtype: str = "float32"
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The net with the variables of an `Mlp` on vectors x, f32[n, d], and the size of its signal.
+    """The net with the variables of an `Mlp` on vectors x, f32[n, d], and the size of
+    its signal.
 
     Returns the logits f32[n, num_classes], and ``||h_j||`` as "norm" f32[depth - 1, n],
-    ``||W_j phi(h_{j-1})|| / ||h_{j-1}||`` as "ratio" f32[square layers, n] and h_{l-1} as
-    "last_hidden" f32[n, width]. Raises ValueError if x does not fit the first kernel.
+    ``||W_j phi(h_{j-1})|| / ||h_{j-1}||`` as "ratio" f32[square layers, n] and h_{l-1}
+    as "last_hidden" f32[n, width]. Raises ValueError if x does not fit the first
+    kernel.
     """
-    first, hidden, last = (variables["params"][n]["kernel"] for n in ("first", "hidden", "last"))
+    first, hidden, last = (
+        variables["params"][n]["kernel"] for n in ("first", "hidden", "last")
+    )
     if x.ndim != 2 or x.shape[1] != len(first):
-        raise ValueError(f"x must be [n, {len(first)}] for these weights, got {[*x.shape]}")
+        raise ValueError(
+            f"x must be [n, {len(first)}] for these weights, got {[*x.shape]}"
+        )
     c, slope = (variables["fixed"][n]["scale"][None] for n in ("identity", "slope"))
 
     def phi(h):
@@ -117,7 +139,10 @@ def forward(
 
     def square_layer(h, y):
         after = c.astype(h.dtype) * h + y
-        return after, {"norm": layers.example_norms(after), "ratio": layers.residual_ratio(h, y)}
+        return after, {
+            "norm": layers.example_norms(after),
+            "ratio": layers.residual_ratio(h, y),
+        }
 
     h = jnp.asarray(x).astype(compute_dtype)
     y = _product(h, first, compute_dtype)
@@ -126,7 +151,9 @@ def forward(
     else:
         h, entered = y, {"norm": layers.example_norms(y)}
     h, passed = jax.lax.scan(
-        lambda h, kernel: square_layer(h, _product(phi(h), kernel, compute_dtype)), h, hidden
+        lambda h, kernel: square_layer(h, _product(phi(h), kernel, compute_dtype)),
+        h,
+        hidden,
     )
     h = h.astype(jnp.float32)
     sizes = {
@@ -137,10 +164,12 @@ def forward(
 
 
 def effective_dimension(h: jax.Array) -> jax.Array:
-    """The number of directions, from 1 to d, in which the vectors h, f[n, d], point: f[].
+    """The number of directions, from 1 to d, in which the vectors h, f[n, d], point:
+    f[].
 
-    ``1 / ||M||_F^2``, M the mean of ``u u^T`` over the vectors' directions u: 1 if all lie on one
-    line, k if they are spread evenly over k orthogonal lines. NaN if a vector is 0.
+    ``1 / ||M||_F^2``, M the mean of ``u u^T`` over the vectors' directions u: 1 if all
+    lie on one line, k if they are spread evenly over k orthogonal lines. NaN if a
+    vector is 0.
     """
     # Tiny vectors would vanish when their entries are squared.
     h = h / jnp.max(jnp.abs(h), axis=1, keepdims=True)
@@ -159,9 +188,12 @@ def _product(h, kernel, dtype):
 
 
 def kernels_in_order(params: dict) -> list[np.ndarray]:
-    """The matrices of a net or a gradient, f64[in, out] each, from the first to the last layer."""
+    """The matrices of a net or a gradient, f64[in, out] each, from the first to the
+    last layer.
+    """
     first, hidden, last = (
-        np.asarray(params[name]["kernel"], np.float64) for name in ("first", "hidden", "last")
+        np.asarray(params[name]["kernel"], np.float64)
+        for name in ("first", "hidden", "last")
     )
     return [first, *hidden, last]
 

@@ -1,26 +1,31 @@
-"""The networks that Table 2 and section 4.1 compare the paper's with: All-CNN-C, DenseNet, ResNet.
+"""The networks that Table 2 and section 4.1 compare the paper's with: All-CNN-C,
+DenseNet, ResNet.
 
-All-CNN-C (Springenberg et al., arXiv 1412.6806): the convolutions of `CONVOLUTIONS`, each followed
-by a ReLU, then the mean over the map; 1,369,738 parameters for 10 classes. Its paper does not give
-initial values; ours are those of a Caffe version with published settings (mateuszbuda/ALL-CNN).
+All-CNN-C (Springenberg et al., arXiv 1412.6806): the convolutions of `CONVOLUTIONS`,
+each followed by a ReLU, then the mean over the map; 1,369,738 parameters for 10
+classes. Its paper does not give initial values; ours are those of a Caffe version with
+published settings (mateuszbuda/ALL-CNN).
 
-DenseNet for small images (Huang et al., arXiv 1608.06993), without bottlenecks or compression: a
-3x3 stem with 16 channels, then three dense blocks of (depth - 4) / 3 layers. A layer is BN - ReLU -
-3x3 convolution to `growth` channels, and its input is everything before it. Between dense blocks
-come BN - ReLU - 1x1 convolution of the same width - 2x2 mean; at the end BN - ReLU - mean over the
-map - linear layer. Depth 100 and growth 24 give 27,249,082 parameters for 10 classes, the 27.2M
-that its authors report; their released code (liuzhuang13/DenseNet) has 2 `growth` stem channels and
-28.1M. Dropout is left out, as they use it only without data augmentation.
+DenseNet for small images (Huang et al., arXiv 1608.06993), without bottlenecks or
+compression: a 3x3 stem with 16 channels, then three dense blocks of (depth - 4) / 3
+layers. A layer is BN - ReLU - 3x3 convolution to `growth` channels, and its input is
+everything before it. Between dense blocks come BN - ReLU - 1x1 convolution of the same
+width - 2x2 mean; at the end BN - ReLU - mean over the map - linear layer. Depth 100 and
+growth 24 give 27,249,082 parameters for 10 classes, the 27.2M that its authors report;
+their released code (liuzhuang13/DenseNet) has 2 `growth` stem channels and 28.1M.
+Dropout is left out, as they use it only without data augmentation.
 
-ResNet (He et al., arXiv 1512.03385): stages of `Block`s that double the channels and, but for the
-first, halve the map; a mean over the map and a linear layer. ResNet-110 has 1,727,962 parameters
-for 10 classes, ResNet-34 has 21,797,672 for 1000.
+ResNet (He et al., arXiv 1512.03385): stages of `Block`s that double the channels and,
+but for the first, halve the map; a mean over the map and a linear layer. ResNet-110 has
+1,727,962 parameters for 10 classes, ResNet-34 has 21,797,672 for 1000.
 
-* Small images (section 4.2): a 3x3 stem and three stages of (depth - 2) / 6 blocks. Where a stage
-  halves the map, its shortcut takes every second pixel and adds zero channels (option A).
-* Images of 224 pixels a side (section 4.1): a 7x7 stem and a 3x3 max pooling, both of stride 2,
-  and four stages; shortcuts that halve the map are 1x1 convolutions with batch norm (option B:
-  24.52 % with ten crops in He et al.'s Table 3; the 25.03 % that the paper quotes is option A's).
+* Small images (section 4.2): a 3x3 stem and three stages of (depth - 2) / 6 blocks.
+  Where a stage halves the map, its shortcut takes every second pixel and adds zero
+  channels (option A).
+* Images of 224 pixels a side (section 4.1): a 7x7 stem and a 3x3 max pooling, both of
+  stride 2, and four stages; shortcuts that halve the map are 1x1 convolutions with
+  batch norm (option B: 24.52 % with ten crops in He et al.'s Table 3; the 25.03 % that
+  the paper quotes is option A's).
 """
 
 import functools
@@ -33,8 +38,8 @@ import jax.numpy as jnp
 from identity_matters.nets import layers
 
 BATCH_NORM_EPSILON = 1e-5  # Torch's default
-# All-CNN-C: channels over `width`, kernel size, stride, zeros on each side, is dropout next;
-# the net appends the last convolution, 1x1 to the classes.
+# All-CNN-C: channels over `width`, kernel size, stride, zeros on each side, is dropout
+# next; the net appends the last convolution, 1x1 to the classes.
 CONVOLUTIONS = (
     (1, 3, 1, 1, False),
     (1, 3, 1, 1, False),
@@ -45,19 +50,24 @@ CONVOLUTIONS = (
     (2, 3, 1, 0, False),
     (2, 1, 1, 0, False),
 )
-# After two strides of 2, the map must be at least 3x3 for the 3x3 convolution without padding.
+# After two strides of 2, the map must be at least 3x3 for the 3x3 convolution without
+# padding.
 LEAST_SIDE_PIXELS = 9
 DENSE_BLOCKS = 3
-# ResNet: the number of stages for small images; blocks per stage for large ones, by depth.
+# ResNet: the number of stages for small images; blocks per stage for large ones, by
+# depth.
 STAGES = 3
 IMAGENET_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
 
 class AllCnnC(layers.Net):
-    """All-CNN-C, for sides of at least 9 pixels; `dropout` is the rate after each stride of 2."""
+    """All-CNN-C, for sides of at least 9 pixels; `dropout` is the rate after each
+    stride of 2.
+    """
 
     num_classes: int
-    width: int = 96  # channels of the first convolutions; the later ones have twice as many
+    # channels of the first convolutions; the later ones have twice as many
+    width: int = 96
     input_dropout: float = 0.2
     dropout: float = 0.5
     compute_dtype: str = "float32"
@@ -70,16 +80,25 @@ class AllCnnC(layers.Net):
     def __call__(self, x, *, train: bool, keys=None):
         if min(x.shape[1:3]) < LEAST_SIDE_PIXELS:
             raise ValueError(
-                f"images must have {LEAST_SIDE_PIXELS} or more pixels a side, got {x.shape[1:3]}"
+                f"images must have {LEAST_SIDE_PIXELS} or more pixels a side, got"
+                f" {x.shape[1:3]}"
             )
         if train:
             x = layers.dropout(x, keys, self.input_dropout, layer=0)
-        conv = functools.partial(nn.Conv, dtype=self.compute_dtype, kernel_init=layers.UNIFORM_UNIT)
+        conv = functools.partial(
+            nn.Conv, dtype=self.compute_dtype, kernel_init=layers.UNIFORM_UNIT
+        )
         last = (self.num_classes, 1, 1, 0, False)
         inner = [(self.width * factor, *rest) for factor, *rest in CONVOLUTIONS]
         for index, row in enumerate((*inner, last), start=1):
             channels, size, stride, zeros, dropout_follows = row
-            x = conv(channels, (size, size), strides=stride, padding=zeros, name=f"conv{index}")(x)
+            x = conv(
+                channels,
+                (size, size),
+                strides=stride,
+                padding=zeros,
+                name=f"conv{index}",
+            )(x)
             x = nn.relu(x)
             if train and dropout_follows:
                 x = layers.dropout(x, keys, self.dropout, layer=index)
@@ -87,22 +106,31 @@ class AllCnnC(layers.Net):
 
 
 class _TorchNet(layers.Net):
-    """What DenseNet and ResNet share; the maps between convolutions have `compute_dtype`, too."""
+    """What DenseNet and ResNet share; the maps between convolutions have
+    `compute_dtype`, too.
+    """
 
     num_classes: int
     compute_dtype: str = "float32"
     axis_name: str | None = None
 
     def parts(self, train: bool) -> tuple[Callable, Callable]:
-        """Partial `nn.Conv`, which lacks name, channels, size and stride, and batch norm."""
+        """Partial `nn.Conv`, which lacks name, channels, size and stride, and batch
+        norm.
+        """
         conv = functools.partial(
-            nn.Conv, use_bias=False, dtype=self.compute_dtype, kernel_init=layers.HE_FAN_OUT
+            nn.Conv,
+            use_bias=False,
+            dtype=self.compute_dtype,
+            kernel_init=layers.HE_FAN_OUT,
         )
         return conv, layers.batch_norm(self, train, BATCH_NORM_EPSILON)
 
 
 class DenseNet(_TorchNet):
-    """DenseNet (L = 100, k = 24) at the defaults; depth is 3 m + 4 for m layers per dense block."""
+    """DenseNet (L = 100, k = 24) at the defaults; depth is 3 m + 4 for m layers per
+    dense block.
+    """
 
     depth: int = 100
     growth: int = 24
@@ -113,7 +141,8 @@ class DenseNet(_TorchNet):
         layers.check(self, at_least={"growth": 1, "stem_width": 1})
         if self.depth < 7 or (self.depth - 4) % 3:
             raise ValueError(
-                f"depth must be 3 m + 4 for m >= 1 layers a dense block, got {self.depth}"
+                "depth must be 3 m + 4 for m >= 1 layers a dense block, got"
+                f" {self.depth}"
             )
 
     @nn.compact
@@ -130,40 +159,51 @@ class DenseNet(_TorchNet):
                 new = composite(x, self.growth, 3, f"block{block}_layer{index}")
                 x = jnp.concatenate([x, new], axis=-1)
             if block < DENSE_BLOCKS:
-                x = layers.average_pool(composite(x, x.shape[-1], 1, f"transition{block}"), 2)
+                x = layers.average_pool(
+                    composite(x, x.shape[-1], 1, f"transition{block}"), 2
+                )
         x = nn.relu(norm(name="norm")(x))
         return layers.classifier(self.num_classes)(layers.global_average_pool(x)), []
 
 
 class Block(nn.Module):
-    """x -> (ReLU(s + h), ||h|| / ||s||), s = shortcut(x), h = BN(C_2(ReLU(BN(C_1 x))))."""
+    """x -> (ReLU(s + h), ||h|| / ||s||), s = shortcut(x), h = BN(C_2(ReLU(BN(C_1
+    x)))).
+    """
 
     channels: int
     stride: int
-    projected: bool  # whether the shortcut is that of option B; else it is that of option A
+    # whether the shortcut is that of option B; else it is that of option A
+    projected: bool
     conv: Any
     norm: Any
 
     @nn.compact
     def __call__(self, x):
-        # One zero on each side centers the kernels on the pixels that the shortcut takes.
+        # One zero on each side centers the kernels on the pixels that the shortcut
+        # takes.
         conv = functools.partial(self.conv, self.channels, (3, 3), padding=1)
         h = nn.relu(self.norm(name="norm1")(conv(strides=self.stride, name="conv1")(x)))
         h = self.norm(name="norm2")(conv(name="conv2")(h))
         if not self.projected:
             x = layers.pad_channels(x[:, :: self.stride, :: self.stride], self.channels)
         elif self.stride > 1:
-            x = self.conv(self.channels, (1, 1), strides=self.stride, padding=0, name="down")(x)
+            x = self.conv(
+                self.channels, (1, 1), strides=self.stride, padding=0, name="down"
+            )(x)
             x = self.norm(name="down_norm")(x)
         return nn.relu(x + h), layers.residual_ratio(x, h)
 
 
 class ResNet(_TorchNet):
-    """ResNet-110 for small images at the defaults; `width` is that of the stem and first stage."""
+    """ResNet-110 for small images at the defaults; `width` is that of the stem and
+    first stage.
+    """
 
     depth: int = 110
     width: int = 16
-    large: ClassVar[bool] = False  # whether this is the net for images of 224 pixels a side
+    # whether this is the net for images of 224 pixels a side
+    large: ClassVar[bool] = False
 
     def __post_init__(self):
         super().__post_init__()
@@ -173,14 +213,18 @@ class ResNet(_TorchNet):
     def blocks(self) -> tuple[int, ...]:
         """Blocks of each stage; raises ValueError for an invalid depth."""
         if self.depth < 8 or (self.depth - 2) % 6:
-            raise ValueError(f"depth must be 6 b + 2 for b >= 1 blocks a stage, got {self.depth}")
+            raise ValueError(
+                f"depth must be 6 b + 2 for b >= 1 blocks a stage, got {self.depth}"
+            )
         return STAGES * ((self.depth - 2) // 6,)
 
     @nn.compact
     def __call__(self, x, *, train: bool, keys=None):
         conv, norm = self.parts(train)
         size, stride = (7, 2) if self.large else (3, 1)
-        x = conv(self.width, (size, size), strides=stride, padding=size // 2, name="stem")(x)
+        x = conv(
+            self.width, (size, size), strides=stride, padding=size // 2, name="stem"
+        )(x)
         x = nn.relu(norm(name="norm")(x))
         if self.large:
             x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
@@ -192,11 +236,16 @@ class ResNet(_TorchNet):
                 channels = self.width * 2**stage
                 x, ratio = Block(channels, stride, self.large, conv, norm, name=name)(x)
                 ratios.append(ratio)
-        return layers.classifier(self.num_classes)(layers.global_average_pool(x)), ratios
+        return (
+            layers.classifier(self.num_classes)(layers.global_average_pool(x)),
+            ratios,
+        )
 
 
 class ResNetImageNet(ResNet):
-    """ResNet-34 for large images at the defaults; `depth` is 18 or 34, the rest as in `ResNet`."""
+    """ResNet-34 for large images at the defaults; `depth` is 18 or 34, the rest as in
+    `ResNet`.
+    """
 
     depth: int = 34
     width: int = 64

@@ -1,16 +1,18 @@
-"""Where the residual convolutions of `all_conv_residual` start: the `residual_init` of the net.
+"""Where the residual convolutions of `all_conv_residual` start: the `residual_init` of
+the net.
 
-A start is asked for the initializer of one convolution after the other, in the order of the net,
-since some depend on the map: zero padding removes a share of each kernel, the more the smaller the
-map, 31 % at 4 x 4 pixels and 56 % at 2 x 2.
+A start is asked for the initializer of one convolution after the other, in the order of
+the net, since some depend on the map: zero padding removes a share of each kernel, the
+more the smaller the map, 31 % at 4 x 4 pixels and 56 % at 2 x 2.
 
     paper               N(0, 1 / (k^2 c)^2), section 4; k kernel size, c output channels
-    standard            N(0, 1 / (k^2 c)), which section 4 calls the standard choice
-    he                  N(0, 2 / (k^2 c)) (He et al. 2015, arXiv 1502.01852, fan-out)
-    fixup               `he` over sqrt(blocks) for C_1, zero for C_2 (Zhang et al. 2019, arXiv
+    standard            N(0, 1 / (k^2 c)), which section 4 calls the standard choice he
+    N(0, 2 / (k^2 c)) (He et al. 2015, arXiv 1502.01852, fan-out) fixup
+    `he` over sqrt(blocks) for C_1, zero for C_2 (Zhang et al. 2019, arXiv
                         1901.09321, without its biases and scalars)
     unit_variance       keeps the mean square of the maps of a net without the identity
-    delta_orthogonal    an orthogonal matrix in the centre, zeros around it (Xiao et al. 2018,
+    delta_orthogonal    an orthogonal matrix in the centre, zeros around it (Xiao et al.
+    2018,
                         arXiv 1806.05393), times sqrt(2) after a ReLU
 """
 
@@ -37,7 +39,9 @@ class Start:
       map_shape: (h, w) of the images.
     """
 
-    def __init__(self, name: str, *, scale: float, blocks: int, map_shape: tuple[int, int]):
+    def __init__(
+        self, name: str, *, scale: float, blocks: int, map_shape: tuple[int, int]
+    ):
         self._name, self._scale, self._blocks = name, scale, blocks
         self._mean_squares = np.ones(map_shape)
 
@@ -48,7 +52,9 @@ class Start:
         return layers.standard()
 
     def in_block(self, place: int, stride: int = 1, size: int = 3) -> Callable:
-        """The initializer of C_1 (`place` 1), whose input is a sum, or C_2 (2), after a ReLU."""
+        """The initializer of C_1 (`place` 1), whose input is a sum, or C_2 (2), after a
+        ReLU.
+        """
         if self._name == "paper":
             return layers.paper(self._scale)
         if self._name == "standard":
@@ -72,7 +78,9 @@ class Start:
 
 
 def _window_sums(values: np.ndarray, size: int, stride: int) -> np.ndarray:
-    """Sums over the windows of a convolution with padding "SAME": f64[h, w] to f64[h', w']."""
+    """Sums over the windows of a convolution with padding "SAME": f64[h, w] to f64[h',
+    w'].
+    """
     for axis in (0, 1):
         side = values.shape[axis]
         count = -(-side // stride)
@@ -88,15 +96,20 @@ def _window_sums(values: np.ndarray, size: int, stride: int) -> np.ndarray:
 
 
 def _delta_orthogonal(scale: float) -> Callable:
-    """Kernels [k, k, in, out], in <= out, that keep the mean square of a map, times scale^2."""
+    """Kernels [k, k, in, out], in <= out, that keep the mean square of a map, times
+    scale^2.
+    """
 
     def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         size, _, channels_in, channels = shape
         kernel = np.zeros(shape)
         centre = (size - 1) // 2
         square = random_matrices.orthogonal(rng, (), channels)
-        # Rows are orthonormal: the squares of `channels_in` numbers are spread over `channels`.
-        kernel[centre, centre] = scale * math.sqrt(channels / channels_in) * square[:channels_in]
+        # Rows are orthonormal: the squares of `channels_in` numbers are spread over
+        # `channels`.
+        kernel[centre, centre] = (
+            scale * math.sqrt(channels / channels_in) * square[:channels_in]
+        )
         return kernel
 
     return layers.drawn_by(draw)

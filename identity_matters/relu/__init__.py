@@ -1,10 +1,14 @@
-"""Residual nets with one ReLU per block in the small-norm region (the open question of section 5).
+"""Residual nets with one ReLU per block in the small-norm region (the open question of
+section 5).
 
-docs/theory/relu.md has all statements and proofs for ``h + V ReLU(U h + s)``. Symbols, in float64:
+docs/theory/relu.md has all statements and proofs for ``h + V ReLU(U h + s)``. Symbols,
+in float64:
 
-* ``U, V, s``: input weights, output weights and biases of l blocks of width k, see `model.Blocks`
+* ``U, V, s``: input weights, output weights and biases of l blocks of width k, see
+  `model.Blocks`
 * ``w``: the row (u, s) of one unit, or u alone without biases
-* ``A, B``: fixed maps: the net is ``yhat = B h_l(A x)``; identity matrices for plain nets
+* ``A, B``: fixed maps: the net is ``yhat = B h_l(A x)``; identity matrices for plain
+  nets
 * ``f``: the risk on a sample, ``(1/n) sum_i ||yhat_i - y_i||^2``
 * ``|||.|||``: ``max_j max(||U_j||, ||V_j||, ||s_j||)``, spectral norms
 """

@@ -1,7 +1,9 @@
-"""Search for critical points of a mean square, their distance from kinks, and dead units.
+"""Search for critical points of a mean square, their distance from kinks, and dead
+units.
 
-Inside one activation pattern f is a polynomial, and a point there with ``grad f = 0`` is a critical
-point in every sense. At a kink some unit's pre-activation is 0 on some example.
+Inside one activation pattern f is a polynomial, and a point there with ``grad f = 0``
+is a critical point in every sense. At a kink some unit's pre-activation is 0 on some
+example.
 """
 
 import functools
@@ -18,7 +20,8 @@ from identity_matters.array_types import Array
 from identity_matters.relu import model
 from identity_matters.relu.model import Blocks, Problem
 
-_SLOPE_SHARE = 1e-3  # a search also ends once its slope is below this share of the tolerance
+# a search also ends once its slope is below this share of the tolerance
+_SLOPE_SHARE = 1e-3
 
 
 @functools.partial(jax.jit, static_argnames=("steps", "tolerance", "residuals"))
@@ -33,12 +36,14 @@ def find(
 ) -> tuple[Any, dict[str, jax.Array]]:
     """Solves ``grad f = 0`` by Levenberg-Marquardt from each of a batch of starts.
 
-    `weights` and `problem` have a leading axis of m starts. Where `descends`, bool[m], is true,
-    Levenberg-Marquardt on f comes first and draws the search to minima. For `steps` and `tolerance`
-    see `solvers.least_squares`. f is the sum of squares of `residuals`; a linear net has its own.
+    `weights` and `problem` have a leading axis of m starts. Where `descends`, bool[m],
+    is true, Levenberg-Marquardt on f comes first and draws the search to minima. For
+    `steps` and `tolerance` see `solvers.least_squares`. f is the sum of squares of
+    `residuals`; a linear net has its own.
 
-    Returns ``(weights, numbers)``: the limits, and "gradient_norm" f64[m], "risk" f64[m] and
-    "eigenvalues" f64[m, p] of the Hessian of f on its piece, in ascending order.
+    Returns ``(weights, numbers)``: the limits, and "gradient_norm" f64[m], "risk"
+    f64[m] and "eigenvalues" f64[m, p] of the Hessian of f on its piece, in ascending
+    order.
     """
 
     def one(start, sample, descend):
@@ -49,7 +54,9 @@ def find(
 
         gradient = jax.grad(lambda point: jnp.sum(residual(point) ** 2))
         solve = functools.partial(
-            solvers.least_squares, tolerance=tolerance, slope_tolerance=_SLOPE_SHARE * tolerance
+            solvers.least_squares,
+            tolerance=tolerance,
+            slope_tolerance=_SLOPE_SHARE * tolerance,
         )
         theta = solve(residual, theta, steps=jnp.where(descend, steps, 0)).theta
         theta, slope, hessian = solve(gradient, theta, steps=steps)
@@ -64,11 +71,13 @@ def find(
 
 @jax.jit
 def kink_margins(blocks: Blocks, problem: Problem) -> dict[str, jax.Array]:
-    """Distance from a kink, shortest unit and dead units of each of m nets with their problems.
+    """Distance from a kink, shortest unit and dead units of each of m nets with their
+    problems.
 
-    "kink_margin", f64[m], is the least ``|w . z_i| / (||w|| ||z_i||)`` over units and examples (0
-    if w or z_i is 0), "shortest_unit", f64[m], the least ``max(||w||, ||v||)`` of a unit, and
-    "dead_units", i64[m], the number of units that are active on no example.
+    "kink_margin", f64[m], is the least ``|w . z_i| / (||w|| ||z_i||)`` over units and
+    examples (0 if w or z_i is 0), "shortest_unit", f64[m], the least ``max(||w||,
+    ||v||)`` of a unit, and "dead_units", i64[m], the number of units that are active on
+    no example.
     """
     # Axes: nets, blocks, examples, units.
     _, hidden, pre = jax.vmap(model.forward)(blocks, problem)
@@ -87,16 +96,19 @@ def kink_margins(blocks: Blocks, problem: Problem) -> dict[str, jax.Array]:
 
 
 def dead_share_on_ball(dimension: int, radius: float) -> float:
-    """A lower bound on the share of random units that are strictly dead on data in a ball (N7).
+    """A lower bound on the share of random units that are strictly dead on data in a
+    ball (N7).
 
-    It is ``1/2 I_{1/(1 + b^2)}(d/2, 1/2)`` for rows w with spherically symmetric directions and the
-    radius b. Data that fill the ball attain it.
+    It is ``1/2 I_{1/(1 + b^2)}(d/2, 1/2)`` for rows w with spherically symmetric
+    directions and the radius b. Data that fill the ball attain it.
     """
     return float(0.5 * scipy.special.betainc(dimension / 2, 0.5, 1 / (1 + radius**2)))
 
 
 @jax.jit
 def strictly_dead(blocks: Blocks, problem: Problem) -> jax.Array:
-    """bool[m]: whether all pre-activations of each of m nets on one problem are negative (N6)."""
+    """bool[m]: whether all pre-activations of each of m nets on one problem are
+    negative (N6).
+    """
     _, _, pre = jax.vmap(model.forward, in_axes=(0, None))(blocks, problem)
     return (pre < 0).all(axis=(1, 2, 3))

@@ -1,11 +1,13 @@
-"""What remains of eq. (2.3): a gradient bound where the features of a block are independent.
+"""What remains of eq. (2.3): a gradient bound where the features of a block are
+independent.
 
-    ||grad f||^2 >= c f,   c = (4/n) sigma_min(B)^2 sum_j sigma_n(Phi_j)^2 prod_{m > j} room_m^2,
-    room_m = max(0, 1 - ||V_m|| ||U_m||).
+    ||grad f||^2 >= c f,   c = (4/n) sigma_min(B)^2 sum_j sigma_n(Phi_j)^2 prod_{m > j}
+    room_m^2, room_m = max(0, 1 - ||V_m|| ||U_m||).
 
-Column i of Phi_j, k x n, is ``ReLU(U_j h_{j-1}(x_i) + s_j)``, the features of example i. Its n-th
-singular value sigma_n is 0 for k < n, and sigma_min(B) is 0 unless B has full row rank. N12 to N14
-of docs/theory/relu.md prove the bound and say where it is tight and what remains at a kink.
+Column i of Phi_j, k x n, is ``ReLU(U_j h_{j-1}(x_i) + s_j)``, the features of example
+i. Its n-th singular value sigma_n is 0 for k < n, and sigma_min(B) is 0 unless B has
+full row rank. N12 to N14 of docs/theory/relu.md prove the bound and say where it is
+tight and what remains at a kink.
 """
 
 import functools
@@ -43,19 +45,28 @@ def _functional_coefficients(blocks: Blocks, problem: Problem) -> jax.Array:
     outputs, dimension = problem.B.shape
     if outputs > dimension:
         return jnp.zeros(len(blocks.U))
-    room = 1 - jnp.linalg.norm(blocks.V, 2, axis=(1, 2)) * jnp.linalg.norm(blocks.U, 2, axis=(1, 2))
+    room = 1 - jnp.linalg.norm(blocks.V, 2, axis=(1, 2)) * jnp.linalg.norm(
+        blocks.U, 2, axis=(1, 2)
+    )
     room = jnp.maximum(room, 0.0) ** 2
     # The product over the blocks above j: 1 for the last.
     above = jnp.append(jnp.cumprod(room[::-1])[::-1][1:], 1.0)
-    return 4 / len(problem.x) * jnp.linalg.svd(problem.B, compute_uv=False)[-1] ** 2 * above
+    return (
+        4
+        / len(problem.x)
+        * jnp.linalg.svd(problem.B, compute_uv=False)[-1] ** 2
+        * above
+    )
 
 
 @jax.jit
 def functional_bound(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.Array]:
-    """``(right, left)`` of ``sum_i |g_j(x_i)|^2 >= (4/n) sigma_min(B)^2 prod_{m > j} room_m^2 f``.
+    """``(right, left)`` of ``sum_i |g_j(x_i)|^2 >= (4/n) sigma_min(B)^2 prod_{m > j}
+    room_m^2 f``.
 
-    f64[l] each, for every block j, whatever its features (N15). ``g_j(x_i)`` is the gradient of f
-    with respect to a vector added to the output of the block on example i.
+    f64[l] each, for every block j, whatever its features (N15). ``g_j(x_i)`` is the
+    gradient of f with respect to a vector added to the output of the block on example
+    i.
     """
 
     def risk(added):
@@ -64,13 +75,16 @@ def functional_bound(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.A
 
     shape = (len(blocks.U), len(problem.x), problem.A.shape[0])
     value, gradient = jax.value_and_grad(risk)(jnp.zeros(shape))
-    return _functional_coefficients(blocks, problem) * value, jnp.sum(gradient**2, axis=(1, 2))
+    return _functional_coefficients(blocks, problem) * value, jnp.sum(
+        gradient**2, axis=(1, 2)
+    )
 
 
 def tight_problem(blocks: Blocks, problem: Problem, size: float) -> Problem:
     """`problem` with y such that the bound holds with equality and f = size^2 (N13).
 
-    It does if V = 0, all blocks are equal and at least n wide, and B is orthogonal up to a factor.
+    It does if V = 0, all blocks are equal and at least n wide, and B is orthogonal up
+    to a factor.
     """
     predictions, _, pre = model.forward(blocks, problem)
     vectors, _, _ = jnp.linalg.svd(jax.nn.relu(pre[0]), full_matrices=False)
@@ -88,22 +102,30 @@ def search(
     steps: int,
     learning_rate: float,
 ) -> jax.Array:
-    """The least ratio that projected Adam meets over nets whose blocks stay in a ball: f64[m].
+    """The least ratio that projected Adam meets over nets whose blocks stay in a ball:
+    f64[m].
 
-    It is ``||grad f||^2 / f`` ("ratio"), or that divided by the coefficient ("slack"). After every
-    update each U_j, V_j and s_j of Frobenius norm above `norm` is scaled back to it. `blocks` and
-    `problem` have a leading axis of m; `learning_rate` is in units of `norm`.
+    It is ``||grad f||^2 / f`` ("ratio"), or that divided by the coefficient ("slack").
+    After every update each U_j, V_j and s_j of Frobenius norm above `norm` is scaled
+    back to it. `blocks` and `problem` have a leading axis of m; `learning_rate` is in
+    units of `norm`.
     """
 
     def log_ratio(some, sample):
         value, gradient = jax.value_and_grad(model.risk)(some, sample)
         ratio = jnp.log(model.squared_norm(gradient)) - jnp.log(value)
-        return ratio if objective == "ratio" else ratio - jnp.log(coefficient(some, sample))
+        return (
+            ratio
+            if objective == "ratio"
+            else ratio - jnp.log(coefficient(some, sample))
+        )
 
     def clip(leaf):
         axes = tuple(range(1, leaf.ndim))
         length = jnp.sqrt(jnp.sum(leaf**2, axis=axes, keepdims=True))
-        return leaf * jnp.minimum(1.0, norm / jnp.maximum(length, jnp.finfo(leaf.dtype).tiny))
+        return leaf * jnp.minimum(
+            1.0, norm / jnp.maximum(length, jnp.finfo(leaf.dtype).tiny)
+        )
 
     def one(start, sample):
         _, least = solvers.projected_adam(

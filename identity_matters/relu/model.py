@@ -1,4 +1,6 @@
-"""The net ``h + V ReLU(U h + s)``: its risk on a sample, its norm, random weights, descent."""
+"""The net ``h + V ReLU(U h + s)``: its risk on a sample, its norm, random weights,
+descent.
+"""
 
 import functools
 from typing import NamedTuple
@@ -11,7 +13,9 @@ from identity_matters.array_types import Array
 
 
 class Blocks(NamedTuple):
-    """The weights of l residual blocks: U f64[l, k, d], V f64[l, d, k], s f64[l, k] or None."""
+    """The weights of l residual blocks: U f64[l, k, d], V f64[l, d, k], s f64[l, k] or
+    None.
+    """
 
     U: Array
     V: Array
@@ -21,7 +25,8 @@ class Blocks(NamedTuple):
 class Problem(NamedTuple):
     """A sample and the fixed maps.
 
-    x f64[n, d_in], y f64[n, d_out], input map A f64[d, d_in], output map B f64[d_out, d].
+    x f64[n, d_in], y f64[n, d_out], input map A f64[d, d_in], output map B f64[d_out,
+    d].
     """
 
     x: Array
@@ -34,7 +39,8 @@ class Problem(NamedTuple):
 def forward(
     blocks: Blocks, problem: Problem, added: Array | None = None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """``(yhat f64[n, d_out], inputs of the blocks f64[l, n, d], pre-activations f64[l, n, k])``.
+    """``(yhat f64[n, d_out], inputs of the blocks f64[l, n, d], pre-activations f64[l,
+    n, k])``.
 
     `added`, f64[l, n, d] or None, is added to the output of each block.
     """
@@ -56,7 +62,9 @@ def residuals(blocks: Blocks, problem: Problem) -> jax.Array:
 
 
 def linear_residuals(A: Array, problem: Problem) -> jax.Array:
-    """`residuals` of the linear residual net ``x -> (I + A_l) ... (I + A_1) x``; A f64[l, d, d]."""
+    """`residuals` of the linear residual net ``x -> (I + A_l) ... (I + A_1) x``; A
+    f64[l, d, d].
+    """
     h = jnp.asarray(problem.x)
     for layer in A:
         h = h + h @ layer.T
@@ -71,7 +79,9 @@ def risk(blocks: Blocks, problem: Problem) -> jax.Array:
 
 @jax.jit
 def risk_and_gradient(blocks: Blocks, problem: Problem) -> tuple[jax.Array, Blocks]:
-    """``(f, grad f)``: f64[] and a `Blocks`. Where a unit is at its kink, relu'(0) = 0."""
+    """``(f, grad f)``: f64[] and a `Blocks`. Where a unit is at its kink, relu'(0) =
+    0.
+    """
     return jax.value_and_grad(risk)(blocks, problem)
 
 
@@ -81,27 +91,42 @@ def squared_norm(blocks: Blocks) -> jax.Array:
 
 
 def max_norm(blocks: Blocks) -> np.ndarray:
-    """``|||theta|||``, the largest of ``||U_j||, ||V_j||, ||s_j||``: f64[], f64[m] for m nets."""
+    """``|||theta|||``, the largest of ``||U_j||, ||V_j||, ||s_j||``: f64[], f64[m] for
+    m nets.
+    """
     matrices = [np.asarray(blocks.U), np.asarray(blocks.V)]
-    norms = [np.linalg.norm(matrix, 2, axis=(-2, -1)).max(axis=-1) for matrix in matrices]
+    norms = [
+        np.linalg.norm(matrix, 2, axis=(-2, -1)).max(axis=-1) for matrix in matrices
+    ]
     if blocks.s is not None:
         norms.append(np.linalg.norm(np.asarray(blocks.s), axis=-1).max(axis=-1))
     return np.max(norms, axis=0)
 
 
 def random_blocks(
-    rng: np.random.Generator, norms: np.ndarray, depth: int, width: int, dimension: int, bias: bool
+    rng: np.random.Generator,
+    norms: np.ndarray,
+    depth: int,
+    width: int,
+    dimension: int,
+    bias: bool,
 ) -> Blocks:
-    """Gaussian weights of m nets, stacked; every U_j, V_j and s_j of net i has norm norms[i]."""
+    """Gaussian weights of m nets, stacked; every U_j, V_j and s_j of net i has norm
+    norms[i].
+    """
     U = random_layers(rng, norms, depth, width, dimension)
     V = random_layers(rng, norms, depth, dimension, width)
-    return Blocks(U, V, random_layers(rng, norms, depth, width, 1)[..., 0] if bias else None)
+    return Blocks(
+        U, V, random_layers(rng, norms, depth, width, 1)[..., 0] if bias else None
+    )
 
 
 def random_layers(
     rng: np.random.Generator, norms: np.ndarray, depth: int, rows: int, columns: int
 ) -> np.ndarray:
-    """Gaussian matrices scaled to the spectral norms, f64[m]: f64[m, depth, rows, columns]."""
+    """Gaussian matrices scaled to the spectral norms, f64[m]: f64[m, depth, rows,
+    columns].
+    """
     matrices = rng.standard_normal((len(norms), depth, rows, columns))
     lengths = np.linalg.norm(matrices, 2, axis=(-2, -1), keepdims=True)
     return np.asarray(norms)[:, None, None, None] * matrices / lengths
@@ -109,20 +134,29 @@ def random_layers(
 
 @functools.partial(jax.jit, static_argnames=("records", "updates_per_record"))
 def gradient_descent(
-    blocks: Blocks, problem: Problem, *, learning_rate: float, records: int, updates_per_record: int
+    blocks: Blocks,
+    problem: Problem,
+    *,
+    learning_rate: float,
+    records: int,
+    updates_per_record: int,
 ) -> tuple[Blocks, dict[str, jax.Array]]:
-    """``records * updates_per_record`` times ``theta <- theta - learning_rate grad f(theta)``.
+    """``records * updates_per_record`` times ``theta <- theta - learning_rate grad
+    f(theta)``.
 
-    `blocks` and `problem` have a leading axis of m starts, each with its own sample. Returns the
-    last weights and "curve" f64[m, records + 1], the risk at the start and at each record,
-    "travelled" f64[m], ``||theta - theta_start||``, and "squared_gradient" f64[m] at the end.
+    `blocks` and `problem` have a leading axis of m starts, each with its own sample.
+    Returns the last weights and "curve" f64[m, records + 1], the risk at the start and
+    at each record, "travelled" f64[m], ``||theta - theta_start||``, and
+    "squared_gradient" f64[m] at the end.
     """
 
     def one(start, sample):
         gradient = jax.grad(risk)
 
         def update(_, some):
-            return jax.tree.map(lambda w, g: w - learning_rate * g, some, gradient(some, sample))
+            return jax.tree.map(
+                lambda w, g: w - learning_rate * g, some, gradient(some, sample)
+            )
 
         def stretch(some, _):
             some = jax.lax.fori_loop(0, updates_per_record, update, some)

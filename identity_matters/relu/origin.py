@@ -2,10 +2,12 @@
 
 As eps falls to 0, ``f(eps theta) = f(0) + eps^2 q(theta) + O(eps^4)`` with
 
-    q(theta) = -2 sum_{blocks, units} <v, m(w)>,    m(w) = (1/n) sum_i B^T e_i ReLU(w . z_i),
+    q(theta) = -2 sum_{blocks, units} <v, m(w)>,    m(w) = (1/n) sum_i B^T e_i ReLU(w .
+    z_i),
 
-where ``z_i = (A x_i, 1)``, or ``A x_i`` without biases, and ``e_i = y_i - B A x_i`` (N1 to N5). For
-eps < 0 the form is ``q(-theta)``, which differs: -w has other features than w.
+where ``z_i = (A x_i, 1)``, or ``A x_i`` without biases, and ``e_i = y_i - B A x_i`` (N1
+to N5). For eps < 0 the form is ``q(-theta)``, which differs: -w has other features than
+w.
 """
 
 import jax
@@ -26,7 +28,9 @@ def unit_inputs(problem: Problem, bias: bool) -> np.ndarray:
 
 
 def errors(problem: Problem) -> np.ndarray:
-    """``e_i = y_i - B A x_i``, errors at the origin: f64[n, d_out], leading axes are kept."""
+    """``e_i = y_i - B A x_i``, errors at the origin: f64[n, d_out], leading axes are
+    kept.
+    """
     linear = np.asarray(problem.B) @ np.asarray(problem.A)
     return np.asarray(problem.y) - np.asarray(problem.x) @ np.swapaxes(linear, -1, -2)
 
@@ -37,7 +41,9 @@ def risk_at_origin(problem: Problem) -> np.ndarray:
 
 
 def error_correlation(W: ArrayLike, problem: Problem) -> np.ndarray:
-    """``m(w)`` for the rows of W: f64[k, d + 1] (biases last) or f64[k, d] -> f64[k, d]."""
+    """``m(w)`` for the rows of W: f64[k, d + 1] (biases last) or f64[k, d] -> f64[k,
+    d].
+    """
     W = np.asarray(W)
     z = unit_inputs(problem, bias=W.shape[1] > problem.A.shape[0])
     pulled_back = errors(problem) @ np.asarray(problem.B)
@@ -45,9 +51,15 @@ def error_correlation(W: ArrayLike, problem: Problem) -> np.ndarray:
 
 
 def unit_weights(blocks: Blocks) -> np.ndarray:
-    """The rows w of all blocks: f64[l k, d + 1] with biases (last), f64[l k, d] without."""
+    """The rows w of all blocks: f64[l k, d + 1] with biases (last), f64[l k, d]
+    without.
+    """
     U = np.asarray(blocks.U)
-    rows = U if blocks.s is None else np.concatenate([U, np.asarray(blocks.s)[..., None]], axis=-1)
+    rows = (
+        U
+        if blocks.s is None
+        else np.concatenate([U, np.asarray(blocks.s)[..., None]], axis=-1)
+    )
     return rows.reshape(-1, rows.shape[-1])
 
 
@@ -60,10 +72,11 @@ def second_order_form(blocks: Blocks, problem: Problem) -> float:
 def escape_curvature(
     problem: Problem, bias: bool, rng: np.random.Generator, starts: int
 ) -> tuple[float, np.ndarray]:
-    """A lower bound on ``kappa = max_{||w|| = 1} ||m(w)||`` (N2) and its w, f64[d + 1] or f64[d].
+    """A lower bound on ``kappa = max_{||w|| = 1} ||m(w)||`` (N2) and its w, f64[d + 1]
+    or f64[d].
 
-    On the cone of one activation pattern m is linear, so power iteration ``w <- M^T M w`` with the
-    pattern's own M climbs inside a cone.
+    On the cone of one activation pattern m is linear, so power iteration ``w <- M^T M
+    w`` with the pattern's own M climbs inside a cone.
     """
     z = unit_inputs(problem, bias)
     pulled_back = errors(problem) @ np.asarray(problem.B) / len(z)
@@ -85,21 +98,29 @@ def escape_curvature(
 
 
 def escape_direction(w: ArrayLike, problem: Problem, depth: int, width: int) -> Blocks:
-    """The unit vector theta with ``q(theta) = -||m(w)||`` that uses one unit of the first block.
+    """The unit vector theta with ``q(theta) = -||m(w)||`` that uses one unit of the
+    first block.
 
-    w, a unit vector, f64[d + 1] with a bias (last) or f64[d], has ``m(w) != 0``, else a ValueError.
+    w, a unit vector, f64[d + 1] with a bias (last) or f64[d], has ``m(w) != 0``, else a
+    ValueError.
     """
     w = np.asarray(w)
     dimension = problem.A.shape[0]
     (m,) = error_correlation(w[None], problem)
     if not m.any():
-        raise ValueError("the errors do not correlate with the unit: m(w) = 0; choose another w")
+        raise ValueError(
+            "the errors do not correlate with the unit: m(w) = 0; choose another w"
+        )
     rows, V = np.zeros((depth, width, len(w))), np.zeros((depth, dimension, width))
     rows[0, 0], V[0, :, 0] = np.sqrt(0.5) * w, np.sqrt(0.5) * m / np.linalg.norm(m)
-    return Blocks(rows[..., :dimension], V, rows[..., -1] if len(w) > dimension else None)
+    return Blocks(
+        rows[..., :dimension], V, rows[..., -1] if len(w) > dimension else None
+    )
 
 
 def largest_autodiff_hessian_entry(zero: Blocks, problem: Problem) -> float:
-    """The largest |entry| of what `jax.hessian` reports at zero weights: 0, although q is not."""
+    """The largest |entry| of what `jax.hessian` reports at zero weights: 0, although q
+    is not.
+    """
     hessian = jax.jit(jax.hessian(model.risk))(zero, problem)
     return float(max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(hessian)))

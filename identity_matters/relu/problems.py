@@ -11,8 +11,8 @@ from identity_matters import random_matrices
 from identity_matters.relu import model, origin
 from identity_matters.relu.model import Blocks, Problem
 
-# Teachers are drawn again if they are almost inactive on the sample: f(0) is below this share of
-# norm^4, as a block of that norm adds about norm^2 to an input of length 1.
+# Teachers are drawn again if they are almost inactive on the sample: f(0) is below this
+# share of norm^4, as a block of that norm adds about norm^2 to an input of length 1.
 _LEAST_RISK_SHARE = 2e-2
 _DRAWS_AT_MOST = 50
 
@@ -21,7 +21,8 @@ _DRAWS_AT_MOST = 50
 class Setting:
     """What to draw; ValueError if `lifted_width` or `teacher_norm` is out of range.
 
-    If d > d_in, A is a random isometry and B the transpose of another, else both are the identity.
+    If d > d_in, A is a random isometry and B the transpose of another, else both are
+    the identity.
     """
 
     pairs: int  # of inputs x and -x: n = 2 pairs, and 0 is in the hull (N8)
@@ -35,42 +36,63 @@ class Setting:
     def __post_init__(self):
         if self.lifted_width < self.width_in:
             raise ValueError(
-                f"lifted_width must be at least width_in, got {self.lifted_width} < {self.width_in}"
+                f"lifted_width must be at least width_in, got {self.lifted_width} <"
+                f" {self.width_in}"
             )
         if not 0 < self.teacher_norm < 1:
-            raise ValueError(f"teacher_norm must be between 0 and 1, got {self.teacher_norm}")
+            raise ValueError(
+                f"teacher_norm must be between 0 and 1, got {self.teacher_norm}"
+            )
 
 
-def paired_inputs(rng: np.random.Generator, count: int, pairs: int, width: int) -> np.ndarray:
-    """Samples of x and -x, x Gaussian with mean square length 1: f64[count, 2 pairs, width]."""
+def paired_inputs(
+    rng: np.random.Generator, count: int, pairs: int, width: int
+) -> np.ndarray:
+    """Samples of x and -x, x Gaussian with mean square length 1: f64[count, 2 pairs,
+    width].
+    """
     half = rng.standard_normal((count, pairs, width))
     return np.concatenate([half, -half], axis=1) / np.sqrt(width)
 
 
 def _isometries(rng, count: int, rows: int, columns: int) -> np.ndarray:
-    """Random f64[count, rows, columns] with orthonormal columns; the identity if it is square."""
+    """Random f64[count, rows, columns] with orthonormal columns; the identity if it is
+    square.
+    """
     if rows == columns:
         return np.broadcast_to(np.eye(rows), (count, rows, rows)).copy()
     return random_matrices.orthogonal(rng, (count,), rows, columns)
 
 
-def realizable(rng: np.random.Generator, count: int, setting: Setting) -> tuple[Problem, Blocks]:
-    """`count` problems and their teachers, stacked; ArithmeticError if too few are active."""
+def realizable(
+    rng: np.random.Generator, count: int, setting: Setting
+) -> tuple[Problem, Blocks]:
+    """`count` problems and their teachers, stacked; ArithmeticError if too few are
+    active.
+    """
     kept: list[tuple] = []
     for _ in range(_DRAWS_AT_MOST):
         x = paired_inputs(rng, count, setting.pairs, setting.width_in)
         A = _isometries(rng, count, setting.lifted_width, setting.width_in)
-        B = _isometries(rng, count, setting.lifted_width, setting.width_in).swapaxes(1, 2)
+        B = _isometries(rng, count, setting.lifted_width, setting.width_in).swapaxes(
+            1, 2
+        )
         shape = setting.depth, setting.teacher_width, setting.lifted_width
         norms = np.full(count, setting.teacher_norm)
         teacher = model.random_blocks(rng, norms, *shape, setting.bias)
-        outputs, _, _ = jax.vmap(model.forward)(teacher, Problem(x, np.zeros_like(x), A, B))
+        outputs, _, _ = jax.vmap(model.forward)(
+            teacher, Problem(x, np.zeros_like(x), A, B)
+        )
         drawn = Problem(x, np.asarray(outputs), A, B)
-        good = origin.risk_at_origin(drawn) >= _LEAST_RISK_SHARE * setting.teacher_norm**4
+        good = (
+            origin.risk_at_origin(drawn) >= _LEAST_RISK_SHARE * setting.teacher_norm**4
+        )
         kept.append(jax.tree.map(lambda part, g=good: part[g], (drawn, teacher)))
         if sum(len(problem.x) for problem, _ in kept) >= count:
             return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *kept)
-    raise ArithmeticError(f"fewer than {count} of {_DRAWS_AT_MOST * count} teachers see the sample")
+    raise ArithmeticError(
+        f"fewer than {count} of {_DRAWS_AT_MOST * count} teachers see the sample"
+    )
 
 
 def repeat(tree: Any, times: int) -> Any:

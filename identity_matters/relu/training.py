@@ -1,13 +1,15 @@
-"""A condition at which gradient flow of one residual ReLU block converges to risk 0 (N16).
+"""A condition at which gradient flow of one residual ReLU block converges to risk 0
+(N16).
 
-It asks for features that are independent over the sample, as in `feature_bound`, and for a small
-initial error. How small depends on how much of the features lies along the error. Symbols, beside
-those of the package, for the block ``V ReLU(W z)``:
+It asks for features that are independent over the sample, as in `feature_bound`, and
+for a small initial error. How small depends on how much of the features lies along the
+error. Symbols, beside those of the package, for the block ``V ReLU(W z)``:
 
 * ``Z``: the inputs z_i as columns; ``zeta = ||Z||``
 * ``Phi``: the features at the start, k x n; ``sigma`` is their n-th singular value
 * ``b, beta``: the largest and the least singular value of B
-* ``E``: the errors ``y_i - yhat_i`` at the start as columns; ``e = ||E||_F = sqrt(n f(0))``
+* ``E``: the errors ``y_i - yhat_i`` at the start as columns; ``e = ||E||_F = sqrt(n
+  f(0))``
 * ``nu = ||B^+ E Phi^+||_F``: what V has to travel if the features stay as they are
 * ``a``: the share of sigma that the features may lose on the way
 """
@@ -30,7 +32,9 @@ _RANK_ROUNDINGS = 64  # sigma is lowered by so many roundings of ||Phi||
 
 
 class Training(NamedTuple):
-    """What N16 promises for gradient flow ``theta' = -grad f`` from the start, for all t >= 0."""
+    """What N16 promises for gradient flow ``theta' = -grad f`` from the start, for all
+    t >= 0.
+    """
 
     rate: float  # f(t) <= f(0) exp(-rate t)
     output_travel: float  # ||V(t) - V(0)||_F is at most this
@@ -40,9 +44,11 @@ class Training(NamedTuple):
 
 
 def certify_training(blocks: Blocks, problem: Problem) -> Training | None:
-    """Whether gradient flow from `blocks` provably stays in the unit ball and reaches f = 0.
+    """Whether gradient flow from `blocks` provably stays in the unit ball and reaches f
+    = 0.
 
-    Of the values of a at which the condition of N16 holds, the least counts: the fastest rate.
+    Of the values of a at which the condition of N16 holds, the least counts: the
+    fastest rate.
 
     Args:
       blocks: one block: U f64[1, k, d], V f64[1, d, k], s f64[1, k] or None.
@@ -57,17 +63,20 @@ def certify_training(blocks: Blocks, problem: Problem) -> Training | None:
 
 
 def largest_certified_size(blocks: Blocks, problem: Problem) -> float:
-    """By how much the errors at the start may be multiplied, at most, to be certified; 0 if never.
+    """By how much the errors at the start may be multiplied, at most, to be certified;
+    0 if never.
 
-    Arguments and errors are those of `certify_training`. The result is found by bisection, and is
-    certified itself.
+    Arguments and errors are those of `certify_training`. The result is found by
+    bisection, and is certified itself.
     """
     start = _measure(blocks, problem)
     if start is None or start.e == 0:
         return 0.0
 
     def certified(size: float) -> bool:
-        return _promise(start._replace(e=size * start.e, nu=size * start.nu)) is not None
+        return (
+            _promise(start._replace(e=size * start.e, nu=size * start.nu)) is not None
+        )
 
     low, high = 0.0, 1 / start.e
     while certified(high):  # not for ever: V would leave the unit ball
@@ -124,21 +133,29 @@ def _measure(blocks: Blocks, problem: Problem) -> _Start | None:
         b=float(of_map[0]),
         beta=beta,
         e=float(np.linalg.norm(errors)),
-        nu=float(np.linalg.norm(np.linalg.pinv(output_map) @ errors @ np.linalg.pinv(features))),
+        nu=float(
+            np.linalg.norm(
+                np.linalg.pinv(output_map) @ errors @ np.linalg.pinv(features)
+            )
+        ),
         output_norm=float(np.linalg.norm(np.asarray(blocks.V[0]), 2)),
         input_norm=float(max(input_norms)),
     )
 
 
 def _promise(start: _Start) -> Training | None:
-    """The promise for the least value of a at which (i) or (ii) of N16 holds, or None."""
+    """The promise for the least value of a at which (i) or (ii) of N16 holds, or
+    None.
+    """
     kept = (1 - _SHARES) * start.beta * start.sigma
     lost = _SHARES * start.sigma
     by_error = _travel_by_error(start, kept)
     by_features = _travel_by_features(start, kept, lost)
     output_travel = np.minimum(by_error.output, by_features.output)
     input_travel = np.minimum(by_error.input, by_features.input)
-    norms = np.maximum(start.input_norm + input_travel, start.output_norm + output_travel)
+    norms = np.maximum(
+        start.input_norm + input_travel, start.output_norm + output_travel
+    )
     holds = start.zeta * input_travel * (1 + _ROOM) < lost
     holds &= norms * (1 + _ROOM) < 1
     if not holds.any():
@@ -154,21 +171,27 @@ def _promise(start: _Start) -> Training | None:
 
 
 class _Travel(NamedTuple):
-    """Bounds on ``||V(t) - V(0)||_F`` and ``||W(t) - W(0)||_F`` for each share, f64[shares]."""
+    """Bounds on ``||V(t) - V(0)||_F`` and ``||W(t) - W(0)||_F`` for each share,
+    f64[shares].
+    """
 
     output: np.ndarray
     input: np.ndarray
 
 
 def _travel_by_error(start: _Start, kept: np.ndarray) -> _Travel:
-    """(ii) of N16: the risk falls at least as fast as `kept` = (1 - a) beta sigma makes it."""
+    """(ii) of N16: the risk falls at least as fast as `kept` = (1 - a) beta sigma makes
+    it.
+    """
     output = start.e / kept
     area = start.output_norm * start.e + start.e * output / 2
     return _Travel(output, start.b * start.zeta * area / kept**2)
 
 
 def _travel_by_features(start: _Start, kept: np.ndarray, lost: np.ndarray) -> _Travel:
-    """(i) of N16: V stays near the point where the features at the start would bring it."""
+    """(i) of N16: V stays near the point where the features at the start would bring
+    it.
+    """
     if start.nu == 0:
         return _Travel(np.zeros_like(kept), np.zeros_like(kept))
     eta = start.b * lost / kept * (1 + start.output_norm / start.nu)
@@ -184,11 +207,12 @@ def _travel_by_features(start: _Start, kept: np.ndarray, lost: np.ndarray) -> _T
 def flow(
     blocks: Blocks, problem: Problem, time: Array, *, steps: int
 ) -> tuple[Blocks, dict[str, jax.Array]]:
-    """Gradient flow of each of m nets for `time`, f64[m], by steps of classical Runge-Kutta.
+    """Gradient flow of each of m nets for `time`, f64[m], by steps of classical
+    Runge-Kutta.
 
-    `blocks` and `problem` have a leading axis of m. Returns the last weights and curves, at the
-    start and after each step, f64[m, steps + 1]: "risk", and "output_travel" and "input_travel",
-    the distances that `Training` bounds.
+    `blocks` and `problem` have a leading axis of m. Returns the last weights and
+    curves, at the start and after each step, f64[m, steps + 1]: "risk", and
+    "output_travel" and "input_travel", the distances that `Training` bounds.
     """
 
     def one(start, sample, duration):
@@ -206,7 +230,11 @@ def flow(
             third = velocity(moved(some, second, step / 2))
             fourth = velocity(moved(some, third, step))
             mean = jax.tree.map(
-                lambda p, q, r, s: (p + 2 * q + 2 * r + s) / 6, first, second, third, fourth
+                lambda p, q, r, s: (p + 2 * q + 2 * r + s) / 6,
+                first,
+                second,
+                third,
+                fourth,
             )
             some = moved(some, mean, step)
             return some, measured(some)

@@ -1,6 +1,8 @@
-"""Builds the report from collections of runs: REPORT.md, report.html, tables and figures.
+"""Builds the report from collections of runs: REPORT.md, report.html, tables and
+figures.
 
-Text of ours is `Markdown`; everything else is escaped where it becomes part of the page.
+Text of ours is `Markdown`; everything else is escaped where it becomes part of the
+page.
 """
 
 import contextlib
@@ -12,7 +14,14 @@ from collections.abc import Iterable, Iterator
 
 from identity_matters import paper
 from identity_matters.report import figures, markdown, page, publish
-from identity_matters.report.collection import Collection, Group, group_runs, of_claim, origin, took
+from identity_matters.report.collection import (
+    Collection,
+    Group,
+    group_runs,
+    of_claim,
+    origin,
+    took,
+)
 from identity_matters.report.markdown import Markdown, Row
 from identity_matters.report.numbers import duration, in_words, mean_sd
 from identity_matters.report.records import MALFORMED
@@ -25,9 +34,12 @@ from identity_matters.report.sentences import (
 )
 from identity_matters.runs import Run
 
-_Figures = dict[str, tuple[str, Markdown]]  # name -> the id of its claim, and the figure
+# name -> the id of its claim, and the figure
+_Figures = dict[str, tuple[str, Markdown]]
 MOST_LISTED = (
-    20  # seeds of a figure, runs of a column and variants of a claim; the others are counted
+    # seeds of a figure, runs of a column and variants of a claim; the others are
+    # counted
+    20
 )
 _DATA_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
 
@@ -35,8 +47,9 @@ _DATA_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "Image
 def write(collections: list[Collection], directory: pathlib.Path) -> list[pathlib.Path]:
     """Writes the whole report to `directory` and returns the paths of its pages.
 
-    If building fails, the old report stays as it was. Each figure uses the last collection that has
-    points for it: yours before the reference. A run that it cannot draw is listed with the reason.
+    If building fails, the old report stays as it was. Each figure uses the last
+    collection that has points for it: yours before the reference. A run that it cannot
+    draw is listed with the reason.
     """
     with publish.prepared(directory) as aside:
         for name in ("figures", "tables"):
@@ -72,17 +85,24 @@ def with_results(text: str, collection: Collection) -> str:
     ours = dataclasses.replace(collection, name="ours")
     claims = markdown.table(claims_table(named, [ours], report, most=1))
     for name, part in {"findings": findings, "claims": claims}.items():
-        marks = [f"<!-- {name}: written by `make report-reference` -->", f"<!-- end of {name} -->"]
+        marks = [
+            f"<!-- {name}: written by `make report-reference` -->",
+            f"<!-- end of {name} -->",
+        ]
         pieces = re.split(f"({'|'.join(marks)})", text)
         if pieces[1::2] != marks:
-            raise ValueError(f"the README must have these marks once, in this order: {marks}")
+            raise ValueError(
+                f"the README must have these marks once, in this order: {marks}"
+            )
         pieces[2] = f"\n\n{part}\n\n"
         text = "".join(pieces)
     return text
 
 
 def _findings(collection: Collection) -> list[tuple[paper.Finding, Markdown]]:
-    """The findings whose values are all in the collection, with their texts filled in."""
+    """The findings whose values are all in the collection, with their texts filled
+    in.
+    """
     found = []
     for finding in paper.FINDINGS:
         with contextlib.suppress(MissingValueError):
@@ -91,13 +111,17 @@ def _findings(collection: Collection) -> list[tuple[paper.Finding, Markdown]]:
     return found
 
 
-def _pictures(collections: list[Collection], directory: pathlib.Path) -> tuple[_Figures, list[str]]:
+def _pictures(
+    collections: list[Collection], directory: pathlib.Path
+) -> tuple[_Figures, list[str]]:
     """The figures that could be drawn, and the problems."""
     pictures: _Figures = {}
     problems: list[str] = []
     for one in figures.FIGURES:
         for collection in reversed(collections):
-            shown, failed = figures.save(one, _drawn_runs(one.experiment, collection), directory)
+            shown, failed = figures.save(
+                one, _drawn_runs(one.experiment, collection), directory
+            )
             problems += failed
             if shown:
                 title, caption = paper.FIGURES[one.name]
@@ -125,14 +149,23 @@ def _seeds(shown: list[Run]) -> str:
 
 
 def _drawn_runs(experiment: str, collection: Collection) -> list[Run]:
-    """All finished runs of an experiment; reduced ones only if a variant has no others."""
+    """All finished runs of an experiment; reduced ones only if a variant has no
+    others.
+    """
     runs = [run for run in collection.runs if run.experiment == experiment]
     full = {run.variant for run in runs if run.summary["scale"] == "paper"}
-    return [r for r in runs if r.summary["scale"] == "paper" or r.variant.split("@")[0] not in full]
+    return [
+        r
+        for r in runs
+        if r.summary["scale"] == "paper" or r.variant.split("@")[0] not in full
+    ]
 
 
 def _markdown(
-    collections: list[Collection], directory: pathlib.Path, pictures: _Figures, problems: list[str]
+    collections: list[Collection],
+    directory: pathlib.Path,
+    pictures: _Figures,
+    problems: list[str],
 ) -> Markdown:
     """The text of REPORT.md in `directory`; `problems` are those of the figures."""
     every = [group for c in collections for group in c.groups]
@@ -147,7 +180,9 @@ def _markdown(
     for finding, text in findings:
         evidence = claim_link(paper.CLAIMS[finding.claim])
         parts.append(markdown.fill("### {title}", title=Markdown(finding.title)))
-        parts.append(markdown.fill("{text} Evidence: {evidence}.", text=text, evidence=evidence))
+        parts.append(
+            markdown.fill("{text} Evidence: {evidence}.", text=text, evidence=evidence)
+        )
         if finding.figure in pictures and finding.figure not in opening:
             opening.add(finding.figure)
             parts.append(pictures[finding.figure][1])
@@ -189,7 +224,9 @@ def _claim_section(
     directory: pathlib.Path,
     shown: list[Markdown],
 ) -> list[Markdown]:
-    """Statement, verdicts and figures; the measured values and their origin are folded away."""
+    """Statement, verdicts and figures; the measured values and their origin are folded
+    away.
+    """
     facts: dict[str, str] = {
         "paper": Markdown(claim.published),
         "first shown by": Markdown(claim.first),
@@ -228,7 +265,9 @@ def _claim_section(
     )
     listed = list(variants.items())
     section += shown
-    section += [_evidence(name, columns, directory) for name, columns in listed[:MOST_LISTED]]
+    section += [
+        _evidence(name, columns, directory) for name, columns in listed[:MOST_LISTED]
+    ]
     if (more := len(listed) - MOST_LISTED) > 0:
         section.append(_in_files(f"{more} more variants", "metrics"))
     return section
@@ -240,13 +279,21 @@ def _in_files(what: str, table: str) -> Markdown:
     return markdown.fill("Not shown: {what}. All are in {link}.", what=what, link=link)
 
 
-def _headline(claim: paper.Claim, groups: list[Group], most: int | None = None) -> Markdown:
-    """The results on a claim. The sentences are ours, and only numbers are filled in."""
+def _headline(
+    claim: paper.Claim, groups: list[Group], most: int | None = None
+) -> Markdown:
+    """The results on a claim. The sentences are ours, and only numbers are filled
+    in.
+    """
     return Markdown(headline(claim.id, groups, most))
 
 
-def _evidence(variant: str, columns: dict[str, Group], directory: pathlib.Path) -> Markdown:
-    """All measured values of a variant, by column, and the provenance of each column."""
+def _evidence(
+    variant: str, columns: dict[str, Group], directory: pathlib.Path
+) -> Markdown:
+    """All measured values of a variant, by column, and the provenance of each
+    column.
+    """
     rows = [*metrics_table(columns)]
     title = f"{variant}: {len(rows)} measured values, and their origin"
     said = [f"{label}: {group.verdict}" for label, group in columns.items()]
@@ -256,7 +303,9 @@ def _evidence(variant: str, columns: dict[str, Group], directory: pathlib.Path) 
     ]
     for label, group in columns.items():
         origins = [origin(run) for run in group.runs]
-        versions = dict.fromkeys(version for each in origins for version in each.versions)
+        versions = dict.fromkeys(
+            version for each in origins for version in each.versions
+        )
         parts.append(
             markdown.fill(
                 "“{label}” was written by these runs ({versions}):",
@@ -264,7 +313,9 @@ def _evidence(variant: str, columns: dict[str, Group], directory: pathlib.Path) 
                 versions="; ".join(versions),
             )
         )
-        parts.append(markdown.table([*provenance_table(group, directory)][:MOST_LISTED]))
+        parts.append(
+            markdown.table([*provenance_table(group, directory)][:MOST_LISTED])
+        )
         if (more := len(group.runs) - MOST_LISTED) > 0:
             parts.append(_in_files(f"{more} more runs", "runs"))
         parts.append(markdown.code_block(" ".join(origins[0].command.split()), "bash"))
@@ -272,7 +323,9 @@ def _evidence(variant: str, columns: dict[str, Group], directory: pathlib.Path) 
 
 
 def claim_link(claim: paper.Claim, report: str = "") -> Markdown:
-    """A link to the claim's section on the page `report`, by default on the same page."""
+    """A link to the claim's section on the page `report`, by default on the same
+    page.
+    """
     return markdown.link(Markdown(claim.title), f"{report}#{page.anchor(claim.title)}")
 
 
@@ -281,16 +334,22 @@ def hardware_and_time(members: list[Group]) -> str:
     origins = [origin(run) for group in members for run in group.runs]
     if not origins:
         return ""
-    machines = "; ".join(dict.fromkeys(machine for each in origins for machine in each.machines))
+    machines = "; ".join(
+        dict.fromkeys(machine for each in origins for machine in each.machines)
+    )
     seconds = duration(sum(each.seconds for each in origins))
     count = f"{len(origins)} run{'' if len(origins) == 1 else 's'}"
     return f"{machines}: {seconds} for {count}"
 
 
 def command(claim: paper.Claim, members: list[Group]) -> str:
-    """The command that reproduces a claim: its own, or the make targets of its experiments."""
+    """The command that reproduces a claim: its own, or the make targets of its
+    experiments.
+    """
     targets = [
-        "make bench" if "benchmark" in group.name else f"make reproduce-{group.first.experiment}"
+        "make bench"
+        if "benchmark" in group.name
+        else f"make reproduce-{group.first.experiment}"
         for group in members
     ]
     chosen = claim.command or " && ".join(dict.fromkeys(targets))
@@ -303,27 +362,40 @@ def claims_table(
     report: str = "",
     most: int | None = None,
 ) -> Iterator[Row]:
-    """One row per claim: the paper's result, and the result and verdict of each collection.
+    """One row per claim: the paper's result, and the result and verdict of each
+    collection.
 
-    For `report` see `claim_link`; `most` is the largest number of results for each claim.
+    For `report` see `claim_link`; `most` is the largest number of results for each
+    claim.
     """
     for claim in claims:
-        row: Row = {"claim": claim_link(claim, report), "paper": Markdown(claim.published)}
+        row: Row = {
+            "claim": claim_link(claim, report),
+            "paper": Markdown(claim.published),
+        }
         for collection in collections:
-            column = f"verdict, {collection.name}" if len(collections) > 1 else "verdict"
+            column = (
+                f"verdict, {collection.name}" if len(collections) > 1 else "verdict"
+            )
             row[collection.name] = _headline(claim, collection.groups, most)
             row[column] = verdicts(claim.id, collection.groups)
         yield row
 
 
 def table_2(members: list[Group]) -> Iterator[Row]:
-    """Published top-1 errors beside ours at paper scale, from the last group of each variant."""
+    """Published top-1 errors beside ours at paper scale, from the last group of each
+    variant.
+    """
     ours = {group.first.variant: group for group in members if group.scale == "paper"}
     for method, numbers in paper.TABLE_2.items():
         for dataset, number in numbers.items():
             variant = f"{dataset}/{paper.REPORT['nets'][method]}"
             group = ours.get(paper.REPORT["other-variants"].get(variant, variant))
-            row = {"method": method, "data set": _DATA_SETS[dataset], **_errors(number, group)}
+            row = {
+                "method": method,
+                "data set": _DATA_SETS[dataset],
+                **_errors(number, group),
+            }
             yield {**row, "what the published number is": Markdown(number.note)}
 
 
@@ -339,7 +411,9 @@ def _errors(published: paper.Number, group: Group | None) -> Row:
 
 
 def reduced_cifar(members: list[Group]) -> Iterator[Row]:
-    """Reduced CIFAR runs beside Table 2; malformed records leave the share of operations empty."""
+    """Reduced CIFAR runs beside Table 2; malformed records leave the share of
+    operations empty.
+    """
     for group in members:
         dataset, _, net = group.first.variant.partition("/")
         published = paper.TABLE_2["this paper"].get(dataset)
@@ -362,10 +436,16 @@ def _operations_percent(run: Run) -> float:
 
 
 def metrics_table(columns: dict[str, Group]) -> Iterator[Row]:
-    """One row per metric of a variant: the paper's value and the value in each column."""
+    """One row per metric of a variant: the paper's value and the value in each
+    column.
+    """
     members = columns.values()
-    metrics = dict.fromkeys(m for g in members for run in g.runs for m in run.summary["metrics"])
-    published = {k: v for group in members for k, v in group.first.summary["paper"].items()}
+    metrics = dict.fromkeys(
+        m for g in members for run in g.runs for m in run.summary["metrics"]
+    )
+    published = {
+        k: v for group in members for k, v in group.first.summary["paper"].items()
+    }
     for metric in metrics:
         quoted = mean_sd([published[metric]]) if metric in published else ""
         ours = {label: group.metric(metric) for label, group in columns.items()}
@@ -373,7 +453,9 @@ def metrics_table(columns: dict[str, Group]) -> Iterator[Row]:
 
 
 def provenance_table(group: Group, directory: pathlib.Path) -> Iterator[Row]:
-    """One row per seed: a link to its files from `directory`, commit, start, machine and time."""
+    """One row per seed: a link to its files from `directory`, commit, start, machine
+    and time.
+    """
     for run in group.runs:
         place = os.path.relpath(run.path, directory)
         yield {

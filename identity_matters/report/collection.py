@@ -1,6 +1,7 @@
 """The runs of a directory, checked and grouped if they differ only in their seeds.
 
-This module imports neither JAX nor Matplotlib, so commands that only compare runs start fast.
+This module imports neither JAX nor Matplotlib, so commands that only compare runs start
+fast.
 """
 
 import collections
@@ -19,7 +20,9 @@ _UNDECIDED = {"undecided", "not comparable"}  # these cannot contradict another 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Finished runs of one experiment, variant and scale that differ only in their seeds."""
+    """Finished runs of one experiment, variant and scale that differ only in their
+    seeds.
+    """
 
     runs: tuple[Run, ...]
 
@@ -30,8 +33,12 @@ class Group:
 
     @property
     def verdict(self) -> str:
-        """The verdict of all seeds; if they disagree, each one with its count, largest first."""
-        counts = collections.Counter(run.summary["verdict"] for run in self.runs).most_common()
+        """The verdict of all seeds; if they disagree, each one with its count, largest
+        first.
+        """
+        counts = collections.Counter(
+            run.summary["verdict"] for run in self.runs
+        ).most_common()
         if len(counts) == 1:
             text = counts[0][0]
         else:
@@ -46,16 +53,24 @@ class Group:
         return {run.summary["verdict"] for run in self.runs} - _UNDECIDED
 
     def metric(self, name: str) -> str:
-        """Mean ± standard deviation over the seeds that have the metric, and n if some lack it."""
+        """Mean ± standard deviation over the seeds that have the metric, and n if some
+        lack it.
+        """
         metrics = [run.summary["metrics"] for run in self.runs]
-        values = [values_of_run[name] for values_of_run in metrics if name in values_of_run]
+        values = [
+            values_of_run[name] for values_of_run in metrics if name in values_of_run
+        ]
         if not values:
             return ""
-        return mean_sd(values) + (f" (n = {len(values)})" if len(values) < len(metrics) else "")
+        return mean_sd(values) + (
+            f" (n = {len(values)})" if len(values) < len(metrics) else ""
+        )
 
 
 def group_runs(runs: Iterable[Run]) -> list[Group]:
-    """Groups finished runs, sorted by claim in the order of claims.toml, and then by name."""
+    """Groups finished runs, sorted by claim in the order of claims.toml, and then by
+    name.
+    """
     places = {claim: place for place, claim in enumerate(paper.CLAIMS)}
     groups: dict[tuple, list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.seed):
@@ -72,7 +87,9 @@ def of_claim(claim: str, groups: list[Group]) -> list[Group]:
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
-    """The finished runs of a directory, and a line for each unfinished and each unusable one."""
+    """The finished runs of a directory, and a line for each unfinished and each
+    unusable one.
+    """
 
     name: str
     runs: list[Run]
@@ -82,25 +99,34 @@ class Collection:
 
 
 def read(name: str, directory: str | os.PathLike[str]) -> Collection:
-    """Reads the runs in `directory`, if it exists; `problems` lists what the tables cannot use."""
+    """Reads the runs in `directory`, if it exists; `problems` lists what the tables
+    cannot use.
+    """
     found, problems = read_collection(directory)
     runs = []
     for run in (run for run in found if run.status == "done"):
         try:
             group_runs([run])
             origin(run)
-            for value in (*run.summary["metrics"].values(), *run.summary["paper"].values()):
+            for value in (
+                *run.summary["metrics"].values(),
+                *run.summary["paper"].values(),
+            ):
                 mean_sd([value])
             runs.append(run)
         except MALFORMED as error:
-            problems.append(f"{run.path}: cannot be reported: {type(error).__name__} {error}")
+            problems.append(
+                f"{run.path}: cannot be reported: {type(error).__name__} {error}"
+            )
     unfinished = [f"{run.path}: {run.status}" for run in found if run.status != "done"]
     return Collection(name, runs, group_runs(runs), unfinished, problems)
 
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """Where a finished run comes from, in words; several entries if it was resumed elsewhere."""
+    """Where a finished run comes from, in words; several entries if it was resumed
+    elsewhere.
+    """
 
     commits: list[str]
     started: str
@@ -151,9 +177,11 @@ def took(run: Run) -> str:
 
 
 def contradictions(yours: list[Group], reference: list[Group]) -> list[str]:
-    """One line for each group that contradicts the reference of its scale, itself or its claim.
+    """One line for each group that contradicts the reference of its scale, itself or
+    its claim.
 
-    Reduced runs cannot contradict a claim. A failure that the reference shares is not listed.
+    Reduced runs cannot contradict a claim. A failure that the reference shares is not
+    listed.
     """
     known = {(group.name, group.scale): group for group in reference}
     found = []
@@ -162,7 +190,9 @@ def contradictions(yours: list[Group], reference: list[Group]) -> list[str]:
         expected = other.decided if other else set()
         theirs = f"; the reference: {other.verdict}" if other and expected else ""
         refuted = len(group.decided) > 1 or "not reproduced" in group.decided
-        if not group.decided <= expected and (theirs or (refuted and group.scale == "paper")):
+        if not group.decided <= expected and (
+            theirs or (refuted and group.scale == "paper")
+        ):
             title = paper.CLAIMS[group.claim].title
             found.append(f"{group.name} ({title}): {group.verdict}{theirs}")
     return found

@@ -1,8 +1,8 @@
 """Markdown: the one place where text becomes part of the report.
 
-Text that we wrote is `Markdown`. All other text, above all what comes from a run, is a plain `str`
-and is escaped wherever it becomes part of a cell, a list or a paragraph. So a forgotten escape is
-not possible, and a forgotten `Markdown` shows in the report.
+Text that we wrote is `Markdown`. All other text, above all what comes from a run, is a
+plain `str` and is escaped wherever it becomes part of a cell, a list or a paragraph. So
+a forgotten escape is not possible, and a forgotten `Markdown` shows in the report.
 """
 
 import re
@@ -11,11 +11,13 @@ from collections.abc import Iterable
 
 from identity_matters.runs import visible
 
-# Characters that begin Markdown wherever they are, and an underscore at the edge of a word.
+# Characters that begin Markdown wherever they are, and an underscore at the edge of a
+# word.
 _ACTIVE = re.compile(r"[\\`*\[\]~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 # What makes a heading, quotation or list at the start of a line.
 _LEADING = re.compile(r"(#|>|[-+](?=\s|$)|\d+(?=[.)](\s|$)))")
-# What GitHub makes a link even without brackets -> the same as a reference to its characters.
+# What GitHub makes a link even without brackets -> the same as a reference to its
+# characters.
 _AUTOLINKS = {"://": "&#58;//", "www.": "www&#46;"}
 _MAIL = re.compile(r"@(?=[\w-]+\.)")
 
@@ -27,7 +29,8 @@ class Markdown(str):
 
 
 def inline(text: object) -> Markdown:
-    """`text` within a line: unchanged if it is `Markdown`, else so that it is read as plain text.
+    """`text` within a line: unchanged if it is `Markdown`, else so that it is read as
+    plain text.
 
     >>> print(inline("<b>*x*_y \\n# |z|"))
     &lt;b>\\*x\\*\\_y  # |z|
@@ -45,8 +48,12 @@ def inline(text: object) -> Markdown:
 
 
 def fill(template: str, **values: object) -> Markdown:
-    """`template`, which is Markdown, with these values in its places, each as by `inline`."""
-    return Markdown(template.format(**{name: inline(value) for name, value in values.items()}))
+    """`template`, which is Markdown, with these values in its places, each as by
+    `inline`.
+    """
+    return Markdown(
+        template.format(**{name: inline(value) for name, value in values.items()})
+    )
 
 
 def join(separator: str, texts: Iterable[object]) -> Markdown:
@@ -65,9 +72,13 @@ def bullets(texts: Iterable[object]) -> Markdown:
 
 
 def table(rows: Iterable[Row]) -> Markdown:
-    """The rows as a table in GitHub's Markdown; columns without any value are left out."""
+    """The rows as a table in GitHub's Markdown; columns without any value are left
+    out.
+    """
     rows = list(rows)
-    columns = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
+    columns = (
+        [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
+    )
     lines = [columns, ["---"] * len(columns)]
     lines += [[row[name] for name in columns] for row in rows]
     return Markdown("\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines))
@@ -79,7 +90,9 @@ def _cell(text: str) -> str:
 
 
 def link(text: object, target: str) -> Markdown:
-    """A link to a file or to a heading; `target` is quoted as in a URL, except "/" and "#"."""
+    """A link to a file or to a heading; `target` is quoted as in a URL, except "/" and
+    "#".
+    """
     quoted = urllib.parse.quote(visible(target), safe="/#=+@")
     # Some Markdown parsers end the text of a link at a bracket.
     label = re.sub(r"(?<!\\)([\[\]])", r"\\\1", inline(text))
@@ -105,6 +118,8 @@ def code_block(text: object, language: str) -> Markdown:
 
 def fold(title: object, parts: Iterable[object]) -> Markdown:
     """Parts that the reader unfolds by a click on `title`."""
-    shown = visible(title).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    shown = (
+        visible(title).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    )
     summary = Markdown(f"<summary>{shown}</summary>")
     return blocks([Markdown("<details>"), summary, *parts, Markdown("</details>")])

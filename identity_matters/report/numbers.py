@@ -1,6 +1,7 @@
 """Numbers as people write them, in tables and in sentences.
 
-Nothing but a number, true, false or null is put into words: no text of a run gets through here.
+Nothing but a number, true, false or null is put into words: no text of a run gets
+through here.
 """
 
 import decimal
@@ -13,21 +14,26 @@ def _is_number(value: Any) -> bool:
 
 
 def _as_word(value: object) -> str:
-    """What is no number of a usual size: "true", "None", "inf", "1e+305"; TypeError for text."""
+    """What is no number of a usual size: "true", "None", "inf", "1e+305"; TypeError for
+    text.
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if value is None:
         return str(value)
     if isinstance(value, int | float):
         return f"{float(value):g}"
-    raise TypeError(f"a result must be a number, true, false or null, not {type(value).__name__}")
+    raise TypeError(
+        f"a result must be a number, true, false or null, not {type(value).__name__}"
+    )
 
 
 def format_number(value: object, digits: int = 4) -> str:
     """Formats a number for the tables: integers in full, others to `digits` digits.
 
-    Below a million, others are rounded to integers from 1,000 on and where they would need an
-    exponent. Raises TypeError for what is neither a number nor true, false or null.
+    Below a million, others are rounded to integers from 1,000 on and where they would
+    need an exponent. Raises TypeError for what is neither a number nor true, false or
+    null.
     """
     if not isinstance(value, int | float) or not _is_number(value):
         return _as_word(value)
@@ -54,18 +60,22 @@ def _listed(values: list) -> str:
 
 
 def in_words(values: list, digits: int = 2, extreme: str = "") -> str:
-    """Values in a sentence: their range, or one number if the ends agree to `digits` digits.
+    """Values in a sentence: their range, or one number if the ends agree to `digits`
+    digits.
 
-    `extreme` "max" or "min" gives only that value, rounded so that it bounds all of them.
+    `extreme` "max" or "min" gives only that value, rounded so that it bounds all of
+    them.
 
-    >>> in_words([4, 8, 4]), in_words([0.6012, 0.6026]), in_words([50_000]), in_words([1.6e32])
-    ('4–8', '0.60', '50,000', '1.6 × 10^32')
-    >>> in_words([0.6386, 0.6412], extreme="min"), in_words([0.6386, 0.6412], extreme="max")
-    ('0.63', '0.65')
+    >>> [in_words(x) for x in ([4, 8, 4], [0.6012, 0.6026], [50_000], [1.6e32])]
+    ['4–8', '0.60', '50,000', '1.6 × 10^32']
+    >>> [in_words([0.6386, 0.6412], extreme=extreme) for extreme in ("min", "max")]
+    ['0.63', '0.65']
     """
     if not all(map(_is_number, values)):
         return _listed(values)
-    ends = {"min": [min(values)], "max": [max(values)]}.get(extreme, [min(values), max(values)])
+    ends = {"min": [min(values)], "max": [max(values)]}.get(
+        extreme, [min(values), max(values)]
+    )
     return "–".join(dict.fromkeys(_end_in_words(end, digits, extreme) for end in ends))
 
 
@@ -77,12 +87,16 @@ def _end_in_words(value: float, digits: int, extreme: str) -> str:
         exact = decimal.Context(prec=9).create_decimal_from_float(value)
         # Below a million the whole part is printed in full.
         kept = max(digits, exact.adjusted() + 1) if abs(value) < 10**6 else digits
-        value = float(decimal.Context(prec=kept, rounding=rounding).create_decimal(exact))
+        value = float(
+            decimal.Context(prec=kept, rounding=rounding).create_decimal(exact)
+        )
     large = abs(float(f"{value:.{digits}g}")) >= min(10**digits, 1000)
     # Trailing zeros show the precision of a rounded number: 1.0.
     shown = format_number(value, digits) if whole or large else f"{value:#.{digits}g}"
     mantissa, _, exponent = shown.partition("e")
-    return f"{mantissa} × 10^{int(exponent)}" if exponent else mantissa.removesuffix(".")
+    return (
+        f"{mantissa} × 10^{int(exponent)}" if exponent else mantissa.removesuffix(".")
+    )
 
 
 def duration(seconds: float) -> str:

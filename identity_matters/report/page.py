@@ -1,9 +1,11 @@
 """Renders REPORT.md as one self-contained HTML page, from page.html and page.css.
 
-Formulas become MathML, and figures are embedded. HTML in the text is escaped, except for <details>
-and <summary>. The icon of the page is empty; without one, browsers would ask a server for it.
+Formulas become MathML, and figures are embedded. HTML in the text is escaped, except
+for <details> and <summary>. The icon of the page is empty; without one, browsers would
+ask a server for it.
 
-The page needs no script and fetches nothing, and its Content-Security-Policy allows neither.
+The page needs no script and fetches nothing, and its Content-Security-Policy allows
+neither.
 """
 
 import base64
@@ -27,7 +29,9 @@ _BAR = '<mo stretchy="false">&#x0007C;</mo>'
 _NUMBER = re.compile(r"-?[\d.,]+(e[+-]?\d+)?( ± [\d.e+-]+)?( %)?( \(n = \d+\))?")
 _FIGURE = re.compile(r"figures/[A-Za-z0-9_]+\.svg")
 # Images are part of the page; the only style is its own.
-_POLICY = "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; style-src"
+_POLICY = (
+    "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; style-src"
+)
 _FOLDED = re.compile(r"(</?details>|<summary>[^<]*</summary>)\n*")
 
 
@@ -39,7 +43,12 @@ def anchor(heading: str) -> str:
 def render(markdown: str, directory: pathlib.Path) -> str:
     """The HTML page; images in the text are read from `directory`."""
     parser = MarkdownIt("commonmark").enable("table")
-    rules = {"fence": _fence, "image": _image, "html_block": _html, "html_inline": _html}
+    rules = {
+        "fence": _fence,
+        "image": _image,
+        "html_block": _html,
+        "html_inline": _html,
+    }
     for name, rule in rules.items():
         parser.add_render_rule(name, rule)
     env = {"directory": pathlib.Path(directory)}
@@ -48,11 +57,15 @@ def render(markdown: str, directory: pathlib.Path) -> str:
     body = parser.renderer.render(tokens, parser.options, env)
     parts = ((anchor(text), html.escape(text)) for text in headings["h2"])
     links = "".join(f'<li><a href="#{name}">{text}</a></li>' for name, text in parts)
-    body = body.replace("</h1>", f'</h1>\n<nav aria-label="parts"><ul>{links}</ul></nav>', 1)
+    body = body.replace(
+        "</h1>", f'</h1>\n<nav aria-label="parts"><ul>{links}</ul></nav>', 1
+    )
     title = html.escape(headings["h1"][0])
     page, style = (file.read_text(encoding="utf-8") for file in (_PAGE, _STYLE))
     policy = f"{_POLICY} 'sha256-{_sha256(f'{chr(10)}{style}')}'"
-    return string.Template(page).substitute(title=title, style=style, body=body, policy=policy)
+    return string.Template(page).substitute(
+        title=title, style=style, body=body, policy=policy
+    )
 
 
 def _sha256(text: str) -> str:
@@ -60,7 +73,9 @@ def _sha256(text: str) -> str:
 
 
 def _arrange(tokens: list[Token]) -> dict[str, list[str]]:
-    """Sets the tags and attributes that the style sheet needs; returns the headings by tag."""
+    """Sets the tags and attributes that the style sheet needs; returns the headings by
+    tag.
+    """
     headings: dict[str, list[str]] = collections.defaultdict(list)
     columns: list[str] = []
     labels: Iterator[str] = iter(())
@@ -70,10 +85,20 @@ def _arrange(tokens: list[Token]) -> dict[str, list[str]]:
             case "heading_open":
                 before.attrSet("id", anchor(text))
                 headings[before.tag].append(text)
-            case "paragraph_open" if token.children and token.children[0].type == "image":
+            case "paragraph_open" if (
+                token.children and token.children[0].type == "image"
+            ):
                 before.tag = after.tag = "figure"
-                caption = Token("caption", "figcaption", 1), Token("caption", "figcaption", -1)
-                token.children = [token.children[0], caption[0], *token.children[1:], caption[1]]
+                caption = (
+                    Token("caption", "figcaption", 1),
+                    Token("caption", "figcaption", -1),
+                )
+                token.children = [
+                    token.children[0],
+                    caption[0],
+                    *token.children[1:],
+                    caption[1],
+                ]
             case "thead_open":
                 columns = []
             case "th_open":
@@ -82,7 +107,9 @@ def _arrange(tokens: list[Token]) -> dict[str, list[str]]:
                 labels = iter(columns)
             case "td_open":
                 before.attrSet("data-label", next(labels))
-                starts = (name for start, name in VERDICTS.items() if text.startswith(start))
+                starts = (
+                    name for start, name in VERDICTS.items() if text.startswith(start)
+                )
                 kind = "number" if _NUMBER.fullmatch(text) else next(starts, None)
                 if kind:
                     disagree = text.endswith((" seeds", " seeds (reduced)"))
@@ -94,7 +121,9 @@ def _arrange(tokens: list[Token]) -> dict[str, list[str]]:
     return headings
 
 
-def _fence(_renderer: Any, tokens: Sequence[Token], index: int, _options: Any, _env: Any) -> str:
+def _fence(
+    _renderer: Any, tokens: Sequence[Token], index: int, _options: Any, _env: Any
+) -> str:
     token = tokens[index]
     if token.info != "math":
         return f'<pre tabindex="0"><code>{html.escape(token.content)}</code></pre>\n'
@@ -105,10 +134,15 @@ def _fence(_renderer: Any, tokens: Sequence[Token], index: int, _options: Any, _
     math = latex2mathml.converter.convert(latex, display="block")
     # The three bars of |||A||| are one symbol, which LaTeX spells as three.
     math = math.replace(3 * _BAR, '<mo stretchy="false" lspace="0" rspace="0">|||</mo>')
-    return f'<div class="formula" tabindex="0" role="region" aria-label="formula">{math}</div>\n'
+    return (
+        '<div class="formula" tabindex="0" role="region"'
+        f' aria-label="formula">{math}</div>\n'
+    )
 
 
-def _image(_renderer: Any, tokens: Sequence[Token], index: int, _options: Any, env: Any) -> str:
+def _image(
+    _renderer: Any, tokens: Sequence[Token], index: int, _options: Any, env: Any
+) -> str:
     """A figure of the report as part of the page; of any other image the text alone."""
     token = tokens[index]
     alt = html.escape(token.content)
@@ -118,11 +152,14 @@ def _image(_renderer: Any, tokens: Sequence[Token], index: int, _options: Any, e
         return alt
     data = base64.b64encode(path.read_bytes()).decode()
     return (
-        f'<div class="plot" id="{path.stem}" tabindex="0" role="region" aria-label="{alt}">'
-        f'<img alt="{alt}" src="data:image/svg+xml;base64,{data}"></div>'
+        f'<div class="plot" id="{path.stem}" tabindex="0" role="region"'
+        f' aria-label="{alt}"><img alt="{alt}"'
+        f' src="data:image/svg+xml;base64,{data}"></div>'
     )
 
 
-def _html(_renderer: Any, tokens: Sequence[Token], index: int, _options: Any, _env: Any) -> str:
+def _html(
+    _renderer: Any, tokens: Sequence[Token], index: int, _options: Any, _env: Any
+) -> str:
     text = tokens[index].content
     return text if _FOLDED.fullmatch(text) else html.escape(text)

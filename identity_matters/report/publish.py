@@ -1,4 +1,6 @@
-"""Replaces a report file by file: a kill at any moment leaves pages whose links lead somewhere."""
+"""Replaces a report file by file: a kill at any moment leaves pages whose links lead
+somewhere.
+"""
 
 import contextlib
 import os
@@ -16,10 +18,12 @@ _PARTS = ("figures", "tables")  # what the pages link to
 
 @contextlib.contextmanager
 def prepared(directory: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A new directory for the report; if nothing fails, its content replaces that of `directory`.
+    """A new directory for the report; if nothing fails, its content replaces that of
+    `directory`.
 
-    Figures and tables go first, then the pages that name them. Only then is what no page names any
-    more deleted. Directories that killed reports left behind are removed.
+    Figures and tables go first, then the pages that name them. Only then is what no
+    page names any more deleted. Directories that killed reports left behind are
+    removed.
     """
     directory.mkdir(parents=True, exist_ok=True)
     _remove_left_over(directory)
@@ -30,7 +34,9 @@ def prepared(directory: pathlib.Path) -> Iterator[pathlib.Path]:
         aside = pathlib.Path(made)
         runs.lock_path(aside, held)
         yield aside
-        kept = {name: {path.name for path in (aside / name).iterdir()} for name in _PARTS}
+        kept = {
+            name: {path.name for path in (aside / name).iterdir()} for name in _PARTS
+        }
         for part in _PARTS:
             (directory / part).mkdir(exist_ok=True)
             for file in sorted(kept[part]):
@@ -44,8 +50,13 @@ def prepared(directory: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _remove_left_over(directory: pathlib.Path) -> None:
-    """Removes the directories of reports that were killed, not those of reports at work."""
+    """Removes the directories of reports that were killed, not those of reports at
+    work.
+    """
     for path in directory.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(runs.RunError, OSError), contextlib.ExitStack() as held:
+        with (
+            contextlib.suppress(runs.RunError, OSError),
+            contextlib.ExitStack() as held,
+        ):
             runs.lock_path(path, held)
             shutil.rmtree(path)

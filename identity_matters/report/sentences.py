@@ -1,10 +1,11 @@
 """The results on a claim as sentences.
 
-A sentence holds values as ``{experiment/variant:metric}``: the range over all seeds, to two digits
-(see `numbers.in_words`), or to three with ``{experiment/variant:metric~3}``. ``:max metric`` is the
-largest value, rounded up, and ``:min metric`` the smallest, rounded down, so "at most" and "at
-least" stay true. ``{experiment/*:metric}`` uses each seed's largest value over the variants.
-Reduced runs are used only if there are none at paper scale.
+A sentence holds values as ``{experiment/variant:metric}``: the range over all seeds, to
+two digits (see `numbers.in_words`), or to three with ``{experiment/variant:metric~3}``.
+``:max metric`` is the largest value, rounded up, and ``:min metric`` the smallest,
+rounded down, so "at most" and "at least" stay true. ``{experiment/*:metric}`` uses each
+seed's largest value over the variants. Reduced runs are used only if there are none at
+paper scale.
 """
 
 import collections
@@ -28,7 +29,8 @@ class MissingValueError(Exception):
 def fill(sentence: str, groups: list[Group]) -> tuple[str, list[Group]]:
     """`sentence` with its values filled in, and the groups that they come from.
 
-    Raises MissingValueError if there is no such run or metric, or the values cannot be compared.
+    Raises MissingValueError if there is no such run or metric, or the values cannot be
+    compared.
     """
     used: list[Group] = []
 
@@ -40,7 +42,9 @@ def fill(sentence: str, groups: list[Group]) -> tuple[str, list[Group]]:
         for run in (run for group in found for run in group.runs):
             if metric in run.summary["metrics"]:
                 shown = run.summary["metrics"][metric]
-                end[run.seed] = (min if extreme == "min" else max)(shown, end.get(run.seed, shown))
+                end[run.seed] = (min if extreme == "min" else max)(
+                    shown, end.get(run.seed, shown)
+                )
         if not end:
             raise MissingValueError(match[0])
         used.extend(found)
@@ -55,9 +59,11 @@ def fill(sentence: str, groups: list[Group]) -> tuple[str, list[Group]]:
 
 
 def headline(claim: str, groups: list[Group], most: int | None = None) -> str:
-    """The results on a claim in a few words: up to `most` sentences, with the number of seeds.
+    """The results on a claim in a few words: up to `most` sentences, with the number of
+    seeds.
 
-    "not run" if no run belongs to the claim; empty if no run has the metrics of a sentence.
+    "not run" if no run belongs to the claim; empty if no run has the metrics of a
+    sentence.
     """
     if not of_claim(claim, groups):
         return NOT_RUN
@@ -66,16 +72,24 @@ def headline(claim: str, groups: list[Group], most: int | None = None) -> str:
         with contextlib.suppress(MissingValueError):
             text, used = fill(sentence, groups)
             seeds = " and ".join(map(str, sorted({len(group.runs) for group in used})))
-            reduced = ", reduced" if any(group.scale == "reduced" for group in used) else ""
+            reduced = (
+                ", reduced" if any(group.scale == "reduced" for group in used) else ""
+            )
             found.append((f" (n = {seeds}{reduced})", text))
-    # Consecutive sentences with the same number of seeds give it once, after the last of them.
+    # Consecutive sentences with the same number of seeds give it once, after the last
+    # of them.
     alike = itertools.groupby(found[:most], key=lambda one: one[0])
-    return "; ".join("; ".join(text for _, text in some) + marks for marks, some in alike)
+    return "; ".join(
+        "; ".join(text for _, text in some) + marks for marks, some in alike
+    )
 
 
 def verdicts(claim: str, groups: list[Group]) -> str:
-    """The verdicts on a claim: counted if they agree, else by variant; reduced runs are marked."""
-    variants = collections.defaultdict(list)  # (scale, verdict) -> the variants that have it
+    """The verdicts on a claim: counted if they agree, else by variant; reduced runs are
+    marked.
+    """
+    # (scale, verdict) -> the variants that have it
+    variants = collections.defaultdict(list)
     for group in of_claim(claim, groups):
         variants[group.scale, group.verdict].append(group.first.variant)
     agree = len({verdict for _, verdict in variants}) == 1

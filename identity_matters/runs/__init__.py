@@ -1,14 +1,17 @@
-"""Run directories: what an experiment writes, and what the report and other people's scripts read.
+"""Run directories: what an experiment writes, and what the report and other people's
+scripts read.
 
 One run is one directory ``<results_dir>/<experiment>/<variant>/seed=<k>/`` that holds
 
 * ``config.json``       the settings it ran with,
-* ``environment.json``  the code, versions, hardware and command (and those of every resumption),
+* ``environment.json``  the code, versions, hardware and command (and those of every
+  resumption),
 * ``metrics.jsonl``     one JSON object a line, appended as the run goes,
 * ``summary.json``      the contract that tables and scripts rely on (see `contract`).
 
-`run_dir` writes runs and `read` reads them back. `seals` finds what was changed by accident.
-Results may be in a bucket (gs://...). Buckets have no locks, so start each run only once.
+`run_dir` writes runs and `read` reads them back. `seals` finds what was changed by
+accident. Results may be in a bucket (gs://...). Buckets have no locks, so start each
+run only once.
 """
 
 from identity_matters.runs.contract import (
@@ -31,7 +34,12 @@ from identity_matters.runs.jsonio import (
     write_atomically,
     write_json,
 )
-from identity_matters.runs.messages import MalformedFileError, RunError, first_line, visible
+from identity_matters.runs.messages import (
+    MalformedFileError,
+    RunError,
+    first_line,
+    visible,
+)
 from identity_matters.runs.read import Run, read_collection, read_run
 from identity_matters.runs.run_dir import FULL_DISK, RunDir, lock_path, unfinished
 from identity_matters.runs.settings_diff import PLACE_SETTINGS, differences, flat

@@ -1,4 +1,6 @@
-"""What the files of a run may hold: names, fields and their types (docs/architecture.md)."""
+"""What the files of a run may hold: names, fields and their types
+(docs/architecture.md).
+"""
 
 import dataclasses
 import math
@@ -12,7 +14,8 @@ from etils import epath
 SCHEMA = 3
 FINISHED = ("done", "diverged")
 STATUSES = ("running", *FINISHED, "interrupted", "failed")
-VERDICTS = {  # verdict of a run on its claim -> the CSS class that colours it in the report
+# verdict of a run on its claim -> the CSS class that colours it in the report
+VERDICTS = {
     "holds": "good",  # a proved statement; every attack on it failed
     "counterexample": "odd",  # a statement that a record refutes
     "reproduced": "good",  # an empirical statement
@@ -21,7 +24,8 @@ VERDICTS = {  # verdict of a run on its claim -> the CSS class that colours it i
     "undecided": "odd",  # the records do not decide
 }
 SCALES = ("paper", "reduced")
-SEEDS = 2**32  # in float32 mode JAX uses 32 bits of a seed: larger ones would repeat smaller ones
+# in float32 mode JAX uses 32 bits of a seed: larger ones would repeat smaller ones
+SEEDS = 2**32
 _PLAIN_NAME = "[A-Za-z0-9_.+@-]+"
 _PATH = re.compile(f"{_PLAIN_NAME}(/{_PLAIN_NAME})*")
 _METRIC = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=:@+/-]*")
@@ -31,11 +35,15 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d")
 _VERSION = re.compile(r"[A-Za-z0-9_.!+-]{1,100}")
 
 
-def run_path(results_dir: str | os.PathLike[str], experiment: str, variant: str, seed: int) -> Any:
+def run_path(
+    results_dir: str | os.PathLike[str], experiment: str, variant: str, seed: int
+) -> Any:
     """The directory of a run; ValueError if a name could lead out of `results_dir`."""
     for what, name in {"experiment": experiment, "variant": variant}.items():
         if not _is_path(name):
-            raise ValueError(f"{what} must be a relative path of plain names, got {name!r}")
+            raise ValueError(
+                f"{what} must be a relative path of plain names, got {name!r}"
+            )
     return epath.Path(results_dir) / experiment / variant / f"seed={seed}"
 
 
@@ -52,19 +60,25 @@ class Kind:
 
 
 def _matching(words: str, pattern: re.Pattern) -> Kind:
-    return Kind(words, lambda value: isinstance(value, str) and bool(pattern.fullmatch(value)))
+    return Kind(
+        words, lambda value: isinstance(value, str) and bool(pattern.fullmatch(value))
+    )
 
 
 def _one_of(values: Any) -> Kind:
     # `in` takes True for 1.
     return Kind(
         f"one of {tuple(values)}",
-        lambda value: any(type(value) is type(known) and value == known for known in values),
+        lambda value: any(
+            type(value) is type(known) and value == known for known in values
+        ),
     )
 
 
 def _optional(kind: Kind) -> Kind:
-    return Kind(f"{kind.words}, or null", lambda value: value is None or kind.includes(value))
+    return Kind(
+        f"{kind.words}, or null", lambda value: value is None or kind.includes(value)
+    )
 
 
 def _list_of(kind: Kind) -> Kind:
@@ -109,7 +123,10 @@ _ALWAYS = {
     "schema": _one_of((SCHEMA,)),
     "experiment": Kind("a relative path of plain names", _is_path),
     "variant": Kind("a relative path of plain names", _is_path),
-    "seed": Kind(f"a whole number below {SEEDS}", lambda value: _is_whole(value) and value < SEEDS),
+    "seed": Kind(
+        f"a whole number below {SEEDS}",
+        lambda value: _is_whole(value) and value < SEEDS,
+    ),
     "status": _one_of(STATUSES),
     "scale": _one_of(SCALES),
 }
@@ -136,7 +153,8 @@ _SOMETIMES = {
     "digest": _TEXT,
 }
 _VARIABLE = Kind(
-    "text, a number, true, false or null", lambda v: _RESULT.includes(v) or type(v) is str
+    "text, a number, true, false or null",
+    lambda v: _RESULT.includes(v) or type(v) is str,
 )
 _ENVIRONMENT = {
     "started": _matching("a time with its zone", _TIME),
@@ -144,12 +162,18 @@ _ENVIRONMENT = {
     "dirty": _optional(Kind("true or false", lambda value: isinstance(value, bool))),
     "command": _list_of(_TEXT),
     "python": _matching("a version", _VERSION),
-    "packages": _dict_of(_matching("a package", _VERSION), _matching("a version", _VERSION)),
+    "packages": _dict_of(
+        _matching("a package", _VERSION), _matching("a version", _VERSION)
+    ),
     "platform": _TEXT,
     "backend": _TEXT,
-    "devices": Kind("a list of text, not empty", lambda v: _list_of(_TEXT).includes(v) and bool(v)),
+    "devices": Kind(
+        "a list of text, not empty", lambda v: _list_of(_TEXT).includes(v) and bool(v)
+    ),
     "cpu": _TEXT,
-    "cpu_cores": Kind("a whole number above 0", lambda value: _is_whole(value) and value > 0),
+    "cpu_cores": Kind(
+        "a whole number above 0", lambda value: _is_whole(value) and value > 0
+    ),
 }
 _ENVIRONMENT_SINCE_SCHEMA_3 = {  # absent from older runs
     "code": _TEXT,
@@ -165,7 +189,9 @@ def _require(value: dict, kinds: Mapping[str, Kind], absent: bool) -> None:
                 continue
             raise ValueError(f"{name} is missing, it must be {kind.words}")
         if not kind.includes(value[name]):
-            raise ValueError(f"{name} must be {kind.words}, is {_shortened(value[name])}")
+            raise ValueError(
+                f"{name} must be {kind.words}, is {_shortened(value[name])}"
+            )
 
 
 def _shortened(value: Any, most: int = 100) -> str:
@@ -177,8 +203,8 @@ def check_summary(summary: dict) -> None:
     """Raises ValueError if `summary` breaks the contract of summary.json."""
     if summary.get("schema") == SCHEMA - 1:
         raise ValueError(
-            f"schema {SCHEMA - 1}, of an older version; run it anew, or if it is finished seal it:"
-            " python -m experiments.judge --write RUN"
+            f"schema {SCHEMA - 1}, of an older version; run it anew, or if it is"
+            " finished seal it: python -m experiments.judge --write RUN"
         )
     _require(summary, _ALWAYS, absent=False)
     _require(summary, _CONCLUSION, absent=summary["status"] != "done")
@@ -190,7 +216,9 @@ def check_summary(summary: dict) -> None:
 def check_environment(environment: dict) -> None:
     """Raises ValueError if `environment` breaks the contract of environment.json."""
     resumed = environment.get("resumed", [])
-    if not isinstance(resumed, list) or not all(isinstance(entry, dict) for entry in resumed):
+    if not isinstance(resumed, list) or not all(
+        isinstance(entry, dict) for entry in resumed
+    ):
         raise ValueError("resumed must be a list of environments")
     for described in (environment, *resumed):
         _require(described, _ENVIRONMENT, absent=False)
@@ -198,7 +226,9 @@ def check_environment(environment: dict) -> None:
 
 
 def without_non_finite(values: dict) -> dict:
-    """Metrics for summary.json: null for what is not finite; the records still hold the value."""
+    """Metrics for summary.json: null for what is not finite; the records still hold the
+    value.
+    """
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in values.items()

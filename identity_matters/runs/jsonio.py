@@ -1,4 +1,6 @@
-"""JSON files: arrays and numbers that are not finite, atomic writing, strict reading."""
+"""JSON files: arrays and numbers that are not finite, atomic writing, strict
+reading.
+"""
 
 import errno
 import json
@@ -15,14 +17,20 @@ _NO_DIRECTORY_FSYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 def to_json(value: Any) -> Any:
-    """`value` for `json.dumps`: arrays as numbers or lists, NaN and infinity as in `NON_FINITE`."""
+    """`value` for `json.dumps`: arrays as numbers or lists, NaN and infinity as in
+    `NON_FINITE`.
+    """
     if isinstance(value, dict):
         return {str(key): to_json(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [to_json(entry) for entry in value]
     if hasattr(value, "tolist"):
         return to_json(value.tolist())
-    return json.dumps(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return (
+        json.dumps(value)
+        if isinstance(value, float) and not math.isfinite(value)
+        else value
+    )
 
 
 def from_json(value: Any) -> Any:
@@ -35,12 +43,16 @@ def from_json(value: Any) -> Any:
 
 
 def in_bucket(path: Any) -> bool:
-    """Whether `path` is in a bucket such as gs://..., which has neither locks nor appending."""
+    """Whether `path` is in a bucket such as gs://..., which has neither locks nor
+    appending.
+    """
     return "://" in os.fspath(path)
 
 
 def write_atomically(path: Any, text: str) -> None:
-    """Replaces the file at `path` with `text`; after a crash it is the old file or the new one."""
+    """Replaces the file at `path` with `text`; after a crash it is the old file or the
+    new one.
+    """
     if in_bucket(path):  # a bucket replaces an object as a whole
         path.write_text(text)
         return
@@ -81,12 +93,16 @@ def read_json(path: Any) -> dict:
     except (ValueError, RecursionError) as error:
         raise MalformedFileError(f"{path}: not JSON ({error})") from None
     if not isinstance(value, dict):
-        raise MalformedFileError(f"{path}: must hold a JSON object, holds {type(value).__name__}")
+        raise MalformedFileError(
+            f"{path}: must hold a JSON object, holds {type(value).__name__}"
+        )
     return from_json(value)
 
 
 def read_bytes(path: Any) -> bytes:
-    """The content of a regular file; raises MalformedFileError if it is missing, else RunError."""
+    """The content of a regular file; raises MalformedFileError if it is missing, else
+    RunError.
+    """
     try:
         if in_bucket(path):
             return path.read_bytes()

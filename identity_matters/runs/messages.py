@@ -2,7 +2,8 @@
 
 import unicodedata
 
-# Unicode's general categories of characters that control, reorder or hide text, or are no text.
+# Unicode's general categories of characters that control, reorder or hide text, or are
+# no text.
 _INVISIBLE = {"Cc", "Cf", "Cn", "Co", "Cs"}
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -21,8 +22,8 @@ class MalformedFileError(RunError):
 def visible(text: object) -> str:
     """`text` as one line without control characters, of the same length.
 
-    White space, line breaks included, becomes a blank. Characters that a terminal would obey, that
-    reverse or hide other text, or that cannot be encoded become U+FFFD.
+    White space, line breaks included, becomes a blank. Characters that a terminal would
+    obey, that reverse or hide other text, or that cannot be encoded become U+FFFD.
 
     >>> visible("a\\n\\x1b[2Jb")
     'a \N{REPLACEMENT CHARACTER}[2Jb'
@@ -40,7 +41,11 @@ def _visible_character(character: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of the error's message, or the name of its type if the message is empty."""
+    """The first line of the error's message, or the name of its type if the message is
+    empty.
+    """
     # str() of a KeyError is the repr of its key.
-    text = str(error.args[0] if isinstance(error, KeyError) and error.args else error).strip()
+    text = str(
+        error.args[0] if isinstance(error, KeyError) and error.args else error
+    ).strip()
     return visible(text.splitlines()[0]) if text else type(error).__name__

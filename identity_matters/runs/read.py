@@ -33,15 +33,18 @@ class Run:
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
-    """Reads a run; RunError names a file that is missing, malformed or breaks the contract."""
+    """Reads a run; RunError names a file that is missing, malformed or breaks the
+    contract.
+    """
     return read_with_lines(epath.Path(path))[0]
 
 
 def sealed_with(summary: dict, config: dict, environment: dict) -> list[dict]:
     """What the digest in `summary` covers beside the summary itself.
 
-    Of a finished run that is all of config.json and environment.json. Resuming an unfinished run
-    rewrites both, so its summary covers only the settings that affect results.
+    Of a finished run that is all of config.json and environment.json. Resuming an
+    unfinished run rewrites both, so its summary covers only the settings that affect
+    results.
     """
     if summary["status"] in contract.FINISHED:
         return [config, environment]
@@ -51,17 +54,20 @@ def sealed_with(summary: dict, config: dict, environment: dict) -> list[dict]:
 def read_with_lines(path: Any) -> tuple[Run, list[bytes]]:
     """A run, and the lines of metrics.jsonl except a last one that a crash cut short.
 
-    Raises RunError as `read_run` does. Whether an unfinished run lost lines at its end is not
-    checked; see `run_dir.unfinished`.
+    Raises RunError as `read_run` does. Whether an unfinished run lost lines at its end
+    is not checked; see `run_dir.unfinished`.
     """
     summary, config, environment = (
-        read_json(path / name) for name in ("summary.json", "config.json", "environment.json")
+        read_json(path / name)
+        for name in ("summary.json", "config.json", "environment.json")
     )
     _check(path / "summary.json", contract.check_summary, summary)
     _check(path / "environment.json", contract.check_environment, environment)
     seals.check_seal(path / "environment.json", environment)
     finished = summary["status"] in contract.FINISHED
-    others = "summary.json, config.json or environment.json" if finished else "summary.json"
+    others = (
+        "summary.json, config.json or environment.json" if finished else "summary.json"
+    )
     seals.check_seal(path / others, summary, *sealed_with(summary, config, environment))
     file = path / "metrics.jsonl"
     text = read_bytes(file) if finished or file.exists() else b""
@@ -70,7 +76,8 @@ def read_with_lines(path: Any) -> tuple[Run, list[bytes]]:
     records = _records(file, lines)
     if finished and (whole != text or summary.get("records") != seals.noted(lines)):
         raise MalformedFileError(
-            f"{file}: not as the run left it: {len(lines)} lines, noted {summary.get('records')}"
+            f"{file}: not as the run left it: {len(lines)} lines, noted"
+            f" {summary.get('records')}"
         )
     return Run(path, config, environment, summary, records), lines
 
@@ -83,27 +90,36 @@ def _check(path: Any, check: Any, value: dict) -> None:
 
 
 def _records(file: Any, lines: list[bytes]) -> list[dict]:
-    """The records in the lines of metrics.jsonl; MalformedFileError names a wrong line."""
+    """The records in the lines of metrics.jsonl; MalformedFileError names a wrong
+    line.
+    """
     records = []
     for index, line in enumerate(lines):
         if not seals.is_chained(line, lines[max(index - 1, 0) : index]):
             raise MalformedFileError(
-                f"{file}:{index + 1}: this line, or one before it, was changed, lost or doubled"
+                f"{file}:{index + 1}: this line, or one before it, was changed, lost or"
+                " doubled"
             )
         try:
             records.append(seals.as_record(line))
         except (AttributeError, TypeError, ValueError, RecursionError) as error:
-            raise MalformedFileError(f"{file}:{index + 1}: no JSON object ({error})") from None
+            raise MalformedFileError(
+                f"{file}:{index + 1}: no JSON object ({error})"
+            ) from None
     return records
 
 
 def read_collection(root: str | os.PathLike[str]) -> tuple[list[Run], list[str]]:
-    """All runs below `root`, sorted by path, and a message for each one that cannot be read."""
+    """All runs below `root`, sorted by path, and a message for each one that cannot be
+    read.
+    """
     found: list[Run] = []
     problems: list[str] = []
     # Globs in buckets have no "**"; variants are up to three names deep.
     top, depths = epath.Path(root), ("*", "*/*", "*/*/*", "*/*/*/*")
-    for path in sorted(path for depth in depths for path in top.glob(f"{depth}/seed=*")):
+    for path in sorted(
+        path for depth in depths for path in top.glob(f"{depth}/seed=*")
+    ):
         try:
             run = read_run(path)
             expected = contract.run_path(root, run.experiment, run.variant, run.seed)

@@ -11,7 +11,13 @@ from typing import Any
 
 from identity_matters import environment
 from identity_matters.runs import contract, seals
-from identity_matters.runs.jsonio import from_json, in_bucket, read_bytes, to_json, write_json
+from identity_matters.runs.jsonio import (
+    from_json,
+    in_bucket,
+    read_bytes,
+    to_json,
+    write_json,
+)
 from identity_matters.runs.messages import MalformedFileError, RunError, first_line
 from identity_matters.runs.read import Run, read_with_lines, sealed_with
 from identity_matters.runs.settings_diff import differences
@@ -22,9 +28,13 @@ _ANEW = "--overwrite runs it anew"
 
 
 class RunDir:
-    """A run being written, from `create` to `finish`; `records` are the lines of metrics.jsonl."""
+    """A run being written, from `create` to `finish`; `records` are the lines of
+    metrics.jsonl.
+    """
 
-    def __init__(self, path: Any, config: dict, ran_on: dict, summary: dict, lines: list[bytes]):
+    def __init__(
+        self, path: Any, config: dict, ran_on: dict, summary: dict, lines: list[bytes]
+    ):
         named = (summary[field] for field in ("experiment", "variant", "seed"))
         self.path, self.name = path, os.fspath(contract.run_path("", *named))
         self.records = [seals.as_record(line) for line in lines]
@@ -53,7 +63,8 @@ class RunDir:
         """Starts a run, or resumes the unfinished one with the same name and settings.
 
         Args:
-          results_dir, experiment, variant, seed: say where the run is; see `contract.run_path`.
+          results_dir, experiment, variant, seed: say where the run is; see
+            `contract.run_path`.
           config: its settings, JSON-able.
           scale: "paper" or "reduced".
           overwrite: replaces a run that would be refused.
@@ -61,8 +72,9 @@ class RunDir:
 
         Raises:
           OSError: the disk is full.
-          RunError: the directory cannot be written to or is locked by another process; or its run
-            is finished, damaged, or was begun with other settings, code, packages or JAX settings.
+          RunError: the directory cannot be written to or is locked by another process;
+            or its run is finished, damaged, or was begun with other settings, code,
+            packages or JAX settings.
         """
         summary = {
             "schema": contract.SCHEMA,
@@ -111,7 +123,9 @@ class RunDir:
         self._write(count)
 
     def _write(self, count: int, *new: bytes) -> None:
-        """Keeps the first `count` lines of metrics.jsonl and appends the lines `new`."""
+        """Keeps the first `count` lines of metrics.jsonl and appends the lines
+        `new`.
+        """
         path = self.path / "metrics.jsonl"
         if in_bucket(path):  # objects in a bucket cannot grow
             path.write_bytes(b"".join([*self._lines[:count], *new]))
@@ -122,7 +136,9 @@ class RunDir:
                 file.flush()
                 os.fsync(file.fileno())
         self._lines[count:] = new
-        self._offsets[count:] = itertools.accumulate(map(len, new), initial=self._offsets[count])
+        self._offsets[count:] = itertools.accumulate(
+            map(len, new), initial=self._offsets[count]
+        )
         self.records[count:] = map(seals.as_record, new)
 
     def _write_summary(self, summary: dict) -> None:
@@ -130,14 +146,17 @@ class RunDir:
         write_json(self.path / "summary.json", seals.sealed(summary, *others))
 
     def finish(self, status: str, **fields) -> dict:
-        """Writes and returns the summary with `fields` (see `contract`); unlocks the run.
+        """Writes and returns the summary with `fields` (see `contract`); unlocks the
+        run.
 
         Metrics that are not finite become null.
         """
         summary = {**self._summary, "status": status, **fields}
         for name in ("metrics", "paper"):
             if name in summary:
-                summary[name] = contract.without_non_finite(from_json(to_json(summary[name])))
+                summary[name] = contract.without_non_finite(
+                    from_json(to_json(summary[name]))
+                )
         total = round(time.monotonic() - self._started_seconds, 3)
         summary["seconds"] = {"total": total, **summary.get("seconds", {})}
         summary["records"] = seals.noted(self._lines)
@@ -196,7 +215,9 @@ def unfinished(path: Any, config: dict, ran_on: dict) -> tuple[dict, list[bytes]
         _require_noted_lines(run, lines)
     except MalformedFileError as error:
         raise RunError(f"{error}; {_ANEW}") from None
-    each_change = (f" with {n}={a!r}, this one has {b!r}" for n, (a, b) in changed.items())
+    each_change = (
+        f" with {n}={a!r}, this one has {b!r}" for n, (a, b) in changed.items()
+    )
     first_change = next(each_change, "")
     if run.status in contract.FINISHED:
         raise RunError(
@@ -213,18 +234,24 @@ def unfinished(path: Any, config: dict, ran_on: dict) -> tuple[dict, list[bytes]
 def _require_empty(path: Any) -> None:
     """Raises RunError if results lie in `path`, which has no summary.json."""
     for left in (path / "metrics.jsonl", path / "checkpoints"):
-        if left.exists() and (any(left.iterdir()) if left.is_dir() else read_bytes(left)):
+        if left.exists() and (
+            any(left.iterdir()) if left.is_dir() else read_bytes(left)
+        ):
             raise RunError(
-                f"{path / 'summary.json'}: missing beside {left.name}; put it back, or {_ANEW}"
+                f"{path / 'summary.json'}: missing beside {left.name}; put it back, or"
+                f" {_ANEW}"
             )
 
 
 def _require_noted_lines(run: Run, lines: list[bytes]) -> None:
-    """Raises MalformedFileError if lines are missing that the run had when it was interrupted."""
-    # Nothing is noted if the process was killed; the lines that it lost are measured again.
+    """Raises MalformedFileError if lines are missing that the run had when it was
+    interrupted.
+    """
+    # Nothing is noted if the process was killed; the lines that it lost are measured
+    # again.
     noted = run.summary.get("records")
     if noted and seals.noted(lines[: noted["lines"]]) != noted:
         raise MalformedFileError(
-            f"{run.path / 'metrics.jsonl'}: has {len(lines)} of the {noted['lines']} lines that"
-            " the run wrote; put them back"
+            f"{run.path / 'metrics.jsonl'}: has {len(lines)} of the {noted['lines']}"
+            " lines that the run wrote; put them back"
         )

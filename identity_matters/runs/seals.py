@@ -1,7 +1,8 @@
 """Digests that show whether a value or a line was changed, lost or doubled.
 
-Whoever changes a value on purpose can compute its digest anew: a digest finds accidents. That the
-verdict and metrics follow from the records is checked by judging them again (experiments/judge.py).
+Whoever changes a value on purpose can compute its digest anew: a digest finds
+accidents. That the verdict and metrics follow from the records is checked by judging
+them again (experiments/judge.py).
 """
 
 import hashlib
@@ -12,7 +13,8 @@ from typing import Any
 from identity_matters.runs.jsonio import from_json, to_json
 from identity_matters.runs.messages import MalformedFileError
 
-# A line of metrics.jsonl: a record, whose last field is the digest of this and all earlier lines.
+# A line of metrics.jsonl: a record, whose last field is the digest of this and all
+# earlier lines.
 _LINE = re.compile(rb'(\{.*), "chain": "([0-9a-f]{16})"\}\n', re.DOTALL)
 
 
@@ -29,7 +31,9 @@ def sealed(value: dict, *others: dict) -> dict:
 
 
 def check_seal(path: Any, value: dict, *others: dict) -> None:
-    """Raises MalformedFileError unless `value` has the digest that `sealed` gives it."""
+    """Raises MalformedFileError unless `value` has the digest that `sealed` gives
+    it.
+    """
     if "digest" not in value:
         raise MalformedFileError(f"{path}: has no digest")
     if value["digest"] != sealed(value, *others)["digest"]:
@@ -37,7 +41,9 @@ def check_seal(path: Any, value: dict, *others: dict) -> None:
 
 
 def chain(lines: list[bytes]) -> str:
-    """The digest in the last line, which covers all `lines`; empty if there are none."""
+    """The digest in the last line, which covers all `lines`; empty if there are
+    none.
+    """
     line = _LINE.fullmatch(lines[-1]) if lines else None
     return line[2].decode() if line else ""
 
@@ -50,7 +56,9 @@ def chained_line(record: dict, before: list[bytes]) -> bytes:
 
 
 def is_chained(line: bytes, before: list[bytes]) -> bool:
-    """Whether the digest of `line` is right for a line that follows the lines `before`."""
+    """Whether the digest of `line` is right for a line that follows the lines
+    `before`.
+    """
     found = _LINE.fullmatch(line)
     if not found:
         return False
@@ -61,10 +69,13 @@ def as_record(line: bytes) -> dict:
     """The record in a line, without its digest."""
     record = json.loads(line)
     record.pop("chain", None)
-    # Few lines hold non-finite numbers, and converting every line would take most of the time.
+    # Few lines hold non-finite numbers, and converting every line would take most of
+    # the time.
     return from_json(record) if b'NaN"' in line or b'Infinity"' in line else record
 
 
 def noted(lines: list[bytes]) -> dict:
-    """The field "records" of summary.json: how many lines there are, and the last one's digest."""
+    """The field "records" of summary.json: how many lines there are, and the last one's
+    digest.
+    """
     return {"lines": len(lines), "chain": chain(lines)}

@@ -4,7 +4,8 @@ from typing import Any
 
 from identity_matters.runs.jsonio import to_json
 
-# Settings for where the data are and how they are loaded. They do not affect any result.
+# Settings for where the data are and how they are loaded. They do not affect any
+# result.
 PLACE_SETTINGS = ("data_dir", "cache", "worker_threads", "worker_processes")
 
 
@@ -24,11 +25,15 @@ def flat(settings: dict, prefix: str = "") -> dict:
 def that_matter(settings: dict) -> dict:
     """The flattened, JSON-able settings without `PLACE_SETTINGS`."""
     named = flat(to_json(settings))
-    return {n: value for n, value in named.items() if n.split(".")[-1] not in PLACE_SETTINGS}
+    return {
+        n: value for n, value in named.items() if n.split(".")[-1] not in PLACE_SETTINGS
+    }
 
 
 def differences(before: dict, now: dict) -> dict[str, tuple]:
-    """Full name of each setting that differs -> its two values; ignores `PLACE_SETTINGS`."""
+    """Full name of each setting that differs -> its two values; ignores
+    `PLACE_SETTINGS`.
+    """
     a, b = that_matter(before), that_matter(now)
     return {
         name: (a.get(name), b.get(name))

@@ -1,13 +1,14 @@
 """Training of image classifiers, and trained nets.
 
-For your own arrays: `train` returns a `TrainedNet`, which predicts, evaluates and saves itself, and
-`load` reads one back, also from the checkpoints of an experiment, and a net that this package
-contains by its name. `save_variables` and `load_variables` keep variables alone.
+For your own arrays: `train` returns a `TrainedNet`, which predicts, evaluates and saves
+itself, and `load` reads one back, also from the checkpoints of an experiment, and a net
+that this package contains by its name. `save_variables` and `load_variables` keep
+variables alone.
 
-To see how a training works, read `loop`, then `step`, then `parallel`. `step` defines one update
-and its metrics, `parallel` runs steps on many devices, `checkpoint` keeps the state on disk,
-`trees` and `net_source` put variables and nets into a form that can be kept, `progress` shows how
-far a training is, and `multihost` joins processes.
+To see how a training works, read `loop`, then `step`, then `parallel`. `step` defines
+one update and its metrics, `parallel` runs steps on many devices, `checkpoint` keeps
+the state on disk, `trees` and `net_source` put variables and nets into a form that can
+be kept, `progress` shows how far a training is, and `multihost` joins processes.
 """
 
 from identity_matters.train.arrays import train

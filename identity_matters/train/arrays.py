@@ -46,24 +46,27 @@ def train(
     """Trains a classifier on arrays with momentum SGD, data-parallel over the devices.
 
     Args:
-      net: a flax module, called as ``net(x, train=...)``; it returns logits, or a tuple that starts
-        with them. `identity_matters.nets` has some.
+      net: a flax module, called as ``net(x, train=...)``; it returns logits, or a tuple
+        that starts with them. `identity_matters.nets` has some.
       variables: the initial ones, from `net.init`.
       x, x_test: uint8, or floating-point as float32, [n, ...]; images are [n, h, w, c].
       y, y_test: int[n], labels from 0, each less than the number of logits.
       steps: updates of the weights, each from `batch_examples` images.
       learning_rate, schedule, warmup_steps: see `step.learning_rate_schedule`.
       batch_examples: fewer devices are used if their number does not divide it.
-      normalization: "per_image", "mean_std" or "gcn_zca", see `identity_matters.preprocessing`.
-        None divides uint8 by 255 and takes other images as they are.
-      pad_pixels_per_side, flip: random crops after padding, and mirrored images; in training only.
+      normalization: "per_image", "mean_std" or "gcn_zca", see
+        `identity_matters.preprocessing`. None divides uint8 by 255 and takes other
+        images as they are.
+      pad_pixels_per_side, flip: random crops after padding, and mirrored images; in
+        training only.
       momentum, weight_decay: see `step.momentum_sgd`; all leaves named kernel decay.
       seed: the root of all randomness but for the initial `variables`; less than 2^32.
-      verbose: whether to show progress: a bar on a terminal, and a line for each record.
+      verbose: whether to show progress: a bar on a terminal, and a line for each
+        record.
 
     Returns:
-      The trained net, which knows how to preprocess new images, and the records of the run, one
-      dict for each log line and evaluation (docs/metrics.md has their fields).
+      The trained net, which knows how to preprocess new images, and the records of the
+      run, one dict for each log line and evaluation (docs/metrics.md has their fields).
 
     Raises:
       ValueError: a setting or an array does not fit; the message names it.
@@ -76,17 +79,25 @@ def train(
     check_whole("batch_examples", batch_examples)
     check_whole("warmup_steps", warmup_steps, 0)
     rate = learning_rate_schedule(
-        schedule=schedule, learning_rate=learning_rate, steps=steps, warmup_steps=warmup_steps
+        schedule=schedule,
+        learning_rate=learning_rate,
+        steps=steps,
+        warmup_steps=warmup_steps,
     )
     optimizer = momentum_sgd(
-        rate, momentum=momentum, nesterov=False, weight_decay=weight_decay, decayed="kernels"
+        rate,
+        momentum=momentum,
+        nesterov=False,
+        weight_decay=weight_decay,
+        decayed="kernels",
     )
     images = raw_images("x", x)
     normalization = "none" if normalization is None else normalization
     if normalization == "none" and looks_unscaled(images):
         raise ValueError(
-            f"x is {plain_array('x', x).dtype} up to {images.max():g}, which looks like pixels"
-            " or counts that are not scaled: choose a normalization, or scale x and x_test"
+            f"x is {plain_array('x', x).dtype} up to {images.max():g}, which looks like"
+            " pixels or counts that are not scaled: choose a normalization, or scale x"
+            " and x_test"
         )
     preprocessing = Preprocessing.fit(
         normalization, images, pad_pixels_per_side=pad_pixels_per_side, flip=flip
@@ -98,7 +109,9 @@ def train(
         images,
         trained_net.whole_labels("y", y, examples=len(images), classes=classes),
         test_images,
-        trained_net.whole_labels("y_test", y_test, examples=len(test_images), classes=classes),
+        trained_net.whole_labels(
+            "y_test", y_test, examples=len(test_images), classes=classes
+        ),
     )
     task = Task(
         init=lambda key: start,
@@ -108,7 +121,9 @@ def train(
         data=data,
         optimizer=optimizer,
         schedule=rate,
-        flops_per_example=_training_flops_per_example(net, start, preprocessing.image_shape),
+        flops_per_example=_training_flops_per_example(
+            net, start, preprocessing.image_shape
+        ),
     )
     parallel = ParallelSteps(
         task,
@@ -125,27 +140,33 @@ def train(
         steps_per_checkpoint=steps,
     )
     with ProgressLog(verbose) as log:
-        _, state = fit(task, parallel, intervals, log, key=jax_settings.random_key(seed))
+        _, state = fit(
+            task, parallel, intervals, log, key=jax_settings.random_key(seed)
+        )
     trained = {name: state[name] for name in COLLECTIONS}
     return trained_net.TrainedNet(net, trained, preprocessing), log.records
 
 
 def _three_collections(variables: Any) -> dict:
-    """The collections that a training state has; ValueError if `variables` have others."""
+    """The collections that a training state has; ValueError if `variables` have
+    others.
+    """
     if not isinstance(variables, dict | flax.core.FrozenDict):
         raise ValueError(f"variables must be a dict, got {type(variables).__name__}")
     others = sorted(str(name) for name in variables if name not in COLLECTIONS)
     if others:
         raise ValueError(
-            f"the net has the collections {', '.join(others)}, which training would lose: only"
-            f" {', '.join(COLLECTIONS)} are kept from step to step"
+            f"the net has the collections {', '.join(others)}, which training would"
+            f" lose: only {', '.join(COLLECTIONS)} are kept from step to step"
         )
     if not jax.tree.leaves(variables.get("params", {})):
         raise ValueError("variables must have params, those that are trained")
     return {name: variables.get(name, {}) for name in COLLECTIONS}
 
 
-def _training_flops_per_example(net: nn.Module, variables: dict, image_shape: tuple) -> float:
+def _training_flops_per_example(
+    net: nn.Module, variables: dict, image_shape: tuple
+) -> float:
     example = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
     forward = flops.count_flops(
         lambda v, x: trained_net.apply(net, v, x, train=False)[0], variables, example

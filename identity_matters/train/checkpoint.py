@@ -1,9 +1,10 @@
 """Checkpoints that survive a kill at any moment and detect damage.
 
-orbax writes each checkpoint in the background under a temporary name and renames it when it is
-complete. It does not notice a flipped byte in an array file. So the metadata of a checkpoint hold
-digests of its arrays and of the metadata itself, along with the settings of the run, the containers
-of the variables, and which net and which preprocessing the variables belong to.
+orbax writes each checkpoint in the background under a temporary name and renames it
+when it is complete. It does not notice a flipped byte in an array file. So the metadata
+of a checkpoint hold digests of its arrays and of the metadata itself, along with the
+settings of the run, the containers of the variables, and which net and which
+preprocessing the variables belong to.
 """
 
 import contextlib
@@ -31,11 +32,12 @@ from identity_matters.train import trees
 
 COLLECTIONS = ("params", "fixed", "batch_stats")  # the variables of a net
 KEPT = 2  # how many of the newest checkpoints are kept
-# The constants of the preprocessing are arrays beside those of the state. No name of those starts
-# with this, as `trees` quotes it.
+# The constants of the preprocessing are arrays beside those of the state. No name of
+# those starts with this, as `trees` quotes it.
 _CONSTANTS = "%preprocessing."
 _NAMED = 5  # how many differences an error message lists
-# Errors of storage that cannot be read right now; they do not mean that a file is damaged.
+# Errors of storage that cannot be read right now; they do not mean that a file is
+# damaged.
 _STORAGE = re.compile(
     r"UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAUTHENTICATED|RESOURCE_EXHAUSTED"
     r"|OS error (?!2\b)\d+|Input/output error|Stale file handle"
@@ -43,7 +45,9 @@ _STORAGE = re.compile(
 
 
 class CheckpointError(Exception):
-    """The checkpoints cannot be used; nothing has been changed. The message says why."""
+    """The checkpoints cannot be used; nothing has been changed. The message says
+    why.
+    """
 
 
 class MissingCheckpointError(CheckpointError):
@@ -51,7 +55,9 @@ class MissingCheckpointError(CheckpointError):
 
 
 class NetAndPreprocessing(NamedTuple):
-    """What variables belong to: a description of the net (see `net_source`), and its images."""
+    """What variables belong to: a description of the net (see `net_source`), and its
+    images.
+    """
 
     net: dict
     preprocessing: Preprocessing
@@ -68,10 +74,10 @@ class Saved(NamedTuple):
 class Checkpoints(contextlib.AbstractContextManager):
     """The newest few states of one run in one directory; only one process uses it.
 
-    `directory`, made at the first save, has a folder STEP for each state; ``gs://`` works, too.
-    `restore` checks the JSON-able `settings` against the saved ones, except `runs.PLACE_SETTINGS`,
-    and moves damaged states aside, with a line to `on_warning`; for readers, None, it does neither.
-    `belongs_to` is kept beside every state.
+    `directory`, made at the first save, has a folder STEP for each state; ``gs://``
+    works, too. `restore` checks the JSON-able `settings` against the saved ones, except
+    `runs.PLACE_SETTINGS`, and moves damaged states aside, with a line to `on_warning`;
+    for readers, None, it does neither. `belongs_to` is kept beside every state.
     """
 
     def __init__(
@@ -92,12 +98,16 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _manager(self):
         import orbax.checkpoint as ocp  # slow, and not all callers save or restore
 
-        # orbax logs some ten lines per save to absl's logger, which the whole program shares.
+        # orbax logs some ten lines per save to absl's logger, which the whole program
+        # shares.
         logging.getLogger("absl").addFilter(_is_not_of_orbax)
-        # All processes hold the same state: one writes it, and the others need no storage.
+        # All processes hold the same state: one writes it, and the others need no
+        # storage.
         own = jax.process_index()
         alone = ocp.options.MultiprocessingOptions(
-            primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process{own}"
+            primary_host=own,
+            active_processes={own},
+            barrier_sync_key_prefix=f"process{own}",
         )
         self.directory.mkdir(parents=True, exist_ok=True)
         return ocp.CheckpointManager(
@@ -111,17 +121,20 @@ class Checkpoints(contextlib.AbstractContextManager):
         )
 
     def save(self, step: int, state: dict, extra: dict, variables: Any = None) -> None:
-        """Starts writing a checkpoint; if that fails, the next `save` or leaving `with` raises.
+        """Starts writing a checkpoint; if that fails, the next `save` or leaving `with`
+        raises.
 
         Args:
           step: must be larger than that of every checkpoint so far.
           state: a dict of pytrees of NumPy arrays that nobody changes afterwards.
           extra: JSON-able.
-          variables: what `read` gives back in its containers: a mapping of the same items as
-            `state`. By default, those items of `state` that are in `COLLECTIONS`.
+          variables: what `read` gives back in its containers: a mapping of the same
+            items as `state`. By default, those items of `state` that are in
+            `COLLECTIONS`.
         Raises:
           CheckpointError: there is a checkpoint of this step or a later one.
-          trees.NotStorableError: something would not come back as it is; nothing was written.
+          trees.NotStorableError: something would not come back as it is; nothing was
+            written.
         """
         if variables is None:
             variables = {name: state[name] for name in COLLECTIONS if name in state}
@@ -130,35 +143,46 @@ class Checkpoints(contextlib.AbstractContextManager):
         held: dict[str, Any] = {
             "step": step,
             "settings": self._settings,
-            "arrays": {name: (_describe(x), _digest(x.tobytes())) for name, x in arrays.items()},
+            "arrays": {
+                name: (_describe(x), _digest(x.tobytes())) for name, x in arrays.items()
+            },
             "extra": extra,
             "variables": skeleton,
         }
         if self._belongs_to is not None:
             net, preprocessing = self._belongs_to
-            constants = {_CONSTANTS + name: x for name, x in preprocessing.constants.items()}
+            constants = {
+                _CONSTANTS + name: x for name, x in preprocessing.constants.items()
+            }
             held["net"] = net
             held["preprocessing"] = preprocessing.description()
             held["constants"] = {
-                name: (_describe(x), _digest(x.tobytes())) for name, x in constants.items()
+                name: (_describe(x), _digest(x.tobytes()))
+                for name, x in constants.items()
             }
             arrays |= constants
-        # orbax fails on an array without values, and then stalls the end of the process.
+        # orbax fails on an array without values, and then stalls the end of the
+        # process.
         written = {name: x for name, x in arrays.items() if x.size}
         if not written:
-            raise trees.NotStorableError("there is nothing to save: no array has any values")
+            raise trees.NotStorableError(
+                "there is nothing to save: no array has any values"
+            )
         self._write(step, written, json.dumps(runs.to_json(held), allow_nan=False))
 
     def _write(self, step: int, arrays: dict[str, np.ndarray], metadata: str) -> None:
         import orbax.checkpoint as ocp
 
         if self.directory.exists() and not self.directory.is_dir():
-            raise CheckpointError(f"{self.directory} is a file; checkpoints need a directory")
+            raise CheckpointError(
+                f"{self.directory} is a file; checkpoints need a directory"
+            )
         newest = self._manager.latest_step()
         if newest is not None and step <= newest:
             # orbax would write nothing and return False.
             raise CheckpointError(
-                f"{self.directory} holds checkpoint {newest} already: use another directory"
+                f"{self.directory} holds checkpoint {newest} already: use another"
+                " directory"
             )
         self._manager.save(
             step,
@@ -171,12 +195,13 @@ class Checkpoints(contextlib.AbstractContextManager):
         )
 
     def restore(self, like: Any) -> tuple[int, Any, dict] | None:
-        """The newest undamaged checkpoint, (step, state, extra); None if there are none at all.
+        """The newest undamaged checkpoint, (step, state, extra); None if there are none
+        at all.
 
-        Damaged ones that are newer are moved to DIRECTORY/damaged/, each with a warning. `state`
-        holds NumPy arrays in the structure of `like`, a pytree of the expected shapes and dtypes.
-        Raises CheckpointError if settings, names, shapes or dtypes differ, all (readers: the
-        newest) are damaged, or storage fails.
+        Damaged ones that are newer are moved to DIRECTORY/damaged/, each with a
+        warning. `state` holds NumPy arrays in the structure of `like`, a pytree of the
+        expected shapes and dtypes. Raises CheckpointError if settings, names, shapes or
+        dtypes differ, all (readers: the newest) are damaged, or storage fails.
         """
         found = self._newest_undamaged(like)
         if found is None:
@@ -187,7 +212,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         return step, state, runs.from_json(held["extra"])
 
     def read(self) -> Saved | None:
-        """The variables in the newest checkpoint, in their containers; None if there are none.
+        """The variables in the newest checkpoint, in their containers; None if there
+        are none.
 
         Raises CheckpointError as `restore` does.
         """
@@ -197,20 +223,31 @@ class Checkpoints(contextlib.AbstractContextManager):
         step, held, arrays = found
         if "variables" not in held:  # written before containers were kept
             nested = flax.traverse_util.unflatten_dict(arrays, sep=".")
-            return Saved(step, {name: nested.get(name, {}) for name in COLLECTIONS}, None)
+            return Saved(
+                step, {name: nested.get(name, {}) for name in COLLECTIONS}, None
+            )
         belongs_to = None
         if "net" in held:
-            constants = {name.removeprefix(_CONSTANTS): arrays[name] for name in held["constants"]}
-            preprocessing = Preprocessing.from_description(held["preprocessing"], constants)
+            constants = {
+                name.removeprefix(_CONSTANTS): arrays[name]
+                for name in held["constants"]
+            }
+            preprocessing = Preprocessing.from_description(
+                held["preprocessing"], constants
+            )
             belongs_to = NetAndPreprocessing(held["net"], preprocessing)
         return Saved(step, trees.join(held["variables"], arrays), belongs_to)
 
     def _newest_undamaged(self, like: Any) -> tuple[int, dict, dict] | None:
-        """(step, metadata, arrays by name); see `restore`, and `read` for `like` = None."""
+        """(step, metadata, arrays by name); see `restore`, and `read` for `like` =
+        None.
+        """
         if not self.directory.exists():
             return None
         if not self.directory.is_dir():
-            raise CheckpointError(f"{self.directory} is a file; a checkpoint is a directory")
+            raise CheckpointError(
+                f"{self.directory} is a file; a checkpoint is a directory"
+            )
         damaged: dict[int, str] = {}
         try:
             steps = sorted(self._manager.all_steps(), reverse=True)
@@ -227,7 +264,9 @@ class Checkpoints(contextlib.AbstractContextManager):
             except Exception as error:
                 line = f"{type(error).__name__}: {runs.first_line(error)}"
                 gone = isinstance(error, FileNotFoundError | NotADirectoryError)
-                storage = (isinstance(error, OSError) and not gone) or _STORAGE.search(str(error))
+                storage = (isinstance(error, OSError) and not gone) or _STORAGE.search(
+                    str(error)
+                )
                 if storage or self._settings is None:
                     what = f"checkpoint {step} in {self.directory} cannot be read now"
                     raise CheckpointError(f"{what} ({line})") from error
@@ -236,11 +275,13 @@ class Checkpoints(contextlib.AbstractContextManager):
             if not damaged:
                 return None
             why = "; ".join(f"{step}: {line}" for step, line in damaged.items())
-            raise CheckpointError(f"all checkpoints in {self.directory} are damaged ({why})")
+            raise CheckpointError(
+                f"all checkpoints in {self.directory} are damaged ({why})"
+            )
         for step, line in damaged.items():
             self._on_warning(
-                f"checkpoint {step} is damaged ({line}) and was moved to {self._move_aside(step)};"
-                f" checkpoint {found[0]} is used"
+                f"checkpoint {step} is damaged ({line}) and was moved to"
+                f" {self._move_aside(step)}; checkpoint {found[0]} is used"
             )
         if damaged:
             self._manager.reload()
@@ -252,11 +293,15 @@ class Checkpoints(contextlib.AbstractContextManager):
             self._manager.close()
 
     def _read(self, step: int, like: Any) -> tuple[dict, dict]:
-        """(metadata, arrays) of one checkpoint; CheckpointError on a mismatch, other on damage."""
+        """(metadata, arrays) of one checkpoint; CheckpointError on a mismatch, other on
+        damage.
+        """
         import orbax.checkpoint as ocp
 
         def restore(item, how):
-            return self._manager.restore(step, args=ocp.args.Composite(**{item: how}))[item]
+            return self._manager.restore(step, args=ocp.args.Composite(**{item: how}))[
+                item
+            ]
 
         metadata = restore("metadata", ocp.args.JsonRestore())
         if _digest(metadata["text"].encode()) != metadata["sha256"]:
@@ -270,7 +315,9 @@ class Checkpoints(contextlib.AbstractContextManager):
         # Those without values were not written.
         empty = (name for name in described if name not in arrays)
         arrays |= {name: _without_values(described[name][0]) for name in empty}
-        found = {name: [_describe(x), _digest(x.tobytes())] for name, x in arrays.items()}
+        found = {
+            name: [_describe(x), _digest(x.tobytes())] for name, x in arrays.items()
+        }
         if found != described:
             raise ValueError("its arrays are not those that were saved")
         return held, arrays
@@ -289,14 +336,20 @@ class Checkpoints(contextlib.AbstractContextManager):
             for name, (a, b) in runs.differences(there, here).items()
         ]
         if different:
-            more = f"; and {len(different) - _NAMED} more" if len(different) > _NAMED else ""
+            more = (
+                f"; and {len(different) - _NAMED} more"
+                if len(different) > _NAMED
+                else ""
+            )
             raise CheckpointError(
                 f"the checkpoint {self.directory / str(step)} is of another run:"
                 f" {'; '.join(different[:_NAMED])}{more}"
             )
 
     def _move_aside(self, step: int):
-        """Renames a checkpoint so that orbax no longer sees it; returns its new path."""
+        """Renames a checkpoint so that orbax no longer sees it; returns its new
+        path.
+        """
         aside = self.directory / "damaged"
         aside.mkdir(parents=True, exist_ok=True)
         earlier = sum(path.name.split(".")[0] == str(step) for path in aside.iterdir())
@@ -315,31 +368,39 @@ def read_saved(directory: str | os.PathLike[str]) -> Saved:
         inside = checkpoints.directory / "checkpoints"
         cells = sorted(map(str, inside.glob("cell=*"))) if inside.exists() else []
         advice = f"; those of this run are in {', '.join(cells)}" if cells else ""
-        raise MissingCheckpointError(f"there is no checkpoint in {checkpoints.directory}{advice}")
+        raise MissingCheckpointError(
+            f"there is no checkpoint in {checkpoints.directory}{advice}"
+        )
     return found
 
 
 def save_variables(directory: str | os.PathLike[str], variables: dict) -> None:
     """Saves nested dicts, lists and tuples of arrays for `load_variables`.
 
-    What `load_variables` gives back has the same collections, containers, keys, shapes and dtypes,
-    with NumPy arrays as leaves. The net and the preprocessing are not saved: see `TrainedNet.save`.
+    What `load_variables` gives back has the same collections, containers, keys, shapes
+    and dtypes, with NumPy arrays as leaves. The net and the preprocessing are not
+    saved: see `TrainedNet.save`.
 
     Args:
       directory: made if missing; a leading ``~`` is your home.
       variables: the collections of a net by name.
     Raises:
-      trees.NotStorableError: something would not come back as it is; nothing was written.
+      trees.NotStorableError: something would not come back as it is; nothing was
+        written.
       CheckpointError: `directory` holds a checkpoint already, or is a file.
     """
     write_variables(Checkpoints(directory, settings={}), variables)
 
 
 def write_variables(checkpoints: Checkpoints, variables: Any) -> None:
-    """Saves variables as the only checkpoint, and closes; raises as `save_variables` does."""
+    """Saves variables as the only checkpoint, and closes; raises as `save_variables`
+    does.
+    """
     if not isinstance(variables, dict | flax.core.FrozenDict):
         kind = type(variables).__name__
-        raise trees.NotStorableError(f"variables must be a dict of collections, got a {kind}")
+        raise trees.NotStorableError(
+            f"variables must be a dict of collections, got a {kind}"
+        )
     skeleton, arrays = trees.split(variables)
     host = trees.join(skeleton, jax.device_get(arrays))
     with checkpoints:
@@ -349,8 +410,9 @@ def write_variables(checkpoints: Checkpoints, variables: Any) -> None:
 def load_variables(directory: str | os.PathLike[str]) -> dict:
     """The variables in the newest checkpoint of `directory`, as they were saved.
 
-    Those of a training are {"params", "fixed", "batch_stats"}. To apply the net, use `load`, which
-    also knows how its images must be preprocessed. Raises CheckpointError as `read_saved` does.
+    Those of a training are {"params", "fixed", "batch_stats"}. To apply the net, use
+    `load`, which also knows how its images must be preprocessed. Raises CheckpointError
+    as `read_saved` does.
     """
     return read_saved(directory).variables
 
@@ -364,9 +426,13 @@ def _describe(leaf) -> str:
 
 
 def _without_values(described: str) -> np.ndarray:
-    """An array like that which `_describe` has described, if one axis has the length 0."""
+    """An array like that which `_describe` has described, if one axis has the length
+    0.
+    """
     dtype, _, shape = described.removesuffix("]").partition("[")
-    array = np.zeros([int(length) for length in shape.split(",") if length], jnp.dtype(dtype))
+    array = np.zeros(
+        [int(length) for length in shape.split(",") if length], jnp.dtype(dtype)
+    )
     if array.size:
         raise ValueError(f"an array {described} is missing")
     return array

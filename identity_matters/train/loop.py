@@ -1,7 +1,8 @@
 """A training run: restore, step, log, evaluate, save, stop; its records and its result.
 
-A checkpoint stores how many records preceded it. A resumed run drops the later records and writes
-them again; all fields (docs/metrics.md) but `TIMING_FIELDS` equal those of an uninterrupted run.
+A checkpoint stores how many records preceded it. A resumed run drops the later records
+and writes them again; all fields (docs/metrics.md) but `TIMING_FIELDS` equal those of
+an uninterrupted run.
 """
 
 import collections
@@ -16,9 +17,15 @@ import jax
 from identity_matters.train import multihost
 from identity_matters.train.checkpoint import CheckpointError, Checkpoints
 from identity_matters.train.parallel import ParallelSteps
-from identity_matters.train.step import MetricSums, Task, evaluation_record, initial_state
+from identity_matters.train.step import (
+    MetricSums,
+    Task,
+    evaluation_record,
+    initial_state,
+)
 
-# A trace of all dispatches would be too large to open, and the first ones warm up caches.
+# A trace of all dispatches would be too large to open, and the first ones warm up
+# caches.
 SKIPPED_DISPATCHES, TRACED_DISPATCHES = 2, 5
 SPEEDS = (
     "images_per_second",
@@ -36,8 +43,9 @@ class StopRequested(Exception):
 class Log:
     """Where `fit` writes its records; this base class keeps them in memory.
 
-    `rewind` keeps the first `count`. Once `stop_requested` is True, `fit` saves and raises. `phase`
-    says what begins. `progress` comes after each dispatch, and in a first evaluation without loss.
+    `rewind` keeps the first `count`. Once `stop_requested` is True, `fit` saves and
+    raises. `phase` says what begins. `progress` comes after each dispatch, and in a
+    first evaluation without loss.
     """
 
     def __init__(self) -> None:
@@ -58,15 +66,19 @@ class Log:
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """How often a run dispatches, logs, evaluates and saves, in steps; ValueError for less than 1.
+    """How often a run dispatches, logs, evaluates and saves, in steps; ValueError for
+    less than 1.
 
-    Logs, evaluations and checkpoints are also due at the last step, and an evaluation also before
-    the first. A dispatch ends wherever something is due. Its end depends only on where it starts,
-    so a resumed run executes the same programs as an uninterrupted one.
+    Logs, evaluations and checkpoints are also due at the last step, and an evaluation
+    also before the first. A dispatch ends wherever something is due. Its end depends
+    only on where it starts, so a resumed run executes the same programs as an
+    uninterrupted one.
 
     >>> every = Intervals(100, 10, 25, 50, 50)
-    >>> every.dispatch_end(20), every.next_due(20, "evaluation"), every.is_due("log", 75)
-    (25, 50, True)
+    >>> every.dispatch_end(20), every.next_due(20, "evaluation")
+    (25, 50)
+    >>> every.is_due("log", 75)
+    True
     """
 
     steps: int
@@ -96,7 +108,8 @@ class Intervals:
 
 
 def result(records: list[dict]) -> dict:
-    """Summarizes a complete run's records, with test errors at the last and the best step.
+    """Summarizes a complete run's records, with test errors at the last and the best
+    step.
 
     A regression has no errors: its best step is that with the least test loss.
     """
@@ -107,7 +120,10 @@ def result(records: list[dict]) -> dict:
     best = min(evaluations, key=lambda record: record[judged])
     errors: dict = {}
     for name in (name for name in last if name.endswith("_error_percent")):
-        errors |= {name: last[name], name.replace("_percent", "_best_percent"): best[name]}
+        errors |= {
+            name: last[name],
+            name.replace("_percent", "_best_percent"): best[name],
+        }
     if "error_percent" in train[-1]:
         errors["train_error_percent"] = train[-1]["error_percent"]
 
@@ -123,7 +139,9 @@ def result(records: list[dict]) -> dict:
         "test_examples": last["test_examples"],
         "train_loss": train[-1]["loss"],
         **{name: median(name) for name in SPEEDS},
-        "compile_seconds": sum(record["compile_seconds"] for record in train + evaluations),
+        "compile_seconds": sum(
+            record["compile_seconds"] for record in train + evaluations
+        ),
         "train_seconds": sum(record["seconds"] for record in train),
         "evaluate_seconds": sum(record["seconds"] for record in evaluations),
     }
@@ -140,19 +158,24 @@ def fit(
     peak_flops_per_second: float | None = None,
     profile_dir: str = "",
 ) -> tuple[dict, dict]:
-    """Trains `task` to its last step, resuming from the newest checkpoint if there is one.
+    """Trains `task` to its last step, resuming from the newest checkpoint if there is
+    one.
 
-    Several processes make the same call, and log the same records up to timings. The typed `key` is
-    the root of all randomness. With `checkpoints`, which are closed at the end, a record must be on
-    disk when ``log.append`` returns. `peak_flops_per_second` is that of all devices together, if
-    known. A trace of a few dispatches goes to `profile_dir`, unless that is empty.
+    Several processes make the same call, and log the same records up to timings. The
+    typed `key` is the root of all randomness. With `checkpoints`, which are closed at
+    the end, a record must be on disk when ``log.append`` returns.
+    `peak_flops_per_second` is that of all devices together, if known. A trace of a few
+    dispatches goes to `profile_dir`, unless that is empty.
 
-    Returns (`result` of all records, the final state as NumPy arrays). Raises NonFiniteError if a
-    loss or gradient is not finite, StopRequested if `log` asked to stop, and CheckpointError as
-    `Checkpoints.restore` does, or if records or a checkpoint are missing. If process 0 cannot
-    restore, the others raise multihost.Process0Error; if it fails later, JAX ends them.
+    Returns (`result` of all records, the final state as NumPy arrays). Raises
+    NonFiniteError if a loss or gradient is not finite, StopRequested if `log` asked to
+    stop, and CheckpointError as `Checkpoints.restore` does, or if records or a
+    checkpoint are missing. If process 0 cannot restore, the others raise
+    multihost.Process0Error; if it fails later, JAX ends them.
     """
-    run = _Run(task, parallel, intervals, log, checkpoints, peak_flops_per_second, profile_dir)
+    run = _Run(
+        task, parallel, intervals, log, checkpoints, peak_flops_per_second, profile_dir
+    )
     with run.held:
         run.held.enter_context(checkpoints or contextlib.nullcontext())
         # Without it, splitting a key gives other keys.
@@ -166,7 +189,9 @@ def fit(
 
 @dataclasses.dataclass
 class _Run:
-    """The moving parts of `fit`; `tracing` is closed after the trace, `held` at the end."""
+    """The moving parts of `fit`; `tracing` is closed after the trace, `held` at the
+    end.
+    """
 
     task: Task
     parallel: ParallelSteps
@@ -181,13 +206,16 @@ class _Run:
     step: int = 0  # the updates whose results have been read
     evaluated: bool = False  # whether the evaluation due at `step` has been made
     saved_step: int | None = None
-    stopping: bool = False  # whether this process, or any of several, has been told to stop
+    # whether this process, or any of several, has been told to stop
+    stopping: bool = False
     sums: MetricSums = dataclasses.field(default_factory=MetricSums)
     clock: float = 0.0  # when the results of the last dispatch came in
     step_seconds: float = 0.0
     evaluation_seconds: float = 0.0
     dispatches: int = 0
-    tracing: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
+    tracing: contextlib.ExitStack = dataclasses.field(
+        default_factory=contextlib.ExitStack
+    )
     held: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
 
     def start(self, key: jax.Array) -> None:
@@ -204,18 +232,21 @@ class _Run:
             if found is None:
                 # The first checkpoint is on disk before the second one is due.
                 behind = max((record["step"] for record in self.log.records), default=0)
-                if self.checkpoints and behind > 2 * self.intervals.steps_per_checkpoint:
+                if (
+                    self.checkpoints
+                    and behind > 2 * self.intervals.steps_per_checkpoint
+                ):
                     raise CheckpointError(
-                        f"metrics.jsonl goes on to step {behind}, but there is no checkpoint in"
-                        f" {self.checkpoints.directory}"
+                        f"metrics.jsonl goes on to step {behind}, but there is no"
+                        f" checkpoint in {self.checkpoints.directory}"
                     )
                 return None
             step, state, extra = found
             if len(self.log.records) < extra["records"]:
                 raise CheckpointError(
-                    f"metrics.jsonl has {len(self.log.records)} lines of this training, but"
-                    f" checkpoint {step} was saved after {extra['records']}: lines are lost, or the"
-                    " checkpoints are those of another results_dir"
+                    f"metrics.jsonl has {len(self.log.records)} lines of this training,"
+                    f" but checkpoint {step} was saved after {extra['records']}: lines"
+                    " are lost, or the checkpoints are those of another results_dir"
                 )
             return {"step": step, **extra}
 
@@ -229,7 +260,9 @@ class _Run:
         self.state = self.parallel.start(step_key, state)
 
     def go_on(self) -> None:
-        """Runs to the last step; if the log asks to stop, saves and raises StopRequested."""
+        """Runs to the last step; if the log asks to stop, saves and raises
+        StopRequested.
+        """
         due = self.intervals.is_due
         while True:
             if due("evaluation", self.step) and not self.evaluated:
@@ -241,11 +274,15 @@ class _Run:
             if self.step == self.intervals.steps and self.evaluated:
                 return
             if stopping:
-                raise StopRequested(f"stopped at step {self.step}; the same command resumes")
+                raise StopRequested(
+                    f"stopped at step {self.step}; the same command resumes"
+                )
             self.train(self.intervals.next_due(self.step, "evaluation", "checkpoint"))
 
     def stop_requested(self) -> bool:
-        """Whether to stop; several processes go by what the last dispatch told all of them."""
+        """Whether to stop; several processes go by what the last dispatch told all of
+        them.
+        """
         if self.parallel.process_count == 1:
             self.stopping = self.stopping or self.log.stop_requested()
         return self.stopping
@@ -255,7 +292,8 @@ class _Run:
         self.phase("training" if self.dispatches else "compiling")
         issued = self.step
         in_flight: collections.deque = collections.deque()
-        # On accelerators the next dispatch is under way while the sums of this one are read.
+        # On accelerators the next dispatch is under way while the sums of this one are
+        # read.
         ahead = 0 if self.parallel.on_cpu else 1
         batch = None
         self.clock = time.perf_counter()
@@ -284,9 +322,13 @@ class _Run:
         """The batches of the dispatch after `step`, on their way to the devices."""
         started = time.perf_counter()
         if self.stream is None:
-            stream = self.parallel.open_train(self.order_seed, step, self.intervals.steps - step)
+            stream = self.parallel.open_train(
+                self.order_seed, step, self.intervals.steps - step
+            )
             self.stream = self.held.enter_context(contextlib.closing(stream))
-        batches = [next(self.stream) for _ in range(step, self.intervals.dispatch_end(step))]
+        batches = [
+            next(self.stream) for _ in range(step, self.intervals.dispatch_end(step))
+        ]
         self.sums.input_wait_seconds += time.perf_counter() - started
         return self.parallel.place(batches)
 
@@ -300,7 +342,9 @@ class _Run:
         self.sums.add(self.step + 1, sums)
         each = seconds / (end - self.step)
         # A running mean over about ten dispatches.
-        self.step_seconds = 0.9 * self.step_seconds + 0.1 * each if self.step_seconds else each
+        self.step_seconds = (
+            0.9 * self.step_seconds + 0.1 * each if self.step_seconds else each
+        )
         self.step, self.evaluated = end, False
         if self.intervals.is_due("log", end):
             flops = self.task.flops_per_example
@@ -316,12 +360,14 @@ class _Run:
         started, test_examples = time.perf_counter(), self.task.data.test_examples
 
         def should_stop(examples):
-            # Before the first step, only this evaluation tells how long the run will take:
-            # training on an image takes three times as long as evaluating it.
+            # Before the first step, only this evaluation tells how long the run will
+            # take: training on an image takes three times as long as evaluating it.
             if examples and not self.step_seconds:
                 seconds = time.perf_counter() - started - self.parallel.compile_seconds
                 step_seconds = 3 * seconds / examples * self.parallel.batch_examples
-                left = self.seconds_left(step_seconds, seconds / examples * test_examples)
+                left = self.seconds_left(
+                    step_seconds, seconds / examples * test_examples
+                )
                 self.log.progress(self.step, None, left)
             return self.stop_requested()
 
@@ -329,19 +375,27 @@ class _Run:
         if sums is None:
             return
         if sums["examples"] != test_examples:
-            raise RuntimeError(f"evaluated {sums['examples']:.0f} examples of {test_examples}")
+            raise RuntimeError(
+                f"evaluated {sums['examples']:.0f} examples of {test_examples}"
+            )
         compile_seconds = self.take_compile_seconds()
         self.evaluation_seconds = time.perf_counter() - started - compile_seconds
         times = self.evaluation_seconds, compile_seconds
-        self.log.append(evaluation_record(self.step, self.epochs, sums, *times, self.task.top_k))
+        self.log.append(
+            evaluation_record(self.step, self.epochs, sums, *times, self.task.top_k)
+        )
         self.evaluated = True
 
     def seconds_left(self, step_seconds: float, evaluation_seconds: float) -> float:
-        """Estimated time to the end of the run, given how long a step and an evaluation take."""
+        """Estimated time to the end of the run, given how long a step and an evaluation
+        take.
+        """
         intervals = self.intervals
         evaluations = -(-intervals.steps // intervals.steps_per_evaluation)
         evaluations -= self.step // intervals.steps_per_evaluation
-        return (intervals.steps - self.step) * step_seconds + evaluations * evaluation_seconds
+        return (
+            intervals.steps - self.step
+        ) * step_seconds + evaluations * evaluation_seconds
 
     @property
     def epochs(self) -> float:

@@ -1,8 +1,10 @@
-"""Training with several processes: joining, checking agreement, and sharing what process 0 read.
+"""Training with several processes: joining, checking agreement, and sharing what
+process 0 read.
 
-Process 0 writes records and checkpoints and sends the others what it restored, so no other process
-needs access to that storage. If one process is lost, the others end, too: those that wait for it in
-a collective get an error, and JAX aborts the rest after `HEARTBEAT_TIMEOUT_SECONDS` of silence.
+Process 0 writes records and checkpoints and sends the others what it restored, so no
+other process needs access to that storage. If one process is lost, the others end, too:
+those that wait for it in a collective get an error, and JAX aborts the rest after
+`HEARTBEAT_TIMEOUT_SECONDS` of silence.
 """
 
 import json
@@ -17,14 +19,19 @@ from jax.experimental import multihost_utils
 
 from identity_matters import runs
 
-HEARTBEAT_TIMEOUT_SECONDS = 30  # slow storage blocks a process for much less; JAX's default is 100
-START_TIMEOUT_SECONDS = 300  # how long processes wait for one another; also JAX's default
-# JAX would abort with a C++ stack trace, so its own timeout is this much longer than ours.
+# slow storage blocks a process for much less; JAX's default is 100
+HEARTBEAT_TIMEOUT_SECONDS = 30
+# how long processes wait for one another; also JAX's default
+START_TIMEOUT_SECONDS = 300
+# JAX would abort with a C++ stack trace, so its own timeout is this much longer than
+# ours.
 _ABORT_SECONDS = 60
 
 
 class Process0Error(Exception):
-    """Process 0 failed while the others waited for it; the message repeats its error."""
+    """Process 0 failed while the others waited for it; the message repeats its
+    error.
+    """
 
 
 def initialize(
@@ -36,13 +43,18 @@ def initialize(
 ) -> None:
     """Joins the other processes; must come before anything that touches devices.
 
-    JAX detects the cluster on Cloud TPU, SLURM, Open MPI and Kubernetes. Anywhere else, pass the
-    "HOST:PORT" of process 0, the number of processes and the index of this one, from 0. Raises
-    ValueError if the three do not fit together, the address is not HOST:PORT, JAX detects no
-    cluster, or a process does not join in time. Then exit within a minute, or JAX aborts.
+    JAX detects the cluster on Cloud TPU, SLURM, Open MPI and Kubernetes. Anywhere else,
+    pass the "HOST:PORT" of process 0, the number of processes and the index of this
+    one, from 0. Raises ValueError if the three do not fit together, the address is not
+    HOST:PORT, JAX detects no cluster, or a process does not join in time. Then exit
+    within a minute, or JAX aborts.
     """
-    if coordinator_address is not None and not re.fullmatch(r".+:\d+", coordinator_address):
-        raise ValueError(f"coordinator_address must be HOST:PORT, got {coordinator_address!r}")
+    if coordinator_address is not None and not re.fullmatch(
+        r".+:\d+", coordinator_address
+    ):
+        raise ValueError(
+            f"coordinator_address must be HOST:PORT, got {coordinator_address!r}"
+        )
     failures = []
 
     def join():
@@ -57,7 +69,8 @@ def initialize(
         except Exception as error:
             failures.append(runs.first_line(error))
 
-    # In a second thread, so that this one handles signals and times out before JAX aborts.
+    # In a second thread, so that this one handles signals and times out before JAX
+    # aborts.
     joining = threading.Thread(target=join, daemon=True)
     joining.start()
     joining.join(start_timeout_seconds)
@@ -86,8 +99,9 @@ def gather(value: Any) -> list:
 def check_agreement(values: dict, error: Exception | None = None) -> None:
     """Raises ValueError, in all processes, unless `values` are the same in all of them.
 
-    Values are JSON-able; those of `runs.PLACE_SETTINGS` may differ. An `error` in one process makes
-    all of them raise, and the message names that process. A process alone raises `error` itself.
+    Values are JSON-able; those of `runs.PLACE_SETTINGS` may differ. An `error` in one
+    process makes all of them raise, and the message names that process. A process alone
+    raises `error` itself.
     """
     gathered = gather({"values": values, "error": error and runs.first_line(error)})
     if error is not None and len(gathered) == 1:
@@ -96,14 +110,20 @@ def check_agreement(values: dict, error: Exception | None = None) -> None:
         if other["error"] is not None:
             raise ValueError(f"process {index}: {other['error']}")
     for index, other in enumerate(gathered):
-        for name, (first, own) in runs.differences(gathered[0]["values"], other["values"]).items():
-            raise ValueError(f"process {index} has {name}={own!r}, process 0 has {name}={first!r}")
+        for name, (first, own) in runs.differences(
+            gathered[0]["values"], other["values"]
+        ).items():
+            raise ValueError(
+                f"process {index} has {name}={own!r}, process 0 has {name}={first!r}"
+            )
 
 
 def on_process_0(function: Callable[[], Any]) -> Any:
-    """Calls ``function()`` in process 0 only; returns its JSON-able result in all processes.
+    """Calls ``function()`` in process 0 only; returns its JSON-able result in all
+    processes.
 
-    If it fails, process 0 raises the original error, and the others raise Process0Error.
+    If it fails, process 0 raises the original error, and the others raise
+    Process0Error.
     """
     outcome, failure = None, None
     if is_process_0():
@@ -121,7 +141,9 @@ def on_process_0(function: Callable[[], Any]) -> Any:
 
 
 def arrays_from_process_0(tree: Any) -> Any:
-    """Broadcasts the arrays of process 0, bit for bit; the others pass equal shapes and dtypes."""
+    """Broadcasts the arrays of process 0, bit for bit; the others pass equal shapes and
+    dtypes.
+    """
     if jax.process_count() == 1:
         return tree
 

@@ -1,8 +1,9 @@
 """A flax module as text that a checkpoint can hold, and the module again.
 
-The text names the class and its fields, so a net can be loaded without the code that made it. It is
-read without running anything that it says: fields are Python literals, and the class must be a flax
-module of this package or of a module that the reader has imported already.
+The text names the class and its fields, so a net can be loaded without the code that
+made it. It is read without running anything that it says: fields are Python literals,
+and the class must be a flax module of this package or of a module that the reader has
+imported already.
 """
 
 import ast
@@ -26,11 +27,13 @@ def check_is_linen(net: Any) -> None:
     if isinstance(net, nn.Module):
         return
     if isinstance(net, type):
-        raise ValueError(f"net must be an instance, got the class {net.__name__} itself")
+        raise ValueError(
+            f"net must be an instance, got the class {net.__name__} itself"
+        )
     if any(parent.__module__.startswith("flax.nnx") for parent in type(net).__mro__):
         raise ValueError(
-            f"net must be a flax.linen.Module, got {type(net).__name__}, which is of flax.nnx: it"
-            " holds its own variables, and these functions pass them in"
+            f"net must be a flax.linen.Module, got {type(net).__name__}, which is of"
+            " flax.nnx: it holds its own variables, and these functions pass them in"
         )
     raise ValueError(f"net must be a flax.linen.Module, got {type(net).__name__}")
 
@@ -38,7 +41,8 @@ def check_is_linen(net: Any) -> None:
 def describe(net: nn.Module) -> dict:
     """{"class": "MODULE:NAME", "fields": {name: literal}}, JSON-able.
 
-    "fields" is None if a field is no literal, as a function is; then `make` needs the net itself.
+    "fields" is None if a field is no literal, as a function is; then `make` needs the
+    net itself.
     """
     kind = type(net)
     literals = {
@@ -62,38 +66,51 @@ def make(description: dict, net: nn.Module | None = None) -> nn.Module:
         here = describe(net)
         if here != description:
             raise NetUnknownError(
-                f"net must be the one that was saved, {_text(description)}, got {_text(here)}"
+                f"net must be the one that was saved, {_text(description)}, got"
+                f" {_text(here)}"
             )
         return net
     module_name, _, class_name = description["class"].partition(":")
     advice = "pass the same net as net=..."
     if description["fields"] is None:
         raise NetUnknownError(
-            f"the net, a {class_name} of {module_name}, has a field that cannot be stored: {advice}"
+            f"the net, a {class_name} of {module_name}, has a field that cannot be"
+            f" stored: {advice}"
         )
     if module_name.partition(".")[0] == _PACKAGE:
         try:
             importlib.import_module(module_name)
         except ImportError:
-            raise NetUnknownError(f"this version has no module {module_name}: {advice}") from None
+            raise NetUnknownError(
+                f"this version has no module {module_name}: {advice}"
+            ) from None
     found: Any = sys.modules.get(module_name)
     if found is None:
         raise NetUnknownError(
-            f"the net is a {class_name} of {module_name}: import that module first, or {advice}"
+            f"the net is a {class_name} of {module_name}: import that module first, or"
+            f" {advice}"
         )
     for part in class_name.split("."):
         found = getattr(found, part, None)
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise NetUnknownError(f"{module_name} has no flax module {class_name} here: {advice}")
-    fields = {name: ast.literal_eval(text) for name, text in description["fields"].items()}
+        raise NetUnknownError(
+            f"{module_name} has no flax module {class_name} here: {advice}"
+        )
+    fields = {
+        name: ast.literal_eval(text) for name, text in description["fields"].items()
+    }
     try:
         return found(**fields)
     except (TypeError, ValueError) as error:
-        raise NetUnknownError(f"{class_name} is another class here ({error}): {advice}") from None
+        raise NetUnknownError(
+            f"{class_name} is another class here ({error}): {advice}"
+        ) from None
 
 
 def _literal(value: Any) -> str | None:
-    """`value` as text that `ast.literal_eval` reads back, or None if there is no such text."""
+    """`value` as text that `ast.literal_eval` reads back, or None if there is no such
+    text.
+    """
     text = repr(value)
     try:
         same = ast.literal_eval(text)
@@ -106,4 +123,5 @@ def _text(description: dict) -> str:
     class_name = description["class"].partition(":")[2]
     if description["fields"] is None:
         return f"a {class_name}"
-    return f"{class_name}({', '.join(f'{n}={v}' for n, v in description['fields'].items())})"
+    fields = (f"{name}={value}" for name, value in description["fields"].items())
+    return f"{class_name}({', '.join(fields)})"

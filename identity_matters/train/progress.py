@@ -1,4 +1,6 @@
-"""What a training shows while it runs: a bar on a terminal, short lines, and the time left."""
+"""What a training shows while it runs: a bar on a terminal, short lines, and the time
+left.
+"""
 
 import contextlib
 import sys
@@ -38,7 +40,9 @@ def short_line(record: dict, steps: int, seconds_left: float | None = None) -> s
     >>> short_line(record, 200, 173.4)
     'step 20/200: loss 2.28, 222 images/s, 2:53 left'
     """
-    shown = [text.format(record[name]) for name, text in _SHOWN.items() if name in record]
+    shown = [
+        text.format(record[name]) for name, text in _SHOWN.items() if name in record
+    ]
     if seconds_left is not None and record["step"] < steps:
         shown.append(f"{duration(seconds_left)} left")
     return f"step {record['step']}/{steps}: {', '.join(shown)}"
@@ -84,7 +88,9 @@ class Progress(contextlib.AbstractContextManager):
         if self._bar is None:
             # None: hidden unless standard error is a terminal.
             disable = True if self._hidden else None
-            self._bar = tqdm.tqdm(disable=disable, total=steps, initial=step, unit="step")
+            self._bar = tqdm.tqdm(
+                disable=disable, total=steps, initial=step, unit="step"
+            )
         self._bar.set_description(f"{self._label}{name}")
 
     def progress(self, step: int, loss: float | None, seconds_left: float) -> None:
@@ -98,7 +104,9 @@ class Progress(contextlib.AbstractContextManager):
         self._bar.update(step - self._bar.n)
 
     def line(self, record: dict) -> str:
-        """The `short_line` of a record of this training; what is new in it goes beside the bar."""
+        """The `short_line` of a record of this training; what is new in it goes beside
+        the bar.
+        """
         if "test_error_percent" in record:
             self._shown["test error"] = f"{record['test_error_percent']:.2f} %"
         if "images_per_second" in record:
@@ -111,12 +119,16 @@ class Progress(contextlib.AbstractContextManager):
 
 
 class ProgressLog(Log, contextlib.AbstractContextManager):
-    """Keeps the records in memory; if `verbose`, shows the bar and a line for each record."""
+    """Keeps the records in memory; if `verbose`, shows the bar and a line for each
+    record.
+    """
 
     def __init__(self, verbose: bool) -> None:
         super().__init__()
         write = _print_at_once if verbose else _discard
-        self._progress = Progress(hidden=not verbose, write=write, beside_bar=sys.stdout)
+        self._progress = Progress(
+            hidden=not verbose, write=write, beside_bar=sys.stdout
+        )
 
     def append(self, record: dict) -> None:
         super().append(record)

@@ -1,7 +1,8 @@
-"""The task, the optimizer, what one device computes in a step, and the records made of its sums.
+"""The task, the optimizer, what one device computes in a step, and the records made of
+its sums.
 
-An update, a dispatch and an evaluation are pure functions, which `parallel` maps over devices.
-docs/metrics.md explains the records. The training state is one dict:
+An update, a dispatch and an evaluation are pure functions, which `parallel` maps over
+devices. docs/metrics.md explains the records. The training state is one dict:
 
 * ``step``         i32[], updates made so far
 * ``params``       trained parameters, float32
@@ -25,9 +26,11 @@ from identity_matters.batches import Drawn, Examples, example_keys
 from identity_matters.checks import check_whole, real_number
 from identity_matters.train.checkpoint import COLLECTIONS
 
-# The mapped axis; nets with statistics of the whole batch, such as batch norm, average over it.
+# The mapped axis; nets with statistics of the whole batch, such as batch norm, average
+# over it.
 AXIS_NAME = "devices"
-# Which leaves the penalty is on -> whether a leaf of this name and number of axes is one of them.
+# Which leaves the penalty is on -> whether a leaf of this name and number of axes is
+# one of them.
 DECAYED = {
     "convolutions": lambda name, ndim: name == "kernel" and ndim == 4,
     "kernels": lambda name, ndim: name == "kernel",
@@ -36,7 +39,8 @@ DECAYED = {
 
 
 def classification(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Cross entropy, f32[n], and whether the largest logit, the first of several, is another's.
+    """Cross entropy, f32[n], and whether the largest logit, the first of several, is
+    another's.
 
     logits: f32[n, k]; labels: i32[n].
     """
@@ -45,7 +49,9 @@ def classification(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax
 
 
 def regression(outputs: jax.Array, labels: jax.Array) -> tuple[jax.Array, None]:
-    """``||y - yhat||^2``, f32[n], for outputs and labels f32[n, k]; nothing counts as an error."""
+    """``||y - yhat||^2``, f32[n], for outputs and labels f32[n, k]; nothing counts as
+    an error.
+    """
     return jnp.sum((outputs - labels) ** 2, axis=-1), None
 
 
@@ -53,14 +59,15 @@ def regression(outputs: jax.Array, labels: jax.Array) -> tuple[jax.Array, None]:
 class Task:
     """A classification or regression problem as pure functions and data.
 
-    Of the variables, only "params" are trained; a collection that the net lacks is an empty dict.
-    `apply` takes one key per example and returns logits f32[n, k] and intermediates:
-    "residual_ratio", f32[blocks, n], and "batch_stats", the new running statistics. A net that
-    averages over the whole batch does so over AXIS_NAME.
+    Of the variables, only "params" are trained; a collection that the net lacks is an
+    empty dict. `apply` takes one key per example and returns logits f32[n, k] and
+    intermediates: "residual_ratio", f32[blocks, n], and "batch_stats", the new running
+    statistics. A net that averages over the whole batch does so over AXIS_NAME.
     """
 
     init: Callable  # (key) -> {"params": ..., "fixed": ..., "batch_stats": ...}
-    apply: Callable  # (variables, x: f32[n, ...], *, train, keys=None) -> (logits, intermediates)
+    # (variables, x: f32[n, ...], *, train, keys=None) -> (logits, intermediates)
+    apply: Callable
     train_input: Callable  # (images, keys[n]) -> f32[n, ...]
     eval_input: Callable  # (images) -> f32[n, ...]
     data: Examples
@@ -68,8 +75,10 @@ class Task:
     schedule: Callable  # (step) -> f32[], for the log
     flops_per_example: float  # floating-point operations to train on one example
     top_k: int = 0  # see `evaluation_step`
-    compare: Callable = classification  # (outputs, labels) -> (losses f32[n], errors or None)
-    unrolled_on_cpu: bool = True  # the steps of a dispatch; convolutions need it, see `parallel`
+    # (outputs, labels) -> (losses f32[n], errors or None)
+    compare: Callable = classification
+    # the steps of a dispatch; convolutions need it, see `parallel`
+    unrolled_on_cpu: bool = True
 
 
 def learning_rate_schedule(
@@ -83,22 +92,27 @@ def learning_rate_schedule(
 ) -> optax.Schedule:
     """The learning rate of each update, built from optax's schedules.
 
-    The paper (section 4) has the one below; the other schedules and the warm-up are our additions.
+    The paper (section 4) has the one below; the other schedules and the warm-up are our
+    additions.
 
     >>> rate = learning_rate_schedule(
-    ...     schedule="step", learning_rate=0.05, steps=60_000, boundary_steps=(30_000, 50_000)
+    ...     schedule="step",
+    ...     learning_rate=0.05,
+    ...     steps=60_000,
+    ...     boundary_steps=(30_000, 50_000),
     ... )
     >>> [round(float(rate(step)), 6) for step in (0, 29_999, 30_000, 50_000)]
     [0.05, 0.05, 0.005, 0.0005]
 
-    The first updates take 1/warmup_steps, 2/warmup_steps, ... of `learning_rate`. Then "step"
-    multiplies the rate by `decay_factor` at each of `boundary_steps`, "cosine" decays along half
-    a cosine to 0 after the last of the `steps`, and "constant" keeps the rate.
-    Boundaries count from the start of the run and ascend from above `warmup_steps`. Those at or
-    past `steps` are allowed, so that a run can be cut short.
+    The first updates take 1/warmup_steps, 2/warmup_steps, ... of `learning_rate`. Then
+    "step" multiplies the rate by `decay_factor` at each of `boundary_steps`, "cosine"
+    decays along half a cosine to 0 after the last of the `steps`, and "constant" keeps
+    the rate. Boundaries count from the start of the run and ascend from above
+    `warmup_steps`. Those at or past `steps` are allowed, so that a run can be cut
+    short.
 
-    Returns ``schedule(step: i32[]) -> f32[]``, where `step` counts the updates before this one.
-    Raises ValueError for an invalid argument, with its value.
+    Returns ``schedule(step: i32[]) -> f32[]``, where `step` counts the updates before
+    this one. Raises ValueError for an invalid argument, with its value.
     """
     learning_rate = real_number("learning_rate", learning_rate)
     decay_factor = real_number("decay_factor", decay_factor)
@@ -108,24 +122,32 @@ def learning_rate_schedule(
     schedules: dict[str, Callable[[], optax.Schedule]] = {
         # A joined schedule counts steps from its own start.
         "step": lambda: optax.piecewise_constant_schedule(
-            learning_rate, {step - warmup_steps: decay_factor for step in boundary_steps}
+            learning_rate,
+            {step - warmup_steps: decay_factor for step in boundary_steps},
         ),
         "cosine": lambda: optax.cosine_decay_schedule(learning_rate, falling_steps),
         "constant": lambda: optax.constant_schedule(learning_rate),
     }
     if schedule not in schedules:
-        raise ValueError(f"schedule must be one of {', '.join(schedules)}, got {schedule!r}")
+        raise ValueError(
+            f"schedule must be one of {', '.join(schedules)}, got {schedule!r}"
+        )
     if not learning_rate > 0:
         raise ValueError(f"learning_rate must be above 0, got {learning_rate}")
     if not warmup_steps < steps:
-        raise ValueError(f"warmup_steps must be from 0 to below steps={steps}, got {warmup_steps}")
+        raise ValueError(
+            f"warmup_steps must be from 0 to below steps={steps}, got {warmup_steps}"
+        )
     if not 0 < decay_factor <= 1:
-        raise ValueError(f"decay_factor must be above 0 and at most 1, got {decay_factor}")
+        raise ValueError(
+            f"decay_factor must be above 0 and at most 1, got {decay_factor}"
+        )
     ascend = all(a < b for a, b in itertools.pairwise((warmup_steps, *boundary_steps)))
     if boundary_steps and (schedule != "step" or not ascend):
         raise ValueError(
             "boundary_steps belong to the schedule 'step' and must ascend from above"
-            f" warmup_steps={warmup_steps}, got {tuple(boundary_steps)} for {schedule!r}"
+            f" warmup_steps={warmup_steps}, got {tuple(boundary_steps)} for"
+            f" {schedule!r}"
         )
     after = schedules[schedule]()
     if not warmup_steps:
@@ -143,31 +165,39 @@ def momentum_sgd(
     weight_decay: float,
     decayed: str = "convolutions",
 ) -> optax.GradientTransformation:
-    """The update ``g = gradient + weight_decay * w; v = momentum * v + g; w = w - rate * v``.
+    """The update ``g = gradient + weight_decay * w; v = momentum * v + g; w = w - rate
+    * v``.
 
-    As in TensorFlow's MomentumOptimizer, the rate, ``schedule(step)``, multiplies the velocity but
-    is not part of it, so a change of rate acts at once. With `nesterov` the step is along
-    ``g + momentum * v``. Weight decay is not decoupled: it goes through the momentum. The paper
-    (section 4) has momentum 0.9 and weight decay 1e-4 on convolution weights.
+    As in TensorFlow's MomentumOptimizer, the rate, ``schedule(step)``, multiplies the
+    velocity but is not part of it, so a change of rate acts at once. With `nesterov`
+    the step is along ``g + momentum * v``. Weight decay is not decoupled: it goes
+    through the momentum. The paper (section 4) has momentum 0.9 and weight decay 1e-4
+    on convolution weights.
 
-    `decayed` says which weights decay: "convolutions" (4-D leaves named kernel), "kernels" (all
-    leaves named kernel) or "all". Raises ValueError for an invalid argument, with its value; the
-    optimizer itself raises it if `weight_decay` is above 0 and no parameter decays.
+    `decayed` says which weights decay: "convolutions" (4-D leaves named kernel),
+    "kernels" (all leaves named kernel) or "all". Raises ValueError for an invalid
+    argument, with its value; the optimizer itself raises it if `weight_decay` is above
+    0 and no parameter decays.
     """
     for name, value in (("momentum", momentum), ("weight_decay", weight_decay)):
         if not 0 <= real_number(name, value) < 1:
             raise ValueError(f"{name} must be 0 or more and below 1, got {value}")
     if decayed not in DECAYED:
-        raise ValueError(f"decayed must be one of {', '.join(DECAYED)}, got {decayed!r}")
+        raise ValueError(
+            f"decayed must be one of {', '.join(DECAYED)}, got {decayed!r}"
+        )
 
     def is_decayed(params):
         mask = jax.tree_util.tree_map_with_path(
-            lambda path, leaf: DECAYED[decayed](getattr(path[-1], "key", None), leaf.ndim), params
+            lambda path, leaf: DECAYED[decayed](
+                getattr(path[-1], "key", None), leaf.ndim
+            ),
+            params,
         )
         if not any(jax.tree.leaves(mask)):
             raise ValueError(
-                f"decayed={decayed!r} names no parameter to decay: choose another, or set"
-                " weight_decay to 0"
+                f"decayed={decayed!r} names no parameter to decay: choose another, or"
+                " set weight_decay to 0"
             )
         return mask
 
@@ -186,19 +216,24 @@ def initial_state(variables: dict, optimizer: optax.GradientTransformation) -> d
     }
 
 
-def training_step(task: Task, state: dict, batch: dict, key: jax.Array) -> tuple[dict, dict]:
+def training_step(
+    task: Task, state: dict, batch: dict, key: jax.Array
+) -> tuple[dict, dict]:
     """One update: ``(state, sums)``.
 
-    A batch is {"images": [n, ...], "labels": i32[n], "indices": i32[n], "epochs": i32[n]}, an equal
-    share for each device of AXIS_NAME. The randomness of an example depends on `key`, its epoch and
-    its index alone. The loss is the mean of `task.compare` over the whole batch, without the
-    penalty. Where the data are `Drawn`, the batch has no images and labels yet.
+    A batch is {"images": [n, ...], "labels": i32[n], "indices": i32[n], "epochs":
+    i32[n]}, an equal share for each device of AXIS_NAME. The randomness of an example
+    depends on `key`, its epoch and its index alone. The loss is the mean of
+    `task.compare` over the whole batch, without the penalty. Where the data are
+    `Drawn`, the batch has no images and labels yet.
 
-    `sums`, of the whole batch, holds loss f32[] (summed over examples), errors i32[] (of a
-    classification), examples i32[], gradient_norm f32[] (of the mean loss) and learning_rate f32[].
+    `sums`, of the whole batch, holds loss f32[] (summed over examples), errors i32[]
+    (of a classification), examples i32[], gradient_norm f32[] (of the mean loss) and
+    learning_rate f32[].
     """
     augmentation_keys, dropout_keys = (
-        example_keys(one, batch["epochs"], batch["indices"]) for one in jax.random.split(key)
+        example_keys(one, batch["epochs"], batch["indices"])
+        for one in jax.random.split(key)
     )
     if isinstance(task.data, Drawn):
         batch = {**batch, **task.data.draw(augmentation_keys)}
@@ -214,13 +249,15 @@ def training_step(task: Task, state: dict, batch: dict, key: jax.Array) -> tuple
     differentiate = jax.value_and_grad(loss_of, has_aux=True)
     (loss, (counts, batch_stats)), gradient = differentiate(state["params"])
     gradient = jax.lax.pmean(gradient, AXIS_NAME)
-    updates, opt_state = task.optimizer.update(gradient, state["opt_state"], state["params"])
+    updates, opt_state = task.optimizer.update(
+        gradient, state["opt_state"], state["params"]
+    )
     new_state = {
         "step": state["step"] + 1,
         "params": optax.apply_updates(state["params"], updates),
         "fixed": state["fixed"],
-        # If the net averages over devices, these are equal on all of them already; if it does not,
-        # the devices would drift apart without this mean.
+        # If the net averages over devices, these are equal on all of them already; if
+        # it does not, the devices would drift apart without this mean.
         "batch_stats": jax.lax.pmean(batch_stats, AXIS_NAME),
         "opt_state": opt_state,
     }
@@ -237,14 +274,17 @@ def dispatch(
 ) -> tuple[dict, dict]:
     """Many steps in one program, in a loop that `unroll` unrolls: ``(state, sums)``.
 
-    `resident` stays on the device: {"key"} and, for `Arrays`, the training split. `batches` are
-    [steps, n, ...] by name, without what is resident; `stop`, bool[], is whether this process wants
-    to stop. `sums` has those of `training_step`, each [steps], and "stop", whether any wants to.
+    `resident` stays on the device: {"key"} and, for `Arrays`, the training split.
+    `batches` are [steps, n, ...] by name, without what is resident; `stop`, bool[], is
+    whether this process wants to stop. `sums` has those of `training_step`, each
+    [steps], and "stop", whether any wants to.
     """
 
     def one_step(state, batch):
         if "images" in resident:
-            taken = {name: resident[name][batch["indices"]] for name in ("images", "labels")}
+            taken = {
+                name: resident[name][batch["indices"]] for name in ("images", "labels")
+            }
             batch = {**batch, **taken}
         return training_step(task, state, batch, resident["key"])
 
@@ -259,12 +299,13 @@ def dispatch(
 
 
 def evaluation_step(task: Task, state: dict, batch: dict) -> dict:
-    """The sums of one batch {"images", "labels": i32[n] or f32[n, k], "is_real": bool[n]}.
+    """The sums of one batch {"images", "labels": i32[n] or f32[n, k], "is_real":
+    bool[n]}.
 
-    They cover the examples with `is_real`, on all devices of AXIS_NAME: loss f32[], errors i32[]
-    (of a classification), examples i32[], and the net's residual_ratio f32[blocks]; if
-    `task.top_k` is above 0, also top_k_errors i32[], the examples whose label is not among the
-    `top_k` largest logits. Ties go to the first, as in `argmax`.
+    They cover the examples with `is_real`, on all devices of AXIS_NAME: loss f32[],
+    errors i32[] (of a classification), examples i32[], and the net's residual_ratio
+    f32[blocks]; if `task.top_k` is above 0, also top_k_errors i32[], the examples whose
+    label is not among the `top_k` largest logits. Ties go to the first, as in `argmax`.
     """
     labels, is_real = batch["labels"], batch["is_real"]
     x = task.eval_input(batch["images"])
@@ -287,7 +328,9 @@ def evaluation_step(task: Task, state: dict, batch: dict) -> dict:
 
 
 class NonFiniteError(Exception):
-    """The run has diverged: `metric` is NaN or infinite in update `step`, or evaluated after it."""
+    """The run has diverged: `metric` is NaN or infinite in update `step`, or evaluated
+    after it.
+    """
 
     def __init__(self, step: int, metric: str, value: float):
         super().__init__(f"{metric} is {value} at step {step}")
@@ -302,7 +345,9 @@ class NonFiniteError(Exception):
 
 @dataclasses.dataclass
 class MetricSums:
-    """Metrics since the last train record; saved in checkpoints. A regression has no errors."""
+    """Metrics since the last train record; saved in checkpoints. A regression has no
+    errors.
+    """
 
     loss: float = 0.0
     errors: int | None = None
@@ -314,7 +359,9 @@ class MetricSums:
     compile_seconds: float = 0.0
 
     def add(self, first_step: int, sums: dict) -> None:
-        """Adds the sums of one `dispatch`; NonFiniteError if a loss or a gradient is not finite."""
+        """Adds the sums of one `dispatch`; NonFiniteError if a loss or a gradient is
+        not finite.
+        """
         for i, loss in enumerate(sums["loss"]):
             self.gradient_norm = float(sums["gradient_norm"][i])
             NonFiniteError.check(first_step + i, "loss", loss)
@@ -325,8 +372,12 @@ class MetricSums:
             self.examples += int(sums["examples"][i])
             self.learning_rate = float(sums["learning_rate"][i])
 
-    def record(self, step: int, epoch: float, flops_per_example: float, peak: float | None) -> dict:
-        """The train record; `peak`, if known, is the operations per second of all devices."""
+    def record(
+        self, step: int, epoch: float, flops_per_example: float, peak: float | None
+    ) -> dict:
+        """The train record; `peak`, if known, is the operations per second of all
+        devices.
+        """
         images_per_second = self.examples / self.seconds
         flops_per_second = images_per_second * flops_per_example
         errors = {}
@@ -342,8 +393,11 @@ class MetricSums:
             "gradient_norm": self.gradient_norm,
             "images_per_second": images_per_second,
             "model_flops_per_second": flops_per_second,
-            "utilization_percent": None if peak is None else 100 * flops_per_second / peak,
-            # An upper bound on idle time: the devices may have been busy while the host waited.
+            "utilization_percent": (
+                None if peak is None else 100 * flops_per_second / peak
+            ),
+            # An upper bound on idle time: the devices may have been busy while the host
+            # waited.
             "input_wait_percent": 100 * self.input_wait_seconds / self.seconds,
             "seconds": self.seconds,
             "compile_seconds": self.compile_seconds,
@@ -351,9 +405,16 @@ class MetricSums:
 
 
 def evaluation_record(
-    step: int, epoch: float, sums: dict, seconds: float, compile_seconds: float, top_k: int = 0
+    step: int,
+    epoch: float,
+    sums: dict,
+    seconds: float,
+    compile_seconds: float,
+    top_k: int = 0,
 ) -> dict:
-    """The record of an evaluation, from its sums; NonFiniteError if the loss is not finite."""
+    """The record of an evaluation, from its sums; NonFiniteError if the loss is not
+    finite.
+    """
     examples = int(sums["examples"])
     loss = float(sums["loss"]) / examples
     NonFiniteError.check(step, "test_loss", loss)
@@ -364,7 +425,10 @@ def evaluation_record(
         "step": step,
         "epoch": epoch,
         "test_loss": loss,
-        **{name: 100 * int(sums[counted]) / examples for name, counted in errors.items()},
+        **{
+            name: 100 * int(sums[counted]) / examples
+            for name, counted in errors.items()
+        },
         "test_examples": examples,
         "residual_ratio": (sums["residual_ratio"] / examples).tolist(),
         "seconds": seconds,

@@ -1,7 +1,9 @@
-"""A trained net that can be applied to new images: net, variables and preprocessing in one object.
+"""A trained net that can be applied to new images: net, variables and preprocessing in
+one object.
 
-Variables alone do not say how images must be normalised before the net sees them, and with another
-normalisation a net gives labels that look like labels and are wrong. So the three stay together.
+Variables alone do not say how images must be normalised before the net sees them, and
+with another normalisation a net gives labels that look like labels and are wrong. So
+the three stay together.
 """
 
 import dataclasses
@@ -33,7 +35,8 @@ from identity_matters.train.checkpoint import (
 )
 
 BATCH_EXAMPLES = 1000
-SHIPPED = pathlib.Path(__file__).parent / "shipped"  # a directory for each net, by its name
+# a directory for each net, by its name
+SHIPPED = pathlib.Path(__file__).parent / "shipped"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,8 +44,8 @@ class TrainedNet:
     """A net with its variables, and the preprocessing that it was trained with.
 
     Attributes:
-      net: a flax module, called as ``net(x, train=...)``; it returns logits f32[n, k], or a tuple
-        that starts with them.
+      net: a flax module, called as ``net(x, train=...)``; it returns logits f32[n, k],
+        or a tuple that starts with them.
       variables: its collections by name, as from `train` or `load_variables`.
       preprocessing: from the raw images that the methods take to the inputs of the net.
 
@@ -56,26 +59,34 @@ class TrainedNet:
     def __post_init__(self):
         if not isinstance(self.preprocessing, Preprocessing):
             raise ValueError(
-                "preprocessing must be an identity_matters.preprocessing.Preprocessing, got"
+                "preprocessing must be an"
+                " identity_matters.preprocessing.Preprocessing, got"
                 f" {type(self.preprocessing).__name__}"
             )
         count_classes(self.net, self.variables, self.preprocessing.image_shape)
 
-    def predict(self, images: Any, *, batch_examples: int = BATCH_EXAMPLES) -> np.ndarray:
-        """The labels of raw images, i64[n]: the first of the largest logits, as `evaluate` counts.
+    def predict(
+        self, images: Any, *, batch_examples: int = BATCH_EXAMPLES
+    ) -> np.ndarray:
+        """The labels of raw images, i64[n]: the first of the largest logits, as
+        `evaluate` counts.
 
         Args, Raises: see `logits`.
         """
         return self.logits(images, batch_examples=batch_examples).argmax(axis=1)
 
-    def logits(self, images: Any, *, batch_examples: int = BATCH_EXAMPLES) -> np.ndarray:
+    def logits(
+        self, images: Any, *, batch_examples: int = BATCH_EXAMPLES
+    ) -> np.ndarray:
         """The logits of raw images, f32[n, k].
 
         Args:
-          images: [n, ...], of the dtype and shape of the training's, see `preprocessing`.
+          images: [n, ...], of the dtype and shape of the training's, see
+            `preprocessing`.
           batch_examples: how many images are computed at a time.
         Raises:
-          ValueError: other images (see `Preprocessing.check_images`), or logits that are NaN.
+          ValueError: other images (see `Preprocessing.check_images`), or logits that
+            are NaN.
         """
         check_whole("batch_examples", batch_examples)
         raw = self.preprocessing.check_images("images", images)
@@ -84,12 +95,18 @@ class TrainedNet:
         for start in range(0, len(raw), size):
             batch = raw[start : start + size]
             # Of the size of the others, so that one program computes all of them.
-            padded = np.concatenate([batch, np.repeat(batch[-1:], size - len(batch), axis=0)])
-            parts.append(np.asarray(self._logits(self._on_device, padded))[: len(batch)])
+            padded = np.concatenate(
+                [batch, np.repeat(batch[-1:], size - len(batch), axis=0)]
+            )
+            parts.append(
+                np.asarray(self._logits(self._on_device, padded))[: len(batch)]
+            )
         found = np.concatenate(parts)
         if np.isnan(found).any():
             first = int(np.argwhere(np.isnan(found))[0, 0])
-            raise ValueError(f"the net gives NaN for images[{first}]: its variables are not usable")
+            raise ValueError(
+                f"the net gives NaN for images[{first}]: its variables are not usable"
+            )
         return found
 
     def evaluate(
@@ -101,16 +118,20 @@ class TrainedNet:
           images: see `logits`.
           labels: int[n], from 0, each less than the number of logits.
         Returns:
-          {"examples": n, "errors": how many labels `predict` misses, "error_percent": of n,
-          "loss": the mean cross entropy}.
+          {"examples": n, "errors": how many labels `predict` misses, "error_percent":
+          of n, "loss": the mean cross entropy}.
         Raises:
           ValueError: as `logits` does, and for other labels.
         """
         logits = self.logits(images, batch_examples=batch_examples)
-        truth = whole_labels("labels", labels, examples=len(logits), classes=logits.shape[1])
+        truth = whole_labels(
+            "labels", labels, examples=len(logits), classes=logits.shape[1]
+        )
         errors = int((logits.argmax(axis=1) != truth).sum())
         wide = logits.astype(np.float64)
-        losses = scipy.special.logsumexp(wide, axis=1) - wide[np.arange(len(wide)), truth]
+        losses = (
+            scipy.special.logsumexp(wide, axis=1) - wide[np.arange(len(wide)), truth]
+        )
         return {
             "examples": len(truth),
             "errors": errors,
@@ -120,8 +141,12 @@ class TrainedNet:
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Saves all three for `load`; raises as `save_variables` does."""
-        belongs_to = NetAndPreprocessing(net_source.describe(self.net), self.preprocessing)
-        write_variables(Checkpoints(directory, settings={}, belongs_to=belongs_to), self.variables)
+        belongs_to = NetAndPreprocessing(
+            net_source.describe(self.net), self.preprocessing
+        )
+        write_variables(
+            Checkpoints(directory, settings={}, belongs_to=belongs_to), self.variables
+        )
 
     @functools.cached_property
     def _on_device(self) -> dict:
@@ -129,7 +154,8 @@ class TrainedNet:
 
     @functools.cached_property
     def _logits(self):
-        # Not jitted as a function of the net: one with a list in a field cannot be hashed.
+        # Not jitted as a function of the net: one with a list in a field cannot be
+        # hashed.
         def logits(variables, images):
             x = self.preprocessing.eval_input(images)
             return apply(self.net, variables, x, train=False)[0].astype(jnp.float32)
@@ -143,32 +169,39 @@ def load(
     net: nn.Module | None = None,
     preprocessing: Preprocessing | None = None,
 ) -> TrainedNet:
-    """The net that `TrainedNet.save`, or a training of an experiment, has left in `directory`.
+    """The net that `TrainedNet.save`, or a training of an experiment, has left in
+    `directory`.
 
     Args:
-      directory: of the checkpoints; a leading ``~`` is your home. Or a name of `shipped_nets`, if
-        there is no such directory.
-      net: needed if its class is not of this package and has not been imported, or if a field of it
-        cannot be stored.
+      directory: of the checkpoints; a leading ``~`` is your home. Or a name of
+        `shipped_nets`, if there is no such directory.
+      net: needed if its class is not of this package and has not been imported, or if a
+        field of it cannot be stored.
       preprocessing: needed if the checkpoint holds none, and only then.
     Raises:
-      CheckpointError: there is no checkpoint, it is damaged, or it holds variables alone.
+      CheckpointError: there is no checkpoint, it is damaged, or it holds variables
+        alone.
       net_source.NetUnknownError: the net cannot be made, or `net` is another one.
     """
     try:
         saved = read_saved(_find(directory))
     except MissingCheckpointError as error:
         names = ", ".join(shipped_nets()) or "none"
-        raise MissingCheckpointError(f"{error}; the nets that come by name are: {names}") from None
+        raise MissingCheckpointError(
+            f"{error}; the nets that come by name are: {names}"
+        ) from None
     if saved.belongs_to is not None:
         if preprocessing is not None:
-            raise CheckpointError(f"{directory} holds a preprocessing already: leave out yours")
+            raise CheckpointError(
+                f"{directory} holds a preprocessing already: leave out yours"
+            )
         made = net_source.make(saved.belongs_to.net, net)
         return TrainedNet(made, saved.variables, saved.belongs_to.preprocessing)
     if net is None or preprocessing is None:
         raise CheckpointError(
-            f"{directory} holds variables without their net and preprocessing: pass net=... and"
-            " preprocessing=..., or, for a run of an experiment, use experiments.images.train.load"
+            f"{directory} holds variables without their net and preprocessing: pass"
+            " net=... and preprocessing=..., or, for a run of an experiment, use"
+            " experiments.images.train.load"
         )
     return TrainedNet(net, saved.variables, preprocessing)
 
@@ -189,26 +222,34 @@ def _find(directory: str | os.PathLike[str]) -> str:
 def count_classes(net: nn.Module, variables: dict, image_shape: tuple[int, ...]) -> int:
     """The number k of logits that the net gives for inputs f32[n, *image_shape].
 
-    Raises ValueError, in one line, if `net` is no flax.linen.Module, if it cannot take such inputs
-    with these variables, or if its outputs are not logits [n, k].
+    Raises ValueError, in one line, if `net` is no flax.linen.Module, if it cannot take
+    such inputs with these variables, or if its outputs are not logits [n, k].
     """
     net_source.check_is_linen(net)
     if not isinstance(variables, dict | flax.core.FrozenDict):
         raise ValueError(f"variables must be a dict, got {type(variables).__name__}")
-    given, unboxed = (jax.tree.structure(tree) for tree in (variables, nn.meta.unbox(variables)))
+    given, unboxed = (
+        jax.tree.structure(tree) for tree in (variables, nn.meta.unbox(variables))
+    )
     if str(given) != str(unboxed):
-        raise ValueError("variables are boxed with metadata: unbox them by flax.linen.meta.unbox")
+        raise ValueError(
+            "variables are boxed with metadata: unbox them by flax.linen.meta.unbox"
+        )
     shown = f"[{', '.join(map(str, ('n', *image_shape)))}]"
     example = jax.ShapeDtypeStruct((2, *image_shape), jnp.float32)
     try:
-        logits, _ = jax.eval_shape(lambda v, x: apply(net, v, x, train=False), variables, example)
+        logits, _ = jax.eval_shape(
+            lambda v, x: apply(net, v, x, train=False), variables, example
+        )
     except (TypeError, ValueError, AttributeError, flax.errors.FlaxError) as error:
         raise ValueError(
-            f"the net, with these variables, cannot take images {shown} (examples first, channels"
-            f" last): {runs.first_line(error)}"
+            f"the net, with these variables, cannot take images {shown} (examples"
+            f" first, channels last): {runs.first_line(error)}"
         ) from error
     if getattr(logits, "ndim", None) != 2 or len(logits) != 2:
-        raise ValueError(f"the net must give logits [n, k], got {getattr(logits, 'shape', logits)}")
+        raise ValueError(
+            f"the net must give logits [n, k], got {getattr(logits, 'shape', logits)}"
+        )
     return logits.shape[1]
 
 
@@ -216,22 +257,37 @@ def whole_labels(name: str, labels: Any, *, examples: int, classes: int) -> np.n
     """A user's argument `name` as i64[examples]; ValueError for any other labels."""
     found = plain_array(name, labels)
     if found.shape != (examples,):
-        raise ValueError(f"{name} must be int[{examples}], one of each image, got {found.shape}")
+        raise ValueError(
+            f"{name} must be int[{examples}], one of each image, got {found.shape}"
+        )
     if not np.issubdtype(found.dtype, np.integer):
-        raise ValueError(f"{name} must be whole numbers from 0, got dtype {found.dtype}")
+        raise ValueError(
+            f"{name} must be whole numbers from 0, got dtype {found.dtype}"
+        )
     least, largest = int(found.min()), int(found.max())
     if least < 0 or largest >= classes:
-        raise ValueError(f"{name} must be from 0 to {classes - 1}, got {least} to {largest}")
+        raise ValueError(
+            f"{name} must be from 0 to {classes - 1}, got {least} to {largest}"
+        )
     return found.astype(np.int64)
 
 
 def apply(
-    net: nn.Module, variables: Any, x: Any, *, train: bool, keys: jax.Array | None = None
+    net: nn.Module,
+    variables: Any,
+    x: Any,
+    *,
+    train: bool,
+    keys: jax.Array | None = None,
 ) -> tuple[jax.Array, dict]:
     """Logits, and what `step.Task.apply` returns beside them, of any flax module."""
-    arguments: dict[str, Any] = {"train": train, "mutable": ["batch_stats"] if train else []}
+    arguments: dict[str, Any] = {
+        "train": train,
+        "mutable": ["batch_stats"] if train else [],
+    }
     if train:
-        # The nets of this suite take one dropout key per example, other flax modules a single rng.
+        # The nets of this suite take one dropout key per example, other flax modules a
+        # single rng.
         takes_keys = "keys" in inspect.signature(type(net).__call__).parameters
         assert keys is not None
         arguments |= {"keys": keys} if takes_keys else {"rngs": {"dropout": keys[0]}}

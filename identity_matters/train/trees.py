@@ -1,8 +1,8 @@
 """Nested variables as a flat dict of named arrays and a JSON-able skeleton, and back.
 
-A checkpoint holds arrays by name and text. The skeleton is that of the containers: with it the same
-dicts, lists and tuples come back, with the same keys. What would come back as something else is
-refused before anything is written.
+A checkpoint holds arrays by name and text. The skeleton is that of the containers: with
+it the same dicts, lists and tuples come back, with the same keys. What would come back
+as something else is refused before anything is written.
 """
 
 import urllib.parse
@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# These come back as what they are; other containers and subclasses would lose something.
+# These come back as what they are; other containers and subclasses would lose
+# something.
 _MAPPINGS = {"dict": dict, "FrozenDict": flax.core.FrozenDict}
 _SEQUENCES = {"list": list, "tuple": tuple}
 _ARRAYS = (np.ndarray, np.memmap)
-# Kinds of NumPy's own numbers, and the names of those of ml_dtypes that can be written. Long
-# doubles mean something else on another platform.
+# Kinds of NumPy's own numbers, and the names of those of ml_dtypes that can be written.
+# Long doubles mean something else on another platform.
 _KINDS = "biufc"
 _LONG = (np.longdouble, np.clongdouble)
 _SMALL = (
@@ -33,15 +34,18 @@ _SMALL = (
 
 
 class NotStorableError(ValueError):
-    """A tree holds something that would not come back as it is; the message names it."""
+    """A tree holds something that would not come back as it is; the message names
+    it.
+    """
 
 
 def split(tree: Any) -> tuple[Any, dict[str, Any]]:
-    """(skeleton, arrays by name) of nested dicts, FrozenDicts, lists and tuples of arrays.
+    """(skeleton, arrays by name) of nested dicts, FrozenDicts, lists and tuples of
+    arrays.
 
-    A skeleton is JSON-able: the name of an array; null for None; or a dict of one item, from the
-    kind of the container to its parts, [[key, skeleton], ...] of mappings and [skeleton, ...] of
-    sequences.
+    A skeleton is JSON-able: the name of an array; null for None; or a dict of one item,
+    from the kind of the container to its parts, [[key, skeleton], ...] of mappings and
+    [skeleton, ...] of sequences.
 
     >>> skeleton, arrays = split({"kernel": np.ones(2), "more": [np.zeros(1)]})
     >>> skeleton
@@ -49,8 +53,9 @@ def split(tree: Any) -> tuple[Any, dict[str, Any]]:
     >>> sorted(arrays)
     ['kernel', 'more.0']
 
-    Raises NotStorableError, before anything is copied, for other containers, keys that are neither
-    text nor whole numbers, and leaves that are no NumPy or JAX arrays of numbers.
+    Raises NotStorableError, before anything is copied, for other containers, keys that
+    are neither text nor whole numbers, and leaves that are no NumPy or JAX arrays of
+    numbers.
     """
     arrays: dict[str, Any] = {}
     return _split(tree, (), arrays), arrays
@@ -69,7 +74,8 @@ def join(skeleton: Any, arrays: dict[str, Any]) -> Any:
 
 
 def names(tree: Any) -> dict[str, Any]:
-    """The leaves of any pytree by name, such as "params.stem.kernel", in the order of the tree.
+    """The leaves of any pytree by name, such as "params.stem.kernel", in the order of
+    the tree.
 
     They are the names that `split` gives to the same leaves.
     """
@@ -88,10 +94,14 @@ def _split(tree: Any, path: tuple, arrays: dict[str, Any]) -> Any:
     for kind, mapping in _MAPPINGS.items():
         if type(tree) is mapping:
             _check_keys(tree, path)
-            return {kind: [[key, _split(tree[key], (*path, key), arrays)] for key in tree]}
+            return {
+                kind: [[key, _split(tree[key], (*path, key), arrays)] for key in tree]
+            }
     for kind, sequence in _SEQUENCES.items():
         if type(tree) is sequence:
-            return {kind: [_split(part, (*path, i), arrays) for i, part in enumerate(tree)]}
+            return {
+                kind: [_split(part, (*path, i), arrays) for i, part in enumerate(tree)]
+            }
     _check_leaf(tree, path)
     arrays[name(path)] = tree
     return name(path)
@@ -102,28 +112,35 @@ def _check_keys(mapping: Any, path: tuple) -> None:
     if not (kinds <= {str} or kinds <= {int}):
         odd = next(key for key in mapping if type(key) is not str)
         raise NotStorableError(
-            f"the keys of {_where(path)} must all be text or all whole numbers, got {odd!r}"
+            f"the keys of {_where(path)} must all be text or all whole numbers, got"
+            f" {odd!r}"
         )
     for key in mapping:
         try:
             str(key).encode()
         except UnicodeEncodeError:
-            raise NotStorableError(f"the key {key!r} of {_where(path)} is not valid text") from None
+            raise NotStorableError(
+                f"the key {key!r} of {_where(path)} is not valid text"
+            ) from None
 
 
 def _check_leaf(leaf: Any, path: tuple) -> None:
     kind = type(leaf).__name__
     if not (type(leaf) in _ARRAYS or isinstance(leaf, jax.Array | np.generic)):
         raise NotStorableError(
-            f"{_where(path)} is a {kind}, which would not come back as such: only dicts, lists and"
-            " tuples of NumPy or JAX arrays can be saved"
+            f"{_where(path)} is a {kind}, which would not come back as such: only"
+            " dicts, lists and tuples of NumPy or JAX arrays can be saved"
         )
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        raise NotStorableError(f"{_where(path)} is a random key: save jax.random.key_data of it")
+        raise NotStorableError(
+            f"{_where(path)} is a random key: save jax.random.key_data of it"
+        )
     dtype = np.dtype(leaf.dtype)
     of_numpy = dtype.kind in _KINDS and dtype not in _LONG
     if not of_numpy and dtype.name not in _SMALL:
-        raise NotStorableError(f"{_where(path)} has dtype {dtype}, which cannot be saved")
+        raise NotStorableError(
+            f"{_where(path)} has dtype {dtype}, which cannot be saved"
+        )
     if not dtype.isnative:
         raise NotStorableError(
             f"{_where(path)} has dtype {dtype.str}, whose byte order is not this"
@@ -136,7 +153,9 @@ def _where(path: tuple) -> str:
 
 
 def _quoted(key: Any) -> str:
-    """The key with its dots, per cents and characters beyond ASCII as "%..."; "%" if empty."""
+    """The key with its dots, per cents and characters beyond ASCII as "%..."; "%" if
+    empty.
+    """
     if key == "":
         return "%"
     return urllib.parse.quote(str(key), safe=" !#$&'()*+,:;=?@[]~/").replace(".", "%2E")

@@ -1,4 +1,5 @@
-"""Theorem 2.1 has nothing to do with it: a toy that sums its trials, for the tests of `run`.
+"""Theorem 2.1 has nothing to do with it: a toy that sums its trials, for the tests of
+`run`.
 
 Command: python -m tests.toy.experiment
 """
@@ -21,9 +22,14 @@ _SHORT = {"values": (1,), "scale": "reduced"}
 get_config = configs({"plain": {}, "short": _SHORT, "slow": _SLOW}, _COMMON)
 
 
-def trials(variant: str, values: tuple, pause_seconds: float, action: str) -> list[dict]:
+def trials(
+    variant: str, values: tuple, pause_seconds: float, action: str
+) -> list[dict]:
     """One trial for each number."""
-    return [{"value": value, "pause_seconds": pause_seconds, "action": action} for value in values]
+    return [
+        {"value": value, "pause_seconds": pause_seconds, "action": action}
+        for value in values
+    ]
 
 
 def build(value: int, pause_seconds: float, action: str) -> dict:
@@ -50,7 +56,9 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     return run.Verdict("theorem-2-1", {"sum_of_squares": total}, "holds")
 
 
-EXPERIMENT = run.Experiment("toy", trials, measure, verdict, build, signed=("pause_seconds",))
+EXPERIMENT = run.Experiment(
+    "toy", trials, measure, verdict, build, signed=("pause_seconds",)
+)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

@@ -1,15 +1,25 @@
-"""Figures of gradient descent on linear nets: when it converges, over depth, and with noise."""
+"""Figures of gradient descent on linear nets: when it converges, over depth, and with
+noise.
+"""
 
 import statistics
 from collections.abc import Iterator
 
 from identity_matters.report import figures as fig
-from identity_matters.report.figures import COLOURS, curve, curves, panels, series, split
+from identity_matters.report.figures import (
+    COLOURS,
+    curve,
+    curves,
+    panels,
+    series,
+    split,
+)
 from identity_matters.runs import Run
 
 # Certificates against the truth, and times to escape (experiments/convergence.py)
 
-# The largest (f(0) - C) / sigma for the certificates V4, V1 and V3 of docs/theory/convergence.md.
+# The largest (f(0) - C) / sigma for the certificates V4, V1 and V3 of
+# docs/theory/convergence.md.
 _CERTIFIED = {
     "certified, descent": (1 / 18, "-."),
     "certified, flow": (1 / 10, "--"),
@@ -30,17 +40,28 @@ def draw_inside(points: fig.Points, canvas: fig.Canvas) -> None:
     nets = series(points, "depth width", lambda net: f"l = {net[0]}, d = {net[1]}")
     curves(axes, nets, "excess_over_sigma", "converged_percent")
     for label, (threshold, style) in _CERTIFIED.items():
-        axes.axvline(threshold, color="black", linestyle=style, linewidth=1, label=label)
-    axes.set(xscale="log", xlabel="(f(0) − C) / σ_min(Σ)", ylabel="converged from zero, %")
+        axes.axvline(
+            threshold, color="black", linestyle=style, linewidth=1, label=label
+        )
+    axes.set(
+        xscale="log", xlabel="(f(0) − C) / σ_min(Σ)", ylabel="converged from zero, %"
+    )
     canvas.legend(loc="outside lower center", ncols=4, fontsize=8)
 
 
 def escape_points(run: Run) -> Iterator[dict]:
-    """One row for each scalar target of `_ESCAPED`, depth and noise: medians over the draws."""
+    """One row for each scalar target of `_ESCAPED`, depth and noise: medians over the
+    draws.
+    """
     for record in fig.of_kind(run, "escape", "question"):
-        for entry in record["by_noise"] if record["target"] in [[r] for r in _ESCAPED] else ():
-            # A draw that was not run, because it would take too long, counts as max_updates.
-            measured = entry["measured_updates"] + [record["max_updates"]] * entry["not_run"]
+        for entry in (
+            record["by_noise"] if record["target"] in [[r] for r in _ESCAPED] else ()
+        ):
+            # A draw that was not run, because it would take too long, counts as
+            # max_updates.
+            measured = (
+                entry["measured_updates"] + [record["max_updates"]] * entry["not_run"]
+            )
             yield {
                 "target": record["target"][0],
                 "depth": record["depth"],
@@ -57,7 +78,14 @@ def draw_escape(points: fig.Points, canvas: fig.Canvas) -> None:
         for style, rows in series(own, "noise", "noise {:g}".format):
             for name, line in (("predicted", "-"), ("measured", "o")):
                 label = f"{name}, {style['label']}"
-                curve(axes, rows, "depth", f"{name}_updates", line, **style | {"label": label})
+                curve(
+                    axes,
+                    rows,
+                    "depth",
+                    f"{name}_updates",
+                    line,
+                    **style | {"label": label},
+                )
 
 
 # Training over depth, stuck targets, and noise (experiments/linear_training.py)
@@ -74,7 +102,10 @@ _STARTS = {
     "last_layer_minus_identity": "last layer at −I",
     "factorization": "beside the factorization",
 }
-_TARGETS = {"plane": "two eigenvalues −1, det R > 0", "negative": "one eigenvalue < 0, det R < 0"}
+_TARGETS = {
+    "plane": "two eigenvalues −1, det R > 0",
+    "negative": "one eigenvalue < 0, det R < 0",
+}
 
 
 def depth_points(run: Run) -> list[dict]:
@@ -86,15 +117,21 @@ def depth_points(run: Run) -> list[dict]:
 @fig.figure("linear_training", "depth", depth_points)
 def draw_depth(points: fig.Points, canvas: fig.Canvas) -> None:
     gradient, updates = canvas.subplots(1, 2)
-    for (style, rows), marker in zip(series(points, "network", _NETWORKS), "oxs", strict=False):
+    for (style, rows), marker in zip(
+        series(points, "network", _NETWORKS), "oxs", strict=False
+    ):
         trained = [row for row in rows if row["converged"]]
         # Some gradients are exactly 0 in float64.
-        curve(gradient, rows, "depth", "start_gradient_norm", marker, floor=1e-20, **style)
+        curve(
+            gradient, rows, "depth", "start_gradient_norm", marker, floor=1e-20, **style
+        )
         curve(updates, trained, "depth", "updates", marker, **style)
     depths = [point["depth"] for point in points]
     for axes in (gradient, updates):
         axes.set_xscale("log", base=2)
-        axes.set(yscale="log", xlabel="depth l", xlim=(min(depths) / 1.3, max(depths) * 1.3))
+        axes.set(
+            yscale="log", xlabel="depth l", xlim=(min(depths) / 1.3, max(depths) * 1.3)
+        )
     gradient.set_ylabel("norm of the gradient at the start (bottom: 1e-20 or less)")
     updates.set_ylabel("updates to the tolerance")
     gradient.legend(loc=(0.02, 0.1), fontsize=7)
@@ -132,12 +169,16 @@ def draw_norm(points: fig.Points, canvas: fig.Canvas) -> None:
 
 
 def stuck_points(run: Run) -> list[dict]:
-    """One row for each point of the curves of the first repeat, with the widest Gaussian maps."""
+    """One row for each point of the curves of the first repeat, with the widest
+    Gaussian maps.
+    """
     if run.variant != "stuck_targets":
         return []
     records = [record for record in run.records if record["repeat"] == 0]
     widest = max(record["width"] for record in records)
-    shown = [r for r in records if r["start"] != "gaussian_maps" or r["width"] == widest]
+    shown = [
+        r for r in records if r["start"] != "gaussian_maps" or r["width"] == widest
+    ]
     lists = "updates=curve_updates excess_risk=curve_excess_risk"
     return fig.rows(shown, f"target start width predicted_stall_excess_risk {lists}")
 
@@ -161,7 +202,9 @@ def draw_stuck(points: fig.Points, canvas: fig.Canvas) -> None:
 
 
 def noise_points(run: Run) -> list[dict]:
-    """One row for each draw; if it did not converge, its updates are those until it stopped."""
+    """One row for each draw; if it did not converge, its updates are those until it
+    stopped.
+    """
     names = "target depth noise_std=noise_stds updates converged"
     return fig.rows(run.records, names) if run.variant == "noise" else []
 
@@ -180,4 +223,6 @@ def draw_noise(points: fig.Points, canvas: fig.Canvas) -> None:
                 rows = [{**row, "place": row["noise_std"] * shift} for row in rows]
                 label = style["label"] + ("" if converged else ", not reached")
                 marker = "." if converged else "x"
-                fig.scatter(axes, rows, "place", "updates", marker, **style | {"label": label})
+                fig.scatter(
+                    axes, rows, "place", "updates", marker, **style | {"label": label}
+                )

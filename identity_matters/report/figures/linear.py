@@ -8,7 +8,15 @@ import numpy as np
 from matplotlib.lines import Line2D
 
 from identity_matters.report import figures as fig
-from identity_matters.report.figures import Looks, curve, curves, of_kind, panels, series, split
+from identity_matters.report.figures import (
+    Looks,
+    curve,
+    curves,
+    of_kind,
+    panels,
+    series,
+    split,
+)
 from identity_matters.runs import Run
 
 # Factorizations (experiments/factorization.py)
@@ -38,12 +46,16 @@ _OF_PATHS = {
 
 
 def norm_points(run: Run) -> Iterator[dict]:
-    """l |||A||| at the largest depth, by every method and bound, for the strongest targets."""
+    """l |||A||| at the largest depth, by every method and bound, for the strongest
+    targets.
+    """
     strongest = max((record.get("strength", 0) for record in run.records), default=0)
     for record in run.records if run.variant in _PANELS else ():
         if record.get("strength", 0) == strongest and record["rows"]:
             row = max(record["rows"], key=lambda row: row["depth"])
-            norms = row["depth_times_norms"] | {b: row["depth"] * row[b] for b in _BOUND_STYLES}
+            norms = row["depth_times_norms"] | {
+                b: row["depth"] * row[b] for b in _BOUND_STYLES
+            }
             same = {"dimension": record["dimension"], "depth_layers": row["depth"]}
             for name, norm in norms.items():
                 yield {**same, "curve": name, "depth_times_norm": norm}
@@ -60,11 +72,15 @@ def draw_norms(points: fig.Points, canvas: fig.Canvas) -> None:
             rows = [point for point in own if point["curve"] == bound]
             curve(axes, rows, *names, line, color="0.2", linewidth=1.0, label=label)
         # Hollow markers, so that equal norms of other methods show through.
-        curves(axes, series(own, "curve", _METHODS), *names, "o", markerfacecolor="none")
+        curves(
+            axes, series(own, "curve", _METHODS), *names, "o", markerfacecolor="none"
+        )
 
 
 def gap_points(run: Run) -> Iterator[dict]:
-    """The largest excess of |||A||| over a lower bound in (0, 1), over the depths that have one."""
+    """The largest excess of |||A||| over a lower bound in (0, 1), over the depths that
+    have one.
+    """
     largest: dict[tuple[int, str], float] = {}
     for record in run.records:
         for row in record["rows"]:
@@ -80,29 +96,51 @@ def gap_points(run: Run) -> Iterator[dict]:
 
 @fig.figure("factorization", "gap", gap_points)
 def draw_gaps(points: fig.Points, canvas: fig.Canvas) -> None:
-    variants = {name: name.replace("_", " ") for name in sorted(split(points, "variant"))}
-    # Each variant has a marker and a colour; when the markers repeat, the lines are dashed.
-    lines = (marker + line for line in itertools.cycle(("-", "--")) for marker in "osv^Dx*")
+    variants = {
+        name: name.replace("_", " ") for name in sorted(split(points, "variant"))
+    }
+    # Each variant has a marker and a colour; when the markers repeat, the lines are
+    # dashed.
+    lines = (
+        marker + line for line in itertools.cycle(("-", "--")) for marker in "osv^Dx*"
+    )
     styles = dict(zip(variants.values(), lines, strict=False))
-    for axes, own in panels(canvas, points, "method", "{} factorization".format, legend=4):
+    for axes, own in panels(
+        canvas, points, "method", "{} factorization".format, legend=4
+    ):
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:.0f}")
         # An optimum up to rounding has excess 0, which a logarithmic axis cannot show.
         axes.set_yscale("symlog", linthresh=0.01)
-        axes.set(ylim=(0, 100), xlabel="dimension d", ylabel="excess over the lower bound, percent")
+        axes.set(
+            ylim=(0, 100),
+            xlabel="dimension d",
+            ylabel="excess over the lower bound, percent",
+        )
         for style, rows in series(own, "variant", variants):
-            curve(axes, rows, "dimension", "excess_percent", styles[style["label"]], **style)
+            curve(
+                axes,
+                rows,
+                "dimension",
+                "excess_percent",
+                styles[style["label"]],
+                **style,
+            )
 
 
 def shortest_points(run: Run) -> Iterator[dict]:
-    """The excess of the best |||A||| over F4 of docs/theory/factorization.md; over F4 with F10."""
+    """The excess of the best |||A||| over F4 of docs/theory/factorization.md; over F4
+    with F10.
+    """
     for target, record in enumerate(run.records if run.variant in _OF_PATHS else ()):
         for row, bound in itertools.product(record["rows"], _BOUNDS_OF_PATHS):
             yield {
                 "dimension": record["dimension"],
                 "target": target,
                 "bound": bound,
-                "excess_percent": 100 * (row["norms"][row["best_method"]] / row[bound] - 1),
+                "excess_percent": (
+                    100 * (row["norms"][row["best_method"]] / row[bound] - 1)
+                ),
             }
 
 
@@ -113,8 +151,16 @@ def draw_shortest(points: fig.Points, canvas: fig.Canvas) -> None:
         axes.set(ylim=(0, 100), ylabel="excess of the shortest path, percent")
         axes.set_xlabel("target, by dimension")
         targets = sorted(split(own, "dimension target seed").items())
-        places = [{**row, "place": at} for at, (_, rows) in enumerate(targets) for row in rows]
-        curves(axes, series(places, "bound", _BOUNDS_OF_PATHS), "place", "excess_percent", "o")
+        places = [
+            {**row, "place": at} for at, (_, rows) in enumerate(targets) for row in rows
+        ]
+        curves(
+            axes,
+            series(places, "bound", _BOUNDS_OF_PATHS),
+            "place",
+            "excess_percent",
+            "o",
+        )
         axes.axhline(2, color="0.2", linewidth=1.0, linestyle="--")
 
 
@@ -155,7 +201,11 @@ def draw_optimum(points: fig.Points, canvas: fig.Canvas) -> None:
 
 
 # Eq. (2.3) in its two printed forms and corrected (experiments/gradient_bound.py)
-_LABELS = {"iclr2017": "printed at ICLR 2017", "v3": "printed in v3", "corrected": "corrected"}
+_LABELS = {
+    "iclr2017": "printed at ICLR 2017",
+    "v3": "printed in v3",
+    "corrected": "corrected",
+}
 _STYLES: Looks = {"iclr2017": ":", "v3": "--", "corrected": "-"}
 
 
@@ -186,7 +236,15 @@ def draw_distribution(points: fig.Points, canvas: fig.Canvas) -> None:
     for style, rows in series(points, "form", _LABELS):
         share = statistics.fmean(row["failures_percent"] for row in rows)
         style["label"] += f": fails at {share:.3g} %"
-        curve(axes, rows, "log10_ratio", "points_percent", "-", drawstyle="steps-mid", **style)
+        curve(
+            axes,
+            rows,
+            "log10_ratio",
+            "points_percent",
+            "-",
+            drawstyle="steps-mid",
+            **style,
+        )
     axes.axvline(0.0, color="black", linestyle="--", linewidth=1)
     axes.set(yscale="log", ylabel="percent of random points per bin")
     ratio = "log10(right-hand side / squared gradient)"
@@ -207,13 +265,16 @@ def draw_tight_family(points: fig.Points, canvas: fig.Canvas) -> None:
     shown = sorted(by_width[min(by_width)], key=lambda point: point["scale"])
     for axes, own in panels(canvas, shown, "scale", "Σ = {:g} I".format):
         axes.set(yscale="log", xlabel="τ", ylabel="right-hand side / squared gradient")
-        # Beyond six decades there is nothing new: the ICLR form goes on as (1-tau)^{-(l-1)}.
+        # Beyond six decades there is nothing new: the ICLR form goes on as
+        # (1-tau)^{-(l-1)}.
         axes.set_ylim(0.1, 1e6)
         for style, some in series(own, "depth", depths):
             for form, rows in split(some, "form").items():
                 curve(axes, rows, "tau", "ratio", _STYLES[form], color=style["color"])
     handles = [Line2D([], [], **style) for style, _ in series(shown, "depth", depths)]
-    handles += [Line2D([], [], color="black", ls=_STYLES[f], label=_LABELS[f]) for f in _LABELS]
+    handles += [
+        Line2D([], [], color="black", ls=_STYLES[f], label=_LABELS[f]) for f in _LABELS
+    ]
     canvas.legend(handles=handles, loc="outside lower center", ncols=4)
 
 
@@ -245,13 +306,20 @@ def draw_wall(points: fig.Points, canvas: fig.Canvas) -> None:
 
 
 def origin_points(run: Run) -> list[dict]:
-    """One row per Hessian eigenvalue at zero weights, for the R farthest from I and least width."""
+    """One row per Hessian eigenvalue at zero weights, for the R farthest from I and
+    least width.
+    """
     by_width = split(of_kind(run, "hessian_at_origin"), "width")
     farthest: list[dict] = []
     for record in by_width[min(by_width)] if by_width else ():
         size = max(net["target_size"] for net in record["nets"])
-        farthest += [record | net for net in record["nets"] if net["target_size"] == size]
-    names = "net width depth target_size gradient_norm hessian_eigenvalue=hessian_eigenvalues"
+        farthest += [
+            record | net for net in record["nets"] if net["target_size"] == size
+        ]
+    names = (
+        "net width depth target_size gradient_norm"
+        " hessian_eigenvalue=hessian_eigenvalues"
+    )
     return fig.rows(farthest, names)
 
 
@@ -260,9 +328,13 @@ def draw_origin(points: fig.Points, canvas: fig.Canvas) -> None:
     spectrum, gradient = canvas.subplots(1, 2)
     nets = {"residual": "residual net", "standard": "standard net"}
     marks = (("o", 0.12), ("x", -0.12))
-    for (style, rows), (marker, offset) in zip(series(points, "net", nets), marks, strict=True):
+    for (style, rows), (marker, offset) in zip(
+        series(points, "net", nets), marks, strict=True
+    ):
         rows = [{**row, "place": row["depth"] + offset} for row in rows]
-        fig.scatter(spectrum, rows, "place", "hessian_eigenvalue", marker, **style, alpha=1.0)
+        fig.scatter(
+            spectrum, rows, "place", "hessian_eigenvalue", marker, **style, alpha=1.0
+        )
         curve(gradient, rows, "place", "gradient_norm", marker, **style)
     spectrum.set(xlabel="depth l", ylabel="eigenvalues of the Hessian at zero weights")
     gradient.set(xlabel="depth l", ylabel="norm of the gradient at zero weights")
@@ -271,12 +343,20 @@ def draw_origin(points: fig.Points, canvas: fig.Canvas) -> None:
 
 
 def negative_determinant_points(run: Run) -> Iterator[dict]:
-    """One row for each ball: the least ||grad f||_F in it, its floor; first R and Sigma only."""
+    """One row for each ball: the least ||grad f||_F in it, its floor; first R and Sigma
+    only.
+    """
     for record in of_kind(run, "negative_determinant"):
         least, floors = record["least_gradient_norms"][0], record["floors"][0]
         for tau, norm, floor in zip(record["taus"], least, floors, strict=True):
             same = fig.pick(record, "width depth")
-            yield {**same, "tau": tau, "room": 1 - tau, "least_gradient_norm": norm, "floor": floor}
+            yield {
+                **same,
+                "tau": tau,
+                "room": 1 - tau,
+                "least_gradient_norm": norm,
+                "floor": floor,
+            }
 
 
 @fig.figure("landscape", "negative_determinant", negative_determinant_points)

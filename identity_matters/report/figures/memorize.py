@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from identity_matters.report import figures as fig
-from identity_matters.report.figures import COLOURS, Looks, curve, curves, of_kind, series, split
+from identity_matters.report.figures import (
+    COLOURS,
+    Looks,
+    curve,
+    curves,
+    of_kind,
+    series,
+    split,
+)
 from identity_matters.runs import Run
 
 _CURVES = {
@@ -19,16 +27,22 @@ _BELOW: Looks = {"loc": "outside lower center", "ncols": 2, "fontsize": 8}
 
 
 def parameter_points(run: Run) -> Iterator[dict]:
-    """One row for each network that was built, certified or not, and the curves at its n and r."""
-    names = "labels method precision width examples block_parameters parameters certified errors"
+    """One row for each network that was built, certified or not, and the curves at its
+    n and r.
+    """
+    names = (
+        "labels method precision width examples block_parameters parameters certified"
+        " errors"
+    )
     for fit in of_kind(run, "fit"):
         n = fit["examples"]
         if "refused" not in fit:
             yield {
                 **fig.pick(fit, names),
                 "theorem_3_2": n * math.log(n) + fit["num_classes"] ** 2,
-                # Two hidden layers of Theta(sqrt n) nodes (arXiv 1810.07770), and O~(sqrt n)
-                # parameters (arXiv 2110.03187), both as stated in the abstracts.
+                # Two hidden layers of Theta(sqrt n) nodes (arXiv 1810.07770), and
+                # O~(sqrt n) parameters (arXiv 2110.03187), both as stated in the
+                # abstracts.
                 "yun_2019": float(n),
                 "vardi_2021": math.sqrt(n),
                 "counting_bound": fit["counting_lower_bound"],
@@ -39,27 +53,57 @@ def parameter_points(run: Run) -> Iterator[dict]:
 def draw_parameters(points: fig.Points, canvas: fig.Canvas) -> None:
     canvas.set_size_inches(7.0, 5.4)
     axes = canvas.subplots()
-    points = sorted(points, key=lambda point: (point["method"], point["precision"], point["width"]))
-    nets = series(points, "method width precision", lambda net: f"{net[0]}, k = {net[1]}, {net[2]}")
+    points = sorted(
+        points, key=lambda point: (point["method"], point["precision"], point["width"])
+    )
+    nets = series(
+        points,
+        "method width precision",
+        lambda net: f"{net[0]}, k = {net[1]}, {net[2]}",
+    )
     for (looks, rows), marker in zip(nets, itertools.cycle("osD^vPX*"), strict=False):
         for certified, own in split(rows, "certified").items():
-            hollow = {"label": f"{looks['label']}, not certified", "markerfacecolor": "none"}
+            hollow = {
+                "label": f"{looks['label']}, not certified",
+                "markerfacecolor": "none",
+            }
             shown = looks if certified else looks | hollow
             curve(axes, own, "examples", "block_parameters", marker, **shown)
     # The theoretical curves belong to the float32 networks.
     single = [point for point in points if point["precision"] == "float32"]
     for name, (label, style) in _CURVES.items():
-        curve(axes, single, "examples", name, style, color="grey", linewidth=1, label=label)
-    axes.set(xscale="log", yscale="log", xlabel="examples n", ylabel="parameters in the blocks")
+        curve(
+            axes,
+            single,
+            "examples",
+            name,
+            style,
+            color="grey",
+            linewidth=1,
+            label=label,
+        )
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="examples n",
+        ylabel="parameters in the blocks",
+    )
     canvas.legend(**_BELOW)
 
 
 def width_points(run: Run) -> Iterator[dict]:
-    """One row for each n and precision: the least widths, and the width of the theorem."""
-    printed = {one["examples"]: one["theorem_width"] for one in of_kind(run, "separation")}
+    """One row for each n and precision: the least widths, and the width of the
+    theorem.
+    """
+    printed = {
+        one["examples"]: one["theorem_width"] for one in of_kind(run, "separation")
+    }
     names = "precision examples least_fitting_width least_certified_width"
     for record in of_kind(run, "minimal_width"):
-        yield {**fig.pick(record, names), "theorem_width": printed.get(record["examples"])}
+        yield {
+            **fig.pick(record, names),
+            "theorem_width": printed.get(record["examples"]),
+        }
 
 
 @fig.figure("memorize", "width", width_points)
@@ -85,7 +129,9 @@ def _by_precision(axes: Any, points: fig.Points, x: str, columns: dict) -> None:
 
 
 def precision_points(run: Run) -> Iterator[dict]:
-    """Error against margin: one row for each network that was run, in each precision."""
+    """Error against margin: one row for each network that was run, in each
+    precision.
+    """
     names = "smallest_margin max_abs_error output_error_bound errors certified"
     for record in of_kind(run, "precision"):
         for name in ("float32", "float64"):
@@ -109,13 +155,22 @@ def draw_precision(points: fig.Points, canvas: fig.Canvas) -> None:
 
 
 def descent_points(run: Run) -> Iterator[dict]:
-    """Errors of SGD over steps, beside those of the network constructed for the same labels."""
+    """Errors of SGD over steps, beside those of the network constructed for the same
+    labels.
+    """
     for record in of_kind(run, "sgd"):
         constructed = 100 * record["constructed"]["errors"] / record["examples"]
         for point in record["curve"]:
             percent = 100 * point["errors"] / record["examples"]
-            errors = {"errors_percent": percent, "constructed_errors_percent": constructed}
-            yield {**fig.pick(record, "examples learning_rate"), "step": point["step"], **errors}
+            errors = {
+                "errors_percent": percent,
+                "constructed_errors_percent": constructed,
+            }
+            yield {
+                **fig.pick(record, "examples learning_rate"),
+                "step": point["step"],
+                **errors,
+            }
 
 
 @fig.figure("memorize", "descent", descent_points)
@@ -130,24 +185,35 @@ def draw_descent(points: fig.Points, canvas: fig.Canvas) -> None:
 
 
 def few_numbers_points(run: Run) -> Iterator[dict]:
-    """One row for each size of the groups whose labels share a word, from trials that set it."""
+    """One row for each size of the groups whose labels share a word, from trials that
+    set it.
+    """
     names = "dataset examples group_points numbers group_numbers certified"
     for record in of_kind(run, "few_numbers"):
         if "word_bits" not in record:
             row = fig.pick(record, f"{names} counting_bound=counting_lower_bound")
             each = ("numbers", "group_numbers", "counting_bound")
-            yield row | {f"{name}_per_example": row[name] / row["examples"] for name in each}
+            yield row | {
+                f"{name}_per_example": row[name] / row["examples"] for name in each
+            }
 
 
 @fig.figure("memorize", "few_numbers", few_numbers_points)
 def draw_few_numbers(points: fig.Points, canvas: fig.Canvas) -> None:
     titles = {"digits": "digits", "cifar10": "CIFAR-10, random labels"}
     for axes, own in fig.panels(canvas, points, "dataset", titles, legend=2):
-        axes.set(yscale="log", xlabel="images per group", ylabel="stored numbers per example")
+        axes.set(
+            yscale="log", xlabel="images per group", ylabel="stored numbers per example"
+        )
         for name, line, colour, label in (
             ("numbers_per_example", "o-", COLOURS[0], "the whole network"),
             ("group_numbers_per_example", "s--", COLOURS[1], "the groups alone"),
-            ("counting_bound_per_example", ":", "black", "counting bound, numbers of 53 bits"),
+            (
+                "counting_bound_per_example",
+                ":",
+                "black",
+                "counting bound, numbers of 53 bits",
+            ),
         ):
             curve(axes, own, "group_points", name, line, color=colour, label=label)
         axes.axhline(1.0, color="grey", linewidth=1, label="one number per example")
@@ -161,11 +227,15 @@ _PARTS = {
 
 
 def floor_points(run: Run) -> Iterator[dict]:
-    """One row for each network: the parts of its stored numbers, for the data set of the run."""
+    """One row for each network: the parts of its stored numbers, for the data set of
+    the run.
+    """
     records = [one for one in of_kind(run, "retrieval") if "refused" not in one]
     if not records:
         return
-    dataset = fig.pick(records[0], "dataset examples counting_bound=counting_lower_bound")
+    dataset = fig.pick(
+        records[0], "dataset examples counting_bound=counting_lower_bound"
+    )
     n, d, r = (records[0][name] for name in ("examples", "features", "num_classes"))
     yield {
         **dataset,
@@ -210,8 +280,12 @@ def draw_floor(points: fig.Points, canvas: fig.Canvas) -> None:
 
 
 def trade_points(run: Run) -> list[dict]:
-    """One row per word size and width: numbers of the network and its groups, and their bound."""
-    records = [record for record in of_kind(run, "few_numbers") if "word_bits" in record]
+    """One row per word size and width: numbers of the network and its groups, and their
+    bound.
+    """
+    records = [
+        record for record in of_kind(run, "few_numbers") if "word_bits" in record
+    ]
     stored = "numbers group_numbers counting_bound=counting_lower_bound"
     return fig.rows(records, f"examples word_bits width group_points {stored}")
 
@@ -219,9 +293,21 @@ def trade_points(run: Run) -> list[dict]:
 @fig.figure("memorize", "trade", trade_points)
 def draw_trade(points: fig.Points, canvas: fig.Canvas) -> None:
     columns = {"numbers": "the whole network", "group_numbers": "the groups alone"}
-    rows = [{**point, "part": part, "stored": point[part]} for part in columns for point in points]
+    rows = [
+        {**point, "part": part, "stored": point[part]}
+        for part in columns
+        for point in points
+    ]
     for axes, own in fig.panels(canvas, rows, "part", columns, legend=2):
         axes.set(xlabel="bits of a number", ylabel="stored numbers")
         curves(axes, series(own, "width", "width {}".format), "word_bits", "stored")
-        curve(axes, own, "word_bits", "counting_bound", ":", color="black", label="counting bound")
+        curve(
+            axes,
+            own,
+            "word_bits",
+            "counting_bound",
+            ":",
+            color="black",
+            label="counting bound",
+        )
         axes.set_ylim(bottom=0)

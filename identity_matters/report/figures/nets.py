@@ -1,4 +1,6 @@
-"""Figures of trained nets: CIFAR (Figure 1, residual ratios), ablations, deep perceptrons."""
+"""Figures of trained nets: CIFAR (Figure 1, residual ratios), ablations, deep
+perceptrons.
+"""
 
 import functools
 from collections.abc import Iterator
@@ -6,7 +8,14 @@ from typing import Any
 
 from identity_matters import paper
 from identity_matters.report import figures as fig
-from identity_matters.report.figures import curve, curves, of_kind, panels, series, split
+from identity_matters.report.figures import (
+    curve,
+    curves,
+    of_kind,
+    panels,
+    series,
+    split,
+)
 from identity_matters.runs import Run
 
 # The nets that ablations compare (experiments/images/ablations.py)
@@ -31,12 +40,20 @@ def draw_ablation(points: fig.Points, canvas: fig.Canvas) -> None:
         panel: f"{panel[0].split('/')[0]}, {panel[1]} convolutions"
         for panel in split(points, "variant convolutions")
     }
-    for axes, own in panels(canvas, points, "variant convolutions", titles, legend=len(nets)):
+    for axes, own in panels(
+        canvas, points, "variant convolutions", titles, legend=len(nets)
+    ):
         axes.set(yscale="log", xlabel="steps", ylabel="training loss")
         curves(axes, series(own, "net", nets), "step", "loss", "-")
 
 
-for _question in ("identity", "initialisation", "projection", "batch_norm", "activation"):
+for _question in (
+    "identity",
+    "initialisation",
+    "projection",
+    "batch_norm",
+    "activation",
+):
     _points = functools.partial(ablation_points, _question)
     fig.figure("ablations", _question, _points)(draw_ablation)
 
@@ -56,15 +73,28 @@ def convergence_points(run: Run) -> Iterator[dict]:
 def draw_convergence(points: fig.Points, canvas: fig.Canvas) -> None:
     for axes, own in panels(canvas, points, "variant", columns=2, legend=2):
         axes.set(xlabel="steps", ylabel="error (percent)")
-        curves(axes, series(own, "kind", _LABELS), "step", "error_percent", "-", linewidth=1)
+        curves(
+            axes,
+            series(own, "kind", _LABELS),
+            "step",
+            "error_percent",
+            "-",
+            linewidth=1,
+        )
         if max(row["step"] for row in own) >= _PLATEAU_STEP:
             label = "the paper's best: about 50,000 steps"
             axes.axvline(_PLATEAU_STEP, color="grey", linestyle=":", label=label)
-        if published := paper.TABLE_2["this paper"].get(own[0]["variant"].split("/")[0]):
+        if published := paper.TABLE_2["this paper"].get(
+            own[0]["variant"].split("/")[0]
+        ):
             label = "the paper's test error"
             axes.axhline(published.value, color="grey", linewidth=0.8, label=label)
             # Beside the left end of the line, where every curve is far above it.
-            where = {"transform": axes.get_yaxis_transform(), "va": "bottom", "fontsize": 8}
+            where = {
+                "transform": axes.get_yaxis_transform(),
+                "va": "bottom",
+                "fontsize": 8,
+            }
             axes.text(0.01, published.value, f"{published.value:g} %", **where)
         axes.set_ylim(0, 100)
 
@@ -81,7 +111,12 @@ def ratio_points(run: Run) -> Iterator[dict]:
 def draw_ratio(points: fig.Points, canvas: fig.Canvas) -> None:
     for axes, own in panels(canvas, points, "variant", columns=2):
         axes.set(yscale="log", xlabel="block", ylabel="mean of ‖h(x)‖ / ‖x‖")
-        curves(axes, series(own, "step", "after {:,} steps".format), "block", "residual_ratio")
+        curves(
+            axes,
+            series(own, "step", "after {:,} steps".format),
+            "block",
+            "residual_ratio",
+        )
         axes.legend()
 
 
@@ -106,9 +141,13 @@ def _labelled(run: Run) -> Iterator[dict]:
 
 
 def trainability_points(run: Run) -> list[dict]:
-    """One row for each net: its loss, its error, and the effective dimension at its start."""
+    """One row for each net: its loss, its error, and the effective dimension at its
+    start.
+    """
     diverged = {"train_loss": float("inf"), "train_error_percent": None}
-    names = "train_loss train_error_percent linear_optimum_loss start_effective_dimension"
+    names = (
+        "train_loss train_error_percent linear_optimum_loss start_effective_dimension"
+    )
     nets = [diverged | record for record in _labelled(run)]
     return fig.rows(nets, f"activation net depth {names}")
 
@@ -125,14 +164,18 @@ def gradient_points(run: Run) -> list[dict]:
 
 
 def norm_points(run: Run) -> Iterator[dict]:
-    """One row for each net with the identity: l |||A||| after training, and l x learning rate."""
+    """One row for each net with the identity: l |||A||| after training, and l x
+    learning rate.
+    """
     for record in _labelled(run):
         if "norm" in record:
             record["norm_times_depth"] = record["norm"] * record["depth"]
             yield fig.pick(record, "activation depth norm_times_depth rate_times_depth")
 
 
-def _over_depth(points: fig.Points, canvas: fig.Canvas, ylabel: str) -> Iterator[tuple[Any, list]]:
+def _over_depth(
+    points: fig.Points, canvas: fig.Canvas, ylabel: str
+) -> Iterator[tuple[Any, list]]:
     """Panels by activation with the depths on the x axis, and one shared legend."""
     depths = sorted({point["depth"] for point in points})
     for axes, own in panels(canvas, points, "activation", legend=2):
@@ -145,24 +188,32 @@ def _over_depth(points: fig.Points, canvas: fig.Canvas, ylabel: str) -> Iterator
 @fig.figure("deep_mlp", "trainability", trainability_points)
 def draw_trainability(points: fig.Points, canvas: fig.Canvas) -> None:
     # The losses of diverged nets are drawn at 2.
-    points = [{**point, "train_loss": min(point["train_loss"], 2.0)} for point in points]
+    points = [
+        {**point, "train_loss": min(point["train_loss"], 2.0)} for point in points
+    ]
     for axes, own in _over_depth(points, canvas, "training loss E ‖y − f(x)‖²"):
         curves(axes, series(own, "net", _NET_LABELS), "depth", "train_loss")
         best = own[0]["linear_optimum_loss"]
-        axes.axhline(best, color="black", linestyle="--", linewidth=1, label="best linear map")
+        axes.axhline(
+            best, color="black", linestyle="--", linewidth=1, label="best linear map"
+        )
 
 
 @fig.figure("deep_mlp", "directions", trainability_points)
 def draw_directions(points: fig.Points, canvas: fig.Canvas) -> None:
     for axes, own in _over_depth(points, canvas, "effective dimension of h_{l−1}"):
-        curves(axes, series(own, "net", _NET_LABELS), "depth", "start_effective_dimension")
+        curves(
+            axes, series(own, "net", _NET_LABELS), "depth", "start_effective_dimension"
+        )
 
 
 @fig.figure("deep_mlp", "gradients", gradient_points)
 def draw_gradients(points: fig.Points, canvas: fig.Canvas) -> None:
     deepest = max(point["depth"] for point in points)
     for axes, own in panels(canvas, points, "activation", legend=2):
-        axes.set(yscale="log", xlabel="layer j / l", ylabel="norm of the gradient to W_j")
+        axes.set(
+            yscale="log", xlabel="layer j / l", ylabel="norm of the gradient to W_j"
+        )
         for net, several in series(own, "net", _NET_LABELS):
             for depth, rows in split(several, "depth").items():
                 style = net | {"label": f"{net['label']}, l = {depth}"}
@@ -173,7 +224,12 @@ def draw_gradients(points: fig.Points, canvas: fig.Canvas) -> None:
 
 @fig.figure("deep_mlp", "norms", norm_points)
 def draw_norms(points: fig.Points, canvas: fig.Canvas) -> None:
-    rates = {rate: f"l × rate = {rate:g}" for rate in sorted(split(points, "rate_times_depth"))}
+    rates = {
+        rate: f"l × rate = {rate:g}"
+        for rate in sorted(split(points, "rate_times_depth"))
+    }
     for axes, own in _over_depth(points, canvas, "l |||A||| after training"):
         axes.set_yscale("log")
-        curves(axes, series(own, "rate_times_depth", rates), "depth", "norm_times_depth")
+        curves(
+            axes, series(own, "rate_times_depth", rates), "depth", "norm_times_depth"
+        )

@@ -4,16 +4,33 @@ import math
 from collections.abc import Iterator
 
 from identity_matters.report import figures as fig
-from identity_matters.report.figures import curve, curves, of_kind, panels, series, split
+from identity_matters.report.figures import (
+    curve,
+    curves,
+    of_kind,
+    panels,
+    series,
+    split,
+)
 from identity_matters.runs import Run
 
 _DRAWN_ZERO = 1e-20  # values of rounding size, 0 included, are drawn at this height
-_BOUNDS = tuple(10.0**power for power in range(-14, 1))  # on f / f(0), in the noise figure
-_DRAWN_KINDS = ("optimal", "no negative curvature", "saddle", "all dead", "zero unit", "outside")
+# on f / f(0), in the noise figure
+_BOUNDS = tuple(10.0**power for power in range(-14, 1))
+_DRAWN_KINDS = (
+    "optimal",
+    "no negative curvature",
+    "saddle",
+    "all dead",
+    "zero unit",
+    "outside",
+)
 
 
 def limit_points(run: Run) -> Iterator[dict]:
-    """One row for each critical point that the searches reached, except those at kinks."""
+    """One row for each critical point that the searches reached, except those at
+    kinks.
+    """
     names = "depth width maps bias pairs descends kind=kinds norm=max_norm risk_share"
     for record in of_kind(run, "search", "measured"):
         maps = record["lifted_width"] > record["width_in"]
@@ -33,20 +50,27 @@ def draw_limits(points: fig.Points, canvas: fig.Canvas) -> None:
             style["label"] += f" ({len(rows)})"
             fig.scatter(axes, rows, "norm", "risk_share", floor=_DRAWN_ZERO, **style)
         axes.axvline(1.0, color="black", linestyle="--", linewidth=1)
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, fontsize=7)
+        axes.legend(
+            loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, fontsize=7
+        )
 
 
 def _label(net: tuple) -> str:
     """The label of (depth, bias) or (depth, width, bias)."""
     depth, *width, bias = net
-    names = [f"l = {depth}", *(f"k = {k}" for k in width), "biases" if bias else "no biases"]
+    names = [
+        f"l = {depth}",
+        *(f"k = {k}" for k in width),
+        "biases" if bias else "no biases",
+    ]
     return ", ".join(names)
 
 
 def functional_points(run: Run) -> Iterator[dict]:
     """One row for each proved minimum: the gradient in the maps, and its lower bound.
 
-    For the last block N15 of docs/theory/relu.md gives 2 sqrt(f / n), as B has orthonormal rows.
+    For the last block N15 of docs/theory/relu.md gives 2 sqrt(f / n), as B has
+    orthonormal rows.
     """
     for record in of_kind(run, "search", "measured"):
         for proof in record["certificates"]:
@@ -66,7 +90,9 @@ def draw_functional(points: fig.Points, canvas: fig.Canvas) -> None:
     ends = [end([point[columns[0]] for point in points]) for end in (min, max)]
     axes.plot(ends, ends, color="black", linestyle="--", linewidth=1, label="the bound")
     axes.set(xscale="log", yscale="log")
-    axes.set(xlabel="least gradient by (N15), 2 √(f / n)", ylabel="gradient in the maps")
+    axes.set(
+        xlabel="least gradient by (N15), 2 √(f / n)", ylabel="gradient in the maps"
+    )
     axes.legend(fontsize=8)
 
 
@@ -82,7 +108,11 @@ def ratio_points(run: Run) -> list[dict]:
 def draw_ratio(points: fig.Points, canvas: fig.Canvas) -> None:
     axes = canvas.subplots()
     for style, rows in series(points, "depth width bias", _label):
-        for line, name in (("-", "median_ratio"), (":", "least_ratio"), ("x", "searched_ratio")):
+        for line, name in (
+            ("-", "median_ratio"),
+            (":", "least_ratio"),
+            ("x", "searched_ratio"),
+        ):
             curve(axes, rows, "norm", name, line, floor=_DRAWN_ZERO, **style)
             style["label"] = None
     axes.set(xscale="log", yscale="log")
@@ -100,7 +130,13 @@ def training_points(run: Run) -> Iterator[dict]:
         ):
             time = index / steps
             promised = record["final_share"] ** time
-            yield {**kind, "time": time, "promised": promised, "largest": most, "median": median}
+            yield {
+                **kind,
+                "time": time,
+                "promised": promised,
+                "largest": most,
+                "median": median,
+            }
         yield from (
             {**kind, **row}
             for row in fig.rows(
@@ -123,23 +159,36 @@ def draw_training(points: fig.Points, canvas: fig.Canvas) -> None:
     by_time.set(yscale="log", xlabel="time until the promised end", ylabel="f / f(0)")
     by_time.legend(fontsize=7)
     problems = [point for point in points if "risk" in point]
-    for name, color, mark in (("output", fig.COLOURS[0], "o"), ("input", fig.COLOURS[1], "x")):
-        fig.scatter(by_risk, problems, "risk", name, mark, color=color, label=f"{name} weights")
+    for name, color, mark in (
+        ("output", fig.COLOURS[0], "o"),
+        ("input", fig.COLOURS[1], "x"),
+    ):
+        fig.scatter(
+            by_risk, problems, "risk", name, mark, color=color, label=f"{name} weights"
+        )
     by_risk.axhline(1.0, color="black", linestyle="--", linewidth=1)
-    by_risk.set(xscale="log", ylim=(0, 1.25), xlabel="f(0) over the mean square of the labels")
+    by_risk.set(
+        xscale="log", ylim=(0, 1.25), xlabel="f(0) over the mean square of the labels"
+    )
     by_risk.set_ylabel("distance travelled over its bound")
     by_risk.legend(fontsize=8, ncols=2, loc="upper center")
 
 
 def noise_points(run: Run) -> Iterator[dict]:
-    """Times to half the risk; by width, the share of noisy starts that reach each bound."""
+    """Times to half the risk; by width, the share of noisy starts that reach each
+    bound.
+    """
     records, name = of_kind(run, "noise", "measured"), "median_updates_to_half"
     times = fig.rows(records, f"depth width bias deviation=scales {name}")
     yield from (row for row in times if row[name] is not None)
     for width, own in split(records, "width").items():
         starts = fig.rows(own, "scale=scales share=final_risk_share")
         ends = [start["share"] for start in starts if start["scale"] > 0]
-        same = {"width": width, "starts": len(ends), **fig.pick(run.config, "optimal_share")}
+        same = {
+            "width": width,
+            "starts": len(ends),
+            **fig.pick(run.config, "optimal_share"),
+        }
         for bound in _BOUNDS:
             reached = sum(share <= bound for share in ends) / len(ends)
             yield {**same, "bound_of_risk_share": bound, "share_of_starts": reached}
@@ -157,7 +206,12 @@ def draw_noise(points: fig.Points, canvas: fig.Canvas) -> None:
     by_bound.set_ylim(0, 1.05)
     times = [point for point in points if "median_updates_to_half" in point]
     widest = [p for p in times if p["width"] == max(point["width"] for point in times)]
-    curves(by_scale, series(widest, "depth bias", _label), "deviation", "median_updates_to_half")
+    curves(
+        by_scale,
+        series(widest, "depth bias", _label),
+        "deviation",
+        "median_updates_to_half",
+    )
     by_scale.set_xlabel("deviation of the start, widest net")
     by_scale.set_ylabel("median updates to half the risk")
     for axes in (by_bound, by_scale):

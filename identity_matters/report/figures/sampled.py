@@ -1,4 +1,6 @@
-"""Figures of minibatch descent on linear nets: the floor of the risk, and its proved bound."""
+"""Figures of minibatch descent on linear nets: the floor of the risk, and its proved
+bound.
+"""
 
 from collections.abc import Iterator
 
@@ -29,14 +31,30 @@ def draw_bound(points: fig.Points, canvas: fig.Canvas) -> None:
         axes.set(yscale="log", xlabel="updates", ylabel="f − C, mean over runs")
         for looks, rows in series(own, "batch_examples", "B = {}".format):
             label = looks["label"]
-            curve(axes, rows, "updates", "risk", "-", **looks | {"label": f"measured, {label}"})
-            curve(axes, rows, "updates", "bound", "--", **looks | {"label": f"bound, {label}"})
+            curve(
+                axes,
+                rows,
+                "updates",
+                "risk",
+                "-",
+                **looks | {"label": f"measured, {label}"},
+            )
+            curve(
+                axes,
+                rows,
+                "updates",
+                "bound",
+                "--",
+                **looks | {"label": f"bound, {label}"},
+            )
             floor = {**looks, "label": f"floor (S1), {label}", "linewidth": 0.8}
             curve(axes, rows, "updates", "predicted_risk", ":", **floor)
 
 
 def floor_points(run: Run) -> Iterator[dict]:
-    """One row for each evaluation of a training of `noise_floor`, or none of other variants."""
+    """One row for each evaluation of a training of `noise_floor`, or none of other
+    variants.
+    """
     results = {r["cell"]: r for r in run.records if "predicted_excess_risk" in r}
     for record in run.records if results else ():
         if record["kind"] == "evaluation" and record["cell"] in results:
@@ -44,7 +62,9 @@ def floor_points(run: Run) -> Iterator[dict]:
                 "depth": results[record["cell"]]["depth"],
                 "step": record["step"],
                 "excess_risk": record["test_loss"],
-                "predicted_excess_risk": results[record["cell"]]["predicted_excess_risk"],
+                "predicted_excess_risk": results[record["cell"]][
+                    "predicted_excess_risk"
+                ],
                 "norm": max(record["residual_ratio"]),
             }
 

@@ -1,0 +1,353 @@
+"""benchmarks.compile_check: bytes that programs move, refusals, and the programs of a
+real run.
+"""
+
+import os
+import signal
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src import xla_bridge
+
+from benchmarks import compile_check, cost, hlo
+from experiments.images import cifar, imagenet, train
+from identity_matters import flops
+from identity_matters.train.step import initial_state
+
+# A loop of 5 iterations. Each squares a [2, 3] array (padded to 8 x 128 in the chip's
+# main memory) into on-chip memory, writes 12 bytes in place, and all-reduces 24 bytes.
+PROGRAM = """
+HloModule by_hand
+
+%body (p: (s32[], f32[2,3])) -> (s32[], f32[2,3]) {
+  %p = (s32[], f32[2,3]{1,0:T(8,128)}, f32[100,3]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %x = f32[2,3]{1,0:T(8,128)} get-tuple-element(%p), index=1
+  %y = f32[100,3]{1,0} get-tuple-element(%p), index=2
+  %square = f32[2,3]{1,0:T(8,128)S(1)} multiply(%x, %x), metadata={op_name="jit(f)/mul"}
+  %row = f32[1,3]{1,0:S(1)} fusion(%y, %i), kind=kLoop, calls=%read
+  %z = f32[100,3]{1,0} fusion(%y, %row, %i), kind=kLoop, calls=%write
+  %sum = f32[2,3]{1,0:S(1)} all-reduce(%square), channel_id=1, to_apply=%add
+  ROOT %t = (s32[], f32[2,3]{1,0:T(8,128)}, f32[100,3]{1,0}) tuple(%i, %x, %z)
+}
+
+%read (a: f32[100,3], b: s32[]) -> f32[1,3] {
+  %a = f32[100,3]{1,0} parameter(0)
+  %b = s32[] parameter(1)
+  ROOT %c = f32[1,3]{1,0} dynamic-slice(%a, %b, %b), dynamic_slice_sizes={1,3}
+}
+
+%write (a: f32[100,3], u: f32[1,3], b: s32[]) -> f32[100,3] {
+  %a = f32[100,3]{1,0} parameter(0)
+  %u = f32[1,3]{1,0:S(1)} parameter(1)
+  %b = s32[] parameter(2)
+  ROOT %c = f32[100,3]{1,0} dynamic-update-slice(%a, %u, %b, %b)
+}
+
+%condition (p: (s32[], f32[2,3])) -> pred[] {
+  %p = (s32[], f32[2,3]{1,0}, f32[100,3]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %n = s32[] constant(5)
+  ROOT %less = pred[] compare(%i, %n), direction=LT
+}
+
+ENTRY %main (x: f32[2,3]) -> f32[2,3] {
+  %x = f32[2,3]{1,0:T(8,128)} parameter(0)
+  %start = (s32[], f32[2,3]{1,0:T(8,128)}, f32[100,3]{1,0}) tuple(%x)
+  %loop = (s32[], f32[2,3]{1,0}, f32[100,3]{1,0}) while(%start), condition=%condition, body=%body
+  %there = (f32[2,3]{1,0:T(8,128)}, f32[2,3]{1,0:T(8,128)S(1)}, u32[]) copy-start(%x)
+  ROOT %out = f32[2,3]{1,0:T(8,128)S(1)} copy-done(%there)
+}
+"""  # noqa: E501
+
+
+def test_bytes_of_a_program_by_hand():
+    found = hlo.traffic(PROGRAM)
+    padded = 8 * 128 * 4
+    # An iteration reads x twice, one row, the index twice, and writes one row; then x
+    # is copied in.
+    assert found["memory"] == 5 * (2 * padded + 12 + 12 + 4 + 4) + padded
+    assert (found["all-reduce", "count"], found["all-reduce", "bytes"]) == (5, 5 * 24)
+    # A trip count that XLA found takes precedence over the one in the condition.
+    known = 'body=%body, backend_config={"known_trip_count":{"n":"7"}}'
+    more = hlo.traffic(PROGRAM.replace("body=%body", known))
+    assert (more["all-reduce", "count"], more["all-reduce", "bytes"]) == (7, 7 * 24)
+    with pytest.raises(ValueError, match="does not say how often"):
+        hlo.traffic(PROGRAM.replace("constant(5)", "add(%i, %i)"))
+
+
+# Five turns. Each reads one row of a [100, 3] array and writes one of another by a
+# fusion within a fusion, as libtpu compiles a scan over layers.
+NESTED = """
+HloModule nested
+
+%inner (a: f32[100,3], b: s32[]) -> f32[1,3] {
+  %a = f32[100,3]{1,0} parameter(0)
+  %b = s32[] parameter(1)
+  ROOT %c = f32[1,3]{1,0} dynamic-slice(%a, %b, %b), dynamic_slice_sizes={1,3}
+}
+
+%inner_write (a: f32[100,3], u: f32[1,3], b: s32[]) -> f32[100,3] {
+  %a = f32[100,3]{1,0} parameter(0)
+  %u = f32[1,3]{1,0} parameter(1)
+  %b = s32[] parameter(2)
+  ROOT %c = f32[100,3]{1,0} dynamic-update-slice(%a, %u, %b, %b)
+}
+
+%outer (n: s32[], x: f32[100,3], y: f32[100,3]) -> f32[100,3] {
+  %n = s32[] parameter(0)
+  %x = f32[100,3]{1,0} parameter(1)
+  %y = f32[100,3]{1,0} parameter(2)
+  %row = f32[1,3]{1,0} fusion(%x, %n), kind=kLoop, calls=%inner
+  ROOT %z = f32[100,3]{1,0} fusion(%y, %row, %n), kind=kLoop, calls=%inner_write
+}
+
+%body (p: (s32[], f32[100,3], f32[100,3])) -> (s32[], f32[100,3], f32[100,3]) {
+  %p = (s32[], f32[100,3]{1,0}, f32[100,3]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %x = f32[100,3]{1,0} get-tuple-element(%p), index=1
+  %y = f32[100,3]{1,0} get-tuple-element(%p), index=2
+  %z = f32[100,3]{1,0} fusion(%i, %x, %y), kind=kOutput, calls=%outer
+  ROOT %t = (s32[], f32[100,3]{1,0}, f32[100,3]{1,0}) tuple(%i, %x, %z)
+}
+
+%condition (p: (s32[], f32[100,3], f32[100,3])) -> pred[] {
+  %p = (s32[], f32[100,3]{1,0}, f32[100,3]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %n = s32[] constant(5)
+  ROOT %less = pred[] compare(%i, %n), direction=LT
+}
+
+ENTRY %main (s: s32[], x: f32[100,3], y: f32[100,3]) -> (s32[], f32[100,3], f32[100,3]) {
+  %s = s32[] parameter(0)
+  %x = f32[100,3]{1,0} parameter(1)
+  %y = f32[100,3]{1,0} parameter(2)
+  %start = (s32[], f32[100,3]{1,0}, f32[100,3]{1,0}) tuple(%s, %x, %y)
+  ROOT %l = (s32[], f32[100,3], f32[100,3]) while(%start), condition=%condition, body=%body
+}
+"""  # noqa: E501
+
+
+def test_a_fusion_within_a_fusion_reads_and_writes_only_its_rows():
+    # A turn reads the index and one row, and writes one row.
+    assert hlo.traffic(NESTED)["memory"] == 5 * (4 + 12 + 12)
+    # If another instruction takes the whole array, it counts as a whole.
+    whole = NESTED.replace(
+        "%row = f32[1,3]{1,0} fusion(%x, %n)",
+        "%w = f32[] reduce(%x, %x)\n  %row = f32[1,3]{1,0} fusion(%x, %n)",
+    )
+    assert hlo.traffic(whole)["memory"] == 5 * (4 + 1200 + 12)
+
+
+def test_bytes_agree_with_xla_where_it_counts_everything():
+    """On a CPU there is only one memory, and this program has no loop."""
+
+    def function(x, kernel):
+        y = jax.lax.conv(x, kernel, (1, 1), "SAME")
+        return jnp.sum(jnp.tanh(y) @ y[..., ::-1]), y[:, 0] @ x[0, 0]
+
+    shapes = [
+        jax.ShapeDtypeStruct(s, np.float32) for s in ((4, 3, 32, 32), (5, 3, 3, 3))
+    ]
+    compiled = jax.jit(function).lower(*shapes).compile()
+    expected = compiled.cost_analysis()["bytes accessed"]
+    found = hlo.traffic(compiled.as_text())["memory"]
+    assert found == pytest.approx(expected, rel=0.05)
+
+
+def tiny(settings):
+    """The groups of a variant with a net of one block."""
+    groups = settings.to_dict()
+    one = {
+        "blocks_per_stage": (1,),
+        "widths": (4,),
+        "stage_strides": (1,),
+        "stem_width": 4,
+    }
+    groups["model"].update(one)
+    return groups
+
+
+@pytest.mark.parametrize("part", ["train", "evaluate"])
+def test_a_program_from_shapes_is_the_one_that_a_run_compiles(part, monkeypatch):
+    groups = {**tiny(cifar.get_config()), "devices": jax.devices()}
+    del groups["scale"], groups["variant"]
+    training = train.Training(**groups)
+    steps = training.parallel
+    lowered, count, examples = steps.lower(part, 2)
+    state = initial_state(
+        training.task.init(jax.random.key(0)), training.task.optimizer
+    )
+    state = steps.start(jax.random.key(1), jax.device_get(state))
+    called = []
+    monkeypatch.setattr(steps, "_call", lambda _, *program: called.append(program))
+    if part == "train":
+        steps.train(state, steps.place(list(steps.open_train(0, 0, 2))))
+        assert (count, examples) == (2, 128)
+    else:
+        steps.evaluate(state)
+        assert (count, examples) == (1, 1000)
+    ((mapped, arguments),) = called
+    assert lowered.as_text() == mapped.lower(*arguments).as_text()
+
+
+def test_streams_are_compiled_with_their_images_as_arguments():
+    groups = tiny(imagenet.get_config("imagenet2012/parameters_as_printed"))
+    groups["data"].update(image_pixels=8, eval_shorter_side_pixels=8)
+    groups["train"]["batch_examples"] = 8
+    for part, shares in (("train", "1x2"), ("evaluate", "256")):
+        lowered, steps, *_ = compile_check.lower_training(groups, part, jax.devices())
+        assert steps == 1
+        assert f"tensor<4x{shares}x8x8x3xui8>" in lowered.as_text()
+
+
+def test_what_compiles_is_measured_and_what_does_not_is_reported(monkeypatch):
+    devices, groups = jax.devices(), tiny(cifar.get_config())
+
+    def attempt(groups, devices=devices, memory_bytes=None):
+        monkeypatch.setattr(flops, "memory_limits", lambda kind: (memory_bytes, None))
+        lower = lambda: compile_check.lower_training(groups, "evaluate", devices)  # noqa: E731
+        return compile_check.attempt(lower, devices)
+
+    found = attempt(groups, memory_bytes=1e9)
+    assert found["fits"] and "problem" not in found
+    assert found["argument_bytes"] > 450 * 64 / 4
+    assert found["collectives"]["all-reduce"] >= 1
+    # There are bounds only for devices whose peaks are known.
+    assert found["images_per_second_at_most"] is None
+    refused = attempt(groups, memory_bytes=found["argument_bytes"])
+    assert not refused["fits"] and "bytes" in refused["problem"]
+    undivided = attempt(groups, devices=devices[:3])
+    assert (
+        not undivided["fits"]
+        and "multiple of the number of devices" in undivided["problem"]
+    )
+    records = [
+        {"program": "p", "part": "train", "slice": str(i), **one}
+        for i, one in enumerate((found, refused, undivided))
+    ]
+    judged = compile_check.verdict({}, records)
+    assert (judged.verdict, judged.metrics["programs_that_fail"]) == (
+        "not reproduced",
+        2,
+    )
+    assert compile_check.verdict({}, records[:1]).verdict == "reproduced"
+
+
+def test_bounds_are_the_lesser_of_arithmetic_and_memory(monkeypatch):
+    monkeypatch.setattr(flops, "peak_flops_per_second", lambda kind, dtype: 1e3)
+    x = jax.ShapeDtypeStruct((8, 8), np.float32)
+    lowered = jax.jit(jnp.matmul).lower(x, x)
+
+    def bound(bandwidth):
+        monkeypatch.setattr(flops, "memory_limits", lambda kind: (1e9, bandwidth))
+        return compile_check.attempt(
+            lambda: (lowered, 1, 8, 2 * 64, "float32"), jax.devices()[:1]
+        )
+
+    assert bound(1e9)["images_per_second_at_most"] == 8 / (8 * 128 / 1e3)
+    # Two matrices are read and one is written.
+    assert bound(1e2)["images_per_second_at_most"] == 8 / (3 * 8 * 8 * 4 / 1e2)
+
+
+def crash(trial):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def test_a_compiler_that_crashes_is_a_result(monkeypatch):
+    monkeypatch.setattr(compile_check, "_measure_here", crash)
+    monkeypatch.setattr(compile_check, "devices_of", lambda name: jax.devices()[:1])
+    said = []
+    log = types.SimpleNamespace(stop_requested=lambda: False, say=said.append)
+    found = compile_check.measure(
+        {"slice": "s", "program": "p", "part": "train"}, None, log
+    )
+    assert not found["fits"] and said == ["p (train) on s: the compiler crashed"]
+
+
+def test_a_compiler_that_is_missing_ends_in_one_line(monkeypatch):
+    def missing(*_, **__):
+        raise RuntimeError("no libtpu\nand more")
+
+    monkeypatch.setattr(compile_check.topologies, "get_topology_desc", missing)
+    with pytest.raises(ValueError, match=r"^no compiler for v5e-1: no libtpu; run: "):
+        compile_check.trials(variant="one_chip", slices=("v5e-1",), programs=("p",))
+    with pytest.raises(ValueError, match="slices must be among"):
+        compile_check.trials(variant="one_chip", slices=("v9",), programs=("p",))
+
+
+def test_gpus_are_skipped_in_one_line_where_there_is_no_compiler_for_them(
+    monkeypatch, capsys
+):
+    jax.devices()
+    monkeypatch.delitem(xla_bridge._topology_factories, "cuda", raising=False)
+    compile_check.devices_of.cache_clear()
+    with pytest.raises(SystemExit) as stop:
+        compile_check.trials(variant="gpu", slices=("h100",), programs=("p",))
+    assert stop.value.code == 0
+    said = "no compiler for h100: topology not implemented for cuda"
+    assert capsys.readouterr().err == f"benchmark_compile_check: skipped: {said}\n"
+
+
+def test_the_network_of_theorem_3_2_has_a_unit_for_each_image_of_imagenet():
+    own = compile_check.experiments.find("memorize").own_settings("synthetic_imagenet")
+    lowered, steps, examples, operations, dtype = compile_check.lower_memorize(
+        own, "forward", jax.devices()[:1]
+    )
+    assert (steps, examples, dtype) == (1, 131_072, "float32")
+    blocks, width = 80_073, 16
+    assert f"tensor<{blocks}x{width}x{width}xf32>" in lowered.as_text()
+    last = 2 * (width * 1000 + 1000 * 1000)
+    # The input map multiplies each of the pieces that an input is cut into: three for
+    # 64 features.
+    assert operations == 3 * 2 * 64 * width + 4 * blocks * width**2 + last
+
+
+def test_the_page_of_costs_has_least_hours_by_hand_and_what_failed():
+    settings = {
+        "train": {"steps": 100, "steps_per_evaluation": 50},
+        "data": {"dataset": "cifar10"},
+    }
+    step = {"arithmetic_seconds": 0.36, "memory_seconds": 0.2, "examples": 128}
+    evaluation = {"arithmetic_seconds": 0.1, "memory_seconds": 0.18, "examples": 1000}
+    # 100 steps of 0.36 s, and three evaluations of 10,000 examples in batches of 1000.
+    assert cost.training_hours(settings, step, evaluation) == pytest.approx(
+        (36 + 5.4) / 3600
+    )
+    record = {
+        "program": compile_check.NETS[0],
+        "slice": "v5e-8",
+        "fits": True,
+        "devices": 8,
+        "argument_bytes": 1e9,
+        "result_bytes": 0,
+        "temporary_bytes": 2e9,
+        "code_bytes": 0,
+        "device_memory_bytes": 16e9,
+        "moved_bytes": 5e8,
+        "compiler_seconds": 60.0,
+    }
+    both = [
+        {**record, **step, "part": "train"},
+        {**record, **evaluation, "part": "evaluate"},
+    ]
+    failed = {
+        **record,
+        "program": "p",
+        "part": "train",
+        "fits": False,
+        "problem": "too large",
+    }
+    text = cost.page([*both, failed])
+    # 60,000 steps at 0.36 s, and 60 evaluations of 10 batches at 0.18 s: 6.03 hours.
+    row = (
+        "| cifar10/all_conv_residual | v5e-8 | 8 | 360.00 | compute | 0.50 | 3.0 of"
+        " 16 |"
+    )
+    assert f"{row} 6 to 24 |" in text
+    assert "* p, train, on v5e-8: too large." in text
+    assert "not fit" not in cost.page(both)
+    assert "Compiled, not measured" in text

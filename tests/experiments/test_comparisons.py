@@ -1,0 +1,166 @@
+"""experiments/images/comparisons.py and protocol.py: one tuning for all arms, and the
+verdicts.
+"""
+
+import numpy as np
+import pytest
+
+from experiments.images import comparisons, protocol, train
+from experiments.images.log import RESULT
+from identity_matters import flops, nets
+from tests.measured import settings
+
+
+@pytest.mark.parametrize("variant", comparisons.OTHER_VARIANTS)
+def test_no_arm_is_tuned_in_its_own_way(variant):
+    """Every arm has the one grid, the same trials, and the same everything but its
+    net.
+    """
+    own = settings(comparisons, variant)
+    found = comparisons.trials(**own)
+    shared = {}
+    for arm in own["arms"]:
+        mine = [trial for trial in found if trial["arm"] == arm]
+        tuning = [trial for trial in mine if trial["phase"] == protocol.TUNING]
+        assert [trial["tried_rate"] for trial in tuning] == list(
+            protocol.LEARNING_RATES
+        )
+        (final,) = (trial for trial in mine if trial["phase"] == protocol.FINAL)
+        assert mine[-1] is final and final["tried_rate"] is None
+        assert len({str(trial["model"]) for trial in mine}) == 1
+        for phase, many in ((protocol.TUNING, tuning), (protocol.FINAL, [final])):
+            for trial in many:
+                groups = {name: trial[name] for name in ("data", "optim", "train")}
+                assert "learning_rate" not in groups["optim"]
+                assert shared.setdefault(phase, groups) == groups
+    assert len({str(trial["model"]) for trial in found}) == len(own["arms"])
+
+
+def test_table_2_has_nets_of_half_a_million_parameters():
+    for arm in settings(comparisons, "cifar10/table_2")["arms"].values():
+        model = arm if "name" in arm else {**train.ALL_CONV_RESIDUAL, **arm}
+        shapes = nets.variable_shapes(
+            nets.make_net(num_classes=10, **model), (32, 32, 3)
+        )
+        assert flops.count_parameters(shapes["params"]) == pytest.approx(
+            0.5e6, rel=0.05
+        )
+
+
+def test_held_out_images_are_not_trained_on_and_the_test_set_is_not_seen():
+    images = train.load_data({**train.DATA, **train.DIGITS})
+    short = protocol.without_held_out(images, 269)
+    whole, parts = images.examples, short.examples
+    assert (parts.train_examples, parts.test_examples) == (1078, 269)
+    joined = np.concatenate([parts.train_images, parts.test_images])
+    np.testing.assert_array_equal(joined, whole.train_images)
+    assert short.fingerprint != images.fingerprint
+
+
+def tried(*errors):
+    results = zip(protocol.LEARNING_RATES, errors, strict=True)
+    return [
+        {"tried_rate": rate, "diverged": error is None, "held_out_error_percent": error}
+        for rate, error in results
+    ]
+
+
+def test_the_best_rate():
+    assert protocol.best_rate(tried(9.0, 8.0, 7.0, None, None)) == 0.03
+    assert protocol.best_rate(tried(9.0, 7.0, 7.0, 90.0, None)[::-1]) == 0.01
+    assert protocol.best_rate(tried(*[None] * 5)) == 0.003
+    for wrong in (tried(*[1.0] * 5)[:4], tried(*[1.0] * 5) + tried(*[1.0] * 5)):
+        with pytest.raises(ValueError, match="needs one trial for each"):
+            protocol.best_rate(wrong)
+
+
+def final(test_error=10.0, train_error=1.0, diverged=False, arm="a", rate=0.03):
+    result = {
+        "kind": RESULT,
+        "phase": protocol.FINAL,
+        "arm": arm,
+        "learning_rate": rate,
+    }
+    result |= {"diverged": diverged, "num_classes": 10, "parameters": 5}
+    result |= {"training_flops_per_example": 7.0}
+    if diverged:
+        return {**result, "diverged_step": 3}
+    errors = {"test_error_percent": test_error, "train_error_percent": train_error}
+    return {**result, **errors, "train_loss": 1.0, "test_examples": 10_000}
+
+
+def test_what_differs_and_what_has_failed():
+    # Two standard errors of the difference of errors near 15 % of 10,000 images are
+    # 1.01 points.
+    assert protocol.is_better(final(15.0), final(16.1))
+    assert not protocol.is_better(final(15.0), final(15.9))
+    assert not protocol.is_better(final(16.1), final(15.0))
+    assert protocol.is_better(final(15.0), final(diverged=True))
+    assert not protocol.is_better(final(diverged=True), final(diverged=True))
+    assert protocol.failed(final(diverged=True)) and protocol.failed(
+        final(train_error=80.0)
+    )
+    assert not protocol.failed(final(train_error=79.9))
+
+
+def depths(identity, plain, orthogonal):
+    """Training errors at 7 and 31 convolutions of the three arms of CIFAR-10."""
+    arms = {"identity": identity, "plain_unit_variance": plain}
+    arms["plain_delta_orthogonal"] = orthogonal
+    return [
+        final(train_error=error, arm=f"{arm}/{depth}")
+        for arm, errors in arms.items()
+        for depth, error in zip((7, 31), errors, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("errors", "verdict", "first_failed"),
+    [
+        (((30, 30), (40, 90), (40, 90)), "reproduced", {"plain_unit_variance": 31}),
+        (
+            ((30, 30), (40, 50), (40, 90)),
+            "not reproduced",
+            {"plain_delta_orthogonal": 31},
+        ),
+        (
+            ((30, 70), (40, 90), (90, 90)),
+            "not reproduced",
+            {"plain_delta_orthogonal": 7},
+        ),
+    ],
+)
+def test_verdicts_on_the_identity(errors, verdict, first_failed):
+    config = comparisons.get_config("cifar10/identity").to_dict()
+    concluded = comparisons.verdict(config, depths(*errors))
+    assert (concluded.claim, concluded.verdict) == ("identity-needed", verdict)
+    for arm, depth in first_failed.items():
+        assert concluded.metrics[f"first_failed_depth/{arm}"] == depth
+
+
+@pytest.mark.parametrize(
+    ("variant", "errors", "verdict"),
+    [
+        ("cifar10/initialisation", {"paper": 15.0, "he": 16.1}, "reproduced"),
+        ("cifar10/initialisation", {"paper": 15.0, "he": 15.5}, "undecided"),
+        ("cifar10/initialisation", {"paper": 16.1, "he": 15.0}, "not reproduced"),
+        ("cifar10/table_2", {"this_paper": 15.0, "all_cnn_c": 16.1}, "reproduced"),
+        ("cifar10/table_2", {"this_paper": 16.1, "all_cnn_c": 15.0}, "not reproduced"),
+        ("cifar10/starts", {"paper": 15.0, "fixup": 15.5, "gate": 14.5}, "reproduced"),
+        (
+            "cifar10/starts",
+            {"paper": 16.1, "fixup": 15.0, "gate": 17.0},
+            "not reproduced",
+        ),
+    ],
+)
+def test_verdicts_on_test_errors(variant, errors, verdict):
+    records = [final(error, arm=arm) for arm, error in errors.items()]
+    concluded = comparisons.verdict(comparisons.get_config(variant).to_dict(), records)
+    assert concluded.verdict == verdict
+
+
+def test_metrics_say_what_was_tuned_and_whether_the_grid_was_wide_enough():
+    metrics = protocol.metrics_of([final(arm="a", rate=0.3), final(arm="b", rate=0.1)])
+    assert (metrics["learning_rate/a"], metrics["at_edge_of_grid/a"]) == (0.3, 1)
+    assert (metrics["learning_rate/b"], metrics["at_edge_of_grid/b"]) == (0.1, 0)

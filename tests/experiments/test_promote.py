@@ -1,0 +1,236 @@
+"""Promotion and judging: what may become a reference, and what is sealed."""
+
+import json
+import os
+import re
+import shutil
+
+import pytest
+from absl.testing import flagsaver
+
+from experiments import judge, promote
+from identity_matters import code_version, runs
+from tests import forked
+from tests.measured import REFERENCE
+from tests.rewriting import rewrite
+
+NAME = "landscape/negative_determinant/seed=0"
+
+
+@pytest.fixture
+def local(tmp_path):
+    """A copy of a reference run, as if it had just been made."""
+    path = tmp_path / "local" / NAME
+    shutil.copytree(REFERENCE / NAME, path)
+    commit = runs.read_run(path).environment["commit"]
+    if code_version.digest_of_commit(commit) is None:
+        pytest.skip("the commit of the run is not here, as in a copy without .git")
+    with flagsaver.as_parsed(reference_dir=str(tmp_path / "reference")):
+        yield path
+
+
+def run_module(name, *arguments):
+    return forked.run(f"experiments.{name}", *arguments)
+
+
+def contents(path):
+    return {name: (path / name).read_bytes() for name in judge.FILES}
+
+
+def test_promote_copies_a_finished_run_as_it_is(tmp_path, local):
+    reference = tmp_path / "reference"
+    target = reference / NAME
+    for replaced in (False, True):
+        finished = run_module("promote", f"--reference_dir={reference}", local)
+        assert finished.returncode == 0, finished.stderr
+        assert finished.stdout.strip().endswith("is replaced") == replaced
+        assert sorted(os.listdir(target)) == sorted(judge.FILES)
+        assert contents(target) == contents(local)
+        assert os.listdir(target.parent) == ["seed=0"]
+    again = run_module("promote", f"--reference_dir={reference}", target)
+    assert (again.returncode, len(again.stderr.splitlines())) == (2, 1)
+    assert "is in the reference already" in again.stderr
+
+
+def test_a_promotion_that_was_killed_between_its_renames_loses_nothing(tmp_path, local):
+    target = tmp_path / "reference" / NAME
+    shutil.copytree(local, target.with_name(".old-seed=0"))
+    (tmp_path / "reference" / "x").mkdir()
+    shutil.copytree(local, target.with_name(".new-seed=0"))
+    assert promote._main([str(local)]) == 0
+    assert os.listdir(target.parent) == ["seed=0"]
+
+
+# The metrics of NAME, as its records say.
+METRICS = runs.read_run(REFERENCE / NAME).summary["metrics"]
+ONE = next(iter(METRICS))
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        ("environment", {"dirty": None}, "was not made at a commit without changes"),
+        ("environment", {"dirty": True}, "was not made at a commit without changes"),
+        ("environment", {"commit": None}, "was not made at a commit without changes"),
+        (
+            "environment",
+            {"commit": "0" * 40},
+            f"its commit {'0' * 40} is not in this clone",
+        ),
+        (
+            "environment",
+            {"code": "0" * 16},
+            "was made by other code than that of its commit",
+        ),
+        (
+            "summary",
+            {"status": "interrupted"},
+            "only a finished run can be promoted; it is interr",
+        ),
+        (
+            "summary",
+            {"changed": {"depth": 1}},
+            "its settings are not those of a variant",
+        ),
+        (
+            "summary",
+            {"experiment": "../../../../elsewhere"},
+            "experiment must be a relative path",
+        ),
+        ("summary", {"variant": "/elsewhere"}, "variant must be a relative path"),
+        (
+            "summary",
+            {"experiment": "other"},
+            "its summary.json belongs at other/negative_determ",
+        ),
+        (
+            "summary",
+            {"seed": 1},
+            "its summary.json belongs at landscape/negative_determinant/see",
+        ),
+        # What the records do not say.
+        (
+            "summary",
+            {"verdict": "counterexample"},
+            "verdict is 'counterexample', the records say",
+        ),
+        (
+            "summary",
+            {"claim": "theorem-2-1"},
+            "claim is 'theorem-2-1', the records say",
+        ),
+        (
+            "summary",
+            {"metrics": {**METRICS, ONE: 77}},
+            f"metrics.{ONE} is 77, the records say",
+        ),
+        (
+            "summary",
+            {"metrics": {**METRICS, "more": 1}},
+            "metrics.more is 1, the records say None",
+        ),
+        ("summary", {"metrics": {}}, "the records say"),
+        ("summary", {"seconds": {"total": 1.0}}, "the records say"),
+        ("summary", {"scale": "reduced"}, "its scale must be 'paper'"),
+        ("config", {"taus": [0.25]}, "was made with taus=[0.25], which is"),
+    ],
+)
+def test_promote_refuses_what_nobody_could_make_again_or_lies_elsewhere(
+    tmp_path, local, name, fields, message
+):
+    rewrite(local, f"{name}.json", **fields)
+    with pytest.raises(runs.RunError, match=re.escape(message)):
+        promote._main([str(local)])
+    assert [entry.name for entry in tmp_path.iterdir()] == ["local"]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "variant", "message"),
+    [
+        ("zzz", "plain", "there is no experiment 'zzz'"),
+        ("benchmark_zzz", "plain", "there is no experiment 'benchmark_zzz'"),
+        ("landscape", "other", "landscape has no variant 'other'"),
+    ],
+)
+def test_promote_takes_runs_of_experiments_alone(
+    tmp_path, local, experiment, variant, message
+):
+    path = tmp_path / "local" / experiment / variant / "seed=0"
+    shutil.copytree(local, path)
+    rewrite(path, "summary.json", experiment=experiment, variant=variant)
+    with pytest.raises(runs.RunError, match=message):
+        promote._main([str(path)])
+
+
+def test_a_run_of_several_commits_is_no_reference(tmp_path, local):
+    environment = runs.read_json(local / "environment.json")
+    rewrite(local, "environment.json", resumed=[{**environment, "commit": "1" * 40}])
+    with pytest.raises(runs.RunError, match="was made at several commits"):
+        promote._main([str(local)])
+
+
+def test_links_are_neither_copied_nor_followed(tmp_path, local):
+    reference = tmp_path / "reference"
+    (local / "metrics.jsonl").rename(tmp_path / "lines")
+    (local / "metrics.jsonl").symlink_to(tmp_path / "lines")
+    with pytest.raises(
+        runs.RunError, match=r"metrics.jsonl: is a link; only files are copied"
+    ):
+        promote._main([str(local)])
+    (local / "metrics.jsonl").unlink()
+    (tmp_path / "lines").rename(local / "metrics.jsonl")
+    (reference / "landscape").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (reference / "landscape" / "negative_determinant").symlink_to(
+        tmp_path / "elsewhere"
+    )
+    with pytest.raises(runs.RunError, match="leads out of the reference by a link"):
+        promote._main([str(local)])
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def as_schema_2(path):
+    """Makes a run what versions before schema 3 wrote: without digests."""
+    for name in ("summary.json", "environment.json"):
+        value = json.loads((path / name).read_text())
+        del value["digest"]
+        if name == "summary.json":
+            value["schema"] = 2
+        runs.write_json(path / name, value)
+
+
+def test_a_run_of_schema_2_is_sealed_once_it_is_judged(tmp_path, local):
+    before = contents(local)
+    as_schema_2(local)
+    with pytest.raises(
+        runs.RunError, match=r"schema 2, of an older version; run it anew, or"
+    ):
+        runs.read_run(local)
+    found = run_module("judge", local)
+    assert (found.returncode, "--write seals it" in found.stdout) == (1, True)
+    assert run_module("judge", "--write", tmp_path).returncode == 0
+    assert contents(local) == before
+    good = run_module("judge", tmp_path)
+    assert (good.returncode, good.stdout) == (0, "")
+
+
+def test_the_summary_is_written_as_the_records_say(local):
+    before = runs.read_run(local)
+    rewrite(
+        local, "summary.json", verdict="counterexample", metrics={**METRICS, ONE: 77}
+    )
+    as_schema_2(local)
+    found = run_module("judge", local)
+    assert found.returncode == 1
+    assert "verdict is 'counterexample', the records say 'holds'" in found.stdout
+    assert f"metrics.{ONE} is 77, the records say" in found.stdout
+    assert run_module("judge", "--write", local).returncode == 0
+    assert runs.read_run(local) == before
+
+
+def test_what_cannot_be_judged_is_named(tmp_path, local):
+    (local / "metrics.jsonl").write_text("")
+    found = run_module("judge", "--write", tmp_path)
+    assert (found.returncode, len(found.stdout.splitlines())) == (1, 1)
+    assert str(local / "metrics.jsonl") in found.stdout
+    assert run_module("judge", tmp_path / "none").returncode == 2

@@ -1,0 +1,265 @@
+"""`make reproduce`: what it runs, what it refuses, and that nothing outlives it."""
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import shutil
+import signal
+import time
+
+import pytest
+
+from experiments import run
+from identity_matters import runs
+from tests import forked
+from tests.rewriting import rewrite
+
+
+def reproduce(results_dir, *arguments, ends):
+    reference = f"--reference_dir={results_dir / 'reference'}"
+    local = f"--results_dir={results_dir / 'local'}"
+    return forked.run("tests.toy.reproduce", reference, local, *arguments, ends=ends)
+
+
+def run_toy(results_dir, *arguments):
+    local = f"--results_dir={results_dir / 'local'}"
+    forked.run("tests.toy.experiment", local, *arguments, ends=0)
+
+
+def statuses(results_dir):
+    found, problems = runs.read_collection(results_dir / "local")
+    assert problems == []
+    return {f"{run.variant} {run.seed}": run.status for run in found}
+
+
+def test_it_runs_what_is_missing_side_by_side_and_ends_with_a_summary(tmp_path):
+    # A run with changed settings does not replace the real one.
+    run_toy(tmp_path, "--config.values=(2,)")
+    (changed,) = statuses(tmp_path)
+    twice = ("--only=toy,toy", "--variants=plain,plain", "--seeds=0 1 0")
+    finished = reproduce(tmp_path, *twice, "--jobs=2", ends=0)
+    assert statuses(tmp_path) == {"plain 0": "done", "plain 1": "done", changed: "done"}
+    assert "run 2 of 2: toy plain seed=" in finished.stdout
+    assert "\ntoy            2  2 holds" in finished.stdout
+    assert ": 2 holds\n" in finished.stdout and "2 runs, 2 now in " in finished.stdout
+    log = (tmp_path / "local" / "logs" / "toy-plain-seed=1.txt").read_text()
+    assert "sum_of_squares = 14" in log
+    plain = tmp_path / "local" / "toy" / "plain"
+    assert {
+        runs.read_run(p).environment["cpu_cores"] for p in plain.glob("seed=*")
+    } == {1}
+    # Nothing is left to do. It names a verdict that differs from the reference, and
+    # another jax.
+    reference = tmp_path / "reference" / "toy" / "plain" / "seed=0"
+    shutil.copytree(plain / "seed=0", reference)
+    rewrite(reference, "summary.json", verdict="counterexample")
+    rewrite(reference, "environment.json", packages={"jax": "0.0.1"})
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json*")}
+    again = reproduce(tmp_path, "--only=toy", "--variants=plain", "--jobs=2", ends=1)
+    assert "run 1 of" not in again.stdout
+    assert "1 finished already, 0 run now\n" in again.stdout
+    assert "1 run, none of them now: 1 holds\n" in again.stdout
+    assert {
+        path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json*")
+    } == before
+    said = (
+        "contradiction: toy/plain (Theorem 2.1): holds (proved); the reference:"
+        " counterexample"
+    )
+    assert said in again.stdout
+    assert "here, 0.0.1 in the reference" in again.stdout
+    # Told to overwrite, it runs finished runs anew, too.
+    anew = reproduce(tmp_path, "--only=toy", "--variants=plain", "--overwrite", ends=1)
+    assert "finished already" not in anew.stdout and "1 run, 1 now in " in anew.stdout
+    run = plain / "seed=0" / "summary.json"
+    assert run.stat().st_mtime_ns > before[run]
+    # The demo takes the quickest variant by the reference's times, if that is quick
+    # enough.
+    shutil.copytree(reference, reference.parents[1] / "short" / "seed=0")
+    for seconds, runs_short in ((20.1, False), (20.0, True)):
+        for path, own in (
+            (reference, 20.2),
+            (reference.parents[1] / "short/seed=0", seconds),
+        ):
+            rewrite(path, "summary.json", seconds={"total": own})
+        demo = reproduce(tmp_path, "--demo", ends=None)
+        assert ("toy short seed=0: holds" in demo.stdout) == runs_short, demo.stdout
+
+
+def test_runs_that_are_no_use_are_refused_and_made_anew_when_told_to(tmp_path):
+    plain = tmp_path / "local" / "toy" / "plain"
+    run_toy(tmp_path)
+    for seed in range(1, 6):
+        shutil.copytree(plain / "seed=0", plain / f"seed={seed}")
+        rewrite(plain / f"seed={seed}", "summary.json", seed=seed)
+    rewrite(plain / "seed=0", "summary.json", status="diverged")
+    rewrite(plain / "seed=1", "config.json", values=[4])
+    (plain / "seed=2" / "metrics.jsonl").write_text("garbage\n")
+    rewrite(plain / "seed=3", "config.json", values=[4])
+    for seed in (3, 4):
+        rewrite(plain / f"seed={seed}", "summary.json", status="interrupted")
+    (plain / "seed=4" / "metrics.jsonl").write_text("")
+    (plain / "seed=5" / "summary.json").unlink()
+    refused = reproduce(tmp_path, "--only=toy,toy", "--seeds=0 1 2 3 4 5", ends=1)
+    reasons = (
+        "is diverged",
+        "values=[4]",
+        "this line",
+        "values=[4]",
+        "has 0",
+        "missing",
+    )
+    for seed, why in enumerate(reasons):
+        (line,) = (
+            x
+            for x in refused.stdout.splitlines()
+            if x.startswith(f"{plain}/seed={seed}")
+        )
+        assert why in line and line.endswith(
+            "; make reproduce OVERWRITE=1 runs it anew"
+        )
+    reproduce(tmp_path, "--seeds=0 1 2 3 4 5", "--overwrite", ends=0)
+    for seed in range(6):
+        found = runs.read_run(plain / f"seed={seed}")
+        assert found.summary["metrics"] == {"sum_of_squares": 14}
+
+
+def processes_of(results_dir):
+    """The processes whose output goes to the logs of `results_dir`."""
+    found = []
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (
+                (entry / "fd" / "1")
+                .readlink()
+                .is_relative_to(results_dir / "local" / "logs")
+            ):
+                found.append(int(entry.name))
+    return found
+
+
+def test_nothing_outlives_it_and_the_same_command_resumes_at_once(tmp_path):
+    """One reproduction of two runs, stopped three times."""
+    command = [
+        "tests.toy.reproduce",
+        "--only=toy",
+        "--variants=slow",
+        "--jobs=2",
+        "--seeds=0 1",
+        f"--results_dir={tmp_path / 'local'}",
+        f"--reference_dir={tmp_path / 'none'}",
+    ]
+    kept = {}
+
+    def lines():
+        return {path: path.read_bytes() for path in tmp_path.rglob("metrics.jsonl")}
+
+    def both_write():
+        found = lines()
+        return len(found) == 2 and all(found.values()) and found != kept
+
+    for sent, code in (
+        (signal.SIGKILL, -signal.SIGKILL),
+        (signal.SIGINT, run.CTRL_C_CODE),
+        (signal.SIGTERM, run.INTERRUPTED_CODE),
+        (None, 0),
+    ):
+        started = forked.Started(*command)
+        if sent:
+            forked.until(both_write, started.process)
+            # Both runs, unless one was fast and has ended.
+            assert len(processes_of(tmp_path)) in (1, 2)
+            os.kill(started.process.pid, sent)
+        finished = started.wait()
+        assert finished.returncode == code, finished.stderr
+        assert "Traceback" not in finished.stdout + finished.stderr
+        if sent in (signal.SIGINT, signal.SIGTERM):
+            assert finished.stdout.strip().endswith(
+                "interrupted; the same command resumes"
+            )
+            assert processes_of(tmp_path) == []
+            assert "interrupted" in statuses(tmp_path).values()
+        found = lines()
+        assert all(found[path].startswith(before) for path, before in kept.items())
+        kept = found
+    assert statuses(tmp_path) == {"slow 0": "done", "slow 1": "done"}
+
+
+def as_make_does(pipe):
+    from experiments import reproduce
+
+    os.environ["MAKELEVEL"] = "1"
+    if not os.fork():
+        reproduce._end_with_make()
+        pipe.send("started")
+        time.sleep(60)
+    os.wait()
+
+
+def test_what_make_started_ends_with_it():
+    ours, theirs = forked.server.Pipe()
+    make = forked.server.Process(target=as_make_does, args=(theirs,))
+    make.start()
+    theirs.close()
+    assert ours.recv() == "started"
+    make.kill()
+    with pytest.raises((EOFError, ConnectionResetError)):
+        assert ours.poll(20) and ours.recv()
+
+
+def test_two_at_once_do_not_write_one_anothers_logs(tmp_path):
+    """Another reproduction, here this test, holds the log of a run while it makes that
+    run.
+    """
+    log = tmp_path / "local" / "logs" / "toy-plain-seed=0.txt"
+    log.parent.mkdir(parents=True)
+    with open(log, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write("what the other run says")
+        file.flush()
+        seeds = ("--only=toy", "--variants=plain", "--seeds=0 1", "--jobs=2")
+        finished = reproduce(tmp_path, *seeds, ends=1)
+        assert (
+            "failed: toy plain seed=0: another process is running it" in finished.stdout
+        )
+        assert log.read_text() == "what the other run says"
+    assert statuses(tmp_path) == {"plain 1": "done"}
+
+
+def test_with_an_accelerator_trainings_go_one_at_a_time_and_the_others_on_the_cores(
+    tmp_path, monkeypatch, capsys
+):
+    """Runs whose processes do nothing, on four cores beside an accelerator."""
+    from experiments import commands, reproduce
+
+    started, most_trainings, most_others = [], 0, 0
+
+    class Process:
+        def __init__(self):
+            self.ends = time.monotonic() + 0.6
+
+        @property
+        def exitcode(self):
+            return 0 if time.monotonic() > self.ends else None
+
+    def start(job, core, alone):
+        nonlocal most_trainings, most_others
+        job.process, job.core = Process(), core
+        started.append(job)
+        busy = [one for one in started if one.process.exitcode is None]
+        most_trainings = max(most_trainings, sum(one.name == "cifar" for one in busy))
+        most_others = max(most_others, sum(one.name != "cifar" for one in busy))
+        assert not alone
+        assert (core is None) == (job.name == "cifar")
+
+    monkeypatch.setattr(reproduce, "_start", start)
+    monkeypatch.setattr(reproduce, "_slots", lambda: ([0, 1, 2], [None]))
+    monkeypatch.setattr(reproduce.Job, "summary", lambda job: None)
+    monkeypatch.setattr(reproduce.Job, "last_line", lambda job: "")
+    jobs = [reproduce.Job("cifar", f"v{i}", 0, 1.0) for i in range(3)]
+    jobs += [reproduce.Job("landscape", f"v{i}", 0, 1.0) for i in range(5)]
+    reproduce._run_all(jobs, commands.Console())
+    assert len(started) == 8
+    assert (most_trainings, most_others) == (1, 3)
+    assert "run 8 of 8" in capsys.readouterr().out

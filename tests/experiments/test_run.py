@@ -1,0 +1,588 @@
+"""The command line of an experiment: what users type wrong, and what stops a run."""
+
+import dataclasses
+import json
+import os
+import platform
+import re
+import signal
+import sys
+import types
+
+import pytest
+
+from experiments import accelerators, run
+from experiments.run import signals
+from identity_matters import runs
+from tests import forked
+from tests.toy import experiment
+
+TOY = "tests.toy.experiment"
+
+
+def run_toy(results_dir, *arguments, ends=0):
+    return forked.run(TOY, f"--results_dir={results_dir}", *arguments, ends=ends)
+
+
+def runs_below(path):
+    found, problems = runs.read_collection(path)
+    assert problems == []
+    return found
+
+
+def test_a_run_writes_what_the_contract_says_and_ends_with_its_result(tmp_path):
+    finished = run_toy(tmp_path, "--seed=7")
+    path = tmp_path / "toy" / "plain" / "seed=7"
+    found = runs.read_run(path)
+    assert found.summary["metrics"] == {"sum_of_squares": 14}
+    assert (found.summary["scale"], found.summary["verdict"]) == ("paper", "holds")
+    assert [record["cell"] for record in found.records] == [0, 1, 2]
+    assert found.summary["seconds"].keys() == {"compile", "measure", "total"}
+    command = ["python", "-m", "tests.toy.experiment", "--seed=7"]
+    assert found.environment["command"] == command
+    assert str(forked.ROOT) not in json.dumps(found.environment)
+    last = finished.stderr.splitlines()[-6:]
+    assert last[0::2][:2] == ["Theorem 2.1: holds", "  ours    sum_of_squares = 14"]
+    assert last[1] == "  paper   |||A||| ≤ (4π + 3γ)/l" and str(path) in last[3]
+    assert f"`make compare RESULTS_DIR={tmp_path}`" in last[5]
+    assert "trial 2 of 3 (value 2)" in finished.stderr
+    again = run_toy(tmp_path, "--seed=7", ends=2)
+    assert "is done; --overwrite runs it anew" in again.stderr
+    forked.run(TOY, "--results_dir", str(tmp_path), "--seed=7", "--overwrite")
+    assert runs.read_run(path).environment["command"] == command
+
+
+def test_a_changed_setting_makes_a_run_of_another_name_that_decides_nothing(tmp_path):
+    finished = run_toy(tmp_path, "--config.values=(2,)")
+    (found,) = runs_below(tmp_path)
+    assert found.variant.startswith("plain@")
+    assert (found.summary["scale"], found.summary["verdict"]) == (
+        "reduced",
+        "not comparable",
+    )
+    assert found.summary["changed"] == {"values": [2]}
+    assert found.config["variant"] == "plain"
+    assert "Theorem 2.1: not comparable, with values=[2]" in finished.stderr
+    # Default values make the real run, which is still missing; another change makes a
+    # third name.
+    own = ("--config=:plain", "--config.values=(1,2,3)", "--config.pause_seconds=0")
+    run_toy(tmp_path, *own)
+    run_toy(tmp_path, "--config.values=(3,)")
+    assert len({found.variant for found in runs_below(tmp_path)} - {"plain"}) == 2
+
+
+def test_a_file_of_settings_changes_a_variant_and_cannot_pass_for_it(tmp_path):
+    settings = tmp_path / "mine.py"
+    text = "from tests.toy import experiment\n\ndef get_config(variant='short'):\n"
+    text += (
+        "    config = experiment.get_config('short')\n   "
+        " config.update(variant=variant, "
+    )
+    settings.write_text(text + "scale='paper')\n    return config\n")
+    run_toy(tmp_path / "a", f"--config={settings}")
+    (found,) = runs_below(tmp_path / "a")
+    assert (found.variant, found.summary["scale"]) == ("short", "reduced")
+    run_toy(tmp_path / "b", f"--config={settings}:plain")
+    (found,) = runs_below(tmp_path / "b")
+    assert found.variant.startswith("plain@")
+    finished = run_toy(tmp_path / "c", f"--config={settings}:mine", ends=2)
+    assert "variant must be one of plain, short, slow, got 'mine'" in finished.stderr
+    settings.write_text("from ml_collections import ConfigDict as get_config\n")
+    for given, why in (
+        (settings, "must give scale"),
+        (f"{settings}:plain", "(Attribute"),
+    ):
+        finished = run_toy(tmp_path / "c", f"--config={given}", ends=2)
+        assert why in finished.stderr and len(finished.stderr.splitlines()) == 1
+
+
+def test_settings_that_only_say_where_data_lie_change_nothing():
+    before = {"fit": {"data_dir": "a", "width": 3}, "cache": ""}
+    assert (
+        runs.differences(before, {"fit": {"data_dir": "b", "width": 3}, "cache": "c"})
+        == {}
+    )
+    now = {"fit": {"data_dir": "a", "width": 4}, "cache": ""}
+    assert runs.differences(before, now) == {"fit.width": (3, 4)}
+
+
+REFUSED = {
+    "tests.toy.experiment": [
+        (["--config.depth=3"], "there is no setting depth; --help lists them"),
+        (["--config.values=(1,)", "-config.values=(2,)"], "a setting is given twice"),
+        (["--config.values=()"], "values must hold at least one value, but is empty"),
+        (["--config.values=('a',)"], "values must hold whole numbers, got 'a'"),
+        (
+            ["--config.pause_seconds=nan"],
+            "pause_seconds must hold finite numbers, got nan",
+        ),
+        (["--config.pause_seconds=-1"], "pause_seconds must be 0 or more, got -1.0"),
+        (["--config.pause_seconds=soon"], "could not convert string to float: 'soon'"),
+        (["--config.scale=reduced"], "scale and variant belong to a variant"),
+        (["--config=:fancy"], "variant must be one of plain, short, slow, got 'fancy'"),
+        (["--config=nowhere.py"], "cannot read the settings from --config=nowhere.py"),
+        (
+            ["--config=README.md"],
+            "cannot read the settings from --config=README.md (SyntaxError",
+        ),
+        (
+            ["--config=tests/forked.py"],
+            "--config=tests/forked.py (KeyError: get_config)",
+        ),
+        (["--seed=4294967296"], "seed must be from 0 to 4294967295, got 4294967296"),
+        (["--results_dir="], "results_dir must name a directory, but is empty"),
+        (["--results_dir=/proc/nowhere"], "cannot be written"),
+        (["--colour=red"], "Unknown command line flag 'colour'"),
+        (["twice"], "unknown argument 'twice'"),
+    ],
+    "experiments.images.cifar": [
+        (
+            ["--config=:cifar10/resnet", "--config.data.data_dir=a"],
+            "not prepared in a; run: make",
+        ),
+        (
+            ["--config.train.batch_examples=3", "--config.train.devices=2"],
+            "multiple of",
+        ),
+        (["--config.model.stage_strides=(2,4,2)"], "sides"),
+        (
+            ["--num_processes=2"],
+            "give all of --coordinator_address, --num_processes and",
+        ),
+    ],
+    "experiments.images.ablations": [
+        (
+            ["--config.model.blocks_per_stage=(1,1,1)"],
+            "blocks_per_stage would change nothing",
+        ),
+    ],
+    "experiments.reproduce": [
+        (["--only=nothing"], "there is no experiment 'nothing'; there are "),
+        (
+            ["--seeds=one"],
+            "--seeds must be numbers from 0 to 4294967295, separated by blanks",
+        ),
+        (["--seeds=4294967296"], "separated by blanks or commas, got '4294967296'"),
+        (["--only=landscape", "--results_dir=/proc/nowhere"], "'/proc/nowhere'"),
+        (["--jobs=-1"], "--jobs=-1"),
+        (["--variants=digits"], "--variants needs one experiment, named by --only"),
+        (
+            ["--only=memorize", "--variants=mnist"],
+            "memorize has no variant 'mnist'; it has digits",
+        ),
+        (["more"], "unknown argument 'more'"),
+    ],
+    "experiments.images.prepare_data": [
+        (
+            ["--datasets=cifar10 imagenet"],
+            "there is no data set 'imagenet'; there are digits",
+        )
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "message"),
+    [(module, *row) for module, rows in REFUSED.items() for row in rows],
+)
+def test_bad_input_ends_in_one_line_before_anything_is_written(
+    tmp_path, module, arguments, message
+):
+    place = [] if "prepare" in module else [f"--results_dir={tmp_path / 'new'}"]
+    # Two devices, also on a machine with one core.
+    finished = forked.run(module, *place, *arguments, ends=2, devices=2)
+    lines = finished.stderr.strip().splitlines()
+    assert len(lines) == 1, finished.stderr
+    name = {"tests.toy.experiment": "toy"}.get(module, module.split(".")[-1])
+    assert lines[0].startswith(f"{name}: ")
+    assert message in lines[0]
+    assert not (tmp_path / "new").exists()
+
+
+def test_help_lists_variants_settings_and_flags():
+    finished = run_toy("unused", "--help")
+    for said in (
+        "Theorem 2.1 has nothing to do with it",
+        "plain                          three numbers, at once",
+        "values = (1, 2, 3)\n      the numbers whose squares are summed",
+        "pause_seconds = 0.0\n      How long each of them takes.",
+        "--seed",
+        "--results_dir",
+        "overwrite",
+    ):
+        assert said in finished.stdout
+
+
+def test_a_mistake_of_the_program_is_recorded_and_a_traceback_and_not_one_of_the_user(
+    tmp_path,
+):
+    finished = run_toy(tmp_path / "a", "--config.action=raise", ends=1)
+    assert (
+        "Traceback" in finished.stderr and "the second trial fails" in finished.stderr
+    )
+    (found,) = runs_below(tmp_path / "a")
+    assert found.status == "failed"
+    assert found.summary["error"] == "FloatingPointError: the second trial fails"
+    assert [record["cell"] for record in found.records] == [0]
+    finished = run_toy(tmp_path / "b", "--config.action=memory", ends=1)
+    last = finished.stderr.splitlines()[-1]
+    said = "toy: out of memory (cannot allocate 8 TiB); choose smaller settings"
+    assert last == said and "Traceback" not in finished.stderr
+    assert [found.status for found in runs_below(tmp_path / "b")] == ["failed"]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            MemoryError("Unable to allocate 8 TiB"),
+            "out of memory (Unable to allocate 8 TiB)",
+        ),
+        (
+            RuntimeError("RESOURCE_EXHAUSTED: 74 GB"),
+            "out of memory (RESOURCE_EXHAUSTED: 74 GB)",
+        ),
+        (
+            ValueError("RESOURCE_EXHAUSTED: No space left on device"),
+            "the disk of results is full",
+        ),
+        (
+            OSError(28, "No space left on device", "a/b"),
+            "the disk of a/b is full: free",
+        ),
+        (
+            OSError(5, "Input/output error"),
+            "the machine failed ([Errno 5] Input/output error)",
+        ),
+        (
+            OSError(27, "File too large"),
+            "the machine failed ([Errno 27] File too large)",
+        ),
+        (OSError(24, "Too many open files"), "the machine failed ([Errno 24] Too many"),
+        (
+            PermissionError(13, "Permission denied"),
+            "the machine failed ([Errno 13] Permission",
+        ),
+        (
+            FileNotFoundError(2, "No such file", "results/a"),
+            "files of the run were deleted while",
+        ),
+        (FileNotFoundError(2, "No such file", "elsewhere/a"), None),
+        (OSError(2, "No such file or directory"), None),
+        (ZeroDivisionError("division by zero"), None),
+    ],
+)
+def test_failures_of_the_machine_are_one_line(error, message):
+    found = run._known_failure(error, "results")
+    assert found is None if message is None else message in found
+
+
+def test_only_what_comes_too_late_for_orbax_goes_untold(monkeypatch):
+    told: list = []
+    monkeypatch.setattr(sys, "__unraisablehook__", told.append)
+    errors = RuntimeError("Event loop is closed"), RuntimeError("another")
+    failures = [types.SimpleNamespace(exc_value=error) for error in errors]
+    for failure in failures:
+        signals.tell_unraisable(failure)
+    assert told == failures[1:]
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [(signal.SIGTERM, run.INTERRUPTED_CODE), (signal.SIGINT, run.CTRL_C_CODE)],
+)
+def test_a_signal_leaves_an_interrupted_run_that_resumes(tmp_path, sent, code):
+    started = forked.Started(
+        TOY, f"--results_dir={tmp_path}", "--config.pause_seconds=0.5"
+    )
+
+    def written():
+        return [
+            path for path in tmp_path.glob("**/metrics.jsonl") if path.stat().st_size
+        ]
+
+    forked.until(written, started.process)
+    (metrics,) = written()
+    os.kill(started.process.pid, sent)
+    finished = started.wait(60)
+    assert finished.returncode == code, finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert finished.stderr.strip().splitlines()[-1].endswith("resumes")
+    found = runs.read_run(metrics.parent)
+    assert found.status == "interrupted"
+    assert 1 <= len(found.records) < 3
+    finished = run_toy(tmp_path, "--config.pause_seconds=0.5")
+    assert f"\nresuming after {len(found.records)} of 3 trials\n" in finished.stderr
+    found = runs.read_run(metrics.parent)
+    assert found.summary["metrics"] == {"sum_of_squares": 14}
+    assert [record["cell"] for record in found.records] == [0, 1, 2]
+
+
+LOST = """
+import dataclasses, gc, os, signal
+from experiments import run
+from experiments.run import signals
+from tests.toy import experiment
+
+sent = []
+
+def send(phase, _):
+    if not sent:
+        sent.append(phase)
+        os.kill(os.getpid(), signal.{name})
+        # The handler runs here, inside the collector's callback.
+        [number for number in range(100)]
+
+def measure(subject, key):
+    gc.callbacks.append(send)
+    gc.collect()
+    return {{"square": 0}}
+
+EXPERIMENT = dataclasses.replace(experiment.EXPERIMENT, measure=measure)
+if __name__ == "__main__":
+    signals.RESEND_SECONDS = {resend}
+    run.main(EXPERIMENT)
+"""
+
+
+@pytest.mark.parametrize("resend_seconds", [0.05, 1e3])
+@pytest.mark.parametrize(
+    ("name", "code"), [("SIGTERM", run.INTERRUPTED_CODE), ("SIGINT", run.CTRL_C_CODE)]
+)
+def test_a_signal_that_comes_while_garbage_is_collected_is_not_lost(
+    tmp_path, name, code, resend_seconds
+):
+    """Python ignores what the handler raises there; the signal is sent again, or
+    noticed later.
+    """
+    program = LOST.format(name=name, resend=resend_seconds)
+    results = f"--results_dir={tmp_path / 'results'}"
+    # The second and third of three numbers are not measured.
+    finished = forked.run_code(program, tmp_path, results, ends=code)
+    assert "Traceback" not in finished.stderr
+    (found,) = runs_below(tmp_path / "results")
+    assert found.status == "interrupted" and len(found.records) <= 1
+
+
+def test_the_first_signal_only_asks_a_training_to_stop_and_the_second_ends_it():
+    for number, exception in signals.STOP_SIGNALS.items():
+        with signals.stop_signal(asks_first=True) as stop:
+            stop.check()
+            signal.raise_signal(number)
+            assert stop.requested is exception
+            with pytest.raises(exception):
+                stop.check()
+            with pytest.raises(exception):
+                signal.raise_signal(number)
+        with signals.stop_signal(asks_first=False) as stop, pytest.raises(exception):
+            signal.raise_signal(number)
+        assert stop.requested is exception
+
+
+@pytest.mark.parametrize("action", ["trials", "build"])
+def test_a_bug_of_an_experiment_keeps_its_traceback(tmp_path, action):
+    def broken(**_):
+        return None + 1
+
+    spy = dataclasses.replace(experiment.EXPERIMENT, **{action: broken})
+    config = experiment.get_config()
+    with pytest.raises(TypeError, match="unsupported operand"):
+        run.execute(spy, config, seed=0, results_dir=tmp_path)
+    own = config.to_dict()
+    config.pause_seconds = 1.0  # perhaps it is the user's mistake then
+    with pytest.raises(run.app.UsageError, match="a setting is of the wrong type"):
+        run.execute(spy, config, seed=0, results_dir=tmp_path, own=own)
+
+
+def test_theory_runs_on_the_cpu_whatever_else_there_is(tmp_path):
+    """JAX_PLATFORMS names a platform that does not exist; trainings look for it."""
+    code = (
+        "import jax; from experiments.run import process;"
+        " process.configure(trains={})\n"
+    )
+    code += "print([device.platform for device in jax.devices()])"
+    for trains in (False, True):
+        finished = forked.shell(
+            sys.executable,
+            "-c",
+            code.format(trains),
+            cwd=forked.ROOT,
+            JAX_PLATFORMS="cuda",
+        )
+        assert (finished.returncode == 0) == (not trains), finished.stderr
+        assert trains or finished.stdout.strip() == "['cpu']"
+
+
+LOCK_SAID = (
+    "there is an accelerator, but this environment is for CPUs; run: make setup"
+    " ACCEL=cuda13"
+)
+
+
+@pytest.mark.parametrize(
+    ("platforms", "plugin", "lock", "said"),
+    [
+        ("", None, "cpu", None),
+        ("", None, "cuda13", LOCK_SAID),
+        ("cpu", None, "cuda13", None),
+        (
+            "",
+            "libtpu",
+            "cpu",
+            "libtpu is installed, but JAX finds no TPU; to train on the CPU all",
+        ),
+        ("cpu", "libtpu", "tpu", None),
+        (
+            "",
+            None,
+            ValueError("the driver is too old"),
+            "the driver is too old; to train on the",
+        ),
+    ],
+)
+def test_nobody_trains_on_the_cpu_by_accident(
+    monkeypatch, platforms, plugin, lock, said
+):
+    def find_lock():
+        if isinstance(lock, ValueError):
+            raise lock
+        return lock
+
+    monkeypatch.setattr(accelerators, "find_lock", find_lock)
+    monkeypatch.setattr(accelerators, "installed_plugin", lambda: plugin)
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    if said is None:
+        accelerators.require_used()
+    else:
+        with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+            accelerators.require_used()
+
+
+def test_a_training_that_needs_an_accelerator_says_so_before_it_starts(tmp_path):
+    """The paper's net on images of CIFAR's kind, for which all else is there."""
+    code = """
+import numpy as np
+from experiments import run
+from experiments.images import cifar
+from identity_matters.images import datasets
+
+images, labels = np.zeros((128, 32, 32, 3), np.uint8), np.arange(128) % 10
+datasets.load = lambda name, split, data_dir: (images, labels)
+def refuse(*_, **__):
+    raise run.Interrupted
+run.run_trials = refuse
+run.main(cifar.EXPERIMENT)
+"""
+    variant, results = (
+        "--config=:cifar10/all_conv_residual",
+        f"--results_dir={tmp_path / 'r'}",
+    )
+    finished = forked.run_code(
+        code, tmp_path, variant, results, ends=run.INTERRUPTED_CODE
+    )
+    first, second, *_ = finished.stderr.splitlines()
+    hours = re.match(
+        "no accelerator found: this takes at least ([0-9.e+]+) hours on", first
+    )
+    # 9.09e16 operations; a core does between 10 and 300 billion a second.
+    assert 9.09e16 / 3600 / 300e9 / 64 < float(hours[1]) < 9.09e16 / 3600 / 1e9
+    assert first.endswith("; --config=:cifar10/small takes about 3 on two cores")
+    assert second.startswith("writing ")
+
+
+def test_what_this_machine_has_is_found():
+    assert accelerators.find_lock() in ("cpu", "cuda12", "cuda13", "tpu")
+
+
+def test_each_trial_has_a_key_of_its_own_that_the_seed_decides(tmp_path):
+    keys = []
+
+    def measure(trial, key):
+        keys.append(tuple(run.jax.random.key_data(key).tolist()))
+        return {"square": 0}
+
+    spy = dataclasses.replace(experiment.EXPERIMENT, measure=measure)
+    for seed in (0, 1):
+        run.execute(spy, experiment.get_config(), seed=seed, results_dir=tmp_path)
+    assert len(set(keys)) == 6
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="what keeps memory is glibc's"
+)
+def test_a_training_keeps_the_memory_that_it_has_used(tmp_path):
+    code = """
+import resource, threading
+import numpy as np
+from experiments.run import process
+process.configure(trains=True)
+def work():
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        np.ones(2**22)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+    first, *later = map(int, forked.run_code(code, tmp_path).stdout.split())
+    assert first > 100 and max(later) < 10
+
+
+def test_a_tilde_in_a_flag_is_the_home_directory(tmp_path):
+    """Shells leave it alone within a word."""
+    code = """
+import os, runpy
+os.environ["HOME"] = os.getcwd()
+runpy.run_module("tests.toy.experiment", run_name="__main__", alter_sys=True)
+"""
+    (tmp_path / "settings.py").write_text(
+        "from tests.toy.experiment import get_config\n"
+    )
+    finished = forked.run_code(
+        code, tmp_path, "--results_dir=~/x y", "--config=~/settings.py"
+    )
+    assert runs.read_run(tmp_path / "x y" / "toy" / "plain" / "seed=0").status == "done"
+    assert not (tmp_path / "~").exists()
+    assert f"{tmp_path}/x y" in finished.stderr
+
+
+def test_a_pipe_is_no_file_of_a_matrix(tmp_path):
+    os.mkfifo(tmp_path / "R.npy")
+    settings = ("--config=:file", f"--config.file={tmp_path / 'R.npy'}")
+    module = "experiments.factorization"
+    finished = forked.run(
+        module, *settings, f"--results_dir={tmp_path / 'new'}", ends=2
+    )
+    (line,) = finished.stderr.splitlines()
+    assert line.endswith("which is no file")
+
+
+TRAINS = """
+import dataclasses
+from experiments import run
+from tests.toy import experiment
+
+def measure(subject, key, log):
+    has_checkpoints = log.checkpoint_dir.exists() and any(log.checkpoint_dir.iterdir())
+    return {"square": int(has_checkpoints)}
+
+EXPERIMENT = dataclasses.replace(experiment.EXPERIMENT, trains=True, measure=measure)
+if __name__ == "__main__":
+    run.main(EXPERIMENT)
+"""
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_overwrite_deletes_checkpoints_that_lie_elsewhere(tmp_path, overwrite):
+    """The toy's squares say whether a training finds an old checkpoint in
+    --checkpoint_dir.
+    """
+    checkpoints = tmp_path / "elsewhere"
+    for cell in range(3):
+        old = checkpoints / "toy" / "plain" / "seed=0" / f"cell={cell}"
+        (old / "step=1").mkdir(parents=True)
+    flags = [f"--results_dir={tmp_path / 'results'}", f"--checkpoint_dir={checkpoints}"]
+    forked.run_code(TRAINS, tmp_path, *flags, *(["--overwrite"] if overwrite else []))
+    (found,) = runs_below(tmp_path / "results")
+    assert found.summary["metrics"] == {"sum_of_squares": 0 if overwrite else 3}

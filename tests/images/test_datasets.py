@@ -1,0 +1,131 @@
+"""Splits in memory: `digits`, the arrays of `make data`, copies of these, and what is
+refused.
+"""
+
+import dataclasses
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from identity_matters.images import datasets
+from identity_matters.images.datasets import SOURCES
+from tests.train.test_checkpoint import damage
+
+SMALL = dataclasses.replace(SOURCES["cifar10"], splits={"train": 6, "test": 4})
+
+
+@pytest.fixture
+def small_cifar10(monkeypatch):
+    monkeypatch.setitem(SOURCES, "cifar10", SMALL)
+
+
+def _write(data_dir, split="train"):
+    n = SMALL.splits[split]
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (n, *SMALL.image_shape), np.uint8)
+    labels = np.arange(n) * 9 // (n - 1)
+    datasets.write(SMALL, split, data_dir, images, labels)
+    return images, labels
+
+
+def test_digits_are_those_of_scikit_learn_split_in_their_order():
+    # seconds, for which every worker would wait
+    from sklearn.datasets import load_digits
+
+    published = load_digits()
+    (images, labels), train, test = (
+        datasets.load("digits", split, data_dir="/nowhere")
+        for split in ("all", "train", "test")
+    )
+    assert images.dtype == np.uint8 and labels.dtype == np.int64
+    np.testing.assert_array_equal(images[..., 0], published.images)
+    np.testing.assert_array_equal(labels, published.target)
+    assert (len(train[1]), len(test[1])) == (1347, 450)
+    np.testing.assert_array_equal(np.concatenate([train[0], test[0]]), images)
+    np.testing.assert_array_equal(np.concatenate([train[1], test[1]]), labels)
+
+
+IMAGES = [("images.npy", how) for how in ("flip", "truncate", "delete")]
+
+
+@pytest.mark.parametrize(("name", "how"), [*IMAGES, ("manifest.json", "truncate")])
+def test_a_damaged_file_is_named(small_cifar10, tmp_path, name, how):
+    _write(tmp_path)
+    damage(tmp_path / "arrays" / "cifar10" / "train" / name, how)
+    with pytest.raises(ValueError, match=rf"{name}.*make data"):
+        datasets.load("cifar10", "train", tmp_path)
+
+
+def test_prepare_leaves_what_is_there_and_digits_alone(small_cifar10, tmp_path):
+    assert datasets.prepare("digits", tmp_path) == []
+    _write(tmp_path, "train")
+    _write(tmp_path, "test")
+    directories = datasets.prepare("cifar10", tmp_path)
+    assert [directory.name for directory in directories] == ["train", "test"]
+
+
+class _Builder(list):
+    """The part of a prepared tensorflow_datasets builder that `datasets.decode`
+    uses.
+    """
+
+    def as_data_source(self, split):
+        assert split == "train"
+        return self
+
+    def __getitems__(self, indices):
+        return [dict(zip(("image", "label"), self[i], strict=True)) for i in indices]
+
+
+def test_decoding_in_chunks(monkeypatch, tmp_path):
+    # 6 images: a full chunk and a partial one
+    monkeypatch.setattr(datasets, "CHUNK_EXAMPLES", 4)
+    written = _write(tmp_path)
+    builder = _Builder(zip(*written, strict=True))
+    for found, expected in zip(
+        datasets.decode(SMALL, "train", builder), written, strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_copy_of_the_arrays_is_all_that_is_needed(
+    small_cifar10, tmp_path, monkeypatch
+):
+    """The arrays were moved after they were made, and none of the data libraries is
+    installed.
+    """
+    for module in ("tensorflow", "tensorflow_datasets", "array_record"):
+        monkeypatch.setitem(sys.modules, module, None)
+    for split in ("train", "test"):
+        expected = _write(tmp_path / "made", split)
+        shutil.move(tmp_path / "made" / "arrays", tmp_path / split / "arrays")
+        images, labels = datasets.load("cifar10", split, str(tmp_path / split))
+        np.testing.assert_array_equal(images, expected[0])
+        np.testing.assert_array_equal(labels, expected[1])
+        assert labels.dtype == np.int64
+
+
+def test_the_arrays_of_another_data_set_or_split_are_refused(
+    small_cifar10, tmp_path, monkeypatch
+):
+    sizes = dataclasses.replace(SOURCES["cifar100"], splits=SMALL.splits)
+    monkeypatch.setitem(SOURCES, "cifar100", sizes)
+    _write(tmp_path, "train")
+    _write(tmp_path, "test")
+    arrays = tmp_path / "arrays"
+    (arrays / "cifar10").rename(arrays / "cifar100")
+    with pytest.raises(ValueError) as error:
+        datasets.load("cifar100", "train", tmp_path)
+    assert (
+        str(error.value)
+        == f"{arrays / 'cifar100' / 'train'} is of another data set: cifar100 train"
+        " should hold 6 labels from 0 to 99, got (6,) from 0 to 9"
+    )
+    shutil.rmtree(arrays / "cifar100" / "train")
+    (arrays / "cifar100" / "test").rename(arrays / "cifar100" / "train")
+    with pytest.raises(
+        ValueError, match=r"uint8\[6, 32, 32, 3\] images, got uint8\[4, 32"
+    ):
+        datasets.load("cifar100", "train", tmp_path)

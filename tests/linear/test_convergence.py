@@ -1,0 +1,441 @@
+"""docs/theory/convergence.md: certificates (V1-V4), and the time to leave a saddle (V5,
+V6).
+"""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.integrate
+
+from identity_matters import random_matrices
+from identity_matters.linear import convergence, escape, model
+
+
+def certified_problem(rng, width, share):
+    """R, Sigma and its rank; ``s_0`` is `share` times the largest that the path theorem
+    allows.
+    """
+    eigenvalues = 10.0 ** rng.uniform(-2, 2, width)
+    if width > 1 and rng.random() < 0.3:
+        eigenvalues[rng.integers(width)] = 0.0
+    rank = np.count_nonzero(eigenvalues)
+    Sigma = random_matrices.symmetric(rng, eigenvalues)
+    direction = rng.standard_normal((width, width))
+    s0 = convergence.will_converge(
+        np.eye(width) - 0.01 * direction, Sigma, 1, rank=rank
+    ).s0
+    scale = share * convergence.LARGEST_PATH_S0 / s0
+    return np.eye(width) - 0.01 * scale * direction, Sigma, rank
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5, 16])
+def test_descent_stays_inside_and_falls_as_fast_as_certified(depth):
+    rng = np.random.default_rng(depth)
+    closest = 0.0
+    for _ in range(20):
+        R, Sigma, rank = certified_problem(
+            rng, int(rng.integers(1, 5)), rng.uniform(0.2, 0.99)
+        )
+        certificate = convergence.will_converge(R, Sigma, depth, rank=rank).descent
+        A = np.zeros((depth, *R.shape))
+        first, gradient = model.excess_risk_and_gradient(A, R, Sigma)
+        excess = first
+        for _ in range(60):
+            A -= certificate.learning_rate * gradient
+            after, gradient = model.excess_risk_and_gradient(A, R, Sigma)
+            norm = np.linalg.norm(A, 2, axis=(1, 2)).max()
+            assert norm <= certificate.norm * (1 + 1e-12)
+            assert after <= certificate.factor * excess + 1e-14 * first
+            closest = max(closest, norm / certificate.norm)
+            excess = after
+    assert closest > 0.2  # the bound on the norm is not far too large
+
+
+@pytest.mark.parametrize("depth", [2, 6])
+def test_flow_keeps_layers_balanced_and_within_every_certificate(depth):
+    rng = np.random.default_rng(depth)
+    names = set()
+    for _ in range(12):
+        R, Sigma, rank = certified_problem(rng, 3, rng.uniform(0.3, 1.0))
+        answer = convergence.will_converge(R, Sigma, depth, rank=rank)
+        # Euler's method with steps far below the inverse curvature approximates the
+        # flow.
+        step = 0.01 / (2 * depth * np.linalg.norm(Sigma, 2))
+        A = np.zeros((depth, 3, 3))
+        first, gradient = model.excess_risk_and_gradient(A, R, Sigma)
+        for _ in range(400):
+            A -= step * gradient
+            excess, gradient = model.excess_risk_and_gradient(A, R, Sigma)
+        norm = np.linalg.norm(A, 2, axis=(1, 2)).max()
+        for certificate in answer.flow:
+            names.add(certificate.name)
+            assert norm <= certificate.norm
+            assert excess <= first * math.exp(-certificate.rate * 400 * step) * (
+                1 + 1e-2
+            )
+        W = np.eye(3) + np.asarray(A)
+        assert np.linalg.svd(W, compute_uv=False).std(axis=0).max() < 1e-3 * norm
+    assert names == {"path", "balanced"}
+
+
+def test_the_constants_of_the_statements():
+    def holds(excess_over_sigma, name):
+        R = np.eye(1) * (1 - math.sqrt(excess_over_sigma))
+        answer = convergence.will_converge(R, np.eye(1), 3)
+        if name == "descent":
+            return answer.descent is not None
+        return name in [certificate.name for certificate in answer.flow]
+
+    assert holds(0.1, "path") and not holds(0.101, "path")
+    assert holds(0.2499, "balanced") and not holds(0.2501, "balanced")
+    assert holds(0.1, "descent") and not holds(0.101, "descent")
+
+
+def test_one_layer_is_least_squares():
+    """For l = 1 the balanced certificate has the exact norm and rate, which do not
+    depend on m.
+    """
+    (flow, *_) = convergence.will_converge(np.array([[1.4]]), np.array([[2.0]]), 1).flow
+    assert flow.norm == pytest.approx(0.4)
+    assert flow.rate == pytest.approx(8.0)
+
+
+def test_path_by_hand():
+    """s_0 = 0.2, sigma = 2: e^{-3a} = 0.4, l |||A||| <= a, and the rate 4 l e^{-2a}
+    sigma.
+    """
+    found = {c.name: c for c in convergence.will_converge([[0.8]], [[2.0]], 3).flow}
+    assert found["path"].norm == pytest.approx(-math.log(0.4) / 9)
+    assert found["path"].rate == pytest.approx(24 * 0.4 ** (2 / 3))
+
+
+@pytest.mark.parametrize(("r", "m", "M"), [(0.7, 0.4, 1.0), (1.3, 1.0, 1.6)])
+def test_balanced_by_hand(r, m, M):
+    """d = sigma = 1, l = 2, s_0 = 0.3: singular values of the product in [r - s_0, r +
+    s_0].
+    """
+    found = {
+        c.name: c for c in convergence.will_converge(np.array([[r]]), np.eye(1), 2).flow
+    }
+    assert found["balanced"].norm == pytest.approx(math.sqrt(M) / m * 0.3 / 2)
+    assert found["balanced"].rate == pytest.approx(8 * m)
+
+
+@pytest.mark.parametrize("second", [3.0, 0.9])
+def test_each_entry_of_m_counts(second):
+    """Sigma = diag(4, 1) and R = diag(1.2, r): m is its first entry for r = 3, else the
+    second.
+    """
+    found = convergence.will_converge(
+        np.diag([1.2, second]), np.diag([4.0, 1.0]), 2
+    ).flow
+    (balanced,) = [
+        certificate for certificate in found if certificate.name == "balanced"
+    ]
+    phi0 = math.hypot(0.4, 1 - second)  # sigma = 1, so this is s_0, too
+    m = (2.4 - phi0) / 2 if second == 3 else 0.9 - phi0
+    assert balanced.rate == pytest.approx(8 * m)
+    assert balanced.norm == pytest.approx(
+        math.sqrt(max(1.2, second) + phi0) / m * phi0 / 2
+    )
+
+
+def test_descent_at_half_the_inverse_curvature():
+    """s_0^2 = 0.05: kappa = 4/3, eta = 1 / (2 beta), by hand."""
+    s0, depth = math.sqrt(0.05), 4
+    certificate = convergence.will_converge(
+        np.eye(1) * (1 - s0), np.eye(1), depth
+    ).descent
+    a = -math.log(1 - 4 * s0) / 3
+    beta = 2 * depth * math.exp(a) * (math.exp(a) + s0)
+    assert certificate.norm == pytest.approx(a / depth)
+    assert certificate.learning_rate == pytest.approx(1 / (2 * beta))
+    assert certificate.factor == pytest.approx(
+        1 - 3 / 8 / beta * 4 * depth * math.exp(-2 * a)
+    )
+
+
+def test_a_target_that_is_reached_at_the_start():
+    answer = convergence.will_converge(np.eye(2), np.diag([1.0, 0.0]), 5)
+    assert answer and answer.s0 == 0 and answer.descent.norm == 0
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+@pytest.mark.parametrize("second", [-1.0, -1e6])
+@pytest.mark.parametrize("digits", [13.7, 15, 16, 20])
+def test_an_eigenvalue_that_may_be_rounding_is_a_reason_to_refuse(
+    digits, second, rotated
+):
+    """det R < 0 and Sigma is positive definite: by G10 no ball holds a critical
+    point.
+    """
+    Sigma, R = np.diag([1.0, 10.0**-digits]), np.diag([1.0, second])
+    if rotated:
+        S = random_matrices.orthogonal(np.random.default_rng(0), (), 2)
+        Sigma, R = S @ Sigma @ S.T, S @ R @ S.T
+    answer = convergence.will_converge(R, (Sigma + Sigma.T) / 2, 8)
+    assert not answer and answer.descent is None
+    assert (
+        "rounding leaves the rank of Sigma open: 1 of its eigenvalues" in answer.reason
+    )
+
+
+def test_features_of_two_scales_do_not_certify_a_reflection():
+    """Standard deviations 1 and 1e-7, 1,000 samples: the second direction cannot
+    converge.
+    """
+    x = np.random.default_rng(0).standard_normal((1000, 2)) * [1.0, 1e-7]
+    assert not convergence.will_converge(np.diag([1.1, -1.0]), x.T @ x / 1000, 8)
+
+
+def test_a_feature_that_is_always_zero_and_a_known_rank_are_certain():
+    R = np.array([[1.1, 0.1, 0.0], [0.0, 0.9, 5.0], [0.0, 0.0, -3.0]])
+    Sigma = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 0.0]])
+    # The eigenvalues are 3, 1 and 0; E^T E = [[0.01, 0.01], [0.01, 0.02]] on the first
+    # two.
+    s0 = math.sqrt(2 * 0.01 + 2 * 0.01 + 2 * 0.02)
+    exact = convergence.will_converge(R, Sigma, 4)
+    assert exact.s0 == pytest.approx(s0) and [c.name for c in exact.flow] == ["path"]
+    S = random_matrices.orthogonal(np.random.default_rng(3), (), 3)
+    rotated = S @ R @ S.T, (S @ Sigma @ S.T + (S @ Sigma @ S.T).T) / 2, 4
+    assert not convergence.will_converge(*rotated)
+    assert convergence.will_converge(*rotated, rank=2).s0 == pytest.approx(s0)
+    with pytest.raises(ValueError, match="2 positive eigenvalues, but the rank is 1"):
+        convergence.will_converge(*rotated, rank=1)
+    # the third is below rounding
+    assert not convergence.will_converge(*rotated, rank=3)
+    with pytest.raises(ValueError, match="rank must be at most d = 3, got 4"):
+        convergence.will_converge(*rotated, rank=4)
+
+
+@pytest.mark.parametrize(
+    ("scale", "r"), [(1e-310, 2.0), (1e-200, 2), (1, 1e160), (1, -1e200)]
+)
+def test_numbers_that_float64_cannot_square_are_refused_without_a_warning(scale, r):
+    assert (
+        "float64 can"
+        in convergence.will_converge(r * np.eye(2), scale * np.eye(2), 3).reason
+    )
+
+
+def test_certified_problems_with_any_second_moment_converge():
+    """Condition 1 to 1e20, rotated or not, det R of both signs; the flow by an own
+    integration.
+    """
+    rng = np.random.default_rng(0)
+    certified = 0
+    for _ in range(200):
+        depth, w = (
+            int(rng.integers(1, 4)),
+            10.0 ** -rng.uniform(0, rng.uniform(0, 20), 2),
+        )
+        S = random_matrices.orthogonal(rng, (), 2) if rng.random() < 0.5 else np.eye(2)
+        Sigma = (S * w) @ S.T
+        R = np.eye(2) - rng.uniform(0, 0.5) * rng.standard_normal((2, 2))
+        # a reflection in the direction that the data hardly show
+        if rng.random() < 0.5:
+            R -= 2 * np.outer(S[:, np.argmin(w)], S[:, np.argmin(w)])
+        answer = convergence.will_converge(R, (Sigma + Sigma.T) / 2, depth)
+        if not answer:
+            continue
+        certified += 1
+        flow = answer.flow[0]
+        end = 3 / flow.rate
+
+        def slope(_, flat, R=R, Sigma=Sigma, depth=depth):
+            W = np.eye(2) + flat.reshape(depth, 2, 2)
+            before, after = [np.eye(2)], [np.eye(2)]
+            for i in range(depth - 1):
+                before.append(W[i] @ before[-1])
+                after.append(after[-1] @ W[depth - 1 - i])
+            G = 2 * (W[-1] @ before[-1] - R) @ Sigma
+            return -np.ravel(
+                [after[depth - 1 - i].T @ G @ before[i].T for i in range(depth)]
+            )
+
+        zero = np.zeros(4 * depth)
+        solution = scipy.integrate.solve_ivp(
+            slope, (0, end), zero, "LSODA", rtol=1e-7, atol=1e-10
+        )
+        A = solution.y[:, -1].reshape(depth, 2, 2)
+        first = model.excess_risk(np.zeros_like(A), R, Sigma)
+        assert model.excess_risk(A, R, Sigma) <= math.exp(-3) * first * 1.001
+        assert np.linalg.norm(A, 2, axis=(1, 2)).max() <= flow.norm * 1.001
+    assert certified >= 20
+
+
+def test_a_negative_determinant_is_never_certified():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        R = np.eye(3) + rng.uniform(0, 1) * rng.standard_normal((3, 3))
+        assert np.linalg.det(R) > 0 or not convergence.will_converge(R, np.eye(3), 4)
+
+
+@pytest.mark.parametrize("digits", [1, 12, 15, 16, 17, 18, 306])
+def test_rounding_does_not_certify_a_large_negative_target(digits):
+    """Here phi_0 and sigma_min(R Sigma^{1/2}) differ by less than their rounding
+    errors.
+    """
+    rng = np.random.default_rng(digits)
+    for _ in range(200):
+        r = -rng.uniform(1, 10) * 10.0**digits
+        assert not convergence.will_converge([[r]], [[10 ** rng.uniform(-8, 8)]], 4)
+        Sigma = random_matrices.symmetric(rng, 10.0 ** rng.uniform(-6, 6, 2))
+        assert not convergence.will_converge(np.diag([r, -r]), Sigma, 4)
+
+
+# The time to leave a saddle.
+
+
+def updates_needed(w, r, sigma, risk, step):
+    w = np.array(w, np.float64)
+    for update in range(10**6):
+        p = w.prod()
+        if sigma * (p - r) ** 2 <= risk:
+            return update
+        w -= (
+            step
+            * 2
+            * sigma
+            * (p - r)
+            * np.array([np.delete(w, i).prod() for i in range(w.size)])
+        )
+    raise AssertionError("no end")
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+@pytest.mark.parametrize(("r", "sigma"), [(-2.0, 0.3), (-0.5, 1.0), (3.0, 0.3)])
+def test_descent_takes_as_long_as_predicted(depth, r, sigma):
+    w = 1 + 0.2 * np.random.default_rng(depth).uniform(-1, 1, depth)
+    step = 0.01 / (depth * sigma * (1 + abs(r)) ** 2)
+    predicted = escape.escape_time(w, r, sigma, 1e-4) / step
+    assert updates_needed(w, r, sigma, 1e-4, step) == pytest.approx(predicted, rel=0.03)
+
+
+def test_two_layers_by_hand():
+    """c = 3, sigma = 1: integrate dw / (2 (p - r) q). As r -> -infinity only q matters:
+    arsinh.
+    """
+    w, r, end = np.array([1.0, 2.0]), -1e9, -2.0
+    risk = (end - r) ** 2
+    by_hand = (math.asinh(1 / math.sqrt(3)) * 2) / (2 * 1e9)
+    assert escape.escape_time(w, r, 1.0, risk) == pytest.approx(by_hand, rel=1e-6)
+
+
+def test_equal_weights_never_leave():
+    assert escape.escape_time([1.0, 1.0, 1.5], -1.0, 1.0, 0.1) == math.inf
+    assert escape.escape_time([1.0, 1.0, 1.5], 1.0, 1.0, 0.1) < math.inf
+    # For equal weights the root is at the bound |w| <= |p|^(1/l); rounding may put it
+    # beyond that.
+    w, r, risk = [0.28956216773974824] * 2, 1.1459160960279746, 0.12552844082640685
+    assert escape.escape_time(w, r, 1.0, risk) > 0
+    assert escape.escape_time([1.0, 1.1], 1.0, 1.0, 0.02) == 0.0  # reached at the start
+    assert escape.escape_time([1.0, 1.1], 1.0, 0.5, 0.006) == 0.0
+
+
+@pytest.mark.parametrize("r", [1e-16, 1e-12, 1e-9, 0.5, 1 - 1e-9, 1 - 1e-14, 3.0, 1e9])
+def test_two_equal_weights_in_closed_form(r):
+    """dp/dt = 4 sigma p (r - p), so that p / |r - p| grows as exp(4 sigma r t)."""
+    sigma, share = 0.3, 1e-6
+    risk = sigma * (share * min(r, abs(1 - r))) ** 2
+    last = math.sqrt(risk / sigma)
+    # log (p / |r - p|) at the end less that at the start, p = 1.
+    ratio = math.log((r + math.copysign(last, 1 - r)) / last) - math.log(1 / abs(1 - r))
+    exact = ratio / (4 * sigma * r)
+    assert escape.escape_time([1.0, 1.0], r, sigma, risk) == pytest.approx(
+        exact, rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("r", [-1e9, -1.0, -1e-9, -1e-16, -1e-100, 1e-100, 1e-16, 0.9])
+def test_one_weight_in_closed_form(r):
+    risk = (1e-5 * r) ** 2 if abs(r) > 1e-50 else 1e-210
+    exact = (math.log(abs(1 - r)) - math.log(risk) / 2) / 2
+    assert escape.escape_time([1.0], r, 1.0, risk) == pytest.approx(exact, rel=1e-12)
+
+
+def test_small_targets_take_the_times_of_an_integral_in_30_digits():
+    """By Gauss-Legendre sums in multiple precision, made once."""
+    known = {
+        (1.0, 1.1, 1.3): (-1e-12, 1e-26, 96.290479943351122),
+        (1.0, 1.000001): (-1e-20, 1e-44, 9383622.351056478),
+        (1e-20, 1.0, 2.0): (-1.0, 1e-2, 0.23487567227110385),
+        (0.5, 0.6, 0.7, 0.8): (1e-18, 1e-40, 2048.1571558565363),
+    }
+    for w, (r, risk, time) in known.items():
+        assert escape.escape_time(w, r, 1.0, risk) == pytest.approx(time, rel=1e-9)
+
+
+def test_times_beyond_float64_are_infinite_without_a_warning():
+    assert escape.escape_time(np.full(2000, 0.5), 1.0, 1.0, 0.1) == math.inf
+    assert 0 < escape.escape_time(np.full(300, 0.999), 1.0, 1.0, 0.01) < math.inf
+
+
+def test_the_time_grows_by_the_depth_as_v6_says():
+    """T is at least the bound of V6 and grows as the noise to the power -(l-2)/2."""
+    for depth in (3, 4, 5, 6):
+        times = []
+        for noise in (1e-4, 1e-6):
+            w = 1 + noise * np.arange(depth)
+            c = w[1:] ** 2 - w[0] ** 2
+            bound = math.sqrt(c.min()) / (2 * (w.prod() + 1) * np.sqrt(2 * c).prod())
+            times.append(escape.escape_time(w, -1.0, 1.0, 0.01))
+            assert times[-1] >= bound
+        slope = math.log(times[1] / times[0]) / math.log(1e-6 / 1e-4)
+        assert slope == pytest.approx(-(depth - 2) / 2, abs=0.03)
+
+
+def test_more_layers_are_faster_for_positive_targets_that_are_not_small():
+    """From w_i = 1, dp/dt = 2 l p^{2 - 2/l} (r - p), which is less for l = 2 than 1 if
+    p < 1/2.
+    """
+
+    def times(r):
+        return [escape.escape_time(np.ones(n), r, 1.0, 1e-6) for n in (1, 2, 3, 4, 8)]
+
+    assert (np.diff(times(3.0)) < 0).all() and (np.diff(times(1.5)) < 0).all()
+    # For l above 2 log(1 / r) = 2.77.
+    assert (np.diff(times(0.25))[2:] < 0).all()
+    assert times(0.01)[1] > 10 * times(0.01)[0]
+
+
+def test_small_weights_have_further_to_go_than_the_target_is_large():
+    """From 0.1 the smallest weight ends near -0.69, though the product ends near
+    -0.49.
+    """
+    predicted = escape.escape_time([0.1, 0.2], -0.5, 1.0, 1e-4) / 0.002
+    assert updates_needed([0.1, 0.2], -0.5, 1.0, 1e-4, 0.002) == pytest.approx(
+        predicted, rel=0.01
+    )
+
+
+WILL, ESCAPE = convergence.will_converge, escape.escape_time
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "message"),
+    [
+        (WILL, (np.eye(2), np.eye(3), 2), "got shapes"),
+        (WILL, (np.eye(1), -np.eye(1), 2), "has the eigenvalue -1.0"),
+        (WILL, (np.eye(2), np.array([[1.0, 0.5], [0.0, 1.0]]), 2), "symmetric"),
+        (WILL, (np.eye(1), np.zeros((1, 1)), 2), "not be zero"),
+        (WILL, (np.eye(1), np.eye(1), 0), "depth must be at least 1"),
+        (WILL, (np.ma.array(np.eye(1)), np.eye(1), 2), "R must be a plain array"),
+        (WILL, (np.eye(1), np.eye(1) * (1 + 1j), 2), "Sigma must hold real numbers"),
+        (ESCAPE, ([1.0, -1.0], 1.0, 1.0, 0.1), "positive numbers"),
+        (ESCAPE, ([1.0, np.nan], 1.0, 1.0, 0.1), "w must be finite"),
+        (ESCAPE, ([1.0], math.inf, 1.0, 0.1), "r must be finite"),
+        (
+            ESCAPE,
+            (np.full(2000, 2.0), 1.0, 1.0, 0.1),
+            "product of w must be within the range",
+        ),
+        (ESCAPE, ([1.0], 0.0, 1.0, 0.1), "r = 0"),
+        (ESCAPE, ([1.0], 1.0, 1.0, 2.0), "0 < risk < sigma"),
+        (ESCAPE, ([1.0], 1.0, -1.0, 0.1), "sigma"),
+    ],
+)
+def test_bad_input_is_named(function, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        function(*arguments)

@@ -1,0 +1,203 @@
+"""Eq. (2.3): its tight family, singular Sigma, where v3 fails, the floor, bad input, an
+attack.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from identity_matters import random_matrices
+from identity_matters.linear import gradient_bound, model
+
+
+def squared_gradient(A, R, Sigma):
+    return float(jnp.sum(model.risk_gradient(A, R, Sigma) ** 2))
+
+
+@pytest.mark.parametrize(("depth", "tau"), [(1, 0.9), (16, 0.1), (16, 0.9)])
+def test_corrected_form_is_tight(depth, tau):
+    A = -tau * np.tile(np.eye(3), (depth, 1, 1))
+    R = jnp.array([[1.0, 2.0, 0.0], [0.0, -1.0, 3.0], [0.5, 0.0, 1.0]])
+    Sigma = 0.3 * jnp.eye(3)
+    right = gradient_bound.gradient_lower_bound(A, R, Sigma)
+    # The rounding error of tau is amplified by 2 l / (1 - tau), here at most 320 eps =
+    # 7e-14.
+    assert right == pytest.approx(squared_gradient(A, R, Sigma), rel=1e-12)
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+@pytest.mark.parametrize("least", [1e-4, 2e-14, 1e-15, 1e-17])
+def test_small_eigenvalues_do_not_lift_the_bound_above_the_gradient(least, rotated):
+    """A = 0, l = 1, R = diag(1, 0), Sigma = diag(1, least): the squared gradient is 4
+    least^2.
+    """
+    R, Sigma, A = np.diag([1.0, 0.0]), np.diag([1.0, least]), np.zeros((1, 2, 2))
+    if rotated:
+        S = random_matrices.orthogonal(np.random.default_rng(0), (), 2)
+        R, Sigma = S @ R @ S.T, S @ Sigma @ S.T
+        Sigma = (Sigma + Sigma.T) / 2
+    bound = gradient_bound.gradient_lower_bound(A, R, Sigma)
+    assert 0 <= bound <= squared_gradient(A, R, Sigma) * (1 + 1e-12)
+    at = (A[None], R[None], Sigma[None], np.array([1]))
+    assert gradient_bound.right_over_left(*at, "corrected") <= 1 + 1e-12
+    assert least < 1e-13 or bound == pytest.approx(4 * least**2, rel=1e-9)
+
+
+def test_random_points_with_second_moments_of_any_condition():
+    """Condition 1 to 1e20, rotated: the bound never exceeds the gradient beyond
+    rounding of E.
+    """
+    rng = np.random.default_rng(0)
+    n, d, depth = 2000, 3, 3
+    eigenvalues = 10.0 ** -rng.uniform(0, rng.uniform(0, 20, (n, 1)), (n, d))
+    S = random_matrices.orthogonal(rng, (n,), d)
+    Sigma = (S * eigenvalues[:, None]) @ S.mT
+    Sigma = (Sigma + Sigma.mT) / 2
+    A = random_matrices.layers(rng, "uniform", np.full(n, 0.3), depth, d)
+    # Half of the errors lie mainly in the direction of the smallest eigenvalue.
+    towards_least = eigenvalues.min(axis=1, keepdims=True) / eigenvalues
+    weights = np.where(rng.random((n, 1)) < 0.5, 1.0, towards_least)
+    E = (rng.standard_normal((n, d, d)) * weights[:, None]) @ S.mT
+    R = np.stack([model.product(a) for a in A]) - E
+    ratios = gradient_bound.right_over_left(A, R, Sigma, np.full(n, depth), "corrected")
+    assert np.nanmax(ratios) <= 1 + 1e-9
+    assert np.nanmax(ratios) > 0.1
+
+
+def test_fifty_singular_second_moments():
+    """Never violated, and tight near A_i = -tau I if Sigma is a multiple of a
+    projection.
+    """
+    rng = np.random.default_rng(0)
+    data = {"scale_log10": (-3.0, 3.0), "max_condition_log10": 4.0, "singular": True}
+    points = random_matrices.points(rng, "extremal", 50, 4, (1, 6), 0.9, **data)
+    basis = random_matrices.orthogonal(rng, (50,), 4)
+    points.Sigma[:] = basis @ points.Sigma @ np.swapaxes(basis, 1, 2)
+    assert np.linalg.matrix_rank(points.Sigma, tol=1e-12).max() == 3
+    ratios = gradient_bound.right_over_left(*points, "corrected")
+    # Rounding: cond(Sigma) eps + 2 l eps / (1 - tau) is below 1e-10.
+    assert ratios.max() <= 1 + 1e-9
+    assert ratios.max() >= 0.99
+    assert ratios.min() > 0
+    printed = gradient_bound.right_over_left(*points, "v3")
+    # sigma_min(Sigma) is 0 to rounding, and with it the printed right-hand side.
+    assert np.abs(printed).max() < 1e-9
+
+
+@pytest.mark.parametrize("least", [0.5, 1.0, 1.5])
+def test_v3_fails_exactly_where_the_least_eigenvalue_exceeds_1(least):
+    """Anisotropic Sigma, ||Sigma|| = 4, with the worst E for it: right over left is
+    sigma_min.
+    """
+    depth, tau = 3, 0.5
+    S = random_matrices.orthogonal(np.random.default_rng(0), (), 3)
+    Sigma = (S * [least, 2.0, 4.0]) @ S.T
+    A = -tau * np.tile(np.eye(3), (depth, 1, 1))
+    R = (1 - tau) ** depth * np.eye(3) - np.outer([0.01, 0.02, 0.0], S[:, 0])
+    assert np.linalg.det(R) > 0
+    at = (A[None], R[None], Sigma[None], np.array([depth]))
+    assert gradient_bound.right_over_left(*at, "v3") == pytest.approx(least, rel=1e-12)
+    ratio = gradient_bound.right_over_left(*at, "iclr2017")
+    assert ratio == pytest.approx(least * (1 - tau) ** -(depth - 1), rel=1e-12)
+
+
+def test_floor_for_negative_determinants_is_reached_for_one_dimension():
+    depth, tau = 3, 0.75
+    R, Sigma = jnp.full((1, 1), -2.0), jnp.full((1, 1), 0.5)
+    # (1/4)^3 + 2 = 129/64; 4 * 3 * (1/4)^4 * (1/2)^2 * (129/64)^2, all binary
+    # fractions.
+    expected = 12 / 256 * 0.25 * (129 / 64) ** 2
+    assert gradient_bound.squared_gradient_floor(R, Sigma, depth, tau) == expected
+    A = np.full((depth, 1, 1), -tau)
+    assert squared_gradient(A, R, Sigma) == expected
+
+
+def lower_bound(A=None, R=None, Sigma=None, form="v3"):
+    A = np.zeros((1, 1, 1)) if A is None else np.asarray(A)
+    R = 2 * np.eye(A.shape[-1]) if R is None else R
+    Sigma = np.eye(A.shape[-1]) if Sigma is None else np.asarray(Sigma)
+    return gradient_bound.gradient_lower_bound(A, R, Sigma, form)
+
+
+def floor(R=((-1.0,),), Sigma=((1.0,),), depth=1, tau=0.5):
+    return gradient_bound.squared_gradient_floor(R, Sigma, depth, tau)
+
+
+def test_no_floor_without_a_positive_definite_second_moment():
+    reflection = np.diag([1.0, -1.0])
+    assert floor(R=reflection, Sigma=np.diag([1.0, 0.0])) == 0
+    assert floor(R=reflection, Sigma=np.diag([1.0, 1e-17])) == 0  # below rounding
+    assert floor(R=reflection, Sigma=np.diag([1.0, 1e-3])) > 0
+
+
+@pytest.mark.parametrize(
+    ("function", "change", "message"),
+    [
+        (lower_bound, {"form": "v2"}, r"form must be one of .*, got 'v2'"),
+        (lower_bound, {"A": np.ones((1, 1, 1))}, r"needs \|\|\|A\|\|\| < 1, got 1.0"),
+        (
+            lower_bound,
+            {"A": np.full((1, 1, 1), np.nan)},
+            r"A must be finite, got A\[0, 0, 0\] = nan",
+        ),
+        (lower_bound, {"R": np.ma.array([[2.0]])}, "R must be a plain array"),
+        (lower_bound, {"R": np.full((1, 1), 2j)}, "R must hold real numbers"),
+        (lower_bound, {"A": np.zeros((1, 1))}, r"\[depth, d, d\]"),
+        (lower_bound, {"Sigma": np.eye(2)}, "Sigma must be 1 x 1"),
+        (
+            lower_bound,
+            {"Sigma": -np.eye(1)},
+            "positive semidefinite, but has the eigenvalue -1.0",
+        ),
+        (
+            lower_bound,
+            {"A": np.zeros((1, 2, 2)), "Sigma": [[1.0, 2.0], [0.0, 1.0]]},
+            "symmetric",
+        ),
+        (floor, {"tau": 1.0}, r"tau must lie in \[0, 1\), got 1.0"),
+        (floor, {"R": np.eye(1)}, "negative determinant, got det R of sign 1.0"),
+        (floor, {"R": np.eye(2)}, "R and Sigma must be d x d"),
+        (floor, {"R": -np.ones((1, 1)) * np.nan}, "R must be finite"),
+        (
+            floor,
+            {"Sigma": -np.eye(1)},
+            "positive semidefinite, but has the eigenvalue -1.0",
+        ),
+        (
+            floor,
+            {"R": np.diag([1, -1e-17]), "Sigma": np.eye(2)},
+            "R must be invertible",
+        ),
+    ],
+)
+def test_refused(function, change, message):
+    with pytest.raises(ValueError, match=message):
+        function(**change)
+
+
+@pytest.mark.parametrize(
+    ("form", "supremum"), [("iclr2017", 2.0), ("v3", 1.0), ("corrected", 1.0)]
+)
+def test_adversary_reaches_the_supremum_and_not_more(form, supremum):
+    # d = 1, l = 2, tau = 1/2, ||Sigma|| <= 1: sup right/left = (1 - tau)^{-1} = 2 for
+    # ICLR 2017.
+    rng = np.random.default_rng(0)
+    starts = 4
+    A = 0.5 * rng.uniform(-1, 1, (starts, 2, 1, 1))
+    E, Sigma = rng.standard_normal((starts, 1, 1)), rng.uniform(0.1, 1, (starts, 1, 1))
+
+    how = {"tau": 0.5, "form": form, "steps": 300, "learning_rate": 0.1}
+    attack = functools.partial(gradient_bound.worst_case, **how)
+    A, R, Sigma = jax.jit(jax.vmap(attack))(A, E, Sigma)
+    assert jnp.abs(A).max() <= 0.5 * (1 + 1e-14)
+    assert Sigma.max() <= 1 + 1e-14
+    # The corrected form favours no Sigma, and the projection does not move one inside
+    # the set.
+    assert form != "corrected" or Sigma.min() < 0.9
+    ratios = gradient_bound.right_over_left(A, R, Sigma, np.full(starts, 2), form)
+    # Below: how far 300 Adam steps come from every start. Above: rounding.
+    assert ratios.min() > supremum * (1 - 1e-6)
+    assert ratios.max() < supremum * (1 + 1e-12)

@@ -1,0 +1,172 @@
+"""F15: the least |||A||| at every depth for 2 x 2, symmetric and some other normal
+targets.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+from identity_matters import random_matrices
+from identity_matters.linear import optimum, shortest_path
+from identity_matters.linear.factorization import factorize, relative_product_error
+from identity_matters.linear.lower_bound import norm_lower_bound
+from identity_matters.linear.target import NotApplicableError, check_target
+from tests.linear.test_lower_bound import turn
+
+# Angles and stretches at which something degenerates, and between them.
+THETAS = (0.0, 1e-6, 1.0, math.pi / 2, math.pi - 1e-7, math.pi)
+STRETCHES = (0.0, 1e-8, 1e-3, 0.5, 2.0, 6.0)
+
+
+def norms(A):
+    return np.linalg.norm(A, 2, axis=(1, 2))
+
+
+def longest_step(R, depth):
+    """M of F15 by all unit vectors of the plane: each goes by theta + psi, or its
+    mirror does.
+    """
+    U, K, Vt = np.linalg.svd(R)
+    Q = U @ Vt
+    theta = abs(math.atan2(Q[1, 0] - Q[0, 1], Q[0, 0] + Q[1, 1]))
+    low, high = 0.0, math.pi / 2
+    for _ in range(3):  # a grid around the best point of the one before
+        t = np.linspace(low, high, 4001)
+        stretched = K[:, None] * np.stack([np.cos(t), np.sin(t)])
+        psi = t - np.arctan2(stretched[1], stretched[0])
+        w = np.log(np.linalg.norm(stretched, axis=0)) + 1j * (theta + psi)
+        steps = np.abs(np.expm1(w / depth))
+        best = int(steps.argmax())
+        low, high = t[max(best - 1, 0)], t[min(best + 1, 4000)]
+    return steps.max()
+
+
+@pytest.mark.parametrize(
+    ("depth", "norm"), [(5, 0.752102), (8, 0.471970), (16, 0.236425)]
+)
+def test_known_values(depth, norm):
+    R = np.diag([-2.0, -0.5])
+    assert norm_lower_bound(R, depth) == pytest.approx(norm, abs=5e-7)
+    assert longest_step(R, depth) == pytest.approx(norm, abs=5e-7)
+
+
+@pytest.mark.parametrize("theta", THETAS)
+@pytest.mark.parametrize("g", STRETCHES)
+def test_layers_in_the_plane_have_the_norm_of_the_slowest_vector(theta, g):
+    rng = np.random.default_rng(0)
+    for m in (-1.5, 0.7):
+        for depth in (2, 5, 17):
+            V = turn(rng.uniform(0, 2 * math.pi))
+            mirror = np.diag([1.0, rng.choice([-1.0, 1.0])])
+            R = (
+                mirror
+                @ turn(theta)
+                @ V
+                @ np.diag(np.exp([m + g, m - g]))
+                @ V.T
+                @ mirror
+            )
+            blocks = optimum.optimal_blocks(check_target(R), depth)
+            A = optimum.layers_of_blocks(blocks, depth)
+            assert relative_product_error(A, R) < 1e-13 * math.exp(g)
+            expected = longest_step(R, depth)
+            np.testing.assert_allclose(norms(A), expected, rtol=1e-9, atol=1e-14)
+
+
+def random_targets(rng, count):
+    for index in range(count):
+        d = 2 + index % 5
+        if index % 2:
+            eigenvalues = np.exp(rng.standard_normal(d))
+            eigenvalues[: 2 * rng.integers(0, d // 2 + 1)] *= -1
+            yield random_matrices.symmetric(rng, eigenvalues)
+        else:
+            R = rng.standard_normal((2, 2))
+            R[0] *= np.sign(np.linalg.det(R))
+            yield R
+
+
+def test_factorize_meets_the_bound_at_every_depth_without_a_search(monkeypatch):
+    def no_search(*_):
+        raise AssertionError("a search was made")
+
+    monkeypatch.setattr(shortest_path, "shorten", no_search)
+    monkeypatch.setattr("identity_matters.linear.factorization.shorten", no_search)
+    rng, compared = np.random.default_rng(1), 0
+    for R in random_targets(rng, 20):
+        for depth in (*range(max(2, check_target(R).least_depth), 9), 60):
+            bound = norm_lower_bound(R, depth)
+            if bound < 1:
+                compared += 1
+                A = factorize(R, depth)
+                assert norms(A).max() == pytest.approx(bound, rel=1e-9)
+                assert relative_product_error(A, R) < 1e-12
+    assert compared > 50
+
+
+def test_the_searched_bound_is_just_below():
+    for R in random_targets(np.random.default_rng(2), 8):
+        depth = 4 * check_target(R).least_depth + 6
+        searched = norm_lower_bound(R, depth, ascents=4, closed_form=False)
+        assert 1 - 1e-4 < searched / norm_lower_bound(R, depth) < 1 + 1e-12
+
+
+def test_minimisation_over_the_layers_ends_above():
+    rng = np.random.default_rng(3)
+    settings = shortest_path.PathSettings(
+        exponents=(16, 128, 1024, 4096), iterations=100
+    )
+    for R in random_targets(rng, 4):
+        depth = max(5, check_target(R).least_depth)
+        d, best = len(R), norm_lower_bound(R, depth)
+        moves = np.eye(d) + 0.2 * rng.standard_normal((depth - 1, d, d))
+        pieces, _ = shortest_path.moved(moves.ravel(), np.eye(d) + factorize(R, depth))
+        start = norms(pieces - np.eye(d)).max()
+        end = norms(shortest_path.shorten(pieces, depth, settings) - np.eye(d)).max()
+        assert best * (1 - 1e-9) < end < best + 0.1 * (start - best)
+
+
+def test_near_the_identity_all_digits_are_kept():
+    rng = np.random.default_rng(4)
+    for size in 10.0 ** -np.arange(1.0, 15.0):
+        E = size * rng.standard_normal((2, 2)) / 4
+        R = np.eye(2) + E
+        E = R - np.eye(2)
+        bound, A = norm_lower_bound(R, 6), factorize(R, 6)
+        # To first order all layers are E / l.
+        assert bound == pytest.approx(np.linalg.norm(E, 2) / 6, rel=2 * size + 1e-12)
+        assert norms(A).max() == pytest.approx(bound, rel=1e-12)
+        assert (
+            np.linalg.norm(A.sum(axis=0) - E)
+            < 4 * np.linalg.norm(E) ** 2 + 1e-14 * size
+        )
+        # A matrix that is nearly the identity is not normal for that.
+        R = np.eye(3) + size * np.triu(rng.standard_normal((3, 3)))
+        with pytest.raises(NotApplicableError, match="normal R"):
+            factorize(R, 8, "optimal")
+
+
+def test_normal_targets_with_planes():
+    rng, depth = np.random.default_rng(5), 12
+    S = random_matrices.rotation(rng, 5)
+    outside = scipy.linalg.block_diag(-2.0, -0.5, 1.5 * turn(2.0), 3.0)
+    R = S @ outside @ S.T
+    A = factorize(R, depth, "optimal")
+    assert relative_product_error(A, R) < 1e-13
+    pair = norm_lower_bound(np.diag([-2.0, -0.5]), depth)
+    plane = abs((1.5 * np.exp(2j)) ** (1 / depth) - 1)
+    assert norms(A).max() == pytest.approx(
+        max(pair, plane, 3 ** (1 / depth) - 1), rel=1e-12
+    )
+    inside = S @ scipy.linalg.block_diag(-2.0, -0.5, turn(math.pi - 0.1), 3.0) @ S.T
+    with pytest.raises(NotApplicableError, match=r"lies in the disc over -2 and -0\.5"):
+        factorize(inside, depth, "optimal")
+    assert optimum.known_optimum(check_target(inside), depth) is None
+
+
+def test_above_1_nothing_more_is_claimed():
+    R = np.diag([-2.0, -0.5])
+    assert norm_lower_bound(R, 3) == 1.0
+    assert norms(factorize(R, 3, "optimal")).max() > 1

@@ -1,0 +1,291 @@
+"""Minibatch descent: the noise floor, and the proved bounds of
+docs/theory/sampled.md.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from experiments import sampled_bound as experiment
+from identity_matters import random_matrices
+from identity_matters.linear import sampled, sampled_bound
+
+HOW = {"depth": 4, "learning_rate": 0.02 / 4, "batch_examples": 16, "updates": 100}
+
+
+def near_identity(rng, d=3, start=0.01, noise_std=0.01, sigma=(0.8, 1.2)):
+    """A random problem with ``||(I - R) Sigma^{1/2}||_F = start``."""
+    Sigma = random_matrices.symmetric(rng, np.linspace(*sigma, d))
+    direction = rng.standard_normal((d, d))
+    unit = sampled.make_problem(np.eye(d), Sigma, noise_std)
+    R = np.eye(d) + start / np.linalg.norm(direction @ unit.root) * direction
+    return sampled.make_problem(R, Sigma, noise_std)
+
+
+def products(A):
+    """(L_i, N_i) of every layer: the products of the layers above and below it."""
+    W = np.eye(A.shape[1]) + A
+
+    def product(layers):
+        return np.linalg.multi_dot([np.eye(len(W[0]))] * 2 + list(layers[::-1]))
+
+    return [(product(W[i + 1 :]), product(W[:i])) for i in range(len(A))]
+
+
+def in_ball(rng, depth, d, radius):
+    """Random layers with ``||A_i||_F`` up to radius / depth."""
+    A = rng.standard_normal((depth, d, d))
+    A /= np.linalg.norm(A, axis=(1, 2), keepdims=True)
+    return radius / depth * rng.uniform(size=(depth, 1, 1)) ** 0.1 * A
+
+
+def risk(A, problem):
+    E = products(np.concatenate([A, np.zeros((1, *A.shape[1:]))]))[-1][1] - problem.R
+    return float(np.sum(E * (E @ problem.Sigma)))
+
+
+def gradients(A, E_Sigma):
+    return np.stack([2 * L.T @ E_Sigma @ N.T for L, N in products(A)])
+
+
+# S1
+
+
+def test_the_linear_model_is_stationary_at_the_floor():
+    """The recursion of the second moments of all entries, iterated until nothing
+    changes.
+    """
+    r, sigma = np.array([0.7, 1.0, 1.5]), np.array([0.5, 1.0, 1.4])
+    depth, B, nu, eta = 3, 2, 0.7, 0.03
+    speed = np.zeros((3, 3))
+    for i in range(1, depth + 1):
+        above, below = r ** (2 * (depth - i) / depth), r ** (2 * (i - 1) / depth)
+        speed += np.outer(above, below)
+    e = np.zeros((3, 3))
+    for _ in range(5000):
+        squared = e * sigma**2 * (1 + 1 / B) + sigma / B * (
+            (e @ sigma)[:, None] + nu**2
+        )
+        e = e - 4 * eta * speed * sigma * e + 4 * (eta * speed) ** 2 * squared
+    how = {"depth": depth, "learning_rate": eta, "batch_examples": B, "noise_std": nu}
+    floor = sampled_bound.noise_floor(r, sigma, **how)
+    assert floor == pytest.approx(np.sum(e @ sigma), rel=1e-12)
+    # Small steps: eta l d nu^2 tr Sigma / B for R = I.
+    how |= {"learning_rate": 1e-6}
+    floor = sampled_bound.noise_floor(np.ones(3), sigma, **how)
+    assert floor == pytest.approx(1e-6 * depth * 3 * nu**2 * sigma.sum() / B, rel=1e-4)
+    assert (
+        sampled_bound.noise_floor(r, sigma, **how | {"learning_rate": 1.0}) == math.inf
+    )
+
+
+def test_many_runs_reach_the_floor():
+    """200 runs of the real, nonlinear descent, R far from the identity."""
+    rng = np.random.default_rng(0)
+    r, sigma = np.array([0.6, 1.0, 1.8]), np.array([0.8, 1.0, 1.2])
+    basis = random_matrices.rotation(rng, 3)
+    R, Sigma = (basis * r) @ basis.T, (basis * sigma) @ basis.T
+    how = {"depth": 4, "learning_rate": 0.02 / 4, "batch_examples": 8}
+    problem = sampled.make_problem(R, Sigma, 0.1)
+    runs = sampled.descend(rng, problem, **how, updates=400, runs=200)
+    measured = runs.excess_risk[:, 250:].mean()
+    floor = sampled_bound.noise_floor(r, sigma, **how, noise_std=0.1)
+    assert measured == pytest.approx(floor, rel=0.03)
+    # Without the factors of the target it would be off by more.
+    plain = sampled_bound.noise_floor(np.ones(3), sigma, **how, noise_std=0.1)
+    assert abs(plain / measured - 1) > 0.05
+
+
+# S2 and S3
+
+
+def test_variance_of_a_batch():
+    rng = np.random.default_rng(1)
+    problem = near_identity(rng, start=2.0, noise_std=0.5)
+    E = np.eye(3) - problem.R
+    G, phi2, B = E @ problem.Sigma, np.sum((E @ problem.root) ** 2), 4
+    x = rng.standard_normal((100_000, B, 3)) @ problem.root
+    errors = x @ E.T - problem.noise_std * rng.standard_normal(x.shape)
+    zeta = np.swapaxes(errors, 1, 2) @ x / B - G
+    trace = np.trace(problem.Sigma)
+    expected = (phi2 * trace + np.sum(G**2) + 3 * 0.5**2 * trace) / B
+    assert np.mean(np.sum(zeta**2, axis=(1, 2))) == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("radius", [0.1, 0.5, 1.0])
+def test_curvature_and_gradient_in_the_ball(radius):
+    rng = np.random.default_rng(2)
+    h = 1e-4
+    for depth in (1, 2, 5):
+        problem = near_identity(rng, start=1.0)
+        largest = np.linalg.norm(problem.Sigma, 2)
+        stretch, far = math.exp(radius), np.linalg.norm(np.eye(3) - problem.R, 2)
+        beta = 2 * depth * largest * stretch * (2 * stretch - 1 + far)
+        for _ in range(50):
+            A, D = in_ball(rng, depth, 3, radius), rng.standard_normal((depth, 3, 3))
+            D /= np.linalg.norm(D)
+            second = (
+                risk(A + h * D, problem)
+                - 2 * risk(A, problem)
+                + risk(A - h * D, problem)
+            )
+            assert second / h**2 <= beta * (1 + 1e-6)
+            E = products(np.concatenate([A, A[:1]]))[-1][1] - problem.R
+            G = E @ problem.Sigma
+            squared = np.sum(gradients(A, G) ** 2) / (4 * depth * np.sum(G**2))
+            assert stretch**-2 <= squared <= stretch**2
+
+
+# S4 and S5
+
+
+def test_one_update_from_anywhere_in_the_ball():
+    rng = np.random.default_rng(3)
+    radius, depth, B, eta = 0.3, 3, 4, 0.02
+    for _ in range(5):
+        problem = near_identity(rng, start=0.2, noise_std=0.1)
+        how = {"depth": depth, "learning_rate": eta, "batch_examples": B, "updates": 1}
+        found = sampled_bound.certify(problem, **how, radius=radius)
+        A = in_ball(rng, depth, 3, radius)
+        E = products(np.concatenate([A, A[:1]]))[-1][1] - problem.R
+        x = rng.standard_normal((4000, B, 3)) @ problem.root
+        errors = x @ E.T - problem.noise_std * rng.standard_normal(x.shape)
+        batches = np.swapaxes(errors, 1, 2) @ x / B
+        reached = []
+        for G in batches:
+            moved = A - eta * gradients(A, G)
+            inside = np.linalg.norm(moved, axis=(1, 2)).max() <= radius / depth
+            reached.append(risk(moved, problem) if inside else 0.0)
+        bound = found.decay * risk(A, problem) + (1 - found.decay) * found.floor
+        assert np.mean(reached) <= bound
+
+
+def test_risk_stays_below_its_bound():
+    rng = np.random.default_rng(4)
+    problem = near_identity(rng, noise_std=0.002, sigma=(0.9, 1.1))
+    found = sampled_bound.certify(problem, **HOW, radius=0.08)
+    assert found.failure_probability < 0.3
+    assert found.start == pytest.approx(1e-4)
+    runs = sampled.descend(rng, problem, **HOW, runs=300)
+    assert runs.norm.max() < found.norm
+    mean = runs.excess_risk.mean(axis=0)
+    bound = found.risk(np.arange(101))
+    assert (mean <= bound * (1 + 1e-9)).all()
+    assert bound[-1] < 4 * mean[-1] < mean[0] / 5
+
+
+# S6 and S7
+
+
+def test_the_bound_of_leaving_by_hand():
+    """One dimension, one layer, Sigma = 1, R = 1, from the formulas of S4 and S6."""
+    problem = sampled.make_problem([[1.0]], [[1.0]], 0.1)
+    eta, B, T, b = 0.1, 10, 2, 0.5
+    e = math.exp(b)
+    beta = 2 * e * (2 * e - 1)
+    rho = 1 - 4 * eta / e**2 * (1 - eta * beta / 2) + 2 * eta**2 * beta * e**2 / B * 2
+    c = 2 * eta**2 * beta * e**2 / B * 0.01
+    risks = [0.0, c]
+    X = 2 * eta * e * sum(map(math.sqrt, risks))
+    Y = 4 * eta * e * (1 + 2 * b) * math.sqrt((2 * sum(risks) + T * 0.01) / B)
+    how = {"depth": 1, "learning_rate": eta, "batch_examples": B, "updates": T}
+    found = sampled_bound.certify(problem, **how, radius=b)
+    assert found.failure_probability == pytest.approx(((X + Y) / b) ** 2)
+    assert (found.decay, found.floor) == pytest.approx((rho, c / (1 - rho)))
+
+
+def test_neighbouring_layers_have_nearly_the_same_noise():
+    rng = np.random.default_rng(5)
+    radius, depth = 0.4, 6
+    A, zeta = in_ball(rng, depth, 4, radius), rng.standard_normal((4, 4))
+    n = gradients(A, zeta)
+    for i in range(depth - 1):
+        difference = n[i + 1] - n[i]
+        np.testing.assert_allclose(
+            difference, n[i] @ A[i].T - A[i + 1].T @ n[i + 1], atol=1e-12
+        )
+        most = radius / depth * 4 * math.exp(radius) * np.linalg.norm(zeta)
+        assert np.linalg.norm(difference) <= most
+
+
+def test_the_least_batch():
+    problem = near_identity(np.random.default_rng(6), start=0.005, noise_std=0.01)
+    how = {"depth": 4, "learning_rate": 0.02 / 4, "updates": 100, "radius": 0.1}
+    batch = sampled_bound.least_batch(problem, **how, failure_probability=0.1)
+    enough, fewer = (
+        sampled_bound.certify(problem, **how, batch_examples=n)
+        for n in (batch, batch - 1)
+    )
+    assert enough.failure_probability <= 0.1 < fewer.failure_probability
+    # The limit of S7 for large batches.
+    sigma, largest = np.linalg.eigvalsh(problem.Sigma)[[0, -1]]
+    stretch, far = math.exp(0.1), np.linalg.norm(np.eye(3) - problem.R, 2)
+    gain = 1 - 0.02 / 4 * 2 * 4 * largest * stretch * (2 * stretch - 1 + far) / 2
+    limit = (stretch**3 * math.sqrt(largest) * 0.005 / (0.1 * sigma * gain)) ** 2
+    found = sampled_bound.certify(problem, **how, batch_examples=2**40)
+    assert found.failure_probability <= limit
+    far_away = near_identity(np.random.default_rng(6), start=0.05)
+    assert sampled_bound.least_batch(far_away, **how, failure_probability=0.1) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"radius": 1.5}, "radius must be above 0 and at most 1, got 1.5"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive and finite"),
+        ({"batch_examples": 0}, "batch_examples must be at least 1"),
+    ],
+)
+def test_what_cannot_be_certified(changed, message):
+    problem = near_identity(np.random.default_rng(7))
+    with pytest.raises(ValueError, match=message):
+        sampled_bound.certify(problem, **{**HOW, "radius": 0.1, **changed})
+
+
+def test_nothing_is_certified_for_singular_data_or_large_steps():
+    singular = sampled.make_problem(np.eye(2), np.diag([1.0, 0.0]), 0.1)
+    assert sampled_bound.certify(singular, **HOW, radius=0.1) is None
+    problem = near_identity(np.random.default_rng(8))
+    assert (
+        sampled_bound.certify(problem, **HOW | {"learning_rate": 1.0}, radius=0.1)
+        is None
+    )
+
+
+def test_problems_are_checked():
+    with pytest.raises(ValueError, match="R and Sigma must be d x d"):
+        sampled.make_problem(np.eye(2), np.eye(3), 0.1)
+    with pytest.raises(ValueError, match="Sigma must be positive semidefinite"):
+        sampled.make_problem(np.eye(2), -np.eye(2), 0.1)
+    with pytest.raises(
+        ValueError, match="noise_std must be 0 or more and finite, got -1"
+    ):
+        sampled.make_problem(np.eye(2), np.eye(2), -1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, "holds"),
+        ({"violations": 1}, "counterexample"),
+        ({"left": 25}, "counterexample"),
+        ({"left": 24}, "holds"),
+        ({"risk_bound": 3.1}, "undecided"),
+        ({"certified": False}, "undecided"),
+    ],
+)
+def test_the_bounds_are_judged(changed, said):
+    """25 of 100 runs are more than 4.9 standard errors of 3 above the 10 that S6
+    allows.
+    """
+    record = {"certified": True, "failure_probability": 0.1, "left": 0, "violations": 0}
+    record |= {
+        "risk": 1.0,
+        "risk_bound": 1.8,
+        "start_risk": 200.0,
+        "predicted_risk": 1.0,
+    }
+    record |= {"largest_norm_times_depth": 0.01, "depth": 2}
+    settings = {"runs": 100, "standard_errors": 4.9, "largest_factor": 3.0}
+    assert experiment.judge(settings, [record, record | changed])[1] == said

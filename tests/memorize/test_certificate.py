@@ -1,0 +1,251 @@
+"""The certificate of `memorize` (E9, E13), by hand, in fractions and under attack."""
+
+import fractions
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from identity_matters.memorize import (
+    adaptive,
+    certificate,
+    construct,
+    input_map,
+    memorize,
+)
+from identity_matters.memorize.network import Plan, Solution, gamma, round_to
+from tests import hostile_networks
+
+DTYPES = ("float32", "float64")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_products_of_the_input_map_have_few_enough_bits(dtype):
+    precision = np.finfo(dtype).nmant + 1
+    for features in (1, 2, 3, 4, 5, 64, 100, 784, 3072, 4096, 150_528, 2**20):
+        map_bits, piece_bits, pieces = input_map.slicing(features, dtype)
+        assert features * 2**map_bits * 2 ** (piece_bits - 1) <= 2**precision
+        assert pieces * piece_bits > precision  # no bit of the largest entry is lost
+        assert map_bits >= 2 and map_bits + pieces * piece_bits <= input_map.room_bits(
+            dtype
+        )
+    with pytest.raises(ValueError, match="1048577 features are too many for float32"):
+        input_map.slicing(2**20 + 1, "float32")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("features", [1, 2, 65, 3072])
+def test_the_input_map_has_the_same_bits_in_every_order(features, dtype):
+    rng = np.random.default_rng(features)
+    A_0 = input_map.round_map(rng.standard_normal((3, features)).astype(dtype))
+    assert A_0.all()
+    # Rows of sizes 1e-30 to 1e30, whose entries cancel each other in A_0 x.
+    x = rng.standard_normal((14, features)) * 10.0 ** rng.uniform(-30, 30, (14, 1))
+    x[:, -1] -= x @ A_0[0] / A_0[0, -1]
+    x = x.astype(dtype)
+    expected = np.asarray(input_map.project(A_0, x)).T
+    for add in hostile_networks.ORDERS:
+        assert np.array_equal(hostile_networks.project_in_numpy(A_0, x, add), expected)
+    for rows in (1, 7):
+        batches = [input_map.project(A_0, x[i : i + rows]) for i in range(0, 14, rows)]
+        assert np.array_equal(np.concatenate(batches, axis=1).T, expected)
+    order = rng.permutation(features)
+    assert np.array_equal(
+        np.asarray(input_map.project(A_0[:, order], x[:, order])).T, expected
+    )
+    # In fractions: x is rounded to a grid, then each sum of two numbers once.
+    unit = fractions.Fraction(float(np.finfo(dtype).eps)) / 2
+    for row, h in zip(x[:4], expected[:4], strict=True):
+        exact_row = [fractions.Fraction(float(entry)) for entry in row]
+        largest = max(map(abs, exact_row))
+        for weights, value in zip(A_0, h, strict=True):
+            exact_weights = [fractions.Fraction(float(weight)) for weight in weights]
+            pairs = zip(exact_weights, exact_row, strict=True)
+            exact = sum(weight * entry for weight, entry in pairs)
+            allowed = unit * (abs(exact) + 2 * sum(map(abs, exact_weights)) * largest)
+            assert abs(fractions.Fraction(float(value)) - exact) <= allowed
+
+
+def test_rounding_keeps_the_map_within_a_step_and_never_zero():
+    row = np.array([[0.0, 1.0, -0.99, 1e-9, -1e-9]])
+    map_bits = input_map.slicing(5, np.float64).map_bits
+    rounded = input_map.round_map(row)
+    step = 2.0 ** (1 - map_bits)  # the largest entry is below 2^1
+    assert np.abs(rounded - row).max() <= step
+    assert np.all(rounded / step % 2 == 1)
+    # A map without subnormal numbers, for inputs of any size.
+    for exponent in (-30, 38):
+        x = np.random.default_rng(0).uniform(-3, 3, (20, 4)) * 10.0**exponent
+        A_0 = np.asarray(
+            memorize(x.astype(np.float32), np.arange(20) % 2).network.input_map
+        )
+        assert np.abs(A_0).min() >= np.finfo(np.float32).tiny
+
+
+def test_subnormal_weights_are_left_out():
+    tiny = float(np.finfo(np.float32).tiny)
+    kept = round_to(np.array([tiny, tiny / 2, -tiny / 2, -tiny, 0.1]), np.float32)
+    assert kept.tolist() == [tiny, 0, 0, -tiny, float(np.float32(0.1))]
+
+
+def _one_point(h: float) -> tuple[Plan, Solution]:
+    """One point, moved from h = 2 to q = 5 by relu(h - 1) and V = 3; its output is
+    relu(h - 4).
+    """
+    one = np.ones((1, 1, 1))
+    plan = Plan(
+        order=np.array([0]),
+        U=one,
+        s=-one[0],
+        surrogates=5 * one[0],
+        output_U=one[0],
+        output_s=np.array([-4.0]),
+        silence=np.array([1e3]),
+        surrogate_silence=np.array([1e3]),
+        search_error=np.array([0.0]),
+    )
+    return plan, Solution(V=3 * one, output_V=one[0], pre_activations=(h - 1) * one)
+
+
+def test_the_bounds_of_one_point_by_hand():
+    plan, solution = _one_point(2.0)
+    h, y = np.array([[2.0]]), np.array([0])
+    found = certificate.certify(plan, h, y, solution, np.dtype(np.float32))
+    u = 2.0**-24
+    # |u| |h| + |s| = 3, in sums of two terms; the unit's value is 1.
+    assert found.margin_over_rounding == pytest.approx(1 / (2 * u * 3), rel=1e-5)
+    # The point lands within 3 * 6u, for the unit, and 3u (2 + 3 + 5), for its sum of
+    # three terms and the difference from q. The output's unit: this, 2u (5 + 4), and 2u
+    # (1 + 1) for the output.
+    landing = 18 * u + 30 * u
+    assert found.output_error_bound == pytest.approx(landing + 18 * u + 4 * u, rel=1e-5)
+    # Off its target by 1/100, or a unit that misses its point by as much.
+    missed = solution._replace(V=solution.V + 0.01)
+    assert certificate.certify(
+        plan, h, y, missed, np.dtype(np.float32)
+    ).output_error_bound == pytest.approx(0.01, rel=1e-2)
+    # The margins elsewhere: |u| max(2, 5) + |s| = 6, and 5 + landing on surrogate
+    # labels.
+    close = plan._replace(silence=np.array([15 * u]))
+    ratio = certificate.certify(
+        close, h, y, solution, np.dtype(np.float32)
+    ).margin_over_rounding
+    assert ratio == pytest.approx(15 / 12, rel=1e-4)
+    searched = close._replace(search_error=np.array([4 * u]))
+    assert not certificate.certify(searched, h, y, solution, np.dtype(np.float32)).holds
+    close = plan._replace(surrogate_silence=np.array([120 * u]))
+    ratio = certificate.certify(
+        close, h, y, solution, np.dtype(np.float32)
+    ).margin_over_rounding
+    assert ratio == pytest.approx(120 / (12 + 48), rel=1e-4)
+
+
+def test_sums_that_may_overflow_are_not_certified():
+    sizes = np.array([1.0, 3e38])
+    errors = certificate.sum_error(3, sizes, sizes, np.dtype(np.float32))
+    assert errors[0] == pytest.approx(3 * 2.0**-24, rel=1e-5) and errors[1] == np.inf
+    assert gamma(2**24, np.float32) == math.inf
+
+
+@pytest.mark.parametrize("width", [2, 8])
+def test_the_search_is_off_by_at_most_its_error(width):
+    """Margins in blocks of one point, against exact ones; the bound is not much too
+    large.
+    """
+    rng = np.random.default_rng(width)
+    h = 3 + rng.standard_normal((300, width))
+    viewpoint = adaptive.choose_viewpoint(h)
+    order = np.argsort(-np.linalg.norm(h - viewpoint, axis=1))
+    h = round_to(h[order], np.float32)
+    surrogates = round_to(viewpoint + 0.1 * np.eye(width), np.float32)
+    U, s, silence, surrogate_silence, error = adaptive.place_units(
+        h, viewpoint, surrogates, 1, 64, 0.0, np.dtype(np.float32)
+    )
+    pre_activations = np.longdouble(U) @ np.longdouble(h).T + np.longdouble(s)[:, None]
+    later = np.triu(np.ones((300, 300), bool), 1)
+    exact = -np.where(later, pre_activations, -np.inf).max(axis=1)
+    # A margin counts from a product of 0 if no later point has a larger one.
+    largest_product = (exact + np.longdouble(s) + np.longdouble(U) @ viewpoint) * -1
+    counted = np.flatnonzero(largest_product > 0)
+    off = np.abs(silence - exact)[counted]
+    assert len(counted) > 150
+    assert (off <= error[counted]).all()
+    assert (off / error[counted]).max() > 1 / 50
+    at_surrogates = (
+        np.longdouble(U) @ np.longdouble(surrogates).T + np.longdouble(s)[:, None]
+    )
+    assert np.all(surrogate_silence <= -at_surrogates.max(axis=1) + error)
+
+
+HOSTILE = np.array(
+    [
+        [-163617, -1670659, 1467094, 215362],
+        [-163616, -1670660, 1467096, 215362],
+        [-163619, -1670662, 1467095, 215364],
+        [-163621, -1670663, 1467095, 215364],
+        [-163616, -1670661, 1467100, 215365],
+        [-163620, -1670665, 1467094, 215364],
+    ]
+)
+
+
+def test_integers_along_the_kernel_have_their_labels_in_every_batch():
+    """A tree sum and its reverse agree to the bit here, and both are off by more than
+    the data.
+    """
+    y = np.arange(6) % 2
+    memorized = memorize(HOSTILE, y, width=2)
+    assert memorized.predict(HOSTILE).tolist() == y.tolist()
+    assert [
+        int(memorized.predict(HOSTILE[i : i + 1])[0]) for i in range(6)
+    ] == y.tolist()
+    tiled = np.tile(HOSTILE, (20, 1))
+    assert memorized.predict(tiled).tolist() == np.tile(y, 20).tolist()
+    error = np.abs(memorized(tiled) - np.eye(2)[np.tile(y, 20)]).max()
+    assert error <= memorized.certificate.output_error_bound
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        hostile_networks.Shape(6, 4, 2, 2, "float32"),
+        hostile_networks.Shape(30, 8, 1, 2, "float64"),
+        hostile_networks.Shape(9, 17, 32, 3, "float32"),
+        hostile_networks.Shape(5, 784, 1, 2, "float32"),
+    ],
+    ids=lambda shape: f"d={shape.features}, k={shape.width}, {shape.dtype}",
+)
+def test_certified_networks_survive_hostile_points(shape):
+    """`python -m tests.hostile_networks 20000` does the same at more sizes."""
+    rng = np.random.default_rng(0)
+    attacks = [
+        hostile_networks.attack(memorized, x, y)
+        for _, memorized, x, y in hostile_networks.certified_networks(
+            shape, rng, tries=40
+        )
+    ]
+    assert len(attacks) >= 5
+    assert all(attack.same_points for attack in attacks)
+    assert sum(attack.wrong_labels for attack in attacks) == 0
+    assert sum(attack.beyond_the_bound for attack in attacks) == 0
+    # The bound is not vacuous.
+    assert max(attack.share_of_bound for attack in attacks) > 1e-3
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_changed_weight_breaks_the_bound(dtype):
+    """The attack sees a network that is off by a little more than its certificate
+    says.
+    """
+    shape = hostile_networks.Shape(20, 6, 4, 3, dtype)
+    rng = np.random.default_rng(1)
+    ((_, memorized, x, y),) = hostile_networks.certified_networks(
+        shape, rng, tries=1
+    ) or [None]
+    wrong = memorized.network._replace(V=memorized.network.V * (1 + 1e-3))
+    broken = construct.Memorized(
+        jax.tree.map(jnp.asarray, wrong), memorized.certificate
+    )
+    assert hostile_networks.attack(broken, x, y).beyond_the_bound > 0

@@ -1,0 +1,236 @@
+"""Fewer numbers than examples: the network in float64 against exact integer
+arithmetic.
+"""
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.parts.memorize import distinct_whole_points
+from identity_matters.flops import count_parameters
+from identity_matters.memorize import few_numbers, memorize_with_few_numbers, verify
+from identity_matters.memorize.certificate import PrecisionError
+
+
+def _problem(n, features, num_classes, largest=255, offset=0):
+    rng = np.random.default_rng(0)
+    x = offset + rng.integers(-largest, largest + 1, (n, features))
+    return x, rng.integers(0, num_classes, n)
+
+
+def _in_whole_numbers(network, x):
+    """The forward pass in Python integers, and the largest of all terms and sums in
+    it.
+    """
+    largest = 0
+
+    def whole(array):
+        array = np.asarray(array)
+        assert (array == np.rint(array)).all()
+        return np.vectorize(int, otypes="O")(array)
+
+    def product(A, b, added):
+        """A b + added; partial sums, in any order, lie between the sums of terms of one
+        sign.
+        """
+        nonlocal largest
+        above, below = (
+            np.maximum(sign * A, 0) @ np.maximum(b, 0)
+            + np.maximum(-sign * A, 0) @ np.maximum(-b, 0)
+            + np.maximum(sign * added, 0)
+            for sign in (1, -1)
+        )
+        largest = max(largest, above.max(), below.max())
+        return above - below
+
+    def block(h, U, V, s):
+        nonlocal largest
+        h = h + product(V, np.maximum(product(U, h, s[:, None]), 0), 0 * h)
+        largest = max(largest, abs(h).max())
+        return h
+
+    h = np.repeat(whole(network.start)[:, None], len(x), axis=1)
+    h[:1] = product(whole(network.input_map), whole(x).T, h[:1])
+    U, V, s = map(whole, network.select)
+    for threshold, word, constant in zip(
+        *map(whole, (network.thresholds, network.word_jumps, network.constant_jumps)),
+        strict=True,
+    ):
+        V[[few_numbers.WORD, *range(6, len(s))], 1] = word
+        V[few_numbers.CONSTANT, 1] = constant
+        h = block(h, U, V, np.concatenate([s[:1] - threshold, s[1:]]))
+
+    def run(h, part):
+        if isinstance(part, few_numbers.Repeated):
+            for own in part.parts * int(part.repeats):
+                h = run(h, own)
+            return h
+        for arrays in zip(*map(whole, part), strict=True):
+            h = block(h, *arrays)
+        return h
+
+    for stage in network.stages:
+        h = run(h, stage)
+    U, V, s = map(whole, network.output)
+    return product(
+        V, np.maximum(product(U, h, s[:, None]), 0), np.zeros((1, 1), object)
+    ).T, largest
+
+
+@pytest.mark.parametrize(
+    "n, features, num_classes, group_points, inputs, precision",
+    [
+        (100, 7, 10, 10, (), {}),
+        (101, 3, 2, 20, (), {}),
+        (12, 5, 100, 4, (), {}),
+        (7, 2, 1, 7, (), {}),
+        (1, 3, 4, 1, (), {}),
+        (60, 9, 3, 1, (), {}),
+        # Moduli larger than any word of seven labels of 100 classes; points far from 0
+        # on the line.
+        (12, 2, 100, 4, (2**45,), {}),
+        (12, 1, 100, 4, (255, 2**46), {}),
+        (100, 3, 10, 14, (), {"word_bits": 27, "width": 7}),
+        (101, 2, 10, 17, (), {"word_bits": 34, "width": 8}),
+        (30, 2, 3, 1, (), {"word_bits": 21, "width": 9}),
+    ],
+)
+def test_float64_computes_what_whole_numbers_do(
+    n, features, num_classes, group_points, inputs, precision
+):
+    x, y = _problem(n, features, num_classes, *inputs)
+    network, certificate = memorize_with_few_numbers(
+        *(x, y, num_classes), group_points=group_points, **precision
+    )
+    outputs, largest = _in_whole_numbers(network, x)
+    np.testing.assert_array_equal(outputs, np.eye(num_classes)[y])
+    np.testing.assert_array_equal(
+        few_numbers.forward(network, x.astype(float)), outputs
+    )
+    assert certificate.holds
+    assert largest <= certificate.largest_integer <= 2 ** precision.get("word_bits", 53)
+    result = verify(network, x, y, run=few_numbers.forward)
+    assert (result.errors, result.max_abs_error) == (0, 0.0)
+
+
+@pytest.mark.parametrize("width", [6, 8])
+def test_fewer_numbers_than_examples_all_of_them_counted(width):
+    n, k = 4000, width
+    x, y = _problem(n, 20, 10)
+    network, _ = memorize_with_few_numbers(x, y, 10, group_points=12, width=k)
+    # 1 block selects, 6 hash, 3 find the place and 4 the digits; 6 parts and 3 stages
+    # each store a number of repeats. If k > 6, 1 more block moves words up, with 2 more
+    # numbers of repeats.
+    blocks, repeats = (14, 9) if k == 6 else (15, 11)
+    output = 12 * k + 10 * 12 + 12
+    shared = 20 + k + blocks * (2 * k**2 + k) + repeats + output
+    assert count_parameters(network) == shared + (k - 3) * -(-n // 12) < n
+    # E11 of docs/theory/memorize.md, for d = 20 and r = 10.
+    constant = 1121 if k == 6 else 30 * k**2 + 18 * k + 13
+    assert shared == 20 + 10**2 + (k + 3) * 10 + constant
+    assert verify(network, x, y, run=few_numbers.forward).errors == 0
+
+
+def test_a_changed_number_is_an_error():
+    x, y = _problem(300, 7, 10)
+    network, _ = memorize_with_few_numbers(x, y, 10, group_points=10)
+
+    def errors(**changes):
+        changed = network._replace(**changes)
+        return verify(changed, x, y, run=few_numbers.forward).errors
+
+    assert errors() == 0
+    # Each threshold is the first point of its group; moved up by one, it may miss that
+    # point.
+    moved = [errors(thresholds=network.thresholds.at[i].add(1)) for i in range(29)]
+    assert set(moved) == {0, 1} and sum(moved) > 15
+    assert errors(word_jumps=network.word_jumps.at[5].add(10.0**14)) > 0
+    assert errors(constant_jumps=network.constant_jumps.at[5].add(1000003.0)) > 0
+    assert errors(input_map=network.input_map.at[0, 0].add(1)) > 0
+    for i, stage in enumerate(network.stages):
+        once_less = stage._replace(repeats=stage.repeats - 1)
+        assert (
+            errors(stages=(*network.stages[:i], once_less, *network.stages[i + 1 :]))
+            > 0
+        )
+
+
+def test_equal_inputs_with_equal_labels_and_the_key():
+    x, y = _problem(60, 4, 10)
+    twice = np.concatenate([x, x]), np.concatenate([y, y])
+    network, _ = memorize_with_few_numbers(*twice, group_points=6)
+    assert len(network.thresholds) == 10
+    assert verify(network, *twice, run=few_numbers.forward).errors == 0
+    again, _ = memorize_with_few_numbers(x, y, group_points=6, key=jax.random.key(0))
+    np.testing.assert_array_equal(network.input_map, again.input_map)
+    other, _ = memorize_with_few_numbers(x, y, group_points=6, key=jax.random.key(1))
+    assert (network.input_map != other.input_map).any()
+
+
+def test_words_hold_as_many_labels_as_fit():
+    assert [few_numbers.slots(r) for r in (1, 2, 10, 1000, 2**53)] == [53, 53, 15, 5, 1]
+    assert [few_numbers.slots(10, bits) for bits in (26, 27, 49, 50)] == [7, 8, 14, 15]
+    assert [few_numbers.places(10, 53, width) for width in (6, 8, 12)] == [15, 45, 63]
+
+
+@pytest.mark.parametrize(
+    "changes, error, message",
+    [
+        ({"x": np.array([[0.5], [1.0]])}, ValueError, "whole numbers"),
+        ({"group_points": 16}, ValueError, "holds 15 labels of 10 classes, .* 16"),
+        (
+            {"group_points": 15},
+            ValueError,
+            r"one in 8.8e\+05 hash .* may be at most 14",
+        ),
+        ({"key": 0}, ValueError, "key must be one typed PRNG key"),
+        (
+            {"num_classes": 2**30, "group_points": 1},
+            ValueError,
+            "1073741824 classes takes .* GB of the",
+        ),
+        (
+            {"x": np.array([[2**62], [2**62 + 1]])},
+            ValueError,
+            "in float64 .*: subtract an offset",
+        ),
+        (
+            {"x": np.ma.array([[1], [2]], mask=[[0], [1]])},
+            ValueError,
+            "got a MaskedArray",
+        ),
+        ({"group_points": 0}, ValueError, "group_points must be at least 1"),
+        ({"y": np.array([0, 10])}, ValueError, r"y\[1\] = 10"),
+        ({"x": np.array([[2**50], [1]])}, PrecisionError, "beyond 2\\^49"),
+        (
+            {"x": np.array([[2**20], [1]]), "word_bits": 20},
+            PrecisionError,
+            "beyond 2\\^16",
+        ),
+        ({"word_bits": 7}, ValueError, "word_bits must be at least 8, got 7"),
+    ],
+)
+def test_bad_input_is_named(changes, error, message):
+    arguments = {
+        "x": np.array([[1], [2]]),
+        "y": np.array([0, 1]),
+        "group_points": 2,
+        **changes,
+    }
+    with pytest.raises(error, match=message):
+        memorize_with_few_numbers(**{"num_classes": 10, **arguments})
+
+
+def test_a_group_without_a_constant_is_refused(monkeypatch):
+    monkeypatch.setattr(few_numbers, "SEARCH_DRAWS", 1)
+    monkeypatch.setattr(few_numbers, "SEARCH_HASHES", 1)
+    x, y = _problem(60, 4, 10)
+    with pytest.raises(ValueError, match="no hash constant found for"):
+        memorize_with_few_numbers(x, y, 10, group_points=14)
+
+
+def test_random_points_are_drawn_until_they_are_distinct():
+    # 20 numbers out of 256: about every second draw contains a repetition.
+    for seed in range(20):
+        x = distinct_whole_points(np.random.default_rng(seed), (20, 1))
+        assert len(np.unique(x, axis=0)) == 20

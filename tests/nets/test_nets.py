@@ -1,0 +1,332 @@
+"""Properties of every network, tested in a small form, and the counts of the full
+networks.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from identity_matters import flops
+from identity_matters.nets import (
+    NETS,
+    apply_net,
+    init_variables,
+    layers,
+    make_net,
+    variable_shapes,
+)
+from identity_matters.nets.all_conv_residual import IMAGENET
+
+SMALL = {
+    "all_conv_residual": {
+        "blocks_per_stage": (1, 1),
+        "stage_strides": (1, 2),
+        "widths": (4, 6),
+        "stem_width": 2,
+        "residual_init": "standard",
+        "batch_norm": True,
+    },
+    "all_cnn_c": {"input_dropout": 0.0},
+    "resnet": {"depth": 8, "width": 2},
+    "resnet_imagenet": {"depth": 18, "width": 2},
+    "densenet": {"depth": 7, "growth": 2, "stem_width": 2},
+    "mlp": {"depth": 5, "width": 6, "initialization": "standard"},
+}
+BLOCKS = {"all_conv_residual": 2, "all_cnn_c": 0, "resnet": 3}
+BLOCKS |= {"resnet_imagenet": 8, "densenet": 0, "mlp": 3}
+IMAGES = np.random.default_rng(0).normal(size=(4, 12, 12, 3)).astype(np.float32)
+# Halves of different brightness, so that the statistics of one half are not those of
+# the batch.
+IMAGES[2:] += 1
+
+
+@functools.cache
+def case(name):
+    """(apply, variables, keys, logits and intermediates in training, compiled
+    evaluation).
+    """
+    net = make_net(name, num_classes=5, **SMALL[name])
+    apply = functools.partial(apply_net, net)
+    variables = init_variables(net, jax.random.key(0), IMAGES.shape[1:])
+    keys = jax.random.split(jax.random.key(1), len(IMAGES))
+    train = jax.jit(functools.partial(apply, train=True))(variables, IMAGES, keys=keys)
+    evaluate = jax.jit(functools.partial(apply, train=False))
+    return apply, variables, keys, train, evaluate
+
+
+each_network = pytest.mark.parametrize("name", NETS)
+
+
+@each_network
+def test_logits_and_intermediates(name):
+    _, variables, _, (logits, intermediates), _ = case(name)
+    assert logits.shape == (4, 5) and logits.dtype == jnp.float32
+    assert np.all(np.isfinite(logits)) and np.std(logits) > 0
+    assert sorted(intermediates) == ["batch_stats", "residual_ratio"]
+    ratio = intermediates["residual_ratio"]
+    assert ratio.shape == (BLOCKS[name], 4) and ratio.dtype == jnp.float32
+    assert np.all(ratio > 0)
+    stats = intermediates["batch_stats"]
+    moved = jax.tree.map(
+        lambda new, old: np.any(new != old), stats, variables["batch_stats"]
+    )
+    assert all(jax.tree.leaves(moved))
+
+
+@each_network
+def test_evaluation_takes_examples_one_by_one(name):
+    """There is no dropout, no example affects another, and the running statistics
+    stay.
+    """
+    _, variables, _, _, evaluate = case(name)
+    logits, intermediates = evaluate(variables, IMAGES)
+    swapped, _ = evaluate(variables, IMAGES[::-1])
+    np.testing.assert_allclose(swapped[::-1], logits, rtol=1e-5, atol=1e-6)
+    changed = IMAGES.copy()
+    changed[1:] = 0
+    alone, _ = evaluate(variables, changed)
+    np.testing.assert_allclose(alone[0], logits[0], rtol=1e-5, atol=1e-6)
+    stats = intermediates["batch_stats"], variables["batch_stats"]
+    jax.tree.map(np.testing.assert_array_equal, *stats)
+
+
+@each_network
+def test_training_does_not_depend_on_how_the_batch_is_divided(name):
+    """Two devices (a mapped axis) with two examples each against one with four."""
+    _, variables, keys, (logits, intermediates), _ = case(name)
+    net = make_net(name, num_classes=5, axis_name="devices", **SMALL[name])
+    apply = functools.partial(apply_net, net, variables, train=True)
+    mapped = jax.jit(jax.vmap(lambda x, keys: apply(x, keys=keys), axis_name="devices"))
+    halves, each = mapped(IMAGES.reshape(2, 2, *IMAGES.shape[1:]), keys.reshape(2, 2))
+    # Batch norm divides by deviations, which magnifies rounding.
+    np.testing.assert_allclose(halves.reshape(4, 5), logits, rtol=1e-4, atol=1e-5)
+    whole = jax.tree.map(lambda one: np.stack([one, one]), intermediates["batch_stats"])
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
+    jax.tree.map(close, each["batch_stats"], whole)
+
+
+@each_network
+def test_bfloat16_is_close_to_float32(name):
+    _, variables, keys, _, evaluate = case(name)
+    logits, _ = evaluate(variables, IMAGES)
+    net = make_net(name, num_classes=5, compute_dtype="bfloat16", **SMALL[name])
+    found, _ = jax.jit(functools.partial(apply_net, net, train=False))(
+        variables, IMAGES
+    )
+    train = functools.partial(apply_net, net, train=True)
+    _, intermediates = jax.eval_shape(train, variables, IMAGES, keys=keys)
+    assert found.dtype == jnp.float32
+    assert intermediates["residual_ratio"].dtype == jnp.float32
+    assert {leaf.dtype for leaf in jax.tree.leaves(intermediates["batch_stats"])} <= {
+        np.dtype("float32")
+    }
+    # bfloat16 rounds to 0.4 %; there are a handful of layers.
+    error = np.linalg.norm(found - logits) / np.linalg.norm(logits)
+    assert 0 < error < 0.05
+
+
+def test_keys_are_asked_for_where_there_is_dropout():
+    apply, variables, keys, _, _ = case("all_cnn_c")
+    train = functools.partial(jax.eval_shape, functools.partial(apply, train=True))
+    with pytest.raises(ValueError, match="one key for each of 4 examples, got none"):
+        train(variables, IMAGES)
+    with pytest.raises(
+        ValueError, match=r"each of 4 examples, got keys of shape \(3,\)"
+    ):
+        train(variables, IMAGES, keys=keys[:3])
+
+
+@each_network
+def test_init_follows_the_key(name):
+    net, (_, variables, *_) = make_net(name, num_classes=5, **SMALL[name]), case(name)
+    again = init_variables(net, jax.random.key(0), IMAGES.shape[1:])
+    other = init_variables(net, jax.random.key(2), IMAGES.shape[1:])
+    jax.tree.map(np.testing.assert_array_equal, again, variables)
+    # As with any Flax module, also within `jax.jit`; collections that the net lacks are
+    # left out.
+    full = {collection: leaves for collection, leaves in variables.items() if leaves}
+    for init in (functools.partial(net.init, train=False), jax.jit(net.init)):
+        jax.tree.map(
+            np.testing.assert_array_equal, init(jax.random.key(0), IMAGES), full
+        )
+    drawn = jax.tree.map(
+        lambda one, another: bool(np.any(one != another)), variables, other
+    )
+    for path, is_drawn in jax.tree_util.tree_leaves_with_path(drawn):
+        assert is_drawn == (path[-1].key == "kernel")
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((12, 12, 3), "float32"), ((1, 12, 12, 3), "uint8")]
+)
+def test_inputs_are_checked(shape, dtype):
+    apply, variables, *_ = case("resnet")
+    with pytest.raises(ValueError, match=f"got {dtype}.{str([*shape])[1:-1]}."):
+        apply(variables, jnp.zeros(shape, dtype), train=False)
+
+
+TRAINED = {"projection": "trained"}
+BLOCKS_34, AS_PRINTED = (
+    IMAGENET["blocks_of_34_layers"],
+    IMAGENET["parameters_as_printed"],
+)
+
+
+# The last number is in 10^9 multiplications per image, None if it is not known.
+@pytest.mark.parametrize(
+    (
+        "name",
+        "settings",
+        "num_classes",
+        "parameters",
+        "convolutions",
+        "multiplications",
+    ),
+    [
+        # Table 1; its 13,541,306 and 13,564,436 with a trained head include biases,
+        # ours has none.
+        ("all_conv_residual", {}, 10, 13_538_736, 55, 1.973),
+        ("all_conv_residual", TRAINED, 10, 13_541_306 - 10, 55, 1.973),
+        ("all_conv_residual", TRAINED, 100, 13_564_436 - 100, 55, 1.973),
+        # Both readings of "the 34-layer network"; a 7x7 stem at 112 pixels a side, then
+        # 56 to 7.
+        ("all_conv_residual", BLOCKS_34, 1000, 21_095_616, 33, 3.50),
+        ("all_conv_residual", AS_PRINTED, 1000, 35_693_760, 45, 5.2),
+        ("all_cnn_c", {}, 10, 1_369_738, 9, None),
+        # Layers, counting the linear one: 110; 34 and three shortcuts (3.6 without
+        # them); 100.
+        ("resnet", {}, 10, 1_727_962, 109, None),
+        ("resnet_imagenet", {}, 1000, 21_797_672, 33 + 3, 3.66),
+        ("densenet", {}, 10, 27_249_082, 99, None),
+        ("densenet", {"stem_width": 48}, 10, 28_071_706, 99, None),
+    ],
+)
+def test_published_counts(
+    name, settings, num_classes, parameters, convolutions, multiplications
+):
+    net = make_net(name, num_classes=num_classes, **settings)
+    image_shape = (224, 224, 3) if num_classes == 1000 else (32, 32, 3)
+    shapes = variable_shapes(net, image_shape)
+    assert flops.count_parameters(shapes["params"]) == parameters
+    kernels = [leaf for leaf in jax.tree.leaves(shapes["params"]) if leaf.ndim == 4]
+    assert len(kernels) == convolutions
+    if multiplications:
+        apply = functools.partial(apply_net, net, train=False)
+        image = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
+        found = flops.count_flops(apply, shapes, image) / 2e9
+        assert found == pytest.approx(
+            multiplications, rel=0.05 if num_classes == 1000 else 5e-4
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("vgg", {}, "model.name must be one of all_conv_residual, .* got 'vgg'"),
+        ("resnet", {"num_classes": 0}, "num_classes must be at least 1, got 0"),
+        (
+            "densenet",
+            {"compute_dtype": "half"},
+            "compute_dtype must be one of .* got 'half'",
+        ),
+        ("resnet", {"depth": 109}, r"depth must be 6 b \+ 2 .* got 109"),
+        ("resnet_imagenet", {"depth": 50}, "depth must be one of 18, 34, got 50"),
+        ("densenet", {"depth": 101}, r"depth must be 3 m \+ 4 .* got 101"),
+        (
+            "all_cnn_c",
+            {"dropout": -0.1},
+            "dropout must be at least 0 and below 1, got -0.1",
+        ),
+        (
+            "all_conv_residual",
+            {"projection": "none"},
+            "one of 'fixed', 'trained', got 'none'",
+        ),
+        (
+            "all_conv_residual",
+            {"widths": (4, 7)},
+            r"one entry for each stage, got .* \(4, 7\)",
+        ),
+        (
+            "all_conv_residual",
+            {"widths": (64, 48, 48)},
+            "must not shrink from stem_width 16 on",
+        ),
+        (
+            "all_conv_residual",
+            {"blocks_per_stage": (2, 0, 1)},
+            "must be at least 1, got 0",
+        ),
+        (
+            "all_conv_residual",
+            {"initial_scale": math.nan},
+            "must be at least 0, got nan",
+        ),
+        ("mlp", {"depth": 1, "width": 4}, "depth must be at least 2, got 1"),
+        (
+            "all_conv_residual",
+            {**SMALL["all_conv_residual"], "image": (5, 4)},
+            "a map of 5 x 4",
+        ),
+        ("densenet", {"depth": 7, "image": (6, 6)}, "a map of 3 x 3"),
+        ("all_cnn_c", {"image": (8, 8)}, r"9 or more pixels a side, got \(8, 8\)"),
+    ],
+)
+def test_settings_out_of_range_and_images_that_do_not_fit_are_named(
+    name, settings, message
+):
+    settings = {"num_classes": 10, "image": (32, 32), **settings}
+    image = settings.pop("image")
+    with pytest.raises(ValueError, match=message):
+        variable_shapes(make_net(name, **settings), (*image, 1))
+
+
+# Layers.
+
+
+def test_global_average_pool_is_float32():
+    # In bfloat16 a sum of ones stops growing at 256; 1,024 ones must still have the
+    # mean 1.
+    y = layers.global_average_pool(jnp.ones((1, 32, 32, 2), jnp.bfloat16))
+    assert y.dtype == jnp.float32
+    np.testing.assert_array_equal(y, [[1, 1]])
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def drop(x, keys, rate, layer):
+    return layers.dropout(x, keys, rate, layer)
+
+
+def test_dropout_keeps_the_mean_and_its_rate(key):
+    x = jnp.ones((50, 20, 20), jnp.float32)
+    y = np.asarray(drop(x, jax.random.split(key, 50), 0.2, 3))
+    assert y.dtype == np.float32
+    np.testing.assert_array_equal(np.unique(y), np.float32([0, 1.25]))
+    # 20,000 numbers: the standard deviation of the mean is 0.4 / sqrt(20000) = 0.003.
+    assert np.mean(y == 0) == pytest.approx(0.2, abs=0.012)
+
+
+def test_dropout_depends_on_the_examples_own_key_and_the_layer(key):
+    x, keys = jnp.ones((4, 30), jnp.float32), jax.random.split(key, 4)
+    y = drop(x, keys, 0.5, 0)
+    order = np.array([2, 0, 3, 1])
+    np.testing.assert_array_equal(drop(x, keys[order], 0.5, 0), y[order])
+    np.testing.assert_array_equal(drop(x[:2], keys[:2], 0.5, 0), y[:2])
+    assert (np.asarray(drop(x, keys, 0.5, 1)) != y).any(axis=1).all()
+    assert len(np.unique(np.asarray(y), axis=0)) == 4
+
+
+def test_residual_ratio_by_hand_and_in_float32():
+    x = jnp.float32([[[3], [4]], [[0], [2]], [[0], [0]]])
+    h = jnp.float32([[[0], [1]], [[6], [8]], [[0], [0]]])
+    np.testing.assert_allclose(layers.residual_ratio(x, h), [0.2, 5, 0], rtol=1e-6)
+    # In bfloat16 the sum of squares, 1,000 ones and a half, would be a different
+    # number.
+    x, h = jnp.ones((1, 1000), jnp.bfloat16), jnp.full((1, 1000), 0.5, jnp.bfloat16)
+    ratio = layers.residual_ratio(x.at[0, 0].set(100), h)
+    assert ratio.dtype == jnp.float32
+    np.testing.assert_allclose(ratio, [np.sqrt(250 / 10999)], rtol=1e-6)

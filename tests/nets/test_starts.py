@@ -1,0 +1,98 @@
+"""identity_matters/nets/starts.py: what the starts of the net keep or switch off."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from identity_matters.nets import apply_net, init_variables, make_net, starts
+
+IMAGES = np.random.default_rng(0).normal(size=(16, 8, 8, 3)).astype(np.float32)
+DEEP = {"blocks_per_stage": (5, 5, 5), "widths": (16, 32, 64), "identity": False}
+
+
+def last_map_rms(**settings) -> float:
+    """Of the mean over the map, times its side: what the head sees, before the
+    projection.
+    """
+    net = make_net("all_conv_residual", num_classes=64, **{**DEEP, **settings})
+    variables = init_variables(net, jax.random.key(0), IMAGES.shape[1:])
+    # The identity in place of the projection shows the pooled features.
+    variables["fixed"]["projection"]["kernel"] = jnp.eye(64)
+    features, _ = apply_net(net, variables, IMAGES, train=False)
+    return float(jnp.sqrt(jnp.mean(jnp.square(features))))
+
+
+@pytest.mark.parametrize("start", ["unit_variance", "delta_orthogonal"])
+def test_plain_nets_keep_the_size_of_their_maps(start):
+    """31 convolutions; the mean of four pixels of variance 1 has a size between 1/2 and
+    1.
+    """
+    assert 0.2 < last_map_rms(residual_init=start) < 3
+    assert last_map_rms(residual_init="standard") < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("sides", "stride", "share"),
+    # The share of a 3 x 3 kernel that lies on the map: (3 s - 2) / 3 s for each side s
+    # at stride 1.
+    [
+        ((8, 8), 1, (22 / 24) ** 2),
+        ((4, 4), 1, (10 / 12) ** 2),
+        ((2, 2), 1, (4 / 6) ** 2),
+        ((2, 4), 1, (4 / 6) * (10 / 12)),
+        ((4, 4), 2, (5 / 6) ** 2),
+        ((5, 5), 2, (7 / 9) ** 2),
+    ],
+)
+def test_window_sums_count_what_padding_leaves(sides, stride, share):
+    sums = starts._window_sums(np.ones(sides), 3, stride)
+    assert sums.mean() / 9 == pytest.approx(share)
+    ones = jnp.ones((1, *sides, 1)), jnp.ones((3, 3, 1, 1))
+    numbers = ("NHWC", "HWIO", "NHWC")
+    found = jax.lax.conv_general_dilated(
+        *ones, (stride,) * 2, "SAME", dimension_numbers=numbers
+    )
+    np.testing.assert_array_equal(found[0, :, :, 0], sums)
+
+
+def test_delta_orthogonal_kernels_are_orthogonal_in_the_centre_and_zero_elsewhere():
+    net = make_net(
+        "all_conv_residual", num_classes=2, residual_init="delta_orthogonal", **DEEP
+    )
+    params = init_variables(net, jax.random.key(0), IMAGES.shape[1:])["params"]
+    # C_1 widens from 16 to 32 channels; C_2 comes after a ReLU.
+    for block, conv, gain in (
+        ("stage2_block1", "conv1", 2),
+        ("stage1_block2", "conv2", 2),
+    ):
+        kernel = np.array(params[block][conv]["kernel"])
+        centre = kernel[1, 1].copy()
+        np.testing.assert_allclose(
+            centre @ centre.T, gain * np.eye(len(centre)), atol=1e-5
+        )
+        kernel[1, 1] = 0
+        assert not kernel.any()
+
+
+@pytest.mark.parametrize("settings", [{"residual_init": "fixup"}, {"gate": True}])
+def test_nets_that_start_as_the_identity_can_leave_it(settings):
+    net = make_net(
+        "all_conv_residual", num_classes=5, **{**DEEP, "identity": True, **settings}
+    )
+    variables = init_variables(net, jax.random.key(0), IMAGES.shape[1:])
+
+    def loss(params):
+        logits, found = apply_net(
+            net, {**variables, "params": params}, IMAGES, train=True
+        )
+        return jnp.mean(jnp.square(logits - 1)), found["residual_ratio"]
+
+    gradient, ratios = jax.grad(loss, has_aux=True)(variables["params"])
+    assert not ratios.any()
+    block = gradient["stage2_block2"]
+    moved = block["gate"] if "gate" in settings else block["conv2"]["kernel"]
+    assert np.abs(moved).max() > 0
+    if "gate" not in settings:  # He's deviation over sqrt(15 blocks), 9,216 numbers
+        first = np.std(variables["params"]["stage2_block2"]["conv1"]["kernel"])
+        assert first == pytest.approx(np.sqrt(2 / (9 * 32) / 15), rel=0.03)

@@ -1,0 +1,457 @@
+"""ReLU residual nets by hand, dead units, bad minima, the origin, and the bound by
+features.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from identity_matters.relu import (
+    critical_points,
+    feature_bound,
+    model,
+    origin,
+    problems,
+)
+from identity_matters.relu.model import Blocks, Problem
+from tests.relu_problems import copies, hexagon, two_points, unit_blocks
+
+SETTING = problems.Setting(
+    pairs=3,
+    width_in=2,
+    lifted_width=3,
+    depth=2,
+    teacher_width=2,
+    teacher_norm=0.5,
+    bias=True,
+)
+
+
+def test_forward_and_risk_by_hand():
+    # Block 1: 1 + 3 relu(2 1 - 1) = 4, -1 + 3 relu(-2 - 1) = -1. Block 2: 4 + relu(-4)
+    # = 4, -1 - relu(1) = -2 with v = -1.
+    net = unit_blocks([(2.0, 3.0, -1.0)], [(-1.0, -1.0, 0.0)])
+    problem = problems.plain_problem([[1.0], [-1.0]], [[5.0], [1.0]])
+    predictions, hidden, pre = model.forward(net, problem)
+    np.testing.assert_array_equal(predictions, [[4.0], [-2.0]])
+    np.testing.assert_array_equal(hidden[:, :, 0], [[1.0, -1.0], [4.0, -1.0]])
+    np.testing.assert_array_equal(pre[:, :, 0], [[1.0, -3.0], [-4.0, 1.0]])
+    assert model.risk(net, problem) == pytest.approx((1 + 9) / 2)
+
+
+def test_maps_stand_before_and_behind_the_blocks():
+    net = Blocks(np.array([[[1.0, 0.0]]]), np.array([[[0.0], [2.0]]]), None)
+    A, B = np.array([[3.0], [1.0]]), np.array([[10.0, 1.0]])
+    problem = Problem(np.array([[1.0]]), np.zeros((1, 1)), A, B)
+    # h = (3, 1), relu(3) = 3, h + (0, 6) = (3, 7), output 37.
+    assert model.forward(net, problem)[0] == 37.0
+    assert model.risk(net, problem) == 37.0**2
+
+
+def test_norm_is_the_largest_spectral_norm():
+    net = Blocks(np.diag([3.0, 2.0])[None], np.eye(2)[None], np.array([[3.0, 4.0]]))
+    assert model.max_norm(net) == pytest.approx(5.0)
+    assert model.max_norm(net._replace(s=None)) == pytest.approx(3.0)
+
+
+def test_teachers_have_no_risk_and_see_the_sample():
+    sample, teachers = problems.realizable(np.random.default_rng(1), 5, SETTING)
+    risks, _ = jax.vmap(model.risk_and_gradient)(teachers, sample)
+    np.testing.assert_array_equal(risks, np.zeros(5))
+    np.testing.assert_array_equal(sample.x[:, :3], -sample.x[:, 3:])
+    gram = sample.A.swapaxes(1, 2) @ sample.A
+    np.testing.assert_allclose(gram, np.broadcast_to(np.eye(2), (5, 2, 2)), atol=1e-14)
+    zero = jax.tree.map(np.zeros_like, teachers)
+    at_zero, _ = jax.vmap(model.risk_and_gradient)(zero, sample)
+    assert (np.asarray(at_zero) >= 2e-2 * 0.5**4).all()
+
+
+def test_margins_and_dead_units_by_hand():
+    """Weights of d = 1, x = 3 and -1: with a bias a unit (u, s) has length 5 for u = 3,
+    s = 4.
+    """
+    problem = copies(problems.plain_problem([[3.0], [-1.0]], np.zeros((2, 1))), 1)
+
+    def measured(*units, bias=True):
+        net = unit_blocks(list(units))
+        net = net if bias else net._replace(s=None)
+        found = critical_points.kink_margins(
+            jax.tree.map(lambda w: w[None], net), problem
+        )
+        return {name: float(value[0]) for name, value in found.items()}
+
+    # The pre-activations are 13 and 1, and |z| is sqrt 10 and sqrt 2: 1 / (5 sqrt 2) is
+    # least.
+    alone = measured((3.0, 0.5, 4.0))
+    assert alone["kink_margin"] == pytest.approx(1 / (5 * np.sqrt(2)))
+    assert (alone["shortest_unit"], alone["dead_units"]) == (5.0, 0)
+    # Without its bias it is 9 and -3 of 3 |x|: the margin is 1.
+    assert measured((3.0, 0.5, 4.0), bias=False)["kink_margin"] == pytest.approx(1.0)
+    # A unit that is exactly 0 on every example is dead, and at its kink.
+    zero = measured((3.0, 0.5, 4.0), (0.0, 0.25, 0.0))
+    assert zero == {"kink_margin": 0.0, "shortest_unit": 0.25, "dead_units": 1}
+    assert measured((3.0, 0.5, 4.0), (0.1, 1.0, -0.5))["dead_units"] == 1
+
+
+def test_dead_share_on_a_ball_by_hand():
+    # d = 1, b = 1: the cone u + s < 0, s - u < 0 is a quarter of the plane. d = 2: a
+    # circular cone of half angle 45 degrees, (1 - cos 45) / 2 of the sphere. b = 0: s <
+    # 0.
+    assert critical_points.dead_share_on_ball(1, 1.0) == pytest.approx(0.25)
+    assert critical_points.dead_share_on_ball(2, 1.0) == pytest.approx(
+        (1 - np.sqrt(0.5)) / 2
+    )
+    assert critical_points.dead_share_on_ball(5, 0.0) == pytest.approx(0.5)
+
+
+def test_a_dead_net_does_not_move_and_neither_does_its_neighbourhood():
+    # |x| <= 1 and s = -0.3 < -|u|: dead in both blocks, whatever V.
+    rng = np.random.default_rng(0)
+    U, V = rng.uniform(-0.2, 0.2, (2, 3, 2)), rng.standard_normal((2, 2, 3))
+    net = Blocks(U, V, np.full((2, 3), -0.3))
+    x = np.array([[1.0, 0.0], [-0.6, 0.8], [0.0, -1.0]])
+    problem = problems.plain_problem(x, 2 * x)
+    one_live = net._replace(s=np.array([[-0.3, -0.3, -0.3], [-0.3, 0.3, -0.3]]))
+    both = jax.tree.map(lambda *parts: np.stack(parts), net, one_live)
+    np.testing.assert_array_equal(
+        critical_points.strictly_dead(both, problem), [True, False]
+    )
+    assert model.risk_and_gradient(one_live, problem)[1].V.any()
+    for size in (0.0, 1e-3):
+        moved = jax.tree.map(lambda w, size=size: w + size * np.cos(w), net)
+        value, gradient = model.risk_and_gradient(moved, problem)
+        assert value == pytest.approx(1.0)
+        assert not any(leaf.any() for leaf in jax.tree.leaves(gradient))
+
+
+def test_without_negative_biases_nets_die_only_if_zero_is_outside_the_hull():
+    rng = np.random.default_rng(0)
+    U, V, s = (
+        rng.standard_normal((500, *shape)) for shape in [(1, 1, 2), (1, 2, 1), (1, 1)]
+    )
+    square = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+    around, beside = (problems.plain_problem(x, x) for x in (square, square + 3))
+    for net in (Blocks(U, V, None), Blocks(U, V, np.abs(s))):
+        assert not critical_points.strictly_dead(net, around).any()
+        assert critical_points.strictly_dead(net, beside).any()
+
+
+def test_the_two_points_by_hand():
+    # u > 0: f = ((right - v u)^2 + left^2) / 2.
+    problem = two_points(0.2, 0.5)
+    net = unit_blocks([(0.5, 0.4, 0.0)])._replace(s=None)
+    value, gradient = model.risk_and_gradient(net, problem)
+    assert value == pytest.approx(0.125)
+    # v u = right is a critical point that leaves the error at -1; v |u| = left, u < 0
+    # is global.
+    assert max(float(abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) < 1e-15
+    better = unit_blocks([(-0.5, 1.0, 0.0)])._replace(s=None)
+    assert model.risk(better, problem) == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("depth", "width"), [(1, 1), (3, 2)])
+def test_the_wrong_side_is_a_bad_local_minimum(depth, width, bias):
+    problem = two_points(0.0, 0.01)
+    # V = 0, U > 0 of norm 0.3, s = 0: units are active at x = +1, where the error is 0,
+    # not at -1.
+    s = np.zeros((depth, width)) if bias else None
+    U = np.full((depth, width, 1), 0.3 / np.sqrt(width))
+    point = Blocks(U, np.zeros((depth, 1, width)), s)
+    value, gradient = model.risk_and_gradient(point, problem)
+    assert value == pytest.approx(0.01**2 / 2)
+    assert not any(leaf.any() for leaf in jax.tree.leaves(gradient))
+    rng = np.random.default_rng(0)
+    around = jax.tree.map(
+        lambda w: w + 0.1 * rng.uniform(-1, 1, (500, *w.shape)), point
+    )
+    batch = copies(problem, 500)
+    risks, _ = jax.vmap(model.risk_and_gradient)(around, batch)
+    # No smaller risk in a cube of half side 0.1, up to rounding.
+    assert float(risks.min()) >= float(value) * (1 - 1e-12)
+    U, V = np.zeros((depth, width, 1)), np.zeros((depth, 1, width))
+    U[0, 0, 0], V[0, 0, 0] = -0.1, 0.1
+    best = Blocks(U, V, s)
+    assert model.risk(best, problem) < 1e-30
+    assert model.max_norm(best) == pytest.approx(0.1)
+
+
+# The origin: its second-order form against f itself, and directions of escape.
+
+
+def problem_of(lifted_width, bias=True):
+    setting = problems.Setting(4, 2, lifted_width, 2, 2, 0.5, bias)
+    sample, _ = problems.realizable(np.random.default_rng(4), 1, setting)
+    return problems.member(sample, 0)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("lifted_width", [2, 3])
+def test_the_form_is_the_second_order_term(lifted_width, bias):
+    problem = problem_of(lifted_width)
+    one = model.random_blocks(
+        np.random.default_rng(5), np.ones(1), 3, 2, lifted_width, bias
+    )
+    blocks = problems.member(one, 0)
+    form = origin.second_order_form(blocks, problem)
+    errors = []
+    for step in (1e-2, 5e-3):
+        risk = model.risk(jax.tree.map(lambda w, step=step: step * w, blocks), problem)
+        errors.append(
+            abs(float(risk - origin.risk_at_origin(problem)) / step**2 - form)
+        )
+    assert abs(form) > 0.02
+    # The next term is of fourth order, so half the step gives a quarter of the error.
+    assert errors[1] == pytest.approx(errors[0] / 4, rel=0.05)
+
+
+def test_the_form_by_hand():
+    # x = 1, -1 with errors 1, 3; w = u = -2 is active at x = -1 only: m = 3 2 / 2 = 3,
+    # q = -2 v m.
+    problem = two_points(1.0, 3.0)
+    blocks = Blocks(np.full((1, 1, 1), -2.0), np.full((1, 1, 1), 0.5), None)
+    np.testing.assert_array_equal(origin.error_correlation([[-2.0]], problem), [[3.0]])
+    assert origin.second_order_form(blocks, problem) == -3.0
+    # -theta has w = 2, active at x = 1 only: m = 1 2 / 2 = 1, q = 1. So q is the
+    # coefficient of eps^2 for eps > 0 only.
+    opposite = jax.tree.map(np.negative, blocks)
+    assert origin.second_order_form(opposite, problem) == 1.0
+    for sign, form in ((1, -3.0), (-1, 1.0)):
+        step = sign * 1e-3
+        moved = model.risk(jax.tree.map(lambda w, step=step: step * w, blocks), problem)
+        fall = float(moved - origin.risk_at_origin(problem))
+        assert fall / step**2 == pytest.approx(form, rel=1e-5)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_gradient_at_the_origin_is_exactly_zero(bias):
+    problem = problem_of(3)
+    zero = Blocks(
+        np.zeros((3, 2, 3)), np.zeros((3, 3, 2)), np.zeros((3, 2)) if bias else None
+    )
+    value, gradient = model.risk_and_gradient(zero, problem)
+    assert value > 0
+    assert not any(leaf.any() for leaf in jax.tree.leaves(gradient))
+    assert origin.largest_autodiff_hessian_entry(zero, problem) == 0.0
+
+
+def test_escape_curvature_by_hand():
+    # Without bias m(u) = u right / 2 for u > 0 and |u| left / 2 for u < 0.
+    problem = two_points(1.0, -3.0)
+    curvature, w = origin.escape_curvature(problem, False, np.random.default_rng(0), 8)
+    assert curvature == pytest.approx(1.5)
+    np.testing.assert_allclose(w, [-1.0])
+
+
+def test_escape_curvature_against_the_plane():
+    problem = problem_of(2)
+    angle = np.linspace(0, 2 * np.pi, 20_000, endpoint=False)
+    plane = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    by_grid = np.linalg.norm(origin.error_correlation(plane, problem), axis=1).max()
+    curvature, w = origin.escape_curvature(
+        problem, False, np.random.default_rng(0), 100
+    )
+    # The grid misses the maximum by at most its spacing; at a kink the error is of
+    # first order.
+    assert curvature == pytest.approx(by_grid, rel=1e-3)
+    along = origin.escape_direction(w, problem, 2, 3)
+    assert model.squared_norm(along) == pytest.approx(1.0)
+    assert origin.second_order_form(along, problem) == pytest.approx(-curvature)
+
+
+def test_the_hexagon_is_flat_without_biases_only():
+    problem = hexagon(1.0)
+    rng = np.random.default_rng(0)
+    flat, w = origin.escape_curvature(problem, False, rng, 100)
+    assert flat < 1e-15
+    assert origin.escape_curvature(problem, True, rng, 100)[0] > 0.05
+    third = 1 / np.sqrt(3)
+    U = np.array([[[0, 1], [0, 0]], [[0, 1], [1, 0]]], float)
+    V = np.array([[[third, 0], [0, 0]], [[-third, -2 / 9], [0, 0]]])
+    # 1 at the origin
+    assert model.risk(Blocks(U, V, None), problem) == pytest.approx(53 / 54)
+    # Nor is the origin a local minimum: with -1/3 in place of -2/9, f falls by eps^4 /
+    # 36.
+    V[1, 0, 1] = -1 / 3
+    for size in (0.3, 0.1, 0.03):
+        scaled = jax.tree.map(lambda w, size=size: size * w, Blocks(U, V, None))
+        expected = -(size**4) / 18 + size**4 / 54 * (5 / 4 + (1 + size**2) ** 2 / 4)
+        assert float(model.risk(scaled, problem)) - 1 == pytest.approx(
+            expected, abs=1e-15
+        )
+        assert expected == pytest.approx(-(size**4) / 36, rel=size**2)
+    exact = problems.plain_problem(problem.x, problem.x)
+    with pytest.raises(ValueError, match=r"m\(w\) = 0"):
+        origin.escape_direction(w, exact, 1, 1)
+
+
+def test_with_biases_only_group_means_of_errors_matter():
+    # Two examples at each input whose errors cancel: optimal among all functions of x.
+    x = np.array([[1.0, 0.0], [1.0, 0.0], [-1.0, 1.0], [-1.0, 1.0]])
+    e = np.array([[1.0, 2.0], [-1.0, -2.0], [0.5, 0.0], [-0.5, 0.0]])
+    rng = np.random.default_rng(0)
+    assert (
+        origin.escape_curvature(problems.plain_problem(x, x + e), True, rng, 100)[0]
+        < 1e-15
+    )
+    e[0] *= 2
+    assert (
+        origin.escape_curvature(problems.plain_problem(x, x + e), True, rng, 100)[0]
+        > 0.1
+    )
+
+
+def test_without_biases_two_moments_of_the_errors_decide():
+    """N4: q vanishes for errors odd in x with sum e_i x_i = 0; here each condition is
+    needed.
+    """
+    rng = np.random.default_rng(1)
+    half = rng.standard_normal((4, 2))
+    x = np.concatenate([half, -half])
+    e = rng.standard_normal((4, 1))
+    e -= half @ np.linalg.lstsq(half, e, rcond=None)[0]
+    curvature = {}
+    for name, errors in {
+        "both": np.concatenate([e, -e]),
+        "even": np.concatenate([e, e]),
+        "first moment": np.concatenate([half[:, :1], -half[:, :1]]),
+    }.items():
+        y = x + np.pad(errors, ((0, 0), (0, 1)))
+        problem = problems.plain_problem(x, y)
+        curvature[name], _ = origin.escape_curvature(problem, False, rng, 50)
+    assert curvature["both"] < 1e-14
+    assert min(curvature["even"], curvature["first moment"]) > 0.05
+
+
+# The gradient bound with independent features.
+
+FEATURES = problems.Setting(2, 2, 3, 2, 1, 0.5, True)
+
+
+def test_the_coefficient_by_hand():
+    # n = 2, units +-x/2: features diag(1/2, 1/2), sigma_2 = 1/2. With V = 0 c = 4/2
+    # (1/4 + 1/4).
+    U = np.array([[[0.5], [-0.5]]] * 2)
+    problem = two_points(0.3, 0.7)
+    flat = Blocks(U, np.zeros((2, 1, 2)), None)
+    assert feature_bound.coefficient(flat, problem) == pytest.approx(1.0)
+    # V = (1/2, 0): h_1 = (5/4, -1), features diag(5/8, 1/2) in block 2, and room 1 -
+    # sqrt(1/8) above block 1: c = 2 (1/4 room^2 + 1/4).
+    bent = flat._replace(V=np.array([[[0.5, 0.0]]] * 2))
+    room = 1 - np.sqrt(1 / 8)
+    assert feature_bound.coefficient(bent, problem) == pytest.approx(
+        0.5 * (room**2 + 1)
+    )
+
+
+def test_too_narrow_or_too_long_blocks_promise_nothing():
+    problem = two_points(0.3, 0.7)
+    narrow = Blocks(np.ones((1, 1, 1)), np.zeros((1, 1, 1)), None)
+    assert feature_bound.coefficient(narrow, problem) == 0.0
+    U = np.array([[[0.5], [-0.5]], [[3.0], [-3.0]]])
+    long = Blocks(U, np.ones((2, 1, 2)), None)
+    # Room above block 1 is 0: only block 2 counts, with the features relu(+-3 h).
+    _, _, pre = model.forward(long, problem)
+    least = np.linalg.svd(np.maximum(pre[1], 0))[1][-1]
+    assert feature_bound.coefficient(long, problem) == pytest.approx(2 * least**2)
+
+
+@pytest.mark.parametrize("norm", [0.01, 0.5, 0.95])
+def test_the_bound_holds_on_random_nets(norm):
+    rng = np.random.default_rng(7)
+    sample, _ = problems.realizable(rng, 100, FEATURES)
+    blocks = model.random_blocks(rng, np.full(100, norm), 2, 8, 3, True)
+    right, left, value = (
+        np.asarray(v)
+        for v in jax.vmap(feature_bound.bound_and_squared_gradient)(blocks, sample)
+    )
+    assert (right <= left).all()
+    assert (right > 0).mean() > 0.5
+    assert (value > 0).all()
+
+
+def test_the_bound_is_tight_where_v_is_zero():
+    rng = np.random.default_rng(8)
+    sample, _ = problems.realizable(rng, 1, FEATURES)
+    one = model.random_blocks(rng, np.full(1, 0.4), 1, 8, 3, True)
+    blocks = jax.tree.map(lambda part: jnp.repeat(part[0], 3, axis=0), one)
+    problem = problems.member(sample, 0)
+    blocks = blocks._replace(V=jnp.zeros_like(blocks.V))
+    tight = feature_bound.tight_problem(blocks, problem, 0.1)
+    right, left, value = feature_bound.bound_and_squared_gradient(blocks, tight)
+    assert value == pytest.approx(0.01)
+    assert right == pytest.approx(float(left), rel=1e-9)
+
+
+def test_at_a_kink_a_one_sided_derivative_leads_down():
+    """N14: block 2 has its only unit at its kink at x = 1, so f has no derivative in
+    V_1.
+    """
+    problem = two_points(0.3, 0.7)
+    net = unit_blocks(
+        [(0.5, 0.0, 0.0), (-0.5, 0.0, 0.0)], [(0.5, 0.5, -0.5), (0.0, 0.0, 0.0)]
+    )
+    assert model.forward(net, problem)[2][1, 0, 0] == 0.0
+    # The features of block 1 are diag(1/2, 1/2). Block 2 turns delta > 0 at x = 1 into
+    # (1 + 1/4) delta and leaves delta at x = -1 as it is.
+    H = np.array([[0.3 / 1.25 / 0.5, 0.7 / 0.5]])
+    step = 1e-6
+
+    def slope(sign):
+        V = net.V.copy()
+        V[0] += sign * step * H
+        moved = model.risk(net._replace(V=V), problem)
+        return float(moved - model.risk(net, problem)) / step
+
+    risk = (0.3**2 + 0.7**2) / 2
+    assert slope(1) == pytest.approx(-2 * risk, rel=1e-5)
+    # In the other direction x = 1 gets only -delta: -0.3 * 0.24 instead of -0.3 * 0.3.
+    assert slope(-1) == pytest.approx(2 * risk - 0.3 * (0.3 - 0.24), rel=1e-5)
+    # c_1 = 4/2 (1/2)^2 (1 - 1/4)^2, and c_2 = 0.
+    coefficient = feature_bound.coefficient(net, problem)
+    assert coefficient == pytest.approx(0.5 * 0.75**2)
+    assert -2 * risk <= -np.sqrt(coefficient * risk) * np.linalg.norm(H)
+
+
+def test_the_gradient_in_the_maps_is_bounded_below_where_that_in_the_weights_is_zero():
+    """N15 at the bad minima of N9, where V = 0 makes it an equality: 4/n f in every
+    block.
+    """
+    problem = two_points(0.0, 0.1)
+    U = np.full((3, 2, 1), 0.5 / np.sqrt(2))
+    point = Blocks(U, np.zeros((3, 1, 2)), np.zeros((3, 2)))
+    assert model.squared_norm(model.risk_and_gradient(point, problem)[1]) == 0.0
+    for scale in (1.0, 3.0):
+        # B = scale has y = scale x + (0, 0.1): as before, with f the same.
+        scaled = problem._replace(
+            B=np.full((1, 1), scale), y=scale * problem.x + [[0.0], [0.1]]
+        )
+        for found in feature_bound.functional_bound(point, scaled):
+            np.testing.assert_allclose(found, [4 / 2 * scale**2 * 0.005] * 3)
+
+
+def test_the_gradient_in_the_maps_is_the_pulled_back_error():
+    """N15 on random nets: g_j(x_i) = (2/n) J^T B^T (yhat_i - y_i), J the blocks above
+    j.
+    """
+    rng = np.random.default_rng(10)
+    sample, _ = problems.realizable(rng, 20, FEATURES)
+    nets = model.random_blocks(rng, np.full(20, 0.8), 2, 3, 3, True)
+    for net, problem in (problems.member((nets, sample), index) for index in range(20)):
+        predictions, _, pre = (np.asarray(part) for part in model.forward(net, problem))
+        pulled = 2 / 4 * (predictions - problem.y) @ problem.B
+        last = np.einsum("dk,nk,ke->nde", net.V[1], pre[1] > 0, net.U[1]) + np.eye(3)
+        expected = [
+            np.sum(np.einsum("nde,nd->ne", last, pulled) ** 2),
+            np.sum(pulled**2),
+        ]
+        right, left = feature_bound.functional_bound(net, problem)
+        np.testing.assert_allclose(left, expected, rtol=1e-12)
+        # Both maps are isometries; n = 4.
+        risk = float(model.risk(net, problem))
+        np.testing.assert_allclose(right, [(1 - 0.8**2) ** 2 * risk, risk], rtol=1e-12)
+        assert (right <= left * (1 + 1e-12)).all()
+    # More outputs than dimensions: no bound.
+    tall = problem._replace(B=np.ones((4, 3)), y=np.zeros((4, 4)))
+    assert not feature_bound.functional_bound(net, tall)[0].any()

@@ -1,0 +1,200 @@
+"""N16: the condition by hand, its inequalities along the flow, and what it promises."""
+
+import jax
+import numpy as np
+import pytest
+import scipy.integrate
+
+from identity_matters.relu import feature_bound, model, origin, problems, training
+from identity_matters.relu.model import Blocks, Problem
+
+
+def one_example(error, v=0.0):
+    """x = z = 1, one unit u = 1/2 with output weight v: Phi = 1/2, zeta = b = beta =
+    1.
+    """
+    blocks = Blocks(np.full((1, 1, 1), 0.5), np.full((1, 1, 1), v), None)
+    return blocks, problems.plain_problem([[1.0]], [[1.0 + 0.5 * v + error]])
+
+
+@pytest.mark.parametrize("v", [0.0, 0.03])
+@pytest.mark.parametrize("error", [0.03, 0.07])
+def test_both_conditions_by_hand(error, v):
+    """One example, where (ii) allows more: sigma = 1/2 and nu = 2 e."""
+    promise = training.certify_training(*one_example(error, v))
+    check_by_hand(promise, sigma=0.5, nu=2 * error, error=error, v=v, examples=1)
+
+
+@pytest.mark.parametrize("v", [0.0, 1e-4])
+def test_errors_along_strong_features_by_hand(v):
+    """Features diag(0.05, 0.5) and an error at the second example: (i) allows more."""
+    U, V = np.diag([0.05, 0.5])[None], np.array([[[0.0, 0.0], [0.0, v]]])
+    problem = problems.plain_problem(np.eye(2), np.diag([1.0, 1.0 + 0.5 * v + 0.004]))
+    promise = training.certify_training(Blocks(U, V, None), problem)
+    check_by_hand(promise, sigma=0.05, nu=0.008, error=0.004, v=v, examples=2)
+
+
+def check_by_hand(promise, *, sigma, nu, error, v, examples):
+    """The least a = 0.005, 0.01, ... at which omega < a sigma, with S by numerical
+    integration.
+
+    zeta, b and beta are 1, and ||U|| is 1/2.
+    """
+
+    def travel(a):
+        kept = (1 - a) * sigma
+        eta = a / (1 - a) * (1 + v / nu)
+        longest = eta + np.sqrt(1 + eta**2)
+        speed, _ = scipy.integrate.quad(
+            lambda u: v + nu * (1 + np.sqrt(max(1 + 2 * eta * u - u**2, 0))), 0, longest
+        )
+        by_error = (v * error + error**2 / (2 * kept)) / kept**2
+        output = min(nu * (1 + np.sqrt(1 + eta**2)), error / kept)
+        return min(nu / kept * speed, by_error), output
+
+    a = next(a for a in np.arange(1, 200) * 0.005 if travel(a)[0] < a * sigma)
+    assert promise.lost_share == pytest.approx(a)
+    assert (promise.input_travel, promise.output_travel) == pytest.approx(
+        travel(a), rel=1e-5
+    )
+    # f(t) <= f(0) exp(-4/n (1 - a)^2 sigma^2 t), and the norms at the start are 1/2 and
+    # v.
+    assert promise.rate == pytest.approx(
+        4 / examples * ((1 - a) * sigma) ** 2, rel=1e-5
+    )
+    assert promise.norm == pytest.approx(
+        max(0.5 + travel(a)[0], v + travel(a)[1]), rel=1e-5
+    )
+
+
+def test_the_largest_errors_that_the_simple_conditions_allow():
+    """For V = 0 and isometric maps: nu = 0.26 sigma / zeta, or e = 0.45 sigma^2 /
+    zeta.
+    """
+    # Here nu = e / sigma and sigma / zeta = 1/2: the second allows more, 0.459 / 4 at a
+    # = 1/4.
+    blocks, problem = one_example(1.0)
+    largest = training.largest_certified_size(blocks, problem)
+    assert 0.45 / 4 < largest == pytest.approx(np.sqrt(27 / 128) / 4, rel=1e-3)
+    assert training.certify_training(*one_example(0.999 * largest)) is not None
+    assert training.certify_training(*one_example(1.001 * largest)) is None
+    # Features 0.05 and 0.5 with the error along the second: the first allows more.
+    blocks = Blocks(np.diag([0.05, 0.5])[None], np.zeros((1, 2, 2)), None)
+    problem = problems.plain_problem(np.eye(2), np.diag([1.0, 2.0]))
+    largest = training.largest_certified_size(blocks, problem)
+    nu, by_error = largest / 0.5, 0.46 * 0.05**2
+    assert nu > 0.26 * 0.05 and largest > 5 * by_error
+
+
+def random_start(seed, bias, outputs):
+    """6 examples in 8 dimensions, 96 units, maps whose singular values differ, V not
+    0.
+    """
+    rng = np.random.default_rng(seed)
+    x, A = rng.standard_normal((6, 8)), np.eye(8) + 0.1 * rng.standard_normal((8, 8))
+    rows = np.linalg.qr(rng.standard_normal((8, outputs)))[0].T
+    B = np.linspace(1.2, 0.8, outputs)[:, None] * rows
+    s = 0.02 * rng.standard_normal((1, 96)) if bias else None
+    blocks = Blocks(
+        0.04 * rng.standard_normal((1, 96, 8)),
+        1e-4 * rng.standard_normal((1, 8, 96)),
+        s,
+    )
+    predictions = np.asarray(model.forward(blocks, Problem(x, None, A, B))[0])
+    errors = rng.standard_normal((6, outputs))
+    problem = Problem(x, predictions + errors, A, B)
+    size = 0.99 * training.largest_certified_size(blocks, problem)
+    return blocks, problem._replace(y=predictions + size * errors)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_what_is_certified_trains(bias, outputs):
+    starts = [random_start(seed, bias, outputs) for seed in range(4)]
+    promises = [training.certify_training(*start) for start in starts]
+    blocks, sample = jax.tree.map(lambda *parts: np.stack(parts), *starts)
+    rate = np.array([promise.rate for promise in promises])
+    time = np.log(1e4) / rate
+    end, curves = training.flow(blocks, sample, time, steps=1500)
+    share = np.asarray(curves["risk"] / curves["risk"][:, :1])
+    assert (
+        share <= np.exp(-np.outer(rate, np.linspace(0, 1, 1501)) * time[:, None])
+    ).all()
+    for name in ("input_travel", "output_travel"):
+        bound = [getattr(promise, name) for promise in promises]
+        assert (np.asarray(curves[name]).max(axis=1) < bound).all()
+    assert (model.max_norm(end) < [promise.norm for promise in promises]).all()
+    assert max(promise.norm for promise in promises) < 1
+
+
+def test_each_inequality_along_the_flow():
+    """(1) of N16, and the potential D below the circle, by Euler steps in NumPy."""
+    blocks, problem = random_start(0, bias=True, outputs=3)
+    promise = training.certify_training(blocks, problem)
+    n, B = len(problem.x), problem.B
+    z = origin.unit_inputs(problem, bias=True)
+    W0 = np.concatenate([blocks.U[0], blocks.s[0][:, None]], axis=1)
+    V0, W, V = blocks.V[0], W0.copy(), blocks.V[0].copy()
+    first = np.maximum(z @ W0.T, 0).T
+    error = (problem.y - (problem.x @ problem.A.T + first.T @ V0.T) @ B.T).T
+    fit = np.linalg.pinv(B) @ error @ np.linalg.pinv(first)
+    nu, v0 = np.linalg.norm(fit), np.linalg.norm(V0, 2)
+    sigma = np.linalg.svd(first, compute_uv=False)[-1]
+    b, *_, beta = np.linalg.svd(B, compute_uv=False)
+    delta, kept = promise.lost_share * sigma, (1 - promise.lost_share) * sigma
+    assert promise.rate == pytest.approx(4 / n * (beta * kept) ** 2, rel=1e-5)
+    step, X, before = 0.002 * n / np.linalg.norm(first, 2) ** 2 / b**2, 0.0, np.inf
+    for _ in range(4000):
+        pre = (z @ W.T).T
+        features = np.maximum(pre, 0)
+        error = (problem.y - (problem.x @ problem.A.T + features.T @ V.T) @ B.T).T
+        e = np.linalg.norm(error)
+        assert e <= before
+        before = e
+        in_V, in_W = (
+            2 / n * B.T @ error @ features.T,
+            2 / n * ((V.T @ B.T @ error) * (pre > 0)) @ z,
+        )
+        assert np.linalg.norm(in_V) >= 2 / n * beta * kept * e
+        assert np.linalg.norm(in_W) <= 2 / n * np.linalg.norm(
+            V, 2
+        ) * b * e * np.linalg.norm(z, 2)
+        D = np.linalg.norm(V - V0 - fit) ** 2
+        # Euler steps exceed the flow's D by their second order, far below the room
+        # here.
+        allowed = nu**2 + 2 * b * (v0 + nu) * delta * X - (beta * kept * X) ** 2
+        assert allowed * (1 + 1e-3) >= D
+        X += step * 2 / n * e
+        V, W = V + step * in_V, W + step * in_W
+
+
+def test_what_is_not_certified():
+    blocks, problem = one_example(0.03)
+    # Twice the same input: dependent features. More examples than units. Two outputs of
+    # one.
+    twice = problems.plain_problem([[1.0], [1.0]], [[1.03], [1.03]])
+    wide = Blocks(np.array([[[0.5], [0.4]]]), np.zeros((1, 1, 2)), None)
+    assert training.certify_training(wide, twice) is None
+    assert training.certify_training(blocks, twice) is None
+    tall = problem._replace(B=np.ones((2, 1)), y=np.ones((1, 2)))
+    assert training.certify_training(blocks, tall) is None
+    assert training.largest_certified_size(blocks, tall) == 0
+    # A start outside the ball, and one at which nothing is wrong.
+    long = blocks._replace(U=np.full((1, 1, 1), 1.5))
+    assert training.certify_training(long, problem) is None
+    assert training.certify_training(*one_example(0.0)).input_travel == 0
+    two = Blocks(np.ones((2, 1, 1)), np.ones((2, 1, 1)), None)
+    with pytest.raises(ValueError, match="for nets of one block, got 2"):
+        training.certify_training(two, problem)
+
+
+def test_the_rate_is_that_of_the_feature_bound():
+    """At a = 0 the promised rate would be the coefficient of N12, which holds at the
+    start.
+    """
+    blocks, problem = random_start(1, bias=False, outputs=3)
+    promise = training.certify_training(blocks, problem)
+    coefficient = float(feature_bound.coefficient(blocks, problem))
+    assert promise.rate == pytest.approx(
+        (1 - promise.lost_share) ** 2 * coefficient, rel=1e-5
+    )

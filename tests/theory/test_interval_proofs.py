@@ -1,0 +1,166 @@
+"""What is proved with a computer, by enclosures with outward rounding: F12 and F14."""
+
+import functools
+import itertools
+import math
+from fractions import Fraction
+
+import pytest
+
+from tests import intervals
+from tests.intervals import (
+    PI,
+    TWO,
+    UNIT,
+    ZERO,
+    Interval,
+    arccos,
+    arctan,
+    between,
+    exp,
+    log,
+    number,
+)
+
+# The eigenvalues of F14's smallest case: -A, -B and r (COSINE +- i SINE).
+A, B, COSINE = Fraction(16), Fraction(1), Fraction(-4, 5)
+CELLS = 600
+
+
+@pytest.mark.parametrize(
+    ("function", "reference", "points"),
+    [
+        (log, math.log, (0.01, 0.3, 1.0, 1.5, 2.0, 16.0, 1e9)),
+        (arctan, math.atan, (0.0, 0.1, 0.9, 1.0, 1.1, 50.0)),
+        (arccos, math.acos, (-0.999, -0.8, 0.0, 0.3, 0.999)),
+        (exp, math.exp, (0.0, 0.7, 1.0, 3.0, 10.0)),
+    ],
+)
+def test_enclosures_hold_the_values_and_are_narrow(function, reference, points):
+    for x in points:
+        found, value = function(number(x)), reference(x)
+        slack = 4e-16 * max(abs(value), 1)  # of the C library's value
+        assert (
+            found.low / intervals.ONE <= value + slack
+            and found.high / intervals.ONE >= value - slack
+        )
+        assert (found.high - found.low) / intervals.ONE < 1e-11 * max(abs(value), 1)
+        wide = function(between(x, x + 1e-4))
+        assert wide.low <= found.low and wide.high >= found.high
+
+
+def test_pi_and_a_product_of_signs():
+    assert PI.below(Fraction(314159265360, 10**11)) and PI.above(
+        Fraction(314159265358, 10**11)
+    )
+    product = between(-2, 3) * between(-5, Fraction(1, 3))
+    assert product == Interval(-15 * intervals.ONE, 10 * intervals.ONE)
+
+
+def longest_way(r, from_lower, squared):
+    """``|w_rho|`` of F10 for rho^2 = `squared`, an interval, on one of the triangle's
+    lower edges.
+
+    The pairs (|R x|^2, <x, R x>) fill the triangle of (B^2, -B), (r^2, r COSINE) and
+    (A^2, -A), so rho cos alpha_rho lies on the edge over rho^2.
+    """
+    corner = (B * B, -B) if from_lower else (A * A, -A)
+    slope = (r * COSINE - corner[1]) / (r * r - corner[0])
+    inner = number(corner[1] - slope * corner[0]) + number(slope) * squared
+    rho = squared.sqrt()
+    turned = TWO * PI - arccos(inner / rho)
+    log_rho = log(rho)
+    return (log_rho * log_rho + turned * turned).sqrt()
+
+
+def largest_on_edge(r, from_lower):
+    """An enclosure of the largest ``|w_rho|`` on an edge."""
+    low, high = (B * B, r * r) if from_lower else (r * r, A * A)
+    ends = [low + (high - low) * Fraction(k, CELLS) for k in range(CELLS + 1)]
+    cells = [
+        longest_way(r, from_lower, between(*cell)) for cell in itertools.pairwise(ends)
+    ]
+    points = [longest_way(r, from_lower, number(end)) for end in ends]
+    return Interval(
+        max(point.low for point in points), max(cell.high for cell in cells)
+    )
+
+
+def test_the_longest_ways_of_the_two_edges_change_places():
+    """So they are equal for an r in (9, 9.25), where F14 says that L is larger than
+    both.
+    """
+    before = [largest_on_edge(Fraction(9), from_lower) for from_lower in (True, False)]
+    after = [
+        largest_on_edge(Fraction(37, 4), from_lower) for from_lower in (True, False)
+    ]
+    assert before[0].below(Fraction(4429, 1000)) and before[1].above(
+        Fraction(4431, 1000)
+    )
+    assert after[0].above(Fraction(4439, 1000)) and after[1].below(Fraction(4437, 1000))
+
+
+def test_the_longest_ways_are_not_at_a_corner():
+    """For r in [9, 9.25], while the longest are above 4.42 by the test above."""
+    log_r, turned = log(between(9, Fraction(37, 4))), TWO * PI - arccos(number(COSINE))
+    assert (log_r * log_r + turned * turned).sqrt().below(Fraction(44, 10))
+    for modulus in (A, B):
+        log_modulus = log(number(modulus))
+        assert (log_modulus * log_modulus + PI * PI).sqrt().below(Fraction(44, 10))
+
+
+# F12 within 23 percent: |q + i (pi + psi)| <= 1.23 |g + i pi| for 0 <= q <= g, where
+# cos psi = cosh q / cosh g.
+
+LARGEST_RATIO = Fraction(123, 100)
+
+
+@functools.cache
+def cosh(x):
+    """cosh x for a fraction x >= 0."""
+    power = exp(number(x))
+    return (power + UNIT / power) / TWO
+
+
+def is_proved(q_low, q_high, g_low, g_high):
+    """Whether the inequality holds on a box; q, psi and 1/g are largest at its
+    corners.
+    """
+    cosine = cosh(q_low) / cosh(g_high)
+    # At q = g the cosine is 1 and psi is 0.
+    psi = (
+        arccos(cosine)
+        if cosine.below(1)
+        else ZERO.hull(arccos(number(Fraction(999, 1000))))
+    )
+    turned = PI + psi
+    q, g = number(q_high), number(g_low)
+    left = q * q + turned * turned
+    right = number(LARGEST_RATIO) * number(LARGEST_RATIO) * (g * g + PI * PI)
+    return left.high < right.low
+
+
+def test_pairs_alone_are_within_23_percent():
+    """By bisection up to g = 21, and beyond it with q <= g and psi < pi / 2."""
+    half_pi = PI / TWO
+    turned, g = PI + half_pi, number(21)
+    # (g^2 + (3 pi/2)^2) / (g^2 + pi^2) falls as g grows.
+    assert (turned * turned + g * g).high < (
+        number(LARGEST_RATIO) * (PI * PI + g * g)
+    ).low
+    boxes, tried = [(Fraction(0), Fraction(21), Fraction(0), Fraction(21))], 0
+    while boxes:
+        q_low, q_high, g_low, g_high = boxes.pop()
+        if q_low > g_high:
+            continue
+        tried += 1
+        assert tried < 50_000
+        if is_proved(q_low, min(q_high, g_high), g_low, g_high):
+            continue
+        if q_high - q_low > g_high - g_low:
+            middle = (q_low + q_high) / 2
+            boxes += [(q_low, middle, g_low, g_high), (middle, q_high, g_low, g_high)]
+        else:
+            middle = (g_low + g_high) / 2
+            boxes += [(q_low, q_high, g_low, middle), (q_low, q_high, middle, g_high)]
+    assert tried > 100  # the bisection was needed

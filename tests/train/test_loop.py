@@ -1,0 +1,433 @@
+"""The training loop: records when they are due, stops and kills at any step, records by
+hand.
+"""
+
+import functools
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from identity_matters.train import loop
+from identity_matters.train import step as steps
+from identity_matters.train.checkpoint import CheckpointError, Checkpoints
+from identity_matters.train.parallel import ParallelSteps
+from tests import toy_training as toy
+
+TASK = toy.make_task()
+STEPS = 8
+# Logs, evaluations and checkpoints fall on different steps and on the same ones.
+EVERY = {
+    "steps": STEPS,
+    "steps_per_dispatch": 1,
+    "steps_per_log": 3,
+    "steps_per_evaluation": 4,
+    "steps_per_checkpoint": 2,
+}
+EXPECTED = [("evaluation", 0), ("train", 3), ("evaluation", 4)]
+EXPECTED += [("train", 6), ("train", 8), ("evaluation", 8)]
+
+
+def make_parallel(devices):
+    return ParallelSteps(
+        TASK, devices=devices, batch_examples=8, evaluation_batch_examples=8
+    )
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """The steps of the toy task on one device, compiled once for all runs of this
+    file.
+    """
+    return make_parallel(jax.devices()[:1])
+
+
+@pytest.fixture
+def run(compiled, key):
+    """run(directory, log, **changed) -> the result of `fit`."""
+
+    def run(
+        directory, log, parallel=compiled, profile_dir="", settings=None, **changed
+    ):
+        intervals = loop.Intervals(**{**EVERY, **changed})
+        with Checkpoints(directory, settings=settings or {"toy": 1}) as checkpoints:
+            arguments = {
+                "key": key,
+                "checkpoints": checkpoints,
+                "profile_dir": profile_dir,
+            }
+            return loop.fit(TASK, parallel, intervals, log, **arguments)[0]
+
+    return run
+
+
+@pytest.fixture
+def uninterrupted(run, tmp_path):
+    """(records, final checkpoint, result) of a run that nothing disturbs."""
+    log = toy.Log()
+    result = run(tmp_path / "uninterrupted", log)
+    return log.records, final_checkpoint(tmp_path / "uninterrupted"), result
+
+
+def final_checkpoint(directory):
+    like = jax.eval_shape(
+        lambda: steps.initial_state(toy.init(jax.random.key(0)), TASK.optimizer)
+    )
+    with Checkpoints(directory, settings={"toy": 1}) as checkpoints:
+        return checkpoints.restore(like)
+
+
+def without_timing(records):
+    return [
+        {k: v for k, v in record.items() if k not in loop.TIMING_FIELDS}
+        for record in records
+    ]
+
+
+@pytest.fixture
+def resume(run, uninterrupted):
+    """resume(directory, log) -> the log of the run that goes on after `log`.
+
+    It must end with the same records line by line, and the same state bit by bit.
+    """
+    records, (step, state, extra), _ = uninterrupted
+
+    def resume(directory, log):
+        resumed = toy.Log(log.records)
+        run(directory, resumed)
+        assert without_timing(resumed.records) == without_timing(records)
+        our_step, our_state, our_extra = final_checkpoint(directory)
+        assert our_step == step == STEPS
+        assert our_extra["records"] == extra["records"]
+        for ours, theirs in zip(
+            jax.tree.leaves(our_state), jax.tree.leaves(state), strict=True
+        ):
+            assert ours.dtype == theirs.dtype and ours.tobytes() == theirs.tobytes()
+        return resumed
+
+    return resume
+
+
+def test_records_come_when_they_are_due(uninterrupted):
+    records, _, result = uninterrupted
+    assert [(record["kind"], record["step"]) for record in records] == EXPECTED
+    train = [record for record in records if record["kind"] == "train"]
+    assert train[0]["epoch"] == 3 * 8 / 20
+    assert [record["learning_rate"] for record in train] == np.float32(
+        [0.1, 0.01, 0.01]
+    ).tolist()
+    for record in train:
+        flops_per_second = record["images_per_second"] * toy.FLOPS_PER_EXAMPLE
+        assert record["model_flops_per_second"] == flops_per_second
+    evaluations = [record for record in records if record["kind"] == "evaluation"]
+    assert all(len(record["residual_ratio"]) == 1 for record in evaluations)
+    assert result["steps"] == STEPS and result["test_examples"] == toy.TEST_EXAMPLES
+    assert result["test_error_percent"] == records[-1]["test_error_percent"]
+    assert result["train_loss"] == records[-2]["loss"]
+
+
+def test_a_run_stopped_at_any_step_ends_as_if_it_had_not_been(run, resume, tmp_path):
+    for stop_at_step in range(STEPS):
+        directory = tmp_path / str(stop_at_step)
+        stopped = toy.Log(stop_at_step=stop_at_step)
+        with pytest.raises(
+            loop.StopRequested, match=f"stopped at step {stop_at_step};"
+        ):
+            run(directory, stopped)
+        # It resumes from that step, not from an older checkpoint.
+        assert resume(directory, stopped).steps_seen == list(
+            range(stop_at_step + 1, STEPS + 1)
+        )
+
+
+class Killed(BaseException):
+    pass
+
+
+class DyingLog(toy.Log):
+    """Dies before or after it has written its line number `line`."""
+
+    def __init__(self, line, after):
+        super().__init__()
+        self._line, self._after = line, after
+
+    def append(self, record):
+        dies = len(self.records) == self._line
+        if dies and not self._after:
+            raise Killed
+        super().append(record)
+        if dies:
+            raise Killed
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_run_killed_at_any_record_ends_as_if_it_had_not_been(
+    run, resume, tmp_path, after
+):
+    for line in range(len(EXPECTED)):
+        directory, killed = tmp_path / str(line), DyingLog(line, after)
+        with pytest.raises(Killed):
+            run(directory, killed)
+        # Checkpoints are at 2, 4 and 6; the record due at a step comes before its
+        # checkpoint.
+        newest = {0: 0, 3: 2, 4: 2, 6: 4, 8: 6}[EXPECTED[line][1]]
+        assert resume(directory, killed).steps_seen[0] == newest + 1
+
+
+def test_an_evaluation_that_is_stopped_is_made_up_for(
+    run, resume, uninterrupted, tmp_path
+):
+    class Impatient(toy.Log):
+        """Asks to stop in the middle of the evaluation at step 4."""
+
+        asked = 0
+
+        def stop_requested(self):
+            self.asked += self.steps_seen[-1:] == [4]
+            return self.asked >= 2
+
+    stopped = Impatient()
+    with pytest.raises(loop.StopRequested, match="stopped at step 4"):
+        run(tmp_path, stopped)
+    assert without_timing(stopped.records) == without_timing(uninterrupted[0][:2])
+    resume(tmp_path, stopped)
+
+
+def test_a_dispatch_in_flight_changes_nothing(
+    run, resume, compiled, tmp_path, monkeypatch
+):
+    """As on accelerators, where the next dispatch runs while the sums of the last one
+    are read.
+    """
+    monkeypatch.setattr(compiled, "on_cpu", False)
+    resume(tmp_path / "from the start", toy.Log())
+    stopped = toy.Log(stop_at_step=1)
+    with pytest.raises(loop.StopRequested, match="stopped at step 2"):
+        run(tmp_path / "stopped", stopped)
+    resume(tmp_path / "stopped", stopped)
+
+
+def test_a_finished_run_is_not_run_again(run, compiled, tmp_path, monkeypatch):
+    log = toy.Log()
+    first = run(tmp_path, log)
+    monkeypatch.setattr(compiled, "train", None)
+    assert run(tmp_path, log) == first
+
+
+def test_a_loss_that_is_not_finite_stops_at_once(run, tmp_path):
+    log = toy.Log(stop_at_step=2)
+    with pytest.raises(loop.StopRequested):
+        run(tmp_path, log)
+    # As if the parameters had become infinite just before a checkpoint.
+    _, state, extra = final_checkpoint(tmp_path)
+    state["params"]["head"]["kernel"][:] = np.inf
+    for step, evaluated, metric in ((3, True, "loss"), (4, False, "test_loss")):
+        with Checkpoints(tmp_path, settings={"toy": 1}) as checkpoints:
+            state = {**state, "step": np.int32(step)}
+            checkpoints.save(step, state, {**extra, "evaluated": evaluated})
+        log = toy.Log(log.records)
+        with pytest.raises(steps.NonFiniteError) as stop:
+            run(tmp_path, log)
+        assert (stop.value.step, stop.value.metric) == (4, metric)
+        assert log.steps_seen == []
+
+
+def test_records_or_checkpoints_that_were_lost_are_noticed(run, tmp_path):
+    log = toy.Log(stop_at_step=6)
+    with pytest.raises(loop.StopRequested):
+        run(tmp_path / "there", log)
+    lines = len(log.records)
+    lost = (
+        f"has {lines - 1} lines of this training, but checkpoint 6 was saved after"
+        f" {lines}"
+    )
+    gone = "goes on to step 6, but there is no checkpoint in"
+    for place, records, message in (
+        ("there", log.records[1:], lost),
+        ("away", log.records, gone),
+    ):
+        damaged = toy.Log(records)
+        with pytest.raises(CheckpointError, match=message):
+            run(tmp_path / place, damaged)
+        assert damaged.records == list(records)
+
+
+def test_examples_that_were_not_counted_are_an_error(
+    run, compiled, tmp_path, monkeypatch
+):
+    evaluate = compiled.evaluate
+
+    def losing_one(*arguments):
+        return {**(sums := evaluate(*arguments)), "examples": sums["examples"] - 1}
+
+    monkeypatch.setattr(compiled, "evaluate", losing_one)
+    with pytest.raises(RuntimeError, match="evaluated 12 examples of 13"):
+        run(tmp_path, toy.Log())
+
+
+def test_four_devices_and_several_steps_a_dispatch(run, uninterrupted, tmp_path):
+    """The numbers are those of one device, up to rounding; also checks what the log is
+    told.
+    """
+    log, profile_dir = toy.Log(), tmp_path / "profile"
+    four = make_parallel(jax.devices())
+    run(tmp_path, log, four, steps_per_dispatch=2, profile_dir=str(profile_dir))
+    for ours, theirs in zip(log.records, uninterrupted[0], strict=True):
+        for name in ("kind", "step", "epoch", "learning_rate", "test_examples"):
+            assert ours.get(name) == theirs.get(name)
+        for name in ours.keys() & {
+            "loss",
+            "gradient_norm",
+            "test_loss",
+            "residual_ratio",
+        }:
+            assert ours[name] == pytest.approx(theirs[name], rel=1e-4)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
+    jax.tree.map(close, final_checkpoint(tmp_path)[1], uninterrupted[1][1])
+    # Dispatches are cut where a log, an evaluation or a checkpoint is due.
+    assert log.steps_seen == [2, 3, 4, 6, 8]
+    assert list(profile_dir.rglob("*.xplane.pb"))
+    assert [log.phases[0], log.phases[1]] == [("restoring", 0), ("evaluating", 0)]
+    assert {name for name, _ in log.phases} == {
+        "restoring",
+        "evaluating",
+        "compiling",
+        "training",
+    }
+    train = [record for record in log.records if record["kind"] == "train"]
+    assert [record["compile_seconds"] > 0 for record in train] == [True, False, False]
+
+
+def test_the_time_left_is_that_of_steps_and_evaluations(compiled):
+    intervals = loop.Intervals(100, 1, 10, 30, 50)
+    run = loop._Run(TASK, compiled, intervals, toy.Log(), None, None, "")
+    run.step = 40
+    # 60 steps; evaluations at 60, 90 and 100.
+    assert run.seconds_left(2.0, 7.0) == 60 * 2 + 3 * 7
+
+
+def test_dispatches_end_where_something_is_due():
+    intervals = loop.Intervals(50, 8, 10, 25, 40)
+    ends, step = [], 0
+    while step < 50:
+        step = intervals.dispatch_end(step)
+        ends.append(step)
+    assert ends == [8, 10, 18, 20, 25, 30, 38, 40, 48, 50]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_intervals_below_one_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        loop.Intervals(**{**EVERY, name: 0})
+
+
+# Records by hand.
+
+
+def sums(losses, gradient_norms=None):
+    n = len(losses)
+    return {
+        "loss": np.float32(losses),
+        "errors": np.full(n, 3, np.int32),
+        "examples": np.full(n, 8, np.int32),
+        "gradient_norm": np.float32(
+            range(1, n + 1) if gradient_norms is None else gradient_norms
+        ),
+        "learning_rate": np.float32([0.5] * n),
+    }
+
+
+def test_a_train_record_by_hand():
+    since = steps.MetricSums()
+    since.add(1, sums([8, 16]))
+    since.add(3, sums([24]))
+    since.seconds, since.input_wait_seconds = 2.0, 0.5
+    record = since.record(3, 0.25, flops_per_example=1e9, peak=1e12)
+    assert record == {
+        "kind": "train",
+        "step": 3,
+        "epoch": 0.25,
+        "loss": 2.0,  # 48 over 24 examples
+        "error_percent": 37.5,
+        "learning_rate": 0.5,
+        "gradient_norm": 1.0,
+        "images_per_second": 12.0,
+        "model_flops_per_second": 12e9,
+        "utilization_percent": 1.2,
+        "input_wait_percent": 25.0,
+        "seconds": 2.0,
+        "compile_seconds": 0.0,
+    }
+    assert since.record(3, 0.25, 1e9, None)["utilization_percent"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "metric"),
+    [
+        (([1, math.nan, math.inf],), "loss"),
+        (([1, 2, 3], [1, math.inf, 1]), "gradient_norm"),
+    ],
+)
+def test_the_first_step_that_is_not_finite_is_named(arguments, metric):
+    with pytest.raises(steps.NonFiniteError) as stop:
+        steps.MetricSums().add(11, sums(*arguments))
+    assert (stop.value.step, stop.value.metric) == (12, metric)
+    assert str(stop.value) in (
+        f"{metric} is nan at step 12",
+        f"{metric} is inf at step 12",
+    )
+
+
+def evaluated(errors, loss=26.0):
+    return {
+        "loss": np.float64(loss),
+        "errors": np.float64(errors),
+        "examples": np.float64(13),
+        "residual_ratio": np.float64([13, 6.5]),
+    }
+
+
+def test_an_evaluation_record_by_hand():
+    record = steps.evaluation_record(4, 1.5, evaluated(13), 0.5, 0.25)
+    assert record == {
+        "kind": "evaluation",
+        "step": 4,
+        "epoch": 1.5,
+        "test_loss": 2.0,
+        "test_error_percent": 100.0,
+        "test_examples": 13,
+        "residual_ratio": [1.0, 0.5],
+        "seconds": 0.5,
+        "compile_seconds": 0.25,
+    }
+    with pytest.raises(steps.NonFiniteError, match="test_loss is nan at step 4"):
+        steps.evaluation_record(4, 1.5, evaluated(0, math.nan), 0, 0)
+
+
+def test_the_result_names_last_and_best_step_and_adds_up_seconds():
+    records = []
+    for step, errors in ((0, 13), (2, 0), (4, 0), (6, 13)):
+        if step:
+            since = steps.MetricSums()
+            since.add(step - 1, sums([8 * step, 8 * step]))
+            since.seconds, since.compile_seconds = 16 / step, 1.0
+            records.append(since.record(step, 0.0, 1.0, None))
+        records.append(steps.evaluation_record(step, 0.0, evaluated(errors), 0.5, 0.25))
+    assert loop.result(records) == {
+        "steps": 6,
+        "test_error_percent": 100.0,
+        "test_error_best_percent": 0.0,
+        "best_step": 2,
+        "test_loss": 2.0,
+        "test_examples": 13,
+        "train_error_percent": 37.5,
+        "train_loss": 6.0,
+        "images_per_second": 4.0,  # of 2, 4 and 6
+        "model_flops_per_second": 4.0,
+        "utilization_percent": None,
+        "input_wait_percent": 0.0,
+        "compile_seconds": 4.0,
+        "train_seconds": pytest.approx(8 + 4 + 16 / 6),
+        "evaluate_seconds": 2.0,
+    }

@@ -1,0 +1,172 @@
+"""Agreement among simulated processes; test_survival runs real ones."""
+
+import json
+import os
+import socket
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+
+from experiments.run import several
+from identity_matters.train import multihost
+from tests import forked
+
+
+@pytest.fixture
+def gathered(monkeypatch):
+    """gathered(f) makes `gather` return ``f(value)``, the values of processes 0, 1,
+    ...
+    """
+
+    def pretend(values):
+        monkeypatch.setattr(
+            multihost, "gather", lambda value: json.loads(json.dumps(values(value)))
+        )
+
+    return pretend
+
+
+def test_alone_nothing_happens():
+    with pytest.raises(KeyError):
+        multihost.check_agreement({}, error=KeyError("x"))
+    assert multihost.gather({"a": [1, 2.5, None]}) == [{"a": [1, 2.5, None]}]
+    assert multihost.on_process_0(lambda: 3) == 3
+    tree = {"x": np.float32([-0.0, 1])}
+    assert multihost.arrays_from_process_0(tree) is tree
+    assert multihost.is_process_0()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([{"a": 1, "b": 2}, {"a": 1, "b": 3}], "process 1 has b=3, process 0 has b=2"),
+        ([{"a": 1}, {"a": 1}, {}], "process 2 has a=None, process 0 has a=1"),
+        (
+            [{"a": {"b": 1}}, {"a": {"b": 2}}],
+            r"process 1 has a\.b=2, process 0 has a\.b=1",
+        ),
+    ],
+)
+def test_a_difference_is_named_with_both_values(gathered, values, message):
+    gathered(lambda _: [{"values": one, "error": None} for one in values])
+    with pytest.raises(ValueError, match=message):
+        multihost.check_agreement({})
+    gathered(lambda _: [{"values": values[0], "error": None}] * 3)
+    multihost.check_agreement({})
+
+
+def test_settings_seeds_and_versions_must_be_alike_but_for_places(gathered):
+    settings = {"data": {"data_dir": "a", "flip": True}, "optim": {"momentum": 0.9}}
+    others = {"seed": 0, "data": [{"sha256": "d"}]}
+
+    def with_other(name, value):
+        def both(mine):
+            assert name in mine["values"] and mine["error"] is None
+            return [mine, {**mine, "values": {**mine["values"], name: value}}]
+
+        return both
+
+    gathered(with_other("data.data_dir", "b"))
+    several.require_alike(settings, others, None)
+    for name in ("optim.momentum", "data.flip", "data", "seed", "jax", "commit"):
+        gathered(with_other(name, "other"))
+        with pytest.raises(
+            ValueError, match=f"process 1 has {name}='other', process 0 has"
+        ):
+            several.require_alike(settings, others, None)
+
+
+def test_an_error_of_one_reaches_the_others(gathered, monkeypatch):
+    gathered(lambda mine: [mine, {**mine, "error": None}])
+    with pytest.raises(ValueError, match="process 0: no data here"):
+        multihost.check_agreement({}, ValueError("no data here\nor there"))
+    gathered(lambda mine: [mine or {"error": "RunError: it is finished"}, None])
+    with pytest.raises(KeyError, match="x"):  # process 0 raises its own error
+        multihost.on_process_0(lambda: {}["x"])
+    monkeypatch.setattr(multihost, "is_process_0", lambda: False)
+    with pytest.raises(multihost.Process0Error, match="RunError: it is finished"):
+        multihost.on_process_0(lambda: pytest.fail("only process 0 runs it"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None, None, None), "the processes could not be joined: "),
+        (("nowhere", 2, 0), "coordinator_address must be HOST:PORT, got 'nowhere'"),
+    ],
+)
+def test_what_makes_no_cluster_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        multihost.initialize(*arguments)
+
+
+# Bits that a sum over processes would change: negative zeros, a NaN with a payload,
+# subnormals.
+_SENT = {
+    "zeros": np.array([-0.0, 0.0, -0.0], np.float32),
+    "nan": np.array([0x7FC0_1234, 0xFFC0_0001], np.uint32).view(np.float32),
+    "subnormal": np.array([1e-45, -1e-45], np.float32),
+    "scalar": np.array(-0.0, np.float64),
+    "whole": np.array([[-1], [2**40]], np.int64),
+    "small": np.array([-0.0, 3.0]).astype(ml_dtypes.bfloat16),
+}
+
+
+def _receive(address, process_id):
+    """Ends with 0 if what process 0 sent arrives bit for bit; processes start from
+    other arrays.
+    """
+    multihost.initialize(address, 2, process_id)
+    own = _SENT if process_id == 0 else jax.tree.map(np.ones_like, _SENT)
+    found = multihost.arrays_from_process_0(own)
+    equal = all(
+        found[name].dtype == sent.dtype
+        and found[name].shape == sent.shape
+        and found[name].tobytes() == sent.tobytes()
+        for name, sent in _SENT.items()
+    )
+    os._exit(0 if equal else 5)
+
+
+def test_arrays_arrive_bit_for_bit():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    processes = [
+        forked.server.Process(target=_receive, args=(address, i)) for i in (0, 1)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0, 0]
+
+
+def _wait_in_vain(address, process_id):
+    try:
+        multihost.initialize(address, 2, process_id, start_timeout_seconds=1)
+    except ValueError as error:
+        os._exit(3 if "not all of them came within 1 s" in str(error) else 4)
+
+
+@pytest.mark.parametrize("process_id", [0, 1])
+def test_who_waits_in_vain_is_told_and_not_aborted(process_id):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    waiting = forked.server.Process(target=_wait_in_vain, args=(address, process_id))
+    waiting.start()
+    waiting.join(60)
+    assert waiting.exitcode == 3
+
+
+def test_a_silent_run_holds_the_lines_that_the_file_would():
+    run = several.SilentRun("r", "e/v/seed=0", [{"loss": "NaN"}])
+    run.append({"x": np.float32(0.5), "y": np.inf})
+    assert np.isnan(run.records[0]["loss"])
+    assert run.records[1] == {"x": 0.5, "y": np.inf}
+    run.rewind(1)
+    assert len(run.records) == 1
+    assert run.finish("done", verdict="reproduced")["status"] == "done"

@@ -1,0 +1,175 @@
+"""The update rule against TensorFlow's in NumPy, and learning rates by hand."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from identity_matters.train.step import learning_rate_schedule, momentum_sgd
+
+RATES = [0.5, 0.5, 0.05]
+MOMENTUM = 0.9
+PENALTY = 0.01
+
+
+SHAPES = {
+    "conv.kernel": (3, 3, 1, 2),
+    "conv.bias": (2,),
+    "head.kernel": (2, 3),
+    "norm.scale": (1, 1, 1, 2),
+}
+
+
+def start(seed):
+    rng = np.random.default_rng(seed)
+    flat = {
+        name: rng.normal(size=shape).astype(np.float32)
+        for name, shape in SHAPES.items()
+    }
+    return unflatten_dict(flat, sep=".")
+
+
+def tensorflow_momentum(w, gradients, nesterov, penalty):
+    """tf.train.MomentumOptimizer in NumPy, for one variable."""
+    velocity = np.zeros_like(w)
+    for rate, gradient in zip(RATES, gradients, strict=True):
+        g = gradient + penalty * w
+        velocity = MOMENTUM * velocity + g
+        w = w - rate * ((g + MOMENTUM * velocity) if nesterov else velocity)
+    return w
+
+
+@pytest.mark.parametrize(
+    ("nesterov", "decayed", "penalised"),
+    [
+        (False, "convolutions", {"conv.kernel"}),
+        (True, "kernels", {"conv.kernel", "head.kernel"}),
+        (False, "all", {"conv.kernel", "conv.bias", "head.kernel", "norm.scale"}),
+    ],
+)
+def test_three_updates_are_those_of_tensorflow(nesterov, decayed, penalised):
+    params, *gradients = (start(seed) for seed in range(4))
+    optimizer = momentum_sgd(
+        lambda step: jnp.asarray(RATES, jnp.float32)[step],
+        momentum=MOMENTUM,
+        weight_decay=PENALTY,
+        nesterov=nesterov,
+        decayed=decayed,
+    )
+
+    @jax.jit
+    def run(params):
+        state = optimizer.init(params)
+        for gradient in gradients:
+            updates, state = optimizer.update(gradient, state, params)
+            params = optax.apply_updates(params, updates)
+        return params
+
+    ours, *given = (flatten_dict(tree, sep=".") for tree in (run(params), *gradients))
+    for name, w in flatten_dict(params, sep=".").items():
+        penalty = PENALTY if name in penalised else 0.0
+        expected = tensorflow_momentum(w, [g[name] for g in given], nesterov, penalty)
+        assert ours[name].dtype == np.float32
+        np.testing.assert_allclose(ours[name], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_penalty_on_nothing_is_an_error():
+    optimizer = momentum_sgd(0.1, momentum=0.9, nesterov=False, weight_decay=1e-4)
+    with pytest.raises(ValueError, match="decayed='convolutions' names no parameter"):
+        optimizer.init({"kernel": jnp.ones((2, 2), jnp.float32)})
+
+
+PAPER = {"schedule": "step", "boundary_steps": (30_000, 50_000)}
+TWELVE = {"learning_rate": 2.0, "steps": 12}
+
+
+@pytest.mark.parametrize(
+    ("settings", "rates"),
+    [
+        (PAPER, {0: 0.05, 29_999: 0.05, 30_000: 0.005, 49_999: 0.005, 50_000: 0.0005}),
+        # A quarter, a third and a half of the way: (1 + cos(pi/4))/2, 3/4, 1/2 of the
+        # largest rate.
+        ({"schedule": "cosine", **TWELVE}, {0: 2, 3: 1.7071068, 4: 1.5, 6: 1, 12: 0}),
+        (
+            {"schedule": "cosine", "warmup_steps": 4, **TWELVE},
+            {0: 0.5, 1: 1, 3: 2, 4: 2, 8: 1, 12: 0},
+        ),
+        # Boundaries count from the start of the run, not from the end of the warm-up.
+        (
+            {
+                "schedule": "step",
+                "boundary_steps": (5,),
+                "warmup_steps": 4,
+                "learning_rate": 4.0,
+            },
+            {0: 1, 3: 4, 4: 4, 5: 0.4},
+        ),
+        # A short run may stop before a boundary.
+        ({**PAPER, "steps": 10}, {9: 0.05}),
+    ],
+)
+def test_rates_by_hand(settings, rates):
+    schedule = learning_rate_schedule(
+        **{"learning_rate": 0.05, "steps": 90_000, **settings}
+    )
+    values = jax.jit(jax.vmap(schedule))(jnp.asarray(list(rates), jnp.int32))
+    np.testing.assert_allclose(values, list(rates.values()), rtol=1e-6, atol=1e-7)
+
+
+SGD = functools.partial(momentum_sgd, 0.1, nesterov=False)
+STEP = functools.partial(learning_rate_schedule, learning_rate=0.1, steps=10)
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "message"),
+    [
+        (SGD, {"momentum": 1.0}, r"momentum must be 0 or more and below 1, got 1\.0"),
+        (
+            SGD,
+            {"weight_decay": -1.0},
+            r"weight_decay must be 0 or more and below 1, got -1\.0",
+        ),
+        (
+            SGD,
+            {"decayed": "biases"},
+            "must be one of convolutions, kernels, all, got 'biases'",
+        ),
+        (
+            STEP,
+            {"schedule": "steps"},
+            "must be one of step, cosine, constant, got 'steps'",
+        ),
+        (STEP, {"learning_rate": 0.0}, r"learning_rate must be above 0, got 0\.0"),
+        (STEP, {"steps": 0}, "steps must be at least 1, got 0"),
+        (
+            STEP,
+            {"warmup_steps": 10},
+            "warmup_steps must be from 0 to below steps=10, got 10",
+        ),
+        (
+            STEP,
+            {"decay_factor": 1.5},
+            r"decay_factor must be above 0 and at most 1, got 1\.5",
+        ),
+        (
+            STEP,
+            {"boundary_steps": (5, 5)},
+            r"ascend from above warmup_steps=0, got \(5, 5\)",
+        ),
+        (
+            STEP,
+            {"schedule": "cosine", "boundary_steps": (5,)},
+            r"got \(5,\) for 'cosine'",
+        ),
+    ],
+)
+def test_bad_settings_are_named(make, settings, message):
+    good = (
+        {"momentum": 0.9, "weight_decay": 1e-4} if make is SGD else {"schedule": "step"}
+    )
+    with pytest.raises(ValueError, match=message):
+        make(**{**good, **settings})
