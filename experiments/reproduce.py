@@ -171,8 +171,7 @@ def main(_) -> int:
             finished_before += 1
     if finished_before:
         console.print(f"{finished_before} finished already, {len(waiting)} run now")
-    for sent, code in ((signal.SIGTERM, 75), (signal.SIGINT, 130), (signal.SIGHUP, 75)):
-        signal.signal(sent, lambda *_, code=code: sys.exit(code))
+    _exit_at_signals()
     started, report = time.monotonic(), None
     try:
         _run_all(waiting, console)
@@ -308,6 +307,17 @@ def _shorten_temporary_directory() -> None:
     )
 
 
+def _exit_at_signals() -> None:
+    """Signals raise SystemExit, with the codes of a run that they interrupt.
+
+    Not those that whoever started this process lets it ignore, as `nohup` does.
+    """
+    codes = {signal.SIGTERM: 75, signal.SIGHUP: 75, signal.SIGINT: 130}
+    for sent, code in codes.items():
+        if signal.getsignal(sent) is not signal.SIG_IGN:
+            signal.signal(sent, lambda *_, code=code: sys.exit(code))
+
+
 def _end_with_make() -> None:
     """If `make` is killed, so is this process, and with it all runs."""
     libc = ctypes.CDLL(None)
@@ -330,6 +340,7 @@ def _run(command: list[str], log: str | None, core: int | None) -> None:
     """What runs in the process of a job: ``python *command``."""
     multiprocessing.set_start_method(None, force=True)  # the default, as in any process
     os.setsid()  # Ctrl-C reaches only `main`, which then sends SIGTERM to all runs
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # it may be ignored there
     parent = multiprocessing.parent_process()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     if log is not None:

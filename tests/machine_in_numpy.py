@@ -1,5 +1,6 @@
-"""The network of `memorize_by_retrieval` written again in NumPy: in float64, and in
-whole numbers.
+"""The network of `memorize_by_retrieval`, written again in NumPy.
+
+Once in float64, as anybody would run it, and once in whole numbers without rounding.
 
 Command: python -m tests.machine_in_numpy DATA_DIR
 (all training images of CIFAR-10; minutes)
@@ -54,6 +55,7 @@ def run_in_float64(network, x: np.ndarray, columns: int = 4096) -> np.ndarray:
 
 
 def _whole(array) -> np.ndarray:
+    """The same whole numbers as Python's integers; fails if one is not whole."""
     array = np.asarray(array)
     assert (array == np.rint(array)).all()
     return np.vectorize(int, otypes="O")(array)
@@ -89,6 +91,7 @@ def run_exactly(network, x: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def main(data_dir: str) -> None:
+    """Memorizes CIFAR-10 with random labels, and counts outputs that are not exact."""
     jax.config.update("jax_enable_x64", True)
     images, _ = datasets.load("cifar10", "train", data_dir)
     x = images.reshape(len(images), -1)

@@ -188,14 +188,12 @@ class DivergedError(Exception):
 
 
 def main(experiment: Experiment) -> None:
-    """Parses the command line, runs `experiment` and exits. Call it from
-    ``__main__``.
-    """
+    """Parses the command line, runs `experiment` and exits: for ``__main__``."""
     sys.unraisablehook = signals.tell_unraisable
-    signals.ignore()  # outside `stop_signal`: once a run is ending, it ends
     joined, message, code = False, None, 0
     try:
-        with stop_signal(asks_first=False):
+        # Once a run is ending, it ends.
+        with stop_signal(asks_first=False, ignored_after=True):
             try:
                 config, options = command_line.parse(experiment, sys.argv)
                 joined = experiment.has_step_flags and several.join()

@@ -13,8 +13,9 @@ _sent_again: list[threading.Timer] = []  # those that may not have fired yet
 
 
 class Interrupted(BaseException):
-    """SIGTERM came. Not an Exception, so that no handler on the way mistakes it for a
-    failure.
+    """SIGTERM came.
+
+    Not an Exception, so that no handler on the way mistakes it for a failure.
     """
 
 
@@ -34,18 +35,17 @@ class Stop:
             raise self.requested
 
 
-def ignore() -> None:
-    """Ignores both signals, except within `stop_signal`."""
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-
-
 @contextlib.contextmanager
-def stop_signal(asks_first: bool):
+def stop_signal(asks_first: bool, ignored_after: bool = False):
     """Catches SIGTERM and Ctrl-C inside; yields a `Stop`.
 
-    With `asks_first` the first of them only sets `requested`; any other raises its
-    exception, too.
+    A signal that is ignored stays so. Whoever started this process wants that: shells
+    let the background jobs of a script ignore Ctrl-C.
+
+    Args:
+        asks_first: the first of them only sets `requested`; any other raises its
+            exception, too.
+        ignored_after: both are ignored from then on; if false, all is as before.
     """
     stop = Stop()
 
@@ -59,19 +59,24 @@ def stop_signal(asks_first: bool):
                 "stopping after the next steps, with a checkpoint; Ctrl-C again kills"
             )
 
-    previous = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
+    previous = {
+        number: signal.signal(number, handle)
+        for number in STOP_SIGNALS
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         yield stop
     finally:
         while _sent_again:
             _sent_again.pop().cancel()
         for number, handler in previous.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if ignored_after else handler)
 
 
 def tell_unraisable(failure) -> None:
-    """Python's own hook, but silent about arrays that orbax gave up after one of them
-    failed.
+    """Python's own hook, but silent about arrays that orbax gave up.
+
+    It does so after one of them has failed.
 
     Python ignores what a signal handler raises if it happens to run inside a callback
     of the garbage collector, of which JAX has one. The signal is then sent again.

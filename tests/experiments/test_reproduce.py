@@ -186,6 +186,24 @@ def test_nothing_outlives_it_and_the_same_command_resumes_at_once(tmp_path):
     assert statuses(tmp_path) == {"slow 0": "done", "slow 1": "done"}
 
 
+def test_signals_that_it_was_started_to_ignore_do_not_stop_it(monkeypatch):
+    """`nohup` ignores SIGHUP, and a script the Ctrl-C of its background jobs."""
+    from experiments.reproduce import _exit_at_signals
+
+    now = {
+        signal.SIGHUP: signal.SIG_IGN,
+        signal.SIGINT: signal.SIG_IGN,
+        signal.SIGTERM: signal.SIG_DFL,
+    }
+    monkeypatch.setattr(signal, "getsignal", now.get)
+    monkeypatch.setattr(signal, "signal", now.__setitem__)
+    _exit_at_signals()
+    assert now[signal.SIGHUP] is now[signal.SIGINT] is signal.SIG_IGN
+    with pytest.raises(SystemExit) as stopped:
+        now[signal.SIGTERM](signal.SIGTERM, None)
+    assert stopped.value.code == run.INTERRUPTED_CODE
+
+
 def as_make_does(pipe):
     from experiments import reproduce
 

@@ -379,6 +379,51 @@ def test_the_first_signal_only_asks_a_training_to_stop_and_the_second_ends_it():
         assert stop.requested is exception
 
 
+IGNORING = """
+import dataclasses, os, signal
+from experiments import run
+from tests.toy import experiment
+
+def measure(subject, key):
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(os.getpid(), number)
+    return experiment.EXPERIMENT.measure(subject, key)
+
+EXPERIMENT = dataclasses.replace(experiment.EXPERIMENT, measure=measure)
+if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    run.main(EXPERIMENT)
+"""
+
+
+def test_signals_that_a_run_was_started_to_ignore_do_not_stop_it(tmp_path):
+    """A script's background jobs ignore Ctrl-C."""
+    results = f"--results_dir={tmp_path / 'results'}"
+    finished = forked.run_code(IGNORING, tmp_path, results)
+    assert "interrupted" not in finished.stderr
+    (found,) = runs_below(tmp_path / "results")
+    assert found.status == "done"
+
+
+@pytest.mark.parametrize("ignored_after", [False, True])
+def test_signals_are_as_before_or_ignored_after_a_run(ignored_after):
+    handlers = {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_DFL}
+    before = {
+        number: signal.signal(number, handler) for number, handler in handlers.items()
+    }
+    try:
+        with signals.stop_signal(asks_first=False, ignored_after=ignored_after):
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            assert callable(signal.getsignal(signal.SIGTERM))
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        after = signal.SIG_IGN if ignored_after else signal.SIG_DFL
+        assert signal.getsignal(signal.SIGTERM) is after
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("action", ["trials", "build"])
 def test_a_bug_of_an_experiment_keeps_its_traceback(tmp_path, action):
     def broken(**_):
