@@ -60,7 +60,7 @@ endif
 override OVERWRITE_FLAG := $(if $(filter 1 yes true,$(value OVERWRITE)),--overwrite)
 override OVERWRITE_IS_WRONG := $(filter-out 0 no false 1 yes true,$(value OVERWRITE))
 
-.PHONY: help setup setup-dev data test coverage lint api-docs reproduce demo reproduce-cifar10 reproduce-cifar100 \
+.PHONY: help setup setup-dev data test coverage lint docs reproduce demo reproduce-cifar10 reproduce-cifar100 \
 	reproduce-cifar-small reproduce-table2 reproduce-figure1 report report-reference compare promote \
 	bench bench-input bench-train compile-check compile-check-gpu cost lock clean clean-results \
 	known-datasets known-overwrite accelerator-data
@@ -100,8 +100,8 @@ endif
 $(INSTALLED)-dev: requirements/dev.txt $(INSTALLED)
 	@requirements/install.sh $(VENV) dev && touch $@
 
-# Separate environments: for TensorFlow, which prepares data, and for the accelerators' compilers.
-$(patsubst %,$(VENV)-%/.installed,prepare tpu cuda12): $(VENV)-%/.installed: requirements/%.txt setup.cfg pyproject.toml
+# Separate environments: for TensorFlow, which prepares data, for the accelerators' compilers, and for the site.
+$(patsubst %,$(VENV)-%/.installed,prepare tpu cuda12 docs): $(VENV)-%/.installed: requirements/%.txt setup.cfg pyproject.toml
 	@requirements/install.sh $(VENV)-$* $* && touch $@
 
 # Refuses unknown names before TensorFlow is installed for nothing.
@@ -124,8 +124,9 @@ lint: setup-dev ## check style and types
 	$(VENV)/bin/mypy
 	$(VENV)/bin/shellcheck .ci/run clusters/*.sh requirements/*.sh
 
-api-docs: setup-dev ## write the library's API as web pages to site/
-	$(MODULE) pdoc --math --docformat google -o site identity_matters
+docs: $(VENV)-docs/.installed ## write docs/, the report and the API as one site with search to site/, and check its links
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/python -m mkdocs build
+	@echo "open site/index.html; to search it, serve it: $(VENV)-docs/bin/python -m http.server --directory site"
 
 override REPRODUCE := $(MODULE) experiments.reproduce --results_dir="$$RESULTS_DIR" --seeds="$$SEEDS" --jobs="$$JOBS" $(OVERWRITE_FLAG)
 
@@ -210,8 +211,9 @@ cost: setup ## write docs/cost.md from the promoted runs of compile-check
 	$(MODULE) benchmarks.cost results/reference/benchmark_compile_check/*/seed=0
 
 # pyarrow is for features of TFDS that nothing here uses, and it is the second-largest package.
-override COMPILE := PATH="$$PATH:$$PWD/$(VENV)-uv/bin" uv pip compile setup.cfg --quiet --universal --python-version 3.11 \
+override RESOLVE := PATH="$$PATH:$$PWD/$(VENV)-uv/bin" uv pip compile --quiet --universal --python-version 3.11 \
 	--upgrade --no-annotate --no-header --no-emit-package pyarrow
+override COMPILE := $(RESOLVE) setup.cfg
 
 $(VENV)-uv/bin/uv:
 	"$$PYTHON" -m venv $(VENV)-uv && PIP_USER=0 $(VENV)-uv/bin/python -m pip install --quiet uv
@@ -225,9 +227,10 @@ lock: $(if $(shell command -v uv),,$(VENV)-uv/bin/uv) ## re-resolve the requirem
 	$(COMPILE) --extra imagenet --extra dev -c requirements/cpu.txt -o requirements/dev.txt.tmp
 	grep -vxFf requirements/cpu.txt requirements/dev.txt.tmp > requirements/dev.txt
 	rm requirements/dev.txt.tmp
+	$(RESOLVE) --group docs -o requirements/docs.txt
 
 clean: ## remove the environments and caches; runs and data stay
-	rm -rf $(VENV) $(addprefix $(VENV)-,prepare torch tpu cuda12 uv) site build *.egg-info \
+	rm -rf $(VENV) $(addprefix $(VENV)-,prepare torch tpu cuda12 docs uv) site build *.egg-info \
 		.mypy_cache .pytest_cache .ruff_cache .coverage .coverage.*
 	find benchmarks experiments identity_matters tests -name __pycache__ -prune -exec rm -rf {} +
 

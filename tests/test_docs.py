@@ -13,6 +13,7 @@ import shutil
 import sys
 
 import pytest
+import yaml
 
 import experiments
 from identity_matters.report import page
@@ -163,6 +164,32 @@ def test_links_and_paths_lead_somewhere(path):
     for name in re.findall(r"`([\w./]+/[\w./]*(?:\.py|\.md|\.toml|/))[`:]", text):
         local = re.search(f"{MADE_BY_TUTORIAL}|results/(trial|local)|data/", name)
         assert local or (ROOT / name).exists(), name
+
+
+# The site
+
+
+def test_the_navigation_of_the_site_names_every_page_once():
+    """The build itself checks links, formulas, and that the API shows public names."""
+    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
+    named = list(leaves(settings["nav"]))
+    notebooks = [path.with_suffix(".md") for path in NOTEBOOKS]
+    others = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md")]
+    pages = [*PAGES, *notebooks, *others, ROOT / "results" / "REPORT.md"]
+    assert sorted(named) == sorted(map(page_id, pages))
+
+
+def leaves(navigation):
+    """The files in a navigation of mkdocs, which nests lists and dicts."""
+    match navigation:
+        case str():
+            yield navigation
+        case list():
+            for entry in navigation:
+                yield from leaves(entry)
+        case dict():
+            for entry in navigation.values():
+                yield from leaves(entry)
 
 
 # Theory

@@ -67,12 +67,20 @@ class Checkout:
             f'printf "[%s] " "$(basename "$0")" "$@" >>{self.calls}; echo'
             f" >>{self.calls}"
         )
-        for environment in ("", "-prepare", "-torch", "-tpu", "-cuda12", "-uv"):
+        for environment in (
+            "",
+            "-prepare",
+            "-torch",
+            "-tpu",
+            "-cuda12",
+            "-docs",
+            "-uv",
+        ):
             for name in ("python", "ruff", "mypy", "shellcheck", "uv"):
                 program(path / f".venv{environment}" / "bin" / name, note)
         for name in ("", "-cpu", "-cpu-dev"):
             (path / ".venv" / f".installed{name}").touch()
-        for name in ("prepare", "torch", "tpu", "cuda12"):
+        for name in ("prepare", "torch", "tpu", "cuda12", "docs"):
             (path / f".venv-{name}" / ".installed").touch()
         # No make target reaches the network: uv is a stub, too.
         program(path / "bin" / "uv", note)
@@ -219,7 +227,9 @@ def test_it_refuses_what_it_cannot_do_before_it_installs_anything(checkout, want
     assert checkout.notes == []
 
 
-@pytest.mark.parametrize("target", ["setup", "setup-dev", "data", "compile-check"])
+@pytest.mark.parametrize(
+    "target", ["setup", "setup-dev", "data", "compile-check", "docs"]
+)
 def test_an_installation_that_fails_is_not_recorded(checkout, target):
     """GNU make 3.81 knows no .SHELLFLAGS, so no recipe may rely on them."""
     for stamp in checkout.path.glob(".venv*/.installed*"):
