@@ -1,6 +1,4 @@
-"""Checks of arguments, each of which raises an error of one line that names the
-argument.
-"""
+"""Checks of arguments: each raises an error of one line that names the argument."""
 
 import operator
 import sys
@@ -16,8 +14,9 @@ _UNITS = ("unit", "units")
 
 
 def check_whole(name: str, value: Any, least: int = 1, reason: str = "") -> int:
-    """`value` as an int; ValueError, with `reason`, unless it is whole and at least
-    `least`.
+    """`value` as an int; ValueError unless it is whole and at least `least`.
+
+    The message ends with `reason`.
     """
     try:
         if isinstance(value, bool):
@@ -31,8 +30,7 @@ def check_whole(name: str, value: Any, least: int = 1, reason: str = "") -> int:
 
 
 def plain_array(name: str, value: Any) -> np.ndarray:
-    """`value` as a NumPy array of its own dtype that has lost nothing by the
-    conversion.
+    """`value` as a NumPy array of its own dtype; nothing may be lost.
 
     ``np.asarray`` drops the mask of a masked array and the unit of a quantity without a
     word, also where they are the items of a list. NaN and infinity pass: see
@@ -70,8 +68,7 @@ def plain_array(name: str, value: Any) -> np.ndarray:
 
 
 def check_array_type(name: str, value: Any) -> None:
-    """Raises unless `value` is a NumPy or JAX array, or a number, and holds nothing but
-    numbers.
+    """Raises unless `value` is a NumPy or JAX array, or a number, of numbers only.
 
     It looks at the type alone, so it costs no transfer and may be called while JAX
     traces. A mask or a unit is a ValueError, another type than an array or a number a
@@ -93,8 +90,7 @@ def real_array(
     axes: int | None = None,
     dtype: DTypeLike | None = np.float64,
 ) -> np.ndarray:
-    """`value` as an array of finite real numbers, converted to `dtype`; None keeps its
-    own.
+    """`value` as finite real numbers, converted to `dtype`; None keeps its own.
 
     Args:
       name, value: as in `plain_array`.
@@ -132,8 +128,9 @@ def real_array(
 
 
 def square_matrix(name: str, value: Any) -> np.ndarray:
-    """`value` as f64[d, d], finite, d at least 1; ValueError otherwise, as in
-    `real_array`.
+    """`value` as f64[d, d], finite, d at least 1; ValueError otherwise.
+
+    The rules are those of `real_array`.
     """
     matrix = real_array(name, value)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
@@ -169,8 +166,6 @@ def _is_of_jax(value: Any) -> bool:
 
 
 def _holds_numbers(dtype: np.dtype) -> bool:
-    """Whether it is of booleans, integers, real or complex numbers, bfloat16 and its
-    like too.
-    """
+    """Whether it holds booleans, integers, reals or complex numbers, also bfloat16."""
     of_numpy = np.issubdtype(dtype, np.bool_) or np.issubdtype(dtype, np.number)
     return of_numpy or dtype.type.__module__.partition(".")[0] == "ml_dtypes"

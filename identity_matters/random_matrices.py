@@ -1,5 +1,4 @@
-"""Samplers of random matrices: orthogonal matrices, targets R, second moments Sigma,
-layers.
+"""Samplers of random matrices: orthogonal ones, targets R, second moments, layers.
 
 Symbols as in `identity_matters.linear`. NumPy draws the samples: JAX would compile for
 each shape. The points of B_tau are drawn to break eq. (2.3) if it can be broken.
@@ -39,8 +38,9 @@ def spectral_norms(matrices: np.ndarray) -> np.ndarray:
 
 
 def largest_spectral_norm(A: np.ndarray) -> float:
-    """``|||A||| = max_i ||A_i||`` of f64[depth, d, d], to 1e-9 relative and never above
-    the truth.
+    """``|||A||| = max_i ||A_i||`` of f64[depth, d, d], within 1e-9, never above it.
+
+    The error is relative.
 
     NaN if an entry is. Entries must be below 1e150, so that their squares are finite.
     An SVD of every layer is slow. With tau the largest norm so far, a Cholesky
@@ -61,8 +61,9 @@ def largest_spectral_norm(A: np.ndarray) -> float:
 
 
 def rotate_rows(matrix: np.ndarray, angles: np.ndarray) -> np.ndarray:
-    """``diag(T(angles_1), T(angles_2), ..., 1) matrix``, T(t) = [[cos t, -sin t], [sin
-    t, cos t]].
+    """``diag(T(angles_1), T(angles_2), ..., 1) matrix``.
+
+    T(t) = [[cos t, -sin t], [sin t, cos t]].
 
     f64[d, k] -> f64[d, k], with angles f64[p] in radians. Raises ValueError if p > d //
     2.
@@ -86,9 +87,7 @@ def orthogonal(
     rows: int,
     columns: int | None = None,
 ) -> np.ndarray:
-    """Uniformly random matrices with orthonormal columns: f64[*shape, rows, columns or
-    rows].
-    """
+    """Random matrices with orthonormal columns: f64[*shape, rows, columns or rows]."""
     q, r = np.linalg.qr(rng.standard_normal((*shape, rows, columns or rows)))
     # The signs of R's diagonal make QR unique and Q uniform.
     return q * np.sign(np.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
@@ -102,9 +101,7 @@ def rotation(rng: np.random.Generator, d: int) -> np.ndarray:
 
 
 def symmetric(rng: np.random.Generator, eigenvalues: ArrayLike) -> np.ndarray:
-    """Symmetric matrices with these eigenvalues in random bases: f64[..., d] ->
-    f64[..., d, d].
-    """
+    """Symmetric matrices with eigenvalues f64[..., d], random bases: f64[..., d, d]."""
     values = np.asarray(eigenvalues, np.float64)
     return _in_basis(orthogonal(rng, values.shape[:-1], values.shape[-1]), values)
 
@@ -115,9 +112,7 @@ def _in_basis(basis: np.ndarray, eigenvalues: np.ndarray) -> np.ndarray:
 
 
 class Points(NamedTuple):
-    """A batch of points; the fields are in the order of
-    `gradient_bound.right_over_left`.
-    """
+    """A batch of points, in the order of `gradient_bound.right_over_left`."""
 
     A: np.ndarray  # f64[n, max_depth, d, d], zero layers from `depth` on
     R: np.ndarray  # f64[n, d, d]
@@ -128,8 +123,9 @@ class Points(NamedTuple):
 def layers(
     rng: np.random.Generator, sampler: str, tau: np.ndarray, max_depth: int, width: int
 ) -> np.ndarray:
-    """Layers with ``|||A||| <= tau`` up to rounding: f64[len(tau), max_depth, width,
-    width].
+    """Layers with ``|||A||| <= tau``: f64[len(tau), max_depth, width, width].
+
+    The bound holds up to rounding.
 
     Raises ValueError unless `sampler` is one of `SAMPLERS`.
     """
@@ -174,8 +170,9 @@ def second_moments(
     max_condition_log10: float,
     singular: bool = False,
 ) -> np.ndarray:
-    """Random Sigma, f64[count, width, width]; on average half are multiples of I on
-    their range.
+    """Random Sigma, f64[count, width, width]; half are isotropic on their range.
+
+    On average.
 
     `scale_log10` is the (low, high) of log10 ||Sigma||; `max_condition_log10` bounds
     log10 of the condition number on the range. Singular ones have random ranks from 1
@@ -265,8 +262,7 @@ def exponential_targets(
 def polar_target(
     rng: np.random.Generator, width: int, angles_radians: Sequence[float], gamma: float
 ) -> np.ndarray:
-    """``R = Q P``, f64[d, d]: Q turns by the given angles, P stretches by e^{-gamma}
-    ... e^{gamma}.
+    """``R = Q P``, f64[d, d]: Q turns by given angles, P stretches by up to e^gamma.
 
     Each has its own random basis, so they do not commute. If d >= 2, gamma is exactly
     that of Theorem 2.1; log singular values are evenly spaced. ValueError for more than
@@ -280,8 +276,9 @@ def polar_target(
 def target(
     rng: np.random.Generator, family: str, d: int, strength: float
 ) -> np.ndarray:
-    """A random target R for Theorem 2.1 from one of `FAMILIES`, with det R > 0: f64[d,
-    d].
+    """A random target R for Theorem 2.1, from a family, with det R > 0: f64[d, d].
+
+    The families are `FAMILIES`.
 
     The scale, sigma_max sigma_min = 1, gives the least gamma: half the log of the
     condition number. `strength` is the condition number, at least 1, for
@@ -329,16 +326,15 @@ def _psd(rng, d: int, _strength: float) -> np.ndarray:
 
 
 def _ill_conditioned(rng, d: int, strength: float) -> np.ndarray:
-    """Random singular vectors; singular values from kappa^{1/2} to kappa^{-1/2}, evenly
-    in log.
-    """
+    """Random singular vectors; values from kappa^{1/2} to kappa^{-1/2}, even in log."""
     K = np.geomspace(strength**0.5, strength**-0.5, d) if d > 1 else np.ones(1)
     return (rotation(rng, d) * K) @ rotation(rng, d).T
 
 
 def _normal(rng, d: int, _strength: float) -> np.ndarray:
-    """``S diag(r_j T(t_j), ...) S^T``: log-normal r_j, uniform t_j, no negative
-    eigenvalue.
+    """``S diag(r_j T(t_j), ...) S^T``: log-normal r_j, uniform t_j, never negative.
+
+    No eigenvalue is negative.
     """
     S = rotation(rng, d)
     planes = d // 2
@@ -348,9 +344,7 @@ def _normal(rng, d: int, _strength: float) -> np.ndarray:
 
 
 def _negative(rng, d: int, strength: float, multiplicity: int) -> np.ndarray:
-    """Symmetric; about half of its eigenvalues are negative, each with this
-    multiplicity.
-    """
+    """Symmetric; about half the eigenvalues are negative, `multiplicity` times each."""
     negative = min(d - d % 2, 2 * ((d + 3) // 4))
     moduli = np.repeat(np.exp(strength * rng.standard_normal(d)), multiplicity)[
         :negative

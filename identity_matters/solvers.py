@@ -21,9 +21,7 @@ _FIRST_DAMPING = 5e-2
 
 
 class Fit(NamedTuple):
-    """Where `least_squares` ended: theta f64[p], with residual f64[m] and jacobian
-    f64[m, p].
-    """
+    """The end of `least_squares`: theta f64[p], residual f64[m], jacobian f64[m, p]."""
 
     theta: jax.Array
     residual: jax.Array
@@ -38,8 +36,9 @@ def least_squares(
     tolerance: float,
     slope_tolerance: float = 0.0,
 ) -> Fit:
-    """Levenberg-Marquardt on ``||residual(theta)||^2`` for a few dozen unknowns. Use it
-    under jit.
+    """Levenberg-Marquardt on ``||residual(theta)||^2`` for a few dozen unknowns.
+
+    Use it under jit.
 
     With ``residual = grad f`` it finds saddles and maxima of f as well as minima.
 
@@ -95,8 +94,7 @@ def projected_adam(
     steps: int,
     learning_rate: float | Array,
 ) -> tuple[Any, jax.Array]:
-    """The best of `steps` projected Adam iterates; the learning rate decays to 0 along
-    a cosine.
+    """The best iterate of projected Adam; its learning rate falls to 0 along a cosine.
 
     Use it under jit. Parameters are a pytree of f64 arrays. `objective` maps them to an
     f64[] and is differentiated; `project` maps them onto the feasible set and is not.

@@ -29,8 +29,7 @@ _SMALLEST_NORM = 1e-140
 
 
 class FlowCertificate(NamedTuple):
-    """Gradient flow ``dA/dt = -grad f`` from zero weights stays in a ball and
-    converges.
+    """That gradient flow from zero weights stays in a ball and converges.
 
     `name` is "path" (V1: s_0 is at most 0.3167) or "balanced" (V3: every singular map
     has a risk above f(0)). `norm` bounds |||A||| for all time; it gives a ball B_tau
@@ -77,8 +76,7 @@ class Convergence(NamedTuple):
 def will_converge(
     R: ArrayLike, Sigma: ArrayLike, depth: int, *, rank: int | None = None
 ) -> Convergence:
-    """Whether gradient flow and descent from zero provably converge inside a ball, and
-    how fast.
+    """Whether flow and descent from zero provably converge in a ball, and how fast.
 
     A false answer proves nothing: docs/theory/convergence.md says how loose the
     certificates are, and `Convergence.reason` which condition failed. Nor is a
@@ -185,8 +183,9 @@ def _path(problem: _Problem, depth: int) -> FlowCertificate | None:
 
 
 def _balanced(problem: _Problem, depth: int) -> FlowCertificate | None:
-    """(V3): the product has singular values in [m, M]; those of a layer are their l-th
-    roots.
+    """(V3): singular values of the layers, from those of the product in [m, M].
+
+    The layers stay balanced, so that theirs are the l-th roots of the product's.
     """
     R, kept, s0 = problem.R, problem.kept, problem.s0
     of_target = np.linalg.svd(R, compute_uv=False)

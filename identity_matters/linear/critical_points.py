@@ -1,5 +1,4 @@
-"""Critical points of the risk of a linear residual net: where they are, and where none
-can be.
+"""Critical points of a linear residual net's risk: where they are and cannot be.
 
 The searches take stacks of layers padded with zeros, so that one compilation serves all
 depths.
@@ -72,8 +71,7 @@ def least_gradients(
     steps: int,
     learning_rate: float,
 ) -> tuple[jax.Array, jax.Array]:
-    """Minimises ``||grad f||_F`` over B_tau from each start, by projected Adam on its
-    logarithm.
+    """Minimises ``||grad f||_F`` over B_tau, by projected Adam on its logarithm.
 
     A: f64[n, max_depth, d, d]; R, Sigma: f64[n, d, d]; tau: f64[n], radii in (0, 1);
     depth: int[]. Returns ``(A, gradient_norm)``, where ``|||A||| <= tau`` and

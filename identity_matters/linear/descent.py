@@ -1,6 +1,4 @@
-"""Gradient descent on linear networks with exact (population) gradients, in one jitted
-loop.
-"""
+"""Gradient descent on linear nets with exact gradients, in one jitted loop."""
 
 from __future__ import annotations
 
@@ -24,8 +22,7 @@ _RUNNING, _CONVERGED, _STALLED, _DIVERGED, _MAX_UPDATES = range(len(STOPPED))
 
 
 class Curves(NamedTuple):
-    """Arrays of values after ``updates[i]`` (int) updates, from 0 to where the run
-    stopped.
+    """Values after ``updates[i]`` updates, from 0 to where the run stopped.
 
     `excess_risk` is f - C, `gradient_norm` is ``||grad f||_F`` over all layers, `norm`
     is |||A|||, all f64. `inside` (bool) says whether all iterates so far, recorded or
@@ -73,9 +70,7 @@ class Rules:
 
 
 class Descent(NamedTuple):
-    """A finished run: the last weights, f64[depth, m, m], one of `STOPPED`, and the
-    curves.
-    """
+    """A finished run: the last weights, why it stopped, and the curves."""
 
     A: jax.Array
     stopped: str
@@ -107,8 +102,7 @@ class _Point(NamedTuple):
 def guaranteed_decrease(
     depth: int, tau: float, sigma_min: float, learning_rate: float
 ) -> float:
-    """The least decrease of ``log(f - C)`` per update that corrected eq. (2.3) promises
-    in B_tau.
+    """The least decrease of ``log(f - C)`` an update that (2.3) promises in B_tau.
 
     Eq. (2.3) is ``||grad f||_F^2 >= 2 mu (f - C)``, mu = 2 l (1-tau)^{2l-2}
     sigma_min(Sigma). So an update inside B_tau with eta <= 1/L, where L is the
@@ -129,8 +123,7 @@ def gradient_descent(
     input_map: Array | None = None,
     output_map: Array | None = None,
 ) -> Descent:
-    """Minimises the excess risk over A by gradient descent until one of its rules stops
-    it.
+    """Minimises the excess risk over A by descent until one of its rules stops it.
 
     A is the start. Shapes and errors are those of `model.excess_risk_and_gradient`;
     numbers that are not finite are a ValueError.
@@ -200,9 +193,7 @@ def descend_many(A: Array, R: Array, rules: Rules) -> dict[str, np.ndarray]:
 def _descend(
     A, R, Sigma, input_map, output_map, rules, *, records: int, watched: bool = True
 ):
-    """The loops of `gradient_descent`, over the records and over the updates
-    between.
-    """
+    """The loops of `gradient_descent`: over records, and over the updates between."""
 
     def update(point):
         A = point.A - rules["learning_rate"] * point.gradient
@@ -265,9 +256,7 @@ def _record(point: _Point) -> Curves:
 
 
 def _is_inside(A):
-    """``|||A||| < 1``, bool[]: by Frobenius norms where those suffice, else by a
-    batched SVD.
-    """
+    """``|||A||| < 1``, bool[]: by Frobenius norms if they suffice, else by SVDs."""
     largest_frobenius = jnp.sqrt(jnp.max(jnp.sum(A**2, axis=(1, 2))))
     return jax.lax.cond(
         largest_frobenius < 1,
@@ -279,8 +268,9 @@ def _is_inside(A):
 def gaussian_maps(
     rng: np.random.Generator, dimension: int, width: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Input map f64[width, dimension] and output map f64[dimension, width] (Zou et al.
-    2020).
+    """Random input and output maps (Zou et al. 2020).
+
+    The input map is f64[width, dimension], the output map f64[dimension, width].
 
     Entries ``N(0, 1/width)`` (our choice), so that ``E[C^T C] = E[B B^T] = I``.
     """
@@ -290,8 +280,9 @@ def gaussian_maps(
 
 
 def modified_identity_maps(dimension: int) -> tuple[np.ndarray, np.ndarray]:
-    """Maps C, f64[2 d, d], and B, f64[d, 2 d]: x goes to the first half, yhat is the
-    second.
+    """Maps C, f64[2 d, d], and B, f64[d, 2 d], that double the width.
+
+    C puts x into the first half; B reads yhat from the second.
 
     ``C = [I; 0]``, ``B = [0, I]``, our form of the (d + k)-wide modified identity of
     Zou et al. 2020. At zero weights the map is 0, not I. From there every A_i stays
@@ -310,8 +301,9 @@ def largest_stable_learning_rate(
     input_map: ArrayLike | None = None,
     output_map: ArrayLike | None = None,
 ) -> float:
-    """1/L, with L a bound on the curvature at a balanced optimum without maps: our step
-    size.
+    """1/L for a bound L on the curvature at a balanced optimum: our step size.
+
+    It holds without input and output maps.
 
     ``L = 2 depth ||Sigma|| ||B||^2 ||C||^2 max(1, sigma_max(R))^2``. Where E = 0, the
     Hessian of f is that of ``||sum_i P_i dA_i N_i Sigma^{1/2}||_F^2`` with the products

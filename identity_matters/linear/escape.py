@@ -36,8 +36,9 @@ _ROOT_TOLERANCE = 1e-15
 
 
 def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
-    """Time of gradient flow from `w` until ``f - C = sigma (prod w - r)^2`` is at most
-    `risk` (V5).
+    """Time of gradient flow from `w` until ``f - C`` is at most `risk` (V5).
+
+    For d = 1, ``f - C = sigma (prod w - r)^2``.
 
     The net is scalar, with weights ``w_i = 1 + A_i``; a diagonal net is one such net
     per entry. Gradient flow conserves every ``c_i = w_i^2 - w_min^2``, so the smallest
@@ -131,8 +132,9 @@ class _Path:
         return np.log(np.hypot(w[:, None], self.roots)) @ self.counts
 
     def _log_end(self) -> float:
-        """``log |w_r|``, from ``log |w| + log q = log |r|``, which increases with log
-        |w|.
+        """``log |w_r|``, where w_r is the end of the flow.
+
+        It solves ``log |w| + log q = log |r|``, whose left side increases with log |w|.
         """
 
         def missing(log_w: float) -> float:
@@ -218,8 +220,9 @@ class _Path:
         return math.exp(_root(missing, low, high))
 
     def _integrate(self, way: Callable, low: float, high: float) -> float:
-        """Log of the integral of ``|dw| / (|e| q)`` where `way(s)` is ``(u, log |dw /
-        ds|)``.
+        """Log of the integral of ``|dw| / (|e| q)``.
+
+        ``way(s)`` is ``(u, log |dw / ds|)``.
         """
         count = math.ceil(self.depth * (high - low) / _EXPONENT_PER_PANEL) + 1
         before = math.nan
@@ -231,9 +234,7 @@ class _Path:
         raise ValueError("the integral for the time does not converge")
 
     def _sum(self, way: Callable, edges: np.ndarray) -> float:
-        """`_integrate` by Gauss-Legendre sums between neighbouring edges, f64[n +
-        1].
-        """
+        """`_integrate` by Gauss-Legendre sums between adjacent edges, f64[n + 1]."""
         at_a_time = max(1, _CHUNK // (len(_NODES) * (1 + len(self.roots))))
         logs = []
         for begin in range(0, len(edges) - 1, at_a_time):
@@ -252,9 +253,7 @@ class _Path:
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where an increasing function is 0, from low to high; an end if rounding moved it
-    there.
-    """
+    """Where an increasing function is 0; an end if rounding moved the zero there."""
     if function(low) >= 0:
         return low
     if function(high) <= 0:

@@ -1,5 +1,4 @@
-"""Factorizations ``R = (I + A_l) ... (I + A_1)`` into layers of small norm (Theorem
-2.1).
+"""Factorizations ``R = (I + A_l) ... (I + A_1)`` into small layers (Theorem 2.1).
 
 ``R = U K V^T`` is the singular value decomposition of the target, det R > 0, and ``R =
 Q P`` its polar form, ``Q = U V^T``, ``P = V K V^T``. `svd` and `psd` are the paper's,
@@ -44,17 +43,14 @@ _LEAST_EXPONENT_FOR_PAIRS = 32
 
 
 class Factorization(NamedTuple):
-    """|||A|||, and a function that builds A, f64[depth, d, d], which may take
-    gigabytes.
-    """
+    """|||A|||, and a function that builds A, f64[depth, d, d], maybe gigabytes."""
 
     norm: float
     build: Callable[[], np.ndarray]
 
 
 def polar_bound(gamma: float, depth: int) -> float:
-    """``(pi + 3 gamma) / l``, which the polar factorization never exceeds if l >= 3
-    gamma (F3).
+    """``(pi + 3 gamma) / l``, which bounds the polar one if l >= 3 gamma (F3).
 
     >>> round(polar_bound(gamma=0.5, depth=16), 4)
     0.2901
@@ -70,8 +66,7 @@ def factorize(
     path_max_dimension: int = 16,
     path_settings: PathSettings | None = None,
 ) -> np.ndarray:
-    """Writes R as a product of `depth` layers ``I + A_i`` of small norm: A, f64[depth,
-    d, d].
+    """Writes R as a product of `depth` layers ``I + A_i`` of small norm.
 
     >>> R = np.array([[0.0, -2.0], [2.0, 0.0]])  # a quarter turn and a stretch by 2
     >>> A = factorize(R, depth=8, method="polar")
@@ -150,8 +145,9 @@ def factorize(
 
 
 def relative_product_error(A: np.ndarray, R: np.ndarray) -> float:
-    """``||(I + A_l) ... (I + A_1) - R||_F / ||R||_F``: A is f64[depth, d, d], R is
-    f64[d, d].
+    """``||(I + A_l) ... (I + A_1) - R||_F / ||R||_F``: f64[].
+
+    A is f64[depth, d, d], R is f64[d, d].
 
     For an R of large condition number it may be of the order of eps although the
     product is another matrix: ``||(I + A_l) ... (I + A_1) R^{-1} - I||`` can be larger
@@ -194,8 +190,7 @@ def _polar_factor(target: Target) -> np.ndarray:
 def _paired_form(
     target: Target, turn: RotationForm, planes: int, depth: int
 ) -> RotationForm:
-    """Lengthens the `planes` largest turns, each by the psi that is best in its plane
-    (F15).
+    """Lengthens the `planes` largest turns, each by the best psi there (F15).
 
     Several become half turns, paired anew by P. The planes are invariant if R is
     normal.
@@ -224,8 +219,9 @@ def _paired_form(
 
 
 def _isoclinic_forms(R: np.ndarray) -> list[RotationForm]:
-    """For d = 4: rotations that turn all vectors at the pace of the `forced_vector`
-    (F13).
+    """For d = 4: rotations that turn all vectors at one pace (F13).
+
+    It is the pace of the `forced_vector`.
     """
     x = forced_vector(R) if len(R) == 4 else None
     if x is None:
@@ -242,8 +238,7 @@ def _isoclinic_forms(R: np.ndarray) -> list[RotationForm]:
 def _two_groups(
     target: Target, turn: RotationForm, depth: int, *, rest_is_P: bool = False
 ) -> Factorization:
-    """The layers of the path ``X(t) = e^{t Theta} e^{t B}``, which all have the same
-    norm.
+    """The layers of the path ``X(t) = e^{t Theta} e^{t B}``, all of the same norm.
 
     Theta is the logarithm of `turn`. ``e^B = e^{-Theta} R`` is the polar factor P
     (`rest_is_P`), or any matrix that has a principal root.

@@ -1,5 +1,4 @@
-"""The gradient inequality behind Theorem 2.2, in its two printed forms and corrected
-(eq. 2.3).
+"""The gradient inequality behind Theorem 2.2, as printed (two forms) and corrected.
 
 Every form reads ``||grad f||_F^2 >= right(l, tau, sigma, f - C)`` where ``|||A||| <=
 tau < 1``. Both printed ones, "iclr2017" and "v3" (of arXiv), are false; there sigma is
@@ -29,8 +28,9 @@ _LEAST_LOG_EIGENVALUE = -7.0
 
 
 def gradient_bound_corrected(depth: Any, tau: Any, sigma: Any, excess: Any) -> Any:
-    """``4 l (1-tau)^{2l-2} sigma_+(Sigma) (f - C)``, at most ``||grad f||_F^2`` in
-    B_tau (G3).
+    """``4 l (1-tau)^{2l-2} sigma_+(Sigma) (f - C)``, corrected eq. (2.3).
+
+    It is at most ``||grad f||_F^2`` in B_tau (G3).
 
     Equality holds at ``A_i = -tau I``, ``Sigma = s I`` (G7). Arguments broadcast; 0 <=
     tau < 1.
@@ -97,9 +97,7 @@ def gradient_lower_bound(
 def _corrected_right(
     depth: np.ndarray, tau: Any, E: np.ndarray, Sigma: np.ndarray
 ) -> np.ndarray:
-    """The corrected right-hand side by the kept part of Sigma, f64[...], for batched
-    arguments.
-    """
+    """The corrected right-hand side, f64[...], for the kept part of Sigma, batched."""
     kept = second_moment.kept_part(Sigma)
     excess = kept.squared_norm(E)
     # ||E Sigma||_F is at least sqrt(sigma excess) less this.
@@ -112,8 +110,9 @@ def _corrected_right(
 def squared_gradient_and_excess(
     A: Array, R: Array, Sigma: Array, depth: int | Array
 ) -> tuple[jax.Array, jax.Array]:
-    """``(||grad f||_F^2, f - C)``, f64[] each, at one point; a vmapped caller may mix
-    depths.
+    """``(||grad f||_F^2, f - C)``, f64[] each, at one point.
+
+    A vmapped caller may mix depths.
 
     A: f64[max_depth, d, d], padded with zeros from `depth`, int[], on; R and Sigma:
     f64[d, d]. The padding does not change the map, and its gradient is not counted.
@@ -123,9 +122,7 @@ def squared_gradient_and_excess(
 
 
 def leading_layers(stack: Array, depth: int | Array) -> jax.Array:
-    """The stack, f64[max_depth, d, d], with zeros for the layers from `depth`, int[],
-    on.
-    """
+    """The stack, f64[max_depth, d, d], with zeros from layer `depth`, int[], on."""
     return jnp.where((jnp.arange(stack.shape[0]) < depth)[:, None, None], stack, 0.0)
 
 
@@ -135,8 +132,7 @@ _evaluate = jax.jit(jax.vmap(squared_gradient_and_excess))
 def right_over_left(
     A: Array, R: Array, Sigma: Array, depth: Array, form: str
 ) -> np.ndarray:
-    """Right-hand side of eq. (2.3) divided by ``||grad f||_F^2`` at a batch of points:
-    f64[n].
+    """Right-hand side of eq. (2.3) over ``||grad f||_F^2`` at many points: f64[n].
 
     Above 1 the bound fails; where both sides vanish, as at an optimum, it is nan. The
     arrays are those of `squared_gradient_and_excess`, batched, with |||A||| < 1. The
@@ -172,8 +168,9 @@ def _end_to_end(A: np.ndarray) -> np.ndarray:
 
 
 def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> float:
-    """A lower bound of ``||grad f||_F^2`` over B_tau when ``det R < 0``: no critical
-    point inside.
+    """A lower bound of ``||grad f||_F^2`` over B_tau when ``det R < 0``.
+
+    It is positive, so no critical point lies inside.
 
     ``4 l (1-tau)^{2l-2} sigma_min(Sigma)^2 ((1-tau)^l + sigma_min(R))^2`` (G10), with
     equality for d = 1 at ``A_i = -tau``. It is 0 if rounding leaves it open whether
@@ -223,8 +220,7 @@ def worst_case(
     steps: int,
     learning_rate: float,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Maximises right/left of eq. (2.3) over ``|||A||| <= tau``, R and ``||Sigma|| <=
-    1``.
+    """Maximises right/left of eq. (2.3) over |||A||| <= tau, R and ||Sigma|| <= 1.
 
     Starts at A, f64[depth, d, d], E and Sigma, f64[d, d]; tau: f64[] in (0, 1);
     vmappable in all four. Evaluate the result, the worst ``(A, R, Sigma)`` found, with
@@ -279,8 +275,9 @@ class ScalarPoint(NamedTuple):
 def smallest_scalar_counterexample(
     form: str, *, max_depth: int, max_integer: int, max_sigma: int
 ) -> ScalarPoint | None:
-    """The first d = 1 point that violates eq. (2.3), in order of depth, then A, then R
-    + Sigma.
+    """The first d = 1 point that violates eq. (2.3).
+
+    In order of depth, then A, then R + Sigma.
 
     Layers are 0, -1/2 or 1/2, in this order; R is 1 ... max_integer and Sigma 1 ...
     max_sigma. None if no such point fails; KeyError for an unknown form. The arithmetic

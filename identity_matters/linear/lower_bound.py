@@ -1,5 +1,4 @@
-"""How small can |||A||| be? Lower bounds for every factorization of R (ours, not the
-paper's).
+"""Lower bounds on |||A||| for every factorization of R (ours, not the paper's).
 
 Proofs: F4 and F10 to F15; docs/theory/factorization.md says where.
 """
@@ -103,9 +102,7 @@ def norm_lower_bound(
 
 
 def _largest(bounds: ArrayLike) -> float:
-    """The largest of the bounds, 0 if there is none; one that is not a number proves
-    nothing.
-    """
+    """The largest bound, 0 if there is none; one that is NaN proves nothing."""
     return float(np.max(_numbers(bounds), initial=0.0))
 
 
@@ -116,8 +113,9 @@ def _numbers(bounds: ArrayLike) -> np.ndarray:
 
 
 class _Map(NamedTuple):
-    """``R = shift I + matrix``: shift 1 and R - I near the identity, else shift 0 and
-    R.
+    """``R = shift I + matrix``, with all digits near the identity.
+
+    There shift is 1 and matrix R - I; elsewhere they are 0 and R.
     """
 
     matrix: np.ndarray
@@ -231,8 +229,7 @@ class HalfTurn(NamedTuple):
 
 
 def half_turn_bound(R: np.ndarray, depth: int) -> float:
-    """The largest ``|exp(w / l) - 1|`` found for vectors that are forced to go the long
-    way round.
+    """The largest ``|exp(w / l) - 1|`` found for vectors forced the long way round.
 
     Let alpha be the largest angle between x and R x among the x with ``|R x| = rho
     |x|``. If the number of negative eigenvalues of R above -rho is odd (F10),
@@ -251,8 +248,9 @@ def half_turn_bound(R: np.ndarray, depth: int) -> float:
 
 
 def forced_vector(R: np.ndarray) -> np.ndarray | None:
-    """The unit vector x, f64[d], behind `half_turn_bound` for many layers; None if
-    there is none.
+    """The unit vector x, f64[d], behind `half_turn_bound`; None if there is none.
+
+    It is the one for many layers.
 
     ``|R x| = rho``; its angle to R x is alpha, up to the grid in rho. F13 builds on x.
     """
@@ -279,9 +277,7 @@ def forced_vector(R: np.ndarray) -> np.ndarray | None:
 
 
 def _best_half_turn(R: np.ndarray, depth: int) -> HalfTurn:
-    """The best of the half turns between all paired neighbours of negative
-    eigenvalues.
-    """
+    """The best of the half turns of all paired neighbouring negative eigenvalues."""
     best = HalfTurn(0.0, 0.0, 0.0)
     with contextlib.suppress(NotApplicableError), contained("half turns"):
         for b, a in paired_moduli(np.linalg.eigvals(R)):
@@ -290,9 +286,7 @@ def _best_half_turn(R: np.ndarray, depth: int) -> HalfTurn:
 
 
 def _half_turn_between(R: np.ndarray, depth: int, *, a: float, b: float) -> HalfTurn:
-    """The best rho in [b, a] and y found, for eigenvalues -a <= -b that are paired
-    neighbours.
-    """
+    """The best rho in [b, a], and y, for paired neighbours -a <= -b."""
     symmetric_part, gram = (R + R.T) / 2, R.T @ R
     norm = float(np.linalg.norm(R, 2))
     rho = np.geomspace(b, a, _RADII)
@@ -320,9 +314,7 @@ def _half_turn_between(R: np.ndarray, depth: int, *, a: float, b: float) -> Half
 
 
 def _peak_near(function: Callable, grid: np.ndarray, i: int, xatol: float):
-    """``function(x)`` where its first value peaks between the neighbours of
-    ``grid[i]``.
-    """
+    """``function(x)`` where its first value peaks next to ``grid[i]``."""
     found = scipy.optimize.minimize_scalar(
         lambda x: -function(x)[0],
         bounds=(grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)]),

@@ -1,6 +1,4 @@
-"""Fractional powers of rotations, by the real Schur form (appendix A.1), and principal
-roots.
-"""
+"""Fractional powers of rotations, by the real Schur form (A.1), and principal roots."""
 
 import contextlib
 import functools
@@ -35,9 +33,7 @@ class RotationForm(NamedTuple):
         return float(np.max(np.abs(self.angles), initial=0.0))
 
     def power_minus_identity(self, exponent: float) -> np.ndarray:
-        """``Q^t - I``, f64[d, d], computed directly so that small angles keep all their
-        digits.
-        """
+        """``Q^t - I``, f64[d, d], computed so that small angles keep all digits."""
         planes = 2 * len(self.angles)
         turns = exponent * self.angles
         halves = self.basis[:, :planes].T.reshape(-1, 2, len(self.basis))
@@ -47,9 +43,7 @@ class RotationForm(NamedTuple):
         return self.basis[:, :planes] @ moved.reshape(planes, len(self.basis))
 
     def the_other_way(self) -> "RotationForm":
-        """The same Q with its largest turn the other way round: paths of another
-        homotopy class.
-        """
+        """The same Q with its largest turn the other way: another homotopy class."""
         angles = self.angles.copy()
         largest = np.argmax(np.abs(angles))
         angles[largest] -= np.copysign(2 * np.pi, angles[largest])
@@ -57,8 +51,7 @@ class RotationForm(NamedTuple):
 
 
 def real_rotation_form(Q: np.ndarray, P: np.ndarray | None = None) -> RotationForm:
-    """The planes and the angles, in (-pi, pi], of an orthogonal Q, f64[d, d], with det
-    Q = 1.
+    """The planes and angles, in (-pi, pi], of an orthogonal Q with det Q = 1.
 
     Eigenvalues 1 pair up into T(0), eigenvalues -1 into T(pi). If given, P, the polar
     factor of ``R = Q P``, picks the planes of the latter: the basis diagonalises P on
@@ -93,8 +86,7 @@ def real_rotation_form(Q: np.ndarray, P: np.ndarray | None = None) -> RotationFo
 
 
 def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
-    """``R^{1/l} - I``, f64[d, d], with the eigenvalues of the root at angles below pi /
-    l.
+    """``R^{1/l} - I``, f64[d, d], the root with eigenvalues at angles below pi / l.
 
     It is computed from logarithms, because its errors count l times in the product.
     Raises NotApplicableError for a real eigenvalue <= 0, or if the power misses R by
@@ -136,9 +128,7 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
 
 
 def _root_by_schur_vectors(R: np.ndarray, depth: int) -> np.ndarray | None:
-    """``R^{1/l} - I`` of a normal R, whose Schur form is diagonal; None if R is not
-    normal.
-    """
+    """``R^{1/l} - I`` of a normal R, whose Schur form is diagonal; None for others."""
     T, Z = scipy.linalg.schur(R, output="complex")
     rounding = len(R) * np.finfo(float).eps * np.abs(T).max()
     if np.abs(np.triu(T, 1)).max(initial=0) > rounding:

@@ -1,5 +1,4 @@
-"""The linear residual network, its excess risk, and the exact gradient in O(depth)
-products.
+"""The linear residual net, its excess risk and exact gradient in O(depth) products.
 
 Data ``y = R x + xi`` with ``xi ~ N(0, I)``; network ``yhat = B (I + A_l) ... (I + A_1)
 C x``. The paper has ``B = C = I``; Zou, Long & Gu 2020 have fixed input and output maps
@@ -37,8 +36,7 @@ _Result = TypeVar("_Result")
 def jit_of_arrays(
     function: Callable[_Arguments, _Result],
 ) -> Callable[_Arguments, _Result]:
-    """`jax.jit`, which converts its arguments, but refuses what the conversion would
-    drop.
+    """`jax.jit`, but it refuses arguments of which conversion would drop something.
 
     The functions of this package take NumPy or JAX arrays: a list is a TypeError, an
     array with a mask or a unit a ValueError. NaN and infinity go through the arithmetic
@@ -60,8 +58,7 @@ def jit_of_arrays(
 def check_array(
     array: Array, name: str, shape: tuple[int | None, ...], needed: str
 ) -> None:
-    """Raises unless `array` is f64 of `shape`, where None matches any size of at least
-    1.
+    """Raises unless `array` is f64 of `shape`, where None matches any size from 1.
 
     A wrong shape is a ValueError, a wrong dtype a TypeError: the theory needs more than
     7 digits.
@@ -87,9 +84,7 @@ def check_stack(A: Array) -> None:
 
 
 def _through_layers(A: Array, M: Array | None) -> tuple[jax.Array, jax.Array]:
-    """``(I + A_l) ... (I + A_1) M`` and the input of every layer; M = None stands for
-    I.
-    """
+    """``(I + A_l) ... (I + A_1) M`` and the input of every layer; None is M = I."""
     start = jnp.eye(A.shape[1], dtype=A.dtype) if M is None else jnp.asarray(M)
     # Forming I + A_i would lose digits of a small A_i.
     return jax.lax.scan(lambda M, layer: (M + layer @ M, M), start, jnp.asarray(A))
@@ -112,8 +107,7 @@ def product(A: Array) -> jax.Array:
 
 @jit_of_arrays
 def max_spectral_norm(A: Array) -> jax.Array:
-    """``|||A||| = max_i ||A_i||``, the largest singular value: f64[depth, d, d] ->
-    f64[].
+    """``|||A||| = max_i ||A_i||``, largest singular value: f64[depth, d, d] -> f64[].
 
     For errors see `check_array`.
 
@@ -125,9 +119,7 @@ def max_spectral_norm(A: Array) -> jax.Array:
 
 
 def clip_singular_values(A: Array, tau: float | Array) -> jax.Array:
-    """The point of B_tau nearest to A in Frobenius norm: f64[..., d, d] -> f64[..., d,
-    d].
-    """
+    """The point of B_tau nearest to A in Frobenius norm: f64[..., d, d], as A."""
     left, values, right = jnp.linalg.svd(A, full_matrices=False)
     return (left * jnp.minimum(values, tau)[..., None, :]) @ right
 
@@ -168,8 +160,9 @@ def _error(
 
 @jit_of_arrays
 def excess_risk(A: Array, R: Array, Sigma: Array) -> jax.Array:
-    """``f(A) - C = ||E Sigma^{1/2}||_F^2 = tr(E Sigma E^T)`` (Claim 2.3), l + 1
-    products: f64[].
+    """``f(A) - C = ||E Sigma^{1/2}||_F^2 = tr(E Sigma E^T)`` (Claim 2.3): f64[].
+
+    It takes l + 1 products.
 
     A: f64[depth, d, d]; R and the second moment Sigma: f64[d, d]. For errors see
     `check_array`.
@@ -192,8 +185,9 @@ def excess_risk_and_gradient(
     input_map: Array | None = None,
     output_map: Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """f - C, f64[], and all ``df/dA_i`` (Lemma 2.4), f64[depth, m, m]: 3 depth + O(1)
-    products.
+    """f - C, f64[], and all ``df/dA_i`` (Lemma 2.4), f64[depth, m, m].
+
+    It takes 3 depth + O(1) products.
 
     A: f64[depth, m, m]; R: f64[d_out, d_in]; Sigma: f64[d_in, d_in]. The input map,
     f64[m, d_in], and output map, f64[d_out, m], stay fixed; None is the identity.
@@ -217,8 +211,7 @@ def excess_risk_and_gradient(
 
 
 def risk_gradient(A: Array, R: Array, Sigma: Array) -> jax.Array:
-    """``df/dA_i`` for every layer (Lemma 2.4), f64[depth, d, d]; arguments as in
-    `excess_risk`.
+    """``df/dA_i`` of all layers (Lemma 2.4), f64[depth, d, d]; see `excess_risk`.
 
     >>> A, R, Sigma = jnp.zeros((2, 1, 1)), jnp.full((1, 1), 2.0), jnp.ones((1, 1))
     >>> risk_gradient(A, R, Sigma).ravel()

@@ -1,5 +1,4 @@
-"""The least |||A||| at every depth, where it is known exactly, and layers that attain
-it (F15).
+"""The least |||A||| at every depth, where it is known, and layers that attain it (F15).
 
 It is known for every 2 x 2 target, for every symmetric one, and for every normal one
 without a nonreal eigenvalue in the open disc over a pair of neighbouring negative
@@ -33,9 +32,7 @@ _NEAR_IDENTITY = 0.5
 
 
 class Slowest(NamedTuple):
-    """The vector of a plane that needs the longest steps: its q and psi, and their
-    length M.
-    """
+    """The vector of a plane that needs the longest steps: q, psi and their length M."""
 
     norm: float
     q: float
@@ -62,8 +59,9 @@ class Block(NamedTuple):
 
 
 def slowest_in_plane(theta: float, m: float, g: float, depth: int) -> Slowest:
-    """The maximum over q of (F15), for Q that turns by theta in [0, pi] radians and g
-    >= 0.
+    """The maximum over q of (F15), for Q that turns by theta in [0, pi] and g >= 0.
+
+    Angles are in radians.
 
     For ``depth -> infinity`` depth times the norm is the length of (F11).
 
@@ -96,9 +94,7 @@ def _across(q: float | np.ndarray, g: float) -> np.ndarray:
 
 
 class _Shifted(NamedTuple):
-    """``R = shift I + matrix``: R - I with shift 1 near the identity, where it has all
-    digits.
-    """
+    """``R = shift I + matrix``; near the identity shift is 1: R - I has all digits."""
 
     matrix: np.ndarray
     shift: float
@@ -115,8 +111,7 @@ class _Shifted(NamedTuple):
 
 
 def optimal_blocks(target: Target, depth: int) -> list[Block]:
-    """The blocks of layers with the least |||A||| (F15), which is the largest of their
-    norms.
+    """The blocks of layers with the least |||A||| (F15), the largest of their norms.
 
     It is the least if it is below 1 and depth at least 2; the layers are a
     factorization in any case. Raises NotApplicableError if R is not one of the targets
@@ -144,8 +139,9 @@ def optimal_blocks(target: Target, depth: int) -> list[Block]:
 
 
 def _invariant_spaces(R: _Shifted) -> tuple[list, list]:
-    """The planes and the lines of a normal R: pairs (block, basis) and (eigenvalue,
-    vector).
+    """The planes and lines of a normal R.
+
+    Pairs (block, basis) of planes, and (eigenvalue, vector) of lines.
 
     Blocks and eigenvalues are those of ``R - shift I``. The lines are in increasing
     order.
@@ -166,8 +162,7 @@ def _invariant_spaces(R: _Shifted) -> tuple[list, list]:
 
 
 def paired_moduli(eigenvalues: np.ndarray) -> np.ndarray:
-    """Pairs b <= a of neighbouring moduli of the negative eigenvalues: f64[k, 2],
-    increasing.
+    """Pairs b <= a of neighbouring moduli of negative eigenvalues: f64[k, 2].
 
     Empty if there are none, and if rounding has made their number odd, which det R > 0
     excludes.
@@ -178,9 +173,7 @@ def paired_moduli(eigenvalues: np.ndarray) -> np.ndarray:
 
 
 def _refuse_discs(planes: Sequence[np.ndarray], negative: Sequence[float]) -> None:
-    """Raises NotApplicableError for a nonreal eigenvalue in the disc over a negative
-    pair.
-    """
+    """Refuses a nonreal eigenvalue in the disc over a negative pair."""
     for plane in planes:
         x, y = (plane[0, 0] + plane[1, 1]) / 2, (plane[1, 0] - plane[0, 1]) / 2
         for b, a in paired_moduli(np.array(negative)):
@@ -192,17 +185,16 @@ def _refuse_discs(planes: Sequence[np.ndarray], negative: Sequence[float]) -> No
 
 
 def _line(value: float, shift: float, vector: np.ndarray, depth: int) -> Block:
-    """The layers ``lambda^{1/l} - 1`` of a positive eigenvalue ``lambda = shift +
-    value``.
-    """
+    """The layers ``lambda^{1/l} - 1`` of an eigenvalue lambda = shift + value > 0."""
     log = np.log1p(value) if shift else np.log(value)
     layer = float(np.expm1(log / depth))
     return Block(vector[:, None], np.array([[layer]]), 0.0, abs(layer))
 
 
 class _Polar(NamedTuple):
-    """A 2 x 2 R = Q P: Q turns by theta in (-pi, pi], P stretches the axis at `axis` by
-    e^{m+g}.
+    """A 2 x 2 R = Q P.
+
+    Q turns by theta in (-pi, pi], P stretches the axis at `axis` by e^{m+g}.
     """
 
     theta: float
@@ -229,8 +221,9 @@ class _Polar(NamedTuple):
 
 
 def _plane(R: _Shifted, columns: np.ndarray, depth: int) -> Block:
-    """The layers of F15 for a 2 x 2 target with det R > 0, in the plane of `columns`,
-    f64[d, 2].
+    """The layers of F15 for a 2 x 2 target with det R > 0, in a plane of R^d.
+
+    `columns`, f64[d, 2], span the plane.
     """
     theta, axis, m, g = _Polar.of(R)
     if theta < 0:
@@ -279,8 +272,7 @@ def layers_of_blocks(blocks: Sequence[Block], depth: int) -> np.ndarray:
 
 
 def known_optimum(target: Target, depth: int) -> float | None:
-    """``min(1, M)`` of (F15), a lower bound for every factorization; None if it is not
-    known.
+    """``min(1, M)`` of (F15), below every factorization; None if it is not known.
 
     For depth at least 2. Where it is below 1, it is the least |||A|||, and `factorize`
     attains it.

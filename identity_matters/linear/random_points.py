@@ -1,5 +1,4 @@
-"""Corrected eq. (2.3) at very many random points, in float32, with a bound of the
-rounding error.
+"""Corrected eq. (2.3) at very many random points, in float32, with rounding bounds.
 
 Each point is drawn by what it is made of, so that nothing about it has to be computed
 back: the layers ``A_i = Q_i diag(s_i) P_i^T`` with singular values of at most tau, the
@@ -126,8 +125,7 @@ def draw_points(
 def compare_sides(
     A: Array, tau: Array, C: Array, root_eigenvalues: Array, v: Array
 ) -> dict:
-    """Both sides of (G3) at points from `draw_points`, and bounds of their rounding
-    errors (G11).
+    """Both sides of (G3) at points of `draw_points`, and rounding bounds (G11).
 
     Returns f32[points] each: left, ``||grad f||_F^2``; left_error, absolute; right, ``4
     l (1 - tau)^{2l-2} sigma_min (f - C)`` with tau enlarged by its rounding error, so
@@ -145,8 +143,9 @@ def compare_sides(
     W = A + identity[None]
 
     def product(X, X_norm, Y, Y_error):
-        """X Y and a bound of its error, where X = I + A_i is off by rounding and Y by
-        Y_error.
+        """X Y and a bound of its error.
+
+        X = I + A_i is off by rounding, Y by Y_error.
         """
         rounding = (gamma + u) * X_norm * (frobenius(Y) + Y_error)
         return multiply(X, Y), stretch * Y_error + rounding
@@ -193,8 +192,9 @@ def attack(
     d: int,
     max_tau: float,
 ) -> dict[str, Any]:
-    """Counts over `chunks` chunks of points, from number `first_chunk`, i32[], on;
-    jittable.
+    """Counts over `chunks` chunks of points, from number `first_chunk`, i32[], on.
+
+    It can be jitted.
 
     A point depends on `key`, its chunk and its place in it alone, so that the points
     are the same on any number of devices.

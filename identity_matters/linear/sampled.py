@@ -31,9 +31,7 @@ _SQUARINGS = 8
 
 
 class Problem(NamedTuple):
-    """The distribution of the data; `root` is the symmetric root of Sigma. All arrays
-    f64[d, d].
-    """
+    """The distribution of the data; `root` is Sigma^{1/2}. All arrays f64[d, d]."""
 
     R: np.ndarray
     Sigma: np.ndarray
@@ -64,8 +62,9 @@ def make_problem(R: ArrayLike, Sigma: ArrayLike, noise_std: float) -> Problem:
 def draw(
     problem: Problem, keys: jax.Array, dtype: Any = jnp.float32
 ) -> dict[str, jax.Array]:
-    """One example for each of the typed `keys`, [n]: {"images": x, "labels": y}, both
-    [n, d].
+    """One example for each of the typed `keys`, [n].
+
+    Returns {"images": x, "labels": y}, both [n, d].
 
     An example depends on its key alone. The names are those of `batches.Drawn`.
     """
@@ -80,8 +79,7 @@ def draw(
 def exact_split(
     problem: Problem, dtype: DTypeLike = np.float32
 ) -> tuple[np.ndarray, np.ndarray]:
-    """d inputs and noiseless labels, both [d, d], whose mean loss is the excess risk f
-    - C exactly.
+    """d inputs and noiseless labels, both [d, d], whose mean loss is exactly f - C.
 
     The inputs are ``sqrt(d) Sigma^{1/2} e_j``, and by Claim 2.3 f - C is the sum of all
     ``||E Sigma^{1/2} e_j||^2``.
@@ -100,15 +98,14 @@ def forward(A: Array, x: Array) -> jax.Array:
 
 
 def mean_loss(A: Array, x: Array, y: Array) -> jax.Array:
-    """The mean of ``||y - (I + A_l) ... (I + A_1) x||^2`` over a batch; x, y: [n,
-    d].
-    """
+    """The mean of ``||y - (I + A_l) ... (I + A_1) x||^2``; x, y: [n, d]."""
     return jnp.mean(jnp.sum((forward(A, x) - y) ** 2, axis=-1))
 
 
 def spectral_norm_bounds(A: Array, squarings: int = _SQUARINGS) -> jax.Array:
-    """Upper bounds of the ||A_i||, [depth], by matrix products alone, which suit
-    accelerators.
+    """Upper bounds of the ||A_i||, [depth], by matrix products alone.
+
+    Products suit accelerators.
 
     ``||A||^2 <= (tr (A^T A)^m)^{1/m} <= d^{1/m} ||A||^2`` with ``m = 2^squarings``, up
     to rounding. A: [depth, d, d].
@@ -125,8 +122,9 @@ def spectral_norm_bounds(A: Array, squarings: int = _SQUARINGS) -> jax.Array:
 
 
 class Descents(NamedTuple):
-    """Many runs of minibatch descent, after 0, 1, ... updates, f64[runs, updates + 1]
-    each.
+    """Many runs of minibatch descent, after 0, 1, ... updates.
+
+    All fields are f64[runs, updates + 1].
 
     excess_risk: f - C; norm: the largest ``||A_i||_F`` of all layers, which is at least
     |||A|||.

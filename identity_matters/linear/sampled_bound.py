@@ -1,5 +1,4 @@
-"""What minibatch descent on linear residual nets reaches, and whether it stays in the
-ball.
+"""What minibatch descent on linear nets reaches, and whether it stays in the ball.
 
 `noise_floor` is the risk at which a linear model of the last phase comes to rest (S1),
 and `certify` the proved bound of the risk and of the chance to leave the ball (S5, S6);
@@ -29,8 +28,7 @@ def noise_floor(
     batch_examples: int,
     noise_std: float,
 ) -> float:
-    """The stationary excess risk of the linear model around equal layers ``R^{1/l} -
-    I`` (S1).
+    """The stationary excess risk of the linear model around R^{1/l} - I (S1).
 
     Args:
       target_eigenvalues: r, f64[d], positive; R is symmetric.
@@ -72,8 +70,7 @@ def noise_floor(
 
 
 class Certificate(NamedTuple):
-    """Proved for minibatch descent from zero weights (S5, S6 of
-    docs/theory/sampled.md).
+    """Proved for minibatch descent from zero (S5, S6 of docs/theory/sampled.md).
 
     Attributes:
       norm: tau = radius / depth; the ball in question is B_tau.
@@ -91,9 +88,7 @@ class Certificate(NamedTuple):
     floor: float
 
     def risk(self, updates: ArrayLike) -> np.ndarray:
-        """The bound of ``E[(f - C) 1{no iterate has left B_tau}]`` after so many
-        updates.
-        """
+        """Bounds ``E[(f - C) 1{no iterate has left B_tau}]`` after so many updates."""
         shrunk = self.decay ** np.asarray(updates, np.float64)
         return shrunk * self.start + (1 - shrunk) * self.floor
 
@@ -172,8 +167,9 @@ def least_batch(
     radius: float,
     failure_probability: float,
 ) -> int | None:
-    """The least batch for which `certify` bounds the chance of failure by
-    `failure_probability`.
+    """The least batch that makes failure as improbable as asked for by `certify`.
+
+    The chance is to be at most `failure_probability`.
 
     None if no batch does: the start or the step is then too large. Errors as in
     `certify`.

@@ -1,6 +1,4 @@
-"""What float64 knows about a second moment Sigma, and what it cannot tell from
-rounding.
-"""
+"""What float64 knows about a second moment Sigma, and what is lost in rounding."""
 
 from typing import NamedTuple
 
@@ -50,8 +48,9 @@ class KeptPart(NamedTuple):
 
 
 def kept_part(Sigma: np.ndarray) -> KeptPart:
-    """Drops the eigenvalues of Sigma, f64[..., d, d], that are 0 up to 64 d eps
-    ||Sigma||.
+    """Drops the eigenvalues of Sigma, f64[..., d, d], up to 64 d eps ||Sigma||.
+
+    These cannot be told from 0.
 
     Sigma must be symmetric positive semidefinite, see `check_second_moment`. What is
     dropped may be 0 or not, so a caller must not count on either.
@@ -70,8 +69,9 @@ def kept_part(Sigma: np.ndarray) -> KeptPart:
 
 
 def eigenvalue_rounding(d: int, largest: ArrayLike) -> np.ndarray:
-    """How far a computed eigenvalue of a d x d matrix of norm `largest` may be off:
-    f64[...].
+    """How far a computed eigenvalue of a d x d matrix may be off: f64[...].
+
+    `largest` is the norm of the matrix.
 
     0 for d = 1, where the matrix is its eigenvalue.
     """
@@ -102,8 +102,7 @@ def check_second_moment(Sigma: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
 
 
 def certain_rank(Sigma: np.ndarray, kept: KeptPart, rank: int | None) -> int | None:
-    """The rank of Sigma, f64[d, d], if it is certain; None if what was dropped may not
-    be 0.
+    """The rank of Sigma, f64[d, d]; None if what was dropped may not be 0.
 
     A row of zeros, with its column, belongs to a feature that is always 0, and lowers
     the rank by one exactly. Other eigenvalues that were dropped make the rank

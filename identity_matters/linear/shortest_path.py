@@ -42,9 +42,7 @@ class PathSettings:
 
 
 def shorten(pieces: np.ndarray, depth: int, settings: PathSettings) -> np.ndarray:
-    """Moves the nodes of a path, whose pieces are f64[m, d, d] near I, to make |||A|||
-    small.
-    """
+    """Moves the nodes of a path, with pieces f64[m, d, d] near I, to lower |||A|||."""
     m, d, _ = pieces.shape
     if m == 1:
         return pieces
@@ -116,8 +114,9 @@ def smoothed_norm_and_gradient(
 
 
 def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
-    """Cuts a path M, f64[m, d, d] with m <= depth, into layers of equal length:
-    f64[depth, d, d].
+    """Cuts a path M, f64[m, d, d], m <= depth, into layers of equal length.
+
+    Returns f64[depth, d, d].
 
     For m = depth each piece gives a layer. Otherwise piece i is ``exp(t log M_i)`` at
     constant speed, in a time proportional to ``||log M_i||``, and a layer that crosses
@@ -148,9 +147,7 @@ def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
 
 
 def _logarithms(pieces: np.ndarray) -> np.ndarray:
-    """``log M = 2 artanh C = 2 (C + C^3/3 + ...)`` with ``C = (M - I) (M +
-    I)^{-1}``.
-    """
+    """``log M = 2 artanh C = 2 (C + C^3/3 + ...)``, C = (M - I) (M + I)^{-1}."""
     identity = np.eye(pieces.shape[-1])
     mu = np.linalg.eigvals(pieces)  # those of C are (mu - 1) / (mu + 1); 0.9^400 < eps
     if (np.abs(mu - 1) > 0.9 * np.abs(mu + 1)).any():

@@ -71,8 +71,7 @@ class Target(NamedTuple):
 
 
 def check_target(R: ArrayLike) -> Target:
-    """Checks that R can be a product of layers I + A_i with ||A_i|| < 1, and decomposes
-    it.
+    """Decomposes R; refuses it unless layers with ||A_i|| < 1 can make it.
 
     Raises ValueError if R is not a square matrix of finite real numbers, is singular to
     float64 precision (``sigma_min <= d eps sigma_max``, or beyond 1e-150 or 1e150), or

@@ -1,5 +1,4 @@
-"""Finite-sample expressivity: a residual network that memorises any labels (paper,
-section 3).
+"""Finite-sample expressivity: a residual net that memorises any labels (section 3).
 
 Symbols: n examples in d dimensions with r classes; width k; l = ceil(n / k) blocks; the
 data after the input map are a_i = A_0 x_i, the surrogate label of class j is q_j, and a

@@ -39,9 +39,7 @@ LEAST_VARIANCE_RATIO = 1e-4
 
 
 def whitening(h: np.ndarray) -> np.ndarray:
-    """W, f64[k, k]: ``h W^T`` has the principal components of h, scaled to variance
-    about 1.
-    """
+    """W, f64[k, k]: ``h W^T`` has principal components of variance about 1."""
     variance, axes = np.linalg.eigh(
         np.cov(h, rowvar=False, bias=True).reshape(2 * h.shape[1:])
     )
@@ -52,8 +50,9 @@ def whitening(h: np.ndarray) -> np.ndarray:
 
 
 def choose_viewpoint(h: np.ndarray) -> np.ndarray:
-    """A point c on axis 0 through the mean with min |h_i - c| >= CLEARANCE max |h_i -
-    c|.
+    """A point c with min |h_i - c| >= CLEARANCE max |h_i - c|, f64[k].
+
+    It lies on the line through the mean along axis 0.
     """
     mean = h.mean(0)
     radius = np.sqrt(np.mean(np.sum((h - mean) ** 2, axis=1))) or 1.0
@@ -85,8 +84,9 @@ def spread_directions(
 
 
 def fill_blocks(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
-    """An order, i64[n], of the points z, f64[n, k]: blocks of `width`, each in
-    decreasing norm.
+    """An order, i64[n], of the points z, f64[n, k], which fills blocks of `width`.
+
+    Each block is in decreasing norm.
 
     Units that disturb points of their own block amplify rounding errors. So a point
     waits if its unit would come within `tolerance` (relative to its squared norm) of
@@ -115,9 +115,7 @@ def fill_blocks(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
 
 @functools.partial(jax.jit, static_argnames="width")
 def _largest_products_of_tile(tiles, row, width):
-    """Largest inner product, or 0, of the points of tile `row` with those of all later
-    blocks.
-    """
+    """Largest inner product, or 0, of a tile's points with those of later blocks."""
     own = tiles[row]
     block = jnp.arange(len(own)) // width
     products = matmul(own, own.T)  # symmetric: rows are the other points
@@ -144,8 +142,7 @@ def largest_later_products(z: np.ndarray, width: int, tile_points: int) -> np.nd
 
 
 def same_block_products(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
-    """Largest ``<z_i, z_j>`` over the j in i's block that unit i must leave alone:
-    f64[n].
+    """Largest ``<z_i, z_j>`` over j in i's block that unit i must leave alone: f64[n].
 
     These are all points after i, and those before i that it does not disturb. z: f64[n,
     k].
@@ -167,9 +164,7 @@ def place_units(
     tolerance: float,
     dtype: DTypeLike,
 ) -> tuple[np.ndarray, ...]:
-    """The units of h, f64[n, k]: U, f64[n, k]; s and the last three fields of `Plan`,
-    f64[n].
-    """
+    """The units of the points h, f64[n, k], and their margins."""
     z = round_to(h - viewpoint, dtype)
     later = largest_later_products(z.astype(dtype), width, tile_points)
     others = np.maximum(later, same_block_products(z, width, tolerance))
@@ -206,9 +201,7 @@ def plan_adaptive(
     rng: np.random.Generator,
     dtype: DTypeLike,
 ) -> Plan:
-    """Chooses viewpoint, surrogate labels, order and biases for the points h, f64[n,
-    k].
-    """
+    """Viewpoint, surrogate labels, order and biases for the points h, f64[n, k]."""
     width = h.shape[1]
     viewpoint = choose_viewpoint(h)
     z = h - viewpoint
@@ -227,9 +220,7 @@ def plan_adaptive(
 
 
 def _place_output_units(surrogates, viewpoint, radius, tolerance, dtype):
-    """The r units of the last block, one for each surrogate label, in the order of the
-    classes.
-    """
+    """The r units of the last block, one for each class, in the order of classes."""
     num_classes, width = surrogates.shape
     if width == 1:
         # On the line, all labels must be on one side of the viewpoint.

@@ -1,5 +1,4 @@
-"""The certificate of a finished network: a theorem about every device that rounds to
-nearest.
+"""The certificate of a finished network, for every device that rounds to nearest.
 
 `input_map.project` gives the same points h_i everywhere. A unit is zero on every point
 that it must leave alone, and adding zero changes nothing, so h_i stays as it is until
@@ -32,8 +31,7 @@ class PrecisionError(ValueError):
 
 
 class Certificate(NamedTuple):
-    """What is known about a network in float32 or float64 (`precision`) before it is
-    run.
+    """What is known about a network in float32 or float64 before it is run.
 
     If it holds, the network gives every example its label, on every device that rounds
     to nearest, in every order of summation and at every batch size: (E13) of
@@ -81,8 +79,7 @@ def remedy(precision: str) -> str:
 def sum_error(
     terms: int, size: np.ndarray, weights: np.ndarray, dtype: DTypeLike
 ) -> np.ndarray:
-    """Bound on the difference between a sum of products on a device and in NumPy's
-    float64.
+    """Bound on |a sum of products on a device - the same in NumPy's float64|.
 
     It is infinite where the terms may overflow.
 
@@ -105,8 +102,7 @@ def sum_error(
 def certify(
     plan: Plan, h: np.ndarray, y: np.ndarray, solution: Solution, dtype
 ) -> Certificate:
-    """Bounds the rounding errors of a network for the points h, f64[n, k], with labels
-    y, int[n].
+    """Bounds the rounding errors of a network for points h with labels y.
 
     h is what `input_map.project` gives. `dtype` is the arithmetic of the network.
     """
@@ -143,16 +139,12 @@ def certify(
 
 
 def _diagonals(matrices: np.ndarray, n: int) -> np.ndarray:
-    """The first n entries of the diagonals of [l, k, k] matrices, one after the
-    other.
-    """
+    """The first n diagonal entries of [l, k, k] matrices, matrix after matrix."""
     return np.diagonal(matrices, axis1=1, axis2=2).reshape(-1)[:n]
 
 
 def _own_block_errors(plan, norms, U_norm, dtype) -> np.ndarray:
-    """eta: the error of each pre-activation at a point of its own block: f64[l, k,
-    k].
-    """
+    """eta: the error of each pre-activation at points of its block: f64[l, k, k]."""
     width = U_norm.shape[1]
     point_norms = in_blocks(norms[plan.order], width)
     size = U_norm[:, :, None] * point_norms[:, None, :] + np.abs(plan.s)[:, :, None]
@@ -160,9 +152,7 @@ def _own_block_errors(plan, norms, U_norm, dtype) -> np.ndarray:
 
 
 def _landing_errors(plan, h, y, solution, eta, dtype) -> np.ndarray:
-    """Bound on the distance of each moved point from its surrogate label: f64[n], in
-    plan.order.
-    """
+    """Bound on the distance of each moved point from its surrogate label: f64[n]."""
     n, width = h.shape
     points = in_blocks(h[plan.order], width)
     targets = in_blocks(plan.surrogates[y[plan.order]], width)
@@ -182,9 +172,7 @@ def _landing_errors(plan, h, y, solution, eta, dtype) -> np.ndarray:
 
 
 def _output_error(plan, output_V, landing, labels, dtype) -> float:
-    """Bound on |yhat - y| if points land within the largest `landing` of their class
-    from q_j.
-    """
+    """Bound on |yhat - y| for points within `landing` of their surrogate labels."""
     num_classes, width = plan.surrogates.shape
     radius = np.zeros(num_classes)
     np.maximum.at(radius, labels, landing)

@@ -1,6 +1,4 @@
-"""Builds the network of Theorem 3.2 for given examples, runs it and checks its
-outputs.
-"""
+"""Builds the network of Theorem 3.2 for given examples, runs it, checks its outputs."""
 
 from __future__ import annotations
 
@@ -49,15 +47,11 @@ class Memorized(NamedTuple):
     certificate: Certificate
 
     def __call__(self, x: ArrayLike) -> np.ndarray:
-        """The outputs f[n, r] for inputs f[n, d], one-hot where memorised; see
-        `apply`.
-        """
+        """The outputs f[n, r] for inputs f[n, d], one-hot where memorised."""
         return apply(self.network, x)
 
     def predict(self, x: ArrayLike) -> np.ndarray:
-        """The predicted labels, i64[n], for inputs f[n, d]: the argmax of the
-        outputs.
-        """
+        """The predicted labels, i64[n], for inputs f[n, d]: argmax of the outputs."""
         return np.argmax(self(x), axis=1)
 
 
@@ -160,9 +154,7 @@ def memorize(
 
 
 def _whitened_map(A_0: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """A map, f[k, d], that projects the rows of x to variance about 1 in all k
-    directions.
-    """
+    """A map, f[k, d], after which the rows of x have variance about 1 everywhere."""
     # Scaling by a power of two gives inputs of any size projections of ordinary size.
     reach = np.finfo(A_0.dtype).maxexp - input_map.room_bits(A_0.dtype)
     exponent = np.frexp(largest_entry(x))[1]
@@ -200,8 +192,7 @@ def _project(A_0: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def solve(plan: Plan, h: np.ndarray, y: np.ndarray, dtype: DTypeLike) -> Solution:
-    """The second layers: ``V relu(U a + s) = q_y - a`` for all points a of a block,
-    with labels y.
+    """The second layers: ``V relu(U a + s) = q_y - a`` for all points a of a block.
 
     h: f64[n, k], the points as the network computes them; y: integer[n]. Raises
     PrecisionError if a unit is not positive on its own point, or a block is singular.
@@ -238,8 +229,9 @@ def solve(plan: Plan, h: np.ndarray, y: np.ndarray, dtype: DTypeLike) -> Solutio
 
 
 def solve_output(plan: Plan, dtype: DTypeLike) -> np.ndarray:
-    """output_V, f64[r, r], with ``output_V relu(output_U q_j + output_s) = e_j`` for
-    all j.
+    """The V of the last block, f64[r, r], which maps q_j to the one-hot e_j.
+
+    ``output_V relu(output_U q_j + output_s) = e_j`` for all j.
     """
     activations = np.maximum(
         plan.output_U @ plan.surrogates.T + plan.output_s[:, None], 0
@@ -253,8 +245,7 @@ def apply(
     batch_examples: int = BATCH_EXAMPLES,
     run: Callable = forward,
 ) -> np.ndarray:
-    """The outputs, f[n, r], for the rows of x, f[n, d], converted to the dtype of the
-    network.
+    """The outputs, f[n, r], for the rows of x, f[n, d], in the network's dtype.
 
     Memory is O(batch_examples (d + k)) at any depth. The networks of `few_numbers` need
     ``run=few_numbers.forward``. Raises ValueError if x has the wrong shape.
@@ -291,8 +282,7 @@ def verify(
     batch_examples: int = BATCH_EXAMPLES,
     run: Callable = forward,
 ) -> Verification:
-    """Runs the network on x, f[n, d], and compares the outputs with y, integer[n]; see
-    `apply`.
+    """Runs the network on x, f[n, d], and compares the outputs with y, integer[n].
 
     >>> x, y = np.arange(6.0, dtype=np.float32)[:, None], np.array([0, 1, 0, 1, 1, 0])
     >>> network, _ = memorize(x, y)

@@ -1,6 +1,4 @@
-"""For contrast with the construction: a network of the same shape trained by gradient
-descent.
-"""
+"""For contrast: a network of the same shape, trained by gradient descent."""
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +9,7 @@ from identity_matters.memorize import network
 
 
 def random_network(key, n, features, num_classes, width) -> network.Network:
-    """A float32 network of the shape that `memorize` builds for n points, at the usual
-    scale.
+    """A float32 network of the shape that `memorize` builds, at the usual scale.
 
     `key` is a typed key, `features` is d, `num_classes` r and `width` k.
     """

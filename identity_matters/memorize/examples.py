@@ -1,6 +1,4 @@
-"""Checks of what is memorised: examples without repeated inputs, the key, the dtype,
-the memory.
-"""
+"""Checks of what is memorised: inputs, labels, the key, the dtype, the memory."""
 
 import hashlib
 from typing import Any
@@ -20,9 +18,7 @@ MOST_INFERRED_CLASSES = 1000
 
 
 class ConflictingLabelsError(ValueError):
-    """Two equal inputs have different labels; `indices` are those of the first such
-    pair.
-    """
+    """Two equal inputs have different labels; `indices` are those of the first pair."""
 
     def __init__(self, message: str, indices: tuple[int, int]):
         super().__init__(message)
@@ -53,9 +49,7 @@ def largest_entry(x: np.ndarray) -> float:
 
 
 def _check_inputs(x: np.ndarray, dtype: DTypeLike) -> None:
-    """Raises ValueError unless x is [n, d] of real numbers that are finite in
-    `dtype`.
-    """
+    """Raises ValueError unless x is [n, d], real, and finite in `dtype`."""
     if x.dtype.kind == "c":
         raise ValueError(f"x must hold real numbers, got {x.dtype}")
     if x.ndim != 2 or 0 in x.shape:
@@ -74,9 +68,7 @@ def _check_inputs(x: np.ndarray, dtype: DTypeLike) -> None:
 
 
 def _check_labels(y: np.ndarray, n: int, num_classes: int | None) -> int:
-    """The number of classes r; raises ValueError unless y is n integers in 0 ... r -
-    1.
-    """
+    """The number of classes r; ValueError unless y is n integers in 0 ... r - 1."""
     if y.shape != (n,) or not np.issubdtype(y.dtype, np.integer):
         raise ValueError(
             f"y must be {n} integers, one for each row of x, got {y.dtype}{y.shape}"
@@ -100,8 +92,9 @@ def _check_labels(y: np.ndarray, n: int, num_classes: int | None) -> int:
 
 
 def _first_of_equal(x: np.ndarray, y: np.ndarray, dtype: DTypeLike) -> list[int]:
-    """Indices of the rows of x that equal no earlier one; raises
-    ConflictingLabelsError.
+    """Indices of the rows of x that equal no earlier one.
+
+    Raises ConflictingLabelsError if two equal rows have different labels.
     """
     first: dict[bytes, int] = {}
     zero = np.zeros((), dtype)
@@ -148,8 +141,9 @@ def check_dtype(x: np.ndarray, dtype: DTypeLike | None) -> np.dtype:
 
 
 def check_key(key: Any) -> jax.Array:
-    """A typed PRNG key, ``jax_settings.random_key(0)`` for None; ValueError for
-    anything else.
+    """A typed PRNG key; None is ``jax_settings.random_key(0)``.
+
+    Raises ValueError for anything else.
     """
     if key is None:
         return jax_settings.random_key(0)
@@ -169,9 +163,7 @@ def random_generator(key: jax.Array) -> np.random.Generator:
 
 
 def check_memory(needed_bytes: float, what: str) -> None:
-    """Raises ValueError, about building `what`, if that takes more memory than this
-    process has.
-    """
+    """Raises ValueError if building `what` takes more memory than there is."""
     available_bytes = memory_bytes()
     if needed_bytes > available_bytes:
         raise ValueError(

@@ -1,5 +1,4 @@
-"""The input map A_0 x without rounding: the same to the bit in every order of
-summation.
+"""The input map A_0 x without rounding: the same bits in every order of summation.
 
 A sum of floating-point numbers depends on its order unless no partial sum is rounded.
 So A_0 has entries of few bits, and x is cut into pieces of few bits each, so that every
@@ -46,8 +45,7 @@ class Slicing(NamedTuple):
 
 
 def slicing(features: int, dtype: DTypeLike) -> Slicing:
-    """The bits of a map from R^d; ValueError if d is too large for exact sums in
-    `dtype`.
+    """The bits of a map from R^d; ValueError if d is too large for exact sums.
 
     >>> slicing(3072, np.float32)
     Slicing(map_bits=6, piece_bits=7, pieces=4)
@@ -69,8 +67,7 @@ def slicing(features: int, dtype: DTypeLike) -> Slicing:
 
 
 def room_bits(dtype: DTypeLike) -> int:
-    """How far the entries of A_0 stay from underflow and overflow: by a factor of
-    2^room_bits.
+    """How far A_0 stays from underflow and overflow: by a factor of 2^room_bits.
 
     No step of `project` underflows then before its result is scaled, as map_bits plus
     the bits of all pieces are fewer.
@@ -134,8 +131,9 @@ def _project_chunk(input_map: Array, x: Array) -> jax.Array:
 
 
 def flushes(x: np.ndarray) -> bool:
-    """Whether `project` takes a subnormal entry of x, f[n, d], for zero that matters in
-    its row.
+    """Whether `project` takes a subnormal entry of x for zero that matters in its row.
+
+    x is f[n, d].
     """
     _, piece_bits, pieces = slicing(x.shape[1], x.dtype)
     size = np.abs(x)
@@ -154,17 +152,13 @@ def _bits(dtype: Any) -> tuple[Any, int, int]:
 
 
 def _exponent(x: jax.Array) -> jax.Array:
-    """The e with 2^(e-1) <= x < 2^e for normal x > 0, and a small one for 0:
-    integers.
-    """
+    """The e with 2^(e-1) <= x < 2^e for normal x > 0, a small one for 0: integers."""
     integer, mantissa_bits, bias = _bits(x.dtype)
     return (jax.lax.bitcast_convert_type(x, integer) >> mantissa_bits) - bias + 1
 
 
 def _power_of_two(exponent: jax.Array, dtype: Any) -> jax.Array:
-    """2^exponent for integers in the range of normal numbers, made of bits: exact
-    everywhere.
-    """
+    """2^exponent, made of bits, for exponents of normal numbers: exact everywhere."""
     integer, mantissa_bits, bias = _bits(dtype)
     shifted = (exponent.astype(integer) + bias) << mantissa_bits
     return jax.lax.bitcast_convert_type(shifted, dtype)

@@ -17,9 +17,7 @@ from identity_matters.memorize.network import apply_block
 
 
 class Unit(NamedTuple):
-    """``relu(sum of weight * register + bias)``, added to each register of `writes`,
-    weighted.
-    """
+    """``relu(sum of weight * register + bias)``, added, weighted, to registers."""
 
     reads: Mapping[int, int]
     bias: int
@@ -35,9 +33,7 @@ class Block(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """One block for each number, by which it multiplies what the block's first unit
-    writes.
-    """
+    """A block for each number, which multiplies what the block's first unit writes."""
 
     block: Block
     numbers: jax.Array  # f64[m]
@@ -67,8 +63,7 @@ def add_where(
     scratch: int,
     also: Sequence[Unit] = (),
 ) -> tuple[list[Unit], list[Unit]]:
-    """The units of two blocks that add `writes` if the sum of `reads` is at least
-    `threshold`.
+    """The units of two blocks that add `writes` where `reads` reach `threshold`.
 
     The first sets the register `scratch`, which must be 0, to a positive number where
     it is. In the second relu(1 - scratch) is 0 there and 1 elsewhere, so the constants
@@ -98,9 +93,7 @@ def block(width: int, units: Sequence[Unit]) -> Block:
 
 
 def run(h: jax.Array, part: Block | Sweep | Repeated) -> jax.Array:
-    """The registers h, f64[k, n], one column for each input, after a part of the
-    machine.
-    """
+    """The registers h, f64[k, n], a column for each input, after a part."""
     if isinstance(part, Block):
         return apply_block(h, part.U, part.V, part.s)
     if isinstance(part, Sweep):

@@ -1,5 +1,4 @@
-"""The residual block of section 3, the network built from such blocks, and its
-parameter count.
+"""The residual block of section 3, the network made of it, and its parameter count.
 
 Points are columns: on CPU a k x k matrix times a k x n one is faster than the
 transposed product. All products ask for full precision: TF32 or bfloat16, which
@@ -22,8 +21,7 @@ matmul = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
 
 class Network(NamedTuple):
-    """The parameters of Theorem 3.2's network: A_0, stacked residual blocks and the
-    last block.
+    """The parameters of Theorem 3.2's network.
 
     input_map: f[k, d]; U, s, V: f[l, k, k], f[l, k], f[l, k, k], of which index 0 is
     applied first; output_U, output_s, output_V: f[r, k], f[r], f[r, r], a block without
@@ -50,8 +48,9 @@ class Network(NamedTuple):
 
 
 def transform(h: Array, U: Array, V: Array, s: Array) -> jax.Array:
-    """``T_{U,V,s}(h) = V ReLU(U h + s)``: h f[k, n], U f[m, k], V f[p, m], s f[m] to
-    f[p, n].
+    """``T_{U,V,s}(h) = V ReLU(U h + s)``: f[p, n].
+
+    h is f[k, n], U f[m, k], V f[p, m], s f[m].
     """
     return matmul(V, jax.nn.relu(matmul(U, h) + s[:, None]))
 
@@ -62,16 +61,12 @@ def apply_block(h: Array, U: Array, V: Array, s: Array) -> jax.Array:
 
 
 def run_blocks(h: jax.Array, blocks: tuple[Array, ...]) -> jax.Array:
-    """The points h, f[k, n], after the blocks (U, V, s), each stacked along a leading
-    axis.
-    """
+    """The points h, f[k, n], after the stacked blocks (U, V, s), first to last."""
     return jax.lax.scan(lambda h, block: (apply_block(h, *block), None), h, blocks)[0]
 
 
 def outputs(network: Network, h: jax.Array) -> jax.Array:
-    """The outputs for points after the input map, block after block: f[k, n] to f[n,
-    r].
-    """
+    """The outputs, f[n, r], for points after the input map, f[k, n]."""
     h = run_blocks(h, (network.U, network.V, network.s))
     return transform(h, network.output_U, network.output_V, network.output_s).T
 
@@ -106,9 +101,7 @@ class Plan(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The second layers that move the points of a `Plan`, f64 but rounded to its
-    precision.
-    """
+    """The second layers for a `Plan`: f64, but rounded to its precision."""
 
     V: np.ndarray  # f64[l, k, k]
     output_V: np.ndarray  # f64[r, r]
@@ -116,17 +109,14 @@ class Solution(NamedTuple):
 
 
 def round_to(array: np.ndarray, dtype: DTypeLike) -> np.ndarray:
-    """`array` in the numbers of `dtype`, as float64. Subnormal ones are 0, as on some
-    devices.
-    """
+    """`array` in the numbers of `dtype`, as float64; subnormal ones are 0."""
     rounded = array.astype(dtype)
     rounded[np.abs(rounded) < np.finfo(dtype).tiny] = 0
     return rounded.astype(np.float64)
 
 
 def gamma(terms: int, dtype: DTypeLike) -> float:
-    """``m u / (1 - m u)``, which bounds the relative rounding error of a sum of m
-    products.
+    """``m u / (1 - m u)``, relative rounding error of a sum of m products.
 
     In every order of summation, |computed - exact| <= gamma sum |term|, if nothing
     underflows and each operation rounds to nearest, with unit roundoff u (Higham 2002,
@@ -148,8 +138,9 @@ def block_parameters(n: int, width: int) -> int:
 
 
 def network_parameters(n: int, features: int, num_classes: int, width: int) -> int:
-    """All parameters, by formula: k d + l (2 k^2 + k) + k r + r^2 + r with l = ceil(n /
-    k).
+    """All parameters, by formula: k d + l (2 k^2 + k) + k r + r^2 + r.
+
+    l = ceil(n / k) is the number of blocks.
 
     >>> network_parameters(50_000, 3072, 10, 8)  # CIFAR-10, 850,000 of them in blocks
     874766
@@ -159,8 +150,7 @@ def network_parameters(n: int, features: int, num_classes: int, width: int) -> i
 
 
 def counting_lower_bound(n: int, num_classes: int, bits_per_parameter: int) -> float:
-    """Any network that can fit all labelings needs at least n log2(r) / bits parameters
-    (E10).
+    """n log2(r) / bits: so many parameters any net needs to fit all labelings (E10).
 
     >>> round(counting_lower_bound(50_000, 10, 32))
     5191

@@ -1,5 +1,4 @@
-"""The paper's own construction, Lemmas B.1 and B.2, with biases that make its proof
-right.
+"""The paper's own construction, Lemmas B.1 and B.2, with biases that mend its proof.
 
 In Lemma B.1 each point of a set has its own unit, squared norms are within rho' of 1,
 and squared distances are at least D. With a bias for each unit D > 2 rho' is enough
@@ -95,8 +94,9 @@ def plan_paper(
 
 
 def sufficient_width(n: int, num_classes: int, rho: float) -> int:
-    """A width at which random A_0 and surrogate labels satisfy Lemma B.1 with
-    probability >= 0.9.
+    """A width at which random A_0 and q_j satisfy Lemma B.1 in nine of ten cases.
+
+    The probability is at least 0.9.
 
     rho is the smallest squared distance of inputs of norm one, in (0, 4], or inf for
     one input. Proof, with e <= rho / (2 + rho): P10 of docs/theory/errata.md.
@@ -107,8 +107,9 @@ def sufficient_width(n: int, num_classes: int, rho: float) -> int:
 
 
 class Separation(NamedTuple):
-    """The smallest squared distance of two rows, and their indices; inf and zeros for
-    one row.
+    """The smallest squared distance of two rows, and their indices.
+
+    For one row, inf and zeros.
     """
 
     rho: float
@@ -176,8 +177,9 @@ def _closest(x, i, others, best: Separation) -> Separation:
 
 
 def _project_to_principal_axes(x) -> np.ndarray:
-    """Centred rows; a large `x` in PROJECTED_FEATURES orthonormal coordinates: f32[n,
-    p].
+    """Centred rows, in fewer coordinates if `x` is large: f32[n, p].
+
+    A large `x` is projected to PROJECTED_FEATURES orthonormal directions.
 
     In float64 until the last rounding: `separation` allows for errors of float32 in the
     result alone, not in sums over all features.

@@ -1,5 +1,6 @@
-"""Static function retrieval: a table whose entries at three hashed cells add up to a
-point's label.
+"""Static function retrieval: labels as sums of three entries of a table.
+
+The three cells of a point are hashed.
 
 The points are the edges of a hypergraph on the cells of the table. A cell that lies in
 one edge alone can be set last, whatever the others are: the edge is peeled off. If no
@@ -15,8 +16,7 @@ import numpy as np
 def peel(
     cells: np.ndarray, table_size: int
 ) -> list[tuple[np.ndarray, np.ndarray]] | None:
-    """The edges in rounds, with a cell for each that no edge of this or a later round
-    has.
+    """The edges in rounds, each with a cell that no edge of this or a later round has.
 
     Args:
       cells: i64[n, 3], the cells of each edge, in 0 ... table_size - 1; repeats are

@@ -1,5 +1,4 @@
-"""Residual nets with one ReLU per block in the small-norm region (the open question of
-section 5).
+"""Residual nets with one ReLU a block and small norm (open question of section 5).
 
 docs/theory/relu.md has all statements and proofs for ``h + V ReLU(U h + s)``. Symbols,
 in float64:

@@ -1,5 +1,4 @@
-"""A computer-assisted proof that a bad local minimum lies near a point found by a
-search.
+"""Proves by computer that a bad local minimum lies near a point found by a search.
 
 It works for any depth and leaves out strictly dead units, on whose weights f does not
 depend nearby. Steps and symbols are those of N10 and N11 in docs/theory/relu.md. All
@@ -27,15 +26,11 @@ _FLAT = 1e-9
 
 
 class NotCertifiedError(Exception):
-    """An inequality of the proof does not hold; the message says which, with both
-    values.
-    """
+    """An inequality of the proof does not hold; the message gives both its values."""
 
 
 class Certificate(NamedTuple):
-    """Bounds that hold for the exact critical point theta*, rounded outwards to
-    floats.
-    """
+    """Bounds for the exact critical point theta*, rounded outwards to floats."""
 
     radius: float  # theta* is within this Euclidean distance of the candidate
     risk: float  # lower bound on f(theta*); the teacher's risk is 0
@@ -81,9 +76,7 @@ def _shown(value) -> str:
 
 
 class _Block(NamedTuple):
-    """Exact weights V: d x k and W: k x width_z, inputs z: n x width_z,
-    pre-activations: n x k.
-    """
+    """Exact weights, inputs and pre-activations of a block."""
 
     V: np.ndarray
     W: np.ndarray
@@ -103,9 +96,7 @@ class _Block(NamedTuple):
 
 
 def _pass(blocks: Blocks, z) -> tuple[np.ndarray, list[_Block]]:
-    """The exact forward pass from z: n x width_z; returns h_l - h_0: n x d, and all
-    blocks.
-    """
+    """The exact forward pass from z: n x width_z."""
     depth, width, d = blocks.U.shape
     weights = exact(origin.unit_weights(blocks)).reshape(depth, width, -1)
     found: list[_Block] = []
@@ -160,9 +151,7 @@ def _system(blocks: list[_Block], B, r):
 
 
 def _orbit_tangents(blocks: list[_Block]) -> np.ndarray:
-    """t_c, f64[size, units]: the tangents (v_c, -w_c), weights ordered as in
-    `_system`.
-    """
+    """t_c, f64[size, units]: tangents (v_c, -w_c), ordered as in `_system`."""
     own = []
     for V, W, _, _ in blocks:
         unit = np.eye(len(W))
@@ -186,8 +175,7 @@ def _is_definite(matrix) -> bool:
 
 
 def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate:
-    """Proves that a bad local minimum lies near `candidate`, by the steps of N10 and
-    N11.
+    """Proves that a bad local minimum lies near `candidate`, by N10 and N11.
 
     The x of the problem enter as ``z_i`` rounded to floats, and the teacher's exact
     output replaces its y. The teacher has risk 0, so the minimum is bad if the teacher
@@ -238,9 +226,7 @@ def _checked_blocks(name: str, blocks: Blocks) -> Blocks:
 
 
 def _check_teacher_fits(candidate: Blocks, teacher: Blocks) -> None:
-    """ValueError unless some weights of the candidate's net give the teacher's
-    function.
-    """
+    """ValueError unless weights of the candidate's net give the teacher's function."""
     if (candidate.s is None) != (teacher.s is None):
         raise ValueError("candidate and teacher must both have biases, or both none")
     (depth, width, dimension), (blocks, units, inputs) = (
@@ -259,9 +245,7 @@ def _check_teacher_fits(candidate: Blocks, teacher: Blocks) -> None:
 
 
 def _checked_problem(problem: Problem, dimension: int) -> Problem:
-    """The problem with finite floats x, A and B; ValueError unless their shapes fit
-    together.
-    """
+    """The problem with finite floats x, A and B; ValueError if shapes do not fit."""
     x = checks.real_array("x", problem.x, axes=2)
     A = checks.real_array("A", problem.A, axes=2)
     B = checks.real_array("B", problem.B, axes=2)
@@ -335,8 +319,9 @@ def _live_units(blocks: list[_Block]) -> list[_Block]:
 
 
 def _orbits(live: list[_Block]) -> tuple[np.ndarray, np.ndarray]:
-    """``(t_c, T_c)``, exact, f[size, units]: tangents, and about unit vectors along
-    them.
+    """``(t_c, T_c)``, exact, f[size, units]: tangents, and unit vectors along them.
+
+    The latter have length 1 up to rounding.
 
     The proof does not need the latter to have length 1 exactly.
     """
@@ -347,9 +332,7 @@ def _orbits(live: list[_Block]) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Newton(NamedTuple):
-    """Y, Z and ``||C||`` of N10, rounded up, for C the inverse of F'(theta_0) in
-    floats.
-    """
+    """Y, Z and ``||C||`` of N10, rounded up; C inverts F'(theta_0) in floats."""
 
     step: Fraction  # Y
     defect: Fraction  # Z
@@ -395,9 +378,7 @@ class _Around(NamedTuple):
 
 
 def _bounds_around(live: list[_Block], rho: Fraction, *, z, B, r) -> _Around:
-    """The constants of N10 within rho of theta_0, from inputs z and residuals r at
-    theta_0.
-    """
+    """The constants of N10 within rho of theta_0."""
     length = (
         _norm([w for V, W, _, _ in live for part in (V, W) for w in part.ravel()]) + rho
     )
@@ -438,8 +419,9 @@ def _curvature(derivative: np.ndarray, third_times_radius: Fraction) -> Fraction
 
 
 def _risk_interval(r: np.ndarray, changes: np.ndarray) -> tuple[Fraction, Fraction]:
-    """N11: bounds on f(theta*) from the residuals r at theta_0; the lower one must be
-    positive.
+    """N11: bounds on f(theta*) from the residuals r at theta_0.
+
+    The lower one must be positive.
     """
     r_norms = _row_norms(r)
     risk = ((r**2).sum() - (2 * r_norms * changes).sum()) / len(r)
@@ -460,9 +442,7 @@ def _norms_inside(
 def _output_rates(
     live: list[_Block], length, rho
 ) -> tuple[Fraction, Fraction, Fraction]:
-    """D_1, D_2 and D_3 of N10; times |z_i| they bound the derivatives of the
-    outputs.
-    """
+    """D_1, D_2 and D_3 of N10; times |z_i| they bound derivatives of the outputs."""
     factors = [1 + (_norm(V) + rho) * (_norm(W) + rho) for V, W, _, _ in live]
     others = math.prod(factors) / min(factors)
     some, most = 1 - Fraction(1, len(live)), 1 - Fraction(2, len(live))
@@ -471,8 +451,9 @@ def _output_rates(
 
 
 def _kink_distance(blocks: list[_Block], moves: np.ndarray) -> Fraction:
-    """The least distance of a live unit from its kink on any example, divided by ||z||
-    there.
+    """The least distance of a live unit from its kink, over ||z|| there.
+
+    It is taken over all examples.
 
     The inputs of the blocks above the first live one move by at most `moves`.
     """

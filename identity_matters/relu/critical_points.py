@@ -1,5 +1,4 @@
-"""Search for critical points of a mean square, their distance from kinks, and dead
-units.
+"""Search for critical points of a mean square, their kink distances, dead units.
 
 Inside one activation pattern f is a polynomial, and a point there with ``grad f = 0``
 is a critical point in every sense. At a kink some unit's pre-activation is 0 on some
@@ -71,8 +70,7 @@ def find(
 
 @jax.jit
 def kink_margins(blocks: Blocks, problem: Problem) -> dict[str, jax.Array]:
-    """Distance from a kink, shortest unit and dead units of each of m nets with their
-    problems.
+    """Kink distance, shortest unit and dead units of m nets with their problems.
 
     "kink_margin", f64[m], is the least ``|w . z_i| / (||w|| ||z_i||)`` over units and
     examples (0 if w or z_i is 0), "shortest_unit", f64[m], the least ``max(||w||,
@@ -96,8 +94,7 @@ def kink_margins(blocks: Blocks, problem: Problem) -> dict[str, jax.Array]:
 
 
 def dead_share_on_ball(dimension: int, radius: float) -> float:
-    """A lower bound on the share of random units that are strictly dead on data in a
-    ball (N7).
+    """A lower bound on the share of strictly dead random units, data in a ball (N7).
 
     It is ``1/2 I_{1/(1 + b^2)}(d/2, 1/2)`` for rows w with spherically symmetric
     directions and the radius b. Data that fill the ball attain it.
@@ -107,8 +104,9 @@ def dead_share_on_ball(dimension: int, radius: float) -> float:
 
 @jax.jit
 def strictly_dead(blocks: Blocks, problem: Problem) -> jax.Array:
-    """bool[m]: whether all pre-activations of each of m nets on one problem are
-    negative (N6).
+    """bool[m]: whether each net's pre-activations are all negative (N6).
+
+    The m nets have one problem.
     """
     _, _, pre = jax.vmap(model.forward, in_axes=(0, None))(blocks, problem)
     return (pre < 0).all(axis=(1, 2, 3))

@@ -1,5 +1,4 @@
-"""What remains of eq. (2.3): a gradient bound where the features of a block are
-independent.
+"""What remains of eq. (2.3): a gradient bound for independent features of a block.
 
     ||grad f||^2 >= c f,   c = (4/n) sigma_min(B)^2 sum_j sigma_n(Phi_j)^2 prod_{m > j}
     room_m^2, room_m = max(0, 1 - ||V_m|| ||U_m||).
@@ -61,8 +60,9 @@ def _functional_coefficients(blocks: Blocks, problem: Problem) -> jax.Array:
 
 @jax.jit
 def functional_bound(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.Array]:
-    """``(right, left)`` of ``sum_i |g_j(x_i)|^2 >= (4/n) sigma_min(B)^2 prod_{m > j}
-    room_m^2 f``.
+    """Both sides, (right, left), of the bound (N12) for one block.
+
+    ``sum_i |g_j(x_i)|^2 >= (4/n) sigma_min(B)^2 prod_{m > j} room_m^2 f``.
 
     f64[l] each, for every block j, whatever its features (N15). ``g_j(x_i)`` is the
     gradient of f with respect to a vector added to the output of the block on example
@@ -102,8 +102,7 @@ def search(
     steps: int,
     learning_rate: float,
 ) -> jax.Array:
-    """The least ratio that projected Adam meets over nets whose blocks stay in a ball:
-    f64[m].
+    """The least ratio that projected Adam meets over nets in a ball: f64[m].
 
     It is ``||grad f||^2 / f`` ("ratio"), or that divided by the coefficient ("slack").
     After every update each U_j, V_j and s_j of Frobenius norm above `norm` is scaled

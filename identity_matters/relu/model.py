@@ -1,6 +1,4 @@
-"""The net ``h + V ReLU(U h + s)``: its risk on a sample, its norm, random weights,
-descent.
-"""
+"""The net ``h + V ReLU(U h + s)``: risk on a sample, norm, random weights, descent."""
 
 import functools
 from typing import NamedTuple
@@ -13,8 +11,9 @@ from identity_matters.array_types import Array
 
 
 class Blocks(NamedTuple):
-    """The weights of l residual blocks: U f64[l, k, d], V f64[l, d, k], s f64[l, k] or
-    None.
+    """The weights of l residual blocks.
+
+    U f64[l, k, d], V f64[l, d, k], s f64[l, k] or None.
     """
 
     U: Array
@@ -39,8 +38,9 @@ class Problem(NamedTuple):
 def forward(
     blocks: Blocks, problem: Problem, added: Array | None = None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """``(yhat f64[n, d_out], inputs of the blocks f64[l, n, d], pre-activations f64[l,
-    n, k])``.
+    """Predictions, and the inputs and pre-activations of all blocks.
+
+    Returns (yhat f64[n, d_out], inputs f64[l, n, d], pre-activations f64[l, n, k]).
 
     `added`, f64[l, n, d] or None, is added to the output of each block.
     """
@@ -62,8 +62,9 @@ def residuals(blocks: Blocks, problem: Problem) -> jax.Array:
 
 
 def linear_residuals(A: Array, problem: Problem) -> jax.Array:
-    """`residuals` of the linear residual net ``x -> (I + A_l) ... (I + A_1) x``; A
-    f64[l, d, d].
+    """`residuals` of the linear net ``x -> (I + A_l) ... (I + A_1) x``.
+
+    A is f64[l, d, d].
     """
     h = jnp.asarray(problem.x)
     for layer in A:
@@ -79,9 +80,7 @@ def risk(blocks: Blocks, problem: Problem) -> jax.Array:
 
 @jax.jit
 def risk_and_gradient(blocks: Blocks, problem: Problem) -> tuple[jax.Array, Blocks]:
-    """``(f, grad f)``: f64[] and a `Blocks`. Where a unit is at its kink, relu'(0) =
-    0.
-    """
+    """``(f, grad f)``: f64[] and a `Blocks`; relu'(0) = 0."""
     return jax.value_and_grad(risk)(blocks, problem)
 
 
@@ -91,8 +90,9 @@ def squared_norm(blocks: Blocks) -> jax.Array:
 
 
 def max_norm(blocks: Blocks) -> np.ndarray:
-    """``|||theta|||``, the largest of ``||U_j||, ||V_j||, ||s_j||``: f64[], f64[m] for
-    m nets.
+    """``|||theta|||``, the largest of ``||U_j||, ||V_j||, ||s_j||``.
+
+    f64[] for one net, f64[m] for m nets.
     """
     matrices = [np.asarray(blocks.U), np.asarray(blocks.V)]
     norms = [
@@ -111,9 +111,7 @@ def random_blocks(
     dimension: int,
     bias: bool,
 ) -> Blocks:
-    """Gaussian weights of m nets, stacked; every U_j, V_j and s_j of net i has norm
-    norms[i].
-    """
+    """Gaussian weights of m nets, stacked; all parts of net i have norm norms[i]."""
     U = random_layers(rng, norms, depth, width, dimension)
     V = random_layers(rng, norms, depth, dimension, width)
     return Blocks(
@@ -124,8 +122,9 @@ def random_blocks(
 def random_layers(
     rng: np.random.Generator, norms: np.ndarray, depth: int, rows: int, columns: int
 ) -> np.ndarray:
-    """Gaussian matrices scaled to the spectral norms, f64[m]: f64[m, depth, rows,
-    columns].
+    """Gaussian matrices scaled to the spectral norms, f64[m].
+
+    Returns f64[m, depth, rows, columns].
     """
     matrices = rng.standard_normal((len(norms), depth, rows, columns))
     lengths = np.linalg.norm(matrices, 2, axis=(-2, -1), keepdims=True)
@@ -141,8 +140,9 @@ def gradient_descent(
     records: int,
     updates_per_record: int,
 ) -> tuple[Blocks, dict[str, jax.Array]]:
-    """``records * updates_per_record`` times ``theta <- theta - learning_rate grad
-    f(theta)``.
+    """Repeats ``theta <- theta - learning_rate grad f(theta)``, recording the risk.
+
+    There are ``records * updates_per_record`` updates.
 
     `blocks` and `problem` have a leading axis of m starts, each with its own sample.
     Returns the last weights and "curve" f64[m, records + 1], the risk at the start and

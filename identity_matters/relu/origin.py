@@ -28,8 +28,9 @@ def unit_inputs(problem: Problem, bias: bool) -> np.ndarray:
 
 
 def errors(problem: Problem) -> np.ndarray:
-    """``e_i = y_i - B A x_i``, errors at the origin: f64[n, d_out], leading axes are
-    kept.
+    """``e_i = y_i - B A x_i``, errors at the origin: f64[n, d_out].
+
+    Leading axes are kept.
     """
     linear = np.asarray(problem.B) @ np.asarray(problem.A)
     return np.asarray(problem.y) - np.asarray(problem.x) @ np.swapaxes(linear, -1, -2)
@@ -41,8 +42,9 @@ def risk_at_origin(problem: Problem) -> np.ndarray:
 
 
 def error_correlation(W: ArrayLike, problem: Problem) -> np.ndarray:
-    """``m(w)`` for the rows of W: f64[k, d + 1] (biases last) or f64[k, d] -> f64[k,
-    d].
+    """``m(w)`` for the rows of W: f64[k, d].
+
+    W is f64[k, d + 1], biases last, or f64[k, d].
     """
     W = np.asarray(W)
     z = unit_inputs(problem, bias=W.shape[1] > problem.A.shape[0])
@@ -51,9 +53,7 @@ def error_correlation(W: ArrayLike, problem: Problem) -> np.ndarray:
 
 
 def unit_weights(blocks: Blocks) -> np.ndarray:
-    """The rows w of all blocks: f64[l k, d + 1] with biases (last), f64[l k, d]
-    without.
-    """
+    """The rows w of all blocks: f64[l k, d + 1] with biases last, or f64[l k, d]."""
     U = np.asarray(blocks.U)
     rows = (
         U
@@ -72,8 +72,9 @@ def second_order_form(blocks: Blocks, problem: Problem) -> float:
 def escape_curvature(
     problem: Problem, bias: bool, rng: np.random.Generator, starts: int
 ) -> tuple[float, np.ndarray]:
-    """A lower bound on ``kappa = max_{||w|| = 1} ||m(w)||`` (N2) and its w, f64[d + 1]
-    or f64[d].
+    """A lower bound on ``kappa = max_{||w|| = 1} ||m(w)||`` (N2), and its w.
+
+    w is f64[d + 1] with biases, else f64[d].
 
     On the cone of one activation pattern m is linear, so power iteration ``w <- M^T M
     w`` with the pattern's own M climbs inside a cone.
@@ -98,8 +99,7 @@ def escape_curvature(
 
 
 def escape_direction(w: ArrayLike, problem: Problem, depth: int, width: int) -> Blocks:
-    """The unit vector theta with ``q(theta) = -||m(w)||`` that uses one unit of the
-    first block.
+    """The unit theta with ``q(theta) = -||m(w)||``, in one unit of the first block.
 
     w, a unit vector, f64[d + 1] with a bias (last) or f64[d], has ``m(w) != 0``, else a
     ValueError.
@@ -119,8 +119,6 @@ def escape_direction(w: ArrayLike, problem: Problem, depth: int, width: int) -> 
 
 
 def largest_autodiff_hessian_entry(zero: Blocks, problem: Problem) -> float:
-    """The largest |entry| of what `jax.hessian` reports at zero weights: 0, although q
-    is not.
-    """
+    """The largest |entry| that `jax.hessian` gives at zero: 0, although q is not."""
     hessian = jax.jit(jax.hessian(model.risk))(zero, problem)
     return float(max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(hessian)))

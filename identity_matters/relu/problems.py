@@ -48,17 +48,16 @@ class Setting:
 def paired_inputs(
     rng: np.random.Generator, count: int, pairs: int, width: int
 ) -> np.ndarray:
-    """Samples of x and -x, x Gaussian with mean square length 1: f64[count, 2 pairs,
-    width].
+    """Samples of x and -x: f64[count, 2 pairs, width].
+
+    x is Gaussian with mean square length 1.
     """
     half = rng.standard_normal((count, pairs, width))
     return np.concatenate([half, -half], axis=1) / np.sqrt(width)
 
 
 def _isometries(rng, count: int, rows: int, columns: int) -> np.ndarray:
-    """Random f64[count, rows, columns] with orthonormal columns; the identity if it is
-    square.
-    """
+    """Random f64[count, rows, columns], orthonormal columns; I if square."""
     if rows == columns:
         return np.broadcast_to(np.eye(rows), (count, rows, rows)).copy()
     return random_matrices.orthogonal(rng, (count,), rows, columns)
@@ -67,8 +66,9 @@ def _isometries(rng, count: int, rows: int, columns: int) -> np.ndarray:
 def realizable(
     rng: np.random.Generator, count: int, setting: Setting
 ) -> tuple[Problem, Blocks]:
-    """`count` problems and their teachers, stacked; ArithmeticError if too few are
-    active.
+    """Problems and their teachers, stacked; ArithmeticError if few are active.
+
+    There are `count`.
     """
     kept: list[tuple] = []
     for _ in range(_DRAWS_AT_MOST):

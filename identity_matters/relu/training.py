@@ -1,5 +1,4 @@
-"""A condition at which gradient flow of one residual ReLU block converges to risk 0
-(N16).
+"""When gradient flow of one residual ReLU block converges to risk 0 (N16).
 
 It asks for features that are independent over the sample, as in `feature_bound`, and
 for a small initial error. How small depends on how much of the features lies along the
@@ -32,9 +31,7 @@ _RANK_ROUNDINGS = 64  # sigma is lowered by so many roundings of ||Phi||
 
 
 class Training(NamedTuple):
-    """What N16 promises for gradient flow ``theta' = -grad f`` from the start, for all
-    t >= 0.
-    """
+    """What N16 promises for gradient flow ``theta' = -grad f``, for all t >= 0."""
 
     rate: float  # f(t) <= f(0) exp(-rate t)
     output_travel: float  # ||V(t) - V(0)||_F is at most this
@@ -44,8 +41,7 @@ class Training(NamedTuple):
 
 
 def certify_training(blocks: Blocks, problem: Problem) -> Training | None:
-    """Whether gradient flow from `blocks` provably stays in the unit ball and reaches f
-    = 0.
+    """Whether flow from `blocks` provably stays in the unit ball and reaches f = 0.
 
     Of the values of a at which the condition of N16 holds, the least counts: the
     fastest rate.
@@ -63,8 +59,7 @@ def certify_training(blocks: Blocks, problem: Problem) -> Training | None:
 
 
 def largest_certified_size(blocks: Blocks, problem: Problem) -> float:
-    """By how much the errors at the start may be multiplied, at most, to be certified;
-    0 if never.
+    """The most that errors at the start may be multiplied by; 0 if never certified.
 
     Arguments and errors are those of `certify_training`. The result is found by
     bisection, and is certified itself.
@@ -144,9 +139,7 @@ def _measure(blocks: Blocks, problem: Problem) -> _Start | None:
 
 
 def _promise(start: _Start) -> Training | None:
-    """The promise for the least value of a at which (i) or (ii) of N16 holds, or
-    None.
-    """
+    """The promise for the least a at which (i) or (ii) of N16 holds, or None."""
     kept = (1 - _SHARES) * start.beta * start.sigma
     lost = _SHARES * start.sigma
     by_error = _travel_by_error(start, kept)
@@ -171,17 +164,16 @@ def _promise(start: _Start) -> Training | None:
 
 
 class _Travel(NamedTuple):
-    """Bounds on ``||V(t) - V(0)||_F`` and ``||W(t) - W(0)||_F`` for each share,
-    f64[shares].
-    """
+    """Bounds on ``||V(t) - V(0)||_F`` and ``||W(t) - W(0)||_F``, f64[shares]."""
 
     output: np.ndarray
     input: np.ndarray
 
 
 def _travel_by_error(start: _Start, kept: np.ndarray) -> _Travel:
-    """(ii) of N16: the risk falls at least as fast as `kept` = (1 - a) beta sigma makes
-    it.
+    """(ii) of N16: the risk falls at least as fast as `kept` makes it.
+
+    kept = (1 - a) beta sigma.
     """
     output = start.e / kept
     area = start.output_norm * start.e + start.e * output / 2
@@ -189,9 +181,7 @@ def _travel_by_error(start: _Start, kept: np.ndarray) -> _Travel:
 
 
 def _travel_by_features(start: _Start, kept: np.ndarray, lost: np.ndarray) -> _Travel:
-    """(i) of N16: V stays near the point where the features at the start would bring
-    it.
-    """
+    """(i) of N16: V stays near where the features at the start would bring it."""
     if start.nu == 0:
         return _Travel(np.zeros_like(kept), np.zeros_like(kept))
     eta = start.b * lost / kept * (1 + start.output_norm / start.nu)
@@ -207,8 +197,7 @@ def _travel_by_features(start: _Start, kept: np.ndarray, lost: np.ndarray) -> _T
 def flow(
     blocks: Blocks, problem: Problem, time: Array, *, steps: int
 ) -> tuple[Blocks, dict[str, jax.Array]]:
-    """Gradient flow of each of m nets for `time`, f64[m], by steps of classical
-    Runge-Kutta.
+    """Gradient flow of m nets for `time`, f64[m], by classical Runge-Kutta steps.
 
     `blocks` and `problem` have a leading axis of m. Returns the last weights and
     curves, at the start and after each step, f64[m, steps + 1]: "risk", and
