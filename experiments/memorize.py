@@ -25,7 +25,7 @@ from experiments.parts import memorize as measures
 from experiments.run import shared
 from identity_matters.checks import check_whole
 from identity_matters.images import datasets
-from identity_matters.memorize import construct, few_numbers
+from identity_matters.memorize import construct, hashing
 
 _ALSO_BUILT = (
     "constructed",
@@ -224,7 +224,7 @@ def trials(*, variant: str, **groups) -> list[dict]:
             trial["num_classes"] = source.num_classes
         if "least_hash_chance" in trial:
             size = trial["num_classes"], trial["word_bits"], trial["width"]
-            trial["group_points"] = few_numbers.largest_group(
+            trial["group_points"] = hashing.largest_group(
                 *size, trial["least_hash_chance"]
             )
     return listed
@@ -262,7 +262,7 @@ def build(**trial) -> dict:
         shared.require_between(0, high, **{name: trial.get(name, high / 2)})
     if trial["kind"] == "few_numbers":
         options = measures.few_numbers_options(trial)
-        few_numbers.check_group(num_classes=trial["num_classes"], **options)
+        hashing.check_group(num_classes=trial["num_classes"], **options)
     if trial["kind"] == "sgd" and trial["steps"] % trial["steps_per_evaluation"]:
         raise ValueError(f"steps_per_evaluation must divide steps, {trial['steps']}")
     return trial

@@ -17,7 +17,7 @@ from identity_matters.memorize import memorize_by_retrieval, retrieval
 from identity_matters.memorize.machine import Block, Repeated, Sweep
 
 
-def _blocks(part):
+def blocks(part):
     """U, V and s of all blocks of a part, one after the other, as NumPy arrays."""
     if isinstance(part, Block):
         yield tuple(map(np.asarray, part))
@@ -31,7 +31,7 @@ def _blocks(part):
         assert isinstance(part, Repeated)
         for _ in range(int(part.repeats)):
             for inner in part.parts:
-                yield from _blocks(inner)
+                yield from blocks(inner)
 
 
 def run_in_float64(network, x: np.ndarray, columns: int = 4096) -> np.ndarray:
@@ -46,7 +46,7 @@ def run_in_float64(network, x: np.ndarray, columns: int = 4096) -> np.ndarray:
             x[start : start + columns].astype(np.float64) @ a[0] + network.start
         )
         batches.append(h)
-    for U, V, s in _blocks(network.passes):
+    for U, V, s in blocks(network.passes):
         batches = [h + V @ np.maximum(U @ h + s[:, None], 0) for h in batches]
     outputs = [
         output_V @ np.maximum(output_U @ h + output_s[:, None], 0) for h in batches
@@ -54,7 +54,7 @@ def run_in_float64(network, x: np.ndarray, columns: int = 4096) -> np.ndarray:
     return np.concatenate(outputs, axis=1).T
 
 
-def _whole(array) -> np.ndarray:
+def whole(array) -> np.ndarray:
     """The same whole numbers as Python's integers; fails if one is not whole."""
     array = np.asarray(array)
     assert (array == np.rint(array)).all()
@@ -78,15 +78,15 @@ def run_exactly(network, x: np.ndarray) -> tuple[np.ndarray, int]:
         largest = max(largest, sums[0].max(), sums[1].max())
         return sums[0] - sums[1]
 
-    a = _whole(network.input_map)
+    a = whole(network.input_map)
     h = np.zeros((retrieval.WIDTH, len(x)), object)
-    h[:1] = product(a, _whole(x).T, _whole(network.start)[None, None] + 0 * h[:1])
+    h[:1] = product(a, whole(x).T, whole(network.start)[None, None] + 0 * h[:1])
     zero = np.zeros((1, 1), object)
-    for U, V, s in _blocks(network.passes):
-        U, V, s = _whole(U), _whole(V), _whole(s)
+    for U, V, s in blocks(network.passes):
+        U, V, s = whole(U), whole(V), whole(s)
         h = h + product(V, np.maximum(product(U, h, s[:, None]), 0), zero)
         largest = max(largest, abs(h).max())
-    U, V, s = map(_whole, network.output)
+    U, V, s = map(whole, network.output)
     return product(V, np.maximum(product(U, h, s[:, None]), 0), zero).T, largest
 
 

@@ -18,6 +18,7 @@ from identity_matters.memorize import (
     few_numbers,
     network,
     retrieval,
+    whole_numbers,
 )
 from identity_matters.memorize.certificate import PrecisionError
 from identity_matters.memorize.examples import ConflictingLabelsError
@@ -191,8 +192,12 @@ def _measure_few_numbers(key, trial):
         )
     except _REFUSALS as error:
         return {"refused": str(error)}
-    groups = built.thresholds, built.word_jumps, built.constant_jumps
-    bits = trial.get("word_bits", few_numbers.EXACT_BITS)
+    groups = (
+        built.thresholds,
+        built.word_increments,
+        built.constant_increments,
+    )
+    bits = trial.get("word_bits", whole_numbers.EXACT_BITS)
     return {
         **measured,
         "numbers": flops.count_parameters(built),
@@ -230,7 +235,7 @@ def _measure_retrieval(key, trial):
         "largest_integer": certificate.largest_integer,
         # A word has a sign besides its 53 bits.
         "counting_lower_bound": network.counting_lower_bound(
-            len(x), num_classes, few_numbers.EXACT_BITS + 1
+            len(x), num_classes, whole_numbers.EXACT_BITS + 1
         ),
     }
 

@@ -14,9 +14,12 @@ docs/theory/memorize.md.
   data.
 * `certificate`: the margins, and a proved bound on what rounding does to them.
 * `examples`: checks of the examples, the key, the precision and the memory.
-* `few_numbers`: fewer parameters than examples, as one number holds several labels.
+* `few_numbers`: fewer parameters than examples, as one number holds several labels;
+  `hashing` finds their places in it.
 * `retrieval`: fewer still, near what counting allows; `peeling` fills its table of
-  digits, and `machine` says how blocks compute with whole numbers.
+  digits.
+* `machine`: how blocks compute with whole numbers, as both of these do;
+  `whole_numbers`: what else they share.
 
 Import the names below from here, and everything else from its module.
 """

@@ -17,7 +17,13 @@ from identity_matters.memorize.network import apply_block
 
 
 class Unit(NamedTuple):
-    """``relu(sum of weight * register + bias)``, added, weighted, to registers."""
+    """``relu(sum of weight * register + bias)``, added, weighted, to registers.
+
+    Attributes:
+      reads: the weight of each register that is read.
+      bias: a constant.
+      writes: the weight with which the output is added to each register.
+    """
 
     reads: Mapping[int, int]
     bias: int
@@ -25,11 +31,11 @@ class Unit(NamedTuple):
 
 
 class Block(NamedTuple):
-    """``h + V relu(U h + s)``: U, V f64[k, k] and s f64[k]."""
+    """``h + V relu(U h + s)``, or the last block of a network, without ``h +``."""
 
-    U: jax.Array
-    V: jax.Array
-    s: jax.Array
+    U: jax.Array  # f64[units, k]
+    V: jax.Array  # f64[k, units]
+    s: jax.Array  # f64[units]
 
 
 class Sweep(NamedTuple):
@@ -56,6 +62,19 @@ def clear(register: int) -> Unit:
     return Unit(reads={register: 1}, bias=0, writes={register: -1})
 
 
+def double(register: int) -> Unit:
+    """Doubles a register that is not negative."""
+    return Unit(reads={register: 1}, bias=0, writes={register: 1})
+
+
+def absolute_value(register: int, to: int) -> tuple[Unit, Unit]:
+    """Adds the absolute value of a register to the register `to`."""
+    return (
+        Unit(reads={register: 1}, bias=0, writes={to: 1}),
+        Unit(reads={register: -1}, bias=0, writes={to: 1}),
+    )
+
+
 def add_where(
     reads: Mapping[int, int],
     threshold: int,
@@ -65,9 +84,16 @@ def add_where(
 ) -> tuple[list[Unit], list[Unit]]:
     """The units of two blocks that add `writes` where `reads` reach `threshold`.
 
-    The first sets the register `scratch`, which must be 0, to a positive number where
-    it is. In the second relu(1 - scratch) is 0 there and 1 elsewhere, so the constants
-    that `always` adds are taken back elsewhere. Units in `also` join the second block.
+    The first sets the scratch register to a positive number where they do. In the
+    second relu(1 - scratch) is 0 there and 1 elsewhere, so the constants that `always`
+    adds are taken back elsewhere.
+
+    Args:
+      reads: the weights of the registers whose sum is compared.
+      threshold: the least sum at which `writes` is added.
+      writes: the constants to add to registers.
+      scratch: a register that is 0 before, and again after the two blocks.
+      also: units that join the second block, and act in any case.
     """
     measure = [Unit(reads=reads, bias=1 - threshold, writes={scratch: 1})]
     take_back = {register: -constant for register, constant in writes.items()}
@@ -82,13 +108,32 @@ def add_where(
 
 def block(width: int, units: Sequence[Unit]) -> Block:
     """The block of at most `width` units on `width` registers."""
-    U, V, s = np.zeros((width, width)), np.zeros((width, width)), np.zeros(width)
+    U = np.zeros((width, width))
+    V = np.zeros((width, width))
+    s = np.zeros(width)
     for index, unit in enumerate(units):
         s[index] = unit.bias
         for register, weight in unit.reads.items():
             U[index, register] = weight
         for register, weight in unit.writes.items():
             V[register, index] = weight
+    return Block(jnp.asarray(U), jnp.asarray(V), jnp.asarray(s))
+
+
+def one_hot(num_classes: int, width: int, label: int) -> Block:
+    """The last block: from the label y in register `label` to its one-hot vector.
+
+    Output j is relu(y - j + 1) - 2 relu(y - j) + relu(y - j - 1), which is 1 for y = j
+    and 0 for other integers; the r outputs share r + 2 units.
+    """
+    U = np.zeros((num_classes + 2, width))
+    U[:, label] = 1
+    s = -np.arange(-1.0, num_classes + 1)
+    V = (
+        np.eye(num_classes, num_classes + 2)
+        - 2 * np.eye(num_classes, num_classes + 2, k=1)
+        + np.eye(num_classes, num_classes + 2, k=2)
+    )
     return Block(jnp.asarray(U), jnp.asarray(V), jnp.asarray(s))
 
 
@@ -108,6 +153,8 @@ def run(h: jax.Array, part: Block | Sweep | Repeated) -> jax.Array:
 
 
 def _run_sweep(h: jax.Array, sweep: Sweep) -> jax.Array:
+    """The registers after the sweep's block, once for each of its numbers."""
+
     def step(h, number):
         V = sweep.block.V.at[:, 0].multiply(number)
         return apply_block(h, sweep.block.U, V, sweep.block.s), None

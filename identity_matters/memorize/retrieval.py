@@ -1,16 +1,16 @@
-"""Memorisation near the information floor: about d + 1.24 n / S numbers, each of S
-labels.
+"""Memorisation near the information floor: about d + 1.24 n / S numbers.
 
-Integer inputs are projected to a line, t = <a, x>, and t is hashed to three cells of a
-table of about 1.24 n digits in base r. The label is the sum of the three digits modulo
-r: `peeling` fills the table. S digits are packed into a word, and the words lie at
-equal intervals of the hash, so that nothing but the words themselves is stored for the
-points. The network has width 6, and three passes of the same 14 shared blocks:
+Each number holds S labels. Integer inputs are projected to a line, t = <a, x>, and t is
+hashed to three cells of a table of about 1.24 n digits in base r. The label is the sum
+of the three digits modulo r: `peeling` fills the table. S digits are packed into a
+word, and the words lie at equal intervals of the hash, so that nothing but the words
+themselves is stored for the points. The network has width 6, and three passes of the
+same 14 shared blocks:
 
-    hash     z <- 2^L (z mod M) mod M', a few times place    p <- floor(z / (lambda W)),
-    z <- z mod lambda W      which of S digits select   w <- word number floor(z /
-    lambda), of W             one block for each word extract  y <- y + digit p of w,
-    modulo r
+    hash     z <- 2^L (z mod M) mod M', a few times
+    place    p <- floor(z / (lambda W)), z <- z mod lambda W      which of S digits
+    select   w <- word number floor(z / lambda), of W             a block for each word
+    extract  y <- y + digit p of w, modulo r
 
 All numbers are integers, exact in float64. Proof, count and earlier work:
 docs/theory/memorize.md (E14, E15).
@@ -25,49 +25,55 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from identity_matters.array_types import Array
-from identity_matters.checks import plain_array
 from identity_matters.memorize import peeling
 from identity_matters.memorize.certificate import PrecisionError
-from identity_matters.memorize.construct import BATCH_EXAMPLES, WORKING_COPIES
 from identity_matters.memorize.examples import (
-    check_dtype,
     check_key,
-    check_memory,
-    distinct_examples,
     largest_entry,
     random_generator,
 )
-from identity_matters.memorize.few_numbers import EXACT_BITS, ExactCertificate
 from identity_matters.memorize.machine import (
     Block,
     Repeated,
     Sweep,
     Unit,
+    absolute_value,
     add_where,
     always,
     block,
     clear,
+    double,
+    one_hot,
     run,
 )
 from identity_matters.memorize.network import matmul, transform
+from identity_matters.memorize.whole_numbers import (
+    EXACT_BITS,
+    ExactCertificate,
+    check_numbers_fit,
+    distinct_projections,
+    exact_certificate,
+    whole_examples,
+)
 
 # The registers: the hash, the selected word, a digit that is counted, the scratch
 # register of conditions, the place of the digit in the word, and the label.
 HASH, WORD, DIGIT, SCRATCH, PLACE, LABEL = range(6)
 WIDTH = 6
+# A label is the sum of this many digits, each of which takes one pass.
 PASSES = 3
 # Rounds of the hash in each pass, and doublings in a round: with fewer, points at equal
 # distances would be spread too evenly, and no cell would lie in one edge alone.
 HASH_ROUNDS = 6
 DOUBLINGS = 20
-# The modulus M' has this many bits, which leaves room for 2 M'; M is a random share of
+# The modulus M' has this many bits, so that 2 M' is exact, too; M is a random share of
 # it.
 MODULUS_BITS = 51
 MODULUS_SHARE = 0.55, 0.85
 # t is below 2^49, and so below M.
 LINE_BITS = 49
-# Cells for each point: above the threshold of peeling, 1.222, with room for its
-# fluctuations. The table grows by a step after each failure.
+# Cells for each point: above the threshold of peeling, 1.222, by more than it
+# fluctuates. The table grows by a step after each failure.
 CELLS_PER_POINT = 1.23
 GROWTH = 1.004
 TABLE_DRAWS = 400
@@ -75,18 +81,24 @@ PROJECTION_DRAWS = 100
 
 
 class Retrieval(NamedTuple):
-    """The network of width 6 for inputs of d = d1 d2 entries; each number is an array
-    entry.
+    """The network of width 6 for inputs of d = d1 d2 entries.
 
-    A_0 is the row a = kron(rows, columns): with d1 = 1 any vector, with others d1 + d2
-    numbers.
+    Each number that it stores is an array entry. A_0 is the row a = kron(rows,
+    columns): with d1 = 1 any vector, with others d1 + d2 numbers.
+
+    Attributes:
+      rows: f64[d1].
+      columns: f64[d2].
+      start: f64[], added to <a, x>: makes t positive.
+      passes: the hash, the place, the selection and the extraction, three times.
+      output: the last block, from the label to its one-hot vector.
     """
 
-    rows: jax.Array  # f64[d1]
-    columns: jax.Array  # f64[d2]
-    start: jax.Array  # f64[], added to <a, x>: makes t positive
+    rows: jax.Array
+    columns: jax.Array
+    start: jax.Array
     passes: Repeated
-    output: tuple[jax.Array, jax.Array, jax.Array]  # U, V, s of the last block
+    output: Block
 
     @property
     def input_map(self) -> jax.Array:
@@ -105,9 +117,7 @@ def forward(network: Retrieval, x: Array) -> jax.Array:
 
 
 def stored_numbers(network: Retrieval) -> int:
-    """How many numbers the network stores: every entry of every array, zeros
-    included.
-    """
+    """How many numbers the network stores: all entries of all arrays, zeros, too."""
     return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(network))
 
 
@@ -121,9 +131,12 @@ class Layout(NamedTuple):
     """How the table lies in the words and in the range of the hash.
 
     Attributes:
-      base: r, or 2 if r = 1; digits: S, in a word; words: W.
+      base: of the digits, r, or 2 if r = 1.
+      digits: S, in a word.
+      words: W.
       interval: lambda, the length of the range of the hash of each cell.
-      small, large: M and M', the moduli of the hash.
+      small: M, the first modulus of the hash.
+      large: M', the second one.
     """
 
     base: int
@@ -135,17 +148,15 @@ class Layout(NamedTuple):
 
     @property
     def offset(self) -> int:
-        """What a word is less than the number with its digits: words have both
-        signs.
-        """
+        """A word is its digits less this: so it has both signs, and one bit more."""
         return self.base**self.digits // 2
 
 
 def digits_per_word(num_classes: int) -> int:
-    """S, how many labels a word of 53 bits and a sign holds, so that extraction is
-    exact.
+    """S, how many labels a word of 53 bits and a sign holds.
 
-    r^S / 2 and (r - 1) r^(S - 1) + 1 are at most 2^53.
+    It is the largest one for which extraction is exact: r^S / 2 and (r - 1) r^(S - 1)
+    + 1 are at most 2^53.
 
     >>> [digits_per_word(r) for r in (2, 10, 1000)]
     [53, 16, 5]
@@ -166,8 +177,9 @@ def memorize_by_retrieval(
     factored_input_map: bool = False,
     key: jax.Array | None = None,
 ) -> tuple[Retrieval, ExactCertificate]:
-    """A residual network of about d + 1.24 n / S numbers that maps ``x[i]`` to one-hot
-    ``y[i]``.
+    """A residual network of about d + 1.24 n / S numbers with one-hot outputs.
+
+    It maps ``x[i]`` to the one-hot vector of ``y[i]``.
 
     >>> x = np.arange(600).reshape(300, 2) ** 2
     >>> network, certificate = memorize_by_retrieval(x, np.arange(300) % 3)
@@ -175,9 +187,14 @@ def memorize_by_retrieval(
     ([0, 1, 2, 0, 1, 2], True)
 
     Args:
-      x: whole numbers [n, d] of any type; y, num_classes and key are as in `memorize`.
+      x: whole numbers [n, d] of any type.
+      y: integer[n], labels in 0 ... r - 1.
+      num_classes: r, or None for the largest label plus one.
       factored_input_map: take a = kron(b, c), which needs d1 + d2 instead of d = d1 d2
         numbers.
+      key: typed PRNG key; ``jax.random.key(0)`` if None.
+    Returns:
+      The network, and whether it computes without rounding.
     Raises:
       ValueError: bad input, too many classes for the memory, or no table was found.
       PrecisionError: a ValueError; inputs are so large that projections coincide below
@@ -185,65 +202,84 @@ def memorize_by_retrieval(
       TypeError: JAX has 64-bit types switched off.
     """
     key = check_key(key)
-    x = plain_array("x", x)
-    check_dtype(x, np.float64)
-    points, labels, r = distinct_examples(x, y, num_classes, np.float64)
-    if points.dtype.kind == "f" and not (points == np.rint(points)).all():
-        raise ValueError(
-            "x must hold whole numbers, as pixels are: multiply x and round"
-        )
-    numbers = (r + 2) * (r + WIDTH + 1) + points.shape[1] + len(points)
-    check_memory(
-        WORKING_COPIES * np.dtype(np.float64).itemsize * numbers,
-        f"a network of {numbers:.3g} numbers for {len(points)} inputs and {r} classes",
-    )
+    points, labels, r = whole_examples(x, y, num_classes)
+    _check_memory(points, r)
     rng = random_generator(key)
-    rows, columns, t, start, largest_sum = _project_to_line(
-        points, factored_input_map, rng
-    )
-    layout, table = _fill_table(t, labels, r, rng)
+    line = _project_to_line(points, factored_input_map, rng)
+    layout, table = _fill_table(line.t, labels, r, rng)
     network = Retrieval(
-        rows=jnp.asarray(rows),
-        columns=jnp.asarray(columns),
-        start=jnp.asarray(float(start)),
+        rows=jnp.asarray(line.rows),
+        columns=jnp.asarray(line.columns),
+        start=jnp.asarray(float(line.start)),
         passes=_passes(layout, _words(table, layout)),
-        output=_one_hot(r),
+        output=one_hot(r, WIDTH, LABEL),
     )
-    largest = max(largest_sum, _largest_integer(layout))
-    return network, ExactCertificate(largest, largest <= 2**EXACT_BITS)
+    largest = max(line.largest_sum, _largest_integer(layout))
+    return network, exact_certificate(largest)
 
 
-def _project_to_line(x: np.ndarray, factored: bool, rng: np.random.Generator) -> tuple:
-    """Integers b, f64[d1], and c, f64[d2], whose products tell the rows of x apart.
+def _check_memory(points: np.ndarray, num_classes: int) -> None:
+    """Raises ValueError unless the network for the points, [n, d], fits into memory."""
+    n, d = points.shape
+    # The last block has r + 2 units; it is the largest part if there are many classes.
+    output_numbers = (num_classes + 2) * (num_classes + WIDTH + 1)
+    check_numbers_fit(output_numbers + d + n, n, num_classes)
 
-    Returns (b, c, t i64[n] from 1 on, what was added to <a, x>, a bound on all partial
-    sums).
+
+# Step 1: project to a line.
+
+
+class _Line(NamedTuple):
+    """The inputs on a line: ``t_i = <kron(rows, columns), x_i> + start``.
+
+    Attributes:
+      rows: b, f64[d1], whole numbers.
+      columns: c, f64[d2], whole numbers.
+      start: a whole number.
+      t: i64[n], distinct, from 1 on.
+      largest_sum: a bound on the size of all partial sums.
     """
-    features = x.shape[1]
+
+    rows: np.ndarray
+    columns: np.ndarray
+    start: int
+    t: np.ndarray
+    largest_sum: int
+
+
+def _project_to_line(x: np.ndarray, factored: bool, rng: np.random.Generator) -> _Line:
+    """Random whole numbers b and c whose products tell the rows of x apart.
+
+    They are as small as possible. Raises PrecisionError if none are found.
+    """
+    n, features = x.shape
     largest = max(1, int(largest_entry(x)))
-    first = _largest_factor(features) if factored else 1
+    num_rows = _largest_factor(features) if factored else 1
     # Half of the range: t is moved by up to as much, to begin at 1.
     most_product = 2 ** (LINE_BITS - 1) // (largest * features)
-    most_entry = math.isqrt(most_product) if first > 1 else most_product
-    wanted = max(2, len(x) ** 2 // largest)
-    entry = min(most_entry, math.isqrt(wanted) + 1 if first > 1 else wanted)
+    # With n^2 values on the line, n points are often distinct.
+    product = max(2, n**2 // largest)
+    if num_rows > 1:
+        most_entry = math.isqrt(most_product)
+        entry = min(most_entry, math.isqrt(product) + 1)
+    else:
+        most_entry = most_product
+        entry = min(most_entry, product)
     for _ in range(PROJECTION_DRAWS if most_entry else 0):
-        rows = rng.integers(1, entry, first, endpoint=True) if first > 1 else np.ones(1)
-        columns = rng.integers(-entry, entry, features // first, endpoint=True)
+        rows = np.ones(1, np.int64)
+        if num_rows > 1:
+            rows = rng.integers(1, entry, num_rows, endpoint=True)
+        columns = rng.integers(-entry, entry, features // num_rows, endpoint=True)
         a = np.kron(rows, columns).astype(np.float64)
-        batches = np.split(x, range(BATCH_EXAMPLES, len(x), BATCH_EXAMPLES))
-        t = np.concatenate([batch.astype(np.float64) @ a for batch in batches]).astype(
-            np.int64
-        )
-        if len(np.unique(t)) == len(t):
+        t = distinct_projections(x, a)
+        if t is not None:
             start = 1 - int(t.min())
-            largest_sum = int(np.abs(a).sum()) * largest + abs(start)
-            return (
-                rows.astype(float),
-                columns.astype(float),
-                t + start,
-                start,
-                largest_sum,
+            return _Line(
+                rows=rows.astype(float),
+                columns=columns.astype(float),
+                start=start,
+                t=t + start,
+                largest_sum=int(np.abs(a).sum()) * largest + abs(start),
             )
         entry = min(most_entry, 2 * entry)
     raise PrecisionError(
@@ -261,22 +297,31 @@ def _largest_factor(number: int) -> int:
     return max(f for f in range(1, math.isqrt(number) + 1) if number % f == 0)
 
 
+# Step 2: fill a table of digits.
+
+
 def _fill_table(
     t: np.ndarray, labels: np.ndarray, r: int, rng: np.random.Generator
 ) -> tuple[Layout, np.ndarray]:
-    """A layout for the points t, i64[n], and a table, i64[W S], that gives their
-    labels.
+    """A layout for the points t, i64[n], and a table that gives their labels.
+
+    The table is i64[W S]. Raises ValueError if none is found.
     """
+    base = max(2, r)
     digits = digits_per_word(r)
     # At least a cell for each of the three digits of one point.
     cells = max(PASSES, math.ceil(CELLS_PER_POINT * len(t)))
     for _ in range(TABLE_DRAWS):
-        layout = _draw_layout(max(2, r), digits, -(-cells // digits), rng)
+        words = -(-cells // digits)
+        layout = _draw_layout(base, digits, words, rng)
+        table_size = words * digits
         edges = edge_cells(t, layout)
-        size = layout.words * layout.digits
-        rounds = peeling.peel(edges, size)
+        rounds = peeling.peel(edges, table_size)
         if rounds is not None:
-            return layout, peeling.fill(rounds, edges, labels, size, max(2, r))
+            table = peeling.fill(
+                rounds, edges, labels, table_size=table_size, modulus=base
+            )
+            return layout, table
         cells = max(cells + 1, math.ceil(GROWTH * cells))
     raise ValueError(
         f"no table found for {len(t)} points in {TABLE_DRAWS} draws: try another key"
@@ -311,7 +356,8 @@ def edge_cells(t: np.ndarray, layout: Layout) -> np.ndarray:
                 z = 2 * z
                 z = np.where(z >= layout.large, z - layout.large, z)
         place, z = np.divmod(z, layout.interval * layout.words)
-        columns.append(place * layout.words + z // layout.interval)
+        word = z // layout.interval
+        columns.append(place * layout.words + word)
     return np.stack(columns, axis=1)
 
 
@@ -336,37 +382,45 @@ def _largest_integer(layout: Layout) -> int:
     )
 
 
+# Step 3: assemble the passes.
+
+
 def _passes(layout: Layout, words: np.ndarray) -> Repeated:
     """The three passes, each of which adds one digit of the table to the label."""
-    parts = (_hash(layout), _place(layout), *_select(layout, words), *_extract(layout))
-    return Repeated(parts, PASSES)
+    parts = (
+        _hash(layout),
+        _place(layout),
+        *_select(layout, words),
+        *_extract(layout),
+    )
+    return Repeated(parts, repeats=PASSES)
 
 
 def _add_where(
     reads: dict, threshold: int, writes: dict, *also: Unit
 ) -> tuple[Block, Block]:
-    measure, act = add_where(reads, threshold, writes, SCRATCH, also)
+    """Two blocks that add `writes` where `reads` reach `threshold`; see `machine`."""
+    measure, act = add_where(reads, threshold, writes, scratch=SCRATCH, also=also)
     return block(WIDTH, measure), block(WIDTH, act)
 
 
 def _hash(layout: Layout) -> Repeated:
-    """z <- 2^L (z mod M) mod M', HASH_ROUNDS times: two blocks for z mod M, two for a
-    doubling.
+    """z <- 2^L (z mod M) mod M', HASH_ROUNDS times.
+
+    Two blocks take z mod M, and two more, L times, double z and take it mod M'.
     """
     fold = _add_where({HASH: 1}, layout.small, {HASH: -layout.small})
-    double = Unit(reads={HASH: 1}, bias=0, writes={HASH: 1})
-    doubling = _add_where({HASH: 2}, layout.large, {HASH: -layout.large}, double)
-    return Repeated((*fold, Repeated(doubling, DOUBLINGS)), HASH_ROUNDS)
+    doubling = _add_where({HASH: 2}, layout.large, {HASH: -layout.large}, double(HASH))
+    return Repeated(
+        parts=(*fold, Repeated(doubling, repeats=DOUBLINGS)), repeats=HASH_ROUNDS
+    )
 
 
 def _place(layout: Layout) -> Repeated:
-    """p <- floor(z / lambda W) and z <- z mod lambda W, by S - 1 conditional
-    subtractions.
-    """
+    """p <- floor(z / lambda W) and z <- z mod lambda W, by S - 1 subtractions."""
     length = layout.interval * layout.words
-    return Repeated(
-        _add_where({HASH: 1}, length, {HASH: -length, PLACE: 1}), layout.digits - 1
-    )
+    subtract = _add_where({HASH: 1}, length, {HASH: -length, PLACE: 1})
+    return Repeated(subtract, repeats=layout.digits - 1)
 
 
 def _select(layout: Layout, words: np.ndarray) -> tuple[Sweep, Block]:
@@ -387,10 +441,10 @@ def _select(layout: Layout, words: np.ndarray) -> tuple[Sweep, Block]:
             always({HASH: -layout.interval}),
         ],
     )
-    restore = block(
-        WIDTH, [clear(SCRATCH), always({HASH: layout.interval * (layout.words + 1)})]
-    )
-    return Sweep(template, jnp.asarray(np.append(0, words), float)), restore
+    swept = layout.interval * (layout.words + 1)
+    restore = block(WIDTH, [clear(SCRATCH), always({HASH: swept})])
+    numbers = np.append(0, words)
+    return Sweep(template, jnp.asarray(numbers, float)), restore
 
 
 def _extract(layout: Layout) -> tuple[Repeated, Block, Block]:
@@ -400,16 +454,11 @@ def _extract(layout: Layout) -> tuple[Repeated, Block, Block]:
     it is added to the label; p counts down, and what is left of the word is multiplied
     by the base.
     """
-    base, offset = layout.base, layout.offset
+    base = layout.base
+    offset = layout.offset
     top = base ** (layout.digits - 1)
     count = _add_where({WORD: 1}, top - offset, {WORD: -top, DIGIT: 1})
-    distance = block(
-        WIDTH,
-        [
-            Unit(reads={PLACE: 1}, bias=0, writes={SCRATCH: 1}),
-            Unit(reads={PLACE: -1}, bias=0, writes={SCRATCH: 1}),
-        ],
-    )
+    distance = block(WIDTH, absolute_value(PLACE, to=SCRATCH))
     # The digit is below the base, so that a place other than 0 leaves nothing of it.
     add_digit = block(
         WIDTH,
@@ -421,19 +470,11 @@ def _extract(layout: Layout) -> tuple[Repeated, Block, Block]:
             Unit(reads={WORD: 1}, bias=offset, writes={WORD: base - 1}),
         ],
     )
-    rounds = Repeated((Repeated(count, base - 1), distance, add_digit), layout.digits)
-    measure, act = add_where({LABEL: 1}, base, {LABEL: -base}, SCRATCH)
-    # The word is now -offset, and the place not positive.
+    rounds = Repeated(
+        parts=(Repeated(count, repeats=base - 1), distance, add_digit),
+        repeats=layout.digits,
+    )
+    measure, act = add_where({LABEL: 1}, base, {LABEL: -base}, scratch=SCRATCH)
+    # The word is now -offset, and the place not positive: both are set to 0.
     clean = [always({WORD: offset}), Unit(reads={PLACE: -1}, bias=0, writes={PLACE: 1})]
     return rounds, block(WIDTH, [*measure, *clean]), block(WIDTH, act)
-
-
-def _one_hot(r: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Output j is relu(y - j + 1) - 2 relu(y - j) + relu(y - j - 1), from r + 2 shared
-    units.
-    """
-    U = np.zeros((r + 2, WIDTH))
-    U[:, LABEL] = 1
-    V = np.eye(r, r + 2) - 2 * np.eye(r, r + 2, 1) + np.eye(r, r + 2, 2)
-    s = -np.arange(-1.0, r + 1)
-    return jnp.asarray(U), jnp.asarray(V), jnp.asarray(s)

@@ -8,8 +8,15 @@ import pytest
 
 from experiments.parts.memorize import distinct_whole_points
 from identity_matters.flops import count_parameters
-from identity_matters.memorize import few_numbers, memorize_with_few_numbers, verify
+from identity_matters.memorize import (
+    few_numbers,
+    hashing,
+    memorize_with_few_numbers,
+    verify,
+)
 from identity_matters.memorize.certificate import PrecisionError
+from tests import machine_in_numpy
+from tests.machine_in_numpy import whole
 
 
 def _problem(n, features, num_classes, largest=255, offset=0):
@@ -23,11 +30,6 @@ def _in_whole_numbers(network, x):
     it.
     """
     largest = 0
-
-    def whole(array):
-        array = np.asarray(array)
-        assert (array == np.rint(array)).all()
-        return np.vectorize(int, otypes="O")(array)
 
     def product(A, b, added):
         """A b + added; partial sums, in any order, lie between the sums of terms of one
@@ -53,24 +55,19 @@ def _in_whole_numbers(network, x):
     h[:1] = product(whole(network.input_map), whole(x).T, h[:1])
     U, V, s = map(whole, network.select)
     for threshold, word, constant in zip(
-        *map(whole, (network.thresholds, network.word_jumps, network.constant_jumps)),
+        *map(
+            whole,
+            (network.thresholds, network.word_increments, network.constant_increments),
+        ),
         strict=True,
     ):
         V[[few_numbers.WORD, *range(6, len(s))], 1] = word
         V[few_numbers.CONSTANT, 1] = constant
         h = block(h, U, V, np.concatenate([s[:1] - threshold, s[1:]]))
 
-    def run(h, part):
-        if isinstance(part, few_numbers.Repeated):
-            for own in part.parts * int(part.repeats):
-                h = run(h, own)
-            return h
-        for arrays in zip(*map(whole, part), strict=True):
-            h = block(h, *arrays)
-        return h
-
     for stage in network.stages:
-        h = run(h, stage)
+        for U, V, s in machine_in_numpy.blocks(stage):
+            h = block(h, whole(U), whole(V), whole(s))
     U, V, s = map(whole, network.output)
     return product(
         V, np.maximum(product(U, h, s[:, None]), 0), np.zeros((1, 1), object)
@@ -144,8 +141,10 @@ def test_a_changed_number_is_an_error():
     # point.
     moved = [errors(thresholds=network.thresholds.at[i].add(1)) for i in range(29)]
     assert set(moved) == {0, 1} and sum(moved) > 15
-    assert errors(word_jumps=network.word_jumps.at[5].add(10.0**14)) > 0
-    assert errors(constant_jumps=network.constant_jumps.at[5].add(1000003.0)) > 0
+    assert errors(word_increments=network.word_increments.at[5].add(10.0**14)) > 0
+    assert (
+        errors(constant_increments=network.constant_increments.at[5].add(1000003.0)) > 0
+    )
     assert errors(input_map=network.input_map.at[0, 0].add(1)) > 0
     for i, stage in enumerate(network.stages):
         once_less = stage._replace(repeats=stage.repeats - 1)
@@ -168,9 +167,9 @@ def test_equal_inputs_with_equal_labels_and_the_key():
 
 
 def test_words_hold_as_many_labels_as_fit():
-    assert [few_numbers.slots(r) for r in (1, 2, 10, 1000, 2**53)] == [53, 53, 15, 5, 1]
-    assert [few_numbers.slots(10, bits) for bits in (26, 27, 49, 50)] == [7, 8, 14, 15]
-    assert [few_numbers.places(10, 53, width) for width in (6, 8, 12)] == [15, 45, 63]
+    assert [hashing.slots(r) for r in (1, 2, 10, 1000, 2**53)] == [53, 53, 15, 5, 1]
+    assert [hashing.slots(10, bits) for bits in (26, 27, 49, 50)] == [7, 8, 14, 15]
+    assert [hashing.places(10, 53, width) for width in (6, 8, 12)] == [15, 45, 63]
 
 
 @pytest.mark.parametrize(
@@ -222,8 +221,8 @@ def test_bad_input_is_named(changes, error, message):
 
 
 def test_a_group_without_a_constant_is_refused(monkeypatch):
-    monkeypatch.setattr(few_numbers, "SEARCH_DRAWS", 1)
-    monkeypatch.setattr(few_numbers, "SEARCH_HASHES", 1)
+    monkeypatch.setattr(hashing, "SEARCH_DRAWS", 1)
+    monkeypatch.setattr(hashing, "SEARCH_HASHES", 1)
     x, y = _problem(60, 4, 10)
     with pytest.raises(ValueError, match="no hash constant found for"):
         memorize_with_few_numbers(x, y, 10, group_points=14)
