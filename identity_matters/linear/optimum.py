@@ -13,7 +13,7 @@ Everything is a maximum over the one variable q; nothing is searched in the spac
 layers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,8 +22,10 @@ import scipy.optimize
 
 from identity_matters.linear.target import NotApplicableError, Target, contained
 
-# Grid points in arcsin(q / g), and how close to the maximum the refinement comes.
-_GRID, _CLOSE = 1025, 1e-10
+# Grid points in arcsin(q / g), and how many of their peaks are refined.
+_GRID, _PEAKS = 1025, 4
+# First step of the search for a change of sign of the slope; it doubles from there.
+_FIRST_STEP = 1e-12
 # Entries of size s count as 0 up to this many d eps s, where R should be symmetric or
 # normal.
 _ROUNDINGS = 4
@@ -49,13 +51,15 @@ class Block(NamedTuple):
       basis: f64[d, k], orthonormal columns, k = 1 or 2.
       first: f64[k, k], the first layer A_1 in this basis.
       turn: radians; 0 for a line.
-      norm: ||first||.
+      norm: ||first||, which F15 proves to be `least`; computed from the layer.
+      least: the closed form of F15, below which no layers of this block get.
     """
 
     basis: np.ndarray
     first: np.ndarray
     turn: float
     norm: float
+    least: float
 
 
 def slowest_in_plane(theta: float, m: float, g: float, depth: int) -> Slowest:
@@ -75,17 +79,45 @@ def slowest_in_plane(theta: float, m: float, g: float, depth: int) -> Slowest:
         psi = np.arctan2(_across(q, g), np.cosh(q))
         return np.abs(np.expm1((m + q + 1j * (theta + psi)) / depth)), q, psi
 
-    # There may be several maxima, so a grid comes first.
+    def slope(u: float) -> float:
+        """A positive multiple of the derivative of the step's length: (1) of F15."""
+        _, q, psi = step(u)
+        turn = (theta + psi) / depth
+        longer = np.expm1((m + q) / depth) + 2 * np.sin(turn / 2) ** 2
+        return float(longer * _across(q, g) - np.sin(turn) * np.sinh(q))
+
+    # There may be several maxima, even of equal height.
     grid = np.linspace(-np.pi / 2, np.pi / 2, _GRID)
-    i = int(np.argmax(step(grid)[0]))
-    near = scipy.optimize.minimize_scalar(
-        lambda u: -step(u)[0],
-        bounds=(grid[max(i - 1, 0)], grid[min(i + 1, _GRID - 1)]),
-        method="bounded",
-        options={"xatol": _CLOSE},
-    )
-    norm, q, psi = max(step(grid[i]), step(near.x), key=lambda found: found[0])
+    refined = [_top(slope, grid[i]) for i in _peaks(step(grid)[0])]
+    norm, q, psi = max(map(step, refined), key=lambda found: found[0])
     return Slowest(float(norm), float(q), float(psi))
+
+
+def _peaks(values: np.ndarray) -> np.ndarray:
+    """Where the highest local maxima of `values` are, ends included: i64[<= _PEAKS]."""
+    padded = np.concatenate([[-np.inf], values, [-np.inf]])
+    is_peak = (values >= padded[:-2]) & (values >= padded[2:])
+    where = np.flatnonzero(is_peak)
+    return where[np.argsort(-values[where], kind="stable")[:_PEAKS]]
+
+
+def _top(slope: Callable[[float], float], near: float) -> float:
+    """The maximum uphill of `near`, |u| <= pi / 2: a zero of the slope, or an end.
+
+    By its height it could be found to half of the digits only. That is enough for M,
+    but not for the layers: where F15 has two maxima of equal height, their norm exceeds
+    M by as much as the slope differs from 0.
+    """
+    uphill = np.sign(slope(near))
+    step, inside = uphill * _FIRST_STEP, near
+    while uphill != 0:
+        beyond = float(np.clip(inside + step, -np.pi / 2, np.pi / 2))
+        if beyond == inside:
+            return inside
+        if np.sign(slope(beyond)) != uphill:
+            return float(scipy.optimize.brentq(slope, inside, beyond, xtol=1e-18))
+        step, inside = 2 * step, beyond
+    return near
 
 
 def _across(q: float | np.ndarray, g: float) -> np.ndarray:
@@ -124,8 +156,8 @@ def optimal_blocks(target: Target, depth: int) -> list[Block]:
         planes, lines = _invariant_spaces(R)
     negative = [(value, vector) for value, vector in lines if R.shift + value < 0]
     positive = [(value, vector) for value, vector in lines if R.shift + value > 0]
-    if len(negative) % 2:
-        raise NotApplicableError("rounding made the number of negative eigenvalues odd")
+    if len(negative) % 2 or len(negative) + len(positive) < len(lines):
+        raise NotApplicableError("rounding made an eigenvalue 0, or changed its sign")
     # Only far from the identity, where shift is 0, are there negative eigenvalues.
     _refuse_discs([plane for plane, _ in planes], [value for value, _ in negative])
     blocks = [_line(value, R.shift, vector, depth) for value, vector in positive]
@@ -188,7 +220,13 @@ def _line(value: float, shift: float, vector: np.ndarray, depth: int) -> Block:
     """The layers ``lambda^{1/l} - 1`` of an eigenvalue lambda = shift + value > 0."""
     log = np.log1p(value) if shift else np.log(value)
     layer = float(np.expm1(log / depth))
-    return Block(vector[:, None], np.array([[layer]]), 0.0, abs(layer))
+    return Block(
+        basis=vector[:, None],
+        first=np.array([[layer]]),
+        turn=0.0,
+        norm=abs(layer),
+        least=abs(layer),
+    )
 
 
 class _Polar(NamedTuple):
@@ -229,11 +267,17 @@ def _plane(R: _Shifted, columns: np.ndarray, depth: int) -> Block:
     if theta < 0:
         # A turn to the right is one to the left in the mirrored plane.
         columns, theta, axis = columns * [1, -1], -theta, -axis
-    _, q, psi = slowest_in_plane(theta, m, g, depth)
+    least, q, psi = slowest_in_plane(theta, m, g, depth)
     if psi == 0 and theta == 0:
         # The slowest vector is not turned: R = P, whose root is a pure stretch.
         layer = np.diag(np.expm1(np.array([m + g, m - g]) / depth))
-        return Block(columns @ _turn(axis), layer, 0.0, float(np.abs(layer).max()))
+        return Block(
+            basis=columns @ _turn(axis),
+            first=layer,
+            turn=0.0,
+            norm=float(np.abs(layer).max()),
+            least=least,
+        )
     # The unit vector x that P stretches by e^{m+q} and turns by psi to the left.
     along, across = (
         np.exp(-g) * np.sinh(max(g + q, 0)),
@@ -247,7 +291,13 @@ def _plane(R: _Shifted, columns: np.ndarray, depth: int) -> Block:
     z = np.expm1((m + q) / depth + 1j * turn)
     v = k * np.exp(1j * turn) + 1j * np.expm1((m - q) / depth + 1j * turn)
     layer = np.array([[z.real, v.real], [z.imag, v.imag]])
-    return Block(columns @ frame, layer, turn, float(np.linalg.norm(layer, 2)))
+    return Block(
+        basis=columns @ frame,
+        first=layer,
+        turn=turn,
+        norm=float(np.linalg.norm(layer, 2)),
+        least=least,
+    )
 
 
 def _turn(angle: float) -> np.ndarray:
@@ -272,13 +322,13 @@ def layers_of_blocks(blocks: Sequence[Block], depth: int) -> np.ndarray:
 
 
 def known_optimum(target: Target, depth: int) -> float | None:
-    """``min(1, M)`` of (F15), below every factorization; None if it is not known.
+    """``min(1, M)`` of (F15), for depth at least 2; None if it is not known.
 
-    For depth at least 2. Where it is below 1, it is the least |||A|||, and `factorize`
-    attains it.
+    No factorization has a smaller |||A|||. Where it is below 1, `factorize` attains it:
+    M is the closed form, computed without layers.
     """
     try:
         blocks = optimal_blocks(target, depth)
     except NotApplicableError:
         return None
-    return min(1.0, max(block.norm for block in blocks))
+    return min(1.0, max(block.least for block in blocks))

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import scipy.linalg
+import scipy.optimize
 
 from identity_matters import random_matrices
 from identity_matters.linear import optimum, shortest_path
@@ -73,6 +74,47 @@ def test_layers_in_the_plane_have_the_norm_of_the_slowest_vector(theta, g):
             assert relative_product_error(A, R) < 1e-13 * math.exp(g)
             expected = longest_step(R, depth)
             np.testing.assert_allclose(norms(A), expected, rtol=1e-9, atol=1e-14)
+
+
+def two_slowest(theta, g, depth):
+    """The m at which +q and -q have maxima of equal height: M_l is reached twice."""
+
+    def height(m, sign):
+        q = sign * g * np.sin(np.linspace(0, np.pi / 2, 200_001))
+        psi = np.arccos(np.minimum(np.cosh(q) / np.cosh(g), 1))
+        return np.abs(np.expm1((m + q + 1j * (theta + psi)) / depth)).max()
+
+    return scipy.optimize.brentq(lambda m: height(m, 1) - height(m, -1), -3, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("theta", "g", "depth"),
+    [(3.0, 4.0, 9), (math.pi, 4.0, 9), (3.0, 2.0, 12), (0.0, 1.0, 4)],
+)
+def test_two_vectors_may_be_the_slowest(theta, g, depth):
+    """There |s| = 1 in F15: a slope that is not quite 0 would lengthen the layers."""
+    m = two_slowest(theta, g, depth)
+    target = check_target(turn(theta) @ np.diag(np.exp([m + g, m - g])))
+    known = optimum.known_optimum(target, depth)
+    assert known < 1
+    assert known == pytest.approx(longest_step(target.R, depth), rel=1e-12)
+    A = optimum.layers_of_blocks(optimum.optimal_blocks(target, depth), depth)
+    np.testing.assert_allclose(norms(A), known, rtol=1e-11)
+
+
+def test_the_optimum_is_not_read_off_the_layers(monkeypatch):
+    """Layers for a vector that is not the slowest are too long, and this is seen."""
+    target, right = check_target(np.diag([-2.0, -0.5])), optimum.slowest_in_plane
+
+    def wrong_vector(theta, m, g, depth):
+        slowest = right(theta, m, g, depth)
+        q = slowest.q + 0.3 * g
+        return slowest._replace(q=q, psi=math.acos(math.cosh(q) / math.cosh(g)))
+
+    monkeypatch.setattr(optimum, "slowest_in_plane", wrong_vector)
+    A = optimum.layers_of_blocks(optimum.optimal_blocks(target, 8), 8)
+    assert relative_product_error(A, target.R) < 1e-13
+    assert norms(A).max() > 1.0001 * optimum.known_optimum(target, 8)
 
 
 def random_targets(rng, count):
