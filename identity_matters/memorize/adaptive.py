@@ -8,6 +8,7 @@ docs/theory/memorize.md (E6 to E8).
 """
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +17,8 @@ from numpy.typing import DTypeLike
 
 from identity_matters.memorize.network import Plan, gamma, in_blocks, matmul, round_to
 
-# Least ratio of the smallest to the largest distance from c: surrogate labels need
-# room.
+# Least ratio of the smallest to the largest distance from c: surrogate labels must fit
+# between c and the points.
 CLEARANCE = 1 / 3
 SURROGATE_RADIUS = 1 / 2
 # Where a threshold lies in its gap: low, so that the unit's own activation, a divisor,
@@ -40,10 +41,11 @@ LEAST_VARIANCE_RATIO = 1e-4
 
 def whitening(h: np.ndarray) -> np.ndarray:
     """W, f64[k, k]: ``h W^T`` has principal components of variance about 1."""
-    variance, axes = np.linalg.eigh(
-        np.cov(h, rowvar=False, bias=True).reshape(2 * h.shape[1:])
-    )
-    variance, axes = variance[::-1], axes[:, ::-1]
+    width = h.shape[1]
+    covariance = np.cov(h, rowvar=False, bias=True).reshape(width, width)
+    variance, axes = np.linalg.eigh(covariance)
+    variance = variance[::-1]
+    axes = axes[:, ::-1]
     # A single point has no variance; its size then sets the scale, or 1 if that is 0.
     largest = variance[0] or np.mean(h**2) or 1.0
     return (axes / np.sqrt(np.maximum(variance, LEAST_VARIANCE_RATIO * largest))).T
@@ -97,14 +99,16 @@ def fill_blocks(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
     queue = np.argsort(-squared_norms, kind="stable")
     if width == 1:
         return queue
-    order, waiting = [], queue[:0]
+    order = []
+    waiting = queue[:0]
     while len(queue) or len(waiting):
-        new = CANDIDATE_WIDTHS * width - len(waiting)
-        candidates, queue = np.concatenate([waiting, queue[:new]]), queue[new:]
-        own = z[candidates]
+        vacancies = CANDIDATE_WIDTHS * width - len(waiting)
+        candidates = np.concatenate([waiting, queue[:vacancies]])
+        queue = queue[vacancies:]
+        points = z[candidates]
         limit = (1 - tolerance) * squared_norms[candidates]
         # All farther candidates are still in place, whether they are taken now or wait.
-        disturbs = np.tril(own @ own.T >= limit[:, None], -1).any(axis=1)
+        disturbs = np.tril(points @ points.T >= limit[:, None], -1).any(axis=1)
         # Points that disturb none come first. Solving for V undoes what the others
         # disturb.
         taken = np.sort(np.argsort(disturbs, kind="stable")[:width])
@@ -114,16 +118,21 @@ def fill_blocks(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
 
 
 @functools.partial(jax.jit, static_argnames="width")
-def _largest_products_of_tile(tiles, row, width):
-    """Largest inner product, or 0, of a tile's points with those of later blocks."""
-    own = tiles[row]
-    block = jnp.arange(len(own)) // width
-    products = matmul(own, own.T)  # symmetric: rows are the other points
-    largest = jnp.max(jnp.where(block[:, None] > block[None, :], products, 0), axis=0)
+def _largest_products_of_tile(tiles: jax.Array, row: int, width: int) -> jax.Array:
+    """Largest inner product, or 0, of a tile's points with those of later blocks.
+
+    `tiles` is f[tiles, points, k], of whole blocks of `width`; returns f[points] for
+    tile number `row`.
+    """
+    tile = tiles[row]
+    block = jnp.arange(len(tile)) // width
+    products = matmul(tile, tile.T)  # symmetric: rows are the other points
+    is_later = block[:, None] > block[None, :]
+    largest = jnp.max(jnp.where(is_later, products, 0), axis=0)
 
     def visit(i, largest):
         # A maximum over rows vectorises on CPU; one over columns is slower.
-        return jnp.maximum(largest, jnp.max(matmul(tiles[i], own.T), axis=0))
+        return jnp.maximum(largest, jnp.max(matmul(tiles[i], tile.T), axis=0))
 
     return jax.lax.fori_loop(row + 1, len(tiles), visit, largest)
 
@@ -155,6 +164,24 @@ def same_block_products(z: np.ndarray, width: int, tolerance: float) -> np.ndarr
     return np.where(excluded, -np.inf, products).max(2).reshape(-1)[: len(z)]
 
 
+class Units(NamedTuple):
+    """The units of n points, and their margins: see `Plan`.
+
+    Attributes:
+      U: f64[n, k].
+      s: f64[n].
+      point_margin: f64[n].
+      surrogate_margin: f64[n].
+      search_error: f64[n].
+    """
+
+    U: np.ndarray
+    s: np.ndarray
+    point_margin: np.ndarray
+    surrogate_margin: np.ndarray
+    search_error: np.ndarray
+
+
 def place_units(
     h: np.ndarray,
     viewpoint: np.ndarray,
@@ -163,8 +190,19 @@ def place_units(
     tile_points: int,
     tolerance: float,
     dtype: DTypeLike,
-) -> tuple[np.ndarray, ...]:
-    """The units of the points h, f64[n, k], and their margins."""
+) -> Units:
+    """The units of the points h, and their margins.
+
+    Args:
+      h: f64[n, k], in the order in which they are moved.
+      viewpoint: f64[k], c.
+      surrogates: f64[r, k], which the units leave alone.
+      width: of a block, as `order` fills it.
+      tile_points: memory of the search is O(tile_points^2).
+      tolerance: a unit that comes within this share of firing on an earlier point of
+        its block may fire there: see `fill_blocks`.
+      dtype: of the network.
+    """
     z = round_to(h - viewpoint, dtype)
     later = largest_later_products(z.astype(dtype), width, tile_points)
     others = np.maximum(later, same_block_products(z, width, tolerance))
@@ -176,15 +214,23 @@ def place_units(
     s = round_to(-threshold - along_viewpoint, dtype)
     # The threshold that the rounded bias amounts to.
     threshold = -s - along_viewpoint
-    search_error = _search_error(np.sqrt(squared_norms), s, viewpoint, dtype)
-    return z, s, threshold - others, threshold - at_surrogates, search_error
+    return Units(
+        U=z,
+        s=s,
+        point_margin=threshold - others,
+        surrogate_margin=threshold - at_surrogates,
+        search_error=_search_error(np.sqrt(squared_norms), s, viewpoint, dtype),
+    )
 
 
-def _search_error(norms, s, viewpoint, dtype: DTypeLike) -> np.ndarray:
+def _search_error(
+    norms: np.ndarray, s: np.ndarray, viewpoint: np.ndarray, dtype: DTypeLike
+) -> np.ndarray:
     """Bound on the errors of both margins of `place_units`: f64[n].
 
     The products with later points are sums in `dtype` of k terms, and the z_j in them
-    are rounded to `dtype` once more. All else is computed in float64.
+    are rounded to `dtype` once more. All else is computed in float64. `norms`, f64[n],
+    are the |z_i|, and s is f64[n].
     """
     width = len(viewpoint)
     farthest = norms.max()
@@ -201,7 +247,15 @@ def plan_adaptive(
     rng: np.random.Generator,
     dtype: DTypeLike,
 ) -> Plan:
-    """Viewpoint, surrogate labels, order and biases for the points h, f64[n, k]."""
+    """Viewpoint, surrogate labels, order and biases for the points h.
+
+    Args:
+      h: f64[n, k], distinct, as the network computes them.
+      num_classes: r.
+      tile_points: memory of the search is O(tile_points^2).
+      rng: draws the surrogate labels.
+      dtype: of the network.
+    """
     width = h.shape[1]
     viewpoint = choose_viewpoint(h)
     z = h - viewpoint
@@ -210,26 +264,58 @@ def plan_adaptive(
     surrogates = round_to(viewpoint + radius * directions, dtype)
     tolerance = LEAST_GAP_FRACTION * len(h) ** (-4 / (width + 1))
     order = fill_blocks(z, width, tolerance)
-    U, s, *silences = place_units(
-        h[order], viewpoint, surrogates, width, tile_points, tolerance, dtype
+    units = place_units(
+        h[order],
+        viewpoint,
+        surrogates,
+        width=width,
+        tile_points=tile_points,
+        tolerance=tolerance,
+        dtype=dtype,
     )
-    outputs = _place_output_units(surrogates, viewpoint, radius, tolerance, dtype)
+    output_U, output_s = _place_output_units(
+        surrogates, viewpoint, radius=radius, tolerance=tolerance, dtype=dtype
+    )
     return Plan(
-        order, in_blocks(U, width), in_blocks(s, width), surrogates, *outputs, *silences
+        order=order,
+        U=in_blocks(units.U, width),
+        s=in_blocks(units.s, width),
+        surrogates=surrogates,
+        output_U=output_U,
+        output_s=output_s,
+        point_margin=units.point_margin,
+        surrogate_margin=units.surrogate_margin,
+        search_error=units.search_error,
     )
 
 
-def _place_output_units(surrogates, viewpoint, radius, tolerance, dtype):
-    """The r units of the last block, one for each class, in the order of classes."""
+def _place_output_units(
+    surrogates: np.ndarray,
+    viewpoint: np.ndarray,
+    *,
+    radius: float,
+    tolerance: float,
+    dtype: DTypeLike,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The r units of the last block, one for each class, in the order of classes.
+
+    The surrogate labels, f64[r, k], lie at the distance `radius` from the viewpoint, or
+    within it on a line. Returns U, f64[r, k], and s, f64[r].
+    """
     num_classes, width = surrogates.shape
     if width == 1:
         # On the line, all labels must be on one side of the viewpoint.
         viewpoint = viewpoint - radius * (1 + 2 / num_classes)
     order = np.argsort(-np.linalg.norm(surrogates - viewpoint, axis=1), kind="stable")
     # All are in one block, and there are no other points to leave alone.
-    sizes = num_classes, num_classes
-    U, s, *_ = place_units(
-        surrogates[order], viewpoint, surrogates[:0], *sizes, tolerance, dtype
+    units = place_units(
+        surrogates[order],
+        viewpoint,
+        surrogates=surrogates[:0],
+        width=num_classes,
+        tile_points=num_classes,
+        tolerance=tolerance,
+        dtype=dtype,
     )
     inverse = np.argsort(order)
-    return U[inverse], s[inverse]
+    return units.U[inverse], units.s[inverse]

@@ -99,42 +99,164 @@ def sum_error(
     return np.where(size < float(info.max) / 2, error, np.inf)
 
 
-def certify(
-    plan: Plan, h: np.ndarray, y: np.ndarray, solution: Solution, dtype
-) -> Certificate:
-    """Bounds the rounding errors of a network for points h with labels y.
+class _Solved(NamedTuple):
+    """A network with the points that it moves, in the order in which it moves them.
 
-    h is what `input_map.project` gives. `dtype` is the arithmetic of the network.
+    Attributes:
+      plan, solution: the first and the second layers.
+      points: f64[l, k, k], [block, point, axis], the h_j; zeros beyond n.
+      targets: f64[l, k, k], the surrogate labels to which they are moved.
+      labels: int[n].
+      point_norms: f64[l, k], |h_j|.
+      unit_norms: f64[l, k], |u_i|.
+      dtype: float32 or float64, the arithmetic of the network.
     """
-    n, width = h.shape
-    norms = np.linalg.norm(h, axis=1)
-    U_norm = np.linalg.norm(plan.U, axis=2)
-    own_errors = _own_block_errors(plan, norms, U_norm, dtype)
-    landing = _landing_errors(plan, h, y, solution, own_errors, dtype)
-    # From here on, one entry for each unit in plan.order.
-    U_norm = U_norm.reshape(-1)[:n]
-    bias_size = np.abs(plan.s).reshape(-1)[:n]
-    surrogate_norms = np.linalg.norm(plan.surrogates, axis=1)
-    largest = max(norms.max(), surrogate_norms.max() + landing.max())
-    elsewhere = sum_error(
-        width + 1, U_norm * largest + bias_size, np.sqrt(width) * U_norm, dtype
+
+    plan: Plan
+    solution: Solution
+    points: np.ndarray
+    targets: np.ndarray
+    labels: np.ndarray
+    point_norms: np.ndarray
+    unit_norms: np.ndarray
+    dtype: DTypeLike
+
+    @property
+    def width(self) -> int:
+        """k."""
+        return self.points.shape[2]
+
+
+class _Margins(NamedTuple):
+    """Distances of pre-activations from zero, f64[n], and bounds on their errors."""
+
+    margin: np.ndarray
+    error: np.ndarray
+
+
+def certify(
+    plan: Plan, h: np.ndarray, y: np.ndarray, solution: Solution, dtype: DTypeLike
+) -> Certificate:
+    """Bounds the rounding errors of a network for points h with labels y (E13).
+
+    Args:
+      plan: the first layers.
+      h: f64[n, k], what `input_map.project` gives.
+      y: integer[n], labels.
+      solution: the second layers.
+      dtype: the arithmetic of the network.
+    """
+    width = h.shape[1]
+    labels = y[plan.order]
+    solved = _Solved(
+        plan=plan,
+        solution=solution,
+        points=in_blocks(h[plan.order], width),
+        targets=in_blocks(plan.surrogates[labels], width),
+        labels=labels,
+        point_norms=in_blocks(np.linalg.norm(h, axis=1)[plan.order], width),
+        unit_norms=np.linalg.norm(plan.U, axis=2),
+        dtype=dtype,
     )
-    elsewhere += plan.search_error
-    landed = elsewhere + (1 + EVALUATION_SLACK) * U_norm * landing.max()
-    margins_and_errors = (
-        (_diagonals(solution.pre_activations, n), _diagonals(own_errors, n)),
-        (plan.silence, elsewhere),
-        (plan.surrogate_silence, landed),
-    )
-    smallest = min(margin.min() for margin, _ in margins_and_errors)
-    ratio = min((margin / error).min() for margin, error in margins_and_errors)
-    output_error = _output_error(plan, solution.output_V, landing, y[plan.order], dtype)
+    eta = _errors_in_block(solved)
+    delta = _move_errors(solved, eta)
+    margins = _margins(solved, eta, largest_delta=delta.max())
+    smallest_margin = min(part.margin.min() for part in margins)
+    ratio = min((part.margin / part.error).min() for part in margins)
+    output_error = _output_error(solved, delta)
     return Certificate(
         precision=np.dtype(dtype).name,
-        smallest_margin=float(smallest),
+        smallest_margin=float(smallest_margin),
         margin_over_rounding=float(ratio),
         output_error_bound=float(output_error),
         holds=bool(ratio > 1 and output_error < OUTPUT_TOLERANCE),
+    )
+
+
+def _errors_in_block(solved: _Solved) -> np.ndarray:
+    """``eta_i(h_j) = gamma_{k+1} (|u_i| |h_j| + |s_i|)`` for i, j of the same block.
+
+    f64[l, k, k], [block, unit, point].
+    """
+    unit_norms = solved.unit_norms[:, :, None]
+    biases = np.abs(solved.plan.s)[:, :, None]
+    return sum_error(
+        terms=solved.width + 1,
+        size=unit_norms * solved.point_norms[:, None, :] + biases,
+        weights=np.sqrt(solved.width) * unit_norms,
+        dtype=solved.dtype,
+    )
+
+
+def _move_errors(solved: _Solved, eta: np.ndarray) -> np.ndarray:
+    """delta_j: how far each moved point may be from its surrogate label: f64[n].
+
+    It is |h_j + sum_i v_i a_i - q_{y_j}|, which is known, the effect of errors eta_i of
+    the activations a_i, sum_i |v_i| eta_i, and the rounding of the sum itself.
+    """
+    pre_activations = solved.solution.pre_activations
+    V = solved.solution.V
+    a = np.maximum(pre_activations, 0)
+    # Elsewhere the unit is zero as computed, too, and eta counts as 0.
+    may_fire = pre_activations > -eta
+    # f64[l, k, 1], the norm of each column v_i
+    V_norm = np.linalg.norm(V, axis=1)[:, :, None]
+
+    # The effect of rounding V is known; that of the arithmetic, here and on the device,
+    # is bounded.
+    residual = solved.points + (V @ a).transpose(0, 2, 1) - solved.targets
+    activation_error = (V_norm * (may_fire * eta)).sum(axis=1)
+    size = (V_norm * (a + may_fire * eta)).sum(axis=1)
+    size += np.linalg.norm(solved.points, axis=2) + np.linalg.norm(
+        solved.targets, axis=2
+    )
+    # k products, h_j, and q_{y_j}, which is subtracted here in float64.
+    sum_rounding = sum_error(
+        terms=solved.width + 2,
+        size=size,
+        weights=np.sqrt(solved.width) * (1 + V_norm.sum(axis=1)),
+        dtype=solved.dtype,
+    )
+    total = np.linalg.norm(residual, axis=2) + activation_error
+    delta = (1 + EVALUATION_SLACK) * total + sum_rounding
+    return delta.reshape(-1)[: len(solved.labels)]
+
+
+def _margins(
+    solved: _Solved, eta: np.ndarray, largest_delta: float
+) -> tuple[_Margins, _Margins, _Margins]:
+    """The margins of all units: on their own points, on later ones, on moved ones.
+
+    Moved points lie within `largest_delta` of their surrogate labels.
+    """
+    n = len(solved.labels)
+    error = _error_anywhere(solved, largest_delta) + solved.plan.search_error
+    # A pre-activation changes by |u_i| delta within delta of a surrogate label.
+    unit_norms = solved.unit_norms.reshape(-1)[:n]
+    error_around = error + (1 + EVALUATION_SLACK) * unit_norms * largest_delta
+    pre_activations = solved.solution.pre_activations
+    return (
+        _Margins(_diagonals(pre_activations, n), _diagonals(eta, n)),
+        _Margins(solved.plan.point_margin, error),
+        _Margins(solved.plan.surrogate_margin, error_around),
+    )
+
+
+def _error_anywhere(solved: _Solved, largest_delta: float) -> np.ndarray:
+    """eta_i at the largest point that the unit must leave alone, moved or not: f64[n].
+
+    One entry for each unit, in plan.order.
+    """
+    n = len(solved.labels)
+    unit_norms = solved.unit_norms.reshape(-1)[:n]
+    biases = np.abs(solved.plan.s).reshape(-1)[:n]
+    surrogate_norms = np.linalg.norm(solved.plan.surrogates, axis=1)
+    largest_point = max(solved.point_norms.max(), surrogate_norms.max() + largest_delta)
+    return sum_error(
+        terms=solved.width + 1,
+        size=unit_norms * largest_point + biases,
+        weights=np.sqrt(solved.width) * unit_norms,
+        dtype=solved.dtype,
     )
 
 
@@ -143,67 +265,89 @@ def _diagonals(matrices: np.ndarray, n: int) -> np.ndarray:
     return np.diagonal(matrices, axis1=1, axis2=2).reshape(-1)[:n]
 
 
-def _own_block_errors(plan, norms, U_norm, dtype) -> np.ndarray:
-    """eta: the error of each pre-activation at points of its block: f64[l, k, k]."""
-    width = U_norm.shape[1]
-    point_norms = in_blocks(norms[plan.order], width)
-    size = U_norm[:, :, None] * point_norms[:, None, :] + np.abs(plan.s)[:, :, None]
-    return sum_error(width + 1, size, np.sqrt(width) * U_norm[:, :, None], dtype)
+class _OutputUnits(NamedTuple):
+    """The units i of the last block on the balls around the surrogate labels q_j.
+
+    Attributes:
+      radius: f64[r], delta of each class: the radius of its ball.
+      pre_activations: f64[r, r], p_i(q_j).
+      rounding: f64[r, r], eta_i on the ball.
+      reach: f64[r, r], |u_i| delta + eta_i: how far the pre-activation may be off.
+      always_fires: bool[r, r], on the whole ball.
+      may_fire: bool[r, r], somewhere on the ball.
+    """
+
+    radius: np.ndarray
+    pre_activations: np.ndarray
+    rounding: np.ndarray
+    reach: np.ndarray
+    always_fires: np.ndarray
+    may_fire: np.ndarray
 
 
-def _landing_errors(plan, h, y, solution, eta, dtype) -> np.ndarray:
-    """Bound on the distance of each moved point from its surrogate label: f64[n]."""
-    n, width = h.shape
-    points = in_blocks(h[plan.order], width)
-    targets = in_blocks(plan.surrogates[y[plan.order]], width)
-    activations = np.maximum(solution.pre_activations, 0)
-    # The effect of rounding V is known; that of the arithmetic, here and on the device,
-    # is bounded.
-    residual = points + (solution.V @ activations).transpose(0, 2, 1) - targets
-    fires = solution.pre_activations > -eta
-    V_norm = np.linalg.norm(solution.V, axis=1)[:, :, None]
-    activation_error = (V_norm * (fires * eta)).sum(axis=1)
-    size = (V_norm * (activations + fires * eta)).sum(axis=1)
-    size += np.linalg.norm(points, axis=2) + np.linalg.norm(targets, axis=2)
-    weights = np.sqrt(width) * (1 + V_norm.sum(axis=1))
-    arithmetic = sum_error(width + 2, size, weights, dtype)
-    total = np.linalg.norm(residual, axis=2) + activation_error
-    return ((1 + EVALUATION_SLACK) * total + arithmetic).reshape(-1)[:n]
-
-
-def _output_error(plan, output_V, landing, labels, dtype) -> float:
-    """Bound on |yhat - y| for points within `landing` of their surrogate labels."""
-    num_classes, width = plan.surrogates.shape
-    radius = np.zeros(num_classes)
-    np.maximum.at(radius, labels, landing)
-    norms = np.linalg.norm(plan.output_U, axis=1)[:, None]
-    sizes = (np.linalg.norm(plan.surrogates, axis=1) + radius)[None]
-    size = norms * sizes + np.abs(plan.output_s)[:, None]
-    rounding = sum_error(width + 1, size, np.sqrt(width) * norms, dtype)
-    pre_activations = plan.output_U @ plan.surrogates.T + plan.output_s[:, None]
-    reach = (1 + EVALUATION_SLACK) * norms * radius[None] + rounding
-    sure = pre_activations > reach
-    possible = pre_activations > -reach
-    activations = np.maximum(pre_activations, 0)
-    V_size = np.abs(output_V)
-    error = np.abs(output_V @ activations - np.eye(num_classes))
-    # Units that fire on the whole ball act as one linear map, bounded as a whole: on a
-    # line, large slopes of both signs add up to a small one. Other units are bounded
-    # one by one.
-    squared_slopes = np.zeros((num_classes, num_classes))
-    for axis in range(width):
-        slopes = output_V @ (sure * plan.output_U[:, axis, None])
-        cancellation = gamma(num_classes, np.float64) * (
-            V_size @ np.abs(plan.output_U[:, axis])
-        )
-        squared_slopes += (np.abs(slopes) + cancellation[:, None]) ** 2
-    error += np.sqrt(squared_slopes) * radius[None]
-    error += V_size @ (possible * rounding + (possible & ~sure) * reach)
-    largest_activations = activations + possible * reach
-    error += sum_error(
-        num_classes + 1,
-        V_size @ largest_activations + np.eye(num_classes),
-        V_size.sum(axis=1)[:, None],
-        dtype,
+def _output_units(solved: _Solved, delta: np.ndarray) -> _OutputUnits:
+    """The units of the last block if each point j is within delta_j of its q."""
+    plan = solved.plan
+    radius = np.zeros(len(plan.surrogates))
+    np.maximum.at(radius, solved.labels, delta)
+    unit_norms = np.linalg.norm(plan.output_U, axis=1)[:, None]
+    largest_points = (np.linalg.norm(plan.surrogates, axis=1) + radius)[None]
+    biases = np.abs(plan.output_s)[:, None]
+    rounding = sum_error(
+        terms=solved.width + 1,
+        size=unit_norms * largest_points + biases,
+        weights=np.sqrt(solved.width) * unit_norms,
+        dtype=solved.dtype,
     )
-    return (1 + EVALUATION_SLACK) * error[:, np.unique(labels)].max()
+    pre_activations = plan.output_U @ plan.surrogates.T + plan.output_s[:, None]
+    reach = (1 + EVALUATION_SLACK) * unit_norms * radius[None] + rounding
+    return _OutputUnits(
+        radius=radius,
+        pre_activations=pre_activations,
+        rounding=rounding,
+        reach=reach,
+        always_fires=pre_activations > reach,
+        may_fire=pre_activations > -reach,
+    )
+
+
+def _output_error(solved: _Solved, delta: np.ndarray) -> float:
+    """`output_error_bound`: the largest |yhat - y| over outputs and classes in y.
+
+    Each term is f64[r, r], [output, class].
+    """
+    units = _output_units(solved, delta)
+    V = solved.solution.output_V
+    V_size = np.abs(V)
+    num_classes = len(V)
+    a = np.maximum(units.pre_activations, 0)
+    # What the surrogate labels themselves are mapped to is known.
+    error = np.abs(V @ a - np.eye(num_classes))
+    error += _slope_norms(solved, units) * units.radius[None]
+    # Units that fire on a part of the ball are bounded one by one.
+    fires_on_a_part = units.may_fire & ~units.always_fires
+    error += V_size @ (units.may_fire * units.rounding + fires_on_a_part * units.reach)
+    error += sum_error(
+        terms=num_classes + 1,
+        size=V_size @ (a + units.may_fire * units.reach) + np.eye(num_classes),
+        weights=V_size.sum(axis=1)[:, None],
+        dtype=solved.dtype,
+    )
+    return (1 + EVALUATION_SLACK) * error[:, np.unique(solved.labels)].max()
+
+
+def _slope_norms(solved: _Solved, units: _OutputUnits) -> np.ndarray:
+    """|sum_i V_{.i} u_i| over the units i that fire on the whole ball: f64[r, r].
+
+    Together they are one affine map, bounded as a whole: on a line, large slopes of
+    both signs add up to a small one.
+    """
+    V = solved.solution.output_V
+    num_classes = len(V)
+    squares = np.zeros((num_classes, num_classes))
+    for axis in range(solved.width):
+        u = solved.plan.output_U[:, axis]
+        slopes = V @ (units.always_fires * u[:, None])
+        cancellation = gamma(num_classes, np.float64) * (np.abs(V) @ np.abs(u))
+        squares += (np.abs(slopes) + cancellation[:, None]) ** 2
+    return np.sqrt(squares)

@@ -91,8 +91,8 @@ def memorize(
     Args:
       x: f[n, d], finite. They need no normalisation; equal inputs with equal labels are
         fine.
-      y: integer[n], labels in 0 ... r - 1; num_classes: r, or None for the largest
-        label plus one.
+      y: integer[n], labels in 0 ... r - 1.
+      num_classes: r, or None for the largest label plus one.
       width: k >= 1; m distinct inputs take ceil(m / k) blocks. CIFAR-10 needs 8 in
         float32, 1 in float64; points on a line, far from 0 or in close pairs may need
         float64 at any width.
@@ -126,12 +126,7 @@ def memorize(
     )
     map_key, label_key = jax.random.split(key)
     rng = random_generator(label_key)
-    # Independent N(0, 1/k) entries, which preserve norms on average.
-    A_0 = np.asarray(jax.random.normal(map_key, (width, inputs.shape[1]), dtype))
-    A_0 = A_0 / np.sqrt(width).astype(dtype)
-    if method == "adaptive":
-        A_0 = _whitened_map(A_0, inputs)
-    A_0 = input_map.round_map(A_0)
+    A_0 = _draw_map(map_key, width, inputs, method, dtype)
     h = _project(A_0, inputs)
     if method == "adaptive":
         plan = adaptive.plan_adaptive(h, num_classes, tile_points, rng, dtype)
@@ -153,22 +148,40 @@ def memorize(
     return Memorized(network, bounds)
 
 
+def _draw_map(
+    key: jax.Array, width: int, x: np.ndarray, method: str, dtype: np.dtype
+) -> np.ndarray:
+    """A random A_0, f[k, d], for the rows of x, rounded so that A_0 x is exact."""
+    # Independent N(0, 1/k) entries, which preserve norms on average.
+    A_0 = np.asarray(jax.random.normal(key, (width, x.shape[1]), dtype))
+    A_0 = A_0 / np.sqrt(width).astype(dtype)
+    if method == "adaptive":
+        A_0 = _whitened_map(A_0, x)
+    return input_map.round_map(A_0)
+
+
 def _whitened_map(A_0: np.ndarray, x: np.ndarray) -> np.ndarray:
     """A map, f[k, d], after which the rows of x have variance about 1 everywhere."""
     # Scaling by a power of two gives inputs of any size projections of ordinary size.
-    reach = np.finfo(A_0.dtype).maxexp - input_map.room_bits(A_0.dtype)
-    exponent = np.frexp(largest_entry(x))[1]
-    A_0 = np.ldexp(A_0, -np.clip(exponent, -reach, reach))
+    largest_shift = np.finfo(A_0.dtype).maxexp - input_map.margin_bits(A_0.dtype)
+    _, exponent = np.frexp(largest_entry(x))
+    A_0 = np.ldexp(A_0, -np.clip(exponent, -largest_shift, largest_shift))
     return _normal_product(adaptive.whitening(_project(A_0, x)), A_0)
 
 
 def _normal_product(whitening: np.ndarray, A_0: np.ndarray) -> np.ndarray:
     """``whitening @ A_0``, times a power of two if it would leave the normal range."""
     info = np.finfo(A_0.dtype)
-    room = input_map.room_bits(A_0.dtype)
-    exponent = sum(np.frexp(np.abs(a).max())[1] for a in (whitening, A_0))
-    target = np.clip(exponent, info.minexp + room, info.maxexp - room)
+    margin = input_map.margin_bits(A_0.dtype)
+    exponent = _largest_exponent(whitening) + _largest_exponent(A_0)
+    target = np.clip(exponent, info.minexp + margin, info.maxexp - margin)
     return (np.ldexp(whitening, target - exponent) @ A_0).astype(A_0.dtype)
+
+
+def _largest_exponent(array: np.ndarray) -> int:
+    """The least e with all entries below 2^e in size."""
+    _, exponent = np.frexp(np.abs(array).max())
+    return exponent
 
 
 def _project(A_0: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -194,26 +207,26 @@ def _project(A_0: np.ndarray, x: np.ndarray) -> np.ndarray:
 def solve(plan: Plan, h: np.ndarray, y: np.ndarray, dtype: DTypeLike) -> Solution:
     """The second layers: ``V relu(U a + s) = q_y - a`` for all points a of a block.
 
-    h: f64[n, k], the points as the network computes them; y: integer[n]. Raises
-    PrecisionError if a unit is not positive on its own point, or a block is singular.
+    Args:
+      plan: the first layers.
+      h: f64[n, k], the points as the network computes them.
+      y: integer[n], labels.
+      dtype: of the network.
+    Raises:
+      PrecisionError: a unit is not positive on its own point, or a block is singular.
     """
     n, width = h.shape
     points = in_blocks(h[plan.order], width)
     moves = in_blocks(plan.surrogates[y[plan.order]] - h[plan.order], width)
+    # f64[l, k, k], [block, unit, point of the same block]
     pre_activations = plan.U @ points.transpose(0, 2, 1) + plan.s[:, :, None]
-    own = np.diagonal(pre_activations, axis1=1, axis2=2).reshape(-1)[:n]
-    if not (own > 0).all():
-        i = plan.order[np.argmin(own)]
-        raise PrecisionError(
-            f"{np.dtype(dtype)} cannot tell the projection of input {i} from that of"
-            f" another one (margin {own.min():.2g}); {remedy(np.dtype(dtype).name)}"
-        )
+    _require_positive_on_own_point(pre_activations, plan.order, dtype)
     activations = np.maximum(pre_activations, 0)
     # Units beyond n are zero, and their columns of V are: a system with ones on the
     # diagonal.
-    spare = np.arange(n, activations.shape[0] * width)
-    activations[spare // width, :, spare % width] = 0
-    activations[spare // width, spare % width, spare % width] = 1
+    block, unit = np.divmod(np.arange(n, len(activations) * width), width)
+    activations[block, :, unit] = 0
+    activations[block, unit, unit] = 1
     try:
         V = np.linalg.solve(activations.transpose(0, 2, 1), moves).transpose(0, 2, 1)
     except np.linalg.LinAlgError:
@@ -226,6 +239,21 @@ def solve(plan: Plan, h: np.ndarray, y: np.ndarray, dtype: DTypeLike) -> Solutio
         output_V=solve_output(plan, dtype),
         pre_activations=pre_activations,
     )
+
+
+def _require_positive_on_own_point(
+    pre_activations: np.ndarray, order: np.ndarray, dtype: DTypeLike
+) -> None:
+    """PrecisionError unless each unit, f64[l, k, k], is positive on its own point."""
+    n = len(order)
+    on_own_point = np.diagonal(pre_activations, axis1=1, axis2=2).reshape(-1)[:n]
+    if not (on_own_point > 0).all():
+        i = order[np.argmin(on_own_point)]
+        raise PrecisionError(
+            f"{np.dtype(dtype)} cannot tell the projection of input {i} from that of"
+            f" another one (margin {on_own_point.min():.2g});"
+            f" {remedy(np.dtype(dtype).name)}"
+        )
 
 
 def solve_output(plan: Plan, dtype: DTypeLike) -> np.ndarray:
@@ -247,28 +275,39 @@ def apply(
 ) -> np.ndarray:
     """The outputs, f[n, r], for the rows of x, f[n, d], in the network's dtype.
 
-    Memory is O(batch_examples (d + k)) at any depth. The networks of `few_numbers` need
-    ``run=few_numbers.forward``. Raises ValueError if x has the wrong shape.
+    Memory is O(batch_examples (d + k)) at any depth.
+
+    Args:
+      network: what `run` takes.
+      x: f[n, d].
+      batch_examples: rows that pass through the network at once.
+      run: the forward pass; the networks of `few_numbers` need
+        ``run=few_numbers.forward``, and so on.
+    Raises:
+      ValueError: x has the wrong shape.
     """
-    d, dtype = network.input_map.shape[1], network.input_map.dtype
+    _, d = network.input_map.shape
+    dtype = network.input_map.dtype
     x = plain_array("x", x)
     batch_examples = check_whole("batch_examples", batch_examples)
     if x.ndim != 2 or x.shape[1] != d or not len(x):
         raise ValueError(
             f"x must have shape [n, {d}] for this network, n > 0, got {x.shape}"
         )
-    batches = (x[i : i + batch_examples] for i in range(0, len(x), batch_examples))
-    return np.concatenate(
-        [np.asarray(run(network, rows.astype(dtype))) for rows in batches]
-    )
+    outputs = []
+    for start in range(0, len(x), batch_examples):
+        batch = x[start : start + batch_examples].astype(dtype)
+        outputs.append(np.asarray(run(network, batch)))
+    return np.concatenate(outputs)
 
 
 class Verification(NamedTuple):
     """Result of running a network on all its examples.
 
-    `errors` counts examples with an output 1/2 or more off the one-hot label. Argmax is
-    right for all others, but says nothing if r = 1. `max_abs_error` is the largest
-    |yhat - y|.
+    Attributes:
+      errors: examples with an output 1/2 or more off the one-hot label. Argmax is right
+        for all others, but says nothing if r = 1.
+      max_abs_error: the largest |yhat - y|.
     """
 
     errors: int
@@ -283,6 +322,8 @@ def verify(
     run: Callable = forward,
 ) -> Verification:
     """Runs the network on x, f[n, d], and compares the outputs with y, integer[n].
+
+    `batch_examples` and `run` are as in `apply`.
 
     >>> x, y = np.arange(6.0, dtype=np.float32)[:, None], np.array([0, 1, 0, 1, 1, 0])
     >>> network, _ = memorize(x, y)

@@ -1,78 +1,127 @@
 """For contrast: a network of the same shape, trained by gradient descent."""
 
+from typing import Any, TypedDict
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from numpy.typing import ArrayLike
 
 from identity_matters.memorize import network
 
 
-def random_network(key, n, features, num_classes, width) -> network.Network:
+class Evaluation(TypedDict):
+    """A point of the training curve.
+
+    Keys:
+      step: after so many steps.
+      loss: the mean loss since the evaluation before.
+      errors: the number of wrong labels, n if that loss is not finite.
+    """
+
+    step: int
+    loss: float
+    errors: int
+
+
+def random_network(
+    key: jax.Array, n: int, features: int, num_classes: int, width: int
+) -> network.Network:
     """A float32 network of the shape that `memorize` builds, at the usual scale.
 
-    `key` is a typed key, `features` is d, `num_classes` r and `width` k.
+    Args:
+      key: typed PRNG key.
+      n: the number of points, which sets the number of blocks, l = ceil(n / k).
+      features: d.
+      num_classes: r.
+      width: k.
     """
-    k, r, blocks = width, num_classes, -(-n // width)
-    shapes = (
-        (k, features),
-        (blocks, k, k),
-        (blocks, k),
-        (blocks, k, k),
-        (r, k),
-        (r,),
-        (r, r),
-    )
-    # V is N(0, 1/(k l)), so that the l blocks together change h by about its own size.
-    variances = (1 / k, 1 / k, 0, 1 / (k * blocks), 1 / k, 0, 1 / r)
-    draws = [
-        jax.random.normal(key, shape, jnp.float32) * np.float32(variance) ** 0.5
-        for key, shape, variance in zip(
-            jax.random.split(key, 7), shapes, variances, strict=True
-        )
-    ]
-    return network.Network(*draws)
+    k = width
+    r = num_classes
+    num_blocks = -(-n // width)
+    # The shape of each part, and the variance of its Gaussian entries.
+    parts = {
+        "input_map": ((k, features), 1 / k),
+        "U": ((num_blocks, k, k), 1 / k),
+        "s": ((num_blocks, k), 0),
+        # The l blocks together change h by about its own size.
+        "V": ((num_blocks, k, k), 1 / (k * num_blocks)),
+        "output_U": ((r, k), 1 / k),
+        "output_s": ((r,), 0),
+        "output_V": ((r, r), 1 / r),
+    }
+    keys = jax.random.split(key, len(parts))
+    arrays = {}
+    for part_key, (name, (shape, variance)) in zip(keys, parts.items(), strict=True):
+        scale = np.float32(variance) ** 0.5
+        arrays[name] = jax.random.normal(part_key, shape, jnp.float32) * scale
+    return network.Network(**arrays)
 
 
 def train(
-    start,
-    x,
-    y,
+    start: network.Network,
+    x: ArrayLike,
+    y: ArrayLike,
     *,
-    key,
-    learning_rate,
-    momentum,
-    batch_examples,
-    steps,
-    steps_per_evaluation,
-):
+    key: jax.Array,
+    learning_rate: float,
+    momentum: float,
+    batch_examples: int,
+    steps: int,
+    steps_per_evaluation: int,
+) -> list[Evaluation]:
     """SGD with momentum on the cross-entropy; batches are drawn with replacement.
 
-    x: f[n, d]; y: integer[n]. Returns {"step", "loss", "errors"} for each evaluation:
-    the mean loss since the last one, and the number of wrong labels, n if the mean loss
-    is not finite.
+    Args:
+      start: the first weights.
+      x: f[n, d].
+      y: integer[n].
+      key: typed PRNG key for the batches.
+      learning_rate, momentum: of optax.sgd.
+      batch_examples: of a step.
+      steps: of the training.
+      steps_per_evaluation: a step after each multiple of it is evaluated.
+    Returns:
+      The curve, an entry for each evaluation.
     """
-    x, y = jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.int32)
-    state, curve = (start, optax.sgd(learning_rate, momentum).init(start)), []
-    for last in range(steps_per_evaluation, steps + 1, steps_per_evaluation):
-        shape = steps_per_evaluation, batch_examples
-        rows = jax.random.randint(jax.random.fold_in(key, last), shape, 0, len(x))
-        state, losses = _run_steps(state, x, y, rows, learning_rate, momentum)
-        wrong = jnp.argmax(network.forward(state[0], x), axis=1) != y
-        mean = float(losses.mean())
-        errors = int(wrong.sum()) if np.isfinite(mean) else len(x)
-        curve.append({"step": last, "loss": mean, "errors": errors})
+    x = jnp.asarray(x, jnp.float32)
+    y = jnp.asarray(y, jnp.int32)
+    state = start, optax.sgd(learning_rate, momentum).init(start)
+    curve: list[Evaluation] = []
+    for step in range(steps_per_evaluation, steps + 1, steps_per_evaluation):
+        batches = jax.random.randint(
+            jax.random.fold_in(key, step),
+            shape=(steps_per_evaluation, batch_examples),
+            minval=0,
+            maxval=len(x),
+        )
+        state, losses = _run_steps(state, x, y, batches, learning_rate, momentum)
+        weights, _ = state
+        wrong = jnp.argmax(network.forward(weights, x), axis=1) != y
+        mean_loss = float(losses.mean())
+        errors = int(wrong.sum()) if np.isfinite(mean_loss) else len(x)
+        curve.append({"step": step, "loss": mean_loss, "errors": errors})
     return curve
 
 
 @jax.jit  # with the rates as arguments, one program serves all of them
-def _run_steps(state, x, y, batches, learning_rate, momentum):
+def _run_steps(
+    state: tuple[network.Network, Any],
+    x: jax.Array,
+    y: jax.Array,
+    batches: jax.Array,
+    learning_rate: float,
+    momentum: float,
+) -> tuple[tuple[network.Network, Any], jax.Array]:
+    """A step for each row of indices, i[steps, batch]: (weights, velocity), losses."""
     optimizer = optax.sgd(learning_rate, momentum)
 
     def loss(weights, rows):
         # A_0 x as one product: the weights of the map are trained, and have all their
         # bits.
-        logits = network.outputs(weights, network.matmul(weights.input_map, x[rows].T))
+        h = network.matmul(weights.input_map, x[rows].T)
+        logits = network.outputs(weights, h)
         return optax.softmax_cross_entropy_with_integer_labels(logits, y[rows]).mean()
 
     def step(state, rows):

@@ -30,16 +30,25 @@ def distinct_examples(
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """The examples of `memorize`, checked and without repeated inputs, in order, and r.
 
-    Inputs are compared in `dtype`; 0.0 and -0.0 are equal. Raises
-    ConflictingLabelsError if equal inputs have different labels, ValueError for a wrong
-    kind, shape or value, or entries beyond `dtype`.
+    Inputs are compared in `dtype`; 0.0 and -0.0 are equal.
+
+    Args:
+      x: real numbers [n, d].
+      y: integer[n], labels in 0 ... r - 1.
+      num_classes: r, or None for the largest label plus one.
+      dtype: float32 or float64.
+    Raises:
+      ConflictingLabelsError: equal inputs have different labels.
+      ValueError: a wrong kind, shape or value, or entries beyond `dtype`.
     """
-    x, y = plain_array("x", x), plain_array("y", y)
+    x = plain_array("x", x)
+    y = plain_array("y", y)
     _check_inputs(x, dtype)
     num_classes = _check_labels(y, len(x), num_classes)
     kept = _first_of_equal(x, y, dtype)
     if len(kept) < len(x):  # no copy of x where all are distinct
-        x, y = x[kept], y[kept]
+        x = x[kept]
+        y = y[kept]
     return x, y, num_classes
 
 
@@ -79,9 +88,10 @@ def _check_labels(y: np.ndarray, n: int, num_classes: int | None) -> int:
             f"labels go up to {inferred - 1}: number them 0 ... r - 1, as np.unique(y,"
             " return_inverse=True)[1] does, or pass num_classes"
         )
-    num_classes = (
-        inferred if num_classes is None else check_whole("num_classes", num_classes)
-    )
+    if num_classes is None:
+        num_classes = inferred
+    else:
+        num_classes = check_whole("num_classes", num_classes)
     outside = np.flatnonzero((y < 0) | (y >= num_classes))
     if outside.size:
         i = outside[0]
@@ -96,33 +106,36 @@ def _first_of_equal(x: np.ndarray, y: np.ndarray, dtype: DTypeLike) -> list[int]
 
     Raises ConflictingLabelsError if two equal rows have different labels.
     """
-    first: dict[bytes, int] = {}
+    first_with_digest: dict[bytes, int] = {}
     zero = np.zeros((), dtype)
     for i, row in enumerate(x):
         # Adding zero turns -0.0, whose bits differ, into 0.0.
-        digest = hashlib.blake2b(
-            (row.astype(dtype) + zero).tobytes(), digest_size=16
-        ).digest()
-        j = first.setdefault(digest, i)
+        row_bytes = (row.astype(dtype) + zero).tobytes()
+        digest = hashlib.blake2b(row_bytes, digest_size=16).digest()
+        j = first_with_digest.setdefault(digest, i)
         if y[i] != y[j]:
-            if np.array_equal(x[i], x[j]):
-                what, advice = "identical", "no network can fit both"
-            elif np.dtype(dtype) == np.float64:
-                what, advice = (
-                    "equal in float64",
-                    "subtract an offset, which all inputs have",
-                )
-            else:
-                what, advice = (
-                    f"equal in {np.dtype(dtype)}",
-                    "subtract an offset, or use float64",
-                )
-            raise ConflictingLabelsError(
-                f"inputs {j} and {i} are {what} but have labels {y[j]} and {y[i]}:"
-                f" {advice}",
-                (j, i),
-            )
-    return list(first.values())
+            raise _conflict(x, y, j, i, np.dtype(dtype))
+    return list(first_with_digest.values())
+
+
+def _conflict(
+    x: np.ndarray, y: np.ndarray, j: int, i: int, dtype: np.dtype
+) -> ConflictingLabelsError:
+    """The error about the rows j and i, which are equal in `dtype`."""
+    if np.array_equal(x[i], x[j]):
+        how_equal = "identical"
+        advice = "no network can fit both"
+    elif dtype == np.float64:
+        how_equal = "equal in float64"
+        advice = "subtract an offset, which all inputs have"
+    else:
+        how_equal = f"equal in {dtype}"
+        advice = "subtract an offset, or use float64"
+    return ConflictingLabelsError(
+        f"inputs {j} and {i} are {how_equal} but have labels {y[j]} and {y[i]}:"
+        f" {advice}",
+        (j, i),
+    )
 
 
 def check_dtype(x: np.ndarray, dtype: DTypeLike | None) -> np.dtype:
@@ -147,10 +160,10 @@ def check_key(key: Any) -> jax.Array:
     """
     if key is None:
         return jax_settings.random_key(0)
-    typed = isinstance(key, jax.Array) and jnp.issubdtype(
+    is_typed = isinstance(key, jax.Array) and jnp.issubdtype(
         key.dtype, jax.dtypes.prng_key
     )
-    if not typed or key.shape:
+    if not is_typed or key.shape:
         raise ValueError(
             f"key must be one typed PRNG key, such as jax.random.key(0), got {key!r}"
         )

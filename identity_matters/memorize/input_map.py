@@ -63,11 +63,13 @@ def slicing(features: int, dtype: DTypeLike) -> Slicing:
     most_piece_bits = (shared_bits + 1) // 2
     pieces = -(-(precision + 1) // most_piece_bits)
     piece_bits = -(-(precision + 1) // pieces)
-    return Slicing(shared_bits - piece_bits, piece_bits, pieces)
+    return Slicing(
+        map_bits=shared_bits - piece_bits, piece_bits=piece_bits, pieces=pieces
+    )
 
 
-def room_bits(dtype: DTypeLike) -> int:
-    """How far A_0 stays from underflow and overflow: by a factor of 2^room_bits.
+def margin_bits(dtype: DTypeLike) -> int:
+    """How far A_0 stays from underflow and overflow: by a factor of 2^margin_bits.
 
     No step of `project` underflows then before its result is scaled, as map_bits plus
     the bits of all pieces are fewer.
@@ -79,8 +81,8 @@ def round_map(input_map: np.ndarray) -> np.ndarray:
     """The rows of `input_map`, f[k, d], rounded so that `project` is exact: f[k, d].
 
     Each entry becomes an odd multiple of a power of two that its row shares. So none is
-    zero, and no feature is ignored. The largest entries should be within `room_bits` of
-    the normal range.
+    zero, and no feature is ignored. The largest entries should be within `margin_bits`
+    of the normal range.
     """
     map_bits = slicing(input_map.shape[1], input_map.dtype).map_bits
     _, exponents = np.frexp(np.abs(input_map).max(axis=1, keepdims=True))

@@ -23,9 +23,14 @@ matmul = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 class Network(NamedTuple):
     """The parameters of Theorem 3.2's network.
 
-    input_map: f[k, d]; U, s, V: f[l, k, k], f[l, k], f[l, k, k], of which index 0 is
-    applied first; output_U, output_s, output_V: f[r, k], f[r], f[r, r], a block without
-    a skip connection.
+    Attributes:
+      input_map: f[k, d], A_0.
+      U: f[l, k, k], the first layers of the residual blocks; index 0 is applied first.
+      s: f[l, k], their biases.
+      V: f[l, k, k], the second layers.
+      output_U: f[r, k], of the last block, which has no skip connection.
+      output_s: f[r].
+      output_V: f[r, r].
     """
 
     input_map: jax.Array
@@ -38,11 +43,10 @@ class Network(NamedTuple):
 
     def __repr__(self) -> str:
         """Shapes, not weights."""
-        arrays = self._asdict().items()
         shapes = [
-            f"{name}={a.dtype}{list(a.shape)}"
-            for name, a in arrays
-            if hasattr(a, "dtype")
+            f"{name}={array.dtype}{list(array.shape)}"
+            for name, array in self._asdict().items()
+            if hasattr(array, "dtype")
         ]
         return f"Network({', '.join(shapes)})"
 
@@ -62,7 +66,13 @@ def apply_block(h: Array, U: Array, V: Array, s: Array) -> jax.Array:
 
 def run_blocks(h: jax.Array, blocks: tuple[Array, ...]) -> jax.Array:
     """The points h, f[k, n], after the stacked blocks (U, V, s), first to last."""
-    return jax.lax.scan(lambda h, block: (apply_block(h, *block), None), h, blocks)[0]
+
+    def step(h, block):
+        U, V, s = block
+        return apply_block(h, U, V, s), None
+
+    h, _ = jax.lax.scan(step, h, blocks)
+    return h
 
 
 def outputs(network: Network, h: jax.Array) -> jax.Array:
@@ -81,22 +91,32 @@ class Plan(NamedTuple):
     """The first layer of every block, and the order in which the points are moved.
 
     Arrays are float64, but U, s, output_U and output_s are already rounded to the
-    network's precision, so the plan allows for it. l k >= n; units beyond n are zero.
+    network's precision, so the plan allows for it. l k >= n; units beyond n are zero. A
+    margin says how far below 0 the pre-activation of a unit stays where it must be
+    zero; margins are in `order`.
 
-    `silence` and `surrogate_silence` are margins: how far below 0 the pre-activation of
-    a unit stays, on the points and the surrogate labels that it must leave alone.
+    Attributes:
+      order: i64[n]; block b moves the points order[b k : (b + 1) k].
+      U: f64[l, k, k].
+      s: f64[l, k].
+      surrogates: f64[r, k], q_j.
+      output_U: f64[r, k], of the last block.
+      output_s: f64[r].
+      point_margin: f64[n], on the points of later blocks, and on those of the unit's
+        block that it must leave alone.
+      surrogate_margin: f64[n], on the surrogate labels.
+      search_error: f64[n], a bound on the rounding errors of both margins as they stand
+        here.
     """
 
-    order: np.ndarray  # i64[n]; block b moves the points order[b k : (b + 1) k]
-    U: np.ndarray  # f64[l, k, k]
-    s: np.ndarray  # f64[l, k]
-    surrogates: np.ndarray  # f64[r, k], q_j
-    output_U: np.ndarray  # f64[r, k], of the last block
-    output_s: np.ndarray  # f64[r]
-    # f64[n], in `order`: on points of its own block and of later ones
-    silence: np.ndarray
-    surrogate_silence: np.ndarray  # f64[n], on the surrogate labels
-    # f64[n], a bound on the rounding errors of both as they stand here
+    order: np.ndarray
+    U: np.ndarray
+    s: np.ndarray
+    surrogates: np.ndarray
+    output_U: np.ndarray
+    output_s: np.ndarray
+    point_margin: np.ndarray
+    surrogate_margin: np.ndarray
     search_error: np.ndarray
 
 

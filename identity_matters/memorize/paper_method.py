@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from identity_matters.memorize.examples import largest_entry
 from identity_matters.memorize.network import Plan, gamma, in_blocks, round_to
 
 # Assumption 3.1 asks for |x_i| = 1; float32 inputs satisfy it to a few units in the
@@ -25,6 +26,8 @@ PROJECTED_FEATURES = 64
 PROJECTION_EXAMPLES = 4096
 TILE_POINTS = 1024
 FAILURE_PROBABILITY = 0.1
+# For a smaller rho no width is suggested: it would have more than 60 digits.
+LEAST_RHO_FOR_ADVICE = 1e-30
 # Sums of squares of entries up to this fit into float32.
 _LARGEST_ENTRY = 1e15
 
@@ -42,42 +45,32 @@ def plan_paper(
 ) -> Plan:
     """Lemma B.2: blocks of k points in their given order, by Lemma B.1.
 
-    h is ``A_0 x``, f64[n, k], for inputs x, f[n, d]; the entries of A_0 are N(0, 1/k).
-    Surrogate labels are random unit vectors. Raises AssumptionError if an input does
-    not have norm one (Assumption 3.1), or two points or surrogate labels are within a
-    squared distance of 2 rho'.
+    Surrogate labels are random unit vectors.
+
+    Args:
+      h: ``A_0 x``, f64[n, k]; the entries of A_0 are N(0, 1/k).
+      x: the inputs, f[n, d].
+      num_classes: r.
+      rng: draws the surrogate labels.
+      dtype: of the network.
+    Raises:
+      AssumptionError: an input does not have norm one (Assumption 3.1), or two points
+        or surrogate labels are within a squared distance of 2 rho'.
     """
-    norms = np.linalg.norm(x, axis=1)
-    i = np.argmax(np.abs(norms - 1))
-    if abs(norms[i] - 1) > UNIT_NORM_TOLERANCE:
-        raise AssumptionError(
-            f"inputs must have norm 1 (Assumption 3.1), but |x[{i}]| = {norms[i]:.6g}"
-        )
+    _require_unit_norms(x)
     n, width = h.shape
     surrogates = rng.standard_normal((num_classes, width))
     surrogates /= np.linalg.norm(surrogates, axis=1, keepdims=True)
     surrogates = round_to(surrogates, dtype)
     points = np.concatenate([h, surrogates])
     squares = np.sum(points**2, axis=1)
-    deviations = np.abs(squares[:n] - 1)
-    worst = np.argmax(deviations)
     closest, pair = separation(points)
-    if closest <= 2 * deviations[worst]:
-        names = [f"input {i}" if i < n else f"surrogate label {i - n}" for i in pair]
-        advice = "the inputs are too close together for any practical width"
-        if (rho := separation(x).rho) > 1e-30:
-            width_for = sufficient_width(n, num_classes, rho)
-            advice = f"a width of {width_for} satisfies it for nine of ten A_0"
-        raise AssumptionError(
-            "Lemma B.1 needs |a_i - a_j|^2 > 2 rho' where | |a_i|^2 - 1 | <= rho'. At"
-            f" width {width}, input {worst} asks for rho' >= {deviations[worst]:.4g},"
-            f" and {names[0]} and {names[1]}, at squared distance {closest:.4g}, for"
-            f" rho' < {closest / 2:.4g}; {advice}"
-        )
-    # Each threshold is halfway between the unit's own value and the largest that others
-    # can have.
+    _require_separated(x, squares[:n], closest, pair, width, num_classes)
+    # For any other point b, <a, b> = (|a|^2 + |b|^2 - |a - b|^2) / 2 is at most this.
+    largest_product = (squares + squares.max() - closest) / 2
+    # Each threshold is halfway between the unit's own value, |a|^2, and that.
     s = round_to(-(3 * squares + squares.max() - closest) / 4, dtype)
-    silence = (-s - (squares + squares.max() - closest) / 2)[:n]
+    margin = (-s - largest_product)[:n]
     # All is computed in float64, from sums of k squares, here and in `separation`.
     sizes = np.abs(s) + squares + squares.max() + closest
     return Plan(
@@ -87,9 +80,57 @@ def plan_paper(
         surrogates=surrogates,
         output_U=surrogates,
         output_s=s[n:],
-        silence=silence,
-        surrogate_silence=silence,
+        point_margin=margin,
+        surrogate_margin=margin,
         search_error=gamma(width + 6, np.float64) * sizes[:n],
+    )
+
+
+def _require_unit_norms(x: np.ndarray) -> None:
+    """Assumption 3.1: AssumptionError unless all rows of x, f[n, d], have norm 1."""
+    norms = np.linalg.norm(x, axis=1)
+    i = np.argmax(np.abs(norms - 1))
+    if abs(norms[i] - 1) > UNIT_NORM_TOLERANCE:
+        raise AssumptionError(
+            f"inputs must have norm 1 (Assumption 3.1), but |x[{i}]| = {norms[i]:.6g}"
+        )
+
+
+def _require_separated(
+    x: np.ndarray,
+    squares: np.ndarray,
+    closest: float,
+    pair: tuple[int, int],
+    width: int,
+    num_classes: int,
+) -> None:
+    """AssumptionError unless |a_i - a_j|^2 > 2 rho', which Lemma B.1 needs.
+
+    Args:
+      x: the inputs, f[n, d].
+      squares: f64[n], |a_i|^2, within rho' of 1.
+      closest: the smallest squared distance of two points or surrogate labels.
+      pair: their indices; surrogate labels come after the n points.
+      width: k.
+      num_classes: r.
+    """
+    n = len(x)
+    deviations = np.abs(squares - 1)
+    worst = np.argmax(deviations)
+    if closest > 2 * deviations[worst]:
+        return
+    names = [f"input {i}" if i < n else f"surrogate label {i - n}" for i in pair]
+    rho = separation(x).rho
+    if rho > LEAST_RHO_FOR_ADVICE:
+        enough = sufficient_width(n, num_classes, rho)
+        advice = f"a width of {enough} satisfies it for nine of ten A_0"
+    else:
+        advice = "the inputs are too close together for any practical width"
+    raise AssumptionError(
+        "Lemma B.1 needs |a_i - a_j|^2 > 2 rho' where | |a_i|^2 - 1 | <= rho'. At"
+        f" width {width}, input {worst} asks for rho' >= {deviations[worst]:.4g},"
+        f" and {names[0]} and {names[1]}, at squared distance {closest:.4g}, for"
+        f" rho' < {closest / 2:.4g}; {advice}"
     )
 
 
@@ -102,6 +143,7 @@ def sufficient_width(n: int, num_classes: int, rho: float) -> int:
     one input. Proof, with e <= rho / (2 + rho): P10 of docs/theory/errata.md.
     """
     e = min(1 / (1 + 2 / rho), 0.45)
+    # Squared norms and distances that must keep within 1 +- e of their means.
     events = n * (n + 1) / 2 + n * num_classes + num_classes**2
     return math.ceil(math.log(2 * events / FAILURE_PROBABILITY) / (e**2 / 4 - e**3 / 6))
 
@@ -120,63 +162,72 @@ def separation(x: ArrayLike) -> Separation:
     """Assumption 3.1's rho: the smallest ``|x_i - x_j|^2`` over all rows of x, exactly.
 
     An orthogonal projection only shortens distances, so only pairs whose projections
-    are closer than the smallest distance so far are compared in full. x: floats or
-    integers [n, d], n and d at least 1; raises ValueError for another shape, or if an
-    entry is NaN or exceeds 1e15 in size.
+    are closer than the smallest distance so far are compared in full.
 
     >>> separation(np.array([[0.0, 0.0], [3.0, 4.0], [3.0, 3.0]]))
     Separation(rho=1.0, indices=(1, 2))
+
+    Args:
+      x: floats or integers [n, d], n and d at least 1.
+    Raises:
+      ValueError: another shape, or an entry that is NaN or exceeds 1e15 in size.
     """
     x = np.asarray(x)
     if x.ndim != 2 or not x.size:
         raise ValueError(
             f"x must have shape [n, d] with n and d at least 1, got {x.shape}"
         )
-    if not (largest := max(float(x.max()), -float(x.min()))) <= _LARGEST_ENTRY:
+    largest = largest_entry(x)
+    if not largest <= _LARGEST_ENTRY:  # NaN is not
         raise ValueError(
             f"entries must be at most {_LARGEST_ENTRY:g} in size, got {largest:g}"
         )
     # Other types would wrap around, be truncated or overflow where their mean is
     # subtracted.
-    known = x.dtype in (np.float32, np.float64)
-    projected = _project_to_principal_axes(x if known else x.astype(np.float64))
-    # float32 does not hold the squares of 1e-23
-    unit = float(np.abs(projected).max()) or 1.0
-    projected /= unit
-    squared_norms = np.sum(projected**2, axis=1)
+    is_float = x.dtype in (np.float32, np.float64)
+    z = _project_to_principal_axes(x if is_float else x.astype(np.float64))
+    # float32 does not hold the squares of 1e-23.
+    unit = float(np.abs(z).max()) or 1.0
+    z /= unit
+    squared_norms = np.sum(z**2, axis=1)
     # Bound on the error of |z_i - z_j|^2 when it is computed in float32 from inner
     # products.
-    terms = projected.shape[1] + 4
+    terms = z.shape[1] + 4
     rounding = float(4 * terms * np.finfo(np.float32).eps * np.max(squared_norms))
     best = Separation(math.inf, (0, 0))
     for start in range(0, len(x), TILE_POINTS):
-        own = projected[start : start + TILE_POINTS]
-        own_squares = squared_norms[start : start + len(own)] - rounding
-        # Without the row's own square. Each pair is compared once, from its first row.
-        bounds = squared_norms[start:] - 2 * own @ projected[start:].T
-        bounds[np.tril_indices(len(own), 0, bounds.shape[1])] = np.inf
-        least = bounds.min(axis=1) + own_squares
+        tile = z[start : start + TILE_POINTS]
+        tile_squares = squared_norms[start : start + len(tile)] - rounding
+        # |z_j|^2 - 2 <z_i, z_j>: with the row's own square, a lower bound of the
+        # distance to each later row. Each pair is compared once, from its first row.
+        bounds = squared_norms[start:] - 2 * tile @ z[start:].T
+        bounds[np.tril_indices(len(tile), 0, bounds.shape[1])] = np.inf
+        least = bounds.min(axis=1) + tile_squares
         for i in np.argsort(least):
             if least[i] >= best.rho / unit**2:
                 break
             # The closest by projection comes first, so that few others have to be
             # compared.
-            best = _closest(x, start + i, start + bounds[i].argmin(keepdims=True), best)
-            near = np.flatnonzero(bounds[i] + own_squares[i] < best.rho / unit**2)
-            best = _closest(x, start + i, start + near, best)
+            nearest = start + bounds[i].argmin(keepdims=True)
+            best = _closer(best, x, start + i, nearest)
+            within = bounds[i] + tile_squares[i] < best.rho / unit**2
+            best = _closer(best, x, start + i, start + np.flatnonzero(within))
     return best
 
 
-def _closest(x, i, others, best: Separation) -> Separation:
-    squares = np.sum(np.subtract(x[others], x[i], dtype=np.float64) ** 2, axis=1)
-    if squares.size and squares.min() < best.rho:
-        return Separation(
-            float(squares.min()), (int(i), int(others[np.argmin(squares)]))
-        )
-    return best
+def _closer(
+    best: Separation, x: np.ndarray, i: int, candidates: np.ndarray
+) -> Separation:
+    """`best`, or the pair of row i and the closest candidate row if that is closer."""
+    differences = np.subtract(x[candidates], x[i], dtype=np.float64)
+    squares = np.sum(differences**2, axis=1)
+    if not squares.size or squares.min() >= best.rho:
+        return best
+    j = candidates[np.argmin(squares)]
+    return Separation(float(squares.min()), (int(i), int(j)))
 
 
-def _project_to_principal_axes(x) -> np.ndarray:
+def _project_to_principal_axes(x: np.ndarray) -> np.ndarray:
     """Centred rows, in fewer coordinates if `x` is large: f32[n, p].
 
     A large `x` is projected to PROJECTED_FEATURES orthonormal directions.
@@ -190,9 +241,8 @@ def _project_to_principal_axes(x) -> np.ndarray:
     sample = x[:PROJECTION_EXAMPLES] - centre
     _, axes = np.linalg.eigh(sample.T @ sample)
     axes = axes[:, -PROJECTED_FEATURES:]
-    batches = (
-        x[i : i + PROJECTION_EXAMPLES] for i in range(0, len(x), PROJECTION_EXAMPLES)
-    )
-    return np.concatenate(
-        [((batch - centre) @ axes).astype(np.float32) for batch in batches]
-    )
+    projected = []
+    for start in range(0, len(x), PROJECTION_EXAMPLES):
+        centred = x[start : start + PROJECTION_EXAMPLES] - centre
+        projected.append((centred @ axes).astype(np.float32))
+    return np.concatenate(projected)

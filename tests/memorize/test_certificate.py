@@ -28,8 +28,9 @@ def test_products_of_the_input_map_have_few_enough_bits(dtype):
         map_bits, piece_bits, pieces = input_map.slicing(features, dtype)
         assert features * 2**map_bits * 2 ** (piece_bits - 1) <= 2**precision
         assert pieces * piece_bits > precision  # no bit of the largest entry is lost
-        assert map_bits >= 2 and map_bits + pieces * piece_bits <= input_map.room_bits(
-            dtype
+        assert (
+            map_bits >= 2
+            and map_bits + pieces * piece_bits <= input_map.margin_bits(dtype)
         )
     with pytest.raises(ValueError, match="1048577 features are too many for float32"):
         input_map.slicing(2**20 + 1, "float32")
@@ -102,8 +103,8 @@ def _one_point(h: float) -> tuple[Plan, Solution]:
         surrogates=5 * one[0],
         output_U=one[0],
         output_s=np.array([-4.0]),
-        silence=np.array([1e3]),
-        surrogate_silence=np.array([1e3]),
+        point_margin=np.array([1e3]),
+        surrogate_margin=np.array([1e3]),
         search_error=np.array([0.0]),
     )
     return plan, Solution(V=3 * one, output_V=one[0], pre_activations=(h - 1) * one)
@@ -128,14 +129,14 @@ def test_the_bounds_of_one_point_by_hand():
     ).output_error_bound == pytest.approx(0.01, rel=1e-2)
     # The margins elsewhere: |u| max(2, 5) + |s| = 6, and 5 + landing on surrogate
     # labels.
-    close = plan._replace(silence=np.array([15 * u]))
+    close = plan._replace(point_margin=np.array([15 * u]))
     ratio = certificate.certify(
         close, h, y, solution, np.dtype(np.float32)
     ).margin_over_rounding
     assert ratio == pytest.approx(15 / 12, rel=1e-4)
     searched = close._replace(search_error=np.array([4 * u]))
     assert not certificate.certify(searched, h, y, solution, np.dtype(np.float32)).holds
-    close = plan._replace(surrogate_silence=np.array([120 * u]))
+    close = plan._replace(surrogate_margin=np.array([120 * u]))
     ratio = certificate.certify(
         close, h, y, solution, np.dtype(np.float32)
     ).margin_over_rounding
@@ -160,7 +161,7 @@ def test_the_search_is_off_by_at_most_its_error(width):
     order = np.argsort(-np.linalg.norm(h - viewpoint, axis=1))
     h = round_to(h[order], np.float32)
     surrogates = round_to(viewpoint + 0.1 * np.eye(width), np.float32)
-    U, s, silence, surrogate_silence, error = adaptive.place_units(
+    U, s, point_margin, surrogate_margin, error = adaptive.place_units(
         h, viewpoint, surrogates, 1, 64, 0.0, np.dtype(np.float32)
     )
     pre_activations = np.longdouble(U) @ np.longdouble(h).T + np.longdouble(s)[:, None]
@@ -169,14 +170,14 @@ def test_the_search_is_off_by_at_most_its_error(width):
     # A margin counts from a product of 0 if no later point has a larger one.
     largest_product = (exact + np.longdouble(s) + np.longdouble(U) @ viewpoint) * -1
     counted = np.flatnonzero(largest_product > 0)
-    off = np.abs(silence - exact)[counted]
+    off = np.abs(point_margin - exact)[counted]
     assert len(counted) > 150
     assert (off <= error[counted]).all()
     assert (off / error[counted]).max() > 1 / 50
     at_surrogates = (
         np.longdouble(U) @ np.longdouble(surrogates).T + np.longdouble(s)[:, None]
     )
-    assert np.all(surrogate_silence <= -at_surrogates.max(axis=1) + error)
+    assert np.all(surrogate_margin <= -at_surrogates.max(axis=1) + error)
 
 
 HOSTILE = np.array(
