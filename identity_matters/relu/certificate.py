@@ -8,7 +8,7 @@ enters the proof.
 
 import math
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -30,19 +30,29 @@ class NotCertifiedError(Exception):
 
 
 class Certificate(NamedTuple):
-    """Bounds for the exact critical point theta*, rounded outwards to floats."""
+    """Bounds for the exact critical point theta*, rounded outwards to floats.
 
-    radius: float  # theta* is within this Euclidean distance of the candidate
-    risk: float  # lower bound on f(theta*); the teacher's risk is 0
-    risk_above: float  # upper bound on f(theta*)
-    norm: float  # upper bound on |||theta*|||
-    teacher_norm: float  # upper bound on that of the teacher
-    # lower bound on |w . z_i| / ||z_i|| at theta*, for live units w
+    Attributes:
+      radius: theta* is within this Euclidean distance of the candidate.
+      risk: lower bound on f(theta*); the teacher's risk is 0.
+      risk_above: upper bound on f(theta*).
+      norm: upper bound on |||theta*|||.
+      teacher_norm: upper bound on that of the teacher.
+      kink_distance: lower bound on |w . z_i| / ||z_i|| at theta*, for live units w.
+      curvature: lower bound on the eigenvalues of the Hessian across the orbits.
+      active_examples: for each live unit, on how many examples it is active.
+      dead_units: how many units are active on no example.
+    """
+
+    radius: float
+    risk: float
+    risk_above: float
+    norm: float
+    teacher_norm: float
     kink_distance: float
-    curvature: float  # lower bound on the eigenvalues of the Hessian across the orbits
-    # for each live unit, on how many examples it is active
+    curvature: float
     active_examples: tuple[int, ...]
-    dead_units: int  # how many units are active on no example
+    dead_units: int
 
 
 def exact(array: ArrayLike) -> np.ndarray:
@@ -55,20 +65,33 @@ def root_above(value: Fraction) -> Fraction:
     return Fraction(math.isqrt(math.ceil(value * _ROOT_UNIT**2)) + 1, _ROOT_UNIT)
 
 
-def _norm(array) -> Fraction:
+def _norm(array: ArrayLike) -> Fraction:
+    """The Euclidean norm of all entries, rounded up; the Frobenius norm of a matrix."""
     return root_above((np.ravel(array) ** 2).sum())
 
 
-def _row_norms(rows) -> np.ndarray:
+def _row_norms(rows: np.ndarray) -> np.ndarray:
+    """The norm of each row, rounded up: f[n] for f[n, ...]."""
     return np.array([_norm(row) for row in rows])
 
 
-def _require(condition: bool, text: str, left, right) -> None:
+def _round_down(value: Fraction) -> float:
+    """A float below `value`."""
+    return math.nextafter(float(value), -math.inf)
+
+
+def _round_up(value: Fraction) -> float:
+    """A float above `value`."""
+    return math.nextafter(float(value), math.inf)
+
+
+def _require(condition: bool, text: str, left: Any, right: Any) -> None:
+    """Raises NotCertifiedError, with both sides of the inequality, if it fails."""
     if not condition:
-        raise NotCertifiedError(f"{text}: {_shown(left)} against {_shown(right)}")
+        raise NotCertifiedError(f"{text}: {_format(left)} against {_format(right)}")
 
 
-def _shown(value) -> str:
+def _format(value: Any) -> str:
     try:
         return f"{float(value):.3g}"
     except OverflowError:
@@ -76,7 +99,14 @@ def _shown(value) -> str:
 
 
 class _Block(NamedTuple):
-    """Exact weights, inputs and pre-activations of a block."""
+    """Exact weights, inputs and pre-activations of a block.
+
+    Attributes:
+      V: f[d, k].
+      W: f[k, width_z], the rows w = (u, s) of its units.
+      z: f[n, width_z], the inputs, with a 1 appended where there are biases.
+      pre: f[n, k], the pre-activations.
+    """
 
     V: np.ndarray
     W: np.ndarray
@@ -88,79 +118,139 @@ class _Block(NamedTuple):
         """bool[k], whether each unit is not strictly dead."""
         return np.any(self.pre >= 0, axis=0)
 
+    @property
+    def active(self) -> np.ndarray:
+        """f[n, k], 1 where a unit is active and 0 elsewhere."""
+        return exact(self.pre > 0)
+
+    @property
+    def size(self) -> int:
+        """How many weights it has."""
+        return self.V.size + self.W.size
+
     def live(self) -> "_Block":
         """The same with its live units only."""
         return _Block(
-            self.V[:, self.alive], self.W[self.alive], self.z, self.pre[:, self.alive]
+            V=self.V[:, self.alive],
+            W=self.W[self.alive],
+            z=self.z,
+            pre=self.pre[:, self.alive],
         )
 
 
-def _pass(blocks: Blocks, z) -> tuple[np.ndarray, list[_Block]]:
-    """The exact forward pass from z: n x width_z."""
+def _pass(blocks: Blocks, z: np.ndarray) -> tuple[np.ndarray, list[_Block]]:
+    """The exact forward pass from the inputs z, f[n, width_z].
+
+    Returns h_l - h_0, f[n, d], and all blocks.
+    """
     depth, width, d = blocks.U.shape
     weights = exact(origin.unit_weights(blocks)).reshape(depth, width, -1)
-    found: list[_Block] = []
+    passed: list[_Block] = []
     start = z
     for W, V in zip(weights, exact(blocks.V), strict=True):
-        found.append(_Block(V, W, z, z @ W.T))
+        block = _Block(V=V, W=W, z=z, pre=z @ W.T)
+        passed.append(block)
         z = z.copy()
-        z[:, :d] += (found[-1].pre * exact(found[-1].pre > 0)) @ V.T
-    return (z - start)[:, :d], found
+        z[:, :d] += (block.pre * block.active) @ V.T
+    return (z - start)[:, :d], passed
 
 
-def _system(blocks: list[_Block], B, r):
+def _system(
+    blocks: list[_Block], B: np.ndarray, r: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """``(grad f, Hessian)`` of the piece on which all pre-activations keep their signs.
 
-    Weights are ordered block by block, V row by row and then W. r: n x d_out, the exact
-    residuals.
+    With J the derivatives of the residuals r, the gradient is ``2/n J^T r`` and the
+    Hessian ``2/n (J^T J + sum_i r_i Hess r_i)``. Weights are ordered block by block, V
+    row by row and then W.
+
+    Args:
+      blocks: the live blocks.
+      B: f[d_out, d], the output map.
+      r: f[n, d_out], the exact residuals.
     """
-    n, (d, _) = len(r), blocks[0].V.shape
-    active = [exact(block.pre > 0) for block in blocks]
-    # Gradients of half the sum of squares with respect to the output of each block, n x
-    # d.
-    pulled = [r @ B]
-    for (V, W, _, _), on in zip(blocks[:0:-1], active[:0:-1], strict=True):
-        pulled.insert(0, pulled[0] + ((pulled[0] @ V) * on) @ W[:, :d])
-    size = sum(block.V.size + block.W.size for block in blocks)
-    # Derivatives of the output of the blocks so far, n x d x size.
+    n = len(r)
+    d, _ = blocks[0].V.shape
+    size = sum(block.size for block in blocks)
+    # Derivatives of the output of the blocks so far with respect to all weights.
     moved = np.full((n, d, size), Fraction(0))
+    # Half of sum_i r_i Hess r_i: each pair of weights is in one of the two triangles.
     mixed = np.full((size, size), Fraction(0))
     offset = 0
-    for (V, W, z, pre), on, G in zip(blocks, active, pulled, strict=True):
-        below = moved[:, :, :offset]
-        # Derivatives of the active pre-activations with respect to the weights of the
-        # blocks below.
-        inner = np.einsum("cb,nbp->ncp", W[:, :d], below) * on[:, :, None]
-        of_V = offset + np.arange(V.size).reshape(V.shape)
-        of_W = offset + V.size + np.arange(W.size).reshape(W.shape)
-        lit = on[:, :, None] * z[:, None]
-        for c in range(len(W)):
-            mixed[np.ix_(of_V[:, c], of_W[c])] = G.T @ lit[:, c]
-        mixed[of_V, :offset] = np.einsum("na,ncp->acp", G, inner)
-        mixed[of_W[:, :d], :offset] = np.einsum("nc,nbp->cbp", (G @ V) * on, below)
-        below += np.einsum("ac,ncp->nap", V, inner)
-        moved[:, np.arange(d)[:, None], of_V] = (on * pre)[:, None]
-        moved[:, :, of_W] = np.einsum("ac,ncb->nacb", V, lit)
-        offset += V.size + W.size
+    for block, G in zip(blocks, _pulled_back(blocks, r @ B), strict=True):
+        _add_block(block, G, moved, mixed, offset)
+        offset += block.size
     jacobian = np.einsum("oa,nap->nop", B, moved).reshape(-1, size)
     share = Fraction(2, n)
-    return (
-        jacobian.T @ r.ravel() * share,
-        (jacobian.T @ jacobian + mixed + mixed.T) * share,
-    )
+    gradient = jacobian.T @ r.ravel() * share
+    hessian = (jacobian.T @ jacobian + mixed + mixed.T) * share
+    return gradient, hessian
+
+
+def _pulled_back(blocks: list[_Block], last: np.ndarray) -> list[np.ndarray]:
+    """Gradients of half the sum of squares in the output of each block, f[n, d] each.
+
+    `last` is that of the last block.
+    """
+    d, _ = blocks[0].V.shape
+    pulled = [last]
+    for block in reversed(blocks[1:]):
+        G = pulled[0]
+        pulled.insert(0, G + ((G @ block.V) * block.active) @ block.W[:, :d])
+    return pulled
+
+
+def _add_block(
+    block: _Block, G: np.ndarray, moved: np.ndarray, mixed: np.ndarray, offset: int
+) -> None:
+    """Adds a block's derivatives to `moved` and `mixed` of `_system`, in place.
+
+    Args:
+      block: its weights begin at `offset`; those before belong to the blocks below.
+      G: f[n, d], the gradient in its output.
+      moved: f[n, d, size], up to now derivatives of its input.
+      mixed: f[size, size].
+      offset: a position in the weights.
+    """
+    V, W, z, pre = block
+    d, _ = V.shape
+    active = block.active
+    of_V = offset + np.arange(V.size).reshape(V.shape)
+    of_W = offset + V.size + np.arange(W.size).reshape(W.shape)
+    below = moved[:, :, :offset]
+    # Derivatives of the active pre-activations, in the weights of the blocks below and
+    # in those of W.
+    inner = np.einsum("cb,nbp->ncp", W[:, :d], below) * active[:, :, None]
+    active_inputs = active[:, :, None] * z[:, None]
+
+    # Second derivatives: V with W, V with the weights below, W with the weights below.
+    for unit in range(len(W)):
+        mixed[np.ix_(of_V[:, unit], of_W[unit])] = G.T @ active_inputs[:, unit]
+    mixed[of_V, :offset] = np.einsum("na,ncp->acp", G, inner)
+    mixed[of_W[:, :d], :offset] = np.einsum("nc,nbp->cbp", (G @ V) * active, below)
+
+    # First derivatives of the output.
+    below += np.einsum("ac,ncp->nap", V, inner)
+    moved[:, np.arange(d)[:, None], of_V] = (active * pre)[:, None]
+    moved[:, :, of_W] = np.einsum("ac,ncb->nacb", V, active_inputs)
 
 
 def _orbit_tangents(blocks: list[_Block]) -> np.ndarray:
     """t_c, f64[size, units]: tangents (v_c, -w_c), ordered as in `_system`."""
-    own = []
-    for V, W, _, _ in blocks:
-        unit = np.eye(len(W))
-        of_V, of_W = V[:, :, None] * unit, -W[:, :, None] * unit[:, None]
-        own.append(np.concatenate([part.reshape(-1, len(W)) for part in (of_V, of_W)]))
-    return scipy.linalg.block_diag(*own).astype(np.float64)
+    of_blocks = []
+    for block in blocks:
+        units = len(block.W)
+        unit = np.eye(units)
+        # Column c holds the part of unit c alone.
+        of_V = block.V[:, :, None] * unit
+        of_W = -block.W[:, :, None] * unit[:, None]
+        of_blocks.append(
+            np.concatenate([of_V.reshape(-1, units), of_W.reshape(-1, units)])
+        )
+    return scipy.linalg.block_diag(*of_blocks).astype(np.float64)
 
 
-def _is_definite(matrix) -> bool:
+def _is_definite(matrix: np.ndarray) -> bool:
     """Whether a symmetric matrix M is positive definite; False in doubt.
 
     Rounding M to multiples of 1 / _ROOT_UNIT moves no eigenvalue by more than size /
@@ -169,8 +259,10 @@ def _is_definite(matrix) -> bool:
     """
     rows = np.vectorize(round, otypes="O")(matrix * _ROOT_UNIT)
     rows -= len(rows) * np.eye(len(rows), dtype=int)
-    Q = np.vectorize(int, otypes="O")(np.linalg.eigh(rows.astype(float))[1] * 2**53)
+    _, eigenvectors = np.linalg.eigh(rows.astype(float))
+    Q = np.vectorize(int, otypes="O")(eigenvectors * 2**53)
     turned = Q.T @ rows @ Q
+    # The row sum has the diagonal entry in it.
     return bool((2 * np.diag(turned) > abs(turned).sum(axis=1)).all())
 
 
@@ -229,18 +321,18 @@ def _check_teacher_fits(candidate: Blocks, teacher: Blocks) -> None:
     """ValueError unless weights of the candidate's net give the teacher's function."""
     if (candidate.s is None) != (teacher.s is None):
         raise ValueError("candidate and teacher must both have biases, or both none")
-    (depth, width, dimension), (blocks, units, inputs) = (
-        candidate.U.shape,
-        teacher.U.shape,
-    )
-    if inputs != dimension:
+    depth, width, dimension = candidate.U.shape
+    teacher_depth, teacher_width, teacher_dimension = teacher.U.shape
+    if teacher_dimension != dimension:
         raise ValueError(
-            f"candidate and teacher must have one dimension, got {dimension}, {inputs}"
+            f"candidate and teacher must have one dimension, got {dimension},"
+            f" {teacher_dimension}"
         )
-    if blocks > depth or units > width:
+    if teacher_depth > depth or teacher_width > width:
         raise ValueError(
             f"the teacher must fit into the candidate's net of {depth} x {width} units,"
-            f" got {blocks} x {units}: its risk 0 says nothing about that net"
+            f" got {teacher_depth} x {teacher_width}: its risk 0 says nothing about"
+            " that net"
         )
 
 
@@ -263,10 +355,12 @@ def _prove(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate:
     z = exact(origin.unit_inputs(problem, bias=candidate.s is not None))
     B = exact(problem.B)
     added, blocks = _pass(candidate, z)
-    r = (added - _pass(teacher, z)[0]) @ B.T
+    added_by_teacher, _ = _pass(teacher, z)
+    r = (added - added_by_teacher) @ B.T
     live = _live_units(blocks)
     gradient, hessian = _system(live, B, r)
     tangents, T = _orbits(live)
+    # F(theta) = grad f(theta) + T T^T (theta - theta_0)
     derivative = hessian + T @ T.T
 
     newton = _newton(gradient, derivative)
@@ -278,30 +372,25 @@ def _prove(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate:
     kink = _kink_distance(blocks, around.moves)
     _require(kink > rho, "a kink is too near", kink, rho)
     curvature = _curvature(derivative, third_times_radius=around.third * rho)
-    risk, risk_above = _risk_interval(r, around.changes)
-    norm, teacher_norm = _norms_inside(candidate, teacher, rho)
-
-    below = {"risk": risk, "kink_distance": kink - rho, "curvature": curvature}
-    above = {
-        "radius": rho,
-        "risk_above": risk_above,
-        "norm": norm,
-        "teacher_norm": teacher_norm,
-    }
+    risk = _risk_interval(r, around.changes)
+    norms = _norms_inside(candidate, teacher, rho)
     return Certificate(
-        **{
-            name: math.nextafter(float(bound), -math.inf)
-            for name, bound in below.items()
-        },
-        **{
-            name: math.nextafter(float(bound), math.inf)
-            for name, bound in above.items()
-        },
-        active_examples=tuple(
-            int(n) for block in live for n in (block.pre > 0).sum(axis=0)
-        ),
+        radius=_round_up(rho),
+        risk=_round_down(risk.below),
+        risk_above=_round_up(risk.above),
+        norm=_round_up(norms.candidate),
+        teacher_norm=_round_up(norms.teacher),
+        kink_distance=_round_down(kink - rho),
+        curvature=_round_down(curvature),
+        active_examples=_active_examples(live),
         dead_units=sum(int((~block.alive).sum()) for block in blocks),
     )
+
+
+def _active_examples(live: list[_Block]) -> tuple[int, ...]:
+    """For each live unit, on how many examples it is active."""
+    counts = [(block.pre > 0).sum(axis=0) for block in live]
+    return tuple(np.concatenate(counts).tolist())
 
 
 def _live_units(blocks: list[_Block]) -> list[_Block]:
@@ -320,8 +409,6 @@ def _live_units(blocks: list[_Block]) -> list[_Block]:
 
 def _orbits(live: list[_Block]) -> tuple[np.ndarray, np.ndarray]:
     """``(t_c, T_c)``, exact, f[size, units]: tangents, and unit vectors along them.
-
-    The latter have length 1 up to rounding.
 
     The proof does not need the latter to have length 1 exactly.
     """
@@ -370,27 +457,45 @@ def _newton(gradient: np.ndarray, derivative: np.ndarray) -> _Newton:
 
 
 class _Around(NamedTuple):
-    """Bounds within rho of theta_0, rounded up."""
+    """Bounds within rho of theta_0, rounded up.
 
-    moves: np.ndarray  # |z_i| D_1 rho, f[n]: how far the inputs of later blocks move
-    changes: np.ndarray  # b_i D_1 rho, f[n]: how far the residuals move
-    third: Fraction  # L: of the third derivative of f along a line
+    Attributes:
+      moves: f[n], |z_i| D_1 rho: how far the inputs of later blocks move.
+      changes: f[n], b_i D_1 rho: how far the residuals move.
+      third: L, of the third derivative of f along a line.
+    """
+
+    moves: np.ndarray
+    changes: np.ndarray
+    third: Fraction
 
 
-def _bounds_around(live: list[_Block], rho: Fraction, *, z, B, r) -> _Around:
-    """The constants of N10 within rho of theta_0."""
-    length = (
-        _norm([w for V, W, _, _ in live for part in (V, W) for w in part.ravel()]) + rho
-    )
-    rates = _output_rates(live, length, rho)
-    z_norms, r_norms = _row_norms(z), _row_norms(r)
+def _bounds_around(
+    live: list[_Block], rho: Fraction, *, z: np.ndarray, B: np.ndarray, r: np.ndarray
+) -> _Around:
+    """The constants of N10 within rho of theta_0.
+
+    z, f[n, width_z], and r, f[n, d_out], are the inputs and the residuals at theta_0.
+    """
+    # P = |theta_0| + rho
+    P = _norm(np.concatenate([_weights(block) for block in live])) + rho
+    D_1, D_2, D_3 = _output_rates(live, P, rho)
+    z_norms = _row_norms(z)
     b = _norm(B) * z_norms
-    first, second, last = (b * rate for rate in rates)
-    changes = first * rho
-    third = (3 * first * second + (r_norms + changes) * last).sum() * Fraction(
-        2, len(z)
+    changes = b * D_1 * rho
+    # L = 2/n sum_i (3 b_i^2 D_1 D_2 + (|r_i| + b_i D_1 rho) b_i D_3)
+    largest_residuals = _row_norms(r) + changes
+    terms = 3 * (b * D_1) * (b * D_2) + largest_residuals * (b * D_3)
+    return _Around(
+        moves=z_norms * D_1 * rho,
+        changes=changes,
+        third=terms.sum() * Fraction(2, len(z)),
     )
-    return _Around(moves=z_norms * rates[0] * rho, changes=changes, third=third)
+
+
+def _weights(block: _Block) -> np.ndarray:
+    """All weights of a block, f[size]."""
+    return np.concatenate([block.V.ravel(), block.W.ravel()])
 
 
 def _require_contraction(newton: _Newton, third: Fraction) -> None:
@@ -408,66 +513,95 @@ def _require_transversal(tangents: np.ndarray, T: np.ndarray, rho: Fraction) -> 
 
 
 def _curvature(derivative: np.ndarray, third_times_radius: Fraction) -> Fraction:
-    """(4) of N10 with room: H + T T^T at theta* has no eigenvalue below the result."""
+    """(4) of N10, and more: a bound below all eigenvalues of H + T T^T at theta*.
+
+    H moves by at most L rho, and what is left after half the least eigenvalue is
+    definite, too.
+    """
     least = np.linalg.eigvalsh(derivative.astype(np.float64))[0]
     curvature = Fraction(float(least)) / 2
-    left = derivative - (third_times_radius + curvature) * np.eye(
-        len(derivative), dtype=int
-    )
-    _require(_is_definite(left), "no local minimum, curvature", least, curvature)
+    identity = np.eye(len(derivative), dtype=int)
+    lowered = derivative - (third_times_radius + curvature) * identity
+    _require(_is_definite(lowered), "no local minimum, curvature", least, curvature)
     return curvature
 
 
-def _risk_interval(r: np.ndarray, changes: np.ndarray) -> tuple[Fraction, Fraction]:
-    """N11: bounds on f(theta*) from the residuals r at theta_0.
+class _RiskInterval(NamedTuple):
+    """Bounds on f(theta*)."""
 
-    The lower one must be positive.
+    below: Fraction
+    above: Fraction
+
+
+def _risk_interval(r: np.ndarray, changes: np.ndarray) -> _RiskInterval:
+    """N11, from the residuals r, f[n, d_out], at theta_0, and how far they move, f[n].
+
+    The lower bound must be positive.
     """
     r_norms = _row_norms(r)
-    risk = ((r**2).sum() - (2 * r_norms * changes).sum()) / len(r)
-    _require(risk > 0, "the risk must be positive", risk, 0)
-    return risk, ((r_norms + changes) ** 2).sum() / len(r)
+    below = ((r**2).sum() - (2 * r_norms * changes).sum()) / len(r)
+    _require(below > 0, "the risk must be positive", below, 0)
+    above = ((r_norms + changes) ** 2).sum() / len(r)
+    return _RiskInterval(below, above)
 
 
-def _norms_inside(
-    candidate: Blocks, teacher: Blocks, rho: Fraction
-) -> tuple[Fraction, Fraction]:
-    """Upper bounds on the norms of theta* and of the teacher, which must be below 1."""
-    norm, teacher_norm = _largest_norm(candidate) + rho, _largest_norm(teacher)
-    largest = max(norm, teacher_norm)
+class _Norms(NamedTuple):
+    """Upper bounds on |||theta*||| and on the norm of the teacher."""
+
+    candidate: Fraction
+    teacher: Fraction
+
+
+def _norms_inside(candidate: Blocks, teacher: Blocks, rho: Fraction) -> _Norms:
+    """The norms at theta* and of the teacher, which must be below 1 (N11)."""
+    norms = _Norms(
+        candidate=_largest_norm(candidate) + rho, teacher=_largest_norm(teacher)
+    )
+    largest = max(norms)
     _require(largest < 1, "|||theta||| must be below 1, of the teacher too", largest, 1)
-    return norm, teacher_norm
+    return norms
 
 
 def _output_rates(
-    live: list[_Block], length, rho
+    live: list[_Block], P: Fraction, rho: Fraction
 ) -> tuple[Fraction, Fraction, Fraction]:
-    """D_1, D_2 and D_3 of N10; times |z_i| they bound derivatives of the outputs."""
-    factors = [1 + (_norm(V) + rho) * (_norm(W) + rho) for V, W, _, _ in live]
-    others = math.prod(factors) / min(factors)
-    some, most = 1 - Fraction(1, len(live)), 1 - Fraction(2, len(live))
-    last = 3 * length * (len(live) > 1) + some * max(most, Fraction(0)) * length**3
-    return others * length, others * (1 + some * length**2), others * last
+    """D_1, D_2 and D_3 of N10; times |z_i| they bound derivatives of the outputs.
+
+    P bounds the norm of all live weights.
+    """
+    q = len(live)
+    # c_j = 1 + (||V_j|| + rho) (||W_j|| + rho)
+    c = [1 + (_norm(block.V) + rho) * (_norm(block.W) + rho) for block in live]
+    kappa = math.prod(c) / min(c)
+    # Maclaurin's inequalities for sums over pairs and triples of blocks.
+    pairs = 1 - Fraction(1, q)
+    triples = pairs * max(1 - Fraction(2, q), Fraction(0))
+    D_1 = kappa * P
+    D_2 = kappa * (1 + pairs * P**2)
+    D_3 = kappa * (3 * P * (q > 1) + triples * P**3)
+    return D_1, D_2, D_3
 
 
 def _kink_distance(blocks: list[_Block], moves: np.ndarray) -> Fraction:
-    """The least distance of a live unit from its kink, over ||z|| there.
+    """(3) of N10: the least distance of a live unit from its kink, over ||z|| there.
 
-    It is taken over all examples.
-
-    The inputs of the blocks above the first live one move by at most `moves`.
+    It is taken over all examples. Dead units must stay dead. The inputs of the blocks
+    above the first live one move by at most `moves`, f[n]: mu_{j,i}.
     """
-    shifts, least = 0 * moves, []
+    mu = 0 * moves
+    distances = []
     for block in blocks:
-        reach = np.outer(shifts, _row_norms(block.W))
+        # |w| mu_{j,i}: how far a pre-activation moves with its input.
+        reach = np.outer(mu, _row_norms(block.W))
         if not block.alive.all():
             highest = (block.pre + reach)[:, ~block.alive].max()
             _require(highest < 0, "a dead unit may come to life", highest, 0)
         if block.alive.any():
-            room = (abs(block.pre) - reach) / (_row_norms(block.z) + shifts)[:, None]
-            least.append(room[:, block.alive].min())
-            shifts = moves
-    return min(least)
+            z_norms = _row_norms(block.z) + mu
+            distance = (abs(block.pre) - reach) / z_norms[:, None]
+            distances.append(distance[:, block.alive].min())
+            mu = moves
+    return min(distances)
 
 
 def _largest_norm(blocks: Blocks) -> Fraction:
