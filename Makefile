@@ -183,13 +183,14 @@ bench: setup ## time the core computations against bare matrix products
 	$(MODULE) benchmarks.linear --results_dir="$$RESULTS_DIR" --overwrite
 	$(MODULE) benchmarks.memorize --results_dir="$$RESULTS_DIR" --overwrite
 
+override TORCH := torch==2.14.1
 $(VENV)-torch/.installed:
 	if command -v uv >/dev/null; then \
 		uv venv --quiet --allow-existing --python "$$PYTHON" $(@D) && \
-		uv pip install --quiet --python $(@D) --torch-backend=auto torch; \
+		uv pip install --quiet --python $(@D) --torch-backend=auto $(TORCH); \
 	else \
 		"$$PYTHON" -m venv $(@D) && \
-		PIP_USER=0 $(@D)/bin/python -m pip install --quiet --disable-pip-version-check torch; \
+		PIP_USER=0 $(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH); \
 	fi && touch $@
 
 bench-input: setup ## speed of ImageNet's input pipeline against the bare decoder
@@ -210,23 +211,24 @@ compile-check-gpu: $(VENV)-cuda12/.installed ## compile the paper's net for GPUs
 cost: setup ## write docs/cost.md from the promoted runs of compile-check
 	$(MODULE) benchmarks.cost results/reference/benchmark_compile_check/*/seed=0
 
-# pyarrow is for features of TFDS that nothing here uses, and it is the second-largest package.
 override RESOLVE := PATH="$$PATH:$$PWD/$(VENV)-uv/bin" uv pip compile --quiet --universal --python-version 3.11 \
-	--upgrade --no-annotate --no-header --no-emit-package pyarrow
+	--upgrade --generate-hashes --no-annotate --no-header
 override COMPILE := $(RESOLVE) setup.cfg
+# TFDS asks for pyarrow, the second-largest package; reading what it has prepared does without it.
+override COMPILE_LEAN := $(COMPILE) --no-emit-package pyarrow
 
+override UV := uv==0.13.9
 $(VENV)-uv/bin/uv:
-	"$$PYTHON" -m venv $(VENV)-uv && PIP_USER=0 $(VENV)-uv/bin/python -m pip install --quiet uv
+	"$$PYTHON" -m venv $(VENV)-uv && PIP_USER=0 $(VENV)-uv/bin/python -m pip install --quiet $(UV)
 
 lock: $(if $(shell command -v uv),,$(VENV)-uv/bin/uv) ## re-resolve the requirements and rewrite the locks
-	$(COMPILE) --extra imagenet -o requirements/cpu.txt
-	$(COMPILE) --extra imagenet --extra cuda12 -o requirements/cuda12.txt
-	$(COMPILE) --extra imagenet --extra cuda13 -o requirements/cuda13.txt
-	$(COMPILE) --extra imagenet --extra tpu -o requirements/tpu.txt
+	$(COMPILE_LEAN) --extra imagenet -o requirements/cpu.txt
+	$(COMPILE_LEAN) --extra imagenet --extra cuda12 -o requirements/cuda12.txt
+	$(COMPILE_LEAN) --extra imagenet --extra cuda13 -o requirements/cuda13.txt
+	$(COMPILE_LEAN) --extra imagenet --extra tpu -o requirements/tpu.txt
 	$(COMPILE) --extra prepare -o requirements/prepare.txt
-	$(COMPILE) --extra imagenet --extra dev -c requirements/cpu.txt -o requirements/dev.txt.tmp
-	grep -vxFf requirements/cpu.txt requirements/dev.txt.tmp > requirements/dev.txt
-	rm requirements/dev.txt.tmp
+	$(COMPILE_LEAN) --extra imagenet --extra dev -c requirements/cpu.txt \
+		$$(sed -n 's/==.*//p' requirements/cpu.txt | sort -u | sed 's/^/--no-emit-package /') -o requirements/dev.txt
 	$(RESOLVE) --group docs -o requirements/docs.txt
 
 clean: ## remove the environments and caches; runs and data stay

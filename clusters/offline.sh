@@ -24,7 +24,7 @@ step=${1:-}
 shift || true
 
 pack() {
-  local directory=$1 python=${PYTHON:-python3} scratch name version wanted=()
+  local directory=$1 python=${PYTHON:-python3} scratch name lines
   cd "$here/.."
   [[ -d $directory && -z $(ls -A "$directory") ]] || refuse "$directory must be an empty directory"
   for name in "${datasets[@]}"; do
@@ -41,13 +41,15 @@ pack() {
   git archive HEAD | tar -x -C "$copy" --exclude='results/*'
   mv .code_version.json "$copy"
   for name in "${packages[@]}"; do
-    version=$(sed -n "s/^$name==\([^ ]*\).*/\1/p" requirements/cpu.txt | tail -n 1)
-    [[ -n $version ]] || refuse "requirements/cpu.txt has no $name"
-    wanted+=("$name==$version")
+    # Its lines of the lock: the version, then the sums of its files.
+    lines=$(awk -v start="$name==" '/^[^ ]/ { wanted = index($0, start) == 1 } wanted' requirements/cpu.txt)
+    [[ -n $lines ]] || refuse "requirements/cpu.txt has no $name"
+    echo "$lines" >>"$scratch/wanted.txt"
   done
-  if ((${#wanted[@]})); then
+  if ((${#packages[@]})); then
     "$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
-      --platform any --implementation py --abi none --dest "$copy/$EXTRA/wheels" "${wanted[@]}" ||
+      --platform any --implementation py --abi none --dest "$copy/$EXTRA/wheels" \
+      --require-hashes --requirement "$scratch/wanted.txt" ||
       refuse "the packages could not be downloaded"
   fi
   for name in "${datasets[@]}"; do cp -RL "$data_dir/arrays/$name" "$copy/data/arrays"; done

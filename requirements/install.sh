@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Creates or updates an environment with the packages of a lock: requirements/install.sh .venv cpu
-# Locks are complete, so no dependencies are resolved. PYTHON names the interpreter.
+# Locks are complete, so no dependencies are resolved, and have the sums of all files, so that none
+# but these is installed. PYTHON names the interpreter.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 environment=$1 lock=requirements/$2.txt
@@ -22,5 +23,5 @@ else
   export PIP_USER=0
   install=("$environment/bin/python" -m pip install --quiet --disable-pip-version-check)
 fi
-"${install[@]}" --no-deps --requirement "$lock"
+"${install[@]}" --no-deps --require-hashes --requirement "$lock"
 "${install[@]}" --no-deps --editable .

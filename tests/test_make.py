@@ -1,8 +1,8 @@
-"""The Makefile: executes no variable, finds the hardware, overwrites and deletes only
-when told to.
+"""The Makefile: what it runs, installs, overwrites and deletes, and for which hardware.
 
-All in a stub of the checkout, whose environments hold programs that note what they are
-called with. MAKE_UNDER_TEST names another GNU make: 3.81, say, which every Mac has.
+It executes no variable. All in a stub of the checkout, whose environments hold programs
+that note what they are called with. MAKE_UNDER_TEST names another GNU make: 3.81, say,
+which every Mac has.
 """
 
 import os
@@ -24,6 +24,10 @@ OTHERS = (
     "VENV",
     "REPRODUCE",
     "COMPILE",
+    "COMPILE_LEAN",
+    "RESOLVE",
+    "TORCH",
+    "UV",
     "NAMED",
     "LOCK",
     "SHELL",
@@ -33,6 +37,7 @@ OTHERS = (
 # most targets refuse wrong values of these at once
 ALONE = ("ACCEL", "OVERWRITE", "PYTHON")
 TARGETS = re.findall(r"^([a-z][\w-]*)[\w -]*:.*## ", MAKEFILE, re.MULTILINE)
+LOCKS = sorted((forked.ROOT / "requirements").glob("*.txt"))
 EXECUTED = "executed"
 PAYLOADS = {
     "substitution": f"$(shell touch {EXECUTED})`touch {EXECUTED}`$$(touch {EXECUTED})",
@@ -49,9 +54,7 @@ def program(path: pathlib.Path, body: str) -> None:
 
 
 class Checkout:
-    """A directory with the Makefile, installed environments of stubs, and a log of
-    their calls.
-    """
+    """The Makefile, environments of stubs, and a log of their calls, in a directory."""
 
     def __init__(self, path: pathlib.Path):
         self.path = path
@@ -258,6 +261,22 @@ def test_pips_settings_for_the_user_do_not_matter(checkout):
     installs = [line for line in checkout.notes if "pip install" in line]
     assert len(installs) == 2, finished.stderr
     assert all(line.startswith("user=0 ") for line in installs)
+    assert " --require-hashes --requirement requirements/cpu.txt" in installs[0]
+
+
+def test_only_files_whose_sums_the_lock_has_are_installed(checkout):
+    (checkout.path / ".venv" / ".installed-cpu-dev").unlink()
+    assert checkout.make("setup-dev", "ACCEL=cpu").returncode == 0
+    (install,) = [line for line in checkout.notes if "requirements/dev.txt" in line]
+    assert "[--require-hashes] [--requirement] [requirements/dev.txt]" in install
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.stem)
+def test_a_lock_is_versions_with_the_sums_of_their_files(lock):
+    """No line names an index, either: which one is used is for users to say."""
+    version = r"[a-z0-9-]+==[\w.]+( ; [\w.<>=!'() ]+)?"
+    digests = r"( \\\n    --hash=sha256:[0-9a-f]{64})+\n"
+    assert re.fullmatch(f"({version}{digests})+", lock.read_text())
 
 
 def test_clean_leaves_runs_and_data_alone(checkout):

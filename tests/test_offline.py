@@ -1,7 +1,6 @@
-"""clusters/offline.sh from pack to promote, on a machine without network or git's
-history.
-"""
+"""clusters/offline.sh, from pack to promote, without network and git's history."""
 
+import hashlib
 import os
 import pathlib
 import shutil
@@ -39,9 +38,7 @@ def run(*words, cwd, **environment) -> subprocess.CompletedProcess:
 
 @pytest.fixture
 def clone(tmp_path):
-    """A clone without changes, with prepared data, and a package that no machine
-    has.
-    """
+    """A clone without changes, with prepared data and a package of its own."""
     path = tmp_path / "clone"
     path.mkdir()
     for name in ("clusters", "experiments", "identity_matters", "requirements"):
@@ -52,25 +49,31 @@ def clone(tmp_path):
         )
     for name in (".gitignore", "Makefile", "setup.cfg", "pyproject.toml"):
         shutil.copy(forked.ROOT / name, path)
-    with open(path / "requirements" / "cpu.txt", "a") as lock:
-        lock.write("nowhere-else==1.0\n")
     prepared = path / "data" / "arrays" / "images" / "test"
     prepared.mkdir(parents=True)
     (prepared / "manifest.json").write_text("{}")
     (prepared / "images.npy").write_bytes(os.urandom(300_000))
+    (tmp_path / "index").mkdir()
+    wheel = tmp_path / "index" / "nowhere_else-1.0-py3-none-any.whl"
+    write_wheel(wheel)
+    with open(path / "requirements" / "cpu.txt", "a") as lock:
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        lock.write(f"nowhere-else==1.0 \\\n    --hash=sha256:{digest}\n")
     git = ("git", "-c", "user.name=x", "-c", "user.email=x@example.org")
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all"]):
         subprocess.run([*git, *words], cwd=path, check=True)
-    (tmp_path / "index").mkdir()
-    with zipfile.ZipFile(
-        tmp_path / "index" / "nowhere_else-1.0-py3-none-any.whl", "w"
-    ) as wheel:
+    return path
+
+
+def write_wheel(path: pathlib.Path) -> None:
+    """A package with one empty module; no two of them have the same sum."""
+    with zipfile.ZipFile(path, "w") as wheel:
         wheel.writestr("nowhere_else.py", "")
         information = "Metadata-Version: 2.1\nName: nowhere-else\nVersion: 1.0\n"
         wheel.writestr("nowhere_else-1.0.dist-info/METADATA", information)
         wheel.writestr("nowhere_else-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\n")
         wheel.writestr("nowhere_else-1.0.dist-info/RECORD", "")
-    return path
+        wheel.comment = os.urandom(8)
 
 
 def offline(*words) -> list:
@@ -99,6 +102,13 @@ def test_from_pack_to_promote(clone, tmp_path):
     assert (refused.returncode, list(packed.iterdir())) == (2, [])
     assert "is no clone without changes" in refused.stderr
     shutil.copy(forked.ROOT / "setup.cfg", clone)
+    (wheel,) = (tmp_path / "index").iterdir()
+    in_lock = wheel.read_bytes()
+    write_wheel(wheel)
+    refused = run(script, "pack", packed, cwd=tmp_path, **settings, **index)
+    assert (refused.returncode, list(packed.iterdir())) == (2, [])
+    assert "DO NOT MATCH THE HASHES" in refused.stderr
+    wheel.write_bytes(in_lock)
     done = run(script, "pack", "packed", cwd=tmp_path, **settings, **index)
     assert done.returncode == 0, done.stderr
     parts = sorted(packed.glob("part.*"))
