@@ -27,7 +27,9 @@ from identity_matters.relu.model import Blocks, Problem
 _SHARES = np.linspace(0.005, 0.995, 199)  # values of a that are tried
 _ROOM = 1e-6  # relative, for the rounding of both sides of an inequality
 _BISECTIONS = 50
-_RANK_ROUNDINGS = 64  # sigma is lowered by so many roundings of ||Phi||
+# What is computed may be off by so many roundings, and one for each dimension, of the
+# sum of the sizes that it is made of.
+_ROUNDINGS = 64
 
 
 class Training(NamedTuple):
@@ -83,7 +85,12 @@ def largest_certified_size(blocks: Blocks, problem: Problem) -> float:
 
 
 class _Start(NamedTuple):
-    """The quantities of N16 at the start; see the module docstring."""
+    """The quantities of N16 at the start; see the module docstring.
+
+    Each is on the safe side of its rounding error. That of the predictions does not
+    shrink with the errors: `unresolved` bounds it, in the Frobenius norm, and counts as
+    a part of E that is not seen.
+    """
 
     examples: int  # n
     zeta: float
@@ -92,6 +99,7 @@ class _Start(NamedTuple):
     beta: float
     e: float
     nu: float
+    unresolved: float
     output_norm: float  # ||V||
     input_norm: float  # max(||U||, ||s||)
 
@@ -103,43 +111,58 @@ def _measure(blocks: Blocks, problem: Problem) -> _Start | None:
     """
     if len(blocks.U) != 1:
         raise ValueError(f"the condition is for nets of one block, got {len(blocks.U)}")
-    predictions, _, pre = model.forward(blocks, problem)
-    features = np.maximum(np.asarray(pre[0]), 0).T  # k x n
+    predictions, _, pre = (np.asarray(part) for part in model.forward(blocks, problem))
+    features = np.maximum(pre[0], 0).T  # k x n
     width, count = features.shape
     output_map = np.asarray(problem.B)
     if width < count or output_map.shape[0] > output_map.shape[1]:
         return None
+    z = origin.unit_inputs(problem, bias=blocks.s is not None)
+    V = np.asarray(blocks.V[0])
+    input_weights = [np.asarray(blocks.U[0])]
+    if blocks.s is not None:
+        input_weights.append(np.asarray(blocks.s[0])[:, None])
+    dimensions = *np.shape(problem.x), *output_map.shape, width
+    rounding = (_ROUNDINGS + sum(dimensions)) * np.finfo(float).eps
+    # What the inputs, the features and the predictions are sums of.
+    input_size = np.linalg.norm(problem.A) * np.linalg.norm(problem.x)
+    input_size = np.hypot(input_size, 0 if blocks.s is None else np.sqrt(count))
+    feature_size = np.linalg.norm(np.hstack(input_weights)) * input_size
+    output_size = input_size + np.linalg.norm(V) * feature_size
     singular_values = np.linalg.svd(features, compute_uv=False)
-    roundings = _RANK_ROUNDINGS * np.finfo(float).eps
-    sigma = float(singular_values[-1] - roundings * singular_values[0])
     of_map = np.linalg.svd(output_map, compute_uv=False)
-    beta = float(of_map[-1] - roundings * of_map[0])
+    sigma = float(singular_values[-1] - rounding * feature_size)
+    beta = float(of_map[-1] - rounding * of_map[0])
     if min(sigma, beta) <= 0:
         return None
-    errors = (np.asarray(problem.y) - np.asarray(predictions)).T  # d_out x n
-    z = origin.unit_inputs(problem, bias=blocks.s is not None)
-    input_norms = [np.linalg.norm(np.asarray(blocks.U[0]), 2)]
-    if blocks.s is not None:
-        input_norms.append(np.linalg.norm(np.asarray(blocks.s[0])))
+    errors = (np.asarray(problem.y) - predictions).T  # d_out x n
+    wanted = np.linalg.pinv(output_map) @ errors
+    fit = wanted @ np.linalg.pinv(features)
+    # Vstar is the shortest matrix with Vstar Phi = B^+ E, so ||Vstar - fit|| is at most
+    # what `fit` misses, over sigma.
+    missed = np.linalg.norm(fit @ features - wanted)
+    missed += rounding * np.linalg.norm(fit) * feature_size
+    missed += rounding * of_map[0] / beta * np.linalg.norm(wanted)
     return _Start(
         examples=count,
-        zeta=float(np.linalg.norm(z, 2)),
+        zeta=float(np.linalg.norm(z, 2) + rounding * input_size),
         sigma=sigma,
-        b=float(of_map[0]),
+        b=float(of_map[0] * (1 + rounding)),
         beta=beta,
-        e=float(np.linalg.norm(errors)),
-        nu=float(
-            np.linalg.norm(
-                np.linalg.pinv(output_map) @ errors @ np.linalg.pinv(features)
-            )
-        ),
-        output_norm=float(np.linalg.norm(np.asarray(blocks.V[0]), 2)),
-        input_norm=float(max(input_norms)),
+        e=float(np.linalg.norm(errors) * (1 + rounding)),
+        nu=float(np.linalg.norm(fit) + missed / sigma),
+        unresolved=float(rounding * of_map[0] * output_size),
+        output_norm=float(np.linalg.norm(V, 2)),
+        input_norm=float(max(np.linalg.norm(part, 2) for part in input_weights)),
     )
 
 
 def _promise(start: _Start) -> Training | None:
     """The promise for the least a at which (i) or (ii) of N16 holds, or None."""
+    start = start._replace(
+        e=start.e + start.unresolved,
+        nu=start.nu + start.unresolved / (start.beta * start.sigma),
+    )
     kept = (1 - _SHARES) * start.beta * start.sigma
     lost = _SHARES * start.sigma
     by_error = _travel_by_error(start, kept)

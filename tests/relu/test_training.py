@@ -1,5 +1,8 @@
 """N16: the condition by hand, its inequalities along the flow, and what it promises."""
 
+import math
+from fractions import Fraction
+
 import jax
 import numpy as np
 import pytest
@@ -182,10 +185,41 @@ def test_what_is_not_certified():
     # A start outside the ball, and one at which nothing is wrong.
     long = blocks._replace(U=np.full((1, 1, 1), 1.5))
     assert training.certify_training(long, problem) is None
-    assert training.certify_training(*one_example(0.0)).input_travel == 0
+    assert training.certify_training(*one_example(0.0)).input_travel < 1e-12
     two = Blocks(np.ones((2, 1, 1)), np.ones((2, 1, 1)), None)
     with pytest.raises(ValueError, match="for nets of one block, got 2"):
         training.certify_training(two, problem)
+
+
+def test_errors_that_rounding_hides_count():
+    """Predictions that equal y in float64 only: the weights still have to move."""
+    blocks = Blocks(np.full((1, 1, 1), 0.1), np.full((1, 1, 1), 0.3), None)
+    y = 1 + 0.1 * 0.3
+    problem = problems.plain_problem([[1.0]], [[y]])
+    assert model.forward(blocks, problem)[0] == y
+    error = abs(Fraction(y) - 1 - Fraction(0.1) * Fraction(0.3))
+    promise = training.certify_training(blocks, problem)
+    assert promise.output_travel >= error / Fraction(0.1) > 0
+    assert 0 < promise.input_travel < 1e-12
+
+
+@pytest.mark.parametrize("bits", [10, 30, 34, 36, 38])
+def test_nearly_dependent_features(bits):
+    """nu in fractions: float64 knows it up to a share of cond(Phi) eps only."""
+    features = np.array([[0.4, 0.4], [0.4, 0.4 + 2.0**-bits]])
+    y = features[0] + 2.0**-40 * np.array([1.0, 1.5])
+    blocks = Blocks(np.eye(2)[None], np.zeros((1, 2, 2)), None)
+    problem = Problem(features.T, y[:, None], np.eye(2), np.eye(1, 2))
+    (a, b), (c, d) = (list(map(Fraction, row)) for row in features)
+    first, second = Fraction(y[0]) - a, Fraction(y[1]) - b
+    determinant = a * d - b * c
+    solved = (
+        (first * d - second * c) / determinant,
+        (second * a - first * b) / determinant,
+    )
+    start = training._measure(blocks, problem)
+    nu = start.nu + start.unresolved / (start.beta * start.sigma)
+    assert math.hypot(*solved) <= nu < 2 * math.hypot(*solved)
 
 
 def test_the_rate_is_that_of_the_feature_bound():
