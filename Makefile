@@ -13,11 +13,13 @@ override .DEFAULT_GOAL := help
 RESULTS_DIR ?= results/local
 SEEDS ?= 0
 JOBS ?= 0
-# Data sets to prepare, and where; the variant, or data set, to reproduce; the run to promote.
+# Data sets to prepare, and where; the variant, or all of a data set's, to reproduce; the run to promote.
 DATASETS ?= cifar10
 DATA_DIR ?= data
-DATASET ?=
+VARIANT ?=
 RUN ?=
+# The name of VARIANT before 0.2: understood until 0.3, with a note.
+DATASET ?=
 # What compile-check compiles for (tpu, several slices, or one_chip), and which programs.
 CHECK ?= tpu
 PROGRAMS ?=
@@ -27,7 +29,7 @@ OVERWRITE ?= 0
 ACCEL ?= auto
 # glibc then asks the kernel for huge pages, as docs/training.md says. Set it to nothing to do without.
 GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
-export RESULTS_DIR SEEDS JOBS DATASETS DATA_DIR DATASET RUN CHECK PROGRAMS GLIBC_TUNABLES
+export RESULTS_DIR SEEDS JOBS DATASETS DATA_DIR VARIANT DATASET RUN CHECK PROGRAMS GLIBC_TUNABLES
 
 # The first Python found that is at least 3.11; PYTHON=... names another.
 override PYTHON_IS_GIVEN := $(filter-out undefined,$(origin PYTHON))
@@ -70,7 +72,7 @@ help: ## list the targets
 		awk -F ':.*## ' '{sub(/ .*/, "", $$1); printf "  make %-24s %s\n", $$1, $$2}'
 	@echo "  experiments: $(EXPERIMENTS)"
 	@echo '  variables: ACCEL=auto|cpu|cuda12|cuda13|tpu  SEEDS="0 1 2"  JOBS=2  RESULTS_DIR=results/local'
-	@echo '             DATASET=a_variant  DATASETS="cifar10 cifar100"  DATA_DIR=data  RUN=run_directory  PYTHON=python3'
+	@echo '             VARIANT=a_variant  DATASETS="cifar10 cifar100"  DATA_DIR=data  RUN=run_directory  PYTHON=python3'
 	@echo '             OVERWRITE=1 (runs finished runs anew, too, and replaces them)'
 
 setup: $(INSTALLED) ## create the environment .venv from the lock (other targets do so when needed)
@@ -146,9 +148,10 @@ demo: known-overwrite setup ## run the quickest variant of each quick experiment
 
 # The experiment that the target names, if there is one of that name: only our own words go on.
 override NAMED = $(if $(word 2,$*),,$(filter $(EXPERIMENTS),$(subst -,_,$*)))
-reproduce-%: known-overwrite setup ## run one experiment for each seed of SEEDS; DATASET=... names a variant
+reproduce-%: known-overwrite setup ## run one experiment for each seed of SEEDS; VARIANT=... names a variant
 	@$(if $(NAMED),:,echo "there is no experiment of this name; there are $(EXPERIMENTS)" >&2; exit 2)
-	@$(REPRODUCE) --only=$(NAMED) $${DATASET:+--variants="$$DATASET"}
+	@test -z "$$DATASET" || echo "DATASET= is now called VARIANT=, and will not be understood from 0.3 on" >&2
+	@variant="$${VARIANT:-$$DATASET}"; $(REPRODUCE) --only=$(NAMED) $${variant:+--variants="$$variant"}
 
 reproduce-cifar10 reproduce-cifar100: reproduce-%: known-overwrite setup ## Table 2, CIFAR-10 (or ...-cifar100): needs an accelerator
 	@$(REPRODUCE) --only=cifar --variants=$*/all_conv_residual

@@ -27,6 +27,7 @@ import pathlib
 import string
 import sys
 import time
+import types
 from collections.abc import Callable
 
 import jax
@@ -38,7 +39,10 @@ import experiments
 from benchmarks import hlo, shared
 from experiments import linear_sampled, run
 from experiments.images import train
-from experiments.run.shared import configs, grid, reproduced
+from experiments.images.data import ImageData, classes_and_shape
+from experiments.run.settings import configs
+from experiments.run.trials import grid
+from experiments.run.verdicts import reproduced
 from identity_matters import flops, runs
 from identity_matters.batches import Arrays, Streams
 from identity_matters.images import datasets, imagenet
@@ -160,7 +164,7 @@ def trials(*, variant: str, slices: tuple, programs: tuple) -> list[dict]:
     ]
 
 
-def measure(trial: dict, key, log) -> dict:
+def measure(trial: types.SimpleNamespace, key, log) -> dict:
     """Runs `attempt` in another process: a crash ends only that one, and its memory is
     freed.
     """
@@ -170,27 +174,24 @@ def measure(trial: dict, key, log) -> dict:
         found = shared.alone(_measure_here, trial)
     except concurrent.futures.process.BrokenProcessPool:
         found = {
-            **_nothing(devices_of(trial["slice"])),
+            **_nothing(devices_of(trial.slice)),
             "problem": "the compiler crashed",
         }
     if not found["fits"]:
-        log.say(
-            f"{trial['program']} ({trial['part']}) on {trial['slice']}:"
-            f" {found['problem']}"
-        )
+        log.say(f"{trial.program} ({trial.part}) on {trial.slice}: {found['problem']}")
     return found
 
 
-def _measure_here(trial: dict) -> dict:
+def _measure_here(trial: types.SimpleNamespace) -> dict:
     jax.config.update("jax_enable_compilation_cache", False)  # the compiler is timed
-    devices = devices_of(trial["slice"])
-    experiment, _, variant = trial["program"].partition(":")
-    settings = experiments.find(experiment).own_settings(variant)
-    if trial["program"] in LINEAR:
+    devices = devices_of(trial.slice)
+    experiment, _, variant = trial.program.partition(":")
+    settings = experiments.find(experiment).settings_of(variant)
+    if trial.program in LINEAR:
         lower: Callable = lower_linear
     else:
-        lower = lower_memorize if trial["program"] == MEMORIZE else lower_training
-    return attempt(lambda: lower(settings, trial["part"], devices), devices)
+        lower = lower_memorize if trial.program == MEMORIZE else lower_training
+    return attempt(lambda: lower(settings, trial.part, devices), devices)
 
 
 def _nothing(devices: list) -> dict:
@@ -276,7 +277,7 @@ def lower_linear(settings: dict, part: str, devices: list) -> tuple:
     trial, *_ = linear_sampled.trials(**settings)
     if part == "points":
         points = linear_sampled.Points(**trial, devices=devices)
-        operations = 2 * trial["width"] ** 3 * (3 * trial["depth"] - 2)
+        operations = 2 * trial.width**3 * (3 * trial.depth - 2)
         return points.lower(), 1, points.points, operations, "float32"
     training = linear_sampled.Training(**trial, devices=devices)
     lowered = training.parallel.lower(part, training.intervals.steps_per_dispatch)
@@ -286,11 +287,11 @@ def lower_linear(settings: dict, part: str, devices: list) -> tuple:
     return *lowered, operations, "float32"
 
 
-def stand_in(data: dict) -> train.ImageData:
+def stand_in(data: dict) -> ImageData:
     """A stand-in of the published size: zeros for CIFAR, streams that read nothing for
     ImageNet.
     """
-    _, shape = train.classes_and_shape(data)
+    _, shape = classes_and_shape(data)
     name = data["normalization"]
     if data["dataset"] == imagenet.NAME:
         preprocessing = Preprocessing(
@@ -314,7 +315,7 @@ def stand_in(data: dict) -> train.ImageData:
         x, test_x = (np.zeros((count, *shape), np.uint8) for count in counts)
         y, test_y = (np.zeros(count, np.int64) for count in counts)
         examples = Arrays(x, y, test_x, test_y)
-    return train.ImageData(examples, preprocessing, {})
+    return ImageData(examples, preprocessing, {})
 
 
 def lower_memorize(groups: dict, part: str, devices: list) -> tuple:
@@ -348,8 +349,12 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     return run.Verdict("compiled-programs", metrics, reproduced(not failed))
 
 
-EXPERIMENT = run.Experiment(
-    "benchmark_compile_check", trials, measure, verdict, trains=True
+EXPERIMENT = run.DeviceExperiment(
+    name="benchmark_compile_check",
+    module=__name__,
+    trials=trials,
+    measure=measure,
+    verdict=verdict,
 )
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def _needed(record: dict) -> float:
 
 def _row(slice_: str, program: str, step: dict, evaluation: dict) -> str:
     experiment, _, variant = program.partition(":")
-    settings = experiments.find(experiment).own_settings(variant)
+    settings = experiments.find(experiment).settings_of(variant)
     hours = training_hours(settings, step, evaluation)
     limit = (
         "compute" if step["arithmetic_seconds"] >= step["memory_seconds"] else "memory"

@@ -25,6 +25,7 @@ import statistics
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Callable
 
 import jax
@@ -32,7 +33,8 @@ import numpy as np
 
 from benchmarks import shared
 from experiments import run
-from experiments.run.shared import configs, grid, without
+from experiments.run.settings import configs
+from experiments.run.trials import grid, without
 from identity_matters import limits
 from identity_matters.images import imagenet, miniature
 
@@ -69,7 +71,7 @@ def trials(*, variant, data_dir, cores, **settings) -> list[dict]:
     return [{**cell, "data_dir": data_dir, **size} for cell in cells]
 
 
-def measure(trial: dict, key) -> dict:
+def measure(trial: types.SimpleNamespace, key) -> dict:
     """Median images per second of pipeline and decoder, and the share of time spent
     waiting.
     """
@@ -78,12 +80,12 @@ def measure(trial: dict, key) -> dict:
     return {**measured, "load_per_core": shared.load_per_core()}
 
 
-def _measure_here(trial: dict, seed: int) -> dict:
+def _measure_here(trial: types.SimpleNamespace, seed: int) -> dict:
     """Measures in a process of its own, bound to the trial's cores where the system
     allows it.
     """
     cores, size, batches = (
-        trial[n] for n in ("cores", "batch_examples", "batches_per_round")
+        getattr(trial, n) for n in ("cores", "batch_examples", "batches_per_round")
     )
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
@@ -92,15 +94,15 @@ def _measure_here(trial: dict, seed: int) -> dict:
         encoded = _open(trial, pathlib.Path(scratch), seed)
         indices = np.random.default_rng(seed).integers(0, len(encoded), count)
         images = [image for image, _, _ in encoded.read(indices)]
-        decode = _bare_decoder(images, trial["kind"], cores, seed)
+        decode = _bare_decoder(images, trial.kind, cores, seed)
         image_seconds = decode() / count  # roughly, with all cores at work
-        make = functools.partial(_read, encoded, trial["kind"], seed, size)
+        make = functools.partial(_read, encoded, trial.kind, seed, size)
         # endless
         stream = imagenet.stream(make, 0, sys.maxsize, threads=cores, processes=0)
         seconds = {"pipeline": [], "decoder": []}
         with contextlib.closing(stream):
             _take(stream, ahead + 1)
-            for _ in range(trial["rounds"]):
+            for _ in range(trial.rounds):
                 # Lets the buffer fill, so that the pipeline idles while the decoder is
                 # timed; then empties it, so that its own timing starts and ends with as
                 # many batches under way.
@@ -111,7 +113,7 @@ def _measure_here(trial: dict, seed: int) -> dict:
             rates = {
                 name: count / statistics.median(all_) for name, all_ in seconds.items()
             }
-            step_seconds = trial["step_over_batch_seconds"] * size / rates["pipeline"]
+            step_seconds = trial.step_over_batch_seconds * size / rates["pipeline"]
             _take(stream, 1)
             started, waited = time.perf_counter(), 0.0
             for _ in range(2 * batches):
@@ -129,16 +131,18 @@ def _measure_here(trial: dict, seed: int) -> dict:
     }
 
 
-def _open(trial: dict, scratch: pathlib.Path, seed: int) -> imagenet.EncodedImages:
+def _open(
+    trial: types.SimpleNamespace, scratch: pathlib.Path, seed: int
+) -> imagenet.EncodedImages:
     """The prepared data set, or a miniature of it made in `scratch`."""
-    split = "validation" if trial["kind"] == "evaluation" else "train"
-    if not trial["data_dir"]:
-        images = miniature.generate_jpegs(min(trial["images"], 64), seed)
+    split = "validation" if trial.kind == "evaluation" else "train"
+    if not trial.data_dir:
+        images = miniature.generate_jpegs(min(trial.images, 64), seed)
         examples = [
-            (images[i % len(images)], 0, f"n0_{i}.JPEG") for i in range(trial["images"])
+            (images[i % len(images)], 0, f"n0_{i}.JPEG") for i in range(trial.images)
         ]
         miniature.write(scratch, {split: examples})
-    return imagenet.EncodedImages(trial["data_dir"] or scratch, split)
+    return imagenet.EncodedImages(trial.data_dir or scratch, split)
 
 
 def _read(encoded, kind: str, seed: int, size: int, number: int) -> dict:
@@ -221,7 +225,12 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
 
 
 EXPERIMENT = run.Experiment(
-    "benchmark_input_pipeline", trials, measure, verdict, signed=("cores",)
+    name="benchmark_input_pipeline",
+    module=__name__,
+    trials=trials,
+    measure=measure,
+    verdict=verdict,
+    signed=("cores",),
 )
 
 if __name__ == "__main__":

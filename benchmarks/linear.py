@@ -14,6 +14,7 @@ Hardware: 2 CPU cores, 1 GB of memory. Time: about 40 s.
 """
 
 import statistics
+import types
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,9 @@ import numpy as np
 
 from benchmarks import shared
 from experiments import run
-from experiments.run.shared import configs, generator, largest
+from experiments.run.measuring import generator
+from experiments.run.settings import configs
+from experiments.run.verdicts import largest
 from identity_matters import random_matrices
 from identity_matters.linear import descent, model
 
@@ -83,9 +86,9 @@ def _looped_chain(A, M, passes):
     return M
 
 
-def measure(trial: dict, key) -> dict:
+def measure(trial: types.SimpleNamespace, key) -> dict:
     """Median seconds of a step and of both chains at one depth."""
-    rng, depth, width = generator(key), trial["depth"], trial["width"]
+    rng, depth, width = generator(key), trial.depth, trial.width
     # A net near initialisation. The chain's layers are orthogonal, so that its numbers
     # stay of order 1: products that underflow would run at another speed.
     residual = rng.standard_normal((depth, width, width)) / (depth * width)
@@ -100,7 +103,7 @@ def measure(trial: dict, key) -> dict:
     A, layers, R, Sigma, M_device = map(
         jnp.asarray, (residual, orthogonal, R, Sigma, M)
     )
-    updates = trial["updates_per_run"]
+    updates = trial.updates_per_run
     passes = PRODUCTS_PER_LAYER * updates
     candidates = {
         "step": lambda: _steps(A, R, Sigma, rate, updates),
@@ -109,7 +112,7 @@ def measure(trial: dict, key) -> dict:
     }
     for candidate in candidates.values():
         jax.block_until_ready(candidate())  # compiles, and warms the caches
-    medians = shared.seconds_in_turns(candidates, trial["repeats"])
+    medians = shared.seconds_in_turns(candidates, trial.repeats)
     # of one step
     medians = {name: seconds / updates for name, seconds in medians.items()}
     chain = min(medians["scanned_chain_seconds"], medians["looped_chain_seconds"])
@@ -143,7 +146,13 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     return shared.judged("gradient-cost", metrics, reached, records)
 
 
-EXPERIMENT = run.Experiment("benchmark_linear", trials, measure, verdict)
+EXPERIMENT = run.Experiment(
+    name="benchmark_linear",
+    module=__name__,
+    trials=trials,
+    measure=measure,
+    verdict=verdict,
+)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

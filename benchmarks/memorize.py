@@ -13,6 +13,7 @@ Hardware: 2 CPU cores. Time: about two minutes.
 
 import math
 import pathlib
+import types
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,8 @@ import numpy as np
 
 from benchmarks import shared
 from experiments import run
-from experiments.run.shared import configs, largest, total
+from experiments.run.settings import configs
+from experiments.run.verdicts import largest, total
 from identity_matters.memorize import construct
 from identity_matters.memorize.network import in_blocks, matmul
 
@@ -71,22 +73,22 @@ def _bare_blocks(U, V, h):
     return jax.lax.scan(block, h, (U, V))[0]
 
 
-def _problem(seed, trial: dict):
+def _problem(seed, trial: types.SimpleNamespace):
     rng = np.random.default_rng(seed)
-    x = rng.standard_normal((trial["examples"], trial["features"]), np.float32)
-    return rng, x, rng.integers(0, trial["num_classes"], trial["examples"])
+    x = rng.standard_normal((trial.examples, trial.features), np.float32)
+    return rng, x, rng.integers(0, trial.num_classes, trial.examples)
 
 
-def measure(trial: dict, key) -> dict:
+def measure(trial: types.SimpleNamespace, key) -> dict:
     """Seconds for building, for verifying and for the bare products of each, at one
     n.
     """
     seed = np.asarray(jax.random.key_data(key)).tolist()
-    n, width, batch = trial["examples"], trial["width"], trial["batch_examples"]
+    n, width, batch = trial.examples, trial.width, trial.batch_examples
     rng, x, y = _problem(seed, trial)
     network, _ = _build(x, y, trial, key)
     h = rng.standard_normal((n, width)).astype(np.float32)
-    tiles = jnp.asarray(in_blocks(h, min(trial["tile_points"], n)))
+    tiles = jnp.asarray(in_blocks(h, min(trial.tile_points, n)))
     # Orthogonal layers keep numbers of order one: products that overflow run at another
     # speed.
     rotations = np.linalg.qr(rng.standard_normal((2, len(network.U), width, width)))[0]
@@ -103,7 +105,7 @@ def measure(trial: dict, key) -> dict:
     for compiled in ("inner_products", "block_products"):
         candidates[compiled]()
     errors = candidates["verify"]().errors
-    medians = shared.seconds_in_turns(candidates, trial["repeats"])
+    medians = shared.seconds_in_turns(candidates, trial.repeats)
     return {
         **medians,
         "build_ratio": medians["build_seconds"] / medians["inner_products_seconds"],
@@ -114,18 +116,18 @@ def measure(trial: dict, key) -> dict:
     }
 
 
-def _build(x, y, trial: dict, key):
-    sizes = trial["num_classes"], trial["width"]
-    return construct.memorize(x, y, *sizes, key=key, tile_points=trial["tile_points"])
+def _build(x, y, trial: types.SimpleNamespace, key):
+    sizes = trial.num_classes, trial.width
+    return construct.memorize(x, y, *sizes, key=key, tile_points=trial.tile_points)
 
 
-def _peak_memory_gigabytes(seed, trial: dict) -> float:
+def _peak_memory_gigabytes(seed, trial: types.SimpleNamespace) -> float:
     """Peak resident memory of this process after it has built and verified one
     network.
     """
     _, x, y = _problem(seed, trial)
     network, _ = _build(x, y, trial, jax.random.key(0))
-    construct.verify(network, x, y, trial["batch_examples"])
+    construct.verify(network, x, y, trial.batch_examples)
     # Not getrusage: its maximum survives exec, so it may be the parent's.
     status = pathlib.Path("/proc/self/status").read_text()
     kibibytes = next(
@@ -162,7 +164,13 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     return shared.judged("construction-cost", metrics, all(reached), records, most_load)
 
 
-EXPERIMENT = run.Experiment("benchmark_memorize", trials, measure, verdict)
+EXPERIMENT = run.Experiment(
+    name="benchmark_memorize",
+    module=__name__,
+    trials=trials,
+    measure=measure,
+    verdict=verdict,
+)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from experiments import run
-from experiments.run.shared import reproduced
+from experiments.run.verdicts import reproduced
 from identity_matters import limits
 
 # Load average per core above which times say little. A benchmark alone brings it near

@@ -22,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Iterator
 
 import jax
@@ -30,7 +31,8 @@ import numpy as np
 from benchmarks import compile_check, shared
 from experiments import run
 from experiments.images import train
-from experiments.run.shared import configs
+from experiments.images.settings import make_settings
+from experiments.run.settings import configs
 from identity_matters import flops as counts
 from identity_matters.batches import Arrays
 from identity_matters.images import datasets
@@ -96,13 +98,15 @@ def trials(
     return [{"net": name, **net, **size} for name, net in nets.items()]
 
 
-def measure(trial: dict, key, log) -> dict:
+def measure(trial: types.SimpleNamespace, key, log) -> dict:
     """Median images per second of all sides, which take turns in every round."""
     training = _training(trial)
     devices, flops = training.parallel.devices, training.task.flops_per_example
     peers = {"torch": trial}
-    if trial["compute_dtype"] == "float32":
-        peers["torch_bfloat16"] = {**trial, "compute_dtype": "bfloat16"}
+    if trial.compute_dtype == "float32":
+        peers["torch_bfloat16"] = types.SimpleNamespace(
+            **{**vars(trial), "compute_dtype": "bfloat16"}
+        )
     with contextlib.ExitStack() as stack:
         rounds = {"ours": _our_rounds(training, trial, key)}
         for name, settings in peers.items():
@@ -117,7 +121,7 @@ def measure(trial: dict, key, log) -> dict:
             )
         seconds: dict[str, list] = {name: [] for name in rounds}
         cpu_seconds: dict[str, list] = {name: [] for name in rounds}
-        for _ in range(trial["rounds"] + 1):
+        for _ in range(trial.rounds + 1):
             if log.stop_requested():
                 raise run.Interrupted
             for name, side in rounds.items():
@@ -125,10 +129,10 @@ def measure(trial: dict, key, log) -> dict:
                 seconds[name].append(wall)
                 cpu_seconds[name].append(cpu)
     # The first round of each side compiles or warms up.
-    images = trial["steps_per_round"] * trial["batch_examples"]
+    images = trial.steps_per_round * trial.batch_examples
     rates = {name: images / statistics.median(s[1:]) for name, s in seconds.items()}
     spent = {name: statistics.median(s[1:]) for name, s in cpu_seconds.items()}
-    peak = counts.peak_flops_per_second(devices[0].device_kind, trial["compute_dtype"])
+    peak = counts.peak_flops_per_second(devices[0].device_kind, trial.compute_dtype)
     return {
         "parameters": training.parameters,
         "torch_described": described,
@@ -148,22 +152,31 @@ def measure(trial: dict, key, log) -> dict:
     }
 
 
-def _training(trial: dict) -> train.Training:
+def _training(trial: types.SimpleNamespace) -> train.Training:
     """Table 1's blocks and the paper's optimizer, with random pixels as PyTorch's side
     has them.
 
     On zeros a GPU is faster than on images: fewer bits change.
     """
-    data, rate = {"dataset": "cifar10"}, trial["learning_rate"]
+    data, rate = {"dataset": "cifar10"}, trial.learning_rate
     model = {
-        name: trial[name] for name in ("blocks_per_stage", "widths", "compute_dtype")
+        "blocks_per_stage": trial.blocks_per_stage,
+        "widths": trial.widths,
+        "compute_dtype": trial.compute_dtype,
     }
     optim = {"schedule": "constant", "boundary_steps": (), "learning_rate": rate}
-    sizes = {name: trial[name] for name in ("batch_examples", "steps_per_dispatch")}
     # On a CPU the devices that a training uses, else one accelerator, as PyTorch uses
     # one.
     devices = 0 if jax.default_backend() == "cpu" else 1
-    groups = train.settings("paper", data, model, optim, **sizes, devices=devices)
+    groups = make_settings(
+        "paper",
+        data,
+        model,
+        optim,
+        batch_examples=trial.batch_examples,
+        steps_per_dispatch=trial.steps_per_dispatch,
+        devices=devices,
+    )
     rng, source = np.random.default_rng(_ORDER_SEED), datasets.find_source("cifar10")
     pixels = rng.integers(0, 256, (_EXAMPLES, *source.image_shape), np.uint8)
     labels = rng.integers(0, source.num_classes, _EXAMPLES)
@@ -173,7 +186,7 @@ def _training(trial: dict) -> train.Training:
 
 
 def _our_rounds(
-    training: train.Training, trial: dict, key
+    training: train.Training, trial: types.SimpleNamespace, key
 ) -> Iterator[tuple[float, float]]:
     """Yields (seconds, seconds of the CPU) of one round of steps after the other,
     metrics read.
@@ -181,7 +194,7 @@ def _our_rounds(
     here, task, per_dispatch = (
         training.parallel,
         training.task,
-        trial["steps_per_dispatch"],
+        trial.steps_per_dispatch,
     )
     init_key, step_key = jax.random.split(key)
     stream = here.open_train(_ORDER_SEED, 0, sys.maxsize)  # endless: the caller stops
@@ -189,7 +202,7 @@ def _our_rounds(
     state = here.start(step_key, jax.device_get(state))
     while True:
         started, cpu_started = time.perf_counter(), time.process_time()
-        for _ in range(0, trial["steps_per_round"], per_dispatch):
+        for _ in range(0, trial.steps_per_round, per_dispatch):
             batches = [next(stream) for _ in range(per_dispatch)]
             state, sums = here.train(state, here.place(batches))
             if here.on_cpu:
@@ -198,11 +211,11 @@ def _our_rounds(
         yield time.perf_counter() - started, time.process_time() - cpu_started
 
 
-def _torch_rounds(trial: dict) -> Iterator:
+def _torch_rounds(trial: types.SimpleNamespace) -> Iterator:
     """Yields torch_worker.py's description of itself, then seconds as `_our_rounds`
     does.
     """
-    command, pipe = [trial["torch_python"], str(_WORKER)], subprocess.PIPE
+    command, pipe = [trial.torch_python, str(_WORKER)], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
 
         def ask(line: str) -> dict:
@@ -212,9 +225,9 @@ def _torch_rounds(trial: dict) -> Iterator:
                 raise RuntimeError("PyTorch's process ended; its error is above")
             return json.loads(answer)
 
-        yield ask(json.dumps(trial))
+        yield ask(json.dumps(vars(trial)))
         while True:
-            answer = ask(str(trial["steps_per_round"]))
+            answer = ask(str(trial.steps_per_round))
             yield answer["seconds"], answer["cpu_seconds"]
 
 
@@ -239,8 +252,12 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     return shared.judged("training-speed", metrics, bool(goals) and all(goals), records)
 
 
-EXPERIMENT = run.Experiment(
-    "benchmark_train_step", trials, measure, verdict, trains=True
+EXPERIMENT = run.DeviceExperiment(
+    name="benchmark_train_step",
+    module=__name__,
+    trials=trials,
+    measure=measure,
+    verdict=verdict,
 )
 
 if __name__ == "__main__":

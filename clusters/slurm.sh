@@ -21,7 +21,7 @@
 #SBATCH --output=slurm-%j.out
 set -euo pipefail
 
-# Exit codes of a training that was told to stop: see experiments/run/__init__.py.
+# Exit codes of a training that was told to stop: see experiments/run/endings.py.
 readonly INTERRUPTED=75 NOT_BEGUN=143
 # A limit, so that a job that never finishes does not requeue for ever.
 readonly MOST_RESTARTS=${MOST_RESTARTS:-100}

@@ -19,6 +19,7 @@ takes 110 to 190 at every depth.
 
 import functools
 import math
+import types
 from typing import NamedTuple
 
 import jax
@@ -26,12 +27,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import run
-from experiments.run import shared
+from experiments.run.measuring import generator
+from experiments.run.settings import configs, require_between
+from experiments.run.trials import each
+from experiments.run.verdicts import joined, reproduced, total, under_attack, where
 from identity_matters import random_matrices
 from identity_matters.linear import convergence, escape, model, second_moment
 
 # times f(0) - C; below this, rounding decides whether the risk falls
 _RISK_FLOOR = 1e-13
+_ROUNDING = 1e-12  # relative amount by which rounding may exceed a certified bound
 
 _SETTINGS = {
     "inside": {
@@ -70,36 +75,38 @@ _SETTINGS = {
     },
 }
 VARIANTS = tuple(_SETTINGS)
-get_config = shared.configs(_SETTINGS)
+get_config = configs(_SETTINGS)
 
 
 def trials(*, variant: str, **settings) -> list[dict]:
-    """One trial for each (depth, width) and each of beyond_shapes, or for each (depth,
-    target).
-    """
+    """One trial for each depth and width, and for each target or shape beyond."""
     if variant == "escape":
-        shared.require_between(1, math.inf, largest_factor=settings["largest_factor"])
-        return shared.each(
-            settings, {"depths": "depth", "targets": "target"}, question="escape"
-        )
-    beyond = {
-        k.removeprefix("beyond_"): v for k, v in settings.items() if "beyond_" in k
-    }
-    certified = {k: v for k, v in settings.items() if "beyond_" not in k}
-    listed = shared.each(
-        certified, {"depths": "depth", "widths": "width"}, question="certified"
-    )
-    return listed + shared.each(beyond, {"shapes": "depth width"}, question="beyond")
+        require_between(1, math.inf, largest_factor=settings["largest_factor"])
+        several = {"depths": "depth", "targets": "target"}
+        return each(settings, several, question="escape")
+    certified = {}
+    beyond = {}
+    for name, value in settings.items():
+        if name.startswith("beyond_"):
+            beyond[name.removeprefix("beyond_")] = value
+        else:
+            certified[name] = value
+    return [
+        *each(certified, {"depths": "depth", "widths": "width"}, question="certified"),
+        *each(beyond, {"shapes": "depth width"}, question="beyond"),
+    ]
 
 
-def build(**trial):
-    """The trial; raises ValueError if the certificate or the integral rejects its
-    settings.
+def build(**trial) -> types.SimpleNamespace:
+    """The trial.
+
+    Raises:
+      ValueError: the certificate or the integral rejects a setting.
     """
     if trial["question"] == "escape":
         # Starts are clipped at 3 deviations, and (V5) asks for positive weights.
-        shared.require_between(0, 1 / 3, noises=trial["noises"])
-        shared.require_between(-math.inf, math.inf, targets=trial["target"])
+        require_between(0, 1 / 3, noises=trial["noises"])
+        require_between(-math.inf, math.inf, targets=trial["target"])
         for r in trial["target"]:
             escape.escape_time(np.ones(trial["depth"]), r, 1.0, trial["risk"])
     else:
@@ -110,7 +117,7 @@ def build(**trial):
         raise ValueError(
             f"shares must be (low, high), 0 < low <= high < 1, got {shares}"
         )
-    return trial
+    return types.SimpleNamespace(**trial)
 
 
 class SecondMoment(NamedTuple):
@@ -121,11 +128,12 @@ class SecondMoment(NamedTuple):
 
 
 def random_sigma(
-    rng, width: int, condition_log10: float, singular_percent: float
+    rng: np.random.Generator,
+    width: int,
+    condition_log10: float,
+    singular_percent: float,
 ) -> SecondMoment:
-    """A second moment with log-uniform eigenvalues, sometimes with one of them 0,
-    rotated.
-    """
+    """A rotated second moment with log-uniform eigenvalues, sometimes one of them 0."""
     eigenvalues = 10 ** rng.uniform(-condition_log10 / 2, condition_log10 / 2, width)
     if width > 1 and 100 * rng.random() < singular_percent:
         eigenvalues[rng.integers(width)] = 0.0
@@ -133,153 +141,186 @@ def random_sigma(
     return SecondMoment(random_matrices.symmetric(rng, eigenvalues), rank)
 
 
-def target_at(rng, moment: SecondMoment, s0: float) -> np.ndarray:
-    """A target R in a random direction from I with ``sqrt((f(0) - C) / sigma) =
-    s0``.
+def target_at(rng: np.random.Generator, moment: SecondMoment, s0: float) -> np.ndarray:
+    """A target R, in a random direction from I, with ``sqrt((f(0) - C) / sigma) = s0``.
+
+    Args:
+      rng: draws the direction.
+      moment: Sigma, whose least eigenvalue above 0 is sigma.
+      s0: at least 0.
     """
     identity = np.eye(len(moment.Sigma))
     direction = rng.standard_normal(moment.Sigma.shape)
     kept = second_moment.kept_part(moment.Sigma)
-    at_one = math.sqrt(kept.squared_norm(direction) / kept.least)
-    return identity - s0 / at_one * direction
+    s0_of_direction = math.sqrt(kept.squared_norm(direction) / kept.least)
+    return identity - s0 / s0_of_direction * direction
 
 
-def measure_certified(trial, rng) -> dict:
+def measure_certified(trial, key) -> dict:
     """Gradient descent on certified problems, checked at every update."""
-    size = trial.width, trial.sigma_condition_log10, trial.singular_percent
-    data = [random_sigma(rng, *size) for _ in range(trial.problems)]
-    limit = convergence.LARGEST_PATH_S0
+    rng = generator(key)
+    moments = [
+        random_sigma(
+            rng, trial.width, trial.sigma_condition_log10, trial.singular_percent
+        )
+        for _ in range(trial.problems)
+    ]
     targets = [
-        target_at(rng, moment, rng.uniform(*trial.shares) * limit) for moment in data
+        target_at(rng, moment, rng.uniform(*trial.shares) * convergence.LARGEST_PATH_S0)
+        for moment in moments
     ]
     certified = []
-    for R, (Sigma, rank) in zip(targets, data, strict=True):
+    for R, moment in zip(targets, moments, strict=True):
         certificate = convergence.will_converge(
-            R, Sigma, trial.depth, rank=rank
-        ).descent
-        if certificate is not None:
-            certified.append((R, Sigma, *certificate))
+            R, moment.Sigma, trial.depth, rank=moment.rank
+        )
+        if certificate.descent is not None:
+            certified.append((R, moment.Sigma, *certificate.descent))
     R, Sigma, radii, rates, factors = map(np.stack, zip(*certified, strict=True))
-    found = _descent(R, Sigma, rates, factors, trial.depth, trial.updates)
-    _, _, norms, decreases = map(np.asarray, found)
+    _, _, norms, decreases = map(
+        np.asarray, _descent(R, Sigma, rates, factors, trial.depth, trial.updates)
+    )
+    # A NaN has left the ball, and has not fallen.
+    stayed = norms <= radii * (1 + _ROUNDING)
+    fell = decreases <= 1 + _ROUNDING
     return {
         "certified": len(certified),
-        # a NaN has left it
-        "left_the_ball": int(np.sum(~(norms <= radii * (1 + 1e-12)))),
-        "fell_too_slowly": int(np.sum(~(decreases <= 1 + 1e-12))),
+        "left_the_ball": int(np.sum(~stayed)),
+        "fell_too_slowly": int(np.sum(~fell)),
     }
 
 
-def measure_beyond(trial, rng) -> dict:
-    """Percent of random problems on which descent from zero converges, for each ``f(0)
-    - C``.
-    """
-    shares, problems = [], range(trial.problems)
+def measure_beyond(trial, key) -> dict:
+    """Percent of random problems on which descent from zero converges, by f(0) - C."""
+    rng = generator(key)
+    converged_percent = []
     for s0 in np.sqrt(trial.excess_over_sigma):
         moments = [
-            random_sigma(rng, trial.width, trial.condition_log10, 0.0) for _ in problems
+            random_sigma(rng, trial.width, trial.condition_log10, singular_percent=0.0)
+            for _ in range(trial.problems)
         ]
-        targets = [target_at(rng, moment, s0) for moment in moments]
-        data = [moment.Sigma for moment in moments]
-        norms_of_sigma = np.linalg.norm(data, 2, axis=(1, 2))
+        R = np.stack([target_at(rng, moment, s0) for moment in moments])
+        Sigma = np.stack([moment.Sigma for moment in moments])
+        norms_of_sigma = np.linalg.norm(Sigma, 2, axis=(1, 2))
         rates = 1 / (4 * trial.depth * norms_of_sigma * (1 + s0) ** 2)
-        stacks = np.stack(targets), np.stack(data), rates, np.ones(len(data))
-        first, last, *_ = map(np.asarray, _descent(*stacks, trial.depth, trial.updates))
-        shares.append(100 * float(np.mean(last <= trial.converged * first)))
-    return {"converged_percent": shares}
+        # No decrease is promised here, so the factor does not matter.
+        factors = np.ones(trial.problems)
+        first, last, _, _ = map(
+            np.asarray, _descent(R, Sigma, rates, factors, trial.depth, trial.updates)
+        )
+        has_converged = last <= trial.converged * first
+        converged_percent.append(100 * float(np.mean(has_converged)))
+    return {"converged_percent": converged_percent}
 
 
 @functools.partial(jax.jit, static_argnames=("depth", "updates"))
 @functools.partial(jax.vmap, in_axes=(0, 0, 0, 0, None, None))
 def _descent(R, Sigma, learning_rate, factor, depth, updates):
-    """One problem: first and last f - C, a bound on |||A|||, the slowest decrease over
-    `factor`.
+    """Gradient descent on one problem, from zero weights.
+
+    Returns:
+      The first and the last f - C; a bound on |||A|||; and the slowest decrease of f -
+      C in one update, over `factor`.
     """
     evaluate = functools.partial(model.excess_risk_and_gradient, R=R, Sigma=Sigma)
     zero = jnp.zeros((depth, *R.shape))
     first, gradient = evaluate(zero)
 
     def update(_, carry):
-        A, excess, gradient, norm, worst = carry
+        A, excess, gradient, norm, slowest = carry
         A = A - learning_rate * gradient
-        after, gradient = evaluate(A)
-        decrease = after / (factor * jnp.maximum(excess, _RISK_FLOOR * first))
-        # The 16-norm of the singular values is cheap, and at most 9 % too large for d =
-        # 4.
-        power = jnp.swapaxes(A, 1, 2) @ A
-        for _ in range(3):
-            power = power @ power
-        bound = jnp.max(jnp.trace(power, axis1=1, axis2=2)) ** (1 / 16)
-        return (
-            A,
-            after,
-            gradient,
-            jnp.maximum(norm, bound),
-            jnp.maximum(worst, decrease),
-        )
+        new_excess, gradient = evaluate(A)
+        decrease = new_excess / (factor * jnp.maximum(excess, _RISK_FLOOR * first))
+        norm = jnp.maximum(norm, _norm_bound(A))
+        return A, new_excess, gradient, norm, jnp.maximum(slowest, decrease)
 
     start = (zero, first, gradient, 0.0, 0.0)
-    _, last, _, norm, worst = jax.lax.fori_loop(0, updates, update, start)
-    return first, last, norm, worst
+    _, last, _, norm, slowest = jax.lax.fori_loop(0, updates, update, start)
+    return first, last, norm, slowest
 
 
-def measure_escape(trial, rng) -> dict:
-    """Predicted and measured updates until every entry reaches its target, for each
-    noise.
+def _norm_bound(A):
+    """The 16-norm of the singular values, largest over the layers.
+
+    It is cheap, and exceeds the spectral norm by at most 9 % for d = 4.
     """
-    r, shape = np.array(trial.target), (trial.draws, len(trial.target), trial.depth)
+    power = jnp.swapaxes(A, 1, 2) @ A
+    for _ in range(3):
+        power = power @ power
+    return jnp.max(jnp.trace(power, axis1=1, axis2=2)) ** (1 / 16)
+
+
+def measure_escape(trial, key) -> dict:
+    """Predicted and measured updates until every entry reaches its target, by noise."""
+    rng = generator(key)
+    r = np.array(trial.target)
     rate = trial.learning_rate_scale / (trial.depth * (1 + np.abs(r).max()) ** 2)
+    return {
+        "learning_rate": rate,
+        "by_noise": [
+            _measure_escape_from_noise(trial, rng, r, rate, noise)
+            for noise in trial.noises
+        ],
+    }
 
-    def predict(start) -> float:
-        entries = zip(start, r, strict=True)
-        return (
-            max(escape.escape_time(*entry, 1.0, trial.risk) for entry in entries) / rate
-        )
 
-    by_noise = []
-    for noise in trial.noises:
-        w = 1 + noise * np.clip(rng.standard_normal(shape), -3, 3)
-        predicted = np.array([predict(start) for start in w])
-        runs = predicted <= trial.max_updates / 2
-        measured = np.asarray(
-            _updates_needed(w[runs], r, rate, trial.risk, trial.max_updates)
-        )
-        row = {
-            "noise": noise,
-            "predicted_updates": predicted.tolist(),
-            "measured_updates": measured.tolist(),
-            "not_run": int(np.sum(~runs)),
-            "not_reached": int(np.sum(measured >= trial.max_updates)),
-            "predicted_over_measured": (
-                predicted[runs] / np.maximum(measured, 1)
-            ).tolist(),
-        }
-        by_noise.append(row)
-    return {"learning_rate": rate, "by_noise": by_noise}
+def _measure_escape_from_noise(trial, rng, r, rate: float, noise: float) -> dict:
+    shape = (trial.draws, len(r), trial.depth)
+    starts = 1 + noise * np.clip(rng.standard_normal(shape), -3, 3)
+    predicted = np.array(
+        [_predicted_time(start, r, trial.risk) / rate for start in starts]
+    )
+    is_run = predicted <= trial.max_updates / 2
+    measured = np.asarray(
+        _updates_needed(starts[is_run], r, rate, trial.risk, trial.max_updates)
+    )
+    ratios = predicted[is_run] / np.maximum(measured, 1)
+    return {
+        "noise": noise,
+        "predicted_updates": predicted.tolist(),
+        "measured_updates": measured.tolist(),
+        "not_run": int(np.sum(~is_run)),
+        "not_reached": int(np.sum(measured >= trial.max_updates)),
+        "predicted_over_measured": ratios.tolist(),
+    }
+
+
+def _predicted_time(start: np.ndarray, r: np.ndarray, risk: float) -> float:
+    """The time (V5) until the last entry has reached its target."""
+    return max(
+        escape.escape_time(weights, target, 1.0, risk)
+        for weights, target in zip(start, r, strict=True)
+    )
 
 
 @jax.jit
 def _updates_needed(w, r, learning_rate, risk, max_updates):
-    """Updates that descent on w, f64[n, entries, l], takes until every entry reaches
-    its target.
+    """Updates that descent on w takes until every entry reaches its target, i64[n].
+
+    Args:
+      w: f64[n, entries, l], the starts.
+      r: f64[entries], the targets.
+      learning_rate: of every update.
+      risk: an entry has reached its target at this f - C.
+      max_updates: where all stop.
     """
 
-    def unfinished(w):
+    def is_moving(w):
         return (jnp.prod(w, axis=-1) - r) ** 2 > risk
 
     def update(carry):
         w, count, updates = carry
-        moving = unfinished(w)
+        moving = is_moving(w)
         gradient = jax.grad(lambda w: jnp.sum((jnp.prod(w, axis=-1) - r) ** 2))(w)
         w = jnp.where(moving[..., None], w - learning_rate * gradient, w)
         return w, count + jnp.any(moving, axis=-1), updates + 1
 
-    start = w, jnp.zeros(w.shape[0], jnp.int64), jnp.int64(0)
-    _, count, _ = jax.lax.while_loop(
-        lambda carry: jnp.any(unfinished(carry[0])) & (carry[2] < max_updates),
-        update,
-        start,
-    )
+    def goes_on(carry):
+        w, _, updates = carry
+        return jnp.any(is_moving(w)) & (updates < max_updates)
+
+    start = (w, jnp.zeros(w.shape[0], jnp.int64), jnp.int64(0))
+    _, count, _ = jax.lax.while_loop(goes_on, update, start)
     return count
 
 
@@ -290,65 +331,85 @@ MEASURES = {
 }
 
 
-def _inside(settings: dict, records: list[dict]) -> tuple[dict, str]:
-    certified, beyond = (
-        shared.where(records, question=name) for name in ("certified", "beyond")
-    )
+def _inside(settings: dict, records: list[dict]) -> run.Verdict:
+    certified = where(records, question="certified")
+    beyond = where(records, question="beyond")
     converged = np.mean([record["converged_percent"] for record in beyond], axis=0)
     up_to_1 = np.array(settings["beyond_excess_over_sigma"]) <= 1
     metrics = {
-        "certified_problems": shared.total(certified, "certified"),
-        "left_the_ball": shared.total(certified, "left_the_ball"),
-        "fell_too_slowly": shared.total(certified, "fell_too_slowly"),
+        "certified_problems": total(certified, "certified"),
+        "left_the_ball": total(certified, "left_the_ball"),
+        "fell_too_slowly": total(certified, "fell_too_slowly"),
         "least_converged_percent_up_to_1_sigma": min(
             converged[up_to_1].tolist(), default=None
         ),
     }
     failed = metrics["left_the_ball"] + metrics["fell_too_slowly"]
-    return metrics, shared.under_attack(failed > 0, metrics["certified_problems"] > 0)
+    verdict = under_attack(failed > 0, metrics["certified_problems"] > 0)
+    return run.Verdict("iterates-stay-inside", metrics, verdict)
 
 
-def _escape(settings: dict, records: list[dict]) -> tuple[dict, str]:
-    runs = [{**record, **entry} for record in records for entry in record["by_noise"]]
-    ratios = shared.joined(runs, "predicted_over_measured").tolist()
-    least, most = (end(ratios, default=math.nan) for end in (min, max))
-    shallowest, deepest = min(settings["depths"]), max(settings["depths"])
-
-    def median(depth, negative):
-        some = shared.where(runs, depth=depth, noise=min(settings["noises"]))
-        scalar = [
-            r
-            for r in some
-            if len(r["target"]) == 1 and (r["target"][0] < 0) == negative
-        ]
-        return float(np.median(shared.joined(scalar, "predicted_updates")))
-
+def _escape(settings: dict, records: list[dict]) -> run.Verdict:
+    by_noise = [
+        {**record, **entry} for record in records for entry in record["by_noise"]
+    ]
+    ratios = joined(by_noise, "predicted_over_measured").tolist()
+    least_ratio = min(ratios, default=math.nan)
+    largest_ratio = max(ratios, default=math.nan)
+    shallowest = min(settings["depths"])
+    deepest = max(settings["depths"])
+    quietest = where(by_noise, noise=min(settings["noises"]))
     metrics = {
         "runs": len(ratios),
-        "not_run": shared.total(runs, "not_run"),
-        "not_reached": shared.total(runs, "not_reached"),
-        "least_predicted_over_measured": least,
-        "largest_predicted_over_measured": most,
-        "median_updates_negative_shallowest": median(shallowest, True),
-        "median_updates_negative_deepest": median(deepest, True),
-        "median_updates_positive_deepest": median(deepest, False),
+        "not_run": total(by_noise, "not_run"),
+        "not_reached": total(by_noise, "not_reached"),
+        "least_predicted_over_measured": least_ratio,
+        "largest_predicted_over_measured": largest_ratio,
+        "median_updates_negative_shallowest": _median_updates(
+            quietest, shallowest, negative=True
+        ),
+        "median_updates_negative_deepest": _median_updates(
+            quietest, deepest, negative=True
+        ),
+        "median_updates_positive_deepest": _median_updates(
+            quietest, deepest, negative=False
+        ),
     }
     factor = settings["largest_factor"]
-    within = 1 / factor <= least and most <= factor
-    return metrics, shared.reproduced(within and not metrics["not_reached"])
+    within = 1 / factor <= least_ratio and largest_ratio <= factor
+    verdict = reproduced(within and not metrics["not_reached"])
+    return run.Verdict("time-to-escape", metrics, verdict)
+
+
+def _median_updates(records: list[dict], depth: int, *, negative: bool) -> float:
+    """The median of the predicted updates over scalar targets of one sign."""
+    scalar = [
+        record
+        for record in where(records, depth=depth)
+        if len(record["target"]) == 1 and (record["target"][0] < 0) == negative
+    ]
+    return float(np.median(joined(scalar, "predicted_updates")))
 
 
 VERDICTS = {
-    "inside": ("iterates-stay-inside", _inside),
-    "escape": ("time-to-escape", _escape),
+    "inside": _inside,
+    "escape": _escape,
 }
-_ANY_SIGN = (
-    "targets",
-    "sigma_condition_log10",
-    "singular_percent",
-    "beyond_condition_log10",
+EXPERIMENT = run.Experiment(
+    name="convergence",
+    module=__name__,
+    trials=trials,
+    measure=MEASURES,
+    verdict=VERDICTS,
+    build=build,
+    kind_field="question",
+    signed=(
+        "targets",
+        "sigma_condition_log10",
+        "singular_percent",
+        "beyond_condition_log10",
+    ),
 )
-EXPERIMENT = run.Experiment("convergence", trials, MEASURES, VERDICTS, build, _ANY_SIGN)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

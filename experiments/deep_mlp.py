@@ -33,15 +33,9 @@ import optax
 import scipy.linalg
 
 from experiments import run
-from experiments.run.shared import (
-    configs,
-    grid,
-    largest,
-    least,
-    reproduced,
-    total,
-    where,
-)
+from experiments.run.settings import configs
+from experiments.run.trials import grid
+from experiments.run.verdicts import largest, least, reproduced, total, where
 from identity_matters import nets, paper, random_matrices
 from identity_matters.batches import batch_plan
 from identity_matters.images import datasets
@@ -72,30 +66,45 @@ OTHER_VARIANTS = {
 
 
 def _changes(variant: str) -> dict:
-    long, question = "/long/" in variant, variant.split("/")[-1]
-    plain = {"identity": False, "activation": question}
-    nets = {
-        "identity": {"identity": True, "activation": question},
-        "plain_near_zero": plain,  # the same weights without the identity
-        "plain_standard": {**plain, "initialization": "standard"},
-    }
-    if question == "orthogonal":
-        common = {"identity": False, "initialization": "orthogonal"}
-        nets = {kind: {**common, "activation": kind} for kind in ("relu", "linear")}
+    question = variant.split("/")[-1]
+    is_long = "/long/" in variant
     return {
         # l, in layers; 1200 is the depth that the blog post names
-        "depths": (16, 32, 64, 256) if long else (2, 4, 8, 16, 32, 64, 256, 1200),
-        "nets": nets,  # the settings that differ between nets
+        "depths": (16, 32, 64, 256) if is_long else (2, 4, 8, 16, 32, 64, 256, 1200),
+        "nets": _nets(question),  # the settings that differ between nets
         "train": {
             # l times the first rate of a cosine decay: the curvature at the identity
             # grows like l.
             "rates_times_depth": (3.0, 1.0, 0.3, 0.1, 0.03),
             "momentum": 0.9,
             # updates at every rate before the best goes on
-            "pilot_steps": 100 if long else 10,
+            "pilot_steps": 100 if is_long else 10,
             # total updates, a multiple of pilot_steps
-            "step_count": 2000 if long else 70,
+            "step_count": 2000 if is_long else 70,
             "batch_examples": 32,
+        },
+    }
+
+
+def _nets(question: str) -> dict[str, dict]:
+    """The nets to compare: name -> changes of the model settings."""
+    if question == "orthogonal":
+        return {
+            activation: {
+                "identity": False,
+                "initialization": "orthogonal",
+                "activation": activation,
+            }
+            for activation in ("relu", "linear")
+        }
+    return {
+        "identity": {"identity": True, "activation": question},
+        # The same weights without the identity.
+        "plain_near_zero": {"identity": False, "activation": question},
+        "plain_standard": {
+            "identity": False,
+            "activation": question,
+            "initialization": "standard",
         },
     }
 
@@ -140,14 +149,11 @@ def trials(
     *, variant: str, depths, model: dict, nets: dict, verdict: dict, **common
 ) -> list[dict]:
     """One trial for each net and depth."""
-    return [
-        {
-            **cell,
-            "model": {**model, **nets[cell["net"]], "depth": cell["depth"]},
-            **common,
-        }
-        for cell in grid(depth=depths, net=nets)
-    ]
+    listed = []
+    for cell in grid(depth=depths, net=nets):
+        changed_model = {**model, **nets[cell["net"]], "depth": cell["depth"]}
+        listed.append({**cell, "model": changed_model, **common})
+    return listed
 
 
 class Split(NamedTuple):
@@ -164,35 +170,49 @@ class Split(NamedTuple):
 
 @functools.cache
 def load_split(dataset: str, normalization: str, data_dir: str) -> Split:
-    """The normalized training images of a data set; raises ValueError if they are
-    missing.
-    """
+    """The normalized training images of a data set; ValueError if they are missing."""
     source = datasets.find_source(dataset)
     images, labels = datasets.load(dataset, "train", data_dir)
     x = np.asarray(Preprocessing.fit(normalization, images).eval_input(images))
-    optimum = linear_optimum(x.reshape(len(x), -1), labels, source.num_classes)
-    return Split(x, labels.astype(np.int32), source.num_classes, *optimum)
+    loss, error_percent = linear_optimum(
+        x.reshape(len(x), -1), labels, source.num_classes
+    )
+    return Split(
+        x=x,
+        labels=labels.astype(np.int32),
+        num_classes=source.num_classes,
+        linear_optimum_loss=loss,
+        linear_optimum_error_percent=error_percent,
+    )
 
 
 def linear_optimum(x, labels, num_classes: int) -> tuple[float, float]:
-    """Mean of ``||y - W x||^2`` at the best W, y one-hot, and its error in percent; x
-    f[n, d].
+    """The loss and the error, in percent, of the best linear map.
+
+    Args:
+      x: f[n, d], the inputs.
+      labels: int[n].
+      num_classes: of the one-hot labels y.
+    Returns:
+      The mean of ``||y - W x||^2`` at the best W, and how many percent of its largest
+      outputs are at another class.
     """
     x = np.asarray(x, np.float64)
     y = np.eye(num_classes)[labels]
     W = scipy.linalg.pinvh(x.T @ x) @ (x.T @ y)
     fitted = x @ W
-    errors = np.argmax(fitted, axis=1) != labels
-    return float(np.mean(np.sum((y - fitted) ** 2, axis=1))), float(
-        100 * np.mean(errors)
-    )
+    loss = np.mean(np.sum((y - fitted) ** 2, axis=1))
+    error = np.mean(np.argmax(fitted, axis=1) != labels)
+    return float(loss), float(100 * error)
 
 
 def build(
     *, net: str, depth: int, layer_points: int, data: dict, model: dict, train: dict
 ):
-    """The `Training` of a trial, which only needs a key; ValueError for unusable
-    settings.
+    """A function that makes the `Training` of a trial, which only needs a key.
+
+    Raises:
+      ValueError: a setting cannot be used.
     """
     if train["pilot_steps"] < 2 or train["step_count"] % train["pilot_steps"]:
         raise ValueError(
@@ -207,9 +227,8 @@ def build(
             f" the inputs, got {model['width']}; or leave 2 out of depths"
         )
     perceptron = nets.make_net("mlp", num_classes=split.num_classes, **model)
-    return functools.partial(
-        Training, split, perceptron, train | {"layer_points": layer_points}
-    )
+    settings = {**train, "layer_points": layer_points}
+    return functools.partial(Training, split, perceptron, settings)
 
 
 @functools.cache
@@ -220,9 +239,7 @@ def _descent(step_count: int, momentum: float) -> optax.GradientTransformation:
 
 
 def _forward(dtype: str, state: dict, x, labels):
-    """Squared error of each example, f32[n]; the outputs; the measurements of
-    `mlp.forward`.
-    """
+    """(squared error of each example, f32[n]; outputs; what `mlp.forward` measures)."""
     logits, passed = mlp.forward(state, x.reshape(len(x), -1), dtype)
     targets = jax.nn.one_hot(labels, logits.shape[1], dtype=logits.dtype)
     return jnp.sum(jnp.square(logits - targets), axis=1), logits, passed
@@ -233,9 +250,7 @@ def _forward(dtype: str, state: dict, x, labels):
     jax.jit, static_argnames=("descent", "dtype"), donate_argnames="state"
 )
 def _step(descent, dtype: str, state: dict, rate, x, labels):
-    """One update: the new state, the mean loss of the batch, and the norm of its
-    gradient.
-    """
+    """One update: (new state, mean loss of the batch, norm of its gradient)."""
 
     def loss_of(params):
         losses, _, _ = _forward(dtype, {**state, "params": params}, x, labels)
@@ -245,11 +260,8 @@ def _step(descent, dtype: str, state: dict, rate, x, labels):
     updates, opt_state = descent.update(gradient, state["opt_state"])
     updates = jax.tree.map(lambda update: rate * update, updates)
     params = optax.apply_updates(state["params"], updates)
-    return (
-        {**state, "params": params, "opt_state": opt_state},
-        loss,
-        optax.tree.norm(gradient),
-    )
+    new_state = {**state, "params": params, "opt_state": opt_state}
+    return new_state, loss, optax.tree.norm(gradient)
 
 
 @functools.partial(jax.jit, static_argnames="dtype")
@@ -260,50 +272,70 @@ def _evaluate(dtype: str, state: dict, x, labels):
 
 
 class Training:
-    """A net to train at any rate, always from `variables` and with `indices`, its
-    batches.
+    """A net to train at any rate, always from the same weights, on the same batches.
+
+    Args:
+      split: the examples.
+      net: the perceptron.
+      settings: the group `train`, and "layer_points".
+      key: of the trial.
+    Attributes:
+      variables: the initial weights.
+      indices: i32[step_count, batch_examples], the examples of each batch.
     """
 
     def __init__(self, split: Split, net: mlp.Mlp, settings: dict, key):
-        self.split, self.net, self.settings = split, net, settings
+        self.split = split
+        self.net = net
+        self.settings = settings
         init_key, order_key = jax.random.split(key)
         self._descent = _descent(settings["step_count"], settings["momentum"])
         self.variables = jax.device_get(
             nets.init_variables(net, init_key, split.x.shape[1:])
         )
-        seed = int(jax.random.bits(order_key, dtype=jnp.uint32))
-        size = len(split.x), settings["batch_examples"]
-        self.indices, _ = batch_plan(seed, *size, 0, settings["step_count"])
+        self.indices, _ = batch_plan(
+            int(jax.random.bits(order_key, dtype=jnp.uint32)),
+            len(split.x),
+            settings["batch_examples"],
+            0,
+            settings["step_count"],
+        )
 
     def start(self) -> dict:
-        """The state before the first update, as copies, because `_step` donates its
-        buffers.
-        """
-        own = {
+        """The state before the first update: copies, as `_step` donates its buffers."""
+        copies = {
             name: jax.tree.map(jnp.array, self.variables[name])
             for name in ("params", "fixed")
         }
-        return {**own, "opt_state": self._descent.init(own["params"])}
+        return {**copies, "opt_state": self._descent.init(copies["params"])}
 
     def _step(self, state: dict, rate: float, step: int):
         indices = self.indices[step]
-        x, labels = self.split.x[indices], self.split.labels[indices]
-        dtype = self.net.compute_dtype
-        return _step(self._descent, dtype, state, jnp.float32(rate), x, labels)
+        return _step(
+            self._descent,
+            self.net.compute_dtype,
+            state,
+            jnp.float32(rate),
+            self.split.x[indices],
+            self.split.labels[indices],
+        )
 
-    def advance(self, state: dict, rate_times_depth: float, first: int, count: int):
-        """Makes `count` updates: the new state, losses f64[count], and whether no
-        weight moved.
+    def advance(
+        self, state: dict, rate_times_depth: float, first: int, count: int
+    ) -> tuple[dict, np.ndarray, bool]:
+        """Makes `count` updates, from number `first` on.
 
-        A loss is the mean over a batch, and infinite once one exceeds DIVERGED_LOSS or
-        a loss or gradient is not finite. No weight moves if all gradient norms
-        underflow to 0 in float32.
+        Returns:
+          The new state; the losses, f64[count]; and whether no weight has moved, as
+          all gradient norms underflowed to 0 in float32. A loss is the mean over a
+          batch, and infinite once one exceeds DIVERGED_LOSS or a loss or gradient is
+          not finite.
         """
-        losses, moved = np.full(count, np.inf), False
+        losses = np.full(count, np.inf)
+        moved = False
+        rate = rate_times_depth / self.net.depth
         for i in range(count):
-            state, loss, norm = self._step(
-                state, rate_times_depth / self.net.depth, first + i
-            )
+            state, loss, norm = self._step(state, rate, first + i)
             if not (loss <= DIVERGED_LOSS and np.isfinite(norm)):
                 return state, losses, False
             losses[i] = loss
@@ -311,13 +343,10 @@ class Training:
         return state, losses, not moved
 
     def evaluate(self, state: dict) -> dict:
-        """Scores on all training examples; the dimension is None if a last hidden layer
-        is 0.
-        """
-        found = _evaluate(
-            self.net.compute_dtype, state, self.split.x, self.split.labels
+        """Scores on all training examples; no dimension if a last hidden layer is 0."""
+        losses, wrong, dimension = jax.device_get(
+            _evaluate(self.net.compute_dtype, state, self.split.x, self.split.labels)
         )
-        losses, wrong, dimension = jax.device_get(found)
         return {
             "loss": float(np.mean(losses, dtype=np.float64)),
             "error_percent": float(100 * np.mean(wrong)),
@@ -325,9 +354,7 @@ class Training:
         }
 
     def gradient_norms(self) -> np.ndarray:
-        """Frobenius norm of each layer's gradient on the first batch, at the start:
-        f64[depth].
-        """
+        """Norm of each layer's gradient on the first batch at the start, f64[depth]."""
         state, _, _ = self._step(self.start(), 0.0, 0)
         # The velocity after one update is that update's gradient.
         gradient = optax.tree_utils.tree_get(state["opt_state"], "trace")
@@ -336,54 +363,95 @@ class Training:
         )
 
 
-def train(training, *, rates_times_depth, step_count: int, pilot_steps: int) -> tuple:
+class _Pilot(NamedTuple):
+    """A net after the first updates at one rate."""
+
+    rate_times_depth: float
+    mean_loss: float  # over the last half of the updates
+    last_loss: float
+    state: dict
+    is_frozen: bool  # all gradients are 0
+
+
+def train(
+    training: Training, *, rates_times_depth, step_count: int, pilot_steps: int
+) -> tuple[dict | None, dict]:
     """Trains a net at the best of several rates, chosen in the same way for all nets.
 
     Each rate runs for `pilot_steps` on the same batches. The rate with the least mean
     loss over the last half of them, the first if several are as good, runs to the end;
     if it diverges later, the next best takes over. A net is frozen, and not trained
-    further, if all gradients of a pilot are 0. Returns the last state, None if every
-    rate diverged, and two fields of the record.
+    further, if all gradients of a pilot are 0.
+
+    Returns:
+      The last state, None if every rate diverged; and two fields of the record.
     """
     pilots = []
     for rate in rates_times_depth:
-        state, losses, frozen = training.advance(training.start(), rate, 0, pilot_steps)
-        pilots.append(
-            (float(np.mean(losses[pilot_steps // 2 :])), rate, state, losses[-1])
+        pilot = _run_pilot(training, rate, pilot_steps)
+        if pilot.is_frozen:
+            return pilot.state, {"rate_times_depth": rate, "frozen": True}
+        pilots.append(pilot)
+    for pilot in sorted(pilots, key=lambda pilot: pilot.mean_loss):
+        state = _train_to_the_end(training, pilot, pilot_steps, step_count)
+        if state is not None:
+            break
+    return state, {"rate_times_depth": pilot.rate_times_depth, "frozen": False}
+
+
+def _run_pilot(training: Training, rate_times_depth: float, steps: int) -> _Pilot:
+    state, losses, is_frozen = training.advance(
+        training.start(), rate_times_depth, 0, steps
+    )
+    return _Pilot(
+        rate_times_depth=rate_times_depth,
+        mean_loss=float(np.mean(losses[steps // 2 :])),
+        last_loss=losses[-1],
+        state=state,
+        is_frozen=is_frozen,
+    )
+
+
+def _train_to_the_end(
+    training: Training, pilot: _Pilot, pilot_steps: int, step_count: int
+) -> dict | None:
+    """The state after `step_count` updates; None if the training diverges."""
+    state = pilot.state
+    loss = pilot.last_loss
+    done = pilot_steps
+    while np.isfinite(loss) and done < step_count:
+        state, losses, _ = training.advance(
+            state, pilot.rate_times_depth, done, pilot_steps
         )
-        if frozen:
-            pilots, step_count = pilots[-1:], pilot_steps
-            break
-    for _, rate, state, loss in sorted(pilots, key=lambda pilot: pilot[0]):
-        done = pilot_steps
-        while np.isfinite(loss) and done < step_count:
-            state, losses, _ = training.advance(state, rate, done, pilot_steps)
-            done, loss = done + pilot_steps, losses[-1]
-        if np.isfinite(loss):
-            break
-    else:
-        state = None
-    return state, {"rate_times_depth": rate, "frozen": frozen}
+        loss = losses[-1]
+        done += pilot_steps
+    return state if np.isfinite(loss) else None
 
 
 def measure(make_training, key) -> dict:
-    """Gradient norms of one net at the start, by layer; its training; the norm of its
-    weights.
-    """
+    """Gradient norms by layer at the start, training, norm of the weights."""
     training = make_training(key)
-    split, net, settings = training.split, training.net, training.settings
-    gradient, start = training.gradient_norms(), training.evaluate(training.start())
+    split = training.split
+    net = training.net
+    settings = training.settings
+    gradient = training.gradient_norms()
+    start = training.evaluate(training.start())
     # The last matrix never has the identity, even if it is square.
-    square = gradient[-1 - len(mlp.square_kernels(training.variables["params"])) : -1]
-    rule = {n: settings[n] for n in ("rates_times_depth", "step_count", "pilot_steps")}
-    state, trained = train(training, **rule)
-    points = np.linspace(0, net.depth - 1, settings["layer_points"]).round().astype(int)
-    points = np.unique(points)
+    squares = len(mlp.square_kernels(training.variables["params"]))
+    square_gradient = gradient[-1 - squares : -1]
+    state, trained = train(
+        training,
+        rates_times_depth=settings["rates_times_depth"],
+        step_count=settings["step_count"],
+        pilot_steps=settings["pilot_steps"],
+    )
+    layers = np.linspace(0, net.depth - 1, settings["layer_points"])
+    layers = np.unique(layers.round().astype(int))
     measured = {
-        "layers": (points + 1).tolist(),
-        "gradient_norms": gradient[points].tolist(),
-        "least_gradient_norm": float(square.min()),
-        "largest_gradient_norm": float(square.max()),
+        "layers": (layers + 1).tolist(),
+        "gradient_norms": gradient[layers].tolist(),
+        "least_gradient_norm": float(square_gradient.min()),
+        "largest_gradient_norm": float(square_gradient.max()),
         "start_effective_dimension": start["effective_dimension"],
         **trained,
         "diverged": state is None,
@@ -395,7 +463,8 @@ def measure(make_training, key) -> dict:
     end = training.evaluate(state)
     gap = 1 - split.linear_optimum_loss  # the loss of the zero map is ||y||^2 = 1
     measured["gap_closed_percent"] = 100 * (1 - end["loss"]) / gap
-    measured |= {f"train_{name}": end[name] for name in ("loss", "error_percent")}
+    measured["train_loss"] = end["loss"]
+    measured["train_error_percent"] = end["error_percent"]
     if net.identity:
         norms = random_matrices.spectral_norms(mlp.square_kernels(state["params"]))
         measured["norm"] = float(norms.max())
@@ -404,62 +473,112 @@ def measure(make_training, key) -> dict:
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Metrics and verdict of one variant; see the module docstring."""
-    question, rules = settings["variant"].split("/")[-1], settings["verdict"]
-    # The percent of the way to the best linear map's loss; a diverged net has no such
-    # field.
-    judged = [{"gap_closed_percent": -np.inf, **record} for record in records]
-    for record in judged:
-        record["trained"] = record["gap_closed_percent"] >= rules["trained_percent"]
-        record["deep"] = record["depth"] >= rules["hard_from_depth"]
-    of_net = {name: where(judged, net=name) for name in settings["nets"]}
-    all_train = {name: not where(own, trained=False) for name, own in of_net.items()}
-    # {False} if there are deep nets of a kind and none has trained.
-    deep = {
-        name: {r["trained"] for r in where(own, deep=True)}
-        for name, own in of_net.items()
-    }
+    question = settings["variant"].split("/")[-1]
+    rules = settings["verdict"]
+    judged = [_judged(record, rules) for record in records]
+    nets_by_name = {name: where(judged, net=name) for name in settings["nets"]}
     metrics = {
         "deepest_layers": max(settings["depths"]),
         "linear_optimum_loss": records[0]["linear_optimum_loss"],
         "linear_optimum_error_percent": records[0]["linear_optimum_error_percent"],
     }
-    for name, own in of_net.items():
-        metrics |= _net_metrics(name, own)
+    for name, of_name in nets_by_name.items():
+        metrics |= _net_metrics(name, of_name)
     if question == "orthogonal":
-        holds = all_train["linear"] and deep["relu"] == {False}
+        holds = _all_train(nets_by_name["linear"]) and _no_deep_one_trains(
+            nets_by_name["relu"]
+        )
         return run.Verdict("orthogonal-weights", metrics, reproduced(holds))
-    identity = {r["depth"]: r for r in of_net["identity"]}
-    even = all(
-        r["largest_gradient_norm"]
-        <= rules["even_gradient_ratio"] * r["least_gradient_norm"]
-        for r in identity.values()
+    identity = nets_by_name["identity"]
+    norms = _norms_times_depth(identity, rules)
+    metrics |= _norm_metrics(norms)
+    holds = (
+        _all_train(identity)
+        and _no_deep_one_trains(nets_by_name["plain_near_zero"])
+        and _no_deep_one_trains(nets_by_name["plain_standard"])
+        and _gradients_are_even(identity, rules)
+        and _gradients_are_attenuated(nets_by_name["plain_near_zero"], identity)
     )
-    # Every layer has a smaller gradient than any layer of the net with the identity.
-    attenuated = all(
-        r["largest_gradient_norm"] < identity[r["depth"]]["least_gradient_norm"]
-        for r in where(of_net["plain_near_zero"], deep=True)
-    )
-    # The first steps at a large rate move the weights further than they need to go. So
-    # l |||A||| shows the effect of depth only among nets with the same l x rate, their
-    # product's step size.
-    norms = collections.defaultdict(list)
-    for r in where(of_net["identity"], diverged=False):
-        if r["depth"] >= rules["order_from_depth"]:
-            norms[r["rate_times_depth"]].append(r["norm"] * r["depth"])
-    everywhere = [norm for own in norms.values() for norm in own]
-    ratio = max(
-        (max(own) / min(own) for own in norms.values() if len(own) > 1), default=None
-    )
-    metrics["identity_least_norm_times_depth"] = min(everywhere, default=None)
-    metrics["identity_largest_norm_times_depth"] = max(everywhere, default=None)
-    metrics["identity_norm_times_depth_ratio_at_equal_rates"] = ratio
-    no_plain_one_trains = deep["plain_near_zero"] == deep["plain_standard"] == {False}
-    holds = all_train["identity"] and no_plain_one_trains and even and attenuated
     if question == "linear":
+        ratio = metrics["identity_norm_times_depth_ratio_at_equal_rates"]
         holds = holds and ratio is not None and ratio <= rules["norm_times_depth_ratio"]
     layers = paper.NUMBERS["blog_post_deepest_layers"].value
-    published = {"identity_deepest_trained_layers": layers}
-    return run.Verdict(f"blog-post-{question}", metrics, reproduced(holds), published)
+    return run.Verdict(
+        claim=f"blog-post-{question}",
+        metrics=metrics,
+        verdict=reproduced(holds),
+        paper={"identity_deepest_trained_layers": layers},
+    )
+
+
+def _judged(record: dict, rules: dict) -> dict:
+    """The record, with "trained" and "deep"."""
+    # The percent of the way to the best linear map's loss; a diverged net has no such
+    # field.
+    closed_percent = record.get("gap_closed_percent", -np.inf)
+    return {
+        "gap_closed_percent": closed_percent,
+        **record,
+        "trained": closed_percent >= rules["trained_percent"],
+        "deep": record["depth"] >= rules["hard_from_depth"],
+    }
+
+
+def _all_train(records: list[dict]) -> bool:
+    return not where(records, trained=False)
+
+
+def _no_deep_one_trains(records: list[dict]) -> bool:
+    """Whether there are deep nets among these and none of them has trained."""
+    deep = where(records, deep=True)
+    return bool(deep) and not where(deep, trained=True)
+
+
+def _gradients_are_even(records: list[dict], rules: dict) -> bool:
+    """Whether in each net the gradients of all layers are of about the same norm."""
+    return all(
+        record["largest_gradient_norm"]
+        <= rules["even_gradient_ratio"] * record["least_gradient_norm"]
+        for record in records
+    )
+
+
+def _gradients_are_attenuated(plain: list[dict], identity: list[dict]) -> bool:
+    """Whether deep plain nets have smaller gradients than those with the identity.
+
+    Every layer has a smaller gradient than any layer of the net of the same depth.
+    """
+    least = {record["depth"]: record["least_gradient_norm"] for record in identity}
+    return all(
+        record["largest_gradient_norm"] < least[record["depth"]]
+        for record in where(plain, deep=True)
+    )
+
+
+def _norms_times_depth(identity: list[dict], rules: dict) -> dict[float, list[float]]:
+    """l |||A||| of nets of order_from_depth layers or more, by l x rate.
+
+    The first steps at a large rate move the weights further than they need to go. So l
+    |||A||| shows the effect of depth only among nets with the same l x rate, their
+    product's step size.
+    """
+    norms = collections.defaultdict(list)
+    for record in where(identity, diverged=False):
+        if record["depth"] >= rules["order_from_depth"]:
+            norms[record["rate_times_depth"]].append(record["norm"] * record["depth"])
+    return norms
+
+
+def _norm_metrics(norms_by_rate: dict[float, list[float]]) -> dict:
+    everywhere = [norm for norms in norms_by_rate.values() for norm in norms]
+    ratios = [
+        max(norms) / min(norms) for norms in norms_by_rate.values() if len(norms) > 1
+    ]
+    return {
+        "identity_least_norm_times_depth": min(everywhere, default=None),
+        "identity_largest_norm_times_depth": max(everywhere, default=None),
+        "identity_norm_times_depth_ratio_at_equal_rates": max(ratios, default=None),
+    }
 
 
 def _net_metrics(name: str, records: list[dict]) -> dict:
@@ -478,7 +597,13 @@ def _net_metrics(name: str, records: list[dict]) -> dict:
 
 
 EXPERIMENT = run.Experiment(
-    "deep_mlp", trials, measure, verdict, build, ("initial_scale",)
+    name="deep_mlp",
+    module=__name__,
+    trials=trials,
+    measure=measure,
+    verdict=verdict,
+    build=build,
+    signed=("initial_scale",),
 )
 
 if __name__ == "__main__":

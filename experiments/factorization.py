@@ -34,14 +34,10 @@ import numpy as np
 from absl import logging
 
 from experiments import run
-from experiments.run.shared import (
-    configs,
-    each,
-    generator,
-    largest,
-    require_between,
-    where,
-)
+from experiments.run.measuring import generator
+from experiments.run.settings import configs, require_between
+from experiments.run.trials import each
+from experiments.run.verdicts import largest, where
 from identity_matters import linear, paper, paths, random_matrices
 from identity_matters.linear.factorization import METHODS, relative_product_error
 from identity_matters.linear.target import NotApplicableError, check_depth
@@ -356,8 +352,15 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     return run.Verdict(claim, metrics, yes if holds else "undecided")
 
 
-_ANY_SIGN = ("dimensions", "strengths", "large_cells", "ascents")
-EXPERIMENT = run.Experiment("factorization", trials, measure, verdict, build, _ANY_SIGN)
+EXPERIMENT = run.Experiment(
+    name="factorization",
+    module=__name__,
+    trials=trials,
+    measure=measure,
+    verdict=verdict,
+    build=build,
+    signed=("dimensions", "strengths", "large_cells", "ascents"),
+)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

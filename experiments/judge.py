@@ -39,11 +39,8 @@ def conclusion(run: runs.Run) -> dict:
     Raises RunError if there is no such experiment or variant, if the run has other
     settings or another scale than the variant, or if the records cannot be judged.
     """
-    # needs JAX, which `--help` does not wait for
-    from experiments.run import phase_seconds
-
     experiment = _experiment(run)
-    own = experiment.own_settings(run.variant)
+    own = experiment.settings_of(run.variant)
     if not own:
         raise runs.RunError(
             f"{run.path}: {run.experiment} has no variant {run.variant!r}"
@@ -57,7 +54,7 @@ def conclusion(run: runs.Run) -> dict:
         )
     try:
         judged = experiment.judge({**run.config, "scale": scale}, run.records)
-        seconds = phase_seconds(run.records, experiment.trains)
+        seconds = experiment.phase_seconds(run.records)
     except MALFORMED as error:
         why = f"{type(error).__name__}: {runs.first_line(error)}"
         raise runs.RunError(

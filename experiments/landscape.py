@@ -23,11 +23,16 @@ Verdict: holds for all three. They are proved in docs/theory/gradient_bound.md; 
 searches are attacks that could expose an error in the proof or the code.
 """
 
+import types
+
 import jax.numpy as jnp
 import numpy as np
 
 from experiments import run
-from experiments.run import shared
+from experiments.run.measuring import generator
+from experiments.run.settings import configs, require_between
+from experiments.run.trials import each, without
+from experiments.run.verdicts import joined, largest, least, under_attack, where
 from identity_matters import random_matrices
 from identity_matters.linear import critical_points, gradient_bound, model
 
@@ -67,24 +72,22 @@ _SETTINGS = {
     },
 }
 VARIANTS = tuple(_SETTINGS)
-get_config = shared.configs(_SETTINGS, _COMMON)
+get_config = configs(_SETTINGS, _COMMON)
 
 
 def trials(*, variant: str, **settings) -> list[dict]:
     """One trial for each width and depth."""
     if variant == "critical_points":
-        settings["start_norms"] = (
-            *settings.pop("start_taus"),
-            *settings.pop("outside_norms"),
-        )
+        settings["start_norms"] = settings["start_taus"] + settings["outside_norms"]
+        settings = without(settings, "start_taus", "outside_norms")
     if variant != "hessian_at_origin":
         # Zero layers are added up to this depth, so that all depths share one
         # compilation.
         settings["max_depth"] = max(settings["depths"])
-    return shared.each(settings, {"widths": "width", "depths": "depth"}, kind=variant)
+    return each(settings, {"widths": "width", "depths": "depth"}, kind=variant)
 
 
-def build(**trial) -> dict:
+def build(**trial) -> types.SimpleNamespace:
     """The trial, with the ranges of its random data; ValueError for unusable
     settings.
     """
@@ -92,185 +95,213 @@ def build(**trial) -> dict:
     condition = trial["max_condition_log10"]
     data = {"scale_log10": (0.0, 0.0), "max_condition_log10": condition}
     random_matrices.second_moments(np.random.default_rng(0), 1, trial["width"], **data)
-    shared.require_between(0, 1, taus=trial.get("taus", 0.5))
+    require_between(0, 1, taus=trial.get("taus", 0.5))
     sizes = trial.get("target_sizes", (0.0,))
     if not sizes or min(sizes) < 0 or max(sizes) > 100:  # exp of it must be finite
         raise ValueError(f"target_sizes must be from 0 to 100, got {sizes}")
-    return {**trial, "data": data}
+    return types.SimpleNamespace(**trial, data=data)
 
 
-def from_many_starts(trial, rng) -> dict:
-    """Where `critical_points.find_critical_points` ends from random starts of given
-    |||A|||.
-    """
-    width, depth = trial.width, trial.depth
-    repeated = np.repeat(trial.target_sizes, trial.starts)
-    sizes, start_norm = map(np.ravel, np.meshgrid(repeated, trial.start_norms))
-    A = random_matrices.layers(rng, "boundary", np.full(len(sizes), 0.5), depth, width)
-    A *= (2 * start_norm)[:, None, None, None]
-    R = random_matrices.exponential_targets(rng, sizes, width)
-    Sigma = random_matrices.second_moments(rng, len(sizes), width, **trial.data)
+def from_many_starts(trial, key) -> dict:
+    """Where searches for critical points end from random starts of given |||A|||."""
+    rng = generator(key)
+    target_sizes, start_norms = _start_grid(trial)
+    count = len(target_sizes)
+    A = random_matrices.layers(
+        rng, "boundary", np.full(count, 0.5), trial.depth, trial.width
+    )
+    A *= (2 * start_norms)[:, None, None, None]
+    R = random_matrices.exponential_targets(rng, target_sizes, trial.width)
+    Sigma = random_matrices.second_moments(rng, count, trial.width, **trial.data)
     # The last start is A_i = -I, the zero map, where the search must stay unless depth
     # is 1.
-    A = np.concatenate([A, -np.eye(width) * np.ones((1, depth, 1, 1))])
-    R, Sigma = (np.concatenate([values, values[-1:]]) for values in (R, Sigma))
-    A = np.pad(A, ((0, 0), (0, trial.max_depth - depth), (0, 0), (0, 0)))
-    options = {"steps": trial.steps, "gradient_tolerance": trial.gradient_tolerance}
-    found = critical_points.find_critical_points(A, R, Sigma, depth, **options)
-    relative = np.asarray(found["excess"]) / np.einsum("nij,njk,nik->n", R, Sigma, R)
+    minus_identity = -np.eye(trial.width) * np.ones((1, trial.depth, 1, 1))
+    A = np.concatenate([A, minus_identity])
+    R = np.concatenate([R, R[-1:]])
+    Sigma = np.concatenate([Sigma, Sigma[-1:]])
+    limits = critical_points.find_critical_points(
+        _with_zero_layers(A, trial.max_depth),
+        R,
+        Sigma,
+        trial.depth,
+        steps=trial.steps,
+        gradient_tolerance=trial.gradient_tolerance,
+    )
+    risk_of_zero_map = np.einsum("nij,njk,nik->n", R, Sigma, R)
+    relative_excess = np.asarray(limits["excess"]) / risk_of_zero_map
+    norms = random_matrices.spectral_norms(np.asarray(limits["A"])).max(axis=1)
     return {
-        "started_at_norms": [*start_norm.tolist(), 1.0],
-        "norms": (
-            random_matrices.spectral_norms(np.asarray(found["A"])).max(axis=1).tolist()
-        ),
-        "relative_excess": relative.tolist(),
-        "gradient_norms": found["gradient_norm"].tolist(),
+        "started_at_norms": [*start_norms.tolist(), 1.0],
+        "norms": norms.tolist(),
+        "relative_excess": relative_excess.tolist(),
+        "gradient_norms": limits["gradient_norm"].tolist(),
     }
 
 
-def at_origin(trial, rng) -> dict:
+def _start_grid(trial) -> tuple[np.ndarray, np.ndarray]:
+    """The size of the target and the norm of each start, f64[n] each."""
+    sizes, norms = np.meshgrid(
+        np.repeat(trial.target_sizes, trial.starts), trial.start_norms
+    )
+    return np.ravel(sizes), np.ravel(norms)
+
+
+def _with_zero_layers(A: np.ndarray, depth: int) -> np.ndarray:
+    """The nets f64[n, l, d, d] with zero layers up to this depth."""
+    return np.pad(A, ((0, 0), (0, depth - A.shape[1]), (0, 0), (0, 0)))
+
+
+def at_origin(trial, key) -> dict:
     """Gradient and Hessian of the standard and of the residual net at zero weights."""
-    width, depth, sizes = trial.width, trial.depth, trial.target_sizes
-    R = random_matrices.exponential_targets(rng, sizes, width)
-    Sigma = random_matrices.second_moments(rng, len(sizes), width, **trial.data)
-    zero = np.zeros((depth, width, width))
+    rng = generator(key)
+    sizes = trial.target_sizes
+    R = random_matrices.exponential_targets(rng, sizes, trial.width)
+    Sigma = random_matrices.second_moments(rng, len(sizes), trial.width, **trial.data)
+    zero = np.zeros((trial.depth, trial.width, trial.width))
+    # The standard net at W_i = 0 is the residual net at A_i = W_i - I = -I.
+    weights = {"standard": zero - np.eye(trial.width), "residual": zero}
     nets = []
-    for size, target, second_moment in zip(sizes, R, Sigma, strict=True):
-        # The standard net at W_i = 0 is the residual net at A_i = W_i - I = -I.
-        for net, A in (("standard", zero - np.eye(width)), ("residual", zero)):
-            excess, gradient = model.excess_risk_and_gradient(A, target, second_moment)
-            hessian = critical_points.risk_hessian(A, target, second_moment)
-            row = {
-                "net": net,
+    for size, target, moment in zip(sizes, R, Sigma, strict=True):
+        for name, A in weights.items():
+            excess, gradient = model.excess_risk_and_gradient(A, target, moment)
+            hessian = critical_points.risk_hessian(A, target, moment)
+            net = {
+                "net": name,
                 "target_size": float(size),
                 "gradient_norm": float(jnp.linalg.norm(gradient)),
                 "largest_hessian_entry": float(jnp.abs(hessian).max()),
                 "hessian_eigenvalues": np.linalg.eigvalsh(np.asarray(hessian)).tolist(),
                 "excess": float(excess),
             }
-            nets.append(row)
+            nets.append(net)
     return {"nets": nets}
 
 
-def negative_determinant(trial, rng) -> dict:
-    """The least ||grad f||_F found over B_tau for targets with det R < 0, against its
-    floor.
-    """
-    width, depth, taus = trial.width, trial.depth, trial.taus
-    problems, starts = trial.problems, trial.starts
-    tau = np.tile(np.repeat(taus, starts), problems)
-    R = random_matrices.exponential_targets(rng, np.ones(problems), width)
+def negative_determinant(trial, key) -> dict:
+    """The least ||grad f||_F found over B_tau for det R < 0, against its floor."""
+    rng = generator(key)
+    shape = (trial.problems, len(trial.taus), trial.starts)
+    tau = np.tile(np.repeat(trial.taus, trial.starts), trial.problems)
+    R = random_matrices.exponential_targets(rng, np.ones(trial.problems), trial.width)
     # Flipping the sign of one output makes the determinant negative and keeps the
     # singular values.
     R[:, 0] *= -1
-    Sigma = random_matrices.second_moments(rng, problems, width, **trial.data)
-    A = random_matrices.layers(rng, "uniform", tau, depth, width)
-    A = np.pad(A, ((0, 0), (0, trial.max_depth - depth), (0, 0), (0, 0)))
-    problem = np.repeat(np.arange(problems), len(taus) * starts)
-    start = A, R[problem], Sigma[problem], tau, depth
-    options = {"steps": trial.steps, "learning_rate": trial.learning_rate}
-    best, gradient_norm = critical_points.least_gradients(*start, **options)
-    least = np.asarray(gradient_norm).reshape(problems, len(taus), starts).min(axis=2)
-    floor_of = gradient_bound.squared_gradient_floor
-    pairs = zip(R, Sigma, strict=True)
-    floor = np.sqrt(
-        [[floor_of(*data, depth, radius) for radius in taus] for data in pairs]
+    Sigma = random_matrices.second_moments(
+        rng, trial.problems, trial.width, **trial.data
     )
+    A = random_matrices.layers(rng, "uniform", tau, trial.depth, trial.width)
+    problem = np.repeat(np.arange(trial.problems), len(trial.taus) * trial.starts)
+    best, gradient_norm = critical_points.least_gradients(
+        _with_zero_layers(A, trial.max_depth),
+        R[problem],
+        Sigma[problem],
+        tau,
+        trial.depth,
+        steps=trial.steps,
+        learning_rate=trial.learning_rate,
+    )
+    least_norms = np.asarray(gradient_norm).reshape(shape).min(axis=2)
+    squared_floors = [
+        [
+            gradient_bound.squared_gradient_floor(target, moment, trial.depth, radius)
+            for radius in trial.taus
+        ]
+        for target, moment in zip(R, Sigma, strict=True)
+    ]
+    floors = np.sqrt(squared_floors)
+    ratios = least_norms / floors
     norms = random_matrices.spectral_norms(np.asarray(best)).max(axis=1)
     return {
-        "least_gradient_norms": least.tolist(),
-        "floors": floor.tolist(),
-        "least_over_floor": float((least / floor).min()),
-        "largest_over_floor": float((least / floor).max()),
+        "least_gradient_norms": least_norms.tolist(),
+        "floors": floors.tolist(),
+        "least_over_floor": float(ratios.min()),
+        "largest_over_floor": float(ratios.max()),
         "largest_norm_over_tau": float((norms / tau).max()),
     }
 
 
-def _critical_points(settings: dict, records: list[dict]) -> tuple[dict, str]:
+def _critical_points(settings: dict, records: list[dict]) -> run.Verdict:
     # The last point of each trial is A_i = -I.
     names = ("norms", "relative_excess", "gradient_norms")
-    found = [{name: record[name][:-1] for name in names} for record in records]
-    at_minus_identity = [r["gradient_norms"][-1] for r in records if r["depth"] >= 2]
-    norm, excess = (
-        shared.joined(found, "norms"),
-        shared.joined(found, "relative_excess"),
-    )
-    critical = shared.joined(found, "gradient_norms") <= settings["gradient_tolerance"]
+    points = [{name: record[name][:-1] for name in names} for record in records]
+    at_minus_identity = [
+        record["gradient_norms"][-1] for record in records if record["depth"] >= 2
+    ]
+    norm = joined(points, "norms")
+    excess = joined(points, "relative_excess")
+    critical = joined(points, "gradient_norms") <= settings["gradient_tolerance"]
     inside = norm <= 1 - settings["wall_margin"]
-    bad = critical & (excess > settings["excess_tolerance"])
+    not_optimal = critical & (excess > settings["excess_tolerance"])
     metrics = {
         "starts": len(norm),
         "critical_points": int(critical.sum()),
         "largest_norm_called_inside": 1 - settings["wall_margin"],
         "critical_points_inside": int((critical & inside).sum()),
-        "critical_points_inside_not_optimal": int((bad & inside).sum()),
-        "critical_points_not_optimal": int(bad.sum()),
+        "critical_points_inside_not_optimal": int((not_optimal & inside).sum()),
+        "critical_points_not_optimal": int(not_optimal.sum()),
         "least_norm_of_critical_points_not_optimal": min(
-            norm[bad].tolist(), default=None
+            norm[not_optimal].tolist(), default=None
         ),
         "minus_identity_largest_gradient_norm": max(at_minus_identity, default=0.0),
     }
     enough = metrics["critical_points_inside"] >= settings["least_inside"]
     stayed = metrics["minus_identity_largest_gradient_norm"] == 0
     refuted = metrics["critical_points_inside_not_optimal"] > 0
-    return metrics, shared.under_attack(refuted, enough and stayed)
+    return run.Verdict("theorem-2-2", metrics, under_attack(refuted, enough and stayed))
 
 
-def _hessian(settings: dict, records: list[dict]) -> tuple[dict, str]:
-    rows = [
+def _hessian(settings: dict, records: list[dict]) -> run.Verdict:
+    nets = [
         {**net, "depth": record["depth"]}
         for record in records
         for net in record["nets"]
     ]
-    standard, residual = (
-        shared.where(rows, net=net) for net in ("standard", "residual")
-    )
-    elsewhere = [row for row in residual if row["target_size"] > 0]
-    at_identity = shared.where(residual, target_size=0)
-    from_2, from_3 = (
-        [row for row in standard if row["depth"] >= layers] for layers in (2, 3)
-    )
+    standard = where(nets, net="standard")
+    residual = where(nets, net="residual")
+    at_identity = where(residual, target_size=0)
+    elsewhere = [net for net in residual if net["target_size"] > 0]
+    from_2_layers = [net for net in standard if net["depth"] >= 2]
+    from_3_layers = [net for net in standard if net["depth"] >= 3]
     claimed_to_be_0 = {
-        "standard_largest_gradient_norm_from_2_layers": (from_2, "gradient_norm"),
-        "standard_largest_hessian_entry_from_3_layers": (
-            from_3,
-            "largest_hessian_entry",
+        "standard_largest_gradient_norm_from_2_layers": largest(
+            from_2_layers, "gradient_norm", 0.0
         ),
-        "residual_largest_gradient_norm_at_identity_target": (
-            at_identity,
-            "gradient_norm",
+        "standard_largest_hessian_entry_from_3_layers": largest(
+            from_3_layers, "largest_hessian_entry", 0.0
+        ),
+        "residual_largest_gradient_norm_at_identity_target": largest(
+            at_identity, "gradient_norm", 0.0
         ),
     }
-    zeros = {
-        name: shared.largest(*where, 0.0) for name, where in claimed_to_be_0.items()
+    claimed_to_be_positive = {
+        "standard_least_excess": least(standard, "excess"),
+        "residual_least_gradient_norm": least(elsewhere, "gradient_norm"),
     }
-    others = {
-        "standard_least_excess": shared.least(standard, "excess"),
-        "residual_least_gradient_norm": shared.least(elsewhere, "gradient_norm"),
-    }
-    attacked = bool(from_3 and elsewhere)
-    refuted = any(zeros.values()) or not all(others.values())
-    return zeros | others, shared.under_attack(attacked and refuted, attacked)
+    attacked = bool(from_3_layers and elsewhere)
+    refuted = any(claimed_to_be_0.values()) or not all(claimed_to_be_positive.values())
+    return run.Verdict(
+        claim="origin",
+        metrics=claimed_to_be_0 | claimed_to_be_positive,
+        verdict=under_attack(attacked and refuted, attacked),
+    )
 
 
-def _negative_determinant(settings: dict, records: list[dict]) -> tuple[dict, str]:
+def _negative_determinant(settings: dict, records: list[dict]) -> run.Verdict:
     balls = sum(len(record["taus"]) * record["problems"] for record in records)
-    scalar = shared.where(records, width=1)
+    scalar = where(records, width=1)
     metrics = {
         "balls": balls,
         "starts": balls * settings["starts"],
-        "least_gradient_over_floor": shared.least(records, "least_over_floor"),
-        "largest_gradient_over_floor_width_1": shared.largest(
-            scalar, "largest_over_floor"
-        ),
-        "least_gradient_norm": float(
-            shared.joined(records, "least_gradient_norms").min()
-        ),
-        "largest_norm_over_tau": shared.largest(records, "largest_norm_over_tau"),
+        "least_gradient_over_floor": least(records, "least_over_floor"),
+        "largest_gradient_over_floor_width_1": largest(scalar, "largest_over_floor"),
+        "least_gradient_norm": float(joined(records, "least_gradient_norms").min()),
+        "largest_norm_over_tau": largest(records, "largest_norm_over_tau"),
     }
     inside = metrics["largest_norm_over_tau"] <= 1 + settings["relative_tolerance"]
     below = metrics["least_gradient_over_floor"] < 1 - settings["relative_tolerance"]
-    return metrics, shared.under_attack(inside and below, inside)
+    return run.Verdict(
+        "negative-determinant", metrics, under_attack(inside and below, inside)
+    )
 
 
 MEASURES = {
@@ -279,12 +310,19 @@ MEASURES = {
     "negative_determinant": negative_determinant,
 }
 VERDICTS = {
-    "critical_points": ("theorem-2-2", _critical_points),
-    "hessian_at_origin": ("origin", _hessian),
-    "negative_determinant": ("negative-determinant", _negative_determinant),
+    "critical_points": _critical_points,
+    "hessian_at_origin": _hessian,
+    "negative_determinant": _negative_determinant,
 }
-_ANY_SIGN = ("max_condition_log10", "target_sizes")
-EXPERIMENT = run.Experiment("landscape", trials, MEASURES, VERDICTS, build, _ANY_SIGN)
+EXPERIMENT = run.Experiment(
+    name="landscape",
+    module=__name__,
+    trials=trials,
+    measure=MEASURES,
+    verdict=VERDICTS,
+    build=build,
+    signed=("max_condition_log10", "target_sizes"),
+)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

@@ -27,11 +27,11 @@ import numpy as np
 import optax
 
 from experiments import run
-from experiments.images.log import RESULT
-from experiments.parts import fit
-from experiments.run.shared import (
-    configs,
-    each,
+from experiments.run import RESULT
+from experiments.run.fitting import DeviceTraining, make_intervals
+from experiments.run.settings import configs
+from experiments.run.trials import each
+from experiments.run.verdicts import (
     largest,
     least,
     reproduced,
@@ -136,7 +136,7 @@ def build(**trial) -> Any:
     return Training(**trial)
 
 
-class Training:
+class Training(DeviceTraining):
     """Minibatch descent with these settings, by default on the devices that they ask
     for.
     """
@@ -155,17 +155,13 @@ class Training:
         self.learning_rate = train["rate_times_depth"] / depth
         self.batch_examples = train["batch_examples"]
         self.settled_from_step = settings.get("settled_from_step", 0)
-        every = {
-            name: value for name, value in train.items() if name.startswith("steps")
-        }
-        self.intervals = loop.Intervals(**every)
         self.settings = {"problem": problem, "depth": depth, "train": train}
         examples = Drawn(
             lambda keys: sampled.draw(self.problem, keys),
             self.batch_examples,
             *sampled.exact_split(self.problem),
         )
-        self.task = step.Task(
+        task = step.Task(
             init=self.init,
             apply=apply,
             train_input=lambda x, keys: x,
@@ -182,17 +178,20 @@ class Training:
         devices = devices or parallel.pick_devices(
             train["devices"], self.batch_examples
         )
-        self.parallel = self.steps_on(devices)
+        super().__init__(task, self._steps_on(task, devices), make_intervals(train))
 
     def steps_on(self, devices: list) -> parallel.ParallelSteps:
-        """The steps on these devices; an evaluation takes all of its d examples at
-        once.
-        """
-        sizes = {
-            "batch_examples": self.batch_examples,
-            "evaluation_batch_examples": self.width,
-        }
-        return parallel.ParallelSteps(self.task, devices=devices, **sizes)
+        """The steps of the task on other devices."""
+        return self._steps_on(self.task, devices)
+
+    def _steps_on(self, task: step.Task, devices: list) -> parallel.ParallelSteps:
+        return parallel.ParallelSteps(
+            task,
+            devices=devices,
+            batch_examples=self.batch_examples,
+            # An evaluation takes all of its d examples at once.
+            evaluation_batch_examples=self.width,
+        )
 
     def init(self, key) -> dict:
         """Zero weights; nothing is drawn."""
@@ -214,24 +213,13 @@ class Training:
         """Trains; an evaluation's risk is exact, and its `residual_ratio` bounds each
         ||A_i||.
         """
-        try:
-            result, _ = fit.fit(
-                self.task,
-                self.parallel,
-                self.intervals,
-                log,
-                key=key,
-                settings=self.settings,
-                compute_dtype="float32",
-            )
-        except step.NonFiniteError as error:
-            raise run.DivergedError(str(error)) from None
+        result = self.fit(log, key=key, settings=self.settings, compute_dtype="float32")
         evaluations = where(log.records, kind="evaluation")
         settled = [
             r["test_loss"] for r in evaluations if r["step"] >= self.settled_from_step
         ]
         return {
-            **fit.size(self.task, self.parallel, self.intervals),
+            **self.size(),
             **result,
             "learning_rate": self.learning_rate,
             "start_excess_risk": evaluations[0]["test_loss"],
@@ -385,7 +373,7 @@ def measure(subject: Any, key, log) -> dict:
     return subject.run(key, log)
 
 
-def judge_floor(settings: dict, records: list[dict]) -> tuple[dict, str]:
+def judge_floor(settings: dict, records: list[dict]) -> run.Verdict:
     """The risk is the predicted one at every depth, and |||A||| at most a constant over
     l.
     """
@@ -409,12 +397,14 @@ def judge_floor(settings: dict, records: list[dict]) -> tuple[dict, str]:
         "images_per_second": least(results, "images_per_second"),
     }
     within = max(errors) <= settings["floor_tolerance"]
-    return metrics, reproduced(
-        within and max(norms) <= settings["most_norm_times_depth"]
+    return run.Verdict(
+        "sampled-noise-floor",
+        metrics,
+        reproduced(within and max(norms) <= settings["most_norm_times_depth"]),
     )
 
 
-def judge_devices(settings: dict, records: list[dict]) -> tuple[dict, str]:
+def judge_devices(settings: dict, records: list[dict]) -> run.Verdict:
     """The trajectories agree to rounding."""
     (result,) = where(records, kind=RESULT)
     metrics = {
@@ -429,10 +419,12 @@ def judge_devices(settings: dict, records: list[dict]) -> tuple[dict, str]:
     # Identical runs would mean that the number of devices had no effect.
     several = len(set(result["devices"])) > 1 and max(differences) > 0
     agree = max(differences) <= settings["agreement_tolerance"]
-    return metrics, reproduced(agree) if several else "undecided"
+    return run.Verdict(
+        "sampled-devices", metrics, reproduced(agree) if several else "undecided"
+    )
 
 
-def judge_points(settings: dict, records: list[dict]) -> tuple[dict, str]:
+def judge_points(settings: dict, records: list[dict]) -> run.Verdict:
     """No point violates (G3) by more than its rounding error, and some come close to
     equality.
     """
@@ -447,18 +439,27 @@ def judge_points(settings: dict, records: list[dict]) -> tuple[dict, str]:
     }
     finite = math.isfinite(metrics["least_left_over_right"])
     attacked = metrics["tight"] > 0 and finite
-    return metrics, under_attack(metrics["violations"] > 0, attacked)
+    return run.Verdict(
+        "gradient-bound-points",
+        metrics,
+        under_attack(metrics["violations"] > 0, attacked),
+    )
 
 
 VERDICTS = {
-    "noise_floor": ("sampled-noise-floor", judge_floor),
-    "devices": ("sampled-devices", judge_devices),
-    "points": ("gradient-bound-points", judge_points),
-    "noise_floor_large": ("sampled-noise-floor", judge_floor),
-    "points_large": ("gradient-bound-points", judge_points),
+    "noise_floor": judge_floor,
+    "devices": judge_devices,
+    "points": judge_points,
+    "noise_floor_large": judge_floor,
+    "points_large": judge_points,
 }
-EXPERIMENT = run.Experiment(
-    "linear_sampled", trials, measure, VERDICTS, build, trains=True
+EXPERIMENT = run.TrainingExperiment(
+    name="linear_sampled",
+    module=__name__,
+    trials=trials,
+    measure=measure,
+    verdict=VERDICTS,
+    build=build,
 )
 
 if __name__ == "__main__":

@@ -26,11 +26,15 @@ Every cure converges. Noise frees both targets, whatever the sign of det R.
 
 import dataclasses
 import math
+import types
 
 import numpy as np
 
 from experiments import run
-from experiments.run.shared import configs, each, largest, reproduced, where
+from experiments.run.measuring import generator
+from experiments.run.settings import configs
+from experiments.run.trials import each
+from experiments.run.verdicts import largest, reproduced, where
 from identity_matters import paper, random_matrices
 from identity_matters.linear import descent, factorization, lower_bound, model
 
@@ -175,7 +179,7 @@ def _noise_trials(settings: dict):
     )
 
 
-def build(**trial) -> dict:
+def build(**trial) -> types.SimpleNamespace:
     """A trial with R and Sigma, f64[d, d], and `descent.Rules`, one for each of
     rate_factors.
     """
@@ -198,7 +202,7 @@ def build(**trial) -> dict:
     rate = descent.largest_stable_learning_rate(R, Sigma, trial["depth"])
     factors = trial.get("rate_factors", (1.0,))
     listed = [descent.Rules(factor * rate, **rules) for factor in factors]
-    return {**trial, "R": R, "Sigma": Sigma, "rules": listed}
+    return types.SimpleNamespace(**{**trial, "R": R, "Sigma": Sigma, "rules": listed})
 
 
 def descend(trial, A, rules: descent.Rules, *maps) -> dict:
@@ -231,8 +235,9 @@ def descend(trial, A, rules: descent.Rules, *maps) -> dict:
     }
 
 
-def measure_depth(trial, rng) -> dict:
+def measure_depth(trial, key) -> dict:
     """The best run over the step sizes, all from the same weights."""
+    rng = generator(key)
     depth, gamma = trial.depth, trial.gamma
     A = trial.std * rng.standard_normal((depth, trial.width, trial.width))
     if trial.network != RESIDUAL:
@@ -260,8 +265,9 @@ def measure_depth(trial, rng) -> dict:
     return measured
 
 
-def measure_stuck(trial, rng) -> dict:
+def measure_stuck(trial, key) -> dict:
     """One run, from zero or with a cure, and what the theory predicts from zero."""
+    rng = generator(key)
     R, depth, width, (rules,) = trial.R, trial.depth, trial.width, trial.rules
     A, maps = np.zeros((depth, width, width)), ()
     if trial.start == "factorization":
@@ -289,8 +295,9 @@ def measure_stuck(trial, rng) -> dict:
     }
 
 
-def measure_noise(trial, rng) -> dict:
+def measure_noise(trial, key) -> dict:
     """All noise sizes and draws for one target and depth, as lists [size][draw]."""
+    rng = generator(key)
     (rules,), stds = trial.rules, trial.noise_stds
     noise = rng.standard_normal((len(stds), trial.draws, trial.depth, *trial.R.shape))
     noise *= np.reshape(stds, (-1, 1, 1, 1, 1))
@@ -299,7 +306,7 @@ def measure_noise(trial, rng) -> dict:
     return {"learning_rate": rules.learning_rate, **lists}
 
 
-def judge_depth(settings: dict, records: list[dict]) -> tuple[dict, str, dict]:
+def judge_depth(settings: dict, records: list[dict]) -> run.Verdict:
     """Residual nets train as fast as eq. (2.3) promises and stay inside; standard nets
     stay put.
     """
@@ -340,10 +347,12 @@ def judge_depth(settings: dict, records: list[dict]) -> tuple[dict, str, dict]:
     everything = len(trained) == len(residual) and not left_in_theorem
     said = reproduced(everything and rate_ratio >= 1 and not moved)
     layers = paper.NUMBERS["deepest_residual_net_layers"].value
-    return metrics, said, {"deepest_trained_residual_layers": layers}
+    return run.Verdict(
+        "training-at-depth", metrics, said, {"deepest_trained_residual_layers": layers}
+    )
 
 
-def judge_stuck(settings: dict, records: list[dict]) -> tuple[dict, str]:
+def judge_stuck(settings: dict, records: list[dict]) -> run.Verdict:
     """Two targets stall from zero as predicted; the other two and every cure
     converge.
     """
@@ -379,12 +388,14 @@ def judge_stuck(settings: dict, records: list[dict]) -> tuple[dict, str]:
         name = f"{r['target']}_{r['start']}{width}_updates"
         # the most over the repeats
         metrics[name] = max(r["updates"], metrics.get(name, 0))
-    return metrics, reproduced(
-        all(stalled(r) if r in stuck else r["converged"] for r in records)
+    return run.Verdict(
+        "stuck-targets",
+        metrics,
+        reproduced(all(stalled(r) if r in stuck else r["converged"] for r in records)),
     )
 
 
-def judge_noise(settings: dict, records: list[dict]) -> tuple[dict, str]:
+def judge_noise(settings: dict, records: list[dict]) -> run.Verdict:
     """For every target and depth, some noise size frees enough draws."""
     metrics, freed = {"draws": records[0]["draws"]}, []
     for r in records:
@@ -393,7 +404,11 @@ def judge_noise(settings: dict, records: list[dict]) -> tuple[dict, str]:
             metrics[name] = int(np.sum(converged))
         freed.append(max(float(np.mean(converged)) for converged in r["converged"]))
     metrics["least_freed_share"] = min(freed)
-    return metrics, reproduced(min(freed) >= settings["least_freed_share"])
+    return run.Verdict(
+        "noise-frees-stuck-targets",
+        metrics,
+        reproduced(min(freed) >= settings["least_freed_share"]),
+    )
 
 
 _TRIALS = {
@@ -407,19 +422,25 @@ MEASURES = {
     "noise": measure_noise,
 }
 VERDICTS = {
-    "depth": ("training-at-depth", judge_depth),
-    "stuck_targets": ("stuck-targets", judge_stuck),
-    "noise": ("noise-frees-stuck-targets", judge_noise),
+    "depth": judge_depth,
+    "stuck_targets": judge_stuck,
+    "noise": judge_noise,
 }
-_ANY_SIGN = (
-    "problem_seeds",
-    "gammas",
-    "angles_radians",
-    "rotation_radians",
-    *_STUCK_DIAGONALS,
-)
 EXPERIMENT = run.Experiment(
-    "linear_training", trials, MEASURES, VERDICTS, build, _ANY_SIGN
+    name="linear_training",
+    module=__name__,
+    trials=trials,
+    measure=MEASURES,
+    verdict=VERDICTS,
+    build=build,
+    kind_field="variant",
+    signed=(
+        "problem_seeds",
+        "gammas",
+        "angles_radians",
+        "rotation_radians",
+        *_STUCK_DIAGONALS,
+    ),
 )
 
 if __name__ == "__main__":

@@ -18,19 +18,23 @@ Verdicts: holds; counterexample for paper_method, where the printed width does n
 preserve norms.
 """
 
+import types
+
 import numpy as np
 
+from experiments import memorize_measurements as measurements
 from experiments import run
-from experiments.parts import memorize as measures
-from experiments.run import shared
+from experiments.run.settings import configs, require_between
+from experiments.run.trials import each
+from experiments.run.verdicts import largest, least, total, under_attack, where
 from identity_matters.checks import check_whole
 from identity_matters.images import datasets
 from identity_matters.memorize import construct, hashing
 
-_ALSO_BUILT = (
-    "constructed",
-    *(f"{precision}_result" for precision in measures.PRECISIONS),
-)
+# Kinds of trials whose networks the verdict is about.
+_FITS = ("fit", "few_numbers", "retrieval")
+# Fields of other trials that hold a network, too.
+_ALSO_BUILT = ("constructed", "float32_result", "float64_result")
 # Fields reported for every trial, as metrics with the number of examples in their
 # names.
 _BY_SIZE = {
@@ -109,7 +113,7 @@ _RETRIEVAL = {
     # the claim: at most so many digits of the table for each point
     "most_cells_per_point": 1.25,
 }
-_BOTH_LABELS = {"labels": ("random", "true")}
+LABELS = ("random", "true")
 _POINTS = _data("synthetic", (256, 1024, 4096, 16384), features=64, num_classes=10)
 # In so many dimensions random unit vectors are nearly orthogonal, as the lemma needs.
 # The printed width is then 22; a width of 480 suffices.
@@ -124,7 +128,7 @@ _SETTINGS = {  # variant -> kind of trial -> its settings
     "digits": {
         "fit": _fit(
             _data("digits"),
-            **_BOTH_LABELS,
+            labels=LABELS,
             # The narrowest network in each precision, and the wider ones that float32
             # needs.
             networks=(
@@ -153,7 +157,7 @@ _SETTINGS = {  # variant -> kind of trial -> its settings
         "separation": _POINTS,
         "minimal_width": {
             **_POINTS,
-            "precisions": measures.PRECISIONS,
+            "precisions": measurements.PRECISIONS,
             "max_width": 16,
         },
         "precision": {
@@ -182,7 +186,9 @@ _SETTINGS = {  # variant -> kind of trial -> its settings
     "retrieval_cifar10": {"retrieval": {**_data("cifar10"), **_RETRIEVAL}},
     "cifar10": {
         "fit": _fit(
-            _data("cifar10"), **_BOTH_LABELS, networks=((8, "float32"), (1, "float64"))
+            _data("cifar10"),
+            labels=LABELS,
+            networks=((8, "float32"), (1, "float64")),
         ),
         "separation": _data("cifar10"),
     },
@@ -196,209 +202,256 @@ _SETTINGS = {  # variant -> kind of trial -> its settings
 # Settings that hold several values -> what a trial calls one value, or the parts of
 # one.
 _SEVERAL = {
-    **{name: name for name in ("examples", "labels", "group_points", "word_bits")},
-    **{"precisions": "precision", "pair_distances": "pair_distance"},
-    **{"learning_rates": "learning_rate", "widths": "width", "input_maps": "input_map"},
+    "examples": "examples",
+    "labels": "labels",
+    "group_points": "group_points",
+    "word_bits": "word_bits",
+    "precisions": "precision",
+    "pair_distances": "pair_distance",
+    "learning_rates": "learning_rate",
+    "widths": "width",
+    "input_maps": "input_map",
     "networks": "width precision",
 }
-get_config = shared.configs(_SETTINGS)
+get_config = configs(_SETTINGS)
 
 
 def trials(*, variant: str, **groups) -> list[dict]:
     """For each group, every combination of the settings that hold several values."""
-    listed = [
-        t
+    return [
+        _complete(trial)
         for kind, group in groups.items()
-        for t in shared.each(group, _SEVERAL, kind=kind)
+        for trial in each(group, _SEVERAL, kind=kind)
     ]
-    for trial in listed:
-        if trial.get("dataset", "synthetic") != "synthetic":
-            source = datasets.find_source(trial["dataset"])
-            available = source.splits[measures.split_to_fit(trial["dataset"])]
-            trial["examples"] = trial["examples"] or available
-            if trial["examples"] > available:
-                raise ValueError(
-                    f"examples must lie in 0 ... {available}, got {trial['examples']}"
-                )
-            trial["features"] = int(np.prod(source.image_shape))
-            trial["num_classes"] = source.num_classes
-        if "least_hash_chance" in trial:
-            size = trial["num_classes"], trial["word_bits"], trial["width"]
-            trial["group_points"] = hashing.largest_group(
-                *size, trial["least_hash_chance"]
+
+
+def _complete(trial: dict) -> dict:
+    """The trial with what its data set decides, and with the size of its groups."""
+    if trial.get("dataset", "synthetic") != "synthetic":
+        source = datasets.find_source(trial["dataset"])
+        available = source.splits[measurements.split_to_fit(trial["dataset"])]
+        trial["examples"] = trial["examples"] or available
+        if trial["examples"] > available:
+            raise ValueError(
+                f"examples must lie in 0 ... {available}, got {trial['examples']}"
             )
-    return listed
+        trial["features"] = int(np.prod(source.image_shape))
+        trial["num_classes"] = source.num_classes
+    if "least_hash_chance" in trial:
+        trial["group_points"] = hashing.largest_group(
+            trial["num_classes"],
+            trial["word_bits"],
+            trial["width"],
+            trial["least_hash_chance"],
+        )
+    return trial
 
 
-def build(**trial) -> dict:
-    """The trial; raises ValueError if its settings are unusable or its data not
-    prepared.
+def build(**trial) -> types.SimpleNamespace:
+    """The trial.
+
+    Raises:
+      ValueError: a setting cannot be used, or the data are not prepared.
     """
+    _check_choices(trial)
+    for name in trial.keys() & {"examples", "features", "num_classes"}:
+        check_whole(name, trial[name])
+    _check_data(trial)
+    for name, high in {"least_hash_chance": 1, "pair_distance": 2}.items():
+        if name in trial:
+            require_between(0, high, **{name: trial[name]})
+    built = types.SimpleNamespace(**trial)
+    if trial["kind"] == "few_numbers":
+        options = measurements.few_numbers_options(built)
+        hashing.check_group(num_classes=trial["num_classes"], **options)
+    if trial["kind"] == "sgd" and trial["steps"] % trial["steps_per_evaluation"]:
+        raise ValueError(f"steps_per_evaluation must divide steps, {trial['steps']}")
+    return built
+
+
+def _check_choices(trial: dict) -> None:
     choices = {
-        **_BOTH_LABELS,
-        "precision": measures.PRECISIONS,
+        "labels": LABELS,
+        "precision": measurements.PRECISIONS,
         "method": construct.METHODS,
-        "input_map": measures.INPUT_MAPS,
+        "input_map": measurements.INPUT_MAPS,
     }
     for name in trial.keys() & choices.keys():
         if trial[name] not in choices[name]:
             raise ValueError(
                 f"{name} must be one of {choices[name]}, got {trial[name]!r}"
             )
-    for name in trial.keys() & {"examples", "features", "num_classes"}:
-        check_whole(name, trial[name])
+
+
+def _check_data(trial: dict) -> None:
     dataset = trial.get("dataset", "synthetic")
     if dataset != "synthetic":
         datasets.require_prepared(
-            dataset, measures.split_to_fit(dataset), trial["data_dir"]
+            dataset, measurements.split_to_fit(dataset), trial["data_dir"]
         )
-    elif trial.get("labels") == "true":
+        return
+    if trial.get("labels") == "true":
         raise ValueError("synthetic points have random labels only")
-    elif trial["kind"] not in ("few_numbers", "retrieval") and trial["features"] < 2:
+    whole_numbers = trial["kind"] in ("few_numbers", "retrieval")
+    if not whole_numbers and trial["features"] < 2:
         raise ValueError(
             "features must be at least 2: on a line, unit vectors are 1 and -1 only"
         )
-    for name, high in {"least_hash_chance": 1, "pair_distance": 2}.items():
-        shared.require_between(0, high, **{name: trial.get(name, high / 2)})
-    if trial["kind"] == "few_numbers":
-        options = measures.few_numbers_options(trial)
-        hashing.check_group(num_classes=trial["num_classes"], **options)
-    if trial["kind"] == "sgd" and trial["steps"] % trial["steps_per_evaluation"]:
-        raise ValueError(f"steps_per_evaluation must divide steps, {trial['steps']}")
-    return trial
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Theorem 3.2 holds iff every labelling has a certified network, and none of these
-    an error.
+    """Whether every labelling has a certified network, and none of these an error.
+
+    For `retrieval` the table must be small enough, too; `printed_width` is refuted if
+    the width of the printed proof does not preserve norms.
     """
-    kinds = ("fit", "few_numbers", "retrieval")
-    fits = [record for record in records if record["kind"] in kinds]
-    built = list(fits)
-    for record in records:
-        built += record.get("tried", []) + [
-            record[name] for name in _ALSO_BUILT if name in record
-        ]
-    answered = [net for net in built if "refused" not in net]
-    certified, uncertified = (
-        shared.where(answered, certified=holds) for holds in (True, False)
-    )
-    fitting = [fit for fit in fits if fit.get("certified")]
-    metrics = {
-        "networks": len(built),
-        "refused_networks": len(built) - len(answered),
-        "uncertified_networks": len(uncertified),
-        "uncertified_errors": shared.total(uncertified, "errors"),
-        "certified_networks": len(certified),
-        "certified_errors": shared.total(certified, "errors"),
-        **(_fit_metrics(fitting) if fitting else {}),
-    }
-    for record in records:
-        precision = f"_{record['precision']}" if "precision" in record else ""
-        names = _BY_SIZE.get(record["kind"], ())
-        metrics |= {
-            f"{name}{precision}_n{record['examples']}": record[name] for name in names
-        }
-    if trained := shared.where(records, kind="sgd"):
-        best = min(trained, key=lambda record: record["errors"])
-        names = ("errors", "learning_rate", "train_seconds")
-        metrics |= {
-            "sgd_examples": best["examples"],
-            **{f"sgd_best_{n}": best[n] for n in names},
-        }
+    fits = [record for record in records if record["kind"] in _FITS]
+    certified_fits = [fit for fit in fits if fit.get("certified")]
+    metrics = _network_metrics(fits, records)
+    if certified_fits:
+        metrics |= _fit_metrics(certified_fits)
+    metrics |= _size_metrics(records)
+    if trained := where(records, kind="sgd"):
+        metrics |= _sgd_metrics(trained)
+    if printed := where(records, kind="printed_width"):
+        record = printed[-1]
+        metrics |= _printed_width_metrics(record)
+        share = metrics["draws_with_all_norms_inside"] / record["draws"]
+        refuted = share < settings["printed_width"]["least_inside_share"]
+        return run.Verdict("theorem-3-2-constant", metrics, under_attack(refuted))
+    refuted = metrics["certified_errors"] > 0
+    holds = metrics["certified_networks"] > 0
+    holds = holds and _labellings(fits) == _labellings(certified_fits)
     claim = "few-numbers" if "few_numbers" in settings else "theorem-3-2"
-    wanted, reached = (
-        {(fit["dataset"], fit["examples"], fit.get("labels")) for fit in some}
-        for some in (fits, fitting)
-    )
-    refuted, holds = (
-        metrics["certified_errors"] > 0,
-        bool(certified) and wanted == reached,
-    )
     if "retrieval" in settings:
         claim = "information-floor"
-        metrics |= _retrieval_metrics(fitting)
+        metrics |= _retrieval_metrics(certified_fits)
         allowed = settings["retrieval"]["most_cells_per_point"]
         holds = holds and metrics["cells_per_point"] <= allowed
-    for record in shared.where(records, kind="printed_width"):
-        inside = record["norms_outside"].count(0)
-        metrics |= {
-            "printed_width": record["width"],
-            "draws": record["draws"],
-            "draws_with_all_norms_inside": inside,
-            "norms": record["examples"],
-            "mean_norms_outside": float(np.mean(record["norms_outside"])),
-            "expected_norms_outside": record["expected_norms_outside"],
-        }
-        claim, holds = "theorem-3-2-constant", False
-        refuted = (
-            inside / record["draws"] < settings["printed_width"]["least_inside_share"]
-        )
-    return run.Verdict(claim, metrics, shared.under_attack(refuted, holds))
+    return run.Verdict(claim, metrics, under_attack(refuted, holds))
+
+
+def _labellings(fits: list[dict]) -> set[tuple]:
+    """What was to be fitted: (data set, number of examples, labels)."""
+    return {(fit["dataset"], fit["examples"], fit.get("labels")) for fit in fits}
+
+
+def _network_metrics(fits: list[dict], records: list[dict]) -> dict:
+    """How many networks were built, refused and certified, and their errors."""
+    networks = list(fits)
+    for record in records:
+        networks += record.get("tried", [])
+        networks += [record[name] for name in _ALSO_BUILT if name in record]
+    answered = [network for network in networks if "refused" not in network]
+    certified = where(answered, certified=True)
+    uncertified = where(answered, certified=False)
+    return {
+        "networks": len(networks),
+        "refused_networks": len(networks) - len(answered),
+        "uncertified_networks": len(uncertified),
+        "uncertified_errors": total(uncertified, "errors"),
+        "certified_networks": len(certified),
+        "certified_errors": total(certified, "errors"),
+    }
+
+
+def _size_metrics(records: list[dict]) -> dict:
+    """The fields of `_BY_SIZE`, with precision and number of examples in the names."""
+    metrics = {}
+    for record in records:
+        precision = f"_{record['precision']}" if "precision" in record else ""
+        for name in _BY_SIZE.get(record["kind"], ()):
+            metrics[f"{name}{precision}_n{record['examples']}"] = record[name]
+    return metrics
+
+
+def _sgd_metrics(trained: list[dict]) -> dict:
+    best = min(trained, key=lambda record: record["errors"])
+    return {
+        "sgd_examples": best["examples"],
+        "sgd_best_errors": best["errors"],
+        "sgd_best_learning_rate": best["learning_rate"],
+        "sgd_best_train_seconds": best["train_seconds"],
+    }
+
+
+def _printed_width_metrics(record: dict) -> dict:
+    return {
+        "printed_width": record["width"],
+        "draws": record["draws"],
+        "draws_with_all_norms_inside": record["norms_outside"].count(0),
+        "norms": record["examples"],
+        "mean_norms_outside": float(np.mean(record["norms_outside"])),
+        "expected_norms_outside": record["expected_norms_outside"],
+    }
 
 
 def _fit_metrics(fits: list[dict]) -> dict:
-    """Metrics of the certified fits with the most examples: errors, times and
-    parameters.
-    """
-    examples = shared.largest(fits, "examples")
-    most = shared.where(fits, examples=examples)
-    seconds = max(fit["build_seconds"] + fit["verify_seconds"] for fit in most)
+    """Errors, times and sizes of the certified fits with the most examples."""
+    examples = largest(fits, "examples")
+    most = where(fits, examples=examples)
     metrics = {
         "examples": examples,
-        "errors": shared.total(most, "errors"),
-        "max_abs_error": shared.largest(most, "max_abs_error"),
-        "build_and_verify_seconds_max": seconds,
+        "errors": total(most, "errors"),
+        "max_abs_error": largest(most, "max_abs_error"),
+        "build_and_verify_seconds_max": max(
+            fit["build_seconds"] + fit["verify_seconds"] for fit in most
+        ),
     }
     if "group_points" in most[0]:
-        fewest = min(most, key=lambda fit: fit["numbers"])
-        names = ("group_points", "largest_integer", "counting_lower_bound")
-        metrics |= {
-            "fewest_numbers": fewest["numbers"],
-            **{n: fewest[n] for n in names},
-        }
-        # For each precision, if several were tried: the width that needs the fewest
-        # numbers.
-        tried = sorted(
-            (fit for fit in most if "word_bits" in fit), key=lambda fit: -fit["numbers"]
-        )
-        metrics |= {f"best_width_bits{fit['word_bits']}": fit["width"] for fit in tried}
-        return metrics | {
-            f"numbers_bits{fit['word_bits']}_width{fit['width']}": fit["numbers"]
-            for fit in tried
-        }
-    if "block_parameters" not in most[0]:
-        return metrics
-    ends = (
-        shared.least(most, "block_parameters"),
-        shared.largest(most, "block_parameters"),
-    )
-    return metrics | dict(
-        zip(("block_parameters_min", "block_parameters_max"), ends, strict=True)
-    )
+        return metrics | _few_numbers_metrics(most)
+    if "block_parameters" in most[0]:
+        metrics["block_parameters_min"] = least(most, "block_parameters")
+        metrics["block_parameters_max"] = largest(most, "block_parameters")
+    return metrics
+
+
+def _few_numbers_metrics(fits: list[dict]) -> dict:
+    """The fewest numbers, and those that each precision and width needs."""
+    fewest = min(fits, key=lambda fit: fit["numbers"])
+    metrics = {
+        "fewest_numbers": fewest["numbers"],
+        "group_points": fewest["group_points"],
+        "largest_integer": fewest["largest_integer"],
+        "counting_lower_bound": fewest["counting_lower_bound"],
+    }
+    # For each precision, if several were tried: the width that needs the fewest
+    # numbers, which comes last.
+    tried = [fit for fit in fits if "word_bits" in fit]
+    tried.sort(key=lambda fit: -fit["numbers"])
+    for fit in tried:
+        metrics[f"best_width_bits{fit['word_bits']}"] = fit["width"]
+    for fit in tried:
+        name = f"numbers_bits{fit['word_bits']}_width{fit['width']}"
+        metrics[name] = fit["numbers"]
+    return metrics
 
 
 def _retrieval_metrics(fits: list[dict]) -> dict:
     """Stored numbers by input map, and what no network can do without."""
     if not fits:
         return {"cells_per_point": np.inf}
-    return {
-        "fewest_numbers": shared.least(fits, "numbers"),
-        "largest_integer": shared.largest(fits, "largest_integer"),
+    metrics = {
+        "fewest_numbers": least(fits, "numbers"),
+        "largest_integer": largest(fits, "largest_integer"),
         "counting_lower_bound": fits[0]["counting_lower_bound"],
         "cells_per_point": max(fit["table_digits"] / fit["examples"] for fit in fits),
-        "word_numbers": shared.largest(fits, "word_numbers"),
-        **{f"numbers_{fit['input_map']}": fit["numbers"] for fit in fits},
-        **{
-            f"input_map_numbers_{fit['input_map']}": fit["input_map_numbers"]
-            for fit in fits
-        },
+        "word_numbers": largest(fits, "word_numbers"),
     }
+    for fit in fits:
+        metrics[f"numbers_{fit['input_map']}"] = fit["numbers"]
+        metrics[f"input_map_numbers_{fit['input_map']}"] = fit["input_map_numbers"]
+    return metrics
 
 
-_MAY_BE_0 = ("examples", "features", "num_classes")
 EXPERIMENT = run.Experiment(
-    "memorize", trials, measures.measure, verdict, build, _MAY_BE_0
+    name="memorize",
+    module=__name__,
+    trials=trials,
+    measure=measurements.MEASURES,
+    verdict=verdict,
+    build=build,
+    signed=("examples", "features", "num_classes"),
 )
 
 if __name__ == "__main__":

@@ -21,10 +21,14 @@ of it. Verdict: counterexample if layers are shorter by more than rounding, hold
 none are and all layers attain the closed form.
 """
 
+import types
+
 import numpy as np
 
 from experiments import run
-from experiments.run import shared
+from experiments.run.measuring import generator
+from experiments.run.settings import configs, require_between
+from experiments.run.verdicts import joined, largest, least, total, under_attack, where
 from identity_matters import linear, random_matrices
 from identity_matters.linear import shortest_path
 from identity_matters.linear.factorization import relative_product_error
@@ -72,7 +76,7 @@ _SETTINGS = {
     },
 }
 VARIANTS = tuple(_SETTINGS)
-get_config = shared.configs(_SETTINGS)
+get_config = configs(_SETTINGS)
 # A depth beyond all that random targets need.
 _MOST_LAYERS = 1000
 
@@ -90,18 +94,18 @@ def trials(
     return listed + [{"kind": "curve", **curve} for curve in curves]
 
 
-def build(**trial) -> dict:
+def build(**trial) -> types.SimpleNamespace:
     """The trial; raises ValueError for a family or a curve that cannot be used."""
     if trial["kind"] == "curve":
         if len(linear.check_target(np.diag(trial["diagonal"])).R) != 2:
             raise ValueError(f"curve_diagonals must be pairs, got {trial['diagonal']}")
-        return trial
+        return types.SimpleNamespace(**trial)
     if trial["family"] not in FAMILIES:
         raise ValueError(
             f"families must be of {tuple(FAMILIES)}, got {trial['family']!r}"
         )
-    shared.require_between(1, np.inf, dimensions=trial["dimensions"])
-    return trial
+    require_between(1, np.inf, dimensions=trial["dimensions"])
+    return types.SimpleNamespace(**trial)
 
 
 def plane_target(trial, rng, _index: int) -> np.ndarray:
@@ -134,8 +138,9 @@ def least_depth(R: np.ndarray) -> int:
     raise ValueError(f"the optimum is not below 1 at any depth up to {_MOST_LAYERS}")
 
 
-def measure_targets(trial, rng) -> dict:
+def measure_targets(trial, key) -> dict:
     """Layers against the closed form, and the closed form against a searched bound."""
+    rng = generator(key)
     excesses, errors, depths, searched = [], [], [], []
     for index in range(trial.targets):
         R = FAMILIES[trial.family](trial, rng, index)
@@ -165,10 +170,11 @@ def measure_targets(trial, rng) -> dict:
     }
 
 
-def measure_attack(trial, rng) -> dict:
+def measure_attack(trial, key) -> dict:
     """Minimises |||A||| over the layers, at the least depth, from disturbed optimal
     layers.
     """
+    rng = generator(key)
     settings = linear.PathSettings(
         pieces=_MOST_LAYERS, exponents=trial.exponents, iterations=trial.iterations
     )
@@ -191,7 +197,7 @@ def measure_attack(trial, rng) -> dict:
     return {"missed": missed, "start_over_optimum": starts, "end_over_optimum": ratios}
 
 
-def measure_curve(trial, _rng) -> dict:
+def measure_curve(trial, _key) -> dict:
     """l |||A||| over l for ``R = diag(diagonal)``: the optimum, the polar layers, one
     bound.
     """
@@ -222,19 +228,19 @@ MEASURES = {
 }
 
 
-def _every_depth(settings: dict, records: list[dict]) -> tuple[dict, str]:
-    targets = shared.where(records, kind="targets")
-    attacks = shared.where(records, kind="attack")
-    ends = shared.joined(attacks, "end_over_optimum")
-    searched = shared.joined(targets, "searched_over_optimum")
+def verdict(settings: dict, records: list[dict]) -> run.Verdict:
+    targets = where(records, kind="targets")
+    attacks = where(records, kind="attack")
+    ends = joined(attacks, "end_over_optimum")
+    searched = joined(targets, "searched_over_optimum")
     metrics = {
-        "targets": shared.total(targets, "targets"),
-        "compared": shared.total(targets, "compared"),
-        "least_depth_layers": shared.least(targets, "least_depth"),
-        "largest_depth_layers": shared.largest(targets, "largest_depth"),
-        "least_excess_over_optimum": shared.least(targets, "least_excess"),
-        "largest_excess_over_optimum": shared.largest(targets, "largest_excess"),
-        "max_relative_product_error": shared.largest(targets, "largest_product_error"),
+        "targets": total(targets, "targets"),
+        "compared": total(targets, "compared"),
+        "least_depth_layers": least(targets, "least_depth"),
+        "largest_depth_layers": largest(targets, "largest_depth"),
+        "least_excess_over_optimum": least(targets, "least_excess"),
+        "largest_excess_over_optimum": largest(targets, "largest_excess"),
+        "max_relative_product_error": largest(targets, "largest_product_error"),
         "least_searched_over_optimum": float(searched.min()),
         "largest_searched_over_optimum": float(searched.max()),
         "attacks": len(ends),
@@ -254,12 +260,20 @@ def _every_depth(settings: dict, records: list[dict]) -> tuple[dict, str]:
         and metrics["max_relative_product_error"] <= settings["max_product_error"]
         and len(ends) > 0
     )
-    return metrics, shared.under_attack(refuted, attained)
+    return run.Verdict(
+        "optimum-at-every-depth", metrics, under_attack(refuted, attained)
+    )
 
 
-VERDICTS = {"every_depth": ("optimum-at-every-depth", _every_depth)}
-_ANY_SIGN = ("curve_diagonals", "searched", "attacks")
-EXPERIMENT = run.Experiment("optimum", trials, MEASURES, VERDICTS, build, _ANY_SIGN)
+EXPERIMENT = run.Experiment(
+    name="optimum",
+    module=__name__,
+    trials=trials,
+    measure=MEASURES,
+    verdict=verdict,
+    build=build,
+    signed=("curve_diagonals", "searched", "attacks"),
+)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

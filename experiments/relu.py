@@ -36,13 +36,23 @@ be relied on.
 import collections
 import dataclasses
 import functools
+import types
 
 import jax
 import numpy as np
 
-from experiments import run
-from experiments.parts import relu_search, relu_training
-from experiments.run import shared
+from experiments import relu_search, relu_training, run
+from experiments.run.measuring import generator
+from experiments.run.settings import configs
+from experiments.run.trials import each
+from experiments.run.verdicts import (
+    joined,
+    largest,
+    reproduced,
+    total,
+    under_attack,
+    where,
+)
 from identity_matters.relu import (
     critical_points,
     feature_bound,
@@ -123,7 +133,7 @@ _SETTINGS = {
 
 _SETTINGS["training"] = relu_training.SETTINGS
 VARIANTS = tuple(_SETTINGS)
-get_config = shared.configs(_SETTINGS)
+get_config = configs(_SETTINGS)
 
 
 def trials(*, variant: str, **settings) -> list[dict]:
@@ -139,10 +149,10 @@ def trials(*, variant: str, **settings) -> list[dict]:
     if variant == "noise":
         settings["lifted_width"] = settings["width_in"]
         several = {"biases": "bias", "depths": "depth", "widths": "width"}
-    return shared.each(settings, several, measured=measured)
+    return each(settings, several, measured=measured)
 
 
-def build(*, measured: str, **trial):
+def build(*, measured: str, **trial) -> types.SimpleNamespace:
     """The trial with its `problems.Setting` and the nets' shape; ValueError for a bad
     setting.
     """
@@ -156,11 +166,12 @@ def build(*, measured: str, **trial):
         names = [field.name for field in dataclasses.fields(problems.Setting)]
         trial["setting"] = problems.Setting(**{name: trial[name] for name in names})
         trial["shape"] = trial["depth"], trial["width"], trial["lifted_width"]
-    return trial
+    return types.SimpleNamespace(**trial)
 
 
-def at_origin(trial, rng) -> dict:
+def at_origin(trial, key) -> dict:
     """Gradient, second-order form and steepest descent at zero weights."""
+    rng = generator(key)
     count, step, bias = trial.problems, trial.step_size, trial.bias
     sample, _ = problems.realizable(rng, count, trial.setting)
     others = model.random_blocks(rng, np.ones(count), *trial.shape, bias)
@@ -195,8 +206,9 @@ def at_origin(trial, rng) -> dict:
     }
 
 
-def dead(trial, rng) -> dict:
+def dead(trial, key) -> dict:
     """How many random nets are strictly dead, and bounds on the expected share."""
+    rng = generator(key)
     count, d = trial.samples, trial.width_in
     angle = 2 * np.pi * np.arange(trial.circle_points) / trial.circle_points
     x = (
@@ -235,10 +247,11 @@ def _gaussian(
     )
 
 
-def gradient_ratio(trial, rng) -> dict:
+def gradient_ratio(trial, key) -> dict:
     """The feature bound on random nets, in a search that attacks it, and where it is
     tight.
     """
+    rng = generator(key)
     sample, _ = problems.realizable(rng, trial.samples, trial.setting)
     measured, bound = collections.defaultdict(list), 0.0
     for norm in trial.norms:
@@ -289,8 +302,9 @@ def _tight_ratio(rng, trial, norm: float) -> float | None:
     return float(right / left)
 
 
-def noise(trial, rng) -> dict:
+def noise(trial, key) -> dict:
     """Gradient descent from Gaussian weights of each scale, all scales in one batch."""
+    rng = generator(key)
     scales = trial.scales
     sample, _ = problems.realizable(rng, trial.starts, trial.setting)
     start = _gaussian(rng, 1.0, trial.starts, *trial.shape)
@@ -333,16 +347,16 @@ def noise(trial, rng) -> dict:
     }
 
 
-def _origin_verdict(settings: dict, records: list[dict]):
-    nets = shared.where(records, measured="at_origin")
-    predicted = shared.joined(nets, "escape_curvature")
-    curvature_errors = np.abs(shared.joined(nets, "measured_curvature") / predicted - 1)
-    form_errors = shared.joined(nets, "form_error") / predicted
+def _origin_verdict(settings: dict, records: list[dict]) -> run.Verdict:
+    nets = where(records, measured="at_origin")
+    predicted = joined(nets, "escape_curvature")
+    curvature_errors = np.abs(joined(nets, "measured_curvature") / predicted - 1)
+    form_errors = joined(nets, "form_error") / predicted
     metrics = {
         "problems": len(predicted),
-        "largest_gradient_entry": shared.largest(nets, "largest_gradient_entry"),
-        "least_risk": float(shared.joined(nets, "risk").min()),
-        "largest_autodiff_hessian_entry": shared.largest(
+        "largest_gradient_entry": largest(nets, "largest_gradient_entry"),
+        "least_risk": float(joined(nets, "risk").min()),
+        "largest_autodiff_hessian_entry": largest(
             nets, "largest_autodiff_hessian_entry"
         ),
         "least_escape_curvature": float(predicted.min()),
@@ -351,11 +365,13 @@ def _origin_verdict(settings: dict, records: list[dict]):
     }
     found = metrics["largest_gradient_entry"] == 0 and metrics["least_risk"] > 0
     as_proved = max(*curvature_errors, *form_errors) <= settings["form_tolerance"]
-    return metrics, shared.under_attack(found and as_proved)
+    return run.Verdict(
+        "nonlinear-conjecture", metrics, under_attack(found and as_proved)
+    )
 
 
-def _dead_verdict(settings: dict, records: list[dict]):
-    gaussian = shared.where(records, law="gaussian")
+def _dead_verdict(settings: dict, records: list[dict]) -> run.Verdict:
+    gaussian = where(records, law="gaussian")
     others = [record for record in records if record["law"] != "gaussian"]
     shares = [record["dead"] / record["samples"] for record in gaussian]
     off = []
@@ -364,26 +380,28 @@ def _dead_verdict(settings: dict, records: list[dict]):
         deviation = np.sqrt(high * (1 - high) / record["samples"])
         off.append(max(low - share, share - high, 0.0) / deviation)
     metrics = {
-        "gaussian_nets": shared.total(gaussian, "samples"),
-        "dead_gaussian_nets": shared.total(gaussian, "dead"),
+        "gaussian_nets": total(gaussian, "samples"),
+        "dead_gaussian_nets": total(gaussian, "dead"),
         "largest_deviations_from_the_formula": float(max(off, default=0.0)),
-        "nets_without_negative_biases": shared.total(others, "samples"),
-        "dead_nets_without_negative_biases": shared.total(others, "dead"),
+        "nets_without_negative_biases": total(others, "samples"),
+        "dead_nets_without_negative_biases": total(others, "dead"),
     }
     found = metrics["dead_gaussian_nets"] > 0
     as_proved = metrics["largest_deviations_from_the_formula"] <= settings["deviations"]
     as_proved = as_proved and metrics["dead_nets_without_negative_biases"] == 0
-    return metrics, shared.under_attack(found and as_proved)
+    return run.Verdict(
+        "nonlinear-away-from-origin", metrics, under_attack(found and as_proved)
+    )
 
 
-def _ratio_verdict(settings: dict, records: list[dict]):
+def _ratio_verdict(settings: dict, records: list[dict]) -> run.Verdict:
     tight = [
         r
         for record in records
         for r in record["tight_right_over_left"]
         if r is not None
     ]
-    most = max([shared.largest(records, "largest_right_over_left"), *tight])
+    most = max([largest(records, "largest_right_over_left"), *tight])
     metrics = {
         "nets": sum(record["samples"] * len(record["norms"]) for record in records),
         "largest_right_over_left": most,
@@ -391,30 +409,34 @@ def _ratio_verdict(settings: dict, records: list[dict]):
     }
     broken = most > 1 + settings["rounding"]
     is_tight = bool(tight) and min(tight) >= 1 - settings["rounding"]
-    return metrics, shared.under_attack(broken, is_tight)
+    return run.Verdict("independent-features", metrics, under_attack(broken, is_tight))
 
 
-def _noise_verdict(settings: dict, records: list[dict]):
+def _noise_verdict(settings: dict, records: list[dict]) -> run.Verdict:
     by_scale = rows(records, "width scale=scales halved_share largest_travelled")
     starts = rows(records, "width scale=scales final_risk_share stalled")
-    from_zero = shared.where(by_scale, scale=0)
-    metrics = {"largest_step_from_zero": shared.largest(from_zero, "largest_travelled")}
+    from_zero = where(by_scale, scale=0)
+    metrics = {"largest_step_from_zero": largest(from_zero, "largest_travelled")}
     for width in sorted({record["width"] for record in records}):
-        of_width = (shared.where(some, width=width) for some in (by_scale, starts))
+        of_width = (where(some, width=width) for some in (by_scale, starts))
         noisy, ends = ([row for row in own if row["scale"] != 0] for own in of_width)
-        optimal = shared.joined(ends, "final_risk_share") <= settings["optimal_share"]
-        stalled = ~optimal & shared.joined(ends, "stalled").astype(bool)
+        optimal = joined(ends, "final_risk_share") <= settings["optimal_share"]
+        stalled = ~optimal & joined(ends, "stalled").astype(bool)
         metrics |= {
             f"starts_at_width_{width}": len(optimal),
             f"halved_share_at_width_{width}": float(
-                shared.joined(noisy, "halved_share").mean()
+                joined(noisy, "halved_share").mean()
             ),
             f"optimal_share_at_width_{width}": float(optimal.mean()),
             f"stalled_share_at_width_{width}": float(stalled.mean()),
             f"unfinished_share_at_width_{width}": float((~optimal & ~stalled).mean()),
         }
     halved = metrics[f"halved_share_at_width_{width}"] >= settings["least_halved_share"]
-    return metrics, shared.reproduced(halved and metrics["largest_step_from_zero"] == 0)
+    return run.Verdict(
+        "nonlinear-noise",
+        metrics,
+        reproduced(halved and metrics["largest_step_from_zero"] == 0),
+    )
 
 
 MEASURES = {
@@ -427,15 +449,23 @@ MEASURES = {
     "training": relu_training.train,
 }
 VERDICTS = {
-    "origin": ("nonlinear-conjecture", _origin_verdict),
-    "dead_units": ("nonlinear-away-from-origin", _dead_verdict),
-    "search": ("nonlinear-away-from-origin", relu_search.verdict),
-    "gradient_ratio": ("independent-features", _ratio_verdict),
-    "noise": ("nonlinear-noise", _noise_verdict),
-    "training": ("relu-blocks-train", relu_training.verdict),
+    "origin": _origin_verdict,
+    "dead_units": _dead_verdict,
+    "search": relu_search.verdict,
+    "gradient_ratio": _ratio_verdict,
+    "noise": _noise_verdict,
+    "training": relu_training.verdict,
 }
-_MAY_BE_0 = ("scales", "output_norms")
-EXPERIMENT = run.Experiment("relu", trials, MEASURES, VERDICTS, build, signed=_MAY_BE_0)
+EXPERIMENT = run.Experiment(
+    name="relu",
+    module=__name__,
+    trials=trials,
+    measure=MEASURES,
+    verdict=VERDICTS,
+    build=build,
+    kind_field="measured",
+    signed=("scales", "output_norms"),
+)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

@@ -1,5 +1,4 @@
-"""Runs the reproduction: each default variant of each experiment without a finished run
-so far.
+"""Runs the reproduction: each default variant that has no finished run so far.
 
 Command: make reproduce, or python -m experiments.reproduce [--only=a,b] [--seeds="0 1"]
     [--variants=c,d] [--jobs=N] [--demo] [--report] [--overwrite]
@@ -15,32 +14,25 @@ stop the others, but makes the exit code 1, as does a contradiction of the refer
 
 import collections
 import contextlib
-import ctypes
 import dataclasses
-import fcntl
 import functools
 import itertools
-import multiprocessing
 import os
 import pathlib
-import runpy
-import shlex
-import signal
 import statistics
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 from typing import Any
 
 import rich.progress
 import rich.table
-import threadpoolctl
 from absl import flags
 
 import experiments
-from experiments import accelerators, commands, compare
+from experiments import accelerators, commands, compare, processes
+from experiments.display import Display
+from experiments.run import DeviceExperiment
 from identity_matters import environment, limits, runs
 from identity_matters.report import collection
 from identity_matters.report.numbers import duration
@@ -63,71 +55,75 @@ _DEMO = flags.DEFINE_boolean(
     "demo", False, "Only the quickest variant of each quick experiment."
 )
 _REPORT = flags.DEFINE_boolean("report", False, "Write the report at the end.")
-_REPLACES = (
-    "Run all of them anew, also those that are finished, and replace what is there."
+_OVERWRITE = flags.DEFINE_boolean(
+    "overwrite",
+    False,
+    "Run all of them anew, also those that are finished, and replace what is there.",
+    allow_override=True,
 )
-_OVERWRITE = flags.DEFINE_boolean("overwrite", False, _REPLACES, allow_override=True)
 # an experiment is quick if its quickest variant takes at most this long
 DEMO_SECONDS = 20
 UNKNOWN_SECONDS = 30  # assumed for a run without a reference
-STOP_SECONDS = 30  # allowed for saving after SIGTERM
-RUNS_ELSEWHERE_CODE = 3  # how a run ends that another reproduction is running already
-_PR_SET_PDEATHSIG = 1
-# A socket's path may have about 107 bytes. That of the server below has some 30 of its
-# own.
-_LONGEST_TEMPORARY_DIRECTORY = 70
-_SHORT_TEMPORARY_DIRECTORIES = ("/tmp", "/var/tmp", "/dev/shm")
-# Importing the libraries takes longer than many a run, so one process does it for all.
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(
-    [
-        "__main__",
-        "experiments.images.train",
-        "identity_matters.linear",
-        "scipy.optimize",
-    ]
-)
-# Where the bar of a run waits if it takes longer than expected: rich stops the clock of
-# a full bar.
-NEARLY_DONE = 0.95
+POLL_SECONDS = 0.25  # between two looks at the running processes
 
 
 @dataclasses.dataclass
 class Job:
-    """One run: what it is, how long its reference took (if there is one), and its
-    process.
+    """One run: what it is, and its process.
+
+    Attributes:
+      name: of the experiment.
+      variant: of the experiment.
+      seed: of the run.
+      reference_seconds: how long its reference took, if there is one.
+      problem: why an existing run can be neither kept nor resumed.
+      process: a multiprocessing process, once it has started.
+      core: the only core that it may use; None if it may use all.
     """
 
     name: str
     variant: str
     seed: int
     reference_seconds: float | None
-    problem: str | None = None  # with an existing run
-    process: Any = None  # a multiprocessing process
+    problem: str | None = None
+    process: Any = None
     core: int | None = None
-    task: Any = None  # its line of the progress display
 
-    title = property(lambda self: f"{self.name} {self.variant} seed={self.seed}")
-    expected_seconds = property(lambda self: self.reference_seconds or UNKNOWN_SECONDS)
-    is_refused = property(
-        lambda self: self.problem is not None and not _OVERWRITE.value
-    )
+    @property
+    def title(self) -> str:
+        """What the run is called in messages."""
+        return f"{self.name} {self.variant} seed={self.seed}"
+
+    @property
+    def expected_seconds(self) -> float:
+        """How long the run will take, as far as one knows."""
+        return self.reference_seconds or UNKNOWN_SECONDS
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether an existing run stands in the way."""
+        return self.problem is not None and not _OVERWRITE.value
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process has come to an end."""
+        return self.process.exitcode is not None
 
     @property
     def path(self) -> Any:
+        """The directory of the run."""
         return runs.run_path(
             commands.RESULTS_DIR.value, self.name, self.variant, self.seed
         )
 
     @property
     def log(self) -> pathlib.Path:
+        """Where its output goes, unless it runs alone."""
         file = f"{self.title}.txt".replace("/", "-").replace(" ", "-")
         return pathlib.Path(commands.RESULTS_DIR.value) / "logs" / file
 
     def command(self) -> list[str]:
-        """The arguments of ``python`` that start the run, as one could give them by
-        hand.
-        """
+        """The arguments of ``python`` that start the run, as one would type them."""
         settings = [f"--config=:{self.variant}", f"--seed={self.seed}"]
         if commands.RESULTS_DIR.value != "results/local":
             settings.append(f"--results_dir={commands.RESULTS_DIR.value}")
@@ -136,6 +132,7 @@ class Job:
         return ["-m", experiments.MODULES[self.name], *settings]
 
     def last_line(self) -> str:
+        """The last line of its log, or nothing."""
         with contextlib.suppress(OSError, IndexError):
             text = self.log.read_text(encoding="utf-8", errors="replace")
             return runs.visible(text.splitlines()[-1])
@@ -150,8 +147,8 @@ class Job:
 
 
 def main(_) -> int:
-    _end_with_make()
-    _shorten_temporary_directory()
+    processes.end_with_make()
+    processes.shorten_temporary_directory()
     try:
         jobs = _jobs()
         logs = pathlib.Path(commands.RESULTS_DIR.value) / "logs"
@@ -159,7 +156,26 @@ def main(_) -> int:
     except (ValueError, OSError) as error:
         raise flags.ValidationError(str(error)) from None
     console = commands.Console()
-    waiting, finished_before = [], 0
+    waiting = _jobs_to_run(jobs, console)
+    processes.exit_at_signals()
+    started = time.monotonic()
+    report_code = 0
+    try:
+        _run_all(waiting, console)
+        if _REPORT.value:
+            console.print("writing the report")
+            report_code = _write_report()
+    except SystemExit:
+        _stop(waiting, console)
+        raise
+    failed = _conclude(jobs, len(waiting), time.monotonic() - started, console)
+    return failed or int(report_code != 0)
+
+
+def _jobs_to_run(jobs: list[Job], console: commands.Console) -> list[Job]:
+    """The jobs without a finished run; says of the others why they do not run."""
+    waiting = []
+    finished_before = 0
     for job in jobs:
         job.problem = _why_not(job)
         if job.is_refused:
@@ -171,113 +187,132 @@ def main(_) -> int:
             finished_before += 1
     if finished_before:
         console.print(f"{finished_before} finished already, {len(waiting)} run now")
-    _exit_at_signals()
-    started, report = time.monotonic(), None
-    try:
-        _run_all(waiting, console)
-        if _REPORT.value:
-            console.print("writing the report")
-            places = (commands.RESULTS_DIR, commands.REFERENCE_DIR)
-            chosen = [f"--{place.name}={place.value}" for place in places]
-            command = [sys.executable, "-m", "experiments.report", *chosen]
-            report = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
-    except SystemExit:
-        running = [
-            job.process
-            for job in waiting
-            if job.process and job.process.exitcode is None
-        ]
-        if running:
-            console.print(
-                f"stopping; what is trained is saved first, for {STOP_SECONDS} s at"
-                " most"
-            )
-        _end(running)
-        without = ", without OVERWRITE=1," if _OVERWRITE.value else ""
-        console.print(f"interrupted; the same command{without} resumes")
-        raise
-    failed = _conclude(jobs, len(waiting), time.monotonic() - started, console)
-    return failed or int(report is not None and report.returncode != 0)
+    return waiting
+
+
+def _write_report() -> int:
+    """Writes the report in a process of its own; returns its exit code."""
+    places = [
+        f"--{flag.name}={flag.value}"
+        for flag in (commands.RESULTS_DIR, commands.REFERENCE_DIR)
+    ]
+    command = [sys.executable, "-m", "experiments.report", *places]
+    return subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
+
+
+def _stop(jobs: list[Job], console: commands.Console) -> None:
+    """Ends the runs of these jobs that are running."""
+    running = [job.process for job in jobs if job.process and not job.has_ended]
+    if running:
+        console.print(
+            "stopping; what is trained is saved first, for"
+            f" {processes.STOP_SECONDS} s at most"
+        )
+    processes.end(running)
+    without = ", without OVERWRITE=1," if _OVERWRITE.value else ""
+    console.print(f"interrupted; the same command{without} resumes")
 
 
 def _jobs() -> list[Job]:
-    """The runs that the flags select; raises ValueError for unknown names or invalid
-    seeds.
+    """The runs that the flags select.
+
+    Raises:
+      ValueError: an unknown name or an invalid seed.
     """
-    unknown = [name for name in _ONLY.value if name not in experiments.MODULES]
-    if unknown:
-        known = ", ".join(experiments.MODULES)
-        raise ValueError(f"there is no experiment {unknown[0]!r}; there are {known}")
-    if _VARIANTS.value and len(set(_ONLY.value)) != 1:
-        raise ValueError("--variants needs one experiment, named by --only")
-    seeds = _SEEDS.value
-    if not seeds or not all(
-        word.isdecimal() and int(word) < runs.SEEDS for word in seeds
-    ):
-        wanted = f"numbers from 0 to {runs.SEEDS - 1}, separated by blanks or commas"
-        raise ValueError(f"--seeds must be {wanted}, got {' '.join(seeds)!r}")
-    names = _ONLY.value or experiments.MODULES
-    chosen = [
-        v for name in _VARIANTS.value for v in experiments.find_variants(names[0], name)
-    ]
+    seeds = _seeds()
+    names = _ONLY.value or list(experiments.MODULES)
+    _check_names(names)
     # Each run once, also if it is named twice: "cifar10" includes cifar10/small.
-    found = [
+    jobs = [
         _job(name, variant, seed)
         for name in dict.fromkeys(names)
-        for variant in dict.fromkeys(chosen or _default_variants(name))
-        for seed in dict.fromkeys(map(int, seeds))
+        for variant in dict.fromkeys(_variants(name))
+        for seed in dict.fromkeys(seeds)
     ]
-    if _DEMO.value:
-        slowest_first = sorted(found, key=lambda job: -job.expected_seconds)
-        quickest = {(job.name, job.seed): job for job in slowest_first}
-        found = [
-            job for job in quickest.values() if job.expected_seconds <= DEMO_SECONDS
-        ]
-    return found
+    return _quick_jobs(jobs) if _DEMO.value else jobs
+
+
+def _check_names(names: list[str]) -> None:
+    for name in names:
+        if name not in experiments.MODULES:
+            known = ", ".join(experiments.MODULES)
+            raise ValueError(f"there is no experiment {name!r}; there are {known}")
+    if _VARIANTS.value and len(set(_ONLY.value)) != 1:
+        raise ValueError("--variants needs one experiment, named by --only")
+
+
+def _seeds() -> list[int]:
+    words = _SEEDS.value
+    are_seeds = [word.isdecimal() and int(word) < runs.SEEDS for word in words]
+    if not words or not all(are_seeds):
+        raise ValueError(
+            f"--seeds must be numbers from 0 to {runs.SEEDS - 1}, separated by blanks"
+            f" or commas, got {' '.join(words)!r}"
+        )
+    return [int(word) for word in words]
+
+
+def _variants(name: str) -> tuple[str, ...]:
+    """The variants of an experiment that the flags select, or its defaults."""
+    if not _VARIANTS.value:
+        return _default_variants(name)
+    return tuple(
+        variant
+        for wanted in _VARIANTS.value
+        for variant in experiments.find_variants(name, wanted)
+    )
+
+
+def _quick_jobs(jobs: list[Job]) -> list[Job]:
+    """The quickest job of each experiment and seed, if it is quick at all."""
+    slowest_first = sorted(jobs, key=lambda job: -job.expected_seconds)
+    quickest = {(job.name, job.seed): job for job in slowest_first}
+    return [job for job in quickest.values() if job.expected_seconds <= DEMO_SECONDS]
 
 
 def _job(name: str, variant: str, seed: int) -> Job:
     """A job, with the median seconds that its reference runs took, over all seeds."""
-    took = []
-    for path in pathlib.Path(commands.REFERENCE_DIR.value, name, variant).glob(
-        "seed=*"
-    ):
+    reference = pathlib.Path(commands.REFERENCE_DIR.value, name, variant)
+    seconds = []
+    for path in reference.glob("seed=*"):
         with contextlib.suppress(runs.RunError, *MALFORMED):
             summary = runs.read_json(path / "summary.json")
-            took += (
-                [summary["seconds"]["total"]] if summary.get("status") == "done" else []
-            )
-    return Job(name, variant, seed, statistics.median(took) if took else None)
+            if summary.get("status") == "done":
+                seconds.append(summary["seconds"]["total"])
+    return Job(
+        name=name,
+        variant=variant,
+        seed=seed,
+        reference_seconds=statistics.median(seconds) if seconds else None,
+    )
 
 
 def _default_variants(name: str) -> tuple[str, ...]:
-    """The variants to reproduce on this machine; prints those left out, with their
-    commands.
-    """
+    """The variants to reproduce on this machine; prints the commands of the others."""
     if accelerators.are_usable():
         return experiments.variants(name, "VARIANTS", "ACCELERATOR_VARIANTS")
-    for variant in (
-        () if _DEMO.value else experiments.variants(name, "ACCELERATOR_VARIANTS")
-    ):
-        command = f"python -m {experiments.MODULES[name]} --config=:{variant}"
-        print(f"left out because it needs an accelerator: {name} {variant} ({command})")
+    if not _DEMO.value:
+        for variant in experiments.variants(name, "ACCELERATOR_VARIANTS"):
+            command = f"python -m {experiments.MODULES[name]} --config=:{variant}"
+            print(
+                "left out because it needs an accelerator:"
+                f" {name} {variant} ({command})"
+            )
     return experiments.variants(name, "VARIANTS")
 
 
 def _why_not(job: Job) -> str | None:
-    """Why an existing run can be neither kept nor resumed; None if it can, or there is
-    none.
-    """
-    own = experiments.find(job.name).own_settings(job.variant)
-    own.pop("scale", None)
+    """Why an existing run can be neither kept nor resumed, if there is a reason."""
+    defaults = experiments.find(job.name).settings_of(job.variant)
+    defaults.pop("scale", None)
     try:
         if job.summary() is None:
-            runs.unfinished(job.path, own, _code_and_packages())
+            runs.unfinished(job.path, defaults, _code_and_packages())
             return None
         config = runs.read_run(job.path).config
     except runs.RunError as error:
         return str(error).removeprefix(f"{job.path}: ").partition("; --overwrite")[0]
-    for name, (before, now) in runs.differences(config, own).items():
+    for name, (before, now) in runs.differences(config, defaults).items():
         return f"was made with {name}={before!r}, which is {now!r} now"
     return None
 
@@ -287,262 +322,192 @@ def _code_and_packages() -> dict:
     return environment.code_and_packages()
 
 
-def _shorten_temporary_directory() -> None:
-    """Lets the server's socket be where the path is short enough; TMPDIR stays for the
-    runs.
-
-    Raises:
-      flags.ValidationError: if there is no other place.
-    """
-    if len(os.fsencode(tempfile.gettempdir())) <= _LONGEST_TEMPORARY_DIRECTORY:
-        return
-    for directory in _SHORT_TEMPORARY_DIRECTORIES:
-        if os.access(directory, os.W_OK):
-            tempfile.tempdir = directory
-            return
-    places = ", ".join(_SHORT_TEMPORARY_DIRECTORIES)
-    raise flags.ValidationError(
-        f"TMPDIR is longer than {_LONGEST_TEMPORARY_DIRECTORY} bytes, too long for a"
-        f" socket, and none of {places} can be written to; set a shorter TMPDIR"
-    )
-
-
-def _exit_at_signals() -> None:
-    """Signals raise SystemExit, with the codes of a run that they interrupt.
-
-    Not those that whoever started this process lets it ignore, as `nohup` does.
-    """
-    codes = {signal.SIGTERM: 75, signal.SIGHUP: 75, signal.SIGINT: 130}
-    for sent, code in codes.items():
-        if signal.getsignal(sent) is not signal.SIG_IGN:
-            signal.signal(sent, lambda *_, code=code: sys.exit(code))
-
-
-def _end_with_make() -> None:
-    """If `make` is killed, so is this process, and with it all runs."""
-    libc = ctypes.CDLL(None)
-    if "MAKELEVEL" in os.environ and hasattr(libc, "prctl"):
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def _start(job: Job, core: int | None, alone: bool) -> None:
     """Starts the run on the given core, or on all cores if `core` is None.
 
     If it does not run `alone`, its output goes to its log.
     """
     log = None if alone else str(job.log)
-    process = _SERVER.Process(target=_run, args=(job.command(), log, core))
-    process.start()  # if a signal interrupts it, the run ends with this process
-    job.process, job.core = process, core
+    job.process = processes.start(job.command(), log, core)
+    job.core = core
 
 
-def _run(command: list[str], log: str | None, core: int | None) -> None:
-    """What runs in the process of a job: ``python *command``."""
-    multiprocessing.set_start_method(None, force=True)  # the default, as in any process
-    os.setsid()  # Ctrl-C reaches only `main`, which then sends SIGTERM to all runs
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # it may be ignored there
-    parent = multiprocessing.parent_process()
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    if log is not None:
-        _print_to(log)
-    if core is not None:  # XLA starts a thread for each core that it may use
-        os.sched_setaffinity(0, {core})
-        threadpoolctl.threadpool_limits(1)
-    _, module, *arguments = command
-    sys.argv = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+class _Queue:
+    """Jobs that wait for places of one kind; the one that takes longest goes first.
 
-
-def _print_to(log: str) -> None:
-    """Sends all output to `log`; ends the process if another reproduction is running
-    this run.
+    Args:
+      jobs: those to run.
+      places: a core for each of the runs at a time, or None where a run may use all.
     """
-    with open(log, "ab") as output:
-        try:
-            # Kept until the last copy of the descriptor is closed, when the process
-            # ends.
-            fcntl.flock(output.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os._exit(RUNS_ELSEWHERE_CODE)
-        except OSError:  # a file system without locks
-            pass
-        output.truncate(0)
-        for stream in (sys.stdout, sys.stderr):
-            os.dup2(output.fileno(), stream.fileno())
+
+    def __init__(self, jobs: list[Job], places: list[int | None]):
+        self.waiting = sorted(jobs, key=lambda job: job.expected_seconds)
+        self.free_places = list(places)
+        self.running: list[Job] = []
+
+    def start_jobs(self, alone: bool) -> list[Job]:
+        """Starts jobs while there are free places; returns those it has started."""
+        started = []
+        while self.waiting and self.free_places:
+            job = self.waiting.pop()
+            _start(job, self.free_places.pop(), alone)
+            self.running.append(job)
+            started.append(job)
+        return started
+
+    def take_ended_jobs(self) -> list[Job]:
+        """The jobs that have ended since the last call; their places are free again."""
+        ended = [job for job in self.running if job.has_ended]
+        for job in ended:
+            self.running.remove(job)
+            self.free_places.append(job.core)
+        return ended
 
 
-def _end_with(parent: Any) -> None:
-    """Kills this run once `main` has ended; what the run has measured is on disk."""
-    parent.join()
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _end(processes: list) -> None:
-    """Asks all these runs to stop, and kills those that do not within STOP_SECONDS."""
-    for process in processes:
-        process.terminate()
-    # A second signal ends the wait.
-    with contextlib.suppress(SystemExit):
-        latest = time.monotonic() + STOP_SECONDS
-        for process in processes:
-            process.join(max(0.0, latest - time.monotonic()))
-    for process in processes:
-        process.kill()
-        process.join()
-
-
-def _slots() -> tuple[list, list]:
-    """Places of runs: a core for each run at a time, and [None] if there is an
-    accelerator.
-
-    A core is None if it cannot be chosen, or if the run may use all of them.
-    """
+def _cores() -> list[int | None]:
+    """A core for each run at a time; None if cores cannot be chosen."""
     cores: list[int | None] = [None] * limits.usable_cores()
     if hasattr(os, "sched_getaffinity"):
         # a container may allow fewer
         cores = sorted(os.sched_getaffinity(0))[: len(cores)]
     at_once = _JOBS.value or len(cores)
-    on_cores = [cores[i % len(cores)] for i in range(at_once)]
-    return on_cores, [None] if at_once > 1 and accelerators.are_usable() else []
+    return [cores[i % len(cores)] for i in range(at_once)]
+
+
+def _queues(jobs: list[Job]) -> tuple[list[_Queue], int]:
+    """The jobs, by what they compute on, and how many run at a time."""
+    cores = _cores()
+    trainings = []
+    if len(cores) > 1 and accelerators.are_usable():
+        trainings = [job for job in jobs if _trains(job)]
+    others = [job for job in jobs if job not in trainings]
+    # Trainings have the accelerator one at a time.
+    at_once = min(len(cores), len(others)) + min(1, len(trainings))
+    if at_once <= 1:
+        # Runs that go one at a time may use all cores.
+        return [_Queue(jobs, [None])], min(1, len(jobs))
+    return [_Queue(trainings, [None]), _Queue(others, cores)], at_once
+
+
+def _trains(job: Job) -> bool:
+    return isinstance(experiments.find(job.name), DeviceExperiment)
 
 
 def _run_all(jobs: list[Job], console: commands.Console) -> None:
-    on_cores, on_accelerator = _slots()
-    trainings = [
-        job for job in jobs if on_accelerator and experiments.find(job.name).trains
-    ]
-    at_once = min(len(on_cores), len(jobs) - len(trainings)) + min(1, len(trainings))
-    # Runs that go one at a time may use all cores, and write to the terminal.
+    """Runs all jobs, as many at a time as there are places, and shows how far they are.
+
+    Runs that go one at a time write to the terminal themselves.
+    """
+    queues, at_once = _queues(jobs)
     alone = at_once <= 1
-    if alone:
-        on_cores, trainings, at_once = [None], [], min(1, len(jobs))
-    queues = [
-        # Each with its free slots; the longest runs are last, and start first.
-        (sorted(group, key=lambda job: job.expected_seconds), slots)
-        for group, slots in (
-            (trainings, on_accelerator),
-            ([job for job in jobs if job not in trainings], on_cores),
-        )
-    ]
-    running: list[tuple[Job, list]] = []
-    rest_of_line = rich.table.Column(ratio=1, no_wrap=True, overflow="ellipsis")
-    with rich.progress.Progress(
-        "{task.description}",
-        rich.progress.BarColumn(10),
-        rich.progress.TimeElapsedColumn(),
-        rich.progress.TimeRemainingColumn(compact=True),
-        rich.progress.TextColumn(
-            "{task.fields[note]}", markup=False, table_column=rest_of_line
-        ),
-        console=console,
-        auto_refresh=False,
-        disable=alone,
-        expand=True,
-        # the time left is estimated from all progress so far
-        speed_estimate_period=1e9,
-    ) as shown:
-        expected = sum(job.expected_seconds for job in jobs)
-        whole = shown.add_task(
-            f"{len(jobs)} runs, {at_once} at a time", total=expected, note=""
-        )
-        while running or any(waiting for waiting, _ in queues):
-            for waiting, free in queues:
-                while waiting and free:
-                    job = waiting.pop()
-                    if alone:
-                        console.print(f"$ python {shlex.join(job.command())}")
-                    _start(job, free.pop(), alone)
-                    job.task = shown.add_task(
-                        job.title, total=job.expected_seconds, note=""
-                    )
-                    running.append((job, free))
-            time.sleep(0.25)
-            for job, free in list(running):
-                passed = shown.tasks[job.task].elapsed
-                completed = min(passed, NEARLY_DONE * job.expected_seconds)
-                note = job.last_line() if console.is_terminal else ""
-                shown.update(job.task, completed=completed, note=note)
-                if job.process.exitcode is None:
-                    continue
-                running.remove((job, free))
-                free.append(job.core)
-                shown.update(job.task, completed=job.expected_seconds, visible=False)
-                count = (
-                    len(jobs)
-                    - len(running)
-                    - sum(len(waiting) for waiting, _ in queues)
-                )
-                said = (job.summary() or {"verdict": "FAILED"})["verdict"]
-                line = f"run {count} of {len(jobs)}: {job.title}: {said}"
-                left = shown.tasks[0].time_remaining
-                about = f", about {duration(left)} left" if left and running else ""
-                shown.print(f"{line}, {duration(passed)}{about}", soft_wrap=True)
-            shown.update(
-                whole, completed=sum(task.completed for task in shown.tasks[1:])
-            )
-            if console.is_terminal:
-                shown.refresh()
+    with Display(jobs, at_once, console, disable=alone) as display:
+        while any(queue.waiting or queue.running for queue in queues):
+            for queue in queues:
+                for job in queue.start_jobs(alone):
+                    display.started(job)
+            time.sleep(POLL_SECONDS)
+            for queue in queues:
+                for job in queue.running:
+                    display.update(job)
+                for job in queue.take_ended_jobs():
+                    display.ended(job)
+            display.refresh()
 
 
 def _conclude(
     jobs: list[Job], run_now: int, seconds: float, console: commands.Console
 ) -> int:
-    """Prints all results, of the runs made now and of earlier ones; returns the exit
-    code.
+    """Prints all results, of the runs made now and of earlier ones.
+
+    Returns:
+      The exit code.
     """
-    table = rich.table.Table(box=None, pad_edge=False)
-    for name in ("experiment", "runs", "verdicts", "seconds", "in the reference"):
-        table.add_column(
-            name, justify="left" if name in ("experiment", "verdicts") else "right"
-        )
-    every, notes = collections.Counter(), []
-    for name, own in itertools.groupby(jobs, key=lambda job: job.name):
-        counts, took, there = collections.Counter(), 0.0, 0.0
-        for job in own:
-            if summary := job.summary():
-                counts[summary["verdict"]] += 1
-                took += summary["seconds"]["total"]
-                there += job.reference_seconds or 0.0
-            else:
-                counts["failed"] += 1
-                if (
-                    job.process is not None
-                    and job.process.exitcode == RUNS_ELSEWHERE_CODE
-                ):
-                    why = "another process is running it"
-                elif job.log.exists() and not job.is_refused:
-                    why = f"{job.last_line()} ({job.log})"
-                else:
-                    why = "see above"
-                notes.append(f"failed: {job.title}: {why}")
-        row = str(counts.total()), commands.counted(counts), f"{took:.0f}"
-        table.add_row(name, *row, f"{there:.0f}" if there else "")
-        every += counts
-    console.print(table)
-    many = "" if len(jobs) == 1 else "s"
+    verdicts = _print_table(jobs, console)
+    plural = "" if len(jobs) == 1 else "s"
     when = f"{run_now} now in {duration(seconds)}" if run_now else "none of them now"
-    console.print(f"{len(jobs)} run{many}, {when}: {commands.counted(every)}")
+    console.print(f"{len(jobs)} run{plural}, {when}: {commands.counted(verdicts)}")
     yours = collection.read("yours", commands.RESULTS_DIR.value)
     reference = collection.read("reference", commands.REFERENCE_DIR.value)
-    run_here = {f"{job.name}/{job.variant}" for job in jobs}
-    here = [group for group in yours.groups if group.name in run_here]
-    notes += [
-        f"contradiction: {x}" for x in collection.contradictions(here, reference.groups)
+    problems = [
+        f"failed: {job.title}: {_why_failed(job)}"
+        for job in jobs
+        if job.summary() is None
     ]
-    for note in notes:
-        console.print(note, style="red")
+    problems += [
+        f"contradiction: {contradiction}"
+        for contradiction in _contradictions(jobs, yours, reference)
+    ]
+    for problem in problems:
+        console.print(problem, style="red")
     for line in compare.versions(yours, reference):
         console.print(line, style="yellow")
+    _print_places(console)
+    return 1 if problems else 0
+
+
+def _print_table(jobs: list[Job], console: commands.Console) -> collections.Counter:
+    """Prints a row for each experiment; returns how many runs have which verdict."""
+    table = rich.table.Table(box=None, pad_edge=False)
+    table.add_column("experiment")
+    table.add_column("runs", justify="right")
+    table.add_column("verdicts")
+    table.add_column("seconds", justify="right")
+    table.add_column("in the reference", justify="right")
+    verdicts_of_all: collections.Counter = collections.Counter()
+    for name, jobs_of_name in itertools.groupby(jobs, key=lambda job: job.name):
+        verdicts: collections.Counter = collections.Counter()
+        seconds = 0.0
+        reference_seconds = 0.0
+        for job in jobs_of_name:
+            summary = job.summary()
+            if summary is None:
+                verdicts["failed"] += 1
+                continue
+            verdicts[summary["verdict"]] += 1
+            seconds += summary["seconds"]["total"]
+            reference_seconds += job.reference_seconds or 0.0
+        table.add_row(
+            name,
+            str(verdicts.total()),
+            commands.counted(verdicts),
+            f"{seconds:.0f}",
+            f"{reference_seconds:.0f}" if reference_seconds else "",
+        )
+        verdicts_of_all += verdicts
+    console.print(table)
+    return verdicts_of_all
+
+
+def _why_failed(job: Job) -> str:
+    if (
+        job.process is not None
+        and job.process.exitcode == processes.RUNS_ELSEWHERE_CODE
+    ):
+        return "another process is running it"
+    if job.log.exists() and not job.is_refused:
+        return f"{job.last_line()} ({job.log})"
+    return "see above"
+
+
+def _contradictions(
+    jobs: list[Job], yours: collection.Collection, reference: collection.Collection
+) -> list[str]:
+    """Where the runs of these jobs, also earlier ones, contradict the reference."""
+    names = {f"{job.name}/{job.variant}" for job in jobs}
+    groups = [group for group in yours.groups if group.name in names]
+    return collection.contradictions(groups, reference.groups)
+
+
+def _print_places(console: commands.Console) -> None:
+    """Says where the report is, and which command compares."""
     report = pathlib.Path(commands.RESULTS_DIR.value) / "report.html"
     if report.exists():
         console.print(f"report: {report.resolve().as_uri()}")
-    where = (
-        "" if str(report.parent) == "results/local" else f" RESULTS_DIR={report.parent}"
-    )
+    is_usual = str(report.parent) == "results/local"
+    where = "" if is_usual else f" RESULTS_DIR={report.parent}"
     console.print(
         f"`make compare{where}` prints the paper's results, the reference's and yours"
     )
-    return 1 if notes else 0
 
 
 if __name__ == "__main__":

@@ -13,11 +13,15 @@ mean risk in all nine cells.
 """
 
 import math
+import types
 
 import numpy as np
 
 from experiments import run
-from experiments.run.shared import configs, each, largest, least, total, under_attack
+from experiments.run.measuring import generator
+from experiments.run.settings import configs
+from experiments.run.trials import each
+from experiments.run.verdicts import largest, least, total, under_attack
 from identity_matters import random_matrices
 from identity_matters.linear import sampled, sampled_bound
 
@@ -51,18 +55,19 @@ def trials(*, variant: str, **settings) -> list[dict]:
     return each(settings, several, measured=variant)
 
 
-def build(**trial) -> dict:
+def build(**trial) -> types.SimpleNamespace:
     """A trial and its certificate; the random problem comes with the seed."""
     low, high = trial["sigma_eigenvalues"]
     if not 0 < low <= high:
         raise ValueError(
             f"sigma_eigenvalues must ascend from above 0, got {(low, high)}"
         )
-    return trial
+    return types.SimpleNamespace(**trial)
 
 
-def measure(trial, rng) -> dict:
+def measure(trial, key) -> dict:
     """Curves of the mean risk over runs, of its bound, and who left the ball."""
+    rng = generator(key)
     low, high = trial.sigma_eigenvalues
     Sigma = random_matrices.symmetric(rng, np.linspace(low, high, trial.width))
     direction = rng.standard_normal((trial.width, trial.width))
@@ -117,7 +122,7 @@ def measure(trial, rng) -> dict:
     }
 
 
-def judge(settings: dict, records: list[dict]) -> tuple[dict, str]:
+def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Holds iff nothing exceeds its bound and the bound of the last risk is within the
     factor.
 
@@ -127,7 +132,7 @@ def judge(settings: dict, records: list[dict]) -> tuple[dict, str]:
     certified = [r for r in records if r["certified"]]
     metrics = {"cells": len(records), "certified_cells": len(certified)}
     if len(certified) < len(records):
-        return metrics, "undecided"
+        return run.Verdict("sampled-bound", metrics, "undecided")
     runs = settings["runs"]
 
     def too_many_left(r):
@@ -156,13 +161,21 @@ def judge(settings: dict, records: list[dict]) -> tuple[dict, str]:
         "largest_depth_layers": largest(records, "depth"),
     }
     refuted = metrics["risks_above_the_bound"] or metrics["cells_with_too_many_left"]
-    return metrics, under_attack(
-        bool(refuted), max(factors) <= settings["largest_factor"]
+    return run.Verdict(
+        "sampled-bound",
+        metrics,
+        under_attack(bool(refuted), max(factors) <= settings["largest_factor"]),
     )
 
 
-VERDICTS = {"grid": ("sampled-bound", judge)}
-EXPERIMENT = run.Experiment("sampled_bound", trials, {"grid": measure}, VERDICTS, build)
+EXPERIMENT = run.Experiment(
+    name="sampled_bound",
+    module=__name__,
+    trials=trials,
+    measure=measure,
+    verdict=verdict,
+    build=build,
+)
 
 if __name__ == "__main__":
     run.main(EXPERIMENT)

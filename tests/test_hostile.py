@@ -118,7 +118,7 @@ def test_all_at_once(checkout, tmp_path):
             place.chmod(place.stat().st_mode | 0o055)
     said = {}
     for target in ("reproduce-landscape", "report", "compare"):
-        command = ["make", ".SHELLFLAGS=-c", target, "DATASET=hessian_at_origin"]
+        command = ["make", ".SHELLFLAGS=-c", target, "VARIANT=hessian_at_origin"]
         said[target] = subprocess.run(
             without_user(command),
             cwd=checkout,

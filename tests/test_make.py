@@ -173,6 +173,25 @@ def test_a_dollar_in_a_path_stays_there(checkout):
     assert finished.returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "variants"),
+    [
+        ((), None),
+        (("VARIANT=digits/x y",), "digits/x y"),
+        (("DATASET=digits/x",), "digits/x"),
+        (("DATASET=digits/x", "VARIANT=digits/y"), "digits/y"),
+    ],
+)
+def test_a_variant_is_named_by_variant_and_by_its_old_name(checkout, words, variants):
+    """The old name, DATASET, comes with a note."""
+    finished = checkout.make("reproduce-landscape", "ACCEL=cpu", *words)
+    assert finished.returncode == 0, finished.stderr
+    passed = re.findall(r"\[--variants=([^]]*)\]", checkout.notes[-1])
+    assert passed == ([] if variants is None else [variants])
+    is_old = any(word.startswith("DATASET=") for word in words)
+    assert ("is now called VARIANT=" in finished.stderr) == is_old
+
+
 @pytest.mark.parametrize("given", ["command line", "environment"])
 def test_overwriting_is_on_only_when_it_is_set_to_on(checkout, given):
     for value, expected in {

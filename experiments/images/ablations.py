@@ -7,7 +7,7 @@ size overfits. The paper leaves the activation open; we ask whether the choices 
 base code lower the test error.
 
 Command: python -m experiments.images.ablations --config=:digits/identity
-    make data && make reproduce-ablations DATASET=cifar10/small SEEDS="0 1 2"
+    make data && make reproduce-ablations VARIANT=cifar10/small SEEDS="0 1 2"
 2 CPU cores: digits/identity and digits/initialisation take a little over a minute
 together. A net of cifar10/small takes 23 to 90 minutes on one core, depending on what
 else runs; its five variants take 3 to 5 hours a seed on two cores.
@@ -25,11 +25,16 @@ sampling error due to the finite test set. If the difference is smaller, the ver
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from experiments import run
-from experiments.images import train
-from experiments.images.log import RESULT
-from experiments.run.shared import configs, reproduced, total, where
+from experiments.images import settings, verdicts
+from experiments.run import RESULT
+from experiments.run.settings import configs
+from experiments.run.verdicts import reproduced, total, where
+
+if TYPE_CHECKING:
+    from experiments.images.train import Training
 
 # A net has trained if its training error is at most this. Our choice.
 TRAINED_PERCENT = 5.0
@@ -70,7 +75,12 @@ _SIZES: dict[str, tuple[str, dict, dict, dict]] = {
         {"learning_rate": 0.03, "boundary_steps": (350,)},
         # After 300 steps the worst of three seeds was right at the criterion, 5 %
         # training error.
-        {"steps": 400, "batch_examples": 64, "steps_per_log": 25, **train.DIGITS_EVERY},
+        {
+            "steps": 400,
+            "batch_examples": 64,
+            "steps_per_log": 25,
+            **settings.DIGITS_EVERY,
+        },
     ),
     # The schedule of cifar.py's small nets, over ten epochs instead of thirty.
     "cifar10/small": (
@@ -82,7 +92,7 @@ _SIZES: dict[str, tuple[str, dict, dict, dict]] = {
             "warmup_steps": 400,
             "weight_decay": 5e-4,
         },
-        {"steps": train.steps_at(128, 10)[0], "steps_per_checkpoint": 200},
+        {"steps": settings.steps_at(128, 10)[0], "steps_per_checkpoint": 200},
     ),
     "cifar10": ("paper", {"compute_dtype": "bfloat16"}, {}, {}),
 }
@@ -134,8 +144,10 @@ def _nets(size: str, question: str) -> dict:
 def _settings(variant: str) -> dict:
     size, question = variant.rsplit("/", 1)
     scale, *groups, length = _SIZES[size]
-    data = train.DIGITS if size == "digits" else {"dataset": "cifar10"}
-    common = train.settings(scale, data, *groups, keep_final_checkpoint=False, **length)
+    data = settings.DIGITS if size == "digits" else {"dataset": "cifar10"}
+    common = settings.make_settings(
+        scale, data, *groups, keep_final_checkpoint=False, **length
+    )
     return {**common, "nets": _nets(size, question)}
 
 
@@ -146,7 +158,7 @@ get_config = configs(
 
 def trials(*, variant: str, model: dict, nets: dict, **groups) -> list[dict]:
     """One training for each net to compare."""
-    for name, own in EXPERIMENT.own_settings(variant).get("model", model).items():
+    for name, own in EXPERIMENT.settings_of(variant).get("model", model).items():
         if model[name] != own and all(name in changes for changes in nets.values()):
             raise ValueError(
                 f"model.{name} would change nothing: each of nets has its own"
@@ -156,7 +168,7 @@ def trials(*, variant: str, model: dict, nets: dict, **groups) -> list[dict]:
     ]
 
 
-def measure(training: train.Training, key, log) -> dict:
+def measure(training: "Training", key, log) -> dict:
     """Trains one net; divergence is a result, not an error."""
     return training.run(key, log, keep_diverged=True)
 
@@ -191,7 +203,7 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
         baseline_name, holds, denied = _BY_TEST_ERROR[question]
         baseline = nets.pop(baseline_name)
         for net, other in nets.items():
-            difference, margin = train.error_difference_percent(baseline, other)
+            difference, margin = verdicts.error_difference_percent(baseline, other)
             metrics[f"test_error_difference_percent/{net}"] = difference
             metrics[f"test_error_margin_percent/{net}"] = margin
         seen = baseline, *nets.values()
@@ -223,7 +235,7 @@ def _lower(better: dict, worse: dict) -> bool:
     """Whether the test error of `better` is lower than that of `worse` by more than the
     margin.
     """
-    difference, margin = train.error_difference_percent(better, worse)
+    difference, margin = verdicts.error_difference_percent(better, worse)
     return difference > margin
 
 
@@ -260,8 +272,13 @@ _BY_TEST_ERROR: dict[str, tuple[str, Callable[..., bool], Callable[..., bool]]] 
     ),
 }
 
-EXPERIMENT = run.Experiment(
-    "ablations", trials, measure, verdict, train.Training, trains=True
+EXPERIMENT = run.TrainingExperiment(
+    name="ablations",
+    module=__name__,
+    trials=trials,
+    measure=measure,
+    verdict=verdict,
+    build=settings.build_training,
 )
 
 if __name__ == "__main__":

@@ -6,14 +6,14 @@ initialisation helps; the paper's net beats earlier all-convolutional nets. Ever
 a comparison is tuned alike, and the protocol is older than the runs: read it first.
 
 Command: python -m experiments.images.comparisons --config=:digits/identity
-    make data && make reproduce-comparisons DATASET=cifar10/identity SEEDS="0 1 2"
+    make data && make reproduce-comparisons VARIANT=cifar10/identity SEEDS="0 1 2"
 The hours of each comparison are in the comments below. Nothing here runs in `make
 reproduce`.
 """
 
 from experiments import run
-from experiments.images import protocol, train
-from experiments.run.shared import configs
+from experiments.images import protocol, settings
+from experiments.run.settings import configs
 
 # A net has trained if its training error at the end is at most this. See
 # docs/protocol.md.
@@ -53,7 +53,7 @@ _DIGITS = {
     "steps": 400,
     "batch_examples": 64,
     "steps_per_log": 25,
-    **train.DIGITS_EVERY,
+    **settings.DIGITS_EVERY,
 }
 _SHORT = {"steps": 2000, "batch_examples": 128, "steps_per_checkpoint": 200}
 _LONG = {"steps": 7800, "batch_examples": 128, "steps_per_checkpoint": 200}
@@ -72,7 +72,7 @@ def _settings(
     data: dict, model: dict, decay: float, length: dict, trial_steps: int, arms
 ) -> dict:
     optim = {"weight_decay": decay, "decayed": "kernels"}
-    common = train.settings(
+    common = settings.make_settings(
         "reduced", data, model, optim, keep_final_checkpoint=False, **length
     )
     # What `protocol.Part` sets is no setting.
@@ -88,7 +88,7 @@ def _settings(
 
 
 def _on_digits(model: dict, arms: dict) -> dict:
-    return _settings(train.DIGITS, model, 1e-4, _DIGITS, _DIGITS["steps"], arms)
+    return _settings(settings.DIGITS, model, 1e-4, _DIGITS, _DIGITS["steps"], arms)
 
 
 def _on_cifar(
@@ -201,8 +201,13 @@ _JUDGES = {
     "starts": ("starts-near-identity", judge_starts),
 }
 
-EXPERIMENT = run.Experiment(
-    "comparisons", trials, protocol.measure, verdict, protocol.Part.build, trains=True
+EXPERIMENT = run.TrainingExperiment(
+    name="comparisons",
+    module=__name__,
+    trials=trials,
+    measure=protocol.measure,
+    verdict=verdict,
+    build=protocol.Part.build,
 )
 
 if __name__ == "__main__":

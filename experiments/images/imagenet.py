@@ -15,12 +15,18 @@ and expected number of each variant; only the miniature has been run, all other 
 are estimates.
 """
 
+from typing import TYPE_CHECKING
+
 from experiments import run
-from experiments.images import train
-from experiments.run.shared import configs, reproduced
+from experiments.images import settings, verdicts
+from experiments.run.settings import configs
+from experiments.run.verdicts import reproduced
 from identity_matters import paper
 from identity_matters.images import imagenet, miniature
 from identity_matters.nets.all_conv_residual import IMAGENET
+
+if TYPE_CHECKING:
+    from experiments.images.train import Training
 
 # A run reproduces a published error if it exceeds that by at most this, in percentage
 # points. Our choice: about as much as training recipes for the same net differ.
@@ -54,7 +60,7 @@ def _paper_settings(model: dict, optim: dict, steps: int = PAPER_STEPS) -> dict:
         "evaluation_batch_examples": 1024,
     }
     length = {"steps": steps, "steps_per_evaluation": 10_000}
-    return train.settings("paper", data, net, optim, **batches, **length)
+    return settings.make_settings("paper", data, net, optim, **batches, **length)
 
 
 _SETTINGS = {
@@ -62,7 +68,7 @@ _SETTINGS = {
     # top-5 error. Generated images of ten classes, 64 pixels, a small net of the same
     # blocks. One core: 15 s.
     # Expected: a top-1 error below 10 %; chance is 90 %.
-    "miniature/all_conv_residual": train.settings(
+    "miniature/all_conv_residual": settings.make_settings(
         "reduced",
         {
             "dataset": imagenet.NAME,
@@ -110,11 +116,17 @@ VARIANTS, OTHER_VARIANTS = tuple(_SETTINGS)[:1], tuple(_SETTINGS)[1:]
 get_config = configs(_SETTINGS)
 
 
+def measure(training: "Training", key, log) -> dict:
+    """Trains the net."""
+    return training.run(key, log)
+
+
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
-    """See `train.compared`; compares top-1 and top-5 error if both splits are
-    complete.
+    """Compares top-1 and top-5 error with those published if both splits are complete.
+
+    See `verdicts.compare_with_published`.
     """
-    metrics = train.result_metrics(records, "train_examples", "input_wait_percent")
+    metrics = verdicts.result_metrics(records, "train_examples", "input_wait_percent")
     if config["data"]["miniature_examples"]:
         learned = metrics["test_error_percent"] <= MINIATURE_LEARNED_PERCENT
         metrics["test_error_asked_percent"] = MINIATURE_LEARNED_PERCENT
@@ -136,16 +148,18 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
         }
     # The published error of ResNet-34 is of option A and with ten crops, ours of B and
     # with one.
-    return train.compared(claim, metrics, published, WINDOW_PERCENT, comparable=is_net)
+    return verdicts.compare_with_published(
+        claim, metrics, published, WINDOW_PERCENT, comparable=is_net
+    )
 
 
-EXPERIMENT = run.Experiment(
-    "imagenet",
-    train.one_training,
-    train.Training.run,
-    verdict,
-    train.Training,
-    trains=True,
+EXPERIMENT = run.TrainingExperiment(
+    name="imagenet",
+    module=__name__,
+    trials=settings.one_training,
+    measure=measure,
+    verdict=verdict,
+    build=settings.build_training,
 )
 
 if __name__ == "__main__":

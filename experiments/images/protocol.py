@@ -7,13 +7,19 @@ final training with the best rate, scored on the test set.
 
 import dataclasses
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.images import train
-from experiments.images.log import RESULT
-from experiments.run.shared import where
-from identity_matters.batches import Arrays
+from experiments.run import RESULT
+from experiments.run.verdicts import where
+
+if TYPE_CHECKING:
+    from experiments.images.data import ImageData
+    from experiments.images.train import Training
+
+# The modules that load JAX and the training loop are imported inside the functions that
+# need them, so that --help does not wait for them.
 
 LEARNING_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
 # The last training images; TFDS's order of CIFAR and our split of digits are random.
@@ -75,10 +81,15 @@ class Part:
     @property
     def fingerprint(self) -> dict:
         """That of the images, which must be the same in all processes."""
-        return train.load_data(self.groups["data"]).fingerprint
+        from experiments.images.data import load_data
 
-    def training(self, rate: float) -> train.Training:
+        return load_data(self.groups["data"]).fingerprint
+
+    def training(self, rate: float) -> "Training":
         """The training at this learning rate, with a schedule over its own length."""
+        from experiments.images.data import load_data
+        from experiments.images.train import Training
+
         steps = self.groups["train"]["steps"]
         optim = {
             **self.groups["optim"],
@@ -88,16 +99,18 @@ class Part:
             "warmup_steps": steps // WARMUP_SHARE,
         }
         data = self.groups["data"]
-        images = train.load_data(data)
+        images = load_data(data)
         if self.phase == TUNING:
             images = without_held_out(images, HELD_OUT_EXAMPLES[data["dataset"]])
-        return train.Training(**{**self.groups, "optim": optim}, images=images)
+        return Training(**{**self.groups, "optim": optim}, images=images)
 
 
-def without_held_out(images: train.ImageData, count: int) -> train.ImageData:
+def without_held_out(images: "ImageData", count: int) -> "ImageData":
     """Training without the last `count` training images, which take the test set's
     place.
     """
+    from identity_matters.batches import Arrays
+
     whole = images.examples
     examples = Arrays(
         whole.train_images[:-count],

@@ -1,13 +1,13 @@
-"""The settings of the process that measures: JAX, the memory allocator, the cache of
-programs.
-"""
+"""The settings of the process that measures: JAX, memory, cache and logging."""
 
 import contextlib
 import ctypes
+import logging as std_logging
 import os
 import platform
 
 import jax
+from absl import logging
 
 from identity_matters import jax_settings, limits, paths
 
@@ -31,38 +31,64 @@ NUMERICAL_SETTINGS = {
 }
 
 
-def configure(trains: bool, least_cpu_devices: int = 1) -> None:
-    """Fixes what changes numbers, whatever the environment says; caches programs, keeps
-    memory.
+def configure_for_theory() -> None:
+    """Fixes what changes numbers, whatever the environment says: float64, on the CPU.
 
-    Trainings run in float32 on what JAX finds. Everything else runs in float64 and on
-    the CPU, also beside an accelerator: TPUs have no float64, and programs of
-    microseconds only wait for a GPU.
-
-    On a CPU, trainings get one virtual device per core, or `least_cpu_devices` if that
-    is more.
+    Also beside an accelerator: TPUs have no float64, and programs of microseconds only
+    wait for a GPU.
     """
-    for name, value in NUMERICAL_SETTINGS.items():
-        jax.config.update(name, value)
-    jax.config.update("jax_enable_x64", not trains)
-    if not trains:
-        jax.config.update("jax_platforms", "cpu")
-    if trains and "JAX_NUM_CPU_DEVICES" not in os.environ:
+    _configure_numbers(float64=True)
+    jax.config.update("jax_platforms", "cpu")
+    _configure_cache()
+
+
+def configure_for_devices(least_cpu_devices: int = 1) -> None:
+    """Fixes what changes numbers: float32, on the devices that JAX finds.
+
+    A CPU has one virtual device per core, or `least_cpu_devices` if that is more.
+    """
+    _configure_numbers(float64=False)
+    if "JAX_NUM_CPU_DEVICES" not in os.environ:
         # A power of two divides the usual batch sizes.
         cores = 1 << (limits.usable_cores().bit_length() - 1)
-        chosen = max(min(cores, MOST_CPU_DEVICES), least_cpu_devices)
-        jax.config.update("jax_num_cpu_devices", chosen)
-    if trains and platform.libc_ver()[0] == "glibc":
-        # Otherwise the kernel clears fresh memory for each step on a CPU, 8 % of the
-        # time of `cifar10/small`. Arrays of 64 MB and more are still returned;
-        # M_ARENA_MAX = 1 would keep them, too, but slows narrow nets by as much: their
-        # threads wait for each other.
+        devices = max(min(cores, MOST_CPU_DEVICES), least_cpu_devices)
+        jax.config.update("jax_num_cpu_devices", devices)
+    _keep_freed_memory()
+    _configure_cache()
+
+
+def _configure_numbers(float64: bool) -> None:
+    for name, value in NUMERICAL_SETTINGS.items():
+        jax.config.update(name, value)
+    jax.config.update("jax_enable_x64", float64)
+
+
+def _keep_freed_memory() -> None:
+    """Lets glibc keep freed memory.
+
+    Otherwise the kernel clears fresh memory for each step on a CPU, 8 % of the time of
+    `cifar10/small`. Arrays of 64 MB and more are still returned; M_ARENA_MAX = 1 would
+    keep them, too, but slows narrow nets by as much: their threads wait for each other.
+    """
+    if platform.libc_ver()[0] == "glibc":
         for option, value in MALLOC_OPTIONS:
             ctypes.CDLL(None).mallopt(option, value)
+
+
+def _configure_cache() -> None:
+    """Keeps compiled programs on disk, unless there is no home directory."""
     if jax.config.jax_compilation_cache_dir is None:
-        # no cache where there is no home directory
         with contextlib.suppress(ValueError):
             caches = os.environ.get("XDG_CACHE_HOME") or paths.expand_home("~/.cache")
             cache = os.path.join(caches, "identity_matters", "jax")
             jax.config.update("jax_compilation_cache_dir", cache)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", CACHED_FROM_SECONDS)
+
+
+def configure_logging() -> None:
+    """Logs plain lines to standard error, and silences JAX below WARNING."""
+    logging.use_absl_handler()
+    logging.set_verbosity(logging.INFO)
+    logging.get_absl_handler().setFormatter(std_logging.Formatter("%(message)s"))
+    # JAX logs every accelerator that this machine does not have.
+    std_logging.getLogger("jax").setLevel(std_logging.WARNING)

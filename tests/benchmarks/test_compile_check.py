@@ -262,9 +262,8 @@ def test_a_compiler_that_crashes_is_a_result(monkeypatch):
     monkeypatch.setattr(compile_check, "devices_of", lambda name: jax.devices()[:1])
     said = []
     log = types.SimpleNamespace(stop_requested=lambda: False, say=said.append)
-    found = compile_check.measure(
-        {"slice": "s", "program": "p", "part": "train"}, None, log
-    )
+    trial = types.SimpleNamespace(slice="s", program="p", part="train")
+    found = compile_check.measure(trial, None, log)
     assert not found["fits"] and said == ["p (train) on s: the compiler crashed"]
 
 
@@ -293,7 +292,7 @@ def test_gpus_are_skipped_in_one_line_where_there_is_no_compiler_for_them(
 
 
 def test_the_network_of_theorem_3_2_has_a_unit_for_each_image_of_imagenet():
-    own = compile_check.experiments.find("memorize").own_settings("synthetic_imagenet")
+    own = compile_check.experiments.find("memorize").settings_of("synthetic_imagenet")
     lowered, steps, examples, operations, dtype = compile_check.lower_memorize(
         own, "forward", jax.devices()[:1]
     )

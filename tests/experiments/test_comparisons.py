@@ -5,8 +5,10 @@ verdicts.
 import numpy as np
 import pytest
 
-from experiments.images import comparisons, protocol, train
-from experiments.images.log import RESULT
+from experiments.images import comparisons, protocol
+from experiments.images.data import load_data
+from experiments.images.settings import ALL_CONV_RESIDUAL, DATA, DIGITS
+from experiments.run import RESULT
 from identity_matters import flops, nets
 from tests.measured import settings
 
@@ -38,7 +40,7 @@ def test_no_arm_is_tuned_in_its_own_way(variant):
 
 def test_table_2_has_nets_of_half_a_million_parameters():
     for arm in settings(comparisons, "cifar10/table_2")["arms"].values():
-        model = arm if "name" in arm else {**train.ALL_CONV_RESIDUAL, **arm}
+        model = arm if "name" in arm else {**ALL_CONV_RESIDUAL, **arm}
         shapes = nets.variable_shapes(
             nets.make_net(num_classes=10, **model), (32, 32, 3)
         )
@@ -48,7 +50,7 @@ def test_table_2_has_nets_of_half_a_million_parameters():
 
 
 def test_held_out_images_are_not_trained_on_and_the_test_set_is_not_seen():
-    images = train.load_data({**train.DATA, **train.DIGITS})
+    images = load_data({**DATA, **DIGITS})
     short = protocol.without_held_out(images, 269)
     whole, parts = images.examples, short.examples
     assert (parts.train_examples, parts.test_examples) == (1078, 269)

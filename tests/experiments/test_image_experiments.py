@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 
 from experiments.images import ablations, cifar, imagenet, train
-from experiments.images.log import RESULT, TrainingLog
-from experiments.run.signals import Stop
+from experiments.images import data as image_data
+from experiments.images.data import ImageData, classes_and_shape
+from experiments.images.settings import (
+    ACCELERATOR_STEPS_PER_DISPATCH,
+    dispatches_at,
+    steps_at,
+)
+from experiments.run import RESULT
+from experiments.run.endings import Stop
+from experiments.run.training_log import TrainingLog
 from identity_matters import paper, runs
 from identity_matters import train as library_train
 from identity_matters.preprocessing import Preprocessing
@@ -45,12 +53,10 @@ def test_every_variant_makes_its_trainings(module, variant, monkeypatch):
     """Pretends that every data set is there, with one example per split."""
 
     def load(data):
-        _, shape = train.classes_and_shape(data)
+        _, shape = classes_and_shape(data)
         one = np.zeros((1, *shape), np.uint8), np.zeros(1, np.int32)
         preprocessing = Preprocessing.fit("none", one[0])
-        return train.ImageData(
-            train.Arrays(*one, *one), preprocessing, {"train": "one"}
-        )
+        return ImageData(image_data.Arrays(*one, *one), preprocessing, {"train": "one"})
 
     monkeypatch.setattr(train, "load_data", load)
     trials = module.EXPERIMENT.trials(**settings(module, variant))
@@ -89,8 +95,8 @@ def test_the_papers_recipe_is_that_of_section_4():
 
 
 def test_schedules_by_hand():
-    assert train.steps_at(256, 200, 350) == (39_062, 68_359)
-    assert train.dispatches_at(256, 200, 350) == (39_100, 68_400)
+    assert steps_at(256, 200, 350) == (39_062, 68_359)
+    assert dispatches_at(256, 200, 350) == (39_100, 68_400)
     optim = settings(imagenet, PRINTED)["optim"]
     # Two epochs are 2 * 1,281,167 / 256 = 10,009 steps; 69 of them fit before step
     # 700,000.
@@ -106,7 +112,7 @@ def test_no_long_training_ends_with_a_shorter_dispatch(variant):
     own = cifar.get_config(variant)
     # the others were meant for CPUs, where a dispatch is one step
     if own.scale == "paper":
-        assert own.train.steps % train.ACCELERATOR_STEPS_PER_DISPATCH == 0
+        assert own.train.steps % ACCELERATOR_STEPS_PER_DISPATCH == 0
 
 
 def test_the_recipe_for_two_cores_is_that_of_the_protocol():
@@ -296,7 +302,7 @@ def test_two_runs_do_not_share_checkpoints(tmp_path):
 
 KILL = """
 import os, runpy
-from experiments.images.log import TrainingLog
+from experiments.run.training_log import TrainingLog
 real = TrainingLog.delete_checkpoints
 def delete(*arguments):
     real(*arguments) if {after} else None

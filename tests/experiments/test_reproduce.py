@@ -188,7 +188,7 @@ def test_nothing_outlives_it_and_the_same_command_resumes_at_once(tmp_path):
 
 def test_signals_that_it_was_started_to_ignore_do_not_stop_it(monkeypatch):
     """`nohup` ignores SIGHUP, and a script the Ctrl-C of its background jobs."""
-    from experiments.reproduce import _exit_at_signals
+    from experiments.processes import exit_at_signals
 
     now = {
         signal.SIGHUP: signal.SIG_IGN,
@@ -197,7 +197,7 @@ def test_signals_that_it_was_started_to_ignore_do_not_stop_it(monkeypatch):
     }
     monkeypatch.setattr(signal, "getsignal", now.get)
     monkeypatch.setattr(signal, "signal", now.__setitem__)
-    _exit_at_signals()
+    exit_at_signals()
     assert now[signal.SIGHUP] is now[signal.SIGINT] is signal.SIG_IGN
     with pytest.raises(SystemExit) as stopped:
         now[signal.SIGTERM](signal.SIGTERM, None)
@@ -205,11 +205,11 @@ def test_signals_that_it_was_started_to_ignore_do_not_stop_it(monkeypatch):
 
 
 def as_make_does(pipe):
-    from experiments import reproduce
+    from experiments import processes
 
     os.environ["MAKELEVEL"] = "1"
     if not os.fork():
-        reproduce._end_with_make()
+        processes.end_with_make()
         pipe.send("started")
         time.sleep(60)
     os.wait()
@@ -272,7 +272,8 @@ def test_with_an_accelerator_trainings_go_one_at_a_time_and_the_others_on_the_co
         assert (core is None) == (job.name == "cifar")
 
     monkeypatch.setattr(reproduce, "_start", start)
-    monkeypatch.setattr(reproduce, "_slots", lambda: ([0, 1, 2], [None]))
+    monkeypatch.setattr(reproduce, "_cores", lambda: [0, 1, 2])
+    monkeypatch.setattr(reproduce.accelerators, "are_usable", lambda: True)
     monkeypatch.setattr(reproduce.Job, "summary", lambda job: None)
     monkeypatch.setattr(reproduce.Job, "last_line", lambda job: "")
     jobs = [reproduce.Job("cifar", f"v{i}", 0, 1.0) for i in range(3)]

@@ -5,14 +5,13 @@ import json
 import os
 import platform
 import re
-import signal
 import sys
-import types
 
+import jax
 import pytest
 
 from experiments import accelerators, run
-from experiments.run import signals
+from experiments.run import execution
 from identity_matters import runs
 from tests import forked
 from tests.toy import experiment
@@ -88,6 +87,11 @@ def test_a_file_of_settings_changes_a_variant_and_cannot_pass_for_it(tmp_path):
     finished = run_toy(tmp_path / "c", f"--config={settings}:mine", ends=2)
     assert "variant must be one of plain, short, slow, got 'mine'" in finished.stderr
     settings.write_text("from ml_collections import ConfigDict as get_config\n")
+    common = "import ml_collections\ndef get_config():\n    return "
+    settings.write_text(common + "{'variant': 'plain', 'scale': 'paper', 'value': 1}\n")
+    finished = run_toy(tmp_path / "c", f"--config={settings}", ends=2)
+    assert "there is no setting value; --help lists them" in finished.stderr
+    settings.write_text("from ml_collections import ConfigDict as get_config\n")
     for given, why in (
         (settings, "must give scale"),
         (f"{settings}:plain", "(Attribute"),
@@ -112,6 +116,7 @@ REFUSED = {
         (["--config.values=(1,)", "-config.values=(2,)"], "a setting is given twice"),
         (["--config.values=()"], "values must hold at least one value, but is empty"),
         (["--config.values=('a',)"], "values must hold whole numbers, got 'a'"),
+        (["--config.values=((1,2),)"], "values must be nested like (1, 2, 3), got ((1"),
         (
             ["--config.pause_seconds=nan"],
             "pause_seconds must hold finite numbers, got nan",
@@ -213,244 +218,17 @@ def test_help_lists_variants_settings_and_flags():
         assert said in finished.stdout
 
 
-def test_a_mistake_of_the_program_is_recorded_and_a_traceback_and_not_one_of_the_user(
-    tmp_path,
-):
-    finished = run_toy(tmp_path / "a", "--config.action=raise", ends=1)
-    assert (
-        "Traceback" in finished.stderr and "the second trial fails" in finished.stderr
-    )
-    (found,) = runs_below(tmp_path / "a")
-    assert found.status == "failed"
-    assert found.summary["error"] == "FloatingPointError: the second trial fails"
-    assert [record["cell"] for record in found.records] == [0]
-    finished = run_toy(tmp_path / "b", "--config.action=memory", ends=1)
-    last = finished.stderr.splitlines()[-1]
-    said = "toy: out of memory (cannot allocate 8 TiB); choose smaller settings"
-    assert last == said and "Traceback" not in finished.stderr
-    assert [found.status for found in runs_below(tmp_path / "b")] == ["failed"]
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (
-            MemoryError("Unable to allocate 8 TiB"),
-            "out of memory (Unable to allocate 8 TiB)",
-        ),
-        (
-            RuntimeError("RESOURCE_EXHAUSTED: 74 GB"),
-            "out of memory (RESOURCE_EXHAUSTED: 74 GB)",
-        ),
-        (
-            ValueError("RESOURCE_EXHAUSTED: No space left on device"),
-            "the disk of results is full",
-        ),
-        (
-            OSError(28, "No space left on device", "a/b"),
-            "the disk of a/b is full: free",
-        ),
-        (
-            OSError(5, "Input/output error"),
-            "the machine failed ([Errno 5] Input/output error)",
-        ),
-        (
-            OSError(27, "File too large"),
-            "the machine failed ([Errno 27] File too large)",
-        ),
-        (OSError(24, "Too many open files"), "the machine failed ([Errno 24] Too many"),
-        (
-            PermissionError(13, "Permission denied"),
-            "the machine failed ([Errno 13] Permission",
-        ),
-        (
-            FileNotFoundError(2, "No such file", "results/a"),
-            "files of the run were deleted while",
-        ),
-        (FileNotFoundError(2, "No such file", "elsewhere/a"), None),
-        (OSError(2, "No such file or directory"), None),
-        (ZeroDivisionError("division by zero"), None),
-    ],
-)
-def test_failures_of_the_machine_are_one_line(error, message):
-    found = run._known_failure(error, "results")
-    assert found is None if message is None else message in found
-
-
-def test_only_what_comes_too_late_for_orbax_goes_untold(monkeypatch):
-    told: list = []
-    monkeypatch.setattr(sys, "__unraisablehook__", told.append)
-    errors = RuntimeError("Event loop is closed"), RuntimeError("another")
-    failures = [types.SimpleNamespace(exc_value=error) for error in errors]
-    for failure in failures:
-        signals.tell_unraisable(failure)
-    assert told == failures[1:]
-
-
-@pytest.mark.parametrize(
-    ("sent", "code"),
-    [(signal.SIGTERM, run.INTERRUPTED_CODE), (signal.SIGINT, run.CTRL_C_CODE)],
-)
-def test_a_signal_leaves_an_interrupted_run_that_resumes(tmp_path, sent, code):
-    started = forked.Started(
-        TOY, f"--results_dir={tmp_path}", "--config.pause_seconds=0.5"
-    )
-
-    def written():
-        return [
-            path for path in tmp_path.glob("**/metrics.jsonl") if path.stat().st_size
-        ]
-
-    forked.until(written, started.process)
-    (metrics,) = written()
-    os.kill(started.process.pid, sent)
-    finished = started.wait(60)
-    assert finished.returncode == code, finished.stderr
-    assert "Traceback" not in finished.stderr
-    assert finished.stderr.strip().splitlines()[-1].endswith("resumes")
-    found = runs.read_run(metrics.parent)
-    assert found.status == "interrupted"
-    assert 1 <= len(found.records) < 3
-    finished = run_toy(tmp_path, "--config.pause_seconds=0.5")
-    assert f"\nresuming after {len(found.records)} of 3 trials\n" in finished.stderr
-    found = runs.read_run(metrics.parent)
-    assert found.summary["metrics"] == {"sum_of_squares": 14}
-    assert [record["cell"] for record in found.records] == [0, 1, 2]
-
-
-LOST = """
-import dataclasses, gc, os, signal
-from experiments import run
-from experiments.run import signals
-from tests.toy import experiment
-
-sent = []
-
-def send(phase, _):
-    if not sent:
-        sent.append(phase)
-        os.kill(os.getpid(), signal.{name})
-        # The handler runs here, inside the collector's callback.
-        [number for number in range(100)]
-
-def measure(subject, key):
-    gc.callbacks.append(send)
-    gc.collect()
-    return {{"square": 0}}
-
-EXPERIMENT = dataclasses.replace(experiment.EXPERIMENT, measure=measure)
-if __name__ == "__main__":
-    signals.RESEND_SECONDS = {resend}
-    run.main(EXPERIMENT)
-"""
-
-
-@pytest.mark.parametrize("resend_seconds", [0.05, 1e3])
-@pytest.mark.parametrize(
-    ("name", "code"), [("SIGTERM", run.INTERRUPTED_CODE), ("SIGINT", run.CTRL_C_CODE)]
-)
-def test_a_signal_that_comes_while_garbage_is_collected_is_not_lost(
-    tmp_path, name, code, resend_seconds
-):
-    """Python ignores what the handler raises there; the signal is sent again, or
-    noticed later.
-    """
-    program = LOST.format(name=name, resend=resend_seconds)
-    results = f"--results_dir={tmp_path / 'results'}"
-    # The second and third of three numbers are not measured.
-    finished = forked.run_code(program, tmp_path, results, ends=code)
-    assert "Traceback" not in finished.stderr
-    (found,) = runs_below(tmp_path / "results")
-    assert found.status == "interrupted" and len(found.records) <= 1
-
-
-def test_the_first_signal_only_asks_a_training_to_stop_and_the_second_ends_it():
-    for number, exception in signals.STOP_SIGNALS.items():
-        with signals.stop_signal(asks_first=True) as stop:
-            stop.check()
-            signal.raise_signal(number)
-            assert stop.requested is exception
-            with pytest.raises(exception):
-                stop.check()
-            with pytest.raises(exception):
-                signal.raise_signal(number)
-        with signals.stop_signal(asks_first=False) as stop, pytest.raises(exception):
-            signal.raise_signal(number)
-        assert stop.requested is exception
-
-
-IGNORING = """
-import dataclasses, os, signal
-from experiments import run
-from tests.toy import experiment
-
-def measure(subject, key):
-    for number in (signal.SIGINT, signal.SIGTERM):
-        os.kill(os.getpid(), number)
-    return experiment.EXPERIMENT.measure(subject, key)
-
-EXPERIMENT = dataclasses.replace(experiment.EXPERIMENT, measure=measure)
-if __name__ == "__main__":
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    run.main(EXPERIMENT)
-"""
-
-
-def test_signals_that_a_run_was_started_to_ignore_do_not_stop_it(tmp_path):
-    """A script's background jobs ignore Ctrl-C."""
-    results = f"--results_dir={tmp_path / 'results'}"
-    finished = forked.run_code(IGNORING, tmp_path, results)
-    assert "interrupted" not in finished.stderr
-    (found,) = runs_below(tmp_path / "results")
-    assert found.status == "done"
-
-
-@pytest.mark.parametrize("ignored_after", [False, True])
-def test_signals_are_as_before_or_ignored_after_a_run(ignored_after):
-    handlers = {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_DFL}
-    before = {
-        number: signal.signal(number, handler) for number, handler in handlers.items()
-    }
-    try:
-        with signals.stop_signal(asks_first=False, ignored_after=ignored_after):
-            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-            assert callable(signal.getsignal(signal.SIGTERM))
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        after = signal.SIG_IGN if ignored_after else signal.SIG_DFL
-        assert signal.getsignal(signal.SIGTERM) is after
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@pytest.mark.parametrize("action", ["trials", "build"])
-def test_a_bug_of_an_experiment_keeps_its_traceback(tmp_path, action):
-    def broken(**_):
-        return None + 1
-
-    spy = dataclasses.replace(experiment.EXPERIMENT, **{action: broken})
-    config = experiment.get_config()
-    with pytest.raises(TypeError, match="unsupported operand"):
-        run.execute(spy, config, seed=0, results_dir=tmp_path)
-    own = config.to_dict()
-    config.pause_seconds = 1.0  # perhaps it is the user's mistake then
-    with pytest.raises(run.app.UsageError, match="a setting is of the wrong type"):
-        run.execute(spy, config, seed=0, results_dir=tmp_path, own=own)
-
-
 def test_theory_runs_on_the_cpu_whatever_else_there_is(tmp_path):
     """JAX_PLATFORMS names a platform that does not exist; trainings look for it."""
     code = (
-        "import jax; from experiments.run import process;"
-        " process.configure(trains={})\n"
+        "import jax; from experiments.run import process; process.configure_for_{}()\n"
     )
     code += "print([device.platform for device in jax.devices()])"
     for trains in (False, True):
         finished = forked.shell(
             sys.executable,
             "-c",
-            code.format(trains),
+            code.format("devices" if trains else "theory"),
             cwd=forked.ROOT,
             JAX_PLATFORMS="cuda",
         )
@@ -509,13 +287,14 @@ def test_a_training_that_needs_an_accelerator_says_so_before_it_starts(tmp_path)
 import numpy as np
 from experiments import run
 from experiments.images import cifar
+from experiments.run import execution
 from identity_matters.images import datasets
 
 images, labels = np.zeros((128, 32, 32, 3), np.uint8), np.arange(128) % 10
 datasets.load = lambda name, split, data_dir: (images, labels)
 def refuse(*_, **__):
     raise run.Interrupted
-run.run_trials = refuse
+execution.measure_trials = refuse
 run.main(cifar.EXPERIMENT)
 """
     variant, results = (
@@ -543,12 +322,12 @@ def test_each_trial_has_a_key_of_its_own_that_the_seed_decides(tmp_path):
     keys = []
 
     def measure(trial, key):
-        keys.append(tuple(run.jax.random.key_data(key).tolist()))
+        keys.append(tuple(jax.random.key_data(key).tolist()))
         return {"square": 0}
 
     spy = dataclasses.replace(experiment.EXPERIMENT, measure=measure)
     for seed in (0, 1):
-        run.execute(spy, experiment.get_config(), seed=seed, results_dir=tmp_path)
+        execution.execute(spy, experiment.get_config(), seed=seed, results_dir=tmp_path)
     assert len(set(keys)) == 6
 
 
@@ -560,7 +339,7 @@ def test_a_training_keeps_the_memory_that_it_has_used(tmp_path):
 import resource, threading
 import numpy as np
 from experiments.run import process
-process.configure(trains=True)
+process.configure_for_devices()
 def work():
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -612,7 +391,9 @@ def measure(subject, key, log):
     has_checkpoints = log.checkpoint_dir.exists() and any(log.checkpoint_dir.iterdir())
     return {"square": int(has_checkpoints)}
 
-EXPERIMENT = dataclasses.replace(experiment.EXPERIMENT, trains=True, measure=measure)
+EXPERIMENT = run.TrainingExperiment(
+    **{**vars(experiment.EXPERIMENT), "measure": measure}
+)
 if __name__ == "__main__":
     run.main(EXPERIMENT)
 """

@@ -3,6 +3,7 @@ refused.
 """
 
 import re
+import types
 
 import jax
 import numpy as np
@@ -18,6 +19,7 @@ from experiments import (
     landscape,
     linear_training,
     memorize,
+    memorize_measurements,
     relu,
 )
 from identity_matters import runs
@@ -243,7 +245,7 @@ def test_a_trial_of_a_reference_run_comes_out_again(name, index):
     experiment, key = experiments.find(run.experiment), jax.random.key(0)
     every, subjects = experiment.prepare(run.config, run.config)
     own_key = jax.random.fold_in(key, index)
-    measured = experiment.measured(every[index], subjects[index], own_key)
+    measured = experiment.measure_trial(every[index], subjects[index], own_key)
     measured = runs.from_json(runs.to_json(measured))
     left_out = re.compile("seconds|form_error")
     found = {
@@ -644,9 +646,9 @@ def test_all_digits_are_fitted_in_their_order():
     cells = memorize.trials(
         variant="digits", separation={**data, "features": 0, "num_classes": 0}
     )
-    assert [memorize.build(**cell)["examples"] for cell in cells] == [1797, 5]
+    assert [memorize.build(**cell).examples for cell in cells] == [1797, 5]
     assert [(cell["features"], cell["num_classes"]) for cell in cells] == [(64, 10)] * 2
-    x, y = memorize.measures.load_images("digits", "/nowhere")
+    x, y = memorize_measurements.load_images("digits", "/nowhere")
     images, labels = datasets.load("digits", "all", "/nowhere")
     np.testing.assert_array_equal(y, labels)
     flat = images.reshape(1797, 64) / 16
@@ -656,10 +658,8 @@ def test_all_digits_are_fitted_in_their_order():
 
 def test_the_printed_width_loses_norms_and_a_wide_one_does_not(monkeypatch):
     data = {"dataset": "synthetic", "examples": 300, "features": 1000, "num_classes": 2}
-    own = {**data, "data_dir": "", "draws": 4}
-    record = memorize.measures.measure(
-        {**own, "kind": "printed_width"}, jax.random.key(0)
-    )
+    trial = types.SimpleNamespace(**data, data_dir="", draws=4)
+    record = memorize_measurements.measure_printed_width(trial, jax.random.key(0))
     outside = np.array(record["norms_outside"])
     # Binomial counts: four standard deviations of the mean of four draws.
     expected = record["expected_norms_outside"]
@@ -668,9 +668,7 @@ def test_the_printed_width_loses_norms_and_a_wide_one_does_not(monkeypatch):
     )
 
     monkeypatch.setattr("identity_matters.paper.theorem_3_2_width", lambda n, rho: 4000)
-    wide = memorize.measures.measure(
-        {**own, "kind": "printed_width"}, jax.random.key(0)
-    )
+    wide = memorize_measurements.measure_printed_width(trial, jax.random.key(0))
     assert not any(wide["norms_outside"]) and wide["expected_norms_outside"] < 1e-6
 
 
@@ -681,11 +679,11 @@ def test_the_trade_builds_the_largest_groups():
         memorize.build(**cell)
         for cell in memorize.trials(variant="", few_numbers=small)
     ]
-    sizes = [(cell["word_bits"], cell["width"], cell["group_points"]) for cell in cells]
+    sizes = [(cell.word_bits, cell.width, cell.group_points) for cell in cells]
     # The chance 8!/8^8 = 0.0024 is above 0.002; so is that of 11 points in 15 of 16
     # cells, etc.
     assert sizes == [(34, 6, 8), (34, 7, 12), (53, 6, 11), (53, 7, 16)]
-    measured = memorize.measures.measure(cells[1], jax.random.key(0))
+    measured = memorize_measurements.measure_few_numbers(cells[1], jax.random.key(0))
     assert measured["certified"] and measured["errors"] == 0
     assert measured["largest_integer"] <= 2**34
     assert measured["group_numbers"] == 4 * 5

@@ -16,7 +16,8 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.images.train import IMAGENET_DATA, load_data
+from experiments.images.data import load_data
+from experiments.images.settings import IMAGENET_DATA
 from identity_matters import batches
 from identity_matters.images import datasets, imagenet, miniature
 from tests import forked

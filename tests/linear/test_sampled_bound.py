@@ -288,4 +288,4 @@ def test_the_bounds_are_judged(changed, said):
     }
     record |= {"largest_norm_times_depth": 0.01, "depth": 2}
     settings = {"runs": 100, "standard_errors": 4.9, "largest_factor": 3.0}
-    assert experiment.judge(settings, [record, record | changed])[1] == said
+    assert experiment.verdict(settings, [record, record | changed]).verdict == said

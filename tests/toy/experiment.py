@@ -5,9 +5,10 @@ Command: python -m tests.toy.experiment
 """
 
 import time
+import types
 
 from experiments import run
-from experiments.run.shared import configs
+from experiments.run.settings import configs
 
 VARIANTS = {"plain": "three numbers, at once", "short": "one number"}
 OTHER_VARIANTS = {"slow": "twelve numbers, half a second each"}
@@ -32,22 +33,24 @@ def trials(
     ]
 
 
-def build(value: int, pause_seconds: float, action: str) -> dict:
-    """The subject of the measurement, which is the trial itself."""
-    if pause_seconds < 0:
-        raise ValueError(f"pause_seconds must be 0 or more, got {pause_seconds}")
-    return {"value": value, "pause_seconds": pause_seconds, "action": action}
+def build(**trial) -> types.SimpleNamespace:
+    """The trial; refuses a pause that is negative."""
+    if trial["pause_seconds"] < 0:
+        raise ValueError(
+            f"pause_seconds must be 0 or more, got {trial['pause_seconds']}"
+        )
+    return types.SimpleNamespace(**trial)
 
 
-def measure(subject: dict, key) -> dict:
+def measure(trial: types.SimpleNamespace, key) -> dict:
     """The square of the number."""
-    time.sleep(subject["pause_seconds"])
-    if subject["value"] == 2:
-        if subject["action"] == "raise":
+    time.sleep(trial.pause_seconds)
+    if trial.value == 2:
+        if trial.action == "raise":
             raise FloatingPointError("the second trial fails")
-        if subject["action"] == "memory":
+        if trial.action == "memory":
             raise MemoryError("cannot allocate 8 TiB")
-    return {"square": subject["value"] ** 2}
+    return {"square": trial.value**2}
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
@@ -57,7 +60,13 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 EXPERIMENT = run.Experiment(
-    "toy", trials, measure, verdict, build, signed=("pause_seconds",)
+    name="toy",
+    module=__name__,
+    trials=trials,
+    measure=measure,
+    verdict=verdict,
+    build=build,
+    signed=("pause_seconds",),
 )
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from experiments.run import several
+from experiments.run import multiprocess
 from identity_matters.train import multihost
 from tests import forked
 
@@ -69,13 +69,13 @@ def test_settings_seeds_and_versions_must_be_alike_but_for_places(gathered):
         return both
 
     gathered(with_other("data.data_dir", "b"))
-    several.require_alike(settings, others, None)
+    multiprocess.require_alike(settings, others, None)
     for name in ("optim.momentum", "data.flip", "data", "seed", "jax", "commit"):
         gathered(with_other(name, "other"))
         with pytest.raises(
             ValueError, match=f"process 1 has {name}='other', process 0 has"
         ):
-            several.require_alike(settings, others, None)
+            multiprocess.require_alike(settings, others, None)
 
 
 def test_an_error_of_one_reaches_the_others(gathered, monkeypatch):
@@ -163,7 +163,7 @@ def test_who_waits_in_vain_is_told_and_not_aborted(process_id):
 
 
 def test_a_silent_run_holds_the_lines_that_the_file_would():
-    run = several.SilentRun("r", "e/v/seed=0", [{"loss": "NaN"}])
+    run = multiprocess.SilentRun("r", "e/v/seed=0", [{"loss": "NaN"}])
     run.append({"x": np.float32(0.5), "y": np.inf})
     assert np.isnan(run.records[0]["loss"])
     assert run.records[1] == {"x": 0.5, "y": np.inf}

@@ -1,56 +1,63 @@
-"""What a training writes as it goes: records, checkpoints, TensorBoard events,
-progress.
-"""
+"""What a training writes as it goes: records, checkpoints, events, progress."""
 
 import contextlib
 import time
+from typing import Any
 
 from absl import logging
 from etils import epath
 
+from experiments.run.endings import Stop
+from experiments.run.experiment import RESULT
+from experiments.run.verdicts import where
 from identity_matters import runs
 from identity_matters.train import multihost
 from identity_matters.train.progress import Progress
 
-# the kind of a training's last record; a training that has one is finished
-RESULT = "result"
 LONG_SECONDS = 3600  # a training that will take longer says so early
 DISPATCHES_BEFORE_ESTIMATE = 5  # the time left can be estimated after them
 
 
 class TrainingLog:
-    """The log of the current training; see `loop.Log`. Its options are flags of the
-    same names.
+    """The log of the current training; see `loop.Log`.
 
     Each record has the training's index as "cell". A resumed training finds the records
     that it wrote before; `rewind` drops those that came after its checkpoint.
+
+    Args:
+      run_dir: the `runs.RunDir` that records go to.
+      stop: whether SIGTERM or Ctrl-C has come.
+      tensorboard: whether to write event files for TensorBoard.
+      profile: where a trace of some steps goes; none if empty.
+      checkpoint_dir: where checkpoints go; the run directory if empty.
     """
 
     def __init__(
-        self, run_dir, stop_signal, tensorboard=False, profile="", checkpoint_dir=""
+        self,
+        run_dir: Any,
+        stop: Stop,
+        tensorboard: bool = False,
+        profile: str = "",
+        checkpoint_dir: str = "",
     ):
         self._writes = multihost.is_process_0()
         self.profile_dir = profile if self._writes else ""
-        elsewhere = epath.Path(checkpoint_dir) / run_dir.name
-        self._checkpoints = (
-            elsewhere if checkpoint_dir else run_dir.path / "checkpoints"
-        )
+        if checkpoint_dir:
+            self._checkpoints = epath.Path(checkpoint_dir) / run_dir.name
+        else:
+            self._checkpoints = run_dir.path / "checkpoints"
         self._shares_checkpoints = bool(checkpoint_dir) and "://" not in checkpoint_dir
         self._run_dir = run_dir
-        self.stop_signal = stop_signal
+        self._stop = stop
         self._tensorboard = tensorboard and self._writes
 
     @contextlib.contextmanager
     def trial(self, index: int, count: int):
         """Everything that is logged inside belongs to training `index` of `count`."""
         self._index = index
-        own = [
-            i
-            for i, record in enumerate(self._run_dir.records)
-            if record["cell"] == index
-        ]
-        self._first = own[0] if own else len(self._run_dir.records)
-        self._dispatches, self._told = 0, False
+        self._first_record = self._place_of_first_record()
+        self._dispatches = 0
+        self._has_warned = False
         self._phases = 0
         self._writer = None
         with contextlib.ExitStack() as self._open:
@@ -68,30 +75,37 @@ class TrainingLog:
                 runs.lock_path(self._checkpoints, self._open)
             yield
 
+    def _place_of_first_record(self) -> int:
+        """Where in the run's records those of this training begin, or will."""
+        for place, record in enumerate(self._run_dir.records):
+            if record["cell"] == self._index:
+                return place
+        return len(self._run_dir.records)
+
     @property
     def checkpoint_dir(self) -> epath.Path:
         """Where the checkpoints of this training are kept."""
-        return self._checkpoints / f"cell={self._index}"
+        return self._checkpoints_of(self._index)
+
+    def _checkpoints_of(self, index: int) -> epath.Path:
+        return self._checkpoints / f"cell={index}"
 
     def delete_checkpoints(self, index: int | None = None) -> None:
         """Deletes the checkpoints of training `index`, or of all, wherever they are."""
-        path = (
-            self._checkpoints if index is None else self._checkpoints / f"cell={index}"
-        )
+        path = self._checkpoints if index is None else self._checkpoints_of(index)
         if self._writes and path.exists():
-            with contextlib.ExitStack() as held:
+            with contextlib.ExitStack() as lock:
                 if self._shares_checkpoints:
-                    runs.lock_path(self._checkpoints, held)
+                    runs.lock_path(self._checkpoints, lock)
                 path.rmtree()
 
     @property
     def records(self) -> list[dict]:
-        return self._run_dir.records[self._first :]
+        """The records of this training."""
+        return self._run_dir.records[self._first_record :]
 
     def append(self, record: dict) -> None:
-        """Writes one record to metrics.jsonl, as text and, if asked to, as TensorBoard
-        events.
-        """
+        """Writes a record to metrics.jsonl, as text and as events for TensorBoard."""
         self._run_dir.append({"cell": self._index, **record})
         self.say(self._progress.line(record))
         if self._tensorboard:
@@ -99,44 +113,38 @@ class TrainingLog:
 
     def results(self) -> list[dict]:
         """The results of all trainings of this run that are finished."""
-        return [record for record in self._run_dir.records if record["kind"] == RESULT]
+        return where(self._run_dir.records, kind=RESULT)
 
     def rewind(self, count: int) -> None:
-        self._run_dir.rewind(self._first + count)
+        """Drops all records of this training but the first `count`."""
+        self._run_dir.rewind(self._first_record + count)
 
     def stop_requested(self) -> bool:
         """Whether SIGTERM or Ctrl-C has come; then save and raise `run.Interrupted`."""
-        return self.stop_signal.requested is not None
+        return self._stop.requested is not None
 
     def say(self, line: str) -> None:
         """Logs one line, above the progress bar if there is one."""
         self._progress.say(line)
 
     def phase(self, name: str, step: int, steps: int) -> None:
+        """Shows what begins at `step` of `steps`."""
         self._progress.phase(name, step, steps)
         if self._phases and name == "compiling" and step:
             self.say(f"resuming from step {step} of {steps}")
         self._phases += 1
 
     def progress(self, step: int, loss: float | None, seconds_left: float) -> None:
-        """Moves the bar to `step`; says once, early on, if the training will take
-        long.
+        """Moves the bar to `step`; says once, early on, if the training will be long.
+
+        The loss is None in the evaluation before the first step.
         """
         if loss is not None:
             self._dispatches += 1
         early = self._dispatches in (0, DISPATCHES_BEFORE_ESTIMATE)
-        if early and seconds_left > LONG_SECONDS and not self._told:
-            self._told = True
-            end = time.strftime(
-                "%Y-%m-%d %H:%M", time.localtime(time.time() + seconds_left)
-            )
-            long = (
-                f"this takes about {seconds_left / 3600:.1f} hours on this machine,"
-                f" until {end}"
-            )
-            self.say(
-                f"{long}; stop it at any time, and the same command goes on from there"
-            )
+        if early and seconds_left > LONG_SECONDS and not self._has_warned:
+            self._has_warned = True
+            self.say(_long_training(seconds_left))
         self._progress.progress(step, loss, seconds_left)
 
     def _write_events(self, record: dict) -> None:
@@ -148,12 +156,28 @@ class TrainingLog:
             directory = self._run_dir.path / "tensorboard" / f"cell={self._index}"
             writer = tensorboardX.SummaryWriter(str(directory), purge_step=step)
             self._writer = self._open.enter_context(writer)
-        for name, value in record.items():
-            for place, one in enumerate(
-                value if isinstance(value, list) else [value], start=1
-            ):
-                if isinstance(one, int | float) and name != "step":
-                    suffix = f"/{place}" if isinstance(value, list) else ""
-                    self._writer.add_scalar(
-                        f"{record['kind']}/{name}{suffix}", one, step
-                    )
+        for name, value in _scalars(record).items():
+            self._writer.add_scalar(f"{record['kind']}/{name}", value, step)
+
+
+def _long_training(seconds_left: float) -> str:
+    end = time.localtime(time.time() + seconds_left)
+    return (
+        f"this takes about {seconds_left / 3600:.1f} hours on this machine, until"
+        f" {time.strftime('%Y-%m-%d %H:%M', end)}; stop it at any time, and the same"
+        " command goes on from there"
+    )
+
+
+def _scalars(record: dict) -> dict[str, float]:
+    """The numbers of a record; entry i of a list is called NAME/i, from 1."""
+    entries = {}
+    for name, value in record.items():
+        if isinstance(value, list):
+            for place, entry in enumerate(value, start=1):
+                entries[f"{name}/{place}"] = entry
+        elif name != "step":
+            entries[name] = value
+    return {
+        name: entry for name, entry in entries.items() if isinstance(entry, int | float)
+    }

@@ -15,12 +15,22 @@ fifth of its bound, V at most three quarters.
 import jax
 import numpy as np
 
-from experiments.run.shared import each, joined, under_attack
+from experiments import run
+from experiments.run.measuring import generator
+from experiments.run.trials import each
+from experiments.run.verdicts import joined, under_attack
 from identity_matters import random_matrices
 from identity_matters.relu import model, training
 from identity_matters.relu.model import Blocks, Problem
 
 ERRORS = ("gaussian", "teacher", "one-sided")
+# Fields of records: what was measured, over what was promised.
+_OVER_PROMISE = (
+    "risk_over_promise",
+    "norm_over_promise",
+    "input_travel_over_promise",
+    "output_travel_over_promise",
+)
 SETTINGS = {
     "nets": ((16, 64), (20, 64)),  # (examples n, dimension d); blocks are 2 d wide
     "errors": ERRORS,  # directions of the errors at the start
@@ -59,50 +69,56 @@ def check(*, errors: str, examples: int, width_in: int, **_) -> None:
         )
 
 
-def train(trial, rng) -> dict:
+def train(trial, key) -> dict:
     """The promises for random problems, and what the flow does."""
-    drawn = [_certified_problem(trial, rng) for _ in range(trial.problems)]
-    blocks, sample = jax.tree.map(lambda *parts: np.stack(parts), *drawn)
-    promises = [training.certify_training(*pair) for pair in drawn]
-    promised = {
-        name: np.array([getattr(p, name) for p in promises])
-        for name in promises[0]._fields
-    }
+    rng = generator(key)
+    pairs = [_certified_problem(trial, rng) for _ in range(trial.problems)]
+    blocks, sample = jax.tree.map(lambda *parts: np.stack(parts), *pairs)
+    promised = _stacked_promises(pairs)
     time = np.log(1 / trial.final_share) / promised["rate"]
-    _require_small_steps(trial, drawn, time / trial.steps)
+    _require_small_steps(trial, pairs, time / trial.steps)
     end, curves = training.flow(blocks, sample, time, steps=trial.steps)
     curves = {name: np.asarray(curve) for name, curve in curves.items()}
     share = curves["risk"] / curves["risk"][:, :1]
-    allowed = trial.final_share ** np.linspace(0, 1, trial.steps + 1)
+    promised_share = trial.final_share ** np.linspace(0, 1, trial.steps + 1)
     labels = np.mean(np.sum(sample.y**2, axis=2), axis=1)
+    travel = {
+        name: curves[name].max(axis=1) / promised[name]
+        for name in ("input_travel", "output_travel")
+    }
     return {
         "risk_share_of_labels": (curves["risk"][:, 0] / labels).tolist(),
-        "risk_over_promise": (share / allowed).max(axis=1).tolist(),
+        "risk_over_promise": (share / promised_share).max(axis=1).tolist(),
         "final_risk_share": share[:, -1].tolist(),
         "norm_over_promise": (model.max_norm(end) / promised["norm"]).tolist(),
         "promised_norm": promised["norm"].tolist(),
-        **{
-            f"{name}_over_promise": (curves[name].max(axis=1) / promised[name]).tolist()
-            for name in ("input_travel", "output_travel")
-        },
+        "input_travel_over_promise": travel["input_travel"].tolist(),
+        "output_travel_over_promise": travel["output_travel"].tolist(),
         # Over the time until the promised end, from 0 to 1.
         "largest_curve": share.max(axis=0).tolist(),
         "median_curve": np.median(share, axis=0).tolist(),
     }
 
 
+def _stacked_promises(pairs: list[tuple[Blocks, Problem]]) -> dict[str, np.ndarray]:
+    """The certified promise of each problem, as one array for each of its fields."""
+    promises = [training.certify_training(*pair) for pair in pairs]
+    return {
+        name: np.array([getattr(promise, name) for promise in promises])
+        for name in promises[0]._fields
+    }
+
+
 def _certified_problem(trial, rng) -> tuple[Blocks, Problem]:
-    """A start and a sample whose errors have a random share of the largest certified
-    size.
-    """
-    n, d = trial.examples, trial.width_in
+    """A start and a sample; the errors have a random share of the certified size."""
+    n = trial.examples
+    d = trial.width_in
     x = rng.standard_normal((n, d))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     Q = random_matrices.orthogonal(rng, (), d, d)
     U = trial.input_norm * np.concatenate([Q, -Q]) / np.sqrt(2)
-    V = model.random_layers(rng, np.ones(1), 1, d, 2 * d)[0] * rng.choice(
-        trial.output_norms
-    )
+    V = model.random_layers(rng, np.ones(1), 1, d, 2 * d)[0]
+    V = V * rng.choice(trial.output_norms)
     output_map = rng.standard_normal((1, d))
     output_map /= np.linalg.norm(output_map)
     blocks = Blocks(U[None], V, None)
@@ -110,9 +126,8 @@ def _certified_problem(trial, rng) -> tuple[Blocks, Problem]:
     predictions = np.asarray(model.forward(blocks, problem)[0])
     errors = _errors(trial, rng, x)
     direction = problem._replace(y=predictions + errors)
-    size = training.largest_certified_size(blocks, direction) * rng.uniform(
-        *trial.size_shares
-    )
+    largest_size = training.largest_certified_size(blocks, direction)
+    size = largest_size * rng.uniform(*trial.size_shares)
     return blocks, problem._replace(y=predictions + size * errors)
 
 
@@ -127,11 +142,15 @@ def _errors(trial, rng, x: np.ndarray) -> np.ndarray:
     return hidden @ rng.standard_normal((trial.teacher_width, 1))
 
 
-def _require_small_steps(trial, drawn: list, steps: np.ndarray) -> None:
-    """ArithmeticError where Runge-Kutta may miss the flow: a curvature is too large for
-    a step.
+def _require_small_steps(
+    trial, pairs: list[tuple[Blocks, Problem]], steps: np.ndarray
+) -> None:
+    """Refuses steps for which Runge-Kutta may miss the flow.
+
+    Raises:
+      ArithmeticError: a curvature is too large for a step.
     """
-    for (blocks, problem), step in zip(drawn, steps, strict=True):
+    for (blocks, problem), step in zip(pairs, steps, strict=True):
         _, _, pre = model.forward(blocks, problem)
         largest_feature = np.linalg.norm(np.maximum(np.asarray(pre[0]), 0), 2)
         # That at the start and a quarter more: on the way the features and V grow
@@ -141,17 +160,11 @@ def _require_small_steps(trial, drawn: list, steps: np.ndarray) -> None:
             raise ArithmeticError(f"a step of {step:.3g} is too long; increase steps")
 
 
-def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
+def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Metrics, and "holds", or "counterexample" if a problem breaks a promise."""
-    counted = (
-        joined(records, "risk_share_of_labels")
-        >= settings["least_risk_share_of_labels"]
-    )
-    over = [
-        f"{name}_over_promise"
-        for name in ("risk", "norm", "input_travel", "output_travel")
-    ]
-    ratios = {name: joined(records, name) for name in over}
+    risk_shares = joined(records, "risk_share_of_labels")
+    counted = risk_shares >= settings["least_risk_share_of_labels"]
+    ratios = {name: joined(records, name) for name in _OVER_PROMISE}
     inside = joined(records, "promised_norm") < 1
     broken = ~inside
     for values in ratios.values():
@@ -160,14 +173,15 @@ def verdict(settings: dict, records: list[dict]) -> tuple[dict, str]:
         "certified_problems": len(counted),
         "problems_with_a_risk_that_counts": int(counted.sum()),
         "promises_broken": int(broken.sum()),
-        "least_risk_share_of_labels": float(
-            joined(records, "risk_share_of_labels").min()
-        ),
-        "median_risk_share_of_labels": float(
-            np.median(joined(records, "risk_share_of_labels"))
-        ),
+        "least_risk_share_of_labels": float(risk_shares.min()),
+        "median_risk_share_of_labels": float(np.median(risk_shares)),
         "largest_final_risk_share": float(joined(records, "final_risk_share").max()),
-        **{f"largest_{name}": float(values.max()) for name, values in ratios.items()},
     }
+    for name, values in ratios.items():
+        metrics[f"largest_{name}"] = float(values.max())
     enough = metrics["problems_with_a_risk_that_counts"] >= settings["least_problems"]
-    return metrics, under_attack(bool(broken.any()), enough)
+    return run.Verdict(
+        claim="relu-blocks-train",
+        metrics=metrics,
+        verdict=under_attack(bool(broken.any()), enough),
+    )

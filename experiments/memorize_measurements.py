@@ -1,0 +1,410 @@
+"""The measurements of experiments/memorize.py: networks for points or images, run.
+
+Every measurement draws from keys split off the trial's: of the points, of their labels,
+and of the network.
+"""
+
+import functools
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import scipy.special
+
+from experiments.run.verdicts import least
+from identity_matters import flops, paper
+from identity_matters.images import datasets
+from identity_matters.memorize import (
+    construct,
+    descent,
+    few_numbers,
+    network,
+    retrieval,
+    whole_numbers,
+)
+from identity_matters.memorize.certificate import PrecisionError
+from identity_matters.memorize.examples import ConflictingLabelsError
+from identity_matters.memorize.paper_method import (
+    AssumptionError,
+    separation,
+    sufficient_width,
+)
+
+PRECISIONS = ("float32", "float64")
+INPUT_MAPS = ("dense", "factored")
+_LARGEST_PIXEL = 255
+_MOST_DRAWS = 100
+_REFUSALS = (AssumptionError, ConflictingLabelsError, PrecisionError)
+
+
+def split_to_fit(dataset: str) -> str:
+    """The split to fit: "all" for data sets without a published split, else "train"."""
+    return "all" if "all" in datasets.find_source(dataset).splits else "train"
+
+
+def _generator(key: jax.Array) -> np.random.Generator:
+    """A NumPy generator seeded by 128 random bits of the key."""
+    return np.random.default_rng(np.asarray(jax.random.bits(key, (4,), np.uint32)))
+
+
+def _unit_rows(x: np.ndarray) -> np.ndarray:
+    # In place: the training images of CIFAR-10 are 600 MB in float32.
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    return x
+
+
+@functools.lru_cache(maxsize=1)
+def load_images(dataset: str, data_dir: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images as unit vectors, f32[n, d], and their labels."""
+    images, labels = datasets.load(dataset, split_to_fit(dataset), data_dir)
+    x = images.reshape(len(images), -1).astype(np.float32)
+    x /= datasets.find_source(dataset).pixel_max
+    return _unit_rows(x), labels
+
+
+def _draw_points(
+    trial: SimpleNamespace, data_key: jax.Array, label_key: jax.Array
+) -> tuple[np.ndarray, np.ndarray]:
+    """Unit vectors, f32[n, d], as Assumption 3.1 requires, and their labels, int[n]."""
+    if trial.dataset == "synthetic":
+        shape = (trial.examples, trial.features)
+        x = _unit_rows(_generator(data_key).standard_normal(shape, np.float32))
+    else:
+        images, true_labels = load_images(trial.dataset, trial.data_dir)
+        x = images[: trial.examples]
+        if getattr(trial, "labels", "random") == "true":
+            return x, true_labels[: trial.examples]
+    return x, _draw_labels(label_key, trial.num_classes, trial.examples)
+
+
+def _draw_labels(key: jax.Array, num_classes: int, count: int) -> np.ndarray:
+    return _generator(key).integers(0, num_classes, count)
+
+
+def _build_and_verify(
+    build: Callable[[], tuple[Any, Any]],
+    x: np.ndarray,
+    y: np.ndarray,
+    batch_examples: int = construct.BATCH_EXAMPLES,
+    forward: Callable = network.forward,
+) -> tuple[dict, Any, Any]:
+    """Builds a network and runs it on all of x.
+
+    Args:
+      build: makes a network and its certificate.
+      x: [n, d], the inputs.
+      y: int[n], their labels.
+      batch_examples: inputs that pass through the network at once.
+      forward: the forward pass of such a network.
+    Returns:
+      Errors and times; the network; its certificate.
+    """
+    started = time.perf_counter()
+    built, certificate = build()
+    verifying = time.perf_counter()
+    result = construct.verify(built, x, y, batch_examples, forward)
+    measured = {
+        **result._asdict(),
+        "build_seconds": verifying - started,
+        "verify_seconds": time.perf_counter() - verifying,
+        "certified": certificate.holds,
+    }
+    return measured, built, certificate
+
+
+def _memorize(
+    key: jax.Array,
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    num_classes: int,
+    width: int,
+    batch_examples: int = construct.BATCH_EXAMPLES,
+    **options,
+) -> dict:
+    """A network of Theorem 3.2, or why there is none; `options` go to `memorize`."""
+    try:
+        measured, built, certificate = _build_and_verify(
+            lambda: construct.memorize(
+                x, y, num_classes, width, key=key, certified=False, **options
+            ),
+            x,
+            y,
+            batch_examples,
+        )
+    except _REFUSALS as error:
+        return {"refused": str(error)}
+    return {
+        **measured,
+        "block_parameters": flops.count_parameters((built.U, built.s, built.V)),
+        "parameters": flops.count_parameters(built),
+        "smallest_margin": certificate.smallest_margin,
+        "output_error_bound": certificate.output_error_bound,
+    }
+
+
+def measure_fit(trial: SimpleNamespace, key: jax.Array) -> dict:
+    """One network that fits all labels."""
+    data_key, label_key, build_key = jax.random.split(key, 3)
+    x, y = _draw_points(trial, data_key, label_key)
+    dtype = np.dtype(trial.precision)
+    measured = _memorize(
+        build_key,
+        x,
+        y,
+        num_classes=trial.num_classes,
+        width=trial.width,
+        batch_examples=trial.batch_examples,
+        dtype=dtype,
+        method=trial.method,
+        tile_points=trial.tile_points,
+    )
+    bits = 8 * dtype.itemsize
+    bound = network.counting_lower_bound(len(x), trial.num_classes, bits)
+    return {"counting_lower_bound": bound, **measured}
+
+
+def few_numbers_options(trial: SimpleNamespace) -> dict:
+    """The options of `few_numbers.memorize_with_few_numbers` that the trial sets."""
+    return {
+        name: getattr(trial, name)
+        for name in ("group_points", "word_bits", "width")
+        if hasattr(trial, name)
+    }
+
+
+def distinct_whole_points(
+    rng: np.random.Generator, shape: tuple[int, int]
+) -> np.ndarray:
+    """Random whole numbers from 0 to 255, i64[n, d].
+
+    They are redrawn until all rows differ, if they can.
+    """
+    for _ in range(_MOST_DRAWS):
+        x = rng.integers(0, _LARGEST_PIXEL, shape, endpoint=True)
+        if len(np.unique(x, axis=0)) == len(x):
+            break
+    return x
+
+
+def _draw_whole_points(
+    trial: SimpleNamespace, key: jax.Array, label_key: jax.Array
+) -> tuple[np.ndarray, np.ndarray]:
+    """Points of whole numbers, [n, d], pixels or random; and random labels, int[n]."""
+    if trial.dataset == "synthetic":
+        rng = _generator(jax.random.fold_in(key, 2))
+        x = distinct_whole_points(rng, (trial.examples, trial.features))
+    else:
+        images, _ = datasets.load(
+            trial.dataset, split_to_fit(trial.dataset), trial.data_dir
+        )
+        x = images[: trial.examples].reshape(trial.examples, -1)
+    return x, _draw_labels(label_key, trial.num_classes, len(x))
+
+
+def measure_few_numbers(trial: SimpleNamespace, key: jax.Array) -> dict:
+    """A network whose numbers hold several labels each."""
+    label_key, build_key = jax.random.split(key)
+    x, y = _draw_whole_points(trial, key, label_key)
+    options = few_numbers_options(trial)
+    try:
+        measured, built, certificate = _build_and_verify(
+            lambda: few_numbers.memorize_with_few_numbers(
+                x, y, trial.num_classes, key=build_key, **options
+            ),
+            x,
+            y,
+            trial.batch_examples,
+            few_numbers.forward,
+        )
+    except _REFUSALS as error:
+        return {"refused": str(error)}
+    group_numbers = (
+        built.thresholds,
+        built.word_increments,
+        built.constant_increments,
+    )
+    bits = getattr(trial, "word_bits", whole_numbers.EXACT_BITS)
+    return {
+        **measured,
+        "numbers": flops.count_parameters(built),
+        "group_numbers": flops.count_parameters(group_numbers),
+        "largest_integer": certificate.largest_integer,
+        "counting_lower_bound": network.counting_lower_bound(
+            len(x), trial.num_classes, bits
+        ),
+    }
+
+
+def measure_retrieval(trial: SimpleNamespace, key: jax.Array) -> dict:
+    """A network that finds the labels in a hashed table."""
+    label_key, build_key = jax.random.split(key)
+    x, y = _draw_whole_points(trial, key, label_key)
+    try:
+        measured, built, certificate = _build_and_verify(
+            lambda: retrieval.memorize_by_retrieval(
+                x,
+                y,
+                trial.num_classes,
+                key=build_key,
+                factored_input_map=trial.input_map == "factored",
+            ),
+            x,
+            y,
+            trial.batch_examples,
+            retrieval.forward,
+        )
+    except _REFUSALS as error:
+        return {"refused": str(error)}
+    words = retrieval.word_numbers(built)
+    return {
+        **measured,
+        "numbers": retrieval.stored_numbers(built),
+        "input_map_numbers": len(built.rows) + len(built.columns),
+        "word_numbers": words,
+        "table_digits": words * retrieval.digits_per_word(trial.num_classes),
+        "largest_integer": certificate.largest_integer,
+        # A word has a sign besides its 53 bits.
+        "counting_lower_bound": network.counting_lower_bound(
+            len(x), trial.num_classes, whole_numbers.EXACT_BITS + 1
+        ),
+    }
+
+
+def measure_separation(trial: SimpleNamespace, key: jax.Array) -> dict:
+    """How far apart the points are, and the widths that this asks for."""
+    x, _ = _draw_points(trial, key, key)
+    rho = separation(x).rho
+    return {
+        "rho": rho,
+        "theorem_width": paper.theorem_3_2_width(len(x), rho),
+        "lemma_width": sufficient_width(len(x), trial.num_classes, rho),
+    }
+
+
+def measure_printed_width(trial: SimpleNamespace, key: jax.Array) -> dict:
+    """How many squared norms leave 1 +- rho / 3 under a map of the printed width."""
+    data_key, map_key = jax.random.split(key)
+    x, _ = _draw_points(trial, data_key, key)
+    n, features = x.shape
+    rho = separation(x).rho
+    width = paper.theorem_3_2_width(n, rho)
+    rng = _generator(map_key)
+    norms_outside = []
+    for _ in range(trial.draws):
+        h = x @ (rng.standard_normal((features, width)) / np.sqrt(width))
+        is_outside = np.abs(np.sum(h**2, axis=1) - 1) > rho / 3
+        norms_outside.append(int(np.sum(is_outside)))
+    # |A_0 x|^2 is distributed as chi^2_k / k for every unit vector x.
+    low = width / 2 * max(0.0, 1 - rho / 3)
+    high = width / 2 * max(0.0, 1 + rho / 3)
+    below, below_or_inside = scipy.special.gammainc(width / 2, [low, high])
+    return {
+        "rho": rho,
+        "width": width,
+        "norms_outside": norms_outside,
+        "expected_norms_outside": float(n * (1 - (below_or_inside - below))),
+    }
+
+
+def measure_minimal_width(trial: SimpleNamespace, key: jax.Array) -> dict:
+    """Tries widths 1, 2, ..., `max_width` until a network is certified."""
+    data_key, label_key, build_key = jax.random.split(key, 3)
+    x, y = _draw_points(trial, data_key, label_key)
+    tried = []
+    for width in range(1, trial.max_width + 1):
+        result = _memorize(
+            build_key,
+            x,
+            y,
+            num_classes=trial.num_classes,
+            width=width,
+            dtype=np.dtype(trial.precision),
+        )
+        tried.append({"width": width, **result})
+        if result.get("certified"):
+            break
+    fitting = [network for network in tried if network.get("errors") == 0]
+    return {
+        "tried": tried,
+        "least_fitting_width": least(fitting, "width"),
+        "least_certified_width": width if result.get("certified") else None,
+    }
+
+
+def measure_precision(trial: SimpleNamespace, key: jax.Array) -> dict:
+    """Fits pairs of unit vectors at a given distance, in both precisions."""
+    data_key, label_key, build_key = jax.random.split(key, 3)
+    # Both networks get the same points, which float32 holds exactly.
+    x = _draw_pairs(trial, data_key).astype(np.float32)
+    y = _draw_labels(label_key, trial.num_classes, len(x))
+    return {
+        f"{precision}_result": _memorize(
+            build_key,
+            x,
+            y,
+            num_classes=trial.num_classes,
+            width=trial.width,
+            dtype=np.dtype(precision),
+        )
+        for precision in PRECISIONS
+    }
+
+
+def _draw_pairs(trial: SimpleNamespace, key: jax.Array) -> np.ndarray:
+    """Pairs (i, pairs + i) of unit vectors, f64[2 pairs, features]."""
+    rng = _generator(key)
+    shape = (trial.pairs, trial.features)
+    first = _unit_rows(rng.standard_normal(shape))
+    tangent = rng.standard_normal(shape)
+    tangent = _unit_rows(
+        tangent - np.sum(tangent * first, axis=1, keepdims=True) * first
+    )
+    # On the sphere, a chord of this length spans this angle.
+    angle = 2 * np.arcsin(trial.pair_distance / 2)
+    second = np.cos(angle) * first + np.sin(angle) * tangent
+    return np.concatenate([first, second])
+
+
+def measure_sgd(trial: SimpleNamespace, key: jax.Array) -> dict:
+    """Trains a network on random labels, and constructs one of the same shape."""
+    data_key, label_key, init_key, train_key, build_key = jax.random.split(key, 5)
+    x, y = _draw_points(trial, data_key, label_key)
+    start = descent.random_network(init_key, *x.shape, trial.num_classes, trial.width)
+    started = time.perf_counter()
+    curve = descent.train(
+        start,
+        x,
+        y,
+        key=train_key,
+        learning_rate=trial.learning_rate,
+        momentum=trial.momentum,
+        batch_examples=trial.batch_examples,
+        steps=trial.steps,
+        steps_per_evaluation=trial.steps_per_evaluation,
+    )
+    return {
+        "curve": curve,
+        "errors": curve[-1]["errors"],
+        "parameters": flops.count_parameters(start),
+        "train_seconds": time.perf_counter() - started,
+        "constructed": _memorize(
+            build_key, x, y, num_classes=trial.num_classes, width=trial.width
+        ),
+    }
+
+
+# Kind of trial -> how it is measured.
+MEASURES = {
+    "fit": measure_fit,
+    "few_numbers": measure_few_numbers,
+    "retrieval": measure_retrieval,
+    "separation": measure_separation,
+    "printed_width": measure_printed_width,
+    "minimal_width": measure_minimal_width,
+    "precision": measure_precision,
+    "sgd": measure_sgd,
+}

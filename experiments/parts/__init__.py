@@ -1,1 +1,0 @@
-"""Parts of experiments that are too long for one file."""

@@ -1,0 +1,422 @@
+"""The search for bad critical points of ReLU residual nets: a variant of
+experiments/relu.py.
+
+The starts are random nets inside the ball. Every other one first descends on f; then
+all solve ``grad f = 0``. Bad critical points are smooth, not optimal and inside the
+ball. Candidates for a local minimum are proved in rational arithmetic. The same search
+of linear residual nets is the control. At every bad point the gradient in the maps
+themselves is compared with its bound (N15 of docs/theory/relu.md).
+
+Expected: inside the ball, 780 to 790 critical points without biases and 450 to 490 with
+biases. Of these, 175 to 200 and about 150 are bad; most of the latter have a dead unit.
+Each seed gives 43 to 49 proofs of 34 to 42 distinct local minima; 23 or 24 of the
+proofs are for nets of depth 2. Linear nets have no bad point. The gradient in the maps
+never falls below its bound and is not 0 at any proved minimum.
+"""
+
+import collections
+
+import jax
+import numpy as np
+
+from experiments import run
+from experiments.run.measuring import generator
+from experiments.run.trials import each, without
+from experiments.run.verdicts import joined, largest, least, total, under_attack, where
+from identity_matters.relu import (
+    critical_points,
+    feature_bound,
+    model,
+    origin,
+    problems,
+)
+from identity_matters.relu.certificate import NotCertifiedError, certify
+from identity_matters.report.records import rows
+
+# A point is optimal, in every variant, if f / f(0) is at most this: the targets are
+# realizable.
+OPTIMAL_SHARE = 1e-9
+_NOT_INSIDE = ("not critical", "outside")
+_BAD = ("saddle", "no negative curvature")
+# A point has the risk of the origin up to this relative difference: five digits.
+_AT_THE_ORIGINS_RISK = 1e-5
+# Kinds of limits; the first that fits counts.
+KINDS = (
+    "not critical",
+    "outside",
+    "optimal",
+    "all dead",
+    "zero unit",
+    "at a kink",
+    *_BAD,
+)
+_DIGITS = 6  # significant digits that `short` keeps
+
+PROBLEMS = {
+    "width_in": 2,  # d_in, number of inputs and of outputs of the net
+    "teacher_norm": 0.5,  # |||theta||| of the teacher, which has risk 0
+    "teacher_width": 2,  # units per block of the teacher, at most the student's
+}
+SETTINGS = {
+    **PROBLEMS,
+    # (depth, width, lifted width d, bias, pairs); no input and output maps for d =
+    # width_in.
+    "nets": (
+        (1, 1, 2, False, 8),
+        (1, 2, 2, False, 8),
+        (1, 4, 2, False, 8),
+        (1, 8, 2, False, 8),
+        (1, 8, 2, False, 2),
+        (1, 2, 4, False, 8),
+        (1, 2, 2, True, 8),
+        (2, 2, 2, False, 8),
+        (2, 2, 4, True, 8),
+        (2, 2, 2, True, 8),
+        (1, 4, 2, True, 16),
+    ),
+    "problems": 16,  # for each of nets
+    "start_norms": (0.1, 0.4, 0.7),  # |||theta||| of the starts
+    "starts": 4,  # for each problem and norm; every other one first descends on f
+    "steps": 120,  # most steps of each Levenberg-Marquardt solve
+    "radius": 0.99,  # of the ball
+    "gradient_tolerance": 1e-11,  # ||grad f|| up to which a point counts as critical
+    "optimal_share": OPTIMAL_SHARE,
+    # distance from a kink, as an angle, above which f counts as smooth
+    "kink_tolerance": 1e-6,
+    # a unit with weights no longer than this counts as zero
+    "zero_unit_tolerance": 1e-4,
+    # share of the largest Hessian eigenvalue that counts as zero
+    "curvature_tolerance": 1e-9,
+    "certified_at_most": 12,  # most candidates for a proof, for each of nets
+    # features are independent if their bound's coefficient exceeds this
+    "independent_from": 1e-9,
+    "least_proved_minima": 1,  # distinct proved minima that the verdict needs
+    # relative amount by which the gradient in the maps may fall below its bound
+    "rounding": 1e-9,
+    # The same search of linear residual nets, with as many starts in all, half at each
+    # depth.
+    "control": {"depths": (2, 3), "problems": 88, "pairs": 8},
+}
+
+
+def each_net(settings: dict, names: str, measured: str) -> list[dict]:
+    """A trial for each of "nets", with a teacher no wider than the student.
+
+    Args:
+      settings: with "nets", tuples.
+      names: what the trial calls the parts of such a tuple.
+      measured: the kind of the trials.
+    """
+    trials = each(settings, {"nets": names}, measured=measured)
+    for trial in trials:
+        trial["teacher_width"] = min(trial["teacher_width"], trial["width"])
+    return trials
+
+
+def trials(*, control: dict, **settings) -> list[dict]:
+    """A search for each of "nets"; one of linear nets for each depth of `control`."""
+    searches = each_net(settings, "depth width lifted_width bias pairs", "search")
+    linear = {**without(settings, "nets", "teacher_width"), **control}
+    return searches + each(linear, {"depths": "depth"}, measured="linear_control")
+
+
+def short(values) -> list:
+    """Numbers that only figures and counts use, rounded to `_DIGITS` digits."""
+    return [float(f"{value:.{_DIGITS}g}") for value in np.asarray(values, np.float64)]
+
+
+def search(trial, key) -> dict:
+    """Where the searches end, by kind, and certificates of bad local minima."""
+    rng = generator(key)
+    sample, teachers = problems.realizable(rng, trial.problems, trial.setting)
+    norms = np.repeat(trial.start_norms, trial.starts)
+    descends = _every_other(len(norms), trial.problems)
+    blocks = model.random_blocks(
+        rng, np.tile(norms, trial.problems), *trial.shape, trial.bias
+    )
+    batch, teachers = problems.repeat((sample, teachers), len(norms))
+    limits, numbers = critical_points.find(
+        blocks,
+        batch,
+        descends,
+        steps=trial.steps,
+        tolerance=trial.gradient_tolerance,
+    )
+    numbers = {**numbers, **_numbers_of(limits, batch)}
+    numbers = {name: np.asarray(value) for name, value in numbers.items()}
+    numbers["risk_share"] = numbers["risk"] / origin.risk_at_origin(batch)
+    kinds = classify(trial, numbers)
+    ratios_at_bad = numbers["functional_ratio"][np.isin(kinds, _BAD)]
+    return {
+        "kinds": [KINDS.index(kind) for kind in kinds],
+        "kind_names": list(KINDS),
+        "descends": descends.tolist(),
+        "dead_units": numbers["dead_units"].tolist(),
+        "least_functional_ratio": (
+            float(ratios_at_bad.min()) if len(ratios_at_bad) else None
+        ),
+        "certificates": _certificates(trial, kinds, numbers, limits, teachers, batch),
+        "gradient_norm": short(numbers["gradient_norm"]),
+        "risk_share": short(numbers["risk_share"]),
+        "max_norm": short(numbers["max_norm"]),
+        "bound_coefficient": short(numbers["bound_coefficient"]),
+    }
+
+
+def _every_other(starts: int, problem_count: int) -> np.ndarray:
+    """Which starts first descend on f: the first of each problem, the third, ..."""
+    return np.tile(np.arange(starts) % 2 == 0, problem_count)
+
+
+def _numbers_of(limits: model.Blocks, batch: model.Problem) -> dict:
+    """What is measured at the limits, besides what the solver returns."""
+    right, left = jax.vmap(feature_bound.functional_bound)(limits, batch)
+    # At a bad point no bound is 0.
+    ratios = left / np.maximum(right, np.finfo(float).tiny)
+    return {
+        **critical_points.kink_margins(limits, batch),
+        "bound_coefficient": jax.vmap(feature_bound.coefficient)(limits, batch),
+        "functional_gradient": np.sqrt(np.sum(left, axis=1)),
+        "functional_ratio": np.min(ratios, axis=1),  # the least over the blocks
+        "max_norm": model.max_norm(limits),
+    }
+
+
+def classify(trial, limits: dict[str, np.ndarray]) -> np.ndarray:
+    """One of `KINDS` for each limit, from the arrays that `search` collects."""
+    eigenvalues = limits["eigenvalues"]
+    conditions = [
+        limits["gradient_norm"] > trial.gradient_tolerance,
+        limits["max_norm"] >= trial.radius,
+        limits["risk_share"] <= trial.optimal_share,
+        limits["dead_units"] == trial.depth * trial.width,
+        limits["shortest_unit"] <= trial.zero_unit_tolerance,
+        limits["kink_margin"] <= trial.kink_tolerance,
+        eigenvalues[:, 0] < -trial.curvature_tolerance * eigenvalues[:, -1],
+    ]
+    return np.select(conditions, KINDS[:-1], KINDS[-1])
+
+
+def _certificates(trial, kinds, numbers, limits, teachers, batch) -> list[dict]:
+    """Proofs for the most curved candidates, the one farthest from a kink first.
+
+    That one comes with all that a check needs.
+    """
+    proofs = []
+    for index in _most_curved(trial, kinds, numbers)[: trial.certified_at_most]:
+        candidate, teacher, problem = problems.member((limits, teachers, batch), index)
+        try:
+            proof = certify(candidate, teacher, problem)
+        except NotCertifiedError:
+            continue
+        summary = {
+            **proof._asdict(),
+            "problem": index // (len(kinds) // trial.problems),
+            "risk_share": float(numbers["risk_share"][index]),
+            "functional_gradient": float(numbers["functional_gradient"][index]),
+            "functional_ratio": float(numbers["functional_ratio"][index]),
+        }
+        proofs.append((summary, _all_of(candidate, teacher, problem)))
+    proofs.sort(key=lambda proof: -proof[0]["kink_distance"])
+    certificates = [summary for summary, _ in proofs]
+    if proofs:
+        summary, everything = proofs[0]
+        certificates[0] = {**summary, **everything}
+    return certificates
+
+
+def _most_curved(trial, kinds, numbers) -> list[int]:
+    """Candidates for a proof, most curved first.
+
+    The curvature is the least one, leaving out the zeros due to rescaling of units and
+    to dead units. A candidate that is flat in any other direction cannot be proved.
+    """
+    eigenvalues = numbers["eigenvalues"]
+    dead = numbers["dead_units"]
+    units = trial.depth * trial.width
+    zeros = units - dead + dead * (eigenvalues.shape[1] // units)
+    zeros = np.minimum(zeros, eigenvalues.shape[1] - 1)
+    curvature = np.take_along_axis(eigenvalues, zeros[:, None], axis=1)[:, 0]
+    is_curved = curvature > trial.curvature_tolerance * eigenvalues[:, -1]
+    is_candidate = is_curved & (kinds == KINDS[-1])
+    return [int(index) for index in np.argsort(-curvature) if is_candidate[index]]
+
+
+def _all_of(
+    candidate: model.Blocks, teacher: model.Blocks, problem: model.Problem
+) -> dict:
+    """All numbers of a candidate and its problem, as lists."""
+    return {
+        "candidate": jax.tree.map(np.ndarray.tolist, candidate)._asdict(),
+        "teacher": jax.tree.map(np.ndarray.tolist, teacher)._asdict(),
+        "x": problem.x.tolist(),
+        "input_map": problem.A.tolist(),
+        "output_map": problem.B.tolist(),
+    }
+
+
+def linear_control(trial, key) -> dict:
+    """The same search for linear residual nets, with as many starts per problem."""
+    rng = generator(key)
+    zero, y = _linear_problems(trial, rng)
+    norms = np.repeat(trial.start_norms, trial.starts)
+    batch = problems.repeat(zero._replace(y=y), len(norms))
+    start = model.random_layers(
+        rng,
+        np.tile(norms, trial.problems),
+        trial.depth,
+        trial.width_in,
+        trial.width_in,
+    )
+    layers, numbers = critical_points.find(
+        start,
+        batch,
+        _every_other(len(norms), trial.problems),
+        steps=trial.steps,
+        tolerance=trial.gradient_tolerance,
+        residuals=model.linear_residuals,
+    )
+    # Zero weights are the identity map, so f(0) is the mean of ||y - x||^2 here.
+    share = numbers["risk"] / np.mean(np.sum((batch.y - batch.x) ** 2, axis=2), axis=1)
+    norm = np.linalg.norm(layers, 2, axis=(2, 3)).max(axis=1)
+    is_critical = numbers["gradient_norm"] <= trial.gradient_tolerance
+    inside = is_critical & (norm < trial.radius)
+    return {
+        "risk_share": short(share),
+        "max_norm": short(norm),
+        "critical_inside": int(inside.sum()),
+        "bad_inside": int((inside & (share > trial.optimal_share)).sum()),
+    }
+
+
+def _linear_problems(trial, rng) -> tuple[model.Problem, np.ndarray]:
+    """Problems with labels 0, and the labels of random linear teachers."""
+    count = trial.problems
+    width = trial.width_in
+    x = problems.paired_inputs(rng, count, trial.pairs, width)
+    teachers = model.random_layers(
+        rng, np.full(count, trial.teacher_norm), trial.depth, width, width
+    )
+    no_map = np.zeros((count, 0, 0))
+    zero = model.Problem(x, np.zeros_like(x), no_map, no_map)
+    scale = np.sqrt(x.shape[1])
+    y = scale * np.asarray(jax.vmap(model.linear_residuals)(teachers, zero))
+    return zero, y
+
+
+def verdict(settings: dict, records: list[dict]) -> run.Verdict:
+    """Metrics, and "counterexample" or "undecided"."""
+    searches = where(records, measured="search")
+    controls = where(records, measured="linear_control")
+    points = _points(searches)
+    proofs = _proofs(searches)
+    tolerance = settings["gradient_tolerance"]
+    at_rest = [proof for proof in proofs if proof["functional_gradient"] <= tolerance]
+    independent = [
+        point
+        for point in points
+        if point["bound_coefficient"] > settings["independent_from"]
+    ]
+    ratios = [record["least_functional_ratio"] for record in searches]
+    metrics: dict = {"starts": len(points)}
+    for kind in searches[0]["kind_names"]:
+        metrics[f"ended_{kind.replace(' ', '_')}"] = len(where(points, kind=kind))
+    metrics |= _metrics_of_nets("without_biases", points, proofs, bias=False)
+    metrics |= _metrics_of_nets("with_biases", points, proofs, bias=True)
+    metrics |= {
+        "distinct_proved_minima": _count_distinct(proofs),
+        "worst_proved_risk_share": largest(proofs, "risk_share"),
+        "independent_features_bad": len(_bad(independent)),
+        # The gradient in the maps; it counts as 0 by the tolerance for the gradient in
+        # the weights.
+        "least_functional_ratio_at_bad": min(
+            (ratio for ratio in ratios if ratio is not None), default=None
+        ),
+        "least_functional_ratio_at_proofs": least(proofs, "functional_ratio"),
+        "proofs_with_a_functional_gradient": len(proofs) - len(at_rest),
+        "linear_starts": len(joined(controls, "risk_share")),
+        "linear_critical_inside": total(controls, "critical_inside"),
+        "linear_bad_inside": total(controls, "bad_inside"),
+    }
+    found = metrics["distinct_proved_minima"] >= settings["least_proved_minima"]
+    least_ratio = metrics["least_functional_ratio_at_bad"]
+    is_as_proved = (
+        (least_ratio is None or least_ratio >= 1 - settings["rounding"])
+        and not metrics["linear_bad_inside"]
+        and not metrics["independent_features_bad"]
+        and not at_rest
+    )
+    return run.Verdict(
+        claim="nonlinear-away-from-origin",
+        metrics=metrics,
+        verdict=under_attack(found and is_as_proved),
+    )
+
+
+def _points(searches: list[dict]) -> list[dict]:
+    """Where each search ended, with the name of its kind."""
+    fields = "bias kind dead_units bound_coefficient risk_share"
+    points = []
+    for record in searches:
+        kinds = [record["kind_names"][kind] for kind in record["kinds"]]
+        points += rows([{**record, "kind": kinds}], fields)
+    return points
+
+
+def _proofs(searches: list[dict]) -> list[dict]:
+    """All certificates, with the net that they are for."""
+    return [
+        {
+            **certificate,
+            "net": net,
+            "bias": record["bias"],
+            "examples": 2 * record["pairs"],
+        }
+        for net, record in enumerate(searches)
+        for certificate in record["certificates"]
+    ]
+
+
+def _bad(points: list[dict]) -> list[dict]:
+    return [point for point in points if point["kind"] in _BAD]
+
+
+def _metrics_of_nets(
+    suffix: str, points: list[dict], proofs: list[dict], *, bias: bool
+) -> dict:
+    """Counts of points and proofs of nets with biases, or of those without."""
+    points = where(points, bias=bias)
+    proofs = where(proofs, bias=bias)
+    bad = _bad(points)
+    inside = [point for point in points if point["kind"] not in _NOT_INSIDE]
+    with_a_dead_unit = [point for point in bad if point["dead_units"] > 0]
+    at_the_origins_risk = [
+        point for point in bad if abs(point["risk_share"] - 1) <= _AT_THE_ORIGINS_RISK
+    ]
+    # Every live unit is active on all examples: the net is affine on the sample.
+    affine = [
+        proof
+        for proof in proofs
+        if set(proof["active_examples"]) == {proof["examples"]}
+    ]
+    return {
+        f"critical_inside_{suffix}": len(inside),
+        f"bad_{suffix}": len(bad),
+        f"bad_with_a_dead_unit_{suffix}": len(with_a_dead_unit),
+        f"bad_at_the_risk_of_the_origin_{suffix}": len(at_the_origins_risk),
+        f"proofs_{suffix}": len(proofs),
+        f"affine_proofs_{suffix}": len(affine),
+        f"distinct_proved_{suffix}": _count_distinct(proofs),
+    }
+
+
+def _count_distinct(proofs: list[dict]) -> int:
+    """A lower bound on the number of minima: those with risks proved to differ."""
+    count = 0
+    counted_up_to: dict[tuple, float] = collections.defaultdict(lambda: -np.inf)
+    for proof in sorted(proofs, key=lambda proof: proof["risk_above"]):
+        problem = (proof["net"], proof["problem"])
+        if proof["risk"] > counted_up_to[problem]:
+            counted_up_to[problem] = proof["risk_above"]
+            count += 1
+    return count

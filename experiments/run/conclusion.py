@@ -1,0 +1,48 @@
+"""The lines that a run ends with: its verdict, the paper's result, and its own."""
+
+from typing import Any
+
+from identity_matters import paper, runs
+from identity_matters.report.collection import group_runs
+from identity_matters.report.numbers import format_number
+from identity_matters.report.sentences import headline
+
+# How many metrics are shown where the claim has no sentence for the run.
+_METRICS_SHOWN = 4
+
+
+def last_lines(summary: dict, path: Any) -> str:
+    """Verdict, the paper's result, this run's, and where to find more.
+
+    Args:
+      summary: of the finished run.
+      path: of its directory.
+    """
+    claim = paper.CLAIMS[summary["claim"]]
+    root = path.parents[len(summary["variant"].split("/")) + 1]
+    flag = "" if str(root) == "results/local" else f" RESULTS_DIR={root}"
+    return (
+        f"{claim.title}: {summary['verdict']}{_changes(summary)}\n"
+        f"  paper   {claim.published}\n"
+        f"  ours    {_own_result(summary, claim.id, path)}\n"
+        f"  all     {path}/summary.json, every trial in metrics.jsonl\n"
+        f"  report  `make report{flag}` writes {root}/report.html\n"
+        f"  claims  `make compare{flag}` prints all of them"
+    )
+
+
+def _changes(summary: dict) -> str:
+    changed = summary.get("changed", {})
+    if not changed:
+        return ""
+    return ", with " + ", ".join(f"{name}={value!r}" for name, value in changed.items())
+
+
+def _own_result(summary: dict, claim: str, path: Any) -> str:
+    """The claim's sentence filled with this run's numbers, or its first metrics."""
+    sentence = headline(claim, group_runs([runs.read_run(path)]))
+    if sentence:
+        return sentence
+    # The claim's sentence covers other variants only.
+    metrics = list(summary["metrics"].items())[:_METRICS_SHOWN]
+    return ", ".join(f"{name} = {format_number(value)}" for name, value in metrics)

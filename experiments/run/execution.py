@@ -1,0 +1,248 @@
+"""One run from its settings to its verdict: prepare, measure, conclude."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import ml_collections
+from absl import app, logging
+
+from experiments import accelerators
+from experiments.run import endings, process
+from experiments.run.conclusion import last_lines
+from experiments.run.endings import Interrupted, stop_signal
+from experiments.run.experiment import (
+    DeviceExperiment,
+    Experiment,
+    TrainingExperiment,
+    Verdict,
+)
+from experiments.run.measuring import measure_trials
+from experiments.run.settings import RunName, name_run
+from experiments.run.trials import without
+from identity_matters import jax_settings, runs
+
+# `multiprocess` and `training_log` load the training loop, and with it flax and orbax.
+# They are imported inside the functions that need them: theory runs do not.
+
+
+def execute(
+    experiment: Experiment,
+    config: ml_collections.ConfigDict,
+    *,
+    seed: int,
+    results_dir: Any,
+    defaults: dict | None = None,
+    overwrite: bool = False,
+    **log_options: Any,
+) -> dict:
+    """Runs or resumes one run of `experiment`; returns its summary.
+
+    Args:
+      experiment: what to run.
+      config: its settings.
+      seed: the root of all randomness, from 0 to 2^32 - 1.
+      results_dir: where the run directory goes.
+      defaults: the unchanged settings of the variant; by default those of `config`. If
+        they differ, the run is called VARIANT@HASH (see docs/architecture.md).
+      overwrite: whether to replace a run of the same name.
+      log_options: of trainings; see `TrainingLog`.
+    Raises:
+      app.UsageError: an invalid setting or seed, or processes that differ; nothing has
+        been written.
+      runs.RunError: as `runs.RunDir.create` does.
+      DivergedError: a training diverged.
+      Interrupted, KeyboardInterrupt: after either the same call resumes.
+    """
+    prepared = _prepare(experiment, config.to_dict(), defaults, seed)
+    run_dir = _open_run(prepared, results_dir, overwrite)
+    with endings.recorded(run_dir):
+        verdict = _measure(prepared, run_dir, overwrite, log_options)
+        summary = _conclude(prepared, run_dir, verdict)
+    if _writes(experiment):
+        logging.info("%s", last_lines(summary, run_dir.path))
+    return summary
+
+
+@dataclasses.dataclass(frozen=True)
+class _Prepared:
+    """A run that can be measured; nothing of it has been written.
+
+    Attributes:
+      experiment: what it is a run of.
+      settings: without the scale.
+      name: its variant, scale and changes.
+      seed: the root of all randomness.
+      trials: one dict for each trial.
+      built: what the experiment made of each.
+    """
+
+    experiment: Experiment
+    settings: dict
+    name: RunName
+    seed: int
+    trials: list[dict]
+    built: list
+
+
+def _prepare(
+    experiment: Experiment, config: dict, defaults: dict | None, seed: int
+) -> _Prepared:
+    """Configures the process, checks the settings and builds the trials."""
+    defaults = defaults or config
+    settings = without(config, "scale")
+    name = name_run(config, defaults)
+    _configure_process(experiment, settings)
+    trials: list[dict] = []
+    built: list = []
+    refusal = None
+    try:
+        if not 0 <= seed < runs.SEEDS:
+            raise ValueError(f"seed must be from 0 to {runs.SEEDS - 1}, got {seed}")
+        trials, built = experiment.prepare(settings, without(defaults, "scale"))
+    except Exception as error:
+        refusal = _refusal(experiment, error, name.changed)
+    _require_agreement(experiment, settings, seed, built, refusal)
+    _warn_of_hours(experiment, settings["variant"], built)
+    return _Prepared(
+        experiment=experiment,
+        settings=settings,
+        name=name,
+        seed=seed,
+        trials=trials,
+        built=built,
+    )
+
+
+def _configure_process(experiment: Experiment, settings: dict) -> None:
+    """Sets JAX up for this kind of experiment; UsageError if there is no device."""
+    if isinstance(experiment, DeviceExperiment):
+        process.configure_for_devices(max(settings.get("device_counts", (1,))))
+    else:
+        process.configure_for_theory()
+    try:
+        jax.devices()
+    except (AssertionError, RuntimeError) as error:  # JAX_PLATFORMS names another one
+        reason = f"{jax.config.jax_platforms}: {runs.first_line(error)}"
+        raise app.UsageError(f"JAX finds no device, {reason}") from None
+    if isinstance(experiment, TrainingExperiment):
+        try:
+            accelerators.require_used()
+        except ValueError as error:
+            raise app.UsageError(str(error)) from None
+    if not _writes(experiment):
+        logging.set_verbosity(logging.WARNING)
+
+
+def _writes(experiment: Experiment) -> bool:
+    """Whether this process writes; only trainings may have several."""
+    return not isinstance(experiment, TrainingExperiment) or jax.process_index() == 0
+
+
+def _refusal(experiment: Experiment, error: Exception, changed: dict) -> ValueError:
+    """The refusal of the user's settings that `error` is; raises a bug as it is."""
+    packages = {*endings.OUR_PACKAGES, experiment.module.split(".")[0]}
+    disk_is_full = getattr(error, "errno", None) in runs.FULL_DISK
+    if not endings.is_refusal(error, packages) or (
+        disk_is_full and jax.process_count() == 1
+    ):
+        if changed:
+            error.add_note(f"with changed settings: {changed}")
+        raise error
+    return ValueError(runs.first_line(error))
+
+
+def _require_agreement(
+    experiment: Experiment,
+    settings: dict,
+    seed: int,
+    built: list,
+    refusal: ValueError | None,
+) -> None:
+    """UsageError if any process refuses the settings, or if processes differ."""
+    try:
+        if isinstance(experiment, TrainingExperiment):
+            from experiments.run import multiprocess
+
+            alike = {
+                "experiment": experiment.name,
+                "seed": seed,
+                "data": [getattr(part, "fingerprint", None) for part in built],
+            }
+            multiprocess.require_alike(settings, alike, refusal)
+        elif refusal is not None:
+            raise refusal
+    except ValueError as error:
+        raise app.UsageError(str(error)) from None
+
+
+def _warn_of_hours(experiment: Experiment, variant: str, built: list) -> None:
+    """Says how long a training of the paper's size will take on a CPU."""
+    instead = getattr(experiment.settings_module, "ON_A_CPU", None)
+    if instead and experiment.settings_of(variant)["scale"] == "paper":
+        flops = sum(training.flops for training in built)
+        if warning := accelerators.warning_of_hours(flops, instead):
+            logging.info("%s", warning)
+
+
+def _open_run(prepared: _Prepared, results_dir: Any, overwrite: bool) -> Any:
+    """The directory of the run, new or to be resumed."""
+    fields: dict = {
+        "experiment": prepared.experiment.name,
+        "variant": prepared.name.variant,
+        "seed": prepared.seed,
+        "scale": prepared.name.scale,
+        "config": prepared.settings,
+        "overwrite": overwrite,
+    }
+    if prepared.name.changed:
+        fields["changed"] = prepared.name.changed
+    if isinstance(prepared.experiment, TrainingExperiment):
+        from experiments.run import multiprocess
+
+        run_dir = multiprocess.open_run(results_dir, **fields)
+    else:
+        run_dir = runs.RunDir.create(results_dir, **fields)
+    logging.info("writing %s", run_dir.path)
+    return run_dir
+
+
+def _measure(
+    prepared: _Prepared, run_dir: Any, overwrite: bool, log_options: dict
+) -> Verdict:
+    """Measures all trials that are missing; the verdict on the records."""
+    takes_log = isinstance(prepared.experiment, DeviceExperiment)
+    with stop_signal(asks_first=takes_log) as stop:
+        log = None
+        if takes_log:
+            from experiments.run.training_log import TrainingLog
+
+            log = TrainingLog(run_dir, stop, **log_options)
+            if overwrite:
+                log.delete_checkpoints()
+        try:
+            measure_trials(
+                prepared.experiment,
+                prepared.trials,
+                prepared.built,
+                key=jax_settings.random_key(prepared.seed),
+                run_dir=run_dir,
+                stop=stop,
+                log=log,
+            )
+        except Interrupted:
+            # A training that was asked to stop raises Interrupted, also after Ctrl-C.
+            raise (stop.requested or Interrupted) from None
+        settings = {**prepared.settings, "scale": prepared.name.scale}
+        return prepared.experiment.judge(settings, run_dir.records)
+
+
+def _conclude(prepared: _Prepared, run_dir: Any, verdict: Verdict) -> dict:
+    """Writes the summary of the finished run, and returns it."""
+    if prepared.name.changed:
+        verdict = dataclasses.replace(verdict, verdict="not comparable")
+    return run_dir.finish(
+        "done",
+        seconds=prepared.experiment.phase_seconds(run_dir.records),
+        **dataclasses.asdict(verdict),
+    )

@@ -1,0 +1,178 @@
+"""What an experiment is, and the three kinds of it.
+
+* `Experiment`: theory, in float64 on the CPU.
+* `DeviceExperiment`: float32, on what JAX finds.
+* `TrainingExperiment`: its trials are trainings, with checkpoints and many devices.
+"""
+
+import contextlib
+import dataclasses
+import math
+import sys
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ml_collections
+
+from experiments.run.settings import check_settings, require_between
+from experiments.run.verdicts import total, where
+from identity_matters import runs
+
+# The kind of a training's last record; a training that has one is finished.
+RESULT = "result"
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What a finished run's records show; summary.json has fields of the same names."""
+
+    claim: str
+    metrics: dict
+    verdict: str
+    paper: dict = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """An experiment as plain functions. It runs in float64, on the CPU.
+
+    Attributes:
+      name: the entry point's name, and its directory under the results directory.
+      module: ``__name__`` of the module with `get_config` and `VARIANTS`.
+      trials: ``trials(**settings) -> list of dicts``, JSON-able; it measures nothing.
+      measure: ``measure(trial, key) -> dict`` of JSON-able values. `trial` is what
+        `build` returns; each trial has a key of its own. Or a dict from the kind of a
+        trial to such a function.
+      verdict: ``verdict(settings, records) -> Verdict`` from the lines of
+        metrics.jsonl. Or a dict from the variant to such a function.
+      build: ``build(**trial)`` makes the object to measure, by default a namespace of
+        the trial's settings. All trials are built before the run directory is created,
+        so that an invalid setting costs nothing; keep it cheap.
+      kind_field: the field of a trial that says of which kind it is.
+      signed: settings that may be 0, negative or empty; no other may be.
+    """
+
+    name: str
+    module: str
+    trials: Callable[..., list[dict]]
+    measure: Callable[..., dict] | Mapping[str, Callable[..., dict]]
+    verdict: Callable[..., Verdict] | Mapping[str, Callable[..., Verdict]]
+    build: Callable[..., Any] = types.SimpleNamespace
+    kind_field: str = "kind"
+    signed: tuple[str, ...] = ()
+
+    @property
+    def settings_module(self) -> types.ModuleType:
+        """The module with `get_config` and `VARIANTS`."""
+        return sys.modules[self.module]
+
+    def get_config(self, *variant: str) -> ml_collections.ConfigDict:
+        """The settings of a variant, by default of the first; ValueError if unknown."""
+        return self.settings_module.get_config(*variant)  # type: ignore[attr-defined]
+
+    def settings_of(self, variant: str) -> dict:
+        """The unchanged settings of a variant; {} if there is no such variant."""
+        with contextlib.suppress(ValueError):
+            return self.get_config(variant).to_dict()
+        return {}
+
+    def prepare(self, settings: dict, defaults: dict) -> tuple[list[dict], list]:
+        """The trials of `settings`, and what `build` returns for each of them.
+
+        Args:
+          settings: without the scale.
+          defaults: the unchanged settings of the variant.
+        Raises:
+          ValueError: for settings that cannot be used; also other errors, which
+            `endings.is_refusal` tells from bugs.
+        """
+        check_settings(defaults, settings)
+        self.check_signs(settings)
+        trials = self.trials(**settings)
+        if not trials:
+            raise ValueError(
+                "these settings leave nothing to measure; see --help for them"
+            )
+        return trials, [self.build(**trial) for trial in trials]
+
+    def check_signs(self, settings: dict) -> None:
+        """Refuses numbers that are not above 0, except in `signed` settings."""
+        for name, value in runs.flat(settings).items():
+            if name.split(".")[-1] not in self.signed:
+                require_between(0, math.inf, **{name: value})
+
+    def measure_trial(self, trial: dict, built: Any, key: Any, log: Any = None) -> dict:
+        """What `measure` says of one trial and of what was built for it."""
+        return self.measure_for(trial)(built, key)
+
+    def measure_for(self, trial: dict) -> Callable[..., dict]:
+        """The function that measures trials of this kind."""
+        if isinstance(self.measure, Mapping):
+            return self.measure[trial[self.kind_field]]
+        return self.measure
+
+    def judge(self, settings: dict, records: list[dict]) -> Verdict:
+        """The verdict of the settings' variant on these records."""
+        if isinstance(self.verdict, Mapping):
+            return self.verdict[settings["variant"]](settings, records)
+        return self.verdict(settings, records)
+
+    def results(self, records: list[dict]) -> list[dict]:
+        """The records that finish a trial: here, all of them."""
+        return records
+
+    def phase_seconds(self, records: list[dict]) -> dict[str, float]:
+        """Seconds by phase over all trials, also those of interrupted processes."""
+        compiling = total(records, "compile_seconds")
+        measuring = total(records, "seconds") - compiling
+        return _with_total({"compile": compiling, "measure": measuring})
+
+
+class DeviceExperiment(Experiment):
+    """An experiment in float32, on the accelerators or CPU cores that JAX finds.
+
+    ``measure(trial, key, log)`` also takes a `training_log.TrainingLog`. It stops early
+    by raising `Interrupted` once ``log.stop_requested()``.
+    """
+
+    def measure_trial(self, trial: dict, built: Any, key: Any, log: Any = None) -> dict:
+        return {"kind": RESULT, **self.measure_for(trial)(built, key, log)}
+
+    def results(self, records: list[dict]) -> list[dict]:
+        """The last record of each finished trial."""
+        return where(records, kind=RESULT)
+
+    def phase_seconds(self, records: list[dict]) -> dict[str, float]:
+        logged = [
+            record for record in records if record["kind"] in ("train", "evaluation")
+        ]
+        if not logged:
+            return super().phase_seconds(records)
+        return _with_total(
+            {
+                "compile": total(logged, "compile_seconds"),
+                "train": total(where(logged, kind="train"), "seconds"),
+                "evaluate": total(where(logged, kind="evaluation"), "seconds"),
+            }
+        )
+
+
+class TrainingExperiment(DeviceExperiment):
+    """An experiment whose trials are trainings: they log steps and keep checkpoints.
+
+    Such a command has more flags, --tensorboard and --distributed among them. `measure`
+    may also raise `DivergedError`. What `build` returns may have these attributes:
+
+    * keeps_checkpoint: whether checkpoints stay after the training; by default they do.
+    * fingerprint: must be the same in all processes, such as a digest of the data.
+    * flops: operations of the training, for a warning if there is no accelerator.
+    """
+
+    def check_signs(self, settings: dict) -> None:
+        """Leaves signs to the code that trains: 0 often stands for a default."""
+
+
+def _with_total(phases: dict[str, float]) -> dict[str, float]:
+    phases = phases | {"total": sum(phases.values())}
+    return {phase: round(seconds, 3) for phase, seconds in phases.items()}

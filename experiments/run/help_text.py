@@ -1,0 +1,109 @@
+"""What --help prints, with the comments that explain the settings in the source."""
+
+import ast
+import inspect
+import re
+import sys
+import types
+
+import ml_collections
+from absl import flags
+
+import experiments
+from experiments.run.experiment import Experiment
+from identity_matters import runs
+
+_LONGEST_LINE = 100
+
+
+def help_text(
+    experiment: Experiment, config: ml_collections.ConfigDict, flags_of: str
+) -> str:
+    """The docstring, the variants, the settings with their comments, and the flags.
+
+    Args:
+      experiment: whose command it is.
+      config: the settings to list.
+      flags_of: the module that defined the flags.
+    """
+    # Not __doc__, which python -OO leaves out.
+    docstring = ast.get_docstring(ast.parse(inspect.getsource(sys.modules["__main__"])))
+    lines = [
+        docstring or experiment.name,
+        "",
+        "variants (--config=:VARIANT):",
+        *_variant_lines(experiment.settings_module),
+        "",
+        f"settings of {config.variant} (--config.NAME=VALUE changes one):",
+        *_setting_lines(experiment.settings_module, config),
+        "",
+        "flags:",
+        *flags.FLAGS.module_help(flags_of).splitlines()[2:],
+    ]
+    return "\n".join(lines)
+
+
+def _variant_lines(module: types.ModuleType) -> list[str]:
+    """Each variant, with its description and a note on what it needs."""
+    lines = []
+    for kind, note in experiments.KINDS.items():
+        variants = getattr(module, kind, ())
+        for variant in variants:
+            description = variants[variant] if isinstance(variants, dict) else ""
+            about = "; ".join(text for text in (description, note) if text)
+            lines.append(f"  {variant:30} {about}".rstrip())
+    return lines
+
+
+def _setting_lines(
+    module: types.ModuleType, config: ml_collections.ConfigDict
+) -> list[str]:
+    """Each setting with its value, and its comment in the lines below."""
+    source = _source_of_settings(module, config.variant)
+    lines = []
+    for name, value in runs.flat(config.to_dict()).items():
+        if name not in ("variant", "scale"):
+            lines.append(f"  {name} = {value!r}"[:_LONGEST_LINE])
+            lines += [f"      {text}" for text in comment_on(name, source)]
+    return lines
+
+
+def _source_of_settings(module: types.ModuleType, variant: str) -> str:
+    """Source text in the order in which it is searched for comments.
+
+    The variant's own block comes first, then modules whose settings this one shares,
+    then all of this one.
+    """
+    shared = [
+        value
+        for value in vars(module).values()
+        if inspect.ismodule(value) and value.__name__.startswith("experiments.")
+    ]
+    source = inspect.getsource(module)
+    block = source.partition(f'"{variant}": {{')[2]
+    return "\n".join([block, *map(inspect.getsource, shared), source])
+
+
+def comment_on(name: str, source: str) -> list[str]:
+    """The comment beside or above the first assignment to a setting that has one.
+
+    Args:
+      name: of the setting, perhaps "GROUP.SETTING".
+      source: Python code.
+    Returns:
+      The lines of the comment; none if there is no comment.
+    """
+    group, _, setting = name.rpartition(".")
+    # A group that is written out explains its own settings.
+    opened = rf'^( *)"{group}": {{(?:  # [^\n]*)?\n'
+    written = re.search(rf"{opened}(.*?)^\1}}", source, re.MULTILINE | re.DOTALL)
+    if written and f'"{setting}":' in written[2]:
+        source = written[2]
+    value = rf"""(?:config\.|["'])?{re.escape(setting)}["']?\s*[:=][^=\n].*?"""
+    pattern = rf"((?:^[ ]*# .*\n)*)^[ ]*{value}(?:  # (.*))?$"
+    for above, beside in re.findall(pattern, source, re.MULTILINE):
+        if beside:
+            return [beside]
+        if above:
+            return [line.strip("# ") for line in above.splitlines()]
+    return []

@@ -1,0 +1,122 @@
+"""The loop over the trials of a run, which goes on where an earlier process stopped."""
+
+import collections
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+
+from experiments.run.endings import Stop
+from experiments.run.experiment import Experiment
+
+_COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
+
+
+def generator(key: jax.Array) -> np.random.Generator:
+    """A NumPy generator seeded by a trial's key.
+
+    JAX would compile a sampler for every shape.
+    """
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)))
+
+
+def measure_trials(
+    experiment: Experiment,
+    trials: list[dict],
+    built: list,
+    *,
+    key: jax.Array,
+    run_dir: Any,
+    stop: Stop,
+    log: Any = None,
+) -> None:
+    """Measures the trials that `run_dir` does not hold yet, each with its own key.
+
+    Args:
+      experiment: says how.
+      trials: one dict for each trial, with which its record begins.
+      built: what `experiment.build` made of each.
+      key: the run's key; that of a trial is folded with its index.
+      run_dir: a `runs.RunDir`, whose records tell what is done.
+      stop: is checked before each trial.
+      log: the `TrainingLog` of experiments that take one.
+    """
+    recorded = {record["cell"] for record in experiment.results(run_dir.records)}
+    if recorded:
+        logging.info("resuming after %d of %d trials", len(recorded), len(trials))
+    seconds_of_done: list[float] = []
+    with _compile_seconds() as compiling:
+        for index, trial in enumerate(trials):
+            if index not in recorded:
+                stop.check()
+                compiling.clear()
+                started = time.perf_counter()
+                with log.trial(index, len(trials)) if log else contextlib.nullcontext():
+                    measured = experiment.measure_trial(
+                        trial, built[index], jax.random.fold_in(key, index), log
+                    )
+                seconds = time.perf_counter() - started
+                run_dir.append(
+                    _record(index, trial, measured, seconds, compiling[_COMPILE_EVENT])
+                )
+                seconds_of_done.append(seconds)
+                left = len(trials) - len(recorded) - len(seconds_of_done)
+                seconds_left = left * sum(seconds_of_done) / len(seconds_of_done)
+                _log_trial(index, trials, seconds, seconds_left)
+            # Also for recorded trials: the last process may have been killed before it
+            # got here.
+            if log and not getattr(built[index], "keeps_checkpoint", True):
+                log.delete_checkpoints(index)
+
+
+@contextlib.contextmanager
+def _compile_seconds() -> Iterator[dict[str, float]]:
+    """Inside, JAX's events and the seconds that they took are added to the dict."""
+    seconds_by_event: dict[str, float] = collections.defaultdict(float)
+
+    def listen(event: str, seconds: float, **_) -> None:
+        seconds_by_event[event] += seconds
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield seconds_by_event
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def _record(
+    index: int, trial: dict, measured: dict, seconds: float, compile_seconds: float
+) -> dict:
+    """One line of metrics.jsonl; its field "cell" is the index of the trial."""
+    # A resumed training already counts the compile time of earlier processes.
+    seconds_by_default = {"compile_seconds": compile_seconds, "seconds": seconds}
+    added = {
+        name: value
+        for name, value in seconds_by_default.items()
+        if name not in measured
+    }
+    # dict() refuses a repeated name, so no measured value overwrites a setting.
+    return dict(cell=index, **trial, **measured, **added)
+
+
+def _log_trial(
+    index: int, trials: list[dict], seconds: float, seconds_left: float
+) -> None:
+    done = f"trial {index + 1} of {len(trials)}{_label(trials[index], trials)}"
+    left = f", about {seconds_left:.0f} s left" if seconds_left >= 1 else ""
+    logging.info("%s: %.1f s%s", done, seconds, left)
+
+
+def _label(trial: dict, trials: list[dict]) -> str:
+    """The scalar settings that distinguish this trial from the others."""
+    distinguishing = [
+        f"{name} {value}"
+        for name, value in trial.items()
+        if isinstance(value, int | float | str)
+        and any(other.get(name) != value for other in trials)
+    ]
+    return f" ({', '.join(distinguishing)})" if distinguishing else ""

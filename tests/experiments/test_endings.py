@@ -1,0 +1,308 @@
+"""What ends a run: signals, failures of the machine, bugs, and what is refused."""
+
+import dataclasses
+import os
+import signal
+import sys
+import types
+
+import numpy as np
+import pytest
+from absl import app
+
+from experiments import run
+from experiments.run import endings, execution
+from identity_matters import runs
+from tests import forked
+from tests.experiments.test_run import TOY, run_toy, runs_below
+from tests.toy import experiment
+
+
+def test_a_mistake_of_the_program_is_recorded_and_a_traceback_and_not_one_of_the_user(
+    tmp_path,
+):
+    finished = run_toy(tmp_path / "a", "--config.action=raise", ends=1)
+    assert (
+        "Traceback" in finished.stderr and "the second trial fails" in finished.stderr
+    )
+    (found,) = runs_below(tmp_path / "a")
+    assert found.status == "failed"
+    assert found.summary["error"] == "FloatingPointError: the second trial fails"
+    assert [record["cell"] for record in found.records] == [0]
+    finished = run_toy(tmp_path / "b", "--config.action=memory", ends=1)
+    last = finished.stderr.splitlines()[-1]
+    said = "toy: out of memory (cannot allocate 8 TiB); choose smaller settings"
+    assert last == said and "Traceback" not in finished.stderr
+    assert [found.status for found in runs_below(tmp_path / "b")] == ["failed"]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            MemoryError("Unable to allocate 8 TiB"),
+            "out of memory (Unable to allocate 8 TiB)",
+        ),
+        (
+            RuntimeError("RESOURCE_EXHAUSTED: 74 GB"),
+            "out of memory (RESOURCE_EXHAUSTED: 74 GB)",
+        ),
+        (
+            ValueError("RESOURCE_EXHAUSTED: No space left on device"),
+            "the disk of results is full",
+        ),
+        (
+            OSError(28, "No space left on device", "a/b"),
+            "the disk of a/b is full: free",
+        ),
+        (
+            OSError(5, "Input/output error"),
+            "the machine failed ([Errno 5] Input/output error)",
+        ),
+        (
+            OSError(27, "File too large"),
+            "the machine failed ([Errno 27] File too large)",
+        ),
+        (OSError(24, "Too many open files"), "the machine failed ([Errno 24] Too many"),
+        (
+            PermissionError(13, "Permission denied"),
+            "the machine failed ([Errno 13] Permission",
+        ),
+        (
+            FileNotFoundError(2, "No such file", "results/a"),
+            "files of the run were deleted while",
+        ),
+        (FileNotFoundError(2, "No such file", "elsewhere/a"), None),
+        (OSError(2, "No such file or directory"), None),
+        (ZeroDivisionError("division by zero"), None),
+    ],
+)
+def test_failures_of_the_machine_are_one_line(error, message):
+    found = endings.machine_failure(error, "results")
+    assert found is None if message is None else message in found
+
+
+def test_only_what_comes_too_late_for_orbax_goes_untold(monkeypatch):
+    told: list = []
+    monkeypatch.setattr(sys, "__unraisablehook__", told.append)
+    errors = RuntimeError("Event loop is closed"), RuntimeError("another")
+    failures = [types.SimpleNamespace(exc_value=error) for error in errors]
+    for failure in failures:
+        endings.report_unraisable(failure)
+    assert told == failures[1:]
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [(signal.SIGTERM, run.INTERRUPTED_CODE), (signal.SIGINT, run.CTRL_C_CODE)],
+)
+def test_a_signal_leaves_an_interrupted_run_that_resumes(tmp_path, sent, code):
+    started = forked.Started(
+        TOY, f"--results_dir={tmp_path}", "--config.pause_seconds=0.5"
+    )
+
+    def written():
+        return [
+            path for path in tmp_path.glob("**/metrics.jsonl") if path.stat().st_size
+        ]
+
+    forked.until(written, started.process)
+    (metrics,) = written()
+    os.kill(started.process.pid, sent)
+    finished = started.wait(60)
+    assert finished.returncode == code, finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert finished.stderr.strip().splitlines()[-1].endswith("resumes")
+    found = runs.read_run(metrics.parent)
+    assert found.status == "interrupted"
+    assert 1 <= len(found.records) < 3
+    finished = run_toy(tmp_path, "--config.pause_seconds=0.5")
+    assert f"\nresuming after {len(found.records)} of 3 trials\n" in finished.stderr
+    found = runs.read_run(metrics.parent)
+    assert found.summary["metrics"] == {"sum_of_squares": 14}
+    assert [record["cell"] for record in found.records] == [0, 1, 2]
+
+
+LOST = """
+import dataclasses, gc, os, signal
+from experiments import run
+from experiments.run import endings
+from tests.toy import experiment
+
+sent = []
+
+def send(phase, _):
+    if not sent:
+        sent.append(phase)
+        os.kill(os.getpid(), signal.{name})
+        # The handler runs here, inside the collector's callback.
+        [number for number in range(100)]
+
+def measure(subject, key):
+    gc.callbacks.append(send)
+    gc.collect()
+    return {{"square": 0}}
+
+EXPERIMENT = dataclasses.replace(experiment.EXPERIMENT, measure=measure)
+if __name__ == "__main__":
+    endings.RESEND_SECONDS = {resend}
+    run.main(EXPERIMENT)
+"""
+
+
+@pytest.mark.parametrize("resend_seconds", [0.05, 1e3])
+@pytest.mark.parametrize(
+    ("name", "code"), [("SIGTERM", run.INTERRUPTED_CODE), ("SIGINT", run.CTRL_C_CODE)]
+)
+def test_a_signal_that_comes_while_garbage_is_collected_is_not_lost(
+    tmp_path, name, code, resend_seconds
+):
+    """Python ignores what the handler raises there; the signal is sent again, or
+    noticed later.
+    """
+    program = LOST.format(name=name, resend=resend_seconds)
+    results = f"--results_dir={tmp_path / 'results'}"
+    # The second and third of three numbers are not measured.
+    finished = forked.run_code(program, tmp_path, results, ends=code)
+    assert "Traceback" not in finished.stderr
+    (found,) = runs_below(tmp_path / "results")
+    assert found.status == "interrupted" and len(found.records) <= 1
+
+
+def test_the_first_signal_only_asks_a_training_to_stop_and_the_second_ends_it():
+    for number, exception in endings.STOP_SIGNALS.items():
+        with endings.stop_signal(asks_first=True) as stop:
+            stop.check()
+            signal.raise_signal(number)
+            assert stop.requested is exception
+            with pytest.raises(exception):
+                stop.check()
+            with pytest.raises(exception):
+                signal.raise_signal(number)
+        with endings.stop_signal(asks_first=False) as stop, pytest.raises(exception):
+            signal.raise_signal(number)
+        assert stop.requested is exception
+
+
+IGNORING = """
+import dataclasses, os, signal
+from experiments import run
+from tests.toy import experiment
+
+def measure(subject, key):
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(os.getpid(), number)
+    return experiment.EXPERIMENT.measure(subject, key)
+
+EXPERIMENT = dataclasses.replace(experiment.EXPERIMENT, measure=measure)
+if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    run.main(EXPERIMENT)
+"""
+
+
+def test_signals_that_a_run_was_started_to_ignore_do_not_stop_it(tmp_path):
+    """A script's background jobs ignore Ctrl-C."""
+    results = f"--results_dir={tmp_path / 'results'}"
+    finished = forked.run_code(IGNORING, tmp_path, results)
+    assert "interrupted" not in finished.stderr
+    (found,) = runs_below(tmp_path / "results")
+    assert found.status == "done"
+
+
+@pytest.mark.parametrize("ignored_after", [False, True])
+def test_signals_are_as_before_or_ignored_after_a_run(ignored_after):
+    handlers = {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_DFL}
+    before = {
+        number: signal.signal(number, handler) for number, handler in handlers.items()
+    }
+    try:
+        with endings.stop_signal(asks_first=False, ignored_after=ignored_after):
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            assert callable(signal.getsignal(signal.SIGTERM))
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        after = signal.SIG_IGN if ignored_after else signal.SIG_DFL
+        assert signal.getsignal(signal.SIGTERM) is after
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _bug(*_, **__):
+    return None + 1
+
+
+def _bug_in_a_library(*_, **__):
+    return np.zeros(3).reshape(2, 2)
+
+
+@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize(
+    ("bug", "error"), [(_bug, TypeError), (_bug_in_a_library, ValueError)]
+)
+@pytest.mark.parametrize("step", ["trials", "build", "measure", "verdict"])
+def test_a_bug_of_an_experiment_keeps_its_traceback(
+    tmp_path, step, bug, error, changed
+):
+    """Also if settings were changed: then the error names them."""
+    buggy = dataclasses.replace(experiment.EXPERIMENT, **{step: bug})
+    config = experiment.get_config()
+    defaults = config.to_dict()
+    if changed:
+        config.pause_seconds = 1e-9
+    with pytest.raises(error) as caught:
+        execution.execute(
+            buggy, config, seed=0, results_dir=tmp_path, defaults=defaults
+        )
+    assert caught.traceback[-1].name.startswith("_bug")
+    assert endings.ending_of(caught.value, str(tmp_path)) == (1, None)
+    prepares = step in ("trials", "build")
+    notes = ["with changed settings: {'pause_seconds': 1e-09}"]
+    assert getattr(caught.value, "__notes__", []) == (
+        notes if changed and prepares else []
+    )
+    # What `prepare` finds comes before anything is written.
+    assert [run.status for run in runs_below(tmp_path)] == (
+        [] if prepares else ["failed"]
+    )
+
+
+def test_a_traceback_of_a_bug_is_printed(tmp_path):
+    program = """
+import dataclasses
+from experiments import run
+from tests.toy import experiment
+
+def build(**trial):
+    return trial["depth"]
+
+if __name__ == "__main__":
+    run.main(dataclasses.replace(experiment.EXPERIMENT, build=build))
+"""
+    finished = forked.run_code(
+        program, tmp_path, f"--results_dir={tmp_path / 'r'}", ends=1
+    )
+    assert "Traceback" in finished.stderr
+    assert finished.stderr.splitlines()[-1] == "KeyError: 'depth'"
+
+
+@pytest.mark.parametrize("step", ["trials", "build"])
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        ValueError("values are odd"),
+        OverflowError("values are odd"),
+        TypeError("values are odd"),
+    ],
+)
+def test_what_an_experiment_refuses_is_one_line(tmp_path, step, refusal):
+    def refuse(**_):
+        raise refusal
+
+    refusing = dataclasses.replace(experiment.EXPERIMENT, **{step: refuse})
+    with pytest.raises(app.UsageError, match=r"^values are odd$"):
+        execution.execute(
+            refusing, experiment.get_config(), seed=0, results_dir=tmp_path
+        )
+    assert runs_below(tmp_path) == []

@@ -1,0 +1,105 @@
+"""--help: what it says of settings, and how little it loads to say so."""
+
+import sys
+
+import pytest
+
+import experiments
+from experiments.run.help_text import comment_on
+from tests import forked
+
+TRAINING_LIBRARIES = ("flax", "orbax", "tensorstore", "tqdm")
+# What no command may load for --help, by experiment; for others, the first tuple.
+NOT_FOR_HELP = {
+    "ablations": ("jax", *TRAINING_LIBRARIES),
+    "cifar": ("jax", *TRAINING_LIBRARIES),
+    "comparisons": ("jax", *TRAINING_LIBRARIES),
+    # The nets of these two are library code, in flax.
+    "imagenet": ("orbax", "tensorstore", "tqdm"),
+    "deep_mlp": ("orbax", "tensorstore", "tqdm"),
+    # Its own training is a class of the training loop.
+    "linear_sampled": ("matplotlib",),
+}
+LOADED = """
+import os, runpy, sys
+def report(code):
+    print("\\nloaded:", *sys.modules)
+    sys.stdout.flush()
+    leave(code)
+leave, os._exit = os._exit, report
+module, *sys.argv[1:] = sys.argv[1:]
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+
+
+def loaded_by(module: str, *arguments: str) -> set[str]:
+    finished = forked.shell(
+        sys.executable, "-c", LOADED, module, *arguments, cwd=forked.ROOT
+    )
+    assert finished.returncode == 0, finished.stderr
+    return set(finished.stdout.splitlines()[-1].removeprefix("loaded: ").split())
+
+
+@pytest.mark.parametrize("name", experiments.MODULES)
+def test_help_does_not_wait_for_what_it_does_not_need(name):
+    modules = loaded_by(experiments.MODULES[name], "--help")
+    unwanted = NOT_FOR_HELP.get(name, TRAINING_LIBRARIES)
+    assert not modules & {*unwanted, "matplotlib"}
+
+
+def test_a_theory_run_loads_neither_flax_nor_the_training_loop(tmp_path):
+    modules = loaded_by(
+        "experiments.landscape",
+        "--config=:hessian_at_origin",
+        "--config.depths=(1,3)",
+        f"--results_dir={tmp_path}",
+    )
+    assert "jax" in modules and "experiments.run.execution" in modules
+    assert not modules & {*TRAINING_LIBRARIES, "identity_matters.train", "matplotlib"}
+
+
+SOURCE = """
+_COMMON = {
+    "beside": 1,  # beside its line
+    # Above its line,
+    # in two lines.
+    "above": (1, 2, 3),
+    # above a value of several lines
+    "long": (
+        1,
+        2,
+    ),
+    "none": 2,
+    "group": {
+        "beside": 3,  # in a group
+        # above, in a group
+        "above": 4,
+    },
+}
+config.assigned = 5  # as an attribute
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "comment"),
+    [
+        ("beside", ["beside its line"]),
+        ("above", ["Above its line,", "in two lines."]),
+        ("long", ["above a value of several lines"]),
+        ("none", []),
+        ("group.beside", ["in a group"]),
+        ("group.above", ["above, in a group"]),
+        ("assigned", ["as an attribute"]),
+    ],
+)
+def test_the_comment_on_a_setting_is_found_beside_and_above_it(name, comment):
+    assert comment_on(name, SOURCE) == comment
+
+
+def test_help_explains_settings_that_are_explained_above_their_line():
+    """Long comments are above, which an earlier version of the code had beside."""
+    shown = forked.run("experiments.landscape", "--help").stdout
+    assert "starts = 8\n      per target size and norm, each with its own data" in shown
+    shown = forked.run("experiments.images.cifar", "--help").stdout
+    assert "model.leak = 0.0\n      Slope of the activation below zero: 0.1" in shown
+    assert "normalization = 'per_image'\n      per_image (the paper's)" in shown
