@@ -1,6 +1,4 @@
-"""docs/theory/convergence.md: certificates (V1-V4), and the time to leave a saddle (V5,
-V6).
-"""
+"""docs/theory/convergence.md: certificates (V1-V4) and times to leave a saddle."""
 
 import math
 
@@ -10,6 +8,7 @@ import scipy.integrate
 
 from identity_matters import random_matrices
 from identity_matters.linear import convergence, escape, model
+from tests import hostile_problems
 
 
 def certified_problem(rng, width, share):
@@ -263,6 +262,27 @@ def test_certified_problems_with_any_second_moment_converge():
         assert model.excess_risk(A, R, Sigma) <= math.exp(-3) * first * 1.001
         assert np.linalg.norm(A, 2, axis=(1, 2)).max() <= flow.norm * 1.001
     assert certified >= 20
+
+
+def test_hostile_problems_flow_as_certified():
+    """`python -m tests.hostile_problems 20000` tries more of them, of more shapes."""
+    shape = hostile_problems.Shape(depth=2, width=2)
+    tried = hostile_problems.problems(np.random.default_rng(1), shape, 100)
+    certified = [problem for problem in tried if problem.answer]
+    assert len(certified) >= 20
+    flows, _ = hostile_problems.integrate(certified, shape)
+    assert all(flow.is_as_certified for flow in flows)
+
+
+def test_a_flow_into_a_saddle_is_not_as_certified():
+    """What the attack would say of a certificate that is wrong."""
+    plain = hostile_problems.SecondMoment(np.eye(2), np.ones(2), rank=None)
+    wrong = convergence.will_converge(0.9 * np.eye(2), np.eye(2), 2)
+    problem = hostile_problems.Problem(np.diag([-1.0, 1.0]), plain, wrong)
+    (flow,), again = hostile_problems.integrate([problem], hostile_problems.Shape(2, 2))
+    # The entry of R that is -1 stays at 0: of the risk of 4 remains 1.
+    assert (again, flow.is_as_certified) == (1, False)
+    np.testing.assert_allclose(flow.risk_left, 0.25, rtol=1e-6)
 
 
 def test_a_negative_determinant_is_never_certified():
