@@ -11,6 +11,7 @@ import shutil
 import string
 import sys
 
+import matplotlib
 import pytest
 
 from identity_matters import paper, runs
@@ -270,7 +271,8 @@ def test_figure_1_shows_the_small_nets_beside_the_published_error():
         axes.get_title(): [line.get_label() for line in axes.lines]
         for axes in canvas.axes
     }
-    curves, published = ["training batches", "test"], "the paper's test error"
+    curves = ["training batches", "test"]
+    published = "the paper's test error, 13.5M parameters"
     assert drawn == {
         "cifar100/small": [*curves, published],
         "digits/all_conv_residual": curves,
@@ -292,7 +294,87 @@ def test_every_figure_has_points_of_all_seeds_and_can_be_drawn_of_one_alone():
         assert {row["seed"] for row in points} == {0, 1, 2}, one.name
         canvas = figures.Canvas()
         one.draw([row for row in points if row["seed"] == 1], canvas)
-        assert all(axes.lines or axes.patches for axes in canvas.axes), one.name
+        assert all(axes.lines or axes.patches or axes.tables for axes in canvas.axes)
+
+
+def test_no_figure_depends_on_the_users_matplotlib_settings():
+    rows = [
+        {"seed": seed, "depth": depth, "norm": norm}
+        for seed in (0, 1)
+        for depth, norm in ((1, 0.3), (2, 0.6 + seed))
+    ]
+    (one,) = (one for one in figures.FIGURES if one.name == "optimum_curve")
+
+    def draw(points, canvas):
+        axes = canvas.subplots()
+        axes.set(yscale="log", xlabel=figures.DEPTH_TIMES_NORM)
+        for looks, part in figures.series(points, "seed"):
+            figures.curve(axes, part, "depth", "norm", **looks)
+
+    toy = one._replace(draw=draw)
+    expected = figures.render(toy, rows)
+    theirs = {
+        "text.usetex": True,  # would need a LaTeX
+        "font.family": "monospace",
+        "axes.facecolor": "yellow",
+        "lines.linewidth": 9,
+        "savefig.transparent": True,
+        "svg.fonttype": "path",
+        "axes.formatter.use_locale": True,
+    }
+    with matplotlib.rc_context(theirs):
+        assert figures.render(toy, rows) == expected
+
+
+def test_series_differ_by_marker_and_dashes_as_well_as_by_colour():
+    canvas = figures.Canvas()
+    axes = canvas.subplots()
+    rows = [{"net": net, "x": x, "y": x} for net in range(7) for x in (1, 2)]
+    for fmt in ("o", "-", "o--", "x"):
+        for looks, part in figures.series(rows, "net"):
+            figures.curve(axes, part, "x", "y", fmt, **looks)
+    marks, lines, both, crosses = (axes.lines[7 * i : 7 * i + 7] for i in range(4))
+    for drawn in (marks, both):
+        assert [line.get_marker() for line in drawn] == [*figures.MARKERS]
+    assert len({str(line._unscaled_dash_pattern) for line in lines}) == 7
+    assert {line.get_linestyle() for line in both} == {"--"}
+    assert {line.get_marker() for line in crosses} == {"x"}
+    assert {line.get_linestyle() for line in (*marks, *crosses)} == {"None"}
+
+
+def test_a_figure_says_what_its_medians_are_of():
+    def note(*values_per_place):
+        canvas = figures.Canvas()
+        rows = [
+            {"seed": seed, "x": place, "y": value}
+            for place, values in enumerate(values_per_place)
+            for seed, value in values
+        ]
+        figures.curve(canvas.subplots(), rows, "x", "y")
+        figures._finish(canvas)
+        return canvas.get_suptitle()
+
+    assert note([(0, 1.0)]) == ""
+    three = [(0, 1.0), (1, 2.0), (2, 3.0)]
+    assert "median of 3 seeds;" in note(three)
+    assert "median of 2 to 3 seeds;" in note(three, three[:2])
+    assert "median of 6 values from 3 seeds;" in note(2 * three)
+    assert "median of 2 values;" in note([(0, 1.0), (0, 2.0)])
+
+
+def test_a_logarithmic_axis_of_less_than_two_decades_has_plain_numbers():
+    def labels(top):
+        canvas = figures.Canvas()
+        axes = canvas.subplots()
+        axes.set(yscale="log", ylim=(0.1, top))
+        figures._finish(canvas)
+        canvas.draw_without_rendering()
+        shown = [*axes.get_yticklabels(), *axes.get_yticklabels(minor=True)]
+        return [label.get_text() for label in shown if label.get_text()]
+
+    assert {"0.1", "0.2", "0.5", "1"} <= set(labels(3.0))
+    assert not any("$" in label for label in labels(3.0))
+    assert any("$" in label for label in labels(1e6))
 
 
 def test_a_curve_shows_the_median_and_the_range_of_the_seeds():
@@ -462,7 +544,7 @@ def test_no_change_of_a_record_stops_the_report(tmp_path, monkeypatch):
         if one.name in ("landscape_origin", "ablations_identity")
     ]
     monkeypatch.setattr(figures, "FIGURES", drawn)
-    monkeypatch.setitem(figures._STYLE, "figure.constrained_layout.use", False)
+    monkeypatch.setitem(figures._SETTINGS, "figure.constrained_layout.use", False)
     read = [
         runs.read_run(REFERENCE / name / f"seed={i}")
         for name in variants
@@ -528,7 +610,7 @@ def test_what_cannot_be_used_of_a_run_is_listed_and_the_rest_is_shown(
 def test_the_committed_pages_are_what_the_reference_runs_say(tmp_path, monkeypatch):
     """If this fails, run `make report-reference`."""
     # Figures are drawn without the layout step, which takes as long again.
-    monkeypatch.setitem(figures._STYLE, "figure.constrained_layout.use", False)
+    monkeypatch.setitem(figures._SETTINGS, "figure.constrained_layout.use", False)
     shutil.copytree(REFERENCE, tmp_path / "reference")
     reference = collection.read("reference", tmp_path / "reference")
     assert reference.problems == []

@@ -1,7 +1,8 @@
-"""The figures of the report: the points that they take from runs, and how these are
-drawn.
+"""The figures of the report: the points they take from runs, and how these are drawn.
 
 `draw` sees nothing but the points of the available seeds, which are also saved as CSV.
+The looks of a figure depend on nothing else: neither on the user's Matplotlib settings
+nor on the time.
 """
 
 import csv
@@ -13,10 +14,11 @@ import pathlib
 import pkgutil
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from math import inf, isnan
+from math import inf, isnan, log10
 from typing import Any, NamedTuple
 
 import matplotlib.figure
+from matplotlib import ticker
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 
 from identity_matters import paper
@@ -24,7 +26,6 @@ from identity_matters.report import records
 from identity_matters.report.records import MALFORMED
 from identity_matters.runs import Run
 
-Canvas = matplotlib.figure.Figure
 Points = list[dict]
 Looks = dict[str, Any]
 Labels = Mapping[Any, str] | Callable[[Any], str]
@@ -32,6 +33,22 @@ Series = Iterator[tuple[Looks, Points]]
 
 # Okabe and Ito's colours, which readers with colour blindness can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Beside its colour each series has a marker and dashes, so that print in grey suffices.
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DASHES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1, 1)),
+    (0, (5, 1, 1, 1)),
+    (0, (3, 1, 1, 1, 1, 1)),
+    (0, (8, 3)),
+    (0, (1, 3)),
+)
+_LINES = ("-", "--", "-.", ":")  # formats without a marker
+# Symbols in which l, I, 1 and | cannot be confused.
+DEPTH = r"$\ell$"
+NORM = r"$|||A|||$"
+DEPTH_TIMES_NORM = r"$\ell\,|||A|||$"
 _STYLE: dict[Any, Any] = {
     "axes.prop_cycle": f"cycler(color={COLOURS})",  # as in a matplotlibrc file
     "axes.grid": True,
@@ -48,6 +65,9 @@ _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "identity-matters",
 }
+_SETTINGS = {**matplotlib.rcParamsDefault, **_STYLE}
+# `rc_context` cannot restore the backend, and no figure here uses it.
+del _SETTINGS["backend"]
 # Light-mode colour -> dark-mode colour. Text, which has none in Matplotlib's SVG, has
 # its own rule.
 _GREYS = {
@@ -73,6 +93,19 @@ _DARK_STYLE = (
 
 MOST_SVG_BYTES = 700_000  # a figure with more is drawn as a picture
 PIXELS_PER_INCH = 200  # of such a picture
+_FEW_DECADES = 2  # a logarithmic axis over fewer has plain numbers
+
+
+class Canvas(matplotlib.figure.Figure):
+    """A Matplotlib figure that knows how many values its medians are of.
+
+    Attributes:
+      medians: (number of values, number of seeds) of the medians that `curve` drew.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.medians: set[tuple[int, int]] = set()
 
 
 class Figure(NamedTuple):
@@ -95,9 +128,7 @@ FIGURES: list[Figure] = []
 def figure(
     experiment: str, name: str, points: Callable[[Run], Iterable[dict]]
 ) -> Callable:
-    """Registers the figure <experiment>_<name>; it decorates the function that draws
-    it.
-    """
+    """Decorates the function that draws the figure <experiment>_<name>."""
 
     def declare(draw: Callable[[Points, Canvas], None]) -> Callable:
         FIGURES.append(Figure(f"{experiment}_{name}", experiment, points, draw))
@@ -116,9 +147,7 @@ def of_kind(run: Run, kind: str, name: str = "kind") -> list[dict]:
 
 
 def split(points: Points, names: str) -> dict[Any, Points]:
-    """Groups the points by the value of one column, or of several, in order of
-    appearance.
-    """
+    """Groups points by one or more columns, in order of appearance."""
     key = operator.itemgetter(*names.split())
     parts: dict[Any, Points] = {}
     for point in points:
@@ -127,22 +156,24 @@ def split(points: Points, names: str) -> dict[Any, Points]:
 
 
 def series(points: Points, by: str, labels: Labels = str) -> Series:
-    """({"color": ..., "label": ...}, points) for each value of a column, or of several.
+    """(looks, points) for each value of a column, or of several.
 
-    `labels` gives each value its label. A dict also sets the order, so that a value has
-    the same colour in every panel; values that are not in it are left out.
+    The looks are a color, a marker, dashes and a label, as `curve` takes them. `labels`
+    gives each value its label. A dict also sets the order, so that a value has the same
+    colour in every panel; values that are not in it are left out.
     """
     parts = split(points, by)
-    named = (
-        labels
-        if isinstance(labels, Mapping)
-        else {value: labels(value) for value in parts}
-    )
-    for colour, (value, label) in zip(
-        itertools.cycle(COLOURS), named.items(), strict=False
+    if not isinstance(labels, Mapping):
+        labels = {value: labels(value) for value in parts}
+    looks = itertools.cycle(zip(COLOURS, MARKERS, DASHES, strict=True))
+    for (colour, marker, dashes), (value, label) in zip(
+        looks, labels.items(), strict=False
     ):
         if value in parts:
-            yield {"color": colour, "label": label}, parts[value]
+            yield (
+                {"color": colour, "marker": marker, "dashes": dashes, "label": label},
+                parts[value],
+            )
 
 
 def panels(
@@ -152,18 +183,19 @@ def panels(
     titles: Labels = str,
     columns: int = 3,
     legend: int = 0,
+    sharey: bool = True,
 ) -> Iterator[tuple[Any, Points]]:
     """(axes, points) for each value of a column, named by `titles` as in `series`.
 
-    The panels share one y axis and, unless `legend` is 0, a legend of that many columns
-    below them.
+    The panels share one y axis, unless `sharey` is False, and a legend of `legend`
+    columns below them, unless that is 0.
     """
     parts = list(series(points, by, titles))
     columns = min(columns, len(parts))
     height = -(-len(parts) // columns)
     if height > 1:
         canvas.set_size_inches(2.4 * columns + 0.6, 2.4 * height + 0.8)
-    grid = canvas.subplots(height, columns, squeeze=False, sharey=True).flatten()
+    grid = canvas.subplots(height, columns, squeeze=False, sharey=sharey).flatten()
     for unused in grid[len(parts) :]:
         unused.remove()
     entries: dict[str, Any] = {}
@@ -187,23 +219,34 @@ def curve(
     y: str,
     fmt: str = "o-",
     floor: float = -inf,
-    **options: Any,
+    **looks: Any,
 ) -> None:
-    """Draws the median of column y at each value of column x, and the range of the
-    values.
+    """Draws the median of column y at each value of column x, and the values' range.
 
-    Points without a value (None or NaN) are left out. Values below `floor` are drawn at
-    `floor`, since a logarithmic axis has no 0. `fmt` and `options` go to `axes.plot`.
+    Points without a value (None or NaN) are left out.
+
+    Args:
+      axes: where to draw.
+      points: the points of one series.
+      x: the column of the horizontal axis.
+      y: the column of the vertical axis.
+      fmt: as for `axes.plot`; "o" in it stands for the marker of the series, and "-"
+        alone for its dashes.
+      floor: smaller values are drawn at this one, since a logarithmic axis has no 0.
+      looks: those of a `series`, and options of `axes.plot`.
     """
-    held = split([p for p in points if p[y] is not None and not isnan(p[y])], x)
-    places = sorted(held)
-    heights = [[max(point[y], floor) for point in held[place]] for place in places]
-    if not heights:
+    drawn = split([p for p in points if p[y] is not None and not isnan(p[y])], x)
+    if not drawn:
         return
-    medians, least, largest = (
-        [*map(of, heights)] for of in (statistics.median, min, max)
-    )
-    (line,) = axes.plot(places, medians, fmt, **options)
+    places = sorted(drawn)
+    heights = [[max(point[y], floor) for point in drawn[place]] for place in places]
+    for same_place in drawn.values():
+        seeds = {point.get("seed") for point in same_place}
+        axes.figure.medians.add((len(same_place), len(seeds)))
+    medians = [statistics.median(values) for values in heights]
+    least = [min(values) for values in heights]
+    largest = [max(values) for values in heights]
+    (line,) = axes.plot(places, medians, **_plot_options(fmt, looks))
     if least == largest:
         return
     colour = line.get_color()
@@ -216,12 +259,24 @@ def curve(
         )
 
 
+def _plot_options(fmt: str, looks: Looks) -> Looks:
+    """Options of `axes.plot` for `fmt` and the looks of a series; see `curve`."""
+    options = dict(looks)
+    series_marker = options.pop("marker", "o")
+    series_dashes = options.pop("dashes", "-")
+    line = fmt if fmt in _LINES else fmt.strip("".join(MARKERS) + "x*.")
+    marker = fmt.replace(line, "") if line else fmt
+    options["marker"] = series_marker if marker == "o" else marker or "None"
+    options["linestyle"] = series_dashes if fmt == "-" else line or "None"
+    return options
+
+
 def curves(
     axes: Any, parts: Series, x: str, y: str, fmt: str = "o-", **options: Any
 ) -> None:
     """A `curve` for each part of a `series`."""
-    for looks, own in parts:
-        curve(axes, own, x, y, fmt, **looks | options)
+    for looks, points in parts:
+        curve(axes, points, x, y, fmt, **looks | options)
 
 
 def scatter(
@@ -231,19 +286,66 @@ def scatter(
     y: str,
     fmt: str = "o",
     floor: float = -inf,
-    **options: Any,
+    **looks: Any,
 ) -> None:
-    """Draws every point, values below `floor` at `floor`; discs are translucent."""
-    disc: Looks = {"alpha": 0.5, "markeredgewidth": 0} if fmt == "o" else {}
+    """Draws every point, as `curve` draws medians; the marks "o" are translucent."""
+    options = _plot_options(fmt, looks)
+    if fmt == "o":
+        options = {"alpha": 0.5, "markeredgewidth": 0} | options
     heights = [max(point[y], floor) for point in points]
-    axes.plot([point[x] for point in points], heights, fmt, **disc | options)
+    axes.plot([point[x] for point in points], heights, **options)
+
+
+def _finish(canvas: Canvas) -> None:
+    """Says what medians are of, and writes plain numbers on short logarithmic axes."""
+    if note := _median_note(canvas.medians):
+        canvas.suptitle(note, x=0.995, ha="right", fontsize=7, color="grey")
+    for axes in canvas.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_scale() == "log":
+                _write_plain_numbers(axis)
+
+
+def _median_note(medians: set[tuple[int, int]]) -> str:
+    """What the lines, marks, bands and bars of a figure are, or "" without medians."""
+    several = {(values, seeds) for values, seeds in medians if values > 1}
+    if not several:
+        return ""
+    most_seeds = max(seeds for _, seeds in several)
+    if all(values == seeds for values, seeds in several):
+        of = _from_to([seeds for _, seeds in several]) + " seeds"
+    else:
+        of = _from_to([values for values, _ in several]) + " values"
+        if most_seeds > 1:
+            of += f" from {most_seeds} seeds"
+    return f"lines and marks: median of {of}; bands and bars: their range"
+
+
+def _from_to(numbers: list[int]) -> str:
+    least, largest = min(numbers), max(numbers)
+    return f"{least}" if least == largest else f"{least} to {largest}"
+
+
+def _write_plain_numbers(axis: Any) -> None:
+    """Ticks like 0.2, 0.5, 1 on a base-10 axis of few decades, not 2 x 10^-1."""
+    low, high = sorted(axis.get_view_interval())
+    decades = log10(high / low)
+    if axis.get_transform().base != 10 or decades >= _FEW_DECADES:
+        return
+    if isinstance(axis.get_major_locator(), ticker.FixedLocator):
+        return
+    digits = (1, 2, 5) if decades > 0.7 else range(1, 10)
+    axis.set_major_locator(ticker.LogLocator(base=10, subs=digits))
+    axis.set_major_formatter(ticker.StrMethodFormatter("{x:,g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())
 
 
 def render(figure: Figure, points: Points) -> str:
     """The figure as SVG text."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(_SETTINGS):
         canvas = Canvas()
         figure.draw(points, canvas)
+        _finish(canvas)
         title = paper.FIGURES[figure.name].title
         svg = _as_svg(canvas, title)
         if len(svg) > MOST_SVG_BYTES:

@@ -1,9 +1,8 @@
-"""Figures of gradient descent on linear nets: when it converges, over depth, and with
-noise.
-"""
+"""Figures of gradient descent on linear nets: convergence, depth, and noise."""
 
 import statistics
 from collections.abc import Iterator
+from typing import Any
 
 from identity_matters.report import figures as fig
 from identity_matters.report.figures import (
@@ -37,22 +36,22 @@ def inside_points(run: Run) -> list[dict]:
 @fig.figure("convergence", "inside", inside_points)
 def draw_inside(points: fig.Points, canvas: fig.Canvas) -> None:
     axes = canvas.subplots()
-    nets = series(points, "depth width", lambda net: f"l = {net[0]}, d = {net[1]}")
+    nets = series(points, "depth width", lambda net: f"ℓ = {net[0]}, d = {net[1]}")
     curves(axes, nets, "excess_over_sigma", "converged_percent")
     for label, (threshold, style) in _CERTIFIED.items():
         axes.axvline(
             threshold, color="black", linestyle=style, linewidth=1, label=label
         )
     axes.set(
-        xscale="log", xlabel="(f(0) − C) / σ_min(Σ)", ylabel="converged from zero, %"
+        xscale="log",
+        xlabel=r"(f(0) − C) / $\sigma_{\min}(\Sigma)$",
+        ylabel="converged from zero, %",
     )
     canvas.legend(loc="outside lower center", ncols=4, fontsize=8)
 
 
 def escape_points(run: Run) -> Iterator[dict]:
-    """One row for each scalar target of `_ESCAPED`, depth and noise: medians over the
-    draws.
-    """
+    """One row for each target of `_ESCAPED`, depth and noise: medians of the draws."""
     for record in fig.of_kind(run, "escape", "question"):
         for entry in (
             record["by_noise"] if record["target"] in [[r] for r in _ESCAPED] else ()
@@ -74,7 +73,7 @@ def escape_points(run: Run) -> Iterator[dict]:
 @fig.figure("convergence", "escape", escape_points)
 def draw_escape(points: fig.Points, canvas: fig.Canvas) -> None:
     for axes, own in panels(canvas, points, "target", _ESCAPED, legend=3):
-        axes.set(yscale="log", xlabel="depth l", ylabel="updates to the target, median")
+        axes.set(yscale="log", xlabel="depth ℓ", ylabel="updates to the target, median")
         for style, rows in series(own, "noise", "noise {:g}".format):
             for name, line in (("predicted", "-"), ("measured", "o")):
                 label = f"{name}, {style['label']}"
@@ -84,7 +83,7 @@ def draw_escape(points: fig.Points, canvas: fig.Canvas) -> None:
                     "depth",
                     f"{name}_updates",
                     line,
-                    **style | {"label": label},
+                    **style | {"label": label, "dashes": "-"},
                 )
 
 
@@ -117,20 +116,27 @@ def depth_points(run: Run) -> list[dict]:
 @fig.figure("linear_training", "depth", depth_points)
 def draw_depth(points: fig.Points, canvas: fig.Canvas) -> None:
     gradient, updates = canvas.subplots(1, 2)
-    for (style, rows), marker in zip(
-        series(points, "network", _NETWORKS), "oxs", strict=False
-    ):
-        trained = [row for row in rows if row["converged"]]
+    for place, (looks, rows) in enumerate(series(points, "network", _NETWORKS)):
+        # The networks stand side by side at each depth.
+        shift = 1.15 ** (place - 1)
+        placed = [{**row, "place": row["depth"] * shift} for row in rows]
+        trained = [row for row in placed if row["converged"]]
         # Some gradients are exactly 0 in float64.
         curve(
-            gradient, rows, "depth", "start_gradient_norm", marker, floor=1e-20, **style
+            gradient,
+            placed,
+            "place",
+            "start_gradient_norm",
+            "o",
+            floor=1e-20,
+            **looks,
         )
-        curve(updates, trained, "depth", "updates", marker, **style)
+        curve(updates, trained, "place", "updates", "o", **looks)
     depths = [point["depth"] for point in points]
     for axes in (gradient, updates):
         axes.set_xscale("log", base=2)
         axes.set(
-            yscale="log", xlabel="depth l", xlim=(min(depths) / 1.3, max(depths) * 1.3)
+            yscale="log", xlabel="depth ℓ", xlim=(min(depths) / 1.3, max(depths) * 1.3)
         )
     gradient.set_ylabel("norm of the gradient at the start (bottom: 1e-20 or less)")
     updates.set_ylabel("updates to the tolerance")
@@ -154,24 +160,23 @@ def norm_points(run: Run) -> Iterator[dict]:
 def draw_norm(points: fig.Points, canvas: fig.Canvas) -> None:
     seeds = sorted(split(points, "problem_seed"))
     titles = {seed: f"target {number}" for number, seed in enumerate(seeds, start=1)}
-    top = 1.1 * max(point["bound_iclr2017_times_depth"] for point in points)
-    for axes, own in panels(canvas, points, "problem_seed", titles, legend=3):
-        axes.set(xlabel="depth l", ylabel="|||A||| l", ylim=(0, top))
+    top = 1.5 * max(point["bound_iclr2017_times_depth"] for point in points)
+    for axes, own in panels(canvas, points, "problem_seed", titles, legend=2):
+        axes.set(xlabel="depth ℓ", ylabel=fig.DEPTH_TIMES_NORM)
+        axes.set(yscale="log", ylim=(1, top))
         for name, colour, line, label in (
             ("bound_iclr2017_times_depth", COLOURS[1], "--", "Theorem 2.1 [ICLR 2017]"),
-            ("bound_v3_times_depth", COLOURS[4], "--", "Theorem 2.1 [v3]"),
+            ("bound_v3_times_depth", COLOURS[4], "-.", "Theorem 2.1 [v3]"),
             ("norm_times_depth", COLOURS[0], "o", "gradient descent, at convergence"),
             ("least_norm_times_depth", COLOURS[6], ":", "no factorization goes below"),
-            ("depth", "gray", "-", "edge of B_1: |||A||| = 1"),
+            ("depth", "gray", "-", f"the wall, {fig.NORM} = 1"),
         ):
             curve(axes, own, "depth", name, line, color=colour, label=label)
         axes.set_xscale("log", base=2)
 
 
 def stuck_points(run: Run) -> list[dict]:
-    """One row for each point of the curves of the first repeat, with the widest
-    Gaussian maps.
-    """
+    """The curves of the first repeat, with the widest Gaussian maps, point by point."""
     if run.variant != "stuck_targets":
         return []
     records = [record for record in run.records if record["repeat"] == 0]
@@ -202,27 +207,45 @@ def draw_stuck(points: fig.Points, canvas: fig.Canvas) -> None:
 
 
 def noise_points(run: Run) -> list[dict]:
-    """One row for each draw; if it did not converge, its updates are those until it
-    stopped.
-    """
+    """One row for each draw; without convergence, with the updates until it stopped."""
     names = "target depth noise_std=noise_stds updates converged"
     return fig.rows(run.records, names) if run.variant == "noise" else []
 
 
 @fig.figure("linear_training", "noise", noise_points)
 def draw_noise(points: fig.Points, canvas: fig.Canvas) -> None:
-    depths = {depth: f"l = {depth}" for depth in sorted(split(points, "depth"))}
+    depths = {depth: f"ℓ = {depth}" for depth in sorted(split(points, "depth"))}
     targets = dict(reversed(_TARGETS.items()))
-    for axes, own in panels(canvas, points, "target", targets, legend=len(depths)):
+    most_updates = max(point["updates"] for point in points)
+    for axes, own in panels(canvas, points, "target", targets, legend=5):
         axes.set(xscale="log", xlabel="standard deviation of the noise")
-        axes.set(yscale="log", ylabel="updates to the tolerance (x: not reached)")
-        for place, (style, some) in enumerate(series(own, "depth", depths)):
+        axes.set(yscale="log", ylabel="updates to the tolerance, each draw")
+        for place, (looks, of_depth) in enumerate(series(own, "depth", depths)):
             # Shift the depths sideways, so that their points do not overlap.
             shift = 1.12 ** (place - len(depths) / 2)
-            for converged, rows in split(some, "converged").items():
-                rows = [{**row, "place": row["noise_std"] * shift} for row in rows]
-                label = style["label"] + ("" if converged else ", not reached")
-                marker = "." if converged else "x"
-                fig.scatter(
-                    axes, rows, "place", "updates", marker, **style | {"label": label}
-                )
+            placed = [{**row, "place": row["noise_std"] * shift} for row in of_depth]
+            fig.scatter(
+                axes,
+                [row for row in placed if row["converged"]],
+                "place",
+                "updates",
+                **looks,
+            )
+            _draw_not_reached(axes, placed, most_updates, looks["color"])
+
+
+def _draw_not_reached(
+    axes: Any, points: fig.Points, most_updates: int, colour: str
+) -> None:
+    """Marks draws that ran out of updates or diverged, above all others.
+
+    A draw that diverged stopped early: at its own height it would look the fastest.
+    """
+    missed = [point for point in points if not point["converged"]]
+    ends = (
+        ("out of updates", "x", 1.6, lambda row: row["updates"] == most_updates),
+        ("diverged", "*", 3.0, lambda row: row["updates"] < most_updates),
+    )
+    for label, marker, factor, belongs in ends:
+        rows = [{**row, "top": factor * most_updates} for row in missed if belongs(row)]
+        fig.scatter(axes, rows, "place", "top", marker, color=colour, label=label)

@@ -1,6 +1,5 @@
 """Figures of experiments/memorize.py: what it takes to memorise n labels."""
 
-import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -18,18 +17,16 @@ from identity_matters.report.figures import (
 from identity_matters.runs import Run
 
 _CURVES = {
-    "theorem_3_2": ("n log n + r² (Theorem 3.2, without constant)", "-"),
-    "yun_2019": ("n (Yun et al. 2019, without constant)", "--"),
-    "vardi_2021": ("√n (Vardi et al. 2021, without constant and logs)", ":"),
-    "counting_bound": ("counting bound n log₂ r / 32 bits", "-."),
+    "theorem_3_2": ("n log n + r² (Theorem 3.2)", "-"),
+    "yun_2019": ("n (Yun et al. 2019)", "--"),
+    "vardi_2021": ("√n (Vardi et al. 2021)", ":"),
+    "counting_bound": ("counting bound, n log₂ r / 32", "-."),
 }
 _BELOW: Looks = {"loc": "outside lower center", "ncols": 2, "fontsize": 8}
 
 
 def parameter_points(run: Run) -> Iterator[dict]:
-    """One row for each network that was built, certified or not, and the curves at its
-    n and r.
-    """
+    """One row for each network that was built, and the curves at its n and r."""
     names = (
         "labels method precision width examples block_parameters parameters certified"
         " errors"
@@ -56,31 +53,29 @@ def draw_parameters(points: fig.Points, canvas: fig.Canvas) -> None:
     points = sorted(
         points, key=lambda point: (point["method"], point["precision"], point["width"])
     )
-    nets = series(
-        points,
-        "method width precision",
-        lambda net: f"{net[0]}, k = {net[1]}, {net[2]}",
-    )
-    for (looks, rows), marker in zip(nets, itertools.cycle("osD^vPX*"), strict=False):
-        for certified, own in split(rows, "certified").items():
-            hollow = {
-                "label": f"{looks['label']}, not certified",
-                "markerfacecolor": "none",
-            }
-            shown = looks if certified else looks | hollow
-            curve(axes, own, "examples", "block_parameters", marker, **shown)
-    # The theoretical curves belong to the float32 networks.
+    for looks, rows in series(points, "method width precision", _net_name):
+        for certified, shown in split(rows, "certified").items():
+            options = dict(looks)
+            if not certified:
+                options |= {
+                    "label": f"{looks['label']}, not certified",
+                    "markerfacecolor": "none",
+                }
+            curve(axes, shown, "examples", "block_parameters", "o", **options)
+    # The theoretical curves belong to the float32 networks. Each has its name at its
+    # right end, where no other is.
     single = [point for point in points if point["precision"] == "float32"]
-    for name, (label, style) in _CURVES.items():
-        curve(
-            axes,
-            single,
-            "examples",
-            name,
-            style,
-            color="grey",
-            linewidth=1,
-            label=label,
+    end = max(single, key=lambda point: point["examples"])
+    for name, (label, line) in _CURVES.items():
+        curve(axes, single, "examples", name, line, color="grey", linewidth=1)
+        axes.annotate(
+            label,
+            xy=(end["examples"], end[name]),
+            xytext=(0, -4),
+            textcoords="offset points",
+            ha="right",
+            va="top",
+            fontsize=7,
         )
     axes.set(
         xscale="log",
@@ -91,10 +86,14 @@ def draw_parameters(points: fig.Points, canvas: fig.Canvas) -> None:
     canvas.legend(**_BELOW)
 
 
+def _net_name(net: tuple) -> str:
+    """The label of (method, width, precision)."""
+    method, width, precision = net
+    return f"{method}, k = {width}, {precision}"
+
+
 def width_points(run: Run) -> Iterator[dict]:
-    """One row for each n and precision: the least widths, and the width of the
-    theorem.
-    """
+    """The least widths, and that of the theorem, for each n and precision."""
     printed = {
         one["examples"]: one["theorem_width"] for one in of_kind(run, "separation")
     }
@@ -117,21 +116,22 @@ def draw_widths(points: fig.Points, canvas: fig.Canvas) -> None:
     label = "10 log n / ρ² (proof of Theorem 3.2)"
     curve(axes, points, "examples", "theorem_width", "^:", color="black", label=label)
     axes.set(xscale="log", yscale="log", xlabel="examples n", ylabel="width k")
+    ticks = (1, 2, 3, 4, 10, 30, 100)
+    axes.set_yticks(ticks, [str(tick) for tick in ticks])
+    axes.set_yticks([], minor=True)
     canvas.legend(**_BELOW)
 
 
 def _by_precision(axes: Any, points: fig.Points, x: str, columns: dict) -> None:
     """A curve of each column, named by (label, line), in each precision."""
-    for style, rows in series(points, "precision"):
+    for looks, rows in series(points, "precision"):
         for column, (label, line) in columns.items():
-            shown = f"{style['label']}, {label}"
-            curve(axes, rows, x, column, line, **style | {"label": shown})
+            options = looks | {"label": f"{looks['label']}, {label}"}
+            curve(axes, rows, x, column, line, **options)
 
 
 def precision_points(run: Run) -> Iterator[dict]:
-    """Error against margin: one row for each network that was run, in each
-    precision.
-    """
+    """Error against margin: one row for each network that was run."""
     names = "smallest_margin max_abs_error output_error_bound errors certified"
     for record in of_kind(run, "precision"):
         for name in ("float32", "float64"):
@@ -155,9 +155,7 @@ def draw_precision(points: fig.Points, canvas: fig.Canvas) -> None:
 
 
 def descent_points(run: Run) -> Iterator[dict]:
-    """Errors of SGD over steps, beside those of the network constructed for the same
-    labels.
-    """
+    """Errors of SGD over steps, and those of the constructed network."""
     for record in of_kind(run, "sgd"):
         constructed = 100 * record["constructed"]["errors"] / record["examples"]
         for point in record["curve"]:
@@ -185,9 +183,7 @@ def draw_descent(points: fig.Points, canvas: fig.Canvas) -> None:
 
 
 def few_numbers_points(run: Run) -> Iterator[dict]:
-    """One row for each size of the groups whose labels share a word, from trials that
-    set it.
-    """
+    """One row for each size of the groups, from trials that set it."""
     names = "dataset examples group_points numbers group_numbers certified"
     for record in of_kind(run, "few_numbers"):
         if "word_bits" not in record:
@@ -220,16 +216,14 @@ def draw_few_numbers(points: fig.Points, canvas: fig.Canvas) -> None:
 
 
 _PARTS = {
-    "input_map": ("input map", COLOURS[0]),
-    "words": ("numbers that hold labels", COLOURS[1]),
-    "shared": ("everything else", COLOURS[2]),
+    "input_map": ("input map", COLOURS[0], "//"),
+    "words": ("numbers that hold labels", COLOURS[1], ""),
+    "shared": ("everything else", COLOURS[2], ".."),
 }
 
 
 def floor_points(run: Run) -> Iterator[dict]:
-    """One row for each network: the parts of its stored numbers, for the data set of
-    the run.
-    """
+    """One row for each network: the parts of its stored numbers."""
     records = [one for one in of_kind(run, "retrieval") if "refused" not in one]
     if not records:
         return
@@ -270,9 +264,17 @@ def draw_floor(points: fig.Points, canvas: fig.Canvas) -> None:
         # Seeds differ by a few words; the last one is drawn.
         by_name = {point["network"]: point for point in own}
         left = [0.0] * len(names)
-        for part, (label, colour) in _PARTS.items():
+        for part, (label, colour, hatch) in _PARTS.items():
             sizes = [by_name[name][part] for name in names]
-            axes.barh(names, sizes, left=left, color=colour, label=label)
+            axes.barh(
+                names,
+                sizes,
+                left=left,
+                color=colour,
+                hatch=hatch,
+                edgecolor="white",
+                label=label,
+            )
             left = [start + size for start, size in zip(left, sizes, strict=True)]
         bound = own[0]["counting_bound"]
         axes.axvline(bound, color="black", linestyle=":", label="counting bound")
@@ -280,9 +282,7 @@ def draw_floor(points: fig.Points, canvas: fig.Canvas) -> None:
 
 
 def trade_points(run: Run) -> list[dict]:
-    """One row per word size and width: numbers of the network and its groups, and their
-    bound.
-    """
+    """One row per word size and width: stored numbers, and their bound."""
     records = [
         record for record in of_kind(run, "few_numbers") if "word_bits" in record
     ]
@@ -299,7 +299,8 @@ def draw_trade(points: fig.Points, canvas: fig.Canvas) -> None:
         for point in points
     ]
     for axes, own in fig.panels(canvas, rows, "part", columns, legend=2):
-        axes.set(xlabel="bits of a number", ylabel="stored numbers")
+        axes.set(xlabel="bits of a number")
+        axes.set_ylabel(f"stored numbers, n = {_examples(points)}")
         curves(axes, series(own, "width", "width {}".format), "word_bits", "stored")
         curve(
             axes,
@@ -311,3 +312,8 @@ def draw_trade(points: fig.Points, canvas: fig.Canvas) -> None:
             label="counting bound",
         )
         axes.set_ylim(bottom=0)
+
+
+def _examples(points: fig.Points) -> str:
+    """The numbers of examples in words: "16,384"."""
+    return " and ".join(f"{n:,}" for n in sorted(split(points, "examples")))

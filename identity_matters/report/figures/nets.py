@@ -1,6 +1,4 @@
-"""Figures of trained nets: CIFAR (Figure 1, residual ratios), ablations, deep
-perceptrons.
-"""
+"""Figures of trained nets: CIFAR, ablations, deep perceptrons."""
 
 import functools
 from collections.abc import Iterator
@@ -21,30 +19,70 @@ from identity_matters.runs import Run
 # The nets that ablations compare (experiments/images/ablations.py)
 
 
+_LARGEST_LOSS = 10.0  # of a net that diverges; ten classes at random have 2.3
+
+
 def ablation_points(question: str, run: Run) -> Iterator[dict]:
-    """One row for each logged step of every net that the question compares."""
+    """One row for each logged step and each evaluation of the nets of the question."""
     asked = run.variant.endswith(f"/{question}")
     results = {result["cell"]: result for result in of_kind(run, "result")}
-    for record in of_kind(run, "train") if asked else ():
+    for record in run.records if asked else ():
+        if record["kind"] not in ("train", "evaluation"):
+            continue
         result = results[record["cell"]]
-        # Leave out the depth: each depth has a panel of its own.
-        net = result["net"].split("/")[0].replace("_", " ")
-        convolutions = 1 + 2 * sum(result["model"]["blocks_per_stage"])
-        logged = fig.pick(record, "step loss error_percent")
-        yield {"net": net, "convolutions": convolutions, **logged}
+        net = {
+            # Leave out the depth: each depth has a panel of its own.
+            "net": result["net"].split("/")[0].replace("_", " "),
+            "convolutions": 1 + 2 * sum(result["model"]["blocks_per_stage"]),
+            "step": record["step"],
+        }
+        if record["kind"] == "evaluation":
+            yield {**net, "test_error_percent": record["test_error_percent"]}
+        # The last point may average a few batches only.
+        elif record["step"] % result["train"]["steps_per_log"] == 0:
+            yield {**net, **fig.pick(record, "loss error_percent")}
 
 
 def draw_ablation(points: fig.Points, canvas: fig.Canvas) -> None:
+    """A column for each data set and depth: training loss above, test error below."""
     nets = {net: net for net in split(points, "net")}
-    titles = {
-        panel: f"{panel[0].split('/')[0]}, {panel[1]} convolutions"
-        for panel in split(points, "variant convolutions")
-    }
-    for axes, own in panels(
-        canvas, points, "variant convolutions", titles, legend=len(nets)
+    columns = split(points, "variant convolutions")
+    canvas.set_size_inches(7.0, 5.6)
+    grid = canvas.subplots(2, len(columns), squeeze=False, sharex="col")
+    for (above, below), ((variant, convolutions), shown) in zip(
+        grid.T, columns.items(), strict=True
     ):
-        axes.set(yscale="log", xlabel="steps", ylabel="training loss")
-        curves(axes, series(own, "net", nets), "step", "loss", "-")
+        above.set_title(
+            f"{variant.split('/')[0]}, {convolutions} convolutions", fontsize=9
+        )
+        above.set(yscale="log")
+        losses = [point for point in shown if "loss" in point]
+        evaluated = [point for point in shown if "test_error_percent" in point]
+        curves(above, series(losses, "net", nets), "step", "loss", "-")
+        curves(below, series(evaluated, "net", nets), "step", "test_error_percent")
+        _mark_divergence(above, losses)
+        below.set(xlabel="steps", ylim=(0, 100))
+    grid[0, 0].set_ylabel("training loss")
+    grid[1, 0].set_ylabel("test error (percent)")
+    entries: dict[str, Any] = {}
+    for axes in grid[1]:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    canvas.legend(
+        entries.values(), entries.keys(), loc="outside lower center", ncols=len(nets)
+    )
+
+
+def _mark_divergence(axes: Any, losses: fig.Points) -> None:
+    """Writes "diverges" where a curve ends early, and cuts the axis there."""
+    last_step = max(point["step"] for point in losses)
+    for rows in split(losses, "net").values():
+        end = max(rows, key=lambda row: row["step"])
+        if end["step"] < last_step:
+            axes.set_ylim(top=min(end["loss"], _LARGEST_LOSS))
+            axes.annotate(
+                " diverges", (end["step"], min(end["loss"], _LARGEST_LOSS)), va="top"
+            )
 
 
 for _question in (
@@ -87,7 +125,7 @@ def draw_convergence(points: fig.Points, canvas: fig.Canvas) -> None:
         if published := paper.TABLE_2["this paper"].get(
             own[0]["variant"].split("/")[0]
         ):
-            label = "the paper's test error"
+            label = "the paper's test error, 13.5M parameters"
             axes.axhline(published.value, color="grey", linewidth=0.8, label=label)
             # Beside the left end of the line, where every curve is far above it.
             where = {
@@ -109,15 +147,15 @@ def ratio_points(run: Run) -> Iterator[dict]:
 
 @fig.figure("cifar", "residual_ratio", ratio_points)
 def draw_ratio(points: fig.Points, canvas: fig.Canvas) -> None:
-    for axes, own in panels(canvas, points, "variant", columns=2):
+    # Variants train for different numbers of steps.
+    timed = [
+        {**point, "when": "after training" if point["step"] else "before training"}
+        for point in points
+    ]
+    times = {when: when for when in ("before training", "after training")}
+    for axes, in_panel in panels(canvas, timed, "variant", columns=2, legend=2):
         axes.set(yscale="log", xlabel="block", ylabel="mean of ‖h(x)‖ / ‖x‖")
-        curves(
-            axes,
-            series(own, "step", "after {:,} steps".format),
-            "block",
-            "residual_ratio",
-        )
-        axes.legend()
+        curves(axes, series(in_panel, "when", times), "block", "residual_ratio")
 
 
 # Trainability, gradients and weights over depth (experiments/deep_mlp.py)
@@ -179,7 +217,7 @@ def _over_depth(
     """Panels by activation with the depths on the x axis, and one shared legend."""
     depths = sorted({point["depth"] for point in points})
     for axes, own in panels(canvas, points, "activation", legend=2):
-        axes.set(xscale="log", xlabel="layers l", ylabel=ylabel)
+        axes.set(xscale="log", xlabel="layers ℓ", ylabel=ylabel)
         axes.set_xticks(depths, map(str, depths))
         axes.set_xticks([], minor=True)
         yield axes, own
@@ -201,7 +239,9 @@ def draw_trainability(points: fig.Points, canvas: fig.Canvas) -> None:
 
 @fig.figure("deep_mlp", "directions", trainability_points)
 def draw_directions(points: fig.Points, canvas: fig.Canvas) -> None:
-    for axes, own in _over_depth(points, canvas, "effective dimension of h_{l−1}"):
+    for axes, own in _over_depth(
+        points, canvas, r"effective dimension of $h_{\ell-1}$"
+    ):
         curves(
             axes, series(own, "net", _NET_LABELS), "depth", "start_effective_dimension"
         )
@@ -212,24 +252,66 @@ def draw_gradients(points: fig.Points, canvas: fig.Canvas) -> None:
     deepest = max(point["depth"] for point in points)
     for axes, own in panels(canvas, points, "activation", legend=2):
         axes.set(
-            yscale="log", xlabel="layer j / l", ylabel="norm of the gradient to W_j"
+            yscale="log",
+            xlabel="layer j / ℓ",
+            ylabel=r"norm of the gradient to $W_j$ (bottom: 0 in float32)",
         )
-        for net, several in series(own, "net", _NET_LABELS):
+        nets = series(own, "net", _NET_LABELS)
+        for marks_from, (net, several) in enumerate(nets):
             for depth, rows in split(several, "depth").items():
-                style = net | {"label": f"{net['label']}, l = {depth}"}
-                line = "-" if depth == deepest else "--"
+                style = net | {"label": f"{net['label']}, ℓ = {depth}"}
+                line = "o-" if depth == deepest else "o--"
                 # Gradients below the range of float32 are 0.
-                curve(axes, rows, "place", "gradient_norm", line, floor=1e-24, **style)
+                # Each net has its marks at places of its own, so that equal curves
+                # show through.
+                curve(
+                    axes,
+                    rows,
+                    "place",
+                    "gradient_norm",
+                    line,
+                    floor=1e-24,
+                    markevery=(marks_from, 9),
+                    **style,
+                )
 
 
 @fig.figure("deep_mlp", "norms", norm_points)
 def draw_norms(points: fig.Points, canvas: fig.Canvas) -> None:
-    rates = {
-        rate: f"l × rate = {rate:g}"
-        for rate in sorted(split(points, "rate_times_depth"))
-    }
-    for axes, own in _over_depth(points, canvas, "l |||A||| after training"):
-        axes.set_yscale("log")
-        curves(
-            axes, series(own, "rate_times_depth", rates), "depth", "norm_times_depth"
+    rates = sorted(split(points, "rate_times_depth"))
+    depths = sorted(split(points, "depth"))
+    shared = sorted(split(points, "activation"))
+    for axes, activation in zip(
+        canvas.subplots(len(shared), 1, squeeze=False).flat, shared, strict=True
+    ):
+        axes.axis("off")
+        axes.set_title(
+            f"{activation}: {fig.DEPTH_TIMES_NORM} after training, range over seeds",
+            fontsize=9,
         )
+        cells = split(
+            [point for point in points if point["activation"] == activation],
+            "rate_times_depth depth",
+        )
+        rows = [
+            [_range(cells.get((rate, depth), [])) for depth in depths] for rate in rates
+        ]
+        table = axes.table(
+            rows,
+            rowLabels=[f"ℓ × rate = {rate:g}" for rate in rates],
+            colLabels=[f"ℓ = {depth}" for depth in depths],
+            cellLoc="center",
+            loc="center",
+        )
+        table.auto_set_font_size(False)
+        table.set_fontsize(7.5)
+        table.scale(1, 1.3)
+
+
+def _range(points: fig.Points) -> str:
+    """The least and largest l |||A||| of the seeds, or "" without any."""
+    norms = [point["norm_times_depth"] for point in points]
+    if not norms:
+        return ""
+    ends = dict.fromkeys((f"{min(norms):.3g}", f"{max(norms):.3g}"))
+    return "–".join(ends)

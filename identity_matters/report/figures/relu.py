@@ -28,9 +28,7 @@ _DRAWN_KINDS = (
 
 
 def limit_points(run: Run) -> Iterator[dict]:
-    """One row for each critical point that the searches reached, except those at
-    kinks.
-    """
+    """One row for each critical point that the searches reached, kinks left out."""
     names = "depth width maps bias pairs descends kind=kinds norm=max_norm risk_share"
     for record in of_kind(run, "search", "measured"):
         maps = record["lifted_width"] > record["width_in"]
@@ -45,9 +43,11 @@ def draw_limits(points: fig.Points, canvas: fig.Canvas) -> None:
     titles = {False: "without biases", True: "with biases"}
     for axes, own in panels(canvas, points, "bias", titles):
         axes.set(yscale="log", ylabel="f / f(0); the teacher has 0")
-        axes.set(xlim=(0, 2), xlabel="|||θ||| of the critical point")
+        axes.set(xlim=(0, 2), xlabel=r"$|||\theta|||$ of the critical point")
         for style, rows in series(own, "kind", {kind: kind for kind in _DRAWN_KINDS}):
             style["label"] += f" ({len(rows)})"
+            if style["label"].startswith("outside"):
+                style["color"] = "grey"
             fig.scatter(axes, rows, "norm", "risk_share", floor=_DRAWN_ZERO, **style)
         axes.axvline(1.0, color="black", linestyle="--", linewidth=1)
         axes.legend(
@@ -59,7 +59,7 @@ def _label(net: tuple) -> str:
     """The label of (depth, bias) or (depth, width, bias)."""
     depth, *width, bias = net
     names = [
-        f"l = {depth}",
+        f"ℓ = {depth}",
         *(f"k = {k}" for k in width),
         "biases" if bias else "no biases",
     ]
@@ -109,14 +109,21 @@ def draw_ratio(points: fig.Points, canvas: fig.Canvas) -> None:
     axes = canvas.subplots()
     for style, rows in series(points, "depth width bias", _label):
         for line, name in (
-            ("-", "median_ratio"),
-            (":", "least_ratio"),
+            ("o-", "median_ratio"),
+            ("o:", "least_ratio"),
             ("x", "searched_ratio"),
         ):
             curve(axes, rows, "norm", name, line, floor=_DRAWN_ZERO, **style)
             style["label"] = None
     axes.set(xscale="log", yscale="log")
-    axes.set(xlabel="norm of every U_j, V_j and s_j", ylabel="‖∇f‖² / f")
+    axes.set(ylabel="‖∇f‖² / f (bottom: 0)")
+    axes.set_xlabel(r"norm of every $U_j$, $V_j$ and $s_j$")
+    for line, label in (
+        ("-", "median of random nets"),
+        (":", "least of random nets"),
+        ("x", "least found by descent"),
+    ):
+        axes.plot([], [], line, color="black", label=label)
     axes.legend(fontsize=8)
 
 
@@ -152,9 +159,12 @@ def draw_training(points: fig.Points, canvas: fig.Canvas) -> None:
     by_time, by_risk = canvas.subplots(1, 2)
     timed = [point for point in points if "time" in point]
     for style, rows in series(timed, "problems", "{}".format):
-        curve(by_time, rows, "time", "largest", "-", **style)
+        every = {"markevery": 0.2}
+        curve(by_time, rows, "time", "largest", "o-", **style | every)
         style["label"] = None
-        curve(by_time, rows, "time", "median", ":", **style)
+        curve(by_time, rows, "time", "median", "o:", **style | every)
+    by_time.plot([], [], "-", color="black", label="largest of the problems")
+    by_time.plot([], [], ":", color="black", label="median of the problems")
     curve(by_time, timed, "time", "promised", "--", color="black", label="promised")
     by_time.set(yscale="log", xlabel="time until the promised end", ylabel="f / f(0)")
     by_time.legend(fontsize=7)
@@ -199,19 +209,18 @@ def draw_noise(points: fig.Points, canvas: fig.Canvas) -> None:
     by_bound, by_scale = canvas.subplots(1, 2)
     shares = [point for point in points if "share_of_starts" in point]
     by_width = series(shares, "width", "width {}".format)
-    curves(by_bound, by_width, "bound_of_risk_share", "share_of_starts", ".-")
+    curves(by_bound, by_width, "bound_of_risk_share", "share_of_starts", "o-")
     for optimal in split(shares, "optimal_share"):
         by_bound.axvline(optimal, color="black", linestyle="--", linewidth=1)
     by_bound.set(xlabel="bound of f / f(0)", ylabel="share of starts that end below it")
     by_bound.set_ylim(0, 1.05)
     times = [point for point in points if "median_updates_to_half" in point]
     widest = [p for p in times if p["width"] == max(point["width"] for point in times)]
-    curves(
-        by_scale,
-        series(widest, "depth bias", _label),
-        "deviation",
-        "median_updates_to_half",
-    )
+    nets = series(widest, "depth bias", _label)
+    for place, (looks, rows) in enumerate(nets):
+        # Two nets have the same values: they stand side by side.
+        placed = [{**row, "place": row["deviation"] * 1.3**place} for row in rows]
+        curve(by_scale, placed, "place", "median_updates_to_half", "o-", **looks)
     by_scale.set_xlabel("deviation of the start, widest net")
     by_scale.set_ylabel("median updates to half the risk")
     for axes in (by_bound, by_scale):

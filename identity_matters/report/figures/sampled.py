@@ -1,12 +1,12 @@
-"""Figures of minibatch descent on linear nets: the floor of the risk, and its proved
-bound.
-"""
+"""Figures of minibatch descent on linear nets: the risk's floor and proved bound."""
 
 from collections.abc import Iterator
 
 from identity_matters.report import figures as fig
 from identity_matters.report.figures import COLOURS, curve, panels, series
 from identity_matters.runs import Run
+
+_MARK_EVERY = 5  # of the updates that were kept
 
 
 def bound_points(run: Run) -> Iterator[dict]:
@@ -36,7 +36,8 @@ def draw_bound(points: fig.Points, canvas: fig.Canvas) -> None:
                 rows,
                 "updates",
                 "risk",
-                "-",
+                "o-",
+                markevery=_MARK_EVERY,
                 **looks | {"label": f"measured, {label}"},
             )
             curve(
@@ -44,7 +45,8 @@ def draw_bound(points: fig.Points, canvas: fig.Canvas) -> None:
                 rows,
                 "updates",
                 "bound",
-                "--",
+                "o--",
+                markevery=_MARK_EVERY,
                 **looks | {"label": f"bound, {label}"},
             )
             floor = {**looks, "label": f"floor (S1), {label}", "linewidth": 0.8}
@@ -52,9 +54,7 @@ def draw_bound(points: fig.Points, canvas: fig.Canvas) -> None:
 
 
 def floor_points(run: Run) -> Iterator[dict]:
-    """One row for each evaluation of a training of `noise_floor`, or none of other
-    variants.
-    """
+    """One row for each evaluation of the trainings of the variant `noise_floor`."""
     results = {r["cell"]: r for r in run.records if "predicted_excess_risk" in r}
     for record in run.records if results else ():
         if record["kind"] == "evaluation" and record["cell"] in results:
@@ -79,5 +79,5 @@ def draw_floor(points: fig.Points, canvas: fig.Canvas) -> None:
         curve(right, rows, "step", "norm_times_depth", "-", **looks)
     left.plot([], [], ":", color=COLOURS[-1], label="floor that is predicted (S1)")
     left.set(yscale="log", xlabel="updates", ylabel="f − C")
-    right.set(xlabel="updates", ylabel="l |||A|||, at most")
+    right.set(xlabel="updates", ylabel=f"{fig.DEPTH_TIMES_NORM}, at most")
     left.legend(fontsize=8)

@@ -1,0 +1,126 @@
+"""Figures of eq. (2.3), in its two printed forms and corrected."""
+
+import itertools
+import statistics
+from collections.abc import Iterator
+
+import numpy as np
+from matplotlib.lines import Line2D
+
+from identity_matters.report import figures as fig
+from identity_matters.report.figures import curve, of_kind, panels, series, split
+from identity_matters.runs import Run
+
+_LABELS = {
+    "iclr2017": "printed at ICLR 2017",
+    "v3": "printed in v3",
+    "corrected": "corrected",
+}
+_LARGEST_RATIO = 1e6  # that the figure of the distribution shows
+_SAME_AT_EVERY_DEPTH = {"v3": "--", "corrected": "-"}
+
+
+def distribution_points(run: Run) -> Iterator[dict]:
+    """One row for each bin of log10(right/left), over all random points of the run."""
+    records = of_kind(run, "random")
+    if not records:
+        return
+    counts = np.sum([record["histogram_counts"] for record in records], axis=0)
+    total = sum(record["points"] for record in records)
+    first, last = records[0]["histogram_log10"]
+    edges = np.linspace(first, last, records[0]["histogram_bins"] + 1).tolist()
+    for (low, high), count in zip(itertools.pairwise(edges), counts, strict=True):
+        yield {
+            "form": records[0]["form"],
+            "log10_ratio_from": low,
+            "log10_ratio_to": high,
+            "log10_ratio": (low + high) / 2,
+            "points_percent": 100 * int(count) / total,
+            "points": total,
+            "failures_percent": run.summary["metrics"]["failures_percent"],
+        }
+
+
+@fig.figure("gradient_bound", "distribution", distribution_points)
+def draw_distribution(points: fig.Points, canvas: fig.Canvas) -> None:
+    axes = canvas.subplots()
+    for looks, rows in series(points, "form", _LABELS):
+        share = statistics.fmean(row["failures_percent"] for row in rows)
+        looks["label"] += f": false at {share:.3g} % of the points"
+        curve(axes, list(_shares_beyond(rows)), "ratio", "beyond_percent", "-", **looks)
+    axes.axvline(1.0, color="black", linewidth=1)
+    axes.axvspan(1.0, _LARGEST_RATIO, color=fig.COLOURS[1], alpha=0.12, linewidth=0)
+    for x, y, text in (
+        (0.75, 0.62, "bound false here"),
+        (0.25, 0.12, "bound true here"),
+    ):
+        axes.text(
+            x=x,
+            y=y,
+            s=text,
+            transform=axes.transAxes,
+            ha="center",
+            fontsize=12,
+            fontweight="bold",
+        )
+    axes.set(xscale="log", xlim=(1 / _LARGEST_RATIO, _LARGEST_RATIO), ylim=(0, 100))
+    axes.set_xlabel("the printed bound on the squared gradient / the squared gradient")
+    axes.set_ylabel("percent of random points with a larger ratio")
+    axes.legend(loc="upper right", frameon=True)
+
+
+def _shares_beyond(bins: fig.Points) -> Iterator[dict]:
+    """The percentage of a seed's points above each edge that the figure shows."""
+    for seed, of_seed in split(bins, "seed").items():
+        for row in of_seed:
+            edge = 10.0 ** row["log10_ratio_from"]
+            if 1 / _LARGEST_RATIO <= edge <= _LARGEST_RATIO:
+                beyond = sum(
+                    other["points_percent"]
+                    for other in of_seed
+                    if other["log10_ratio_from"] >= row["log10_ratio_from"]
+                )
+                yield {"seed": seed, "ratio": edge, "beyond_percent": beyond}
+
+
+def tight_family_points(run: Run) -> Iterator[dict]:
+    """right/left at A_i = -tau I, Sigma = s I for each depth, tau, s and width."""
+    for record in of_kind(run, "tight"):
+        yield from ({"form": record["form"], **row} for row in record["rows"])
+
+
+@fig.figure("gradient_bound", "tight_family", tight_family_points)
+def draw_tight_family(points: fig.Points, canvas: fig.Canvas) -> None:
+    by_width = split(points, "width")
+    shown = sorted(by_width[min(by_width)], key=lambda point: point["scale"])
+    # With one layer all forms but the corrected one are the same, as at every depth
+    # those of v3 are.
+    depths = {
+        depth: f"printed at ICLR 2017, ℓ = {depth}"
+        for depth in sorted(split(shown, "depth"))
+        if depth > 1
+    }
+    for axes, in_panel in panels(
+        canvas, shown, "scale", r"$\Sigma = {:g}\,\mathbf{{I}}$".format
+    ):
+        axes.set_yscale("log")
+        axes.set(xlabel="τ", ylabel="right-hand side / squared gradient")
+        # Beyond six decades there is nothing new: the ICLR form goes on as
+        # (1-tau)^{-(l-1)}.
+        axes.set_ylim(0.1, 1e6)
+        forms = split(in_panel, "form")
+        for looks, rows in series(forms.get("iclr2017", []), "depth", depths):
+            curve(axes, rows, "tau", "ratio", "-", **looks)
+        for form, line in _SAME_AT_EVERY_DEPTH.items():
+            if form in forms:
+                rows = next(iter(split(forms[form], "depth").values()))
+                curve(axes, rows, "tau", "ratio", line, color="black")
+    handles = [
+        Line2D([], [], color=looks["color"], ls=looks["dashes"], label=looks["label"])
+        for looks, _ in series(shown, "depth", depths)
+    ]
+    handles += [
+        Line2D([], [], color="black", ls=line, label=f"{_LABELS[form]}, every ℓ")
+        for form, line in _SAME_AT_EVERY_DEPTH.items()
+    ]
+    canvas.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8)

@@ -1,0 +1,97 @@
+"""Figures of the landscape: the wall at |||A||| = 1, the origin, and det R < 0."""
+
+from collections.abc import Iterator
+
+from identity_matters.report import figures as fig
+from identity_matters.report.figures import curve, of_kind, panels, series, split
+from identity_matters.runs import Run
+
+
+def wall_points(run: Run) -> Iterator[dict]:
+    """One row for each critical point reached: |||A||| and its relative excess risk."""
+    names = "width depth started_at_norm=started_at_norms norm=norms relative_excess"
+    tests = "gradient_norms gradient_tolerance"
+    for row in fig.rows(of_kind(run, "critical_points"), f"{names} {tests}"):
+        if row.pop("gradient_norms") <= row.pop("gradient_tolerance"):
+            row["norm"] = float(f"{row['norm']:.6g}")
+            row["relative_excess"] = float(f"{row['relative_excess']:.3g}")
+            yield row
+
+
+@fig.figure("landscape", "wall", wall_points)
+def draw_wall(points: fig.Points, canvas: fig.Canvas) -> None:
+    axes = canvas.subplots()
+    starts = {False: "start inside the ball", True: r"start outside, and $A_i = -I$"}
+    points = [{**point, "outside": point["started_at_norm"] >= 1} for point in points]
+    for style, rows in series(points, "outside", starts):
+        fig.scatter(axes, rows, "norm", "relative_excess", floor=1e-24, **style)
+    axes.axvline(1.0, color="black", linestyle="--", linewidth=1)
+    axes.set(yscale="log", xlim=(0, 3), xlabel=f"{fig.NORM} of the critical point")
+    axes.set_ylabel("excess risk / risk of the map 0 (bottom: 1e-24 or less)")
+    axes.legend(loc="center right")
+
+
+def origin_points(run: Run) -> list[dict]:
+    """One row per Hessian eigenvalue at 0; least width, R farthest from I."""
+    by_width = split(of_kind(run, "hessian_at_origin"), "width")
+    farthest: list[dict] = []
+    for record in by_width[min(by_width)] if by_width else ():
+        size = max(net["target_size"] for net in record["nets"])
+        farthest += [
+            record | net for net in record["nets"] if net["target_size"] == size
+        ]
+    names = (
+        "net width depth target_size gradient_norm"
+        " hessian_eigenvalue=hessian_eigenvalues"
+    )
+    return fig.rows(farthest, names)
+
+
+@fig.figure("landscape", "origin", origin_points)
+def draw_origin(points: fig.Points, canvas: fig.Canvas) -> None:
+    spectrum, gradient = canvas.subplots(1, 2)
+    nets = {"residual": "residual net", "standard": "standard net"}
+    marks = {"residual net": ("o", 0.12), "standard net": ("x", -0.12)}
+    for style, rows in series(points, "net", nets):
+        marker, offset = marks[style["label"]]
+        rows = [{**row, "place": row["depth"] + offset} for row in rows]
+        fig.scatter(
+            spectrum, rows, "place", "hessian_eigenvalue", marker, **style, alpha=1.0
+        )
+        curve(gradient, rows, "place", "gradient_norm", marker, **style)
+    spectrum.set(xlabel="depth ℓ", ylabel="eigenvalues of the Hessian at zero weights")
+    gradient.set(xlabel="depth ℓ", ylabel="norm of the gradient at zero weights")
+    spectrum.legend()
+    gradient.legend()
+
+
+def negative_determinant_points(run: Run) -> Iterator[dict]:
+    """The least ||grad f||_F and its floor in each ball, first R and Sigma."""
+    for record in of_kind(run, "negative_determinant"):
+        least, floors = record["least_gradient_norms"][0], record["floors"][0]
+        for tau, norm, floor in zip(record["taus"], least, floors, strict=True):
+            same = fig.pick(record, "width depth")
+            yield {
+                **same,
+                "tau": tau,
+                "room": 1 - tau,
+                "least_gradient_norm": norm,
+                "floor": floor,
+            }
+
+
+@fig.figure("landscape", "negative_determinant", negative_determinant_points)
+def draw_negative_determinant(points: fig.Points, canvas: fig.Canvas) -> None:
+    points = sorted(points, key=lambda point: (point["width"], point["depth"]))
+    ratios = [
+        {**point, "over_floor": point["least_gradient_norm"] / point["floor"]}
+        for point in points
+    ]
+    for axes, in_panel in panels(canvas, ratios, "width", "d = {}".format, legend=4):
+        axes.set(xscale="log", xlabel="1 − τ")
+        axes.set_yscale("log")
+        axes.set_ylabel(r"least gradient norm found in $B_\tau$ / its floor")
+        for looks, rows in series(in_panel, "depth", "ℓ = {}".format):
+            curve(axes, rows, "room", "over_floor", "o-", **looks)
+        axes.axhline(1, color="black", linestyle="--", linewidth=1, label="the floor")
+        axes.invert_xaxis()
