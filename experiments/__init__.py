@@ -18,7 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 KINDS = {
     "VARIANTS": "",
     "ACCELERATOR_VARIANTS": "needs an accelerator",
-    "OTHER_VARIANTS": "only when named",
+    "OTHER_VARIANTS": "not part of `make reproduce`",
 }
 
 # Name of each experiment -> its module, found by a text search so that nothing is

@@ -139,8 +139,20 @@ def square_matrix(name: str, value: Any) -> np.ndarray:
 
 
 def real_number(name: str, value: Any) -> float:
-    """`value` as a float; ValueError unless it is one finite real number."""
-    return float(real_array(name, value, axes=0))
+    """`value` as a float; ValueError unless it is one finite real number.
+
+    >>> real_number("learning_rate", "0.1")
+    Traceback (most recent call last):
+    ValueError: learning_rate must be one finite real number, got '0.1'
+    """
+    try:
+        return float(real_array(name, value, axes=0))
+    except ValueError:
+        if not (value is None or np.isscalar(value)):
+            raise
+        raise ValueError(
+            f"{name} must be one finite real number, got {value!r}"
+        ) from None
 
 
 def _find_wrapped(value: Any) -> Any:

@@ -14,6 +14,8 @@ _METRICS_SHOWN = 4
 def last_lines(summary: dict, path: Any) -> str:
     """Verdict, the paper's result, this run's, and where to find more.
 
+    A run of changed settings, such as the user's own matrix, has no verdict.
+
     Args:
       summary: of the finished run.
       path: of its directory.
@@ -21,10 +23,18 @@ def last_lines(summary: dict, path: Any) -> str:
     claim = paper.CLAIMS[summary["claim"]]
     root = path.parents[len(summary["variant"].split("/")) + 1]
     flag = "" if str(root) == "results/local" else f" RESULTS_DIR={root}"
+    result = _own_result(summary, claim.id, path)
+    changes = _changes(summary)
+    if changes:
+        compared = f"{claim.title} with {changes}: no verdict\n  yours   {result}\n"
+    else:
+        compared = (
+            f"{claim.title}: {summary['verdict']}\n"
+            f"  paper   {claim.published}\n"
+            f"  ours    {result}\n"
+        )
     return (
-        f"{claim.title}: {summary['verdict']}{_changes(summary)}\n"
-        f"  paper   {claim.published}\n"
-        f"  ours    {_own_result(summary, claim.id, path)}\n"
+        f"{compared}"
         f"  all     {path}/summary.json, every trial in metrics.jsonl\n"
         f"  report  `make report{flag}` writes {root}/report.html\n"
         f"  claims  `make compare{flag}` prints all of them"
@@ -33,9 +43,7 @@ def last_lines(summary: dict, path: Any) -> str:
 
 def _changes(summary: dict) -> str:
     changed = summary.get("changed", {})
-    if not changed:
-        return ""
-    return ", with " + ", ".join(f"{name}={value!r}" for name, value in changed.items())
+    return ", ".join(f"{name}={value!r}" for name, value in changed.items())
 
 
 def _own_result(summary: dict, claim: str, path: Any) -> str:

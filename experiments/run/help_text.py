@@ -45,13 +45,15 @@ def help_text(
 
 def _variant_lines(module: types.ModuleType) -> list[str]:
     """Each variant, with its description and a note on what it needs."""
+    names = [name for kind in experiments.KINDS for name in getattr(module, kind, ())]
+    width = max(map(len, names), default=0)
     lines = []
     for kind, note in experiments.KINDS.items():
         variants = getattr(module, kind, ())
         for variant in variants:
             description = variants[variant] if isinstance(variants, dict) else ""
             about = "; ".join(text for text in (description, note) if text)
-            lines.append(f"  {variant:30} {about}".rstrip())
+            lines.append(f"  {variant:{width}}  {about}".rstrip())
     return lines
 
 

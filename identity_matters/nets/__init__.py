@@ -50,8 +50,10 @@ def init_variables(
     """The initial variables of a net, f32 arrays in the structure of `variable_shapes`.
 
     They are those of ``net.init(key, images)``. Raises ValueError if the net cannot
-    take images of `image_shape` (h, w, c).
+    take images of `image_shape` (h, w, c), and TypeError if `key` is no key of JAX.
     """
+    if not isinstance(key, jax.Array):
+        raise TypeError(f"key must be a key, such as jax.random.key(0), got {key!r}")
     return _of_every_collection(net.init(key, _images(image_shape)))
 
 

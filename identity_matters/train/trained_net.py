@@ -242,9 +242,12 @@ def count_classes(net: nn.Module, variables: dict, image_shape: tuple[int, ...])
             lambda v, x: apply(net, v, x, train=False), variables, example
         )
     except (TypeError, ValueError, AttributeError, flax.errors.FlaxError) as error:
+        hint = ""
+        if len(image_shape) == 2:
+            hint = "; if images lack the axis of channels, pass images[..., None]"
         raise ValueError(
             f"the net, with these variables, cannot take images {shown} (examples"
-            f" first, channels last): {runs.first_line(error)}"
+            f" first, channels last){hint}: {runs.first_line(error)}"
         ) from error
     if getattr(logits, "ndim", None) != 2 or len(logits) != 2:
         raise ValueError(

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+import experiments
 from experiments.images import ablations, cifar, comparisons, imagenet, train
 from experiments.images import data as image_data
 from experiments.images.data import ImageData, classes_and_shape
@@ -46,6 +47,13 @@ TINY = (
     "--config.model.blocks_per_stage=(1,1,1)",
     "--config.model.widths=(4,4,4)",
 )
+
+
+@pytest.mark.parametrize("module", [ablations, cifar, comparisons, imagenet])
+def test_help_says_what_each_variant_is(module):
+    notes = [getattr(module, kind, None) for kind in experiments.KINDS]
+    assert all(all(note.values()) for note in notes if note)
+    assert any(notes)
 
 
 @pytest.mark.parametrize(("module", "variant"), VARIANTS, ids=str)

@@ -61,7 +61,8 @@ def test_a_changed_setting_makes_a_run_of_another_name_that_decides_nothing(tmp_
     )
     assert found.summary["changed"] == {"values": [2]}
     assert found.config["variant"] == "plain"
-    assert "Theorem 2.1: not comparable, with values=[2]" in finished.stderr
+    assert "Theorem 2.1 with values=[2]: no verdict\n  yours   " in finished.stderr
+    assert "  paper   " not in finished.stderr
     # Default values make the real run, which is still missing; another change makes a
     # third name.
     own = ("--config=:plain", "--config.values=(1,2,3)", "--config.pause_seconds=0")

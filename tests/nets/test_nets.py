@@ -140,6 +140,12 @@ def test_keys_are_asked_for_where_there_is_dropout():
         train(variables, IMAGES, keys=keys[:3])
 
 
+def test_a_number_is_no_key():
+    net = make_net("resnet", num_classes=5, **SMALL["resnet"])
+    with pytest.raises(TypeError, match=r"such as jax\.random\.key\(0\), got 0$"):
+        init_variables(net, 0, IMAGES.shape[1:])
+
+
 @each_network
 def test_init_follows_the_key(name):
     net, (_, variables, *_) = make_net(name, num_classes=5, **SMALL[name]), case(name)

@@ -264,6 +264,15 @@ def test_other_kinds_of_images_are_refused(x, message):
     assert "\n" not in str(refused.value)
 
 
+def test_images_without_channels_are_refused_with_the_remedy():
+    said = r"images \[n, 6, 6\].*lack the axis of channels, pass images\[\.\.\., None\]"
+    net = nets.make_net("resnet", num_classes=3, depth=8, width=4)
+    variables = nets.init_variables(net, jax.random.key(0), SHAPE)
+    with pytest.raises(ValueError, match=said) as refused:
+        trained_net.count_classes(net, variables, SHAPE[:2])
+    assert "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     "x",
     [
