@@ -27,13 +27,15 @@ Every cure converges. Noise frees both targets, whatever the sign of det R.
 import dataclasses
 import math
 import types
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from experiments import run
 from experiments.run.measuring import generator
 from experiments.run.settings import configs
-from experiments.run.trials import each
+from experiments.run.trials import each, without
 from experiments.run.verdicts import largest, reproduced, where
 from identity_matters import paper, random_matrices
 from identity_matters.linear import descent, factorization, lower_bound, model
@@ -113,63 +115,85 @@ def trials(*, variant: str, **settings) -> list[dict]:
     return [{"variant": variant, **trial} for trial in _TRIALS[variant](settings)]
 
 
-def _depth_trials(settings: dict):
-    kept = {n: settings[n] for n in ("descent", "width", "sigma_eigenvalues", "depths")}
-    drawn = (settings[name] for name in ("problem_seeds", "gammas", "angles_radians"))
-    kept |= {
-        "networks": (RESIDUAL, STANDARD, SCALED),
-        "problems": zip(*drawn, strict=True),
-    }
-    problem = "problem_seed gamma angles_radians"
-    for trial in each(
-        kept, {"depths": "depth", "networks": "network", "problems": problem}
-    ):
+def _depth_trials(settings: dict) -> Iterator[dict]:
+    problems = zip(
+        settings["problem_seeds"],
+        settings["gammas"],
+        settings["angles_radians"],
+        strict=True,
+    )
+    listed = each(
+        {
+            "descent": settings["descent"],
+            "width": settings["width"],
+            "sigma_eigenvalues": settings["sigma_eigenvalues"],
+            "depths": settings["depths"],
+            "networks": (RESIDUAL, STANDARD, SCALED),
+            "problems": problems,
+        },
+        {
+            "depths": "depth",
+            "networks": "network",
+            "problems": "problem_seed gamma angles_radians",
+        },
+    )
+    for trial in listed:
         kind = "residual" if trial["network"] == RESIDUAL else "standard"
-        trial["rate_factors"] = settings[f"{kind}_rate_factors"]
-        near_zero = settings["near_zero_std_times_depth"] / trial["depth"]
-        scaled = trial["network"] == SCALED
-        trial["std"] = 1 / math.sqrt(settings["width"]) if scaled else near_zero
-        yield trial
+        if trial["network"] == SCALED:
+            std = 1 / math.sqrt(settings["width"])
+        else:
+            std = settings["near_zero_std_times_depth"] / trial["depth"]
+        yield {**trial, "rate_factors": settings[f"{kind}_rate_factors"], "std": std}
 
 
-def _stuck_trials(settings: dict):
-    """Every target from zero; those that stall also from the starts and with the maps
-    that help.
-    """
+def _stuck_trials(settings: dict) -> Iterator[dict]:
+    """Every target from zero; those that stall also from the starts that help."""
     targets = {
         name: np.diag(settings[f"{name}_diagonal"])
         for name in (PLANE, NEGATIVE, POSITIVE)
     }
     turn = np.array([settings["rotation_radians"]])
     targets["rotation"] = random_matrices.rotate_rows(np.eye(len(targets[PLANE])), turn)
-    # (target, start, width of the layers, repeats)
-    cases, repeats = (
-        [(name, "zero", len(R), 1) for name, R in targets.items()],
-        settings["repeats"],
-    )
+    for case in _stuck_cases(targets, settings):
+        has_noise = case.start == "factorization"
+        for repeat in range(case.repeats):
+            yield {
+                "descent": settings["descent"],
+                "depth": settings["depth"],
+                "target": case.target,
+                "R": targets[case.target].tolist(),
+                "start": case.start,
+                "width": case.width,
+                "noise_std": settings["factorization_noise_std"] if has_noise else 0.0,
+                "repeat": repeat,
+            }
+
+
+class _Case(NamedTuple):
+    """A target, from where descent starts, the width of the layers, how often."""
+
+    target: str
+    start: str
+    width: int
+    repeats: int
+
+
+def _stuck_cases(targets: dict[str, np.ndarray], settings: dict) -> list[_Case]:
+    repeats = settings["repeats"]
+    cases = [_Case(name, "zero", len(R), 1) for name, R in targets.items()]
     for target in (PLANE, NEGATIVE):
         dimension = len(targets[target])
         cases += [
-            (target, "gaussian_maps", width, repeats)
+            _Case(target, "gaussian_maps", width, repeats)
             for width in settings["map_widths"]
         ]
-        cases += [(target, "modified_identity_maps", 2 * dimension, 1)]
-        cases += [(target, "last_layer_minus_identity", dimension, 1)]
-    cases += [(PLANE, "factorization", len(targets[PLANE]), repeats)]
-    common = {name: settings[name] for name in ("descent", "depth")}
-    for target, start, width, count in cases:
-        std = settings["factorization_noise_std"] if start == "factorization" else 0.0
-        own = {
-            "target": target,
-            "R": targets[target].tolist(),
-            "start": start,
-            "width": width,
-        }
-        for repeat in range(count):
-            yield {**common, **own, "noise_std": std, "repeat": repeat}
+        cases.append(_Case(target, "modified_identity_maps", 2 * dimension, 1))
+        cases.append(_Case(target, "last_layer_minus_identity", dimension, 1))
+    cases.append(_Case(PLANE, "factorization", len(targets[PLANE]), repeats))
+    return cases
 
 
-def _noise_trials(settings: dict):
+def _noise_trials(settings: dict) -> list[dict]:
     targets = [
         (name, np.diag(settings[f"{name}_diagonal"]).tolist())
         for name in (NEGATIVE, PLANE)
@@ -180,34 +204,49 @@ def _noise_trials(settings: dict):
 
 
 def build(**trial) -> types.SimpleNamespace:
-    """A trial with R and Sigma, f64[d, d], and `descent.Rules`, one for each of
-    rate_factors.
-    """
-    if trial["variant"] == "depth":
-        rng = np.random.default_rng(trial["problem_seed"])
-        size = trial["width"], trial["angles_radians"], trial["gamma"]
-        R = random_matrices.polar_target(rng, *size)
-        Sigma = random_matrices.symmetric(rng, trial["sigma_eigenvalues"])
-    else:
-        R, Sigma = np.asarray(trial["R"]), np.eye(len(trial["R"]))
+    """The trial with R and Sigma, f64[d, d], and a `descent.Rules` per rate factor."""
     if trial["variant"] == "stuck_targets" and trial["depth"] < 3:
         raise ValueError(
             f"depth must be at least 3 for a drift like 1/t, got {trial['depth']}"
         )
+    built = types.SimpleNamespace(**trial)
+    built.R, built.Sigma = _problem(trial)
     # Residual nets start near the identity map; its risk is the yardstick for all
     # networks.
-    yardstick = float(model.excess_risk(np.zeros((1, *R.shape)), R, Sigma))
-    rules = dict(trial["descent"])
-    rules["risk_tolerance"] = rules.pop("relative_risk_tolerance") * yardstick
-    rate = descent.largest_stable_learning_rate(R, Sigma, trial["depth"])
-    factors = trial.get("rate_factors", (1.0,))
-    listed = [descent.Rules(factor * rate, **rules) for factor in factors]
-    return types.SimpleNamespace(**{**trial, "R": R, "Sigma": Sigma, "rules": listed})
+    identity = np.zeros((1, *built.R.shape))
+    yardstick = float(model.excess_risk(identity, built.R, built.Sigma))
+    rules = {
+        **without(trial["descent"], "relative_risk_tolerance"),
+        "risk_tolerance": trial["descent"]["relative_risk_tolerance"] * yardstick,
+    }
+    rate = descent.largest_stable_learning_rate(built.R, built.Sigma, trial["depth"])
+    built.rules = [
+        descent.Rules(factor * rate, **rules)
+        for factor in trial.get("rate_factors", (1.0,))
+    ]
+    return built
+
+
+def _problem(trial: dict) -> tuple[np.ndarray, np.ndarray]:
+    """R and Sigma, f64[d, d] each."""
+    if trial["variant"] != "depth":
+        R = np.asarray(trial["R"])
+        return R, np.eye(len(R))
+    rng = np.random.default_rng(trial["problem_seed"])
+    R = random_matrices.polar_target(
+        rng, trial["width"], trial["angles_radians"], trial["gamma"]
+    )
+    return R, random_matrices.symmetric(rng, trial["sigma_eigenvalues"])
 
 
 def descend(trial, A, rules: descent.Rules, *maps) -> dict:
-    """One run of gradient descent as JSON-able values; `maps` are input and output map,
-    if any.
+    """One run of gradient descent as JSON-able values.
+
+    Args:
+      trial: with R and Sigma.
+      A: f64[depth, width, width], the start.
+      rules: of the descent.
+      maps: the input and the output map, if there are any.
     """
     done = descent.gradient_descent(A, trial.R, trial.Sigma, rules, *maps)
     curves = done.curves
@@ -238,48 +277,39 @@ def descend(trial, A, rules: descent.Rules, *maps) -> dict:
 def measure_depth(trial, key) -> dict:
     """The best run over the step sizes, all from the same weights."""
     rng = generator(key)
-    depth, gamma = trial.depth, trial.gamma
+    depth = trial.depth
     A = trial.std * rng.standard_normal((depth, trial.width, trial.width))
     if trial.network != RESIDUAL:
         A = A - np.eye(trial.width)
-    runs = [descend(trial, A, rules) for rules in trial.rules]
-    # Converged runs come first, ordered by updates; then the others, by excess risk.
-    best = min(
-        runs,
-        key=lambda r: (0, r["updates"]) if r["converged"] else (1, r["excess_risk"]),
-    )
+    best = min((descend(trial, A, rules) for rules in trial.rules), key=_rank)
     promised = descent.guaranteed_decrease(
         depth, best["largest_norm"], min(trial.sigma_eigenvalues), best["learning_rate"]
     )
+    bound_v3 = paper.theorem_2_1_bound_v3(trial.gamma, depth)
+    bound_iclr2017 = paper.theorem_2_1_bound_iclr2017(trial.gamma, depth)
     measured = best | {
         "promised_decrease_per_update": promised,
-        "bound_v3_times_depth": depth * paper.theorem_2_1_bound_v3(gamma, depth),
-        "bound_iclr2017_times_depth": (
-            depth * paper.theorem_2_1_bound_iclr2017(gamma, depth)
-        ),
+        "bound_v3_times_depth": depth * bound_v3,
+        "bound_iclr2017_times_depth": depth * bound_iclr2017,
     }
     if trial.network == RESIDUAL:
-        measured["least_norm_times_depth"] = depth * lower_bound.norm_lower_bound(
-            trial.R, depth
-        )
+        least_norm = lower_bound.norm_lower_bound(trial.R, depth)
+        measured["least_norm_times_depth"] = depth * least_norm
     return measured
+
+
+def _rank(done: dict) -> tuple[int, float]:
+    """Converged runs come first, by their updates; then the others, by excess risk."""
+    return (0, done["updates"]) if done["converged"] else (1, done["excess_risk"])
 
 
 def measure_stuck(trial, key) -> dict:
     """One run, from zero or with a cure, and what the theory predicts from zero."""
-    rng = generator(key)
-    R, depth, width, (rules,) = trial.R, trial.depth, trial.width, trial.rules
-    A, maps = np.zeros((depth, width, width)), ()
-    if trial.start == "factorization":
-        A = np.asarray(factorization.factorize(R, depth, "polar"))
-        A = A + trial.noise_std * rng.standard_normal(A.shape)
-    elif trial.start == "last_layer_minus_identity":
-        A[-1] = -np.eye(width)  # zero-asymmetric, Wu et al. 2019
-    elif trial.start == "gaussian_maps":
-        maps = descent.gaussian_maps(rng, len(R), width)
-    elif trial.start == "modified_identity_maps":
-        maps = descent.modified_identity_maps(len(R))
+    A, maps = _start_and_maps(trial, generator(key))
+    R = trial.R
+    depth = trial.depth
     rate = descent.largest_stable_learning_rate(R, trial.Sigma, depth, *maps)
+    (rules,) = trial.rules
     done = descend(trial, A, dataclasses.replace(rules, learning_rate=rate), *maps)
     eigenvalues = np.linalg.eigvals(R)
     negative = eigenvalues[(eigenvalues.imag == 0) & (eigenvalues.real < 0)].real
@@ -295,39 +325,60 @@ def measure_stuck(trial, key) -> dict:
     }
 
 
+def _start_and_maps(trial, rng) -> tuple[np.ndarray, tuple]:
+    """The first weights, and the input and output map, if there are any."""
+    A = np.zeros((trial.depth, trial.width, trial.width))
+    match trial.start:
+        case "factorization":
+            A = np.asarray(factorization.factorize(trial.R, trial.depth, "polar"))
+            return A + trial.noise_std * rng.standard_normal(A.shape), ()
+        case "last_layer_minus_identity":
+            A[-1] = -np.eye(trial.width)  # zero-asymmetric, Wu et al. 2019
+            return A, ()
+        case "gaussian_maps":
+            return A, descent.gaussian_maps(rng, len(trial.R), trial.width)
+        case "modified_identity_maps":
+            return A, descent.modified_identity_maps(len(trial.R))
+        case _:
+            return A, ()
+
+
 def measure_noise(trial, key) -> dict:
     """All noise sizes and draws for one target and depth, as lists [size][draw]."""
     rng = generator(key)
-    (rules,), stds = trial.rules, trial.noise_stds
-    noise = rng.standard_normal((len(stds), trial.draws, trial.depth, *trial.R.shape))
-    noise *= np.reshape(stds, (-1, 1, 1, 1, 1))
-    ends = descent.descend_many(noise.reshape(-1, *noise.shape[2:]), trial.R, rules)
-    lists = {name: x.reshape(noise.shape[:2]).tolist() for name, x in ends.items()}
-    return {"learning_rate": rules.learning_rate, **lists}
+    (rules,) = trial.rules
+    sizes = (len(trial.noise_stds), trial.draws)
+    weights = (trial.depth, *trial.R.shape)
+    noise = rng.standard_normal((*sizes, *weights))
+    noise *= np.reshape(trial.noise_stds, (-1, 1, 1, 1, 1))
+    ends = descent.descend_many(noise.reshape(-1, *weights), trial.R, rules)
+    measured = {name: values.reshape(sizes).tolist() for name, values in ends.items()}
+    return {"learning_rate": rules.learning_rate, **measured}
 
 
 def judge_depth(settings: dict, records: list[dict]) -> run.Verdict:
-    """Residual nets train as fast as eq. (2.3) promises and stay inside; standard nets
-    stay put.
+    """Residual nets train as fast as promised and stay inside; standard ones are stuck.
+
+    The promise is eq. (2.3).
     """
-    residual, standard = (where(records, network=name) for name in (RESIDUAL, STANDARD))
+    residual = where(records, network=RESIDUAL)
+    standard = where(records, network=STANDARD)
     # Theorem 2.1 puts an optimum inside B_1 as soon as the depth brings its bound below
     # 1.
-    in_theorem = [r for r in residual if r["bound_v3_times_depth"] < r["depth"]]
-    left_in_theorem = where(in_theorem, stayed_in_unit_ball=False)
-    near_zero = [r for r in standard if r["depth"] >= settings["stuck_from_depth"]]
-    left = 1 - settings["moved_relative_decrease"]
-    moved = sum(r["excess_risk"] < left * r["start_excess_risk"] for r in near_zero)
-    trained = where(residual, converged=True)
-    rates = [
-        (r["least_decrease_per_update"], r["promised_decrease_per_update"])
-        for r in residual
+    in_theorem = [
+        record
+        for record in residual
+        if record["bound_v3_times_depth"] < record["depth"]
     ]
-    rate_ratio = min(
-        (slowest / due for slowest, due in rates if due > 0), default=math.inf
-    )
+    left_in_theorem = where(in_theorem, stayed_in_unit_ball=False)
+    deep_standard = [
+        record for record in standard if record["depth"] >= settings["stuck_from_depth"]
+    ]
+    moved = [record for record in deep_standard if _has_moved(settings, record)]
+    trained = where(residual, converged=True)
+    rate_ratio = _least_measured_over_promised_rate(residual)
     metrics = {
-        "targets": len({r["problem_seed"] for r in records}),
+        "targets": len({record["problem_seed"] for record in records}),
         "deepest_trained_residual_layers": largest(trained, "depth", 0),
         "residual_runs": len(residual),
         "residual_converged_runs": len(trained),
@@ -335,80 +386,97 @@ def judge_depth(settings: dict, records: list[dict]) -> run.Verdict:
         "residual_in_theorem_2_1_left_unit_ball_runs": len(left_in_theorem),
         "residual_most_updates": largest(residual, "updates"),
         "residual_largest_norm_times_depth": max(
-            r["norm"] * r["depth"] for r in residual
+            record["norm"] * record["depth"] for record in residual
         ),
         "least_measured_over_promised_rate": rate_ratio,
-        "standard_stuck_depth_runs": len(near_zero),
-        "standard_stuck_depth_moved_runs": moved,
+        "standard_stuck_depth_runs": len(deep_standard),
+        "standard_stuck_depth_moved_runs": len(moved),
     }
     for name in (STANDARD, SCALED):
         converged = where(records, network=name, converged=True)
         metrics[f"{name}_deepest_converged_layers"] = largest(converged, "depth", 0)
-    everything = len(trained) == len(residual) and not left_in_theorem
-    said = reproduced(everything and rate_ratio >= 1 and not moved)
+    all_trained_inside = len(trained) == len(residual) and not left_in_theorem
     layers = paper.NUMBERS["deepest_residual_net_layers"].value
     return run.Verdict(
-        "training-at-depth", metrics, said, {"deepest_trained_residual_layers": layers}
+        claim="training-at-depth",
+        metrics=metrics,
+        verdict=reproduced(all_trained_inside and rate_ratio >= 1 and not moved),
+        paper={"deepest_trained_residual_layers": layers},
     )
+
+
+def _has_moved(settings: dict, record: dict) -> bool:
+    left = 1 - settings["moved_relative_decrease"]
+    return record["excess_risk"] < left * record["start_excess_risk"]
+
+
+def _least_measured_over_promised_rate(records: list[dict]) -> float:
+    ratios = [
+        record["least_decrease_per_update"] / record["promised_decrease_per_update"]
+        for record in records
+        if record["promised_decrease_per_update"] > 0
+    ]
+    return min(ratios, default=math.inf)
 
 
 def judge_stuck(settings: dict, records: list[dict]) -> run.Verdict:
-    """Two targets stall from zero as predicted; the other two and every cure
-    converge.
-    """
-
-    def stalled(r):
-        risk, distance = (
-            r["predicted_stall_excess_risk"],
-            r["predicted_distance_to_edge"],
-        )
-        near = abs(r["excess_risk"] - risk) <= settings["stall_tolerance"] * risk
-        drifts = abs(1 - r["norm"] - distance) <= settings["drift_tolerance"] * distance
-        return near and drifts and not r["converged"]
-
-    cured = [r for r in records if r["start"] != "zero"]
-    stuck = [
-        r for r in where(records, start="zero") if r["target"] in (PLANE, NEGATIVE)
-    ]
+    """Two targets stall from zero as predicted; all else converges."""
+    cured = [record for record in records if record["start"] != "zero"]
+    stuck = [record for record in records if _should_stall(record)]
     metrics = {
         "cure_runs": len(cured),
-        "cure_converged_runs": sum(r["converged"] for r in cured),
+        "cure_converged_runs": sum(record["converged"] for record in cured),
     }
-    for r in stuck:
-        metrics |= {
-            f"{r['target']}_zero_excess_risk": r["excess_risk"],
-            f"{r['target']}_zero_predicted_excess_risk": r[
-                "predicted_stall_excess_risk"
-            ],
-            f"{r['target']}_zero_norm": r["norm"],
-            f"{r['target']}_zero_predicted_norm": 1 - r["predicted_distance_to_edge"],
-        }
-    for r in records:
-        width = f"_{r['width']}" if r["start"] == "gaussian_maps" else ""
-        name = f"{r['target']}_{r['start']}{width}_updates"
+    for record in stuck:
+        name = f"{record['target']}_zero"
+        risk = record["predicted_stall_excess_risk"]
+        metrics[f"{name}_excess_risk"] = record["excess_risk"]
+        metrics[f"{name}_predicted_excess_risk"] = risk
+        metrics[f"{name}_norm"] = record["norm"]
+        metrics[f"{name}_predicted_norm"] = 1 - record["predicted_distance_to_edge"]
+    for record in records:
+        width = f"_{record['width']}" if record["start"] == "gaussian_maps" else ""
+        name = f"{record['target']}_{record['start']}{width}_updates"
         # the most over the repeats
-        metrics[name] = max(r["updates"], metrics.get(name, 0))
-    return run.Verdict(
-        "stuck-targets",
-        metrics,
-        reproduced(all(stalled(r) if r in stuck else r["converged"] for r in records)),
+        metrics[name] = max(record["updates"], metrics.get(name, 0))
+    holds = all(
+        _stalled(settings, record) if _should_stall(record) else record["converged"]
+        for record in records
     )
+    return run.Verdict("stuck-targets", metrics, reproduced(holds))
+
+
+def _should_stall(record: dict) -> bool:
+    return record["start"] == "zero" and record["target"] in (PLANE, NEGATIVE)
+
+
+def _stalled(settings: dict, record: dict) -> bool:
+    """Whether a run has stalled where it was predicted to."""
+    risk = record["predicted_stall_excess_risk"]
+    distance = record["predicted_distance_to_edge"]
+    is_near = abs(record["excess_risk"] - risk) <= settings["stall_tolerance"] * risk
+    has_drifted = (
+        abs(1 - record["norm"] - distance) <= settings["drift_tolerance"] * distance
+    )
+    return is_near and has_drifted and not record["converged"]
 
 
 def judge_noise(settings: dict, records: list[dict]) -> run.Verdict:
     """For every target and depth, some noise size frees enough draws."""
-    metrics, freed = {"draws": records[0]["draws"]}, []
-    for r in records:
-        for std, converged in zip(r["noise_stds"], r["converged"], strict=True):
-            name = f"{r['target']}_converged_draws/layers={r['depth']}/noise={std:g}"
-            metrics[name] = int(np.sum(converged))
-        freed.append(max(float(np.mean(converged)) for converged in r["converged"]))
-    metrics["least_freed_share"] = min(freed)
-    return run.Verdict(
-        "noise-frees-stuck-targets",
-        metrics,
-        reproduced(min(freed) >= settings["least_freed_share"]),
-    )
+    metrics = {"draws": records[0]["draws"]}
+    freed_shares = []
+    for record in records:
+        case = f"{record['target']}_converged_draws/layers={record['depth']}"
+        for std, converged in zip(
+            record["noise_stds"], record["converged"], strict=True
+        ):
+            metrics[f"{case}/noise={std:g}"] = int(np.sum(converged))
+        freed_shares.append(
+            max(float(np.mean(converged)) for converged in record["converged"])
+        )
+    metrics["least_freed_share"] = min(freed_shares)
+    holds = min(freed_shares) >= settings["least_freed_share"]
+    return run.Verdict("noise-frees-stuck-targets", metrics, reproduced(holds))
 
 
 _TRIALS = {

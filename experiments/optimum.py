@@ -85,26 +85,28 @@ def trials(
     *, variant: str, families, curve_diagonals, curve_depths, **settings
 ) -> list[dict]:
     """One trial for each family, to compare and to attack, and one for each curve."""
-    listed = []
-    for kind in ("targets", "attack"):
-        listed += [{"kind": kind, "family": family, **settings} for family in families]
-    curves = [
-        {"diagonal": diagonal, "depths": curve_depths} for diagonal in curve_diagonals
+    compared = [
+        {"kind": "targets", "family": family, **settings} for family in families
     ]
-    return listed + [{"kind": "curve", **curve} for curve in curves]
+    attacked = [{"kind": "attack", "family": family, **settings} for family in families]
+    curves = [
+        {"kind": "curve", "diagonal": diagonal, "depths": curve_depths}
+        for diagonal in curve_diagonals
+    ]
+    return compared + attacked + curves
 
 
 def build(**trial) -> types.SimpleNamespace:
-    """The trial; raises ValueError for a family or a curve that cannot be used."""
+    """The trial; ValueError for a family or a curve that cannot be used."""
     if trial["kind"] == "curve":
         if len(linear.check_target(np.diag(trial["diagonal"])).R) != 2:
             raise ValueError(f"curve_diagonals must be pairs, got {trial['diagonal']}")
-        return types.SimpleNamespace(**trial)
-    if trial["family"] not in FAMILIES:
-        raise ValueError(
-            f"families must be of {tuple(FAMILIES)}, got {trial['family']!r}"
-        )
-    require_between(1, np.inf, dimensions=trial["dimensions"])
+    else:
+        if trial["family"] not in FAMILIES:
+            raise ValueError(
+                f"families must be of {tuple(FAMILIES)}, got {trial['family']!r}"
+            )
+        require_between(1, np.inf, dimensions=trial["dimensions"])
     return types.SimpleNamespace(**trial)
 
 
@@ -116,8 +118,9 @@ def plane_target(trial, rng, _index: int) -> np.ndarray:
 
 
 def symmetric_target(trial, rng, index: int) -> np.ndarray:
-    """A symmetric R, f64[d, d], whose eigenvalues have log-normal moduli, an even
-    number < 0.
+    """A symmetric R, f64[d, d], an even number of whose eigenvalues are negative.
+
+    Their moduli are log-normal.
     """
     d = trial.dimensions[index % len(trial.dimensions)]
     eigenvalues = np.exp(trial.strength * rng.standard_normal(d))
@@ -141,24 +144,25 @@ def least_depth(R: np.ndarray) -> int:
 def measure_targets(trial, key) -> dict:
     """Layers against the closed form, and the closed form against a searched bound."""
     rng = generator(key)
-    excesses, errors, depths, searched = [], [], [], []
+    excesses = []
+    errors = []
+    depths = []
+    searched_over_optimum = []
     for index in range(trial.targets):
         R = FAMILIES[trial.family](trial, rng, index)
-        least = least_depth(R)
+        shallowest = least_depth(R)
         for factor in trial.depth_factors:
-            depth = factor * least
+            depth = factor * shallowest
             A = linear.factorize(R, depth)
             optimum = linear.norm_lower_bound(R, depth)
-            excesses.append(
-                float(np.linalg.norm(A, 2, axis=(1, 2)).max() / optimum - 1)
-            )
+            excesses.append(_norm(A) / optimum - 1)
             errors.append(relative_product_error(A, R))
             depths.append(depth)
             if index < trial.searched:
-                found = linear.norm_lower_bound(
+                searched = linear.norm_lower_bound(
                     R, depth, ascents=trial.ascents, closed_form=False
                 )
-                searched.append(found / optimum)
+                searched_over_optimum.append(searched / optimum)
     return {
         "compared": len(excesses),
         "least_depth": min(depths),
@@ -166,58 +170,63 @@ def measure_targets(trial, key) -> dict:
         "least_excess": min(excesses),
         "largest_excess": max(excesses),
         "largest_product_error": max(errors),
-        "searched_over_optimum": searched,
+        "searched_over_optimum": searched_over_optimum,
     }
 
 
+def _norm(A: np.ndarray) -> float:
+    """|||A|||, the largest spectral norm of the layers f64[l, d, d]."""
+    return float(np.linalg.norm(A, 2, axis=(1, 2)).max())
+
+
 def measure_attack(trial, key) -> dict:
-    """Minimises |||A||| over the layers, at the least depth, from disturbed optimal
-    layers.
-    """
+    """Minimises |||A||| at the least depth, from disturbed optimal layers."""
     rng = generator(key)
     settings = linear.PathSettings(
         pieces=_MOST_LAYERS, exponents=trial.exponents, iterations=trial.iterations
     )
-    ratios, starts, missed = [], [], 0
+    starts_over_optimum = []
+    ends_over_optimum = []
+    missed = 0
     for index in range(trial.attacks):
         R = FAMILIES[trial.family](trial, rng, index)
-        depth, d = least_depth(R), len(R)
-        pieces = np.eye(d) + linear.factorize(R, depth)
-        moves = np.eye(d) + trial.disturbance * rng.standard_normal((depth - 1, d, d))
-        disturbed, _ = shortest_path.moved(moves.ravel(), pieces)
+        depth = least_depth(R)
+        identity = np.eye(len(R))
+        factors = identity + linear.factorize(R, depth)
+        moves = identity + trial.disturbance * rng.standard_normal(
+            (depth - 1, *R.shape)
+        )
+        disturbed, _ = shortest_path.moved(moves.ravel(), factors)
         optimum = linear.norm_lower_bound(R, depth)
-        layers = shortest_path.shorten(disturbed, depth, settings) - np.eye(d)
+        layers = shortest_path.shorten(disturbed, depth, settings) - identity
         if relative_product_error(layers, R) > trial.max_product_error:
             missed += 1
             continue
-        starts.append(
-            float(np.linalg.norm(disturbed - np.eye(d), 2, axis=(1, 2)).max() / optimum)
-        )
-        ratios.append(float(np.linalg.norm(layers, 2, axis=(1, 2)).max() / optimum))
-    return {"missed": missed, "start_over_optimum": starts, "end_over_optimum": ratios}
+        starts_over_optimum.append(_norm(disturbed - identity) / optimum)
+        ends_over_optimum.append(_norm(layers) / optimum)
+    return {
+        "missed": missed,
+        "start_over_optimum": starts_over_optimum,
+        "end_over_optimum": ends_over_optimum,
+    }
 
 
 def measure_curve(trial, _key) -> dict:
-    """l |||A||| over l for ``R = diag(diagonal)``: the optimum, the polar layers, one
-    bound.
-    """
+    """|||A||| of two factorizations and a bound over l, for ``R = diag(diagonal)``."""
     R = np.diag(trial.diagonal)
     target = linear.check_target(R)
-    rows = []
-    for depth in trial.depths:
-        if depth < target.least_depth:
-            continue
-        polar = np.linalg.norm(
-            linear.factorize(R, depth, "polar"), 2, axis=(1, 2)
-        ).max()
-        optimal = np.linalg.norm(
-            linear.factorize(R, depth, "optimal"), 2, axis=(1, 2)
-        ).max()
-        vectors = linear.norm_lower_bound(R, depth, half_turns=False, ascents=2)
-        norms = {"optimal": optimal, "polar": polar, "vectors": vectors}
-        rows.append(
-            {"depth": depth, **{name: float(norm) for name, norm in norms.items()}}
-        )
+    depths = [depth for depth in trial.depths if depth >= target.least_depth]
+    rows = [
+        {
+            "depth": depth,
+            "optimal": _norm(linear.factorize(R, depth, "optimal")),
+            "polar": _norm(linear.factorize(R, depth, "polar")),
+            "vectors": float(
+                linear.norm_lower_bound(R, depth, half_turns=False, ascents=2)
+            ),
+        }
+        for depth in depths
+    ]
     return {"rows": rows}
 
 

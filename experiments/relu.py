@@ -37,6 +37,7 @@ import collections
 import dataclasses
 import functools
 import types
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -63,6 +64,7 @@ from identity_matters.relu import (
 from identity_matters.report.records import rows
 
 _LAWS = ("gaussian", "no bias", "s >= 0")
+_PARTS_OF_NETS = "depth width lifted_width bias"  # what a trial calls them
 
 _SETTINGS = {
     "origin": {
@@ -138,24 +140,31 @@ get_config = configs(_SETTINGS)
 
 def trials(*, variant: str, **settings) -> list[dict]:
     """The trials of one variant; "measured" says what is measured in each."""
-    if variant == "search":
-        return relu_search.trials(**settings)
-    if variant == "training":
-        return relu_training.trials(**settings)
-    measured = {"origin": "at_origin", "dead_units": "dead"}.get(variant, variant)
-    if variant in ("origin", "gradient_ratio"):
-        return relu_search.each_net(settings, "depth width lifted_width bias", measured)
-    several = {"nets": "depth width width_in", "laws": "law"}
-    if variant == "noise":
-        settings["lifted_width"] = settings["width_in"]
-        several = {"biases": "bias", "depths": "depth", "widths": "width"}
-    return each(settings, several, measured=measured)
+    match variant:
+        case "search":
+            return relu_search.trials(**settings)
+        case "training":
+            return relu_training.trials(**settings)
+        case "origin":
+            return relu_search.each_net(settings, _PARTS_OF_NETS, "at_origin")
+        case "gradient_ratio":
+            return relu_search.each_net(settings, _PARTS_OF_NETS, "gradient_ratio")
+        case "dead_units":
+            several = {"nets": "depth width width_in", "laws": "law"}
+            return each(settings, several, measured="dead")
+        case _:
+            settings["lifted_width"] = settings["width_in"]
+            several = {"biases": "bias", "depths": "depth", "widths": "width"}
+            return each(settings, several, measured="noise")
 
 
 def build(*, measured: str, **trial) -> types.SimpleNamespace:
-    """The trial with its `problems.Setting` and the nets' shape; ValueError for a bad
-    setting.
+    """The trial with its `problems.Setting` and the nets' shape.
+
+    Raises:
+      ValueError: a setting cannot be used.
     """
+    built = types.SimpleNamespace(**trial)
     if trial.get("law", "gaussian") not in _LAWS:
         raise ValueError(f"laws must be among {_LAWS}, got {trial['law']!r}")
     if measured == "dead" and trial["width_in"] > 2:
@@ -164,25 +173,19 @@ def build(*, measured: str, **trial) -> types.SimpleNamespace:
         relu_training.check(**trial)
     elif "teacher_width" in trial:
         names = [field.name for field in dataclasses.fields(problems.Setting)]
-        trial["setting"] = problems.Setting(**{name: trial[name] for name in names})
-        trial["shape"] = trial["depth"], trial["width"], trial["lifted_width"]
-    return types.SimpleNamespace(**trial)
+        built.setting = problems.Setting(**{name: trial[name] for name in names})
+        built.shape = (trial["depth"], trial["width"], trial["lifted_width"])
+    return built
 
 
 def at_origin(trial, key) -> dict:
     """Gradient, second-order form and steepest descent at zero weights."""
     rng = generator(key)
-    count, step, bias = trial.problems, trial.step_size, trial.bias
+    count = trial.problems
+    step = trial.step_size
     sample, _ = problems.realizable(rng, count, trial.setting)
-    others = model.random_blocks(rng, np.ones(count), *trial.shape, bias)
-    curvatures, forms, steepest = [], [], []
-    for index in range(count):
-        problem = problems.member(sample, index)
-        curvature, w = origin.escape_curvature(problem, bias, rng, trial.escape_starts)
-        curvatures.append(curvature)
-        steepest.append(origin.escape_direction(w, problem, trial.depth, trial.width))
-        forms.append(origin.second_order_form(problems.member(others, index), problem))
-    steepest = jax.tree.map(lambda *parts: np.stack(parts), *steepest)
+    others = model.random_blocks(rng, np.ones(count), *trial.shape, trial.bias)
+    steepest, curvatures, forms = _directions(trial, rng, sample, others)
     # Nets at zero, one step along the steepest direction, and one step along another.
     nets = jax.tree.map(
         lambda s, o: np.concatenate([np.zeros_like(s), step * s, step * o]),
@@ -206,19 +209,43 @@ def at_origin(trial, key) -> dict:
     }
 
 
+def _directions(trial, rng, sample, others) -> tuple[model.Blocks, list, list]:
+    """The steepest second-order descent of each problem, and two of its numbers.
+
+    Returns:
+      The directions; the curvatures along them; and the second-order forms of `others`.
+    """
+    steepest = []
+    curvatures = []
+    forms = []
+    for index in range(trial.problems):
+        problem = problems.member(sample, index)
+        curvature, w = origin.escape_curvature(
+            problem, trial.bias, rng, trial.escape_starts
+        )
+        curvatures.append(curvature)
+        steepest.append(origin.escape_direction(w, problem, trial.depth, trial.width))
+        forms.append(origin.second_order_form(problems.member(others, index), problem))
+    stacked = jax.tree.map(lambda *parts: np.stack(parts), *steepest)
+    return stacked, curvatures, forms
+
+
 def dead(trial, key) -> dict:
     """How many random nets are strictly dead, and bounds on the expected share."""
     rng = generator(key)
-    count, d = trial.samples, trial.width_in
-    angle = 2 * np.pi * np.arange(trial.circle_points) / trial.circle_points
-    x = (
-        np.stack([np.cos(angle), np.sin(angle)], axis=1)
-        if d == 2
-        else np.array([[1.0], [-1.0]])
-    )
+    d = trial.width_in
+    x = _points_on_sphere(trial)
     problem = problems.plain_problem(x, rng.standard_normal(x.shape))
-    blocks = _gaussian(rng, trial.scale_of_weights, count, trial.depth, trial.width, d)
-    least = largest = 0.0
+    blocks = _gaussian(
+        rng,
+        trial.scale_of_weights,
+        count=trial.samples,
+        depth=trial.depth,
+        width=trial.width,
+        d=d,
+    )
+    least_share = 0.0
+    largest_share = 0.0
     if trial.law == "no bias":
         blocks = blocks._replace(s=None)
     elif trial.law == "s >= 0":
@@ -227,71 +254,100 @@ def dead(trial, key) -> dict:
         # The bounds belong to balls around and inside the hull of x, which are equal
         # for d = 1.
         inner = 1.0 if d == 1 else float(np.cos(np.pi / len(x)))
-        shares = (
-            critical_points.dead_share_on_ball(d, radius) for radius in (1.0, inner)
-        )
-        least, largest = (share ** (trial.depth * trial.width) for share in shares)
+        units = trial.depth * trial.width
+        least_share = critical_points.dead_share_on_ball(d, 1.0) ** units
+        largest_share = critical_points.dead_share_on_ball(d, inner) ** units
+    is_dead = np.asarray(critical_points.strictly_dead(blocks, problem))
     return {
-        "dead": int(np.asarray(critical_points.strictly_dead(blocks, problem)).sum()),
-        "least_expected_share": least,
-        "largest_expected_share": largest,
+        "dead": int(is_dead.sum()),
+        "least_expected_share": least_share,
+        "largest_expected_share": largest_share,
     }
 
 
+def _points_on_sphere(trial) -> np.ndarray:
+    """-1 and 1 for d = 1, evenly spaced points on the circle for d = 2: f64[n, d]."""
+    if trial.width_in == 1:
+        return np.array([[1.0], [-1.0]])
+    angle = 2 * np.pi * np.arange(trial.circle_points) / trial.circle_points
+    return np.stack([np.cos(angle), np.sin(angle)], axis=1)
+
+
 def _gaussian(
-    rng, scale: float, count: int, depth: int, width: int, d: int
+    rng: np.random.Generator,
+    scale: float,
+    *,
+    count: int,
+    depth: int,
+    width: int,
+    d: int,
 ) -> model.Blocks:
-    shapes = (depth, width, d), (depth, d, width), (depth, width)
+    """Blocks of `count` nets with Gaussian weights of this deviation."""
     return model.Blocks(
-        *(scale * rng.standard_normal((count, *shape)) for shape in shapes)
+        U=scale * rng.standard_normal((count, depth, width, d)),
+        V=scale * rng.standard_normal((count, depth, d, width)),
+        s=scale * rng.standard_normal((count, depth, width)),
     )
 
 
 def gradient_ratio(trial, key) -> dict:
-    """The feature bound on random nets, in a search that attacks it, and where it is
-    tight.
-    """
+    """The feature bound on random nets, under attack, and where it is tight."""
     rng = generator(key)
     sample, _ = problems.realizable(rng, trial.samples, trial.setting)
-    measured, bound = collections.defaultdict(list), 0.0
+    measured = collections.defaultdict(list)
+    largest_over = 0.0
     for norm in trial.norms:
         norms = np.full(trial.samples, norm)
         blocks = model.random_blocks(rng, norms, *trial.shape, trial.bias)
-        found = jax.vmap(feature_bound.bound_and_squared_gradient)(blocks, sample)
-        right, left, value = map(np.asarray, found)
+        right, left, value = map(
+            np.asarray,
+            jax.vmap(feature_bound.bound_and_squared_gradient)(blocks, sample),
+        )
         # what right / left is where left = 0
         at_rest = np.where(right > 0, np.inf, 0.0)
         over = np.divide(right, left, out=at_rest, where=left > 0)
-        bound = max(bound, float(over.max()))
+        largest_over = max(largest_over, float(over.max()))
         measured["least_ratio"].append(float((left / value).min()))
         measured["median_ratio"].append(float(np.median(left / value)))
-        some = jax.tree.map(
-            lambda part: np.asarray(part)[: trial.searched], (blocks, sample)
-        )
-        options = {"steps": trial.steps, "learning_rate": trial.learning_rate}
-        search = functools.partial(feature_bound.search, *some, norm, **options)
+        search = _search_from(trial, blocks, sample, norm)
         measured["searched_ratio"].append(float(search(objective="ratio").min()))
         if trial.width >= 2 * trial.pairs:
-            bound = max(bound, float(1 / search(objective="slack").min()))
-    tight = [_tight_ratio(rng, trial, norm) for norm in trial.norms]
+            slack = float(search(objective="slack").min())
+            largest_over = max(largest_over, 1 / slack)
     return {
         **measured,
-        "largest_right_over_left": bound,
-        "tight_right_over_left": tight,
+        "largest_right_over_left": largest_over,
+        "tight_right_over_left": [
+            _tight_ratio(rng, trial, norm) for norm in trial.norms
+        ],
     }
 
 
+def _search_from(trial, blocks, sample, norm: float) -> Callable[..., np.ndarray]:
+    """`feature_bound.search` from the first of these nets; it takes the objective."""
+    first_blocks, first_sample = jax.tree.map(
+        lambda part: np.asarray(part)[: trial.searched], (blocks, sample)
+    )
+    return functools.partial(
+        feature_bound.search,
+        first_blocks,
+        first_sample,
+        norm,
+        steps=trial.steps,
+        learning_rate=trial.learning_rate,
+    )
+
+
 def _tight_ratio(rng, trial, norm: float) -> float | None:
-    """Right over left at V = 0 with equal blocks and errors along the last singular
-    vector.
-    """
+    """Right over left at V = 0, equal blocks, errors along the last singular vector."""
     if trial.width < 2 * trial.pairs:
         return None
     samples, _ = problems.realizable(rng, trial.samples, trial.setting)
-    one = model.random_blocks(
-        rng, np.full(trial.samples, norm), 1, *trial.shape[1:], trial.bias
+    _, width, lifted_width = trial.shape
+    of_one_block = model.random_blocks(
+        rng, np.full(trial.samples, norm), 1, width, lifted_width, trial.bias
     )
-    nets = jax.tree.map(lambda part: np.repeat(part, trial.depth, axis=1), one)
+    nets = jax.tree.map(lambda part: np.repeat(part, trial.depth, axis=1), of_one_block)
     nets = nets._replace(V=np.zeros_like(nets.V))
     # If no unit is active on an example, both sides are 0: take the net with the
     # largest factor.
@@ -305,24 +361,18 @@ def _tight_ratio(rng, trial, norm: float) -> float | None:
 def noise(trial, key) -> dict:
     """Gradient descent from Gaussian weights of each scale, all scales in one batch."""
     rng = generator(key)
-    scales = trial.scales
-    sample, _ = problems.realizable(rng, trial.starts, trial.setting)
-    start = _gaussian(rng, 1.0, trial.starts, *trial.shape)
-    if not trial.bias:
-        start = start._replace(s=None)
-    batch = jax.tree.map(lambda part: np.concatenate([part] * len(scales)), sample)
-    nets = jax.tree.map(
-        lambda w: np.concatenate([scale * w for scale in scales]), start
-    )
-    length = {"records": trial.records, "updates_per_record": trial.updates_per_record}
+    nets, batch = _noisy_starts(trial, rng)
     _, numbers = model.gradient_descent(
-        nets, batch, learning_rate=trial.learning_rate, **length
+        nets,
+        batch,
+        learning_rate=trial.learning_rate,
+        records=trial.records,
+        updates_per_record=trial.updates_per_record,
     )
 
-    def by_scale(values):
-        return np.asarray(values).reshape(
-            len(scales), trial.starts, *np.shape(values)[1:]
-        )
+    def by_scale(values) -> np.ndarray:
+        values = np.asarray(values)
+        return values.reshape(len(trial.scales), trial.starts, *values.shape[1:])
 
     risks = np.asarray(numbers["curve"])
     share = by_scale(risks / origin.risk_at_origin(batch)[:, None])
@@ -330,21 +380,38 @@ def noise(trial, key) -> dict:
         raise run.DivergedError(
             f"diverged at learning rate {trial.learning_rate}; lower it"
         )
-    stalled = (
-        np.asarray(numbers["squared_gradient"]) <= trial.stalled_ratio * risks[:, -1]
-    )
+    squared_gradient = np.asarray(numbers["squared_gradient"])
+    stalled = squared_gradient <= trial.stalled_ratio * risks[:, -1]
     halved = (share <= 0.5).any(axis=2)
-    updates = np.argmax(share <= 0.5, axis=2) * trial.updates_per_record
-    to_half = [some[ok] for some, ok in zip(updates, halved, strict=True)]
+    updates_to_half = np.argmax(share <= 0.5, axis=2) * trial.updates_per_record
+    medians = [
+        float(np.median(updates[is_halved])) if is_halved.any() else None
+        for updates, is_halved in zip(updates_to_half, halved, strict=True)
+    ]
     return {
         "final_risk_share": [relu_search.short(row) for row in share[:, :, -1]],
         "stalled": by_scale(stalled).tolist(),
         "halved_share": halved.mean(axis=1).tolist(),
-        "median_updates_to_half": [
-            float(np.median(n)) if len(n) else None for n in to_half
-        ],
+        "median_updates_to_half": medians,
         "largest_travelled": by_scale(numbers["travelled"]).max(axis=1).tolist(),
     }
+
+
+def _noisy_starts(trial, rng) -> tuple[model.Blocks, model.Problem]:
+    """The same starts at every scale, scale by scale, and their problems."""
+    sample, _ = problems.realizable(rng, trial.starts, trial.setting)
+    depth, width, lifted_width = trial.shape
+    start = _gaussian(
+        rng, 1.0, count=trial.starts, depth=depth, width=width, d=lifted_width
+    )
+    if not trial.bias:
+        start = start._replace(s=None)
+    scales = trial.scales
+    batch = jax.tree.map(lambda part: np.concatenate([part] * len(scales)), sample)
+    nets = jax.tree.map(
+        lambda w: np.concatenate([scale * w for scale in scales]), start
+    )
+    return nets, batch
 
 
 def _origin_verdict(settings: dict, records: list[dict]) -> run.Verdict:
@@ -373,43 +440,52 @@ def _origin_verdict(settings: dict, records: list[dict]) -> run.Verdict:
 def _dead_verdict(settings: dict, records: list[dict]) -> run.Verdict:
     gaussian = where(records, law="gaussian")
     others = [record for record in records if record["law"] != "gaussian"]
-    shares = [record["dead"] / record["samples"] for record in gaussian]
-    off = []
-    for share, record in zip(shares, gaussian, strict=True):
-        low, high = record["least_expected_share"], record["largest_expected_share"]
-        deviation = np.sqrt(high * (1 - high) / record["samples"])
-        off.append(max(low - share, share - high, 0.0) / deviation)
+    deviations = [_deviations_from_the_formula(record) for record in gaussian]
     metrics = {
         "gaussian_nets": total(gaussian, "samples"),
         "dead_gaussian_nets": total(gaussian, "dead"),
-        "largest_deviations_from_the_formula": float(max(off, default=0.0)),
+        "largest_deviations_from_the_formula": float(max(deviations, default=0.0)),
         "nets_without_negative_biases": total(others, "samples"),
         "dead_nets_without_negative_biases": total(others, "dead"),
     }
     found = metrics["dead_gaussian_nets"] > 0
-    as_proved = metrics["largest_deviations_from_the_formula"] <= settings["deviations"]
-    as_proved = as_proved and metrics["dead_nets_without_negative_biases"] == 0
+    as_proved = (
+        metrics["largest_deviations_from_the_formula"] <= settings["deviations"]
+        and metrics["dead_nets_without_negative_biases"] == 0
+    )
     return run.Verdict(
         "nonlinear-away-from-origin", metrics, under_attack(found and as_proved)
     )
 
 
+def _deviations_from_the_formula(record: dict) -> float:
+    """By how many binomial standard deviations the share of dead nets is off."""
+    share = record["dead"] / record["samples"]
+    low = record["least_expected_share"]
+    high = record["largest_expected_share"]
+    deviation = np.sqrt(high * (1 - high) / record["samples"])
+    return max(low - share, share - high, 0.0) / deviation
+
+
 def _ratio_verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    tight = [
-        r
+    tight_ratios = [
+        ratio
         for record in records
-        for r in record["tight_right_over_left"]
-        if r is not None
+        for ratio in record["tight_right_over_left"]
+        if ratio is not None
     ]
-    most = max([largest(records, "largest_right_over_left"), *tight])
+    most = max([largest(records, "largest_right_over_left"), *tight_ratios])
     metrics = {
         "nets": sum(record["samples"] * len(record["norms"]) for record in records),
         "largest_right_over_left": most,
-        "least_tight_right_over_left": min(tight, default=None),
+        "least_tight_right_over_left": min(tight_ratios, default=None),
     }
-    broken = most > 1 + settings["rounding"]
-    is_tight = bool(tight) and min(tight) >= 1 - settings["rounding"]
-    return run.Verdict("independent-features", metrics, under_attack(broken, is_tight))
+    rounding = settings["rounding"]
+    is_broken = most > 1 + rounding
+    is_tight = bool(tight_ratios) and min(tight_ratios) >= 1 - rounding
+    return run.Verdict(
+        "independent-features", metrics, under_attack(is_broken, is_tight)
+    )
 
 
 def _noise_verdict(settings: dict, records: list[dict]) -> run.Verdict:
@@ -417,26 +493,27 @@ def _noise_verdict(settings: dict, records: list[dict]) -> run.Verdict:
     starts = rows(records, "width scale=scales final_risk_share stalled")
     from_zero = where(by_scale, scale=0)
     metrics = {"largest_step_from_zero": largest(from_zero, "largest_travelled")}
-    for width in sorted({record["width"] for record in records}):
-        of_width = (where(some, width=width) for some in (by_scale, starts))
-        noisy, ends = ([row for row in own if row["scale"] != 0] for own in of_width)
+    noisy = [row for row in by_scale if row["scale"] != 0]
+    noisy_starts = [row for row in starts if row["scale"] != 0]
+    widths = sorted({record["width"] for record in records})
+    for width in widths:
+        ends = where(noisy_starts, width=width)
         optimal = joined(ends, "final_risk_share") <= settings["optimal_share"]
         stalled = ~optimal & joined(ends, "stalled").astype(bool)
+        halved = joined(where(noisy, width=width), "halved_share")
         metrics |= {
             f"starts_at_width_{width}": len(optimal),
-            f"halved_share_at_width_{width}": float(
-                joined(noisy, "halved_share").mean()
-            ),
+            f"halved_share_at_width_{width}": float(halved.mean()),
             f"optimal_share_at_width_{width}": float(optimal.mean()),
             f"stalled_share_at_width_{width}": float(stalled.mean()),
             f"unfinished_share_at_width_{width}": float((~optimal & ~stalled).mean()),
         }
-    halved = metrics[f"halved_share_at_width_{width}"] >= settings["least_halved_share"]
-    return run.Verdict(
-        "nonlinear-noise",
-        metrics,
-        reproduced(halved and metrics["largest_step_from_zero"] == 0),
+    halved_share = metrics[f"halved_share_at_width_{widths[-1]}"]
+    holds = (
+        halved_share >= settings["least_halved_share"]
+        and metrics["largest_step_from_zero"] == 0
     )
+    return run.Verdict("nonlinear-noise", metrics, reproduced(holds))
 
 
 MEASURES = {

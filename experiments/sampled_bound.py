@@ -21,7 +21,7 @@ from experiments import run
 from experiments.run.measuring import generator
 from experiments.run.settings import configs
 from experiments.run.trials import each
-from experiments.run.verdicts import largest, least, total, under_attack
+from experiments.run.verdicts import largest, least, total, under_attack, where
 from identity_matters import random_matrices
 from identity_matters.linear import sampled, sampled_bound
 
@@ -56,7 +56,7 @@ def trials(*, variant: str, **settings) -> list[dict]:
 
 
 def build(**trial) -> types.SimpleNamespace:
-    """A trial and its certificate; the random problem comes with the seed."""
+    """The trial; the random problem comes with the seed."""
     low, high = trial["sigma_eigenvalues"]
     if not 0 < low <= high:
         raise ValueError(
@@ -69,29 +69,24 @@ def measure(trial, key) -> dict:
     """Curves of the mean risk over runs, of its bound, and who left the ball."""
     rng = generator(key)
     low, high = trial.sigma_eigenvalues
-    Sigma = random_matrices.symmetric(rng, np.linspace(low, high, trial.width))
-    direction = rng.standard_normal((trial.width, trial.width))
-    problem = sampled.make_problem(np.eye(trial.width), Sigma, trial.noise_std)
-    scale = trial.start / np.linalg.norm(direction @ problem.root)
-    problem = sampled.make_problem(
-        np.eye(trial.width) + scale * direction, Sigma, trial.noise_std
-    )
-    how = {
+    eigenvalues = np.linspace(low, high, trial.width)
+    problem = _random_problem(trial, rng, eigenvalues)
+    descent = {
         "depth": trial.depth,
         "learning_rate": trial.rate_times_depth / trial.depth,
         "batch_examples": trial.batch_examples,
         "updates": trial.updates,
     }
-    certificate = sampled_bound.certify(problem, **how, radius=trial.radius)
+    certificate = sampled_bound.certify(problem, **descent, radius=trial.radius)
     if certificate is None:
         return {"certified": False}
-    runs = sampled.descend(rng, problem, **how, runs=trial.runs)
+    runs = sampled.descend(rng, problem, **descent, runs=trial.runs)
     outside = np.maximum.accumulate(runs.norm > certificate.norm, axis=1)
     # (f - C) of the runs that have not left the ball, 0 for the others: S5 bounds its
     # mean.
     kept = np.where(outside, 0.0, runs.excess_risk)
     mean = kept.mean(axis=0)
-    error = kept.std(axis=0, ddof=1) / math.sqrt(trial.runs)
+    standard_error = kept.std(axis=0, ddof=1) / math.sqrt(trial.runs)
     bound = certificate.risk(np.arange(trial.updates + 1))
     # Rounding: at the start bound and risk are equal.
     excess = mean - bound * (1 + 1e-9)
@@ -100,9 +95,9 @@ def measure(trial, key) -> dict:
     # S1.
     predicted = sampled_bound.noise_floor(
         np.ones(trial.width),
-        np.linspace(low, high, trial.width),
+        eigenvalues,
         depth=trial.depth,
-        learning_rate=how["learning_rate"],
+        learning_rate=descent["learning_rate"],
         batch_examples=trial.batch_examples,
         noise_std=trial.noise_std,
     )
@@ -111,7 +106,7 @@ def measure(trial, key) -> dict:
         "failure_probability": certificate.failure_probability,
         "left": int(outside[:, -1].sum()),
         "largest_norm_times_depth": float(runs.norm.max() * trial.depth),
-        "violations": int(np.sum(excess > trial.standard_errors * error)),
+        "violations": int(np.sum(excess > trial.standard_errors * standard_error)),
         "start_risk": float(mean[0]),
         "risk": float(mean[-1]),
         "risk_bound": float(bound[-1]),
@@ -122,50 +117,57 @@ def measure(trial, key) -> dict:
     }
 
 
-def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Holds iff nothing exceeds its bound and the bound of the last risk is within the
-    factor.
+def _random_problem(trial, rng, eigenvalues: np.ndarray) -> sampled.Problem:
+    """R in a random direction from I, at the distance "start", and a rotated Sigma."""
+    identity = np.eye(trial.width)
+    Sigma = random_matrices.symmetric(rng, eigenvalues)
+    direction = rng.standard_normal((trial.width, trial.width))
+    root = sampled.make_problem(identity, Sigma, trial.noise_std).root
+    scale = trial.start / np.linalg.norm(direction @ root)
+    return sampled.make_problem(identity + scale * direction, Sigma, trial.noise_std)
 
-    More runs than S6 allows have left the ball if their number exceeds its mean by
-    `standard_errors` binomial standard errors.
-    """
-    certified = [r for r in records if r["certified"]]
-    metrics = {"cells": len(records), "certified_cells": len(certified)}
+
+def verdict(settings: dict, records: list[dict]) -> run.Verdict:
+    """Holds iff nothing exceeds its bound, and the last bound is within the factor."""
+    certified = where(records, certified=True)
+    metrics: dict = {"cells": len(records), "certified_cells": len(certified)}
     if len(certified) < len(records):
         return run.Verdict("sampled-bound", metrics, "undecided")
-    runs = settings["runs"]
-
-    def too_many_left(r):
-        p = min(r["failure_probability"], 1.0)
-        spread = math.sqrt(runs * p * (1 - p))
-        return r["left"] > runs * p + settings["standard_errors"] * spread
-
-    factors = [r["risk_bound"] / r["risk"] for r in records]
+    bound_over_risk = [record["risk_bound"] / record["risk"] for record in records]
+    start_over_risk = [record["start_risk"] / record["risk"] for record in records]
+    predicted_over_risk = [
+        record["predicted_risk"] / record["risk"] for record in records
+    ]
+    too_many_left = [_too_many_left(settings, record) for record in records]
     metrics |= {
-        "runs": runs * len(records),
+        "runs": settings["runs"] * len(records),
         "left_the_ball": total(records, "left"),
-        "cells_with_too_many_left": sum(map(too_many_left, records)),
+        "cells_with_too_many_left": sum(too_many_left),
         "largest_failure_probability": largest(records, "failure_probability"),
         "largest_norm_times_depth": largest(records, "largest_norm_times_depth"),
         "risks_above_the_bound": total(records, "violations"),
-        "least_bound_over_risk": min(factors),
-        "largest_bound_over_risk": max(factors),
-        "least_start_over_risk": min(r["start_risk"] / r["risk"] for r in records),
-        "least_predicted_over_risk": min(
-            r["predicted_risk"] / r["risk"] for r in records
-        ),
-        "largest_predicted_over_risk": max(
-            r["predicted_risk"] / r["risk"] for r in records
-        ),
+        "least_bound_over_risk": min(bound_over_risk),
+        "largest_bound_over_risk": max(bound_over_risk),
+        "least_start_over_risk": min(start_over_risk),
+        "least_predicted_over_risk": min(predicted_over_risk),
+        "largest_predicted_over_risk": max(predicted_over_risk),
         "least_depth_layers": least(records, "depth"),
         "largest_depth_layers": largest(records, "depth"),
     }
-    refuted = metrics["risks_above_the_bound"] or metrics["cells_with_too_many_left"]
-    return run.Verdict(
-        "sampled-bound",
-        metrics,
-        under_attack(bool(refuted), max(factors) <= settings["largest_factor"]),
-    )
+    refuted = metrics["risks_above_the_bound"] > 0 or any(too_many_left)
+    is_close = max(bound_over_risk) <= settings["largest_factor"]
+    return run.Verdict("sampled-bound", metrics, under_attack(refuted, is_close))
+
+
+def _too_many_left(settings: dict, record: dict) -> bool:
+    """Whether more runs have left the ball than S6 allows.
+
+    Their number may exceed its mean by `standard_errors` binomial standard errors.
+    """
+    runs = settings["runs"]
+    p = min(record["failure_probability"], 1.0)
+    standard_error = math.sqrt(runs * p * (1 - p))
+    return record["left"] > runs * p + settings["standard_errors"] * standard_error
 
 
 EXPERIMENT = run.Experiment(

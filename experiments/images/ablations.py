@@ -25,7 +25,7 @@ sampling error due to the finite test set. If the difference is smaller, the ver
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from experiments import run
 from experiments.images import settings, verdicts
@@ -79,35 +79,46 @@ _DEPTHS = {
 # left out of cifar10/small
 _NOT_SMALL = ("paper_times_3", "zero", "leak_and_activate_first")
 
-# Size -> scale, and its changes to the settings of net, optimiser and training.
-_SIZES: dict[str, tuple[str, dict, dict, dict]] = {
-    "digits": (
-        "reduced",
-        {"blocks_per_stage": (3, 3, 3), "widths": (16, 32, 64)},
+# Size -> scale, and its changes of each group of settings.
+_SIZES: dict[str, dict] = {
+    "digits": {
+        "scale": "reduced",
+        "data": settings.DIGITS,
+        "model": {"blocks_per_stage": (3, 3, 3), "widths": (16, 32, 64)},
         # Leaves a margin: at 0.05 nets of the baseline's kind sometimes diverged.
-        {"learning_rate": 0.03, "boundary_steps": (350,)},
+        "optim": {"learning_rate": 0.03, "boundary_steps": (350,)},
         # After 300 steps the worst of three seeds was right at the criterion, 5 %
         # training error.
-        {
+        "train": {
             "steps": 400,
             "batch_examples": 64,
             "steps_per_log": 25,
             **settings.DIGITS_EVERY,
         },
-    ),
+    },
     # The schedule of cifar.py's small nets, over ten epochs instead of thirty.
-    "cifar10/small": (
-        "reduced",
-        {"blocks_per_stage": (2, 2, 2), "widths": (16, 32, 64)},
-        {
+    "cifar10/small": {
+        "scale": "reduced",
+        "data": {"dataset": "cifar10"},
+        "model": {"blocks_per_stage": (2, 2, 2), "widths": (16, 32, 64)},
+        "optim": {
             "schedule": "cosine",
             "boundary_steps": (),
             "warmup_steps": 400,
             "weight_decay": 5e-4,
         },
-        {"steps": settings.steps_at(128, 10)[0], "steps_per_checkpoint": 200},
-    ),
-    "cifar10": ("paper", {"compute_dtype": "bfloat16"}, {}, {}),
+        "train": {
+            "steps": settings.steps_at(128, 10)[0],
+            "steps_per_checkpoint": 200,
+        },
+    },
+    "cifar10": {
+        "scale": "paper",
+        "data": {"dataset": "cifar10"},
+        "model": {"compute_dtype": "bfloat16"},
+        "optim": {},
+        "train": {},
+    },
 }
 
 
@@ -156,10 +167,14 @@ def _nets(size: str, question: str) -> dict:
 
 def _settings(variant: str) -> dict:
     size, question = variant.rsplit("/", 1)
-    scale, *groups, length = _SIZES[size]
-    data = settings.DIGITS if size == "digits" else {"dataset": "cifar10"}
+    changes = _SIZES[size]
     common = settings.make_settings(
-        scale, data, *groups, keep_final_checkpoint=False, **length
+        scale=changes["scale"],
+        data=changes["data"],
+        model=changes["model"],
+        optim=changes["optim"],
+        keep_final_checkpoint=False,
+        **changes["train"],
     )
     return {**common, "nets": _nets(size, question)}
 
@@ -171,13 +186,15 @@ get_config = configs(
 
 def trials(*, variant: str, model: dict, nets: dict, **groups) -> list[dict]:
     """One training for each net to compare."""
-    for name, own in EXPERIMENT.settings_of(variant).get("model", model).items():
-        if model[name] != own and all(name in changes for changes in nets.values()):
+    defaults = EXPERIMENT.settings_of(variant).get("model", model)
+    for name, default in defaults.items():
+        if model[name] != default and all(name in changes for changes in nets.values()):
             raise ValueError(
                 f"model.{name} would change nothing: each of nets has its own"
             )
     return [
-        {"net": name, "model": {**model, **own}, **groups} for name, own in nets.items()
+        {"net": name, "model": {**model, **changes}, **groups}
+        for name, changes in nets.items()
     ]
 
 
@@ -187,43 +204,58 @@ def measure(training: "Training", key, log) -> dict:
 
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
+    """Whether the paper's remark holds for the nets of this run."""
     results = where(records, kind=RESULT)
     size, question = config["variant"].rsplit("/", 1)
-    metrics = {"nets": len(results), "diverged": total(results, "diverged")}
-    for result in results:
-        for metric in (
-            "train_error_percent",
-            "test_error_percent",
-            "train_loss",
-            "diverged_step",
-        ):
-            if metric in result:
-                metrics[f"{metric}/{result['net']}"] = result[metric]
     nets = {result["net"]: result for result in results}
+    metrics = {
+        "nets": len(results),
+        "diverged": total(results, "diverged"),
+        **_net_metrics(results),
+    }
+    is_small = size == "cifar10/small"
     if question == "identity":
-        trained_percent = (
-            SMALL_TRAINED_PERCENT if size == "cifar10/small" else TRAINED_PERCENT
-        )
+        trained_percent = SMALL_TRAINED_PERCENT if is_small else TRAINED_PERCENT
         said = reproduced(identity_trains(results, trained_percent))
     elif question == "initialisation" and (
         nets["paper"]["diverged"] or nets["standard"]["diverged"]
     ):
         # All nets have one rate. At another the one that diverged may be the better.
         said = "undecided"
-    elif question == "initialisation" and size != "cifar10/small":
+    elif question == "initialisation" and not is_small:
         said = reproduced(initialisation_helps(nets["paper"], nets["standard"]))
     else:
-        baseline_name, holds, denied = _BY_TEST_ERROR[question]
-        baseline = nets.pop(baseline_name)
-        for net, other in nets.items():
-            difference, margin = verdicts.error_difference_percent(baseline, other)
-            metrics[f"test_error_difference_percent/{net}"] = difference
-            metrics[f"test_error_margin_percent/{net}"] = margin
-        seen = baseline, *nets.values()
-        said = (
-            reproduced(holds(*seen)) if holds(*seen) or denied(*seen) else "undecided"
-        )
+        said, differences = _judge_by_test_error(question, nets)
+        metrics |= differences
     return run.Verdict(question.replace("_", "-"), metrics, said)
+
+
+def _net_metrics(results: list[dict]) -> dict:
+    """Errors, loss and the step of divergence of each net, as ``NAME/NET``."""
+    names = ("train_error_percent", "test_error_percent", "train_loss", "diverged_step")
+    return {
+        f"{name}/{result['net']}": result[name]
+        for result in results
+        for name in names
+        if name in result
+    }
+
+
+def _judge_by_test_error(question: str, nets: dict[str, dict]) -> tuple[str, dict]:
+    """The verdict by `_BY_TEST_ERROR`, and the metrics that it rests on."""
+    rule = _BY_TEST_ERROR[question]
+    baseline = nets[rule.baseline]
+    others = {name: net for name, net in nets.items() if name != rule.baseline}
+    differences = {}
+    for name, other in others.items():
+        difference, margin = verdicts.error_difference_percent(baseline, other)
+        differences[f"test_error_difference_percent/{name}"] = difference
+        differences[f"test_error_margin_percent/{name}"] = margin
+    if rule.holds(baseline, *others.values()):
+        return "reproduced", differences
+    if rule.is_denied(baseline, *others.values()):
+        return "not reproduced", differences
+    return "undecided", differences
 
 
 def identity_trains(results: list[dict], trained_percent: float) -> bool:
@@ -237,17 +269,14 @@ def identity_trains(results: list[dict], trained_percent: float) -> bool:
 
 
 def initialisation_helps(paper: dict, standard: dict) -> bool:
-    """Whether "paper" ends with a training loss well below that of "standard"; neither
-    diverged.
-    """
-    ours, theirs = (max(net["train_loss"], LEAST_LOSS) for net in (paper, standard))
-    return ours <= HELPED_LOSS_RATIO * theirs
+    """Whether "paper" ends well below "standard" in training loss; neither diverged."""
+    loss = max(paper["train_loss"], LEAST_LOSS)
+    standard_loss = max(standard["train_loss"], LEAST_LOSS)
+    return loss <= HELPED_LOSS_RATIO * standard_loss
 
 
 def _lower(better: dict, worse: dict) -> bool:
-    """Whether the test error of `better` is lower than that of `worse` by more than the
-    margin.
-    """
+    """Whether the test error of `better` is lower by more than the margin."""
     difference, margin = verdicts.error_difference_percent(better, worse)
     return difference > margin
 
@@ -260,28 +289,41 @@ def _overfits(without: dict, with_norm: dict) -> bool:
     return fits_better and _lower(without, with_norm)
 
 
-# Question -> (net to compare with, test for "reproduced", test for "not reproduced").
-# If neither test holds, the verdict is "undecided".
-_BY_TEST_ERROR: dict[str, tuple[str, Callable[..., bool], Callable[..., bool]]] = {
+class _Rule(NamedTuple):
+    """How a question is decided; if neither test holds, it is undecided.
+
+    Both tests take the baseline and then the other nets.
+    """
+
+    baseline: str  # the net to compare with
+    holds: Callable[..., bool]
+    is_denied: Callable[..., bool]
+
+
+_BY_TEST_ERROR = {
     # Help need not halve the loss within ten epochs, so only the test error can refute
     # the claim.
-    "initialisation": (
-        "paper",
-        initialisation_helps,
-        lambda ours, other: _lower(other, ours),
+    "initialisation": _Rule(
+        baseline="paper",
+        holds=initialisation_helps,
+        is_denied=lambda paper, standard: _lower(standard, paper),
     ),
-    "projection": ("fixed", _lower, lambda fixed, trained: _lower(trained, fixed)),
-    "batch_norm": (
-        "without",
-        _overfits,
-        lambda without, with_norm: _lower(with_norm, without),
+    "projection": _Rule(
+        baseline="fixed",
+        holds=_lower,
+        is_denied=lambda fixed, trained: _lower(trained, fixed),
+    ),
+    "batch_norm": _Rule(
+        baseline="without",
+        holds=_overfits,
+        is_denied=lambda without, with_norm: _lower(with_norm, without),
     ),
     # Reproduced if any change to the activation lowers the test error, refuted if all
     # raise it.
-    "activation": (
-        "relu",
-        lambda relu, *others: any(_lower(other, relu) for other in others),
-        lambda relu, *others: all(_lower(relu, other) for other in others),
+    "activation": _Rule(
+        baseline="relu",
+        holds=lambda relu, *others: any(_lower(other, relu) for other in others),
+        is_denied=lambda relu, *others: all(_lower(relu, other) for other in others),
     ),
 }
 

@@ -14,6 +14,7 @@ reproduce`.
 from experiments import run
 from experiments.images import protocol, settings
 from experiments.run.settings import configs
+from experiments.run.trials import without
 
 # A net has trained if its training error at the end is at most this. See
 # docs/protocol.md.
@@ -69,33 +70,50 @@ def _at_depths(arms: dict[str, dict], *depths: int) -> dict[str, dict]:
 
 
 def _settings(
-    data: dict, model: dict, decay: float, length: dict, trial_steps: int, arms
+    *,
+    data: dict,
+    model: dict,
+    weight_decay: float,
+    train: dict,
+    trial_steps: int,
+    arms: dict[str, dict],
 ) -> dict:
-    optim = {"weight_decay": decay, "decayed": "kernels"}
+    """The settings of a comparison: `trial_steps` is the length of a tuning trial."""
     common = settings.make_settings(
-        "reduced", data, model, optim, keep_final_checkpoint=False, **length
+        scale="reduced",
+        data=data,
+        model=model,
+        optim={"weight_decay": weight_decay, "decayed": "kernels"},
+        keep_final_checkpoint=False,
+        **train,
     )
     # What `protocol.Part` sets is no setting.
-    for name in (
-        "learning_rate",
-        "schedule",
-        "boundary_steps",
-        "decay_factor",
-        "warmup_steps",
-    ):
-        del common["optim"][name]
+    common["optim"] = without(common["optim"], *protocol.SET_BY_THE_PROTOCOL)
     return {**common, "trial_steps": trial_steps, "arms": arms}
 
 
 def _on_digits(model: dict, arms: dict) -> dict:
-    return _settings(settings.DIGITS, model, 1e-4, _DIGITS, _DIGITS["steps"], arms)
+    return _settings(
+        data=settings.DIGITS,
+        model=model,
+        weight_decay=1e-4,
+        train=_DIGITS,
+        trial_steps=_DIGITS["steps"],
+        arms=arms,
+    )
 
 
 def _on_cifar(
-    dataset: str, model: dict, length: dict, trial_steps: int, arms: dict
+    dataset: str, model: dict, train: dict, trial_steps: int, arms: dict
 ) -> dict:
-    data = {"dataset": dataset, "pad_pixels_per_side": 4}
-    return _settings(data, model, 5e-4, length, trial_steps, arms)
+    return _settings(
+        data={"dataset": dataset, "pad_pixels_per_side": 4},
+        model=model,
+        weight_decay=5e-4,
+        train=train,
+        trial_steps=trial_steps,
+        arms=arms,
+    )
 
 
 _VARIANTS = {

@@ -48,19 +48,23 @@ _AS_THE_PAPER = {
     "boundary_steps": tuple(range(_DECAY_STEPS, PAPER_STEPS, _DECAY_STEPS)),
     "decay_factor": 0.94,
 }
-*_RESNET_DECAYS, _RESNET_STEPS = (
-    epoch * TRAIN_EXAMPLES // PAPER_BATCH_EXAMPLES for epoch in (30, 60, 90)
-)
+
+
+def _steps_at(epoch: int) -> int:
+    return epoch * TRAIN_EXAMPLES // PAPER_BATCH_EXAMPLES
 
 
 def _paper_settings(model: dict, optim: dict, steps: int = PAPER_STEPS) -> dict:
-    data, net = {"dataset": imagenet.NAME}, {**model, "compute_dtype": "bfloat16"}
-    batches = {
-        "batch_examples": PAPER_BATCH_EXAMPLES,
-        "evaluation_batch_examples": 1024,
-    }
-    length = {"steps": steps, "steps_per_evaluation": 10_000}
-    return settings.make_settings("paper", data, net, optim, **batches, **length)
+    return settings.make_settings(
+        scale="paper",
+        data={"dataset": imagenet.NAME},
+        model={**model, "compute_dtype": "bfloat16"},
+        optim=optim,
+        batch_examples=PAPER_BATCH_EXAMPLES,
+        evaluation_batch_examples=1024,
+        steps=steps,
+        steps_per_evaluation=10_000,
+    )
 
 
 _SETTINGS = {
@@ -106,10 +110,10 @@ _SETTINGS = {
         {"name": "resnet_imagenet", "depth": 34, "width": 64},
         {
             "learning_rate": 0.1,
-            "boundary_steps": tuple(_RESNET_DECAYS),
+            "boundary_steps": (_steps_at(30), _steps_at(60)),
             "decayed": "kernels",
         },
-        _RESNET_STEPS,
+        steps=_steps_at(90),
     ),
 }
 VARIANTS = {"miniature/all_conv_residual": "generated images; one core: 15 s"}
@@ -136,26 +140,31 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
         learned = metrics["test_error_percent"] <= MINIATURE_LEARNED_PERCENT
         metrics["test_error_asked_percent"] = MINIATURE_LEARNED_PERCENT
         return run.Verdict("imagenet-miniature", metrics, reproduced(learned))
-    is_net = config["model"]["name"] == "all_conv_residual"
-    claim = "table-2-imagenet" if is_net else "table-2-other-rows"
-    found = (metrics["train_examples"], metrics["test_examples"])
-    if config["scale"] != "paper" or found != tuple(
-        imagenet.PUBLISHED_EXAMPLES.values()
-    ):
+    is_papers_net = config["model"]["name"] == "all_conv_residual"
+    claim = "table-2-imagenet" if is_papers_net else "table-2-other-rows"
+    examples = (metrics["train_examples"], metrics["test_examples"])
+    is_complete = examples == tuple(imagenet.PUBLISHED_EXAMPLES.values())
+    if config["scale"] != "paper" or not is_complete:
         return run.Verdict(claim, metrics, "not comparable")
-    published = {
-        "test_error": paper.TABLE_2["this paper"]["imagenet"].value,
-        "test_top5_error": paper.NUMBERS["imagenet_top5_error_percent"].value,
-    }
-    if not is_net:
-        published = {
-            "test_error": paper.NUMBERS["resnet34_imagenet_error_percent"].value
-        }
     # The published error of ResNet-34 is of option A and with ten crops, ours of B and
     # with one.
     return verdicts.compare_with_published(
-        claim, metrics, published, WINDOW_PERCENT, comparable=is_net
+        claim,
+        metrics,
+        published=_published(is_papers_net),
+        window_percent=WINDOW_PERCENT,
+        comparable=is_papers_net,
     )
+
+
+def _published(is_papers_net: bool) -> dict[str, float]:
+    """The published errors in percent, of the paper's net or of ResNet-34."""
+    if not is_papers_net:
+        return {"test_error": paper.NUMBERS["resnet34_imagenet_error_percent"].value}
+    return {
+        "test_error": paper.TABLE_2["this paper"]["imagenet"].value,
+        "test_top5_error": paper.NUMBERS["imagenet_top5_error_percent"].value,
+    }
 
 
 EXPERIMENT = run.TrainingExperiment(

@@ -31,7 +31,16 @@ STANDARD_ERRORS = 2.0
 # A final training has failed if its training error is within this of chance, in
 # percentage points.
 CHANCE_MARGIN_PERCENT = 10.0
-TUNING, FINAL = "tuning", "final"
+TUNING = "tuning"
+FINAL = "final"
+# Settings of the optimizer that are the same for all arms, or tuned.
+SET_BY_THE_PROTOCOL = (
+    "learning_rate",
+    "schedule",
+    "boundary_steps",
+    "decay_factor",
+    "warmup_steps",
+)
 
 
 def trials(
