@@ -29,6 +29,7 @@ import sys
 import time
 import types
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +51,7 @@ from identity_matters.memorize import descent, network
 from identity_matters.preprocessing import Preprocessing
 
 # Cloud TPU's name of a slice -> libtpu's name, and the layout of its chips and hosts.
-SLICES = {
+SLICES: dict[str, tuple[str, dict]] = {
     "v5e-1": ("v5e:1x1", {"chips_per_host_bounds": (1, 1, 1)}),
     "v5e-8": ("v5e:2x4", {"chips_per_host_bounds": (2, 4, 1)}),
     "v4-32": ("v4:2x2x4", {"chip_config_name": "megacore"}),
@@ -118,8 +119,7 @@ def devices_of(name: str) -> list[jax.Device]:
 
 
 def gpu_devices(name: str) -> list[jax.Device]:
-    """One of GPUS, for compiling only; exits the command as skipped where that is
-    impossible.
+    """One of GPUS, for compiling only; exits the command as skipped where it cannot.
 
     It relies on private parts of JAX, which a small program tries: the options of the
     CUDA plugin's topology, and `canonicalize_platform`, which must return "cuda"
@@ -134,8 +134,8 @@ def gpu_devices(name: str) -> list[jax.Device]:
             "", "cuda", target_config=target, topology="1x1x1"
         )
         canonical = xla_bridge.canonicalize_platform
-        xla_bridge.canonicalize_platform = lambda name: (
-            "cuda" if name == "gpu" else canonical(name)
+        xla_bridge.canonicalize_platform = lambda platform: (
+            "cuda" if platform == "gpu" else canonical(platform)
         )
         here = jax.sharding.SingleDeviceSharding(described.devices[0])
         jax.jit(jnp.sin).lower(
@@ -165,9 +165,7 @@ def trials(*, variant: str, slices: tuple, programs: tuple) -> list[dict]:
 
 
 def measure(trial: types.SimpleNamespace, key, log) -> dict:
-    """Runs `attempt` in another process: a crash ends only that one, and its memory is
-    freed.
-    """
+    """Runs `attempt` in another process, which may crash, and whose memory is freed."""
     if log.stop_requested():
         raise run.Interrupted
     try:
@@ -234,7 +232,7 @@ def attempt(lower, devices: list) -> dict:
     }
     peak = flops.peak_flops_per_second(kind, dtype)
     share = operations * examples / len(devices)
-    seconds = {
+    seconds: dict = {
         "arithmetic_seconds": peak and share / peak,
         "memory_seconds": bandwidth and moved["memory"] / steps / bandwidth,
     }
@@ -268,8 +266,7 @@ def lower_training(groups: dict, part: str, devices: list) -> tuple:
 
 
 def lower_linear(settings: dict, part: str, devices: list) -> tuple:
-    """Lowers a training of a linear net on samples, or a part of the points of eq.
-    (2.3).
+    """Lowers a training of a linear net on samples, or a part of the points of (2.3).
 
     At a point, only the products of its 3 l - 2 pairs of matrices are counted.
     """
@@ -277,7 +274,7 @@ def lower_linear(settings: dict, part: str, devices: list) -> tuple:
     trial, *_ = linear_sampled.trials(**settings)
     if part == "points":
         points = linear_sampled.Points(**trial, devices=devices)
-        operations = 2 * trial.width**3 * (3 * trial.depth - 2)
+        operations = 2 * trial["width"] ** 3 * (3 * trial["depth"] - 2)
         return points.lower(), 1, points.points, operations, "float32"
     training = linear_sampled.Training(**trial, devices=devices)
     lowered = training.parallel.lower(part, training.intervals.steps_per_dispatch)
@@ -288,17 +285,20 @@ def lower_linear(settings: dict, part: str, devices: list) -> tuple:
 
 
 def stand_in(data: dict) -> ImageData:
-    """A stand-in of the published size: zeros for CIFAR, streams that read nothing for
-    ImageNet.
-    """
+    """Data of the published size: zeros for CIFAR, empty streams for ImageNet."""
     _, shape = classes_and_shape(data)
     name = data["normalization"]
     if data["dataset"] == imagenet.NAME:
         preprocessing = Preprocessing(
             name, imagenet.CHANNEL_CONSTANTS, image_shape=shape
         )
-        examples = Streams(
-            shape, *imagenet.PUBLISHED_EXAMPLES.values(), None, None, None
+        examples: Arrays | Streams = Streams(
+            image_shape=shape,
+            train_examples=imagenet.PUBLISHED_EXAMPLES["train"],
+            test_examples=imagenet.PUBLISHED_EXAMPLES["validation"],
+            read_train=_read_nothing,
+            read_test=_read_nothing,
+            stream=_read_nothing,
         )
     else:
         random = np.random.default_rng(0).integers(
@@ -311,17 +311,21 @@ def stand_in(data: dict) -> ImageData:
             flip=data["flip"],
         )
         splits = datasets.find_source(data["dataset"]).splits
-        counts = splits["train"], splits["test"]
-        x, test_x = (np.zeros((count, *shape), np.uint8) for count in counts)
-        y, test_y = (np.zeros(count, np.int64) for count in counts)
-        examples = Arrays(x, y, test_x, test_y)
+        examples = Arrays(
+            train_images=np.zeros((splits["train"], *shape), np.uint8),
+            train_labels=np.zeros(splits["train"], np.int64),
+            test_images=np.zeros((splits["test"], *shape), np.uint8),
+            test_labels=np.zeros(splits["test"], np.int64),
+        )
     return ImageData(examples, preprocessing, {})
 
 
+def _read_nothing(*_: Any, **__: Any) -> Any:
+    raise AssertionError("a program that is only compiled reads no images")
+
+
 def lower_memorize(groups: dict, part: str, devices: list) -> tuple:
-    """Lowers the network of Theorem 3.2 on one device, for one batch of points as in
-    `apply`.
-    """
+    """Lowers the network of Theorem 3.2 on one device, for one batch of points."""
     fit = groups["fit"]
     ((width, dtype),) = fit["networks"]
     sizes = fit["examples"][0], fit["features"], fit["num_classes"], width
@@ -340,7 +344,7 @@ def lower_memorize(groups: dict, part: str, devices: list) -> tuple:
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
     """Reproduced iff every program compiles and fits."""
     failed = [record for record in records if not record["fits"]]
-    metrics = {"programs": len(records), "programs_that_fail": len(failed)}
+    metrics: dict = {"programs": len(records), "programs_that_fail": len(failed)}
     for record in records:
         name = f"{record['program']}/{record['part']}/{record['slice']}"
         metrics[f"images_per_second_at_most/{name}"] = record.get(

@@ -1,5 +1,4 @@
-"""Writes docs/cost.md: the hours of each training, from the programs compiled by
-`compile_check`.
+"""Writes docs/cost.md: the hours of each training, from `compile_check`'s programs.
 
 Command: make cost, or python -m benchmarks.cost RUN_DIRECTORY [--page=docs/cost.md]
 """
@@ -42,9 +41,7 @@ GB moved a step and chip | GB of a chip's memory | hours, least to most |
 
 
 def training_hours(settings: dict, step: dict, evaluation: dict) -> float:
-    """The least hours of a training whose two programs have these records: each at its
-    bound.
-    """
+    """The least hours of a training with these two programs, each at its bound."""
     train = settings["train"]
     batches = math.ceil(_test_examples(settings) / evaluation["examples"])
     # one at step 0
@@ -67,9 +64,7 @@ def _bound(record: dict) -> float:
 
 
 def page(records: list[dict]) -> str:
-    """The text of docs/cost.md; programs that the records of `compile_check` lack have
-    no row.
-    """
+    """The text of docs/cost.md; programs that the records lack have no row."""
     programs = {(one["slice"], one["program"], one["part"]): one for one in records}
     rows, others, failed = [], [], []
     for (slice_, program, part), step in programs.items():

@@ -46,9 +46,7 @@ _PARTS = ("dynamic-slice", "gather", "slice")
 
 
 class Instruction(NamedTuple):
-    """One line: ``ROOT name = shape opcode(inside), rest``; the groups of
-    `_INSTRUCTION`.
-    """
+    """One line: ``ROOT name = shape opcode(inside), rest``; see `_INSTRUCTION`."""
 
     root: str | None  # "ROOT " in the line whose result is that of the computation
     name: str
@@ -63,12 +61,14 @@ class Instruction(NamedTuple):
 
     def called(self, attribute: str) -> str:
         """The computation that an attribute names."""
-        return re.search(rf"\b{attribute}=%?([\w.\-]+)", self.rest)[1]
+        found = re.search(rf"\b{attribute}=%?([\w.\-]+)", self.rest)
+        if found is None:
+            raise ValueError(f"{self.name} has no attribute {attribute}")
+        return found[1]
 
 
 def traffic(text: str) -> collections.Counter:
-    """The bytes that one run of the program `text` (``Compiled.as_text()``) moves on
-    one device.
+    """The bytes that a run of the program ``Compiled.as_text()`` moves on one device.
 
     "memory" counts bytes read from and written to the chip's memory, padding of tiles
     included; (opcode, "count") counts the collectives, and (opcode, "bytes") the bytes
@@ -84,7 +84,8 @@ def traffic(text: str) -> collections.Counter:
         total: collections.Counter = collections.Counter()
         shapes = {one.name: one.shape for one in computations[name]}
         for one in computations[name]:
-            times, moved = 1, {}
+            times = 1
+            moved: dict = {}
             if one.opcode == "while":
                 times = _turns(one, computations[one.called("condition")])
                 moved = walk(one.called("body"))
@@ -177,14 +178,12 @@ def _moved(one: Instruction, shapes: dict, computations: dict) -> dict:
 
 
 def _cut_down(called: str, computations: dict, results: list, operands: list) -> None:
-    """Reduces the arrays of a fusion, in place, to the parts that it reads or
-    writes.
-    """
+    """Reduces the arrays of a fusion, in place, to what it reads or writes."""
     for number, size in _parts_read(called, computations).items():
         operands[number] = [(size, operands[number][0][1])] if size else []
-    for i, size in enumerate(_parts_written(called, computations)):
-        if size is not None:
-            results[i] = (size, results[i][1])
+    for i, written in enumerate(_parts_written(called, computations)):
+        if written is not None:
+            results[i] = (written, results[i][1])
 
 
 def _source(by_name: dict[str, Instruction], name: str) -> Instruction:
@@ -194,8 +193,7 @@ def _source(by_name: dict[str, Instruction], name: str) -> Instruction:
 
 
 def _parts_read(called: str, computations: dict) -> dict[int, float]:
-    """Bytes that a fusion reads of those parameters of which it reads only parts, by
-    number.
+    """Bytes read of those parameters, by number, of which a fusion reads only parts.
 
     A fusion may pass a parameter on to a fusion within it, as libtpu does for slices in
     a loop.
@@ -228,9 +226,7 @@ def _parts_read(called: str, computations: dict) -> dict[int, float]:
 
 
 def _parts_written(called: str, computations: dict) -> list[float | None]:
-    """Bytes that a fusion writes of each of its results in place; None if it writes the
-    whole.
-    """
+    """Bytes that a fusion writes of each result in place; None for the whole."""
     body = computations[called]
     by_name = {one.name: one for one in body}
     (root,) = [one for one in body if one.root]

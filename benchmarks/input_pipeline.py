@@ -1,5 +1,4 @@
-"""ImageNet input: images per second per core, compared with a bare decoder in the same
-run.
+"""ImageNet input: images per second per core, compared with a bare decoder.
 
 The pipeline does what a training needs: records from disk, decoding, random resized
 crop 224 and flip, whole batches in order. The bare decoder has its images in memory and
@@ -72,18 +71,14 @@ def trials(*, variant, data_dir, cores, **settings) -> list[dict]:
 
 
 def measure(trial: types.SimpleNamespace, key) -> dict:
-    """Median images per second of pipeline and decoder, and the share of time spent
-    waiting.
-    """
+    """Median images per second of pipeline and decoder, and the share spent waiting."""
     seed = int(np.asarray(jax.random.key_data(key))[-1])
     measured = shared.alone(_measure_here, trial, seed)
     return {**measured, "load_per_core": shared.load_per_core()}
 
 
 def _measure_here(trial: types.SimpleNamespace, seed: int) -> dict:
-    """Measures in a process of its own, bound to the trial's cores where the system
-    allows it.
-    """
+    """Measures in this process, bound to the trial's cores where that is possible."""
     cores, size, batches = (
         getattr(trial, n) for n in ("cores", "batch_examples", "batches_per_round")
     )
@@ -99,7 +94,7 @@ def _measure_here(trial: types.SimpleNamespace, seed: int) -> dict:
         make = functools.partial(_read, encoded, trial.kind, seed, size)
         # endless
         stream = imagenet.stream(make, 0, sys.maxsize, threads=cores, processes=0)
-        seconds = {"pipeline": [], "decoder": []}
+        seconds: dict[str, list[float]] = {"pipeline": [], "decoder": []}
         with contextlib.closing(stream):
             _take(stream, ahead + 1)
             for _ in range(trial.rounds):
@@ -165,13 +160,11 @@ def _take(stream, batches: int) -> float:
 def _bare_decoder(
     encoded: list, kind: str, threads: int, seed: int
 ) -> Callable[[], float]:
-    """A function that decodes all images in memory with OpenCV alone, and returns the
-    seconds.
-    """
+    """A function that decodes all images with OpenCV alone, and returns the seconds."""
     import cv2
 
     cv2.setNumThreads(1)
-    decode = functools.partial(cv2.imdecode, flags=cv2.IMREAD_COLOR_RGB)
+    decode: Callable = functools.partial(cv2.imdecode, flags=cv2.IMREAD_COLOR_RGB)
     images = [np.frombuffer(image, np.uint8) for image in encoded]
     views: list = [None] * len(images)
     if kind != "evaluation":

@@ -1,5 +1,4 @@
-"""The cost of an exact gradient-descent step: linear in depth, close to that of plain
-products.
+"""The cost of an exact gradient-descent step: linear in depth, close to bare products.
 
 Lemma 2.4 written out factor by factor takes O(depth^2) matrix products;
 `model.risk_gradient` takes 3 depth. Whole steps, A <- A - eta grad f(A) in float64 at d
@@ -88,21 +87,25 @@ def _looped_chain(A, M, passes):
 
 def measure(trial: types.SimpleNamespace, key) -> dict:
     """Median seconds of a step and of both chains at one depth."""
-    rng, depth, width = generator(key), trial.depth, trial.width
+    rng = generator(key)
+    depth = trial.depth
+    width = trial.width
+    shape = (depth, width, width)
     # A net near initialisation. The chain's layers are orthogonal, so that its numbers
     # stay of order 1: products that underflow would run at another speed.
-    residual = rng.standard_normal((depth, width, width)) / (depth * width)
-    orthogonal = np.linalg.qr(rng.standard_normal((depth, width, width)))[0]
-    R = (
-        random_matrices.polar_target(rng, width, (), 0.5)
-        if width > 1
-        else np.ones((1, 1))
-    )
-    Sigma, M = np.eye(width), rng.standard_normal((width, width))
-    rate = descent.largest_stable_learning_rate(R, Sigma, depth)
-    A, layers, R, Sigma, M_device = map(
-        jnp.asarray, (residual, orthogonal, R, Sigma, M)
-    )
+    residual = rng.standard_normal(shape) / (depth * width)
+    orthogonal = np.linalg.qr(rng.standard_normal(shape))[0]
+    target = np.ones((1, 1))
+    if width > 1:
+        target = random_matrices.polar_target(rng, width, (), 0.5)
+    identity = np.eye(width)
+    M = rng.standard_normal((width, width))
+    rate = descent.largest_stable_learning_rate(target, identity, depth)
+    A = jnp.asarray(residual)
+    R = jnp.asarray(target)
+    Sigma = jnp.asarray(identity)
+    layers = jnp.asarray(orthogonal)
+    M_device = jnp.asarray(M)
     updates = trial.updates_per_run
     passes = PRODUCTS_PER_LAYER * updates
     candidates = {
@@ -112,22 +115,24 @@ def measure(trial: types.SimpleNamespace, key) -> dict:
     }
     for candidate in candidates.values():
         jax.block_until_ready(candidate())  # compiles, and warms the caches
-    medians = shared.seconds_in_turns(candidates, trial.repeats)
-    # of one step
-    medians = {name: seconds / updates for name, seconds in medians.items()}
-    chain = min(medians["scanned_chain_seconds"], medians["looped_chain_seconds"])
+    seconds_of_run = shared.seconds_in_turns(candidates, trial.repeats)
+    seconds_of_step = {
+        name: seconds / updates for name, seconds in seconds_of_run.items()
+    }
+    chain = min(
+        seconds_of_step["scanned_chain_seconds"],
+        seconds_of_step["looped_chain_seconds"],
+    )
     return {
-        **medians,
+        **seconds_of_step,
         "products": PRODUCTS_PER_LAYER * depth,
-        "ratio": medians["step_seconds"] / chain,
+        "ratio": seconds_of_step["step_seconds"] / chain,
         "load_per_core": shared.load_per_core(),
     }
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Fits step time against depth, and compares the exponent and the ratio with the
-    goals.
-    """
+    """Compares the growth with depth and the ratio to the chain with the goals."""
     exponent = shared.exponent(records, "depth", "step_seconds")
     largest_ratio = largest(records, "ratio")
     deepest = max(records, key=lambda record: record["depth"])

@@ -80,9 +80,7 @@ def _problem(seed, trial: types.SimpleNamespace):
 
 
 def measure(trial: types.SimpleNamespace, key) -> dict:
-    """Seconds for building, for verifying and for the bare products of each, at one
-    n.
-    """
+    """Seconds for building and verifying, and for the bare products of each."""
     seed = np.asarray(jax.random.key_data(key)).tolist()
     n, width, batch = trial.examples, trial.width, trial.batch_examples
     rng, x, y = _problem(seed, trial)
@@ -122,9 +120,7 @@ def _build(x, y, trial: types.SimpleNamespace, key):
 
 
 def _peak_memory_gigabytes(seed, trial: types.SimpleNamespace) -> float:
-    """Peak resident memory of this process after it has built and verified one
-    network.
-    """
+    """Peak resident memory of this process after building and verifying a network."""
     _, x, y = _problem(seed, trial)
     network, _ = _build(x, y, trial, jax.random.key(0))
     construct.verify(network, x, y, trial.batch_examples)
@@ -137,8 +133,9 @@ def _peak_memory_gigabytes(seed, trial: types.SimpleNamespace) -> float:
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Compares ratios, growth and memory with the goals; undecided on a loaded
-    machine.
+    """Compares ratios, growth and memory with the goals.
+
+    Undecided on a loaded machine.
     """
     at_most = max(records, key=lambda record: record["examples"])
     memory, errors = at_most["peak_memory_gigabytes"], total(records, "errors")

@@ -1,5 +1,4 @@
-"""Theorem 3.2 at ImageNet's size: time and memory from 10^4 points to 1,281,167,
-resumable.
+"""Theorem 3.2 at ImageNet's size: time and memory from 10^4 to 1,281,167 points.
 
 For each n a network for random points of R^64 is built, stored, and run on all n
 points, batch by batch. What is done is kept: after an interruption, the same command
@@ -67,10 +66,10 @@ def build(n: int, directory: pathlib.Path) -> Network:
         "certificate": memorized.certificate._asdict(),
     }
     temporary = stored.with_suffix(".tmp.npz")
-    np.savez(
-        temporary,
-        **{name: np.asarray(a) for name, a in memorized.network._asdict().items()},
-    )
+    numbers: dict = {
+        name: np.asarray(a) for name, a in memorized.network._asdict().items()
+    }
+    np.savez(temporary, **numbers)
     temporary.replace(stored)
     _append(directory / "built.jsonl", record)
     return memorized.network

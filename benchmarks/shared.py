@@ -1,6 +1,4 @@
-"""Shared by benchmarks: processes of their own, timing, growth, verdicts that allow for
-load.
-"""
+"""Shared by benchmarks: processes of their own, timing, growth, verdicts under load."""
 
 import concurrent.futures
 import multiprocessing
@@ -23,8 +21,10 @@ MOST_LOAD_PER_CORE = 1.25
 
 
 def alone(function: Callable[..., Any], *arguments: Any) -> Any:
-    """``function(*arguments)``, all picklable, in a new process; BrokenProcessPool on a
-    crash.
+    """``function(*arguments)``, all picklable, in a new process.
+
+    Raises:
+      BrokenProcessPool: the process crashed.
     """
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
@@ -34,16 +34,19 @@ def alone(function: Callable[..., Any], *arguments: Any) -> Any:
 def seconds_in_turns(
     candidates: dict[str, Callable[[], Any]], rounds: int
 ) -> dict[str, float]:
-    """Median seconds of each candidate, as ``NAME_seconds``; each round times all in
-    turn.
+    """Median seconds of each candidate, as ``NAME_seconds``.
+
+    Each round times all in turn.
     """
-    seconds: dict[str, list[float]] = {f"{name}_seconds": [] for name in candidates}
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(rounds):
-        for own, candidate in zip(seconds.values(), candidates.values(), strict=True):
+        for name, candidate in candidates.items():
             started = time.perf_counter()
             jax.block_until_ready(candidate())
-            own.append(time.perf_counter() - started)
-    return {name: statistics.median(own) for name, own in seconds.items()}
+            seconds[name].append(time.perf_counter() - started)
+    return {
+        f"{name}_seconds": statistics.median(times) for name, times in seconds.items()
+    }
 
 
 def load_per_core() -> float:
@@ -52,22 +55,22 @@ def load_per_core() -> float:
 
 
 def exponent(records: list[dict], size: str, seconds: str) -> float:
-    """The p of the least-squares fit seconds ~ size^p, for two fields of the
-    records.
-    """
-    sizes, times = ([record[name] for record in records] for name in (size, seconds))
+    """The p of the least-squares fit seconds ~ size^p, for two fields of records."""
+    sizes = [record[size] for record in records]
+    times = [record[seconds] for record in records]
     return float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
 
 
 def judged(
-    claim, metrics, reached, records, most_load_per_core=MOST_LOAD_PER_CORE
+    claim: str,
+    metrics: dict,
+    reached: bool,
+    records: list[dict],
+    most_load_per_core: float = MOST_LOAD_PER_CORE,
 ) -> run.Verdict:
-    """Reproduced iff the goals are reached; undecided if they are missed on a loaded
-    machine.
-    """
-    load = max(
-        (r["load_per_core"] for r in records if "load_per_core" in r), default=0.0
-    )
+    """Reproduced iff the goals are reached; undecided if missed on a loaded machine."""
+    loads = [record["load_per_core"] for record in records if "load_per_core" in record]
+    load = max(loads, default=0.0)
     if reached or load <= most_load_per_core:
         return run.Verdict(claim, metrics, reproduced(reached))
     print(f"undecided: load average {load:.2f} a core")

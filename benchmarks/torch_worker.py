@@ -20,9 +20,7 @@ NUM_CLASSES, IMAGE_PIXELS, STEM_WIDTH, KERNEL = 10, 32, 16, 3
 
 
 class Block(nn.Module):
-    """x + C2(ReLU(C1 x)); average pool and zero channels on the shortcut where shapes
-    change.
-    """
+    """x + C2(ReLU(C1 x)); average pool and zero channels where shapes change."""
 
     def __init__(self, channels_in: int, channels: int, stride: int):
         super().__init__()

@@ -1,5 +1,4 @@
-"""Training speed: images per second of our step against plain PyTorch, on the same
-machine.
+"""Training speed: images per second of our step against plain PyTorch.
 
 Our side is a whole step of this suite: gathering the batch on the device, augmentation,
 forward and backward pass, weight decay and momentum, with its metrics read as in a
@@ -23,7 +22,8 @@ import subprocess
 import sys
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -108,11 +108,10 @@ def measure(trial: types.SimpleNamespace, key, log) -> dict:
             **{**vars(trial), "compute_dtype": "bfloat16"}
         )
     with contextlib.ExitStack() as stack:
-        rounds = {"ours": _our_rounds(training, trial, key)}
+        rounds: dict[str, Iterator[Any]] = {"ours": _our_rounds(training, trial, key)}
         for name, settings in peers.items():
-            rounds[name] = stack.enter_context(
-                contextlib.closing(_torch_rounds(settings))
-            )
+            torch_rounds = contextlib.closing(_torch_rounds(settings))
+            rounds[name] = stack.enter_context(torch_rounds)
         described = {name: next(rounds[name]) for name in peers}["torch"]
         ours, theirs = training.parameters, described["parameters"]
         if ours != theirs:
@@ -153,8 +152,7 @@ def measure(trial: types.SimpleNamespace, key, log) -> dict:
 
 
 def _training(trial: types.SimpleNamespace) -> train.Training:
-    """Table 1's blocks and the paper's optimizer, with random pixels as PyTorch's side
-    has them.
+    """Table 1's blocks and the paper's optimizer, on random pixels as PyTorch's side.
 
     On zeros a GPU is faster than on images: fewer bits change.
     """
@@ -188,8 +186,9 @@ def _training(trial: types.SimpleNamespace) -> train.Training:
 def _our_rounds(
     training: train.Training, trial: types.SimpleNamespace, key
 ) -> Iterator[tuple[float, float]]:
-    """Yields (seconds, seconds of the CPU) of one round of steps after the other,
-    metrics read.
+    """Yields (seconds, CPU seconds) of one round of steps after the other.
+
+    Their metrics are read.
     """
     here, task, per_dispatch = (
         training.parallel,
@@ -211,33 +210,34 @@ def _our_rounds(
         yield time.perf_counter() - started, time.process_time() - cpu_started
 
 
-def _torch_rounds(trial: types.SimpleNamespace) -> Iterator:
-    """Yields torch_worker.py's description of itself, then seconds as `_our_rounds`
-    does.
-    """
-    command, pipe = [trial.torch_python, str(_WORKER)], subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-
-        def ask(line: str) -> dict:
-            print(line, file=process.stdin, flush=True)
-            answer = process.stdout.readline()
-            if not answer:
-                raise RuntimeError("PyTorch's process ended; its error is above")
-            return json.loads(answer)
-
-        yield ask(json.dumps(vars(trial)))
+def _torch_rounds(trial: types.SimpleNamespace) -> Generator[Any, None, None]:
+    """Yields what torch_worker.py says of itself, then seconds as `_our_rounds`."""
+    with subprocess.Popen(
+        [trial.torch_python, str(_WORKER)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield _ask(process, json.dumps(vars(trial)))
         while True:
-            answer = ask(str(trial.steps_per_round))
+            answer = _ask(process, str(trial.steps_per_round))
             yield answer["seconds"], answer["cpu_seconds"]
+
+
+def _ask(process: subprocess.Popen, line: str) -> dict:
+    """The worker's answer to one line."""
+    print(line, file=process.stdin, flush=True)
+    answer = process.stdout.readline() if process.stdout else ""
+    if not answer:
+        raise RuntimeError("PyTorch's process ended; its error is above")
+    return json.loads(answer)
 
 
 SHOWN = ("speedup", "torch_cpu_seconds_over_ours", "utilization_percent")
 
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
-    """Reproduced iff every net reaches the speedup asked for and the device's own
-    goal.
-    """
+    """Reproduced iff every net reaches the speedup and the device's own goal."""
     metrics = {"least_speedup_asked": config["least_speedup"]}
     goals = [record["speedup"] >= config["least_speedup"] for record in records]
     for record in records:

@@ -58,16 +58,16 @@ def find(name: str):
 
 
 def variants(name: str, *kinds: str) -> tuple[str, ...]:
-    """The variants of an experiment, of the given `KINDS`, or of all kinds if none is
-    given.
-    """
+    """The variants of an experiment: those of the given `KINDS`, by default all."""
     module = find(name).settings_module
     return tuple(v for kind in kinds or KINDS for v in getattr(module, kind, ()))
 
 
 def find_variants(name: str, wanted: str) -> list[str]:
-    """The variants `wanted` or ``{wanted}/...``, as for "cifar10"; ValueError if there
-    is none.
+    """The variants `wanted` or ``{wanted}/...``, as for "cifar10".
+
+    Raises:
+      ValueError: there is none.
     """
     known = variants(name)
     found = [

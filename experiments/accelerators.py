@@ -47,9 +47,7 @@ def installed_plugin() -> str | None:
 
 
 def are_usable() -> bool:
-    """Whether trainings here would run on an accelerator, as far as can be told without
-    JAX.
-    """
+    """Whether trainings would run on an accelerator, as far as known without JAX."""
     if os.environ.get("JAX_PLATFORMS") == "cpu" or installed_plugin() is None:
         return False
     try:
@@ -87,9 +85,7 @@ def require_used() -> None:
 
 
 def least_cpu_hours(flops: float) -> float:
-    """Hours that so many operations take here, at the speed of a product of float32
-    matrices.
-    """
+    """Hours that so many operations take here, at the speed of products of matrices."""
     matrix = np.ones((_PRODUCT_SIDE, _PRODUCT_SIDE), np.float32)
     best_seconds = float("inf")
     for _ in range(3):
@@ -100,8 +96,9 @@ def least_cpu_hours(flops: float) -> float:
 
 
 def warning_of_hours(flops: float, instead: str) -> str | None:
-    """What to say before a training of so many operations begins on a CPU, if it will
-    take long.
+    """A warning before a training of so many operations begins on a CPU.
+
+    None if it will not take long.
 
     Args:
       flops: floating-point operations of all its steps.

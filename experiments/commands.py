@@ -1,5 +1,4 @@
-"""Shared by the commands: where runs are, what they print, one-line errors for a bad
-command line.
+"""Shared by the commands: where runs are, what is printed, one-line errors.
 
 Runs may come from others, and their paths and values may hold anything. Whatever a
 command prints goes through `show`, `complain` or a `console`, which let no control
@@ -30,9 +29,7 @@ REFERENCE_DIR = flags.DEFINE_string(
 
 
 class Console(rich.console.Console):
-    """A console on standard output that prints text without control characters or
-    markup.
-    """
+    """A console on standard output, without control characters and markup."""
 
     def __init__(self) -> None:
         # Without a terminal rich would wrap lines at 80 columns.
@@ -72,8 +69,7 @@ def counted(verdicts: collections.Counter) -> str:
 
 
 def run(main: Callable[[list[str]], int], takes: str = "") -> None:
-    """Calls `main` with the positional arguments and exits with the code that it
-    returns.
+    """Calls `main` with the positional arguments, and exits with the code it returns.
 
     For a wrong flag or argument, a RunError, a ValidationError or a failure of the
     machine (an OSError) in `main`, it prints one line and exits with code 2. `takes`

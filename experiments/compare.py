@@ -1,9 +1,11 @@
 """Prints, for each claim, the results of the paper, the reference runs and your runs.
 
-Command: make compare The exit code is 1 if a run contradicts the committed reference
-(or its claim, if there is no reference and the run is at paper scale), if a run cannot
-be read, or if there are runs but none is finished. "undecided" and "not comparable"
-contradict nothing. `make report` has all measured values.
+Command: make compare
+
+The exit code is 1 if a run contradicts the committed reference (or its claim, if there
+is no reference and the run is at paper scale), if a run cannot be read, or if there are
+runs but none is finished. "undecided" and "not comparable" contradict nothing. `make
+report` has all measured values.
 """
 
 import collections
@@ -96,8 +98,9 @@ def _counts(yours: Collection, contradicted: int, unreadable: int) -> str:
 
 
 def versions(yours: Collection, reference: Collection) -> list[str]:
-    """One line for each jax version of yours that no reference run used, if any is
-    known.
+    """One line for each jax version of yours that no reference run used.
+
+    None if no version of the reference is known.
     """
     here, there = (
         {

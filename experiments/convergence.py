@@ -1,5 +1,4 @@
-"""Does training from zero stay inside the ball, and how long does it take to leave a
-saddle?
+"""Does training from zero stay in the ball, and how long does leaving a saddle take?
 
 (V1) to (V6) of docs/theory/convergence.md answer both questions.
 

@@ -157,8 +157,14 @@ def trials(
 
 
 class Split(NamedTuple):
-    """Training examples, x f32[n, h, w, c] and labels i32[n], and the best linear map's
-    scores.
+    """Training examples, and the scores of the best linear map.
+
+    Attributes:
+      x: f32[n, h, w, c].
+      labels: i32[n].
+      num_classes: of the data set.
+      linear_optimum_loss: see `linear_optimum`.
+      linear_optimum_error_percent: see `linear_optimum`.
     """
 
     x: np.ndarray
@@ -226,7 +232,7 @@ def build(
             f"a net of 2 layers needs a square layer: model.width must be {inputs} as"
             f" the inputs, got {model['width']}; or leave 2 out of depths"
         )
-    perceptron = nets.make_net("mlp", num_classes=split.num_classes, **model)
+    perceptron = mlp.Mlp(num_classes=split.num_classes, **model)
     settings = {**train, "layer_points": layer_points}
     return functools.partial(Training, split, perceptron, settings)
 

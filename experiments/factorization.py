@@ -1,5 +1,4 @@
-"""Theorem 2.1: any R with det R > 0 is a product of l layers I + A_i with |||A||| =
-O(1/l).
+"""Theorem 2.1: R with det R > 0 is a product of l layers I + A_i, |||A||| = O(1/l).
 
 Claim: for l >= 3 gamma there are A_i with ``(I + A_l) ... (I + A_1) = R`` and ``|||A|||
 <= (4 pi + 3 gamma)/l`` [v3], ``2 (sqrt(pi) + sqrt(3 gamma))^2 / l`` [ICLR 2017].
@@ -79,7 +78,7 @@ _SHORTEST = {
     "large_methods": ("polar", "paired", "path"),
     "max_best_over_lower_bound": 1.02,
 }
-_CHANGES = {
+_CHANGES: dict[str, dict] = {
     "random": {
         "dimensions": (2, 3, 5, 8, 16, 17, 32, 64, 128, 255),
         "path_max_dimension": 16,

@@ -1,5 +1,4 @@
-"""Eq. (2.3): how fast must the gradient grow with the excess risk? Both printed forms
-are false.
+"""Eq. (2.3): how the gradient grows with the excess risk; both printed forms are false.
 
 Claim: ``||grad f||_F^2 >= 4 l (1-tau)^p s (f - C)`` for ``|||A||| <= tau < 1``, where p
 = l-1 and s = sigma_min(Sigma)^2 (variant iclr2017), p = 2l-2 and s = sigma_min(Sigma)^2
@@ -19,6 +18,7 @@ iclr2017 and v3, holds for corrected (proved in docs/theory/gradient_bound.md).
 
 import math
 import types
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ from identity_matters.linear import gradient_bound, model
 
 # Where searches start: 0.1 <= ||Sigma|| <= 1, condition numbers up to 100. Any start
 # will do.
-SEARCH_DATA = {"scale_log10": (-1.0, 0.0), "max_condition_log10": 2.0}
+SEARCH_DATA: dict[str, Any] = {"scale_log10": (-1.0, 0.0), "max_condition_log10": 2.0}
 # of the known supremum, for a search to count as an attack; our choice
 LEAST_SHARE_FOUND = 0.99
 

@@ -141,9 +141,7 @@ def _run_directories(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _read(path: pathlib.Path, aside: pathlib.Path) -> tuple[runs.Run, bool]:
-    """The run, and whether it is sealed; one of schema 2 is read as if it were of
-    schema 3.
-    """
+    """The run, and whether it is sealed; schema 2 is read as if it were schema 3."""
     summary = runs.read_json(path / "summary.json")
     if summary.get("schema") != runs.SCHEMA - 1:
         return runs.read_run(path), True

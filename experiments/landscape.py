@@ -1,5 +1,4 @@
-"""Theorem 2.2: inside B_tau, tau < 1, every critical point of a linear residual net is
-optimal.
+"""Theorem 2.2: every critical point of a linear residual net inside B_1 is optimal.
 
 Command: python -m experiments.landscape --config=:critical_points
 Hardware and time: one CPU core; 3 s for critical_points, 1 s for hessian_at_origin and
@@ -41,7 +40,7 @@ _COMMON = {
     "widths": (1, 2, 3),  # d
     "depths": (1, 2, 3),  # l
 }
-_SETTINGS = {
+_SETTINGS: dict[str, dict] = {
     "critical_points": {
         "depths": (1, 2, 3, 4),
         "target_sizes": (0.2, 0.6, 1.2),  # of R = exp(size * Gaussian / sqrt(d))
@@ -88,8 +87,10 @@ def trials(*, variant: str, **settings) -> list[dict]:
 
 
 def build(**trial) -> types.SimpleNamespace:
-    """The trial, with the ranges of its random data; ValueError for unusable
-    settings.
+    """The trial, with the ranges of its random data.
+
+    Raises:
+      ValueError: a setting cannot be used.
     """
     # ||Sigma|| = 1 loses nothing: the scale of the data only rescales f.
     condition = trial["max_condition_log10"]

@@ -1,5 +1,4 @@
-"""Linear residual nets on samples: minibatches drawn and shared by all devices,
-float32.
+"""Linear residual nets on samples: minibatches shared by all devices, in float32.
 
 * noise_floor, noise_floor_large: minibatch descent from zero weights on ``y = R x +
   noise``, R symmetric, Sigma = I. The risk comes to rest where S1
@@ -116,9 +115,7 @@ get_config = configs(_SETTINGS)
 
 
 def trials(*, variant: str, **settings) -> list[dict]:
-    """A training for each depth, all trainings of `devices` together, or a part of the
-    points.
-    """
+    """A training for each depth, all trainings of `devices`, or a part of points."""
     if "shapes" in settings:
         parts = {**settings, "parts": range(settings["parts"])}
         return each(parts, {"shapes": "depth width", "parts": "part"})
@@ -126,9 +123,7 @@ def trials(*, variant: str, **settings) -> list[dict]:
 
 
 def build(**trial) -> Any:
-    """What runs a trial: a `Training`, `Trainings` on several numbers of devices, or
-    `Points`.
-    """
+    """What runs a trial: a `Training`, `SeveralCounts` of devices, or `Points`."""
     if "part" in trial:
         return Points(**trial)
     if "device_counts" in trial:
@@ -137,9 +132,7 @@ def build(**trial) -> Any:
 
 
 class Training(DeviceTraining):
-    """Minibatch descent with these settings, by default on the devices that they ask
-    for.
-    """
+    """Minibatch descent, by default on the devices that the settings ask for."""
 
     keeps_checkpoint = False
 
@@ -210,9 +203,7 @@ class Training(DeviceTraining):
         )
 
     def run(self, key, log) -> dict:
-        """Trains; an evaluation's risk is exact, and its `residual_ratio` bounds each
-        ||A_i||.
-        """
+        """Trains; evaluations give the exact risk, and bounds on each ||A_i||."""
         result = self.fit(log, key=key, settings=self.settings, compute_dtype="float32")
         evaluations = where(log.records, kind="evaluation")
         settled = [
@@ -230,8 +221,9 @@ class Training(DeviceTraining):
 
 
 def apply(variables: dict, x, *, train: bool, keys=None) -> tuple:
-    """The net, as `step.Task` wants it; in evaluations "residual_ratio" bounds each
-    ||A_i||.
+    """The net, as `step.Task` wants it.
+
+    In evaluations "residual_ratio" bounds each ||A_i||.
     """
     A = variables["params"]["A"]
     intermediates: dict = {"batch_stats": {}}
@@ -244,9 +236,7 @@ def apply(variables: dict, x, *, train: bool, keys=None) -> tuple:
 
 
 class SeveralCounts:
-    """The same training on several numbers of devices, one after the other, without
-    checkpoints.
-    """
+    """The same training on several numbers of devices, without checkpoints."""
 
     keeps_checkpoint = False
 
@@ -262,9 +252,7 @@ class SeveralCounts:
         self.training = Training(**settings, devices=self.devices[: device_counts[0]])
 
     def run(self, key, log) -> dict:
-        """The largest relative differences from the training on the first number of
-        devices.
-        """
+        """The largest relative differences from the first number of devices."""
         training = self.training
         risks, weights, seconds = [], [], []
         for count in self.counts:
@@ -298,9 +286,7 @@ def _difference(ours: list[float], first: list[float]) -> float:
 
 
 class Points:
-    """One part of the points of one shape: `chunks` chunks, shared evenly by the
-    devices.
-    """
+    """One part of the points of one shape, `chunks` chunks shared by the devices."""
 
     keeps_checkpoint = False
 
@@ -340,7 +326,7 @@ class Points:
                 "largest_margin": jax.lax.pmax(found["largest_margin"], step.AXIS_NAME),
             }
 
-        self.count = parallel.over_devices(count, self.devices, in_axes=(None, 0))
+        self.count: Any = parallel.over_devices(count, self.devices, in_axes=(None, 0))
 
     def lower(self) -> jax.stages.Lowered:
         """The program from shapes alone: the devices may be absent."""
@@ -374,9 +360,7 @@ def measure(subject: Any, key, log) -> dict:
 
 
 def judge_floor(settings: dict, records: list[dict]) -> run.Verdict:
-    """The risk is the predicted one at every depth, and |||A||| at most a constant over
-    l.
-    """
+    """The risk is as predicted at every depth, and l |||A||| at most a constant."""
     results = where(records, kind=RESULT)
     metrics: dict = {"trainings": len(results)}
     errors, norms = [], []
@@ -425,9 +409,7 @@ def judge_devices(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def judge_points(settings: dict, records: list[dict]) -> run.Verdict:
-    """No point violates (G3) by more than its rounding error, and some come close to
-    equality.
-    """
+    """No point violates (G3) beyond rounding, and some come close to equality."""
     results = where(records, kind=RESULT)
     metrics = {
         **{

@@ -1,5 +1,4 @@
-"""Gradient descent on deep linear nets: residual against standard, and where it gets
-stuck.
+"""Gradient descent on deep linear nets, residual and standard: where it gets stuck.
 
 * depth (sections 1.1 and 2 of the paper; 1202 layers as in He et al. 2015): three pairs
   of R and Sigma, depths 1 to 1202, near-zero Gaussian weights.

@@ -1,5 +1,4 @@
-"""Theorem 3.2: a ReLU residual network with O(n log n + r^2) parameters memorises any
-labels.
+"""Theorem 3.2: a ReLU residual net with O(n log n + r^2) parameters fits any labels.
 
 Claim: a residual network with blocks h + V ReLU(U h + s) maps n inputs with any labels
 out of r to their one-hot labels. Here the network is built, not trained, and run on

@@ -373,7 +373,10 @@ def measure_sgd(trial: SimpleNamespace, key: jax.Array) -> dict:
     """Trains a network on random labels, and constructs one of the same shape."""
     data_key, label_key, init_key, train_key, build_key = jax.random.split(key, 5)
     x, y = _draw_points(trial, data_key, label_key)
-    start = descent.random_network(init_key, *x.shape, trial.num_classes, trial.width)
+    n, features = x.shape
+    start = descent.random_network(
+        init_key, n, features, trial.num_classes, trial.width
+    )
     started = time.perf_counter()
     curve = descent.train(
         start,

@@ -1,9 +1,10 @@
 """Copies the files of a finished run into results/reference, unchanged.
 
-Command: make promote RUN=results/local/EXPERIMENT/VARIANT/seed=0 A reference must be a
-finished run with the settings of its variant, made at one commit of this clone without
-uncommitted changes: otherwise nobody could make it again. Its records are judged again,
-and must give the claim, verdict and metrics of its summary.
+Command: make promote RUN=results/local/EXPERIMENT/VARIANT/seed=0
+
+A reference must be a finished run with the settings of its variant, made at one commit
+of this clone without uncommitted changes: otherwise nobody could make it again. Its
+records are judged again, and must give the claim, verdict and metrics of its summary.
 """
 
 import os
@@ -29,8 +30,10 @@ def _main(paths: list[str]) -> int:
 
 
 def _promotable(path: pathlib.Path) -> tuple[runs.Run, pathlib.Path]:
-    """The run and its place in the reference; RunError or ValueError if it must not go
-    there.
+    """The run and its place in the reference.
+
+    Raises:
+      runs.RunError, ValueError: it must not go there.
     """
     run = runs.read_run(path)
     if run.status != "done":
@@ -64,9 +67,7 @@ def _target(path: pathlib.Path, run: runs.Run) -> pathlib.Path:
 
 
 def _require_one_commit(path: pathlib.Path, run: runs.Run) -> None:
-    """Raises RunError unless the run was made by the code of one commit of this
-    clone.
-    """
+    """Refuses runs that were not made by the code of one commit of this clone."""
     if any(
         entry["commit"] is None or entry["dirty"] is not False
         for entry in run.environments
@@ -91,9 +92,7 @@ def _require_one_commit(path: pathlib.Path, run: runs.Run) -> None:
 
 
 def _require_judgement(path: pathlib.Path, run: runs.Run) -> None:
-    """Raises RunError unless the records give the summary, with a claim that is
-    known.
-    """
+    """Refuses runs whose records do not give the summary, or whose claim is unknown."""
     for difference in judge.disagreements(run, judge.conclusion(run)):
         raise runs.RunError(f"{path}: {difference}")
     if run.summary["claim"] not in paper.CLAIMS:
@@ -101,8 +100,7 @@ def _require_judgement(path: pathlib.Path, run: runs.Run) -> None:
 
 
 def _copy(run: runs.Run, target: pathlib.Path) -> bool:
-    """Copies a run to `target` as a whole or not at all; returns whether it replaced
-    another one.
+    """Copies a run to `target` as a whole or not at all; True if it replaced another.
 
     Between its two renames the old run lies beside `target`; the next promotion puts it
     back.

@@ -1,5 +1,6 @@
-"""Section 5: is there a Theorem 2.2 for residual blocks with one ReLU, h + V ReLU(U h +
-s)?
+"""Section 5: is there a Theorem 2.2 for residual blocks with one ReLU?
+
+Such a block is h + V ReLU(U h + s).
 
 Command: python -m experiments.relu --config=:search
 Hardware and time: one CPU core, about two minutes for the six variants, half of it for
@@ -178,13 +179,19 @@ def build(*, measured: str, **trial) -> types.SimpleNamespace:
     return built
 
 
+def _random_blocks(trial, rng, norms: np.ndarray) -> model.Blocks:
+    """Random nets of the trial's shape, one of each of these norms."""
+    depth, width, lifted_width = trial.shape
+    return model.random_blocks(rng, norms, depth, width, lifted_width, trial.bias)
+
+
 def at_origin(trial, key) -> dict:
     """Gradient, second-order form and steepest descent at zero weights."""
     rng = generator(key)
     count = trial.problems
     step = trial.step_size
     sample, _ = problems.realizable(rng, count, trial.setting)
-    others = model.random_blocks(rng, np.ones(count), *trial.shape, trial.bias)
+    others = _random_blocks(trial, rng, np.ones(count))
     steepest, curvatures, forms = _directions(trial, rng, sample, others)
     # Nets at zero, one step along the steepest direction, and one step along another.
     nets = jax.tree.map(
@@ -249,7 +256,7 @@ def dead(trial, key) -> dict:
     if trial.law == "no bias":
         blocks = blocks._replace(s=None)
     elif trial.law == "s >= 0":
-        blocks = blocks._replace(s=np.abs(blocks.s))
+        blocks = blocks._replace(s=np.abs(np.asarray(blocks.s)))
     else:
         # The bounds belong to balls around and inside the hull of x, which are equal
         # for d = 1.
@@ -298,7 +305,7 @@ def gradient_ratio(trial, key) -> dict:
     largest_over = 0.0
     for norm in trial.norms:
         norms = np.full(trial.samples, norm)
-        blocks = model.random_blocks(rng, norms, *trial.shape, trial.bias)
+        blocks = _random_blocks(trial, rng, norms)
         right, left, value = map(
             np.asarray,
             jax.vmap(feature_bound.bound_and_squared_gradient)(blocks, sample),
@@ -382,11 +389,11 @@ def noise(trial, key) -> dict:
         )
     squared_gradient = np.asarray(numbers["squared_gradient"])
     stalled = squared_gradient <= trial.stalled_ratio * risks[:, -1]
-    halved = (share <= 0.5).any(axis=2)
+    halved = np.asarray(share <= 0.5).any(axis=2)
     updates_to_half = np.argmax(share <= 0.5, axis=2) * trial.updates_per_record
     medians = [
         float(np.median(updates[is_halved])) if is_halved.any() else None
-        for updates, is_halved in zip(updates_to_half, halved, strict=True)
+        for updates, is_halved in zip(updates_to_half, np.asarray(halved), strict=True)
     ]
     return {
         "final_risk_share": [relu_search.short(row) for row in share[:, :, -1]],

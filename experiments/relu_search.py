@@ -1,5 +1,4 @@
-"""The search for bad critical points of ReLU residual nets: a variant of
-experiments/relu.py.
+"""The search for bad critical points of ReLU residual nets: a variant of relu.py.
 
 The starts are random nets inside the ball. Every other one first descends on f; then
 all solve ``grad f = 0``. Bad critical points are smooth, not optimal and inside the
@@ -131,8 +130,9 @@ def search(trial, key) -> dict:
     sample, teachers = problems.realizable(rng, trial.problems, trial.setting)
     norms = np.repeat(trial.start_norms, trial.starts)
     descends = _every_other(len(norms), trial.problems)
+    depth, width, lifted_width = trial.shape
     blocks = model.random_blocks(
-        rng, np.tile(norms, trial.problems), *trial.shape, trial.bias
+        rng, np.tile(norms, trial.problems), depth, width, lifted_width, trial.bias
     )
     batch, teachers = problems.repeat((sample, teachers), len(norms))
     limits, numbers = critical_points.find(

@@ -1,5 +1,4 @@
-"""Gradient flow of one ReLU block from certified starts: a variant of
-experiments/relu.py.
+"""Gradient flow of one ReLU block from certified starts: a variant of relu.py.
 
 N16 of docs/theory/relu.md promises that the flow stays in a ball and that f falls at a
 stated rate. The errors at the start point in random directions, and their size is drawn
@@ -102,7 +101,12 @@ def train(trial, key) -> dict:
 
 def _stacked_promises(pairs: list[tuple[Blocks, Problem]]) -> dict[str, np.ndarray]:
     """The certified promise of each problem, as one array for each of its fields."""
-    promises = [training.certify_training(*pair) for pair in pairs]
+    promises = []
+    for blocks, problem in pairs:
+        promise = training.certify_training(blocks, problem)
+        if promise is None:
+            raise ArithmeticError("a problem of less than certified size is refused")
+        promises.append(promise)
     return {
         name: np.array([getattr(promise, name) for promise in promises])
         for name in promises[0]._fields

@@ -1,5 +1,4 @@
-"""Writes the report on the reference runs and yours: REPORT.md, report.html, tables/,
-figures/.
+"""Writes the report on the reference runs and yours, with tables and figures.
 
 Command: make report (into results/local/), or make report-reference, which rewrites the
 committed report in results/ from results/reference alone.

@@ -369,7 +369,7 @@ def _cores() -> list[int | None]:
     cores: list[int | None] = [None] * limits.usable_cores()
     if hasattr(os, "sched_getaffinity"):
         # a container may allow fewer
-        cores = sorted(os.sched_getaffinity(0))[: len(cores)]
+        cores = [*sorted(os.sched_getaffinity(0))[: len(cores)]]
     at_once = _JOBS.value or len(cores)
     return [cores[i % len(cores)] for i in range(at_once)]
 

@@ -1,5 +1,4 @@
-"""Minibatch descent on linear residual nets: the proved bounds of risk and of staying
-inside.
+"""Minibatch descent on linear nets: proved bounds of the risk and of staying inside.
 
 Random R near the identity, three depths, three batch sizes, many runs each, from zero
 weights. S5 (docs/theory/sampled.md) bounds the mean risk of the runs that have not left

@@ -128,7 +128,7 @@ def _nets(size: str, question: str) -> dict:
         # Nets without the identity get the standard initialisation, which suits them
         # better: the paper's would shrink the output of every layer by a further factor
         # of k sqrt c.
-        kinds = {
+        kinds: dict[str, dict] = {
             "identity": {"residual_init": "paper"},
             "no_identity": {"residual_init": "standard", "identity": False},
         }
@@ -140,7 +140,7 @@ def _nets(size: str, question: str) -> dict:
             for blocks in _DEPTHS[size]
             for kind, changes in kinds.items()
         }
-    nets: dict[str, dict] = {
+    nets_by_question: dict[str, dict[str, dict]] = {
         "initialisation": {
             "paper": {"residual_init": "paper"},
             "paper_times_3": {"residual_init": "paper", "initial_scale": 3.0},
@@ -160,9 +160,11 @@ def _nets(size: str, question: str) -> dict:
             "activate_first": {"activate_first": True},
             "leak_and_activate_first": {"leak": 0.1, "activate_first": True},
         },
-    }[question]
-    left_out = _NOT_SMALL if size == "cifar10/small" else ()
-    return {name: changes for name, changes in nets.items() if name not in left_out}
+    }
+    nets = nets_by_question[question]
+    if size != "cifar10/small":
+        return nets
+    return {name: changes for name, changes in nets.items() if name not in _NOT_SMALL}
 
 
 def _settings(variant: str) -> dict:

@@ -1,5 +1,4 @@
-"""What the identity, the initialisation and the rivals give, by the protocol of
-docs/protocol.md.
+"""What the identity, the initialisation and the rivals give, by docs/protocol.md.
 
 Claims (sections 1 and 4): the identity makes deep nets trainable; the small
 initialisation helps; the paper's net beats earlier all-convolutional nets. Every arm of
@@ -23,13 +22,13 @@ GOOD_STARTS = ("plain_unit_variance", "plain_delta_orthogonal")
 # Convolutions -> blocks per stage, as even as they can be: 1 + 2 sum(blocks).
 BLOCKS = {7: (1, 1, 1), 15: (2, 2, 3), 31: (5, 5, 5), 63: (10, 10, 11)}
 
-_IDENTITY = {
+_IDENTITY: dict[str, dict] = {
     "identity": {"residual_init": "paper"},
     "plain_paper": {"residual_init": "paper", "identity": False},
     "plain_unit_variance": {"residual_init": "unit_variance", "identity": False},
     "plain_delta_orthogonal": {"residual_init": "delta_orthogonal", "identity": False},
 }
-_INITIALISATION = {
+_INITIALISATION: dict[str, dict] = {
     "paper": {"initial_scale": 1.0},
     "paper_times_2": {"initial_scale": 2.0},
     "paper_times_4": {"initial_scale": 4.0},
@@ -37,13 +36,13 @@ _INITIALISATION = {
     "paper_times_16": {"initial_scale": 16.0},
     "he": {"residual_init": "he"},
 }
-_STARTS = {
+_STARTS: dict[str, dict] = {
     "paper": {"residual_init": "paper"},
     "fixup": {"residual_init": "fixup"},
     "gate": {"residual_init": "he", "gate": True},
 }
 # About 0.5M parameters each; no other changes than width and depth.
-_TABLE_2 = {
+_TABLE_2: dict[str, dict] = {
     "this_paper": {"blocks_per_stage": (3, 3, 3), "widths": (22, 44, 88)},
     "all_cnn_c": {"name": "all_cnn_c", "width": 58},
     "resnet": {"name": "resnet", "depth": 20, "width": 22},
@@ -173,9 +172,7 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
 
 
 def judge_identity(arms: dict[str, dict], trained_percent: float) -> tuple[dict, str]:
-    """({"first_failed_depth/ARM": depth}, verdict): whether depth needs the
-    identity.
-    """
+    """({"first_failed_depth/ARM": depth}, verdict): does depth need the identity?"""
     trained: dict[str, dict[int, bool]] = {}
     for name, result in arms.items():
         arm, depth = name.split("/")

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import pathlib
 from typing import NamedTuple
 
 import numpy as np
@@ -58,7 +59,7 @@ def _load_arrays(
     arrays = (train_images, train_labels, test_images, test_labels)
     digest = hashlib.sha256()
     for array in arrays:
-        digest.update(np.ascontiguousarray(array))
+        digest.update(np.ascontiguousarray(array).data)
     return ImageData(
         examples=Arrays(*arrays),
         preprocessing=Preprocessing.fit(normalization, train_images, **augmentation),
@@ -92,10 +93,11 @@ def _load_imagenet(
             f" {worker_threads} and {worker_processes}"
         )
     imagenet.require_packages()
+    directory: str | pathlib.Path = data_dir
     if miniature_examples:
-        data_dir = miniature.prepare(data_dir, miniature_examples)
-    train = imagenet.EncodedImages(data_dir, "train")
-    validation = imagenet.EncodedImages(data_dir, "validation")
+        directory = miniature.prepare(data_dir, miniature_examples)
+    train = imagenet.EncodedImages(directory, "train")
+    validation = imagenet.EncodedImages(directory, "validation")
     shape = (image_pixels, image_pixels, 3)
     return ImageData(
         examples=Streams(

@@ -1,5 +1,4 @@
-"""Table 2, ImageNet: all-convolutional residual nets without batch norm at 224 x 224
-pixels.
+"""Table 2, ImageNet: all-convolutional residual nets at 224 x 224 pixels.
 
 Claim: 35.29 % top-1 and 14.17 % top-5 error from an "all-convolutional variant of the
 34-layer network" with 35.7M parameters. Depth and size contradict each other

@@ -115,12 +115,12 @@ class Part:
 
 
 def without_held_out(images: "ImageData", count: int) -> "ImageData":
-    """Training without the last `count` training images, which take the test set's
-    place.
-    """
+    """The data without the last `count` training images, which become the test set."""
     from identity_matters.batches import Arrays
 
     whole = images.examples
+    if not isinstance(whole, Arrays):
+        raise ValueError("only data in memory can be held out")
     examples = Arrays(
         whole.train_images[:-count],
         whole.train_labels[:-count],
@@ -132,12 +132,11 @@ def without_held_out(images: "ImageData", count: int) -> "ImageData":
 
 
 def measure(part: Part, key, log) -> dict:
-    """Trains; a final training takes the rate that its arm's trials of this run
-    chose.
-    """
-    rate = part.tried_rate
-    if part.phase == FINAL:
+    """Trains; a final training takes the rate that its arm's trials chose."""
+    if part.tried_rate is None:
         rate = best_rate(where(log.results(), arm=part.arm, phase=TUNING))
+    else:
+        rate = part.tried_rate
     found = part.training(rate).run(key, log, keep_diverged=True)
     if part.phase == TUNING:  # what was scored is not the test set
         found = {
@@ -147,8 +146,9 @@ def measure(part: Part, key, log) -> dict:
 
 
 def best_rate(tried: list[dict]) -> float:
-    """The rate with the least held-out error, the smallest of several; 100 % for
-    divergence.
+    """The rate with the least held-out error, the smallest of several.
+
+    A net that diverged has an error of 100 %.
 
     Raises ValueError unless every rate of the grid was tried once.
     """
@@ -201,9 +201,7 @@ def failed(result: dict) -> bool:
 
 
 def is_better(one: dict, other: dict) -> bool:
-    """Whether the test error of `one` is lower by more than the sampling error
-    allows.
-    """
+    """Whether the test error of `one` is lower by more than the sampling error."""
     errors = [_error(result, "test_error_percent") for result in (one, other)]
     examples = max(result.get("test_examples", 0) for result in (one, other))
     if not examples:  # both diverged

@@ -213,7 +213,7 @@ class Training(DeviceTraining):
         return step.evaluation_record(
             steps,
             examples / self.task.data.train_examples,
-            self.parallel.evaluate(state),
+            self.parallel.evaluate(state) or {},
             0.0,
             0.0,
             self.task.top_k,

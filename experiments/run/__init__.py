@@ -70,7 +70,7 @@ def main(experiment: Experiment) -> None:
     except SystemExit as stop:  # --help
         code = stop.code
     except BaseException as error:
-        code, message = endings.ending_of(error, flags.FLAGS["results_dir"].value)
+        code, message = endings.ending_of(error, str(flags.FLAGS["results_dir"].value))
         if message is None:
             traceback.print_exc()
         else:

@@ -123,7 +123,8 @@ def _configure_process(experiment: Experiment, settings: dict) -> None:
     try:
         jax.devices()
     except (AssertionError, RuntimeError) as error:  # JAX_PLATFORMS names another one
-        reason = f"{jax.config.jax_platforms}: {runs.first_line(error)}"
+        platforms = jax.config.values["jax_platforms"]
+        reason = f"{platforms}: {runs.first_line(error)}"
         raise app.UsageError(f"JAX finds no device, {reason}") from None
     if isinstance(experiment, TrainingExperiment):
         try:

@@ -69,7 +69,7 @@ class Experiment:
 
     def get_config(self, *variant: str) -> ml_collections.ConfigDict:
         """The settings of a variant, by default of the first; ValueError if unknown."""
-        return self.settings_module.get_config(*variant)  # type: ignore[attr-defined]
+        return self.settings_module.get_config(*variant)
 
     def settings_of(self, variant: str) -> dict:
         """The unchanged settings of a variant; {} if there is no such variant."""

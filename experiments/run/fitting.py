@@ -1,12 +1,12 @@
 """A training as a trial of an experiment: devices, loop, checkpoints and failures."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from experiments.run.endings import DivergedError, Interrupted
-from experiments.run.training_log import TrainingLog
 from identity_matters import flops, runs
 from identity_matters.train import checkpoint, loop, multihost
 from identity_matters.train.parallel import ParallelSteps
@@ -40,7 +40,7 @@ class DeviceTraining:
 
     def fit(
         self,
-        log: TrainingLog,
+        log: Any,
         *,
         key: jax.Array,
         settings: dict,
@@ -50,7 +50,7 @@ class DeviceTraining:
         """`loop.fit` with the checkpoints of `log`; returns the result.
 
         Args:
-          log: of this training.
+          log: the `TrainingLog` of this training.
           key: the root of all randomness.
           settings: what must be the same in a checkpoint and in the training that
             resumes from it, JSON-able; the key is added to it.

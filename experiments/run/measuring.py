@@ -78,8 +78,8 @@ def _compile_seconds() -> Iterator[dict[str, float]]:
     """Inside, JAX's events and the seconds that they took are added to the dict."""
     seconds_by_event: dict[str, float] = collections.defaultdict(float)
 
-    def listen(event: str, seconds: float, **_) -> None:
-        seconds_by_event[event] += seconds
+    def listen(event: str, duration_secs: float, **_: str | int) -> None:
+        seconds_by_event[event] += duration_secs
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:

@@ -10,7 +10,7 @@ import jax
 from absl import flags
 from etils import epath
 
-from identity_matters import environment, runs
+from identity_matters import code_version, runs
 from identity_matters.train import multihost
 
 
@@ -54,7 +54,8 @@ def is_process_0() -> bool:
 
 def require_alike(settings: dict, others: dict, error: Exception | None) -> None:
     """`multihost.check_agreement` on versions, `settings` and `others`, JSON-able."""
-    versions = {"jax": jax.__version__, "commit": environment.code_version()["commit"]}
+    commit = code_version.code_version()["commit"]
+    versions = {"jax": jax.__version__, "commit": commit}
     values = runs.flat(runs.to_json(settings)) | versions | others
     multihost.check_agreement(values, error)
 

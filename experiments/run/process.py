@@ -77,7 +77,7 @@ def _keep_freed_memory() -> None:
 
 def _configure_cache() -> None:
     """Keeps compiled programs on disk, unless there is no home directory."""
-    if jax.config.jax_compilation_cache_dir is None:
+    if jax.config.values["jax_compilation_cache_dir"] is None:
         with contextlib.suppress(ValueError):
             caches = os.environ.get("XDG_CACHE_HOME") or paths.expand_home("~/.cache")
             cache = os.path.join(caches, "identity_matters", "jax")

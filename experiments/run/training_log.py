@@ -59,7 +59,7 @@ class TrainingLog:
         self._dispatches = 0
         self._has_warned = False
         self._phases = 0
-        self._writer = None
+        self._writer: Any = None  # of TensorBoard's events
         with contextlib.ExitStack() as self._open:
             self._progress = self._open.enter_context(
                 Progress(
