@@ -207,7 +207,8 @@ def attempt(lower, devices: list) -> dict:
     example, compute_dtype). docs/metrics.md explains the result, which has a "problem"
     unless it "fits".
     """
-    kind, result = devices[0].device_kind, _nothing(devices)
+    kind = devices[0].device_kind
+    result = _nothing(devices)
     try:
         lowered, steps, examples, operations, dtype = lower()
         started = time.perf_counter()
@@ -215,7 +216,8 @@ def attempt(lower, devices: list) -> dict:
     except (ValueError, jax.errors.JaxRuntimeError) as error:
         return {**result, "problem": runs.first_line(error)}
     result["compiler_seconds"] = time.perf_counter() - started
-    memory, moved = compiled.memory_analysis(), hlo.traffic(compiled.as_text())
+    memory = compiled.memory_analysis()
+    moved = hlo.traffic(compiled.as_text())
     needed = {
         "argument_bytes": memory.argument_size_in_bytes,
         "result_bytes": memory.output_size_in_bytes - memory.alias_size_in_bytes,
@@ -328,14 +330,17 @@ def lower_memorize(groups: dict, part: str, devices: list) -> tuple:
     """Lowers the network of Theorem 3.2 on one device, for one batch of points."""
     fit = groups["fit"]
     ((width, dtype),) = fit["networks"]
-    sizes = fit["examples"][0], fit["features"], fit["num_classes"], width
+    features = fit["features"]
     here = jax.sharding.SingleDeviceSharding(devices[0])
     like = functools.partial(jax.ShapeDtypeStruct, dtype=dtype, sharding=here)
     drawn = jax.eval_shape(
-        lambda key: descent.random_network(key, *sizes), jax.random.key(0)
+        lambda key: descent.random_network(
+            key, fit["examples"][0], features, fit["num_classes"], width
+        ),
+        jax.random.key(0),
     )
     net = jax.tree.map(lambda leaf: like(leaf.shape), drawn)
-    x = like((fit["batch_examples"], sizes[1]))
+    x = like((fit["batch_examples"], features))
     operations = flops.count_flops(network.forward, net, x) / len(x)
     examples = len(devices) * len(x)  # the other devices get other points
     return network.forward.lower(net, x), 1, examples, operations, dtype

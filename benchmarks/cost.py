@@ -65,8 +65,13 @@ def _bound(record: dict) -> float:
 
 def page(records: list[dict]) -> str:
     """The text of docs/cost.md; programs that the records lack have no row."""
-    programs = {(one["slice"], one["program"], one["part"]): one for one in records}
-    rows, others, failed = [], [], []
+    programs = {
+        (record["slice"], record["program"], record["part"]): record
+        for record in records
+    }
+    rows = []
+    others = []
+    failed = []
     for (slice_, program, part), step in programs.items():
         evaluation = programs.get((slice_, program, "evaluate"))
         if not step["fits"]:
@@ -108,11 +113,11 @@ def _row(slice_: str, program: str, step: dict, evaluation: dict) -> str:
 
 
 def _main(paths: list[str]) -> int:
-    found = [runs.read_run(path) for path in paths]
+    compiled = [runs.read_run(path) for path in paths]
     name = compile_check.EXPERIMENT.name
-    if others := [run.path for run in found if run.experiment != name]:
+    if others := [run.path for run in compiled if run.experiment != name]:
         raise runs.RunError(f"name runs of {name}, got {others}")
-    text = page([record for run in found for record in run.records])
+    text = page([record for run in compiled for record in run.records])
     runs.write_atomically(pathlib.Path(_PAGE.value), text)
     return 0
 

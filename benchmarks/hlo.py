@@ -82,21 +82,29 @@ def traffic(text: str) -> collections.Counter:
     @functools.cache
     def walk(name: str) -> collections.Counter:
         total: collections.Counter = collections.Counter()
-        shapes = {one.name: one.shape for one in computations[name]}
-        for one in computations[name]:
+        shapes = {
+            instruction.name: instruction.shape for instruction in computations[name]
+        }
+        for instruction in computations[name]:
             times = 1
             moved: dict = {}
-            if one.opcode == "while":
-                times = _turns(one, computations[one.called("condition")])
-                moved = walk(one.called("body"))
-            elif one.opcode == "call":
-                moved = walk(one.called("to_apply"))
-            elif one.opcode == "conditional":
-                branches = re.findall(r"%([\w.\-]+)", one.rest.split("metadata")[0])
+            if instruction.opcode == "while":
+                times = _turns(
+                    instruction, computations[instruction.called("condition")]
+                )
+                moved = walk(instruction.called("body"))
+            elif instruction.opcode == "call":
+                moved = walk(instruction.called("to_apply"))
+            elif instruction.opcode == "conditional":
+                branches = re.findall(
+                    r"%([\w.\-]+)", instruction.rest.split("metadata")[0]
+                )
                 ways = [walk(branch) for branch in branches if branch in computations]
                 moved = max(ways, key=lambda way: way["memory"])
-            elif one.opcode not in _FREE and not one.opcode.endswith("-done"):
-                moved = _moved(one, shapes, computations)
+            elif instruction.opcode not in _FREE and not instruction.opcode.endswith(
+                "-done"
+            ):
+                moved = _moved(instruction, shapes, computations)
             total.update({what: times * count for what, count in moved.items()})
         return total
 
@@ -146,7 +154,11 @@ def _sum(arrays: list[tuple[float, bool]]) -> dict:
 def _turns(loop: Instruction, condition: list[Instruction]) -> int:
     if known := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.rest):
         return int(known[1])
-    limits = [one.inside for one in condition if one.opcode == "constant"]
+    limits = [
+        instruction.inside
+        for instruction in condition
+        if instruction.opcode == "constant"
+    ]
     if len(limits) != 1 or not limits[0].isdigit():
         raise ValueError(
             f"a loop does not say how often it runs; its condition has {limits}"
@@ -154,26 +166,31 @@ def _turns(loop: Instruction, condition: list[Instruction]) -> int:
     return int(limits[0])
 
 
-def _moved(one: Instruction, shapes: dict, computations: dict) -> dict:
-    results = _arrays(one.shape)
-    operands = [_arrays(shapes.get(name, "")) for name in one.operands]
-    if one.opcode in ("copy-start", "slice-start", "dynamic-slice-start"):
+def _moved(instruction: Instruction, shapes: dict, computations: dict) -> dict:
+    results = _arrays(instruction.shape)
+    operands = [_arrays(shapes.get(name, "")) for name in instruction.operands]
+    if instruction.opcode in ("copy-start", "slice-start", "dynamic-slice-start"):
         # (source, destination, context) in some order; as many bytes are read as
         # written.
         (one_size, source), (other_size, target) = results[:2]
         return _sum([(min(one_size, other_size), place) for place in (source, target)])
-    if one.opcode in _PARTS:
+    if instruction.opcode in _PARTS:
         return _sum(results + [(size, operands[0][0][1]) for size, _ in results])
-    if one.opcode == "dynamic-update-slice":
+    if instruction.opcode == "dynamic-update-slice":
         return _sum(operands[1] * 2)
-    if one.opcode == "fusion":
-        _cut_down(one.called("calls"), computations, results, operands)
+    if instruction.opcode == "fusion":
+        _cut_down(instruction.called("calls"), computations, results, operands)
     moved = _sum(results + [array for arrays in operands for array in arrays])
-    kind = one.opcode.removesuffix("-start")
+    kind = instruction.opcode.removesuffix("-start")
     if kind in COLLECTIVES:
         # An asynchronous collective lists its operands before its results.
-        own = results[len(results) // 2 :] if one.opcode != kind else results
-        moved |= {(kind, "count"): 1, (kind, "bytes"): sum(size for size, _ in own)}
+        moved_results = results
+        if instruction.opcode != kind:
+            moved_results = results[len(results) // 2 :]
+        moved |= {
+            (kind, "count"): 1,
+            (kind, "bytes"): sum(size for size, _ in moved_results),
+        }
     return moved
 
 
@@ -188,8 +205,12 @@ def _cut_down(called: str, computations: dict, results: list, operands: list) ->
 
 def _source(by_name: dict[str, Instruction], name: str) -> Instruction:
     """The instruction `name`, or what it is a bitcast of."""
-    one = by_name[name]
-    return _source(by_name, one.operands[0]) if one.opcode == "bitcast" else one
+    instruction = by_name[name]
+    return (
+        _source(by_name, instruction.operands[0])
+        if instruction.opcode == "bitcast"
+        else instruction
+    )
 
 
 def _parts_read(called: str, computations: dict) -> dict[int, float]:
@@ -199,12 +220,12 @@ def _parts_read(called: str, computations: dict) -> dict[int, float]:
     a loop.
     """
     body = computations[called]
-    by_name = {one.name: one for one in body}
+    by_name = {instruction.name: instruction for instruction in body}
     users = collections.defaultdict(list)
-    for one in body:
-        if one.opcode != "bitcast":
-            for place, name in enumerate(one.operands):
-                users[_source(by_name, name).name].append((one, place))
+    for instruction in body:
+        if instruction.opcode != "bitcast":
+            for place, name in enumerate(instruction.operands):
+                users[_source(by_name, name).name].append((instruction, place))
 
     def size_read(user: Instruction, place: int) -> float | None:
         """Bytes that one use reads; None if it reads the whole."""
@@ -217,19 +238,21 @@ def _parts_read(called: str, computations: dict) -> dict[int, float]:
         return None
 
     parts = {}
-    for one in body:
-        if one.opcode == "parameter" and users[one.name]:
-            sizes = [size_read(*use) for use in users[one.name]]
+    for instruction in body:
+        if instruction.opcode == "parameter" and users[instruction.name]:
+            sizes = [size_read(*use) for use in users[instruction.name]]
             if None not in sizes:
-                parts[int(one.inside)] = sum(size for size in sizes if size is not None)
+                parts[int(instruction.inside)] = sum(
+                    size for size in sizes if size is not None
+                )
     return parts
 
 
 def _parts_written(called: str, computations: dict) -> list[float | None]:
     """Bytes that a fusion writes of each result in place; None for the whole."""
     body = computations[called]
-    by_name = {one.name: one for one in body}
-    (root,) = [one for one in body if one.root]
+    by_name = {instruction.name: instruction for instruction in body}
+    (root,) = [instruction for instruction in body if instruction.root]
     parts: list[float | None] = []
     for name in root.operands if root.opcode == "tuple" else [root.name]:
         written = _source(by_name, name)

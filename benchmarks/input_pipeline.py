@@ -79,12 +79,13 @@ def measure(trial: types.SimpleNamespace, key) -> dict:
 
 def _measure_here(trial: types.SimpleNamespace, seed: int) -> dict:
     """Measures in this process, bound to the trial's cores where that is possible."""
-    cores, size, batches = (
-        getattr(trial, n) for n in ("cores", "batch_examples", "batches_per_round")
-    )
+    cores = trial.cores
+    size = trial.batch_examples
+    batches = trial.batches_per_round
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
-    ahead, count = imagenet.BATCHES_PER_THREAD * cores, batches * size
+    ahead = imagenet.BATCHES_PER_THREAD * cores
+    count = batches * size
     with tempfile.TemporaryDirectory() as scratch:
         encoded = _open(trial, pathlib.Path(scratch), seed)
         indices = np.random.default_rng(seed).integers(0, len(encoded), count)
@@ -106,11 +107,13 @@ def _measure_here(trial: types.SimpleNamespace, seed: int) -> dict:
                 _take(stream, ahead)
                 seconds["pipeline"].append(_take(stream, batches))
             rates = {
-                name: count / statistics.median(all_) for name, all_ in seconds.items()
+                name: count / statistics.median(times)
+                for name, times in seconds.items()
             }
             step_seconds = trial.step_over_batch_seconds * size / rates["pipeline"]
             _take(stream, 1)
-            started, waited = time.perf_counter(), 0.0
+            started = time.perf_counter()
+            waited = 0.0
             for _ in range(2 * batches):
                 time.sleep(step_seconds)
                 waited += _take(stream, 1)
@@ -198,7 +201,8 @@ def _bare_decoder(
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
     """Reproduced iff all streams reach both goals."""
-    least, most = config["least_share_of_decoder_percent"], config["most_wait_percent"]
+    least = config["least_share_of_decoder_percent"]
+    most = config["most_wait_percent"]
     metrics = {
         "least_share_of_decoder_percent_asked": least,
         "most_wait_percent_asked": most,

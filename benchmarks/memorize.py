@@ -82,7 +82,9 @@ def _problem(seed, trial: types.SimpleNamespace):
 def measure(trial: types.SimpleNamespace, key) -> dict:
     """Seconds for building and verifying, and for the bare products of each."""
     seed = np.asarray(jax.random.key_data(key)).tolist()
-    n, width, batch = trial.examples, trial.width, trial.batch_examples
+    n = trial.examples
+    width = trial.width
+    batch = trial.batch_examples
     rng, x, y = _problem(seed, trial)
     network, _ = _build(x, y, trial, key)
     h = rng.standard_normal((n, width)).astype(np.float32)
@@ -115,8 +117,9 @@ def measure(trial: types.SimpleNamespace, key) -> dict:
 
 
 def _build(x, y, trial: types.SimpleNamespace, key):
-    sizes = trial.num_classes, trial.width
-    return construct.memorize(x, y, *sizes, key=key, tile_points=trial.tile_points)
+    return construct.memorize(
+        x, y, trial.num_classes, trial.width, key=key, tile_points=trial.tile_points
+    )
 
 
 def _peak_memory_gigabytes(seed, trial: types.SimpleNamespace) -> float:
@@ -138,7 +141,8 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     Undecided on a loaded machine.
     """
     at_most = max(records, key=lambda record: record["examples"])
-    memory, errors = at_most["peak_memory_gigabytes"], total(records, "errors")
+    memory = at_most["peak_memory_gigabytes"]
+    errors = total(records, "errors")
     metrics = {
         "examples": at_most["examples"],
         "errors": errors,

@@ -20,7 +20,9 @@ from identity_matters.memorize import construct
 from identity_matters.memorize.network import Network, forward
 
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000, 1_281_167)
-FEATURES, NUM_CLASSES, WIDTH = 64, 1000, 16
+FEATURES = 64  # d
+NUM_CLASSES = 1000  # r
+WIDTH = 16  # k
 TILE_POINTS = 8192
 BATCH_EXAMPLES = 16_384
 
@@ -55,7 +57,8 @@ def build(n: int, directory: pathlib.Path) -> Network:
         with np.load(stored) as arrays:
             return Network(**{name: arrays[name] for name in Network._fields})
     x, y = problem(n)
-    started, cpu = time.perf_counter(), time.process_time()
+    started = time.perf_counter()
+    cpu = time.process_time()
     memorized = construct.memorize(x, y, NUM_CLASSES, WIDTH, tile_points=TILE_POINTS)
     jax.block_until_ready(memorized.network)
     record = {
@@ -84,7 +87,8 @@ def run(n: int, network: Network, directory: pathlib.Path) -> None:
     for start in range(0, n, BATCH_EXAMPLES):
         if start in done:
             continue
-        started, cpu = time.perf_counter(), time.process_time()
+        started = time.perf_counter()
+        cpu = time.process_time()
         labels = y[start : start + BATCH_EXAMPLES]
         outputs = np.asarray(forward(network, x[start : start + BATCH_EXAMPLES]))
         off = np.abs(outputs - np.eye(NUM_CLASSES, dtype=np.float32)[labels]).max(

@@ -16,7 +16,10 @@ from torch.nn import functional
 
 # The classes and size of CIFAR-10's images, and what all nets of Table 1 have in
 # common.
-NUM_CLASSES, IMAGE_PIXELS, STEM_WIDTH, KERNEL = 10, 32, 16, 3
+NUM_CLASSES = 10
+IMAGE_PIXELS = 32
+STEM_WIDTH = 16
+KERNEL = 3
 
 
 class Block(nn.Module):
@@ -29,7 +32,8 @@ class Block(nn.Module):
         )
         self.conv2 = nn.Conv2d(channels, channels, KERNEL, 1, KERNEL // 2, bias=False)
         before = (channels - channels_in) // 2
-        self.stride, self.added = stride, (before, channels - channels_in - before)
+        self.stride = stride
+        self.added = (before, channels - channels_in - before)
         for conv in (self.conv1, self.conv2):
             nn.init.normal_(conv.weight, std=1 / (KERNEL**2 * channels))
 
@@ -49,7 +53,8 @@ class AllConvResidual(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(3, STEM_WIDTH, KERNEL, padding=KERNEL // 2, bias=False)
         nn.init.normal_(self.stem.weight, std=1 / (KERNEL * STEM_WIDTH**0.5))
-        blocks, channels = [], STEM_WIDTH
+        blocks = []
+        channels = STEM_WIDTH
         for stage, (count, width) in enumerate(
             zip(blocks_per_stage, widths, strict=True)
         ):
@@ -74,7 +79,8 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
     net = AllConvResidual(settings["blocks_per_stage"], settings["widths"])
     net.to(device, memory_format=torch.channels_last)
-    batch, rate = settings["batch_examples"], settings["learning_rate"]
+    batch = settings["batch_examples"]
+    rate = settings["learning_rate"]
     optimizer = torch.optim.SGD(
         net.parameters(), lr=rate, momentum=0.9, weight_decay=1e-4
     )
@@ -102,7 +108,8 @@ def main() -> None:
     described["parameters"] = sum(p.numel() for p in net.parameters())
     print(json.dumps(described), flush=True)
     for line in sys.stdin:
-        started, cpu_started = time.perf_counter(), time.process_time()
+        started = time.perf_counter()
+        cpu_started = time.process_time()
         for _ in range(int(line)):
             loss = step()
         loss.item()  # waits for the device

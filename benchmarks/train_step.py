@@ -101,7 +101,8 @@ def trials(
 def measure(trial: types.SimpleNamespace, key, log) -> dict:
     """Median images per second of all sides, which take turns in every round."""
     training = _training(trial)
-    devices, flops = training.parallel.devices, training.task.flops_per_example
+    devices = training.parallel.devices
+    flops = training.task.flops_per_example
     peers = {"torch": trial}
     if trial.compute_dtype == "float32":
         peers["torch_bfloat16"] = types.SimpleNamespace(
@@ -113,10 +114,10 @@ def measure(trial: types.SimpleNamespace, key, log) -> dict:
             torch_rounds = contextlib.closing(_torch_rounds(settings))
             rounds[name] = stack.enter_context(torch_rounds)
         described = {name: next(rounds[name]) for name in peers}["torch"]
-        ours, theirs = training.parameters, described["parameters"]
-        if ours != theirs:
+        if training.parameters != described["parameters"]:
             raise RuntimeError(
-                f"the nets differ: {ours} parameters here and {theirs} in PyTorch"
+                f"the nets differ: {training.parameters} parameters here and"
+                f" {described['parameters']} in PyTorch"
             )
         seconds: dict[str, list] = {name: [] for name in rounds}
         cpu_seconds: dict[str, list] = {name: [] for name in rounds}
@@ -156,26 +157,30 @@ def _training(trial: types.SimpleNamespace) -> train.Training:
 
     On zeros a GPU is faster than on images: fewer bits change.
     """
-    data, rate = {"dataset": "cifar10"}, trial.learning_rate
     model = {
         "blocks_per_stage": trial.blocks_per_stage,
         "widths": trial.widths,
         "compute_dtype": trial.compute_dtype,
     }
-    optim = {"schedule": "constant", "boundary_steps": (), "learning_rate": rate}
+    optim = {
+        "schedule": "constant",
+        "boundary_steps": (),
+        "learning_rate": trial.learning_rate,
+    }
     # On a CPU the devices that a training uses, else one accelerator, as PyTorch uses
     # one.
     devices = 0 if jax.default_backend() == "cpu" else 1
     groups = make_settings(
-        "paper",
-        data,
-        model,
-        optim,
+        scale="paper",
+        data={"dataset": "cifar10"},
+        model=model,
+        optim=optim,
         batch_examples=trial.batch_examples,
         steps_per_dispatch=trial.steps_per_dispatch,
         devices=devices,
     )
-    rng, source = np.random.default_rng(_ORDER_SEED), datasets.find_source("cifar10")
+    rng = np.random.default_rng(_ORDER_SEED)
+    source = datasets.find_source("cifar10")
     pixels = rng.integers(0, 256, (_EXAMPLES, *source.image_shape), np.uint8)
     labels = rng.integers(0, source.num_classes, _EXAMPLES)
     stand_in = compile_check.stand_in(groups["data"])
@@ -190,23 +195,24 @@ def _our_rounds(
 
     Their metrics are read.
     """
-    here, task, per_dispatch = (
-        training.parallel,
-        training.task,
-        trial.steps_per_dispatch,
-    )
+    steps_on_devices = training.parallel
+    task = training.task
+    per_dispatch = trial.steps_per_dispatch
     init_key, step_key = jax.random.split(key)
-    stream = here.open_train(_ORDER_SEED, 0, sys.maxsize)  # endless: the caller stops
+    stream = steps_on_devices.open_train(
+        _ORDER_SEED, 0, sys.maxsize
+    )  # endless: the caller stops
     state = steps.initial_state(task.init(init_key), task.optimizer)
-    state = here.start(step_key, jax.device_get(state))
+    state = steps_on_devices.start(step_key, jax.device_get(state))
     while True:
-        started, cpu_started = time.perf_counter(), time.process_time()
+        started = time.perf_counter()
+        cpu_started = time.process_time()
         for _ in range(0, trial.steps_per_round, per_dispatch):
             batches = [next(stream) for _ in range(per_dispatch)]
-            state, sums = here.train(state, here.place(batches))
-            if here.on_cpu:
-                here.read(sums)
-        here.read(sums)
+            state, sums = steps_on_devices.train(state, steps_on_devices.place(batches))
+            if steps_on_devices.on_cpu:
+                steps_on_devices.read(sums)
+        steps_on_devices.read(sums)
         yield time.perf_counter() - started, time.process_time() - cpu_started
 
 

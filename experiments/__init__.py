@@ -70,11 +70,11 @@ def find_variants(name: str, wanted: str) -> list[str]:
       ValueError: there is none.
     """
     known = variants(name)
-    found = [
+    matching = [
         variant
         for variant in known
         if variant == wanted or variant.startswith(f"{wanted}/")
     ]
-    if not found:
+    if not matching:
         raise ValueError(f"{name} has no variant {wanted!r}; it has {', '.join(known)}")
-    return found
+    return matching

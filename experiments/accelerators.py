@@ -27,7 +27,7 @@ def find_lock() -> str:
         is missing.
     """
     try:
-        found = subprocess.run(
+        finished = subprocess.run(
             [str(_FIND)],
             capture_output=True,
             text=True,
@@ -36,9 +36,9 @@ def find_lock() -> str:
         )
     except (OSError, subprocess.SubprocessError):  # no bash, say
         return "cpu"
-    if found.returncode:
-        raise ValueError(found.stderr.strip())
-    return found.stdout.strip()
+    if finished.returncode:
+        raise ValueError(finished.stderr.strip())
+    return finished.stdout.strip()
 
 
 def installed_plugin() -> str | None:

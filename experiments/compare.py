@@ -102,20 +102,21 @@ def versions(yours: Collection, reference: Collection) -> list[str]:
 
     None if no version of the reference is known.
     """
-    here, there = (
-        {
-            str(environment["packages"].get("jax", "unknown"))
-            for run in found.runs
-            for environment in run.environments
-        }
-        for found in (yours, reference)
-    )
-    known = ", ".join(sorted(there))
+    known = _jax_versions(reference)
+    if not known:
+        return []
     return [
-        f"jax {own} here, {known} in the reference"
-        for own in sorted(here - there)
-        if known
+        f"jax {version} here, {', '.join(sorted(known))} in the reference"
+        for version in sorted(_jax_versions(yours) - known)
     ]
+
+
+def _jax_versions(collection: Collection) -> set[str]:
+    return {
+        str(environment["packages"].get("jax", "unknown"))
+        for run in collection.runs
+        for environment in run.environments
+    }
 
 
 if __name__ == "__main__":

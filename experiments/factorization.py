@@ -333,8 +333,8 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         <= settings["max_best_over_lower_bound"]
     )
     if settings["variant"] in _FAMILIES:
-        said = "reproduced" if holds else "undecided"
-        return run.Verdict("lower-bound-gap", metrics, said)
+        outcome = "reproduced" if holds else "undecided"
+        return run.Verdict("lower-bound-gap", metrics, outcome)
     return run.Verdict("theorem-2-1", metrics, "holds" if holds else "undecided")
 
 

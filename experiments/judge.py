@@ -40,15 +40,15 @@ def conclusion(run: runs.Run) -> dict:
     settings or another scale than the variant, or if the records cannot be judged.
     """
     experiment = _experiment(run)
-    own = experiment.settings_of(run.variant)
-    if not own:
+    defaults = experiment.settings_of(run.variant)
+    if not defaults:
         raise runs.RunError(
             f"{run.path}: {run.experiment} has no variant {run.variant!r}"
         )
-    scale = own.pop("scale")
+    scale = defaults.pop("scale")
     if run.summary["scale"] != scale:
         raise runs.RunError(f"{run.path}: its scale must be {scale!r}")
-    for name, (before, now) in runs.differences(run.config, own).items():
+    for name, (before, now) in runs.differences(run.config, defaults).items():
         raise runs.RunError(
             f"{run.path}: was made with {name}={before!r}, which is {now!r} now"
         )
@@ -85,12 +85,14 @@ def _experiment(run: runs.Run) -> Any:
 
 def disagreements(run: runs.Run, judged: dict) -> list[str]:
     """One line for each field of summary.json that is not as `conclusion` judged it."""
-    held = runs.flat({name: run.summary.get(name) for name in judged})
-    said = runs.flat(judged)
+    written = runs.flat({name: run.summary.get(name) for name in judged})
+    concluded = runs.flat(judged)
     return [
-        f"{name} is {held.get(name)!r}, the records say {said.get(name)!r}"
-        for name in sorted(held.keys() | said.keys())
-        if name not in held or name not in said or not _agree(held[name], said[name])
+        f"{name} is {written.get(name)!r}, the records say {concluded.get(name)!r}"
+        for name in sorted(written.keys() | concluded.keys())
+        if name not in written
+        or name not in concluded
+        or not _agree(written[name], concluded[name])
     ]
 
 
@@ -101,43 +103,59 @@ def _agree(a: Any, b: Any) -> bool:
 
 
 def _main(paths: list[str]) -> int:
+    directories = [
+        directory
+        for path in paths
+        for directory in _run_directories(pathlib.Path(path))
+    ]
     code = 0
-    for path in [
-        found for name in paths for found in _run_directories(pathlib.Path(name))
-    ]:
-        try:
-            with tempfile.TemporaryDirectory() as aside:
-                run, is_sealed = _read(path, pathlib.Path(aside))
-                if run.status != "done":
-                    why = f"only a finished run can be judged; it is {run.status}"
-                    raise runs.RunError(f"{path}: {why}")
-                judged = conclusion(run)
-                different = disagreements(run, judged)
-                for line in different:
-                    commands.show(f"{path}: {line}")
-                if _WRITE.value and (different or not is_sealed):
-                    _write(path, run, judged if different else {})
-                    commands.show(
-                        f"{path}: {'written and sealed' if different else 'sealed'}"
-                    )
-                elif different:
-                    code = 1
-                elif not is_sealed:
-                    commands.show(f"{path}: of the older schema; --write seals it")
-                    code = 1
-        except runs.RunError as error:
-            commands.show(str(error).replace(aside, str(path)))
+    for directory in directories:
+        with tempfile.TemporaryDirectory() as aside:
+            try:
+                is_right = _judge(directory, pathlib.Path(aside))
+            except runs.RunError as error:
+                commands.show(str(error).replace(aside, str(directory)))
+                is_right = False
+        if not is_right:
             code = 1
     return code
 
 
+def _judge(path: pathlib.Path, aside: pathlib.Path) -> bool:
+    """Judges a run, and writes the judgement with --write; whether all is right then.
+
+    Args:
+      path: of the run.
+      aside: an empty directory, for copies of its files.
+    """
+    run, is_sealed = _read(path, aside)
+    if run.status != "done":
+        raise runs.RunError(
+            f"{path}: only a finished run can be judged; it is {run.status}"
+        )
+    judged = conclusion(run)
+    different = disagreements(run, judged)
+    for line in different:
+        commands.show(f"{path}: {line}")
+    if is_sealed and not different:
+        return True
+    if _WRITE.value:
+        _write(path, run, judged if different else {})
+        commands.show(f"{path}: {'written and sealed' if different else 'sealed'}")
+        return True
+    if not different:
+        commands.show(f"{path}: of the older schema; --write seals it")
+    return False
+
+
 def _run_directories(path: pathlib.Path) -> list[pathlib.Path]:
+    """The run at `path`, or all runs below it."""
     if (path / "summary.json").exists():
         return [path]
-    found = [summary.parent for summary in sorted(path.rglob("summary.json"))]
-    if not found:
+    below = [summary.parent for summary in sorted(path.rglob("summary.json"))]
+    if not below:
         raise flags.ValidationError(f"{path}: there is no run")
-    return found
+    return below
 
 
 def _read(path: pathlib.Path, aside: pathlib.Path) -> tuple[runs.Run, bool]:
@@ -147,15 +165,13 @@ def _read(path: pathlib.Path, aside: pathlib.Path) -> tuple[runs.Run, bool]:
         return runs.read_run(path), True
     for name in FILES:
         shutil.copyfile(path / name, aside / name)
-    config, environment = (
-        runs.read_json(aside / f"{name}.json") for name in ("config", "environment")
-    )
-    for name, value, others in (
-        ("environment.json", environment, ()),
-        ("summary.json", summary, (config,)),
-    ):
-        if "digest" in value:  # optional, but right if it is there
-            seals.check_seal(path / name, value, *others)
+    config = runs.read_json(aside / "config.json")
+    environment = runs.read_json(aside / "environment.json")
+    # Digests were optional, but must be right if they are there.
+    if "digest" in environment:
+        seals.check_seal(path / "environment.json", environment)
+    if "digest" in summary:
+        seals.check_seal(path / "summary.json", summary, config)
     _write_sealed(aside, {**summary, "schema": runs.SCHEMA}, config, environment)
     return runs.read_run(aside), False
 

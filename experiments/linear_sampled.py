@@ -139,7 +139,8 @@ class Training(DeviceTraining):
     def __init__(
         self, *, problem: dict, depth: int, train: dict, devices=None, **settings
     ):
-        self.depth, self.width = depth, problem["width"]
+        self.depth = depth
+        self.width = problem["width"]
         exponents = np.linspace(-problem["gamma"], problem["gamma"], self.width)
         self.eigenvalues = np.exp(exponents)
         # R is part of the problem: --seed draws the samples.
@@ -254,18 +255,19 @@ class SeveralCounts:
     def run(self, key, log) -> dict:
         """The largest relative differences from the first number of devices."""
         training = self.training
-        risks, weights, seconds = [], [], []
+        risks = []
+        weights = []
+        seconds = []
         for count in self.counts:
             if log.stop_requested():
                 raise run.Interrupted
             steps = training.steps_on(self.devices[:count])
-            held = loop.Log()
+            records_kept = loop.Log()
             result, state = loop.fit(
-                training.task, steps, training.intervals, held, key=key
+                training.task, steps, training.intervals, records_kept, key=key
             )
-            risks.append(
-                [r["test_loss"] for r in where(held.records, kind="evaluation")]
-            )
+            evaluations = where(records_kept.records, kind="evaluation")
+            risks.append([record["test_loss"] for record in evaluations])
             weights.append(state["params"]["A"])
             seconds.append(result["train_seconds"])
         return {
@@ -281,8 +283,8 @@ class SeveralCounts:
         }
 
 
-def _difference(ours: list[float], first: list[float]) -> float:
-    return float(np.max(np.abs(np.divide(ours, first) - 1)))
+def _difference(risks: list[float], first: list[float]) -> float:
+    return float(np.max(np.abs(np.divide(risks, first) - 1)))
 
 
 class Points:
@@ -308,7 +310,7 @@ class Points:
         self.points = chunks * points_per_chunk
 
         def count(key, first_chunk):
-            found = random_points.attack(
+            counted = random_points.attack(
                 key,
                 first_chunk,
                 chunks=self.share,
@@ -318,12 +320,14 @@ class Points:
                 max_tau=max_tau,
             )
             sums = {
-                name: found.pop(name) for name in ("violations", "unresolved", "tight")
+                name: counted[name] for name in ("violations", "unresolved", "tight")
             }
             return {
                 **jax.lax.psum(sums, step.AXIS_NAME),
-                "least_ratio": jax.lax.pmin(found["least_ratio"], step.AXIS_NAME),
-                "largest_margin": jax.lax.pmax(found["largest_margin"], step.AXIS_NAME),
+                "least_ratio": jax.lax.pmin(counted["least_ratio"], step.AXIS_NAME),
+                "largest_margin": jax.lax.pmax(
+                    counted["largest_margin"], step.AXIS_NAME
+                ),
             }
 
         self.count: Any = parallel.over_devices(count, self.devices, in_axes=(None, 0))
@@ -339,19 +343,21 @@ class Points:
 
     def first_chunks(self) -> np.ndarray:
         """The first chunk of each device of this process, i32[devices]."""
-        here = [d.process_index == jax.process_index() for d in self.devices]
-        return np.arange(len(self.devices), dtype=np.int32)[here] * self.share
+        is_ours = [
+            device.process_index == jax.process_index() for device in self.devices
+        ]
+        return np.arange(len(self.devices), dtype=np.int32)[is_ours] * self.share
 
     def run(self, key, log) -> dict:
         """Counts violations; each device takes its own chunks."""
         if log.stop_requested():
             raise run.Interrupted
-        found = parallel.ParallelSteps.read(self.count(key, self.first_chunks()))
+        counted = parallel.ParallelSteps.read(self.count(key, self.first_chunks()))
         return {
             "points": self.points,
             "devices": len(self.devices),
             "device_kind": self.devices[0].device_kind,
-            **{name: value.item() for name, value in found.items()},
+            **{name: value.item() for name, value in counted.items()},
         }
 
 
@@ -362,30 +368,33 @@ def measure(subject: Any, key, log) -> dict:
 def judge_floor(settings: dict, records: list[dict]) -> run.Verdict:
     """The risk is as predicted at every depth, and l |||A||| at most a constant."""
     results = where(records, kind=RESULT)
+    ratios = {
+        result["depth"]: result["excess_risk"] / result["predicted_excess_risk"]
+        for result in results
+    }
+    norms_times_depth = {
+        result["depth"]: result["depth"] * result["largest_norm"] for result in results
+    }
     metrics: dict = {"trainings": len(results)}
-    errors, norms = [], []
-    for result in results:
-        depth = result["depth"]
-        ratio = result["excess_risk"] / result["predicted_excess_risk"]
-        errors.append(abs(ratio - 1))
-        norms.append(depth * result["largest_norm"])
+    for depth, ratio in ratios.items():
         metrics[f"excess_risk_over_predicted/layers={depth}"] = ratio
-        metrics[f"norm_times_depth/layers={depth}"] = norms[-1]
+        metrics[f"norm_times_depth/layers={depth}"] = norms_times_depth[depth]
+    largest_error = max(abs(ratio - 1) for ratio in ratios.values())
+    largest_norm_times_depth = max(norms_times_depth.values())
     metrics |= {
         "width": settings["problem"]["width"],
         "most_layers": largest(results, "depth"),
         "largest_start_excess_risk": largest(results, "start_excess_risk"),
         "largest_excess_risk": largest(results, "excess_risk"),
-        "largest_relative_error_of_risk": max(errors),
-        "largest_norm_times_depth": max(norms),
+        "largest_relative_error_of_risk": largest_error,
+        "largest_norm_times_depth": largest_norm_times_depth,
         "images_per_second": least(results, "images_per_second"),
     }
-    within = max(errors) <= settings["floor_tolerance"]
-    return run.Verdict(
-        "sampled-noise-floor",
-        metrics,
-        reproduced(within and max(norms) <= settings["most_norm_times_depth"]),
+    holds = (
+        largest_error <= settings["floor_tolerance"]
+        and largest_norm_times_depth <= settings["most_norm_times_depth"]
     )
+    return run.Verdict("sampled-noise-floor", metrics, reproduced(holds))
 
 
 def judge_devices(settings: dict, records: list[dict]) -> run.Verdict:
@@ -412,20 +421,17 @@ def judge_points(settings: dict, records: list[dict]) -> run.Verdict:
     """No point violates (G3) beyond rounding, and some come close to equality."""
     results = where(records, kind=RESULT)
     metrics = {
-        **{
-            name: total(results, name)
-            for name in ("points", "violations", "unresolved", "tight")
-        },
+        "points": total(results, "points"),
+        "violations": total(results, "violations"),
+        "unresolved": total(results, "unresolved"),
+        "tight": total(results, "tight"),
         "least_left_over_right": least(results, "least_ratio"),
         "largest_margin": largest(results, "largest_margin"),
     }
-    finite = math.isfinite(metrics["least_left_over_right"])
-    attacked = metrics["tight"] > 0 and finite
-    return run.Verdict(
-        "gradient-bound-points",
-        metrics,
-        under_attack(metrics["violations"] > 0, attacked),
-    )
+    is_finite = math.isfinite(metrics["least_left_over_right"])
+    attacked = metrics["tight"] > 0 and is_finite
+    verdict = under_attack(metrics["violations"] > 0, attacked)
+    return run.Verdict("gradient-bound-points", metrics, verdict)
 
 
 VERDICTS = {

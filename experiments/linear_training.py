@@ -39,8 +39,14 @@ from experiments.run.verdicts import largest, reproduced, where
 from identity_matters import paper, random_matrices
 from identity_matters.linear import descent, factorization, lower_bound, model
 
-RESIDUAL, STANDARD, SCALED = "residual", "standard", "standard_scaled"
-PLANE, NEGATIVE, POSITIVE = "plane", "negative", "positive"
+# Networks.
+RESIDUAL = "residual"
+STANDARD = "standard"
+SCALED = "standard_scaled"
+# Targets.
+PLANE = "plane"
+NEGATIVE = "negative"
+POSITIVE = "positive"
 CURVE_POINTS = 100  # most points of a curve that are kept
 
 _STUCK_DIAGONALS = {

@@ -105,7 +105,8 @@ def _copy(run: runs.Run, target: pathlib.Path) -> bool:
     Between its two renames the old run lies beside `target`; the next promotion puts it
     back.
     """
-    fresh, old = (target.with_name(f".{kind}-{target.name}") for kind in ("new", "old"))
+    fresh = target.with_name(f".new-{target.name}")
+    old = target.with_name(f".old-{target.name}")
     target.parent.mkdir(parents=True, exist_ok=True)
     if old.exists() and not target.exists():
         old.rename(target)

@@ -218,18 +218,18 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     is_small = size == "cifar10/small"
     if question == "identity":
         trained_percent = SMALL_TRAINED_PERCENT if is_small else TRAINED_PERCENT
-        said = reproduced(identity_trains(results, trained_percent))
+        outcome = reproduced(identity_trains(results, trained_percent))
     elif question == "initialisation" and (
         nets["paper"]["diverged"] or nets["standard"]["diverged"]
     ):
         # All nets have one rate. At another the one that diverged may be the better.
-        said = "undecided"
+        outcome = "undecided"
     elif question == "initialisation" and not is_small:
-        said = reproduced(initialisation_helps(nets["paper"], nets["standard"]))
+        outcome = reproduced(initialisation_helps(nets["paper"], nets["standard"]))
     else:
-        said, differences = _judge_by_test_error(question, nets)
+        outcome, differences = _judge_by_test_error(question, nets)
         metrics |= differences
-    return run.Verdict(question.replace("_", "-"), metrics, said)
+    return run.Verdict(question.replace("_", "-"), metrics, outcome)
 
 
 def _net_metrics(results: list[dict]) -> dict:

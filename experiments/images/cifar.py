@@ -307,10 +307,10 @@ def _digits_verdict(metrics: dict) -> run.Verdict:
     metrics["test_error_difference_percent"] = difference
     metrics["test_error_margin_percent"] = margin
     fitted = metrics["train_error_percent"] <= FITTED_PERCENT
-    said = reproduced(fitted and difference < 0)
+    outcome = reproduced(fitted and difference < 0)
     if fitted and abs(difference) <= margin:
-        said = "undecided"
-    return run.Verdict("digits", metrics, said)
+        outcome = "undecided"
+    return run.Verdict("digits", metrics, outcome)
 
 
 EXPERIMENT = run.TrainingExperiment(

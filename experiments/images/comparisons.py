@@ -163,10 +163,11 @@ def trials(*, variant: str, **settings) -> list[dict]:
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
     """See docs/protocol.md: one seed's verdict."""
     dataset, question = config["variant"].split("/")
-    arms, metrics = protocol.finals(records), protocol.metrics_of(records)
+    arms = protocol.finals(records)
+    metrics = protocol.metrics_of(records)
     if question == "identity":
-        least_failed, said = judge_identity(arms, TRAINED_PERCENT[dataset])
-        return run.Verdict("identity-needed", {**metrics, **least_failed}, said)
+        least_failed, outcome = judge_identity(arms, TRAINED_PERCENT[dataset])
+        return run.Verdict("identity-needed", {**metrics, **least_failed}, outcome)
     claim, judge = _JUDGES[question]
     return run.Verdict(claim, metrics, judge(arms))
 
@@ -212,10 +213,10 @@ def judge_starts(arms: dict[str, dict]) -> str:
     return "not reproduced" if beaten else "reproduced"
 
 
-def _which_is_better(ours: dict, other: dict) -> str:
-    if protocol.is_better(ours, other):
+def _which_is_better(net: dict, other: dict) -> str:
+    if protocol.is_better(net, other):
         return "reproduced"
-    return "not reproduced" if protocol.is_better(other, ours) else "undecided"
+    return "not reproduced" if protocol.is_better(other, net) else "undecided"
 
 
 _JUDGES = {

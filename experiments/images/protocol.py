@@ -45,7 +45,7 @@ SET_BY_THE_PROTOCOL = (
 
 def trials(
     *, arms: dict[str, dict], trial_steps: int, model: dict, train: dict, **groups
-) -> list:
+) -> list[dict]:
     """The tuning trials and then the final training of each arm, arm by arm.
 
     Args:
@@ -56,17 +56,17 @@ def trials(
       train: length and batch size of the final trainings.
       groups: "data" and "optim".
     """
-    found = []
+    short = {**train, "steps": trial_steps, "steps_per_evaluation": trial_steps}
+    listed = []
     for name, changes in arms.items():
         net = dict(changes) if "name" in changes else {**model, **changes}
         common = {"arm": name, "model": net, **groups}
-        short = {**train, "steps": trial_steps, "steps_per_evaluation": trial_steps}
         for rate in LEARNING_RATES:
-            found.append(
+            listed.append(
                 {**common, "phase": TUNING, "tried_rate": rate, "train": short}
             )
-        found.append({**common, "phase": FINAL, "tried_rate": None, "train": train})
-    return found
+        listed.append({**common, "phase": FINAL, "tried_rate": None, "train": train})
+    return listed
 
 
 @dataclasses.dataclass
@@ -137,12 +137,12 @@ def measure(part: Part, key, log) -> dict:
         rate = best_rate(where(log.results(), arm=part.arm, phase=TUNING))
     else:
         rate = part.tried_rate
-    found = part.training(rate).run(key, log, keep_diverged=True)
+    result = part.training(rate).run(key, log, keep_diverged=True)
     if part.phase == TUNING:  # what was scored is not the test set
-        found = {
-            name.replace("test_", "held_out_"): value for name, value in found.items()
+        result = {
+            name.replace("test_", "held_out_"): value for name, value in result.items()
         }
-    return {"learning_rate": rate, **found}
+    return {"learning_rate": rate, **result}
 
 
 def best_rate(tried: list[dict]) -> float:
@@ -200,17 +200,17 @@ def failed(result: dict) -> bool:
     return error >= chance_percent - CHANCE_MARGIN_PERCENT
 
 
-def is_better(one: dict, other: dict) -> bool:
-    """Whether the test error of `one` is lower by more than the sampling error."""
-    errors = [_error(result, "test_error_percent") for result in (one, other)]
-    examples = max(result.get("test_examples", 0) for result in (one, other))
+def is_better(result: dict, other: dict) -> bool:
+    """Whether the test error of `result` is lower by more than the sampling error."""
+    error_percent = _error(result, "test_error_percent")
+    other_percent = _error(other, "test_error_percent")
+    examples = max(result.get("test_examples", 0), other.get("test_examples", 0))
     if not examples:  # both diverged
         return False
-    shares = np.array(errors) / 100
-    margin = STANDARD_ERRORS * math.sqrt(
-        float(np.sum(shares * (1 - shares))) / examples
-    )
-    return errors[1] - errors[0] > 100 * margin
+    shares = np.array([error_percent, other_percent]) / 100
+    variance = float(np.sum(shares * (1 - shares))) / examples
+    margin = STANDARD_ERRORS * math.sqrt(variance)
+    return other_percent - error_percent > 100 * margin
 
 
 def _error(result: dict, name: str) -> float:

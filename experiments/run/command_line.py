@@ -126,7 +126,8 @@ def _change_settings(config: ml_collections.ConfigDict, argv: list[str]) -> None
     ]
     if len(set(changed)) < len(changed):  # of two tuples ml_collections would make one
         raise ValueError("a setting is given twice")
-    scale, variant = config.scale, config.variant
+    scale = config.scale
+    variant = config.variant
     try:
         config_flags.DEFINE_config_dict(
             "config", config, lock_config=True, sys_argv=argv
