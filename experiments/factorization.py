@@ -129,7 +129,8 @@ _COMMON = {
     # largest relative Frobenius error of a product that counts as R
     "max_product_error": 1e-10,
     "norm_tolerance": 1e-8,  # relative; norms are measured to 1e-9
-    "max_best_over_lower_bound": math.inf,  # infinite if no norm is known to be optimal
+    # infinite where the verdict is on the printed bounds alone
+    "max_best_over_lower_bound": math.inf,
 }
 get_config = configs(_CHANGES, _COMMON)
 

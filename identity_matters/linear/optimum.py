@@ -13,6 +13,7 @@ Everything is a maximum over the one variable q; nothing is searched in the spac
 layers.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -81,14 +82,16 @@ def slowest_in_plane(theta: float, m: float, g: float, depth: int) -> Slowest:
 
     def slope(u: float) -> float:
         """A positive multiple of the derivative of the step's length: (1) of F15."""
-        _, q, psi = step(u)
-        turn = (theta + psi) / depth
-        longer = np.expm1((m + q) / depth) + 2 * np.sin(turn / 2) ** 2
-        return float(longer * _across(q, g) - np.sin(turn) * np.sinh(q))
+        # Of one number at a time, for which `math` is ten times as fast as NumPy.
+        q = g * math.sin(u)
+        c = math.sqrt(max(math.sinh(g - q) * math.sinh(g + q), 0.0))
+        turn = (theta + math.atan2(c, math.cosh(q))) / depth
+        longer = math.expm1((m + q) / depth) + 2 * math.sin(turn / 2) ** 2
+        return longer * c - math.sin(turn) * math.sinh(q)
 
     # There may be several maxima, even of equal height.
     grid = np.linspace(-np.pi / 2, np.pi / 2, _GRID)
-    refined = [_top(slope, grid[i]) for i in _peaks(step(grid)[0])]
+    refined = [_top(slope, float(grid[i])) for i in _peaks(step(grid)[0])]
     norm, q, psi = max(map(step, refined), key=lambda found: found[0])
     return Slowest(float(norm), float(q), float(psi))
 
@@ -108,16 +111,21 @@ def _top(slope: Callable[[float], float], near: float) -> float:
     but not for the layers: where F15 has two maxima of equal height, their norm exceeds
     M by as much as the slope differs from 0.
     """
-    uphill = np.sign(slope(near))
+    uphill = _sign(slope(near))
     step, inside = uphill * _FIRST_STEP, near
     while uphill != 0:
-        beyond = float(np.clip(inside + step, -np.pi / 2, np.pi / 2))
+        beyond = min(max(inside + step, -math.pi / 2), math.pi / 2)
         if beyond == inside:
             return inside
-        if np.sign(slope(beyond)) != uphill:
+        if _sign(slope(beyond)) != uphill:
             return float(scipy.optimize.brentq(slope, inside, beyond, xtol=1e-18))
         step, inside = 2 * step, beyond
     return near
+
+
+def _sign(number: float) -> int:
+    """1, 0 or -1."""
+    return (number > 0) - (number < 0)
 
 
 def _across(q: float | np.ndarray, g: float) -> np.ndarray:
