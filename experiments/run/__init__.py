@@ -74,10 +74,11 @@ def main(experiment: Experiment) -> None:
         if message is None:
             traceback.print_exc()
         else:
-            print(f"{experiment.name}: {message.rstrip(':')}", file=sys.stderr)
-    logging.flush()
-    sys.stdout.flush()
-    sys.stderr.flush()
+            with contextlib.suppress(BrokenPipeError):
+                print(f"{experiment.name}: {message.rstrip(':')}", file=sys.stderr)
+    for output in (logging, sys.stdout, sys.stderr):
+        with contextlib.suppress(BrokenPipeError):  # `| head` has read enough
+            output.flush()
     if joined and (message or not code):
         # Not after a bug, which may have hit this process alone: JAX ends the others,
         # which wait for it.

@@ -202,6 +202,8 @@ def ending_of(error: BaseException, results_dir: str) -> Ending:
         return Ending(INTERRUPTED_CODE, resumes)
     if isinstance(error, KeyboardInterrupt):
         return Ending(CTRL_C_CODE, resumes)
+    if isinstance(error, BrokenPipeError):  # `| head` has read enough
+        return Ending(FAILED_CODE, "the pipe that it wrote to was closed")
     return Ending(FAILED_CODE, machine_failure(error, results_dir))
 
 

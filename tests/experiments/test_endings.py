@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import signal
+import subprocess
 import sys
 import types
 
@@ -182,6 +183,27 @@ def test_the_first_signal_only_asks_a_training_to_stop_and_the_second_ends_it():
         with endings.stop_signal(asks_first=False) as stop, pytest.raises(exception):
             signal.raise_signal(number)
         assert stop.requested is exception
+
+
+def test_a_pipe_that_nobody_reads_is_no_traceback(tmp_path):
+    """As in `| head`: a long --help says so, and a run goes on to its end."""
+    for flag, code, said in (("--help", 1, "pipe that it wrote"), ("--seed=3", 0, "")):
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        finished = subprocess.run(
+            [sys.executable, "-m", TOY, flag, f"--results_dir={tmp_path}"],
+            cwd=forked.ROOT,
+            stdout=write_end,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        os.close(write_end)
+        assert finished.returncode == code, finished.stderr
+        assert "Traceback" not in finished.stderr
+        assert said in finished.stderr
+    (found,) = runs_below(tmp_path)
+    assert found.status == "done"
 
 
 IGNORING = """
