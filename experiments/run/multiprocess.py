@@ -47,11 +47,6 @@ def leave() -> None:
     jax.distributed.shutdown()
 
 
-def is_process_0() -> bool:
-    """Whether this process is the one that writes."""
-    return multihost.is_process_0()
-
-
 def require_alike(settings: dict, others: dict, error: Exception | None) -> None:
     """`multihost.check_agreement` on versions, `settings` and `others`, JSON-able."""
     commit = code_version.code_version()["commit"]
