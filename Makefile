@@ -62,7 +62,7 @@ endif
 override OVERWRITE_FLAG := $(if $(filter 1 yes true,$(value OVERWRITE)),--overwrite)
 override OVERWRITE_IS_WRONG := $(filter-out 0 no false 1 yes true,$(value OVERWRITE))
 
-.PHONY: help setup setup-dev data test coverage lint docs reproduce demo reproduce-cifar10 reproduce-cifar100 \
+.PHONY: help setup setup-dev data test test-fast coverage lint docs reproduce demo reproduce-cifar10 reproduce-cifar100 \
 	reproduce-cifar-small reproduce-table2 reproduce-figure1 report report-reference compare promote \
 	bench bench-input bench-train compile-check compile-check-gpu cost lock clean clean-results \
 	known-datasets known-overwrite accelerator-data
@@ -116,6 +116,9 @@ data: known-datasets $(VENV)-prepare/.installed ## download and decode data sets
 
 test: setup-dev ## run the tests
 	$(MODULE) pytest
+
+test-fast: setup-dev ## run the tests that train nothing and start no process: a minute
+	$(MODULE) pytest -m "not slow"
 
 coverage: setup-dev ## run the tests and report which lines of the library they miss
 	$(MODULE) pytest --cov

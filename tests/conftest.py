@@ -1,7 +1,13 @@
-"""Strict JAX for every test: float64, no silent rank promotion, four virtual CPU
-devices.
+"""Strict JAX for every test: float64, no silent rank promotion, four CPU devices.
+
+The devices are virtual. Programs that a test process compiles are kept for the next
+run of the tests in pytest's own cache, .pytest_cache; XLA spends more time on them than
+the tests on everything else. JAX looks a program up by its text, its options and the
+versions of JAX and XLA. Processes that tests start compile everything themselves.
 """
 
+import os
+import pathlib
 import signal
 
 import jax
@@ -13,6 +19,41 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Their tests train nets, or start processes: `make test-fast` leaves them out, and
+# single tests elsewhere that are marked as slow.
+SLOW_DIRECTORIES = ("benchmarks", "experiments", "report", "runs", "train")
+SLOW_FILES = (
+    "images/test_imagenet.py",
+    "linear/test_sampled.py",
+    "test_clusters.py",
+    "test_code_version.py",
+    "test_docs.py",
+    "test_hostile.py",
+    "test_imports.py",
+    "test_jax_settings.py",
+    "test_make.py",
+    "test_offline.py",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keeps compiled programs; each worker has its own, as JAX's writes can be torn."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "alone")
+    jax.config.update(
+        "jax_compilation_cache_dir", str(config.cache.mkdir(f"compiled-{worker}"))
+    )
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests of SLOW_DIRECTORIES and SLOW_FILES as slow."""
+    tests = pathlib.Path(__file__).parent
+    for item in items:
+        path = item.path.relative_to(tests)
+        if path.parts[0] in SLOW_DIRECTORIES or path.as_posix() in SLOW_FILES:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

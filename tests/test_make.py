@@ -192,6 +192,13 @@ def test_a_variant_is_named_by_variant_and_by_its_old_name(checkout, words, vari
     assert ("is now called VARIANT=" in finished.stderr) == is_old
 
 
+def test_the_fast_tests_are_those_that_are_not_marked_as_slow(checkout):
+    for target, arguments in {"test": "", "test-fast": " [-m] [not slow]"}.items():
+        finished = checkout.make(target, "ACCEL=cpu")
+        assert finished.returncode == 0, finished.stderr
+        assert checkout.notes[-1].strip() == f"[python] [-m] [pytest]{arguments}"
+
+
 @pytest.mark.parametrize("given", ["command line", "environment"])
 def test_overwriting_is_on_only_when_it_is_set_to_on(checkout, given):
     for value, expected in {

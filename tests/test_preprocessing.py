@@ -34,6 +34,7 @@ def _crops(image, pad, flip):
     return crops
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pad", "flip"), [(0, True), (2, True)])
 def test_all_crops_and_flips_happen_equally_often_and_nothing_else(key, pad, flip):
     # All values differ, so no two crops or flips are equal.
@@ -71,6 +72,7 @@ def test_per_image_standardization_is_that_of_tensorflow():
     assert not np.any(eval_input(images[1:2]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["per_image", "mean_std", "gcn_zca"])
 def test_per_image_standardization_counts_padding_and_the_others_pad_what_is_normalised(
     key, name
@@ -96,6 +98,7 @@ def test_mean_std_of_each_channel():
     np.testing.assert_allclose(y.std((0, 1, 2)), 1, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_zca_whitens_the_training_images(monkeypatch):
     monkeypatch.setattr(
         preprocessing, "_CHUNK_EXAMPLES", 64

@@ -7,7 +7,7 @@ import pytest
 import scipy.integrate
 
 from identity_matters import random_matrices
-from identity_matters.linear import convergence, escape, model
+from identity_matters.linear import convergence, escape, model, second_moment
 from tests import hostile_problems
 
 
@@ -28,6 +28,7 @@ def certified_problem(rng, width, share):
     return np.eye(width) - 0.01 * scale * direction, Sigma, rank
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2, 5, 16])
 def test_descent_stays_inside_and_falls_as_fast_as_certified(depth):
     rng = np.random.default_rng(depth)
@@ -51,6 +52,7 @@ def test_descent_stays_inside_and_falls_as_fast_as_certified(depth):
     assert closest > 0.2  # the bound on the norm is not far too large
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [2, 6])
 def test_flow_keeps_layers_balanced_and_within_every_certificate(depth):
     rng = np.random.default_rng(depth)
@@ -459,3 +461,15 @@ WILL, ESCAPE = convergence.will_converge, escape.escape_time
 def test_bad_input_is_named(function, arguments, message):
     with pytest.raises(ValueError, match=message):
         function(*arguments)
+
+
+def test_every_quantity_is_moved_to_the_safe_side_of_its_rounding():
+    kept = second_moment.kept_part(np.diag([1.0, 1e-12]))
+    problem = convergence._Problem.of(np.diag([1.0, 0.5]), kept)
+    rounding = float(kept.rounding)
+    assert 1e-16 < rounding < 1e-12
+    assert problem.sigma == pytest.approx(1e-12 - rounding, rel=1e-9)
+    assert problem.largest >= 1 + rounding
+    # E = diag(0, 1/2)
+    assert problem.phi0**2 == pytest.approx((1e-12 + rounding) / 4, rel=1e-9)
+    assert problem.s0**2 == pytest.approx(problem.phi0**2 / problem.sigma, rel=1e-9)

@@ -155,6 +155,7 @@ def test_negative_eigenvalues_of_even_multiplicity_cost_nothing(eigenvalues, dep
         assert largest_spectral_norm(A) / lower <= 1.001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("eigenvalues", "pair"),
     [
@@ -311,6 +312,7 @@ def test_a_multiple_negative_eigenvalue_does_not_stop_the_search(R):
         factorize(R, 64, "root")
 
 
+@pytest.mark.slow
 def test_integer_matrices_with_jordan_blocks_for_a_negative_eigenvalue():
     rng = np.random.default_rng(0)
     companion = np.eye(6, k=-1)

@@ -178,6 +178,7 @@ def test_refused(function, change, message):
         function(**change)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "supremum"), [("iclr2017", 2.0), ("v3", 1.0), ("corrected", 1.0)]
 )

@@ -74,6 +74,7 @@ def test_by_hand():
     assert norm_lower_bound(-np.eye(2), 2) == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d", [2, 3, 6])
 def test_is_below_the_layers_it_was_made_of(d):
     generator = np.random.default_rng(d)
@@ -306,6 +307,7 @@ def test_bound_of_vectors_of_the_transpose_is_the_same(d):
         assert expected <= found * (1 + 1e-9) <= expected * 1.005
 
 
+@pytest.mark.slow
 def test_the_best_of_all_vectors_is_found():
     """Against a fine grid on the sphere; the starts alone are a few percent too low."""
     depth = 100
@@ -354,6 +356,7 @@ def test_no_multiplier_gives_more_than_those_that_are_tried(d):
     assert half_turn_bound(R, depth) == pytest.approx(reached, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_half_turn_bound_is_below_products_of_layers_with_negative_eigenvalues():
     generator, compared, closest = np.random.default_rng(0), 0, 0.0
     for _ in range(600):
@@ -477,6 +480,7 @@ def pieces_near_identity(m, d, size=0.1):
     return np.eye(d) + size * np.random.default_rng(0).standard_normal((m, d, d))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [1.0, 0.25])
 def test_value_and_gradient_against_autodiff(share):
     m, d, exponent = 4, 3, 8

@@ -168,6 +168,7 @@ def test_one_number_by_hand():
     assert (run.stopped, run.updates, run.converged) == ("max updates", 4, False)
 
 
+@pytest.mark.slow
 def test_two_layers_against_a_plain_loop():
     rng = np.random.default_rng(0)
     A, R = 0.1 * rng.standard_normal((2, 3, 3)), rng.standard_normal((3, 3))
@@ -192,6 +193,7 @@ def test_two_layers_against_a_plain_loop():
         )
 
 
+@pytest.mark.slow
 def test_stops_at_the_first_update_below_the_risk_tolerance():
     # Excess risks 1, 0.36, 0.1296, ... with learning rate 0.2.
     run = _descend(ONE, TWO, learning_rate=0.2, record_every=10, risk_tolerance=0.13)
@@ -217,6 +219,7 @@ def test_stops_where_an_update_promises_too_little():
     assert (at_zero.stopped, at_zero.updates) == ("stalled", 0)
 
 
+@pytest.mark.slow
 def test_stops_where_it_diverges():
     # The error is multiplied by 1 - 2 * 2 = -3, the excess risk by 9; for two layers it
     # explodes.
@@ -310,6 +313,7 @@ def test_bad_rules_are_named(setting, value):
         _descend(ONE, TWO, **{setting: value})
 
 
+@pytest.mark.slow
 def test_many_starts_end_like_each_alone():
     rng = np.random.default_rng(5)
     R, depth = np.diag([1.0, -0.5]), 3
@@ -332,6 +336,7 @@ def test_many_starts_end_like_each_alone():
         assert ends["norm"][i] == pytest.approx(alone.curves.norm[-1], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_learning_rate_is_exact_where_the_bound_is_an_equality():
     """R = 2 I, A_i = sqrt(2) - 1, Sigma = 3 I and maps of norm 5 and 7, against the
     Hessian.

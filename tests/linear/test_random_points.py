@@ -90,6 +90,7 @@ def count(monkeypatch=None, factor=1.0, **changed):
     return jax.device_get(found(jax.random.key(0), jnp.int32(0)))
 
 
+@pytest.mark.slow
 def test_the_corrected_bound_holds_and_is_tight():
     found = count()
     assert found["violations"] == found["unresolved"] == 0
@@ -98,6 +99,7 @@ def test_the_corrected_bound_holds_and_is_tight():
     assert 0 < found["largest_margin"] < 1e-3
 
 
+@pytest.mark.slow
 def test_a_false_bound_is_found_out(monkeypatch):
     """A right-hand side that is 1 % too large is refuted beyond rounding."""
     found = count(monkeypatch, factor=1.01)
@@ -105,5 +107,6 @@ def test_a_false_bound_is_found_out(monkeypatch):
     assert found["least_ratio"] < 0.995
 
 
+@pytest.mark.slow
 def test_values_that_are_not_numbers_are_violations(monkeypatch):
     assert count(monkeypatch, factor=float("nan"))["violations"] == 2000

@@ -29,6 +29,7 @@ def layers(scale=0.5):
     return scale * np.random.default_rng(1).standard_normal((DEPTH, D, D))
 
 
+@pytest.mark.slow
 def test_examples_follow_the_model_and_depend_on_their_key_alone(problem):
     keys = jax.random.split(jax.random.key(2), 20_000)
     drawn = jax.device_get(sampled.draw(problem, keys, jnp.float64))

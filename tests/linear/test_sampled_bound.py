@@ -140,6 +140,7 @@ def test_curvature_and_gradient_in_the_ball(radius):
 # S4 and S5
 
 
+@pytest.mark.slow
 def test_one_update_from_anywhere_in_the_ball():
     rng = np.random.default_rng(3)
     radius, depth, B, eta = 0.3, 3, 4, 0.02

@@ -11,6 +11,7 @@ from identity_matters import solvers
 from identity_matters.linear import critical_points, model
 
 
+@pytest.mark.slow
 def test_least_squares_solves_a_batch_of_nonlinear_systems():
     def solve(root, start):
         # Rosenbrock's valley, with its minimum at (root, root^2).
@@ -101,6 +102,7 @@ R = jnp.array([[1.2, 0.3], [-0.1, 0.9]])
 SIGMA = jnp.array([[1.0, 0.2], [0.2, 0.5]])
 
 
+@pytest.mark.slow
 def test_hessian_matches_reverse_mode_on_the_risk(key):
     A = 0.5 * jax.random.normal(key, (3, 2, 2))
     reference = jax.hessian(lambda a: model.excess_risk(a, R, SIGMA))(A).reshape(12, 12)
@@ -110,6 +112,7 @@ def test_hessian_matches_reverse_mode_on_the_risk(key):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "Sigma", [SIGMA, jnp.ones((2, 2))], ids=["regular", "singular"]
 )

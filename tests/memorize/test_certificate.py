@@ -1,6 +1,7 @@
 """The certificate of `memorize` (E9, E13), by hand, in fractions and under attack."""
 
 import fractions
+import functools
 import math
 
 import jax
@@ -36,6 +37,7 @@ def test_products_of_the_input_map_have_few_enough_bits(dtype):
         input_map.slicing(2**20 + 1, "float32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("features", [1, 2, 65, 3072])
 def test_the_input_map_has_the_same_bits_in_every_order(features, dtype):
@@ -69,6 +71,7 @@ def test_the_input_map_has_the_same_bits_in_every_order(features, dtype):
             assert abs(fractions.Fraction(float(value)) - exact) <= allowed
 
 
+@pytest.mark.slow
 def test_rounding_keeps_the_map_within_a_step_and_never_zero():
     row = np.array([[0.0, 1.0, -0.99, 1e-9, -1e-9]])
     map_bits = input_map.slicing(5, np.float64).map_bits
@@ -143,6 +146,46 @@ def test_the_bounds_of_one_point_by_hand():
     assert ratio == pytest.approx(120 / (12 + 48), rel=1e-4)
 
 
+def _output_error(q: float, s: list, V: list, delta: float, dtype=np.float64) -> float:
+    """The bound for one class at q, with units relu(h + s_i), known to within delta."""
+    plan, solution = _one_point(2.0)
+    one = np.ones((1, 1, 1))
+    solved = certificate._Solved(
+        plan=plan._replace(
+            surrogates=q * one[0],
+            output_U=np.ones((len(s), 1)),
+            output_s=np.array(s),
+        ),
+        solution=solution._replace(output_V=np.array([V])),
+        points=one,
+        targets=one,
+        labels=np.array([0]),
+        point_norms=one[0],
+        unit_norms=one[0],
+        dtype=np.dtype(dtype),
+    )
+    return certificate._output_error(solved, np.array([delta]))
+
+
+def test_the_bound_of_the_outputs_by_hand():
+    # At q = 2, relu(h - 1.9) is 0.1, and fires on a part of the ball of radius 0.2:
+    # |V 0.1 - 1| + |V| 0.2. The other unit fires nowhere on it.
+    bound = _output_error(2.0, s=[-1.9, -4.0], V=[3.0, 1e3], delta=0.2)
+    assert bound == pytest.approx(0.7 + 0.6, rel=1e-5)
+    # Both units fire on the whole ball around 5, and their slopes, 1 and -1, cancel.
+    # What is left is rounding: 2u (5.5 + 1) and 2u (5.5 + 2) of the units, and of the
+    # output, with 4.5 and 3.5 at the edge of the ball, 2u (4.5 + 3.5 + 1).
+    u = 2.0**-24
+    opposite = functools.partial(
+        _output_error, q=5.0, s=[-1.0, -2.0], V=[1.0, -1.0], delta=0.5
+    )
+    assert opposite(dtype=np.float32) == pytest.approx(28 * u + 18 * u, rel=1e-5)
+    # float64 rounds here and on the device; and the slopes are sums, which are off by
+    # u (1 + 1), half of it on the ball.
+    u = 2.0**-53
+    assert opposite() == pytest.approx(2 * 46 * u + u, rel=1e-5)
+
+
 def test_sums_that_may_overflow_are_not_certified():
     sizes = np.array([1.0, 3e38])
     errors = certificate.sum_error(3, sizes, sizes, np.dtype(np.float32))
@@ -192,6 +235,7 @@ HOSTILE = np.array(
 )
 
 
+@pytest.mark.slow
 def test_integers_along_the_kernel_have_their_labels_in_every_batch():
     """A tree sum and its reverse agree to the bit here, and both are off by more than
     the data.
@@ -208,6 +252,7 @@ def test_integers_along_the_kernel_have_their_labels_in_every_batch():
     assert error <= memorized.certificate.output_error_bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape",
     [
@@ -235,6 +280,7 @@ def test_certified_networks_survive_hostile_points(shape):
     assert max(attack.share_of_bound for attack in attacks) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_changed_weight_breaks_the_bound(dtype):
     """The attack sees a network that is off by a little more than its certificate

@@ -74,6 +74,7 @@ def _in_whole_numbers(network, x):
     ).T, largest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "n, features, num_classes, group_points, inputs, precision",
     [
@@ -110,6 +111,7 @@ def test_float64_computes_what_whole_numbers_do(
     assert (result.errors, result.max_abs_error) == (0, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [6, 8])
 def test_fewer_numbers_than_examples_all_of_them_counted(width):
     n, k = 4000, width
@@ -128,6 +130,7 @@ def test_fewer_numbers_than_examples_all_of_them_counted(width):
     assert verify(network, x, y, run=few_numbers.forward).errors == 0
 
 
+@pytest.mark.slow
 def test_a_changed_number_is_an_error():
     x, y = _problem(300, 7, 10)
     network, _ = memorize_with_few_numbers(x, y, 10, group_points=10)
@@ -154,6 +157,7 @@ def test_a_changed_number_is_an_error():
         )
 
 
+@pytest.mark.slow
 def test_equal_inputs_with_equal_labels_and_the_key():
     x, y = _problem(60, 4, 10)
     twice = np.concatenate([x, x]), np.concatenate([y, y])

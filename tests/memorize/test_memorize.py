@@ -41,6 +41,7 @@ def _assert_fits(x, y, num_classes, width, **settings):
     return network, certificate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 3, 20])
 def test_any_labels_at_any_width_in_float64(width):
     x, y = _points(601, 10, 5)  # a prime: the last block is never full
@@ -48,6 +49,7 @@ def test_any_labels_at_any_width_in_float64(width):
     assert network.U.shape == (-(-601 // width), width, width)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [4, 8])
 def test_float32_where_margins_allow_it(width):
     x, y = _points(600, 10, 5)
@@ -57,6 +59,7 @@ def test_float32_where_margins_allow_it(width):
     assert certificate.margin_over_rounding > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "n, features, num_classes, width",
     [
@@ -81,6 +84,7 @@ def test_unnormalised_and_uncentred_inputs(shift, scale):
     _assert_fits(scale * (x + shift), y, 3, 4)
 
 
+@pytest.mark.slow
 def test_a_zero_input_and_integer_inputs():
     _assert_fits(np.zeros((1, 3)), np.array([2]), 3, 2)
     x = np.random.default_rng(0).permutation(256).astype(np.uint8).reshape(128, 2)
@@ -88,6 +92,7 @@ def test_a_zero_input_and_integer_inputs():
     assert network.U.dtype == np.float32
 
 
+@pytest.mark.slow
 def test_duplicates_with_equal_labels_take_one_unit():
     x, y = _points(21, 4, 3)
     network, _ = _assert_fits(
@@ -108,6 +113,7 @@ def test_duplicates_with_different_labels_are_named():
     assert isinstance(caught.value, ValueError)
 
 
+@pytest.mark.slow
 def test_inputs_and_labels_are_enough():
     x, y = _points(40, 4, 3)
     memorized = memorize(x.tolist(), y.tolist())
@@ -198,6 +204,7 @@ def test_a_network_beyond_the_memory_of_a_container_is_refused(monkeypatch):
         memorize(x, np.arange(20_000) % 2, width=500)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 8])
 @pytest.mark.parametrize(
     "dtype, too_small, sizes",
@@ -232,6 +239,7 @@ def test_inputs_of_any_size_are_right_in_ieee_arithmetic_or_refused(
         assert error <= certificate.output_error_bound < 0.5, exponent
 
 
+@pytest.mark.slow
 def test_float64_inputs_work_where_jax_has_no_64_bits():
     x, y = _points(50, 4, 3)
     with jax.enable_x64(False):
@@ -242,6 +250,7 @@ def test_float64_inputs_work_where_jax_has_no_64_bits():
             memorize(x, y, dtype="float64")
 
 
+@pytest.mark.slow
 def test_too_coarse_arithmetic_is_refused_but_on_request_and_float64_holds():
     # On a line, 1,000 points leave gaps of n^-2, below what float32 resolves.
     x, y = _points(1000, 5, 3)
@@ -258,6 +267,7 @@ def test_too_coarse_arithmetic_is_refused_but_on_request_and_float64_holds():
         memorize(*_points(4000, 1, 4), 4, 8, dtype=np.float32)
 
 
+@pytest.mark.slow
 def test_verification_sees_a_wrong_network():
     x, y = _points(64, 5, 3)
     network, _ = memorize(x, y, 3, 4, key=jax.random.key(0))
@@ -277,6 +287,7 @@ def test_verification_sees_a_wrong_network():
     assert verify(shorter, x, y).errors == 4
 
 
+@pytest.mark.slow
 def test_units_leave_all_other_points_alone():
     """Each block moves its own k points onto surrogate labels and changes no bit of the
     others.
@@ -308,6 +319,7 @@ def test_blocks_avoid_points_that_disturb_each_other():
     assert adaptive.fill_blocks(line, 3, tolerance=1e-3).tolist() == [5, 4, 3, 2, 1, 0]
 
 
+@pytest.mark.slow
 def test_paper_method_fits_nearly_orthogonal_inputs():
     x, y = _points(300, 1024, 4)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
@@ -334,6 +346,7 @@ def test_paper_method_says_which_assumption_fails():
         memorize(x, y, 4, 64, key=jax.random.key(0), method="paper")
 
 
+@pytest.mark.slow
 def test_descent_trains_the_same_network():
     x, y = _points(24, 5, 3)
     start = random_network(jax.random.key(0), 24, 5, 3, 4)

@@ -23,6 +23,7 @@ def _problem(n, features, num_classes):
     return distinct_whole_points(rng, (n, features)), rng.integers(0, num_classes, n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "features", "num_classes", "factored"),
     [

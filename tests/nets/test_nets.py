@@ -61,6 +61,7 @@ def case(name):
 each_network = pytest.mark.parametrize("name", NETS)
 
 
+@pytest.mark.slow
 @each_network
 def test_logits_and_intermediates(name):
     _, variables, _, (logits, intermediates), _ = case(name)
@@ -77,6 +78,7 @@ def test_logits_and_intermediates(name):
     assert all(jax.tree.leaves(moved))
 
 
+@pytest.mark.slow
 @each_network
 def test_evaluation_takes_examples_one_by_one(name):
     """There is no dropout, no example affects another, and the running statistics
@@ -94,6 +96,7 @@ def test_evaluation_takes_examples_one_by_one(name):
     jax.tree.map(np.testing.assert_array_equal, *stats)
 
 
+@pytest.mark.slow
 @each_network
 def test_training_does_not_depend_on_how_the_batch_is_divided(name):
     """Two devices (a mapped axis) with two examples each against one with four."""
@@ -109,6 +112,7 @@ def test_training_does_not_depend_on_how_the_batch_is_divided(name):
     jax.tree.map(close, each["batch_stats"], whole)
 
 
+@pytest.mark.slow
 @each_network
 def test_bfloat16_is_close_to_float32(name):
     _, variables, keys, _, evaluate = case(name)
@@ -146,6 +150,7 @@ def test_a_number_is_no_key():
         init_variables(net, 0, IMAGES.shape[1:])
 
 
+@pytest.mark.slow
 @each_network
 def test_init_follows_the_key(name):
     net, (_, variables, *_) = make_net(name, num_classes=5, **SMALL[name]), case(name)
@@ -183,6 +188,7 @@ BLOCKS_34, AS_PRINTED = (
 
 
 # The last number is in 10^9 multiplications per image, None if it is not known.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     (
         "name",
@@ -307,6 +313,7 @@ def drop(x, keys, rate, layer):
     return layers.dropout(x, keys, rate, layer)
 
 
+@pytest.mark.slow
 def test_dropout_keeps_the_mean_and_its_rate(key):
     x = jnp.ones((50, 20, 20), jnp.float32)
     y = np.asarray(drop(x, jax.random.split(key, 50), 0.2, 3))
@@ -316,6 +323,7 @@ def test_dropout_keeps_the_mean_and_its_rate(key):
     assert np.mean(y == 0) == pytest.approx(0.2, abs=0.012)
 
 
+@pytest.mark.slow
 def test_dropout_depends_on_the_examples_own_key_and_the_layer(key):
     x, keys = jnp.ones((4, 30), jnp.float32), jax.random.split(key, 4)
     y = drop(x, keys, 0.5, 0)

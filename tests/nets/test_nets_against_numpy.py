@@ -154,6 +154,7 @@ def reference(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -176,6 +177,7 @@ def test_network_against_numpy(options):
     np.testing.assert_allclose(intermediates["residual_ratio"], ratios, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_bfloat16_convolutions_do_not_round_small_residuals_away():
     """Blocks that add about 1e-4 of their input; bfloat16 keeps 8 bits, so its steps
     are 4e-3.
@@ -290,6 +292,7 @@ def residual(x, params, stats, stride):
     return norm(h, params, stats, "norm2")
 
 
+@pytest.mark.slow
 def test_resnet_against_numpy():
     # Odd sides: 5 x 7, 3 x 4, 2 x 2.
     x = images(2, 5, 7, 1)
@@ -310,6 +313,7 @@ def test_resnet_against_numpy():
     np.testing.assert_allclose(found, ratios, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_resnet_imagenet_against_numpy():
     x = images(2, 32, 32, 1)
     params, stats, logits, found = evaluate(
@@ -335,6 +339,7 @@ def test_resnet_imagenet_against_numpy():
     np.testing.assert_allclose(found, ratios, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_densenet_against_numpy():
     x = images(2, 8, 4, 1)
     settings = {"depth": 10, "growth": 2, "stem_width": 3}
@@ -356,6 +361,7 @@ def test_densenet_against_numpy():
     assert found.shape == (0, 2)
 
 
+@pytest.mark.slow
 def test_all_cnn_c_against_numpy():
     x = images(2, 9, 11, 1)
     net = make_net("all_cnn_c", num_classes=5)
@@ -409,6 +415,7 @@ def test_initial_weights_of_torch(key):
     assert not np.any(params["linear"]["bias"])
 
 
+@pytest.mark.slow
 def test_running_statistics_move_by_a_tenth(key):
     x = images(4, 5, 7, 1)
     net = make_net("resnet", num_classes=3, depth=8, width=2)

@@ -23,6 +23,7 @@ def last_map_rms(**settings) -> float:
     return float(jnp.sqrt(jnp.mean(jnp.square(features))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["unit_variance", "delta_orthogonal"])
 def test_plain_nets_keep_the_size_of_their_maps(start):
     """31 convolutions; the mean of four pixels of variance 1 has a size between 1/2 and
@@ -75,6 +76,7 @@ def test_delta_orthogonal_kernels_are_orthogonal_in_the_centre_and_zero_elsewher
         assert not kernel.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"residual_init": "fixup"}, {"gate": True}])
 def test_nets_that_start_as_the_identity_can_leave_it(settings):
     net = make_net(

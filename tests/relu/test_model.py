@@ -55,6 +55,7 @@ def test_norm_is_the_largest_spectral_norm():
     assert model.max_norm(net._replace(s=None)) == pytest.approx(3.0)
 
 
+@pytest.mark.slow
 def test_teachers_have_no_risk_and_see_the_sample():
     sample, teachers = problems.realizable(np.random.default_rng(1), 5, SETTING)
     risks, _ = jax.vmap(model.risk_and_gradient)(teachers, sample)
@@ -105,6 +106,7 @@ def test_dead_share_on_a_ball_by_hand():
     assert critical_points.dead_share_on_ball(5, 0.0) == pytest.approx(0.5)
 
 
+@pytest.mark.slow
 def test_a_dead_net_does_not_move_and_neither_does_its_neighbourhood():
     # |x| <= 1 and s = -0.3 < -|u|: dead in both blocks, whatever V.
     rng = np.random.default_rng(0)
@@ -150,6 +152,7 @@ def test_the_two_points_by_hand():
     assert model.risk(better, problem) == pytest.approx(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("depth", "width"), [(1, 1), (3, 2)])
 def test_the_wrong_side_is_a_bad_local_minimum(depth, width, bias):
@@ -224,6 +227,7 @@ def test_the_form_by_hand():
         assert fall / step**2 == pytest.approx(form, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_gradient_at_the_origin_is_exactly_zero(bias):
     problem = problem_of(3)
@@ -357,6 +361,7 @@ def test_too_narrow_or_too_long_blocks_promise_nothing():
     assert feature_bound.coefficient(long, problem) == pytest.approx(2 * least**2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", [0.01, 0.5, 0.95])
 def test_the_bound_holds_on_random_nets(norm):
     rng = np.random.default_rng(7)
@@ -371,6 +376,7 @@ def test_the_bound_holds_on_random_nets(norm):
     assert (value > 0).all()
 
 
+@pytest.mark.slow
 def test_the_bound_is_tight_where_v_is_zero():
     rng = np.random.default_rng(8)
     sample, _ = problems.realizable(rng, 1, FEATURES)
@@ -414,6 +420,7 @@ def test_at_a_kink_a_one_sided_derivative_leads_down():
     assert -2 * risk <= -np.sqrt(coefficient * risk) * np.linalg.norm(H)
 
 
+@pytest.mark.slow
 def test_the_gradient_in_the_maps_is_bounded_below_where_that_in_the_weights_is_zero():
     """N15 at the bad minima of N9, where V = 0 makes it an equality: 4/n f in every
     block.
@@ -431,6 +438,7 @@ def test_the_gradient_in_the_maps_is_bounded_below_where_that_in_the_weights_is_
             np.testing.assert_allclose(found, [4 / 2 * scale**2 * 0.005] * 3)
 
 
+@pytest.mark.slow
 def test_the_gradient_in_the_maps_is_the_pulled_back_error():
     """N15 on random nets: g_j(x_i) = (2/n) J^T B^T (yhat_i - y_i), J the blocks above
     j.

@@ -22,6 +22,7 @@ def find(problem, nets, descends):
     return limits, {**numbers, **critical_points.kink_margins(limits, batch)}
 
 
+@pytest.mark.slow
 def test_the_search_finds_both_minima_of_the_two_points():
     problem = two_points(0.2, 0.5)
     nets = Blocks(
@@ -308,6 +309,7 @@ def test_kinks_come_nearer_by_what_the_blocks_below_move():
         certificate._kink_distance(blocks, 10 * moves)
 
 
+@pytest.mark.slow
 def test_the_exact_system_is_what_differentiation_says():
     """Two blocks of two units with biases, between maps; all units live, no residual is
     0.

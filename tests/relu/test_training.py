@@ -110,6 +110,7 @@ def random_start(seed, bias, outputs):
     return blocks, problem._replace(y=predictions + size * errors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_what_is_certified_trains(bias, outputs):
@@ -130,6 +131,7 @@ def test_what_is_certified_trains(bias, outputs):
     assert max(promise.norm for promise in promises) < 1
 
 
+@pytest.mark.slow
 def test_each_inequality_along_the_flow():
     """(1) of N16, and the potential D below the circle, by Euler steps in NumPy."""
     blocks, problem = random_start(0, bias=True, outputs=3)

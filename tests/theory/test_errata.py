@@ -241,6 +241,7 @@ def test_random_unit_vectors_come_closer_than_printed():
     assert (1 - share) / (pairs * share) < F(17, 1000)
 
 
+@pytest.mark.slow
 def test_the_last_block_has_no_skip():
     network = memorize(np.eye(10), np.arange(10), width=8).network
     assert network.output_U.shape == (10, 8) and network.output_V.shape == (10, 10)

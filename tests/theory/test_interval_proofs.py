@@ -86,6 +86,7 @@ def largest_on_edge(r, from_lower):
     )
 
 
+@pytest.mark.slow
 def test_the_longest_ways_of_the_two_edges_change_places():
     """So they are equal for an r in (9, 9.25), where F14 says that L is larger than
     both.
@@ -140,6 +141,7 @@ def is_proved(q_low, q_high, g_low, g_high):
     return left.high < right.low
 
 
+@pytest.mark.slow
 def test_pairs_alone_are_within_23_percent():
     """By bisection up to g = 21, and beyond it with q <= g and psi < pi / 2."""
     half_pi = PI / TWO

@@ -74,6 +74,7 @@ def test_each_step_of_the_gradient_bound(singular):
     assert least_slack < 1.01
 
 
+@pytest.mark.slow
 def test_no_gradient_below_its_floor_where_the_determinant_is_negative():
     """G10 at random points."""
     seen = 0
