@@ -464,12 +464,15 @@ def test_bad_input_is_named(function, arguments, message):
 
 
 def test_every_quantity_is_moved_to_the_safe_side_of_its_rounding():
+    def exactly(value):
+        return pytest.approx(value, rel=1e-9, abs=0)
+
     kept = second_moment.kept_part(np.diag([1.0, 1e-12]))
     problem = convergence._Problem.of(np.diag([1.0, 0.5]), kept)
     rounding = float(kept.rounding)
     assert 1e-16 < rounding < 1e-12
-    assert problem.sigma == pytest.approx(1e-12 - rounding, rel=1e-9)
+    assert problem.sigma == exactly(1e-12 - rounding)
     assert problem.largest >= 1 + rounding
     # E = diag(0, 1/2)
-    assert problem.phi0**2 == pytest.approx((1e-12 + rounding) / 4, rel=1e-9)
-    assert problem.s0**2 == pytest.approx(problem.phi0**2 / problem.sigma, rel=1e-9)
+    assert problem.phi0**2 == exactly((1e-12 + rounding) / 4)
+    assert problem.s0**2 == exactly(problem.phi0**2 / problem.sigma)

@@ -183,7 +183,7 @@ def test_the_bound_of_the_outputs_by_hand():
     # float64 rounds here and on the device; and the slopes are sums, which are off by
     # u (1 + 1), half of it on the ball.
     u = 2.0**-53
-    assert opposite() == pytest.approx(2 * 46 * u + u, rel=1e-5)
+    assert opposite() == pytest.approx(2 * 46 * u + u, rel=1e-5, abs=0)
 
 
 def test_sums_that_may_overflow_are_not_certified():
