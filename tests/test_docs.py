@@ -342,5 +342,12 @@ def test_every_metric_and_field_of_the_reference_runs_has_its_line_and_none_is_s
         run for run in sorted(recorded) if not any(fits(line, run) for line in listed)
     ]
     assert not missing, f"add a line for each of {missing} to docs/metrics.md"
-    stale = [line for line in listed if not any(fits(line, run) for run in recorded)]
+    ran = {experiment for experiment, _ in recorded}
+    stale = [
+        line
+        for line in listed
+        # The lines of an experiment may be older than its reference runs.
+        if (line[0] == [""] or ran & set(line[0]))
+        and not any(fits(line, run) for run in recorded)
+    ]
     assert stale == [], "no run has these: delete their lines in docs/metrics.md"

@@ -126,7 +126,7 @@ def _pictures(
             if shown:
                 title, caption = paper.FIGURES[one.name]
                 text = markdown.fill(
-                    "![{title}](figures/{name}.svg)\n**{title}.** {caption}"
+                    "![{caption}](figures/{name}.svg)\n**{title}.** {caption}"
                     " ({collection}, {seeds}; {points})",
                     title=Markdown(title),
                     name=Markdown(one.name),

@@ -32,6 +32,7 @@ _FIGURE = re.compile(r"figures/[A-Za-z0-9_]+\.svg")
 _POLICY = (
     "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; style-src"
 )
+_CLAIMS = "Evidence, claim by claim"  # the heading above the claims
 _FOLDED = re.compile(r"(</?details>|<summary>[^<]*</summary>)\n*")
 
 
@@ -48,6 +49,8 @@ def render(markdown: str, directory: pathlib.Path) -> str:
         "image": _image,
         "html_block": _html,
         "html_inline": _html,
+        "table_open": _table_open,
+        "table_close": _table_close,
     }
     for name, rule in rules.items():
         parser.add_render_rule(name, rule)
@@ -55,11 +58,10 @@ def render(markdown: str, directory: pathlib.Path) -> str:
     tokens = parser.parse(markdown, env)
     headings = _arrange(tokens)
     body = parser.renderer.render(tokens, parser.options, env)
-    parts = ((anchor(text), html.escape(text)) for text in headings["h2"])
-    links = "".join(f'<li><a href="#{name}">{text}</a></li>' for name, text in parts)
-    body = body.replace(
-        "</h1>", f'</h1>\n<nav aria-label="parts"><ul>{links}</ul></nav>', 1
-    )
+    navigation = f"</h1>\n{_navigation(headings['h2'], headings['claims'])}"
+    body = body.replace("</h1>", navigation, 1)
+    for claim in headings["claims"]:
+        body = _with_way_back(body, claim)
     title = html.escape(headings["h1"][0])
     page, style = (file.read_text(encoding="utf-8") for file in (_PAGE, _STYLE))
     policy = f"{_POLICY} 'sha256-{_sha256(f'{chr(10)}{style}')}'"
@@ -68,14 +70,34 @@ def render(markdown: str, directory: pathlib.Path) -> str:
     )
 
 
+def _navigation(parts: list[str], claims: list[str]) -> str:
+    """Links to the parts of the page and, folded, to all claims."""
+    links = "".join(_item(part) for part in parts)
+    folded = "".join(_item(claim) for claim in claims)
+    return f'<nav aria-label="parts"><ul>{links}</ul></nav>\n' + (
+        f'<details class="claims" id="all-claims"><summary>All {len(claims)} claims'
+        f"</summary><ul>{folded}</ul></details>\n"
+    ) * bool(claims)
+
+
+def _item(heading: str) -> str:
+    return f'<li><a href="#{anchor(heading)}">{html.escape(heading)}</a></li>'
+
+
+def _with_way_back(body: str, claim: str) -> str:
+    """The page's body with a link from the heading of a claim to the list of claims."""
+    start, found, rest = body.partition(f'<h3 id="{anchor(claim)}">')
+    heading, end, rest = rest.partition("</h3>")
+    back = '<a class="back" href="#all-claims">↑ all claims</a>'
+    return f"{start}{found}{heading}{end}\n{back}{rest}" if found else body
+
+
 def _sha256(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _arrange(tokens: list[Token]) -> dict[str, list[str]]:
-    """Sets the tags and attributes that the style sheet needs; returns the headings by
-    tag.
-    """
+    """Sets what the style sheet needs; returns the headings by tag and as "claims"."""
     headings: dict[str, list[str]] = collections.defaultdict(list)
     columns: list[str] = []
     labels: Iterator[str] = iter(())
@@ -85,6 +107,8 @@ def _arrange(tokens: list[Token]) -> dict[str, list[str]]:
             case "heading_open":
                 before.attrSet("id", anchor(text))
                 headings[before.tag].append(text)
+                if before.tag == "h3" and headings["h2"][-1:] == [_CLAIMS]:
+                    headings["claims"].append(text)
             case "paragraph_open" if (
                 token.children and token.children[0].type == "image"
             ):
@@ -150,12 +174,29 @@ def _image(
     path = env["directory"] / source
     if not _FIGURE.fullmatch(source) or path.is_symlink() or not path.is_file():
         return alt
-    data = base64.b64encode(path.read_bytes()).decode()
+    picture = path.read_bytes()
+    data = base64.b64encode(picture).decode()
+    # A figure with one panel can be read at the width of a telephone.
+    kind = "plot" if picture.count(b'<g id="axes_') > 1 else "plot single"
     return (
-        f'<div class="plot" id="{path.stem}" tabindex="0" role="region"'
-        f' aria-label="{alt}"><img alt="{alt}"'
+        f'<div class="{kind}" id="{path.stem}" tabindex="0" role="region"'
+        f' aria-label="figure {path.stem}"><img alt="{alt}"'
         f' src="data:image/svg+xml;base64,{data}"></div>'
     )
+
+
+def _table_open(
+    renderer: Any, tokens: Sequence[Token], index: int, options: Any, env: Any
+) -> str:
+    """A table in a box that scrolls, so that the page need not."""
+    table = renderer.renderToken(tokens, index, options, env)
+    return f'<div class="table" tabindex="0" role="region" aria-label="table">{table}'
+
+
+def _table_close(
+    renderer: Any, tokens: Sequence[Token], index: int, options: Any, env: Any
+) -> str:
+    return f"{renderer.renderToken(tokens, index, options, env)}</div>\n"
 
 
 def _html(
