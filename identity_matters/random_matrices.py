@@ -21,7 +21,6 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike
 
-SAMPLERS = ("uniform", "boundary", "diagonal", "mixture", "extremal")
 # The least relative size of the noise around -tau I; rounding would hide smaller noise.
 _LEAST_NOISE_LOG10 = -8.0
 # Relative accuracy of largest_spectral_norm, far above the rounding of Cholesky's
@@ -40,21 +39,19 @@ def spectral_norms(matrices: np.ndarray) -> np.ndarray:
 def largest_spectral_norm(A: np.ndarray) -> float:
     """``|||A||| = max_i ||A_i||`` of f64[depth, d, d], within 1e-9, never above it.
 
-    The error is relative.
-
-    NaN if an entry is. Entries must be below 1e150, so that their squares are finite.
-    An SVD of every layer is slow. With tau the largest norm so far, a Cholesky
-    factorization proves ``||A_i|| < (1 + 1e-9) tau``; only a layer where it fails gets
-    an SVD.
+    The error is relative. NaN if an entry is. Entries must be below 1e150, so that
+    their squares are finite. An SVD of every layer is slow. With tau the largest norm
+    so far, a Cholesky factorization proves ``||A_i|| < (1 + 1e-9) tau``; only a layer
+    where it fails gets an SVD.
     """
     if np.isnan(A).any():  # the Cholesky factorization of NaN does not fail
         return float("nan")
-    tau, identity = float(np.linalg.norm(A[0], 2)), np.eye(A.shape[-1])
+    identity = np.eye(A.shape[-1])
+    tau = float(np.linalg.norm(A[0], 2))
     for layer in A[1:]:
+        largest_square = ((1 + _CERTIFIED_TO) * tau) ** 2
         try:
-            np.linalg.cholesky(
-                ((1 + _CERTIFIED_TO) * tau) ** 2 * identity - layer.T @ layer
-            )
+            np.linalg.cholesky(largest_square * identity - layer.T @ layer)
         except np.linalg.LinAlgError:
             tau = max(tau, float(np.linalg.norm(layer, 2)))
     return tau
@@ -63,18 +60,18 @@ def largest_spectral_norm(A: np.ndarray) -> float:
 def rotate_rows(matrix: np.ndarray, angles: np.ndarray) -> np.ndarray:
     """``diag(T(angles_1), T(angles_2), ..., 1) matrix``.
 
-    T(t) = [[cos t, -sin t], [sin t, cos t]].
-
-    f64[d, k] -> f64[d, k], with angles f64[p] in radians. Raises ValueError if p > d //
-    2.
+    T(t) = [[cos t, -sin t], [sin t, cos t]]. f64[d, k] -> f64[d, k], with angles f64[p]
+    in radians. Raises ValueError if p > d // 2.
     """
     planes = len(angles)
     if 2 * planes > len(matrix):
         raise ValueError(
             f"{planes} angles need width >= {2 * planes}, got {len(matrix)}"
         )
-    cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
-    first, second = matrix[0 : 2 * planes : 2], matrix[1 : 2 * planes : 2]
+    cos = np.cos(angles)[:, None]
+    sin = np.sin(angles)[:, None]
+    first = matrix[0 : 2 * planes : 2]
+    second = matrix[1 : 2 * planes : 2]
     rotated = matrix.copy()
     rotated[0 : 2 * planes : 2] = cos * first - sin * second
     rotated[1 : 2 * planes : 2] = sin * first + cos * second
@@ -107,17 +104,25 @@ def symmetric(rng: np.random.Generator, eigenvalues: ArrayLike) -> np.ndarray:
 
 
 def _in_basis(basis: np.ndarray, eigenvalues: np.ndarray) -> np.ndarray:
+    """Symmetric matrices with eigenvectors `basis`: f64[..., d, d], f64[..., d]."""
     matrices = (basis * eigenvalues[..., None, :]) @ basis.mT
     return (matrices + matrices.mT) / 2
 
 
 class Points(NamedTuple):
-    """A batch of points, in the order of `gradient_bound.right_over_left`."""
+    """A batch of points, in the order of `gradient_bound.right_over_left`.
 
-    A: np.ndarray  # f64[n, max_depth, d, d], zero layers from `depth` on
-    R: np.ndarray  # f64[n, d, d]
-    Sigma: np.ndarray  # f64[n, d, d]
-    depth: np.ndarray  # i64[n]
+    Attributes:
+      A: f64[n, max_depth, d, d], zero layers from `depth` on.
+      R: f64[n, d, d].
+      Sigma: f64[n, d, d].
+      depth: i64[n].
+    """
+
+    A: np.ndarray
+    R: np.ndarray
+    Sigma: np.ndarray
+    depth: np.ndarray
 
 
 def layers(
@@ -129,36 +134,84 @@ def layers(
 
     Raises ValueError unless `sampler` is one of `SAMPLERS`.
     """
-    if sampler not in SAMPLERS:
+    if sampler not in _LAYER_SAMPLERS:
         raise ValueError(f"sampler must be one of {SAMPLERS}, got {sampler!r}")
-    shape = (len(tau), max_depth)
-    radius = np.broadcast_to(tau[:, None], shape)
+    radius = np.broadcast_to(tau[:, None], (len(tau), max_depth))
+    return _LAYER_SAMPLERS[sampler](rng, radius, width)
+
+
+# Each takes the radii f64[n, depth], which are equal within a point, and returns layers
+# f64[n, depth, width, width].
+
+
+def _uniform_layers(
+    rng: np.random.Generator, radius: np.ndarray, width: int
+) -> np.ndarray:
+    """Gaussian directions, norms uniform on [0, radius]."""
+    gaussian = rng.standard_normal((*radius.shape, width, width))
+    return _with_norms(gaussian, radius * rng.random(radius.shape))
+
+
+def _boundary_layers(
+    rng: np.random.Generator, radius: np.ndarray, width: int
+) -> np.ndarray:
+    """Gaussian directions, all of norm `radius`."""
+    gaussian = rng.standard_normal((*radius.shape, width, width))
+    return _with_norms(gaussian, radius)
+
+
+def _with_norms(matrices: np.ndarray, norms: np.ndarray) -> np.ndarray:
+    """The matrices, f64[..., d, d], scaled to these spectral norms, f64[...]."""
+    return matrices * (norms / spectral_norms(matrices))[..., None, None]
+
+
+def _diagonal_layers(
+    rng: np.random.Generator, radius: np.ndarray, width: int
+) -> np.ndarray:
+    """Diagonal in one random basis for each point.
+
+    Half of the eigenvalues sit at -tau or tau, the corners of the set.
+    """
+    values = rng.uniform(-1, 1, (*radius.shape, width))
+    values = np.where(rng.random(values.shape) < 0.5, np.sign(values), values)
+    basis = orthogonal(rng, (len(radius), 1), width)
+    return _in_basis(basis, values * radius[..., None])
+
+
+def _mixture_layers(
+    rng: np.random.Generator, radius: np.ndarray, width: int
+) -> np.ndarray:
+    """Each is one of -tau I, tau I, 0, -tau times a reflection, a Gaussian one."""
     eye = np.eye(width)
-    if sampler == "diagonal":
-        # Half of the eigenvalues sit at -tau or tau, the corners of the set.
-        values = rng.uniform(-1, 1, (*shape, width))
-        values = np.where(rng.random(values.shape) < 0.5, np.sign(values), values)
-        return _in_basis(
-            orthogonal(rng, (len(tau), 1), width), values * radius[..., None]
-        )
-    gaussian = rng.standard_normal((*shape, width, width))
-    if sampler == "extremal":
-        noise_log10 = rng.uniform(_LEAST_NOISE_LOG10, 0, (len(tau), 1))
-        noise = gaussian * 10 ** noise_log10[..., None, None]
-        # The Frobenius norm bounds the spectral one from above at a fraction of its
-        # cost.
-        reach = 1 + np.linalg.norm(noise, axis=(-2, -1))
-        return (noise - eye) * (radius / reach)[..., None, None]
-    if sampler in ("boundary", "uniform"):
-        norms = radius if sampler == "boundary" else radius * rng.random(shape)
-        return gaussian * (norms / spectral_norms(gaussian))[..., None, None]
-    kinds = rng.integers(0, 5, shape)[..., None, None]
+    gaussian = rng.standard_normal((*radius.shape, width, width))
+    kinds = rng.integers(0, 5, radius.shape)[..., None, None]
     axis = gaussian[..., :1] / np.linalg.norm(gaussian[..., :1], axis=-2, keepdims=True)
     gaussian /= np.linalg.norm(gaussian, axis=(-2, -1), keepdims=True)
-    directions = np.choose(
-        kinds, [-eye, eye, 0 * eye, 2 * axis @ axis.mT - eye, gaussian]
-    )
+    negated_reflection = 2 * axis @ axis.mT - eye
+    directions = np.choose(kinds, [-eye, eye, 0 * eye, negated_reflection, gaussian])
     return directions * radius[..., None, None]
+
+
+def _extremal_layers(
+    rng: np.random.Generator, radius: np.ndarray, width: int
+) -> np.ndarray:
+    """-tau I plus noise, whose size is log-uniform and the same within a point."""
+    gaussian = rng.standard_normal((*radius.shape, width, width))
+    noise_log10 = rng.uniform(_LEAST_NOISE_LOG10, 0, (len(radius), 1))
+    noise = gaussian * 10 ** noise_log10[..., None, None]
+    # The Frobenius norm bounds the spectral one from above at a fraction of its cost.
+    largest_norm = 1 + np.linalg.norm(noise, axis=(-2, -1))
+    return (noise - np.eye(width)) * (radius / largest_norm)[..., None, None]
+
+
+_LAYER_SAMPLERS = {
+    "uniform": _uniform_layers,
+    "boundary": _boundary_layers,
+    "diagonal": _diagonal_layers,
+    "mixture": _mixture_layers,
+    "extremal": _extremal_layers,
+}
+SAMPLERS = tuple(_LAYER_SAMPLERS)
 
 
 def second_moments(
@@ -170,15 +223,20 @@ def second_moments(
     max_condition_log10: float,
     singular: bool = False,
 ) -> np.ndarray:
-    """Random Sigma, f64[count, width, width]; half are isotropic on their range.
+    """Random Sigma, f64[count, width, width]; about half are isotropic on their range.
 
-    On average.
+    Singular ones have random ranks from 1 to width - 1 and are diagonal: this keeps
+    rounding out of their null spaces, where a target with a large error would amplify
+    it.
 
-    `scale_log10` is the (low, high) of log10 ||Sigma||; `max_condition_log10` bounds
-    log10 of the condition number on the range. Singular ones have random ranks from 1
-    to width - 1 and are diagonal: this keeps rounding out of their null spaces, where a
-    target with a large error would amplify it. Raises ValueError for an argument out of
-    range, or `singular` with width 1.
+    Args:
+      rng: the source of randomness.
+      count, width: the shape.
+      scale_log10: the (low, high) of log10 ||Sigma||.
+      max_condition_log10: bounds log10 of the condition number on the range.
+      singular: whether all are singular.
+    Raises:
+      ValueError: an argument is out of range, or `singular` with width 1.
     """
     if len(scale_log10) != 2 or not scale_log10[0] <= scale_log10[1]:
         raise ValueError(f"log10 ||Sigma|| needs (low, high), got {scale_log10}")
@@ -212,23 +270,24 @@ def points(
     width: int,
     depths: tuple[int, int],
     max_tau: float,
-    **data: Any,
+    **second_moment_settings: Any,
 ) -> Points:
     """`count` points with depths drawn uniformly from ``depths[0] ... depths[1]``.
 
     Half of the tau, on average, are uniform on (0, max_tau); the others, with uniform
-    log(1 - tau), lie nearer to the wall at 1. `data` goes to `second_moments`; for
-    errors see it and `layers`.
+    log(1 - tau), lie nearer to the wall at 1. Keyword arguments are those of
+    `second_moments`. Raises what it and `layers` raise.
     """
     uniform = rng.uniform(0, max_tau, count)
     near_wall = 1 - (1 - max_tau) ** rng.random(count)
     # A uniform draw may be 0, but the radius must be positive.
     tau = np.maximum(np.where(rng.random(count) < 0.5, uniform, near_wall), 1e-6)
     depth = rng.integers(depths[0], depths[1] + 1, count)
-    A = layers(rng, sampler, tau, depths[1], width)
-    A[np.arange(depths[1]) >= depth[:, None]] = 0.0
-    Sigma = second_moments(rng, count, width, **data)
-    return Points(A, targets_of_layers(rng, A), Sigma, depth)
+    max_depth = depths[1]
+    A = layers(rng, sampler, tau, max_depth, width)
+    A[np.arange(max_depth) >= depth[:, None]] = 0.0
+    Sigma = second_moments(rng, count, width, **second_moment_settings)
+    return Points(A=A, R=targets_of_layers(rng, A), Sigma=Sigma, depth=depth)
 
 
 def targets_of_layers(rng: np.random.Generator, A: np.ndarray) -> np.ndarray:
@@ -276,16 +335,21 @@ def polar_target(
 def target(
     rng: np.random.Generator, family: str, d: int, strength: float
 ) -> np.ndarray:
-    """A random target R for Theorem 2.1, from a family, with det R > 0: f64[d, d].
-
-    The families are `FAMILIES`.
+    """A random target R for Theorem 2.1, with det R > 0: f64[d, d].
 
     The scale, sigma_max sigma_min = 1, gives the least gamma: half the log of the
-    condition number. `strength` is the condition number, at least 1, for
-    "ill_conditioned"; the largest distance of an angle from pi, in [0, pi] radians, for
-    "near_minus_identity"; the standard deviation of the log moduli, at least 0, for
-    "negative_..."; otherwise ignored. Raises ValueError for an unknown family or a
-    strength out of range.
+    condition number.
+
+    Args:
+      rng: the source of randomness.
+      family: one of `FAMILIES`.
+      d: the dimension.
+      strength: the condition number, at least 1, for "ill_conditioned"; the largest
+        distance of an angle from pi, in [0, pi] radians, for "near_minus_identity"; the
+        standard deviation of the log moduli, at least 0, for "negative_..."; otherwise
+        ignored.
+    Raises:
+      ValueError: an unknown family, or a strength out of range.
     """
     if family not in FAMILIES:
         raise ValueError(f"family must be one of {tuple(FAMILIES)}, got {family!r}")
@@ -302,11 +366,16 @@ def target(
     return FAMILIES[family](rng, d, strength)
 
 
+# The members of `FAMILIES`: each returns a target f64[d, d]. `strength` is as in
+# `target`.
+
+
 def _balanced(singular_values: np.ndarray) -> np.ndarray:
+    """Scaled so that the largest times the least is 1."""
     return singular_values / np.sqrt(singular_values.max() * singular_values.min())
 
 
-def _gaussian(rng, d: int, _strength: float) -> np.ndarray:
+def _gaussian(rng: np.random.Generator, d: int, _strength: float) -> np.ndarray:
     """Gaussian entries; the sign of the first row makes the determinant positive."""
     R = rng.standard_normal((d, d))
     R[0] *= np.linalg.slogdet(R)[0]
@@ -314,24 +383,26 @@ def _gaussian(rng, d: int, _strength: float) -> np.ndarray:
     return R / np.sqrt(K[0] * K[-1])
 
 
-def _near_minus_identity(rng, d: int, strength: float) -> np.ndarray:
+def _near_minus_identity(
+    rng: np.random.Generator, d: int, strength: float
+) -> np.ndarray:
     """Turns every plane by nearly pi; for odd d one axis stays fixed."""
     S = rotation(rng, d)
     return S @ rotate_rows(S.T, np.pi - strength * rng.uniform(size=d // 2))
 
 
-def _psd(rng, d: int, _strength: float) -> np.ndarray:
+def _psd(rng: np.random.Generator, d: int, _strength: float) -> np.ndarray:
     """Symmetric positive definite, with log-normal eigenvalues."""
     return symmetric(rng, _balanced(np.exp(rng.standard_normal(d))))
 
 
-def _ill_conditioned(rng, d: int, strength: float) -> np.ndarray:
+def _ill_conditioned(rng: np.random.Generator, d: int, strength: float) -> np.ndarray:
     """Random singular vectors; values from kappa^{1/2} to kappa^{-1/2}, even in log."""
     K = np.geomspace(strength**0.5, strength**-0.5, d) if d > 1 else np.ones(1)
     return (rotation(rng, d) * K) @ rotation(rng, d).T
 
 
-def _normal(rng, d: int, _strength: float) -> np.ndarray:
+def _normal(rng: np.random.Generator, d: int, _strength: float) -> np.ndarray:
     """``S diag(r_j T(t_j), ...) S^T``: log-normal r_j, uniform t_j, never negative.
 
     No eigenvalue is negative.
@@ -343,13 +414,15 @@ def _normal(rng, d: int, _strength: float) -> np.ndarray:
     return S @ rotate_rows(K[:, None] * S.T, rng.uniform(-np.pi, np.pi, planes))
 
 
-def _negative(rng, d: int, strength: float, multiplicity: int) -> np.ndarray:
-    """Symmetric; about half the eigenvalues are negative, `multiplicity` times each."""
-    negative = min(d - d % 2, 2 * ((d + 3) // 4))
-    moduli = np.repeat(np.exp(strength * rng.standard_normal(d)), multiplicity)[
-        :negative
-    ]
-    moduli = np.append(moduli, np.exp(strength * rng.standard_normal(d - negative)))
+def _negative(
+    rng: np.random.Generator, d: int, strength: float, multiplicity: int
+) -> np.ndarray:
+    """Symmetric; about half of its eigenvalues are negative, each several times."""
+    negative = _even_half(d)
+    simple = np.exp(strength * rng.standard_normal(d))
+    of_negative = np.repeat(simple, multiplicity)[:negative]
+    of_positive = np.exp(strength * rng.standard_normal(d - negative))
+    moduli = np.append(of_negative, of_positive)
     eigenvalues = _balanced(moduli) * np.where(np.arange(d) < negative, -1, 1)
     S = rotation(rng, d)
     # For half of the targets, on average, the eigenvectors are the axes in random
@@ -359,13 +432,18 @@ def _negative(rng, d: int, strength: float, multiplicity: int) -> np.ndarray:
     return _in_basis(S, eigenvalues)
 
 
-def _negative_normal(rng, d: int, strength: float) -> np.ndarray:
+def _even_half(d: int) -> int:
+    """The even number next to d / 2, upwards, and at most d."""
+    return min(d - d % 2, 2 * ((d + 3) // 4))
+
+
+def _negative_normal(rng: np.random.Generator, d: int, strength: float) -> np.ndarray:
     """Normal; about half of its eigenvalues are negative and simple.
 
     The others are not real but within pi/4 of the negative axis; for odd d one is
     positive.
     """
-    negative = min(d - d % 2, 2 * ((d + 3) // 4))
+    negative = _even_half(d)
     turned = (d - negative) // 2
     moduli = np.exp(strength * rng.standard_normal(d - turned))
     K = _balanced(np.concatenate([np.repeat(moduli[:turned], 2), moduli[turned:]]))

@@ -28,6 +28,22 @@ class Fit(NamedTuple):
     jacobian: jax.Array
 
 
+class _Search(NamedTuple):
+    """The state of `least_squares`.
+
+    Attributes:
+      best: the best point so far.
+      trial: f64[p], the next point to try.
+      damping: f64[], relative to ||J||_F^2.
+      step: how many points were tried.
+    """
+
+    best: Fit
+    trial: jax.Array
+    damping: jax.Array
+    step: jax.Array | int
+
+
 def least_squares(
     residual: Callable[[jax.Array], jax.Array],
     theta: Array,
@@ -38,52 +54,65 @@ def least_squares(
 ) -> Fit:
     """Levenberg-Marquardt on ``||residual(theta)||^2`` for a few dozen unknowns.
 
-    Use it under jit.
+    Use it under jit. With ``residual = grad f`` it finds saddles and maxima of f as
+    well as minima. The search ends before `steps` if even the largest damping brings no
+    decrease.
 
-    With ``residual = grad f`` it finds saddles and maxima of f as well as minima.
-
-    residual: f64[p] -> f64[m]; theta: f64[p], the start; steps: int or int[], the most
-    to take. The search ends earlier if ``||residual|| <= tolerance``, if ``||J^T
-    residual|| <= slope_tolerance`` (near a local minimum), or if even the largest
-    damping brings no decrease.
+    Args:
+      residual: f64[p] -> f64[m].
+      theta: f64[p], the start.
+      steps: int or int[], the most to take.
+      tolerance: the search ends if ``||residual||`` is at most this.
+      slope_tolerance: the search ends if ``||J^T residual||`` is at most this, near a
+        local minimum.
     """
 
-    def linearized(point):
+    def linearize(point: jax.Array) -> Fit:
         # One pass gives the value and the Jacobian, so `residual` is compiled only
         # once.
-        jacobian, value = jax.jacfwd(lambda p: (residual(p),) * 2, has_aux=True)(point)
-        return value, jacobian
+        def value_twice(p):
+            value = residual(p)
+            return value, value
 
-    def unfinished(state):
-        _, _, (value, jacobian), damping, step = state
-        far = jnp.linalg.norm(value) > tolerance
-        moves = jnp.linalg.norm(jacobian.T @ value) > slope_tolerance
-        return (step <= steps) & far & moves & (damping < _LARGEST_DAMPING)
+        jacobian, value = jax.jacfwd(value_twice, has_aux=True)(point)
+        return Fit(theta=point, residual=value, jacobian=jacobian)
 
-    def attempt(state):
-        point, trial, kept, damping, step = state
-        there = linearized(trial)
-        better = jnp.sum(there[0] ** 2) < jnp.sum(kept[0] ** 2)
-        point, value, jacobian = optax.tree.where(
-            better, (trial, *there), (point, *kept)
-        )
-        damping = jnp.maximum(
-            jnp.where(better, damping / _SHRINK, damping * _GROW), _LEAST_DAMPING
-        )
-        normal = jacobian.T @ jacobian
+    def is_unfinished(state: _Search) -> jax.Array:
+        best = state.best
+        slope = best.jacobian.T @ best.residual
+        is_far = jnp.linalg.norm(best.residual) > tolerance
+        moves = jnp.linalg.norm(slope) > slope_tolerance
+        is_damped = state.damping < _LARGEST_DAMPING
+        return (state.step <= steps) & is_far & moves & is_damped
+
+    def attempt(state: _Search) -> _Search:
+        """Keeps the trial if it is better, and makes the next one."""
+        at_trial = linearize(state.trial)
+        is_better = jnp.sum(at_trial.residual**2) < jnp.sum(state.best.residual**2)
+        best = optax.tree.where(is_better, at_trial, state.best)
+        damping = jnp.where(is_better, state.damping / _SHRINK, state.damping * _GROW)
+        damping = jnp.maximum(damping, _LEAST_DAMPING)
+        normal = best.jacobian.T @ best.jacobian
         # The smallest normal number keeps the system solvable where J vanishes.
         scale = jnp.trace(normal) + jnp.finfo(normal.dtype).tiny
-        shifted = normal + damping * scale * jnp.eye(point.size)
-        trial = point - jnp.linalg.solve(shifted, jacobian.T @ value)
-        return point, trial, (value, jacobian), damping, step + 1
+        damped = normal + damping * scale * jnp.eye(best.theta.size)
+        move = jnp.linalg.solve(damped, best.jacobian.T @ best.residual)
+        return _Search(
+            best=best, trial=best.theta - move, damping=damping, step=state.step + 1
+        )
 
     theta = jnp.asarray(theta)
     rows = jax.eval_shape(residual, theta)
     # The start is the first trial; it improves on this infinite residual.
-    nothing = (jnp.full(rows.shape, jnp.inf), jnp.ones((rows.size, theta.size)))
-    start = (theta, theta, nothing, jnp.asarray(_FIRST_DAMPING), 0)
-    point, _, (value, jacobian), _, _ = jax.lax.while_loop(unfinished, attempt, start)
-    return Fit(point, value, jacobian)
+    nowhere = Fit(
+        theta=theta,
+        residual=jnp.full(rows.shape, jnp.inf),
+        jacobian=jnp.ones((rows.size, theta.size)),
+    )
+    start = _Search(
+        best=nowhere, trial=theta, damping=jnp.asarray(_FIRST_DAMPING), step=0
+    )
+    return jax.lax.while_loop(is_unfinished, attempt, start).best
 
 
 def projected_adam(
@@ -96,20 +125,26 @@ def projected_adam(
 ) -> tuple[Any, jax.Array]:
     """The best iterate of projected Adam; its learning rate falls to 0 along a cosine.
 
-    Use it under jit. Parameters are a pytree of f64 arrays. `objective` maps them to an
-    f64[] and is differentiated; `project` maps them onto the feasible set and is not.
-    `steps` is at least 1; vmapped callers may give each start its own learning rate.
+    Use it under jit. An iterate where the objective is NaN ends the search.
 
-    Returns the best iterate, which may be the projected start, and its objective. An
-    iterate where the objective is NaN ends the search; if all are, the result is the
-    start and infinity.
+    Args:
+      objective: maps parameters, a pytree of f64 arrays, to an f64[]; it is
+        differentiated.
+      project: maps parameters onto the feasible set; it is not differentiated.
+      start: the parameters at the start.
+      steps: at least 1.
+      learning_rate: of the first step; vmapped callers may give each start its own.
+    Returns:
+      The best iterate, which may be the projected start, and its objective; the start
+      and infinity if the objective is NaN there.
     """
     optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
     value_and_grad = jax.value_and_grad(objective)
 
     def keep_best(parameters, value, best):
+        _, least = best
         # A comparison with NaN is False.
-        return optax.tree.where(value < best[1], (parameters, value), best)
+        return optax.tree.where(value < least, (parameters, value), best)
 
     def update(carry, _):
         parameters, state, best = carry

@@ -31,9 +31,11 @@ _SMALLEST_NORM = 1e-140
 class FlowCertificate(NamedTuple):
     """That gradient flow from zero weights stays in a ball and converges.
 
-    `name` is "path" (V1: s_0 is at most 0.3167) or "balanced" (V3: every singular map
-    has a risk above f(0)). `norm` bounds |||A||| for all time; it gives a ball B_tau
-    only if it is below 1. The risk obeys ``f - C <= exp(-rate t) (f(0) - C)``.
+    Attributes:
+      name: "path" (V1: s_0 is at most 0.3167) or "balanced" (V3: every singular map has
+        a risk above f(0)).
+      norm: bounds |||A||| for all time; it gives a ball B_tau only if it is below 1.
+      rate: the risk obeys ``f - C <= exp(-rate t) (f(0) - C)``.
     """
 
     name: str
@@ -42,11 +44,13 @@ class FlowCertificate(NamedTuple):
 
 
 class DescentCertificate(NamedTuple):
-    """Gradient descent from zero weights stays in a ball and converges (V4).
+    """That gradient descent from zero weights stays in a ball and converges (V4).
 
-    `norm`, below 1 for depth at least 2, bounds |||A||| at every iterate for step sizes
-    up to `learning_rate`. At that step size every update multiplies f - C by at most
-    `factor`.
+    Attributes:
+      norm: below 1 for depth at least 2; bounds |||A||| at every iterate for step sizes
+        up to `learning_rate`.
+      learning_rate: the largest step size.
+      factor: at that step size every update multiplies f - C by at most this.
     """
 
     norm: float
@@ -104,7 +108,8 @@ def will_converge(
     >>> will_converge(np.diag([-1.0, 1.0]), np.eye(2), depth=8).reason
     'det R is not positive, and Sigma is positive definite'
     """
-    R, depth = square_matrix("R", R), check_whole("depth", depth)
+    R = square_matrix("R", R)
+    depth = check_whole("depth", depth)
     Sigma, eigenvalues = second_moment.check_second_moment(Sigma)
     if R.shape != Sigma.shape:
         raise ValueError(
@@ -129,28 +134,37 @@ def will_converge(
         # unless rounding has spoilt it.
         return _refused("det R is not positive, and Sigma is positive definite")
     problem = _Problem.of(R, kept)
-    flow = [_path(problem, depth)]
+    candidates = [_path(problem, depth)]
     if certain_rank == len(R):
-        flow.append(_balanced(problem, depth))
-    certificates = sorted((c for c in flow if c is not None), key=lambda c: c.norm)
+        candidates.append(_balanced(problem, depth))
+    flow = [certificate for certificate in candidates if certificate is not None]
     reason = ""
-    if not certificates:
-        for_v3 = "m <= 0" if certain_rank == len(R) else "Sigma is singular"
-        reason = f"s_0 = {problem.s0:.4g} is too large for V1, and for V3 {for_v3}"
+    if not flow:
+        why_not_v3 = "m <= 0" if certain_rank == len(R) else "Sigma is singular"
+        reason = f"s_0 = {problem.s0:.4g} is too large for V1, and for V3 {why_not_v3}"
     return Convergence(
-        problem.s0, tuple(certificates), _descent(problem, depth), reason
+        s0=problem.s0,
+        flow=tuple(sorted(flow, key=lambda certificate: certificate.norm)),
+        descent=_descent(problem, depth),
+        reason=reason,
     )
 
 
 def _refused(reason: str) -> Convergence:
-    return Convergence(math.inf, (), None, reason)
+    """That nothing is certified, not even s_0."""
+    return Convergence(s0=math.inf, flow=(), descent=None, reason=reason)
 
 
 class _Problem(NamedTuple):
     """The quantities of V1 to V4, each moved to the safe side of its rounding error.
 
-    `sigma` is not above, `largest` (of Sigma), `phi0` and `s0` are not below their
-    exact values.
+    Attributes:
+      R: f64[d, d].
+      kept: of Sigma.
+      sigma: the least eigenvalue that is not 0; not above its exact value.
+      largest: the largest eigenvalue of Sigma; not below its exact value.
+      phi0: sqrt(f(0) - C); not below its exact value.
+      s0: sqrt((f(0) - C) / sigma); not below its exact value.
     """
 
     R: np.ndarray
@@ -168,7 +182,12 @@ class _Problem(NamedTuple):
         largest = float(kept.eigenvalues[-1]) + rounding
         squared = float(kept.squared_norm(E)) + rounding * float(np.sum(E**2))
         return cls(
-            R, kept, sigma, largest, math.sqrt(squared), math.sqrt(squared / sigma)
+            R=R,
+            kept=kept,
+            sigma=sigma,
+            largest=largest,
+            phi0=math.sqrt(squared),
+            s0=math.sqrt(squared / sigma),
         )
 
 
@@ -177,9 +196,8 @@ def _path(problem: _Problem, depth: int) -> FlowCertificate | None:
     if not problem.s0 <= LARGEST_PATH_S0:
         return None
     a = -math.log1p(-3 * problem.s0) / 3
-    return FlowCertificate(
-        "path", a / depth, 4 * depth * math.exp(-2 * a) * problem.sigma
-    )
+    rate = 4 * depth * math.exp(-2 * a) * problem.sigma
+    return FlowCertificate(name="path", norm=a / depth, rate=rate)
 
 
 def _balanced(problem: _Problem, depth: int) -> FlowCertificate | None:
@@ -187,25 +205,27 @@ def _balanced(problem: _Problem, depth: int) -> FlowCertificate | None:
 
     The layers stay balanced, so that theirs are the l-th roots of the product's.
     """
-    R, kept, s0 = problem.R, problem.kept, problem.s0
-    of_target = np.linalg.svd(R, compute_uv=False)
+    R = problem.R
+    kept = problem.kept
+    s0 = problem.s0
+    singular_values = np.linalg.svd(R, compute_uv=False)
     # R Sigma^{1/2} has the singular values of this matrix.
-    weighted = np.linalg.svd(
-        (R @ kept.vectors) * np.sqrt(kept.eigenvalues), compute_uv=False
-    )[-1]
-    M = float(of_target[0]) + s0
-    condition = problem.largest / problem.sigma
-    rounding = _MARGIN_ROUNDINGS * len(R) * np.finfo(np.float64).eps * condition * M
-    m = (
-        max((weighted - problem.phi0) / math.sqrt(problem.largest), of_target[-1] - s0)
-        - rounding
+    weighted = (R @ kept.vectors) * np.sqrt(kept.eigenvalues)
+    least_weighted = np.linalg.svd(weighted, compute_uv=False)[-1]
+    # The product stays within phi_0 of R in the norm that Sigma gives, and within s_0.
+    M = float(singular_values[0]) + s0
+    m = max(
+        (least_weighted - problem.phi0) / math.sqrt(problem.largest),
+        singular_values[-1] - s0,
     )
+    condition = problem.largest / problem.sigma
+    m -= _MARGIN_ROUNDINGS * len(R) * np.finfo(np.float64).eps * condition * M
     if not m > 0:  # NaN, too
         return None
     share = (depth - 1) / depth
     norm = M**share / m ** (2 * share) * s0 / depth
     rate = 4 * depth * m ** (2 * share) * problem.sigma
-    return FlowCertificate("balanced", float(norm), float(rate))
+    return FlowCertificate(name="balanced", norm=float(norm), rate=float(rate))
 
 
 def _descent(problem: _Problem, depth: int) -> DescentCertificate | None:
@@ -219,4 +239,6 @@ def _descent(problem: _Problem, depth: int) -> DescentCertificate | None:
     beta = 2 * depth * problem.largest * math.exp(a) * (math.exp(a) + s0)
     learning_rate = 2 * (1 - 1 / kappa) / beta
     factor = 1 - learning_rate / kappa * 4 * depth * math.exp(-2 * a) * problem.sigma
-    return DescentCertificate(a / depth, learning_rate, factor)
+    return DescentCertificate(
+        norm=a / depth, learning_rate=learning_rate, factor=factor
+    )

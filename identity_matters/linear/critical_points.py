@@ -35,10 +35,14 @@ def find_critical_points(
 ) -> dict[str, jax.Array]:
     """`solvers.least_squares` on ``grad f = 0`` from a batch of starts.
 
-    A: f64[n, max_depth, d, d], the starts; R and Sigma: f64[n, d, d]; depth: int[],
-    shared. Returns the ends "A", of the same shape, with "gradient_norm" and "excess",
-    f64[n]. An end may be only a local minimum of the gradient's norm, so check
-    "gradient_norm".
+    Args:
+      A: f64[n, max_depth, d, d], the starts.
+      R, Sigma: f64[n, d, d].
+      depth: int[], shared.
+      steps, gradient_tolerance: when a search ends; see `solvers.least_squares`.
+    Returns:
+      The ends "A", of the same shape, with "gradient_norm" and "excess", f64[n]. An end
+      may be only a local minimum of the gradient's norm, so check "gradient_norm".
     """
 
     def find(start, target, second_moment):
@@ -73,12 +77,17 @@ def least_gradients(
 ) -> tuple[jax.Array, jax.Array]:
     """Minimises ``||grad f||_F`` over B_tau, by projected Adam on its logarithm.
 
-    A: f64[n, max_depth, d, d]; R, Sigma: f64[n, d, d]; tau: f64[n], radii in (0, 1);
-    depth: int[]. Returns ``(A, gradient_norm)``, where ``|||A||| <= tau`` and
-    gradient_norm is f64[n].
+    Args:
+      A: f64[n, max_depth, d, d], the starts.
+      R, Sigma: f64[n, d, d].
+      tau: f64[n], radii in (0, 1).
+      depth: int[], shared.
+      steps, learning_rate: of projected Adam.
+    Returns:
+      ``(A, gradient_norm)``, where ``|||A||| <= tau`` and gradient_norm is f64[n].
     """
 
-    def one(layers, target, second_moment, radius):
+    def minimise(layers, target, second_moment, radius):
         def objective(point):
             squared, _ = gradient_bound.squared_gradient_and_excess(
                 point, target, second_moment, depth
@@ -95,4 +104,4 @@ def least_gradients(
         )
         return best, jnp.exp(value / 2)
 
-    return jax.vmap(one)(A, R, Sigma, tau)
+    return jax.vmap(minimise)(A, R, Sigma, tau)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +24,12 @@ _RUNNING, _CONVERGED, _STALLED, _DIVERGED, _MAX_UPDATES = range(len(STOPPED))
 class Curves(NamedTuple):
     """Values after ``updates[i]`` updates, from 0 to where the run stopped.
 
-    `excess_risk` is f - C, `gradient_norm` is ``||grad f||_F`` over all layers, `norm`
-    is |||A|||, all f64. `inside` (bool) says whether all iterates so far, recorded or
-    not, had |||A||| < 1.
+    Attributes:
+      updates: int[n].
+      excess_risk: f64[n], f - C.
+      gradient_norm: f64[n], ``||grad f||_F`` over all layers.
+      norm: f64[n], |||A|||.
+      inside: bool[n], whether all iterates so far, recorded or not, had |||A||| < 1.
     """
 
     updates: Array
@@ -40,11 +43,15 @@ class Curves(NamedTuple):
 class Rules:
     """The step size, and when a run stops; a setting out of range raises ValueError.
 
-    A run stops after `max_updates`, or once f - C is at most `risk_tolerance`. It stops
-    as diverged if f - C is not finite or exceeds `divergence_factor`, above 1, times
-    its first value, and as stalled if an update promises a relative decrease, ``eta
-    ||grad f||_F^2 / (f - C)``, of at most `stall_tolerance`. Every `record_every`-th
-    point and the last are recorded.
+    Attributes:
+      learning_rate: eta.
+      max_updates: a run stops after so many.
+      risk_tolerance: it stops as converged once f - C is at most this.
+      divergence_factor: above 1; it stops as diverged if f - C is not finite or exceeds
+        its first value by this factor.
+      stall_tolerance: it stops as stalled if an update promises a relative decrease,
+        ``eta ||grad f||_F^2 / (f - C)``, of at most this.
+      record_every: every so many updates a point is recorded, and the last one.
     """
 
     learning_rate: float
@@ -70,7 +77,13 @@ class Rules:
 
 
 class Descent(NamedTuple):
-    """A finished run: the last weights, why it stopped, and the curves."""
+    """A finished run.
+
+    Attributes:
+      A: f64[depth, m, m], the last weights.
+      stopped: why it stopped, one of `STOPPED`.
+      curves: where it went.
+    """
 
     A: jax.Array
     stopped: str
@@ -88,7 +101,17 @@ class Descent(NamedTuple):
 
 
 class _Point(NamedTuple):
-    """The state of the loop; `excess` and `gradient` belong to `A`."""
+    """The state of the loop.
+
+    Attributes:
+      A: f64[depth, m, m], the weights.
+      updates: int32[], how many were made.
+      first_excess: f64[], f - C at the start.
+      excess: f64[], f - C at A.
+      gradient: f64[depth, m, m], at A.
+      inside: bool[], whether all iterates so far had |||A||| < 1.
+      stop: int32[], the position in `STOPPED`.
+    """
 
     A: jax.Array
     updates: jax.Array
@@ -125,9 +148,6 @@ def gradient_descent(
 ) -> Descent:
     """Minimises the excess risk over A by descent until one of its rules stops it.
 
-    A is the start. Shapes and errors are those of `model.excess_risk_and_gradient`;
-    numbers that are not finite are a ValueError.
-
     >>> jax.config.update("jax_enable_x64", True)
     >>> rules = Rules(
     ...     0.05, max_updates=100, risk_tolerance=1e-12, divergence_factor=1e3
@@ -137,28 +157,41 @@ def gradient_descent(
     ('risk below tolerance', True)
     >>> np.asarray(1 + run.A.ravel()).round(4)  # four equal layers: 2^{1/4}
     array([1.1892, 1.1892, 1.1892, 1.1892])
+
+    Args:
+      A: f64[depth, m, m], the start.
+      R, Sigma, input_map, output_map: as in `model.excess_risk_and_gradient`.
+      rules: the step size, and when to stop.
+    Raises:
+      ValueError, TypeError: as there; numbers that are not finite are a ValueError.
     """
-    maps = {"input_map": input_map, "output_map": output_map}
-    given = {name: array for name, array in maps.items() if array is not None}
-    for name, array in {"A": A, "R": R, "Sigma": Sigma, **given}.items():
-        check_array_type(name, array)
-        real_array(name, array)
-    A, R, Sigma = (jnp.asarray(array) for array in (A, R, Sigma))
-    most = math.ceil(rules.max_updates / rules.record_every) + 1
-    settings = dataclasses.asdict(rules)
-    point, records, count = _descend(
-        A, R, Sigma, input_map, output_map, settings, records=most
+    arrays = {
+        "A": A,
+        "R": R,
+        "Sigma": Sigma,
+        "input_map": input_map,
+        "output_map": output_map,
+    }
+    for name, array in arrays.items():
+        if array is not None:
+            check_array_type(name, array)
+            real_array(name, array)
+    most_records = math.ceil(rules.max_updates / rules.record_every) + 1
+    point, curves, count = _descend(
+        jnp.asarray(A),
+        jnp.asarray(R),
+        jnp.asarray(Sigma),
+        input_map,
+        output_map,
+        dataclasses.asdict(rules),
+        records=most_records,
     )
-    curves = Curves(*(np.asarray(curve)[: int(count)] for curve in records))
-    return Descent(point.A, STOPPED[int(point.stop)], curves)
+    recorded = jax.tree.map(lambda curve: np.asarray(curve)[: int(count)], curves)
+    return Descent(A=point.A, stopped=STOPPED[int(point.stop)], curves=recorded)
 
 
 def descend_many(A: Array, R: Array, rules: Rules) -> dict[str, np.ndarray]:
     """Gradient descent with ``Sigma = I`` from many starts at once; no curves are kept.
-
-    A: f64[starts, depth, d, d]; R: f64[d, d]; for errors see `model.excess_risk`.
-    Returns "updates" (int), "converged" (bool) and, at the last point, "excess_risk"
-    and "norm" (f64) of every start.
 
     >>> jax.config.update("jax_enable_x64", True)
     >>> rules = Rules(0.25, max_updates=3, risk_tolerance=1e-3, divergence_factor=1e3)
@@ -166,34 +199,68 @@ def descend_many(A: Array, R: Array, rules: Rules) -> dict[str, np.ndarray]:
     >>> # One layer: from 0 the error 2 - 1 halves with every update, from 1 it is 0.
     >>> [ends[name].tolist() for name in ("updates", "converged", "excess_risk")]
     [[3, 0], [False, True], [0.015625, 0.0]]
+
+    Args:
+      A: f64[starts, depth, d, d]; for errors see `model.excess_risk`.
+      R: f64[d, d].
+      rules: for all of them; nothing is recorded on the way.
+    Returns:
+      "updates" (int), "converged" (bool) and, at the last point, "excess_risk" and
+      "norm" (f64) of every start.
     """
     for name, array in {"A": A, "R": R}.items():
         check_array_type(name, array)
         real_array(name, array)
-    A, R = jnp.asarray(A), jnp.asarray(R)
+    A = jnp.asarray(A)
+    R = jnp.asarray(R)
     Sigma = jnp.eye(A.shape[-1], dtype=A.dtype)
     settings = dataclasses.asdict(rules) | {"record_every": max(rules.max_updates, 1)}
 
-    def one(start):
+    def descend(start):
         end, _, _ = _descend(
-            start, R, Sigma, None, None, settings, records=2, watched=False
+            start,
+            R,
+            Sigma,
+            input_map=None,
+            output_map=None,
+            rules=settings,
+            records=2,
+            watched=False,
         )
-        return (
-            end.updates,
-            end.stop == _CONVERGED,
-            end.excess,
-            model.max_spectral_norm(end.A),
-        )
+        return {
+            "updates": end.updates,
+            "converged": end.stop == _CONVERGED,
+            "excess_risk": end.excess,
+            "norm": model.max_spectral_norm(end.A),
+        }
 
-    names = "updates", "converged", "excess_risk", "norm"
-    return dict(zip(names, map(np.asarray, jax.vmap(one)(A)), strict=True))
+    ends = jax.vmap(descend)(A)
+    names = ("updates", "converged", "excess_risk", "norm")
+    return {name: np.asarray(ends[name]) for name in names}
 
 
 @functools.partial(jax.jit, static_argnames=("records", "watched"))
 def _descend(
-    A, R, Sigma, input_map, output_map, rules, *, records: int, watched: bool = True
-):
-    """The loops of `gradient_descent`: over records, and over the updates between."""
+    A: jax.Array,
+    R: jax.Array,
+    Sigma: jax.Array,
+    input_map: Array | None,
+    output_map: Array | None,
+    rules: dict[str, Any],
+    *,
+    records: int,
+    watched: bool = True,
+) -> tuple[_Point, Curves, jax.Array]:
+    """The loops of `gradient_descent`: over records, and over the updates between.
+
+    Args:
+      A, R, Sigma, input_map, output_map: as in `gradient_descent`.
+      rules: the fields of `Rules`; as arguments, they need no compilation.
+      records: the most that there may be.
+      watched: whether to look at |||A||| after each update.
+    Returns:
+      The last point, the curves with `records` entries, and how many are in use.
+    """
 
     def update(point):
         A = point.A - rules["learning_rate"] * point.gradient
@@ -203,12 +270,13 @@ def _descend(
         updates = point.updates + 1
         first_excess = jnp.where(updates == 0, excess, point.first_excess)
         promised = rules["learning_rate"] * jnp.sum(gradient**2)
+        is_bounded = jnp.isfinite(excess) & (
+            excess <= rules["divergence_factor"] * first_excess
+        )
+        # The first that holds counts.
         stop = jnp.select(
             [
-                ~(
-                    jnp.isfinite(excess)
-                    & (excess <= rules["divergence_factor"] * first_excess)
-                ),
+                ~is_bounded,
                 excess <= rules["risk_tolerance"],
                 promised <= rules["stall_tolerance"] * excess,
                 updates >= rules["max_updates"],
@@ -217,7 +285,15 @@ def _descend(
             jnp.int32(_RUNNING),
         )
         inside = point.inside & _is_inside(A) if watched else point.inside
-        return _Point(A, updates, first_excess, excess, gradient, inside, stop)
+        return _Point(
+            A=A,
+            updates=updates,
+            first_excess=first_excess,
+            excess=excess,
+            gradient=gradient,
+            inside=inside,
+            stop=stop,
+        )
 
     def update_and_record(carry):
         point, curves, count = carry
@@ -230,11 +306,18 @@ def _descend(
         )
         return point, curves, count + 1
 
-    nothing = jnp.zeros((), A.dtype)
+    zero = jnp.zeros((), A.dtype)
     # "Update 0" follows a zero gradient and only evaluates the start. So the network is
     # compiled only once, and the first record is the start.
-    updates, inside, stop = jnp.int32(-1), jnp.array(True), jnp.int32(_RUNNING)
-    before = _Point(A, updates, nothing, nothing, jnp.zeros_like(A), inside, stop)
+    before = _Point(
+        A=A,
+        updates=jnp.int32(-1),
+        first_excess=zero,
+        excess=zero,
+        gradient=jnp.zeros_like(A),
+        inside=jnp.array(True),
+        stop=jnp.int32(_RUNNING),
+    )
     empty = jax.tree.map(
         lambda x: jnp.zeros(records, x.dtype), jax.eval_shape(_record, before)
     )
@@ -255,7 +338,7 @@ def _record(point: _Point) -> Curves:
     )
 
 
-def _is_inside(A):
+def _is_inside(A: jax.Array) -> jax.Array:
     """``|||A||| < 1``, bool[]: by Frobenius norms if they suffice, else by SVDs."""
     largest_frobenius = jnp.sqrt(jnp.max(jnp.sum(A**2, axis=(1, 2))))
     return jax.lax.cond(
@@ -276,22 +359,22 @@ def gaussian_maps(
     """
     scale = 1 / math.sqrt(width)
     input_map = scale * rng.standard_normal((width, dimension))
-    return input_map, scale * rng.standard_normal((dimension, width))
+    output_map = scale * rng.standard_normal((dimension, width))
+    return input_map, output_map
 
 
 def modified_identity_maps(dimension: int) -> tuple[np.ndarray, np.ndarray]:
     """Maps C, f64[2 d, d], and B, f64[d, 2 d], that double the width.
 
-    C puts x into the first half; B reads yhat from the second.
-
-    ``C = [I; 0]``, ``B = [0, I]``, our form of the (d + k)-wide modified identity of
-    Zou et al. 2020. At zero weights the map is 0, not I. From there every A_i stays
-    ``[[0, 0], [G_i, 0]]``. Products of two such blocks vanish, so ``B M_l C = sum_i
-    G_i``: the problem is least squares.
+    C puts x into the first half; B reads yhat from the second. ``C = [I; 0]``, ``B =
+    [0, I]``, our form of the (d + k)-wide modified identity of Zou et al. 2020. At zero
+    weights the map is 0, not I. From there every A_i stays ``[[0, 0], [G_i, 0]]``.
+    Products of two such blocks vanish, so ``B M_l C = sum_i G_i``: the problem is least
+    squares.
     """
-    return np.eye(2 * dimension, dimension), np.eye(
-        dimension, 2 * dimension, k=dimension
-    )
+    input_map = np.eye(2 * dimension, dimension)
+    output_map = np.eye(dimension, 2 * dimension, k=dimension)
+    return input_map, output_map
 
 
 def largest_stable_learning_rate(
@@ -303,30 +386,27 @@ def largest_stable_learning_rate(
 ) -> float:
     """1/L for a bound L on the curvature at a balanced optimum: our step size.
 
-    It holds without input and output maps.
-
-    ``L = 2 depth ||Sigma|| ||B||^2 ||C||^2 max(1, sigma_max(R))^2``. Where E = 0, the
-    Hessian of f is that of ``||sum_i P_i dA_i N_i Sigma^{1/2}||_F^2`` with the products
-    P_i after and N_i before layer i. If the layers are balanced, ``||P_i|| ||N_i||`` is
-    at most max(1, sigma_max(R)). With maps the rate may be too large. For the arrays
-    see `model.excess_risk_and_gradient`; ValueError unless L is positive and finite.
+    It holds without input and output maps. ``L = 2 depth ||Sigma|| ||B||^2 ||C||^2
+    max(1, sigma_max(R))^2``. Where E = 0, the Hessian of f is that of ``||sum_i P_i
+    dA_i N_i Sigma^{1/2}||_F^2`` with the products P_i after and N_i before layer i. If
+    the layers are balanced, ``||P_i|| ||N_i||`` is at most max(1, sigma_max(R)). With
+    maps the rate may be too large. For the arrays see `model.excess_risk_and_gradient`;
+    ValueError unless L is positive and finite.
     """
-    given = {"R": R, "Sigma": Sigma, "input_map": input_map, "output_map": output_map}
-    norms = {
-        name: float(np.linalg.norm(real_array(name, matrix, axes=2), 2))
-        for name, matrix in given.items()
-        if matrix is not None
-    }
-    squared_maps = (norms.get("input_map", 1.0) * norms.get("output_map", 1.0)) ** 2
-    L = (
-        2
-        * check_whole("depth", depth)
-        * norms["Sigma"]
-        * squared_maps
-        * max(1.0, norms["R"]) ** 2
-    )
+    norm_R = _norm("R", R)
+    norm_Sigma = _norm("Sigma", Sigma)
+    norm_C = 1.0 if input_map is None else _norm("input_map", input_map)
+    norm_B = 1.0 if output_map is None else _norm("output_map", output_map)
+    squared_maps = (norm_C * norm_B) ** 2
+    depth = check_whole("depth", depth)
+    L = 2 * depth * norm_Sigma * squared_maps * max(1.0, norm_R) ** 2
     if not 0 < L < math.inf:
         raise ValueError(
             f"depth, Sigma and maps must give a positive, finite L, got {L:g}"
         )
     return 1.0 / L
+
+
+def _norm(name: str, matrix: ArrayLike) -> float:
+    """The spectral norm of a matrix; ValueError unless it is one of real numbers."""
+    return float(np.linalg.norm(real_array(name, matrix, axes=2), 2))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import scipy.optimize
@@ -38,11 +39,9 @@ _ROOT_TOLERANCE = 1e-15
 def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
     """Time of gradient flow from `w` until ``f - C`` is at most `risk` (V5).
 
-    For d = 1, ``f - C = sigma (prod w - r)^2``.
-
-    The net is scalar, with weights ``w_i = 1 + A_i``; a diagonal net is one such net
-    per entry. Gradient flow conserves every ``c_i = w_i^2 - w_min^2``, so the smallest
-    weight w moves by
+    For d = 1, ``f - C = sigma (prod w - r)^2``. The net is scalar, with weights ``w_i =
+    1 + A_i``; a diagonal net is one such net per entry. Gradient flow conserves every
+    ``c_i = w_i^2 - w_min^2``, so the smallest weight w moves by
 
         dw/dt = -2 sigma (p - r) q,    q = prod_{i != min} sqrt(w^2 + c_i),    p = w q,
 
@@ -67,10 +66,9 @@ def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
     (1.497866, 1.497866)
     """
     w = np.sort(real_array("w", w, axes=1))
-    r, sigma, risk = (
-        real_number(name, value)
-        for name, value in (("r", r), ("sigma", sigma), ("risk", risk))
-    )
+    r = real_number("r", r)
+    sigma = real_number("sigma", sigma)
+    risk = real_number("risk", risk)
     if not (w > 0).all():
         raise ValueError(f"w must be a row of positive numbers, got {w.min()}")
     if not (sigma > 0 and risk > 0):
@@ -88,22 +86,16 @@ def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
         return math.inf
     logs = path.log_times(first_error, last_error)
     log_time = float(np.logaddexp.reduce(logs)) - math.log(2 * sigma)
-    return (
-        math.exp(log_time)
-        if log_time < math.log(np.finfo(np.float64).max)
-        else math.inf
-    )
+    if log_time >= math.log(np.finfo(np.float64).max):
+        return math.inf
+    return math.exp(log_time)
 
 
 def _exact_error(w: np.ndarray, r: float) -> float:
     """``prod w - r``, rounded once: the product may be close to r."""
-    numerator, denominator = 1, 1
-    for weight in w.tolist():
-        top, bottom = weight.as_integer_ratio()
-        numerator, denominator = numerator * top, denominator * bottom
-    top, bottom = r.as_integer_ratio()
+    error = math.prod(Fraction(weight) for weight in w.tolist()) - Fraction(r)
     try:
-        return (numerator * bottom - top * denominator) / (denominator * bottom)
+        return float(error)
     except OverflowError:
         raise ValueError(
             "the product of w must be within the range of float64"
@@ -154,10 +146,11 @@ class _Path:
         is_same_side = w * self.sign > 0
         # On the same side of 0 as w_r, log (p(w_r) / p(w)) is a sum of logarithms near
         # 0.
-        inner, ends = np.hypot(w[:, None], self.roots), np.hypot(self.end, self.roots)
+        here = np.hypot(w[:, None], self.roots)
+        at_end = np.hypot(self.end, self.roots)
         # On the other side they may not exist, and are not used.
         with np.errstate(divide="ignore", invalid="ignore"):
-            shares = (u * (w + self.end))[:, None] / ((inner + ends) * inner)
+            shares = (u * (w + self.end))[:, None] / ((here + at_end) * here)
             log_ratio = np.log1p(-u / w) + np.log1p(-shares) @ self.counts
             larger = np.maximum(log_product, self.log_r)
             near = larger + np.log(-np.expm1(-np.abs(log_ratio)))
@@ -178,28 +171,41 @@ class _Path:
         middle = abs(self.end) if side * self.sign > 0 else abs(self.end) / 2
         times = []
         if last < min(first, middle):
-            bounds = math.log(last), math.log(min(first, middle))
-            times.append(self._integrate(lambda v: (side * np.exp(v), v), *bounds))
+            low = math.log(last)
+            high = math.log(min(first, middle))
+            times.append(
+                self._integrate(lambda log_u: (side * np.exp(log_u), log_u), low, high)
+            )
         if first > middle:
-            begin, turn = self.start, self.end + side * max(last, middle)
+            stop = self.end + side * max(last, middle)
             if self.sign > 0:
-                low, high = sorted((math.log(begin), math.log(turn)))
+                low, high = sorted((math.log(self.start), math.log(stop)))
                 times.append(
-                    self._integrate(lambda s: (np.exp(s) - self.end, s), low, high)
+                    self._integrate(
+                        lambda log_w: (np.exp(log_w) - self.end, log_w), low, high
+                    )
                 )
             else:
-                # 1/q has a peak of width roots[0] at 0, and e changes there over |w_r|.
-                g = min([abs(self.end), *self.roots[:1]])
-                low, high = sorted((math.asinh(begin / g), math.asinh(turn / g)))
+                times += self._log_times_past_zero(stop)
+        return times
 
-                def by_asinh(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-                    return g * np.sinh(s) - self.end, math.log(g / 2) + np.logaddexp(
-                        s, -s
-                    )
+    def _log_times_past_zero(self, stop: float) -> list[float]:
+        """`log_times` from the start to w = `stop`, which may lie beyond 0."""
+        # 1/q has a peak of width roots[0] at 0, and e changes there over |w_r|.
+        g = min([abs(self.end), *self.roots[:1]])
 
-                for bounds in ((low, min(high, 0.0)), (max(low, 0.0), high)):
-                    if bounds[0] < bounds[1]:
-                        times.append(self._integrate(by_asinh, *bounds))
+        def by_asinh(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            """u and log |dw / ds| for ``w = g sinh s``."""
+            log_slope = math.log(g / 2) + np.logaddexp(s, -s)
+            return g * np.sinh(s) - self.end, log_slope
+
+        low, high = sorted((math.asinh(self.start / g), math.asinh(stop / g)))
+        # The integrand is least smooth at 0, which should be an end.
+        times = []
+        if low < min(high, 0.0):
+            times.append(self._integrate(by_asinh, low, min(high, 0.0)))
+        if max(low, 0.0) < high:
+            times.append(self._integrate(by_asinh, max(low, 0.0), high))
         return times
 
     def _distance(self, log_error: float) -> float:
@@ -230,7 +236,8 @@ class _Path:
             now = self._sum(way, np.linspace(low, high, count + 1))
             if abs(now - before) <= _LARGEST_CHANGE:
                 return now
-            before, count = now, 2 * count
+            before = now
+            count *= 2
         raise ValueError("the integral for the time does not converge")
 
     def _sum(self, way: Callable, edges: np.ndarray) -> float:
@@ -239,16 +246,16 @@ class _Path:
         logs = []
         for begin in range(0, len(edges) - 1, at_a_time):
             ends = edges[begin : begin + at_a_time + 1]
-            left, right = ends[:-1], ends[1:]
+            left = ends[:-1]
+            right = ends[1:]
             half = (right - left)[:, None] / 2
             s = ((left + right)[:, None] / 2 + half * _NODES).ravel()
             u, log_slope = way(s)
             weights = np.log((half * _WEIGHTS).ravel())
-            logs.append(
-                np.logaddexp.reduce(
-                    weights + log_slope - self.log_error(u) - self.log_q(self.end + u)
-                )
+            log_integrand = (
+                weights + log_slope - self.log_error(u) - self.log_q(self.end + u)
             )
+            logs.append(np.logaddexp.reduce(log_integrand))
         return float(np.logaddexp.reduce(logs))
 
 

@@ -43,7 +43,10 @@ _LEAST_EXPONENT_FOR_PAIRS = 32
 
 
 class Factorization(NamedTuple):
-    """|||A|||, and a function that builds A, f64[depth, d, d], maybe gigabytes."""
+    """|||A|||, and a function that builds A, f64[depth, d, d].
+
+    A may take gigabytes, and most candidates are never built.
+    """
 
     norm: float
     build: Callable[[], np.ndarray]
@@ -119,18 +122,26 @@ def factorize(
     if method != "best" and method not in METHODS:
         raise ValueError(f"method must be one of {('best', *METHODS)}, got {method!r}")
     target = check_target(R)
-    reason = f" = ceil(3 gamma) with gamma = {target.gamma:.6g}"
-    depth = check_depth(
-        depth, target.least_depth, reason if target.least_depth > 1 else ""
-    )
+    reason = ""
+    if target.least_depth > 1:
+        reason = f" = ceil(3 gamma) with gamma = {target.gamma:.6g}"
+    depth = check_depth(depth, target.least_depth, reason)
     settings = path_settings or PathSettings()
     if method != "best":
         with contained(f"method {method}"):
             return METHODS[method](target, depth, settings).build()
     with contextlib.suppress(NotApplicableError), contained("the optimum"):
         optimal = METHODS["optimal"](target, depth, settings)
+        # Only then is it proved to be the least.
         if depth >= 2 and optimal.norm < 1:
             return optimal.build()
+    return _best(target, depth, settings, path_max_dimension).build()
+
+
+def _best(
+    target: Target, depth: int, settings: PathSettings, path_max_dimension: int
+) -> Factorization:
+    """The factorization with the least |||A||| of all methods that apply."""
     candidates = []
     for name, factorization in METHODS.items():
         if name == "path" and len(target.R) > path_max_dimension:
@@ -141,26 +152,26 @@ def factorize(
         raise NotApplicableError(
             "no method can factorize R: LAPACK fails on its polar form"
         )
-    return min(candidates, key=lambda candidate: candidate.norm).build()
+    return min(candidates, key=lambda candidate: candidate.norm)
 
 
 def relative_product_error(A: np.ndarray, R: np.ndarray) -> float:
     """``||(I + A_l) ... (I + A_1) - R||_F / ||R||_F``: f64[].
 
-    A is f64[depth, d, d], R is f64[d, d].
-
-    For an R of large condition number it may be of the order of eps although the
-    product is another matrix: ``||(I + A_l) ... (I + A_1) R^{-1} - I||`` can be larger
-    by cond(R).
+    A is f64[depth, d, d], R is f64[d, d]. For an R of large condition number it may be
+    of the order of eps although the product is another matrix: ``||(I + A_l) ... (I +
+    A_1) R^{-1} - I||`` can be larger by cond(R).
     """
-    A, R = real_array("A", A, axes=3), square_matrix("R", R)
+    A = real_array("A", A, axes=3)
+    R = square_matrix("R", R)
     end_to_end = np.eye(len(R))
     for layer in A:
         end_to_end = end_to_end + layer @ end_to_end
     return float(np.linalg.norm(end_to_end - R) / np.linalg.norm(R))
 
 
-def _psd(target: Target, depth: int, settings: PathSettings) -> Factorization:
+def _psd(target: Target, depth: int, _settings: PathSettings) -> Factorization:
+    """R^{1/l}: the polar factorization without a turn."""
     if not target.is_symmetric:
         asymmetry = np.abs(target.R - target.R.T).max()
         raise NotApplicableError(
@@ -171,18 +182,22 @@ def _psd(target: Target, depth: int, settings: PathSettings) -> Factorization:
         raise NotApplicableError(
             f"psd needs a positive definite R, got eigenvalue {least:.6g}"
         )
-    return _two_groups(target, _still(target), depth, rest_is_P=True)
+    return _two_groups(target, _no_turn(target), depth, stretch_is_P=True)
 
 
-def _still(target: Target) -> RotationForm:
-    return RotationForm(np.eye(len(target.R)), np.zeros(len(target.R) // 2))
+def _no_turn(target: Target) -> RotationForm:
+    """The identity of R^d as a rotation."""
+    d = len(target.R)
+    return RotationForm(basis=np.eye(d), angles=np.zeros(d // 2))
 
 
 def _polar_form(target: Target) -> RotationForm:
+    """The planes and angles of Q in ``R = Q P``."""
     return real_rotation_form(target.U @ target.Vt, _polar_factor(target))
 
 
 def _polar_factor(target: Target) -> np.ndarray:
+    """P, f64[d, d], in ``R = Q P``."""
     P = (target.Vt.T * target.K) @ target.Vt
     return (P + P.T) / 2
 
@@ -195,27 +210,37 @@ def _paired_form(
     Several become half turns, paired anew by P. The planes are invariant if R is
     normal.
     """
-    d = len(target.R)
     largest = np.argsort(-np.abs(turn.angles), kind="stable")[:planes]
     columns = np.ravel([[2 * j, 2 * j + 1] for j in largest])
-    half_turned = turn.basis[:, columns]
-    p, mixed = np.linalg.eigh(half_turned.T @ _polar_factor(target) @ half_turned)
+    basis, stretches = _paired_basis(turn.basis[:, columns], _polar_factor(target))
+    theta = np.pi if planes > 1 else turn.angles[largest[0]]
+    psi = [_best_psi(abs(theta), pair, depth) for pair in np.log(stretches)]
+    lengthened = theta + np.copysign(psi, theta)
+    # The other planes follow, as they are.
+    others = np.setdiff1d(np.arange(len(target.R)), columns)
+    return RotationForm(
+        basis=np.concatenate([basis, turn.basis[:, others]], axis=1),
+        angles=np.concatenate([lengthened, np.delete(turn.angles, largest)]),
+    )
+
+
+def _paired_basis(columns: np.ndarray, P: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A basis of the space of `columns`, f64[d, 2 k], in which P is diagonal there.
+
+    Neighbouring eigenvalues of P share a plane. Returns the basis and the eigenvalues,
+    f64[k, 2], of each plane.
+    """
+    eigenvalues, mixed = np.linalg.eigh(columns.T @ P @ columns)
     # A reflection would turn the plane the other way round.
     mixed[:, 0] *= np.linalg.slogdet(mixed)[0]
-    log_p = np.log(p).reshape(-1, 2)
-    turned = np.pi if planes > 1 else turn.angles[largest[0]]
-    psi = [
-        slowest_in_plane(
-            abs(turned), float(np.mean(pair)), float(np.ptp(pair)) / 2, depth
-        ).psi
-        for pair in log_p
-    ]
-    angles = turned + np.copysign(psi, turned)
-    others = np.setdiff1d(np.arange(d), columns)
-    basis = np.concatenate([half_turned @ mixed, turn.basis[:, others]], axis=1)
-    return RotationForm(
-        basis, np.concatenate([angles, np.delete(turn.angles, largest)])
-    )
+    return columns @ mixed, eigenvalues.reshape(-1, 2)
+
+
+def _best_psi(theta: float, log_stretches: np.ndarray, depth: int) -> float:
+    """psi of (F15) in a plane that turns by theta >= 0 and is stretched, f64[2]."""
+    m = float(np.mean(log_stretches))
+    g = float(np.ptp(log_stretches)) / 2
+    return slowest_in_plane(theta, m, g, depth).psi
 
 
 def _isoclinic_forms(R: np.ndarray) -> list[RotationForm]:
@@ -223,7 +248,9 @@ def _isoclinic_forms(R: np.ndarray) -> list[RotationForm]:
 
     It is the pace of the `forced_vector`.
     """
-    x = forced_vector(R) if len(R) == 4 else None
+    if len(R) != 4:
+        return []
+    x = forced_vector(R)
     if x is None:
         return []
     end = R @ x / np.linalg.norm(R @ x)
@@ -232,23 +259,28 @@ def _isoclinic_forms(R: np.ndarray) -> list[RotationForm]:
     # If x is an eigenvector, `across` is only rounding, and any plane serves.
     basis, triangle = np.linalg.qr(np.stack([x, across], axis=1), mode="complete")
     basis[:, :2] *= np.where(np.diag(triangle) < 0, -1, 1)
-    return [RotationForm(basis, np.array([angle, sign * angle])) for sign in (1, -1)]
+    # The second plane turns at the same pace, to either side.
+    return [
+        RotationForm(basis, np.array([angle, angle])),
+        RotationForm(basis, np.array([angle, -angle])),
+    ]
 
 
 def _two_groups(
-    target: Target, turn: RotationForm, depth: int, *, rest_is_P: bool = False
+    target: Target, turn: RotationForm, depth: int, *, stretch_is_P: bool = False
 ) -> Factorization:
     """The layers of the path ``X(t) = e^{t Theta} e^{t B}``, all of the same norm.
 
     Theta is the logarithm of `turn`. ``e^B = e^{-Theta} R`` is the polar factor P
-    (`rest_is_P`), or any matrix that has a principal root.
+    (`stretch_is_P`), or any matrix that has a principal root.
     """
     turning = turn.power_minus_identity(1 / depth)
-    if rest_is_P:
+    if stretch_is_P:
         stretching = (target.Vt.T * np.expm1(np.log(target.K) / depth)) @ target.Vt
     else:
-        rest = target.R + turn.power_minus_identity(-1.0) @ target.R
-        stretching = principal_root_minus_identity(rest, depth)
+        # e^{-Theta} R
+        stretch = target.R + turn.power_minus_identity(-1.0) @ target.R
+        stretching = principal_root_minus_identity(stretch, depth)
     # A sum of small terms: forming I + A_i would cost digits, and l layers add up the
     # errors.
     layer = turning + stretching + turning @ stretching
@@ -257,7 +289,8 @@ def _two_groups(
         if not turn.angles.any():
             return np.tile(layer, (depth, 1, 1))
         # Layer i + 1 is the first one, turned by e^{i Theta / l} = S D S^T.
-        S, A = turn.basis, np.empty((depth, *layer.shape))
+        S = turn.basis
+        A = np.empty((depth, *layer.shape))
         in_planes = S.T @ layer @ S
         for i in range(depth):
             frame = rotate_rows(S.T, -(turn.angles * (i / depth)))  # (S D)^T
@@ -267,7 +300,8 @@ def _two_groups(
     return Factorization(float(np.linalg.norm(layer, 2)), build)
 
 
-def _paired(target: Target, depth: int, settings: PathSettings) -> Factorization:
+def _paired(target: Target, depth: int, _settings: PathSettings) -> Factorization:
+    """The polar factorization, but half turns continue past pi by psi (F15)."""
     turn = _polar_form(target)
     planes = int(np.count_nonzero(turn.angles == np.pi))
     if not planes:
@@ -277,37 +311,26 @@ def _paired(target: Target, depth: int, settings: PathSettings) -> Factorization
     return _two_groups(target, _paired_form(target, turn, planes, depth), depth)
 
 
-def _optimal(target: Target, depth: int, settings: PathSettings) -> Factorization:
-    """(F15)."""
+def _optimal(target: Target, depth: int, _settings: PathSettings) -> Factorization:
+    """The least |||A|||, where it is known (F15)."""
     blocks = optimal_blocks(target, depth)
     norm = max(block.norm for block in blocks)
     return Factorization(norm, functools.partial(layers_of_blocks, blocks, depth))
 
 
-def _svd(target: Target, depth: int, settings: PathSettings) -> Factorization:
-    """Appendix A.1; |||A||| is the largest of the three parts' norms."""
-    U, Vt = target.U.copy(), target.Vt.copy()
+def _svd(target: Target, depth: int, _settings: PathSettings) -> Factorization:
+    """Appendix A.1: q layers for V^T, p for K and q for U, with 2 q + p = l."""
+    U = target.U.copy()
+    Vt = target.Vt.copy()
     if np.linalg.slogdet(U)[0] < 0:
         # det R > 0, so det V = -1 as well: negate the last vector of both.
         U[:, -1] *= -1
         Vt[-1] *= -1
-    left, right = real_rotation_form(U), real_rotation_form(Vt)
+    left = real_rotation_form(U)
+    right = real_rotation_form(Vt)
     angle = max(left.largest_angle, right.largest_angle)
-    rounding = len(U) * np.finfo(float).eps
-    # The fewest layers for each of V^T and U, and for K.
-    turns, stretches = int(angle > rounding), int(target.gamma > rounding)
-    choices = np.arange(turns, (depth - stretches) // 2 + 1)
-    if len(choices) == 0:
-        raise NotApplicableError(
-            f"method svd needs depth at least {2 * turns + stretches}, got {depth}"
-        )
-    rest = depth - 2 * choices
-    turn_norms = 2 * np.sin(angle / (2 * np.maximum(choices, 1)))
-    logs = np.log(target.K[[0, -1], None]) / np.maximum(rest, 1)
-    stretch_norms = np.where(rest > 0, np.abs(np.expm1(logs)).max(axis=0), 0.0)
-    norms = np.maximum(turn_norms, stretch_norms)
-    best = np.argmin(norms)
-    q, p = int(choices[best]), int(rest[best])
+    q, norm = _layers_of_each_turn(target, depth, angle)
+    p = depth - 2 * q
 
     def build() -> np.ndarray:
         A = np.empty((depth, *U.shape))
@@ -319,47 +342,106 @@ def _svd(target: Target, depth: int, settings: PathSettings) -> Factorization:
             A[q : q + p] = np.diag(np.expm1(np.log(target.K) / p))
         return A
 
-    return Factorization(float(norms[best]), build)
+    return Factorization(norm, build)
+
+
+def _layers_of_each_turn(target: Target, depth: int, angle: float) -> tuple[int, float]:
+    """The best q for `_svd` if U and V turn by at most `angle`, and |||A||| with it.
+
+    It is the largest of the three parts' norms.
+    """
+    rounding = len(target.R) * np.finfo(float).eps
+    # The fewest layers for each of V^T and U, and for K.
+    least_q = int(angle > rounding)
+    least_p = int(target.gamma > rounding)
+    q = np.arange(least_q, (depth - least_p) // 2 + 1)
+    if len(q) == 0:
+        raise NotApplicableError(
+            f"method svd needs depth at least {2 * least_q + least_p}, got {depth}"
+        )
+    p = depth - 2 * q
+    turn_norms = 2 * np.sin(angle / (2 * np.maximum(q, 1)))
+    logs = np.log(target.K[[0, -1], None]) / np.maximum(p, 1)
+    stretch_norms = np.where(p > 0, np.abs(np.expm1(logs)).max(axis=0), 0.0)
+    norms = np.maximum(turn_norms, stretch_norms)
+    best = np.argmin(norms)
+    return int(q[best]), float(norms[best])
+
+
+class _Start(NamedTuple):
+    """A path to start from: `_two_groups` of a rotation, and how to search from it."""
+
+    turn: RotationForm
+    stretch_is_P: bool
+    settings: PathSettings
 
 
 def _path(target: Target, depth: int, settings: PathSettings) -> Factorization:
     """The best of the starts and of the paths obtained by shortening them."""
-    d, m, turn = len(target.R), min(depth, settings.pieces), _polar_form(target)
-    # (rotation, whether the rest is P, settings of the search).
-    starts = [(turn, True, settings), (_still(target), False, settings)]
+    pieces = min(depth, settings.pieces)
+    candidates = []
+    paths = []
+    for start in _starts(target, depth, settings):
+        with contextlib.suppress(NotApplicableError), contained("a start"):
+            layers = _two_groups(
+                target, start.turn, depth, stretch_is_P=start.stretch_is_P
+            )
+            candidates.append(layers)
+            path = _two_groups(
+                target, start.turn, pieces, stretch_is_P=start.stretch_is_P
+            )
+            paths.append((layers.norm, path, start.settings))
+    paths.sort(key=lambda candidate: candidate[0])
+    for _, path, search_settings in paths[: settings.starts]:
+        # A step of the search can be singular if R is I up to rounding.
+        with contextlib.suppress(NotApplicableError), contained("a shorter path"):
+            candidates.append(_shortened(path, depth, search_settings))
+    return min(candidates, key=lambda candidate: candidate.norm)
+
+
+def _starts(target: Target, depth: int, settings: PathSettings) -> list[_Start]:
+    """The starts of `_path`, of several homotopy classes."""
+    d = len(target.R)
+    turn = _polar_form(target)
+    starts = [
+        _Start(turn, True, settings),
+        _Start(_no_turn(target), False, settings),
+    ]
     if d > 2:
-        starts.append((turn.the_other_way(), True, settings))
+        starts.append(_Start(turn.the_other_way(), True, settings))
     # A small exponent would drive a paired path out of its basin.
     large = tuple(p for p in settings.exponents if p >= _LEAST_EXPONENT_FOR_PAIRS)
     steep = dataclasses.replace(settings, exponents=large or settings.exponents)
-    beyond = int(np.count_nonzero(np.abs(turn.angles) > np.pi / 2))
-    counts = range(1, 1 + max(min(d - 1, 1), beyond))
-    paired = [_paired_form(target, turn, count, depth) for count in counts]
-    starts += [(form, False, steep) for form in (*paired, *_isoclinic_forms(target.R))]
-    found, ways = [], []
-    for form, rest_is_P, own in starts:
-        with contextlib.suppress(NotApplicableError), contained("a start"):
-            found.append(_two_groups(target, form, depth, rest_is_P=rest_is_P))
-            start = _two_groups(target, form, m, rest_is_P=rest_is_P)
-            ways.append((found[-1].norm, start, own))
-    for _, start, own in sorted(ways, key=lambda way: way[0])[: settings.starts]:
-        # A step of the search can be singular if R is I up to rounding.
-        with contextlib.suppress(NotApplicableError), contained("a shorter path"):
-            layers = layers_of_path(
-                shorten(np.eye(d) + start.build(), depth, own), depth
-            )
-            norm = largest_spectral_norm(layers)
-            found.append(Factorization(norm, functools.partial(np.asarray, layers)))
-    return min(found, key=lambda factorization: factorization.norm)
+    large_turns = int(np.count_nonzero(np.abs(turn.angles) > np.pi / 2))
+    most_planes = max(min(d - 1, 1), large_turns)
+    forms = [
+        _paired_form(target, turn, planes, depth)
+        for planes in range(1, most_planes + 1)
+    ]
+    forms += _isoclinic_forms(target.R)
+    return starts + [_Start(form, False, steep) for form in forms]
+
+
+def _shortened(
+    path: Factorization, depth: int, settings: PathSettings
+) -> Factorization:
+    """The layers of the path that the search finds from `path`."""
+    layers_of_start = path.build()
+    identity = np.eye(layers_of_start.shape[-1])
+    shorter = shorten(identity + layers_of_start, depth, settings)
+    layers = layers_of_path(shorter, depth)
+    return Factorization(
+        largest_spectral_norm(layers), functools.partial(np.asarray, layers)
+    )
 
 
 METHODS: dict[str, Callable[[Target, int, PathSettings], Factorization]] = {
     "svd": _svd,
     "polar": lambda target, depth, _: _two_groups(
-        target, _polar_form(target), depth, rest_is_P=True
+        target, _polar_form(target), depth, stretch_is_P=True
     ),
     "psd": _psd,
-    "root": lambda target, depth, _: _two_groups(target, _still(target), depth),
+    "root": lambda target, depth, _: _two_groups(target, _no_turn(target), depth),
     "paired": _paired,
     "optimal": _optimal,
     "path": _path,

@@ -30,10 +30,8 @@ _LEAST_LOG_EIGENVALUE = -7.0
 def gradient_bound_corrected(depth: Any, tau: Any, sigma: Any, excess: Any) -> Any:
     """``4 l (1-tau)^{2l-2} sigma_+(Sigma) (f - C)``, corrected eq. (2.3).
 
-    It is at most ``||grad f||_F^2`` in B_tau (G3).
-
-    Equality holds at ``A_i = -tau I``, ``Sigma = s I`` (G7). Arguments broadcast; 0 <=
-    tau < 1.
+    It is at most ``||grad f||_F^2`` in B_tau (G3). Equality holds at ``A_i = -tau I``,
+    ``Sigma = s I`` (G7). Arguments broadcast; 0 <= tau < 1.
     """
     return 4 * depth * (1 - tau) ** (2 * depth - 2) * sigma * excess
 
@@ -65,7 +63,8 @@ def gradient_lower_bound(
     the rounding of A and E.
 
     Args:
-      A: f64[depth, d, d] with ``|||A||| < 1``; R: f64[d, d].
+      A: f64[depth, d, d] with ``|||A||| < 1``.
+      R: f64[d, d].
       Sigma: f64[d, d], symmetric positive semidefinite.
       form: one of `FORMS`.
     Raises:
@@ -112,10 +111,9 @@ def squared_gradient_and_excess(
 ) -> tuple[jax.Array, jax.Array]:
     """``(||grad f||_F^2, f - C)``, f64[] each, at one point.
 
-    A vmapped caller may mix depths.
-
-    A: f64[max_depth, d, d], padded with zeros from `depth`, int[], on; R and Sigma:
-    f64[d, d]. The padding does not change the map, and its gradient is not counted.
+    A vmapped caller may mix depths. A: f64[max_depth, d, d], padded with zeros from
+    `depth`, int[], on; R and Sigma: f64[d, d]. The padding does not change the map, and
+    its gradient is not counted.
     """
     excess, gradient = model.excess_risk_and_gradient(A, R, Sigma)
     return jnp.sum(leading_layers(gradient, depth) ** 2), excess
@@ -146,17 +144,18 @@ def right_over_left(
     # LAPACK calls in one compiled function deadlock on a CPU with two threads (seen
     # with jaxlib 0.10.2).
     tau = random_matrices.spectral_norms(np.asarray(A)).max(axis=1)
-    depth, second_moments = np.asarray(depth), np.asarray(Sigma)
-    if form != "corrected":
-        sigma = np.linalg.eigvalsh(second_moments)[..., 0]
-        squared_gradient, excess = (np.asarray(value) for value in pending)
-        right = BOUNDS[form](depth, tau, sigma, excess)
-    else:
+    depth = np.asarray(depth)
+    second_moments = np.asarray(Sigma)
+    if form == "corrected":
         E = _end_to_end(np.asarray(A)) - np.asarray(R)
         right = _corrected_right(depth, tau, E, second_moments)
-        squared_gradient = np.asarray(pending[0])
+        squared_gradient, _ = pending
+    else:
+        sigma = np.linalg.eigvalsh(second_moments)[..., 0]
+        squared_gradient, excess = pending
+        right = BOUNDS[form](depth, tau, sigma, np.asarray(excess))
     with np.errstate(invalid="ignore"):
-        return right / squared_gradient
+        return right / np.asarray(squared_gradient)
 
 
 def _end_to_end(A: np.ndarray) -> np.ndarray:
@@ -170,21 +169,22 @@ def _end_to_end(A: np.ndarray) -> np.ndarray:
 def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> float:
     """A lower bound of ``||grad f||_F^2`` over B_tau when ``det R < 0``.
 
-    It is positive, so no critical point lies inside.
+    It is positive, so no critical point lies inside. ``4 l (1-tau)^{2l-2}
+    sigma_min(Sigma)^2 ((1-tau)^l + sigma_min(R))^2`` (G10), with equality for d = 1 at
+    ``A_i = -tau``. It is 0 if rounding leaves it open whether Sigma is singular.
 
-    ``4 l (1-tau)^{2l-2} sigma_min(Sigma)^2 ((1-tau)^l + sigma_min(R))^2`` (G10), with
-    equality for d = 1 at ``A_i = -tau``. It is 0 if rounding leaves it open whether
-    Sigma is singular.
-
-    R and Sigma are f64[d, d], Sigma symmetric positive semidefinite. Raises ValueError
-    if they are not, for tau outside [0, 1), and unless det R is negative with
-    ``sigma_min(R)`` above rounding.
+    Args:
+      R: f64[d, d] with negative determinant.
+      Sigma: f64[d, d], symmetric positive semidefinite.
+      depth: l.
+      tau: in [0, 1).
+    Raises:
+      ValueError: an argument is not as above, or ``sigma_min(R)`` is not above
+        rounding.
     """
-    R, depth, tau = (
-        square_matrix("R", R),
-        check_whole("depth", depth),
-        real_number("tau", tau),
-    )
+    R = square_matrix("R", R)
+    depth = check_whole("depth", depth)
+    tau = real_number("tau", tau)
     matrix, eigenvalues = second_moment.check_second_moment(Sigma)
     if R.shape != matrix.shape:
         raise ValueError(
@@ -192,18 +192,20 @@ def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> fl
         )
     if not 0 <= tau < 1:
         raise ValueError(f"tau must lie in [0, 1), got {tau}")
-    sign = np.linalg.slogdet(R)[0]  # of the determinant, which may underflow
+    sign, _ = np.linalg.slogdet(R)  # the determinant itself may underflow
     stretches = np.linalg.svd(R, compute_uv=False)
     if not sign < 0:
         raise ValueError(
             f"R must have a negative determinant, got det R of sign {sign}"
         )
-    if stretches[-1] <= len(R) * np.finfo(np.float64).eps * stretches[0] * (len(R) > 1):
+    # A 1 x 1 matrix is its singular value, up to the sign.
+    rounding = len(R) * np.finfo(np.float64).eps * stretches[0] * (len(R) > 1)
+    if stretches[-1] <= rounding:
         raise ValueError(
             f"R must be invertible, got singular values down to {stretches[-1]:.3g}"
         )
-    rounding = second_moment.eigenvalue_rounding(len(matrix), eigenvalues[-1])
-    sigma_min = max(float(eigenvalues[0] - rounding), 0.0)
+    sigma_rounding = second_moment.eigenvalue_rounding(len(matrix), eigenvalues[-1])
+    sigma_min = max(float(eigenvalues[0] - sigma_rounding), 0.0)
     distance = (1 - tau) ** depth + float(stretches[-1])
     return float(
         gradient_bound_corrected(depth, tau, sigma_min, sigma_min * distance**2)
@@ -222,15 +224,22 @@ def worst_case(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Maximises right/left of eq. (2.3) over |||A||| <= tau, R and ||Sigma|| <= 1.
 
-    Starts at A, f64[depth, d, d], E and Sigma, f64[d, d]; tau: f64[] in (0, 1);
-    vmappable in all four. Evaluate the result, the worst ``(A, R, Sigma)`` found, with
-    `right_over_left`.
-
     E is a variable, R is not: otherwise the optimiser mostly learns to change E through
     R. The objective has tau and a variable lower bound of sigma_min(Sigma) in place of
     the measured |||A||| and sigma_min(Sigma), which are not smooth.
+
+    Args:
+      A: f64[depth, d, d], where it starts.
+      E: f64[d, d], the error (I + A_l) ... (I + A_1) - R at the start.
+      Sigma: f64[d, d], at the start.
+      tau: f64[] in (0, 1); vmappable, as are the three above.
+      form: one of `FORMS`.
+      steps, learning_rate: of projected Adam.
+    Returns:
+      The worst ``(A, R, Sigma)``; evaluate it with `right_over_left`.
     """
-    bound, identity = BOUNDS[form], jnp.eye(E.shape[0])
+    bound = BOUNDS[form]
+    identity = jnp.eye(E.shape[0])
 
     def target(layers, error):
         return model.product(layers) - error
@@ -263,7 +272,14 @@ def worst_case(
 
 
 class ScalarPoint(NamedTuple):
-    """A point with d = 1 and both sides of eq. (2.3) there, all exact."""
+    """A point with d = 1 and both sides of eq. (2.3) there, all exact.
+
+    Attributes:
+      a: the layers A_i.
+      R, Sigma: the target and the second moment.
+      squared_gradient: the left-hand side.
+      right: the right-hand side.
+    """
 
     a: tuple[fractions.Fraction, ...]
     R: int
@@ -277,25 +293,37 @@ def smallest_scalar_counterexample(
 ) -> ScalarPoint | None:
     """The first d = 1 point that violates eq. (2.3).
 
-    In order of depth, then A, then R + Sigma.
-
-    Layers are 0, -1/2 or 1/2, in this order; R is 1 ... max_integer and Sigma 1 ...
-    max_sigma. None if no such point fails; KeyError for an unknown form. The arithmetic
-    is exact and shares only the right-hand side with the floating-point version.
+    In order of depth, then A, then R + Sigma. Layers are 0, -1/2 or 1/2, in this order;
+    R is 1 ... max_integer and Sigma 1 ... max_sigma. None if no such point fails;
+    KeyError for an unknown form. The arithmetic is exact and shares only the right-hand
+    side with the floating-point version.
     """
-    bound, half = BOUNDS[form], fractions.Fraction(1, 2)
+    half = fractions.Fraction(1, 2)
     data = itertools.product(range(1, max_integer + 1), range(1, max_sigma + 1))
     ordered = sorted(data, key=lambda pair: (sum(pair), pair))
     for depth in range(1, max_depth + 1):
-        for a in itertools.product((fractions.Fraction(0), -half, half), repeat=depth):
-            product, tau = math.prod(1 + value for value in a), max(map(abs, a))
+        for a in itertools.product((0 * half, -half, half), repeat=depth):
             for R, Sigma in ordered:
-                E = product - R
-                slopes = [2 * E * Sigma * product / (1 + value) for value in a]
-                squared_gradient = sum(
-                    (slope**2 for slope in slopes), fractions.Fraction(0)
-                )
-                right = bound(depth, tau, Sigma, E**2 * Sigma)
-                if right > squared_gradient:
-                    return ScalarPoint(a, R, Sigma, squared_gradient, right)
+                point = _scalar_point(a, R, Sigma, BOUNDS[form])
+                if point.right > point.squared_gradient:
+                    return point
     return None
+
+
+def _scalar_point(
+    a: tuple[fractions.Fraction, ...], R: int, Sigma: int, bound: Callable[..., Any]
+) -> ScalarPoint:
+    """Both sides of eq. (2.3) at layers a, for d = 1; `bound` is one of `BOUNDS`."""
+    product = math.prod(1 + a_i for a_i in a)
+    E = product - R
+    # df/da_i = 2 E Sigma prod_{j != i} (1 + a_j)
+    slopes = [2 * E * Sigma * product / (1 + a_i) for a_i in a]
+    squares = [slope**2 for slope in slopes]
+    tau = max(abs(a_i) for a_i in a)
+    return ScalarPoint(
+        a=a,
+        R=R,
+        Sigma=Sigma,
+        squared_gradient=sum(squares, fractions.Fraction(0)),
+        right=bound(len(a), tau, Sigma, E**2 * Sigma),
+    )

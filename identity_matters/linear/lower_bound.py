@@ -6,7 +6,6 @@ Proofs: F4 and F10 to F15; docs/theory/factorization.md says where.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from identity_matters.checks import check_whole
 from identity_matters.linear.optimum import known_optimum, paired_moduli
 from identity_matters.linear.target import (
     NotApplicableError,
+    Shifted,
     check_depth,
     check_target,
     contained,
@@ -25,14 +25,18 @@ from identity_matters.linear.target import (
 
 # How many random vectors L-BFGS may start from (always the same ones), and how many
 # steps it takes.
-_RANDOM_DIRECTIONS, _ITERATIONS = 64, 200
-# Grid points in rho and in y, and how many of the highest peaks in y are refined.
-_RADII, _MULTIPLIERS, _PEAKS = 512, 48, 2
-# A depth that stands for the limit; the relative distance of the two y around the best
-# one.
-_MANY_LAYERS, _NEAR = 10**6, 1e-4
-# Where ||R - I|| is at most this, lengths and angles are computed from R - I.
-_NEAR_IDENTITY = 0.5
+_RANDOM_DIRECTIONS = 64
+_ITERATIONS = 200
+# Grid points in rho and in y, how many of the highest peaks in y are refined, and how
+# far, in log y.
+_RADII = 512
+_MULTIPLIERS = 48
+_PEAKS = 2
+_PEAK_TOLERANCE = 1e-6
+# A depth that stands for the limit of many layers.
+_MANY_LAYERS = 10**6
+# The relative distance of the two y on either side of the best one.
+_STEP_ASIDE = 1e-4
 # An angle whose sine is this small, relative to |R x|, has no gradient to rounding.
 _KINK = 1e-12
 
@@ -85,7 +89,8 @@ def norm_lower_bound(
     >>> round(norm_lower_bound(-np.eye(2), depth=8), 12)  # 2 sin(pi / 16)
     0.390180644032
     """
-    depth, ascents = check_depth(depth), check_whole("ascents", ascents, 0)
+    depth = check_depth(depth)
+    ascents = check_whole("ascents", ascents, 0)
     target = check_target(R)
     R = target.R
     if depth == 1:
@@ -94,8 +99,9 @@ def norm_lower_bound(
         optimum = known_optimum(target, depth)
         if optimum is not None:
             return optimum
-    both = (R,) if target.is_symmetric else (R, R.T)
-    bounds = [_best_direction(M, depth, ascents) for M in both]
+    bounds = [_best_direction(R, depth, ascents)]
+    if not target.is_symmetric:
+        bounds.append(_best_direction(R.T, depth, ascents))
     if half_turns:
         bounds.append(half_turn_bound(R, depth))
     return min(1.0, _largest(bounds))
@@ -112,50 +118,35 @@ def _numbers(bounds: ArrayLike) -> np.ndarray:
     return np.where(np.isfinite(bounds), bounds, 0.0)
 
 
-class _Map(NamedTuple):
-    """``R = shift I + matrix``, with all digits near the identity.
-
-    There shift is 1 and matrix R - I; elsewhere they are 0 and R.
-    """
-
-    matrix: np.ndarray
-    shift: float
-
-    @classmethod
-    def of(cls, R: np.ndarray) -> _Map:
-        E = R - np.eye(len(R))
-        return cls(E, 1.0) if np.linalg.norm(E, 2) <= _NEAR_IDENTITY else cls(R, 0.0)
-
-
 def _best_direction(R: np.ndarray, depth: int, ascents: int) -> float:
     """The largest ``|exp(w(x) / l) - 1|`` found."""
-    mapping = _Map.of(R)
-    X = _start_directions(mapping, R)
-    bounds = _numbers(np.abs(np.expm1(_log_length_and_angle(mapping, X) / depth)))
+    shifted = Shifted.of(R)
+    X = _start_directions(shifted, R)
+    bounds = _numbers(np.abs(np.expm1(_log_length_and_angle(shifted, X) / depth)))
     best = bounds.max()
     if best == 0:
         return 0.0
-    found = [best]
+    reached = [best]
     for index in np.argsort(-bounds)[:ascents]:
-        arguments = (mapping, depth, best)
+        # Divided by the best so far, the bound is of the order of 1.
         _, lowest = lbfgs.minimize(
             _negated_bound_and_gradient,
             X[:, index],
-            arguments,
+            (shifted, depth, best),
             iterations=_ITERATIONS,
             tolerance=1e-12,
         )
-        found.append(-lowest * best)
-    return _largest(found)
+        reached.append(-lowest * best)
+    return _largest(reached)
 
 
-def _start_directions(mapping: _Map, R: np.ndarray) -> np.ndarray:
+def _start_directions(shifted: Shifted, R: np.ndarray) -> np.ndarray:
     """Unit vectors to start from, f64[d, n]."""
     d = len(R)
     directions = [
         np.linalg.svd(R)[2].T,
         # Near the identity |w(x)| is about |(R - I) x|.
-        np.linalg.svd(mapping.matrix)[2].T,
+        np.linalg.svd(shifted.matrix)[2].T,
         np.random.default_rng(0).standard_normal((d, _RANDOM_DIRECTIONS)),
     ]
     with contextlib.suppress(NotApplicableError), contained("the eigenvectors of R"):
@@ -169,22 +160,23 @@ def _start_directions(mapping: _Map, R: np.ndarray) -> np.ndarray:
     return X / np.linalg.norm(X, axis=0)
 
 
-def _log_length_and_angle(mapping: _Map, X: np.ndarray) -> np.ndarray:
+def _log_length_and_angle(shifted: Shifted, X: np.ndarray) -> np.ndarray:
     """``w(x)`` of every column of X, f64[d, n], which are unit vectors: c128[n]."""
-    moved = mapping.matrix @ X
+    moved = shifted.matrix @ X
     along = np.sum(X * moved, axis=0)
     squared = np.sum(moved**2, axis=0)
-    # With R x = x + moved, |R x|^2 - 1 is a sum of small terms.
-    log_length = (
-        np.log1p(2 * along + squared) if mapping.shift else np.log(squared)
-    ) / 2
+    if shifted.shift:
+        # With R x = x + moved, |R x|^2 - 1 is a sum of small terms.
+        log_length = np.log1p(2 * along + squared) / 2
+    else:
+        log_length = np.log(squared) / 2
     # arctan2 keeps its digits near 0 and pi, where arccos loses half of them.
     across = np.linalg.norm(moved - along * X, axis=0)
-    return log_length + 1j * np.arctan2(across, mapping.shift + along)
+    return log_length + 1j * np.arctan2(across, shifted.shift + along)
 
 
 def _negated_bound_and_gradient(
-    x: np.ndarray, mapping: _Map, depth: int, scale: float
+    x: np.ndarray, shifted: Shifted, depth: int, scale: float
 ) -> tuple[float, np.ndarray]:
     """``-|exp(w(x) / l) - 1| / scale`` and its gradient in x, f64[d].
 
@@ -195,19 +187,21 @@ def _negated_bound_and_gradient(
     |x|.
     """
     length = np.linalg.norm(x)
-    nothing = 0.0, np.zeros_like(x)
+    no_bound = 0.0, np.zeros_like(x)
     if not 0 < length < np.inf:
-        return nothing
+        return no_bound
     unit = x / length
-    w = complex(_log_length_and_angle(mapping, unit[:, None])[0])
+    w = complex(_log_length_and_angle(shifted, unit[:, None])[0])
     step = np.expm1(w / depth)
     if step == 0 or not np.isfinite(step):
-        return nothing
-    M, s = mapping
+        return no_bound
+    M, s = shifted
     m = M @ unit
     c = unit @ m
-    u, q = m + M.T @ unit, M.T @ m
-    a, b = float(np.linalg.norm(m - c * unit)), s + c
+    u = m + M.T @ unit
+    q = M.T @ m
+    a = float(np.linalg.norm(m - c * unit))
+    b = s + c
     squared_length = a * a + b * b
     log_gradient = (s * u + q) / squared_length
     # The angle has a kink at 0 and pi; there the gradient is that of the length alone.
@@ -221,7 +215,13 @@ def _negated_bound_and_gradient(
 
 
 class HalfTurn(NamedTuple):
-    """A bound by (F10), and the y and the rho that give it; zeros if there is none."""
+    """A bound by (F10), and the y and the rho that give it.
+
+    Attributes:
+      bound: 0 if there is none.
+      y: the multiplier of R^T R.
+      rho: ``|R x| / |x|`` of the vectors that are forced.
+    """
 
     bound: float
     y: float
@@ -250,35 +250,38 @@ def half_turn_bound(R: np.ndarray, depth: int) -> float:
 def forced_vector(R: np.ndarray) -> np.ndarray | None:
     """The unit vector x, f64[d], behind `half_turn_bound`; None if there is none.
 
-    It is the one for many layers.
-
-    ``|R x| = rho``; its angle to R x is alpha, up to the grid in rho. F13 builds on x.
+    It is the one for many layers. ``|R x| = rho``; its angle to R x is alpha, up to the
+    grid in rho. F13 builds on x.
     """
     best = _best_half_turn(R, _MANY_LAYERS)
     if not best.bound:
         return None
     # Where the least eigenvalue is multiple, as for normal R, x lies between the
     # eigenvectors on either side of y: |R x| falls along the way from one to the other.
-    before, after = (
-        np.linalg.eigh((R + R.T) / 2 + near * R.T @ R)[1][:, 0]
-        for near in (best.y * (1 - _NEAR), best.y * (1 + _NEAR))
-    )
+    before = _least_vector(R, best.y * (1 - _STEP_ASIDE))
+    after = _least_vector(R, best.y * (1 + _STEP_ASIDE))
     after *= np.copysign(1, before @ after)
 
     def too_long(share: float) -> float:
         x = before + share * (after - before)
         return float(np.linalg.norm(R @ x) / np.linalg.norm(x)) / best.rho - 1
 
-    between = too_long(0) * too_long(1) < 0
-    x = before + (scipy.optimize.brentq(too_long, 0, 1) if between else 0.5) * (
-        after - before
-    )
+    share = 0.5
+    if too_long(0) * too_long(1) < 0:
+        share = scipy.optimize.brentq(too_long, 0, 1)
+    x = before + share * (after - before)
     return x / np.linalg.norm(x)
+
+
+def _least_vector(R: np.ndarray, y: float) -> np.ndarray:
+    """The eigenvector, f64[d], of the least eigenvalue of (R + R^T)/2 + y R^T R."""
+    _, eigenvectors = np.linalg.eigh((R + R.T) / 2 + y * R.T @ R)
+    return eigenvectors[:, 0]
 
 
 def _best_half_turn(R: np.ndarray, depth: int) -> HalfTurn:
     """The best of the half turns of all paired neighbouring negative eigenvalues."""
-    best = HalfTurn(0.0, 0.0, 0.0)
+    best = HalfTurn(bound=0.0, y=0.0, rho=0.0)
     with contextlib.suppress(NotApplicableError), contained("half turns"):
         for b, a in paired_moduli(np.linalg.eigvals(R)):
             best = max(best, _half_turn_between(R, depth, a=a, b=b))
@@ -287,38 +290,71 @@ def _best_half_turn(R: np.ndarray, depth: int) -> HalfTurn:
 
 def _half_turn_between(R: np.ndarray, depth: int, *, a: float, b: float) -> HalfTurn:
     """The best rho in [b, a], and y, for paired neighbours -a <= -b."""
-    symmetric_part, gram = (R + R.T) / 2, R.T @ R
-    norm = float(np.linalg.norm(R, 2))
     rho = np.geomspace(b, a, _RADII)
+    pencil = _Pencil.of(R)
 
-    def best_for(log_y: float) -> HalfTurn:
-        y = float(np.exp(log_y))
-        # Subtract what rounding may add: near alpha = pi, arccos would turn eps into
-        # sqrt(eps).
-        rounding = 4 * len(R) * np.finfo(float).eps * (1 + y * norm) * norm
-        least = np.linalg.eigvalsh(symmetric_part + y * gram)[0] - rounding
-        alpha = np.arccos(np.clip(least / rho - y * rho, -1, 1))
-        w = np.log(rho) + 1j * (2 * np.pi - alpha)
-        bounds = _numbers(np.abs(np.expm1(w / depth)))
-        best = int(bounds.argmax())
-        return HalfTurn(float(bounds[best]), y, float(rho[best]))
+    def half_turn(log_y: float) -> HalfTurn:
+        return _half_turn_at(pencil, float(np.exp(log_y)), rho, depth)
+
+    def bound(log_y: float) -> float:
+        return half_turn(log_y).bound
 
     grid = np.linspace(-np.log(2 * a), -np.log(2 * b), _MULTIPLIERS)
-    reached = np.array([best_for(log_y).bound for log_y in grid])
-    before, after = np.roll(reached, 1), np.roll(reached, -1)
-    peaks = np.flatnonzero((reached > before) & (reached >= after))
-    highest = peaks[np.argsort(-reached[peaks])][:_PEAKS]
-    found = [best_for(-np.log(a + b))]
-    found += [_peak_near(best_for, grid, i, xatol=1e-6) for i in highest]
-    return max(found)
+    bounds = np.array([bound(log_y) for log_y in grid])
+    is_peak = (bounds > np.roll(bounds, 1)) & (bounds >= np.roll(bounds, -1))
+    peaks = np.flatnonzero(is_peak)
+    highest = peaks[np.argsort(-bounds[peaks])][:_PEAKS]
+    # The middle of the interval, in 1 / y.
+    candidates = [half_turn(-np.log(a + b))]
+    for index in highest:
+        search = scipy.optimize.minimize_scalar(
+            lambda log_y: -bound(log_y),
+            bounds=(grid[max(index - 1, 0)], grid[min(index + 1, len(grid) - 1)]),
+            method="bounded",
+            options={"xatol": _PEAK_TOLERANCE},
+        )
+        candidates.append(half_turn(search.x))
+    return max(candidates)
 
 
-def _peak_near(function: Callable, grid: np.ndarray, i: int, xatol: float):
-    """``function(x)`` where its first value peaks next to ``grid[i]``."""
-    found = scipy.optimize.minimize_scalar(
-        lambda x: -function(x)[0],
-        bounds=(grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)]),
-        method="bounded",
-        options={"xatol": xatol},
-    )
-    return function(found.x)
+class _Pencil(NamedTuple):
+    """What the bounds on alpha need of R, whatever rho and y.
+
+    Attributes:
+      symmetric_part: f64[d, d], (R + R^T) / 2.
+      gram: f64[d, d], R^T R.
+      norm: ||R||.
+    """
+
+    symmetric_part: np.ndarray
+    gram: np.ndarray
+    norm: float
+
+    @classmethod
+    def of(cls, R: np.ndarray) -> _Pencil:
+        return cls(
+            symmetric_part=(R + R.T) / 2,
+            gram=R.T @ R,
+            norm=float(np.linalg.norm(R, 2)),
+        )
+
+    def least_eigenvalue(self, y: float) -> float:
+        """A lower bound on ``lambda_min((R + R^T) / 2 + y R^T R)``.
+
+        It subtracts what rounding may add: near alpha = pi, arccos would turn eps into
+        sqrt(eps).
+        """
+        d = len(self.gram)
+        rounding = 4 * d * np.finfo(float).eps * (1 + y * self.norm) * self.norm
+        return np.linalg.eigvalsh(self.symmetric_part + y * self.gram)[0] - rounding
+
+
+def _half_turn_at(pencil: _Pencil, y: float, rho: np.ndarray, depth: int) -> HalfTurn:
+    """The best of the half turns with this y and any of the radii rho, f64[n]."""
+    least = pencil.least_eigenvalue(y)
+    # rho cos alpha >= least - y rho^2
+    alpha = np.arccos(np.clip(least / rho - y * rho, -1, 1))
+    w = np.log(rho) + 1j * (2 * np.pi - alpha)
+    bounds = _numbers(np.abs(np.expm1(w / depth)))
+    best = int(bounds.argmax())
+    return HalfTurn(bound=float(bounds[best]), y=y, rho=float(rho[best]))

@@ -20,8 +20,10 @@ class RotationForm(NamedTuple):
     """``Q = S diag(T(theta_1), T(theta_2), ..., [1]) S^T``, orthogonal with det Q = 1.
 
     ``T(t) = [[cos t, -sin t], [sin t, cos t]]``; an odd d leaves the last axis fixed.
-    `basis` is S, f64[d, d], whose columns 2j and 2j+1 span plane j; `angles` is theta,
-    f64[d // 2], in radians.
+
+    Attributes:
+      basis: S, f64[d, d], whose columns 2j and 2j+1 span plane j.
+      angles: theta, f64[d // 2], in radians.
     """
 
     basis: np.ndarray
@@ -38,8 +40,11 @@ class RotationForm(NamedTuple):
         turns = exponent * self.angles
         halves = self.basis[:, :planes].T.reshape(-1, 2, len(self.basis))
         quarter_turned = np.stack([-halves[:, 1], halves[:, 0]], axis=1)
-        shrink, turn = -2 * np.sin(turns / 2) ** 2, np.sin(turns)
-        moved = shrink[:, None, None] * halves + turn[:, None, None] * quarter_turned
+        # cos t - 1 without cancellation, and sin t
+        cos_minus_1 = -2 * np.sin(turns / 2) ** 2
+        sin = np.sin(turns)
+        moved = cos_minus_1[:, None, None] * halves
+        moved += sin[:, None, None] * quarter_turned
         return self.basis[:, :planes] @ moved.reshape(planes, len(self.basis))
 
     def the_other_way(self) -> "RotationForm":
@@ -60,29 +65,76 @@ def real_rotation_form(Q: np.ndarray, P: np.ndarray | None = None) -> RotationFo
     close to pi count as pi.
     """
     T, S = scipy.linalg.schur(Q, output="real")
-    d = len(Q)
+    axes = _sorted_axes(T, angle_rounding=_angle_rounding(Q, P))
+    half_turned = S[:, axes.half_turned]
+    if P is not None and len(axes.half_turned) > 2:
+        half_turned = _diagonalising_basis(half_turned, P)
+    basis = np.concatenate([S[:, axes.turned], half_turned, S[:, axes.fixed]], axis=1)
+    half_turns = np.full(len(axes.half_turned) // 2, np.pi)
+    no_turns = np.zeros(len(axes.fixed) // 2)
+    return RotationForm(basis, np.concatenate([axes.angles, half_turns, no_turns]))
+
+
+def _angle_rounding(Q: np.ndarray, P: np.ndarray | None) -> float:
+    """How far rounding of ``R = Q P`` may move the angles of Q, in radians."""
     condition = 1.0 if P is None else float(np.linalg.cond(P))
-    rounding = min(_LARGEST_ANGLE_ROUNDING, 4 * d * np.finfo(float).eps * condition)
+    rounding = 4 * len(Q) * np.finfo(float).eps * condition
+    return min(_LARGEST_ANGLE_ROUNDING, rounding)
+
+
+class _Axes(NamedTuple):
+    """The axes of a real Schur form of a rotation, by what happens to them.
+
+    Attributes:
+      turned: the axes of the planes that turn by less than pi, two by two.
+      angles: by which these planes turn, in radians.
+      half_turned: those that are reversed, in increasing order.
+      fixed: the others.
+    """
+
+    turned: np.ndarray
+    angles: np.ndarray
+    half_turned: np.ndarray
+    fixed: np.ndarray
+
+
+def _sorted_axes(T: np.ndarray, angle_rounding: float) -> _Axes:
+    """The axes of the Schur form T, f64[d, d], with blocks of one and of two axes.
+
+    Angles within `angle_rounding` of pi count as pi.
+    """
     first = np.flatnonzero(np.diag(T, -1))
+    second = first + 1
+    angles = _block_angles(T, first)
+    is_half_turn = np.pi - np.abs(angles) <= angle_rounding
+    alone = np.setdiff1d(np.arange(len(T)), [first, second])
+    fixed = alone[T[alone, alone] > 0]
+    half_turned = [
+        first[is_half_turn],
+        second[is_half_turn],
+        np.setdiff1d(alone, fixed),
+    ]
+    return _Axes(
+        turned=np.stack([first, second], axis=1)[~is_half_turn].ravel(),
+        angles=angles[~is_half_turn],
+        half_turned=np.sort(np.concatenate(half_turned)),
+        fixed=fixed,
+    )
+
+
+def _block_angles(T: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """The angles of the 2 x 2 blocks of T that begin at `first`, in (-pi, pi]."""
     second = first + 1
     # Averaging reduces the rounding errors by which a block is not exactly a rotation.
     sin = (T[second, first] - T[first, second]) / 2
-    angles = np.arctan2(sin, (T[first, first] + T[second, second]) / 2)
-    half = np.pi - np.abs(angles) <= rounding
-    single = np.setdiff1d(np.arange(d), [first, second])
-    kept = single[T[single, single] > 0]
-    reversed_ = np.sort(
-        np.concatenate([first[half], second[half], np.setdiff1d(single, kept)])
-    )
-    planes = np.stack([first, second], axis=1)[~half].ravel()
-    half_turned = S[:, reversed_]
-    if P is not None and len(reversed_) > 2:
-        half_turned = half_turned @ np.linalg.eigh(half_turned.T @ P @ half_turned)[1]
-    basis = np.concatenate([S[:, planes], half_turned, S[:, kept]], axis=1)
-    counts = len(reversed_) // 2, len(kept) // 2
-    return RotationForm(
-        basis, np.append(angles[~half], np.repeat([np.pi, 0.0], counts))
-    )
+    cos = (T[first, first] + T[second, second]) / 2
+    return np.arctan2(sin, cos)
+
+
+def _diagonalising_basis(columns: np.ndarray, P: np.ndarray) -> np.ndarray:
+    """A basis of the space of `columns`, f64[d, k], in which P is diagonal there."""
+    _, eigenvectors = np.linalg.eigh(columns.T @ P @ columns)
+    return columns @ eigenvectors
 
 
 def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
@@ -100,12 +152,13 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
             "R must have no real eigenvalue <= 0 for a principal root, got"
             f" {on_axis[0].real:.6g}"
         )
-    error = np.inf
-    for candidate in (
+    candidates = (
         functools.partial(_root_by_schur_vectors, R, depth),
         functools.partial(_root_by_eigenvectors, eigenvalues, V, depth),
         functools.partial(_root_by_logarithm, R, depth),
-    ):
+    )
+    error = np.inf
+    for candidate in candidates:
         # A multiple negative eigenvalue may come out as a pair just beside the axis, at
         # which the logarithm overflows: then this candidate fails, and the next is
         # tried.
@@ -120,7 +173,8 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
             missed = float(np.linalg.norm(power - R) / np.linalg.norm(R))
             if missed <= LARGEST_ERROR:
                 return layer
-            error = missed if np.isfinite(missed) else error
+            if np.isfinite(missed):
+                error = missed
     raise NotApplicableError(
         f"the principal root misses R by {error:.3g} relative, {LARGEST_ERROR:g} is"
         " allowed"
@@ -133,7 +187,8 @@ def _root_by_schur_vectors(R: np.ndarray, depth: int) -> np.ndarray | None:
     rounding = len(R) * np.finfo(float).eps * np.abs(T).max()
     if np.abs(np.triu(T, 1)).max(initial=0) > rounding:
         return None
-    return ((Z * np.expm1(np.log(np.diag(T)) / depth)) @ Z.conj().T).real
+    root_minus_1 = np.expm1(np.log(np.diag(T)) / depth)
+    return ((Z * root_minus_1) @ Z.conj().T).real
 
 
 def _root_by_eigenvectors(

@@ -63,10 +63,11 @@ def check_array(
     A wrong shape is a ValueError, a wrong dtype a TypeError: the theory needs more than
     7 digits.
     """
-    if array.ndim != len(shape) or not all(
-        found > 0 and wanted in (None, found)
-        for wanted, found in zip(shape, array.shape, strict=True)
-    ):
+    fits = array.ndim == len(shape) and all(
+        size > 0 and needed_size in (None, size)
+        for needed_size, size in zip(shape, array.shape, strict=True)
+    )
+    if not fits:
         raise ValueError(f"{name} must {needed}, got shape {array.shape}")
     # result_type, not array.dtype: without x64 a float64 NumPy array would silently
     # become float32.
@@ -126,7 +127,7 @@ def clip_singular_values(A: Array, tau: float | Array) -> jax.Array:
 
 def _error(
     A: Array, R: Array, Sigma: Array, input_map: Array | None, output_map: Array | None
-):
+) -> tuple[jax.Array, jax.Array]:
     """Checks all shapes and dtypes, then returns E and the inputs of all layers."""
     check_stack(A)
     width = A.shape[1]
@@ -153,19 +154,17 @@ def _error(
         f"be {inputs} x {inputs} like the columns of R",
     )
     end_to_end, layer_inputs = _through_layers(A, input_map)
-    return (
-        end_to_end if output_map is None else output_map @ end_to_end
-    ) - R, layer_inputs
+    if output_map is not None:
+        end_to_end = jnp.asarray(output_map) @ end_to_end
+    return end_to_end - R, layer_inputs
 
 
 @jit_of_arrays
 def excess_risk(A: Array, R: Array, Sigma: Array) -> jax.Array:
     """``f(A) - C = ||E Sigma^{1/2}||_F^2 = tr(E Sigma E^T)`` (Claim 2.3): f64[].
 
-    It takes l + 1 products.
-
-    A: f64[depth, d, d]; R and the second moment Sigma: f64[d, d]. For errors see
-    `check_array`.
+    It takes l + 1 products. A: f64[depth, d, d]; R and the second moment Sigma: f64[d,
+    d]. For errors see `check_array`.
 
     >>> jax.config.update("jax_enable_x64", True)
     >>> A, R, Sigma = jnp.zeros((1, 1, 1)), jnp.full((1, 1), 2.0), jnp.full((1, 1), 2.0)
@@ -189,13 +188,18 @@ def excess_risk_and_gradient(
 
     It takes 3 depth + O(1) products.
 
-    A: f64[depth, m, m]; R: f64[d_out, d_in]; Sigma: f64[d_in, d_in]. The input map,
-    f64[m, d_in], and output map, f64[d_out, m], stay fixed; None is the identity.
-    Errors as in `excess_risk`.
-
     >>> A, R, Sigma = jnp.zeros((1, 1, 1)), jnp.full((1, 1), 2.0), jnp.full((1, 1), 2.0)
     >>> excess_risk_and_gradient(A, R, Sigma)
     (Array(2., dtype=float64), Array([[[-4.]]], dtype=float64))
+
+    Args:
+      A: f64[depth, m, m].
+      R: f64[d_out, d_in].
+      Sigma: f64[d_in, d_in].
+      input_map: f64[m, d_in], which stays fixed; None is the identity.
+      output_map: f64[d_out, m], the same.
+    Raises:
+      ValueError, TypeError: a wrong shape or dtype; see `check_array`.
     """
     E, layer_inputs = _error(A, R, Sigma, input_map, output_map)
 

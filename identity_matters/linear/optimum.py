@@ -21,21 +21,31 @@ import numpy as np
 import scipy.linalg
 import scipy.optimize
 
-from identity_matters.linear.target import NotApplicableError, Target, contained
+from identity_matters.linear.target import (
+    NotApplicableError,
+    Shifted,
+    Target,
+    contained,
+)
 
 # Grid points in arcsin(q / g), and how many of their peaks are refined.
-_GRID, _PEAKS = 1025, 4
+_GRID_POINTS = 1025
+_PEAKS = 4
 # First step of the search for a change of sign of the slope; it doubles from there.
 _FIRST_STEP = 1e-12
 # Entries of size s count as 0 up to this many d eps s, where R should be symmetric or
 # normal.
 _ROUNDINGS = 4
-# Where ||R - I|| is at most this, everything is computed from R - I.
-_NEAR_IDENTITY = 0.5
 
 
 class Slowest(NamedTuple):
-    """The vector of a plane that needs the longest steps: q, psi and their length M."""
+    """The vector of a plane that needs the longest steps: their length, q and psi.
+
+    Attributes:
+      norm: M.
+      q: in -g ... g.
+      psi: radians, the angle by which the half turn of the vector is longer than theta.
+    """
 
     norm: float
     q: float
@@ -64,21 +74,27 @@ class Block(NamedTuple):
 
 
 def slowest_in_plane(theta: float, m: float, g: float, depth: int) -> Slowest:
-    """The maximum over q of (F15), for Q that turns by theta in [0, pi] and g >= 0.
-
-    Angles are in radians.
+    """The maximum over q of (F15), for Q that turns by theta and P that stretches.
 
     For ``depth -> infinity`` depth times the norm is the length of (F11).
 
     >>> round(slowest_in_plane(np.pi, 0.0, np.log(2.0), 8).norm, 6)  # diag(-2, -1/2)
     0.47197
+
+    Args:
+      theta: radians, in [0, pi].
+      m: P stretches by e^{m+g} and e^{m-g}.
+      g: at least 0.
+      depth: l.
     """
 
     def step(u: float | np.ndarray) -> tuple:
+        """The length of a step, q and psi at u."""
         # In u = arcsin(q / g) the ends are smooth. arctan2 keeps its digits near 0.
         q = g * np.sin(u)
         psi = np.arctan2(_across(q, g), np.cosh(q))
-        return np.abs(np.expm1((m + q + 1j * (theta + psi)) / depth)), q, psi
+        w = m + q + 1j * (theta + psi)
+        return np.abs(np.expm1(w / depth)), q, psi
 
     def slope(u: float) -> float:
         """A positive multiple of the derivative of the step's length: (1) of F15."""
@@ -90,9 +106,10 @@ def slowest_in_plane(theta: float, m: float, g: float, depth: int) -> Slowest:
         return longer * c - math.sin(turn) * math.sinh(q)
 
     # There may be several maxima, even of equal height.
-    grid = np.linspace(-np.pi / 2, np.pi / 2, _GRID)
-    refined = [_top(slope, float(grid[i])) for i in _peaks(step(grid)[0])]
-    norm, q, psi = max(map(step, refined), key=lambda found: found[0])
+    grid = np.linspace(-np.pi / 2, np.pi / 2, _GRID_POINTS)
+    lengths, _, _ = step(grid)
+    steps = [step(_top(slope, float(grid[peak]))) for peak in _peaks(lengths)]
+    norm, q, psi = max(steps, key=lambda candidate: candidate[0])
     return Slowest(float(norm), float(q), float(psi))
 
 
@@ -112,14 +129,16 @@ def _top(slope: Callable[[float], float], near: float) -> float:
     M by as much as the slope differs from 0.
     """
     uphill = _sign(slope(near))
-    step, inside = uphill * _FIRST_STEP, near
+    step = uphill * _FIRST_STEP
+    inside = near
     while uphill != 0:
         beyond = min(max(inside + step, -math.pi / 2), math.pi / 2)
         if beyond == inside:
             return inside
         if _sign(slope(beyond)) != uphill:
             return float(scipy.optimize.brentq(slope, inside, beyond, xtol=1e-18))
-        step, inside = 2 * step, beyond
+        step *= 2
+        inside = beyond
     return near
 
 
@@ -133,21 +152,10 @@ def _across(q: float | np.ndarray, g: float) -> np.ndarray:
     return np.sqrt(np.maximum(np.sinh(g - q) * np.sinh(g + q), 0))
 
 
-class _Shifted(NamedTuple):
-    """``R = shift I + matrix``; near the identity shift is 1: R - I has all digits."""
-
-    matrix: np.ndarray
-    shift: float
-
-    @classmethod
-    def of(cls, R: np.ndarray) -> "_Shifted":
-        E = R - np.eye(len(R))
-        return cls(E, 1.0) if np.linalg.norm(E, 2) <= _NEAR_IDENTITY else cls(R, 0.0)
-
-    def is_small(self, matrix: np.ndarray, size: float) -> bool:
-        """Whether `matrix` may be only the rounding of numbers of this size."""
-        rounding = _ROUNDINGS * len(self.matrix) * np.finfo(float).eps * size
-        return bool(np.abs(matrix).max() <= rounding)
+def _is_rounding(matrix: np.ndarray, size: float) -> bool:
+    """Whether `matrix`, f64[d, d], may be only the rounding of numbers of this size."""
+    rounding = _ROUNDINGS * len(matrix) * np.finfo(float).eps * size
+    return bool(np.abs(matrix).max() <= rounding)
 
 
 def optimal_blocks(target: Target, depth: int) -> list[Block]:
@@ -157,7 +165,7 @@ def optimal_blocks(target: Target, depth: int) -> list[Block]:
     factorization in any case. Raises NotApplicableError if R is not one of the targets
     of F15.
     """
-    R = _Shifted.of(target.R)
+    R = Shifted.of(target.R)
     if len(R.matrix) == 2:
         return [_plane(R, np.eye(2), depth)]
     with contained("the eigenvectors of R"):
@@ -170,28 +178,26 @@ def optimal_blocks(target: Target, depth: int) -> list[Block]:
     _refuse_discs([plane for plane, _ in planes], [value for value, _ in negative])
     blocks = [_line(value, R.shift, vector, depth) for value, vector in positive]
     blocks += [
-        _plane(_Shifted(plane, R.shift), columns, depth) for plane, columns in planes
+        _plane(Shifted(plane, R.shift), columns, depth) for plane, columns in planes
     ]
     for (a, first), (b, second) in zip(negative[::2], negative[1::2], strict=True):
         columns = np.stack([first, second], axis=1)
-        blocks.append(_plane(_Shifted(np.diag([a, b]), 0.0), columns, depth))
+        blocks.append(_plane(Shifted(np.diag([a, b]), 0.0), columns, depth))
     return blocks
 
 
-def _invariant_spaces(R: _Shifted) -> tuple[list, list]:
+def _invariant_spaces(R: Shifted) -> tuple[list, list]:
     """The planes and lines of a normal R.
 
-    Pairs (block, basis) of planes, and (eigenvalue, vector) of lines.
-
-    Blocks and eigenvalues are those of ``R - shift I``. The lines are in increasing
-    order.
+    Pairs (block, basis) of planes, and (eigenvalue, vector) of lines. Blocks and
+    eigenvalues are those of ``R - shift I``. The lines are in increasing order.
     """
     M = R.matrix
     size = float(np.abs(M).max())
-    if R.is_small(M - M.T, size):
+    if _is_rounding(M - M.T, size):
         eigenvalues, vectors = np.linalg.eigh((M + M.T) / 2)
         return [], list(zip(eigenvalues, vectors.T, strict=True))
-    if not R.is_small(M @ M.T - M.T @ M, len(M) * size**2):
+    if not _is_rounding(M @ M.T - M.T @ M, len(M) * size**2):
         raise NotApplicableError("the optimum is known only for d = 2 and for normal R")
     T, S = scipy.linalg.schur(M, output="real")
     first = np.flatnonzero(np.diag(T, -1))
@@ -215,7 +221,9 @@ def paired_moduli(eigenvalues: np.ndarray) -> np.ndarray:
 def _refuse_discs(planes: Sequence[np.ndarray], negative: Sequence[float]) -> None:
     """Refuses a nonreal eigenvalue in the disc over a negative pair."""
     for plane in planes:
-        x, y = (plane[0, 0] + plane[1, 1]) / 2, (plane[1, 0] - plane[0, 1]) / 2
+        # The eigenvalues are x + i y and x - i y.
+        x = (plane[0, 0] + plane[1, 1]) / 2
+        y = (plane[1, 0] - plane[0, 1]) / 2
         for b, a in paired_moduli(np.array(negative)):
             if np.hypot(x + (a + b) / 2, y) < (a - b) / 2:
                 raise NotApplicableError(
@@ -240,7 +248,11 @@ def _line(value: float, shift: float, vector: np.ndarray, depth: int) -> Block:
 class _Polar(NamedTuple):
     """A 2 x 2 R = Q P.
 
-    Q turns by theta in (-pi, pi], P stretches the axis at `axis` by e^{m+g}.
+    Attributes:
+      theta: radians, in (-pi, pi], by which Q turns.
+      axis: radians, where the axis lies that P stretches by e^{m+g}.
+      m: P stretches the other axis by e^{m-g}.
+      g: at least 0.
     """
 
     theta: float
@@ -249,24 +261,32 @@ class _Polar(NamedTuple):
     g: float
 
     @classmethod
-    def of(cls, R: _Shifted) -> "_Polar":
+    def of(cls, R: Shifted) -> "_Polar":
         """As a map of the complex plane R is ``z -> alpha z + beta conj(z)``."""
         (a, b), (c, d) = R.matrix
-        rest = complex(a + d, c - b) / 2
-        alpha, beta = R.shift + rest, complex(a - d, c + b) / 2
-        theta, axis = np.angle(alpha), (np.angle(beta) - np.angle(alpha)) / 2
+        alpha_minus_shift = complex(a + d, c - b) / 2
+        alpha = R.shift + alpha_minus_shift
+        beta = complex(a - d, c + b) / 2
+        theta = np.angle(alpha)
+        axis = (np.angle(beta) - np.angle(alpha)) / 2
         if R.shift:
             # det R = |alpha|^2 - |beta|^2, and the singular values are |alpha| +-
             # |beta|.
-            m = np.log1p(2 * rest.real + abs(rest) ** 2 - abs(beta) ** 2) / 2
+            det_minus_1 = (
+                2 * alpha_minus_shift.real
+                + abs(alpha_minus_shift) ** 2
+                - abs(beta) ** 2
+            )
+            m = np.log1p(det_minus_1) / 2
             g = np.arctanh(abs(beta) / abs(alpha))
         else:
             logs = np.log(np.linalg.svd(R.matrix, compute_uv=False))
-            m, g = logs.sum() / 2, (logs[0] - logs[1]) / 2
-        return cls(float(theta), float(axis), float(m), float(g))
+            m = logs.sum() / 2
+            g = (logs[0] - logs[1]) / 2
+        return cls(theta=float(theta), axis=float(axis), m=float(m), g=float(g))
 
 
-def _plane(R: _Shifted, columns: np.ndarray, depth: int) -> Block:
+def _plane(R: Shifted, columns: np.ndarray, depth: int) -> Block:
     """The layers of F15 for a 2 x 2 target with det R > 0, in a plane of R^d.
 
     `columns`, f64[d, 2], span the plane.
@@ -274,7 +294,9 @@ def _plane(R: _Shifted, columns: np.ndarray, depth: int) -> Block:
     theta, axis, m, g = _Polar.of(R)
     if theta < 0:
         # A turn to the right is one to the left in the mirrored plane.
-        columns, theta, axis = columns * [1, -1], -theta, -axis
+        columns = columns * [1, -1]
+        theta = -theta
+        axis = -axis
     least, q, psi = slowest_in_plane(theta, m, g, depth)
     if psi == 0 and theta == 0:
         # The slowest vector is not turned: R = P, whose root is a pure stretch.
@@ -286,11 +308,10 @@ def _plane(R: _Shifted, columns: np.ndarray, depth: int) -> Block:
             norm=float(np.abs(layer).max()),
             least=least,
         )
-    # The unit vector x that P stretches by e^{m+q} and turns by psi to the left.
-    along, across = (
-        np.exp(-g) * np.sinh(max(g + q, 0)),
-        np.exp(g) * np.sinh(max(g - q, 0)),
-    )
+    # The unit vector x that P stretches by e^{m+q} and turns by psi to the left: its
+    # squared coordinates along and across the axis, up to one factor.
+    along = np.exp(-g) * np.sinh(max(g + q, 0))
+    across = np.exp(g) * np.sinh(max(g - q, 0))
     frame = _turn(axis - np.arctan2(np.sqrt(across), np.sqrt(along)))
     # The corner k of the l-th root of [[e^{m+q}, 2 e^m c], [0, e^{m-q}]].
     shrink = np.sinh(q / depth) / np.sinh(q) if q else 1 / depth
@@ -322,9 +343,11 @@ def layers_of_blocks(blocks: Sequence[Block], depth: int) -> np.ndarray:
             A += block.basis @ block.first @ block.basis.T
             continue
         angles = np.arange(depth) * block.turn
-        cos, sin = np.cos(angles), np.sin(angles)
-        turned = np.stack([np.stack([cos, -sin], -1), np.stack([sin, cos], -1)], -2)
-        frames = block.basis @ turned
+        cos = np.cos(angles)
+        sin = np.sin(angles)
+        # f64[depth, 2, 2]
+        turns = np.stack([np.stack([cos, -sin], -1), np.stack([sin, cos], -1)], -2)
+        frames = block.basis @ turns
         A += frames @ block.first @ frames.mT
     return A
 

@@ -64,12 +64,11 @@ def draw_points(
     reflections.
 
     Returns:
-      A: f32[depth, d, d, points]; tau: f32[points], of the singular values that were
-        drawn;
+      A: f32[depth, d, d, points].
+      tau: f32[points], of the singular values that were drawn.
       C: f32[d, d, points], E in the eigenvectors of Sigma, columns scaled by the roots
-        of the
-      eigenvalues, so that ``f - C = ||C||_F^2``; root_eigenvalues: f32[d, points], the
-      least first;
+        of the eigenvalues, so that ``f - C = ||C||_F^2``.
+      root_eigenvalues: f32[d, points], the least first.
       v: f32[d, points]; the reflection ``V = I - 2 v v^T / v^T v`` has the eigenvectors
         of Sigma.
     """
@@ -90,6 +89,7 @@ def draw_points(
     uniform = jax.random.uniform(key, (sum(sizes.values()), points), jnp.float32)
     ends = list(itertools.accumulate(sizes.values()))
     drawn = dict(zip(sizes, jnp.split(uniform, ends[:-1]), strict=True))
+    # Whether P_i = -Q_i, and whether E is aligned with the least eigenvector.
     symmetric, aligned = drawn["kinds"] < 0.5
     tau = max_tau * (1 - 10 ** (_LOG10_CLOSEST * drawn["tau"][0]))
     closeness = 10 ** (_LOG10_CLOSEST * drawn["closeness"])
@@ -98,9 +98,8 @@ def draw_points(
     )
     s = s.at[:, 0].set(jnp.broadcast_to(tau[None], (depth, points)))
     left = 2 * drawn["left"].reshape(depth, d, points) - 1
-    right = jnp.where(
-        symmetric[None, None], left, 2 * drawn["right"].reshape(depth, d, points) - 1
-    )
+    independent = 2 * drawn["right"].reshape(depth, d, points) - 1
+    right = jnp.where(symmetric[None, None], left, independent)
     identity = jnp.eye(d, dtype=jnp.float32)[:, :, None]
     layers = []
     for i in range(depth):
@@ -110,9 +109,8 @@ def draw_points(
     root_eigenvalues = jnp.sqrt(10 ** (-drawn["least"]) * growth)
     weight = jnp.where(aligned, 10 ** (_LOG10_CLOSEST * drawn["weight"][0]), 1.0)
     is_least = (jnp.arange(d) == 0)[None, :, None]
-    C = (2 * drawn["C"].reshape(d, d, points) - 1) * jnp.where(
-        is_least, 1.0, weight[None, None]
-    )
+    column_weights = jnp.where(is_least, 1.0, weight[None, None])
+    C = (2 * drawn["C"].reshape(d, d, points) - 1) * column_weights
     return {
         "A": jnp.stack(layers),
         "tau": tau,
@@ -127,9 +125,15 @@ def compare_sides(
 ) -> dict:
     """Both sides of (G3) at points of `draw_points`, and rounding bounds (G11).
 
-    Returns f32[points] each: left, ``||grad f||_F^2``; left_error, absolute; right, ``4
-    l (1 - tau)^{2l-2} sigma_min (f - C)`` with tau enlarged by its rounding error, so
-    that it is a lower bound of the right-hand side at |||A|||; right_error, absolute.
+    Args:
+      A, tau, C, root_eigenvalues, v: what `draw_points` returns.
+    Returns:
+      f32[points] each:
+      left: ``||grad f||_F^2``.
+      left_error: absolute.
+      right: ``4 l (1 - tau)^{2l-2} sigma_min (f - C)`` with tau enlarged by its
+        rounding error, so that it is a lower bound of the right-hand side at |||A|||.
+      right_error: absolute.
     """
     depth, d = A.shape[:2]
     u = UNIT_ROUNDOFF
@@ -156,17 +160,21 @@ def compare_sides(
     inputs = [(jnp.broadcast_to(identity, G.shape), jnp.zeros_like(tau))]
     for i in range(depth - 1):
         inputs.append(product(W[i], W_norms[i], *inputs[-1]))
-    pulled = G, (reflection + u) * frobenius(G)
-    left, left_error = jnp.zeros_like(tau), jnp.zeros_like(tau)
+    # T_i N_i^T is half of df/dA_i: T_i begins with E Sigma and takes up W_{i+1}^T.
+    T = G
+    T_error = (reflection + u) * frobenius(G)
+    left = jnp.zeros_like(tau)
+    left_error = jnp.zeros_like(tau)
     for i in reversed(range(depth)):
-        (T, T_error), (N, N_error) = pulled, inputs[i]
-        T_norm, N_norm = frobenius(T), frobenius(N)
+        N, N_error = inputs[i]
+        T_norm = frobenius(T)
+        N_norm = frobenius(N)
         norm = 2 * frobenius(multiply(T, transpose(N)))
         error = 2 * (T_error * (N_norm + N_error) + (T_norm + gamma * T_norm) * N_error)
         error = error + 2 * gamma * T_norm * N_norm
         left = left + norm**2
         left_error = left_error + 2 * norm * error + error**2
-        pulled = product(transpose(W[i]), W_norms[i], T, T_error)
+        T, T_error = product(transpose(W[i]), W_norms[i], T, T_error)
     # The norms and their sum: d^2 products and squares, roots, and depth terms.
     left_error = _BOUND_SLACK * (left_error + 2 * (d**2 + depth + 8) * u * left)
     excess = jnp.sum(C * C, axis=(0, 1))
@@ -194,10 +202,8 @@ def attack(
 ) -> dict[str, Any]:
     """Counts over `chunks` chunks of points, from number `first_chunk`, i32[], on.
 
-    It can be jitted.
-
-    A point depends on `key`, its chunk and its place in it alone, so that the points
-    are the same on any number of devices.
+    It can be jitted. A point depends on `key`, its chunk and its place in it alone, so
+    that the points are the same on any number of devices.
 
     Returns:
       violations, i32[]: points at which (G3) fails by more than the rounding errors.
@@ -208,7 +214,7 @@ def attack(
         right, of all points with left below 1.01 right; 0 without any.
     """
 
-    def one_chunk(totals, chunk):
+    def add_chunk(totals, chunk):
         points = draw_points(
             jax.random.fold_in(key, chunk),
             points=points_per_chunk,
@@ -217,13 +223,14 @@ def attack(
             max_tau=max_tau,
         )
         sides = compare_sides(**points)
-        left, right = sides["left"], sides["right"]
+        left = sides["left"]
+        right = sides["right"]
         margin = sides["left_error"] + sides["right_error"]
         # Written so that a NaN counts as a violation.
         violates = ~(left + margin >= right)
         below = ~(left >= right) & ~violates
         tight = left < 1.01 * right
-        found = {
+        totals = {
             "violations": totals["violations"] + jnp.sum(violates, dtype=jnp.int32),
             "unresolved": totals["unresolved"] + jnp.sum(below, dtype=jnp.int32),
             "tight": totals["tight"] + jnp.sum(tight, dtype=jnp.int32),
@@ -232,14 +239,13 @@ def attack(
                 totals["largest_margin"], jnp.max(jnp.where(tight, margin / right, 0))
             ),
         }
-        return found, None
+        return totals, None
 
-    none = jnp.int32(0)
     start = {
-        "violations": none,
-        "unresolved": none,
-        "tight": none,
+        "violations": jnp.int32(0),
+        "unresolved": jnp.int32(0),
+        "tight": jnp.int32(0),
         "least_ratio": jnp.float32(jnp.inf),
         "largest_margin": jnp.float32(0),
     }
-    return jax.lax.scan(one_chunk, start, first_chunk + jnp.arange(chunks))[0]
+    return jax.lax.scan(add_chunk, start, first_chunk + jnp.arange(chunks))[0]

@@ -56,7 +56,7 @@ def make_problem(R: ArrayLike, Sigma: ArrayLike, noise_std: float) -> Problem:
         raise ValueError(f"noise_std must be 0 or more and finite, got {noise_std}")
     kept = second_moment.kept_part(Sigma)
     root = (kept.vectors * np.sqrt(kept.eigenvalues)) @ kept.vectors.T
-    return Problem(R, Sigma, root, float(noise_std))
+    return Problem(R=R, Sigma=Sigma, root=root, noise_std=float(noise_std))
 
 
 def draw(
@@ -64,13 +64,13 @@ def draw(
 ) -> dict[str, jax.Array]:
     """One example for each of the typed `keys`, [n].
 
-    Returns {"images": x, "labels": y}, both [n, d].
-
-    An example depends on its key alone. The names are those of `batches.Drawn`.
+    Returns {"images": x, "labels": y}, both [n, d]. An example depends on its key
+    alone. The names are those of `batches.Drawn`.
     """
     d = len(problem.R)
     normal = jax.vmap(lambda key: jax.random.normal(key, (2, d), dtype))(keys)
-    root, R = jnp.asarray(problem.root, dtype), jnp.asarray(problem.R, dtype)
+    root = jnp.asarray(problem.root, dtype)
+    R = jnp.asarray(problem.R, dtype)
     x = jnp.matmul(normal[:, 0], root, precision=_EXACT)
     y = jnp.matmul(x, R.T, precision=_EXACT) + problem.noise_std * normal[:, 1]
     return {"images": x, "labels": y}
@@ -94,7 +94,8 @@ def forward(A: Array, x: Array) -> jax.Array:
     def layer(h, A_i):
         return h + jnp.matmul(h, A_i.T, precision=_EXACT), None
 
-    return jax.lax.scan(layer, jnp.asarray(x), jnp.asarray(A))[0]
+    h, _ = jax.lax.scan(layer, jnp.asarray(x), jnp.asarray(A))
+    return h
 
 
 def mean_loss(A: Array, x: Array, y: Array) -> jax.Array:
@@ -105,10 +106,8 @@ def mean_loss(A: Array, x: Array, y: Array) -> jax.Array:
 def spectral_norm_bounds(A: Array, squarings: int = _SQUARINGS) -> jax.Array:
     """Upper bounds of the ||A_i||, [depth], by matrix products alone.
 
-    Products suit accelerators.
-
-    ``||A||^2 <= (tr (A^T A)^m)^{1/m} <= d^{1/m} ||A||^2`` with ``m = 2^squarings``, up
-    to rounding. A: [depth, d, d].
+    Products suit accelerators. ``||A||^2 <= (tr (A^T A)^m)^{1/m} <= d^{1/m} ||A||^2``
+    with ``m = 2^squarings``, up to rounding. A: [depth, d, d].
     """
     power = jnp.matmul(jnp.swapaxes(A, 1, 2), A, precision=_EXACT)
     logarithm = jnp.zeros(len(A), power.dtype)
@@ -124,10 +123,10 @@ def spectral_norm_bounds(A: Array, squarings: int = _SQUARINGS) -> jax.Array:
 class Descents(NamedTuple):
     """Many runs of minibatch descent, after 0, 1, ... updates.
 
-    All fields are f64[runs, updates + 1].
-
-    excess_risk: f - C; norm: the largest ``||A_i||_F`` of all layers, which is at least
-    |||A|||.
+    Attributes:
+      excess_risk: f64[runs, updates + 1], f - C.
+      norm: f64[runs, updates + 1], the largest ``||A_i||_F`` of all layers, which is at
+        least |||A|||.
     """
 
     excess_risk: np.ndarray
@@ -149,10 +148,20 @@ def descend(
     In NumPy and float64, with the gradients ``2 L_i^T Ghat N_i^T`` of
     docs/theory/sampled.md: what the statements there say is measured by other means
     than those that `forward` trains with.
+
+    Args:
+      rng: draws the examples.
+      problem: the distribution of the data.
+      depth: l.
+      learning_rate: eta.
+      batch_examples: B, fresh ones at each update.
+      updates: of each run.
+      runs: how many there are.
     """
     d = len(problem.R)
     A = np.zeros((depth, runs, d, d))
-    excess, norm = (np.empty((runs, updates + 1)) for _ in range(2))
+    excess = np.empty((runs, updates + 1))
+    norm = np.empty((runs, updates + 1))
     for step in range(updates + 1):
         # inputs[i] is N_i, the product of the layers before layer i.
         inputs = [np.broadcast_to(np.eye(d), (runs, d, d))]
@@ -166,6 +175,7 @@ def descend(
         x = rng.standard_normal((runs, batch_examples, d)) @ problem.root
         xi = rng.standard_normal((runs, batch_examples, d))
         errors = x @ np.swapaxes(E, 1, 2) - problem.noise_std * xi
+        # 2 L_i^T Ghat, from the last layer down.
         pulled = 2 / batch_examples * np.swapaxes(errors, 1, 2) @ x
         for i in reversed(range(depth)):
             gradient = pulled @ np.swapaxes(inputs[i], 1, 2)

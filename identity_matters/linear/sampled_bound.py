@@ -51,14 +51,13 @@ def noise_floor(
         raise ValueError(
             "target and sigma eigenvalues must be as many, the former positive"
         )
-    # share of the layers after layer i
-    above = (depth - np.arange(1, depth + 1)) / depth
-    below = np.arange(depth) / depth
+    # The shares of the layers after and before layer i.
+    share_after = (depth - np.arange(1, depth + 1)) / depth
+    share_before = np.arange(depth) / depth
     # How fast entry (a, b) of E moves: the sum over layers of |L_i|^2 |N_i|^2.
-    speed = (
-        np.exp(2 * np.log(r)[:, None] * above)
-        @ np.exp(2 * np.log(r)[:, None] * below).T
-    )
+    squared_L = np.exp(2 * np.log(r)[:, None] * share_after)
+    squared_N = np.exp(2 * np.log(r)[:, None] * share_before)
+    speed = squared_L @ squared_N.T
     step = learning_rate * speed * sigma
     remaining = 1 - step * (1 + 1 / batch_examples)
     if not remaining.min() > 0:
@@ -111,12 +110,9 @@ def certify(
       ValueError: the radius is not above 0 and at most 1, the step not positive, or
         depth, batch or updates are not positive whole numbers.
     """
-    for name, value in (
-        ("depth", depth),
-        ("batch_examples", batch_examples),
-        ("updates", updates),
-    ):
-        check_whole(name, value)
+    check_whole("depth", depth)
+    check_whole("batch_examples", batch_examples)
+    check_whole("updates", updates)
     if not 0 < radius <= 1:
         raise ValueError(f"radius must be above 0 and at most 1, got {radius}")
     if not 0 < learning_rate < math.inf:
@@ -128,7 +124,8 @@ def certify(
     if kept.rank < d:
         return None
     # Each on the safe side of its rounding error.
-    sigma, largest = kept.least - kept.rounding, kept.eigenvalues[-1] + kept.rounding
+    sigma = kept.least - kept.rounding
+    largest = kept.eigenvalues[-1] + kept.rounding
     trace = kept.eigenvalues.sum() + d * kept.rounding
     start = float(kept.squared_norm(np.eye(d) - problem.R))
     distance = float(np.linalg.norm(np.eye(d) - problem.R, 2))
@@ -146,8 +143,15 @@ def certify(
     if not (gain > 0 and decay < 1):
         return None
     floor = noise * label_noise / (1 - decay)
-    bounds = Certificate(radius / depth, 0.0, start, decay, floor)
+    bounds = Certificate(
+        norm=radius / depth,
+        failure_probability=0.0,  # follows from the risks below
+        start=start,
+        decay=decay,
+        floor=floor,
+    )
     risks = bounds.risk(np.arange(updates))
+    # How far the layers drift, and how far the noise carries them (S6).
     variance = (
         (trace + largest) * risks.sum() + updates * label_noise
     ) / batch_examples
@@ -169,14 +173,12 @@ def least_batch(
 ) -> int | None:
     """The least batch that makes failure as improbable as asked for by `certify`.
 
-    The chance is to be at most `failure_probability`.
-
-    None if no batch does: the start or the step is then too large. Errors as in
-    `certify`.
+    The chance is to be at most `failure_probability`. None if no batch does: the start
+    or the step is then too large. Errors as in `certify`.
     """
 
     def suffices(batch: int) -> bool:
-        found = certify(
+        certificate = certify(
             problem,
             depth=depth,
             learning_rate=learning_rate,
@@ -184,13 +186,19 @@ def least_batch(
             updates=updates,
             radius=radius,
         )
-        return found is not None and found.failure_probability <= failure_probability
+        if certificate is None:
+            return False
+        return certificate.failure_probability <= failure_probability
 
     if not suffices(LARGEST_BATCH):
         return None
     # The bound falls as the batch grows.
-    low, high = 0, LARGEST_BATCH
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if suffices(middle) else (middle, high)
-    return high
+    too_small = 0
+    enough = LARGEST_BATCH
+    while enough - too_small > 1:
+        middle = (too_small + enough) // 2
+        if suffices(middle):
+            enough = middle
+        else:
+            too_small = middle
+    return enough

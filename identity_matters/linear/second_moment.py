@@ -42,38 +42,40 @@ class KeptPart(NamedTuple):
 
     def squared_norm(self, E: np.ndarray) -> np.ndarray:
         """``||E Sigma_k^{1/2}||_F^2``, f64[...], for E, f64[..., d, d]."""
-        return np.sum(
-            (E @ self.vectors) ** 2 * self.eigenvalues[..., None, :], axis=(-2, -1)
-        )
+        squares = (E @ self.vectors) ** 2 * self.eigenvalues[..., None, :]
+        return np.sum(squares, axis=(-2, -1))
 
 
 def kept_part(Sigma: np.ndarray) -> KeptPart:
     """Drops the eigenvalues of Sigma, f64[..., d, d], up to 64 d eps ||Sigma||.
 
-    These cannot be told from 0.
-
-    Sigma must be symmetric positive semidefinite, see `check_second_moment`. What is
-    dropped may be 0 or not, so a caller must not count on either.
+    These cannot be told from 0. Sigma must be symmetric positive semidefinite, see
+    `check_second_moment`. What is dropped may be 0 or not, so a caller must not count
+    on either.
 
     >>> kept = kept_part(np.diag([2.0, 1e-17, 0.5]))
     >>> kept.eigenvalues, float(kept.least)
     (array([0. , 0.5, 2. ]), 0.5)
     """
     eigenvalues, vectors = np.linalg.eigh(Sigma)
-    d, largest = Sigma.shape[-1], eigenvalues[..., -1:]
+    d = Sigma.shape[-1]
+    largest = eigenvalues[..., -1:]
     is_kept = eigenvalues > _DROPPED_ROUNDINGS * d * _EPS * largest
     # The largest stands for those that are dropped, so that it is the least if all are.
     least = np.where(is_kept, eigenvalues, np.maximum(largest, 0)).min(axis=-1)
-    rounding = eigenvalue_rounding(d, largest[..., 0])
-    return KeptPart(np.where(is_kept, eigenvalues, 0.0), vectors, least, rounding)
+    return KeptPart(
+        eigenvalues=np.where(is_kept, eigenvalues, 0.0),
+        vectors=vectors,
+        least=least,
+        rounding=eigenvalue_rounding(d, largest[..., 0]),
+    )
 
 
 def eigenvalue_rounding(d: int, largest: ArrayLike) -> np.ndarray:
     """How far a computed eigenvalue of a d x d matrix may be off: f64[...].
 
-    `largest` is the norm of the matrix.
-
-    0 for d = 1, where the matrix is its eigenvalue.
+    `largest` is the norm of the matrix. 0 for d = 1, where the matrix is its
+    eigenvalue.
     """
     return _EIGENVALUE_ROUNDINGS * (d - 1) * _EPS * np.asarray(largest)
 

@@ -1,10 +1,11 @@
 """Numerical shortest paths from I to R: the least |||A||| that we can find for small d.
 
-M_i      pieces of the path, M_m ... M_1 = R, f64[m, d, d] Y_i      moves of the nodes,
-Y_0 = Y_m = I: M_i becomes Y_i M_i Y_{i-1}^{-1}, R stays the same s        m / l, the
-share of a piece that one layer covers G_i      (M_i^s - I) / s, l/m times the layer of
-piece i; log M_i as s -> 0, M_i - I at s = 1 p        exponent of the smoothed maximum,
-(sum_i tr (G_i^T G_i)^{p/2})^{1/p}
+* ``M_i``: pieces of the path, M_m ... M_1 = R, f64[m, d, d]
+* ``Y_i``: moves of the nodes, Y_0 = Y_m = I: M_i becomes Y_i M_i Y_{i-1}^{-1}, R stays
+* ``s``: m / l, the share of a piece that one layer covers
+* ``G_i``: (M_i^s - I) / s, l/m times the layer of piece i; log M_i as s -> 0, M_i - I
+  at s = 1
+* ``p``: exponent of the smoothed maximum, (sum_i tr (G_i^T G_i)^{p/2})^{1/p}
 """
 
 import dataclasses
@@ -26,10 +27,12 @@ _POWER_TERMS = 8
 class PathSettings:
     """How hard to look for a short path.
 
-    A path has `pieces` pieces, at least 1 (else ValueError), or one per layer if there
-    are fewer layers. The smoothed norm is minimised for each of the `exponents`, all
-    even, in turn, by up to `iterations` steps of L-BFGS. Only the `starts` starting
-    paths of least norm are shortened.
+    Attributes:
+      pieces: of a path, at least 1 (else ValueError); it has one per layer if there are
+        fewer layers.
+      exponents: p, all even; the smoothed norm is minimised for each in turn.
+      iterations: the most steps of L-BFGS for an exponent.
+      starts: only so many starting paths, those of least norm, are shortened.
     """
 
     pieces: int = 24
@@ -46,16 +49,18 @@ def shorten(pieces: np.ndarray, depth: int, settings: PathSettings) -> np.ndarra
     m, d, _ = pieces.shape
     if m == 1:
         return pieces
-    still = np.tile(np.eye(d), (m - 1, 1, 1)).ravel()
+    no_moves = np.tile(np.eye(d), (m - 1, 1, 1)).ravel()
     coefficients = _power_series(m / depth, _POWER_TERMS)
     for exponent in settings.exponents:
-        args = (pieces, coefficients, exponent)
         moves, _ = lbfgs.minimize(
-            smoothed_norm_and_gradient, still, args, iterations=settings.iterations
+            smoothed_norm_and_gradient,
+            no_moves,
+            (pieces, coefficients, exponent),
+            iterations=settings.iterations,
         )
         # The next moves start from these pieces, so that they stay near I and
         # well-conditioned.
-        pieces = moved(moves, pieces)[0]
+        pieces, _ = moved(moves, pieces)
     return pieces
 
 
@@ -67,8 +72,12 @@ def _power_series(share: float, terms: int) -> list[float]:
     return coefficients
 
 
-def moved(moves: np.ndarray, pieces: np.ndarray):
-    """The moved pieces and the inverses of the moves Y_1 ... Y_{m-1}."""
+def moved(moves: np.ndarray, pieces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The moved pieces, and the inverses of the moves Y_1 ... Y_{m-1}.
+
+    moves: f64[(m - 1) d d]; pieces: f64[m, d, d]. Returns f64[m, d, d] and f64[m - 1,
+    d, d].
+    """
     m, d, _ = pieces.shape
     identity = np.eye(d)[None]
     Y = np.concatenate([identity, moves.reshape(m - 1, d, d), identity])
@@ -84,9 +93,13 @@ def smoothed_norm_and_gradient(
 ) -> tuple[float, np.ndarray]:
     """``log (sum_i tr (G_i^T G_i)^{p/2})^{1/p}`` and its gradient, f64[(m - 1) d d].
 
-    moves: Y_1 ... Y_{m-1}, f64[(m - 1) d d]; pieces: M, f64[m, d, d]; ``G = c_1 A + c_2
-    A^2 + ...`` with A = M - I. The eigendecomposition of G^T G avoids overflow and
-    derivatives of eigenvectors.
+    The eigendecomposition of G^T G avoids overflow and derivatives of eigenvectors.
+
+    Args:
+      moves: Y_1 ... Y_{m-1}, f64[(m - 1) d d].
+      pieces: M, f64[m, d, d], before the moves.
+      coefficients: c_k of ``G = c_1 A + c_2 A^2 + ...`` with A = M - I.
+      exponent: p.
     """
     M, inverse_moves = moved(moves, pieces)
     identity = np.eye(M.shape[-1])
@@ -96,6 +109,7 @@ def smoothed_norm_and_gradient(
         horner.append(c * identity + A @ horner[-1])
     G = A @ horner[-1]
 
+    # The value, from log tr (G^T G)^{p/2}, and its derivative in G.
     squares, V = np.linalg.eigh(G.mT @ G)
     logs = np.log(np.maximum(squares, np.finfo(float).tiny))
     half = exponent / 2
@@ -103,6 +117,7 @@ def smoothed_norm_and_gradient(
     weights = np.exp((half - 1) * logs - log_sum)
     G_gradient = G @ ((V * weights[:, None, :]) @ V.mT)
 
+    # Back through Horner's scheme to A, and from there to the moves of the nodes.
     A_gradient = np.zeros_like(A)
     for power in reversed(horner):
         A_gradient += G_gradient @ power.mT
@@ -116,12 +131,10 @@ def smoothed_norm_and_gradient(
 def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
     """Cuts a path M, f64[m, d, d], m <= depth, into layers of equal length.
 
-    Returns f64[depth, d, d].
-
-    For m = depth each piece gives a layer. Otherwise piece i is ``exp(t log M_i)`` at
-    constant speed, in a time proportional to ``||log M_i||``, and a layer that crosses
-    nodes is a product of such parts. Raises ValueError if a piece is too far from I for
-    its logarithm.
+    Returns f64[depth, d, d]. For m = depth each piece gives a layer. Otherwise piece i
+    is ``exp(t log M_i)`` at constant speed, in a time proportional to ``||log M_i||``,
+    and a layer that crosses nodes is a product of such parts. Raises ValueError if a
+    piece is too far from I for its logarithm.
     """
     m, d, _ = pieces.shape
     if m == depth:

@@ -17,6 +17,9 @@ from identity_matters.checks import check_whole, square_matrix
 # number.
 _ROUNDING_LAYERS = 1e-9
 
+# Where ||R - I|| is at most this, R - I is computed with, which has all digits there.
+_NEAR_IDENTITY = 0.5
+
 check_depth = functools.partial(check_whole, "depth")
 
 
@@ -46,8 +49,10 @@ def contained(what: str) -> Iterator[None]:
 class Target(NamedTuple):
     """A checked target with its singular value decomposition ``R = U diag(K) V^T``.
 
-    R, U, Vt: f64[d, d]; K: f64[d], positive, in decreasing order; gamma: that of
-    Theorem 2.1.
+    Attributes:
+      R, U, Vt: f64[d, d].
+      K: f64[d], positive, in decreasing order.
+      gamma: that of Theorem 2.1, the largest |log K_i|.
     """
 
     R: np.ndarray
@@ -64,18 +69,17 @@ class Target(NamedTuple):
     @property
     def is_symmetric(self) -> bool:
         """Whether ``R = R^T`` up to the rounding of its entries."""
-        d = len(self.R)
-        return bool(
-            np.abs(self.R - self.R.T).max() <= d * np.finfo(float).eps * self.K[0]
-        )
+        rounding = len(self.R) * np.finfo(float).eps * self.K[0]
+        return bool(np.abs(self.R - self.R.T).max() <= rounding)
 
 
 def check_target(R: ArrayLike) -> Target:
     """Decomposes R; refuses it unless layers with ||A_i|| < 1 can make it.
 
-    Raises ValueError if R is not a square matrix of finite real numbers, is singular to
-    float64 precision (``sigma_min <= d eps sigma_max``, or beyond 1e-150 or 1e150), or
-    has det R < 0.
+    Raises:
+      ValueError: R is not a square matrix of finite real numbers, is singular to
+        float64 precision (``sigma_min <= d eps sigma_max``, or beyond 1e-150 or 1e150),
+        or has det R < 0.
     """
     R = square_matrix("R", R)
     with contained("the singular values of R"):
@@ -90,4 +94,21 @@ def check_target(R: ArrayLike) -> Target:
             " of R"
         )
     gamma = float(max(abs(np.log(K[0])), abs(np.log(K[-1]))))
-    return Target(R, U, K, Vt, gamma)
+    return Target(R=R, U=U, K=K, Vt=Vt, gamma=gamma)
+
+
+class Shifted(NamedTuple):
+    """``R = shift I + matrix``, with all digits near the identity.
+
+    There shift is 1 and matrix R - I; elsewhere they are 0 and R.
+    """
+
+    matrix: np.ndarray
+    shift: float
+
+    @classmethod
+    def of(cls, R: np.ndarray) -> Shifted:
+        E = R - np.eye(len(R))
+        if np.linalg.norm(E, 2) <= _NEAR_IDENTITY:
+            return cls(matrix=E, shift=1.0)
+        return cls(matrix=R, shift=0.0)

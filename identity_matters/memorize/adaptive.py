@@ -88,12 +88,10 @@ def spread_directions(
 def fill_blocks(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
     """An order, i64[n], of the points z, f64[n, k], which fills blocks of `width`.
 
-    Each block is in decreasing norm.
-
-    Units that disturb points of their own block amplify rounding errors. So a point
-    waits if its unit would come within `tolerance` (relative to its squared norm) of
-    firing on a farther point that has not been moved yet, unless too few others are
-    left to fill the block.
+    Each block is in decreasing norm. Units that disturb points of their own block
+    amplify rounding errors. So a point waits if its unit would come within `tolerance`
+    (relative to its squared norm) of firing on a farther point that has not been moved
+    yet, unless too few others are left to fill the block.
     """
     squared_norms = np.sum(z**2, axis=1)
     queue = np.argsort(-squared_norms, kind="stable")

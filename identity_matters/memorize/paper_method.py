@@ -137,10 +137,9 @@ def _require_separated(
 def sufficient_width(n: int, num_classes: int, rho: float) -> int:
     """A width at which random A_0 and q_j satisfy Lemma B.1 in nine of ten cases.
 
-    The probability is at least 0.9.
-
-    rho is the smallest squared distance of inputs of norm one, in (0, 4], or inf for
-    one input. Proof, with e <= rho / (2 + rho): P10 of docs/theory/errata.md.
+    The probability is at least 0.9. rho is the smallest squared distance of inputs of
+    norm one, in (0, 4], or inf for one input. Proof, with e <= rho / (2 + rho): P10 of
+    docs/theory/errata.md.
     """
     e = min(1 / (1 + 2 / rho), 0.45)
     # Squared norms and distances that must keep within 1 +- e of their means.
@@ -230,10 +229,9 @@ def _closer(
 def _project_to_principal_axes(x: np.ndarray) -> np.ndarray:
     """Centred rows, in fewer coordinates if `x` is large: f32[n, p].
 
-    A large `x` is projected to PROJECTED_FEATURES orthonormal directions.
-
-    In float64 until the last rounding: `separation` allows for errors of float32 in the
-    result alone, not in sums over all features.
+    A large `x` is projected to PROJECTED_FEATURES orthonormal directions. In float64
+    until the last rounding: `separation` allows for errors of float32 in the result
+    alone, not in sums over all features.
     """
     centre = x[:PROJECTION_EXAMPLES].mean(axis=0, dtype=np.float64)
     if x.shape[1] <= PROJECTED_FEATURES or len(x) <= PROJECTION_EXAMPLES:

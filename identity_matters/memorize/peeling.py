@@ -1,13 +1,11 @@
 """Static function retrieval: labels as sums of three entries of a table.
 
-The three cells of a point are hashed.
-
-The points are the edges of a hypergraph on the cells of the table. A cell that lies in
-one edge alone can be set last, whatever the others are: the edge is peeled off. If no
-edge is left, the table is filled in the reverse order. Random edges of three cells are
-peeled off with high probability if there are more than 1.222 cells for each (Molloy
-2005), and the table is the function: no point is stored. First: Majewski et al. 1996;
-Chazelle et al. 2004 (Bloomier filters).
+The three cells of a point are hashed. The points are the edges of a hypergraph on the
+cells of the table. A cell that lies in one edge alone can be set last, whatever the
+others are: the edge is peeled off. If no edge is left, the table is filled in the
+reverse order. Random edges of three cells are peeled off with high probability if there
+are more than 1.222 cells for each (Molloy 2005), and the table is the function: no
+point is stored. First: Majewski et al. 1996; Chazelle et al. 2004 (Bloomier filters).
 """
 
 import numpy as np

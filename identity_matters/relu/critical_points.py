@@ -35,17 +35,19 @@ def find(
 ) -> tuple[Any, dict[str, jax.Array]]:
     """Solves ``grad f = 0`` by Levenberg-Marquardt from each of a batch of starts.
 
-    `weights` and `problem` have a leading axis of m starts. Where `descends`, bool[m],
-    is true, Levenberg-Marquardt on f comes first and draws the search to minima. For
-    `steps` and `tolerance` see `solvers.least_squares`. f is the sum of squares of
-    `residuals`; a linear net has its own.
-
-    Returns ``(weights, numbers)``: the limits, and "gradient_norm" f64[m], "risk"
-    f64[m] and "eigenvalues" f64[m, p] of the Hessian of f on its piece, in ascending
-    order.
+    Args:
+      weights: a pytree with a leading axis of m starts.
+      problem: one for each start, on a leading axis.
+      descends: bool[m]; where it is true, Levenberg-Marquardt on f comes first and
+        draws the search to minima.
+      steps, tolerance: see `solvers.least_squares`.
+      residuals: f is the sum of their squares; a linear net has its own.
+    Returns:
+      ``(weights, numbers)``: the limits, and "gradient_norm" f64[m], "risk" f64[m] and
+      "eigenvalues" f64[m, p] of the Hessian of f on its piece, in ascending order.
     """
 
-    def one(start, sample, descend):
+    def search(start, sample, descend):
         theta, unravel = ravel_pytree(start)
 
         def residual(point):
@@ -57,35 +59,40 @@ def find(
             tolerance=tolerance,
             slope_tolerance=_SLOPE_SHARE * tolerance,
         )
-        theta = solve(residual, theta, steps=jnp.where(descend, steps, 0)).theta
-        theta, slope, hessian = solve(gradient, theta, steps=steps)
-        return unravel(theta), {
-            "gradient_norm": jnp.linalg.norm(slope),
-            "risk": jnp.sum(residual(theta) ** 2),
-            "eigenvalues": jnp.linalg.eigvalsh(hessian),
+        # Least squares in the residuals descends to a minimum of f. Where that is not
+        # wanted it takes no step, as all starts of a batch do the same work.
+        descent = solve(residual, theta, steps=jnp.where(descend, steps, 0))
+        # Least squares in grad f finds saddles, too; its Jacobian is the Hessian of f.
+        limit = solve(gradient, descent.theta, steps=steps)
+        return unravel(limit.theta), {
+            "gradient_norm": jnp.linalg.norm(limit.residual),
+            "risk": jnp.sum(residual(limit.theta) ** 2),
+            "eigenvalues": jnp.linalg.eigvalsh(limit.jacobian),
         }
 
-    return jax.vmap(one)(weights, problem, descends)
+    return jax.vmap(search)(weights, problem, descends)
 
 
 @jax.jit
 def kink_margins(blocks: Blocks, problem: Problem) -> dict[str, jax.Array]:
     """Kink distance, shortest unit and dead units of m nets with their problems.
 
-    "kink_margin", f64[m], is the least ``|w . z_i| / (||w|| ||z_i||)`` over units and
-    examples (0 if w or z_i is 0), "shortest_unit", f64[m], the least ``max(||w||,
-    ||v||)`` of a unit, and "dead_units", i64[m], the number of units that are active on
-    no example.
+    Returns:
+      "kink_margin", f64[m]: the least ``|w . z_i| / (||w|| ||z_i||)`` over units and
+        examples, 0 if w or z_i is 0.
+      "shortest_unit", f64[m]: the least ``max(||w||, ||v||)`` of a unit.
+      "dead_units", i64[m]: how many units are active on no example.
     """
     # Axes: nets, blocks, examples, units.
     _, hidden, pre = jax.vmap(model.forward)(blocks, problem)
-    length = jnp.sum(blocks.U**2, axis=-1)
-    reach = jnp.sum(hidden**2, axis=-1)
+    w_squares = jnp.sum(blocks.U**2, axis=-1)
+    z_squares = jnp.sum(hidden**2, axis=-1)
     if blocks.s is not None:
-        length, reach = length + blocks.s**2, reach + 1.0
-    size = jnp.sqrt(length[:, :, None, :] * reach[:, :, :, None])
+        w_squares = w_squares + blocks.s**2
+        z_squares = z_squares + 1.0
+    size = jnp.sqrt(w_squares[:, :, None, :] * z_squares[:, :, :, None])
     margin = jnp.abs(pre) / jnp.where(size > 0, size, 1.0)
-    longest = jnp.maximum(jnp.sqrt(length), jnp.linalg.norm(blocks.V, axis=-2))
+    longest = jnp.maximum(jnp.sqrt(w_squares), jnp.linalg.norm(blocks.V, axis=-2))
     return {
         "kink_margin": margin.min(axis=(1, 2, 3)),
         "shortest_unit": longest.min(axis=(1, 2)),

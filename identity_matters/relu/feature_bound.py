@@ -1,7 +1,7 @@
 """What remains of eq. (2.3): a gradient bound for independent features of a block.
 
     ||grad f||^2 >= c f,   c = (4/n) sigma_min(B)^2 sum_j sigma_n(Phi_j)^2 prod_{m > j}
-    room_m^2, room_m = max(0, 1 - ||V_m|| ||U_m||).
+    rho_m^2, rho_m = max(0, 1 - ||V_m|| ||U_m||).
 
 Column i of Phi_j, k x n, is ``ReLU(U_j h_{j-1}(x_i) + s_j)``, the features of example
 i. Its n-th singular value sigma_n is 0 for k < n, and sigma_min(B) is 0 unless B has
@@ -40,33 +40,26 @@ def coefficient(blocks: Blocks, problem: Problem) -> jax.Array:
 
 
 def _functional_coefficients(blocks: Blocks, problem: Problem) -> jax.Array:
-    """``(4/n) sigma_min(B)^2 prod_{m > j} room_m^2`` for each block j, f64[l]."""
+    """``(4/n) sigma_min(B)^2 prod_{m > j} rho_m^2`` for each block j, f64[l]."""
     outputs, dimension = problem.B.shape
     if outputs > dimension:
         return jnp.zeros(len(blocks.U))
-    room = 1 - jnp.linalg.norm(blocks.V, 2, axis=(1, 2)) * jnp.linalg.norm(
-        blocks.U, 2, axis=(1, 2)
-    )
-    room = jnp.maximum(room, 0.0) ** 2
+    V_norms = jnp.linalg.norm(blocks.V, 2, axis=(1, 2))
+    U_norms = jnp.linalg.norm(blocks.U, 2, axis=(1, 2))
+    rho_squares = jnp.maximum(1 - V_norms * U_norms, 0.0) ** 2
     # The product over the blocks above j: 1 for the last.
-    above = jnp.append(jnp.cumprod(room[::-1])[::-1][1:], 1.0)
-    return (
-        4
-        / len(problem.x)
-        * jnp.linalg.svd(problem.B, compute_uv=False)[-1] ** 2
-        * above
-    )
+    above = jnp.append(jnp.cumprod(rho_squares[::-1])[::-1][1:], 1.0)
+    sigma_min = jnp.linalg.svd(problem.B, compute_uv=False)[-1]
+    return 4 / len(problem.x) * sigma_min**2 * above
 
 
 @jax.jit
 def functional_bound(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.Array]:
     """Both sides, (right, left), of the bound (N12) for one block.
 
-    ``sum_i |g_j(x_i)|^2 >= (4/n) sigma_min(B)^2 prod_{m > j} room_m^2 f``.
-
-    f64[l] each, for every block j, whatever its features (N15). ``g_j(x_i)`` is the
-    gradient of f with respect to a vector added to the output of the block on example
-    i.
+    ``sum_i |g_j(x_i)|^2 >= (4/n) sigma_min(B)^2 prod_{m > j} rho_m^2 f``. f64[l] each,
+    for every block j, whatever its features (N15). ``g_j(x_i)`` is the gradient of f
+    with respect to a vector added to the output of the block on example i.
     """
 
     def risk(added):
@@ -75,9 +68,9 @@ def functional_bound(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.A
 
     shape = (len(blocks.U), len(problem.x), problem.A.shape[0])
     value, gradient = jax.value_and_grad(risk)(jnp.zeros(shape))
-    return _functional_coefficients(blocks, problem) * value, jnp.sum(
-        gradient**2, axis=(1, 2)
-    )
+    right = _functional_coefficients(blocks, problem) * value
+    left = jnp.sum(gradient**2, axis=(1, 2))
+    return right, left
 
 
 def tight_problem(blocks: Blocks, problem: Problem, size: float) -> Problem:
@@ -104,29 +97,30 @@ def search(
 ) -> jax.Array:
     """The least ratio that projected Adam meets over nets in a ball: f64[m].
 
-    It is ``||grad f||^2 / f`` ("ratio"), or that divided by the coefficient ("slack").
-    After every update each U_j, V_j and s_j of Frobenius norm above `norm` is scaled
-    back to it. `blocks` and `problem` have a leading axis of m; `learning_rate` is in
-    units of `norm`.
+    Args:
+      blocks, problem: with a leading axis of m.
+      norm: after every update each U_j, V_j and s_j of larger Frobenius norm is scaled
+        back to it.
+      objective: "ratio" for ``||grad f||^2 / f``, or "slack" for that divided by the
+        coefficient.
+      steps: of projected Adam.
+      learning_rate: in units of `norm`.
     """
 
-    def log_ratio(some, sample):
-        value, gradient = jax.value_and_grad(model.risk)(some, sample)
-        ratio = jnp.log(model.squared_norm(gradient)) - jnp.log(value)
-        return (
-            ratio
-            if objective == "ratio"
-            else ratio - jnp.log(coefficient(some, sample))
-        )
+    def log_ratio(weights, sample):
+        value, gradient = jax.value_and_grad(model.risk)(weights, sample)
+        log_ratio = jnp.log(model.squared_norm(gradient)) - jnp.log(value)
+        if objective == "ratio":
+            return log_ratio
+        return log_ratio - jnp.log(coefficient(weights, sample))
 
     def clip(leaf):
         axes = tuple(range(1, leaf.ndim))
         length = jnp.sqrt(jnp.sum(leaf**2, axis=axes, keepdims=True))
-        return leaf * jnp.minimum(
-            1.0, norm / jnp.maximum(length, jnp.finfo(leaf.dtype).tiny)
-        )
+        positive_length = jnp.maximum(length, jnp.finfo(leaf.dtype).tiny)
+        return leaf * jnp.minimum(1.0, norm / positive_length)
 
-    def one(start, sample):
+    def minimise(start, sample):
         _, least = solvers.projected_adam(
             functools.partial(log_ratio, sample=sample),
             functools.partial(jax.tree.map, clip),
@@ -136,4 +130,4 @@ def search(
         )
         return jnp.exp(least)
 
-    return jax.vmap(one)(blocks, problem)
+    return jax.vmap(minimise)(blocks, problem)

@@ -24,8 +24,11 @@ class Blocks(NamedTuple):
 class Problem(NamedTuple):
     """A sample and the fixed maps.
 
-    x f64[n, d_in], y f64[n, d_out], input map A f64[d, d_in], output map B f64[d_out,
-    d].
+    Attributes:
+      x: f64[n, d_in].
+      y: f64[n, d_out].
+      A: f64[d, d_in], the input map.
+      B: f64[d_out, d], the output map.
     """
 
     x: Array
@@ -45,14 +48,17 @@ def forward(
     `added`, f64[l, n, d] or None, is added to the output of each block.
     """
     h = jnp.asarray(problem.x @ problem.A.T)
-    hidden, pre = [], []
+    inputs = []
+    pre_activations = []
     for j in range(blocks.U.shape[0]):
-        hidden.append(h)
-        pre.append(h @ blocks.U[j].T + (0.0 if blocks.s is None else blocks.s[j][None]))
-        h = h + jax.nn.relu(pre[-1]) @ blocks.V[j].T
+        bias = 0.0 if blocks.s is None else blocks.s[j][None]
+        pre = h @ blocks.U[j].T + bias
+        inputs.append(h)
+        pre_activations.append(pre)
+        h = h + jax.nn.relu(pre) @ blocks.V[j].T
         if added is not None:
             h = h + added[j]
-    return h @ problem.B.T, jnp.stack(hidden), jnp.stack(pre)
+    return h @ problem.B.T, jnp.stack(inputs), jnp.stack(pre_activations)
 
 
 def residuals(blocks: Blocks, problem: Problem) -> jax.Array:
@@ -112,11 +118,12 @@ def random_blocks(
     bias: bool,
 ) -> Blocks:
     """Gaussian weights of m nets, stacked; all parts of net i have norm norms[i]."""
-    U = random_layers(rng, norms, depth, width, dimension)
-    V = random_layers(rng, norms, depth, dimension, width)
-    return Blocks(
-        U, V, random_layers(rng, norms, depth, width, 1)[..., 0] if bias else None
-    )
+    U = random_layers(rng, norms, depth, rows=width, columns=dimension)
+    V = random_layers(rng, norms, depth, rows=dimension, columns=width)
+    s = None
+    if bias:
+        s = random_layers(rng, norms, depth, rows=width, columns=1)[..., 0]
+    return Blocks(U, V, s)
 
 
 def random_layers(
@@ -142,31 +149,29 @@ def gradient_descent(
 ) -> tuple[Blocks, dict[str, jax.Array]]:
     """Repeats ``theta <- theta - learning_rate grad f(theta)``, recording the risk.
 
-    There are ``records * updates_per_record`` updates.
-
-    `blocks` and `problem` have a leading axis of m starts, each with its own sample.
-    Returns the last weights and "curve" f64[m, records + 1], the risk at the start and
-    at each record, "travelled" f64[m], ``||theta - theta_start||``, and
-    "squared_gradient" f64[m] at the end.
+    There are ``records * updates_per_record`` updates. `blocks` and `problem` have a
+    leading axis of m starts, each with its own sample. Returns the last weights and
+    "curve" f64[m, records + 1], the risk at the start and at each record, "travelled"
+    f64[m], ``||theta - theta_start||``, and "squared_gradient" f64[m] at the end.
     """
 
-    def one(start, sample):
+    def descend(start, sample):
         gradient = jax.grad(risk)
 
-        def update(_, some):
+        def update(_, weights):
             return jax.tree.map(
-                lambda w, g: w - learning_rate * g, some, gradient(some, sample)
+                lambda w, g: w - learning_rate * g, weights, gradient(weights, sample)
             )
 
-        def stretch(some, _):
-            some = jax.lax.fori_loop(0, updates_per_record, update, some)
-            return some, risk(some, sample)
+        def until_record(weights, _):
+            weights = jax.lax.fori_loop(0, updates_per_record, update, weights)
+            return weights, risk(weights, sample)
 
-        end, curve = jax.lax.scan(stretch, start, length=records)
+        end, curve = jax.lax.scan(until_record, start, length=records)
         return end, {
             "curve": jnp.append(risk(start, sample), curve),
             "travelled": jnp.sqrt(squared_norm(jax.tree.map(jnp.subtract, end, start))),
             "squared_gradient": squared_norm(gradient(end, sample)),
         }
 
-    return jax.vmap(one)(blocks, problem)
+    return jax.vmap(descend)(blocks, problem)

@@ -55,11 +55,9 @@ def error_correlation(W: ArrayLike, problem: Problem) -> np.ndarray:
 def unit_weights(blocks: Blocks) -> np.ndarray:
     """The rows w of all blocks: f64[l k, d + 1] with biases last, or f64[l k, d]."""
     U = np.asarray(blocks.U)
-    rows = (
-        U
-        if blocks.s is None
-        else np.concatenate([U, np.asarray(blocks.s)[..., None]], axis=-1)
-    )
+    rows = U
+    if blocks.s is not None:
+        rows = np.concatenate([U, np.asarray(blocks.s)[..., None]], axis=-1)
     return rows.reshape(-1, rows.shape[-1])
 
 
@@ -74,26 +72,28 @@ def escape_curvature(
 ) -> tuple[float, np.ndarray]:
     """A lower bound on ``kappa = max_{||w|| = 1} ||m(w)||`` (N2), and its w.
 
-    w is f64[d + 1] with biases, else f64[d].
-
-    On the cone of one activation pattern m is linear, so power iteration ``w <- M^T M
-    w`` with the pattern's own M climbs inside a cone.
+    w is f64[d + 1] with biases, else f64[d]. On the cone of one activation pattern m is
+    linear, so power iteration ``w <- M^T M w`` with the pattern's own M climbs inside a
+    cone.
     """
     z = unit_inputs(problem, bias)
     pulled_back = errors(problem) @ np.asarray(problem.B) / len(z)
     W = rng.standard_normal((starts, z.shape[1]))
-    best, best_w = 0.0, W[0] / np.linalg.norm(W[0])
+    best = 0.0
+    best_w = W[0] / np.linalg.norm(W[0])
     for _ in range(_POWER_STEPS):
         norms = np.linalg.norm(W, axis=1, keepdims=True)
         W = W[norms[:, 0] > 0] / norms[norms[:, 0] > 0]
         if not len(W):
             break
         active = z @ W.T > 0
+        # The matrix of m on the cone of each w: f64[starts, d, columns of W].
         M = np.einsum("ns,na,nb->sab", active, pulled_back, z)
         m = np.einsum("sab,sb->sa", M, W)
         values = np.linalg.norm(m, axis=1)
         if values.max() > best:
-            best, best_w = float(values.max()), W[values.argmax()].copy()
+            best = float(values.max())
+            best_w = W[values.argmax()].copy()
         W = np.einsum("sab,sa->sb", M, m)
     return best, best_w
 
@@ -111,11 +111,12 @@ def escape_direction(w: ArrayLike, problem: Problem, depth: int, width: int) -> 
         raise ValueError(
             "the errors do not correlate with the unit: m(w) = 0; choose another w"
         )
-    rows, V = np.zeros((depth, width, len(w))), np.zeros((depth, dimension, width))
-    rows[0, 0], V[0, :, 0] = np.sqrt(0.5) * w, np.sqrt(0.5) * m / np.linalg.norm(m)
-    return Blocks(
-        rows[..., :dimension], V, rows[..., -1] if len(w) > dimension else None
-    )
+    rows = np.zeros((depth, width, len(w)))
+    rows[0, 0] = np.sqrt(0.5) * w
+    V = np.zeros((depth, dimension, width))
+    V[0, :, 0] = np.sqrt(0.5) * m / np.linalg.norm(m)
+    has_bias = len(w) > dimension
+    return Blocks(U=rows[..., :dimension], V=V, s=rows[..., -1] if has_bias else None)
 
 
 def largest_autodiff_hessian_entry(zero: Blocks, problem: Problem) -> float:

@@ -66,33 +66,46 @@ def _isometries(rng, count: int, rows: int, columns: int) -> np.ndarray:
 def realizable(
     rng: np.random.Generator, count: int, setting: Setting
 ) -> tuple[Problem, Blocks]:
-    """Problems and their teachers, stacked; ArithmeticError if few are active.
+    """`count` problems and their teachers, stacked.
 
-    There are `count`.
+    Raises ArithmeticError if too few teachers are active on their samples.
     """
-    kept: list[tuple] = []
+    least_risk = _LEAST_RISK_SHARE * setting.teacher_norm**4
+    batches: list[tuple[Problem, Blocks]] = []
     for _ in range(_DRAWS_AT_MOST):
-        x = paired_inputs(rng, count, setting.pairs, setting.width_in)
-        A = _isometries(rng, count, setting.lifted_width, setting.width_in)
-        B = _isometries(rng, count, setting.lifted_width, setting.width_in).swapaxes(
-            1, 2
-        )
-        shape = setting.depth, setting.teacher_width, setting.lifted_width
-        norms = np.full(count, setting.teacher_norm)
-        teacher = model.random_blocks(rng, norms, *shape, setting.bias)
-        outputs, _, _ = jax.vmap(model.forward)(
-            teacher, Problem(x, np.zeros_like(x), A, B)
-        )
-        drawn = Problem(x, np.asarray(outputs), A, B)
-        good = (
-            origin.risk_at_origin(drawn) >= _LEAST_RISK_SHARE * setting.teacher_norm**4
-        )
-        kept.append(jax.tree.map(lambda part, g=good: part[g], (drawn, teacher)))
-        if sum(len(problem.x) for problem, _ in kept) >= count:
-            return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *kept)
+        drawn, teacher = _draw(rng, count, setting)
+        is_active = origin.risk_at_origin(drawn) >= least_risk
+        batches.append(_members((drawn, teacher), is_active))
+        if sum(len(problem.x) for problem, _ in batches) >= count:
+            return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *batches)
     raise ArithmeticError(
         f"fewer than {count} of {_DRAWS_AT_MOST * count} teachers see the sample"
     )
+
+
+def _draw(
+    rng: np.random.Generator, count: int, setting: Setting
+) -> tuple[Problem, Blocks]:
+    """Problems with their teachers, stacked, active or not."""
+    x = paired_inputs(rng, count, setting.pairs, setting.width_in)
+    A = _isometries(rng, count, setting.lifted_width, setting.width_in)
+    B = _isometries(rng, count, setting.lifted_width, setting.width_in).swapaxes(1, 2)
+    teacher = model.random_blocks(
+        rng,
+        np.full(count, setting.teacher_norm),
+        depth=setting.depth,
+        width=setting.teacher_width,
+        dimension=setting.lifted_width,
+        bias=setting.bias,
+    )
+    without_y = Problem(x=x, y=np.zeros_like(x), A=A, B=B)
+    outputs, _, _ = jax.vmap(model.forward)(teacher, without_y)
+    return without_y._replace(y=np.asarray(outputs)), teacher
+
+
+def _members(tree: Any, is_kept: np.ndarray) -> Any:
+    """The members of the leading axis where `is_kept`, bool[m], is true."""
+    return jax.tree.map(lambda part: part[is_kept], tree)
 
 
 def repeat(tree: Any, times: int) -> Any:
@@ -107,5 +120,7 @@ def member(tree: Any, index: int) -> Any:
 
 def plain_problem(x: ArrayLike, y: ArrayLike) -> Problem:
     """A sample, x and y f64[n, d], with identity matrices as input and output maps."""
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    return Problem(x, y, np.eye(x.shape[1]), np.eye(x.shape[1]))
+    x = np.asarray(x, np.float64)
+    y = np.asarray(y, np.float64)
+    identity = np.eye(x.shape[1])
+    return Problem(x=x, y=y, A=identity, B=identity)

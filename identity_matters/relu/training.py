@@ -25,7 +25,7 @@ from identity_matters.relu import model, origin
 from identity_matters.relu.model import Blocks, Problem
 
 _SHARES = np.linspace(0.005, 0.995, 199)  # values of a that are tried
-_ROOM = 1e-6  # relative, for the rounding of both sides of an inequality
+_MARGIN = 1e-6  # relative, for the rounding of both sides of an inequality
 _BISECTIONS = 50
 # What is computed may be off by so many roundings, and one for each dimension, of the
 # sum of the sizes that it is made of.
@@ -33,13 +33,21 @@ _ROUNDINGS = 64
 
 
 class Training(NamedTuple):
-    """What N16 promises for gradient flow ``theta' = -grad f``, for all t >= 0."""
+    """What N16 promises for gradient flow ``theta' = -grad f``, for all t >= 0.
 
-    rate: float  # f(t) <= f(0) exp(-rate t)
-    output_travel: float  # ||V(t) - V(0)||_F is at most this
-    input_travel: float  # ||W(t) - W(0)||_F is at most this
-    norm: float  # |||theta(t)||| is at most this; below 1
-    lost_share: float  # a: the features keep their n-th singular value up to this share
+    Attributes:
+      rate: f(t) <= f(0) exp(-rate t).
+      output_travel: ||V(t) - V(0)||_F is at most this.
+      input_travel: ||W(t) - W(0)||_F is at most this.
+      norm: |||theta(t)||| is at most this; below 1.
+      lost_share: a; the features keep their n-th singular value up to this share.
+    """
+
+    rate: float
+    output_travel: float
+    input_travel: float
+    norm: float
+    lost_share: float
 
 
 def certify_training(blocks: Blocks, problem: Problem) -> Training | None:
@@ -70,29 +78,39 @@ def largest_certified_size(blocks: Blocks, problem: Problem) -> float:
     if start is None or start.e == 0:
         return 0.0
 
-    def certified(size: float) -> bool:
-        return (
-            _promise(start._replace(e=size * start.e, nu=size * start.nu)) is not None
-        )
+    def is_certified(size: float) -> bool:
+        scaled = start._replace(e=size * start.e, nu=size * start.nu)
+        return _promise(scaled) is not None
 
-    low, high = 0.0, 1 / start.e
-    while certified(high):  # not for ever: V would leave the unit ball
-        low, high = high, 2 * high
+    certified = 0.0
+    refused = 1 / start.e
+    while is_certified(refused):  # not for ever: V would leave the unit ball
+        certified = refused
+        refused *= 2
     for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if certified(middle) else (low, middle)
-    return low
+        middle = (certified + refused) / 2
+        if is_certified(middle):
+            certified = middle
+        else:
+            refused = middle
+    return certified
 
 
 class _Start(NamedTuple):
     """The quantities of N16 at the start; see the module docstring.
 
-    Each is on the safe side of its rounding error. That of the predictions does not
-    shrink with the errors: `unresolved` bounds it, in the Frobenius norm, and counts as
-    a part of E that is not seen.
+    Each is on the safe side of its rounding error.
+
+    Attributes:
+      examples: n.
+      zeta, sigma, b, beta, e, nu: as there.
+      unresolved: bounds the rounding error of the predictions, in the Frobenius norm.
+        It does not shrink with the errors, and counts as a part of E that is not seen.
+      output_norm: ||V||.
+      input_norm: max(||U||, ||s||).
     """
 
-    examples: int  # n
+    examples: int
     zeta: float
     sigma: float
     b: float
@@ -100,60 +118,86 @@ class _Start(NamedTuple):
     e: float
     nu: float
     unresolved: float
-    output_norm: float  # ||V||
-    input_norm: float  # max(||U||, ||s||)
+    output_norm: float
+    input_norm: float
 
 
 def _measure(blocks: Blocks, problem: Problem) -> _Start | None:
-    """None if the features are dependent or B has no full row rank, up to rounding.
+    """The quantities of N16; None where it cannot apply, up to rounding.
 
+    That is where the features are dependent or B has no full row rank. Raises
     ValueError if there is more than one block.
     """
     if len(blocks.U) != 1:
         raise ValueError(f"the condition is for nets of one block, got {len(blocks.U)}")
-    predictions, _, pre = (np.asarray(part) for part in model.forward(blocks, problem))
-    features = np.maximum(pre[0], 0).T  # k x n
+    predictions, _, pre = model.forward(blocks, problem)
+    features = np.maximum(np.asarray(pre[0]), 0).T  # k x n
     width, count = features.shape
     output_map = np.asarray(problem.B)
     if width < count or output_map.shape[0] > output_map.shape[1]:
         return None
     z = origin.unit_inputs(problem, bias=blocks.s is not None)
     V = np.asarray(blocks.V[0])
-    input_weights = [np.asarray(blocks.U[0])]
-    if blocks.s is not None:
-        input_weights.append(np.asarray(blocks.s[0])[:, None])
-    dimensions = *np.shape(problem.x), *output_map.shape, width
+    dimensions = (*np.shape(problem.x), *output_map.shape, width)
     rounding = (_ROUNDINGS + sum(dimensions)) * np.finfo(float).eps
-    # What the inputs, the features and the predictions are sums of.
-    input_size = np.linalg.norm(problem.A) * np.linalg.norm(problem.x)
-    input_size = np.hypot(input_size, 0 if blocks.s is None else np.sqrt(count))
-    feature_size = np.linalg.norm(np.hstack(input_weights)) * input_size
-    output_size = input_size + np.linalg.norm(V) * feature_size
+    sizes = _sizes(blocks, problem)
     singular_values = np.linalg.svd(features, compute_uv=False)
     of_map = np.linalg.svd(output_map, compute_uv=False)
-    sigma = float(singular_values[-1] - rounding * feature_size)
+    sigma = float(singular_values[-1] - rounding * sizes.features)
     beta = float(of_map[-1] - rounding * of_map[0])
     if min(sigma, beta) <= 0:
         return None
-    errors = (np.asarray(problem.y) - predictions).T  # d_out x n
-    wanted = np.linalg.pinv(output_map) @ errors
-    fit = wanted @ np.linalg.pinv(features)
-    # Vstar is the shortest matrix with Vstar Phi = B^+ E, so ||Vstar - fit|| is at most
-    # what `fit` misses, over sigma.
-    missed = np.linalg.norm(fit @ features - wanted)
-    missed += rounding * np.linalg.norm(fit) * feature_size
-    missed += rounding * of_map[0] / beta * np.linalg.norm(wanted)
+    errors = (np.asarray(problem.y) - np.asarray(predictions)).T  # d_out x n
+    pulled_back = np.linalg.pinv(output_map) @ errors  # B^+ E
+    travel = pulled_back @ np.linalg.pinv(features)
+    # Vstar is the shortest matrix with Vstar Phi = B^+ E, so ||Vstar - travel|| is at
+    # most what `travel` misses, over sigma.
+    missed = np.linalg.norm(travel @ features - pulled_back)
+    missed += rounding * np.linalg.norm(travel) * sizes.features
+    missed += rounding * of_map[0] / beta * np.linalg.norm(pulled_back)
     return _Start(
         examples=count,
-        zeta=float(np.linalg.norm(z, 2) + rounding * input_size),
+        zeta=float(np.linalg.norm(z, 2) + rounding * sizes.inputs),
         sigma=sigma,
         b=float(of_map[0] * (1 + rounding)),
         beta=beta,
         e=float(np.linalg.norm(errors) * (1 + rounding)),
-        nu=float(np.linalg.norm(fit) + missed / sigma),
-        unresolved=float(rounding * of_map[0] * output_size),
+        nu=float(np.linalg.norm(travel) + missed / sigma),
+        unresolved=float(rounding * of_map[0] * sizes.outputs),
         output_norm=float(np.linalg.norm(V, 2)),
-        input_norm=float(max(np.linalg.norm(part, 2) for part in input_weights)),
+        input_norm=max(
+            float(np.linalg.norm(part, 2)) for part in _input_weights(blocks)
+        ),
+    )
+
+
+def _input_weights(blocks: Blocks) -> list[np.ndarray]:
+    """U, f64[k, d], and s, f64[k, 1], if there are biases, of the first block."""
+    if blocks.s is None:
+        return [np.asarray(blocks.U[0])]
+    return [np.asarray(blocks.U[0]), np.asarray(blocks.s[0])[:, None]]
+
+
+class _Sizes(NamedTuple):
+    """Of what terms the inputs, the features and the outputs of the block are sums.
+
+    Bounds on Frobenius norms, with the sizes of all terms in place of the terms.
+    """
+
+    inputs: float
+    features: float
+    outputs: float
+
+
+def _sizes(blocks: Blocks, problem: Problem) -> _Sizes:
+    """How large the sums are that a forward pass rounds."""
+    inputs = np.linalg.norm(problem.A) * np.linalg.norm(problem.x)
+    if blocks.s is not None:
+        inputs = np.hypot(inputs, np.sqrt(len(problem.x)))
+    features = np.linalg.norm(np.hstack(_input_weights(blocks))) * inputs
+    outputs = inputs + np.linalg.norm(np.asarray(blocks.V[0])) * features
+    return _Sizes(
+        inputs=float(inputs), features=float(features), outputs=float(outputs)
     )
 
 
@@ -172,22 +216,27 @@ def _promise(start: _Start) -> Training | None:
     norms = np.maximum(
         start.input_norm + input_travel, start.output_norm + output_travel
     )
-    holds = start.zeta * input_travel * (1 + _ROOM) < lost
-    holds &= norms * (1 + _ROOM) < 1
+    holds = start.zeta * input_travel * (1 + _MARGIN) < lost
+    holds &= norms * (1 + _MARGIN) < 1
     if not holds.any():
         return None
     first = int(np.argmax(holds))
     return Training(
-        rate=float(4 / start.examples * kept[first] ** 2) * (1 - _ROOM),
-        output_travel=float(output_travel[first]) * (1 + _ROOM),
-        input_travel=float(input_travel[first]) * (1 + _ROOM),
-        norm=float(norms[first]) * (1 + _ROOM),
+        rate=float(4 / start.examples * kept[first] ** 2) * (1 - _MARGIN),
+        output_travel=float(output_travel[first]) * (1 + _MARGIN),
+        input_travel=float(input_travel[first]) * (1 + _MARGIN),
+        norm=float(norms[first]) * (1 + _MARGIN),
         lost_share=float(_SHARES[first]),
     )
 
 
 class _Travel(NamedTuple):
-    """Bounds on ``||V(t) - V(0)||_F`` and ``||W(t) - W(0)||_F``, f64[shares]."""
+    """How far the weights travel, at most, for each share a.
+
+    Attributes:
+      output: f64[shares], bounds ``||V(t) - V(0)||_F``.
+      input: f64[shares], bounds ``||W(t) - W(0)||_F``.
+    """
 
     output: np.ndarray
     input: np.ndarray
@@ -200,7 +249,7 @@ def _travel_by_error(start: _Start, kept: np.ndarray) -> _Travel:
     """
     output = start.e / kept
     area = start.output_norm * start.e + start.e * output / 2
-    return _Travel(output, start.b * start.zeta * area / kept**2)
+    return _Travel(output=output, input=start.b * start.zeta * area / kept**2)
 
 
 def _travel_by_features(start: _Start, kept: np.ndarray, lost: np.ndarray) -> _Travel:
@@ -213,7 +262,7 @@ def _travel_by_features(start: _Start, kept: np.ndarray, lost: np.ndarray) -> _T
     area = (eta + radius**2 * (np.pi / 2 + np.arctan(eta))) / 2
     swept = (start.output_norm + start.nu) * longest + start.nu * area
     output = start.nu * (1 + radius)
-    return _Travel(output, start.b * start.zeta * start.nu * swept / kept)
+    return _Travel(output=output, input=start.b * start.zeta * start.nu * swept / kept)
 
 
 @functools.partial(jax.jit, static_argnames=("steps",))
@@ -222,25 +271,30 @@ def flow(
 ) -> tuple[Blocks, dict[str, jax.Array]]:
     """Gradient flow of m nets for `time`, f64[m], by classical Runge-Kutta steps.
 
-    `blocks` and `problem` have a leading axis of m. Returns the last weights and
-    curves, at the start and after each step, f64[m, steps + 1]: "risk", and
-    "output_travel" and "input_travel", the distances that `Training` bounds.
+    Args:
+      blocks, problem: with a leading axis of m.
+      time: f64[m], how long each flows.
+      steps: of each.
+    Returns:
+      The last weights and curves, at the start and after each step, f64[m, steps + 1]:
+      "risk", and "output_travel" and "input_travel", the distances that `Training`
+      bounds.
     """
 
-    def one(start, sample, duration):
+    def integrate(start, sample, duration):
         step = duration / steps
 
-        def velocity(some):
-            return jax.tree.map(jnp.negative, jax.grad(model.risk)(some, sample))
+        def velocity(weights):
+            return jax.tree.map(jnp.negative, jax.grad(model.risk)(weights, sample))
 
-        def moved(some, direction, length):
-            return jax.tree.map(lambda w, v: w + length * v, some, direction)
+        def moved(weights, direction, length):
+            return jax.tree.map(lambda w, v: w + length * v, weights, direction)
 
-        def update(some, _):
-            first = velocity(some)
-            second = velocity(moved(some, first, step / 2))
-            third = velocity(moved(some, second, step / 2))
-            fourth = velocity(moved(some, third, step))
+        def update(weights, _):
+            first = velocity(weights)
+            second = velocity(moved(weights, first, step / 2))
+            third = velocity(moved(weights, second, step / 2))
+            fourth = velocity(moved(weights, third, step))
             mean = jax.tree.map(
                 lambda p, q, r, s: (p + 2 * q + 2 * r + s) / 6,
                 first,
@@ -248,20 +302,22 @@ def flow(
                 third,
                 fourth,
             )
-            some = moved(some, mean, step)
-            return some, measured(some)
+            weights = moved(weights, mean, step)
+            return weights, measure(weights)
 
-        def measured(some):
-            U, V, s = jax.tree.map(jnp.subtract, some, start)
+        def measure(weights):
+            U, V, s = jax.tree.map(jnp.subtract, weights, start)
             squared = jnp.sum(U**2) + (0.0 if s is None else jnp.sum(s**2))
             return {
-                "risk": model.risk(some, sample),
+                "risk": model.risk(weights, sample),
                 "output_travel": jnp.sqrt(jnp.sum(V**2)),
                 "input_travel": jnp.sqrt(squared),
             }
 
         end, curves = jax.lax.scan(update, start, length=steps)
-        first = measured(start)
-        return end, {name: jnp.append(first[name], curves[name]) for name in first}
+        at_start = measure(start)
+        return end, {
+            name: jnp.append(at_start[name], curves[name]) for name in at_start
+        }
 
-    return jax.vmap(one)(blocks, problem, time)
+    return jax.vmap(integrate)(blocks, problem, time)

@@ -20,7 +20,6 @@ from identity_matters.linear.factorization import (
 )
 from identity_matters.linear.lower_bound import (
     _largest,
-    _Map,
     _negated_bound_and_gradient,
     half_turn_bound,
     norm_lower_bound,
@@ -33,6 +32,7 @@ from identity_matters.linear.shortest_path import (
     layers_of_path,
     smoothed_norm_and_gradient,
 )
+from identity_matters.linear.target import Shifted
 
 
 def plane_path_length(R):
@@ -381,7 +381,7 @@ def test_gradient_by_differences():
     generator = np.random.default_rng(0)
     R, x, e = generator.standard_normal((4, 4)), generator.standard_normal(4), np.eye(4)
     for target in (R, np.eye(4) + 0.05 * R):  # far from the identity, and near it
-        arguments = _Map.of(target), 7, 0.1
+        arguments = Shifted.of(target), 7, 0.1
         _, gradient = _negated_bound_and_gradient(x, *arguments)
         h = 1e-6
         for i in range(4):
