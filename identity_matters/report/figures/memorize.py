@@ -71,10 +71,10 @@ def draw_parameters(points: fig.Points, canvas: fig.Canvas) -> None:
         axes.annotate(
             label,
             xy=(end["examples"], end[name]),
-            xytext=(0, -4),
+            xytext=(0, 4),
             textcoords="offset points",
             ha="right",
-            va="top",
+            va="bottom",
             fontsize=7,
         )
     axes.set(
