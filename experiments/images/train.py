@@ -23,6 +23,7 @@ from identity_matters.train import (
     checkpoint,
     net_source,
     parallel,
+    records,
     step,
     trained_net,
 )
@@ -210,13 +211,15 @@ class Training(DeviceTraining):
         state = self.parallel.start(jax.random.key(0), variables)
         steps = self.intervals.steps
         examples = steps * self.parallel.batch_examples
-        return step.evaluation_record(
-            steps,
-            examples / self.task.data.train_examples,
-            self.parallel.evaluate(state) or {},
-            0.0,
-            0.0,
-            self.task.top_k,
+        sums = self.parallel.evaluate(state)
+        assert sums is not None  # nobody asks it to stop
+        return records.evaluation_record(
+            sums,
+            step=steps,
+            epoch=examples / self.task.data.train_examples,
+            seconds=0.0,
+            compile_seconds=0.0,
+            top_k=self.task.top_k,
         )
 
 

@@ -10,7 +10,8 @@ from experiments.run.endings import DivergedError, Interrupted
 from identity_matters import flops, runs
 from identity_matters.train import checkpoint, loop, multihost
 from identity_matters.train.parallel import ParallelSteps
-from identity_matters.train.step import NonFiniteError, Task
+from identity_matters.train.records import NonFiniteError
+from identity_matters.train.step import Task
 
 
 class DeviceTraining:

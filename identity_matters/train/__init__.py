@@ -6,9 +6,10 @@ that this package contains by its name. `save_variables` and `load_variables` ke
 variables alone.
 
 To see how a training works, read `loop`, then `step`, then `parallel`. `step` defines
-one update and its metrics, `parallel` runs steps on many devices, `checkpoint` keeps
-the state on disk, `trees` and `net_source` put variables and nets into a form that can
-be kept, `progress` shows how far a training is, and `multihost` joins processes.
+one update, `parallel` runs steps on many devices, `records` makes records of their
+sums, `checkpoint` keeps the state on disk, `trees` and `net_source` put variables and
+nets into a form that can be kept, `progress` shows how far a training is, and
+`multihost` joins processes.
 """
 
 from identity_matters.train.arrays import train
@@ -17,7 +18,7 @@ from identity_matters.train.checkpoint import (
     load_variables,
     save_variables,
 )
-from identity_matters.train.step import NonFiniteError
+from identity_matters.train.records import NonFiniteError
 from identity_matters.train.trained_net import TrainedNet, load, shipped_nets
 
 __all__ = [

@@ -70,7 +70,7 @@ def train(
 
     Raises:
       ValueError: a setting or an array does not fit; the message names it.
-      step.NonFiniteError: the training diverged.
+      NonFiniteError: the training diverged.
     """
     net_source.check_is_linen(net)
     if check_whole("seed", seed, 0) >= 2**32:

@@ -1,14 +1,17 @@
-"""A training run: restore, step, log, evaluate, save, stop; its records and its result.
+"""A training run: restore, step, log, evaluate, save, stop.
 
 A checkpoint stores how many records preceded it. A resumed run drops the later records
-and writes them again; all fields (docs/metrics.md) but `TIMING_FIELDS` equal those of
-an uninterrupted run.
+and writes them again; all their fields (docs/metrics.md) but
+`records.TIMING_FIELDS` equal those of an uninterrupted run.
+
+The order of events is that of `_Run.to_the_last_step`: at every step at which something
+is due, evaluate, then save, then stop or train to the next such step. In between,
+`_Run.train` keeps the devices busy.
 """
 
 import collections
 import contextlib
 import dataclasses
-import statistics
 import time
 from typing import Any
 
@@ -17,23 +20,17 @@ import jax
 from identity_matters.train import multihost
 from identity_matters.train.checkpoint import CheckpointError, Checkpoints
 from identity_matters.train.parallel import ParallelSteps
-from identity_matters.train.step import (
-    MetricSums,
-    Task,
-    evaluation_record,
-    initial_state,
-)
+from identity_matters.train.records import MetricSums, evaluation_record, result
+from identity_matters.train.step import Task, initial_state
 
 # A trace of all dispatches would be too large to open, and the first ones warm up
 # caches.
-SKIPPED_DISPATCHES, TRACED_DISPATCHES = 2, 5
-SPEEDS = (
-    "images_per_second",
-    "model_flops_per_second",
-    "utilization_percent",
-    "input_wait_percent",
-)
-TIMING_FIELDS = (*SPEEDS, "seconds", "compile_seconds")
+SKIPPED_DISPATCHES = 2
+TRACED_DISPATCHES = 5
+# Training on an image takes about this many times as long as evaluating it.
+_TRAINING_PER_EVALUATION = 3
+# The share of the newest dispatch in the running mean of the seconds per step.
+_NEWEST_SHARE = 0.1
 
 
 class StopRequested(Exception):
@@ -41,42 +38,60 @@ class StopRequested(Exception):
 
 
 class Log:
-    """Where `fit` writes its records; this base class keeps them in memory.
-
-    `rewind` keeps the first `count`. Once `stop_requested` is True, `fit` saves and
-    raises. `phase` says what begins. `progress` comes after each dispatch, and in a
-    first evaluation without loss.
-    """
+    """Where `fit` writes its records; this base class keeps them in memory."""
 
     def __init__(self) -> None:
         self.records: list[dict] = []
 
     def append(self, record: dict) -> None:
+        """Adds a record.
+
+        It must return only once the record is on disk, or a restored checkpoint may
+        count records that are lost.
+        """
         self.records.append(record)
 
     def rewind(self, count: int) -> None:
+        """Keeps only the first `count` records."""
         del self.records[count:]
 
     def stop_requested(self) -> bool:
+        """Whether `fit` should save and raise StopRequested; once True, always True."""
         return False
 
-    def phase(self, name: str, step: int, steps: int) -> None: ...
-    def progress(self, step: int, loss: float | None, seconds_left: float) -> None: ...
+    def phase(self, name: str, step: int, steps: int) -> None:
+        """Receives what begins: "restoring", "compiling", "training", "evaluating"."""
+
+    def progress(self, step: int, loss: float | None, seconds_left: float) -> None:
+        """Called after each dispatch; in an evaluation before the first, without loss.
+
+        Args:
+          step: updates made so far.
+          loss: the mean over the batch of the last one.
+          seconds_left: estimated, to the end of the run.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """How often a run dispatches, logs, evaluates and saves, in steps; ValueError for
-    less than 1.
+    """How often a run dispatches, logs, evaluates and saves, in steps.
 
     Logs, evaluations and checkpoints are also due at the last step, and an evaluation
     also before the first. A dispatch ends wherever something is due. Its end depends
     only on where it starts, so a resumed run executes the same programs as an
-    uninterrupted one.
+    uninterrupted one. Raises ValueError for an interval below 1.
 
-    >>> every = Intervals(100, 10, 25, 50, 50)
-    >>> every.dispatch_end(20), every.next_due(20, "evaluation")
-    (25, 50)
+    >>> every = Intervals(
+    ...     steps=100,
+    ...     steps_per_dispatch=10,
+    ...     steps_per_log=25,
+    ...     steps_per_evaluation=50,
+    ...     steps_per_checkpoint=50,
+    ... )
+    >>> every.dispatch_end(20)
+    25
+    >>> every.next_due(20, "evaluation")
+    50
     >>> every.is_due("log", 75)
     True
     """
@@ -106,45 +121,18 @@ class Intervals:
         due = self.next_due(step, "log", "evaluation", "checkpoint")
         return min(due, step + self.steps_per_dispatch)
 
+    def seconds_left(
+        self, step: int, *, step_seconds: float, evaluation_seconds: float
+    ) -> float:
+        """Estimated time from `step` to the end of the run.
 
-def result(records: list[dict]) -> dict:
-    """Summarizes a complete run's records, with test errors at the last and the best
-    step.
-
-    A regression has no errors: its best step is that with the least test loss.
-    """
-    train = [record for record in records if record["kind"] == "train"]
-    evaluations = [record for record in records if record["kind"] == "evaluation"]
-    last = evaluations[-1]
-    judged = "test_error_percent" if "test_error_percent" in last else "test_loss"
-    best = min(evaluations, key=lambda record: record[judged])
-    errors: dict = {}
-    for name in (name for name in last if name.endswith("_error_percent")):
-        errors |= {
-            name: last[name],
-            name.replace("_percent", "_best_percent"): best[name],
-        }
-    if "error_percent" in train[-1]:
-        errors["train_error_percent"] = train[-1]["error_percent"]
-
-    def median(name):
-        known = [record[name] for record in train if record[name] is not None]
-        return statistics.median(known) if known else None
-
-    return {
-        "steps": last["step"],
-        **errors,
-        "best_step": best["step"],
-        "test_loss": last["test_loss"],
-        "test_examples": last["test_examples"],
-        "train_loss": train[-1]["loss"],
-        **{name: median(name) for name in SPEEDS},
-        "compile_seconds": sum(
-            record["compile_seconds"] for record in train + evaluations
-        ),
-        "train_seconds": sum(record["seconds"] for record in train),
-        "evaluate_seconds": sum(record["seconds"] for record in evaluations),
-    }
+        Args:
+          step: updates made so far.
+          step_seconds, evaluation_seconds: how long each takes.
+        """
+        evaluations = -(-self.steps // self.steps_per_evaluation)
+        evaluations -= step // self.steps_per_evaluation
+        return (self.steps - step) * step_seconds + evaluations * evaluation_seconds
 
 
 def fit(
@@ -158,39 +146,89 @@ def fit(
     peak_flops_per_second: float | None = None,
     profile_dir: str = "",
 ) -> tuple[dict, dict]:
-    """Trains `task` to its last step, resuming from the newest checkpoint if there is
-    one.
+    """Trains `task` to its last step.
 
-    Several processes make the same call, and log the same records up to timings. The
-    typed `key` is the root of all randomness. With `checkpoints`, which are closed at
-    the end, a record must be on disk when ``log.append`` returns.
-    `peak_flops_per_second` is that of all devices together, if known. A trace of a few
-    dispatches goes to `profile_dir`, unless that is empty.
+    Resumes from the newest checkpoint if there is one. Several processes make the same
+    call, and log the same records up to timings.
 
-    Returns (`result` of all records, the final state as NumPy arrays). Raises
-    NonFiniteError if a loss or gradient is not finite, StopRequested if `log` asked to
-    stop, and CheckpointError as `Checkpoints.restore` does, or if records or a
-    checkpoint are missing. If process 0 cannot restore, the others raise
-    multihost.Process0Error; if it fails later, JAX ends them.
+    Args:
+      task: what is trained.
+      parallel: the steps of `task`.
+      intervals: when what happens.
+      log: receives the records; see `Log.append` if there are `checkpoints`.
+      key: a typed key, the root of all randomness.
+      checkpoints: where to restore and save, closed at the end; None saves nothing.
+      peak_flops_per_second: of all devices together, if known.
+      profile_dir: where to write a trace of a few dispatches; empty for no trace.
+    Returns:
+      (`records.result` of all records, the final state as NumPy arrays).
+    Raises:
+      NonFiniteError: a loss or gradient is not finite.
+      StopRequested: `log` asked to stop, and the state has been saved.
+      CheckpointError: as `Checkpoints.restore` does, or records or a checkpoint are
+        missing.
+      multihost.Process0Error: process 0 could not restore; raised in the others. If it
+        fails later, JAX ends them.
     """
-    run = _Run(
-        task, parallel, intervals, log, checkpoints, peak_flops_per_second, profile_dir
-    )
-    with run.held:
-        run.held.enter_context(checkpoints or contextlib.nullcontext())
+    with contextlib.ExitStack() as exit_stack:
+        exit_stack.enter_context(checkpoints or contextlib.nullcontext())
         # Without it, splitting a key gives other keys.
-        run.held.enter_context(jax.threefry_partitionable(True))
-        run.held.callback(parallel.stop)
-        run.held.enter_context(run.tracing)
+        exit_stack.enter_context(jax.threefry_partitionable(True))
+        exit_stack.callback(parallel.stop)
+        run = _Run(
+            task=task,
+            parallel=parallel,
+            intervals=intervals,
+            log=log,
+            checkpoints=checkpoints,
+            peak_flops_per_second=peak_flops_per_second,
+            tracer=exit_stack.enter_context(_Tracer(profile_dir)),
+            exit_stack=exit_stack,
+        )
         run.start(key)
-        run.go_on()
+        run.to_the_last_step()
         return result(log.records), parallel.read(run.state)
+
+
+class _Tracer(contextlib.AbstractContextManager):
+    """Writes a trace of TRACED_DISPATCHES dispatches, unless `profile_dir` is empty."""
+
+    def __init__(self, profile_dir: str):
+        self._profile_dir = profile_dir
+        self._trace = contextlib.ExitStack()
+
+    def before_dispatch(self, number: int) -> None:
+        """Starts or ends the trace if that is due; `number` counts from 0."""
+        if self._profile_dir and number == SKIPPED_DISPATCHES:
+            self._trace.enter_context(jax.profiler.trace(self._profile_dir))
+        if number == SKIPPED_DISPATCHES + TRACED_DISPATCHES:
+            self._trace.close()
+
+    def __exit__(self, *_) -> None:
+        self._trace.close()
 
 
 @dataclasses.dataclass
 class _Run:
-    """The moving parts of `fit`; `tracing` is closed after the trace, `held` at the
-    end.
+    """The state of `fit`.
+
+    Attributes:
+      task, parallel, intervals, log, checkpoints, peak_flops_per_second: see `fit`.
+      tracer: of the dispatches.
+      exit_stack: closed at the end of the run.
+      order_seed: decides the order of the examples.
+      batches: the stream of batches, opened at the first dispatch.
+      state: on the devices, after all steps that were dispatched.
+      step: the updates whose results have been read.
+      evaluated: whether the evaluation that is due at `step` has been made.
+      saved_step: the step of the newest checkpoint.
+      stopping: whether this process, or any of several, has been told to stop.
+      sums: what the next train record is made of.
+      dispatches: made by this process so far.
+      results_time: when the results of the last dispatch came in, later by what was
+        spent on compiling since.
+      step_seconds: a running mean over about ten dispatches; 0 before the first.
+      evaluation_seconds: of the last evaluation.
     """
 
     task: Task
@@ -198,25 +236,23 @@ class _Run:
     intervals: Intervals
     log: Log
     checkpoints: Checkpoints | None
-    peak: float | None
-    profile_dir: str
+    peak_flops_per_second: float | None
+    tracer: _Tracer
+    exit_stack: contextlib.ExitStack
     order_seed: int = 0
-    stream: Any = None
+    batches: Any = None
     state: Any = None
-    step: int = 0  # the updates whose results have been read
-    evaluated: bool = False  # whether the evaluation due at `step` has been made
+    step: int = 0
+    evaluated: bool = False
     saved_step: int | None = None
-    # whether this process, or any of several, has been told to stop
     stopping: bool = False
     sums: MetricSums = dataclasses.field(default_factory=MetricSums)
-    clock: float = 0.0  # when the results of the last dispatch came in
+    dispatches: int = 0
+    results_time: float = 0.0
     step_seconds: float = 0.0
     evaluation_seconds: float = 0.0
-    dispatches: int = 0
-    tracing: contextlib.ExitStack = dataclasses.field(
-        default_factory=contextlib.ExitStack
-    )
-    held: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
+
+    # Start
 
     def start(self, key: jax.Array) -> None:
         """Restores the newest checkpoint, or draws the initial state."""
@@ -227,49 +263,67 @@ class _Run:
         state = jax.device_get(drawn)
 
         def restore():
+            # The others receive what this returns; the arrays follow below.
             nonlocal state
-            found = self.checkpoints.restore(drawn) if self.checkpoints else None
-            if found is None:
-                # The first checkpoint is on disk before the second one is due.
-                behind = max((record["step"] for record in self.log.records), default=0)
-                if (
-                    self.checkpoints
-                    and behind > 2 * self.intervals.steps_per_checkpoint
-                ):
-                    raise CheckpointError(
-                        f"metrics.jsonl goes on to step {behind}, but there is no"
-                        f" checkpoint in {self.checkpoints.directory}"
-                    )
+            newest = self.newest_checkpoint(like=drawn)
+            if newest is None:
                 return None
-            step, state, extra = found
-            if len(self.log.records) < extra["records"]:
-                raise CheckpointError(
-                    f"metrics.jsonl has {len(self.log.records)} lines of this training,"
-                    f" but checkpoint {step} was saved after {extra['records']}: lines"
-                    " are lost, or the checkpoints are those of another results_dir"
-                )
+            step, state, extra = newest
             return {"step": step, **extra}
 
-        found = multihost.on_process_0(restore)
-        self.log.rewind(found["records"] if found else 0)
-        if found:
-            self.step = self.saved_step = found["step"]
-            self.evaluated = found["evaluated"]
-            self.sums = MetricSums(**found["sums"])
+        restored = multihost.on_process_0(restore)
+        if restored is None:
+            self.log.rewind(0)
+        else:
+            self.log.rewind(restored["records"])
+            self.step = restored["step"]
+            self.saved_step = restored["step"]
+            self.evaluated = restored["evaluated"]
+            self.sums = MetricSums(**restored["sums"])
             state = multihost.arrays_from_process_0(state)
         self.state = self.parallel.start(step_key, state)
 
-    def go_on(self) -> None:
-        """Runs to the last step; if the log asks to stop, saves and raises
-        StopRequested.
+    def newest_checkpoint(self, *, like: dict) -> tuple[int, Any, dict] | None:
+        """As `Checkpoints.restore` returns it; None if there is none to go on from.
+
+        Raises CheckpointError if it does not fit the records.
         """
-        due = self.intervals.is_due
+        newest = self.checkpoints.restore(like) if self.checkpoints else None
+        if newest is None:
+            self.check_that_no_checkpoint_is_missing()
+            return None
+        step, _, extra = newest
+        if len(self.log.records) < extra["records"]:
+            raise CheckpointError(
+                f"metrics.jsonl has {len(self.log.records)} lines of this training,"
+                f" but checkpoint {step} was saved after {extra['records']}: lines"
+                " are lost, or the checkpoints are those of another results_dir"
+            )
+        return newest
+
+    def check_that_no_checkpoint_is_missing(self) -> None:
+        """Raises CheckpointError if the records go on so far that there must be one."""
+        if not self.checkpoints:
+            return
+        last_recorded_step = max(
+            (record["step"] for record in self.log.records), default=0
+        )
+        # The first checkpoint is on disk before the second one is due.
+        if last_recorded_step > 2 * self.intervals.steps_per_checkpoint:
+            raise CheckpointError(
+                f"metrics.jsonl goes on to step {last_recorded_step}, but there is no"
+                f" checkpoint in {self.checkpoints.directory}"
+            )
+
+    # The order of events
+
+    def to_the_last_step(self) -> None:
+        """Runs to the last step; if the log asks to stop, saves and raises."""
         while True:
-            if due("evaluation", self.step) and not self.evaluated:
+            if self.intervals.is_due("evaluation", self.step) and not self.evaluated:
                 self.evaluate()
             stopping = self.stop_requested()
-            unsaved = self.saved_step != self.step
-            if unsaved and (stopping or (due("checkpoint", self.step) and self.step)):
+            if stopping or self.checkpoint_is_due():
                 self.save()
             if self.step == self.intervals.steps and self.evaluated:
                 return
@@ -279,148 +333,189 @@ class _Run:
                 )
             self.train(self.intervals.next_due(self.step, "evaluation", "checkpoint"))
 
+    def checkpoint_is_due(self) -> bool:
+        return self.step > 0 and self.intervals.is_due("checkpoint", self.step)
+
     def stop_requested(self) -> bool:
-        """Whether to stop; several processes go by what the last dispatch told all of
-        them.
+        """Whether to stop.
+
+        Several processes go by what the last dispatch told all of them, so that they
+        stop at the same step.
         """
         if self.parallel.process_count == 1:
             self.stopping = self.stopping or self.log.stop_requested()
         return self.stopping
 
+    # Training
+
     def train(self, until: int) -> None:
         """Runs the steps up to `until`, or fewer if the log asks to stop."""
         self.phase("training" if self.dispatches else "compiling")
-        issued = self.step
-        in_flight: collections.deque = collections.deque()
-        # On accelerators the next dispatch is under way while the sums of this one are
-        # read.
-        ahead = 0 if self.parallel.on_cpu else 1
+        # On accelerators the next dispatch is under way while the results of this one
+        # are read.
+        most_in_flight = 0 if self.parallel.on_cpu else 1
+        dispatches_in_flight: collections.deque = collections.deque()
+        dispatched_step = self.step
         batch = None
-        self.clock = time.perf_counter()
-        while issued < until or in_flight:
+        self.results_time = time.perf_counter()
+        while dispatched_step < until or dispatches_in_flight:
             stopping = self.stop_requested()
-            if issued < until and not stopping:
-                batch = self.next_batch(issued) if batch is None else batch
-                self.trace()
-                wanted = self.log.stop_requested()
-                self.state, sums = self.parallel.train(self.state, batch, wanted)
-                compile_seconds = self.take_compile_seconds()
-                self.sums.compile_seconds += compile_seconds
-                self.clock += compile_seconds
-                if compile_seconds:
-                    self.phase("training")
-                issued = self.intervals.dispatch_end(issued)
-                in_flight.append((issued, sums))
+            if dispatched_step < until and not stopping:
+                if batch is None:
+                    batch = self.next_batch(dispatched_step)
+                sums = self.dispatch(batch)
+                dispatched_step = self.intervals.dispatch_end(dispatched_step)
+                dispatches_in_flight.append((dispatched_step, sums))
                 # The next images are copied while this dispatch computes.
-                batch = self.next_batch(issued) if issued < until else None
-            elif not in_flight:
+                batch = (
+                    self.next_batch(dispatched_step)
+                    if dispatched_step < until
+                    else None
+                )
+            elif not dispatches_in_flight:
                 return
-            if len(in_flight) > ahead or issued == until or stopping:
-                self.consume(*in_flight.popleft())
+            nothing_follows = dispatched_step == until or stopping
+            if len(dispatches_in_flight) > most_in_flight or nothing_follows:
+                end, sums = dispatches_in_flight.popleft()
+                self.read_results(end, sums)
 
-    def next_batch(self, step: int):
+    def next_batch(self, step: int) -> Any:
         """The batches of the dispatch after `step`, on their way to the devices."""
         started = time.perf_counter()
-        if self.stream is None:
-            stream = self.parallel.open_train(
-                self.order_seed, step, self.intervals.steps - step
+        if self.batches is None:
+            self.batches = self.exit_stack.enter_context(
+                contextlib.closing(
+                    self.parallel.open_train(
+                        self.order_seed, step, self.intervals.steps - step
+                    )
+                )
             )
-            self.stream = self.held.enter_context(contextlib.closing(stream))
-        batches = [
-            next(self.stream) for _ in range(step, self.intervals.dispatch_end(step))
-        ]
+        steps = self.intervals.dispatch_end(step) - step
+        batches = [next(self.batches) for _ in range(steps)]
         self.sums.input_wait_seconds += time.perf_counter() - started
         return self.parallel.place(batches)
 
-    def consume(self, end: int, device_sums) -> None:
-        """Reads the sums of the dispatch that ended at `end`; logs if due."""
+    def dispatch(self, batch: Any) -> Any:
+        """Starts the steps of a dispatch; returns their sums, on the devices."""
+        self.tracer.before_dispatch(self.dispatches)
+        self.dispatches += 1
+        compiled_before = self.parallel.compile_seconds
+        self.state, sums = self.parallel.train(
+            self.state, batch, stop=self.log.stop_requested()
+        )
+        compile_seconds = self.parallel.compile_seconds - compiled_before
+        if compile_seconds:
+            self.sums.compile_seconds += compile_seconds
+            self.results_time += compile_seconds
+            self.phase("training")
+        return sums
+
+    def read_results(self, end: int, device_sums: Any) -> None:
+        """Waits for the dispatch that ends at step `end`; logs if that is due."""
         sums = self.parallel.read(device_sums)
         self.stopping = self.stopping or bool(sums["stop"])
-        now = time.perf_counter()
-        seconds, self.clock = now - self.clock, now
-        self.sums.seconds += seconds
+        self.count_time(steps=end - self.step)
         self.sums.add(self.step + 1, sums)
-        each = seconds / (end - self.step)
-        # A running mean over about ten dispatches.
-        self.step_seconds = (
-            0.9 * self.step_seconds + 0.1 * each if self.step_seconds else each
-        )
-        self.step, self.evaluated = end, False
+        self.step = end
+        self.evaluated = False
         if self.intervals.is_due("log", end):
-            flops = self.task.flops_per_example
-            self.log.append(self.sums.record(end, self.epochs, flops, self.peak))
-            self.sums = MetricSums()
-        loss = float(sums["loss"][-1]) / int(sums["examples"][-1])
-        left = self.seconds_left(self.step_seconds, self.evaluation_seconds)
-        self.log.progress(end, loss, left)
-
-    def evaluate(self) -> None:
-        """Evaluates and logs; gives up if the log asks to stop."""
-        self.phase("evaluating")
-        started, test_examples = time.perf_counter(), self.task.data.test_examples
-
-        def should_stop(examples):
-            # Before the first step, only this evaluation tells how long the run will
-            # take: training on an image takes three times as long as evaluating it.
-            if examples and not self.step_seconds:
-                seconds = time.perf_counter() - started - self.parallel.compile_seconds
-                step_seconds = 3 * seconds / examples * self.parallel.batch_examples
-                left = self.seconds_left(
-                    step_seconds, seconds / examples * test_examples
+            self.log.append(
+                self.sums.record(
+                    step=end,
+                    epoch=self.epochs,
+                    flops_per_example=self.task.flops_per_example,
+                    peak_flops_per_second=self.peak_flops_per_second,
                 )
-                self.log.progress(self.step, None, left)
-            return self.stop_requested()
-
-        sums = self.parallel.evaluate(self.state, should_stop)
-        if sums is None:
-            return
-        if sums["examples"] != test_examples:
-            raise RuntimeError(
-                f"evaluated {sums['examples']:.0f} examples of {test_examples}"
             )
-        compile_seconds = self.take_compile_seconds()
-        self.evaluation_seconds = time.perf_counter() - started - compile_seconds
-        times = self.evaluation_seconds, compile_seconds
-        self.log.append(
-            evaluation_record(self.step, self.epochs, sums, *times, self.task.top_k)
+            self.sums = MetricSums()
+        seconds_left = self.intervals.seconds_left(
+            end,
+            step_seconds=self.step_seconds,
+            evaluation_seconds=self.evaluation_seconds,
         )
-        self.evaluated = True
+        last_loss = float(sums["loss"][-1]) / int(sums["examples"][-1])
+        self.log.progress(end, last_loss, seconds_left)
 
-    def seconds_left(self, step_seconds: float, evaluation_seconds: float) -> float:
-        """Estimated time to the end of the run, given how long a step and an evaluation
-        take.
-        """
-        intervals = self.intervals
-        evaluations = -(-intervals.steps // intervals.steps_per_evaluation)
-        evaluations -= self.step // intervals.steps_per_evaluation
-        return (
-            intervals.steps - self.step
-        ) * step_seconds + evaluations * evaluation_seconds
+    def count_time(self, *, steps: int) -> None:
+        """Counts the time since the last results for `steps` steps."""
+        now = time.perf_counter()
+        seconds = now - self.results_time
+        self.results_time = now
+        self.sums.seconds += seconds
+        if self.step_seconds:
+            self.step_seconds *= 1 - _NEWEST_SHARE
+            self.step_seconds += _NEWEST_SHARE * seconds / steps
+        else:
+            self.step_seconds = seconds / steps
 
     @property
     def epochs(self) -> float:
         """Passes over the training split so far."""
         return self.step * self.parallel.batch_examples / self.task.data.train_examples
 
+    # Evaluation
+
+    def evaluate(self) -> None:
+        """Evaluates and logs; gives up if the log asks to stop."""
+        self.phase("evaluating")
+        started = time.perf_counter()
+        compiled_before = self.parallel.compile_seconds
+
+        def seconds_without_compiling():
+            compile_seconds = self.parallel.compile_seconds - compiled_before
+            return time.perf_counter() - started - compile_seconds
+
+        def should_stop(examples):
+            # Before the first step, only this evaluation tells how long the run takes.
+            if examples and not self.step_seconds:
+                self.estimate_from_evaluation(seconds_without_compiling() / examples)
+            return self.stop_requested()
+
+        sums = self.parallel.evaluate(self.state, should_stop)
+        if sums is None:
+            return
+        if sums["examples"] != self.task.data.test_examples:
+            raise RuntimeError(
+                f"evaluated {sums['examples']:.0f} examples of"
+                f" {self.task.data.test_examples}"
+            )
+        self.evaluation_seconds = seconds_without_compiling()
+        self.log.append(
+            evaluation_record(
+                sums,
+                step=self.step,
+                epoch=self.epochs,
+                seconds=self.evaluation_seconds,
+                compile_seconds=self.parallel.compile_seconds - compiled_before,
+                top_k=self.task.top_k,
+            )
+        )
+        self.evaluated = True
+
+    def estimate_from_evaluation(self, seconds_per_example: float) -> None:
+        """Reports the time left, if evaluating one example takes so long."""
+        step_examples = self.parallel.batch_examples
+        seconds_left = self.intervals.seconds_left(
+            self.step,
+            step_seconds=_TRAINING_PER_EVALUATION * seconds_per_example * step_examples,
+            evaluation_seconds=seconds_per_example * self.task.data.test_examples,
+        )
+        self.log.progress(self.step, None, seconds_left)
+
+    # Checkpoints and progress
+
     def save(self) -> None:
+        """Saves the state, unless `step` is saved; only process 0 writes."""
+        if self.saved_step == self.step:
+            return
         if self.checkpoints and multihost.is_process_0():
-            extra: dict[str, Any] = {"sums": dataclasses.asdict(self.sums)}
-            extra |= {"records": len(self.log.records), "evaluated": self.evaluated}
+            extra = {
+                "sums": dataclasses.asdict(self.sums),
+                "records": len(self.log.records),
+                "evaluated": self.evaluated,
+            }
             self.checkpoints.save(self.step, self.parallel.read(self.state), extra)
         self.saved_step = self.step
 
     def phase(self, name: str) -> None:
         self.log.phase(name, self.step, self.intervals.steps)
-
-    def take_compile_seconds(self) -> float:
-        """Seconds spent on compiling since the last call."""
-        seconds, self.parallel.compile_seconds = self.parallel.compile_seconds, 0.0
-        return seconds
-
-    def trace(self) -> None:
-        """Starts or ends the trace if that is due before the next dispatch."""
-        if self.profile_dir and self.dispatches == SKIPPED_DISPATCHES:
-            self.tracing.enter_context(jax.profiler.trace(self.profile_dir))
-        if self.dispatches == SKIPPED_DISPATCHES + TRACED_DISPATCHES:
-            self.tracing.close()
-        self.dispatches += 1

@@ -16,6 +16,8 @@ import flax.linen as nn
 
 _PACKAGE = __name__.partition(".")[0]
 _OF_FLAX = ("parent", "name")  # fields of every module that say nothing about the net
+# Modules that have moved since some checkpoints were written: old name -> new name.
+_MOVED_MODULES = {"identity_matters.nets.rivals": "identity_matters.nets.baselines"}
 
 
 class NetUnknownError(ValueError):
@@ -44,14 +46,14 @@ def describe(net: nn.Module) -> dict:
     "fields" is None if a field is no literal, as a function is; then `make` needs the
     net itself.
     """
-    kind = type(net)
+    net_class = type(net)
     literals = {
         field.name: _literal(getattr(net, field.name))
         for field in dataclasses.fields(net)
         if field.init and field.name not in _OF_FLAX
     }
     return {
-        "class": f"{kind.__module__}:{kind.__qualname__}",
+        "class": f"{net_class.__module__}:{net_class.__qualname__}",
         "fields": None if None in literals.values() else literals,
     }
 
@@ -61,16 +63,18 @@ def make(description: dict, net: nn.Module | None = None) -> nn.Module:
 
     Raises NetUnknownError if `net` is another one, or is needed and missing.
     """
+    module_name, _, class_name = description["class"].partition(":")
+    module_name = _MOVED_MODULES.get(module_name, module_name)
+    description = {**description, "class": f"{module_name}:{class_name}"}
     if net is not None:
         check_is_linen(net)
-        here = describe(net)
-        if here != description:
+        given = describe(net)
+        if given != description:
             raise NetUnknownError(
                 f"net must be the one that was saved, {_text(description)}, got"
-                f" {_text(here)}"
+                f" {_text(given)}"
             )
         return net
-    module_name, _, class_name = description["class"].partition(":")
     advice = "pass the same net as net=..."
     if description["fields"] is None:
         raise NetUnknownError(
@@ -84,15 +88,15 @@ def make(description: dict, net: nn.Module | None = None) -> nn.Module:
             raise NetUnknownError(
                 f"this version has no module {module_name}: {advice}"
             ) from None
-    found: Any = sys.modules.get(module_name)
-    if found is None:
+    net_class: Any = sys.modules.get(module_name)
+    if net_class is None:
         raise NetUnknownError(
             f"the net is a {class_name} of {module_name}: import that module first, or"
             f" {advice}"
         )
     for part in class_name.split("."):
-        found = getattr(found, part, None)
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        net_class = getattr(net_class, part, None)
+    if not (isinstance(net_class, type) and issubclass(net_class, nn.Module)):
         raise NetUnknownError(
             f"{module_name} has no flax module {class_name} here: {advice}"
         )
@@ -100,7 +104,7 @@ def make(description: dict, net: nn.Module | None = None) -> nn.Module:
         name: ast.literal_eval(text) for name, text in description["fields"].items()
     }
     try:
-        return found(**fields)
+        return net_class(**fields)
     except (TypeError, ValueError) as error:
         raise NetUnknownError(
             f"{class_name} is another class here ({error}): {advice}"
@@ -108,9 +112,7 @@ def make(description: dict, net: nn.Module | None = None) -> nn.Module:
 
 
 def _literal(value: Any) -> str | None:
-    """`value` as text that `ast.literal_eval` reads back, or None if there is no such
-    text.
-    """
+    """`value` as text that `ast.literal_eval` reads back; None if there is none."""
     text = repr(value)
     try:
         same = ast.literal_eval(text)

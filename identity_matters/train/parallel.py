@@ -7,6 +7,15 @@ the devices. All other batches hold the images.
 On accelerators the steps of a dispatch are a rolled loop. On CPU, XLA's gradients of
 convolutions are many times slower within a loop, so the loop is unrolled there. For a
 large net on CPU, use one step per dispatch.
+
+What `jax.pmap` asks for. It maps a function over a leading axis that has one entry for
+each device of this process. So every argument gets that axis: a batch is cut into
+shares (`_split`), the wish to stop is repeated, and the shapes for `lower` grow by one.
+Arrays that are the same on all devices are laid out by a pmap of the identity
+(`_replicate`), and images are sent early by another one (`_to_devices`), because
+`jax.device_put` would need a sharding whose name changes from version to version of
+JAX. Results have the axis as well, so `read` takes the first device's replica. None of
+this is part of the mathematics of a step, which is in `step`.
 """
 
 import contextlib
@@ -19,15 +28,10 @@ import jax
 import numpy as np
 
 from identity_matters import jax_settings
-from identity_matters.batches import Arrays, Streams, evaluation_batch, train_batch
+from identity_matters.batches import Arrays, evaluation_batch, train_batch
 from identity_matters.checks import check_whole
-from identity_matters.train.step import (
-    AXIS_NAME,
-    Task,
-    dispatch,
-    evaluation_step,
-    initial_state,
-)
+from identity_matters.train import program_shapes
+from identity_matters.train.step import AXIS_NAME, Task, dispatch, evaluation_step
 
 # On import: XLA reads its flags once, at the first compilation of a process.
 jax_settings.use_fast_convolutions()
@@ -37,18 +41,23 @@ _EVALUATIONS_IN_FLIGHT = 2
 
 
 def pick_devices(count: int, batch_examples: int) -> list[jax.Device]:
-    """The first `count` devices; 0: the most that divide the batch, or all of several
-    processes.
+    """The first `count` devices of all processes.
 
-    Raises ValueError if there are fewer, or if several processes would not use all of
-    theirs.
+    Args:
+      count: 0 chooses. One process takes as many devices as divide the batch, several
+        processes take all of theirs.
+      batch_examples: of a training batch.
+    Raises:
+      ValueError: there are fewer devices, or several processes would not use all of
+        theirs.
     """
     available = sorted(
         jax.devices(), key=lambda device: (device.process_index, device.id)
     )
-    if count == 0:
-        divides = (n for n in range(len(available), 0, -1) if batch_examples % n == 0)
-        count = next(divides) if jax.process_count() == 1 else len(available)
+    if count == 0 and jax.process_count() == 1:
+        count = _largest_divisor(batch_examples, at_most=len(available))
+    elif count == 0:
+        count = len(available)
     if jax.process_count() > 1 and count != len(available):
         raise ValueError(
             f"with several processes devices must be 0, all {len(available)} of each,"
@@ -64,23 +73,32 @@ def pick_devices(count: int, batch_examples: int) -> list[jax.Device]:
 def over_devices(
     function: Callable, devices: Sequence[jax.Device], **options: Any
 ) -> Callable:
-    """`function` on every device at once, each with its row of the arguments, over
-    AXIS_NAME.
+    """`function` on every device at once, over AXIS_NAME.
 
-    `options` are those of `jax.pmap`.
+    Each device takes its row of the arguments. `options` are those of `jax.pmap`.
     """
     return jax.pmap(function, axis_name=AXIS_NAME, devices=devices, **options)
 
 
 class ParallelSteps:
-    """The training and evaluation steps of a task on `devices`, the same list in all
-    processes.
+    """The training and evaluation steps of a task on several devices.
 
     `start` copies the data to the devices; a program is compiled at its first use.
-    Batch sizes are over all devices. Raises ValueError if the devices cannot share a
-    training batch evenly; an evaluation batch is rounded up so that they can. Padding
-    of the last one is not counted. `rows` is this process's slice of a training batch.
-    `compile_seconds` is a total; callers may reset it.
+
+    Args:
+      task: what is computed, and its data.
+      devices: the same list in all processes, see `pick_devices`.
+      batch_examples: of a training step, over all devices.
+      evaluation_batch_examples: of an evaluation, over all devices; rounded up to a
+        multiple of their number. Padding of the last batch is not counted.
+    Attributes:
+      devices, batch_examples: as given.
+      process_count: the number of processes that own these devices.
+      rows: this process's slice of a training batch.
+      on_cpu: whether the devices are CPUs.
+      compile_seconds: spent on compiling so far; it only grows.
+    Raises:
+      ValueError: the devices cannot share a training batch evenly.
     """
 
     def __init__(
@@ -101,33 +119,37 @@ class ParallelSteps:
         self.batch_examples = batch_examples
         self.compile_seconds = 0.0
         self.on_cpu = devices[0].platform == "cpu"
-        order = [device.process_index for device in devices]
-        self.process_count = len(set(order))
         self._task = task
-        first, self._local = (
-            order.index(jax.process_index()),
-            order.count(jax.process_index()),
-        )
-        shares = (
-            batch_examples // len(devices),
-            -(-evaluation_batch_examples // len(devices)),
-        )
-        self._share, self._test_share = shares
-        self.rows, self._test_rows = (
-            slice(first * n, (first + self._local) * n) for n in shares
-        )
-        self._compiled: set = set()
+
+        owners = [device.process_index for device in devices]
+        self.process_count = len(set(owners))
+        self._local_devices = owners.count(jax.process_index())
+        self._first_device = owners.index(jax.process_index())
+
+        # a share: the examples of one device
+        self._share = batch_examples // len(devices)
+        self._evaluation_share = -(-evaluation_batch_examples // len(devices))
+        self.rows = self._rows_of_this_process(self._share)
+
         unroll = self.on_cpu and task.unrolled_on_cpu
         self._train = self._map(
             functools.partial(dispatch, task, unroll), donate_argnums=0
         )
         self._evaluate = self._map(functools.partial(evaluation_step, task))
         self._to_devices = self._map(lambda tree: tree)
+        self._compiled: set = set()
         self._resident: Any = None
 
+    # Placement
+
     def start(self, key: jax.Array, state: Any) -> Any:
-        """Copies data, typed key and host arrays `state` to the devices; returns
-        `state` there.
+        """Copies what stays on the devices there.
+
+        Args:
+          key: a typed key, the root of the steps' randomness.
+          state: of host arrays.
+        Returns:
+          The state on the devices.
         """
         resident: dict[str, Any] = {"key": key}
         data = self._task.data
@@ -142,18 +164,20 @@ class ParallelSteps:
         self._resident = None
 
     def open_train(self, seed: int, first_step: int, steps: int) -> Any:
-        """Iterates over this process's rows of each `train_batch`; ``close()`` ends the
-        readers.
+        """Iterates over this process's rows of each `train_batch`.
+
+        `seed` determines the order of the examples, and how they are read. ``close()``
+        of the iterator ends its readers.
         """
-        data = self._task.data
-        make = functools.partial(
-            train_batch, data, seed, self.batch_examples, self.rows
+        make_batch = functools.partial(
+            train_batch, self._task.data, seed, self.batch_examples, self.rows
         )
-        return data.stream(make, first_step, steps)
+        return self._task.data.stream(make_batch, first_step, steps)
 
     def place(self, batches: list[dict]) -> Any:
-        """Arranges a dispatch's batches, from `open_train`, for `train`; starts copying
-        images.
+        """Arranges a dispatch's batches, from `open_train`, for `train`.
+
+        If they have images, starts copying them to the devices.
         """
         split = {
             name: self._split([batch[name] for batch in batches]) for name in batches[0]
@@ -161,53 +185,31 @@ class ParallelSteps:
         # Indices are small enough to travel with the call.
         return self._to_devices(split) if "images" in split else split
 
-    def lower(self, part: str, steps: int) -> tuple[jax.stages.Lowered, int, int]:
-        """The program of `part`, "train" or "evaluate", from shapes alone: devices may
-        be absent.
+    @staticmethod
+    def read(tree: Any) -> Any:
+        """Copies a tree to NumPy arrays, once it is computed.
 
-        `steps` is that of a dispatch; an evaluation always takes one batch. Returns the
-        program, its number of steps, and the examples per step over all devices.
+        Of each array, it is the replica of one device.
         """
-        data, like = self._task.data, jax.ShapeDtypeStruct
-        resident, key = isinstance(data, Arrays), jax.random.key(0)
-        state = initial_state(self._task.init(key), self._task.optimizer)
+        shards = jax.tree.map(lambda x: x.addressable_shards[0].data, tree)
+        # A copy: on CPU a view would alias a buffer that a later step donates.
+        return jax.tree.map(lambda shard: np.array(shard)[0], jax.device_get(shards))
 
-        def examples(*shape):
-            if isinstance(data, Streams):
-                images, labels = like(data.image_shape, np.uint8), like((), np.int32)
-            else:
-                one = data.read_test(np.arange(1))
-                images, labels = one["images"][0], one["labels"][0]
-            of_each = {"images": images, "labels": labels}
-            return jax.tree.map(lambda x: like((*shape, *x.shape), x.dtype), of_each)
-
-        arguments: tuple
-        if part == "train":
-            program, share = self._train, self._share
-            batch = {
-                name: like((steps, share), np.int32) for name in ("indices", "epochs")
-            }
-            stays = {"key": key, **(examples(data.train_examples) if resident else {})}
-            batch |= examples(steps, share) if isinstance(data, Streams) else {}
-            arguments = state, stays, batch, like((), np.bool_)
-        else:
-            program, share, steps = self._evaluate, self._test_share, 1
-            arguments = state, {**examples(share), "is_real": like((share,), np.bool_)}
-        # pmap wants a leading axis over this process's devices.
-        arguments = jax.tree.map(
-            lambda x: like((self._local, *x.shape), x.dtype), arguments
-        )
-        return program.lower(*arguments), steps, share * len(self.devices)
+    # Steps
 
     def train(self, state: Any, batch: Any, stop: bool = False) -> tuple:
-        """Starts the steps of a dispatch and returns (state, sums), see `step.dispatch`
-        and `read`.
+        """Starts the steps of a dispatch; returns without waiting for them.
 
-        `batch` is from `place`, `state` from `start` or an earlier call; its buffers
-        are donated.
+        Args:
+          state: from `start` or an earlier call; its buffers are donated.
+          batch: from `place`.
+          stop: whether this process wants to stop.
+        Returns:
+          (state, sums) on the devices, see `step.dispatch` and `read`.
         """
         steps = jax.tree.leaves(batch)[0].shape[1]
-        arguments = state, self._resident, batch, np.full(self._local, stop, np.bool_)
+        stop_on_each = np.full(self._local_devices, stop, np.bool_)
+        arguments = (state, self._resident, batch, stop_on_each)
         return self._call(("train", steps), self._train, arguments)
 
     def evaluate(
@@ -219,52 +221,99 @@ class ParallelSteps:
         padding included. It must return the same in all processes; after True the
         result is None.
         """
-        sums: list[Any] = []
         # On CPU, several programs with collectives at once can starve the devices of
         # threads.
         in_flight = 1 if self.on_cpu else _EVALUATIONS_IN_FLIGHT
-        data, share = self._task.data, self._test_share
-        whole = share * len(self.devices)
-        make = functools.partial(evaluation_batch, data, whole, self._test_rows)
-        with contextlib.closing(
-            data.stream(make, 0, -(-data.test_examples // whole))
-        ) as stream:
+        examples_of_batch = self._evaluation_share * len(self.devices)
+        sums: list[Any] = []
+        with contextlib.closing(self._open_evaluation(examples_of_batch)) as stream:
             for batch in stream:
-                if should_stop(len(sums) * whole):
+                if should_stop(len(sums) * examples_of_batch):
                     return None
-                shares = jax.tree.map(
-                    lambda x: x.reshape(self._local, share, *x.shape[1:]), batch
-                )
-                arguments = state, self._to_devices(shares)
+                arguments = (state, self._place_evaluation(batch))
                 sums.append(self._call("evaluate", self._evaluate, arguments))
+                # Wait for the oldest batch that may still be in flight.
                 jax.block_until_ready(sums[-in_flight:][0])
-        read = map(self.read, sums)
         return jax.tree.map(
-            lambda *parts: np.sum(parts, axis=0, dtype=np.float64), *read
+            lambda *parts: np.sum(parts, axis=0, dtype=np.float64),
+            *[self.read(batch_sums) for batch_sums in sums],
         )
 
-    @staticmethod
-    def read(tree: Any) -> Any:
-        """Copies one device's replica of a tree to NumPy arrays; waits until it is
-        computed.
-        """
-        shards = jax.tree.map(lambda x: x.addressable_shards[0].data, tree)
-        # A copy: on CPU a view would alias a buffer that a later step donates.
-        return jax.tree.map(lambda shard: np.array(shard)[0], jax.device_get(shards))
+    # Lowering
 
-    def _map(self, function, **options):
+    def lower(self, part: str, steps: int) -> tuple[jax.stages.Lowered, int, int]:
+        """The program of `part` from shapes alone: the devices may be absent.
+
+        Args:
+          part: "train" or "evaluate".
+          steps: of a dispatch; an evaluation always takes one batch.
+        Returns:
+          The lowered program, its number of steps, and the examples of a step over all
+          devices.
+        """
+        program: Any
+        shapes: tuple
+        if part == "train":
+            share = self._share
+            program = self._train
+            shapes = program_shapes.training_shapes(
+                self._task, steps=steps, share=share
+            )
+        else:
+            steps = 1
+            share = self._evaluation_share
+            program = self._evaluate
+            shapes = program_shapes.evaluation_shapes(self._task, share=share)
+        with_device_axis = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((self._local_devices, *x.shape), x.dtype),
+            shapes,
+        )
+        return program.lower(*with_device_axis), steps, share * len(self.devices)
+
+    def _rows_of_this_process(self, share: int) -> slice:
+        """The rows of a batch that the devices of this process take."""
+        first_row = self._first_device * share
+        return slice(first_row, first_row + self._local_devices * share)
+
+    def _map(self, function: Callable, **options: Any) -> Any:
         return over_devices(function, self.devices, **options)
 
-    def _replicate(self, tree):
-        # The same pmap of the identity lays arrays out as the steps want them in every
-        # version of JAX; the sharding that `jax.device_put` would need changes from
-        # version to version.
+    def _replicate(self, tree: Any) -> Any:
+        """`tree` on every device."""
+        # The second argument only gives pmap an axis to map over.
         identity = self._map(lambda tree, _: tree, in_axes=(None, 0))
-        return identity(tree, np.zeros(self._local, np.int8))
+        return identity(tree, np.zeros(self._local_devices, np.int8))
 
-    def _call(self, program, mapped, arguments):
-        """Calls `mapped`; dispatch is asynchronous, so a first call is almost all
-        compilation.
+    def _split(self, steps: list[np.ndarray]) -> np.ndarray:
+        """[rows, ...] of each step -> [local devices, steps, share, ...]."""
+        # One step is not copied: a batch of ImageNet is 39 MB.
+        rows = np.stack(steps) if len(steps) > 1 else steps[0][None]
+        shares = np.reshape(
+            rows, (len(steps), self._local_devices, -1, *rows.shape[2:])
+        )
+        return np.ascontiguousarray(shares.swapaxes(0, 1))
+
+    def _open_evaluation(self, batch_examples: int) -> Any:
+        """Iterates over this process's rows of each `evaluation_batch`."""
+        data = self._task.data
+        make_batch = functools.partial(
+            evaluation_batch,
+            data,
+            batch_examples,
+            self._rows_of_this_process(self._evaluation_share),
+        )
+        return data.stream(make_batch, 0, -(-data.test_examples // batch_examples))
+
+    def _place_evaluation(self, batch: dict) -> Any:
+        shape = (self._local_devices, self._evaluation_share)
+        shares = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), batch)
+        return self._to_devices(shares)
+
+    def _call(self, program: Any, mapped: Callable, arguments: tuple) -> Any:
+        """Calls `mapped`; counts the time of the first call as compilation.
+
+        Dispatch is asynchronous, so a first call is almost all compilation. `program`
+        tells apart what is compiled separately.
         """
         started = time.perf_counter()
         results = mapped(*arguments)
@@ -273,9 +322,6 @@ class ParallelSteps:
             self.compile_seconds += time.perf_counter() - started
         return results
 
-    def _split(self, steps):
-        """[rows, ...] of each step -> [local devices, steps, share, ...]."""
-        # One step is not copied: a batch of ImageNet is 39 MB.
-        rows = np.stack(steps) if len(steps) > 1 else steps[0][None]
-        shares = np.reshape(rows, (len(rows), self._local, -1, *rows.shape[2:]))
-        return np.ascontiguousarray(shares.swapaxes(0, 1))
+
+def _largest_divisor(whole: int, *, at_most: int) -> int:
+    return next(n for n in range(at_most, 0, -1) if whole % n == 0)

@@ -1,8 +1,7 @@
-"""The task, the optimizer, what one device computes in a step, and the records made of
-its sums.
+"""The task, the optimizer, and what one device computes in a step.
 
 An update, a dispatch and an evaluation are pure functions, which `parallel` maps over
-devices. docs/metrics.md explains the records. The training state is one dict:
+devices; `records` makes records of their sums. The training state is one dict:
 
 * ``step``         i32[], updates made so far
 * ``params``       trained parameters, float32
@@ -13,7 +12,6 @@ devices. docs/metrics.md explains the records. The training state is one dict:
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,8 +27,7 @@ from identity_matters.train.checkpoint import COLLECTIONS
 # The mapped axis; nets with statistics of the whole batch, such as batch norm, average
 # over it.
 AXIS_NAME = "devices"
-# Which leaves the penalty is on -> whether a leaf of this name and number of axes is
-# one of them.
+# Rule -> whether weight decay applies to a leaf of this name and rank.
 DECAYED = {
     "convolutions": lambda name, ndim: name == "kernel" and ndim == 4,
     "kernels": lambda name, ndim: name == "kernel",
@@ -39,18 +36,22 @@ DECAYED = {
 
 
 def classification(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Cross entropy, f32[n], and whether the largest logit, the first of several, is
-    another's.
+    """Cross entropy f32[n], and errors bool[n].
 
-    logits: f32[n, k]; labels: i32[n].
+    An error: the largest logit, the first of several, is not the label's.
+
+    Args:
+      logits: f32[n, k].
+      labels: i32[n].
     """
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     return losses, jnp.argmax(logits, axis=-1) != labels
 
 
 def regression(outputs: jax.Array, labels: jax.Array) -> tuple[jax.Array, None]:
-    """``||y - yhat||^2``, f32[n], for outputs and labels f32[n, k]; nothing counts as
-    an error.
+    """``||y - yhat||^2``, f32[n], for outputs and labels f32[n, k].
+
+    Nothing counts as an error.
     """
     return jnp.sum((outputs - labels) ** 2, axis=-1), None
 
@@ -165,19 +166,26 @@ def momentum_sgd(
     weight_decay: float,
     decayed: str = "convolutions",
 ) -> optax.GradientTransformation:
-    """The update ``g = gradient + weight_decay * w; v = momentum * v + g; w = w - rate
-    * v``.
+    """The optimizer of the paper (section 4), which has momentum 0.9 and decay 1e-4.
+
+        g = gradient + weight_decay * w
+        v = momentum * v + g
+        w = w - rate * v
 
     As in TensorFlow's MomentumOptimizer, the rate, ``schedule(step)``, multiplies the
     velocity but is not part of it, so a change of rate acts at once. With `nesterov`
     the step is along ``g + momentum * v``. Weight decay is not decoupled: it goes
-    through the momentum. The paper (section 4) has momentum 0.9 and weight decay 1e-4
-    on convolution weights.
+    through the momentum.
 
-    `decayed` says which weights decay: "convolutions" (4-D leaves named kernel),
-    "kernels" (all leaves named kernel) or "all". Raises ValueError for an invalid
-    argument, with its value; the optimizer itself raises it if `weight_decay` is above
-    0 and no parameter decays.
+    Args:
+      schedule: (step) -> the rate.
+      momentum, weight_decay: from 0 to below 1.
+      nesterov: whether to look ahead.
+      decayed: "convolutions" (4-D leaves named kernel, as in the paper), "kernels" (all
+        leaves named kernel) or "all".
+    Raises:
+      ValueError: an invalid argument, with its value. The optimizer itself raises it if
+        `weight_decay` is above 0 and no parameter decays.
     """
     for name, value in (("momentum", momentum), ("weight_decay", weight_decay)):
         if not 0 <= real_number(name, value) < 1:
@@ -231,19 +239,23 @@ def training_step(
     (of a classification), examples i32[], gradient_norm f32[] (of the mean loss) and
     learning_rate f32[].
     """
-    augmentation_keys, dropout_keys = (
-        example_keys(one, batch["epochs"], batch["indices"])
-        for one in jax.random.split(key)
-    )
+    augmentation_key, dropout_key = jax.random.split(key)
+    epochs = batch["epochs"]
+    indices = batch["indices"]
+    augmentation_keys = example_keys(augmentation_key, epochs, indices)
+    dropout_keys = example_keys(dropout_key, epochs, indices)
     if isinstance(task.data, Drawn):
         batch = {**batch, **task.data.draw(augmentation_keys)}
-    x, labels = task.train_input(batch["images"], augmentation_keys), batch["labels"]
+    x = task.train_input(batch["images"], augmentation_keys)
+    labels = batch["labels"]
 
     def loss_of(params):
         variables = {**_variables(state), "params": params}
         logits, intermediates = task.apply(variables, x, train=True, keys=dropout_keys)
         losses, errors = task.compare(logits, labels)
-        counts = {} if errors is None else {"errors": jnp.sum(errors, dtype=jnp.int32)}
+        counts = {}
+        if errors is not None:
+            counts["errors"] = jnp.sum(errors, dtype=jnp.int32)
         return jnp.mean(losses), (counts, intermediates["batch_stats"])
 
     differentiate = jax.value_and_grad(loss_of, has_aux=True)
@@ -272,20 +284,27 @@ def training_step(
 def dispatch(
     task: Task, unroll: bool, state: dict, resident: dict, batches: dict, stop: Any
 ) -> tuple[dict, dict]:
-    """Many steps in one program, in a loop that `unroll` unrolls: ``(state, sums)``.
+    """Many steps in one program: ``(state, sums)``.
 
-    `resident` stays on the device: {"key"} and, for `Arrays`, the training split.
-    `batches` are [steps, n, ...] by name, without what is resident; `stop`, bool[], is
-    whether this process wants to stop. `sums` has those of `training_step`, each
-    [steps], and "stop", whether any wants to.
+    Args:
+      task: what is computed.
+      unroll: whether the loop over the steps is unrolled.
+      state: the training state.
+      resident: what stays on the device: {"key"} and, for `Arrays`, the training split.
+      batches: [steps, n, ...] by name, without what is resident.
+      stop: bool[], whether this process wants to stop.
+    Returns:
+      The state after the steps; the sums of `training_step`, each [steps], and "stop",
+      whether any process wants to.
     """
 
     def one_step(state, batch):
         if "images" in resident:
-            taken = {
-                name: resident[name][batch["indices"]] for name in ("images", "labels")
+            batch = {
+                **batch,
+                "images": resident["images"][batch["indices"]],
+                "labels": resident["labels"][batch["indices"]],
             }
-            batch = {**batch, **taken}
         return training_step(task, state, batch, resident["key"])
 
     if len(batches["indices"]) == 1:
@@ -299,15 +318,20 @@ def dispatch(
 
 
 def evaluation_step(task: Task, state: dict, batch: dict) -> dict:
-    """The sums of one batch {"images", "labels": i32[n] or f32[n, k], "is_real":
-    bool[n]}.
+    """The sums of one batch over its real examples, on all devices of AXIS_NAME.
 
-    They cover the examples with `is_real`, on all devices of AXIS_NAME: loss f32[],
-    errors i32[] (of a classification), examples i32[], and the net's residual_ratio
-    f32[blocks]; if `task.top_k` is above 0, also top_k_errors i32[], the examples whose
-    label is not among the `top_k` largest logits. Ties go to the first, as in `argmax`.
+    Args:
+      task: what is computed.
+      state: the training state.
+      batch: {"images", "labels": i32[n] or f32[n, k], "is_real": bool[n]}.
+    Returns:
+      loss f32[], errors i32[] (of a classification), examples i32[], and the net's
+      residual_ratio f32[blocks]. If `task.top_k` is above 0, also top_k_errors i32[],
+      the examples whose label is not among the `top_k` largest logits. Ties go to the
+      first, as in `argmax`.
     """
-    labels, is_real = batch["labels"], batch["is_real"]
+    labels = batch["labels"]
+    is_real = batch["is_real"]
     x = task.eval_input(batch["images"])
     logits, intermediates = task.apply(_variables(state), x, train=False)
     losses, errors = task.compare(logits, labels)
@@ -325,115 +349,6 @@ def evaluation_step(task: Task, state: dict, batch: dict) -> dict:
         missed = jnp.all(largest != labels[:, None], axis=-1)
         sums["top_k_errors"] = jnp.sum(missed & is_real, dtype=jnp.int32)
     return jax.lax.psum(sums, AXIS_NAME)
-
-
-class NonFiniteError(Exception):
-    """The run has diverged: `metric` is NaN or infinite in update `step`, or evaluated
-    after it.
-    """
-
-    def __init__(self, step: int, metric: str, value: float):
-        super().__init__(f"{metric} is {value} at step {step}")
-        self.step, self.metric = step, metric
-
-    @classmethod
-    def check(cls, step: int, metric: str, value: float) -> None:
-        """Raises unless `value` is finite."""
-        if not math.isfinite(value):
-            raise cls(step, metric, float(value))
-
-
-@dataclasses.dataclass
-class MetricSums:
-    """Metrics since the last train record; saved in checkpoints. A regression has no
-    errors.
-    """
-
-    loss: float = 0.0
-    errors: int | None = None
-    examples: int = 0
-    gradient_norm: float = 0.0
-    learning_rate: float = 0.0
-    seconds: float = 0.0
-    input_wait_seconds: float = 0.0
-    compile_seconds: float = 0.0
-
-    def add(self, first_step: int, sums: dict) -> None:
-        """Adds the sums of one `dispatch`; NonFiniteError if a loss or a gradient is
-        not finite.
-        """
-        for i, loss in enumerate(sums["loss"]):
-            self.gradient_norm = float(sums["gradient_norm"][i])
-            NonFiniteError.check(first_step + i, "loss", loss)
-            NonFiniteError.check(first_step + i, "gradient_norm", self.gradient_norm)
-            self.loss += float(loss)
-            if "errors" in sums:
-                self.errors = (self.errors or 0) + int(sums["errors"][i])
-            self.examples += int(sums["examples"][i])
-            self.learning_rate = float(sums["learning_rate"][i])
-
-    def record(
-        self, step: int, epoch: float, flops_per_example: float, peak: float | None
-    ) -> dict:
-        """The train record; `peak`, if known, is the operations per second of all
-        devices.
-        """
-        images_per_second = self.examples / self.seconds
-        flops_per_second = images_per_second * flops_per_example
-        errors = {}
-        if self.errors is not None:
-            errors["error_percent"] = 100 * self.errors / self.examples
-        return {
-            "kind": "train",
-            "step": step,
-            "epoch": epoch,
-            "loss": self.loss / self.examples,
-            **errors,
-            "learning_rate": self.learning_rate,
-            "gradient_norm": self.gradient_norm,
-            "images_per_second": images_per_second,
-            "model_flops_per_second": flops_per_second,
-            "utilization_percent": (
-                None if peak is None else 100 * flops_per_second / peak
-            ),
-            # An upper bound on idle time: the devices may have been busy while the host
-            # waited.
-            "input_wait_percent": 100 * self.input_wait_seconds / self.seconds,
-            "seconds": self.seconds,
-            "compile_seconds": self.compile_seconds,
-        }
-
-
-def evaluation_record(
-    step: int,
-    epoch: float,
-    sums: dict,
-    seconds: float,
-    compile_seconds: float,
-    top_k: int = 0,
-) -> dict:
-    """The record of an evaluation, from its sums; NonFiniteError if the loss is not
-    finite.
-    """
-    examples = int(sums["examples"])
-    loss = float(sums["loss"]) / examples
-    NonFiniteError.check(step, "test_loss", loss)
-    errors = {"test_error_percent": "errors"} if "errors" in sums else {}
-    errors |= {f"test_top{top_k}_error_percent": "top_k_errors"} if top_k else {}
-    return {
-        "kind": "evaluation",
-        "step": step,
-        "epoch": epoch,
-        "test_loss": loss,
-        **{
-            name: 100 * int(sums[counted]) / examples
-            for name, counted in errors.items()
-        },
-        "test_examples": examples,
-        "residual_ratio": (sums["residual_ratio"] / examples).tolist(),
-        "seconds": seconds,
-        "compile_seconds": compile_seconds,
-    }
 
 
 def _variables(state: dict) -> dict:

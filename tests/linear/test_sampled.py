@@ -11,7 +11,8 @@ from experiments import linear_sampled
 from identity_matters import random_matrices
 from identity_matters.linear import model, sampled
 from identity_matters.train.checkpoint import Checkpoints
-from identity_matters.train.loop import TIMING_FIELDS, StopRequested, fit
+from identity_matters.train.loop import StopRequested, fit
+from identity_matters.train.records import TIMING_FIELDS
 from identity_matters.train.step import initial_state
 from tests import toy_training as toy
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from identity_matters.train import loop
+from identity_matters.train import records as training_records
 from identity_matters.train import step as steps
 from identity_matters.train.checkpoint import CheckpointError, Checkpoints
 from identity_matters.train.parallel import ParallelSteps
@@ -80,7 +81,7 @@ def final_checkpoint(directory):
 
 def without_timing(records):
     return [
-        {k: v for k, v in record.items() if k not in loop.TIMING_FIELDS}
+        {k: v for k, v in record.items() if k not in training_records.TIMING_FIELDS}
         for record in records
     ]
 
@@ -227,7 +228,7 @@ def test_a_loss_that_is_not_finite_stops_at_once(run, tmp_path):
             state = {**state, "step": np.int32(step)}
             checkpoints.save(step, state, {**extra, "evaluated": evaluated})
         log = toy.Log(log.records)
-        with pytest.raises(steps.NonFiniteError) as stop:
+        with pytest.raises(training_records.NonFiniteError) as stop:
             run(tmp_path, log)
         assert (stop.value.step, stop.value.metric) == (4, metric)
         assert log.steps_seen == []
@@ -299,12 +300,17 @@ def test_four_devices_and_several_steps_a_dispatch(run, uninterrupted, tmp_path)
     assert [record["compile_seconds"] > 0 for record in train] == [True, False, False]
 
 
-def test_the_time_left_is_that_of_steps_and_evaluations(compiled):
-    intervals = loop.Intervals(100, 1, 10, 30, 50)
-    run = loop._Run(TASK, compiled, intervals, toy.Log(), None, None, "")
-    run.step = 40
+def test_the_time_left_is_that_of_steps_and_evaluations():
+    intervals = loop.Intervals(
+        steps=100,
+        steps_per_dispatch=1,
+        steps_per_log=10,
+        steps_per_evaluation=30,
+        steps_per_checkpoint=50,
+    )
     # 60 steps; evaluations at 60, 90 and 100.
-    assert run.seconds_left(2.0, 7.0) == 60 * 2 + 3 * 7
+    left = intervals.seconds_left(40, step_seconds=2.0, evaluation_seconds=7.0)
+    assert left == 60 * 2 + 3 * 7
 
 
 def test_dispatches_end_where_something_is_due():
@@ -339,11 +345,13 @@ def sums(losses, gradient_norms=None):
 
 
 def test_a_train_record_by_hand():
-    since = steps.MetricSums()
+    since = training_records.MetricSums()
     since.add(1, sums([8, 16]))
     since.add(3, sums([24]))
     since.seconds, since.input_wait_seconds = 2.0, 0.5
-    record = since.record(3, 0.25, flops_per_example=1e9, peak=1e12)
+    record = since.record(
+        step=3, epoch=0.25, flops_per_example=1e9, peak_flops_per_second=1e12
+    )
     assert record == {
         "kind": "train",
         "step": 3,
@@ -359,7 +367,10 @@ def test_a_train_record_by_hand():
         "seconds": 2.0,
         "compile_seconds": 0.0,
     }
-    assert since.record(3, 0.25, 1e9, None)["utilization_percent"] is None
+    without_peak = since.record(
+        step=3, epoch=0.25, flops_per_example=1e9, peak_flops_per_second=None
+    )
+    assert without_peak["utilization_percent"] is None
 
 
 @pytest.mark.parametrize(
@@ -370,8 +381,8 @@ def test_a_train_record_by_hand():
     ],
 )
 def test_the_first_step_that_is_not_finite_is_named(arguments, metric):
-    with pytest.raises(steps.NonFiniteError) as stop:
-        steps.MetricSums().add(11, sums(*arguments))
+    with pytest.raises(training_records.NonFiniteError) as stop:
+        training_records.MetricSums().add(11, sums(*arguments))
     assert (stop.value.step, stop.value.metric) == (12, metric)
     assert str(stop.value) in (
         f"{metric} is nan at step 12",
@@ -389,7 +400,9 @@ def evaluated(errors, loss=26.0):
 
 
 def test_an_evaluation_record_by_hand():
-    record = steps.evaluation_record(4, 1.5, evaluated(13), 0.5, 0.25)
+    record = training_records.evaluation_record(
+        evaluated(13), step=4, epoch=1.5, seconds=0.5, compile_seconds=0.25
+    )
     assert record == {
         "kind": "evaluation",
         "step": 4,
@@ -401,20 +414,39 @@ def test_an_evaluation_record_by_hand():
         "seconds": 0.5,
         "compile_seconds": 0.25,
     }
-    with pytest.raises(steps.NonFiniteError, match="test_loss is nan at step 4"):
-        steps.evaluation_record(4, 1.5, evaluated(0, math.nan), 0, 0)
+    with pytest.raises(
+        training_records.NonFiniteError, match="test_loss is nan at step 4"
+    ):
+        training_records.evaluation_record(
+            evaluated(0, math.nan), step=4, epoch=1.5, seconds=0, compile_seconds=0
+        )
 
 
 def test_the_result_names_last_and_best_step_and_adds_up_seconds():
     records = []
     for step, errors in ((0, 13), (2, 0), (4, 0), (6, 13)):
         if step:
-            since = steps.MetricSums()
+            since = training_records.MetricSums()
             since.add(step - 1, sums([8 * step, 8 * step]))
             since.seconds, since.compile_seconds = 16 / step, 1.0
-            records.append(since.record(step, 0.0, 1.0, None))
-        records.append(steps.evaluation_record(step, 0.0, evaluated(errors), 0.5, 0.25))
-    assert loop.result(records) == {
+            records.append(
+                since.record(
+                    step=step,
+                    epoch=0.0,
+                    flops_per_example=1.0,
+                    peak_flops_per_second=None,
+                )
+            )
+        records.append(
+            training_records.evaluation_record(
+                evaluated(errors),
+                step=step,
+                epoch=0.0,
+                seconds=0.5,
+                compile_seconds=0.25,
+            )
+        )
+    assert training_records.result(records) == {
         "steps": 6,
         "test_error_percent": 100.0,
         "test_error_best_percent": 0.0,

@@ -16,7 +16,7 @@ import time
 import pytest
 
 from experiments.run import CTRL_C_CODE, INTERRUPTED_CODE
-from identity_matters.train.loop import TIMING_FIELDS
+from identity_matters.train.records import TIMING_FIELDS
 from tests import forked
 
 

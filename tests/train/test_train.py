@@ -209,6 +209,14 @@ def test_a_checkpoint_makes_nothing_but_known_nets(description):
         net_source.make(description)
 
 
+def test_a_net_whose_module_has_moved_is_made():
+    net = nets.make_net("resnet", num_classes=3, depth=8, width=4)
+    described = net_source.describe(net)
+    before = {**described, "class": "identity_matters.nets.rivals:ResNet"}
+    assert net_source.make(before) == net
+    assert net_source.make(before, net) is net
+
+
 def test_fields_that_are_no_literals_need_the_net_itself():
     dense = nn.Dense(3, kernel_init=nn.initializers.ones)
     described = net_source.describe(dense)
