@@ -1,11 +1,14 @@
-"""Image classifiers: the paper's net (section 4, Table 1), those of Table 2, and deep
-perceptrons.
+"""Image classifiers: the paper's net, those that it is compared with, and perceptrons.
 
 A network is a flax Module with its settings as fields; one that is out of range raises
 ValueError. ``net(x, train=..., keys=None)`` takes images f32[n, h, w, c] and returns
 (logits, the residual ratio f32[n] of each block). All networks have `compute_dtype`,
 "float32" or "bfloat16", the type of convolutions and hidden layers; parameters are
-float32. `layers` has what the networks share.
+float32.
+
+The paper's net (section 4, Table 1) is in `all_conv_residual`, those of Table 2 are in
+`baselines`, deep perceptrons in `mlp`. They share `base`, the class that all are of,
+`initializers`, `layers` and `tiny_maps`.
 """
 
 import flax.linen as nn
@@ -13,10 +16,10 @@ import jax
 import jax.numpy as jnp
 
 from identity_matters.array_types import Array
-from identity_matters.nets import layers
+from identity_matters.nets import base
 from identity_matters.nets.all_conv_residual import AllConvResidual
+from identity_matters.nets.baselines import AllCnnC, DenseNet, ResNet, ResNetImageNet
 from identity_matters.nets.mlp import Mlp
-from identity_matters.nets.rivals import AllCnnC, DenseNet, ResNet, ResNetImageNet
 
 NETS = {
     "all_conv_residual": AllConvResidual,
@@ -31,7 +34,7 @@ COLLECTIONS = ("params", "fixed", "batch_stats")
 
 def make_net(
     name: str, *, num_classes: int, axis_name: str | None = None, **settings
-) -> layers.Net:
+) -> base.Net:
     """The net `name` of NETS with these settings.
 
     In training, batch norm averages over the mapped axis `axis_name`; other nets ignore
@@ -45,7 +48,7 @@ def make_net(
 
 
 def init_variables(
-    net: layers.Net, key: jax.Array, image_shape: tuple[int, int, int]
+    net: base.Net, key: jax.Array, image_shape: tuple[int, int, int]
 ) -> dict:
     """The initial variables of a net, f32 arrays in the structure of `variable_shapes`.
 
@@ -57,14 +60,14 @@ def init_variables(
     return _of_every_collection(net.init(key, _images(image_shape)))
 
 
-def variable_shapes(net: layers.Net, image_shape: tuple[int, int, int]) -> dict:
-    """The variables of a net for images of `image_shape` (h, w, c), as
-    `jax.ShapeDtypeStruct`.
+def variable_shapes(net: base.Net, image_shape: tuple[int, int, int]) -> dict:
+    """The shapes of a net's variables for images of `image_shape` (h, w, c).
 
-    "params" are trained, "fixed" are set once, "batch_stats" are running means and
-    variances; a collection that the net lacks is an empty dict. Kernels are called
-    "kernel", and only those of convolutions have four axes; other leaves are "bias",
-    "scale", "mean" and "var". Raises ValueError if the net cannot take such images.
+    Each is a `jax.ShapeDtypeStruct`. "params" are trained, "fixed" are set once,
+    "batch_stats" are running means and variances; a collection that the net lacks is an
+    empty dict. Kernels are called "kernel", and only those of convolutions have four
+    axes; other leaves are "bias", "scale", "mean" and "var". Raises ValueError if the
+    net cannot take such images.
     """
     return nn.meta.unbox(_of_every_collection(net.created(_images(image_shape))))
 
@@ -91,21 +94,25 @@ def apply_net(
 ) -> tuple[jax.Array, dict]:
     """The net as a pure function of x f32[n, h, w, c].
 
-    With `train`, batch norm uses the statistics of the batch, and dropout needs typed
-    keys [n]; its masks do not depend on how a batch is divided among devices. Returns
-    logits f32[n, num_classes] and {"residual_ratio": f32[blocks, n], "batch_stats": the
-    running statistics after this call}. Raises ValueError unless x is float32[n, h, w,
-    c], or if dropout lacks a key for each example; flax raises ScopeParamShapeError if
-    x does not fit the variables.
+    Args:
+      net: of this package.
+      variables: its collections by name.
+      x: f32[n, h, w, c].
+      train: whether batch norm uses the statistics of the batch, and dropout drops.
+      keys: typed keys [n] for dropout. Its masks do not depend on how a batch is
+        divided among devices.
+    Returns:
+      Logits f32[n, num_classes], and {"residual_ratio": f32[blocks, n], "batch_stats":
+      the running statistics after this call}.
+    Raises:
+      ValueError: x is of another type or rank, or dropout lacks a key for each example.
+      flax.errors.ScopeParamShapeError: x does not fit the variables.
     """
     if x.ndim != 4 or x.dtype != jnp.float32:
         raise ValueError(f"x must be float32[n, h, w, c], got {x.dtype}{list(x.shape)}")
     (logits, ratios), changed = net.apply(
         variables, x, train=train, keys=keys, mutable=["batch_stats"] if train else []
     )
-    return logits, {
-        "residual_ratio": jnp.asarray(ratios, jnp.float32).reshape(len(ratios), len(x)),
-        "batch_stats": changed.get("batch_stats", {})
-        if train
-        else variables["batch_stats"],
-    }
+    batch_stats = changed.get("batch_stats", {}) if train else variables["batch_stats"]
+    ratios = jnp.asarray(ratios, jnp.float32).reshape(len(ratios), len(x))
+    return logits, {"residual_ratio": ratios, "batch_stats": batch_stats}

@@ -25,7 +25,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from identity_matters.nets import layers, starts
+from identity_matters.nets import base, initializers, layers, starts, tiny_maps
 
 # that of the paper's base code; the paper itself has no batch norm
 BATCH_NORM_EPSILON = 1e-3
@@ -73,7 +73,7 @@ class Block(nn.Module):
         h = self.conv(self.channels, kernel_init=second, name="conv2")(h)
         h = h.astype(jnp.float32)
         if self.gate:
-            h = h * self.param("gate", layers.constant(0.0), ())
+            h = h * self.param("gate", initializers.constant(0.0), ())
         shortcut = layers.pad_channels(
             layers.average_pool(x, self.stride), self.channels
         )
@@ -93,15 +93,15 @@ class Projection(nn.Module):
     def __call__(self, x):
         shape = (x.shape[-1], self.features)
         if self.trained:
-            kernel = self.param("kernel", layers.UNIFORM_UNIT, shape, jnp.float32)
+            kernel = self.param("kernel", initializers.UNIFORM_UNIT, shape, jnp.float32)
         else:
             kernel = self.variable(
-                "fixed", "kernel", layers.UNIFORM_UNIT, None, shape
+                "fixed", "kernel", initializers.UNIFORM_UNIT, None, shape
             ).value
         return jnp.matmul(x, kernel, precision=jax.lax.Precision.HIGHEST)
 
 
-class AllConvResidual(layers.Net):
+class AllConvResidual(base.Net):
     """The network of Table 1, with the default settings.
 
     Attributes:
@@ -123,7 +123,7 @@ class AllConvResidual(layers.Net):
         as in the base code. Its first block also activates before the shortcut, which
         is not done here.
       projection: "fixed" or "trained". The paper says only that P is "random"; ours is
-        drawn by `layers.UNIFORM_UNIT`, as in the base code.
+        drawn by `initializers.UNIFORM_UNIT`, as in the base code.
       identity: False leaves out the shortcuts: a block is C_2(ReLU(C_1 x)).
       batch_norm: batch norm before C_1, between C_1 and its ReLU, and before the last
         mean. With `activate_first` these are the places of the base code: each stands
@@ -153,7 +153,7 @@ class AllConvResidual(layers.Net):
 
     def __post_init__(self):
         super().__post_init__()
-        layers.check(
+        base.check(
             self,
             at_least={
                 "stem_width": 1,
@@ -188,7 +188,7 @@ class AllConvResidual(layers.Net):
             padding="SAME",
             use_bias=False,
             dtype=self.compute_dtype,
-            conv_general_dilated=layers.convolution,
+            conv_general_dilated=tiny_maps.convolution,
         )
         start = starts.Start(
             self.residual_init,

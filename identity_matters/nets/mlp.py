@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from identity_matters.array_types import Array
-from identity_matters.nets import layers
+from identity_matters.nets import base, initializers, layers
 
 ACTIVATIONS = {"relu": 0.0, "linear": 1.0}  # the slope of phi below zero
 INITIALIZATIONS = ("near_zero", "standard", "orthogonal")
@@ -42,7 +42,7 @@ _KEPT_SQUARE = {"relu": 0.5, "linear": 1.0}
 LEAST_DEPTH = 2
 
 
-class Mlp(layers.Net):
+class Mlp(base.Net):
     """The net above, for images of any shape, which it flattens."""
 
     num_classes: int
@@ -57,7 +57,7 @@ class Mlp(layers.Net):
 
     def __post_init__(self):
         super().__post_init__()
-        layers.check(
+        base.check(
             self,
             at_least={"depth": LEAST_DEPTH, "width": 1, "initial_scale": 0},
             choices={
@@ -87,7 +87,7 @@ class Mlp(layers.Net):
         }
         fixed = {}
         for name, number in numbers.items():
-            init = layers.constant(number)
+            init = initializers.constant(number)
             fixed[name] = self.variable(
                 "fixed", name, _leaf, None, "scale", init, (1,)
             ).value
@@ -99,15 +99,16 @@ class Mlp(layers.Net):
     def _kernel_init(self, name: str, shape: tuple[int, ...]) -> Callable:
         root = math.sqrt(shape[-2])
         if name == "last":
-            return layers.normal(lambda _: 1 / root**2)
+            return initializers.normal(lambda _: 1 / root**2)
         if not is_square(shape):
-            return layers.normal(lambda _: 1 / root)
+            return initializers.normal(lambda _: 1 / root)
         if self.initialization == "near_zero":
-            return layers.normal(lambda _: self.initial_scale / (self.depth * root))
+            deviation = self.initial_scale / (self.depth * root)
+            return initializers.normal(lambda _: deviation)
         gain = self.initial_scale / math.sqrt(_KEPT_SQUARE[self.activation])
         if self.initialization == "standard":
-            return layers.normal(lambda _: gain / root)
-        return layers.orthogonal(gain)
+            return initializers.normal(lambda _: gain / root)
+        return initializers.orthogonal(gain)
 
 
 def _leaf(key, name: str, init: Callable, shape: tuple[int, ...]) -> dict:

@@ -1,19 +1,17 @@
-"""Where the residual convolutions of `all_conv_residual` start: the `residual_init` of
-the net.
+"""Where the convolutions of `all_conv_residual` start: its `residual_init`.
 
 A start is asked for the initializer of one convolution after the other, in the order of
 the net, since some depend on the map: zero padding removes a share of each kernel, the
 more the smaller the map, 31 % at 4 x 4 pixels and 56 % at 2 x 2.
 
-    paper               N(0, 1 / (k^2 c)^2), section 4; k kernel size, c output channels
-    standard            N(0, 1 / (k^2 c)), which section 4 calls the standard choice he
-    N(0, 2 / (k^2 c)) (He et al. 2015, arXiv 1502.01852, fan-out) fixup
-    `he` over sqrt(blocks) for C_1, zero for C_2 (Zhang et al. 2019, arXiv
-                        1901.09321, without its biases and scalars)
-    unit_variance       keeps the mean square of the maps of a net without the identity
-    delta_orthogonal    an orthogonal matrix in the centre, zeros around it (Xiao et al.
-    2018,
-                        arXiv 1806.05393), times sqrt(2) after a ReLU
+* paper: N(0, 1 / (k^2 c)^2), section 4; k is the kernel size, c the output channels.
+* standard: N(0, 1 / (k^2 c)), which section 4 calls the standard choice.
+* he: N(0, 2 / (k^2 c)) (He et al. 2015, arXiv 1502.01852, fan-out).
+* fixup: `he` over sqrt(blocks) for C_1, zero for C_2 (Zhang et al. 2019, arXiv
+  1901.09321, without its biases and scalars).
+* unit_variance: keeps the mean square of the maps of a net without the identity.
+* delta_orthogonal: an orthogonal matrix in the centre, zeros around it (Xiao et al.
+  2018, arXiv 1806.05393), times sqrt(2) after a ReLU.
 """
 
 import math
@@ -22,7 +20,7 @@ from collections.abc import Callable
 import numpy as np
 
 from identity_matters import random_matrices
-from identity_matters.nets import layers
+from identity_matters.nets import initializers
 
 NAMES = ("paper", "standard", "he", "fixup", "unit_variance", "delta_orthogonal")
 # What the mean square of a ReLU's symmetric input is divided by.
@@ -42,29 +40,33 @@ class Start:
     def __init__(
         self, name: str, *, scale: float, blocks: int, map_shape: tuple[int, int]
     ):
-        self._name, self._scale, self._blocks = name, scale, blocks
+        self._name = name
+        self._scale = scale
+        self._blocks = blocks
         self._mean_squares = np.ones(map_shape)
 
     def stem(self, size: int, stride: int) -> Callable:
         """The initializer of the first convolution."""
         if self._name in ("unit_variance", "delta_orthogonal"):
             return self._keeping_mean_squares(size, stride, gain=1.0, scale=1.0)
-        return layers.standard()
+        return initializers.standard()
 
     def in_block(self, place: int, stride: int = 1, size: int = 3) -> Callable:
-        """The initializer of C_1 (`place` 1), whose input is a sum, or C_2 (2), after a
+        """The initializer of a block's convolution.
+
+        `place` is 1 for C_1, whose input is a sum, and 2 for C_2, which is after a
         ReLU.
         """
         if self._name == "paper":
-            return layers.paper(self._scale)
+            return initializers.paper(self._scale)
         if self._name == "standard":
-            return layers.standard(self._scale)
+            return initializers.standard(self._scale)
         if self._name == "he":
-            return layers.standard(math.sqrt(2) * self._scale)
+            return initializers.standard(math.sqrt(2) * self._scale)
         if self._name == "fixup":
             if place == 2:
-                return layers.constant(0.0)
-            return layers.standard(math.sqrt(2 / self._blocks) * self._scale)
+                return initializers.constant(0.0)
+            return initializers.standard(math.sqrt(2 / self._blocks) * self._scale)
         gain = RELU_GAIN if place == 2 else 1.0
         return self._keeping_mean_squares(size, stride, gain=gain, scale=self._scale)
 
@@ -74,12 +76,17 @@ class Start:
         sums = _window_sums(self._mean_squares, size, stride)
         mean = float(sums.mean())
         self._mean_squares = sums / mean
-        return layers.normal(lambda shape: scale * math.sqrt(gain / (mean * shape[-2])))
+
+        def deviation(shape):
+            return scale * math.sqrt(gain / (mean * shape[-2]))
+
+        return initializers.normal(deviation)
 
 
 def _window_sums(values: np.ndarray, size: int, stride: int) -> np.ndarray:
-    """Sums over the windows of a convolution with padding "SAME": f64[h, w] to f64[h',
-    w'].
+    """Sums over the windows of a convolution with padding "SAME".
+
+    From f64[h, w] to f64[h / stride, w / stride], rounded up.
     """
     for axis in (0, 1):
         side = values.shape[axis]
@@ -96,8 +103,9 @@ def _window_sums(values: np.ndarray, size: int, stride: int) -> np.ndarray:
 
 
 def _delta_orthogonal(scale: float) -> Callable:
-    """Kernels [k, k, in, out], in <= out, that keep the mean square of a map, times
-    scale^2.
+    """Kernels that multiply the mean square of a map by scale^2.
+
+    They are [k, k, in, out] with in <= out.
     """
 
     def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -112,4 +120,4 @@ def _delta_orthogonal(scale: float) -> Callable:
         )
         return kernel
 
-    return layers.drawn_by(draw)
+    return initializers.drawn_by(draw)

@@ -18,10 +18,11 @@ from identity_matters.nets import (
     init_variables,
     layers,
     make_net,
+    tiny_maps,
     variable_shapes,
 )
 from identity_matters.nets.all_conv_residual import BATCH_NORM_EPSILON, AllConvResidual
-from identity_matters.nets.rivals import BATCH_NORM_EPSILON as RIVALS_EPSILON
+from identity_matters.nets.baselines import BATCH_NORM_EPSILON as BASELINES_EPSILON
 
 
 def convolve(x, kernel, stride=1, before=None, after=None):
@@ -222,7 +223,7 @@ def test_convolutions_of_maps_smaller_than_the_kernel(size, sides):
         rng.standard_normal((size, size, 4, 5)),
     )
     net = nn.Conv(
-        5, (size, size), use_bias=False, conv_general_dilated=layers.convolution
+        5, (size, size), use_bias=False, conv_general_dilated=tiny_maps.convolution
     )
     found = net.apply({"params": {"kernel": kernel}}, x.astype(np.float32))
     expected = convolve(x, kernel, before=(size - 1) // 2, after=size // 2)
@@ -279,7 +280,7 @@ def images(*shape):
 
 
 def norm(x, params, stats, name):
-    return normalize_batch(x, params[name], RIVALS_EPSILON, stats[name])
+    return normalize_batch(x, params[name], BASELINES_EPSILON, stats[name])
 
 
 def classify(x, params):

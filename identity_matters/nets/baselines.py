@@ -1,5 +1,6 @@
-"""The networks that Table 2 and section 4.1 compare the paper's with: All-CNN-C,
-DenseNet, ResNet.
+"""The networks that the paper's is compared with: All-CNN-C, DenseNet, ResNet.
+
+They are those of Table 2 and section 4.1.
 
 All-CNN-C (Springenberg et al., arXiv 1412.6806): the convolutions of `CONVOLUTIONS`,
 each followed by a ReLU, then the mean over the map; 1,369,738 parameters for 10
@@ -30,25 +31,44 @@ but for the first, halve the map; a mean over the map and a linear layer. ResNet
 
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
 
-from identity_matters.nets import layers
+from identity_matters.nets import base, initializers, layers
 
 BATCH_NORM_EPSILON = 1e-5  # Torch's default
-# All-CNN-C: channels over `width`, kernel size, stride, zeros on each side, is dropout
-# next; the net appends the last convolution, 1x1 to the classes.
+
+
+class Convolution(NamedTuple):
+    """A convolution of All-CNN-C.
+
+    Attributes:
+      width_factor: channels over the net's `width`.
+      size: of the kernel.
+      stride: in both directions.
+      zeros: of the padding, on each side.
+      dropout_follows: whether its output goes through dropout.
+    """
+
+    width_factor: int
+    size: int
+    stride: int = 1
+    zeros: int = 0
+    dropout_follows: bool = False
+
+
+# All-CNN-C; the net appends the last convolution, 1x1 to the classes.
 CONVOLUTIONS = (
-    (1, 3, 1, 1, False),
-    (1, 3, 1, 1, False),
-    (1, 3, 2, 1, True),
-    (2, 3, 1, 1, False),
-    (2, 3, 1, 1, False),
-    (2, 3, 2, 1, True),
-    (2, 3, 1, 0, False),
-    (2, 1, 1, 0, False),
+    Convolution(width_factor=1, size=3, zeros=1),
+    Convolution(width_factor=1, size=3, zeros=1),
+    Convolution(width_factor=1, size=3, stride=2, zeros=1, dropout_follows=True),
+    Convolution(width_factor=2, size=3, zeros=1),
+    Convolution(width_factor=2, size=3, zeros=1),
+    Convolution(width_factor=2, size=3, stride=2, zeros=1, dropout_follows=True),
+    Convolution(width_factor=2, size=3),
+    Convolution(width_factor=2, size=1),
 )
 # After two strides of 2, the map must be at least 3x3 for the 3x3 convolution without
 # padding.
@@ -60,13 +80,16 @@ STAGES = 3
 IMAGENET_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
 
-class AllCnnC(layers.Net):
-    """All-CNN-C, for sides of at least 9 pixels; `dropout` is the rate after each
-    stride of 2.
+class AllCnnC(base.Net):
+    """All-CNN-C, for sides of at least 9 pixels.
+
+    Attributes:
+      width: channels of the first convolutions; the later ones have twice as many.
+      input_dropout: the rate on the images.
+      dropout: the rate after each stride of 2.
     """
 
     num_classes: int
-    # channels of the first convolutions; the later ones have twice as many
     width: int = 96
     input_dropout: float = 0.2
     dropout: float = 0.5
@@ -74,7 +97,7 @@ class AllCnnC(layers.Net):
 
     def __post_init__(self):
         super().__post_init__()
-        layers.check(self, at_least={"width": 1}, rates=("input_dropout", "dropout"))
+        base.check(self, at_least={"width": 1}, rates=("input_dropout", "dropout"))
 
     @nn.compact
     def __call__(self, x, *, train: bool, keys=None):
@@ -86,28 +109,34 @@ class AllCnnC(layers.Net):
         if train:
             x = layers.dropout(x, keys, self.input_dropout, layer=0)
         conv = functools.partial(
-            nn.Conv, dtype=self.compute_dtype, kernel_init=layers.UNIFORM_UNIT
+            nn.Conv, dtype=self.compute_dtype, kernel_init=initializers.UNIFORM_UNIT
         )
-        last = (self.num_classes, 1, 1, 0, False)
-        inner = [(self.width * factor, *rest) for factor, *rest in CONVOLUTIONS]
-        for index, row in enumerate((*inner, last), start=1):
-            channels, size, stride, zeros, dropout_follows = row
+        for index, layer in enumerate(CONVOLUTIONS, start=1):
             x = conv(
-                channels,
-                (size, size),
-                strides=stride,
-                padding=zeros,
+                self.width * layer.width_factor,
+                (layer.size, layer.size),
+                strides=layer.stride,
+                padding=layer.zeros,
                 name=f"conv{index}",
             )(x)
             x = nn.relu(x)
-            if train and dropout_follows:
+            if train and layer.dropout_follows:
                 x = layers.dropout(x, keys, self.dropout, layer=index)
+        x = conv(
+            self.num_classes,
+            (1, 1),
+            strides=1,
+            padding=0,
+            name=f"conv{len(CONVOLUTIONS) + 1}",
+        )(x)
+        x = nn.relu(x)
         return layers.global_average_pool(x), []
 
 
-class _TorchNet(layers.Net):
-    """What DenseNet and ResNet share; the maps between convolutions have
-    `compute_dtype`, too.
+class _TorchNet(base.Net):
+    """What DenseNet and ResNet share.
+
+    The maps between convolutions have `compute_dtype`, too.
     """
 
     num_classes: int
@@ -115,21 +144,23 @@ class _TorchNet(layers.Net):
     axis_name: str | None = None
 
     def parts(self, train: bool) -> tuple[Callable, Callable]:
-        """Partial `nn.Conv`, which lacks name, channels, size and stride, and batch
-        norm.
+        """Convolution and batch norm of these nets, as partial Flax modules.
+
+        The first lacks name, channels, size and stride, the second its name.
         """
         conv = functools.partial(
             nn.Conv,
             use_bias=False,
             dtype=self.compute_dtype,
-            kernel_init=layers.HE_FAN_OUT,
+            kernel_init=initializers.HE_FAN_OUT,
         )
         return conv, layers.batch_norm(self, train, BATCH_NORM_EPSILON)
 
 
 class DenseNet(_TorchNet):
-    """DenseNet (L = 100, k = 24) at the defaults; depth is 3 m + 4 for m layers per
-    dense block.
+    """DenseNet (L = 100, k = 24) at the defaults.
+
+    The depth is 3 m + 4 for m layers in each dense block.
     """
 
     depth: int = 100
@@ -138,7 +169,7 @@ class DenseNet(_TorchNet):
 
     def __post_init__(self):
         super().__post_init__()
-        layers.check(self, at_least={"growth": 1, "stem_width": 1})
+        base.check(self, at_least={"growth": 1, "stem_width": 1})
         if self.depth < 7 or (self.depth - 4) % 3:
             raise ValueError(
                 "depth must be 3 m + 4 for m >= 1 layers a dense block, got"
@@ -167,8 +198,9 @@ class DenseNet(_TorchNet):
 
 
 class Block(nn.Module):
-    """x -> (ReLU(s + h), ||h|| / ||s||), s = shortcut(x), h = BN(C_2(ReLU(BN(C_1
-    x)))).
+    """x -> (ReLU(s + h), ||h|| / ||s||) for s = shortcut(x) and the h below.
+
+    h = BN(C_2(ReLU(BN(C_1 x)))).
     """
 
     channels: int
@@ -196,8 +228,9 @@ class Block(nn.Module):
 
 
 class ResNet(_TorchNet):
-    """ResNet-110 for small images at the defaults; `width` is that of the stem and
-    first stage.
+    """ResNet-110 for small images at the defaults.
+
+    `width` is that of the stem and of the first stage.
     """
 
     depth: int = 110
@@ -207,7 +240,7 @@ class ResNet(_TorchNet):
 
     def __post_init__(self):
         super().__post_init__()
-        layers.check(self, at_least={"width": 1})
+        base.check(self, at_least={"width": 1})
         self.blocks()
 
     def blocks(self) -> tuple[int, ...]:
@@ -243,8 +276,9 @@ class ResNet(_TorchNet):
 
 
 class ResNetImageNet(ResNet):
-    """ResNet-34 for large images at the defaults; `depth` is 18 or 34, the rest as in
-    `ResNet`.
+    """ResNet-34 for large images at the defaults.
+
+    `depth` is 18 or 34; all else is as in `ResNet`.
     """
 
     depth: int = 34
@@ -252,5 +286,5 @@ class ResNetImageNet(ResNet):
     large: ClassVar[bool] = True
 
     def blocks(self) -> tuple[int, ...]:
-        layers.check(self, choices={"depth": IMAGENET_BLOCKS})
+        base.check(self, choices={"depth": IMAGENET_BLOCKS})
         return IMAGENET_BLOCKS[self.depth]

@@ -1,0 +1,87 @@
+"""The base class of the nets: initial variables, and checks of settings."""
+
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from identity_matters.nets.initializers import CONSTANTS, Drawn
+
+COMPUTE_DTYPES = ("float32", "bfloat16")
+
+
+class Net(nn.Module):
+    """What all nets of this package are: a Flax module whose `init` draws by NumPy."""
+
+    @nn.nowrap
+    def init(  # type: ignore[override]  # narrower than that of a Flax module
+        self, key: jax.Array, images: Any, *, train: bool = False
+    ) -> dict:
+        """The initial variables, f32 arrays.
+
+        They are those of `nets.init_variables`, without empty collections. Only the
+        shape of `images` matters. One generator, seeded by the bits of the typed `key`,
+        draws all numbers. If the key is traced (by `jax.jit`, say), the program calls
+        NumPy.
+        """
+        created = self.created(images)
+
+        def draw_all(key_data) -> dict:
+            seed = np.random.SeedSequence(np.asarray(key_data).ravel().tolist())
+            generator = np.random.Generator(np.random.Philox(seed))
+
+            def draw(path, leaf) -> np.ndarray:
+                if isinstance(leaf, Drawn):
+                    return np.asarray(
+                        leaf.draw(generator, leaf.value.shape), np.float32
+                    )
+                return np.full(leaf.shape, CONSTANTS[path[-1].key], np.float32)
+
+            return jax.tree_util.tree_map_with_path(
+                draw, created, is_leaf=lambda leaf: isinstance(leaf, Drawn)
+            )
+
+        key_data = jax.random.key_data(key)
+        if isinstance(key_data, jax.core.Tracer):
+            return jax.pure_callback(draw_all, nn.meta.unbox(created), key_data)
+        return jax.tree.map(jnp.asarray, draw_all(key_data))
+
+    @nn.nowrap
+    def created(self, images: Any) -> dict:
+        """The variables for these images, each a `Drawn` or a `ShapeDtypeStruct`."""
+        init = functools.partial(super().init, train=False)
+        return jax.eval_shape(init, jax.random.key(0), images)
+
+
+def check(
+    net: nn.Module,
+    *,
+    at_least: dict | None = None,
+    rates: tuple = (),
+    choices: dict | None = None,
+) -> None:
+    """Checks fields of a net; `num_classes` and `compute_dtype` always.
+
+    Args:
+      at_least: the least values of other fields, by name.
+      rates: the fields that must be at least 0 and below 1.
+      choices: the allowed values of other fields, by name.
+    Raises:
+      ValueError: a field is out of range; with its value and what is allowed.
+    """
+    for name, least in {"num_classes": 1, **(at_least or {})}.items():
+        value = getattr(net, name)
+        if not value >= least:  # `not`: NaN fails, too
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+    for name in rates:
+        value = getattr(net, name)
+        if not 0 <= value < 1:
+            raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
+    for name, allowed in {"compute_dtype": COMPUTE_DTYPES, **(choices or {})}.items():
+        value = getattr(net, name)
+        if value not in allowed:
+            known = ", ".join(map(repr, allowed))
+            raise ValueError(f"{name} must be one of {known}, got {value!r}")
