@@ -1,47 +1,114 @@
-"""Builds the report from collections of runs: REPORT.md, report.html, tables and
-figures.
+"""Builds the report from collections of runs: REPORT.md, report.html, tables, figures.
 
-Text of ours is `Markdown`; everything else is escaped where it becomes part of the
-page.
+`report.md.jinja` is the shape of REPORT.md; this file collects what it shows.
 """
 
 import contextlib
 import dataclasses
-import os
 import pathlib
 import re
-from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import jinja2
 
 from identity_matters import paper
-from identity_matters.report import figures, markdown, page, publish
+from identity_matters.report import figures, markdown, page, publish, tables
 from identity_matters.report.collection import (
     Collection,
     Group,
     group_runs,
     of_claim,
     origin,
-    took,
 )
 from identity_matters.report.markdown import Markdown, Row
-from identity_matters.report.numbers import duration, in_words, mean_sd
-from identity_matters.report.records import MALFORMED
-from identity_matters.report.sentences import (
-    NOT_RUN,
-    MissingValueError,
-    fill,
-    headline,
-    verdicts,
-)
+from identity_matters.report.sentences import MissingValueError, fill, verdicts
 from identity_matters.runs import Run
 
 # name -> the id of its claim, and the figure
 _Figures = dict[str, tuple[str, Markdown]]
-MOST_LISTED = (
-    # seeds of a figure, runs of a column and variants of a claim; the others are
-    # counted
-    20
+# Seeds of a figure, runs of a column and variants of a claim; the others are counted.
+MOST_LISTED = 20
+
+
+class _ShownFinding(NamedTuple):
+    """A finding, with its values filled in.
+
+    `evidence` is a link to its claim, `figure` None if another finding shows it.
+    """
+
+    title: Markdown
+    text: Markdown
+    evidence: Markdown
+    figure: Markdown | None
+
+
+class _Column(NamedTuple):
+    """Where the numbers of a column come from.
+
+    Attributes:
+      label: the head of the column.
+      versions: of the packages that wrote the runs.
+      runs: a row for each, up to MOST_LISTED.
+      runs_left_out: how many there are beyond.
+      command: that of the first run.
+    """
+
+    label: str
+    versions: str
+    runs: list[Row]
+    runs_left_out: int
+    command: str
+
+
+class _Variant(NamedTuple):
+    """All measured values of a variant, and their origin, which the page folds away."""
+
+    title: str
+    verdicts: Markdown
+    metrics: list[Row]
+    columns: list[_Column]
+
+
+class _Section(NamedTuple):
+    """A claim, with its verdicts, figures and measured values.
+
+    `facts` is a list of named texts; those that are empty are not shown.
+    """
+
+    title: Markdown
+    formulas: list[Markdown]
+    statement: Markdown
+    source: Markdown
+    note: Markdown
+    facts: dict[str, str]
+    figures: list[Markdown]
+    variants: list[_Variant]
+    variants_left_out: int
+
+
+def _table_file(name: str) -> Markdown:
+    """A link to a table file, which holds what the page leaves out."""
+    return markdown.link(f"{name}.csv", f"tables/{name}.csv")
+
+
+def _bash(command: str) -> Markdown:
+    return markdown.code_block(command, "bash")
+
+
+# `finalize` escapes the value of each expression of a template, so none is forgotten.
+_TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
+    finalize=markdown.inline,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
 )
-_DATA_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
+_TEMPLATES.globals |= {
+    "bash": _bash,
+    "summary": markdown.summary,
+    "table": markdown.table,
+    "table_file": _table_file,
+}
 
 
 def write(collections: list[Collection], directory: pathlib.Path) -> list[pathlib.Path]:
@@ -54,14 +121,14 @@ def write(collections: list[Collection], directory: pathlib.Path) -> list[pathli
     with publish.prepared(directory) as aside:
         for name in ("figures", "tables"):
             (aside / name).mkdir()
-        every = [group for c in collections for group in c.groups]
-        tables = {
-            "metrics": every_metric(collections),
-            "runs": every_run(collections, directory),
-            "table_2": table_2(every),
-            "reduced_cifar": reduced_cifar(every),
+        every_group = [group for c in collections for group in c.groups]
+        rows_of_tables = {
+            "metrics": tables.every_metric(collections),
+            "runs": tables.every_run(collections, directory),
+            "table_2": tables.table_2(every_group),
+            "reduced_cifar": tables.reduced_cifar(every_group),
         }
-        for name, rows in tables.items():
+        for name, rows in rows_of_tables.items():
             figures.write_csv(aside / "tables" / f"{name}.csv", list(rows))
         pictures, problems = _pictures(collections, aside / "figures")
         text = _markdown(collections, directory, pictures, problems)
@@ -76,14 +143,19 @@ def with_results(text: str, collection: Collection) -> str:
     Raises ValueError if a mark is missing, out of order or appears twice.
     """
     report = "results/REPORT.md"
-    titles = {f.title: paper.CLAIMS[f.claim].title for f, _ in _findings(collection)}
+    claim_titles = {
+        finding.title: paper.CLAIMS[finding.claim].title
+        for finding, _ in _findings(collection)
+    }
     findings = markdown.bullets(
-        markdown.link(Markdown(title), f"{report}#{page.anchor(of)}")
-        for title, of in titles.items()
+        markdown.link(Markdown(title), f"{report}#{page.anchor(claim_title)}")
+        for title, claim_title in claim_titles.items()
     )
-    named = [paper.CLAIMS[name] for name in paper.REPORT["readme"]]
+    claims_of_readme = [paper.CLAIMS[name] for name in paper.REPORT["readme"]]
     ours = dataclasses.replace(collection, name="ours")
-    claims = markdown.table(claims_table(named, [ours], report, most=1))
+    claims = markdown.table(
+        tables.claims_table(claims_of_readme, [ours], report, most=1)
+    )
     for name, part in {"findings": findings, "claims": claims}.items():
         marks = [
             f"<!-- {name}: written by `make report-reference` -->",
@@ -100,15 +172,14 @@ def with_results(text: str, collection: Collection) -> str:
 
 
 def _findings(collection: Collection) -> list[tuple[paper.Finding, Markdown]]:
-    """The findings whose values are all in the collection, with their texts filled
-    in.
-    """
-    found = []
+    """The findings whose values are all in the collection, with their texts."""
+    filled = []
     for finding in paper.FINDINGS:
         with contextlib.suppress(MissingValueError):
             # The sentence is ours, and only numbers are filled in.
-            found.append((finding, Markdown(fill(finding.text, collection.groups)[0])))
-    return found
+            text, _ = fill(finding.text, collection.groups)
+            filled.append((finding, Markdown(text)))
+    return filled
 
 
 def _pictures(
@@ -117,25 +188,26 @@ def _pictures(
     """The figures that could be drawn, and the problems."""
     pictures: _Figures = {}
     problems: list[str] = []
-    for one in figures.FIGURES:
+    for figure in figures.FIGURES:
         for collection in reversed(collections):
             shown, failed = figures.save(
-                one, _drawn_runs(one.experiment, collection), directory
+                figure, _drawn_runs(figure.experiment, collection), directory
             )
             problems += failed
             if shown:
-                title, caption = paper.FIGURES[one.name]
+                title, caption = paper.FIGURES[figure.name]
+                points_file = f"{figure.name}.csv"
                 text = markdown.fill(
                     "![{caption}](figures/{name}.svg)\n**{title}.** {caption}"
                     " ({collection}, {seeds}; {points})",
                     title=Markdown(title),
-                    name=Markdown(one.name),
+                    name=Markdown(figure.name),
                     caption=Markdown(caption),
                     collection=collection.name,
                     seeds=_seeds(shown),
-                    points=markdown.link(f"{one.name}.csv", f"figures/{one.name}.csv"),
+                    points=markdown.link(points_file, f"figures/{points_file}"),
                 )
-                pictures[one.name] = (group_runs(shown)[0].claim, text)
+                pictures[figure.name] = (group_runs(shown)[0].claim, text)
                 break
     return pictures, problems
 
@@ -149,8 +221,9 @@ def _seeds(shown: list[Run]) -> str:
 
 
 def _drawn_runs(experiment: str, collection: Collection) -> list[Run]:
-    """All finished runs of an experiment; reduced ones only if a variant has no
-    others.
+    """All finished runs of an experiment.
+
+    Reduced ones are taken only if a variant has no others.
     """
     runs = [run for run in collection.runs if run.experiment == experiment]
     full = {run.variant for run in runs if run.summary["scale"] == "paper"}
@@ -168,49 +241,43 @@ def _markdown(
     problems: list[str],
 ) -> Markdown:
     """The text of REPORT.md in `directory`; `problems` are those of the figures."""
-    every = [group for c in collections for group in c.groups]
-    sizes = {name: number.value for name, number in paper.NUMBERS.items()}
-    parts = [
-        markdown.fill("# {title}", title=Markdown(paper.REPORT["title"])),
-        Markdown(paper.REPORT["introduction"]),
-    ]
-    opening = set()
-    findings = _findings(collections[0])
-    parts += [Markdown("## Findings")] if findings else []
-    for finding, text in findings:
-        evidence = claim_link(paper.CLAIMS[finding.claim])
-        parts.append(markdown.fill("### {title}", title=Markdown(finding.title)))
-        parts.append(
-            markdown.fill("{text} Evidence: {evidence}.", text=text, evidence=evidence)
-        )
+    every_group = [group for c in collections for group in c.groups]
+    numbers = {name: number.value for name, number in paper.NUMBERS.items()}
+    # the figures of the findings; below, the page only refers to them
+    opening: set[str] = set()
+    findings = []
+    for finding, text in _findings(collections[0]):
+        figure = None
         if finding.figure in pictures and finding.figure not in opening:
             opening.add(finding.figure)
-            parts.append(pictures[finding.figure][1])
-    parts += [
-        Markdown("## Claims"),
-        markdown.table(claims_table(paper.CLAIMS.values(), collections)),
-    ]
-    parts += [
-        Markdown("## Table 2"),
-        Markdown(paper.REPORT["table-2"]),
-        markdown.table(table_2(every)),
-    ]
-    if reduced := [*reduced_cifar(every)]:
-        about = Markdown(paper.REPORT["reduced-cifar"].format(**sizes))
-        parts += [about, markdown.table(reduced)]
-    parts.append(Markdown("## Evidence, claim by claim"))
+            figure = pictures[finding.figure][1]
+        evidence = tables.claim_link(paper.CLAIMS[finding.claim])
+        findings.append(_ShownFinding(Markdown(finding.title), text, evidence, figure))
+    sections = []
     for claim in paper.CLAIMS.values():
         shown = [
             _figure_above(name) if name in opening else text
-            for name, (of, text) in pictures.items()
-            if of == claim.id
+            for name, (claim_id, text) in pictures.items()
+            if claim_id == claim.id
         ]
-        parts += _claim_section(claim, collections, directory, shown)
+        sections.append(_section(claim, collections, directory, shown))
     left_out = [f"{problem}: skipped" for c in collections for problem in c.problems]
-    left_out += [line for c in collections for line in c.unfinished] + problems
-    if left_out:
-        parts += [Markdown("## Left out"), markdown.bullets(left_out)]
-    return Markdown(markdown.blocks(parts) + "\n")
+    left_out += [line for c in collections for line in c.unfinished]
+    left_out += problems
+    about_reduced_cifar = paper.REPORT["reduced-cifar"].format(**numbers)
+    page_text = _TEMPLATES.get_template("report.md.jinja").render(
+        title=Markdown(paper.REPORT["title"]),
+        introduction=Markdown(paper.REPORT["introduction"]),
+        findings=findings,
+        claims=tables.claims_table(paper.CLAIMS.values(), collections),
+        about_table_2=Markdown(paper.REPORT["table-2"]),
+        table_2=tables.table_2(every_group),
+        about_reduced_cifar=Markdown(about_reduced_cifar),
+        reduced_cifar=list(tables.reduced_cifar(every_group)),
+        sections=sections,
+        left_out=left_out,
+    )
+    return Markdown(page_text.rstrip("\n") + "\n")
 
 
 def _figure_above(name: str) -> Markdown:
@@ -218,275 +285,70 @@ def _figure_above(name: str) -> Markdown:
     return markdown.fill("Figure above: {link}", link=link)
 
 
-def _claim_section(
+def _section(
     claim: paper.Claim,
     collections: list[Collection],
     directory: pathlib.Path,
-    shown: list[Markdown],
-) -> list[Markdown]:
-    """Statement, verdicts and figures; the measured values and their origin are folded
-    away.
-    """
+    figures_of_claim: list[Markdown],
+) -> _Section:
+    """What the page shows of a claim."""
     facts: dict[str, str] = {
         "paper": Markdown(claim.published),
         "first shown by": Markdown(claim.first),
     }
-    ran: list[Group] = []
+    groups_of_claim: list[Group] = []
+    # variant -> label of a column -> its runs
     variants: dict[str, dict[str, Group]] = {}
     for collection in collections:
-        own_groups = of_claim(claim.id, collection.groups)
-        facts[collection.name] = _headline(claim, collection.groups)
+        groups = of_claim(claim.id, collection.groups)
+        facts[collection.name] = tables.headline(claim, collection.groups)
         facts[f"verdict, {collection.name}"] = verdicts(claim.id, collection.groups)
-        ran += own_groups
-        for group in own_groups:
+        groups_of_claim += groups
+        for group in groups:
             mark = "" if group.scale == "paper" else " (reduced)"
             label = f"{collection.name}{mark}, n = {len(group.runs)}"
             variants.setdefault(group.name, {})[label] = group
-    facts["hardware and time"] = hardware_and_time(ran)
-    facts["command"] = command(claim, ran)
-    statement = markdown.fill(
-        "{statement} ({source}.)",
+    facts["hardware and time"] = tables.hardware_and_time(groups_of_claim)
+    facts["command"] = tables.command(claim, groups_of_claim)
+    shown_variants = [
+        _variant(name, columns, directory)
+        for name, columns in list(variants.items())[:MOST_LISTED]
+    ]
+    return _Section(
+        title=Markdown(claim.title),
+        formulas=[Markdown(formula) for formula in claim.latex],
         statement=Markdown(claim.statement),
         source=Markdown(claim.source),
+        note=Markdown(claim.note),
+        facts=facts,
+        figures=figures_of_claim,
+        variants=shown_variants,
+        variants_left_out=max(len(variants) - MOST_LISTED, 0),
     )
-    section = [
-        markdown.fill("### {title}", title=Markdown(claim.title)),
-        *(Markdown(f"```math\n{formula}\n```") for formula in claim.latex),
-        statement,
-    ]
-    if claim.note:
-        section.append(markdown.fill("Note: {note}", note=Markdown(claim.note)))
-    section.append(
-        markdown.bullets(
-            markdown.fill("**{name}**: {text}", name=name, text=text)
-            for name, text in facts.items()
-            if text
-        )
+
+
+def _variant(name: str, groups: dict[str, Group], directory: pathlib.Path) -> _Variant:
+    """What the page shows of a variant, whose runs are `groups` by label."""
+    metrics = list(tables.metrics_table(groups))
+    each_verdict = [f"{label}: {group.verdict}" for label, group in groups.items()]
+    return _Variant(
+        title=f"{name}: {len(metrics)} measured values, and their origin",
+        verdicts=markdown.join("; ", each_verdict),
+        metrics=metrics,
+        columns=[_column(label, group, directory) for label, group in groups.items()],
     )
-    listed = list(variants.items())
-    section += shown
-    section += [
-        _evidence(name, columns, directory) for name, columns in listed[:MOST_LISTED]
-    ]
-    if (more := len(listed) - MOST_LISTED) > 0:
-        section.append(_in_files(f"{more} more variants", "metrics"))
-    return section
 
 
-def _in_files(what: str, table: str) -> Markdown:
-    """Says that a table file holds what the page leaves out."""
-    link = markdown.link(f"{table}.csv", f"tables/{table}.csv")
-    return markdown.fill("Not shown: {what}. All are in {link}.", what=what, link=link)
-
-
-def _headline(
-    claim: paper.Claim, groups: list[Group], most: int | None = None
-) -> Markdown:
-    """The results on a claim. The sentences are ours, and only numbers are filled
-    in.
-    """
-    return Markdown(headline(claim.id, groups, most))
-
-
-def _evidence(
-    variant: str, columns: dict[str, Group], directory: pathlib.Path
-) -> Markdown:
-    """All measured values of a variant, by column, and the provenance of each
-    column.
-    """
-    rows = [*metrics_table(columns)]
-    title = f"{variant}: {len(rows)} measured values, and their origin"
-    said = [f"{label}: {group.verdict}" for label, group in columns.items()]
-    parts = [
-        markdown.fill("Verdict: {verdicts}.", verdicts=markdown.join("; ", said)),
-        markdown.table(rows),
-    ]
-    for label, group in columns.items():
-        origins = [origin(run) for run in group.runs]
-        versions = dict.fromkeys(
-            version for each in origins for version in each.versions
-        )
-        parts.append(
-            markdown.fill(
-                "“{label}” was written by these runs ({versions}):",
-                label=label,
-                versions="; ".join(versions),
-            )
-        )
-        parts.append(
-            markdown.table([*provenance_table(group, directory)][:MOST_LISTED])
-        )
-        if (more := len(group.runs) - MOST_LISTED) > 0:
-            parts.append(_in_files(f"{more} more runs", "runs"))
-        parts.append(markdown.code_block(" ".join(origins[0].command.split()), "bash"))
-    return markdown.fold(title, parts)
-
-
-def claim_link(claim: paper.Claim, report: str = "") -> Markdown:
-    """A link to the claim's section on the page `report`, by default on the same
-    page.
-    """
-    return markdown.link(Markdown(claim.title), f"{report}#{page.anchor(claim.title)}")
-
-
-def hardware_and_time(members: list[Group]) -> str:
-    """The machines of the runs, and how long all of the runs took together."""
-    origins = [origin(run) for group in members for run in group.runs]
-    if not origins:
-        return ""
-    machines = "; ".join(
-        dict.fromkeys(machine for each in origins for machine in each.machines)
+def _column(label: str, group: Group, directory: pathlib.Path) -> _Column:
+    """The origin of the runs of `group`."""
+    origins = [origin(run) for run in group.runs]
+    versions = dict.fromkeys(
+        version for run_origin in origins for version in run_origin.versions
     )
-    seconds = duration(sum(each.seconds for each in origins))
-    count = f"{len(origins)} run{'' if len(origins) == 1 else 's'}"
-    return f"{machines}: {seconds} for {count}"
-
-
-def command(claim: paper.Claim, members: list[Group]) -> str:
-    """The command that reproduces a claim: its own, or the make targets of its
-    experiments.
-    """
-    targets = [
-        "make bench"
-        if "benchmark" in group.name
-        else f"make reproduce-{group.first.experiment}"
-        for group in members
-    ]
-    chosen = claim.command or " && ".join(dict.fromkeys(targets))
-    return markdown.code(chosen) if chosen else ""
-
-
-def claims_table(
-    claims: Iterable[paper.Claim],
-    collections: list[Collection],
-    report: str = "",
-    most: int | None = None,
-) -> Iterator[Row]:
-    """One row per claim: the paper's result, and the result and verdict of each
-    collection.
-
-    For `report` see `claim_link`; `most` is the largest number of results for each
-    claim.
-    """
-    for claim in claims:
-        row: Row = {
-            "claim": claim_link(claim, report),
-            "paper": Markdown(claim.published),
-        }
-        for collection in collections:
-            column = (
-                f"verdict, {collection.name}" if len(collections) > 1 else "verdict"
-            )
-            row[collection.name] = _headline(claim, collection.groups, most)
-            row[column] = verdicts(claim.id, collection.groups)
-        yield row
-
-
-def table_2(members: list[Group]) -> Iterator[Row]:
-    """Published top-1 errors beside ours at paper scale, from the last group of each
-    variant.
-    """
-    ours = {group.first.variant: group for group in members if group.scale == "paper"}
-    for method, numbers in paper.TABLE_2.items():
-        for dataset, number in numbers.items():
-            variant = f"{dataset}/{paper.REPORT['nets'][method]}"
-            group = ours.get(paper.REPORT["other-variants"].get(variant, variant))
-            row = {
-                "method": method,
-                "data set": _DATA_SETS[dataset],
-                **_errors(number, group),
-            }
-            yield {**row, "what the published number is": Markdown(number.note)}
-
-
-def _errors(published: paper.Number, group: Group | None) -> Row:
-    """The columns with the published error and with the errors of our runs."""
-    last, best = "test_error_percent", "test_error_best_percent"
-    return {
-        "published (%)": f"{published.value:g}",
-        "ours, last step (%)": group.metric(last) if group else NOT_RUN,
-        "ours, best step (%)": group.metric(best) if group else NOT_RUN,
-        "n": str(len(group.runs) if group else 0),
-    }
-
-
-def reduced_cifar(members: list[Group]) -> Iterator[Row]:
-    """Reduced CIFAR runs beside Table 2; malformed records leave the share of
-    operations empty.
-    """
-    for group in members:
-        dataset, _, net = group.first.variant.partition("/")
-        published = paper.TABLE_2["this paper"].get(dataset)
-        if group.first.experiment == "cifar" and group.scale == "reduced" and published:
-            row = {"net": net, "data set": _DATA_SETS[dataset]}
-            row |= {name: group.metric(name) for name in ("parameters", "steps")}
-            share = "share of a full run's operations (%)"
-            row[share] = ""
-            with contextlib.suppress(*MALFORMED):
-                row[share] = in_words([_operations_percent(run) for run in group.runs])
-            yield row | _errors(published, group)
-
-
-def _operations_percent(run: Run) -> float:
-    """The operations of a training, from its records, in percent of a full run's."""
-    (result,) = (record for record in run.records if record["kind"] == "result")
-    examples = result["steps"] * result["train"]["batch_examples"]
-    operations = result["training_flops_per_example"] * examples
-    return 100 * operations / paper.cifar_training_flops(result["num_classes"])
-
-
-def metrics_table(columns: dict[str, Group]) -> Iterator[Row]:
-    """One row per metric of a variant: the paper's value and the value in each
-    column.
-    """
-    members = columns.values()
-    metrics = dict.fromkeys(
-        m for g in members for run in g.runs for m in run.summary["metrics"]
+    return _Column(
+        label=label,
+        versions="; ".join(versions),
+        runs=list(tables.provenance_table(group, directory))[:MOST_LISTED],
+        runs_left_out=max(len(group.runs) - MOST_LISTED, 0),
+        command=" ".join(origins[0].command.split()),
     )
-    published = {
-        k: v for group in members for k, v in group.first.summary["paper"].items()
-    }
-    for metric in metrics:
-        quoted = mean_sd([published[metric]]) if metric in published else ""
-        ours = {label: group.metric(metric) for label, group in columns.items()}
-        yield {"metric": metric, "paper": quoted, **ours}
-
-
-def provenance_table(group: Group, directory: pathlib.Path) -> Iterator[Row]:
-    """One row per seed: a link to its files from `directory`, commit, start, machine
-    and time.
-    """
-    for run in group.runs:
-        place = os.path.relpath(run.path, directory)
-        yield {
-            "run directory": markdown.link(f"{group.name}/seed={run.seed}", place),
-            **_origin(run),
-        }
-
-
-def _origin(run: Run) -> Row:
-    """Every commit and machine of a run, when it started, and how long it took."""
-    found = origin(run)
-    return {
-        "commit": ", then ".join(found.commits),
-        "started": found.started,
-        "machine": ", then ".join(found.machines),
-        "took": took(run),
-    }
-
-
-def every_run(collections: list[Collection], directory: pathlib.Path) -> Iterator[Row]:
-    """One row for each finished run, with its place from `directory` and its origin."""
-    for name, run in ((c.name, run) for c in collections for run in c.runs):
-        place = os.path.relpath(run.path, directory)
-        yield {"collection": name, "run directory": place, **_origin(run)}
-
-
-def every_metric(collections: list[Collection]) -> Iterator[Row]:
-    """One row for each metric of each finished run, for other people's scripts."""
-    for name, run in ((c.name, run) for c in collections for run in c.runs):
-        parts = ("experiment", "variant", "seed", "scale")
-        same = {"collection": name} | {part: str(run.summary[part]) for part in parts}
-        for metric, value in run.summary["metrics"].items():
-            printed = str(run.summary["paper"].get(metric, ""))
-            yield {**same, "metric": metric, "value": str(value), "paper": printed}

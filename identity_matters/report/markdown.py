@@ -29,8 +29,9 @@ class Markdown(str):
 
 
 def inline(text: object) -> Markdown:
-    """`text` within a line: unchanged if it is `Markdown`, else so that it is read as
-    plain text.
+    """`text` within a line, so that it is read as plain text.
+
+    Text that is `Markdown` is not changed.
 
     >>> print(inline("<b>*x*_y \\n# |z|"))
     &lt;b>\\*x\\*\\_y  # |z|
@@ -48,9 +49,7 @@ def inline(text: object) -> Markdown:
 
 
 def fill(template: str, **values: object) -> Markdown:
-    """`template`, which is Markdown, with these values in its places, each as by
-    `inline`.
-    """
+    """`template`, which is Markdown, with these values, each as by `inline`."""
     return Markdown(
         template.format(**{name: inline(value) for name, value in values.items()})
     )
@@ -72,8 +71,9 @@ def bullets(texts: Iterable[object]) -> Markdown:
 
 
 def table(rows: Iterable[Row]) -> Markdown:
-    """The rows as a table in GitHub's Markdown; columns without any value are left
-    out.
+    """The rows as a table in GitHub's Markdown.
+
+    Columns without any value are left out.
     """
     rows = list(rows)
     columns = (
@@ -90,8 +90,9 @@ def _cell(text: str) -> str:
 
 
 def link(text: object, target: str) -> Markdown:
-    """A link to a file or to a heading; `target` is quoted as in a URL, except "/" and
-    "#".
+    """A link to a file or to a heading.
+
+    `target` is quoted as in a URL, except "/" and "#".
     """
     quoted = urllib.parse.quote(visible(target), safe="/#=+@")
     # Some Markdown parsers end the text of a link at a bracket.
@@ -116,10 +117,9 @@ def code_block(text: object, language: str) -> Markdown:
     return Markdown(f"{fence}{language}\n{shown}\n{fence}")
 
 
-def fold(title: object, parts: Iterable[object]) -> Markdown:
-    """Parts that the reader unfolds by a click on `title`."""
+def summary(text: object) -> Markdown:
+    """`text` as the line of a <details> that stays when the rest is folded away."""
     shown = (
-        visible(title).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     )
-    summary = Markdown(f"<summary>{shown}</summary>")
-    return blocks([Markdown("<details>"), summary, *parts, Markdown("</details>")])
+    return Markdown(f"<summary>{shown}</summary>")

@@ -83,7 +83,8 @@ def test_the_page_does_not_grow_with_the_points_of_a_figure_or_the_number_of_run
         for seed in range(100)
     ]
     (group,) = collection.group_runs(many)
-    text = build._evidence("toy/plain", {"yours": group}, tmp_path)
+    yours = collection.Collection("yours", many, [group], unfinished=[], problems=[])
+    text = build._markdown([yours], tmp_path, {}, [])
     assert text.count("[toy/plain/seed=") == build.MOST_LISTED
     assert "Not shown: 80 more runs. All are in [runs.csv](tables/runs.csv)." in text
     assert build._seeds(many) == "100 seeds, 0 to 99"

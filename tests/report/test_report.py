@@ -23,6 +23,7 @@ from identity_matters.report import (
     numbers,
     page,
     sentences,
+    tables,
 )
 from tests import forked
 
@@ -230,7 +231,7 @@ def test_table_2_has_a_row_for_each_published_error_and_ours_at_paper_scale(tmp_
         errors = {"test_error_percent": 6.5 + seed, "test_error_best_percent": 6.25}
         net = "cifar10/all_conv_residual"
         write_run(tmp_path, seed, scale=scale, variant=net, metrics=errors, paper={})
-    cells = [tuple(row.values()) for row in build.table_2(groups_of(tmp_path))]
+    cells = [tuple(row.values()) for row in tables.table_2(groups_of(tmp_path))]
     rows = {row[:2]: row[2:] for row in cells}
     assert len(rows) == sum(len(numbers) for numbers in paper.TABLE_2.values())
     # Mean of 6.5 and 7.5; standard deviation of two values that differ by 1: 1/sqrt(2).
@@ -246,13 +247,13 @@ def test_reduced_cifar_runs_have_their_share_of_the_papers_operations():
     share = (
         examples * result["training_flops_per_example"] / paper.cifar_training_flops(10)
     )
-    (row,) = build.reduced_cifar([collection.Group((one,)) for one in (run, full)])
+    (row,) = tables.reduced_cifar([collection.Group((one,)) for one in (run, full)])
     assert (row["net"], row["data set"]) == ("small", "CIFAR-10")
     share_column = "share of a full run's operations (%)"
     assert row[share_column] == f"{100 * share:.2g}"
     # Malformed records leave the share empty, and do not stop the report.
     bad = dataclasses.replace(run, records=[{"kind": "result", "steps": "many"}])
-    (row,) = build.reduced_cifar([collection.Group((bad,))])
+    (row,) = tables.reduced_cifar([collection.Group((bad,))])
     assert row[share_column] == ""
 
 

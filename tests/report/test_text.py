@@ -43,7 +43,11 @@ def test_text_of_a_run_is_read_as_it_stands(text):
         markdown.table([{"text": text}]),
         markdown.bullets([text]),
         text,
-        markdown.fold(text, [markdown.code_block(text, "bash"), markdown.code(text)]),
+        markdown.Markdown("<details>"),
+        markdown.summary(text),
+        markdown.code_block(text, "bash"),
+        markdown.code(text),
+        markdown.Markdown("</details>"),
     ]
     page_text = page.render(markdown.blocks(parts), ROOT)
     body = Checked(page_text).data

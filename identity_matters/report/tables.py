@@ -1,0 +1,220 @@
+"""The tables of the report, and the cells that describe a claim.
+
+A row is a dict from the column to its cell. Text of ours is `Markdown`; everything else
+is escaped where it becomes part of the page.
+"""
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Iterable, Iterator
+
+from identity_matters import paper
+from identity_matters.report import markdown, page, sentences
+from identity_matters.report.collection import Collection, Group, origin, took
+from identity_matters.report.markdown import Markdown, Row
+from identity_matters.report.numbers import duration, in_words, mean_sd
+from identity_matters.report.records import MALFORMED
+from identity_matters.report.sentences import NOT_RUN, verdicts
+from identity_matters.runs import Run
+
+_DATA_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
+
+
+def claim_link(claim: paper.Claim, report: str = "") -> Markdown:
+    """A link to the claim's section on the page `report`, by default on the same."""
+    return markdown.link(Markdown(claim.title), f"{report}#{page.anchor(claim.title)}")
+
+
+def headline(
+    claim: paper.Claim, groups: list[Group], most: int | None = None
+) -> Markdown:
+    """The results on a claim, in a few words."""
+    # The sentences are ours, and only numbers are filled in.
+    return Markdown(sentences.headline(claim.id, groups, most))
+
+
+def hardware_and_time(members: list[Group]) -> str:
+    """The machines of the runs, and how long all of the runs took together."""
+    origins = [origin(run) for group in members for run in group.runs]
+    if not origins:
+        return ""
+    machines = "; ".join(
+        dict.fromkeys(machine for each in origins for machine in each.machines)
+    )
+    seconds = duration(sum(each.seconds for each in origins))
+    count = f"{len(origins)} run{'' if len(origins) == 1 else 's'}"
+    return f"{machines}: {seconds} for {count}"
+
+
+def command(claim: paper.Claim, members: list[Group]) -> str:
+    """The command that reproduces a claim.
+
+    It is the claim's own, or the make targets of its experiments.
+    """
+    targets = [
+        "make bench"
+        if "benchmark" in group.name
+        else f"make reproduce-{group.first.experiment}"
+        for group in members
+    ]
+    chosen = claim.command or " && ".join(dict.fromkeys(targets))
+    return markdown.code(chosen) if chosen else ""
+
+
+def claims_table(
+    claims: Iterable[paper.Claim],
+    collections: list[Collection],
+    report: str = "",
+    most: int | None = None,
+) -> Iterator[Row]:
+    """One row per claim: the paper's result, and that of each collection with verdict.
+
+    Args:
+      claims: in the order of the rows.
+      collections: one or more; each has two columns.
+      report: see `claim_link`.
+      most: the largest number of results for each claim.
+    """
+    for claim in claims:
+        row: Row = {
+            "claim": claim_link(claim, report),
+            "paper": Markdown(claim.published),
+        }
+        for collection in collections:
+            column = (
+                f"verdict, {collection.name}" if len(collections) > 1 else "verdict"
+            )
+            row[collection.name] = headline(claim, collection.groups, most)
+            row[column] = verdicts(claim.id, collection.groups)
+        yield row
+
+
+def table_2(members: list[Group]) -> Iterator[Row]:
+    """Published top-1 errors beside ours at paper scale.
+
+    Ours are those of the last group of each variant.
+    """
+    ours = {group.first.variant: group for group in members if group.scale == "paper"}
+    for method, numbers in paper.TABLE_2.items():
+        for dataset, number in numbers.items():
+            variant = f"{dataset}/{paper.REPORT['nets'][method]}"
+            group = ours.get(paper.REPORT["other-variants"].get(variant, variant))
+            yield {
+                "method": method,
+                "data set": _DATA_SETS[dataset],
+                **_errors(number, group),
+                "what the published number is": Markdown(number.note),
+            }
+
+
+def _errors(published: paper.Number, group: Group | None) -> Row:
+    """The columns with the published error and with the errors of our runs."""
+    last_step = NOT_RUN
+    best_step = NOT_RUN
+    seeds = 0
+    if group:
+        last_step = group.metric("test_error_percent")
+        best_step = group.metric("test_error_best_percent")
+        seeds = len(group.runs)
+    return {
+        "published (%)": f"{published.value:g}",
+        "ours, last step (%)": last_step,
+        "ours, best step (%)": best_step,
+        "n": str(seeds),
+    }
+
+
+def reduced_cifar(members: list[Group]) -> Iterator[Row]:
+    """Reduced CIFAR runs beside Table 2.
+
+    Malformed records leave the share of operations empty.
+    """
+    for group in members:
+        dataset, _, net = group.first.variant.partition("/")
+        published = paper.TABLE_2["this paper"].get(dataset)
+        if group.first.experiment == "cifar" and group.scale == "reduced" and published:
+            operations_percent = ""
+            with contextlib.suppress(*MALFORMED):
+                operations_percent = in_words(
+                    [_operations_percent(run) for run in group.runs]
+                )
+            yield {
+                "net": net,
+                "data set": _DATA_SETS[dataset],
+                "parameters": group.metric("parameters"),
+                "steps": group.metric("steps"),
+                "share of a full run's operations (%)": operations_percent,
+                **_errors(published, group),
+            }
+
+
+def _operations_percent(run: Run) -> float:
+    """The operations of a training, from its records, in percent of a full run's."""
+    (result,) = (record for record in run.records if record["kind"] == "result")
+    examples = result["steps"] * result["train"]["batch_examples"]
+    operations = result["training_flops_per_example"] * examples
+    return 100 * operations / paper.cifar_training_flops(result["num_classes"])
+
+
+def metrics_table(columns: dict[str, Group]) -> Iterator[Row]:
+    """One row per metric of a variant: the paper's value, and that of each column."""
+    metrics: dict[str, None] = {}  # their names, in the order of the records
+    published: dict[str, float] = {}
+    for group in columns.values():
+        published |= group.first.summary["paper"]
+        for run in group.runs:
+            metrics |= dict.fromkeys(run.summary["metrics"])
+    for metric in metrics:
+        quoted = mean_sd([published[metric]]) if metric in published else ""
+        ours = {label: group.metric(metric) for label, group in columns.items()}
+        yield {"metric": metric, "paper": quoted, **ours}
+
+
+def provenance_table(group: Group, directory: pathlib.Path) -> Iterator[Row]:
+    """One row per seed: a link to its files from `directory`, and their origin."""
+    for run in group.runs:
+        place = os.path.relpath(run.path, directory)
+        yield {
+            "run directory": markdown.link(f"{group.name}/seed={run.seed}", place),
+            **_origin(run),
+        }
+
+
+def _origin(run: Run) -> Row:
+    """Every commit and machine of a run, when it started, and how long it took."""
+    written = origin(run)
+    return {
+        "commit": ", then ".join(written.commits),
+        "started": written.started,
+        "machine": ", then ".join(written.machines),
+        "took": took(run),
+    }
+
+
+def every_run(collections: list[Collection], directory: pathlib.Path) -> Iterator[Row]:
+    """One row for each finished run, with its place from `directory` and its origin."""
+    for collection in collections:
+        for run in collection.runs:
+            yield {
+                "collection": collection.name,
+                "run directory": os.path.relpath(run.path, directory),
+                **_origin(run),
+            }
+
+
+def every_metric(collections: list[Collection]) -> Iterator[Row]:
+    """One row for each metric of each finished run, for other people's scripts."""
+    for collection in collections:
+        for run in collection.runs:
+            for metric, value in run.summary["metrics"].items():
+                yield {
+                    "collection": collection.name,
+                    "experiment": str(run.summary["experiment"]),
+                    "variant": str(run.summary["variant"]),
+                    "seed": str(run.summary["seed"]),
+                    "scale": str(run.summary["scale"]),
+                    "metric": metric,
+                    "value": str(value),
+                    "paper": str(run.summary["paper"].get(metric, "")),
+                }
