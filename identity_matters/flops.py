@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.extend
@@ -10,31 +10,139 @@ import jax.extend
 # By convention the backward pass takes two products for each one of the forward pass,
 # for the gradients in weights and inputs. Recomputation and the optimizer do not count.
 FORWARD_PASSES_PER_TRAINING_STEP = 3
-_GIGA, _TERA = 1e9, 1e12
-# Words that must all be in the device's name, "v5 lite" read as v5e; dense bfloat16 and
-# float32 peaks in tera-operations per second; memory in GB, and its bandwidth in GB per
-# second. The first match counts; None: not looked up, or no such units. TPUs:
-# cloud.google.com/tpu/docs/v4, v5e, v5p and v6e; GPUs: NVIDIA's data sheets. "float32"
-# is what JAX does by default: TF32 on GPUs from Ampere on, float32 on older ones, one
-# bfloat16 pass on TPUs. A TPU v2 or v3 device is half a chip.
-_LIMITS = (
-    (("NVIDIA", "H200", "NVL"), 835.5, 417.5, 141, 4800),
-    (("NVIDIA", "H200"), 989.5, 494.7, 141, 4800),
-    (("NVIDIA", "H100", "PCIe"), 756.0, 378.0, 80, 2000),
-    (("NVIDIA", "H100", "NVL"), 835.5, 417.5, 94, 3900),
-    (("NVIDIA", "H100"), 989.5, 494.7, 80, 3350),
-    (("NVIDIA", "A100"), 312.0, 156.0, None, None),
-    (("NVIDIA", "L4"), 121.0, 60.5, 24, 300),
-    (("V100", "PCIE"), None, 14.0, None, None),
-    (("V100",), None, 15.7, None, None),
-    (("T4",), None, 8.1, None, None),
-    (("TPU", "v2"), 22.5, 22.5, None, None),
-    (("TPU", "v3"), 61.5, 61.5, None, None),
-    (("TPU", "v4"), 275.0, 275.0, 32, 1200),
-    (("TPU", "v5e"), 197.0, 197.0, 16, 819),
-    (("TPU", "v5"), 459.0, 459.0, 95, 2765),
-    (("TPU", "v5p"), 459.0, 459.0, 95, 2765),
-    (("TPU", "v6e"), 918.0, 918.0, 32, 1638),
+_GIGA = 1e9
+_TERA = 1e12
+
+
+class _Device(NamedTuple):
+    """What a maker says about a device.
+
+    Attributes:
+      words: all in the name of the device, where "v5 lite" is read as v5e.
+      bfloat16, float32: dense peaks in tera-operations per second; None if the device
+        has no such units. "float32" is what JAX does by default: TF32 on GPUs from
+        Ampere on, float32 on older ones, one bfloat16 pass on TPUs.
+      memory_gb: size of the memory; None if not looked up.
+      memory_gb_per_second: its bandwidth; None if not looked up.
+    """
+
+    words: tuple[str, ...]
+    bfloat16: float | None
+    float32: float | None
+    memory_gb: float | None = None
+    memory_gb_per_second: float | None = None
+
+
+# The first match counts. TPUs: cloud.google.com/tpu/docs/v4, v5e, v5p and v6e; GPUs:
+# NVIDIA's data sheets. A TPU v2 or v3 device is half a chip.
+_DEVICES = (
+    _Device(
+        ("NVIDIA", "H200", "NVL"),
+        bfloat16=835.5,
+        float32=417.5,
+        memory_gb=141,
+        memory_gb_per_second=4800,
+    ),
+    _Device(
+        ("NVIDIA", "H200"),
+        bfloat16=989.5,
+        float32=494.7,
+        memory_gb=141,
+        memory_gb_per_second=4800,
+    ),
+    _Device(
+        ("NVIDIA", "H100", "PCIe"),
+        bfloat16=756.0,
+        float32=378.0,
+        memory_gb=80,
+        memory_gb_per_second=2000,
+    ),
+    _Device(
+        ("NVIDIA", "H100", "NVL"),
+        bfloat16=835.5,
+        float32=417.5,
+        memory_gb=94,
+        memory_gb_per_second=3900,
+    ),
+    _Device(
+        ("NVIDIA", "H100"),
+        bfloat16=989.5,
+        float32=494.7,
+        memory_gb=80,
+        memory_gb_per_second=3350,
+    ),
+    _Device(
+        ("NVIDIA", "A100"),
+        bfloat16=312.0,
+        float32=156.0,
+    ),
+    _Device(
+        ("NVIDIA", "L4"),
+        bfloat16=121.0,
+        float32=60.5,
+        memory_gb=24,
+        memory_gb_per_second=300,
+    ),
+    _Device(
+        ("V100", "PCIE"),
+        bfloat16=None,
+        float32=14.0,
+    ),
+    _Device(
+        ("V100",),
+        bfloat16=None,
+        float32=15.7,
+    ),
+    _Device(
+        ("T4",),
+        bfloat16=None,
+        float32=8.1,
+    ),
+    _Device(
+        ("TPU", "v2"),
+        bfloat16=22.5,
+        float32=22.5,
+    ),
+    _Device(
+        ("TPU", "v3"),
+        bfloat16=61.5,
+        float32=61.5,
+    ),
+    _Device(
+        ("TPU", "v4"),
+        bfloat16=275.0,
+        float32=275.0,
+        memory_gb=32,
+        memory_gb_per_second=1200,
+    ),
+    _Device(
+        ("TPU", "v5e"),
+        bfloat16=197.0,
+        float32=197.0,
+        memory_gb=16,
+        memory_gb_per_second=819,
+    ),
+    _Device(
+        ("TPU", "v5"),
+        bfloat16=459.0,
+        float32=459.0,
+        memory_gb=95,
+        memory_gb_per_second=2765,
+    ),
+    _Device(
+        ("TPU", "v5p"),
+        bfloat16=459.0,
+        float32=459.0,
+        memory_gb=95,
+        memory_gb_per_second=2765,
+    ),
+    _Device(
+        ("TPU", "v6e"),
+        bfloat16=918.0,
+        float32=918.0,
+        memory_gb=32,
+        memory_gb_per_second=1638,
+    ),
 )
 
 
@@ -49,14 +157,13 @@ def count_parameters(tree: Any) -> int:
 
 
 def count_flops(function: Callable[..., Any], *args) -> int:
-    """Floating-point operations of the convolutions and matrix products in
-    `function(*args)`.
+    """Floating-point operations of the convolutions and matrix products.
 
-    A multiply-add counts as two, everything else is free, and the zeros of padding and
-    dilation count as numbers. The body of a loop counts once per iteration; of the
-    branches of a conditional, only the most expensive counts. JAX traces the function,
-    without running it. `args` are pytrees of arrays or `jax.ShapeDtypeStruct`. A
-    product in a while loop is a ValueError.
+    They are those of `function(*args)`.     A multiply-add counts as two, everything
+    else is free, and the zeros of padding and dilation count as numbers. The body of a
+    loop counts once per iteration; of the branches of a conditional, only the most
+    expensive counts. JAX traces the function, without running it. `args` are pytrees of
+    arrays or `jax.ShapeDtypeStruct`. A product in a while loop is a ValueError.
 
     >>> ones = jax.numpy.ones
     >>> # 4 x 2 sums of 8 products
@@ -71,26 +178,35 @@ def _jaxpr_flops(jaxpr) -> int:
 
 
 def _equation_flops(equation) -> int:
-    name, params = equation.primitive.name, equation.params
-    if name in ("conv_general_dilated", "dot_general"):
-        if name == "dot_general":
-            factor, ((contracted, _), _) = 0, params["dimension_numbers"]
-        else:
-            # All kernel axes but the output channels; its input channels are those of
-            # one group.
-            factor, (_, *contracted) = 1, params["dimension_numbers"].rhs_spec
-        products = math.prod(
-            equation.invars[factor].aval.shape[axis] for axis in contracted
-        )
-        return 2 * equation.outvars[0].aval.size * products
-    kinds = (jax.extend.core.ClosedJaxpr, jax.extend.core.Jaxpr)
-    leaves = jax.tree.leaves(list(params.values()))
-    inner = [_jaxpr_flops(leaf) for leaf in leaves if isinstance(leaf, kinds)]
+    name = equation.primitive.name
+    params = equation.params
+    if name == "dot_general":
+        (contracted_axes, _), _ = params["dimension_numbers"]
+        return _product_flops(equation, equation.invars[0], contracted_axes)
+    if name == "conv_general_dilated":
+        # All axes of the kernel but the output channels; its input channels are those
+        # of one group.
+        _, *contracted_axes = params["dimension_numbers"].rhs_spec
+        return _product_flops(equation, equation.invars[1], contracted_axes)
+    jaxpr_types = (jax.extend.core.ClosedJaxpr, jax.extend.core.Jaxpr)
+    inner_flops = [
+        _jaxpr_flops(leaf)
+        for leaf in jax.tree.leaves(list(params.values()))
+        if isinstance(leaf, jaxpr_types)
+    ]
     if name == "cond":
-        return max(inner)
-    if name == "while" and sum(inner):
+        return max(inner_flops)
+    if name == "while" and sum(inner_flops):
         raise ValueError("cannot count the products in a while loop; use jax.lax.scan")
-    return sum(inner) * params.get("length", 1) if name == "scan" else sum(inner)
+    if name == "scan":
+        return sum(inner_flops) * params.get("length", 1)
+    return sum(inner_flops)
+
+
+def _product_flops(equation, factor, contracted_axes) -> int:
+    """Each output is a sum over the contracted axes of `factor`."""
+    summands = math.prod(factor.aval.shape[axis] for axis in contracted_axes)
+    return 2 * equation.outvars[0].aval.size * summands
 
 
 def peak_flops_per_second(device_kind: str, compute_dtype: str) -> float | None:
@@ -99,8 +215,10 @@ def peak_flops_per_second(device_kind: str, compute_dtype: str) -> float | None:
     `device_kind` is that of a `jax.Device`, for example "NVIDIA H200"; `compute_dtype`
     is "bfloat16" or "float32". V100 and T4 have no bfloat16 units, hence no peak.
     """
-    bfloat16, float32, *_ = _limits(device_kind)
-    peak = bfloat16 if compute_dtype == "bfloat16" else float32
+    device = _find(device_kind)
+    if device is None:
+        return None
+    peak = device.bfloat16 if compute_dtype == "bfloat16" else device.float32
     return None if peak is None else peak * _TERA
 
 
@@ -110,13 +228,16 @@ def memory_limits(device_kind: str) -> tuple[float | None, float | None]:
     >>> memory_limits("TPU v5 lite")
     (16000000000.0, 819000000000.0)
     """
-    *_, size, bandwidth = _limits(device_kind)
-    return size and size * _GIGA, bandwidth and bandwidth * _GIGA
+    device = _find(device_kind)
+    if device is None or device.memory_gb is None:
+        return None, None
+    assert device.memory_gb_per_second is not None  # both are known or neither
+    return device.memory_gb * _GIGA, device.memory_gb_per_second * _GIGA
 
 
-def _limits(device_kind: str) -> tuple:
-    words = device_kind.replace("-", " ").replace(" lite", "e").split()
-    for needed, *limits in _LIMITS:
-        if set(needed) <= set(words):
-            return tuple(limits)
-    return (None,) * 4
+def _find(device_kind: str) -> _Device | None:
+    words = set(device_kind.replace("-", " ").replace(" lite", "e").split())
+    for device in _DEVICES:
+        if words.issuperset(device.words):
+            return device
+    return None
