@@ -35,7 +35,7 @@ from experiments import run
 from experiments.run.settings import configs
 from experiments.run.trials import grid, without
 from identity_matters import limits
-from identity_matters.images import imagenet, miniature
+from identity_matters.images import imagenet, miniature, streaming, views
 
 VARIANTS = ("imagenet",)
 _SETTINGS = {
@@ -84,7 +84,7 @@ def _measure_here(trial: types.SimpleNamespace, seed: int) -> dict:
     batches = trial.batches_per_round
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
-    ahead = imagenet.BATCHES_PER_THREAD * cores
+    ahead = streaming.BATCHES_PER_THREAD * cores
     count = batches * size
     with tempfile.TemporaryDirectory() as scratch:
         encoded = _open(trial, pathlib.Path(scratch), seed)
@@ -94,7 +94,7 @@ def _measure_here(trial: types.SimpleNamespace, seed: int) -> dict:
         image_seconds = decode() / count  # roughly, with all cores at work
         make = functools.partial(_read, encoded, trial.kind, seed, size)
         # endless
-        stream = imagenet.stream(make, 0, sys.maxsize, threads=cores, processes=0)
+        stream = streaming.stream(make, 0, sys.maxsize, threads=cores, processes=0)
         seconds: dict[str, list[float]] = {"pipeline": [], "decoder": []}
         with contextlib.closing(stream):
             _take(stream, ahead + 1)
@@ -169,10 +169,11 @@ def _bare_decoder(
     cv2.setNumThreads(1)
     decode: Callable = functools.partial(cv2.imdecode, flags=cv2.IMREAD_COLOR_RGB)
     images = [np.frombuffer(image, np.uint8) for image in encoded]
-    views: list = [None] * len(images)
+    # of each image; None stands for the view of an evaluation
+    drawn_views: list = [None] * len(images)
     if kind != "evaluation":
-        draw = functools.partial(imagenet.draw_view, seed=seed, epoch=0)
-        views = [
+        draw = functools.partial(views.draw_view, seed=seed, epoch=0)
+        drawn_views = [
             draw(*decode(image).shape[:2], example=i) for i, image in enumerate(images)
         ]
     out = np.empty(
@@ -181,12 +182,12 @@ def _bare_decoder(
 
     def work(rows: range) -> None:
         for i in rows:
-            if views[i] is None:
-                imagenet.eval_view(
+            if drawn_views[i] is None:
+                views.eval_view(
                     decode(images[i]), imagenet.EVAL_SHORTER_SIDE_PIXELS, out[i]
                 )
             else:
-                imagenet.train_view(decode(images[i]), views[i], out[i])
+                views.train_view(decode(images[i]), drawn_views[i], out[i])
 
     def run_all() -> float:
         started = time.perf_counter()

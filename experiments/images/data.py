@@ -9,7 +9,7 @@ import numpy as np
 
 from identity_matters import limits
 from identity_matters.batches import Arrays, Streams
-from identity_matters.images import datasets, imagenet, miniature
+from identity_matters.images import datasets, imagenet, miniature, streaming
 from identity_matters.preprocessing import Preprocessing
 
 
@@ -112,7 +112,7 @@ def _load_imagenet(
                 shorter_side_pixels=eval_shorter_side_pixels,
             ),
             functools.partial(
-                imagenet.stream,
+                streaming.stream,
                 threads=worker_threads or limits.usable_cores(),
                 processes=worker_processes,
             ),

@@ -18,7 +18,7 @@ from experiments.run.fitting import DeviceTraining, make_intervals
 from experiments.run.training_log import TrainingLog
 from experiments.run.verdicts import where
 from identity_matters import flops, nets, runs
-from identity_matters.images import imagenet
+from identity_matters.images import decoding, imagenet
 from identity_matters.train import (
     checkpoint,
     net_source,
@@ -198,7 +198,7 @@ class Training(DeviceTraining):
                     net_source.describe(self.net), self.preprocessing
                 ),
             )
-        except imagenet.DataError as error:
+        except decoding.DataError as error:
             raise runs.RunError(f"{error}; the same command then resumes") from None
         except run.DivergedError as error:
             if not keep_diverged:

@@ -98,8 +98,9 @@ def find_source(name: str) -> Source:
 def load(
     name: str, split: str, data_dir: str | os.PathLike[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """All images, uint8[n, height, width, channels], and labels, int64[n], of a split
-    in SOURCES.
+    """All images and labels of a split in SOURCES.
+
+    Images are uint8[n, height, width, channels], labels int64[n].
 
     `data_dir` is where `make data` put the data sets; `digits` needs none. Raises
     ValueError for an unknown name or split, data that are not prepared, a damaged file,
@@ -132,8 +133,9 @@ def load(
 
 
 def require_prepared(name: str, split: str, data_dir: str | os.PathLike[str]) -> None:
-    """Raises the ValueError of `load` if the data are not prepared, without reading
-    them.
+    """Raises ValueError, as `load` does, unless the data are prepared.
+
+    Does not read them.
     """
     source = find_source(name)
     if split not in source.splits:
@@ -155,8 +157,9 @@ def write(
     images: np.ndarray,
     labels: np.ndarray,
 ) -> None:
-    """Saves a decoded split under `data_dir`; the manifest is written last and makes it
-    valid.
+    """Saves a decoded split under `data_dir`.
+
+    The manifest is written last and makes it valid.
     """
     _check(source, split, images, labels)
     directory = _directory(source, split, data_dir)
@@ -219,8 +222,9 @@ def decode(source: Source, split: str, builder: Any) -> tuple[np.ndarray, np.nda
 
 
 def prepare(name: str, data_dir: str | os.PathLike[str]) -> list[pathlib.Path]:
-    """Prepares a data set of `NAMES` for `load`, imagenet2012 for
-    `imagenet.EncodedImages`.
+    """Prepares a data set of `NAMES`.
+
+    It is read by `load`, imagenet2012 by `imagenet.EncodedImages`.
 
     If the host of the data is unreachable, put the original archive into
     DATA_DIR/downloads/manual/ first; those of imagenet2012 always go there. Returns the
@@ -263,8 +267,9 @@ def _built(
     archives: tuple[str, ...],
     origin: str,
 ) -> Any:
-    """The prepared builder; that of imagenet2012 turns CMYK and PNG files into RGB
-    JPEGs.
+    """The prepared builder.
+
+    That of imagenet2012 turns CMYK and PNG files into RGB JPEGs.
     """
     for module in ("tensorflow", "tensorflow_datasets"):
         if importlib.util.find_spec(module) is None:

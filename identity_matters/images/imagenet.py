@@ -1,31 +1,21 @@
-"""ImageNet (ILSVRC2012) as streams of batches: tensorflow_datasets' `imagenet2012`,
-read by grain.
+"""ImageNet (ILSVRC2012): the files of tensorflow_datasets' `imagenet2012`, in batches.
 
-Grain maps over batch numbers, so the position of a stream is a step number; grain's own
-iterator state would depend on the number of workers. Augmentation depends on (seed,
-epoch, example) alone. So batches do not depend on how many threads, workers or hosts
-read, nor on where a stream began.
-
-OpenCV decodes fast, and its wheel needs neither TensorFlow nor a compiler. It releases
-Python's interpreter lock, so threads are enough unless many cores wait for the lock.
+A batch depends on the seed, the epoch and the examples alone, not on how many threads,
+workers or hosts read, nor on where a stream began (see `streaming`).
 """
 
-import functools
 import hashlib
 import importlib.util
-import math
-import multiprocessing
 import os
 import pathlib
-import re
-import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from identity_matters import runs
+from identity_matters.images import decoding, views
+from identity_matters.images.decoding import DataError
 from identity_matters.paths import expand_home
 
 NAME = "imagenet2012"
@@ -35,8 +25,6 @@ NUM_CLASSES = 1000
 PUBLISHED_EXAMPLES = {"train": 1_281_167, "validation": 50_000}
 IMAGE_PIXELS = 224
 EVAL_SHORTER_SIDE_PIXELS = 256
-# prefetched for each thread that makes them; a batch of 256 takes 39 MB
-BATCHES_PER_THREAD = 2
 _NEEDED = ("tensorflow_datasets", "array_record", "grain", "cv2")
 # Mean and standard deviation of the training images' channels, in pixel values: the
 # usual ones (torchvision's 0.485, 0.456, 0.406 and 0.229, 0.224, 0.225), for the
@@ -45,40 +33,16 @@ CHANNEL_CONSTANTS = {
     "shift": np.array([[[[123.675, 116.28, 103.53]]]], np.float32),
     "divisor": np.array([[[[58.395, 57.12, 57.375]]]], np.float32),
 }
-_FINGERPRINTED = 64
-# A training crop covers this share of the image's area, at this aspect ratio (width /
-# height): the usual values (Szegedy et al. 2015; torchvision's RandomResizedCrop).
-AREA_SHARE = (0.08, 1.0)
-ASPECT_RATIO = (3 / 4, 4 / 3)
-_LOG_ASPECT = (math.log(ASPECT_RATIO[0]), math.log(ASPECT_RATIO[1]))
-# draws until one fits; then the largest central crop of an allowed aspect ratio
-ATTEMPTS = 10
-# Philox has a counter of four 64-bit words: the second is the example, the third the
-# purpose. The order of an epoch (`batches`) uses the same keys with both at 0.
-_PURPOSE_VIEW = 1
-# Resizing is bilinear below this factor and, to avoid aliasing, by area from it on,
-# which is rare.
-_AREA_FROM_FACTOR = 2.0
-_JPEG_START = b"\xff\xd8\xff"
-# A marker of a JPEG. In the data of a scan ff 00 stands for the byte ff, and ff d0 to
-# ff d7 are restart markers; further bytes ff before a marker are padding.
-_JPEG_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
-_JPEG_IMAGE_START, _JPEG_IMAGE_END, _JPEG_ALONE = 0xD8, 0xD9, 0x01
-_PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND"
-
-
-class DataError(ValueError):
-    """An image or file of the data set, or the memory for batches, fails while batches
-    are made.
-    """
+# how many images a fingerprint reads
+_FINGERPRINT_IMAGES = 64
 
 
 class EncodedImages:
-    """The encoded images of "train" or "validation": random access, from any thread or
-    process.
+    """The encoded images of a split, "train" or "validation".
 
-    Raises ValueError if a package is missing or the split is not prepared in
-    `data_dir`. Reading a damaged file raises DataError, which names the file.
+    Access is random, from any thread or process. Raises ValueError if a package is
+    missing or the split is not prepared in `data_dir`. Reading a damaged file raises
+    DataError, which names the file.
     """
 
     def __init__(self, data_dir: str | os.PathLike[str], split: str):
@@ -108,12 +72,13 @@ class EncodedImages:
         return len(self._source)
 
     def fingerprint(self) -> dict:
-        """JSON-able: the number of examples; a digest of some labels, file names and
-        file sizes.
+        """JSON-able: the number of examples, and a digest.
+
+        The digest is that of the labels, file names and file sizes of some images.
         """
-        some = np.unique(np.linspace(0, len(self) - 1, _FINGERPRINTED).astype(np.int64))
+        spread = np.linspace(0, len(self) - 1, _FINGERPRINT_IMAGES).astype(np.int64)
         digest = hashlib.sha256()
-        for image, label, name in self.read(some):
+        for image, label, name in self.read(np.unique(spread)):
             digest.update(f"{name} {label} {len(image)}\n".encode())
         return {"examples": len(self), "sha256": digest.hexdigest()}
 
@@ -179,94 +144,25 @@ def require_packages() -> None:
         raise ValueError(f"reading {NAME} needs {', '.join(missing)}; {advice}")
 
 
-@functools.cache
-def _end_with_parent() -> None:
-    """In a worker process, exits as soon as the parent process has ended, for whatever
-    reason.
-    """
-    if (parent := multiprocessing.parent_process()) is None:
-        return
-
-    def wait():
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
-def stream(
-    make_batch: Callable[[int], dict],
-    first: int,
-    count: int,
-    *,
-    threads: int,
-    processes: int,
-) -> Any:
-    """Iterates over ``make_batch(i)`` for the `count` numbers i from `first`, in order,
-    prefetched.
-
-    `make_batch` is picklable; the iterator raises its errors, and ``close()`` ends its
-    threads and processes. Each of `processes` workers, or this process if that is 0,
-    makes `threads` batches at the same time: about one per core, more if storage is
-    slow to answer. Workers pass batches through /dev/shm; if that is too small, the
-    iterator raises DataError.
-    """
-    import grain.python as grain
-
-    ahead = BATCHES_PER_THREAD * threads
-    dataset = grain.MapDataset.range(first, first + count).map(
-        functools.partial(_make, make_batch)
-    )
-    dataset = dataset.to_iter_dataset(grain.ReadOptions(threads, ahead))
-    if processes:
-        dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(processes, ahead))
-    return _Stream(iter(dataset))
-
-
-class _Stream:
-    """grain's iterator, which also says what to do if /dev/shm is full."""
-
-    def __init__(self, batches: Any):
-        self._batches = batches
-
-    def __iter__(self) -> "_Stream":
-        return self
-
-    def __next__(self) -> dict:
-        try:
-            return next(self._batches)
-        except RuntimeError as error:
-            # SIGBUS: there is no memory behind the file that the worker writes to.
-            if f"exit code -{signal.SIGBUS.value}" not in str(error):
-                raise
-            raise DataError(
-                "/dev/shm is too small for the batches of worker processes; give the"
-                " container more (docker run --shm-size=8g), or set"
-                " data.worker_processes=0"
-            ) from error
-
-    def close(self) -> None:
-        self._batches.close()
-
-
-def _make(make_batch, number) -> dict:
-    _end_with_parent()
-    return make_batch(int(number))
-
-
 def read_train(
     encoded: EncodedImages, indices, epochs, seed: int, *, pixels: int = IMAGE_PIXELS
 ) -> dict:
-    """Training images for `indices` and `epochs`, int[b], each with a random crop and
-    flip.
+    """Training images for `indices` and `epochs`, int[b], cropped and flipped.
 
-    Returns {"images": u8[b, pixels, pixels, 3], "labels": i32[b]}. Errors are those of
-    `decode`.
+    Each image has a random crop and flip of its own in each epoch. Returns {"images":
+    u8[b, pixels, pixels, 3], "labels": i32[b]}. Errors are those of `decoding.decode`.
     """
 
     def view(image, place, out):
-        whose = {"epoch": int(epochs[place]), "example": int(indices[place])}
-        train_view(image, draw_view(*image.shape[:2], seed=seed, **whose), out)
+        height, width = image.shape[:2]
+        crop_and_flip = views.draw_view(
+            height,
+            width,
+            seed=seed,
+            epoch=int(epochs[place]),
+            example=int(indices[place]),
+        )
+        views.train_view(image, crop_and_flip, out)
 
     return _views(encoded, indices, pixels, view)
 
@@ -278,162 +174,22 @@ def read_test(
     pixels: int = IMAGE_PIXELS,
     shorter_side_pixels: int = EVAL_SHORTER_SIDE_PIXELS,
 ) -> dict:
-    """The same for evaluation: central crops of images resized to
-    `shorter_side_pixels`.
+    """The same for evaluation: the centre of each image.
+
+    Its shorter side is resized to `shorter_side_pixels` first.
     """
-    return _views(
-        encoded,
-        indices,
-        pixels,
-        lambda image, _, out: eval_view(image, shorter_side_pixels, out),
-    )
+
+    def view(image, place, out):
+        views.eval_view(image, shorter_side_pixels, out)
+
+    return _views(encoded, indices, pixels, view)
 
 
 def _views(encoded, indices, pixels: int, view: Callable) -> dict:
+    """A batch; ``view(image, place, out)`` writes what is seen of an image to `out`."""
     images = np.empty((len(indices), pixels, pixels, 3), np.uint8)
     labels = np.empty(len(indices), np.int32)
     for place, (data, label, name) in enumerate(encoded.read(indices)):
-        view(decode(data, name), place, images[place])
+        view(decoding.decode(data, name), place, images[place])
         labels[place] = label
     return {"images": images, "labels": labels}
-
-
-class Crop(NamedTuple):
-    """A rectangle of an image, in pixels."""
-
-    top: int
-    left: int
-    height: int
-    width: int
-
-
-@functools.cache
-def _cv2():
-    """OpenCV, with one thread per call: the pipeline processes many images at once
-    already.
-    """
-    import cv2
-
-    cv2.setNumThreads(1)
-    return cv2
-
-
-def decode(encoded: bytes, name: str) -> np.ndarray:
-    """Decodes a JPEG or a PNG, whatever its file name, as RGB: u8[height, width, 3].
-
-    Grey, CMYK and transparent images are converted. Orientation metadata is ignored, as
-    in TensorFlow. Bytes after the image's end do no harm.
-
-    Raises:
-      DataError: with `name`, if the file has no end marker, the decoder gives up, or it
-        is of neither kind. Decoders fill what they cannot read with grey; as with
-        TensorFlow, damage within an image that has its end marker goes unnoticed.
-    """
-    # OpenCV 5 rejects most truncated files; earlier versions fill them up with grey or
-    # old memory.
-    if encoded.startswith(_JPEG_START):
-        complete = _has_jpeg_end(encoded)
-    elif encoded.startswith(_PNG_START):
-        complete = _PNG_END in encoded
-    else:
-        raise DataError(
-            f"{name} is neither a JPEG nor a PNG: it begins with {encoded[:8].hex()}"
-        )
-    if not complete:
-        raise DataError(
-            f"{name} is truncated: {len(encoded)} bytes without an end marker"
-        )
-    cv2 = _cv2()
-    flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
-    try:
-        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
-    except cv2.error as error:
-        raise DataError(f"{name} cannot be decoded: {error.err}") from None
-    if image is None:
-        raise DataError(
-            f"{name} cannot be decoded: it is damaged or of an unknown kind"
-        )
-    return image
-
-
-def _has_jpeg_end(encoded: bytes) -> bool:
-    """Whether the markers of a JPEG, followed from its start, reach the end of its
-    image.
-
-    The lengths of segments are respected, so thumbnails, which lie within segments, do
-    not count, nor does what follows the image.
-    """
-    position = 2  # after the marker of the image's start
-    while marker := _JPEG_MARKER.search(encoded, position):
-        position = marker.end()
-        kind = encoded[position - 1]
-        if kind == _JPEG_IMAGE_END:
-            return True
-        if kind == _JPEG_IMAGE_START:  # another image follows one that was cut
-            return False
-        if kind != _JPEG_ALONE:
-            position += max(2, int.from_bytes(encoded[position : position + 2], "big"))
-    return False
-
-
-def draw_view(
-    height: int, width: int, *, seed: int, epoch: int, example: int
-) -> tuple[Crop, bool]:
-    """A random crop, uniform in position, area and log aspect ratio, and whether it is
-    mirrored.
-    """
-    # The raw stream, which NumPy promises to keep; its distributions may change.
-    key = np.array([seed, epoch], np.uint64)
-    counter = np.array([0, example, _PURPOSE_VIEW, 0], np.uint64)
-    raw = np.random.Philox(key=key, counter=counter).random_raw(2 * ATTEMPTS + 3)
-    down, across, mirror, *draws = ((raw >> np.uint64(11)) * 2.0**-53).tolist()
-    for area_draw, aspect_draw in zip(draws[::2], draws[1::2], strict=True):
-        share = AREA_SHARE[0] + (AREA_SHARE[1] - AREA_SHARE[0]) * area_draw
-        area = share * height * width
-        aspect = math.exp(
-            _LOG_ASPECT[0] + (_LOG_ASPECT[1] - _LOG_ASPECT[0]) * aspect_draw
-        )
-        crop_width, crop_height = (
-            round(math.sqrt(area * aspect)),
-            round(math.sqrt(area / aspect)),
-        )
-        if 0 < crop_width <= width and 0 < crop_height <= height:
-            top = int(down * (height - crop_height + 1))
-            left = int(across * (width - crop_width + 1))
-            return Crop(top, left, crop_height, crop_width), mirror < 0.5
-    aspect = min(max(width / height, ASPECT_RATIO[0]), ASPECT_RATIO[1])
-    crop_height = min(height, max(1, round(width / aspect)))
-    crop_width = min(width, max(1, round(height * aspect)))
-    top, left = (height - crop_height) // 2, (width - crop_width) // 2
-    return Crop(top, left, crop_height, crop_width), mirror < 0.5
-
-
-def train_view(image: np.ndarray, view: tuple[Crop, bool], out: np.ndarray) -> None:
-    """Writes the view of u8[h, w, 3] `image` that `draw_view` chose to `out`: u8[p, p,
-    3].
-    """
-    (top, left, height, width), mirrored = view
-    _resize(image[top : top + height, left : left + width], out)
-    if mirrored:
-        _cv2().flip(out, 1, dst=out)
-
-
-def eval_view(image: np.ndarray, shorter_side_pixels: int, out: np.ndarray) -> None:
-    """Writes the centre of `image`, resized to `shorter_side_pixels` >= p, to `out`
-    u8[p, p, 3].
-    """
-    pixels = len(out)
-    sides = image.shape[:2]
-    height, width = (round(side * shorter_side_pixels / min(sides)) for side in sides)
-    resized = np.empty((height, width, 3), np.uint8)
-    _resize(image, resized)
-    top, left = ((side - pixels) // 2 for side in resized.shape[:2])
-    out[:] = resized[top : top + pixels, left : left + pixels]
-
-
-def _resize(image: np.ndarray, out: np.ndarray) -> None:
-    cv2 = _cv2()
-    height, width = out.shape[:2]
-    factor = max(image.shape[0] / height, image.shape[1] / width)
-    method = cv2.INTER_AREA if factor >= _AREA_FROM_FACTOR else cv2.INTER_LINEAR
-    cv2.resize(image, (width, height), dst=out, interpolation=method)

@@ -1,5 +1,6 @@
-"""A miniature `imagenet2012`, for tests, benchmarks and a first try, without
-TensorFlow.
+"""A miniature `imagenet2012`, for tests, benchmarks and a first try.
+
+Making it does not need TensorFlow.
 
 `write` makes one from any JPEGs, `prepare` from generated images of a few classes that
 a network can learn to tell apart. The files are what tensorflow_datasets' own builder
@@ -66,8 +67,9 @@ def prepare(data_dir: str | os.PathLike[str], train_examples: int) -> pathlib.Pa
 def generate_jpegs(
     count: int, seed: int, *, scale: float = 1.0, labels: list[int] | None = None
 ) -> list[bytes]:
-    """`count` JPEGs of smooth random colours and some noise; sides are `scale` times
-    ImageNet's.
+    """`count` JPEGs of smooth random colours and some noise.
+
+    Their sides are `scale` times ImageNet's.
 
     With `labels`, one for each image, the relative phases of the colours are those of
     the label.
@@ -106,8 +108,9 @@ def generate_jpegs(
 def write(
     data_dir: str | os.PathLike[str], splits: dict, *, shards: int = 2
 ) -> pathlib.Path:
-    """Writes an `imagenet2012` under `data_dir`, up to `shards` files a split; returns
-    its folder.
+    """Writes an `imagenet2012` under `data_dir`; returns its folder.
+
+    A split has up to `shards` files.
 
     `splits` has, for "train" and "validation", a list of (encoded image, label, file
     name).

@@ -19,7 +19,14 @@ import pytest
 from experiments.images.data import load_data
 from experiments.images.settings import IMAGENET_DATA
 from identity_matters import batches
-from identity_matters.images import datasets, imagenet, miniature
+from identity_matters.images import (
+    datasets,
+    decoding,
+    imagenet,
+    miniature,
+    streaming,
+    views,
+)
 from tests import forked
 
 for _module in ("tensorflow_datasets", "array_record", "grain", "cv2"):
@@ -61,7 +68,7 @@ def streams(encoded, reading=QUICK) -> batches.Streams:
         len(encoded),
         functools.partial(imagenet.read_train, encoded, pixels=PIXELS),
         functools.partial(imagenet.read_test, encoded),
-        functools.partial(imagenet.stream, **reading),
+        functools.partial(streaming.stream, **reading),
     )
 
 
@@ -105,10 +112,10 @@ def test_images_are_the_views_of_their_epoch_and_example(train, examples):
     batch = take(train, 1, first_step=3)[0]
     np.testing.assert_array_equal(batch["labels"], indices[0])
     for i, (index, epoch) in enumerate(zip(indices[0], epochs[0], strict=True)):
-        image = imagenet.decode(examples["train"][index][0], "")
-        view = imagenet.draw_view(*image.shape[:2], seed=5, epoch=epoch, example=index)
+        image = decoding.decode(examples["train"][index][0], "")
+        view = views.draw_view(*image.shape[:2], seed=5, epoch=epoch, example=index)
         expected = np.empty((PIXELS, PIXELS, 3), np.uint8)
-        imagenet.train_view(image, view, expected)
+        views.train_view(image, view, expected)
         np.testing.assert_array_equal(batch["images"][i], expected)
 
 
@@ -156,8 +163,8 @@ def test_evaluation_visits_every_image_once(
     assert set(labels[~is_real]) <= {VALIDATION - 1}
     expected = np.empty((224, 224, 3), np.uint8)
     for i in range(VALIDATION):
-        imagenet.eval_view(
-            imagenet.decode(examples["validation"][i][0], ""), 256, expected
+        views.eval_view(
+            decoding.decode(examples["validation"][i][0], ""), 256, expected
         )
         np.testing.assert_array_equal(images[i], expected)
 
@@ -295,7 +302,7 @@ def test_a_label_that_no_class_has_is_refused(examples, train, monkeypatch, labe
     feature["file_name"].bytes_list.value.append(b"x.JPEG")
     monkeypatch.setattr(train, "_source", [record.SerializeToString()])
     with pytest.raises(
-        imagenet.DataError, match=rf"record 0 .*\(its label is {label}, and"
+        decoding.DataError, match=rf"record 0 .*\(its label is {label}, and"
     ):
         list(train.read([0]))
 
@@ -323,9 +330,9 @@ def test_too_little_shared_memory_is_said_in_one_line():
             )
 
     with pytest.raises(
-        imagenet.DataError, match=r"/dev/shm is too small .*worker_processes=0"
+        decoding.DataError, match=r"/dev/shm is too small .*worker_processes=0"
     ):
-        next(imagenet._Stream(Batches()))
+        next(streaming._Stream(Batches()))
 
 
 # The archives of ImageNet, which users get by hand.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from identity_matters.images import imagenet
+from identity_matters.images import decoding, views
 
 pytest.importorskip("cv2", reason="OpenCV is not installed (extra imagenet)")
 
@@ -43,7 +43,7 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_decoding_agrees_with_pillow(name):
     expected = np.asarray(Image.open(io.BytesIO(FILES[name])).convert("RGB"), np.int64)
-    found = imagenet.decode(FILES[name], name)
+    found = decoding.decode(FILES[name], name)
     assert found.dtype == np.uint8 and found.shape == (60, 80, 3)
     # CMYK conversions round differently; everything else is libjpeg and libpng on both
     # sides.
@@ -53,9 +53,9 @@ def test_decoding_agrees_with_pillow(name):
 def test_an_orientation_is_ignored_and_bytes_after_the_end_do_no_harm():
     exif = Image.Exif()
     exif[0x0112] = 6  # a quarter turn
-    expected = imagenet.decode(FILES["rgb"], "rgb")
+    expected = decoding.decode(FILES["rgb"], "rgb")
     for data in (encoded(RGB, quality=95, exif=exif), FILES["rgb"] + b"appended"):
-        np.testing.assert_array_equal(imagenet.decode(data, "x"), expected)
+        np.testing.assert_array_equal(decoding.decode(data, "x"), expected)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -65,25 +65,25 @@ def test_a_truncated_file_is_refused_by_name(name, share):
     with pytest.raises(
         ValueError, match=rf"^val_7\.JPEG is truncated: {len(data)} bytes"
     ):
-        imagenet.decode(data, "val_7.JPEG")
+        decoding.decode(data, "val_7.JPEG")
     # An interrupted download may look like this.
     with pytest.raises(ValueError, match=r"^val_7\.JPEG is truncated"):
-        imagenet.decode(data + bytes(1000), "val_7.JPEG")
+        decoding.decode(data + bytes(1000), "val_7.JPEG")
 
 
 def test_a_thumbnail_does_not_hide_that_the_image_is_truncated():
     thumbnail = FILES["rgb"]
     segment = b"\xff\xe1" + (len(thumbnail) + 2).to_bytes(2, "big") + thumbnail
     data = FILES["rgb"][:2] + segment + FILES["rgb"][2:]
-    assert imagenet.decode(data, "whole").shape == (60, 80, 3)
+    assert decoding.decode(data, "whole").shape == (60, 80, 3)
     with pytest.raises(ValueError, match="truncated"):
-        imagenet.decode(data[:-40], "cut")
+        decoding.decode(data[:-40], "cut")
 
 
 @pytest.mark.parametrize("data", [b"", b"GIF89a" + bytes(50), b"\xff\xd8"])
 def test_what_is_no_image_is_refused_by_name(data):
     with pytest.raises(ValueError, match=r"^x\.JPEG is neither a JPEG nor a PNG"):
-        imagenet.decode(data, "x.JPEG")
+        decoding.decode(data, "x.JPEG")
 
 
 def test_damage_inside_is_refused_by_name():
@@ -92,7 +92,7 @@ def test_damage_inside_is_refused_by_name():
     # JPEG.
     header[3:200] = bytes(197)
     with pytest.raises(ValueError, match=r"^x\.JPEG (cannot be decoded|is truncated)"):
-        imagenet.decode(bytes(header), "x.JPEG")
+        decoding.decode(bytes(header), "x.JPEG")
 
 
 def test_random_crops_have_the_areas_and_aspects_that_are_asked_for():
@@ -100,7 +100,7 @@ def test_random_crops_have_the_areas_and_aspects_that_are_asked_for():
     # bias these.
     side = 2000
     drawn = [
-        imagenet.draw_view(side, side, seed=3, epoch=1, example=i) for i in range(4000)
+        views.draw_view(side, side, seed=3, epoch=1, example=i) for i in range(4000)
     ]
     crops = np.array([crop for crop, _ in drawn])
     top, left, height, width = crops.T
@@ -124,19 +124,19 @@ def test_random_crops_have_the_areas_and_aspects_that_are_asked_for():
 
 
 def test_an_image_too_narrow_for_any_crop_gives_its_centre():
-    crop, _ = imagenet.draw_view(1000, 10, seed=0, epoch=0, example=0)
+    crop, _ = views.draw_view(1000, 10, seed=0, epoch=0, example=0)
     # Height 10 / (3/4) = 13 pixels, centred.
-    assert crop == imagenet.Crop(top=493, left=0, height=13, width=10)
-    crop, _ = imagenet.draw_view(10, 1000, seed=0, epoch=0, example=0)
-    assert crop == imagenet.Crop(top=0, left=493, height=10, width=13)
-    assert imagenet.draw_view(1, 1, seed=0, epoch=0, example=0)[0] == imagenet.Crop(
+    assert crop == views.Crop(top=493, left=0, height=13, width=10)
+    crop, _ = views.draw_view(10, 1000, seed=0, epoch=0, example=0)
+    assert crop == views.Crop(top=0, left=493, height=10, width=13)
+    assert views.draw_view(1, 1, seed=0, epoch=0, example=0)[0] == views.Crop(
         0, 0, 1, 1
     )
 
 
 def test_a_view_depends_on_seed_epoch_and_example_alone():
     def view(seed, epoch, example):
-        return imagenet.draw_view(400, 500, seed=seed, epoch=epoch, example=example)
+        return views.draw_view(400, 500, seed=seed, epoch=epoch, example=example)
 
     assert view(1, 2, 3) == view(1, 2, 3)
     others = [
@@ -144,15 +144,15 @@ def test_a_view_depends_on_seed_epoch_and_example_alone():
     ]
     assert len(set(others)) == 5
     # Pinned: a resumed run on another version of NumPy must see the same crops.
-    assert view(1, 2, 3) == (imagenet.Crop(top=9, left=34, height=378, width=420), True)
+    assert view(1, 2, 3) == (views.Crop(top=9, left=34, height=378, width=420), True)
 
 
 def test_a_training_view_is_the_resized_crop_mirrored():
     image = smooth_image(400, 600)
-    crop = imagenet.Crop(top=100, left=300, height=200, width=100)
+    crop = views.Crop(top=100, left=300, height=200, width=100)
     plain, mirrored = np.empty((2, 50, 50, 3), np.uint8)
-    imagenet.train_view(image, (crop, False), plain)
-    imagenet.train_view(image, (crop, True), mirrored)
+    views.train_view(image, (crop, False), plain)
+    views.train_view(image, (crop, True), mirrored)
     np.testing.assert_array_equal(mirrored, plain[:, ::-1])
     # Ramps stay ramps: pixel i of the output shows the middle of its share of the crop.
     rows = 100 + (np.arange(50) + 0.5) * 200 / 50 - 0.5
@@ -166,7 +166,7 @@ def test_shrinking_much_does_not_alias():
     image = np.zeros((512, 512, 3), np.uint8)
     image[::4] = 255  # every fourth row
     out = np.empty((64, 64, 3), np.uint8)
-    imagenet.train_view(image, (imagenet.Crop(0, 0, 512, 512), False), out)
+    views.train_view(image, (views.Crop(0, 0, 512, 512), False), out)
     assert set(np.unique(out)) <= {63, 64}
 
 
@@ -176,7 +176,7 @@ def test_shrinking_much_does_not_alias():
 def test_evaluation_takes_the_centre_of_the_resized_image(height, width):
     image = smooth_image(height, width)
     out = np.empty((224, 224, 3), np.uint8)
-    imagenet.eval_view(image, 256, out)
+    views.eval_view(image, 256, out)
     # The same with Pillow; for smooth images its other resizing method hardly differs.
     scale = 256 / min(height, width)
     size = round(width * scale), round(height * scale)
@@ -192,12 +192,12 @@ def test_whatever_follows_a_whole_image_does_no_harm(name):
     searched.
     """
     rng = np.random.default_rng(0)
-    expected = imagenet.decode(FILES[name], name)
+    expected = decoding.decode(FILES[name], name)
     trailers = [b"\xff\xda", FILES["rgb"][:700], b"\xff\xd8\xff" + b"\xff\xda" * 9]
     trailers += [rng.bytes(20_000) + b"\xff\xda" for _ in range(50)]
     for trailer in trailers:
         np.testing.assert_array_equal(
-            imagenet.decode(FILES[name] + trailer, name), expected
+            decoding.decode(FILES[name] + trailer, name), expected
         )
 
 
@@ -206,5 +206,5 @@ def test_a_second_image_does_not_hide_that_the_first_was_cut(name):
     whole = FILES[name]
     for end in range(whole.index(b"\xff\xda") + 20, len(whole) - 2, 7):
         # The decoder notices if the cut is within a header.
-        with pytest.raises(imagenet.DataError, match=r"is truncated|cannot be decoded"):
-            imagenet.decode(whole[:end] + whole, name)
+        with pytest.raises(decoding.DataError, match=r"is truncated|cannot be decoded"):
+            decoding.decode(whole[:end] + whole, name)
