@@ -1,6 +1,4 @@
-"""Identity Matters: Hardt & Ma (arXiv 1611.04231) reproduced, checked and extended in
-JAX.
-"""
+"""Hardt & Ma (arXiv 1611.04231), reproduced, checked and extended in JAX."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -35,8 +33,9 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Imports a part when it is first used, as in
-        `identity_matters.linear.factorize`.
+        """Imports a part when it is first used.
+
+        An example is `identity_matters.linear.factorize`.
         """
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,5 +1,6 @@
-"""Training and test examples, in memory, streamed or drawn, and which of them each step
-takes.
+"""Training and test examples, and which of them each step takes.
+
+They are in memory, streamed or drawn.
 
 A run sees its examples as one long sequence, the concatenated permutations of its
 epochs, and step t takes the t-th slice. If the batch size does not divide the number of
@@ -20,8 +21,9 @@ from identity_matters.array_types import Array
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Arrays:
-    """Whole splits: images u8 or f32[n, ...], labels int[n]; ValueError for any
-    others.
+    """Whole splits: images u8 or f32[n, ...], labels int[n].
+
+    Raises ValueError for any others.
     """
 
     train_images: np.ndarray
@@ -64,8 +66,9 @@ class Arrays:
         return len(self.test_labels)
 
     def read_train(self, indices, epochs, seed: int) -> dict:
-        """See `Streams`; empty, because images and labels are on the devices
-        already.
+        """See `Streams`.
+
+        It is empty, because images and labels are on the devices already.
         """
         return {}
 
@@ -82,8 +85,9 @@ class Arrays:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Streams:
-    """Splits too large for memory: batches are read one by one, and each process reads
-    its share.
+    """Splits too large for memory.
+
+    Batches are read one by one, and each process reads its share.
 
     Training images are augmented at random, depending on seed, epoch and index alone.
     The iterator of `stream` has ``close()`` and yields ``make_batch(i)`` for the
@@ -101,8 +105,9 @@ class Streams:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Drawn:
-    """Fresh training examples at each step, drawn by the devices; a test split in
-    memory.
+    """Fresh training examples at each step, drawn by the devices.
+
+    The test split is in memory.
 
     An "epoch" is one batch of `train_examples`, so that the key of an example depends
     on its step and its place in the batch alone, not on the device that draws it.
@@ -140,8 +145,9 @@ Examples = Arrays | Streams | Drawn
 def batch_plan(
     seed: int, num_examples: int, batch_examples: int, first_step: int, steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The examples of `steps` steps from `first_step` on, and their epochs, which count
-    from 0.
+    """The examples of `steps` steps from `first_step` on, and their epochs.
+
+    Epochs count from 0.
 
     Both are i32[steps, batch_examples]. `seed` and `first_step` may be 0; all others
     are positive.
@@ -175,8 +181,9 @@ def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
 
 
 def example_keys(key: jax.Array, epochs: Array, indices: Array) -> jax.Array:
-    """A key for each example, ``fold_in(fold_in(key, epoch), index)``: keys[n];
-    jittable.
+    """A key for each example, keys[n]; jittable.
+
+    It is ``fold_in(fold_in(key, epoch), index)``.
 
     `epochs`, `indices`: i32[n]. Raises ValueError unless `key` is a typed key of JAX's
     threefry.
@@ -192,8 +199,10 @@ def example_keys(key: jax.Array, epochs: Array, indices: Array) -> jax.Array:
 def train_batch(
     data: Examples, seed: int, batch_examples: int, rows: slice, step: int
 ) -> dict:
-    """{"indices", "epochs": i32[rows]} of a step, and what `data.read_train` returns
-    for them.
+    """The batch of a step.
+
+    It holds {"indices", "epochs": i32[rows]} and what `data.read_train` returns for
+    them.
 
     `seed` determines their order and how they are read; `rows` is this process's slice
     of a batch.
@@ -210,8 +219,9 @@ def train_batch(
 def evaluation_batch(
     data: Examples, batch_examples: int, rows: slice, number: int
 ) -> dict:
-    """{"images", "labels", "is_real": bool[rows]}; the last example pads the last
-    batch.
+    """An evaluation's batch: {"images", "labels", "is_real": bool[rows]}.
+
+    The last example pads the last batch.
     """
     indices = np.arange(number * batch_examples, (number + 1) * batch_examples)[rows]
     found = data.read_test(np.minimum(indices, data.test_examples - 1))

@@ -1,5 +1,6 @@
-"""Which code runs: its commit, whether it is that commit's, and a digest of what was
-imported.
+"""Which code runs: its commit, and a digest of what was imported.
+
+It also tells whether the code is that commit's.
 
 Git's own `status` believes flags of the index, the user's configuration and further
 ignore files. Here the contents of all files are compared with the commit's tree
@@ -54,8 +55,9 @@ def code_version() -> dict:
 
 
 def digest(hashes: dict[str, str]) -> str:
-    """The digest of source files, from git's hash of each path; other files are left
-    out.
+    """The digest of source files, from git's hash of each path.
+
+    Other files are left out.
     """
     lines = [
         f"{content} {path}\n"
@@ -66,8 +68,9 @@ def digest(hashes: dict[str, str]) -> str:
 
 
 def digest_of_commit(commit: str) -> str | None:
-    """The `digest` of the source files of a commit of this clone; None if it is not
-    there.
+    """The `digest` of the source files of a commit of this clone.
+
+    It is None if the commit is not there.
     """
     tree = _tree_of(commit) if _is_clone() else None
     return (
@@ -91,8 +94,9 @@ def _source_hashes() -> dict[str, str]:
 
 
 def _content(path: pathlib.Path) -> bytes:
-    """What git stores of a text file, with its line ends, or of a symbolic link: its
-    target.
+    """What git stores of a text file, or of a symbolic link.
+
+    Of a file that is the text, with its line ends; of a link, its target.
     """
     if path.is_symlink():
         return os.fsencode(os.readlink(path))
@@ -120,8 +124,9 @@ def _is_unchanged(name: str, mode: str, expected: str) -> bool:
 
 
 def _is_clone() -> bool:
-    """Whether REPOSITORY is the top of a clone; a copy may lie inside one of the user's
-    clones.
+    """Whether REPOSITORY is the top of a clone.
+
+    A copy may lie inside one of the user's clones.
     """
     top = _git("rev-parse", "--show-toplevel")
     return (

@@ -1,5 +1,6 @@
-"""The environment of a run: its code, package versions, machine, JAX's settings and
-command.
+"""The environment of a run.
+
+It is its code, package versions, machine, JAX's settings and command.
 """
 
 import contextlib
@@ -53,8 +54,9 @@ _KEPT = {
 
 
 def describe() -> dict:
-    """The code, package versions, devices, settings and command of this process,
-    JSON-able.
+    """The environment of this process, JSON-able.
+
+    It has the code, package versions, devices, settings and command.
     """
     import jax
 
@@ -115,8 +117,9 @@ def _named(environment: dict) -> str:
 
 
 def _jax_settings(values: dict) -> dict:
-    """The current `JAX_SETTINGS` that this version of JAX has; enumerations by their
-    value.
+    """The current `JAX_SETTINGS` that this version of JAX has.
+
+    Enumerations are given by their value.
     """
     shown = {}
     for name in JAX_SETTINGS:
@@ -143,8 +146,9 @@ def _variables() -> dict:
 
 
 def _command() -> list[str]:
-    """The command line without --results_dir, --overwrite and the path of the working
-    directory.
+    """The command line, without what says only where the run is.
+
+    That is --results_dir, --overwrite and the path of the working directory.
     """
     arguments = [
         argument

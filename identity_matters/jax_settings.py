@@ -23,8 +23,9 @@ GENERATOR = "threefry2x32"
 
 
 def use_fast_convolutions() -> None:
-    """Adds FAST_CONVOLUTIONS to XLA_FLAGS, where XLA looks before its first
-    compilation.
+    """Adds FAST_CONVOLUTIONS to XLA_FLAGS.
+
+    XLA looks there before its first compilation.
 
     Not for a jaxlib outside JAXLIB_VERSIONS, not where JAX computes on an accelerator,
     and not if the user has set the flag. Flags in a file, which XLA_FLAGS may name, are
@@ -48,8 +49,9 @@ def _jaxlib_knows_the_flag() -> bool:
 
 
 def _is_for_cpus() -> bool:
-    """Whether JAX has a CPU only; does not start its backends, after which it would be
-    too late.
+    """Whether JAX has a CPU only.
+
+    Does not start its backends, after which it would be too late.
     """
     if importlib.util.find_spec("libtpu"):
         return False  # it has its own list of flags
@@ -59,7 +61,5 @@ def _is_for_cpus() -> bool:
 
 
 def random_key(seed: int) -> jax.Array:
-    """A typed key of the generator that all random numbers of this package come
-    from.
-    """
+    """A typed key of the one generator of this package's random numbers."""
     return jax.random.key(seed, impl=GENERATOR)

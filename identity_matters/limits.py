@@ -1,5 +1,6 @@
-"""How many cores and how much memory this process may use: the machine's, or its
-container's.
+"""How many cores and how much memory this process may use.
+
+The limits are the machine's, or its container's.
 
 Containers and SLURM jobs are limited by control groups, which a program does not notice
 until it is slowed down or killed. Both versions of control groups are read: version 1
@@ -34,8 +35,9 @@ def usable_cores() -> int:
 
 
 def memory_bytes() -> float:
-    """The memory that this process may use in bytes; infinity where the system does not
-    say.
+    """The memory that this process may use, in bytes.
+
+    It is infinity where the system does not say.
 
     It is the least of the machine's memory and the limits of the process's control
     groups.
@@ -64,8 +66,9 @@ def _core_quotas(root: pathlib.Path) -> Iterator[float]:
 
 
 def _memory_limits(root: pathlib.Path) -> Iterator[int]:
-    """The memory limit of each control group, in bytes; those without a limit are left
-    out.
+    """The memory limit of each control group, in bytes.
+
+    Those without a limit are left out.
     """
     for directory in _control_groups(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -75,8 +78,9 @@ def _memory_limits(root: pathlib.Path) -> Iterator[int]:
 
 
 def _control_groups(root: pathlib.Path, controller: str) -> Iterator[pathlib.Path]:
-    """The directories of this process's groups for `controller`, and of all their
-    parents.
+    """The directories of this process's groups for `controller`.
+
+    Those of all their parents are included.
 
     A directory may not exist: inside a container the group's name can be that on the
     host, while the container's own group is mounted at the top.

@@ -1,5 +1,6 @@
-"""What the paper and related work state: claims.toml as objects, and the bounds as
-functions.
+"""What the paper and related work state.
+
+claims.toml as objects, and the bounds as functions.
 
 The paper: M. Hardt and T. Ma, "Identity Matters in Deep Learning", arXiv 1611.04231.
 "ICLR 2017" is the conference text, "v3" the arXiv text of July 2018.
@@ -27,8 +28,9 @@ class Claim(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A finding that opens the report: a text with values, the id of its claim, and its
-    figure.
+    """A finding that opens the report.
+
+    It has a text with values, the id of its claim, and its figure.
     """
 
     title: str
@@ -38,8 +40,9 @@ class Finding(NamedTuple):
 
 
 class Caption(NamedTuple):
-    """The one-line title of a figure and its caption: claim, what to look for,
-    equation.
+    """The one-line title of a figure, and its caption.
+
+    The caption has the claim, what to look for, and the equation.
     """
 
     title: str
@@ -65,8 +68,9 @@ def _text(value: Any) -> Any:
 
 
 def _claim(name: str, entry: dict) -> Claim:
-    """The claim of one entry; ValueError, naming it, if a field is missing or
-    unknown.
+    """The claim of one entry.
+
+    Raises ValueError, which names it, if a field is missing or unknown.
     """
     needed = set(Claim._fields) - set(Claim._field_defaults) - {"id"}
     if missing := sorted(needed - entry.keys()):
@@ -93,8 +97,9 @@ REPORT = _DATA["report"]  # the other texts and settings of the report; see clai
 
 
 def cifar_training_flops(num_classes: int) -> float:
-    """Floating-point operations to train Table 1's net on CIFAR, counted as by
-    `flops.count_flops`.
+    """Floating-point operations to train Table 1's net on CIFAR.
+
+    They are counted as by `flops.count_flops`.
 
     A backward pass costs two forward passes.
     """
@@ -111,8 +116,9 @@ def cifar_training_flops(num_classes: int) -> float:
 
 
 def theorem_2_1_bound_iclr2017(gamma: float, depth: int) -> float:
-    """Theorem 2.1 [ICLR 2017]: an optimum has |||A||| <= 2 (sqrt(pi) + sqrt(3 gamma))^2
-    / l.
+    """Theorem 2.1 [ICLR 2017]: the norm of an optimum is at most this.
+
+    |||A||| <= 2 (sqrt(pi) + sqrt(3 gamma))^2 / l.
     """
     return 2 * (math.sqrt(math.pi) + math.sqrt(3 * gamma)) ** 2 / depth
 
@@ -127,15 +133,17 @@ def theorem_2_1_bound_v3(gamma: float, depth: int) -> float:
 
 
 def theorem_2_1_bound_psd(gamma: float, depth: int) -> float:
-    """Theorem 2.1, positive semidefinite R: A_i = R^{1/l} - I has |||A||| <= 3 gamma /
-    l.
+    """Theorem 2.1, positive semidefinite R: |||A||| <= 3 gamma / l.
+
+    The layers are A_i = R^{1/l} - I.
     """
     return 3 * gamma / depth
 
 
 def gradient_bound_iclr2017(depth: Any, tau: Any, sigma_min: Any, excess: Any) -> Any:
-    """Eq. (2.3) [ICLR 2017]: ||grad f||_F^2 >= 4 l (1-tau)^{l-1} sigma_min(Sigma)^2 (f
-    - C).
+    """Eq. (2.3) [ICLR 2017]: a lower bound of the squared gradient.
+
+    ||grad f||_F^2 >= 4 l (1-tau)^{l-1} sigma_min(Sigma)^2 (f - C).
 
     False as printed: see the claim equation-2-3-iclr2017. Arguments may be arrays that
     broadcast.

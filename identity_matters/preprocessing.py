@@ -46,8 +46,10 @@ _MUCH_LARGER, _MUCH_SMALLER = 10.0, 1 / 50
 
 
 class Normalization(NamedTuple):
-    """`fit(images)` gives constants by name, f64 or f32; `apply(constants, x: f32[n,
-    ...])`.
+    """A normalisation.
+
+    `fit(images)` gives constants by name, f64 or f32; `apply(constants, x: f32[n,
+    ...])` uses them.
     """
 
     constants: tuple[str, ...]
@@ -164,8 +166,9 @@ class Preprocessing:
         return self._normalize(self._as_float32(images))
 
     def check_images(self, name: str, images: Any) -> np.ndarray:
-        """A user's argument `name` as raw images u8 or f32[n, ...] of the training's
-        kind.
+        """A user's argument `name` as raw images of the training's kind.
+
+        They are u8 or f32[n, ...].
 
         Warns if floating-point images are of another scale than in training. Raises
         ValueError, as `raw_images` does, for images of another dtype or shape.
@@ -214,8 +217,9 @@ class Preprocessing:
         return _find(self.normalization).apply(self.constants, x)
 
     def _crop_and_flip(self, x, keys):
-        """A random crop of each zero-padded x f32[b, h, w, c], of its size, randomly
-        mirrored.
+        """A random crop of each zero-padded image, randomly mirrored.
+
+        x is f32[b, h, w, c], and so is the result.
         """
         pad = self.pad_pixels_per_side
         if not pad and not self.flip:
@@ -259,8 +263,9 @@ class Preprocessing:
 
 
 def raw_images(name: str, images: Any) -> np.ndarray:
-    """A user's argument `name` as raw images u8 or f32[n, ...]; other floating types
-    are converted.
+    """A user's argument `name` as raw images, u8 or f32[n, ...].
+
+    Other floating types are converted.
 
     Raises ValueError for what is not: integers other than uint8, of which nobody can
     say how they are to be scaled; NaN or infinity; complex numbers and booleans; masks
@@ -289,8 +294,9 @@ def raw_images(name: str, images: Any) -> np.ndarray:
 
 
 def looks_unscaled(images: np.ndarray) -> bool:
-    """Whether float32 images seem to be pixels of 0 to 255, or counts, that nobody has
-    scaled.
+    """Whether float32 images seem to be pixels or counts that are not scaled.
+
+    Pixels are 0 to 255.
     """
     if (
         images.dtype != np.float32
@@ -359,8 +365,9 @@ def _normalize_contrast(x):
 
 
 def _fit_zca(images):
-    """Mean m f32[d] and ``W = (C + ZCA_BIAS I)^{-1/2}`` f32[d, d], C the covariance of
-    images.
+    """The mean and the whitening matrix of images.
+
+    They are m f32[d] and ``W = (C + ZCA_BIAS I)^{-1/2}`` f32[d, d], C the covariance.
     """
     normalize = jax.jit(_normalize_contrast)
     total, products = np.zeros(()), np.zeros(())

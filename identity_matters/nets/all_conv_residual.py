@@ -1,5 +1,6 @@
-"""The paper's network: all-convolutional and residual, without batch norm (section 4,
-Table 1).
+"""The paper's network (section 4, Table 1).
+
+It is all-convolutional and residual, without batch norm.
 
     stem       3x3 convolution to 16 channels
     stages     9 blocks each with 64, 128, 256 channels; stages 2 and 3 halve the map
@@ -45,8 +46,9 @@ IMAGENET = {
 
 
 class Block(nn.Module):
-    """x -> (s + h, ||h|| / ||s||), s = shortcut(x), h = C_2(ReLU(C_1 x)); all sums are
-    float32.
+    """x -> (s + h, ||h|| / ||s||) for s = shortcut(x) and h = C_2(ReLU(C_1 x)).
+
+    All sums are float32.
     """
 
     channels: int
@@ -82,8 +84,9 @@ class Block(nn.Module):
 
 
 class Projection(nn.Module):
-    """``x @ P`` in float32; P is in the collection "params" if it is trained, else in
-    "fixed".
+    """``x @ P`` in float32.
+
+    P is in the collection "params" if it is trained, else in "fixed".
     """
 
     features: int

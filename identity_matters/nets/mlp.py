@@ -118,8 +118,9 @@ def _leaf(key, name: str, init: Callable, shape: tuple[int, ...]) -> dict:
 def forward(
     variables: dict, x: Array, compute_dtype: str = "float32"
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The net with the variables of an `Mlp` on vectors x, f32[n, d], and the size of
-    its signal.
+    """The net with the variables of an `Mlp`, and the size of its signal.
+
+    It takes vectors x, f32[n, d].
 
     Returns the logits f32[n, num_classes], and ``||h_j||`` as "norm" f32[depth - 1, n],
     ``||W_j phi(h_{j-1})|| / ||h_{j-1}||`` as "ratio" f32[square layers, n] and h_{l-1}
@@ -165,8 +166,9 @@ def forward(
 
 
 def effective_dimension(h: jax.Array) -> jax.Array:
-    """The number of directions, from 1 to d, in which the vectors h, f[n, d], point:
-    f[].
+    """The number of directions, from 1 to d, in which vectors point: f[].
+
+    The vectors are h, f[n, d].
 
     ``1 / ||M||_F^2``, M the mean of ``u u^T`` over the vectors' directions u: 1 if all
     lie on one line, k if they are spread evenly over k orthogonal lines. NaN if a
@@ -189,8 +191,9 @@ def _product(h, kernel, dtype):
 
 
 def kernels_in_order(params: dict) -> list[np.ndarray]:
-    """The matrices of a net or a gradient, f64[in, out] each, from the first to the
-    last layer.
+    """The matrices of a net or a gradient, from the first to the last layer.
+
+    Each is f64[in, out].
     """
     first, hidden, last = (
         np.asarray(params[name]["kernel"], np.float64)

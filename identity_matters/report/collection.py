@@ -20,8 +20,9 @@ _UNDECIDED = {"undecided", "not comparable"}  # these cannot contradict another 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Finished runs of one experiment, variant and scale that differ only in their
-    seeds.
+    """Finished runs that differ only in their seeds.
+
+    They have one experiment, variant and scale.
     """
 
     runs: tuple[Run, ...]
@@ -33,8 +34,9 @@ class Group:
 
     @property
     def verdict(self) -> str:
-        """The verdict of all seeds; if they disagree, each one with its count, largest
-        first.
+        """The verdict of all seeds.
+
+        If they disagree, it is each one with its count, largest first.
         """
         counts = collections.Counter(
             run.summary["verdict"] for run in self.runs
@@ -53,8 +55,9 @@ class Group:
         return {run.summary["verdict"] for run in self.runs} - _UNDECIDED
 
     def metric(self, name: str) -> str:
-        """Mean ± standard deviation over the seeds that have the metric, and n if some
-        lack it.
+        """Mean ± standard deviation over the seeds that have the metric.
+
+        Their number is added if some lack it.
         """
         metrics = [run.summary["metrics"] for run in self.runs]
         values = [
@@ -68,8 +71,9 @@ class Group:
 
 
 def group_runs(runs: Iterable[Run]) -> list[Group]:
-    """Groups finished runs, sorted by claim in the order of claims.toml, and then by
-    name.
+    """Groups finished runs that differ only in their seeds.
+
+    They are sorted by claim, in the order of claims.toml, and then by name.
     """
     places = {claim: place for place, claim in enumerate(paper.CLAIMS)}
     groups: dict[tuple, list[Run]] = {}
@@ -87,8 +91,9 @@ def of_claim(claim: str, groups: list[Group]) -> list[Group]:
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
-    """The finished runs of a directory, and a line for each unfinished and each
-    unusable one.
+    """The finished runs of a directory.
+
+    There is a line for each unfinished and for each unusable one.
     """
 
     name: str
@@ -99,8 +104,9 @@ class Collection:
 
 
 def read(name: str, directory: str | os.PathLike[str]) -> Collection:
-    """Reads the runs in `directory`, if it exists; `problems` lists what the tables
-    cannot use.
+    """Reads the runs in `directory`, if it exists.
+
+    `problems` lists what the tables cannot use.
     """
     found, problems = read_collection(directory)
     runs = []
@@ -124,8 +130,9 @@ def read(name: str, directory: str | os.PathLike[str]) -> Collection:
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """Where a finished run comes from, in words; several entries if it was resumed
-    elsewhere.
+    """Where a finished run comes from, in words.
+
+    There are several entries if it was resumed elsewhere.
     """
 
     commits: list[str]
@@ -177,8 +184,9 @@ def took(run: Run) -> str:
 
 
 def contradictions(yours: list[Group], reference: list[Group]) -> list[str]:
-    """One line for each group that contradicts the reference of its scale, itself or
-    its claim.
+    """One line for each group that contradicts the reference or its claim.
+
+    The reference is the group of the same name and scale.
 
     Reduced runs cannot contradict a claim. A failure that the reference shares is not
     listed.

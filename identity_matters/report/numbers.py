@@ -14,8 +14,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _as_word(value: object) -> str:
-    """What is no number of a usual size: "true", "None", "inf", "1e+305"; TypeError for
-    text.
+    """A value that is no number of a usual size, as text.
+
+    Examples are "true", "None", "inf" and "1e+305". Raises TypeError for text.
     """
     if isinstance(value, bool):
         return str(value).lower()
@@ -60,8 +61,9 @@ def _listed(values: list) -> str:
 
 
 def in_words(values: list, digits: int = 2, extreme: str = "") -> str:
-    """Values in a sentence: their range, or one number if the ends agree to `digits`
-    digits.
+    """Values in a sentence: their range, or one number.
+
+    It is one number if the ends agree to `digits` digits.
 
     `extreme` "max" or "min" gives only that value, rounded so that it bounds all of
     them.

@@ -1,5 +1,6 @@
-"""Replaces a report file by file: a kill at any moment leaves pages whose links lead
-somewhere.
+"""Replaces a report file by file.
+
+A kill at any moment leaves pages whose links lead somewhere.
 """
 
 import contextlib
@@ -18,8 +19,9 @@ _PARTS = ("figures", "tables")  # what the pages link to
 
 @contextlib.contextmanager
 def prepared(directory: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A new directory for the report; if nothing fails, its content replaces that of
-    `directory`.
+    """A new directory for the report.
+
+    If nothing fails, its content replaces that of `directory`.
 
     Figures and tables go first, then the pages that name them. Only then is what no
     page names any more deleted. Directories that killed reports left behind are
@@ -50,8 +52,9 @@ def prepared(directory: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _remove_left_over(directory: pathlib.Path) -> None:
-    """Removes the directories of reports that were killed, not those of reports at
-    work.
+    """Removes the directories of reports that were killed.
+
+    Those of reports at work stay.
     """
     for path in directory.glob(f"{_PREFIX}*"):
         with (

@@ -11,8 +11,9 @@ def pick(record: dict, names: str) -> dict:
 
 
 def rows(records: list[dict], names: str) -> list[dict]:
-    """Some fields of each record, as in `pick`; parallel lists give one row per
-    position.
+    """Some fields of each record, as in `pick`.
+
+    Parallel lists give one row per position.
 
     From ``{"depth": 2, "norms": [0.1, 0.3]}``, "depth norm=norms" makes the rows
     ``{"depth": 2, "norm": 0.1}`` and ``{"depth": 2, "norm": 0.3}``. Lists may be

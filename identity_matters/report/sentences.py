@@ -59,8 +59,9 @@ def fill(sentence: str, groups: list[Group]) -> tuple[str, list[Group]]:
 
 
 def headline(claim: str, groups: list[Group], most: int | None = None) -> str:
-    """The results on a claim in a few words: up to `most` sentences, with the number of
-    seeds.
+    """The results on a claim in a few words, with the number of seeds.
+
+    There are up to `most` sentences.
 
     "not run" if no run belongs to the claim; empty if no run has the metrics of a
     sentence.
@@ -85,8 +86,9 @@ def headline(claim: str, groups: list[Group], most: int | None = None) -> str:
 
 
 def verdicts(claim: str, groups: list[Group]) -> str:
-    """The verdicts on a claim: counted if they agree, else by variant; reduced runs are
-    marked.
+    """The verdicts on a claim: counted if they agree, else by variant.
+
+    Reduced runs are marked.
     """
     # (scale, verdict) -> the variants that have it
     variants = collections.defaultdict(list)

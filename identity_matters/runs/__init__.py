@@ -1,5 +1,6 @@
-"""Run directories: what an experiment writes, and what the report and other people's
-scripts read.
+"""Run directories, which experiments write and the report reads.
+
+Other people's scripts may read them, too.
 
 One run is one directory ``<results_dir>/<experiment>/<variant>/seed=<k>/`` that holds
 

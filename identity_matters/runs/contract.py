@@ -1,5 +1,6 @@
-"""What the files of a run may hold: names, fields and their types
-(docs/architecture.md).
+"""What the files of a run may hold (docs/architecture.md).
+
+It says which names, fields and types they have.
 """
 
 import dataclasses
@@ -226,8 +227,9 @@ def check_environment(environment: dict) -> None:
 
 
 def without_non_finite(values: dict) -> dict:
-    """Metrics for summary.json: null for what is not finite; the records still hold the
-    value.
+    """Metrics for summary.json: null for what is not finite.
+
+    The records still hold the value.
     """
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value

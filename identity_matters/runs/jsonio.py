@@ -1,5 +1,6 @@
-"""JSON files: arrays and numbers that are not finite, atomic writing, strict
-reading.
+"""JSON files: atomic writing, and strict reading.
+
+Arrays and numbers that are not finite can be written, too.
 """
 
 import errno
@@ -17,8 +18,9 @@ _NO_DIRECTORY_FSYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 def to_json(value: Any) -> Any:
-    """`value` for `json.dumps`: arrays as numbers or lists, NaN and infinity as in
-    `NON_FINITE`.
+    """`value` for `json.dumps`.
+
+    Arrays become numbers or lists, NaN and infinity the names in `NON_FINITE`.
     """
     if isinstance(value, dict):
         return {str(key): to_json(entry) for key, entry in value.items()}
@@ -43,15 +45,17 @@ def from_json(value: Any) -> Any:
 
 
 def in_bucket(path: Any) -> bool:
-    """Whether `path` is in a bucket such as gs://..., which has neither locks nor
-    appending.
+    """Whether `path` is in a bucket such as gs://...
+
+    Buckets have neither locks nor appending.
     """
     return "://" in os.fspath(path)
 
 
 def write_atomically(path: Any, text: str) -> None:
-    """Replaces the file at `path` with `text`; after a crash it is the old file or the
-    new one.
+    """Replaces the file at `path` with `text`.
+
+    After a crash it is the old file or the new one.
     """
     if in_bucket(path):  # a bucket replaces an object as a whole
         path.write_text(text)
@@ -100,8 +104,9 @@ def read_json(path: Any) -> dict:
 
 
 def read_bytes(path: Any) -> bytes:
-    """The content of a regular file; raises MalformedFileError if it is missing, else
-    RunError.
+    """The content of a regular file.
+
+    Raises MalformedFileError if it is missing, RunError if it cannot be read.
     """
     try:
         if in_bucket(path):

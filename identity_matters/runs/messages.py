@@ -41,9 +41,7 @@ def _visible_character(character: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of the error's message, or the name of its type if the message is
-    empty.
-    """
+    """The first line of an error's message; if that is empty, its type."""
     # str() of a KeyError is the repr of its key.
     text = str(
         error.args[0] if isinstance(error, KeyError) and error.args else error

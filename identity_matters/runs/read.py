@@ -33,7 +33,9 @@ class Run:
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
-    """Reads a run; RunError names a file that is missing, malformed or breaks the
+    """Reads a run.
+
+    Raises RunError, which names a file that is missing, malformed or breaks the
     contract.
     """
     return read_with_lines(epath.Path(path))[0]
@@ -90,8 +92,9 @@ def _check(path: Any, check: Any, value: dict) -> None:
 
 
 def _records(file: Any, lines: list[bytes]) -> list[dict]:
-    """The records in the lines of metrics.jsonl; MalformedFileError names a wrong
-    line.
+    """The records in the lines of metrics.jsonl.
+
+    Raises MalformedFileError, which names a wrong line.
     """
     records = []
     for index, line in enumerate(lines):
@@ -110,8 +113,9 @@ def _records(file: Any, lines: list[bytes]) -> list[dict]:
 
 
 def read_collection(root: str | os.PathLike[str]) -> tuple[list[Run], list[str]]:
-    """All runs below `root`, sorted by path, and a message for each one that cannot be
-    read.
+    """All runs below `root`, sorted by path, and the problems.
+
+    There is a message for each run that cannot be read.
     """
     found: list[Run] = []
     problems: list[str] = []

@@ -28,8 +28,9 @@ _ANEW = "--overwrite runs it anew"
 
 
 class RunDir:
-    """A run being written, from `create` to `finish`; `records` are the lines of
-    metrics.jsonl.
+    """A run being written, from `create` to `finish`.
+
+    `records` are the lines of metrics.jsonl.
     """
 
     def __init__(
@@ -123,9 +124,7 @@ class RunDir:
         self._write(count)
 
     def _write(self, count: int, *new: bytes) -> None:
-        """Keeps the first `count` lines of metrics.jsonl and appends the lines
-        `new`.
-        """
+        """Keeps the first `count` lines of metrics.jsonl; appends `new`."""
         path = self.path / "metrics.jsonl"
         if in_bucket(path):  # objects in a bucket cannot grow
             path.write_bytes(b"".join([*self._lines[:count], *new]))
@@ -146,8 +145,9 @@ class RunDir:
         write_json(self.path / "summary.json", seals.sealed(summary, *others))
 
     def finish(self, status: str, **fields) -> dict:
-        """Writes and returns the summary with `fields` (see `contract`); unlocks the
-        run.
+        """Writes and returns the summary with `fields` (see `contract`).
+
+        Unlocks the run.
 
         Metrics that are not finite become null.
         """
@@ -244,9 +244,7 @@ def _require_empty(path: Any) -> None:
 
 
 def _require_noted_lines(run: Run, lines: list[bytes]) -> None:
-    """Raises MalformedFileError if lines are missing that the run had when it was
-    interrupted.
-    """
+    """Raises MalformedFileError if an interrupted run has lost lines."""
     # Nothing is noted if the process was killed; the lines that it lost are measured
     # again.
     noted = run.summary.get("records")

@@ -31,8 +31,9 @@ def sealed(value: dict, *others: dict) -> dict:
 
 
 def check_seal(path: Any, value: dict, *others: dict) -> None:
-    """Raises MalformedFileError unless `value` has the digest that `sealed` gives
-    it.
+    """Raises MalformedFileError unless `value` has the right digest.
+
+    It is the one that `sealed` gives it.
     """
     if "digest" not in value:
         raise MalformedFileError(f"{path}: has no digest")
@@ -41,8 +42,9 @@ def check_seal(path: Any, value: dict, *others: dict) -> None:
 
 
 def chain(lines: list[bytes]) -> str:
-    """The digest in the last line, which covers all `lines`; empty if there are
-    none.
+    """The digest in the last line, which covers all `lines`.
+
+    It is empty if there are none.
     """
     line = _LINE.fullmatch(lines[-1]) if lines else None
     return line[2].decode() if line else ""
@@ -56,9 +58,7 @@ def chained_line(record: dict, before: list[bytes]) -> bytes:
 
 
 def is_chained(line: bytes, before: list[bytes]) -> bool:
-    """Whether the digest of `line` is right for a line that follows the lines
-    `before`.
-    """
+    """Whether the digest of `line` is right after the lines `before`."""
     found = _LINE.fullmatch(line)
     if not found:
         return False
@@ -75,7 +75,8 @@ def as_record(line: bytes) -> dict:
 
 
 def noted(lines: list[bytes]) -> dict:
-    """The field "records" of summary.json: how many lines there are, and the last one's
-    digest.
+    """The field "records" of summary.json.
+
+    It holds how many lines there are, and the digest of the last one.
     """
     return {"lines": len(lines), "chain": chain(lines)}

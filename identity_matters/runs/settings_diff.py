@@ -31,8 +31,9 @@ def that_matter(settings: dict) -> dict:
 
 
 def differences(before: dict, now: dict) -> dict[str, tuple]:
-    """Full name of each setting that differs -> its two values; ignores
-    `PLACE_SETTINGS`.
+    """Full name of each setting that differs -> its two values.
+
+    Those of `PLACE_SETTINGS` are ignored.
     """
     a, b = that_matter(before), that_matter(now)
     return {

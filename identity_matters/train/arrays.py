@@ -148,8 +148,9 @@ def train(
 
 
 def _three_collections(variables: Any) -> dict:
-    """The collections that a training state has; ValueError if `variables` have
-    others.
+    """The collections that a training state has.
+
+    Raises ValueError if `variables` have others.
     """
     if not isinstance(variables, dict | flax.core.FrozenDict):
         raise ValueError(f"variables must be a dict, got {type(variables).__name__}")

@@ -45,8 +45,9 @@ _STORAGE = re.compile(
 
 
 class CheckpointError(Exception):
-    """The checkpoints cannot be used; nothing has been changed. The message says
-    why.
+    """The checkpoints cannot be used.
+
+    Nothing has been changed. The message says why.
     """
 
 
@@ -55,8 +56,9 @@ class MissingCheckpointError(CheckpointError):
 
 
 class NetAndPreprocessing(NamedTuple):
-    """What variables belong to: a description of the net (see `net_source`), and its
-    images.
+    """What variables belong to: a net and its preprocessing.
+
+    The net is described as by `net_source`.
     """
 
     net: dict
@@ -121,8 +123,9 @@ class Checkpoints(contextlib.AbstractContextManager):
         )
 
     def save(self, step: int, state: dict, extra: dict, variables: Any = None) -> None:
-        """Starts writing a checkpoint; if that fails, the next `save` or leaving `with`
-        raises.
+        """Starts writing a checkpoint.
+
+        If that fails, the next `save` or leaving `with` raises.
 
         Args:
           step: must be larger than that of every checkpoint so far.
@@ -195,8 +198,9 @@ class Checkpoints(contextlib.AbstractContextManager):
         )
 
     def restore(self, like: Any) -> tuple[int, Any, dict] | None:
-        """The newest undamaged checkpoint, (step, state, extra); None if there are none
-        at all.
+        """The newest undamaged checkpoint: (step, state, extra).
+
+        It is None if there are no checkpoints at all.
 
         Damaged ones that are newer are moved to DIRECTORY/damaged/, each with a
         warning. `state` holds NumPy arrays in the structure of `like`, a pytree of the
@@ -212,8 +216,9 @@ class Checkpoints(contextlib.AbstractContextManager):
         return step, state, runs.from_json(held["extra"])
 
     def read(self) -> Saved | None:
-        """The variables in the newest checkpoint, in their containers; None if there
-        are none.
+        """The variables in the newest checkpoint, in their containers.
+
+        It is None if there are no checkpoints.
 
         Raises CheckpointError as `restore` does.
         """
@@ -239,8 +244,9 @@ class Checkpoints(contextlib.AbstractContextManager):
         return Saved(step, trees.join(held["variables"], arrays), belongs_to)
 
     def _newest_undamaged(self, like: Any) -> tuple[int, dict, dict] | None:
-        """(step, metadata, arrays by name); see `restore`, and `read` for `like` =
-        None.
+        """(step, metadata, arrays by name), or None; see `restore`.
+
+        `like` is None for `read`.
         """
         if not self.directory.exists():
             return None
@@ -293,8 +299,9 @@ class Checkpoints(contextlib.AbstractContextManager):
             self._manager.close()
 
     def _read(self, step: int, like: Any) -> tuple[dict, dict]:
-        """(metadata, arrays) of one checkpoint; CheckpointError on a mismatch, other on
-        damage.
+        """(metadata, arrays) of one checkpoint.
+
+        Raises CheckpointError on a mismatch, other errors on damage.
         """
         import orbax.checkpoint as ocp
 
@@ -347,8 +354,9 @@ class Checkpoints(contextlib.AbstractContextManager):
             )
 
     def _move_aside(self, step: int):
-        """Renames a checkpoint so that orbax no longer sees it; returns its new
-        path.
+        """Renames a checkpoint so that orbax no longer sees it.
+
+        Returns its new path.
         """
         aside = self.directory / "damaged"
         aside.mkdir(parents=True, exist_ok=True)
@@ -393,8 +401,9 @@ def save_variables(directory: str | os.PathLike[str], variables: dict) -> None:
 
 
 def write_variables(checkpoints: Checkpoints, variables: Any) -> None:
-    """Saves variables as the only checkpoint, and closes; raises as `save_variables`
-    does.
+    """Saves variables as the only checkpoint, and closes.
+
+    Raises as `save_variables` does.
     """
     if not isinstance(variables, dict | flax.core.FrozenDict):
         kind = type(variables).__name__
@@ -426,8 +435,9 @@ def _describe(leaf) -> str:
 
 
 def _without_values(described: str) -> np.ndarray:
-    """An array like that which `_describe` has described, if one axis has the length
-    0.
+    """An array without values, like that which `_describe` has described.
+
+    Raises ValueError if no axis has the length 0.
     """
     dtype, _, shape = described.removesuffix("]").partition("[")
     array = np.zeros(

@@ -1,5 +1,6 @@
-"""Training with several processes: joining, checking agreement, and sharing what
-process 0 read.
+"""Training with several processes.
+
+They are joined, checked for agreement, and sent what process 0 read.
 
 Process 0 writes records and checkpoints and sends the others what it restored, so no
 other process needs access to that storage. If one process is lost, the others end, too:
@@ -29,8 +30,9 @@ _ABORT_SECONDS = 60
 
 
 class Process0Error(Exception):
-    """Process 0 failed while the others waited for it; the message repeats its
-    error.
+    """Process 0 failed while the others waited for it.
+
+    The message repeats its error.
     """
 
 
@@ -119,8 +121,9 @@ def check_agreement(values: dict, error: Exception | None = None) -> None:
 
 
 def on_process_0(function: Callable[[], Any]) -> Any:
-    """Calls ``function()`` in process 0 only; returns its JSON-able result in all
-    processes.
+    """Calls ``function()`` in process 0 only.
+
+    Returns its JSON-able result in all processes.
 
     If it fails, process 0 raises the original error, and the others raise
     Process0Error.
@@ -141,8 +144,9 @@ def on_process_0(function: Callable[[], Any]) -> Any:
 
 
 def arrays_from_process_0(tree: Any) -> Any:
-    """Broadcasts the arrays of process 0, bit for bit; the others pass equal shapes and
-    dtypes.
+    """Broadcasts the arrays of process 0, bit for bit.
+
+    The others pass equal shapes and dtypes.
     """
     if jax.process_count() == 1:
         return tree

@@ -1,6 +1,4 @@
-"""What a training shows while it runs: a bar on a terminal, short lines, and the time
-left.
-"""
+"""What a training shows: a bar on a terminal, short lines, and the time left."""
 
 import contextlib
 import sys
@@ -104,8 +102,9 @@ class Progress(contextlib.AbstractContextManager):
         self._bar.update(step - self._bar.n)
 
     def line(self, record: dict) -> str:
-        """The `short_line` of a record of this training; what is new in it goes beside
-        the bar.
+        """The `short_line` of a record of this training.
+
+        What is new in it is also shown beside the bar.
         """
         if "test_error_percent" in record:
             self._shown["test error"] = f"{record['test_error_percent']:.2f} %"
@@ -119,8 +118,9 @@ class Progress(contextlib.AbstractContextManager):
 
 
 class ProgressLog(Log, contextlib.AbstractContextManager):
-    """Keeps the records in memory; if `verbose`, shows the bar and a line for each
-    record.
+    """Keeps the records in memory.
+
+    If `verbose`, shows the bar and a line for each record.
     """
 
     def __init__(self, verbose: bool) -> None:

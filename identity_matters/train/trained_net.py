@@ -1,5 +1,4 @@
-"""A trained net that can be applied to new images: net, variables and preprocessing in
-one object.
+"""A trained net: net, variables and preprocessing in one object.
 
 Variables alone do not say how images must be normalised before the net sees them, and
 with another normalisation a net gives labels that look like labels and are wrong. So
@@ -68,8 +67,9 @@ class TrainedNet:
     def predict(
         self, images: Any, *, batch_examples: int = BATCH_EXAMPLES
     ) -> np.ndarray:
-        """The labels of raw images, i64[n]: the first of the largest logits, as
-        `evaluate` counts.
+        """The labels of raw images, i64[n].
+
+        Each is the first of the largest logits, as `evaluate` counts.
 
         Args, Raises: see `logits`.
         """
@@ -169,8 +169,7 @@ def load(
     net: nn.Module | None = None,
     preprocessing: Preprocessing | None = None,
 ) -> TrainedNet:
-    """The net that `TrainedNet.save`, or a training of an experiment, has left in
-    `directory`.
+    """The net in `directory`, from `TrainedNet.save` or from an experiment.
 
     Args:
       directory: of the checkpoints; a leading ``~`` is your home. Or a name of

@@ -34,14 +34,16 @@ _SMALL = (
 
 
 class NotStorableError(ValueError):
-    """A tree holds something that would not come back as it is; the message names
-    it.
+    """A tree holds something that would not come back as it is.
+
+    The message names it.
     """
 
 
 def split(tree: Any) -> tuple[Any, dict[str, Any]]:
-    """(skeleton, arrays by name) of nested dicts, FrozenDicts, lists and tuples of
-    arrays.
+    """Splits nested containers of arrays: (skeleton, arrays by name).
+
+    The containers are dicts, FrozenDicts, lists and tuples.
 
     A skeleton is JSON-able: the name of an array; null for None; or a dict of one item,
     from the kind of the container to its parts, [[key, skeleton], ...] of mappings and
@@ -74,8 +76,9 @@ def join(skeleton: Any, arrays: dict[str, Any]) -> Any:
 
 
 def names(tree: Any) -> dict[str, Any]:
-    """The leaves of any pytree by name, such as "params.stem.kernel", in the order of
-    the tree.
+    """The leaves of any pytree by name, in the order of the tree.
+
+    A name is, for example, "params.stem.kernel".
 
     They are the names that `split` gives to the same leaves.
     """
@@ -153,8 +156,9 @@ def _where(path: tuple) -> str:
 
 
 def _quoted(key: Any) -> str:
-    """The key with its dots, per cents and characters beyond ASCII as "%..."; "%" if
-    empty.
+    """A key as text without dots, to be one part of a name.
+
+    Dots, per cents and characters beyond ASCII become "%...", and no text becomes "%".
     """
     if key == "":
         return "%"

@@ -386,8 +386,9 @@ def write_csv(path: pathlib.Path, table: list[dict]) -> None:
 def save(
     figure: Figure, runs: list[Run], directory: pathlib.Path
 ) -> tuple[list[Run], list[str]]:
-    """Writes <name>.svg and <name>.csv to `directory`; no files if the runs have no
-    points.
+    """Writes <name>.svg and <name>.csv to `directory`.
+
+    If the runs have no points, it writes no files.
 
     Returns the runs that are shown, and a message for each whose records are malformed.
     """

@@ -117,8 +117,9 @@ def draw_gaps(points: fig.Points, canvas: fig.Canvas) -> None:
 
 
 def shortest_points(run: Run) -> Iterator[dict]:
-    """The excess of the best |||A||| over F4 of docs/theory/factorization.md; over F4
-    with F10.
+    """The excess of the best |||A||| over F4 of docs/theory/factorization.md.
+
+    It is also given over F4 with F10.
     """
     for target, record in enumerate(run.records if run.variant in _OF_PATHS else ()):
         for row, bound in itertools.product(record["rows"], _BOUNDS_OF_PATHS):

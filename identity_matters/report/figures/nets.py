@@ -179,8 +179,9 @@ def _labelled(run: Run) -> Iterator[dict]:
 
 
 def trainability_points(run: Run) -> list[dict]:
-    """One row for each net: its loss, its error, and the effective dimension at its
-    start.
+    """One row for each net: its loss and error.
+
+    It also has the effective dimension at its start.
     """
     diverged = {"train_loss": float("inf"), "train_error_percent": None}
     names = (
@@ -202,8 +203,9 @@ def gradient_points(run: Run) -> list[dict]:
 
 
 def norm_points(run: Run) -> Iterator[dict]:
-    """One row for each net with the identity: l |||A||| after training, and l x
-    learning rate.
+    """One row for each net with the identity.
+
+    It has l |||A||| after training, and l x learning rate.
     """
     for record in _labelled(run):
         if "norm" in record:

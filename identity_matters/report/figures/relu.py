@@ -185,8 +185,9 @@ def draw_training(points: fig.Points, canvas: fig.Canvas) -> None:
 
 
 def noise_points(run: Run) -> Iterator[dict]:
-    """Times to half the risk; by width, the share of noisy starts that reach each
-    bound.
+    """Times to half the risk.
+
+    By width, also the share of noisy starts that reach each bound.
     """
     records, name = of_kind(run, "noise", "measured"), "median_updates_to_half"
     times = fig.rows(records, f"depth width bias deviation=scales {name}")
