@@ -35,7 +35,7 @@ KEPT = 2  # how many of the newest checkpoints are kept
 # The constants of the preprocessing are arrays beside those of the state. No name of
 # those starts with this, as `trees` quotes it.
 _CONSTANTS = "%preprocessing."
-_NAMED = 5  # how many differences an error message lists
+_MOST_DIFFERENCES_LISTED = 5  # in an error message
 # Errors of storage that cannot be read right now; they do not mean that a file is
 # damaged.
 _STORAGE = re.compile(
@@ -76,10 +76,14 @@ class Saved(NamedTuple):
 class Checkpoints(contextlib.AbstractContextManager):
     """The newest few states of one run in one directory; only one process uses it.
 
-    `directory`, made at the first save, has a folder STEP for each state; ``gs://``
-    works, too. `restore` checks the JSON-able `settings` against the saved ones, except
-    `runs.PLACE_SETTINGS`, and moves damaged states aside, with a line to `on_warning`;
-    for readers, None, it does neither. `belongs_to` is kept beside every state.
+    Args:
+      directory: made at the first save; it has a folder STEP for each state. ``gs://``
+        works, too.
+      settings: JSON-able; `restore` compares them with the saved ones, except
+        `runs.PLACE_SETTINGS`, and moves damaged states aside. With None (reading only),
+        nothing is compared and nothing is moved.
+      on_warning: receives a line for each state that is moved aside.
+      belongs_to: kept beside every state.
     """
 
     def __init__(
@@ -105,11 +109,11 @@ class Checkpoints(contextlib.AbstractContextManager):
         logging.getLogger("absl").addFilter(_is_not_of_orbax)
         # All processes hold the same state: one writes it, and the others need no
         # storage.
-        own = jax.process_index()
+        process = jax.process_index()
         alone = ocp.options.MultiprocessingOptions(
-            primary_host=own,
-            active_processes={own},
-            barrier_sync_key_prefix=f"process{own}",
+            primary_host=process,
+            active_processes={process},
+            barrier_sync_key_prefix=f"process{process}",
         )
         self.directory.mkdir(parents=True, exist_ok=True)
         return ocp.CheckpointManager(
@@ -146,9 +150,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         held: dict[str, Any] = {
             "step": step,
             "settings": self._settings,
-            "arrays": {
-                name: (_describe(x), _digest(x.tobytes())) for name, x in arrays.items()
-            },
+            "arrays": _fingerprints(arrays),
             "extra": extra,
             "variables": skeleton,
         }
@@ -159,10 +161,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             }
             held["net"] = net
             held["preprocessing"] = preprocessing.description()
-            held["constants"] = {
-                name: (_describe(x), _digest(x.tobytes()))
-                for name, x in constants.items()
-            }
+            held["constants"] = _fingerprints(constants)
             arrays |= constants
         # orbax fails on an array without values, and then stalls the end of the
         # process.
@@ -207,10 +206,10 @@ class Checkpoints(contextlib.AbstractContextManager):
         expected shapes and dtypes. Raises CheckpointError if settings, names, shapes or
         dtypes differ, all (readers: the newest) are damaged, or storage fails.
         """
-        found = self._newest_undamaged(like)
-        if found is None:
+        newest = self._newest_undamaged(like)
+        if newest is None:
             return None
-        step, held, arrays = found
+        step, held, arrays = newest
         leaves = [arrays[name] for name in trees.names(like)]
         state = jax.tree.unflatten(jax.tree.structure(like), leaves)
         return step, state, runs.from_json(held["extra"])
@@ -222,10 +221,10 @@ class Checkpoints(contextlib.AbstractContextManager):
 
         Raises CheckpointError as `restore` does.
         """
-        found = self._newest_undamaged(None)
-        if found is None:
+        newest = self._newest_undamaged(None)
+        if newest is None:
             return None
-        step, held, arrays = found
+        step, held, arrays = newest
         if "variables" not in held:  # written before containers were kept
             nested = flax.traverse_util.unflatten_dict(arrays, sep=".")
             return Saved(
@@ -254,44 +253,44 @@ class Checkpoints(contextlib.AbstractContextManager):
             raise CheckpointError(
                 f"{self.directory} is a file; a checkpoint is a directory"
             )
-        damaged: dict[int, str] = {}
-        try:
-            steps = sorted(self._manager.all_steps(), reverse=True)
-        except Exception as error:  # of any type, as below
-            line = runs.first_line(error)
-            raise CheckpointError(f"{self.directory} cannot be read ({line})") from None
-        for step in steps:
+        damaged: dict[int, str] = {}  # step -> what is wrong with it
+        for step in self._steps_newest_first():
             try:
-                found = step, *self._read(step, like)
-                break
+                held, arrays = self._read(step, like)
             except (CheckpointError, MemoryError):
                 raise
             # What orbax raises depends on the damage; it can be a bare Exception.
             except Exception as error:
                 line = f"{type(error).__name__}: {runs.first_line(error)}"
-                gone = isinstance(error, FileNotFoundError | NotADirectoryError)
-                storage = (isinstance(error, OSError) and not gone) or _STORAGE.search(
-                    str(error)
-                )
-                if storage or self._settings is None:
+                if self._settings is None or _is_of_storage(error):
                     what = f"checkpoint {step} in {self.directory} cannot be read now"
                     raise CheckpointError(f"{what} ({line})") from error
                 damaged[step] = line
-        else:
-            if not damaged:
-                return None
+            else:
+                self._move_damaged_aside(damaged, used=step)
+                return step, held, arrays
+        if damaged:
             why = "; ".join(f"{step}: {line}" for step, line in damaged.items())
             raise CheckpointError(
                 f"all checkpoints in {self.directory} are damaged ({why})"
             )
+        return None
+
+    def _steps_newest_first(self) -> list[int]:
+        try:
+            return sorted(self._manager.all_steps(), reverse=True)
+        except Exception as error:  # of any type, as that of a damaged checkpoint
+            line = runs.first_line(error)
+            raise CheckpointError(f"{self.directory} cannot be read ({line})") from None
+
+    def _move_damaged_aside(self, damaged: dict[int, str], *, used: int) -> None:
         for step, line in damaged.items():
             self._on_warning(
                 f"checkpoint {step} is damaged ({line}) and was moved to"
-                f" {self._move_aside(step)}; checkpoint {found[0]} is used"
+                f" {self._move_aside(step)}; checkpoint {used} is used"
             )
         if damaged:
             self._manager.reload()
-        return found
 
     def __exit__(self, *_) -> None:
         """Waits until every save is on disk; raises if one failed."""
@@ -320,37 +319,32 @@ class Checkpoints(contextlib.AbstractContextManager):
         described = held["arrays"] | held.get("constants", {})
         arrays = restore("state", ocp.args.StandardRestore())
         # Those without values were not written.
-        empty = (name for name in described if name not in arrays)
-        arrays |= {name: _without_values(described[name][0]) for name in empty}
-        found = {
-            name: [_describe(x), _digest(x.tobytes())] for name, x in arrays.items()
-        }
-        if found != described:
+        for name, (description, _) in described.items():
+            if name not in arrays:
+                arrays[name] = _without_values(description)
+        if _fingerprints(arrays) != described:
             raise ValueError("its arrays are not those that were saved")
         return held, arrays
 
     def _check_it_is_of_this_run(self, step: int, held: dict, like: Any) -> None:
         compared = []
         if like is not None:
-            there = {name: described for name, (described, _) in held["arrays"].items()}
-            here = {name: _describe(x) for name, x in trees.names(like).items()}
-            compared.append(("array", there, here))
+            saved = {name: described for name, (described, _) in held["arrays"].items()}
+            expected = {name: _describe(x) for name, x in trees.names(like).items()}
+            compared.append(("array", saved, expected))
         if self._settings is not None:
             compared.append(("setting", held["settings"], self._settings))
         different = [
             f"the {what} {name} is {a!r} there and {b!r} here"
-            for what, there, here in compared
-            for name, (a, b) in runs.differences(there, here).items()
+            for what, saved, expected in compared
+            for name, (a, b) in runs.differences(saved, expected).items()
         ]
         if different:
-            more = (
-                f"; and {len(different) - _NAMED} more"
-                if len(different) > _NAMED
-                else ""
-            )
+            text = "; ".join(different[:_MOST_DIFFERENCES_LISTED])
+            if len(different) > _MOST_DIFFERENCES_LISTED:
+                text += f"; and {len(different) - _MOST_DIFFERENCES_LISTED} more"
             raise CheckpointError(
-                f"the checkpoint {self.directory / str(step)} is of another run:"
-                f" {'; '.join(different[:_NAMED])}{more}"
+                f"the checkpoint {self.directory / str(step)} is of another run: {text}"
             )
 
     def _move_aside(self, step: int):
@@ -371,15 +365,15 @@ def read_saved(directory: str | os.PathLike[str]) -> Saved:
     Raises MissingCheckpointError if there is none, or as `Checkpoints.restore` does.
     """
     with Checkpoints(directory, settings=None) as checkpoints:
-        found = checkpoints.read()
-    if found is None:
+        saved = checkpoints.read()
+    if saved is None:
         inside = checkpoints.directory / "checkpoints"
         cells = sorted(map(str, inside.glob("cell=*"))) if inside.exists() else []
         advice = f"; those of this run are in {', '.join(cells)}" if cells else ""
         raise MissingCheckpointError(
             f"there is no checkpoint in {checkpoints.directory}{advice}"
         )
-    return found
+    return saved
 
 
 def save_variables(directory: str | os.PathLike[str], variables: dict) -> None:
@@ -426,8 +420,23 @@ def load_variables(directory: str | os.PathLike[str]) -> dict:
     return read_saved(directory).variables
 
 
+def _is_of_storage(error: Exception) -> bool:
+    """Whether storage cannot be read right now, which does not mean damage."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return bool(_STORAGE.search(str(error)))
+    return isinstance(error, OSError) or bool(_STORAGE.search(str(error)))
+
+
 def _is_not_of_orbax(record: logging.LogRecord) -> bool:
     return "/orbax/" not in record.pathname
+
+
+def _fingerprints(arrays: dict[str, np.ndarray]) -> dict[str, list[str]]:
+    """[shape and dtype, digest of the bytes] of each array."""
+    return {
+        name: [_describe(array), _digest(array.tobytes())]
+        for name, array in arrays.items()
+    }
 
 
 def _describe(leaf) -> str:
@@ -448,5 +457,5 @@ def _without_values(described: str) -> np.ndarray:
     return array
 
 
-def _digest(held: bytes) -> str:
-    return hashlib.sha256(held).hexdigest()
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

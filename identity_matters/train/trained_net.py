@@ -101,13 +101,13 @@ class TrainedNet:
             parts.append(
                 np.asarray(self._logits(self._on_device, padded))[: len(batch)]
             )
-        found = np.concatenate(parts)
-        if np.isnan(found).any():
-            first = int(np.argwhere(np.isnan(found))[0, 0])
+        logits = np.concatenate(parts)
+        if np.isnan(logits).any():
+            first = int(np.argwhere(np.isnan(logits))[0, 0])
             raise ValueError(
                 f"the net gives NaN for images[{first}]: its variables are not usable"
             )
-        return found
+        return logits
 
     def evaluate(
         self, images: Any, labels: Any, *, batch_examples: int = BATCH_EXAMPLES
@@ -227,9 +227,8 @@ def count_classes(net: nn.Module, variables: dict, image_shape: tuple[int, ...])
     net_source.check_is_linen(net)
     if not isinstance(variables, dict | flax.core.FrozenDict):
         raise ValueError(f"variables must be a dict, got {type(variables).__name__}")
-    given, unboxed = (
-        jax.tree.structure(tree) for tree in (variables, nn.meta.unbox(variables))
-    )
+    given = jax.tree.structure(variables)
+    unboxed = jax.tree.structure(nn.meta.unbox(variables))
     if str(given) != str(unboxed):
         raise ValueError(
             "variables are boxed with metadata: unbox them by flax.linen.meta.unbox"
@@ -257,21 +256,22 @@ def count_classes(net: nn.Module, variables: dict, image_shape: tuple[int, ...])
 
 def whole_labels(name: str, labels: Any, *, examples: int, classes: int) -> np.ndarray:
     """A user's argument `name` as i64[examples]; ValueError for any other labels."""
-    found = plain_array(name, labels)
-    if found.shape != (examples,):
+    array = plain_array(name, labels)
+    if array.shape != (examples,):
         raise ValueError(
-            f"{name} must be int[{examples}], one of each image, got {found.shape}"
+            f"{name} must be int[{examples}], one of each image, got {array.shape}"
         )
-    if not np.issubdtype(found.dtype, np.integer):
+    if not np.issubdtype(array.dtype, np.integer):
         raise ValueError(
-            f"{name} must be whole numbers from 0, got dtype {found.dtype}"
+            f"{name} must be whole numbers from 0, got dtype {array.dtype}"
         )
-    least, largest = int(found.min()), int(found.max())
+    least = int(array.min())
+    largest = int(array.max())
     if least < 0 or largest >= classes:
         raise ValueError(
             f"{name} must be from 0 to {classes - 1}, got {least} to {largest}"
         )
-    return found.astype(np.int64)
+    return array.astype(np.int64)
 
 
 def apply(
