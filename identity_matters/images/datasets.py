@@ -27,28 +27,36 @@ CHUNK_EXAMPLES = 1000  # decoded per call, which is faster than one by one
 # tensorflow_datasets' default retries an unreachable host for minutes
 DOWNLOAD_RETRIES = 1
 # These must be downloaded by hand, behind a login; we require both.
-IMAGENET_TRAIN, IMAGENET_VALIDATION = (
-    "ILSVRC2012_img_train.tar",
-    "ILSVRC2012_img_val.tar",
-)
+IMAGENET_TRAIN = "ILSVRC2012_img_train.tar"
+IMAGENET_VALIDATION = "ILSVRC2012_img_val.tar"
 IMAGENET_ARCHIVES = (IMAGENET_TRAIN, IMAGENET_VALIDATION)
 IMAGENET_ORIGIN = "https://image-net.org/download-images (it asks for an account)"
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A labelled image data set; `name` is as in settings and in `make data`."""
+    """A labelled image data set.
+
+    Attributes:
+      name: as in settings and in `make data`.
+      image_shape: (height, width, channels) of its uint8 images.
+      pixel_max: the largest pixel value.
+      num_classes: labels are 0 ... num_classes - 1.
+      splits: their sizes, as published or as `origin` says; loading checks them.
+      tfds_name: its name, with version, in tensorflow_datasets; empty if a package
+        contains it.
+      archive: the published file, which is downloaded.
+      origin: who published it, and where.
+    """
 
     name: str
-    image_shape: tuple[int, int, int]  # (height, width, channels) of its uint8 images
-    pixel_max: int  # the largest pixel value
-    num_classes: int  # labels are 0 ... num_classes - 1
-    # their sizes, as published or as `origin` says; loading checks them
+    image_shape: tuple[int, int, int]
+    pixel_max: int
+    num_classes: int
     splits: dict[str, int]
-    # its name, with version, in tensorflow_datasets; empty if a package contains it
     tfds_name: str
-    archive: str  # the published file, which is downloaded
-    origin: str  # who published it, and where
+    archive: str
+    origin: str
 
 
 SOURCES = {
@@ -120,10 +128,10 @@ def load(
     for file in ("images.npy", "labels.npy"):
         path = directory / file
         expected = manifest.get(file)
-        found = _fingerprint(path) if path.exists() else "no such file"
-        if found != expected:
+        actual = _fingerprint(path) if path.exists() else "no such file"
+        if actual != expected:
             raise ValueError(
-                f"{path} is damaged: expected {expected}, found {found}; {advice}"
+                f"{path} is damaged: expected {expected}, found {actual}; {advice}"
             )
         arrays.append(np.load(path, allow_pickle=False))
     try:
@@ -338,16 +346,16 @@ def check_archives(
         advice = f"get the original from {IMAGENET_ORIGIN}"
         try:
             with tarfile.open(path, "r:") as members:
-                found = members.getnames()
+                held = members.getnames()
         except (OSError, EOFError, tarfile.TarError) as error:
             raise ValueError(
                 f"{path} is damaged ({_in_short(error)}); {advice}"
             ) from None
-        if sorted(found) != sorted(names):
-            first = next(iter(sorted({*found} ^ {*names})), "one name twice")
+        if sorted(held) != sorted(names):
+            first = min({*held} ^ {*names}, default="one name twice")
             raise ValueError(
                 f"{path} is not the published archive: it should hold {len(names)}"
-                f" files, {names[0]} to {names[-1]}, holds {len(found)}, and differs at"
+                f" files, {names[0]} to {names[-1]}, holds {len(held)}, and differs at"
                 f" {first}; {advice}"
             )
 

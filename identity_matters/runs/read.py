@@ -59,18 +59,19 @@ def read_with_lines(path: Any) -> tuple[Run, list[bytes]]:
     Raises RunError as `read_run` does. Whether an unfinished run lost lines at its end
     is not checked; see `run_dir.unfinished`.
     """
-    summary, config, environment = (
-        read_json(path / name)
-        for name in ("summary.json", "config.json", "environment.json")
-    )
+    summary = read_json(path / "summary.json")
+    config = read_json(path / "config.json")
+    environment = read_json(path / "environment.json")
     _check(path / "summary.json", contract.check_summary, summary)
     _check(path / "environment.json", contract.check_environment, environment)
     seals.check_seal(path / "environment.json", environment)
     finished = summary["status"] in contract.FINISHED
-    others = (
-        "summary.json, config.json or environment.json" if finished else "summary.json"
+    sealed_files = "summary.json"
+    if finished:
+        sealed_files = "summary.json, config.json or environment.json"
+    seals.check_seal(
+        path / sealed_files, summary, *sealed_with(summary, config, environment)
     )
-    seals.check_seal(path / others, summary, *sealed_with(summary, config, environment))
     file = path / "metrics.jsonl"
     text = read_bytes(file) if finished or file.exists() else b""
     whole = text[: text.rfind(b"\n") + 1]
@@ -117,20 +118,24 @@ def read_collection(root: str | os.PathLike[str]) -> tuple[list[Run], list[str]]
 
     There is a message for each run that cannot be read.
     """
-    found: list[Run] = []
+    runs: list[Run] = []
     problems: list[str] = []
-    # Globs in buckets have no "**"; variants are up to three names deep.
-    top, depths = epath.Path(root), ("*", "*/*", "*/*/*", "*/*/*/*")
-    for path in sorted(
-        path for depth in depths for path in top.glob(f"{depth}/seed=*")
-    ):
+    for path in _run_paths(epath.Path(root)):
         try:
             run = read_run(path)
             expected = contract.run_path(root, run.experiment, run.variant, run.seed)
             if expected != path:
                 raise RunError(f"{path}: its summary.json belongs at {expected}")
-            found.append(run)
+            runs.append(run)
         except (RunError, ValueError, OSError) as error:
             where = "" if str(path) in str(error) else f"{path}: "
             problems.append(f"{where}{error}")
-    return found, problems
+    return runs, problems
+
+
+def _run_paths(top: Any) -> list[Any]:
+    # Globs in buckets have no "**"; variants are up to three names deep.
+    paths: list[Any] = []
+    for names in ("*", "*/*", "*/*/*", "*/*/*/*"):
+        paths += top.glob(f"{names}/seed=*")
+    return sorted(paths)

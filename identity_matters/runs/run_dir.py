@@ -36,8 +36,11 @@ class RunDir:
     def __init__(
         self, path: Any, config: dict, ran_on: dict, summary: dict, lines: list[bytes]
     ):
-        named = (summary[field] for field in ("experiment", "variant", "seed"))
-        self.path, self.name = path, os.fspath(contract.run_path("", *named))
+        name = contract.run_path(
+            "", summary["experiment"], summary["variant"], summary["seed"]
+        )
+        self.path = path
+        self.name = os.fspath(name)
         self.records = [seals.as_record(line) for line in lines]
         self._config = config
         self._environment = ran_on
@@ -45,7 +48,7 @@ class RunDir:
         self._lines = lines
         # Where each line begins, and where the file ends.
         self._offsets = [0, *itertools.accumulate(map(len, lines))]
-        self._held = contextlib.ExitStack()
+        self._lock = contextlib.ExitStack()
         self._started_seconds = time.monotonic()
 
     @classmethod
@@ -90,10 +93,11 @@ class RunDir:
         path = contract.run_path(results_dir, experiment, variant, seed)
         config = from_json(to_json(config))
         try:
-            with contextlib.ExitStack() as held:
-                _open_directory(path, held, overwrite)
+            with contextlib.ExitStack() as lock:
+                _open_directory(path, lock, overwrite)
                 run = cls._started(path, config, summary)
-                run._held = held.pop_all()
+                # From here on the run keeps the lock.
+                run._lock = lock.pop_all()
                 return run
         except (OSError, ImportError) as error:
             if getattr(error, "errno", None) in FULL_DISK:
@@ -161,29 +165,34 @@ class RunDir:
         summary["seconds"] = {"total": total, **summary.get("seconds", {})}
         summary["records"] = seals.noted(self._lines)
         contract.check_summary(summary)
-        with self._held:
+        with self._lock:
             self._write_summary(summary)
         return summary
 
 
-def _open_directory(path: Any, held: contextlib.ExitStack, overwrite: bool) -> None:
+def _open_directory(path: Any, lock: contextlib.ExitStack, overwrite: bool) -> None:
     """Makes, locks and, with `overwrite`, empties the directory of a run."""
     path.mkdir(parents=True, exist_ok=True)
     if not in_bucket(path):
-        lock_path(path, held)
+        lock_path(path, lock)
         for left_over in path.glob(".*.tmp"):  # by writers that were killed
             left_over.unlink()
-    for entry in path.iterdir() if overwrite else ():
-        entry.rmtree() if entry.is_dir() else entry.unlink()
+    if not overwrite:
+        return
+    for entry in path.iterdir():
+        if entry.is_dir():
+            entry.rmtree()
+        else:
+            entry.unlink()
 
 
-def lock_path(path: Any, held: contextlib.ExitStack) -> None:
-    """Locks a file or directory until `held` is closed or the process ends.
+def lock_path(path: Any, lock: contextlib.ExitStack) -> None:
+    """Locks a file or directory until `lock` is closed or the process ends.
 
     Raises RunError if another process has the lock.
     """
     descriptor = os.open(path, os.O_RDONLY)
-    held.callback(os.close, descriptor)
+    lock.callback(os.close, descriptor)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -215,10 +224,10 @@ def unfinished(path: Any, config: dict, ran_on: dict) -> tuple[dict, list[bytes]
         _require_noted_lines(run, lines)
     except MalformedFileError as error:
         raise RunError(f"{error}; {_ANEW}") from None
-    each_change = (
-        f" with {n}={a!r}, this one has {b!r}" for n, (a, b) in changed.items()
-    )
-    first_change = next(each_change, "")
+    first_change = ""
+    if changed:
+        name, (before, now) = next(iter(changed.items()))
+        first_change = f" with {name}={before!r}, this one has {now!r}"
     if run.status in contract.FINISHED:
         raise RunError(
             f"{path}: this run is {run.status}{first_change}; {_ANEW},"

@@ -110,7 +110,7 @@ def test_records_that_are_not_as_written_are_refused(tmp_path, status, damage):
     for cell in range(3):
         run.append({"cell": cell, "value": cell + 0.25})
     if status == "running":  # as a kill leaves it
-        run._held.close()
+        run._lock.close()
     else:
         run.finish(status, **(DONE if status == "done" else {}))
     if damage in DAMAGES:
@@ -173,7 +173,7 @@ def test_a_changed_value_is_noticed(tmp_path, name, status):
     run = create(tmp_path, config=settings)
     run.append({"cell": 0})
     if status == "running":
-        run._held.close()
+        run._lock.close()
     else:
         run.finish(status, **(DONE if status == "done" else {}))
     value = runs.read_json(run.path / name)
