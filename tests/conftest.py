@@ -1,12 +1,5 @@
-"""Strict JAX for every test: float64, no silent rank promotion, four CPU devices.
+"""Strict JAX for every test: float64, no silent rank promotion, four virtual CPUs."""
 
-The devices are virtual. Programs that a test process compiles are kept for the next
-run of the tests in pytest's own cache, .pytest_cache; XLA spends more time on them than
-the tests on everything else. JAX looks a program up by its text, its options and the
-versions of JAX and XLA. Processes that tests start compile everything themselves.
-"""
-
-import os
 import pathlib
 import signal
 
@@ -35,16 +28,6 @@ SLOW_FILES = (
     "test_make.py",
     "test_offline.py",
 )
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Keeps compiled programs; each worker has its own, as JAX's writes can be torn."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "alone")
-    jax.config.update(
-        "jax_compilation_cache_dir", str(config.cache.mkdir(f"compiled-{worker}"))
-    )
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
