@@ -429,7 +429,10 @@ def test_boxed_variables_are_refused():
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"learning_rate": "0.1"}, "learning_rate must"),
         ({"learning_rate": -0.1}, r"learning_rate must be above 0, got -0\.1"),
-        ({"learning_rate": float("inf")}, "learning_rate must be one finite real number"),
+        (
+            {"learning_rate": float("inf")},
+            "learning_rate must be one finite real number",
+        ),
         ({"momentum": None}, "momentum must"),
         ({"weight_decay": "1e-4"}, "weight_decay must"),
         ({"batch_examples": 64.0}, r"batch_examples must be a whole number, got 64\.0"),

@@ -1,0 +1,220 @@
+"""Figures: what is drawn, of which seeds, and that it depends on nothing else."""
+
+import matplotlib
+
+from identity_matters import runs
+from identity_matters.report import figures
+from tests.report.test_report import REFERENCE, ROOT
+
+
+def test_figure_1_shows_the_small_nets_beside_the_published_error():
+    (figure_1,) = (one for one in figures.FIGURES if one.name == "cifar_convergence")
+    records = [
+        {"kind": "train", "step": 100, "error_percent": 60.0},
+        {"kind": "evaluation", "step": 100, "test_error_percent": 55.0},
+    ]
+    canvas, points = figures.Canvas(), []
+    for variant in ("cifar100/small", "digits/all_conv_residual"):
+        summary = {"experiment": "cifar", "variant": variant, "seed": 0}
+        points += figures.points_of(figure_1, runs.Run(ROOT, {}, {}, summary, records))
+    figure_1.draw(points, canvas)
+    drawn = {
+        axes.get_title(): [line.get_label() for line in axes.lines]
+        for axes in canvas.axes
+    }
+    curves = ["training batches", "test"]
+    published = "the paper's test error, 13.5M parameters"
+    assert drawn == {
+        "cifar100/small": [*curves, published],
+        "digits/all_conv_residual": curves,
+    }
+    assert [[text.get_text() for text in axes.texts] for axes in canvas.axes] == [
+        ["24.64 %"],
+        [],
+    ]
+    (legend,) = canvas.legends  # below all panels, which are too narrow for their own
+    assert [text.get_text() for text in legend.get_texts()] == [*curves, published]
+    assert not any(axes.get_legend() for axes in canvas.axes)
+
+
+def test_every_figure_has_points_of_all_seeds_and_can_be_drawn_of_one_alone():
+    done = [run for run in runs.read_collection(REFERENCE)[0] if run.status == "done"]
+    for one in figures.FIGURES:
+        own = [run for run in done if run.experiment == one.experiment]
+        points = [row for run in own for row in figures.points_of(one, run)]
+        if one.experiment == "comparisons" and not points:
+            continue  # its runs take days; another test draws made-up ones
+        assert {row["seed"] for row in points} == {0, 1, 2}, one.name
+        canvas = figures.Canvas()
+        one.draw([row for row in points if row["seed"] == 1], canvas)
+        assert all(axes.lines or axes.patches or axes.tables for axes in canvas.axes)
+
+
+def test_no_figure_depends_on_the_users_matplotlib_settings():
+    rows = [
+        {"seed": seed, "depth": depth, "norm": norm}
+        for seed in (0, 1)
+        for depth, norm in ((1, 0.3), (2, 0.6 + seed))
+    ]
+    (one,) = (one for one in figures.FIGURES if one.name == "optimum_curve")
+
+    def draw(points, canvas):
+        axes = canvas.subplots()
+        axes.set(yscale="log", xlabel=figures.DEPTH_TIMES_NORM)
+        for looks, part in figures.series(points, "seed"):
+            figures.curve(axes, part, "depth", "norm", **looks)
+
+    toy = one._replace(draw=draw)
+    expected = figures.render(toy, rows)
+    theirs = {
+        "text.usetex": True,  # would need a LaTeX
+        "font.family": "monospace",
+        "axes.facecolor": "yellow",
+        "lines.linewidth": 9,
+        "savefig.transparent": True,
+        "svg.fonttype": "path",
+        "axes.formatter.use_locale": True,
+    }
+    with matplotlib.rc_context(theirs):
+        assert figures.render(toy, rows) == expected
+
+
+def test_series_differ_by_marker_and_dashes_as_well_as_by_colour():
+    canvas = figures.Canvas()
+    axes = canvas.subplots()
+    rows = [{"net": net, "x": x, "y": x} for net in range(7) for x in (1, 2)]
+    for fmt in ("o", "-", "o--", "x"):
+        for looks, part in figures.series(rows, "net"):
+            figures.curve(axes, part, "x", "y", fmt, **looks)
+    marks, lines, both, crosses = (axes.lines[7 * i : 7 * i + 7] for i in range(4))
+    for drawn in (marks, both):
+        assert [line.get_marker() for line in drawn] == [*figures.MARKERS]
+    assert len({str(line._unscaled_dash_pattern) for line in lines}) == 7
+    assert {line.get_linestyle() for line in both} == {"--"}
+    assert {line.get_marker() for line in crosses} == {"x"}
+    assert {line.get_linestyle() for line in (*marks, *crosses)} == {"None"}
+
+
+def test_a_figure_says_what_its_medians_are_of():
+    def note(*values_per_place):
+        canvas = figures.Canvas()
+        rows = [
+            {"seed": seed, "x": place, "y": value}
+            for place, values in enumerate(values_per_place)
+            for seed, value in values
+        ]
+        figures.curve(canvas.subplots(), rows, "x", "y")
+        figures._finish(canvas)
+        return canvas.get_suptitle()
+
+    assert note([(0, 1.0)]) == ""
+    three = [(0, 1.0), (1, 2.0), (2, 3.0)]
+    assert "median of 3 seeds;" in note(three)
+    assert "median of 2 to 3 seeds;" in note(three, three[:2])
+    assert "median of 6 values from 3 seeds;" in note(2 * three)
+    assert "median of 2 values;" in note([(0, 1.0), (0, 2.0)])
+
+
+def test_a_logarithmic_axis_of_less_than_two_decades_has_plain_numbers():
+    def labels(top):
+        canvas = figures.Canvas()
+        axes = canvas.subplots()
+        axes.set(yscale="log", ylim=(0.1, top))
+        figures._finish(canvas)
+        canvas.draw_without_rendering()
+        shown = [*axes.get_yticklabels(), *axes.get_yticklabels(minor=True)]
+        return [label.get_text() for label in shown if label.get_text()]
+
+    assert {"0.1", "0.2", "0.5", "1"} <= set(labels(3.0))
+    assert not any("$" in label for label in labels(3.0))
+    assert any("$" in label for label in labels(1e6))
+
+
+def comparison(variant, arms, seed=0):
+    """A run of comparisons; `arms` has (rate, test error or None if it diverged)."""
+    metrics = {}
+    for arm, (rate, error) in arms.items():
+        metrics[f"learning_rate/{arm}"] = rate
+        metrics[f"at_edge_of_grid/{arm}"] = int(rate == 0.3)
+        metrics[f"failed/{arm}"] = int(error is None or error >= 80)
+        metrics[f"training_flops_per_example/{arm}"] = 10.0 * len(arm)
+        if error is not None:
+            metrics[f"test_error_percent/{arm}"] = error
+            metrics[f"train_error_percent/{arm}"] = error / 2
+    summary = {"variant": variant, "seed": seed, "metrics": metrics}
+    config = {"train": {"steps": 100, "batch_examples": 8}}
+    return runs.Run(ROOT, config, {}, {"experiment": "comparisons", **summary}, [])
+
+
+def drawn_comparison(name, *compared):
+    (one,) = (one for one in figures.FIGURES if one.name == f"comparisons_{name}")
+    points = [row for run in compared for row in figures.points_of(one, run)]
+    canvas = figures.Canvas()
+    one.draw(points, canvas)
+    figures.render(one, points)
+    return canvas, points
+
+
+def marks(axes, label):
+    """The points of the lines of this label."""
+    lines = [line for line in axes.lines if line.get_label() == label]
+    return [tuple(place) for line in lines for place in line.get_xydata().tolist()]
+
+
+def test_the_identity_is_compared_over_depth_and_failures_are_marked():
+    arms = {
+        "identity/7": (0.1, 10.0),
+        "identity/31": (0.1, 8.0),
+        "plain_paper/7": (0.3, 90.0),
+        "plain_paper/31": (0.3, None),
+    }
+    run = comparison("digits/identity", arms)
+    other = comparison("digits/table_2", {"resnet": (0.1, 9.0)})
+    canvas, points = drawn_comparison("identity", run, other)
+    assert {row["arm"] for row in points} == {"identity", "plain_paper"}
+    train, test = canvas.axes
+    assert marks(test, "identity") == [(7, 10), (31, 8)]
+    assert marks(train, "identity") == [(7, 5), (31, 4)]
+    assert marks(test, "failed") == [(7, 90), (31, 100)]
+
+
+def test_starts_are_compared_with_their_tuned_rates():
+    arms = {"paper": (0.1, 20.0), "he": (0.03, None)}
+    seeds = [
+        comparison("cifar10/initialisation", arms),
+        comparison("cifar10/initialisation", {"paper": (0.3, 22.0)}, seed=1),
+        comparison("cifar10/starts", {"gate": (0.1, 30.0)}),
+    ]
+    canvas, _ = drawn_comparison("starts", *seeds)
+    first, second = canvas.axes
+    names = [label.get_text() for label in first.get_yticklabels()]
+    assert names == ["paper, rate 0.1 or 0.3", "he, rate 0.03"]
+    assert [label.get_text() for label in second.get_yticklabels()] == [
+        "gate, rate 0.1"
+    ]
+    assert marks(first, "failed") == [(100, 1)]
+
+
+def test_table_2_is_drawn_over_operations_with_batch_norm_as_a_marker():
+    arms = {"this_paper": (0.1, 12.0), "resnet": (0.1, 9.0)}
+    canvas, _ = drawn_comparison("table_2", comparison("cifar10/table_2", arms))
+    (axes,) = canvas.axes
+    # 100 steps of 8 examples; ten operations for each letter of the name.
+    assert marks(axes, "resnet, with batch norm") == [(48_000, 9)]
+    assert marks(axes, "this paper, without batch norm") == [(80_000, 12)]
+    shapes = {line.get_label(): line.get_marker() for line in axes.lines}
+    assert shapes["resnet, with batch norm"] == "s"
+    assert shapes["this paper, without batch norm"] == "o"
+
+
+def test_a_curve_shows_the_median_and_the_range_of_the_seeds():
+    canvas = figures.Canvas()
+    axes = canvas.subplots()
+    rows = [{"depth": 1, "norm": value} for value in (1.0, 2.0, 9.0)]
+    rows += [{"depth": 4, "norm": value} for value in (0.0, None, float("nan"))]
+    figures.curve(axes, rows, "depth", "norm", "o-", floor=0.5)
+    (line,), (band,) = axes.lines, axes.collections
+    assert line.get_xydata().tolist() == [[1, 2], [4, 0.5]]
+    assert band.get_paths()[0].get_extents().extents.tolist() == [1, 0.5, 4, 9]
+    figures.curve(axes, [{"depth": 1, "norm": 1.0}], "depth", "norm")
+    assert len(axes.collections) == 1  # one value has no range
