@@ -447,7 +447,7 @@ WILL, ESCAPE = convergence.will_converge, escape.escape_time
         (WILL, (np.eye(1), np.eye(1) * (1 + 1j), 2), "Sigma must hold real numbers"),
         (ESCAPE, ([1.0, -1.0], 1.0, 1.0, 0.1), "positive numbers"),
         (ESCAPE, ([1.0, np.nan], 1.0, 1.0, 0.1), "w must be finite"),
-        (ESCAPE, ([1.0], math.inf, 1.0, 0.1), "r must be finite"),
+        (ESCAPE, ([1.0], math.inf, 1.0, 0.1), "r must be one finite real number"),
         (
             ESCAPE,
             (np.full(2000, 2.0), 1.0, 1.0, 0.1),

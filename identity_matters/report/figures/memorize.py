@@ -62,12 +62,23 @@ def draw_parameters(points: fig.Points, canvas: fig.Canvas) -> None:
                     "markerfacecolor": "none",
                 }
             curve(axes, shown, "examples", "block_parameters", "o", **options)
-    # The theoretical curves belong to the float32 networks. Each has its name at its
-    # right end, where no other is.
     single = [point for point in points if point["precision"] == "float32"]
-    end = max(single, key=lambda point: point["examples"])
+    if single:  # the theoretical curves belong to the float32 networks
+        _draw_named_curves(axes, single)
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="examples n",
+        ylabel="parameters in the blocks",
+    )
+    canvas.legend(**_BELOW)
+
+
+def _draw_named_curves(axes, points: fig.Points) -> None:
+    """The curves of the theory; each has its name at its right end."""
+    end = max(points, key=lambda point: point["examples"])
     for name, (label, line) in _CURVES.items():
-        curve(axes, single, "examples", name, line, color="grey", linewidth=1)
+        curve(axes, points, "examples", name, line, color="grey", linewidth=1)
         axes.annotate(
             label,
             xy=(end["examples"], end[name]),
@@ -77,13 +88,6 @@ def draw_parameters(points: fig.Points, canvas: fig.Canvas) -> None:
             va="bottom",
             fontsize=7,
         )
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlabel="examples n",
-        ylabel="parameters in the blocks",
-    )
-    canvas.legend(**_BELOW)
 
 
 def _net_name(net: tuple) -> str:
