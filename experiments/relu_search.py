@@ -338,7 +338,8 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         "linear_critical_inside": total(controls, "critical_inside"),
         "linear_bad_inside": total(controls, "bad_inside"),
     }
-    found = metrics["distinct_proved_minima"] >= settings["least_proved_minima"]
+    proved_minima = metrics["distinct_proved_minima"]
+    has_enough_minima = proved_minima >= settings["least_proved_minima"]
     least_ratio = metrics["least_functional_ratio_at_bad"]
     is_as_proved = (
         (least_ratio is None or least_ratio >= 1 - settings["rounding"])
@@ -349,7 +350,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     return run.Verdict(
         claim="nonlinear-away-from-origin",
         metrics=metrics,
-        verdict=under_attack(found and is_as_proved),
+        verdict=under_attack(has_enough_minima and is_as_proved),
     )
 
 

@@ -193,8 +193,9 @@ def _git(*arguments: str) -> bytes | None:
         "git",
         "-C",
         str(REPOSITORY),
-        # which could run a program of the clone's configuration
-        *("-c", "core.fsmonitor=false"),
+        # Otherwise git could run a program that the clone's configuration names.
+        "-c",
+        "core.fsmonitor=false",
         "--no-optional-locks",  # without it a killed git leaves .git/index.lock behind
         "--no-replace-objects",
         *arguments,
