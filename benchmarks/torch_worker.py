@@ -72,6 +72,14 @@ class AllConvResidual(nn.Module):
         return self.blocks(self.stem(x)).float().mean((2, 3)) @ self.projection
 
 
+def _multiplies_bfloat16(device: str) -> bool:
+    """Whether the device has instructions for products of bfloat16."""
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    able = torch.cpu.get_capabilities()
+    return any(able.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16"))
+
+
 def main() -> None:
     settings = json.loads(sys.stdin.readline())
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -104,6 +112,7 @@ def main() -> None:
         "torch": torch.__version__,
         "device": device,
         "threads": torch.get_num_threads(),
+        "multiplies_bfloat16": _multiplies_bfloat16(device),
     }
     described["parameters"] = sum(p.numel() for p in net.parameters())
     print(json.dumps(described), flush=True)
