@@ -476,3 +476,12 @@ def test_every_quantity_is_moved_to_the_safe_side_of_its_rounding():
     # E = diag(0, 1/2)
     assert problem.phi0**2 == exactly((1e-12 + rounding) / 4)
     assert problem.s0**2 == exactly(problem.phi0**2 / problem.sigma)
+
+
+def test_an_eigenvalue_is_known_up_to_a_few_roundings_and_of_1_x_1_exactly():
+    """16 (d - 1) eps ||Sigma||: nothing is computed for d = 1."""
+    eps = 2.0**-52
+    norms = np.array([1.0, 5.0])
+    assert second_moment.eigenvalue_rounding(1, norms).tolist() == [0, 0]
+    of_3_x_3 = second_moment.eigenvalue_rounding(3, norms)
+    assert of_3_x_3.tolist() == [32 * eps, 160 * eps]

@@ -230,6 +230,29 @@ def test_convolutions_of_maps_smaller_than_the_kernel(size, sides):
     np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("side", [2, 4], ids=["by_patches", "by_xla"])
+def test_the_gradient_of_a_bfloat16_kernel_is_summed_in_float32(side):
+    """Every image has the same gradient: a sum in bfloat16 stops growing at 256."""
+    images = jnp.ones((4096, side, side, 1), jnp.bfloat16)
+    conv = nn.Conv(
+        1,
+        (3, 3),
+        use_bias=False,
+        dtype=jnp.bfloat16,
+        conv_general_dilated=tiny_maps.convolution,
+    )
+
+    def total(kernel):
+        y = conv.apply({"params": {"kernel": kernel}}, images)
+        return jnp.sum(y.astype(jnp.float32))
+
+    gradient = jax.jit(jax.grad(total))(jnp.ones((3, 3, 1, 1), jnp.float32))
+    # An entry of the kernel meets every pixel but those that its shift moves outside.
+    inside = np.array([side - 1, side, side - 1])
+    expected = 4096 * np.outer(inside, inside)
+    np.testing.assert_allclose(gradient[:, :, 0, 0], expected, rtol=0.004)
+
+
 @pytest.mark.parametrize(
     ("options", "deviation"),
     [

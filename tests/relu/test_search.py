@@ -40,6 +40,23 @@ def test_the_search_finds_both_minima_of_the_two_points():
     np.testing.assert_allclose(numbers["kink_margin"], [1, 1])
 
 
+@pytest.mark.slow
+def test_only_a_search_that_descends_leaves_the_saddle():
+    """From u = v = 1/50 the origin is the nearest critical point, and no minimum.
+
+    On the piece u > 0 the risk is ((1/5 - u v)^2 + 1/4) / 2, whose Hessian at the origin
+    is off-diagonal with the entries -1/5.
+    """
+    near_origin = np.full((2, 1, 1, 1), 0.02)
+    nets = Blocks(near_origin, near_origin, None)
+    limits, numbers = find(two_points(0.2, 0.5), nets, [False, True])
+    sizes = np.hypot(limits.U, limits.V).ravel()
+    assert sizes[0] < 1e-9 and sizes[1] > 0.1
+    np.testing.assert_allclose(numbers["risk"], [0.145, 0.125], rtol=1e-10)
+    np.testing.assert_allclose(numbers["eigenvalues"][0], [-0.2, 0.2], rtol=1e-6)
+    np.testing.assert_allclose(numbers["eigenvalues"][1, 0], 0, atol=1e-9)
+
+
 def test_kinds_by_the_first_that_fits():
     # (value at a good point, value at a bad one)
     numbers = {

@@ -113,6 +113,11 @@ def test_sentences_have_ranges_extremes_and_the_largest_over_variants(tmp_path):
     members = groups_of(tmp_path)
     assert sentences.fill("{toy/a:norm}", members)[0] == "1–4"
     assert sentences.fill("{toy/a:max norm} {toy/a:min norm~3}", members)[0] == "4 1"
+    write_run(tmp_path, 0, variant="digits", metrics={"norm": 1.2345}, paper={})
+    assert (
+        sentences.fill("{toy/digits:norm} {toy/digits:norm~4}", groups_of(tmp_path))[0]
+        == "1.2 1.234"
+    )
     # Seed 0: 3, seed 1: 4.
     assert sentences.fill("{toy/*:norm} {toy/*:min norm}", members)[0] == "3–4 1"
     for sentence in ("{toy/c:norm}", "{toy/a:other}", "{other/*:norm}"):

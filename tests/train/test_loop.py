@@ -340,15 +340,16 @@ def sums(losses, gradient_norms=None):
         "gradient_norm": np.float32(
             range(1, n + 1) if gradient_norms is None else gradient_norms
         ),
-        "learning_rate": np.float32([0.5] * n),
+        "learning_rate": np.float32([1 / (i + 1) for i in range(n)]),
     }
 
 
 def test_a_train_record_by_hand():
     since = training_records.MetricSums()
-    since.add(1, sums([8, 16]))
-    since.add(3, sums([24]))
-    since.seconds, since.input_wait_seconds = 2.0, 0.5
+    since.add(1, sums([24]))
+    since.add(2, sums([8, 16]))
+    since.seconds = 2.0
+    since.input_wait_seconds = 0.5
     record = since.record(
         step=3, epoch=0.25, flops_per_example=1e9, peak_flops_per_second=1e12
     )
@@ -358,8 +359,8 @@ def test_a_train_record_by_hand():
         "epoch": 0.25,
         "loss": 2.0,  # 48 over 24 examples
         "error_percent": 37.5,
-        "learning_rate": 0.5,
-        "gradient_norm": 1.0,
+        "learning_rate": 0.5,  # the second of the last dispatch, as the gradient's norm
+        "gradient_norm": 2.0,
         "images_per_second": 12.0,
         "model_flops_per_second": 12e9,
         "utilization_percent": 1.2,
