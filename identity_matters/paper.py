@@ -40,13 +40,18 @@ class Finding(NamedTuple):
 
 
 class Caption(NamedTuple):
-    """The one-line title of a figure, and its caption.
+    """What is written about a figure.
 
-    The caption has the claim, what to look for, and the equation.
+    Attributes:
+      title: one line.
+      caption: the claim, what to look for, and the equation.
+      description: what one sees in the figure of the reference runs, and what it says,
+        for readers who do not see it.
     """
 
     title: str
     caption: str
+    description: str
 
 
 class Number(NamedTuple):

@@ -8,6 +8,7 @@ other server for anything.
 """
 
 import ast
+import html
 import importlib.metadata
 import json
 import pathlib
@@ -41,8 +42,10 @@ ASSETS = (
     "clusters/*",
     "docs/site/style.css",
     "results/figures/*",
+    "results/tables/*",
     "results/report.html",
 )
+REPORT = "results/report.html"
 # MathML needs a font that has all sizes of brackets; few machines have one.
 MATH_FONT = importlib.metadata.distribution("ziamath").locate_file(
     "ziamath/fonts/STIXTwoMath-Regular.ttf"
@@ -101,22 +104,48 @@ def on_files(files, config):
                 text = notebook_as_markdown(json.loads(path.read_text("utf-8")))
                 page = posixpath.splitext(name)[0] + ".md"
                 site.append(File.generated(config, page, content=text))
-            else:
+            elif name != REPORT:
                 site.append(File.generated(config, name, abs_src_path=str(path)))
     for page, module in module_pages().items():
         text = f"# {module}\n\n::: {module}\n"
         site.append(File.generated(config, page, content=text))
     font = MATH_FONT.read_bytes()
     site.append(File.generated(config, "docs/site/math.ttf", content=font))
+    report = with_links_to_pages((ROOT / REPORT).read_text("utf-8"), site.src_uris)
+    site.append(File.generated(config, REPORT, content=report))
     return site
 
 
+def with_links_to_pages(report: str, pages) -> str:
+    """The report as one page, whose links lead to files of the site.
+
+    A link to what the site lacks becomes its text, as in `Links`.
+    """
+    here = posixpath.dirname(REPORT)
+
+    def link(found: re.Match) -> str:
+        target, text = found.groups()
+        path = posixpath.normpath(posixpath.join(here, html.unescape(target)))
+        page = page_of(path, pages)
+        if page is None:
+            return text
+        place = posixpath.relpath(re.sub(r"\.md$", ".html", page), here)
+        return f'<a href="{place}">{text}</a>'
+
+    return re.sub(r'<a href="(?!#|\w+:)([^"#]+)">(.*?)</a>', link, report)
+
+
 def notebook_as_markdown(notebook: dict) -> str:
-    """The cells of a notebook and their committed outputs; figures become data URLs."""
+    """The cells of a notebook and their committed outputs; figures become data URLs.
+
+    The alternative text of a figure is the heading above it.
+    """
     parts = []
+    heading = "figure"
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
+            heading = ([heading, *re.findall(r"^#+ (.*)$", source, re.MULTILINE)])[-1]
             parts.append(re.sub(r"\$([^$]+)\$", r"$`\1`$", source))
             continue
         parts.append(f"```python\n{source}\n```")
@@ -124,7 +153,7 @@ def notebook_as_markdown(notebook: dict) -> str:
             data = output.get("data", {})
             if "image/png" in data:
                 image = "".join(data["image/png"]).strip()
-                parts.append(f"![figure](data:image/png;base64,{image})")
+                parts.append(f"![{heading}](data:image/png;base64,{image})")
             elif output["output_type"] == "stream":
                 parts.append(f"```text\n{''.join(output['text'])}```")
             elif "text/plain" in data:
@@ -133,7 +162,8 @@ def notebook_as_markdown(notebook: dict) -> str:
 
 
 def on_post_build(config):
-    """Ends the build with PluginError if a public name of the library is not shown."""
+    """Ends the build with PluginError if a public name or a linked file is missing."""
+    check_links_of_report(pathlib.Path(config.site_dir))
     modules = set(module_pages().values())
     for page, module in module_pages().items():
         html = (pathlib.Path(config.site_dir) / page).with_suffix(".html")
@@ -141,6 +171,14 @@ def on_post_build(config):
         for name in {f"{module}.{name}" for name in public_names(module)} - modules:
             if f'id="{name}"' not in shown:
                 raise PluginError(f"{page} does not show {name}")
+
+
+def check_links_of_report(site: pathlib.Path) -> None:
+    """Raises PluginError if a link of the report's page leads nowhere on the site."""
+    place = site / REPORT
+    for href in re.findall(r'<a href="([^"#]+)"', place.read_text("utf-8")):
+        if not re.match(r"\w+:", href) and not (place.parent / href).exists():
+            raise PluginError(f"{REPORT} links to {href}, which the site lacks")
 
 
 def public_names(module: str) -> set[str]:

@@ -5,13 +5,14 @@
 
 import contextlib
 import dataclasses
+import os
 import pathlib
 import re
 from typing import NamedTuple
 
 import jinja2
 
-from identity_matters import paper
+from identity_matters import code_version, paper
 from identity_matters.report import figures, markdown, page, publish, tables
 from identity_matters.report.collection import (
     Collection,
@@ -91,6 +92,24 @@ def _table_file(name: str) -> Markdown:
     return markdown.link(f"{name}.csv", f"tables/{name}.csv")
 
 
+_PAGE_OF_DOCS = re.compile(r"docs/[a-z_/]+\.md")
+
+
+def _with_links(text: str, directory: pathlib.Path) -> Markdown:
+    """`text`, which is ours, with a link at each page of docs/ that it names.
+
+    A page that is not there, as in an installed package, is named without a link.
+    """
+
+    def link(name: re.Match) -> str:
+        page_of_docs = code_version.REPOSITORY / name[0]
+        if not page_of_docs.exists():
+            return name[0]
+        return markdown.link(name[0], os.path.relpath(page_of_docs, directory))
+
+    return Markdown(_PAGE_OF_DOCS.sub(link, text))
+
+
 def _bash(command: str) -> Markdown:
     return markdown.code_block(command, "bash")
 
@@ -130,7 +149,7 @@ def write(collections: list[Collection], directory: pathlib.Path) -> list[pathli
         }
         for name, rows in rows_of_tables.items():
             figures.write_csv(aside / "tables" / f"{name}.csv", list(rows))
-        pictures, problems = _pictures(collections, aside / "figures")
+        pictures, problems = _pictures(collections, aside / "figures", directory)
         text = _markdown(collections, directory, pictures, problems)
         (aside / "REPORT.md").write_text(text, encoding="utf-8")
         (aside / "report.html").write_text(page.render(text, aside), encoding="utf-8")
@@ -183,26 +202,33 @@ def _findings(collection: Collection) -> list[tuple[paper.Finding, Markdown]]:
 
 
 def _pictures(
-    collections: list[Collection], directory: pathlib.Path
+    collections: list[Collection], aside: pathlib.Path, directory: pathlib.Path
 ) -> tuple[_Figures, list[str]]:
-    """The figures that could be drawn, and the problems."""
+    """The figures that could be drawn, and the problems.
+
+    Args:
+      collections: the runs.
+      aside: where the files of the figures are written.
+      directory: where the report will be, for links.
+    """
     pictures: _Figures = {}
     problems: list[str] = []
     for figure in figures.FIGURES:
         for collection in reversed(collections):
             shown, failed = figures.save(
-                figure, _drawn_runs(figure.experiment, collection), directory
+                figure, _drawn_runs(figure.experiment, collection), aside
             )
             problems += failed
             if shown:
-                title, caption = paper.FIGURES[figure.name]
+                about = paper.FIGURES[figure.name]
                 points_file = f"{figure.name}.csv"
                 text = markdown.fill(
-                    "![{caption}](figures/{name}.svg)\n**{title}.** {caption}"
+                    "![{description}](figures/{name}.svg)\n**{title}.** {caption}"
                     " ({collection}, {seeds}; {points})",
-                    title=Markdown(title),
+                    title=Markdown(about.title),
                     name=Markdown(figure.name),
-                    caption=Markdown(caption),
+                    description=Markdown(about.description),
+                    caption=_with_links(about.caption, directory),
                     collection=collection.name,
                     seeds=_seeds(shown),
                     points=markdown.link(points_file, f"figures/{points_file}"),
@@ -252,7 +278,14 @@ def _markdown(
             opening.add(finding.figure)
             figure = pictures[finding.figure][1]
         evidence = tables.claim_link(paper.CLAIMS[finding.claim])
-        findings.append(_ShownFinding(Markdown(finding.title), text, evidence, figure))
+        linked = _with_links(text, directory)
+        shown_finding = _ShownFinding(
+            title=Markdown(finding.title),
+            text=linked,
+            evidence=evidence,
+            figure=figure,
+        )
+        findings.append(shown_finding)
     sections = []
     for claim in paper.CLAIMS.values():
         shown = [
@@ -267,7 +300,7 @@ def _markdown(
     about_reduced_cifar = paper.REPORT["reduced-cifar"].format(**numbers)
     page_text = _TEMPLATES.get_template("report.md.jinja").render(
         title=Markdown(paper.REPORT["title"]),
-        introduction=Markdown(paper.REPORT["introduction"]),
+        introduction=_with_links(paper.REPORT["introduction"], directory),
         findings=findings,
         claims=tables.claims_table(paper.CLAIMS.values(), collections),
         about_table_2=Markdown(paper.REPORT["table-2"]),
@@ -317,9 +350,9 @@ def _section(
     return _Section(
         title=Markdown(claim.title),
         formulas=[Markdown(formula) for formula in claim.latex],
-        statement=Markdown(claim.statement),
-        source=Markdown(claim.source),
-        note=Markdown(claim.note),
+        statement=_with_links(claim.statement, directory),
+        source=_with_links(claim.source, directory),
+        note=_with_links(claim.note, directory),
         facts=facts,
         figures=figures_of_claim,
         variants=shown_variants,

@@ -1,8 +1,11 @@
 """Figures: what is drawn, of which seeds, and that it depends on nothing else."""
 
-import matplotlib
+import re
 
-from identity_matters import runs
+import matplotlib
+import pytest
+
+from identity_matters import paper, runs
 from identity_matters.report import figures
 from tests.report.test_report import REFERENCE, ROOT
 
@@ -35,6 +38,20 @@ def test_figure_1_shows_the_small_nets_beside_the_published_error():
     (legend,) = canvas.legends  # below all panels, which are too narrow for their own
     assert [text.get_text() for text in legend.get_texts()] == [*curves, published]
     assert not any(axes.get_legend() for axes in canvas.axes)
+
+
+@pytest.mark.parametrize("name", paper.FIGURES)
+def test_a_description_is_neither_the_title_nor_the_caption(name):
+    """It is read out beside them, and says what one sees."""
+    about = paper.FIGURES[name]
+    assert 20 <= len(about.description.split()) <= 110
+    words = set(about.description.lower().split())
+    for other in (about.title, about.caption):
+        assert about.description not in other
+    assert len(words & set(about.caption.lower().split())) < 0.7 * len(words)
+    # In sans-serif letters l, I, 1 and | are nearly the same.
+    for text in about:
+        assert not re.search(r"(?<![A-Za-z'’])l(?![A-Za-z'’])", text)
 
 
 def test_every_figure_has_points_of_all_seeds_and_can_be_drawn_of_one_alone():

@@ -35,7 +35,9 @@ def test_a_report_that_is_killed_leaves_no_link_to_nothing(
     original = os.replace
     other = TOY._replace(name="toy_other")
     monkeypatch.setitem(
-        paper.FIGURES, "toy_other", paper.Caption("Other", "Norm over depth.")
+        paper.FIGURES,
+        "toy_other",
+        paper.Caption("Other", "Norm over depth.", "A mark."),
     )
     monkeypatch.setattr(figures, "FIGURES", (other,))
     monkeypatch.setattr(os, "replace", stop)

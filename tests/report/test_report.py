@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import html.parser
 import math
+import os
 import random
 import shutil
 import string
@@ -13,7 +14,7 @@ import sys
 
 import pytest
 
-from identity_matters import paper, runs
+from identity_matters import code_version, paper, runs
 from identity_matters.report import (
     build,
     collection,
@@ -275,8 +276,12 @@ TOY = figures.Figure(
 
 @pytest.fixture(autouse=True)
 def toy_caption(monkeypatch):
-    caption = paper.Caption("Norms & <bounds>", "Norm over depth.")
-    monkeypatch.setitem(paper.FIGURES, "toy_norms", caption)
+    about = paper.Caption(
+        title="Norms & <bounds>",
+        caption="Norm over depth; see docs/theory/errata.md.",
+        description="One mark, at depth 2.",
+    )
+    monkeypatch.setitem(paper.FIGURES, "toy_norms", about)
 
 
 def write_report(tmp_path, monkeypatch):
@@ -301,7 +306,10 @@ def test_the_report_names_everything_it_read_and_everything_it_skipped(
     assert "| norm | 1.25 | 0.5 | 1.5 |" in text
     assert "toy/plain/seed=2: interrupted" in text
     assert "seed=9/summary.json: missing" in text
-    assert "![Norm over depth.](figures/toy_norms.svg)" in text
+    assert "![One mark, at depth 2.](figures/toy_norms.svg)" in text
+    to_errata = os.path.relpath(ROOT / "docs" / "theory" / "errata.md", out)
+    caption = f"Norm over depth; see [docs/theory/errata.md]({to_errata})."
+    assert f"**Norms & <bounds>.** {caption}" in text
     # The same points give the same bytes.
     svg = (out / "figures" / "toy_norms.svg").read_text()
     assert (
@@ -482,8 +490,12 @@ def test_the_committed_pages_are_what_the_reference_runs_say(tmp_path, monkeypat
     """If this fails, run `make report-reference`."""
     # Figures are drawn without the layout step, which takes as long again.
     monkeypatch.setitem(figures._SETTINGS, "figure.constrained_layout.use", False)
-    shutil.copytree(REFERENCE, tmp_path / "reference")
-    reference = collection.read("reference", tmp_path / "reference")
+    results = tmp_path / "results"
+    shutil.copytree(REFERENCE, results / "reference")
+    # The links to docs/ are relative to the report.
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    monkeypatch.setattr(code_version, "REPOSITORY", tmp_path)
+    reference = collection.read("reference", results / "reference")
     assert reference.problems == []
     # A step is 2.5 times a bare chain, PyTorch is faster, and libtpu crashes on two
     # programs.
@@ -498,12 +510,11 @@ def test_the_committed_pages_are_what_the_reference_runs_say(tmp_path, monkeypat
         assert (
             run.environment["dirty"] is False and len(run.environment["commit"]) == 40
         ), run.path
-    build.write([reference], tmp_path)
+    build.write([reference], results)
     points = [path.name for path in (ROOT / "results" / "figures").glob("*.csv")]
     for name in ("REPORT.md", *(f"figures/{name}" for name in points)):
-        assert (tmp_path / name).read_text() == (ROOT / "results" / name).read_text(), (
-            name
-        )
+        committed = (ROOT / "results" / name).read_text()
+        assert (results / name).read_text() == committed, name
     readme = (ROOT / "README.md").read_text()
     assert build.with_results(readme, reference) == readme
     for bad in (

@@ -109,7 +109,7 @@ class Canvas(matplotlib.figure.Figure):
 
 
 class Figure(NamedTuple):
-    """One figure of an experiment's runs; claims.toml has its title and caption.
+    """One figure of an experiment's runs; claims.toml has the text about it.
 
     ``points(run)`` returns flat dicts, or none if the run has nothing for this figure;
     ``draw(points, canvas)`` draws those of all runs (see `points_of`) on a Matplotlib

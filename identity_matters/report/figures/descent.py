@@ -101,6 +101,9 @@ _STARTS = {
     "last_layer_minus_identity": "last layer at −I",
     "factorization": "beside the factorization",
 }
+# How draws of the noise are marked that do not reach the tolerance, above all others:
+# their marker, and how far above.
+_NOT_REACHED = {"out of updates": ("x", 1.6), "diverged": ("*", 3.0)}
 _TARGETS = {
     "plane": "two eigenvalues −1, det R > 0",
     "negative": "one eigenvalue < 0, det R < 0",
@@ -200,7 +203,13 @@ def draw_stuck(points: fig.Points, canvas: fig.Canvas) -> None:
             for rows in split(some, "seed").values():
                 curve(axes, rows, "updates", "excess_risk", line, **style)
         predicted = own[0]["predicted_stall_excess_risk"]
-        axes.axhline(predicted, color="black", linestyle=":", linewidth=1)
+        axes.axhline(
+            predicted,
+            color="black",
+            linestyle=":",
+            linewidth=1,
+            label="predicted stall",
+        )
         # A symmetric logarithmic axis starts at 0, as the curves do.
         axes.set_xscale("symlog", linthresh=1)
         axes.set_xlim(left=0)
@@ -224,14 +233,11 @@ def draw_noise(points: fig.Points, canvas: fig.Canvas) -> None:
             # Shift the depths sideways, so that their points do not overlap.
             shift = 1.12 ** (place - len(depths) / 2)
             placed = [{**row, "place": row["noise_std"] * shift} for row in of_depth]
-            fig.scatter(
-                axes,
-                [row for row in placed if row["converged"]],
-                "place",
-                "updates",
-                **looks,
-            )
+            reached = [row for row in placed if row["converged"]]
+            fig.scatter(axes, reached, "place", "updates", **looks)
             _draw_not_reached(axes, placed, most_updates, looks["color"])
+        for label, (marker, _) in _NOT_REACHED.items():
+            axes.plot([], [], marker, color="grey", label=label)  # of every depth
 
 
 def _draw_not_reached(
@@ -241,11 +247,10 @@ def _draw_not_reached(
 
     A draw that diverged stopped early: at its own height it would look the fastest.
     """
-    missed = [point for point in points if not point["converged"]]
-    ends = (
-        ("out of updates", "x", 1.6, lambda row: row["updates"] == most_updates),
-        ("diverged", "*", 3.0, lambda row: row["updates"] < most_updates),
-    )
-    for label, marker, factor, belongs in ends:
-        rows = [{**row, "top": factor * most_updates} for row in missed if belongs(row)]
-        fig.scatter(axes, rows, "place", "top", marker, color=colour, label=label)
+    for point in points:
+        if not point["converged"]:
+            ended_early = point["updates"] < most_updates
+            end = "diverged" if ended_early else "out of updates"
+            marker, factor = _NOT_REACHED[end]
+            marked = [{**point, "top": factor * most_updates}]
+            fig.scatter(axes, marked, "place", "top", marker, color=colour)

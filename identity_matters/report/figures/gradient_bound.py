@@ -64,7 +64,7 @@ def draw_distribution(points: fig.Points, canvas: fig.Canvas) -> None:
             fontweight="bold",
         )
     axes.set(xscale="log", xlim=(1 / _LARGEST_RATIO, _LARGEST_RATIO), ylim=(0, 100))
-    axes.set_xlabel("the printed bound on the squared gradient / the squared gradient")
+    axes.set_xlabel("lower bound of the squared gradient / the squared gradient")
     axes.set_ylabel("percent of random points with a larger ratio")
     axes.legend(loc="upper right", frameon=True)
 
@@ -100,9 +100,7 @@ def draw_tight_family(points: fig.Points, canvas: fig.Canvas) -> None:
         for depth in sorted(split(shown, "depth"))
         if depth > 1
     }
-    for axes, in_panel in panels(
-        canvas, shown, "scale", r"$\Sigma = {:g}\,\mathbf{{I}}$".format
-    ):
+    for axes, in_panel in panels(canvas, shown, "scale", "s = {:g}".format):
         axes.set_yscale("log")
         axes.set(xlabel="τ", ylabel="right-hand side / squared gradient")
         # Beyond six decades there is nothing new: the ICLR form goes on as

@@ -6,6 +6,9 @@ from identity_matters.report import figures as fig
 from identity_matters.report.figures import curve, of_kind, panels, series, split
 from identity_matters.runs import Run
 
+_INSIDE = 0.99  # largest |||A||| of a critical point that counts as near the identity
+_OF_ROUNDING = 1e-12  # largest relative excess risk of a global minimum
+
 
 def wall_points(run: Run) -> Iterator[dict]:
     """One row for each critical point reached: |||A||| and its relative excess risk."""
@@ -26,9 +29,15 @@ def draw_wall(points: fig.Points, canvas: fig.Canvas) -> None:
     for style, rows in series(points, "outside", starts):
         fig.scatter(axes, rows, "norm", "relative_excess", floor=1e-24, **style)
     axes.axvline(1.0, color="black", linestyle="--", linewidth=1)
+    inside = [point for point in points if point["norm"] <= _INSIDE]
+    outside = [point for point in points if point["norm"] >= 1]
+    for x, where, those in ((0.5, "near", inside), (2.0, "far from", outside)):
+        bad = sum(point["relative_excess"] > _OF_ROUNDING for point in those)
+        text = f"{where} the identity:\n{bad:,} of {len(those):,}\nare not optimal"
+        axes.text(x=x, y=1e-8, s=text, ha="center", va="center", fontsize=11)
     axes.set(yscale="log", xlim=(0, 3), xlabel=f"{fig.NORM} of the critical point")
     axes.set_ylabel("excess risk / risk of the map 0 (bottom: 1e-24 or less)")
-    axes.legend(loc="center right")
+    axes.legend(loc=(0.6, 0.22))
 
 
 def origin_points(run: Run) -> list[dict]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 from identity_matters.report import figures as fig
 from identity_matters.report.figures import (
@@ -22,6 +21,7 @@ _CURVES = {
     "vardi_2021": ("√n (Vardi et al. 2021)", ":"),
     "counting_bound": ("counting bound, n log₂ r / 32", "-."),
 }
+_PRECISIONS = {"float32": "float32", "float64": "float64"}
 _BELOW: Looks = {"loc": "outside lower center", "ncols": 2, "fontsize": 8}
 
 
@@ -82,10 +82,9 @@ def _draw_named_curves(axes, points: fig.Points) -> None:
         axes.annotate(
             label,
             xy=(end["examples"], end[name]),
-            xytext=(0, 4),
+            xytext=(8, 0),  # to the right of the last marks
             textcoords="offset points",
-            ha="right",
-            va="bottom",
+            va="center",
             fontsize=7,
         )
 
@@ -112,11 +111,16 @@ def width_points(run: Run) -> Iterator[dict]:
 @fig.figure("memorize", "width", width_points)
 def draw_widths(points: fig.Points, canvas: fig.Canvas) -> None:
     axes = canvas.subplots()
-    columns = {
-        "least_fitting_width": ("fits all labels", "o-"),
-        "least_certified_width": ("certified", "s--"),
-    }
-    _by_precision(axes, points, "examples", columns)
+    for looks, rows in series(points, "precision", _PRECISIONS):
+        # Large hollow marks, so that equal widths show inside them.
+        hollow = {"markerfacecolor": "none", "markersize": 8}
+        certified = {"label": f"{looks['label']}, certified", **hollow}
+        fitting = {"label": f"{looks['label']}, fits all labels"}
+        for column, line, options in (
+            ("least_certified_width", "o--", certified),
+            ("least_fitting_width", "o-", fitting),
+        ):
+            curve(axes, rows, "examples", column, line, **looks | options)
     label = "10 log n / ρ² (proof of Theorem 3.2)"
     curve(axes, points, "examples", "theorem_width", "^:", color="black", label=label)
     axes.set(xscale="log", yscale="log", xlabel="examples n", ylabel="width k")
@@ -124,14 +128,6 @@ def draw_widths(points: fig.Points, canvas: fig.Canvas) -> None:
     axes.set_yticks(ticks, [str(tick) for tick in ticks])
     axes.set_yticks([], minor=True)
     canvas.legend(**_BELOW)
-
-
-def _by_precision(axes: Any, points: fig.Points, x: str, columns: dict) -> None:
-    """A curve of each column, named by (label, line), in each precision."""
-    for looks, rows in series(points, "precision"):
-        for column, (label, line) in columns.items():
-            options = looks | {"label": f"{looks['label']}, {label}"}
-            curve(axes, rows, x, column, line, **options)
 
 
 def precision_points(run: Run) -> Iterator[dict]:
@@ -147,11 +143,15 @@ def precision_points(run: Run) -> Iterator[dict]:
 @fig.figure("memorize", "precision", precision_points)
 def draw_precision(points: fig.Points, canvas: fig.Canvas) -> None:
     axes = canvas.subplots()
-    columns = {
-        "max_abs_error": ("measured", "o-"),
-        "output_error_bound": ("certificate's bound", "s:"),
-    }
-    _by_precision(axes, points, "pair_distance", columns)
+    # Without a certificate its bound need not hold.
+    certified = [point for point in points if point["certified"]]
+    for column, shown, label, line in (
+        ("max_abs_error", points, "measured", "o-"),
+        ("output_error_bound", certified, "certificate's bound", "o:"),
+    ):
+        for looks, rows in series(shown, "precision", _PRECISIONS):
+            options = looks | {"label": f"{looks['label']}, {label}"}
+            curve(axes, rows, "pair_distance", column, line, **options)
     axes.axhline(0.5, color="black", linestyle="--", linewidth=1)
     axes.set(xscale="log", yscale="log")
     axes.set(xlabel="distance of the two inputs of each pair", ylabel="max |ŷ − y|")

@@ -58,7 +58,8 @@ def draw_ablation(points: fig.Points, canvas: fig.Canvas) -> None:
         above.set(yscale="log")
         losses = [point for point in shown if "loss" in point]
         evaluated = [point for point in shown if "test_error_percent" in point]
-        curves(above, series(losses, "net", nets), "step", "loss", "-")
+        # Both panels have the marks that the legend shows.
+        curves(above, series(losses, "net", nets), "step", "loss", markevery=0.15)
         curves(below, series(evaluated, "net", nets), "step", "test_error_percent")
         _mark_divergence(above, losses)
         below.set(xlabel="steps", ylim=(0, 100))
@@ -161,6 +162,7 @@ def draw_ratio(points: fig.Points, canvas: fig.Canvas) -> None:
 # Trainability, gradients and weights over depth (experiments/deep_mlp.py)
 _VARIANTS = ("digits/relu", "digits/linear", "digits/orthogonal")
 _ACTIVATIONS = {"linear": "linear nets", "relu": "ReLU nets"}
+_NO_GRADIENT = 1e-24  # where 0 is drawn
 _NETS = {  # (identity, initialization) -> label
     (True, "near_zero"): "with the identity, near zero",
     (False, "near_zero"): "without, same weights",
@@ -168,6 +170,8 @@ _NETS = {  # (identity, initialization) -> label
     (False, "orthogonal"): "without, orthogonal",
 }
 _NET_LABELS = {net: net for net in _NETS.values()}
+# Its curve may lie on that of the nets with the identity: these show between dashes.
+_DASHED = _NETS[False, "orthogonal"]
 
 
 def _labelled(run: Run) -> Iterator[dict]:
@@ -213,6 +217,13 @@ def norm_points(run: Run) -> Iterator[dict]:
             yield fig.pick(record, "activation depth norm_times_depth rate_times_depth")
 
 
+def _draw_nets(axes: Any, points: fig.Points, x: str, y: str, **options: Any) -> None:
+    """A curve of column y over column x for each kind of net."""
+    for looks, rows in series(points, "net", _NET_LABELS):
+        line = "o--" if looks["label"] == _DASHED else "o-"
+        curve(axes, rows, x, y, line, **looks | options)
+
+
 def _over_depth(
     points: fig.Points, canvas: fig.Canvas, ylabel: str
 ) -> Iterator[tuple[Any, list]]:
@@ -232,7 +243,7 @@ def draw_trainability(points: fig.Points, canvas: fig.Canvas) -> None:
         {**point, "train_loss": min(point["train_loss"], 2.0)} for point in points
     ]
     for axes, own in _over_depth(points, canvas, "training loss E ‖y − f(x)‖²"):
-        curves(axes, series(own, "net", _NET_LABELS), "depth", "train_loss")
+        _draw_nets(axes, own, "depth", "train_loss")
         best = own[0]["linear_optimum_loss"]
         axes.axhline(
             best, color="black", linestyle="--", linewidth=1, label="best linear map"
@@ -244,38 +255,22 @@ def draw_directions(points: fig.Points, canvas: fig.Canvas) -> None:
     for axes, own in _over_depth(
         points, canvas, r"effective dimension of $h_{\ell-1}$"
     ):
-        curves(
-            axes, series(own, "net", _NET_LABELS), "depth", "start_effective_dimension"
-        )
+        _draw_nets(axes, own, "depth", "start_effective_dimension")
 
 
 @fig.figure("deep_mlp", "gradients", gradient_points)
 def draw_gradients(points: fig.Points, canvas: fig.Canvas) -> None:
-    deepest = max(point["depth"] for point in points)
-    for axes, own in panels(canvas, points, "activation", legend=2):
-        axes.set(
-            yscale="log",
-            xlabel="layer j / ℓ",
-            ylabel=r"norm of the gradient to $W_j$ (bottom: 0 in float32)",
-        )
-        nets = series(own, "net", _NET_LABELS)
-        for marks_from, (net, several) in enumerate(nets):
-            for depth, rows in split(several, "depth").items():
-                style = net | {"label": f"{net['label']}, ℓ = {depth}"}
-                line = "o-" if depth == deepest else "o--"
-                # Gradients below the range of float32 are 0.
-                # Each net has its marks at places of its own, so that equal curves
-                # show through.
-                curve(
-                    axes,
-                    rows,
-                    "place",
-                    "gradient_norm",
-                    line,
-                    floor=1e-24,
-                    markevery=(marks_from, 9),
-                    **style,
-                )
+    """A row for each depth, a column for each activation."""
+    named = [
+        {**point, "panel": f"{point['activation']}, {point['depth']:,} layers"}
+        for point in sorted(points, key=lambda point: point["depth"])
+    ]
+    for axes, own in panels(canvas, named, "panel", columns=2, legend=2):
+        axes.set(yscale="log", xlabel="layer j / ℓ")
+        axes.set_ylabel(r"norm of the gradient to $W_j$")
+        # Gradients below the range of float32 are 0.
+        _draw_nets(axes, own, "place", "gradient_norm", floor=_NO_GRADIENT, markevery=9)
+        axes.text(0.02, 1.5 * _NO_GRADIENT, "0 in float32", va="bottom", fontsize=7)
 
 
 @fig.figure("deep_mlp", "norms", norm_points)

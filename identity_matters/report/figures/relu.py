@@ -107,13 +107,16 @@ def ratio_points(run: Run) -> list[dict]:
 @fig.figure("relu", "gradient_ratio", ratio_points)
 def draw_ratio(points: fig.Points, canvas: fig.Canvas) -> None:
     axes = canvas.subplots()
-    for style, rows in series(points, "depth width bias", _label):
-        for line, name in (
-            ("o-", "median_ratio"),
-            ("o:", "least_ratio"),
-            ("x", "searched_ratio"),
+    for place, (style, rows) in enumerate(series(points, "depth width bias", _label)):
+        # The crosses of the nets stand side by side; several of them are 0.
+        shift = 1.07 ** (place + 1)
+        rows = [{**row, "beside": row["norm"] * shift} for row in rows]
+        for line, x, name in (
+            ("o-", "norm", "median_ratio"),
+            ("o:", "norm", "least_ratio"),
+            ("x", "beside", "searched_ratio"),
         ):
-            curve(axes, rows, "norm", name, line, floor=_DRAWN_ZERO, **style)
+            curve(axes, rows, x, name, line, floor=_DRAWN_ZERO, **style)
             style["label"] = None
     axes.set(xscale="log", yscale="log")
     axes.set(ylabel="‖∇f‖² / f (bottom: 0)")
@@ -124,7 +127,7 @@ def draw_ratio(points: fig.Points, canvas: fig.Canvas) -> None:
         ("x", "least found by descent"),
     ):
         axes.plot([], [], line, color="black", label=label)
-    axes.legend(fontsize=8)
+    canvas.legend(loc="outside lower center", ncols=2, fontsize=8)
 
 
 def training_points(run: Run) -> Iterator[dict]:
@@ -212,7 +215,9 @@ def draw_noise(points: fig.Points, canvas: fig.Canvas) -> None:
     by_width = series(shares, "width", "width {}".format)
     curves(by_bound, by_width, "bound_of_risk_share", "share_of_starts", "o-")
     for optimal in split(shares, "optimal_share"):
-        by_bound.axvline(optimal, color="black", linestyle="--", linewidth=1)
+        by_bound.axvline(
+            optimal, color="black", linestyle="--", linewidth=1, label="optimal"
+        )
     by_bound.set(xlabel="bound of f / f(0)", ylabel="share of starts that end below it")
     by_bound.set_ylim(0, 1.05)
     times = [point for point in points if "median_updates_to_half" in point]
@@ -226,5 +231,8 @@ def draw_noise(points: fig.Points, canvas: fig.Canvas) -> None:
     by_scale.set_ylabel("median updates to half the risk")
     for axes in (by_bound, by_scale):
         axes.set_xscale("log")
-        axes.legend(fontsize=8)
+        # Below the axes: inside them the names would cover the curves.
+        axes.legend(
+            loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=8
+        )
     by_bound.set_xticks(_BOUNDS[::4])

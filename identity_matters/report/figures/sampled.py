@@ -6,7 +6,7 @@ from identity_matters.report import figures as fig
 from identity_matters.report.figures import COLOURS, curve, panels, series
 from identity_matters.runs import Run
 
-_MARK_EVERY = 5  # of the updates that were kept
+_MARK_EVERY = 5  # of the updates whose risk is known
 
 
 def bound_points(run: Run) -> Iterator[dict]:
@@ -74,9 +74,9 @@ def draw_floor(points: fig.Points, canvas: fig.Canvas) -> None:
     left, right = canvas.subplots(1, 2)
     own = [{**p, "norm_times_depth": p["depth"] * p["norm"]} for p in points]
     for looks, rows in series(own, "depth", "{} layers".format):
-        curve(left, rows, "step", "excess_risk", "-", **looks)
+        curve(left, rows, "step", "excess_risk", markevery=_MARK_EVERY, **looks)
         curve(left, rows, "step", "predicted_excess_risk", ":", color=looks["color"])
-        curve(right, rows, "step", "norm_times_depth", "-", **looks)
+        curve(right, rows, "step", "norm_times_depth", markevery=_MARK_EVERY, **looks)
     left.plot([], [], ":", color=COLOURS[-1], label="floor that is predicted (S1)")
     left.set(yscale="log", xlabel="updates", ylabel="f − C")
     right.set(xlabel="updates", ylabel=f"{fig.DEPTH_TIMES_NORM}, at most")
