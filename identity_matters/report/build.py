@@ -70,6 +70,13 @@ class _Variant(NamedTuple):
     columns: list[_Column]
 
 
+class _Comparison(NamedTuple):
+    """The arms of a comparison (see `tables.arms_table`), which the page shows."""
+
+    title: str
+    arms: list[Row]
+
+
 class _Section(NamedTuple):
     """A claim, with its verdicts, figures and measured values.
 
@@ -82,6 +89,7 @@ class _Section(NamedTuple):
     source: Markdown
     note: Markdown
     facts: dict[str, str]
+    comparisons: list[_Comparison]
     figures: list[Markdown]
     variants: list[_Variant]
     variants_left_out: int
@@ -330,6 +338,7 @@ def _section(
         "first shown by": Markdown(claim.first),
     }
     groups_of_claim: list[Group] = []
+    comparisons = []
     # variant -> label of a column -> its runs
     variants: dict[str, dict[str, Group]] = {}
     for collection in collections:
@@ -341,6 +350,9 @@ def _section(
             mark = "" if group.scale == "paper" else " (reduced)"
             label = f"{collection.name}{mark}, n = {len(group.runs)}"
             variants.setdefault(group.name, {})[label] = group
+            if arms := list(tables.arms_table(group)):
+                title = f"{group.name} ({label})"
+                comparisons.append(_Comparison(title, arms))
     facts["hardware and time"] = tables.hardware_and_time(groups_of_claim)
     facts["command"] = tables.command(claim, groups_of_claim)
     shown_variants = [
@@ -354,6 +366,7 @@ def _section(
         source=_with_links(claim.source, directory),
         note=_with_links(claim.note, directory),
         facts=facts,
+        comparisons=comparisons[:MOST_LISTED],
         figures=figures_of_claim,
         variants=shown_variants,
         variants_left_out=max(len(variants) - MOST_LISTED, 0),

@@ -7,13 +7,19 @@ is escaped where it becomes part of the page.
 import contextlib
 import os
 import pathlib
+import re
 from collections.abc import Iterable, Iterator
 
 from identity_matters import paper
 from identity_matters.report import markdown, page, sentences
 from identity_matters.report.collection import Collection, Group, origin, took
 from identity_matters.report.markdown import Markdown, Row
-from identity_matters.report.numbers import duration, in_words, mean_sd
+from identity_matters.report.numbers import (
+    duration,
+    format_number,
+    in_words,
+    mean_sd,
+)
 from identity_matters.report.records import MALFORMED
 from identity_matters.report.sentences import NOT_RUN, verdicts
 from identity_matters.runs import Run
@@ -155,6 +161,47 @@ def _operations_percent(run: Run) -> float:
     examples = result["steps"] * result["train"]["batch_examples"]
     operations = result["training_flops_per_example"] * examples
     return 100 * operations / paper.cifar_training_flops(result["num_classes"])
+
+
+def arms_table(group: Group) -> Iterator[Row]:
+    """One row per arm of a comparison by the rules of docs/protocol.md.
+
+    The learning rates of an arm are those of the seeds, in their order. Other
+    experiments have no arms.
+    """
+    if group.first.experiment != "comparisons":
+        return
+    prefix = "learning_rate/"
+    arms = {
+        metric.removeprefix(prefix)
+        for run in group.runs
+        for metric in run.summary["metrics"]
+        if metric.startswith(prefix)
+    }
+    for arm in sorted(arms, key=_natural_order):
+        failed = [run.summary["metrics"].get(f"failed/{arm}") for run in group.runs]
+        yield {
+            "arm": arm,
+            "learning rate": ", ".join(_tuned_rate(run, arm) for run in group.runs),
+            "training error (%)": group.metric(f"train_error_percent/{arm}"),
+            "test error (%)": group.metric(f"test_error_percent/{arm}"),
+            "failed": f"{failed.count(1)} of {len(failed)}",
+            "parameters": group.metric(f"parameters/{arm}"),
+        }
+
+
+def _natural_order(name: str) -> list[str | int]:
+    """A key that sorts net/7 before net/15."""
+    return [
+        int(part) if part.isdecimal() else part for part in re.split("([0-9]+)", name)
+    ]
+
+
+def _tuned_rate(run: Run, arm: str) -> str:
+    """The learning rate that a run's short trials chose for an arm."""
+    metrics = run.summary["metrics"]
+    rate = format_number(metrics.get(f"learning_rate/{arm}"))
+    return f"{rate} (edge)" if metrics.get(f"at_edge_of_grid/{arm}") else rate
 
 
 def metrics_table(columns: dict[str, Group]) -> Iterator[Row]:

@@ -6,7 +6,7 @@ import matplotlib
 import pytest
 
 from identity_matters import paper, runs
-from identity_matters.report import figures
+from identity_matters.report import collection, figures, tables
 from tests.report.test_report import REFERENCE, ROOT
 
 
@@ -235,3 +235,23 @@ def test_a_curve_shows_the_median_and_the_range_of_the_seeds():
     assert band.get_paths()[0].get_extents().extents.tolist() == [1, 0.5, 4, 9]
     figures.curve(axes, [{"depth": 1, "norm": 1.0}], "depth", "norm")
     assert len(axes.collections) == 1  # one value has no range
+
+
+def test_the_table_of_arms_has_the_rate_of_each_seed_and_says_what_failed():
+    seeds = (
+        comparison("digits/identity", {"net/15": (0.1, 20.0), "net/7": (0.3, 4.0)}),
+        comparison("digits/identity", {"net/15": (0.1, None), "net/7": (0.1, 6.0)}, 1),
+    )
+    shallow, deep = tables.arms_table(collection.Group(seeds))
+    assert [shallow["arm"], deep["arm"]] == ["net/7", "net/15"]
+    assert shallow["learning rate"] == "0.3 (edge), 0.1"
+    assert shallow["test error (%)"] == "5 ± 1.4"
+    assert shallow["failed"] == "0 of 2"
+    assert deep["learning rate"] == "0.1, 0.1"
+    assert deep["test error (%)"] == "20 (n = 1)"
+    assert deep["failed"] == "1 of 2"
+
+
+def test_other_experiments_have_no_arms():
+    run = runs.Run(ROOT, {}, {}, {"experiment": "cifar", "metrics": {}}, [])
+    assert [*tables.arms_table(collection.Group((run,)))] == []
