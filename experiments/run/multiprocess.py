@@ -87,10 +87,13 @@ class SilentRun:
         self.name = name
         self.records = runs.from_json(records)
 
-    def append(self, record: dict) -> None:
+    def append(self, record: dict, *, may_wait: bool = False) -> None:
         """Keeps a record as it would be read back from the file."""
         as_read = runs.from_json(json.loads(json.dumps(runs.to_json(record))))
         self.records.append(as_read)
+
+    def flush(self) -> None:
+        """Does nothing: process 0 writes."""
 
     def rewind(self, count: int) -> None:
         """Keeps the first `count` records."""

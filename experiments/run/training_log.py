@@ -106,10 +106,14 @@ class TrainingLog:
 
     def append(self, record: dict) -> None:
         """Writes a record to metrics.jsonl, as text and as events for TensorBoard."""
-        self._run_dir.append({"cell": self._index, **record})
+        self._run_dir.append({"cell": self._index, **record}, may_wait=True)
         self.say(self._progress.line(record))
         if self._tensorboard:
             self._write_events(record)
+
+    def flush(self) -> None:
+        """Puts all records on disk."""
+        self._run_dir.flush()
 
     def results(self) -> list[dict]:
         """The results of all trainings of this run that are finished."""

@@ -48,6 +48,7 @@ class RunDir:
         self._lines = lines
         # Where each line begins, and where the file ends.
         self._offsets = [0, *itertools.accumulate(map(len, lines))]
+        self._has_waiting_lines = False
         self._lock = contextlib.ExitStack()
         self._started_seconds = time.monotonic()
 
@@ -119,19 +120,34 @@ class RunDir:
         run._write_summary(summary)
         return run
 
-    def append(self, record: dict) -> None:
-        """Appends one line to metrics.jsonl; it is on disk when this returns."""
-        self._write(len(self._lines), seals.chained_line(record, self._lines))
+    def append(self, record: dict, *, may_wait: bool = False) -> None:
+        """Appends one line to metrics.jsonl; it is on disk when this returns.
+
+        Args:
+          record: the line.
+          may_wait: in a bucket, the line is only kept in memory, until `flush` or
+            another change of the file.
+        """
+        line = seals.chained_line(record, self._lines)
+        self._write(len(self._lines), line, may_wait=may_wait)
+
+    def flush(self) -> None:
+        """Writes the lines that wait; then all lines are on disk."""
+        if self._has_waiting_lines:
+            self._write(len(self._lines))
 
     def rewind(self, count: int) -> None:
         """Keeps the first `count` lines; a resumed training writes the others again."""
         self._write(count)
 
-    def _write(self, count: int, *new: bytes) -> None:
+    def _write(self, count: int, *new: bytes, may_wait: bool = False) -> None:
         """Keeps the first `count` lines of metrics.jsonl; appends `new`."""
         path = self.path / "metrics.jsonl"
-        if in_bucket(path):  # objects in a bucket cannot grow
-            path.write_bytes(b"".join([*self._lines[:count], *new]))
+        if in_bucket(path):
+            # Objects in a bucket cannot grow, and Google's take one write a second.
+            self._has_waiting_lines = may_wait
+            if not may_wait:
+                path.write_bytes(b"".join([*self._lines[:count], *new]))
         else:
             with open(path, "ab") as file:
                 file.truncate(self._offsets[count])
@@ -166,6 +182,7 @@ class RunDir:
         summary["records"] = seals.noted(self._lines)
         contract.check_summary(summary)
         with self._lock:
+            self.flush()
             self._write_summary(summary)
         return summary
 

@@ -44,12 +44,15 @@ class Log:
         self.records: list[dict] = []
 
     def append(self, record: dict) -> None:
-        """Adds a record.
-
-        It must return only once the record is on disk, or a restored checkpoint may
-        count records that are lost.
-        """
+        """Adds a record."""
         self.records.append(record)
+
+    def flush(self) -> None:
+        """Called before a checkpoint is saved, which counts the records so far.
+
+        It must return only once they are on disk, or a restored checkpoint may count
+        records that are lost.
+        """
 
     def rewind(self, count: int) -> None:
         """Keeps only the first `count` records."""
@@ -155,7 +158,7 @@ def fit(
       task: what is trained.
       parallel: the steps of `task`.
       intervals: when what happens.
-      log: receives the records; see `Log.append` if there are `checkpoints`.
+      log: receives the records; see `Log.flush` if there are `checkpoints`.
       key: a typed key, the root of all randomness.
       checkpoints: where to restore and save, closed at the end; None saves nothing.
       peak_flops_per_second: of all devices together, if known.
@@ -514,6 +517,7 @@ class _Run:
                 "records": len(self.log.records),
                 "evaluated": self.evaluated,
             }
+            self.log.flush()
             self.checkpoints.save(self.step, self.parallel.read(self.state), extra)
         self.saved_step = self.step
 

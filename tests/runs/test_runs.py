@@ -283,6 +283,38 @@ def test_an_unfinished_run_goes_on_where_it_stood(tmp_path, monkeypatch, place):
     assert create(results_dir, overwrite=True).records == []
 
 
+def test_lines_that_may_wait_are_written_together_in_a_bucket(monkeypatch):
+    """A bucket takes one write of an object a second, and a TPU logs more often."""
+    monkeypatch.setenv("EPATH_USE_TF", "0")
+    fsspec.register_implementation("gcs", Bucket, clobber=True)
+    run = create("gs://waiting/results")
+    written = run.path / "metrics.jsonl"
+    run.append({"cell": 0})
+    first = written.read_bytes()
+    run.append({"cell": 1}, may_wait=True)
+    run.append({"cell": 2}, may_wait=True)
+    assert written.read_bytes() == first
+    assert [record["cell"] for record in run.records] == [0, 1, 2]
+    run.flush()
+    assert written.read_bytes().count(b"\n") == 3
+    # The end of the run writes what waits.
+    run.append({"cell": 3}, may_wait=True)
+    run.finish("interrupted")
+    resumed = create("gs://waiting/results")
+    assert [record["cell"] for record in resumed.records] == [0, 1, 2, 3]
+    # What is taken back is not written later.
+    resumed.append({"cell": 4}, may_wait=True)
+    resumed.rewind(1)
+    resumed.flush()
+    assert written.read_bytes() == first
+
+
+def test_on_a_disk_no_line_waits(tmp_path):
+    run = create(tmp_path)
+    run.append({"cell": 0}, may_wait=True)
+    assert (run.path / "metrics.jsonl").read_bytes().count(b"\n") == 1
+
+
 @pytest.mark.parametrize("variant", ["", "/etc", "a/../b", "a b", "a//b"])
 def test_a_variant_cannot_leave_its_directory(tmp_path, variant):
     with pytest.raises(ValueError, match="variant"):

@@ -176,6 +176,26 @@ def test_a_run_killed_at_any_record_ends_as_if_it_had_not_been(
         assert resume(directory, killed).steps_seen[0] == newest + 1
 
 
+class LosingLog(DyingLog):
+    """Keeps only what `flush` has put on disk, as a bucket does."""
+
+    def __init__(self, line):
+        super().__init__(line, after=True)
+        self.flushed = 0
+
+    def flush(self):
+        self.flushed = len(self.records)
+
+
+def test_records_that_no_checkpoint_counts_may_be_lost(run, resume, tmp_path):
+    for line in range(len(EXPECTED)):
+        directory, killed = tmp_path / str(line), LosingLog(line)
+        with pytest.raises(Killed):
+            run(directory, killed)
+        del killed.records[killed.flushed :]
+        resume(directory, killed)
+
+
 def test_an_evaluation_that_is_stopped_is_made_up_for(
     run, resume, uninterrupted, tmp_path
 ):
