@@ -17,6 +17,7 @@ mean and std; otherwise, to normalised values.
 """
 
 import dataclasses
+import functools
 import math
 import warnings
 from collections.abc import Callable
@@ -219,25 +220,33 @@ class Preprocessing:
     def _crop_and_flip(self, x, keys):
         """A random crop of each zero-padded image, randomly mirrored.
 
-        x is f32[b, h, w, c], and so is the result.
+        A TPU would copy crops one after the other, and takes products instead; both
+        give the same images, to the last bit.
+
+        Args:
+          x: f32[b, h, w, c].
+          keys: typed keys [b].
+        Returns:
+          f32[b, h, w, c].
         """
         pad = self.pad_pixels_per_side
         if not pad and not self.flip:
             return x
-
-        def one(x, key):
-            crop_key, flip_key = jax.random.split(key)
-            if pad:
-                row, column = jax.random.randint(
-                    crop_key, (2,), 0, 2 * pad + 1, jnp.int32
-                )
-                padded = jnp.pad(x, ((pad, pad), (pad, pad), (0, 0)))
-                x = jax.lax.dynamic_slice(padded, (row, column, jnp.int32(0)), x.shape)
-            if self.flip:
-                x = jnp.where(jax.random.bernoulli(flip_key), x[:, ::-1], x)
-            return x
-
-        return jax.vmap(one)(x, keys)
+        has_raw_pixels = self.dtype == "uint8" and self.normalization == "per_image"
+        return jax.lax.platform_dependent(
+            x,
+            keys,
+            tpu=functools.partial(
+                _crop_and_flip_by_products,
+                # Pixels of 8 bits are exact in the bfloat16 of TPUs.
+                precision=None if has_raw_pixels else jax.lax.Precision.HIGHEST,
+                pad=pad,
+                flip=self.flip,
+            ),
+            default=functools.partial(
+                _crop_and_flip_by_slices, pad=pad, flip=self.flip
+            ),
+        )
 
     def _shape_advice(self, name: str, shape: tuple) -> str:
         if shape == self.image_shape:
@@ -305,6 +314,57 @@ def looks_unscaled(images: np.ndarray) -> bool:
     ):
         return False
     return images.ndim == 4 or bool(np.all(images == np.rint(images)))
+
+
+def _crop_and_flip_by_slices(x, keys, *, pad: int, flip: bool):
+    """See `Preprocessing._crop_and_flip`."""
+
+    def one(x, key):
+        row, column, is_mirrored = _draw_crop(key, pad=pad, flip=flip)
+        if pad:
+            padded = jnp.pad(x, ((pad, pad), (pad, pad), (0, 0)))
+            x = jax.lax.dynamic_slice(padded, (row, column, jnp.int32(0)), x.shape)
+        if flip:
+            x = jnp.where(is_mirrored, x[:, ::-1], x)
+        return x
+
+    return jax.vmap(one)(x, keys)
+
+
+def _crop_and_flip_by_products(
+    x, keys, *, pad: int, flip: bool, precision: jax.lax.Precision | None
+):
+    """See `Preprocessing._crop_and_flip`: products with matrices of zeros and ones.
+
+    Row i of a crop is row ``row + i - pad`` of the image, or of the padding if there is
+    no such row; columns alike.
+    """
+    _, height, width, _ = x.shape
+
+    def choose(key):
+        """The matrices [h, h] and [w, w] that choose one image's rows and columns."""
+        row, column, is_mirrored = _draw_crop(key, pad=pad, flip=flip)
+        rows = jnp.arange(height)
+        columns = jnp.arange(width)
+        columns = jnp.where(is_mirrored, columns[::-1], columns)
+        return (
+            jax.nn.one_hot(rows + row - pad, height, dtype=x.dtype),
+            jax.nn.one_hot(columns + column - pad, width, dtype=x.dtype),
+        )
+
+    row_choices, column_choices = jax.vmap(choose)(keys)
+    x = jnp.einsum("bip,bpwc->biwc", row_choices, x, precision=precision)
+    return jnp.einsum("bjq,biqc->bijc", column_choices, x, precision=precision)
+
+
+def _draw_crop(key, *, pad: int, flip: bool) -> tuple:
+    """(row, column) of a crop's corner in the padded image; whether it is mirrored."""
+    crop_key, flip_key = jax.random.split(key)
+    row = column = jnp.int32(pad)
+    if pad:
+        row, column = jax.random.randint(crop_key, (2,), 0, 2 * pad + 1, jnp.int32)
+    is_mirrored = jax.random.bernoulli(flip_key) if flip else jnp.bool_(False)
+    return row, column, is_mirrored
 
 
 def _find(name: str) -> Normalization:

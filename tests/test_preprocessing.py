@@ -34,6 +34,37 @@ def _crops(image, pad, flip):
     return crops
 
 
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("pad", [0, 2, 5])
+def test_crops_by_products_are_those_by_slices_to_the_last_bit(pad, flip):
+    keys = jax.random.split(jax.random.key(3), 9)
+    x = np.random.default_rng(0).standard_normal((9, *SHAPE), np.float32)
+    slices = preprocessing._crop_and_flip_by_slices(x, keys, pad=pad, flip=flip)
+    products = preprocessing._crop_and_flip_by_products(
+        x, keys, pad=pad, flip=flip, precision=jax.lax.Precision.HIGHEST
+    )
+    np.testing.assert_array_equal(products, slices)
+
+
+def test_a_tpu_gets_the_products_and_only_pixels_go_without_full_precision():
+    """A TPU would run the slices of a batch as a loop over its images."""
+    keys = jax.random.split(jax.random.key(0), 3)
+
+    def compiled_for(platform, name):
+        images = _images(3)
+        train_input, _ = _inputs(name, images, pad=1, flip=True)
+        traced = jax.jit(train_input).trace(images, keys)
+        return traced.lower(lowering_platforms=(platform,)).as_text()
+
+    for_tpu = compiled_for("tpu", "per_image")
+    assert for_tpu.count("dot_general") == 2 and "dynamic_slice" not in for_tpu
+    # 0 to 255 are exact in bfloat16; normalised values are not.
+    assert "HIGHEST" not in for_tpu
+    assert compiled_for("tpu", "mean_std").count("HIGHEST") == 4
+    for platform in ("cpu", "cuda"):
+        assert "dot_general" not in compiled_for(platform, "per_image")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("pad", "flip"), [(0, True), (2, True)])
 def test_all_crops_and_flips_happen_equally_often_and_nothing_else(key, pad, flip):
